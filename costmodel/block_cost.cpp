@@ -1,0 +1,148 @@
+#include "costmodel/block_cost.h"
+
+#include <algorithm>
+
+namespace qplan {
+namespace {
+
+Cost cost_of_axis(Axis axis) {
+  switch (axis) {
+    case Axis::tp:
+    case Axis::etp:
+      return Cost::tp;
+    case Axis::cp:
+      return Cost::cp;
+    case Axis::ep:
+      return Cost::ep;
+    case Axis::pp:
+      return Cost::p2p;
+    case Axis::dp:
+    case Axis::dp_cp:
+    case Axis::edp:
+    case Axis::embedding:
+    case Axis::world:
+    case Axis::dp_shard:
+    case Axis::dp_replicate:
+      return Cost::dp;
+  }
+  return Cost::dp;
+}
+
+bool is_comm(Stream s) {
+  return s == Stream::model_comm || s == Stream::gather_comm || s == Stream::reduce_comm;
+}
+
+struct Span {
+  double begin = 0, end = 0;
+};
+
+double overlap(Span a, Span b) {
+  return std::max(0.0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
+}
+
+}  // namespace
+
+Cost cost_of(const Op& op, Part part) {
+  if (const auto* c = std::get_if<Collective>(&op.work)) return cost_of_axis(c->axis);
+  if (const auto* s = std::get_if<SendRecv>(&op.work)) return cost_of_axis(s->axis);
+  if (std::holds_alternative<HostCopy>(op.work) || std::holds_alternative<HostAdam>(op.work)) {
+    return Cost::offload;
+  }
+  if (part == Part::norm || part == Part::update) return Cost::optimizer;
+  return op.recomputed ? Cost::recompute : Cost::compute;
+}
+
+int launches(const Op& op) {
+  if (std::holds_alternative<Join>(op.work)) return 0;
+  if (const auto* r = std::get_if<Rowwise>(&op.work)) return r->fused ? 1 : 4;
+  if (const auto* a = std::get_if<Attention>(&op.work)) return a->fused ? 2 : 6;
+  return 1;
+}
+
+void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention) {
+  const bool any =
+      std::any_of(ops.begin(), ops.end(), [](const Op& op) { return is_comm(op.stream); });
+  if (!any) return;
+  // Three copies; the middle one sees both neighbours.
+  StreamClocks clocks = clocks_at_zero();
+  std::vector<Span> spans(ops.size() * 3);
+  for (std::size_t copy = 0; copy < 3; ++copy) {
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      advance(clocks, ops[i], durations[i]);
+      const double end = clocks(index(ops[i].stream)).seconds().value();
+      spans[copy * ops.size() + i] = {end - durations[i].time.value(), end};
+    }
+  }
+  std::vector<Duration> stretched = durations;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    const bool comm = is_comm(ops[i].stream);
+    if (!comm && ops[i].stream != Stream::compute) continue;
+    if (durations[i].time.value() <= 0) continue;
+    const Span own = spans[ops.size() + i];
+    double beside = 0;
+    for (std::size_t j = 0; j < spans.size(); ++j) {
+      const Op& other = ops[j % ops.size()];
+      const bool relevant = comm ? other.stream == Stream::compute : is_comm(other.stream);
+      if (relevant) beside += overlap(own, spans[j]);
+    }
+    const double sigma = comm ? contention.comm : contention.compute;
+    const double share = std::min(1.0, beside / (own.end - own.begin));
+    stretched[i].time *= 1 + (sigma - 1) * share;
+  }
+  durations = stretched;
+}
+
+PricedPart price_part(const Block& block, Part part, const CostContext& context) {
+  PricedPart result;
+  result.ops = part_ops(block, part);
+  const PriceContext prices{context.hardware, context.grid};
+  result.durations.reserve(result.ops.size());
+  result.prices.reserve(result.ops.size());
+  for (const Op& op : result.ops) {
+    const Price p = price(op.work, prices);
+    const Seconds launch = context.cuda_graph
+                               ? Seconds(0)
+                               : context.recipe->launch * static_cast<double>(launches(op));
+    result.prices.push_back(p);
+    result.durations.push_back({p.time, launch});
+  }
+  stretch(result.ops, result.durations, context.hardware->contention);
+  return result;
+}
+
+std::vector<Duration> without(const PricedPart& priced, Part part, FreeWork free) {
+  std::vector<Duration> durations = priced.durations;
+  for (std::size_t i = 0; i < durations.size(); ++i) {
+    if (free.has(cost_of(priced.ops[i], part))) durations[i].time = Seconds(0);
+    if (free.has(Cost::host)) durations[i].launch = Seconds(0);
+  }
+  return durations;
+}
+
+StreamDelay delay_of(const OpList& ops, const std::vector<Duration>& durations) {
+  StreamDelay state = no_delay();
+  for (std::size_t i = 0; i < ops.size(); ++i) advance(state, ops[i], durations[i]);
+  return state;
+}
+
+BlockMemory memory_of(const Block& block, bool split) {
+  BlockMemory memory;
+  memory.persistent = persistent_bytes(block);
+  for (const Slot& slot : block.slots) {
+    if (slot.storage == Storage::shared) memory.shared.push_back(slot);
+  }
+  if (split) {
+    const BackwardSplit parts = split_backward(block);
+    const auto events = liveness(block, {&block.forward, &parts.input, &parts.weight});
+    memory.forward = memory_use(block, events[0]);
+    memory.backward_input = memory_use(block, events[1]);
+    memory.backward_weight = memory_use(block, events[2]);
+  } else {
+    const auto events = liveness(block, {&block.forward, &block.backward});
+    memory.forward = memory_use(block, events[0]);
+    memory.backward = memory_use(block, events[1]);
+  }
+  return memory;
+}
+
+}  // namespace qplan

@@ -1,0 +1,78 @@
+#pragma once
+// A block priced: what each of its parts does to memory and to the clocks. price -> stretch ->
+// fold.
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "costmodel/price.h"
+#include "costmodel/streams.h"
+#include "models/program/liveness.h"
+#include "models/program/step_program.h"
+
+namespace qplan {
+
+// Kinds of work that the breakdown tells apart (contract.md `time`).
+enum class Cost : std::uint8_t {
+  compute,
+  recompute,
+  tp,
+  cp,
+  ep,
+  p2p,
+  dp,
+  optimizer,
+  offload,
+  host
+};
+inline constexpr int kCostCount = 10;
+Cost cost_of(const Op& op, Part part);
+
+// Kinds of work that are priced at zero, to see what the step would take without them.
+struct FreeWork {
+  std::uint16_t bits = 0;
+  [[nodiscard]] bool has(Cost c) const { return (bits >> static_cast<unsigned>(c)) & 1U; }
+  FreeWork& add(Cost c) {
+    bits = static_cast<std::uint16_t>(bits | (1U << static_cast<unsigned>(c)));
+    return *this;
+  }
+};
+
+// What pricing needs besides the op.
+struct CostContext {
+  const HardwareProfile* hardware = nullptr;
+  const RankGrid* grid = nullptr;
+  const Recipe* recipe = nullptr;
+  bool cuda_graph = false;  // launches cost nothing
+};
+
+// One part of a block with the duration of every op, contention included.
+struct PricedPart {
+  OpList ops;
+  std::vector<Duration> durations;
+  std::vector<Price> prices;  // alone, before stretching
+};
+PricedPart price_part(const Block& block, Part part, const CostContext& context);
+
+// The same durations with some kinds of work free; contention stays as it was.
+std::vector<Duration> without(const PricedPart& priced, Part part, FreeWork free);
+
+StreamDelay delay_of(const OpList& ops, const std::vector<Duration>& durations);
+
+// What a block does to memory: forward, backward, and backward in its two halves.
+struct BlockMemory {
+  PersistentBytes persistent;
+  MemoryUse forward, backward, backward_input, backward_weight;
+  std::vector<Slot> shared;  // held once per distinct shape on a rank
+};
+BlockMemory memory_of(const Block& block, bool split);
+
+// Stretches ops that run beside work of another kind: compute beside collectives and the reverse,
+// by the profile's contention factors, on the part of each that overlaps in steady repetition.
+void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention);
+
+// Kernels an op launches; unfused work launches several.
+int launches(const Op& op);
+
+}  // namespace qplan

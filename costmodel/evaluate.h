@@ -1,0 +1,120 @@
+#pragma once
+// The question everybody asks: what does this plan cost on this cluster? Memory and time are folded
+// from the step program's blocks; blocks are built, priced and summarised once and remembered.
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "costmodel/block_cost.h"
+#include "costmodel/hardware.h"
+#include "models/model_spec.h"
+#include "models/program/step_program.h"
+
+namespace qplan {
+
+// Bytes on one pipeline stage's ranks. Parts are those alive at the stage's peak.
+struct StageMemory {
+  Bytes weights, gradients, optimizer;
+  Bytes activations;  // kept for backward, in flight or transient, at the peak
+  Bytes buffers;      // named buffers the framework holds besides
+  Bytes peak;         // allocated: the sum of the above
+  Bytes reserved;     // what the framework's allocator takes from the driver
+  Bytes device;       // as the driver shows it: context and communicators included
+};
+
+struct MemoryEstimate {
+  std::vector<StageMemory> stages;  // one a pipeline rank
+  int worst = 0;                    // the stage with the highest device peak
+  Bytes host_per_node;              // offloaded states, pinned
+  [[nodiscard]] const StageMemory& worst_stage() const {
+    return stages[static_cast<std::size_t>(worst)];
+  }
+};
+
+// Parts of the step time on the rank that finishes last; they sum to it (contract.md `time`).
+struct TimeBreakdown {
+  Seconds compute, recompute, tp, cp, ep, pp_bubble, pp_p2p, dp, optimizer, offload, host;
+  [[nodiscard]] Seconds total() const {
+    return compute + recompute + tp + cp + ep + pp_bubble + pp_p2p + dp + optimizer + offload +
+           host;
+  }
+};
+
+struct PricedFrom {
+  double table = 0, formula = 0, assumed = 0;  // shares of the priced time
+};
+
+// Everything that is said about one plan.
+struct Estimate {
+  MemoryEstimate memory;
+  bool fits = false;
+  Bytes capacity;  // usable memory times the stated share
+  Seconds step_time;
+  double tokens_per_s = 0, tokens_per_s_per_gpu = 0;
+  double model_tflops_per_gpu = 0, mfu = 0;
+  TimeBreakdown time;
+  PricedFrom priced_from;
+  Seconds step_time_low, step_time_high;  // the stated 80% interval
+  Bytes peak_low, peak_high;
+};
+
+// Share of usable memory that a plan may fill (contract.md): 0.92 for dropless experts, else 0.95.
+double memory_share(const ModelSpec& model);
+
+// Model FLOPs of one step by Megatron's convention: 3 x forward, causal halved, head included.
+Flops step_model_flops(const ModelSpec& model, std::int64_t seq_len, std::int64_t sequences);
+
+class CostModel {
+ public:
+  // The references must outlive the model. `memory_cap` zero: the GPU's usable memory.
+  CostModel(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
+            JobFacts facts, Bytes memory_cap = Bytes(0));
+  ~CostModel();
+  CostModel(const CostModel&) = delete;
+  CostModel& operator=(const CostModel&) = delete;
+
+  // All are safe to call from several threads and give the same answer in any order.
+  [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan) const;
+  [[nodiscard]] bool fits(const MemoryEstimate& memory) const;
+  // The highest device peak over the stages: what search compares, without the parts.
+  [[nodiscard]] Bytes device_peak(const ParallelPlan& plan) const;
+  [[nodiscard]] Seconds lower_bound(const ParallelPlan& plan) const;
+  [[nodiscard]] Seconds step_time(const ParallelPlan& plan) const;
+  [[nodiscard]] Estimate evaluate(const ParallelPlan& plan) const;
+
+  [[nodiscard]] const ModelSpec& model() const { return model_; }
+  [[nodiscard]] const Recipe& recipe() const { return recipe_; }
+  [[nodiscard]] const HardwareProfile& hardware() const { return hardware_; }
+  [[nodiscard]] const JobFacts& facts() const { return facts_; }
+  [[nodiscard]] Bytes capacity() const { return capacity_; }
+
+ private:
+  struct Memo;
+  struct PlanView;
+  [[nodiscard]] PlanView view(const ParallelPlan& plan) const;
+  [[nodiscard]] Seconds step_time(const PlanView& view, FreeWork free) const;
+
+  const ModelSpec& model_;
+  const Recipe& recipe_;
+  const HardwareProfile& hardware_;
+  JobFacts facts_;
+  Bytes capacity_;
+  std::unique_ptr<Memo> memo_;
+};
+
+// Buffers that a framework holds besides the program, each with its name and reason.
+struct NamedReserve {
+  std::string_view name;
+  Bytes bytes;
+};
+std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const ParallelPlan& plan,
+                                             const Recipe& recipe);
+
+// How many NCCL communicators a rank opens.
+int communicator_count(const ParallelPlan& plan);
+
+}  // namespace qplan

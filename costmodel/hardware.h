@@ -1,0 +1,138 @@
+#pragma once
+// The machine: one GPU, the node around it and the network between nodes, as data with sources.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/dtype.h"
+#include "models/json.h"
+#include "models/program/op.h"
+#include "models/units.h"
+
+namespace qplan {
+
+// t = t0 + (tc^4 + tm^4)^(1/4), tc = 2mnk/(peak*e) (1+m0/m)(1+n0/n)(1+k0/k), tm = bytes/(eb*BW).
+// physics.md 1.3.
+struct GemmFit {
+  double efficiency = 0.7;  // e
+  double m0 = 0, n0 = 0, k0 = 0;
+  double bandwidth_efficiency = 0.8;  // eb
+  Seconds latency;                    // t0
+  double sustain = 1;  // rate in long training / rate in the short bursts this was fitted to
+  double error = 0.1;  // relative, one sigma; widens the stated interval
+  bool assumed = false;
+};
+
+// t = t0 + F/(peak*e) (1+s0/s)(1 + w*SM/(b*nh*ceil(s/128))). physics.md 1.5.
+struct AttentionFit {
+  std::int64_t head_dim = 128;
+  double efficiency = 0.5, s0 = 0, wave = 0;
+  Seconds latency;
+  // Rate of the backward (2.5x FLOPs) / rate of the forward: backward_rate / (1 + backward_s0/s).
+  double backward_rate = 0.83, backward_s0 = 0;
+  double sustain = 1, error = 0.1;
+  bool assumed = false;
+};
+
+// t = alpha + V/B + gamma*sqrt(V), V = bytes each rank moves = bus_factor * full buffer.
+// physics.md 1.7.
+struct CollectiveFit {
+  CollectiveKind kind = CollectiveKind::all_reduce;
+  int ranks = 8;
+  Seconds alpha;
+  BytesPerSecond bandwidth;
+  double gamma = 0;  // s / sqrt(byte)
+  double error = 0.08;
+  bool assumed = false;
+};
+
+// A measured table of one collective: time against the full buffer's bytes.
+struct CollectiveTable {
+  CollectiveKind kind = CollectiveKind::all_reduce;
+  int ranks = 8;
+  std::vector<Bytes> bytes;  // ascending
+  std::vector<Seconds> times;
+};
+
+// GEMM utilisation (ideal time / measured time) on a grid, for interpolation in log m, n, k.
+struct GemmTable {
+  DType dtype = DType::bf16;
+  std::vector<std::int64_t> m, n, k;  // ascending
+  std::vector<float> utilisation;     // [m][n][k]; NaN where not measured
+};
+
+struct Gpu {
+  std::string name;
+  std::map<Precision, FlopsPerSecond> matmul;  // dense peaks
+  Bytes memory, usable_memory;                 // as sold; as the driver offers it to a process
+  BytesPerSecond memory_bandwidth;
+  double memory_efficiency = 0.9;                      // of plain copies and elementwise kernels
+  std::map<RowwiseKind, double> memory_efficiency_of;  // exceptions
+  int multiprocessors = 132;
+  int compute_capability = 90;  // 80, 90, 100
+  double tdp_watt = 700;
+  Seconds kernel_launch;  // floor of a memory-bound kernel back to back
+};
+
+struct Interconnect {
+  int gpus_per_node = 8;
+  int nvlink_domain = 8;  // GPUs that reach each other over NVLink
+  BytesPerSecond nvlink;  // per GPU and direction
+  bool nvls = false;      // in-switch reduction available
+  int nics_per_node = 8;
+  BytesPerSecond nic;                             // per NIC and direction, line rate
+  double nic_efficiency = 0.9;                    // achieved share of line rate for large messages
+  Seconds inter_node_latency;                     // a ring step or a message between nodes
+  double oversubscription = 1;                    // of the network above the leaf switches; 1: none
+  BytesPerSecond host_to_device, device_to_host;  // per GPU, pinned, all GPUs at once
+};
+
+struct Host {
+  Bytes memory;                          // per node
+  double adam_params_per_s = 4e9;        // CPU Adam per node, transfers excluded
+  BytesPerSecond nvme_read, nvme_write;  // per node
+  double watt_per_gpu = 0;               // share of a node's power without the GPU's
+};
+
+// Slow-down of work that runs beside a collective (physics.md 3.7).
+struct Contention {
+  double compute = 1.2;  // compute beside NCCL kernels
+  double comm = 1.1;     // NCCL beside compute
+};
+
+struct HardwareProfile {
+  std::string name;
+  std::string description;
+  Gpu gpu;
+  Interconnect link;
+  Host host;
+  Contention contention;
+  std::map<Precision, GemmFit> gemm;
+  // On top of `gemm`'s form with m = rows of one expert, all experts together: `efficiency` times
+  // the rate, (1 + m0/m) on the activations' products, its own bandwidth_efficiency.
+  GemmFit grouped_gemm;
+  std::vector<AttentionFit> attention;  // by head_dim
+  std::vector<CollectiveFit> collectives;
+  std::vector<GemmTable> gemm_tables;
+  std::vector<CollectiveTable> collective_tables;
+  double price_per_gpu_hour = 0;  // USD; 0: unknown
+  Json source;                    // the JSON it was read from, figures' sources included
+};
+
+// `path` prefixes messages. Throws Error naming the key.
+HardwareProfile read_hardware(const Json& json, std::string_view path);
+// A built-in profile by name, or a file. Throws Error with the nearest name.
+HardwareProfile load_hardware(const std::string& name_or_path);
+std::vector<std::string> hardware_names();
+
+// GPUs, and how they are wired into nodes.
+struct Cluster {
+  HardwareProfile hardware;
+  std::int64_t gpus = 8;
+};
+
+}  // namespace qplan

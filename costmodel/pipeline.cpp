@@ -1,0 +1,79 @@
+#include "costmodel/pipeline.h"
+
+namespace qplan {
+namespace {
+
+bool same_symbol(const Action& a, const Action& b) {
+  return a.kind == b.kind && a.stage == b.stage;
+}
+
+// How often the `length` actions at `at` repeat.
+std::int64_t repeats(const std::vector<Action>& list, std::size_t at, std::size_t length) {
+  std::int64_t count = 1;
+  for (std::size_t i = at + length; i + length <= list.size(); i += length, ++count) {
+    for (std::size_t j = 0; j < length; ++j) {
+      if (!same_symbol(list[i + j], list[at + j])) return count;
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+std::vector<ActionRun> run_length(const std::vector<Action>& actions) {
+  std::vector<ActionRun> runs;
+  for (std::size_t at = 0; at < actions.size();) {
+    std::size_t best_length = 1;
+    std::int64_t best_count = repeats(actions, at, 1);
+    for (const std::size_t length : {std::size_t{2}, std::size_t{3}}) {
+      if (at + length > actions.size()) break;
+      const std::int64_t count = repeats(actions, at, length);
+      const auto covered = static_cast<std::size_t>(count) * length;
+      if (count > 1 && covered > static_cast<std::size_t>(best_count) * best_length) {
+        best_length = length;
+        best_count = count;
+      }
+    }
+    ActionRun run;
+    for (std::size_t j = 0; j < best_length; ++j) {
+      run.pattern.push_back({actions[at + j].kind, actions[at + j].stage});
+    }
+    run.count = best_count;
+    runs.push_back(run);
+    at += static_cast<std::size_t>(best_count) * best_length;
+  }
+  return runs;
+}
+
+int microbatches_for_memory(const ScheduleShape& s) {
+  int enough = s.microbatches;
+  switch (s.kind) {
+    case ScheduleKind::gpipe:
+      break;  // every microbatch is alive at once
+    case ScheduleKind::one_f_one_b:
+      enough = s.pp + 1;
+      break;
+    // Two groups beyond the warm-up; the remainder of a short last group is kept.
+    case ScheduleKind::interleaved:
+      enough = 3 * s.pp + s.microbatches % s.pp;
+      break;
+    case ScheduleKind::zb_h1:
+      enough = 2 * s.pp + 1;
+      break;
+    case ScheduleKind::zbv:
+    case ScheduleKind::dualpipe:
+      enough = 4 * s.pp;
+      break;
+  }
+  return std::min(enough, s.microbatches);
+}
+
+Shortened shorten(const ScheduleShape& s, int periods) {
+  const SteadyPart full = steady_part(s, 0);
+  if (full.count <= periods) return {s, 0};
+  Shortened result{s, full.count - periods};
+  result.shape.microbatches -= static_cast<int>(result.left_out) * microbatches_per_period(s);
+  return result;
+}
+
+}  // namespace qplan

@@ -1,0 +1,168 @@
+#pragma once
+// The schedule simulated action by action: clocks of every pipeline rank, messages between them,
+// the step's end. The same driver serves the fold (a matrix per action) and the replay (op by op).
+
+#include <algorithm>
+#include <concepts>
+#include <cstdint>
+#include <vector>
+
+#include "costmodel/streams.h"
+#include "models/program/schedule.h"
+
+namespace qplan {
+
+// What the driver asks of a fold or a replay: move one rank's clocks through a piece of program.
+template <class R>
+concept StepRunner = requires(R runner, int rank, const Action& action, StreamClocks& clocks) {
+  runner.run(rank, action, clocks);
+  runner.before_norm(rank, clocks);  // reductions that were not overlapped, the local norm
+  runner.update(rank, clocks);       // optimizer, parameter gathers
+};
+
+struct PipelineLinks {
+  Seconds send;             // one boundary, one direction
+  bool overlapped = false;  // the sender's compute does not wait for its sends
+  Seconds step_overhead;    // host time between steps
+};
+
+// Clocks and messages in flight; a step leaves them ready for the next.
+class PipelineState {
+ public:
+  PipelineState(const ScheduleShape& shape, int stages)
+      : shape_(shape),
+        stages_(stages),
+        clocks(static_cast<std::size_t>(shape.pp), clocks_at_zero()),
+        forward_edge_(static_cast<std::size_t>(stages), Seconds(0)),
+        backward_edge_(static_cast<std::size_t>(stages), Seconds(0)) {}
+
+  // One step; returns when its last rank is done. `snapshot`, if given, receives for every steady
+  // period the time at which each rank completed it (to see that the recurrence has become
+  // periodic).
+  template <StepRunner R>
+  Seconds step(R& runner, const std::vector<std::vector<Action>>& actions,
+               const PipelineLinks& links, std::vector<std::vector<double>>* snapshots = nullptr);
+
+ private:
+  [[nodiscard]] std::size_t cell(int stage, int microbatch) const {
+    return static_cast<std::size_t>(stage) * static_cast<std::size_t>(shape_.microbatches) +
+           static_cast<std::size_t>(microbatch);
+  }
+
+  ScheduleShape shape_;
+  int stages_;
+
+ public:
+  std::vector<StreamClocks> clocks;  // of each pipeline rank
+
+ private:
+  std::vector<Seconds> forward_edge_, backward_edge_;  // when the link out of a stage becomes free
+};
+
+template <StepRunner R>
+Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& actions,
+                            const PipelineLinks& links,
+                            std::vector<std::vector<double>>* snapshots) {
+  constexpr double kNotYet = -1;
+  const int compute = index(Stream::compute), host = index(Stream::host);
+  std::vector<double> forward(cell(stages_, 0), kNotYet), backward(cell(stages_, 0), kNotYet);
+  std::vector<std::size_t> next(actions.size(), 0);
+  std::vector<SteadyPart> steady;
+  for (std::size_t r = 0; r < actions.size(); ++r) {
+    steady.push_back(steady_part(shape_, static_cast<int>(r)));
+    clocks[r](host) *= MaxPlus(links.step_overhead);
+  }
+  const auto send = [&](StreamClocks& state, int from, int to, std::vector<Seconds>& edges,
+                        double& arrival) {
+    const Seconds ready = state(compute).seconds();
+    if (rank_of_stage(shape_.kind, shape_.pp, from) == rank_of_stage(shape_.kind, shape_.pp, to)) {
+      arrival = ready.value();
+      return;
+    }
+    Seconds& edge = edges[static_cast<std::size_t>(from)];
+    edge = std::max(edge, ready) + links.send;
+    arrival = edge.value();
+    if (!links.overlapped) state(compute) += MaxPlus(edge);
+  };
+  std::size_t left = 0;
+  for (const auto& list : actions) left += list.size();
+  bool moved = true;
+  while (left > 0 && moved) {
+    moved = false;
+    // Last rank first: in steady state a rank needs what the next one did in the same period.
+    for (std::size_t i = actions.size(); i-- > 0;) {
+      StreamClocks& state = clocks[i];
+      while (next[i] < actions[i].size()) {
+        const Action& a = actions[i][next[i]];
+        const bool is_forward = a.kind == ActionKind::forward;
+        const bool needs_forward = is_forward && a.stage > 0;
+        const bool needs_backward =
+            !is_forward && a.kind != ActionKind::backward_weight && a.stage + 1 < stages_;
+        const double arrival = needs_forward    ? forward[cell(a.stage, a.microbatch)]
+                               : needs_backward ? backward[cell(a.stage, a.microbatch)]
+                                                : 0;
+        if ((needs_forward || needs_backward) && arrival < 0) break;
+        if (needs_forward || needs_backward) state(compute) += MaxPlus(Seconds(arrival));
+        runner.run(static_cast<int>(i), a, state);
+        if (is_forward && a.stage + 1 < stages_) {
+          send(state, a.stage, a.stage + 1, forward_edge_,
+               forward[cell(a.stage + 1, a.microbatch)]);
+        }
+        if (!is_forward && a.kind != ActionKind::backward_weight && a.stage > 0) {
+          send(state, a.stage, a.stage - 1, backward_edge_,
+               backward[cell(a.stage - 1, a.microbatch)]);
+        }
+        ++next[i];
+        --left;
+        moved = true;
+        if (snapshots != nullptr && steady[i].count > 0) {
+          const auto done = static_cast<std::int64_t>(next[i]) - steady[i].begin;
+          if (done > 0 && done % steady[i].period == 0 &&
+              done / steady[i].period <= steady[i].count) {
+            const auto period = static_cast<std::size_t>(done / steady[i].period - 1);
+            if (snapshots->size() <= period) snapshots->resize(period + 1);
+            auto& snapshot = (*snapshots)[period];
+            for (int s = 0; s < kStreamCount; ++s) snapshot.push_back(state(s).seconds().value());
+            snapshot.push_back(forward_edge_[static_cast<std::size_t>(a.stage)].value());
+            snapshot.push_back(backward_edge_[static_cast<std::size_t>(a.stage)].value());
+          }
+        }
+      }
+    }
+  }
+  QPLAN_CHECK(left == 0, "a pipeline schedule must not deadlock");
+  // The gradient norm joins all ranks.
+  MaxPlus joined(0);
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    runner.before_norm(static_cast<int>(i), clocks[i]);
+    joined += clocks[i](compute);
+  }
+  Seconds end;
+  for (std::size_t i = 0; i < actions.size(); ++i) {
+    clocks[i](compute) += joined;
+    runner.update(static_cast<int>(i), clocks[i]);
+    for (int s = 0; s < kStreamCount; ++s) end = std::max(end, clocks[i](s).seconds());
+  }
+  return end;
+}
+
+// One rank's actions in run-length form: `pattern` repeated `count` times. For memory, which
+// follows program order and needs no clock.
+struct ActionRun {
+  std::vector<Action> pattern;  // microbatch numbers and edges dropped
+  std::int64_t count = 1;
+};
+std::vector<ActionRun> run_length(const std::vector<Action>& actions);
+
+// As many microbatches as show every memory peak of the schedule: more repeat the steady period.
+int microbatches_for_memory(const ScheduleShape& shape);
+
+// The shortest schedule of the same shape whose steady part still has `periods` periods, and how
+// many periods of the real one it leaves out.
+struct Shortened {
+  ScheduleShape shape;
+  std::int64_t left_out = 0;
+};
+Shortened shorten(const ScheduleShape& shape, int periods);
+
+}  // namespace qplan

@@ -1,0 +1,105 @@
+#pragma once
+// Inside the cost model: how a plan is taken apart, and what is remembered. Private to costmodel.
+
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "costmodel/evaluate.h"
+#include "costmodel/pipeline.h"
+
+namespace qplan {
+
+struct ShapeHash {
+  std::size_t operator()(const BlockShape& s) const { return hash_of(s); }
+};
+
+// Which groups a price may depend on, as one number.
+inline std::uint64_t groups_hash(const RankGrid& grid, std::initializer_list<Axis> axes) {
+  std::uint64_t hash = 1469598103934665603ULL;
+  for (const Axis axis : axes) {
+    const GroupShape& g = grid.shape(axis);
+    for (const int n : {g.size, g.ranks_per_node, g.nodes, g.concurrent_groups}) {
+      hash = (hash ^ static_cast<std::uint64_t>(n)) * std::uint64_t{1099511628211};
+      hash ^= hash >> 29;
+    }
+  }
+  return hash;
+}
+
+struct DelayKey {
+  BlockShape shape;
+  std::uint64_t groups = 0;
+  bool cuda_graph = false, split = false;
+  bool operator==(const DelayKey&) const = default;
+};
+struct DelayHash {
+  std::size_t operator()(const DelayKey& k) const {
+    return (hash_of(k.shape) ^ k.groups) * 3 + static_cast<std::size_t>(k.cuda_graph) * 2 +
+           static_cast<std::size_t>(k.split);
+  }
+};
+
+// Delays of the parts of a block, at the places of `Part` that were asked for.
+using PartDelays = std::array<StreamDelay, kPartCount>;
+constexpr std::size_t at(Part part) {
+  return static_cast<std::size_t>(part);
+}
+
+// A map shared by threads: values are made outside the lock and never change once stored.
+template <class Key, class Value, class Hash>
+class SharedMemo {
+ public:
+  template <class Make>
+  const Value& get(const Key& key, Make make) {
+    Shard& shard = shards_[Hash{}(key) % kShards];
+    {
+      const std::lock_guard lock(shard.mutex);
+      const auto it = shard.map.find(key);
+      if (it != shard.map.end()) return *it->second;
+    }
+    auto value = std::make_unique<Value>(make());
+    const std::lock_guard lock(shard.mutex);
+    return *shard.map.try_emplace(key, std::move(value)).first->second;
+  }
+
+ private:
+  static constexpr std::size_t kShards = 64;
+  struct Shard {
+    std::mutex mutex;
+    std::unordered_map<Key, std::unique_ptr<Value>, Hash> map;
+  };
+  std::array<Shard, kShards> shards_;
+};
+
+struct ScheduleHash {
+  std::size_t operator()(const ScheduleShape& s) const {
+    return static_cast<std::size_t>(s.kind) + 8 * static_cast<std::size_t>(s.pp) +
+           65536 * static_cast<std::size_t>(s.vpp) +
+           16777216 * static_cast<std::size_t>(s.microbatches);
+  }
+};
+using RunLengths = std::vector<std::vector<ActionRun>>;
+
+struct CostModel::Memo {
+  SharedMemo<DelayKey, BlockMemory, DelayHash> memory;
+  SharedMemo<BlockShape, PersistentBytes, ShapeHash> states;
+  SharedMemo<DelayKey, PartDelays, DelayHash> compute_delays, state_delays;
+  SharedMemo<ScheduleShape, RunLengths, ScheduleHash> schedules;
+};
+
+// A plan taken apart once, for the several questions asked about it.
+struct CostModel::PlanView {
+  const ParallelPlan* plan = nullptr;
+  BlockShape base;
+  std::vector<StageRuns> stages;
+  std::vector<int> same_as;  // the first stage with the same runs
+  ScheduleShape schedule;
+  bool split = false;
+};
+
+}  // namespace qplan

@@ -1,0 +1,410 @@
+// Time: blocks priced and summarised as delays, stages as powers, the schedule simulated; the same
+// simulation with some work free gives the breakdown.
+
+#include <algorithm>
+#include <cmath>
+
+#include "costmodel/plan_view.h"
+
+namespace qplan {
+namespace {
+
+constexpr std::initializer_list<Axis> kModelAxes = {Axis::tp, Axis::cp, Axis::etp, Axis::ep};
+constexpr std::initializer_list<Axis> kAllAxes = {
+    Axis::tp,  Axis::cp,        Axis::etp,   Axis::ep,       Axis::dp_cp,
+    Axis::edp, Axis::embedding, Axis::world, Axis::dp_shard, Axis::dp_replicate};
+
+// The parts a plan's schedule runs.
+struct PartsInUse {
+  std::vector<Part> compute, state;
+};
+PartsInUse parts_in_use(bool split, bool gather_overlapped, bool reduce_overlapped) {
+  PartsInUse use;
+  use.compute = {Part::forward};
+  if (split) {
+    use.compute.push_back(Part::backward_input);
+    use.compute.push_back(Part::backward_weight);
+  } else {
+    use.compute.push_back(Part::backward);
+  }
+  if (gather_overlapped) use.state.push_back(Part::forward_first);
+  if (reduce_overlapped) {
+    use.state.push_back(split ? Part::backward_weight_last : Part::backward_last);
+  } else {
+    use.state.push_back(Part::reduce);
+  }
+  use.state.push_back(Part::norm);
+  use.state.push_back(Part::update);
+  return use;
+}
+
+bool is_compute_part(Part part) {
+  return part == Part::forward || part == Part::backward || part == Part::backward_input ||
+         part == Part::backward_weight;
+}
+
+// A wait of compute for all communication, at the step's end.
+void join_all(StreamClocks& clocks) {
+  const StreamSet all = only(Stream::model_comm) | only(Stream::gather_comm) |
+                        only(Stream::reduce_comm) | only(Stream::d2h) | only(Stream::h2d);
+  advance(clocks, Op{.work = Join{}, .stream = Stream::compute, .after = all}, Duration{});
+}
+
+// Moves clocks by precomputed delays of whole stages.
+class FoldRunner {
+ public:
+  FoldRunner(std::size_t stages, std::size_t ranks) : stage(stages), before(ranks), after(ranks) {}
+
+  void run(int, const Action& action, StreamClocks& clocks) const {
+    const Part part = part_of(action, gather_overlapped, reduce_overlapped);
+    clocks = apply(stage[static_cast<std::size_t>(action.stage)][at(part)], clocks);
+  }
+  void before_norm(int rank, StreamClocks& clocks) const {
+    const auto& [reduce, norm] = before[static_cast<std::size_t>(rank)];
+    clocks = apply(reduce, clocks);
+    join_all(clocks);
+    clocks = apply(norm, clocks);
+  }
+  void update(int rank, StreamClocks& clocks) const {
+    clocks = apply(after[static_cast<std::size_t>(rank)], clocks);
+  }
+
+  std::vector<PartDelays> stage;
+  std::vector<std::pair<StreamDelay, StreamDelay>> before;  // reduce, norm
+  std::vector<StreamDelay> after;
+  bool gather_overlapped = false, reduce_overlapped = false;
+};
+
+// One stage's part: runs in order, each a power; backward in reverse.
+template <class DelayOf>
+StreamDelay stage_delay(const StageRuns& runs, Part part, DelayOf delay_of_run) {
+  StreamDelay total = no_delay();
+  const bool reverse = runs_backward(part);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const Run& run = runs[reverse ? runs.size() - 1 - i : i];
+    total = then(total, power(delay_of_run(run), run.count));
+  }
+  return total;
+}
+
+// True when the last few steady periods moved every clock by one and the same amount.
+bool periodic(const std::vector<std::vector<double>>& snapshots, double* period) {
+  // The last period may hold the step's last backward; the three before it must agree.
+  if (snapshots.size() < 5) return false;
+  const std::size_t last = snapshots.size() - 2;
+  const double move = snapshots[last][0] - snapshots[last - 1][0];
+  for (std::size_t p = last; p > last - 3; --p) {
+    if (snapshots[p].size() != snapshots[p - 1].size()) return false;
+    for (std::size_t i = 0; i < snapshots[p].size(); ++i) {
+      const double moved = snapshots[p][i] - snapshots[p - 1][i];
+      if (std::abs(moved - move) > 1e-11 * std::abs(snapshots[p][i])) return false;
+    }
+  }
+  *period = move;
+  return true;
+}
+
+// End of step 2 minus end of step 1. Long steady parts are left out where the recurrence is
+// periodic.
+Seconds two_steps(const FoldRunner& runner, const ScheduleShape& shape, int stages,
+                  const PipelineLinks& links) {
+  for (int periods = 6;; periods *= 4) {
+    const Shortened s = shorten(shape, periods);
+    const auto actions = build_schedule(s.shape);
+    PipelineState state(s.shape, stages);
+    std::vector<std::vector<double>> first, second;
+    const bool whole = s.left_out == 0;
+    const Seconds end1 = state.step(runner, actions, links, whole ? nullptr : &first);
+    const Seconds end2 = state.step(runner, actions, links, whole ? nullptr : &second);
+    if (whole) return end2 - end1;
+    double period1 = 0, period2 = 0;
+    if (periodic(first, &period1) && periodic(second, &period2)) {
+      return end2 - end1 + Seconds(period2) * static_cast<double>(s.left_out);
+    }
+  }
+}
+
+}  // namespace
+
+// Prices with some work free; `keep` remembers nothing.
+class StagePricer {
+ public:
+  StagePricer(const ModelSpec& model, const Recipe& recipe, const CostContext& context)
+      : model_(model), recipe_(recipe), context_(context) {}
+
+  PartDelays delays(const BlockShape& shape, const std::vector<Part>& parts, FreeWork free) const {
+    const Block block = build_block(model_, recipe_, shape);
+    PartDelays result;
+    for (const Part part : parts) {
+      const PricedPart priced = price_part(block, part, context_);
+      result[at(part)] =
+          delay_of(priced.ops, free.bits == 0 ? priced.durations : without(priced, part, free));
+    }
+    return result;
+  }
+
+ private:
+  const ModelSpec& model_;
+  const Recipe& recipe_;
+  CostContext context_;
+};
+
+Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
+  const ParallelPlan& plan = *v.plan;
+  const RankGrid grid(plan, facts_.nvlink_domain);
+  const CostContext context{&hardware_, &grid, &recipe_, plan.cuda_graph};
+  const StagePricer pricer(model_, recipe_, context);
+  const bool gather_overlapped = plan.overlap.has(OverlapKind::param);
+  const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
+  const PartsInUse parts = parts_in_use(v.split, gather_overlapped, reduce_overlapped);
+  const std::uint64_t model_groups = groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes);
+  const std::uint64_t all_groups = groups_hash(grid, kAllAxes);
+
+  // A breakdown's prices are used once: a memo of its own, dropped at the end.
+  SharedMemo<DelayKey, PartDelays, DelayHash> own_compute, own_state;
+  auto& compute_memo = free.bits == 0 ? memo_->compute_delays : own_compute;
+  auto& state_memo = free.bits == 0 ? memo_->state_delays : own_state;
+  const auto compute_delays = [&](const BlockShape& shape) -> const PartDelays& {
+    const DelayKey key{compute_shape(shape), model_groups, plan.cuda_graph, v.split};
+    return compute_memo.get(key, [&] { return pricer.delays(key.shape, parts.compute, free); });
+  };
+  const auto state_delays = [&](const BlockShape& shape) -> const PartDelays& {
+    const DelayKey key{shape, all_groups, plan.cuda_graph, v.split};
+    return state_memo.get(key, [&] { return pricer.delays(shape, parts.state, free); });
+  };
+  const auto delay = [&](const Run& run, Part part) -> const StreamDelay& {
+    return is_compute_part(part) ? compute_delays(run.shape)[at(part)]
+                                 : state_delays(run.shape)[at(part)];
+  };
+
+  FoldRunner runner(v.stages.size(), static_cast<std::size_t>(plan.pp));
+  runner.gather_overlapped = gather_overlapped;
+  runner.reduce_overlapped = reduce_overlapped;
+  BlockShape edge_shape = state_shape(v.base);
+  edge_shape.kind = BlockKind::step_edge;
+  const PartDelays& edge = state_delays(edge_shape);
+  for (auto& [reduce, norm] : runner.before) {
+    reduce = no_delay();
+    norm = no_delay();
+  }
+  for (auto& d : runner.after) d = no_delay();
+  for (std::size_t i = 0; i < v.stages.size(); ++i) {
+    const StageRuns& runs = v.stages[i];
+    PartDelays& own = runner.stage[i];
+    if (v.same_as[i] != static_cast<int>(i)) {
+      own = runner.stage[static_cast<std::size_t>(v.same_as[i])];
+    } else {
+      for (const auto* list : {&parts.compute, &parts.state}) {
+        for (const Part part : *list) {
+          own[at(part)] = stage_delay(
+              runs, part, [&](const Run& run) -> StreamDelay { return delay(run, part); });
+        }
+      }
+    }
+    const auto rank =
+        static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i)));
+    if (!reduce_overlapped) {
+      runner.before[rank].first = then(runner.before[rank].first, own[at(Part::reduce)]);
+    }
+    runner.before[rank].second = then(runner.before[rank].second, own[at(Part::norm)]);
+    runner.after[rank] = then(runner.after[rank], own[at(Part::update)]);
+  }
+  for (auto& [reduce, norm] : runner.before) norm = then(norm, edge[at(Part::norm)]);
+  for (auto& d : runner.after) d = then(d, edge[at(Part::update)]);
+
+  const bool crosses = grid.shape(Axis::pp).nodes > 1;
+  const Price hop = send_recv_price(boundary_bytes(model_, v.base), crosses, hardware_);
+  const PipelineLinks links{
+      .send = free.has(Cost::p2p) ? Seconds(0) : hop.time,
+      // Interleaved and zero-bubble schedules send beside compute; plain 1F1B as the recipe says.
+      .overlapped = recipe_.overlaps_p2p || plan.schedule == ScheduleKind::interleaved ||
+                    splits_backward(plan.schedule),
+      .step_overhead = free.has(Cost::host) ? Seconds(0) : recipe_.step_overhead};
+  return two_steps(runner, v.schedule, static_cast<int>(v.stages.size()), links);
+}
+
+Seconds CostModel::step_time(const ParallelPlan& plan) const {
+  return step_time(view(plan), FreeWork{});
+}
+
+Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
+  const PlanView v = view(plan);
+  const RankGrid grid(plan, facts_.nvlink_domain);
+  const CostContext context{&hardware_, &grid, &recipe_, plan.cuda_graph};
+  const StagePricer pricer(model_, recipe_, context);
+  const PartsInUse parts = parts_in_use(v.split, true, true);
+  const std::uint64_t groups = groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes);
+  const int c = index(Stream::compute);
+  // The compute-stream entry of a stage's delay is at least its blocks' entries in sequence.
+  struct Entry {
+    double forward = 0, backward = 0, weight = 0;
+  };
+  std::vector<Entry> stage(v.stages.size());
+  for (std::size_t i = 0; i < v.stages.size(); ++i) {
+    if (v.same_as[i] != static_cast<int>(i)) {
+      stage[i] = stage[static_cast<std::size_t>(v.same_as[i])];
+      continue;
+    }
+    for (const Run& run : v.stages[i]) {
+      const DelayKey key{compute_shape(run.shape), groups, plan.cuda_graph, v.split};
+      const PartDelays& d = memo_->compute_delays.get(
+          key, [&] { return pricer.delays(key.shape, parts.compute, FreeWork{}); });
+      const auto entry = [&](Part part) { return d[at(part)](c, c).seconds().value() * run.count; };
+      stage[i].forward += entry(Part::forward);
+      if (v.split) {
+        stage[i].backward += entry(Part::backward_input);
+        stage[i].weight += entry(Part::backward_weight);
+      } else {
+        stage[i].backward += entry(Part::backward);
+      }
+    }
+  }
+  // T >= sum over earlier stages of f, + m (f + b + w) of a rank's stages, + sum of b on the way
+  // back.
+  const auto m = static_cast<double>(plan.num_microbatches());
+  double best = 0, forward_before = 0, backward_before = 0;
+  for (int r = 0; r < plan.pp; ++r) {
+    double busy = 0;
+    for (std::size_t i = 0; i < stage.size(); ++i) {
+      if (rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i)) != r) continue;
+      busy += stage[i].forward + stage[i].backward + stage[i].weight;
+    }
+    // A split backward lets a rank end with weight gradients that nobody waits for.
+    const double way_back = v.split ? 0 : backward_before;
+    best = std::max(best, forward_before + m * busy + way_back);
+    forward_before += stage[static_cast<std::size_t>(r)].forward;
+    backward_before += stage[static_cast<std::size_t>(r)].backward;
+  }
+  return Seconds(best);
+}
+
+Flops step_model_flops(const ModelSpec& model, std::int64_t seq_len, std::int64_t sequences) {
+  // Folded from the program's own ops on one rank: forward only, times three.
+  BlockShape shape;
+  shape.seq_len = seq_len;
+  const Recipe& recipe = recipe_of(RecipeKind::qplan);
+  const auto forward = [&](BlockKind kind, LayerKind layer) {
+    BlockShape s = shape;
+    s.kind = kind;
+    s.layer = layer;
+    Flops sum;
+    for (const Op& op : build_block(model, recipe, s).forward) sum += model_flops(op.work);
+    return sum;
+  };
+  Flops total = forward(BlockKind::head, {});
+  std::vector<std::pair<LayerKind, Flops>> known;
+  for (const LayerKind& kind : model.layers) {
+    auto it = std::find_if(known.begin(), known.end(),
+                           [&](const auto& entry) { return entry.first == kind; });
+    if (it == known.end()) {
+      known.emplace_back(kind, forward(BlockKind::decoder, kind));
+      it = known.end() - 1;
+    }
+    total += it->second;
+  }
+  return total * (3.0 * static_cast<double>(sequences));
+}
+
+Estimate CostModel::evaluate(const ParallelPlan& plan) const {
+  Estimate e;
+  const PlanView v = view(plan);
+  e.memory = memory(plan);
+  e.capacity = capacity_;
+  e.fits = fits(e.memory);
+  const Seconds all = step_time(v, FreeWork{});
+  e.step_time = all;
+
+  // Each kind of work is freed in turn, in a fixed order; the differences telescope.
+  FreeWork free;
+  Seconds before = all;
+  const auto part = [&](Cost cost) {
+    const Seconds now = step_time(v, free.add(cost));
+    const Seconds share = before - now;
+    before = now;
+    return share;
+  };
+  e.time.tp = part(Cost::tp);
+  e.time.cp = part(Cost::cp);
+  e.time.ep = part(Cost::ep);
+  e.time.pp_p2p = part(Cost::p2p);
+  e.time.dp = part(Cost::dp);
+  e.time.offload = part(Cost::offload);
+  e.time.host = part(Cost::host);
+  e.time.optimizer = part(Cost::optimizer);
+  // What is left is compute, recomputation and the bubble. The busiest rank's work is what one rank
+  // would take if the others never made it wait: the lower bound's sum without its outer parts.
+  const Seconds without_communication = before;
+  Seconds busiest, busiest_recompute;
+  {
+    const RankGrid grid(plan, facts_.nvlink_domain);
+    const CostContext context{&hardware_, &grid, &recipe_, plan.cuda_graph};
+    std::vector<Seconds> compute(static_cast<std::size_t>(plan.pp)),
+        again(static_cast<std::size_t>(plan.pp));
+    double table = 0, formula = 0, assumed = 0, weighted_error = 0;
+    for (std::size_t i = 0; i < v.stages.size(); ++i) {
+      const auto rank =
+          static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i)));
+      for (const Run& run : v.stages[i]) {
+        const Block block = build_block(model_, recipe_, run.shape);
+        for (const Part p : {Part::forward, Part::backward}) {
+          const PricedPart priced = price_part(block, p, context);
+          for (std::size_t k = 0; k < priced.ops.size(); ++k) {
+            const Price& price = priced.prices[k];
+            const double seconds = priced.durations[k].time.value() * run.count;
+            if (priced.ops[k].stream == Stream::compute) {
+              const Seconds t(seconds * static_cast<double>(plan.num_microbatches()));
+              compute[rank] += t;
+              if (priced.ops[k].recomputed) again[rank] += t;
+            }
+            weighted_error += seconds * price.error;
+            switch (price.source) {
+              case PriceSource::table:
+                table += seconds;
+                break;
+              case PriceSource::formula:
+                formula += seconds;
+                break;
+              case PriceSource::assumed:
+                assumed += seconds;
+                break;
+            }
+          }
+        }
+      }
+    }
+    const auto most = std::max_element(compute.begin(), compute.end());
+    busiest = *most;
+    busiest_recompute = again[static_cast<std::size_t>(most - compute.begin())];
+    const double sum = std::max(table + formula + assumed, 1e-30);
+    e.priced_from = {table / sum, formula / sum, assumed / sum};
+    // 80% of a normal distribution lies within 1.28 sigma. Errors of one fit do not average out, so
+    // shares add linearly; overlap and scheduling add 5% of their own (assumed until calibrated).
+    const double relative = 1.28 * std::hypot(weighted_error / sum, 0.05);
+    e.step_time_low = all * (1 - relative);
+    e.step_time_high = all * (1 + relative);
+  }
+  busiest = std::min(busiest, without_communication);
+  e.time.recompute = std::min(busiest_recompute, busiest);
+  e.time.compute = busiest - e.time.recompute;
+  e.time.pp_bubble = without_communication - busiest;
+
+  const double tokens =
+      static_cast<double>(plan.global_batch_size) * static_cast<double>(plan.seq_len);
+  const auto gpus = static_cast<double>(plan.world());
+  e.tokens_per_s = tokens / all.value();
+  e.tokens_per_s_per_gpu = e.tokens_per_s / gpus;
+  const Flops flops = step_model_flops(model_, plan.seq_len, plan.global_batch_size);
+  e.model_tflops_per_gpu = flops.value() / all.value() / gpus / 1e12;
+  const auto peak = hardware_.gpu.matmul.find(plan.precision);
+  const FlopsPerSecond rate =
+      peak != hardware_.gpu.matmul.end() ? peak->second : hardware_.gpu.matmul.begin()->second;
+  e.mfu = e.model_tflops_per_gpu * 1e12 / rate.value();
+  // physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half that.
+  const double memory_error = model_.moe ? 0.05 : 0.03;
+  const Bytes peak_bytes = e.memory.worst_stage().peak;
+  e.peak_low = peak_bytes * (1 - memory_error);
+  e.peak_high = peak_bytes * (1 + memory_error);
+  return e;
+}
+
+}  // namespace qplan

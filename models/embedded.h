@@ -1,0 +1,15 @@
+#pragma once
+// Text files compiled into the program (scripts/cmake/embed.cmake).
+
+#include <cstddef>
+#include <string_view>
+
+namespace qplan {
+
+struct EmbeddedFile {
+  std::string_view name;  // file name without its ending
+  const unsigned char* bytes;
+  std::size_t size;
+};
+
+}  // namespace qplan

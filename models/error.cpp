@@ -1,0 +1,87 @@
+#include "models/error.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+
+namespace qplan {
+namespace {
+
+// Case and the choice between '_' and '-' are not mistakes worth an edit.
+char folded(char c) {
+  if (c == '_') return '-';
+  return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+}
+
+// Insertions, deletions, replacements and swaps of neighbours ("serach") that turn `a` into `b`
+// (restricted Damerau-Levenshtein, three rows kept).
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> before(b.size() + 1), above(b.size() + 1), row(b.size() + 1);
+  std::iota(above.begin(), above.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const bool same = folded(a[i - 1]) == folded(b[j - 1]);
+      row[j] = std::min({above[j] + 1, row[j - 1] + 1, above[j - 1] + (same ? 0 : 1)});
+      const bool swapped = i > 1 && j > 1 && folded(a[i - 1]) == folded(b[j - 2]) &&
+                           folded(a[i - 2]) == folded(b[j - 1]);
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    std::swap(before, above);
+    std::swap(above, row);
+  }
+  return above[b.size()];
+}
+
+// Longer words than this are not typing mistakes (and the distance is quadratic).
+constexpr std::size_t kLongestWord = 64;
+
+}  // namespace
+
+void check_failed(std::string_view sentence, std::source_location where) {
+  std::fprintf(stderr, "qplan: internal error: %.*s (%s:%u, %s)\n",
+               static_cast<int>(sentence.size()), sentence.data(), where.file_name(),
+               static_cast<unsigned>(where.line()), where.function_name());
+  std::abort();
+}
+
+std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
+  if (word.empty() || word.size() > kLongestWord) return "";
+  // A third of the letters wrong is as far as a guess helps rather than confuses.
+  std::size_t best = std::max<std::size_t>(1, word.size() / 3) + 1;
+  std::string nearest;
+  for (const std::string& candidate : candidates) {
+    if (candidate.size() > kLongestWord) continue;
+    const std::size_t distance = edit_distance(word, candidate);
+    if (distance < best && distance < candidate.size()) {
+      best = distance;
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+std::string did_you_mean(std::string_view word, const std::vector<std::string>& candidates) {
+  const std::string nearest = nearest_name(word, candidates);
+  return nearest.empty() ? "" : "; did you mean '" + nearest + "'?";
+}
+
+std::string shown(std::string_view text) {
+  constexpr std::size_t kMost = 80;
+  std::string result(text.substr(0, kMost));
+  for (char& c : result) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  // A cut inside a UTF-8 character leaves its first bytes behind; drop them.
+  if (text.size() > kMost) {
+    while (!result.empty() && (static_cast<unsigned char>(result.back()) & 0xC0U) == 0x80) {
+      result.pop_back();
+    }
+    if (!result.empty() && static_cast<unsigned char>(result.back()) >= 0xC0) result.pop_back();
+    result += "...";
+  }
+  return result;
+}
+
+}  // namespace qplan

@@ -1,0 +1,66 @@
+#pragma once
+// JSON as people write it, read strictly: every complaint names the path ("plan.tp") and the file.
+
+#include <cstdint>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qplan {
+
+using Json = nlohmann::ordered_json;  // keys keep their order, so output is deterministic
+
+// Parses text. Throws Error for truncated or malformed text (line and column), duplicate keys,
+// nesting deeper than 64, NaN or numbers out of range. `where` is the file's name.
+Json parse_json(std::string_view text, std::string_view where);
+
+// Reads and parses a file of at most 64 MiB.
+Json read_json_file(const std::string& path);
+
+// Writes whole or not at all: a temporary file in the same folder, then a rename.
+void write_file_atomically(const std::string& path, std::string_view text);
+
+// "a list", "a string", ...: what a value is, for messages.
+std::string_view type_name(const Json& value);
+
+// One object, read key by key; `finish()` complains about keys nobody asked for.
+class JsonReader {
+ public:
+  // `path` is "plan" or "plan.json: plan"; a path that ends in ':' is a file and its top object.
+  JsonReader(const Json& object, std::string path);
+
+  [[nodiscard]] bool has(std::string_view key) const;      // present and not null
+  [[nodiscard]] bool is_null(std::string_view key) const;  // present as null
+  // Required values; throw Error with the path when missing, of another type or out of range.
+  std::int64_t integer(std::string_view key, std::int64_t low, std::int64_t high);
+  double number(std::string_view key, double low, double high);
+  bool boolean(std::string_view key);
+  std::string string(std::string_view key);
+  const Json& value(std::string_view key);  // any type
+  // The same with a default for an absent (or null) key.
+  std::int64_t integer_or(std::string_view key, std::int64_t low, std::int64_t high,
+                          std::int64_t fallback);
+  double number_or(std::string_view key, double low, double high, double fallback);
+  bool boolean_or(std::string_view key, bool fallback);
+  std::string string_or(std::string_view key, std::string fallback);
+
+  void ignore(std::initializer_list<std::string_view> keys);  // known, of no interest here
+  void finish() const;  // throws Error for a key never asked for, with the nearest known key
+
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] std::string path_of(std::string_view key) const;
+  // Throws Error "<path of key> <sentence>".
+  [[noreturn]] void fail(std::string_view key, std::string_view sentence) const;
+
+ private:
+  const Json* find(std::string_view key);
+  const Json& require(std::string_view key);
+
+  const Json& object_;
+  std::string path_;
+  std::vector<std::string> asked_;
+};
+
+}  // namespace qplan

@@ -1,0 +1,122 @@
+#pragma once
+// What a model is: the shapes of a Hugging Face config.json, normalised. Read strictly; nothing is
+// guessed that the architecture's own code would not default.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/json.h"
+#include "models/words.h"
+
+namespace qplan {
+
+enum class Norm : std::uint8_t { rms_norm, layer_norm };
+enum class MlpKind : std::uint8_t { swiglu, gelu, relu2 };  // relu2: squared ReLU (Nemotron-4)
+enum class PositionEmbedding : std::uint8_t { rope, learned };
+
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434). q_lora_rank 0: full query
+// projection.
+struct MlaSpec {
+  std::int64_t q_lora_rank = 0, kv_lora_rank = 0;
+  std::int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
+  bool operator==(const MlaSpec&) const = default;
+};
+
+struct MoeSpec {
+  std::int64_t num_experts = 0, top_k = 0;
+  std::int64_t moe_intermediate_size = 0;
+  std::int64_t shared_expert_intermediate_size = 0;  // all shared experts together; 0: none
+  bool shared_expert_gate = false;                   // Qwen2-MoE: a (hidden, 1) gate
+  bool router_bias = false;                     // V3's e_score_correction_bias, gpt-oss router bias
+  bool expert_bias = false;                     // gpt-oss: biases in the expert projections
+  bool sigmoid_scores = false;                  // DeepSeek-V3; else softmax
+  std::int64_t num_groups = 1, topk_group = 1;  // device-limited routing
+  double aux_loss_coefficient = 0;
+  bool norm_topk_prob = true;        // the chosen experts' weights are scaled to sum to 1
+  double routed_scaling_factor = 1;  // and then by this
+  bool operator==(const MoeSpec&) const = default;
+};
+
+// Qwen3-VL's vision tower: patches -> encoder layers -> mergers into the text width.
+struct VisionSpec {
+  std::int64_t depth = 0, hidden_size = 0, intermediate_size = 0, num_heads = 0;
+  std::int64_t patch_size = 0, temporal_patch_size = 0, in_channels = 3, spatial_merge_size = 2;
+  std::int64_t num_position_embeddings = 0, out_hidden_size = 0;
+  std::vector<std::int64_t> deepstack_layers;  // taps; each has a merger of its own
+  bool operator==(const VisionSpec&) const = default;
+};
+
+// One decoder layer as far as layers of a model differ.
+struct LayerKind {
+  bool moe = false;
+  std::int64_t window = 0;  // sliding-window length in tokens; 0: full attention
+  bool operator==(const LayerKind&) const = default;
+};
+
+struct ModelSpec {
+  std::string name;          // zoo name or file stem
+  std::string architecture;  // Hugging Face model_type
+
+  std::int64_t hidden_size = 0, num_layers = 0, vocab_size = 0, max_position_embeddings = 0;
+  std::int64_t intermediate_size = 0;  // dense MLP
+  std::int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;
+  MlpKind mlp = MlpKind::swiglu;
+  Norm norm = Norm::rms_norm;
+  PositionEmbedding position = PositionEmbedding::rope;
+  bool qk_norm = false;  // RMSNorm over head_dim of q and k
+  bool qkv_bias = false, attention_output_bias = false, mlp_bias = false;
+  bool attention_sinks = false;  // gpt-oss: one learned logit a head
+  bool tie_word_embeddings = false;
+  // Numbers that change results, not costs; the executor reads them.
+  double norm_epsilon = 1e-6, rope_theta = 10000, rotary_fraction = 1;
+  bool rope_scaling = false;  // positions rescaled (YaRN, Llama 3.1)
+
+  std::optional<MlaSpec> mla;
+  std::optional<MoeSpec> moe;
+  std::optional<VisionSpec> vision;
+  std::int64_t num_mtp_layers = 0;  // multi-token-prediction layers after the decoder (DeepSeek-V3)
+
+  std::vector<LayerKind> layers;  // num_layers entries, in order
+
+  bool operator==(const ModelSpec&) const = default;
+};
+
+template <>
+struct Words<MlpKind> {
+  static constexpr std::string_view what = "MLP kind";
+  static constexpr std::array<std::pair<MlpKind, std::string_view>, 3> table{
+      {{MlpKind::swiglu, "swiglu"}, {MlpKind::gelu, "gelu"}, {MlpKind::relu2, "relu2"}}};
+};
+
+// Parameters by part, of the whole model (not of a rank). MTP and vision are counted apart.
+struct ParameterCount {
+  std::int64_t embedding = 0;  // input embedding (and learned positions)
+  std::int64_t head = 0;       // output projection; 0 when tied
+  std::int64_t layers = 0;     // decoder layers, all experts, and the final norm
+  std::int64_t mtp = 0, vision = 0;
+  std::int64_t inactive_experts = 0;  // expert parameters that one token does not use
+  [[nodiscard]] std::int64_t total() const { return embedding + head + layers + vision; }
+  [[nodiscard]] std::int64_t active() const { return total() - inactive_experts; }
+};
+ParameterCount count_parameters(const ModelSpec& model);
+
+// The parameters of one decoder layer of this kind, all experts.
+std::int64_t layer_parameters(const ModelSpec& model, const LayerKind& kind);
+
+// Reads a config.json that has been parsed; `where` names it in messages. Throws Error for an
+// unknown architecture (lists the known), missing keys, wrong types, impossible sizes.
+ModelSpec read_model(const Json& config, std::string_view where);
+
+// A zoo name, a config.json, or a folder that holds one. Throws Error with the nearest zoo name.
+ModelSpec load_model(const std::string& name_or_path);
+
+// The built-in models, sorted by name.
+std::vector<std::string> model_names();
+
+// The Hugging Face-shaped JSON of a model that load_model() accepted, for plan files.
+Json model_config(const std::string& name_or_path);
+
+}  // namespace qplan

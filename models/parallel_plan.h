@@ -1,0 +1,189 @@
+#pragma once
+// How one training step is spread over the GPUs: a plain value, printed and parsed as one line
+// ("tp4 pp2 dp32 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp4 recompute=selective").
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/dtype.h"
+#include "models/json.h"
+#include "models/words.h"
+
+namespace qplan {
+
+enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1, zbv, dualpipe };
+enum class CpComm : std::uint8_t { p2p, all_gather, a2a };
+enum class RecomputeKind : std::uint8_t { none, selective, full };
+enum class MoeDispatcher : std::uint8_t { alltoall, allgather, deepep, hybridep };
+enum class Routing : std::uint8_t { forced, natural };
+
+// What selective recomputation drops and computes again (Megatron's --recompute-modules).
+enum class RecomputeModule : std::uint8_t {
+  core_attn,
+  layernorm,
+  mlp,
+  moe,
+  moe_act,
+  mla_up_proj,
+  shared_experts
+};
+
+// A set of enumerators of E (fewer than 16).
+template <class E>
+struct EnumSet {
+  std::uint16_t bits = 0;
+  [[nodiscard]] constexpr bool has(E e) const { return (bits >> static_cast<unsigned>(e)) & 1U; }
+  constexpr EnumSet& add(E e) {
+    bits = static_cast<std::uint16_t>(bits | (1U << static_cast<unsigned>(e)));
+    return *this;
+  }
+  [[nodiscard]] constexpr bool empty() const { return bits == 0; }
+  bool operator==(const EnumSet&) const = default;
+};
+
+enum class OverlapKind : std::uint8_t { tp, grad, param, ep };
+
+struct Recompute {
+  RecomputeKind kind = RecomputeKind::none;
+  EnumSet<RecomputeModule> modules;  // selective; empty: the recipe's default set
+  int layers = 0;                    // full: first `layers` of each chunk; 0: every layer
+  bool operator==(const Recompute&) const = default;
+};
+
+struct Offload {
+  double optimizer = 0;       // fraction of the optimizer state and its step that live on the host
+  bool params = false;        // ZeRO-Infinity style parameter offload
+  int activation_layers = 0;  // layers of each chunk whose stash goes to the host; -1: all
+  bool nvme = false;          // optimizer state on NVMe instead of host memory
+  bool operator==(const Offload&) const = default;
+};
+
+// Degrees multiply to the world: tp*cp*dp*pp. Experts are folded: etp*ep*edp*pp is the same world.
+struct ParallelPlan {
+  int tp = 1;          // tensor: splits heads and MLP columns; wants NVLink
+  int pp = 1;          // pipeline: splits layers into stages
+  int vpp = 1;         // virtual stages (chunks) a pipeline rank holds
+  int cp = 1;          // context: splits the sequence
+  int ep = 1;          // expert: splits the experts, over dp*cp*tp of one stage
+  int etp = 1;         // expert tensor: splits each expert
+  int dp = 1;          // data: splits the batch
+  int zero = 0;        // 0-3: what dp shards: nothing, optimizer, + gradients, + parameters
+  int fsdp_shard = 0;  // HSDP: ranks that share one shard set; 0: all of dp*cp
+  std::int64_t micro_batch_size = 1;   // sequences a rank handles at once
+  std::int64_t global_batch_size = 1;  // sequences a step
+  std::int64_t seq_len = 4096;
+  Precision precision = Precision::bf16;
+  Recompute recompute;
+  Offload offload;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  bool sequence_parallel = false;
+  CpComm cp_comm = CpComm::p2p;
+  MoeDispatcher moe_dispatcher = MoeDispatcher::alltoall;
+  Routing routing = Routing::forced;
+  DType grad_dtype = DType::fp32;         // accumulated gradients
+  DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
+  DType moment_dtype = DType::fp32;       // Adam's m and v
+  EnumSet<OverlapKind> overlap;
+  bool cuda_graph = false;
+  bool compile = false;
+  std::vector<int> pipeline_layout;  // decoder layers of each virtual stage, in order; empty: even
+
+  bool operator==(const ParallelPlan&) const = default;
+
+  [[nodiscard]] std::int64_t world() const { return std::int64_t{tp} * cp * dp * pp; }
+  // Expert data parallelism: what is left of one stage's ranks after etp*ep.
+  [[nodiscard]] std::int64_t edp() const {
+    return std::int64_t{tp} * cp * dp / (std::int64_t{etp} * ep);
+  }
+  [[nodiscard]] std::int64_t num_microbatches() const {
+    return global_batch_size / (micro_batch_size * dp);
+  }
+  // Ranks that share one copy of the sharded states (dense parameters).
+  [[nodiscard]] int shard_degree() const {
+    if (zero == 0) return 1;
+    return fsdp_shard > 0 ? fsdp_shard : dp * cp;
+  }
+};
+
+// One line; words at their default are left out except tp pp dp zero mbs gbs seq and the schedule
+// (when pp > 1). `parse_plan(to_string(p)) == p` for every plan.
+std::string to_string(const ParallelPlan& plan);
+
+// Parses such a line on top of `defaults`. Throws Error naming the word that is wrong.
+ParallelPlan parse_plan(std::string_view line, const ParallelPlan& defaults = {});
+
+// The `plan` object of contract.md: every word, in a fixed order.
+Json plan_to_json(const ParallelPlan& plan);
+ParallelPlan plan_from_json(const Json& object, std::string_view path);
+
+std::string to_string(
+    const Recompute& recompute);  // "none", "selective:moe_act+layernorm", "full:4"
+Recompute parse_recompute(std::string_view text);
+std::string to_string(const Offload& offload);  // "none", "optimizer:0.5,activations:4"
+Offload parse_offload(std::string_view text);
+
+template <>
+struct Words<ScheduleKind> {
+  static constexpr std::string_view what = "schedule";
+  static constexpr std::array<std::pair<ScheduleKind, std::string_view>, 6> table{
+      {{ScheduleKind::gpipe, "gpipe"},
+       {ScheduleKind::one_f_one_b, "1f1b"},
+       {ScheduleKind::interleaved, "interleaved"},
+       {ScheduleKind::zb_h1, "zb-h1"},
+       {ScheduleKind::zbv, "zbv"},
+       {ScheduleKind::dualpipe, "dualpipe"}}};
+};
+template <>
+struct Words<CpComm> {
+  static constexpr std::string_view what = "cp_comm";
+  static constexpr std::array<std::pair<CpComm, std::string_view>, 3> table{
+      {{CpComm::p2p, "p2p"}, {CpComm::all_gather, "all_gather"}, {CpComm::a2a, "a2a"}}};
+};
+template <>
+struct Words<RecomputeKind> {
+  static constexpr std::string_view what = "recompute";
+  static constexpr std::array<std::pair<RecomputeKind, std::string_view>, 3> table{
+      {{RecomputeKind::none, "none"},
+       {RecomputeKind::selective, "selective"},
+       {RecomputeKind::full, "full"}}};
+};
+template <>
+struct Words<RecomputeModule> {
+  static constexpr std::string_view what = "recompute module";
+  static constexpr std::array<std::pair<RecomputeModule, std::string_view>, 7> table{
+      {{RecomputeModule::core_attn, "core_attn"},
+       {RecomputeModule::layernorm, "layernorm"},
+       {RecomputeModule::mlp, "mlp"},
+       {RecomputeModule::moe, "moe"},
+       {RecomputeModule::moe_act, "moe_act"},
+       {RecomputeModule::mla_up_proj, "mla_up_proj"},
+       {RecomputeModule::shared_experts, "shared_experts"}}};
+};
+template <>
+struct Words<MoeDispatcher> {
+  static constexpr std::string_view what = "moe_dispatcher";
+  static constexpr std::array<std::pair<MoeDispatcher, std::string_view>, 4> table{
+      {{MoeDispatcher::alltoall, "alltoall"},
+       {MoeDispatcher::allgather, "allgather"},
+       {MoeDispatcher::deepep, "deepep"},
+       {MoeDispatcher::hybridep, "hybridep"}}};
+};
+template <>
+struct Words<Routing> {
+  static constexpr std::string_view what = "routing";
+  static constexpr std::array<std::pair<Routing, std::string_view>, 2> table{
+      {{Routing::forced, "forced"}, {Routing::natural, "natural"}}};
+};
+template <>
+struct Words<OverlapKind> {
+  static constexpr std::string_view what = "overlap";
+  static constexpr std::array<std::pair<OverlapKind, std::string_view>, 4> table{
+      {{OverlapKind::tp, "tp"},
+       {OverlapKind::grad, "grad"},
+       {OverlapKind::param, "param"},
+       {OverlapKind::ep, "ep"}}};
+};
+
+}  // namespace qplan

@@ -1,0 +1,37 @@
+#include "models/program/block.h"
+
+#include <cmath>
+
+namespace qplan {
+
+Bytes rounded(Bytes bytes) {
+  return Bytes(std::ceil(bytes.value() / 256.0) * 256.0);
+}
+
+Bytes Slot::bytes() const {
+  return rounded(Bytes(std::ceil(static_cast<double>(elements()) * size_of(dtype) * fraction)));
+}
+
+PersistentBytes persistent_bytes(const Block& block) {
+  PersistentBytes sum;
+  for (const Slot& slot : block.slots) {
+    switch (slot.storage) {
+      case Storage::weight:
+        sum.weights += slot.bytes();
+        break;
+      case Storage::gradient:
+        sum.gradients += slot.bytes();
+        break;
+      case Storage::optimizer:
+        sum.optimizer += slot.bytes();
+        break;
+      case Storage::shared:
+      case Storage::local:
+      case Storage::wire:
+        break;
+    }
+  }
+  return sum;
+}
+
+}  // namespace qplan

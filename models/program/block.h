@@ -1,0 +1,57 @@
+#pragma once
+// A block is one kind of layer, for one microbatch: "dense layer", "moe layer", "embedding",
+// "head". It is straight lines of ops over one table of slots. Nobody writes alloc or free: the
+// lifetime of a slot follows from who writes and who reads it (liveness.h).
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "models/dtype.h"
+#include "models/program/op.h"
+#include "models/units.h"
+
+namespace qplan {
+
+// What a slot is for. Weights, gradients and optimizer state live for the whole step; `shared`
+// buffers too, once per distinct shape on a rank. All others live from their first write to their
+// last read: a slot that backward reads without writing it first is kept from forward (a stash);
+// one that stays within a list is scratch. A `wire` crosses the block's border: written here, it
+// leaves; read here without being written, it arrives.
+enum class Storage : std::uint8_t { weight, gradient, optimizer, shared, local, wire };
+
+struct Slot {
+  std::string_view name;
+  Storage storage = Storage::local;
+  DType dtype = DType::bf16;
+  std::array<std::int64_t, 3> shape{1, 1, 1};
+  double fraction = 1;  // of it that is on the device (the rest is offloaded)
+
+  [[nodiscard]] std::int64_t elements() const { return shape[0] * shape[1] * shape[2]; }
+  [[nodiscard]] Bytes bytes() const;  // rounded up to 256, as the arena and CUDA allocators do
+};
+
+// Bytes rounded up to the allocator's 256.
+Bytes rounded(Bytes bytes);
+
+using OpList = std::vector<Op>;
+
+struct Block {
+  std::string_view name;
+  std::vector<Slot> slots;  // one table: a slot written by `forward` may be read by `backward`
+  OpList forward, backward;
+  OpList gather;  // this block's parameters, once a step, where the optimizer left them sharded
+  OpList reduce;  // this block's gradients over the data-parallel ranks, once a step
+  OpList norm;    // this block's share of the gradient norm
+  OpList update;  // optimizer step, and the parameter gather where it is not overlapped
+};
+
+// Bytes a block holds for the whole step.
+struct PersistentBytes {
+  Bytes weights, gradients, optimizer;
+  [[nodiscard]] Bytes total() const { return weights + gradients + optimizer; }
+};
+PersistentBytes persistent_bytes(const Block& block);
+
+}  // namespace qplan

@@ -1,0 +1,84 @@
+#pragma once
+// Builders of blocks: one function a kind of layer, each reading like the figure in its paper.
+
+#include <cstdint>
+
+#include "models/model_spec.h"
+#include "models/parallel_plan.h"
+#include "models/program/block.h"
+#include "models/program/recipe.h"
+
+namespace qplan {
+
+enum class BlockKind : std::uint8_t {
+  embedding,  // token (and position) lookup
+  decoder,    // attention + MLP or experts
+  head,       // final norm, logits, loss
+  mtp,        // multi-token prediction: projection of (hidden, embedding), one layer, logits, loss
+  patchify,   // pixels -> patches of the vision tower's width
+  vision,     // one layer of the vision tower
+  merger,     // vision tower -> text width, deepstack mergers included
+  stage_entry,  // fully sharded: gathers the first block's parameters; drains the last reduction
+  stage_exit,   // fully sharded: gathers the last block's parameters for backward
+  step_edge     // once a step: gradient norm over all ranks, loss, data
+};
+
+// Parameters one rank holds, before data-parallel sharding.
+struct RankParameters {
+  std::int64_t dense = 0;   // sharded over dp*cp
+  std::int64_t expert = 0;  // sharded over edp
+  [[nodiscard]] std::int64_t total() const { return dense + expert; }
+  bool operator==(const RankParameters&) const = default;
+};
+
+// Everything a block's op lists depend on, besides the model and the recipe. Equal shapes build
+// equal blocks, so this is the key of every memo.
+struct BlockShape {
+  BlockKind kind = BlockKind::decoder;
+  LayerKind layer;
+  std::int64_t micro_batch_size = 1, seq_len = 4096;
+  int tp = 1, cp = 1, ep = 1, etp = 1;
+  int dense_shard = 1, expert_shard = 1;        // ranks that share one copy of the sharded states
+  int dense_replicas = 1, expert_replicas = 1;  // copies of that (HSDP; ZeRO-0: all ranks)
+  int zero = 0;
+  bool sequence_parallel = false;
+  CpComm cp_comm = CpComm::p2p;
+  MoeDispatcher dispatcher = MoeDispatcher::alltoall;
+  Precision precision = Precision::bf16;
+  RecomputeKind recompute = RecomputeKind::none;
+  EnumSet<RecomputeModule> recompute_modules;
+  EnumSet<OverlapKind> overlap;
+  DType grad_dtype = DType::fp32, main_params_dtype = DType::fp32, moment_dtype = DType::fp32;
+  double optimizer_offload = 0;
+  bool params_offload = false, activations_offload = false, nvme = false;
+  std::int64_t images = 0, patches = 0;  // vision: images of a microbatch, patches of an image
+  double moe_load = 1;                   // tokens on the busiest expert rank / mean
+  bool tied_head = false;  // the head's weight is the embedding's, held on another stage too
+  // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
+  RankParameters next, previous;
+  bool operator==(const BlockShape&) const = default;
+};
+
+std::uint64_t hash_of(const BlockShape& shape);
+
+// The part of a plan that every block of it shares; kind, layer and neighbours are set per block.
+BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                      double moe_imbalance);
+
+// What one rank holds of this block; vocabulary padded to 128*tp (Megatron, vocab_utils.py).
+RankParameters rank_parameters(const ModelSpec& model, const BlockShape& shape);
+
+// True when parameters are gathered layer by layer (ZeRO-3, FSDP).
+bool gathers_parameters(const Recipe& recipe, int zero);
+
+Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);
+
+// The fields that forward and backward depend on: below ZeRO-2 the sharding of states is left out,
+// so that one summary serves every data-parallel degree.
+BlockShape compute_shape(BlockShape shape);
+// The fields that persistent states and the once-a-step lists depend on.
+BlockShape state_shape(BlockShape shape);
+// The block of state_shape(): its states and gather, reduce, norm and update lists only.
+Block build_states(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);
+
+}  // namespace qplan

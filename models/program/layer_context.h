@@ -1,0 +1,125 @@
+#pragma once
+// What the parts of a layer share while it is being built: sizes, precision, and the
+// sequence-parallel, gather and weight-gradient idioms. Private to the builders.
+
+#include <cstdint>
+
+#include "models/program/block_builder.h"
+#include "models/program/blocks.h"
+
+namespace qplan {
+
+struct LayerContext {
+  const ModelSpec& model;
+  const Recipe& recipe;
+  const BlockShape& shape;
+  BlockBuilder& b;
+
+  // Sizes. `tokens`: of one microbatch in one tp group; `local_tokens`: of one rank between the
+  // tensor-parallel regions (1/tp of them under sequence parallelism).
+  std::int64_t tokens = 0, local_tokens = 0, hidden = 0;
+
+  // What forward and backward products read as weights, and what weight gradients are written to.
+  SlotId weights = kNoSlot, weights_backward = kNoSlot, gradients = kNoSlot;
+  SlotId expert_weights = kNoSlot, expert_weights_backward = kNoSlot, expert_gradients = kNoSlot;
+
+  LayerContext(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape,
+               BlockBuilder& builder);
+
+  // Format of a linear layer's operands: fp8 halves the stored input and doubles the rate.
+  [[nodiscard]] DType linear_dtype() const;
+  [[nodiscard]] DType activation_dtype() const;
+
+  // The input of a linear layer as it is stored: cast to fp8 where the recipe runs in fp8.
+  SlotId linear_input(SlotId x, std::int64_t rows, std::int64_t cols);
+
+  // Sequence shard -> whole sequence, before a column-parallel product; returns the slot to read.
+  // Without sequence parallelism (or tp 1) it is `x` itself.
+  SlotId gather_sequence(SlotId x, std::int64_t cols, bool wait = true);
+  // Partial sums -> this rank's shard (reduce-scatter), or everybody's sum (all-reduce).
+  SlotId reduce_partial(SlotId x, std::int64_t cols, std::string_view name, bool wait = true);
+
+  // y[rows, n] = x[rows, k] W, and dx[rows, k] = dy[rows, n] W^T.
+  void linear(SlotId x, SlotId y, std::int64_t rows, std::int64_t n, std::int64_t k);
+  void linear_dgrad(SlotId dy, SlotId dx, std::int64_t rows, std::int64_t n, std::int64_t k);
+  // gather_sequence(x), then a product of it with the weights: y[tokens, n]. With tensor-parallel
+  // overlap the two run in pieces, each product beside the next piece's gather. Returns the whole
+  // x.
+  SlotId gathered_linear(SlotId x, SlotId y, std::int64_t n, std::int64_t k);
+  // A product y[tokens, n] = x[tokens, k] W, then reduce_partial(y), in pieces when overlapped.
+  SlotId linear_reduced(SlotId x, std::int64_t n, std::int64_t k, std::string_view name);
+  // dW[n, k] += dy[rows, n]^T x[rows, k].
+  void linear_wgrad(SlotId dy, SlotId x, std::int64_t rows, std::int64_t n, std::int64_t k);
+
+  [[nodiscard]] bool overlaps_tp() const {
+    return shape.tp > 1 && shape.sequence_parallel && shape.overlap.has(OverlapKind::tp);
+  }
+
+  void norm_forward(SlotId x, SlotId y, std::int64_t rows, std::int64_t cols);
+  void norm_backward(SlotId x, SlotId dy, SlotId residual, SlotId dx, std::int64_t rows,
+                     std::int64_t cols);
+
+  void rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols, BlockBuilder::Slots reads,
+               BlockBuilder::Slots writes);
+};
+
+// The parts of a decoder layer. Forward takes the layer's input and gives its output slot; each
+// keeps what its backward needs in members.
+class AttentionPart {
+ public:
+  explicit AttentionPart(LayerContext& context) : c_(context) {}
+  // x[local_tokens, hidden] -> x + attention(norm(x)).
+  SlotId forward(SlotId x);
+  // Gradient of the output -> gradient of x.
+  SlotId backward(SlotId dy);
+
+ private:
+  void project_forward(SlotId normed);
+  void mla_project_forward(SlotId normed);
+  SlotId project_backward();
+  SlotId mla_project_backward();
+  void core(Pass pass);
+
+  LayerContext& c_;
+  SlotId x_ = kNoSlot, normed_ = kNoSlot, q_raw_ = kNoSlot, k_raw_ = kNoSlot;
+  SlotId q_ = kNoSlot, k_ = kNoSlot, v_ = kNoSlot, out_ = kNoSlot, lse_ = kNoSlot;
+  SlotId scores_ = kNoSlot, mask_ = kNoSlot;
+  SlotId q_down_ = kNoSlot, q_normed_ = kNoSlot, kv_down_ = kNoSlot, kv_normed_ = kNoSlot;
+  SlotId dq_ = kNoSlot, dk_ = kNoSlot, dv_ = kNoSlot, dout_ = kNoSlot;
+  SlotId dx_normed_partial_ = kNoSlot;
+};
+
+class MlpPart {
+ public:
+  explicit MlpPart(LayerContext& context) : c_(context) {}
+  SlotId forward(SlotId x);
+  SlotId backward(SlotId dy);
+
+ private:
+  LayerContext& c_;
+  SlotId x_ = kNoSlot, normed_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, mask_ = kNoSlot;
+};
+
+class MoePart {
+ public:
+  explicit MoePart(LayerContext& context) : c_(context) {}
+  SlotId forward(SlotId x);
+  SlotId backward(SlotId dy);
+
+ private:
+  struct Rows {
+    std::int64_t sent = 0;      // token copies this rank sends
+    std::int64_t received = 0;  // token copies its experts receive, after the etp gather
+  };
+  [[nodiscard]] Rows rows() const;
+  [[nodiscard]] Collective exchange() const;
+  SlotId dispatch(SlotId tokens);
+  SlotId combine(SlotId rows);
+
+  LayerContext& c_;
+  SlotId x_ = kNoSlot, normed_ = kNoSlot, probs_ = kNoSlot, row_map_ = kNoSlot;
+  SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
+  SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
+};
+
+}  // namespace qplan

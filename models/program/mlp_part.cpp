@@ -1,0 +1,86 @@
+// The MLP of a dense layer: norm, up (and gate) projection, activation, down projection, residual.
+
+#include "models/program/layer_context.h"
+
+namespace qplan {
+namespace {
+
+bool gated(const LayerContext& c) {
+  return c.model.mlp == MlpKind::swiglu;
+}
+
+// Columns of the up projection on one rank: gate and up together when gated.
+std::int64_t up_width(const LayerContext& c, std::int64_t f) {
+  return gated(c) ? 2 * f : f;
+}
+
+}  // namespace
+
+SlotId MlpPart::forward(SlotId x) {
+  auto& b = c_.b;
+  const DType act = c_.activation_dtype();
+  const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
+  x_ = x;
+  b.begin_module(RecomputeModule::layernorm);
+  const SlotId normed = b.slot("mlp normed", act, c_.local_tokens, c_.hidden);
+  c_.norm_forward(x, normed, c_.local_tokens, c_.hidden);
+  normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
+  b.end_module(RecomputeModule::layernorm);
+
+  b.begin_module(RecomputeModule::mlp);
+  up_ = b.slot("mlp up", act, c_.tokens, up_width(c_, f));
+  c_.gathered_linear(normed_, up_, up_width(c_, f), c_.hidden);
+  const SlotId activated = b.slot("mlp act", act, c_.tokens, f);
+  c_.rowwise(gated(c_) ? RowwiseKind::swiglu : RowwiseKind::gelu, c_.tokens, f, {up_}, {activated});
+  act_ = c_.linear_input(activated, c_.tokens, f);
+  const SlotId sum = c_.linear_reduced(act_, c_.hidden, f, "mlp sum");
+  b.end_module(RecomputeModule::mlp);
+
+  const SlotId y = b.slot("y", act, c_.local_tokens, c_.hidden, Storage::wire);
+  if (c_.recipe.dropout) {
+    mask_ = b.slot("mlp dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
+    c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, mask_});
+  } else {
+    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
+  }
+  return y;
+}
+
+SlotId MlpPart::backward(SlotId dy) {
+  auto& b = c_.b;
+  const DType act = c_.activation_dtype();
+  const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
+  const std::int64_t wide = up_width(c_, f);
+
+  SlotId dout = dy;
+  if (c_.recipe.dropout) {
+    dout = b.slot("d dropped", act, c_.local_tokens, c_.hidden);
+    c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, mask_}, {dout});
+  }
+  const SlotId dy_whole =
+      c_.gather_sequence(c_.linear_input(dout, c_.local_tokens, c_.hidden), c_.hidden);
+  const SlotId dact = b.slot("d mlp act", act, c_.tokens, f);
+  c_.linear_dgrad(dy_whole, dact, c_.tokens, c_.hidden, f);
+  c_.linear_wgrad(dy_whole, act_, c_.tokens, c_.hidden, f);
+  const SlotId dup_raw = b.slot("d mlp up", act, c_.tokens, wide);
+  c_.rowwise(gated(c_) ? RowwiseKind::swiglu_backward : RowwiseKind::gelu_backward, c_.tokens, f,
+             {up_, dact}, {dup_raw});
+  const SlotId dup = c_.linear_input(dup_raw, c_.tokens, wide);
+
+  const SlotId normed_whole = c_.gather_sequence(normed_, c_.hidden, /*wait=*/false);
+  const SlotId partial = b.slot("d mlp normed partial", act, c_.tokens, c_.hidden);
+  c_.linear_dgrad(dup, partial, c_.tokens, wide, c_.hidden);
+  if (normed_whole != normed_) {
+    b.wait_for(Stream::model_comm);
+    b.flush();
+  }
+  const SlotId dnormed = c_.reduce_partial(partial, c_.hidden, "d mlp normed", /*wait=*/false);
+  c_.linear_wgrad(dup, normed_whole, c_.tokens, wide, c_.hidden);
+  if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
+
+  const SlotId dx = b.slot("d x2", act, c_.local_tokens, c_.hidden);
+  c_.norm_backward(x_, dnormed, dy, dx, c_.local_tokens, c_.hidden);
+  return dx;
+}
+
+}  // namespace qplan

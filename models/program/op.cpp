@@ -1,0 +1,329 @@
+#include "models/program/op.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <type_traits>
+
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+// What one element of a (rows, cols) array costs: `words` reads and writes of its dtype plus
+// `bytes` of a fixed format (fp32 internals, masks), in `kernels` launches.
+struct Traffic {
+  double words = 0, bytes = 0;
+  int kernels = 1;
+};
+
+struct TrafficRow {
+  Traffic fused, unfused;
+};
+
+// One fused kernel reads its inputs and writes its outputs once. The bf16 sums were checked with
+// SimuMax's training measurements (norm 4h, 8-10h; SwiGLU 6f, 10f; RoPE 4; permute 4h).
+// Unfused: the elementwise kernels PyTorch launches for Hugging Face's eager modules (transformers,
+// modeling_qwen3.py and modeling_llama.py) and their autograd nodes, counted one by one: 2-3 times
+// the bytes for most, 9 times for RMSNorm in fp32. Check: torch.compile, which fuses them, took
+// Qwen3-8B on 8 H200 from 6910 to 8579 tokens/s, 3.2 ms a layer; these counts explain 1.6 ms, the
+// cross-entropy and the launches the rest.
+constexpr TrafficRow traffic_of(RowwiseKind kind) {
+  switch (kind) {
+    // x.float(), pow, mean, + eps, rsqrt, *, .to(dtype), * weight
+    case RowwiseKind::rms_norm:
+      return {{2, 0, 1}, {4, 28, 8}};
+    // x, dy in, dx out, plus the weight gradient's second look at dy and x
+    case RowwiseKind::rms_norm_backward:
+      return {{4.5, 0, 2}, {8, 64, 14}};
+    // PyTorch's own layer_norm is one kernel in eager mode too
+    case RowwiseKind::layer_norm:
+      return {{2, 0, 1}, {2, 0, 1}};
+    case RowwiseKind::layer_norm_backward:
+      return {{4.5, 0, 2}, {4.5, 0, 2}};
+    // q * cos + cat(-q2, q1) * sin
+    case RowwiseKind::rope:
+      return {{2, 0, 1}, {10, 0, 10}};
+    case RowwiseKind::rope_backward:
+      return {{2, 0, 1}, {15, 0, 18}};
+    // silu(gate) * up
+    case RowwiseKind::swiglu:
+      return {{3, 0, 1}, {5, 0, 2}};
+    case RowwiseKind::swiglu_backward:
+      return {{5, 0, 1}, {9, 0, 3}};
+    // + bias apart; relu2: relu, square
+    case RowwiseKind::gelu:
+      return {{2, 0, 1}, {4, 0, 2}};
+    case RowwiseKind::gelu_backward:
+      return {{3, 0, 1}, {5, 0, 2}};
+    case RowwiseKind::add:
+      return {{3, 0, 1}, {3, 0, 1}};
+    // one byte of mask
+    case RowwiseKind::dropout_add:
+      return {{3, 1, 1}, {5, 1, 2}};
+    case RowwiseKind::dropout_add_backward:
+      return {{2, 1, 1}, {2, 1, 1}};
+    case RowwiseKind::embedding:
+      return {{2, 0, 1}, {2, 0, 1}};
+    // reads dy, adds into the fp32 gradient
+    case RowwiseKind::embedding_backward:
+      return {{1, 8, 1}, {1, 8, 1}};
+    // logits to fp32, scores, top-k, mask, probabilities. Eager: DeepSeek's trace shows 0.13 ms a
+    // layer forward and backward for 4096 x 256, a launch-bound chain of small kernels.
+    case RowwiseKind::router:
+      return {{1, 16, 3}, {1, 40, 14}};
+    case RowwiseKind::router_backward:
+      return {{1, 12, 3}, {1, 32, 12}};
+    case RowwiseKind::permute:
+      return {{2, 0, 1}, {2, 0, 2}};
+    // rows are token copies; the sum over top-k copies is written once a token (top-k 4 here: 1.5
+    // at top-k 2, 1.125 at 8). Eager multiplies by the probability first.
+    case RowwiseKind::unpermute:
+      return {{1.25, 0, 1}, {4, 0, 3}};
+    // two reads (max; sum of exponentials), fp32 softmax kept. Eager: .float(), log_softmax, nll
+    case RowwiseKind::cross_entropy:
+      return {{2, 4, 2}, {1, 16, 4}};
+    case RowwiseKind::cross_entropy_backward:
+      return {{1, 4, 1}, {1, 20, 4}};
+    // to fp8 and to its transpose
+    case RowwiseKind::cast:
+      return {{1, 2, 1}, {2, 3, 3}};
+    case RowwiseKind::copy:
+    case RowwiseKind::scale:
+      return {{2, 0, 1}, {2, 0, 1}};
+    case RowwiseKind::zero_fill:
+    case RowwiseKind::sum_of_squares:
+      return {{1, 0, 1}, {1, 0, 1}};
+  }
+  return {};
+}
+
+const Traffic& pick(const TrafficRow& row, bool fused) {
+  return fused ? row.fused : row.unfused;
+}
+
+double as_double(std::int64_t n) {
+  return static_cast<double>(n);
+}
+
+// Two products of every scored pair: q.k over head_dim, p.v over v_head_dim.
+double attention_forward_flops(const Attention& a, double pairs) {
+  const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
+  return 2 * as_double(a.batch) * as_double(a.heads) * as_double(a.head_dim + v_dim) * pairs;
+}
+
+Flops attention_flops(const Attention& a, double backward_factor) {
+  const double forward = attention_forward_flops(a, score_pairs(a));
+  return Flops(a.pass == Pass::forward ? forward : backward_factor * forward);
+}
+
+// Written-out scores compute the full square, masked afterwards; backward keeps the probabilities.
+Flops executed_attention_flops(const Attention& a) {
+  if (a.fused) return attention_flops(a, 2.5);
+  const double forward = attention_forward_flops(a, as_double(a.q_len) * as_double(a.kv_len));
+  return Flops(a.pass == Pass::forward ? forward : 2 * forward);
+}
+
+Flops gemm_flops(const Gemm& g) {
+  return Flops(2 * as_double(g.m) * as_double(g.n) * as_double(g.k) * as_double(g.batch));
+}
+
+Flops grouped_flops(const GroupedGemm& g) {
+  return Flops(2 * as_double(g.rows) * as_double(g.n) * as_double(g.k));
+}
+
+// FNV-style mixing of whole words; the finaliser of SplitMix64 (Steele et al., 2014).
+class Hasher {
+ public:
+  template <class T>
+  void add(T value) {
+    std::uint64_t word = 0;
+    if constexpr (std::is_same_v<T, Bytes>) {
+      word = std::bit_cast<std::uint64_t>(value.value());
+    } else {
+      word = static_cast<std::uint64_t>(value);
+    }
+    state_ = mix(state_ ^ word);
+  }
+  [[nodiscard]] std::uint64_t result() const { return state_; }
+
+ private:
+  static std::uint64_t mix(std::uint64_t x) {
+    x += 0x9e3779b97f4a7c15U;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9U;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebU;
+    return x ^ (x >> 31);
+  }
+  std::uint64_t state_ = 0;
+};
+
+// Every field of each kind, in order: what makes two works the same work.
+constexpr Overloaded each_field{
+    [](const Gemm& w, auto&& f) { f(w.m, w.n, w.k, w.batch, w.dtype, w.accumulate_fp32); },
+    [](const GroupedGemm& w, auto&& f) {
+      f(w.groups, w.rows, w.n, w.k, w.dtype, w.weight_gradient, w.accumulate_fp32);
+    },
+    [](const Attention& w, auto&& f) {
+      f(w.batch, w.heads, w.kv_heads, w.q_len, w.kv_len, w.head_dim, w.v_head_dim, w.window,
+        w.causal, w.pass, w.fused);
+    },
+    [](const Rowwise& w, auto&& f) { f(w.kind, w.rows, w.cols, w.dtype, w.fused); },
+    [](const Collective& w, auto&& f) { f(w.kind, w.axis, w.bytes, w.expert_parallel_library); },
+    [](const SendRecv& w, auto&& f) { f(w.axis, w.bytes); },
+    [](const AdamW& w, auto&& f) {
+      f(w.params, w.grad, w.main_params, w.moments, w.working, w.fused);
+    },
+    [](const HostCopy& w, auto&& f) { f(w.bytes, w.to_host); },
+    [](const HostAdam& w, auto&& f) { f(w.params, w.nvme); },
+    [](const Join&, auto&& f) { f(0); },
+};
+
+std::string bytes_text(Bytes bytes) {
+  if (bytes >= mib(1)) return fmt::format("{:.1f} MiB", bytes.value() / kMiB);
+  return fmt::format("{:.0f} B", bytes.value());
+}
+
+std::string attention_text(const Attention& a) {
+  std::string text = fmt::format("attention b{} h{}", a.batch, a.heads);
+  if (a.kv_heads != a.heads) text += fmt::format("/{}", a.kv_heads);
+  text += fmt::format(" q{} kv{} d{}", a.q_len, a.kv_len, a.head_dim);
+  if (a.v_head_dim > 0 && a.v_head_dim != a.head_dim) text += fmt::format("/{}", a.v_head_dim);
+  if (a.window > 0) text += fmt::format(" window {}", a.window);
+  if (a.causal) text += " causal";
+  if (a.pass == Pass::backward) text += " backward";
+  if (!a.fused) text += " unfused";
+  return text;
+}
+
+std::string_view grouped_name(const GroupedGemm& g) {
+  return g.weight_gradient ? "grouped_gemm wgrad" : "grouped_gemm";
+}
+
+}  // namespace
+
+double score_pairs(const Attention& a) {
+  const double q = as_double(a.q_len);
+  const double kv = as_double(a.kv_len);
+  const double window = a.window > 0 ? as_double(a.window) : kv;
+  if (!a.causal) return q * std::min(kv, window);
+  // The query at position p sees min(p, window) keys; positions run from kv - q to kv.
+  const double begin = std::max(0.0, kv - q);
+  const double bend = std::clamp(window, begin, kv);
+  return (bend * bend - begin * begin) / 2 + (kv - bend) * window;
+}
+
+Flops flops(const Work& work) {
+  return std::visit(
+      Overloaded{[](const Gemm& w) { return gemm_flops(w); },
+                 [](const GroupedGemm& w) { return grouped_flops(w); },
+                 [](const Attention& w) { return executed_attention_flops(w); },
+                 [](const Rowwise&) { return Flops(); }, [](const Collective&) { return Flops(); },
+                 [](const SendRecv&) { return Flops(); }, [](const AdamW&) { return Flops(); },
+                 [](const HostCopy&) { return Flops(); }, [](const HostAdam&) { return Flops(); },
+                 [](const Join&) { return Flops(); }},
+      work);
+}
+
+Flops model_flops(const Work& work) {
+  if (const auto* attention = std::get_if<Attention>(&work)) {
+    return attention_flops(*attention, 2);
+  }
+  return flops(work);
+}
+
+Bytes memory_traffic(const Rowwise& w) {
+  const TrafficRow row = traffic_of(w.kind);
+  const Traffic& t = pick(row, w.fused);
+  return Bytes(as_double(w.rows) * as_double(w.cols) * (t.words * size_of(w.dtype) + t.bytes));
+}
+
+int kernel_count(const Rowwise& w) {
+  const TrafficRow row = traffic_of(w.kind);
+  return pick(row, w.fused).kernels;
+}
+
+Bytes memory_traffic(const AdamW& w) {
+  const double once =
+      size_of(w.grad) + 2 * size_of(w.main_params) + 4 * size_of(w.moments) + size_of(w.working);
+  // torch.optim.AdamW(foreach=True) walks the lists for decay, lerp, mul, addcmul, sqrt, div, add
+  // and addcdiv: 80 bytes a parameter in fp32 where the fused kernel needs 28 to 30.
+  constexpr double kForeach = 2.7;
+  return Bytes(as_double(w.params) * once * (w.fused ? 1 : kForeach));
+}
+
+std::string_view kind_name(const Work& work) {
+  return std::visit(
+      Overloaded{[](const Gemm&) -> std::string_view { return "gemm"; },
+                 [](const GroupedGemm&) -> std::string_view { return "grouped_gemm"; },
+                 [](const Attention&) -> std::string_view { return "attention"; },
+                 [](const Rowwise& w) { return to_word(w.kind); },
+                 [](const Collective& w) { return to_word(w.kind); },
+                 [](const SendRecv&) -> std::string_view { return "send_recv"; },
+                 [](const AdamW&) -> std::string_view { return "adamw"; },
+                 [](const HostCopy&) -> std::string_view { return "host_copy"; },
+                 [](const HostAdam&) -> std::string_view { return "host_adam"; },
+                 [](const Join&) -> std::string_view { return "join"; }},
+      work);
+}
+
+std::string to_string(const Work& work) {
+  return std::visit(
+      Overloaded{
+          [](const Gemm& w) {
+            const std::string batch = w.batch > 1 ? fmt::format("{} x ", w.batch) : "";
+            return fmt::format("gemm {}{}x{}x{} {}{}", batch, w.m, w.n, w.k, to_word(w.dtype),
+                               w.accumulate_fp32 ? " +fp32" : "");
+          },
+          [](const GroupedGemm& w) {
+            return fmt::format("{} {} experts {}x{}x{} {}{}", grouped_name(w), w.groups, w.rows,
+                               w.n, w.k, to_word(w.dtype), w.accumulate_fp32 ? " +fp32" : "");
+          },
+          [](const Attention& w) { return attention_text(w); },
+          [](const Rowwise& w) {
+            return fmt::format("{} {}x{} {}{}", to_word(w.kind), w.rows, w.cols, to_word(w.dtype),
+                               w.fused ? "" : " unfused");
+          },
+          [](const Collective& w) {
+            return fmt::format("{} {} {}{}", to_word(w.kind), to_word(w.axis), bytes_text(w.bytes),
+                               w.expert_parallel_library ? " ep-library" : "");
+          },
+          [](const SendRecv& w) {
+            return fmt::format("send_recv {} {}", to_word(w.axis), bytes_text(w.bytes));
+          },
+          [](const AdamW& w) { return fmt::format("adamw {} params", w.params); },
+          [](const HostCopy& w) {
+            return fmt::format("host_copy {} {}", w.to_host ? "to host" : "to device",
+                               bytes_text(w.bytes));
+          },
+          [](const HostAdam& w) {
+            return fmt::format("host_adam {} params{}", w.params, w.nvme ? " nvme" : "");
+          },
+          [](const Join&) { return std::string("join"); }},
+      work);
+}
+
+std::uint64_t hash_of(const Work& work) {
+  Hasher hasher;
+  hasher.add(work.index());
+  std::visit(
+      [&](const auto& w) {
+        each_field(w, [&](const auto&... field) { (hasher.add(field), ...); });
+      },
+      work);
+  return hasher.result();
+}
+
+void SlotList::add(SlotId id) {
+  QPLAN_CHECK(count < ids.size(), "an op reads or writes at most eight slots");
+  ids[count++] = id;
+}
+
+}  // namespace qplan

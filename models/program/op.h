@@ -1,0 +1,287 @@
+#pragma once
+// One piece of work for one rank. `Work` is the currency of the project: the price table is keyed
+// by it, the microbenchmark times it, the executor runs it, the validation report compares it.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "models/dtype.h"
+#include "models/units.h"
+
+namespace qplan {
+
+// Groups of ranks, Megatron's names. `embedding`: first and last stage of one pipeline (tied
+// weights); `world`: every rank (gradient norm). HSDP splits dp_cp in two: `dp_shard`, consecutive
+// members that share one copy of the states, and `dp_replicate`, the holders of one shard.
+enum class Axis : std::uint8_t {
+  tp,
+  cp,
+  dp,
+  dp_cp,
+  pp,
+  etp,
+  ep,
+  edp,
+  embedding,
+  world,
+  dp_shard,
+  dp_replicate
+};
+inline constexpr int kAxisCount = 12;
+
+// In-order queues, one cudaStream_t each; `host` is the launching thread.
+//   compute      kernels                  model_comm   tp, cp, ep collectives inside a layer
+//   gather_comm  parameter gathers        reduce_comm  gradient reductions
+//   h2d, d2h     offload copies           host         launches and host-side waits
+// Pipeline traffic has one stream per directed edge; it belongs to the schedule simulation.
+enum class Stream : std::uint8_t { compute, model_comm, gather_comm, reduce_comm, h2d, d2h, host };
+inline constexpr int kStreamCount = 7;
+constexpr int index(Stream s) {
+  return static_cast<int>(s);
+}
+
+enum class Pass : std::uint8_t { forward, backward };
+
+// C[m,n] = A[m,k] B[k,n], `batch` of them. `accumulate_fp32`: C is read, added to and written in
+// fp32 (Megatron's main_grad).
+struct Gemm {
+  std::int64_t m = 0, n = 0, k = 0, batch = 1;
+  DType dtype = DType::bf16;
+  bool accumulate_fp32 = false;
+  bool operator==(const Gemm&) const = default;
+};
+
+// `groups` experts share `rows` rows of tokens. forward and dgrad: (rows/groups, k) x (k, n) each;
+// wgrad (accumulate or not): k and n are the weight's sides and rows is the contracted one.
+struct GroupedGemm {
+  std::int64_t groups = 0, rows = 0, n = 0, k = 0;
+  DType dtype = DType::bf16;
+  bool weight_gradient = false;
+  bool accumulate_fp32 = false;
+  bool operator==(const GroupedGemm&) const = default;
+};
+
+// Fused attention of q_len queries over kv_len keys; FLOPs of causal attention count the lower
+// triangle. `window` > 0 limits each query to that many keys.
+struct Attention {
+  std::int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, kv_len = 0;
+  std::int64_t head_dim = 0, v_head_dim = 0, window = 0;
+  bool causal = true;
+  Pass pass = Pass::forward;
+  bool fused = true;  // false: scores are written to memory (Megatron before flash attention)
+  bool operator==(const Attention&) const = default;
+};
+
+// Memory-bound work over a (rows, cols) array.
+enum class RowwiseKind : std::uint8_t {
+  rms_norm,
+  rms_norm_backward,
+  layer_norm,
+  layer_norm_backward,
+  rope,
+  rope_backward,
+  swiglu,
+  swiglu_backward,  // cols: the MLP width f (input 2f)
+  gelu,
+  gelu_backward,  // also relu2
+  add,            // residual
+  dropout_add,
+  dropout_add_backward,
+  embedding,
+  embedding_backward,
+  router,
+  router_backward,  // softmax or sigmoid, top-k, auxiliary loss; cols: experts
+  permute,
+  unpermute,  // rows: token copies, cols: hidden
+  cross_entropy,
+  cross_entropy_backward,  // rows: tokens, cols: this rank's vocabulary
+  cast,                    // to fp8 and its transpose
+  copy,
+  zero_fill,
+  sum_of_squares,  // gradient norm: one read
+  scale            // unscale, clip, add into: read and write
+};
+
+struct Rowwise {
+  RowwiseKind kind = RowwiseKind::copy;
+  std::int64_t rows = 0, cols = 0;
+  DType dtype = DType::bf16;
+  bool fused = true;  // false: the framework runs it as several elementwise kernels
+  bool operator==(const Rowwise&) const = default;
+};
+
+enum class CollectiveKind : std::uint8_t {
+  all_reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  broadcast
+};
+
+// `bytes` is the full, unsharded buffer of one rank's view (nccl-tests' S): for all_gather the
+// gathered result, for reduce_scatter the input, for all_to_all what a rank holds before (and
+// after).
+struct Collective {
+  CollectiveKind kind = CollectiveKind::all_reduce;
+  Axis axis = Axis::tp;
+  Bytes bytes;
+  bool expert_parallel_library = false;  // DeepEP or HybridEP kernels instead of NCCL
+  bool operator==(const Collective&) const = default;
+};
+
+// To or from a neighbour on `axis`: pp (stage boundary) or cp (ring step).
+struct SendRecv {
+  Axis axis = Axis::pp;
+  Bytes bytes;
+  bool operator==(const SendRecv&) const = default;
+};
+
+// Fused AdamW over this rank's shard: reads the gradient, updates master weight, m and v, writes
+// the working copy. Sizes are of one element.
+struct AdamW {
+  std::int64_t params = 0;
+  DType grad = DType::fp32, main_params = DType::fp32, moments = DType::fp32, working = DType::bf16;
+  bool fused = true;
+  bool operator==(const AdamW&) const = default;
+};
+
+struct HostCopy {
+  Bytes bytes;
+  bool to_host = true;
+  bool operator==(const HostCopy&) const = default;
+};
+
+// AdamW on the host's cores (offloaded optimizer); `nvme`: the state streams from and to NVMe.
+struct HostAdam {
+  std::int64_t params = 0;
+  bool nvme = false;
+  bool operator==(const HostAdam&) const = default;
+};
+
+// Takes no time; carries pure waits between streams (and host-device synchronisation).
+struct Join {
+  bool operator==(const Join&) const = default;
+};
+
+using Work = std::variant<Gemm, GroupedGemm, Attention, Rowwise, Collective, SendRecv, AdamW,
+                          HostCopy, HostAdam, Join>;
+
+// FLOPs a work executes: multiply and add are two; memory-bound work counts none. Fused attention
+// backward recomputes the scores: 2.5 times the forward.
+Flops flops(const Work& work);
+
+// FLOPs by Megatron's MFU convention: as flops(), but attention backward counts 2 times the
+// forward.
+Flops model_flops(const Work& work);
+
+// Bytes of device memory that a memory-bound work reads and writes (physics.md 1.6).
+Bytes memory_traffic(const Rowwise& work);
+Bytes memory_traffic(const AdamW& work);
+
+// Kernels a memory-bound work launches, one after the other.
+int kernel_count(const Rowwise& work);
+
+// (query, key) pairs that attention scores, each causal diagonal counted half.
+double score_pairs(const Attention& work);
+
+std::string_view kind_name(const Work& work);  // "gemm", "all_gather", "rms_norm", ...
+std::string to_string(const Work& work);       // "gemm 4096x8192x2048 bf16"
+std::uint64_t hash_of(const Work& work);
+
+template <>
+struct Words<Axis> {
+  static constexpr std::string_view what = "axis";
+  static constexpr std::array<std::pair<Axis, std::string_view>, kAxisCount> table{
+      {{Axis::tp, "tp"},
+       {Axis::cp, "cp"},
+       {Axis::dp, "dp"},
+       {Axis::dp_cp, "dp_cp"},
+       {Axis::pp, "pp"},
+       {Axis::etp, "etp"},
+       {Axis::ep, "ep"},
+       {Axis::edp, "edp"},
+       {Axis::embedding, "embedding"},
+       {Axis::world, "world"},
+       {Axis::dp_shard, "dp_shard"},
+       {Axis::dp_replicate, "dp_replicate"}}};
+};
+template <>
+struct Words<CollectiveKind> {
+  static constexpr std::string_view what = "collective";
+  static constexpr std::array<std::pair<CollectiveKind, std::string_view>, 5> table{
+      {{CollectiveKind::all_reduce, "all_reduce"},
+       {CollectiveKind::all_gather, "all_gather"},
+       {CollectiveKind::reduce_scatter, "reduce_scatter"},
+       {CollectiveKind::all_to_all, "all_to_all"},
+       {CollectiveKind::broadcast, "broadcast"}}};
+};
+template <>
+struct Words<RowwiseKind> {
+  static constexpr std::string_view what = "memory-bound kind";
+  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 26> table{
+      {{RowwiseKind::rms_norm, "rms_norm"},
+       {RowwiseKind::rms_norm_backward, "rms_norm_backward"},
+       {RowwiseKind::layer_norm, "layer_norm"},
+       {RowwiseKind::layer_norm_backward, "layer_norm_backward"},
+       {RowwiseKind::rope, "rope"},
+       {RowwiseKind::rope_backward, "rope_backward"},
+       {RowwiseKind::swiglu, "swiglu"},
+       {RowwiseKind::swiglu_backward, "swiglu_backward"},
+       {RowwiseKind::gelu, "gelu"},
+       {RowwiseKind::gelu_backward, "gelu_backward"},
+       {RowwiseKind::add, "add"},
+       {RowwiseKind::dropout_add, "dropout_add"},
+       {RowwiseKind::dropout_add_backward, "dropout_add_backward"},
+       {RowwiseKind::embedding, "embedding"},
+       {RowwiseKind::embedding_backward, "embedding_backward"},
+       {RowwiseKind::router, "router"},
+       {RowwiseKind::router_backward, "router_backward"},
+       {RowwiseKind::permute, "permute"},
+       {RowwiseKind::unpermute, "unpermute"},
+       {RowwiseKind::cross_entropy, "cross_entropy"},
+       {RowwiseKind::cross_entropy_backward, "cross_entropy_backward"},
+       {RowwiseKind::cast, "cast"},
+       {RowwiseKind::copy, "copy"},
+       {RowwiseKind::zero_fill, "zero_fill"},
+       {RowwiseKind::sum_of_squares, "sum_of_squares"},
+       {RowwiseKind::scale, "scale"}}};
+};
+
+// A small set of streams.
+struct StreamSet {
+  std::uint8_t bits = 0;
+  [[nodiscard]] constexpr bool has(Stream s) const { return (bits >> index(s)) & 1; }
+  constexpr StreamSet operator|(StreamSet o) const {
+    return {static_cast<std::uint8_t>(bits | o.bits)};
+  }
+  bool operator==(const StreamSet&) const = default;
+};
+constexpr StreamSet only(Stream s) {
+  return {static_cast<std::uint8_t>(1U << index(s))};
+}
+
+using SlotId = std::int16_t;
+inline constexpr SlotId kNoSlot = -1;
+
+// Up to eight slots, without a heap.
+struct SlotList {
+  std::array<SlotId, 8> ids{};
+  std::uint8_t count = 0;
+  void add(SlotId id);
+  [[nodiscard]] const SlotId* begin() const { return ids.data(); }
+  [[nodiscard]] const SlotId* end() const { return ids.data() + count; }
+};
+
+struct Op {
+  Work work;  // what is computed: all a price needs, all a kernel choice needs
+  Stream stream = Stream::compute;  // where it is enqueued
+  StreamSet after{};                // ... after everything enqueued so far on these
+  SlotList reads{}, writes{};  // slots of the enclosing block: liveness and buffers come from these
+  bool recomputed = false;     // runs a second time, in the backward pass
+  std::uint8_t modules = 0;    // bit i: part of RecomputeModule i (parallel_plan.h)
+};
+
+}  // namespace qplan

@@ -1,0 +1,97 @@
+#pragma once
+// Whose implementation of the step this is: a small table of data. Predicting Megatron, FSDP2 or
+// our own executor is one code path with another row of this table.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/dtype.h"
+#include "models/parallel_plan.h"
+#include "models/units.h"
+#include "models/words.h"
+
+namespace qplan {
+
+enum class RecipeKind : std::uint8_t {
+  megatron,
+  megatron_legacy,
+  megatron_deepspeed,
+  megatron_fsdp,
+  deepspeed,
+  fsdp1,
+  fsdp2,
+  fsdp2_compile,
+  nanotron,
+  qplan
+};
+
+template <>
+struct Words<RecipeKind> {
+  static constexpr std::string_view what = "framework";
+  static constexpr std::array<std::pair<RecipeKind, std::string_view>, 10> table{
+      {{RecipeKind::megatron, "megatron"},
+       {RecipeKind::megatron_legacy, "megatron-legacy"},
+       {RecipeKind::megatron_deepspeed, "megatron-deepspeed"},
+       {RecipeKind::megatron_fsdp, "megatron-fsdp"},
+       {RecipeKind::deepspeed, "deepspeed"},
+       {RecipeKind::fsdp1, "fsdp1"},
+       {RecipeKind::fsdp2, "fsdp2"},
+       {RecipeKind::fsdp2_compile, "fsdp2-compile"},
+       {RecipeKind::nanotron, "nanotron"},
+       {RecipeKind::qplan, "qplan"}}};
+};
+
+// How the sharded data-parallel states move.
+enum class ShardStyle : std::uint8_t {
+  distributed_optimizer,  // Megatron: whole gradients on each rank, optimizer sharded, one gather a
+                          // step
+  fully_sharded  // FSDP, ZeRO-3: parameters gathered per layer, gradients reduced per layer
+};
+
+struct Recipe {
+  RecipeKind kind = RecipeKind::megatron;
+  std::string_view description;
+
+  // Kernels.
+  bool fused_kernels = true;    // norms, SwiGLU, RoPE as one kernel each
+  bool flash_attention = true;  // false: scores and probabilities are stored
+  bool dropout = false;         // masks are kept (Megatron of 2021)
+  bool fused_adam = true;
+  bool fp32_gradient_accumulation = true;  // wgrad GEMMs accumulate into an fp32 main_grad buffer
+
+  // What stays for backward.
+  bool keeps_norm_output = true;  // the input of qkv and fc1 GEMMs is stored (not recomputed)
+  double logits_stash_bytes =
+      0;  // kept from forward to backward beside the bf16 logits, per element
+  double logits_grad_bytes = 2;         // of the logits' gradient, per element
+  bool dummy_weight_gradients = false;  // TE keeps one bf16 dummy wgrad per distinct weight shape
+
+  std::int64_t bucket_elements = 0;  // DeepSpeed: elements of a communication bucket
+
+  // States.
+  ShardStyle shard_style = ShardStyle::distributed_optimizer;
+  DType working_params = DType::bf16;  // fp32: FSDP keeps only fp32 shards and gathers bf16 copies
+  DType default_grad_dtype = DType::fp32;
+  DType reduce_dtype = DType::fp32;  // of gradient reductions
+  EnumSet<OverlapKind> default_overlap{};
+  EnumSet<RecomputeModule> selective{};  // what plain `selective` drops
+
+  // Host.
+  Seconds launch{};           // host time of one kernel launch, framework overhead included
+  bool moe_host_sync = true;  // token counts are copied to the host in every MoE layer
+  Seconds step_overhead{};    // data loader, logging: host time a step
+
+  // Memory besides the program.
+  Bytes context{};                // CUDA context, kernels' code, cuBLAS workspaces
+  Bytes communicator{};           // NCCL buffers, per communicator
+  double allocator_overhead = 0;  // reserved / allocated - 1
+  Bytes allocator_slack{};        // held in addition by the caching allocator
+  bool overlaps_p2p = false;      // plain 1F1B sends and receives beside compute
+  bool executable = false;        // `qplan run` can execute it
+};
+
+const Recipe& recipe_of(RecipeKind kind);
+
+}  // namespace qplan

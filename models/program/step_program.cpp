@@ -1,0 +1,342 @@
+#include "models/program/step_program.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+namespace qplan {
+namespace {
+
+struct ShapeHash {
+  std::size_t operator()(const BlockShape& s) const { return hash_of(s); }
+};
+
+void append(StageRuns& runs, const BlockShape& shape, int count) {
+  if (count <= 0) return;
+  if (!runs.empty() && runs.back().shape == shape) {
+    runs.back().count += count;
+  } else {
+    runs.push_back({shape, count});
+  }
+}
+
+BlockShape with_kind(BlockShape s, BlockKind kind) {
+  s.kind = kind;
+  if (kind != BlockKind::decoder && kind != BlockKind::mtp && kind != BlockKind::vision) {
+    s.recompute = RecomputeKind::none;
+    s.recompute_modules = {};
+  }
+  return s;
+}
+
+// Decoder layers [first, first + count) of a chunk; the first few recomputed or offloaded as asked.
+void append_layers(StageRuns& runs, const ModelSpec& model, const ParallelPlan& plan,
+                   const BlockShape& base, int first, int count) {
+  const int recomputed = plan.recompute.layers > 0 ? plan.recompute.layers : count;
+  const int offloaded = plan.offload.activation_layers < 0 ? count : plan.offload.activation_layers;
+  for (int i = 0; i < count; ++i) {
+    BlockShape s = base;
+    s.kind = BlockKind::decoder;
+    s.layer = model.layers[static_cast<std::size_t>(first + i)];
+    if (s.recompute == RecomputeKind::full && i >= recomputed) s.recompute = RecomputeKind::none;
+    s.activations_offload = i < offloaded;
+    append(runs, s, 1);
+  }
+}
+
+void append_vision(StageRuns& runs, const ModelSpec& model, const BlockShape& base,
+                   const JobFacts& facts) {
+  const VisionSpec& v = *model.vision;
+  // Image tokens of a microbatch, in images of 1024 patches (512 x 512 pixels; physics.md section
+  // 2).
+  constexpr std::int64_t kPatches = 1024;
+  const std::int64_t merged = kPatches / (v.spatial_merge_size * v.spatial_merge_size);
+  const double tokens =
+      facts.image_tokens * static_cast<double>(base.micro_batch_size * base.seq_len / base.cp);
+  BlockShape s = base;
+  s.layer = {};
+  s.images = std::max<std::int64_t>(1, static_cast<std::int64_t>(tokens) / merged);
+  s.patches = kPatches;
+  append(runs, with_kind(s, BlockKind::patchify), 1);
+  append(runs, with_kind(s, BlockKind::vision), static_cast<int>(v.depth));
+  append(runs, with_kind(s, BlockKind::merger), 1);
+}
+
+// Fully sharded: every block knows what its neighbours gather, and the stage gets its two ends.
+StageRuns chained(const ModelSpec& model, const BlockShape& base, const StageRuns& plain) {
+  StageRuns runs;
+  const auto own = [&](std::size_t i) { return rank_parameters(model, plain[i].shape); };
+  BlockShape entry = with_kind(base, BlockKind::stage_entry);
+  entry.next = own(0);
+  append(runs, entry, 1);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const RankParameters before = i > 0 ? own(i - 1) : RankParameters{};
+    const RankParameters after = i + 1 < plain.size() ? own(i + 1) : RankParameters{};
+    const auto add = [&](RankParameters previous, RankParameters next, int count) {
+      BlockShape s = plain[i].shape;
+      s.previous = previous;
+      s.next = next;
+      append(runs, s, count);
+    };
+    const int n = plain[i].count;
+    if (n == 1) {
+      add(before, after, 1);
+      continue;
+    }
+    add(before, own(i), 1);
+    add(own(i), own(i), n - 2);
+    add(own(i), after, 1);
+  }
+  BlockShape exit = with_kind(base, BlockKind::stage_exit);
+  exit.previous = own(plain.size() - 1);
+  append(runs, exit, 1);
+  return runs;
+}
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash = (hash ^ value) * 1099511628211ULL;
+  return hash ^ (hash >> 31);
+}
+
+std::uint64_t hash_ops(std::uint64_t hash, const OpList& ops) {
+  for (const Op& op : ops) {
+    hash = mix(hash, hash_of(op.work));
+    hash = mix(hash, static_cast<std::uint64_t>(op.stream) * 256 + op.after.bits);
+    for (const SlotId id : op.reads) hash = mix(hash, static_cast<std::uint64_t>(id));
+    for (const SlotId id : op.writes) hash = mix(hash, static_cast<std::uint64_t>(id) + 65536);
+  }
+  return hash;
+}
+
+OpList joined(const OpList& a, const OpList& b) {
+  OpList all = a;
+  all.insert(all.end(), b.begin(), b.end());
+  return all;
+}
+
+// Waits that the split cut off: an op that reads what another stream wrote in this list waits for
+// it.
+void restore_waits(OpList& ops) {
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    for (const SlotId id : ops[i].reads) {
+      for (std::size_t j = 0; j < i; ++j) {
+        const SlotList& written = ops[j].writes;
+        const bool wrote = std::find(written.begin(), written.end(), id) != written.end();
+        if (wrote && ops[j].stream != ops[i].stream)
+          ops[i].after = ops[i].after | only(ops[j].stream);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int chunks_per_rank(const ParallelPlan& plan) {
+  switch (plan.schedule) {
+    case ScheduleKind::zbv:
+    case ScheduleKind::dualpipe:
+      return plan.pp > 1 ? 2 : 1;
+    case ScheduleKind::interleaved:
+      return plan.vpp;
+    case ScheduleKind::gpipe:
+    case ScheduleKind::one_f_one_b:
+    case ScheduleKind::zb_h1:
+      return 1;
+  }
+  return 1;
+}
+
+std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan) {
+  if (!plan.pipeline_layout.empty()) return plan.pipeline_layout;
+  const int stages = plan.pp * chunks_per_rank(plan);
+  const auto layers = static_cast<int>(model.num_layers);
+  if (layers % stages == 0) {
+    return std::vector<int>(static_cast<std::size_t>(stages), layers / stages);
+  }
+  // Embedding, loss and extra prediction layers count like a decoder layer each.
+  const int tail = 1 + static_cast<int>(model.num_mtp_layers);
+  const int total = layers + 1 + tail;
+  std::vector<int> split(static_cast<std::size_t>(stages), total / stages);
+  // What is left over goes to the middle, away from the two heavy ends.
+  for (int i = 0; i < total % stages; ++i) {
+    split[static_cast<std::size_t>((stages / 2 + i) % stages)] += 1;
+  }
+  split.front() -= 1;
+  split.back() -= tail;
+  for (std::size_t i = split.size() - 1; i > 0 && split.back() < 0; --i) {
+    split[i - 1] -= 1;
+    split.back() += 1;
+  }
+  return split;
+}
+
+std::vector<StageRuns> stage_runs(const ModelSpec& model, const ParallelPlan& plan,
+                                  const Recipe& recipe, const BlockShape& base,
+                                  const JobFacts& facts) {
+  const std::vector<int> layers = stage_layers(model, plan);
+  const bool chain = gathers_parameters(recipe, plan.zero) || plan.zero >= 2;
+  std::vector<StageRuns> stages;
+  int first = 0;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    StageRuns runs;
+    if (i == 0) {
+      if (model.vision) append_vision(runs, model, base, facts);
+      append(runs, with_kind(base, BlockKind::embedding), 1);
+    }
+    append_layers(runs, model, plan, base, first, layers[i]);
+    first += layers[i];
+    if (i + 1 == layers.size()) {
+      if (model.num_mtp_layers > 0) {
+        BlockShape mtp = with_kind(base, BlockKind::mtp);
+        mtp.layer = model.layers.back();
+        append(runs, mtp, static_cast<int>(model.num_mtp_layers));
+      }
+      append(runs, with_kind(base, BlockKind::head), 1);
+    }
+    if (runs.empty()) {
+      stages.push_back({});
+      continue;
+    }
+    stages.push_back(chain ? chained(model, base, runs) : runs);
+  }
+  return stages;
+}
+
+Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base) {
+  const std::int64_t tokens = base.micro_batch_size * base.seq_len / base.cp;
+  const std::int64_t local = base.sequence_parallel ? tokens / base.tp : tokens;
+  return rounded(Bytes(static_cast<double>(local * model.hidden_size) * 2));
+}
+
+StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
+                               const Recipe& recipe, const JobFacts& facts) {
+  StepProgram program;
+  const BlockShape base = base_shape(model, plan, recipe, facts.moe_imbalance);
+  std::unordered_map<BlockShape, BlockId, ShapeHash> known;
+  const auto id_of = [&](const BlockShape& shape) {
+    const auto [it, added] = known.try_emplace(shape, static_cast<BlockId>(program.blocks.size()));
+    if (added) {
+      program.blocks.push_back(build_block(model, recipe, shape));
+      program.shapes.push_back(shape);
+    }
+    return it->second;
+  };
+  for (const StageRuns& runs : stage_runs(model, plan, recipe, base, facts)) {
+    Stage stage;
+    for (const Run& run : runs) stage.runs.push_back({id_of(run.shape), run.count});
+    program.stages.push_back(stage);
+  }
+  program.edge = id_of(with_kind(base, BlockKind::step_edge));
+  program.schedule = {.kind = plan.schedule,
+                      .pp = plan.pp,
+                      .vpp = chunks_per_rank(plan),
+                      .microbatches = static_cast<int>(plan.num_microbatches())};
+  program.actions = build_schedule(program.schedule);
+  program.grid = RankGrid(plan, facts.nvlink_domain);
+  program.boundary = boundary_bytes(model, base);
+  program.reduce_overlapped = plan.overlap.has(OverlapKind::grad);
+  program.gather_overlapped = plan.overlap.has(OverlapKind::param);
+  return program;
+}
+
+std::uint64_t fingerprint(const StepProgram& program) {
+  std::uint64_t hash = 14695981039346656037ULL;
+  for (const Block& block : program.blocks) {
+    for (const Slot& slot : block.slots) {
+      hash = mix(hash, static_cast<std::uint64_t>(slot.bytes().value()));
+      hash = mix(hash, static_cast<std::uint64_t>(slot.storage) * 16 +
+                           static_cast<std::uint64_t>(slot.dtype));
+    }
+    for (const OpList* ops : {&block.forward, &block.backward, &block.gather, &block.reduce,
+                              &block.norm, &block.update}) {
+      hash = hash_ops(hash, *ops);
+    }
+  }
+  for (const Stage& stage : program.stages) {
+    for (const Stage::Part& run : stage.runs) {
+      hash = mix(hash, static_cast<std::uint64_t>(run.block) * 65536 +
+                           static_cast<std::uint64_t>(run.count));
+    }
+  }
+  const ScheduleShape& s = program.schedule;
+  for (const int n : {static_cast<int>(s.kind), s.pp, s.vpp, s.microbatches}) {
+    hash = mix(hash, static_cast<std::uint64_t>(n));
+  }
+  return mix(hash, static_cast<std::uint64_t>(program.reduce_overlapped) * 2 +
+                       static_cast<std::uint64_t>(program.gather_overlapped));
+}
+
+OpList part_ops(const Block& block, Part part) {
+  switch (part) {
+    case Part::forward:
+      return block.forward;
+    case Part::forward_first:
+      return joined(block.gather, block.forward);
+    case Part::backward:
+      return block.backward;
+    case Part::backward_last:
+      return joined(block.backward, block.reduce);
+    case Part::backward_input:
+      return split_backward(block).input;
+    case Part::backward_weight:
+      return split_backward(block).weight;
+    case Part::backward_weight_last:
+      return joined(split_backward(block).weight, block.reduce);
+    case Part::reduce:
+      return block.reduce;
+    case Part::norm:
+      return block.norm;
+    case Part::update:
+      return block.update;
+  }
+  return {};
+}
+
+Part part_of(const Action& action, bool gather_overlapped, bool reduce_overlapped) {
+  const bool reduce = action.last && reduce_overlapped;
+  switch (action.kind) {
+    case ActionKind::forward:
+      return action.first && gather_overlapped ? Part::forward_first : Part::forward;
+    case ActionKind::backward:
+      return reduce ? Part::backward_last : Part::backward;
+    case ActionKind::backward_input:
+      return Part::backward_input;
+    case ActionKind::backward_weight:
+      return reduce ? Part::backward_weight_last : Part::backward_weight;
+  }
+  return Part::forward;
+}
+
+bool runs_backward(Part part) {
+  return part == Part::backward || part == Part::backward_last || part == Part::backward_input ||
+         part == Part::backward_weight || part == Part::backward_weight_last;
+}
+
+BackwardSplit split_backward(const Block& block) {
+  std::vector<bool> needed(block.slots.size(), false);
+  std::vector<bool> in_weight(block.backward.size(), false);
+  for (std::size_t i = block.backward.size(); i-- > 0;) {
+    const Op& op = block.backward[i];
+    // Waits and gathers stay with B, and so does whatever writes the gradient that leaves the
+    // block.
+    bool input = op.writes.count == 0 || op.stream == Stream::gather_comm;
+    for (const SlotId id : op.writes) {
+      const Slot& slot = block.slots[static_cast<std::size_t>(id)];
+      const bool leaves = slot.storage == Storage::wire && slot.name != "whole gradients";
+      input = input || leaves || needed[static_cast<std::size_t>(id)];
+    }
+    if (!input) {
+      in_weight[i] = true;
+      continue;
+    }
+    for (const SlotId id : op.reads) needed[static_cast<std::size_t>(id)] = true;
+  }
+  BackwardSplit split;
+  for (std::size_t i = 0; i < block.backward.size(); ++i) {
+    (in_weight[i] ? split.weight : split.input).push_back(block.backward[i]);
+  }
+  restore_waits(split.weight);
+  return split;
+}
+
+}  // namespace qplan

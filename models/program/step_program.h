@@ -1,0 +1,107 @@
+#pragma once
+// The step program: one training step as a value. Search prices it, the memory model folds it, the
+// timeline draws it, the executor runs it.
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/parallel_plan.h"
+#include "models/program/block.h"
+#include "models/program/blocks.h"
+#include "models/program/recipe.h"
+#include "models/program/schedule.h"
+#include "models/rank_grid.h"
+
+namespace qplan {
+
+// `count` consecutive layers of one kind.
+struct Run {
+  BlockShape shape;
+  int count = 1;
+};
+
+// What one virtual stage holds, in forward order; backward walks it in reverse.
+using StageRuns = std::vector<Run>;
+
+// Facts of the job that are not the plan's.
+struct JobFacts {
+  double moe_imbalance = 1.2;  // busiest / mean expert rank, under natural routing
+  double image_tokens = 0.25;  // share of a vision-language sequence that are image tokens
+  int nvlink_domain = 8;       // consecutive ranks joined by NVLink
+};
+
+// Chunks a pipeline rank holds: vpp, or 2 for V-shaped schedules.
+int chunks_per_rank(const ParallelPlan& plan);
+
+// Decoder layers of each virtual stage. An empty layout is even; where layers do not divide,
+// embedding and loss count as a layer each (Megatron's --account-for-*), and stages differ by at
+// most one.
+std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan);
+
+// The runs of every virtual stage. `base` is base_shape() of the plan.
+std::vector<StageRuns> stage_runs(const ModelSpec& model, const ParallelPlan& plan,
+                                  const Recipe& recipe, const BlockShape& base,
+                                  const JobFacts& facts);
+
+// Bytes of one microbatch's activations at a stage boundary, as sent.
+Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base);
+
+using BlockId = int;
+
+struct Stage {
+  struct Part {
+    BlockId block = 0;
+    int count = 1;
+  };
+  std::vector<Part> runs;
+};
+
+struct StepProgram {
+  std::vector<Block> blocks;       // the distinct ones
+  std::vector<BlockShape> shapes;  // what each was built from
+  std::vector<Stage> stages;       // virtual stages, in the order of the model
+  BlockId edge = 0;                // the step edge, once a rank
+  ScheduleShape schedule;
+  std::vector<std::vector<Action>> actions;  // one list a pipeline rank
+  RankGrid grid;
+  Bytes boundary;                  // of a stage boundary
+  bool reduce_overlapped = false;  // reductions run beside the last backward
+  bool gather_overlapped = false;  // parameter gathers run beside the next step's first forward
+};
+
+StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
+                               const Recipe& recipe, const JobFacts& facts);
+
+// Changes when anything that is executed or priced changes.
+std::uint64_t fingerprint(const StepProgram& program);
+
+// Which ops of a block an action (or the step's end) runs, as one straight line.
+enum class Part : std::uint8_t {
+  forward,
+  forward_first,  // _first: parameter gather, then forward
+  backward,
+  backward_last,  // _last: backward, then gradient reduction
+  backward_input,
+  backward_weight,
+  backward_weight_last,
+  reduce,
+  norm,
+  update
+};
+inline constexpr int kPartCount = 10;
+OpList part_ops(const Block& block, Part part);
+
+// The part that an action runs.
+Part part_of(const Action& action, bool gather_overlapped, bool reduce_overlapped);
+bool runs_backward(Part part);  // walks a stage's runs in reverse
+
+// Zero-bubble's split (section 12 of the design): W is the backward ops from which only gradients
+// are reachable, B the rest.
+struct BackwardSplit {
+  OpList input, weight;
+};
+BackwardSplit split_backward(const Block& block);
+
+}  // namespace qplan

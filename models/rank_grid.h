@@ -1,0 +1,64 @@
+#pragma once
+// Which rank sits where: Megatron's order tp-cp-ep-dp-pp, leftmost fastest (frameworks.md 1.7).
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "models/parallel_plan.h"
+#include "models/program/op.h"
+
+namespace qplan {
+
+// A group of an axis as the network sees it. Every group of one axis has the same shape.
+struct GroupShape {
+  int size = 1;               // ranks in the group
+  int ranks_per_node = 1;     // of one group inside one node (largest)
+  int nodes = 1;              // nodes that one group touches
+  int concurrent_groups = 1;  // groups of this axis that share a node's NICs at the same time
+  bool operator==(const GroupShape&) const = default;
+};
+
+// Every group is an arithmetic sequence of ranks: base, base + stride, ... (size of them). Groups
+// tile the world. O(1); nothing is enumerated. Where sizes do not divide the domain, the group that
+// touches the most nodes counts, and concurrent_groups keeps each rank's share of the NICs right.
+GroupShape shape_of_groups(std::int64_t stride, std::int64_t size, std::int64_t domain,
+                           std::int64_t world);
+
+class RankGrid {
+ public:
+  RankGrid() = default;
+  // `domain` is the number of consecutive ranks that reach each other over NVLink.
+  RankGrid(const ParallelPlan& plan, int domain);
+
+  [[nodiscard]] std::int64_t world() const { return world_; }
+  [[nodiscard]] const GroupShape& shape(Axis axis) const;
+
+  // Coordinates of a rank, and back.
+  struct Dense {
+    int tp = 0, cp = 0, dp = 0, pp = 0;
+  };
+  struct Expert {
+    int etp = 0, ep = 0, edp = 0, pp = 0;
+  };
+  [[nodiscard]] Dense dense(std::int64_t rank) const;
+  [[nodiscard]] Expert expert(std::int64_t rank) const;
+  [[nodiscard]] std::int64_t rank(const Dense& at) const;
+
+  // The ranks of the group of `axis` that `rank` belongs to, in group order. Middle stages belong
+  // to no embedding group: empty.
+  [[nodiscard]] std::vector<std::int64_t> group(Axis axis, std::int64_t rank) const;
+
+ private:
+  struct Sequence {
+    std::int64_t stride = 1, size = 1;
+  };
+  [[nodiscard]] Sequence sequence(Axis axis) const;
+
+  int tp_ = 1, cp_ = 1, dp_ = 1, pp_ = 1, etp_ = 1, ep_ = 1, edp_ = 1;
+  int shard_ = 1;  // ranks of dp_cp that share one copy of the states (HSDP)
+  std::int64_t world_ = 1;
+  std::array<GroupShape, kAxisCount> shapes_{};
+};
+
+}  // namespace qplan

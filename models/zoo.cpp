@@ -1,0 +1,119 @@
+// load_model(): built-in names, files and folders.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "models/embedded.h"
+#include "models/error.h"
+#include "models/model_spec.h"
+
+namespace qplan {
+
+extern const EmbeddedFile zoo_files[];
+extern const std::size_t zoo_files_count;
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Found {
+  std::string name, where;
+  Json config;
+};
+
+// Other names of the same sizes. The zoo's Llama 3 is 3.1, whose files hold the longer positions.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAliases{
+    {{"llama3.1-8b", "llama3-8b"},
+     {"llama3.1-70b", "llama3-70b"},
+     {"llama3.1-405b", "llama3-405b"},
+     {"llama-3.1-8b", "llama3-8b"},
+     {"llama-3.1-70b", "llama3-70b"},
+     {"llama-3.1-405b", "llama3-405b"}}};
+
+// "Qwen/Qwen3-30B_A3B" is "qwen3-30b-a3b".
+std::string canonical_name(std::string_view name) {
+  if (const auto slash = name.rfind('/'); slash != std::string_view::npos) {
+    name.remove_prefix(slash + 1);
+  }
+  std::string result(name);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    if (c == '_') c = '-';
+  }
+  for (const auto& [alias, real] : kAliases) {
+    if (result == alias) return std::string(real);
+  }
+  return result;
+}
+
+std::optional<Found> find_in_zoo(const std::string& name) {
+  for (std::size_t i = 0; i < zoo_files_count; ++i) {
+    const EmbeddedFile& file = zoo_files[i];
+    if (file.name != name) continue;
+    const std::string text(file.bytes, file.bytes + file.size);
+    return Found{name, name, parse_json(text, name)};
+  }
+  return std::nullopt;
+}
+
+// A config.json is named by its folder, for all of them are called so.
+Found read_path(fs::path path) {
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) path /= "config.json";
+  Json config = read_json_file(path.string());
+  fs::path stem = path.stem();
+  if (path.filename() == "config.json") {
+    const fs::path folder = fs::absolute(path, ignored).lexically_normal().parent_path().filename();
+    if (!folder.empty()) stem = folder;
+  }
+  return {stem.string(), path.string(), std::move(config)};
+}
+
+Found find_config(const std::string& name_or_path) {
+  if (name_or_path.empty()) {
+    throw Error("the model's name is empty; give a built-in name or the path of a config.json");
+  }
+  if (name_or_path.find('/') == std::string::npos) {
+    if (auto found = find_in_zoo(canonical_name(name_or_path))) return *std::move(found);
+  }
+  std::error_code ignored;
+  if (fs::exists(name_or_path, ignored)) return read_path(name_or_path);
+  // A Hugging Face name ("Qwen/Qwen3-8B") is no path here.
+  const std::string name = canonical_name(name_or_path);
+  if (auto found = find_in_zoo(name)) return *std::move(found);
+  if (name.starts_with("qwen3-next")) {
+    throw Error(
+        fmt::format("model '{}' mixes gated delta net layers with attention, which is not "
+                    "modelled; qwen3-30b-a3b is its nearest kin that is",
+                    shown(name_or_path)));
+  }
+  const std::string hint = did_you_mean(name, model_names());
+  throw Error(fmt::format("model '{}' is neither built in nor a file or folder{}",
+                          shown(name_or_path),
+                          hint.empty() ? "; `qplan models` lists the built-in ones" : hint));
+}
+
+}  // namespace
+
+ModelSpec load_model(const std::string& name_or_path) {
+  Found found = find_config(name_or_path);
+  ModelSpec model = read_model(found.config, found.where);
+  model.name = std::move(found.name);
+  return model;
+}
+
+std::vector<std::string> model_names() {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < zoo_files_count; ++i) names.emplace_back(zoo_files[i].name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Json model_config(const std::string& name_or_path) {
+  return find_config(name_or_path).config;
+}
+
+}  // namespace qplan

@@ -1,0 +1,50 @@
+#pragma once
+// Can this plan run at all? One table of rules answers the search (which rule is broken first) and
+// people (all of them, in words). Memory is not asked here: that is the fold's answer.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/parallel_plan.h"
+#include "models/program/recipe.h"
+
+namespace qplan {
+
+// What the rules need to know of the cluster. A tp wider than an NVLink domain is slow, not
+// forbidden, so the domain is not here.
+struct ClusterLimits {
+  std::int64_t gpus = 0;       // the world asked for; 0: whatever the plan multiplies to
+  int compute_capability = 0;  // 80, 89, 90, 100 ...; 0: unknown, rules about it are skipped
+};
+
+struct Infeasible {
+  std::string_view rule;  // stable snake_case id
+  std::string message;    // one sentence with the numbers
+};
+
+// The id of the first broken rule, or empty when the plan can run. Allocates nothing: the search
+// asks it for every plan.
+std::string_view broken_rule(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                             const ClusterLimits& limits);
+
+// Every broken rule, for people. Empty exactly when broken_rule() is.
+std::vector<Infeasible> why_infeasible(const ModelSpec& model, const ParallelPlan& plan,
+                                       const Recipe& recipe, const ClusterLimits& limits);
+
+// What the table says of itself: ids in the order they are asked, with the recipes each holds for
+// and where the frameworks enforce it.
+struct RuleInfo {
+  std::string_view id;
+  EnumSet<RecipeKind> recipes;
+  std::string_view source;
+};
+std::vector<RuleInfo> feasibility_rules();
+
+// The schedules and precisions that a recipe's implementation has.
+EnumSet<ScheduleKind> schedules_of(RecipeKind recipe);
+EnumSet<Precision> precisions_of(RecipeKind recipe);
+
+}  // namespace qplan

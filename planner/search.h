@@ -1,0 +1,77 @@
+#pragma once
+// Which plan? Enumerates what the rules allow, folds memory, bounds, simulates what survives.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/evaluate.h"
+#include "models/parallel_plan.h"
+
+namespace qplan {
+
+enum class Objective : std::uint8_t { tokens, cost, gpus };
+
+template <>
+struct Words<Objective> {
+  static constexpr std::string_view what = "objective";
+  static constexpr std::array<std::pair<Objective, std::string_view>, 3> table{
+      {{Objective::tokens, "tokens"}, {Objective::cost, "cost"}, {Objective::gpus, "gpus"}}};
+};
+
+// The values each word may take; empty: what the recipe offers and the degrees that divide.
+struct SearchSpace {
+  std::vector<int> tp, pp, vpp, cp, ep, etp, dp, zero, fsdp_shard;
+  std::vector<std::int64_t> micro_batch_size;
+  std::vector<Recompute> recompute;
+  std::vector<Offload> offload;
+  std::vector<ScheduleKind> schedule;
+  std::vector<bool> sequence_parallel;
+  std::vector<CpComm> cp_comm;
+  std::vector<MoeDispatcher> moe_dispatcher;
+  std::vector<EnumSet<OverlapKind>> overlap;
+  std::vector<DType> grad_dtype, main_params_dtype, moment_dtype;
+  std::vector<bool> cuda_graph, compile;
+  std::vector<int> pipeline_layout;  // one fixed layout
+  // The same for every plan of a search.
+  std::int64_t gpus = 8, global_batch_size = 1, seq_len = 4096;
+  Precision precision = Precision::bf16;
+  Routing routing = Routing::forced;
+};
+
+// The multiple of the odd part of `gpus` nearest to 4 Mi tokens / seq_len (contract.md).
+std::int64_t default_global_batch_size(std::int64_t gpus, std::int64_t seq_len);
+
+struct SearchOptions {
+  int top = 10;       // plans to report
+  int threads = 0;    // 0: all cores
+  bool prune = true;  // false: simulate every plan that fits (tests)
+  Objective objective = Objective::tokens;
+  std::function<void(double done)> progress;  // called now and then from one thread, 0..1
+};
+
+struct RankedPlan {
+  ParallelPlan plan;
+  Seconds step_time;
+  Bytes device_peak;
+};
+
+struct SearchResult {
+  std::vector<RankedPlan> plans;   // best first, at most `top`
+  std::vector<RankedPlan> pareto;  // of simulated plans: none better in both time and memory
+  std::map<std::string, std::int64_t> infeasible;  // rule -> plans
+  std::int64_t considered = 0, out_of_memory = 0, bounded_out = 0, simulated = 0;
+  std::optional<RankedPlan> smallest;  // with nothing feasible: the plan that needs least memory
+};
+
+SearchResult search(const CostModel& cost, const SearchSpace& space, const SearchOptions& options);
+
+// The recipe's own defaults for every word that the space leaves open.
+ParallelPlan default_plan(const ModelSpec& model, const Recipe& recipe, std::int64_t gpus,
+                          std::int64_t global_batch_size, std::int64_t seq_len);
+
+}  // namespace qplan

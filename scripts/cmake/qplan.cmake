@@ -1,0 +1,46 @@
+# The project's few CMake functions.
+
+# Flags that every target of ours is built with; third-party headers are SYSTEM and stay silent.
+add_library(qplan_flags INTERFACE)
+target_compile_features(qplan_flags INTERFACE cxx_std_20)
+target_include_directories(qplan_flags INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(qplan_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast -Wcast-qual
+  -Wformat=2 -Wnon-virtual-dtor -Woverloaded-virtual -Wswitch-enum
+  $<$<CXX_COMPILER_ID:GNU>:-Wduplicated-cond -Wlogical-op>
+  $<$<BOOL:${QPLAN_WERROR}>:-Werror>)
+if(QPLAN_SANITIZE)
+  target_compile_options(qplan_flags INTERFACE -fsanitize=${QPLAN_SANITIZE} -fno-omit-frame-pointer
+                         -fno-sanitize-recover=all)
+  target_link_options(qplan_flags INTERFACE -fsanitize=${QPLAN_SANITIZE})
+endif()
+
+# qplan_library(name SOURCES a.cpp b.cpp DEPENDS target...): one static library with our flags.
+function(qplan_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_library(${name} STATIC ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE qplan_flags PUBLIC ${ARG_DEPENDS})
+  target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
+  target_compile_features(${name} PUBLIC cxx_std_20)
+endfunction()
+
+# qplan_embed(target symbol FILES a.json b.json): compiles text files into `target` as
+#   extern const EmbeddedFile <symbol>[]; extern const std::size_t <symbol>_count;
+# (models/embedded.h), so that the built-in models and machines need no installed folder.
+function(qplan_embed target symbol)
+  cmake_parse_arguments(ARG "" "" "FILES" ${ARGN})
+  set(output ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.cpp)
+  add_custom_command(OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DOUTPUT=${output} -DSYMBOL=${symbol} "-DFILES=${ARG_FILES}"
+            -P ${CMAKE_SOURCE_DIR}/scripts/cmake/embed.cmake
+    DEPENDS ${ARG_FILES} ${CMAKE_SOURCE_DIR}/scripts/cmake/embed.cmake VERBATIM)
+  target_sources(${target} PRIVATE ${output})
+endfunction()
+
+# qplan_test(name SOURCES a_test.cpp DEPENDS target...): a doctest program; every case is a ctest.
+function(qplan_test name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE qplan_flags test_main ${ARG_DEPENDS})
+  doctest_discover_tests(${name})
+endfunction()

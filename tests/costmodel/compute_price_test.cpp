@@ -1,0 +1,382 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <random>
+
+#include "costmodel/interpolate.h"
+#include "costmodel/price.h"
+
+using namespace qplan;
+
+namespace {
+
+const HardwareProfile& machine(const std::string& name) {
+  static std::map<std::string, HardwareProfile> loaded;
+  const auto found = loaded.find(name);
+  return found != loaded.end() ? found->second
+                               : loaded.emplace(name, load_hardware(name)).first->second;
+}
+
+// The same machine without its tables: closed forms only.
+HardwareProfile formulas_of(const std::string& name) {
+  HardwareProfile profile = machine(name);
+  profile.gemm_tables.clear();
+  profile.collective_tables.clear();
+  return profile;
+}
+
+double teraflops(const Work& work, const HardwareProfile& hardware) {
+  return flops(work).value() / price(work, {&hardware, nullptr}).time.value() / 1e12;
+}
+
+// As the tables' makers measured it: in a short burst.
+double burst_teraflops(const Gemm& work, const std::string& name) {
+  return teraflops(work, machine(name)) / machine(name).gemm.at(Precision::bf16).sustain;
+}
+
+Attention causal(std::int64_t batch, std::int64_t heads, std::int64_t s, Pass pass) {
+  return {.batch = batch,
+          .heads = heads,
+          .kv_heads = 8,
+          .q_len = s,
+          .kv_len = s,
+          .head_dim = 128,
+          .pass = pass};
+}
+
+double error_of(double predicted, double measured) {
+  return std::abs(std::log(predicted / measured));
+}
+
+}  // namespace
+
+TEST_CASE("measured bursts come back from the table") {
+  // aiconfigurator gemm tables, bf16, TFLOP/s
+  CHECK(burst_teraflops({.m = 4096, .n = 4096, .k = 4096}, "h100-sxm") ==
+        doctest::Approx(789).epsilon(0.01));
+  CHECK(burst_teraflops({.m = 4096, .n = 8192, .k = 8192}, "h100-sxm") ==
+        doctest::Approx(817).epsilon(0.01));
+  CHECK(burst_teraflops({.m = 256, .n = 4096, .k = 4096}, "h100-sxm") ==
+        doctest::Approx(459).epsilon(0.01));
+  CHECK(burst_teraflops({.m = 4096, .n = 768, .k = 2048}, "h100-sxm") ==
+        doctest::Approx(668).epsilon(0.01));
+  CHECK(burst_teraflops({.m = 4096, .n = 4096, .k = 256}, "h100-sxm") ==
+        doctest::Approx(394).epsilon(0.01));
+  CHECK(burst_teraflops({.m = 4096, .n = 4096, .k = 4096}, "a100-80gb-sxm") ==
+        doctest::Approx(267).epsilon(0.01));
+  CHECK(burst_teraflops({.m = 4096, .n = 8192, .k = 8192}, "b200") ==
+        doctest::Approx(1415).epsilon(0.01));
+  CHECK(gemm_price({.m = 4096, .n = 4096, .k = 4096}, machine("h100-sxm")).source ==
+        PriceSource::table);
+}
+
+TEST_CASE("the closed form is the one of the header, by hand") {
+  HardwareProfile p = formulas_of("h100-sxm");
+  p.gemm[Precision::bf16].sustain = 1;
+  const double m = 4096, n = 1024, k = 2048;
+  const double compute = 2 * m * n * k / (989e12 * 0.805) * (1 + 36 / m) * 1 * (1 + 101 / k);
+  const double memory = 2 * (m * k + k * n + m * n) / (0.793 * 3.35e12);
+  const double expected = 2.94e-6 + std::pow(std::pow(compute, 4) + std::pow(memory, 4), 0.25);
+  const Price got = gemm_price({.m = 4096, .n = 1024, .k = 2048}, p);
+  CHECK(got.time.value() == doctest::Approx(expected).epsilon(1e-12));
+  CHECK(got.source == PriceSource::formula);
+}
+
+TEST_CASE("table and closed form agree on large products") {
+  // physics: 4-5% median for m >= 1024 and n, k >= 512, p90 9-15%
+  for (const char* name : {"a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "gb200"}) {
+    CAPTURE(name);
+    const HardwareProfile formulas = formulas_of(name);
+    std::vector<double> errors;
+    for (const std::int64_t m : {1024, 3000, 8192}) {
+      for (const std::int64_t n : {1280, 4096, 7000, 14336}) {
+        for (const std::int64_t k : {768, 2048, 5120, 12288}) {
+          const Gemm gemm{.m = m, .n = n, .k = k};
+          errors.push_back(error_of(gemm_price(gemm, formulas).time.value(),
+                                    gemm_price(gemm, machine(name)).time.value()));
+        }
+      }
+    }
+    std::sort(errors.begin(), errors.end());
+    CHECK(errors[errors.size() / 2] < 0.08);
+    CHECK(errors[errors.size() * 9 / 10] < 0.20);
+  }
+}
+
+TEST_CASE("an H200 in training runs at what was measured there, random data, warm") {
+  // 16 (n, k) at m >= 1024 with one scalar 0.87: 3.6% median, 12% p90; four of them, 8192 rows
+  const HardwareProfile& h200 = machine("h200-sxm");
+  // 8192^3: 788 TFLOP/s random data in a burst; sustained fit .703/((1+1/m)(1+45/n)(1+124/k)) of
+  // 989
+  for (const auto& [n, k] : {std::pair{6144, 4096}, {4096, 4096}, {10240, 5120}, {24576, 4096}}) {
+    CAPTURE(n);
+    CAPTURE(k);
+    const double sustained = 0.703 * 989 / ((1 + 45.0 / n) * (1 + 124.0 / k));
+    CHECK(error_of(teraflops(Gemm{.m = 8192, .n = n, .k = k}, h200), sustained) < 0.13);
+  }
+}
+
+TEST_CASE("a product with more rows is never cheaper by more than the table's noise") {
+  // Measured steps of a wave make real times fall by up to 2% between close sizes.
+  for (const char* name : {"a100-80gb-sxm", "h100-sxm", "b200"}) {
+    for (const std::int64_t n : {256, 1000, 5120, 28672}) {
+      for (const std::int64_t k : {256, 2048, 5000, 14336}) {
+        double previous = 0;
+        for (double m = 32; m < 100000; m *= 1.07) {
+          const Gemm gemm{.m = static_cast<std::int64_t>(m), .n = n, .k = k};
+          const double time = gemm_price(gemm, machine(name)).time.value();
+          CHECK(time >= 0.97 * previous);
+          if (previous > 0) CHECK(time <= previous * 1.2);  // and no step at the table's edge
+          previous = time;
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("between measured points utilisation stays between its neighbours") {
+  GemmTable table{.m = {100, 200}, .n = {10, 20}, .k = {1, 2}, .utilisation = {}};
+  table.utilisation = {0.1F, 0.2F, 0.1F, 0.2F, 0.4F, 0.8F, 0.4F, 0.8F};
+  CHECK(*utilisation_at(table, {100, 10, 1}) == doctest::Approx(0.1));
+  CHECK(*utilisation_at(table, {200, 20, 2}) == doctest::Approx(0.8));
+  // half way in the logarithms of m and k: the geometric mean
+  CHECK(*utilisation_at(table, {100 * std::sqrt(2.0), 15, std::sqrt(2.0)}) ==
+        doctest::Approx(std::sqrt(0.1 * 0.8)));
+  table.utilisation[7] = std::nanf("");
+  CHECK_FALSE(utilisation_at(table, {150, 15, 1.5}).has_value());
+  CHECK(utilisation_at(table, {150, 10, 1.5}).has_value());  // does not touch the hole
+}
+
+TEST_CASE("fp8 is faster than bf16 on large products, by less than twice") {
+  for (const char* name : {"h100-sxm", "h200-sxm", "b200", "gb200"}) {
+    CAPTURE(name);
+    const Gemm bf16{.m = 8192, .n = 8192, .k = 8192};
+    Gemm fp8 = bf16;
+    fp8.dtype = DType::fp8;
+    const double gain = gemm_price(bf16, machine(name)).time / gemm_price(fp8, machine(name)).time;
+    CHECK(gain > 1.3);
+    CHECK(gain < 2.5);
+  }
+  // A GPU without fp8 runs it in bf16 and says that it guesses.
+  CHECK(gemm_price({.m = 64, .n = 64, .k = 64, .dtype = DType::fp8}, machine("a100-80gb-sxm"))
+            .source == PriceSource::assumed);
+}
+
+TEST_CASE("accumulating into fp32 costs its traffic where the product is thin") {
+  const HardwareProfile& p = machine("h100-sxm");
+  const auto ratio = [&](std::int64_t contracted) {
+    const Gemm plain{.m = 4096, .n = 14336, .k = contracted};
+    Gemm accumulating = plain;
+    accumulating.accumulate_fp32 = true;
+    return gemm_price(accumulating, p).time / gemm_price(plain, p).time;
+  };
+  CHECK(ratio(16384) < 1.05);  // 0.95-0.986 of the rate for large shapes (SimuMax)
+  CHECK(ratio(512) > 1.2);
+}
+
+TEST_CASE("a batch of products costs at least its parts' FLOPs and less than one by one") {
+  const HardwareProfile& p = machine("h100-sxm");
+  const Seconds one = gemm_price({.m = 512, .n = 512, .k = 128}, p).time;
+  const Seconds batch = gemm_price({.m = 512, .n = 512, .k = 128, .batch = 64}, p).time;
+  CHECK(batch > 4 * one);
+  CHECK(batch < 64 * one);
+}
+
+TEST_CASE("grouped products meet the H200's measurements within 16%") {
+  // torch grouped_mm, bf16 gradients, microseconds: experts, rows an expert, k, n, fwd, dgrad,
+  // wgrad
+  struct Row {
+    std::int64_t experts, rows, k, n;
+    double forward, dgrad, wgrad;
+  };
+  const HardwareProfile& p = machine("h200-sxm");
+  double sum = 0;
+  int count = 0;
+  for (const Row& r : {Row{16, 2048, 2048, 1536, 284.8, 293.3, 319.9},
+                       Row{16, 2048, 768, 2048, 173.6, 152.2, 167.8},
+                       Row{16, 4096, 2048, 1536, 650.8, 653.2, 615.9},
+                       Row{16, 4096, 768, 2048, 397.9, 330.4, 311.5},
+                       Row{16, 8192, 2048, 1536, 1309.4, 1325.4, 1243.8},
+                       Row{16, 8192, 768, 2048, 792.6, 665.5, 630.1},
+                       Row{128, 256, 2048, 1536, 351.2, 383.7, 582.1},
+                       Row{128, 256, 768, 2048, 222.8, 191.6, 305.4},
+                       Row{128, 1024, 2048, 1536, 1329.3, 1354.2, 1497.9},
+                       Row{128, 1024, 768, 2048, 815.8, 654.0, 769.4}}) {
+    CAPTURE(r.experts);
+    CAPTURE(r.rows);
+    CAPTURE(r.k);
+    const std::int64_t rows = r.experts * r.rows;
+    const auto check = [&](const GroupedGemm& work, double measured) {
+      const double error = error_of(grouped_gemm_price(work, p).time.value() * 1e6, measured);
+      CHECK(error < 0.165);
+      sum += error;
+      ++count;
+    };
+    check({.groups = r.experts, .rows = rows, .n = r.n, .k = r.k}, r.forward);
+    check({.groups = r.experts, .rows = rows, .n = r.k, .k = r.n}, r.dgrad);
+    check({.groups = r.experts, .rows = rows, .n = r.n, .k = r.k, .weight_gradient = true},
+          r.wgrad);
+  }
+  CHECK(sum / count < 0.055);
+}
+
+TEST_CASE("grouped products meet the B200's training measurements within 16%") {
+  // SimuMax, Transformer Engine, n = 4096, k = 7168: share of 2250 TFLOP/s
+  struct Row {
+    std::int64_t rows;
+    double forward, dgrad, wgrad;
+  };
+  const HardwareProfile& p = machine("b200");
+  for (const Row& r : {Row{1024, .457, .435, .289}, Row{512, .367, .405, .219},
+                       Row{256, .271, .333, .147}, Row{128, .208, .226, .077}}) {
+    CAPTURE(r.rows);
+    const std::int64_t rows = 8 * r.rows;
+    const auto share = [&](const GroupedGemm& work) { return teraflops(work, p) / 2250; };
+    CHECK(error_of(share({.groups = 8, .rows = rows, .n = 4096, .k = 7168}), r.forward) < 0.165);
+    CHECK(error_of(share({.groups = 8, .rows = rows, .n = 7168, .k = 4096}), r.dgrad) < 0.165);
+    CHECK(error_of(share({.groups = 8,
+                          .rows = rows,
+                          .n = 4096,
+                          .k = 7168,
+                          .weight_gradient = true,
+                          .accumulate_fp32 = true}),
+                   r.wgrad) < 0.165);
+  }
+}
+
+TEST_CASE("attention meets what cuDNN reached on an H200") {
+  struct Row {
+    std::int64_t batch, heads, s;
+    double forward, backward;
+  };
+  for (const Row& r :
+       {Row{2, 32, 2048, 473, 346}, Row{1, 8, 4096, 355, 307}, Row{1, 32, 4096, 536, 423},
+        Row{1, 64, 4096, 585, 467}, Row{4, 32, 4096, 568, 448}, Row{1, 32, 8192, 617, 511},
+        Row{1, 32, 32768, 600, 537}}) {
+    CAPTURE(r.s);
+    CAPTURE(r.heads);
+    const HardwareProfile& p = machine("h200-sxm");
+    CHECK(error_of(teraflops(causal(r.batch, r.heads, r.s, Pass::forward), p), r.forward) < 0.11);
+    CHECK(error_of(teraflops(causal(r.batch, r.heads, r.s, Pass::backward), p), r.backward) < 0.13);
+  }
+}
+
+TEST_CASE("attention meets the published training rates of A100 and B200") {
+  // TE on A100: forward 185, backward 157 at its plateau; TE on B200: 980 at 4k, 1311-1350 at 32k
+  CHECK(error_of(teraflops(causal(4, 64, 8192, Pass::forward), machine("a100-80gb-sxm")), 185) <
+        .1);
+  CHECK(error_of(teraflops(causal(1, 128, 4096, Pass::forward), machine("b200")), 980) < 0.1);
+  CHECK(error_of(teraflops(causal(1, 128, 32768, Pass::forward), machine("b200")), 1330) < 0.1);
+  CHECK(error_of(teraflops(causal(1, 128, 32768, Pass::backward), machine("b200")), 1025) < 0.12);
+}
+
+TEST_CASE("head dimensions between two fits lie between their prices") {
+  const HardwareProfile& p = machine("h100-sxm");
+  const auto rate = [&](std::int64_t d, std::int64_t v) {
+    Attention a = causal(1, 64, 4096, Pass::forward);
+    a.head_dim = d;
+    a.v_head_dim = v;
+    return teraflops(a, p);
+  };
+  CHECK(rate(96, 96) > rate(64, 64));
+  CHECK(rate(96, 96) < rate(128, 128));
+  CHECK(rate(192, 128) > 0.9 * rate(128, 128));
+  CHECK(rate(32, 32) > 0);
+}
+
+TEST_CASE("a sliding window saves time, but not all that it saves in FLOPs") {
+  const HardwareProfile& p = machine("h100-sxm");
+  Attention a = causal(1, 64, 32768, Pass::forward);
+  const Seconds full = attention_price(a, p).time;
+  a.window = 128;
+  const Seconds windowed = attention_price(a, p).time;
+  CHECK(windowed < 0.2 * full);
+  CHECK(teraflops(a, p) < 300);
+}
+
+TEST_CASE("writing the scores out is slower than fused attention") {
+  for (const char* name : {"a100-80gb-sxm", "h100-sxm", "b200"}) {
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      const Attention fused = causal(4, 16, 2048, pass);
+      Attention unfused = fused;
+      unfused.fused = false;
+      CHECK(attention_price(unfused, machine(name)).time >
+            2 * attention_price(fused, machine(name)).time);
+    }
+  }
+}
+
+TEST_CASE("memory-bound work runs at the bandwidth copies reach, plus its launches") {
+  const HardwareProfile& p = machine("h100-sxm");
+  const Rowwise copy{.kind = RowwiseKind::copy, .rows = 4096, .cols = 8192};
+  CHECK(rowwise_price(copy, p).time.value() ==
+        doctest::Approx(4.0 * 4096 * 8192 / (0.9 * 3.35e12) + 3e-6));
+  const Rowwise permute{.kind = RowwiseKind::permute, .rows = 4096, .cols = 8192};
+  CHECK(rowwise_price(permute, p).time > rowwise_price(copy, p).time);
+  const Rowwise eager{.kind = RowwiseKind::rms_norm, .rows = 1, .cols = 1, .fused = false};
+  CHECK(rowwise_price(eager, p).time.value() == doctest::Approx(8 * 3e-6).epsilon(1e-3));
+}
+
+TEST_CASE("the optimizer and the host take their published time") {
+  const HardwareProfile& p = machine("h100-sxm");
+  const PriceContext context{&p, nullptr};
+  CHECK(price(AdamW{.params = 1'000'000'000}, context).time.value() ==
+        doctest::Approx(30e9 / (0.9 * 3.35e12)).epsilon(0.01));
+  CHECK(price(HostCopy{.bytes = Bytes(55.1e9)}, context).time.value() ==
+        doctest::Approx(1).epsilon(0.01));
+  // 4.4 Gparam/s for a node of 8: each rank's 550 M take a second
+  CHECK(price(HostAdam{.params = 550'000'000}, context).time.value() ==
+        doctest::Approx(1).epsilon(0.01));
+  CHECK(price(HostAdam{.params = 550'000'000, .nvme = true}, context).time.value() > 5);
+  CHECK(price(Join{}, context).time == Seconds());
+}
+
+TEST_CASE("no work takes no time") {
+  const HardwareProfile& p = machine("h100-sxm");
+  const PriceContext context{&p, nullptr};
+  for (const Work& work : {Work(Gemm{}), Work(GroupedGemm{}), Work(Attention{}), Work(Rowwise{}),
+                           Work(AdamW{}), Work(HostCopy{.bytes = Bytes()}), Work(HostAdam{})}) {
+    CHECK(price(work, context).time == Seconds());
+  }
+}
+
+TEST_CASE("every price of every machine is positive, finite and states a sane error") {
+  std::mt19937 random(3);
+  const auto size = [&](int low, int high) {
+    return std::int64_t{1} << std::uniform_int_distribution<int>(low, high)(random);
+  };
+  for (const std::string& name : hardware_names()) {
+    CAPTURE(name);
+    const HardwareProfile& p = machine(name);
+    for (int i = 0; i < 40; ++i) {
+      const DType dtype = i % 2 == 0 ? DType::bf16 : DType::fp8;
+      for (const Work& work :
+           {Work(Gemm{.m = size(0, 20), .n = size(0, 18), .k = size(0, 18), .dtype = dtype}),
+            Work(Gemm{.m = 8, .n = 8, .k = size(0, 18), .dtype = DType::fp32}),
+            Work(GroupedGemm{.groups = size(0, 7),
+            .rows = size(0, 18),
+            .n = size(5, 14),
+            .k = size(5, 14),
+            .dtype = dtype,
+            .weight_gradient = i % 3 == 0}),
+            Work(Attention{.batch = 1,
+            .heads = size(0, 6),
+            .kv_heads = 1,
+            .q_len = size(0, 17),
+            .kv_len = size(0, 17),
+            .head_dim = size(4, 9),
+            .causal = i % 4 != 0}),
+            Work(Rowwise{.kind = static_cast<RowwiseKind>(i % 26),
+            .rows = size(0, 20),
+            .cols = size(0, 17)})}) {
+        CAPTURE(to_string(work));
+        const Price got = price(work, {&p, nullptr});
+        CHECK(std::isfinite(got.time.value()));
+        CHECK(got.time.value() > 0);
+        CHECK(got.error >= 0.03);
+        CHECK(got.error <= 0.5);
+        CHECK(flops(work) / got.time <= 1.2 * p.gpu.matmul.rbegin()->second);
+      }
+    }
+  }
+}
