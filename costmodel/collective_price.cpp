@@ -288,8 +288,13 @@ Price collective_price(const Collective& work, const GroupShape& group,
     return {node.time, node.source, node.error};
   }
   const bool to_all = work.kind == CollectiveKind::all_to_all;
-  const Seconds time =
+  Seconds time =
       to_all ? all_to_all_time(work, group, hardware) : ring_or_tree_time(work, group, hardware);
+  if (!work.expert_parallel_library) {
+    // The tuner's latencies leave out what a launch takes; leaving a node is no shortcut.
+    const int together = std::min(group.size, hardware.link.nvlink_domain);
+    time = std::max(time, in_node(work.kind, work.bytes, together, hardware).time);
+  }
   return {time, PriceSource::formula, to_all ? kNetworkAllToAllError : kNetworkError};
 }
 

@@ -73,17 +73,18 @@ Precision precision_of(DType dtype) {
 }
 
 Engine engine_of(DType dtype, const HardwareProfile& hardware) {
-  Precision precision = precision_of(dtype);
-  const bool lacking =
-      !hardware.gpu.matmul.contains(precision) || !hardware.gemm.contains(precision);
-  if (lacking) precision = Precision::bf16;
-  const auto peak = hardware.gpu.matmul.find(precision);
-  const auto fit = hardware.gemm.find(precision);
-  QPLAN_CHECK(peak != hardware.gpu.matmul.end() && fit != hardware.gemm.end(),
-              "every profile has a bf16 peak and a bf16 fit");
-  Engine engine{peak->second, &fit->second, fit->second.assumed || lacking};
-  if (dtype == DType::fp32) engine.peak = engine.peak * kTf32Share;
-  return engine;
+  const Precision precision = precision_of(dtype);
+  auto peak = hardware.gpu.matmul.find(precision);
+  auto fit = hardware.gemm.find(precision);
+  const bool lacking = peak == hardware.gpu.matmul.end() || fit == hardware.gemm.end();
+  if (lacking) {
+    peak = hardware.gpu.matmul.find(Precision::bf16);
+    fit = hardware.gemm.find(Precision::bf16);
+    QPLAN_CHECK(peak != hardware.gpu.matmul.end() && fit != hardware.gemm.end(),
+                "every profile has a bf16 peak and a bf16 fit");
+  }
+  const double share = dtype == DType::fp32 ? kTf32Share : 1;
+  return {peak->second * share, &fit->second, fit->second.assumed || lacking};
 }
 
 // A batch of equal products; m counts the rows of one.

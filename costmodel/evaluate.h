@@ -106,6 +106,14 @@ class CostModel {
   std::unique_ptr<Memo> memo_;
 };
 
+// What a stage boundary costs under a plan, and whether its sender waits.
+struct PipelineLinks {
+  Seconds send;             // one boundary, one direction
+  bool overlapped = false;  // the sender's compute does not wait for its sends
+  Seconds step_overhead;    // host time between steps
+};
+PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid);
+
 // Buffers that a framework holds besides the program, each with its name and reason.
 struct NamedReserve {
   std::string_view name;

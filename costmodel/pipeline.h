@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "costmodel/evaluate.h"
 #include "costmodel/streams.h"
 #include "models/program/schedule.h"
 
@@ -18,12 +19,6 @@ concept StepRunner = requires(R runner, int rank, const Action& action, StreamCl
   runner.run(rank, action, clocks);
   runner.before_norm(rank, clocks);  // reductions that were not overlapped, the local norm
   runner.update(rank, clocks);       // optimizer, parameter gathers
-};
-
-struct PipelineLinks {
-  Seconds send;             // one boundary, one direction
-  bool overlapped = false;  // the sender's compute does not wait for its sends
-  Seconds step_overhead;    // host time between steps
 };
 
 // Clocks and messages in flight; a step leaves them ready for the next.

@@ -149,6 +149,19 @@ class StagePricer {
   CostContext context_;
 };
 
+PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid) {
+  const BlockShape base =
+      base_shape(cost.model(), plan, cost.recipe(), cost.facts().moe_imbalance);
+  const bool crosses = grid.shape(Axis::pp).nodes > 1;
+  const Price hop = send_recv_price(boundary_bytes(cost.model(), base), crosses, cost.hardware());
+  // Interleaved and zero-bubble schedules send beside compute; plain 1F1B as the recipe says.
+  return {.send = hop.time,
+          .overlapped = cost.recipe().overlaps_p2p ||
+                        plan.schedule == ScheduleKind::interleaved ||
+                        splits_backward(plan.schedule),
+          .step_overhead = cost.recipe().step_overhead};
+}
+
 Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid(plan, facts_.nvlink_domain);
@@ -212,14 +225,9 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   for (auto& [reduce, norm] : runner.before) norm = then(norm, edge[at(Part::norm)]);
   for (auto& d : runner.after) d = then(d, edge[at(Part::update)]);
 
-  const bool crosses = grid.shape(Axis::pp).nodes > 1;
-  const Price hop = send_recv_price(boundary_bytes(model_, v.base), crosses, hardware_);
-  const PipelineLinks links{
-      .send = free.has(Cost::p2p) ? Seconds(0) : hop.time,
-      // Interleaved and zero-bubble schedules send beside compute; plain 1F1B as the recipe says.
-      .overlapped = recipe_.overlaps_p2p || plan.schedule == ScheduleKind::interleaved ||
-                    splits_backward(plan.schedule),
-      .step_overhead = free.has(Cost::host) ? Seconds(0) : recipe_.step_overhead};
+  PipelineLinks links = pipeline_links(*this, plan, grid);
+  if (free.has(Cost::p2p)) links.send = Seconds(0);
+  if (free.has(Cost::host)) links.step_overhead = Seconds(0);
   return two_steps(runner, v.schedule, static_cast<int>(v.stages.size()), links);
 }
 

@@ -7,6 +7,8 @@
 #include <numeric>
 #include <utility>
 
+#include "models/program/schedule.h"
+
 namespace qplan {
 namespace {
 
@@ -513,6 +515,15 @@ constexpr auto kRules = std::to_array<Rule>({
            c.p.pp, c.p.num_microbatches());
      },
      "DualPipe 3da1bbe"},
+    {"split_backward_sharding", kEvery,
+     [](const Case& c) { return splits_backward(c.p.schedule) && c.p.zero >= 2; },
+     [](const Case& c) {
+       return fmt::format(
+           "schedule {} delays weight gradients, which zero {} would have to reduce twice; use zero "
+           "0 or 1",
+           to_word(c.p.schedule), c.p.zero);
+     },
+     "zero-bubble 39f2c18 (gradients stay whole until the step's end)"},
     {"schedule_available", kEvery - set_of(fsdp1, fsdp2),
      [](const Case& c) { return !schedules_of(c.recipe).has(c.p.schedule); },
      [](const Case& c) {

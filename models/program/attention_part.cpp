@@ -155,7 +155,7 @@ void AttentionPart::core(Pass pass) {
                  .head_dim = heads.qk_dim,
                  .v_head_dim = heads.v_dim,
                  .window = s.layer.window,
-                 .causal = true,
+                 .causal = c_.model.causal,
                  .pass = pass,
                  .fused = c_.recipe.flash_attention};
   const auto attend = [&](const Attention& step, SlotId k, SlotId v) {

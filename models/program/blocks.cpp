@@ -87,6 +87,7 @@ ModelSpec tower_spec(const ModelSpec& m) {
   t.mlp = MlpKind::gelu;
   t.norm = Norm::layer_norm;
   t.qkv_bias = t.attention_output_bias = t.mlp_bias = true;
+  t.causal = false;
   return t;
 }
 
@@ -163,14 +164,14 @@ class StateBuilder {
   void enter_forward() {
     if (!gathers_parameters(c_.recipe, c_.shape.zero)) return;
     c_.b.wait_for(Stream::gather_comm);
-    c_.b.flush();
+    c_.b.compute(Join{}, {c_.weights}, {});
     prefetch(c_.shape.next, "next weights");
   }
 
   void enter_backward() {
     if (!gathers_parameters(c_.recipe, c_.shape.zero) || c_.shape.zero != 3) return;
     c_.b.wait_for(Stream::gather_comm);
-    c_.b.flush();
+    c_.b.compute(Join{}, {c_.weights_backward}, {});
     prefetch(c_.shape.previous, "previous weights");
   }
 
@@ -211,16 +212,18 @@ class StateBuilder {
       b.aside(Stream::h2d, HostCopy{Bytes(shard * 2), false}, {}, {whole});
     }
     const StreamSet offloaded = s.params_offload ? only(Stream::h2d) : StreamSet{};
+    bool gathered = false;
     const auto gather = [&](std::int64_t count, Axis axis, int ranks) {
       if (count == 0 || ranks == 1) return;
       const Bytes bytes(static_cast<double>(count) * size_of(c_.activation_dtype()));
       Op& op = b.aside(Stream::gather_comm, Collective{CollectiveKind::all_gather, axis, bytes}, {},
                        {whole});
       op.after = op.after | offloaded;
+      gathered = true;
     };
     gather(n.dense, dense_axis(s), s.dense_shard);
     gather(n.expert, Axis::edp, s.expert_shard);
-    if (s.dense_shard == 1 && s.expert_shard == 1) b.compute(Join{}, {}, {whole});
+    if (!gathered) b.compute(Join{}, {}, {whole});  // one rank: only the working copy is made
   }
 
   // gather, reduce, norm and update: once a step.
@@ -386,7 +389,7 @@ void dummy_weight_gradients(LayerContext& c) {
 
 // DeepSpeed's communication buckets, held for the whole step (frameworks.md 3.1).
 void communication_buckets(LayerContext& c) {
-  if (c.recipe.bucket_elements == 0 || c.shape.dense_shard * c.shape.dense_replicas == 1) return;
+  if (c.recipe.bucket_elements == 0) return;
   c.b.slot("reduce bucket", c.activation_dtype(), c.recipe.bucket_elements, 1, Storage::shared);
   c.b.slot("second bucket", c.activation_dtype(), c.recipe.bucket_elements, 2, Storage::shared);
 }
@@ -902,6 +905,7 @@ Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape
       return build_patchify(model, recipe, shape);
     case BlockKind::vision: {
       BlockShape tower = shape;
+      tower.kind = BlockKind::decoder;
       tower.micro_batch_size = shape.images;
       tower.seq_len = shape.patches;
       tower.cp = 1;

@@ -138,6 +138,7 @@ std::vector<Broken> broken_plans() {
       {"schedule_without_pipeline", RecipeKind::qplan, llama3_70b(), "zb-h1"},
       {"virtual_stages", megatron, llama3_70b(), "pp4 vpp2 1f1b gbs8"},
       {"schedule_microbatches", megatron, llama3_70b(), "pp4 vpp2 interleaved gbs2"},
+      {"split_backward_sharding", qplan_recipe, llama3_70b(), "pp4 dp2 zb-h1 zero2 gbs16"},
       {"interleaved_microbatches", megatron, llama3_70b(), "pp4 vpp2 interleaved gbs6"},
       {"dualpipe_pairs", megatron, llama3_70b(), "pp5 dualpipe gbs10"},
       {"schedule_available", megatron, llama3_70b(), "pp4 zb-h1 gbs8"},

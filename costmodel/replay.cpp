@@ -1,0 +1,292 @@
+#include "costmodel/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "costmodel/pipeline.h"
+
+namespace qplan {
+namespace {
+
+// Every distinct (block, part) priced once; ops are then walked one by one.
+class PricedProgram {
+ public:
+  PricedProgram(const StepProgram& program, const CostContext& context)
+      : program_(program), context_(context) {}
+
+  const PricedPart& part(BlockId block, Part part) {
+    const auto key = std::pair{block, part};
+    const auto it = parts_.find(key);
+    if (it != parts_.end()) return it->second;
+    const Block& b = program_.blocks[static_cast<std::size_t>(block)];
+    return parts_.emplace(key, price_part(b, part, context_)).first->second;
+  }
+
+  [[nodiscard]] const StepProgram& program() const { return program_; }
+
+  // Calls visit(block, copy of the layer) over a stage, in the order the part walks it.
+  template <class Visit>
+  void each_layer(int stage, Part part, Visit visit) const {
+    const auto& runs = program_.stages[static_cast<std::size_t>(stage)].runs;
+    const bool reverse = runs_backward(part);
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Stage::Part& run = runs[reverse ? runs.size() - 1 - i : i];
+      for (int copy = 0; copy < run.count; ++copy) visit(run.block);
+    }
+  }
+
+ private:
+  const StepProgram& program_;
+  CostContext context_;
+  std::map<std::pair<BlockId, Part>, PricedPart> parts_;
+};
+
+std::string_view category_of(Part part) {
+  switch (part) {
+    case Part::forward:
+    case Part::forward_first: return "forward";
+    case Part::backward:
+    case Part::backward_last:
+    case Part::backward_input: return "backward";
+    case Part::backward_weight:
+    case Part::backward_weight_last: return "weight gradient";
+    case Part::reduce: return "reduce";
+    case Part::norm:
+    case Part::update: return "optimizer";
+  }
+  return "";
+}
+
+// Runs every op, one clock column; may write a trace.
+class ReplayRunner {
+ public:
+  explicit ReplayRunner(PricedProgram& priced) : priced_(priced) {}
+
+  void run(int rank, const Action& action, StreamClocks& clocks) {
+    const StepProgram& p = priced_.program();
+    const Part part = part_of(action, p.gather_overlapped, p.reduce_overlapped);
+    const Seconds begin = clocks(index(Stream::compute)).seconds();
+    stage(rank, action, part, clocks);
+    if (trace != nullptr && grain == TraceGrain::action) {
+      add(rank, Stream::compute, to_string(action), category_of(part), action, begin,
+          clocks(index(Stream::compute)).seconds());
+    }
+  }
+
+  void before_norm(int rank, StreamClocks& clocks) {
+    const StepProgram& p = priced_.program();
+    if (!p.reduce_overlapped) edge_part(rank, Part::reduce, clocks);
+    Op join{.work = Join{}, .stream = Stream::compute};
+    for (const Stream s : {Stream::model_comm, Stream::gather_comm, Stream::reduce_comm, Stream::d2h,
+                           Stream::h2d}) {
+      join.after = join.after | only(s);
+    }
+    advance(clocks, join, Duration{});
+    edge_part(rank, Part::norm, clocks);
+    ops(rank, kEdge, p.edge, Part::norm, clocks);
+  }
+
+  void update(int rank, StreamClocks& clocks) {
+    edge_part(rank, Part::update, clocks);
+    ops(rank, kEdge, priced_.program().edge, Part::update, clocks);
+  }
+
+  std::int64_t count = 0;
+  Trace* trace = nullptr;
+  TraceGrain grain = TraceGrain::action;
+
+ private:
+  static constexpr Action kEdge{ActionKind::forward, -1, 0};
+
+  void stage(int rank, const Action& action, Part part, StreamClocks& clocks) {
+    priced_.each_layer(action.stage, part,
+                       [&](BlockId block) { ops(rank, action, block, part, clocks); });
+  }
+
+  // All stages of a rank, once a step.
+  void edge_part(int rank, Part part, StreamClocks& clocks) {
+    const StepProgram& p = priced_.program();
+    const Seconds begin = clocks(index(Stream::compute)).seconds();
+    for (std::size_t i = 0; i < p.stages.size(); ++i) {
+      if (rank_of_stage(p.schedule.kind, p.schedule.pp, static_cast<int>(i)) != rank) continue;
+      priced_.each_layer(static_cast<int>(i), part,
+                         [&](BlockId block) { ops(rank, kEdge, block, part, clocks); });
+    }
+    if (trace != nullptr && grain == TraceGrain::action) {
+      add(rank, Stream::compute, std::string(category_of(part)), category_of(part), kEdge, begin,
+          clocks(index(Stream::compute)).seconds());
+    }
+  }
+
+  void ops(int rank, const Action& action, BlockId block, Part part, StreamClocks& clocks) {
+    const PricedPart& priced = priced_.part(block, part);
+    for (std::size_t i = 0; i < priced.ops.size(); ++i) {
+      const Op& op = priced.ops[i];
+      advance(clocks, op, priced.durations[i]);
+      ++count;
+      if (trace == nullptr || grain != TraceGrain::op || std::holds_alternative<Join>(op.work)) {
+        continue;
+      }
+      const Seconds end = clocks(index(op.stream)).seconds();
+      add(rank, op.stream, to_string(op.work), category_of(part), action,
+          end - priced.durations[i].time, end);
+    }
+  }
+
+  void add(int rank, Stream stream, std::string name, std::string_view category,
+           const Action& action, Seconds begin, Seconds end) {
+    trace->events.push_back({.rank = rank,
+                             .stream = stream,
+                             .name = std::move(name),
+                             .category = std::string(category),
+                             .action = action,
+                             .begin = begin,
+                             .end = end});
+  }
+
+  PricedProgram& priced_;
+};
+
+// Bytes held on one rank, slot by slot, in program order.
+class HeapReplay {
+ public:
+  HeapReplay(const StepProgram& program, bool split) : program_(program) {
+    for (const Block& block : program.blocks) {
+      if (split) {
+        const BackwardSplit parts = split_backward(block);
+        events_.push_back(liveness(block, {&block.forward, &parts.input, &parts.weight}));
+      } else {
+        events_.push_back(liveness(block, {&block.forward, &block.backward}));
+      }
+    }
+  }
+
+  void hold(Bytes bytes) { change(bytes); }
+
+  void action(const Action& action, bool wire_before, bool wire_after) {
+    const bool forward = action.kind == ActionKind::forward;
+    const bool weight = action.kind == ActionKind::backward_weight;
+    const bool in = forward ? wire_before : wire_after && !weight;
+    const bool out = forward ? wire_after : wire_before && !weight;
+    if (in) change(program_.boundary);
+    const auto& runs = program_.stages[static_cast<std::size_t>(action.stage)].runs;
+    const std::size_t list = forward ? 0 : weight ? 2 : 1;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      const Stage::Part& run = runs[forward ? i : runs.size() - 1 - i];
+      const auto id = static_cast<std::size_t>(run.block);
+      for (int copy = 0; copy < run.count; ++copy) {
+        for (const LiveEvent& e : events_[id][list]) {
+          const Bytes bytes = program_.blocks[id].slots[static_cast<std::size_t>(e.slot)].bytes();
+          change(e.allocate ? bytes : -bytes);
+        }
+      }
+    }
+    if (out) change(-program_.boundary);
+  }
+
+  [[nodiscard]] Bytes peak() const { return peak_; }
+  [[nodiscard]] Bytes now() const { return now_; }
+
+ private:
+  void change(Bytes bytes) {
+    now_ += bytes;
+    peak_ = std::max(peak_, now_);
+  }
+
+  const StepProgram& program_;
+  std::vector<std::vector<std::vector<LiveEvent>>> events_;
+  Bytes now_, peak_;
+};
+
+std::vector<Bytes> replay_memory(const StepProgram& p, Bytes reserves) {
+  const bool split = splits_backward(p.schedule.kind);
+  const auto stages = static_cast<int>(p.stages.size());
+  const auto crosses = [&](int from, int to) {
+    return from >= 0 && to < stages &&
+           rank_of_stage(p.schedule.kind, p.schedule.pp, from) !=
+               rank_of_stage(p.schedule.kind, p.schedule.pp, to);
+  };
+  std::vector<Bytes> peaks;
+  for (int rank = 0; rank < p.schedule.pp; ++rank) {
+    HeapReplay heap(p, split);
+    heap.hold(reserves);
+    std::vector<const Slot*> shared;
+    for (int s = 0; s < stages; ++s) {
+      if (rank_of_stage(p.schedule.kind, p.schedule.pp, s) != rank) continue;
+      for (const Stage::Part& run : p.stages[static_cast<std::size_t>(s)].runs) {
+        const Block& block = p.blocks[static_cast<std::size_t>(run.block)];
+        for (int copy = 0; copy < run.count; ++copy) heap.hold(persistent_bytes(block).total());
+        for (const Slot& slot : block.slots) {
+          if (slot.storage != Storage::shared) continue;
+          const bool known = std::any_of(shared.begin(), shared.end(), [&](const Slot* other) {
+            return other->name == slot.name && other->shape == slot.shape;
+          });
+          if (known) continue;
+          shared.push_back(&slot);
+          heap.hold(slot.bytes());
+        }
+      }
+    }
+    const Bytes held = heap.now();
+    for (const Action& a : p.actions[static_cast<std::size_t>(rank)]) {
+      heap.action(a, crosses(a.stage - 1, a.stage), crosses(a.stage, a.stage + 1));
+    }
+    QPLAN_CHECK(heap.now() == held, "a step must free everything it allocates");
+    peaks.push_back(heap.peak());
+  }
+  return peaks;
+}
+
+// The program, its context and links, as the cost model sees them.
+struct Session {
+  StepProgram program;
+  CostContext context;
+  PipelineLinks links;
+
+  Session(const CostModel& cost, const ParallelPlan& plan)
+      : program(build_step_program(cost.model(), plan, cost.recipe(), cost.facts())),
+        context{&cost.hardware(), &program.grid, &cost.recipe(), plan.cuda_graph},
+        links(pipeline_links(cost, plan, program.grid)) {}
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+};
+
+}  // namespace
+
+Replay replay(const CostModel& cost, const ParallelPlan& plan) {
+  const Session session(cost, plan);
+  PricedProgram priced(session.program, session.context);
+  ReplayRunner runner(priced);
+  PipelineState state(session.program.schedule, static_cast<int>(session.program.stages.size()));
+  const Seconds end1 = state.step(runner, session.program.actions, session.links);
+  const std::int64_t ops = runner.count;
+  const Seconds end2 = state.step(runner, session.program.actions, session.links);
+  Bytes reserves;
+  for (const NamedReserve& r : framework_reserves(cost.model(), plan, cost.recipe())) {
+    reserves += r.bytes;
+  }
+  return {end2 - end1, replay_memory(session.program, reserves), ops};
+}
+
+Trace trace_step(const CostModel& cost, const ParallelPlan& plan, TraceGrain grain) {
+  const Session session(cost, plan);
+  PricedProgram priced(session.program, session.context);
+  ReplayRunner runner(priced);
+  PipelineState state(session.program.schedule, static_cast<int>(session.program.stages.size()));
+  const Seconds end1 = state.step(runner, session.program.actions, session.links);
+  Trace trace;
+  trace.ranks = plan.pp;
+  runner.trace = &trace;
+  runner.grain = grain;
+  const Seconds end2 = state.step(runner, session.program.actions, session.links);
+  trace.end = end2 - end1;
+  for (TraceEvent& e : trace.events) {
+    e.begin -= end1;
+    e.end -= end1;
+  }
+  return trace;
+}
+
+}  // namespace qplan
