@@ -80,8 +80,6 @@ class CostModel {
   // All are safe to call from several threads and give the same answer in any order.
   [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan) const;
   [[nodiscard]] bool fits(const MemoryEstimate& memory) const;
-  // The highest device peak over the stages: what search compares, without the parts.
-  [[nodiscard]] Bytes device_peak(const ParallelPlan& plan) const;
   [[nodiscard]] Seconds lower_bound(const ParallelPlan& plan) const;
   [[nodiscard]] Seconds step_time(const ParallelPlan& plan) const;
   [[nodiscard]] Estimate evaluate(const ParallelPlan& plan) const;
@@ -93,8 +91,12 @@ class CostModel {
   [[nodiscard]] Bytes capacity() const { return capacity_; }
 
  private:
+  friend class PlanSifter;
   struct Memo;
   struct PlanView;
+  struct MemoryView;
+  [[nodiscard]] MemoryView memory_view(const ParallelPlan& plan) const;
+  [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan, const MemoryView& view) const;
   [[nodiscard]] PlanView view(const ParallelPlan& plan) const;
   [[nodiscard]] Seconds step_time(const PlanView& view, FreeWork free) const;
 
@@ -104,6 +106,29 @@ class CostModel {
   JobFacts facts_;
   Bytes capacity_;
   std::unique_ptr<Memo> memo_;
+};
+
+// What search asks of every plan, one thread's worth: plans that differ only in where their states live
+// share the fold of their activations and their bound with the plan before.
+class PlanSifter {
+ public:
+  explicit PlanSifter(const CostModel& cost);
+  ~PlanSifter();
+  PlanSifter(const PlanSifter&) = delete;
+  PlanSifter& operator=(const PlanSifter&) = delete;
+
+  struct Check {
+    Bytes device_peak;
+    bool fits = false;
+  };
+  Check check(const ParallelPlan& plan);
+  Seconds lower_bound(const ParallelPlan& plan);
+
+ private:
+  void look_at(const ParallelPlan& plan);
+
+  const CostModel& cost_;
+  std::unique_ptr<CostModel::MemoryView> last_;
 };
 
 // What a stage boundary costs under a plan, and whether its sender waits.

@@ -46,15 +46,20 @@ class PricedProgram {
 std::string_view category_of(Part part) {
   switch (part) {
     case Part::forward:
-    case Part::forward_first: return "forward";
+    case Part::forward_first:
+      return "forward";
     case Part::backward:
     case Part::backward_last:
-    case Part::backward_input: return "backward";
+    case Part::backward_input:
+      return "backward";
     case Part::backward_weight:
-    case Part::backward_weight_last: return "weight gradient";
-    case Part::reduce: return "reduce";
+    case Part::backward_weight_last:
+      return "weight gradient";
+    case Part::reduce:
+      return "reduce";
     case Part::norm:
-    case Part::update: return "optimizer";
+    case Part::update:
+      return "optimizer";
   }
   return "";
 }
@@ -79,8 +84,8 @@ class ReplayRunner {
     const StepProgram& p = priced_.program();
     if (!p.reduce_overlapped) edge_part(rank, Part::reduce, clocks);
     Op join{.work = Join{}, .stream = Stream::compute};
-    for (const Stream s : {Stream::model_comm, Stream::gather_comm, Stream::reduce_comm, Stream::d2h,
-                           Stream::h2d}) {
+    for (const Stream s :
+         {Stream::model_comm, Stream::gather_comm, Stream::reduce_comm, Stream::d2h, Stream::h2d}) {
       join.after = join.after | only(s);
     }
     advance(clocks, join, Duration{});

@@ -149,15 +149,14 @@ class StagePricer {
   CostContext context_;
 };
 
-PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid) {
-  const BlockShape base =
-      base_shape(cost.model(), plan, cost.recipe(), cost.facts().moe_imbalance);
+PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
+                             const RankGrid& grid) {
+  const BlockShape base = base_shape(cost.model(), plan, cost.recipe(), cost.facts().moe_imbalance);
   const bool crosses = grid.shape(Axis::pp).nodes > 1;
   const Price hop = send_recv_price(boundary_bytes(cost.model(), base), crosses, cost.hardware());
   // Interleaved and zero-bubble schedules send beside compute; plain 1F1B as the recipe says.
   return {.send = hop.time,
-          .overlapped = cost.recipe().overlaps_p2p ||
-                        plan.schedule == ScheduleKind::interleaved ||
+          .overlapped = cost.recipe().overlaps_p2p || plan.schedule == ScheduleKind::interleaved ||
                         splits_backward(plan.schedule),
           .step_overhead = cost.recipe().step_overhead};
 }

@@ -39,6 +39,10 @@ struct EnumSet {
     bits = static_cast<std::uint16_t>(bits | (1U << static_cast<unsigned>(e)));
     return *this;
   }
+  constexpr EnumSet& remove(E e) {
+    bits = static_cast<std::uint16_t>(bits & ~(1U << static_cast<unsigned>(e)));
+    return *this;
+  }
   [[nodiscard]] constexpr bool empty() const { return bits == 0; }
   bool operator==(const EnumSet&) const = default;
 };

@@ -519,7 +519,8 @@ constexpr auto kRules = std::to_array<Rule>({
      [](const Case& c) { return splits_backward(c.p.schedule) && c.p.zero >= 2; },
      [](const Case& c) {
        return fmt::format(
-           "schedule {} delays weight gradients, which zero {} would have to reduce twice; use zero "
+           "schedule {} delays weight gradients, which zero {} would have to reduce twice; use "
+           "zero "
            "0 or 1",
            to_word(c.p.schedule), c.p.zero);
      },

@@ -877,6 +877,7 @@ BlockShape state_shape(BlockShape s) {
   s.moe_load = 1;
   s.images = s.patches = 0;
   s.layer.window = 0;
+  s.overlap = {};
   s.next = s.previous = {};
   return s;
 }

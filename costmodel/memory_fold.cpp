@@ -1,0 +1,248 @@
+// Memory: what the blocks' lists do, folded over stages and the schedule, beside the states that live
+// for the whole step.
+
+#include <algorithm>
+
+#include "costmodel/plan_view.h"
+
+namespace qplan {
+namespace {
+
+bool holds_states(BlockKind kind) {
+  return kind != BlockKind::stage_entry && kind != BlockKind::stage_exit;
+}
+
+// The plan without the words that only move states around: plans with equal keys have equal op lists in
+// forward and backward, hence equal activations and an equal lower bound.
+ParallelPlan compute_key(ParallelPlan plan) {
+  if (plan.zero < 2) {
+    plan.zero = 0;
+    plan.fsdp_shard = 0;
+  }
+  plan.offload.optimizer = 0;
+  plan.offload.nvme = false;
+  plan.main_params_dtype = plan.moment_dtype = DType::fp32;
+  return plan;
+}
+
+// `kind` holding its states as `base` says.
+BlockShape with_states(BlockShape kind, const BlockShape& base) {
+  kind.zero = base.zero;
+  kind.dense_shard = base.dense_shard;
+  kind.expert_shard = base.expert_shard;
+  kind.dense_replicas = base.dense_replicas;
+  kind.expert_replicas = base.expert_replicas;
+  kind.optimizer_offload = base.optimizer_offload;
+  kind.nvme = base.nvme;
+  kind.main_params_dtype = base.main_params_dtype;
+  kind.moment_dtype = base.moment_dtype;
+  return kind;
+}
+
+// A stage's pieces as the actions use them, the boundary's buffers included.
+struct StageUse {
+  MemoryUse forward, backward, backward_input, backward_weight;
+  std::vector<const Slot*> shared;
+
+  [[nodiscard]] const MemoryUse& of(ActionKind kind) const {
+    switch (kind) {
+      case ActionKind::forward: return forward;
+      case ActionKind::backward: return backward;
+      case ActionKind::backward_input: return backward_input;
+      case ActionKind::backward_weight: return backward_weight;
+    }
+    return forward;
+  }
+};
+
+// Received before, sent (and freed) after.
+MemoryUse with_wires(MemoryUse use, Bytes wire, bool in, bool out) {
+  if (in) use = then({wire, wire}, use);
+  if (out) use = then(use, {-wire, Bytes(0)});
+  return use;
+}
+
+// Buffers held once per distinct shape.
+Bytes distinct_bytes(const std::vector<const Slot*>& shared) {
+  Bytes sum;
+  for (auto it = shared.begin(); it != shared.end(); ++it) {
+    const bool known = std::any_of(shared.begin(), it, [&](const Slot* other) {
+      return other->name == (*it)->name && other->shape == (*it)->shape;
+    });
+    if (!known) sum += (*it)->bytes();
+  }
+  return sum;
+}
+
+}  // namespace
+
+// What the compute words of a plan decide, per pipeline rank.
+struct CostModel::MemoryView {
+  ParallelPlan key;
+  std::vector<Bytes> activations, buffers;
+  std::vector<BlockShape> kinds;          // distinct holders of states
+  std::vector<std::vector<int>> counts;   // [rank][kind]
+  std::optional<Seconds> bound;
+};
+
+CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
+  MemoryView result;
+  result.key = compute_key(plan);
+  const PlanView v = view(result.key);
+  const std::size_t stage_count = v.stages.size();
+  const auto rank_of = [&](std::size_t stage) {
+    return static_cast<std::size_t>(
+        rank_of_stage(plan.schedule, plan.pp, static_cast<int>(stage)));
+  };
+  const auto ranks = static_cast<std::size_t>(plan.pp);
+  result.counts.resize(ranks);
+  const auto count_kind = [&](std::size_t rank, const BlockShape& shape, int count) {
+    const auto it = std::find(result.kinds.begin(), result.kinds.end(), shape);
+    const auto kind = static_cast<std::size_t>(it - result.kinds.begin());
+    if (it == result.kinds.end()) result.kinds.push_back(shape);
+    auto& counts = result.counts[rank];
+    if (counts.size() <= kind) counts.resize(kind + 1, 0);
+    counts[kind] += count;
+  };
+
+  const Bytes wire = boundary_bytes(model_, v.base);
+  std::vector<StageUse> uses(stage_count);
+  for (std::size_t i = 0; i < stage_count; ++i) {
+    for (const Run& run : v.stages[i]) {
+      if (holds_states(run.shape.kind)) count_kind(rank_of(i), state_shape(run.shape), run.count);
+    }
+    StageUse& use = uses[i];
+    if (v.same_as[i] != static_cast<int>(i)) {
+      use = uses[static_cast<std::size_t>(v.same_as[i])];
+      continue;
+    }
+    for (const Run& run : v.stages[i]) {
+      const DelayKey key{compute_shape(run.shape), 0, false, v.split};
+      const BlockMemory& block = memo_->memory.get(key, [&] {
+        return memory_of(build_block(model_, recipe_, key.shape), v.split);
+      });
+      use.forward = then(use.forward, power(block.forward, run.count));
+      use.backward = then(power(block.backward, run.count), use.backward);
+      use.backward_input = then(power(block.backward_input, run.count), use.backward_input);
+      use.backward_weight = then(power(block.backward_weight, run.count), use.backward_weight);
+      for (const Slot& slot : block.shared) use.shared.push_back(&slot);
+    }
+  }
+  std::vector<std::vector<const Slot*>> shared(ranks);
+  for (std::size_t i = 0; i < stage_count; ++i) {
+    auto& own = shared[rank_of(i)];
+    own.insert(own.end(), uses[i].shared.begin(), uses[i].shared.end());
+    const bool before = i > 0 && rank_of(i - 1) != rank_of(i);
+    const bool after = i + 1 < stage_count && rank_of(i + 1) != rank_of(i);
+    uses[i].forward = with_wires(uses[i].forward, wire, before, after);
+    uses[i].backward = with_wires(uses[i].backward, wire, after, before);
+    uses[i].backward_input = with_wires(uses[i].backward_input, wire, after, before);
+  }
+
+  ScheduleShape shape = v.schedule;
+  shape.microbatches = microbatches_for_memory(shape);
+  const RunLengths& lists = memo_->schedules.get(shape, [&] {
+    RunLengths all;
+    for (const auto& actions : build_schedule(shape)) all.push_back(run_length(actions));
+    return all;
+  });
+  for (std::size_t r = 0; r < ranks; ++r) {
+    MemoryUse step;
+    for (const ActionRun& run : lists[r]) {
+      MemoryUse pattern;
+      for (const Action& a : run.pattern) {
+        pattern = then(pattern, uses[static_cast<std::size_t>(a.stage)].of(a.kind));
+      }
+      step = then(step, power(pattern, run.count));
+    }
+    result.activations.push_back(step.peak);
+    result.buffers.push_back(distinct_bytes(shared[r]));
+  }
+  return result;
+}
+
+MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
+  return memory(plan, memory_view(plan));
+}
+
+MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) const {
+  const BlockShape base = base_shape(model_, plan, recipe_, facts_.moe_imbalance);
+  Bytes reserves;
+  for (const NamedReserve& r : framework_reserves(model_, plan, recipe_)) reserves += r.bytes;
+  const Bytes outside =
+      recipe_.context + recipe_.communicator * static_cast<double>(communicator_count(plan));
+
+  // Small and fixed: a model has a handful of kinds.
+  std::vector<PersistentBytes> persistent;
+  double offloaded = 0;
+  for (std::size_t k = 0; k < v.kinds.size(); ++k) {
+    const BlockShape shape = with_states(v.kinds[k], base);
+    persistent.push_back(memo_->states.get(
+        shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); }));
+    if (plan.offload.optimizer > 0 || plan.offload.params) {
+      const RankParameters own = rank_parameters(model_, shape);
+      for (const auto& counts : v.counts) {
+        offloaded += (k < counts.size() ? counts[k] : 0) *
+                     (static_cast<double>(own.dense) / base.dense_shard +
+                      static_cast<double>(own.expert) / base.expert_shard);
+      }
+    }
+  }
+  MemoryEstimate estimate;
+  for (std::size_t r = 0; r < v.counts.size(); ++r) {
+    StageMemory memory;
+    for (std::size_t k = 0; k < v.counts[r].size(); ++k) {
+      const double n = v.counts[r][k];
+      memory.weights += persistent[k].weights * n;
+      memory.gradients += persistent[k].gradients * n;
+      memory.optimizer += persistent[k].optimizer * n;
+    }
+    memory.activations = v.activations[r];
+    memory.buffers = v.buffers[r] + reserves;
+    memory.peak = memory.weights + memory.gradients + memory.optimizer + memory.buffers +
+                  memory.activations;
+    memory.reserved = memory.peak * (1 + recipe_.allocator_overhead) + recipe_.allocator_slack;
+    memory.device = memory.reserved + outside;
+    estimate.stages.push_back(memory);
+    if (memory.device > estimate.stages[static_cast<std::size_t>(estimate.worst)].device) {
+      estimate.worst = static_cast<int>(r);
+    }
+  }
+  // Offloaded optimizer: fp32 master, m, v and a gradient copy, 16 bytes a parameter (frameworks.md
+  // 2.2); offloaded parameters 2 more. With NVMe only staging buffers stay in memory (a tenth, assumed).
+  const double bytes = 16 * plan.offload.optimizer + (plan.offload.params ? 2 : 0);
+  const double staged = plan.offload.nvme ? 0.1 : 1.0;
+  estimate.host_per_node =
+      Bytes(offloaded / plan.pp * bytes * staged * hardware_.link.gpus_per_node);
+  return estimate;
+}
+
+bool CostModel::fits(const MemoryEstimate& memory) const {
+  return memory.worst_stage().device <= capacity_ && memory.host_per_node <= hardware_.host.memory;
+}
+
+PlanSifter::PlanSifter(const CostModel& cost)
+    : cost_(cost), last_(std::make_unique<CostModel::MemoryView>()) {
+  last_->key.tp = 0;  // no plan's key
+}
+
+PlanSifter::~PlanSifter() = default;
+
+void PlanSifter::look_at(const ParallelPlan& plan) {
+  if (compute_key(plan) == last_->key) return;
+  *last_ = cost_.memory_view(plan);
+}
+
+PlanSifter::Check PlanSifter::check(const ParallelPlan& plan) {
+  look_at(plan);
+  const MemoryEstimate estimate = cost_.memory(plan, *last_);
+  return {estimate.worst_stage().device, cost_.fits(estimate)};
+}
+
+Seconds PlanSifter::lower_bound(const ParallelPlan& plan) {
+  look_at(plan);
+  if (!last_->bound) last_->bound = cost_.lower_bound(last_->key);
+  return *last_->bound;
+}
+
+}  // namespace qplan

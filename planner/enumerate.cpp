@@ -1,0 +1,295 @@
+#include "planner/enumerate.h"
+
+#include <algorithm>
+
+#include "models/program/step_program.h"
+#include "planner/feasible.h"
+
+namespace qplan {
+namespace {
+
+template <class T>
+std::vector<T> or_default(const std::vector<T>& asked, std::vector<T> offered) {
+  return asked.empty() ? std::move(offered) : asked;
+}
+
+std::vector<int> zero_stages(const Recipe& recipe) {
+  switch (recipe.kind) {
+    case RecipeKind::megatron:
+    case RecipeKind::megatron_legacy:
+    case RecipeKind::nanotron:
+      return {0, 1};
+    case RecipeKind::megatron_fsdp:
+    case RecipeKind::fsdp1:
+    case RecipeKind::fsdp2:
+    case RecipeKind::fsdp2_compile:
+      return {2, 3};
+    case RecipeKind::megatron_deepspeed:
+    case RecipeKind::deepspeed:
+      return {1, 2, 3};
+    case RecipeKind::qplan:
+      return {0, 1, 2, 3};
+  }
+  return {};
+}
+
+bool is_megatron(const Recipe& recipe) {
+  return recipe.kind == RecipeKind::megatron || recipe.kind == RecipeKind::megatron_fsdp ||
+         recipe.kind == RecipeKind::qplan;
+}
+
+// What to recompute: nothing, everything, the first half of each chunk, and the modules that free
+// memory (physics.md 5.4). core_attn frees nothing under fused attention and is left to who asks
+// for it.
+std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& recipe,
+                                         int layers_per_chunk) {
+  std::vector<Recompute> choices = {{}, {.kind = RecomputeKind::full, .modules = {}, .layers = 0}};
+  if (layers_per_chunk > 1) {
+    choices.push_back({.kind = RecomputeKind::full, .modules = {}, .layers = layers_per_chunk / 2});
+  }
+  const auto selective = [&](std::initializer_list<RecomputeModule> modules) {
+    Recompute r{.kind = RecomputeKind::selective, .modules = {}, .layers = 0};
+    for (const RecomputeModule m : modules) r.modules.add(m);
+    choices.push_back(r);
+  };
+  if (!recipe.flash_attention) selective({RecomputeModule::core_attn});
+  if (recipe.kind == RecipeKind::fsdp2_compile) {
+    choices.push_back({.kind = RecomputeKind::selective, .modules = {}, .layers = 0});
+  }
+  if (!is_megatron(recipe)) return choices;
+  if (model.moe) {
+    selective({RecomputeModule::moe_act});
+    selective({RecomputeModule::moe});
+  } else {
+    selective({RecomputeModule::layernorm});
+    selective({RecomputeModule::mlp});
+  }
+  if (model.mla) selective({RecomputeModule::mla_up_proj, RecomputeModule::layernorm});
+  return choices;
+}
+
+struct Chunking {
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int vpp = 1;
+};
+
+std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
+                                const SearchSpace& space, int pp) {
+  std::vector<Chunking> result;
+  const EnumSet<ScheduleKind> has = schedules_of(recipe.kind);
+  for (const auto& [kind, word] : Words<ScheduleKind>::table) {
+    const bool asked =
+        std::find(space.schedule.begin(), space.schedule.end(), kind) != space.schedule.end();
+    if (space.schedule.empty() ? !has.has(kind) : !asked) continue;
+    if (pp == 1 && kind != ScheduleKind::one_f_one_b && !asked) continue;
+    // GPipe holds every microbatch and is never faster than 1F1B: only on request.
+    if (kind == ScheduleKind::gpipe && !asked) continue;
+    std::vector<int> chunks = {1};
+    if (kind == ScheduleKind::zbv || kind == ScheduleKind::dualpipe) chunks = {2};
+    if (kind == ScheduleKind::interleaved) {
+      chunks.clear();
+      // Even chunks, or layers with embedding and loss counted as one each.
+      const std::int64_t extra = 2 + model.num_mtp_layers;
+      for (int v = 2; v <= 12; ++v) {
+        const std::int64_t stages = std::int64_t{pp} * v;
+        if (stages > model.num_layers) break;
+        if (model.num_layers % stages == 0 || (model.num_layers + extra) % stages == 0) {
+          chunks.push_back(v);
+        }
+      }
+    }
+    for (const int v : space.vpp.empty() ? chunks : space.vpp) result.push_back({kind, v});
+  }
+  return result;
+}
+
+struct ExpertLayout {
+  int ep = 1, etp = 1;
+  MoeDispatcher dispatcher = MoeDispatcher::alltoall;
+};
+
+// Expert degrees that divide a stage's ranks, each with the dispatchers the recipe has.
+std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& recipe,
+                                         const SearchSpace& space, const Skeleton& k) {
+  const std::int64_t ranks = std::int64_t{k.tp} * k.cp * k.dp;
+  std::vector<int> eps = {1}, etps = {1};
+  if (model.moe) {
+    eps = divisors(model.moe->num_experts);
+    if (k.tp > 1) etps.push_back(k.tp);
+  }
+  std::vector<ExpertLayout> layouts;
+  for (const int ep : or_default(space.ep, eps)) {
+    for (const int etp : or_default(space.etp, etps)) {
+      // Degrees that do not divide are no plans at all; asked for, they are refused with the
+      // reason.
+      const bool asked = !space.ep.empty() || !space.etp.empty();
+      if (!asked && ranks % (std::int64_t{ep} * etp) != 0) continue;
+      std::vector<MoeDispatcher> dispatchers = {MoeDispatcher::alltoall};
+      if (ep > 1 && is_megatron(recipe) && recipe.kind != RecipeKind::qplan) {
+        // allgather holds every rank's tokens; frameworks.md 1.6 calls it poor, no run here measures it.
+        dispatchers = {MoeDispatcher::alltoall, MoeDispatcher::deepep};
+      }
+      for (const MoeDispatcher d : or_default(space.moe_dispatcher, dispatchers)) {
+        layouts.push_back({ep, etp, d});
+      }
+    }
+  }
+  return layouts;
+}
+
+// Shard sets of FSDP: everybody, or one a node (HSDP) where the group is larger than a node.
+std::vector<int> shard_sets(const Recipe& recipe, const HardwareProfile& hardware,
+                            const Skeleton& k) {
+  const int group = k.dp * k.cp, node = hardware.link.gpus_per_node;
+  std::vector<int> sets = {0};
+  if (recipe.shard_style == ShardStyle::fully_sharded && group > node && group % node == 0) {
+    sets.push_back(node);
+  }
+  return sets;
+}
+
+// One word of the plan with the values it takes.
+struct Word {
+  std::size_t count = 0;
+  std::function<void(ParallelPlan&, std::size_t)> set;
+};
+
+template <class T, class Set>
+Word word(std::vector<T> values, Set set) {
+  const std::size_t count = values.size();
+  return {count, [values = std::move(values), set](ParallelPlan& plan, std::size_t i) {
+            set(plan, values[i]);
+          }};
+}
+
+// All combinations, the last word turning fastest.
+void walk(const std::vector<Word>& words, std::size_t depth, ParallelPlan& plan,
+          const std::function<void(const ParallelPlan&)>& visit) {
+  if (depth == words.size()) {
+    visit(plan);
+    return;
+  }
+  for (std::size_t i = 0; i < words[depth].count; ++i) {
+    words[depth].set(plan, i);
+    walk(words, depth + 1, plan, visit);
+  }
+}
+
+}  // namespace
+
+std::vector<int> divisors(std::int64_t n) {
+  std::vector<int> result;
+  for (std::int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    result.push_back(static_cast<int>(d));
+    if (d != n / d) result.push_back(static_cast<int>(n / d));
+  }
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+std::vector<Skeleton> skeletons(const ModelSpec& model, const SearchSpace& space) {
+  const std::vector<int> all = divisors(space.gpus);
+  // Degrees nobody runs are left out unless asked for: tensor parallelism beyond the heads, a
+  // context share below 1024 tokens, more stages than layers.
+  const auto below = [&](std::int64_t limit) {
+    std::vector<int> few;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(few),
+                 [limit](int d) { return d <= limit; });
+    return few;
+  };
+  const auto tps =
+      or_default(space.tp, below(std::min<std::int64_t>(model.num_attention_heads, 64)));
+  const auto cps =
+      or_default(space.cp, below(std::clamp<std::int64_t>(space.seq_len / 1024, 1, 64)));
+  const auto pps = or_default(space.pp, below(model.num_layers));
+  std::vector<Skeleton> result;
+  for (const int tp : tps) {
+    for (const int cp : cps) {
+      for (const int pp : pps) {
+        const std::int64_t group = std::int64_t{tp} * cp * pp;
+        if (group > space.gpus || space.gpus % group != 0) continue;
+        const auto dp = static_cast<int>(space.gpus / group);
+        if (!space.dp.empty() &&
+            std::find(space.dp.begin(), space.dp.end(), dp) == space.dp.end()) {
+          continue;
+        }
+        result.push_back({tp, cp, pp, dp});
+      }
+    }
+  }
+  return result;
+}
+
+void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
+               const SearchSpace& space, const Skeleton& k,
+               const std::function<void(const ParallelPlan&)>& visit) {
+  ParallelPlan p = default_plan(model, recipe, space.gpus, space.global_batch_size, space.seq_len);
+  p.tp = k.tp;
+  p.cp = k.cp;
+  p.pp = k.pp;
+  p.dp = k.dp;
+  p.precision = space.precision;
+  p.routing = space.routing;
+
+  const std::vector<bool> sps =
+      k.tp == 1 ? std::vector<bool>{false}
+                : or_default(space.sequence_parallel,
+                             model.moe ? std::vector<bool>{true} : std::vector<bool>{true, false});
+  std::vector<CpComm> cp_comms = {CpComm::p2p};
+  if (k.cp > 1) cp_comms = or_default(space.cp_comm, {CpComm::p2p, CpComm::all_gather, CpComm::a2a});
+  std::vector<Word> words = {
+      word(expert_layouts(model, recipe, space, k),
+           [](ParallelPlan& plan, const ExpertLayout& e) {
+             plan.ep = e.ep;
+             plan.etp = e.etp;
+             plan.moe_dispatcher = e.dispatcher;
+           }),
+      word(or_default(space.micro_batch_size, {1, 2, 4, 8, 16}),
+           [](ParallelPlan& plan, std::int64_t v) { plan.micro_batch_size = v; }),
+      word(sps, [](ParallelPlan& plan, bool v) { plan.sequence_parallel = v; }),
+      word(cp_comms, [](ParallelPlan& plan, CpComm v) { plan.cp_comm = v; }),
+      word(std::vector<Recompute>{},
+           [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; }),
+      word(or_default(space.zero, zero_stages(recipe)),
+           [](ParallelPlan& plan, int v) { plan.zero = v; }),
+      word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),
+           [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }),
+      word(or_default(space.offload, {Offload{}, Offload{.optimizer = 1.0}}),
+           [](ParallelPlan& plan, const Offload& v) { plan.offload = v; }),
+      // Without sharded optimizer states there are no parameters to gather beside forward.
+      word(or_default(space.overlap, {p.overlap}),
+           [](ParallelPlan& plan, EnumSet<OverlapKind> v) {
+             plan.overlap = v;
+             if (plan.zero == 0) plan.overlap.remove(OverlapKind::param);
+           }),
+      word(or_default(space.grad_dtype, {p.grad_dtype}),
+           [](ParallelPlan& plan, DType v) { plan.grad_dtype = v; }),
+      word(or_default(space.main_params_dtype, {p.main_params_dtype}),
+           [](ParallelPlan& plan, DType v) { plan.main_params_dtype = v; }),
+      word(or_default(space.moment_dtype, {p.moment_dtype}),
+           [](ParallelPlan& plan, DType v) { plan.moment_dtype = v; }),
+      word(or_default(space.cuda_graph, {p.cuda_graph}),
+           [](ParallelPlan& plan, bool v) { plan.cuda_graph = v; }),
+      word(or_default(space.compile, {p.compile}),
+           [](ParallelPlan& plan, bool v) { plan.compile = v; }),
+  };
+  constexpr std::size_t kRecomputeWord = 4;
+
+  for (const Chunking& chunking : chunkings(model, recipe, space, k.pp)) {
+    p.schedule = chunking.schedule;
+    p.vpp = chunking.vpp;
+    p.pipeline_layout = space.pipeline_layout;
+    const int stages = k.pp * chunks_per_rank(p);
+    if (p.pipeline_layout.empty() && model.num_layers % stages != 0) {
+      p.pipeline_layout = stage_layers(model, p);
+    }
+    const int per_chunk = std::max(1, static_cast<int>(model.num_layers) / stages);
+    words[kRecomputeWord] =
+        word(or_default(space.recompute, recompute_choices(model, recipe, per_chunk)),
+             [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; });
+    walk(words, 0, p, visit);
+  }
+}
+
+}  // namespace qplan

@@ -1,0 +1,213 @@
+#include "planner/search.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "planner/enumerate.h"
+#include "planner/feasible.h"
+
+namespace qplan {
+namespace {
+
+struct Candidate {
+  ParallelPlan plan;
+  Bytes device_peak;
+  Seconds bound;
+  Seconds step_time{std::numeric_limits<double>::infinity()};
+};
+
+// Runs work(0) .. work(count-1) on some threads; the order in which they start is fixed, the
+// results are stored by index, so that nothing depends on the number of threads.
+void parallel_for(std::size_t count, int threads, const std::function<void(std::size_t)>& work) {
+  std::atomic<std::size_t> next{0};
+  const auto loop = [&] {
+    for (std::size_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::jthread> helpers;
+  for (int t = 1; t < threads; ++t) helpers.emplace_back(loop);
+  loop();
+}
+
+int thread_count(int asked) {
+  if (asked > 0) return asked;
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// What one skeleton's plans came to before any simulation.
+struct Found {
+  std::vector<Candidate> fitting;
+  std::map<std::string_view, std::int64_t> infeasible;
+  std::int64_t considered = 0, out_of_memory = 0;
+  std::optional<Candidate> smallest;
+};
+
+Found sift(const CostModel& cost, const SearchSpace& space, const Skeleton& skeleton) {
+  Found found;
+  PlanSifter sifter(cost);
+  const ClusterLimits limits{space.gpus, cost.hardware().gpu.compute_capability};
+  each_plan(cost.model(), cost.recipe(), cost.hardware(), space, skeleton,
+            [&](const ParallelPlan& plan) {
+              ++found.considered;
+              const std::string_view rule = broken_rule(cost.model(), plan, cost.recipe(), limits);
+              if (!rule.empty()) {
+                ++found.infeasible[rule];
+                return;
+              }
+              const PlanSifter::Check check = sifter.check(plan);
+              if (check.fits) {
+                found.fitting.push_back({plan, check.device_peak, sifter.lower_bound(plan), {}});
+                return;
+              }
+              ++found.out_of_memory;
+              if (!found.smallest || check.device_peak < found.smallest->device_peak) {
+                found.smallest = Candidate{plan, check.device_peak, {}, {}};
+              }
+            });
+  return found;
+}
+
+bool better(const Candidate& a, const Candidate& b) {
+  return a.step_time < b.step_time;
+}
+
+// Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is
+// below the k-th best time. Returns how many were simulated; they come first in `candidates`.
+std::size_t simulate(const CostModel& cost, const SearchOptions& options,
+                     std::vector<Candidate>& candidates) {
+  std::stable_sort(candidates.begin(), candidates.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.bound < b.bound; });
+  constexpr std::size_t kBatch = 32;
+  const auto wanted = static_cast<std::size_t>(std::max(options.top, 1));
+  std::vector<double> best;  // times so far, ascending, at most `wanted`
+  std::size_t done = 0;
+  while (done < candidates.size()) {
+    if (options.prune && best.size() == wanted && candidates[done].bound.value() > best.back())
+      break;
+    const std::size_t batch = std::min(kBatch, candidates.size() - done);
+    parallel_for(batch, thread_count(options.threads), [&](std::size_t i) {
+      Candidate& c = candidates[done + i];
+      c.step_time = cost.step_time(c.plan);
+    });
+    for (std::size_t i = 0; i < batch; ++i) best.push_back(candidates[done + i].step_time.value());
+    std::sort(best.begin(), best.end());
+    if (best.size() > wanted) best.resize(wanted);
+    done += batch;
+    if (options.progress) {
+      options.progress(0.5 +
+                       0.5 * static_cast<double>(done) / static_cast<double>(candidates.size()));
+    }
+  }
+  return done;
+}
+
+std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
+  std::vector<RankedPlan> front;
+  Bytes least(std::numeric_limits<double>::infinity());
+  for (const Candidate& c : ranked) {  // ascending in time
+    if (c.device_peak >= least) continue;
+    least = c.device_peak;
+    front.push_back({c.plan, c.step_time, c.device_peak});
+  }
+  return front;
+}
+
+SearchResult search_world(const CostModel& cost, const SearchSpace& space,
+                          const SearchOptions& options) {
+  const std::vector<Skeleton> work = skeletons(cost.model(), space);
+  std::vector<Found> found(work.size());
+  std::atomic<std::size_t> finished{0};
+  parallel_for(work.size(), thread_count(options.threads), [&](std::size_t i) {
+    found[i] = sift(cost, space, work[i]);
+    ++finished;
+  });
+  if (options.progress) options.progress(0.5);
+
+  SearchResult result;
+  std::vector<Candidate> candidates;
+  for (Found& f : found) {
+    for (const auto& [rule, count] : f.infeasible) result.infeasible[std::string(rule)] += count;
+    result.considered += f.considered;
+    result.out_of_memory += f.out_of_memory;
+    const auto& s = f.smallest;
+    if (s && (!result.smallest || s->device_peak < result.smallest->device_peak)) {
+      result.smallest = RankedPlan{s->plan, s->step_time, s->device_peak};
+    }
+    std::move(f.fitting.begin(), f.fitting.end(), std::back_inserter(candidates));
+  }
+  const std::size_t simulated = simulate(cost, options, candidates);
+  result.simulated = static_cast<std::int64_t>(simulated);
+  result.bounded_out = static_cast<std::int64_t>(candidates.size() - simulated);
+  candidates.resize(simulated);
+  std::stable_sort(candidates.begin(), candidates.end(), better);
+  for (const Candidate& c : candidates) {
+    if (static_cast<int>(result.plans.size()) == options.top) break;
+    result.plans.push_back({c.plan, c.step_time, c.device_peak});
+  }
+  result.pareto = pareto_front(candidates);
+  return result;
+}
+
+void add_counts(SearchResult& to, const SearchResult& from) {
+  to.considered += from.considered;
+  to.out_of_memory += from.out_of_memory;
+  to.bounded_out += from.bounded_out;
+  to.simulated += from.simulated;
+  for (const auto& [rule, count] : from.infeasible) to.infeasible[rule] += count;
+}
+
+}  // namespace
+
+std::int64_t default_global_batch_size(std::int64_t gpus, std::int64_t seq_len) {
+  std::int64_t odd = gpus;
+  while (odd % 2 == 0) odd /= 2;
+  const double wanted = 4.0 * 1024 * 1024 / static_cast<double>(seq_len);
+  const auto multiple = std::llround(wanted / static_cast<double>(odd));
+  return std::max<std::int64_t>(multiple, 1) * odd;
+}
+
+ParallelPlan default_plan(const ModelSpec&, const Recipe& recipe, std::int64_t gpus,
+                          std::int64_t global_batch_size, std::int64_t seq_len) {
+  ParallelPlan plan;
+  plan.dp = static_cast<int>(gpus);
+  plan.global_batch_size = global_batch_size;
+  plan.seq_len = seq_len;
+  plan.overlap = recipe.default_overlap;
+  plan.grad_dtype = recipe.default_grad_dtype;
+  plan.zero = recipe.shard_style == ShardStyle::fully_sharded ? 3 : 1;
+  plan.compile = recipe.kind == RecipeKind::fsdp2_compile;
+  return plan;
+}
+
+SearchResult search(const CostModel& cost, const SearchSpace& space, const SearchOptions& options) {
+  if (options.objective == Objective::tokens) return search_world(cost, space, options);
+  // Fewer GPUs may be cheaper a token, or simply enough: every world that divides the one asked
+  // for.
+  SearchResult result;
+  double best = std::numeric_limits<double>::infinity();
+  for (const int gpus : divisors(space.gpus)) {
+    SearchSpace smaller = space;
+    smaller.gpus = gpus;
+    SearchResult here = search_world(cost, smaller, options);
+    add_counts(here, result);
+    const bool found = !here.plans.empty();
+    const double gpu_seconds = found ? here.plans.front().step_time.value() * gpus
+                                     : std::numeric_limits<double>::infinity();
+    if (found && gpu_seconds < best) {
+      best = gpu_seconds;
+      result = std::move(here);
+      if (options.objective == Objective::gpus) return result;
+    } else {
+      const std::optional<RankedPlan> smallest = here.smallest;
+      here.plans = std::move(result.plans);
+      here.pareto = std::move(result.pareto);
+      result = std::move(here);
+      if (!result.smallest) result.smallest = smallest;
+    }
+  }
+  return result;
+}
+
+}  // namespace qplan
