@@ -28,24 +28,7 @@ CostModel::PlanView CostModel::view(const ParallelPlan& plan) const {
   PlanView v;
   v.plan = &plan;
   v.base = base_shape(model_, plan, recipe_, facts_.moe_imbalance);
-  v.stages = stage_runs(model_, plan, recipe_, v.base, facts_);
-  v.same_as.resize(v.stages.size());
-  for (std::size_t i = 0; i < v.stages.size(); ++i) {
-    v.same_as[i] = static_cast<int>(i);
-    // Equal stages are neighbours, except at a change of layers: look back a little.
-    for (std::size_t back = 1; back <= 2 && back <= i; ++back) {
-      const auto other = static_cast<std::size_t>(v.same_as[i - back]);
-      const StageRuns &a = v.stages[i], &b = v.stages[other];
-      const bool same = a.size() == b.size() &&
-                        std::equal(a.begin(), a.end(), b.begin(), [](const Run& x, const Run& y) {
-                          return x.count == y.count && x.shape == y.shape;
-                        });
-      if (same) {
-        v.same_as[i] = static_cast<int>(other);
-        break;
-      }
-    }
-  }
+  v.stages = stage_list(model_, plan, recipe_, v.base, facts_);
   v.schedule = {.kind = plan.schedule,
                 .pp = plan.pp,
                 .vpp = chunks_per_rank(plan),

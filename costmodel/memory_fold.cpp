@@ -40,9 +40,8 @@ BlockShape with_states(BlockShape kind, const BlockShape& base) {
 }
 
 // A stage's pieces as the actions use them, the boundary's buffers included.
-struct StageUse {
+struct StageMoves {
   MemoryUse forward, backward, backward_input, backward_weight;
-  std::vector<const Slot*> shared;
 
   [[nodiscard]] const MemoryUse& of(ActionKind kind) const {
     switch (kind) {
@@ -53,6 +52,12 @@ struct StageUse {
     }
     return forward;
   }
+};
+
+struct DistinctStage {
+  StageMoves moves;
+  std::vector<const Slot*> shared;
+  std::vector<int> holds;  // how often it holds each kind of states
 };
 
 // Received before, sent (and freed) after.
@@ -79,44 +84,33 @@ Bytes distinct_bytes(const std::vector<const Slot*>& shared) {
 // What the compute words of a plan decide, per pipeline rank.
 struct CostModel::MemoryView {
   ParallelPlan key;
-  std::vector<Bytes> activations, buffers;
-  std::vector<BlockShape> kinds;          // distinct holders of states
-  std::vector<std::vector<int>> counts;   // [rank][kind]
+  std::vector<Bytes> activations;     // of each rank, at its peak
+  std::vector<int> like;              // rank -> the first rank that holds the same stages
+  std::vector<Bytes> buffers;         // of each rank that is the first of its kind
+  std::vector<BlockShape> kinds;      // distinct holders of states
+  std::vector<int> counts;            // [rank][kind], of the first ranks
   std::optional<Seconds> bound;
+  [[nodiscard]] int count(std::size_t rank, std::size_t kind) const {
+    return counts[static_cast<std::size_t>(like[rank]) * kinds.size() + kind];
+  }
 };
 
 CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   MemoryView result;
   result.key = compute_key(plan);
   const PlanView v = view(result.key);
-  const std::size_t stage_count = v.stages.size();
+  const std::size_t stage_count = v.stages.of_stage.size();
   const auto rank_of = [&](std::size_t stage) {
     return static_cast<std::size_t>(
         rank_of_stage(plan.schedule, plan.pp, static_cast<int>(stage)));
   };
   const auto ranks = static_cast<std::size_t>(plan.pp);
-  result.counts.resize(ranks);
-  const auto count_kind = [&](std::size_t rank, const BlockShape& shape, int count) {
-    const auto it = std::find(result.kinds.begin(), result.kinds.end(), shape);
-    const auto kind = static_cast<std::size_t>(it - result.kinds.begin());
-    if (it == result.kinds.end()) result.kinds.push_back(shape);
-    auto& counts = result.counts[rank];
-    if (counts.size() <= kind) counts.resize(kind + 1, 0);
-    counts[kind] += count;
-  };
 
-  const Bytes wire = boundary_bytes(model_, v.base);
-  std::vector<StageUse> uses(stage_count);
-  for (std::size_t i = 0; i < stage_count; ++i) {
-    for (const Run& run : v.stages[i]) {
-      if (holds_states(run.shape.kind)) count_kind(rank_of(i), state_shape(run.shape), run.count);
-    }
-    StageUse& use = uses[i];
-    if (v.same_as[i] != static_cast<int>(i)) {
-      use = uses[static_cast<std::size_t>(v.same_as[i])];
-      continue;
-    }
-    for (const Run& run : v.stages[i]) {
+  // Each distinct stage: its fold, its shared buffers, and how often it holds each kind of states.
+  std::vector<DistinctStage> distinct(v.stages.distinct.size());
+  for (std::size_t i = 0; i < distinct.size(); ++i) {
+    StageMoves& use = distinct[i].moves;
+    for (const Run& run : v.stages.distinct[i]) {
       const DelayKey key{compute_shape(run.shape), 0, false, v.split};
       const BlockMemory& block = memo_->memory.get(key, [&] {
         return memory_of(build_block(model_, recipe_, key.shape), v.split);
@@ -125,18 +119,53 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       use.backward = then(power(block.backward, run.count), use.backward);
       use.backward_input = then(power(block.backward_input, run.count), use.backward_input);
       use.backward_weight = then(power(block.backward_weight, run.count), use.backward_weight);
-      for (const Slot& slot : block.shared) use.shared.push_back(&slot);
+      for (const Slot& slot : block.shared) distinct[i].shared.push_back(&slot);
+      if (!holds_states(run.shape.kind)) continue;
+      const BlockShape states = state_shape(run.shape);
+      const auto it = std::find(result.kinds.begin(), result.kinds.end(), states);
+      const auto kind = static_cast<std::size_t>(it - result.kinds.begin());
+      if (it == result.kinds.end()) result.kinds.push_back(states);
+      auto& holds = distinct[i].holds;
+      if (holds.size() <= kind) holds.resize(kind + 1, 0);
+      holds[kind] += run.count;
     }
   }
-  std::vector<std::vector<const Slot*>> shared(ranks);
+
+  const Bytes wire = boundary_bytes(model_, v.base);
+  std::vector<StageMoves> uses(stage_count);
+  std::vector<int> stages_of(stage_count);  // [rank][chunk] -> distinct stage
+  const std::size_t chunks = stage_count / ranks;
+  std::vector<std::size_t> filled(ranks, 0);
   for (std::size_t i = 0; i < stage_count; ++i) {
-    auto& own = shared[rank_of(i)];
-    own.insert(own.end(), uses[i].shared.begin(), uses[i].shared.end());
+    const auto d = static_cast<std::size_t>(v.stages.of_stage[i]);
     const bool before = i > 0 && rank_of(i - 1) != rank_of(i);
     const bool after = i + 1 < stage_count && rank_of(i + 1) != rank_of(i);
-    uses[i].forward = with_wires(uses[i].forward, wire, before, after);
-    uses[i].backward = with_wires(uses[i].backward, wire, after, before);
-    uses[i].backward_input = with_wires(uses[i].backward_input, wire, after, before);
+    const StageMoves& moves = distinct[d].moves;
+    uses[i].forward = with_wires(moves.forward, wire, before, after);
+    uses[i].backward = with_wires(moves.backward, wire, after, before);
+    uses[i].backward_input = with_wires(moves.backward_input, wire, after, before);
+    uses[i].backward_weight = moves.backward_weight;
+    stages_of[rank_of(i) * chunks + filled[rank_of(i)]++] = static_cast<int>(d);
+  }
+  result.counts.assign(ranks * result.kinds.size(), 0);
+  result.buffers.resize(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const auto own = stages_of.begin() + static_cast<std::ptrdiff_t>(r * chunks);
+    const auto end = own + static_cast<std::ptrdiff_t>(chunks);
+    if (r > 0 && std::equal(own, end, own - static_cast<std::ptrdiff_t>(chunks))) {
+      result.like.push_back(result.like.back());
+      continue;
+    }
+    result.like.push_back(static_cast<int>(r));
+    std::vector<const Slot*> shared;
+    for (auto stage = own; stage != end; ++stage) {
+      const DistinctStage& d = distinct[static_cast<std::size_t>(*stage)];
+      shared.insert(shared.end(), d.shared.begin(), d.shared.end());
+      for (std::size_t k = 0; k < d.holds.size(); ++k) {
+        result.counts[r * result.kinds.size() + k] += d.holds[k];
+      }
+    }
+    result.buffers[r] = distinct_bytes(shared);
   }
 
   ScheduleShape shape = v.schedule;
@@ -156,7 +185,6 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       step = then(step, power(pattern, run.count));
     }
     result.activations.push_back(step.peak);
-    result.buffers.push_back(distinct_bytes(shared[r]));
   }
   return result;
 }
@@ -181,24 +209,25 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
         shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); }));
     if (plan.offload.optimizer > 0 || plan.offload.params) {
       const RankParameters own = rank_parameters(model_, shape);
-      for (const auto& counts : v.counts) {
-        offloaded += (k < counts.size() ? counts[k] : 0) *
+      for (std::size_t r = 0; r < v.like.size(); ++r) {
+        offloaded += v.count(r, k) *
                      (static_cast<double>(own.dense) / base.dense_shard +
                       static_cast<double>(own.expert) / base.expert_shard);
       }
     }
   }
   MemoryEstimate estimate;
-  for (std::size_t r = 0; r < v.counts.size(); ++r) {
+  estimate.stages.reserve(v.like.size());
+  for (std::size_t r = 0; r < v.like.size(); ++r) {
     StageMemory memory;
-    for (std::size_t k = 0; k < v.counts[r].size(); ++k) {
-      const double n = v.counts[r][k];
+    for (std::size_t k = 0; k < persistent.size(); ++k) {
+      const double n = v.count(r, k);
       memory.weights += persistent[k].weights * n;
       memory.gradients += persistent[k].gradients * n;
       memory.optimizer += persistent[k].optimizer * n;
     }
     memory.activations = v.activations[r];
-    memory.buffers = v.buffers[r] + reserves;
+    memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + reserves;
     memory.peak = memory.weights + memory.gradients + memory.optimizer + memory.buffers +
                   memory.activations;
     memory.reserved = memory.peak * (1 + recipe_.allocator_overhead) + recipe_.allocator_slack;

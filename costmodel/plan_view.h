@@ -96,8 +96,7 @@ struct CostModel::Memo {
 struct CostModel::PlanView {
   const ParallelPlan* plan = nullptr;
   BlockShape base;
-  std::vector<StageRuns> stages;
-  std::vector<int> same_as;  // the first stage with the same runs
+  StageList stages;
   ScheduleShape schedule;
   bool split = false;
 };

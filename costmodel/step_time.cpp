@@ -189,7 +189,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
                                  : state_delays(run.shape)[at(part)];
   };
 
-  FoldRunner runner(v.stages.size(), static_cast<std::size_t>(plan.pp));
+  FoldRunner runner(v.stages.of_stage.size(), static_cast<std::size_t>(plan.pp));
   runner.gather_overlapped = gather_overlapped;
   runner.reduce_overlapped = reduce_overlapped;
   BlockShape edge_shape = state_shape(v.base);
@@ -200,19 +200,18 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
     norm = no_delay();
   }
   for (auto& d : runner.after) d = no_delay();
-  for (std::size_t i = 0; i < v.stages.size(); ++i) {
-    const StageRuns& runs = v.stages[i];
-    PartDelays& own = runner.stage[i];
-    if (v.same_as[i] != static_cast<int>(i)) {
-      own = runner.stage[static_cast<std::size_t>(v.same_as[i])];
-    } else {
-      for (const auto* list : {&parts.compute, &parts.state}) {
-        for (const Part part : *list) {
-          own[at(part)] = stage_delay(
-              runs, part, [&](const Run& run) -> StreamDelay { return delay(run, part); });
-        }
+  std::vector<PartDelays> distinct(v.stages.distinct.size());
+  for (std::size_t i = 0; i < distinct.size(); ++i) {
+    for (const auto* list : {&parts.compute, &parts.state}) {
+      for (const Part part : *list) {
+        distinct[i][at(part)] = stage_delay(
+            v.stages.distinct[i], part, [&](const Run& run) -> StreamDelay { return delay(run, part); });
       }
     }
+  }
+  for (std::size_t i = 0; i < runner.stage.size(); ++i) {
+    PartDelays& own = runner.stage[i];
+    own = distinct[static_cast<std::size_t>(v.stages.of_stage[i])];
     const auto rank =
         static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i)));
     if (!reduce_overlapped) {
@@ -227,7 +226,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   PipelineLinks links = pipeline_links(*this, plan, grid);
   if (free.has(Cost::p2p)) links.send = Seconds(0);
   if (free.has(Cost::host)) links.step_overhead = Seconds(0);
-  return two_steps(runner, v.schedule, static_cast<int>(v.stages.size()), links);
+  return two_steps(runner, v.schedule, static_cast<int>(runner.stage.size()), links);
 }
 
 Seconds CostModel::step_time(const ParallelPlan& plan) const {
@@ -246,26 +245,25 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   struct Entry {
     double forward = 0, backward = 0, weight = 0;
   };
-  std::vector<Entry> stage(v.stages.size());
-  for (std::size_t i = 0; i < v.stages.size(); ++i) {
-    if (v.same_as[i] != static_cast<int>(i)) {
-      stage[i] = stage[static_cast<std::size_t>(v.same_as[i])];
-      continue;
-    }
-    for (const Run& run : v.stages[i]) {
+  std::vector<Entry> distinct(v.stages.distinct.size());
+  for (std::size_t i = 0; i < distinct.size(); ++i) {
+    Entry& entry_of = distinct[i];
+    for (const Run& run : v.stages.distinct[i]) {
       const DelayKey key{compute_shape(run.shape), groups, plan.cuda_graph, v.split};
       const PartDelays& d = memo_->compute_delays.get(
           key, [&] { return pricer.delays(key.shape, parts.compute, FreeWork{}); });
       const auto entry = [&](Part part) { return d[at(part)](c, c).seconds().value() * run.count; };
-      stage[i].forward += entry(Part::forward);
+      entry_of.forward += entry(Part::forward);
       if (v.split) {
-        stage[i].backward += entry(Part::backward_input);
-        stage[i].weight += entry(Part::backward_weight);
+        entry_of.backward += entry(Part::backward_input);
+        entry_of.weight += entry(Part::backward_weight);
       } else {
-        stage[i].backward += entry(Part::backward);
+        entry_of.backward += entry(Part::backward);
       }
     }
   }
+  std::vector<Entry> stage;
+  for (const int i : v.stages.of_stage) stage.push_back(distinct[static_cast<std::size_t>(i)]);
   // T >= sum over earlier stages of f, + m (f + b + w) of a rank's stages, + sum of b on the way
   // back.
   const auto m = static_cast<double>(plan.num_microbatches());
@@ -348,10 +346,10 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
     std::vector<Seconds> compute(static_cast<std::size_t>(plan.pp)),
         again(static_cast<std::size_t>(plan.pp));
     double table = 0, formula = 0, assumed = 0, weighted_error = 0;
-    for (std::size_t i = 0; i < v.stages.size(); ++i) {
+    for (std::size_t i = 0; i < v.stages.of_stage.size(); ++i) {
       const auto rank =
           static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i)));
-      for (const Run& run : v.stages[i]) {
+      for (const Run& run : v.stages.runs(i)) {
         const Block block = build_block(model_, recipe_, run.shape);
         for (const Part p : {Part::forward, Part::backward}) {
           const PricedPart priced = price_part(block, p, context);

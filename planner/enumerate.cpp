@@ -13,22 +13,22 @@ std::vector<T> or_default(const std::vector<T>& asked, std::vector<T> offered) {
   return asked.empty() ? std::move(offered) : asked;
 }
 
-std::vector<int> zero_stages(const Recipe& recipe) {
+// Stages worth trying: replicating optimizer states moves as many bytes as sharding them and only holds
+// more, so stage 0 is tried where there is nobody to share with.
+std::vector<int> zero_stages(const Recipe& recipe, const Skeleton& k) {
+  const std::vector<int> alone = {0};
+  const bool shared = k.dp * k.cp > 1;
   switch (recipe.kind) {
     case RecipeKind::megatron:
     case RecipeKind::megatron_legacy:
-    case RecipeKind::nanotron:
-      return {0, 1};
+    case RecipeKind::nanotron: return shared ? std::vector<int>{1} : alone;
     case RecipeKind::megatron_fsdp:
     case RecipeKind::fsdp1:
     case RecipeKind::fsdp2:
-    case RecipeKind::fsdp2_compile:
-      return {2, 3};
+    case RecipeKind::fsdp2_compile: return {2, 3};
     case RecipeKind::megatron_deepspeed:
-    case RecipeKind::deepspeed:
-      return {1, 2, 3};
-    case RecipeKind::qplan:
-      return {0, 1, 2, 3};
+    case RecipeKind::deepspeed: return {1, 2, 3};
+    case RecipeKind::qplan: return shared ? std::vector<int>{1, 2, 3} : alone;
   }
   return {};
 }
@@ -88,13 +88,12 @@ std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
     if (kind == ScheduleKind::zbv || kind == ScheduleKind::dualpipe) chunks = {2};
     if (kind == ScheduleKind::interleaved) {
       chunks.clear();
-      // Even chunks, or layers with embedding and loss counted as one each.
+      // Even chunks; where there are none, embedding and loss count as a layer each.
       const std::int64_t extra = 2 + model.num_mtp_layers;
-      for (int v = 2; v <= 12; ++v) {
-        const std::int64_t stages = std::int64_t{pp} * v;
-        if (stages > model.num_layers) break;
-        if (model.num_layers % stages == 0 || (model.num_layers + extra) % stages == 0) {
-          chunks.push_back(v);
+      for (const std::int64_t layers : {model.num_layers, model.num_layers + extra}) {
+        if (!chunks.empty()) break;
+        for (int v = 2; v <= 12 && std::int64_t{pp} * v <= model.num_layers; ++v) {
+          if (layers % (std::int64_t{pp} * v) == 0) chunks.push_back(v);
         }
       }
     }
@@ -188,10 +187,11 @@ std::vector<int> divisors(std::int64_t n) {
   return result;
 }
 
-std::vector<Skeleton> skeletons(const ModelSpec& model, const SearchSpace& space) {
+std::vector<Skeleton> skeletons(const ModelSpec& model, const HardwareProfile& hardware,
+                                const SearchSpace& space) {
   const std::vector<int> all = divisors(space.gpus);
   // Degrees nobody runs are left out unless asked for: tensor parallelism beyond the heads, a
-  // context share below 1024 tokens, more stages than layers.
+  // context share below 2048 tokens, more stages than layers.
   const auto below = [&](std::int64_t limit) {
     std::vector<int> few;
     std::copy_if(all.begin(), all.end(), std::back_inserter(few),
@@ -199,9 +199,9 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const SearchSpace& space
     return few;
   };
   const auto tps =
-      or_default(space.tp, below(std::min<std::int64_t>(model.num_attention_heads, 64)));
+      or_default(space.tp, below(std::min<std::int64_t>(model.num_attention_heads, hardware.link.nvlink_domain)));
   const auto cps =
-      or_default(space.cp, below(std::clamp<std::int64_t>(space.seq_len / 1024, 1, 64)));
+      or_default(space.cp, below(std::clamp<std::int64_t>(space.seq_len / 2048, 1, 64)));
   const auto pps = or_default(space.pp, below(model.num_layers));
   std::vector<Skeleton> result;
   for (const int tp : tps) {
@@ -245,13 +245,13 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
              plan.etp = e.etp;
              plan.moe_dispatcher = e.dispatcher;
            }),
-      word(or_default(space.micro_batch_size, {1, 2, 4, 8, 16}),
+      word(or_default(space.micro_batch_size, {1, 2, 4, 8}),
            [](ParallelPlan& plan, std::int64_t v) { plan.micro_batch_size = v; }),
       word(sps, [](ParallelPlan& plan, bool v) { plan.sequence_parallel = v; }),
       word(cp_comms, [](ParallelPlan& plan, CpComm v) { plan.cp_comm = v; }),
       word(std::vector<Recompute>{},
            [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; }),
-      word(or_default(space.zero, zero_stages(recipe)),
+      word(or_default(space.zero, zero_stages(recipe, k)),
            [](ParallelPlan& plan, int v) { plan.zero = v; }),
       word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),
            [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }),

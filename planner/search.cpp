@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <thread>
 
 #include "planner/enumerate.h"
@@ -73,34 +74,40 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.step_time < b.step_time;
 }
 
-// Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is
-// below the k-th best time. Returns how many were simulated; they come first in `candidates`.
-std::size_t simulate(const CostModel& cost, const SearchOptions& options,
-                     std::vector<Candidate>& candidates) {
-  std::stable_sort(candidates.begin(), candidates.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.bound < b.bound; });
+// Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is below
+// the k-th best time. Returns the simulated ones.
+std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& options,
+                                const std::vector<Candidate>& candidates) {
+  // Ties in the bound keep the order of enumeration.
+  std::vector<std::uint32_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    const Seconds x = candidates[a].bound, y = candidates[b].bound;
+    return x == y ? a < b : x < y;
+  });
   constexpr std::size_t kBatch = 32;
   const auto wanted = static_cast<std::size_t>(std::max(options.top, 1));
+  std::vector<Candidate> simulated;
   std::vector<double> best;  // times so far, ascending, at most `wanted`
-  std::size_t done = 0;
-  while (done < candidates.size()) {
-    if (options.prune && best.size() == wanted && candidates[done].bound.value() > best.back())
-      break;
+  for (std::size_t done = 0; done < candidates.size();) {
+    const double next = candidates[order[done]].bound.value();
+    if (options.prune && best.size() == wanted && next > best.back()) break;
     const std::size_t batch = std::min(kBatch, candidates.size() - done);
+    for (std::size_t i = 0; i < batch; ++i) simulated.push_back(candidates[order[done + i]]);
     parallel_for(batch, thread_count(options.threads), [&](std::size_t i) {
-      Candidate& c = candidates[done + i];
+      Candidate& c = simulated[done + i];
       c.step_time = cost.step_time(c.plan);
     });
-    for (std::size_t i = 0; i < batch; ++i) best.push_back(candidates[done + i].step_time.value());
+    for (std::size_t i = 0; i < batch; ++i) best.push_back(simulated[done + i].step_time.value());
     std::sort(best.begin(), best.end());
     if (best.size() > wanted) best.resize(wanted);
     done += batch;
     if (options.progress) {
-      options.progress(0.5 +
-                       0.5 * static_cast<double>(done) / static_cast<double>(candidates.size()));
+      options.progress(0.5 + 0.5 * static_cast<double>(done) /
+                                 static_cast<double>(candidates.size()));
     }
   }
-  return done;
+  return simulated;
 }
 
 std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
@@ -116,7 +123,7 @@ std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
 
 SearchResult search_world(const CostModel& cost, const SearchSpace& space,
                           const SearchOptions& options) {
-  const std::vector<Skeleton> work = skeletons(cost.model(), space);
+  const std::vector<Skeleton> work = skeletons(cost.model(), cost.hardware(), space);
   std::vector<Found> found(work.size());
   std::atomic<std::size_t> finished{0};
   parallel_for(work.size(), thread_count(options.threads), [&](std::size_t i) {
@@ -137,16 +144,15 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
     }
     std::move(f.fitting.begin(), f.fitting.end(), std::back_inserter(candidates));
   }
-  const std::size_t simulated = simulate(cost, options, candidates);
-  result.simulated = static_cast<std::int64_t>(simulated);
-  result.bounded_out = static_cast<std::int64_t>(candidates.size() - simulated);
-  candidates.resize(simulated);
-  std::stable_sort(candidates.begin(), candidates.end(), better);
-  for (const Candidate& c : candidates) {
+  std::vector<Candidate> simulated = simulate(cost, options, candidates);
+  result.simulated = static_cast<std::int64_t>(simulated.size());
+  result.bounded_out = static_cast<std::int64_t>(candidates.size() - simulated.size());
+  std::stable_sort(simulated.begin(), simulated.end(), better);
+  for (const Candidate& c : simulated) {
     if (static_cast<int>(result.plans.size()) == options.top) break;
     result.plans.push_back({c.plan, c.step_time, c.device_peak});
   }
-  result.pareto = pareto_front(candidates);
+  result.pareto = pareto_front(simulated);
   return result;
 }
 

@@ -34,14 +34,25 @@ void append_layers(StageRuns& runs, const ModelSpec& model, const ParallelPlan& 
                    const BlockShape& base, int first, int count) {
   const int recomputed = plan.recompute.layers > 0 ? plan.recompute.layers : count;
   const int offloaded = plan.offload.activation_layers < 0 ? count : plan.offload.activation_layers;
+  BlockShape shape = base;
+  shape.kind = BlockKind::decoder;
+  int pending = 0;
   for (int i = 0; i < count; ++i) {
-    BlockShape s = base;
-    s.kind = BlockKind::decoder;
-    s.layer = model.layers[static_cast<std::size_t>(first + i)];
-    if (s.recompute == RecomputeKind::full && i >= recomputed) s.recompute = RecomputeKind::none;
-    s.activations_offload = i < offloaded;
-    append(runs, s, 1);
+    const LayerKind& layer = model.layers[static_cast<std::size_t>(first + i)];
+    const bool keeps = base.recompute == RecomputeKind::full && i >= recomputed;
+    const auto recompute = keeps ? RecomputeKind::none : base.recompute;
+    const bool offload = i < offloaded;
+    if (pending > 0 && (shape.layer != layer || shape.recompute != recompute ||
+                        shape.activations_offload != offload)) {
+      append(runs, shape, pending);
+      pending = 0;
+    }
+    shape.layer = layer;
+    shape.recompute = recompute;
+    shape.activations_offload = offload;
+    ++pending;
   }
+  append(runs, shape, pending);
 }
 
 void append_vision(StageRuns& runs, const ModelSpec& model, const BlockShape& base,
@@ -170,21 +181,36 @@ std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan) 
   return split;
 }
 
-std::vector<StageRuns> stage_runs(const ModelSpec& model, const ParallelPlan& plan,
-                                  const Recipe& recipe, const BlockShape& base,
-                                  const JobFacts& facts) {
+StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                     const BlockShape& base, const JobFacts& facts) {
   const std::vector<int> layers = stage_layers(model, plan);
   const bool chain = gathers_parameters(recipe, plan.zero) || plan.zero >= 2;
-  std::vector<StageRuns> stages;
+  StageList list;
+  list.of_stage.reserve(layers.size());
   int first = 0;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
+  std::vector<int> starts;  // of the distinct stages: their first layer
+  for (std::size_t i = 0; i < layers.size(); ++i, first += layers[i - 1]) {
+    const bool inner = i > 0 && i + 1 < layers.size();
+    // A middle stage with the layers of an earlier middle stage is that stage again.
+    int same = -1;
+    for (std::size_t j = 1; inner && j < i && same < 0; ++j) {
+      if (layers[j] != layers[i]) continue;
+      const auto start = model.layers.begin() + starts[j];
+      if (std::equal(start, start + layers[i], model.layers.begin() + first)) {
+        same = list.of_stage[j];
+      }
+    }
+    starts.push_back(first);
+    if (same >= 0) {
+      list.of_stage.push_back(same);
+      continue;
+    }
     StageRuns runs;
     if (i == 0) {
       if (model.vision) append_vision(runs, model, base, facts);
       append(runs, with_kind(base, BlockKind::embedding), 1);
     }
     append_layers(runs, model, plan, base, first, layers[i]);
-    first += layers[i];
     if (i + 1 == layers.size()) {
       if (model.num_mtp_layers > 0) {
         BlockShape mtp = with_kind(base, BlockKind::mtp);
@@ -193,13 +219,10 @@ std::vector<StageRuns> stage_runs(const ModelSpec& model, const ParallelPlan& pl
       }
       append(runs, with_kind(base, BlockKind::head), 1);
     }
-    if (runs.empty()) {
-      stages.push_back({});
-      continue;
-    }
-    stages.push_back(chain ? chained(model, base, runs) : runs);
+    list.of_stage.push_back(static_cast<int>(list.distinct.size()));
+    list.distinct.push_back(chain && !runs.empty() ? chained(model, base, runs) : runs);
   }
-  return stages;
+  return list;
 }
 
 Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base) {
@@ -221,9 +244,10 @@ StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
     }
     return it->second;
   };
-  for (const StageRuns& runs : stage_runs(model, plan, recipe, base, facts)) {
+  const StageList stages = stage_list(model, plan, recipe, base, facts);
+  for (std::size_t i = 0; i < stages.of_stage.size(); ++i) {
     Stage stage;
-    for (const Run& run : runs) stage.runs.push_back({id_of(run.shape), run.count});
+    for (const Run& run : stages.runs(i)) stage.runs.push_back({id_of(run.shape), run.count});
     program.stages.push_back(stage);
   }
   program.edge = id_of(with_kind(base, BlockKind::step_edge));

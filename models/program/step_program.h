@@ -40,10 +40,18 @@ int chunks_per_rank(const ParallelPlan& plan);
 // most one.
 std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan);
 
+// Virtual stages in the order of the model; most are alike, so the distinct ones are held once.
+struct StageList {
+  std::vector<StageRuns> distinct;
+  std::vector<int> of_stage;  // virtual stage -> its place in `distinct`
+  [[nodiscard]] const StageRuns& runs(std::size_t stage) const {
+    return distinct[static_cast<std::size_t>(of_stage[stage])];
+  }
+};
+
 // The runs of every virtual stage. `base` is base_shape() of the plan.
-std::vector<StageRuns> stage_runs(const ModelSpec& model, const ParallelPlan& plan,
-                                  const Recipe& recipe, const BlockShape& base,
-                                  const JobFacts& facts);
+StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                     const BlockShape& base, const JobFacts& facts);
 
 // Bytes of one microbatch's activations at a stage boundary, as sent.
 Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base);
