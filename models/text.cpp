@@ -192,19 +192,42 @@ std::string bar(const std::vector<BarPart>& parts, int width) {
   return text;
 }
 
+namespace {
+
+// "1.02 s" stays together: a number and the unit after it.
+bool binds(std::string_view word, std::string_view next) {
+  constexpr std::size_t kLongestUnit = 5;  // "days,"
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  return !word.empty() && is_digit(word.back()) && !next.empty() && is_letter(next.front()) &&
+         next.size() <= kLongestUnit;
+}
+
+}  // namespace
+
 std::string wrapped(std::string_view text, std::size_t width, std::size_t indent) {
-  std::string result, line;
-  bool line_has_word = false;
-  const auto flush = [&] {
-    result += line + '\n';
-    line.assign(indent, ' ');
-    line_has_word = false;
-  };
+  std::vector<std::string> words;
+  std::string_view last;  // of the word before
   for (std::size_t from = 0; from < text.size();) {
     const std::size_t to = std::min(text.find(' ', from), text.size());
     const std::string_view word = text.substr(from, to - from);
     from = to + 1;
-    if (line_has_word && display_width(line) + 1 + display_width(word) > width) flush();
+    if (binds(last, word)) {
+      words.back() += ' ';
+      words.back() += word;
+    } else {
+      words.emplace_back(word);
+    }
+    last = word;
+  }
+  std::string result, line;
+  bool line_has_word = false;
+  for (const std::string& word : words) {
+    if (line_has_word && display_width(line) + 1 + display_width(word) > width) {
+      result += line + '\n';
+      line.assign(indent, ' ');
+      line_has_word = false;
+    }
     if (line_has_word) line += ' ';
     line += word;
     line_has_word = true;

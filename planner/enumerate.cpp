@@ -14,21 +14,19 @@ std::vector<T> or_default(const std::vector<T>& asked, std::vector<T> offered) {
 }
 
 // Stages worth trying: replicating optimizer states moves as many bytes as sharding them and only holds
-// more, so stage 0 is tried where there is nobody to share with.
-std::vector<int> zero_stages(const Recipe& recipe, const Skeleton& k) {
-  const std::vector<int> alone = {0};
-  const bool shared = k.dp * k.cp > 1;
+// more, so stage 0 waits until asked for. Megatron of 2021 has nothing else.
+std::vector<int> zero_stages(const Recipe& recipe) {
   switch (recipe.kind) {
+    case RecipeKind::megatron_legacy: return {0};
     case RecipeKind::megatron:
-    case RecipeKind::megatron_legacy:
-    case RecipeKind::nanotron: return shared ? std::vector<int>{1} : alone;
+    case RecipeKind::nanotron: return {1};
     case RecipeKind::megatron_fsdp:
     case RecipeKind::fsdp1:
     case RecipeKind::fsdp2:
     case RecipeKind::fsdp2_compile: return {2, 3};
     case RecipeKind::megatron_deepspeed:
-    case RecipeKind::deepspeed: return {1, 2, 3};
-    case RecipeKind::qplan: return shared ? std::vector<int>{1, 2, 3} : alone;
+    case RecipeKind::deepspeed:
+    case RecipeKind::qplan: return {1, 2, 3};
   }
   return {};
 }
@@ -251,7 +249,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       word(cp_comms, [](ParallelPlan& plan, CpComm v) { plan.cp_comm = v; }),
       word(std::vector<Recompute>{},
            [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; }),
-      word(or_default(space.zero, zero_stages(recipe, k)),
+      word(or_default(space.zero, zero_stages(recipe)),
            [](ParallelPlan& plan, int v) { plan.zero = v; }),
       word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),
            [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }),

@@ -1,0 +1,47 @@
+#pragma once
+// The verbs. Each reads its own command line, answers on `out` and returns the exit code of
+// contract.md; what it cannot use it throws as Error.
+
+#include <iosfwd>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace qplan {
+
+enum class Exit : int { done = 0, nothing_fits = 1, bad_input = 2, device = 3 };
+
+// What a person is looking at. The defaults are those of a file or a pipe.
+struct Terminal {
+  bool color = false;     // of `out`
+  bool progress = false;  // `err` is a terminal: a line that says how far a search is
+  int columns = 100;
+};
+
+struct Console {
+  std::ostream& out;
+  std::ostream& err;
+  Terminal terminal;
+};
+
+// `args` without the program's name. Catches Error and prints its sentence on `err`.
+int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
+            const Terminal& terminal = {});
+
+using Args = std::vector<std::string>;  // without the verb
+
+Exit run_search(const Args& args, const Console& console);
+Exit run_predict(const Args& args, const Console& console);
+Exit run_sweep(const Args& args, const Console& console);
+Exit run_trace(const Args& args, const Console& console);
+Exit run_models(const Args& args, const Console& console);
+Exit run_hardware(const Args& args, const Console& console);
+
+struct Verb {
+  std::string_view name, summary;
+  Exit (*run)(const Args&, const Console&);
+};
+std::span<const Verb> verbs();
+
+}  // namespace qplan

@@ -1,0 +1,149 @@
+#include "cli/explain.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "planner/enumerate.h"
+
+namespace qplan {
+namespace {
+
+std::vector<std::string> words_of(const ParallelPlan& plan) {
+  std::istringstream line(to_string(plan));
+  std::vector<std::string> words;
+  for (std::string word; line >> word;) words.push_back(word);
+  return words;
+}
+
+bool contains(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+// The words of `a` that `b` lacks.
+std::string without(const std::vector<std::string>& a, const std::vector<std::string>& b) {
+  std::string text;
+  for (const std::string& word : a) {
+    if (contains(b, word)) continue;
+    if (!text.empty()) text += ' ';
+    text += word;
+  }
+  return text;
+}
+
+struct Reason {
+  std::string rule;
+  std::int64_t count;
+  std::string example;
+};
+
+// One plan's sentence for each rule: walks the space again until every rule has been met.
+void add_examples(const Job& job, const SearchSpace& space, std::vector<Reason>& reasons) {
+  std::size_t missing = reasons.size();
+  const ClusterLimits limits{space.gpus, job.limits().compute_capability};
+  for (const Skeleton& skeleton : skeletons(job.model, job.hardware, space)) {
+    if (missing == 0) return;
+    each_plan(job.model, job.recipe(), job.hardware, space, skeleton, [&](const ParallelPlan& p) {
+      if (missing == 0) return;
+      const std::string_view rule = broken_rule(job.model, p, job.recipe(), limits);
+      const auto reason = std::find_if(reasons.begin(), reasons.end(),
+                                       [&](const Reason& r) { return r.rule == rule; });
+      if (reason == reasons.end() || !reason->example.empty()) return;
+      reason->example = why_infeasible(job.model, p, job.recipe(), limits).front().message;
+      --missing;
+    });
+  }
+}
+
+}  // namespace
+
+CommonWords split_common_words(const std::vector<Answer>& answers) {
+  CommonWords result;
+  std::vector<std::vector<std::string>> words;
+  for (const Answer& answer : answers) words.push_back(words_of(answer.plan));
+  std::vector<std::string> common;
+  // One plan alone is shown whole.
+  if (words.size() > 1) {
+    for (const std::string& word : words.front()) {
+      const bool everywhere = std::all_of(words.begin(), words.end(),
+                                          [&](const auto& plan) { return contains(plan, word); });
+      if (everywhere) common.push_back(word);
+    }
+  }
+  result.common = without(common, {});
+  for (const auto& plan : words) result.own.push_back(without(plan, common));
+  return result;
+}
+
+std::string limits_text(const Estimate& e) {
+  const TimePart* loss = nullptr;  // the largest part that is not compute
+  for (const TimePart& part : time_parts()) {
+    if (part.value == &TimeBreakdown::compute) continue;
+    if (loss == nullptr || e.time.*part.value > e.time.*loss->value) loss = &part;
+  }
+  const Bytes spare = e.capacity - e.memory.worst_stage().device;
+  return wrapped(
+      fmt::format(
+          "limits: compute is {}% of the step, at {}% of the GPU's peak; the largest loss is "
+          "{}, {}% ({}); memory has {} to spare on stage {}",
+          percent(e.time.compute / e.time.total()),
+          percent(e.mfu * (e.time.total() / e.time.compute)), loss->label,
+          percent(e.time.*loss->value / e.time.total()), human_seconds(e.time.*loss->value),
+          human_bytes(spare), e.memory.worst),
+      116, 8);
+}
+
+std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
+  const auto a = words_of(best.plan), b = words_of(second.plan);
+  const Estimate &first = *best.estimate, &next = *second.estimate;
+  const Seconds lost = next.step_time - first.step_time;
+
+  struct Difference {
+    std::string_view label;
+    Seconds time;
+  };
+  std::vector<Difference> differences;
+  for (const TimePart& part : time_parts()) {
+    const Seconds time = next.time.*part.value - first.time.*part.value;
+    // Below a thousandth of the step nothing is explained.
+    if (std::abs(time / first.step_time) < 1e-3) continue;
+    differences.push_back({part.label, time});
+  }
+  std::stable_sort(differences.begin(), differences.end(), [](const auto& x, const auto& y) {
+    return std::abs(x.time.value()) > std::abs(y.time.value());
+  });
+  std::string parts;
+  for (const Difference& d : differences) {
+    if (!parts.empty()) parts += ", ";
+    parts += fmt::format("{} {}{}", d.label, d.time.value() > 0 ? "+" : "", human_seconds(d.time));
+  }
+  const std::string here = without(a, b), there = without(b, a);
+  std::string text = fmt::format(
+      "second: {} instead of {} loses {} a step ({}%){}", there.empty() ? "their absence" : there,
+      here.empty() ? "their absence" : here, human_seconds(lost), percent(lost / first.step_time),
+      tie ? ", less than the prediction can tell" : "");
+  if (!parts.empty()) text += ": " + parts;
+  return wrapped(text, 116, 8);
+}
+
+std::string rules_text(const Job& job, const SearchSpace& space,
+                       const std::map<std::string, std::int64_t>& refused) {
+  std::vector<Reason> reasons;
+  for (const auto& [rule, count] : refused) reasons.push_back({rule, count, ""});
+  std::stable_sort(reasons.begin(), reasons.end(),
+                   [](const Reason& a, const Reason& b) { return a.count > b.count; });
+  add_examples(job, space, reasons);
+  std::string text;
+  for (const Reason& reason : reasons) {
+    const std::string count = grouped(reason.count);
+    text += wrapped(
+        fmt::format("{}{} {}{}", std::string(count.size() < 9 ? 9 - count.size() : 0, ' '), count,
+                    reason.rule, reason.example.empty() ? "" : ": " + reason.example),
+        116, 12);
+  }
+  return text;
+}
+
+}  // namespace qplan

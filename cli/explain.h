@@ -1,0 +1,31 @@
+#pragma once
+// Why: what limits a plan, what the runner-up lost by, what the refused plans did wrong.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/report.h"
+#include "planner/search.h"
+
+namespace qplan {
+
+// The words that all plans share, said once, and what is left of each.
+struct CommonWords {
+  std::string common;
+  std::vector<std::string> own;
+};
+CommonWords split_common_words(const std::vector<Answer>& answers);
+
+// "limits: 78% of the step is compute; the largest loss is ..., memory has 12 GiB to spare".
+std::string limits_text(const Estimate& estimate);
+
+// What the second plan does otherwise, and the parts that it loses and gains by.
+std::string runner_up_text(const Answer& best, const Answer& second, bool tie);
+
+// The refused plans by rule, most frequent first, each with one plan's reason.
+std::string rules_text(const Job& job, const SearchSpace& space,
+                       const std::map<std::string, std::int64_t>& refused);
+
+}  // namespace qplan

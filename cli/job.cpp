@@ -1,0 +1,234 @@
+#include "cli/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/error.h"
+#include "models/program/step_program.h"
+
+namespace qplan {
+namespace {
+
+constexpr std::string_view kDefaultHardware = "h100-sxm";
+
+// ---- the overrides: one list for options, plan files and reports ----
+
+// Limits are of typing mistakes, not of machines.
+template <class Visit>
+void for_each_override(Visit&& visit) {
+  using C = JobChoices;
+  visit("gpus_per_node", &C::gpus_per_node, 1.0, 1024.0);
+  visit("nics_per_node", &C::nics_per_node, 1.0, 1024.0);
+  visit("nic_gb_per_s", &C::nic_gb_per_s, 0.01, 1e5);
+  visit("oversubscription", &C::oversubscription, 1.0, 1000.0);
+  visit("memory_cap_gib", &C::memory_cap_gib, 0.001, 1e6);
+  visit("moe_imbalance", &C::moe_imbalance, 1.0, 1000.0);
+  visit("price_per_gpu_hour_usd", &C::price, 0.0, 1e6);
+}
+
+void read_override(JsonReader& in, std::string_view key, std::optional<std::int64_t>& value,
+                   double low, double high) {
+  if (in.has(key)) value = in.integer(key, std::llround(low), std::llround(high));
+}
+
+void read_override(JsonReader& in, std::string_view key, std::optional<double>& value, double low,
+                   double high) {
+  if (in.has(key)) value = in.number(key, low, high);
+}
+
+// ---- the machine ----
+
+// Another node: NVLink that joined a node joins the new one; NICs and the host come with the GPUs.
+void apply_overrides(HardwareProfile& hardware, const JobChoices& choices) {
+  Interconnect& link = hardware.link;
+  if (choices.gpus_per_node) {
+    const int before = link.gpus_per_node, after = static_cast<int>(*choices.gpus_per_node);
+    if (link.nvlink_domain == before) link.nvlink_domain = after;
+    if (link.nvlink_domain < before) link.nvlink_domain = std::min(link.nvlink_domain, after);
+    link.nics_per_node = std::max(1, link.nics_per_node * after / before);
+    const double ratio = static_cast<double>(after) / before;
+    hardware.host.memory *= ratio;
+    hardware.host.adam_params_per_s *= ratio;
+    hardware.host.nvme_read *= ratio;
+    hardware.host.nvme_write *= ratio;
+    link.gpus_per_node = after;
+  }
+  if (choices.nics_per_node) link.nics_per_node = static_cast<int>(*choices.nics_per_node);
+  if (choices.nic_gb_per_s) link.nic = gb_per_s(*choices.nic_gb_per_s);
+  if (choices.oversubscription) link.oversubscription = *choices.oversubscription;
+}
+
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void read_model_of(Job& job) {
+  const JobChoices& choices = job.choices;
+  if (!choices.model) {
+    throw Error("--model is missing; `qplan models` lists the built-in ones");
+  }
+  if (!choices.model_config.is_null()) {
+    job.model = read_model(choices.model_config, "the plan file's model_config");
+    job.model.name = *choices.model;
+    job.model_config = choices.model_config;
+    return;
+  }
+  job.model = load_model(*choices.model);
+  // A file may share its name with a built-in model and differ from it.
+  const bool built_in =
+      contains(model_names(), job.model.name) && load_model(job.model.name) == job.model;
+  if (!built_in) job.model_config = model_config(*choices.model);
+}
+
+void read_hardware_of(Job& job) {
+  const JobChoices& choices = job.choices;
+  const std::string name = choices.hardware.value_or(std::string(kDefaultHardware));
+  if (!choices.hardware_profile.is_null()) {
+    job.hardware = read_hardware(choices.hardware_profile, "the plan file's hardware_profile");
+    job.hardware_profile = choices.hardware_profile;
+  } else {
+    job.hardware = load_hardware(name);
+    const bool built_in = contains(hardware_names(), job.hardware.name) &&
+                          load_hardware(job.hardware.name).source == job.hardware.source;
+    if (!built_in) job.hardware_profile = job.hardware.source;
+  }
+}
+
+}  // namespace
+
+// ---- options ----
+
+void add_model_options(CommandLine& line, JobChoices& choices) {
+  line.group("Model");
+  line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
+              set_given(choices.model, set_text));
+  line.option(
+      {"--framework", "NAME", "implementation to predict: " + word_list<RecipeKind>(), "megatron"},
+      set_given(choices.framework, set_word<RecipeKind>));
+  line.option(
+      {"--moe-imbalance", "RATIO", "busiest over mean expert rank, with --routing natural", "1.2"},
+      set_given(choices.moe_imbalance, set_number, 1.0, 1000.0));
+}
+
+void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions which) {
+  line.group("Cluster");
+  if (which.with_gpus) {
+    line.option({"--gpus", "COUNT", "GPUs of the job", ""},
+                set_given(choices.gpus, set_whole, std::int64_t{1}, kMostGpus));
+  }
+  if (which.with_hardware) {
+    line.option({"--hardware", "NAME", "built-in name (`qplan hardware`), or path of a profile",
+                 std::string(kDefaultHardware)},
+                set_given(choices.hardware, set_text));
+  }
+  line.option({"--gpus-per-node", "COUNT", "GPUs of a node", "the hardware's, mostly 8"},
+              set_given(choices.gpus_per_node, set_whole, std::int64_t{1}, std::int64_t{1024}));
+  line.option({"--nics-per-node", "COUNT", "network cards of a node", "the hardware's"},
+              set_given(choices.nics_per_node, set_whole, std::int64_t{1}, std::int64_t{1024}));
+  line.option(
+      {"--nic-gb-per-s", "GB_PER_S", "line rate of one network card, each way", "the hardware's"},
+      set_given(choices.nic_gb_per_s, set_number, 0.01, 1e5));
+  line.option({"--oversubscription", "RATIO", "oversubscription above the leaf switches",
+               "the hardware's, mostly 1"},
+              set_given(choices.oversubscription, set_number, 1.0, 1000.0));
+  line.option({"--memory-cap-gib", "GIB", "device memory that a plan may fill",
+               "95% of what is usable, 92% with experts"},
+              set_given(choices.memory_cap_gib, set_number, 0.001, 1e6));
+  line.option({"--price", "USD", "price of a GPU hour", "the hardware's, if it has one"},
+              set_given(choices.price, set_number, 0.0, 1e6));
+}
+
+void check_batch(std::int64_t global_batch_size) {
+  if (global_batch_size <= kMostSequences) return;
+  throw Error(
+      fmt::format("a global batch of {} sequences is more than is simulated; use at most {}",
+                  global_batch_size, kMostSequences));
+}
+
+JobChoices merged(const JobChoices& options, const JobChoices& file) {
+  JobChoices result = file;
+  if (options.model) {
+    result.model = options.model;
+    result.model_config = nullptr;
+  }
+  if (options.hardware) {
+    result.hardware = options.hardware;
+    result.hardware_profile = nullptr;
+  }
+  if (options.gpus) result.gpus = options.gpus;
+  if (options.framework) result.framework = options.framework;
+  for_each_override([&](std::string_view, auto member, double, double) {
+    if (options.*member) result.*member = options.*member;
+  });
+  return result;
+}
+
+Json overrides_to_json(const JobChoices& choices) {
+  Json object = Json::object();
+  for_each_override([&](std::string_view key, auto member, double, double) {
+    if (choices.*member) object[std::string(key)] = *(choices.*member);
+  });
+  return object;
+}
+
+std::unique_ptr<Job> make_job(const JobChoices& choices, std::int64_t gpus) {
+  auto job = std::make_unique<Job>();
+  job->choices = choices;
+  read_model_of(*job);
+  read_hardware_of(*job);
+  apply_overrides(job->hardware, choices);
+  job->framework = choices.framework.value_or(RecipeKind::megatron);
+  job->gpus = choices.gpus.value_or(gpus);
+  job->price_per_gpu_hour = choices.price.value_or(job->hardware.price_per_gpu_hour);
+  JobFacts facts;
+  facts.moe_imbalance = choices.moe_imbalance.value_or(facts.moe_imbalance);
+  job->cost = std::make_unique<CostModel>(job->model, job->recipe(), job->hardware, facts,
+                                          gib(choices.memory_cap_gib.value_or(0)));
+  return job;
+}
+
+// ---- plan files ----
+
+PlanFile read_plan_file(const std::string& path) {
+  const Json json = read_json_file(path);
+  if (!json.is_object() || !json.contains("plan")) {
+    throw Error(
+        fmt::format("{} is no plan file (it has no \"plan\"); `qplan search ... -o {}` "
+                    "writes one",
+                    path, path));
+  }
+  // The rest of the report is for people and scripts; it is computed again, not read.
+  JsonReader in(json, path + ":");
+  PlanFile file;
+  JobChoices& choices = file.choices;
+  choices.model = in.string("model");
+  choices.hardware = in.string("hardware");
+  choices.framework = from_word<RecipeKind>(in.string_or("framework", "megatron"));
+  choices.gpus = in.integer("gpus", 1, kMostGpus);
+  if (in.has("model_config")) choices.model_config = in.value("model_config");
+  if (in.has("hardware_profile")) choices.hardware_profile = in.value("hardware_profile");
+  if (in.has("overrides")) {
+    JsonReader overrides(in.value("overrides"), in.path_of("overrides"));
+    for_each_override([&](std::string_view key, auto member, double low, double high) {
+      read_override(overrides, key, choices.*member, low, high);
+    });
+    overrides.finish();
+  }
+  file.plan = plan_from_json(in.value("plan"), in.path_of("plan"));
+  file.fingerprint = in.string_or("fingerprint", "");
+  return file;
+}
+
+void embed_job(Json& report, const Job& job) {
+  if (!job.model_config.is_null()) report["model_config"] = job.model_config;
+  if (!job.hardware_profile.is_null()) report["hardware_profile"] = job.hardware_profile;
+}
+
+std::string fingerprint_of(const Job& job, const ParallelPlan& plan) {
+  const StepProgram program = build_step_program(job.model, plan, job.recipe(), job.cost->facts());
+  return fmt::format("{:016x}", fingerprint(program));
+}
+
+}  // namespace qplan

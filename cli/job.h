@@ -1,0 +1,86 @@
+#pragma once
+// The job of a question: which model, on which machines, in whose implementation. Read from
+// options, from a plan file, or from both (options win).
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/options.h"
+#include "costmodel/evaluate.h"
+#include "costmodel/hardware.h"
+#include "models/json.h"
+#include "models/model_spec.h"
+#include "models/program/recipe.h"
+#include "planner/feasible.h"
+
+namespace qplan {
+
+// What was asked for; an empty optional was not.
+struct JobChoices {
+  std::optional<std::string> model, hardware;
+  Json model_config, hardware_profile;  // embedded in a plan file; null: built in
+  std::optional<std::int64_t> gpus;
+  std::optional<RecipeKind> framework;
+  std::optional<std::int64_t> gpus_per_node, nics_per_node;
+  std::optional<double> nic_gb_per_s, oversubscription;
+  std::optional<double> memory_cap_gib, moe_imbalance, price;
+};
+
+void add_model_options(CommandLine& line, JobChoices& choices);
+// `with_gpus` and `with_hardware` false: the verb reads lists of them itself.
+struct ClusterOptions {
+  bool with_gpus = true, with_hardware = true;
+};
+void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions which = {});
+
+// `options` where given, else `file`.
+JobChoices merged(const JobChoices& options, const JobChoices& file);
+
+inline constexpr std::int64_t kMostGpus = 1 << 20;
+// A schedule lists every microbatch; nobody trains with more sequences a step.
+inline constexpr std::int64_t kMostSequences = 1 << 20;
+void check_batch(std::int64_t global_batch_size);  // throws Error above it
+
+struct Job {
+  ModelSpec model;
+  HardwareProfile hardware;
+  RecipeKind framework = RecipeKind::megatron;
+  std::int64_t gpus = 0;
+  double price_per_gpu_hour = 0;  // USD; 0: unknown
+  JobChoices choices;             // what the others came from
+  Json model_config;              // null: the model is built in
+  Json hardware_profile;          // null: the machine is built in
+  std::unique_ptr<CostModel> cost;
+
+  [[nodiscard]] const Recipe& recipe() const { return recipe_of(framework); }
+  [[nodiscard]] ClusterLimits limits() const {
+    return {.gpus = gpus, .compute_capability = hardware.gpu.compute_capability};
+  }
+};
+
+// Reads the model and the machine. `gpus` is what a verb that needs no --gpus falls back to.
+// A pointer, because the cost model refers to the model and the machine.
+std::unique_ptr<Job> make_job(const JobChoices& choices, std::int64_t gpus = 0);
+
+// The overrides among the choices, as a plan file keeps them ("overrides").
+Json overrides_to_json(const JobChoices& choices);
+
+// ---- plan files ----
+
+struct PlanFile {
+  JobChoices choices;
+  ParallelPlan plan;
+  std::string fingerprint;
+};
+// Reads what `search -o` and `predict -o` write. Throws Error naming the place.
+PlanFile read_plan_file(const std::string& path);
+
+// What a plan file holds besides the report: everything needed to ask again on another machine.
+void embed_job(Json& report, const Job& job);
+
+// The fingerprint of the step program, as plan files and reports spell it.
+std::string fingerprint_of(const Job& job, const ParallelPlan& plan);
+
+}  // namespace qplan

@@ -1,0 +1,104 @@
+// `qplan models`: what is built in, and what one of them is.
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/report.h"
+#include "models/error.h"
+#include "models/json.h"
+#include "models/model_spec.h"
+#include "models/text.h"
+
+namespace qplan {
+namespace {
+
+Json counts_json(const ParameterCount& count) {
+  return {{"total", count.total()}, {"active", count.active()}, {"embedding", count.embedding},
+          {"head", count.head},     {"layers", count.layers},   {"mtp", count.mtp},
+          {"vision", count.vision}};
+}
+
+Json model_json(const std::string& name, const ModelSpec& model) {
+  return {{"name", model.name},
+          {"parameters", counts_json(count_parameters(model))},
+          {"config", model_config(name)}};
+}
+
+std::string heads(const ModelSpec& model) {
+  if (model.mla) return fmt::format("{}/mla", model.num_attention_heads);
+  return fmt::format("{}/{}", model.num_attention_heads, model.num_key_value_heads);
+}
+
+std::string experts(const ModelSpec& model) {
+  if (!model.moe) return "-";
+  return fmt::format("{} of {}", model.moe->top_k, model.moe->num_experts);
+}
+
+std::string list_text() {
+  Table table({{"model", "", Align::left},
+               {"parameters", ""},
+               {"active", ""},
+               {"layers", ""},
+               {"hidden", ""},
+               {"heads/kv", ""},
+               {"experts", ""},
+               {"context", "tokens"}});
+  for (const std::string& name : model_names()) {
+    const ModelSpec model = load_model(name);
+    const ParameterCount count = count_parameters(model);
+    table.row({name, human_count(static_cast<double>(count.total())),
+               human_count(static_cast<double>(count.active())),
+               fmt::format("{}", model.num_layers), fmt::format("{}", model.hidden_size),
+               heads(model), experts(model), fmt::format("{}", model.max_position_embeddings)});
+  }
+  return table.text();
+}
+
+Json list_json() {
+  Json list = Json::array();
+  for (const std::string& name : model_names()) {
+    const ModelSpec model = load_model(name);
+    list.push_back({{"name", name},
+                    {"parameters", counts_json(count_parameters(model))},
+                    {"num_layers", model.num_layers},
+                    {"hidden_size", model.hidden_size},
+                    {"num_attention_heads", model.num_attention_heads},
+                    {"num_key_value_heads", model.num_key_value_heads},
+                    {"num_experts", model.moe ? model.moe->num_experts : 0},
+                    {"max_position_embeddings", model.max_position_embeddings}});
+  }
+  return {{"models", std::move(list)}};
+}
+
+}  // namespace
+
+Exit run_models(const Args& args, const Console& console) {
+  std::string action, name;
+  bool json = false;
+  CommandLine line("models", "The built-in models, and `models show NAME` for one in full.",
+                   "qplan models show qwen3-30b-a3b");
+  line.group("Output");
+  line.flag("--json", "the list as JSON (show always prints JSON)", json);
+  line.positional("show", "`show` prints one model's config.json and parameter counts", action);
+  line.positional("NAME", "built-in name, or path of a config.json", name);
+  if (!line.parse(args, console.out)) return Exit::done;
+
+  if (action.empty()) {
+    console.out << (json ? json_text(list_json()) : list_text());
+    return Exit::done;
+  }
+  if (action != "show") {
+    throw Error(
+        fmt::format("models does not know '{}'; it lists, or shows one: `qplan models show "
+                    "{}`",
+                    shown(action), name.empty() ? "NAME" : shown(name)));
+  }
+  if (name.empty()) throw Error("models show needs a name; `qplan models` lists them");
+  console.out << json_text(model_json(name, load_model(name)));
+  return Exit::done;
+}
+
+}  // namespace qplan

@@ -1,0 +1,94 @@
+#pragma once
+// The command line of one verb: options in groups, every complaint one sentence, help with an
+// example. CLI11 does the parsing.
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/words.h"
+
+namespace qplan {
+
+// Takes an option's text; throws Error that names the option.
+using SetOption = std::function<void(const std::string& option, const std::string& text)>;
+
+struct OptionText {
+  std::string name;        // "--gpus", "-o,--output"
+  std::string value_name;  // "COUNT", "GIB"; in brackets: may be left out ("[true]" stands then)
+  std::string help;        // a noun phrase
+  std::string fallback;    // the default, as help shows it; empty: none
+};
+
+class CommandLine {
+ public:
+  CommandLine(std::string verb, const std::string& summary, const std::string& example);
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  void group(std::string name) { group_ = std::move(name); }  // of the options that follow
+  void option(const OptionText& text, SetOption set);
+  void repeatable(const OptionText& text, SetOption set);  // may be given several times
+  void flag(const std::string& name, const std::string& help, bool& value);
+  // Words without an option, in order; the last complaint says how many there may be.
+  void positional(const std::string& name, const std::string& help, std::string& value);
+
+  // False: help was asked for and printed. Throws Error for anything it cannot use.
+  bool parse(const std::vector<std::string>& args, std::ostream& out);
+
+ private:
+  struct Parser;
+  std::unique_ptr<Parser> parser_;
+  std::string verb_, group_;
+};
+
+// ---- what options hold ----
+
+SetOption set_text(std::string& value);
+SetOption set_whole(std::int64_t& value, std::int64_t low, std::int64_t high);
+SetOption set_number(double& value, double low, double high);
+// "1T", "300B", "2e12".
+SetOption set_count(double& value, double low, double high);
+
+template <class E>
+SetOption set_word(E& value) {
+  return [&value](const std::string&, const std::string& text) { value = from_word<E>(text); };
+}
+
+// The same for a value that knows whether it was given.
+template <class Optional, class Make, class... Bounds>
+SetOption set_given(Optional& value, Make make, Bounds... bounds) {
+  return [&value, make, bounds...](const std::string& option, const std::string& text) {
+    typename Optional::value_type read{};
+    make(read, bounds...)(option, text);
+    value = std::move(read);
+  };
+}
+
+// "a, b, c" of an enum, for help.
+template <class E>
+std::string word_list() {
+  std::string list;
+  for (const auto& [e, word] : Words<E>::table) {
+    if (!list.empty()) list += ", ";
+    list += word;
+  }
+  return list;
+}
+
+// ---- lists ----
+
+std::vector<std::string> split_list(std::string_view text);  // at commas
+
+// How "2..16" is read: every number, or doubling from the first.
+enum class RangeStep : std::uint8_t { one, doubling };
+// "8", "2,4,8" or "1..3", mixed too. Throws Error that names the option.
+std::vector<std::int64_t> read_numbers(const std::string& option, const std::string& text,
+                                       std::int64_t low, std::int64_t high, RangeStep step);
+
+}  // namespace qplan

@@ -1,0 +1,39 @@
+#pragma once
+// The words of a plan as options: one value each for `predict`, constraints for `search`.
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/options.h"
+#include "models/model_spec.h"
+#include "models/parallel_plan.h"
+#include "models/program/recipe.h"
+#include "planner/search.h"
+
+namespace qplan {
+
+// Which values of a word were given, by the word's key ("micro_batch_size").
+using PlanWords = std::map<std::string, std::string, std::less<>>;
+
+// Batch, sequence length, precision and routing: the same for every plan of a search.
+// Those in `without` are left to the verb.
+void add_job_words(CommandLine& line, PlanWords& words,
+                   const std::vector<std::string_view>& without = {});
+// The same for a search; batch and length have defaults.
+void set_job_words(SearchSpace& space, const PlanWords& words, std::int64_t gpus);
+// The others, one value each.
+void add_plan_words(CommandLine& line, PlanWords& words);
+// The others, as sets of allowed values.
+void add_constraints(CommandLine& line, SearchSpace& space);
+
+// `words` on top of `plan`. What follows from them and was not given is set too: dp fills the GPUs,
+// several chunks are interleaved, tp takes the sequence along where the framework does.
+ParallelPlan with_words(ParallelPlan plan, const PlanWords& words, const Recipe& recipe,
+                        std::int64_t gpus);
+
+// The keys that have an option, in order (the tests compare them with the plan's own list).
+std::vector<std::string_view> plan_option_keys();
+
+}  // namespace qplan

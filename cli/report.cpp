@@ -1,0 +1,198 @@
+#include "cli/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace qplan {
+namespace {
+
+constexpr std::array kTimeParts{
+    TimePart{"compute_s", "compute", 'C', &TimeBreakdown::compute},
+    TimePart{"recompute_s", "recompute", 'R', &TimeBreakdown::recompute},
+    TimePart{"tp_s", "tensor parallel", 'T', &TimeBreakdown::tp},
+    TimePart{"cp_s", "context parallel", 'X', &TimeBreakdown::cp},
+    TimePart{"ep_s", "expert parallel", 'E', &TimeBreakdown::ep},
+    TimePart{"pp_bubble_s", "pipeline bubble", 'B', &TimeBreakdown::pp_bubble},
+    TimePart{"pp_p2p_s", "pipeline sends", 'P', &TimeBreakdown::pp_p2p},
+    TimePart{"dp_s", "data parallel", 'D', &TimeBreakdown::dp},
+    TimePart{"optimizer_s", "optimizer", 'O', &TimeBreakdown::optimizer},
+    TimePart{"offload_s", "offload", 'F', &TimeBreakdown::offload},
+    TimePart{"host_s", "host", 'H', &TimeBreakdown::host},
+};
+
+constexpr std::array kMemoryParts{
+    MemoryPart{"weights_gib", "weights", 'W', &StageMemory::weights},
+    MemoryPart{"gradients_gib", "gradients", 'G', &StageMemory::gradients},
+    MemoryPart{"optimizer_gib", "optimizer", 'O', &StageMemory::optimizer},
+    MemoryPart{"activations_gib", "activations", 'A', &StageMemory::activations},
+    MemoryPart{"buffers_gib", "buffers", 'B', &StageMemory::buffers},
+};
+
+Json memory_json(const MemoryEstimate& memory, Bytes capacity) {
+  Json stages = Json::array();
+  for (std::size_t i = 0; i < memory.stages.size(); ++i) {
+    const StageMemory& stage = memory.stages[i];
+    Json object{{"stage", i}};
+    for (const MemoryPart& part : kMemoryParts) {
+      object[std::string(part.key)] = in_gib(stage.*part.value);
+    }
+    object["reserved_gib"] = in_gib(stage.reserved);
+    object["peak_gib"] = in_gib(stage.peak);
+    object["device_gib"] = in_gib(stage.device);
+    stages.push_back(std::move(object));
+  }
+  return {{"capacity_gib", in_gib(capacity)},
+          {"peak_gib", in_gib(largest(memory, &StageMemory::peak))},
+          {"reserved_peak_gib", in_gib(largest(memory, &StageMemory::reserved))},
+          {"device_peak_gib", in_gib(largest(memory, &StageMemory::device))},
+          {"worst_stage", memory.worst},
+          {"stages", std::move(stages)},
+          {"host_gib_per_node", in_gib(memory.host_per_node)}};
+}
+
+void add_estimate(Json& object, const Estimate& e) {
+  object["step_time_s"] = e.step_time.value();
+  object["tokens_per_s"] = e.tokens_per_s;
+  object["tokens_per_s_per_gpu"] = e.tokens_per_s_per_gpu;
+  object["model_tflops_per_gpu"] = e.model_tflops_per_gpu;
+  object["mfu"] = e.mfu;
+  object["memory"] = memory_json(e.memory, e.capacity);
+  Json& time = object["time"] = Json::object();
+  for (const TimePart& part : kTimeParts) {
+    time[std::string(part.key)] = (e.time.*part.value).value();
+  }
+  object["interval"] = {{"level", 0.8},
+                        {"step_time_s", {e.step_time_low.value(), e.step_time_high.value()}},
+                        {"peak_gib", {in_gib(e.peak_low), in_gib(e.peak_high)}}};
+  object["priced_from"] = {{"table", e.priced_from.table},
+                           {"formula", e.priced_from.formula},
+                           {"assumed", e.priced_from.assumed}};
+}
+
+std::string legend_of(char letter, std::string_view label) {
+  return fmt::format("{} {}", letter, label);
+}
+
+}  // namespace
+
+std::span<const TimePart> time_parts() {
+  return kTimeParts;
+}
+
+std::span<const MemoryPart> memory_parts() {
+  return kMemoryParts;
+}
+
+Bytes largest(const MemoryEstimate& memory, Bytes StageMemory::*value) {
+  Bytes most;
+  for (const StageMemory& stage : memory.stages) most = std::max(most, stage.*value);
+  return most;
+}
+
+Answer ask(const Job& job, const ParallelPlan& plan) {
+  check_batch(plan.global_batch_size);
+  Answer answer{plan, why_infeasible(job.model, plan, job.recipe(), job.limits()), {}};
+  if (!answer.feasible()) return answer;
+  answer.estimate = job.cost->evaluate(plan);
+  const Estimate& e = *answer.estimate;
+  if (!e.fits) {
+    const Bytes need = e.memory.worst_stage().device;
+    answer.infeasible.push_back(
+        {"out_of_memory",
+         fmt::format("stage {} needs {} of device memory, {} more than the {} that a plan may fill",
+                     e.memory.worst, human_bytes(need), human_bytes(need - e.capacity),
+                     human_bytes(e.capacity))});
+  }
+  return answer;
+}
+
+Json report(const Job& job, const Answer& answer) {
+  Json object{{"model", job.model.name},
+              {"hardware", job.hardware.name},
+              {"framework", to_word(job.framework)},
+              {"gpus", job.gpus}};
+  if (Json overrides = overrides_to_json(job.choices); !overrides.empty()) {
+    object["overrides"] = std::move(overrides);
+  }
+  object["plan"] = plan_to_json(answer.plan);
+  object["short"] = to_string(answer.plan);
+  // A plan that a rule forbids has no step program.
+  object["fingerprint"] = answer.estimate ? Json(fingerprint_of(job, answer.plan)) : Json(nullptr);
+  object["feasible"] = answer.feasible();
+  Json& infeasible = object["infeasible"] = Json::array();
+  for (const Infeasible& reason : answer.infeasible) {
+    infeasible.push_back({{"rule", reason.rule}, {"message", reason.message}});
+  }
+  if (answer.estimate) add_estimate(object, *answer.estimate);
+  return object;
+}
+
+std::string json_text(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+// ---- text ----
+
+std::string model_line(const Job& job) {
+  const ParameterCount count = count_parameters(job.model);
+  std::string line = fmt::format("{}, {} parameters", job.model.name,
+                                 human_count(static_cast<double>(count.total())));
+  if (count.inactive_experts > 0) {
+    line += fmt::format(" ({} active)", human_count(static_cast<double>(count.active())));
+  }
+  line += fmt::format(", on {} x {}", job.gpus, job.hardware.name);
+  if (job.gpus > job.hardware.link.gpus_per_node) {
+    line += fmt::format(" in nodes of {}", job.hardware.link.gpus_per_node);
+  }
+  return line + fmt::format(", by {}\n", to_word(job.framework));
+}
+
+std::string batch_line(const Job& job, std::int64_t global_batch_size, std::int64_t seq_len,
+                       Precision precision) {
+  const double tokens = static_cast<double>(global_batch_size) * static_cast<double>(seq_len);
+  return fmt::format("global batch {} x {} tokens = {} tokens a step, {}; {} of {} may be filled\n",
+                     global_batch_size, seq_len, human_count(tokens), to_word(precision),
+                     human_bytes(job.cost->capacity()),
+                     human_bytes(job.hardware.gpu.usable_memory));
+}
+
+std::string memory_bar(const StageMemory& stage, Bytes capacity, int width) {
+  std::vector<BarPart> parts;
+  for (const MemoryPart& part : kMemoryParts) {
+    parts.push_back({part.letter, stage.*part.value / capacity});
+  }
+  parts.push_back({'+', (stage.device - stage.peak) / capacity});
+  return bar(parts, width);
+}
+
+std::string time_bar(const TimeBreakdown& time, int width) {
+  std::vector<BarPart> parts;
+  for (const TimePart& part : kTimeParts) {
+    parts.push_back({part.letter, time.*part.value / time.total()});
+  }
+  return bar(parts, width);
+}
+
+std::string memory_legend() {
+  std::string legend;
+  for (const MemoryPart& part : kMemoryParts) legend += legend_of(part.letter, part.label) + ", ";
+  return legend + "+ allocator, context and NCCL, . free";
+}
+
+std::string time_legend() {
+  std::string legend;
+  for (const TimePart& part : kTimeParts) {
+    if (!legend.empty()) legend += ", ";
+    legend += legend_of(part.letter, part.label);
+  }
+  return legend;
+}
+
+double exposed_communication(const Estimate& estimate) {
+  const TimeBreakdown& t = estimate.time;
+  return (t.tp + t.cp + t.ep + t.pp_p2p + t.dp) / t.total();
+}
+
+}  // namespace qplan

@@ -1,0 +1,67 @@
+#pragma once
+// What is said about a plan: the object of contract.md, and the same numbers as text. The lists of
+// parts here are the only ones.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/job.h"
+#include "models/text.h"
+
+namespace qplan {
+
+// A part of the step time or of a stage's memory: its key in JSON, its name and letter in text.
+struct TimePart {
+  std::string_view key, label;
+  char letter;
+  Seconds TimeBreakdown::*value;
+};
+std::span<const TimePart> time_parts();
+
+struct MemoryPart {
+  std::string_view key, label;
+  char letter;
+  Bytes StageMemory::*value;
+};
+std::span<const MemoryPart> memory_parts();  // they sum to the peak
+
+// Everything known about one plan. No estimate: a rule forbids it. "out_of_memory" is the rule of a
+// plan that is priced and does not fit.
+struct Answer {
+  ParallelPlan plan;
+  std::vector<Infeasible> infeasible;
+  std::optional<Estimate> estimate;
+  [[nodiscard]] bool feasible() const { return infeasible.empty(); }
+};
+Answer ask(const Job& job, const ParallelPlan& plan);
+
+// The object of contract.md. Plan files are this plus embed_job().
+Json report(const Job& job, const Answer& answer);
+
+// Bytes of the worst rank: the largest over the stages.
+Bytes largest(const MemoryEstimate& memory, Bytes StageMemory::*value);
+
+// Indented, with a newline; names that are no UTF-8 lose what is not.
+std::string json_text(const Json& json);
+
+// ---- text ----
+
+// "qwen3-30b-a3b, 30.5B parameters (3.3B active), on 256 x h100-sxm in nodes of 8".
+std::string model_line(const Job& job);
+std::string batch_line(const Job& job, std::int64_t global_batch_size, std::int64_t seq_len,
+                       Precision precision);
+
+// Bars: a stage's parts against what the device offers, the step's parts against its time.
+std::string memory_bar(const StageMemory& stage, Bytes capacity, int width);
+std::string time_bar(const TimeBreakdown& time, int width);
+// "W weights, G gradients, ..." below them.
+std::string memory_legend();
+std::string time_legend();
+
+// The share of the step that no compute covers: every communication part.
+double exposed_communication(const Estimate& estimate);
+
+}  // namespace qplan

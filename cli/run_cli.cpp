@@ -1,0 +1,92 @@
+// Picks the verb; the one place where errors become exit codes.
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <fmt/ranges.h>
+
+#include <array>
+#include <filesystem>
+#include <new>
+#include <ostream>
+
+#include "cli/commands.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+constexpr std::string_view kVersion = "0.1.0";
+
+constexpr std::array kVerbs{
+    Verb{"search", "the best parallel plans for a model on N GPUs, and why others lost",
+         run_search},
+    Verb{"predict", "one plan's memory, step time and breakdown", run_predict},
+    Verb{"sweep", "a search per world size, batch, sequence length or GPU: scaling, days, cost",
+         run_sweep},
+    Verb{"trace", "a plan's step as a Perfetto trace, or drawn in the terminal", run_trace},
+    Verb{"models", "the built-in models; `models show NAME`", run_models},
+    Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware},
+};
+
+void print_help(std::ostream& out) {
+  fmt::print(out,
+             "qplan: which parallel plan for training a large language model, at what cost.\n\n"
+             "Usage: qplan VERB [options]\n\nVerbs:\n");
+  for (const Verb& verb : kVerbs) fmt::print(out, "  {:<10}{}\n", verb.name, verb.summary);
+  fmt::print(out,
+             "\n`qplan VERB --help` lists a verb's options; `qplan --version` prints {}.\n\n"
+             "Example: qplan search --model qwen3-30b-a3b --gpus 256\n",
+             kVersion);
+}
+
+Exit dispatch(const Args& args, const Console& console) {
+  if (args.empty()) {
+    print_help(console.err);
+    return Exit::bad_input;
+  }
+  const std::string& word = args.front();
+  const Args rest(args.begin() + 1, args.end());
+  if (word == "--help" || word == "-h" || (word == "help" && rest.empty())) {
+    print_help(console.out);
+    return Exit::done;
+  }
+  if (word == "help") return dispatch({rest.front(), "--help"}, console);
+  if (word == "--version") {
+    fmt::print(console.out, "qplan {}\n", kVersion);
+    return Exit::done;
+  }
+  std::vector<std::string> names;
+  for (const Verb& verb : kVerbs) {
+    if (verb.name == word) return verb.run(rest, console);
+    names.emplace_back(verb.name);
+  }
+  const std::string hint = did_you_mean(word, names);
+  throw Error(fmt::format(
+      "{} '{}' is unknown{}", word.starts_with('-') ? "before a verb, option" : "verb", shown(word),
+      hint.empty() ? fmt::format("; choose one of {}", fmt::join(names, ", ")) : hint));
+}
+
+}  // namespace
+
+std::span<const Verb> verbs() {
+  return kVerbs;
+}
+
+int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
+            const Terminal& terminal) {
+  const auto fail = [&err](std::string_view sentence) {
+    fmt::print(err, "qplan: {}\n", sentence);
+    return static_cast<int>(Exit::bad_input);
+  };
+  try {
+    return static_cast<int>(dispatch(args, {out, err, terminal}));
+  } catch (const Error& error) {
+    return fail(error.what());
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(error.what());
+  } catch (const std::bad_alloc&) {
+    return fail("the question needs more memory than this machine has; ask a smaller one");
+  }
+}
+
+}  // namespace qplan

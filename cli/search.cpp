@@ -1,0 +1,245 @@
+// `qplan search`: the best plans, what limits them, and why the others lost.
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ostream>
+
+#include "cli/advice.h"
+#include "cli/commands.h"
+#include "cli/explain.h"
+#include "cli/plan_words.h"
+#include "cli/report.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+struct Question {
+  JobChoices choices;
+  PlanWords words;
+  SearchSpace space;
+  std::int64_t top = 10, threads = 0;
+  Objective objective = Objective::tokens;
+  std::string output;
+  bool json = false, timing = false, pareto = false;
+};
+
+struct Found {
+  SearchResult result;
+  std::vector<Answer> plans;
+  double elapsed_s = 0;
+};
+
+Found look(Job& job, const Question& question, const Console& console) {
+  const auto start = std::chrono::steady_clock::now();
+  SearchOptions options;
+  options.top = static_cast<int>(question.top);
+  options.threads = static_cast<int>(question.threads);
+  options.objective = question.objective;
+  if (console.terminal.progress) {
+    options.progress = [&](double done) {
+      fmt::print(console.err, "\rsearching {:3.0f}%", 100 * done);
+      console.err.flush();
+    };
+  }
+  Found found;
+  found.result = search(*job.cost, question.space, options);
+  if (console.terminal.progress) fmt::print(console.err, "\r              \r");
+  // Cheaper or fewer may mean fewer GPUs than were offered.
+  if (!found.result.plans.empty()) job.gpus = found.result.plans.front().plan.world();
+  for (const RankedPlan& ranked : found.result.plans) found.plans.push_back(ask(job, ranked.plan));
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  found.elapsed_s = elapsed.count();
+  return found;
+}
+
+// A plan whose time lies within the best one's interval cannot be told from it.
+bool is_tie(const Found& found, std::size_t i) {
+  return i > 0 && found.plans[i].estimate->step_time <= found.plans[0].estimate->step_time_high;
+}
+
+// ---- text ----
+
+std::string ranking_text(const Found& found) {
+  Table table({{"#", ""},
+               {"", "", Align::left},
+               {"step", "s"},
+               {"interval", "s", Align::left},
+               {"tok/s/GPU", ""},
+               {"MFU", "%"},
+               {"peak", "GiB"},
+               {"bubble", "%"},
+               {"exposed", "%"},
+               {"memory", "", Align::left},
+               {"time", "", Align::left}});
+  const CommonWords words = split_common_words(found.plans);
+  for (std::size_t i = 0; i < found.plans.size(); ++i) {
+    const Estimate& e = *found.plans[i].estimate;
+    const StageMemory& worst = e.memory.worst_stage();
+    table.row({fmt::format("{}", i + 1), is_tie(found, i) ? "tie" : "",
+               significant(e.step_time.value(), 4),
+               fmt::format("{} .. {}", significant(e.step_time_low.value()),
+                           significant(e.step_time_high.value())),
+               significant(e.tokens_per_s_per_gpu, 4), percent(e.mfu),
+               fixed(in_gib(worst.device), 1), percent(e.time.pp_bubble / e.time.total()),
+               percent(exposed_communication(e)), memory_bar(worst, e.capacity, 20),
+               time_bar(e.time, 20)});
+    table.note("   " + words.own[i]);
+  }
+  std::string text = table.text();
+  if (!words.common.empty()) text += wrapped("all with: " + words.common, 116, 10);
+  return text + '\n' + wrapped("memory: " + memory_legend(), 116, 8) +
+         wrapped("time:   " + time_legend(), 116, 8);
+}
+
+std::string pareto_text(const SearchResult& result) {
+  Table table({{"memory", "GiB"}, {"step", "s"}, {"plan", "", Align::left}});
+  for (const RankedPlan& plan : result.pareto) {
+    table.row({fixed(in_gib(plan.device_peak), 1), significant(plan.step_time.value(), 4),
+               to_string(plan.plan)});
+  }
+  return "\nLess memory, more time (of the plans simulated):\n" + table.text();
+}
+
+std::string counts_text(const Job& job, const Question& question, const SearchResult& result) {
+  std::int64_t refused = 0;
+  for (const auto& [rule, count] : result.infeasible) refused += count;
+  std::string text = wrapped(
+      fmt::format(
+          "{} plans considered: {} against a rule, {} out of memory, {} bounded out (cannot "
+          "be faster), {} simulated.",
+          grouped(result.considered), grouped(refused), grouped(result.out_of_memory),
+          grouped(result.bounded_out), grouped(result.simulated)),
+      116);
+  return text + rules_text(job, question.space, result.infeasible);
+}
+
+void print_nothing(const Job& job, const Question& question, const Found& found,
+                   std::ostream& out) {
+  const SearchResult& result = found.result;
+  out << "Nothing fits.\n\n" << counts_text(job, question, result);
+  if (result.considered == 0) {
+    fmt::print(out,
+               "The degrees asked for make no plan of {} GPUs: tp x cp x pp must divide them{}.\n",
+               question.space.gpus, question.space.dp.empty() ? "" : ", and dp be the rest");
+    return;
+  }
+  if (result.smallest) {
+    fmt::print(out, "\nThe plan that needs least has {} on the device, {} too much:\n",
+               human_bytes(result.smallest->device_peak),
+               human_bytes(result.smallest->device_peak - job.cost->capacity()));
+    out << wrapped("  " + to_string(result.smallest->plan), 116, 2);
+  }
+  const auto advice = what_makes_job_fit(job, question.space);
+  out << (advice.empty() ? "\nNeither more GPUs, nor offload, nor shorter sequences help.\n"
+                         : "\nIt would fit with:\n" + advice_text(advice));
+}
+
+void print_text(const Job& job, const Question& question, const Found& found, std::ostream& out) {
+  out << model_line(job)
+      << batch_line(job, question.space.global_batch_size, question.space.seq_len,
+                    question.space.precision)
+      << '\n';
+  if (found.plans.empty()) {
+    print_nothing(job, question, found, out);
+  } else {
+    out << ranking_text(found) << '\n'
+        << wrapped("best:   " + to_string(found.plans.front().plan), 116, 8)
+        << limits_text(*found.plans.front().estimate);
+    if (found.plans.size() > 1) {
+      out << runner_up_text(found.plans[0], found.plans[1], is_tie(found, 1));
+    }
+    out << '\n' << counts_text(job, question, found.result);
+    if (question.pareto) out << pareto_text(found.result);
+  }
+  if (question.timing) fmt::print(out, "elapsed {}\n", human_seconds(Seconds(found.elapsed_s)));
+}
+
+// ---- JSON ----
+
+Json ranked_json(const RankedPlan& plan) {
+  return {{"short", to_string(plan.plan)},
+          {"step_time_s", plan.step_time.value()},
+          {"device_peak_gib", in_gib(plan.device_peak)}};
+}
+
+Json to_json(const Job& job, const Question& question, const Found& found) {
+  const SearchResult& result = found.result;
+  Json object{{"model", job.model.name},
+              {"hardware", job.hardware.name},
+              {"framework", to_word(job.framework)},
+              {"gpus", question.space.gpus},
+              {"global_batch_size", question.space.global_batch_size},
+              {"seq_len", question.space.seq_len},
+              {"precision", to_word(question.space.precision)},
+              {"considered", result.considered},
+              {"infeasible", Json::object()},
+              {"out_of_memory", result.out_of_memory},
+              {"bounded_out", result.bounded_out},
+              {"simulated", result.simulated}};
+  for (const auto& [rule, count] : result.infeasible) object["infeasible"][rule] = count;
+  Json& plans = object["plans"] = Json::array();
+  for (std::size_t i = 0; i < found.plans.size(); ++i) {
+    Json plan = report(job, found.plans[i]);
+    plan["tie"] = is_tie(found, i);
+    plans.push_back(std::move(plan));
+  }
+  Json& pareto = object["pareto"] = Json::array();
+  for (const RankedPlan& plan : result.pareto) pareto.push_back(ranked_json(plan));
+  if (found.plans.empty()) {
+    object["smallest"] = result.smallest ? ranked_json(*result.smallest) : Json(nullptr);
+    object["would_fit"] = advice_json(what_makes_job_fit(job, question.space));
+  }
+  if (question.timing) object["elapsed_s"] = found.elapsed_s;
+  return object;
+}
+
+void add_options(CommandLine& line, Question& question) {
+  add_model_options(line, question.choices);
+  add_job_words(line, question.words);
+  add_cluster_options(line, question.choices);
+  line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");
+  add_constraints(line, question.space);
+  line.group("Output");
+  line.option({"--top", "COUNT", "plans to show", "10"}, set_whole(question.top, 1, 1000));
+  line.option({"--objective", "GOAL",
+               "what is best: tokens (a second), cost (a token), gpus (fewest that fit)", "tokens"},
+              set_word(question.objective));
+  line.option({"--threads", "COUNT", "threads that search", "all cores"},
+              set_whole(question.threads, 1, 1024));
+  line.flag("--pareto", "also the plans that need less memory", question.pareto);
+  line.flag("--json", "the same as JSON", question.json);
+  line.flag("--timing", "also how long the search took", question.timing);
+  line.option({"-o,--output", "FILE", "file for the best plan", ""}, set_text(question.output));
+}
+
+}  // namespace
+
+Exit run_search(const Args& args, const Console& console) {
+  Question question;
+  CommandLine line("search", "The best parallel plans for a model on N GPUs, and why others lost.",
+                   "qplan search --model llama3-70b --gpus 64 --pp 2,4,8 --zero 0..1 -o plan.json");
+  add_options(line, question);
+  if (!line.parse(args, console.out)) return Exit::done;
+
+  const auto job = make_job(question.choices);
+  if (job->gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
+  set_job_words(question.space, question.words, job->gpus);
+  const Found found = look(*job, question, console);
+  if (!question.output.empty() && !found.plans.empty()) {
+    Json file = report(*job, found.plans.front());
+    embed_job(file, *job);
+    write_file_atomically(question.output, json_text(file));
+  }
+  if (question.json) {
+    console.out << json_text(to_json(*job, question, found));
+  } else {
+    print_text(*job, question, found, console.out);
+  }
+  return found.plans.empty() ? Exit::nothing_fits : Exit::done;
+}
+
+}  // namespace qplan

@@ -1,0 +1,353 @@
+// `qplan sweep`: a search per point, and what a training run of the best plan takes there.
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <algorithm>
+#include <functional>
+#include <ostream>
+#include <sstream>
+
+#include "cli/commands.h"
+#include "cli/explain.h"
+#include "cli/plan_words.h"
+#include "cli/report.h"
+#include "models/error.h"
+#include "planner/goodput.h"
+
+namespace qplan {
+namespace {
+
+struct Question {
+  JobChoices choices;
+  PlanWords words;
+  SearchSpace space;
+  std::vector<std::int64_t> gpus, seq_lens, batches;
+  std::vector<std::string> hardware;
+  RunFacts run;
+  double restart_min = run.reliability.restart.value() / 60;
+  double storage_gb_per_s = run.reliability.storage_per_node.value() / 1e9;
+  std::int64_t threads = 0;
+  bool json = false;
+  std::string output;
+  [[nodiscard]] bool scales() const { return gpus.size() > 1; }
+};
+
+struct Point {
+  std::unique_ptr<Job> job;
+  SearchSpace space;
+  SearchResult result;
+  std::optional<Answer> best;
+  RunCost cost;
+};
+
+Point look(const Question& question, const std::string& hardware, std::int64_t gpus,
+           std::int64_t seq_len, std::int64_t batch) {
+  Point point;
+  JobChoices choices = question.choices;
+  if (!hardware.empty()) choices.hardware = hardware;
+  choices.gpus = gpus;
+  point.job = make_job(choices);
+  Job& job = *point.job;
+  PlanWords words = question.words;
+  if (seq_len > 0) words["seq_len"] = fmt::format("{}", seq_len);
+  if (batch > 0) words["global_batch_size"] = fmt::format("{}", batch);
+  point.space = question.space;
+  set_job_words(point.space, words, gpus);
+  SearchOptions options;
+  options.top = 1;
+  options.threads = static_cast<int>(question.threads);
+  point.result = search(*job.cost, point.space, options);
+  if (point.result.plans.empty()) return point;
+  point.best = ask(job, point.result.plans.front().plan);
+  RunFacts run = question.run;
+  run.price_per_gpu_hour = job.price_per_gpu_hour;
+  run.reliability.restart = Seconds(60 * question.restart_min);
+  run.reliability.storage_per_node = gb_per_s(question.storage_gb_per_s);
+  point.cost = cost_of_run(run, job.model, job.hardware, gpus, point.best->estimate->tokens_per_s);
+  return point;
+}
+
+std::vector<Point> all_points(const Question& question, const Console& console) {
+  // An axis that nobody asked for has one point: what the words or the defaults say.
+  const auto axis = [](auto values, auto none) {
+    if (values.empty()) values.push_back(none);
+    return values;
+  };
+  std::vector<Point> points;
+  for (const std::string& hardware : axis(question.hardware, std::string())) {
+    for (const std::int64_t seq_len : axis(question.seq_lens, std::int64_t{0})) {
+      for (const std::int64_t batch : axis(question.batches, std::int64_t{0})) {
+        for (const std::int64_t gpus : question.gpus) {
+          if (console.terminal.progress) {
+            fmt::print(console.err, "\rpoint {} ({} GPUs)   ", points.size() + 1, gpus);
+            console.err.flush();
+          }
+          points.push_back(look(question, hardware, gpus, seq_len, batch));
+        }
+      }
+    }
+  }
+  if (console.terminal.progress) fmt::print(console.err, "\r{:40}\r", "");
+  return points;
+}
+
+bool same_curve(const Point& a, const Point& b) {
+  return a.job->hardware.name == b.job->hardware.name && a.space.seq_len == b.space.seq_len;
+}
+
+// Throughput a GPU against the first world size that fits: 1 is perfect scaling.
+double scaling(const std::vector<Point>& points, const Point& point) {
+  for (const Point& first : points) {
+    if (!first.best || !same_curve(first, point)) continue;
+    return point.best->estimate->tokens_per_s_per_gpu / first.best->estimate->tokens_per_s_per_gpu;
+  }
+  return 0;
+}
+
+// ---- text ----
+
+// A column, and what stands in it for a point.
+struct Field {
+  Table::Column column;
+  std::function<std::string(const Point&)> cell;
+};
+
+// What is said of the best plan; cost only where there is a price.
+std::vector<Field> fields_of(const Question& question, const std::vector<Point>& points) {
+  std::vector<Field> fields;
+  const auto add = [&](const char* heading, const char* unit, auto value, int digits) {
+    fields.push_back({{heading, unit, Align::right}, [value, digits](const Point& point) {
+                        return significant(value(point), digits);
+                      }});
+  };
+  const auto estimate = [](const Point& p) -> const Estimate& { return *p.best->estimate; };
+  add(
+      "step", "s", [=](const Point& p) { return estimate(p).step_time.value(); }, 4);
+  add(
+      "tok/s/GPU", "", [=](const Point& p) { return estimate(p).tokens_per_s_per_gpu; }, 4);
+  add(
+      "MFU", "%", [=](const Point& p) { return 100 * estimate(p).mfu; }, 3);
+  if (question.scales()) {
+    add(
+        "scaling", "%", [&points](const Point& p) { return 100 * scaling(points, p); }, 3);
+  }
+  add(
+      "peak", "GiB",
+      [=](const Point& p) { return in_gib(estimate(p).memory.worst_stage().device); }, 3);
+  add(
+      "goodput", "%", [](const Point& p) { return 100 * p.cost.goodput.share; }, 3);
+  add(
+      "run", "days", [](const Point& p) { return p.cost.wall.value() / 86400; }, 3);
+  add(
+      "energy", "MWh", [](const Point& p) { return p.cost.kwh / 1000; }, 3);
+  add(
+      "", "J/token", [](const Point& p) { return p.cost.joule_per_token; }, 3);
+  if (points.front().job->price_per_gpu_hour > 0) {
+    add(
+        "cost", "k USD", [](const Point& p) { return p.cost.usd / 1000; }, 3);
+  }
+  return fields;
+}
+
+// Where on the swept axes a point lies.
+std::vector<Field> axes_of(const Question& question) {
+  std::vector<Field> axes;
+  if (question.hardware.size() > 1) {
+    axes.push_back(
+        {{"hardware", "", Align::left}, [](const Point& p) { return p.job->hardware.name; }});
+  }
+  if (question.seq_lens.size() > 1) {
+    axes.push_back({{"seq", "tokens", Align::right},
+                    [](const Point& p) { return fmt::format("{}", p.space.seq_len); }});
+  }
+  if (question.batches.size() > 1) {
+    axes.push_back({{"batch", "seqs", Align::right},
+                    [](const Point& p) { return fmt::format("{}", p.space.global_batch_size); }});
+  }
+  axes.push_back(
+      {{"GPUs", "", Align::right}, [](const Point& p) { return fmt::format("{}", p.space.gpus); }});
+  return axes;
+}
+
+std::string table_text(const Question& question, const std::vector<Point>& points) {
+  const std::vector<Field> axes = axes_of(question), fields = fields_of(question, points);
+  std::vector<Table::Column> columns;
+  for (const Field& field : axes) columns.push_back(field.column);
+  for (const Field& field : fields) columns.push_back(field.column);
+  columns.push_back({"", "", Align::left});
+  Table table(columns);
+
+  std::vector<Answer> answers;
+  for (const Point& point : points) {
+    if (point.best) answers.push_back(*point.best);
+  }
+  const CommonWords words = split_common_words(answers);
+  auto own = words.own.begin();
+  for (const Point& point : points) {
+    std::vector<std::string> cells;
+    for (const Field& field : axes) cells.push_back(field.cell(point));
+    for (const Field& field : fields) cells.push_back(point.best ? field.cell(point) : "-");
+    if (!point.best) {
+      cells.emplace_back(point.result.out_of_memory > 0 ? "does not fit" : "no plan");
+    }
+    table.row(cells);
+    if (!point.best) continue;
+    std::string note = wrapped("      " + *own++, 116, 6);
+    note.pop_back();
+    table.note(note);
+  }
+  const std::string common =
+      words.common.empty() ? "" : wrapped("all with: " + words.common, 116, 10);
+  return table.text() + common;
+}
+
+void print_text(const Question& question, const std::vector<Point>& points, std::ostream& out) {
+  const ParameterCount count = count_parameters(points.front().job->model);
+  fmt::print(out, "{}, {} parameters, by {}; a run of {} tokens\n\n",
+             points.front().job->model.name, human_count(static_cast<double>(count.total())),
+             to_word(points.front().job->framework), human_count(question.run.tokens));
+  out << table_text(question, points) << '\n';
+  const Reliability& facts = question.run.reliability;
+  out << wrapped(
+      fmt::format("Run, energy and cost include goodput ({} failures per 1000 node-days, {} min to "
+                  "come back, checkpoints of {} at {} GB/s a node as often as is best) and "
+                  "stragglers (3% to 10%, assumed); energy is the nodes' full power times a PUE of "
+                  "{}.",
+                  significant(facts.failures_per_1000_node_days), significant(question.restart_min),
+                  human_bytes(checkpoint_bytes(points.front().job->model)),
+                  significant(question.storage_gb_per_s), significant(question.run.pue)),
+      116);
+}
+
+// ---- JSON ----
+
+Json run_json(const Question& question, const Point& point) {
+  const RunCost& cost = point.cost;
+  const Goodput& good = cost.goodput;
+  const bool priced = point.job->price_per_gpu_hour > 0;
+  return {{"tokens", question.run.tokens},
+          {"days", cost.wall.value() / 86400},
+          {"gpu_hours", cost.gpu_hours},
+          {"cost_usd", priced ? Json(cost.usd) : Json(nullptr)},
+          {"energy_kwh", cost.kwh},
+          {"joule_per_token", cost.joule_per_token},
+          {"goodput", good.share},
+          {"straggler_slowdown", cost.slowdown},
+          {"mean_time_between_failures_s", good.mean_time_between_failures.value()},
+          {"checkpoint_save_s", good.save_time.value()},
+          {"checkpoint_interval_s", good.save_interval.value()}};
+}
+
+Json point_json(const Question& question, const std::vector<Point>& points, const Point& point) {
+  Json object;
+  if (point.best) {
+    object = report(*point.job, *point.best);
+    if (question.scales()) object["scaling"] = scaling(points, point);
+    object["run"] = run_json(question, point);
+  } else {
+    object = {{"model", point.job->model.name},
+              {"hardware", point.job->hardware.name},
+              {"framework", to_word(point.job->framework)},
+              {"gpus", point.space.gpus},
+              {"feasible", false}};
+  }
+  object["global_batch_size"] = point.space.global_batch_size;
+  object["seq_len"] = point.space.seq_len;
+  object["considered"] = point.result.considered;
+  object["out_of_memory"] = point.result.out_of_memory;
+  return object;
+}
+
+Json to_json(const Question& question, const std::vector<Point>& points) {
+  Json list = Json::array();
+  for (const Point& point : points) list.push_back(point_json(question, points, point));
+  return {{"points", std::move(list)}};
+}
+
+// ---- options ----
+
+SetOption set_axis(std::vector<std::int64_t>& axis, std::int64_t low, std::int64_t high) {
+  return [&axis, low, high](const std::string& option, const std::string& text) {
+    axis = read_numbers(option, text, low, high, RangeStep::doubling);
+  };
+}
+
+void add_run_options(CommandLine& line, Question& question) {
+  Reliability& facts = question.run.reliability;
+  line.group("Run");
+  line.option({"--tokens", "COUNT", "tokens of the training run", "1T"},
+              set_count(question.run.tokens, 1, 1e18));
+  line.option({"--failures", "RATE", "unexpected failures per 1000 node-days",
+               significant(facts.failures_per_1000_node_days)},
+              set_number(facts.failures_per_1000_node_days, 0, 1e5));
+  line.option({"--restart-min", "MINUTES", "time from a failure to the next step (assumed)",
+               significant(question.restart_min)},
+              set_number(question.restart_min, 0, 1e5));
+  line.option(
+      {"--storage-gb-per-s", "GB_PER_S", "rate at which one node writes a checkpoint (assumed)",
+       significant(question.storage_gb_per_s)},
+      set_number(question.storage_gb_per_s, 0.001, 1e5));
+  line.option({"--pue", "RATIO", "power of the building over power of the nodes", "1"},
+              set_number(question.run.pue, 1, 10));
+}
+
+void add_options(CommandLine& line, Question& question) {
+  constexpr std::int64_t kMost = 1 << 30;
+  add_model_options(line, question.choices);
+  line.option(
+      {"--seq-len", "TOKENS,...", "tokens of a sequence: 4096, 4096..65536, 8192,131072", "4096"},
+      set_axis(question.seq_lens, 1, kMost));
+  line.option({"--global-batch-size", "SEQUENCES,...", "sequences a step", "about 4 Mi tokens"},
+              set_axis(question.batches, 1, kMost));
+  add_job_words(line, question.words, {"global_batch_size", "seq_len"});
+  line.group("Cluster");
+  line.option({"--gpus", "COUNT,...", "GPUs: 8..4096 (doubling), or 64,96,128", ""},
+              set_axis(question.gpus, 1, kMostGpus));
+  line.option({"--hardware", "NAME,...", "built-in names or profiles", "h100-sxm"},
+              [&question](const std::string&, const std::string& text) {
+                question.hardware = split_list(text);
+              });
+  add_cluster_options(line, question.choices, {.with_gpus = false, .with_hardware = false});
+  add_run_options(line, question);
+  line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");
+  add_constraints(line, question.space);
+  line.group("Output");
+  line.option({"--threads", "COUNT", "threads that search", "all cores"},
+              set_whole(question.threads, 1, 1024));
+  line.flag("--json", "the same as JSON", question.json);
+  line.option({"-o,--output", "FILE", "file for the answer instead of the terminal", ""},
+              set_text(question.output));
+}
+
+}  // namespace
+
+Exit run_sweep(const Args& args, const Console& console) {
+  Question question;
+  CommandLine line("sweep",
+                   "A search per world size (or sequence length, batch, hardware): scaling, days, "
+                   "cost, energy.",
+                   "qplan sweep --model qwen3-30b-a3b --gpus 8..4096 --tokens 1T --price 2.5");
+  add_options(line, question);
+  if (!line.parse(args, console.out)) return Exit::done;
+  if (question.gpus.empty()) {
+    throw Error("--gpus is missing; give one world size or a range such as 8..4096");
+  }
+  const std::vector<Point> points = all_points(question, console);
+  std::ostringstream text;
+  if (question.json) {
+    text << json_text(to_json(question, points));
+  } else {
+    print_text(question, points, text);
+  }
+  if (question.output.empty()) {
+    console.out << text.str();
+  } else {
+    write_file_atomically(question.output, text.str());
+  }
+  const bool any = std::any_of(points.begin(), points.end(),
+                               [](const Point& point) { return point.best.has_value(); });
+  return any ? Exit::done : Exit::nothing_fits;
+}
+
+}  // namespace qplan
