@@ -1,6 +1,9 @@
 #include "costmodel/block_cost.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "models/program/merge.h"
 
 namespace qplan {
 namespace {
@@ -92,9 +95,9 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
   durations = stretched;
 }
 
-PricedPart price_part(const Block& block, Part part, const CostContext& context) {
+PricedPart price_ops(OpList ops, const CostContext& context) {
   PricedPart result;
-  result.ops = part_ops(block, part);
+  result.ops = std::move(ops);
   const PriceContext prices{context.hardware, context.grid};
   result.durations.reserve(result.ops.size());
   result.prices.reserve(result.ops.size());
@@ -108,6 +111,14 @@ PricedPart price_part(const Block& block, Part part, const CostContext& context)
   }
   stretch(result.ops, result.durations, context.hardware->contention);
   return result;
+}
+
+PricedPart price_part(const Block& block, Part part, const CostContext& context) {
+  return price_ops(part_ops(block, part), context);
+}
+
+PricedPart price_pair(const Block& forward, const Block& backward, const CostContext& context) {
+  return price_ops(merge_passes(forward.forward, backward.backward).ops, context);
 }
 
 std::vector<Duration> without(const PricedPart& priced, Part part, FreeWork free) {

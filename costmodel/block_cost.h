@@ -53,7 +53,10 @@ struct PricedPart {
   std::vector<Duration> durations;
   std::vector<Price> prices;  // alone, before stretching
 };
+PricedPart price_ops(OpList ops, const CostContext& context);
 PricedPart price_part(const Block& block, Part part, const CostContext& context);
+// The forward of one microbatch beside the backward of another.
+PricedPart price_pair(const Block& forward, const Block& backward, const CostContext& context);
 
 // The same durations with some kinds of work free; contention stays as it was.
 std::vector<Duration> without(const PricedPart& priced, Part part, FreeWork free);

@@ -29,10 +29,7 @@ CostModel::PlanView CostModel::view(const ParallelPlan& plan) const {
   v.plan = &plan;
   v.base = base_shape(model_, plan, recipe_, facts_.moe_imbalance);
   v.stages = stage_list(model_, plan, recipe_, v.base, facts_);
-  v.schedule = {.kind = plan.schedule,
-                .pp = plan.pp,
-                .vpp = chunks_per_rank(plan),
-                .microbatches = static_cast<int>(plan.num_microbatches())};
+  v.schedule = schedule_shape(plan);
   v.split = splits_backward(plan.schedule);
   return v;
 }

@@ -108,8 +108,8 @@ class CostModel {
   std::unique_ptr<Memo> memo_;
 };
 
-// What search asks of every plan, one thread's worth: plans that differ only in where their states live
-// share the fold of their activations and their bound with the plan before.
+// What search asks of every plan, one thread's worth: plans that differ only in where their states
+// live share the fold of their activations and their bound with the plan before.
 class PlanSifter {
  public:
   explicit PlanSifter(const CostModel& cost);

@@ -1,9 +1,10 @@
-// Memory: what the blocks' lists do, folded over stages and the schedule, beside the states that live
-// for the whole step.
+// Memory: what the blocks' lists do, folded over stages and the schedule, beside the states that
+// live for the whole step.
 
 #include <algorithm>
 
 #include "costmodel/plan_view.h"
+#include "models/program/merge.h"
 
 namespace qplan {
 namespace {
@@ -12,8 +13,8 @@ bool holds_states(BlockKind kind) {
   return kind != BlockKind::stage_entry && kind != BlockKind::stage_exit;
 }
 
-// The plan without the words that only move states around: plans with equal keys have equal op lists in
-// forward and backward, hence equal activations and an equal lower bound.
+// The plan without the words that only move states around: plans with equal keys have equal op
+// lists in forward and backward, hence equal activations and an equal lower bound.
 ParallelPlan compute_key(ParallelPlan plan) {
   if (plan.zero < 2) {
     plan.zero = 0;
@@ -45,10 +46,14 @@ struct StageMoves {
 
   [[nodiscard]] const MemoryUse& of(ActionKind kind) const {
     switch (kind) {
-      case ActionKind::forward: return forward;
-      case ActionKind::backward: return backward;
-      case ActionKind::backward_input: return backward_input;
-      case ActionKind::backward_weight: return backward_weight;
+      case ActionKind::forward:
+        return forward;
+      case ActionKind::backward:
+        return backward;
+      case ActionKind::backward_input:
+        return backward_input;
+      case ActionKind::backward_weight:
+        return backward_weight;
     }
     return forward;
   }
@@ -56,6 +61,7 @@ struct StageMoves {
 
 struct DistinctStage {
   StageMoves moves;
+  std::vector<const BlockMemory*> blocks;  // of its runs, in order
   std::vector<const Slot*> shared;
   std::vector<int> holds;  // how often it holds each kind of states
 };
@@ -84,11 +90,11 @@ Bytes distinct_bytes(const std::vector<const Slot*>& shared) {
 // What the compute words of a plan decide, per pipeline rank.
 struct CostModel::MemoryView {
   ParallelPlan key;
-  std::vector<Bytes> activations;     // of each rank, at its peak
-  std::vector<int> like;              // rank -> the first rank that holds the same stages
-  std::vector<Bytes> buffers;         // of each rank that is the first of its kind
-  std::vector<BlockShape> kinds;      // distinct holders of states
-  std::vector<int> counts;            // [rank][kind], of the first ranks
+  std::vector<Bytes> activations;  // of each rank, at its peak
+  std::vector<int> like;           // rank -> the first rank that holds the same stages
+  std::vector<Bytes> buffers;      // of each rank that is the first of its kind
+  std::vector<BlockShape> kinds;   // distinct holders of states
+  std::vector<int> counts;         // [rank][kind], of the first ranks
   std::optional<Seconds> bound;
   [[nodiscard]] int count(std::size_t rank, std::size_t kind) const {
     return counts[static_cast<std::size_t>(like[rank]) * kinds.size() + kind];
@@ -101,8 +107,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   const PlanView v = view(result.key);
   const std::size_t stage_count = v.stages.of_stage.size();
   const auto rank_of = [&](std::size_t stage) {
-    return static_cast<std::size_t>(
-        rank_of_stage(plan.schedule, plan.pp, static_cast<int>(stage)));
+    return static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(stage)));
   };
   const auto ranks = static_cast<std::size_t>(plan.pp);
 
@@ -112,9 +117,9 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
     StageMoves& use = distinct[i].moves;
     for (const Run& run : v.stages.distinct[i]) {
       const DelayKey key{compute_shape(run.shape), 0, false, v.split};
-      const BlockMemory& block = memo_->memory.get(key, [&] {
-        return memory_of(build_block(model_, recipe_, key.shape), v.split);
-      });
+      const BlockMemory& block = memo_->memory.get(
+          key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.split); });
+      distinct[i].blocks.push_back(&block);
       use.forward = then(use.forward, power(block.forward, run.count));
       use.backward = then(power(block.backward, run.count), use.backward);
       use.backward_input = then(power(block.backward_input, run.count), use.backward_input);
@@ -175,12 +180,43 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
     for (const auto& actions : build_schedule(shape)) all.push_back(run_length(actions));
     return all;
   });
+  // A forward beside a backward: layer by layer, one's allocations before the other's frees.
+  const auto pair_use = [&](int f, int b) {
+    const auto i = static_cast<std::size_t>(f), j = static_cast<std::size_t>(b);
+    const auto df = static_cast<std::size_t>(v.stages.of_stage[i]);
+    const auto db = static_cast<std::size_t>(v.stages.of_stage[j]);
+    const StageRuns &forward = v.stages.distinct[df], &backward = v.stages.distinct[db];
+    MemoryUse total;
+    for (const PairedRun& run : pair_stages(forward, backward)) {
+      const auto block_of = [](const StageRuns& runs, const DistinctStage& d,
+                               const BlockShape* wanted) -> const BlockMemory& {
+        std::size_t k = 0;
+        while (&runs[k].shape != wanted) ++k;
+        return *d.blocks[k];
+      };
+      MemoryUse layer;
+      if (run.forward != nullptr) {
+        layer = then(layer, block_of(forward, distinct[df], run.forward).forward);
+      }
+      if (run.backward != nullptr) {
+        layer = then(layer, block_of(backward, distinct[db], run.backward).backward);
+      }
+      total = then(total, power(layer, run.count));
+    }
+    const bool f_in = i > 0 && rank_of(i - 1) != rank_of(i);
+    const bool f_out = i + 1 < stage_count && rank_of(i + 1) != rank_of(i);
+    const bool b_out = j > 0 && rank_of(j - 1) != rank_of(j);
+    const bool b_in = j + 1 < stage_count && rank_of(j + 1) != rank_of(j);
+    total = with_wires(total, wire, f_in, f_out);
+    return with_wires(total, wire, b_in, b_out);
+  };
   for (std::size_t r = 0; r < ranks; ++r) {
     MemoryUse step;
     for (const ActionRun& run : lists[r]) {
       MemoryUse pattern;
       for (const Action& a : run.pattern) {
-        pattern = then(pattern, uses[static_cast<std::size_t>(a.stage)].of(a.kind));
+        pattern = then(pattern, a.paired ? pair_use(a.stage, a.microbatch)
+                                         : uses[static_cast<std::size_t>(a.stage)].of(a.kind));
       }
       step = then(step, power(pattern, run.count));
     }
@@ -210,9 +246,8 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
     if (plan.offload.optimizer > 0 || plan.offload.params) {
       const RankParameters own = rank_parameters(model_, shape);
       for (std::size_t r = 0; r < v.like.size(); ++r) {
-        offloaded += v.count(r, k) *
-                     (static_cast<double>(own.dense) / base.dense_shard +
-                      static_cast<double>(own.expert) / base.expert_shard);
+        offloaded += v.count(r, k) * (static_cast<double>(own.dense) / base.dense_shard +
+                                      static_cast<double>(own.expert) / base.expert_shard);
       }
     }
   }
@@ -228,8 +263,8 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
     }
     memory.activations = v.activations[r];
     memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + reserves;
-    memory.peak = memory.weights + memory.gradients + memory.optimizer + memory.buffers +
-                  memory.activations;
+    memory.peak =
+        memory.weights + memory.gradients + memory.optimizer + memory.buffers + memory.activations;
     memory.reserved = memory.peak * (1 + recipe_.allocator_overhead) + recipe_.allocator_slack;
     memory.device = memory.reserved + outside;
     estimate.stages.push_back(memory);
@@ -238,7 +273,8 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
     }
   }
   // Offloaded optimizer: fp32 master, m, v and a gradient copy, 16 bytes a parameter (frameworks.md
-  // 2.2); offloaded parameters 2 more. With NVMe only staging buffers stay in memory (a tenth, assumed).
+  // 2.2); offloaded parameters 2 more. With NVMe only staging buffers stay in memory (a tenth,
+  // assumed).
   const double bytes = 16 * plan.offload.optimizer + (plan.offload.params ? 2 : 0);
   const double staged = plan.offload.nvme ? 0.1 : 1.0;
   estimate.host_per_node =

@@ -4,7 +4,8 @@ namespace qplan {
 namespace {
 
 bool same_symbol(const Action& a, const Action& b) {
-  return a.kind == b.kind && a.stage == b.stage;
+  return a.kind == b.kind && a.stage == b.stage && a.paired == b.paired &&
+         a.microbatch == b.microbatch;
 }
 
 // How often the `length` actions at `at` repeat.
@@ -20,7 +21,13 @@ std::int64_t repeats(const std::vector<Action>& list, std::size_t at, std::size_
 
 }  // namespace
 
-std::vector<ActionRun> run_length(const std::vector<Action>& actions) {
+std::vector<ActionRun> run_length(const std::vector<Action>& with_microbatches) {
+  std::vector<Action> actions;
+  for (std::size_t i = 0; i < with_microbatches.size(); ++i) {
+    const Action& a = with_microbatches[i];
+    actions.push_back({.kind = a.kind, .stage = a.stage, .paired = a.paired});
+    if (a.paired) actions.back().microbatch = with_microbatches[++i].stage;
+  }
   std::vector<ActionRun> runs;
   for (std::size_t at = 0; at < actions.size();) {
     std::size_t best_length = 1;
@@ -36,7 +43,7 @@ std::vector<ActionRun> run_length(const std::vector<Action>& actions) {
     }
     ActionRun run;
     for (std::size_t j = 0; j < best_length; ++j) {
-      run.pattern.push_back({actions[at + j].kind, actions[at + j].stage});
+      run.pattern.push_back(actions[at + j]);
     }
     run.count = best_count;
     runs.push_back(run);
@@ -51,7 +58,7 @@ int microbatches_for_memory(const ScheduleShape& s) {
     case ScheduleKind::gpipe:
       break;  // every microbatch is alive at once
     case ScheduleKind::one_f_one_b:
-      enough = s.pp + 1;
+      enough = s.pp + 1 + (s.pairs ? 1 : 0);
       break;
     // Two groups beyond the warm-up; the remainder of a short last group is kept.
     case ScheduleKind::interleaved:

@@ -17,6 +17,7 @@ namespace qplan {
 template <class R>
 concept StepRunner = requires(R runner, int rank, const Action& action, StreamClocks& clocks) {
   runner.run(rank, action, clocks);
+  runner.run_pair(rank, action, action, clocks);  // a forward beside a backward
   runner.before_norm(rank, clocks);  // reductions that were not overlapped, the local norm
   runner.update(rank, clocks);       // optimizer, parameter gathers
 };
@@ -79,6 +80,36 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
     arrival = edge.value();
     if (!links.overlapped) state(compute) += MaxPlus(edge);
   };
+  // When what an action needs from another stage arrived: 0 if nothing is needed, kNotYet if it has
+  // not.
+  const auto arrival_of = [&](const Action& a) {
+    if (a.kind == ActionKind::forward && a.stage > 0) return forward[cell(a.stage, a.microbatch)];
+    const bool needs_gradient =
+        a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
+    if (needs_gradient && a.stage + 1 < stages_) return backward[cell(a.stage, a.microbatch)];
+    return 0.0;
+  };
+  const auto send_result = [&](const Action& a, StreamClocks& state) {
+    if (a.kind == ActionKind::forward) {
+      if (a.stage + 1 == stages_) return;
+      send(state, a.stage, a.stage + 1, forward_edge_, forward[cell(a.stage + 1, a.microbatch)]);
+    } else if (a.kind != ActionKind::backward_weight && a.stage > 0) {
+      send(state, a.stage, a.stage - 1, backward_edge_, backward[cell(a.stage - 1, a.microbatch)]);
+    }
+  };
+  // A period's end: every clock of the rank, and of the links out of its stage.
+  const auto snapshot = [&](std::size_t rank, const StreamClocks& state, int stage) {
+    if (snapshots == nullptr || steady[rank].count == 0) return;
+    const auto done = static_cast<std::int64_t>(next[rank]) - steady[rank].begin;
+    const std::int64_t period = steady[rank].period;
+    if (done <= 0 || done % period != 0 || done / period > steady[rank].count) return;
+    const auto place = static_cast<std::size_t>(done / period - 1);
+    if (snapshots->size() <= place) snapshots->resize(place + 1);
+    auto& row = (*snapshots)[place];
+    for (int s = 0; s < kStreamCount; ++s) row.push_back(state(s).seconds().value());
+    row.push_back(forward_edge_[static_cast<std::size_t>(stage)].value());
+    row.push_back(backward_edge_[static_cast<std::size_t>(stage)].value());
+  };
   std::size_t left = 0;
   for (const auto& list : actions) left += list.size();
   bool moved = true;
@@ -87,41 +118,29 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
     // Last rank first: in steady state a rank needs what the next one did in the same period.
     for (std::size_t i = actions.size(); i-- > 0;) {
       StreamClocks& state = clocks[i];
+      const auto rank = static_cast<int>(i);
       while (next[i] < actions[i].size()) {
         const Action& a = actions[i][next[i]];
-        const bool is_forward = a.kind == ActionKind::forward;
-        const bool needs_forward = is_forward && a.stage > 0;
-        const bool needs_backward =
-            !is_forward && a.kind != ActionKind::backward_weight && a.stage + 1 < stages_;
-        const double arrival = needs_forward    ? forward[cell(a.stage, a.microbatch)]
-                               : needs_backward ? backward[cell(a.stage, a.microbatch)]
-                                                : 0;
-        if ((needs_forward || needs_backward) && arrival < 0) break;
-        if (needs_forward || needs_backward) state(compute) += MaxPlus(Seconds(arrival));
-        runner.run(static_cast<int>(i), a, state);
-        if (is_forward && a.stage + 1 < stages_) {
-          send(state, a.stage, a.stage + 1, forward_edge_,
-               forward[cell(a.stage + 1, a.microbatch)]);
+        double arrival = arrival_of(a);
+        if (arrival == kNotYet) break;
+        const std::size_t together = a.paired ? 2 : 1;
+        if (a.paired) {
+          const Action& b = actions[i][next[i] + 1];
+          if (arrival_of(b) == kNotYet) break;
+          arrival = std::max(arrival, arrival_of(b));
+          if (arrival > 0) state(compute) += MaxPlus(Seconds(arrival));
+          runner.run_pair(rank, a, b, state);
+          send_result(a, state);
+          send_result(b, state);
+        } else {
+          if (arrival > 0) state(compute) += MaxPlus(Seconds(arrival));
+          runner.run(rank, a, state);
+          send_result(a, state);
         }
-        if (!is_forward && a.kind != ActionKind::backward_weight && a.stage > 0) {
-          send(state, a.stage, a.stage - 1, backward_edge_,
-               backward[cell(a.stage - 1, a.microbatch)]);
-        }
-        ++next[i];
-        --left;
+        next[i] += together;
+        left -= together;
         moved = true;
-        if (snapshots != nullptr && steady[i].count > 0) {
-          const auto done = static_cast<std::int64_t>(next[i]) - steady[i].begin;
-          if (done > 0 && done % steady[i].period == 0 &&
-              done / steady[i].period <= steady[i].count) {
-            const auto period = static_cast<std::size_t>(done / steady[i].period - 1);
-            if (snapshots->size() <= period) snapshots->resize(period + 1);
-            auto& snapshot = (*snapshots)[period];
-            for (int s = 0; s < kStreamCount; ++s) snapshot.push_back(state(s).seconds().value());
-            snapshot.push_back(forward_edge_[static_cast<std::size_t>(a.stage)].value());
-            snapshot.push_back(backward_edge_[static_cast<std::size_t>(a.stage)].value());
-          }
-        }
+        snapshot(i, state, a.stage);
       }
     }
   }
@@ -144,7 +163,9 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
 // One rank's actions in run-length form: `pattern` repeated `count` times. For memory, which
 // follows program order and needs no clock.
 struct ActionRun {
-  std::vector<Action> pattern;  // microbatch numbers and edges dropped
+  // Microbatch numbers and edges dropped. A pair is one entry: its forward, with the stage of its
+  // backward in place of the microbatch.
+  std::vector<Action> pattern;
   std::int64_t count = 1;
 };
 std::vector<ActionRun> run_length(const std::vector<Action>& actions);

@@ -76,11 +76,22 @@ class SharedMemo {
   std::array<Shard, kShards> shards_;
 };
 
+// Two blocks that run as a pair.
+struct PairKey {
+  DelayKey forward, backward;
+  bool operator==(const PairKey&) const = default;
+};
+struct PairHash {
+  std::size_t operator()(const PairKey& k) const {
+    return DelayHash{}(k.forward) * 31 + DelayHash{}(k.backward);
+  }
+};
+
 struct ScheduleHash {
   std::size_t operator()(const ScheduleShape& s) const {
     return static_cast<std::size_t>(s.kind) + 8 * static_cast<std::size_t>(s.pp) +
            65536 * static_cast<std::size_t>(s.vpp) +
-           16777216 * static_cast<std::size_t>(s.microbatches);
+           16777216 * static_cast<std::size_t>(s.microbatches) + (s.pairs ? 4 : 0);
   }
 };
 using RunLengths = std::vector<std::vector<ActionRun>>;
@@ -89,6 +100,8 @@ struct CostModel::Memo {
   SharedMemo<DelayKey, BlockMemory, DelayHash> memory;
   SharedMemo<BlockShape, PersistentBytes, ShapeHash> states;
   SharedMemo<DelayKey, PartDelays, DelayHash> compute_delays, state_delays;
+  SharedMemo<PairKey, StreamDelay, PairHash> pair_delays;
+  SharedMemo<DelayKey, double, DelayHash> busy;  // compute of forward and backward, alone
   SharedMemo<ScheduleShape, RunLengths, ScheduleHash> schedules;
 };
 

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 
 #include "costmodel/pipeline.h"
+#include "models/program/merge.h"
 
 namespace qplan {
 namespace {
@@ -24,7 +26,31 @@ class PricedProgram {
     return parts_.emplace(key, price_part(b, part, context_)).first->second;
   }
 
+  const PricedPart& pair(BlockId forward, BlockId backward) {
+    const auto key = std::pair{forward, backward};
+    const auto it = pairs_.find(key);
+    if (it != pairs_.end()) return it->second;
+    const auto& blocks = program_.blocks;
+    return pairs_
+        .emplace(key, price_pair(blocks[static_cast<std::size_t>(forward)],
+                                 blocks[static_cast<std::size_t>(backward)], context_))
+        .first->second;
+  }
+
   [[nodiscard]] const StepProgram& program() const { return program_; }
+
+  // A stage as the runs that pair_stages() understands, and the block of a shape.
+  [[nodiscard]] StageRuns runs_of(int stage) const {
+    StageRuns runs;
+    for (const Stage::Part& run : program_.stages[static_cast<std::size_t>(stage)].runs) {
+      runs.push_back({program_.shapes[static_cast<std::size_t>(run.block)], run.count});
+    }
+    return runs;
+  }
+  [[nodiscard]] BlockId block_of(const BlockShape& shape) const {
+    const auto it = std::find(program_.shapes.begin(), program_.shapes.end(), shape);
+    return static_cast<BlockId>(it - program_.shapes.begin());
+  }
 
   // Calls visit(block, copy of the layer) over a stage, in the order the part walks it.
   template <class Visit>
@@ -41,6 +67,7 @@ class PricedProgram {
   const StepProgram& program_;
   CostContext context_;
   std::map<std::pair<BlockId, Part>, PricedPart> parts_;
+  std::map<std::pair<BlockId, BlockId>, PricedPart> pairs_;
 };
 
 std::string_view category_of(Part part) {
@@ -77,6 +104,33 @@ class ReplayRunner {
     if (trace != nullptr && grain == TraceGrain::action) {
       add(rank, Stream::compute, to_string(action), category_of(part), action, begin,
           clocks(index(Stream::compute)).seconds());
+    }
+  }
+
+  void run_pair(int rank, const Action& f, const Action& b, StreamClocks& clocks) {
+    const Seconds begin = clocks(index(Stream::compute)).seconds();
+    const StageRuns forward = priced_.runs_of(f.stage), backward = priced_.runs_of(b.stage);
+    for (const PairedRun& run : pair_stages(forward, backward)) {
+      for (int copy = 0; copy < run.count; ++copy) {
+        if (run.backward == nullptr) {
+          ops(rank, f, priced_.part(priced_.block_of(*run.forward), Part::forward), Part::forward,
+              clocks);
+        } else if (run.forward == nullptr) {
+          ops(rank, b, priced_.part(priced_.block_of(*run.backward), Part::backward),
+              Part::backward, clocks);
+        } else {
+          ops(rank, f,
+              priced_.pair(priced_.block_of(*run.forward), priced_.block_of(*run.backward)),
+              Part::forward, clocks);
+        }
+      }
+    }
+    if (trace != nullptr && grain == TraceGrain::action) {
+      // Drawn one after the other, each with half of the time that they share.
+      const Seconds end = clocks(index(Stream::compute)).seconds();
+      const Seconds middle = begin + (end - begin) / 2.0;
+      add(rank, Stream::compute, to_string(f), "forward", f, begin, middle);
+      add(rank, Stream::compute, to_string(b), "backward", b, middle, end);
     }
   }
 
@@ -126,7 +180,11 @@ class ReplayRunner {
   }
 
   void ops(int rank, const Action& action, BlockId block, Part part, StreamClocks& clocks) {
-    const PricedPart& priced = priced_.part(block, part);
+    ops(rank, action, priced_.part(block, part), part, clocks);
+  }
+
+  void ops(int rank, const Action& action, const PricedPart& priced, Part part,
+           StreamClocks& clocks) {
     for (std::size_t i = 0; i < priced.ops.size(); ++i) {
       const Op& op = priced.ops[i];
       advance(clocks, op, priced.durations[i]);
@@ -177,24 +235,44 @@ class HeapReplay {
     const bool out = forward ? wire_after : wire_before && !weight;
     if (in) change(program_.boundary);
     const auto& runs = program_.stages[static_cast<std::size_t>(action.stage)].runs;
-    const std::size_t list = forward ? 0 : weight ? 2 : 1;
+    const std::size_t kind = forward ? 0 : weight ? 2 : 1;
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Stage::Part& run = runs[forward ? i : runs.size() - 1 - i];
-      const auto id = static_cast<std::size_t>(run.block);
-      for (int copy = 0; copy < run.count; ++copy) {
-        for (const LiveEvent& e : events_[id][list]) {
-          const Bytes bytes = program_.blocks[id].slots[static_cast<std::size_t>(e.slot)].bytes();
-          change(e.allocate ? bytes : -bytes);
-        }
-      }
+      for (int copy = 0; copy < run.count; ++copy) list(run.block, kind);
     }
     if (out) change(-program_.boundary);
+  }
+
+  // A forward beside a backward, layer by layer. `wires`: received and sent by each.
+  void pair(const PricedProgram& priced, const Action& f, const Action& b,
+            std::array<bool, 4> wires) {
+    const auto [f_in, f_out, b_in, b_out] = wires;
+    if (b_in) change(program_.boundary);
+    if (f_in) change(program_.boundary);
+    const StageRuns forward = priced.runs_of(f.stage), backward = priced.runs_of(b.stage);
+    for (const PairedRun& run : pair_stages(forward, backward)) {
+      for (int copy = 0; copy < run.count; ++copy) {
+        if (run.forward != nullptr) list(priced.block_of(*run.forward), 0);
+        if (run.backward != nullptr) list(priced.block_of(*run.backward), 1);
+      }
+    }
+    if (f_out) change(-program_.boundary);
+    if (b_out) change(-program_.boundary);
   }
 
   [[nodiscard]] Bytes peak() const { return peak_; }
   [[nodiscard]] Bytes now() const { return now_; }
 
  private:
+  // Every allocation and free of one list of a block.
+  void list(BlockId block, std::size_t kind) {
+    const auto id = static_cast<std::size_t>(block);
+    for (const LiveEvent& e : events_[id][kind]) {
+      const Bytes bytes = program_.blocks[id].slots[static_cast<std::size_t>(e.slot)].bytes();
+      change(e.allocate ? bytes : -bytes);
+    }
+  }
+
   void change(Bytes bytes) {
     now_ += bytes;
     peak_ = std::max(peak_, now_);
@@ -205,7 +283,8 @@ class HeapReplay {
   Bytes now_, peak_;
 };
 
-std::vector<Bytes> replay_memory(const StepProgram& p, Bytes reserves) {
+std::vector<Bytes> replay_memory(const PricedProgram& priced, Bytes reserves) {
+  const StepProgram& p = priced.program();
   const bool split = splits_backward(p.schedule.kind);
   const auto stages = static_cast<int>(p.stages.size());
   const auto crosses = [&](int from, int to) {
@@ -235,8 +314,17 @@ std::vector<Bytes> replay_memory(const StepProgram& p, Bytes reserves) {
       }
     }
     const Bytes held = heap.now();
-    for (const Action& a : p.actions[static_cast<std::size_t>(rank)]) {
-      heap.action(a, crosses(a.stage - 1, a.stage), crosses(a.stage, a.stage + 1));
+    const std::vector<Action>& actions = p.actions[static_cast<std::size_t>(rank)];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      const Action& a = actions[i];
+      const bool before = crosses(a.stage - 1, a.stage), after = crosses(a.stage, a.stage + 1);
+      if (!a.paired) {
+        heap.action(a, before, after);
+        continue;
+      }
+      const Action& b = actions[++i];
+      heap.pair(priced, a, b,
+                {before, after, crosses(b.stage, b.stage + 1), crosses(b.stage - 1, b.stage)});
     }
     QPLAN_CHECK(heap.now() == held, "a step must free everything it allocates");
     peaks.push_back(heap.peak());
@@ -272,7 +360,7 @@ Replay replay(const CostModel& cost, const ParallelPlan& plan) {
   for (const NamedReserve& r : framework_reserves(cost.model(), plan, cost.recipe())) {
     reserves += r.bytes;
   }
-  return {end2 - end1, replay_memory(session.program, reserves), ops};
+  return {end2 - end1, replay_memory(priced, reserves), ops};
 }
 
 Trace trace_step(const CostModel& cost, const ParallelPlan& plan, TraceGrain grain) {

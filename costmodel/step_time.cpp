@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 
 #include "costmodel/plan_view.h"
+#include "models/program/merge.h"
 
 namespace qplan {
 namespace {
@@ -59,6 +62,13 @@ class FoldRunner {
     const Part part = part_of(action, gather_overlapped, reduce_overlapped);
     clocks = apply(stage[static_cast<std::size_t>(action.stage)][at(part)], clocks);
   }
+  void run_pair(int, const Action& f, const Action& b, StreamClocks& clocks) {
+    const auto key = std::pair{distinct_of[static_cast<std::size_t>(f.stage)],
+                               distinct_of[static_cast<std::size_t>(b.stage)]};
+    auto it = pairs.find(key);
+    if (it == pairs.end()) it = pairs.emplace(key, pair_delay(key.first, key.second)).first;
+    clocks = apply(it->second, clocks);
+  }
   void before_norm(int rank, StreamClocks& clocks) const {
     const auto& [reduce, norm] = before[static_cast<std::size_t>(rank)];
     clocks = apply(reduce, clocks);
@@ -73,6 +83,11 @@ class FoldRunner {
   std::vector<std::pair<StreamDelay, StreamDelay>> before;  // reduce, norm
   std::vector<StreamDelay> after;
   bool gather_overlapped = false, reduce_overlapped = false;
+
+  // Pairs of distinct stages, made when a schedule first runs them side by side.
+  std::vector<int> distinct_of;
+  std::map<std::pair<int, int>, StreamDelay> pairs;
+  std::function<StreamDelay(int, int)> pair_delay;
 };
 
 // One stage's part: runs in order, each a power; backward in reverse.
@@ -106,7 +121,7 @@ bool periodic(const std::vector<std::vector<double>>& snapshots, double* period)
 
 // End of step 2 minus end of step 1. Long steady parts are left out where the recurrence is
 // periodic.
-Seconds two_steps(const FoldRunner& runner, const ScheduleShape& shape, int stages,
+Seconds two_steps(FoldRunner& runner, const ScheduleShape& shape, int stages,
                   const PipelineLinks& links) {
   for (int periods = 6;; periods *= 4) {
     const Shortened s = shorten(shape, periods);
@@ -204,8 +219,9 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     for (const auto* list : {&parts.compute, &parts.state}) {
       for (const Part part : *list) {
-        distinct[i][at(part)] = stage_delay(
-            v.stages.distinct[i], part, [&](const Run& run) -> StreamDelay { return delay(run, part); });
+        distinct[i][at(part)] =
+            stage_delay(v.stages.distinct[i], part,
+                        [&](const Run& run) -> StreamDelay { return delay(run, part); });
       }
     }
   }
@@ -223,6 +239,31 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   for (auto& [reduce, norm] : runner.before) norm = then(norm, edge[at(Part::norm)]);
   for (auto& d : runner.after) d = then(d, edge[at(Part::update)]);
 
+  runner.distinct_of = v.stages.of_stage;
+  SharedMemo<PairKey, StreamDelay, PairHash> own_pairs;
+  auto& pair_memo = free.bits == 0 ? memo_->pair_delays : own_pairs;
+  runner.pair_delay = [&](int f, int b) {
+    StreamDelay total = no_delay();
+    for (const PairedRun& run : pair_stages(v.stages.distinct[static_cast<std::size_t>(f)],
+                                            v.stages.distinct[static_cast<std::size_t>(b)])) {
+      if (run.forward == nullptr || run.backward == nullptr) {
+        const Part part = run.forward != nullptr ? Part::forward : Part::backward;
+        const BlockShape& shape = run.forward != nullptr ? *run.forward : *run.backward;
+        total = then(total, power(compute_delays(shape)[at(part)], run.count));
+        continue;
+      }
+      const PairKey key{{compute_shape(*run.forward), model_groups, plan.cuda_graph, false},
+                        {compute_shape(*run.backward), model_groups, plan.cuda_graph, false}};
+      const StreamDelay& pair = pair_memo.get(key, [&] {
+        const PricedPart priced =
+            price_pair(build_block(model_, recipe_, key.forward.shape),
+                       build_block(model_, recipe_, key.backward.shape), context);
+        return delay_of(priced.ops, without(priced, Part::forward, free));
+      });
+      total = then(total, power(pair, run.count));
+    }
+    return total;
+  };
   PipelineLinks links = pipeline_links(*this, plan, grid);
   if (free.has(Cost::p2p)) links.send = Seconds(0);
   if (free.has(Cost::host)) links.step_overhead = Seconds(0);
@@ -250,6 +291,21 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
     Entry& entry_of = distinct[i];
     for (const Run& run : v.stages.distinct[i]) {
       const DelayKey key{compute_shape(run.shape), groups, plan.cuda_graph, v.split};
+      if (v.schedule.pairs) {
+        // Side by side, communication may vanish; the compute of both stays.
+        entry_of.forward += run.count * memo_->busy.get(key, [&] {
+          const Block block = build_block(model_, recipe_, key.shape);
+          double sum = 0;
+          for (const OpList* ops : {&block.forward, &block.backward}) {
+            for (const Op& op : *ops) {
+              if (op.stream != Stream::compute) continue;
+              sum += price(op.work, {&hardware_, &grid}).time.value();
+            }
+          }
+          return sum;
+        });
+        continue;
+      }
       const PartDelays& d = memo_->compute_delays.get(
           key, [&] { return pricer.delays(key.shape, parts.compute, FreeWork{}); });
       const auto entry = [&](Part part) { return d[at(part)](c, c).seconds().value() * run.count; };
@@ -268,6 +324,16 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   // back.
   const auto m = static_cast<double>(plan.num_microbatches());
   double best = 0, forward_before = 0, backward_before = 0;
+  if (v.schedule.pairs) {
+    // The entries hold forward and backward together: a rank's own work is all that bounds the
+    // step.
+    std::vector<double> busy(static_cast<std::size_t>(plan.pp), 0);
+    for (std::size_t i = 0; i < stage.size(); ++i) {
+      const int rank = rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i));
+      busy[static_cast<std::size_t>(rank)] += stage[i].forward;
+    }
+    return Seconds(m * *std::max_element(busy.begin(), busy.end()));
+  }
   for (int r = 0; r < plan.pp; ++r) {
     double busy = 0;
     for (std::size_t i = 0; i < stage.size(); ++i) {

@@ -13,20 +13,24 @@ std::vector<T> or_default(const std::vector<T>& asked, std::vector<T> offered) {
   return asked.empty() ? std::move(offered) : asked;
 }
 
-// Stages worth trying: replicating optimizer states moves as many bytes as sharding them and only holds
-// more, so stage 0 waits until asked for. Megatron of 2021 has nothing else.
+// Stages worth trying: replicating optimizer states moves as many bytes as sharding them and only
+// holds more, so stage 0 waits until asked for. Megatron of 2021 has nothing else.
 std::vector<int> zero_stages(const Recipe& recipe) {
   switch (recipe.kind) {
-    case RecipeKind::megatron_legacy: return {0};
+    case RecipeKind::megatron_legacy:
+      return {0};
     case RecipeKind::megatron:
-    case RecipeKind::nanotron: return {1};
+    case RecipeKind::nanotron:
+      return {1};
     case RecipeKind::megatron_fsdp:
     case RecipeKind::fsdp1:
     case RecipeKind::fsdp2:
-    case RecipeKind::fsdp2_compile: return {2, 3};
+    case RecipeKind::fsdp2_compile:
+      return {2, 3};
     case RecipeKind::megatron_deepspeed:
     case RecipeKind::deepspeed:
-    case RecipeKind::qplan: return {1, 2, 3};
+    case RecipeKind::qplan:
+      return {1, 2, 3};
   }
   return {};
 }
@@ -123,7 +127,8 @@ std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& r
       if (!asked && ranks % (std::int64_t{ep} * etp) != 0) continue;
       std::vector<MoeDispatcher> dispatchers = {MoeDispatcher::alltoall};
       if (ep > 1 && is_megatron(recipe) && recipe.kind != RecipeKind::qplan) {
-        // allgather holds every rank's tokens; frameworks.md 1.6 calls it poor, no run here measures it.
+        // allgather holds every rank's tokens; frameworks.md 1.6 calls it poor, no run here
+        // measures it.
         dispatchers = {MoeDispatcher::alltoall, MoeDispatcher::deepep};
       }
       for (const MoeDispatcher d : or_default(space.moe_dispatcher, dispatchers)) {
@@ -196,8 +201,8 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const HardwareProfile& h
                  [limit](int d) { return d <= limit; });
     return few;
   };
-  const auto tps =
-      or_default(space.tp, below(std::min<std::int64_t>(model.num_attention_heads, hardware.link.nvlink_domain)));
+  const auto tps = or_default(space.tp, below(std::min<std::int64_t>(model.num_attention_heads,
+                                                                     hardware.link.nvlink_domain)));
   const auto cps =
       or_default(space.cp, below(std::clamp<std::int64_t>(space.seq_len / 2048, 1, 64)));
   const auto pps = or_default(space.pp, below(model.num_layers));
@@ -235,7 +240,8 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
                 : or_default(space.sequence_parallel,
                              model.moe ? std::vector<bool>{true} : std::vector<bool>{true, false});
   std::vector<CpComm> cp_comms = {CpComm::p2p};
-  if (k.cp > 1) cp_comms = or_default(space.cp_comm, {CpComm::p2p, CpComm::all_gather, CpComm::a2a});
+  if (k.cp > 1)
+    cp_comms = or_default(space.cp_comm, {CpComm::p2p, CpComm::all_gather, CpComm::a2a});
   std::vector<Word> words = {
       word(expert_layouts(model, recipe, space, k),
            [](ParallelPlan& plan, const ExpertLayout& e) {

@@ -74,8 +74,8 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.step_time < b.step_time;
 }
 
-// Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is below
-// the k-th best time. Returns the simulated ones.
+// Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is
+// below the k-th best time. Returns the simulated ones.
 std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& options,
                                 const std::vector<Candidate>& candidates) {
   // Ties in the bound keep the order of enumeration.
@@ -103,8 +103,8 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
     if (best.size() > wanted) best.resize(wanted);
     done += batch;
     if (options.progress) {
-      options.progress(0.5 + 0.5 * static_cast<double>(done) /
-                                 static_cast<double>(candidates.size()));
+      options.progress(0.5 +
+                       0.5 * static_cast<double>(done) / static_cast<double>(candidates.size()));
     }
   }
   return simulated;

@@ -63,9 +63,8 @@ SlotId AttentionPart::forward(SlotId x) {
       c_.linear_reduced(projected_in, c_.hidden, heads.q * heads.v_dim, "attention sum");
   const SlotId y = b.slot("x2", act, c_.local_tokens, c_.hidden);
   if (c_.recipe.dropout) {
-    const SlotId drop = b.slot("dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
-    c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, drop});
-    mask_ = mask_ == kNoSlot ? drop : mask_;
+    drop_ = b.slot("dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
+    c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, drop_});
   } else {
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
   }
@@ -254,7 +253,12 @@ SlotId AttentionPart::backward(SlotId dy) {
 
   // Output projection: gather dy, product with the weight, product with the kept input.
   dout_ = b.slot("dout", act, c_.tokens, width);
-  const SlotId dy_in = c_.linear_input(dy, c_.local_tokens, c_.hidden);
+  SlotId dsum = dy;
+  if (c_.recipe.dropout) {
+    dsum = b.slot("d attention sum", act, c_.local_tokens, c_.hidden);
+    c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, drop_}, {dsum});
+  }
+  const SlotId dy_in = c_.linear_input(dsum, c_.local_tokens, c_.hidden);
   const SlotId dy_whole = c_.gather_sequence(dy_in, c_.hidden);
   c_.linear_dgrad(dy_whole, dout_, c_.tokens, c_.hidden, width);
   c_.linear_wgrad(dy_whole, out_, c_.tokens, c_.hidden, width);

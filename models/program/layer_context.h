@@ -83,7 +83,7 @@ class AttentionPart {
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, q_raw_ = kNoSlot, k_raw_ = kNoSlot;
   SlotId q_ = kNoSlot, k_ = kNoSlot, v_ = kNoSlot, out_ = kNoSlot, lse_ = kNoSlot;
-  SlotId scores_ = kNoSlot, mask_ = kNoSlot;
+  SlotId scores_ = kNoSlot, mask_ = kNoSlot, drop_ = kNoSlot;
   SlotId q_down_ = kNoSlot, q_normed_ = kNoSlot, kv_down_ = kNoSlot, kv_normed_ = kNoSlot;
   SlotId dq_ = kNoSlot, dk_ = kNoSlot, dv_ = kNoSlot, dout_ = kNoSlot;
   SlotId dx_normed_partial_ = kNoSlot;

@@ -46,6 +46,8 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .allocator_slack = gib(0.5)},
     {.kind = RecipeKind::megatron_deepspeed,
      .description = "Megatron-DeepSpeed: ZeRO stages, Ulysses, GELU and LayerNorm models",
+     .flash_attention = false,  // its default; --use-flash-attn-v2 is an option (frameworks.md 3B)
+     .dropout = true,
      .fp32_gradient_accumulation = false,
      .logits_stash_bytes = 4,
      .default_grad_dtype = DType::bf16,

@@ -22,14 +22,16 @@ Lists gpipe(int pp, int m) {
   return lists;
 }
 
-Lists one_f_one_b(int pp, int m) {
+// `extra` warm-up forwards let each steady forward run beside a backward that is ready already.
+Lists one_f_one_b(int pp, int m, int extra) {
   Lists lists(static_cast<std::size_t>(pp));
   for (int r = 0; r < pp; ++r) {
     auto& list = lists[static_cast<std::size_t>(r)];
-    const int warm_up = std::min(pp - r - 1, m);
+    const int warm_up = std::min(pp - r - 1 + extra, m);
     for (int i = 0; i < warm_up; ++i) list.push_back({ActionKind::forward, r, i});
     for (int i = warm_up; i < m; ++i) {
-      list.push_back({ActionKind::forward, r, i});
+      list.push_back(
+          {.kind = ActionKind::forward, .stage = r, .microbatch = i, .paired = extra > 0});
       list.push_back({ActionKind::backward, r, i - warm_up});
     }
     for (int i = m - warm_up; i < m; ++i) list.push_back({ActionKind::backward, r, i});
@@ -50,11 +52,11 @@ Turn turn(int k, int pp, int vpp, int m, bool forward) {
   return {forward ? chunk : vpp - 1 - chunk, group * pp + within % size};
 }
 
-int interleaved_warm_up(int pp, int vpp, int m, int rank) {
-  return std::min(2 * (pp - rank - 1) + (vpp - 1) * pp, m * vpp);
+int interleaved_warm_up(int pp, int vpp, int m, int rank, int extra) {
+  return std::min(2 * (pp - rank - 1) + (vpp - 1) * pp + extra, m * vpp);
 }
 
-Lists interleaved(int pp, int vpp, int m) {
+Lists interleaved(int pp, int vpp, int m, int extra) {
   Lists lists(static_cast<std::size_t>(pp));
   const int total = m * vpp;
   for (int r = 0; r < pp; ++r) {
@@ -63,10 +65,11 @@ Lists interleaved(int pp, int vpp, int m) {
       const Turn t = turn(k, pp, vpp, m, kind == ActionKind::forward);
       list.push_back({kind, t.chunk * pp + r, t.microbatch});
     };
-    const int warm_up = interleaved_warm_up(pp, vpp, m, r);
+    const int warm_up = interleaved_warm_up(pp, vpp, m, r, extra);
     for (int k = 0; k < warm_up; ++k) add(ActionKind::forward, k);
     for (int k = warm_up; k < total; ++k) {
       add(ActionKind::forward, k);
+      list.back().paired = extra > 0;
       add(ActionKind::backward, k - warm_up);
     }
     for (int k = total - warm_up; k < total; ++k) add(ActionKind::backward, k);
@@ -193,15 +196,16 @@ bool splits_backward(ScheduleKind kind) {
 
 Lists build_schedule(const ScheduleShape& s) {
   Lists lists;
+  const int extra = s.pairs ? 1 : 0;
   switch (s.kind) {
     case ScheduleKind::gpipe:
       lists = gpipe(s.pp, s.microbatches);
       break;
     case ScheduleKind::one_f_one_b:
-      lists = one_f_one_b(s.pp, s.microbatches);
+      lists = one_f_one_b(s.pp, s.microbatches, extra);
       break;
     case ScheduleKind::interleaved:
-      lists = interleaved(s.pp, s.vpp, s.microbatches);
+      lists = interleaved(s.pp, s.vpp, s.microbatches, extra);
       break;
     case ScheduleKind::zb_h1:
       lists = zb_h1(s.pp, s.microbatches);
@@ -223,17 +227,18 @@ int microbatches_per_period(const ScheduleShape& s) {
 
 SteadyPart steady_part(const ScheduleShape& s, int rank) {
   const int m = s.microbatches;
+  const int extra = s.pairs ? 1 : 0;
   switch (s.kind) {
     case ScheduleKind::one_f_one_b: {
-      const int warm_up = std::min(s.pp - rank - 1, m);
+      const int warm_up = std::min(s.pp - rank - 1 + extra, m);
       // All ranks share the period count of the first one, so that snapshots line up.
-      const int common = std::max(m - (s.pp - 1), 0);
+      const int common = std::max(m - (s.pp - 1) - extra, 0);
       return {warm_up, 2, common};
     }
     case ScheduleKind::interleaved: {
       if (m % s.pp != 0) return {};
-      const int warm_up = interleaved_warm_up(s.pp, s.vpp, m, rank);
-      const int deepest = interleaved_warm_up(s.pp, s.vpp, m, 0);
+      const int warm_up = interleaved_warm_up(s.pp, s.vpp, m, rank, extra);
+      const int deepest = interleaved_warm_up(s.pp, s.vpp, m, 0, extra);
       const int common = std::max(m * s.vpp - deepest, 0) / (s.pp * s.vpp);
       return {warm_up, std::int64_t{2} * s.pp * s.vpp, common};
     }

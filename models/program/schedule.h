@@ -17,8 +17,9 @@ struct Action {
   ActionKind kind = ActionKind::forward;
   int stage = 0;  // virtual stage, 0 .. pp*vpp-1 in the order of the model
   int microbatch = 0;
-  bool first = false;  // the stage's first forward of the step: gathers updated parameters
-  bool last = false;   // the stage's last backward of the step: may start reducing gradients
+  bool first = false;   // the stage's first forward of the step: gathers updated parameters
+  bool last = false;    // the stage's last backward of the step: may start reducing gradients
+  bool paired = false;  // a forward that runs side by side with the backward that follows it
   bool operator==(const Action&) const = default;
 };
 
@@ -26,6 +27,7 @@ struct ScheduleShape {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
   int pp = 1, vpp = 1;
   int microbatches = 1;
+  bool pairs = false;  // steady forwards and backwards run side by side; warm-up is one longer
   bool operator==(const ScheduleShape&) const = default;
 };
 

@@ -157,6 +157,16 @@ int chunks_per_rank(const ParallelPlan& plan) {
   return 1;
 }
 
+ScheduleShape schedule_shape(const ParallelPlan& plan) {
+  const bool can_pair =
+      plan.schedule == ScheduleKind::one_f_one_b || plan.schedule == ScheduleKind::interleaved;
+  return {.kind = plan.schedule,
+          .pp = plan.pp,
+          .vpp = chunks_per_rank(plan),
+          .microbatches = static_cast<int>(plan.num_microbatches()),
+          .pairs = can_pair && plan.ep > 1 && plan.overlap.has(OverlapKind::ep)};
+}
+
 std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan) {
   if (!plan.pipeline_layout.empty()) return plan.pipeline_layout;
   const int stages = plan.pp * chunks_per_rank(plan);
@@ -251,10 +261,7 @@ StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
     program.stages.push_back(stage);
   }
   program.edge = id_of(with_kind(base, BlockKind::step_edge));
-  program.schedule = {.kind = plan.schedule,
-                      .pp = plan.pp,
-                      .vpp = chunks_per_rank(plan),
-                      .microbatches = static_cast<int>(plan.num_microbatches())};
+  program.schedule = schedule_shape(plan);
   program.actions = build_schedule(program.schedule);
   program.grid = RankGrid(plan, facts.nvlink_domain);
   program.boundary = boundary_bytes(model, base);
@@ -283,7 +290,7 @@ std::uint64_t fingerprint(const StepProgram& program) {
     }
   }
   const ScheduleShape& s = program.schedule;
-  for (const int n : {static_cast<int>(s.kind), s.pp, s.vpp, s.microbatches}) {
+  for (const int n : {static_cast<int>(s.kind), s.pp, s.vpp, s.microbatches, int{s.pairs}}) {
     hash = mix(hash, static_cast<std::uint64_t>(n));
   }
   return mix(hash, static_cast<std::uint64_t>(program.reduce_overlapped) * 2 +

@@ -35,6 +35,9 @@ struct JobFacts {
 // Chunks a pipeline rank holds: vpp, or 2 for V-shaped schedules.
 int chunks_per_rank(const ParallelPlan& plan);
 
+// The schedule of a plan. Expert-parallel overlap pairs steady forwards with backwards.
+ScheduleShape schedule_shape(const ParallelPlan& plan);
+
 // Decoder layers of each virtual stage. An empty layout is even; where layers do not divide,
 // embedding and loss count as a layer each (Megatron's --account-for-*), and stages differ by at
 // most one.

@@ -59,7 +59,7 @@ class RandomPlans {
     }
     p.zero = pick<int>({0, 1, 2, 3});
     p.micro_batch_size = pick<std::int64_t>({1, 2});
-    const auto m = pick<std::int64_t>({1, 2, 3, 4, 6, 8, 12, 17, 24, 48});
+    const auto m = pick<std::int64_t>({1, 2, 3, 4, 6, 8, 12, 17, 24, 48, 96, 240});
     p.global_batch_size = p.micro_batch_size * p.dp * m;
     p.seq_len = pick<std::int64_t>({256, 512, 1024});
     p.recompute.kind =
@@ -77,6 +77,7 @@ class RandomPlans {
     p.grad_dtype = pick<DType>({DType::fp32, DType::bf16});
     if (coin(0.5)) p.overlap = recipe.default_overlap;
     if (coin(0.2)) p.overlap.add(OverlapKind::tp);
+    if (p.ep > 1 && coin(0.4)) p.overlap.add(OverlapKind::ep);
     p.cuda_graph = coin(0.1);
     return p;
   }
