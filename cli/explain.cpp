@@ -43,7 +43,7 @@ struct Reason {
 void add_examples(const Job& job, const SearchSpace& space, std::vector<Reason>& reasons) {
   std::size_t missing = reasons.size();
   const ClusterLimits limits{space.gpus, job.limits().compute_capability};
-  for (const Skeleton& skeleton : skeletons(job.model, job.hardware, space)) {
+  for (const Skeleton& skeleton : skeletons(job.model, job.recipe(), job.hardware, space)) {
     if (missing == 0) return;
     each_plan(job.model, job.recipe(), job.hardware, space, skeleton, [&](const ParallelPlan& p) {
       if (missing == 0) return;

@@ -35,6 +35,31 @@ std::vector<int> zero_stages(const Recipe& recipe) {
   return {};
 }
 
+// Where the optimizer's states may go: FSDP offloads everything or nothing.
+std::vector<Offload> offload_choices(const Recipe& recipe) {
+  switch (recipe.kind) {
+    case RecipeKind::fsdp1:
+    case RecipeKind::fsdp2:
+    case RecipeKind::fsdp2_compile:
+      return {{}, {.optimizer = 1.0, .params = true}};
+    case RecipeKind::megatron_legacy:
+    case RecipeKind::megatron_fsdp:
+    case RecipeKind::nanotron:
+      return {{}};
+    case RecipeKind::megatron:
+    case RecipeKind::megatron_deepspeed:
+    case RecipeKind::deepspeed:
+    case RecipeKind::qplan:
+      return {{}, {.optimizer = 1.0}};
+  }
+  return {};
+}
+
+// FSDP over Hugging Face modules has no pipeline.
+bool has_pipeline(const Recipe& recipe) {
+  return recipe.kind != RecipeKind::fsdp1 && recipe.kind != RecipeKind::fsdp2;
+}
+
 bool is_megatron(const Recipe& recipe) {
   return recipe.kind == RecipeKind::megatron || recipe.kind == RecipeKind::megatron_fsdp ||
          recipe.kind == RecipeKind::qplan;
@@ -190,8 +215,8 @@ std::vector<int> divisors(std::int64_t n) {
   return result;
 }
 
-std::vector<Skeleton> skeletons(const ModelSpec& model, const HardwareProfile& hardware,
-                                const SearchSpace& space) {
+std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
+                                const HardwareProfile& hardware, const SearchSpace& space) {
   const std::vector<int> all = divisors(space.gpus);
   // Degrees nobody runs are left out unless asked for: tensor parallelism beyond the heads, a
   // context share below 2048 tokens, more stages than layers.
@@ -205,7 +230,7 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const HardwareProfile& h
                                                                      hardware.link.nvlink_domain)));
   const auto cps =
       or_default(space.cp, below(std::clamp<std::int64_t>(space.seq_len / 2048, 1, 64)));
-  const auto pps = or_default(space.pp, below(model.num_layers));
+  const auto pps = or_default(space.pp, below(has_pipeline(recipe) ? model.num_layers : 1));
   std::vector<Skeleton> result;
   for (const int tp : tps) {
     for (const int cp : cps) {
@@ -259,7 +284,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
            [](ParallelPlan& plan, int v) { plan.zero = v; }),
       word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),
            [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }),
-      word(or_default(space.offload, {Offload{}, Offload{.optimizer = 1.0}}),
+      word(or_default(space.offload, offload_choices(recipe)),
            [](ParallelPlan& plan, const Offload& v) { plan.offload = v; }),
       // Without sharded optimizer states there are no parameters to gather beside forward.
       word(or_default(space.overlap, {p.overlap}),

@@ -13,8 +13,8 @@ namespace qplan {
 struct Skeleton {
   int tp = 1, cp = 1, pp = 1, dp = 1;
 };
-std::vector<Skeleton> skeletons(const ModelSpec& model, const HardwareProfile& hardware,
-                                const SearchSpace& space);
+std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
+                                const HardwareProfile& hardware, const SearchSpace& space);
 
 // Calls visit(plan) for every plan of a skeleton.
 void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,

@@ -123,7 +123,7 @@ std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
 
 SearchResult search_world(const CostModel& cost, const SearchSpace& space,
                           const SearchOptions& options) {
-  const std::vector<Skeleton> work = skeletons(cost.model(), cost.hardware(), space);
+  const std::vector<Skeleton> work = skeletons(cost.model(), cost.recipe(), cost.hardware(), space);
   std::vector<Found> found(work.size());
   std::atomic<std::size_t> finished{0};
   parallel_for(work.size(), thread_count(options.threads), [&](std::size_t i) {
