@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/plan_words.h"
 #include "cli/report.h"
+#include "cli/stopwatch.h"
 #include "models/error.h"
 #include "planner/goodput.h"
 
@@ -21,7 +22,7 @@ struct Question {
   PlanWords words;
   std::string plan, output;
   double storage_gb_per_s = Reliability{}.storage_per_node.value() / 1e9;
-  bool json = false;
+  bool json = false, timing = false;
 };
 
 struct Asked {
@@ -261,20 +262,28 @@ Exit run_predict(const Args& args, const Console& console) {
   add_plan_words(line, question.words);
   line.group("Output");
   line.flag("--json", "the same as JSON", question.json);
+  line.flag("--timing", "also how long the answer took", question.timing);
   line.option({"-o,--output", "FILE", "plan file to write", ""}, set_text(question.output));
   if (!line.parse(args, console.out)) return Exit::done;
 
   const Asked asked = is_file(question.plan) ? from_file(question) : from_words(question);
+  const Stopwatch stopwatch;
   const Answer answer = ask(*asked.job, asked.plan);
+  const double elapsed_s = stopwatch.elapsed_s();
   if (!question.output.empty()) {
     Json file = report(*asked.job, answer);
     embed_job(file, *asked.job);
     write_file_atomically(question.output, json_text(file));
   }
   if (question.json) {
-    console.out << json_text(to_json(asked, answer, question));
+    Json json = to_json(asked, answer, question);
+    if (question.timing) json["elapsed_s"] = elapsed_s;
+    console.out << json_text(json);
   } else {
     print_text(asked, answer, question, console.out);
+    if (question.timing) {
+      fmt::print(console.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
+    }
   }
   return answer.feasible() ? Exit::done : Exit::nothing_fits;
 }

@@ -4,7 +4,6 @@
 #include <fmt/ostream.h>
 
 #include <algorithm>
-#include <chrono>
 #include <ostream>
 
 #include "cli/advice.h"
@@ -12,6 +11,7 @@
 #include "cli/explain.h"
 #include "cli/plan_words.h"
 #include "cli/report.h"
+#include "cli/stopwatch.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -34,7 +34,7 @@ struct Found {
 };
 
 Found look(Job& job, const Question& question, const Console& console) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch stopwatch;
   SearchOptions options;
   options.top = static_cast<int>(question.top);
   options.threads = static_cast<int>(question.threads);
@@ -51,8 +51,7 @@ Found look(Job& job, const Question& question, const Console& console) {
   // Cheaper or fewer may mean fewer GPUs than were offered.
   if (!found.result.plans.empty()) job.gpus = found.result.plans.front().plan.world();
   for (const RankedPlan& ranked : found.result.plans) found.plans.push_back(ask(job, ranked.plan));
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  found.elapsed_s = elapsed.count();
+  found.elapsed_s = stopwatch.elapsed_s();
   return found;
 }
 
@@ -85,8 +84,8 @@ std::string ranking_text(const Found& found) {
                            significant(e.step_time_high.value())),
                significant(e.tokens_per_s_per_gpu, 4), percent(e.mfu),
                fixed(in_gib(worst.device), 1), percent(e.time.pp_bubble / e.time.total()),
-               percent(exposed_communication(e)), memory_bar(worst, e.capacity, 20),
-               time_bar(e.time, 20)});
+               percent(exposed_communication(e)), memory_bar(worst, e.capacity, 18),
+               time_bar(e.time, 18)});
     table.note("   " + words.own[i]);
   }
   std::string text = table.text();

@@ -12,6 +12,7 @@
 #include "cli/explain.h"
 #include "cli/plan_words.h"
 #include "cli/report.h"
+#include "cli/stopwatch.h"
 #include "models/error.h"
 #include "planner/goodput.h"
 
@@ -28,7 +29,7 @@ struct Question {
   double restart_min = run.reliability.restart.value() / 60;
   double storage_gb_per_s = run.reliability.storage_per_node.value() / 1e9;
   std::int64_t threads = 0;
-  bool json = false;
+  bool json = false, timing = false;
   std::string output;
   [[nodiscard]] bool scales() const { return gpus.size() > 1; }
 };
@@ -316,6 +317,7 @@ void add_options(CommandLine& line, Question& question) {
   line.option({"--threads", "COUNT", "threads that search", "all cores"},
               set_whole(question.threads, 1, 1024));
   line.flag("--json", "the same as JSON", question.json);
+  line.flag("--timing", "also how long the searches took", question.timing);
   line.option({"-o,--output", "FILE", "file for the answer instead of the terminal", ""},
               set_text(question.output));
 }
@@ -333,12 +335,17 @@ Exit run_sweep(const Args& args, const Console& console) {
   if (question.gpus.empty()) {
     throw Error("--gpus is missing; give one world size or a range such as 8..4096");
   }
+  const Stopwatch stopwatch;
   const std::vector<Point> points = all_points(question, console);
+  const double elapsed_s = stopwatch.elapsed_s();
   std::ostringstream text;
   if (question.json) {
-    text << json_text(to_json(question, points));
+    Json json = to_json(question, points);
+    if (question.timing) json["elapsed_s"] = elapsed_s;
+    text << json_text(json);
   } else {
     print_text(question, points, text);
+    if (question.timing) fmt::print(text, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
   }
   if (question.output.empty()) {
     console.out << text.str();

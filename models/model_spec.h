@@ -70,7 +70,7 @@ struct ModelSpec {
   bool qkv_bias = false, attention_output_bias = false, mlp_bias = false;
   bool attention_sinks = false;  // gpt-oss: one learned logit a head
   bool tie_word_embeddings = false;
-  bool causal = true;            // false: an encoder (the vision tower)
+  bool causal = true;  // false: an encoder (the vision tower)
   // Numbers that change results, not costs; the executor reads them.
   double norm_epsilon = 1e-6, rope_theta = 10000, rotary_fraction = 1;
   bool rope_scaling = false;  // positions rescaled (YaRN, Llama 3.1)

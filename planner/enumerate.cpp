@@ -164,6 +164,24 @@ std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& r
   return layouts;
 }
 
+struct Sharding {
+  int zero = 0;
+  EnumSet<OverlapKind> overlap;
+};
+
+// Without sharded optimizer states there are no parameters to gather beside forward.
+std::vector<Sharding> sharding(const Recipe& recipe, const SearchSpace& space,
+                               EnumSet<OverlapKind> overlap) {
+  std::vector<Sharding> choices;
+  for (const int zero : or_default(space.zero, zero_stages(recipe))) {
+    for (EnumSet<OverlapKind> o : or_default(space.overlap, {overlap})) {
+      if (zero == 0) o.remove(OverlapKind::param);
+      choices.push_back({zero, o});
+    }
+  }
+  return choices;
+}
+
 // Shard sets of FSDP: everybody, or one a node (HSDP) where the group is larger than a node.
 std::vector<int> shard_sets(const Recipe& recipe, const HardwareProfile& hardware,
                             const Skeleton& k) {
@@ -280,28 +298,26 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       word(cp_comms, [](ParallelPlan& plan, CpComm v) { plan.cp_comm = v; }),
       word(std::vector<Recompute>{},
            [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; }),
-      word(or_default(space.zero, zero_stages(recipe)),
-           [](ParallelPlan& plan, int v) { plan.zero = v; }),
-      word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),
-           [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }),
-      word(or_default(space.offload, offload_choices(recipe)),
-           [](ParallelPlan& plan, const Offload& v) { plan.offload = v; }),
-      // Without sharded optimizer states there are no parameters to gather beside forward.
-      word(or_default(space.overlap, {p.overlap}),
-           [](ParallelPlan& plan, EnumSet<OverlapKind> v) {
-             plan.overlap = v;
-             if (plan.zero == 0) plan.overlap.remove(OverlapKind::param);
-           }),
       word(or_default(space.grad_dtype, {p.grad_dtype}),
            [](ParallelPlan& plan, DType v) { plan.grad_dtype = v; }),
-      word(or_default(space.main_params_dtype, {p.main_params_dtype}),
-           [](ParallelPlan& plan, DType v) { plan.main_params_dtype = v; }),
-      word(or_default(space.moment_dtype, {p.moment_dtype}),
-           [](ParallelPlan& plan, DType v) { plan.moment_dtype = v; }),
       word(or_default(space.cuda_graph, {p.cuda_graph}),
            [](ParallelPlan& plan, bool v) { plan.cuda_graph = v; }),
       word(or_default(space.compile, {p.compile}),
            [](ParallelPlan& plan, bool v) { plan.compile = v; }),
+      // From here on the words only move states around; what was folded before serves them all.
+      word(sharding(recipe, space, p.overlap),
+           [](ParallelPlan& plan, const Sharding& v) {
+             plan.zero = v.zero;
+             plan.overlap = v.overlap;
+           }),
+      word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),
+           [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }),
+      word(or_default(space.offload, offload_choices(recipe)),
+           [](ParallelPlan& plan, const Offload& v) { plan.offload = v; }),
+      word(or_default(space.main_params_dtype, {p.main_params_dtype}),
+           [](ParallelPlan& plan, DType v) { plan.main_params_dtype = v; }),
+      word(or_default(space.moment_dtype, {p.moment_dtype}),
+           [](ParallelPlan& plan, DType v) { plan.moment_dtype = v; }),
   };
   constexpr std::size_t kRecomputeWord = 4;
 

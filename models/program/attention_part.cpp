@@ -33,7 +33,8 @@ SlotId AttentionPart::forward(SlotId x) {
   x_ = x;
   b.begin_module(RecomputeModule::layernorm);
   const SlotId normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
-  c_.norm_forward(x, normed, c_.local_tokens, c_.hidden);
+  eager_norm_ = c_.eager_copy("norm in fp32", DType::fp32, c_.local_tokens, c_.hidden);
+  c_.norm_forward(x, normed, c_.local_tokens, c_.hidden, eager_norm_);
   normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
   b.end_module(RecomputeModule::layernorm);
 
@@ -88,6 +89,9 @@ void AttentionPart::project_forward(SlotId normed) {
     b.exposed(Collective{CollectiveKind::all_gather, Axis::tp, bytes}, {qkv}, {gathered});
     qkv = gathered;
   }
+  if (c_.model.position == PositionEmbedding::rope) {
+    eager_rope_ = c_.eager_copy("rope in fp32", DType::fp32, c_.tokens, (heads.q + heads.kv) * d);
+  }
   if (c_.model.qk_norm) {
     q_raw_ = b.slot("q before norm", act, c_.tokens, heads.q * d);
     k_raw_ = b.slot("k before norm", act, c_.tokens, heads.kv * d);
@@ -95,9 +99,11 @@ void AttentionPart::project_forward(SlotId normed) {
     const SlotId normed_qk = b.slot("qk normed", act, c_.tokens, (heads.q + heads.kv) * d);
     c_.rowwise(RowwiseKind::rms_norm, c_.tokens * (heads.q + heads.kv), d, {q_raw_, k_raw_},
                {normed_qk});
-    c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {normed_qk}, {q_, k_});
+    c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {normed_qk},
+               {q_, k_, eager_rope_});
   } else if (c_.model.position == PositionEmbedding::rope) {
-    c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {qkv}, {q_, k_, v_});
+    c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {qkv},
+               {q_, k_, v_, eager_rope_});
   } else {
     c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + 2 * heads.kv) * d, {qkv}, {q_, k_, v_});
   }
@@ -224,20 +230,20 @@ void AttentionPart::core(Pass pass) {
                           Bytes(rows * (q_width + kv_width) * 2)};
       const Collective out{CollectiveKind::all_to_all, Axis::cp, Bytes(rows * o_width * 2)};
       const auto in_width = static_cast<std::int64_t>(q_width + kv_width);
-      const SlotId all = b.slot("qkv by heads", c_.activation_dtype(), c_.tokens, in_width);
+      const std::int64_t out_width = heads.q * heads.v_dim;
       if (forward) {
-        b.exposed(in, {q_, k_, v_}, {all});
-        const SlotId by_heads =
-            b.slot("out by heads", c_.activation_dtype(), c_.tokens, heads.q * heads.v_dim);
-        b.compute(work, {all}, {by_heads, lse_});
-        b.exposed(out, {by_heads}, {out_});
+        // Attention keeps its own operands, split by heads; nothing is sent twice in backward.
+        qkv_by_heads_ = b.slot("qkv by heads", c_.activation_dtype(), c_.tokens, in_width);
+        out_by_heads_ = b.slot("out by heads", c_.activation_dtype(), c_.tokens, out_width);
+        b.exposed(in, {q_, k_, v_}, {qkv_by_heads_});
+        b.compute(work, {qkv_by_heads_}, {out_by_heads_, lse_});
+        b.exposed(out, {out_by_heads_}, {out_});
       } else {
         const SlotId dall = b.slot("dqkv by heads", c_.activation_dtype(), c_.tokens, in_width);
-        b.exposed(in, {q_, k_, v_}, {all});
         const SlotId dby_heads =
-            b.slot("dout by heads", c_.activation_dtype(), c_.tokens, heads.q * heads.v_dim);
+            b.slot("dout by heads", c_.activation_dtype(), c_.tokens, out_width);
         b.exposed(out, {dout_}, {dby_heads});
-        b.compute(work, {all, dby_heads, out_, lse_}, {dall});
+        b.compute(work, {qkv_by_heads_, dby_heads, out_by_heads_, lse_}, {dall});
         b.exposed(in, {dall}, {dq_, dk_, dv_});
       }
       break;
@@ -270,7 +276,7 @@ SlotId AttentionPart::backward(SlotId dy) {
 
   const SlotId dnormed = c_.model.mla ? mla_project_backward() : project_backward();
   const SlotId dx = b.slot("dx", act, c_.local_tokens, c_.hidden, Storage::wire);
-  c_.norm_backward(x_, dnormed, dy, dx, c_.local_tokens, c_.hidden);
+  c_.norm_backward(x_, dnormed, dy, dx, c_.local_tokens, c_.hidden, eager_norm_);
   return dx;
 }
 
@@ -285,13 +291,13 @@ SlotId AttentionPart::project_backward() {
   if (c_.model.position == PositionEmbedding::rope) {
     if (c_.model.qk_norm) {
       const SlotId dqk = b.slot("dqk", act, c_.tokens, (heads.q + heads.kv) * d);
-      c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d, {dq_, dk_},
-                 {dqk});
+      c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,
+                 {dq_, dk_, eager_rope_}, {dqk});
       c_.rowwise(RowwiseKind::rms_norm_backward, c_.tokens * (heads.q + heads.kv), d,
                  {dqk, q_raw_, k_raw_, dv_}, {dqkv});
     } else {
-      c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d, {dq_, dk_, dv_},
-                 {dqkv});
+      c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,
+                 {dq_, dk_, dv_, eager_rope_}, {dqkv});
     }
   } else {
     c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + 2 * heads.kv) * d, {dq_, dk_, dv_}, {dqkv});

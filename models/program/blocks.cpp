@@ -863,6 +863,7 @@ BlockShape compute_shape(BlockShape s) {
   s.optimizer_offload = 0;
   s.nvme = false;
   s.moment_dtype = s.main_params_dtype = DType::fp32;
+  s.overlap.remove(OverlapKind::grad).remove(OverlapKind::param).remove(OverlapKind::ep);
   return s;
 }
 

@@ -133,16 +133,24 @@ void LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t col
             reads, writes);
 }
 
-void LayerContext::norm_forward(SlotId x, SlotId y, std::int64_t rows, std::int64_t cols) {
+// physics.md 5.3: eager Hugging Face modules keep 2f + 8h + 4(nh+nkv)d bytes a token more.
+SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t rows,
+                                std::int64_t cols) {
+  return recipe.fused_kernels ? kNoSlot : b.slot(name, dtype, rows, cols);
+}
+
+void LayerContext::norm_forward(SlotId x, SlotId y, std::int64_t rows, std::int64_t cols,
+                                SlotId kept) {
   const bool rms = model.norm == Norm::rms_norm;
-  rowwise(rms ? RowwiseKind::rms_norm : RowwiseKind::layer_norm, rows, cols, {x, weights}, {y});
+  rowwise(rms ? RowwiseKind::rms_norm : RowwiseKind::layer_norm, rows, cols, {x, weights},
+          {y, kept});
 }
 
 void LayerContext::norm_backward(SlotId x, SlotId dy, SlotId residual, SlotId dx, std::int64_t rows,
-                                 std::int64_t cols) {
+                                 std::int64_t cols, SlotId kept) {
   const bool rms = model.norm == Norm::rms_norm;
   rowwise(rms ? RowwiseKind::rms_norm_backward : RowwiseKind::layer_norm_backward, rows, cols,
-          {x, dy, residual}, {dx, gradients});
+          {x, dy, residual, kept}, {dx, gradients});
 }
 
 }  // namespace qplan

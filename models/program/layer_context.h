@@ -55,9 +55,13 @@ struct LayerContext {
     return shape.tp > 1 && shape.sequence_parallel && shape.overlap.has(OverlapKind::tp);
   }
 
-  void norm_forward(SlotId x, SlotId y, std::int64_t rows, std::int64_t cols);
+  // `kept`: unfused norms keep fp32 copies beside their input (eager_copy()).
+  void norm_forward(SlotId x, SlotId y, std::int64_t rows, std::int64_t cols,
+                    SlotId kept = kNoSlot);
   void norm_backward(SlotId x, SlotId dy, SlotId residual, SlotId dx, std::int64_t rows,
-                     std::int64_t cols);
+                     std::int64_t cols, SlotId kept = kNoSlot);
+  // A slot that only unfused kernels need between forward and backward; kNoSlot when fused.
+  SlotId eager_copy(std::string_view name, DType dtype, std::int64_t rows, std::int64_t cols);
 
   void rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols, BlockBuilder::Slots reads,
                BlockBuilder::Slots writes);
@@ -84,6 +88,8 @@ class AttentionPart {
   SlotId x_ = kNoSlot, normed_ = kNoSlot, q_raw_ = kNoSlot, k_raw_ = kNoSlot;
   SlotId q_ = kNoSlot, k_ = kNoSlot, v_ = kNoSlot, out_ = kNoSlot, lse_ = kNoSlot;
   SlotId scores_ = kNoSlot, mask_ = kNoSlot, drop_ = kNoSlot;
+  SlotId qkv_by_heads_ = kNoSlot, out_by_heads_ = kNoSlot;  // Ulysses
+  SlotId eager_norm_ = kNoSlot, eager_rope_ = kNoSlot;      // what unfused kernels keep
   SlotId q_down_ = kNoSlot, q_normed_ = kNoSlot, kv_down_ = kNoSlot, kv_normed_ = kNoSlot;
   SlotId dq_ = kNoSlot, dk_ = kNoSlot, dv_ = kNoSlot, dout_ = kNoSlot;
   SlotId dx_normed_partial_ = kNoSlot;
@@ -98,6 +104,7 @@ class MlpPart {
  private:
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, mask_ = kNoSlot;
+  SlotId eager_norm_ = kNoSlot, eager_silu_ = kNoSlot;  // what unfused kernels keep
 };
 
 class MoePart {
@@ -120,6 +127,7 @@ class MoePart {
   SlotId x_ = kNoSlot, normed_ = kNoSlot, probs_ = kNoSlot, row_map_ = kNoSlot;
   SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
+  SlotId eager_norm_ = kNoSlot;  // what unfused kernels keep
 };
 
 }  // namespace qplan

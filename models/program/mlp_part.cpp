@@ -23,7 +23,8 @@ SlotId MlpPart::forward(SlotId x) {
   x_ = x;
   b.begin_module(RecomputeModule::layernorm);
   const SlotId normed = b.slot("mlp normed", act, c_.local_tokens, c_.hidden);
-  c_.norm_forward(x, normed, c_.local_tokens, c_.hidden);
+  eager_norm_ = c_.eager_copy("norm in fp32", DType::fp32, c_.local_tokens, c_.hidden);
+  c_.norm_forward(x, normed, c_.local_tokens, c_.hidden, eager_norm_);
   normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
   b.end_module(RecomputeModule::layernorm);
 
@@ -31,7 +32,9 @@ SlotId MlpPart::forward(SlotId x) {
   up_ = b.slot("mlp up", act, c_.tokens, up_width(c_, f));
   c_.gathered_linear(normed_, up_, up_width(c_, f), c_.hidden);
   const SlotId activated = b.slot("mlp act", act, c_.tokens, f);
-  c_.rowwise(gated(c_) ? RowwiseKind::swiglu : RowwiseKind::gelu, c_.tokens, f, {up_}, {activated});
+  if (gated(c_)) eager_silu_ = c_.eager_copy("silu", act, c_.tokens, f);
+  c_.rowwise(gated(c_) ? RowwiseKind::swiglu : RowwiseKind::gelu, c_.tokens, f, {up_},
+             {activated, eager_silu_});
   act_ = c_.linear_input(activated, c_.tokens, f);
   const SlotId sum = c_.linear_reduced(act_, c_.hidden, f, "mlp sum");
   b.end_module(RecomputeModule::mlp);
@@ -64,7 +67,7 @@ SlotId MlpPart::backward(SlotId dy) {
   c_.linear_wgrad(dy_whole, act_, c_.tokens, c_.hidden, f);
   const SlotId dup_raw = b.slot("d mlp up", act, c_.tokens, wide);
   c_.rowwise(gated(c_) ? RowwiseKind::swiglu_backward : RowwiseKind::gelu_backward, c_.tokens, f,
-             {up_, dact}, {dup_raw});
+             {up_, dact, eager_silu_}, {dup_raw});
   const SlotId dup = c_.linear_input(dup_raw, c_.tokens, wide);
 
   const SlotId normed_whole = c_.gather_sequence(normed_, c_.hidden, /*wait=*/false);
@@ -79,7 +82,7 @@ SlotId MlpPart::backward(SlotId dy) {
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
 
   const SlotId dx = b.slot("d x2", act, c_.local_tokens, c_.hidden);
-  c_.norm_backward(x_, dnormed, dy, dx, c_.local_tokens, c_.hidden);
+  c_.norm_backward(x_, dnormed, dy, dx, c_.local_tokens, c_.hidden, eager_norm_);
   return dx;
 }
 

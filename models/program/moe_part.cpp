@@ -140,7 +140,8 @@ SlotId MoePart::forward(SlotId x) {
   const Rows n = rows();
   x_ = x;
   normed_ = b.slot("moe normed", act, c_.local_tokens, c_.hidden);
-  c_.norm_forward(x, normed_, c_.local_tokens, c_.hidden);
+  eager_norm_ = c_.eager_copy("norm in fp32", DType::fp32, c_.local_tokens, c_.hidden);
+  c_.norm_forward(x, normed_, c_.local_tokens, c_.hidden, eager_norm_);
 
   b.begin_module(RecomputeModule::moe);
   const SlotId logits = b.slot("router logits", DType::fp32, c_.local_tokens, moe.num_experts);
@@ -265,7 +266,7 @@ SlotId MoePart::backward(SlotId dy) {
   c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, drouter, dnormed_shared},
              {sum});
   const SlotId dx = b.slot("d x2", act, c_.local_tokens, c_.hidden);
-  c_.norm_backward(x_, sum, dy, dx, c_.local_tokens, c_.hidden);
+  c_.norm_backward(x_, sum, dy, dx, c_.local_tokens, c_.hidden, eager_norm_);
   return dx;
 }
 

@@ -10,12 +10,13 @@ using namespace qplan;
 TEST_CASE("a fold gives the replay's answer, in time to 1e-9 and in memory to the byte") {
   const HardwareProfile hardware = load_hardware("h100-sxm");
   const std::vector<RecipeKind> recipes = {
-      RecipeKind::megatron,  RecipeKind::megatron_deepspeed, RecipeKind::deepspeed,
-      RecipeKind::fsdp2,     RecipeKind::fsdp2_compile,      RecipeKind::qplan,
-      RecipeKind::nanotron,  RecipeKind::megatron_fsdp,      RecipeKind::megatron_legacy,
+      RecipeKind::megatron, RecipeKind::megatron_deepspeed, RecipeKind::deepspeed,
+      RecipeKind::fsdp2,    RecipeKind::fsdp2_compile,      RecipeKind::qplan,
+      RecipeKind::nanotron, RecipeKind::megatron_fsdp,      RecipeKind::megatron_legacy,
       RecipeKind::fsdp1};
-  const std::vector<std::string> models = {"tiny", "tiny-moe", "tiny-mla", "gpt-oss-20b",
-                                           "qwen3-vl-30b-a3b", "megatron-22b", "deepseek-v3"};
+  const std::vector<std::string> models = {"tiny",        "tiny-moe",         "tiny-mla",
+                                           "gpt-oss-20b", "qwen3-vl-30b-a3b", "megatron-22b",
+                                           "deepseek-v3"};
   RandomPlans random(7);
   const int rounds = test_rounds(200);
   for (const std::string& name : models) {

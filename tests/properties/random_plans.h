@@ -1,6 +1,6 @@
 #pragma once
-// Seeded random plans that the rules accept, for property tests. On failure a test prints the plan's
-// line, which parses back.
+// Seeded random plans that the rules accept, for property tests. On failure a test prints the
+// plan's line, which parses back.
 
 #include <cstdlib>
 #include <random>
@@ -13,7 +13,8 @@
 
 namespace qplan {
 
-// How many cases a property test tries: `rounds`, or QPLAN_TEST_ROUNDS if that is set (sanitizer runs).
+// How many cases a property test tries: `rounds`, or QPLAN_TEST_ROUNDS if that is set (sanitizer
+// runs).
 inline int test_rounds(int rounds) {
   const char* text = std::getenv("QPLAN_TEST_ROUNDS");
   return text != nullptr ? std::min(rounds, std::max(1, std::atoi(text))) : rounds;

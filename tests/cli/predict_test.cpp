@@ -1,0 +1,168 @@
+#include <doctest/doctest.h>
+
+#include "cli/plan_words.h"
+#include "models/model_spec.h"
+#include "tests/cli/run.h"
+
+using namespace qplan;
+
+namespace {
+
+const std::string kTiny = "predict --model tiny --gpus 8 --seq-len 512 --global-batch-size 16 ";
+
+double sum(const Json& object) {
+  double total = 0;
+  for (const auto& [key, value] : object.items()) total += value.get<double>();
+  return total;
+}
+
+}  // namespace
+
+TEST_CASE("every word of a plan is an option") {
+  const Json words = plan_to_json(ParallelPlan{});
+  std::vector<std::string> keys, options;
+  for (const auto& [key, value] : words.items()) keys.push_back(key);
+  for (const auto key : plan_option_keys()) options.emplace_back(key);
+  std::sort(keys.begin(), keys.end());
+  std::sort(options.begin(), options.end());
+  CHECK(keys == options);
+}
+
+TEST_CASE("the object of one plan has the keys of the contract") {
+  const Ran ran = run(kTiny + "--tp 2 --pp 2 --json");
+  REQUIRE(ran.code == 0);
+  const Json json = ran.json();
+  for (const char* key :
+       {"model", "hardware", "framework", "gpus", "plan", "short", "fingerprint", "feasible",
+        "infeasible", "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu",
+        "mfu", "memory", "time", "interval", "priced_from"}) {
+    CAPTURE(key);
+    CHECK(json.contains(key));
+  }
+  for (const char* key : {"capacity_gib", "peak_gib", "reserved_peak_gib", "device_peak_gib",
+                          "worst_stage", "stages", "host_gib_per_node"}) {
+    CAPTURE(key);
+    CHECK(json["memory"].contains(key));
+  }
+  CHECK(json["memory"]["stages"].size() == 2);
+  CHECK(json["gpus"] == 8);
+  CHECK(json["plan"]["dp"] == 2);
+  CHECK(json["feasible"] == true);
+}
+
+TEST_CASE("the parts of the time sum to the step, those of memory to the peak") {
+  const Json json = run(kTiny + "--tp 2 --pp 2 --json").json();
+  CHECK(sum(json["time"]) == doctest::Approx(json["step_time_s"].get<double>()).epsilon(1e-9));
+  for (const Json& stage : json["memory"]["stages"]) {
+    double parts = 0;
+    for (const char* key :
+         {"weights_gib", "gradients_gib", "optimizer_gib", "activations_gib", "buffers_gib"}) {
+      parts += stage[key].get<double>();
+    }
+    CHECK(parts == doctest::Approx(stage["peak_gib"].get<double>()).epsilon(1e-9));
+  }
+}
+
+TEST_CASE("data parallelism fills the GPUs that the other degrees leave") {
+  CHECK(run(kTiny + "--tp 2 --json").json()["plan"]["dp"] == 4);
+  CHECK(run(kTiny + "--tp 2 --pp 2 --json").json()["plan"]["dp"] == 2);
+  CHECK(run(kTiny + "--tp 2 --vpp 2 --pp 2 --json").json()["plan"]["schedule"] == "interleaved");
+  CHECK(run(kTiny + "--tp 2 --json").json()["plan"]["sequence_parallel"] == true);
+}
+
+TEST_CASE("a plan that rules forbid is answered with every reason, and exit code 1") {
+  const Ran text = run(kTiny + "--tp 3");
+  CHECK(text.code == 1);
+  CHECK(text.says("world_size"));
+  CHECK(text.says("attention_heads"));
+  const Ran ran = run(kTiny + "--tp 3 --json");
+  CHECK(ran.code == 1);
+  CHECK(ran.json()["feasible"] == false);
+  CHECK(ran.json()["infeasible"].size() >= 2);
+  CHECK_FALSE(ran.json().contains("step_time_s"));
+}
+
+TEST_CASE("a plan that does not fit says by how much, and what would make it fit") {
+  const std::string line = "predict --model llama3-8b --gpus 8 --global-batch-size 16 ";
+  const Ran text = run(line);
+  CHECK(text.code == 1);
+  CHECK(text.says("more than the"));
+  CHECK(text.says("It would with:"));
+  const Json json = run(line + "--json").json();
+  CHECK(json["infeasible"][0]["rule"] == "out_of_memory");
+  REQUIRE(json["would_fit"].size() > 0);
+  // The advice holds: what it names fits.
+  const std::string plan = json["would_fit"][0]["short"].get<std::string>();
+  CHECK(run({"predict", "--model", "llama3-8b", "--plan", plan}).code == 0);
+}
+
+TEST_CASE("a line that was printed is a plan again") {
+  const Json json = run(kTiny + "--tp 2 --pp 2 --recompute full --json").json();
+  const std::string line = json["short"].get<std::string>();
+  const Ran again = run({"predict", "--model", "tiny", "--plan", line, "--json"});
+  CHECK(again.json()["short"] == line);
+  CHECK(again.json()["step_time_s"] == json["step_time_s"]);
+}
+
+TEST_CASE("a plan file asks the same question again") {
+  const Folder folder("predict");
+  const std::string file = folder.file("plan.json");
+  const Ran first = run(kTiny + "--tp 2 --nic-gb-per-s 25 --memory-cap-gib 60 --json -o " + file);
+  REQUIRE(first.code == 0);
+  const Ran again = run("predict --json --plan " + file);
+  CHECK(again.code == 0);
+  CHECK(again.out == first.out);
+  CHECK(again.json()["overrides"]["nic_gb_per_s"] == 25);
+  CHECK_FALSE(parse_json(first.out, "").contains("model_config"));  // built in
+}
+
+TEST_CASE("options change what a plan file says") {
+  const Folder folder("predict-change");
+  const std::string file = folder.file("plan.json");
+  REQUIRE(run(kTiny + "--tp 2 -o " + file).code == 0);
+  const Json changed = run("predict --json --tp 4 --hardware h200-sxm --plan " + file).json();
+  CHECK(changed["hardware"] == "h200-sxm");
+  CHECK(changed["plan"]["tp"] == 4);
+  CHECK(changed["plan"]["dp"] == 2);
+  CHECK(changed["plan"]["global_batch_size"] == 16);
+}
+
+TEST_CASE("a plan file carries the model and the machine that are not built in") {
+  const Folder folder("predict-embed");
+  const std::string config = folder.file("mine.json"), machine = folder.file("machine.json"),
+                    plan = folder.file("plan.json");
+  write_file_atomically(config, model_config("tiny").dump());
+  Json profile = run("hardware show h100-sxm").json();
+  profile["name"] = "our-machine";
+  write_file_atomically(machine, profile.dump());
+  const Ran first = run("predict --gpus 4 --seq-len 512 --json --model " + config + " --hardware " +
+                        machine + " -o " + plan);
+  REQUIRE(first.code == 0);
+  std::filesystem::remove(config);
+  std::filesystem::remove(machine);
+  const Ran again = run("predict --json --plan " + plan);
+  CHECK(again.out == first.out);
+  CHECK(again.json()["hardware"] == "our-machine");
+}
+
+TEST_CASE("a file that is no plan file is refused with its place") {
+  const Folder folder("predict-bad");
+  const std::string file = folder.file("plan.json");
+  write_file_atomically(file, "{}");
+  CHECK(run("predict --plan " + file).says("is no plan file"));
+  write_file_atomically(
+      file, R"({"model": "tiny", "hardware": "h100-sxm", "gpus": 8, "plan": {"tq": 4}})");
+  const Ran ran = run("predict --plan " + file);
+  CHECK(ran.code == 2);
+  CHECK(ran.says("plan.tq"));
+  write_file_atomically(file, R"({"model": "tiny", "gpus": 8, "plan": {}})");
+  CHECK(run("predict --plan " + file).says("hardware"));
+}
+
+TEST_CASE("a node of four GPUs carries tp 8 over the network") {
+  const std::string line =
+      "predict --model llama3-8b --gpus 16 --tp 8 --global-batch-size 16 --json ";
+  const double eight = run(line).json()["time"]["tp_s"].get<double>();
+  const double four = run(line + "--gpus-per-node 4").json()["time"]["tp_s"].get<double>();
+  CHECK(four > 1.5 * eight);
+}

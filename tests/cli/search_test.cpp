@@ -1,0 +1,125 @@
+#include <doctest/doctest.h>
+
+#include "tests/cli/run.h"
+
+using namespace qplan;
+
+namespace {
+
+// A small corner of the space: the tests ask about answers, not about speed.
+const std::string kSmall =
+    "search --model tiny-moe --gpus 8 --seq-len 512 --global-batch-size 16 --ep 1,2 "
+    "--moe-dispatcher alltoall --offload none ";
+const std::string kTiny =
+    kSmall + "--tp 1,2 --pp 1,2 --micro-batch-size 1,4 --recompute none,full ";
+
+}  // namespace
+
+TEST_CASE("the counts of a search sum to the plans considered") {
+  const Json json = run(kTiny + "--json").json();
+  std::int64_t sum = 0;
+  for (const auto& [rule, count] : json["infeasible"].items()) sum += count.get<std::int64_t>();
+  for (const char* key : {"out_of_memory", "bounded_out", "simulated"}) {
+    sum += json[key].get<std::int64_t>();
+  }
+  CHECK(json["considered"] == sum);
+  CHECK(json["plans"].size() == 10);
+  CHECK_FALSE(json.contains("elapsed_s"));
+}
+
+TEST_CASE("a search answers the same on any number of threads, plan by plan best first") {
+  const Ran one = run(kTiny + "--json --threads 1"), three = run(kTiny + "--json --threads 3");
+  CHECK(one.out == three.out);
+  double last = 0;
+  const Json plans = one.json()["plans"];
+  for (const Json& plan : plans) {
+    CHECK(plan["step_time_s"].get<double>() >= last);
+    last = plan["step_time_s"].get<double>();
+  }
+}
+
+TEST_CASE("a plan is a tie when its time lies within the best one's interval") {
+  const Json plans = run(kTiny + "--json").json()["plans"];
+  CHECK(plans[0]["tie"] == false);
+  const double high = plans[0]["interval"]["step_time_s"][1].get<double>();
+  for (std::size_t i = 1; i < plans.size(); ++i) {
+    CHECK(plans[i]["tie"] == (plans[i]["step_time_s"].get<double>() <= high));
+  }
+}
+
+TEST_CASE("constraints bind, as one value, a list or a range") {
+  const Json json =
+      run(kSmall + "--tp 2 --pp 1,2 --zero 0..1 --recompute none,full --micro-batch-size 1 --json")
+          .json();
+  REQUIRE(json["plans"].size() > 0);
+  for (const Json& p : json["plans"]) {
+    const Json& plan = p["plan"];
+    CHECK(plan["tp"] == 2);
+    CHECK(plan["pp"].get<int>() <= 2);
+    CHECK(plan["zero"].get<int>() <= 1);
+    CHECK(plan["micro_batch_size"] == 1);
+    CHECK((plan["recompute"] == "none" || plan["recompute"] == "full"));
+  }
+}
+
+TEST_CASE("a plan of a search is the same object that predict prints") {
+  const Json best = run(kTiny + "--top 1 --json").json()["plans"][0];
+  Json again =
+      run({"predict", "--model", "tiny-moe", "--json", "--plan", best["short"].get<std::string>()})
+          .json();
+  for (const char* key : {"plan", "fingerprint", "step_time_s", "memory", "time", "mfu"}) {
+    CAPTURE(key);
+    CHECK(again[key] == best[key]);
+  }
+}
+
+TEST_CASE("the best plan can be written and asked for again") {
+  const Folder folder("search");
+  const std::string file = folder.file("plan.json");
+  const Ran ran = run(kTiny + "--json -o " + file);
+  REQUIRE(ran.code == 0);
+  const Ran again = run("predict --json --plan " + file);
+  CHECK(again.code == 0);
+  CHECK(again.json()["short"] == ran.json()["plans"][0]["short"]);
+}
+
+TEST_CASE("text says what limits the best plan, why the second lost and what was refused") {
+  const Ran ran = run(kTiny + "--timing --pareto");
+  CHECK(ran.code == 0);
+  for (const char* text : {"limits:", "second:", "plans considered",
+                           "batch_divisibility:", "elapsed", "best:", "all with:", "Less memory"}) {
+    CAPTURE(text);
+    CHECK(ran.says(text));
+  }
+}
+
+TEST_CASE("with nothing feasible a search says what would fit, having tried it") {
+  const std::string line =
+      "search --model llama3-8b --gpus 2 --pp 1 --cp 1 --micro-batch-size 1 --recompute none "
+      "--offload none --global-batch-size 16 ";
+  const Ran text = run(line);
+  CHECK(text.code == 1);
+  CHECK(text.says("Nothing fits"));
+  CHECK(text.says("It would fit with:"));
+  const Ran ran = run(line + "--json");
+  CHECK(ran.code == 1);
+  const Json json = ran.json();
+  CHECK(json["plans"].empty());
+  CHECK(json["smallest"]["device_peak_gib"].get<double>() > 75);
+  REQUIRE(json["would_fit"].size() > 0);
+  const std::string plan = json["would_fit"][0]["short"].get<std::string>();
+  CHECK(run({"predict", "--model", "llama3-8b", "--plan", plan}).code == 0);
+}
+
+TEST_CASE("degrees that cannot make the world are said to be so") {
+  const Ran ran = run(kSmall + "--tp 3");
+  CHECK(ran.code == 1);
+  CHECK(ran.says("tp x cp x pp must divide them"));
+}
+
+TEST_CASE("the cheapest plan may use fewer GPUs than there are") {
+  const Json json = run(kSmall + "--pp 1 --tp 1 --objective gpus --top 1 --json").json();
+  REQUIRE(json["plans"].size() == 1);
+  CHECK(json["plans"][0]["gpus"] == 1);
+  CHECK(json["gpus"] == 8);
+}

@@ -1,0 +1,87 @@
+#include <doctest/doctest.h>
+
+#include "tests/cli/run.h"
+
+using namespace qplan;
+
+namespace {
+
+const std::string kSmall =
+    "--tp 1,2 --pp 1 --micro-batch-size 1,2 --recompute none --offload none ";
+const std::string kTiny = "sweep --model tiny --seq-len 512 --global-batch-size 64 " + kSmall;
+
+}  // namespace
+
+TEST_CASE("a sweep has one point per world size, doubling over a range") {
+  const Json points = run(kTiny + "--gpus 2..8 --json").json()["points"];
+  REQUIRE(points.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) CHECK(points[i]["gpus"] == (2 << i));
+  CHECK(points[0]["scaling"] == 1);
+}
+
+TEST_CASE("a point of a sweep is the best plan of its search") {
+  const Json point = run(kTiny + "--gpus 8 --json").json()["points"][0];
+  const Json best =
+      run("search --model tiny --seq-len 512 --global-batch-size 64 --gpus 8 --top 1 --json " +
+          kSmall)
+          .json()["plans"][0];
+  CHECK(point["short"] == best["short"]);
+  CHECK(point["step_time_s"] == best["step_time_s"]);
+}
+
+TEST_CASE("a run's days, cost and energy follow from its tokens") {
+  const std::string line = kTiny + "--gpus 8 --json --failures 0 --price 2 ";
+  const Json one = run(line + "--tokens 1B").json()["points"][0];
+  const Json ten = run(line + "--tokens 10B").json()["points"][0];
+  for (const char* key : {"days", "cost_usd", "energy_kwh", "gpu_hours"}) {
+    CAPTURE(key);
+    CHECK(ten["run"][key].get<double>() ==
+          doctest::Approx(10 * one["run"][key].get<double>()).epsilon(1e-9));
+  }
+  CHECK(one["run"]["cost_usd"].get<double>() ==
+        doctest::Approx(2 * one["run"]["gpu_hours"].get<double>()));
+  CHECK(one["run"]["goodput"] == 1);
+  const double seconds = 1e9 / one["tokens_per_s"].get<double>();
+  CHECK(one["run"]["days"].get<double>() == doctest::Approx(1.03 * seconds / 86400));
+}
+
+TEST_CASE("without a price a run has no cost") {
+  const Json run_facts = run(kTiny + "--gpus 8 --json").json()["points"][0]["run"];
+  CHECK(run_facts["cost_usd"].is_null());
+  CHECK_FALSE(run(kTiny + "--gpus 8").says("USD"));
+}
+
+TEST_CASE("lengths, batches and machines are swept together") {
+  const Json points = run("sweep --model tiny --gpus 8 --seq-len 256,512 --global-batch-size 16,32 "
+                          "--hardware h100-sxm,h200-sxm --json " +
+                          kSmall)
+                          .json()["points"];
+  REQUIRE(points.size() == 8);
+  CHECK(points[0]["hardware"] == "h100-sxm");
+  CHECK(points[7]["hardware"] == "h200-sxm");
+  CHECK(points[7]["seq_len"] == 512);
+  CHECK(points[7]["global_batch_size"] == 32);
+}
+
+TEST_CASE("a point where nothing fits does not spoil the others") {
+  const std::string line =
+      "sweep --model llama3-8b --gpus 1,8 --global-batch-size 8 --micro-batch-size 1 --offload "
+      "none "
+      "--recompute full --cp 1 ";
+  const Ran text = run(line);
+  CHECK(text.code == 0);
+  CHECK(text.says("does not fit"));
+  const Json points = run(line + "--json").json()["points"];
+  CHECK(points[0]["feasible"] == false);
+  CHECK(points[1]["feasible"] == true);
+  CHECK(run("sweep --model llama3-405b --gpus 1 --global-batch-size 8").code == 1);
+}
+
+TEST_CASE("a sweep can be written to a file") {
+  const Folder folder("sweep");
+  const std::string file = folder.file("sweep.json");
+  const Ran ran = run(kTiny + "--gpus 4 --json -o " + file);
+  CHECK(ran.code == 0);
+  CHECK(ran.out.empty());
+  CHECK(read_json_file(file) == run(kTiny + "--gpus 4 --json").json());
+}

@@ -1,0 +1,62 @@
+#include <doctest/doctest.h>
+
+#include "tests/cli/run.h"
+
+using namespace qplan;
+
+namespace {
+
+// Writes a plan of two stages and four microbatches.
+void write_plan(const std::string& file) {
+  REQUIRE(run("predict --model tiny --gpus 2 --pp 2 --seq-len 512 --global-batch-size 4 -o " + file)
+              .code == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a plan's step can be traced and drawn") {
+  const Folder folder("trace");
+  const std::string plan = folder.file("plan.json"), trace = folder.file("trace.json");
+  write_plan(plan);
+  const Ran ran = run("trace " + plan + " --text --columns 60 -o " + trace);
+  CHECK(ran.code == 0);
+  CHECK(ran.says("one step"));
+  CHECK(ran.out.find("\x1b") == std::string::npos);  // colours are for terminals
+  const Json events = read_json_file(trace)["traceEvents"];
+  int forwards = 0;
+  for (const Json& event : events) forwards += event.value("cat", "") == "forward" ? 1 : 0;
+  CHECK(forwards == 8);
+}
+
+TEST_CASE("ops are traced for one rank") {
+  const Folder folder("trace-ops");
+  const std::string plan = folder.file("plan.json"), trace = folder.file("trace.json");
+  write_plan(plan);
+  REQUIRE(run("trace " + plan + " --ops --rank 1 -o " + trace).code == 0);
+  bool gemm = false;
+  const Json events = read_json_file(trace)["traceEvents"];
+  for (const Json& event : events) {
+    if (event["ph"] != "X") continue;
+    CHECK(event["pid"] == 1);
+    gemm = gemm || event["name"].get<std::string>().starts_with("gemm");
+  }
+  CHECK(gemm);
+  CHECK(run("trace " + plan + " --rank 2 -o " + trace).code == 2);
+}
+
+TEST_CASE("a trace wants a plan and a place") {
+  const Folder folder("trace-bad");
+  const std::string plan = folder.file("plan.json");
+  write_plan(plan);
+  CHECK(run("trace " + plan).says("-o FILE"));
+  CHECK(run("trace --text").says("needs a plan file"));
+}
+
+TEST_CASE("a plan that cannot run is not traced") {
+  const Folder folder("trace-infeasible");
+  const std::string plan = folder.file("plan.json");
+  CHECK(run("predict --model tiny --gpus 6 --tp 3 -o " + plan).code == 1);
+  const Ran ran = run("trace " + plan + " --text");
+  CHECK(ran.code == 1);
+  CHECK(ran.says("cannot run"));
+}

@@ -1,0 +1,168 @@
+#include "costmodel/block_cost.h"
+
+#include <doctest/doctest.h>
+
+#include "costmodel/evaluate.h"
+
+using namespace qplan;
+
+namespace {
+
+constexpr Contention kContention{.compute = 1.2, .comm = 1.5};
+
+Op compute_op(StreamSet after = {}) {
+  return {.work = Gemm{.m = 64, .n = 64, .k = 64}, .stream = Stream::compute, .after = after};
+}
+
+Op comm_op(StreamSet after = only(Stream::compute)) {
+  return {.work = Collective{CollectiveKind::all_gather, Axis::tp, Bytes(1024)},
+          .stream = Stream::model_comm,
+          .after = after};
+}
+
+std::vector<Duration> stretched(const OpList& ops, std::vector<double> seconds) {
+  std::vector<Duration> durations;
+  for (const double s : seconds) durations.push_back({Seconds(s), Seconds(0)});
+  stretch(ops, durations, kContention);
+  return durations;
+}
+
+struct Priced {
+  ModelSpec model = load_model("llama3-8b");
+  HardwareProfile hardware = load_hardware("h100-sxm");
+  ParallelPlan plan = parse_plan("tp8 gbs8 seq4096 sp");
+  RankGrid grid{plan, 8};
+  CostContext context{&hardware, &grid, &recipe_of(RecipeKind::megatron), false};
+  Block block = build_block(model, *context.recipe, layer());
+
+  [[nodiscard]] BlockShape layer() const {
+    BlockShape s = base_shape(model, plan, *context.recipe, 1);
+    s.layer = model.layers.front();
+    return s;
+  }
+};
+
+double compute_clock(const OpList& ops, const std::vector<Duration>& durations) {
+  return apply(delay_of(ops, durations), clocks_at_zero())(index(Stream::compute))
+      .seconds()
+      .value();
+}
+
+}  // namespace
+
+TEST_CASE("compute alone is not stretched") {
+  const auto durations = stretched({compute_op(), compute_op()}, {3, 4});
+  CHECK(durations[0].time.value() == 3);
+  CHECK(durations[1].time.value() == 4);
+}
+
+TEST_CASE("a collective that compute waits for shares the machine with nobody") {
+  const OpList ops = {compute_op(), comm_op(), compute_op(only(Stream::model_comm))};
+  const auto durations = stretched(ops, {3, 2, 4});
+  CHECK(durations[0].time.value() == 3);
+  CHECK(durations[1].time.value() == 2);
+  CHECK(durations[2].time.value() == 4);
+}
+
+TEST_CASE("compute and a collective that run beside each other slow each other by the factors") {
+  // compute 1, then a collective of 2 beside compute of 4, then a wait.
+  const OpList ops = {compute_op(), comm_op(), compute_op(), compute_op(only(Stream::model_comm))};
+  const auto durations = stretched(ops, {1, 2, 4, 1});
+  CHECK(durations[0].time.value() == 1);
+  CHECK(durations[1].time.value() == doctest::Approx(2 * 1.5));
+  CHECK(durations[2].time.value() == doctest::Approx(4 * (1 + 0.2 * 2 / 4)));  // half of it
+  CHECK(durations[3].time.value() == 1);
+}
+
+TEST_CASE("a collective nobody waits for reaches into the next repetition") {
+  // 2 of compute, 2 of communication that runs beside the next copy's compute.
+  const auto durations = stretched({compute_op(), comm_op()}, {2, 2});
+  CHECK(durations[0].time.value() == doctest::Approx(2 * 1.2));
+  CHECK(durations[1].time.value() == doctest::Approx(2 * 1.5));
+}
+
+TEST_CASE("each op belongs to one kind of cost") {
+  CHECK(cost_of(compute_op(), Part::forward) == Cost::compute);
+  CHECK(cost_of(compute_op(), Part::update) == Cost::optimizer);
+  CHECK(cost_of(comm_op(), Part::forward) == Cost::tp);
+  Op again = compute_op();
+  again.recomputed = true;
+  CHECK(cost_of(again, Part::backward) == Cost::recompute);
+  const auto axis = [](Axis a) {
+    return cost_of({.work = Collective{CollectiveKind::all_to_all, a, Bytes(1)}}, Part::forward);
+  };
+  CHECK(axis(Axis::cp) == Cost::cp);
+  CHECK(axis(Axis::ep) == Cost::ep);
+  CHECK(axis(Axis::etp) == Cost::tp);
+  CHECK(axis(Axis::dp_cp) == Cost::dp);
+  CHECK(axis(Axis::edp) == Cost::dp);
+  CHECK(cost_of({.work = HostCopy{}}, Part::update) == Cost::offload);
+}
+
+TEST_CASE("waits launch nothing, unfused work launches several kernels") {
+  CHECK(launches({.work = Join{}}) == 0);
+  CHECK(launches(compute_op()) == 1);
+  CHECK(launches({.work = Rowwise{.kind = RowwiseKind::swiglu, .fused = true}}) == 1);
+  CHECK(launches({.work = Rowwise{.kind = RowwiseKind::swiglu, .fused = false}}) > 1);
+}
+
+TEST_CASE("a priced layer takes at least the sum of its compute, and free work shortens it") {
+  const Priced p;
+  for (const Part part : {Part::forward, Part::backward}) {
+    const PricedPart priced = price_part(p.block, part, p.context);
+    double compute = 0;
+    for (std::size_t i = 0; i < priced.ops.size(); ++i) {
+      if (priced.ops[i].stream == Stream::compute) compute += priced.durations[i].time.value();
+    }
+    const double all = compute_clock(priced.ops, priced.durations);
+    CHECK(all >= compute);
+    double before = all;
+    FreeWork free;
+    for (const Cost cost : {Cost::tp, Cost::host, Cost::compute}) {
+      const double now = compute_clock(priced.ops, without(priced, part, free.add(cost)));
+      CHECK(now <= before);
+      before = now;
+    }
+    CHECK(before == 0);
+  }
+}
+
+TEST_CASE("exposed tensor-parallel collectives cost what they take") {
+  const Priced p;
+  const PricedPart priced = price_part(p.block, Part::forward, p.context);
+  double collectives = 0;
+  for (std::size_t i = 0; i < priced.ops.size(); ++i) {
+    if (priced.ops[i].stream == Stream::model_comm) collectives += priced.durations[i].time.value();
+  }
+  const FreeWork no_host = FreeWork{}.add(Cost::host);
+  FreeWork neither = no_host;
+  neither.add(Cost::tp);
+  const double with = compute_clock(priced.ops, without(priced, Part::forward, no_host));
+  const double none = compute_clock(priced.ops, without(priced, Part::forward, neither));
+  CHECK(with - none == doctest::Approx(collectives).epsilon(1e-9));
+}
+
+TEST_CASE("a CUDA graph takes the launches away") {
+  Priced p;
+  p.context.cuda_graph = true;
+  for (const Duration& d : price_part(p.block, Part::forward, p.context).durations) {
+    CHECK(d.launch.value() == 0);
+  }
+}
+
+TEST_CASE("a block's memory has a transient above what it keeps") {
+  const Priced p;
+  const BlockMemory memory = memory_of(p.block, false);
+  CHECK(memory.forward.net > Bytes(0));
+  CHECK(memory.forward.peak > memory.forward.net);
+  CHECK(memory.backward.peak > Bytes(0));
+  CHECK(memory.persistent.weights > Bytes(0));
+}
+
+TEST_CASE("backward in two halves frees the same, and holds more in between") {
+  const Priced p;
+  const BlockMemory whole = memory_of(p.block, false), halves = memory_of(p.block, true);
+  CHECK(halves.forward.net == whole.forward.net);
+  CHECK((halves.backward_input.net + halves.backward_weight.net) == whole.backward.net);
+  CHECK(halves.backward_weight.net < Bytes(0));  // what W needs is freed by W
+}

@@ -1,0 +1,224 @@
+#include "costmodel/evaluate.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <thread>
+
+using namespace qplan;
+
+namespace {
+
+struct Job {
+  ModelSpec model;
+  HardwareProfile hardware;
+  CostModel cost;
+
+  explicit Job(const std::string& name, const std::string& machine = "h100-sxm",
+               RecipeKind recipe = RecipeKind::megatron)
+      : model(load_model(name)),
+        hardware(load_hardware(machine)),
+        cost(model, recipe_of(recipe), hardware, {}) {}
+
+  [[nodiscard]] double seconds(const std::string& line) const {
+    return cost.step_time(parse_plan(line)).value();
+  }
+  [[nodiscard]] const StageMemory worst(const std::string& line) const {
+    return cost.memory(parse_plan(line)).worst_stage();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the parts of the step time sum to it") {
+  const Job job("llama3-8b");
+  for (const char* line :
+       {"tp2 pp2 dp2 zero1 gbs16 sp overlap=grad+param", "dp8 zero1 gbs16", "pp4 dp2 gbs32 gpipe",
+        "tp2 cp2 dp2 zero1 gbs16 sp recompute=full", "pp2 vpp2 interleaved dp4 zero1 gbs32"}) {
+    CAPTURE(line);
+    const Estimate e = job.cost.evaluate(parse_plan(line));
+    CHECK(e.time.total().value() == doctest::Approx(e.step_time.value()).epsilon(1e-9));
+    CHECK(e.step_time.value() == job.cost.step_time(parse_plan(line)).value());
+    for (const Seconds part :
+         {e.time.compute, e.time.recompute, e.time.tp, e.time.cp, e.time.ep, e.time.pp_bubble,
+          e.time.pp_p2p, e.time.dp, e.time.optimizer, e.time.offload, e.time.host}) {
+      CHECK(part.value() >= -1e-9 * e.step_time.value());
+    }
+  }
+}
+
+TEST_CASE("parallelism that is not used costs nothing") {
+  const Estimate e = Job("llama3-8b").cost.evaluate(parse_plan("dp8 zero1 gbs16"));
+  CHECK(e.time.tp.value() == 0);
+  CHECK(e.time.cp.value() == 0);
+  CHECK(e.time.ep.value() == 0);
+  CHECK(e.time.pp_p2p.value() == 0);
+  CHECK(e.time.recompute.value() == 0);
+  CHECK(e.time.offload.value() == 0);
+}
+
+TEST_CASE("the parts of a stage's memory sum to its peak") {
+  const Job job("llama3-8b");
+  for (const char* line : {"tp2 pp2 dp2 zero1 gbs16 sp", "dp8 zero1 gbs16"}) {
+    for (const StageMemory& s : job.cost.memory(parse_plan(line)).stages) {
+      const Bytes sum = s.weights + s.gradients + s.optimizer + s.activations + s.buffers;
+      CHECK(sum == s.peak);
+      CHECK(s.reserved > s.peak);
+      CHECK(s.device > s.reserved);
+    }
+  }
+}
+
+TEST_CASE("the worst stage is the one that needs most") {
+  const MemoryEstimate memory = Job("llama3-70b").cost.memory(parse_plan("tp4 pp4 gbs16 sp"));
+  CHECK(memory.stages.size() == 4);
+  for (const StageMemory& s : memory.stages) CHECK(s.device <= memory.worst_stage().device);
+}
+
+TEST_CASE("throughput, FLOPs and utilisation say the same thing") {
+  const Job job("llama3-8b");
+  const ParallelPlan plan = parse_plan("tp2 dp4 zero1 gbs16 seq4096 sp");
+  const Estimate e = job.cost.evaluate(plan);
+  CHECK(e.tokens_per_s * e.step_time.value() == doctest::Approx(16 * 4096));
+  CHECK(e.tokens_per_s_per_gpu * 8 == doctest::Approx(e.tokens_per_s));
+  const double flops = step_model_flops(job.model, 4096, 16).value();
+  CHECK(e.model_tflops_per_gpu * 1e12 * 8 * e.step_time.value() == doctest::Approx(flops));
+  CHECK(e.mfu == doctest::Approx(e.model_tflops_per_gpu / 989).epsilon(0.01));
+}
+
+TEST_CASE("the stated interval holds the estimate, and the price shares sum to one") {
+  const Estimate e = Job("qwen3-30b-a3b").cost.evaluate(parse_plan("ep8 dp8 zero1 gbs16"));
+  CHECK(e.step_time_low < e.step_time);
+  CHECK(e.step_time < e.step_time_high);
+  CHECK(e.peak_low < e.memory.worst_stage().peak);
+  CHECK(e.priced_from.table + e.priced_from.formula + e.priced_from.assumed ==
+        doctest::Approx(1.0));
+}
+
+TEST_CASE("twice the batch takes nearly twice as long, never longer") {
+  const Job job("llama3-8b");
+  const double once = job.seconds("tp2 dp4 zero1 gbs64 sp");
+  const double twice = job.seconds("tp2 dp4 zero1 gbs128 sp");
+  CHECK(twice > 1.8 * once);
+  CHECK(twice <= 2 * once);
+}
+
+TEST_CASE("full recomputation trades time for memory") {
+  const Job job("llama3-8b");
+  const std::string plain = "tp2 dp4 zero1 gbs16 sp";
+  CHECK(job.seconds(plain + " recompute=full") > 1.2 * job.seconds(plain));
+  CHECK(job.seconds(plain + " recompute=full") < 1.4 * job.seconds(plain));
+  CHECK(job.worst(plain + " recompute=full").activations < job.worst(plain).activations);
+}
+
+TEST_CASE("each ZeRO stage needs less memory than the one before") {
+  const Job job("llama3-8b", "h200-sxm", RecipeKind::qplan);
+  Bytes before(1e15);
+  for (const char* zero : {"zero0", "zero1", "zero2", "zero3"}) {
+    const StageMemory s = job.worst(std::string("dp8 gbs8 ") + zero);
+    const Bytes states = s.weights + s.gradients + s.optimizer;
+    CHECK(states < before);
+    before = states;
+  }
+}
+
+TEST_CASE("overlapped reductions and gathers never make a step slower than 25%, and help here") {
+  const Job job("llama3-8b");
+  CHECK(job.seconds("dp8 zero1 gbs8 overlap=grad+param") < job.seconds("dp8 zero1 gbs8"));
+}
+
+TEST_CASE("interleaving shortens the bubble") {
+  const Job job("llama3-70b");
+  const Estimate plain = job.cost.evaluate(parse_plan("tp8 pp4 gbs16 sp"));
+  const Estimate woven = job.cost.evaluate(parse_plan("tp8 pp4 vpp4 interleaved gbs16 sp"));
+  CHECK(woven.time.pp_bubble < 0.5 * plain.time.pp_bubble);
+}
+
+TEST_CASE("the lower bound is below the step time and most of it") {
+  const Job job("llama3-70b");
+  for (const char* line : {"tp8 pp4 gbs64 sp", "tp8 pp4 vpp4 interleaved gbs64 sp",
+                           "tp4 pp8 gbs64 sp zb-h1", "tp8 pp4 dp2 zero1 gbs64 sp gpipe"}) {
+    CAPTURE(line);
+    const double bound = job.cost.lower_bound(parse_plan(line)).value();
+    CHECK(bound <= job.seconds(line));
+    CHECK(bound > 0.5 * job.seconds(line));
+  }
+}
+
+TEST_CASE("a plan fits exactly when its worst stage is within the capacity") {
+  const ModelSpec model = load_model("llama3-8b");
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const Recipe& recipe = recipe_of(RecipeKind::megatron);
+  const ParallelPlan plan = parse_plan("tp2 dp4 zero1 gbs16 sp");
+  const CostModel roomy(model, recipe, hardware, {});
+  const Bytes needed = roomy.memory(plan).worst_stage().device;
+  CHECK(roomy.fits(roomy.memory(plan)));
+  const CostModel exact(model, recipe, hardware, {}, needed);
+  CHECK(exact.fits(exact.memory(plan)));
+  const CostModel tight(model, recipe, hardware, {}, needed - Bytes(1));
+  CHECK_FALSE(tight.fits(tight.memory(plan)));
+}
+
+TEST_CASE("a sifter answers as the cost model does, in any order of plans") {
+  const Job job("qwen3-30b-a3b");
+  PlanSifter sifter(job.cost);
+  for (const char* line :
+       {"ep8 dp8 zero1 gbs16", "ep8 dp8 zero0 gbs16", "ep8 dp8 zero1 gbs16 offload=optimizer:0.5",
+        "tp2 ep4 dp4 zero1 gbs16 sp", "ep8 dp8 zero1 gbs16", "pp2 ep4 dp4 zero1 gbs16"}) {
+    CAPTURE(line);
+    const ParallelPlan plan = parse_plan(line);
+    const MemoryEstimate memory = job.cost.memory(plan);
+    const PlanSifter::Check check = sifter.check(plan);
+    CHECK(check.device_peak == memory.worst_stage().device);
+    CHECK(check.fits == job.cost.fits(memory));
+    CHECK(sifter.lower_bound(plan) == job.cost.lower_bound(plan));
+  }
+}
+
+TEST_CASE("answers do not depend on how many threads ask, or in which order") {
+  const std::vector<std::string> lines = {"tp2 pp2 dp2 zero1 gbs16 sp", "dp8 zero1 gbs16",
+                                          "pp4 dp2 gbs32 gpipe", "tp4 pp2 gbs16 sp zb-h1"};
+  const Job alone("llama3-8b"), together("llama3-8b");
+  std::vector<double> expected, got(lines.size());
+  for (const std::string& line : lines) expected.push_back(alone.seconds(line));
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = lines.size(); i-- > 0;) {
+      threads.emplace_back([&, i] { got[i] = together.seconds(lines[i]); });
+    }
+  }
+  CHECK(got == expected);
+}
+
+TEST_CASE("a busier expert rank makes natural routing slower and larger than forced") {
+  const Job job("qwen3-30b-a3b");
+  const std::string line = "ep8 dp8 zero1 gbs16";
+  CHECK(job.seconds(line + " routing=natural") > job.seconds(line + " routing=forced"));
+  CHECK(job.worst(line + " routing=natural").activations >
+        job.worst(line + " routing=forced").activations);
+}
+
+TEST_CASE("offloading the optimizer moves its bytes to the host and slows the step") {
+  const Job job("llama3-8b");
+  const std::string line = "dp8 zero1 gbs16";
+  const MemoryEstimate without = job.cost.memory(parse_plan(line));
+  const MemoryEstimate with = job.cost.memory(parse_plan(line + " offload=optimizer:1"));
+  CHECK(with.worst_stage().optimizer.value() == 0);
+  CHECK(without.host_per_node.value() == 0);
+  // 16 bytes a parameter of the whole node (8.03 billion, vocabulary already a multiple of 128).
+  CHECK(with.host_per_node.value() ==
+        doctest::Approx(16.0 * static_cast<double>(count_parameters(job.model).total()))
+            .epsilon(0.001));
+  CHECK(job.seconds(line + " offload=optimizer:1") > job.seconds(line));
+}
+
+TEST_CASE("dropless experts leave more room than dense models") {
+  CHECK(memory_share(load_model("llama3-8b")) == 0.95);
+  CHECK(memory_share(load_model("qwen3-30b-a3b")) == 0.92);
+}
+
+TEST_CASE("communicators are counted for the groups that have members") {
+  CHECK(communicator_count(parse_plan("gbs1")) == 1);
+  CHECK(communicator_count(parse_plan("dp8 gbs8")) == 2 + 1);  // world, dp and, the same, edp
+  CHECK(communicator_count(parse_plan("tp2 pp2 dp2 gbs8")) == 1 + 1 + 1 + 1 + 2);
+}

@@ -1,0 +1,225 @@
+#include "costmodel/pipeline.h"
+
+#include <doctest/doctest.h>
+
+using namespace qplan;
+
+namespace {
+
+// Every forward takes `forward`, input gradient `input`, weight gradient `weight`.
+struct UnitRunner {
+  double forward = 1, input = 1, weight = 1;
+
+  void run(int, const Action& action, StreamClocks& clocks) const {
+    double time = 0;
+    switch (action.kind) {
+      case ActionKind::forward:
+        time = forward;
+        break;
+      case ActionKind::backward:
+        time = input + weight;
+        break;
+      case ActionKind::backward_input:
+        time = input;
+        break;
+      case ActionKind::backward_weight:
+        time = weight;
+        break;
+    }
+    clocks(index(Stream::compute)) *= MaxPlus(Seconds(time));
+  }
+  // As long as the longer of the two: a forward hidden beside a backward.
+  void run_pair(int, const Action&, const Action&, StreamClocks& clocks) const {
+    clocks(index(Stream::compute)) *= MaxPlus(Seconds(std::max(forward, input + weight)));
+  }
+  void before_norm(int, StreamClocks&) const {}
+  void update(int, StreamClocks&) const {}
+};
+
+int stages_of(const ScheduleShape& s) {
+  if (s.kind == ScheduleKind::interleaved) return s.pp * s.vpp;
+  return s.kind == ScheduleKind::zbv ? 2 * s.pp : s.pp;
+}
+
+double step_time(const ScheduleShape& s, UnitRunner runner, PipelineLinks links) {
+  PipelineState state(s, stages_of(s));
+  return state.step(runner, build_schedule(s), links).value();
+}
+
+// Time that the last rank to end did not work.
+double bubble(const ScheduleShape& s, UnitRunner runner = {}) {
+  const double work = static_cast<double>(s.microbatches * stages_of(s) / s.pp) *
+                      (runner.forward + runner.input + runner.weight);
+  return step_time(s, runner, {.send = Seconds(0), .overlapped = true, .step_overhead = {}}) - work;
+}
+
+}  // namespace
+
+// Bubbles of physics.md section 4, in units of one forward of a stage (or of a chunk).
+TEST_CASE("gpipe and 1F1B wait (pp - 1)(F + B)") {
+  for (int pp = 1; pp <= 6; ++pp) {
+    for (const int m : {pp, 2 * pp, 17}) {
+      CHECK(bubble({ScheduleKind::gpipe, pp, 1, m}) == 3 * (pp - 1));
+      CHECK(bubble({ScheduleKind::one_f_one_b, pp, 1, m}) == 3 * (pp - 1));
+    }
+  }
+}
+
+TEST_CASE("interleaving over vpp chunks waits as long as one chunk of 1F1B") {
+  for (const int pp : {2, 3, 4, 8}) {
+    for (const int vpp : {2, 3, 4}) {
+      // Chunks take one unit, stages vpp: (pp - 1)(F + B)/vpp of a stage.
+      CHECK(bubble({ScheduleKind::interleaved, pp, vpp, 3 * pp}) == 3 * (pp - 1));
+    }
+  }
+}
+
+TEST_CASE("zb-h1 waits (pp - 1)(F + B - W)") {
+  for (int pp = 1; pp <= 8; ++pp) {
+    CHECK(bubble({ScheduleKind::zb_h1, pp, 1, 3 * pp}) == pp - 1);
+    // Where W is shorter than F and B: (pp - 1)(3 + 3 - 2).
+    CHECK(bubble({ScheduleKind::zb_h1, pp, 1, 3 * pp}, {3, 3, 2}) == 4 * (pp - 1));
+  }
+}
+
+TEST_CASE("zbv waits no longer than zb-h1, for the same stage") {
+  for (int pp = 2; pp <= 8; ++pp) {
+    const double chunk = bubble({ScheduleKind::zbv, pp, 2, 4 * pp});
+    const double stage = 2 * bubble({ScheduleKind::zb_h1, pp, 1, 4 * pp});  // a stage: two chunks
+    CAPTURE(pp);
+    CAPTURE(chunk);
+    CHECK(chunk <= stage);
+    CHECK(chunk >= pp - 1);  // the last rank starts that late
+  }
+}
+
+TEST_CASE("on one rank pairs hide every forward but the warm-up's beside a backward") {
+  CHECK(bubble({ScheduleKind::one_f_one_b, 1, 1, 10, true}) == 1 + 2 * 10 - 3 * 10);
+}
+
+TEST_CASE("interleaved pairs hide forwards too, whatever the depth") {
+  for (const int pp : {2, 3, 4, 8}) {
+    for (const int vpp : {2, 3}) {
+      const ScheduleShape plain{ScheduleKind::interleaved, pp, vpp, 8 * pp};
+      ScheduleShape pairs = plain;
+      pairs.pairs = true;
+      CAPTURE(pp);
+      CAPTURE(vpp);
+      // Of 8 pp vpp chunks' 3 units each, a third is hidden but for warm-up and cool-down.
+      CHECK(bubble(pairs) < bubble(plain) - 4 * pp * vpp);
+    }
+  }
+}
+
+// A pair needs what its neighbour's pair made just before, and the neighbour's next pair needs this
+// one: ranks of plain 1F1B take turns. That is why Megatron overlaps experts only with chunks.
+TEST_CASE("plain 1F1B over several ranks gains nothing from pairs") {
+  const ScheduleShape plain{ScheduleKind::one_f_one_b, 4, 1, 16};
+  ScheduleShape pairs = plain;
+  pairs.pairs = true;
+  CHECK(bubble(pairs) > bubble(plain));
+}
+
+TEST_CASE("a slow rank holds the others back, whatever its place") {
+  struct OneSlow {
+    int slow;
+    void run(int rank, const Action&, StreamClocks& clocks) const {
+      clocks(index(Stream::compute)) *= MaxPlus(Seconds(rank == slow ? 2 : 1));
+    }
+    void run_pair(int, const Action&, const Action&, StreamClocks&) const {}
+    void before_norm(int, StreamClocks&) const {}
+    void update(int, StreamClocks&) const {}
+  };
+  const ScheduleShape s{ScheduleKind::one_f_one_b, 4, 1, 20};
+  for (int slow = 0; slow < 4; ++slow) {
+    OneSlow runner{slow};
+    PipelineState state(s, 4);
+    const double time =
+        state.step(runner, build_schedule(s), {.send = {}, .overlapped = true, .step_overhead = {}})
+            .value();
+    CHECK(time == 20 * 4 + 2 * slow);  // the slow rank's work, and the way to it and back
+  }
+}
+
+TEST_CASE("every boundary costs a send when nothing overlaps it") {
+  const PipelineLinks links{.send = Seconds(1), .overlapped = false, .step_overhead = {}};
+  // One microbatch: 4 forwards, 4 backwards of two, 3 sends each way.
+  CHECK(step_time({ScheduleKind::one_f_one_b, 4, 1, 1}, {}, links) == 4 * 3 + 2 * 3);
+}
+
+TEST_CASE("a sender that overlaps goes on computing while its message travels") {
+  PipelineLinks links{.send = Seconds(1), .overlapped = true, .step_overhead = {}};
+  const ScheduleShape s{ScheduleKind::gpipe, 2, 1, 8};
+  const double overlapped = step_time(s, {}, links);
+  links.overlapped = false;
+  const double exposed = step_time(s, {}, links);
+  CHECK(overlapped == 8 * 3 + 3 + 2);  // one hop each way
+  CHECK(exposed > overlapped);
+}
+
+TEST_CASE("steps follow one another: the second takes as long as the first") {
+  const ScheduleShape s{ScheduleKind::interleaved, 4, 2, 8};
+  const auto actions = build_schedule(s);
+  const PipelineLinks links{.send = Seconds(0), .overlapped = true, .step_overhead = {}};
+  PipelineState state(s, 8);
+  UnitRunner runner;
+  const Seconds first = state.step(runner, actions, links);
+  const Seconds second = state.step(runner, actions, links);
+  CHECK(second.value() == 2 * first.value());
+}
+
+TEST_CASE("host time between steps delays the step") {
+  UnitRunner runner;
+  const ScheduleShape s{ScheduleKind::one_f_one_b, 1, 1, 2};
+  PipelineState state(s, 1);
+  const PipelineLinks links{.send = {}, .overlapped = true, .step_overhead = Seconds(5)};
+  state.step(runner, build_schedule(s), links);
+  CHECK(state.clocks[0](index(Stream::host)) == MaxPlus(Seconds(5)));
+}
+
+TEST_CASE("run lengths spell the same actions") {
+  for (const ScheduleKind kind :
+       {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
+        ScheduleKind::zb_h1, ScheduleKind::zbv}) {
+    for (const auto& list : build_schedule({kind, 4, 2, 12})) {
+      std::vector<Action> spelled;
+      for (const ActionRun& run : run_length(list)) {
+        for (std::int64_t n = 0; n < run.count; ++n) {
+          spelled.insert(spelled.end(), run.pattern.begin(), run.pattern.end());
+        }
+      }
+      REQUIRE(spelled.size() == list.size());
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        CHECK(spelled[i].kind == list[i].kind);
+        CHECK(spelled[i].stage == list[i].stage);
+      }
+    }
+  }
+}
+
+TEST_CASE("fewer microbatches show the same peak in flight") {
+  for (const ScheduleKind kind :
+       {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
+        ScheduleKind::zb_h1, ScheduleKind::zbv}) {
+    for (const int pp : {1, 2, 3, 4, 8}) {
+      for (const int m : {1, 4, 7, 16, 48, 96}) {
+        const ScheduleShape whole{kind, pp, kind == ScheduleKind::interleaved ? 3 : 2, m};
+        ScheduleShape few = whole;
+        few.microbatches = microbatches_for_memory(whole);
+        CHECK(few.microbatches <= m);
+        const auto a = build_schedule(whole), b = build_schedule(few);
+        for (std::size_t r = 0; r < a.size(); ++r) {
+          CHECK(max_in_flight(a[r]) == max_in_flight(b[r]));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a shortened schedule leaves out whole periods") {
+  const ScheduleShape s{ScheduleKind::interleaved, 4, 2, 64};
+  const Shortened shortened = shorten(s, 6);
+  CHECK(steady_part(shortened.shape, 0).count == 6);
+  CHECK(shortened.shape.microbatches + shortened.left_out * 4 == 64);
+  CHECK(shorten({ScheduleKind::gpipe, 4, 1, 64}, 6).left_out == 0);  // gpipe has no steady part
+}

@@ -1,0 +1,133 @@
+#include "models/program/recompute.h"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "costmodel/block_cost.h"
+#include "models/program/blocks.h"
+
+using namespace qplan;
+
+namespace {
+
+// One decoder layer on one rank, 512 tokens.
+BlockShape shape_of(const ModelSpec& model, RecomputeKind kind,
+                    std::initializer_list<RecomputeModule> modules = {}) {
+  BlockShape s;
+  s.layer = model.layers.back();
+  s.seq_len = 512;
+  s.recompute = kind;
+  for (const RecomputeModule m : modules) s.recompute_modules.add(m);
+  return s;
+}
+
+// Bytes a token of one layer leaves behind for backward, its input included and output not.
+double kept_per_token(const ModelSpec& model, RecipeKind recipe, const BlockShape& s) {
+  const BlockMemory memory = memory_of(build_block(model, recipe_of(recipe), s), false);
+  const auto tokens = static_cast<double>(s.seq_len);
+  return memory.forward.net.value() / tokens;
+}
+
+double freed(const ModelSpec& model, RecomputeModule module,
+             RecipeKind recipe = RecipeKind::qplan) {
+  return kept_per_token(model, recipe, shape_of(model, RecomputeKind::none)) -
+         kept_per_token(model, recipe, shape_of(model, RecomputeKind::selective, {module}));
+}
+
+double sum(const OpList& ops, Flops (*count)(const Work&)) {
+  return std::accumulate(ops.begin(), ops.end(), 0.0, [count](double total, const Op& op) {
+    return total + count(op.work).value();
+  });
+}
+
+double model_flops_of(const Block& block) {
+  return sum(block.forward, model_flops) + sum(block.backward, model_flops);
+}
+
+}  // namespace
+
+TEST_CASE("full recomputation keeps only the layer's input") {
+  for (const char* name : {"llama3-8b", "qwen3-30b-a3b", "deepseek-v3", "megatron-22b"}) {
+    CAPTURE(name);
+    const ModelSpec model = load_model(name);
+    const BlockShape s = shape_of(model, RecomputeKind::full);
+    // The input was there before; what forward adds is its output, the next layer's input: 2h.
+    CHECK(kept_per_token(model, RecipeKind::qplan, s) ==
+          static_cast<double>(2 * model.hidden_size));
+  }
+}
+
+TEST_CASE("full recomputation runs the whole forward once more: 4/3 of the model's FLOPs") {
+  for (const char* name : {"llama3-8b", "qwen3-30b-a3b", "deepseek-v3"}) {
+    CAPTURE(name);
+    const ModelSpec model = load_model(name);
+    const Recipe& recipe = recipe_of(RecipeKind::qplan);
+    const Block none = build_block(model, recipe, shape_of(model, RecomputeKind::none));
+    const Block full = build_block(model, recipe, shape_of(model, RecomputeKind::full));
+    CHECK(model_flops_of(full) / model_flops_of(none) == doctest::Approx(4.0 / 3).epsilon(1e-12));
+    CHECK(sum(full.backward, flops) - sum(none.backward, flops) ==
+          doctest::Approx(sum(none.forward, flops)).epsilon(1e-12));
+  }
+}
+
+TEST_CASE("ops that run again say so, and none does without recomputation") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto again = [&](RecomputeKind kind) {
+    const Block block = build_block(model, recipe_of(RecipeKind::qplan), shape_of(model, kind));
+    return std::count_if(block.backward.begin(), block.backward.end(),
+                         [](const Op& op) { return op.recomputed; });
+  };
+  CHECK(again(RecomputeKind::none) == 0);
+  CHECK(again(RecomputeKind::full) > 0);
+}
+
+// Bytes freed a token and layer: physics.md 5.4 (Megatron-LM's recompute modules).
+TEST_CASE("recomputing the core of fused attention frees only the log-sum-exp") {
+  const ModelSpec m = load_model("llama3-8b");
+  CHECK(freed(m, RecomputeModule::core_attn) == 4 * m.num_attention_heads);
+}
+
+TEST_CASE("recomputing the core of unfused attention frees the scores: 5 a s bytes") {
+  const ModelSpec m = load_model("megatron-22b");
+  const auto scores = static_cast<double>(5 * m.num_attention_heads * 512);
+  const auto lse = static_cast<double>(4 * m.num_attention_heads);
+  CHECK(freed(m, RecomputeModule::core_attn, RecipeKind::megatron_legacy) == scores + lse);
+}
+
+TEST_CASE("recomputing both norms of a dense layer frees 4h") {
+  const ModelSpec m = load_model("llama3-8b");
+  CHECK(freed(m, RecomputeModule::layernorm) == 4 * m.hidden_size);
+}
+
+TEST_CASE("recomputing the MLP frees 6f") {
+  const ModelSpec m = load_model("llama3-8b");
+  CHECK(freed(m, RecomputeModule::mlp) == 6 * m.intermediate_size);
+}
+
+TEST_CASE("recomputing the experts' activation frees 2f and their probabilities, k times") {
+  const ModelSpec m = load_model("qwen3-30b-a3b");
+  const MoeSpec& moe = *m.moe;
+  CHECK(freed(m, RecomputeModule::moe_act) == moe.top_k * (2 * moe.moe_intermediate_size + 8));
+}
+
+TEST_CASE("recomputing the whole expert layer frees k(2h + 6f + 8) and the router's results") {
+  const ModelSpec m = load_model("qwen3-30b-a3b");
+  const MoeSpec& moe = *m.moe;
+  const auto experts = moe.top_k * (2 * m.hidden_size + 6 * moe.moe_intermediate_size + 8);
+  const auto router = 4 * moe.num_experts + 8 * moe.top_k;
+  CHECK(freed(m, RecomputeModule::moe) == static_cast<double>(experts + router));
+}
+
+TEST_CASE("recomputing MLA's up projections frees q, k and v") {
+  const ModelSpec m = load_model("deepseek-v3");
+  const MlaSpec& a = *m.mla;
+  const auto qk = 4 * m.num_attention_heads * (a.qk_nope_head_dim + a.qk_rope_head_dim);
+  const auto v = 2 * m.num_attention_heads * a.v_head_dim;
+  CHECK(freed(m, RecomputeModule::mla_up_proj) == static_cast<double>(qk + v));
+}
+
+TEST_CASE("a module that the layer does not have frees nothing") {
+  CHECK(freed(load_model("llama3-8b"), RecomputeModule::moe) == 0);
+  CHECK(freed(load_model("qwen3-30b-a3b"), RecomputeModule::mlp) == 0);
+}

@@ -1,0 +1,214 @@
+#include "models/program/schedule.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+using namespace qplan;
+
+namespace {
+
+int chunks_of(ScheduleKind kind, int vpp) {
+  if (kind == ScheduleKind::interleaved) return vpp;
+  return kind == ScheduleKind::zbv ? 2 : 1;
+}
+
+// Every schedule of a grid of sizes.
+std::vector<ScheduleShape> grid() {
+  std::vector<ScheduleShape> shapes;
+  for (int pp = 1; pp <= 8; ++pp) {
+    for (const int m : {1, 2, 3, 4, 5, 8, 12, 16, 17, 24}) {
+      shapes.push_back({ScheduleKind::gpipe, pp, 1, m});
+      shapes.push_back({ScheduleKind::one_f_one_b, pp, 1, m});
+      shapes.push_back({ScheduleKind::one_f_one_b, pp, 1, m, true});
+      shapes.push_back({ScheduleKind::zb_h1, pp, 1, m});
+      shapes.push_back({ScheduleKind::zbv, pp, 2, m});
+      // Interleaving works in groups of pp (rule interleaved_microbatches).
+      for (int vpp = 2; vpp <= 4 && m % pp == 0; ++vpp) {
+        shapes.push_back({ScheduleKind::interleaved, pp, vpp, m});
+        shapes.push_back({ScheduleKind::interleaved, pp, vpp, m, true});
+      }
+    }
+  }
+  return shapes;
+}
+
+std::string describe(const ScheduleShape& s) {
+  return std::string(to_word(s.kind)) + " pp" + std::to_string(s.pp) + " vpp" +
+         std::to_string(s.vpp) + " m" + std::to_string(s.microbatches) + (s.pairs ? " pairs" : "");
+}
+
+}  // namespace
+
+TEST_CASE("the last 1F1B stage never holds more than one microbatch") {
+  const auto schedule = build_schedule({ScheduleKind::one_f_one_b, 4, 1, 8});
+  CHECK(max_in_flight(schedule[3]) == 1);
+  CHECK(to_string(schedule[3]) ==
+        "3F0 3B0 3F1 3B1 3F2 3B2 3F3 3B3 3F4 3B4 3F5 3B5 3F6 3B6 3F7 3B7");
+}
+
+TEST_CASE("the first 1F1B stage warms up with pp - 1 forwards") {
+  const auto schedule = build_schedule({ScheduleKind::one_f_one_b, 4, 1, 5});
+  CHECK(to_string(schedule[0]) == "0F0 0F1 0F2 0F3 0B0 0F4 0B1 0B2 0B3 0B4");
+}
+
+TEST_CASE("gpipe runs all forwards before any backward") {
+  const auto schedule = build_schedule({ScheduleKind::gpipe, 2, 1, 3});
+  CHECK(to_string(schedule[1]) == "1F0 1F1 1F2 1B0 1B1 1B2");
+}
+
+TEST_CASE("interleaving takes pp microbatches through each chunk in turn") {
+  const auto schedule = build_schedule({ScheduleKind::interleaved, 2, 2, 4});
+  // Rank 0 holds stages 0 and 2; backward takes the later chunk first.
+  CHECK(to_string(schedule[0]) ==
+        "0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 2B2 2B3 0B2 0B3");
+}
+
+TEST_CASE("zb-h1 fills the cool-down with weight gradients") {
+  const auto schedule = build_schedule({ScheduleKind::zb_h1, 2, 1, 3});
+  CHECK(to_string(schedule[1]) == "1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2");
+}
+
+TEST_CASE("stages go round robin, or down and up a V") {
+  CHECK(rank_of_stage(ScheduleKind::interleaved, 4, 5) == 1);
+  CHECK(rank_of_stage(ScheduleKind::zbv, 4, 3) == 3);
+  CHECK(rank_of_stage(ScheduleKind::zbv, 4, 4) == 3);
+  CHECK(rank_of_stage(ScheduleKind::zbv, 4, 7) == 0);
+}
+
+TEST_CASE("every schedule of the grid is complete and does not deadlock") {
+  for (const ScheduleShape& s : grid()) {
+    const std::string text = describe(s);
+    CAPTURE(text);
+    CHECK(schedule_fault(s, build_schedule(s)) == "");
+  }
+}
+
+TEST_CASE("a schedule with a swapped, missing or foreign action is a fault in words") {
+  const ScheduleShape s{ScheduleKind::one_f_one_b, 2, 1, 2};
+  auto swapped = build_schedule(s);
+  std::swap(swapped[1][0], swapped[1][1]);
+  CHECK(schedule_fault(s, swapped) == "rank 1 runs 1B0 out of turn");
+  auto missing = build_schedule(s);
+  missing[0].pop_back();
+  CHECK(schedule_fault(s, missing) == "stage 0 never ends microbatch 1");
+  auto foreign = build_schedule(s);
+  foreign[0][0].stage = 1;
+  CHECK(schedule_fault(s, foreign) == "rank 0 runs 1F0 which is not its own");
+  auto deadlocked = build_schedule(s);
+  std::rotate(deadlocked[0].begin(), deadlocked[0].begin() + 2, deadlocked[0].begin() + 3);
+  CHECK(schedule_fault(s, deadlocked) != "");
+}
+
+TEST_CASE("each stage marks one first forward and one last backward") {
+  for (const ScheduleShape& s : grid()) {
+    const std::string text = describe(s);
+    CAPTURE(text);
+    int first = 0, last = 0;
+    for (const auto& list : build_schedule(s)) {
+      for (const Action& a : list) {
+        first += static_cast<int>(a.first);
+        last += static_cast<int>(a.last);
+      }
+    }
+    CHECK(first == s.pp * chunks_of(s.kind, s.vpp));
+    CHECK(last == s.pp * chunks_of(s.kind, s.vpp));
+  }
+}
+
+TEST_CASE("a paired schedule warms up by one more, and pairs each steady forward with a backward") {
+  const auto schedule = build_schedule({ScheduleKind::one_f_one_b, 2, 1, 4, true});
+  CHECK(to_string(schedule[0]) == "0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3");
+  CHECK(to_string(schedule[1]) == "1F0 1F1 1B0 1F2 1B1 1F3 1B2 1B3");
+  for (const auto& list : schedule) {
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (!list[i].paired) continue;
+      CHECK(list[i].kind == ActionKind::forward);
+      REQUIRE(i + 1 < list.size());
+      CHECK(list[i + 1].kind == ActionKind::backward);
+      CHECK(list[i + 1].microbatch < list[i].microbatch);
+    }
+  }
+}
+
+TEST_CASE("pairing holds one microbatch more") {
+  for (int r = 0; r < 6; ++r) {
+    const auto at = static_cast<std::size_t>(r);
+    CHECK(max_in_flight(build_schedule({ScheduleKind::one_f_one_b, 6, 1, 16, true})[at]) ==
+          6 - r + 1);
+  }
+}
+
+// physics.md section 4: peak in-flight activations (Megatron-LM schedules; Qi et al. 2401.10241).
+TEST_CASE("gpipe holds every microbatch at once") {
+  for (const auto& list : build_schedule({ScheduleKind::gpipe, 4, 1, 9})) {
+    CHECK(max_in_flight(list) == 9);
+  }
+}
+
+TEST_CASE("rank r of 1F1B holds min(m, pp - r) microbatches") {
+  for (const int m : {1, 3, 16}) {
+    const auto schedule = build_schedule({ScheduleKind::one_f_one_b, 6, 1, m});
+    for (int r = 0; r < 6; ++r) {
+      CHECK(max_in_flight(schedule[static_cast<std::size_t>(r)]) == std::min(m, 6 - r));
+    }
+  }
+}
+
+TEST_CASE("rank r of interleaving holds 2(pp - r - 1) + (vpp - 1) pp + 1 chunks") {
+  for (const int vpp : {2, 3, 4}) {
+    const auto schedule = build_schedule({ScheduleKind::interleaved, 4, vpp, 16});
+    for (int r = 0; r < 4; ++r) {
+      CHECK(max_in_flight(schedule[static_cast<std::size_t>(r)]) ==
+            2 * (4 - r - 1) + (vpp - 1) * 4 + 1);
+    }
+  }
+}
+
+TEST_CASE("every rank of zb-h1 holds pp microbatches, as 1F1B's first does") {
+  for (const auto& list : build_schedule({ScheduleKind::zb_h1, 5, 1, 12})) {
+    CHECK(max_in_flight(list) == 5);
+  }
+}
+
+TEST_CASE("zbv holds at most 2 pp chunks, which is 1F1B's memory") {
+  for (int pp = 2; pp <= 8; ++pp) {
+    for (const auto& list : build_schedule({ScheduleKind::zbv, pp, 2, 24})) {
+      CHECK(max_in_flight(list) <= 2 * pp);
+    }
+  }
+}
+
+TEST_CASE("the steady part repeats, its microbatches moving by one period's worth") {
+  int seen = 0;
+  for (const ScheduleShape& s : grid()) {
+    const auto schedule = build_schedule(s);
+    for (int r = 0; r < s.pp; ++r) {
+      const SteadyPart steady = steady_part(s, r);
+      if (steady.count < 2) continue;
+      ++seen;
+      const std::string text = describe(s);
+      CAPTURE(text);
+      CAPTURE(r);
+      const auto& list = schedule[static_cast<std::size_t>(r)];
+      REQUIRE(steady.begin + steady.period * steady.count <=
+              static_cast<std::int64_t>(list.size()));
+      for (std::int64_t i = steady.period; i < steady.period * steady.count; ++i) {
+        const Action& now = list[static_cast<std::size_t>(steady.begin + i)];
+        const Action& before = list[static_cast<std::size_t>(steady.begin + i - steady.period)];
+        CHECK(now.kind == before.kind);
+        CHECK(now.stage == before.stage);
+        CHECK(now.microbatch == before.microbatch + microbatches_per_period(s));
+      }
+    }
+  }
+  CHECK(seen > 400);
+}
+
+TEST_CASE("all ranks of a schedule have the same number of steady periods") {
+  for (const ScheduleShape& s : grid()) {
+    for (int r = 1; r < s.pp; ++r) {
+      CHECK(steady_part(s, r).count == steady_part(s, 0).count);
+    }
+  }
+}

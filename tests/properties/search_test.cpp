@@ -1,0 +1,171 @@
+#include "planner/search.h"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "planner/enumerate.h"
+#include "tests/properties/random_plans.h"
+
+using namespace qplan;
+
+namespace {
+
+std::int64_t total(const std::map<std::string, std::int64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0},
+                         [](std::int64_t sum, const auto& entry) { return sum + entry.second; });
+}
+
+// A small random job: a model, a recipe, some GPUs and a few free words.
+struct Job {
+  std::string name;
+  ModelSpec model;
+  const Recipe* recipe = nullptr;
+  HardwareProfile hardware;
+  SearchSpace space;
+  Bytes cap;
+};
+
+Job random_job(RandomPlans& random) {
+  Job job;
+  job.name =
+      random.pick<std::string>({"tiny", "tiny-moe", "qwen3-0.6b", "llama3-8b", "qwen3-30b-a3b"});
+  job.model = load_model(job.name);
+  job.recipe = &recipe_of(random.pick<RecipeKind>(
+      {RecipeKind::megatron, RecipeKind::qplan, RecipeKind::megatron_fsdp, RecipeKind::megatron}));
+  job.hardware = load_hardware(random.pick<std::string>({"h100-sxm", "a100-80gb-sxm", "b200"}));
+  job.space.gpus = random.pick<std::int64_t>({4, 8, 12, 16});
+  job.space.global_batch_size = job.space.gpus * random.pick<std::int64_t>({1, 4, 6});
+  job.space.seq_len = random.pick<std::int64_t>({512, 2048});
+  // Keeps the unpruned search small.
+  job.space.micro_batch_size = {1, 2};
+  job.space.cp = {1};
+  job.space.recompute = {Recompute{}, Recompute{RecomputeKind::full, {}, 0}};
+  job.space.offload = {Offload{}};
+  // Often too little for some plans, so that the memory test takes part.
+  job.cap = gib(random.pick<double>({2, 20, 75, 1000}));
+  return job;
+}
+
+std::vector<double> times(const std::vector<RankedPlan>& plans) {
+  std::vector<double> result;
+  for (const RankedPlan& p : plans) result.push_back(p.step_time.value());
+  return result;
+}
+
+std::vector<std::string> lines(const std::vector<RankedPlan>& plans) {
+  std::vector<std::string> result;
+  for (const RankedPlan& p : plans) result.push_back(to_string(p.plan));
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("pruning never changes the best plans, every plan is accounted for, all found can run") {
+  RandomPlans random(23);
+  const int rounds = test_rounds(100);
+  for (int i = 0; i < rounds; ++i) {
+    const Job job = random_job(random);
+    CAPTURE(i);
+    CAPTURE(job.name);
+    CAPTURE(to_word(job.recipe->kind));
+    CAPTURE(job.space.gpus);
+    const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+    SearchOptions options;
+    options.top = 5;
+    options.threads = 2;
+    const SearchResult pruned = search(cost, job.space, options);
+    options.prune = false;
+    const SearchResult whole = search(cost, job.space, options);
+    CHECK(times(pruned.plans) == times(whole.plans));
+    CHECK(pruned.considered == whole.considered);
+    CHECK(whole.bounded_out == 0);
+    for (const SearchResult* r : {&pruned, &whole}) {
+      CHECK(r->considered ==
+            total(r->infeasible) + r->out_of_memory + r->bounded_out + r->simulated);
+      CHECK(r->plans.empty() == (r->simulated == 0));
+      for (const RankedPlan& p : r->plans) {
+        const std::string line = to_string(p.plan);
+        CAPTURE(line);
+        CHECK(broken_rule(job.model, p.plan, *job.recipe,
+                          {job.space.gpus, job.hardware.gpu.compute_capability}) == "");
+        CHECK(cost.fits(cost.memory(p.plan)));
+        CHECK(cost.memory(p.plan).worst_stage().device == p.device_peak);
+        CHECK(cost.step_time(p.plan) == p.step_time);
+        CHECK(cost.lower_bound(p.plan) <= p.step_time * (1 + 1e-12));
+        CHECK(p.plan.world() == job.space.gpus);
+      }
+    }
+    // With nothing that fits, the smallest is named, and it really does not fit.
+    if (whole.plans.empty() && whole.out_of_memory > 0) {
+      REQUIRE(whole.smallest.has_value());
+      CHECK_FALSE(cost.fits(cost.memory(whole.smallest->plan)));
+    }
+  }
+}
+
+TEST_CASE("a search gives the same answer on one, two and eight threads") {
+  RandomPlans random(29);
+  const int rounds = test_rounds(8);
+  for (int i = 0; i < rounds; ++i) {
+    const Job job = random_job(random);
+    CAPTURE(i);
+    CAPTURE(job.name);
+    std::vector<SearchResult> results;
+    for (const int threads : {1, 2, 8}) {
+      const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+      SearchOptions options;
+      options.threads = threads;
+      results.push_back(search(cost, job.space, options));
+    }
+    for (const SearchResult& r : results) {
+      CHECK(lines(r.plans) == lines(results[0].plans));
+      CHECK(times(r.plans) == times(results[0].plans));
+      CHECK(lines(r.pareto) == lines(results[0].pareto));
+      CHECK(r.infeasible == results[0].infeasible);
+      CHECK(r.considered == results[0].considered);
+      CHECK(r.out_of_memory == results[0].out_of_memory);
+      CHECK(r.simulated == results[0].simulated);
+    }
+  }
+}
+
+TEST_CASE("plans come best first, and no plan of the front is worse in both time and memory") {
+  RandomPlans random(31);
+  const Job job = random_job(random);
+  const CostModel cost(job.model, *job.recipe, job.hardware, {});
+  const SearchResult result = search(cost, job.space, {});
+  for (std::size_t i = 1; i < result.plans.size(); ++i) {
+    CHECK(result.plans[i - 1].step_time <= result.plans[i].step_time);
+  }
+  for (const RankedPlan& a : result.pareto) {
+    for (const RankedPlan& b : result.pareto) {
+      CHECK_FALSE((a.step_time < b.step_time && a.device_peak < b.device_peak));
+    }
+  }
+}
+
+TEST_CASE("enumeration names every plan once") {
+  const ModelSpec model = load_model("tiny-moe");
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const Recipe& recipe = recipe_of(RecipeKind::megatron);
+  SearchSpace space;
+  space.gpus = 8;
+  space.global_batch_size = 16;
+  space.seq_len = 512;
+  space.micro_batch_size = {1};
+  std::vector<std::string> all;
+  for (const Skeleton& skeleton : skeletons(model, recipe, hardware, space)) {
+    each_plan(model, recipe, hardware, space, skeleton,
+              [&](const ParallelPlan& plan) { all.push_back(to_string(plan)); });
+  }
+  CHECK(all.size() > 100);
+  std::sort(all.begin(), all.end());
+  CHECK(std::adjacent_find(all.begin(), all.end()) == all.end());
+}
+
+TEST_CASE("the default batch is near 4 Mi tokens and divides by the odd part of the GPUs") {
+  CHECK(default_global_batch_size(256, 4096) == 1024);
+  CHECK(default_global_batch_size(24, 4096) % 3 == 0);
+  CHECK(default_global_batch_size(4096, 1 << 23) == 1);
+}

@@ -1,0 +1,103 @@
+// Bytes that one token of one layer leaves for backward: physics.md 5.2 (Megatron-Core with fused
+// attention, checked against SimuMax's B200 runs) and Korthikanti et al. 2022 (arXiv 2205.05198).
+#include "costmodel/block_cost.h"
+#include "tests/witnesses/witness.h"
+
+using namespace qplan;
+
+namespace {
+
+BlockShape layer_of(const ModelSpec& model, std::int64_t seq_len, int tp = 1, bool sp = false) {
+  BlockShape s;
+  s.layer = model.layers.back();
+  s.seq_len = seq_len;
+  s.tp = tp;
+  s.sequence_parallel = sp;
+  return s;
+}
+
+// A layer's output replaces its input, which the layer before produced: net is what it keeps.
+double per_token(const ModelSpec& model, RecipeKind recipe, const BlockShape& s) {
+  const Block block = build_block(model, recipe_of(recipe), s);
+  return memory_of(block, false).forward.net.value() / static_cast<double>(s.seq_len);
+}
+
+double korthikanti(const ModelSpec& m, std::int64_t s) {
+  return static_cast<double>(34 * m.hidden_size + 5 * m.num_attention_heads * s);
+}
+
+}  // namespace
+
+TEST_CASE("witness: activation bytes a token and layer are those of the published table") {
+  const std::vector<std::pair<std::string, double>> table = {
+      {"llama3-8b", 139392},   {"llama3-70b", 274688},    {"llama3-405b", 520704},
+      {"qwen3-32b", 250112},   {"qwen3-30b-a3b", 114368}, {"qwen3-235b-a22b", 225088},
+      {"mixtral-8x7b", 241840}};
+  for (const auto& [name, bytes] : table) {
+    const ModelSpec model = load_model(name);
+    const double ours = per_token(model, RecipeKind::megatron, layer_of(model, 4096));
+    const double error = witness("activations/token/layer " + name, bytes, ours, "B");
+    // Experts: we also keep the row map, 8 bytes for each of the k copies.
+    CHECK(std::abs(error) < (model.moe ? 0.001 : 1e-12));
+  }
+}
+
+TEST_CASE("witness: sequence parallelism divides all of a layer's activations by tp") {
+  for (const char* name : {"llama3-70b", "qwen3-32b"}) {
+    const ModelSpec model = load_model(name);
+    const double whole = per_token(model, RecipeKind::megatron, layer_of(model, 4096));
+    for (const int tp : {2, 4, 8}) {
+      const double share = per_token(model, RecipeKind::megatron, layer_of(model, 4096, tp, true));
+      CHECK(share * tp == whole);
+    }
+  }
+}
+
+TEST_CASE("witness: without sequence parallelism 8h of them stay whole") {
+  const ModelSpec model = load_model("llama3-70b");
+  const auto whole_part = static_cast<double>(8 * model.hidden_size);
+  const double at_one = per_token(model, RecipeKind::megatron, layer_of(model, 4096));
+  const double at_eight = per_token(model, RecipeKind::megatron, layer_of(model, 4096, 8, false));
+  CHECK(at_eight == whole_part + (at_one - whole_part) / 8);
+}
+
+TEST_CASE("witness: Megatron of 2022 keeps 34h + 5as bytes a token and layer") {
+  for (const char* name : {"megatron-22b", "megatron-175b", "megatron-530b", "megatron-1t"}) {
+    const ModelSpec model = load_model(name);
+    const double ours = per_token(model, RecipeKind::megatron_legacy, layer_of(model, 2048));
+    const double error =
+        witness(std::string("34h + 5as ") + name, korthikanti(model, 2048), ours, "B");
+    // Ours adds the log-sum-exp, 4a: 0.03%.
+    CHECK(std::abs(error) < 0.001);
+  }
+}
+
+TEST_CASE("witness: tensor parallelism keeps 10h + 24h/t + 5as/t, with sequence parallelism 1/t") {
+  const ModelSpec model = load_model("megatron-22b");
+  const auto h = static_cast<double>(model.hidden_size);
+  const auto scores = static_cast<double>(5 * model.num_attention_heads * 2048);
+  const double plain =
+      per_token(model, RecipeKind::megatron_legacy, layer_of(model, 2048, 8, false));
+  CHECK(std::abs(witness("10h + 24h/t + 5as/t", 10 * h + 24 * h / 8 + scores / 8, plain, "B")) <
+        0.001);
+  const double sequence =
+      per_token(model, RecipeKind::megatron_legacy, layer_of(model, 2048, 8, true));
+  CHECK(std::abs(witness("(34h + 5as)/t", korthikanti(model, 2048) / 8, sequence, "B")) < 0.001);
+}
+
+TEST_CASE("witness: selective recomputation of 2022 leaves 34h") {
+  const ModelSpec model = load_model("megatron-22b");
+  BlockShape s = layer_of(model, 2048);
+  s.recompute = RecomputeKind::selective;
+  s.recompute_modules = recipe_of(RecipeKind::megatron_legacy).selective;
+  CHECK(std::abs(witness("34h, selective", static_cast<double>(34 * model.hidden_size),
+                         per_token(model, RecipeKind::megatron_legacy, s), "B")) < 0.001);
+}
+
+TEST_CASE("witness: full recomputation of 2022 leaves 2h") {
+  const ModelSpec model = load_model("megatron-22b");
+  BlockShape s = layer_of(model, 2048);
+  s.recompute = RecomputeKind::full;
+  CHECK(per_token(model, RecipeKind::megatron_legacy, s) ==
+        static_cast<double>(2 * model.hidden_size));
+}
