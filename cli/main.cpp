@@ -36,7 +36,7 @@ int main(int argc, char** argv) {
   std::cout.flush();
   if (!std::cout) {
     std::fputs("qplan: the output could not be written; is the disk full?\n", stderr);
-    return 3;
+    return 2;
   }
   return code;
 }

@@ -243,9 +243,9 @@ void add_constraints(CommandLine& line, SearchSpace& space) {
 }
 
 ParallelPlan with_words(ParallelPlan plan, const PlanWords& words, const Recipe& recipe,
-                        std::int64_t gpus) {
+                        std::int64_t gpus, bool dp_stands) {
   for (const auto& [key, value] : words) plan = with_word(plan, key, value);
-  if (!given(words, "dp") && plan.world() != gpus) {
+  if (!dp_stands && !given(words, "dp") && plan.world() != gpus) {
     // Where the other degrees do not divide the GPUs, the rule world_size says so.
     const std::int64_t others = std::int64_t{plan.tp} * plan.cp * plan.pp;
     plan.dp = static_cast<int>(std::max<std::int64_t>(1, gpus / others));

@@ -30,8 +30,10 @@ void add_constraints(CommandLine& line, SearchSpace& space);
 
 // `words` on top of `plan`. What follows from them and was not given is set too: dp fills the GPUs,
 // several chunks are interleaved, tp takes the sequence along where the framework does.
+// `dp_stands`: dp was said already, and a world that differs from `gpus` is for the rules to
+// refuse.
 ParallelPlan with_words(ParallelPlan plan, const PlanWords& words, const Recipe& recipe,
-                        std::int64_t gpus);
+                        std::int64_t gpus, bool dp_stands = false);
 
 // The keys that have an option, in order (the tests compare them with the plan's own list).
 std::vector<std::string_view> plan_option_keys();

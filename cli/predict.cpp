@@ -56,8 +56,12 @@ Asked from_words(const Question& question) {
   const std::int64_t batch =
       number_or(question.words, "global_batch_size", default_global_batch_size(job.gpus, seq_len));
   const ParallelPlan defaults = default_plan(job.model, job.recipe(), job.gpus, batch, seq_len);
+  // A line that says dp gives the same one whatever the default is.
+  ParallelPlan other;
+  other.dp = 2;
+  const bool says_dp = has_line && parse_plan(question.plan, other).dp == line.dp;
   asked.plan = with_words(has_line ? parse_plan(question.plan, defaults) : defaults, question.words,
-                          job.recipe(), job.gpus);
+                          job.recipe(), job.gpus, says_dp);
   return asked;
 }
 
@@ -66,8 +70,10 @@ Asked from_file(const Question& question) {
   Asked asked;
   asked.job = make_job(merged(question.choices, file.choices));
   Job& job = *asked.job;
-  asked.plan = file.plan;
-  asked.plan = with_words(file.plan, question.words, job.recipe(), job.gpus);
+  // Another world or other degrees ask for another dp; else the file's stands.
+  const bool other_degrees = question.choices.gpus || question.words.contains("tp") ||
+                             question.words.contains("pp") || question.words.contains("cp");
+  asked.plan = with_words(file.plan, question.words, job.recipe(), job.gpus, !other_degrees);
   const bool same_question = question.words.empty() && !question.choices.framework &&
                              !question.choices.model && !question.choices.hardware;
   if (same_question) asked.fingerprint = file.fingerprint;

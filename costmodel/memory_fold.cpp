@@ -23,7 +23,7 @@ ParallelPlan compute_key(ParallelPlan plan) {
   plan.offload.optimizer = 0;
   plan.offload.nvme = false;
   plan.main_params_dtype = plan.moment_dtype = DType::fp32;
-  plan.overlap.remove(OverlapKind::grad).remove(OverlapKind::param);
+  if (plan.zero < 2) plan.overlap.remove(OverlapKind::grad).remove(OverlapKind::param);
   return plan;
 }
 

@@ -374,10 +374,14 @@ Trace trace_step(const CostModel& cost, const ParallelPlan& plan, TraceGrain gra
   runner.trace = &trace;
   runner.grain = grain;
   const Seconds end2 = state.step(runner, session.program.actions, session.links);
-  trace.end = end2 - end1;
+  // A rank may begin the step before the slowest has ended the last one; its first event is time
+  // zero.
+  Seconds origin = end1;
+  for (const TraceEvent& e : trace.events) origin = std::min(origin, e.begin);
+  trace.end = end2 - origin;
   for (TraceEvent& e : trace.events) {
-    e.begin -= end1;
-    e.end -= end1;
+    e.begin -= origin;
+    e.end -= origin;
   }
   return trace;
 }

@@ -454,6 +454,8 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
     e.step_time_low = all * (1 - relative);
     e.step_time_high = all * (1 + relative);
   }
+  // One stage has no bubble: what is left after all communication is freed is its own work.
+  if (plan.pp == 1) busiest = without_communication;
   busiest = std::min(busiest, without_communication);
   e.time.recompute = std::min(busiest_recompute, busiest);
   e.time.compute = busiest - e.time.recompute;

@@ -51,6 +51,14 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
   // A third of the letters wrong is as far as a guess helps rather than confuses.
   std::size_t best = std::max<std::size_t>(1, word.size() / 3) + 1;
   std::string nearest;
+  // What begins like this is meant more often than what is a letter away ("h100": h100-sxm, not
+  // h800).
+  for (const std::string& candidate : candidates) {
+    const bool begins =
+        word.size() >= 3 && candidate.size() > word.size() && candidate.starts_with(word);
+    if (begins && (nearest.empty() || candidate.size() < nearest.size())) nearest = candidate;
+  }
+  if (!nearest.empty()) return nearest;
   for (const std::string& candidate : candidates) {
     if (candidate.size() > kLongestWord) continue;
     const std::size_t distance = edit_distance(word, candidate);

@@ -234,6 +234,9 @@ Json read_json_file(const std::string& path) {
   if (std::filesystem::is_directory(path, ignored)) {
     throw Error(fmt::format("'{}' is a folder; name the JSON file in it", path));
   }
+  if (std::filesystem::is_fifo(path, ignored)) {
+    throw Error(fmt::format("'{}' is a pipe; name a regular file", path));
+  }
   return parse_json(read_text(path), path);
 }
 

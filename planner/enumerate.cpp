@@ -109,8 +109,9 @@ std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
         std::find(space.schedule.begin(), space.schedule.end(), kind) != space.schedule.end();
     if (space.schedule.empty() ? !has.has(kind) : !asked) continue;
     if (pp == 1 && kind != ScheduleKind::one_f_one_b && !asked) continue;
-    // GPipe holds every microbatch and is never faster than 1F1B: only on request.
-    if (kind == ScheduleKind::gpipe && !asked) continue;
+    // Only on request: GPipe, which holds every microbatch and is never faster than 1F1B, and ZB-V,
+    // whose schedule has no repeating part to shorten a simulation by.
+    if ((kind == ScheduleKind::gpipe || kind == ScheduleKind::zbv) && !asked) continue;
     std::vector<int> chunks = {1};
     if (kind == ScheduleKind::zbv || kind == ScheduleKind::dualpipe) chunks = {2};
     if (kind == ScheduleKind::interleaved) {
@@ -171,9 +172,11 @@ struct Sharding {
 
 // Without sharded optimizer states there are no parameters to gather beside forward.
 std::vector<Sharding> sharding(const Recipe& recipe, const SearchSpace& space,
-                               EnumSet<OverlapKind> overlap) {
+                               EnumSet<OverlapKind> overlap, bool split_backward) {
   std::vector<Sharding> choices;
   for (const int zero : or_default(space.zero, zero_stages(recipe))) {
+    // Delayed weight gradients need whole gradients (rule split_backward_sharding).
+    if (split_backward && zero >= 2 && space.zero.empty()) continue;
     for (EnumSet<OverlapKind> o : or_default(space.overlap, {overlap})) {
       if (zero == 0) o.remove(OverlapKind::param);
       choices.push_back({zero, o});
@@ -205,6 +208,13 @@ Word word(std::vector<T> values, Set set) {
   return {count, [values = std::move(values), set](ParallelPlan& plan, std::size_t i) {
             set(plan, values[i]);
           }};
+}
+
+Word sharding_word(std::vector<Sharding> choices) {
+  return word(std::move(choices), [](ParallelPlan& plan, const Sharding& v) {
+    plan.zero = v.zero;
+    plan.overlap = v.overlap;
+  });
 }
 
 // All combinations, the last word turning fastest.
@@ -305,11 +315,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       word(or_default(space.compile, {p.compile}),
            [](ParallelPlan& plan, bool v) { plan.compile = v; }),
       // From here on the words only move states around; what was folded before serves them all.
-      word(sharding(recipe, space, p.overlap),
-           [](ParallelPlan& plan, const Sharding& v) {
-             plan.zero = v.zero;
-             plan.overlap = v.overlap;
-           }),
+      sharding_word(sharding(recipe, space, p.overlap, false)),
       word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),
            [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }),
       word(or_default(space.offload, offload_choices(recipe)),
@@ -319,7 +325,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       word(or_default(space.moment_dtype, {p.moment_dtype}),
            [](ParallelPlan& plan, DType v) { plan.moment_dtype = v; }),
   };
-  constexpr std::size_t kRecomputeWord = 4;
+  constexpr std::size_t kRecomputeWord = 4, kShardingWord = 8;
 
   for (const Chunking& chunking : chunkings(model, recipe, space, k.pp)) {
     p.schedule = chunking.schedule;
@@ -333,6 +339,8 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
     words[kRecomputeWord] =
         word(or_default(space.recompute, recompute_choices(model, recipe, per_chunk)),
              [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; });
+    words[kShardingWord] =
+        sharding_word(sharding(recipe, space, p.overlap, splits_backward(p.schedule)));
     walk(words, 0, p, visit);
   }
 }

@@ -190,6 +190,10 @@ class StateBuilder {
     reduce_scatter(own_.dense, dense_axis(s), s.dense_shard, s.dense_replicas, Axis::dp_replicate,
                    input);
     reduce_scatter(own_.expert, Axis::edp, s.expert_shard, 1, Axis::edp, input);
+    if (!s.overlap.has(OverlapKind::grad)) {
+      b.wait_for(Stream::reduce_comm);
+      b.flush();
+    }
   }
 
   void drain() {
@@ -224,6 +228,15 @@ class StateBuilder {
     gather(n.dense, dense_axis(s), s.dense_shard);
     gather(n.expert, Axis::edp, s.expert_shard);
     if (!gathered) b.compute(Join{}, {}, {whole});  // one rank: only the working copy is made
+    // Without overlap the next block's parameters are waited for before this block computes.
+    // DeepSpeed's overlap_comm is one switch for both directions (frameworks.md 3.1).
+    const bool one_switch = c_.recipe.shard_style == ShardStyle::distributed_optimizer;
+    const bool prefetches =
+        s.overlap.has(OverlapKind::param) || (one_switch && s.overlap.has(OverlapKind::grad));
+    if (gathered && !prefetches) {
+      b.wait_for(Stream::gather_comm);
+      b.flush();
+    }
   }
 
   // gather, reduce, norm and update: once a step.
@@ -863,7 +876,9 @@ BlockShape compute_shape(BlockShape s) {
   s.optimizer_offload = 0;
   s.nvme = false;
   s.moment_dtype = s.main_params_dtype = DType::fp32;
-  s.overlap.remove(OverlapKind::grad).remove(OverlapKind::param).remove(OverlapKind::ep);
+  s.overlap.remove(OverlapKind::ep);
+  // From ZeRO-2 on, reductions (and gathers) are part of forward and backward.
+  if (s.zero < 2) s.overlap.remove(OverlapKind::grad).remove(OverlapKind::param);
   return s;
 }
 

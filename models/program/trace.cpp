@@ -29,6 +29,10 @@ std::string json_text(std::string_view text) {
 }
 
 // Nanosecond steps; shorter is below the clock of any GPU.
+Seconds to_nanosecond(Seconds time) {
+  return Seconds(std::round(time.value() * 1e9) / 1e9);
+}
+
 std::string microseconds_text(Seconds time) {
   return fmt::format("{:.3f}", time.value() * 1e6);
 }
@@ -39,10 +43,10 @@ std::string metadata(std::string_view what, int rank, int thread, std::string_vi
 }
 
 std::string complete_event(const TraceEvent& e) {
-  std::string line =
-      fmt::format(R"({{"ph":"X","name":{},"cat":{},"pid":{},"tid":{},"ts":{},"dur":{})",
-                  json_text(e.name), json_text(e.category), e.rank, thread_of(e),
-                  microseconds_text(e.begin), microseconds_text(e.end - e.begin));
+  std::string line = fmt::format(
+      R"({{"ph":"X","name":{},"cat":{},"pid":{},"tid":{},"ts":{},"dur":{})", json_text(e.name),
+      json_text(e.category), e.rank, thread_of(e), microseconds_text(e.begin),
+      microseconds_text(to_nanosecond(e.end) - to_nanosecond(e.begin)));
   if (e.action.stage >= 0) {
     line += fmt::format(R"(,"args":{{"stage":{},"microbatch":{}}})", e.action.stage,
                         e.action.microbatch);
