@@ -204,16 +204,17 @@ void print_text(const Asked& asked, const Answer& answer, const Question& questi
   const Job& job = *asked.job;
   out << model_line(job)
       << batch_line(job, answer.plan.global_batch_size, answer.plan.seq_len, answer.plan.precision)
-      << wrapped("plan         " + to_string(answer.plan), 116, 13) << '\n';
+      << wrapped("plan         " + to_string(answer.plan), 116, 13);
   if (!answer.estimate) {
-    out << "This plan cannot run:\n";
+    out << "\nThis plan cannot run:\n";
     for (const Infeasible& reason : answer.infeasible) {
       out << wrapped(fmt::format("  {}: {}", reason.rule, reason.message), 116, 4);
     }
     return;
   }
   const Estimate& e = *answer.estimate;
-  out << summary_text(e) << checkpoint_text(job, question.storage_gb_per_s) << '\n'
+  out << wrapped("groups       " + groups_text(job, answer.plan), 116, 13) << '\n'
+      << summary_text(e) << checkpoint_text(job, question.storage_gb_per_s) << '\n'
       << stages_text(e) << wrapped(memory_legend(), 116) << '\n'
       << parts_text(e);
   for (const std::string& warning : warnings(asked, answer)) {

@@ -71,6 +71,17 @@ void add_estimate(Json& object, const Estimate& e) {
                            {"assumed", e.priced_from.assumed}};
 }
 
+Json groups_json(const std::vector<Group>& groups) {
+  Json list = Json::array();
+  for (const Group& g : groups) {
+    list.push_back({{"axis", to_word(g.axis)},
+                    {"size", g.shape.size},
+                    {"ranks_per_node", g.shape.ranks_per_node},
+                    {"nodes", g.shape.nodes}});
+  }
+  return list;
+}
+
 std::string legend_of(char letter, std::string_view label) {
   return fmt::format("{} {}", letter, label);
 }
@@ -91,6 +102,28 @@ Bytes largest(const MemoryEstimate& memory, Bytes StageMemory::*value) {
   return most;
 }
 
+std::vector<Group> groups_of(const Job& job, const ParallelPlan& plan) {
+  const RankGrid grid(plan, job.hardware.link.nvlink_domain);
+  std::vector<Group> groups;
+  for (const Axis axis :
+       {Axis::tp, Axis::cp, Axis::etp, Axis::ep, Axis::dp_cp, Axis::edp, Axis::pp}) {
+    const bool experts = axis == Axis::etp || axis == Axis::ep || axis == Axis::edp;
+    if (experts && !job.model.moe) continue;
+    if (grid.shape(axis).size > 1) groups.push_back({axis, grid.shape(axis)});
+  }
+  return groups;
+}
+
+std::string groups_text(const Job& job, const ParallelPlan& plan) {
+  std::string text;
+  for (const Group& g : groups_of(job, plan)) {
+    if (!text.empty()) text += "; ";
+    text += fmt::format("{} of {} ", to_word(g.axis), g.shape.size);
+    text += g.shape.nodes == 1 ? "in a node" : fmt::format("over {} nodes", g.shape.nodes);
+  }
+  return text.empty() ? "none: one GPU" : text;
+}
+
 Answer ask(const Job& job, const ParallelPlan& plan) {
   check_batch(plan.global_batch_size);
   Answer answer{plan, why_infeasible(job.model, plan, job.recipe(), job.limits()), {}};
@@ -99,6 +132,14 @@ Answer ask(const Job& job, const ParallelPlan& plan) {
   const Estimate& e = *answer.estimate;
   if (!e.fits) {
     const Bytes need = e.memory.worst_stage().device;
+    if (need <= e.capacity) {
+      answer.infeasible.push_back(
+          {"out_of_host_memory",
+           fmt::format("offloaded states need {} of host memory a node, which has {}",
+                       human_bytes(e.memory.host_per_node),
+                       human_bytes(job.hardware.host.memory))});
+      return answer;
+    }
     answer.infeasible.push_back(
         {"out_of_memory",
          fmt::format("stage {} needs {} of device memory, {} more than the {} that a plan may fill",
@@ -125,7 +166,17 @@ Json report(const Job& job, const Answer& answer) {
   for (const Infeasible& reason : answer.infeasible) {
     infeasible.push_back({{"rule", reason.rule}, {"message", reason.message}});
   }
-  if (answer.estimate) add_estimate(object, *answer.estimate);
+  if (answer.estimate) {
+    add_estimate(object, *answer.estimate);
+    object["groups"] = groups_json(groups_of(job, answer.plan));
+  } else {
+    // The same keys for every plan, so that a script need not ask first.
+    for (const std::string_view key :
+         {"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
+          "memory", "time", "interval", "priced_from", "groups"}) {
+      object[std::string(key)] = nullptr;
+    }
+  }
   return object;
 }
 

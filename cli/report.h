@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/job.h"
+#include "models/rank_grid.h"
 #include "models/text.h"
 
 namespace qplan {
@@ -27,6 +28,14 @@ struct MemoryPart {
   Bytes StageMemory::*value;
 };
 std::span<const MemoryPart> memory_parts();  // they sum to the peak
+
+// The groups of ranks that a plan talks in, and the nodes each of them touches.
+struct Group {
+  Axis axis = Axis::tp;
+  GroupShape shape;
+};
+std::vector<Group> groups_of(const Job& job, const ParallelPlan& plan);
+std::string groups_text(const Job& job, const ParallelPlan& plan);
 
 // Everything known about one plan. No estimate: a rule forbids it. "out_of_memory" is the rule of a
 // plan that is priced and does not fit.
