@@ -1,0 +1,117 @@
+// The key of every memo: what a block depends on, and which parts of it forward and states need.
+
+#include <type_traits>
+
+#include "models/program/blocks.h"
+
+namespace qplan {
+
+bool gathers_parameters(const Recipe& recipe, int zero) {
+  return zero == 3 || (recipe.shard_style == ShardStyle::fully_sharded && zero == 2);
+}
+
+BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                      double moe_imbalance) {
+  BlockShape s;
+  s.micro_batch_size = plan.micro_batch_size;
+  s.seq_len = plan.seq_len;
+  s.tp = plan.tp;
+  s.cp = plan.cp;
+  s.ep = plan.ep;
+  s.etp = plan.etp;
+  const int group = plan.dp * plan.cp;
+  const auto expert_group = static_cast<int>(plan.edp());
+  s.zero = plan.zero;
+  s.dense_shard = plan.shard_degree();
+  s.dense_replicas = group / s.dense_shard;
+  s.expert_shard = plan.zero == 0 ? 1 : expert_group;
+  s.expert_replicas = expert_group / s.expert_shard;
+  s.sequence_parallel = plan.sequence_parallel;
+  s.cp_comm = plan.cp_comm;
+  s.dispatcher = plan.moe_dispatcher;
+  s.precision = plan.precision;
+  s.overlap = plan.overlap;
+  s.grad_dtype = plan.precision == Precision::fp16 ? DType::fp16 : plan.grad_dtype;
+  s.main_params_dtype = plan.main_params_dtype;
+  s.moment_dtype = plan.moment_dtype;
+  s.optimizer_offload = plan.offload.optimizer;
+  s.params_offload = plan.offload.params;
+  s.nvme = plan.offload.nvme;
+  s.recompute = plan.recompute.kind;
+  s.recompute_modules = plan.recompute.modules.empty() ? recipe.selective : plan.recompute.modules;
+  if (s.recompute != RecomputeKind::selective) s.recompute_modules = {};
+  s.moe_load = model.moe && plan.routing == Routing::natural ? moe_imbalance : 1.0;
+  s.tied_head = model.tie_word_embeddings && plan.pp > 1;
+  return s;
+}
+
+std::uint64_t hash_of(const BlockShape& s) {
+  std::uint64_t hash = 1469598103934665603ULL;  // FNV-1a over the fields
+  const auto mix = [&hash](auto value) {
+    std::uint64_t bits = 0;
+    if constexpr (std::is_floating_point_v<decltype(value)>) {
+      bits = static_cast<std::uint64_t>(value * 1e6);
+    } else {
+      bits = static_cast<std::uint64_t>(value);
+    }
+    hash = (hash ^ bits) * 1099511628211ULL;
+    hash ^= hash >> 29;
+  };
+  mix(s.kind);
+  mix(s.layer.moe);
+  mix(s.layer.window);
+  mix(s.micro_batch_size);
+  mix(s.seq_len);
+  mix((s.tp * 4096 + s.cp) * std::int64_t{4096});
+  mix((s.ep * 4096 + s.etp) * std::int64_t{4096} + s.zero);
+  mix(s.dense_shard * std::int64_t{1000003} + s.expert_shard);
+  mix(s.dense_replicas * std::int64_t{1000003} + s.expert_replicas);
+  mix(static_cast<int>(s.sequence_parallel) + 2 * static_cast<int>(s.cp_comm) +
+      8 * static_cast<int>(s.dispatcher) + 32 * static_cast<int>(s.precision) +
+      256 * static_cast<int>(s.recompute));
+  mix(s.recompute_modules.bits * 65536U + s.overlap.bits);
+  mix(static_cast<int>(s.grad_dtype) + 16 * static_cast<int>(s.main_params_dtype) +
+      256 * static_cast<int>(s.moment_dtype));
+  mix(s.optimizer_offload);
+  mix(static_cast<int>(s.params_offload) + 2 * static_cast<int>(s.activations_offload) +
+      4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.tied_head));
+  mix(s.moe_load);
+  mix(s.images * 65536 + s.patches);
+  mix(s.next.dense);
+  mix(s.next.expert);
+  mix(s.previous.dense);
+  mix(s.previous.expert);
+  return hash;
+}
+
+BlockShape compute_shape(BlockShape s) {
+  if (s.zero < 2) {
+    s.dense_shard = s.expert_shard = s.dense_replicas = s.expert_replicas = 1;
+    s.zero = 0;
+  }
+  s.optimizer_offload = 0;
+  s.nvme = false;
+  s.moment_dtype = s.main_params_dtype = DType::fp32;
+  s.overlap.remove(OverlapKind::ep);
+  // From ZeRO-2 on, reductions (and gathers) are part of forward and backward.
+  if (s.zero < 2) s.overlap.remove(OverlapKind::grad).remove(OverlapKind::param);
+  return s;
+}
+
+BlockShape state_shape(BlockShape s) {
+  s.micro_batch_size = 1;
+  s.seq_len = 1;
+  s.cp_comm = CpComm::p2p;
+  s.dispatcher = MoeDispatcher::alltoall;
+  s.recompute = RecomputeKind::none;
+  s.recompute_modules = {};
+  s.activations_offload = false;
+  s.moe_load = 1;
+  s.images = s.patches = 0;
+  s.layer.window = 0;
+  s.overlap = {};
+  s.next = s.previous = {};
+  return s;
+}
+
+}  // namespace qplan

@@ -1,0 +1,256 @@
+#include "models/program/state_builder.h"
+
+#include <cmath>
+
+namespace qplan {
+namespace {
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Bytes of optimizer state per parameter on the device.
+std::int64_t optimizer_bytes(const Recipe& r, const BlockShape& s) {
+  const bool fp32_working = r.working_params == DType::fp32;
+  double bytes = 2 * size_of(s.moment_dtype) + (fp32_working ? 0 : size_of(s.main_params_dtype));
+  // fp16 keeps an fp32 copy of the gradients beside the master weights (frameworks.md 2.2: 20
+  // bytes).
+  if (s.precision == Precision::fp16 && !fp32_working) bytes += 4;
+  return static_cast<std::int64_t>(bytes);
+}
+
+Axis dense_axis(const BlockShape& s) {
+  return s.dense_replicas > 1 && s.zero > 0 ? Axis::dp_shard : Axis::dp_cp;
+}
+
+bool reduces_every_microbatch(const BlockShape& s) {
+  return s.zero >= 2;
+}
+
+}  // namespace
+
+void StateBuilder::declare() {
+  const auto& s = c_.shape;
+  auto& b = c_.b;
+  if (own_.total() == 0) return;
+  const bool gathers = gathers_parameters(c_.recipe, s.zero);
+  const RankParameters shard = {ceil_div(own_.dense, s.dense_shard),
+                                ceil_div(own_.expert, s.expert_shard)};
+  const RankParameters kept = gathers ? shard : own_;
+  const DType working = gathers ? c_.recipe.working_params : c_.activation_dtype();
+  weights_ = b.slot("weights", working, 1, kept.total(), Storage::weight);
+  if (s.params_offload) b.at(weights_).fraction = 0;
+  const RankParameters grads = s.zero >= 2 ? shard : own_;
+  gradients_ = b.slot("gradients", s.grad_dtype, 1, grads.total(), Storage::gradient);
+  if (s.zero >= 2 && s.optimizer_offload >= 1) b.at(gradients_).fraction = 0;
+  shard_ = s.zero >= 1 ? shard : own_;
+  const SlotId optimizer = b.slot("optimizer", DType::boolean, optimizer_bytes(c_.recipe, s),
+                                  shard_.total(), Storage::optimizer);
+  b.at(optimizer).fraction = 1 - s.optimizer_offload;
+
+  c_.weights = c_.expert_weights = weights_;
+  c_.weights_backward = c_.expert_weights_backward = weights_;
+  c_.gradients = c_.expert_gradients = gradients_;
+  if (gathers) {
+    const SlotId whole = whole_parameters("gathered weights", own_);
+    c_.weights = c_.expert_weights = whole;
+    c_.weights_backward = c_.expert_weights_backward =
+        s.zero == 3 ? whole_parameters("gathered weights again", own_) : whole;
+  }
+  if (reduces_every_microbatch(s)) {
+    const DType dtype = c_.recipe.fp32_gradient_accumulation ? DType::fp32 : c_.activation_dtype();
+    const Storage storage = dtype == c_.recipe.reduce_dtype ? Storage::wire : Storage::local;
+    c_.gradients = c_.expert_gradients = b.slot("whole gradients", dtype, 1, own_.total(), storage);
+  }
+}
+
+void StateBuilder::enter_forward() {
+  if (!gathers_parameters(c_.recipe, c_.shape.zero)) return;
+  c_.b.wait_for(Stream::gather_comm);
+  c_.b.compute(Join{}, {c_.weights}, {});
+  prefetch(c_.shape.next, "next weights");
+}
+
+void StateBuilder::enter_backward() {
+  if (!gathers_parameters(c_.recipe, c_.shape.zero) || c_.shape.zero != 3) return;
+  c_.b.wait_for(Stream::gather_comm);
+  c_.b.compute(Join{}, {c_.weights_backward}, {});
+  prefetch(c_.shape.previous, "previous weights");
+}
+
+void StateBuilder::leave_backward() {
+  if (!reduces_every_microbatch(c_.shape)) return;
+  drain();
+  if (own_.total() == 0) return;
+  const auto& s = c_.shape;
+  auto& b = c_.b;
+  SlotId input = c_.gradients;
+  if (b.at(input).dtype != c_.recipe.reduce_dtype) {
+    input = b.slot("reduction input", c_.recipe.reduce_dtype, 1, own_.total(), Storage::wire);
+    c_.rowwise(RowwiseKind::cast, 1, own_.total(), {c_.gradients}, {input});
+  }
+  reduce_scatter(own_.dense, dense_axis(s), s.dense_shard, s.dense_replicas, Axis::dp_replicate,
+                 input);
+  reduce_scatter(own_.expert, Axis::edp, s.expert_shard, 1, Axis::edp, input);
+  if (!s.overlap.has(OverlapKind::grad)) {
+    b.wait_for(Stream::reduce_comm);
+    b.flush();
+  }
+}
+
+void StateBuilder::drain() {
+  if (c_.shape.next.total() == 0) return;
+  auto& b = c_.b;
+  const SlotId pending = b.slot("reduction in flight", c_.recipe.reduce_dtype, 1,
+                                c_.shape.next.total(), Storage::wire);
+  b.wait_for(Stream::reduce_comm);
+  b.compute(Join{}, {pending}, {});
+}
+
+void StateBuilder::prefetch(const RankParameters& n, std::string_view name) {
+  if (n.total() == 0) return;
+  auto& b = c_.b;
+  const auto& s = c_.shape;
+  const SlotId whole = whole_parameters(name, n);
+  if (s.params_offload) {
+    const double shard =
+        static_cast<double>(ceil_div(n.dense, s.dense_shard) + ceil_div(n.expert, s.expert_shard));
+    b.aside(Stream::h2d, HostCopy{Bytes(shard * 2), false}, {}, {whole});
+  }
+  const StreamSet offloaded = s.params_offload ? only(Stream::h2d) : StreamSet{};
+  bool gathered = false;
+  const auto gather = [&](std::int64_t count, Axis axis, int ranks) {
+    if (count == 0 || ranks == 1) return;
+    const Bytes bytes(static_cast<double>(count) * size_of(c_.activation_dtype()));
+    Op& op = b.aside(Stream::gather_comm, Collective{CollectiveKind::all_gather, axis, bytes}, {},
+                     {whole});
+    op.after = op.after | offloaded;
+    gathered = true;
+  };
+  gather(n.dense, dense_axis(s), s.dense_shard);
+  gather(n.expert, Axis::edp, s.expert_shard);
+  if (!gathered) b.compute(Join{}, {}, {whole});  // one rank: only the working copy is made
+  // Without overlap the next block's parameters are waited for before this block computes.
+  // DeepSpeed's overlap_comm is one switch for both directions (frameworks.md 3.1).
+  const bool one_switch = c_.recipe.shard_style == ShardStyle::distributed_optimizer;
+  const bool prefetches =
+      s.overlap.has(OverlapKind::param) || (one_switch && s.overlap.has(OverlapKind::grad));
+  if (gathered && !prefetches) {
+    b.wait_for(Stream::gather_comm);
+    b.flush();
+  }
+}
+
+void StateBuilder::once_a_step() {
+  if (own_.total() == 0) return;
+  const auto& s = c_.shape;
+  auto& b = c_.b;
+  const bool gathers = gathers_parameters(c_.recipe, s.zero);
+  if (s.zero == 1 || (s.zero == 2 && !gathers)) {
+    b.into(&Block::gather);
+    gather_updated({});
+    b.wait_for(Stream::gather_comm);
+    b.flush();
+  }
+  if (!reduces_every_microbatch(s)) {
+    b.into(&Block::reduce);
+    const double grad = size_of(s.grad_dtype);
+    reduce_whole(own_.dense, Axis::dp_cp, s.zero == 0 ? s.dense_replicas : s.dense_shard, grad);
+    reduce_whole(own_.expert, Axis::edp, s.zero == 0 ? s.expert_replicas : s.expert_shard, grad);
+  }
+  if (s.kind == BlockKind::head && s.tied_head) {
+    // The embedding's two copies, on the first and the last stage, share one gradient.
+    b.into(&Block::reduce);
+    const double count = static_cast<double>(vocabulary_share(c_.model, s) * c_.model.hidden_size);
+    b.aside(Stream::reduce_comm,
+            Collective{CollectiveKind::all_reduce, Axis::embedding,
+                       Bytes(count * size_of(s.grad_dtype))},
+            {gradients_}, {gradients_});
+  }
+  b.into(&Block::norm);
+  b.compute(Rowwise{.kind = RowwiseKind::sum_of_squares,
+                    .rows = 1,
+                    .cols = shard_.total(),
+                    .dtype = s.grad_dtype},
+            {gradients_}, {});
+  b.into(&Block::update);
+  optimizer_step();
+}
+
+SlotId StateBuilder::whole_parameters(std::string_view name, const RankParameters& n) {
+  return c_.b.slot(name, c_.activation_dtype(), 1, n.total(), Storage::wire);
+}
+
+void StateBuilder::reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas,
+                                  Axis replica_axis, SlotId input) {
+  if (count == 0) return;
+  const Bytes bytes(static_cast<double>(count) * size_of(c_.recipe.reduce_dtype));
+  if (ranks > 1) {
+    c_.b.aside(Stream::reduce_comm, Collective{CollectiveKind::reduce_scatter, axis, bytes},
+               {input}, {gradients_});
+  }
+  if (replicas > 1) {
+    c_.b.aside(Stream::reduce_comm,
+               Collective{CollectiveKind::all_reduce, replica_axis, bytes / ranks}, {input},
+               {gradients_});
+  }
+}
+
+void StateBuilder::reduce_whole(std::int64_t count, Axis axis, int ranks, double element) {
+  if (count == 0 || ranks == 1) return;
+  const auto kind =
+      c_.shape.zero == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
+  c_.b.aside(Stream::reduce_comm,
+             Collective{kind, axis, Bytes(static_cast<double>(count) * element)}, {gradients_},
+             {gradients_});
+}
+
+void StateBuilder::gather_updated(StreamSet after) {
+  const auto& s = c_.shape;
+  const auto gather = [&](std::int64_t count, Axis axis, int ranks) {
+    if (count == 0 || ranks == 1) return;
+    const Bytes bytes(static_cast<double>(count) * size_of(c_.activation_dtype()));
+    Op& op = c_.b.aside(Stream::gather_comm, Collective{CollectiveKind::all_gather, axis, bytes},
+                        {weights_}, {weights_});
+    op.after = after;
+  };
+  gather(own_.dense, dense_axis(s), s.dense_shard);
+  gather(own_.expert, Axis::edp, s.expert_shard);
+}
+
+void StateBuilder::optimizer_step() {
+  const auto& s = c_.shape;
+  auto& b = c_.b;
+  const auto on_host =
+      static_cast<std::int64_t>(static_cast<double>(shard_.total()) * s.optimizer_offload);
+  const std::int64_t on_device = shard_.total() - on_host;
+  if (on_host > 0) {
+    const auto n = static_cast<double>(on_host);
+    b.aside(Stream::d2h, HostCopy{Bytes(n * size_of(s.grad_dtype)), true}, {gradients_}, {});
+    Op& step = b.aside(Stream::host, HostAdam{on_host, s.nvme}, {}, {});
+    step.after = only(Stream::d2h);
+    Op& back = b.aside(Stream::h2d, HostCopy{Bytes(n * 2), false}, {}, {weights_});
+    back.after = only(Stream::host);
+  }
+  if (on_device > 0) {
+    b.compute(AdamW{.params = on_device,
+                    .grad = s.grad_dtype,
+                    .main_params = s.main_params_dtype,
+                    .moments = s.moment_dtype,
+                    .working = c_.recipe.working_params,
+                    .fused = c_.recipe.fused_adam},
+              {gradients_}, {weights_});
+  }
+  if (on_host > 0) {
+    b.wait_for(Stream::h2d);
+    b.flush();
+  }
+  const bool later = s.overlap.has(OverlapKind::param);
+  if (s.zero >= 1 && !gathers_parameters(c_.recipe, s.zero) && !later) {
+    gather_updated(only(Stream::compute));
+    b.wait_for(Stream::gather_comm);
+    b.flush();
+  }
+}
+
+}  // namespace qplan
