@@ -137,12 +137,7 @@ class ReplayRunner {
   void before_norm(int rank, StreamClocks& clocks) {
     const StepProgram& p = priced_.program();
     if (!p.reduce_overlapped) edge_part(rank, Part::reduce, clocks);
-    Op join{.work = Join{}, .stream = Stream::compute};
-    for (const Stream s :
-         {Stream::model_comm, Stream::gather_comm, Stream::reduce_comm, Stream::d2h, Stream::h2d}) {
-      join.after = join.after | only(s);
-    }
-    advance(clocks, join, Duration{});
+    join_all(clocks);
     edge_part(rank, Part::norm, clocks);
     ops(rank, kEdge, p.edge, Part::norm, clocks);
   }

@@ -46,13 +46,6 @@ bool is_compute_part(Part part) {
          part == Part::backward_weight;
 }
 
-// A wait of compute for all communication, at the step's end.
-void join_all(StreamClocks& clocks) {
-  const StreamSet all = only(Stream::model_comm) | only(Stream::gather_comm) |
-                        only(Stream::reduce_comm) | only(Stream::d2h) | only(Stream::h2d);
-  advance(clocks, Op{.work = Join{}, .stream = Stream::compute, .after = all}, Duration{});
-}
-
 // Moves clocks by precomputed delays of whole stages.
 class FoldRunner {
  public:

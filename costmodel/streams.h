@@ -97,6 +97,13 @@ void advance(StreamState<Columns>& state, const Op& op, Duration duration) {
   state.row(stream) *= MaxPlus(duration.time);
 }
 
+// Compute waits for everything in flight: before the gradient norm, in the fold and in the replay.
+inline void join_all(StreamClocks& clocks) {
+  const StreamSet all = only(Stream::model_comm) | only(Stream::gather_comm) |
+                        only(Stream::reduce_comm) | only(Stream::d2h) | only(Stream::h2d);
+  advance(clocks, Op{.work = Join{}, .stream = Stream::compute, .after = all}, Duration{});
+}
+
 // First `a`, then `b`.
 inline StreamDelay then(const StreamDelay& a, const StreamDelay& b) {
   return b.lazyProduct(a);
