@@ -1,6 +1,7 @@
 #include "costmodel/block_cost.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "models/program/merge.h"
@@ -43,11 +44,22 @@ double overlap(Span a, Span b) {
   return std::max(0.0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
 }
 
+std::optional<Axis> axis_of(const Work& work) {
+  if (const auto* c = std::get_if<Collective>(&work)) return c->axis;
+  if (const auto* s = std::get_if<SendRecv>(&work)) return s->axis;
+  return std::nullopt;
+}
+
+// What a collective and the compute beside it do to each other.
+const Slowdown& slowdown_of(const Op& op, const Contention& contention, const RankGrid& grid) {
+  const auto axis = axis_of(op.work);
+  return axis && grid.shape(*axis).nodes > 1 ? contention.network : contention.nvlink;
+}
+
 }  // namespace
 
 Cost cost_of(const Op& op, Part part) {
-  if (const auto* c = std::get_if<Collective>(&op.work)) return cost_of_axis(c->axis);
-  if (const auto* s = std::get_if<SendRecv>(&op.work)) return cost_of_axis(s->axis);
+  if (const auto axis = axis_of(op.work)) return cost_of_axis(*axis);
   if (std::holds_alternative<HostCopy>(op.work) || std::holds_alternative<HostAdam>(op.work)) {
     return Cost::offload;
   }
@@ -58,11 +70,13 @@ Cost cost_of(const Op& op, Part part) {
 int launches(const Op& op) {
   if (std::holds_alternative<Join>(op.work)) return 0;
   if (const auto* r = std::get_if<Rowwise>(&op.work)) return r->fused ? 1 : 4;
-  if (const auto* a = std::get_if<Attention>(&op.work)) return a->fused ? 2 : 6;
+  if (const auto* a = std::get_if<Attention>(&op.work))
+    return a->kernel == AttentionKernel::unfused ? 6 : 2;
   return 1;
 }
 
-void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention) {
+void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,
+             const RankGrid& grid) {
   const bool any =
       std::any_of(ops.begin(), ops.end(), [](const Op& op) { return is_comm(op.stream); });
   if (!any) return;
@@ -82,15 +96,21 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
     if (!comm && ops[i].stream != Stream::compute) continue;
     if (durations[i].time.value() <= 0) continue;
     const Span own = spans[ops.size() + i];
-    double beside = 0;
+    const Slowdown& mine = slowdown_of(ops[i], contention, grid);
+    double beside = 0;  // time beside work of the other kind
+    double lost = 0;    // ... times how much slower it goes there
     for (std::size_t j = 0; j < spans.size(); ++j) {
       const Op& other = ops[j % ops.size()];
       const bool relevant = comm ? other.stream == Stream::compute : is_comm(other.stream);
-      if (relevant) beside += overlap(own, spans[j]);
+      if (!relevant) continue;
+      const double shared = overlap(own, spans[j]);
+      const double sigma = comm ? mine.comm : slowdown_of(other, contention, grid).compute;
+      beside += shared;
+      lost += shared * (sigma - 1);
     }
-    const double sigma = comm ? contention.comm : contention.compute;
-    const double share = std::min(1.0, beside / (own.end - own.begin));
-    stretched[i].time *= 1 + (sigma - 1) * share;
+    // Two collectives at once slow compute no more than one does.
+    const double length = own.end - own.begin;
+    stretched[i].time *= 1 + lost / std::max(length, beside);
   }
   durations = stretched;
 }
@@ -109,7 +129,7 @@ PricedPart price_ops(OpList ops, const CostContext& context) {
     result.prices.push_back(p);
     result.durations.push_back({p.time, launch});
   }
-  stretch(result.ops, result.durations, context.hardware->contention);
+  stretch(result.ops, result.durations, context.hardware->contention, *context.grid);
   return result;
 }
 

@@ -73,7 +73,9 @@ BlockMemory memory_of(const Block& block, bool split);
 
 // Stretches ops that run beside work of another kind: compute beside collectives and the reverse,
 // by the profile's contention factors, on the part of each that overlaps in steady repetition.
-void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention);
+// `grid` says which collectives leave the node.
+void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,
+             const RankGrid& grid);
 
 // Kernels an op launches; unfused work launches several.
 int launches(const Op& op);

@@ -30,6 +30,9 @@ constexpr double kAccumulateBandwidth = 0.8;
 constexpr double kTf32Share = 0.5;
 // Memory-bound kernels reach their bandwidth within a tenth on most shapes (SimuMax's spread).
 constexpr double kMemoryBoundError = 0.12;
+// Fused AdamW walks many small lists: 35 B a parameter at a copy's rate where it moves 28 (torch
+// 2.11, fp32, on an H200; docs/evidence/issue3-h200.json).
+constexpr double kAdamShare = 0.79;
 constexpr double kHostError = 0.3;  // hosts differ: 1.7 to 5.3 Gparam/s a node in published runs
 // One cudaMemcpyAsync or a host step, from the launch to its first byte.
 constexpr Seconds kHostLatency = microseconds(10);
@@ -197,13 +200,14 @@ Seconds fused_attention_time(const Attention& a, const AttentionFit& fit,
 
 Price fused_attention_price(const Attention& a, const HardwareProfile& hardware) {
   QPLAN_CHECK(!hardware.attention.empty(), "every profile has an attention fit");
+  const bool older = a.kernel == AttentionKernel::flash2 && !hardware.flash2_attention.empty();
   const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
   const double head_dim = as_double(a.head_dim + v_dim) / 2;
   const auto at = [&](const AttentionFit& fit) {
     return marked({fused_attention_time(a, fit, hardware), PriceSource::formula, fit.error},
                   fit.assumed, fit.error);
   };
-  const auto& fits = hardware.attention;
+  const auto& fits = older ? hardware.flash2_attention : hardware.attention;
   const auto above = std::find_if(fits.begin(), fits.end(), [&](const AttentionFit& fit) {
     return as_double(fit.head_dim) >= head_dim;
   });
@@ -220,8 +224,9 @@ Price fused_attention_price(const Attention& a, const HardwareProfile& hardware)
 }
 
 // Scores written out: batched products over the full square, and elementwise passes between them.
-// Forward: masked softmax reads and writes, dropout reads, writes and keeps a byte of mask.
-// Backward: dropout 2 passes and the mask, softmax 3 passes; the products run twice.
+// Forward: masked softmax reads and writes (Megatron's own kernel, a copy's rate), dropout takes
+// what a copy of 7.3 B takes (H200, torch 2.11). Backward: dropout 7.3 B, softmax 3 passes; the
+// products run twice.
 Price unfused_attention_price(const Attention& a, const HardwareProfile& hardware) {
   const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
   const std::int64_t batch = a.batch * a.heads;
@@ -231,7 +236,8 @@ Price unfused_attention_price(const Attention& a, const HardwareProfile& hardwar
       gemm_price({.m = a.q_len, .n = v_dim, .k = a.kv_len, .batch = batch}, hardware);
   const bool forward = a.pass == Pass::forward;
   const double elements = as_double(batch) * as_double(a.q_len) * as_double(a.kv_len);
-  const Bytes traffic(elements * ((forward ? 4 : 5) * 2 + 1));
+  constexpr double kDropout = 7.3;
+  const Bytes traffic(elements * ((forward ? 4 : 6) + kDropout));
   const Seconds passes =
       traffic / (hardware.gpu.memory_bandwidth * hardware.gpu.memory_efficiency) +
       2 * hardware.gpu.kernel_launch;
@@ -247,7 +253,8 @@ Price memory_bound(Bytes traffic, double efficiency, int kernels, const Hardware
 
 Price adamw_price(const AdamW& work, const HardwareProfile& hardware) {
   if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
-  return memory_bound(memory_traffic(work), hardware.gpu.memory_efficiency, 1, hardware);
+  return memory_bound(memory_traffic(work), hardware.gpu.memory_efficiency * kAdamShare, 1,
+                      hardware);
 }
 
 Price host_copy_price(const HostCopy& work, const HardwareProfile& hardware) {
@@ -322,14 +329,15 @@ Price attention_price(const Attention& work, const HardwareProfile& hardware) {
   if (work.batch <= 0 || work.heads <= 0 || work.q_len <= 0 || work.kv_len <= 0) {
     return {Seconds(), {}, 0};
   }
-  return work.fused ? fused_attention_price(work, hardware)
-                    : unfused_attention_price(work, hardware);
+  return work.kernel == AttentionKernel::unfused ? unfused_attention_price(work, hardware)
+                                                 : fused_attention_price(work, hardware);
 }
 
 Price rowwise_price(const Rowwise& work, const HardwareProfile& hardware) {
   if (work.rows <= 0 || work.cols <= 0) return {Seconds(), {}, 0};
   const auto& exceptions = hardware.gpu.memory_efficiency_of;
-  const auto found = exceptions.find(work.kind);
+  // Exceptions are of fused kernels; an unfused kind's traffic is measured in copies already.
+  const auto found = work.fused ? exceptions.find(work.kind) : exceptions.end();
   const double efficiency =
       found == exceptions.end() ? hardware.gpu.memory_efficiency : found->second;
   return memory_bound(memory_traffic(work), efficiency, kernel_count(work), hardware);

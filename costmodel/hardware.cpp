@@ -156,9 +156,15 @@ Host read_host(JsonReader in) {
 
 Contention read_contention(JsonReader in) {
   Contention contention;
-  contention.compute = in.number("compute", 1, 10);
-  contention.comm = in.number("comm", 1, 10);
-  read_source(in);
+  const auto slowdown = [&](std::string_view key) {
+    JsonReader item(in.value(key), in.path_of(key));
+    const Slowdown s{item.number("compute", 1, 10), item.number("comm", 1, 10)};
+    read_source(item);
+    item.finish();
+    return s;
+  };
+  contention.nvlink = slowdown("nvlink");
+  contention.network = slowdown("network");
   in.finish();
   return contention;
 }
@@ -191,9 +197,9 @@ std::map<Precision, GemmFit> read_gemm(JsonReader in) {
   return fits;
 }
 
-std::vector<AttentionFit> read_attention(JsonReader in) {
+std::vector<AttentionFit> read_attention_fits(JsonReader& in, std::string_view key) {
   std::vector<AttentionFit> fits;
-  each_object(in, "fits", [&](JsonReader& item) {
+  each_object(in, key, [&](JsonReader& item) {
     AttentionFit fit;
     fit.head_dim = item.integer("head_dim", 1, 65536);
     fit.efficiency = item.number("efficiency", 0.001, 2);
@@ -207,12 +213,17 @@ std::vector<AttentionFit> read_attention(JsonReader in) {
     fit.assumed = item.boolean_or("assumed", false);
     fits.push_back(fit);
   });
-  if (fits.empty()) in.fail("fits", "must hold at least one head_dim");
+  if (fits.empty()) in.fail(key, "must hold at least one head_dim");
   std::sort(fits.begin(), fits.end(),
             [](const AttentionFit& a, const AttentionFit& b) { return a.head_dim < b.head_dim; });
+  return fits;
+}
+
+void read_attention(JsonReader in, HardwareProfile& profile) {
+  profile.attention = read_attention_fits(in, "fits");
+  if (in.has("flash2")) profile.flash2_attention = read_attention_fits(in, "flash2");
   read_source(in);
   in.finish();
-  return fits;
 }
 
 std::vector<CollectiveFit> read_collectives(JsonReader in) {
@@ -347,7 +358,7 @@ HardwareProfile read_hardware(const Json& json, std::string_view path) {
   profile.contention = read_contention(section("contention"));
   profile.gemm = read_gemm(section("gemm"));
   profile.grouped_gemm = read_gemm_fit(section("grouped_gemm"));
-  profile.attention = read_attention(section("attention"));
+  read_attention(section("attention"), profile);
   profile.collectives = read_collectives(section("collectives"));
   if (in.has("tables")) read_tables(section("tables"), profile);
   read_built_in_tables(in, profile);

@@ -98,10 +98,14 @@ struct Host {
   double watt_per_gpu = 0;               // share of a node's power without the GPU's
 };
 
-// Slow-down of work that runs beside a collective (physics.md 3.7).
+// Slow-down of work that runs beside other work: compute beside a collective's kernels, and the
+// collective beside compute. They share multiprocessors, memory bandwidth and power.
+struct Slowdown {
+  double compute = 1, comm = 1;
+};
 struct Contention {
-  double compute = 1.2;  // compute beside NCCL kernels
-  double comm = 1.1;     // NCCL beside compute
+  Slowdown nvlink;   // collectives inside an NVLink domain
+  Slowdown network;  // collectives that cross nodes: slower, so their kernels ask for less
 };
 
 struct HardwareProfile {
@@ -116,6 +120,8 @@ struct HardwareProfile {
   // the rate, (1 + m0/m) on the activations' products, its own bandwidth_efficiency.
   GemmFit grouped_gemm;
   std::vector<AttentionFit> attention;  // by head_dim
+  // FlashAttention-2 where it is not the machine's best; empty: `attention` is it.
+  std::vector<AttentionFit> flash2_attention;
   std::vector<CollectiveFit> collectives;
   std::vector<GemmTable> gemm_tables;
   std::vector<CollectiveTable> collective_tables;

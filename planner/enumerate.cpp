@@ -79,7 +79,7 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& r
     for (const RecomputeModule m : modules) r.modules.add(m);
     choices.push_back(r);
   };
-  if (!recipe.flash_attention) selective({RecomputeModule::core_attn});
+  if (recipe.attention == AttentionKernel::unfused) selective({RecomputeModule::core_attn});
   if (recipe.kind == RecipeKind::fsdp2_compile) {
     choices.push_back({.kind = RecomputeKind::selective, .modules = {}, .layers = 0});
   }

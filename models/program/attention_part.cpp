@@ -43,7 +43,7 @@ SlotId AttentionPart::forward(SlotId x) {
   v_ = b.slot("v", act, c_.tokens, heads.kv * heads.v_dim);
   out_ = b.slot("attention out", act, c_.tokens, heads.q * heads.v_dim);
   lse_ = b.slot("log-sum-exp", DType::fp32, c_.tokens, heads.q);
-  if (!c_.recipe.flash_attention) {
+  if (c_.recipe.attention == AttentionKernel::unfused) {
     // Probabilities, their dropout mask and the dropped result: 5 bytes a score (Korthikanti, 5as).
     const std::int64_t rows = c_.tokens * heads.q;
     scores_ = b.slot("softmax", act, rows, s.seq_len);
@@ -162,7 +162,7 @@ void AttentionPart::core(Pass pass) {
                  .window = s.layer.window,
                  .causal = c_.model.causal,
                  .pass = pass,
-                 .fused = c_.recipe.flash_attention};
+                 .kernel = c_.recipe.attention};
   const auto attend = [&](const Attention& step, SlotId k, SlotId v) {
     if (forward) {
       b.compute(step, {q_, k, v}, {out_, lse_, scores_, mask_});

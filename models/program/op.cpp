@@ -31,46 +31,46 @@ struct TrafficRow {
 
 // One fused kernel reads its inputs and writes its outputs once. The bf16 sums were checked with
 // SimuMax's training measurements (norm 4h, 8-10h; SwiGLU 6f, 10f; RoPE 4; permute 4h).
-// Unfused: the elementwise kernels PyTorch launches for Hugging Face's eager modules (transformers,
-// modeling_qwen3.py and modeling_llama.py) and their autograd nodes, counted one by one: 2-3 times
-// the bytes for most, 9 times for RMSNorm in fp32. Check: torch.compile, which fuses them, took
-// Qwen3-8B on 8 H200 from 6910 to 8579 tokens/s, 3.2 ms a layer; these counts explain 1.6 ms, the
-// cross-entropy and the launches the rest.
+// Unfused: PyTorch's own kernels behind Hugging Face's eager modules and their autograd nodes
+// (transformers, modeling_llama.py), as bytes that a copy would have moved in the same time:
+// measured on an H200 with torch 2.11 (docs/evidence/issue3-h200.json, 16384 x 4096 bf16). They are
+// more than the kernels' reads and writes: strided, broadcast and reducing kernels reach 30-70% of
+// a copy's rate.
 constexpr TrafficRow traffic_of(RowwiseKind kind) {
   switch (kind) {
     // x.float(), pow, mean, + eps, rsqrt, *, .to(dtype), * weight
     case RowwiseKind::rms_norm:
-      return {{2, 0, 1}, {4, 28, 8}};
+      return {{2, 0, 1}, {4, 47, 8}};
     // x, dy in, dx out, plus the weight gradient's second look at dy and x
     case RowwiseKind::rms_norm_backward:
-      return {{4.5, 0, 2}, {8, 64, 14}};
+      return {{4.5, 0, 2}, {8, 119, 14}};
     // PyTorch's own layer_norm is one kernel in eager mode too
     case RowwiseKind::layer_norm:
-      return {{2, 0, 1}, {2, 0, 1}};
+      return {{2, 0, 1}, {2, 3.3, 1}};
     case RowwiseKind::layer_norm_backward:
-      return {{4.5, 0, 2}, {4.5, 0, 2}};
+      return {{4.5, 0, 2}, {4.5, 8, 2}};
     // q * cos + cat(-q2, q1) * sin
     case RowwiseKind::rope:
-      return {{2, 0, 1}, {10, 0, 10}};
+      return {{2, 0, 1}, {10, 32, 10}};
     case RowwiseKind::rope_backward:
-      return {{2, 0, 1}, {15, 0, 18}};
+      return {{2, 0, 1}, {15, 32, 18}};
     // silu(gate) * up
     case RowwiseKind::swiglu:
-      return {{3, 0, 1}, {5, 0, 2}};
+      return {{3, 0, 1}, {5, 1, 2}};
     case RowwiseKind::swiglu_backward:
-      return {{5, 0, 1}, {9, 0, 3}};
+      return {{5, 0, 1}, {9, 3, 3}};
     // + bias apart; relu2: relu, square
     case RowwiseKind::gelu:
-      return {{2, 0, 1}, {4, 0, 2}};
+      return {{2, 0, 1}, {3, 0, 1}};
     case RowwiseKind::gelu_backward:
-      return {{3, 0, 1}, {5, 0, 2}};
+      return {{3, 0, 1}, {5, 0.5, 1}};
     case RowwiseKind::add:
       return {{3, 0, 1}, {3, 0, 1}};
     // one byte of mask
     case RowwiseKind::dropout_add:
-      return {{3, 1, 1}, {5, 1, 2}};
+      return {{3, 1, 1}, {5, 4, 2}};
     case RowwiseKind::dropout_add_backward:
-      return {{2, 1, 1}, {2, 1, 1}};
+      return {{2, 1, 1}, {2, 3.3, 1}};
     case RowwiseKind::embedding:
       return {{2, 0, 1}, {2, 0, 1}};
     // reads dy, adds into the fp32 gradient
@@ -90,9 +90,9 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
       return {{1.25, 0, 1}, {4, 0, 3}};
     // two reads (max; sum of exponentials), fp32 softmax kept. Eager: .float(), log_softmax, nll
     case RowwiseKind::cross_entropy:
-      return {{2, 4, 2}, {1, 16, 4}};
+      return {{2, 4, 2}, {1, 27, 4}};
     case RowwiseKind::cross_entropy_backward:
-      return {{1, 4, 1}, {1, 20, 4}};
+      return {{1, 4, 1}, {1, 27, 4}};
     // to fp8 and to its transpose
     case RowwiseKind::cast:
       return {{1, 2, 1}, {2, 3, 3}};
@@ -127,7 +127,7 @@ Flops attention_flops(const Attention& a, double backward_factor) {
 
 // Written-out scores compute the full square, masked afterwards; backward keeps the probabilities.
 Flops executed_attention_flops(const Attention& a) {
-  if (a.fused) return attention_flops(a, 2.5);
+  if (a.kernel != AttentionKernel::unfused) return attention_flops(a, 2.5);
   const double forward = attention_forward_flops(a, as_double(a.q_len) * as_double(a.kv_len));
   return Flops(a.pass == Pass::forward ? forward : 2 * forward);
 }
@@ -173,7 +173,7 @@ constexpr Overloaded each_field{
     },
     [](const Attention& w, auto&& f) {
       f(w.batch, w.heads, w.kv_heads, w.q_len, w.kv_len, w.head_dim, w.v_head_dim, w.window,
-        w.causal, w.pass, w.fused);
+        w.causal, w.pass, w.kernel);
     },
     [](const Rowwise& w, auto&& f) { f(w.kind, w.rows, w.cols, w.dtype, w.fused); },
     [](const Collective& w, auto&& f) { f(w.kind, w.axis, w.bytes, w.expert_parallel_library); },
@@ -199,7 +199,8 @@ std::string attention_text(const Attention& a) {
   if (a.window > 0) text += fmt::format(" window {}", a.window);
   if (a.causal) text += " causal";
   if (a.pass == Pass::backward) text += " backward";
-  if (!a.fused) text += " unfused";
+  if (a.kernel == AttentionKernel::flash2) text += " flash2";
+  if (a.kernel == AttentionKernel::unfused) text += " unfused";
   return text;
 }
 
@@ -254,7 +255,7 @@ Bytes memory_traffic(const AdamW& w) {
   const double once =
       size_of(w.grad) + 2 * size_of(w.main_params) + 4 * size_of(w.moments) + size_of(w.working);
   // torch.optim.AdamW(foreach=True) walks the lists for decay, lerp, mul, addcmul, sqrt, div, add
-  // and addcdiv: 80 bytes a parameter in fp32 where the fused kernel needs 28 to 30.
+  // and addcdiv: 2.7 times the fused kernel's time in fp32 (H200, docs/evidence/issue3-h200.json).
   constexpr double kForeach = 2.7;
   return Bytes(as_double(w.params) * once * (w.fused ? 1 : kForeach));
 }

@@ -45,6 +45,11 @@ constexpr int index(Stream s) {
 
 enum class Pass : std::uint8_t { forward, backward };
 
+// Who computes attention. `fused`: the fastest library kernel of the machine (cuDNN, FlashAttention
+// 3 or 4); `flash2`: FlashAttention-2, which reaches half of that on Hopper; `unfused`: scores are
+// written to memory (Megatron before flash attention).
+enum class AttentionKernel : std::uint8_t { fused, flash2, unfused };
+
 // C[m,n] = A[m,k] B[k,n], `batch` of them. `accumulate_fp32`: C is read, added to and written in
 // fp32 (Megatron's main_grad).
 struct Gemm {
@@ -71,7 +76,7 @@ struct Attention {
   std::int64_t head_dim = 0, v_head_dim = 0, window = 0;
   bool causal = true;
   Pass pass = Pass::forward;
-  bool fused = true;  // false: scores are written to memory (Megatron before flash attention)
+  AttentionKernel kernel = AttentionKernel::fused;
   bool operator==(const Attention&) const = default;
 };
 

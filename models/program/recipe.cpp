@@ -34,7 +34,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .allocator_slack = gib(0.5)},
     {.kind = RecipeKind::megatron_legacy,
      .description = "Megatron-LM of 2021-22: unfused attention, dropout, fp16",
-     .flash_attention = false,
+     .attention = AttentionKernel::unfused,
      .dropout = true,
      .logits_stash_bytes = 4,
      .selective = only_core_attn(),
@@ -46,7 +46,8 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .allocator_slack = gib(0.5)},
     {.kind = RecipeKind::megatron_deepspeed,
      .description = "Megatron-DeepSpeed: ZeRO stages, Ulysses, GELU and LayerNorm models",
-     .flash_attention = false,  // its default; --use-flash-attn-v2 is an option (frameworks.md 3B)
+     .attention = AttentionKernel::unfused,  // its default; --use-flash-attn-v2 is an option
+                                             // (frameworks.md 3B)
      .dropout = true,
      .fp32_gradient_accumulation = false,
      .logits_stash_bytes = 4,

@@ -9,6 +9,7 @@
 
 #include "models/dtype.h"
 #include "models/parallel_plan.h"
+#include "models/program/op.h"
 #include "models/units.h"
 #include "models/words.h"
 
@@ -55,9 +56,9 @@ struct Recipe {
   std::string_view description;
 
   // Kernels.
-  bool fused_kernels = true;    // norms, SwiGLU, RoPE as one kernel each
-  bool flash_attention = true;  // false: scores and probabilities are stored
-  bool dropout = false;         // masks are kept (Megatron of 2021)
+  bool fused_kernels = true;                           // norms, SwiGLU, RoPE as one kernel each
+  AttentionKernel attention = AttentionKernel::fused;  // unfused: probabilities are stored
+  bool dropout = false;                                // masks are kept (Megatron of 2021)
   bool fused_adam = true;
   bool fp32_gradient_accumulation = true;  // wgrad GEMMs accumulate into an fp32 main_grad buffer
 

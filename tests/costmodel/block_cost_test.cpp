@@ -8,7 +8,7 @@ using namespace qplan;
 
 namespace {
 
-constexpr Contention kContention{.compute = 1.2, .comm = 1.5};
+constexpr Contention kContention{.nvlink = {.compute = 1.2, .comm = 1.5}, .network = {1.1, 1.3}};
 
 Op compute_op(StreamSet after = {}) {
   return {.work = Gemm{.m = 64, .n = 64, .k = 64}, .stream = Stream::compute, .after = after};
@@ -23,7 +23,7 @@ Op comm_op(StreamSet after = only(Stream::compute)) {
 std::vector<Duration> stretched(const OpList& ops, std::vector<double> seconds) {
   std::vector<Duration> durations;
   for (const double s : seconds) durations.push_back({Seconds(s), Seconds(0)});
-  stretch(ops, durations, kContention);
+  stretch(ops, durations, kContention, RankGrid{});
   return durations;
 }
 

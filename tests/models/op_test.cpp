@@ -88,7 +88,7 @@ TEST_CASE("latent attention counts both head dimensions") {
 
 TEST_CASE("written-out scores compute the full square but count the triangle in MFU") {
   Attention a = kCausal;
-  a.fused = false;
+  a.kernel = AttentionKernel::unfused;
   CHECK(of(a) == 2 * of(kCausal));
   CHECK(model_flops(a) == model_flops(kCausal));
 }
@@ -116,7 +116,7 @@ TEST_CASE("an unfused kind never moves fewer bytes nor launches fewer kernels") 
     CAPTURE(name);
     const Rowwise fused{.kind = kind, .rows = 8, .cols = 8};
     Rowwise unfused = fused;
-    unfused.fused = false;
+    unfused.kernel = AttentionKernel::unfused;
     CHECK(memory_traffic(fused).value() > 0);
     CHECK(memory_traffic(unfused) >= memory_traffic(fused));
     CHECK(kernel_count(unfused) >= kernel_count(fused));
