@@ -40,20 +40,10 @@ void read_override(JsonReader& in, std::string_view key, std::optional<double>& 
 
 // ---- the machine ----
 
-// Another node: NVLink that joined a node joins the new one; NICs and the host come with the GPUs.
 void apply_overrides(HardwareProfile& hardware, const JobChoices& choices) {
   Interconnect& link = hardware.link;
   if (choices.gpus_per_node) {
-    const int before = link.gpus_per_node, after = static_cast<int>(*choices.gpus_per_node);
-    if (link.nvlink_domain == before) link.nvlink_domain = after;
-    if (link.nvlink_domain < before) link.nvlink_domain = std::min(link.nvlink_domain, after);
-    link.nics_per_node = std::max(1, link.nics_per_node * after / before);
-    const double ratio = static_cast<double>(after) / before;
-    hardware.host.memory *= ratio;
-    hardware.host.adam_params_per_s *= ratio;
-    hardware.host.nvme_read *= ratio;
-    hardware.host.nvme_write *= ratio;
-    link.gpus_per_node = after;
+    set_gpus_per_node(hardware, static_cast<int>(*choices.gpus_per_node));
   }
   if (choices.nics_per_node) link.nics_per_node = static_cast<int>(*choices.nics_per_node);
   if (choices.nic_gb_per_s) link.nic = gb_per_s(*choices.nic_gb_per_s);

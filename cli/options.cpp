@@ -128,6 +128,15 @@ void CommandLine::positional(const std::string& name, const std::string& help, s
   parser_->entries.push_back({option, name, set_text(value), false, false});
 }
 
+void CommandLine::positionals(const std::string& name, const std::string& help,
+                              std::vector<std::string>& values) {
+  CLI::Option* const option = parser_->add(name, help)->expected(-1);
+  const auto add = [&values](const std::string&, const std::string& text) {
+    values.push_back(text);
+  };
+  parser_->entries.push_back({option, name, add, true, false});
+}
+
 void CommandLine::Parser::refuse_unknown(const std::string& verb) const {
   const std::vector<std::string> extra = app.remaining();
   if (extra.empty()) return;

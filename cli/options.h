@@ -38,6 +38,10 @@ class CommandLine {
   // Words without an option, in order; the last complaint says how many there may be.
   void positional(const std::string& name, const std::string& help, std::string& value);
 
+  // Any number of them.
+  void positionals(const std::string& name, const std::string& help,
+                   std::vector<std::string>& values);
+
   // False: help was asked for and printed. Throws Error for anything it cannot use.
   bool parse(const std::vector<std::string>& args, std::ostream& out);
 

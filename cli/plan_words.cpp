@@ -173,27 +173,6 @@ void add_constraint(CommandLine& line, const PlanWord& word, SearchSpace& space)
   }
 }
 
-// Whether tensor parallelism splits norms and dropout too where nobody says. Megatron's recipes
-// turn it on with tp, torchtitan's enable_sequence_parallel defaults to true, nanotron's tp mode to
-// reduce-scatter; the others have none, or ask for it by name.
-bool splits_sequence(RecipeKind kind) {
-  switch (kind) {
-    case RecipeKind::megatron:
-    case RecipeKind::megatron_fsdp:
-    case RecipeKind::fsdp2_compile:
-    case RecipeKind::nanotron:
-    case RecipeKind::qplan:
-      return true;
-    case RecipeKind::megatron_legacy:
-    case RecipeKind::megatron_deepspeed:
-    case RecipeKind::deepspeed:
-    case RecipeKind::fsdp1:
-    case RecipeKind::fsdp2:
-      return false;
-  }
-  return false;
-}
-
 bool given(const PlanWords& words, std::string_view key) {
   return words.find(key) != words.end();
 }

@@ -385,4 +385,18 @@ std::vector<std::string> hardware_names() {
   return names_of(profiles());
 }
 
+void set_gpus_per_node(HardwareProfile& hardware, int count) {
+  Interconnect& link = hardware.link;
+  const int before = link.gpus_per_node;
+  if (link.nvlink_domain == before) link.nvlink_domain = count;
+  if (link.nvlink_domain < before) link.nvlink_domain = std::min(link.nvlink_domain, count);
+  link.nics_per_node = std::max(1, link.nics_per_node * count / before);
+  const double ratio = static_cast<double>(count) / before;
+  hardware.host.memory *= ratio;
+  hardware.host.adam_params_per_s *= ratio;
+  hardware.host.nvme_read *= ratio;
+  hardware.host.nvme_write *= ratio;
+  link.gpus_per_node = count;
+}
+
 }  // namespace qplan

@@ -135,6 +135,10 @@ HardwareProfile read_hardware(const Json& json, std::string_view path);
 HardwareProfile load_hardware(const std::string& name_or_path);
 std::vector<std::string> hardware_names();
 
+// The same machine built with other nodes: NVLink that joined a node joins the new one; NICs and
+// the host come with the GPUs.
+void set_gpus_per_node(HardwareProfile& hardware, int count);
+
 // GPUs, and how they are wired into nodes.
 struct Cluster {
   HardwareProfile hardware;

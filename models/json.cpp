@@ -229,15 +229,19 @@ Json parse_json(std::string_view text, std::string_view where) {
   return builder.take();
 }
 
-Json read_json_file(const std::string& path) {
+std::string read_text_file(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
-    throw Error(fmt::format("'{}' is a folder; name the JSON file in it", path));
+    throw Error(fmt::format("'{}' is a folder; name the file in it", path));
   }
   if (std::filesystem::is_fifo(path, ignored)) {
     throw Error(fmt::format("'{}' is a pipe; name a regular file", path));
   }
-  return parse_json(read_text(path), path);
+  return read_text(path);
+}
+
+Json read_json_file(const std::string& path) {
+  return parse_json(read_text_file(path), path);
 }
 
 void write_file_atomically(const std::string& path, std::string_view text) {

@@ -16,7 +16,10 @@ using Json = nlohmann::ordered_json;  // keys keep their order, so output is det
 // nesting deeper than 64, NaN or numbers out of range. `where` is the file's name.
 Json parse_json(std::string_view text, std::string_view where);
 
-// Reads and parses a file of at most 64 MiB.
+// A regular file of at most 64 MiB, as it is.
+std::string read_text_file(const std::string& path);
+
+// The same, parsed.
 Json read_json_file(const std::string& path);
 
 // Writes whole or not at all: a temporary file in the same folder, then a rename.

@@ -1,14 +1,13 @@
 #include "planner/search.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <thread>
 
 #include "planner/enumerate.h"
 #include "planner/feasible.h"
+#include "planner/parallel_for.h"
 
 namespace qplan {
 namespace {
@@ -19,23 +18,6 @@ struct Candidate {
   Seconds bound;
   Seconds step_time{std::numeric_limits<double>::infinity()};
 };
-
-// Runs work(0) .. work(count-1) on some threads; the order in which they start is fixed, the
-// results are stored by index, so that nothing depends on the number of threads.
-void parallel_for(std::size_t count, int threads, const std::function<void(std::size_t)>& work) {
-  std::atomic<std::size_t> next{0};
-  const auto loop = [&] {
-    for (std::size_t i = next++; i < count; i = next++) work(i);
-  };
-  std::vector<std::jthread> helpers;
-  for (int t = 1; t < threads; ++t) helpers.emplace_back(loop);
-  loop();
-}
-
-int thread_count(int asked) {
-  if (asked > 0) return asked;
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
 
 // What one skeleton's plans came to before any simulation.
 struct Found {
@@ -174,6 +156,24 @@ std::int64_t default_global_batch_size(std::int64_t gpus, std::int64_t seq_len) 
   return std::max<std::int64_t>(multiple, 1) * odd;
 }
 
+bool splits_sequence(RecipeKind kind) {
+  switch (kind) {
+    case RecipeKind::megatron:
+    case RecipeKind::megatron_fsdp:
+    case RecipeKind::fsdp2_compile:
+    case RecipeKind::nanotron:
+    case RecipeKind::qplan:
+      return true;
+    case RecipeKind::megatron_legacy:
+    case RecipeKind::megatron_deepspeed:
+    case RecipeKind::deepspeed:
+    case RecipeKind::fsdp1:
+    case RecipeKind::fsdp2:
+      return false;
+  }
+  return false;
+}
+
 ParallelPlan default_plan(const ModelSpec&, const Recipe& recipe, std::int64_t gpus,
                           std::int64_t global_batch_size, std::int64_t seq_len) {
   ParallelPlan plan;
@@ -183,6 +183,7 @@ ParallelPlan default_plan(const ModelSpec&, const Recipe& recipe, std::int64_t g
   plan.overlap = recipe.default_overlap;
   plan.grad_dtype = recipe.default_grad_dtype;
   plan.zero = recipe.shard_style == ShardStyle::fully_sharded ? 3 : 1;
+  if (recipe.kind == RecipeKind::megatron_legacy) plan.zero = 0;  // it has nothing else
   plan.compile = recipe.kind == RecipeKind::fsdp2_compile;
   return plan;
 }

@@ -70,6 +70,11 @@ struct SearchResult {
 
 SearchResult search(const CostModel& cost, const SearchSpace& space, const SearchOptions& options);
 
+// Whether tensor parallelism splits norms and dropout too where nobody says. Megatron's recipes
+// turn it on with tp, torchtitan's enable_sequence_parallel defaults to true, nanotron's tp mode to
+// reduce-scatter; the others have none, or ask for it by name.
+bool splits_sequence(RecipeKind kind);
+
 // The recipe's own defaults for every word that the space leaves open.
 ParallelPlan default_plan(const ModelSpec& model, const Recipe& recipe, std::int64_t gpus,
                           std::int64_t global_batch_size, std::int64_t seq_len);

@@ -127,7 +127,7 @@ TEST_CASE("files that are no JSON file are refused in one sentence") {
   const ScratchFolder folder;
   CHECK_THROWS_WITH_AS(
       read_json_file(folder.path.string()),
-      ("'" + folder.path.string() + "' is a folder; name the JSON file in it").c_str(), Error);
+      ("'" + folder.path.string() + "' is a folder; name the file in it").c_str(), Error);
   const std::string absent = folder.file("absent.json");
   CHECK_THROWS_WITH_AS(read_json_file(absent),
                        ("cannot open '" + absent + "': No such file or directory").c_str(), Error);

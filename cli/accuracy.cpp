@@ -1,0 +1,116 @@
+// `qplan accuracy`: predicts measured runs and says how far off it is.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "cli/accuracy_report.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+#include "cli/report.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+struct Question : AccuracyQuestion {
+  bool json = false, markdown = false;
+  std::optional<double> max_error;
+  std::int64_t threads = 0;
+  std::string output;
+};
+
+SetOption set_by(std::vector<std::string>& by) {
+  return [&by](const std::string& option, const std::string& text) {
+    by = split_list(text);
+    for (const std::string& word : by) {
+      std::vector<std::string> known;
+      for (const GroupKey& key : group_keys()) known.emplace_back(key.name);
+      if (std::find(known.begin(), known.end(), word) != known.end()) continue;
+      unknown_word(option + " word", word, known);
+    }
+  };
+}
+
+std::vector<MeasuredRun> read_runs(Question& question) {
+  std::vector<MeasuredRun> runs;
+  for (const std::string& file : question.files) {
+    for (MeasuredRun& run : read_measured_runs(read_csv_file(file))) {
+      const auto& grades = question.grades;
+      const bool wanted = std::find(grades.begin(), grades.end(), run.grade) != grades.end();
+      if (wanted) {
+        runs.push_back(std::move(run));
+      } else {
+        ++question.left_out;
+      }
+    }
+  }
+  return runs;
+}
+
+std::vector<JudgedRun> judge_all(std::vector<MeasuredRun> runs, int threads) {
+  std::vector<RunPrediction> predictions = predict_runs(runs, threads);
+  std::vector<JudgedRun> judged;
+  judged.reserve(runs.size());
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    judged.push_back(judge(std::move(runs[i]), std::move(predictions[i])));
+  }
+  return judged;
+}
+
+void add_options(CommandLine& line, Question& question) {
+  line.positionals("RUNS", "files of measured runs", question.files);
+  line.group("Runs");
+  line.option({"--by", "WORD,...", "what the groups share: recipe, hardware, model, source",
+               "recipe,hardware"},
+              set_by(question.by));
+  line.option(
+      {"--grade", "GRADE,...", "which rows count: A fully stated, B nearly, C do not judge", "A,B"},
+      [&question](const std::string&, const std::string& text) {
+        question.grades = split_list(text);
+      });
+  line.option(
+      {"--max-error", "RATIO", "exit 1 above this median error of step time (0.1: 10%)", ""},
+      set_given(question.max_error, set_number, 0.0, 1e6));
+  line.option({"--threads", "COUNT", "threads that predict", "all cores"},
+              set_whole(question.threads, 1, 1024));
+  line.group("Output");
+  line.flag("--rows", "every run too", question.rows);
+  line.flag("--json", "the same as JSON, with every run", question.json);
+  line.flag("--markdown", "the tables as Markdown", question.markdown);
+  line.option({"-o,--output", "FILE", "file for the answer instead of the terminal", ""},
+              set_text(question.output));
+}
+
+}  // namespace
+
+Exit run_accuracy(const Args& args, const Console& console) {
+  Question question;
+  question.by = {"recipe", "hardware"};
+  question.grades = {"A", "B"};
+  CommandLine line("accuracy", "Predicts measured training runs and reports the errors.",
+                   "qplan accuracy runs.csv --by recipe,source --max-error 0.1");
+  add_options(line, question);
+  if (!line.parse(args, console.out)) return Exit::done;
+  if (question.files.empty()) throw Error("accuracy needs at least one CSV file of measured runs");
+  if (question.json && question.markdown) throw Error("--json and --markdown exclude each other");
+
+  const std::vector<JudgedRun> runs =
+      judge_all(read_runs(question), static_cast<int>(question.threads));
+  const Accuracy accuracy = summarise(runs, question);
+  const std::string text = question.json       ? json_text(accuracy_json(runs, accuracy, question))
+                           : question.markdown ? accuracy_markdown(accuracy, question)
+                                               : accuracy_text(runs, accuracy, question);
+  if (question.output.empty()) {
+    console.out << text;
+  } else {
+    write_file_atomically(question.output, text);
+  }
+  // No timed row is no proof.
+  const std::optional<double> median = accuracy.all.step_time.median_abs;
+  const bool short_of = question.max_error && !(median && *median <= *question.max_error);
+  return short_of ? Exit::nothing_fits : Exit::done;
+}
+
+}  // namespace qplan

@@ -1,0 +1,276 @@
+#include "planner/measured_runs.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "costmodel/hardware.h"
+#include "models/error.h"
+#include "models/program/step_program.h"
+#include "planner/run_model.h"
+#include "planner/run_row.h"
+#include "planner/search.h"
+
+namespace qplan {
+namespace {
+
+// What is read, beside `tied_embeddings` and `status`, which a file may lack.
+constexpr auto kColumns = std::to_array<std::string_view>({
+    "id",
+    "grade",
+    "hardware",
+    "recipe",
+    "base_model",
+    "mlp",
+    "norm",
+    "head_dim",
+    "zero",
+    "fsdp",
+    "recompute_words",
+    "offload_words",
+    "precision_words",
+    "routing",
+    "dispatcher",
+    "overlap",
+    "cuda_graph",
+    "mem_gib",
+    "mem_kind",
+    "model",
+    "params_b",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "experts",
+    "topk",
+    "moe_ffn",
+    "vocab",
+    "seq_len",
+    "num_gpus",
+    "gpus_per_node",
+    "tp",
+    "sp",
+    "pp",
+    "vpp",
+    "cp",
+    "ep",
+    "etp",
+    "micro_batch",
+    "global_batch",
+    "other_flags",
+    "step_time_s",
+    "tokens_per_s_per_gpu",
+    "notes",
+});
+
+constexpr std::int64_t kMostRanks = 1 << 20, kMostTokens = std::int64_t{1} << 30;
+
+void require_columns(const CsvTable& table) {
+  const auto has = [&](std::string_view column) {
+    return std::find(table.columns.begin(), table.columns.end(), column) != table.columns.end();
+  };
+  for (const std::string_view column : kColumns) {
+    if (has(column)) continue;
+    throw Error(fmt::format("{}: column '{}' of measured runs is missing{}", table.where, column,
+                            did_you_mean(column, table.columns)));
+  }
+}
+
+// ---- how the run was cut up ----
+
+RecipeKind recipe_of_run(const RunRow& row) {
+  const std::string& word = row.text("recipe");
+  const auto recipe = try_from_word<RecipeKind>(word);
+  if (!recipe) throw Error(fmt::format("recipe '{}' is none of those predicted", shown(word)));
+  // Megatron-FSDP is an option of the same framework.
+  const bool sharded = !row.text("fsdp").empty() && *recipe == RecipeKind::megatron;
+  return sharded ? RecipeKind::megatron_fsdp : *recipe;
+}
+
+int degree(const RunRow& row, std::string_view column) {
+  return static_cast<int>(row.whole(column, 1, kMostRanks).value_or(1));
+}
+
+std::int64_t needed(const RunRow& row, std::string_view column, std::int64_t high) {
+  const auto value = row.whole(column, 1, high);
+  if (!value) throw Error(fmt::format("{} is not stated", column));
+  return *value;
+}
+
+void set_degrees(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
+  plan.tp = degree(row, "tp");
+  plan.pp = degree(row, "pp");
+  plan.cp = degree(row, "cp");
+  plan.vpp = plan.pp > 1 ? degree(row, "vpp") : 1;
+  const std::int64_t others = std::int64_t{plan.tp} * plan.pp * plan.cp;
+  if (in.gpus % others != 0) {
+    throw Error(fmt::format("tp x pp x cp does not divide the GPUs: {} and {}", others, in.gpus));
+  }
+  plan.dp = static_cast<int>(in.gpus / others);
+  if (!in.model.moe) return;
+  plan.ep = degree(row, "ep");
+  // Megatron's --expert-tensor-parallel-size is tp where nobody gives it (arguments.py), as far as
+  // the ranks of a stage go round; the others do not cut experts.
+  const std::int64_t ranks = std::int64_t{plan.tp} * plan.cp * plan.dp;
+  const bool cuts = in.recipe == RecipeKind::megatron || in.recipe == RecipeKind::megatron_fsdp;
+  plan.etp = cuts && ranks % (std::int64_t{plan.ep} * plan.tp) == 0 ? plan.tp : 1;
+  if (!row.text("etp").empty()) plan.etp = degree(row, "etp");
+}
+
+void set_sharding(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
+  plan.zero = static_cast<int>(row.whole("zero", 0, 3).value_or(plan.zero));
+  // HSDP shards within a node and replicates between.
+  if (row.text("fsdp") == "hsdp" && plan.dp % in.gpus_per_node == 0) {
+    plan.fsdp_shard = in.gpus_per_node;
+  }
+}
+
+// Shorter names of modules that some sources use; the rest are Megatron's own.
+Recompute recompute_of_run(std::string words, bool moe) {
+  const auto replace = [&](std::string_view from, std::string_view to) {
+    const auto at = words.find(from);
+    if (at != std::string::npos) words.replace(at, from.size(), to);
+  };
+  if (words == "selective:norm+act") {
+    replace("norm+act", moe ? "layernorm+moe_act" : "layernorm");
+  }
+  return parse_recompute(words);
+}
+
+template <class E>
+E word_or(const RunRow& row, std::string_view column, E fallback) {
+  const std::string& word = row.text(column);
+  return word.empty() ? fallback : from_word<E>(word);
+}
+
+// Whether a list such as "tp+ep" holds the word.
+bool has_word(std::string_view list, std::string_view word) {
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find_first_of("+,; "), list.size());
+    if (list.substr(0, end) == word) return true;
+    list.remove_prefix(std::min(end + 1, list.size()));
+  }
+  return false;
+}
+
+void set_words(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
+  const std::string& recompute = row.text("recompute_words");
+  if (!recompute.empty()) plan.recompute = recompute_of_run(recompute, in.model.moe.has_value());
+  const std::string& offload = row.text("offload_words");
+  if (!offload.empty()) plan.offload = parse_offload(offload);
+  plan.precision = word_or(row, "precision_words", plan.precision);
+  plan.routing = word_or(row, "routing", plan.routing);
+  if (plan.ep > 1) plan.moe_dispatcher = word_or(row, "dispatcher", plan.moe_dispatcher);
+  // What the source says is on, beside what the recipe does anyway.
+  for (const auto& [kind, word] : Words<OverlapKind>::table) {
+    if (has_word(row.text("overlap"), word)) plan.overlap.add(kind);
+  }
+  plan.cuda_graph = !row.text("cuda_graph").empty();
+  plan.sequence_parallel = row.yes("sp").value_or(splits_sequence(in.recipe));
+}
+
+// Words without an object: nothing to split, to hide or to gather.
+void drop_empty_words(ParallelPlan& plan) {
+  plan.schedule = plan.vpp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  if (plan.tp == 1) {
+    plan.sequence_parallel = false;
+    plan.overlap.remove(OverlapKind::tp);
+  }
+  if (plan.ep == 1) plan.overlap.remove(OverlapKind::ep);
+  if (plan.zero == 0) plan.overlap.remove(OverlapKind::param);
+}
+
+std::string machine_of_run(const RunRow& row) {
+  const std::string& name = row.text("hardware");
+  const std::vector<std::string> known = hardware_names();
+  if (std::find(known.begin(), known.end(), name) == known.end()) {
+    throw Error(fmt::format("hardware '{}' is not built in", shown(name)));
+  }
+  return name;
+}
+
+RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_flags) {
+  RunInputs in;
+  in.recipe = recipe_of_run(row);
+  in.hardware = machine_of_run(row);
+  in.model = model_of_run(row, in.recipe);
+  in.gpus = needed(row, "num_gpus", kMostRanks);
+  in.gpus_per_node = static_cast<int>(
+      row.whole("gpus_per_node", 1, 1024).value_or(load_hardware(in.hardware).link.gpus_per_node));
+  const std::int64_t batch = needed(row, "global_batch", kMostRanks);
+  const std::int64_t seq_len = needed(row, "seq_len", kMostTokens);
+  in.plan = default_plan(in.model, recipe_of(in.recipe), in.gpus, batch, seq_len);
+  in.plan.micro_batch_size = row.whole("micro_batch", 1, kMostRanks).value_or(1);
+  set_degrees(row, in, in.plan);
+  set_sharding(row, in, in.plan);
+  set_words(row, in, in.plan);
+  unknown_flags = apply_flags(row.text("other_flags"), in);
+  drop_empty_words(in.plan);
+  in.plan.pipeline_layout = framework_layout(in.model, in.plan, in.recipe);
+  return in;
+}
+
+// ---- what was measured ----
+
+std::optional<Seconds> measured_time(const RunRow& row) {
+  if (const auto time = row.number("step_time_s")) return Seconds(*time);
+  const auto rate = row.number("tokens_per_s_per_gpu");
+  const auto gpus = row.number("num_gpus"), batch = row.number("global_batch"),
+             seq_len = row.number("seq_len");
+  if (!rate || !gpus || !batch || !seq_len) return std::nullopt;
+  return Seconds(*batch * *seq_len / (*rate * *gpus));
+}
+
+bool has_failed(const RunRow& row) {
+  const std::string& status = row.text("status");
+  if (!status.empty() && status != "ok" && status != "failed") row.fail("status", "ok, failed");
+  return status == "failed";
+}
+
+MeasuredRun read_run(const RunRow& row) {
+  MeasuredRun run;
+  run.line = row.line();
+  run.id = row.text("id");
+  if (run.id.empty()) throw BadCell(fmt::format("{}: column id must not be empty", row.place()));
+  run.grade = row.text("grade");
+  run.source = run.id.substr(0, run.id.find('-'));
+  run.model = row.text("model");
+  run.recipe = row.text("recipe");
+  run.hardware = row.text("hardware");
+  run.failed = has_failed(row);
+  run.step_time = measured_time(row);
+  if (const auto memory = row.number("mem_gib")) run.memory = gib(*memory);
+  run.memory_kind = try_from_word<MemoryKind>(row.text("mem_kind")).value_or(MemoryKind::unknown);
+  return run;
+}
+
+}  // namespace
+
+std::vector<int> framework_layout(const ModelSpec& model, const ParallelPlan& plan, RecipeKind) {
+  const int stages = plan.pp * chunks_per_rank(plan);
+  if (stages > model.num_layers || model.num_layers % stages == 0) return {};
+  return stage_layers(model, plan);
+}
+
+std::vector<MeasuredRun> read_measured_runs(const CsvTable& table) {
+  require_columns(table);
+  std::vector<MeasuredRun> runs;
+  for (const CsvTable::Row& cells : table.rows) {
+    const RunRow row(table, cells);
+    MeasuredRun run = read_run(row);
+    try {
+      run.inputs = inputs_of_run(row, run.unknown_flags);
+    } catch (const BadCell&) {
+      throw;
+    } catch (const Error& error) {
+      run.unpriced = error.what();
+    }
+    runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
+}  // namespace qplan
