@@ -4,12 +4,8 @@
 
 #include <fmt/format.h>
 
-#include <ostream>
-
+#include "cli/catalog.h"
 #include "cli/commands.h"
-#include "cli/options.h"
-#include "cli/report.h"
-#include "models/error.h"
 #include "models/text.h"
 
 namespace qplan {
@@ -71,32 +67,17 @@ Json list_json() {
 }  // namespace
 
 Exit run_hardware(const Args& args, const Console& console) {
-  std::string action, name;
-  bool json = false;
-  CommandLine line(
-      "hardware",
-      "The built-in machines. `hardware show NAME` prints one whole: copy it, edit it, "
-      "and give the file to --hardware.",
-      "qplan hardware show h100-sxm");
-  line.group("Output");
-  line.flag("--json", "the list as JSON (show always prints JSON)", json);
-  line.positional("show", "`show` prints one machine's profile", action);
-  line.positional("NAME", "built-in name, or path of a profile", name);
-  if (!line.parse(args, console.out)) return Exit::done;
-
-  if (action.empty()) {
-    console.out << (json ? json_text(list_json()) : list_text());
-    return Exit::done;
-  }
-  if (action != "show") {
-    throw Error(
-        fmt::format("hardware does not know '{}'; it lists, or shows one: `qplan hardware "
-                    "show {}`",
-                    shown(action), name.empty() ? "NAME" : shown(name)));
-  }
-  if (name.empty()) throw Error("hardware show needs a name; `qplan hardware` lists them");
-  console.out << json_text(load_hardware(name).source);
-  return Exit::done;
+  return run_catalog(
+      {.verb = "hardware",
+       .summary = "The built-in machines. `hardware show NAME` prints one whole: copy it, edit it, "
+                  "and give the file to --hardware.",
+       .example = "qplan hardware show h100-sxm",
+       .shows = "`show` prints one machine's profile",
+       .names = "built-in name, or path of a profile",
+       .list_text = list_text,
+       .list_json = list_json,
+       .one = [](const std::string& name) { return load_hardware(name).source; }},
+      args, console);
 }
 
 }  // namespace qplan

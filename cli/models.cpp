@@ -2,13 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <ostream>
-
+#include "cli/catalog.h"
 #include "cli/commands.h"
-#include "cli/options.h"
-#include "cli/report.h"
-#include "models/error.h"
-#include "models/json.h"
 #include "models/model_spec.h"
 #include "models/text.h"
 
@@ -76,29 +71,16 @@ Json list_json() {
 }  // namespace
 
 Exit run_models(const Args& args, const Console& console) {
-  std::string action, name;
-  bool json = false;
-  CommandLine line("models", "The built-in models, and `models show NAME` for one in full.",
-                   "qplan models show qwen3-30b-a3b");
-  line.group("Output");
-  line.flag("--json", "the list as JSON (show always prints JSON)", json);
-  line.positional("show", "`show` prints one model's config.json and parameter counts", action);
-  line.positional("NAME", "built-in name, or path of a config.json", name);
-  if (!line.parse(args, console.out)) return Exit::done;
-
-  if (action.empty()) {
-    console.out << (json ? json_text(list_json()) : list_text());
-    return Exit::done;
-  }
-  if (action != "show") {
-    throw Error(
-        fmt::format("models does not know '{}'; it lists, or shows one: `qplan models show "
-                    "{}`",
-                    shown(action), name.empty() ? "NAME" : shown(name)));
-  }
-  if (name.empty()) throw Error("models show needs a name; `qplan models` lists them");
-  console.out << json_text(model_json(name, load_model(name)));
-  return Exit::done;
+  return run_catalog(
+      {.verb = "models",
+       .summary = "The built-in models, and `models show NAME` for one in full.",
+       .example = "qplan models show qwen3-30b-a3b",
+       .shows = "`show` prints one model's config.json and parameter counts",
+       .names = "built-in name, or path of a config.json",
+       .list_text = list_text,
+       .list_json = list_json,
+       .one = [](const std::string& name) { return model_json(name, load_model(name)); }},
+      args, console);
 }
 
 }  // namespace qplan

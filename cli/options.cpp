@@ -1,6 +1,7 @@
 #include "cli/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <array>
@@ -69,6 +70,7 @@ struct CommandLine::Parser {
     std::string name;
     SetOption set;
     bool repeatable, value_optional;
+    bool list = false;  // one value is several, with commas between
   };
   CLI::App app;
   std::vector<Entry> entries;
@@ -85,6 +87,7 @@ struct CommandLine::Parser {
     return result;
   }
   void refuse_unknown(const std::string& verb) const;
+  static void refuse_repeated(const Entry& entry, const std::vector<std::string>& texts);
 };
 
 CommandLine::CommandLine(std::string verb, const std::string& summary, const std::string& example)
@@ -113,7 +116,8 @@ void CommandLine::repeatable(const OptionText& text, SetOption set) {
   option->option_text(' ' + text.value_name)->group(group_);
   option->expected(value_optional ? 0 : 1, 1);
   const std::string name = text.name.substr(text.name.rfind(',') + 1);
-  parser_->entries.push_back({option, name, std::move(set), true, value_optional});
+  const bool list = text.value_name.ends_with(",...");
+  parser_->entries.push_back({option, name, std::move(set), true, value_optional, list});
 }
 
 void CommandLine::flag(const std::string& name, const std::string& help, bool& value) {
@@ -154,6 +158,16 @@ void CommandLine::Parser::refuse_unknown(const std::string& verb) const {
                   hint.empty() ? fmt::format("; `qplan {} --help` lists them", verb) : hint));
 }
 
+// Which of two values was meant nobody can tell.
+void CommandLine::Parser::refuse_repeated(const Entry& entry,
+                                          const std::vector<std::string>& texts) {
+  if (entry.repeatable || texts.size() < 2) return;
+  const std::string once = entry.list ? fmt::format("give it once, as a list: {} {}", entry.name,
+                                                    shown(fmt::format("{}", fmt::join(texts, ","))))
+                                      : "give it once";
+  throw Error(fmt::format("{} is given {} times; {}", entry.name, texts.size(), once));
+}
+
 bool CommandLine::parse(const std::vector<std::string>& args, std::ostream& out) {
   std::vector<std::string> reversed;  // CLI11 pops from the back
   for (const std::string& arg : args) reversed.insert(reversed.begin(), with_dashes(arg));
@@ -174,9 +188,7 @@ bool CommandLine::parse(const std::vector<std::string>& args, std::ostream& out)
   parser_->refuse_unknown(verb_);
   for (const Parser::Entry& entry : parser_->entries) {
     const std::vector<std::string>& texts = entry.option->results();
-    if (!entry.repeatable && texts.size() > 1) {
-      throw Error(fmt::format("{} is given {} times; give it once", entry.name, texts.size()));
-    }
+    Parser::refuse_repeated(entry, texts);
     for (const std::string& text : texts) {
       // CLI11's stand-in for a value left out.
       const bool left_out = entry.value_optional && (text.empty() || text == "{}");

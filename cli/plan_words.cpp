@@ -163,13 +163,15 @@ void add_constraint(CommandLine& line, const PlanWord& word, SearchSpace& space)
       word.allow(space, naming(option, [&] { return with_word({}, word.key, value); }));
     }
   };
-  std::string name(word.value_name);
-  if (word.many == Many::numbers) name += ",...";
+  const bool list = word.many == Many::numbers || word.many == Many::words;
+  const bool truth = word.value_name.starts_with('[');
+  const std::string name = std::string(word.value_name) + (list && !truth ? ",..." : "");
   const OptionText option{option_name(word), name, std::string(word.help), ""};
-  if (word.many == Many::sequence) {
-    line.option(option, set);
-  } else {
+  // Where one value is a list already, only repetition can give several.
+  if (word.many == Many::whole) {
     line.repeatable(option, set);
+  } else {
+    line.option(option, set);
   }
 }
 

@@ -160,41 +160,14 @@ std::string checkpoint_text(const Job& job, double storage_gb_per_s) {
                      significant(storage_gb_per_s));
 }
 
-std::vector<std::string> warnings(const Asked& asked, const Answer& answer) {
-  const Job& job = *asked.job;
-  std::vector<std::string> list;
-  const ParallelPlan& plan = answer.plan;
-  const Estimate& e = *answer.estimate;
-  if (!asked.fingerprint.empty() && asked.fingerprint != fingerprint_of(job, plan)) {
-    list.push_back(
-        "the step program has changed since the plan file was written; its numbers were "
-        "of the old one");
-  }
-  if (plan.tp > job.hardware.link.nvlink_domain) {
-    list.push_back(fmt::format("tp {} reaches beyond the {} GPUs that NVLink joins", plan.tp,
-                               job.hardware.link.nvlink_domain));
-  }
-  if (plan.seq_len > job.model.max_position_embeddings && job.model.max_position_embeddings > 0) {
-    list.push_back(fmt::format("sequences of {} are longer than the {} positions of the model",
-                               plan.seq_len, job.model.max_position_embeddings));
-  }
-  if (e.memory.host_per_node > job.hardware.host.memory) {
-    list.push_back(fmt::format("offloaded states need {} of host memory a node, which has {}",
-                               human_bytes(e.memory.host_per_node),
-                               human_bytes(job.hardware.host.memory)));
-  }
-  const Bytes device = e.memory.worst_stage().device;
-  if (e.fits && device * 1.05 > e.capacity) {
-    list.push_back("memory is within 5% of what may be filled: the prediction's own error decides");
-  }
-  if (e.priced_from.assumed > 0.2) {
-    list.push_back(
-        fmt::format("{}% of the step is priced from assumed efficiencies; calibrate, or "
-                    "trust the interval",
-                    fixed(100 * e.priced_from.assumed, 0)));
-  }
-  if (job.model.moe && plan.routing == Routing::forced) {
-    list.push_back("experts are taken to be evenly loaded; --routing natural prices the busiest");
+// What is said of the plan, and of the file it came from.
+std::vector<std::string> all_notes(const Asked& asked, const Answer& answer) {
+  std::vector<std::string> list = notes_of(*asked.job, answer);
+  if (answer.estimate && !asked.fingerprint.empty() &&
+      asked.fingerprint != fingerprint_of(*asked.job, answer.plan)) {
+    list.insert(list.begin(),
+                "the step program has changed since the plan file was written; its numbers were of "
+                "the old one");
   }
   return list;
 }
@@ -205,8 +178,9 @@ void print_text(const Asked& asked, const Answer& answer, const Question& questi
   out << model_line(job)
       << batch_line(job, answer.plan.global_batch_size, answer.plan.seq_len, answer.plan.precision)
       << wrapped("plan         " + to_string(answer.plan), 116, 13);
+  const std::string notes = notes_text(all_notes(asked, answer));
   if (!answer.estimate) {
-    out << "\nThis plan cannot run:\n";
+    out << notes << "\nThis plan cannot run:\n";
     for (const Infeasible& reason : answer.infeasible) {
       out << wrapped(fmt::format("  {}: {}", reason.rule, reason.message), 116, 4);
     }
@@ -216,10 +190,7 @@ void print_text(const Asked& asked, const Answer& answer, const Question& questi
   out << wrapped("groups       " + groups_text(job, answer.plan), 116, 13) << '\n'
       << summary_text(e) << checkpoint_text(job, question.storage_gb_per_s) << '\n'
       << stages_text(e) << wrapped(memory_legend(), 116) << '\n'
-      << parts_text(e);
-  for (const std::string& warning : warnings(asked, answer)) {
-    out << wrapped("note: " + warning, 116, 6);
-  }
+      << parts_text(e) << notes;
   if (answer.feasible()) return;
   fmt::print(out, "\nThis plan does not fit: {}.\n", answer.infeasible.front().message);
   const auto advice = what_makes_plan_fit(job, answer.plan);
@@ -230,6 +201,7 @@ void print_text(const Asked& asked, const Answer& answer, const Question& questi
 Json to_json(const Asked& asked, const Answer& answer, const Question& question) {
   const Job& job = *asked.job;
   Json object = report(job, answer);
+  object["notes"] = all_notes(asked, answer);
   if (answer.estimate) {
     const std::int64_t per_node = job.hardware.link.gpus_per_node;
     const auto nodes = static_cast<double>((job.gpus + per_node - 1) / per_node);
@@ -238,7 +210,6 @@ Json to_json(const Asked& asked, const Answer& answer, const Question& question)
         {"gib", in_gib(bytes)},
         {"save_s", (bytes / gb_per_s(question.storage_gb_per_s * nodes)).value()},
         {"storage_gb_per_s_per_node", question.storage_gb_per_s}};
-    object["warnings"] = warnings(asked, answer);
     if (!answer.feasible()) {
       object["would_fit"] = advice_json(what_makes_plan_fit(job, answer.plan));
     }

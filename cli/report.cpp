@@ -149,6 +149,43 @@ Answer ask(const Job& job, const ParallelPlan& plan) {
   return answer;
 }
 
+std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_len) {
+  const std::int64_t most = model.max_position_embeddings;
+  if (most <= 0 || seq_len <= most) return {};
+  return {fmt::format(
+      "sequences of {} are longer than the {} positions of the model (max_position_embeddings)",
+      seq_len, most)};
+}
+
+std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
+  const ParallelPlan& plan = answer.plan;
+  std::vector<std::string> list = length_notes(job.model, plan.seq_len);
+  if (!answer.estimate) return list;
+  const Estimate& e = *answer.estimate;
+  if (plan.tp > job.hardware.link.nvlink_domain) {
+    list.push_back(fmt::format("tp {} reaches beyond the {} GPUs that NVLink joins", plan.tp,
+                               job.hardware.link.nvlink_domain));
+  }
+  if (e.memory.host_per_node > job.hardware.host.memory) {
+    list.push_back(fmt::format("offloaded states need {} of host memory a node, which has {}",
+                               human_bytes(e.memory.host_per_node),
+                               human_bytes(job.hardware.host.memory)));
+  }
+  if (e.fits && e.memory.worst_stage().device * 1.05 > e.capacity) {
+    list.push_back("memory is within 5% of what may be filled: the prediction's own error decides");
+  }
+  if (e.priced_from.assumed > 0.2) {
+    list.push_back(
+        fmt::format("{}% of the step is priced from assumed efficiencies; calibrate, or "
+                    "trust the interval",
+                    fixed(100 * e.priced_from.assumed, 0)));
+  }
+  if (job.model.moe && plan.routing == Routing::forced) {
+    list.push_back("experts are taken to be evenly loaded; --routing natural prices the busiest");
+  }
+  return list;
+}
+
 Json report(const Job& job, const Answer& answer) {
   Json object{{"model", job.model.name},
               {"hardware", job.hardware.name},
@@ -166,6 +203,7 @@ Json report(const Job& job, const Answer& answer) {
   for (const Infeasible& reason : answer.infeasible) {
     infeasible.push_back({{"rule", reason.rule}, {"message", reason.message}});
   }
+  object["notes"] = notes_of(job, answer);
   if (answer.estimate) {
     add_estimate(object, *answer.estimate);
     object["groups"] = groups_json(groups_of(job, answer.plan));
@@ -207,6 +245,12 @@ std::string batch_line(const Job& job, std::int64_t global_batch_size, std::int6
                      global_batch_size, seq_len, human_count(tokens), to_word(precision),
                      human_bytes(job.cost->capacity()),
                      human_bytes(job.hardware.gpu.usable_memory));
+}
+
+std::string notes_text(const std::vector<std::string>& notes) {
+  std::string text;
+  for (const std::string& note : notes) text += wrapped("note: " + note, 116, 6);
+  return text;
 }
 
 std::string memory_bar(const StageMemory& stage, Bytes capacity, int width) {

@@ -47,6 +47,12 @@ struct Answer {
 };
 Answer ask(const Job& job, const ParallelPlan& plan);
 
+// What a person should know before trusting an answer, each a sentence without its full stop.
+// Of sequences of this length, whatever the plan:
+std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_len);
+// Of one plan, the length included:
+std::vector<std::string> notes_of(const Job& job, const Answer& answer);
+
 // The object of contract.md. Plan files are this plus embed_job().
 Json report(const Job& job, const Answer& answer);
 
@@ -62,6 +68,9 @@ std::string json_text(const Json& json);
 std::string model_line(const Job& job);
 std::string batch_line(const Job& job, std::int64_t global_batch_size, std::int64_t seq_len,
                        Precision precision);
+
+// "note: ..." for each, or nothing.
+std::string notes_text(const std::vector<std::string>& notes);
 
 // Bars: a stage's parts against what the device offers, the step's parts against its time.
 std::string memory_bar(const StageMemory& stage, Bytes capacity, int width);

@@ -46,10 +46,16 @@ Seconds readable_stretch(const Trace& trace, int columns) {
   return Seconds(*middle * columns / 2);
 }
 
+constexpr int kLegendColumns = 80;  // words are not drawn wider than any terminal
+
 void draw(const Trace& trace, int columns, const Console& console) {
+  const auto say = [&](const std::string& words, std::size_t indent = 0) {
+    const int width = std::min(columns, kLegendColumns);
+    console.out << wrapped(words, static_cast<std::size_t>(width), indent);
+  };
   const auto print = [&](const Trace& part, const std::string& heading) {
-    fmt::print(console.out, "{}\n{}", heading,
-               draw_pipeline(part, columns, console.terminal.color));
+    say(heading);
+    console.out << draw_pipeline(part, columns, console.terminal.color) << '\n';
   };
   const Seconds stretch = readable_stretch(trace, columns);
   if (trace.end <= 2 * stretch) {
@@ -59,11 +65,11 @@ void draw(const Trace& trace, int columns, const Console& console) {
           fmt::format("the first {} of a step of {}; a row is a pipeline rank",
                       human_seconds(stretch), human_seconds(trace.end)));
     print(cropped(trace, trace.end - stretch, trace.end),
-          fmt::format("\nits last {}", human_seconds(stretch)));
+          fmt::format("its last {}", human_seconds(stretch)));
   }
-  fmt::print(console.out,
-             "\nnumbers: microbatch; > forward, < backward, w weight gradient, r gradient "
-             "reduction, o optimizer, . idle\n");
+  say("numbers: microbatch; > forward, < backward, w weight gradient, r gradient reduction, "
+      "o optimizer, . idle",
+      9);
 }
 
 void write_trace(const Job& job, const ParallelPlan& plan, const Question& question,

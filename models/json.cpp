@@ -18,8 +18,12 @@
 namespace qplan {
 namespace {
 
+// The largest files of qplan's own are kernel tables of 30 kB and 7,000 values; a config.json has a
+// few kB. These limits leave room and keep any refusal below a second: a list of 64 MiB took 6 s
+// and 1 GiB of memory, an object of that size 26 s (2-core EPYC, RelWithDebInfo).
 constexpr std::size_t kDeepest = 64;
-constexpr std::size_t kLargestFile = std::size_t{64} << 20U;
+constexpr std::size_t kLargestFile = std::size_t{8} << 20U;
+constexpr std::size_t kMostValues = 250'000;
 
 // "3:14" of a byte offset.
 std::string line_and_column(std::string_view text, std::size_t offset) {
@@ -98,6 +102,9 @@ class Builder : public nlohmann::json_sax<Json> {
   };
 
   Json* place(Json value) {
+    if (++values_ > kMostValues) {
+      fail(fmt::format("is one value too many; a JSON file may hold {}", kMostValues));
+    }
     if (open_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -146,6 +153,7 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   std::string_view text_, where_;
+  std::size_t values_ = 0;
   Json root_;
   std::vector<Frame> open_;
 };
@@ -172,8 +180,8 @@ std::string read_text(const std::string& path) {
     throw Error(fmt::format("cannot read '{}': {}", path, reason()));
   }
   if (text.size() > kLargestFile) {
-    throw Error(
-        fmt::format("'{}' is larger than 64 MiB; a JSON file of qplan's is far smaller", path));
+    throw Error(fmt::format("'{}' is larger than {} MiB; qplan's inputs are far smaller",
+                            path, kLargestFile >> 20U));
   }
   return text;
 }

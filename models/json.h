@@ -13,10 +13,11 @@ namespace qplan {
 using Json = nlohmann::ordered_json;  // keys keep their order, so output is deterministic
 
 // Parses text. Throws Error for truncated or malformed text (line and column), duplicate keys,
-// nesting deeper than 64, NaN or numbers out of range. `where` is the file's name.
+// nesting deeper than 64, more than 250,000 values, NaN or numbers out of range. `where` is the
+// file's name.
 Json parse_json(std::string_view text, std::string_view where);
 
-// A regular file of at most 64 MiB, as it is.
+// A regular file of at most 8 MiB, as it is.
 std::string read_text_file(const std::string& path);
 
 // The same, parsed.

@@ -19,12 +19,14 @@ Numbers numbers(const std::string& text, RangeStep step = RangeStep::one) {
 std::string complaint(const std::vector<std::string>& args) {
   std::int64_t gpus = 0;
   double price = 0, tokens = 0;
+  std::string degrees;
   bool json = false;
   CommandLine line("search", "A search.", "qplan search");
   line.group("Cluster");
   line.option({"--gpus", "COUNT", "GPUs", "8"}, set_whole(gpus, 1, 4096));
   line.option({"--price", "USD", "price", ""}, set_number(price, 0, 100));
   line.option({"--tokens", "COUNT", "tokens", ""}, set_count(tokens, 1, 1e15));
+  line.option({"--tp", "RANKS,...", "degrees", ""}, set_text(degrees));
   line.flag("--json", "JSON", json);
   std::ostringstream out;
   try {
@@ -65,6 +67,14 @@ TEST_CASE("every wrong word on a command line is one sentence with the option's 
   CHECK(complaint({"--gpu", "8"}) == "search has no option '--gpu'; did you mean '--gpus'?");
   CHECK(complaint({"--price", "nan"}) == "--price must be a number from 0 to 100, not 'nan'");
   CHECK(complaint({"word"}).find("does not know what to do with 'word'") != std::string::npos);
+}
+
+TEST_CASE("an option that takes a list and is given twice is refused with the list to write") {
+  CHECK(complaint({"--tp", "4,8"}).empty());
+  CHECK(complaint({"--tp", "4", "--tp=2"}) ==
+        "--tp is given 2 times; give it once, as a list: --tp 4,2");
+  CHECK(complaint({"--tp", "1..3", "--tp", "8", "--tp", "4"}) ==
+        "--tp is given 3 times; give it once, as a list: --tp 1..3,8,4");
 }
 
 TEST_CASE("an unknown option is named before a wrong value") {

@@ -166,3 +166,19 @@ TEST_CASE("a node of four GPUs carries tp 8 over the network") {
   const double four = run(line + "--gpus-per-node 4").json()["time"]["tp_s"].get<double>();
   CHECK(four > 1.5 * eight);
 }
+
+TEST_CASE("a length beyond the model's positions is noted, priced and not refused") {
+  const Ran at = run("predict --model tiny --gpus 8 --seq-len 512 --global-batch-size 16 --json");
+  CHECK_FALSE(at.says("positions of the model"));
+  const std::string line = "predict --model tiny --gpus 8 --seq-len 1024 --global-batch-size 16 ";
+  const std::string sentence =
+      "sequences of 1024 are longer than the 512 positions of the model (max_position_embeddings)";
+  const Ran beyond = run(line + "--json");
+  CHECK(beyond.code == 0);
+  CHECK(beyond.json()["notes"][0] == sentence);
+  CHECK(run(line).says("\nnote: " + sentence + "\n"));
+  // A plan that a rule forbids too.
+  const Ran refused = run(line + "--tp 3 --json");
+  CHECK(refused.code == 1);
+  CHECK(refused.json()["notes"] == Json::array({sentence}));
+}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cli/plan_words.h"
 #include "models/text.h"
 #include "tests/cli/run.h"
 
@@ -68,6 +69,29 @@ TEST_CASE("bad input of every kind is exit code 2 and one sentence") {
     CHECK(ran.err.starts_with("qplan: "));
     CHECK(std::count(ran.err.begin(), ran.err.end(), '\n') == 1);
   }
+}
+
+TEST_CASE(
+    "a plan word given twice is refused, except where repeating is how a search takes several") {
+  for (const std::string_view key : plan_option_keys()) {
+    std::string option = "--" + std::string(key);
+    std::replace(option.begin(), option.end(), '_', '-');
+    const bool repeats = key == "offload" || key == "overlap";  // one value is a list already
+    for (const std::string verb : {"predict", "search", "sweep"}) {
+      CAPTURE(verb);
+      CAPTURE(option);
+      const Ran ran = run({verb, "--model", "tiny", "--gpus", "8", option + "=1", option + "=2"});
+      CHECK(ran.code == 2);
+      const bool twice =
+          ran.err.starts_with("qplan: " + option + " is given 2 times; give it once");
+      CHECK(twice == (verb == "predict" || !repeats));
+    }
+  }
+  CHECK(run("search --model tiny --gpus 8 --tp 4 --tp 2").err ==
+        "qplan: --tp is given 2 times; give it once, as a list: --tp 4,2\n");
+  CHECK(run("search --model tiny --gpus 8 --schedule 1f1b --schedule=interleaved").err ==
+        "qplan: --schedule is given 2 times; give it once, as a list: --schedule "
+        "1f1b,interleaved\n");
 }
 
 TEST_CASE("underscores in an option are dashes") {

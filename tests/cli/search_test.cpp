@@ -123,3 +123,20 @@ TEST_CASE("the cheapest plan may use fewer GPUs than there are") {
   CHECK(json["plans"][0]["gpus"] == 1);
   CHECK(json["gpus"] == 8);
 }
+
+TEST_CASE("a search beyond the model's positions says so once in text, and in JSON of every plan") {
+  const std::string line =
+      "search --model tiny --gpus 8 --seq-len 1024 --global-batch-size 16 --tp 1 --pp 1 --cp 1 "
+      "--micro-batch-size 1 --offload none --top 2 ";
+  const std::string sentence =
+      "sequences of 1024 are longer than the 512 positions of the model (max_position_embeddings)";
+  const std::string text = run(line).out;
+  CHECK(text.find("note: " + sentence) != std::string::npos);
+  CHECK(text.find("note: ") == text.rfind("note: "));
+  const Json json = run(line + "--json").json();
+  CHECK(json["notes"] == Json::array({sentence}));
+  REQUIRE(json["plans"].size() == 2);
+  for (const Json& plan : json["plans"]) CHECK(plan["notes"][0] == sentence);
+  CHECK(run(kTiny + "--json").json()["notes"].empty());
+  CHECK_FALSE(run(kTiny + "--json").says("positions of the model"));
+}

@@ -85,3 +85,18 @@ TEST_CASE("a sweep can be written to a file") {
   CHECK(ran.out.empty());
   CHECK(read_json_file(file) == run(kTiny + "--gpus 4 --json").json());
 }
+
+TEST_CASE("a sweep notes each length beyond the model's positions once") {
+  const std::string line =
+      "sweep --model tiny --gpus 4,8 --seq-len 512,1024 --global-batch-size 16 " + kSmall;
+  const std::string note = "note: sequences of 1024 are longer than the 512 positions";
+  const std::string text = run(line).out;
+  CHECK(text.find(note) != std::string::npos);
+  CHECK(text.find("note: ") == text.rfind("note: "));
+  const Json points = run(line + "--json").json()["points"];
+  REQUIRE(points.size() == 4);
+  for (const Json& point : points) {
+    const bool noted = point["notes"].dump().find("sequences of 1024") != std::string::npos;
+    CHECK(noted == (point["seq_len"] == 1024));
+  }
+}

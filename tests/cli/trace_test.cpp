@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "models/text.h"
 #include "tests/cli/run.h"
 
 using namespace qplan;
@@ -59,4 +60,25 @@ TEST_CASE("a plan that cannot run is not traced") {
   const Ran ran = run("trace " + plan + " --text");
   CHECK(ran.code == 1);
   CHECK(ran.says("cannot run"));
+}
+
+TEST_CASE("a drawing and its legend fit the terminal, and the legend 80 columns") {
+  const Folder folder("trace-width");
+  const std::string plan = folder.file("plan.json");
+  write_plan(plan);
+  for (const int columns : {50, 80, 200}) {
+    CAPTURE(columns);
+    const std::string out =
+        run("trace " + plan + " --text --columns " + std::to_string(columns)).out;
+    std::istringstream text(out);
+    for (std::string row; std::getline(text, row);) {
+      CAPTURE(row);
+      CHECK(display_width(row) <= static_cast<std::size_t>(columns));
+    }
+    const std::size_t legend = out.find("numbers: microbatch");
+    REQUIRE(legend != std::string::npos);
+    CHECK(out.find("idle", legend) != std::string::npos);
+    std::istringstream words(out.substr(legend));
+    for (std::string row; std::getline(words, row);) CHECK(display_width(row) <= 80);
+  }
 }

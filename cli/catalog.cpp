@@ -1,0 +1,40 @@
+#include "cli/catalog.h"
+
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "cli/options.h"
+#include "cli/report.h"
+#include "models/error.h"
+
+namespace qplan {
+
+Exit run_catalog(const Catalog& catalog, const Args& args, const Console& console) {
+  std::string action, name;
+  bool json = false;
+  CommandLine line(catalog.verb, catalog.summary, catalog.example);
+  line.group("Output");
+  line.flag("--json", "the list as JSON (show always prints JSON)", json);
+  line.positional("show", catalog.shows, action);
+  line.positional("NAME", catalog.names, name);
+  if (!line.parse(args, console.out)) return Exit::done;
+
+  if (action.empty()) {
+    console.out << (json ? json_text(catalog.list_json()) : catalog.list_text());
+    return Exit::done;
+  }
+  if (action != "show") {
+    throw Error(fmt::format("{} does not know '{}'; it lists, or shows one: `qplan {} show {}`",
+                            catalog.verb, shown(action), catalog.verb,
+                            name.empty() ? "NAME" : shown(name)));
+  }
+  if (name.empty()) {
+    throw Error(
+        fmt::format("{} show needs a name; `qplan {}` lists them", catalog.verb, catalog.verb));
+  }
+  console.out << json_text(catalog.one(name));
+  return Exit::done;
+}
+
+}  // namespace qplan

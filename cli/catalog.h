@@ -1,0 +1,22 @@
+#pragma once
+// The shape that `models` and `hardware` share: a list of what is built in, and `show NAME` for one
+// of them whole.
+
+#include <string>
+
+#include "cli/commands.h"
+#include "models/json.h"
+
+namespace qplan {
+
+struct Catalog {
+  std::string verb, summary, example;  // as help says them
+  std::string shows, names;            // what `show` prints; what NAME may be
+  std::string (*list_text)();
+  Json (*list_json)();
+  Json (*one)(const std::string& name);  // throws Error for a name it does not know
+};
+
+Exit run_catalog(const Catalog& catalog, const Args& args, const Console& console);
+
+}  // namespace qplan

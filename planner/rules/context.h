@@ -1,0 +1,79 @@
+#pragma once
+// Context parallelism: who has it, and what it splits.
+
+#include "planner/rules/rule.h"
+
+namespace qplan::rules {
+
+inline bool has_window(const ModelSpec& m) {
+  return std::any_of(m.layers.begin(), m.layers.end(),
+                     [](const LayerKind& kind) { return kind.window > 0; });
+}
+
+// Key and value heads that a rank holds; with fewer heads than ranks each keeps a copy of one.
+inline std::int64_t kv_heads_per_rank(const Case& c) {
+  const std::int64_t heads = c.m.mla ? c.m.num_attention_heads : c.m.num_key_value_heads;
+  return std::max<std::int64_t>(1, heads / c.p.tp);
+}
+
+inline constexpr auto kContext = std::to_array<Rule>({
+    {"context_parallel_available", set_of(megatron_legacy, fsdp1),
+     [](const Case& c) { return c.p.cp > 1; },
+     [](const Case& c) { return not_in(c, "context parallelism", "use cp 1"); },
+     "4.1: parallelism_config is FSDP2 only"},
+    {"ulysses_heads", kEvery - kDeepSpeed,
+     [](const Case& c) {
+       return c.p.cp > 1 && c.p.cp_comm == CpComm::a2a &&
+              (!divides(c.p.cp, c.m.num_attention_heads / c.p.tp) ||
+               !divides(c.p.cp, kv_heads_per_rank(c)));
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "cp_comm a2a trades sequence for heads, and a rank's {} query and {} key-value heads "
+           "do not split over cp {}; use p2p",
+           c.m.num_attention_heads / c.p.tp, kv_heads_per_rank(c), c.p.cp);
+     },
+     "M48, Q7"},
+    {"deepspeed_ulysses_heads", kDeepSpeed,
+     [](const Case& c) {
+       const std::int64_t heads = c.m.num_attention_heads / c.p.tp;
+       const std::int64_t kv = kv_heads_per_rank(c);
+       return !divides(c.p.cp, heads) || (!divides(c.p.cp, kv) && !divides(kv, c.p.cp));
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "Ulysses trades sequence for heads, and a rank's {} query and {} key-value heads do "
+           "not split over cp {}",
+           c.m.num_attention_heads / c.p.tp, kv_heads_per_rank(c), c.p.cp);
+     },
+     "D06"},
+    {"ulysses_only", kDeepSpeed,
+     [](const Case& c) { return c.p.cp > 1 && c.p.cp_comm != CpComm::a2a; },
+     [](const Case& c) {
+       return fmt::format("{} splits sequences by Ulysses; use cp_comm a2a, not {}", recipe_name(c),
+                          to_word(c.p.cp_comm));
+     },
+     "D06, 3B"},
+    {"ulysses_with_sequence_parallel", set_of(megatron_deepspeed),
+     [](const Case& c) { return c.p.cp > 1 && c.p.sequence_parallel; },
+     [](const Case& c) {
+       return fmt::format("megatron-deepspeed refuses sequence_parallel together with cp {}",
+                          c.p.cp);
+     },
+     "3B, initialize.py:247"},
+    {"ring_window", kMegatronCore,
+     [](const Case& c) { return c.p.cp > 1 && c.p.cp_comm == CpComm::p2p && has_window(c.m); },
+     [](const Case&) {
+       return std::string(
+           "the ring (cp_comm p2p) has no sliding windows; use cp_comm a2a or all_gather");
+     },
+     "Transformer Engine 015d2257, attn_forward_func_with_cp"},
+    {"mla_cp_comm", kMegatronCore,
+     [](const Case& c) { return c.p.cp > 1 && c.m.mla && c.p.cp_comm != CpComm::p2p; },
+     [](const Case& c) {
+       return fmt::format("latent attention has no cp_comm {}; use p2p", to_word(c.p.cp_comm));
+     },
+     "Transformer Engine 015d2257, attn_forward_func_with_cp"},
+});
+
+}  // namespace qplan::rules

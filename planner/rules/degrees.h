@@ -1,0 +1,206 @@
+#pragma once
+// Group sizes, the batch, and what tp splits.
+
+#include "planner/rules/rule.h"
+
+namespace qplan::rules {
+
+inline bool has_dense_layer(const ModelSpec& m) {
+  return !m.moe || std::any_of(m.layers.begin(), m.layers.end(),
+                               [](const LayerKind& kind) { return !kind.moe; });
+}
+
+inline constexpr auto kDegrees = std::to_array<Rule>({
+    {"positive_sizes", kEvery,
+     [](const Case& c) {
+       const ParallelPlan& p = c.p;
+       return std::min({p.tp, p.pp, p.vpp, p.cp, p.ep, p.etp, p.dp}) < 1 ||
+              std::min({p.micro_batch_size, p.global_batch_size, p.seq_len}) < 1 || p.zero < 0 ||
+              p.zero > 3 || p.fsdp_shard < 0;
+     },
+     [](const Case& c) {
+       return "degrees, batch sizes and seq_len must be at least 1 and zero 0 to 3: " +
+              to_string(c.p);
+     },
+     "M08"},
+
+    // Group sizes and batch.
+    {"world_size", kEvery,
+     [](const Case& c) { return c.limits.gpus > 0 && c.p.world() != c.limits.gpus; },
+     [](const Case& c) {
+       return fmt::format("tp {} x cp {} x dp {} x pp {} is {} ranks, not {} GPUs", c.p.tp, c.p.cp,
+                          c.p.dp, c.p.pp, c.p.world(), c.limits.gpus);
+     },
+     "M01"},
+    {"batch_divisibility", kEvery,
+     [](const Case& c) { return !divides(c.p.micro_batch_size * c.p.dp, c.p.global_batch_size); },
+     [](const Case& c) {
+       return fmt::format(
+           "a global batch of {} is not a whole number of microbatches of {} on each of dp {}; "
+           "use a multiple of {}",
+           c.p.global_batch_size, c.p.micro_batch_size, c.p.dp, c.p.micro_batch_size * c.p.dp);
+     },
+     "M07"},
+    {"dense_experts", kEvery, [](const Case& c) { return !c.m.moe && (c.p.ep > 1 || c.p.etp > 1); },
+     [](const Case& c) {
+       return fmt::format("the model has no experts to split over ep {} x etp {}; use ep 1 etp 1",
+                          c.p.ep, c.p.etp);
+     },
+     "M03"},
+    {"expert_world", kEvery,
+     [](const Case& c) {
+       return !divides(std::int64_t{c.p.etp} * c.p.ep, std::int64_t{c.p.tp} * c.p.cp * c.p.dp);
+     },
+     [](const Case& c) {
+       return fmt::format("etp {} x ep {} does not divide the {} ranks of a stage (tp x cp x dp)",
+                          c.p.etp, c.p.ep, std::int64_t{c.p.tp} * c.p.cp * c.p.dp);
+     },
+     "M02, Q5; torchtitan parallel_dims (4.3)"},
+    {"experts_per_rank", kEvery,
+     [](const Case& c) { return c.m.moe && !divides(c.p.ep, c.m.moe->num_experts); },
+     [](const Case& c) {
+       return fmt::format("{} experts cannot be split over ep {}; {}", c.m.moe->num_experts, c.p.ep,
+                          use_divisor("ep", c.m.moe->num_experts));
+     },
+     "M03, D04, D09"},
+    {"fsdp_shard_divides", kEvery,
+     [](const Case& c) {
+       return c.p.fsdp_shard > 0 && !divides(c.p.fsdp_shard, std::int64_t{c.p.dp} * c.p.cp);
+     },
+     [](const Case& c) {
+       return fmt::format("fsdp_shard {} does not divide the {} ranks of dp x cp", c.p.fsdp_shard,
+                          std::int64_t{c.p.dp} * c.p.cp);
+     },
+     "M06, D08"},
+    {"fsdp_shard_without_zero", kEvery,
+     [](const Case& c) { return c.p.fsdp_shard > 0 && c.p.zero == 0; },
+     [](const Case& c) {
+       return fmt::format("fsdp_shard {} has nothing to shard at zero 0; use zero 1 to 3",
+                          c.p.fsdp_shard);
+     },
+     "M06"},
+
+    // Tensor and sequence parallel.
+    {"attention_heads", kEvery,
+     [](const Case& c) { return !divides(c.p.tp, c.m.num_attention_heads); },
+     [](const Case& c) {
+       return fmt::format("{} attention heads cannot be split over tp {}; {}",
+                          c.m.num_attention_heads, c.p.tp,
+                          use_divisor("tp", c.m.num_attention_heads));
+     },
+     "M20"},
+    {"key_value_heads", kEvery,
+     [](const Case& c) {
+       const std::int64_t heads = c.m.num_key_value_heads;
+       return !c.m.mla && !divides(c.p.tp, heads) && (heads < 1 || !divides(heads, c.p.tp));
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "{} key-value heads can neither be split over nor repeated on tp {}; use a tp that "
+           "divides {} or is a multiple of it",
+           c.m.num_key_value_heads, c.p.tp, c.m.num_key_value_heads);
+     },
+     "M21"},
+    // DTensor shards the heads and does not repeat them.
+    {"key_value_heads_split", set_of(fsdp2, fsdp2_compile),
+     [](const Case& c) { return !c.m.mla && !divides(c.p.tp, c.m.num_key_value_heads); },
+     [](const Case& c) {
+       return fmt::format("{} splits {} key-value heads, and cannot over tp {}; {}", recipe_name(c),
+                          c.m.num_key_value_heads, c.p.tp,
+                          use_divisor("tp", c.m.num_key_value_heads));
+     },
+     "M21 without repetition: a DTensor of K heads viewed as heads per rank"},
+    {"vision_heads", kEvery,
+     [](const Case& c) { return c.m.vision && !divides(c.p.tp, c.m.vision->num_heads); },
+     [](const Case& c) {
+       return fmt::format("the vision tower's {} heads cannot be split over tp {}; {}",
+                          c.m.vision->num_heads, c.p.tp, use_divisor("tp", c.m.vision->num_heads));
+     },
+     "M20"},
+    // Vocabulary rows need no rule: every recipe pads them to a multiple of tp.
+    {"mlp_split", kEvery,
+     [](const Case& c) { return !divides(c.p.tp, c.m.intermediate_size) && has_dense_layer(c.m); },
+     [](const Case& c) {
+       return fmt::format("an MLP of {} columns cannot be split over tp {}; {}",
+                          c.m.intermediate_size, c.p.tp, use_divisor("tp", c.m.intermediate_size));
+     },
+     "Q4"},
+    {"shared_expert_split", kEvery,
+     [](const Case& c) {
+       return c.m.moe && !divides(c.p.tp, c.m.moe->shared_expert_intermediate_size);
+     },
+     [](const Case& c) {
+       return fmt::format("shared experts of {} columns cannot be split over tp {}; {}",
+                          c.m.moe->shared_expert_intermediate_size, c.p.tp,
+                          use_divisor("tp", c.m.moe->shared_expert_intermediate_size));
+     },
+     "Q4"},
+    {"expert_split", kEvery,
+     [](const Case& c) { return c.m.moe && !divides(c.p.etp, c.m.moe->moe_intermediate_size); },
+     [](const Case& c) {
+       return fmt::format("experts of {} columns cannot be split over etp {}; {}",
+                          c.m.moe->moe_intermediate_size, c.p.etp,
+                          use_divisor("etp", c.m.moe->moe_intermediate_size));
+     },
+     "Q4"},
+    {"expert_bias_split", kMegatronCore,
+     [](const Case& c) { return c.m.moe && c.m.moe->expert_bias && c.p.etp > 1; },
+     [](const Case& c) {
+       return fmt::format("experts with biases cannot be split, so etp {} is impossible; use etp 1",
+                          c.p.etp);
+     },
+     "M61"},
+    {"sequence_parallel_alone", kEvery,
+     [](const Case& c) { return c.p.sequence_parallel && c.p.tp == 1; },
+     [](const Case&) {
+       return std::string(
+           "sequence_parallel shares work among tp ranks, and tp is 1; leave it out");
+     },
+     "M22"},
+    {"moe_needs_sequence_parallel",
+     set_of(megatron, megatron_fsdp, fsdp2_compile, RecipeKind::qplan),
+     [](const Case& c) { return c.m.moe && c.p.tp > 1 && !c.p.sequence_parallel; },
+     [](const Case& c) {
+       return fmt::format(
+           "experts under tp {} need sequence_parallel, or every tp rank would send the same "
+           "tokens",
+           c.p.tp);
+     },
+     "Q1"},
+    {"sequence_split", kEvery - kDeepSpeed,
+     [](const Case& c) { return c.p.cp > 1 && !divides(std::int64_t{2} * c.p.cp, c.p.seq_len); },
+     [](const Case& c) {
+       return fmt::format(
+           "a sequence of {} cannot be cut into the {} pieces (2 x cp) that balance a causal mask",
+           c.p.seq_len, 2 * c.p.cp);
+     },
+     "M09"},
+    {"sequence_split_ulysses", kDeepSpeed,
+     [](const Case& c) { return !divides(c.p.cp, c.p.seq_len); },
+     [](const Case& c) {
+       return fmt::format("a sequence of {} cannot be split over cp {}", c.p.seq_len, c.p.cp);
+     },
+     "D06"},
+    {"sequence_parallel_split", kEvery,
+     [](const Case& c) {
+       return c.p.sequence_parallel && !divides(std::int64_t{c.p.cp} * c.p.tp, c.p.seq_len);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "sequence_parallel cannot split a sequence of {} over cp {} x tp {} = {} ranks",
+           c.p.seq_len, c.p.cp, c.p.tp, c.p.cp * c.p.tp);
+     },
+     "Q3"},
+    {"learned_positions", kEvery,
+     [](const Case& c) {
+       return c.m.position == PositionEmbedding::learned && c.m.max_position_embeddings > 0 &&
+              c.p.seq_len > c.m.max_position_embeddings;
+     },
+     [](const Case& c) {
+       return fmt::format("the model has {} learned positions, too few for seq_len {}",
+                          c.m.max_position_embeddings, c.p.seq_len);
+     },
+     "M10"},
+});
+
+}  // namespace qplan::rules

@@ -1,0 +1,186 @@
+#pragma once
+// How the step is run: recompute, overlap, offload, launching.
+
+#include "planner/rules/rule.h"
+
+namespace qplan::rules {
+
+constexpr bool lacks_experts(const ModelSpec& m, const Recompute& recompute) {
+  const bool needs_shared = recompute.modules.has(RecomputeModule::shared_experts);
+  const bool needs_moe = needs_shared || recompute.modules.has(RecomputeModule::moe) ||
+                         recompute.modules.has(RecomputeModule::moe_act);
+  return (needs_moe && !m.moe) || (needs_shared && m.moe->shared_expert_intermediate_size == 0);
+}
+
+// Why 1F1B all-to-all overlap cannot work here, or "" (M70).
+inline std::string_view expert_overlap_obstacle(const Case& c) {
+  if (!c.p.overlap.has(OverlapKind::ep)) return "";
+  if (c.p.ep == 1) return "ep above 1";
+  if (c.p.moe_dispatcher == MoeDispatcher::allgather) {
+    return "an all-to-all dispatcher (alltoall, deepep or hybridep)";
+  }
+  if (c.p.pp > 1 && c.p.vpp == 1) return "virtual stages (vpp above 1) when pp is above 1";
+  if (c.p.recompute.kind == RecomputeKind::full) return "recompute other than full";
+  if (c.p.recompute.modules.has(RecomputeModule::moe)) return "a recompute set without moe";
+  if (c.m.num_mtp_layers > 1) return "at most one multi-token-prediction layer";
+  return "";
+}
+
+inline constexpr auto kExecution = std::to_array<Rule>({
+    // Recompute.
+    {"recompute_words", kEvery,
+     [](const Case& c) {
+       const Recompute& r = c.p.recompute;
+       return (r.kind != RecomputeKind::selective && !r.modules.empty()) ||
+              (r.kind != RecomputeKind::full && r.layers != 0) || r.layers < 0;
+     },
+     [](const Case& c) {
+       return fmt::format("recompute {} takes {}", to_word(c.p.recompute.kind),
+                          c.p.recompute.kind == RecomputeKind::full ? "a layer count and no modules"
+                          : c.p.recompute.kind == RecomputeKind::selective
+                              ? "modules and no layer count"
+                              : "neither modules nor a layer count");
+     },
+     "M80, M81"},
+    {"recompute_experts", kEvery, [](const Case& c) { return lacks_experts(c.m, c.p.recompute); },
+     [](const Case& c) {
+       return fmt::format("recompute {} names expert modules that the model does not have",
+                          to_string(c.p.recompute));
+     },
+     "M82"},
+    {"recompute_mla", kEvery,
+     [](const Case& c) {
+       return c.p.recompute.modules.has(RecomputeModule::mla_up_proj) && !c.m.mla;
+     },
+     [](const Case&) {
+       return std::string("recompute mla_up_proj needs latent attention, which the model lacks");
+     },
+     "M82"},
+
+    // Overlap.
+    {"overlap_tp", kEvery,
+     [](const Case& c) {
+       return c.p.overlap.has(OverlapKind::tp) && c.p.tp > 1 && !c.p.sequence_parallel;
+     },
+     [](const Case& c) {
+       return fmt::format("overlap tp at tp {} needs sequence_parallel", c.p.tp);
+     },
+     "M23"},
+    {"overlap_param", kMegatronCore,
+     [](const Case& c) {
+       return c.p.overlap.has(OverlapKind::param) &&
+              (c.p.zero == 0 || !c.p.overlap.has(OverlapKind::grad));
+     },
+     [](const Case& c) {
+       return fmt::format("overlap param needs overlap grad and zero 1 or more, not zero {}{}",
+                          c.p.zero, c.p.overlap.has(OverlapKind::grad) ? "" : " without grad");
+     },
+     "M50"},
+    {"overlap_ep", kEvery, [](const Case& c) { return !expert_overlap_obstacle(c).empty(); },
+     [](const Case& c) { return fmt::format("overlap ep needs {}", expert_overlap_obstacle(c)); },
+     "M70"},
+
+    // Offload.
+    {"offload_fraction", kEvery,
+     [](const Case& c) { return !(c.p.offload.optimizer >= 0 && c.p.offload.optimizer <= 1); },
+     [](const Case& c) {
+       return fmt::format("the offloaded fraction of the optimizer must be 0 to 1, not {}",
+                          c.p.offload.optimizer);
+     },
+     "1.2"},
+    {"offload_optimizer_available", set_of(megatron_legacy, nanotron),
+     [](const Case& c) { return c.p.offload.optimizer > 0; },
+     [](const Case& c) { return not_in(c, "optimizer offload", "use offload none"); }, "1.2"},
+    {"offload_optimizer_zero", kDeepSpeed | set_of(megatron),
+     [](const Case& c) { return c.p.offload.optimizer > 0 && c.p.zero == 0; },
+     [](const Case&) {
+       return std::string("optimizer offload needs a sharded optimizer; use zero 1 or more");
+     },
+     "M55, M56, 3.2"},
+    {"offload_fraction_zero", kDeepSpeed,
+     [](const Case& c) {
+       return c.p.offload.optimizer > 0 && c.p.offload.optimizer < 1 && c.p.zero < 3;
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "DeepSpeed offloads a fraction ({}) of the optimizer only at zero 3; offload all of it",
+           c.p.offload.optimizer);
+     },
+     "3.2"},
+    // CPUOffloadPolicy moves parameters, gradients and states as one.
+    {"offload_whole", kTorch,
+     [](const Case& c) {
+       return (c.p.offload.optimizer > 0 || c.p.offload.params) &&
+              !(c.p.offload.optimizer == 1 && c.p.offload.params);
+     },
+     [](const Case& c) {
+       return fmt::format("{} offloads everything or nothing; use offload=optimizer,params",
+                          recipe_name(c));
+     },
+     "4.1 fsdp_offload_params, 4.3 enable_cpu_offload"},
+    {"offload_params_available", kEvery - kDeepSpeed - kTorch,
+     [](const Case& c) { return c.p.offload.params; },
+     [](const Case& c) { return not_in(c, "parameter offload", "use deepspeed at zero 3"); },
+     "3.2"},
+    {"offload_params_zero", kDeepSpeed,
+     [](const Case& c) { return c.p.offload.params && c.p.zero < 3; },
+     [](const Case& c) { return fmt::format("parameter offload needs zero 3, not {}", c.p.zero); },
+     "3.2"},
+    {"offload_nvme_available", kEvery - kDeepSpeed, [](const Case& c) { return c.p.offload.nvme; },
+     [](const Case& c) { return not_in(c, "offload to NVMe", "use deepspeed at zero 3"); }, "3.2"},
+    {"offload_nvme", kDeepSpeed,
+     [](const Case& c) {
+       return c.p.offload.nvme &&
+              (c.p.zero < 3 || (c.p.offload.optimizer == 0 && !c.p.offload.params));
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "nvme says where an offloaded optimizer lives at zero 3; offload is {} "
+           "at zero {}",
+           to_string(c.p.offload), c.p.zero);
+     },
+     "3.2"},
+    {"offload_activations_available",
+     set_of(megatron_legacy, nanotron, fsdp1, fsdp2, fsdp2_compile, RecipeKind::qplan),
+     [](const Case& c) { return c.p.offload.activation_layers != 0; },
+     [](const Case& c) { return not_in(c, "activation offload", "use recompute"); }, "1.3"},
+    // `activations:N` is Transformer Engine's layer offload; `activations` is the fine-grained one,
+    // which goes with a pipeline and with selective recompute.
+    {"offload_activation_layers", kMegatronCore,
+     [](const Case& c) {
+       const int layers = c.p.offload.activation_layers;
+       return layers > 0 &&
+              (c.p.pp > 1 || c.p.recompute.kind != RecomputeKind::none || layers >= c.m.num_layers);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "offload of {} layers' activations needs pp 1, no recompute and fewer than the model's "
+           "{} layers",
+           c.p.offload.activation_layers, c.m.num_layers);
+     },
+     "M40"},
+    {"offload_checkpoints", kDeepSpeed,
+     [](const Case& c) {
+       return c.p.offload.activation_layers != 0 && c.p.recompute.kind != RecomputeKind::full;
+     },
+     [](const Case&) {
+       return std::string(
+           "DeepSpeed offloads only checkpoints (cpu_checkpointing); use "
+           "recompute full");
+     },
+     "3.4 activation_checkpointing"},
+
+    // Launching.
+    {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile, RecipeKind::qplan),
+     [](const Case& c) { return c.p.cuda_graph; },
+     [](const Case& c) { return not_in(c, "CUDA graphs", "leave cuda_graph out"); }, "4.3"},
+    {"cuda_graph_parallel", set_of(fsdp2_compile),
+     [](const Case& c) { return c.p.cuda_graph && (c.p.pp > 1 || c.p.ep > 1); },
+     [](const Case& c) {
+       return fmt::format("torchtitan's CUDA graphs exclude pp {} and ep {} above 1", c.p.pp,
+                          c.p.ep);
+     },
+     "4.3"},
+});
+
+}  // namespace qplan::rules

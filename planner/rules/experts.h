@@ -1,0 +1,76 @@
+#pragma once
+// Experts, beyond the sizes.
+
+#include "planner/rules/rule.h"
+
+namespace qplan::rules {
+
+constexpr bool is_fused_dispatcher(MoeDispatcher d) {
+  return d == MoeDispatcher::deepep || d == MoeDispatcher::hybridep;
+}
+
+inline constexpr auto kExperts = std::to_array<Rule>({
+    {"expert_parallel_available", set_of(megatron_legacy, megatron_deepspeed, fsdp1, fsdp2),
+     [](const Case& c) { return c.p.ep > 1; },
+     [](const Case& c) {
+       return not_in(c, "expert parallelism for this model",
+                     fmt::format("use ep 1, not {}", c.p.ep));
+     },
+     "3B, 4.1"},
+    {"expert_tensor_available", kEvery - set_of(megatron, megatron_fsdp, RecipeKind::qplan),
+     [](const Case& c) { return c.p.etp > 1; },
+     [](const Case& c) {
+       return not_in(c, "expert tensor parallelism", fmt::format("use etp 1, not {}", c.p.etp));
+     },
+     "D04, 4.3"},
+    {"autoep_zero3", set_of(deepspeed),
+     [](const Case& c) { return c.p.zero == 3 && c.p.ep > 1 && (c.p.tp > 1 || c.p.cp > 1); },
+     [](const Case& c) {
+       return fmt::format("DeepSpeed's AutoEP (ep {}) at zero 3 excludes tp and cp above 1",
+                          c.p.ep);
+     },
+     "D04"},
+    {"dispatcher_without_experts", kEvery,
+     [](const Case& c) { return !c.m.moe && is_fused_dispatcher(c.p.moe_dispatcher); },
+     [](const Case& c) {
+       return fmt::format("the model has no experts for dispatcher {}",
+                          to_word(c.p.moe_dispatcher));
+     },
+     "M67"},
+    {"dispatcher_available", kEvery - kMegatronCore - set_of(fsdp2, fsdp2_compile),
+     [](const Case& c) { return is_fused_dispatcher(c.p.moe_dispatcher); },
+     [](const Case& c) {
+       return not_in(c, fmt::format("{} dispatcher", to_word(c.p.moe_dispatcher)), "use alltoall");
+     },
+     "1.4"},
+    {"deepep_group", kMegatronCore,
+     [](const Case& c) {
+       return c.p.moe_dispatcher == MoeDispatcher::deepep && std::int64_t{c.p.ep} * c.p.tp == 1;
+     },
+     [](const Case&) {
+       return std::string("dispatcher deepep needs ep x tp above 1; use alltoall");
+     },
+     "M67"},
+    {"dispatcher_gpu", kEvery,
+     [](const Case& c) {
+       return is_fused_dispatcher(c.p.moe_dispatcher) && c.limits.compute_capability > 0 &&
+              c.limits.compute_capability < 90;
+     },
+     [](const Case& c) {
+       return fmt::format("dispatcher {} needs compute capability 90 (Hopper), not {}",
+                          to_word(c.p.moe_dispatcher), c.limits.compute_capability);
+     },
+     "DeepEP dd758ca"},
+    {"model_available", set_of(megatron_legacy, megatron_deepspeed),
+     [](const Case& c) { return c.m.qk_norm || c.m.moe || c.m.mla || c.m.vision; },
+     [](const Case& c) {
+       return fmt::format("{} cannot build a model with {}; use megatron", recipe_name(c),
+                          c.m.moe      ? "these experts"
+                          : c.m.mla    ? "latent attention"
+                          : c.m.vision ? "a vision tower"
+                                       : "normalised queries and keys");
+     },
+     "3B"},
+});
+
+}  // namespace qplan::rules

@@ -1,0 +1,189 @@
+#pragma once
+// Stages, their layers, and the schedules that run them.
+
+#include <numeric>
+
+#include "models/program/schedule.h"
+#include "planner/rules/rule.h"
+
+namespace qplan::rules {
+
+// Pipelines that place whole layers by even division; the others balance uneven counts by
+// themselves (DeepSpeed's partition_method, torchtitan's generated split, nanotron's cost blocks).
+inline constexpr RecipeSet kEvenStages =
+    set_of(megatron, megatron_legacy, megatron_fsdp, RecipeKind::qplan);
+
+constexpr std::int64_t stage_count(const ParallelPlan& p) {
+  return std::int64_t{p.pp} * p.vpp;
+}
+
+// What a schedule wants of vpp: exactly one chunk, exactly two, or more than one.
+inline std::string_view chunk_rule(const ParallelPlan& p) {
+  switch (p.schedule) {
+    case ScheduleKind::interleaved:
+      return p.vpp > 1 ? "" : "vpp above 1";
+    case ScheduleKind::zbv:
+      return p.vpp == 2 ? "" : "vpp 2, one chunk down and one back up";
+    case ScheduleKind::dualpipe:
+      return p.vpp == 1 ? "" : "vpp 1, its second chunk is a replica";
+    case ScheduleKind::gpipe:
+    case ScheduleKind::one_f_one_b:
+    case ScheduleKind::zb_h1:
+      return p.vpp == 1 ? "" : "vpp 1 (interleaved and zbv have chunks)";
+  }
+  return "";
+}
+
+// Microbatches below which a schedule cannot fill its warm-up.
+constexpr std::int64_t fewest_microbatches(const ParallelPlan& p) {
+  switch (p.schedule) {
+    case ScheduleKind::gpipe:
+    case ScheduleKind::one_f_one_b:
+      return 1;
+    case ScheduleKind::interleaved:
+    case ScheduleKind::zb_h1:
+    case ScheduleKind::zbv:
+      return p.pp;
+    case ScheduleKind::dualpipe:
+      return std::int64_t{2} * p.pp;
+  }
+  return 1;
+}
+
+inline constexpr auto kPipeline = std::to_array<Rule>({
+    {"pipeline_depth", kEvery,
+     [](const Case& c) { return c.p.pipeline_layout.empty() && stage_count(c.p) > c.m.num_layers; },
+     [](const Case& c) {
+       return fmt::format("{} layers cannot fill pp {} x vpp {} = {} stages", c.m.num_layers,
+                          c.p.pp, c.p.vpp, stage_count(c.p));
+     },
+     "M30"},
+    {"layers_per_stage", kEvenStages,
+     [](const Case& c) {
+       return c.p.pipeline_layout.empty() && !divides(stage_count(c.p), c.m.num_layers);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "{} layers do not divide evenly into pp {} x vpp {} = {} stages; give a pipeline_layout",
+           c.m.num_layers, c.p.pp, c.p.vpp, stage_count(c.p));
+     },
+     "M30, M32, Q2"},
+    {"layout_stages", kEvery,
+     [](const Case& c) {
+       return !c.p.pipeline_layout.empty() && std::ssize(c.p.pipeline_layout) != stage_count(c.p);
+     },
+     [](const Case& c) {
+       return fmt::format("pipeline_layout lists {} stages, not pp {} x vpp {} = {}",
+                          c.p.pipeline_layout.size(), c.p.pp, c.p.vpp, stage_count(c.p));
+     },
+     "M37"},
+    {"layout_layers", kEvery,
+     [](const Case& c) {
+       const auto& layout = c.p.pipeline_layout;
+       return !layout.empty() &&
+              std::accumulate(layout.begin(), layout.end(), std::int64_t{0}) != c.m.num_layers;
+     },
+     [](const Case& c) {
+       const auto& layout = c.p.pipeline_layout;
+       return fmt::format("pipeline_layout places {} layers, not the model's {}",
+                          std::accumulate(layout.begin(), layout.end(), std::int64_t{0}),
+                          c.m.num_layers);
+     },
+     "M37"},
+    // The first stage has the embedding, the last the head, and the ones before it may be for
+    // multi-token-prediction layers alone; every other stage holds a layer.
+    {"layout_empty_stage", kEvery,
+     [](const Case& c) {
+       const auto& layout = c.p.pipeline_layout;
+       const auto tail = std::ssize(layout) - 1 - c.m.num_mtp_layers;
+       for (std::ptrdiff_t i = 0; i < std::ssize(layout); ++i) {
+         const int fewest = i == 0 || i >= tail ? 0 : 1;
+         if (layout[static_cast<std::size_t>(i)] < fewest) return true;
+       }
+       return false;
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "pipeline_layout {} leaves a stage without layers; only the first, with the embedding, "
+           "and the last, with the head, may be 0",
+           fmt::join(c.p.pipeline_layout, "+"));
+     },
+     "M35, M37"},
+    {"schedule_without_pipeline", kEvery,
+     [](const Case& c) {
+       return c.p.pp == 1 && c.p.schedule != ScheduleKind::one_f_one_b &&
+              c.p.schedule != ScheduleKind::gpipe;
+     },
+     [](const Case& c) {
+       return fmt::format("schedule {} needs pp above 1", to_word(c.p.schedule));
+     },
+     "M33"},
+    {"virtual_stages", kEvery, [](const Case& c) { return !chunk_rule(c.p).empty(); },
+     [](const Case& c) {
+       return fmt::format("schedule {} needs {}, not vpp {}", to_word(c.p.schedule),
+                          chunk_rule(c.p), c.p.vpp);
+     },
+     "M33; zero-bubble 39f2c18 (two chunks); DualPipe 3da1bbe"},
+    {"schedule_microbatches", kEvery,
+     [](const Case& c) { return c.p.num_microbatches() < fewest_microbatches(c.p); },
+     [](const Case& c) {
+       return fmt::format("schedule {} on pp {} needs at least {} microbatches, not {}",
+                          to_word(c.p.schedule), c.p.pp, fewest_microbatches(c.p),
+                          c.p.num_microbatches());
+     },
+     "M34; zero-bubble 39f2c18; DualPipe 3da1bbe"},
+    {"interleaved_microbatches", kEvery,
+     [](const Case& c) {
+       return c.p.schedule == ScheduleKind::interleaved && !divides(c.p.pp, c.p.num_microbatches());
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "interleaving sends microbatches in groups of pp {}, and {} do not "
+           "fill whole groups",
+           c.p.pp, c.p.num_microbatches());
+     },
+     "M34 with the default group"},
+    {"dualpipe_pairs", kEvery,
+     [](const Case& c) {
+       return c.p.schedule == ScheduleKind::dualpipe &&
+              (c.p.pp % 2 != 0 || c.p.num_microbatches() % 2 != 0);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "dualpipe feeds both ends of the pipeline, so pp and the microbatches must be even, "
+           "not {} and {}",
+           c.p.pp, c.p.num_microbatches());
+     },
+     "DualPipe 3da1bbe"},
+    {"split_backward_sharding", kEvery,
+     [](const Case& c) { return splits_backward(c.p.schedule) && c.p.zero >= 2; },
+     [](const Case& c) {
+       return fmt::format(
+           "schedule {} delays weight gradients, which zero {} would have to reduce twice; use "
+           "zero "
+           "0 or 1",
+           to_word(c.p.schedule), c.p.zero);
+     },
+     "zero-bubble 39f2c18 (gradients stay whole until the step's end)"},
+    {"schedule_available", kEvery - set_of(fsdp1, fsdp2),
+     [](const Case& c) { return !schedules_of(c.recipe).has(c.p.schedule); },
+     [](const Case& c) {
+       return not_in(c, fmt::format("{} schedule", to_word(c.p.schedule)),
+                     "use " + words_of(schedules_of(c.recipe)));
+     },
+     "1.1, 3B, 4.3; nanotron pp_engine"},
+    {"pipeline_available", set_of(fsdp1, fsdp2), [](const Case& c) { return c.p.pp > 1; },
+     [](const Case& c) {
+       return not_in(c, "pipeline over Hugging Face modules",
+                     fmt::format("use pp 1, not {}", c.p.pp));
+     },
+     "4.1: parallelism_config has no pp"},
+    {"interleaved_depth", set_of(megatron_deepspeed),
+     [](const Case& c) { return c.p.vpp > 1 && c.p.pp <= 2; },
+     [](const Case& c) {
+       return fmt::format("megatron-deepspeed interleaves only with pp above 2, not {}", c.p.pp);
+     },
+     "3B, arguments.py:173"},
+});
+
+}  // namespace qplan::rules

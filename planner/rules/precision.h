@@ -1,0 +1,93 @@
+#pragma once
+// Number formats of products and of states.
+
+#include "planner/rules/rule.h"
+
+namespace qplan::rules {
+
+// Tokens that one rank's matrix products see.
+inline std::int64_t tokens_per_rank(const ParallelPlan& p) {
+  return p.micro_batch_size * p.seq_len / (std::int64_t{p.cp} * (p.sequence_parallel ? p.tp : 1));
+}
+
+constexpr bool is_low_precision(Precision p) {
+  return p != Precision::bf16 && p != Precision::fp16;
+}
+
+// Rows must come in multiples of this: cuBLAS and Transformer Engine's 16, mxfp8's blocks of 32.
+constexpr std::int64_t token_multiple(Precision p) {
+  return p == Precision::mxfp8 ? 32 : 16;
+}
+
+constexpr int capability_for(Precision p) {
+  switch (p) {
+    case Precision::bf16:
+    case Precision::fp16:
+      return 0;
+    case Precision::fp8:
+      return 89;  // Ada and Hopper
+    case Precision::mxfp8:
+    case Precision::nvfp4:
+      return 100;  // Blackwell
+  }
+  return 0;
+}
+
+constexpr bool is_state_dtype(DType t) {
+  return t == DType::fp32 || t == DType::bf16 || t == DType::fp16;
+}
+
+inline constexpr auto kPrecision = std::to_array<Rule>({
+    {"precision_gpu", kEvery,
+     [](const Case& c) {
+       return c.limits.compute_capability > 0 &&
+              c.limits.compute_capability < capability_for(c.p.precision);
+     },
+     [](const Case& c) {
+       return fmt::format("precision {} needs compute capability {}, not {}; use bf16",
+                          to_word(c.p.precision), capability_for(c.p.precision),
+                          c.limits.compute_capability);
+     },
+     "Transformer Engine: fp8 on Ada and Hopper, block scaling on Blackwell"},
+    {"precision_available", kEvery,
+     [](const Case& c) { return !precisions_of(c.recipe).has(c.p.precision); },
+     [](const Case& c) {
+       return not_in(c, fmt::format("precision {}", to_word(c.p.precision)),
+                     "use " + words_of(precisions_of(c.recipe)));
+     },
+     "1.5, 3B, 4.3"},
+    {"low_precision_tokens", kEvery,
+     [](const Case& c) {
+       return is_low_precision(c.p.precision) &&
+              !divides(token_multiple(c.p.precision), tokens_per_rank(c.p));
+     },
+     [](const Case& c) {
+       return fmt::format("precision {} needs tokens in multiples of {}, and a rank holds {}",
+                          to_word(c.p.precision), token_multiple(c.p.precision),
+                          tokens_per_rank(c.p));
+     },
+     "Q8"},
+    {"state_dtypes", kEvery,
+     [](const Case& c) {
+       return !is_state_dtype(c.p.grad_dtype) || !is_state_dtype(c.p.main_params_dtype) ||
+              !(is_state_dtype(c.p.moment_dtype) || c.p.moment_dtype == DType::fp8);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "gradients {}, main parameters {} and moments {} must be fp32, bf16 or fp16 (moments "
+           "also fp8)",
+           to_word(c.p.grad_dtype), to_word(c.p.main_params_dtype), to_word(c.p.moment_dtype));
+     },
+     "1.2"},
+    {"precision_aware_optimizer", set_of(megatron),
+     [](const Case& c) {
+       return c.p.zero == 0 &&
+              (c.p.main_params_dtype != DType::fp32 || c.p.moment_dtype != DType::fp32);
+     },
+     [](const Case&) {
+       return std::string("optimizer states below fp32 need the distributed optimizer; use zero 1");
+     },
+     "M56; optimizer_config.py"},
+});
+
+}  // namespace qplan::rules

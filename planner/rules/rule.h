@@ -1,0 +1,105 @@
+#pragma once
+// One row of the table of what cannot be, and what its tables share. Private to the planner.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/feasible.h"
+
+namespace qplan::rules {
+
+using RecipeSet = EnumSet<RecipeKind>;
+using enum RecipeKind;
+
+template <class E, class... Rest>
+constexpr EnumSet<E> set_of(E first, Rest... rest) {
+  EnumSet<E> set;
+  set.add(first);
+  (set.add(rest), ...);
+  return set;
+}
+
+constexpr RecipeSet all_recipes() {
+  RecipeSet set;
+  for (const auto& [kind, word] : Words<RecipeKind>::table) set.add(kind);
+  return set;
+}
+
+constexpr RecipeSet operator-(RecipeSet a, RecipeSet b) {
+  return {static_cast<std::uint16_t>(a.bits & ~b.bits)};
+}
+
+constexpr RecipeSet operator|(RecipeSet a, RecipeSet b) {
+  return {static_cast<std::uint16_t>(a.bits | b.bits)};
+}
+
+inline constexpr RecipeSet kEvery = all_recipes();
+inline constexpr RecipeSet kMegatronCore = set_of(megatron, megatron_fsdp);
+inline constexpr RecipeSet kDeepSpeed = set_of(deepspeed, megatron_deepspeed);
+inline constexpr RecipeSet kTorch = set_of(fsdp1, fsdp2, fsdp2_compile);
+
+// One question: this plan, of this model, under this recipe.
+struct Case {
+  const ModelSpec& m;
+  const ParallelPlan& p;
+  RecipeKind recipe;
+  const ClusterLimits& limits;
+};
+
+// Ids M, Q, D and section numbers are those of frameworks.md, whose sources are Megatron-LM
+// d98e8a64, DeepSpeed edaa7221, Megatron-DeepSpeed 4efb479d, torchtitan b5bcd76c, accelerate
+// 16cb6eb8. Predicates are total: each may be asked whatever the others say, of any plan that
+// passes `positive_sizes`.
+struct Rule {
+  std::string_view id;
+  RecipeSet recipes;  // it holds for
+  bool (*broken)(const Case&);
+  std::string (*message)(const Case&);
+  std::string_view source;
+};
+
+// ---- what several tables ask ----
+
+constexpr bool divides(std::int64_t divisor, std::int64_t number) {
+  return number % divisor == 0;
+}
+
+// ---- how the messages say it ----
+
+inline std::string recipe_name(const Case& c) {
+  return std::string(to_word(c.recipe));
+}
+
+template <class E>
+std::string words_of(EnumSet<E> set) {
+  std::string text;
+  for (const auto& [e, word] : Words<E>::table) {
+    if (!set.has(e)) continue;
+    if (!text.empty()) text += ", ";
+    text += word;
+  }
+  return text;
+}
+
+// "use tp 1, 2, 4 or 8": the degrees that `number` can be cut into, up to 128.
+inline std::string use_divisor(std::string_view word, std::int64_t number) {
+  std::vector<std::int64_t> good;
+  for (std::int64_t d = 1; d <= std::min<std::int64_t>(number, 128); ++d) {
+    if (divides(d, number)) good.push_back(d);
+  }
+  if (good.size() < 2) return fmt::format("use {} 1", word);
+  const std::int64_t last = good.back();
+  good.pop_back();
+  return fmt::format("use {} {} or {}", word, fmt::join(good, ", "), last);
+}
+
+inline std::string not_in(const Case& c, std::string_view what, std::string_view instead) {
+  return fmt::format("{} has no {}; {}", recipe_name(c), what, instead);
+}
+
+}  // namespace qplan::rules
