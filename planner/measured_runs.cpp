@@ -200,6 +200,7 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
   in.gpus = needed(row, "num_gpus", kMostRanks);
   in.gpus_per_node = static_cast<int>(
       row.whole("gpus_per_node", 1, 1024).value_or(load_hardware(in.hardware).link.gpus_per_node));
+  in.network = network_of_words(row.text("inter_node_link"), in.gpus_per_node);
   const std::int64_t batch = needed(row, "global_batch", kMostRanks);
   const std::int64_t seq_len = needed(row, "seq_len", kMostTokens);
   in.plan = default_plan(in.model, recipe_of(in.recipe), in.gpus, batch, seq_len);

@@ -12,6 +12,7 @@
 #include "models/parallel_plan.h"
 #include "models/program/recipe.h"
 #include "models/units.h"
+#include "planner/run_network.h"
 
 namespace qplan {
 
@@ -31,8 +32,9 @@ struct Words<MemoryKind> {
 struct RunInputs {
   ModelSpec model;
   RecipeKind recipe = RecipeKind::megatron;
-  std::string hardware;   // a built-in machine
-  int gpus_per_node = 0;  // 0: the machine's
+  std::string hardware;                // a built-in machine
+  int gpus_per_node = 0;               // 0: the machine's
+  std::optional<NodeNetwork> network;  // none: the machine's
   std::int64_t gpus = 0;
   ParallelPlan plan;
 };

@@ -63,6 +63,7 @@ struct Asked {
   RecipeKind recipe = RecipeKind::megatron;
   std::string hardware_name;
   int gpus_per_node = 0;
+  std::optional<NodeNetwork> network;
   HardwareProfile hardware;
   std::unique_ptr<CostModel> cost;  // refers to the model and the machine
 };
@@ -71,7 +72,8 @@ struct Asked {
 Asked& asked_for(const RunInputs& in, std::deque<Asked>& known) {
   for (Asked& asked : known) {
     if (asked.recipe == in.recipe && asked.hardware_name == in.hardware &&
-        asked.gpus_per_node == in.gpus_per_node && asked.model == in.model) {
+        asked.gpus_per_node == in.gpus_per_node && asked.network == in.network &&
+        asked.model == in.model) {
       return asked;
     }
   }
@@ -80,8 +82,10 @@ Asked& asked_for(const RunInputs& in, std::deque<Asked>& known) {
   asked.recipe = in.recipe;
   asked.hardware_name = in.hardware;
   asked.gpus_per_node = in.gpus_per_node;
+  asked.network = in.network;
   asked.hardware = load_hardware(in.hardware);
   if (in.gpus_per_node > 0) set_gpus_per_node(asked.hardware, in.gpus_per_node);
+  if (in.network) set_network(asked.hardware, *in.network);
   asked.cost =
       std::make_unique<CostModel>(asked.model, recipe_of(in.recipe), asked.hardware, JobFacts{});
   return asked;

@@ -125,11 +125,13 @@ void LayerContext::linear_wgrad(SlotId dy, SlotId x, std::int64_t rows, std::int
 
 void LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols,
                            BlockBuilder::Slots reads, BlockBuilder::Slots writes) {
+  const bool loss =
+      kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
   b.compute(Rowwise{.kind = kind,
                     .rows = rows,
                     .cols = cols,
                     .dtype = activation_dtype(),
-                    .fused = recipe.fused_kernels},
+                    .fused = loss ? recipe.fused_loss : recipe.fused_kernels},
             reads, writes);
 }
 

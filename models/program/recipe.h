@@ -59,6 +59,7 @@ struct Recipe {
   bool fused_kernels = true;                           // norms, SwiGLU, RoPE as one kernel each
   AttentionKernel attention = AttentionKernel::fused;  // unfused: probabilities are stored
   bool dropout = false;                                // masks are kept (Megatron of 2021)
+  bool fused_loss = true;                              // one cross-entropy kernel over bf16 logits
   bool fused_adam = true;
   bool fp32_gradient_accumulation = true;  // wgrad GEMMs accumulate into an fp32 main_grad buffer
 

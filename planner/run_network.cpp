@@ -1,0 +1,68 @@
+#include "planner/run_network.h"
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+namespace qplan {
+namespace {
+
+// The number that begins at `at`, and where it ends.
+struct Number {
+  double value = 0;
+  std::size_t end = 0;
+};
+
+std::optional<Number> number_at(std::string_view text, std::size_t at) {
+  std::size_t end = at;
+  while (end < text.size() && (std::isdigit(static_cast<unsigned char>(text[end])) != 0 ||
+                               (text[end] == '.' && end > at))) {
+    ++end;
+  }
+  if (end == at) return std::nullopt;
+  int whole = 0;
+  const auto [stop, error] = std::from_chars(text.data() + at, text.data() + end, whole);
+  if (error != std::errc()) return std::nullopt;
+  double value = whole;
+  double digit = 0.1;
+  for (const char* c = stop + 1; c < text.data() + end; ++c, digit /= 10) {
+    value += digit * (*c - '0');
+  }
+  return Number{value, end};
+}
+
+}  // namespace
+
+std::optional<NodeNetwork> network_of_words(std::string_view words, int gpus_per_node) {
+  int count = 0;
+  for (std::size_t at = 0; at < words.size();) {
+    const auto number = number_at(words, at);
+    if (!number) {
+      ++at;
+      continue;
+    }
+    std::string_view rest = words.substr(number->end);
+    at = number->end;
+    if (rest.starts_with("x")) {
+      count = static_cast<int>(number->value);
+      continue;
+    }
+    while (rest.starts_with(" ")) rest.remove_prefix(1);
+    const bool bytes = rest.starts_with("GB");
+    if (!bytes && !rest.starts_with("Gb")) continue;
+    const double rate = number->value * (bytes ? 1e9 : 1e9 / 8);
+    const bool per_gpu = words.find("per GPU") != std::string_view::npos;
+    const int nics = per_gpu ? gpus_per_node : count;
+    if (rate <= 0) return std::nullopt;
+    return NodeNetwork{nics, BytesPerSecond(rate * std::max(1, nics))};
+  }
+  return std::nullopt;
+}
+
+void set_network(HardwareProfile& hardware, const NodeNetwork& network) {
+  Interconnect& link = hardware.link;
+  if (network.nics > 0) link.nics_per_node = network.nics;
+  link.nic = network.of_node / static_cast<double>(link.nics_per_node);
+}
+
+}  // namespace qplan
