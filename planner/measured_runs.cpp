@@ -8,7 +8,7 @@
 
 #include "costmodel/hardware.h"
 #include "models/error.h"
-#include "models/program/step_program.h"
+#include "planner/layout.h"
 #include "planner/run_model.h"
 #include "planner/run_row.h"
 #include "planner/search.h"
@@ -128,16 +128,21 @@ void set_sharding(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   }
 }
 
-// Shorter names of modules that some sources use; the rest are Megatron's own.
-Recompute recompute_of_run(std::string words, bool moe) {
-  const auto replace = [&](std::string_view from, std::string_view to) {
-    const auto at = words.find(from);
-    if (at != std::string::npos) words.replace(at, from.size(), to);
-  };
-  if (words == "selective:norm+act") {
-    replace("norm+act", moe ? "layernorm+moe_act" : "layernorm");
+Recompute recompute_of_run(const RunRow& row, const RunInputs& in) {
+  const std::string& words = row.text("recompute_words");
+  // torchtitan's layer option checkpoints whole layers, one in so many.
+  if (row.text("recompute").find("every 2nd layer") != std::string::npos) {
+    const std::int64_t stages = std::int64_t{in.plan.pp} * in.plan.vpp;
+    return {
+        .kind = RecomputeKind::full,
+        .modules = {},
+        .layers = static_cast<int>(std::max<std::int64_t>(1, in.model.num_layers / stages / 2))};
   }
-  return parse_recompute(words);
+  // Shorter names of Megatron's modules.
+  if (words == "selective:norm+act") {
+    return parse_recompute(in.model.moe ? "selective:layernorm+moe_act" : "selective:layernorm");
+  }
+  return words.empty() ? in.plan.recompute : parse_recompute(words);
 }
 
 template <class E>
@@ -157,8 +162,7 @@ bool has_word(std::string_view list, std::string_view word) {
 }
 
 void set_words(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
-  const std::string& recompute = row.text("recompute_words");
-  if (!recompute.empty()) plan.recompute = recompute_of_run(recompute, in.model.moe.has_value());
+  plan.recompute = recompute_of_run(row, in);
   const std::string& offload = row.text("offload_words");
   if (!offload.empty()) plan.offload = parse_offload(offload);
   plan.precision = word_or(row, "precision_words", plan.precision);
@@ -210,7 +214,9 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
   set_words(row, in, in.plan);
   unknown_flags = apply_flags(row.text("other_flags"), in);
   drop_empty_words(in.plan);
-  in.plan.pipeline_layout = framework_layout(in.model, in.plan, in.recipe);
+  if (in.plan.pipeline_layout.empty()) {
+    in.plan.pipeline_layout = framework_layout(in.model, in.plan, in.recipe);
+  }
   return in;
 }
 
@@ -249,12 +255,6 @@ MeasuredRun read_run(const RunRow& row) {
 }
 
 }  // namespace
-
-std::vector<int> framework_layout(const ModelSpec& model, const ParallelPlan& plan, RecipeKind) {
-  const int stages = plan.pp * chunks_per_rank(plan);
-  if (stages > model.num_layers || model.num_layers % stages == 0) return {};
-  return stage_layers(model, plan);
-}
 
 std::vector<MeasuredRun> read_measured_runs(const CsvTable& table) {
   require_columns(table);

@@ -65,8 +65,4 @@ std::vector<MeasuredRun> read_measured_runs(const CsvTable& table);
 // know.
 std::vector<std::string> apply_flags(std::string_view flags, RunInputs& inputs);
 
-// Decoder layers of each virtual stage as the framework itself would place them; empty: evenly.
-std::vector<int> framework_layout(const ModelSpec& model, const ParallelPlan& plan,
-                                  RecipeKind recipe);
-
 }  // namespace qplan

@@ -24,6 +24,6 @@ std::vector<RunPrediction> predict_runs(const std::vector<MeasuredRun>& runs, in
 
 // Rules about what an implementation offers. The step program exists whatever they say, so a run
 // that somebody made is priced, and a plan is not called infeasible for them alone.
-bool is_soft_rule(std::string_view rule);
+bool is_soft_rule(std::string_view rule, RecipeKind recipe);
 
 }  // namespace qplan

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "planner/layout.h"
 #include "planner/measured_runs.h"
 
 namespace qplan {
@@ -163,6 +164,11 @@ std::string_view trimmed(std::string_view text) {
 
 // A word, and whether anybody knows it.
 bool apply_flag(std::string_view word, RunInputs& inputs) {
+  constexpr std::string_view kLayout = "pp_layout=";
+  if (word.starts_with(kLayout)) {
+    inputs.plan.pipeline_layout = parse_megatron_layout(word.substr(kLayout.size()));
+    return true;
+  }
   for (const Flag& flag : kFlags) {
     if (flag.word != word) continue;
     flag.apply(inputs);

@@ -23,9 +23,8 @@ constexpr std::int64_t kGpt2Vocabulary = 51200;
 
 void require_sizes(const RunRow& row) {
   std::vector<std::string_view> missing;
-  for (const std::string_view column : {"layers", "hidden", "heads"}) {
-    if (row.text(column).empty()) missing.push_back(column);
-  }
+  if (row.text("layers").empty() && row.text("params_b").empty()) missing.push_back("layers");
+  if (row.text("hidden").empty()) missing.push_back("hidden");
   if (row.text("vocab").empty() && row.text("mlp") != "gelu") missing.push_back("vocab");
   if (missing.empty()) return;
   throw Error(
@@ -77,8 +76,31 @@ void set_dense_layers(ModelSpec& m, std::string_view notes) {
   for (std::size_t i = 0; i < m.layers.size(); ++i) m.layers[i].moe = i >= dense;
 }
 
+// The layers that make the stated total, where nobody counts them.
+std::int64_t layers_of_total(const RunRow& row, const ModelSpec& m) {
+  const ParameterCount ends = count_parameters(m);
+  const double rest = *row.number("params_b") * 1e9 - static_cast<double>(ends.total());
+  const auto each = static_cast<double>(layer_parameters(m, LayerKind{}));
+  return std::clamp<std::int64_t>(std::llround(rest / each), 1, kMostLayers);
+}
+
+// Where nobody says: heads as near to 128 wide as divides the width and splits over tp.
+std::int64_t usual_heads(const RunRow& row, const ModelSpec& m) {
+  constexpr double kUsualWidth = 128;
+  const std::int64_t tp = row.whole("tp", 1, kMostLayers).value_or(1);
+  const double wanted = static_cast<double>(m.hidden_size) / kUsualWidth;
+  std::int64_t best = tp;
+  for (std::int64_t heads = tp; heads <= m.hidden_size; heads += tp) {
+    const auto distance = [&](std::int64_t n) { return std::abs(static_cast<double>(n) - wanted); };
+    if (m.hidden_size % heads == 0 && distance(heads) < distance(best)) best = heads;
+  }
+  return best;
+}
+
 void set_heads(const RunRow& row, ModelSpec& m) {
-  const auto heads = row.whole("heads", 1, kWidest), kv = row.whole("kv_heads", 1, kWidest);
+  auto heads = row.whole("heads", 1, kWidest);
+  if (!heads && m.num_attention_heads == 0) heads = usual_heads(row, m);
+  const auto kv = row.whole("kv_heads", 1, kWidest);
   if (heads) {
     if (*heads != m.num_attention_heads) m.num_key_value_heads = *heads;
     m.num_attention_heads = *heads;
@@ -110,17 +132,26 @@ void set_experts(const RunRow& row, ModelSpec& m) {
   }
 }
 
-// Shared experts and dense layers between have no columns; a total that is off gives them away.
-void check_total(const RunRow& row, const ModelSpec& m) {
+// Dense layers between those with experts have no column (Llama 4's interleave_moe_layer_step,
+// Qwen's decoder_sparse_step), and neither have shared experts; the total tells. Every step-th
+// layer has experts.
+void space_experts(const RunRow& row, ModelSpec& m) {
   const auto stated = row.number("params_b");
-  if (!stated) return;
-  const double counted = static_cast<double>(count_parameters(m).total()) / 1e9;
+  if (!stated || !m.moe) return;
   constexpr double kRoughly = 0.1;  // params_b is rounded to a name ("5B")
-  if (std::abs(counted / *stated - 1) > kRoughly) {
+  constexpr std::size_t kWidestStep = 4;
+  const auto off = [&] {
+    const double counted = static_cast<double>(count_parameters(m).total()) / 1e9;
+    return std::abs(counted / *stated - 1) > kRoughly;
+  };
+  for (std::size_t step = 1; off() && step <= kWidestStep; ++step) {
+    for (std::size_t i = 0; i < m.layers.size(); ++i) m.layers[i].moe = (i + 1) % step == 0;
+  }
+  if (off()) {
     throw Error(
         fmt::format("no base_model, and the architecture columns do not add up to "
-                    "params_b: {:.3g}B of {:.3g}B",
-                    counted, *stated));
+                    "params_b: {:.3g}B",
+                    *stated));
   }
 }
 
@@ -141,12 +172,13 @@ ModelSpec model_of_run(const RunRow& row, RecipeKind recipe) {
   const auto layers = row.whole("layers", 1, kMostLayers);
   if (layers && *layers != m.num_layers) set_layers(m, *layers);
   set_heads(row, m);
+  if (m.num_layers == 0) set_layers(m, layers_of_total(row, m));
   set_experts(row, m);
   set_dense_layers(m, row.text("notes"));
   m.tie_word_embeddings = row.yes("tied_embeddings").value_or(m.tie_word_embeddings);
   m.max_position_embeddings = std::max(m.max_position_embeddings,
                                        row.whole("seq_len", 1, std::int64_t{1} << 30).value_or(0));
-  if (base.empty()) check_total(row, m);
+  if (base.empty()) space_experts(row, m);
   return m;
 }
 
