@@ -225,6 +225,13 @@ std::string shown_number(double value) {
   return fmt::format("{}", value);
 }
 
+// The member of that name, or null. nlohmann/json before 3.11 (Ubuntu 22.04 has 3.10.5) cannot look
+// an ordered object's member up by a string_view.
+const Json* member(const Json& object, std::string_view name) {
+  const auto found = object.find(std::string(name));
+  return found == object.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view where) {
@@ -315,19 +322,19 @@ void JsonReader::fail(std::string_view key, std::string_view sentence) const {
 }
 
 bool JsonReader::has(std::string_view key) const {
-  const auto found = object_.find(key);
-  return found != object_.end() && !found->is_null();
+  const Json* value = member(object_, key);
+  return value != nullptr && !value->is_null();
 }
 
 bool JsonReader::is_null(std::string_view key) const {
-  const auto found = object_.find(key);
-  return found != object_.end() && found->is_null();
+  const Json* value = member(object_, key);
+  return value != nullptr && value->is_null();
 }
 
 const Json* JsonReader::find(std::string_view key) {
   if (std::find(asked_.begin(), asked_.end(), key) == asked_.end()) asked_.emplace_back(key);
-  const auto found = object_.find(key);
-  return found == object_.end() || found->is_null() ? nullptr : &*found;
+  const Json* value = member(object_, key);
+  return value == nullptr || value->is_null() ? nullptr : value;
 }
 
 const Json& JsonReader::require(std::string_view key) {

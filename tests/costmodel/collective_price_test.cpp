@@ -1,10 +1,10 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <map>
 
 #include "costmodel/interpolate.h"
 #include "costmodel/price.h"
+#include "tests/costmodel/machine.h"
 
 using namespace qplan;
 
@@ -13,13 +13,6 @@ namespace {
 constexpr CollectiveKind kKinds[] = {CollectiveKind::all_reduce, CollectiveKind::all_gather,
                                      CollectiveKind::reduce_scatter, CollectiveKind::all_to_all,
                                      CollectiveKind::broadcast};
-
-const HardwareProfile& machine(const std::string& name) {
-  static std::map<std::string, HardwareProfile> loaded;
-  const auto found = loaded.find(name);
-  return found != loaded.end() ? found->second
-                               : loaded.emplace(name, load_hardware(name)).first->second;
-}
 
 constexpr GroupShape in_node(int ranks) {
   return {ranks, ranks, 1, 1};

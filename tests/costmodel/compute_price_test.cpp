@@ -5,17 +5,11 @@
 
 #include "costmodel/interpolate.h"
 #include "costmodel/price.h"
+#include "tests/costmodel/machine.h"
 
 using namespace qplan;
 
 namespace {
-
-const HardwareProfile& machine(const std::string& name) {
-  static std::map<std::string, HardwareProfile> loaded;
-  const auto found = loaded.find(name);
-  return found != loaded.end() ? found->second
-                               : loaded.emplace(name, load_hardware(name)).first->second;
-}
 
 // The same machine without its tables: closed forms only.
 HardwareProfile formulas_of(const std::string& name) {

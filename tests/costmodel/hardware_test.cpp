@@ -23,6 +23,15 @@ std::string complaint(const Json& json) {
   return "";
 }
 
+std::string complaint_about_name(const std::string& name) {
+  try {
+    load_hardware(name);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
 bool mentions(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
@@ -96,8 +105,8 @@ TEST_CASE("a profile written back and read again is the same profile") {
 }
 
 TEST_CASE("a misspelt name offers the nearest") {
-  CHECK_THROWS_WITH_AS(load_hardware("h100-smx"), doctest::Contains("h100-sxm"), Error);
-  CHECK_THROWS_WITH_AS(load_hardware("no/such/profile.json"), doctest::Contains("no/such"), Error);
+  CHECK(mentions(complaint_about_name("h100-smx"), "h100-sxm"));
+  CHECK(mentions(complaint_about_name("no/such/profile.json"), "no/such"));
 }
 
 TEST_CASE("hostile profiles get one clear sentence") {
