@@ -52,8 +52,38 @@ std::optional<Axis> axis_of(const Work& work) {
 
 // What a collective and the compute beside it do to each other.
 const Slowdown& slowdown_of(const Op& op, const Contention& contention, const RankGrid& grid) {
+  const auto* c = std::get_if<Collective>(&op.work);
+  if (c != nullptr && c->expert_parallel_library) return contention.expert_library;
   const auto axis = axis_of(op.work);
   return axis && grid.shape(*axis).nodes > 1 ? contention.network : contention.nvlink;
+}
+
+double kernels_of(const Work& work, const Recipe& recipe) {
+  if (const auto* r = std::get_if<Rowwise>(&work)) return kernel_count(*r);
+  if (const auto* a = std::get_if<Attention>(&work)) {
+    return a->kernel == AttentionKernel::unfused ? 6 : 2;
+  }
+  if (const auto* g = std::get_if<GroupedGemm>(&work)) {
+    return recipe.one_product_per_expert ? static_cast<double>(g->groups) : 1;
+  }
+  return 1;
+}
+
+bool belongs_to_routed_experts(const Work& work) {
+  if (std::holds_alternative<GroupedGemm>(work)) return true;
+  if (const auto* r = std::get_if<Rowwise>(&work)) {
+    return r->kind == RowwiseKind::permute || r->kind == RowwiseKind::unpermute;
+  }
+  const auto axis = axis_of(work);
+  return axis == Axis::ep || axis == Axis::etp;
+}
+
+// nanotron, see Recipe::pipelined_collective_step.
+Seconds pipelined_delay(const Work& work, const CostContext& context) {
+  const auto* c = std::get_if<Collective>(&work);
+  if (c == nullptr || c->axis != Axis::tp || context.grid->shape(Axis::pp).nodes <= 1) return {};
+  return context.recipe->pipelined_collective_step *
+         static_cast<double>(context.grid->shape(Axis::tp).size - 1);
 }
 
 }  // namespace
@@ -67,12 +97,15 @@ Cost cost_of(const Op& op, Part part) {
   return op.recomputed ? Cost::recompute : Cost::compute;
 }
 
-int launches(const Op& op) {
-  if (std::holds_alternative<Join>(op.work)) return 0;
-  if (const auto* r = std::get_if<Rowwise>(&op.work)) return r->fused ? 1 : 4;
-  if (const auto* a = std::get_if<Attention>(&op.work))
-    return a->kernel == AttentionKernel::unfused ? 6 : 2;
-  return 1;
+std::optional<CudaGraphScope> graphs_of(const ParallelPlan& plan) {
+  if (!plan.cuda_graph) return std::nullopt;
+  return plan.cuda_graph_scope;
+}
+
+Seconds launch_time(const Op& op, const Recipe& recipe) {
+  if (std::holds_alternative<Join>(op.work)) return Seconds(0);
+  if (std::holds_alternative<Collective>(op.work)) return recipe.collective_launch;
+  return recipe.launch * static_cast<double>(kernels_of(op.work, recipe));
 }
 
 void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,
@@ -122,10 +155,11 @@ PricedPart price_ops(OpList ops, const CostContext& context) {
   result.durations.reserve(result.ops.size());
   result.prices.reserve(result.ops.size());
   for (const Op& op : result.ops) {
-    const Price p = price(op.work, prices);
-    const Seconds launch = context.cuda_graph
-                               ? Seconds(0)
-                               : context.recipe->launch * static_cast<double>(launches(op));
+    Price p = price(op.work, prices);
+    p.time += pipelined_delay(op.work, context);
+    const bool captured = context.graphs && (*context.graphs == CudaGraphScope::full ||
+                                             !belongs_to_routed_experts(op.work));
+    const Seconds launch = captured ? Seconds(0) : launch_time(op, *context.recipe);
     result.prices.push_back(p);
     result.durations.push_back({p.time, launch});
   }

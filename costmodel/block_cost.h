@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "costmodel/price.h"
@@ -44,7 +45,7 @@ struct CostContext {
   const HardwareProfile* hardware = nullptr;
   const RankGrid* grid = nullptr;
   const Recipe* recipe = nullptr;
-  bool cuda_graph = false;  // launches cost nothing
+  std::optional<CudaGraphScope> graphs;  // launches inside them cost nothing
 };
 
 // One part of a block with the duration of every op, contention included.
@@ -77,7 +78,11 @@ BlockMemory memory_of(const Block& block, bool split);
 void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,
              const RankGrid& grid);
 
-// Kernels an op launches; unfused work launches several.
-int launches(const Op& op);
+// The scope of a plan's CUDA graphs, where it has any.
+std::optional<CudaGraphScope> graphs_of(const ParallelPlan& plan);
+
+// Host time of enqueuing an op: its kernels, by the recipe. Unfused work launches several, grouped
+// products one an expert (Transformer Engine's GroupedLinear calls cuBLAS for each).
+Seconds launch_time(const Op& op, const Recipe& recipe);
 
 }  // namespace qplan

@@ -236,7 +236,9 @@ Seconds ring_or_tree_time(const Collective& work, const GroupShape& group,
   const Seconds network = network_bytes(work.kind, work.bytes, group) /
                           network_bandwidth(group, link.nic_efficiency, link);
   const Seconds transfer = std::max(network, node.time - node.start);
-  const Seconds ring = fastest(kRing, ring_steps(work.kind, group), transfer, link);
+  const Steps around = ring_steps(work.kind, group);
+  const Seconds ring = std::max(fastest(kRing, around, transfer, link),
+                                link.ring_step * (around.network + around.nvlink) + transfer);
   if (work.kind != CollectiveKind::all_reduce) return ring;
   return std::min(ring, fastest(kTree, tree_steps(group), transfer, link));
 }

@@ -84,9 +84,11 @@ struct Interconnect {
   BytesPerSecond nvlink;  // per GPU and direction
   bool nvls = false;      // in-switch reduction available
   int nics_per_node = 8;
-  BytesPerSecond nic;                             // per NIC and direction, line rate
-  double nic_efficiency = 0.9;                    // achieved share of line rate for large messages
-  Seconds inter_node_latency;                     // a ring step or a message between nodes
+  BytesPerSecond nic;           // per NIC and direction, line rate
+  double nic_efficiency = 0.9;  // achieved share of line rate for large messages
+  Seconds inter_node_latency;   // a ring step or a message between nodes
+  Seconds
+      ring_step;  // every step of a ring that leaves the node takes at least this; 0: no such floor
   double oversubscription = 1;                    // of the network above the leaf switches; 1: none
   BytesPerSecond host_to_device, device_to_host;  // per GPU, pinned, all GPUs at once
 };
@@ -106,6 +108,9 @@ struct Slowdown {
 struct Contention {
   Slowdown nvlink;   // collectives inside an NVLink domain
   Slowdown network;  // collectives that cross nodes: slower, so their kernels ask for less
+  // DeepEP and HybridEP keep to 16-24 multiprocessors (132/(132-16) = 1.14) and a part of the
+  // links.
+  Slowdown expert_library{1.14, 1.2};
 };
 
 struct HardwareProfile {

@@ -117,7 +117,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     StageMoves& use = distinct[i].moves;
     for (const Run& run : v.stages.distinct[i]) {
-      const DelayKey key{compute_shape(run.shape), 0, false, v.split};
+      const DelayKey key{compute_shape(run.shape), 0, std::nullopt, v.split};
       const BlockMemory& block = memo_->memory.get(
           key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.split); });
       distinct[i].blocks.push_back(&block);

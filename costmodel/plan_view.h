@@ -34,12 +34,14 @@ inline std::uint64_t groups_hash(const RankGrid& grid, std::initializer_list<Axi
 struct DelayKey {
   BlockShape shape;
   std::uint64_t groups = 0;
-  bool cuda_graph = false, split = false;
+  std::optional<CudaGraphScope> graphs;
+  bool split = false;
   bool operator==(const DelayKey&) const = default;
 };
 struct DelayHash {
   std::size_t operator()(const DelayKey& k) const {
-    return (hash_of(k.shape) ^ k.groups) * 3 + static_cast<std::size_t>(k.cuda_graph) * 2 +
+    return (hash_of(k.shape) ^ k.groups) * 3 +
+           (k.graphs ? 2 + 2 * static_cast<std::size_t>(*k.graphs) : 0) +
            static_cast<std::size_t>(k.split);
   }
 };

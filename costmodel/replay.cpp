@@ -335,7 +335,7 @@ struct Session {
 
   Session(const CostModel& cost, const ParallelPlan& plan)
       : program(build_step_program(cost.model(), plan, cost.recipe(), cost.facts())),
-        context{&cost.hardware(), &program.grid, &cost.recipe(), plan.cuda_graph},
+        context{&cost.hardware(), &program.grid, &cost.recipe(), graphs_of(plan)},
         links(pipeline_links(cost, plan, program.grid)) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

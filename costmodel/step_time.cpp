@@ -172,12 +172,16 @@ PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
 Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid(plan, facts_.nvlink_domain);
-  const CostContext context{&hardware_, &grid, &recipe_, plan.cuda_graph};
+  const CostContext context{&hardware_, &grid, &recipe_, graphs_of(plan)};
   const StagePricer pricer(model_, recipe_, context);
   const bool gather_overlapped = plan.overlap.has(OverlapKind::param);
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
   const PartsInUse parts = parts_in_use(v.split, gather_overlapped, reduce_overlapped);
-  const std::uint64_t model_groups = groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes);
+  // What a recipe's collectives suffer beside a pipeline that crosses nodes belongs to the key.
+  const bool delayed =
+      recipe_.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
+  const std::uint64_t model_groups =
+      groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes) + (delayed ? 1 : 0);
   const std::uint64_t all_groups = groups_hash(grid, kAllAxes);
 
   // A breakdown's prices are used once: a memo of its own, dropped at the end.
@@ -185,11 +189,11 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   auto& compute_memo = free.bits == 0 ? memo_->compute_delays : own_compute;
   auto& state_memo = free.bits == 0 ? memo_->state_delays : own_state;
   const auto compute_delays = [&](const BlockShape& shape) -> const PartDelays& {
-    const DelayKey key{compute_shape(shape), model_groups, plan.cuda_graph, v.split};
+    const DelayKey key{compute_shape(shape), model_groups, graphs_of(plan), v.split};
     return compute_memo.get(key, [&] { return pricer.delays(key.shape, parts.compute, free); });
   };
   const auto state_delays = [&](const BlockShape& shape) -> const PartDelays& {
-    const DelayKey key{shape, all_groups, plan.cuda_graph, v.split};
+    const DelayKey key{shape, all_groups, graphs_of(plan), v.split};
     return state_memo.get(key, [&] { return pricer.delays(shape, parts.state, free); });
   };
   const auto delay = [&](const Run& run, Part part) -> const StreamDelay& {
@@ -245,8 +249,8 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
         total = then(total, power(compute_delays(shape)[at(part)], run.count));
         continue;
       }
-      const PairKey key{{compute_shape(*run.forward), model_groups, plan.cuda_graph, false},
-                        {compute_shape(*run.backward), model_groups, plan.cuda_graph, false}};
+      const PairKey key{{compute_shape(*run.forward), model_groups, graphs_of(plan), false},
+                        {compute_shape(*run.backward), model_groups, graphs_of(plan), false}};
       const StreamDelay& pair = pair_memo.get(key, [&] {
         const PricedPart priced =
             price_pair(build_block(model_, recipe_, key.forward.shape),
@@ -270,7 +274,7 @@ Seconds CostModel::step_time(const ParallelPlan& plan) const {
 Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   const PlanView v = view(plan);
   const RankGrid grid(plan, facts_.nvlink_domain);
-  const CostContext context{&hardware_, &grid, &recipe_, plan.cuda_graph};
+  const CostContext context{&hardware_, &grid, &recipe_, graphs_of(plan)};
   const StagePricer pricer(model_, recipe_, context);
   const PartsInUse parts = parts_in_use(v.split, true, true);
   const std::uint64_t groups = groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes);
@@ -283,7 +287,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     Entry& entry_of = distinct[i];
     for (const Run& run : v.stages.distinct[i]) {
-      const DelayKey key{compute_shape(run.shape), groups, plan.cuda_graph, v.split};
+      const DelayKey key{compute_shape(run.shape), groups, graphs_of(plan), v.split};
       if (v.schedule.pairs) {
         // Side by side, communication may vanish; the compute of both stays.
         entry_of.forward += run.count * memo_->busy.get(key, [&] {
@@ -401,7 +405,7 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
   Seconds busiest, busiest_recompute;
   {
     const RankGrid grid(plan, facts_.nvlink_domain);
-    const CostContext context{&hardware_, &grid, &recipe_, plan.cuda_graph};
+    const CostContext context{&hardware_, &grid, &recipe_, graphs_of(plan)};
     std::vector<Seconds> compute(static_cast<std::size_t>(plan.pp)),
         again(static_cast<std::size_t>(plan.pp));
     double table = 0, formula = 0, assumed = 0, weighted_error = 0;

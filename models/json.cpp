@@ -180,8 +180,8 @@ std::string read_text(const std::string& path) {
     throw Error(fmt::format("cannot read '{}': {}", path, reason()));
   }
   if (text.size() > kLargestFile) {
-    throw Error(fmt::format("'{}' is larger than {} MiB; qplan's inputs are far smaller",
-                            path, kLargestFile >> 20U));
+    throw Error(fmt::format("'{}' is larger than {} MiB; qplan's inputs are far smaller", path,
+                            kLargestFile >> 20U));
   }
   return text;
 }

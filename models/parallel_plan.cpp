@@ -64,6 +64,7 @@ void for_each_word(Visit&& visit) {
   visit(Word{"moment_dtype", ""}, &P::moment_dtype);
   visit(Word{"overlap", ""}, &P::overlap);
   visit(Word{"cuda_graph", ""}, &P::cuda_graph);
+  visit(Word{"cuda_graph_scope", ""}, &P::cuda_graph_scope);
   visit(Word{"compile", ""}, &P::compile);
 }
 

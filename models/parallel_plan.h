@@ -18,6 +18,9 @@ enum class CpComm : std::uint8_t { p2p, all_gather, a2a };
 enum class RecomputeKind : std::uint8_t { none, selective, full };
 enum class MoeDispatcher : std::uint8_t { alltoall, allgather, deepep, hybridep };
 enum class Routing : std::uint8_t { forced, natural };
+// What CUDA graphs capture: the whole iteration, or each layer but its routed experts, whose shapes
+// change (Transformer Engine's graphs with Megatron's scope attn, moe_router, moe_preprocess).
+enum class CudaGraphScope : std::uint8_t { full, layer };
 
 // What selective recomputation drops and computes again (Megatron's --recompute-modules).
 enum class RecomputeModule : std::uint8_t {
@@ -91,6 +94,7 @@ struct ParallelPlan {
   DType moment_dtype = DType::fp32;       // Adam's m and v
   EnumSet<OverlapKind> overlap;
   bool cuda_graph = false;
+  CudaGraphScope cuda_graph_scope = CudaGraphScope::full;
   bool compile = false;
   std::vector<int> pipeline_layout;  // decoder layers of each virtual stage, in order; empty: even
 
@@ -179,6 +183,12 @@ struct Words<Routing> {
   static constexpr std::string_view what = "routing";
   static constexpr std::array<std::pair<Routing, std::string_view>, 2> table{
       {{Routing::forced, "forced"}, {Routing::natural, "natural"}}};
+};
+template <>
+struct Words<CudaGraphScope> {
+  static constexpr std::string_view what = "cuda_graph_scope";
+  static constexpr std::array<std::pair<CudaGraphScope, std::string_view>, 2> table{
+      {{CudaGraphScope::full, "full"}, {CudaGraphScope::layer, "layer"}}};
 };
 template <>
 struct Words<OverlapKind> {

@@ -312,6 +312,8 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
            [](ParallelPlan& plan, DType v) { plan.grad_dtype = v; }),
       word(or_default(space.cuda_graph, {p.cuda_graph}),
            [](ParallelPlan& plan, bool v) { plan.cuda_graph = v; }),
+      word(or_default(space.cuda_graph_scope, {p.cuda_graph_scope}),
+           [](ParallelPlan& plan, CudaGraphScope v) { plan.cuda_graph_scope = v; }),
       word(or_default(space.compile, {p.compile}),
            [](ParallelPlan& plan, bool v) { plan.compile = v; }),
       // From here on the words only move states around; what was folded before serves them all.

@@ -172,7 +172,9 @@ void set_words(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   for (const auto& [kind, word] : Words<OverlapKind>::table) {
     if (has_word(row.text("overlap"), word)) plan.overlap.add(kind);
   }
-  plan.cuda_graph = !row.text("cuda_graph").empty();
+  const std::string& graphs = row.text("cuda_graph");
+  plan.cuda_graph = !graphs.empty();
+  if (plan.cuda_graph && graphs != "full_iteration") plan.cuda_graph_scope = CudaGraphScope::layer;
   plan.sequence_parallel = row.yes("sp").value_or(splits_sequence(in.recipe));
 }
 

@@ -100,6 +100,11 @@ constexpr auto kFlags = std::to_array<Flag>({
      [](RunInputs& in) {
        if (in.plan.vpp == 1) in.plan.vpp = 2;
      }},
+    // Transformer Engine's fused kernels in an FSDP2 model: what torch.compile would have fused.
+    {"TE",
+     [](RunInputs& in) {
+       if (in.recipe == RecipeKind::fsdp2) in.recipe = RecipeKind::fsdp2_compile;
+     }},
     // The model.
     {"MTP 1 layer", [](RunInputs& in) { in.model.num_mtp_layers = 1; }},
     {"no MTP", [](RunInputs& in) { in.model.num_mtp_layers = 0; }},
@@ -125,7 +130,6 @@ constexpr auto kNothing = std::to_array<std::string_view>({
     "HybridEP",
     "HybridEP 32 SMs",
     "HybridEP 1.10x fixed capacity",
-    "TE",
     "TorchSDPA",
     "FlexAttn",
     "torch_mm",

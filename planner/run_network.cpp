@@ -54,7 +54,8 @@ std::optional<NodeNetwork> network_of_words(std::string_view words, int gpus_per
     const bool per_gpu = words.find("per GPU") != std::string_view::npos;
     const int nics = per_gpu ? gpus_per_node : count;
     if (rate <= 0) return std::nullopt;
-    return NodeNetwork{nics, BytesPerSecond(rate * std::max(1, nics))};
+    const bool efa = words.find("EFA") != std::string_view::npos;
+    return NodeNetwork{nics, BytesPerSecond(rate * std::max(1, nics)), efa};
   }
   return std::nullopt;
 }
@@ -63,6 +64,12 @@ void set_network(HardwareProfile& hardware, const NodeNetwork& network) {
   Interconnect& link = hardware.link;
   if (network.nics > 0) link.nics_per_node = network.nics;
   link.nic = network.of_node / static_cast<double>(link.nics_per_node);
+  if (!network.efa) return;
+  // All-reduce of 32 B200 over EFA starts at 350 us (stas00/ml-engineering): a tree of 4 hops.
+  // Rings there have neither LL nor LL128: tensor parallelism over 16 and 32 H100 takes 0.7
+  // and 1.75 ms a gather of any size (HF Ultra-Scale playbook), 50 us a step.
+  link.inter_node_latency = microseconds(80);
+  link.ring_step = microseconds(50);
 }
 
 }  // namespace qplan

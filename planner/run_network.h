@@ -12,6 +12,7 @@ namespace qplan {
 struct NodeNetwork {
   int nics = 0;            // 0: not said
   BytesPerSecond of_node;  // all of them, one direction
+  bool efa = false;        // AWS: its messages start later than InfiniBand's
   bool operator==(const NodeNetwork&) const = default;
 };
 

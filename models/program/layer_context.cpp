@@ -121,6 +121,10 @@ void LayerContext::linear_wgrad(SlotId dy, SlotId x, std::int64_t rows, std::int
            .dtype = linear_dtype(),
            .accumulate_fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32},
       {dy, x}, {gradients});
+  // Autograd adds a new gradient to the last microbatch's with a kernel of its own.
+  if (!recipe.fp32_gradient_accumulation && shape.zero < 2) {
+    rowwise(RowwiseKind::add, 1, n * k, {gradients}, {gradients});
+  }
 }
 
 void LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols,

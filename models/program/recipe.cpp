@@ -17,16 +17,28 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
   return EnumSet<RecomputeModule>{}.add(RecomputeModule::core_attn);
 }
 
-// Sources: frameworks.md (what each framework does), physics.md 5 (memory) and 6 (host). Host time
-// of a launch: Megatron's Qwen3-30B step fell from 623 to 484 ms with CUDA graphs (physics.md 6);
-// eager HF modules pay about 10 us an op in Python, Megatron about 7, a C++ loop about 3 (assumed).
+// Sources: frameworks.md (what each framework does), physics.md 5 (memory) and 6 (host).
+// Host time is of one op of ours, the framework's Python and all its small kernels included, read
+// off runs that more tokens do not slow:
+//   eager Hugging Face: 2.3 ms for the 128 kernels of a layer, forward and backward (H200, torch
+//     2.11; docs/evidence/issue3-h200.json);
+//   Megatron of 2021-22: 3.5 ms a layer of 42 ops, whatever the width and tp (400 A100 runs that
+//     vTrain published with micro-batch 1 and hidden 1024-2048);
+//   Megatron-Core without graphs: 8.8-9.6 ms a layer with 8-16 experts a rank, 6.4 ms a dense one
+//   on
+//     tp 4 (Megatron-Bridge: Qwen3-30B fp8 on H100, mxfp8 on B200; Qwen3-8B with 2048 tokens);
+//   nanotron: 4.4 ms a layer of 37 ops, 10 of them collectives behind Python autograd functions
+//     (Ultra-Scale runs on tp 4 and 8);
+//   a C++ loop: 3 us (assumed).
 constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::megatron,
      .description = "Megatron-Core with Transformer Engine (also Megatron-Bridge, NeMo, slime)",
      .dummy_weight_gradients = true,
      .default_overlap = overlaps(false, true, true),
      .selective = only_core_attn(),
-     .launch = microseconds(6),
+     .launch = microseconds(35),
+     .collective_launch = microseconds(60),
+     .one_product_per_expert = true,
      .step_overhead = Seconds(0.005),
      .context = gib(1.5),
      .communicator = mib(120),
@@ -39,7 +51,8 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .fused_loss = false,
      .logits_stash_bytes = 4,
      .selective = only_core_attn(),
-     .launch = microseconds(6),
+     .launch = microseconds(80),
+     .collective_launch = microseconds(100),
      .step_overhead = Seconds(0.01),
      .context = gib(1.5),
      .communicator = mib(120),
@@ -56,7 +69,8 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .default_grad_dtype = DType::bf16,
      .reduce_dtype = DType::bf16,
      .selective = only_core_attn(),
-     .launch = microseconds(8),
+     .launch = microseconds(80),
+     .collective_launch = microseconds(100),
      .step_overhead = Seconds(0.01),
      .context = gib(1.5),
      .communicator = mib(120),
@@ -68,7 +82,9 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .shard_style = ShardStyle::fully_sharded,
      .default_overlap = overlaps(false, true, true),
      .selective = only_core_attn(),
-     .launch = microseconds(7),
+     .launch = microseconds(35),
+     .collective_launch = microseconds(60),
+     .one_product_per_expert = true,
      .step_overhead = Seconds(0.005),
      .context = gib(1.5),
      .communicator = mib(120),
@@ -85,7 +101,8 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .default_grad_dtype = DType::bf16,
      .reduce_dtype = DType::bf16,
      .default_overlap = overlaps(false, true, false),
-     .launch = microseconds(10),
+     .launch = microseconds(15),
+     .collective_launch = microseconds(50),
      .step_overhead = Seconds(0.02),
      .context = gib(1.6),
      .communicator = mib(120),
@@ -100,7 +117,8 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .working_params = DType::fp32,
      .reduce_dtype = DType::bf16,
      .default_overlap = overlaps(false, true, true),
-     .launch = microseconds(10),
+     .launch = microseconds(15),
+     .collective_launch = microseconds(60),
      .step_overhead = Seconds(0.01),
      .context = gib(1.6),
      .communicator = mib(120),
@@ -117,7 +135,8 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .working_params = DType::fp32,
      .reduce_dtype = DType::fp32,
      .default_overlap = overlaps(false, true, true),
-     .launch = microseconds(10),
+     .launch = microseconds(15),
+     .collective_launch = microseconds(50),
      .step_overhead = Seconds(0.01),
      .context = gib(1.6),
      .communicator = mib(120),
@@ -135,7 +154,8 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .default_overlap = overlaps(false, true, true),
      .selective =
          EnumSet<RecomputeModule>{}.add(RecomputeModule::layernorm).add(RecomputeModule::mlp),
-     .launch = microseconds(5),
+     .launch = microseconds(10),
+     .collective_launch = microseconds(50),
      .step_overhead = Seconds(0.005),
      .context = gib(1.6),
      .communicator = mib(120),
@@ -143,12 +163,13 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .allocator_slack = gib(1)},
     {.kind = RecipeKind::nanotron,
      .description = "nanotron: TP with reduce-scatter, PP 1F1B, ZeRO-0/1",
-     .fused_kernels = false,
      .attention = AttentionKernel::flash2,
      .fused_loss = false,
      .logits_stash_bytes = 4,
      .selective = only_core_attn(),
-     .launch = microseconds(10),
+     .launch = microseconds(30),
+     .collective_launch = microseconds(300),
+     .pipelined_collective_step = microseconds(250),
      .step_overhead = Seconds(0.01),
      .context = gib(1.6),
      .communicator = mib(120),
@@ -159,6 +180,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .default_overlap = overlaps(false, true, true),
      .selective = only_core_attn(),
      .launch = microseconds(3),
+     .collective_launch = microseconds(5),
      .moe_host_sync = false,
      .context = gib(0.6),
      .communicator = mib(120),

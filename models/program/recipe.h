@@ -81,7 +81,14 @@ struct Recipe {
   EnumSet<RecomputeModule> selective{};  // what plain `selective` drops
 
   // Host.
-  Seconds launch{};           // host time of one kernel launch, framework overhead included
+  Seconds launch{};             // host time of one kernel launch, framework overhead included
+  Seconds collective_launch{};  // of one collective, its autograd function included
+  bool one_product_per_expert = false;  // grouped products are launched expert by expert
+  // Once the pipeline leaves a node, each step of a tensor-parallel ring takes this much longer.
+  // nanotron on H100 nodes with EFA: a layer takes 4.4 ms at least on tp 2-8 without pp, whatever
+  // the tokens; with pp across nodes 10, 13 and 23 ms on tp 2, 4 and 8 (medians of 60 published
+  // runs, HF Ultra-Scale playbook). Why is not known; the floor grows with the ring's steps.
+  Seconds pipelined_collective_step{};
   bool moe_host_sync = true;  // token counts are copied to the host in every MoE layer
   Seconds step_overhead{};    // data loader, logging: host time a step
 

@@ -144,7 +144,7 @@ TEST_CASE("exposed tensor-parallel collectives cost what they take") {
 
 TEST_CASE("a CUDA graph takes the launches away") {
   Priced p;
-  p.context.cuda_graph = true;
+  p.context.graphs = CudaGraphScope::full;
   for (const Duration& d : price_part(p.block, Part::forward, p.context).durations) {
     CHECK(d.launch.value() == 0);
   }

@@ -73,6 +73,7 @@ ParallelPlan random_plan(Dice& dice) {
   if (dice.coin()) plan.moment_dtype = dice.word<DType>();
   plan.overlap = dice.words<OverlapKind>();
   plan.cuda_graph = dice.coin();
+  plan.cuda_graph_scope = dice.word<CudaGraphScope>();
   plan.compile = dice.coin();
   if (dice.coin()) {
     for (auto n = dice.roll(1, 9); n > 0; --n) {
