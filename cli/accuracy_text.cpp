@@ -262,9 +262,11 @@ std::string accuracy_markdown(const Accuracy& accuracy, const AccuracyQuestion& 
   text += sheet_of(question.by, lines_of(accuracy), time_fields()).markdown();
   text += "\nMemory, ranking, and feasibility:\n\n";
   text += sheet_of(question.by, lines_of(accuracy), other_fields()).markdown();
-  text += "\nBy source:\n\n";
-  text += sheet_of({"source"}, source_lines(accuracy), time_fields()).markdown();
-  text += "\nStep time when a source is left out:\n\n" + left_out_sheet(accuracy).markdown();
+  if (accuracy.sources.size() > 1) {
+    text += "\nBy source:\n\n";
+    text += sheet_of({"source"}, source_lines(accuracy), time_fields()).markdown();
+    text += "\nStep time when a source is left out:\n\n" + left_out_sheet(accuracy).markdown();
+  }
   if (!accuracy.all.unpriced.empty()) text += '\n' + unpriced_sheet(accuracy).markdown();
   for (const std::string& sentence :
        {apart_sentence(accuracy), unknown_memory_sentence(accuracy), flags_sentence(accuracy)}) {
