@@ -203,6 +203,9 @@ TEST_CASE("what cannot be asked about says why, and what is no number is refused
   CHECK(plan_of({{"hardware", "abacus"}}) == "hardware 'abacus' is not built in");
   CHECK(plan_of({{"global_batch", ""}}) == "global_batch is not stated");
   CHECK(plan_of({{"tp", "3"}}) == "tp x pp x cp does not divide the GPUs: 3 and 8");
+  CHECK(plan_of({{"hidden", "4"}}) == "hidden is smaller than heads");
+  CHECK(plan_of({{"layers", "16384"}, {"hidden", "1048576"}, {"vocab", "268435456"}}) ==
+        "the architecture columns describe more than 1e15 parameters");
   CHECK_THROWS_WITH_AS(read({{"layers", "8x"}}),
                        "t.csv:2: column layers must be a whole number from 1 to 16384 or empty, "
                        "not '8x'",
