@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 
 #include "cli/accuracy_report.h"
@@ -192,8 +193,11 @@ Sheet rows_sheet(const std::vector<JudgedRun>& runs) {
 }
 
 std::string heading(const Accuracy& accuracy, const AccuracyQuestion& question) {
-  std::string text =
-      fmt::format("{} rows of {}", accuracy.all.rows, fmt::join(question.files, ", "));
+  std::vector<std::string> files;
+  for (const std::string& file : question.files) {
+    files.push_back(std::filesystem::path(file).filename().string());
+  }
+  std::string text = fmt::format("{} rows of {}", accuracy.all.rows, fmt::join(files, ", "));
   if (!question.grades.empty()) {
     text += fmt::format("; grades {}", fmt::join(question.grades, ", "));
     if (question.left_out > 0)
@@ -205,8 +209,10 @@ std::string heading(const Accuracy& accuracy, const AccuracyQuestion& question) 
 std::string apart_sentence(const Accuracy& accuracy) {
   if (accuracy.apart.empty()) return "";
   return fmt::format(
-      "Set aside where said so: {} runs whose ZeRO-0/1 twin, alike in all else, took {} times "
-      "longer or shorter; both move the same bytes, so one of the two met something else.\n",
+      "Set aside where said so: {} runs of ZeRO-0/1 twins, alike in all else, of which one took "
+      "over "
+      "{} times as long as the other; both move the same bytes, so one of them met something "
+      "else.\n",
       accuracy.apart.size(), kTwinRatio);
 }
 
@@ -256,9 +262,11 @@ std::string accuracy_markdown(const Accuracy& accuracy, const AccuracyQuestion& 
   text += sheet_of(question.by, lines_of(accuracy), time_fields()).markdown();
   text += "\nMemory, ranking, and feasibility:\n\n";
   text += sheet_of(question.by, lines_of(accuracy), other_fields()).markdown();
-  text += "\nBy source:\n\n";
-  text += sheet_of({"source"}, source_lines(accuracy), time_fields()).markdown();
-  text += "\nStep time when a source is left out:\n\n" + left_out_sheet(accuracy).markdown();
+  if (accuracy.sources.size() > 1) {
+    text += "\nBy source:\n\n";
+    text += sheet_of({"source"}, source_lines(accuracy), time_fields()).markdown();
+    text += "\nStep time when a source is left out:\n\n" + left_out_sheet(accuracy).markdown();
+  }
   if (!accuracy.all.unpriced.empty()) text += '\n' + unpriced_sheet(accuracy).markdown();
   for (const std::string& sentence :
        {apart_sentence(accuracy), unknown_memory_sentence(accuracy), flags_sentence(accuracy)}) {

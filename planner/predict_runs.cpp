@@ -123,6 +123,10 @@ bool is_soft_rule(std::string_view rule, RecipeKind recipe) {
   return std::find(kSoftRules.begin(), kSoftRules.end(), rule) != kSoftRules.end();
 }
 
+std::size_t soft_rule_count() {
+  return kSoftRules.size();
+}
+
 std::vector<RunPrediction> predict_runs(const std::vector<MeasuredRun>& runs, int threads) {
   std::deque<Asked> known;
   std::vector<const Asked*> asked(runs.size());

@@ -26,4 +26,6 @@ std::vector<RunPrediction> predict_runs(const std::vector<MeasuredRun>& runs, in
 // that somebody made is priced, and a plan is not called infeasible for them alone.
 bool is_soft_rule(std::string_view rule, RecipeKind recipe);
 
+std::size_t soft_rule_count();  // of those for every recipe
+
 }  // namespace qplan

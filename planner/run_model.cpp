@@ -76,6 +76,18 @@ void set_dense_layers(ModelSpec& m, std::string_view notes) {
   for (std::size_t i = 0; i < m.layers.size(); ++i) m.layers[i].moe = i >= dense;
 }
 
+// In doubles, for the count itself must not overflow.
+void check_size(const ModelSpec& m) {
+  constexpr double kMostParameters = 1e15;
+  const auto n = [](std::int64_t value) { return static_cast<double>(value); };
+  const double experts = m.moe ? n(m.moe->num_experts) * n(m.moe->moe_intermediate_size) : 0;
+  const double heads = n(m.num_attention_heads) * n(m.head_dim);
+  const double layer = n(m.hidden_size) * (4 * heads + 3 * (n(m.intermediate_size) + experts));
+  if (n(m.num_layers) * layer + n(m.vocab_size) * n(m.hidden_size) > kMostParameters) {
+    throw Error("the architecture columns describe more than 1e15 parameters");
+  }
+}
+
 // The layers that make the stated total, where nobody counts them.
 std::int64_t layers_of_total(const RunRow& row, const ModelSpec& m) {
   const ParameterCount ends = count_parameters(m);
@@ -113,6 +125,7 @@ void set_heads(const RunRow& row, ModelSpec& m) {
   const auto head_dim = row.whole("head_dim", 1, kWidest);
   if (head_dim && !m.mla) m.head_dim = *head_dim;
   if (m.head_dim == 0) m.head_dim = m.hidden_size / m.num_attention_heads;
+  if (m.head_dim == 0) throw Error("hidden is smaller than heads");
 }
 
 void set_experts(const RunRow& row, ModelSpec& m) {
@@ -172,8 +185,10 @@ ModelSpec model_of_run(const RunRow& row, RecipeKind recipe) {
   const auto layers = row.whole("layers", 1, kMostLayers);
   if (layers && *layers != m.num_layers) set_layers(m, *layers);
   set_heads(row, m);
+  check_size(m);
   if (m.num_layers == 0) set_layers(m, layers_of_total(row, m));
   set_experts(row, m);
+  check_size(m);
   set_dense_layers(m, row.text("notes"));
   m.tie_word_embeddings = row.yes("tied_embeddings").value_or(m.tie_word_embeddings);
   m.max_position_embeddings = std::max(m.max_position_embeddings,

@@ -1,0 +1,132 @@
+#include <doctest/doctest.h>
+
+#include "tests/cli/run.h"
+
+namespace qplan {
+namespace {
+
+// Hand-written: one small model on 8 GPUs in a few plans, two runs that failed, two that cannot be
+// asked about, one of grade C, two ZeRO twins far apart, and one of a built-in model. The times are
+// invented.
+const std::string kRuns = QPLAN_TEST_DATA "/measured_runs.csv";
+
+const Json& row(const Json& json, const std::string& id) {
+  for (const Json& r : json["rows"]) {
+    if (r["id"] == id) return r;
+  }
+  FAIL("no row " << id);
+  return json;
+}
+
+TEST_CASE("accuracy judges the rows of grades A and B, each with its prediction") {
+  const Ran ran = run("accuracy " + kRuns + " --json");
+  REQUIRE(ran.code == 0);
+  const Json json = ran.json();
+  CHECK(json["all"]["rows"] == 11);
+  CHECK(json["left_out"] == 1);
+  CHECK(json["rows"].size() == 11);
+  const Json& first = row(json, "hand-1");
+  CHECK(first["measured_step_time_s"] == 0.3);
+  CHECK(first["error"].get<double>() ==
+        doctest::Approx(first["predicted_step_time_s"].get<double>() / 0.3 - 1));
+  CHECK(first["memory_error"].get<double>() ==
+        doctest::Approx(first["predicted_peak_gib"].get<double>() / 6 - 1));
+  CHECK(first["feasible"] == true);
+  CHECK(first["status"] == "ok");
+  CHECK(first["unpriced"].is_null());
+  CHECK(row(json, "hand-4")["measured_step_time_s"] == 0.4);  // 64 x 2048 / (40960 x 8)
+}
+
+TEST_CASE("a run's prediction is what predict says of its plan") {
+  const Json json = run("accuracy " + kRuns + " --json").json();
+  const Json& judged = row(json, "zoo-1");
+  const Json predicted =
+      run("predict --model qwen3-0.6b --gpus 8 --tp 2 --global-batch-size 64 --json").json();
+  CHECK(judged["plan"] == predicted["short"]);
+  CHECK(judged["predicted_step_time_s"] == predicted["step_time_s"]);
+  CHECK(judged["interval_s"] == predicted["interval"]["step_time_s"]);
+  CHECK(judged["predicted_peak_gib"] == predicted["memory"]["peak_gib"]);
+}
+
+TEST_CASE("accuracy counts what it cannot price with the reason, never as right") {
+  const Json json = run("accuracy " + kRuns + " --json").json();
+  CHECK(json["all"]["priced"] == 9);
+  CHECK(json["all"]["unpriced"]["recipe 'jax' is none of those predicted"] == 1);
+  CHECK(
+      json["all"]["unpriced"]["no base_model, and the architecture columns lack layers, hidden"] ==
+      1);
+  CHECK(row(json, "other-1")["predicted_step_time_s"].is_null());
+  CHECK(row(json, "other-1")["feasible"].is_null());
+  CHECK(json["all"]["step_time"]["rows"] == 7);
+}
+
+TEST_CASE("runs that failed are judged by feasibility alone") {
+  const Json json = run("accuracy " + kRuns + " --json").json();
+  CHECK(row(json, "hand-5")["feasible"] == false);  // more stages than layers
+  CHECK(row(json, "hand-5")["unpriced"].is_null());
+  CHECK(row(json, "hand-6")["feasible"] == false);  // 2 Mi tokens a microbatch on one GPU
+  const Json& fits = json["all"]["fits"];
+  CHECK(fits["failed_called_infeasible"] == 2);
+  CHECK(fits["failed_called_feasible"] == 0);
+  CHECK(fits["ok_called_feasible"] == 7);
+}
+
+TEST_CASE("memory is judged like with like, and of unknown kind apart") {
+  const Json json = run("accuracy " + kRuns + " --json").json();
+  CHECK(json["all"]["memory"]["rows"] == 2);
+  CHECK(json["memory_of_unknown_kind"]["rows"] == 1);
+  // The allocator holds more than is allocated.
+  CHECK(row(json, "hand-2")["mem_kind"] == "reserved");
+}
+
+TEST_CASE("ZeRO twins far apart are set aside, and both figures are shown") {
+  const Ran ran = run("accuracy " + kRuns + " --json");
+  const Json json = ran.json();
+  CHECK(json["set_aside"]["ids"] == Json{"twin-1", "twin-2"});
+  CHECK(json["set_aside"]["all"]["step_time"]["rows"] == 5);
+  CHECK(json["all"]["step_time"]["rows"] == 7);
+  CHECK(run("accuracy " + kRuns).says("all but set aside"));
+}
+
+TEST_CASE("groups share the words of --by") {
+  const Json by_source = run("accuracy " + kRuns + " --json --by source").json();
+  REQUIRE(by_source["groups"].size() == 4);
+  CHECK(by_source["groups"][0]["by"] == Json{{"source", "hand"}});
+  CHECK(by_source["groups"][0]["rows"] == 6);
+  CHECK(by_source["groups"][0]["ranking"]["sets"] == 1);
+  const Json usual = run("accuracy " + kRuns + " --json").json();
+  CHECK(usual["groups"][0]["by"] == Json{{"recipe", "jax"}, {"hardware", "h100-sxm"}});
+  CHECK(run("accuracy " + kRuns + " --by colour").code == 2);
+}
+
+TEST_CASE("--grade says which rows count") {
+  CHECK(run("accuracy " + kRuns + " --json --grade C").json()["all"]["rows"] == 1);
+  CHECK(run("accuracy " + kRuns + " --json --grade A,B,C").json()["all"]["rows"] == 12);
+}
+
+TEST_CASE("--max-error exits 1 above the median, and where nothing was timed") {
+  CHECK(run("accuracy " + kRuns + " --max-error 1000").code == 0);
+  CHECK(run("accuracy " + kRuns + " --max-error 0").code == 1);
+  CHECK(run("accuracy " + kRuns + " --grade D --max-error 1000").code == 1);
+}
+
+TEST_CASE("accuracy says the same as text, as Markdown and into a file") {
+  const Ran text = run("accuracy " + kRuns + " --rows");
+  CHECK(text.code == 0);
+  CHECK(text.says("Step time, predicted/measured - 1"));
+  CHECK(text.says("not priced because"));
+  CHECK(text.says("hand-3"));
+  CHECK(run("accuracy " + kRuns + " --markdown").says("| recipe | hardware | rows |"));
+  const Folder folder("accuracy");
+  CHECK(run("accuracy " + kRuns + " -o " + folder.file("a.txt")).out.empty());
+  CHECK(run("accuracy " + kRuns + " --json").out == run("accuracy " + kRuns + " --json").out);
+}
+
+TEST_CASE("accuracy refuses what it cannot read") {
+  CHECK(run("accuracy").says("accuracy needs at least one CSV file"));
+  CHECK(run("accuracy /no/such/file.csv").code == 2);
+  CHECK(run("accuracy " QPLAN_TEST_DATA "/simumax_b200.csv").says("column 'id' of measured runs"));
+}
+
+}  // namespace
+}  // namespace qplan

@@ -1,0 +1,251 @@
+#include "planner/measured_runs.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <map>
+
+#include "models/error.h"
+#include "planner/feasible.h"
+#include "planner/predict_runs.h"
+
+namespace qplan {
+namespace {
+
+using Cells = std::map<std::string, std::string>;
+
+// A small dense model on one node, by Megatron-Core; what a test does not say is like this.
+CsvTable one_run(const Cells& changes) {
+  Cells cells{{"id", "a-1"},
+              {"grade", "A"},
+              {"hardware", "h100-sxm"},
+              {"recipe", "megatron"},
+              {"base_model", ""},
+              {"mlp", "swiglu"},
+              {"norm", "rmsnorm"},
+              {"precision_words", "bf16"},
+              {"layers", "8"},
+              {"hidden", "1024"},
+              {"heads", "8"},
+              {"ffn", "4096"},
+              {"vocab", "32000"},
+              {"seq_len", "2048"},
+              {"num_gpus", "8"},
+              {"gpus_per_node", "8"},
+              {"global_batch", "64"},
+              {"tp", "1"},
+              {"pp", "1"}};
+  for (const char* empty : {"head_dim",
+                            "zero",
+                            "fsdp",
+                            "recompute_words",
+                            "offload_words",
+                            "routing",
+                            "dispatcher",
+                            "overlap",
+                            "cuda_graph",
+                            "mem_gib",
+                            "mem_kind",
+                            "model",
+                            "params_b",
+                            "kv_heads",
+                            "experts",
+                            "topk",
+                            "moe_ffn",
+                            "sp",
+                            "vpp",
+                            "cp",
+                            "ep",
+                            "etp",
+                            "micro_batch",
+                            "other_flags",
+                            "step_time_s",
+                            "tokens_per_s_per_gpu",
+                            "notes",
+                            "recompute",
+                            "status"}) {
+    cells[empty];
+  }
+  for (const auto& [column, cell] : changes) cells[column] = cell;
+  CsvTable table;
+  table.where = "t.csv";
+  table.rows.push_back({2, {}});
+  for (const auto& [column, cell] : cells) {
+    table.columns.push_back(column);
+    table.rows.front().cells.push_back(cell);
+  }
+  return table;
+}
+
+MeasuredRun read(const Cells& changes) {
+  return read_measured_runs(one_run(changes)).front();
+}
+
+std::string plan_of(const Cells& changes) {
+  const MeasuredRun run = read(changes);
+  return run.inputs ? to_string(run.inputs->plan) : run.unpriced;
+}
+
+TEST_CASE("empty cells are the framework's defaults") {
+  CHECK(plan_of({}) == "tp1 pp1 dp8 zero1 mbs1 gbs64 seq2048 overlap=grad+param");
+  // Megatron's recipes split the sequence with tp; experts' tp is tp where nobody says.
+  CHECK(plan_of({{"tp", "4"}}) == "tp4 pp1 dp2 zero1 mbs1 gbs64 seq2048 sp overlap=grad+param");
+  CHECK(plan_of({{"tp", "2"}, {"experts", "8"}, {"topk", "2"}, {"moe_ffn", "512"}, {"ep", "4"}}) ==
+        "tp2 pp1 dp4 ep4 etp2 zero1 mbs1 gbs64 seq2048 sp overlap=grad+param");
+  CHECK(plan_of({{"recipe", "megatron_legacy"}, {"tp", "4"}}) ==
+        "tp4 pp1 dp2 zero0 mbs1 gbs64 seq2048");
+}
+
+TEST_CASE("a row's words are the plan's") {
+  CHECK(plan_of({{"pp", "2"},
+                 {"vpp", "2"},
+                 {"zero", "0"},
+                 {"micro_batch", "2"},
+                 {"recompute_words", "selective:layernorm"},
+                 {"cuda_graph", "full_iteration"}}) ==
+        "tp1 pp2 dp4 zero0 mbs2 gbs64 seq2048 interleaved vpp2 recompute=selective:layernorm "
+        "overlap=grad cuda_graph");
+  CHECK(plan_of({{"fsdp", "fsdp"}, {"zero", "3"}}) ==
+        "tp1 pp1 dp8 zero3 mbs1 gbs64 seq2048 overlap=grad+param");
+  CHECK(read({{"fsdp", "fsdp"}, {"zero", "3"}}).inputs->recipe == RecipeKind::megatron_fsdp);
+  CHECK(plan_of({{"recipe", "fsdp1"}, {"fsdp", "hsdp"}, {"num_gpus", "64"}}) ==
+        "tp1 pp1 dp64 zero3 fsdp_shard=8 mbs1 gbs64 seq2048 overlap=grad+param");
+}
+
+TEST_CASE("flags change what the columns said") {
+  const auto plan = [](const char* flags) {
+    return plan_of({{"tp", "2"}, {"other_flags", flags}});
+  };
+  const std::string head = "tp2 pp1 dp4 zero1 mbs1 gbs64 seq2048 sp";
+  CHECK(plan("no comm overlap, CE fusion, fp32 grad accumulate") == head);
+  CHECK(plan("TP comm overlap, overlap grad-reduce/param-gather") ==
+        head + " overlap=tp+grad+param");
+  CHECK(plan("grad_reduce bf16, bf16 Adam moments") ==
+        head + " grad_dtype=bf16 moment_dtype=bf16 overlap=grad+param");
+  CHECK(plan("TE CUDA graphs attn+moe_router, mock data") ==
+        head + " overlap=grad+param cuda_graph");
+}
+
+TEST_CASE("a flag that nobody has looked at is named") {
+  CHECK(read({{"other_flags", "force-balance, TE + DeepEP, warp drive"}}).unknown_flags ==
+        std::vector<std::string>{"warp drive"});
+}
+
+TEST_CASE("a base model keeps its details and takes the row's sizes") {
+  const ModelSpec proxy = read({{"base_model", "deepseek-v3"},
+                                {"layers", "5"},
+                                {"hidden", "7168"},
+                                {"heads", "128"},
+                                {"ffn", "18432"},
+                                {"vocab", "129280"},
+                                {"experts", "256"},
+                                {"topk", "8"},
+                                {"moe_ffn", "2048"}})
+                              .inputs->model;
+  const ModelSpec whole = load_model("deepseek-v3");
+  CHECK(proxy.mla == whole.mla);
+  CHECK(proxy.moe == whole.moe);
+  REQUIRE(proxy.layers.size() == 5);
+  CHECK_FALSE(proxy.layers[2].moe);  // its three dense layers stay first
+  CHECK(proxy.layers[3].moe);
+  const ModelSpec fewer = read({{"base_model", "deepseek-v3"},
+                                {"layers", "4"},
+                                {"hidden", ""},
+                                {"heads", ""},
+                                {"ffn", ""},
+                                {"vocab", ""},
+                                {"notes", "dense_layers=1 of 4; proxy"}})
+                              .inputs->model;
+  CHECK_FALSE(fewer.layers[0].moe);
+  CHECK(fewer.layers[1].moe);
+}
+
+TEST_CASE("without a base model the columns make a decoder of their kind") {
+  const ModelSpec llama = read({{"kv_heads", "2"}}).inputs->model;
+  CHECK(llama.num_key_value_heads == 2);
+  CHECK(llama.head_dim == 128);
+  CHECK(llama.position == PositionEmbedding::rope);
+  CHECK_FALSE(llama.tie_word_embeddings);
+  const ModelSpec gpt = read({{"mlp", "gelu"}, {"norm", "layernorm"}, {"vocab", ""}}).inputs->model;
+  CHECK(gpt.tie_word_embeddings);
+  CHECK(gpt.vocab_size == 51200);
+  CHECK(gpt.mlp_bias);
+}
+
+TEST_CASE("the total of parameters gives what no column does") {
+  // 8 x (4 x 1024^2 + 3 x 1024 x 4096) + 2 x 32000 x 1024 = 0.2 billion.
+  CHECK(read({{"layers", ""}, {"params_b", "0.2"}}).inputs->model.num_layers == 8);
+  // Experts on every second layer: 4 x 4 x 3 x 1024 x 4096 and 4 dense layers are 0.35 billion.
+  const ModelSpec m =
+      read({{"experts", "4"}, {"topk", "1"}, {"moe_ffn", "4096"}, {"params_b", "0.35"}})
+          .inputs->model;
+  CHECK_FALSE(m.layers[0].moe);
+  CHECK(m.layers[1].moe);
+  CHECK(
+      read({{"experts", "64"}, {"topk", "1"}, {"moe_ffn", "4096"}, {"params_b", "0.2"}}).unpriced ==
+      "no base_model, and the architecture columns do not add up to params_b: 0.2B");
+}
+
+TEST_CASE("what was measured is a time, else a rate") {
+  CHECK(read({{"step_time_s", "0.5"}, {"tokens_per_s_per_gpu", "1"}}).step_time == Seconds(0.5));
+  // 64 x 2048 tokens at 8 x 32768 a second.
+  CHECK(read({{"tokens_per_s_per_gpu", "32768"}}).step_time == Seconds(0.5));
+  CHECK_FALSE(read({}).step_time);
+  const MeasuredRun run = read({{"id", "src-a-b"}, {"mem_gib", "3"}, {"mem_kind", "reserved"}});
+  CHECK(run.source == "src");
+  CHECK(run.memory == gib(3));
+  CHECK(run.memory_kind == MemoryKind::reserved);
+}
+
+TEST_CASE("what cannot be asked about says why, and what is no number is refused") {
+  CHECK(plan_of({{"recipe", "jax"}}) == "recipe 'jax' is none of those predicted");
+  CHECK(plan_of({{"hardware", "abacus"}}) == "hardware 'abacus' is not built in");
+  CHECK(plan_of({{"global_batch", ""}}) == "global_batch is not stated");
+  CHECK(plan_of({{"tp", "3"}}) == "tp x pp x cp does not divide the GPUs: 3 and 8");
+  CHECK(plan_of({{"hidden", "4"}}) == "hidden is smaller than heads");
+  CHECK(plan_of({{"layers", "16384"}, {"hidden", "1048576"}, {"vocab", "268435456"}}) ==
+        "the architecture columns describe more than 1e15 parameters");
+  CHECK_THROWS_WITH_AS(read({{"layers", "8x"}}),
+                       "t.csv:2: column layers must be a whole number from 1 to 16384 or empty, "
+                       "not '8x'",
+                       Error);
+  CHECK_THROWS_WITH_AS(read({{"step_time_s", "-1"}}),
+                       "t.csv:2: column step_time_s must be a number above 0 or empty, not '-1'",
+                       Error);
+  CsvTable table = one_run({});
+  table.columns.front() = "other";  // cp, the first in the alphabet that is needed
+  CHECK_THROWS_AS(read_measured_runs(table), Error);
+}
+
+TEST_CASE("every soft rule is one of the table's") {
+  std::size_t soft = 0;
+  for (const RuleInfo& rule : feasibility_rules()) {
+    soft += is_soft_rule(rule.id, RecipeKind::megatron) ? 1U : 0U;
+  }
+  CHECK(soft == soft_rule_count());
+}
+
+TEST_CASE("predictions do not depend on the number of threads") {
+  std::vector<MeasuredRun> runs;
+  for (const char* tp : {"1", "2", "4", "8", "3"}) runs.push_back(read({{"tp", tp}}));
+  const auto one = predict_runs(runs, 1), three = predict_runs(runs, 3);
+  REQUIRE(one.size() == runs.size());
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    CHECK(one[i].unpriced == three[i].unpriced);
+    CHECK(one[i].estimate.has_value() == three[i].estimate.has_value());
+    if (one[i].estimate) CHECK(one[i].estimate->step_time == three[i].estimate->step_time);
+  }
+  CHECK(one.back().unpriced == "tp x pp x cp does not divide the GPUs: 3 and 8");
+}
+
+TEST_CASE("a failed run with more stages than layers is foreseen by a rule") {
+  const MeasuredRun run = read({{"pp", "16"}, {"num_gpus", "16"}, {"status", "failed"}});
+  const RunPrediction prediction = predict_runs({run}, 1).front();
+  CHECK(prediction.unpriced.empty());
+  CHECK_FALSE(prediction.feasible);
+  CHECK(prediction.refused.starts_with("rule pipeline_depth: "));
+}
+
+}  // namespace
+}  // namespace qplan
