@@ -17,6 +17,10 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
   return EnumSet<RecomputeModule>{}.add(RecomputeModule::core_attn);
 }
 
+// Dropped gradients: torch's zero_grad(set_to_none=True), its default since 2.0, lets FSDP's shards
+// go; Megatron-FSDP keeps main_grad_buffer and fills it with zeros (megatron-core 0.16.1,
+// param_and_grad_buffer.py), as DeepSpeed does its partitions (assumed).
+//
 // Sources: frameworks.md (what each framework does), physics.md 5 (memory) and 6 (host). Host time
 // of a launch: Megatron's Qwen3-30B step fell from 623 to 484 ms with CUDA graphs (physics.md 6);
 // eager HF modules pay about 10 us an op in Python, Megatron about 7, a C++ loop about 3 (assumed).
@@ -98,6 +102,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::bf16,
+     .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),
      .launch = microseconds(10),
      .step_overhead = Seconds(0.01),
@@ -114,6 +119,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::fp32,
+     .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),
      .launch = microseconds(10),
      .step_overhead = Seconds(0.01),
@@ -129,6 +135,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::fp32,
+     .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),
      .selective =
          EnumSet<RecomputeModule>{}.add(RecomputeModule::layernorm).add(RecomputeModule::mlp),
