@@ -196,17 +196,11 @@ BlockMemory memory_of(const Block& block, bool split) {
   for (const Slot& slot : block.slots) {
     if (slot.storage == Storage::shared) memory.shared.push_back(slot);
   }
-  if (split) {
-    const BackwardSplit parts = split_backward(block);
-    const auto events = liveness(block, {&block.forward, &parts.input, &parts.weight});
-    memory.forward = memory_use(block, events[0]);
-    memory.backward_input = memory_use(block, events[1]);
-    memory.backward_weight = memory_use(block, events[2]);
-  } else {
-    const auto events = liveness(block, {&block.forward, &block.backward});
-    memory.forward = memory_use(block, events[0]);
-    memory.backward = memory_use(block, events[1]);
-  }
+  const StepLiveness live = step_liveness(block, split);
+  memory.forward = memory_use(block, live.forward);
+  (split ? memory.backward_input : memory.backward) = memory_use(block, live.backward);
+  memory.backward_weight = memory_use(block, live.backward_weight);
+  memory.end = then(memory_use(block, live.norm), memory_use(block, live.update));
   return memory;
 }
 

@@ -19,7 +19,7 @@ namespace qplan {
 // Bytes on one pipeline stage's ranks. Parts are those alive at the stage's peak.
 struct StageMemory {
   Bytes weights, gradients, optimizer;
-  Bytes activations;  // kept for backward, in flight or transient, at the peak
+  Bytes activations;  // kept for backward, in flight or transient
   Bytes buffers;      // named buffers the framework holds besides
   Bytes peak;         // allocated: the sum of the above
   Bytes reserved;     // what the framework's allocator takes from the driver

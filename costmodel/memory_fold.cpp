@@ -38,6 +38,7 @@ BlockShape with_states(BlockShape kind, const BlockShape& base) {
   kind.nvme = base.nvme;
   kind.main_params_dtype = base.main_params_dtype;
   kind.moment_dtype = base.moment_dtype;
+  kind.fresh_gradients = base.fresh_gradients;
   return kind;
 }
 
@@ -91,11 +92,12 @@ Bytes distinct_bytes(const std::vector<const Slot*>& shared) {
 // What the compute words of a plan decide, per pipeline rank.
 struct CostModel::MemoryView {
   ParallelPlan key;
-  std::vector<Bytes> activations;  // of each rank, at its peak
-  std::vector<int> like;           // rank -> the first rank that holds the same stages
-  std::vector<Bytes> buffers;      // of each rank that is the first of its kind
-  std::vector<BlockShape> kinds;   // distinct holders of states
-  std::vector<int> counts;         // [rank][kind], of the first ranks
+  // Of each rank, what its actions hold at its peak: gradients that they made, and all the rest.
+  std::vector<Bytes> gradients, activations;
+  std::vector<int> like;          // rank -> the first rank that holds the same stages
+  std::vector<Bytes> buffers;     // of each rank that is the first of its kind
+  std::vector<BlockShape> kinds;  // distinct holders of states
+  std::vector<int> counts;        // [rank][kind], of the first ranks
   std::optional<Seconds> bound;
   [[nodiscard]] int count(std::size_t rank, std::size_t kind) const {
     return counts[static_cast<std::size_t>(like[rank]) * kinds.size() + kind];
@@ -221,7 +223,9 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       }
       step = then(step, power(pattern, run.count));
     }
-    result.activations.push_back(step.peak);
+    // The step's end frees what fresh gradients it finds, and no peak lies there.
+    result.gradients.push_back(step.gradients_at_peak);
+    result.activations.push_back(step.peak - step.gradients_at_peak);
   }
   return result;
 }
@@ -262,6 +266,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
       memory.gradients += persistent[k].gradients * n;
       memory.optimizer += persistent[k].optimizer * n;
     }
+    memory.gradients += v.gradients[r];
     memory.activations = v.activations[r];
     memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + reserves;
     memory.peak =

@@ -211,14 +211,7 @@ class ReplayRunner {
 class HeapReplay {
  public:
   HeapReplay(const StepProgram& program, bool split) : program_(program) {
-    for (const Block& block : program.blocks) {
-      if (split) {
-        const BackwardSplit parts = split_backward(block);
-        events_.push_back(liveness(block, {&block.forward, &parts.input, &parts.weight}));
-      } else {
-        events_.push_back(liveness(block, {&block.forward, &block.backward}));
-      }
-    }
+    for (const Block& block : program.blocks) live_.push_back(step_liveness(block, split));
   }
 
   void hold(Bytes bytes) { change(bytes); }
@@ -230,10 +223,12 @@ class HeapReplay {
     const bool out = forward ? wire_after : wire_before && !weight;
     if (in) change(program_.boundary);
     const auto& runs = program_.stages[static_cast<std::size_t>(action.stage)].runs;
-    const std::size_t kind = forward ? 0 : weight ? 2 : 1;
+    const Events events = forward  ? &StepLiveness::forward
+                          : weight ? &StepLiveness::backward_weight
+                                   : &StepLiveness::backward;
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Stage::Part& run = runs[forward ? i : runs.size() - 1 - i];
-      for (int copy = 0; copy < run.count; ++copy) list(run.block, kind);
+      for (int copy = 0; copy < run.count; ++copy) list(run.block, events);
     }
     if (out) change(-program_.boundary);
   }
@@ -247,22 +242,35 @@ class HeapReplay {
     const StageRuns forward = priced.runs_of(f.stage), backward = priced.runs_of(b.stage);
     for (const PairedRun& run : pair_stages(forward, backward)) {
       for (int copy = 0; copy < run.count; ++copy) {
-        if (run.forward != nullptr) list(priced.block_of(*run.forward), 0);
-        if (run.backward != nullptr) list(priced.block_of(*run.backward), 1);
+        if (run.forward != nullptr) list(priced.block_of(*run.forward), &StepLiveness::forward);
+        if (run.backward != nullptr) list(priced.block_of(*run.backward), &StepLiveness::backward);
       }
     }
     if (f_out) change(-program_.boundary);
     if (b_out) change(-program_.boundary);
   }
 
+  // The step's end: gradient norms of all the rank's stages, then their updates.
+  void end(const std::vector<int>& stages) {
+    for (const Events events : {&StepLiveness::norm, &StepLiveness::update}) {
+      for (const int stage : stages) {
+        for (const Stage::Part& run : program_.stages[static_cast<std::size_t>(stage)].runs) {
+          for (int copy = 0; copy < run.count; ++copy) list(run.block, events);
+        }
+      }
+    }
+  }
+
   [[nodiscard]] Bytes peak() const { return peak_; }
   [[nodiscard]] Bytes now() const { return now_; }
 
  private:
+  using Events = std::vector<LiveEvent> StepLiveness::*;
+
   // Every allocation and free of one list of a block.
-  void list(BlockId block, std::size_t kind) {
+  void list(BlockId block, Events events) {
     const auto id = static_cast<std::size_t>(block);
-    for (const LiveEvent& e : events_[id][kind]) {
+    for (const LiveEvent& e : live_[id].*events) {
       const Bytes bytes = program_.blocks[id].slots[static_cast<std::size_t>(e.slot)].bytes();
       change(e.allocate ? bytes : -bytes);
     }
@@ -274,7 +282,7 @@ class HeapReplay {
   }
 
   const StepProgram& program_;
-  std::vector<std::vector<std::vector<LiveEvent>>> events_;
+  std::vector<StepLiveness> live_;
   Bytes now_, peak_;
 };
 
@@ -292,8 +300,10 @@ std::vector<Bytes> replay_memory(const PricedProgram& priced, Bytes reserves) {
     HeapReplay heap(p, split);
     heap.hold(reserves);
     std::vector<const Slot*> shared;
+    std::vector<int> own;
     for (int s = 0; s < stages; ++s) {
       if (rank_of_stage(p.schedule.kind, p.schedule.pp, s) != rank) continue;
+      own.push_back(s);
       for (const Stage::Part& run : p.stages[static_cast<std::size_t>(s)].runs) {
         const Block& block = p.blocks[static_cast<std::size_t>(run.block)];
         for (int copy = 0; copy < run.count; ++copy) heap.hold(persistent_bytes(block).total());
@@ -321,6 +331,7 @@ std::vector<Bytes> replay_memory(const PricedProgram& priced, Bytes reserves) {
       heap.pair(priced, a, b,
                 {before, after, crosses(b.stage, b.stage + 1), crosses(b.stage - 1, b.stage)});
     }
+    heap.end(own);
     QPLAN_CHECK(heap.now() == held, "a step must free everything it allocates");
     peaks.push_back(heap.peak());
   }

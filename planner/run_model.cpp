@@ -55,6 +55,8 @@ void set_layers(ModelSpec& m, std::int64_t count) {
   const std::vector<LayerKind> before = m.layers;
   m.num_layers = count;
   m.layers.assign(static_cast<std::size_t>(count), LayerKind{});
+  // A proxy cut short to fit a node leaves out the extra prediction layer too.
+  if (static_cast<std::size_t>(count) < before.size()) m.num_mtp_layers = 0;
   if (before.empty()) return;
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
     // The last two layers repeat: enough for windows on every other layer.

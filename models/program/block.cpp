@@ -28,6 +28,7 @@ PersistentBytes persistent_bytes(const Block& block) {
       case Storage::shared:
       case Storage::local:
       case Storage::wire:
+      case Storage::fresh_gradient:
         break;
     }
   }

@@ -18,8 +18,18 @@ namespace qplan {
 // buffers too, once per distinct shape on a rank. All others live from their first write to their
 // last read: a slot that backward reads without writing it first is kept from forward (a stash);
 // one that stays within a list is scratch. A `wire` crosses the block's border: written here, it
-// leaves; read here without being written, it arrives.
-enum class Storage : std::uint8_t { weight, gradient, optimizer, shared, local, wire };
+// leaves; read here without being written, it arrives. A `fresh_gradient` is a gradient that is
+// made anew each step: the lists that end the step read it, so it lives from backward to the
+// update.
+enum class Storage : std::uint8_t {
+  weight,
+  gradient,
+  optimizer,
+  shared,
+  local,
+  wire,
+  fresh_gradient
+};
 
 struct Slot {
   std::string_view name;

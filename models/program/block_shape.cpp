@@ -41,6 +41,8 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.recompute_modules = plan.recompute.modules.empty() ? recipe.selective : plan.recompute.modules;
   if (s.recompute != RecomputeKind::selective) s.recompute_modules = {};
   s.moe_load = model.moe && plan.routing == Routing::natural ? moe_imbalance : 1.0;
+  // With several microbatches the gradients of the first are there when the second runs forward.
+  s.fresh_gradients = recipe.drops_gradients && plan.zero >= 2 && plan.num_microbatches() == 1;
   s.tied_head = model.tie_word_embeddings && plan.pp > 1;
   return s;
 }
@@ -74,7 +76,8 @@ std::uint64_t hash_of(const BlockShape& s) {
       256 * static_cast<int>(s.moment_dtype));
   mix(s.optimizer_offload);
   mix(static_cast<int>(s.params_offload) + 2 * static_cast<int>(s.activations_offload) +
-      4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.tied_head));
+      4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.tied_head) +
+      16 * static_cast<int>(s.fresh_gradients));
   mix(s.moe_load);
   mix(s.images * 65536 + s.patches);
   mix(s.next.dense);

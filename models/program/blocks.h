@@ -56,6 +56,7 @@ struct BlockShape {
   bool tied_head = false;  // the head's weight is the embedding's, held on another stage too
   // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
   RankParameters next, previous;
+  bool fresh_gradients = false;  // no gradients between the update and the next backward
   bool operator==(const BlockShape&) const = default;
 };
 

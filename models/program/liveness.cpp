@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
+
+#include "models/program/step_program.h"
 
 namespace qplan {
 namespace {
@@ -128,15 +131,25 @@ std::vector<std::vector<LiveEvent>> liveness(const Block& block,
   return result;
 }
 
+StepLiveness step_liveness(const Block& block, bool split) {
+  const BackwardSplit parts = split ? split_backward(block) : BackwardSplit{};
+  const OpList& backward = split ? parts.input : block.backward;
+  auto events =
+      liveness(block, {&block.forward, &backward, &parts.weight, &block.norm, &block.update});
+  return {std::move(events[0]), std::move(events[1]), std::move(events[2]), std::move(events[3]),
+          std::move(events[4])};
+}
+
 MemoryUse memory_use(const Block& block, const std::vector<LiveEvent>& events) {
   MemoryUse use;
   for (const LiveEvent& event : events) {
-    const Bytes bytes = block.slots[static_cast<std::size_t>(event.slot)].bytes();
-    if (event.allocate) {
-      use.net += bytes;
-      use.peak = std::max(use.peak, use.net);
-    } else {
-      use.net -= bytes;
+    const Slot& slot = block.slots[static_cast<std::size_t>(event.slot)];
+    const Bytes change = event.allocate ? slot.bytes() : -slot.bytes();
+    use.net += change;
+    if (slot.storage == Storage::fresh_gradient) use.gradients += change;
+    if (use.net > use.peak) {
+      use.peak = use.net;
+      use.gradients_at_peak = use.gradients;
     }
   }
   return use;

@@ -25,16 +25,27 @@ struct LiveEvent {
 std::vector<std::vector<LiveEvent>> liveness(const Block& block,
                                              const std::vector<const OpList*>& lists);
 
-// Net change and peak of a piece of program, both relative to what is held when it begins.
+// The same for all lists of a step, in the order they run. `split`: backward in its two halves,
+// else all of it is in `backward`.
+struct StepLiveness {
+  std::vector<LiveEvent> forward, backward, backward_weight, norm, update;
+};
+StepLiveness step_liveness(const Block& block, bool split);
+
+// Net change and peak of a piece of program, both relative to what is held when it begins; and what
+// fresh gradients have in the one and in the other (the earliest of equal peaks).
 struct MemoryUse {
   Bytes net, peak;
+  Bytes gradients{}, gradients_at_peak{};
   bool operator==(const MemoryUse&) const = default;
 };
 
 // Two pieces in sequence. Associative, so repetition is a power.
 constexpr MemoryUse then(MemoryUse a, MemoryUse b) {
   const Bytes tail = a.net + b.peak;
-  return {a.net + b.net, a.peak > tail ? a.peak : tail};
+  const bool later = tail > a.peak;
+  return {a.net + b.net, later ? tail : a.peak, a.gradients + b.gradients,
+          later ? a.gradients + b.gradients_at_peak : a.gradients_at_peak};
 }
 
 // `n` times in sequence. The peak of a repeated piece lies in its first or in its last copy.
@@ -42,7 +53,10 @@ constexpr MemoryUse power(MemoryUse a, std::int64_t n) {
   if (n <= 0) return {};
   const double before_last = static_cast<double>(n - 1);
   const Bytes last = a.net * before_last + a.peak;
-  return {a.net * static_cast<double>(n), a.peak > last ? a.peak : last};
+  const bool later = last > a.peak;
+  return {a.net * static_cast<double>(n), later ? last : a.peak,
+          a.gradients * static_cast<double>(n),
+          later ? a.gradients * before_last + a.gradients_at_peak : a.gradients_at_peak};
 }
 
 MemoryUse memory_use(const Block& block, const std::vector<LiveEvent>& events);

@@ -17,6 +17,10 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
   return EnumSet<RecomputeModule>{}.add(RecomputeModule::core_attn);
 }
 
+// Dropped gradients: torch's zero_grad(set_to_none=True), its default since 2.0, lets FSDP's shards
+// go; Megatron-FSDP keeps main_grad_buffer and fills it with zeros (megatron-core 0.16.1,
+// param_and_grad_buffer.py), as DeepSpeed does its partitions (assumed).
+//
 // Sources: frameworks.md (what each framework does), physics.md 5 (memory) and 6 (host).
 // Host time is of one op of ours, the framework's Python and all its small kernels included, read
 // off runs that more tokens do not slow:
@@ -25,8 +29,7 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
 //   Megatron of 2021-22: 3.5 ms a layer of 42 ops, whatever the width and tp (400 A100 runs that
 //     vTrain published with micro-batch 1 and hidden 1024-2048);
 //   Megatron-Core without graphs: 8.8-9.6 ms a layer with 8-16 experts a rank, 6.4 ms a dense one
-//   on
-//     tp 4 (Megatron-Bridge: Qwen3-30B fp8 on H100, mxfp8 on B200; Qwen3-8B with 2048 tokens);
+//     on tp 4 (Megatron-Bridge: Qwen3-30B fp8 on H100, mxfp8 on B200; Qwen3-8B, 2048 tokens);
 //   nanotron: 4.4 ms a layer of 37 ops, 10 of them collectives behind Python autograd functions
 //     (Ultra-Scale runs on tp 4 and 8);
 //   a C++ loop: 3 us (assumed).
@@ -116,6 +119,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::bf16,
+     .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),
      .launch = microseconds(15),
      .collective_launch = microseconds(60),
@@ -134,6 +138,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::fp32,
+     .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),
      .launch = microseconds(15),
      .collective_launch = microseconds(50),
@@ -151,6 +156,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::fp32,
+     .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),
      .selective =
          EnumSet<RecomputeModule>{}.add(RecomputeModule::layernorm).add(RecomputeModule::mlp),

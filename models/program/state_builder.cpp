@@ -41,7 +41,8 @@ void StateBuilder::declare() {
   weights_ = b.slot("weights", working, 1, kept.total(), Storage::weight);
   if (s.params_offload) b.at(weights_).fraction = 0;
   const RankParameters grads = s.zero >= 2 ? shard : own_;
-  gradients_ = b.slot("gradients", s.grad_dtype, 1, grads.total(), Storage::gradient);
+  gradients_ = b.slot("gradients", s.grad_dtype, 1, grads.total(),
+                      s.fresh_gradients ? Storage::fresh_gradient : Storage::gradient);
   if (s.zero >= 2 && s.optimizer_offload >= 1) b.at(gradients_).fraction = 0;
   shard_ = s.zero >= 1 ? shard : own_;
   const SlotId optimizer = b.slot("optimizer", DType::boolean, optimizer_bytes(c_.recipe, s),
@@ -89,9 +90,11 @@ void StateBuilder::leave_backward() {
     input = b.slot("reduction input", c_.recipe.reduce_dtype, 1, own_.total(), Storage::wire);
     c_.rowwise(RowwiseKind::cast, 1, own_.total(), {c_.gradients}, {input});
   }
-  reduce_scatter(own_.dense, dense_axis(s), s.dense_shard, s.dense_replicas, Axis::dp_replicate,
-                 input);
-  reduce_scatter(own_.expert, Axis::edp, s.expert_shard, 1, Axis::edp, input);
+  const bool dense = reduce_scatter(own_.dense, dense_axis(s), s.dense_shard, s.dense_replicas,
+                                    Axis::dp_replicate, input);
+  const bool expert = reduce_scatter(own_.expert, Axis::edp, s.expert_shard, 1, Axis::edp, input);
+  // One rank: its gradients are everybody's.
+  if (!dense && !expert) b.compute(Join{}, {input}, {gradients_});
   if (!s.overlap.has(OverlapKind::grad)) {
     b.wait_for(Stream::reduce_comm);
     b.flush();
@@ -181,9 +184,9 @@ SlotId StateBuilder::whole_parameters(std::string_view name, const RankParameter
   return c_.b.slot(name, c_.activation_dtype(), 1, n.total(), Storage::wire);
 }
 
-void StateBuilder::reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas,
+bool StateBuilder::reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas,
                                   Axis replica_axis, SlotId input) {
-  if (count == 0) return;
+  if (count == 0 || (ranks == 1 && replicas == 1)) return false;
   const Bytes bytes(static_cast<double>(count) * size_of(c_.recipe.reduce_dtype));
   if (ranks > 1) {
     c_.b.aside(Stream::reduce_comm, Collective{CollectiveKind::reduce_scatter, axis, bytes},
@@ -194,6 +197,7 @@ void StateBuilder::reduce_scatter(std::int64_t count, Axis axis, int ranks, int 
                Collective{CollectiveKind::all_reduce, replica_axis, bytes / ranks}, {input},
                {gradients_});
   }
+  return true;
 }
 
 void StateBuilder::reduce_whole(std::int64_t count, Axis axis, int ranks, double element) {

@@ -44,7 +44,8 @@ class StateBuilder {
  private:
   SlotId whole_parameters(std::string_view name, const RankParameters& n);
 
-  void reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas, Axis replica_axis,
+  // False where there is nobody to reduce with.
+  bool reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas, Axis replica_axis,
                       SlotId input);
 
   void reduce_whole(std::int64_t count, Axis axis, int ranks, double element);

@@ -59,8 +59,14 @@ TEST_CASE("parallelism that is not used costs nothing") {
 
 TEST_CASE("the parts of a stage's memory sum to its peak") {
   const Job job("llama3-8b");
-  for (const char* line : {"tp2 pp2 dp2 zero1 gbs16 sp", "dp8 zero1 gbs16"}) {
-    for (const StageMemory& s : job.cost.memory(parse_plan(line)).stages) {
+  const Job fsdp("llama3-8b", "h100-sxm", RecipeKind::fsdp2);
+  struct Case {
+    const Job& asked;
+    const char* line;
+  };
+  for (const Case& c : {Case{job, "tp2 pp2 dp2 zero1 gbs16 sp"}, Case{job, "dp8 zero1 gbs16"},
+                        Case{fsdp, "dp8 zero3 gbs8"}}) {
+    for (const StageMemory& s : c.asked.cost.memory(parse_plan(c.line)).stages) {
       const Bytes sum = s.weights + s.gradients + s.optimizer + s.activations + s.buffers;
       CHECK(sum == s.peak);
       CHECK(s.reserved > s.peak);
@@ -120,6 +126,32 @@ TEST_CASE("each ZeRO stage needs less memory than the one before") {
     CHECK(states < before);
     before = states;
   }
+}
+
+TEST_CASE("without accumulation FSDP's gradients come with backward, with it they stay") {
+  const Job job("llama3-8b", "h200-sxm", RecipeKind::fsdp2_compile);
+  // fp32 shards of 8.03 billion parameters on 8 ranks.
+  const double all = 4 * 8.03e9 / 8;
+  // The peak is at the loss, where backward has made nothing yet ...
+  const StageMemory once = job.worst("dp8 zero3 mbs2 gbs16 seq4096 recompute=full compile");
+  CHECK(once.gradients.value() < 0.01 * all);
+  const StageMemory twice = job.worst("dp8 zero3 mbs2 gbs32 seq4096 recompute=full compile");
+  CHECK(twice.gradients.value() == doctest::Approx(all).epsilon(0.01));
+  CHECK(twice.peak.value() - once.peak.value() == doctest::Approx(all).epsilon(0.01));
+  // ... or at the end of backward, where almost all of them are there: one short sequence.
+  const StageMemory late = job.worst("dp8 zero3 gbs8 seq256 recompute=full compile");
+  CHECK(late.gradients.value() > 0.8 * all);
+  CHECK(late.gradients.value() <= 1.001 * all);
+  // Megatron-FSDP keeps its buffer.
+  const Job megatron("llama3-8b", "h200-sxm", RecipeKind::megatron_fsdp);
+  CHECK(megatron.worst("dp8 zero3 mbs2 gbs16 seq4096 recompute=full").gradients.value() ==
+        doctest::Approx(all).epsilon(0.01));
+}
+
+TEST_CASE("on one rank FSDP's gradients are there at the update all the same") {
+  const Job job("llama3-8b", "b200", RecipeKind::fsdp2);
+  const MemoryEstimate memory = job.cost.memory(parse_plan("zero3 gbs1 seq256 recompute=full"));
+  CHECK(memory.worst_stage().peak > Bytes(15.9 * 8.03e9));  // fp32: 4 + 4 + 8 bytes a parameter
 }
 
 TEST_CASE("overlapped reductions and gathers never make a step slower than 25%, and help here") {

@@ -33,8 +33,9 @@ TEST_CASE("an offloaded fraction of a slot takes no device memory") {
 
 TEST_CASE("only weights, gradients and optimizer state are held by the block itself") {
   Block block;
-  for (const Storage storage : {Storage::weight, Storage::gradient, Storage::optimizer,
-                                Storage::shared, Storage::local, Storage::wire}) {
+  for (const Storage storage :
+       {Storage::weight, Storage::gradient, Storage::optimizer, Storage::shared, Storage::local,
+        Storage::wire, Storage::fresh_gradient}) {
     block.slots.push_back(
         {.name = "x", .storage = storage, .dtype = DType::boolean, .shape = {256, 1, 1}});
   }

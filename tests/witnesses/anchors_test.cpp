@@ -148,13 +148,14 @@ TEST_CASE("witness: FSDP2 on 8 H200, throughput of 0.6B" * doctest::should_fail(
   CHECK(std::abs(throughput_error(kLocal.front())) < 0.25);
 }
 
-// +0% to +17%. Without accumulation FSDP2 has no gradients during forward, which ours always has
-// (8B with full recomputation: 3.8 GiB of the 5.1 too many; with accumulation it is 3.9% over).
+// -6% to +4%, 3% in the mean. What is left of 32B: Hugging Face's embedding and head are one FSDP
+// unit, gathered and with whole gradients to the end of backward; ours are two (physics.md 5.3,
+// P2).
 TEST_CASE("witness: FSDP2 on 8 H200, allocated memory") {
   for (const LocalRun& run : kLocal) {
     const WitnessJob job(load_model(run.model), "h200-sxm", run.recipe);
     const Bytes peak = job.cost.memory(parse_plan(run.plan)).worst_stage().peak;
     CHECK(std::abs(witness(std::string("8xH200 FSDP2 ") + run.name + ", allocated", run.gib,
-                           in_gib(peak), "GiB")) < 0.20);
+                           in_gib(peak), "GiB")) < 0.08);
   }
 }

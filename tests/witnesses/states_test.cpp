@@ -68,11 +68,15 @@ TEST_CASE("witness: fp16 holds 20 bytes, or 4 + 16/d") {
   CHECK(megatron("dp8 zero1 gbs8 precision=fp16") == doctest::Approx(4 + 16.0 / 8).epsilon(1e-5));
 }
 
-TEST_CASE("witness: FSDP2 holds fp32 parameters, gradients and moments, all sharded: 16/N") {
+// physics.md 5.3: 12P/N, and 4P/N more if gradients accumulate.
+TEST_CASE("witness: FSDP2 holds fp32 parameters and moments, and gradients if they accumulate") {
   for (const int n : {8, 64}) {
-    const std::string line = fmt::format("dp{} zero3 gbs{}", n, n);
-    CHECK(bytes_per_parameter(line.c_str(), RecipeKind::fsdp2) ==
-          doctest::Approx(16.0 / n).epsilon(1e-5));
+    const auto held = [n](int microbatches) {
+      const std::string line = fmt::format("dp{} zero3 gbs{}", n, n * microbatches);
+      return bytes_per_parameter(line.c_str(), RecipeKind::fsdp2);
+    };
+    CHECK(held(1) == doctest::Approx(12.0 / n).epsilon(1e-5));
+    CHECK(held(2) == doctest::Approx(16.0 / n).epsilon(1e-5));
   }
 }
 
