@@ -76,7 +76,8 @@ void enumerated(benchmark::State& state) {
       each_plan(job.model, job.recipe, job.hardware, job.space, skeleton,
                 [&](const ParallelPlan& plan) {
                   ++plans;
-                  benchmark::DoNotOptimize(plan.tp);
+                  int tp = plan.tp;  // by value: Google Benchmark 1.9 deprecates const references
+                  benchmark::DoNotOptimize(tp);
                 });
     }
   }
