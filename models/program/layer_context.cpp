@@ -142,7 +142,7 @@ void LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t col
 // physics.md 5.3: eager Hugging Face modules keep 2f + 8h + 4(nh+nkv)d bytes a token more.
 SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t rows,
                                 std::int64_t cols) {
-  return recipe.fused_kernels ? kNoSlot : b.slot(name, dtype, rows, cols);
+  return recipe.keeps_eager_copies ? b.slot(name, dtype, rows, cols) : kNoSlot;
 }
 
 void LayerContext::norm_forward(SlotId x, SlotId y, std::int64_t rows, std::int64_t cols,

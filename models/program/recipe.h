@@ -64,6 +64,8 @@ struct Recipe {
   bool fp32_gradient_accumulation = true;  // wgrad GEMMs accumulate into an fp32 main_grad buffer
 
   // What stays for backward.
+  // Eager modules keep fp32 copies of norms and rotary inputs and both factors of SwiGLU.
+  bool keeps_eager_copies = false;
   bool keeps_norm_output = true;  // the input of qkv and fc1 GEMMs is stored (not recomputed)
   double logits_stash_bytes =
       0;  // kept from forward to backward beside the bf16 logits, per element
