@@ -120,6 +120,14 @@ void set_degrees(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   if (!row.text("etp").empty()) plan.etp = degree(row, "etp");
 }
 
+// torchtitan cut a rank's batch into as many microbatches as there are stages, unless told
+// otherwise (experimental.pipeline_parallel_microbatches until 2025).
+std::int64_t usual_micro_batch(const RunInputs& in) {
+  if (in.recipe != RecipeKind::fsdp2_compile || in.plan.pp == 1) return 1;
+  return std::max<std::int64_t>(
+      1, in.plan.global_batch_size / (std::int64_t{in.plan.dp} * in.plan.pp));
+}
+
 void set_sharding(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   plan.zero = static_cast<int>(row.whole("zero", 0, 3).value_or(plan.zero));
   // HSDP shards within a node and replicates between.
@@ -210,8 +218,9 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
   const std::int64_t batch = needed(row, "global_batch", kMostRanks);
   const std::int64_t seq_len = needed(row, "seq_len", kMostTokens);
   in.plan = default_plan(in.model, recipe_of(in.recipe), in.gpus, batch, seq_len);
-  in.plan.micro_batch_size = row.whole("micro_batch", 1, kMostRanks).value_or(1);
   set_degrees(row, in, in.plan);
+  in.plan.micro_batch_size =
+      row.whole("micro_batch", 1, kMostRanks).value_or(usual_micro_batch(in));
   set_sharding(row, in, in.plan);
   set_words(row, in, in.plan);
   unknown_flags = apply_flags(row.text("other_flags"), in);

@@ -54,6 +54,7 @@ ModelSpec blank_model(const RunRow& row, RecipeKind recipe) {
 void set_layers(ModelSpec& m, std::int64_t count) {
   const std::vector<LayerKind> before = m.layers;
   m.num_layers = count;
+  m.num_mtp_layers = 0;  // a reduced model ends with its decoder
   m.layers.assign(static_cast<std::size_t>(count), LayerKind{});
   // A proxy cut short to fit a node leaves out the extra prediction layer too.
   if (static_cast<std::size_t>(count) < before.size()) m.num_mtp_layers = 0;

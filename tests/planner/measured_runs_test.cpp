@@ -95,6 +95,7 @@ TEST_CASE("empty cells are the framework's defaults") {
         "tp2 pp1 dp4 ep4 etp2 zero1 mbs1 gbs64 seq2048 sp overlap=grad+param");
   CHECK(plan_of({{"recipe", "megatron_legacy"}, {"tp", "4"}}) ==
         "tp4 pp1 dp2 zero0 mbs1 gbs64 seq2048");
+  CHECK(plan_of({{"recipe", "fsdp2_compile"}, {"pp", "4"}}).starts_with("tp1 pp4 dp2 zero3 mbs8 "));
 }
 
 TEST_CASE("a row's words are the plan's") {
@@ -157,6 +158,7 @@ TEST_CASE("a base model keeps its details and takes the row's sizes") {
                                 {"vocab", ""},
                                 {"notes", "dense_layers=1 of 4; proxy"}})
                               .inputs->model;
+  CHECK(fewer.num_mtp_layers == 0);
   CHECK_FALSE(fewer.layers[0].moe);
   CHECK(fewer.layers[1].moe);
 }
