@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "costmodel/plan_view.h"
 #include "models/program/merge.h"
@@ -95,41 +96,55 @@ StreamDelay stage_delay(const StageRuns& runs, Part part, DelayOf delay_of_run) 
   return total;
 }
 
-// True when the last few steady periods moved every clock by one and the same amount.
-bool periodic(const std::vector<std::vector<double>>& snapshots, double* period) {
-  // The last period may hold the step's last backward; the three before it must agree.
-  if (snapshots.size() < 5) return false;
-  const std::size_t last = snapshots.size() - 2;
-  const double move = snapshots[last][0] - snapshots[last - 1][0];
-  for (std::size_t p = last; p > last - 3; --p) {
-    if (snapshots[p].size() != snapshots[p - 1].size()) return false;
-    for (std::size_t i = 0; i < snapshots[p].size(); ++i) {
-      const double moved = snapshots[p][i] - snapshots[p - 1][i];
-      if (std::abs(moved - move) > 1e-11 * std::abs(snapshots[p][i])) return false;
-    }
-  }
-  *period = move;
-  return true;
+// The ends of two steps, and what a steady period of each added to the clocks.
+struct TwoSteps {
+  Seconds end1, end2;
+  std::optional<Seconds> period1, period2;
+};
+
+TwoSteps simulate(FoldRunner& runner, const ScheduleShape& shape, int stages,
+                  const PipelineLinks& links, bool watch) {
+  const auto actions = build_schedule(shape);
+  PipelineState state(shape, stages);
+  Snapshots first, second;
+  TwoSteps t;
+  t.end1 = state.step(runner, actions, links, watch ? &first : nullptr);
+  t.end2 = state.step(runner, actions, links, watch ? &second : nullptr);
+  t.period1 = steady_period(first);
+  t.period2 = steady_period(second);
+  return t;
 }
 
-// End of step 2 minus end of step 1. Long steady parts are left out where the recurrence is
-// periodic.
-Seconds two_steps(FoldRunner& runner, const ScheduleShape& shape, int stages,
-                  const PipelineLinks& links) {
-  for (int periods = 6;; periods *= 4) {
-    const Shortened s = shorten(shape, periods);
-    const auto actions = build_schedule(s.shape);
-    PipelineState state(s.shape, stages);
-    std::vector<std::vector<double>> first, second;
-    const bool whole = s.left_out == 0;
-    const Seconds end1 = state.step(runner, actions, links, whole ? nullptr : &first);
-    const Seconds end2 = state.step(runner, actions, links, whole ? nullptr : &second);
-    if (whole) return end2 - end1;
-    double period1 = 0, period2 = 0;
-    if (periodic(first, &period1) && periodic(second, &period2)) {
-      return end2 - end1 + Seconds(period2) * static_cast<double>(s.left_out);
+// Whether `periods` periods more delayed the ends by as much as the fastest clock moved. A later
+// end is a longest path, which grows by at most that much a period and never by less than before;
+// from here on it grows by just that.
+bool settled(const TwoSteps& few, const TwoSteps& more, double periods) {
+  if (!more.period1 || !more.period2) return false;
+  const auto close = [](Seconds a, Seconds b, Seconds scale) {
+    return std::abs((a - b).value()) <= 1e-11 * scale.value();
+  };
+  return close(more.end1 - few.end1, *more.period1 * periods, more.end1) &&
+         close(more.end2 - few.end2, (*more.period1 + *more.period2) * periods, more.end2);
+}
+
+// End of step 2 minus end of step 1. Most of a long steady part is left out once two lengths of it
+// show that more would only repeat it.
+Seconds step_seconds(FoldRunner& runner, const ScheduleShape& shape, int stages,
+                     const PipelineLinks& links) {
+  const std::int64_t all = steady_part(shape, 0).count;
+  // A schedule may keep swinging (a cycle of waits through several ranks takes several periods), so
+  // two lengths are tried, no more.
+  for (const int periods : {6, 24}) {
+    if (4 * periods >= all) break;
+    const Shortened few = shorten(shape, periods), more = shorten(shape, 2 * periods);
+    const TwoSteps a = simulate(runner, few.shape, stages, links, true);
+    const TwoSteps b = simulate(runner, more.shape, stages, links, true);
+    if (settled(a, b, periods)) {
+      return b.end2 - b.end1 + *b.period2 * static_cast<double>(more.left_out);
     }
   }
+  const TwoSteps t = simulate(runner, shape, stages, links, false);
+  return t.end2 - t.end1;
 }
 
 }  // namespace
@@ -264,7 +279,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   PipelineLinks links = pipeline_links(*this, plan, grid);
   if (free.has(Cost::p2p)) links.send = Seconds(0);
   if (free.has(Cost::host)) links.step_overhead = Seconds(0);
-  return two_steps(runner, v.schedule, static_cast<int>(runner.stage.size()), links);
+  return step_seconds(runner, v.schedule, static_cast<int>(runner.stage.size()), links);
 }
 
 Seconds CostModel::step_time(const ParallelPlan& plan) const {

@@ -216,6 +216,42 @@ TEST_CASE("fewer microbatches show the same peak in flight") {
   }
 }
 
+TEST_CASE("a steady period lasts as long as the busiest rank's work, though hosts run ahead") {
+  // The host needs a third of the busiest rank's time to launch its work, and six streams idle.
+  struct Launching {
+    int slow;
+    void run(int rank, const Action&, StreamClocks& clocks) const {
+      clocks(index(Stream::host)) *= MaxPlus(Seconds(1));
+      clocks(index(Stream::compute)) *= MaxPlus(Seconds(rank == slow ? 3 : 2));
+    }
+    void run_pair(int, const Action&, const Action&, StreamClocks&) const {}
+    void before_norm(int, StreamClocks&) const {}
+    void update(int, StreamClocks&) const {}
+  };
+  const ScheduleShape s{ScheduleKind::one_f_one_b, 4, 1, 32};
+  for (int slow = 0; slow < 4; ++slow) {
+    Launching runner{slow};
+    PipelineState state(s, 4);
+    Snapshots snapshots;
+    state.step(runner, build_schedule(s), {.send = {}, .overlapped = true, .step_overhead = {}},
+               &snapshots);
+    REQUIRE(std::ssize(snapshots) == steady_part(s, 0).count);
+    const auto period = steady_period(snapshots);
+    REQUIRE(period);
+    CHECK(*period == Seconds(6));
+  }
+}
+
+TEST_CASE("clocks that still change pace have no steady period") {
+  Snapshots snapshots = {{1, 5}, {2, 6}, {3, 7}, {4, 8}, {5, 9}, {6, 10}};
+  REQUIRE(steady_period(snapshots));
+  CHECK(*steady_period(snapshots) == Seconds(1));
+  snapshots[2][1] = 6.5;  // three periods before the last but one
+  CHECK_FALSE(steady_period(snapshots));
+  snapshots.resize(4);
+  CHECK_FALSE(steady_period(snapshots));
+}
+
 TEST_CASE("a shortened schedule leaves out whole periods") {
   const ScheduleShape s{ScheduleKind::interleaved, 4, 2, 64};
   const Shortened shortened = shorten(s, 6);
