@@ -89,8 +89,11 @@ int microbatches_for_memory(const ScheduleShape& s) {
       enough = 2 * s.pp + 1;
       break;
     case ScheduleKind::zbv:
-    case ScheduleKind::dualpipe:
       enough = 4 * s.pp;
+      break;
+    // The fewest it runs, and a period more: in the middle the first is not paired.
+    case ScheduleKind::dualpipe:
+      enough = 2 * s.pp + microbatches_per_period(s);
       break;
   }
   return std::min(enough, s.microbatches);

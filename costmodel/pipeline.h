@@ -39,7 +39,12 @@ class PipelineState {
         stages_(stages),
         clocks(static_cast<std::size_t>(shape.pp), clocks_at_zero()),
         forward_edge_(static_cast<std::size_t>(stages), Seconds(0)),
-        backward_edge_(static_cast<std::size_t>(stages), Seconds(0)) {}
+        backward_edge_(static_cast<std::size_t>(stages), Seconds(0)) {
+    for (int s = 0; s < stages; ++s) {
+      before_.push_back(stage_before(shape, s));
+      after_.push_back(stage_after(shape, s));
+    }
+  }
 
   // One step; returns when its last rank is done. `snapshots`, if given, receives every steady
   // period's end.
@@ -55,6 +60,7 @@ class PipelineState {
 
   ScheduleShape shape_;
   int stages_;
+  std::vector<int> before_, after_;  // of each stage: its neighbours, or -1
 
  public:
   std::vector<StreamClocks> clocks;  // of each pipeline rank
@@ -90,18 +96,21 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
   // When what an action needs from another stage arrived: 0 if nothing is needed, kNotYet if it has
   // not.
   const auto arrival_of = [&](const Action& a) {
-    if (a.kind == ActionKind::forward && a.stage > 0) return forward[cell(a.stage, a.microbatch)];
-    const bool needs_gradient =
-        a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
-    if (needs_gradient && a.stage + 1 < stages_) return backward[cell(a.stage, a.microbatch)];
-    return 0.0;
+    const auto stage = static_cast<std::size_t>(a.stage);
+    if (a.kind == ActionKind::forward) {
+      return before_[stage] < 0 ? 0.0 : forward[cell(a.stage, a.microbatch)];
+    }
+    if (a.kind == ActionKind::backward_weight || after_[stage] < 0) return 0.0;
+    return backward[cell(a.stage, a.microbatch)];
   };
   const auto send_result = [&](const Action& a, StreamClocks& state) {
+    const auto stage = static_cast<std::size_t>(a.stage);
     if (a.kind == ActionKind::forward) {
-      if (a.stage + 1 == stages_) return;
-      send(state, a.stage, a.stage + 1, forward_edge_, forward[cell(a.stage + 1, a.microbatch)]);
-    } else if (a.kind != ActionKind::backward_weight && a.stage > 0) {
-      send(state, a.stage, a.stage - 1, backward_edge_, backward[cell(a.stage - 1, a.microbatch)]);
+      const int to = after_[stage];
+      if (to >= 0) send(state, a.stage, to, forward_edge_, forward[cell(to, a.microbatch)]);
+    } else if (a.kind != ActionKind::backward_weight) {
+      const int to = before_[stage];
+      if (to >= 0) send(state, a.stage, to, backward_edge_, backward[cell(to, a.microbatch)]);
     }
   };
   const auto snapshot = [&](std::size_t rank, const StreamClocks& state) {

@@ -22,19 +22,20 @@ constexpr std::initializer_list<Axis> kAllAxes = {
 struct PartsInUse {
   std::vector<Part> compute, state;
 };
-PartsInUse parts_in_use(bool split, bool gather_overlapped, bool reduce_overlapped) {
+PartsInUse parts_in_use(BackwardForm form, bool gather_overlapped, bool reduce_overlapped) {
   PartsInUse use;
   use.compute = {Part::forward};
-  if (split) {
+  if (gather_overlapped) use.state.push_back(Part::forward_first);
+  if (form != BackwardForm::whole) {
     use.compute.push_back(Part::backward_input);
     use.compute.push_back(Part::backward_weight);
-  } else {
-    use.compute.push_back(Part::backward);
+    if (reduce_overlapped) use.state.push_back(Part::backward_weight_last);
   }
-  if (gather_overlapped) use.state.push_back(Part::forward_first);
-  if (reduce_overlapped) {
-    use.state.push_back(split ? Part::backward_weight_last : Part::backward_last);
-  } else {
+  if (form != BackwardForm::split) {
+    use.compute.push_back(Part::backward);
+    if (reduce_overlapped) use.state.push_back(Part::backward_last);
+  }
+  if (!reduce_overlapped) {
     use.state.push_back(Part::reduce);
   }
   use.state.push_back(Part::norm);
@@ -191,7 +192,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   const StagePricer pricer(model_, recipe_, context);
   const bool gather_overlapped = plan.overlap.has(OverlapKind::param);
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
-  const PartsInUse parts = parts_in_use(v.split, gather_overlapped, reduce_overlapped);
+  const PartsInUse parts = parts_in_use(v.backward, gather_overlapped, reduce_overlapped);
   // What a recipe's collectives suffer beside a pipeline that crosses nodes belongs to the key.
   const bool delayed =
       recipe_.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
@@ -204,11 +205,11 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   auto& compute_memo = free.bits == 0 ? memo_->compute_delays : own_compute;
   auto& state_memo = free.bits == 0 ? memo_->state_delays : own_state;
   const auto compute_delays = [&](const BlockShape& shape) -> const PartDelays& {
-    const DelayKey key{compute_shape(shape), model_groups, graphs_of(plan), v.split};
+    const DelayKey key{compute_shape(shape), model_groups, graphs_of(plan), v.backward};
     return compute_memo.get(key, [&] { return pricer.delays(key.shape, parts.compute, free); });
   };
   const auto state_delays = [&](const BlockShape& shape) -> const PartDelays& {
-    const DelayKey key{shape, all_groups, graphs_of(plan), v.split};
+    const DelayKey key{shape, all_groups, graphs_of(plan), v.backward};
     return state_memo.get(key, [&] { return pricer.delays(shape, parts.state, free); });
   };
   const auto delay = [&](const Run& run, Part part) -> const StreamDelay& {
@@ -264,8 +265,8 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
         total = then(total, power(compute_delays(shape)[at(part)], run.count));
         continue;
       }
-      const PairKey key{{compute_shape(*run.forward), model_groups, graphs_of(plan), false},
-                        {compute_shape(*run.backward), model_groups, graphs_of(plan), false}};
+      const PairKey key{{compute_shape(*run.forward), model_groups, graphs_of(plan)},
+                        {compute_shape(*run.backward), model_groups, graphs_of(plan)}};
       const StreamDelay& pair = pair_memo.get(key, [&] {
         const PricedPart priced =
             price_pair(build_block(model_, recipe_, key.forward.shape),
@@ -291,7 +292,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   const RankGrid grid(plan, facts_.nvlink_domain);
   const CostContext context{&hardware_, &grid, &recipe_, graphs_of(plan)};
   const StagePricer pricer(model_, recipe_, context);
-  const PartsInUse parts = parts_in_use(v.split, true, true);
+  const PartsInUse parts = parts_in_use(v.backward, true, true);
   const std::uint64_t groups = groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes);
   const int c = index(Stream::compute);
   // The compute-stream entry of a stage's delay is at least its blocks' entries in sequence.
@@ -302,7 +303,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     Entry& entry_of = distinct[i];
     for (const Run& run : v.stages.distinct[i]) {
-      const DelayKey key{compute_shape(run.shape), groups, graphs_of(plan), v.split};
+      const DelayKey key{compute_shape(run.shape), groups, graphs_of(plan), v.backward};
       if (v.schedule.pairs) {
         // Side by side, communication may vanish; the compute of both stays.
         entry_of.forward += run.count * memo_->busy.get(key, [&] {
@@ -322,7 +323,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
           key, [&] { return pricer.delays(key.shape, parts.compute, FreeWork{}); });
       const auto entry = [&](Part part) { return d[at(part)](c, c).seconds().value() * run.count; };
       entry_of.forward += entry(Part::forward);
-      if (v.split) {
+      if (v.backward == BackwardForm::split) {
         entry_of.backward += entry(Part::backward_input);
         entry_of.weight += entry(Part::backward_weight);
       } else {
@@ -334,7 +335,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   for (const int i : v.stages.of_stage) stage.push_back(distinct[static_cast<std::size_t>(i)]);
   // T >= sum over earlier stages of f, + m (f + b + w) of a rank's stages, + sum of b on the way
   // back.
-  const auto m = static_cast<double>(plan.num_microbatches());
+  const auto m = static_cast<double>(microbatches_of_stage(v.schedule));
   double best = 0, forward_before = 0, backward_before = 0;
   if (v.schedule.pairs) {
     // The entries hold forward and backward together: a rank's own work is all that bounds the
@@ -353,7 +354,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
       busy += stage[i].forward + stage[i].backward + stage[i].weight;
     }
     // A split backward lets a rank end with weight gradients that nobody waits for.
-    const double way_back = v.split ? 0 : backward_before;
+    const double way_back = v.backward == BackwardForm::split ? 0 : backward_before;
     best = std::max(best, forward_before + m * busy + way_back);
     forward_before += stage[static_cast<std::size_t>(r)].forward;
     backward_before += stage[static_cast<std::size_t>(r)].backward;
@@ -435,7 +436,7 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
             const Price& price = priced.prices[k];
             const double seconds = priced.durations[k].time.value() * run.count;
             if (priced.ops[k].stream == Stream::compute) {
-              const Seconds t(seconds * static_cast<double>(plan.num_microbatches()));
+              const Seconds t(seconds * microbatches_of_stage(v.schedule));
               compute[rank] += t;
               if (priced.ops[k].recomputed) again[rank] += t;
             }
