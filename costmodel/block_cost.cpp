@@ -190,15 +190,16 @@ StreamDelay delay_of(const OpList& ops, const std::vector<Duration>& durations) 
   return state;
 }
 
-BlockMemory memory_of(const Block& block, bool split) {
+BlockMemory memory_of(const Block& block, BackwardForm form) {
   BlockMemory memory;
   memory.persistent = persistent_bytes(block);
   for (const Slot& slot : block.slots) {
     if (slot.storage == Storage::shared) memory.shared.push_back(slot);
   }
-  const StepLiveness live = step_liveness(block, split);
+  const StepLiveness live = step_liveness(block, form);
   memory.forward = memory_use(block, live.forward);
-  (split ? memory.backward_input : memory.backward) = memory_use(block, live.backward);
+  memory.backward = memory_use(block, live.backward);
+  memory.backward_input = memory_use(block, live.backward_input);
   memory.backward_weight = memory_use(block, live.backward_weight);
   memory.end = then(memory_use(block, live.norm), memory_use(block, live.update));
   return memory;

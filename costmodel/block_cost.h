@@ -64,14 +64,14 @@ std::vector<Duration> without(const PricedPart& priced, Part part, FreeWork free
 
 StreamDelay delay_of(const OpList& ops, const std::vector<Duration>& durations);
 
-// What a block does to memory: forward, backward or its two halves, and the step's end (gradient
-// norm and update), which only frees.
+// What a block does to memory: forward, backward and its two halves (those that `form` runs), and
+// the step's end (gradient norm and update), which only frees.
 struct BlockMemory {
   PersistentBytes persistent;
   MemoryUse forward, backward, backward_input, backward_weight, end;
   std::vector<Slot> shared;  // held once per distinct shape on a rank
 };
-BlockMemory memory_of(const Block& block, bool split);
+BlockMemory memory_of(const Block& block, BackwardForm form);
 
 // Stretches ops that run beside work of another kind: compute beside collectives and the reverse,
 // by the profile's contention factors, on the part of each that overlaps in steady repetition.

@@ -30,7 +30,7 @@ CostModel::PlanView CostModel::view(const ParallelPlan& plan) const {
   v.base = base_shape(model_, plan, recipe_, facts_.moe_imbalance);
   v.stages = stage_list(model_, plan, recipe_, v.base, facts_);
   v.schedule = schedule_shape(plan);
-  v.split = splits_backward(plan.schedule);
+  v.backward = backward_form(plan.schedule);
   return v;
 }
 
@@ -52,10 +52,11 @@ int communicator_count(const ParallelPlan& plan) {
   const auto add = [&count](std::int64_t size) { count += size > 1 ? 1 : 0; };
   add(plan.tp);
   add(plan.cp);
-  add(std::int64_t{plan.dp} * plan.cp);
+  const int copies = stage_copies(plan.schedule);
+  add(std::int64_t{plan.dp} * plan.cp * copies);
   add(plan.ep);
   add(plan.etp);
-  add(plan.edp());
+  add(plan.edp() * copies);
   add(plan.pp);
   add(plan.pp);
   return count;

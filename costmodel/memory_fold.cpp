@@ -119,9 +119,9 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     StageMoves& use = distinct[i].moves;
     for (const Run& run : v.stages.distinct[i]) {
-      const DelayKey key{compute_shape(run.shape), 0, std::nullopt, v.split};
+      const DelayKey key{compute_shape(run.shape), 0, std::nullopt, v.backward};
       const BlockMemory& block = memo_->memory.get(
-          key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.split); });
+          key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
       distinct[i].blocks.push_back(&block);
       use.forward = then(use.forward, power(block.forward, run.count));
       use.backward = then(power(block.backward, run.count), use.backward);
@@ -146,8 +146,8 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   std::vector<std::size_t> filled(ranks, 0);
   for (std::size_t i = 0; i < stage_count; ++i) {
     const auto d = static_cast<std::size_t>(v.stages.of_stage[i]);
-    const bool before = i > 0 && rank_of(i - 1) != rank_of(i);
-    const bool after = i + 1 < stage_count && rank_of(i + 1) != rank_of(i);
+    const bool before = receives(v.schedule, static_cast<int>(i));
+    const bool after = sends(v.schedule, static_cast<int>(i));
     const StageMoves& moves = distinct[d].moves;
     uses[i].forward = with_wires(moves.forward, wire, before, after);
     uses[i].backward = with_wires(moves.backward, wire, after, before);
@@ -206,12 +206,8 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       }
       total = then(total, power(layer, run.count));
     }
-    const bool f_in = i > 0 && rank_of(i - 1) != rank_of(i);
-    const bool f_out = i + 1 < stage_count && rank_of(i + 1) != rank_of(i);
-    const bool b_out = j > 0 && rank_of(j - 1) != rank_of(j);
-    const bool b_in = j + 1 < stage_count && rank_of(j + 1) != rank_of(j);
-    total = with_wires(total, wire, f_in, f_out);
-    return with_wires(total, wire, b_in, b_out);
+    total = with_wires(total, wire, receives(v.schedule, f), sends(v.schedule, f));
+    return with_wires(total, wire, sends(v.schedule, b), receives(v.schedule, b));
   };
   for (std::size_t r = 0; r < ranks; ++r) {
     MemoryUse step;

@@ -1,5 +1,7 @@
 #include "costmodel/pipeline.h"
 
+#include <cmath>
+
 namespace qplan {
 namespace {
 
@@ -20,6 +22,25 @@ std::int64_t repeats(const std::vector<Action>& list, std::size_t at, std::size_
 }
 
 }  // namespace
+
+std::optional<Seconds> steady_period(const Snapshots& snapshots) {
+  // The last period may hold the step's last backward; the three before it must agree.
+  if (snapshots.size() < 5) return std::nullopt;
+  const std::size_t last = snapshots.size() - 2;
+  const auto moved = [&](std::size_t period, std::size_t clock) {
+    return snapshots[period][clock] - snapshots[period - 1][clock];
+  };
+  double most = 0;
+  for (std::size_t clock = 0; clock < snapshots[last].size(); ++clock) {
+    const double move = moved(last, clock);
+    const double rounding = 1e-11 * std::abs(snapshots[last][clock]);
+    for (const std::size_t period : {last - 1, last - 2}) {
+      if (std::abs(moved(period, clock) - move) > rounding) return std::nullopt;
+    }
+    most = std::max(most, move);
+  }
+  return Seconds(most);
+}
 
 std::vector<ActionRun> run_length(const std::vector<Action>& with_microbatches) {
   std::vector<Action> actions;
@@ -68,8 +89,11 @@ int microbatches_for_memory(const ScheduleShape& s) {
       enough = 2 * s.pp + 1;
       break;
     case ScheduleKind::zbv:
-    case ScheduleKind::dualpipe:
       enough = 4 * s.pp;
+      break;
+    // The fewest it runs, and a period more: in the middle the first is not paired.
+    case ScheduleKind::dualpipe:
+      enough = 2 * s.pp + microbatches_per_period(s);
       break;
   }
   return std::min(enough, s.microbatches);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "costmodel/evaluate.h"
@@ -22,6 +23,14 @@ concept StepRunner = requires(R runner, int rank, const Action& action, StreamCl
   runner.update(rank, clocks);       // optimizer, parameter gathers
 };
 
+// For every steady period, when it was over: each rank's clocks as the rank ends it, and those of
+// the links out of its stages.
+using Snapshots = std::vector<std::vector<double>>;
+
+// What one period adds to the fastest clock, if the last few periods moved every clock alike. (Not
+// each by the same: a host that only launches runs ahead, and an unused stream stands still.)
+std::optional<Seconds> steady_period(const Snapshots& snapshots);
+
 // Clocks and messages in flight; a step leaves them ready for the next.
 class PipelineState {
  public:
@@ -30,14 +39,18 @@ class PipelineState {
         stages_(stages),
         clocks(static_cast<std::size_t>(shape.pp), clocks_at_zero()),
         forward_edge_(static_cast<std::size_t>(stages), Seconds(0)),
-        backward_edge_(static_cast<std::size_t>(stages), Seconds(0)) {}
+        backward_edge_(static_cast<std::size_t>(stages), Seconds(0)) {
+    for (int s = 0; s < stages; ++s) {
+      before_.push_back(stage_before(shape, s));
+      after_.push_back(stage_after(shape, s));
+    }
+  }
 
-  // One step; returns when its last rank is done. `snapshot`, if given, receives for every steady
-  // period the time at which each rank completed it (to see that the recurrence has become
-  // periodic).
+  // One step; returns when its last rank is done. `snapshots`, if given, receives every steady
+  // period's end.
   template <StepRunner R>
   Seconds step(R& runner, const std::vector<std::vector<Action>>& actions,
-               const PipelineLinks& links, std::vector<std::vector<double>>* snapshots = nullptr);
+               const PipelineLinks& links, Snapshots* snapshots = nullptr);
 
  private:
   [[nodiscard]] std::size_t cell(int stage, int microbatch) const {
@@ -47,6 +60,7 @@ class PipelineState {
 
   ScheduleShape shape_;
   int stages_;
+  std::vector<int> before_, after_;  // of each stage: its neighbours, or -1
 
  public:
   std::vector<StreamClocks> clocks;  // of each pipeline rank
@@ -57,8 +71,7 @@ class PipelineState {
 
 template <StepRunner R>
 Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& actions,
-                            const PipelineLinks& links,
-                            std::vector<std::vector<double>>* snapshots) {
+                            const PipelineLinks& links, Snapshots* snapshots) {
   constexpr double kNotYet = -1;
   const int compute = index(Stream::compute), host = index(Stream::host);
   std::vector<double> forward(cell(stages_, 0), kNotYet), backward(cell(stages_, 0), kNotYet);
@@ -83,22 +96,24 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
   // When what an action needs from another stage arrived: 0 if nothing is needed, kNotYet if it has
   // not.
   const auto arrival_of = [&](const Action& a) {
-    if (a.kind == ActionKind::forward && a.stage > 0) return forward[cell(a.stage, a.microbatch)];
-    const bool needs_gradient =
-        a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
-    if (needs_gradient && a.stage + 1 < stages_) return backward[cell(a.stage, a.microbatch)];
-    return 0.0;
+    const auto stage = static_cast<std::size_t>(a.stage);
+    if (a.kind == ActionKind::forward) {
+      return before_[stage] < 0 ? 0.0 : forward[cell(a.stage, a.microbatch)];
+    }
+    if (a.kind == ActionKind::backward_weight || after_[stage] < 0) return 0.0;
+    return backward[cell(a.stage, a.microbatch)];
   };
   const auto send_result = [&](const Action& a, StreamClocks& state) {
+    const auto stage = static_cast<std::size_t>(a.stage);
     if (a.kind == ActionKind::forward) {
-      if (a.stage + 1 == stages_) return;
-      send(state, a.stage, a.stage + 1, forward_edge_, forward[cell(a.stage + 1, a.microbatch)]);
-    } else if (a.kind != ActionKind::backward_weight && a.stage > 0) {
-      send(state, a.stage, a.stage - 1, backward_edge_, backward[cell(a.stage - 1, a.microbatch)]);
+      const int to = after_[stage];
+      if (to >= 0) send(state, a.stage, to, forward_edge_, forward[cell(to, a.microbatch)]);
+    } else if (a.kind != ActionKind::backward_weight) {
+      const int to = before_[stage];
+      if (to >= 0) send(state, a.stage, to, backward_edge_, backward[cell(to, a.microbatch)]);
     }
   };
-  // A period's end: every clock of the rank, and of the links out of its stage.
-  const auto snapshot = [&](std::size_t rank, const StreamClocks& state, int stage) {
+  const auto snapshot = [&](std::size_t rank, const StreamClocks& state) {
     if (snapshots == nullptr || steady[rank].count == 0) return;
     const auto done = static_cast<std::int64_t>(next[rank]) - steady[rank].begin;
     const std::int64_t period = steady[rank].period;
@@ -106,9 +121,17 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
     const auto place = static_cast<std::size_t>(done / period - 1);
     if (snapshots->size() <= place) snapshots->resize(place + 1);
     auto& row = (*snapshots)[place];
-    for (int s = 0; s < kStreamCount; ++s) row.push_back(state(s).seconds().value());
-    row.push_back(forward_edge_[static_cast<std::size_t>(stage)].value());
-    row.push_back(backward_edge_[static_cast<std::size_t>(stage)].value());
+    const std::size_t stages = forward_edge_.size(), links_at = clocks.size() * kStreamCount;
+    row.resize(links_at + 2 * stages);
+    for (int s = 0; s < kStreamCount; ++s) {
+      row[rank * kStreamCount + static_cast<std::size_t>(s)] = state(s).seconds().value();
+    }
+    for (std::size_t s = 0; s < stages; ++s) {
+      const int own = rank_of_stage(shape_.kind, shape_.pp, static_cast<int>(s));
+      if (static_cast<std::size_t>(own) != rank) continue;
+      row[links_at + s] = forward_edge_[s].value();
+      row[links_at + stages + s] = backward_edge_[s].value();
+    }
   };
   std::size_t left = 0;
   for (const auto& list : actions) left += list.size();
@@ -140,7 +163,7 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
         next[i] += together;
         left -= together;
         moved = true;
-        snapshot(i, state, a.stage);
+        snapshot(i, state);
       }
     }
   }

@@ -35,14 +35,14 @@ struct DelayKey {
   BlockShape shape;
   std::uint64_t groups = 0;
   std::optional<CudaGraphScope> graphs;
-  bool split = false;
+  BackwardForm backward = BackwardForm::whole;
   bool operator==(const DelayKey&) const = default;
 };
 struct DelayHash {
   std::size_t operator()(const DelayKey& k) const {
-    return (hash_of(k.shape) ^ k.groups) * 3 +
-           (k.graphs ? 2 + 2 * static_cast<std::size_t>(*k.graphs) : 0) +
-           static_cast<std::size_t>(k.split);
+    return (hash_of(k.shape) ^ k.groups) * 9 +
+           (k.graphs ? 3 + 3 * static_cast<std::size_t>(*k.graphs) : 0) +
+           static_cast<std::size_t>(k.backward);
   }
 };
 
@@ -113,7 +113,7 @@ struct CostModel::PlanView {
   BlockShape base;
   StageList stages;
   ScheduleShape schedule;
-  bool split = false;
+  BackwardForm backward = BackwardForm::whole;
 };
 
 }  // namespace qplan

@@ -210,8 +210,9 @@ class ReplayRunner {
 // Bytes held on one rank, slot by slot, in program order.
 class HeapReplay {
  public:
-  HeapReplay(const StepProgram& program, bool split) : program_(program) {
-    for (const Block& block : program.blocks) live_.push_back(step_liveness(block, split));
+  explicit HeapReplay(const StepProgram& program) : program_(program) {
+    const BackwardForm form = backward_form(program.schedule.kind);
+    for (const Block& block : program.blocks) live_.push_back(step_liveness(block, form));
   }
 
   void hold(Bytes bytes) { change(bytes); }
@@ -223,12 +224,9 @@ class HeapReplay {
     const bool out = forward ? wire_after : wire_before && !weight;
     if (in) change(program_.boundary);
     const auto& runs = program_.stages[static_cast<std::size_t>(action.stage)].runs;
-    const Events events = forward  ? &StepLiveness::forward
-                          : weight ? &StepLiveness::backward_weight
-                                   : &StepLiveness::backward;
     for (std::size_t i = 0; i < runs.size(); ++i) {
       const Stage::Part& run = runs[forward ? i : runs.size() - 1 - i];
-      for (int copy = 0; copy < run.count; ++copy) list(run.block, events);
+      for (int copy = 0; copy < run.count; ++copy) list(run.block, events_of(action.kind));
     }
     if (out) change(-program_.boundary);
   }
@@ -267,6 +265,20 @@ class HeapReplay {
  private:
   using Events = std::vector<LiveEvent> StepLiveness::*;
 
+  static Events events_of(ActionKind kind) {
+    switch (kind) {
+      case ActionKind::forward:
+        return &StepLiveness::forward;
+      case ActionKind::backward:
+        return &StepLiveness::backward;
+      case ActionKind::backward_input:
+        return &StepLiveness::backward_input;
+      case ActionKind::backward_weight:
+        return &StepLiveness::backward_weight;
+    }
+    return &StepLiveness::forward;
+  }
+
   // Every allocation and free of one list of a block.
   void list(BlockId block, Events events) {
     const auto id = static_cast<std::size_t>(block);
@@ -288,16 +300,10 @@ class HeapReplay {
 
 std::vector<Bytes> replay_memory(const PricedProgram& priced, Bytes reserves) {
   const StepProgram& p = priced.program();
-  const bool split = splits_backward(p.schedule.kind);
   const auto stages = static_cast<int>(p.stages.size());
-  const auto crosses = [&](int from, int to) {
-    return from >= 0 && to < stages &&
-           rank_of_stage(p.schedule.kind, p.schedule.pp, from) !=
-               rank_of_stage(p.schedule.kind, p.schedule.pp, to);
-  };
   std::vector<Bytes> peaks;
   for (int rank = 0; rank < p.schedule.pp; ++rank) {
-    HeapReplay heap(p, split);
+    HeapReplay heap(p);
     heap.hold(reserves);
     std::vector<const Slot*> shared;
     std::vector<int> own;
@@ -322,14 +328,14 @@ std::vector<Bytes> replay_memory(const PricedProgram& priced, Bytes reserves) {
     const std::vector<Action>& actions = p.actions[static_cast<std::size_t>(rank)];
     for (std::size_t i = 0; i < actions.size(); ++i) {
       const Action& a = actions[i];
-      const bool before = crosses(a.stage - 1, a.stage), after = crosses(a.stage, a.stage + 1);
+      const bool before = receives(p.schedule, a.stage), after = sends(p.schedule, a.stage);
       if (!a.paired) {
         heap.action(a, before, after);
         continue;
       }
       const Action& b = actions[++i];
       heap.pair(priced, a, b,
-                {before, after, crosses(b.stage, b.stage + 1), crosses(b.stage - 1, b.stage)});
+                {before, after, sends(p.schedule, b.stage), receives(p.schedule, b.stage)});
     }
     heap.end(own);
     QPLAN_CHECK(heap.now() == held, "a step must free everything it allocates");

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <optional>
 
 #include "costmodel/plan_view.h"
 #include "models/program/merge.h"
@@ -21,19 +22,20 @@ constexpr std::initializer_list<Axis> kAllAxes = {
 struct PartsInUse {
   std::vector<Part> compute, state;
 };
-PartsInUse parts_in_use(bool split, bool gather_overlapped, bool reduce_overlapped) {
+PartsInUse parts_in_use(BackwardForm form, bool gather_overlapped, bool reduce_overlapped) {
   PartsInUse use;
   use.compute = {Part::forward};
-  if (split) {
+  if (gather_overlapped) use.state.push_back(Part::forward_first);
+  if (form != BackwardForm::whole) {
     use.compute.push_back(Part::backward_input);
     use.compute.push_back(Part::backward_weight);
-  } else {
-    use.compute.push_back(Part::backward);
+    if (reduce_overlapped) use.state.push_back(Part::backward_weight_last);
   }
-  if (gather_overlapped) use.state.push_back(Part::forward_first);
-  if (reduce_overlapped) {
-    use.state.push_back(split ? Part::backward_weight_last : Part::backward_last);
-  } else {
+  if (form != BackwardForm::split) {
+    use.compute.push_back(Part::backward);
+    if (reduce_overlapped) use.state.push_back(Part::backward_last);
+  }
+  if (!reduce_overlapped) {
     use.state.push_back(Part::reduce);
   }
   use.state.push_back(Part::norm);
@@ -95,41 +97,55 @@ StreamDelay stage_delay(const StageRuns& runs, Part part, DelayOf delay_of_run) 
   return total;
 }
 
-// True when the last few steady periods moved every clock by one and the same amount.
-bool periodic(const std::vector<std::vector<double>>& snapshots, double* period) {
-  // The last period may hold the step's last backward; the three before it must agree.
-  if (snapshots.size() < 5) return false;
-  const std::size_t last = snapshots.size() - 2;
-  const double move = snapshots[last][0] - snapshots[last - 1][0];
-  for (std::size_t p = last; p > last - 3; --p) {
-    if (snapshots[p].size() != snapshots[p - 1].size()) return false;
-    for (std::size_t i = 0; i < snapshots[p].size(); ++i) {
-      const double moved = snapshots[p][i] - snapshots[p - 1][i];
-      if (std::abs(moved - move) > 1e-11 * std::abs(snapshots[p][i])) return false;
-    }
-  }
-  *period = move;
-  return true;
+// The ends of two steps, and what a steady period of each added to the clocks.
+struct TwoSteps {
+  Seconds end1, end2;
+  std::optional<Seconds> period1, period2;
+};
+
+TwoSteps simulate(FoldRunner& runner, const ScheduleShape& shape, int stages,
+                  const PipelineLinks& links, bool watch) {
+  const auto actions = build_schedule(shape);
+  PipelineState state(shape, stages);
+  Snapshots first, second;
+  TwoSteps t;
+  t.end1 = state.step(runner, actions, links, watch ? &first : nullptr);
+  t.end2 = state.step(runner, actions, links, watch ? &second : nullptr);
+  t.period1 = steady_period(first);
+  t.period2 = steady_period(second);
+  return t;
 }
 
-// End of step 2 minus end of step 1. Long steady parts are left out where the recurrence is
-// periodic.
-Seconds two_steps(FoldRunner& runner, const ScheduleShape& shape, int stages,
-                  const PipelineLinks& links) {
-  for (int periods = 6;; periods *= 4) {
-    const Shortened s = shorten(shape, periods);
-    const auto actions = build_schedule(s.shape);
-    PipelineState state(s.shape, stages);
-    std::vector<std::vector<double>> first, second;
-    const bool whole = s.left_out == 0;
-    const Seconds end1 = state.step(runner, actions, links, whole ? nullptr : &first);
-    const Seconds end2 = state.step(runner, actions, links, whole ? nullptr : &second);
-    if (whole) return end2 - end1;
-    double period1 = 0, period2 = 0;
-    if (periodic(first, &period1) && periodic(second, &period2)) {
-      return end2 - end1 + Seconds(period2) * static_cast<double>(s.left_out);
+// Whether `periods` periods more delayed the ends by as much as the fastest clock moved. A later
+// end is a longest path, which grows by at most that much a period and never by less than before;
+// from here on it grows by just that.
+bool settled(const TwoSteps& few, const TwoSteps& more, double periods) {
+  if (!more.period1 || !more.period2) return false;
+  const auto close = [](Seconds a, Seconds b, Seconds scale) {
+    return std::abs((a - b).value()) <= 1e-11 * scale.value();
+  };
+  return close(more.end1 - few.end1, *more.period1 * periods, more.end1) &&
+         close(more.end2 - few.end2, (*more.period1 + *more.period2) * periods, more.end2);
+}
+
+// End of step 2 minus end of step 1. Most of a long steady part is left out once two lengths of it
+// show that more would only repeat it.
+Seconds step_seconds(FoldRunner& runner, const ScheduleShape& shape, int stages,
+                     const PipelineLinks& links) {
+  const std::int64_t all = steady_part(shape, 0).count;
+  // A schedule may keep swinging (a cycle of waits through several ranks takes several periods), so
+  // two lengths are tried, no more.
+  for (const int periods : {6, 24}) {
+    if (4 * periods >= all) break;
+    const Shortened few = shorten(shape, periods), more = shorten(shape, 2 * periods);
+    const TwoSteps a = simulate(runner, few.shape, stages, links, true);
+    const TwoSteps b = simulate(runner, more.shape, stages, links, true);
+    if (settled(a, b, periods)) {
+      return b.end2 - b.end1 + *b.period2 * static_cast<double>(more.left_out);
     }
   }
+  const TwoSteps t = simulate(runner, shape, stages, links, false);
+  return t.end2 - t.end1;
 }
 
 }  // namespace
@@ -176,7 +192,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   const StagePricer pricer(model_, recipe_, context);
   const bool gather_overlapped = plan.overlap.has(OverlapKind::param);
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
-  const PartsInUse parts = parts_in_use(v.split, gather_overlapped, reduce_overlapped);
+  const PartsInUse parts = parts_in_use(v.backward, gather_overlapped, reduce_overlapped);
   // What a recipe's collectives suffer beside a pipeline that crosses nodes belongs to the key.
   const bool delayed =
       recipe_.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
@@ -189,11 +205,11 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   auto& compute_memo = free.bits == 0 ? memo_->compute_delays : own_compute;
   auto& state_memo = free.bits == 0 ? memo_->state_delays : own_state;
   const auto compute_delays = [&](const BlockShape& shape) -> const PartDelays& {
-    const DelayKey key{compute_shape(shape), model_groups, graphs_of(plan), v.split};
+    const DelayKey key{compute_shape(shape), model_groups, graphs_of(plan), v.backward};
     return compute_memo.get(key, [&] { return pricer.delays(key.shape, parts.compute, free); });
   };
   const auto state_delays = [&](const BlockShape& shape) -> const PartDelays& {
-    const DelayKey key{shape, all_groups, graphs_of(plan), v.split};
+    const DelayKey key{shape, all_groups, graphs_of(plan), v.backward};
     return state_memo.get(key, [&] { return pricer.delays(shape, parts.state, free); });
   };
   const auto delay = [&](const Run& run, Part part) -> const StreamDelay& {
@@ -249,8 +265,8 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
         total = then(total, power(compute_delays(shape)[at(part)], run.count));
         continue;
       }
-      const PairKey key{{compute_shape(*run.forward), model_groups, graphs_of(plan), false},
-                        {compute_shape(*run.backward), model_groups, graphs_of(plan), false}};
+      const PairKey key{{compute_shape(*run.forward), model_groups, graphs_of(plan)},
+                        {compute_shape(*run.backward), model_groups, graphs_of(plan)}};
       const StreamDelay& pair = pair_memo.get(key, [&] {
         const PricedPart priced =
             price_pair(build_block(model_, recipe_, key.forward.shape),
@@ -264,7 +280,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   PipelineLinks links = pipeline_links(*this, plan, grid);
   if (free.has(Cost::p2p)) links.send = Seconds(0);
   if (free.has(Cost::host)) links.step_overhead = Seconds(0);
-  return two_steps(runner, v.schedule, static_cast<int>(runner.stage.size()), links);
+  return step_seconds(runner, v.schedule, static_cast<int>(runner.stage.size()), links);
 }
 
 Seconds CostModel::step_time(const ParallelPlan& plan) const {
@@ -276,7 +292,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   const RankGrid grid(plan, facts_.nvlink_domain);
   const CostContext context{&hardware_, &grid, &recipe_, graphs_of(plan)};
   const StagePricer pricer(model_, recipe_, context);
-  const PartsInUse parts = parts_in_use(v.split, true, true);
+  const PartsInUse parts = parts_in_use(v.backward, true, true);
   const std::uint64_t groups = groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes);
   const int c = index(Stream::compute);
   // The compute-stream entry of a stage's delay is at least its blocks' entries in sequence.
@@ -287,7 +303,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     Entry& entry_of = distinct[i];
     for (const Run& run : v.stages.distinct[i]) {
-      const DelayKey key{compute_shape(run.shape), groups, graphs_of(plan), v.split};
+      const DelayKey key{compute_shape(run.shape), groups, graphs_of(plan), v.backward};
       if (v.schedule.pairs) {
         // Side by side, communication may vanish; the compute of both stays.
         entry_of.forward += run.count * memo_->busy.get(key, [&] {
@@ -307,7 +323,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
           key, [&] { return pricer.delays(key.shape, parts.compute, FreeWork{}); });
       const auto entry = [&](Part part) { return d[at(part)](c, c).seconds().value() * run.count; };
       entry_of.forward += entry(Part::forward);
-      if (v.split) {
+      if (v.backward == BackwardForm::split) {
         entry_of.backward += entry(Part::backward_input);
         entry_of.weight += entry(Part::backward_weight);
       } else {
@@ -319,7 +335,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   for (const int i : v.stages.of_stage) stage.push_back(distinct[static_cast<std::size_t>(i)]);
   // T >= sum over earlier stages of f, + m (f + b + w) of a rank's stages, + sum of b on the way
   // back.
-  const auto m = static_cast<double>(plan.num_microbatches());
+  const auto m = static_cast<double>(microbatches_of_stage(v.schedule));
   double best = 0, forward_before = 0, backward_before = 0;
   if (v.schedule.pairs) {
     // The entries hold forward and backward together: a rank's own work is all that bounds the
@@ -338,7 +354,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
       busy += stage[i].forward + stage[i].backward + stage[i].weight;
     }
     // A split backward lets a rank end with weight gradients that nobody waits for.
-    const double way_back = v.split ? 0 : backward_before;
+    const double way_back = v.backward == BackwardForm::split ? 0 : backward_before;
     best = std::max(best, forward_before + m * busy + way_back);
     forward_before += stage[static_cast<std::size_t>(r)].forward;
     backward_before += stage[static_cast<std::size_t>(r)].backward;
@@ -420,7 +436,7 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
             const Price& price = priced.prices[k];
             const double seconds = priced.durations[k].time.value() * run.count;
             if (priced.ops[k].stream == Stream::compute) {
-              const Seconds t(seconds * static_cast<double>(plan.num_microbatches()));
+              const Seconds t(seconds * microbatches_of_stage(v.schedule));
               compute[rank] += t;
               if (priced.ops[k].recomputed) again[rank] += t;
             }

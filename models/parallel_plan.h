@@ -14,6 +14,14 @@
 namespace qplan {
 
 enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1, zbv, dualpipe };
+
+// How often a stage lives. dualpipe feeds the pipeline from both ends: pipeline ranks r and pp-1-r
+// hold the same two stages, and each runs half of the microbatches. Copies are data-parallel
+// copies: their gradients are summed, and what ZeRO shards is shared among the ranks of both.
+constexpr int stage_copies(ScheduleKind kind) {
+  return kind == ScheduleKind::dualpipe ? 2 : 1;
+}
+
 enum class CpComm : std::uint8_t { p2p, all_gather, a2a };
 enum class RecomputeKind : std::uint8_t { none, selective, full };
 enum class MoeDispatcher : std::uint8_t { alltoall, allgather, deepep, hybridep };
@@ -111,7 +119,7 @@ struct ParallelPlan {
   // Ranks that share one copy of the sharded states (dense parameters).
   [[nodiscard]] int shard_degree() const {
     if (zero == 0) return 1;
-    return fsdp_shard > 0 ? fsdp_shard : dp * cp;
+    return fsdp_shard > 0 ? fsdp_shard : dp * cp * stage_copies(schedule);
   }
 };
 

@@ -1,6 +1,7 @@
 #include "models/rank_grid.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <numeric>
 
 #include "models/error.h"
@@ -54,6 +55,18 @@ GroupShape shape_of_groups(std::int64_t stride, std::int64_t size, std::int64_t 
   return shape;
 }
 
+GroupShape shape_with_copies(const GroupShape& one, std::int64_t domain, std::int64_t world) {
+  GroupShape both = one;
+  both.size *= 2;
+  if (world <= domain) {
+    both.ranks_per_node *= 2;
+    return both;
+  }
+  both.nodes *= 2;
+  both.concurrent_groups = static_cast<int>((domain + one.ranks_per_node - 1) / one.ranks_per_node);
+  return both;
+}
+
 RankGrid::RankGrid(const ParallelPlan& plan, int domain)
     : tp_(plan.tp),
       cp_(plan.cp),
@@ -63,14 +76,19 @@ RankGrid::RankGrid(const ParallelPlan& plan, int domain)
       ep_(plan.ep),
       edp_(static_cast<int>(plan.edp())),
       shard_(plan.fsdp_shard > 0 ? plan.fsdp_shard : plan.dp * plan.cp),
+      copies_(stage_copies(plan.schedule)),
+      shards_all_(plan.fsdp_shard == 0),
       world_(plan.world()) {
   QPLAN_CHECK(domain >= 1, "an NVLink domain holds at least one GPU");
   QPLAN_CHECK(world_ >= 1 && edp_ >= 1 && std::int64_t{etp_} * ep_ * edp_ * pp_ == world_,
               "etp*ep divides tp*cp*dp before a rank grid is built");
   QPLAN_CHECK(dp_ * cp_ % shard_ == 0, "fsdp_shard divides dp*cp before a rank grid is built");
+  QPLAN_CHECK(copies_ == 1 || pp_ % 2 == 0, "stages live twice only where pp is even");
   for (int i = 0; i < kAxisCount; ++i) {
     const Sequence s = sequence(static_cast<Axis>(i));
-    shapes_[static_cast<std::size_t>(i)] = shape_of_groups(s.stride, s.size, domain, world_);
+    GroupShape& shape = shapes_[static_cast<std::size_t>(i)];
+    shape = shape_of_groups(s.stride, s.size, domain, world_);
+    if (spans_copies(static_cast<Axis>(i))) shape = shape_with_copies(shape, domain, world_);
   }
   // The middle stages' ranks are in no embedding group: one for each rank of a stage.
   GroupShape& embedding = shapes_[static_cast<std::size_t>(Axis::embedding)];
@@ -110,6 +128,12 @@ RankGrid::Sequence RankGrid::sequence(Axis axis) const {
   return {};
 }
 
+bool RankGrid::spans_copies(Axis axis) const {
+  if (copies_ == 1) return false;
+  return axis == Axis::dp_cp || axis == Axis::edp || axis == Axis::dp_replicate ||
+         (axis == Axis::dp_shard && shards_all_);
+}
+
 const GroupShape& RankGrid::shape(Axis axis) const {
   return shapes_[static_cast<std::size_t>(axis)];
 }
@@ -135,6 +159,21 @@ std::int64_t RankGrid::rank(const Dense& at) const {
 
 std::vector<std::int64_t> RankGrid::group(Axis axis, std::int64_t rank) const {
   QPLAN_CHECK(rank >= 0 && rank < world_, "a rank lies in [0, world)");
+  if (spans_copies(axis)) {
+    const std::int64_t stage = world_ / pp_;
+    const std::int64_t at = rank / stage, mirror = pp_ - 1 - at;
+    std::vector<std::int64_t> both =
+        one_copy(axis, rank - std::max(at - mirror, std::int64_t{0}) * stage);
+    const std::size_t half = both.size();
+    for (std::size_t i = 0; i < half; ++i) {
+      both.push_back(both[i] + std::abs(mirror - at) * stage);
+    }
+    return both;
+  }
+  return one_copy(axis, rank);
+}
+
+std::vector<std::int64_t> RankGrid::one_copy(Axis axis, std::int64_t rank) const {
   const Sequence s = sequence(axis);
   if (s.size == 1) return {rank};
   std::int64_t position = rank / s.stride % s.size;

@@ -25,6 +25,11 @@ struct GroupShape {
 GroupShape shape_of_groups(std::int64_t stride, std::int64_t size, std::int64_t domain,
                            std::int64_t world);
 
+// A group and the same group on the ranks that hold the other copy of its stage (stage_copies), as
+// one. Pieces live on pipeline ranks r and pp-1-r; of those, 0 and pp-1 are the furthest apart and
+// count.
+GroupShape shape_with_copies(const GroupShape& one, std::int64_t domain, std::int64_t world);
+
 class RankGrid {
  public:
   RankGrid() = default;
@@ -46,7 +51,8 @@ class RankGrid {
   [[nodiscard]] std::int64_t rank(const Dense& at) const;
 
   // The ranks of the group of `axis` that `rank` belongs to, in group order. Middle stages belong
-  // to no embedding group: empty.
+  // to no embedding group: empty. Where stages live twice, the groups that reduce gradients and
+  // shard states hold the ranks of both copies.
   [[nodiscard]] std::vector<std::int64_t> group(Axis axis, std::int64_t rank) const;
 
  private:
@@ -54,9 +60,13 @@ class RankGrid {
     std::int64_t stride = 1, size = 1;
   };
   [[nodiscard]] Sequence sequence(Axis axis) const;
+  [[nodiscard]] bool spans_copies(Axis axis) const;
+  [[nodiscard]] std::vector<std::int64_t> one_copy(Axis axis, std::int64_t rank) const;
 
   int tp_ = 1, cp_ = 1, dp_ = 1, pp_ = 1, etp_ = 1, ep_ = 1, edp_ = 1;
-  int shard_ = 1;  // ranks of dp_cp that share one copy of the states (HSDP)
+  int shard_ = 1;           // ranks of dp_cp that share one copy of the states (HSDP)
+  int copies_ = 1;          // of a stage
+  bool shards_all_ = true;  // the states are sharded over all ranks of a stage, its copies included
   std::int64_t world_ = 1;
   std::array<GroupShape, kAxisCount> shapes_{};
 };

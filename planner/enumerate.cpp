@@ -109,11 +109,14 @@ std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
         std::find(space.schedule.begin(), space.schedule.end(), kind) != space.schedule.end();
     if (space.schedule.empty() ? !has.has(kind) : !asked) continue;
     if (pp == 1 && kind != ScheduleKind::one_f_one_b && !asked) continue;
-    // Only on request: GPipe, which holds every microbatch and is never faster than 1F1B, and ZB-V,
-    // whose schedule has no repeating part to shorten a simulation by.
-    if ((kind == ScheduleKind::gpipe || kind == ScheduleKind::zbv) && !asked) continue;
+    // Only on request: GPipe, which holds every microbatch and is never faster than 1F1B; ZB-V,
+    // whose schedule has no repeating part to shorten a simulation by; and DualPipe, until the
+    // executor runs stages that live twice.
+    const bool rare =
+        kind == ScheduleKind::gpipe || kind == ScheduleKind::zbv || kind == ScheduleKind::dualpipe;
+    if (rare && !asked) continue;
     std::vector<int> chunks = {1};
-    if (kind == ScheduleKind::zbv || kind == ScheduleKind::dualpipe) chunks = {2};
+    if (kind == ScheduleKind::zbv) chunks = {2};
     if (kind == ScheduleKind::interleaved) {
       chunks.clear();
       // Even chunks; where there are none, embedding and loss count as a layer each.

@@ -67,7 +67,7 @@ EnumSet<ScheduleKind> schedules_of(RecipeKind recipe) {
     case nanotron:
       return set_of(gpipe, one_f_one_b);
     case RecipeKind::qplan:
-      return set_of(gpipe, one_f_one_b, interleaved, zb_h1, zbv);
+      return set_of(gpipe, one_f_one_b, interleaved, zb_h1, zbv, dualpipe);
   }
   return {};
 }

@@ -19,8 +19,9 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.cp = plan.cp;
   s.ep = plan.ep;
   s.etp = plan.etp;
-  const int group = plan.dp * plan.cp;
-  const auto expert_group = static_cast<int>(plan.edp());
+  const int copies = stage_copies(plan.schedule);
+  const int group = plan.dp * plan.cp * copies;
+  const auto expert_group = static_cast<int>(plan.edp()) * copies;
   s.zero = plan.zero;
   s.dense_shard = plan.shard_degree();
   s.dense_replicas = group / s.dense_shard;

@@ -131,13 +131,24 @@ std::vector<std::vector<LiveEvent>> liveness(const Block& block,
   return result;
 }
 
-StepLiveness step_liveness(const Block& block, bool split) {
-  const BackwardSplit parts = split ? split_backward(block) : BackwardSplit{};
-  const OpList& backward = split ? parts.input : block.backward;
-  auto events =
-      liveness(block, {&block.forward, &backward, &parts.weight, &block.norm, &block.update});
-  return {std::move(events[0]), std::move(events[1]), std::move(events[2]), std::move(events[3]),
-          std::move(events[4])};
+StepLiveness step_liveness(const Block& block, BackwardForm form) {
+  StepLiveness live;
+  if (form != BackwardForm::whole) {
+    const BackwardSplit parts = split_backward(block);
+    auto events =
+        liveness(block, {&block.forward, &parts.input, &parts.weight, &block.norm, &block.update});
+    live = {std::move(events[0]), {},
+            std::move(events[1]), std::move(events[2]),
+            std::move(events[3]), std::move(events[4])};
+  }
+  if (form != BackwardForm::split) {
+    auto events = liveness(block, {&block.forward, &block.backward, &block.norm, &block.update});
+    live.forward = std::move(events[0]);
+    live.backward = std::move(events[1]);
+    live.norm = std::move(events[2]);
+    live.update = std::move(events[3]);
+  }
+  return live;
 }
 
 MemoryUse memory_use(const Block& block, const std::vector<LiveEvent>& events) {

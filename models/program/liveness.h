@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/program/block.h"
+#include "models/program/schedule.h"
 
 namespace qplan {
 
@@ -25,12 +26,12 @@ struct LiveEvent {
 std::vector<std::vector<LiveEvent>> liveness(const Block& block,
                                              const std::vector<const OpList*>& lists);
 
-// The same for all lists of a step, in the order they run. `split`: backward in its two halves,
-// else all of it is in `backward`.
+// The same for all lists of a step, in the order they run; backward whole, in its two halves, or in
+// either form (what backward reads is the same, so the other lists are too).
 struct StepLiveness {
-  std::vector<LiveEvent> forward, backward, backward_weight, norm, update;
+  std::vector<LiveEvent> forward, backward, backward_input, backward_weight, norm, update;
 };
-StepLiveness step_liveness(const Block& block, bool split);
+StepLiveness step_liveness(const Block& block, BackwardForm form);
 
 // Net change and peak of a piece of program, both relative to what is held when it begins; and what
 // fresh gradients have in the one and in the other (the earliest of equal peaks).

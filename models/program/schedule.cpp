@@ -6,6 +6,9 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <utility>
+
+#include "models/error.h"
 
 namespace qplan {
 namespace {
@@ -165,6 +168,114 @@ Lists zbv(int pp, int m) {
   return lists;
 }
 
+// One rank of DualPipe while its list is dealt out. Microbatches reach it from both ends: soon from
+// the nearer one, into its stage `near`, and late from the other, into `far`.
+class DualPipeRank {
+ public:
+  DualPipeRank(int pp, int rank) : pp_(pp) {
+    const int down = rank, up = 2 * pp - 1 - rank;
+    const bool nearer_to_first = rank < pp / 2;
+    near.stage = nearer_to_first ? down : up;
+    far.stage = nearer_to_first ? up : down;
+  }
+
+  struct Way {
+    int stage = 0, forwards = 0, backwards = 0;
+  };
+  Way near, far;
+  std::vector<Action> list;
+
+  void forward(Way& way) { add(ActionKind::forward, way, way.forwards++); }
+  void backward(Way& way) { add(ActionKind::backward, way, way.backwards++); }
+  void pair(Way& forwards, Way& backwards) {
+    forward(forwards);
+    list.back().paired = true;
+    backward(backwards);
+  }
+  void input(Way& way) {
+    add(ActionKind::backward_input, way, way.backwards++);
+    waiting_.push_back(list.back());
+  }
+  // The oldest weight gradient that waits.
+  void weight() {
+    list.push_back(waiting_.front());
+    list.back().kind = ActionKind::backward_weight;
+    waiting_.pop_front();
+  }
+
+ private:
+  void add(ActionKind kind, const Way& way, int nth) {
+    list.push_back({kind, way.stage, 2 * nth + (way.stage < pp_ ? 0 : 1)});
+  }
+
+  int pp_;
+  std::deque<Action> waiting_;
+};
+
+// How far DualPipe's rank is from the pipeline's nearer end, and from its middle.
+struct DualPipePlace {
+  int depth, inner;
+};
+constexpr DualPipePlace dualpipe_place(int pp, int rank) {
+  const int depth = std::min(rank, pp - 1 - rank);
+  return {depth, pp / 2 - 1 - depth};
+}
+
+// DualPipe (3da1bbe, DualPipe.step), rank by rank; the ranks of one depth mirror each other.
+Lists dualpipe(int pp, int m) {
+  QPLAN_CHECK(pp % 2 == 0 && m % 2 == 0 && m >= 2 * pp,
+              "dualpipe's rules hold before its schedule is built");
+  Lists lists;
+  for (int r = 0; r < pp; ++r) {
+    const auto [depth, inner] = dualpipe_place(pp, r);
+    DualPipeRank rank(pp, r);
+    auto &near = rank.near, &far = rank.far;
+    // Warm-up: near alone until far arrives, then both.
+    for (int i = 0; i < 2 * inner; ++i) rank.forward(near);
+    for (int i = 0; i <= depth; ++i) {
+      rank.forward(near);
+      rank.forward(far);
+    }
+    // Far comes back: gradients are sent on first, weights get theirs while the next forward
+    // arrives.
+    for (int i = 0; i < inner; ++i) {
+      rank.input(far);
+      rank.weight();
+      rank.forward(far);
+    }
+    // Steady: each way's forward beside the other way's backward.
+    const int steady = m / 2 - pp + depth + 1;
+    for (int i = 0; i < steady; ++i) {
+      if (i == 0 && inner == 0) {
+        // The middle starts apart, so that the forward is sent on sooner.
+        rank.forward(near);
+        rank.backward(far);
+      } else {
+        rank.pair(near, far);
+      }
+      rank.pair(far, near);
+    }
+    // Cool-down: near has no forwards left, then far has none.
+    for (int i = 0; i < inner; ++i) {
+      rank.backward(far);
+      rank.pair(far, near);
+    }
+    // The later half of the last backwards puts weight gradients off, to fill the waits and the
+    // end.
+    for (int i = 0; i < 2 * (depth + 1); ++i) {
+      auto& way = i % 2 == 0 ? far : near;
+      i <= depth ? rank.backward(way) : rank.input(way);
+    }
+    for (int i = 0; i < inner; ++i) {
+      rank.weight();
+      rank.input(near);
+    }
+    for (int i = 0; i <= depth; ++i) rank.weight();
+    lists.push_back(std::move(rank.list));
+  }
+  return lists;
+}
+
 // Marks each stage's first forward and last backward (or weight gradient) of the step.
 void mark_edges(std::vector<Action>& list) {
   std::map<int, std::size_t> last;
@@ -183,6 +294,21 @@ void mark_edges(std::vector<Action>& list) {
 
 }  // namespace
 
+int virtual_stages(const ScheduleShape& s) {
+  switch (s.kind) {
+    case ScheduleKind::interleaved:
+      return s.pp * s.vpp;
+    case ScheduleKind::zbv:
+    case ScheduleKind::dualpipe:
+      return 2 * s.pp;
+    case ScheduleKind::gpipe:
+    case ScheduleKind::one_f_one_b:
+    case ScheduleKind::zb_h1:
+      return s.pp;
+  }
+  return s.pp;
+}
+
 int rank_of_stage(ScheduleKind kind, int pp, int stage) {
   if (kind == ScheduleKind::zbv || kind == ScheduleKind::dualpipe) {
     return stage < pp ? stage : 2 * pp - 1 - stage;
@@ -190,8 +316,49 @@ int rank_of_stage(ScheduleKind kind, int pp, int stage) {
   return stage % pp;
 }
 
-bool splits_backward(ScheduleKind kind) {
-  return kind == ScheduleKind::zb_h1 || kind == ScheduleKind::zbv || kind == ScheduleKind::dualpipe;
+int stage_before(const ScheduleShape& s, int stage) {
+  const bool enters = stage == 0 || (s.kind == ScheduleKind::dualpipe && stage == s.pp);
+  return enters ? -1 : stage - 1;
+}
+
+int stage_after(const ScheduleShape& s, int stage) {
+  const bool leaves =
+      stage + 1 == virtual_stages(s) || (s.kind == ScheduleKind::dualpipe && stage + 1 == s.pp);
+  return leaves ? -1 : stage + 1;
+}
+
+bool receives(const ScheduleShape& s, int stage) {
+  const int from = stage_before(s, stage);
+  return from >= 0 && rank_of_stage(s.kind, s.pp, from) != rank_of_stage(s.kind, s.pp, stage);
+}
+
+bool sends(const ScheduleShape& s, int stage) {
+  const int to = stage_after(s, stage);
+  return to >= 0 && receives(s, to);
+}
+
+int microbatches_of_stage(const ScheduleShape& s) {
+  return s.microbatches / stage_copies(s.kind);
+}
+
+bool stage_runs(const ScheduleShape& s, int stage, int microbatch) {
+  if (s.kind != ScheduleKind::dualpipe) return true;
+  return microbatch % 2 == (stage < s.pp ? 0 : 1);
+}
+
+BackwardForm backward_form(ScheduleKind kind) {
+  switch (kind) {
+    case ScheduleKind::gpipe:
+    case ScheduleKind::one_f_one_b:
+    case ScheduleKind::interleaved:
+      return BackwardForm::whole;
+    case ScheduleKind::zb_h1:
+    case ScheduleKind::zbv:
+      return BackwardForm::split;
+    case ScheduleKind::dualpipe:
+      return BackwardForm::both;
+  }
+  return BackwardForm::whole;
 }
 
 Lists build_schedule(const ScheduleShape& s) {
@@ -210,11 +377,11 @@ Lists build_schedule(const ScheduleShape& s) {
     case ScheduleKind::zb_h1:
       lists = zb_h1(s.pp, s.microbatches);
       break;
-    // DualPipe in its V form ("DualPipeV", cut in half): the V placement without duplicated
-    // weights.
-    case ScheduleKind::dualpipe:
     case ScheduleKind::zbv:
       lists = zbv(s.pp, s.microbatches);
+      break;
+    case ScheduleKind::dualpipe:
+      lists = dualpipe(s.pp, s.microbatches);
       break;
   }
   for (auto& list : lists) mark_edges(list);
@@ -222,7 +389,8 @@ Lists build_schedule(const ScheduleShape& s) {
 }
 
 int microbatches_per_period(const ScheduleShape& s) {
-  return s.kind == ScheduleKind::interleaved ? s.pp : 1;
+  if (s.kind == ScheduleKind::interleaved) return s.pp;
+  return s.kind == ScheduleKind::dualpipe ? 2 : 1;  // one a direction
 }
 
 SteadyPart steady_part(const ScheduleShape& s, int rank) {
@@ -248,9 +416,13 @@ SteadyPart steady_part(const ScheduleShape& s, int rank) {
       const int common = std::max(m - (s.pp - 1), 0);
       return {warm_up + 2 * rank, 3, common};
     }
+    case ScheduleKind::dualpipe: {
+      const auto [depth, inner] = dualpipe_place(s.pp, rank);
+      // Two pairs a period. The first is left to the warm-up: in the middle it is not paired.
+      return {5 * inner + 2 * (depth + 1) + 4, 4, m / 2 - s.pp};
+    }
     case ScheduleKind::gpipe:
     case ScheduleKind::zbv:
-    case ScheduleKind::dualpipe:
       return {};
   }
   return {};
@@ -268,64 +440,6 @@ std::string to_string(const std::vector<Action>& actions) {
     text += to_string(a);
   }
   return text;
-}
-
-std::string schedule_fault(const ScheduleShape& s, const Lists& schedule) {
-  const int chunks = s.kind == ScheduleKind::interleaved                                 ? s.vpp
-                     : (s.kind == ScheduleKind::zbv || s.kind == ScheduleKind::dualpipe) ? 2
-                                                                                         : 1;
-  const int stages = s.pp * chunks;
-  std::map<std::pair<int, int>, int> progress;  // (stage, microbatch) -> 1 F, 2 B or I, 3 W
-  std::vector<std::size_t> next(schedule.size(), 0);
-  const auto get = [&](int stage, int mb) {
-    const auto it = progress.find({stage, mb});
-    return it == progress.end() ? 0 : it->second;
-  };
-  bool moved = true;
-  while (moved) {
-    moved = false;
-    for (std::size_t r = 0; r < schedule.size(); ++r) {
-      while (next[r] < schedule[r].size()) {
-        const Action& a = schedule[r][next[r]];
-        if (a.stage < 0 || a.stage >= stages || a.microbatch < 0 ||
-            a.microbatch >= s.microbatches ||
-            rank_of_stage(s.kind, s.pp, a.stage) != static_cast<int>(r)) {
-          return fmt::format("rank {} runs {} which is not its own", r, to_string(a));
-        }
-        const int have = get(a.stage, a.microbatch);
-        bool ready = false;
-        int becomes = 0;
-        if (a.kind == ActionKind::forward) {
-          if (have != 0) return fmt::format("rank {} runs {} twice", r, to_string(a));
-          ready = a.stage == 0 || get(a.stage - 1, a.microbatch) >= 1;
-          becomes = 1;
-        } else if (a.kind == ActionKind::backward_weight) {
-          if (have != 2) return fmt::format("rank {} runs {} out of turn", r, to_string(a));
-          ready = true;
-          becomes = 3;
-        } else {
-          if (have != 1) return fmt::format("rank {} runs {} out of turn", r, to_string(a));
-          ready = a.stage == stages - 1 || get(a.stage + 1, a.microbatch) >= 2;
-          becomes = a.kind == ActionKind::backward ? 3 : 2;
-        }
-        if (!ready) break;
-        progress[{a.stage, a.microbatch}] = becomes;
-        ++next[r];
-        moved = true;
-      }
-    }
-  }
-  for (std::size_t r = 0; r < schedule.size(); ++r) {
-    if (next[r] < schedule[r].size()) {
-      return fmt::format("rank {} waits for ever at {}", r, to_string(schedule[r][next[r]]));
-    }
-  }
-  for (int stage = 0; stage < stages; ++stage) {
-    for (int mb = 0; mb < s.microbatches; ++mb) {
-      if (get(stage, mb) != 3) return fmt::format("stage {} never ends microbatch {}", stage, mb);
-    }
-  }
-  return "";
 }
 
 int max_in_flight(const std::vector<Action>& actions) {

@@ -145,13 +145,13 @@ void restore_waits(OpList& ops) {
 int chunks_per_rank(const ParallelPlan& plan) {
   switch (plan.schedule) {
     case ScheduleKind::zbv:
-    case ScheduleKind::dualpipe:
       return plan.pp > 1 ? 2 : 1;
     case ScheduleKind::interleaved:
       return plan.vpp;
     case ScheduleKind::gpipe:
     case ScheduleKind::one_f_one_b:
     case ScheduleKind::zb_h1:
+    case ScheduleKind::dualpipe:
       return 1;
   }
   return 1;
@@ -160,11 +160,12 @@ int chunks_per_rank(const ParallelPlan& plan) {
 ScheduleShape schedule_shape(const ParallelPlan& plan) {
   const bool can_pair =
       plan.schedule == ScheduleKind::one_f_one_b || plan.schedule == ScheduleKind::interleaved;
+  const bool asked = can_pair && plan.ep > 1 && plan.overlap.has(OverlapKind::ep);
   return {.kind = plan.schedule,
           .pp = plan.pp,
           .vpp = chunks_per_rank(plan),
           .microbatches = static_cast<int>(plan.num_microbatches()),
-          .pairs = can_pair && plan.ep > 1 && plan.overlap.has(OverlapKind::ep)};
+          .pairs = asked || plan.schedule == ScheduleKind::dualpipe};
 }
 
 std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan) {
@@ -231,6 +232,10 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
     }
     list.of_stage.push_back(static_cast<int>(list.distinct.size()));
     list.distinct.push_back(chain && !runs.empty() ? chained(model, base, runs) : runs);
+  }
+  const std::vector<int> once = list.of_stage;
+  for (int copy = 1; copy < stage_copies(plan.schedule); ++copy) {
+    list.of_stage.insert(list.of_stage.end(), once.begin(), once.end());
   }
   return list;
 }

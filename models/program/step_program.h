@@ -32,18 +32,20 @@ struct JobFacts {
   int nvlink_domain = 8;       // consecutive ranks joined by NVLink
 };
 
-// Chunks a pipeline rank holds: vpp, or 2 for V-shaped schedules.
+// Pieces of the model a pipeline rank holds: vpp, or 2 for zbv. (dualpipe's second stage of a rank
+// is a copy of another rank's.)
 int chunks_per_rank(const ParallelPlan& plan);
 
-// The schedule of a plan. Expert-parallel overlap pairs steady forwards with backwards.
+// The schedule of a plan. Expert-parallel overlap pairs steady forwards with backwards; dualpipe
+// always does.
 ScheduleShape schedule_shape(const ParallelPlan& plan);
 
-// Decoder layers of each virtual stage. An empty layout is even; where layers do not divide,
-// embedding and loss count as a layer each (Megatron's --account-for-*), and stages differ by at
-// most one.
+// Decoder layers of each piece of the model, in order. An empty layout is even; where layers do not
+// divide, embedding and loss count as a layer each (Megatron's --account-for-*), and stages differ
+// by at most one.
 std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan);
 
-// Virtual stages in the order of the model; most are alike, so the distinct ones are held once.
+// The virtual stages, copies included; most are alike, so the distinct ones are held once.
 struct StageList {
   std::vector<StageRuns> distinct;
   std::vector<int> of_stage;  // virtual stage -> its place in `distinct`
@@ -72,7 +74,7 @@ struct Stage {
 struct StepProgram {
   std::vector<Block> blocks;       // the distinct ones
   std::vector<BlockShape> shapes;  // what each was built from
-  std::vector<Stage> stages;       // virtual stages, in the order of the model
+  std::vector<Stage> stages;       // virtual stages (schedule.h)
   BlockId edge = 0;                // the step edge, once a rank
   ScheduleShape schedule;
   std::vector<std::vector<Action>> actions;  // one list a pipeline rank

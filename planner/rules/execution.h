@@ -16,6 +16,7 @@ constexpr bool lacks_experts(const ModelSpec& m, const Recompute& recompute) {
 inline std::string_view expert_overlap_obstacle(const Case& c) {
   if (!c.p.overlap.has(OverlapKind::ep)) return "";
   if (c.p.ep == 1) return "ep above 1";
+  if (c.p.schedule == ScheduleKind::dualpipe) return "another schedule: dualpipe always overlaps";
   if (c.p.moe_dispatcher == MoeDispatcher::allgather) {
     return "an all-to-all dispatcher (alltoall, deepep or hybridep)";
   }

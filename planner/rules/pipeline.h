@@ -25,7 +25,7 @@ inline std::string_view chunk_rule(const ParallelPlan& p) {
     case ScheduleKind::zbv:
       return p.vpp == 2 ? "" : "vpp 2, one chunk down and one back up";
     case ScheduleKind::dualpipe:
-      return p.vpp == 1 ? "" : "vpp 1, its second chunk is a replica";
+      return p.vpp == 1 ? "" : "vpp 1 (a rank's second stage is a copy of another rank's)";
     case ScheduleKind::gpipe:
     case ScheduleKind::one_f_one_b:
     case ScheduleKind::zb_h1:
@@ -150,8 +150,8 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
      },
      [](const Case& c) {
        return fmt::format(
-           "dualpipe feeds both ends of the pipeline, so pp and the microbatches must be even, "
-           "not {} and {}",
+           "dualpipe feeds both ends of the pipeline alike, so pp and the number of microbatches "
+           "must be even, not {} and {}",
            c.p.pp, c.p.num_microbatches());
      },
      "DualPipe 3da1bbe"},

@@ -42,7 +42,8 @@ BENCHMARK(price_and_fold)->Unit(benchmark::kMicrosecond);
 void memory_fold(benchmark::State& state) {
   const Layer layer;
   const Block block = build_block(layer.model, layer.recipe, layer.shape);
-  for (auto _ : state) benchmark::DoNotOptimize(memory_of(block, false).forward.net.value());
+  for (auto _ : state)
+    benchmark::DoNotOptimize(memory_of(block, BackwardForm::whole).forward.net.value());
 }
 BENCHMARK(memory_fold)->Unit(benchmark::kMicrosecond);
 

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "tests/cli/run.h"
 
 using namespace qplan;
@@ -60,6 +62,24 @@ TEST_CASE("constraints bind, as one value, a list or a range") {
     CHECK(plan["micro_batch_size"] == 1);
     CHECK((plan["recompute"] == "none" || plan["recompute"] == "full"));
   }
+}
+
+TEST_CASE("dualpipe is searched on request, and for its own framework") {
+  const std::string four =
+      "search --model tiny --gpus 4 --seq-len 512 --global-batch-size 16 --json ";
+  const auto schedules = [&](const std::string& words) {
+    std::set<std::string> seen;
+    const Json plans = run(four + words).json()["plans"];
+    for (const Json& p : plans) {
+      seen.insert(p["plan"]["schedule"].get<std::string>());
+    }
+    return seen;
+  };
+  CHECK(schedules("--framework qplan --schedule dualpipe") == std::set<std::string>{"dualpipe"});
+  CHECK_FALSE(schedules("--framework qplan --top 100").contains("dualpipe"));
+  const Json refused = run(four + "--schedule dualpipe").json();
+  CHECK(refused["plans"].empty());
+  CHECK(refused["infeasible"]["schedule_available"].get<int>() > 0);
 }
 
 TEST_CASE("a plan of a search is the same object that predict prints") {

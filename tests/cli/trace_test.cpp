@@ -29,6 +29,32 @@ TEST_CASE("a plan's step can be traced and drawn") {
   CHECK(forwards == 8);
 }
 
+TEST_CASE("dualpipe is drawn the same from both ends, even microbatches down and odd ones up") {
+  const Folder folder("trace-dualpipe");
+  const std::string plan = folder.file("plan.json");
+  REQUIRE(run("predict --model llama3-8b --framework qplan --gpus 4 --pp 4 --schedule dualpipe "
+              "--seq-len 1024 --global-batch-size 8 --hardware b200 -o " +
+              plan)
+              .code == 0);
+  const Ran ran = run("trace " + plan + " --text --columns 100");
+  REQUIRE(ran.code == 0);
+  std::vector<std::string> rows;
+  for (const char* rank : {"\n0 ", "\n1 ", "\n2 ", "\n3 "}) {
+    const std::size_t begin = ran.out.find(rank);
+    REQUIRE(begin != std::string::npos);
+    rows.push_back(ran.out.substr(begin + 3, ran.out.find('\n', begin + 1) - begin - 3));
+  }
+  CHECK(rows[0].starts_with("0>"));
+  CHECK(rows[3].starts_with("1>"));
+  for (std::string* row : {&rows[2], &rows[3]}) {
+    for (char& c : *row) {
+      if (c >= '0' && c <= '9') c = static_cast<char>('0' + ((c - '0') ^ 1));
+    }
+  }
+  CHECK(rows[0] == rows[3]);
+  CHECK(rows[1] == rows[2]);
+}
+
 TEST_CASE("ops are traced for one rank") {
   const Folder folder("trace-ops");
   const std::string plan = folder.file("plan.json"), trace = folder.file("trace.json");

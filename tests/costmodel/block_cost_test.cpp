@@ -152,16 +152,30 @@ TEST_CASE("a CUDA graph takes the launches away") {
 
 TEST_CASE("a block's memory has a transient above what it keeps") {
   const Priced p;
-  const BlockMemory memory = memory_of(p.block, false);
+  const BlockMemory memory = memory_of(p.block, BackwardForm::whole);
   CHECK(memory.forward.net > Bytes(0));
   CHECK(memory.forward.peak > memory.forward.net);
   CHECK(memory.backward.peak > Bytes(0));
   CHECK(memory.persistent.weights > Bytes(0));
 }
 
+TEST_CASE("a schedule that runs both forms of backward sees what each alone would see") {
+  const Priced p;
+  const BlockMemory whole = memory_of(p.block, BackwardForm::whole);
+  const BlockMemory halves = memory_of(p.block, BackwardForm::split);
+  const BlockMemory both = memory_of(p.block, BackwardForm::both);
+  CHECK(both.forward.net == halves.forward.net);
+  CHECK(both.forward.peak == halves.forward.peak);
+  CHECK(both.forward.peak == whole.forward.peak);
+  CHECK(both.backward.peak == whole.backward.peak);
+  CHECK(both.backward_input.peak == halves.backward_input.peak);
+  CHECK(both.backward_weight.net == halves.backward_weight.net);
+}
+
 TEST_CASE("backward in two halves frees the same, and holds more in between") {
   const Priced p;
-  const BlockMemory whole = memory_of(p.block, false), halves = memory_of(p.block, true);
+  const BlockMemory whole = memory_of(p.block, BackwardForm::whole),
+                    halves = memory_of(p.block, BackwardForm::split);
   CHECK(halves.forward.net == whole.forward.net);
   CHECK((halves.backward_input.net + halves.backward_weight.net) == whole.backward.net);
   CHECK(halves.backward_weight.net < Bytes(0));  // what W needs is freed by W

@@ -166,6 +166,39 @@ TEST_CASE("interleaving shortens the bubble") {
   CHECK(woven.time.pp_bubble < 0.5 * plain.time.pp_bubble);
 }
 
+TEST_CASE("dualpipe holds weights and gradients twice, and shards the optimizer over both copies") {
+  const Job job("llama3-8b", "h100-sxm", RecipeKind::qplan);
+  const auto sum = [&](const char* line, Bytes StageMemory::*part) {
+    Bytes total;
+    for (const StageMemory& stage : job.cost.memory(parse_plan(line)).stages) total += stage.*part;
+    return total.value();
+  };
+  const char *once = "pp4 dp2 zero1 gbs32", *twice = "pp4 dp2 zero1 gbs32 dualpipe";
+  CHECK(sum(twice, &StageMemory::weights) == 2 * sum(once, &StageMemory::weights));
+  CHECK(sum(twice, &StageMemory::gradients) == 2 * sum(once, &StageMemory::gradients));
+  CHECK(sum(twice, &StageMemory::optimizer) ==
+        doctest::Approx(sum(once, &StageMemory::optimizer)).epsilon(1e-6));  // slots round up
+  CHECK(sum("pp4 dp2 zero0 gbs32 dualpipe", &StageMemory::optimizer) ==
+        2 * sum("pp4 dp2 zero0 gbs32", &StageMemory::optimizer));
+}
+
+TEST_CASE("dualpipe's rank r needs what rank pp - 1 - r needs") {
+  const Job job("qwen3-30b-a3b", "h100-sxm", RecipeKind::qplan);
+  const auto stages = job.cost.memory(parse_plan("pp6 dp4 ep4 etp1 zero1 gbs48 dualpipe")).stages;
+  for (std::size_t r = 0; r < 3; ++r) CHECK(stages[r].peak == stages[5 - r].peak);
+}
+
+TEST_CASE("the parts of dualpipe's step sum to it, and its bubble is smaller than 1F1B's") {
+  const Job job("qwen3-30b-a3b", "h100-sxm", RecipeKind::qplan);
+  const char* line = "pp4 dp8 ep8 etp1 zero1 gbs128 overlap=grad+param";
+  const Estimate plain = job.cost.evaluate(parse_plan(line));
+  const Estimate both = job.cost.evaluate(parse_plan(std::string(line) + " dualpipe"));
+  CHECK(both.time.total().value() == doctest::Approx(both.step_time.value()).epsilon(1e-9));
+  CHECK(both.time.pp_bubble < plain.time.pp_bubble);
+  CHECK(both.time.ep < plain.time.ep);  // exchanges hide behind the pair's other half
+  CHECK(both.step_time < plain.step_time);
+}
+
 TEST_CASE("the lower bound is below the step time and most of it") {
   const Job job("llama3-70b");
   for (const char* line : {"tp8 pp4 gbs64 sp", "tp8 pp4 vpp4 interleaved gbs64 sp",

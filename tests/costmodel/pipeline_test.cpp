@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
+
 using namespace qplan;
 
 namespace {
@@ -36,19 +38,14 @@ struct UnitRunner {
   void update(int, StreamClocks&) const {}
 };
 
-int stages_of(const ScheduleShape& s) {
-  if (s.kind == ScheduleKind::interleaved) return s.pp * s.vpp;
-  return s.kind == ScheduleKind::zbv ? 2 * s.pp : s.pp;
-}
-
 double step_time(const ScheduleShape& s, UnitRunner runner, PipelineLinks links) {
-  PipelineState state(s, stages_of(s));
+  PipelineState state(s, virtual_stages(s));
   return state.step(runner, build_schedule(s), links).value();
 }
 
 // Time that the last rank to end did not work.
 double bubble(const ScheduleShape& s, UnitRunner runner = {}) {
-  const double work = static_cast<double>(s.microbatches * stages_of(s) / s.pp) *
+  const double work = static_cast<double>(microbatches_of_stage(s) * virtual_stages(s) / s.pp) *
                       (runner.forward + runner.input + runner.weight);
   return step_time(s, runner, {.send = Seconds(0), .overlapped = true, .step_overhead = {}}) - work;
 }
@@ -90,6 +87,83 @@ TEST_CASE("zbv waits no longer than zb-h1, for the same stage") {
     CAPTURE(chunk);
     CHECK(chunk <= stage);
     CHECK(chunk >= pp - 1);  // the last rank starts that late
+  }
+}
+
+TEST_CASE("dualpipe's middle waits (pp/2 - 1)(F&B + B - 3W), and its ends no longer") {
+  // DualPipe 3da1bbe, README; B is the whole backward, F&B a pair.
+  struct Busy {
+    double forward, input, weight, pair;
+    std::vector<double> busy;
+    void add(int rank, double time, StreamClocks& clocks) {
+      busy[static_cast<std::size_t>(rank)] += time;
+      clocks(index(Stream::compute)) *= MaxPlus(Seconds(time));
+    }
+    void run(int rank, const Action& action, StreamClocks& clocks) {
+      const double backward = input + weight;
+      add(rank,
+          action.kind == ActionKind::forward          ? forward
+          : action.kind == ActionKind::backward       ? backward
+          : action.kind == ActionKind::backward_input ? input
+                                                      : weight,
+          clocks);
+    }
+    void run_pair(int rank, const Action&, const Action&, StreamClocks& clocks) {
+      add(rank, pair, clocks);
+    }
+    void before_norm(int, StreamClocks&) const {}
+    void update(int, StreamClocks&) const {}
+  };
+  const PipelineLinks free_links{.send = Seconds(0), .overlapped = true, .step_overhead = {}};
+  for (const int pp : {2, 4, 6, 8, 16}) {
+    for (const int m : {2 * pp, 2 * pp + 2, 5 * pp}) {
+      // Nothing hidden, a whole forward hidden, and forwards longer than weight gradients.
+      for (const auto& [f, i, w, pair] :
+           {std::array{1., 1., 1., 3.}, std::array{1., 1., 1., 2.}, std::array{3., 3., 2., 7.}}) {
+        const ScheduleShape s{ScheduleKind::dualpipe, pp, 1, m, true};
+        Busy runner{f, i, w, pair, std::vector<double>(static_cast<std::size_t>(pp))};
+        PipelineState state(s, virtual_stages(s));
+        const double end = state.step(runner, build_schedule(s), free_links).value();
+        const double formula = (pp / 2 - 1) * (pair + (i + w) - 3 * w);
+        CAPTURE(pp);
+        CAPTURE(m);
+        CAPTURE(pair);
+        for (std::size_t r = 0; r < runner.busy.size(); ++r) {
+          const double idle = end - runner.busy[r];
+          const bool middle = r == runner.busy.size() / 2 || r + 1 == runner.busy.size() / 2;
+          CHECK((middle ? idle == formula : idle <= formula));
+          // With nothing hidden all ranks work, hence wait, alike.
+          if (pair == f + i + w) CHECK(idle == formula);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("dualpipe's mirrored ranks keep the same time, so copies reduce without waiting") {
+  // Work that depends on the piece of the model, not on which copy runs it.
+  struct ByPiece {
+    int pp;
+    void run(int, const Action& a, StreamClocks& clocks) const {
+      const int kind = static_cast<int>(a.kind);
+      clocks(index(Stream::compute)) *= MaxPlus(Seconds(7 + a.stage % pp * 3 + kind));
+    }
+    void run_pair(int rank, const Action& f, const Action& b, StreamClocks& clocks) const {
+      run(rank, f, clocks);
+      run(rank, b, clocks);
+    }
+    void before_norm(int, StreamClocks&) const {}
+    void update(int, StreamClocks&) const {}
+  };
+  for (const int pp : {2, 4, 8}) {
+    const ScheduleShape s{ScheduleKind::dualpipe, pp, 1, 3 * pp, true};
+    ByPiece runner{pp};
+    PipelineState state(s, virtual_stages(s));
+    const PipelineLinks links{.send = Seconds(2), .overlapped = true, .step_overhead = {}};
+    state.step(runner, build_schedule(s), links);
+    for (std::size_t r = 0; r < state.clocks.size(); ++r) {
+      CHECK((state.clocks[r] == state.clocks[state.clocks.size() - 1 - r]));
+    }
   }
 }
 
@@ -197,6 +271,39 @@ TEST_CASE("run lengths spell the same actions") {
   }
 }
 
+TEST_CASE("a pair is one entry of a run, with the stage of its backward for a microbatch") {
+  for (const auto& list : build_schedule({ScheduleKind::dualpipe, 4, 1, 24, true})) {
+    std::vector<Action> spelled;
+    for (const ActionRun& run : run_length(list)) {
+      for (std::int64_t n = 0; n < run.count; ++n) {
+        for (const Action& a : run.pattern) {
+          spelled.push_back(a);
+          if (a.paired) spelled.push_back({ActionKind::backward, a.microbatch, 0});
+        }
+      }
+    }
+    REQUIRE(spelled.size() == list.size());
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      CHECK(spelled[i].kind == list[i].kind);
+      CHECK(spelled[i].stage == list[i].stage);
+      CHECK(spelled[i].paired == list[i].paired);
+    }
+  }
+}
+
+TEST_CASE("fewer microbatches show dualpipe's peak too, and stay enough to build it") {
+  for (const int pp : {2, 4, 8}) {
+    for (const int m : {2 * pp, 2 * pp + 2, 12 * pp}) {
+      const ScheduleShape whole{ScheduleKind::dualpipe, pp, 1, m, true};
+      ScheduleShape few = whole;
+      few.microbatches = microbatches_for_memory(whole);
+      CHECK(few.microbatches <= std::min(m, 2 * pp + 2));
+      const auto a = build_schedule(whole), b = build_schedule(few);
+      for (std::size_t r = 0; r < a.size(); ++r) CHECK(max_in_flight(a[r]) == max_in_flight(b[r]));
+    }
+  }
+}
+
 TEST_CASE("fewer microbatches show the same peak in flight") {
   for (const ScheduleKind kind :
        {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
@@ -214,6 +321,42 @@ TEST_CASE("fewer microbatches show the same peak in flight") {
       }
     }
   }
+}
+
+TEST_CASE("a steady period lasts as long as the busiest rank's work, though hosts run ahead") {
+  // The host needs a third of the busiest rank's time to launch its work, and six streams idle.
+  struct Launching {
+    int slow;
+    void run(int rank, const Action&, StreamClocks& clocks) const {
+      clocks(index(Stream::host)) *= MaxPlus(Seconds(1));
+      clocks(index(Stream::compute)) *= MaxPlus(Seconds(rank == slow ? 3 : 2));
+    }
+    void run_pair(int, const Action&, const Action&, StreamClocks&) const {}
+    void before_norm(int, StreamClocks&) const {}
+    void update(int, StreamClocks&) const {}
+  };
+  const ScheduleShape s{ScheduleKind::one_f_one_b, 4, 1, 32};
+  for (int slow = 0; slow < 4; ++slow) {
+    Launching runner{slow};
+    PipelineState state(s, 4);
+    Snapshots snapshots;
+    state.step(runner, build_schedule(s), {.send = {}, .overlapped = true, .step_overhead = {}},
+               &snapshots);
+    REQUIRE(std::ssize(snapshots) == steady_part(s, 0).count);
+    const auto period = steady_period(snapshots);
+    REQUIRE(period);
+    CHECK(*period == Seconds(6));
+  }
+}
+
+TEST_CASE("clocks that still change pace have no steady period") {
+  Snapshots snapshots = {{1, 5}, {2, 6}, {3, 7}, {4, 8}, {5, 9}, {6, 10}};
+  REQUIRE(steady_period(snapshots));
+  CHECK(*steady_period(snapshots) == Seconds(1));
+  snapshots[2][1] = 6.5;  // three periods before the last but one
+  CHECK_FALSE(steady_period(snapshots));
+  snapshots.resize(4);
+  CHECK_FALSE(steady_period(snapshots));
 }
 
 TEST_CASE("a shortened schedule leaves out whole periods") {

@@ -152,7 +152,7 @@ TEST_CASE("a fresh gradient lives from its first write in backward to the end of
                       Sketch::op({}, {grad}, Stream::reduce_comm)};
   s.block.norm = {Sketch::op({grad}, {})};
   s.block.update = {Sketch::op({grad}, {}), Sketch::op({}, {})};
-  const StepLiveness live = step_liveness(s.block, false);
+  const StepLiveness live = step_liveness(s.block, BackwardForm::whole);
   CHECK(memory_use(s.block, live.forward) == kib(5, 5));
   const MemoryUse backward = memory_use(s.block, live.backward);
   CHECK(backward.net == Bytes(-2 * kKiB));  // x goes before the gradient comes
@@ -233,21 +233,21 @@ TEST_CASE("a step leaves no memory behind in any stage") {
       const BlockShape base = base_shape(model, plan, recipe, 1.2);
       const StageList stages = stage_list(model, plan, recipe, base, {});
       // Fully sharded stages have no zero-bubble schedule: their whole gradients cross B and W.
-      for (const bool split : {false, plan.zero < 2}) {
-        for (const StageRuns& runs : stages.distinct) {
-          Bytes net;
-          for (const Run& run : runs) {
-            const BlockMemory memory = memory_of(build_block(model, recipe, run.shape), split);
-            const double n = run.count;
-            net += memory.forward.net * n;
-            net += split ? (memory.backward_input.net + memory.backward_weight.net) * n
-                         : memory.backward.net * n;
-            net += memory.end.net * n;
-            CHECK(memory.end.peak == Bytes(0));
-          }
-          CAPTURE(split);
-          CHECK(net.value() == 0);
+      const bool splits = plan.zero < 2;
+      for (const StageRuns& runs : stages.distinct) {
+        Bytes whole, halves;
+        for (const Run& run : runs) {
+          const BlockMemory memory = memory_of(build_block(model, recipe, run.shape),
+                                               splits ? BackwardForm::both : BackwardForm::whole);
+          const double n = run.count;
+          whole += (memory.forward.net + memory.backward.net + memory.end.net) * n;
+          halves += (memory.forward.net + memory.backward_input.net + memory.backward_weight.net +
+                     memory.end.net) *
+                    n;
+          CHECK(memory.end.peak == Bytes(0));
         }
+        CHECK(whole.value() == 0);
+        if (splits) CHECK(halves.value() == 0);
       }
     }
   }

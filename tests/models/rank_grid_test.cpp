@@ -124,6 +124,43 @@ TEST_CASE("the embedding group is the first and the last stage, and nobody else'
   CHECK(RankGrid(plan_of(2, 1, 2, 1), 8).shape(Axis::embedding).size == 1);
 }
 
+TEST_CASE("where stages live twice, gradients are reduced over the ranks of both copies") {
+  // Four stages of two ranks in nodes of four; pieces 0 and 3 are on ranks 0, 1 and 6, 7.
+  ParallelPlan plan = plan_of(1, 1, 2, 4);
+  plan.schedule = ScheduleKind::dualpipe;
+  const RankGrid grid(plan, 4);
+  for (const std::int64_t rank : {0, 1, 6, 7}) {
+    CHECK(grid.group(Axis::dp_cp, rank) == std::vector<std::int64_t>{0, 1, 6, 7});
+    CHECK(grid.group(Axis::dp_shard, rank) == std::vector<std::int64_t>{0, 1, 6, 7});
+  }
+  CHECK(grid.group(Axis::dp_cp, 3) == std::vector<std::int64_t>{2, 3, 4, 5});
+  CHECK(grid.shape(Axis::dp_cp) == GroupShape{4, 2, 2, 2});
+  CHECK(grid.group(Axis::dp, 6) == std::vector<std::int64_t>{6, 7});
+  CHECK(grid.shape(Axis::edp) == GroupShape{4, 2, 2, 2});
+  plan.ep = 2;  // no data parallelism is left for experts but the copies'
+  CHECK(RankGrid(plan, 4).group(Axis::edp, 1) == std::vector<std::int64_t>{1, 7});
+  CHECK(RankGrid(plan, 8).shape(Axis::dp_cp) == GroupShape{4, 4, 1, 1});
+}
+
+TEST_CASE("groups of both copies have the shape of the furthest two") {
+  std::mt19937 random(13);
+  for (int i = 0; i < 300; ++i) {
+    ParallelPlan plan = plan_of(power_of_two(random, 3), power_of_two(random, 2),
+                                power_of_two(random, 3), 2 * power_of_two(random, 2));
+    plan.schedule = ScheduleKind::dualpipe;
+    plan.ep = std::min(power_of_two(random, 4), plan.tp * plan.cp * plan.dp);
+    if (i % 2 == 0) plan.fsdp_shard = std::min(power_of_two(random, 3), plan.dp * plan.cp);
+    const int domain = power_of_two(random, 4);
+    const RankGrid grid(plan, domain);
+    for (const Axis axis : kAxes) {
+      CAPTURE(to_word(axis));
+      CAPTURE(domain);
+      CAPTURE(to_string(plan));
+      CHECK(grid.shape(axis) == counted(grid, axis, domain));
+    }
+  }
+}
+
 TEST_CASE("HSDP shards over neighbours and replicates across") {
   ParallelPlan plan = plan_of(1, 1, 32, 1);
   plan.fsdp_shard = 8;

@@ -24,7 +24,8 @@ BlockShape shape_of(const ModelSpec& model, RecomputeKind kind,
 
 // Bytes a token of one layer leaves behind for backward, its input included and output not.
 double kept_per_token(const ModelSpec& model, RecipeKind recipe, const BlockShape& s) {
-  const BlockMemory memory = memory_of(build_block(model, recipe_of(recipe), s), false);
+  const BlockMemory memory =
+      memory_of(build_block(model, recipe_of(recipe), s), BackwardForm::whole);
   const auto tokens = static_cast<double>(s.seq_len);
   return memory.forward.net.value() / tokens;
 }

@@ -8,11 +8,6 @@ using namespace qplan;
 
 namespace {
 
-int chunks_of(ScheduleKind kind, int vpp) {
-  if (kind == ScheduleKind::interleaved) return vpp;
-  return kind == ScheduleKind::zbv ? 2 : 1;
-}
-
 // Every schedule of a grid of sizes.
 std::vector<ScheduleShape> grid() {
   std::vector<ScheduleShape> shapes;
@@ -23,6 +18,10 @@ std::vector<ScheduleShape> grid() {
       shapes.push_back({ScheduleKind::one_f_one_b, pp, 1, m, true});
       shapes.push_back({ScheduleKind::zb_h1, pp, 1, m});
       shapes.push_back({ScheduleKind::zbv, pp, 2, m});
+      // Fed from both ends (rules dualpipe_pairs and schedule_microbatches).
+      if (pp % 2 == 0 && m % 2 == 0 && m >= 2 * pp) {
+        shapes.push_back({ScheduleKind::dualpipe, pp, 1, m, true});
+      }
       // Interleaving works in groups of pp (rule interleaved_microbatches).
       for (int vpp = 2; vpp <= 4 && m % pp == 0; ++vpp) {
         shapes.push_back({ScheduleKind::interleaved, pp, vpp, m});
@@ -69,6 +68,68 @@ TEST_CASE("zb-h1 fills the cool-down with weight gradients") {
   CHECK(to_string(schedule[1]) == "1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2");
 }
 
+TEST_CASE("dualpipe feeds two ranks from both ends, and defers the last weight gradient") {
+  // Rank 0 has piece 0 for the even microbatches (stage 0) and piece 1 for the odd ones (stage 3).
+  const auto schedule = build_schedule({ScheduleKind::dualpipe, 2, 1, 4, true});
+  CHECK(to_string(schedule[0]) == "0F0 3F1 0F2 3B1 3F3 0B0 3B3 0I2 0W2");
+  CHECK(to_string(schedule[1]) == "2F1 1F0 2F3 1B0 1F2 2B1 1B2 2I3 2W3");
+  // The middle of the pipeline runs its first steady forward and backward apart, the rest in pairs.
+  std::string paired;
+  for (const Action& a : schedule[0]) paired += a.paired ? to_string(a) + " " : "";
+  CHECK(paired == "3F3 ");
+}
+
+TEST_CASE("dualpipe's outer rank fills its wait for the other end with weight gradients") {
+  const auto schedule = build_schedule({ScheduleKind::dualpipe, 4, 1, 8, true});
+  CHECK(to_string(schedule[0]) ==
+        "0F0 0F2 0F4 7F1 7I1 7W1 7F3 0F6 7B3 7F5 0B0 7B5 7F7 0B2 7B7 0I4 0W4 0I6 0W6");
+  CHECK(to_string(schedule[1]) ==
+        "1F0 6F1 1F2 6F3 1F4 6B1 6F5 1B0 1F6 6B3 6F7 1B2 6B5 1B4 6I7 1I6 6W7 1W6");
+}
+
+TEST_CASE("dualpipe looks the same from both ends") {
+  for (const ScheduleShape& s : grid()) {
+    if (s.kind != ScheduleKind::dualpipe) continue;
+    const auto schedule = build_schedule(s);
+    for (int r = 0; r < s.pp / 2; ++r) {
+      std::vector<Action> mirrored = schedule[static_cast<std::size_t>(s.pp - 1 - r)];
+      for (Action& a : mirrored) {
+        a.stage = (a.stage + s.pp) % (2 * s.pp);  // the other copy of the same piece
+        a.microbatch ^= 1;
+      }
+      CHECK(schedule[static_cast<std::size_t>(r)] == mirrored);
+    }
+  }
+}
+
+TEST_CASE("dualpipe's rank r holds pieces r and pp - 1 - r, each with its own two ends") {
+  const ScheduleShape s{ScheduleKind::dualpipe, 4, 1, 8, true};
+  CHECK(virtual_stages(s) == 8);
+  CHECK(microbatches_of_stage(s) == 4);
+  for (int piece = 0; piece < 4; ++piece) {
+    CHECK(rank_of_stage(s.kind, 4, piece) == piece);
+    CHECK(rank_of_stage(s.kind, 4, piece + 4) == 3 - piece);
+    for (const int stage : {piece, piece + 4}) {
+      CHECK(stage_before(s, stage) == (piece == 0 ? -1 : stage - 1));
+      CHECK(stage_after(s, stage) == (piece == 3 ? -1 : stage + 1));
+      CHECK(receives(s, stage) == (piece > 0));
+      CHECK(sends(s, stage) == (piece < 3));
+    }
+    CHECK(stage_runs(s, piece, 6));
+    CHECK(stage_runs(s, piece + 4, 7));
+    CHECK_FALSE(stage_runs(s, piece, 7));
+    CHECK_FALSE(stage_runs(s, piece + 4, 6));
+  }
+}
+
+TEST_CASE("the turn of a V stays on its rank and sends nothing") {
+  const ScheduleShape s{ScheduleKind::zbv, 3, 2, 6};
+  CHECK(stage_after(s, 2) == 3);
+  CHECK_FALSE(sends(s, 2));
+  CHECK_FALSE(receives(s, 3));
+  CHECK(sends(s, 3));
+}
+
 TEST_CASE("stages go round robin, or down and up a V") {
   CHECK(rank_of_stage(ScheduleKind::interleaved, 4, 5) == 1);
   CHECK(rank_of_stage(ScheduleKind::zbv, 4, 3) == 3);
@@ -100,6 +161,22 @@ TEST_CASE("a schedule with a swapped, missing or foreign action is a fault in wo
   CHECK(schedule_fault(s, deadlocked) != "");
 }
 
+TEST_CASE("a pair without its backward, or that waits for itself, is a fault in words") {
+  const ScheduleShape s{ScheduleKind::dualpipe, 2, 1, 4, true};
+  auto lonely = build_schedule(s);
+  lonely[0].back().paired = true;
+  CHECK(schedule_fault(s, lonely) == "rank 0 pairs 0W2 with no backward");
+  auto forwards = build_schedule(s);
+  forwards[0][0].paired = true;
+  CHECK(schedule_fault(s, forwards) == "rank 0 pairs 0F0 with no backward");
+  auto own = build_schedule({ScheduleKind::one_f_one_b, 1, 1, 2});
+  own[0][0].paired = true;  // 0F0 beside 0B0
+  CHECK(schedule_fault({ScheduleKind::one_f_one_b, 1, 1, 2}, own) == "rank 0 runs 0B0 out of turn");
+  auto other_way = build_schedule(s);
+  other_way[0][0].microbatch = 1;
+  CHECK(schedule_fault(s, other_way) == "rank 0 runs 0F1 which is not its own");
+}
+
 TEST_CASE("each stage marks one first forward and one last backward") {
   for (const ScheduleShape& s : grid()) {
     const std::string text = describe(s);
@@ -111,8 +188,8 @@ TEST_CASE("each stage marks one first forward and one last backward") {
         last += static_cast<int>(a.last);
       }
     }
-    CHECK(first == s.pp * chunks_of(s.kind, s.vpp));
-    CHECK(last == s.pp * chunks_of(s.kind, s.vpp));
+    CHECK(first == virtual_stages(s));
+    CHECK(last == virtual_stages(s));
   }
 }
 
@@ -129,6 +206,24 @@ TEST_CASE("a paired schedule warms up by one more, and pairs each steady forward
       CHECK(list[i + 1].microbatch < list[i].microbatch);
     }
   }
+}
+
+TEST_CASE("a pair holds neither a stage's first forward nor its last backward") {
+  // Which gather parameters and reduce gradients, and are priced on their own.
+  int pairs = 0;
+  for (const ScheduleShape& s : grid()) {
+    for (const auto& list : build_schedule(s)) {
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        if (!list[i].paired) continue;
+        ++pairs;
+        const std::string text = describe(s) + ": " + to_string(list[i]);
+        CAPTURE(text);
+        CHECK_FALSE(list[i].first);
+        CHECK_FALSE(list[i + 1].last);
+      }
+    }
+  }
+  CHECK(pairs > 1000);
 }
 
 TEST_CASE("pairing holds one microbatch more") {
@@ -168,6 +263,16 @@ TEST_CASE("rank r of interleaving holds 2(pp - r - 1) + (vpp - 1) pp + 1 chunks"
 TEST_CASE("every rank of zb-h1 holds pp microbatches, as 1F1B's first does") {
   for (const auto& list : build_schedule({ScheduleKind::zb_h1, 5, 1, 12})) {
     CHECK(max_in_flight(list) == 5);
+  }
+}
+
+TEST_CASE("every rank of dualpipe holds pp + 1 microbatches, of two stages") {
+  for (const int pp : {2, 4, 6, 8}) {
+    for (const int m : {2 * pp, 2 * pp + 2, 6 * pp}) {
+      for (const auto& list : build_schedule({ScheduleKind::dualpipe, pp, 1, m, true})) {
+        CHECK(max_in_flight(list) == pp + 1);
+      }
+    }
   }
 }
 

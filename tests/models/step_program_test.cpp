@@ -101,6 +101,21 @@ TEST_CASE("a program holds all layers, whatever the schedule") {
   }
 }
 
+TEST_CASE("dualpipe's program holds every layer twice, the copies alike") {
+  const StepProgram program = program_of("llama3-8b", "pp4 gbs8 dualpipe zero1", RecipeKind::qplan);
+  CHECK(layers_in(program) == 2 * 32);
+  REQUIRE(program.stages.size() == 8);
+  for (std::size_t piece = 0; piece < 4; ++piece) {
+    const auto &once = program.stages[piece].runs, &again = program.stages[piece + 4].runs;
+    REQUIRE(once.size() == again.size());
+    for (std::size_t i = 0; i < once.size(); ++i) {
+      CHECK(once[i].block == again[i].block);
+      CHECK(once[i].count == again[i].count);
+    }
+  }
+  CHECK(schedule_fault(program.schedule, program.actions) == "");
+}
+
 TEST_CASE("recomputing some layers splits a stage in two runs") {
   const StepProgram program = program_of("llama3-8b", "pp4 gbs8 recompute=full:3");
   CHECK(program.stages[1].runs.size() == 2);
@@ -213,5 +228,6 @@ TEST_CASE("the fingerprint changes with whatever is executed") {
 TEST_CASE("V-shaped schedules put two chunks on a rank, interleaving vpp") {
   CHECK(chunks_per_rank(parse_plan("pp4 zbv vpp2 gbs8")) == 2);
   CHECK(chunks_per_rank(parse_plan("pp4 vpp3 interleaved gbs8")) == 3);
+  CHECK(chunks_per_rank(parse_plan("pp4 dualpipe gbs8")) == 1);
   CHECK(chunks_per_rank(parse_plan("pp4 gbs8")) == 1);
 }

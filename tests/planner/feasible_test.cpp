@@ -1,6 +1,7 @@
 #include "planner/feasible.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <random>
@@ -140,7 +141,7 @@ std::vector<Broken> broken_plans() {
       {"schedule_microbatches", megatron, llama3_70b(), "pp4 vpp2 interleaved gbs2"},
       {"split_backward_sharding", qplan_recipe, llama3_70b(), "pp4 dp2 zb-h1 zero2 gbs16"},
       {"interleaved_microbatches", megatron, llama3_70b(), "pp4 vpp2 interleaved gbs6"},
-      {"dualpipe_pairs", megatron, llama3_70b(), "pp5 dualpipe gbs10"},
+      {"dualpipe_pairs", qplan_recipe, llama3_70b(), "pp5 dualpipe gbs10"},
       {"schedule_available", megatron, llama3_70b(), "pp4 zb-h1 gbs8"},
       {"pipeline_available", fsdp2, llama3_70b(), "pp4 gbs8 zero3"},
       {"interleaved_depth", megatron_deepspeed, llama3_70b(), "pp2 vpp2 interleaved gbs8"},
@@ -254,12 +255,10 @@ TEST_CASE("rule ids are unique") {
 }
 
 TEST_CASE("most broken plans break one rule alone") {
-  // So that a rejection is counted under its own name. The rest break a second rule by necessity,
-  // such as DualPipe, which no recipe has.
+  // So that a rejection is counted under its own name. The rest break a second rule by necessity.
   const std::set<std::string_view> in_company = {
-      "attention_heads",     "key_value_heads", "key_value_heads_split",
-      "dualpipe_pairs",      "mlp_split",       "pipeline_depth",
-      "shared_expert_split", "state_dtypes",    "schedule_microbatches"};
+      "attention_heads", "key_value_heads",     "key_value_heads_split", "mlp_split",
+      "pipeline_depth",  "shared_expert_split", "state_dtypes",          "schedule_microbatches"};
   for (const Broken& example : broken_plans()) {
     if (in_company.contains(example.rule)) continue;
     CAPTURE(example.rule);
@@ -335,13 +334,40 @@ TEST_CASE("our executor's words are feasible, one at a time and together") {
   const ModelSpec model = llama3_70b();
   for (const auto* line :
        {"tp2 sp", "pp2 gpipe gbs2", "pp2 1f1b gbs2", "pp2 interleaved vpp2 gbs2", "pp2 zb-h1 gbs2",
-        "pp2 zbv vpp2 gbs2", "cp2", "cp2 cp_comm=all_gather", "cp2 cp_comm=a2a", "dp2 zero1 gbs2",
-        "dp2 zero2 gbs2", "dp2 zero3 gbs2", "recompute=full", "recompute=selective:mlp+layernorm",
+        "pp2 zbv vpp2 gbs2", "pp2 dualpipe gbs4", "pp4 dp2 dualpipe zero1 gbs16", "cp2",
+        "cp2 cp_comm=all_gather", "cp2 cp_comm=a2a", "dp2 zero1 gbs2", "dp2 zero2 gbs2",
+        "dp2 zero3 gbs2", "recompute=full", "recompute=selective:mlp+layernorm",
         "zero1 offload=optimizer:0.5", "tp2 sp pp2 cp2 dp2 zero3 gbs4 interleaved vpp2"}) {
     CAPTURE(line);
     CHECK(broken_rule(model, parse_plan(line), ours, {}) == "");
   }
   CHECK(broken_rule(qwen3_30b(), parse_plan("tp2 sp dp2 ep2 etp2 gbs2"), ours, {}) == "");
+}
+
+TEST_CASE("what dualpipe asks for is said in one sentence each") {
+  const auto complaint = [](std::string_view line) {
+    const auto reasons =
+        why_infeasible(qwen3_30b(), parse_plan(line), recipe(RecipeKind::qplan), {});
+    return reasons.size() == 1 ? reasons[0].message : fmt::format("{} reasons", reasons.size());
+  };
+  CHECK(complaint("pp3 dualpipe gbs6") ==
+        "dualpipe feeds both ends of the pipeline alike, so pp and the number of microbatches must "
+        "be even, not 3 and 6");
+  CHECK(complaint("pp4 dualpipe gbs9") ==
+        "dualpipe feeds both ends of the pipeline alike, so pp and the number of microbatches must "
+        "be even, not 4 and 9");
+  CHECK(complaint("pp4 dualpipe gbs6") ==
+        "schedule dualpipe on pp 4 needs at least 8 microbatches, not 6");
+  CHECK(complaint("pp4 dualpipe vpp2 gbs8") ==
+        "schedule dualpipe needs vpp 1 (a rank's second stage is a copy of another rank's), not "
+        "vpp 2");
+  CHECK(complaint("pp4 dp2 dualpipe zero3 gbs16") ==
+        "schedule dualpipe delays weight gradients, which zero 3 would have to reduce twice; use "
+        "zero 0 or 1");
+  CHECK(complaint("pp4 dp4 ep4 dualpipe gbs32 overlap=ep") ==
+        "overlap ep needs another schedule: dualpipe always overlaps");
+  CHECK(complaint("pp32 dualpipe gbs64") ==
+        "48 layers do not divide evenly into pp 32 x vpp 1 = 32 stages; give a pipeline_layout");
 }
 
 TEST_CASE("key-value heads fewer than tp are repeated, not refused") {

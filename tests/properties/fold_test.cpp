@@ -7,6 +7,30 @@
 
 using namespace qplan;
 
+namespace {
+
+void check_fold(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
+                const ParallelPlan& plan) {
+  const std::string text = to_string(plan);
+  if (std::getenv("QPLAN_TRACE")) MESSAGE(model.name, " ", to_word(recipe.kind), " ", text);
+  CAPTURE(model.name);
+  CAPTURE(to_word(recipe.kind));
+  CAPTURE(text);
+  const CostModel cost(model, recipe, hardware, {});
+  const Replay flat = replay(cost, plan);
+  const MemoryEstimate memory = cost.memory(plan);
+  const double folded = cost.step_time(plan).value();
+  CHECK(std::abs(folded / flat.step_time.value() - 1) < 1e-9);
+  REQUIRE(memory.stages.size() == flat.peak.size());
+  for (std::size_t r = 0; r < flat.peak.size(); ++r) {
+    CAPTURE(r);
+    CHECK(memory.stages[r].peak.value() == flat.peak[r].value());
+  }
+  CHECK(cost.lower_bound(plan).value() <= folded * (1 + 1e-12));
+}
+
+}  // namespace
+
 TEST_CASE("a fold gives the replay's answer, in time to 1e-9 and in memory to the byte") {
   const HardwareProfile hardware = load_hardware("h100-sxm");
   const std::vector<RecipeKind> recipes = {
@@ -30,22 +54,31 @@ TEST_CASE("a fold gives the replay's answer, in time to 1e-9 and in memory to th
                                              : i % 3 == 1 ? RecipeKind::megatron
                                                           : RecipeKind::megatron_fsdp);
       const ParallelPlan plan = random.next(model, used);
-      const std::string text = to_string(plan);
-      if (std::getenv("QPLAN_TRACE")) MESSAGE(name, " ", to_word(used.kind), " ", text);
-      CAPTURE(name);
-      CAPTURE(to_word(used.kind));
-      CAPTURE(text);
-      const CostModel cost(model, used, hardware, {});
-      const Replay flat = replay(cost, plan);
-      const MemoryEstimate memory = cost.memory(plan);
-      const double folded = cost.step_time(plan).value();
-      CHECK(std::abs(folded / flat.step_time.value() - 1) < 1e-9);
-      REQUIRE(memory.stages.size() == flat.peak.size());
-      for (std::size_t r = 0; r < flat.peak.size(); ++r) {
-        CAPTURE(r);
-        CHECK(memory.stages[r].peak.value() == flat.peak[r].value());
-      }
-      CHECK(cost.lower_bound(plan).value() <= folded * (1 + 1e-12));
+      check_fold(model, used, hardware, plan);
+    }
+  }
+}
+
+TEST_CASE("dualpipe folds as it replays, from its shortest step to long ones") {
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const Recipe& recipe = recipe_of(RecipeKind::qplan);
+  RandomPlans random(23);
+  const int rounds = test_rounds(40);
+  for (const char* name : {"tiny", "tiny-moe", "gpt-oss-20b", "llama3-8b"}) {
+    const ModelSpec model = load_model(name);
+    for (int i = 0; i < rounds;) {
+      ParallelPlan plan = random.next(model, recipe);
+      plan.schedule = ScheduleKind::dualpipe;
+      plan.vpp = 1;
+      plan.zero = std::min(plan.zero, 1);
+      plan.overlap.remove(OverlapKind::ep);
+      plan.pp = random.pick<int>({2, 4, 8});
+      plan.global_batch_size =
+          plan.micro_batch_size * plan.dp *
+          random.pick<std::int64_t>({2 * plan.pp, 2 * plan.pp + 2, 6 * plan.pp, 160});
+      if (!broken_rule(model, plan, recipe, {plan.world(), 90}).empty()) continue;
+      check_fold(model, recipe, hardware, plan);
+      ++i;
     }
   }
 }

@@ -48,7 +48,7 @@ class RandomPlans {
     p.schedule = p.pp == 1 ? ScheduleKind::one_f_one_b
                            : pick<ScheduleKind>({ScheduleKind::gpipe, ScheduleKind::one_f_one_b,
                                                  ScheduleKind::interleaved, ScheduleKind::zb_h1,
-                                                 ScheduleKind::zbv});
+                                                 ScheduleKind::zbv, ScheduleKind::dualpipe});
     if (p.schedule == ScheduleKind::interleaved) p.vpp = pick<int>({2, 3});
     if (p.schedule == ScheduleKind::zbv) p.vpp = 2;
     if (model.moe) {

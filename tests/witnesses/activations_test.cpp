@@ -19,7 +19,7 @@ BlockShape layer_of(const ModelSpec& model, std::int64_t seq_len, int tp = 1, bo
 // A layer's output replaces its input, which the layer before produced: net is what it keeps.
 double per_token(const ModelSpec& model, RecipeKind recipe, const BlockShape& s) {
   const Block block = build_block(model, recipe_of(recipe), s);
-  return memory_of(block, false).forward.net.value() / static_cast<double>(s.seq_len);
+  return memory_of(block, BackwardForm::whole).forward.net.value() / static_cast<double>(s.seq_len);
 }
 
 double korthikanti(const ModelSpec& m, std::int64_t s) {

@@ -58,6 +58,27 @@ TEST_CASE("witness: the first 1F1B stage holds p microbatches' activations, the 
         0.10);
 }
 
+TEST_CASE("witness: dualpipe's middle holds p + 1 microbatches' activations, its ends p") {
+  // p + 1 are in flight everywhere, but a pair frees one microbatch layer by layer while it keeps
+  // the next; only the middle runs its first forward and backward apart.
+  const Even even;
+  const double one = even.activations("pp4 gbs1 seq4096", 1);
+  const auto held = [&](std::size_t rank) {
+    return even.activations("pp4 gbs16 seq4096 dualpipe", rank) / one;
+  };
+  CHECK(std::abs(witness("activations in flight, dualpipe rank 0 of 4", 4, held(0),
+                         "microbatches")) < 0.15);
+  CHECK(std::abs(witness("activations in flight, dualpipe rank 1 of 4", 5, held(1),
+                         "microbatches")) < 0.15);
+}
+
+TEST_CASE("witness: with F = B = W dualpipe's bubble is 2/9 of 1F1B's on four ranks") {
+  const Even even;
+  const double ratio = even.bubble("pp4 gbs16 seq4096 dualpipe") / even.bubble("pp4 gbs16 seq4096");
+  // Attention has no weight gradient: W is shorter than a third, and fills less.
+  CHECK(std::abs(witness("dualpipe bubble / 1F1B bubble, p4", 2.0 / 9, ratio, "-")) < 0.25);
+}
+
 TEST_CASE("witness: gpipe holds every microbatch") {
   const Even even;
   const double one = even.activations("pp4 gbs1 seq4096 gpipe", 1);

@@ -163,6 +163,17 @@ TEST_CASE("witness: ZeRO-1 scatters gradients and gathers parameters: gN + 2N") 
                    &Block::gather, Axis::dp_cp, 8) == doctest::Approx(2 * n * 7 / 8).epsilon(1e-9));
 }
 
+TEST_CASE("witness: a stage that lives twice scatters and gathers over twice the ranks") {
+  const double n = parameters("llama3-8b") / 2;  // of one of two stages
+  const auto moved = [](const char* line, OpList Block::*list) {
+    return stage_sent("llama3-8b", line, RecipeKind::qplan, list, Axis::dp_cp, 8);
+  };
+  const char *sharded = "pp2 dp4 zero1 gbs16 dualpipe", *whole = "pp2 dp4 zero0 gbs16 dualpipe";
+  CHECK(moved(sharded, &Block::reduce) == doctest::Approx(4 * n * 7 / 8).epsilon(1e-6));
+  CHECK(moved(sharded, &Block::update) == doctest::Approx(2 * n * 7 / 8).epsilon(1e-6));
+  CHECK(moved(whole, &Block::reduce) == doctest::Approx(2 * 4 * n * 7 / 8).epsilon(1e-6));
+}
+
 TEST_CASE("witness: ZeRO-1 gathers once: beside the next forward, or in the update") {
   const double n = parameters("llama3-8b");
   const auto update = [](const char* line) {
