@@ -462,8 +462,8 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
     const double sum = std::max(table + formula + assumed, 1e-30);
     e.priced_from = {table / sum, formula / sum, assumed / sum};
     // 80% of a normal distribution lies within 1.28 sigma. Errors of one fit do not average out, so
-    // shares add linearly; overlap and scheduling add 5% of their own (assumed until calibrated).
-    const double relative = 1.28 * std::hypot(weighted_error / sum, 0.05);
+    // shares add linearly; what the recipe leaves out comes on top.
+    const double relative = 1.28 * std::hypot(weighted_error / sum, recipe_.model_error);
     e.step_time_low = all * (1 - relative);
     e.step_time_high = all * (1 + relative);
   }

@@ -14,7 +14,7 @@ struct Layer {
   ParallelPlan plan = parse_plan("tp2 ep8 dp8 zero1 gbs16 seq4096 sp");
   RankGrid grid{plan, 8};
   BlockShape shape = base_shape(model, plan, recipe, 1);
-  CostContext context{&hardware, &grid, &recipe, false};
+  CostContext context{&hardware, &grid, &recipe, std::nullopt};
 
   Layer() { shape.layer = model.layers.front(); }
 };

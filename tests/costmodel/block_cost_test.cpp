@@ -32,7 +32,7 @@ struct Priced {
   HardwareProfile hardware = load_hardware("h100-sxm");
   ParallelPlan plan = parse_plan("tp8 gbs8 seq4096 sp");
   RankGrid grid{plan, 8};
-  CostContext context{&hardware, &grid, &recipe_of(RecipeKind::megatron), false};
+  CostContext context{&hardware, &grid, &recipe_of(RecipeKind::megatron), std::nullopt};
   Block block = build_block(model, *context.recipe, layer());
 
   [[nodiscard]] BlockShape layer() const {
@@ -99,11 +99,41 @@ TEST_CASE("each op belongs to one kind of cost") {
   CHECK(cost_of({.work = HostCopy{}}, Part::update) == Cost::offload);
 }
 
-TEST_CASE("waits launch nothing, unfused work launches several kernels") {
-  CHECK(launches({.work = Join{}}) == 0);
-  CHECK(launches(compute_op()) == 1);
-  CHECK(launches({.work = Rowwise{.kind = RowwiseKind::swiglu, .fused = true}}) == 1);
-  CHECK(launches({.work = Rowwise{.kind = RowwiseKind::swiglu, .fused = false}}) > 1);
+TEST_CASE("waits launch nothing, unfused work several kernels, grouped products one an expert") {
+  const Recipe& eager = recipe_of(RecipeKind::fsdp2);
+  const Recipe& megatron = recipe_of(RecipeKind::megatron);
+  CHECK(launch_time({.work = Join{}}, eager) == Seconds(0));
+  CHECK(launch_time(compute_op(), eager) == eager.launch);
+  CHECK(launch_time(comm_op(), eager) == eager.collective_launch);
+  CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::swiglu, .fused = true}}, eager) ==
+        eager.launch);
+  CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::swiglu, .fused = false}}, eager) >
+        eager.launch);
+  const Op experts{.work = GroupedGemm{.groups = 16, .rows = 4096, .n = 64, .k = 64}};
+  CHECK(launch_time(experts, eager) == eager.launch);
+  CHECK(launch_time(experts, megatron) == megatron.launch * 16.0);
+}
+
+TEST_CASE("graphs of layers leave the routed experts' launches to the host") {
+  CHECK_FALSE(graphs_of(parse_plan("tp1")).has_value());
+  CHECK(graphs_of(parse_plan("tp1 cuda_graph")) == CudaGraphScope::full);
+  CHECK(graphs_of(parse_plan("tp1 cuda_graph cuda_graph_scope=layer")) == CudaGraphScope::layer);
+  Priced p;
+  p.context.graphs = CudaGraphScope::layer;
+  const OpList ops{compute_op(),
+                   Op{.work = GroupedGemm{.groups = 4, .rows = 64, .n = 64, .k = 64}}};
+  const PricedPart priced = price_ops(ops, p.context);
+  CHECK(priced.durations[0].launch == Seconds(0));
+  CHECK(priced.durations[1].launch == p.context.recipe->launch * 4.0);
+}
+
+TEST_CASE("a collective that leaves the node slows compute as the network's contention says") {
+  // Both streams busy for 2 s side by side: tp 16 crosses nodes of 8.
+  std::vector<Duration> durations(2, {Seconds(2), Seconds(0)});
+  stretch({compute_op(), comm_op({})}, durations, kContention,
+          RankGrid(parse_plan("tp16 gbs16"), 8));
+  CHECK(durations[0].time.value() == doctest::Approx(2 * 1.1));
+  CHECK(durations[1].time.value() == doctest::Approx(2 * 1.3));
 }
 
 TEST_CASE("a priced layer takes at least the sum of its compute, and free work shortens it") {

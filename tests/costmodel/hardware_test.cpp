@@ -37,8 +37,11 @@ TEST_CASE("every built-in profile loads under its own name and states its source
     CHECK(profile.name == name);
     CHECK_FALSE(profile.description.empty());
     for (const char* section :
-         {"gpu", "link", "host", "contention", "grouped_gemm", "attention", "collectives"}) {
+         {"gpu", "link", "host", "grouped_gemm", "attention", "collectives"}) {
       CHECK(profile.source.at(section).contains("source"));
+    }
+    for (const auto& [where, slowdown] : profile.source.at("contention").items()) {
+      CHECK(slowdown.contains("source"));
     }
     for (const auto& [precision, fit] : profile.source.at("gemm").items()) {
       CHECK(fit.contains("source"));
