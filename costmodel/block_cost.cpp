@@ -86,6 +86,19 @@ Seconds pipelined_delay(const Work& work, const CostContext& context) {
          static_cast<double>(context.grid->shape(Axis::tp).size - 1);
 }
 
+// Collectives that run beside work which the list does not show: they are slower, and that work,
+// for which the list's last op stands, loses what compute loses beside them.
+void beside_compute(PricedPart& priced, const Contention& contention, const RankGrid& grid) {
+  Seconds lost;
+  for (std::size_t i = 0; i < priced.ops.size(); ++i) {
+    if (!is_comm(priced.ops[i].stream)) continue;
+    const Slowdown& slowdown = slowdown_of(priced.ops[i], contention, grid);
+    lost += priced.durations[i].time * (slowdown.compute - 1);
+    priced.durations[i].time *= slowdown.comm;
+  }
+  if (!priced.durations.empty()) priced.durations.back().time += lost;
+}
+
 }  // namespace
 
 Cost cost_of(const Op& op, Part part) {
@@ -168,7 +181,11 @@ PricedPart price_ops(OpList ops, const CostContext& context) {
 }
 
 PricedPart price_part(const Block& block, Part part, const CostContext& context) {
-  return price_ops(part_ops(block, part), context);
+  PricedPart priced = price_ops(part_ops(block, part), context);
+  if (part == Part::reduce_beside) {
+    beside_compute(priced, context.hardware->contention, *context.grid);
+  }
+  return priced;
 }
 
 PricedPart price_pair(const Block& forward, const Block& backward, const CostContext& context) {

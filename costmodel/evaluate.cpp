@@ -29,7 +29,7 @@ CostModel::PlanView CostModel::view(const ParallelPlan& plan) const {
   v.plan = &plan;
   v.base = base_shape(model_, plan, recipe_, facts_.moe_imbalance);
   v.stages = stage_list(model_, plan, recipe_, v.base, facts_);
-  v.schedule = schedule_shape(plan);
+  v.schedule = schedule_shape(plan, recipe_);
   v.backward = backward_form(plan.schedule);
   return v;
 }

@@ -45,6 +45,7 @@ BlockShape with_states(BlockShape kind, const BlockShape& base) {
 // A stage's pieces as the actions use them, the boundary's buffers included.
 struct StageMoves {
   MemoryUse forward, backward, backward_input, backward_weight;
+  MemoryUse reduce;  // in place
 
   [[nodiscard]] const MemoryUse& of(ActionKind kind) const {
     switch (kind) {
@@ -56,6 +57,8 @@ struct StageMoves {
         return backward_input;
       case ActionKind::backward_weight:
         return backward_weight;
+      case ActionKind::reduce:
+        return reduce;
     }
     return forward;
   }
@@ -177,6 +180,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   }
 
   ScheduleShape shape = v.schedule;
+  shape.whole_reductions = false;  // they take no memory, wherever they are
   shape.microbatches = microbatches_for_memory(shape);
   const RunLengths& lists = memo_->schedules.get(shape, [&] {
     RunLengths all;

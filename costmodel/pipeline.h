@@ -93,6 +93,10 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
     arrival = edge.value();
     if (!links.overlapped) state(compute) += MaxPlus(edge);
   };
+  // A backward that gets its output's gradient from the next stage and makes the previous one's.
+  const auto makes_gradient = [](const Action& a) {
+    return a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
+  };
   // When what an action needs from another stage arrived: 0 if nothing is needed, kNotYet if it has
   // not.
   const auto arrival_of = [&](const Action& a) {
@@ -100,7 +104,7 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
     if (a.kind == ActionKind::forward) {
       return before_[stage] < 0 ? 0.0 : forward[cell(a.stage, a.microbatch)];
     }
-    if (a.kind == ActionKind::backward_weight || after_[stage] < 0) return 0.0;
+    if (!makes_gradient(a) || after_[stage] < 0) return 0.0;
     return backward[cell(a.stage, a.microbatch)];
   };
   const auto send_result = [&](const Action& a, StreamClocks& state) {
@@ -108,7 +112,7 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
     if (a.kind == ActionKind::forward) {
       const int to = after_[stage];
       if (to >= 0) send(state, a.stage, to, forward_edge_, forward[cell(to, a.microbatch)]);
-    } else if (a.kind != ActionKind::backward_weight) {
+    } else if (makes_gradient(a)) {
       const int to = before_[stage];
       if (to >= 0) send(state, a.stage, to, backward_edge_, backward[cell(to, a.microbatch)]);
     }

@@ -93,7 +93,8 @@ struct ScheduleHash {
   std::size_t operator()(const ScheduleShape& s) const {
     return static_cast<std::size_t>(s.kind) + 8 * static_cast<std::size_t>(s.pp) +
            65536 * static_cast<std::size_t>(s.vpp) +
-           16777216 * static_cast<std::size_t>(s.microbatches) + (s.pairs ? 4 : 0);
+           16777216 * static_cast<std::size_t>(s.microbatches) + (s.pairs ? 4 : 0) +
+           (s.whole_reductions ? 2 : 0);
   }
 };
 using RunLengths = std::vector<std::vector<ActionRun>>;

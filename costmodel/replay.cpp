@@ -83,6 +83,7 @@ std::string_view category_of(Part part) {
     case Part::backward_weight_last:
       return "weight gradient";
     case Part::reduce:
+    case Part::reduce_beside:
       return "reduce";
     case Part::norm:
     case Part::update:
@@ -99,11 +100,13 @@ class ReplayRunner {
   void run(int rank, const Action& action, StreamClocks& clocks) {
     const StepProgram& p = priced_.program();
     const Part part = part_of(action, p.gather_overlapped, p.reduce_overlapped);
-    const Seconds begin = clocks(index(Stream::compute)).seconds();
+    const bool reduces = action.kind == ActionKind::reduce;
+    const Stream stream = reduces ? Stream::reduce_comm : Stream::compute;
+    const Seconds begin = std::max(clocks(index(Stream::compute)), clocks(index(stream))).seconds();
     stage(rank, action, part, clocks);
     if (trace != nullptr && grain == TraceGrain::action) {
-      add(rank, Stream::compute, to_string(action), category_of(part), action, begin,
-          clocks(index(Stream::compute)).seconds());
+      add(rank, stream, to_string(action), category_of(part), action, begin,
+          std::max(begin, clocks(index(stream)).seconds()));
     }
   }
 
@@ -218,6 +221,7 @@ class HeapReplay {
   void hold(Bytes bytes) { change(bytes); }
 
   void action(const Action& action, bool wire_before, bool wire_after) {
+    if (action.kind == ActionKind::reduce) return;  // in place
     const bool forward = action.kind == ActionKind::forward;
     const bool weight = action.kind == ActionKind::backward_weight;
     const bool in = forward ? wire_before : wire_after && !weight;
@@ -275,7 +279,10 @@ class HeapReplay {
         return &StepLiveness::backward_input;
       case ActionKind::backward_weight:
         return &StepLiveness::backward_weight;
+      case ActionKind::reduce:
+        break;
     }
+    QPLAN_CHECK(false, "a reduction has no list of allocations");
     return &StepLiveness::forward;
   }
 

@@ -22,7 +22,8 @@ constexpr std::initializer_list<Axis> kAllAxes = {
 struct PartsInUse {
   std::vector<Part> compute, state;
 };
-PartsInUse parts_in_use(BackwardForm form, bool gather_overlapped, bool reduce_overlapped) {
+PartsInUse parts_in_use(BackwardForm form, bool gather_overlapped, bool reduce_overlapped,
+                        bool whole_reductions) {
   PartsInUse use;
   use.compute = {Part::forward};
   if (gather_overlapped) use.state.push_back(Part::forward_first);
@@ -35,12 +36,22 @@ PartsInUse parts_in_use(BackwardForm form, bool gather_overlapped, bool reduce_o
     use.compute.push_back(Part::backward);
     if (reduce_overlapped) use.state.push_back(Part::backward_last);
   }
-  if (!reduce_overlapped) {
-    use.state.push_back(Part::reduce);
-  }
+  // What is priced depends on the block's shape and the recipe alone, not on the schedule: it is
+  // remembered by shape.
+  if (!reduce_overlapped || whole_reductions) use.state.push_back(Part::reduce);
+  if (whole_reductions) use.state.push_back(Part::reduce_beside);
   use.state.push_back(Part::norm);
   use.state.push_back(Part::update);
   return use;
+}
+
+// Whether a schedule runs a part that is priced.
+bool runs_part(const ScheduleShape& schedule, bool reduce_overlapped, Part part) {
+  const bool interleaved = schedule.kind == ScheduleKind::interleaved;
+  if (part == Part::reduce) return !reduce_overlapped || schedule.whole_reductions;
+  if (part == Part::reduce_beside) return schedule.whole_reductions && interleaved;
+  if (part == Part::backward_last) return !(schedule.whole_reductions && interleaved);
+  return true;
 }
 
 bool is_compute_part(Part part) {
@@ -192,7 +203,8 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   const StagePricer pricer(model_, recipe_, context);
   const bool gather_overlapped = plan.overlap.has(OverlapKind::param);
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
-  const PartsInUse parts = parts_in_use(v.backward, gather_overlapped, reduce_overlapped);
+  const PartsInUse parts =
+      parts_in_use(v.backward, gather_overlapped, reduce_overlapped, recipe_.whole_reductions);
   // What a recipe's collectives suffer beside a pipeline that crosses nodes belongs to the key.
   const bool delayed =
       recipe_.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
@@ -232,6 +244,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     for (const auto* list : {&parts.compute, &parts.state}) {
       for (const Part part : *list) {
+        if (!runs_part(v.schedule, reduce_overlapped, part)) continue;
         distinct[i][at(part)] =
             stage_delay(v.stages.distinct[i], part,
                         [&](const Run& run) -> StreamDelay { return delay(run, part); });
@@ -292,7 +305,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   const RankGrid grid(plan, facts_.nvlink_domain);
   const CostContext context{&hardware_, &grid, &recipe_, graphs_of(plan)};
   const StagePricer pricer(model_, recipe_, context);
-  const PartsInUse parts = parts_in_use(v.backward, true, true);
+  const PartsInUse parts = parts_in_use(v.backward, true, true, false);
   const std::uint64_t groups = groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes);
   const int c = index(Stream::compute);
   // The compute-stream entry of a stage's delay is at least its blocks' entries in sequence.

@@ -17,6 +17,9 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
   return EnumSet<RecomputeModule>{}.add(RecomputeModule::core_attn);
 }
 
+// Whole reductions: distributed_data_parallel.py of megatron-core 0.16.1 gives ranks behind the
+// first one bucket, and training.py later chunks (disable_bucketing).
+//
 // Dropped gradients: torch's zero_grad(set_to_none=True), its default since 2.0, lets FSDP's shards
 // go; Megatron-FSDP keeps main_grad_buffer and fills it with zeros (megatron-core 0.16.1,
 // param_and_grad_buffer.py), as DeepSpeed does its partitions (assumed).
@@ -37,6 +40,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::megatron,
      .description = "Megatron-Core with Transformer Engine (also Megatron-Bridge, NeMo, slime)",
      .dummy_weight_gradients = true,
+     .whole_reductions = true,
      .default_overlap = overlaps(false, true, true),
      .selective = only_core_attn(),
      .launch = microseconds(35),

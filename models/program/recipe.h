@@ -79,6 +79,7 @@ struct Recipe {
   DType working_params = DType::bf16;  // fp32: FSDP keeps only fp32 shards and gathers bf16 copies
   DType default_grad_dtype = DType::fp32;
   DType reduce_dtype = DType::fp32;  // of gradient reductions
+  bool whole_reductions = false;     // behind pipeline rank 0 a chunk is one bucket (schedule.h)
   bool drops_gradients = false;      // after the update, until the next backward makes new ones
   EnumSet<OverlapKind> default_overlap{};
   EnumSet<RecomputeModule> selective{};  // what plain `selective` drops

@@ -292,6 +292,31 @@ void mark_edges(std::vector<Action>& list) {
   for (const auto& [stage, place] : last) list[place].last = true;
 }
 
+// Moves the reductions of 1f1b and interleaved from beside the last backwards to behind them.
+void reduce_whole_stages(std::vector<Action>& list, const ScheduleShape& s, int rank) {
+  if (s.kind == ScheduleKind::one_f_one_b && rank == 0) return;
+  const int delay = s.kind == ScheduleKind::interleaved ? rank : 0;
+  std::vector<Action> result;
+  std::deque<std::pair<int, int>> waiting;  // backwards to go, stage
+  const auto reduce = [&] {
+    result.push_back({.kind = ActionKind::reduce, .stage = waiting.front().second});
+    waiting.pop_front();
+  };
+  for (Action a : list) {
+    const bool backward = a.kind == ActionKind::backward;
+    for (auto& [left, stage] : waiting) left -= static_cast<int>(backward);
+    if (a.last) waiting.emplace_back(delay, a.stage);
+    a.last = false;
+    result.push_back(a);
+    while (!waiting.empty() && waiting.front().first <= 0 && backward) reduce();
+  }
+  while (!waiting.empty()) reduce();
+  for (auto a = result.rbegin(); a != result.rend() && a->kind == ActionKind::reduce; ++a) {
+    a->last = true;
+  }
+  list = std::move(result);
+}
+
 }  // namespace
 
 int virtual_stages(const ScheduleShape& s) {
@@ -384,7 +409,10 @@ Lists build_schedule(const ScheduleShape& s) {
       lists = dualpipe(s.pp, s.microbatches);
       break;
   }
-  for (auto& list : lists) mark_edges(list);
+  for (std::size_t r = 0; r < lists.size(); ++r) {
+    mark_edges(lists[r]);
+    if (s.whole_reductions) reduce_whole_stages(lists[r], s, static_cast<int>(r));
+  }
   return lists;
 }
 
@@ -429,6 +457,7 @@ SteadyPart steady_part(const ScheduleShape& s, int rank) {
 }
 
 std::string to_string(const Action& a) {
+  if (a.kind == ActionKind::reduce) return fmt::format("{}R", a.stage);
   constexpr std::string_view letters = "FBIW";
   return fmt::format("{}{}{}", a.stage, letters[static_cast<std::size_t>(a.kind)], a.microbatch);
 }

@@ -11,14 +11,22 @@
 
 namespace qplan {
 
-enum class ActionKind : std::uint8_t { forward, backward, backward_input, backward_weight };
+enum class ActionKind : std::uint8_t {
+  forward,
+  backward,
+  backward_input,
+  backward_weight,
+  reduce  // of a whole stage's gradients, beside whatever is computed next
+};
 
 struct Action {
   ActionKind kind = ActionKind::forward;
   int stage = 0;  // virtual stage, 0 .. virtual_stages()-1
   int microbatch = 0;
-  bool first = false;   // the stage's first forward of the step: gathers updated parameters
-  bool last = false;    // the stage's last backward of the step: may start reducing gradients
+  bool first = false;  // the stage's first forward of the step: gathers updated parameters
+  // The stage's last backward of the step: its gradients may be reduced beside it. Of a reduction:
+  // nothing is computed after it.
+  bool last = false;
   bool paired = false;  // a forward that runs side by side with the backward that follows it
   bool operator==(const Action&) const = default;
 };
@@ -30,6 +38,8 @@ struct ScheduleShape {
   // Steady forwards and backwards run side by side (dualpipe: always; elsewhere the warm-up is one
   // longer).
   bool pairs = false;
+  // Gradients of a stage are reduced whole, after its last backward (see build_schedule()).
+  bool whole_reductions = false;
   bool operator==(const ScheduleShape&) const = default;
 };
 
@@ -59,6 +69,12 @@ bool stage_runs(const ScheduleShape& shape, int stage, int microbatch);
 // One list per pipeline rank. 1f1b and interleaved: Megatron's order (schedules.py); zb-h1 and zbv:
 // Qi et al., arXiv 2401.10241; dualpipe: DeepSeek-V3's, arXiv 2412.19437 section 3.2.1, by the
 // steps of DualPipe 3da1bbe; gpipe: all forwards, then all backwards.
+//
+// With `whole_reductions`, reductions are where Megatron-Core 0.16.1 has them by default
+// (schedules.py, align_grad_reduce): 1f1b's first rank reduces bucket by bucket beside its last
+// backward, the others after theirs; interleaved, every rank reduces a chunk whole, rank r when it
+// has run r backwards more than the chunk's last, so that all ranks do so at about the same time,
+// and what is left over at the end.
 std::vector<std::vector<Action>> build_schedule(const ScheduleShape& shape);
 
 // Where rank `rank` is in a repeating body: actions before it, actions of one period, and periods.

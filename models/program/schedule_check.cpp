@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <map>
+#include <set>
 #include <utility>
 
 #include "models/program/schedule.h"
@@ -19,8 +20,8 @@ class Progress {
   [[nodiscard]] std::string fault(int rank, const Action& a) const {
     const bool exists = a.stage >= 0 && a.stage < virtual_stages(shape_) && a.microbatch >= 0 &&
                         a.microbatch < shape_.microbatches;
-    if (!exists || !stage_runs(shape_, a.stage, a.microbatch) ||
-        rank_of_stage(shape_.kind, shape_.pp, a.stage) != rank) {
+    const bool own = a.kind == ActionKind::reduce || stage_runs(shape_, a.stage, a.microbatch);
+    if (!exists || !own || rank_of_stage(shape_.kind, shape_.pp, a.stage) != rank) {
       return "which is not its own";
     }
     const Done have = done(a.stage, a.microbatch);
@@ -32,19 +33,25 @@ class Progress {
         return have == Done::forward ? "" : "out of turn";
       case ActionKind::backward_weight:
         return have == Done::input ? "" : "out of turn";
+      case ActionKind::reduce:
+        return reduction_fault(a.stage);
     }
     return "";
   }
 
   // Whether what `a` needs from another stage is there.
   [[nodiscard]] bool ready(const Action& a) const {
-    if (a.kind == ActionKind::backward_weight) return true;
+    if (a.kind == ActionKind::backward_weight || a.kind == ActionKind::reduce) return true;
     const bool forward = a.kind == ActionKind::forward;
     const int from = forward ? stage_before(shape_, a.stage) : stage_after(shape_, a.stage);
     return from < 0 || done(from, a.microbatch) >= (forward ? Done::forward : Done::input);
   }
 
   void run(const Action& a) {
+    if (a.kind == ActionKind::reduce) {
+      reduced_.insert(a.stage);
+      return;
+    }
     const bool forward = a.kind == ActionKind::forward, half = a.kind == ActionKind::backward_input;
     done_[{a.stage, a.microbatch}] = forward ? Done::forward : half ? Done::input : Done::all;
   }
@@ -54,6 +61,15 @@ class Progress {
   }
 
  private:
+  [[nodiscard]] std::string reduction_fault(int stage) const {
+    for (int mb = 0; mb < shape_.microbatches; ++mb) {
+      if (stage_runs(shape_, stage, mb) && !ended(stage, mb)) {
+        return fmt::format("before microbatch {} has ended", mb);
+      }
+    }
+    return reduced_.contains(stage) ? "twice" : "";
+  }
+
   enum class Done : std::uint8_t { nothing, forward, input, all };
   [[nodiscard]] Done done(int stage, int microbatch) const {
     const auto it = done_.find({stage, microbatch});
@@ -62,6 +78,7 @@ class Progress {
 
   const ScheduleShape& shape_;
   std::map<std::pair<int, int>, Done> done_;
+  std::set<int> reduced_;
 };
 
 }  // namespace

@@ -157,15 +157,18 @@ int chunks_per_rank(const ParallelPlan& plan) {
   return 1;
 }
 
-ScheduleShape schedule_shape(const ParallelPlan& plan) {
+ScheduleShape schedule_shape(const ParallelPlan& plan, const Recipe& recipe) {
   const bool can_pair =
       plan.schedule == ScheduleKind::one_f_one_b || plan.schedule == ScheduleKind::interleaved;
+  // From ZeRO-2 on every backward reduces its own gradients.
+  const bool reduces_once = plan.zero < 2 && plan.overlap.has(OverlapKind::grad);
   const bool asked = can_pair && plan.ep > 1 && plan.overlap.has(OverlapKind::ep);
   return {.kind = plan.schedule,
           .pp = plan.pp,
           .vpp = chunks_per_rank(plan),
           .microbatches = static_cast<int>(plan.num_microbatches()),
-          .pairs = asked || plan.schedule == ScheduleKind::dualpipe};
+          .pairs = asked || plan.schedule == ScheduleKind::dualpipe,
+          .whole_reductions = recipe.whole_reductions && can_pair && reduces_once && plan.pp > 1};
 }
 
 std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan) {
@@ -266,7 +269,7 @@ StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
     program.stages.push_back(stage);
   }
   program.edge = id_of(with_kind(base, BlockKind::step_edge));
-  program.schedule = schedule_shape(plan);
+  program.schedule = schedule_shape(plan, recipe);
   program.actions = build_schedule(program.schedule);
   program.grid = RankGrid(plan, facts.nvlink_domain);
   program.boundary = boundary_bytes(model, base);
@@ -295,7 +298,8 @@ std::uint64_t fingerprint(const StepProgram& program) {
     }
   }
   const ScheduleShape& s = program.schedule;
-  for (const int n : {static_cast<int>(s.kind), s.pp, s.vpp, s.microbatches, int{s.pairs}}) {
+  for (const int n : {static_cast<int>(s.kind), s.pp, s.vpp, s.microbatches,
+                      int{s.pairs} + 2 * int{s.whole_reductions}}) {
     hash = mix(hash, static_cast<std::uint64_t>(n));
   }
   return mix(hash, static_cast<std::uint64_t>(program.reduce_overlapped) * 2 +
@@ -320,6 +324,11 @@ OpList part_ops(const Block& block, Part part) {
       return joined(split_backward(block).weight, block.reduce);
     case Part::reduce:
       return block.reduce;
+    case Part::reduce_beside: {
+      OpList ops = block.reduce;
+      if (!ops.empty()) ops.push_back({.work = Join{}, .stream = Stream::compute});
+      return ops;
+    }
     case Part::norm:
       return block.norm;
     case Part::update:
@@ -339,6 +348,8 @@ Part part_of(const Action& action, bool gather_overlapped, bool reduce_overlappe
       return Part::backward_input;
     case ActionKind::backward_weight:
       return reduce ? Part::backward_weight_last : Part::backward_weight;
+    case ActionKind::reduce:
+      return action.last ? Part::reduce : Part::reduce_beside;
   }
   return Part::forward;
 }

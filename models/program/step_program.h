@@ -38,7 +38,7 @@ int chunks_per_rank(const ParallelPlan& plan);
 
 // The schedule of a plan. Expert-parallel overlap pairs steady forwards with backwards; dualpipe
 // always does.
-ScheduleShape schedule_shape(const ParallelPlan& plan);
+ScheduleShape schedule_shape(const ParallelPlan& plan, const Recipe& recipe);
 
 // Decoder layers of each piece of the model, in order. An empty layout is even; where layers do not
 // divide, embedding and loss count as a layer each (Megatron's --account-for-*), and stages differ
@@ -100,13 +100,14 @@ enum class Part : std::uint8_t {
   backward_weight,
   backward_weight_last,
   reduce,
+  reduce_beside,  // beside compute of other blocks, which gives way
   norm,
   update
 };
-inline constexpr int kPartCount = 10;
+inline constexpr int kPartCount = 11;
 OpList part_ops(const Block& block, Part part);
 
-// The part that an action runs.
+// The part of a stage that an action runs.
 Part part_of(const Action& action, bool gather_overlapped, bool reduce_overlapped);
 bool runs_backward(Part part);  // walks a stage's runs in reverse
 

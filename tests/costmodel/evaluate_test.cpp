@@ -5,6 +5,8 @@
 #include <cmath>
 #include <thread>
 
+#include "costmodel/replay.h"
+
 using namespace qplan;
 
 namespace {
@@ -125,6 +127,31 @@ TEST_CASE("each ZeRO stage needs less memory than the one before") {
     const Bytes states = s.weights + s.gradients + s.optimizer;
     CHECK(states < before);
     before = states;
+  }
+}
+
+// When the first gradient reduction of a rank begins, and when its last backward ends.
+TEST_CASE("behind the first rank Megatron reduces when a stage's last backward is done") {
+  const auto reduced_early = [](const Job& job, int rank) {
+    const Trace trace = trace_step(
+        job.cost, parse_plan("pp4 dp8 zero1 gbs64 seq4096 overlap=grad+param"), TraceGrain::op);
+    Seconds reduction = trace.end, backward;
+    for (const TraceEvent& e : trace.events) {
+      if (e.rank != rank) continue;
+      if (e.stream == Stream::reduce_comm) reduction = std::min(reduction, e.begin);
+      const bool computes = e.stream == Stream::compute && e.category == "backward";
+      if (computes) backward = std::max(backward, e.end);
+    }
+    CHECK(reduction < trace.end);
+    return reduction < backward;
+  };
+  const Job megatron("llama3-8b"), ours("llama3-8b", "h100-sxm", RecipeKind::qplan);
+  CHECK(reduced_early(megatron, 0));
+  CHECK(reduced_early(ours, 0));
+  for (int rank = 1; rank < 4; ++rank) {
+    CAPTURE(rank);
+    CHECK_FALSE(reduced_early(megatron, rank));
+    CHECK(reduced_early(ours, rank));
   }
 }
 

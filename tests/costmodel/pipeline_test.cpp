@@ -10,7 +10,14 @@ namespace {
 
 // Every forward takes `forward`, input gradient `input`, weight gradient `weight`.
 struct UnitRunner {
-  double forward = 1, input = 1, weight = 1;
+  double forward = 1, input = 1, weight = 1, reduction = 0;
+
+  // Beside compute, after what has been computed so far.
+  void clocks_after_reduction(StreamClocks& clocks) const {
+    MaxPlus& reduce = clocks(index(Stream::reduce_comm));
+    reduce += clocks(index(Stream::compute));
+    reduce *= MaxPlus(Seconds(reduction));
+  }
 
   void run(int, const Action& action, StreamClocks& clocks) const {
     double time = 0;
@@ -27,6 +34,8 @@ struct UnitRunner {
       case ActionKind::backward_weight:
         time = weight;
         break;
+      case ActionKind::reduce:
+        return clocks_after_reduction(clocks);
     }
     clocks(index(Stream::compute)) *= MaxPlus(Seconds(time));
   }
@@ -34,7 +43,7 @@ struct UnitRunner {
   void run_pair(int, const Action&, const Action&, StreamClocks& clocks) const {
     clocks(index(Stream::compute)) *= MaxPlus(Seconds(std::max(forward, input + weight)));
   }
-  void before_norm(int, StreamClocks&) const {}
+  void before_norm(int, StreamClocks& clocks) const { join_all(clocks); }
   void update(int, StreamClocks&) const {}
 };
 
@@ -365,4 +374,23 @@ TEST_CASE("a shortened schedule leaves out whole periods") {
   CHECK(steady_part(shortened.shape, 0).count == 6);
   CHECK(shortened.shape.microbatches + shortened.left_out * 4 == 64);
   CHECK(shorten({ScheduleKind::gpipe, 4, 1, 64}, 6).left_out == 0);  // gpipe has no steady part
+}
+
+TEST_CASE("reductions of whole stages hide in the bubble behind the first rank") {
+  // Rank r ends r backwards before rank 0, which reduces beside its last backward.
+  ScheduleShape s{ScheduleKind::one_f_one_b, 4, 1, 8};
+  const double plain = step_time(s, {}, {});
+  s.whole_reductions = true;
+  CHECK(step_time(s, {.reduction = 2}, {}) == plain);  // a backward of rank 1 is 2 long
+  CHECK(step_time(s, {.reduction = 3}, {}) == plain + 1);
+}
+
+TEST_CASE("interleaved, all but the last chunk's reduction hide beside other chunks") {
+  ScheduleShape s{ScheduleKind::interleaved, 2, 2, 8};
+  const double plain = step_time(s, {}, {});
+  s.whole_reductions = true;
+  // Chunk 1 of rank 0 is reduced beside two backwards of 2; chunk 0 after everything.
+  CHECK(step_time(s, {.reduction = 1}, {}) == plain + 1);
+  CHECK(step_time(s, {.reduction = 4}, {}) == plain + 4);
+  CHECK(step_time(s, {.reduction = 7}, {}) > plain + 7);
 }

@@ -16,6 +16,7 @@ std::vector<ScheduleShape> grid() {
       shapes.push_back({ScheduleKind::gpipe, pp, 1, m});
       shapes.push_back({ScheduleKind::one_f_one_b, pp, 1, m});
       shapes.push_back({ScheduleKind::one_f_one_b, pp, 1, m, true});
+      if (pp > 1) shapes.push_back({ScheduleKind::one_f_one_b, pp, 1, m, m % 2 == 0, true});
       shapes.push_back({ScheduleKind::zb_h1, pp, 1, m});
       shapes.push_back({ScheduleKind::zbv, pp, 2, m});
       // Fed from both ends (rules dualpipe_pairs and schedule_microbatches).
@@ -26,6 +27,7 @@ std::vector<ScheduleShape> grid() {
       for (int vpp = 2; vpp <= 4 && m % pp == 0; ++vpp) {
         shapes.push_back({ScheduleKind::interleaved, pp, vpp, m});
         shapes.push_back({ScheduleKind::interleaved, pp, vpp, m, true});
+        if (pp > 1) shapes.push_back({ScheduleKind::interleaved, pp, vpp, m, vpp == 2, true});
       }
     }
   }
@@ -34,7 +36,8 @@ std::vector<ScheduleShape> grid() {
 
 std::string describe(const ScheduleShape& s) {
   return std::string(to_word(s.kind)) + " pp" + std::to_string(s.pp) + " vpp" +
-         std::to_string(s.vpp) + " m" + std::to_string(s.microbatches) + (s.pairs ? " pairs" : "");
+         std::to_string(s.vpp) + " m" + std::to_string(s.microbatches) + (s.pairs ? " pairs" : "") +
+         (s.whole_reductions ? " whole reductions" : "");
 }
 
 }  // namespace
@@ -145,6 +148,46 @@ TEST_CASE("every schedule of the grid is complete and does not deadlock") {
   }
 }
 
+TEST_CASE("1F1B's first rank reduces beside its last backward, the others after theirs") {
+  ScheduleShape s{ScheduleKind::one_f_one_b, 3, 1, 3};
+  s.whole_reductions = true;
+  const auto schedule = build_schedule(s);
+  CHECK(to_string(schedule[0]) == "0F0 0F1 0F2 0B0 0B1 0B2");
+  CHECK(schedule[0].back().last);
+  CHECK(to_string(schedule[1]) == "1F0 1F1 1B0 1F2 1B1 1B2 1R");
+  CHECK(to_string(schedule[2]) == "2F0 2B0 2F1 2B1 2F2 2B2 2R");
+  for (const Action& a : schedule[1]) CHECK(a.last == (a.kind == ActionKind::reduce));
+}
+
+// Megatron-Core's schedules.py: after virtual microbatch k, chunks that ended with k - rank.
+TEST_CASE(
+    "interleaved, rank r reduces a chunk r backwards after its last, and the rest at the end") {
+  ScheduleShape s{ScheduleKind::interleaved, 3, 2, 3};
+  s.whole_reductions = true;
+  const auto schedule = build_schedule(s);
+  const auto tail = [&](std::size_t rank) {
+    const std::string text = to_string(schedule[rank]);
+    return text.substr(text.find(std::to_string(rank + 3) + "B0"));
+  };
+  CHECK(tail(0) == "3B0 3B1 3B2 3R 0B0 0B1 0B2 0R");
+  CHECK(tail(1) == "4B0 4B1 4B2 1B0 4R 1B1 1B2 1R");
+  CHECK(tail(2) == "5B0 5F1 5B1 5F2 5B2 2B0 2B1 5R 2B2 2R");
+  for (const auto& list : schedule) {
+    for (const Action& a : list) CHECK(a.last == (a.kind == ActionKind::reduce && a.stage < 3));
+  }
+}
+
+TEST_CASE("a reduction before its stage has ended, or a second one, is a fault in words") {
+  ScheduleShape s{ScheduleKind::one_f_one_b, 2, 1, 2};
+  s.whole_reductions = true;
+  auto early = build_schedule(s);
+  std::rotate(early[1].begin() + 2, early[1].end() - 1, early[1].end());
+  CHECK(schedule_fault(s, early) == "rank 1 runs 1R before microbatch 1 has ended");
+  auto twice = build_schedule(s);
+  twice[1].push_back(twice[1].back());
+  CHECK(schedule_fault(s, twice) == "rank 1 runs 1R twice");
+}
+
 TEST_CASE("a schedule with a swapped, missing or foreign action is a fault in words") {
   const ScheduleShape s{ScheduleKind::one_f_one_b, 2, 1, 2};
   auto swapped = build_schedule(s);
@@ -177,7 +220,7 @@ TEST_CASE("a pair without its backward, or that waits for itself, is a fault in 
   CHECK(schedule_fault(s, other_way) == "rank 0 runs 0F1 which is not its own");
 }
 
-TEST_CASE("each stage marks one first forward and one last backward") {
+TEST_CASE("each stage marks one first forward, and reduces once: beside a backward or after it") {
   for (const ScheduleShape& s : grid()) {
     const std::string text = describe(s);
     CAPTURE(text);
@@ -185,7 +228,7 @@ TEST_CASE("each stage marks one first forward and one last backward") {
     for (const auto& list : build_schedule(s)) {
       for (const Action& a : list) {
         first += static_cast<int>(a.first);
-        last += static_cast<int>(a.last);
+        last += static_cast<int>(a.last || a.kind == ActionKind::reduce);
       }
     }
     CHECK(first == virtual_stages(s));
