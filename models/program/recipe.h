@@ -103,9 +103,10 @@ struct Recipe {
   Bytes allocator_slack{};        // held in addition by the caching allocator
   bool overlaps_p2p = false;      // plain 1F1B sends and receives beside compute
   // What the recipe leaves out of the step time, one sigma: from the errors of measured runs after
-  // kernels' and collectives' own (docs/evidence/issue3-accuracy.md); 0.2 where nothing was measured.
+  // kernels' and collectives' own (docs/evidence/issue3-accuracy.md); 0.2 where nothing was
+  // measured.
   double model_error = 0.05;
-  bool executable = false;        // `qplan run` can execute it
+  bool executable = false;  // `qplan run` can execute it
 };
 
 const Recipe& recipe_of(RecipeKind kind);
