@@ -136,6 +136,15 @@ void set_sharding(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   }
 }
 
+// NeMo's and Megatron-Bridge's performance recipes reduce gradients in bf16 (grad_reduce_in_fp32 =
+// False: NeMo scripts/performance, Megatron-Bridge recipes and perf configs); plain Megatron does
+// so in fp32.
+void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
+  const std::string& framework = row.text("framework");
+  const bool nemo = framework.starts_with("NeMo") || framework.starts_with("Megatron-Bridge");
+  if (in.recipe == RecipeKind::megatron && nemo) plan.grad_dtype = DType::bf16;
+}
+
 Recompute recompute_of_run(const RunRow& row, const RunInputs& in) {
   const std::string& words = row.text("recompute_words");
   // torchtitan's layer option checkpoints whole layers, one in so many.
@@ -222,6 +231,7 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
   in.plan.micro_batch_size =
       row.whole("micro_batch", 1, kMostRanks).value_or(usual_micro_batch(in));
   set_sharding(row, in, in.plan);
+  set_framework_defaults(row, in, in.plan);
   set_words(row, in, in.plan);
   unknown_flags = apply_flags(row.text("other_flags"), in);
   drop_empty_words(in.plan);

@@ -139,10 +139,16 @@ void LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t col
             reads, writes);
 }
 
-// physics.md 5.3: eager Hugging Face modules keep 2f + 8h + 4(nh+nkv)d bytes a token more.
+// Eager Hugging Face modules keep 2f + 8h + 4(nh+nkv)d bytes a token more (physics.md 5.3).
 SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t rows,
                                 std::int64_t cols) {
   return recipe.keeps_eager_copies ? b.slot(name, dtype, rows, cols) : kNoSlot;
+}
+
+// RMSNorm modules compute in fp32 what torch's layer_norm kernel converts on the fly.
+SlotId LayerContext::eager_norm_copy() {
+  if (model.norm != Norm::rms_norm) return kNoSlot;
+  return eager_copy("norm in fp32", DType::fp32, local_tokens, hidden);
 }
 
 void LayerContext::norm_forward(SlotId x, SlotId y, std::int64_t rows, std::int64_t cols,

@@ -62,6 +62,7 @@ struct LayerContext {
                      std::int64_t cols, SlotId kept = kNoSlot);
   // A slot that only unfused kernels need between forward and backward; kNoSlot when fused.
   SlotId eager_copy(std::string_view name, DType dtype, std::int64_t rows, std::int64_t cols);
+  SlotId eager_norm_copy();
 
   void rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols, BlockBuilder::Slots reads,
                BlockBuilder::Slots writes);

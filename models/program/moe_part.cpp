@@ -140,7 +140,7 @@ SlotId MoePart::forward(SlotId x) {
   const Rows n = rows();
   x_ = x;
   normed_ = b.slot("moe normed", act, c_.local_tokens, c_.hidden);
-  eager_norm_ = c_.eager_copy("norm in fp32", DType::fp32, c_.local_tokens, c_.hidden);
+  eager_norm_ = c_.eager_norm_copy();
   c_.norm_forward(x, normed_, c_.local_tokens, c_.hidden, eager_norm_);
 
   b.begin_module(RecomputeModule::moe);

@@ -123,7 +123,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::fsdp1,
      .description = "PyTorch FSDP1 on Hugging Face style modules",
      .fused_kernels = false,
-     .attention = AttentionKernel::flash2,
+     .attention = AttentionKernel::flash1,  // of its days, 2022-23 (MPT's Triton kernel is one)
      .fp32_gradient_accumulation = false,
      .keeps_eager_copies = true,
      .shard_style = ShardStyle::fully_sharded,
@@ -163,9 +163,10 @@ constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::fsdp2_compile,
      .description = "PyTorch FSDP2 with torch.compile (torchtitan)",
      .attention = AttentionKernel::flash2,
+     .fused_loss = false,  // torchtitan compiled the blocks alone until 2025
      .fp32_gradient_accumulation = false,
-     .logits_stash_bytes = 4,
-     .logits_grad_bytes = 2,
+     .logits_stash_bytes = 8,
+     .logits_grad_bytes = 4,
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::fp32,
