@@ -102,6 +102,9 @@ struct Recipe {
   double allocator_overhead = 0;  // reserved / allocated - 1
   Bytes allocator_slack{};        // held in addition by the caching allocator
   bool overlaps_p2p = false;      // plain 1F1B sends and receives beside compute
+  // Megatron's p2p_communication.py calls torch.cuda.synchronize() after each batch of sends and
+  // receives (batch_p2p_sync, its default), unless interleaving overlaps them.
+  bool synchronous_p2p = false;
   // What the recipe leaves out of the step time, one sigma: from the errors of measured runs after
   // kernels' and collectives' own (docs/evidence/issue3-accuracy.md); 0.2 where nothing was
   // measured.
