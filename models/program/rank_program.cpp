@@ -251,7 +251,8 @@ class Writer {
 
   void receive(const Action& a) {
     const bool forward = a.kind == ActionKind::forward;
-    const int from = forward ? stage_before(p_.schedule, a.stage) : stage_after(p_.schedule, a.stage);
+    const int from =
+        forward ? stage_before(p_.schedule, a.stage) : stage_after(p_.schedule, a.stage);
     const std::int64_t at = allocate(boundary());
     wires_[{a.stage, a.microbatch, !forward, Flow::activation}] = {at, boundary()};
     message(CommandKind::receive, a, from, at);
@@ -315,8 +316,7 @@ class Writer {
     const Block& b = p_.blocks[static_cast<std::size_t>(id)];
     const OpList& ops = ops_of(id, p);
     static const Events kNone;
-    const Events& events =
-        member == nullptr ? kNone : live_[static_cast<std::size_t>(id)].*member;
+    const Events& events = member == nullptr ? kNone : live_[static_cast<std::size_t>(id)].*member;
     const std::size_t before = p == Part::forward_first ? b.gather.size() : 0;
     // Once a step, nothing of a microbatch is meant.
     const int microbatch = a.stage < 0 ? -1 : a.microbatch;
@@ -385,8 +385,8 @@ class Writer {
     }
   }
 
-  void command(const Action& a, Part p, int instance, const Op& op,
-               const std::vector<Place>& table, const std::vector<SlotId>& fresh) {
+  void command(const Action& a, Part p, int instance, const Op& op, const std::vector<Place>& table,
+               const std::vector<SlotId>& fresh) {
     Command c{.op = &op,
               .lane = index(op.stream),
               .after = op.after.bits,
