@@ -325,7 +325,21 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
   QPLAN_CHECK(false, "the qplan recipe has no dropout and no casts");
 }
 
+namespace {
+
+// Gradients are added to; a microbatch's own begin at zero.
+void clear_fresh_gradients(CpuRank& rank, const Command& c) {
+  for (const Operand& operand : c.writes) {
+    const Slot& slot = rank.slot(c, operand);
+    if (!operand.fresh || slot.storage != Storage::wire || slot.flow != Flow::gradients) continue;
+    std::ranges::fill(rank.tensor(c, operand).span(), std::byte{0});
+  }
+}
+
+}  // namespace
+
 void compute(CpuRank& rank, const Command& c) {
+  clear_fresh_gradients(rank, c);
   std::visit(
       Overloaded{[&](const Gemm& work) { run_product(rank, c, work); },
                  [&](const GroupedGemm& work) { run_experts_product(rank, c, work); },

@@ -102,3 +102,47 @@ TEST_CASE("data parallelism with every ZeRO stage computes what one rank does") 
     check_against_one_rank(model, line);
   }
 }
+
+TEST_CASE("tensor parallelism computes what one rank does, with and without sequence parallelism") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"tp2 gbs2 seq16", "tp2 gbs4 mbs2 seq16 sp", "tp8 gbs2 seq16", "tp8 gbs2 seq16 sp",
+        "tp2 dp2 zero1 gbs4 seq16 sp", "tp2 dp2 zero2 gbs4 seq16 sp", "tp4 dp2 zero3 gbs8 seq16",
+        "tp2 dp2 zero3 gbs8 seq16 sp overlap=tp+grad", "tp4 gbs2 seq16 sp overlap=tp"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("pipelines compute what one rank does, whatever the schedule") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"pp2 gbs4 seq16 1f1b", "pp4 gbs8 seq16 gpipe", "pp2 gbs4 seq16 interleaved vpp2",
+        "pp4 gbs8 seq16 zb-h1", "pp2 gbs8 seq16 zbv", "pp2 gbs8 seq16 dualpipe",
+        "pp4 gbs16 seq16 dualpipe", "pp2 dp2 zero3 gbs8 seq16 1f1b",
+        "pp2 dp2 tp2 zero1 gbs8 seq16 zb-h1 sp", "pp2 dp2 zero1 gbs16 seq16 dualpipe",
+        "pp2 dp2 zero2 gbs8 seq16 interleaved vpp2"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("recomputation computes what keeping does") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"gbs2 seq16 recompute=full", "gbs2 seq16 recompute=selective",
+        "tp2 gbs2 seq16 sp recompute=selective:core_attn+layernorm+mlp",
+        "tp2 pp2 gbs4 seq16 sp recompute=full:1", "dp2 zero3 gbs4 seq16 recompute=full"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("experts compute what one rank does, wherever they live") {
+  const ModelSpec model = load_model("tiny-moe");
+  for (const char* line :
+       {"dp2 gbs4 seq16", "dp2 ep2 gbs4 seq16", "dp4 ep4 zero1 gbs8 seq16",
+        "tp2 ep2 gbs2 seq16 sp etp1", "tp2 dp2 ep2 etp2 gbs4 seq16 sp",
+        "tp2 dp2 ep1 etp2 zero2 gbs4 seq16 sp", "dp4 ep2 zero3 gbs8 seq16",
+        "pp2 dp2 ep2 gbs8 seq16 recompute=full", "dp8 ep8 gbs8 seq16",
+        "tp2 dp2 ep4 etp1 zero1 gbs4 seq16 sp recompute=selective:moe_act+moe"}) {
+    check_against_one_rank(model, line);
+  }
+}
