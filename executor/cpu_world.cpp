@@ -61,9 +61,9 @@ bool CpuWorld::try_receive(const LinkKey& link, Tag tag, std::span<std::byte> me
   const auto it = letters_.find(link);
   if (it == letters_.end()) return false;
   if (it->second.tag != tag) {
-    throw Error(fmt::format("stage {} of microbatch {} was sent where stage {} of microbatch {} is expected",
-                            it->second.tag.stage, it->second.tag.microbatch, tag.stage,
-                            tag.microbatch));
+    throw Error(fmt::format(
+        "stage {} of microbatch {} was sent where stage {} of microbatch {} is expected",
+        it->second.tag.stage, it->second.tag.microbatch, tag.stage, tag.microbatch));
   }
   QPLAN_CHECK(it->second.bytes.size() == message.size(), "both ends of a link agree on the size");
   std::copy(it->second.bytes.begin(), it->second.bytes.end(), message.begin());
@@ -86,7 +86,8 @@ void CpuWorld::wait(std::uint64_t seen, std::int64_t rank, std::string what) {
     // Nobody is left who could change anything.
     failure_ = "deadlock:";
     for (std::size_t r = 0; r < waits_for_.size(); ++r) {
-      if (!waits_for_[r].empty()) failure_ += fmt::format(" rank {} waits for {};", r, waits_for_[r]);
+      if (!waits_for_[r].empty())
+        failure_ += fmt::format(" rank {} waits for {};", r, waits_for_[r]);
     }
     failure_.pop_back();
     changed();

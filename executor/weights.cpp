@@ -28,7 +28,8 @@ std::int64_t ParameterIndex::find(ModelPart part, std::int64_t layer, ParameterR
                                   std::int64_t copy) const {
   // A tied head is the embedding.
   const std::uint64_t key = key_of(part, layer, role, bias, copy);
-  const auto it = std::lower_bound(by_key_.begin(), by_key_.end(), std::pair{key, std::int64_t{-1}});
+  const auto it =
+      std::lower_bound(by_key_.begin(), by_key_.end(), std::pair{key, std::int64_t{-1}});
   if (it != by_key_.end() && it->first == key) return it->second;
   QPLAN_CHECK(role == ParameterRole::lm_head, "a block's parameters are the model's");
   return find(ModelPart::embedding, 0, ParameterRole::embed_tokens, false, 0);
@@ -41,7 +42,8 @@ void for_each_run(const ParameterIndex& parameters, ModelPart part, std::int64_t
   const bool expert = is_expert(whole.role);
   const std::int64_t share = expert ? place.etp : place.tp;
   const std::int64_t first_copy = expert ? place.ep * packed.copies : 0;
-  const std::int64_t first_row = packed.replicated || whole.split == Split::cols ? 0 : share * packed.rows;
+  const std::int64_t first_row =
+      packed.replicated || whole.split == Split::cols ? 0 : share * packed.rows;
   const std::int64_t first_col = whole.split == Split::cols ? share * packed.cols : 0;
   for (std::int64_t copy = 0; copy < packed.copies; ++copy) {
     const std::int64_t index =

@@ -18,8 +18,8 @@ struct ShardPlace {
 };
 
 // `count` neighbouring elements of a packed parameter and of the model's: place `local` in the
-// block's packed weights, place `global` in parameter `index` of model_parameters(), row-major. Index
-// -1: padding, which is 0 and stays 0.
+// block's packed weights, place `global` in parameter `index` of model_parameters(), row-major.
+// Index -1: padding, which is 0 and stays 0.
 struct ParameterRun {
   std::int64_t local = 0, count = 0;
   std::int64_t index = 0, global = 0;

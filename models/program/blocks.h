@@ -69,6 +69,9 @@ std::uint64_t hash_of(const BlockShape& shape);
 BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                       double moe_imbalance);
 
+// The part of the model that a block with parameters is.
+ModelPart model_part(BlockKind kind);
+
 // What one rank holds of this block, and its sum; vocabulary padded to 128*tp (Megatron,
 // vocab_utils.py).
 std::vector<PackedParameter> packed_parameters(const ModelSpec& model, const BlockShape& shape);

@@ -144,18 +144,22 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
 
 void LayerContext::linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows,
                                 std::int64_t n, std::int64_t k) {
-  Op& op = b.compute(
-      Gemm{.m = n,
-           .n = k,
-           .k = rows,
-           .dtype = linear_dtype(),
-           .accumulate_fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32},
-      {dy, x}, {gradients});
+  const bool fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32;
+  Op& op = b.compute(Gemm{.m = n,
+                          .n = k,
+                          .k = rows,
+                          .dtype = linear_dtype(),
+                          .accumulate_fp32 = fp32 && recipe.fused_gradient_accumulation},
+                     {dy, x}, {gradients});
   op.parameter = b.parameter(role);
   op.role = Role::weight_gradient;
   // Autograd adds a new gradient to the last microbatch's with a kernel of its own.
   if (!recipe.fp32_gradient_accumulation && shape.zero < 2) {
     rowwise(RowwiseKind::add, 1, n * k, {gradients}, {gradients});
+  } else if (fp32 && !recipe.fused_gradient_accumulation) {
+    b.compute(
+        Rowwise{.kind = RowwiseKind::add, .rows = 1, .cols = n * k, .dtype = DType::fp32},
+        {gradients}, {gradients});
   }
 }
 
@@ -163,11 +167,13 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
                           BlockBuilder::Slots reads, BlockBuilder::Slots writes) {
   const bool loss =
       kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
+  const bool norm = kind == RowwiseKind::rms_norm || kind == RowwiseKind::rms_norm_backward;
+  const bool fused = recipe.fused_kernels || (norm && recipe.fused_norms);
   return b.compute(Rowwise{.kind = kind,
                            .rows = rows,
                            .cols = cols,
                            .dtype = activation_dtype(),
-                           .fused = loss ? recipe.fused_loss : recipe.fused_kernels},
+                           .fused = loss ? recipe.fused_loss : fused},
                    reads, writes);
 }
 

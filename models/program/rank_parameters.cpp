@@ -8,31 +8,6 @@
 namespace qplan {
 namespace {
 
-ModelPart part_of(BlockKind kind) {
-  switch (kind) {
-    case BlockKind::embedding:
-      return ModelPart::embedding;
-    case BlockKind::decoder:
-      return ModelPart::decoder;
-    case BlockKind::head:
-      return ModelPart::head;
-    case BlockKind::mtp:
-      return ModelPart::mtp;
-    case BlockKind::patchify:
-      return ModelPart::patchify;
-    case BlockKind::vision:
-      return ModelPart::vision;
-    case BlockKind::merger:
-      return ModelPart::merger;
-    case BlockKind::stage_entry:
-    case BlockKind::stage_exit:
-    case BlockKind::step_edge:
-      break;
-  }
-  QPLAN_CHECK(false, "a block without parameters is no part of the model");
-  return {};
-}
-
 bool has_parameters(BlockKind kind) {
   return kind != BlockKind::stage_entry && kind != BlockKind::stage_exit &&
          kind != BlockKind::step_edge;
@@ -102,10 +77,35 @@ ModelSpec tower_spec(const ModelSpec& m) {
   return t;
 }
 
+ModelPart model_part(BlockKind kind) {
+  switch (kind) {
+    case BlockKind::embedding:
+      return ModelPart::embedding;
+    case BlockKind::decoder:
+      return ModelPart::decoder;
+    case BlockKind::head:
+      return ModelPart::head;
+    case BlockKind::mtp:
+      return ModelPart::mtp;
+    case BlockKind::patchify:
+      return ModelPart::patchify;
+    case BlockKind::vision:
+      return ModelPart::vision;
+    case BlockKind::merger:
+      return ModelPart::merger;
+    case BlockKind::stage_entry:
+    case BlockKind::stage_exit:
+    case BlockKind::step_edge:
+      break;
+  }
+  QPLAN_CHECK(false, "a block without parameters is no part of the model");
+  return {};
+}
+
 std::vector<PackedParameter> packed_parameters(const ModelSpec& m, const BlockShape& s) {
   std::vector<PackedParameter> table;
   if (!has_parameters(s.kind)) return table;
-  for (const Parameter& whole : parameters_of(m, part_of(s.kind), s.layer)) {
+  for (const Parameter& whole : parameters_of(m, model_part(s.kind), s.layer)) {
     table.push_back(share_of(m, s, whole));
   }
   // The head's copy of a tied embedding, where another stage holds the embedding.

@@ -107,6 +107,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::deepspeed,
      .description = "DeepSpeed ZeRO-1/2/3 on Hugging Face modules",
      .fused_kernels = false,
+     .fused_norms = false,
      .fused_loss = false,
      .fp32_gradient_accumulation = false,
      .keeps_eager_copies = true,
@@ -127,6 +128,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::fsdp1,
      .description = "PyTorch FSDP1 on Hugging Face style modules",
      .fused_kernels = false,
+     .fused_norms = false,
      .attention = AttentionKernel::flash1,  // of its days, 2022-23 (MPT's Triton kernel is one)
      .fp32_gradient_accumulation = false,
      .keeps_eager_copies = true,
@@ -146,6 +148,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::fsdp2,
      .description = "PyTorch FSDP2 on Hugging Face modules, eager",
      .fused_kernels = false,
+     .fused_norms = false,
      .fused_loss = false,
      .fp32_gradient_accumulation = false,
      .keeps_eager_copies = true,
@@ -188,8 +191,10 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .model_error = 0.2},
     {.kind = RecipeKind::nanotron,
      .description = "nanotron: TP with reduce-scatter, PP 1F1B, ZeRO-0/1",
+     .fused_kernels = false,  // modeling_llama.py: RoPE and SwiGLU in eager mode, norms in Triton
      .attention = AttentionKernel::flash2,
      .fused_loss = false,
+     .fused_gradient_accumulation = false,  // FP32GradientAccumulator adds in a hook
      .keeps_eager_copies = true,
      .logits_stash_bytes = 4,
      .selective = only_core_attn(),

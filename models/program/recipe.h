@@ -57,11 +57,13 @@ struct Recipe {
 
   // Kernels.
   bool fused_kernels = true;                           // norms, SwiGLU, RoPE as one kernel each
+  bool fused_norms = true;                             // norms are, whatever the others
   AttentionKernel attention = AttentionKernel::fused;  // unfused: probabilities are stored
   bool dropout = false;                                // masks are kept (Megatron of 2021)
   bool fused_loss = true;                              // one cross-entropy kernel over bf16 logits
   bool fused_adam = true;
-  bool fp32_gradient_accumulation = true;  // wgrad GEMMs accumulate into an fp32 main_grad buffer
+  bool fp32_gradient_accumulation = true;  // gradients are summed in an fp32 main_grad buffer
+  bool fused_gradient_accumulation = true;  // ... by the wgrad GEMMs, not by a kernel after them
 
   // What stays for backward.
   // Eager modules keep fp32 copies of norms and rotary inputs and both factors of SwiGLU.

@@ -168,7 +168,13 @@ void StateBuilder::once_a_step() {
   reduce_shared_parameters();
   if (!reduces_every_microbatch(s)) {
     const double grad = size_of(s.grad_dtype);
-    reduce_whole(own_.dense, Axis::dp_cp, s.zero == 0 ? s.dense_replicas : s.dense_shard, grad);
+    reduce_whole(own_.dense, dense_axis(s), s.zero == 0 ? s.dense_replicas : s.dense_shard, grad);
+    if (s.zero > 0 && s.dense_replicas > 1) {
+      const Bytes shard(static_cast<double>(ceil_div(own_.dense, s.dense_shard)) * grad);
+      c_.b.aside(Stream::reduce_comm,
+                 Collective{CollectiveKind::all_reduce, Axis::dp_replicate, shard}, {gradients_},
+                 {gradients_});
+    }
     reduce_whole(own_.expert, Axis::edp, s.zero == 0 ? s.expert_replicas : s.expert_shard, grad);
   }
   b.into(&Block::norm);
