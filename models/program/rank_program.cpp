@@ -129,6 +129,8 @@ class Writer {
       }
       if (mine) own_.push_back(s);
     }
+    // Both holders of a piece reduce and update it at the same place among theirs.
+    std::ranges::stable_sort(own_, {}, [pieces](int stage) { return stage % pieces; });
     add_instance({.stage = -1, .block = p_.edge});
   }
 
@@ -166,7 +168,8 @@ class Writer {
     const bool before = receives(p_.schedule, a.stage), after = sends(p_.schedule, a.stage);
     if (!weight && (forward ? before : after)) receive(a);
     walk(a, events_of(a.kind));
-    if (!weight && (forward ? after : before)) send(a);
+    if (weight) return;
+    forward ? after ? send(a) : pass_on(a) : before ? send(a) : pass_on(a);
   }
 
   // A forward beside a backward runs layer by layer, one after the other.
@@ -187,8 +190,8 @@ class Writer {
         }
       }
     }
-    if (sends(p_.schedule, f.stage)) send(f);
-    if (receives(p_.schedule, b.stage)) send(b);
+    sends(p_.schedule, f.stage) ? send(f) : pass_on(f);
+    receives(p_.schedule, b.stage) ? send(b) : pass_on(b);
   }
 
   [[nodiscard]] Part part(const Action& a) const {
@@ -266,6 +269,17 @@ class Writer {
     message(CommandKind::send, a, to, it->second.offset);
     release(it->second.offset, it->second.bytes);
     wires_.erase(it);
+  }
+
+  // The next stage is this rank's too (the turn of a V), or there is none.
+  void pass_on(const Action& a) {
+    const bool forward = a.kind == ActionKind::forward;
+    const int to = forward ? stage_after(p_.schedule, a.stage) : stage_before(p_.schedule, a.stage);
+    if (to < 0) return;
+    auto wire = wires_.extract({a.stage, a.microbatch, !forward, Flow::activation});
+    QPLAN_CHECK(!wire.empty(), "a stage has written its boundary");
+    std::get<0>(wire.key()) = to;
+    wires_.insert(std::move(wire));
   }
 
   [[nodiscard]] std::int64_t boundary() const {

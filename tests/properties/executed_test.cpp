@@ -117,7 +117,7 @@ TEST_CASE("pipelines compute what one rank does, whatever the schedule") {
   const ModelSpec model = load_model("tiny");
   for (const char* line :
        {"pp2 gbs4 seq16 1f1b", "pp4 gbs8 seq16 gpipe", "pp2 gbs4 seq16 interleaved vpp2",
-        "pp4 gbs8 seq16 zb-h1", "pp2 gbs8 seq16 zbv", "pp2 gbs8 seq16 dualpipe",
+        "pp4 gbs8 seq16 zb-h1", "pp2 gbs8 seq16 zbv vpp2", "pp2 gbs8 seq16 dualpipe",
         "pp4 gbs16 seq16 dualpipe", "pp2 dp2 zero3 gbs8 seq16 1f1b",
         "pp2 dp2 tp2 zero1 gbs8 seq16 zb-h1 sp", "pp2 dp2 zero1 gbs16 seq16 dualpipe",
         "pp2 dp2 zero2 gbs8 seq16 interleaved vpp2"}) {
