@@ -88,7 +88,7 @@ EnumSet<Precision> precisions_of(RecipeKind recipe) {
     case nanotron:
       return set_of(bf16, fp16);
     case RecipeKind::qplan:
-      return set_of(bf16, fp16, fp8, mxfp8);
+      return set_of(bf16, fp16, fp8, mxfp8, fp32);
   }
   return {};
 }

@@ -280,6 +280,33 @@ struct SlotList {
   [[nodiscard]] const SlotId* end() const { return ids.data() + count; }
 };
 
+// Which of a work's meanings an op has, where shapes and slots do not say. Prices do not depend on
+// it; execution does.
+enum class Role : std::uint8_t {
+  plain,
+  // A linear layer's three products; `plain` is y = x W^T.
+  input_gradient,   // dx = dy W
+  weight_gradient,  // dW += dy^T x
+  // Token exchange of experts, in the order of a forward: copies of tokens sorted by expert, rows
+  // that arrived from several ranks grouped by expert, and both undone.
+  sort_tokens,
+  group_rows,
+  ungroup_rows,
+  sum_copies,
+  dispatch,  // the exchange itself, to the experts ...
+  combine,   // ... and back
+  expert_counts,
+  // Vocabulary-parallel loss (physics.md 3.1): maxima over tp, each rank's sum of exponentials
+  // brought to it, and the result out of the sums.
+  maximum,
+  loss_rescale,
+  loss_finish,
+  replicated_gradients,  // all-reduce of what every tp rank holds a part of the gradient of
+  tied_gradients         // all-reduce of the embedding's two copies
+};
+
+inline constexpr std::int16_t kNoParameter = -1;
+
 struct Op {
   Work work;  // what is computed: all a price needs, all a kernel choice needs
   Stream stream = Stream::compute;  // where it is enqueued
@@ -287,6 +314,11 @@ struct Op {
   SlotList reads{}, writes{};  // slots of the enclosing block: liveness and buffers come from these
   bool recomputed = false;     // runs a second time, in the backward pass
   std::uint8_t modules = 0;    // bit i: part of RecomputeModule i (parallel_plan.h)
+  Role role = Role::plain;
+  // Its parameter: an entry of the block's table (block.h), the first of those packed as one.
+  std::int16_t parameter = kNoParameter;
+  // An overlapped product and its collective run in pieces; a ring in steps.
+  std::uint8_t piece = 0, pieces = 1;
 };
 
 }  // namespace qplan

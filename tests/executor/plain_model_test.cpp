@@ -32,8 +32,11 @@ TEST_CASE("losses, gradients and steps are those of transformers") {
       for (const auto& gradient : model.gradients()) squares += math::sum_of_squares(gradient);
       CHECK(std::sqrt(squares) == doctest::Approx(run.grad_norm(step)).epsilon(1e-5));
       for (std::size_t i = 0; i < parameters.size(); ++i) {
-        if (!is_trained(parameters[i].parameter.role)) continue;
-        math::adamw(run.adamw(), step + 1, model.gradients()[i],
+        const Parameter& p = parameters[i].parameter;
+        if (!is_trained(p.role)) continue;
+        math::AdamWSettings settings = run.adamw();
+        if (is_vector(p)) settings.weight_decay = 0;
+        math::adamw(settings, step + 1, model.gradients()[i],
                     math::clip_scale(std::sqrt(squares), run.clip_grad()), model.weights()[i],
                     moment1[i], moment2[i]);
       }

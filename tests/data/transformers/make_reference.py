@@ -104,7 +104,10 @@ def run(name, config, batches):
     checkpoint(model, os.path.join(folder, "model.safetensors"), torch.bfloat16)
     # A choice of experts that hangs on the last digits would show between fp32 and fp64.
     double = loss_of(copy.deepcopy(model).double(), batches[0]).item()
-    optimizer = torch.optim.AdamW(model.parameters(), **ADAMW)
+    # Matrices decay; norms, biases and other vectors do not.
+    matrices = [p for n, p in model.named_parameters() if p.dim() > 1 and not n.endswith("bias")]
+    vectors = [p for n, p in model.named_parameters() if p.dim() == 1 or n.endswith("bias")]
+    optimizer = torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.0)], **ADAMW)
     losses, norms = [], []
     for step, batch in enumerate(batches):
         optimizer.zero_grad()

@@ -1,0 +1,292 @@
+#include "executor/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <memory>
+#include <numbers>
+#include <thread>
+
+#include "executor/cpu_backend.h"
+#include "executor/cpu_world.h"
+#include "executor/interpreter.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+// Counter-based, so that every number is a function of its place: SplitMix64 (Steele, Lea and
+// Flood, OOPSLA 2014) of seed, stream and index.
+std::uint64_t hashed(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
+  std::uint64_t x = seed * 0x9E3779B97F4A7C15ULL + stream * 0xD1B54A32D192ED03ULL + index;
+  for (int round = 0; round < 2; ++round) {
+    x += 0x9E3779B97F4A7C15ULL;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
+    x ^= x >> 31;
+  }
+  return x;
+}
+
+double uniform(std::uint64_t bits) {
+  return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
+}
+
+double normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
+  const double u = uniform(hashed(seed, stream, 2 * index));
+  const double v = uniform(hashed(seed, stream, 2 * index + 1));
+  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+}
+
+ShardPlace place_of(const CpuRank& rank) {
+  return {rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
+}
+
+// Calls visit(packed parameter, run) over a block's parameters.
+template <class Visit>
+void each_run(const CpuRank& rank, const ParameterIndex& index, int instance, Visit visit) {
+  const Block& block = rank.block(instance);
+  if (block.parameters.empty()) return;
+  const BlockInstance& at = rank.commands.instances[static_cast<std::size_t>(instance)];
+  for (const PackedParameter& p : block.parameters) {
+    for_each_run(index, model_part(rank.shape(instance).kind), at.layer, p, place_of(rank), visit);
+  }
+}
+
+// Fills the rank's main parameters and working copies.
+void load_weights(CpuRank& rank, const ParameterIndex& index, const ModelTensors& tensors) {
+  for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
+    const Tensor weights = rank.held(i, Storage::weight);
+    if (weights.data == nullptr) continue;
+    std::vector<float> packed(static_cast<std::size_t>(sum_of(rank.block(i).parameters).total()));
+    each_run(rank, index, i, [&](const ParameterRun& run) {
+      if (run.index < 0) return;
+      const auto& tensor = tensors[static_cast<std::size_t>(run.index)];
+      std::copy_n(tensor.begin() + run.global, run.count, packed.begin() + run.local);
+    });
+    const bool sharded = rank.shape(i).zero == 3;
+    if (!sharded) math::encode(weights.dtype, packed, weights.span());
+    OptimizerState device = rank.device_state(i), host = rank.host_state(i);
+    const std::int64_t on_host = rank.offloaded(i);
+    for (const StateRun& run : rank.state_runs(i)) {
+      for (std::int64_t k = 0; k < run.count; ++k) {
+        float value = packed[static_cast<std::size_t>(run.packed + k)];
+        const std::int64_t at = run.shard + k;
+        const std::span<const float> one(&value, 1);
+        const bool here = at >= on_host;
+        const Tensor main =
+            here ? device.main_params.part(at - on_host, 1, 1) : host.main_params.part(at, 1, 1);
+        math::encode(main.dtype, one, main.span());
+        if (!sharded) continue;
+        const Tensor working = weights.part(at, 1, 1);
+        math::encode(working.dtype, one, working.span());
+      }
+    }
+  }
+}
+
+// Adds what this rank knows of a whole: gradients or main parameters of its shard.
+void collect(CpuRank& rank, const ParameterIndex& index, bool gradients, ModelTensors& tensors) {
+  for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
+    const Block& block = rank.block(i);
+    if (block.parameters.empty()) continue;
+    std::vector<float> packed(static_cast<std::size_t>(sum_of(block.parameters).total()));
+    std::vector<bool> known(packed.size(), false);
+    const Tensor kept = rank.held(i, Storage::gradient);
+    const OptimizerState device = rank.device_state(i), host = rank.host_state(i);
+    const std::int64_t on_host = rank.offloaded(i);
+    for (const StateRun& run : rank.state_runs(i)) {
+      for (std::int64_t k = 0; k < run.count; ++k) {
+        const std::int64_t at = run.shard + k;
+        const Tensor source = gradients
+                                  ? kept.part(rank.shape(i).zero >= 2 ? at : run.packed + k, 1, 1)
+                              : at < on_host ? host.main_params.part(at, 1, 1)
+                                             : device.main_params.part(at - on_host, 1, 1);
+        const auto place = static_cast<std::size_t>(run.packed + k);
+        math::decode(source.dtype, source.span(), std::span(&packed[place], 1));
+        known[place] = true;
+      }
+    }
+    each_run(rank, index, i, [&](const ParameterRun& run) {
+      if (run.index < 0) return;
+      auto& tensor = tensors[static_cast<std::size_t>(run.index)];
+      for (std::int64_t k = 0; k < run.count; ++k) {
+        const auto local = static_cast<std::size_t>(run.local + k);
+        if (known[local]) tensor[static_cast<std::size_t>(run.global + k)] = packed[local];
+      }
+    });
+  }
+}
+
+ModelTensors empty_tensors(const ParameterIndex& index) {
+  ModelTensors tensors;
+  for (const ModelParameter& p : index.all()) {
+    tensors.emplace_back(static_cast<std::size_t>(p.parameter.elements()), 0.0F);
+  }
+  return tensors;
+}
+
+// One job: the ranks' threads and what they share.
+class CpuRun {
+ public:
+  CpuRun(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
+         const RunOptions& options)
+      : program_(build_step_program(model, plan, recipe_of(RecipeKind::qplan), facts)),
+        job_{model, plan, program_, options.optimizer},
+        options_(options),
+        index_(model),
+        world_(static_cast<int>(plan.world())) {
+    for (int stage = 0; stage < plan.pp; ++stage)
+      programs_.push_back(rank_program(program_, stage));
+    weights_ = options.weights ? *options.weights : seeded_weights(model, options.seed);
+    for (int step = 0; step < options.steps; ++step) {
+      batches_.push_back(options.tokens ? options.tokens(step)
+                                        : seeded_tokens(model, plan, options.seed, step));
+    }
+    for (std::int64_t r = 0; r < plan.world(); ++r) {
+      const auto stage = static_cast<std::size_t>(program_.grid.dense(r).pp);
+      ranks_.push_back(std::make_unique<CpuRank>(job_, programs_[stage], r));
+    }
+  }
+
+  RunResult run() {
+    result_.loss.resize(static_cast<std::size_t>(options_.steps));
+    result_.grad_norm.resize(result_.loss.size());
+    result_.step_time.assign(result_.loss.size(), Seconds(0));
+    if (options_.keep_gradients) result_.gradients = empty_tensors(index_);
+    if (options_.keep_weights) result_.weights = empty_tensors(index_);
+    for (const RankProgram& p : programs_) {
+      result_.live_peak.push_back(p.live_peak);
+      result_.arena.push_back(Bytes(static_cast<double>(p.extent)));
+    }
+    {
+      std::vector<std::jthread> threads;
+      for (const auto& rank : ranks_) threads.emplace_back([this, &rank] { thread(*rank); });
+    }
+    if (const std::string failure = world_.failure(); !failure.empty()) throw Error(failure);
+    return std::move(result_);
+  }
+
+ private:
+  void thread(CpuRank& rank) {
+    try {
+      load_weights(rank, index_, weights_);
+      CpuBackend::Options options;
+      if (options_.shuffle)
+        options.shuffle = *options_.shuffle + static_cast<std::uint64_t>(rank.rank);
+      if (options_.before) {
+        options.before = [this, &rank](std::size_t i) { options_.before(rank.rank, i); };
+      }
+      CpuBackend backend(rank, world_, options);
+      for (int step = 0; step < options_.steps; ++step) {
+        rank.batch = batches_[static_cast<std::size_t>(step)];
+        rank.begin_step();
+        execute(rank.commands, backend);
+        after_step(rank, backend, step);
+      }
+    } catch (const Stopped&) {
+    } catch (const std::exception& error) {
+      world_.fail(error.what());
+    }
+    world_.rank_ends();
+  }
+
+  void after_step(CpuRank& rank, const CpuBackend& backend, int step) {
+    const std::lock_guard lock(result_mutex_);
+    const auto k = static_cast<std::size_t>(step);
+    result_.loss[k] = rank.loss;
+    result_.grad_norm[k] = rank.grad_norm;
+    if (!std::isfinite(rank.loss)) {
+      throw Error(
+          fmt::format("the loss of step {} is {}; use a smaller --lr", step + 1, rank.loss));
+    }
+    const auto& times = backend.times();
+    const Seconds begin = times.front().begin;
+    Seconds end = begin;
+    for (const CommandTime& t : times) end = std::max(end, t.end);
+    result_.step_time[k] = std::max(result_.step_time[k], end - begin);
+    check_order(rank, backend);
+    if (step == 0 && options_.keep_gradients) collect(rank, index_, true, result_.gradients);
+    const bool last = step + 1 == options_.steps;
+    if (last && options_.keep_weights) collect(rank, index_, false, result_.weights);
+    if (last && options_.keep_trace) add_to_trace(rank, backend);
+  }
+
+  void check_order(const CpuRank& rank, const CpuBackend& backend) {
+    std::vector<std::size_t> last(static_cast<std::size_t>(rank.commands.lanes), 0);
+    for (const std::size_t i : backend.order()) {
+      std::size_t& before = last[static_cast<std::size_t>(rank.commands.commands[i].lane)];
+      if (i + 1 <= before) result_.in_program_order = false;
+      before = i + 1;
+    }
+    if (backend.order().size() != rank.commands.commands.size()) result_.in_program_order = false;
+  }
+
+  void add_to_trace(const CpuRank& rank, const CpuBackend& backend) {
+    Trace& trace = result_.trace;
+    trace.ranks = static_cast<int>(job_.plan.world());
+    for (std::size_t i = 0; i < rank.commands.commands.size(); ++i) {
+      const Command& c = rank.commands.commands[i];
+      if (c.kind == CommandKind::op && std::holds_alternative<Join>(c.op->work)) continue;
+      TraceEvent e{.rank = static_cast<int>(rank.rank),
+                   .pipe = c.kind != CommandKind::op,
+                   .name = describe(rank, c),
+                   .category = c.kind == CommandKind::op ? "op" : "send",
+                   .action = c.action,
+                   .begin = backend.times()[i].begin,
+                   .end = backend.times()[i].end};
+      if (c.kind == CommandKind::op) e.stream = c.op->stream;
+      trace.end = std::max(trace.end, e.end);
+      trace.events.push_back(std::move(e));
+    }
+  }
+
+  StepProgram program_;
+  CpuJob job_;
+  const RunOptions& options_;
+  ParameterIndex index_;
+  CpuWorld world_;
+  std::vector<RankProgram> programs_;
+  ModelTensors weights_;
+  std::vector<std::vector<std::int32_t>> batches_;
+  std::vector<std::unique_ptr<CpuRank>> ranks_;
+  std::mutex result_mutex_;
+  RunResult result_;
+};
+
+}  // namespace
+
+ModelTensors seeded_weights(const ModelSpec& model, std::uint64_t seed) {
+  ModelTensors tensors;
+  for (const ModelParameter& p : model_parameters(model)) {
+    std::vector<float> values(static_cast<std::size_t>(p.parameter.elements()));
+    const bool scale = is_norm(p.parameter.role) && !p.parameter.bias;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double x = 0.02 * normal(seed, static_cast<std::uint64_t>(p.index), i);
+      values[i] = static_cast<float>(scale ? 1 + x : x);
+    }
+    tensors.push_back(std::move(values));
+  }
+  return tensors;
+}
+
+std::vector<std::int32_t> seeded_tokens(const ModelSpec& model, const ParallelPlan& plan,
+                                        std::uint64_t seed, int step) {
+  const std::int64_t count = plan.global_batch_size * (plan.seq_len + 1);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::uint64_t place = static_cast<std::uint64_t>(step) * ids.size() + i;
+    ids[i] = static_cast<std::int32_t>(hashed(seed, ~std::uint64_t{0}, place) %
+                                       static_cast<std::uint64_t>(model.vocab_size));
+  }
+  return ids;
+}
+
+RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
+              const RunOptions& options) {
+  return CpuRun(model, plan, facts, options).run();
+}
+
+}  // namespace qplan

@@ -1,0 +1,53 @@
+#pragma once
+// Executes training steps of a plan on the reference backend: ranks are threads of this process.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "executor/cpu_rank.h"
+#include "models/program/recipe.h"
+#include "models/program/trace.h"
+
+namespace qplan {
+
+// Numbers of the whole model, by the index of model_parameters(): row-major, empty where unknown.
+using ModelTensors = std::vector<std::vector<float>>;
+
+struct RunOptions {
+  int steps = 1;
+  OptimizerSettings optimizer;
+  std::uint64_t seed = 1;
+  // Tokens of step k (from 0): global_batch_size sequences of seq_len + 1. Absent: seeded.
+  std::function<std::vector<std::int32_t>(int)> tokens;
+  // What the model starts from. Absent: seeded.
+  std::optional<ModelTensors> weights;
+  bool keep_gradients = false;           // of the first step, put together from all ranks
+  bool keep_weights = false;             // after the last step
+  bool keep_trace = false;               // of the last step
+  std::optional<std::uint64_t> shuffle;  // a random order of what the program leaves open; a seed
+  std::function<void(std::int64_t rank, std::size_t command)> before;  // may throw; for tests
+};
+
+struct RunResult {
+  std::vector<double> loss, grad_norm;  // one a step
+  std::vector<Seconds> step_time;       // of the slowest rank
+  std::vector<Bytes> live_peak;         // of each pipeline rank: bytes allocated at once
+  std::vector<Bytes> arena;             // of each pipeline rank: what that takes once laid out
+  ModelTensors gradients, weights;
+  Trace trace;
+  bool in_program_order = true;  // every rank ended its commands lane by lane in program order
+};
+
+// Throws Error: the first failure of any rank, with rank, op and block.
+RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
+              const RunOptions& options);
+
+// Seeded inputs, which depend on the model and the place in the global batch only.
+ModelTensors seeded_weights(const ModelSpec& model, std::uint64_t seed);
+std::vector<std::int32_t> seeded_tokens(const ModelSpec& model, const ParallelPlan& plan,
+                                        std::uint64_t seed, int step);
+
+}  // namespace qplan

@@ -1,0 +1,148 @@
+// Every plan computes what one rank computes, in the memory that was predicted for it.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "costmodel/evaluate.h"
+#include "executor/run.h"
+#include "models/model_spec.h"
+#include "models/parallel_plan.h"
+#include "planner/feasible.h"
+
+using namespace qplan;
+
+namespace {
+
+constexpr JobFacts kFacts{.moe_imbalance = 8};  // room for any routing of the tiny models
+
+ParallelPlan plan_of(const std::string& line) {
+  ParallelPlan defaults;
+  defaults.precision = Precision::fp32;
+  defaults.routing = Routing::natural;
+  return parse_plan(line, defaults);
+}
+
+// The same batch on one rank, one sequence at a time.
+ParallelPlan alone(const ParallelPlan& plan) {
+  ParallelPlan one;
+  one.precision = plan.precision;
+  one.routing = plan.routing;
+  one.global_batch_size = plan.global_batch_size;
+  one.seq_len = plan.seq_len;
+  return one;
+}
+
+RunOptions five_steps() {
+  RunOptions options;
+  options.steps = 5;
+  options.keep_gradients = true;
+  options.optimizer.adamw.lr = 1e-3;
+  options.optimizer.adamw.weight_decay = 0.1;
+  return options;
+}
+
+// |a - b| / |b|, absolute where b is 0.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    norm += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+void check_against_one_rank(const ModelSpec& model, const std::string& line) {
+  CAPTURE(model.name);
+  CAPTURE(line);
+  const ParallelPlan plan = plan_of(line);
+  for (const Infeasible& reason :
+       why_infeasible(model, plan, recipe_of(RecipeKind::qplan), {.gpus = plan.world()})) {
+    FAIL_CHECK(reason.message);
+  }
+  const RunResult one = run(model, alone(plan), kFacts, five_steps());
+  RunOptions options = five_steps();
+  options.shuffle = 7;
+  const RunResult many = run(model, plan, kFacts, options);
+  CHECK(std::abs(many.loss[0] / one.loss[0] - 1) < 1e-5);
+  CHECK(std::abs(many.grad_norm[0] / one.grad_norm[0] - 1) < 1e-5);
+  const std::vector<ModelParameter> parameters = model_parameters(model);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    CAPTURE(std::string(to_word(parameters[i].parameter.role)));
+    CAPTURE(parameters[i].layer);
+    CAPTURE(parameters[i].copy);
+    CHECK(distance(many.gradients[i], one.gradients[i]) < 1e-4);
+  }
+  for (std::size_t i = 0; i < one.loss.size(); ++i) {
+    CHECK(std::abs(many.loss[i] / one.loss[i] - 1) < 1e-4);
+  }
+  CHECK(many.in_program_order);
+}
+
+}  // namespace
+
+TEST_CASE("a dense model trains on one rank") {
+  RunOptions options = five_steps();
+  const ParallelPlan plan = plan_of("gbs4 seq16");
+  options.tokens = [&](int) { return seeded_tokens(load_model("tiny"), plan, 1, 0); };
+  const RunResult result = run(load_model("tiny"), plan, kFacts, options);
+  CHECK(result.loss.front() == doctest::Approx(std::log(256.0)).epsilon(0.02));
+  CHECK(result.loss.back() < result.loss.front() - 0.1);
+  CHECK(result.in_program_order);
+}
+
+TEST_CASE("data parallelism with every ZeRO stage computes what one rank does") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line : {"dp2 gbs4 seq16", "dp2 zero1 gbs8 seq16", "dp4 zero2 mbs2 gbs16 seq16",
+                           "dp2 zero3 gbs8 seq16", "dp3 zero3 mbs2 gbs12 seq16",
+                           "dp4 zero1 fsdp_shard=2 gbs8 seq16"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("tensor parallelism computes what one rank does, with and without sequence parallelism") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"tp2 gbs2 seq16", "tp2 gbs4 mbs2 seq16 sp", "tp8 gbs2 seq16", "tp8 gbs2 seq16 sp",
+        "tp2 dp2 zero1 gbs4 seq16 sp", "tp2 dp2 zero2 gbs4 seq16 sp", "tp4 dp2 zero3 gbs8 seq16",
+        "tp2 dp2 zero3 gbs8 seq16 sp overlap=tp+grad", "tp4 gbs2 seq16 sp overlap=tp"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("pipelines compute what one rank does, whatever the schedule") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"pp2 gbs4 seq16 1f1b", "pp4 gbs8 seq16 gpipe", "pp2 gbs4 seq16 interleaved vpp2",
+        "pp4 gbs8 seq16 zb-h1", "pp2 gbs8 seq16 zbv vpp2", "pp2 gbs8 seq16 dualpipe",
+        "pp4 gbs16 seq16 dualpipe", "pp2 dp2 zero3 gbs8 seq16 1f1b",
+        "pp2 dp2 tp2 zero1 gbs8 seq16 zb-h1 sp", "pp2 dp2 zero1 gbs16 seq16 dualpipe",
+        "pp2 dp2 zero2 gbs8 seq16 interleaved vpp2"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("recomputation computes what keeping does") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"gbs2 seq16 recompute=full", "gbs2 seq16 recompute=selective",
+        "tp2 gbs2 seq16 sp recompute=selective:core_attn+layernorm+mlp",
+        "tp2 pp2 gbs4 seq16 sp recompute=full:1", "dp2 zero3 gbs4 seq16 recompute=full"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("experts compute what one rank does, wherever they live") {
+  const ModelSpec model = load_model("tiny-moe");
+  for (const char* line :
+       {"dp2 gbs4 seq16", "dp2 ep2 gbs4 seq16", "dp4 ep4 zero1 gbs8 seq16",
+        "tp2 ep2 gbs2 seq16 sp etp1", "tp2 dp2 ep2 etp2 gbs4 seq16 sp",
+        "tp2 dp2 ep1 etp2 zero2 gbs4 seq16 sp", "dp4 ep2 zero3 gbs8 seq16",
+        "pp2 dp2 ep2 gbs8 seq16 recompute=full", "dp8 ep8 gbs8 seq16",
+        "tp2 dp2 ep4 etp1 zero1 gbs4 seq16 sp recompute=selective:moe_act+moe"}) {
+    check_against_one_rank(model, line);
+  }
+}
