@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "executor/cpu_ops.h"
+#include "executor/io/weights.h"
 #include "executor/math/activation.h"
 #include "executor/math/embedding.h"
 #include "executor/math/gemm.h"
@@ -111,7 +112,8 @@ void weight_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
 }
 
 math::NormShape norm_shape(const CpuRank& rank) {
-  return {.epsilon = rank.job.model.norm_epsilon};
+  const ModelSpec& m = rank.job.model;
+  return {.epsilon = m.norm_epsilon, .weight_around_zero = norm_around_zero(m)};
 }
 
 // The weight of a norm and, for LayerNorm, its bias.

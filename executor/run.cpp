@@ -6,7 +6,6 @@
 #include <barrier>
 #include <cmath>
 #include <memory>
-#include <numbers>
 #include <thread>
 
 #include "executor/cpu_backend.h"
@@ -16,29 +15,6 @@
 
 namespace qplan {
 namespace {
-
-// Counter-based, so that every number is a function of its place: SplitMix64 (Steele, Lea and
-// Flood, OOPSLA 2014) of seed, stream and index.
-std::uint64_t hashed(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
-  std::uint64_t x = seed * 0x9E3779B97F4A7C15ULL + stream * 0xD1B54A32D192ED03ULL + index;
-  for (int round = 0; round < 2; ++round) {
-    x += 0x9E3779B97F4A7C15ULL;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-    x ^= x >> 31;
-  }
-  return x;
-}
-
-double uniform(std::uint64_t bits) {
-  return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
-}
-
-double normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
-  const double u = uniform(hashed(seed, stream, 2 * index));
-  const double v = uniform(hashed(seed, stream, 2 * index + 1));
-  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
-}
 
 ShardPlace place_of(const CpuRank& rank) {
   return {rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
@@ -56,15 +32,18 @@ void each_run(const CpuRank& rank, const ParameterIndex& index, int instance, Vi
 }
 
 // Fills the rank's main parameters and working copies.
-void load_weights(CpuRank& rank, const ParameterIndex& index, const ModelTensors& tensors) {
+void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource& source) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
     const Tensor weights = rank.held(i, Storage::weight);
     if (weights.data == nullptr) continue;
     std::vector<float> packed(static_cast<std::size_t>(sum_of(rank.block(i).parameters).total()));
     each_run(rank, index, i, [&](const ParameterRun& run) {
       if (run.index < 0) return;
-      const auto& tensor = tensors[static_cast<std::size_t>(run.index)];
-      std::copy_n(tensor.begin() + run.global, run.count, packed.begin() + run.local);
+      // A run is a row of a parameter, or a part of one.
+      const ModelParameter& whole = index.all()[static_cast<std::size_t>(run.index)];
+      const std::int64_t cols = whole.parameter.cols;
+      source(whole, run.global / cols, run.global % cols,
+             {packed.data() + run.local, 1, run.count, run.count});
     });
     const bool sharded = rank.shape(i).zero == 3;
     if (!sharded) math::encode(weights.dtype, packed, weights.span());
@@ -140,11 +119,8 @@ class CpuRun {
         world_(static_cast<int>(plan.world())) {
     for (int stage = 0; stage < plan.pp; ++stage)
       programs_.push_back(rank_program(program_, stage));
-    weights_ = options.weights ? *options.weights : seeded_weights(model, options.seed);
-    for (int step = 0; step < options.steps; ++step) {
-      batches_.push_back(options.tokens ? options.tokens(step)
-                                        : seeded_tokens(model, plan, options.seed, step));
-    }
+    weights_ = options.weights ? options.weights : seeded_weights(model, options.seed);
+    read_batches();
     for (std::int64_t r = 0; r < plan.world(); ++r) {
       const auto stage = static_cast<std::size_t>(program_.grid.dense(r).pp);
       ranks_.push_back(std::make_unique<CpuRank>(job_, programs_[stage], r));
@@ -170,6 +146,21 @@ class CpuRun {
   }
 
  private:
+  void read_batches() {
+    const TokenSource tokens =
+        options_.tokens ? options_.tokens : seeded_tokens(options_.seed, job_.model.vocab_size);
+    const std::int64_t sequences = job_.plan.global_batch_size;
+    const auto width = static_cast<std::size_t>(job_.plan.seq_len + 1);
+    for (std::int64_t step = 0; step < options_.steps; ++step) {
+      std::vector<std::int32_t>& batch = batches_.emplace_back();
+      batch.resize(static_cast<std::size_t>(sequences) * width);
+      for (std::int64_t j = 0; j < sequences; ++j) {
+        tokens(step * sequences + j,
+               std::span(batch).subspan(static_cast<std::size_t>(j) * width, width));
+      }
+    }
+  }
+
   void thread(CpuRank& rank) {
     try {
       load_weights(rank, index_, weights_);
@@ -249,7 +240,7 @@ class CpuRun {
   ParameterIndex index_;
   CpuWorld world_;
   std::vector<RankProgram> programs_;
-  ModelTensors weights_;
+  WeightSource weights_;
   std::vector<std::vector<std::int32_t>> batches_;
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   std::mutex result_mutex_;
@@ -257,32 +248,6 @@ class CpuRun {
 };
 
 }  // namespace
-
-ModelTensors seeded_weights(const ModelSpec& model, std::uint64_t seed) {
-  ModelTensors tensors;
-  for (const ModelParameter& p : model_parameters(model)) {
-    std::vector<float> values(static_cast<std::size_t>(p.parameter.elements()));
-    const bool scale = is_norm(p.parameter.role) && !p.parameter.bias;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const double x = 0.02 * normal(seed, static_cast<std::uint64_t>(p.index), i);
-      values[i] = static_cast<float>(scale ? 1 + x : x);
-    }
-    tensors.push_back(std::move(values));
-  }
-  return tensors;
-}
-
-std::vector<std::int32_t> seeded_tokens(const ModelSpec& model, const ParallelPlan& plan,
-                                        std::uint64_t seed, int step) {
-  const std::int64_t count = plan.global_batch_size * (plan.seq_len + 1);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const std::uint64_t place = static_cast<std::uint64_t>(step) * ids.size() + i;
-    ids[i] = static_cast<std::int32_t>(hashed(seed, ~std::uint64_t{0}, place) %
-                                       static_cast<std::uint64_t>(model.vocab_size));
-  }
-  return ids;
-}
 
 RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
               const RunOptions& options) {

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "executor/cpu_rank.h"
+#include "executor/io/tokens.h"
+#include "executor/io/weights.h"
 #include "models/program/recipe.h"
 #include "models/program/trace.h"
 
@@ -20,10 +22,8 @@ struct RunOptions {
   int steps = 1;
   OptimizerSettings optimizer;
   std::uint64_t seed = 1;
-  // Tokens of step k (from 0): global_batch_size sequences of seq_len + 1. Absent: seeded.
-  std::function<std::vector<std::int32_t>(int)> tokens;
-  // What the model starts from. Absent: seeded.
-  std::optional<ModelTensors> weights;
+  TokenSource tokens;    // step k (from 0) reads sequences [k gbs, (k + 1) gbs). Absent: seeded
+  WeightSource weights;  // what the model starts from. Absent: seeded
   bool keep_gradients = false;           // of the first step, put together from all ranks
   bool keep_weights = false;             // after the last step
   bool keep_trace = false;               // of the last step
@@ -44,10 +44,5 @@ struct RunResult {
 // Throws Error: the first failure of any rank, with rank, op and block.
 RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
               const RunOptions& options);
-
-// Seeded inputs, which depend on the model and the place in the global batch only.
-ModelTensors seeded_weights(const ModelSpec& model, std::uint64_t seed);
-std::vector<std::int32_t> seeded_tokens(const ModelSpec& model, const ParallelPlan& plan,
-                                        std::uint64_t seed, int step);
 
 }  // namespace qplan

@@ -41,7 +41,9 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.recompute = plan.recompute.kind;
   s.recompute_modules = plan.recompute.modules.empty() ? recipe.selective : plan.recompute.modules;
   if (s.recompute != RecomputeKind::selective) s.recompute_modules = {};
-  s.moe_load = model.moe && plan.routing == Routing::natural ? moe_imbalance : 1.0;
+  // One rank with all the experts gets every token copy, whichever expert it is for.
+  const bool uneven = model.moe && plan.ep > 1 && plan.routing == Routing::natural;
+  s.moe_load = uneven ? moe_imbalance : 1.0;
   // With several microbatches the gradients of the first are there when the second runs forward.
   s.fresh_gradients = recipe.drops_gradients && plan.zero >= 2 && plan.num_microbatches() == 1;
   s.tied_head = model.tie_word_embeddings && plan.pp > 1;

@@ -89,6 +89,7 @@ class Writer {
       }
     }
     end_of_step();
+    QPLAN_CHECK(wires_.empty() && live_now_ == held_, "a step frees everything it allocates");
     out_.lanes = links_.count();
     out_.extent = arena_.extent();
     return std::move(out_);
@@ -129,15 +130,30 @@ class Writer {
       }
       if (mine) own_.push_back(s);
     }
+    // Both holders of a piece reduce and update it at the same place among theirs.
+    std::ranges::stable_sort(own_, {}, [pieces](int stage) { return stage % pieces; });
     add_instance({.stage = -1, .block = p_.edge});
+    held_ = live_now_;
   }
 
   void add_instance(BlockInstance instance) {
     const Block& block = p_.blocks[static_cast<std::size_t>(instance.block)];
     for (const Slot& slot : block.slots) {
-      instance.held.push_back(is_held(slot.storage) ? allocate(size_in_bytes(slot)) : kNowhere);
+      const bool once = slot.storage == Storage::shared;
+      instance.held.push_back(once                    ? shared_place(slot)
+                              : is_held(slot.storage) ? allocate(size_in_bytes(slot))
+                                                      : kNowhere);
     }
     out_.instances.push_back(std::move(instance));
+  }
+
+  // Once per distinct shape on a rank.
+  std::int64_t shared_place(const Slot& slot) {
+    for (const auto& [other, place] : shared_) {
+      if (other->name == slot.name && other->shape == slot.shape) return place;
+    }
+    shared_.emplace_back(&slot, allocate(size_in_bytes(slot)));
+    return shared_.back().second;
   }
 
   // ---- memory, in program order ----
@@ -166,7 +182,8 @@ class Writer {
     const bool before = receives(p_.schedule, a.stage), after = sends(p_.schedule, a.stage);
     if (!weight && (forward ? before : after)) receive(a);
     walk(a, events_of(a.kind));
-    if (!weight && (forward ? after : before)) send(a);
+    if (weight) return;
+    forward ? after ? send(a) : pass_on(a) : before ? send(a) : pass_on(a);
   }
 
   // A forward beside a backward runs layer by layer, one after the other.
@@ -187,8 +204,8 @@ class Writer {
         }
       }
     }
-    if (sends(p_.schedule, f.stage)) send(f);
-    if (receives(p_.schedule, b.stage)) send(b);
+    sends(p_.schedule, f.stage) ? send(f) : pass_on(f);
+    receives(p_.schedule, b.stage) ? send(b) : pass_on(b);
   }
 
   [[nodiscard]] Part part(const Action& a) const {
@@ -268,6 +285,17 @@ class Writer {
     wires_.erase(it);
   }
 
+  // The next stage is this rank's too (the turn of a V), or there is none.
+  void pass_on(const Action& a) {
+    const bool forward = a.kind == ActionKind::forward;
+    const int to = forward ? stage_after(p_.schedule, a.stage) : stage_before(p_.schedule, a.stage);
+    if (to < 0) return;
+    auto wire = wires_.extract({a.stage, a.microbatch, !forward, Flow::activation});
+    QPLAN_CHECK(!wire.empty(), "a stage has written its boundary");
+    std::get<0>(wire.key()) = to;
+    wires_.insert(std::move(wire));
+  }
+
   [[nodiscard]] std::int64_t boundary() const {
     return static_cast<std::int64_t>(p_.boundary.value());
   }
@@ -318,11 +346,13 @@ class Writer {
     static const Events kNone;
     const Events& events = member == nullptr ? kNone : live_[static_cast<std::size_t>(id)].*member;
     const std::size_t before = p == Part::forward_first ? b.gather.size() : 0;
-    // Once a step, nothing of a microbatch is meant.
-    const int microbatch = a.stage < 0 ? -1 : a.microbatch;
+    // Once a step nothing of a microbatch is meant, but what a single one may have left: gradients
+    // that are made anew each step.
+    const int microbatch = a.stage < 0 ? 0 : a.microbatch;
     std::vector<Place>& table = tables_[{instance, microbatch}];
     table.resize(b.slots.size());
-    arrive(a, b, ops, events, table);
+    // What the weight gradients will read of a wire arrives with the input gradients.
+    arrive(a, b, p == Part::backward_input ? b.backward : ops, events, table);
 
     std::vector<SlotId> leaving;
     auto event = events.begin();
@@ -366,8 +396,11 @@ class Writer {
   void arrive(const Action& a, const Block& b, const OpList& ops, const Events& events,
               std::vector<Place>& table) {
     std::vector<bool> own(b.slots.size(), false);
-    for (const LiveEvent& e : events) {
-      if (e.allocate) own[static_cast<std::size_t>(e.slot)] = true;
+    const Events& later = live_[static_cast<std::size_t>(&b - p_.blocks.data())].backward_weight;
+    for (const Events* list : {&events, &later}) {
+      for (const LiveEvent& e : *list) {
+        if (e.allocate) own[static_cast<std::size_t>(e.slot)] = true;
+      }
     }
     for (const Op& op : ops) {
       for (const SlotList* list : {&op.reads, &op.writes}) {
@@ -396,7 +429,7 @@ class Writer {
     const auto operand = [&](SlotId id) {
       const auto i = static_cast<std::size_t>(id);
       const std::int64_t held = out_.instances[static_cast<std::size_t>(instance)].held[i];
-      Operand o{.slot = id, .offset = held != kNowhere ? held : table[i].offset};
+      Operand o{.offset = held != kNowhere ? held : table[i].offset, .slot = id};
       QPLAN_CHECK(o.offset != kNowhere, "an op reads and writes slots that are alive");
       o.fresh = std::find(fresh.begin(), fresh.end(), id) != fresh.end();
       return o;
@@ -414,9 +447,10 @@ class Writer {
   std::map<int, StageRuns> runs_;
   Links links_;
   FirstFit arena_;
-  std::int64_t live_now_ = 0;
+  std::int64_t live_now_ = 0, held_ = 0;                      // bytes; for the whole step
   std::map<std::pair<int, int>, std::vector<Place>> tables_;  // instance, microbatch
   std::map<WireKey, Place> wires_;
+  std::vector<std::pair<const Slot*, std::int64_t>> shared_;
 };
 
 }  // namespace

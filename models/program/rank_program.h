@@ -17,7 +17,7 @@ namespace qplan {
 struct BlockInstance {
   int stage = -1;  // -1: the step edge
   BlockId block = 0;
-  std::int64_t layer = 0;          // which of its kind in the model: decoder layer 17, ...
+  std::int64_t layer = 0;            // which of its kind in the model: decoder layer 17, ...
   std::vector<std::int64_t> held{};  // slot -> where it lies for the whole step; -1: it does not
 };
 
@@ -30,8 +30,8 @@ constexpr LaneSet only_lane(Lane lane) {
 
 // A slot that an op reads or writes.
 struct Operand {
-  SlotId slot = kNoSlot;     // of the command's block
   std::int64_t offset = -1;  // bytes from the arena's begin
+  SlotId slot = kNoSlot;     // of the command's block
   bool fresh = false;        // allocated just before this command: holds nothing yet
 };
 
@@ -52,11 +52,11 @@ struct Command {
   Lane lane = 0;
   LaneSet after = 0;
   int instance = 0;
-  Action action{};              // stage -1: the step's edge
-  Part part = Part::forward;  // which list of the block
-  Operands reads{}, writes{};     // of an op
-  int peer = -1;              // of a message: the other pipeline rank
-  std::int64_t offset = -1;   // of a message: where it lies
+  Action action{};             // stage -1: the step's edge
+  Part part = Part::forward;   // which list of the block
+  Operands reads{}, writes{};  // of an op
+  int peer = -1;               // of a message: the other pipeline rank
+  std::int64_t offset = -1;    // of a message: where it lies
   std::int64_t bytes = 0;
 };
 

@@ -6,6 +6,15 @@
 #include "models/program/state_builder.h"
 
 namespace qplan {
+namespace {
+
+// Under sequence parallelism the tower's layers hand on a share of the patches, so its two ends work
+// on a share.
+std::int64_t patches_of_rank(const BlockShape& s) {
+  return s.images * s.patches / (s.sequence_parallel ? s.tp : 1);
+}
+
+}  // namespace
 
 // Pixels to patches: a convolution whose stride is its kernel, so one product.
 Block build_patchify(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
@@ -14,7 +23,7 @@ Block build_patchify(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   LayerContext c(m, r, s, b);
   StateBuilder state(c);
   state.declare();
-  const std::int64_t rows = s.images * s.patches;
+  const std::int64_t rows = patches_of_rank(s);
   const std::int64_t pixels = v.in_channels * v.temporal_patch_size * v.patch_size * v.patch_size;
   b.into(&Block::forward);
   state.enter_forward();
@@ -40,7 +49,7 @@ Block build_merger(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   StateBuilder state(c);
   state.declare();
   const std::int64_t side = v.spatial_merge_size * v.spatial_merge_size;
-  const std::int64_t rows = s.images * s.patches / side, wide = v.hidden_size * side;
+  const std::int64_t rows = patches_of_rank(s) / side, wide = v.hidden_size * side;
   const DType act = c.activation_dtype();
   const std::size_t mergers = 1 + v.deepstack_layers.size();
   const auto fc1 = [](std::size_t i) {
@@ -50,7 +59,7 @@ Block build_merger(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
     return i == 0 ? ParameterRole::merger_fc2 : ParameterRole::deepstack_fc2;
   };
   b.into(&Block::forward);
-  const SlotId x = b.slot("x", act, s.images * s.patches, v.hidden_size, Storage::wire);
+  const SlotId x = b.slot("x", act, patches_of_rank(s), v.hidden_size, Storage::wire);
   state.enter_forward();
   std::vector<SlotId> normed(mergers), up(mergers), activated(mergers);
   for (std::size_t i = 0; i < mergers; ++i) {
