@@ -200,7 +200,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .selective = only_core_attn(),
      .launch = microseconds(30),
      .collective_launch = microseconds(300),
-     .pipelined_collective_step = microseconds(250),
+     .pipelined_collective_step = microseconds(280),
      .step_overhead = Seconds(0.01),
      .context = gib(1.6),
      .communicator = mib(120),

@@ -62,7 +62,7 @@ struct Recipe {
   bool dropout = false;                                // masks are kept (Megatron of 2021)
   bool fused_loss = true;                              // one cross-entropy kernel over bf16 logits
   bool fused_adam = true;
-  bool fp32_gradient_accumulation = true;  // gradients are summed in an fp32 main_grad buffer
+  bool fp32_gradient_accumulation = true;   // gradients are summed in an fp32 main_grad buffer
   bool fused_gradient_accumulation = true;  // ... by the wgrad GEMMs, not by a kernel after them
 
   // What stays for backward.
