@@ -1,0 +1,28 @@
+# The libraries of the CUDA executor. Without nvcc everything else is built as before.
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  message(STATUS "CUDA executor: not built, nvcc was not found")
+  set(QPLAN_CUDA OFF)
+  return()
+endif()
+if(NOT CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES 80 90a 100) # A100; H100 and H200; B200
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit REQUIRED)
+set(CMAKE_CUDA_STANDARD 17)
+
+# Neither NCCL nor cuDNN has a CMake package of its own.
+foreach(library nccl cudnn)
+  find_path(QPLAN_${library}_INCLUDE ${library}.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(QPLAN_${library}_LIBRARY ${library} HINTS ${CUDAToolkit_LIBRARY_DIR})
+  if(NOT QPLAN_${library}_INCLUDE OR NOT QPLAN_${library}_LIBRARY)
+    message(STATUS "CUDA executor: not built, ${library} was not found beside CUDA ${CUDAToolkit_VERSION}")
+    set(QPLAN_CUDA OFF)
+    return()
+  endif()
+  add_library(${library} INTERFACE IMPORTED)
+  target_include_directories(${library} SYSTEM INTERFACE ${QPLAN_${library}_INCLUDE})
+  target_link_libraries(${library} INTERFACE ${QPLAN_${library}_LIBRARY})
+endforeach()
