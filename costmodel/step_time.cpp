@@ -190,9 +190,12 @@ PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
   const bool crosses = grid.shape(Axis::pp).nodes > 1;
   const Price hop = send_recv_price(boundary_bytes(cost.model(), base), crosses, cost.hardware());
   // Interleaved and zero-bubble schedules send beside compute; plain 1F1B as the recipe says.
+  const bool overlapped = cost.recipe().overlaps_p2p ||
+                          plan.schedule == ScheduleKind::interleaved ||
+                          splits_backward(plan.schedule);
   return {.send = hop.time,
-          .overlapped = cost.recipe().overlaps_p2p || plan.schedule == ScheduleKind::interleaved ||
-                        splits_backward(plan.schedule),
+          .overlapped = overlapped,
+          .host_waits = cost.recipe().synchronous_p2p && !overlapped,
           .step_overhead = cost.recipe().step_overhead};
 }
 
