@@ -132,6 +132,8 @@ void check_contradictions(const Scene& scene, const Draft& unsaid, Findings& out
         const Json &x = all[i].words[word], &y = all[j].words[word];
         // Offload, recompute and overlap are sums of what both say.
         if (x == y || word == "offload" || word == "overlap" || word == "recompute") continue;
+        // Weights in bf16 and products in fp8 go together.
+        if (word == "precision" && x != "fp16" && y != "fp16") continue;
         out.push_back({Severity::error, "contradiction", place,
                        fmt::format("{} is {} here and {} in {}", word, text_of(y), text_of(x),
                                    to_string(before->second)),
