@@ -289,7 +289,9 @@ void check_repetition(const ConfigPart& part, Findings& out) {
   for (const Setting& setting : part.settings) {
     const Setting* const last = part.settings.find(setting.key);
     if (last == &setting || same_value(last->value, setting.value)) continue;
-    out.push_back({Severity::warning, "said_twice", setting.place,
+    // A later file may well say another than an earlier one; in one file it is a slip.
+    const bool slip = last->place.file == setting.place.file;
+    out.push_back({slip ? Severity::warning : Severity::note, "said_twice", setting.place,
                    fmt::format("{} is {} here and {} in {}, which counts", setting.key,
                                shown(text_of(setting.value)), shown(text_of(last->value)),
                                to_string(last->place)),
@@ -323,6 +325,9 @@ void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject
   const Json wanted = fact.write(subject);
   const Setting* const given = part.settings.find(fact.key);
   if (given != nullptr && !given->resolved) return;
+  // The old way to say rope.
+  const bool rope = part.settings.has("--use-rotary-position-embeddings");
+  if (rope && given == nullptr && fact.key == "--position-embedding-type") return;
   const auto same = fact.same != nullptr ? fact.same : same_value;
   const Place place = given != nullptr ? given->place : part.place;
   if (given == nullptr) {
