@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <barrier>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <thread>
 
 #include "executor/cpu_backend.h"
+#include "executor/cpu_checkpoint.h"
 #include "executor/cpu_world.h"
 #include "executor/interpreter.h"
 #include "models/error.h"
@@ -120,6 +123,11 @@ class CpuRun {
     for (int stage = 0; stage < plan.pp; ++stage)
       programs_.push_back(rank_program(program_, stage));
     weights_ = options.weights ? options.weights : seeded_weights(model, options.seed);
+    if (!options.load.empty()) {
+      loaded_.emplace(options.load, model);
+      done_ = loaded_->facts();
+      weights_ = weights_of(*loaded_);
+    }
     read_batches();
     for (std::int64_t r = 0; r < plan.world(); ++r) {
       const auto stage = static_cast<std::size_t>(program_.grid.dense(r).pp);
@@ -155,7 +163,7 @@ class CpuRun {
       std::vector<std::int32_t>& batch = batches_.emplace_back();
       batch.resize(static_cast<std::size_t>(sequences) * width);
       for (std::int64_t j = 0; j < sequences; ++j) {
-        tokens(step * sequences + j,
+        tokens(done_.sequences + step * sequences + j,
                std::span(batch).subspan(static_cast<std::size_t>(j) * width, width));
       }
     }
@@ -164,6 +172,8 @@ class CpuRun {
   void thread(CpuRank& rank) {
     try {
       load_weights(rank, index_, weights_);
+      rank.step = done_.step;
+      if (loaded_) load_moments(rank, index_, *loaded_);
       CpuBackend::Options options;
       if (options_.shuffle)
         options.shuffle = *options_.shuffle + static_cast<std::uint64_t>(rank.rank);
@@ -176,6 +186,7 @@ class CpuRun {
         rank.begin_step();
         execute(rank.commands, backend);
         after_step(rank, backend, step);
+        if (saves_after(step)) save(rank);
       }
     } catch (const Stopped&) {
     } catch (const std::exception& error) {
@@ -203,6 +214,35 @@ class CpuRun {
     const bool last = step + 1 == options_.steps;
     if (last && options_.keep_weights) collect(rank, index_, false, result_.weights);
     if (last && options_.keep_trace) add_to_trace(rank, backend);
+  }
+
+  [[nodiscard]] bool saves_after(int step) const {
+    if (options_.save.empty()) return false;
+    const bool due = options_.save_interval > 0 && (step + 1) % options_.save_interval == 0;
+    return due || step + 1 == options_.steps;
+  }
+
+  // Every rank writes its file; the last one to do so finishes the checkpoint. A fast rank may be
+  // at the next one by then.
+  void save(CpuRank& rank) {
+    Save* mine = nullptr;
+    {
+      const std::lock_guard lock(result_mutex_);
+      std::unique_ptr<Save>& entry = saves_[rank.step];
+      if (!entry) {
+        const std::int64_t steps = rank.step - done_.step;
+        entry = std::make_unique<Save>(
+            options_.save, job_.model,
+            CheckpointFacts{.step = rank.step,
+                            .sequences = done_.sequences + steps * job_.plan.global_batch_size,
+                            .plan = to_string(job_.plan)});
+      }
+      mine = entry.get();
+    }
+    mine->writer.write_rank(rank.rank, saved_pieces(rank, index_));
+    if (++mine->written == job_.plan.world()) {
+      mine->writer.finish(job_.plan.world(), options_.plan_file);
+    }
   }
 
   void check_order(const CpuRank& rank, const CpuBackend& backend) {
@@ -234,6 +274,13 @@ class CpuRun {
     }
   }
 
+  struct Save {
+    Save(const std::string& root, const ModelSpec& model, const CheckpointFacts& facts)
+        : writer(root, model, facts) {}
+    CheckpointWriter writer;
+    std::atomic<std::int64_t> written{0};
+  };
+
   StepProgram program_;
   CpuJob job_;
   const RunOptions& options_;
@@ -241,6 +288,9 @@ class CpuRun {
   CpuWorld world_;
   std::vector<RankProgram> programs_;
   WeightSource weights_;
+  std::optional<Checkpoint> loaded_;
+  CheckpointFacts done_;  // by runs before this one
+  std::map<std::int64_t, std::unique_ptr<Save>> saves_;
   std::vector<std::vector<std::int32_t>> batches_;
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   std::mutex result_mutex_;

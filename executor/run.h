@@ -10,6 +10,7 @@
 #include "executor/cpu_rank.h"
 #include "executor/io/tokens.h"
 #include "executor/io/weights.h"
+#include "models/json.h"
 #include "models/program/recipe.h"
 #include "models/program/trace.h"
 
@@ -24,6 +25,12 @@ struct RunOptions {
   std::uint64_t seed = 1;
   TokenSource tokens;    // step k (from 0) reads sequences [k gbs, (k + 1) gbs). Absent: seeded
   WeightSource weights;  // what the model starts from. Absent: seeded
+  // Checkpoints: a run that loads one goes on where it ended, under whatever plan. `steps` more are
+  // done; a checkpoint is saved after the last, and where the interval is not 0 after every so
+  // many.
+  std::string load, save;
+  int save_interval = 0;
+  Json plan_file = Json::object();       // what a checkpoint's plan.json holds
   bool keep_gradients = false;           // of the first step, put together from all ranks
   bool keep_weights = false;             // after the last step
   bool keep_trace = false;               // of the last step
