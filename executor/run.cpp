@@ -4,8 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <barrier>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <thread>
@@ -15,6 +16,7 @@
 #include "executor/cpu_world.h"
 #include "executor/interpreter.h"
 #include "models/error.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -145,9 +147,11 @@ class CpuRun {
       result_.live_peak.push_back(p.live_peak);
       result_.arena.push_back(Bytes(static_cast<double>(p.extent)));
     }
+    result_.first_step = done_.step + 1;
     {
       std::vector<std::jthread> threads;
       for (const auto& rank : ranks_) threads.emplace_back([this, &rank] { thread(*rank); });
+      watch();
     }
     if (const std::string failure = world_.failure(); !failure.empty()) throw Error(failure);
     return std::move(result_);
@@ -169,6 +173,25 @@ class CpuRun {
     }
   }
 
+  // Until all ranks have ended; fails the run when none ends a step in time.
+  void watch() {
+    std::unique_lock lock(result_mutex_);
+    const std::chrono::duration<double> limit(options_.timeout.value());
+    while (ended_ < job_.plan.world()) {
+      const std::int64_t seen = progress_;
+      if (progressed_.wait_for(lock, limit, [&] { return progress_ != seen; })) continue;
+      world_.fail(fmt::format("no rank ended a step within {}; give more with --timeout",
+                              human_seconds(options_.timeout)));
+      return;
+    }
+  }
+  void tell_progress(bool ends) {
+    const std::lock_guard lock(result_mutex_);
+    ++progress_;
+    ended_ += ends ? 1 : 0;
+    progressed_.notify_all();
+  }
+
   void thread(CpuRank& rank) {
     try {
       load_weights(rank, index_, weights_);
@@ -187,12 +210,14 @@ class CpuRun {
         execute(rank.commands, backend);
         after_step(rank, backend, step);
         if (saves_after(step)) save(rank);
+        tell_progress(/*ends=*/false);
       }
     } catch (const Stopped&) {
     } catch (const std::exception& error) {
       world_.fail(error.what());
     }
     world_.rank_ends();
+    tell_progress(/*ends=*/true);
   }
 
   void after_step(CpuRank& rank, const CpuBackend& backend, int step) {
@@ -294,6 +319,8 @@ class CpuRun {
   std::vector<std::vector<std::int32_t>> batches_;
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   std::mutex result_mutex_;
+  std::condition_variable progressed_;
+  std::int64_t progress_ = 0, ended_ = 0;  // ranks' steps; ranks
   RunResult result_;
 };
 

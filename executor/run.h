@@ -30,6 +30,7 @@ struct RunOptions {
   // many.
   std::string load, save;
   int save_interval = 0;
+  Seconds timeout{600};                  // longest time without a rank that ends a step
   Json plan_file = Json::object();       // what a checkpoint's plan.json holds
   bool keep_gradients = false;           // of the first step, put together from all ranks
   bool keep_weights = false;             // after the last step
@@ -39,6 +40,7 @@ struct RunOptions {
 };
 
 struct RunResult {
+  std::int64_t first_step = 1;          // counted from the first run's first
   std::vector<double> loss, grad_norm;  // one a step
   std::vector<Seconds> step_time;       // of the slowest rank
   std::vector<Bytes> live_peak;         // of each pipeline rank: bytes allocated at once
