@@ -3,10 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <barrier>
 #include <cmath>
 #include <memory>
-#include <numbers>
+#include <mutex>
 #include <thread>
 
 #include "executor/cpu_backend.h"
@@ -17,55 +16,35 @@
 namespace qplan {
 namespace {
 
-// Counter-based, so that every number is a function of its place: SplitMix64 (Steele, Lea and
-// Flood, OOPSLA 2014) of seed, stream and index.
-std::uint64_t hashed(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
-  std::uint64_t x = seed * 0x9E3779B97F4A7C15ULL + stream * 0xD1B54A32D192ED03ULL + index;
-  for (int round = 0; round < 2; ++round) {
-    x += 0x9E3779B97F4A7C15ULL;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ULL;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBULL;
-    x ^= x >> 31;
-  }
-  return x;
-}
-
-double uniform(std::uint64_t bits) {
-  return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
-}
-
-double normal(std::uint64_t seed, std::uint64_t stream, std::uint64_t index) {
-  const double u = uniform(hashed(seed, stream, 2 * index));
-  const double v = uniform(hashed(seed, stream, 2 * index + 1));
-  return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
-}
-
 ShardPlace place_of(const CpuRank& rank) {
   return {rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
 }
 
-// Calls visit(packed parameter, run) over a block's parameters.
-template <class Visit>
-void each_run(const CpuRank& rank, const ParameterIndex& index, int instance, Visit visit) {
+// Every matrix of a block's packed parameters.
+std::vector<ParameterPiece> pieces_of(const CpuRank& rank, const ParameterIndex& index,
+                                      int instance) {
   const Block& block = rank.block(instance);
-  if (block.parameters.empty()) return;
   const BlockInstance& at = rank.commands.instances[static_cast<std::size_t>(instance)];
+  std::vector<ParameterPiece> all;
   for (const PackedParameter& p : block.parameters) {
-    for_each_run(index, model_part(rank.shape(instance).kind), at.layer, p, place_of(rank), visit);
+    const ModelPart part = model_part(rank.shape(instance).kind);
+    const auto pieces = pieces_of(index, part, at.layer, p, place_of(rank));
+    all.insert(all.end(), pieces.begin(), pieces.end());
   }
+  return all;
 }
 
 // Fills the rank's main parameters and working copies.
-void load_weights(CpuRank& rank, const ParameterIndex& index, const ModelTensors& tensors) {
+void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource& weights_of) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
     const Tensor weights = rank.held(i, Storage::weight);
     if (weights.data == nullptr) continue;
     std::vector<float> packed(static_cast<std::size_t>(sum_of(rank.block(i).parameters).total()));
-    each_run(rank, index, i, [&](const ParameterRun& run) {
-      if (run.index < 0) return;
-      const auto& tensor = tensors[static_cast<std::size_t>(run.index)];
-      std::copy_n(tensor.begin() + run.global, run.count, packed.begin() + run.local);
-    });
+    for (const ParameterPiece& piece : pieces_of(rank, index, i)) {
+      weights_of(index.all()[static_cast<std::size_t>(piece.index)], piece.first_row,
+                 piece.first_col,
+                 {packed.data() + piece.local, piece.rows, piece.cols, piece.cols});
+    }
     const bool sharded = rank.shape(i).zero == 3;
     if (!sharded) math::encode(weights.dtype, packed, weights.span());
     OptimizerState device = rank.device_state(i), host = rank.host_state(i);
@@ -109,14 +88,16 @@ void collect(CpuRank& rank, const ParameterIndex& index, bool gradients, ModelTe
         known[place] = true;
       }
     }
-    each_run(rank, index, i, [&](const ParameterRun& run) {
-      if (run.index < 0) return;
-      auto& tensor = tensors[static_cast<std::size_t>(run.index)];
-      for (std::int64_t k = 0; k < run.count; ++k) {
-        const auto local = static_cast<std::size_t>(run.local + k);
-        if (known[local]) tensor[static_cast<std::size_t>(run.global + k)] = packed[local];
+    for (const ParameterPiece& piece : pieces_of(rank, index, i)) {
+      const auto whole = static_cast<std::size_t>(piece.index);
+      const std::int64_t width = index.all()[whole].parameter.cols;
+      for (std::int64_t k = 0; k < piece.rows * piece.cols; ++k) {
+        const auto local = static_cast<std::size_t>(piece.local + k);
+        const std::int64_t row = piece.first_row + k / piece.cols;
+        const std::int64_t place = row * width + piece.first_col + k % piece.cols;
+        if (known[local]) tensors[whole][static_cast<std::size_t>(place)] = packed[local];
       }
-    });
+    }
   }
 }
 
@@ -140,11 +121,7 @@ class CpuRun {
         world_(static_cast<int>(plan.world())) {
     for (int stage = 0; stage < plan.pp; ++stage)
       programs_.push_back(rank_program(program_, stage));
-    weights_ = options.weights ? *options.weights : seeded_weights(model, options.seed);
-    for (int step = 0; step < options.steps; ++step) {
-      batches_.push_back(options.tokens ? options.tokens(step)
-                                        : seeded_tokens(model, plan, options.seed, step));
-    }
+    for (int step = 0; step < options.steps; ++step) batches_.push_back(batch(step));
     for (std::int64_t r = 0; r < plan.world(); ++r) {
       const auto stage = static_cast<std::size_t>(program_.grid.dense(r).pp);
       ranks_.push_back(std::make_unique<CpuRank>(job_, programs_[stage], r));
@@ -170,9 +147,20 @@ class CpuRun {
   }
 
  private:
+  [[nodiscard]] std::vector<std::int32_t> batch(int step) const {
+    const std::int64_t sequences = job_.plan.global_batch_size, length = job_.plan.seq_len + 1;
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(sequences * length));
+    for (std::int64_t j = 0; j < sequences; ++j) {
+      options_.tokens(step * sequences + j,
+                      std::span(ids).subspan(static_cast<std::size_t>(j * length),
+                                             static_cast<std::size_t>(length)));
+    }
+    return ids;
+  }
+
   void thread(CpuRank& rank) {
     try {
-      load_weights(rank, index_, weights_);
+      load_weights(rank, index_, options_.weights);
       CpuBackend::Options options;
       if (options_.shuffle)
         options.shuffle = *options_.shuffle + static_cast<std::uint64_t>(rank.rank);
@@ -249,7 +237,6 @@ class CpuRun {
   ParameterIndex index_;
   CpuWorld world_;
   std::vector<RankProgram> programs_;
-  ModelTensors weights_;
   std::vector<std::vector<std::int32_t>> batches_;
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   std::mutex result_mutex_;
@@ -257,32 +244,6 @@ class CpuRun {
 };
 
 }  // namespace
-
-ModelTensors seeded_weights(const ModelSpec& model, std::uint64_t seed) {
-  ModelTensors tensors;
-  for (const ModelParameter& p : model_parameters(model)) {
-    std::vector<float> values(static_cast<std::size_t>(p.parameter.elements()));
-    const bool scale = is_norm(p.parameter.role) && !p.parameter.bias;
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const double x = 0.02 * normal(seed, static_cast<std::uint64_t>(p.index), i);
-      values[i] = static_cast<float>(scale ? 1 + x : x);
-    }
-    tensors.push_back(std::move(values));
-  }
-  return tensors;
-}
-
-std::vector<std::int32_t> seeded_tokens(const ModelSpec& model, const ParallelPlan& plan,
-                                        std::uint64_t seed, int step) {
-  const std::int64_t count = plan.global_batch_size * (plan.seq_len + 1);
-  std::vector<std::int32_t> ids(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const std::uint64_t place = static_cast<std::uint64_t>(step) * ids.size() + i;
-    ids[i] = static_cast<std::int32_t>(hashed(seed, ~std::uint64_t{0}, place) %
-                                       static_cast<std::uint64_t>(model.vocab_size));
-  }
-  return ids;
-}
 
 RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
               const RunOptions& options) {

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "executor/cpu_rank.h"
+#include "executor/io/tokens.h"
+#include "executor/io/weights.h"
 #include "models/program/recipe.h"
 #include "models/program/trace.h"
 
@@ -19,14 +21,11 @@ using ModelTensors = std::vector<std::vector<float>>;
 struct RunOptions {
   int steps = 1;
   OptimizerSettings optimizer;
-  std::uint64_t seed = 1;
-  // Tokens of step k (from 0): global_batch_size sequences of seq_len + 1. Absent: seeded.
-  std::function<std::vector<std::int32_t>(int)> tokens;
-  // What the model starts from. Absent: seeded.
-  std::optional<ModelTensors> weights;
-  bool keep_gradients = false;           // of the first step, put together from all ranks
-  bool keep_weights = false;             // after the last step
-  bool keep_trace = false;               // of the last step
+  WeightSource weights;         // what the model starts from
+  TokenSource tokens;           // sequence k * global_batch_size + j is the j-th of step k (from 0)
+  bool keep_gradients = false;  // of the first step, put together from all ranks
+  bool keep_weights = false;    // after the last step
+  bool keep_trace = false;      // of the last step
   std::optional<std::uint64_t> shuffle;  // a random order of what the program leaves open; a seed
   std::function<void(std::int64_t rank, std::size_t command)> before;  // may throw; for tests
 };
@@ -44,10 +43,5 @@ struct RunResult {
 // Throws Error: the first failure of any rank, with rank, op and block.
 RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
               const RunOptions& options);
-
-// Seeded inputs, which depend on the model and the place in the global batch only.
-ModelTensors seeded_weights(const ModelSpec& model, std::uint64_t seed);
-std::vector<std::int32_t> seeded_tokens(const ModelSpec& model, const ParallelPlan& plan,
-                                        std::uint64_t seed, int step);
 
 }  // namespace qplan

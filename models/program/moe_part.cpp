@@ -275,19 +275,19 @@ SlotId MoePart::backward(SlotId dy) {
   SlotId dnormed_shared = kNoSlot;
   if (moe.shared_expert_intermediate_size > 0) {
     const std::int64_t fs = moe.shared_expert_intermediate_size / s.tp;
-    const SlotId dy_whole = c_.gather_sequence(dy, c_.hidden);
+    const SlotId dy_whole = c_.gather_sequence(dy);
     const SlotId dact = b.slot("d shared act", act, c_.tokens, fs);
     c_.linear_dgrad(ParameterRole::shared_down_proj, dy_whole, dact, c_.tokens, c_.hidden, fs);
     c_.linear_wgrad(ParameterRole::shared_down_proj, dy_whole, shared_act_, c_.tokens, c_.hidden,
                     fs);
     const SlotId dup = b.slot("d shared up", act, c_.tokens, 2 * fs);
     c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, fs, {shared_up_, dact}, {dup});
-    const SlotId normed_whole = c_.gather_sequence(normed_, c_.hidden);
+    const SlotId normed_whole = c_.gather_sequence(normed_);
     const SlotId partial = b.slot("d shared partial", act, c_.tokens, c_.hidden);
     c_.linear_dgrad(ParameterRole::shared_gate_proj, dup, partial, c_.tokens, 2 * fs, c_.hidden);
     c_.linear_wgrad(ParameterRole::shared_gate_proj, dup, normed_whole, c_.tokens, 2 * fs,
                     c_.hidden);
-    dnormed_shared = c_.reduce_partial(partial, c_.hidden, "d shared normed");
+    dnormed_shared = c_.reduce_partial(partial, "d shared normed");
   }
 
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.

@@ -36,8 +36,10 @@ ParallelPlan alone(const ParallelPlan& plan) {
   return one;
 }
 
-RunOptions five_steps() {
+RunOptions five_steps(const ModelSpec& model) {
   RunOptions options;
+  options.weights = seeded_weights(model, 1);
+  options.tokens = seeded_tokens(1, model.vocab_size);
   options.steps = 5;
   options.keep_gradients = true;
   options.optimizer.adamw.lr = 1e-3;
@@ -63,8 +65,8 @@ void check_against_one_rank(const ModelSpec& model, const std::string& line) {
        why_infeasible(model, plan, recipe_of(RecipeKind::qplan), {.gpus = plan.world()})) {
     FAIL_CHECK(reason.message);
   }
-  const RunResult one = run(model, alone(plan), kFacts, five_steps());
-  RunOptions options = five_steps();
+  const RunResult one = run(model, alone(plan), kFacts, five_steps(model));
+  RunOptions options = five_steps(model);
   options.shuffle = 7;
   const RunResult many = run(model, plan, kFacts, options);
   CHECK(std::abs(many.loss[0] / one.loss[0] - 1) < 1e-5);
@@ -85,10 +87,13 @@ void check_against_one_rank(const ModelSpec& model, const std::string& line) {
 }  // namespace
 
 TEST_CASE("a dense model trains on one rank") {
-  RunOptions options = five_steps();
-  const ParallelPlan plan = plan_of("gbs4 seq16");
-  options.tokens = [&](int) { return seeded_tokens(load_model("tiny"), plan, 1, 0); };
-  const RunResult result = run(load_model("tiny"), plan, kFacts, options);
+  const ModelSpec model = load_model("tiny");
+  RunOptions options = five_steps(model);
+  const TokenSource tokens = seeded_tokens(1, model.vocab_size);
+  options.tokens = [&](std::int64_t sequence, std::span<std::int32_t> ids) {
+    tokens(sequence % 4, ids);  // the same batch every step
+  };
+  const RunResult result = run(model, plan_of("gbs4 seq16"), kFacts, options);
   CHECK(result.loss.front() == doctest::Approx(std::log(256.0)).epsilon(0.02));
   CHECK(result.loss.back() < result.loss.front() - 0.1);
   CHECK(result.in_program_order);
@@ -143,6 +148,37 @@ TEST_CASE("experts compute what one rank does, wherever they live") {
         "tp2 dp2 ep1 etp2 zero2 gbs4 seq16 sp", "dp4 ep2 zero3 gbs8 seq16",
         "pp2 dp2 ep2 gbs8 seq16 recompute=full", "dp8 ep8 gbs8 seq16",
         "tp2 dp2 ep4 etp1 zero1 gbs4 seq16 sp recompute=selective:moe_act+moe"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE(
+    "context parallelism computes what one rank does, by ring, gather and exchange of heads") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"cp2 gbs2 seq16 cp_comm=all_gather", "cp2 gbs4 mbs2 seq16 cp_comm=a2a", "cp2 gbs2 seq16",
+        "cp4 gbs4 mbs2 seq32", "cp2 tp2 dp2 zero2 gbs4 seq32 sp",
+        "cp4 gbs2 seq32 cp_comm=a2a recompute=full",
+        "cp2 pp2 gbs4 seq16 cp_comm=all_gather zb-h1"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("latent attention, groups of experts and shared experts compute what one rank does") {
+  const ModelSpec model = load_model("tiny-mla");
+  for (const char* line :
+       {"gbs2 mbs2 seq16", "tp2 gbs2 seq16 sp", "dp2 ep2 zero1 gbs4 seq16",
+        "tp4 dp2 ep4 zero3 gbs4 seq16 sp", "pp2 tp2 ep2 gbs4 seq16 sp recompute=full",
+        "tp2 gbs2 seq16 sp recompute=selective:mla_up_proj+shared_experts", "cp2 gbs2 seq16"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("an optimizer on the host computes what one on the device does") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"gbs2 seq16 offload=optimizer:0.5", "dp2 zero1 gbs2 seq16 offload=optimizer",
+        "dp2 zero3 gbs2 seq16 offload=optimizer:0.25"}) {
     check_against_one_rank(model, line);
   }
 }
