@@ -115,6 +115,18 @@ void shift(const Parties& parties) {
   }
 }
 
+void sum_counts(const Parties& parties) {
+  std::vector<std::int32_t> sums;
+  for (const Party& p : parties) {
+    const auto counts = ints(p.rank.tensor(p.command, p.command.reads[0]));
+    sums.resize(counts.size());
+    for (std::size_t i = 0; i < counts.size(); ++i) sums[i] += counts[i];
+  }
+  for (const Party& p : parties) {
+    std::ranges::copy(sums, ints(p.rank.tensor(p.command, p.command.writes[0])).begin());
+  }
+}
+
 bool moves_gradients(const Party& p) {
   return p.rank.slot(p.command, p.command.writes[0]).storage == Storage::gradient;
 }
@@ -135,6 +147,7 @@ void together(const std::vector<CpuWorld::Member>& members) {
   if (one.command.writes.count == 0) return sum_of_step(parties);
   if (moves_gradients(one)) return reduce_gradients(parties, work);
   if (moves_parameters(one)) return gather_parameters(parties, work.axis);
+  if (one.command.op->role == Role::sequence_balance) return sum_counts(parties);
   if (work.axis == Axis::cp) return exchange_context(parties, work);
   switch (work.kind) {
     case CollectiveKind::all_gather:

@@ -17,17 +17,6 @@ namespace {
 using math::Matrix;
 using Positions = std::vector<std::int64_t>;
 
-// Positions of one sequence's rows on a rank of the context-parallel group.
-Positions positions_of(const ParallelPlan& p, std::int64_t cp_rank) {
-  const std::int64_t local = p.seq_len / p.cp, half = local / 2;
-  Positions result;
-  for (std::int64_t i = 0; i < local; ++i) {
-    const std::int64_t chunk = i < half ? cp_rank : 2 * p.cp - 1 - cp_rank;
-    result.push_back(p.cp == 1 ? i : chunk * half + i % half);
-  }
-  return result;
-}
-
 math::AttentionShape shape_of(const CpuRank& rank, const Attention& work) {
   return {.heads = work.heads,
           .kv_heads = work.kv_heads,

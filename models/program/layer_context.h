@@ -140,7 +140,8 @@ class MoePart {
 
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, probs_ = kNoSlot, row_map_ = kNoSlot;
-  SlotId counts_ = kNoSlot;  // tokens per expert, of every rank that exchanges them
+  SlotId counts_ = kNoSlot;   // tokens per expert, of every rank that exchanges them
+  SlotId balance_ = kNoSlot;  // tokens per sequence and expert, for the auxiliary loss
   SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
   SlotId eager_norm_ = kNoSlot;  // what unfused kernels keep

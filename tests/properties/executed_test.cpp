@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "models/model_spec.h"
 #include "models/parallel_plan.h"
 #include "planner/feasible.h"
+#include "tests/properties/tiny_plans.h"
 
 using namespace qplan;
 
@@ -57,15 +59,39 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
 }
 
-void check_against_one_rank(const ModelSpec& model, const std::string& line) {
+// What one rank computes of a batch.
+const RunResult& one_rank(const ModelSpec& model, const ParallelPlan& plan) {
+  static std::map<std::string, RunResult> known;
+  const std::string key = model.name + to_string(alone(plan));
+  auto it = known.find(key);
+  if (it == known.end()) {
+    it = known.emplace(key, run(model, alone(plan), kFacts, five_steps(model))).first;
+  }
+  return it->second;
+}
+
+// The bytes that the cost model's fold predicts are those that the program allocates.
+void check_memory(const ModelSpec& model, const ParallelPlan& plan, const RunResult& executed) {
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const CostModel cost(model, recipe_of(RecipeKind::qplan), hardware, kFacts);
+  const MemoryEstimate predicted = cost.memory(plan);
+  REQUIRE(predicted.stages.size() == executed.live_peak.size());
+  for (std::size_t stage = 0; stage < executed.live_peak.size(); ++stage) {
+    CAPTURE(stage);
+    CHECK(predicted.stages[stage].peak.value() == executed.live_peak[stage].value());
+    CHECK(executed.arena[stage] >= executed.live_peak[stage]);
+  }
+}
+
+void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
   CAPTURE(model.name);
+  const std::string line = to_string(plan);
   CAPTURE(line);
-  const ParallelPlan plan = plan_of(line);
   for (const Infeasible& reason :
        why_infeasible(model, plan, recipe_of(RecipeKind::qplan), {.gpus = plan.world()})) {
     FAIL_CHECK(reason.message);
   }
-  const RunResult one = run(model, alone(plan), kFacts, five_steps(model));
+  const RunResult& one = one_rank(model, plan);
   RunOptions options = five_steps(model);
   options.shuffle = 7;
   const RunResult many = run(model, plan, kFacts, options);
@@ -82,6 +108,11 @@ void check_against_one_rank(const ModelSpec& model, const std::string& line) {
     CHECK(std::abs(many.loss[i] / one.loss[i] - 1) < 1e-4);
   }
   CHECK(many.in_program_order);
+  check_memory(model, plan, many);
+}
+
+void check_against_one_rank(const ModelSpec& model, const std::string& line) {
+  check_against_one_rank(model, plan_of(line));
 }
 
 }  // namespace
@@ -180,5 +211,21 @@ TEST_CASE("an optimizer on the host computes what one on the device does") {
        {"gbs2 seq16 offload=optimizer:0.5", "dp2 zero1 gbs2 seq16 offload=optimizer",
         "dp2 zero3 gbs2 seq16 offload=optimizer:0.25"}) {
     check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("any plan of a tiny model computes what one rank does, in the memory predicted for it") {
+  ModelSpec tied = load_model("tiny"), balanced = load_model("tiny-moe");
+  tied.tie_word_embeddings = true;
+  tied.name = "tiny, tied";
+  balanced.moe->aux_loss_coefficient = 0.01;
+  balanced.name = "tiny-moe, balanced";
+  const std::vector<ModelSpec> models = {load_model("tiny"), load_model("tiny-moe"),
+                                         load_model("tiny-mla"), tied, balanced};
+  TinyPlans plans(11);
+  const int rounds = test_rounds(500);
+  for (int i = 0; i < rounds; ++i) {
+    const ModelSpec& model = models[static_cast<std::size_t>(i) % models.size()];
+    check_against_one_rank(model, plans.next(model));
   }
 }
