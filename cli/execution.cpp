@@ -152,7 +152,9 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   RunOptions options = extra;
   options.steps = static_cast<int>(choices.steps);
   options.optimizer = choices.optimizer;
-  options.seed = static_cast<std::uint64_t>(choices.seed);
+  const auto seed = static_cast<std::uint64_t>(choices.seed);
+  options.weights = seeded_weights(model, seed);
+  options.tokens = seeded_tokens(seed, model.vocab_size);
   options.load = choices.load;
   options.save = choices.save;
   options.save_interval = static_cast<int>(choices.save_interval);

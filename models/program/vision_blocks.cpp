@@ -8,8 +8,8 @@
 namespace qplan {
 namespace {
 
-// Under sequence parallelism the tower's layers hand on a share of the patches, so its two ends work
-// on a share.
+// Under sequence parallelism the tower's layers hand on a share of the patches, so its two ends
+// work on a share.
 std::int64_t patches_of_rank(const BlockShape& s) {
   return s.images * s.patches / (s.sequence_parallel ? s.tp : 1);
 }
