@@ -306,7 +306,7 @@ class CpuRun {
   };
 
   StepProgram program_;
-  CpuJob job_;
+  RankJob job_;
   const RunOptions& options_;
   ParameterIndex index_;
   CpuWorld world_;
