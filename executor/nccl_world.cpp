@@ -1,0 +1,117 @@
+#include "executor/nccl_world.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <variant>
+
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+using Uses = std::set<std::pair<Axis, Stream>>;
+
+// Groups that any block's ops meet in. The same on every rank, so that all split alike.
+Uses uses_of(const StepProgram& program) {
+  Uses uses;
+  for (const Block& b : program.blocks) {
+    for (const OpList* list : {&b.forward, &b.backward, &b.gather, &b.reduce, &b.norm, &b.update}) {
+      for (const Op& op : *list) {
+        if (const auto* c = std::get_if<Collective>(&op.work)) uses.emplace(c->axis, op.stream);
+      }
+    }
+  }
+  return uses;
+}
+
+// Directed neighbourhoods of pipeline ranks.
+std::set<std::pair<int, int>> edges_of(const StepProgram& program) {
+  std::set<std::pair<int, int>> edges;
+  const ScheduleShape& shape = program.schedule;
+  for (int r = 0; r < shape.pp; ++r) {
+    for (const Action& a : program.actions[static_cast<std::size_t>(r)]) {
+      for (const int stage : {stage_after(shape, a.stage), stage_before(shape, a.stage)}) {
+        if (stage < 0) continue;
+        const int other = rank_of_stage(shape.kind, shape.pp, stage);
+        if (other == r) continue;
+        edges.emplace(r, other);
+        edges.emplace(other, r);
+      }
+    }
+  }
+  return edges;
+}
+
+}  // namespace
+
+void check(ncclResult_t code, std::source_location where) {
+  if (code == ncclSuccess || code == ncclInProgress) return;
+  throw DeviceError(fmt::format("NCCL says '{}' ({}) at {}:{}", ncclGetErrorString(code),
+                                ncclGetLastError(nullptr), where.file_name(), where.line()));
+}
+
+NcclWorld::NcclWorld(const StepProgram& program, std::int64_t rank, const ncclUniqueId& id) {
+  const RankGrid& grid = program.grid;
+  check(ncclCommInitRank(&world_, static_cast<int>(grid.world()), id, static_cast<int>(rank)));
+  for (const auto& [axis, stream] : uses_of(program)) {
+    const std::vector<std::int64_t> members = grid.group(axis, rank);
+    const bool met = members.size() > 1;
+    const std::int64_t place = std::ranges::find(members, rank) - members.begin();
+    ncclComm_t comm = split(met ? members.front() : NCCL_SPLIT_NOCOLOR, place);
+    if (met) groups_[{axis, stream}] = comm;
+  }
+  const std::int64_t stage_ranks = grid.world() / program.schedule.pp;
+  const int own = grid.dense(rank).pp;
+  for (const auto& [from, to] : edges_of(program)) {
+    const bool mine = own == from || own == to;
+    ncclComm_t comm = split(mine ? rank % stage_ranks : NCCL_SPLIT_NOCOLOR, own == to ? 1 : 0);
+    if (mine) edges_[{from, to}] = comm;
+  }
+}
+
+NcclWorld::~NcclWorld() {
+  for (const auto& [key, comm] : groups_) ncclCommDestroy(comm);
+  for (const auto& [key, comm] : edges_) ncclCommDestroy(comm);
+  if (world_ != nullptr) ncclCommDestroy(world_);
+}
+
+ncclComm_t NcclWorld::split(std::int64_t color, std::int64_t key) {
+  ncclComm_t comm = nullptr;
+  check(ncclCommSplit(world_, static_cast<int>(color), static_cast<int>(key), &comm, nullptr));
+  return comm;
+}
+
+ncclComm_t NcclWorld::group(Axis axis, Stream stream) const {
+  const auto it = groups_.find({axis, stream});
+  return it == groups_.end() ? nullptr : it->second;
+}
+
+ncclComm_t NcclWorld::edge(int from, int to) const {
+  const auto it = edges_.find({from, to});
+  QPLAN_CHECK(it != edges_.end(), "messages go between neighbouring stages");
+  return it->second;
+}
+
+void NcclWorld::check_health() const {
+  const auto healthy = [](ncclComm_t comm) {
+    ncclResult_t result = ncclSuccess;
+    check(ncclCommGetAsyncError(comm, &result));
+    check(result);
+  };
+  if (world_ != nullptr) healthy(world_);
+  for (const auto& [key, comm] : groups_) healthy(comm);
+  for (const auto& [key, comm] : edges_) healthy(comm);
+}
+
+void NcclWorld::abort() noexcept {
+  for (const auto& [key, comm] : groups_) ncclCommAbort(comm);
+  for (const auto& [key, comm] : edges_) ncclCommAbort(comm);
+  if (world_ != nullptr) ncclCommAbort(world_);
+  groups_.clear();
+  edges_.clear();
+  world_ = nullptr;
+}
+
+}  // namespace qplan
