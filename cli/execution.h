@@ -5,8 +5,10 @@
 #include <optional>
 #include <string>
 
+#include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/report.h"
+#include "executor/launch.h"
 #include "executor/run.h"
 
 namespace qplan {
@@ -37,7 +39,8 @@ struct Execution {
   std::unique_ptr<Job> job;
   ParallelPlan plan;
   Answer predicted;
-  std::vector<std::string> notes;  // what a person should know, without full stops
+  std::vector<std::string> notes;      // what a person should know, without full stops
+  std::optional<ProcessRank> process;  // on GPUs: which rank a launcher made of this process
 };
 // Throws Error for a plan that cannot be executed, with the rule that forbids it.
 Execution prepare(const ExecutionChoices& choices);
@@ -49,6 +52,13 @@ struct Executed {
 };
 Executed execute(const Execution& execution, const ExecutionChoices& choices,
                  const RunOptions& extra = {});
+
+// On several GPUs without a launcher: runs `verb` once more in a process for each rank, and gives
+// their exit code. Absent: this process executes the plan (or its rank of it) itself.
+std::optional<Exit> run_by_local_ranks(const Execution& execution, const ExecutionChoices& choices,
+                                       const std::string& verb, const Args& args);
+// Whether this process is the one that reports.
+bool reports(const Execution& execution);
 
 Bytes largest(const std::vector<Bytes>& bytes);
 

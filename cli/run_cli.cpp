@@ -10,6 +10,7 @@
 #include <ostream>
 
 #include "cli/commands.h"
+#include "executor/device_error.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -79,14 +80,16 @@ std::span<const Verb> verbs() {
 
 int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
             const Terminal& terminal) {
-  const auto fail = [&err](std::string_view sentence) {
+  const auto fail = [&err](std::string_view sentence, Exit code = Exit::bad_input) {
     fmt::print(err, "qplan: {}\n", sentence);
-    return static_cast<int>(Exit::bad_input);
+    return static_cast<int>(code);
   };
   try {
     return static_cast<int>(dispatch(args, {out, err, terminal}));
   } catch (const Error& error) {
     return fail(error.what());
+  } catch (const DeviceError& error) {
+    return fail(error.what(), Exit::device);
   } catch (const std::filesystem::filesystem_error& error) {
     return fail(error.what());
   } catch (const std::bad_alloc&) {
