@@ -146,6 +146,7 @@ int free_port() {
 
 // In the child: becomes rank `rank`, or ends.
 [[noreturn]] void become(const LocalJob& job, int rank, int port, pid_t parent) {
+  ::signal(SIGTERM, SIG_DFL);  // a handler of this program's is not the rank's
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kFailed);  // it has ended in the meantime
   const auto set = [](const char* name, const std::string& value) {

@@ -216,7 +216,8 @@ void launch_collective(CudaRank& rank, NcclWorld& world, const Command& c, cudaS
 void launch_message(CudaRank& rank, NcclWorld& world, const Command& c, cudaStream_t stream) {
   const int own = rank.commands.rank;
   const bool sends = c.kind == CommandKind::send;
-  ncclComm_t edge = sends ? world.edge(own, c.peer) : world.edge(c.peer, own);
+  const bool backward = c.action.kind != ActionKind::forward;
+  ncclComm_t edge = world.edge({sends ? own : c.peer, sends ? c.peer : own, backward});
   const auto bytes = static_cast<std::size_t>(c.bytes);
   if (sends) {
     check(ncclSend(rank.memory(c.offset), bytes, ncclInt8, 1, edge, stream));

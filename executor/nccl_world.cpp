@@ -26,19 +26,17 @@ Uses uses_of(const StepProgram& program) {
   return uses;
 }
 
-// Directed neighbourhoods of pipeline ranks.
-std::set<std::pair<int, int>> edges_of(const StepProgram& program) {
-  std::set<std::pair<int, int>> edges;
+// The ways that messages take.
+std::set<NcclWorld::Edge> edges_of(const StepProgram& program) {
+  std::set<NcclWorld::Edge> edges;
   const ScheduleShape& shape = program.schedule;
   for (int r = 0; r < shape.pp; ++r) {
     for (const Action& a : program.actions[static_cast<std::size_t>(r)]) {
-      for (const int stage : {stage_after(shape, a.stage), stage_before(shape, a.stage)}) {
-        if (stage < 0) continue;
-        const int other = rank_of_stage(shape.kind, shape.pp, stage);
-        if (other == r) continue;
-        edges.emplace(r, other);
-        edges.emplace(other, r);
-      }
+      const bool backward = a.kind != ActionKind::forward;
+      const int stage = backward ? stage_before(shape, a.stage) : stage_after(shape, a.stage);
+      if (stage < 0) continue;
+      const int other = rank_of_stage(shape.kind, shape.pp, stage);
+      if (other != r) edges.insert({r, other, backward});
     }
   }
   return edges;
@@ -64,10 +62,10 @@ NcclWorld::NcclWorld(const StepProgram& program, std::int64_t rank, const ncclUn
   }
   const std::int64_t stage_ranks = grid.world() / program.schedule.pp;
   const int own = grid.dense(rank).pp;
-  for (const auto& [from, to] : edges_of(program)) {
-    const bool mine = own == from || own == to;
-    ncclComm_t comm = split(mine ? rank % stage_ranks : NCCL_SPLIT_NOCOLOR, own == to ? 1 : 0);
-    if (mine) edges_[{from, to}] = comm;
+  for (const Edge& e : edges_of(program)) {
+    const bool mine = own == e.from || own == e.to;
+    ncclComm_t comm = split(mine ? rank % stage_ranks : NCCL_SPLIT_NOCOLOR, own == e.to ? 1 : 0);
+    if (mine) edges_[e] = comm;
   }
 }
 
@@ -88,8 +86,8 @@ ncclComm_t NcclWorld::group(Axis axis, Stream stream) const {
   return it == groups_.end() ? nullptr : it->second;
 }
 
-ncclComm_t NcclWorld::edge(int from, int to) const {
-  const auto it = edges_.find({from, to});
+ncclComm_t NcclWorld::edge(const Edge& edge) const {
+  const auto it = edges_.find(edge);
   QPLAN_CHECK(it != edges_.end(), "messages go between neighbouring stages");
   return it->second;
 }

@@ -1,13 +1,13 @@
 #pragma once
 // The communicators of one rank: one for each group it is in and stream that uses it, so that
-// collectives of different streams never wait for each other, and one for each direction to each
-// neighbouring stage.
+// collectives of different streams never wait for each other, and one for each neighbouring
+// stage, direction and pass.
 
 #include <nccl.h>
 
+#include <compare>
 #include <map>
 #include <source_location>
-#include <tuple>
 #include <utility>
 
 #include "executor/device_error.h"
@@ -30,8 +30,13 @@ class NcclWorld {
   [[nodiscard]] bool alone() const { return world_ == nullptr; }
   // Null for a group of one rank.
   [[nodiscard]] ncclComm_t group(Axis axis, Stream stream) const;
-  // From one pipeline rank (0 in it) to another (1).
-  [[nodiscard]] ncclComm_t edge(int from, int to) const;
+  // From one pipeline rank (0 in it) to another (1), for activations or their gradients.
+  struct Edge {
+    int from = 0, to = 0;
+    bool backward = false;
+    auto operator<=>(const Edge&) const = default;
+  };
+  [[nodiscard]] ncclComm_t edge(const Edge& edge) const;
 
   // What has gone wrong since, if anything: throws DeviceError.
   void check_health() const;
@@ -43,7 +48,7 @@ class NcclWorld {
 
   ncclComm_t world_ = nullptr;
   std::map<std::pair<Axis, Stream>, ncclComm_t> groups_;
-  std::map<std::pair<int, int>, ncclComm_t> edges_;
+  std::map<Edge, ncclComm_t> edges_;
 };
 
 }  // namespace qplan

@@ -45,14 +45,22 @@ __global__ void __launch_bounds__(kThreads)
   if (i < n) to[i] = __float2bfloat16_rn(from[i]);
 }
 
-// parts[block] = the sum of term(x) over a grid's stride.
+// parts[block] = the sum of squares over a grid's stride; eight loads of a thread are under way.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     squares_kernel(double* parts, const T* x, std::int64_t n) {
+  constexpr int kLoads = 8;
+  const std::int64_t stride = std::int64_t{gridDim.x} * kThreads;
   double sum = 0;
-  for (std::int64_t i = thread_index(); i < n; i += std::int64_t{gridDim.x} * kThreads) {
-    const auto value = static_cast<float>(x[i]);
-    sum += static_cast<double>(value * value);
+  for (std::int64_t i = thread_index(); i < n; i += kLoads * stride) {
+    float few = 0;
+#pragma unroll
+    for (int j = 0; j < kLoads; ++j) {
+      const std::int64_t at = i + j * stride;
+      const auto value = at < n ? static_cast<float>(x[at]) : 0.0F;
+      few += value * value;
+    }
+    sum += static_cast<double>(few);
   }
   sum = block_sum<kThreads>(sum);
   if (threadIdx.x == 0) parts[blockIdx.x] = sum;

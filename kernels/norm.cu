@@ -7,13 +7,17 @@
 namespace qplan::kernels {
 namespace {
 
-// Blocks of the backward kernel, each summing its rows' weight gradients: two a multiprocessor.
-constexpr std::int64_t kBackwardBlocks = 264;
+// Threads of the backward kernel at once, each summing its rows' weight gradients: half of what 132
+// multiprocessors hold, which its registers allow.
+constexpr std::int64_t kBackwardThreads = 132 * 1024;
 
+// The sum over the threads of a row: a part of a warp, a warp, or a block.
 template <int Row>
 __device__ float row_sum(float x) {
-  if constexpr (Row == kWarp) return warp_sum(x);
-  return block_sum<Row>(x);
+  if constexpr (Row > kWarp) return block_sum<Row>(x);
+#pragma unroll
+  for (int step = Row / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
+  return x;
 }
 
 // Where row r lies.
@@ -26,15 +30,15 @@ __global__ void __launch_bounds__(Threads)
     rms_norm_kernel(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t rows,
                     std::int64_t cols, float eps) {
   const std::int64_t r = std::int64_t{blockIdx.x} * (Threads / Row) + threadIdx.x / Row;
-  if (r >= rows) return;
   const int lane = threadIdx.x % Row;
+  const std::int64_t width = r < rows ? cols : 0;  // rows share a warp: all threads stay
   const bf16* from = x + r * cols;
   Vector v[Vectors];
   float squares = 0;
 #pragma unroll
   for (int i = 0; i < Vectors; ++i) {
     const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
-    if (c >= cols) continue;
+    if (c >= width) continue;
     v[i] = load(from + c);
 #pragma unroll
     for (int j = 0; j < kVector; ++j) squares += v[i].x[j] * v[i].x[j];
@@ -44,7 +48,7 @@ __global__ void __launch_bounds__(Threads)
 #pragma unroll
   for (int i = 0; i < Vectors; ++i) {
     const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
-    if (c >= cols) continue;
+    if (c >= width) continue;
     const Vector weight = load(w + c);
 #pragma unroll
     for (int j = 0; j < kVector; ++j) v[i].x[j] *= scale * weight.x[j];
@@ -61,15 +65,18 @@ __global__ void __launch_bounds__(Threads)
   constexpr int kRows = Threads / Row;
   const int lane = threadIdx.x % Row;
   Vector sums[Vectors] = {};
-  for (std::int64_t r = std::int64_t{blockIdx.x} * kRows + threadIdx.x / Row; r < rows;
-       r += std::int64_t{gridDim.x} * kRows) {
+  // Rows share a warp: all threads of a block take as many turns.
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < rows;
+       first += std::int64_t{gridDim.x} * kRows) {
+    const std::int64_t r = first + threadIdx.x / Row;
+    const std::int64_t width = r < rows ? cols : 0;
     Vector n[Vectors], g[Vectors];
     float squares = 0, dot = 0;
     const bf16* dy_row = dy + place(r, dy_lines, cols);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
-      if (c >= cols) continue;
+      if (c >= width) continue;
       n[i] = load(x + r * cols + c);
       g[i] = load(dy_row + c);
       const Vector weight = load(w + c);
@@ -85,7 +92,7 @@ __global__ void __launch_bounds__(Threads)
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
-      if (c >= cols) continue;
+      if (c >= width) continue;
       const Vector weight = load(w + c);
       Vector out = {};
       if (residual != nullptr) out = load(residual + r * cols + c);
@@ -126,18 +133,21 @@ __global__ void __launch_bounds__(Threads)
   }
 }
 
-// dw[c] += the sum of parts[:, c]; 32 columns a block.
-__global__ void add_parts_kernel(float* dw, const float* parts, std::int64_t count,
-                                 std::int64_t cols) {
-  __shared__ float sums[8][kWarp];
+// dw[c] += the sum of parts[:, c]; 32 columns a block, a warp reads every 32nd row of parts.
+__global__ void __launch_bounds__(kWarp* kWarp)
+    add_parts_kernel(float* dw, const float* parts, std::int64_t count, std::int64_t cols) {
+  __shared__ float sums[kWarp][kWarp + 1];
   const std::int64_t c = std::int64_t{blockIdx.x} * kWarp + threadIdx.x;
   float sum = 0;
-  for (std::int64_t i = threadIdx.y; i < count && c < cols; i += 8) sum += parts[i * cols + c];
-  sums[threadIdx.y][threadIdx.x] = sum;
+#pragma unroll 4
+  for (std::int64_t i = threadIdx.y; i < count; i += kWarp) {
+    if (c < cols) sum += parts[i * cols + c];
+  }
+  sums[threadIdx.x][threadIdx.y] = sum;
   __syncthreads();
-  if (threadIdx.y > 0 || c >= cols) return;
-  for (int i = 1; i < 8; ++i) sum += sums[i][threadIdx.x];
-  dw[c] += sum;
+  sum = warp_sum(sums[threadIdx.y][threadIdx.x]);  // of column threadIdx.y
+  const std::int64_t own = std::int64_t{blockIdx.x} * kWarp + threadIdx.y;
+  if (threadIdx.x == 0 && own < cols) dw[own] += sum;
 }
 
 // Calls launch(threads of a row, vectors of a thread, threads of a block) as constants.
@@ -147,6 +157,8 @@ struct Shape {
 };
 template <class Launch>
 void with_shape(std::int64_t cols, Launch launch) {
+  if (cols <= 64) return launch(Shape<8, 1, 256>{});
+  if (cols <= 128) return launch(Shape<16, 1, 256>{});
   if (cols <= 256) return launch(Shape<32, 1, 256>{});
   if (cols <= 1024) return launch(Shape<128, 1, 128>{});
   if (cols <= 2048) return launch(Shape<256, 1, 256>{});
@@ -173,12 +185,13 @@ void rms_norm_backward(bf16* dx, Lines dx_lines, float* dw, const bf16* x, const
   with_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow);
-    const std::int64_t blocks = wanted < kBackwardBlocks ? wanted : kBackwardBlocks;
+    const std::int64_t most = kBackwardThreads / S::kThreads;
+    const std::int64_t blocks = wanted < most ? wanted : most;
     rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(
             dx, dx_lines, scratch, x, dy, dy_lines, w, residual, rows, cols, eps);
-    add_parts_kernel<<<static_cast<unsigned>(ceil_div(cols, kWarp)), dim3(kWarp, 8), 0, stream>>>(
-        dw, scratch, blocks, cols);
+    add_parts_kernel<<<static_cast<unsigned>(ceil_div(cols, kWarp)), dim3(kWarp, kWarp), 0,
+                       stream>>>(dw, scratch, blocks, cols);
   });
 }
 
