@@ -105,8 +105,10 @@ class GpuRun {
     // As many queues to the device as a rank has lanes, or lanes would wait for each other.
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     if (process.local_rank >= gpu_count()) {
-      throw DeviceError(fmt::format("rank {} is the {}th on its machine, which has {} GPUs",
-                                    process.rank, process.local_rank + 1, gpu_count()));
+      throw DeviceError(
+          fmt::format("rank {} needs GPU {} of its machine, which has {}; start one "
+                      "process a GPU",
+                      process.rank, process.local_rank, gpu_count()));
     }
     check(cudaSetDevice(process.local_rank));
     return process.local_rank;
