@@ -120,12 +120,10 @@ void CudaBackend::wait_for_all() {
       }
       world_.check_health();
       if (Clock::now() > deadline) {
-        const std::string where = stuck_at();
-        world_.abort();
         throw DeviceError(fmt::format(
             "rank {}: the step takes longer than {} s, waiting for {}; another rank may have "
             "stopped, or give more time with --timeout",
-            rank_.rank, options_.timeout.value(), where));
+            rank_.rank, options_.timeout.value(), stuck_at()));
       }
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }

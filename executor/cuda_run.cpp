@@ -88,12 +88,7 @@ class GpuRun {
     }
     if (options_.keep_gradients) result_.gradients = empty_tensors(index_);
     if (options_.keep_weights) result_.weights = empty_tensors(index_);
-    try {
-      for (int step = 0; step < options_.steps; ++step) one_step(step);
-    } catch (...) {
-      world_->abort();  // or the others would wait for this rank
-      throw;
-    }
+    for (int step = 0; step < options_.steps; ++step) one_step(step);
     std::size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total));
     result_.device_peak = Bytes(static_cast<double>(total - free));
@@ -245,7 +240,15 @@ RunResult run_on_gpu(const ModelSpec& model, const ParallelPlan& plan, const Job
     throw Error(fmt::format("the plan has {} ranks and {} processes were started", plan.world(),
                             process.world));
   }
-  return GpuRun(model, plan, facts, options, process).run();
+  auto gpu_run = std::make_unique<GpuRun>(model, plan, facts, options, process);
+  try {
+    return gpu_run->run();
+  } catch (const DeviceError&) {
+    // Freeing memory and communicators would wait for kernels that wait for ranks which are gone.
+    // The process is about to end, and the driver frees what it had.
+    static_cast<void>(gpu_run.release());
+    throw;
+  }
 }
 
 }  // namespace qplan

@@ -17,7 +17,8 @@ int gpu_count();
 std::optional<std::string> why_not_on_gpu(const ModelSpec& model, const ParallelPlan& plan);
 
 // Losses, norms and times are those of all ranks; gradients, weights and the trace are this rank's.
-// Throws DeviceError: a failure of this rank, with op and block.
+// Throws DeviceError: a failure of this rank, with op and block; the process should end then, for
+// what it has on the device is not freed.
 RunResult run_on_gpu(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
                      const RunOptions& options, const ProcessRank& process);
 

@@ -40,13 +40,11 @@ class NcclWorld {
 
   // What has gone wrong since, if anything: throws DeviceError.
   void check_health() const;
-  // Ends everything under way; the communicators cannot be used any more.
-  void abort() noexcept;
 
  private:
-  ncclComm_t split(std::int64_t color, std::int64_t key);
+  ncclComm_t split(std::int64_t color, std::int64_t key, int blocks);
 
-  ncclComm_t world_ = nullptr;
+  ncclComm_t world_ = nullptr;  // for splitting, and for the step's sums
   std::map<std::pair<Axis, Stream>, ncclComm_t> groups_;
   std::map<Edge, ncclComm_t> edges_;
 };
