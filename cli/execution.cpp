@@ -62,11 +62,6 @@ void check_machine(const Execution& execution) {
   }
 }
 
-std::optional<std::string> environment(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
 Seconds median_of(std::vector<Seconds> times) {
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
@@ -197,22 +192,30 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   return executed;
 }
 
-std::optional<Exit> run_by_local_ranks(const Execution& execution, const ExecutionChoices& choices,
-                                       const std::string& verb, const Args& args) {
-  if (choices.backend != BackendKind::cuda || execution.process) return std::nullopt;
-  const std::int64_t world = execution.plan.world();
-  if (world > gpu_count()) {
+std::optional<std::string> environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const Args& args) {
+  if (ranks > gpu_count()) {
     throw DeviceError(
-        fmt::format("the plan has {} ranks and this machine {} GPUs; on several machines start one "
-                    "process a GPU with torchrun, mpirun or srun",
-                    world, gpu_count()));
+        fmt::format("{} ranks need as many GPUs and this machine has {}; on several machines start "
+                    "one process a GPU with torchrun, mpirun or srun",
+                    ranks, gpu_count()));
   }
-  LocalJob job{static_cast<int>(world), {std::filesystem::read_symlink("/proc/self/exe"), verb}};
+  LocalJob job{static_cast<int>(ranks), {std::filesystem::read_symlink("/proc/self/exe"), verb}};
   job.command.insert(job.command.end(), args.begin(), args.end());
   const LocalResult result = run_local_ranks(job);
   if (result.exit_code == 0) return Exit::done;
   if (result.exit_code != static_cast<int>(Exit::device)) return Exit(result.exit_code);
   throw DeviceError(result.failure + "; all ranks were ended");
+}
+
+std::optional<Exit> run_by_local_ranks(const Execution& execution, const ExecutionChoices& choices,
+                                       const std::string& verb, const Args& args) {
+  if (choices.backend != BackendKind::cuda || execution.process) return std::nullopt;
+  return run_again_by_local_ranks(execution.plan.world(), verb, args);
 }
 
 bool reports(const Execution& execution) {

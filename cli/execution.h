@@ -53,8 +53,15 @@ struct Executed {
 Executed execute(const Execution& execution, const ExecutionChoices& choices,
                  const RunOptions& extra = {});
 
-// On several GPUs without a launcher: runs `verb` once more in a process for each rank, and gives
-// their exit code. Absent: this process executes the plan (or its rank of it) itself.
+// This process's environment.
+std::optional<std::string> environment(const std::string& name);
+
+// Runs this command once more in a process for each rank, and gives their exit code. Throws
+// DeviceError when there are fewer GPUs than ranks, and when a rank has failed.
+Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const Args& args);
+
+// On several GPUs without a launcher: run_again_by_local_ranks(). Absent: this process executes the
+// plan (or its rank of it) itself.
 std::optional<Exit> run_by_local_ranks(const Execution& execution, const ExecutionChoices& choices,
                                        const std::string& verb, const Args& args);
 // Whether this process is the one that reports.

@@ -29,6 +29,7 @@ constexpr std::array kVerbs{
     Verb{"check", "what is wrong with a framework's configuration, and a better plan", run_check},
     Verb{"run", "a plan, executed: losses, gradient norms, memory, step time", run_run},
     Verb{"validate", "a plan executed and predicted, side by side", run_validate},
+    Verb{"calibrate", "a hardware profile, measured on this machine's GPUs", run_calibrate},
     Verb{"accuracy", "predictions beside measured runs, and their errors", run_accuracy},
     Verb{"models", "the built-in models; `models show NAME`", run_models},
     Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware},

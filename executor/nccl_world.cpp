@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <exception>
 #include <set>
 #include <variant>
 
@@ -86,6 +87,7 @@ NcclWorld::NcclWorld(const StepProgram& program, std::int64_t rank, const ncclUn
 }
 
 NcclWorld::~NcclWorld() {
+  if (std::uncaught_exceptions() > 0) return;  // it would wait for ranks that go on
   for (const auto& [key, comm] : groups_) ncclCommDestroy(comm);
   for (const auto& [key, comm] : edges_) ncclCommDestroy(comm);
   if (world_ != nullptr) ncclCommDestroy(world_);

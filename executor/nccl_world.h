@@ -27,7 +27,6 @@ class NcclWorld {
   NcclWorld(const NcclWorld&) = delete;
   NcclWorld& operator=(const NcclWorld&) = delete;
 
-  [[nodiscard]] bool alone() const { return world_ == nullptr; }
   // Null for a group of one rank.
   [[nodiscard]] ncclComm_t group(Axis axis, Stream stream) const;
   // From one pipeline rank (0 in it) to another (1), for activations or their gradients.
