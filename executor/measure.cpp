@@ -42,8 +42,7 @@ std::int64_t round_up(std::int64_t bytes) {
 }  // namespace
 
 struct Measurer::Device {
-  explicit Device(const ProcessRank& own) : process(own) {
-    check(cudaSetDevice(own.local_rank));
+  explicit Device(const ProcessRank& own) : process(selected(own)) {
     pool = device_memory(kPoolBytes);
     scratch = device_memory(kernels::kScratchBytes);
     stream = make_stream();
@@ -58,6 +57,12 @@ struct Measurer::Device {
   }
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
+
+  // Before anything is made on it.
+  static const ProcessRank& selected(const ProcessRank& own) {
+    check(cudaSetDevice(own.local_rank));
+    return own;
+  }
 
   // Normal numbers as bf16; as fp32 they are numbers of the same size.
   void fill() const {
