@@ -12,6 +12,10 @@ namespace qplan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+// How far the host runs ahead of the device: 4 marks, 64 commands apart. More than a millisecond of
+// work; but less than the thousand launches that the driver takes before a launch itself waits,
+// where no timeout could end it.
+constexpr std::size_t kMarks = 4, kCommandsPerMark = 64;
 constexpr Lane kCompute = index(Stream::compute), kHost = index(Stream::host);
 
 // Communication goes first: what waits for it is longer than what it delays.
@@ -37,6 +41,7 @@ CudaBackend::CudaBackend(CudaRank& rank, NcclWorld& world, Options options)
     lanes_[i].stream = make_lane(static_cast<Lane>(i));
     lanes_[i].reached = make_event();
   }
+  for (std::size_t i = 0; i < kMarks; ++i) marks_.push_back(make_event());
 }
 
 CudaBackend::~CudaBackend() = default;
@@ -44,6 +49,8 @@ CudaBackend::~CudaBackend() = default;
 void CudaBackend::begin(bool timed) {
   timed_ = timed;
   enqueued_ = 0;
+  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                 std::chrono::duration<double>(options_.timeout.value()));
   while (timed && begins_.size() < rank_.commands.commands.size()) {
     begins_.push_back(make_event(true));
     ends_.push_back(make_event(true));
@@ -99,38 +106,43 @@ void CudaBackend::run(const Command& command) {
         fmt::format("rank {}, {}: {}", rank_.rank, describe(rank_, command), error.what()));
   }
   own.recorded = false;
+  if (enqueued_ % kCommandsPerMark == 0) hold_back(own);
+}
+
+void CudaBackend::hold_back(LaneState& lane) {
+  const OwnedEvent& mark = marks_[enqueued_ / kCommandsPerMark % kMarks];
+  wait_until(mark);  // of kMarks times as many commands before
+  check(cudaEventRecord(mark.get(), lane.stream.get()));
 }
 
 void CudaBackend::finish() {
-  wait_for_all();
+  for (LaneState& own : lanes_) {
+    record(own);
+    wait_until(own.reached);
+  }
   rank_.end_step();
 }
 
-void CudaBackend::wait_for_all() {
-  const auto deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                           std::chrono::duration<double>(options_.timeout.value()));
-  for (LaneState& own : lanes_) {
-    record(own);
-    for (;;) {
-      const cudaError_t state = cudaEventQuery(own.reached.get());
-      if (state == cudaSuccess) break;
-      if (state != cudaErrorNotReady) {
-        throw DeviceError(fmt::format("rank {}: CUDA says '{}' in the step that ends with {}",
-                                      rank_.rank, cudaGetErrorString(state), stuck_at()));
-      }
-      world_.check_health();
-      if (Clock::now() > deadline) {
-        throw DeviceError(fmt::format(
-            "rank {}: the step takes longer than {} s, waiting for {}; another rank may have "
-            "stopped, or give more time with --timeout",
-            rank_.rank, options_.timeout.value(), stuck_at()));
-      }
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+void CudaBackend::wait_until(const OwnedEvent& event) {
+  for (;;) {
+    const cudaError_t state = cudaEventQuery(event.get());
+    if (state == cudaSuccess) return;
+    if (state != cudaErrorNotReady) {
+      throw DeviceError(fmt::format("rank {}: CUDA says '{}' in the step that has come to {}",
+                                    rank_.rank, cudaGetErrorString(state), stuck_at()));
     }
+    world_.check_health();
+    if (Clock::now() > deadline_) {
+      throw DeviceError(fmt::format(
+          "rank {}: the step takes longer than {} s, waiting for {}; another rank may have "
+          "stopped, or give more time with --timeout",
+          rank_.rank, options_.timeout.value(), stuck_at()));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
 }
 
-// The last command of each lane that has not ended.
+// The last command of each lane that has not ended, of those that were marked.
 std::string CudaBackend::stuck_at() const {
   std::string text;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {

@@ -2,6 +2,7 @@
 // One rank's step on a GPU: lanes are streams, waits are events, and nothing on the host waits
 // before the end of the step.
 
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -43,7 +44,8 @@ class CudaBackend : public Backend {
   };
   [[nodiscard]] LaneState& lane(Lane number) { return lanes_[static_cast<std::size_t>(number)]; }
   void record(LaneState& lane);
-  void wait_for_all();
+  void hold_back(LaneState& lane);
+  void wait_until(const OwnedEvent& event);
   [[nodiscard]] std::string stuck_at() const;
 
   CudaRank& rank_;
@@ -55,6 +57,9 @@ class CudaBackend : public Backend {
   std::vector<OwnedEvent> begins_, ends_;
   OwnedEvent start_;
   std::size_t enqueued_ = 0;
+  std::chrono::steady_clock::time_point deadline_;
+  // Behind every so many commands, the oldest next.
+  std::vector<OwnedEvent> marks_;
   std::vector<const Command*> last_;  // of each lane
 };
 

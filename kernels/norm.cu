@@ -14,10 +14,13 @@ constexpr std::int64_t kBackwardThreads = 132 * 1024;
 // The sum over the threads of a row: a part of a warp, a warp, or a block.
 template <int Row>
 __device__ float row_sum(float x) {
-  if constexpr (Row > kWarp) return block_sum<Row>(x);
+  if constexpr (Row > kWarp) {
+    return block_sum<Row>(x);
+  } else {
 #pragma unroll
-  for (int step = Row / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
-  return x;
+    for (int step = Row / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
+    return x;
+  }
 }
 
 // Where row r lies.

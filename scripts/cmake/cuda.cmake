@@ -1,15 +1,30 @@
 # The libraries of the CUDA executor. Without nvcc everything else is built as before.
 include(CheckLanguage)
+# Where NVIDIA's installer puts it, on the PATH or not.
+if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
+  find_program(QPLAN_NVCC nvcc HINTS /usr/local/cuda/bin)
+  if(QPLAN_NVCC)
+    set(CMAKE_CUDA_COMPILER ${QPLAN_NVCC})
+  endif()
+endif()
 check_language(CUDA)
 if(NOT CMAKE_CUDA_COMPILER)
   message(STATUS "CUDA executor: not built, nvcc was not found")
   set(QPLAN_CUDA OFF)
   return()
 endif()
-if(NOT CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80 90a 100) # A100; H100 and H200; B200
-endif()
+set(architectures ${CMAKE_CUDA_ARCHITECTURES})
 enable_language(CUDA)
+if(NOT architectures)
+  set(architectures 80) # A100; then, as nvcc learned them, H100 and H200, and B200
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.0)
+    list(APPEND architectures 90a)
+  endif()
+  if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.8)
+    list(APPEND architectures 100)
+  endif()
+endif()
+set(CMAKE_CUDA_ARCHITECTURES ${architectures})
 find_package(CUDAToolkit REQUIRED)
 set(CMAKE_CUDA_STANDARD 17)
 
