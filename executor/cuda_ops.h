@@ -23,6 +23,10 @@ void launch_heads(CudaRank& rank, const Command& command, const Rowwise& work, c
 void launch_qk_norm(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
 void launch_attention(CudaRank& rank, const Command& command, const Attention& work,
                       cudaStream_t stream);
+void launch_router(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
+void launch_permute(CudaRank& rank, const Command& command, cudaStream_t stream);
+void launch_experts_product(CudaRank& rank, const Command& command, const GroupedGemm& work,
+                            cudaStream_t stream);
 void launch_loss(CudaRank& rank, const Command& command, const Rowwise& work, cudaStream_t stream);
 void launch_adamw(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_sum_of_squares(CudaRank& rank, const Command& command, cudaStream_t stream);
