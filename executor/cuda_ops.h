@@ -33,12 +33,15 @@ void launch_sum_of_squares(CudaRank& rank, const Command& command, cudaStream_t 
 // A Join that moves states where one rank alone holds them.
 void launch_join(CudaRank& rank, const Command& command, cudaStream_t stream);
 
-// ---- collectives over states ----
+// ---- collectives over states and over expert rows ----
 
 void gather_parameters(CudaRank& rank, const Command& command, const Collective& work,
                        ncclComm_t group, cudaStream_t stream);
 void reduce_gradients(CudaRank& rank, const Command& command, const Collective& work,
                       ncclComm_t group, cudaStream_t stream);
+
+// Token copies to the ranks of an ep group that hold their experts, and back.
+void exchange_rows(CudaRank& rank, const Command& command, ncclComm_t group, cudaStream_t stream);
 
 // ---- what several subjects need ----
 

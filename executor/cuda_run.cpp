@@ -211,16 +211,16 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
   if (m.mla) return lacks("latent attention", "use --backend cpu");
   if (m.moe) {
     const MoeSpec& moe = *m.moe;
-    if (p.ep > 1 || p.etp > 1) return lacks("expert parallelism", "use ep1 etp1");
+    if (p.ep > 1 && p.moe_dispatcher != MoeDispatcher::alltoall) {
+      return lacks("other dispatchers", "use moe_dispatcher alltoall");
+    }
+    if (p.etp > 1) return lacks("tensor parallelism inside experts", "use etp1");
     if (moe.sigmoid_scores || moe.num_groups > 1 || moe.router_bias) {
       return lacks("sigmoid scores, groups of experts and biases of routers", "use --backend cpu");
     }
     if (moe.num_experts > 512 || moe.moe_intermediate_size % 8 != 0) {
       return lacks("more than 512 experts, or widths that are no multiple of 8",
                    "use --backend cpu");
-    }
-    if (p.tp > 1 && moe.aux_loss_coefficient > 0) {
-      return lacks("auxiliary losses of sequences that tp ranks share", "use tp1");
     }
   }
   if (std::ranges::any_of(m.layers, [](const LayerKind& l) { return l.window > 0; })) {

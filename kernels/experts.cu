@@ -212,6 +212,63 @@ __global__ void __launch_bounds__(kThreads)
   by_choice[t * top_k + threadIdx.x] = numbers[places[threadIdx.x]];
 }
 
+constexpr int kMostSegments = 1024, kRowsPerBlock = 64;
+
+// Where the rows of one source and expert begin, in the one order and in the other.
+struct Segments {
+  int arrived[kMostSegments], grouped[kMostSegments];  // [source][expert]
+};
+
+__device__ void find_segments(Segments& segments, const Arrivals& a) {
+  const int ranks = static_cast<int>(a.ranks), local = static_cast<int>(a.local);
+  const auto count = [&](int source, int expert) {
+    return a.counts[source * a.experts + a.first_expert + expert];
+  };
+  int next = 0;
+  for (int i = 0; i < ranks * local; ++i) {
+    segments.arrived[i] = next;
+    next += count(i / local, i % local);
+  }
+  next = 0;
+  for (int i = 0; i < ranks * local; ++i) {
+    const int expert = i / ranks, source = i % ranks;
+    segments.grouped[source * local + expert] = next;
+    next += count(source, expert);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    group_rows_kernel(bf16* to, float* to_numbers, const bf16* from, const float* from_numbers,
+                      Arrivals a, bool group, std::int64_t rows, std::int64_t cols) {
+  __shared__ Segments segments;
+  if (threadIdx.x == 0) find_segments(segments, a);
+  __syncthreads();
+  const int count = static_cast<int>(a.ranks * a.local);
+  const int last = count - 1;
+  const int arrived_rows =
+      segments.arrived[last] + a.counts[(a.ranks - 1) * a.experts + a.first_expert + a.local - 1];
+  for (int i = 0; i < kRowsPerBlock; ++i) {
+    const std::int64_t row = std::int64_t{blockIdx.x} * kRowsPerBlock + i;
+    if (row >= arrived_rows || row >= rows) return;
+    int low = 0, high = last;  // the last segment that begins at or before the row
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (segments.arrived[middle] <= row) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    const std::int64_t other = segments.grouped[low] + row - segments.arrived[low];
+    const std::int64_t source = group ? row : other, target = group ? other : row;
+    for (std::int64_t c = threadIdx.x * kVector; c < cols; c += kThreads * kVector) {
+      *reinterpret_cast<uint4*>(to + target * cols + c) =
+          *reinterpret_cast<const uint4*>(from + source * cols + c);
+    }
+    if (to_numbers != nullptr && threadIdx.x == 0) to_numbers[target] = from_numbers[source];
+  }
+}
+
 unsigned blocks_of(std::int64_t threads, int size) {
   return static_cast<unsigned>(ceil_div(threads, size));
 }
@@ -254,6 +311,13 @@ void sum_copies(bf16* y, float* by_choice, const bf16* x, const std::int32_t* ro
                 cudaStream_t stream) {
   sum_copies_kernel<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(
       y, by_choice, x, row_map, numbers, top_k, cols);
+}
+
+void group_rows(bf16* to, float* to_numbers, const bf16* from, const float* from_numbers,
+                const Arrivals& arrivals, bool group, std::int64_t rows, std::int64_t cols,
+                cudaStream_t stream) {
+  group_rows_kernel<<<blocks_of(rows, kRowsPerBlock), kThreads, 0, stream>>>(
+      to, to_numbers, from, from_numbers, arrivals, group, rows, cols);
 }
 
 }  // namespace qplan::kernels

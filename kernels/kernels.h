@@ -152,6 +152,17 @@ void sum_copies(bf16* y, float* by_choice, const bf16* x, const std::int32_t* ro
                 const float* numbers, std::int64_t top_k, std::int64_t tokens, std::int64_t cols,
                 cudaStream_t stream);
 
+// Rows that arrived lie by source, then expert; grouped they lie by expert, then source. counts
+// (ranks, experts): of all; this rank's are `local` of the `experts`, from first_expert on.
+struct Arrivals {
+  const std::int32_t* counts = nullptr;
+  std::int64_t ranks = 1, experts = 0, first_expert = 0, local = 0;  // ranks * local <= 1024
+};
+// to = from in the other order, and the number of each row (null: none); `group` false: back.
+void group_rows(bf16* to, float* to_numbers, const bf16* from, const float* from_numbers,
+                const Arrivals& arrivals, bool group, std::int64_t rows, std::int64_t cols,
+                cudaStream_t stream);
+
 // ---- optimizer ----
 
 // One step of torch.optim.AdamW. The gradient is scaled by min(1, clip / (sqrt(squares[0]) + 1e-6))

@@ -332,3 +332,51 @@ TEST_CASE("tokens are routed, sorted by expert and summed as the reference does"
   }
   CHECK(distance(dev_dlogits.read(), dlogits) < 1e-4);
 }
+
+TEST_CASE("rows that arrived by rank are grouped by expert, and go back") {
+  constexpr std::int64_t ranks = 3, experts = 12, first = 4, local = 4, cols = 24, room = 500;
+  std::mt19937 generator(7);
+  std::vector<std::int32_t> counts(ranks * experts);
+  for (auto& c : counts) c = static_cast<std::int32_t>(generator() % 60);
+  counts[first] = 0;
+  const auto count = [&](std::int64_t source, std::int64_t expert) {
+    return counts[math::at(source * experts + first + expert)];
+  };
+  // Every row's number says where it is from: source, expert, and which of theirs.
+  std::vector<float> arrived, grouped;
+  for (std::int64_t s = 0; s < ranks; ++s) {
+    for (std::int64_t e = 0; e < local; ++e) {
+      for (int i = 0; i < count(s, e); ++i) {
+        arrived.push_back(static_cast<float>(s * 10000 + e * 1000 + i));
+      }
+    }
+  }
+  for (std::int64_t e = 0; e < local; ++e) {
+    for (std::int64_t s = 0; s < ranks; ++s) {
+      for (int i = 0; i < count(s, e); ++i) {
+        grouped.push_back(static_cast<float>(s * 10000 + e * 1000 + i));
+      }
+    }
+  }
+  const std::size_t rows = arrived.size();
+  REQUIRE(rows < room);
+  arrived.resize(room, -1);
+  auto x = random_bf16(room * cols, 1);
+  const Bf16Array from(x), to(room * cols), again(room * cols);
+  const FloatArray numbers(arrived), sorted(room), back(room);
+  const DeviceArray<std::int32_t> dev_counts(ids_as_floats(counts));
+  const kernels::Arrivals arrivals{dev_counts.get(), ranks, experts, first, local};
+  kernels::group_rows(to.get(), sorted.get(), from.get(), numbers.get(), arrivals, true, room, cols,
+                      kStream);
+  kernels::group_rows(again.get(), back.get(), to.get(), sorted.get(), arrivals, false, room, cols,
+                      kStream);
+  auto found = sorted.read(), returned = back.read(), values = again.read();
+  found.resize(rows);
+  returned.resize(rows);
+  values.resize(rows * cols);
+  x.resize(rows * cols);
+  arrived.resize(rows);
+  CHECK(found == grouped);
+  CHECK(returned == arrived);
+  CHECK(values == x);
+}
