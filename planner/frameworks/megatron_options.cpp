@@ -157,11 +157,10 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--cp-comm-type", "cp_comm",
      [](const Subject& s) {
        const bool gathers = s.plan.cp_comm == CpComm::all_gather;
-       return if_true(s.plan.cp > 1,
-                      gathers ? "allgather" : std::string(to_word(s.plan.cp_comm)));
+       return if_true(s.plan.cp > 1, gathers ? "allgather" : std::string(to_word(s.plan.cp_comm)));
      },
      [](Draft& d, const Json& v) {
-       const std::string name = list_of(v).front();
+       const std::string name = first_of(v);
        // Ulysses inside a node and a ring between: priced as the ring.
        d.plan.cp_comm = name == "allgather" ? CpComm::all_gather
                         : name == "a2a+p2p" ? CpComm::p2p
@@ -233,9 +232,7 @@ constexpr auto kOptions = std::to_array<Option>({
        return if_true(s.plan.recompute.kind != RecomputeKind::none,
                       std::string(to_word(s.plan.recompute.kind)));
      },
-     [](Draft& d, const Json& v) {
-       d.plan.recompute.kind = from_word<RecomputeKind>(text_of(v));
-     }},
+     [](Draft& d, const Json& v) { d.plan.recompute.kind = from_word<RecomputeKind>(text_of(v)); }},
     {"--recompute-activations", "recompute", [](const Subject&) { return Json(nullptr); },
      [](Draft& d, const Json& v) {
        if (truth_of(v)) d.plan.recompute.kind = RecomputeKind::selective;
@@ -290,9 +287,7 @@ constexpr auto kOptions = std::to_array<Option>({
      [](const Subject& s) { return if_true(precision_aware(s)); },
      [](Draft& d, const Json& v) { d.precision_aware = truth_of(v); }},
     {"--main-grads-dtype", "grad_dtype",
-     [](const Subject& s) {
-       return if_true(precision_aware(s), word(s.plan.grad_dtype));
-     },
+     [](const Subject& s) { return if_true(precision_aware(s), word(s.plan.grad_dtype)); },
      [](Draft& d, const Json& v) {
        if (d.precision_aware) d.plan.grad_dtype = from_word<DType>(text_of(v));
      }},
@@ -305,14 +300,10 @@ constexpr auto kOptions = std::to_array<Option>({
        if (text_of(v) == "fp16") d.plan.main_params_dtype = DType::fp16;
      }},
     {"--exp-avg-dtype", "moment_dtype",
-     [](const Subject& s) {
-       return if_true(precision_aware(s), word(s.plan.moment_dtype));
-     },
+     [](const Subject& s) { return if_true(precision_aware(s), word(s.plan.moment_dtype)); },
      [](Draft& d, const Json& v) { d.plan.moment_dtype = from_word<DType>(text_of(v)); }},
     {"--exp-avg-sq-dtype", "moment_dtype",
-     [](const Subject& s) {
-       return if_true(precision_aware(s), word(s.plan.moment_dtype));
-     },
+     [](const Subject& s) { return if_true(precision_aware(s), word(s.plan.moment_dtype)); },
      [](Draft& d, const Json& v) {
        // Where the two moments differ, the wider one stands for both.
        const auto type = from_word<DType>(text_of(v));
@@ -409,9 +400,10 @@ constexpr auto kLimits = std::to_array<Limit>({
               s.plan.grad_dtype != (half ? DType::fp16 : DType::bf16);
      },
      [](const Subject& s) {
-       return fmt::format("Megatron accumulates gradients in fp32 or in the format of the weights, "
-                          "not in {} under precision {}",
-                          to_word(s.plan.grad_dtype), to_word(s.plan.precision));
+       return fmt::format(
+           "Megatron accumulates gradients in fp32 or in the format of the weights, "
+           "not in {} under precision {}",
+           to_word(s.plan.grad_dtype), to_word(s.plan.precision));
      }},
     {"master_weights_of_fp16",
      [](const Subject& s) {
@@ -419,8 +411,9 @@ constexpr auto kLimits = std::to_array<Limit>({
               s.plan.offload.optimizer == 0 && s.plan.main_params_dtype == DType::bf16;
      },
      [](const Subject&) {
-       return std::string("remainders of master weights are kept for bf16 weights only; use "
-                          "main_params_dtype=fp16, or precision bf16");
+       return std::string(
+           "remainders of master weights are kept for bf16 weights only; use "
+           "main_params_dtype=fp16, or precision bf16");
      }},
     {"unwritten_attention",
      [](const Subject& s) {
@@ -429,15 +422,15 @@ constexpr auto kLimits = std::to_array<Limit>({
               std::any_of(s.model.layers.begin(), s.model.layers.end(), slides);
      },
      [](const Subject& s) {
-       return fmt::format("{} has {}, which qplan does not write for Megatron",
-                          s.model.name,
+       return fmt::format("{} has {}, which qplan does not write for Megatron", s.model.name,
                           s.model.vision            ? "a vision tower"
                           : s.model.attention_sinks ? "attention sinks"
                                                     : "sliding windows");
      }},
     {"whole_rotary_base",
      [](const Subject& s) {
-       return s.model.rope_theta != static_cast<double>(static_cast<std::int64_t>(s.model.rope_theta));
+       return s.model.rope_theta !=
+              static_cast<double>(static_cast<std::int64_t>(s.model.rope_theta));
      },
      [](const Subject& s) {
        return fmt::format("--rotary-base is a whole number, and the model's is {}",
@@ -500,7 +493,8 @@ void settle_megatron(Draft& draft, const ModelSpec& model) {
     plan.pipeline_layout = plan.pp > 1 ? uneven_stages(draft, model) : std::vector<int>{};
     if (plan.vpp > 1) plan.pipeline_layout = chunked(plan.pipeline_layout, plan.vpp);
   }
-  plan.schedule = plan.vpp > 1 && plan.pp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  plan.schedule =
+      plan.vpp > 1 && plan.pp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
   plan.recompute.layers = std::max(0, plan.recompute.layers);
   if (plan.sequence_parallel && plan.tp == 1) plan.sequence_parallel = false;  // arguments.py:1436
   if (draft.precision_aware && plan.offload.optimizer == 0 &&

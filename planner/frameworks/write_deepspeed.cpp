@@ -23,7 +23,8 @@ void place(Json& root, std::string_view key, const Json& value) {
 
 std::string deepspeed_launch(const Subject& s) {
   const Nodes nodes = nodes_of(s);
-  std::string text = fmt::format("deepspeed --num_gpus {} --num_nodes {} \\\n", nodes.gpus, nodes.count);
+  std::string text =
+      fmt::format("deepspeed --num_gpus {} --num_nodes {} \\\n", nodes.gpus, nodes.count);
   if (nodes.count > 1) {
     text += "  --hostfile \"$HOSTFILE\" --master_addr \"$MASTER_ADDR\" --master_port 6000 \\\n";
   }
@@ -67,15 +68,16 @@ std::string ds_config_text(const std::vector<WrittenOption>& options, const Subj
     zero[std::string(part)]["pin_memory"] = true;
     if (s.plan.offload.nvme) zero[std::string(part)]["nvme_path"] = "/path/to/nvme";
   }
-  config["optimizer"] = {{"type", "AdamW"},
-                         {"params",
-                          {{"lr", 3e-4}, {"betas", {0.9, 0.95}}, {"eps", 1e-8}, {"weight_decay", 0.1}}}};
+  config["optimizer"] = {
+      {"type", "AdamW"},
+      {"params", {{"lr", 3e-4}, {"betas", {0.9, 0.95}}, {"eps", 1e-8}, {"weight_decay", 0.1}}}};
   config["gradient_clipping"] = 1.0;
   config["steps_per_print"] = 10;
   return config.dump(2) + '\n';
 }
 
-std::vector<EmittedFile> write_deepspeed(const Subject& s, const std::vector<std::string>& remarks) {
+std::vector<EmittedFile> write_deepspeed(const Subject& s,
+                                         const std::vector<std::string>& remarks) {
   std::vector<WrittenOption> trainer = written(trainer_options(), s);
   std::vector<WrittenOption> all{{"--model_name_or_path", "${MODEL_PATH}"},
                                  {"--train_file", "${DATA_PATH}"},
@@ -128,9 +130,10 @@ std::vector<EmittedFile> write_megatron_deepspeed(const Subject& s,
                                           {"--split", "99,1,0"}});
   text += "\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n";
   text += deepspeed_launch(s);
-  text += "  \"$MEGATRON_DEEPSPEED_DIR/pretrain_gpt.py\" \\\n"
-          "  --deepspeed --deepspeed_config ds_config.json \\\n"
-          "  \"${MODEL_ARGS[@]}\" \"${PLAN_ARGS[@]}\" \"${TRAINING_ARGS[@]}\" \"${DATA_ARGS[@]}\"\n";
+  text +=
+      "  \"$MEGATRON_DEEPSPEED_DIR/pretrain_gpt.py\" \\\n"
+      "  --deepspeed --deepspeed_config ds_config.json \\\n"
+      "  \"${MODEL_ARGS[@]}\" \"${PLAN_ARGS[@]}\" \"${TRAINING_ARGS[@]}\" \"${DATA_ARGS[@]}\"\n";
   return {{"ds_config.json", ds_config_text(written(megatron_deepspeed_config(), s), s), false},
           {"train.sh", text, true},
           readme("Megatron-DeepSpeed", remarks,

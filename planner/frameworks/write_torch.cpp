@@ -65,16 +65,15 @@ std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::st
   std::vector<WrittenOption> options = written(accelerate_facts(), s);
   const auto plan = written(accelerate_options(), s);
   options.insert(options.end(), plan.begin(), plan.end());
-  const std::vector<WrittenOption> rest{
-      {"num_machines", nodes.count},
-      {"num_processes", s.plan.world()},
-      {"machine_rank", 0},
-      {"rdzv_backend", "static"},
-      {"same_network", true},
-      {"main_training_function", "main"},
-      {"use_cpu", false},
-      {"fsdp_config.fsdp_state_dict_type", "SHARDED_STATE_DICT"},
-      {"fsdp_config.fsdp_cpu_ram_efficient_loading", true}};
+  const std::vector<WrittenOption> rest{{"num_machines", nodes.count},
+                                        {"num_processes", s.plan.world()},
+                                        {"machine_rank", 0},
+                                        {"rdzv_backend", "static"},
+                                        {"same_network", true},
+                                        {"main_training_function", "main"},
+                                        {"use_cpu", false},
+                                        {"fsdp_config.fsdp_state_dict_type", "SHARDED_STATE_DICT"},
+                                        {"fsdp_config.fsdp_cpu_ram_efficient_loading", true}};
   options.insert(options.end(), rest.begin(), rest.end());
 
   std::vector<WrittenOption> arguments{{"--model_name_or_path", "${MODEL_PATH}"},
@@ -124,7 +123,8 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
       "from torchtitan.components.optimizer import default_adamw, LRSchedulersContainer\n"
       "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig\n";
   if (checkpoint != "None") {
-    text += fmt::format("from torchtitan.distributed.activation_checkpoint import {}\n", checkpoint);
+    text +=
+        fmt::format("from torchtitan.distributed.activation_checkpoint import {}\n", checkpoint);
   }
   text += fmt::format(
       "from torchtitan.hf_datasets.text_datasets import DATASETS\n"
@@ -171,7 +171,8 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
       "  --rdzv-backend c10d --rdzv-endpoint \"${{MASTER_ADDR:-localhost}}:29500\" \\\n"
       "  -m torchtitan.train --module qplan_config --config qplan\n",
       remark_lines(remarks), nodes.gpus, nodes.count);
-  return {{"qplan_config.py", text, false}, {"train.sh", script, true},
+  return {{"qplan_config.py", text, false},
+          {"train.sh", script, true},
           slurm_script(s, remarks, "train.sh")};
 }
 

@@ -76,13 +76,11 @@ std::string paths_block(const std::vector<std::pair<std::string, std::string>>& 
 }
 
 std::vector<WrittenOption> megatron_training() {
-  return {{"--train-iters", 1000},       {"--lr", "3e-4"},
-          {"--min-lr", "3e-5"},          {"--lr-decay-style", "cosine"},
-          {"--lr-warmup-iters", 100},    {"--weight-decay", 0.1},
-          {"--clip-grad", "1.0"},        {"--adam-beta1", 0.9},
-          {"--adam-beta2", 0.95},        {"--init-method-std", 0.02},
-          {"--log-interval", 10},        {"--save-interval", 500},
-          {"--eval-interval", 500},      {"--eval-iters", 10}};
+  return {{"--train-iters", 1000},        {"--lr", "3e-4"},           {"--min-lr", "3e-5"},
+          {"--lr-decay-style", "cosine"}, {"--lr-warmup-iters", 100}, {"--weight-decay", 0.1},
+          {"--clip-grad", "1.0"},         {"--adam-beta1", 0.9},      {"--adam-beta2", 0.95},
+          {"--init-method-std", 0.02},    {"--log-interval", 10},     {"--save-interval", 500},
+          {"--eval-interval", 500},       {"--eval-iters", 10}};
 }
 
 EmittedFile readme(std::string_view title, const std::vector<std::string>& remarks,

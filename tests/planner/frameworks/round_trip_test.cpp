@@ -120,9 +120,9 @@ void round_trips(Framework framework, unsigned seed) {
         check(texts_of(files), question_of(model.spec, model.config, plan.world()));
     // A plan in fp16 is what the person asked for, and still unwise for what was trained in bf16.
     const bool half = plan.precision == Precision::fp16;
-    const bool clean = std::all_of(
-        checked.findings.begin(), checked.findings.end(),
-        [&](const Finding& f) { return half && f.rule == "fp16_of_bf16_model"; });
+    const bool clean =
+        std::all_of(checked.findings.begin(), checked.findings.end(),
+                    [&](const Finding& f) { return half && f.rule == "fp16_of_bf16_model"; });
     CHECK_MESSAGE(clean, findings_text(checked));
     REQUIRE(checked.framework);
     CHECK(checked.framework == framework);
@@ -138,13 +138,27 @@ void round_trips(Framework framework, unsigned seed) {
 }
 
 TEST_SUITE("what emit writes, check reads back as the same plan with no findings") {
-  TEST_CASE("megatron") { round_trips(Framework::megatron, 1); }
-  TEST_CASE("megatron-bridge") { round_trips(Framework::megatron_bridge, 2); }
-  TEST_CASE("deepspeed") { round_trips(Framework::deepspeed, 3); }
-  TEST_CASE("megatron-deepspeed") { round_trips(Framework::megatron_deepspeed, 4); }
-  TEST_CASE("fsdp2") { round_trips(Framework::fsdp2, 5); }
-  TEST_CASE("torchtitan") { round_trips(Framework::torchtitan, 6); }
-  TEST_CASE("slime") { round_trips(Framework::slime, 7); }
+  TEST_CASE("megatron") {
+    round_trips(Framework::megatron, 1);
+  }
+  TEST_CASE("megatron-bridge") {
+    round_trips(Framework::megatron_bridge, 2);
+  }
+  TEST_CASE("deepspeed") {
+    round_trips(Framework::deepspeed, 3);
+  }
+  TEST_CASE("megatron-deepspeed") {
+    round_trips(Framework::megatron_deepspeed, 4);
+  }
+  TEST_CASE("fsdp2") {
+    round_trips(Framework::fsdp2, 5);
+  }
+  TEST_CASE("torchtitan") {
+    round_trips(Framework::torchtitan, 6);
+  }
+  TEST_CASE("slime") {
+    round_trips(Framework::slime, 7);
+  }
 }
 
 }  // namespace
