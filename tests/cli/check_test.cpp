@@ -19,7 +19,7 @@ TEST_CASE("check exits 1 with errors, prints places, and the best plan beside th
       run("check " + config("megatron_yaml_and_deepspeed/deepspeed_config.json") + " " +
           config("megatron_yaml_and_deepspeed/train.sh") + " --model qwen3-30b-a3b --gpus 64");
   CHECK(ran.code == 1);
-  CHECK(ran.says("train.sh:11: error: --deepspeed_config reads ds_config.json"));
+  CHECK(ran.says("train.sh:11: error: --deepspeed_config"));
   CHECK(ran.says("instead: --deepspeed_config deepspeed_config.json"));
   CHECK(ran.says("this job"));
   CHECK(ran.says("best      "));
@@ -66,7 +66,7 @@ TEST_CASE("--fix writes corrected copies and leaves the files alone") {
   std::string joined = text;
   for (char& c : joined) c = c == '\n' ? ' ' : c;
   std::ofstream(args) << joined;
-  const std::string question = " --model qwen3-8b --gpus 8";
+  const std::string question = " --model qwen3-8b --gpus 8 --hardware h200-sxm";
   const Ran before = run("check " + args + question + " --fix " + folder.file("fixed"));
   CHECK(before.code == 1);
   CHECK(before.says("corrected copy: " + folder.file("fixed/args.txt")));
