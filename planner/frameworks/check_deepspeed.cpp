@@ -117,6 +117,11 @@ constexpr auto kTraps = std::to_array<Trap>({
               !c.has("optimizer.params.adam_w_mode");
      },
      "DeepSpeed's Adam decays weights as AdamW does", "write AdamW", "engine.py", "\"AdamW\""},
+    {"mics_is_gone", warning, "zero_optimization.mics_shard_size",
+     [](const Case& c) { return c.number("zero_optimization.mics_shard_size", -1) > 0; },
+     "sharding in groups (MiCS) was taken out of DeepSpeed, which refuses the key since 0.19.8",
+     "zero_hpz_partition_size keeps a second copy in the node", "issue 8489 of DeepSpeed", "",
+     true},
     {"hpz_size", error, "zero_optimization.zero_hpz_partition_size",
      [](const Case& c) {
        const double size = c.number("zero_optimization.zero_hpz_partition_size", 1);

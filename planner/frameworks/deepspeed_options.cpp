@@ -125,6 +125,12 @@ constexpr auto kConfigLimits = std::to_array<Limit>({
        return fmt::format("DeepSpeed's AutoEP has no preset for {}; use ep 1",
                           s.model.architecture);
      }},
+    {"mics_is_gone", [](const Subject& s) { return s.plan.fsdp_shard > 0; },
+     [](const Subject&) {
+       return std::string(
+           "DeepSpeed shards over all of dp: its groups (MiCS) are gone since 0.19.8; leave "
+           "fsdp_shard out");
+     }},
     {"one_overlap",
      [](const Subject& s) {
        const auto& o = s.plan.overlap;

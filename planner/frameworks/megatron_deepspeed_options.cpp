@@ -230,6 +230,12 @@ constexpr auto kLimits = std::to_array<Limit>({
            "DeepSpeed keeps master weights and moments in fp32, and gradients in fp32 or in the "
            "format of the weights");
      }},
+    {"mics_is_gone", [](const Subject& s) { return s.plan.fsdp_shard > 0; },
+     [](const Subject&) {
+       return std::string(
+           "DeepSpeed shards over all of dp: its groups (MiCS) are gone since 0.19.8; leave "
+           "fsdp_shard out");
+     }},
     {"one_overlap",
      [](const Subject& s) {
        const auto& o = s.plan.overlap;

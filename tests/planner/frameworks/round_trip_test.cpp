@@ -1,6 +1,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "models/error.h"
@@ -105,6 +108,20 @@ class Expressible {
   std::set<std::pair<std::string, RecipeKind>> hopeful_, hopeless_;
 };
 
+// For scripts/validate_emitted.py: QPLAN_TEST_KEEP=DIR keeps what is emitted.
+void keep(const std::string& framework, int round, const std::vector<EmittedFile>& files,
+          const ParallelPlan& plan, const std::string& model) {
+  const char* const folder = std::getenv("QPLAN_TEST_KEEP");
+  if (folder == nullptr) return;
+  namespace fs = std::filesystem;
+  const fs::path path = fs::path(folder) / framework / std::to_string(round);
+  fs::create_directories(path);
+  for (const EmittedFile& file : files) std::ofstream(path / file.name) << file.text;
+  Json note{{"model", model}, {"gpus", plan.world()}, {"short", to_string(plan)}};
+  note["plan"] = plan_to_json(plan);
+  std::ofstream(path / "plan.json") << note.dump(2) << '\n';
+}
+
 void round_trips(Framework framework, unsigned seed) {
   Expressible plans(framework, seed);
   std::set<std::string> models, different;
@@ -116,6 +133,7 @@ void round_trips(Framework framework, unsigned seed) {
     different.insert(model.spec.name + to_string(plan));
     const Subject subject{model.spec, model.config, plan, recipe, 8};
     const auto files = emit(framework, subject, {"a remark"});
+    keep(std::string(to_word(framework)), round, files, plan, model.spec.name);
     const Checked checked =
         check(texts_of(files), question_of(model.spec, model.config, plan.world()));
     // A plan in fp16 is what the person asked for, and still unwise for what was trained in bf16.
