@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs emitted configurations through the frameworks' own validators, on a CPU.
 
-  QPLAN_TEST_KEEP=DIR frameworks_test -ts='what emit writes*'     # writes DIR/<framework>/<number>/
+  QPLAN_TEST_KEEP=DIR frameworks_test      # writes DIR/<framework>/<number>/; also plans that qplan's
+                                           # rules accept and reject, for Megatron's verdict
   scripts/validate_emitted.py DIR [--only megatron,...]
 
 Megatron's come from a checkout named by MEGATRON_LM_DIR; DeepSpeed, accelerate and torchtitan's
@@ -205,7 +206,8 @@ def torchtitan_validator():
     return validate
 
 
-VALIDATORS = {"megatron": megatron_validator, "deepspeed": deepspeed_validator,
+VALIDATORS = {"megatron": megatron_validator, "megatron-accepted": megatron_validator,
+              "megatron-rejected": megatron_validator, "deepspeed": deepspeed_validator,
               "megatron-deepspeed": deepspeed_validator, "fsdp2": accelerate_validator,
               "torchtitan": torchtitan_validator}
 
@@ -224,12 +226,14 @@ def main():
         except Skipped as reason:
             print(f"{name}: skipped: {reason}")
             continue
+        passed = collections.Counter()
         accepted, refused, unknown = 0, collections.Counter(), collections.Counter()
         for folder, job in jobs_in(options.folder / name):
             quiet, sys.stdout = sys.stdout, io.StringIO()
             try:
                 validate(folder, job, unknown)
                 accepted += 1
+                passed.update(job["rules"][:1])
                 continue
             except (Exception, SystemExit) as problem:  # noqa: BLE001 - validators raise anything
                 reason = f"{type(problem).__name__}: {problem}".split("\n")[0][:300]
@@ -242,6 +246,11 @@ def main():
               + (f"; not known to this version: {dict(unknown)}" if unknown else ""))
         for reason, count in refused.most_common(options.most):
             print(f"    {count} x {reason}")
+        if name.endswith("-rejected"):
+            # The other way round: what the rules reject and the validator lets pass.
+            for rule, count in passed.most_common():
+                print(f"    passes the validator, rejected by {rule}: {count}")
+            continue
         refused_any = refused_any or bool(refused)
     sys.exit(1 if refused_any else 0)
 

@@ -88,21 +88,23 @@ void set_fp8_recipe(Draft& draft, const Json& value) {
   }
 }
 
+// By ZeRO stage.
+constexpr std::array<std::string_view, 4> kStrategies{"no_shard", "optim", "optim_grads",
+                                                      "optim_grads_params"};
+
 Json sharding_strategy(const Subject& s) {
   if (!fsdp(s)) return nullptr;
-  return s.plan.zero == 2 ? "optim_grads" : "optim_grads_params";
+  return std::string(kStrategies[static_cast<std::size_t>(s.plan.zero)]);
 }
 
 void set_sharding_strategy(Draft& draft, const Json& value) {
-  static constexpr std::array<std::string_view, 4> kStages{"no_shard", "optim", "optim_grads",
-                                                           "optim_grads_params"};
   if (draft.recipe != RecipeKind::megatron_fsdp) return;
   const std::string name = text_of(value);
-  const auto* const found = std::find(kStages.begin(), kStages.end(), name);
-  if (found == kStages.end()) {
-    throw Error(fmt::format("'{}' is none of {}", shown(name), fmt::join(kStages, ", ")));
+  const auto* const found = std::find(kStrategies.begin(), kStrategies.end(), name);
+  if (found == kStrategies.end()) {
+    throw Error(fmt::format("'{}' is none of {}", shown(name), fmt::join(kStrategies, ", ")));
   }
-  draft.plan.zero = static_cast<int>(found - kStages.begin());
+  draft.plan.zero = static_cast<int>(found - kStrategies.begin());
 }
 
 // Copies of the sharded states.
@@ -191,7 +193,8 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--use-distributed-optimizer", "zero",
      [](const Subject& s) { return if_true(s.plan.zero > 0); },
      [](Draft& d, const Json& v) {
-       if (truth_of(v)) d.plan.zero = std::max(1, d.plan.zero);
+       const bool fsdp = d.recipe == RecipeKind::megatron_fsdp;  // its strategy says the stage
+       if (truth_of(v) && !fsdp) d.plan.zero = std::max(1, d.plan.zero);
      }},
     {"--num-distributed-optimizer-instances", "fsdp_shard", optimizer_instances,
      [](Draft& d, const Json& v) { d.shard_groups = degree_of(v); }},

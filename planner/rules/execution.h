@@ -24,6 +24,7 @@ inline std::string_view expert_overlap_obstacle(const Case& c) {
   if (c.p.recompute.kind == RecomputeKind::full) return "recompute other than full";
   if (c.p.recompute.modules.has(RecomputeModule::moe)) return "a recompute set without moe";
   if (c.m.num_mtp_layers > 1) return "at most one multi-token-prediction layer";
+  if (c.m.num_mtp_layers == 1 && c.p.pp == 1) return "pp above 1 with multi-token prediction";
   return "";
 }
 

@@ -110,7 +110,8 @@ class Expressible {
 
 // For scripts/validate_emitted.py: QPLAN_TEST_KEEP=DIR keeps what is emitted.
 void keep(const std::string& framework, int round, const std::vector<EmittedFile>& files,
-          const ParallelPlan& plan, const std::string& model) {
+          const ParallelPlan& plan, const std::string& model,
+          const std::vector<Infeasible>& broken = {}) {
   const char* const folder = std::getenv("QPLAN_TEST_KEEP");
   if (folder == nullptr) return;
   namespace fs = std::filesystem;
@@ -119,6 +120,8 @@ void keep(const std::string& framework, int round, const std::vector<EmittedFile
   for (const EmittedFile& file : files) std::ofstream(path / file.name) << file.text;
   Json note{{"model", model}, {"gpus", plan.world()}, {"short", to_string(plan)}};
   note["plan"] = plan_to_json(plan);
+  Json& rules = note["rules"] = Json::array();
+  for (const Infeasible& reason : broken) rules.push_back(reason.rule);
   std::ofstream(path / "plan.json") << note.dump(2) << '\n';
 }
 
@@ -153,6 +156,87 @@ void round_trips(Framework framework, unsigned seed) {
     }
   }
   if (test_rounds(kPlans) == kPlans) CHECK(different.size() > kPlans / 4);
+}
+
+// A plan with a word or two changed to anything.
+ParallelPlan changed(ParallelPlan p, const ModelSpec& model, RandomPlans& random) {
+  for (int i = random.pick<int>({1, 2}); i > 0; --i) {
+    switch (random.pick<int>({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10})) {
+      case 0:
+        p.tp = random.pick<int>({1, 2, 3, 8, 16});
+        break;
+      case 1:
+        p.pp = random.pick<int>({1, 2, 3, 5, 7});
+        p.pipeline_layout.clear();
+        break;
+      case 2:
+        p.cp = random.pick<int>({1, 2, 3, 8});
+        break;
+      case 3:
+        if (model.moe) p.ep = random.pick<int>({1, 3, 8, 16, 32});
+        break;
+      case 4:
+        if (model.moe) p.etp = random.pick<int>({1, 2, 4, 8});
+        break;
+      case 5:
+        p.micro_batch_size = random.pick<std::int64_t>({1, 2, 3, 5});
+        break;
+      case 6:
+        p.seq_len = random.pick<std::int64_t>({100, 250, 1000, 1024});
+        break;
+      case 7:
+        p.global_batch_size = random.pick<std::int64_t>({1, 7, 24, 96, 100});
+        break;
+      case 8:
+        p.sequence_parallel = !p.sequence_parallel;
+        break;
+      case 9:
+        p.vpp = random.pick<int>({1, 2, 3, 5});
+        p.schedule = p.vpp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+        break;
+      default:
+        p.overlap.add(random.pick<OverlapKind>({OverlapKind::param, OverlapKind::ep}));
+        p.zero = random.pick<int>({0, 1});
+        break;
+    }
+  }
+  return p;
+}
+
+// With one rank or stage Megatron drops these words silently; check says so by a note.
+ParallelPlan as_megatron_takes_it(ParallelPlan p) {
+  if (p.tp == 1) p.sequence_parallel = false;
+  if (p.pp == 1) p.vpp = 1;
+  p.schedule = p.vpp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  return p;
+}
+
+TEST_CASE("check finds an error in exactly those of Megatron's jobs that the rules reject") {
+  Expressible plans(Framework::megatron, 11);
+  RandomPlans random(12);
+  int rejected = 0;
+  for (int round = 0; round < test_rounds(kPlans); ++round) {
+    const auto [model, start, recipe] = plans.next();
+    const ParallelPlan plan =
+        canonical(as_megatron_takes_it(changed(start, model.spec, random)), model.spec);
+    const Subject subject{model.spec, model.config, plan, recipe, 8};
+    const ClusterLimits limits{plan.world(), 90};
+    const auto broken = why_infeasible(model.spec, plan, recipe_of(recipe), limits);
+    const bool limited =
+        why_inexpressible(Framework::megatron, subject, limits).size() != broken.size();
+    if (limited) continue;
+    CAPTURE(model.spec.name);
+    CAPTURE(to_string(plan));
+    const auto files = emit(Framework::megatron, subject, {"a remark"});
+    keep(broken.empty() ? "megatron-accepted" : "megatron-rejected", round, files, plan,
+         model.spec.name, broken);
+    const Checked checked =
+        check(texts_of(files), question_of(model.spec, model.config, plan.world()));
+    CAPTURE(findings_text(checked));
+    CHECK(checked.has(Severity::error) == !broken.empty());
+    rejected += broken.empty() ? 0 : 1;
+  }
+  if (test_rounds(kPlans) == kPlans) CHECK(rejected > kPlans / 10);
 }
 
 TEST_SUITE("what emit writes, check reads back as the same plan with no findings") {
