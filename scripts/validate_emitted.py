@@ -56,6 +56,7 @@ def megatron_validator():
         if getattr(moe_utils, name, None) is None:
             setattr(moe_utils, name, lambda *_: None)
     from megatron.training import arguments
+    from megatron.core import num_microbatches_calculator as microbatches
     from megatron.core.transformer import transformer_config
     from megatron.core import utils
     for module in (arguments, transformer_config, utils):
@@ -97,7 +98,9 @@ def megatron_validator():
         assert config.pipeline_model_parallel_size == plan["pp"], "pp"
         if args.num_experts:
             assert config.expert_tensor_parallel_size == plan["etp"], "etp"
-        assert args.global_batch_size % (args.micro_batch_size * plan["dp"]) == 0, "batch"
+        # Which training builds before its first step.
+        microbatches._build_num_microbatches_calculator(
+            0, None, args.global_batch_size, args.micro_batch_size, args.data_parallel_size, False)
         assert (args.virtual_pipeline_model_parallel_size or 1) == plan["vpp"], "vpp"
 
     return validate

@@ -171,7 +171,13 @@ constexpr auto kTrainer = std::to_array<Option>({
     {"--gradient_accumulation_steps", "",
      [](const Subject& s) { return Json(s.plan.num_microbatches()); },
      [](Draft& d, const Json& v) { d.accumulation = whole_of(v, 1, std::int64_t{1} << 30); }},
-    {"--block_size", "seq_len", plan_value<&P::seq_len>, set_count<&P::seq_len>},
+    // run_clm.py packs texts into blocks; sft_vlm.py cuts samples of images and text.
+    {"--block_size", "seq_len",
+     [](const Subject& s) { return if_true(!s.model.vision, s.plan.seq_len); },
+     set_count<&P::seq_len>},
+    {"--max_length", "seq_len",
+     [](const Subject& s) { return if_true(s.model.vision.has_value(), s.plan.seq_len); },
+     set_count<&P::seq_len>},
     {"--bf16", "precision",
      [](const Subject& s) { return if_true(s.plan.precision != Precision::fp16); },
      [](Draft& d, const Json& v) {
@@ -212,13 +218,6 @@ constexpr auto kTrainerLimits = std::to_array<Limit>({
        return std::string(
            "Hugging Face's checkpoints stay on the device; leave activations out of "
            "offload");
-     }},
-    {"vision_trainer", [](const Subject& s) { return s.model.vision.has_value(); },
-     [](const Subject& s) {
-       return fmt::format(
-           "{} has a vision tower, whose data no text script feeds; plan its text "
-           "model",
-           s.model.name);
      }},
 });
 

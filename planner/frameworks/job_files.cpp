@@ -148,6 +148,10 @@ class JobReader {
   void read_yaml(const ConfigText& file) {
     FormatText read = read_yaml_settings(file.text, file.name);
     const Settings& s = read.settings;
+    const Setting* const type = s.find("distributed_type");
+    if (type != nullptr && text_of(type->value) == "DEEPSPEED") {
+      return add(Dialect::ds_config, deepspeed_of(s), {file.name, 0});
+    }
     if (s.has("distributed_type") || s.has("compute_environment") ||
         s.has_section("fsdp_config.")) {
       return add(Dialect::accelerate, std::move(read.settings), {file.name, 0});
@@ -165,6 +169,33 @@ class JobReader {
     }
     if (!flags.empty()) return add(dialect_of(flags, ""), std::move(flags), {file.name, 0});
     add(Dialect::megatron_yaml, std::move(read.settings), {file.name, 0});
+  }
+
+  // accelerate's own words for what ds_config.json says.
+  static Settings deepspeed_of(const Settings& yaml) {
+    static constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kNames{
+        {{"zero_stage", "zero_optimization.stage"},
+         {"gradient_accumulation_steps", "gradient_accumulation_steps"},
+         {"gradient_clipping", "gradient_clipping"},
+         {"offload_optimizer_device", "zero_optimization.offload_optimizer.device"},
+         {"offload_param_device", "zero_optimization.offload_param.device"},
+         {"zero3_save_16bit_model",
+          "zero_optimization.stage3_gather_16bit_weights_on_model_save"}}};
+    Settings result;
+    for (const auto& [name, key] : kNames) {
+      const Setting* const found = yaml.find("deepspeed_config." + std::string(name));
+      if (found == nullptr) continue;
+      Setting setting = *found;
+      setting.key = key;
+      result.add(std::move(setting));
+    }
+    if (const Setting* const mixed = yaml.find("mixed_precision")) {
+      Setting setting = *mixed;
+      setting.key = text_of(mixed->value) + ".enabled";
+      setting.value = true;
+      if (text_of(mixed->value) != "no") result.add(std::move(setting));
+    }
+    return result;
   }
 
   void read_toml(const ConfigText& file) {

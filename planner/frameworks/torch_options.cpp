@@ -508,7 +508,7 @@ std::string_view decoder_layer_class(std::string_view architecture) {
        {"qwen2_moe", "Qwen2MoeDecoderLayer"},
        {"qwen3", "Qwen3DecoderLayer"},
        {"qwen3_moe", "Qwen3MoeDecoderLayer"},
-       {"qwen3_vl_moe", "Qwen3VLMoeTextDecoderLayer"},
+       {"qwen3_vl_moe", "Qwen3VLMoeTextDecoderLayer,Qwen3VLMoeVisionBlock"},
        {"qwen3_vl_moe_text", "Qwen3VLMoeTextDecoderLayer"}}};
   for (const auto& [name, layer] : kClasses) {
     if (name == architecture) return layer;

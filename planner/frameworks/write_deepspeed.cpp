@@ -78,27 +78,23 @@ std::string ds_config_text(const std::vector<WrittenOption>& options, const Subj
 
 std::vector<EmittedFile> write_deepspeed(const Subject& s,
                                          const std::vector<std::string>& remarks) {
-  std::vector<WrittenOption> trainer = written(trainer_options(), s);
-  std::vector<WrittenOption> all{{"--model_name_or_path", "${MODEL_PATH}"},
-                                 {"--train_file", "${DATA_PATH}"},
-                                 {"--output_dir", "${CHECKPOINT_PATH}"},
-                                 {"--deepspeed", "ds_config.json"},
-                                 {"--do_train", true}};
+  const TrainerScript script = trainer_script(s);
+  std::vector<WrittenOption> all = script.arguments;
+  all.push_back({"--deepspeed", "ds_config.json"});
+  const auto trainer = written(trainer_options(), s);
   all.insert(all.end(), trainer.begin(), trainer.end());
   const std::vector<WrittenOption> rest{{"--learning_rate", "3e-4"}, {"--max_steps", 1000},
                                         {"--adam_beta2", 0.95},      {"--weight_decay", 0.1},
                                         {"--logging_steps", 10},     {"--save_steps", 500}};
   all.insert(all.end(), rest.begin(), rest.end());
-  std::string text = fmt::format(
-      "#!/bin/bash\n{}# run_clm.py is transformers' example: examples/pytorch/language-modeling.\n"
-      "set -euo pipefail\ncd \"$(dirname \"$0\")\"\n",
-      remark_lines(remarks));
-  text += paths_block({{"TRANSFORMERS_DIR", "/path/to/transformers"},
+  std::string text = fmt::format("#!/bin/bash\n{}{}\nset -euo pipefail\ncd \"$(dirname \"$0\")\"\n",
+                                 remark_lines(remarks), script.remark);
+  text += paths_block({{std::string(script.path_name), std::string(script.path)},
                        {"MODEL_PATH", "/path/to/hugging_face_checkpoint"},
-                       {"DATA_PATH", "/path/to/text.json"},
+                       {"DATA_PATH", "/path/to/data"},
                        {"CHECKPOINT_PATH", "/path/to/checkpoints"}});
   text += hosts_block(s) + deepspeed_launch(s);
-  text += "  \"$TRANSFORMERS_DIR/examples/pytorch/language-modeling/run_clm.py\" \\\n";
+  text += fmt::format("  \"${}/{}\" \\\n", script.path_name, script.script);
   text += continued(all);
   return {{"ds_config.json", ds_config_text(written(deepspeed_options(), s), s), false},
           {"train.sh", text, true},

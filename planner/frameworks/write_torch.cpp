@@ -76,10 +76,8 @@ std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::st
                                         {"fsdp_config.fsdp_cpu_ram_efficient_loading", true}};
   options.insert(options.end(), rest.begin(), rest.end());
 
-  std::vector<WrittenOption> arguments{{"--model_name_or_path", "${MODEL_PATH}"},
-                                       {"--train_file", "${DATA_PATH}"},
-                                       {"--output_dir", "${CHECKPOINT_PATH}"},
-                                       {"--do_train", true}};
+  const TrainerScript script = trainer_script(s);
+  std::vector<WrittenOption> arguments = script.arguments;
   const auto trainer = written(trainer_options(), s);
   arguments.insert(arguments.end(), trainer.begin(), trainer.end());
   const std::vector<WrittenOption> more{{"--learning_rate", "3e-4"}, {"--max_steps", 1000},
@@ -89,19 +87,19 @@ std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::st
   arguments.insert(arguments.end(), more.begin(), more.end());
   std::string text = fmt::format(
       "#!/bin/bash\n{}# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...>\n"
-      "# MASTER_ADDR=<of the first> bash train.sh; under Slurm: sbatch train.sbatch.\n"
-      "# run_clm.py is transformers' example: examples/pytorch/language-modeling.\n"
+      "# MASTER_ADDR=<of the first> bash train.sh; under Slurm: sbatch train.sbatch.\n{}\n"
       "set -euo pipefail\ncd \"$(dirname \"$0\")\"\n",
-      remark_lines(remarks));
-  text += paths_block({{"TRANSFORMERS_DIR", "/path/to/transformers"},
+      remark_lines(remarks), script.remark);
+  text += paths_block({{std::string(script.path_name), std::string(script.path)},
                        {"MODEL_PATH", "/path/to/hugging_face_checkpoint"},
-                       {"DATA_PATH", "/path/to/text.json"},
+                       {"DATA_PATH", "/path/to/data"},
                        {"CHECKPOINT_PATH", "/path/to/checkpoints"}});
-  text +=
-      "accelerate launch --config_file accelerate.yaml --machine_rank \"${NODE_RANK:-0}\" \\\n"
-      "  --main_process_ip \"${MASTER_ADDR:-localhost}\" --main_process_port "
-      "\"${MASTER_PORT:-6000}\" \\\n"
-      "  \"$TRANSFORMERS_DIR/examples/pytorch/language-modeling/run_clm.py\" \\\n";
+  text += fmt::format(
+      "accelerate launch --config_file accelerate.yaml --machine_rank \"${{NODE_RANK:-0}}\" \\\n"
+      "  --main_process_ip \"${{MASTER_ADDR:-localhost}}\" --main_process_port "
+      "\"${{MASTER_PORT:-6000}}\" \\\n"
+      "  \"${}/{}\" \\\n",
+      script.path_name, script.script);
   text += continued(arguments);
   return {{"accelerate.yaml", remark_lines(remarks) + yaml_text(options), false},
           {"train.sh", text, true},

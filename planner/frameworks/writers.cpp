@@ -69,6 +69,26 @@ EmittedFile slurm_script(const Subject& s, const std::vector<std::string>& remar
           true};
 }
 
+TrainerScript trainer_script(const Subject& s) {
+  if (s.model.vision) {
+    return {"# sft_vlm.py is TRL's example: examples/scripts.",
+            "TRL_DIR",
+            "/path/to/trl",
+            "examples/scripts/sft_vlm.py",
+            {{"--model_name_or_path", "${MODEL_PATH}"},
+             {"--dataset_name", "${DATA_PATH}"},
+             {"--output_dir", "${CHECKPOINT_PATH}"}}};
+  }
+  return {"# run_clm.py is transformers' example: examples/pytorch/language-modeling.",
+          "TRANSFORMERS_DIR",
+          "/path/to/transformers",
+          "examples/pytorch/language-modeling/run_clm.py",
+          {{"--model_name_or_path", "${MODEL_PATH}"},
+           {"--train_file", "${DATA_PATH}"},
+           {"--output_dir", "${CHECKPOINT_PATH}"},
+           {"--do_train", true}}};
+}
+
 std::string paths_block(const std::vector<std::pair<std::string, std::string>>& paths) {
   std::string text = "# Replace these paths.\n";
   for (const auto& [name, path] : paths) text += fmt::format("{}={}\n", name, path);

@@ -231,6 +231,28 @@ num_processes: 64
     CHECK(checked.plan.dp == 64);
   }
 
+  TEST_CASE("accelerate's DeepSpeed template") {
+    const Checked checked = ask_text("deepspeed.yaml", R"(
+compute_environment: LOCAL_MACHINE
+deepspeed_config:
+  gradient_accumulation_steps: 1
+  gradient_clipping: 1.0
+  offload_optimizer_device: none
+  offload_param_device: none
+  zero3_init_flag: true
+  zero_stage: 3
+distributed_type: DEEPSPEED
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+)",
+                                     "qwen3-8b", 8);
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    CHECK(checked.framework == Framework::deepspeed);
+    CHECK(checked.plan.zero == 3);
+    CHECK(checked.plan.offload == Offload{});
+  }
+
   TEST_CASE("Megatron's functional tests say arguments in yaml") {
     const Checked checked = ask_text("model_config.yaml", R"(
 ENV_VARS:
