@@ -79,8 +79,12 @@ constexpr auto kTraps = std::to_array<Trap>({
      "config.py:209"},
     {"only_accumulation", error, "gradient_accumulation_steps",
      [](const Case& c) {
-       return c.has("gradient_accumulation_steps") && !c.is_auto("gradient_accumulation_steps") &&
-              !c.has("train_batch_size") && !c.has("train_micro_batch_size_per_gpu");
+       // accelerate's yaml has no word for the batch: its data loader does.
+       const bool json =
+           !c.part.place.file.ends_with(".yaml") && !c.part.place.file.ends_with(".yml");
+       return json && c.has("gradient_accumulation_steps") &&
+              !c.is_auto("gradient_accumulation_steps") && !c.has("train_batch_size") &&
+              !c.has("train_micro_batch_size_per_gpu");
      },
      "accumulation alone leaves the batch open, and DeepSpeed stops",
      "add train_micro_batch_size_per_gpu or train_batch_size", "config.py:925"},
