@@ -134,7 +134,6 @@ class MoePart {
   void route(SlotId logits);
   // SwiGLU of the experts' up projection, weighted by the router's probabilities.
   void activate_experts(std::int64_t rows, std::int64_t width);
-  void library_sort(RowwiseKind kind, SlotId from, SlotId to);
   Carried dispatch(Carried tokens);
   Carried combine(Carried rows);
   // A slot for the numbers of `like`'s rows, where it has any.

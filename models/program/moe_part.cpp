@@ -77,19 +77,6 @@ void MoePart::route(SlotId logits) {
   }
 }
 
-// HybridEP sorts rows itself, where it sends (dispatch_with_permute, combine_with_unpermute:
-// Megatron-Core's fused_a2a.py); with DeepEP a kernel of the compute stream does.
-void MoePart::library_sort(RowwiseKind kind, SlotId from, SlotId to) {
-  auto& b = c_.b;
-  const std::int64_t rows = b.at(to).shape[0];
-  if (c_.shape.dispatcher != MoeDispatcher::hybridep) {
-    c_.rowwise(kind, rows, c_.hidden, {from, row_map_}, {to});
-    return;
-  }
-  const Rowwise sort{.kind = kind, .rows = rows, .cols = c_.hidden, .dtype = c_.activation_dtype()};
-  b.exposed(sort, {from, row_map_}, {to});
-}
-
 MoePart::Carried MoePart::dispatch(Carried tokens) {
   auto& b = c_.b;
   const auto& s = c_.shape;
@@ -108,7 +95,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens) {
     const SlotId raw = b.slot("received", act, before_etp, c_.hidden);
     b.exposed(exchange(), {tokens.rows}, {raw});
     arrived.rows = b.slot("dispatched", act, before_etp, c_.hidden);
-    library_sort(RowwiseKind::permute, raw, arrived.rows);
+    c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {raw, row_map_}, {arrived.rows});
   } else {
     arrived.rows = b.slot("permuted", act, n.sent, c_.hidden);
     arrived.numbers = numbers("permuted probs", tokens.numbers, n.sent);
@@ -172,7 +159,7 @@ MoePart::Carried MoePart::combine(Carried expert_out) {
   }
   if (library_dispatch(s.dispatcher) && s.ep > 1) {
     const SlotId raw = b.slot("sorted back", act, before_etp, c_.hidden);
-    library_sort(RowwiseKind::unpermute, leaving.rows, raw);
+    c_.rowwise(RowwiseKind::unpermute, before_etp, c_.hidden, {leaving.rows, row_map_}, {raw});
     b.exposed(exchange(), {raw}, {combined.rows});
     return combined;
   }
