@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/job.h"
+#include "cli/plan_words.h"
 #include "cli/report.h"
 #include "executor/run.h"
 
@@ -22,6 +23,7 @@ struct Words<BackendKind> {
 
 struct ExecutionChoices {
   JobChoices job;
+  PlanWords words;   // on top of the plan's
   std::string plan;  // a file, or a line of plan words
   BackendKind backend = BackendKind::cpu;
   std::int64_t steps = 10, seed = 1, save_interval = 0;

@@ -67,7 +67,7 @@ TEST_CASE("Hugging Face weights and a token file give transformers' losses") {
   CHECK(run_plan("run", plan, model + files + " --steps 4 --repeat").code == 0);
   const Ran other = run_plan("run", plan, "--model tiny" + files);
   CHECK(other.code == 2);
-  CHECK(other.says("lacks tensor 'lm_head.weight'"));
+  CHECK(other.says("tiny needs ("));
 }
 
 TEST_CASE("a saved run goes on under another plan") {
@@ -128,7 +128,7 @@ TEST_CASE("what cannot be executed is refused with a reason") {
   refused("tp3 gbs2 seq16", "--model tiny", "the plan cannot be executed");
   refused("dp512 gbs512 seq16", "--model tiny", "at most 256");
   refused("gbs1 seq4096", "--model llama3-405b", "this machine has");
-  refused("", "--model tiny", "a plan is missing");
+  CHECK(run("run --model tiny").says("a plan is missing"));
   refused("gbs2 seq16", "--model tiny --betas 0.9", "must be two numbers");
   refused("gbs2 seq16", "--model tiny --load /nowhere", "holds no checkpoint");
   refused("gbs2 seq16", "--model tiny --weights /nowhere", "cannot open '/nowhere'");
