@@ -12,6 +12,7 @@
 #include <ostream>
 #include <system_error>
 
+#include "cli/advice.h"
 #include "cli/commands.h"
 #include "cli/report.h"
 #include "models/error.h"
@@ -36,6 +37,7 @@ struct Found {
   std::optional<Answer> yours;
   std::unique_ptr<Job> best_job;  // the same, or another where that one cannot train the model
   std::optional<Answer> best;
+  std::vector<Advice> would_fit;     // where no plan does
   std::vector<std::string> written;  // corrected copies
 };
 
@@ -43,6 +45,20 @@ std::vector<ConfigText> read_files(const std::vector<std::string>& names) {
   std::vector<ConfigText> files;
   for (const std::string& name : names) files.push_back({name, read_text_file(name)});
   return files;
+}
+
+void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
+                      const RankedPlan& smallest) {
+  if (!found.would_fit.empty()) return;  // said of another implementation
+  found.checked.findings.insert(
+      found.checked.findings.begin(),
+      {Severity::error, "no_plan_fits", {"the job", 0},
+       fmt::format("no plan trains {} on {} x {} by {}: the one that needs least takes {} of each "
+                   "GPU ({})",
+                   job.model.name, job.gpus, job.hardware.name, to_word(job.framework),
+                   human_bytes(smallest.device_peak), to_string(smallest.plan)),
+       "more GPUs, or one of the changes below", "qplan search"});
+  found.would_fit = what_makes_job_fit(job, space);
 }
 
 // The best plan for the same sequences, searched where the files' implementation has any.
@@ -60,7 +76,10 @@ void find_best(Found& found, const JobChoices& choices) {
     SearchOptions options;
     options.top = 1;
     const SearchResult result = search(*job->cost, space, options);
-    if (result.plans.empty()) continue;
+    if (result.plans.empty()) {
+      if (result.smallest) say_nothing_fits(found, *job, space, *result.smallest);
+      continue;
+    }
     found.best = ask(*job, result.plans.front().plan);
     found.best_job = std::move(job);
     return;
@@ -152,7 +171,8 @@ void print_text(const Found& found, std::ostream& out) {
   out << wrapped("this job  " + to_string(checked.plan), 116, 10)
       << wrapped("          " + speed_text(*found.yours), 116, 10);
   if (!found.best) {
-    out << "best      no plan fits these GPUs; `qplan search` says what would\n";
+    out << "best      no plan fits these GPUs";
+    out << (found.would_fit.empty() ? "\n" : "; one would with:\n" + advice_text(found.would_fit));
     return;
   }
   const std::string_view recipe = to_word(found.best_job->framework);
@@ -187,6 +207,7 @@ Json to_json(const Found& found) {
               {"assumed", checked.assumed},
               {"fixed_files", found.written}};
   object["this_job"] = found.yours ? report(*found.job, *found.yours) : Json(nullptr);
+  object["would_fit"] = advice_json(found.would_fit);
   object["best"] = found.best ? report(*found.best_job, *found.best) : Json(nullptr);
   return object;
 }
@@ -233,7 +254,7 @@ Exit run_check(const Args& args, const Console& console) {
         check(files, {job.model, config, job.limits(), job.hardware.link.gpus_per_node,
                       question.seq_len, question.global_batch_size, question.micro_batch_size});
   }
-  if (found.checked.framework) {
+  if (found.checked.framework && found.checked.says_plan) {
     JobChoices choices = question.choices;
     choices.framework = found.checked.recipe;
     found.job = make_job(choices);

@@ -224,10 +224,10 @@ Price fused_attention_price(const Attention& a, const HardwareProfile& hardware)
           (nearer_above ? b_price : a_price).source, std::max(a_price.error, b_price.error)};
 }
 
-// A batch of products, one a head. cuBLAS of 2021-22 used tensor cores only where each head's matrix
-// begins on 16 bytes; other head sizes ran on the fp32 cores (a sixteenth of the fp16 peak on A100,
-// a fifteenth on H100: data sheets). Of that, 0.7 is what BLOOM's trials with heads of 108 and 150
-// leave (bigscience chronicles-prequel), so the interval is wide.
+// A batch of products, one a head. cuBLAS of 2021-22 used tensor cores only where each head's
+// matrix begins on 16 bytes; other head sizes ran on the fp32 cores (a sixteenth of the fp16 peak
+// on A100, a fifteenth on H100: data sheets). Of that, 0.7 is what BLOOM's trials with heads of 108
+// and 150 leave (bigscience chronicles-prequel), so the interval is wide.
 Price head_product_price(const Gemm& work, std::int64_t head_dim, const HardwareProfile& hardware) {
   constexpr std::int64_t kAligned = 8;
   constexpr double kFp32Cores = 0.7 / 16, kError = 0.25;
@@ -243,10 +243,10 @@ Price head_product_price(const Gemm& work, std::int64_t head_dim, const Hardware
 Price unfused_attention_price(const Attention& a, const HardwareProfile& hardware) {
   const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
   const std::int64_t batch = a.batch * a.heads;
-  Price scores = head_product_price(
-      {.m = a.q_len, .n = a.kv_len, .k = a.head_dim, .batch = batch}, a.head_dim, hardware);
-  const Price values = head_product_price(
-      {.m = a.q_len, .n = v_dim, .k = a.kv_len, .batch = batch}, v_dim, hardware);
+  Price scores = head_product_price({.m = a.q_len, .n = a.kv_len, .k = a.head_dim, .batch = batch},
+                                    a.head_dim, hardware);
+  const Price values = head_product_price({.m = a.q_len, .n = v_dim, .k = a.kv_len, .batch = batch},
+                                          v_dim, hardware);
   const bool forward = a.pass == Pass::forward;
   const double elements = as_double(batch) * as_double(a.q_len) * as_double(a.kv_len);
   constexpr double kDropout = 7.3;

@@ -479,7 +479,8 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
     e.priced_from = {table / sum, formula / sum, assumed / sum};
     // 80% of a normal distribution lies within 1.28 sigma. Errors of one fit do not average out, so
     // shares add linearly; what the recipe leaves out comes on top.
-    const double relative = 1.28 * std::hypot(weighted_error / sum, recipe_.model_error);
+    const double experts = model_.moe ? recipe_.expert_error : 0;
+    const double relative = 1.28 * std::hypot(weighted_error / sum, recipe_.model_error, experts);
     e.step_time_low = all * (1 - relative);
     e.step_time_high = all * (1 + relative);
   }

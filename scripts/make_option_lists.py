@@ -67,7 +67,37 @@ def model_rows(prefix, model):
             yield prefix + spelling, "1", "", "", ""
 
 
+# What deepspeed/runtime/config.py and its neighbours ask for by name (runtime/constants.py,
+# activation_checkpointing/config.py, module_inject); ".*": a block whose keys are not listed.
+DEEPSPEED_KEYS = """
+train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps optimizer optimizer.type
+optimizer.params optimizer.params.* optimizer.legacy_fusion scheduler scheduler.* gradient_clipping
+prescale_gradients gradient_predivide_factor sparse_gradients steps_per_print dump_state
+wall_clock_breakdown memory_breakdown disable_allgather communication_data_type
+seq_parallel_communication_data_type dataloader_drop_last zero_allow_untested_optimizer
+zero_force_ds_cpu_optimizer graph_harvesting use_data_before_expert_parallelism data_types
+data_types.grad_accum_dtype data_types.param_dtype data_types.buffer_dtype activation_checkpointing
+activation_checkpointing.partition_activations activation_checkpointing.number_checkpoints
+activation_checkpointing.contiguous_memory_optimization activation_checkpointing.cpu_checkpointing
+activation_checkpointing.profile activation_checkpointing.synchronize_checkpoint_boundary
+zero_optimization fp16 bf16 bfloat16 bfloat16.* amp amp.* torch_autocast torch_autocast.* aio aio.*
+flops_profiler flops_profiler.* tensorboard tensorboard.* wandb wandb.* csv_monitor csv_monitor.*
+comet comet.* comms_logger comms_logger.* autotuning autotuning.* elasticity elasticity.*
+curriculum_learning curriculum_learning.* data_efficiency data_efficiency.* compression_training
+compression_training.* sparse_attention sparse_attention.* progressive_layer_drop
+progressive_layer_drop.* eigenvalue eigenvalue.* quantize_training quantize_training.* nebula
+nebula.* hybrid_engine hybrid_engine.* checkpoint checkpoint.* data_parallel_size
+sequence_parallel_size sequence_parallel sequence_parallel.* tensor_parallel tensor_parallel.*
+expert_parallel expert_parallel.* pipeline pipeline.* compile compile.* timers timers.*
+log_level gradient_allreduce_op managed_gradient_accumulation disable_python_gc vocabulary_size
+zero_optimization.mics_shard_size zero_optimization.mics_hierarchical_params_gather
+zero_optimization.leaf_module.* zero_optimization.zenflow.* weight_quantization.*
+"""
+
+
 def deepspeed_rows():
+    for key in DEEPSPEED_KEYS.split():
+        yield key, "1", "", "", ""
     from deepspeed.runtime.zero import config as zero
     from deepspeed.runtime.zero import offload_config as offload
     from deepspeed.runtime import precision_config as precision
@@ -80,6 +110,9 @@ def deepspeed_rows():
 
 
 def accelerate_rows():
+    for key in ("deepspeed_config.*", "megatron_lm_config.*", "dynamo_config.*", "fp8_config.*",
+                "mpirun_config.*"):
+        yield key, "1", "", "", ""
     import dataclasses
     import inspect
     from accelerate.commands.config import config_args

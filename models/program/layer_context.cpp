@@ -160,9 +160,8 @@ void LayerContext::linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::in
   if (!recipe.fp32_gradient_accumulation && shape.zero < 2) {
     rowwise(RowwiseKind::add, 1, n * k, {gradients}, {gradients});
   } else if (fp32 && !recipe.fused_gradient_accumulation) {
-    b.compute(
-        Rowwise{.kind = RowwiseKind::add, .rows = 1, .cols = n * k, .dtype = DType::fp32},
-        {gradients}, {gradients});
+    b.compute(Rowwise{.kind = RowwiseKind::add, .rows = 1, .cols = n * k, .dtype = DType::fp32},
+              {gradients}, {gradients});
   }
 }
 

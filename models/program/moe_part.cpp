@@ -337,11 +337,11 @@ SlotId MoePart::backward(SlotId dy) {
   } else {
     dact = b.slot("d expert act", act, n.received, fe);
   }
-  Op& dgrad = s.fused_experts
-                  ? b.compute(down_dgrad,
-                              {dout_in, c_.expert_weights_backward, counts_, up_, row_probs_},
-                              {dup, dprobs})
-                  : b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_}, {dact});
+  Op& dgrad =
+      s.fused_experts
+          ? b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_, up_, row_probs_},
+                      {dup, dprobs})
+          : b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_}, {dact});
   dgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
   dgrad.role = Role::input_gradient;
   const GroupedGemm down_wgrad{.groups = groups,

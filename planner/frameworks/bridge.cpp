@@ -205,6 +205,9 @@ Settings bridge_settings(const PythonText& text) {
     for (const Name& name : kNames) {
       if (name.target != target) continue;
       Json flag = as_flag(name, value);
+      if (name.kind == Kind::negated && flag.is_null()) {
+        add("--accumulate-allreduce-grads-in-fp32", true);
+      }
       if (target == "model.cuda_graph_scope" && text_of(flag) == "full_iteration") {
         add("--cuda-graph-impl", "full_iteration");
       } else if (!flag.is_null()) {
@@ -212,7 +215,6 @@ Settings bridge_settings(const PythonText& text) {
       }
     }
   }
-  // Bridge's gradients are fp32 unless told otherwise; Megatron's bf16 runs say it by a flag.
   return settings;
 }
 

@@ -132,6 +132,8 @@ void check_contradictions(const Scene& scene, const Draft& unsaid, Findings& out
         const Json &x = all[i].words[word], &y = all[j].words[word];
         // Offload, recompute and overlap are sums of what both say.
         if (x == y || word == "offload" || word == "overlap" || word == "recompute") continue;
+        // Weights in bf16 and products in fp8 go together.
+        if (word == "precision" && x != "fp16" && y != "fp16") continue;
         out.push_back({Severity::error, "contradiction", place,
                        fmt::format("{} is {} here and {} in {}", word, text_of(y), text_of(x),
                                    to_string(before->second)),
@@ -149,6 +151,9 @@ void read_fsdp_module(const Settings& settings, Draft& draft) {
   if (const Setting* const strategy = settings.find("FSDP.sharding_strategy")) {
     const std::string name = text_of(strategy->value);
     if (name.find("SHARD_GRAD_OP") != std::string::npos) draft.plan.zero = 2;
+  }
+  if (settings.has("FSDP.gradient_checkpointing")) {
+    draft.plan.recompute = {RecomputeKind::full, {}, 0};
   }
   if (const Setting* const offload = settings.find("FSDP.cpu_offload")) {
     const bool on = text_of(offload->value).find("True") != std::string::npos;
@@ -171,6 +176,15 @@ Settings as_flags(const Settings& keys) {
 
 // What slime's batches of varying sequences come to: tokens a GPU may hold.
 void read_slime(const Settings& settings, Draft& draft) {
+  const auto number = [&](std::string_view key, std::int64_t otherwise) {
+    const Setting* const found = settings.find(key);
+    return found == nullptr || !found->resolved ? otherwise : whole_of(found->value, 1, 1 << 30);
+  };
+  if (draft.plan.global_batch_size == 0 && settings.has("--rollout-batch-size")) {
+    draft.plan.global_batch_size = number("--rollout-batch-size", 1) *
+                                   number("--n-samples-per-prompt", 1) /
+                                   number("--num-steps-per-rollout", 1);
+  }
   const Setting* const most = settings.find("--max-tokens-per-gpu");
   if (most == nullptr || !settings.has("--use-dynamic-batch-size")) return;
   const std::int64_t tokens = whole_of(most->value, 1) * draft.plan.cp;
@@ -194,7 +208,12 @@ class Reading {
     for (const ConfigPart& part : scene_.files.parts) {
       read_part(part, scene_.draft, scene_.said, out);
       if (part.dialect == Dialect::fsdp_module) read_fsdp_module(part.settings, scene_.draft);
-      if (part.dialect == Dialect::slime) read_slime(part.settings, scene_.draft);
+      if (part.dialect != Dialect::slime) continue;
+      try {
+        read_slime(part.settings, scene_.draft);
+      } catch (const Error& error) {
+        out.push_back({Severity::error, "bad_value", part.place, error.what(), "", ""});
+      }
     }
     check_contradictions(scene_, unsaid, out);
     fill_from_question();
@@ -306,6 +325,12 @@ class Reading {
     } else if (!total) {
       // A Trainer fills the batch from its arguments; Megatron takes one microbatch.
       plan.global_batch_size = plan.micro_batch_size * plan.dp;
+      if (framework_ == Framework::megatron || framework_ == Framework::slime) {
+        assumed.push_back(
+            fmt::format("a global batch of {} sequences, one microbatch a rank: the files do not "
+                        "say; --global-batch-size does",
+                        plan.global_batch_size));
+      }
       if (framework_ == Framework::deepspeed || framework_ == Framework::fsdp2) {
         plan.global_batch_size =
             default_global_batch_size(scene_.question.limits.gpus, plan.seq_len);
@@ -399,6 +424,9 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   checked.findings = job.findings;
   checked.framework = framework_of(job);
   if (!checked.framework) {
+    const Scene scene{job, question, {}, {}};
+    check_torch(scene, checked.findings);
+    check_launch(scene, checked.findings);
     if (!checked.has(Severity::error)) {
       checked.findings.push_back({Severity::error, "nothing_to_check", {files.front().name, 0},
                                   "no file says how the job is spread over GPUs",
@@ -416,11 +444,14 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   check_deepspeed(scene, checked.findings);
   check_torch(scene, checked.findings);
   check_launch(scene, checked.findings);
-  check_rules(scene, checked.findings);
+  if (!scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr) {
+    check_rules(scene, checked.findings);
+  }
   sort_findings(checked.findings);
   checked.recipe = scene.draft.recipe;
   checked.plan = scene.draft.plan;
   checked.assumed = reading.assumed;
+  checked.says_plan = !scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr;
   return checked;
 }
 

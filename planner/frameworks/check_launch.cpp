@@ -17,6 +17,14 @@ std::string base_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
+const std::string& text_of_file(const Scene& scene, const std::string& name) {
+  static const std::string nothing;
+  for (const ConfigText& file : scene.files.texts) {
+    if (file.name == name) return file.text;
+  }
+  return nothing;
+}
+
 void check_world(const Scene& scene, const Launch& launch, Findings& out) {
   const std::int64_t gpus = scene.question.limits.gpus;
   if (!launch.nodes || !launch.gpus_per_node || gpus == 0) return;
@@ -63,7 +71,7 @@ void check_script(const Launch& launch, Findings& out) {
                  launch.program});
 }
 
-void check_environment(const Scene& scene, const Launch& launch, Findings& out) {
+void check_environment(const Launch& launch, Findings& out) {
   const auto world = launch.environment.find("WORLD_SIZE");
   const bool sets_it = launch.program == "deepspeed" || launch.program == "torchrun" ||
                        launch.program == "accelerate";
@@ -77,16 +85,22 @@ void check_environment(const Scene& scene, const Launch& launch, Findings& out) 
                      "leave it to the launcher", launch.program});
     }
   }
-  const Setting* const rank = launch.options.find("--node_rank") != nullptr
-                                  ? launch.options.find("--node_rank")
-                                  : launch.options.find("--node-rank");
-  if (rank != nullptr && rank->resolved && launch.nodes.value_or(1) > 1 &&
-      text_of(rank->value) == "0" && rank->place.line > 0 && launch.program == "torchrun" &&
-      scene.files.texts.size() <= 2 && rank->text.end > rank->text.begin &&
-      rank->text.end - rank->text.begin == 1) {
+}
+
+// A rank that is written out, where every node needs its own.
+void check_node_rank(const Scene& scene, const Launch& launch, Findings& out) {
+  for (const std::string_view key : {"--node_rank", "--node-rank", "--machine_rank"}) {
+    const Setting* const rank = launch.options.find(key);
+    if (rank == nullptr || !rank->resolved || launch.nodes.value_or(1) < 2) continue;
+    const std::string& script = text_of_file(scene, rank->place.file);
+    // The default of a variable is no rank that is written out.
+    const bool plain = rank->text.begin > 0 && rank->text.end <= script.size() &&
+                       (script[rank->text.begin - 1] == ' ' || script[rank->text.begin - 1] == '=');
+    if (!plain) continue;
     out.push_back({note, "one_node_rank", rank->place,
-                   "every node runs this with its own rank, and here it is 0",
-                   "--node_rank $NODE_RANK", "torchrun"});
+                   fmt::format("every node runs this with a rank of its own, and here it is {}",
+                               text_of(rank->value)),
+                   fmt::format("{} $NODE_RANK", key), "torchrun"});
   }
 }
 
@@ -166,7 +180,8 @@ void check_launch(const Scene& scene, Findings& out) {
     check_world(scene, launch, out);
     if (launch.program == "deepspeed") check_deepspeed_launch(scene, launch, out);
     check_script(launch, out);
-    check_environment(scene, launch, out);
+    check_environment(launch, out);
+    check_node_rank(scene, launch, out);
     check_queues(scene, launch, out);
   }
   check_named_files(scene, out);

@@ -107,7 +107,7 @@ constexpr auto kTraps = std::to_array<Trap>({
      "bf16 and fp16 exclude each other", "keep --bf16", "M85, ARG:1196", "", true},
     {"no_precision", warning, "",
      [](const Case& c) {
-       return !c.slime() && is_whole(c) && !c.has("--bf16") && !c.has("--fp16");
+       return c.part.dialect == Dialect::megatron && is_whole(c) && !c.has("--bf16") && !c.has("--fp16");
      },
      "neither --bf16 nor --fp16 is given, and Megatron trains in fp32", "add --bf16", "ARG:1205",
      "--bf16"},
@@ -142,13 +142,6 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "the optimizer goes to the host only with the precision-aware one",
      "add --use-precision-aware-optimizer", "M55, ARG:1886", "--use-precision-aware-optimizer"},
-    {"whole_optimizer", warning, "",
-     [](const Case& c) {
-       return is_whole(c) && !c.slime() && c.plan().dp > 1 && c.plan().zero == 0 &&
-              !c.has("--use-torch-fsdp2") && c.part.dialect == Dialect::megatron;
-     },
-     "every data-parallel rank keeps the whole optimizer: 12 bytes a parameter more than shared",
-     "add --use-distributed-optimizer", "distrib_optimizer.py", "--use-distributed-optimizer"},
     {"fsdp_checkpoint", error, "--use-megatron-fsdp",
      [](const Case& c) {
        return c.has("--use-megatron-fsdp") && !c.is("--ckpt-format", "fsdp_dtensor");

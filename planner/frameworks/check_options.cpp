@@ -197,9 +197,17 @@ std::vector<std::string> candidates(const ConfigPart& part, const std::string& k
   return names;
 }
 
+// As the file spells it.
+std::string spelled_key(const ConfigPart& part, const std::string& key) {
+  if (part.dialect != Dialect::megatron_yaml) return key;
+  std::string name = key.substr(std::min<std::size_t>(2, key.size()));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting& setting) {
   Finding finding{Severity::error, "unknown_option", setting.place,
-                  fmt::format("{}: {}", setting.key, fate(part, setting.key)), "",
+                  fmt::format("{}: {}", spelled_key(part, setting.key), fate(part, setting.key)), "",
                   fmt::format("options/{}.tsv", option_list_of(part.dialect))};
   for (const Alias& alias : aliases_of(part.dialect)) {
     if (alias.written != setting.key) continue;
@@ -281,7 +289,9 @@ void check_repetition(const ConfigPart& part, Findings& out) {
   for (const Setting& setting : part.settings) {
     const Setting* const last = part.settings.find(setting.key);
     if (last == &setting || same_value(last->value, setting.value)) continue;
-    out.push_back({Severity::warning, "said_twice", setting.place,
+    // A later file may well say another than an earlier one; in one file it is a slip.
+    const bool slip = last->place.file == setting.place.file;
+    out.push_back({slip ? Severity::warning : Severity::note, "said_twice", setting.place,
                    fmt::format("{} is {} here and {} in {}, which counts", setting.key,
                                shown(text_of(setting.value)), shown(text_of(last->value)),
                                to_string(last->place)),
@@ -315,6 +325,9 @@ void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject
   const Json wanted = fact.write(subject);
   const Setting* const given = part.settings.find(fact.key);
   if (given != nullptr && !given->resolved) return;
+  // The old way to say rope.
+  const bool rope = part.settings.has("--use-rotary-position-embeddings");
+  if (rope && given == nullptr && fact.key == "--position-embedding-type") return;
   const auto same = fact.same != nullptr ? fact.same : same_value;
   const Place place = given != nullptr ? given->place : part.place;
   if (given == nullptr) {
@@ -458,6 +471,12 @@ std::string_view name_of(Dialect dialect) {
 void check_options(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (option_list_of(part.dialect).empty()) continue;
+    if (part.dialect == Dialect::megatron_yaml) {
+      out.push_back({Severity::warning, "yaml_is_not_read", part.place,
+                     "Megatron takes arguments, and reads no file of this shape; it is judged as if "
+                     "its keys were arguments",
+                     "an argument list, as `qplan emit` writes it", "arguments.py: yaml_cfg"});
+    }
     for (const Setting& setting : part.settings) {
       if (is_known(part, setting.key)) {
         check_value(part, setting, out);

@@ -10,7 +10,7 @@ namespace qplan {
 
 std::span<const Option> deepspeed_options();
 std::span<const Limit> deepspeed_limits();
-// What the stage decides where overlap_comm is left out.
+// What the stage and the weights decide where overlap_comm or grad_accum_dtype is left out.
 void settle_deepspeed(Draft& draft, const Settings& settings);
 
 // Arguments of transformers' TrainingArguments and of run_clm.py, the example script that the

@@ -76,16 +76,15 @@ constexpr auto kConfig = std::to_array<Option>({
        set_device(d, v);
      }},
     {"bf16.enabled", "precision",
-     [](const Subject& s) { return Json(s.plan.precision == Precision::bf16); },
+     [](const Subject& s) { return Json(s.plan.precision != Precision::fp16); },
      [](Draft& d, const Json& v) {
-       if (truth_of(v)) d.plan.precision = Precision::bf16;
+       // The weights' format; products in fp8 are said elsewhere.
+       if (truth_of(v) && d.plan.precision == Precision::fp16) d.plan.precision = Precision::bf16;
      }},
     {"fp16.enabled", "precision",
      [](const Subject& s) { return Json(s.plan.precision == Precision::fp16); },
      [](Draft& d, const Json& v) {
-       if (!truth_of(v)) return;
-       d.plan.precision = Precision::fp16;
-       d.plan.grad_dtype = DType::fp16;
+       if (truth_of(v)) d.plan.precision = Precision::fp16;
      }},
     {"data_types.grad_accum_dtype", "grad_dtype",
      [](const Subject& s) { return Json(std::string(to_word(s.plan.grad_dtype))); },
@@ -225,6 +224,10 @@ std::span<const Limit> deepspeed_limits() {
 void settle_deepspeed(Draft& draft, const Settings& settings) {
   if (!settings.has("zero_optimization.overlap_comm") && draft.plan.zero < 3) {
     draft.plan.overlap.remove(OverlapKind::grad);
+  }
+  if (!settings.has("data_types.grad_accum_dtype")) {
+    const bool half = draft.plan.precision == Precision::fp16;
+    draft.plan.grad_dtype = half ? DType::fp16 : DType::bf16;  // the weights' (engine.py:1485)
   }
 }
 

@@ -185,6 +185,9 @@ class JobReader {
       if (callee == "TrainingConfig") add_keywords(titan, "training.", call);
       if (callee == "ParallelismConfig") add_keywords(titan, "parallelism.", call);
       if (callee == "CompileConfig") add_keywords(titan, "compile.", call);
+      if (callee == "gradient_checkpointing_enable" && !fsdp.empty()) {
+        fsdp.add({"FSDP.gradient_checkpointing", true, call.place, {}, {}, true});
+      }
       if (callee == "FSDP" || callee == "FullyShardedDataParallel") {
         fsdp.add({"FSDP", true, call.place, {}, {}, true});
         for (const PythonArgument& a : call.arguments) {
@@ -283,9 +286,10 @@ class JobReader {
       if (start == std::string::npos || written.text[start] != '{' || !written.resolved) continue;
       read_json(written.text, file.name, written.place.line);
     }
+    const std::size_t installs = job_.installs.size();
     bool started = false;
     for (const ShellCommand& command : script.commands) started |= read_command(command, script);
-    if (started) return;
+    if (started || job_.installs.size() > installs) return;
     Arrays arrays{file.name, {}};
     for (const auto& [name, words] : script.arrays) {
       arrays.words.insert(arrays.words.end(), words.begin(), words.end());

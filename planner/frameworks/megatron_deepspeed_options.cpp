@@ -49,9 +49,7 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--fp16", "precision",
      [](const Subject& s) { return if_true(s.plan.precision == Precision::fp16); },
      [](Draft& d, const Json& v) {
-       if (!truth_of(v)) return;
-       d.plan.precision = Precision::fp16;
-       d.plan.grad_dtype = DType::fp16;
+       if (truth_of(v)) d.plan.precision = Precision::fp16;
      }},
     {"--fp8-hybrid", "precision",
      [](const Subject& s) { return if_true(s.plan.precision == Precision::fp8); },

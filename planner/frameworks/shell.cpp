@@ -12,11 +12,15 @@
 namespace qplan {
 namespace {
 
+// What a reader knows of a character: it is there; it is there if a branch is taken; it spells
+// something that only a run can tell.
+enum class Certainty : std::uint8_t { known, perhaps, unknown };
+
 // One character of a word, with where it was written.
 struct Letter {
   char c = 0;
   std::uint16_t file = 0;
-  bool unknown = false;  // stands for what only a run can tell
+  Certainty certainty = Certainty::known;
   std::size_t at = 0;
 };
 using Text = std::vector<Letter>;
@@ -53,7 +57,9 @@ std::string plain(const Text& text) {
 }
 
 bool is_resolved(const Text& text) {
-  return std::none_of(text.begin(), text.end(), [](const Letter& l) { return l.unknown; });
+  return std::none_of(text.begin(), text.end(), [](const Letter& l) {
+    return l.certainty != Certainty::known;
+  });
 }
 
 // Integers with + - * / % and brackets; nothing where there is anything else.
@@ -185,8 +191,8 @@ class Reader {
   [[nodiscard]] Place here() const {
     return {names_[source_.file], line_of(source_.file, at_)};
   }
-  [[nodiscard]] Letter letter(char c, std::size_t at, bool unknown = false) const {
-    return {c, source_.file, unknown, at};
+  [[nodiscard]] Letter letter(char c, std::size_t at, Certainty certainty = Certainty::known) const {
+    return {c, source_.file, certainty, at};
   }
 
   ShellWord word_of(const Text& text) const {
@@ -207,7 +213,7 @@ class Reader {
 
   void append_unknown(Text& to, std::string_view spelled, std::size_t from) {
     for (std::size_t i = 0; i < spelled.size(); ++i) {
-      to.push_back(letter(spelled[i], from + i, true));
+      to.push_back(letter(spelled[i], from + i, Certainty::unknown));
     }
   }
 
@@ -261,7 +267,7 @@ class Reader {
     }
     bool gap = false;
     for (const Letter& l : value) {
-      if (mode == Mode::word && !l.unknown && (is_blank(l.c) || l.c == '\n')) {
+      if (mode == Mode::word && l.certainty != Certainty::unknown && (is_blank(l.c) || l.c == '\n')) {
         gap = true;
         continue;
       }
@@ -403,12 +409,24 @@ class Reader {
       at_ = std::min(end + 1, source_.text.size());
       return true;
     }
+    const Edit edit{names_[source_.file], at_ + 1, end, ""};
+    const auto same = std::find_if(
+        script_.findings.begin(), script_.findings.end(), [&](const Finding& f) {
+          return f.rule == "broken_continuation" && f.place.file == names_[source_.file];
+        });
+    if (same != script_.findings.end()) {  // said once, with the other lines
+      same->message += fmt::format("{} {}", same->fix.size() == 1 ? "; so do lines" : ",",
+                                   line_of(source_.file, at_));
+      same->fix.push_back(edit);
+      at_ = std::min(end + 1, source_.text.size());
+      return true;
+    }
     script_.findings.push_back(
         {Severity::error, "broken_continuation", here(),
          "the backslash is not the last character of its line, so the command ends here and the "
          "lines below are commands of their own",
          "put remarks on lines of their own, outside the command", "bash(1), quoting",
-         {{names_[source_.file], at_ + 1, end, ""}}});
+         {edit}});
     at_ = std::min(end + 1, source_.text.size());
     return true;
   }
@@ -492,7 +510,7 @@ class Reader {
     }
     if (nesting_ > 0) {
       for (Text& text : value.values) {
-        for (Letter& l : text) l.unknown = true;
+        for (Letter& l : text) l.certainty = std::max(l.certainty, Certainty::perhaps);
       }
     }
     Variable& variable = variables_[name];
@@ -633,6 +651,7 @@ class Reader {
       }
     }
     if (from == words.size()) return;
+    if (plain(words[from]) == "eval" && from + 1 < words.size()) ++from;
     const std::string first = plain(words[from]);
     if (first == "source" || first == ".") {
       if (from + 1 < words.size()) include(words[from + 1]);
@@ -641,7 +660,7 @@ class Reader {
     if (first == "read" || first == "printf" || first == "mapfile") {
       for (std::size_t i = from + 1; i < words.size(); ++i) {
         Text unknown = words[i];
-        for (Letter& l : unknown) l.unknown = true;
+        for (Letter& l : unknown) l.certainty = Certainty::unknown;
         variables_[plain(words[i])] = {false, {unknown}};
       }
       return;
