@@ -24,6 +24,8 @@ constexpr std::array kVerbs{
     Verb{"sweep", "a search per world size, batch, sequence length or GPU: scaling, days, cost",
          run_sweep},
     Verb{"trace", "a plan's step as a Perfetto trace, or drawn in the terminal", run_trace},
+    Verb{"run", "executes a plan's training steps", run_run},
+    Verb{"validate", "runs a plan and lays the prediction beside it", run_validate},
     Verb{"accuracy", "predictions beside measured runs, and their errors", run_accuracy},
     Verb{"models", "the built-in models; `models show NAME`", run_models},
     Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware},

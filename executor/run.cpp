@@ -164,6 +164,7 @@ class CpuRun {
       CpuBackend::Options options;
       if (options_.shuffle)
         options.shuffle = *options_.shuffle + static_cast<std::uint64_t>(rank.rank);
+      if (options_.timeout.value() > 0) options.deadline = started_ + options_.timeout;
       if (options_.before) {
         options.before = [this, &rank](std::size_t i) { options_.before(rank.rank, i); };
       }
@@ -220,8 +221,8 @@ class CpuRun {
       if (c.kind == CommandKind::op && std::holds_alternative<Join>(c.op->work)) continue;
       TraceEvent e{.rank = static_cast<int>(rank.rank),
                    .pipe = c.kind != CommandKind::op,
-                   .name = describe(rank, c),
-                   .category = c.kind == CommandKind::op ? "op" : "send",
+                   .name = c.kind == CommandKind::op ? to_string(c.op->work) : describe(rank, c),
+                   .category = rank.block(c).name.empty() ? "" : std::string(rank.block(c).name),
                    .action = c.action,
                    .begin = backend.times()[i].begin,
                    .end = backend.times()[i].end};
@@ -240,6 +241,7 @@ class CpuRun {
   std::vector<std::vector<std::int32_t>> batches_;
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   std::mutex result_mutex_;
+  const Seconds started_ = clock_now();
   RunResult result_;
 };
 

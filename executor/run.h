@@ -23,6 +23,7 @@ struct RunOptions {
   OptimizerSettings optimizer;
   WeightSource weights;         // what the model starts from
   TokenSource tokens;           // sequence k * global_batch_size + j is the j-th of step k (from 0)
+  Seconds timeout{};            // longest a run may take; 0: any
   bool keep_gradients = false;  // of the first step, put together from all ranks
   bool keep_weights = false;    // after the last step
   bool keep_trace = false;      // of the last step
