@@ -21,7 +21,7 @@ struct Case {
   [[nodiscard]] bool has(std::string_view key) const { return part.settings.has(key); }
   [[nodiscard]] std::string text(std::string_view key) const {
     const Setting* const found = find(key);
-    return found == nullptr ? "" : text_of(found->value);
+    return found == nullptr || !found->resolved ? "" : text_of(found->value);
   }
   [[nodiscard]] bool is(std::string_view key, std::string_view value) const {
     return text(key) == value;
@@ -53,8 +53,8 @@ int spelled_virtual_stages(const Case& c) {
          (c.has("--pipeline-model-parallel-layout") ? 1 : 0);
 }
 bool low_precision_states(const Case& c) {
-  for (const std::string_view key : {"--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype",
-                                     "--exp-avg-sq-dtype"}) {
+  for (const std::string_view key :
+       {"--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype", "--exp-avg-sq-dtype"}) {
     if (c.has(key) && !c.is(key, "fp32")) return true;
   }
   return false;
@@ -69,7 +69,10 @@ constexpr auto kTraps = std::to_array<Trap>({
     // Recompute.
     {"recompute_method", error, "--recompute-granularity",
      [](const Case& c) {
-       return is_full(c) && (!c.has("--recompute-method") || !c.has("--recompute-num-layers"));
+       // The fork's number of layers is 1 unless said.
+       const bool counts = c.has("--recompute-num-layers") ||
+                           c.part.dialect == Dialect::megatron_deepspeed;
+       return is_full(c) && (!c.has("--recompute-method") || !counts);
      },
      "full recomputation needs a method and a number of layers",
      "add --recompute-method uniform --recompute-num-layers 1", "M80, TC:1914",
@@ -351,8 +354,8 @@ void check_megatron(const Scene& scene, Findings& out) {
       if (!trap.add.empty()) fix = added(part, std::string(trap.add));
       if (trap.drop && at != nullptr) fix = removed(scene, part, *at);
       out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : part.place,
-                     std::string(trap.message), std::string(trap.instead),
-                     std::string(trap.source), std::move(fix)});
+                     std::string(trap.message), std::string(trap.instead), std::string(trap.source),
+                     std::move(fix)});
     }
   }
 }

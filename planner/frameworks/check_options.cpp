@@ -38,10 +38,12 @@ constexpr auto kMegatronAliases = std::to_array<Alias>({
     {"--fake-init-process-group", "--fake-process-group", ""},
     {"--overlap-p2p-comm", "--overlap-p2p-communication-warmup-flush", ""},
     {"--grad-reduce-in-fp32", "--accumulate-allreduce-grads-in-fp32", ""},
-    {"--offload-optimizer", "", "; DeepSpeed reads it from ds_config.json, Megatron-LM has "
-                                "--optimizer-cpu-offload"},
-    {"--offload_optimizer", "", "; DeepSpeed reads it from ds_config.json, Megatron-LM has "
-                                "--optimizer-cpu-offload"},
+    {"--offload-optimizer", "",
+     "; DeepSpeed reads it from ds_config.json, Megatron-LM has "
+     "--optimizer-cpu-offload"},
+    {"--offload_optimizer", "",
+     "; DeepSpeed reads it from ds_config.json, Megatron-LM has "
+     "--optimizer-cpu-offload"},
     {"--offload-param", "", "; DeepSpeed reads it from ds_config.json"},
     {"--offload_param", "", "; DeepSpeed reads it from ds_config.json"},
     {"--zero-stage", "", "; Megatron-LM shards by --use-distributed-optimizer"},
@@ -60,7 +62,8 @@ constexpr auto kForkAliases = std::to_array<Alias>({
     {"--fp8-format", "--fp8-hybrid", ""},
     {"--nccl-timeout", "--distributed-timeout-minutes", ", in minutes"},
     {"--save-dir", "--save", ""},
-    {"--offload_optimizer", "", "; it stands in ds_config.json: zero_optimization.offload_optimizer"},
+    {"--offload_optimizer", "",
+     "; it stands in ds_config.json: zero_optimization.offload_optimizer"},
     {"--offload_param", "", "; it stands in ds_config.json: zero_optimization.offload_param"},
     {"--group-query-attention", "--num-key-value-heads", ""},
     {"--num-query-groups", "--num-key-value-heads", ""},
@@ -139,7 +142,8 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     case Dialect::ds_config:
     case Dialect::accelerate: {
       // Sections whose keys are not listed are whoever's they are.
-      for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+      for (std::size_t dot = key.find('.'); dot != std::string::npos;
+           dot = key.find('.', dot + 1)) {
         if (list.find(key.substr(0, dot) + ".*") != nullptr) return true;
       }
       return false;
@@ -206,14 +210,16 @@ std::string spelled_key(const ConfigPart& part, const std::string& key) {
 }
 
 Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting& setting) {
-  Finding finding{Severity::error, "unknown_option", setting.place,
-                  fmt::format("{}: {}", spelled_key(part, setting.key), fate(part, setting.key)), "",
+  Finding finding{Severity::error,
+                  "unknown_option",
+                  setting.place,
+                  fmt::format("{}: {}", spelled_key(part, setting.key), fate(part, setting.key)),
+                  "",
                   fmt::format("options/{}.tsv", option_list_of(part.dialect))};
   for (const Alias& alias : aliases_of(part.dialect)) {
     if (alias.written != setting.key) continue;
-    finding.instead = alias.real.empty()
-                          ? fmt::format("leave it out{}", alias.remark)
-                          : fmt::format("write {}{}", alias.real, alias.remark);
+    finding.instead = alias.real.empty() ? fmt::format("leave it out{}", alias.remark)
+                                         : fmt::format("write {}{}", alias.real, alias.remark);
     finding.fix = alias.real.empty() ? removed(scene, part, setting) : std::vector<Edit>{};
     if (!alias.real.empty() && alias.remark.empty()) {
       finding.fix = with_key(part, setting, std::string(alias.real));
@@ -221,8 +227,9 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     return finding;
   }
   if (setting.key == "--sglang-enable-ep-moe") {
-    finding.message = "--sglang-enable-ep-moe is gone from sglang, and nothing takes its place "
-                      "silently";
+    finding.message =
+        "--sglang-enable-ep-moe is gone from sglang, and nothing takes its place "
+        "silently";
     finding.instead = "write --sglang-ep-size with the number of GPUs of an engine";
     finding.source = "sglang 0.5; slime scripts";
     const Setting* const gpus = part.settings.find("--rollout-num-gpus-per-engine");
@@ -263,13 +270,14 @@ void check_value(const ConfigPart& part, const Setting& setting, Findings& out) 
     return refuse("followed by a value", {});
   }
   for (const std::string& value : list_of(setting.value)) {
-    const bool choice = known->choices.empty() || part.dialect == Dialect::torchtitan ||
-                        std::find(known->choices.begin(), known->choices.end(), value) !=
-                            known->choices.end();
+    const bool choice =
+        known->choices.empty() || part.dialect == Dialect::torchtitan ||
+        std::find(known->choices.begin(), known->choices.end(), value) != known->choices.end();
     if (!choice) {
       return refuse(fmt::format("one of {}", fmt::join(known->choices, ", ")), {});
     }
-    const bool digits = !value.empty() && value.find_first_not_of("-0123456789") == std::string::npos;
+    const bool digits =
+        !value.empty() && value.find_first_not_of("-0123456789") == std::string::npos;
     if (known->type == "int" && setting.key.starts_with("--") && !digits) {
       std::vector<Edit> fix;
       try {  // 1e6
@@ -331,13 +339,11 @@ void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject
   const auto same = fact.same != nullptr ? fact.same : same_value;
   const Place place = given != nullptr ? given->place : part.place;
   if (given == nullptr) {
-    Json taken = fact.computed != nullptr   ? fact.computed(subject)
-                 : fact.otherwise.empty()   ? Json(nullptr)
-                                            : Json(std::string(fact.otherwise));
-    const bool nothing_wanted =
-        wanted.is_null() || (wanted.is_boolean() && !wanted.get<bool>());
+    const Json taken = fact.computed != nullptr ? fact.computed(subject)
+                       : fact.otherwise.empty() ? Json(nullptr)
+                                                : Json(std::string(fact.otherwise));
+    const bool nothing_wanted = wanted.is_null() || (wanted.is_boolean() && !wanted.get<bool>());
     if (nothing_wanted || (!taken.is_null() && same(taken, wanted))) return;
-    if (fact.key == "--moe-aux-loss-coeff") taken = "0";
     const std::string instead = argument(fact.key, wanted);
     out.push_back({fact.severity, "missing_option", place,
                    taken.is_null() || wanted.is_boolean()
@@ -472,10 +478,11 @@ void check_options(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (option_list_of(part.dialect).empty()) continue;
     if (part.dialect == Dialect::megatron_yaml) {
-      out.push_back({Severity::warning, "yaml_is_not_read", part.place,
-                     "Megatron takes arguments, and reads no file of this shape; it is judged as if "
-                     "its keys were arguments",
-                     "an argument list, as `qplan emit` writes it", "arguments.py: yaml_cfg"});
+      out.push_back(
+          {Severity::warning, "yaml_is_not_read", part.place,
+           "Megatron takes arguments, and reads no file of this shape; it is judged as if "
+           "its keys were arguments",
+           "an argument list, as `qplan emit` writes it", "arguments.py: yaml_cfg"});
     }
     for (const Setting& setting : part.settings) {
       if (is_known(part, setting.key)) {

@@ -88,21 +88,23 @@ void set_fp8_recipe(Draft& draft, const Json& value) {
   }
 }
 
+// By ZeRO stage.
+constexpr std::array<std::string_view, 4> kStrategies{"no_shard", "optim", "optim_grads",
+                                                      "optim_grads_params"};
+
 Json sharding_strategy(const Subject& s) {
   if (!fsdp(s)) return nullptr;
-  return s.plan.zero == 2 ? "optim_grads" : "optim_grads_params";
+  return std::string(kStrategies[static_cast<std::size_t>(s.plan.zero)]);
 }
 
 void set_sharding_strategy(Draft& draft, const Json& value) {
-  static constexpr std::array<std::string_view, 4> kStages{"no_shard", "optim", "optim_grads",
-                                                           "optim_grads_params"};
   if (draft.recipe != RecipeKind::megatron_fsdp) return;
   const std::string name = text_of(value);
-  const auto* const found = std::find(kStages.begin(), kStages.end(), name);
-  if (found == kStages.end()) {
-    throw Error(fmt::format("'{}' is none of {}", shown(name), fmt::join(kStages, ", ")));
+  const auto* const found = std::find(kStrategies.begin(), kStrategies.end(), name);
+  if (found == kStrategies.end()) {
+    throw Error(fmt::format("'{}' is none of {}", shown(name), fmt::join(kStrategies, ", ")));
   }
-  draft.plan.zero = static_cast<int>(found - kStages.begin());
+  draft.plan.zero = static_cast<int>(found - kStrategies.begin());
 }
 
 // Copies of the sharded states.
@@ -157,11 +159,10 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--cp-comm-type", "cp_comm",
      [](const Subject& s) {
        const bool gathers = s.plan.cp_comm == CpComm::all_gather;
-       return if_true(s.plan.cp > 1,
-                      gathers ? "allgather" : std::string(to_word(s.plan.cp_comm)));
+       return if_true(s.plan.cp > 1, gathers ? "allgather" : std::string(to_word(s.plan.cp_comm)));
      },
      [](Draft& d, const Json& v) {
-       const std::string name = list_of(v).front();
+       const std::string name = first_of(v);
        // Ulysses inside a node and a ring between: priced as the ring.
        d.plan.cp_comm = name == "allgather" ? CpComm::all_gather
                         : name == "a2a+p2p" ? CpComm::p2p
@@ -192,7 +193,8 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--use-distributed-optimizer", "zero",
      [](const Subject& s) { return if_true(s.plan.zero > 0); },
      [](Draft& d, const Json& v) {
-       if (truth_of(v)) d.plan.zero = std::max(1, d.plan.zero);
+       const bool fsdp = d.recipe == RecipeKind::megatron_fsdp;  // its strategy says the stage
+       if (truth_of(v) && !fsdp) d.plan.zero = std::max(1, d.plan.zero);
      }},
     {"--num-distributed-optimizer-instances", "fsdp_shard", optimizer_instances,
      [](Draft& d, const Json& v) { d.shard_groups = degree_of(v); }},
@@ -233,9 +235,7 @@ constexpr auto kOptions = std::to_array<Option>({
        return if_true(s.plan.recompute.kind != RecomputeKind::none,
                       std::string(to_word(s.plan.recompute.kind)));
      },
-     [](Draft& d, const Json& v) {
-       d.plan.recompute.kind = from_word<RecomputeKind>(text_of(v));
-     }},
+     [](Draft& d, const Json& v) { d.plan.recompute.kind = from_word<RecomputeKind>(text_of(v)); }},
     {"--recompute-activations", "recompute", [](const Subject&) { return Json(nullptr); },
      [](Draft& d, const Json& v) {
        if (truth_of(v)) d.plan.recompute.kind = RecomputeKind::selective;
@@ -290,9 +290,7 @@ constexpr auto kOptions = std::to_array<Option>({
      [](const Subject& s) { return if_true(precision_aware(s)); },
      [](Draft& d, const Json& v) { d.precision_aware = truth_of(v); }},
     {"--main-grads-dtype", "grad_dtype",
-     [](const Subject& s) {
-       return if_true(precision_aware(s), word(s.plan.grad_dtype));
-     },
+     [](const Subject& s) { return if_true(precision_aware(s), word(s.plan.grad_dtype)); },
      [](Draft& d, const Json& v) {
        if (d.precision_aware) d.plan.grad_dtype = from_word<DType>(text_of(v));
      }},
@@ -305,14 +303,10 @@ constexpr auto kOptions = std::to_array<Option>({
        if (text_of(v) == "fp16") d.plan.main_params_dtype = DType::fp16;
      }},
     {"--exp-avg-dtype", "moment_dtype",
-     [](const Subject& s) {
-       return if_true(precision_aware(s), word(s.plan.moment_dtype));
-     },
+     [](const Subject& s) { return if_true(precision_aware(s), word(s.plan.moment_dtype)); },
      [](Draft& d, const Json& v) { d.plan.moment_dtype = from_word<DType>(text_of(v)); }},
     {"--exp-avg-sq-dtype", "moment_dtype",
-     [](const Subject& s) {
-       return if_true(precision_aware(s), word(s.plan.moment_dtype));
-     },
+     [](const Subject& s) { return if_true(precision_aware(s), word(s.plan.moment_dtype)); },
      [](Draft& d, const Json& v) {
        // Where the two moments differ, the wider one stands for both.
        const auto type = from_word<DType>(text_of(v));
@@ -409,9 +403,10 @@ constexpr auto kLimits = std::to_array<Limit>({
               s.plan.grad_dtype != (half ? DType::fp16 : DType::bf16);
      },
      [](const Subject& s) {
-       return fmt::format("Megatron accumulates gradients in fp32 or in the format of the weights, "
-                          "not in {} under precision {}",
-                          to_word(s.plan.grad_dtype), to_word(s.plan.precision));
+       return fmt::format(
+           "Megatron accumulates gradients in fp32 or in the format of the weights, "
+           "not in {} under precision {}",
+           to_word(s.plan.grad_dtype), to_word(s.plan.precision));
      }},
     {"master_weights_of_fp16",
      [](const Subject& s) {
@@ -419,8 +414,9 @@ constexpr auto kLimits = std::to_array<Limit>({
               s.plan.offload.optimizer == 0 && s.plan.main_params_dtype == DType::bf16;
      },
      [](const Subject&) {
-       return std::string("remainders of master weights are kept for bf16 weights only; use "
-                          "main_params_dtype=fp16, or precision bf16");
+       return std::string(
+           "remainders of master weights are kept for bf16 weights only; use "
+           "main_params_dtype=fp16, or precision bf16");
      }},
     {"unwritten_attention",
      [](const Subject& s) {
@@ -429,15 +425,15 @@ constexpr auto kLimits = std::to_array<Limit>({
               std::any_of(s.model.layers.begin(), s.model.layers.end(), slides);
      },
      [](const Subject& s) {
-       return fmt::format("{} has {}, which qplan does not write for Megatron",
-                          s.model.name,
+       return fmt::format("{} has {}, which qplan does not write for Megatron", s.model.name,
                           s.model.vision            ? "a vision tower"
                           : s.model.attention_sinks ? "attention sinks"
                                                     : "sliding windows");
      }},
     {"whole_rotary_base",
      [](const Subject& s) {
-       return s.model.rope_theta != static_cast<double>(static_cast<std::int64_t>(s.model.rope_theta));
+       return s.model.rope_theta !=
+              static_cast<double>(static_cast<std::int64_t>(s.model.rope_theta));
      },
      [](const Subject& s) {
        return fmt::format("--rotary-base is a whole number, and the model's is {}",
@@ -500,7 +496,8 @@ void settle_megatron(Draft& draft, const ModelSpec& model) {
     plan.pipeline_layout = plan.pp > 1 ? uneven_stages(draft, model) : std::vector<int>{};
     if (plan.vpp > 1) plan.pipeline_layout = chunked(plan.pipeline_layout, plan.vpp);
   }
-  plan.schedule = plan.vpp > 1 && plan.pp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  plan.schedule =
+      plan.vpp > 1 && plan.pp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
   plan.recompute.layers = std::max(0, plan.recompute.layers);
   if (plan.sequence_parallel && plan.tp == 1) plan.sequence_parallel = false;  // arguments.py:1436
   if (draft.precision_aware && plan.offload.optimizer == 0 &&

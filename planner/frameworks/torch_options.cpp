@@ -76,32 +76,43 @@ constexpr auto kAccelerate = std::to_array<Option>({
 constexpr auto kAccelerateFacts = std::to_array<Fact>({
     {.key = "compute_environment",
      .write = [](const Subject&) { return Json("LOCAL_MACHINE"); },
-     .otherwise = "LOCAL_MACHINE", .severity = warning, .why = "the launcher starts elsewhere"},
-    {.key = "distributed_type", .write = [](const Subject&) { return Json("FSDP"); },
-     .otherwise = "NO", .why = "nothing is sharded"},
-    {.key = "fsdp_config.fsdp_version", .write = [](const Subject&) { return Json(2); },
-     .otherwise = "1", .severity = note,
+     .otherwise = "LOCAL_MACHINE",
+     .severity = warning,
+     .why = "the launcher starts elsewhere"},
+    {.key = "distributed_type",
+     .write = [](const Subject&) { return Json("FSDP"); },
+     .otherwise = "NO",
+     .why = "nothing is sharded"},
+    {.key = "fsdp_config.fsdp_version",
+     .write = [](const Subject&) { return Json(2); },
+     .otherwise = "1",
+     .severity = note,
      .why = "FSDP1 is the older implementation, and some keys mean other things"},
     {.key = "fsdp_config.fsdp_auto_wrap_policy",
      .write = [](const Subject&) { return Json("TRANSFORMER_BASED_WRAP"); },
      .otherwise = "NO_WRAP",
      .why = "the whole model is one unit, gathered at once before the first layer runs",
-     .same = [](const Json& given, const Json& wanted) {
-       return same_value(given, wanted) || text_of(given) == "SIZE_BASED_WRAP";
-     }},
+     .same =
+         [](const Json& given, const Json& wanted) {
+           return same_value(given, wanted) || text_of(given) == "SIZE_BASED_WRAP";
+         }},
     {.key = "fsdp_config.fsdp_transformer_layer_cls_to_wrap",
-     .write = [](const Subject& s) {
-       const std::string_view name = decoder_layer_class(s.model.architecture);
-       return if_true(!name.empty(), std::string(name));
-     },
-     .otherwise = "", .why = "layers are not units of their own",
+     .write =
+         [](const Subject& s) {
+           const std::string_view name = decoder_layer_class(s.model.architecture);
+           return if_true(!name.empty(), std::string(name));
+         },
+     .otherwise = "",
+     .why = "layers are not units of their own",
      // Left out, accelerate asks the model (_no_split_modules).
-     .computed = [](const Subject& s) {
-       return Json(std::string(decoder_layer_class(s.model.architecture)));
-     },
-     .same = [](const Json& given, const Json& wanted) {
-       return text_of(given).find(text_of(wanted)) != std::string::npos;
-     }},
+     .computed =
+         [](const Subject& s) {
+           return Json(std::string(decoder_layer_class(s.model.architecture)));
+         },
+     .same =
+         [](const Json& given, const Json& wanted) {
+           return text_of(given).find(text_of(wanted)) != std::string::npos;
+         }},
 });
 
 bool fp32_states(const Subject& s) {
@@ -126,8 +137,9 @@ constexpr auto kAccelerateLimits = std::to_array<Limit>({
     {"fp32_shards", [](const Subject& s) { return !fp32_states(s); }, fp32_only},
     {"fsdp_overlap", [](const Subject& s) { return s.plan.overlap != fsdp_overlap(); },
      [](const Subject&) {
-       return std::string("FSDP2 always prefetches and reduces behind compute, and nothing else; "
-                          "use overlap=grad,param");
+       return std::string(
+           "FSDP2 always prefetches and reduces behind compute, and nothing else; "
+           "use overlap=grad,param");
      }},
     {"sequence_parallel_of_modules", [](const Subject& s) { return s.plan.sequence_parallel; },
      [](const Subject&) {
@@ -136,14 +148,16 @@ constexpr auto kAccelerateLimits = std::to_array<Limit>({
     {"ulysses_of_accelerate",
      [](const Subject& s) { return s.plan.cp > 1 && s.plan.cp_comm == CpComm::a2a; },
      [](const Subject&) {
-       return std::string("with FSDP, accelerate splits sequences by ring or all-gather; use "
-                          "cp_comm p2p or all_gather");
+       return std::string(
+           "with FSDP, accelerate splits sequences by ring or all-gather; use "
+           "cp_comm p2p or all_gather");
      }},
     {"shards_of_mesh", shards_unevenly, whole_shards},
     {"shard_above_one",
      [](const Subject& s) { return dp_shard(s.plan) == 1 && (s.plan.tp > 1 || s.plan.cp > 1); },
      [](const Subject&) {
-       return std::string("accelerate joins tp or cp only with a dp that shards (dp_shard above 1)");
+       return std::string(
+           "accelerate joins tp or cp only with a dp that shards (dp_shard above 1)");
      }},
     {"precision_of_accelerate",
      [](const Subject& s) {
@@ -164,8 +178,9 @@ constexpr auto kAccelerateLimits = std::to_array<Limit>({
        return s.model.moe && s.plan.moe_dispatcher != MoeDispatcher::alltoall;
      },
      [](const Subject&) {
-       return std::string("FSDP has no experts to exchange tokens with; use "
-                          "moe_dispatcher=alltoall");
+       return std::string(
+           "FSDP has no experts to exchange tokens with; use "
+           "moe_dispatcher=alltoall");
      }},
 });
 
@@ -192,9 +207,10 @@ void set_schedule(Draft& draft, const Json& value) {
       return;
     }
   }
-  throw Error(fmt::format("'{}' is a schedule that qplan does not price; it knows GPipe, 1F1B, "
-                          "Interleaved1F1B and ZBVZeroBubble",
-                          shown(given)));
+  throw Error(
+      fmt::format("'{}' is a schedule that qplan does not price; it knows GPipe, 1F1B, "
+                  "Interleaved1F1B and ZBVZeroBubble",
+                  shown(given)));
 }
 
 // [["tok_embeddings", "layers.0"], ["layers.1", "norm", "lm_head"]]
@@ -223,9 +239,10 @@ void set_modules(Draft& draft, const Json& value) {
   if (!value.is_array()) return;
   for (const Json& part : value) {
     const auto names = list_of(part);
-    draft.plan.pipeline_layout.push_back(static_cast<int>(
-        std::count_if(names.begin(), names.end(),
-                      [](const std::string& name) { return name.starts_with("layers."); })));
+    draft.plan.pipeline_layout.push_back(
+        static_cast<int>(std::count_if(names.begin(), names.end(), [](const std::string& name) {
+          return name.starts_with("layers.");
+        })));
   }
 }
 
@@ -278,8 +295,8 @@ constexpr auto kTorchtitan = std::to_array<Option>({
      [](Draft& d, const Json& v) {
        if (whole_of(v, -1) > 0) d.train_tokens = whole_of(v, 1);
      }},
-    {"training.mixed_precision_param", "precision",
-     [](const Subject&) { return Json("bfloat16"); }, [](Draft&, const Json&) {}},
+    {"training.mixed_precision_param", "precision", [](const Subject&) { return Json("bfloat16"); },
+     [](Draft&, const Json&) {}},
     {"training.enable_cpu_offload", "offload", [](const Subject& s) { return Json(offloads(s)); },
      [](Draft& d, const Json& v) {
        d.plan.offload.params = truth_of(v);
@@ -355,10 +372,12 @@ constexpr auto kTorchtitanLimits = std::to_array<Limit>({
        return rest != fsdp_overlap() || (s.plan.overlap.has(OverlapKind::tp) && !s.plan.compile);
      },
      [](const Subject&) {
-       return std::string("torchtitan prefetches and reduces behind compute; use overlap=grad,param, "
-                          "and tp with compile");
+       return std::string(
+           "torchtitan prefetches and reduces behind compute; use overlap=grad,param, "
+           "and tp with compile");
      }},
-    {"precision_of_torchtitan", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
+    {"precision_of_torchtitan",
+     [](const Subject& s) { return s.plan.precision != Precision::bf16; },
      [](const Subject& s) {
        return fmt::format("qplan writes torchtitan's configuration for bf16, not {}",
                           to_word(s.plan.precision));
@@ -375,18 +394,20 @@ constexpr auto kTorchtitanLimits = std::to_array<Limit>({
               s.model.num_layers % (s.plan.pp * s.plan.vpp) != 0;
      },
      [](const Subject& s) {
-       return fmt::format("{} layers do not divide into pp {} x vpp {} stages; give a "
-                          "pipeline_layout",
-                          s.model.num_layers, s.plan.pp, s.plan.vpp);
+       return fmt::format(
+           "{} layers do not divide into pp {} x vpp {} stages; give a "
+           "pipeline_layout",
+           s.model.num_layers, s.plan.pp, s.plan.vpp);
      }},
     {"checkpointing_of_torchtitan",
      [](const Subject& s) {
        return !s.plan.recompute.modules.empty() || s.plan.recompute.layers > 0;
      },
      [](const Subject& s) {
-       return fmt::format("torchtitan checkpoints by its own choice of ops or every layer; use "
-                          "recompute=selective or full, not {}",
-                          to_string(s.plan.recompute));
+       return fmt::format(
+           "torchtitan checkpoints by its own choice of ops or every layer; use "
+           "recompute=selective or full, not {}",
+           to_string(s.plan.recompute));
      }},
     {"dispatcher_of_torchtitan",
      [](const Subject& s) { return s.plan.moe_dispatcher == MoeDispatcher::allgather; },
@@ -398,8 +419,9 @@ constexpr auto kTorchtitanLimits = std::to_array<Limit>({
        return s.plan.cuda_graph && s.plan.cuda_graph_scope != CudaGraphScope::full;
      },
      [](const Subject&) {
-       return std::string("torchtitan captures forward and backward whole; use "
-                          "cuda_graph_scope=full");
+       return std::string(
+           "torchtitan captures forward and backward whole; use "
+           "cuda_graph_scope=full");
      }},
 });
 
@@ -486,7 +508,7 @@ std::string_view decoder_layer_class(std::string_view architecture) {
        {"qwen2_moe", "Qwen2MoeDecoderLayer"},
        {"qwen3", "Qwen3DecoderLayer"},
        {"qwen3_moe", "Qwen3MoeDecoderLayer"},
-       {"qwen3_vl_moe", "Qwen3VLMoeTextDecoderLayer"},
+       {"qwen3_vl_moe", "Qwen3VLMoeTextDecoderLayer,Qwen3VLMoeVisionBlock"},
        {"qwen3_vl_moe_text", "Qwen3VLMoeTextDecoderLayer"}}};
   for (const auto& [name, layer] : kClasses) {
     if (name == architecture) return layer;
