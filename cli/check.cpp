@@ -33,9 +33,9 @@ struct Question {
 
 struct Found {
   Checked checked;
-  std::unique_ptr<Job> job;          // in the implementation that the files speak to
+  std::unique_ptr<Job> job;  // in the implementation that the files speak to
   std::optional<Answer> yours;
-  std::unique_ptr<Job> best_job;     // the same, or another where that one cannot train the model
+  std::unique_ptr<Job> best_job;  // the same, or another where that one cannot train the model
   std::optional<Answer> best;
   std::vector<Advice> would_fit;     // where no plan does
   std::vector<std::string> written;  // corrected copies
@@ -52,12 +52,15 @@ void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
   if (!found.would_fit.empty()) return;  // said of another implementation
   found.checked.findings.insert(
       found.checked.findings.begin(),
-      {Severity::error, "no_plan_fits", {"the job", 0},
+      {Severity::error,
+       "no_plan_fits",
+       {"the job", 0},
        fmt::format("no plan trains {} on {} x {} by {}: the one that needs least takes {} of each "
                    "GPU ({})",
                    job.model.name, job.gpus, job.hardware.name, to_word(job.framework),
                    human_bytes(smallest.device_peak), to_string(smallest.plan)),
-       "more GPUs, or one of the changes below", "qplan search"});
+       "more GPUs, or one of the changes below",
+       "qplan search"});
   found.would_fit = what_makes_job_fit(job, space);
 }
 
@@ -99,10 +102,12 @@ std::int64_t count_of(const Checked& checked, Severity severity) {
 void add_memory_finding(Found& found) {
   for (const Infeasible& reason : found.yours->infeasible) {
     if (!found.yours->estimate) return;  // the rules said it already
-    found.checked.findings.insert(
-        found.checked.findings.begin(),
-        {Severity::error, std::string(reason.rule), {"the plan", 0}, reason.message,
-         "see the plan below", "qplan predict"});
+    found.checked.findings.insert(found.checked.findings.begin(), {Severity::error,
+                                                                   std::string(reason.rule),
+                                                                   {"the plan", 0},
+                                                                   reason.message,
+                                                                   "see the plan below",
+                                                                   "qplan predict"});
   }
 }
 
@@ -164,7 +169,8 @@ void print_text(const Found& found, std::ostream& out) {
   for (const std::string& path : found.written) fmt::print(out, "corrected copy: {}\n", path);
   if (!found.yours) return;
   out << '\n' << model_line(*found.job);
-  for (const std::string& sentence : checked.assumed) out << wrapped("assumed: " + sentence, 116, 9);
+  for (const std::string& sentence : checked.assumed)
+    out << wrapped("assumed: " + sentence, 116, 9);
   out << wrapped("this job  " + to_string(checked.plan), 116, 10)
       << wrapped("          " + speed_text(*found.yours), 116, 10);
   if (!found.best) {
@@ -176,8 +182,7 @@ void print_text(const Found& found, std::ostream& out) {
   out << wrapped(fmt::format("best      {} (by {})", to_string(found.best->plan), recipe), 116, 10)
       << wrapped("          " + speed_text(*found.best), 116, 10);
   if (found.yours->feasible()) {
-    const double ratio =
-        found.yours->estimate->step_time / found.best->estimate->step_time;
+    const double ratio = found.yours->estimate->step_time / found.best->estimate->step_time;
     out << fmt::format("          {} times as fast as this job\n", significant(ratio));
   }
 }
@@ -217,8 +222,9 @@ Exit run_check(const Args& args, const Console& console) {
   CommandLine line("check",
                    "What is wrong with a configuration, the plan it amounts to, and a better one.",
                    "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64");
-  line.positionals("FILE", "the files of one job: ds_config.json, Megatron's arguments or launch "
-                           "script, accelerate's yaml, slime's script, torchtitan's function",
+  line.positionals("FILE",
+                   "the files of one job: ds_config.json, Megatron's arguments or launch "
+                   "script, accelerate's yaml, slime's script, torchtitan's function",
                    question.files);
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
@@ -227,9 +233,9 @@ Exit run_check(const Args& args, const Console& console) {
               set_given(question.seq_len, set_whole, std::int64_t{1}, std::int64_t{1} << 30));
   line.option({"--global-batch-size", "SEQUENCES", "sequences a step, where no file says", ""},
               set_given(question.global_batch_size, set_whole, std::int64_t{1}, kMostSequences));
-  line.option({"--micro-batch-size", "SEQUENCES", "sequences a rank handles, where no file says",
-               "1"},
-              set_given(question.micro_batch_size, set_whole, std::int64_t{1}, kMostSequences));
+  line.option(
+      {"--micro-batch-size", "SEQUENCES", "sequences a rank handles, where no file says", "1"},
+      set_given(question.micro_batch_size, set_whole, std::int64_t{1}, kMostSequences));
   add_cluster_options(line, question.choices);
   line.group("Output");
   line.option({"--fix", "DIR", "folder to write corrected copies to", ""}, set_text(question.fix));
@@ -247,9 +253,9 @@ Exit run_check(const Args& args, const Console& console) {
     const Job& job = *found.job;
     const Json config =
         job.model_config.is_null() ? model_config(job.model.name) : job.model_config;
-    found.checked = check(files, {job.model, config, job.limits(), job.hardware.link.gpus_per_node,
-                                  question.seq_len, question.global_batch_size,
-                                  question.micro_batch_size});
+    found.checked =
+        check(files, {job.model, config, job.limits(), job.hardware.link.gpus_per_node,
+                      question.seq_len, question.global_batch_size, question.micro_batch_size});
   }
   if (found.checked.framework && found.checked.says_plan) {
     JobChoices choices = question.choices;

@@ -34,12 +34,13 @@ std::vector<std::string> remarks_of(const Job& job, Framework framework, const A
                   job.hardware.name, to_word(framework)),
       "plan: " + to_string(answer.plan)};
   const Estimate& e = *answer.estimate;
-  remarks.push_back(fmt::format(
-      "predicted: {} on the worst GPU of {}, {} a step, {} tokens/s a GPU, {} tokens/s",
-      human_bytes(e.memory.worst_stage().device), human_bytes(e.capacity),
-      human_seconds(e.step_time), significant(e.tokens_per_s_per_gpu, 4),
-      human_count(e.tokens_per_s)));
-  if (!answer.feasible()) remarks.push_back("it does not fit: " + answer.infeasible.front().message);
+  remarks.push_back(
+      fmt::format("predicted: {} on the worst GPU of {}, {} a step, {} tokens/s a GPU, {} tokens/s",
+                  human_bytes(e.memory.worst_stage().device), human_bytes(e.capacity),
+                  human_seconds(e.step_time), significant(e.tokens_per_s_per_gpu, 4),
+                  human_count(e.tokens_per_s)));
+  if (!answer.feasible())
+    remarks.push_back("it does not fit: " + answer.infeasible.front().message);
   return remarks;
 }
 
@@ -69,8 +70,8 @@ void write_all(const std::string& folder, const std::vector<EmittedFile>& files,
       throw Error(fmt::format("{} is a folder; give another --out", path.string()));
     }
     if (stands && !force) {
-      throw Error(fmt::format("{} exists; --force overwrites, or give another --out",
-                              path.string()));
+      throw Error(
+          fmt::format("{} exists; --force overwrites, or give another --out", path.string()));
     }
   }
   const bool made = fs::create_directories(root, problem);

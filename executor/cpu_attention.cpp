@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "executor/cpu_ops.h"
-#include "executor/math/attention.h"
+#include "executor/math/embedding.h"
 #include "executor/math/norm.h"
 #include "executor/math/rope.h"
 #include "models/error.h"
@@ -44,11 +44,64 @@ void put(const std::vector<ColumnRun>& runs, Matrix own, Matrix packed) {
 
 void turn(const CpuRank& rank, Matrix x, std::int64_t heads, bool back) {
   const ModelSpec& m = rank.job.model;
+  if (m.mla) {
+    const MlaSpec& a = *m.mla;
+    const math::RopeShape latent{.heads = heads,
+                                 .head_dim = a.qk_nope_head_dim + a.qk_rope_head_dim,
+                                 .first = a.qk_nope_head_dim,
+                                 .pairs = math::RopePairs::neighbours};
+    const auto frequencies = math::rope_frequencies(m.rope_theta, a.qk_rope_head_dim);
+    (back ? math::rope_backward : math::rope)(x, latent, rank.positions(), frequencies);
+    return;
+  }
   const auto dims =
       static_cast<std::int64_t>(std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction));
   const math::RopeShape shape{.heads = heads, .head_dim = m.head_dim};
   const auto frequencies = math::rope_frequencies(m.rope_theta, dims);
   (back ? math::rope_backward : math::rope)(x, shape, rank.positions(), frequencies);
+}
+
+bool is_backward(const Command& c) {
+  return c.action.kind != ActionKind::forward && !c.op->recomputed;
+}
+
+// {latent expanded, latent and rotary key} -> {k, v}: each head's key is its own part and then the
+// one rotary key of all.
+void expand_latent(CpuRank& rank, const Command& c) {
+  const MlaSpec& a = *rank.job.model.mla;
+  const Heads h = heads_of(rank);
+  Values up(rank.tensor(c, c.reads[0])), latent(rank.tensor(c, c.reads[1]));
+  Values k(rank.tensor(c, c.writes[0]), false), v(rank.tensor(c, c.writes[1]), false);
+  const std::int64_t nope = a.qk_nope_head_dim, one = nope + a.v_head_dim;
+  for (std::int64_t head = 0; head < h.q; ++head) {
+    take({{head * one, head * h.dim, nope}}, up.matrix(), k.matrix());
+    take({{a.kv_lora_rank, head * h.dim + nope, a.qk_rope_head_dim}}, latent.matrix(), k.matrix());
+    take({{head * one + nope, head * h.v_dim, h.v_dim}}, up.matrix(), v.matrix());
+  }
+  turn(rank, k.matrix(), h.q, false);
+  k.commit();
+  v.commit();
+}
+
+// {dk, dv} -> {d latent expanded, d rotary key behind a latent that is yet to be made}.
+void expand_latent_backward(CpuRank& rank, const Command& c) {
+  const MlaSpec& a = *rank.job.model.mla;
+  const Heads h = heads_of(rank);
+  Values dk(rank.tensor(c, c.reads[0])), dv(rank.tensor(c, c.reads[1]));
+  Values dup(rank.tensor(c, c.writes[0]), false), dlatent(rank.tensor(c, c.writes[1]), false);
+  std::vector<float> turned(dk.all().begin(), dk.all().end());
+  const Matrix key(turned, dk.matrix().rows, dk.matrix().cols);
+  turn(rank, key, h.q, true);
+  std::ranges::fill(dlatent.all(), 0.0F);
+  const std::int64_t nope = a.qk_nope_head_dim, one = nope + a.v_head_dim;
+  for (std::int64_t head = 0; head < h.q; ++head) {
+    put({{head * one, head * h.dim, nope}}, key, dup.matrix());
+    put({{head * one + nope, head * h.v_dim, h.v_dim}}, dv.matrix(), dup.matrix());
+    math::add(key.columns(head * h.dim + nope, a.qk_rope_head_dim),
+              dlatent.matrix().columns(a.kv_lora_rank, a.qk_rope_head_dim));
+  }
+  dup.commit();
+  dlatent.commit();
 }
 
 }  // namespace
@@ -81,6 +134,13 @@ HeadColumns head_columns(const CpuRank& rank, std::int64_t packed_cols) {
 void run_rope(CpuRank& rank, const Command& c, const Rowwise& work) {
   const Heads h = heads_of(rank);
   const bool back = work.kind == RowwiseKind::rope_backward;
+  if (rank.job.model.mla) {  // the queries alone
+    Values from(rank.tensor(c, c.reads[0])), to(rank.tensor(c, c.writes[0]), false);
+    std::ranges::copy(from.all(), to.all().begin());
+    turn(rank, to.matrix(), h.q, back);
+    to.commit();
+    return;
+  }
   const std::int64_t q_width = h.q * h.dim, k_width = h.kv * h.dim;
   const HeadColumns normed{{{0, 0, q_width}}, {{q_width, 0, k_width}}, {}};
   if (!back) {
@@ -122,6 +182,9 @@ void run_rope(CpuRank& rank, const Command& c, const Rowwise& work) {
 // Packed columns apart: {q|k|v} -> {q, k, v}; together: {dq, dk, dv} -> {dq|dk|dv}. One to one: a
 // plain copy.
 void run_copy(CpuRank& rank, const Command& c) {
+  if (rank.job.model.mla && c.reads.count == 2 && c.writes.count == 2) {
+    return is_backward(c) ? expand_latent_backward(rank, c) : expand_latent(rank, c);
+  }
   if (c.reads.count == 1 && c.writes.count == 3) {
     Values packed(rank.tensor(c, c.reads[0]));
     const HeadColumns columns = head_columns(rank, packed.matrix().cols);
@@ -196,53 +259,6 @@ void run_qk_norm(CpuRank& rank, const Command& c, bool backward) {
   put(columns.k, Matrix(k_out, k.matrix().rows, k_width), packed.matrix());
   put(columns.v, dv.matrix(), packed.matrix());
   packed.commit();
-}
-
-// reads q, k, v -> out, log-sum-exp; reads q, k, v, out, log-sum-exp, dout -> dq, dk, dv. Sequence
-// by sequence.
-void run_attention(CpuRank& rank, const Command& c, const Attention& work) {
-  QPLAN_CHECK(rank.job.plan.cp == 1, "context parallelism is not executed");
-  const math::AttentionShape shape{.heads = work.heads,
-                                   .kv_heads = work.kv_heads,
-                                   .head_dim = work.head_dim,
-                                   .v_head_dim = work.v_head_dim,
-                                   .scale = 1 / std::sqrt(static_cast<double>(work.head_dim)),
-                                   .causal = work.causal,
-                                   .window = work.window};
-  Values q(rank.tensor(c, c.reads[0])), k(rank.tensor(c, c.reads[1])),
-      v(rank.tensor(c, c.reads[2]));
-  const std::vector<std::int64_t> all = rank.positions();
-  const std::span<const std::int64_t> positions(all.data(), static_cast<std::size_t>(work.q_len));
-  const auto input = [&](std::int64_t b) {
-    const std::int64_t first = b * work.q_len;
-    return math::AttentionInput{q.matrix().row_range(first, work.q_len),
-                                k.matrix().row_range(first, work.kv_len),
-                                v.matrix().row_range(first, work.kv_len), positions, positions};
-  };
-  if (work.pass == Pass::forward) {
-    Values out(rank.tensor(c, c.writes[0]), false), lse(rank.tensor(c, c.writes[1]), false);
-    for (std::int64_t b = 0; b < work.batch; ++b) {
-      math::attention(input(b), shape, out.matrix().row_range(b * work.q_len, work.q_len),
-                      lse.matrix().row_range(b * work.q_len, work.q_len));
-    }
-    out.commit();
-    lse.commit();
-    return;
-  }
-  Values out(rank.tensor(c, c.reads[3])), lse(rank.tensor(c, c.reads[4])),
-      dout(rank.tensor(c, c.reads[5]));
-  Values dq(rank.tensor(c, c.writes[0]), false), dk(rank.tensor(c, c.writes[1]), false),
-      dv(rank.tensor(c, c.writes[2]), false);
-  for (Values* gradient : {&dq, &dk, &dv}) std::ranges::fill(gradient->all(), 0.0F);
-  for (std::int64_t b = 0; b < work.batch; ++b) {
-    const std::int64_t first = b * work.q_len;
-    math::attention_backward(
-        input(b), shape, out.matrix().row_range(first, work.q_len),
-        lse.matrix().row_range(first, work.q_len), dout.matrix().row_range(first, work.q_len),
-        dq.matrix().row_range(first, work.q_len), dk.matrix().row_range(first, work.kv_len),
-        dv.matrix().row_range(first, work.kv_len));
-  }
-  for (Values* gradient : {&dq, &dk, &dv}) gradient->commit();
 }
 
 }  // namespace qplan

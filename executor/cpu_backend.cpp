@@ -115,7 +115,8 @@ bool CpuBackend::advance(std::size_t i) {
 bool CpuBackend::start(Entry& entry) {
   const Command& c = *entry.command;
   if (c.kind == CommandKind::op) {
-    if (const auto* work = std::get_if<Collective>(&c.op->work)) return meet(entry, *work);
+    if (const auto* work = std::get_if<Collective>(&c.op->work)) return meet(entry, work->axis);
+    if (const auto* ring = std::get_if<SendRecv>(&c.op->work)) return meet(entry, ring->axis);
     compute(rank_, c);
     return true;
   }
@@ -129,13 +130,13 @@ bool CpuBackend::start(Entry& entry) {
   return world_.try_receive({peer, rank_.rank, backward}, tag_of(rank_, c), message);
 }
 
-bool CpuBackend::meet(Entry& entry, const Collective& work) {
-  const std::vector<std::int64_t> group = rank_.group(work.axis);
+bool CpuBackend::meet(Entry& entry, Axis axis) {
+  const std::vector<std::int64_t> group = rank_.group(axis);
   const auto position = std::ranges::find(group, rank_.rank) - group.begin();
   const MeetingKey key{.first_rank = group.front(),
-                       .axis = work.axis,
+                       .axis = axis,
                        .stream = entry.command->op->stream,
-                       .count = meetings_[{work.axis, entry.command->op->stream}]++};
+                       .count = meetings_[{axis, entry.command->op->stream}]++};
   entry.meeting = world_.arrive(key, static_cast<std::size_t>(position), group.size(),
                                 {entry.command, &rank_}, together);
   return world_.done(*entry.meeting);

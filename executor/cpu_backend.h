@@ -53,7 +53,7 @@ class CpuBackend : public Backend {
   // True when the command has ended.
   bool advance(std::size_t entry);
   bool start(Entry& entry);
-  bool meet(Entry& entry, const Collective& work);
+  bool meet(Entry& entry, Axis axis);
   void end(std::size_t entry);
   [[nodiscard]] std::string heads() const;
 

@@ -5,71 +5,67 @@
 namespace qplan {
 namespace {
 
-// A piece, and where its elements begin in the rank's shard of a block's states; they follow each
-// other there.
-struct OwnPiece {
+// Elements of a parameter, and where they begin in the rank's shard of a block's states; they
+// follow each other there.
+struct OwnRuns {
   int instance = 0;
-  ParameterPiece piece;
+  ElementRuns runs;
   std::int64_t shard = 0;
 };
 
-// Joins the next run of a parameter to a piece that it continues: as a run more, or longer.
-bool join(OwnPiece& last, const OwnPiece& next) {
-  ParameterPiece& p = last.piece;
-  const ParameterPiece& n = next.piece;
-  const bool follows = p.index == n.index && last.instance == next.instance &&
-                       last.shard + p.elements() == next.shard;
-  if (!follows) return false;
-  if (p.times == 1 && p.begin + p.count == n.begin) {
-    p.count += n.count;
-    p.stride = p.count;
+// Joins the next run of a parameter to those that it continues: as a run more, or longer.
+bool join(OwnRuns& last, const OwnRuns& next) {
+  ElementRuns& r = last.runs;
+  const ElementRuns& n = next.runs;
+  if (r.index != n.index || last.shard + r.elements() != next.shard) return false;
+  if (r.times == 1 && r.begin + r.count == n.begin) {
+    r.count += n.count;
+    r.stride = r.count;
     return true;
   }
-  const std::int64_t stride = p.times == 1 ? n.begin - p.begin : p.stride;
-  if (n.count != p.count || stride <= p.count || n.begin != p.begin + p.times * stride) {
+  const std::int64_t stride = r.times == 1 ? n.begin - r.begin : r.stride;
+  if (n.count != r.count || stride <= r.count || n.begin != r.begin + r.times * stride) {
     return false;
   }
-  p.stride = stride;
-  ++p.times;
+  r.stride = stride;
+  ++r.times;
   return true;
 }
 
-// Of the packed parameter number `number` of an instance, those elements that are in the shard.
-std::vector<OwnPiece> pieces_of(const CpuRank& rank, const ParameterIndex& index, int instance,
-                                std::size_t number, const std::vector<StateRun>& shard) {
-  std::vector<OwnPiece> pieces;
-  const ShardPlace place{rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
-  const std::int64_t layer = rank.commands.instances[static_cast<std::size_t>(instance)].layer;
-  for_each_run(index, model_part(rank.shape(instance).kind), layer,
-               rank.block(instance).parameters[number], place, [&](const ParameterRun& run) {
-                 if (run.index < 0) return;
-                 for (const StateRun& state : shard) {
-                   if (state.parameter != number) continue;
-                   const std::int64_t begin = std::max(run.local, state.packed);
-                   const std::int64_t end =
-                       std::min(run.local + run.count, state.packed + state.count);
-                   if (begin >= end) continue;
-                   const std::int64_t count = end - begin;
-                   const OwnPiece next{instance,
-                                       {run.index, run.global + begin - run.local, count, count, 1},
-                                       state.shard + begin - state.packed};
-                   if (pieces.empty() || !join(pieces.back(), next)) pieces.push_back(next);
-                 }
-               });
-  return pieces;
+// Those elements of a matrix of the packed weights that a run of the states holds.
+void add_runs(int instance, const ParameterPiece& matrix, std::int64_t width, const StateRun& state,
+              std::vector<OwnRuns>& all) {
+  for (std::int64_t row = 0; row < matrix.rows; ++row) {
+    const std::int64_t local = matrix.local + row * matrix.cols;
+    const std::int64_t begin = std::max(local, state.packed);
+    const std::int64_t count = std::min(local + matrix.cols, state.packed + state.count) - begin;
+    if (count <= 0) continue;
+    const std::int64_t first = (matrix.first_row + row) * width + matrix.first_col + begin - local;
+    const OwnRuns next{
+        instance, {matrix.index, first, count, count, 1}, state.shard + begin - state.packed};
+    if (all.empty() || !join(all.back(), next)) all.push_back(next);
+  }
 }
 
-// Calls visit(piece, packed parameter) over everything in the rank's shards.
+// Calls visit(runs, packed parameter) over everything in the rank's shards.
 template <class Visit>
-void each_piece(const CpuRank& rank, const ParameterIndex& index, Visit visit) {
+void each_own(const CpuRank& rank, const ParameterIndex& index, Visit visit) {
+  const ShardPlace place{rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
     const auto& parameters = rank.block(i).parameters;
     if (parameters.empty()) continue;
+    const ModelPart part = model_part(rank.shape(i).kind);
+    const std::int64_t layer = rank.commands.instances[static_cast<std::size_t>(i)].layer;
     const std::vector<StateRun> shard = rank.state_runs(i);
     for (std::size_t number = 0; number < parameters.size(); ++number) {
-      for (const OwnPiece& piece : pieces_of(rank, index, i, number, shard)) {
-        visit(piece, parameters[number]);
+      const PackedParameter& p = parameters[number];
+      std::vector<OwnRuns> own;
+      for (const ParameterPiece& matrix : pieces_of(index, part, layer, p, place)) {
+        for (const StateRun& state : shard) {
+          if (state.parameter == number) add_runs(i, matrix, p.whole.cols, state, own);
+        }
       }
+      for (const OwnRuns& runs : own) visit(runs, p);
     }
   }
 }
@@ -102,13 +98,13 @@ std::span<float> part_of(std::span<float> values, std::int64_t first, std::int64
 
 }  // namespace
 
-std::vector<SavedPiece> saved_pieces(CpuRank& rank, const ParameterIndex& index) {
-  std::vector<SavedPiece> saved;
-  each_piece(rank, index, [&](const OwnPiece& own, const PackedParameter& p) {
+std::vector<SavedState> saved_states(CpuRank& rank, const ParameterIndex& index) {
+  std::vector<SavedState> saved;
+  each_own(rank, index, [&](const OwnRuns& own, const PackedParameter& p) {
     if (!rank.is_first_holder(own.instance, p)) return;
     for (const auto& [kind, word] : Words<StateKind>::table) {
       const DType dtype = array_of(rank.device_state(own.instance), kind).dtype;
-      saved.push_back({kind, own.piece, dtype, [&rank, own, kind = kind](auto first, auto out) {
+      saved.push_back({kind, own.runs, dtype, [&rank, own, kind = kind](auto first, auto out) {
                          each_part(rank, own.instance, kind, own.shard + first, std::ssize(out),
                                    [&](const Tensor& from, std::int64_t offset) {
                                      math::decode(from.dtype, from.span(),
@@ -121,14 +117,15 @@ std::vector<SavedPiece> saved_pieces(CpuRank& rank, const ParameterIndex& index)
 }
 
 void load_moments(CpuRank& rank, const ParameterIndex& index, const Checkpoint& checkpoint) {
-  each_piece(rank, index, [&](const OwnPiece& own, const PackedParameter&) {
-    std::vector<float> values(static_cast<std::size_t>(own.piece.elements()));
+  each_own(rank, index, [&](const OwnRuns& own, const PackedParameter&) {
+    const ElementRuns& runs = own.runs;
+    std::vector<float> values(static_cast<std::size_t>(runs.elements()));
     for (const StateKind kind : {StateKind::moment1, StateKind::moment2}) {
-      for (std::int64_t t = 0; t < own.piece.times; ++t) {
-        checkpoint.read(kind, own.piece.index, own.piece.begin + t * own.piece.stride,
-                        part_of(values, t * own.piece.count, own.piece.count));
+      for (std::int64_t t = 0; t < runs.times; ++t) {
+        checkpoint.read(kind, runs.index, runs.begin + t * runs.stride,
+                        part_of(values, t * runs.count, runs.count));
       }
-      each_part(rank, own.instance, kind, own.shard, own.piece.elements(),
+      each_part(rank, own.instance, kind, own.shard, runs.elements(),
                 [&](const Tensor& to, std::int64_t offset) {
                   math::encode(to.dtype, part_of(values, offset, to.elements()), to.span());
                 });

@@ -1,5 +1,5 @@
 #pragma once
-// A rank's share of a checkpoint: which pieces of which parameters its optimizer keeps.
+// A rank's share of a checkpoint: which elements of which parameters its optimizer keeps.
 
 #include <vector>
 
@@ -11,7 +11,7 @@ namespace qplan {
 
 // What this rank saves: of what several ranks hold alike, the first one's. Values are read when the
 // checkpoint is written.
-std::vector<SavedPiece> saved_pieces(CpuRank& rank, const ParameterIndex& index);
+std::vector<SavedState> saved_states(CpuRank& rank, const ParameterIndex& index);
 
 // Fills the rank's moments from a checkpoint. (Its parameters come from weights_of(checkpoint).)
 void load_moments(CpuRank& rank, const ParameterIndex& index, const Checkpoint& checkpoint);

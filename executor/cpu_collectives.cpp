@@ -97,6 +97,36 @@ void sum_of_step(const Parties& parties) {
   }
 }
 
+// A ring: what the one before has. Keys and values travel side by side.
+void shift(const Parties& parties) {
+  for (std::size_t i = 0; i < parties.size(); ++i) {
+    const Party& to = parties[i];
+    const Party& from = parties[(i + parties.size() - 1) % parties.size()];
+    Values arriving(to.rank.tensor(to.command, to.command.writes[0]), false);
+    std::int64_t first = 0;
+    for (const Operand& operand : from.command.reads) {
+      Values own(from.rank.tensor(from.command, operand));
+      for (std::int64_t r = 0; r < own.matrix().rows; ++r) {
+        std::ranges::copy(own.matrix().row(r), &arriving.matrix().at(r, first));
+      }
+      first += own.matrix().cols;
+    }
+    arriving.commit();
+  }
+}
+
+void sum_counts(const Parties& parties) {
+  std::vector<std::int32_t> sums;
+  for (const Party& p : parties) {
+    const auto counts = ints(p.rank.tensor(p.command, p.command.reads[0]));
+    sums.resize(counts.size());
+    for (std::size_t i = 0; i < counts.size(); ++i) sums[i] += counts[i];
+  }
+  for (const Party& p : parties) {
+    std::ranges::copy(sums, ints(p.rank.tensor(p.command, p.command.writes[0])).begin());
+  }
+}
+
 bool moves_gradients(const Party& p) {
   return p.rank.slot(p.command, p.command.writes[0]).storage == Storage::gradient;
 }
@@ -112,10 +142,13 @@ void together(const std::vector<CpuWorld::Member>& members) {
   Parties parties;
   for (const auto& m : members) parties.push_back({*static_cast<CpuRank*>(m.rank), *m.command});
   const Party& one = parties.front();
+  if (std::holds_alternative<SendRecv>(one.command.op->work)) return shift(parties);
   const auto& work = std::get<Collective>(one.command.op->work);
   if (one.command.writes.count == 0) return sum_of_step(parties);
   if (moves_gradients(one)) return reduce_gradients(parties, work);
   if (moves_parameters(one)) return gather_parameters(parties, work.axis);
+  if (one.command.op->role == Role::sequence_balance) return sum_counts(parties);
+  if (work.axis == Axis::cp) return exchange_context(parties, work);
   switch (work.kind) {
     case CollectiveKind::all_gather:
       for (std::size_t i = 0; i < one.command.writes.count; ++i) all_gather(parties, i);

@@ -9,7 +9,6 @@
 #include "executor/math/embedding.h"
 #include "executor/math/gemm.h"
 #include "executor/math/norm.h"
-#include "executor/math/rope.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -92,10 +91,11 @@ void forward(CpuRank& rank, const Command& c, const Gemm& work) {
 }
 
 void input_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
-  Values dy(rank.tensor(c, c.reads[0])), dx(rank.tensor(c, c.writes[0]), false);
+  // What is behind the columns of a wider result stays.
+  Values dy(rank.tensor(c, c.reads[0])), dx(rank.tensor(c, c.writes[0]));
   const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.k, Storage::weight);
   Values weight(w.weight);
-  math::linear_dgrad(dy.matrix(), weight.matrix(), dx.matrix());
+  math::linear_dgrad(dy.matrix(), weight.matrix(), dx.matrix().columns(0, work.n));
   dx.commit();
 }
 
@@ -112,8 +112,8 @@ void weight_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
 }
 
 math::NormShape norm_shape(const CpuRank& rank) {
-  const ModelSpec& m = rank.job.model;
-  return {.epsilon = m.norm_epsilon, .weight_around_zero = norm_around_zero(m)};
+  return {.epsilon = rank.job.model.norm_epsilon,
+          .weight_around_zero = norm_around_zero(rank.job.model)};
 }
 
 // The weight of a norm and, for LayerNorm, its bias.
@@ -211,8 +211,21 @@ void activate_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
   dx.commit();
 }
 
+// The gradients of keys and values that went around the ring, side by side, to the rank's own.
+void add_ring_gradients(CpuRank& rank, const Command& c) {
+  Values ring(rank.tensor(c, c.reads[0]));
+  std::int64_t first = 0;
+  for (const Operand& operand : c.writes) {
+    Values own(rank.tensor(c, operand));
+    math::add(ring.matrix().columns(first, own.matrix().cols), own.matrix());
+    own.commit();
+    first += own.matrix().cols;
+  }
+}
+
 // The sum of what it reads.
 void add(CpuRank& rank, const Command& c) {
+  if (c.writes.count == 2) return add_ring_gradients(rank, c);
   Values y(rank.tensor(c, c.writes[0]), false);
   std::ranges::fill(y.all(), 0.0F);
   for (const Operand& operand : c.reads) {

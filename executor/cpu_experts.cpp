@@ -67,6 +67,23 @@ void force(const CpuRank& rank, const Command& c, std::vector<std::int32_t>& cho
   }
 }
 
+// Which of the microbatch's sequences a row of this rank belongs to.
+std::int64_t sequence_of(const CpuRank& rank, std::int64_t row, std::int64_t rows) {
+  const ParallelPlan& p = rank.job.plan;
+  return ((p.sequence_parallel ? rank.at.tp * rows : 0) + row) / (p.seq_len / p.cp);
+}
+
+void count_visits(const CpuRank& rank, const std::vector<std::int32_t>& chosen,
+                  const Tensor& visits) {
+  const std::int64_t k = moe_of(rank).top_k, rows = std::ssize(chosen) / k;
+  std::ranges::fill(ints(visits), 0);
+  for (std::int64_t i = 0; i < rows * k; ++i) {
+    const std::int64_t sequence = sequence_of(rank, i / k, rows);
+    ++ints(visits)[static_cast<std::size_t>(sequence * visits.cols +
+                                            chosen[static_cast<std::size_t>(i)])];
+  }
+}
+
 void route(CpuRank& rank, const Command& c) {
   const MoeSpec& moe = moe_of(rank);
   const math::RouterShape shape = router_shape(moe);
@@ -86,6 +103,7 @@ void route(CpuRank& rank, const Command& c) {
     math::choose_experts(scores.matrix(), correction, shape, chosen);
   }
   std::ranges::fill(ints(counts), 0);
+  if (c.writes.count > 3) count_visits(rank, chosen, rank.tensor(c, c.writes[3]));
   for (std::int64_t t = 0; t < row_map.rows; ++t) {
     for (std::int64_t j = 0; j < moe.top_k; ++j) {
       const std::int32_t expert = chosen[static_cast<std::size_t>(t * moe.top_k + j)];
@@ -100,8 +118,30 @@ void route_backward(CpuRank& rank, const Command& c) {
   Values scores(rank.tensor(c, c.reads[0])), dweights(rank.tensor(c, c.reads[1]));
   Values dlogits(rank.tensor(c, c.writes[0]), false);
   const std::vector<std::int32_t> chosen = chosen_of(rank, rank.tensor(c, c.reads[2]));
-  math::router_backward(scores.matrix(), chosen, dweights.matrix(), {}, router_shape(moe_of(rank)),
-                        dlogits.matrix());
+  const math::RouterShape shape = router_shape(moe_of(rank));
+  if (c.reads.count < 4) {
+    math::router_backward(scores.matrix(), chosen, dweights.matrix(), {}, shape, dlogits.matrix());
+    dlogits.commit();
+    return;
+  }
+  // Row by row, for a rank may hold the end of one sequence and the begin of the next. The balance
+  // loss is a mean over the global batch's sequences.
+  const Tensor visits = rank.tensor(c, c.reads[3]);
+  const ParallelPlan& plan = rank.job.plan;
+  for (std::int64_t row = 0; row < scores.matrix().rows; ++row) {
+    const std::int64_t sequence = sequence_of(rank, row, scores.matrix().rows);
+    const auto counts = ints(visits.row_range(sequence, 1));
+    const std::vector<double> of_sequence(counts.begin(), counts.end());
+    const math::BalanceGradient balance{.coefficient = moe_of(rank).aux_loss_coefficient /
+                                                       static_cast<double>(plan.global_batch_size),
+                                        .visits = of_sequence,
+                                        .tokens = plan.seq_len};
+    const auto k = static_cast<std::size_t>(shape.top_k);
+    math::router_backward(
+        scores.matrix().row_range(row, 1),
+        math::ConstExpertIds(chosen).subspan(static_cast<std::size_t>(row) * k, k),
+        dweights.matrix().row_range(row, 1), balance, shape, dlogits.matrix().row_range(row, 1));
+  }
   dlogits.commit();
 }
 

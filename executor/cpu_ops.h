@@ -43,6 +43,8 @@ struct Party {
 using Parties = std::vector<Party>;
 void gather_parameters(const Parties& parties, Axis axis);
 void reduce_gradients(const Parties& parties, const Collective& work);
+// Context parallelism: keys and values of all, their gradients back, or heads for sequence.
+void exchange_context(const Parties& parties, const Collective& work);
 void exchange_rows(const Parties& parties, bool to_experts);
 
 // ---- what several subjects need ----

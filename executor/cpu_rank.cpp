@@ -136,21 +136,21 @@ OptimizerState CpuRank::host_state(int instance) {
   return {array(0), array(1), array(2)};
 }
 
-std::vector<std::int64_t> CpuRank::positions() const {
-  const ParallelPlan& p = job.plan;
-  const std::int64_t local = p.seq_len / p.cp;
+std::vector<std::int64_t> positions_of(const ParallelPlan& p, std::int64_t cp_rank) {
+  const std::int64_t local = p.seq_len / p.cp, half = local / 2;
   std::vector<std::int64_t> result;
-  for (std::int64_t sequence = 0; sequence < p.micro_batch_size; ++sequence) {
-    for (std::int64_t i = 0; i < local; ++i) {
-      if (p.cp == 1) {
-        result.push_back(i);
-        continue;
-      }
-      // The first and the last chunk that are left, so that causal work is equal (zig-zag).
-      const std::int64_t half = local / 2;
-      const std::int64_t chunk = i < half ? at.cp : 2 * p.cp - 1 - at.cp;
-      result.push_back(chunk * half + i % half);
-    }
+  for (std::int64_t i = 0; i < local; ++i) {
+    const std::int64_t chunk = i < half ? cp_rank : 2 * p.cp - 1 - cp_rank;
+    result.push_back(p.cp == 1 ? i : chunk * half + i % half);
+  }
+  return result;
+}
+
+std::vector<std::int64_t> CpuRank::positions() const {
+  const std::vector<std::int64_t> one = positions_of(job.plan, at.cp);
+  std::vector<std::int64_t> result;
+  for (std::int64_t sequence = 0; sequence < job.plan.micro_batch_size; ++sequence) {
+    result.insert(result.end(), one.begin(), one.end());
   }
   return result;
 }

@@ -54,6 +54,10 @@ struct OptimizerState {
   Tensor moment1, moment2, main_params;
 };
 
+// Positions of one sequence's tokens on a rank of the context-parallel group: the first and the
+// last chunk that are left, so that causal work is equal (zig-zag).
+std::vector<std::int64_t> positions_of(const ParallelPlan& plan, std::int64_t cp_rank);
+
 class CpuRank {
  public:
   CpuRank(const CpuJob& job, const RankProgram& commands, std::int64_t rank);

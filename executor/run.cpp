@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <barrier>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <thread>
 
 #include "executor/cpu_backend.h"
@@ -15,6 +17,7 @@
 #include "executor/cpu_world.h"
 #include "executor/interpreter.h"
 #include "models/error.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -23,31 +26,31 @@ ShardPlace place_of(const CpuRank& rank) {
   return {rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
 }
 
-// Calls visit(packed parameter, run) over a block's parameters.
-template <class Visit>
-void each_run(const CpuRank& rank, const ParameterIndex& index, int instance, Visit visit) {
+// Every matrix of a block's packed parameters.
+std::vector<ParameterPiece> pieces_of(const CpuRank& rank, const ParameterIndex& index,
+                                      int instance) {
   const Block& block = rank.block(instance);
-  if (block.parameters.empty()) return;
   const BlockInstance& at = rank.commands.instances[static_cast<std::size_t>(instance)];
+  std::vector<ParameterPiece> all;
   for (const PackedParameter& p : block.parameters) {
-    for_each_run(index, model_part(rank.shape(instance).kind), at.layer, p, place_of(rank), visit);
+    const ModelPart part = model_part(rank.shape(instance).kind);
+    const auto pieces = pieces_of(index, part, at.layer, p, place_of(rank));
+    all.insert(all.end(), pieces.begin(), pieces.end());
   }
+  return all;
 }
 
 // Fills the rank's main parameters and working copies.
-void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource& source) {
+void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource& weights_of) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
     const Tensor weights = rank.held(i, Storage::weight);
     if (weights.data == nullptr) continue;
     std::vector<float> packed(static_cast<std::size_t>(sum_of(rank.block(i).parameters).total()));
-    each_run(rank, index, i, [&](const ParameterRun& run) {
-      if (run.index < 0) return;
-      // A run is a row of a parameter, or a part of one.
-      const ModelParameter& whole = index.all()[static_cast<std::size_t>(run.index)];
-      const std::int64_t cols = whole.parameter.cols;
-      source(whole, run.global / cols, run.global % cols,
-             {packed.data() + run.local, 1, run.count, run.count});
-    });
+    for (const ParameterPiece& piece : pieces_of(rank, index, i)) {
+      weights_of(index.all()[static_cast<std::size_t>(piece.index)], piece.first_row,
+                 piece.first_col,
+                 {packed.data() + piece.local, piece.rows, piece.cols, piece.cols});
+    }
     const bool sharded = rank.shape(i).zero == 3;
     if (!sharded) math::encode(weights.dtype, packed, weights.span());
     OptimizerState device = rank.device_state(i), host = rank.host_state(i);
@@ -91,14 +94,16 @@ void collect(CpuRank& rank, const ParameterIndex& index, bool gradients, ModelTe
         known[place] = true;
       }
     }
-    each_run(rank, index, i, [&](const ParameterRun& run) {
-      if (run.index < 0) return;
-      auto& tensor = tensors[static_cast<std::size_t>(run.index)];
-      for (std::int64_t k = 0; k < run.count; ++k) {
-        const auto local = static_cast<std::size_t>(run.local + k);
-        if (known[local]) tensor[static_cast<std::size_t>(run.global + k)] = packed[local];
+    for (const ParameterPiece& piece : pieces_of(rank, index, i)) {
+      const auto whole = static_cast<std::size_t>(piece.index);
+      const std::int64_t width = index.all()[whole].parameter.cols;
+      for (std::int64_t k = 0; k < piece.rows * piece.cols; ++k) {
+        const auto local = static_cast<std::size_t>(piece.local + k);
+        const std::int64_t row = piece.first_row + k / piece.cols;
+        const std::int64_t place = row * width + piece.first_col + k % piece.cols;
+        if (known[local]) tensors[whole][static_cast<std::size_t>(place)] = packed[local];
       }
-    });
+    }
   }
 }
 
@@ -122,13 +127,13 @@ class CpuRun {
         world_(static_cast<int>(plan.world())) {
     for (int stage = 0; stage < plan.pp; ++stage)
       programs_.push_back(rank_program(program_, stage));
-    weights_ = options.weights ? options.weights : seeded_weights(model, options.seed);
+    weights_ = options.weights;
     if (!options.load.empty()) {
       loaded_.emplace(options.load, model);
       done_ = loaded_->facts();
       weights_ = weights_of(*loaded_);
     }
-    read_batches();
+    for (int step = 0; step < options.steps; ++step) batches_.push_back(batch(step));
     for (std::int64_t r = 0; r < plan.world(); ++r) {
       const auto stage = static_cast<std::size_t>(program_.grid.dense(r).pp);
       ranks_.push_back(std::make_unique<CpuRank>(job_, programs_[stage], r));
@@ -145,28 +150,45 @@ class CpuRun {
       result_.live_peak.push_back(p.live_peak);
       result_.arena.push_back(Bytes(static_cast<double>(p.extent)));
     }
+    result_.first_step = done_.step + 1;
     {
       std::vector<std::jthread> threads;
       for (const auto& rank : ranks_) threads.emplace_back([this, &rank] { thread(*rank); });
+      watch();
     }
     if (const std::string failure = world_.failure(); !failure.empty()) throw Error(failure);
     return std::move(result_);
   }
 
  private:
-  void read_batches() {
-    const TokenSource tokens =
-        options_.tokens ? options_.tokens : seeded_tokens(options_.seed, job_.model.vocab_size);
-    const std::int64_t sequences = job_.plan.global_batch_size;
-    const auto width = static_cast<std::size_t>(job_.plan.seq_len + 1);
-    for (std::int64_t step = 0; step < options_.steps; ++step) {
-      std::vector<std::int32_t>& batch = batches_.emplace_back();
-      batch.resize(static_cast<std::size_t>(sequences) * width);
-      for (std::int64_t j = 0; j < sequences; ++j) {
-        tokens(done_.sequences + step * sequences + j,
-               std::span(batch).subspan(static_cast<std::size_t>(j) * width, width));
-      }
+  [[nodiscard]] std::vector<std::int32_t> batch(int step) const {
+    const std::int64_t sequences = job_.plan.global_batch_size, length = job_.plan.seq_len + 1;
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(sequences * length));
+    for (std::int64_t j = 0; j < sequences; ++j) {
+      options_.tokens(done_.sequences + step * sequences + j,
+                      std::span(ids).subspan(static_cast<std::size_t>(j * length),
+                                             static_cast<std::size_t>(length)));
     }
+    return ids;
+  }
+
+  // Until all ranks have ended; fails the run when none ends a step in time.
+  void watch() {
+    std::unique_lock lock(result_mutex_);
+    const std::chrono::duration<double> limit(options_.timeout.value());
+    while (ended_ < job_.plan.world()) {
+      const std::int64_t seen = progress_;
+      if (progressed_.wait_for(lock, limit, [&] { return progress_ != seen; })) continue;
+      world_.fail(fmt::format("no rank ended a step within {}; give more with --timeout",
+                              human_seconds(options_.timeout)));
+      return;
+    }
+  }
+  void tell_progress(bool ends) {
+    const std::lock_guard lock(result_mutex_);
+    ++progress_;
+    ended_ += ends ? 1 : 0;
+    progressed_.notify_all();
   }
 
   void thread(CpuRank& rank) {
@@ -187,12 +209,14 @@ class CpuRun {
         execute(rank.commands, backend);
         after_step(rank, backend, step);
         if (saves_after(step)) save(rank);
+        tell_progress(/*ends=*/false);
       }
     } catch (const Stopped&) {
     } catch (const std::exception& error) {
       world_.fail(error.what());
     }
     world_.rank_ends();
+    tell_progress(/*ends=*/true);
   }
 
   void after_step(CpuRank& rank, const CpuBackend& backend, int step) {
@@ -239,7 +263,7 @@ class CpuRun {
       }
       mine = entry.get();
     }
-    mine->writer.write_rank(rank.rank, saved_pieces(rank, index_));
+    mine->writer.write_rank(rank.rank, saved_states(rank, index_));
     if (++mine->written == job_.plan.world()) {
       mine->writer.finish(job_.plan.world(), options_.plan_file);
     }
@@ -287,13 +311,15 @@ class CpuRun {
   ParameterIndex index_;
   CpuWorld world_;
   std::vector<RankProgram> programs_;
+  std::vector<std::vector<std::int32_t>> batches_;
+  std::vector<std::unique_ptr<CpuRank>> ranks_;
   WeightSource weights_;
   std::optional<Checkpoint> loaded_;
   CheckpointFacts done_;  // by runs before this one
   std::map<std::int64_t, std::unique_ptr<Save>> saves_;
-  std::vector<std::vector<std::int32_t>> batches_;
-  std::vector<std::unique_ptr<CpuRank>> ranks_;
   std::mutex result_mutex_;
+  std::condition_variable progressed_;
+  std::int64_t progress_ = 0, ended_ = 0;  // ranks' steps; ranks
   RunResult result_;
 };
 

@@ -35,28 +35,25 @@ std::int64_t ParameterIndex::find(ModelPart part, std::int64_t layer, ParameterR
   return find(ModelPart::embedding, 0, ParameterRole::embed_tokens, false, 0);
 }
 
-void for_each_run(const ParameterIndex& parameters, ModelPart part, std::int64_t layer,
-                  const PackedParameter& packed, const ShardPlace& place,
-                  const std::function<void(const ParameterRun&)>& visit) {
+std::vector<ParameterPiece> pieces_of(const ParameterIndex& parameters, ModelPart part,
+                                      std::int64_t layer, const PackedParameter& packed,
+                                      const ShardPlace& place) {
   const Parameter& whole = packed.whole;
   const bool expert = is_expert(whole.role);
   const std::int64_t share = expert ? place.etp : place.tp;
   const std::int64_t first_copy = expert ? place.ep * packed.copies : 0;
-  const std::int64_t first_row =
-      packed.replicated || whole.split == Split::cols ? 0 : share * packed.rows;
+  const bool by_rows = whole.split == Split::rows || whole.split == Split::vocabulary;
+  const std::int64_t first_row = by_rows ? share * packed.rows : 0;
   const std::int64_t first_col = whole.split == Split::cols ? share * packed.cols : 0;
+  std::vector<ParameterPiece> pieces;
   for (std::int64_t copy = 0; copy < packed.copies; ++copy) {
+    const std::int64_t rows = std::clamp<std::int64_t>(whole.rows - first_row, 0, packed.rows);
     const std::int64_t index =
         parameters.find(part, layer, whole.role, whole.bias, first_copy + copy);
-    for (std::int64_t row = 0; row < packed.rows; ++row) {
-      ParameterRun run{.local = packed.offset + copy * packed.stride + row * packed.cols,
-                       .count = packed.cols,
-                       .index = index,
-                       .global = (first_row + row) * whole.cols + first_col};
-      if (first_row + row >= whole.rows) run.index = -1;  // vocabulary padding
-      visit(run);
-    }
+    pieces.push_back(
+        {packed.offset + copy * packed.stride, rows, packed.cols, index, first_row, first_col});
   }
+  return pieces;
 }
 
 }  // namespace qplan

@@ -2,7 +2,6 @@
 // Between the parameters of a model and what one rank holds of them.
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "models/model_spec.h"
@@ -17,12 +16,13 @@ struct ShardPlace {
   int tp = 0, etp = 0, ep = 0;
 };
 
-// `count` neighbouring elements of a packed parameter and of the model's: place `local` in the
-// block's packed weights, place `global` in parameter `index` of model_parameters(), row-major.
-// Index -1: padding, which is 0 and stays 0.
-struct ParameterRun {
-  std::int64_t local = 0, count = 0;
-  std::int64_t index = 0, global = 0;
+// A matrix of a packed parameter, and where it is in the model's: rows and columns from (first_row,
+// first_col) on of parameter `index` of model_parameters(). Padding rows of the vocabulary are left
+// out: they are 0 and stay 0.
+struct ParameterPiece {
+  std::int64_t local = 0;  // elements from the begin of the block's packed weights, row-major
+  std::int64_t rows = 0, cols = 0;
+  std::int64_t index = 0, first_row = 0, first_col = 0;
 };
 
 // Finds the model's parameters by what they are.
@@ -38,9 +38,9 @@ class ParameterIndex {
   std::vector<std::pair<std::uint64_t, std::int64_t>> by_key_;  // sorted
 };
 
-// Every element of a packed parameter of a block, in runs.
-void for_each_run(const ParameterIndex& parameters, ModelPart part, std::int64_t layer,
-                  const PackedParameter& packed, const ShardPlace& place,
-                  const std::function<void(const ParameterRun&)>& visit);
+// One piece for each copy (expert) that the rank holds.
+std::vector<ParameterPiece> pieces_of(const ParameterIndex& parameters, ModelPart part,
+                                      std::int64_t layer, const PackedParameter& packed,
+                                      const ShardPlace& place);
 
 }  // namespace qplan

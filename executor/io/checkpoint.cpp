@@ -26,12 +26,12 @@ std::string rank_name(std::int64_t rank) {
 
 // "exp_avg:12:0:64:128:model.layers.0.self_attn.q_proj.weight": kind, index, begin, stride, and the
 // tensor of a Hugging Face checkpoint that the parameter is in, for people.
-std::string tensor_name(StateKind kind, const ParameterPiece& piece, const std::string& name) {
-  return fmt::format("{}:{}:{}:{}:{}", to_word(kind), piece.index, piece.begin, piece.stride, name);
+std::string tensor_name(StateKind kind, const ElementRuns& runs, const std::string& name) {
+  return fmt::format("{}:{}:{}:{}:{}", to_word(kind), runs.index, runs.begin, runs.stride, name);
 }
 
 // The opposite; nullopt for other tensors.
-std::optional<std::pair<StateKind, ParameterPiece>> parse_name(std::string_view name) {
+std::optional<std::pair<StateKind, ElementRuns>> parse_name(std::string_view name) {
   const auto next = [&name]() {
     const std::size_t colon = name.find(':');
     const std::string_view field = name.substr(0, colon);
@@ -39,14 +39,14 @@ std::optional<std::pair<StateKind, ParameterPiece>> parse_name(std::string_view 
     return field;
   };
   const auto kind = try_from_word<StateKind>(next());
-  ParameterPiece piece;
-  for (std::int64_t* number : {&piece.index, &piece.begin, &piece.stride}) {
+  ElementRuns runs;
+  for (std::int64_t* number : {&runs.index, &runs.begin, &runs.stride}) {
     const std::string_view field = next();
     const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), *number);
     if (error != std::errc() || end != field.data() + field.size() || *number < 0) return {};
   }
   if (!kind) return {};
-  return std::pair(*kind, piece);
+  return std::pair(*kind, runs);
 }
 
 // What makes two models' checkpoints interchangeable: names and shapes of all parameters. FNV-1a.
@@ -102,10 +102,10 @@ CheckpointWriter::~CheckpointWriter() {
   if (!finished_) fs::remove_all(partial_, ignored);
 }
 
-void CheckpointWriter::write_rank(std::int64_t rank, const std::vector<SavedPiece>& pieces) const {
+void CheckpointWriter::write_rank(std::int64_t rank, const std::vector<SavedState>& states) const {
   std::vector<TensorToWrite> tensors;
-  for (const SavedPiece& saved : pieces) {
-    const ParameterPiece& p = saved.piece;
+  for (const SavedState& saved : states) {
+    const ElementRuns& p = saved.runs;
     const ModelParameter& it = parameters_.at(static_cast<std::size_t>(p.index));
     tensors.push_back({tensor_name(saved.kind, p, tensor_place(model_, it).name),
                        saved.dtype,
@@ -178,31 +178,31 @@ void Checkpoint::add_file(const std::string& path, const std::vector<ModelParame
     const bool known =
         parsed && info.shape.size() == 2 && parsed->second.index < std::ssize(parameters);
     if (!known) {
-      throw Error(fmt::format("'{}': tensor '{}' is no piece of a checkpoint", path, shown(name)));
+      throw Error(fmt::format("'{}': tensor '{}' is no part of a checkpoint", path, shown(name)));
     }
-    auto& [kind, piece] = *parsed;
-    piece.times = info.shape[0];
-    piece.count = info.shape[1];
+    auto& [kind, runs] = *parsed;
+    runs.times = info.shape[0];
+    runs.count = info.shape[1];
     const std::int64_t elements =
-        parameters[static_cast<std::size_t>(piece.index)].parameter.elements();
-    const bool fits = piece.elements() <= elements && piece.begin <= elements &&
-                      (piece.times < 2 || (piece.stride >= piece.count &&
-                                           piece.stride <= elements / (piece.times - 1))) &&
-                      piece.begin + (piece.times - 1) * piece.stride + piece.count <= elements;
+        parameters[static_cast<std::size_t>(runs.index)].parameter.elements();
+    const bool fits = runs.elements() <= elements && runs.begin <= elements &&
+                      (runs.times < 2 ||
+                       (runs.stride >= runs.count && runs.stride <= elements / (runs.times - 1))) &&
+                      runs.begin + (runs.times - 1) * runs.stride + runs.count <= elements;
     if (!fits) {
       throw Error(fmt::format("'{}': tensor '{}' reaches beyond its parameter", path, shown(name)));
     }
-    pieces_[{kind, piece.index}].push_back({piece, files_.size() - 1, name});
+    stored_[{kind, runs.index}].push_back({runs, files_.size() - 1, name});
   }
 }
 
 void Checkpoint::check_complete(const std::vector<ModelParameter>& parameters) const {
   for (const ModelParameter& it : parameters) {
     for (const auto& [kind, word] : Words<StateKind>::table) {
-      const auto found = pieces_.find({kind, it.index});
+      const auto found = stored_.find({kind, it.index});
       std::int64_t sum = 0;
-      if (found != pieces_.end()) {
-        for (const Stored& stored : found->second) sum += stored.piece.elements();
+      if (found != stored_.end()) {
+        for (const Stored& stored : found->second) sum += stored.runs.elements();
       }
       if (sum == it.parameter.elements()) continue;
       throw Error(fmt::format(
@@ -217,8 +217,8 @@ void Checkpoint::read(StateKind kind, std::int64_t index, std::int64_t first,
                       std::span<float> out) const {
   const std::int64_t end = first + std::ssize(out);
   std::int64_t done = 0;
-  for (const Stored& stored : pieces_.at({kind, index})) {
-    const ParameterPiece& p = stored.piece;
+  for (const Stored& stored : stored_.at({kind, index})) {
+    const ElementRuns& p = stored.runs;
     // The first run that ends behind `first`.
     const std::int64_t reach = first - p.begin - p.count + 1;
     std::int64_t t = reach <= 0 || p.times == 1 ? 0 : (reach + p.stride - 1) / p.stride;

@@ -1,6 +1,6 @@
 #pragma once
 // Checkpoints: a folder ROOT/step-00000020 with checkpoint.json, plan.json and one safetensors file
-// a rank. Each file holds pieces of parameters and of AdamW's moments in the model's own numbering,
+// a rank. Each file holds parts of parameters and of AdamW's moments in the model's own numbering,
 // so a run may go on under any other plan.
 
 #include <cstdint>
@@ -31,18 +31,18 @@ struct Words<StateKind> {
 };
 
 // Elements of one parameter: `times` runs of `count`, run t from element begin + t * stride of the
-// whole, row-major. A share of the columns is one piece; so is a share of the rows.
-struct ParameterPiece {
+// whole, row-major. A share of the columns is one such; so is a share of the rows.
+struct ElementRuns {
   std::int64_t index = 0;  // in model_parameters()
   std::int64_t begin = 0, count = 0, stride = 0, times = 1;
   [[nodiscard]] std::int64_t elements() const { return count * times; }
-  auto operator<=>(const ParameterPiece&) const = default;
+  auto operator<=>(const ElementRuns&) const = default;
 };
 
-// A piece to be saved; `values` gives its elements first .. first + out.size() - 1.
-struct SavedPiece {
+// Elements to be saved; `values` gives the first .. first + out.size() - 1 of them.
+struct SavedState {
   StateKind kind = StateKind::main;
-  ParameterPiece piece;
+  ElementRuns runs;
   DType dtype = DType::fp32;
   std::function<void(std::int64_t first, std::span<float> out)> values;
 };
@@ -63,7 +63,7 @@ class CheckpointWriter {
   ~CheckpointWriter();
 
   // Safe from several threads, each for another rank.
-  void write_rank(std::int64_t rank, const std::vector<SavedPiece>& pieces) const;
+  void write_rank(std::int64_t rank, const std::vector<SavedState>& states) const;
   // The folder gets its name; an older checkpoint of that step is replaced. `plan_file`: what
   // plan.json shall hold.
   void finish(std::int64_t ranks, const Json& plan_file);
@@ -91,7 +91,7 @@ class Checkpoint {
 
  private:
   struct Stored {
-    ParameterPiece piece;
+    ElementRuns runs;
     std::size_t file = 0;
     std::string tensor;
   };
@@ -104,7 +104,7 @@ class Checkpoint {
   CheckpointFacts facts_;
   std::int64_t ranks_ = 0;
   std::vector<SafetensorsFile> files_;
-  std::map<std::pair<StateKind, std::int64_t>, std::vector<Stored>> pieces_;
+  std::map<std::pair<StateKind, std::int64_t>, std::vector<Stored>> stored_;
 };
 
 // The checkpoint's main parameters as what a run starts from; the checkpoint must outlive it.

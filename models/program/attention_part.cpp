@@ -129,9 +129,11 @@ void AttentionPart::mla_project_forward(SlotId normed) {
     c_.norm_forward(ParameterRole::q_a_norm, q_down_, q_normed_, rows, q_rank);
     q_in = q_normed_;
   }
+  const bool own = c_.recipe.executable;
   const std::int64_t kv_width = mla.kv_lora_rank + mla.qk_rope_head_dim;
   kv_down_ = b.slot("kv down", act, rows, kv_width);
-  kv_normed_ = b.slot("kv down normed", act, rows, mla.kv_lora_rank);
+  // The rotary key goes the way of the normed latent: to every rank of the tensor-parallel group.
+  kv_normed_ = b.slot("kv down normed", act, rows, own ? kv_width : mla.kv_lora_rank);
   c_.linear(ParameterRole::kv_a_proj, normed, kv_down_, rows, kv_width, c_.hidden);
   c_.norm_forward(ParameterRole::kv_a_norm, kv_down_, kv_normed_, rows, mla.kv_lora_rank);
 
@@ -141,9 +143,12 @@ void AttentionPart::mla_project_forward(SlotId normed) {
                      heads.q * heads.qk_dim, q_rank);
   const std::int64_t kv_up_width = heads.q * (mla.qk_nope_head_dim + mla.v_head_dim);
   const SlotId kv_up = b.slot("kv up", act, c_.tokens, kv_up_width);
-  c_.gathered_linear(ParameterRole::kv_b_proj, kv_normed_, kv_up, kv_up_width, mla.kv_lora_rank);
-  c_.rowwise(RowwiseKind::rope, c_.tokens, heads.q * mla.qk_rope_head_dim, {q_up, kv_down_}, {q_});
-  c_.rowwise(RowwiseKind::copy, c_.tokens, kv_up_width, {kv_up, kv_down_}, {k_, v_});
+  const SlotId latent = c_.gathered_linear(ParameterRole::kv_b_proj, kv_normed_, kv_up, kv_up_width,
+                                           mla.kv_lora_rank);
+  const SlotId rotary_key = own ? latent : kv_down_;
+  c_.rowwise(RowwiseKind::rope, c_.tokens, heads.q * mla.qk_rope_head_dim, {q_up, rotary_key},
+             {q_});
+  c_.rowwise(RowwiseKind::copy, c_.tokens, kv_up_width, {kv_up, rotary_key}, {k_, v_});
   b.end_module(RecomputeModule::mla_up_proj);
 }
 
@@ -182,29 +187,9 @@ void AttentionPart::core(Pass pass) {
   const double element = size_of(c_.activation_dtype());
   const Bytes kv_bytes(kv_elements * element);
   switch (s.cp_comm) {
-    case CpComm::p2p: {
-      // Backward carries the gradients of the keys and values along: twice the bytes.
-      const Bytes step_bytes = forward ? kv_bytes : 2.0 * kv_bytes;
-      const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim) * (forward ? 1 : 2);
-      SlotId held = kNoSlot;
-      for (int step = 0; step < s.cp; ++step) {
-        SlotId arriving = kNoSlot;
-        if (step + 1 < s.cp) {
-          arriving = b.slot("ring buffer", c_.activation_dtype(), c_.tokens, width);
-          b.aside(Stream::model_comm, SendRecv{Axis::cp, step_bytes}, {held == kNoSlot ? k_ : held},
-                  {arriving});
-        }
-        Attention part = work;
-        if (step > 0) {
-          part.causal = false;
-          part.kv_len = std::max<std::int64_t>(q_len / 2, 1);
-        }
-        attend(part, held == kNoSlot ? k_ : held, held == kNoSlot ? v_ : kNoSlot);
-        if (arriving != kNoSlot) b.wait_for(Stream::model_comm);
-        held = arriving;
-      }
+    case CpComm::p2p:
+      c_.recipe.executable ? ring(pass, work) : priced_ring(pass, work);
       break;
-    }
     case CpComm::all_gather: {
       const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim);
       const SlotId whole = b.slot("kv of all", c_.activation_dtype(), c_.tokens * s.cp, width);
@@ -233,25 +218,105 @@ void AttentionPart::core(Pass pass) {
       const Collective in{CollectiveKind::all_to_all, Axis::cp,
                           Bytes(rows * (q_width + kv_width) * element)};
       const Collective out{CollectiveKind::all_to_all, Axis::cp, Bytes(rows * o_width * element)};
+      const auto exchange = [&](const Collective& what, Role role, BlockBuilder::Slots reads,
+                                BlockBuilder::Slots writes) {
+        b.aside(Stream::model_comm, what, reads, writes).role = role;
+        b.wait_for(Stream::model_comm);
+      };
       const auto in_width = static_cast<std::int64_t>(q_width + kv_width);
       const std::int64_t out_width = heads.q * heads.v_dim;
       if (forward) {
         // Attention keeps its own operands, split by heads; nothing is sent twice in backward.
         qkv_by_heads_ = b.slot("qkv by heads", c_.activation_dtype(), c_.tokens, in_width);
         out_by_heads_ = b.slot("out by heads", c_.activation_dtype(), c_.tokens, out_width);
-        b.exposed(in, {q_, k_, v_}, {qkv_by_heads_});
+        exchange(in, Role::dispatch, {q_, k_, v_}, {qkv_by_heads_});
         b.compute(work, {qkv_by_heads_}, {out_by_heads_, lse_});
-        b.exposed(out, {out_by_heads_}, {out_});
+        exchange(out, Role::combine, {out_by_heads_}, {out_});
       } else {
         const SlotId dall = b.slot("dqkv by heads", c_.activation_dtype(), c_.tokens, in_width);
         const SlotId dby_heads =
             b.slot("dout by heads", c_.activation_dtype(), c_.tokens, out_width);
-        b.exposed(out, {dout_}, {dby_heads});
+        exchange(out, Role::dispatch, {dout_}, {dby_heads});
         b.compute(work, {qkv_by_heads_, dby_heads, out_by_heads_, lse_}, {dall});
-        b.exposed(in, {dall}, {dq_, dk_, dv_});
+        exchange(in, Role::combine, {dall}, {dq_, dk_, dv_});
       }
       break;
     }
+  }
+}
+
+// Keys and values of one rank after the other. The gradients of a rank's keys and values follow one
+// step behind, each rank adding its own, and come home in the end.
+void AttentionPart::ring(Pass pass, const Attention& whole) {
+  auto& b = c_.b;
+  const DType act = c_.activation_dtype();
+  const Heads heads = heads_of(c_);
+  const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim);
+  const Bytes bytes(static_cast<double>(c_.tokens * width) * size_of(act));
+  const bool forward = pass == Pass::forward;
+  const int steps = c_.shape.cp;
+  const auto pass_on = [&](BlockBuilder::Slots reads, std::string_view name) {
+    const SlotId arriving = b.slot(name, act, c_.tokens, width);
+    b.aside(Stream::model_comm, SendRecv{Axis::cp, bytes}, reads, {arriving});
+    return arriving;
+  };
+  SlotId held = kNoSlot, gradient = kNoSlot;
+  for (int step = 0; step < steps; ++step) {
+    SlotId arriving = kNoSlot;
+    if (step + 1 < steps) {
+      arriving = step == 0 ? pass_on({k_, v_}, "ring buffer") : pass_on({held}, "ring buffer");
+    }
+    Attention part = whole;
+    if (step > 0) {
+      part.causal = false;
+      part.kv_len = std::max<std::int64_t>(whole.q_len / 2, 1);
+    }
+    if (step > 0 && gradient == kNoSlot) gradient = b.slot("ring gradient", act, c_.tokens, width);
+    Op& op = forward     ? step == 0 ? b.compute(part, {q_, k_, v_}, {out_, lse_})
+                                     : b.compute(part, {q_, held}, {out_, lse_})
+                 : step == 0 ? b.compute(part, {q_, k_, v_, out_, lse_, dout_}, {dq_, dk_, dv_})
+                         : b.compute(part, {q_, held, out_, lse_, dout_}, {dq_, gradient});
+    op.piece = static_cast<std::uint8_t>(step);
+    op.pieces = static_cast<std::uint8_t>(steps);
+    if (!forward && step > 0) gradient = pass_on({gradient}, "ring gradient");
+    if (step + 1 < steps || !forward) b.wait_for(Stream::model_comm);
+    held = arriving;
+  }
+  if (!forward) {
+    c_.rowwise(RowwiseKind::add, c_.tokens, width, {gradient, dk_, dv_}, {dk_, dv_});
+  }
+}
+
+// The same as other implementations run it: keys, values and gradients in one buffer.
+void AttentionPart::priced_ring(Pass pass, const Attention& whole) {
+  auto& b = c_.b;
+  const auto& s = c_.shape;
+  const Heads heads = heads_of(c_);
+  const bool forward = pass == Pass::forward;
+  // Backward carries the gradients of the keys and values along: twice the bytes.
+  const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim) * (forward ? 1 : 2);
+  const Bytes bytes(static_cast<double>(c_.tokens * width) * size_of(c_.activation_dtype()));
+  SlotId held = kNoSlot;
+  for (int step = 0; step < s.cp; ++step) {
+    SlotId arriving = kNoSlot;
+    if (step + 1 < s.cp) {
+      arriving = b.slot("ring buffer", c_.activation_dtype(), c_.tokens, width);
+      b.aside(Stream::model_comm, SendRecv{Axis::cp, bytes}, {held == kNoSlot ? k_ : held},
+              {arriving});
+    }
+    Attention part = whole;
+    if (step > 0) {
+      part.causal = false;
+      part.kv_len = std::max<std::int64_t>(whole.q_len / 2, 1);
+    }
+    const SlotId k = held == kNoSlot ? k_ : held, v = held == kNoSlot ? v_ : kNoSlot;
+    if (forward) {
+      b.compute(part, {q_, k, v}, {out_, lse_, scores_, mask_});
+    } else {
+      b.compute(part, {q_, k, v, out_, lse_, scores_, mask_, dout_}, {dq_, dk_, dv_});
+    }
+    if (arriving != kNoSlot) b.wait_for(Stream::model_comm);
+    held = arriving;
   }
 }
 
@@ -269,7 +334,7 @@ SlotId AttentionPart::backward(SlotId dy) {
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, drop_}, {dsum});
   }
   const SlotId dy_in = c_.linear_input(dsum, c_.local_tokens, c_.hidden);
-  const SlotId dy_whole = c_.gather_sequence(dy_in, c_.hidden);
+  const SlotId dy_whole = c_.gather_sequence(dy_in);
   c_.linear_dgrad(ParameterRole::o_proj, dy_whole, dout_, c_.tokens, c_.hidden, width);
   c_.linear_wgrad(ParameterRole::o_proj, dy_whole, out_, c_.tokens, c_.hidden, width);
 
@@ -318,14 +383,14 @@ SlotId AttentionPart::project_backward() {
   }
   dqkv = c_.linear_input(dqkv, c_.tokens, width);
   // The re-gather of the input hides under dgrad, the reduce-scatter of dx under wgrad.
-  const SlotId normed_whole = c_.gather_sequence(normed_, c_.hidden, /*wait=*/false);
+  const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
   const SlotId partial = b.slot("dnormed partial", act, c_.tokens, c_.hidden);
   c_.linear_dgrad(ParameterRole::q_proj, dqkv, partial, c_.tokens, width, c_.hidden);
   if (normed_whole != normed_) {
     b.wait_for(Stream::model_comm);
     b.flush();
   }
-  const SlotId dnormed = c_.reduce_partial(partial, c_.hidden, "dnormed", /*wait=*/false);
+  const SlotId dnormed = c_.reduce_partial(partial, "dnormed", /*wait=*/false);
   c_.linear_wgrad(ParameterRole::q_proj, dqkv, normed_whole, c_.tokens, width, c_.hidden);
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
   return dnormed;
@@ -344,29 +409,33 @@ SlotId AttentionPart::mla_project_backward() {
   const SlotId dq_up = b.slot("dq up", act, c_.tokens, q_width);
   c_.rowwise(RowwiseKind::rope_backward, c_.tokens, heads.q * mla.qk_rope_head_dim, {dq_}, {dq_up});
   const SlotId dkv_up = b.slot("dkv up", act, c_.tokens, kv_up_width);
-  c_.rowwise(RowwiseKind::copy, c_.tokens, kv_up_width, {dk_, dv_}, {dkv_up});
+  // The gradient of the rotary key is every head's, and reduced beside the latent's.
+  const bool own = c_.recipe.executable;
+  const SlotId dlatent = own ? b.slot("d latent partial", act, c_.tokens, kv_width) : kNoSlot;
+  c_.rowwise(RowwiseKind::copy, c_.tokens, kv_up_width, {dk_, dv_}, {dkv_up, dlatent});
 
   // Up projections: as any column-parallel product.
   const auto up_backward = [&](ParameterRole role, SlotId dy, SlotId input, std::int64_t n,
-                               std::int64_t k, std::string_view name) {
-    const SlotId whole = c_.gather_sequence(input, k, /*wait=*/false);
-    const SlotId partial = b.slot("up partial", act, c_.tokens, k);
+                               std::int64_t k, std::string_view name, SlotId wide) {
+    const SlotId whole = c_.gather_sequence(input, /*wait=*/false);
+    const SlotId partial = wide != kNoSlot ? wide : b.slot("up partial", act, c_.tokens, k);
     c_.linear_dgrad(role, dy, partial, c_.tokens, n, k);
     if (whole != input) {
       b.wait_for(Stream::model_comm);
       b.flush();
     }
-    const SlotId sum = c_.reduce_partial(partial, k, name, /*wait=*/false);
+    const SlotId sum = c_.reduce_partial(partial, name, /*wait=*/false);
     c_.linear_wgrad(role, dy, whole, c_.tokens, n, k);
     if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
     return sum;
   };
   const bool low_rank_q = mla.q_lora_rank > 0;
   const std::int64_t q_rank = low_rank_q ? mla.q_lora_rank : c_.hidden;
-  SlotId dq_in = up_backward(low_rank_q ? ParameterRole::q_b_proj : ParameterRole::q_proj, dq_up,
-                             low_rank_q ? q_normed_ : normed_, q_width, q_rank, "dq low rank");
+  SlotId dq_in =
+      up_backward(low_rank_q ? ParameterRole::q_b_proj : ParameterRole::q_proj, dq_up,
+                  low_rank_q ? q_normed_ : normed_, q_width, q_rank, "dq low rank", kNoSlot);
   const SlotId dkv_normed = up_backward(ParameterRole::kv_b_proj, dkv_up, kv_normed_, kv_up_width,
-                                        mla.kv_lora_rank, "dkv low rank");
+                                        mla.kv_lora_rank, "dkv low rank", dlatent);
 
   const SlotId dkv_down = b.slot("dkv down", act, rows, kv_width);
   c_.norm_backward(ParameterRole::kv_a_norm, kv_down_, dkv_normed, kNoSlot, dkv_down, rows,

@@ -141,13 +141,13 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
       b.slot("embedded", act, c.tokens, c.hidden, scattered ? Storage::local : Storage::wire);
   c.rowwise(RowwiseKind::embedding, c.tokens, c.hidden, {c.weights}, {rows, ids}).parameter =
       b.parameter(ParameterRole::embed_tokens);
-  const SlotId y = c.reduce_partial(rows, c.hidden, "y");
+  const SlotId y = c.reduce_partial(rows, "y");
   b.at(y).storage = Storage::wire;
   b.flush();
   b.into(&Block::backward);
   const SlotId dy = b.slot("dy", act, c.local_tokens, c.hidden, Storage::wire);
   state.enter_backward();
-  const SlotId whole = c.gather_sequence(dy, c.hidden);
+  const SlotId whole = c.gather_sequence(dy);
   c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids}, {c.gradients})
       .parameter = b.parameter(ParameterRole::embed_tokens);
   b.flush();
@@ -170,7 +170,7 @@ class LogitsPart {
     x_ = x;
     normed_ = b.slot("final normed", act, c_.local_tokens, c_.hidden);
     c_.norm_forward(norm_, x, normed_, c_.local_tokens, c_.hidden);
-    const SlotId whole = c_.gather_sequence(normed_, c_.hidden);
+    const SlotId whole = c_.gather_sequence(normed_);
     logits_ = b.slot("logits", act, c_.tokens, v);
     b.compute(product(v, c_.hidden), {whole, c_.weights}, {logits_}).parameter =
         b.parameter(ParameterRole::lm_head);
@@ -191,7 +191,7 @@ class LogitsPart {
                                         static_cast<std::int64_t>(c_.recipe.logits_grad_bytes) * v);
     c_.rowwise(RowwiseKind::cross_entropy_backward, c_.tokens, v, {logits_, copy_, log_sum_},
                {dlogits});
-    const SlotId whole = c_.gather_sequence(normed_, c_.hidden, /*wait=*/false);
+    const SlotId whole = c_.gather_sequence(normed_, /*wait=*/false);
     const SlotId partial = b.slot("dhead partial", act, c_.tokens, c_.hidden);
     Op& dgrad = b.compute(product(c_.hidden, v), {dlogits, c_.weights_backward}, {partial});
     dgrad.parameter = b.parameter(ParameterRole::lm_head);
@@ -200,7 +200,7 @@ class LogitsPart {
       b.wait_for(Stream::model_comm);
       b.flush();
     }
-    const SlotId dnormed = c_.reduce_partial(partial, c_.hidden, "dhead", /*wait=*/false);
+    const SlotId dnormed = c_.reduce_partial(partial, "dhead", /*wait=*/false);
     Gemm wgrad{.m = v, .n = c_.hidden, .k = c_.tokens, .dtype = c_.activation_dtype()};
     wgrad.accumulate_fp32 =
         c_.recipe.fp32_gradient_accumulation && c_.shape.grad_dtype == DType::fp32;

@@ -48,9 +48,10 @@ SlotId LayerContext::linear_input(SlotId x, std::int64_t rows, std::int64_t cols
   return cast;
 }
 
-SlotId LayerContext::gather_sequence(SlotId x, std::int64_t cols, bool wait) {
+SlotId LayerContext::gather_sequence(SlotId x, bool wait) {
   if (!shape.sequence_parallel || shape.tp == 1) return x;
   const DType dtype = b.at(x).dtype;
+  const std::int64_t cols = b.at(x).shape[1];
   const SlotId whole = b.slot("gathered", dtype, tokens, cols);
   const Bytes bytes(static_cast<double>(tokens * cols) * size_of(dtype));
   b.aside(Stream::model_comm, Collective{CollectiveKind::all_gather, Axis::tp, bytes}, {x},
@@ -59,8 +60,9 @@ SlotId LayerContext::gather_sequence(SlotId x, std::int64_t cols, bool wait) {
   return whole;
 }
 
-SlotId LayerContext::reduce_partial(SlotId x, std::int64_t cols, std::string_view name, bool wait) {
+SlotId LayerContext::reduce_partial(SlotId x, std::string_view name, bool wait) {
   if (shape.tp == 1) return x;
+  const std::int64_t cols = b.at(x).shape[1];
   const DType dtype = b.at(x).dtype;
   const Bytes bytes(static_cast<double>(tokens * cols) * size_of(dtype));
   const auto kind =
@@ -96,13 +98,14 @@ SlotId LayerContext::gathered_linear(ParameterRole role, SlotId x, SlotId y, std
     op.pieces = kOverlapPieces;
   };
   if (!overlaps_tp()) {
-    const SlotId whole = gather_sequence(x, k);
+    const SlotId whole = gather_sequence(x);
     linear(role, whole, y, tokens, n, k);
     return whole;
   }
   const DType dtype = b.at(x).dtype;
-  const SlotId whole = b.slot("gathered", dtype, tokens, k);
-  const Bytes piece(static_cast<double>(tokens * k) * size_of(dtype) / kOverlapPieces);
+  const std::int64_t cols = b.at(x).shape[1];
+  const SlotId whole = b.slot("gathered", dtype, tokens, cols);
+  const Bytes piece(static_cast<double>(tokens * cols) * size_of(dtype) / kOverlapPieces);
   for (std::int64_t i = 0; i < kOverlapPieces; ++i) {
     Op& gather = b.aside(Stream::model_comm,
                          Collective{CollectiveKind::all_gather, Axis::tp, piece}, {x}, {whole});
@@ -123,7 +126,7 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
   const SlotId partial = b.slot("partial", activation_dtype(), tokens, n);
   if (!overlaps_tp()) {
     linear(role, x, partial, tokens, n, k);
-    return reduce_partial(partial, n, name);
+    return reduce_partial(partial, name);
   }
   const DType dtype = activation_dtype();
   const SlotId sum = b.slot(name, dtype, local_tokens, n);

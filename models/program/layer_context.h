@@ -35,9 +35,9 @@ struct LayerContext {
 
   // Sequence shard -> whole sequence, before a column-parallel product; returns the slot to read.
   // Without sequence parallelism (or tp 1) it is `x` itself.
-  SlotId gather_sequence(SlotId x, std::int64_t cols, bool wait = true);
+  SlotId gather_sequence(SlotId x, bool wait = true);
   // Partial sums -> this rank's shard (reduce-scatter), or everybody's sum (all-reduce).
-  SlotId reduce_partial(SlotId x, std::int64_t cols, std::string_view name, bool wait = true);
+  SlotId reduce_partial(SlotId x, std::string_view name, bool wait = true);
 
   // y[rows, n] = x[rows, k] W, and dx[rows, k] = dy[rows, n] W^T.
   // `role`: the weight, or the first of those that are packed as one (q, k, v; gate, up).
@@ -89,6 +89,8 @@ class AttentionPart {
   SlotId project_backward();
   SlotId mla_project_backward();
   void core(Pass pass);
+  void ring(Pass pass, const Attention& whole);
+  void priced_ring(Pass pass, const Attention& whole);
 
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, q_raw_ = kNoSlot, k_raw_ = kNoSlot;
@@ -134,7 +136,6 @@ class MoePart {
   void route(SlotId logits);
   // SwiGLU of the experts' up projection, weighted by the router's probabilities.
   void activate_experts(std::int64_t rows, std::int64_t width);
-  void library_sort(RowwiseKind kind, SlotId from, SlotId to);
   Carried dispatch(Carried tokens);
   Carried combine(Carried rows);
   // A slot for the numbers of `like`'s rows, where it has any.
@@ -142,7 +143,8 @@ class MoePart {
 
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, probs_ = kNoSlot, row_map_ = kNoSlot;
-  SlotId counts_ = kNoSlot;  // tokens per expert, of every rank that exchanges them
+  SlotId counts_ = kNoSlot;   // tokens per expert, of every rank that exchanges them
+  SlotId balance_ = kNoSlot;  // tokens per sequence and expert, for the auxiliary loss
   SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
   SlotId eager_norm_ = kNoSlot;  // what unfused kernels keep

@@ -65,8 +65,7 @@ SlotId MlpPart::backward(SlotId dy) {
     dout = b.slot("d dropped", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, mask_}, {dout});
   }
-  const SlotId dy_whole =
-      c_.gather_sequence(c_.linear_input(dout, c_.local_tokens, c_.hidden), c_.hidden);
+  const SlotId dy_whole = c_.gather_sequence(c_.linear_input(dout, c_.local_tokens, c_.hidden));
   const SlotId dact = b.slot("d mlp act", act, c_.tokens, f);
   c_.linear_dgrad(ParameterRole::down_proj, dy_whole, dact, c_.tokens, c_.hidden, f);
   c_.linear_wgrad(ParameterRole::down_proj, dy_whole, act_, c_.tokens, c_.hidden, f);
@@ -75,14 +74,14 @@ SlotId MlpPart::backward(SlotId dy) {
              {up_, dact, eager_silu_}, {dup_raw});
   const SlotId dup = c_.linear_input(dup_raw, c_.tokens, wide);
 
-  const SlotId normed_whole = c_.gather_sequence(normed_, c_.hidden, /*wait=*/false);
+  const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
   const SlotId partial = b.slot("d mlp normed partial", act, c_.tokens, c_.hidden);
   c_.linear_dgrad(first_up(c_), dup, partial, c_.tokens, wide, c_.hidden);
   if (normed_whole != normed_) {
     b.wait_for(Stream::model_comm);
     b.flush();
   }
-  const SlotId dnormed = c_.reduce_partial(partial, c_.hidden, "d mlp normed", /*wait=*/false);
+  const SlotId dnormed = c_.reduce_partial(partial, "d mlp normed", /*wait=*/false);
   c_.linear_wgrad(first_up(c_), dup, normed_whole, c_.tokens, wide, c_.hidden);
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
 

@@ -59,10 +59,25 @@ void MoePart::route(SlotId logits) {
   probs_ = b.slot("router probs", DType::fp32, c_.local_tokens, moe.num_experts);
   row_map_ = b.slot("row map", DType::int32, c_.local_tokens, 2 * moe.top_k);
   if (c_.recipe.executable) counts_ = b.slot("expert counts", DType::int32, 1, moe.num_experts);
+  const bool balances = c_.recipe.executable && moe.aux_loss_coefficient > 0;
+  if (balances) {
+    balance_ = b.slot("visits of sequences", DType::int32, s.micro_batch_size, moe.num_experts);
+  }
   c_.rowwise(RowwiseKind::router, c_.local_tokens, moe.num_experts, {logits, c_.weights},
-             {probs_, row_map_, counts_})
+             {probs_, row_map_, counts_, balance_})
       .parameter = b.parameter(ParameterRole::score_correction);
   if (counts_ == kNoSlot) return;
+  // Ranks that hold parts of a sequence learn of all of it.
+  for (const auto& [axis, parts] :
+       {std::pair{Axis::tp, s.sequence_parallel ? s.tp : 1}, std::pair{Axis::cp, s.cp}}) {
+    if (!balances || parts == 1) continue;
+    const Bytes bytes(static_cast<double>(s.micro_batch_size * moe.num_experts) *
+                      size_of(DType::int32));
+    b.aside(Stream::model_comm, Collective{CollectiveKind::all_reduce, axis, bytes}, {balance_},
+            {balance_})
+        .role = Role::sequence_balance;
+    b.wait_for(Stream::model_comm);
+  }
   std::int64_t ranks = 1;
   for (const auto& [axis, size] : {std::pair{Axis::ep, s.ep}, std::pair{Axis::etp, s.etp}}) {
     if (size == 1) continue;
@@ -75,19 +90,6 @@ void MoePart::route(SlotId logits) {
     b.wait_for(Stream::model_comm);
     counts_ = all;
   }
-}
-
-// HybridEP sorts rows itself, where it sends (dispatch_with_permute, combine_with_unpermute:
-// Megatron-Core's fused_a2a.py); with DeepEP a kernel of the compute stream does.
-void MoePart::library_sort(RowwiseKind kind, SlotId from, SlotId to) {
-  auto& b = c_.b;
-  const std::int64_t rows = b.at(to).shape[0];
-  if (c_.shape.dispatcher != MoeDispatcher::hybridep) {
-    c_.rowwise(kind, rows, c_.hidden, {from, row_map_}, {to});
-    return;
-  }
-  const Rowwise sort{.kind = kind, .rows = rows, .cols = c_.hidden, .dtype = c_.activation_dtype()};
-  b.exposed(sort, {from, row_map_}, {to});
 }
 
 MoePart::Carried MoePart::dispatch(Carried tokens) {
@@ -108,7 +110,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens) {
     const SlotId raw = b.slot("received", act, before_etp, c_.hidden);
     b.exposed(exchange(), {tokens.rows}, {raw});
     arrived.rows = b.slot("dispatched", act, before_etp, c_.hidden);
-    library_sort(RowwiseKind::permute, raw, arrived.rows);
+    c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {raw, row_map_}, {arrived.rows});
   } else {
     arrived.rows = b.slot("permuted", act, n.sent, c_.hidden);
     arrived.numbers = numbers("permuted probs", tokens.numbers, n.sent);
@@ -172,7 +174,7 @@ MoePart::Carried MoePart::combine(Carried expert_out) {
   }
   if (library_dispatch(s.dispatcher) && s.ep > 1) {
     const SlotId raw = b.slot("sorted back", act, before_etp, c_.hidden);
-    library_sort(RowwiseKind::unpermute, leaving.rows, raw);
+    c_.rowwise(RowwiseKind::unpermute, before_etp, c_.hidden, {leaving.rows, row_map_}, {raw});
     b.exposed(exchange(), {raw}, {combined.rows});
     return combined;
   }
@@ -295,19 +297,19 @@ SlotId MoePart::backward(SlotId dy) {
   SlotId dnormed_shared = kNoSlot;
   if (moe.shared_expert_intermediate_size > 0) {
     const std::int64_t fs = moe.shared_expert_intermediate_size / s.tp;
-    const SlotId dy_whole = c_.gather_sequence(dy, c_.hidden);
+    const SlotId dy_whole = c_.gather_sequence(dy);
     const SlotId dact = b.slot("d shared act", act, c_.tokens, fs);
     c_.linear_dgrad(ParameterRole::shared_down_proj, dy_whole, dact, c_.tokens, c_.hidden, fs);
     c_.linear_wgrad(ParameterRole::shared_down_proj, dy_whole, shared_act_, c_.tokens, c_.hidden,
                     fs);
     const SlotId dup = b.slot("d shared up", act, c_.tokens, 2 * fs);
     c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, fs, {shared_up_, dact}, {dup});
-    const SlotId normed_whole = c_.gather_sequence(normed_, c_.hidden);
+    const SlotId normed_whole = c_.gather_sequence(normed_);
     const SlotId partial = b.slot("d shared partial", act, c_.tokens, c_.hidden);
     c_.linear_dgrad(ParameterRole::shared_gate_proj, dup, partial, c_.tokens, 2 * fs, c_.hidden);
     c_.linear_wgrad(ParameterRole::shared_gate_proj, dup, normed_whole, c_.tokens, 2 * fs,
                     c_.hidden);
-    dnormed_shared = c_.reduce_partial(partial, c_.hidden, "d shared normed");
+    dnormed_shared = c_.reduce_partial(partial, "d shared normed");
   }
 
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
@@ -369,7 +371,7 @@ SlotId MoePart::backward(SlotId dy) {
 
   const SlotId dlogits = b.slot("d router logits", DType::fp32, c_.local_tokens, moe.num_experts);
   c_.rowwise(RowwiseKind::router_backward, c_.local_tokens, moe.num_experts,
-             {probs_, own ? dtokens.numbers : dprobs, row_map_}, {dlogits});
+             {probs_, own ? dtokens.numbers : dprobs, row_map_, balance_}, {dlogits});
   const SlotId drouter = b.slot("d router in", act, c_.local_tokens, c_.hidden);
   const DType router_dtype = act == DType::fp32 ? DType::fp32 : DType::bf16;
   Op& router_dgrad = b.compute(

@@ -297,6 +297,7 @@ enum class Role : std::uint8_t {
   dispatch,  // the exchange itself, to the experts ...
   combine,   // ... and back
   expert_counts,
+  sequence_balance,  // all-reduce of what the auxiliary loss knows of a sequence
   // Vocabulary-parallel loss (physics.md 3.1): maxima over tp, each rank's sum of exponentials
   // brought to it, and the result out of the sums.
   maximum,

@@ -43,7 +43,9 @@ void StateBuilder::declare() {
   const RankParameters grads = s.zero >= 2 ? shard : own_;
   gradients_ = b.slot("gradients", s.grad_dtype, 1, grads.total(),
                       s.fresh_gradients ? Storage::fresh_gradient : Storage::gradient);
-  if (s.zero >= 2 && s.optimizer_offload >= 1) b.at(gradients_).fraction = 0;
+  // DeepSpeed sends gradients to the host as they are reduced; our executor when all are there.
+  const bool on_host = s.zero >= 2 && s.optimizer_offload >= 1 && !c_.recipe.executable;
+  if (on_host) b.at(gradients_).fraction = 0;
   shard_ = s.zero >= 1 ? shard : own_;
   optimizer_ = b.slot("optimizer", DType::boolean, optimizer_bytes(c_.recipe, s), shard_.total(),
                       Storage::optimizer);

@@ -28,6 +28,8 @@ RunResult train(const ModelSpec& model, const std::string& plan, int steps,
   RunOptions options;
   options.steps = steps;
   options.optimizer.adamw = {.lr = 1e-2, .weight_decay = 0.1};
+  options.weights = seeded_weights(model, 1);
+  options.tokens = seeded_tokens(1, model.vocab_size);
   options.load = load;
   options.save = save;
   options.save_interval = interval;

@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include "executor/run.h"
+#include "planner/feasible.h"
 #include "tests/executor/reference_runs.h"
 
 using namespace qplan;
@@ -17,13 +18,16 @@ struct Case {
 };
 const std::vector<Case> kCases{
     {"llama",
-     {"mbs1", "mbs4 recompute=full", "tp2 sp", "dp2 zero3", "pp2 1f1b", "tp2 pp2 dp2 zero1 sp"}},
+     {"mbs1", "mbs4 recompute=full", "tp2 sp", "dp2 zero3", "pp2 1f1b", "tp2 pp2 dp2 zero1 sp",
+      "cp2", "cp2 cp_comm=a2a", "cp2 tp2 cp_comm=all_gather sp"}},
     {"qwen3", {"mbs2", "tp4", "pp2 dp2 zero1 gpipe", "dp4 zero1"}},
     {"qwen3_moe", {"mbs1", "dp2 ep2", "tp2 sp ep2 etp1", "dp4 ep4 zero3", "pp2 dp2 ep2"}},
     {"mixtral", {"mbs1", "tp2 dp2 ep2 etp2 sp"}},
     {"qwen2", {"mbs1", "tp2"}},
     {"gpt2", {"mbs1", "tp4 sp"}},
-    {"nemotron", {"mbs1", "tp2"}}};
+    {"nemotron", {"mbs1", "tp2"}},
+    {"deepseek_v2", {"mbs1", "tp2 sp ep2 etp1", "pp2 dp2 zero3"}},
+    {"deepseek_v3", {"mbs1", "tp2 sp ep2 etp1", "dp2 ep2 zero1", "cp2"}}};
 
 RunResult run_reference(const ReferenceRun& reference, const std::string& words) {
   ParallelPlan defaults;
@@ -31,6 +35,11 @@ RunResult run_reference(const ReferenceRun& reference, const std::string& words)
   defaults.routing = Routing::natural;
   defaults.global_batch_size = reference.global_batch_size();
   defaults.seq_len = reference.seq_len();
+  const ParallelPlan plan = parse_plan(words, defaults);
+  for (const Infeasible& reason : why_infeasible(
+           reference.model(), plan, recipe_of(RecipeKind::qplan), {.gpus = plan.world()})) {
+    FAIL_CHECK(reason.message);
+  }
   RunOptions options;
   options.steps = static_cast<int>(reference.steps());
   options.optimizer = {reference.adamw(), reference.clip_grad()};
@@ -41,7 +50,7 @@ RunResult run_reference(const ReferenceRun& reference, const std::string& words)
                                 .seq_len = reference.seq_len(),
                                 .sequences = reference.steps() * reference.global_batch_size()});
   // Room for any routing.
-  return run(reference.model(), parse_plan(words, defaults), {.moe_imbalance = 8}, options);
+  return run(reference.model(), plan, {.moe_imbalance = 8}, options);
 }
 
 void check(const ReferenceRun& reference, const std::string& plan) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "models/model_spec.h"
 #include "models/parallel_plan.h"
 #include "planner/feasible.h"
+#include "tests/properties/tiny_plans.h"
 
 using namespace qplan;
 
@@ -36,8 +38,10 @@ ParallelPlan alone(const ParallelPlan& plan) {
   return one;
 }
 
-RunOptions five_steps() {
+RunOptions five_steps(const ModelSpec& model) {
   RunOptions options;
+  options.weights = seeded_weights(model, 1);
+  options.tokens = seeded_tokens(1, model.vocab_size);
   options.steps = 5;
   options.keep_gradients = true;
   options.optimizer.adamw.lr = 1e-3;
@@ -55,16 +59,40 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
 }
 
-void check_against_one_rank(const ModelSpec& model, const std::string& line) {
+// What one rank computes of a batch.
+const RunResult& one_rank(const ModelSpec& model, const ParallelPlan& plan) {
+  static std::map<std::string, RunResult> known;
+  const std::string key = model.name + to_string(alone(plan));
+  auto it = known.find(key);
+  if (it == known.end()) {
+    it = known.emplace(key, run(model, alone(plan), kFacts, five_steps(model))).first;
+  }
+  return it->second;
+}
+
+// The bytes that the cost model's fold predicts are those that the program allocates.
+void check_memory(const ModelSpec& model, const ParallelPlan& plan, const RunResult& executed) {
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const CostModel cost(model, recipe_of(RecipeKind::qplan), hardware, kFacts);
+  const MemoryEstimate predicted = cost.memory(plan);
+  REQUIRE(predicted.stages.size() == executed.live_peak.size());
+  for (std::size_t stage = 0; stage < executed.live_peak.size(); ++stage) {
+    CAPTURE(stage);
+    CHECK(predicted.stages[stage].peak.value() == executed.live_peak[stage].value());
+    CHECK(executed.arena[stage] >= executed.live_peak[stage]);
+  }
+}
+
+void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
   CAPTURE(model.name);
+  const std::string line = to_string(plan);
   CAPTURE(line);
-  const ParallelPlan plan = plan_of(line);
   for (const Infeasible& reason :
        why_infeasible(model, plan, recipe_of(RecipeKind::qplan), {.gpus = plan.world()})) {
     FAIL_CHECK(reason.message);
   }
-  const RunResult one = run(model, alone(plan), kFacts, five_steps());
-  RunOptions options = five_steps();
+  const RunResult& one = one_rank(model, plan);
+  RunOptions options = five_steps(model);
   options.shuffle = 7;
   const RunResult many = run(model, plan, kFacts, options);
   CHECK(std::abs(many.loss[0] / one.loss[0] - 1) < 1e-5);
@@ -80,17 +108,23 @@ void check_against_one_rank(const ModelSpec& model, const std::string& line) {
     CHECK(std::abs(many.loss[i] / one.loss[i] - 1) < 1e-4);
   }
   CHECK(many.in_program_order);
+  check_memory(model, plan, many);
+}
+
+void check_against_one_rank(const ModelSpec& model, const std::string& line) {
+  check_against_one_rank(model, plan_of(line));
 }
 
 }  // namespace
 
 TEST_CASE("a dense model trains on one rank") {
-  RunOptions options = five_steps();
-  const ParallelPlan plan = plan_of("gbs4 seq16");
-  options.tokens = [all = seeded_tokens(1, 256)](std::int64_t sequence, auto ids) {
-    all(sequence % 4, ids);  // the same batch in every step
+  const ModelSpec model = load_model("tiny");
+  RunOptions options = five_steps(model);
+  const TokenSource tokens = seeded_tokens(1, model.vocab_size);
+  options.tokens = [&](std::int64_t sequence, std::span<std::int32_t> ids) {
+    tokens(sequence % 4, ids);  // the same batch every step
   };
-  const RunResult result = run(load_model("tiny"), plan, kFacts, options);
+  const RunResult result = run(model, plan_of("gbs4 seq16"), kFacts, options);
   CHECK(result.loss.front() == doctest::Approx(std::log(256.0)).epsilon(0.02));
   CHECK(result.loss.back() < result.loss.front() - 0.1);
   CHECK(result.in_program_order);
@@ -146,5 +180,52 @@ TEST_CASE("experts compute what one rank does, wherever they live") {
         "pp2 dp2 ep2 gbs8 seq16 recompute=full", "dp8 ep8 gbs8 seq16",
         "tp2 dp2 ep4 etp1 zero1 gbs4 seq16 sp recompute=selective:moe_act+moe"}) {
     check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE(
+    "context parallelism computes what one rank does, by ring, gather and exchange of heads") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"cp2 gbs2 seq16 cp_comm=all_gather", "cp2 gbs4 mbs2 seq16 cp_comm=a2a", "cp2 gbs2 seq16",
+        "cp4 gbs4 mbs2 seq32", "cp2 tp2 dp2 zero2 gbs4 seq32 sp",
+        "cp4 gbs2 seq32 cp_comm=a2a recompute=full",
+        "cp2 pp2 gbs4 seq16 cp_comm=all_gather zb-h1"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("latent attention, groups of experts and shared experts compute what one rank does") {
+  const ModelSpec model = load_model("tiny-mla");
+  for (const char* line :
+       {"gbs2 mbs2 seq16", "tp2 gbs2 seq16 sp", "dp2 ep2 zero1 gbs4 seq16",
+        "tp4 dp2 ep4 zero3 gbs4 seq16 sp", "pp2 tp2 ep2 gbs4 seq16 sp recompute=full",
+        "tp2 gbs2 seq16 sp recompute=selective:mla_up_proj+shared_experts", "cp2 gbs2 seq16"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("an optimizer on the host computes what one on the device does") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"gbs2 seq16 offload=optimizer:0.5", "dp2 zero1 gbs2 seq16 offload=optimizer",
+        "dp2 zero3 gbs2 seq16 offload=optimizer:0.25"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("any plan of a tiny model computes what one rank does, in the memory predicted for it") {
+  ModelSpec tied = load_model("tiny"), balanced = load_model("tiny-moe");
+  tied.tie_word_embeddings = true;
+  tied.name = "tiny, tied";
+  balanced.moe->aux_loss_coefficient = 0.01;
+  balanced.name = "tiny-moe, balanced";
+  const std::vector<ModelSpec> models = {load_model("tiny"), load_model("tiny-moe"),
+                                         load_model("tiny-mla"), tied, balanced};
+  TinyPlans plans(11);
+  const int rounds = test_rounds(500);
+  for (int i = 0; i < rounds; ++i) {
+    const ModelSpec& model = models[static_cast<std::size_t>(i) % models.size()];
+    check_against_one_rank(model, plans.next(model));
   }
 }
