@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <random>
+#include <tuple>
 
 #include "costmodel/block_cost.h"
 #include "tests/properties/random_plans.h"
