@@ -16,7 +16,9 @@
 
 namespace qplan {
 
-// When a command ran, in seconds since the job's begin.
+Seconds clock_now();  // of a steady clock
+
+// When a command ran, by clock_now().
 struct CommandTime {
   Seconds begin, end;
 };
@@ -25,6 +27,7 @@ class CpuBackend : public Backend {
  public:
   struct Options {
     std::optional<std::uint64_t> shuffle;  // seed of a random order; absent: program order
+    Seconds deadline{};                    // by clock_now(); 0: none
     // Called before every command with its place in the program; may throw. For tests.
     std::function<void(std::size_t)> before;
   };

@@ -9,6 +9,7 @@
 
 #include "executor/cpu_ops.h"
 #include "executor/math/attention.h"
+#include "executor/math/rope.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -18,12 +19,14 @@ using math::Matrix;
 using Positions = std::vector<std::int64_t>;
 
 math::AttentionShape shape_of(const CpuRank& rank, const Attention& work) {
+  const ModelSpec& m = rank.job.model;
+  const double stretched = m.mla ? math::latent_score_scale(m.rope_scaling) : 1;
   return {.heads = work.heads,
           .kv_heads = work.kv_heads,
           .head_dim = work.head_dim,
           .v_head_dim = work.v_head_dim,
-          .scale = 1 / std::sqrt(static_cast<double>(work.head_dim)),
-          .causal = rank.job.model.causal,  // positions say what a part of a ring may see
+          .scale = stretched / std::sqrt(static_cast<double>(work.head_dim)),
+          .causal = m.causal,  // positions say what a part of a ring may see
           .window = work.window};
 }
 
