@@ -81,6 +81,16 @@ StateShard CpuRank::shard(int instance) const {
       section(own.dense, own.expert, whole ? 1 : s.expert_shard, whole ? 0 : position(Axis::edp))};
 }
 
+bool CpuRank::is_first_holder(int instance, const PackedParameter& p) const {
+  const BlockShape& s = shape(instance);
+  const bool expert = is_expert(p.whole.role);
+  if (p.replicated && (expert ? expert_at.etp : at.tp) > 0) return false;
+  // The head's copy of a tied embedding.
+  if (p.whole.role == ParameterRole::lm_head && job.model.tie_word_embeddings) return false;
+  if (expert) return s.expert_replicas == 1 || position(Axis::edp) == 0;
+  return s.dense_replicas == 1 || position(s.zero == 0 ? Axis::dp_cp : Axis::dp_replicate) == 0;
+}
+
 std::vector<StateRun> CpuRank::state_runs(int instance) const {
   const Block& b = block(instance);
   const StateShard mine = shard(instance);

@@ -94,6 +94,8 @@ class CpuRank {
   [[nodiscard]] std::int64_t position(Axis axis) const;
 
   [[nodiscard]] StateShard shard(int instance) const;
+  // Whether no rank before this one holds the same elements of that parameter's states.
+  [[nodiscard]] bool is_first_holder(int instance, const PackedParameter& p) const;
   // Every element of a shard, parameter by parameter.
   [[nodiscard]] std::vector<StateRun> state_runs(int instance) const;
   // The optimizer's arrays on the device, and where the plan offloads a part, on the host: the

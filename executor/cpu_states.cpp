@@ -241,16 +241,7 @@ void run_sum_of_squares(CpuRank& rank, const Command& c) {
   const Tensor slot = rank.tensor(c, c.reads[0]);
   for (const StateRun& run : rank.state_runs(c.instance)) {
     const PackedParameter& p = block.parameters[run.parameter];
-    const bool expert = is_expert(p.whole.role);
-    if (!is_trained(p.whole.role)) continue;
-    if (p.replicated && (expert ? rank.expert_at.etp : rank.at.tp) > 0) continue;
-    // The head's copy of a tied embedding.
-    if (p.whole.role == ParameterRole::lm_head && rank.job.model.tie_word_embeddings) continue;
-    if (expert ? shape.expert_replicas > 1 && rank.position(Axis::edp) > 0
-               : shape.dense_replicas > 1 &&
-                     rank.position(shape.zero == 0 ? Axis::dp_cp : Axis::dp_replicate) > 0) {
-      continue;
-    }
+    if (!is_trained(p.whole.role) || !rank.is_first_holder(c.instance, p)) continue;
     Values gradient(slot.part(sharded ? run.shard : run.packed, 1, run.count));
     rank.square_sum += math::sum_of_squares(gradient.all());
   }

@@ -3,15 +3,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 
 #include "executor/cpu_backend.h"
+#include "executor/cpu_checkpoint.h"
 #include "executor/cpu_world.h"
 #include "executor/interpreter.h"
 #include "models/error.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -121,6 +127,12 @@ class CpuRun {
         world_(static_cast<int>(plan.world())) {
     for (int stage = 0; stage < plan.pp; ++stage)
       programs_.push_back(rank_program(program_, stage));
+    weights_ = options.weights;
+    if (!options.load.empty()) {
+      loaded_.emplace(options.load, model);
+      done_ = loaded_->facts();
+      weights_ = weights_of(*loaded_);
+    }
     for (int step = 0; step < options.steps; ++step) batches_.push_back(batch(step));
     for (std::int64_t r = 0; r < plan.world(); ++r) {
       const auto stage = static_cast<std::size_t>(program_.grid.dense(r).pp);
@@ -138,9 +150,11 @@ class CpuRun {
       result_.live_peak.push_back(p.live_peak);
       result_.arena.push_back(Bytes(static_cast<double>(p.extent)));
     }
+    result_.first_step = done_.step + 1;
     {
       std::vector<std::jthread> threads;
       for (const auto& rank : ranks_) threads.emplace_back([this, &rank] { thread(*rank); });
+      watch();
     }
     if (const std::string failure = world_.failure(); !failure.empty()) throw Error(failure);
     return std::move(result_);
@@ -151,20 +165,40 @@ class CpuRun {
     const std::int64_t sequences = job_.plan.global_batch_size, length = job_.plan.seq_len + 1;
     std::vector<std::int32_t> ids(static_cast<std::size_t>(sequences * length));
     for (std::int64_t j = 0; j < sequences; ++j) {
-      options_.tokens(step * sequences + j,
+      options_.tokens(done_.sequences + step * sequences + j,
                       std::span(ids).subspan(static_cast<std::size_t>(j * length),
                                              static_cast<std::size_t>(length)));
     }
     return ids;
   }
 
+  // Until all ranks have ended; fails the run when none ends a step in time.
+  void watch() {
+    std::unique_lock lock(result_mutex_);
+    const std::chrono::duration<double> limit(options_.timeout.value());
+    while (ended_ < job_.plan.world()) {
+      const std::int64_t seen = progress_;
+      if (progressed_.wait_for(lock, limit, [&] { return progress_ != seen; })) continue;
+      world_.fail(fmt::format("no rank ended a step within {}; give more with --timeout",
+                              human_seconds(options_.timeout)));
+      return;
+    }
+  }
+  void tell_progress(bool ends) {
+    const std::lock_guard lock(result_mutex_);
+    ++progress_;
+    ended_ += ends ? 1 : 0;
+    progressed_.notify_all();
+  }
+
   void thread(CpuRank& rank) {
     try {
-      load_weights(rank, index_, options_.weights);
+      load_weights(rank, index_, weights_);
+      rank.step = done_.step;
+      if (loaded_) load_moments(rank, index_, *loaded_);
       CpuBackend::Options options;
       if (options_.shuffle)
         options.shuffle = *options_.shuffle + static_cast<std::uint64_t>(rank.rank);
-      if (options_.timeout.value() > 0) options.deadline = started_ + options_.timeout;
       if (options_.before) {
         options.before = [this, &rank](std::size_t i) { options_.before(rank.rank, i); };
       }
@@ -174,12 +208,15 @@ class CpuRun {
         rank.begin_step();
         execute(rank.commands, backend);
         after_step(rank, backend, step);
+        if (saves_after(step)) save(rank);
+        tell_progress(/*ends=*/false);
       }
     } catch (const Stopped&) {
     } catch (const std::exception& error) {
       world_.fail(error.what());
     }
     world_.rank_ends();
+    tell_progress(/*ends=*/true);
   }
 
   void after_step(CpuRank& rank, const CpuBackend& backend, int step) {
@@ -203,6 +240,35 @@ class CpuRun {
     if (last && options_.keep_trace) add_to_trace(rank, backend);
   }
 
+  [[nodiscard]] bool saves_after(int step) const {
+    if (options_.save.empty()) return false;
+    const bool due = options_.save_interval > 0 && (step + 1) % options_.save_interval == 0;
+    return due || step + 1 == options_.steps;
+  }
+
+  // Every rank writes its file; the last one to do so finishes the checkpoint. A fast rank may be
+  // at the next one by then.
+  void save(CpuRank& rank) {
+    Save* mine = nullptr;
+    {
+      const std::lock_guard lock(result_mutex_);
+      std::unique_ptr<Save>& entry = saves_[rank.step];
+      if (!entry) {
+        const std::int64_t steps = rank.step - done_.step;
+        entry = std::make_unique<Save>(
+            options_.save, job_.model,
+            CheckpointFacts{.step = rank.step,
+                            .sequences = done_.sequences + steps * job_.plan.global_batch_size,
+                            .plan = to_string(job_.plan)});
+      }
+      mine = entry.get();
+    }
+    mine->writer.write_rank(rank.rank, saved_states(rank, index_));
+    if (++mine->written == job_.plan.world()) {
+      mine->writer.finish(job_.plan.world(), options_.plan_file);
+    }
+  }
+
   void check_order(const CpuRank& rank, const CpuBackend& backend) {
     std::vector<std::size_t> last(static_cast<std::size_t>(rank.commands.lanes), 0);
     for (const std::size_t i : backend.order()) {
@@ -221,8 +287,8 @@ class CpuRun {
       if (c.kind == CommandKind::op && std::holds_alternative<Join>(c.op->work)) continue;
       TraceEvent e{.rank = static_cast<int>(rank.rank),
                    .pipe = c.kind != CommandKind::op,
-                   .name = c.kind == CommandKind::op ? to_string(c.op->work) : describe(rank, c),
-                   .category = rank.block(c).name.empty() ? "" : std::string(rank.block(c).name),
+                   .name = describe(rank, c),
+                   .category = c.kind == CommandKind::op ? "op" : "send",
                    .action = c.action,
                    .begin = backend.times()[i].begin,
                    .end = backend.times()[i].end};
@@ -232,6 +298,13 @@ class CpuRun {
     }
   }
 
+  struct Save {
+    Save(const std::string& root, const ModelSpec& model, const CheckpointFacts& facts)
+        : writer(root, model, facts) {}
+    CheckpointWriter writer;
+    std::atomic<std::int64_t> written{0};
+  };
+
   StepProgram program_;
   CpuJob job_;
   const RunOptions& options_;
@@ -240,8 +313,13 @@ class CpuRun {
   std::vector<RankProgram> programs_;
   std::vector<std::vector<std::int32_t>> batches_;
   std::vector<std::unique_ptr<CpuRank>> ranks_;
+  WeightSource weights_;
+  std::optional<Checkpoint> loaded_;
+  CheckpointFacts done_;  // by runs before this one
+  std::map<std::int64_t, std::unique_ptr<Save>> saves_;
   std::mutex result_mutex_;
-  const Seconds started_ = clock_now();
+  std::condition_variable progressed_;
+  std::int64_t progress_ = 0, ended_ = 0;  // ranks' steps; ranks
   RunResult result_;
 };
 

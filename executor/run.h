@@ -10,6 +10,7 @@
 #include "executor/cpu_rank.h"
 #include "executor/io/tokens.h"
 #include "executor/io/weights.h"
+#include "models/json.h"
 #include "models/program/recipe.h"
 #include "models/program/trace.h"
 
@@ -21,17 +22,24 @@ using ModelTensors = std::vector<std::vector<float>>;
 struct RunOptions {
   int steps = 1;
   OptimizerSettings optimizer;
-  WeightSource weights;         // what the model starts from
-  TokenSource tokens;           // sequence k * global_batch_size + j is the j-th of step k (from 0)
-  Seconds timeout{};            // longest a run may take; 0: any
+  WeightSource weights;         // what the model starts from, unless a checkpoint is loaded
+  TokenSource tokens;           // step k (from 0) reads sequences [k gbs, (k + 1) gbs)
   bool keep_gradients = false;  // of the first step, put together from all ranks
   bool keep_weights = false;    // after the last step
   bool keep_trace = false;      // of the last step
+  // Checkpoints: a run that loads one goes on where it ended, under whatever plan. `steps` more are
+  // done; a checkpoint is saved after the last, and where the interval is not 0 after every so
+  // many.
+  std::string load, save;
+  int save_interval = 0;
+  Json plan_file = Json::object();       // what a checkpoint's plan.json holds
+  Seconds timeout{600};                  // longest time without a rank that ends a step
   std::optional<std::uint64_t> shuffle;  // a random order of what the program leaves open; a seed
   std::function<void(std::int64_t rank, std::size_t command)> before;  // may throw; for tests
 };
 
 struct RunResult {
+  std::int64_t first_step = 1;          // counted from the first run's first
   std::vector<double> loss, grad_norm;  // one a step
   std::vector<Seconds> step_time;       // of the slowest rank
   std::vector<Bytes> live_peak;         // of each pipeline rank: bytes allocated at once

@@ -172,8 +172,16 @@ void SafetensorsFile::read_header() {
       tensors_.emplace(name, read_tensor_info(entry, where, data_begin));
       continue;
     }
-    JsonReader in(entry, where);
-    for (const auto& [key, value] : entry.items()) metadata_.emplace(key, in.string(key));
+    if (!entry.is_object()) {
+      throw Error(fmt::format("{} must be an object, is {}", where, type_name(entry)));
+    }
+    for (const auto& [key, value] : entry.items()) {
+      if (!value.is_string()) {
+        throw Error(
+            fmt::format("{}.{} must be a string, is {}", where, shown(key), type_name(value)));
+      }
+      metadata_.emplace(key, value.get<std::string>());
+    }
   }
   check_layout(data_begin);
 }

@@ -106,18 +106,16 @@ bool norm_around_zero(const ModelSpec& model) {
 }
 
 WeightSource seeded_weights(const ModelSpec& model, std::uint64_t seed) {
-  const float norm = norm_around_zero(model) ? 0.0F : 1.0F;
-  return [seed, norm](const ModelParameter& it, std::int64_t first_row, std::int64_t first_col,
-                      math::Matrix out) {
+  const float scale = norm_around_zero(model) ? 0.0F : 1.0F;
+  return [seed, scale](const ModelParameter& it, std::int64_t first_row, std::int64_t first_col,
+                       math::Matrix out) {
     const Parameter& p = it.parameter;
-    const bool zero = p.bias || p.role == ParameterRole::score_correction;
+    const float centre = is_norm(p.role) && !p.bias ? scale : 0.0F;
+    const auto number = static_cast<std::uint32_t>(it.index);
     for (std::int64_t r = 0; r < out.rows; ++r) {
+      const std::int64_t begin = (first_row + r) * p.cols + first_col;
       for (std::int64_t c = 0; c < out.cols; ++c) {
-        const std::int64_t element = (first_row + r) * p.cols + first_col + c;
-        out.at(r, c) = zero ? 0.0F
-                       : is_norm(p.role)
-                           ? norm
-                           : seeded_normal(seed, static_cast<std::uint32_t>(it.index), element);
+        out.at(r, c) = centre + seeded_normal(seed, number, begin + c);
       }
     }
   };

@@ -18,8 +18,8 @@ using WeightSource = std::function<void(const ModelParameter& parameter, std::in
                                         std::int64_t first_col, math::Matrix out)>;
 
 // Weights drawn from a seed by global parameter index and element: normal with the deviation 0.02
-// that is Hugging Face's default initializer_range; norms start at scale 1, biases and the score
-// correction at 0.
+// that is Hugging Face's default initializer_range, around 1 for the scales of norms and around 0
+// for all others. Norms and biases vary too: a start that is symmetric in them would hide mistakes.
 WeightSource seeded_weights(const ModelSpec& model, std::uint64_t seed);
 
 // Weights of a safetensors file or folder. All names and shapes are checked before anything is

@@ -13,7 +13,7 @@ SlotId AttentionPart::forward(SlotId x) {
   x_ = x;
   b.begin_module(RecomputeModule::layernorm);
   const SlotId normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
-  eager_norm_ = c_.eager_copy("norm in fp32", DType::fp32, c_.local_tokens, c_.hidden);
+  eager_norm_ = c_.eager_norm_copy();
   c_.norm_forward(ParameterRole::input_norm, x, normed, c_.local_tokens, c_.hidden, eager_norm_);
   normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
   b.end_module(RecomputeModule::layernorm);

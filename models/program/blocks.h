@@ -58,6 +58,8 @@ struct BlockShape {
   // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
   RankParameters next, previous;
   bool fresh_gradients = false;  // no gradients between the update and the next backward
+  // SwiGLU and the casts around it are epilogues of the experts' products.
+  bool fused_experts = false;
   bool operator==(const BlockShape&) const = default;
 };
 

@@ -147,18 +147,21 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
 
 void LayerContext::linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows,
                                 std::int64_t n, std::int64_t k) {
-  Op& op = b.compute(
-      Gemm{.m = n,
-           .n = k,
-           .k = rows,
-           .dtype = linear_dtype(),
-           .accumulate_fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32},
-      {dy, x}, {gradients});
+  const bool fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32;
+  Op& op = b.compute(Gemm{.m = n,
+                          .n = k,
+                          .k = rows,
+                          .dtype = linear_dtype(),
+                          .accumulate_fp32 = fp32 && recipe.fused_gradient_accumulation},
+                     {dy, x}, {gradients});
   op.parameter = b.parameter(role);
   op.role = Role::weight_gradient;
   // Autograd adds a new gradient to the last microbatch's with a kernel of its own.
   if (!recipe.fp32_gradient_accumulation && shape.zero < 2) {
     rowwise(RowwiseKind::add, 1, n * k, {gradients}, {gradients});
+  } else if (fp32 && !recipe.fused_gradient_accumulation) {
+    b.compute(Rowwise{.kind = RowwiseKind::add, .rows = 1, .cols = n * k, .dtype = DType::fp32},
+              {gradients}, {gradients});
   }
 }
 
@@ -166,18 +169,26 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
                           BlockBuilder::Slots reads, BlockBuilder::Slots writes) {
   const bool loss =
       kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
+  const bool norm = kind == RowwiseKind::rms_norm || kind == RowwiseKind::rms_norm_backward;
+  const bool fused = recipe.fused_kernels || (norm && recipe.fused_norms);
   return b.compute(Rowwise{.kind = kind,
                            .rows = rows,
                            .cols = cols,
                            .dtype = activation_dtype(),
-                           .fused = loss ? recipe.fused_loss : recipe.fused_kernels},
+                           .fused = loss ? recipe.fused_loss : fused},
                    reads, writes);
 }
 
-// physics.md 5.3: eager Hugging Face modules keep 2f + 8h + 4(nh+nkv)d bytes a token more.
+// Eager Hugging Face modules keep 2f + 8h + 4(nh+nkv)d bytes a token more (physics.md 5.3).
 SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t rows,
                                 std::int64_t cols) {
   return recipe.keeps_eager_copies ? b.slot(name, dtype, rows, cols) : kNoSlot;
+}
+
+// RMSNorm modules compute in fp32 what torch's layer_norm kernel converts on the fly.
+SlotId LayerContext::eager_norm_copy() {
+  if (model.norm != Norm::rms_norm) return kNoSlot;
+  return eager_copy("norm in fp32", DType::fp32, local_tokens, hidden);
 }
 
 void LayerContext::norm_forward(ParameterRole role, SlotId x, SlotId y, std::int64_t rows,

@@ -67,6 +67,7 @@ struct LayerContext {
                      std::int64_t rows, std::int64_t cols, SlotId kept = kNoSlot);
   // A slot that only unfused kernels need between forward and backward; kNoSlot when fused.
   SlotId eager_copy(std::string_view name, DType dtype, std::int64_t rows, std::int64_t cols);
+  SlotId eager_norm_copy();
 
   Op& rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols, BlockBuilder::Slots reads,
               BlockBuilder::Slots writes);
@@ -145,6 +146,8 @@ class MoePart {
   [[nodiscard]] Rows rows() const;
   [[nodiscard]] Collective exchange() const;
   void route(SlotId logits);
+  // SwiGLU of the experts' up projection, weighted by the router's probabilities.
+  void activate_experts(std::int64_t rows, std::int64_t width);
   Carried dispatch(Carried tokens);
   Carried combine(Carried rows);
   // A slot for the numbers of `like`'s rows, where it has any.

@@ -205,6 +205,19 @@ MoePart::Carried MoePart::combine(Carried expert_out) {
   return combined;
 }
 
+void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
+  auto& b = c_.b;
+  b.begin_module(RecomputeModule::moe_act);
+  const SlotId activated = b.slot("expert act", c_.activation_dtype(), rows, width);
+  if (c_.recipe.executable) {
+    c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, row_probs_, counts_}, {activated});
+  } else {
+    c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, probs_}, {activated, row_probs_});
+  }
+  act_ = c_.linear_input(activated, rows, width);
+  b.end_module(RecomputeModule::moe_act);
+}
+
 SlotId MoePart::forward(SlotId x) {
   auto& b = c_.b;
   const auto& s = c_.shape;
@@ -215,7 +228,7 @@ SlotId MoePart::forward(SlotId x) {
   const Rows n = rows();
   x_ = x;
   normed_ = b.slot("moe normed", act, c_.local_tokens, c_.hidden);
-  eager_norm_ = c_.eager_copy("norm in fp32", DType::fp32, c_.local_tokens, c_.hidden);
+  eager_norm_ = c_.eager_norm_copy();
   c_.norm_forward(ParameterRole::post_attention_norm, x, normed_, c_.local_tokens, c_.hidden,
                   eager_norm_);
 
@@ -239,17 +252,11 @@ SlotId MoePart::forward(SlotId x) {
                        .n = 2 * fe,
                        .k = c_.hidden,
                        .dtype = c_.linear_dtype()};
-  b.compute(up, {expert_in_, c_.expert_weights, counts_}, {up_}).parameter =
-      b.parameter(ParameterRole::expert_gate_proj);
-  b.begin_module(RecomputeModule::moe_act);
-  const SlotId activated = b.slot("expert act", act, n.received, fe);
-  if (own) {
-    c_.rowwise(RowwiseKind::swiglu, n.received, fe, {up_, row_probs_, counts_}, {activated});
-  } else {
-    c_.rowwise(RowwiseKind::swiglu, n.received, fe, {up_, probs_}, {activated, row_probs_});
-  }
-  act_ = c_.linear_input(activated, n.received, fe);
-  b.end_module(RecomputeModule::moe_act);
+  if (s.fused_experts) act_ = b.slot("expert act", c_.linear_dtype(), n.received, fe);
+  b.compute(up, {expert_in_, c_.expert_weights, counts_},
+            {up_, act_, s.fused_experts ? row_probs_ : kNoSlot})
+      .parameter = b.parameter(ParameterRole::expert_gate_proj);
+  if (!s.fused_experts) activate_experts(n.received, fe);
   const SlotId out = b.slot("expert out", act, n.received, c_.hidden);
   const GroupedGemm down{
       .groups = groups, .rows = n.received, .n = c_.hidden, .k = fe, .dtype = c_.linear_dtype()};
@@ -334,8 +341,18 @@ SlotId MoePart::backward(SlotId dy) {
   const GroupedGemm down_dgrad{
       .groups = groups, .rows = n.received, .n = fe, .k = c_.hidden, .dtype = c_.linear_dtype()};
   const SlotId dout_in = c_.linear_input(dout, n.received, c_.hidden);
-  const SlotId dact = b.slot("d expert act", act, n.received, fe);
-  Op& dgrad = b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_}, {dact});
+  const SlotId dprobs = b.slot("d probs", DType::fp32, n.received, 1);
+  SlotId dact = kNoSlot, dup = kNoSlot;
+  if (s.fused_experts) {
+    dup = b.slot("d expert up", c_.linear_dtype(), n.received, 2 * fe);
+  } else {
+    dact = b.slot("d expert act", act, n.received, fe);
+  }
+  Op& dgrad =
+      s.fused_experts
+          ? b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_, up_, row_probs_},
+                      {dup, dprobs})
+          : b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_}, {dact});
   dgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
   dgrad.role = Role::input_gradient;
   const GroupedGemm down_wgrad{.groups = groups,
@@ -351,14 +368,15 @@ SlotId MoePart::backward(SlotId dy) {
                         {c_.expert_gradients});
   wgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
   wgrad.role = Role::weight_gradient;
-  const SlotId dup_raw = b.slot("d expert up", act, n.received, 2 * fe);
-  const SlotId dprobs = b.slot("d probs", DType::fp32, n.received, 1);
-  c_.rowwise(RowwiseKind::swiglu_backward, n.received, fe,
-             {up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
-              biased ? c_.expert_weights_backward : kNoSlot},
-             {dup_raw, dprobs})
-      .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
-  const SlotId dup = c_.linear_input(dup_raw, n.received, 2 * fe);
+  if (!s.fused_experts) {
+    const SlotId dup_raw = b.slot("d expert up", act, n.received, 2 * fe);
+    c_.rowwise(RowwiseKind::swiglu_backward, n.received, fe,
+               {up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
+                biased ? c_.expert_weights_backward : kNoSlot},
+               {dup_raw, dprobs})
+        .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
+    dup = c_.linear_input(dup_raw, n.received, 2 * fe);
+  }
   const SlotId din = b.slot("d expert in", act, n.received, c_.hidden);
   const GroupedGemm up_dgrad{.groups = groups,
                              .rows = n.received,

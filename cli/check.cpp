@@ -1,0 +1,277 @@
+// `qplan check`: what is wrong with somebody's configuration, how fast it would be, and what would
+// be better.
+
+#include "planner/frameworks/check.h"
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <ostream>
+#include <system_error>
+
+#include "cli/advice.h"
+#include "cli/commands.h"
+#include "cli/report.h"
+#include "models/error.h"
+#include "planner/search.h"
+
+namespace qplan {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Question {
+  JobChoices choices;
+  std::vector<std::string> files;
+  std::optional<std::int64_t> seq_len, global_batch_size, micro_batch_size;
+  std::string fix;
+  bool json = false;
+};
+
+struct Found {
+  Checked checked;
+  std::unique_ptr<Job> job;  // in the implementation that the files speak to
+  std::optional<Answer> yours;
+  std::unique_ptr<Job> best_job;  // the same, or another where that one cannot train the model
+  std::optional<Answer> best;
+  std::vector<Advice> would_fit;     // where no plan does
+  std::vector<std::string> written;  // corrected copies
+};
+
+std::vector<ConfigText> read_files(const std::vector<std::string>& names) {
+  std::vector<ConfigText> files;
+  for (const std::string& name : names) files.push_back({name, read_text_file(name)});
+  return files;
+}
+
+void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
+                      const RankedPlan& smallest) {
+  if (!found.would_fit.empty()) return;  // said of another implementation
+  found.checked.findings.insert(
+      found.checked.findings.begin(),
+      {Severity::error,
+       "no_plan_fits",
+       {"the job", 0},
+       fmt::format("no plan trains {} on {} x {} by {}: the one that needs least takes {} of each "
+                   "GPU ({})",
+                   job.model.name, job.gpus, job.hardware.name, to_word(job.framework),
+                   human_bytes(smallest.device_peak), to_string(smallest.plan)),
+       "more GPUs, or one of the changes below",
+       "qplan search"});
+  found.would_fit = what_makes_job_fit(job, space);
+}
+
+// The best plan for the same sequences, searched where the files' implementation has any.
+void find_best(Found& found, const JobChoices& choices) {
+  const ParallelPlan& plan = found.checked.plan;
+  for (const RecipeKind recipe : {found.checked.recipe, RecipeKind::megatron}) {
+    JobChoices same = choices;
+    same.framework = recipe;
+    auto job = make_job(same);
+    SearchSpace space;
+    space.gpus = job->gpus;
+    space.seq_len = plan.seq_len;
+    space.global_batch_size = plan.global_batch_size;
+    space.precision = plan.precision;
+    SearchOptions options;
+    options.top = 1;
+    const SearchResult result = search(*job->cost, space, options);
+    if (result.plans.empty()) {
+      if (result.smallest) say_nothing_fits(found, *job, space, *result.smallest);
+      continue;
+    }
+    found.best = ask(*job, result.plans.front().plan);
+    found.best_job = std::move(job);
+    return;
+  }
+}
+
+std::string_view with_s(std::int64_t count) {
+  return count == 1 ? "" : "s";
+}
+
+std::int64_t count_of(const Checked& checked, Severity severity) {
+  return std::count_if(checked.findings.begin(), checked.findings.end(),
+                       [&](const Finding& f) { return f.severity == severity; });
+}
+
+// A plan that the rules allow and the device does not.
+void add_memory_finding(Found& found) {
+  for (const Infeasible& reason : found.yours->infeasible) {
+    if (!found.yours->estimate) return;  // the rules said it already
+    found.checked.findings.insert(found.checked.findings.begin(), {Severity::error,
+                                                                   std::string(reason.rule),
+                                                                   {"the plan", 0},
+                                                                   reason.message,
+                                                                   "see the plan below",
+                                                                   "qplan predict"});
+  }
+}
+
+void write_fixed(Found& found, const std::vector<ConfigText>& files, const std::string& folder) {
+  std::vector<Edit> edits;
+  for (const Finding& finding : found.checked.findings) {
+    edits.insert(edits.end(), finding.fix.begin(), finding.fix.end());
+  }
+  std::error_code problem;
+  fs::create_directories(folder, problem);
+  if (problem) throw Error(fmt::format("--fix {} cannot be made: {}", folder, problem.message()));
+  for (const ConfigText& file : files) {
+    const std::string text = with_edits(file.text, file.name, edits);
+    const fs::path path = fs::path(folder) / fs::path(file.name).filename();
+    if (fs::exists(path, problem)) {
+      throw Error(fmt::format("{} exists; give another folder to --fix", path.string()));
+    }
+    if (text == file.text) continue;
+    write_file_atomically(path.string(), text);
+    found.written.push_back(path.string());
+  }
+}
+
+// ---- text ----
+
+void print_findings(const Checked& checked, std::ostream& out) {
+  for (const Finding& finding : checked.findings) {
+    out << wrapped(fmt::format("{}: {}: {} [{}]", to_string(finding.place),
+                               to_word(finding.severity), finding.message, finding.rule),
+                   116, 4);
+    if (!finding.instead.empty()) {
+      out << wrapped("    instead: " + finding.instead, 116, 13);
+    }
+    if (!finding.source.empty()) out << wrapped("    source:  " + finding.source, 116, 13);
+  }
+  const auto errors = count_of(checked, Severity::error),
+             warnings = count_of(checked, Severity::warning),
+             notes = count_of(checked, Severity::note);
+  if (errors + warnings + notes == 0) {
+    out << "No findings.\n";
+    return;
+  }
+  fmt::print(out, "\n{} error{}, {} warning{}, {} note{}\n", errors, with_s(errors), warnings,
+             with_s(warnings), notes, with_s(notes));
+}
+
+std::string speed_text(const Answer& answer) {
+  if (!answer.estimate) return "cannot run";
+  const Estimate& e = *answer.estimate;
+  return fmt::format("{} of {} on the worst GPU{}; {} a step, {} tokens/s a GPU, MFU {}%",
+                     human_bytes(e.memory.worst_stage().device), human_bytes(e.capacity),
+                     answer.feasible() ? "" : " (does not fit)", human_seconds(e.step_time),
+                     significant(e.tokens_per_s_per_gpu, 4), percent(e.mfu));
+}
+
+void print_text(const Found& found, std::ostream& out) {
+  const Checked& checked = found.checked;
+  print_findings(checked, out);
+  for (const std::string& path : found.written) fmt::print(out, "corrected copy: {}\n", path);
+  if (!found.yours) return;
+  out << '\n' << model_line(*found.job);
+  for (const std::string& sentence : checked.assumed)
+    out << wrapped("assumed: " + sentence, 116, 9);
+  out << wrapped("this job  " + to_string(checked.plan), 116, 10)
+      << wrapped("          " + speed_text(*found.yours), 116, 10);
+  if (!found.best) {
+    out << "best      no plan fits these GPUs";
+    out << (found.would_fit.empty() ? "\n" : "; one would with:\n" + advice_text(found.would_fit));
+    return;
+  }
+  const std::string_view recipe = to_word(found.best_job->framework);
+  out << wrapped(fmt::format("best      {} (by {})", to_string(found.best->plan), recipe), 116, 10)
+      << wrapped("          " + speed_text(*found.best), 116, 10);
+  if (found.yours->feasible()) {
+    const double ratio = found.yours->estimate->step_time / found.best->estimate->step_time;
+    out << fmt::format("          {} times as fast as this job\n", significant(ratio));
+  }
+}
+
+// ---- JSON (docs/check.md) ----
+
+Json to_json(const Found& found) {
+  const Checked& checked = found.checked;
+  Json findings = Json::array();
+  for (const Finding& f : checked.findings) {
+    findings.push_back({{"severity", to_word(f.severity)},
+                        {"rule", f.rule},
+                        {"file", f.place.file},
+                        {"line", f.place.line > 0 ? Json(f.place.line) : Json(nullptr)},
+                        {"message", f.message},
+                        {"instead", f.instead.empty() ? Json(nullptr) : Json(f.instead)},
+                        {"source", f.source.empty() ? Json(nullptr) : Json(f.source)},
+                        {"fixable", !f.fix.empty()}});
+  }
+  Json object{{"framework", checked.framework ? Json(to_word(*checked.framework)) : Json(nullptr)},
+              {"errors", count_of(checked, Severity::error)},
+              {"warnings", count_of(checked, Severity::warning)},
+              {"notes", count_of(checked, Severity::note)},
+              {"findings", std::move(findings)},
+              {"assumed", checked.assumed},
+              {"fixed_files", found.written}};
+  object["this_job"] = found.yours ? report(*found.job, *found.yours) : Json(nullptr);
+  object["would_fit"] = advice_json(found.would_fit);
+  object["best"] = found.best ? report(*found.best_job, *found.best) : Json(nullptr);
+  return object;
+}
+
+}  // namespace
+
+Exit run_check(const Args& args, const Console& console) {
+  Question question;
+  CommandLine line("check",
+                   "What is wrong with a configuration, the plan it amounts to, and a better one.",
+                   "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64");
+  line.positionals("FILE",
+                   "the files of one job: ds_config.json, Megatron's arguments or launch "
+                   "script, accelerate's yaml, slime's script, torchtitan's function",
+                   question.files);
+  line.group("Model");
+  line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
+              set_given(question.choices.model, set_text));
+  line.option({"--seq-len", "TOKENS", "tokens of a sequence, where no file says", "4096"},
+              set_given(question.seq_len, set_whole, std::int64_t{1}, std::int64_t{1} << 30));
+  line.option({"--global-batch-size", "SEQUENCES", "sequences a step, where no file says", ""},
+              set_given(question.global_batch_size, set_whole, std::int64_t{1}, kMostSequences));
+  line.option(
+      {"--micro-batch-size", "SEQUENCES", "sequences a rank handles, where no file says", "1"},
+      set_given(question.micro_batch_size, set_whole, std::int64_t{1}, kMostSequences));
+  add_cluster_options(line, question.choices);
+  line.group("Output");
+  line.option({"--fix", "DIR", "folder to write corrected copies to", ""}, set_text(question.fix));
+  line.flag("--json", "the same as JSON", question.json);
+  if (!line.parse(args, console.out)) return Exit::done;
+  if (question.files.empty()) {
+    throw Error("check needs files; for example `qplan check ds_config.json --model M --gpus N`");
+  }
+  if (!question.choices.gpus) throw Error("--gpus is missing; say how many GPUs the job has");
+
+  const std::vector<ConfigText> files = read_files(question.files);
+  Found found;
+  found.job = make_job(question.choices);
+  {
+    const Job& job = *found.job;
+    const Json config =
+        job.model_config.is_null() ? model_config(job.model.name) : job.model_config;
+    found.checked =
+        check(files, {job.model, config, job.limits(), job.hardware.link.gpus_per_node,
+                      question.seq_len, question.global_batch_size, question.micro_batch_size});
+  }
+  if (found.checked.framework && found.checked.says_plan) {
+    JobChoices choices = question.choices;
+    choices.framework = found.checked.recipe;
+    found.job = make_job(choices);
+    found.yours = ask(*found.job, found.checked.plan);
+    add_memory_finding(found);
+    find_best(found, question.choices);
+  }
+  if (!question.fix.empty()) write_fixed(found, files, question.fix);
+  if (question.json) {
+    console.out << json_text(to_json(found));
+  } else {
+    print_text(found, console.out);
+  }
+  return found.checked.has(Severity::error) ? Exit::nothing_fits : Exit::done;
+}
+
+}  // namespace qplan

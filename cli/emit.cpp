@@ -1,0 +1,157 @@
+// `qplan emit`: a plan in a framework's own files.
+
+#include "planner/frameworks/emit.h"
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <ostream>
+#include <system_error>
+
+#include "cli/commands.h"
+#include "cli/report.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Question {
+  JobChoices choices;
+  std::string plan, folder;
+  std::optional<Framework> framework;
+  bool force = false;
+};
+
+// What a file says of the plan it holds.
+std::vector<std::string> remarks_of(const Job& job, Framework framework, const Answer& answer) {
+  std::vector<std::string> remarks{
+      fmt::format("{} on {} x {}, for {}; written by qplan emit", job.model.name, job.gpus,
+                  job.hardware.name, to_word(framework)),
+      "plan: " + to_string(answer.plan)};
+  const Estimate& e = *answer.estimate;
+  remarks.push_back(
+      fmt::format("predicted: {} on the worst GPU of {}, {} a step, {} tokens/s a GPU, {} tokens/s",
+                  human_bytes(e.memory.worst_stage().device), human_bytes(e.capacity),
+                  human_seconds(e.step_time), significant(e.tokens_per_s_per_gpu, 4),
+                  human_count(e.tokens_per_s)));
+  if (!answer.feasible())
+    remarks.push_back("it does not fit: " + answer.infeasible.front().message);
+  return remarks;
+}
+
+[[noreturn]] void refuse(Framework framework, const Subject& subject, const ClusterLimits& limits,
+                         const std::vector<Infeasible>& reasons) {
+  std::vector<std::string> messages;
+  for (const Infeasible& reason : reasons) messages.push_back(reason.message);
+  ParallelPlan nearest;
+  const bool found = nearest_expressible(framework, subject, limits, nearest);
+  throw Error(fmt::format(
+      "{} cannot express this plan: {}. {}", to_word(framework), fmt::join(messages, "; "),
+      found ? "The nearest plan that it can: " + to_string(nearest)
+            : std::string("No plan near it can be written either; choose another framework")));
+}
+
+// All of them or none: whatever stands in the way is found before the first is written.
+void write_all(const std::string& folder, const std::vector<EmittedFile>& files, bool force) {
+  const fs::path root(folder);
+  std::error_code problem;
+  if (fs::exists(root, problem) && !fs::is_directory(root, problem)) {
+    throw Error(fmt::format("--out {} is a file; give a folder", folder));
+  }
+  for (const EmittedFile& file : files) {
+    const fs::path path = root / file.name;
+    const bool stands = fs::exists(fs::symlink_status(path, problem));
+    if (stands && fs::is_directory(path, problem)) {
+      throw Error(fmt::format("{} is a folder; give another --out", path.string()));
+    }
+    if (stands && !force) {
+      throw Error(
+          fmt::format("{} exists; --force overwrites, or give another --out", path.string()));
+    }
+  }
+  const bool made = fs::create_directories(root, problem);
+  if (problem) {
+    throw Error(fmt::format("--out {} cannot be made: {}", folder, problem.message()));
+  }
+  std::vector<fs::path> written;
+  try {
+    for (const EmittedFile& file : files) {
+      const fs::path path = root / file.name;
+      write_file_atomically(path.string(), file.text);
+      written.push_back(path);
+      if (!file.executable) continue;
+      fs::permissions(path, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
+                      fs::perm_options::add, problem);
+    }
+  } catch (const Error&) {
+    // What was there before cannot be brought back under --force; new files can go.
+    for (const fs::path& path : written) {
+      if (!force) fs::remove(path, problem);
+    }
+    if (made) fs::remove(root, problem);
+    throw;
+  }
+}
+
+}  // namespace
+
+Exit run_emit(const Args& args, const Console& console) {
+  Question question;
+  CommandLine line("emit", "A plan in a framework's own files: configuration and launch scripts.",
+                   "qplan emit plan.json --framework megatron --out job");
+  line.positional("PLAN", "plan file, as `qplan search -o` writes it", question.plan);
+  line.group("Output");
+  line.option({"--framework", "NAME", "whose files: " + word_list<Framework>(),
+               "the plan's own, where it has files"},
+              set_given(question.framework, set_word<Framework>));
+  line.option({"--out", "DIR", "folder to write them to", ""}, set_text(question.folder));
+  line.flag("--force", "overwrite files that are there", question.force);
+  add_cluster_options(line, question.choices, {.with_gpus = false, .with_hardware = true});
+  if (!line.parse(args, console.out)) return Exit::done;
+  if (question.plan.empty()) {
+    throw Error("emit needs a plan file; `qplan search ... -o plan.json` writes one");
+  }
+  if (question.folder.empty()) throw Error("emit needs --out DIR, the folder to write to");
+
+  const PlanFile file = read_plan_file(question.plan);
+  JobChoices choices = merged(question.choices, file.choices);
+  const RecipeKind of_plan = choices.framework.value_or(RecipeKind::megatron);
+  if (!question.framework) {
+    for (const auto& [framework, word] : Words<Framework>::table) {
+      if (!question.framework && recipe_for(framework, of_plan) == of_plan) {
+        question.framework = framework;
+      }
+    }
+  }
+  if (!question.framework) {
+    throw Error(fmt::format("a plan of {} has no framework of its own; give --framework, one of {}",
+                            to_word(of_plan), word_list<Framework>()));
+  }
+  const Framework framework = *question.framework;
+  choices.framework = recipe_for(framework, of_plan);
+  const auto job = make_job(choices, file.plan.world());
+  const Json config =
+      job->model_config.is_null() ? model_config(job->model.name) : job->model_config;
+  const Subject subject{job->model, config, file.plan, job->framework,
+                        job->hardware.link.gpus_per_node};
+  const auto reasons = why_inexpressible(framework, subject, job->limits());
+  if (!reasons.empty()) refuse(framework, subject, job->limits(), reasons);
+
+  const Answer answer = ask(*job, file.plan);
+  const auto files = emit(framework, subject, remarks_of(*job, framework, answer));
+  write_all(question.folder, files, question.force);
+  for (const EmittedFile& written : files) {
+    fmt::print(console.out, "{}\n", (fs::path(question.folder) / written.name).string());
+  }
+  if (!answer.feasible()) {
+    fmt::print(console.err, "note: the plan does not fit: {}\n", answer.infeasible.front().message);
+  }
+  return Exit::done;
+}
+
+}  // namespace qplan

@@ -1,0 +1,458 @@
+#include "planner/frameworks/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "models/error.h"
+#include "planner/frameworks/deepspeed.h"
+#include "planner/frameworks/megatron.h"
+#include "planner/frameworks/scene.h"
+#include "planner/frameworks/torch.h"
+#include "planner/search.h"
+
+namespace qplan {
+namespace {
+
+// ---- whose files these are ----
+
+std::optional<Framework> framework_of(const JobFiles& files) {
+  const auto has = [&](Dialect dialect) { return files.find(dialect) != nullptr; };
+  if (has(Dialect::slime)) return Framework::slime;
+  const bool megatron = has(Dialect::megatron) || has(Dialect::megatron_yaml);
+  if (has(Dialect::megatron_deepspeed) || (has(Dialect::ds_config) && megatron)) {
+    return Framework::megatron_deepspeed;
+  }
+  if (has(Dialect::bridge)) return Framework::megatron_bridge;
+  if (has(Dialect::torchtitan)) return Framework::torchtitan;
+  if (megatron) return Framework::megatron;
+  if (has(Dialect::ds_config)) return Framework::deepspeed;
+  if (has(Dialect::accelerate) || has(Dialect::fsdp_module)) return Framework::fsdp2;
+  if (has(Dialect::trainer)) {
+    const ConfigPart* const part = files.find(Dialect::trainer);
+    if (part->settings.has("--per_device_train_batch_size")) return Framework::fsdp2;
+  }
+  return std::nullopt;
+}
+
+// ---- what a framework takes where nothing is said ----
+
+ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind recipe) {
+  ParallelPlan plan;
+  plan.global_batch_size = 0;
+  plan.dp = 0;
+  plan.precision = Precision::bf16;
+  const Recipe& r = recipe_of(recipe);
+  switch (framework) {
+    case Framework::megatron:
+      plan.moe_dispatcher = model.moe ? MoeDispatcher::allgather : MoeDispatcher::alltoall;
+      break;
+    case Framework::slime:
+      plan.zero = 1;
+      break;
+    case Framework::megatron_bridge:
+      plan.grad_dtype = DType::fp32;
+      break;
+    case Framework::deepspeed:
+    case Framework::megatron_deepspeed:
+      plan.grad_dtype = DType::bf16;
+      plan.overlap = r.default_overlap;
+      break;
+    case Framework::fsdp2:
+      plan.overlap = r.default_overlap;
+      plan.zero = 3;
+      break;
+    case Framework::torchtitan:
+      plan.overlap = r.default_overlap;
+      plan.zero = 3;
+      plan.sequence_parallel = true;
+      plan.cuda_graph = true;  // unless disable_cuda_graphs
+      plan.seq_len = 2048;
+      break;
+  }
+  return plan;
+}
+
+// ---- reading ----
+
+Finding bad_value(const Setting& setting, const std::string& sentence) {
+  return {Severity::error, "bad_value", setting.place,
+          fmt::format("{} {}", setting.key, sentence), "", ""};
+}
+
+bool is_auto(const Setting& setting) {
+  return setting.value.is_string() && setting.value.get_ref<const std::string&>() == "auto";
+}
+
+// The words that this part says, read on top of the draft; which ones is added to `said`.
+void read_part(const ConfigPart& part, Draft& draft, std::map<std::string, Place, std::less<>>& said,
+               Findings& out) {
+  for (const Option& option : options_of(part.dialect)) {
+    const Setting* const setting = part.settings.find(option.key);
+    if (setting == nullptr || is_auto(*setting)) continue;
+    if (!setting->resolved) {
+      out.push_back({Severity::note, "not_resolved", setting->place,
+                     fmt::format("{} is {}, which only a run can tell", setting->key,
+                                 shown(text_of(setting->value))),
+                     "write the value, or check the command that the script makes of it", ""});
+      continue;
+    }
+    try {
+      option.read(draft, setting->value);
+      if (!option.word.empty()) said.emplace(option.word, setting->place);
+    } catch (const Error& error) {
+      out.push_back(bad_value(*setting, error.what()));
+    }
+  }
+}
+
+// Two files that say the same word otherwise.
+void check_contradictions(const Scene& scene, const Draft& unsaid, Findings& out) {
+  struct Said {
+    Json words;
+    std::map<std::string, Place, std::less<>> places;
+    Dialect dialect;
+  };
+  std::vector<Said> all;
+  for (const ConfigPart& part : scene.files.parts) {
+    Draft draft = unsaid;
+    Said said{nullptr, {}, part.dialect};
+    Findings ignored;
+    read_part(part, draft, said.places, ignored);
+    if (draft.plan.dp == 0) draft.plan.dp = 1;
+    said.words = plan_to_json(draft.plan);
+    all.push_back(std::move(said));
+  }
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    for (std::size_t j = i + 1; j < all.size(); ++j) {
+      for (const auto& [word, place] : all[j].places) {
+        const auto before = all[i].places.find(word);
+        if (before == all[i].places.end() || !all[i].words.contains(word)) continue;
+        const Json &x = all[i].words[word], &y = all[j].words[word];
+        // Offload, recompute and overlap are sums of what both say.
+        if (x == y || word == "offload" || word == "overlap" || word == "recompute") continue;
+        // Weights in bf16 and products in fp8 go together.
+        if (word == "precision" && x != "fp16" && y != "fp16") continue;
+        out.push_back({Severity::error, "contradiction", place,
+                       fmt::format("{} is {} here and {} in {}", word, text_of(y), text_of(x),
+                                   to_string(before->second)),
+                       "make them agree", ""});
+      }
+    }
+  }
+}
+
+// FullyShardedDataParallel(...) of a user's own script.
+void read_fsdp_module(const Settings& settings, Draft& draft) {
+  draft.recipe = RecipeKind::fsdp1;
+  draft.plan.zero = 3;
+  draft.plan.overlap = recipe_of(RecipeKind::fsdp1).default_overlap;
+  if (const Setting* const strategy = settings.find("FSDP.sharding_strategy")) {
+    const std::string name = text_of(strategy->value);
+    if (name.find("SHARD_GRAD_OP") != std::string::npos) draft.plan.zero = 2;
+  }
+  if (settings.has("FSDP.gradient_checkpointing")) {
+    draft.plan.recompute = {RecomputeKind::full, {}, 0};
+  }
+  if (const Setting* const offload = settings.find("FSDP.cpu_offload")) {
+    const bool on = text_of(offload->value).find("True") != std::string::npos;
+    draft.plan.offload.params = on;
+    draft.plan.offload.optimizer = on ? 1 : 0;
+  }
+}
+
+// Megatron's flags under keys of yaml ("parallel.tensor_model_parallel_size").
+Settings as_flags(const Settings& keys) {
+  Settings flags;
+  for (Setting setting : keys) {
+    const std::size_t dot = setting.key.rfind('.');
+    setting.key = "--" + setting.key.substr(dot == std::string::npos ? 0 : dot + 1);
+    std::replace(setting.key.begin(), setting.key.end(), '_', '-');
+    flags.add(std::move(setting));
+  }
+  return flags;
+}
+
+// What slime's batches of varying sequences come to: tokens a GPU may hold.
+void read_slime(const Settings& settings, Draft& draft) {
+  const auto number = [&](std::string_view key, std::int64_t otherwise) {
+    const Setting* const found = settings.find(key);
+    return found == nullptr || !found->resolved ? otherwise : whole_of(found->value, 1, 1 << 30);
+  };
+  if (draft.plan.global_batch_size == 0 && settings.has("--rollout-batch-size")) {
+    draft.plan.global_batch_size = number("--rollout-batch-size", 1) *
+                                   number("--n-samples-per-prompt", 1) /
+                                   number("--num-steps-per-rollout", 1);
+  }
+  const Setting* const most = settings.find("--max-tokens-per-gpu");
+  if (most == nullptr || !settings.has("--use-dynamic-batch-size")) return;
+  const std::int64_t tokens = whole_of(most->value, 1) * draft.plan.cp;
+  const Setting* const length = settings.find("--seq-length");
+  if (length == nullptr) draft.plan.seq_len = std::min<std::int64_t>(tokens, 1 << 20);
+  draft.plan.micro_batch_size = std::max<std::int64_t>(1, tokens / draft.plan.seq_len);
+}
+
+// ---- what follows from several words ----
+
+class Reading {
+ public:
+  Reading(const JobFiles& files, const CheckQuestion& question, Framework framework)
+      : scene_{files, question, {}, {}}, framework_(framework) {
+    scene_.draft.recipe = recipe_for(framework, RecipeKind::megatron);
+    scene_.draft.plan = plan_unsaid(framework, question.model, scene_.draft.recipe);
+  }
+
+  void read(Findings& out) {
+    const Draft unsaid = scene_.draft;
+    for (const ConfigPart& part : scene_.files.parts) {
+      read_part(part, scene_.draft, scene_.said, out);
+      if (part.dialect == Dialect::fsdp_module) read_fsdp_module(part.settings, scene_.draft);
+      if (part.dialect != Dialect::slime) continue;
+      try {
+        read_slime(part.settings, scene_.draft);
+      } catch (const Error& error) {
+        out.push_back({Severity::error, "bad_value", part.place, error.what(), "", ""});
+      }
+    }
+    check_contradictions(scene_, unsaid, out);
+    fill_from_question();
+    settle();
+    set_data_parallel();
+    set_batch(out);
+  }
+
+  Scene& scene() { return scene_; }
+  std::vector<std::string> assumed;
+
+ private:
+  [[nodiscard]] bool is_said(std::string_view word) const {
+    return scene_.said.find(word) != scene_.said.end();
+  }
+
+  void fill_from_question() {
+    ParallelPlan& plan = scene_.draft.plan;
+    const CheckQuestion& q = scene_.question;
+    if (q.seq_len && !is_said("seq_len")) {
+      plan.seq_len = *q.seq_len;
+    } else if (!is_said("seq_len") && framework_ != Framework::torchtitan) {
+      const bool tokens = is_said("micro_batch_size") || framework_ != Framework::slime;
+      if (tokens) {
+        assumed.push_back(fmt::format("sequences of {} tokens: the files do not say; --seq-len does",
+                                      plan.seq_len));
+      }
+    }
+    if (q.micro_batch_size && !is_said("micro_batch_size")) {
+      plan.micro_batch_size = *q.micro_batch_size;
+    }
+    if (q.global_batch_size && !is_said("global_batch_size")) {
+      plan.global_batch_size = *q.global_batch_size;
+    }
+  }
+
+  void settle() {
+    const ModelSpec& model = scene_.question.model;
+    Draft& draft = scene_.draft;
+    ParallelPlan& plan = draft.plan;
+    const std::int64_t gpus = scene_.question.limits.gpus;
+    switch (framework_) {
+      case Framework::megatron:
+      case Framework::megatron_bridge:
+      case Framework::slime:
+        settle_megatron(draft, model);
+        break;
+      case Framework::megatron_deepspeed:
+        settle_megatron(draft, model);
+        if (plan.zero >= 2 && plan.pp == 1) plan.schedule = ScheduleKind::one_f_one_b;
+        break;
+      case Framework::deepspeed:
+        break;
+      case Framework::fsdp2:
+        if (scene_.files.find(Dialect::accelerate) != nullptr) settle_accelerate(draft, gpus);
+        break;
+      case Framework::torchtitan:
+        settle_torchtitan(draft, model, torchtitan_settings(), gpus);
+        break;
+    }
+    if (const ConfigPart* const part = scene_.files.find(Dialect::ds_config)) {
+      settle_deepspeed(draft, part->settings);
+    }
+    if (!model.moe) {
+      plan.etp = 1;
+    } else if (framework_ != Framework::megatron && framework_ != Framework::megatron_bridge &&
+               framework_ != Framework::slime && framework_ != Framework::megatron_deepspeed) {
+      plan.etp = 1;
+    }
+  }
+
+  [[nodiscard]] Settings torchtitan_settings() const {
+    Settings all;
+    for (const ConfigPart& part : scene_.files.parts) {
+      if (part.dialect == Dialect::torchtitan) all.append(part.settings);
+    }
+    return all;
+  }
+
+  // Data parallelism is what the other degrees leave of the GPUs.
+  void set_data_parallel() {
+    Draft& draft = scene_.draft;
+    ParallelPlan& plan = draft.plan;
+    const std::int64_t others = std::int64_t{plan.tp} * plan.cp * plan.pp;
+    const bool of_mesh = plan.dp > 0 && (framework_ == Framework::fsdp2 ||
+                                         framework_ == Framework::torchtitan);
+    if (!of_mesh) {
+      const std::int64_t rest = scene_.question.limits.gpus / std::max<std::int64_t>(1, others);
+      plan.dp = static_cast<int>(std::max<std::int64_t>(1, rest));
+    }
+    const bool megatron = scene_.draft.recipe == RecipeKind::megatron;
+    if (megatron && draft.shard_groups && *draft.shard_groups > 1) {
+      plan.fsdp_shard = std::max(1, plan.dp * plan.cp / *draft.shard_groups);
+    }
+  }
+
+  void set_batch(Findings& out) {
+    Draft& draft = scene_.draft;
+    ParallelPlan& plan = draft.plan;
+    const std::int64_t accumulation = draft.accumulation.value_or(0);
+    const bool total = is_said("global_batch_size") || plan.global_batch_size > 0;
+    const bool micro = is_said("micro_batch_size") || scene_.question.micro_batch_size;
+    const std::int64_t per_step = std::max<std::int64_t>(1, accumulation) * plan.dp;
+    if (total && !micro && accumulation > 0) {
+      // DeepSpeed divides, and asserts afterwards (config.py:925).
+      plan.micro_batch_size = std::max<std::int64_t>(1, plan.global_batch_size / per_step);
+    } else if (!total && (micro || accumulation > 0)) {
+      plan.global_batch_size = plan.micro_batch_size * per_step;
+    } else if (!total) {
+      // A Trainer fills the batch from its arguments; Megatron takes one microbatch.
+      plan.global_batch_size = plan.micro_batch_size * plan.dp;
+      if (framework_ == Framework::megatron || framework_ == Framework::slime) {
+        assumed.push_back(
+            fmt::format("a global batch of {} sequences, one microbatch a rank: the files do not "
+                        "say; --global-batch-size does",
+                        plan.global_batch_size));
+      }
+      if (framework_ == Framework::deepspeed || framework_ == Framework::fsdp2) {
+        plan.global_batch_size =
+            default_global_batch_size(scene_.question.limits.gpus, plan.seq_len);
+        assumed.push_back(
+            fmt::format("a global batch of {} sequences: the files do not say; "
+                        "--global-batch-size does",
+                        plan.global_batch_size));
+      }
+    }
+    const std::int64_t product = plan.micro_batch_size * per_step;
+    if (!total || accumulation == 0 || product == plan.global_batch_size) return;
+    const bool titan = framework_ == Framework::torchtitan;
+    if (titan) return;
+    const auto place = scene_.said.find("global_batch_size");
+    out.push_back({Severity::error, "batch_arithmetic",
+                   place == scene_.said.end() ? Place{} : place->second,
+                   fmt::format("{} sequences a step are not micro-batch {} x accumulation {} x "
+                               "data-parallel {} = {}",
+                               plan.global_batch_size, plan.micro_batch_size, accumulation, plan.dp,
+                               product),
+                   accumulation_advice(plan), "deepspeed/runtime/config.py:937"});
+  }
+
+  static std::string accumulation_advice(const ParallelPlan& plan) {
+    const std::int64_t each = plan.micro_batch_size * plan.dp;
+    if (plan.global_batch_size % each == 0) {
+      return fmt::format("gradient_accumulation_steps {}", plan.global_batch_size / each);
+    }
+    return fmt::format("a train_batch_size that is a multiple of {}", each);
+  }
+
+  Scene scene_;
+  Framework framework_;
+};
+
+// The rules that reject plans explain configurations too. They stand where the first word was said
+// that their message names.
+void check_rules(const Scene& scene, Findings& out) {
+  const CheckQuestion& q = scene.question;
+  const RecipeKind recipe = scene.draft.recipe;
+  for (Infeasible& reason :
+       why_infeasible(q.model, scene.draft.plan, recipe_of(recipe), q.limits)) {
+    Place place;
+    std::size_t first = std::string::npos;
+    for (const auto& [word, said] : scene.said) {
+      const std::size_t at = (" " + reason.message + " ").find(" " + word + " ");
+      if (at < first) {
+        first = at;
+        place = said;
+      }
+    }
+    if (place.file.empty() && !scene.files.parts.empty()) place = scene.files.parts.front().place;
+    if (place.line == 0 && place.file.empty()) place = {scene.files.texts.front().name, 0};
+    // One arithmetic, said by the finding that knows the accumulation.
+    const bool known = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
+      return f.rule == "batch_arithmetic" && reason.rule == "batch_divisibility";
+    });
+    if (!known) {
+      out.push_back({Severity::error, std::string(reason.rule), place, reason.message, "",
+                     fmt::format("rule of {}", to_word(recipe))});
+    }
+  }
+}
+
+void sort_findings(Findings& findings) {
+  std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
+    return std::tie(a.severity, a.place.file, a.place.line) <
+           std::tie(b.severity, b.place.file, b.place.line);
+  });
+  const auto same = [](const Finding& a, const Finding& b) {
+    return a.rule == b.rule && a.message == b.message && a.place.file == b.place.file &&
+           a.place.line == b.place.line;
+  };
+  findings.erase(std::unique(findings.begin(), findings.end(), same), findings.end());
+}
+
+}  // namespace
+
+bool Checked::has(Severity severity) const {
+  return std::any_of(findings.begin(), findings.end(),
+                     [&](const Finding& f) { return f.severity == severity; });
+}
+
+Checked check(std::span<const ConfigText> files, const CheckQuestion& question) {
+  JobFiles job = read_job_files(files);
+  for (ConfigPart& part : job.parts) {
+    if (part.dialect != Dialect::megatron_yaml) continue;
+    part.settings.append(as_flags(part.settings));
+  }
+  Checked checked;
+  checked.findings = job.findings;
+  checked.framework = framework_of(job);
+  if (!checked.framework) {
+    const Scene scene{job, question, {}, {}};
+    check_torch(scene, checked.findings);
+    check_launch(scene, checked.findings);
+    if (!checked.has(Severity::error)) {
+      checked.findings.push_back({Severity::error, "nothing_to_check", {files.front().name, 0},
+                                  "no file says how the job is spread over GPUs",
+                                  "give the launch script with its arguments", ""});
+    }
+    sort_findings(checked.findings);
+    return checked;
+  }
+  Reading reading(job, question, *checked.framework);
+  reading.read(checked.findings);
+  Scene& scene = reading.scene();
+  check_options(scene, checked.findings);
+  check_facts(scene, checked.findings);
+  check_megatron(scene, checked.findings);
+  check_deepspeed(scene, checked.findings);
+  check_torch(scene, checked.findings);
+  check_launch(scene, checked.findings);
+  if (!scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr) {
+    check_rules(scene, checked.findings);
+  }
+  sort_findings(checked.findings);
+  checked.recipe = scene.draft.recipe;
+  checked.plan = scene.draft.plan;
+  checked.assumed = reading.assumed;
+  checked.says_plan = !scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr;
+  return checked;
+}
+
+}  // namespace qplan

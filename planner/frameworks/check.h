@@ -1,0 +1,37 @@
+#pragma once
+// Reads somebody's configuration: what is wrong with it, and the plan it amounts to.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "planner/feasible.h"
+#include "planner/frameworks/emit.h"
+#include "planner/frameworks/job_files.h"
+
+namespace qplan {
+
+struct CheckQuestion {
+  const ModelSpec& model;
+  const Json& config;  // the model's, as Hugging Face writes it
+  ClusterLimits limits;  // with the GPUs of the job
+  int gpus_per_node = 8;
+  // What the files may not say.
+  std::optional<std::int64_t> seq_len, global_batch_size, micro_batch_size;
+};
+
+struct Checked {
+  std::vector<Finding> findings;  // errors first, then by place
+  std::optional<Framework> framework;  // nothing: no file speaks of a plan
+  RecipeKind recipe = RecipeKind::megatron;
+  ParallelPlan plan;
+  bool says_plan = false;  // some word of the plan was said
+  std::vector<std::string> assumed;  // what the plan took from nowhere: sentences
+  [[nodiscard]] bool has(Severity severity) const;
+};
+
+Checked check(std::span<const ConfigText> files, const CheckQuestion& question);
+
+}  // namespace qplan

@@ -1,0 +1,164 @@
+// What ds_config.json means. Line numbers are those of DeepSpeed edaa7221.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/error.h"
+#include "planner/frameworks/scene.h"
+
+namespace qplan {
+namespace {
+
+using enum Severity;
+
+struct Case {
+  const Scene& scene;
+  const ConfigPart& part;
+  [[nodiscard]] const Setting* find(std::string_view key) const { return part.settings.find(key); }
+  [[nodiscard]] bool has(std::string_view key) const { return part.settings.has(key); }
+  [[nodiscard]] bool on(std::string_view key) const {
+    const Setting* const found = find(key);
+    return found != nullptr && !is_auto(key) && truth_of(found->value);
+  }
+  [[nodiscard]] bool is_auto(std::string_view key) const {
+    const Setting* const found = find(key);
+    return found != nullptr && text_of(found->value) == "auto";
+  }
+  [[nodiscard]] double number(std::string_view key, double otherwise) const {
+    const Setting* const found = find(key);
+    return found == nullptr || is_auto(key) ? otherwise : number_of(found->value);
+  }
+  [[nodiscard]] std::string text(std::string_view key) const {
+    const Setting* const found = find(key);
+    return found == nullptr ? "" : text_of(found->value);
+  }
+  [[nodiscard]] int stage() const {
+    return static_cast<int>(number("zero_optimization.stage", 0));
+  }
+};
+
+struct Trap {
+  std::string_view rule;
+  Severity severity;
+  std::string_view at;
+  bool (*springs)(const Case&);
+  std::string_view message, instead, source;
+  std::string_view value{};  // corrects `at`; for --fix
+  bool drop = false;
+};
+
+bool is_one_bit(const std::string& type) {
+  return type.starts_with("OneBit") || type.starts_with("ZeroOne");
+}
+
+constexpr auto kTraps = std::to_array<Trap>({
+    {"two_precisions", error, "fp16.enabled",
+     [](const Case& c) { return c.on("bf16.enabled") && c.on("fp16.enabled"); },
+     "bf16 and fp16 exclude each other", "switch one of them off", "config.py:827", "false"},
+    {"fp16_of_bf16_model", warning, "fp16.enabled",
+     [](const Case& c) {
+       const int capability = c.scene.question.limits.compute_capability;
+       return c.on("fp16.enabled") && c.scene.question.model.position == PositionEmbedding::rope &&
+              (capability == 0 || capability >= 80);
+     },
+     "fp16 overflows where the model was trained in bf16, and the GPU has bf16",
+     "\"bf16\": {\"enabled\": true} in place of the fp16 block", "Hugging Face config: torch_dtype"},
+    {"loss_scale_power", warning, "fp16.initial_scale_power",
+     [](const Case& c) {
+       return c.on("fp16.enabled") && c.number("fp16.initial_scale_power", 16) > 16;
+     },
+     "losses start scaled above the default 2^16, which fp16 cannot hold: the first steps overflow "
+     "and are skipped",
+     "leave initial_scale_power out", "precision_config.py", "16"},
+    {"communication_type", error, "communication_data_type",
+     [](const Case& c) {
+       const std::string type = c.text("communication_data_type");
+       return !type.empty() && type != "fp16" && type != "bf16" && type != "fp32";
+     },
+     "communication_data_type must be fp16, bf16 or fp32; DeepSpeed stops", "fp16, bf16 or fp32",
+     "config.py:209"},
+    {"only_accumulation", error, "gradient_accumulation_steps",
+     [](const Case& c) {
+       return c.has("gradient_accumulation_steps") && !c.is_auto("gradient_accumulation_steps") &&
+              !c.has("train_batch_size") && !c.has("train_micro_batch_size_per_gpu");
+     },
+     "accumulation alone leaves the batch open, and DeepSpeed stops",
+     "add train_micro_batch_size_per_gpu or train_batch_size", "config.py:925"},
+    {"prefetch_bucket", warning, "zero_optimization.stage3_prefetch_bucket_size",
+     [](const Case& c) {
+       return c.stage() == 3 &&
+              c.number("zero_optimization.stage3_prefetch_bucket_size", 5e7) >= 5e8;
+     },
+     "parameters are gathered ahead ten times further than the default 5e7: 1 GB in bf16 and more",
+     "leave it out, or 5e7", "zero/config.py", "50000000"},
+    {"reduce_bucket", warning, "zero_optimization.reduce_bucket_size",
+     [](const Case& c) { return c.number("zero_optimization.reduce_bucket_size", 5e8) > 1e9; },
+     "the reduction bucket takes 2 bytes an element on each GPU, twice with overlap_comm",
+     "5e8 is the default", "stage_1_and_2.py:2493", "500000000"},
+    {"stage3_keys", note, "zero_optimization.stage3_prefetch_bucket_size",
+     [](const Case& c) { return c.stage() < 3; },
+     "keys of stage 3 mean nothing at a lower stage", "leave them out", "zero/config.py", "", true},
+    {"offload_said_twice", error, "zero_optimization.cpu_offload",
+     [](const Case& c) {
+       return c.has("zero_optimization.cpu_offload") &&
+              c.part.settings.has_section("zero_optimization.offload_optimizer");
+     },
+     "cpu_offload is the old word for offload_optimizer, and both are refused together",
+     "keep offload_optimizer", "zero/config.py", "", true},
+    {"clipping_in_optimizer", error, "optimizer.params.max_grad_norm",
+     [](const Case& c) { return c.has("optimizer.params.max_grad_norm"); },
+     "the optimizer refuses max_grad_norm", "gradient_clipping at the top", "engine.py", "", true},
+    {"one_bit_with_zero", error, "optimizer.type",
+     [](const Case& c) { return is_one_bit(c.text("optimizer.type")) && c.stage() > 0; },
+     "optimizers that compress gradients exclude ZeRO", "AdamW", "engine.py:2152", "\"AdamW\""},
+    {"adam_is_adamw", note, "optimizer.type",
+     [](const Case& c) {
+       return c.text("optimizer.type") == "Adam" && c.has("optimizer.params.weight_decay") &&
+              !c.has("optimizer.params.adam_w_mode");
+     },
+     "DeepSpeed's Adam decays weights as AdamW does", "write AdamW", "engine.py", "\"AdamW\""},
+    {"hpz_size", error, "zero_optimization.zero_hpz_partition_size",
+     [](const Case& c) {
+       const double size = c.number("zero_optimization.zero_hpz_partition_size", 1);
+       const auto gpus = static_cast<double>(c.scene.question.limits.gpus);
+       return size > 1 && gpus > 0 && gpus / size != static_cast<double>(static_cast<int>(gpus / size));
+     },
+     "the secondary partition must divide the GPUs", "the GPUs of a node", "utils/groups.py:876"},
+    {"auto_without_trainer", error, "",
+     [](const Case& c) {
+       // Arguments that are Megatron's say that no Trainer fills it in.
+       const bool megatron = c.scene.files.find(Dialect::megatron_deepspeed) != nullptr;
+       return megatron && std::any_of(c.part.settings.begin(), c.part.settings.end(),
+                                      [](const Setting& s) { return text_of(s.value) == "auto"; });
+     },
+     "\"auto\" is filled in by Hugging Face's Trainer; DeepSpeed itself fails on it",
+     "write the numbers", "config.py"},
+});
+
+}  // namespace
+
+void check_deepspeed(const Scene& scene, Findings& out) {
+  for (const ConfigPart& part : scene.files.parts) {
+    if (part.dialect != Dialect::ds_config) continue;
+    const Case c{scene, part};
+    for (const Trap& trap : kTraps) {
+      bool springs = false;
+      try {
+        springs = (trap.at.empty() || c.has(trap.at)) && trap.springs(c);
+      } catch (const Error&) {
+        continue;
+      }
+      if (!springs) continue;
+      const Setting* const at = c.find(trap.at);
+      std::vector<Edit> fix;
+      if (at != nullptr && !trap.value.empty()) fix = with_value(*at, std::string(trap.value));
+      if (at != nullptr && trap.drop) fix = removed(scene, part, *at);
+      out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : part.place,
+                     std::string(trap.message), std::string(trap.instead),
+                     std::string(trap.source), std::move(fix)});
+    }
+  }
+}
+
+}  // namespace qplan

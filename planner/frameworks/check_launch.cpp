@@ -1,0 +1,191 @@
+// What starts the job: how many GPUs, which files, which environment.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "models/error.h"
+#include "planner/frameworks/scene.h"
+
+namespace qplan {
+namespace {
+
+using enum Severity;
+
+std::string base_name(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+const std::string& text_of_file(const Scene& scene, const std::string& name) {
+  static const std::string nothing;
+  for (const ConfigText& file : scene.files.texts) {
+    if (file.name == name) return file.text;
+  }
+  return nothing;
+}
+
+void check_world(const Scene& scene, const Launch& launch, Findings& out) {
+  const std::int64_t gpus = scene.question.limits.gpus;
+  if (!launch.nodes || !launch.gpus_per_node || gpus == 0) return;
+  const std::int64_t world = *launch.nodes * *launch.gpus_per_node;
+  if (world != gpus) {
+    out.push_back({error, "launched_world", launch.place,
+                   fmt::format("{} starts {} x {} = {} processes, not the job's {}", launch.program,
+                               *launch.nodes, *launch.gpus_per_node, world, gpus),
+                   fmt::format("{} GPUs in all", gpus), launch.program});
+  }
+  const ParallelPlan& p = scene.draft.plan;
+  const std::int64_t model = std::int64_t{p.tp} * p.pp * p.cp;
+  if (world % model != 0) {
+    out.push_back({error, "launched_degrees", launch.place,
+                   fmt::format("{} processes are not a multiple of tp {} x pp {} x cp {} = {}", world,
+                               p.tp, p.pp, p.cp, model),
+                   fmt::format("start a multiple of {}", model), "M01, arguments.py:432"});
+  }
+}
+
+void check_deepspeed_launch(const Scene& scene, const Launch& launch, Findings& out) {
+  const Settings& o = launch.options;
+  const bool hosts = o.has("--hostfile") || o.has("-H") || o.has("--no_ssh") || o.has("--include");
+  if (launch.nodes.value_or(1) > 1 && !hosts && !scene.files.host_slots) {
+    out.push_back({error, "no_hostfile", launch.place,
+                   fmt::format("deepspeed on {} nodes needs to know them: without a hostfile it "
+                               "starts on this one alone",
+                               *launch.nodes),
+                   "--hostfile FILE with a line \"<host> slots=<GPUs>\" a node; or --no_ssh with "
+                   "--node_rank on each",
+                   "deepspeed/launcher/runner.py"});
+  }
+}
+
+void check_script(const Launch& launch, Findings& out) {
+  if (!launch.script.ends_with(".sh") || launch.program == "srun" || launch.program == "ray" ||
+      launch.program == "mpirun") {
+    return;
+  }
+  out.push_back({error, "launches_shell", launch.script_place,
+                 fmt::format("{} starts Python programs, and {} is a shell script", launch.program,
+                             shown(launch.script)),
+                 "start the Python program; a script that calls the launcher itself is run by bash",
+                 launch.program});
+}
+
+void check_environment(const Launch& launch, Findings& out) {
+  const auto world = launch.environment.find("WORLD_SIZE");
+  const bool sets_it = launch.program == "deepspeed" || launch.program == "torchrun" ||
+                       launch.program == "accelerate";
+  if (world != launch.environment.end() && sets_it) {
+    const std::int64_t started = launch.nodes.value_or(1) * launch.gpus_per_node.value_or(0);
+    if (started == 0 || world->second != fmt::format("{}", started)) {
+      out.push_back({warning, "world_size_exported", launch.place,
+                     fmt::format("WORLD_SIZE={} is exported, and {} sets its own{}", world->second,
+                                 launch.program,
+                                 started > 0 ? fmt::format(": {}", started) : std::string()),
+                     "leave it to the launcher", launch.program});
+    }
+  }
+}
+
+// A rank that is written out, where every node needs its own.
+void check_node_rank(const Scene& scene, const Launch& launch, Findings& out) {
+  for (const std::string_view key : {"--node_rank", "--node-rank", "--machine_rank"}) {
+    const Setting* const rank = launch.options.find(key);
+    if (rank == nullptr || !rank->resolved || launch.nodes.value_or(1) < 2) continue;
+    const std::string& script = text_of_file(scene, rank->place.file);
+    // The default of a variable is no rank that is written out.
+    const bool plain = rank->text.begin > 0 && rank->text.end <= script.size() &&
+                       (script[rank->text.begin - 1] == ' ' || script[rank->text.begin - 1] == '=');
+    if (!plain) continue;
+    out.push_back({note, "one_node_rank", rank->place,
+                   fmt::format("every node runs this with a rank of its own, and here it is {}",
+                               text_of(rank->value)),
+                   fmt::format("{} $NODE_RANK", key), "torchrun"});
+  }
+}
+
+// Hopper and older order tp's and cp's communication by one hardware queue.
+void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
+  const bool core = scene.files.find(Dialect::megatron) != nullptr;
+  const ParallelPlan& p = scene.draft.plan;
+  const int capability = scene.question.limits.compute_capability;
+  if (!core || launch.program == "ray") return;
+  const auto queues = launch.environment.find("CUDA_DEVICE_MAX_CONNECTIONS");
+  const bool one = queues != launch.environment.end() && queues->second == "1";
+  const bool fsdp = scene.draft.recipe == RecipeKind::megatron_fsdp;
+  if (fsdp && one) {
+    out.push_back({error, "queues_of_fsdp", launch.place,
+                   "Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1", "unset it",
+                   "M53, arguments.py:1120"});
+  }
+  if (!fsdp && !one && (p.tp > 1 || p.cp > 1) && capability > 0 && capability < 100) {
+    out.push_back({warning, "queues", launch.place,
+                   "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script does "
+                   "not set; Megatron asserts it",
+                   "export CUDA_DEVICE_MAX_CONNECTIONS=1", "M24, arguments.py:1450"});
+  }
+}
+
+// "--deepspeed_config ds_config.json" beside a file of another name.
+void check_named_files(const Scene& scene, Findings& out) {
+  const ConfigPart* const config = scene.files.find(Dialect::ds_config);
+  for (const ConfigPart& part : scene.files.parts) {
+    for (const std::string_view key : {"--deepspeed_config", "--deepspeed-config", "--deepspeed"}) {
+      const Setting* const named = part.settings.find(key);
+      if (config == nullptr || named == nullptr || !named->value.is_string() || !named->resolved) {
+        continue;
+      }
+      const std::string given = base_name(config->place.file);
+      const bool here = config->place.line > 0 || config->place.file == named->place.file;
+      if (base_name(text_of(named->value)) == given || here) continue;
+      out.push_back({error, "other_file_name", named->place,
+                     fmt::format("{} reads {}, and the file is called {}", key,
+                                 shown(text_of(named->value)), given),
+                     fmt::format("{} {}", key, given), "", with_value(*named, given)});
+    }
+    const Setting* const yaml = part.settings.find("--megatron_config");
+    if (yaml == nullptr) continue;
+    out.push_back({error, "no_such_file_argument", yaml->place,
+                   "neither Megatron-LM nor DeepSpeed reads a file by --megatron_config",
+                   "pass Megatron's arguments themselves (`qplan emit` writes them)",
+                   "options/megatron.tsv"});
+  }
+}
+
+void check_installs(const Scene& scene, Findings& out) {
+  for (const ShellWord& word : scene.files.installs) {
+    if (word.text.starts_with("megatron-lm")) {
+      out.push_back({error, "package_name", word.place,
+                     "PyPI's package is called megatron-core, and holds no training scripts",
+                     "megatron-core, and a checkout of Megatron-LM", "pypi.org/project/megatron-core"});
+    }
+    const bool old = word.text.starts_with("deepspeed==0.") && word.text.size() > 13;
+    if (!old) continue;
+    const std::string version = word.text.substr(11);
+    const int minor = std::atoi(version.c_str() + 2);
+    const std::size_t dot = version.find('.', 2);
+    const int patch = dot == std::string::npos ? 0 : std::atoi(version.c_str() + dot + 1);
+    if (minor < 10 || (minor == 10 && patch < 2)) {
+      out.push_back({error, "deepspeed_version", word.place,
+                     "sequence parallelism (Ulysses) needs deepspeed 0.10.2", "deepspeed>=0.10.2",
+                     "Megatron-DeepSpeed arguments.py:99"});
+    }
+  }
+}
+
+}  // namespace
+
+void check_launch(const Scene& scene, Findings& out) {
+  for (const Launch& launch : scene.files.launches) {
+    check_world(scene, launch, out);
+    if (launch.program == "deepspeed") check_deepspeed_launch(scene, launch, out);
+    check_script(launch, out);
+    check_environment(launch, out);
+    check_node_rank(scene, launch, out);
+    check_queues(scene, launch, out);
+  }
+  check_named_files(scene, out);
+  check_installs(scene, out);
+}
+
+}  // namespace qplan

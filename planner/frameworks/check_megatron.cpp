@@ -1,0 +1,360 @@
+// What Megatron's arguments mean together. Ids M and Q, and line numbers, are those of Megatron-LM
+// d98e8a64 (ARG arguments.py, TC transformer_config.py).
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/error.h"
+#include "planner/frameworks/scene.h"
+
+namespace qplan {
+namespace {
+
+using enum Severity;
+
+// One job's arguments.
+struct Case {
+  const Scene& scene;
+  const ConfigPart& part;
+  [[nodiscard]] const Setting* find(std::string_view key) const { return part.settings.find(key); }
+  [[nodiscard]] bool has(std::string_view key) const { return part.settings.has(key); }
+  [[nodiscard]] std::string text(std::string_view key) const {
+    const Setting* const found = find(key);
+    return found == nullptr ? "" : text_of(found->value);
+  }
+  [[nodiscard]] bool is(std::string_view key, std::string_view value) const {
+    return text(key) == value;
+  }
+  [[nodiscard]] const ParallelPlan& plan() const { return scene.draft.plan; }
+  [[nodiscard]] const ModelSpec& model() const { return scene.question.model; }
+  [[nodiscard]] bool slime() const { return part.dialect == Dialect::slime; }
+};
+
+struct Trap {
+  std::string_view rule;
+  Severity severity;
+  std::string_view at;  // the flag to point at
+  bool (*springs)(const Case&);
+  std::string_view message, instead, source;
+  std::string_view add{};  // arguments that correct it; for --fix
+  bool drop = false;       // the flag at fault goes; for --fix
+};
+
+bool is_full(const Case& c) {
+  return c.is("--recompute-granularity", "full");
+}
+bool is_selective(const Case& c) {
+  return c.is("--recompute-granularity", "selective") || c.has("--recompute-activations");
+}
+int spelled_virtual_stages(const Case& c) {
+  return (c.has("--num-layers-per-virtual-pipeline-stage") ? 1 : 0) +
+         (c.has("--num-virtual-stages-per-pipeline-rank") ? 1 : 0) +
+         (c.has("--pipeline-model-parallel-layout") ? 1 : 0);
+}
+bool low_precision_states(const Case& c) {
+  for (const std::string_view key : {"--main-grads-dtype", "--main-params-dtype", "--exp-avg-dtype",
+                                     "--exp-avg-sq-dtype"}) {
+    if (c.has(key) && !c.is(key, "fp32")) return true;
+  }
+  return false;
+}
+
+// The arguments of a whole job, not those of one array.
+bool is_whole(const Case& c) {
+  return c.has("--num-layers") && c.has("--micro-batch-size");
+}
+
+constexpr auto kTraps = std::to_array<Trap>({
+    // Recompute.
+    {"recompute_method", error, "--recompute-granularity",
+     [](const Case& c) {
+       return is_full(c) && (!c.has("--recompute-method") || !c.has("--recompute-num-layers"));
+     },
+     "full recomputation needs a method and a number of layers",
+     "add --recompute-method uniform --recompute-num-layers 1", "M80, TC:1914",
+     "--recompute-method uniform --recompute-num-layers 1"},
+    {"recompute_selective", error, "--recompute-method",
+     [](const Case& c) { return is_selective(c) && c.has("--recompute-method"); },
+     "selective recomputation takes no method and no number of layers",
+     "leave --recompute-method and --recompute-num-layers out", "M81, ARG:1426", "", true},
+    {"recompute_modules_alone", error, "--recompute-modules",
+     [](const Case& c) { return c.has("--recompute-modules") && !is_selective(c); },
+     "modules are recomputed only by selective recomputation",
+     "add --recompute-granularity selective", "M82, TC:1959"},
+    {"recompute_delayed_scaling", error, "--recompute-modules",
+     [](const Case& c) {
+       const bool delayed = c.has("--fp8-format") &&
+                            (!c.has("--fp8-recipe") || c.is("--fp8-recipe", "delayed"));
+       const auto& modules = c.plan().recompute.modules;
+       return delayed && (modules.has(RecomputeModule::moe_act) ||
+                          modules.has(RecomputeModule::layernorm));
+     },
+     "fp8 with delayed scaling cannot recompute moe_act or layernorm",
+     "add --fp8-recipe tensorwise", "M84, TC:2003"},
+    {"saved_activations", error, "--distribute-saved-activations",
+     [](const Case& c) {
+       return c.has("--distribute-saved-activations") &&
+              (c.has("--sequence-parallel") || c.plan().tp == 1 || !is_full(c));
+     },
+     "saved activations are distributed over tp with full recomputation and without sequence "
+     "parallelism",
+     "leave it out: --sequence-parallel distributes them already", "M25, ARG:1410", "", true},
+
+    // Formats.
+    {"two_precisions", error, "--fp16",
+     [](const Case& c) { return c.has("--bf16") && c.has("--fp16"); },
+     "bf16 and fp16 exclude each other", "keep --bf16", "M85, ARG:1196", "", true},
+    {"no_precision", warning, "",
+     [](const Case& c) {
+       return c.part.dialect == Dialect::megatron && is_whole(c) && !c.has("--bf16") && !c.has("--fp16");
+     },
+     "neither --bf16 nor --fp16 is given, and Megatron trains in fp32", "add --bf16", "ARG:1205",
+     "--bf16"},
+    {"fp8_and_fp4", error, "--fp4-format",
+     [](const Case& c) { return c.has("--fp8-format") && c.has("--fp4-format"); },
+     "fp8 and fp4 exclude each other", "keep one of them", "M86, TC:1530", "", true},
+    {"states_need_precision_aware", error, "--exp-avg-dtype",
+     [](const Case& c) {
+       return low_precision_states(c) && !c.has("--use-precision-aware-optimizer");
+     },
+     "states below fp32 are kept only by the precision-aware optimizer; without it the optimizer "
+     "refuses them once the job runs",
+     "add --use-precision-aware-optimizer", "Q11, optimizer_config.py",
+     "--use-precision-aware-optimizer"},
+    {"fusion_of_te", error, "--cross-entropy-fusion-impl",
+     [](const Case& c) { return c.is("--cross-entropy-fusion-impl", "te"); },
+     "Transformer Engine's fused loss is refused", "--cross-entropy-fusion-impl native",
+     "M87, ARG:1697"},
+    {"fp16_of_bf16_model", warning, "--fp16",
+     [](const Case& c) {
+       return c.has("--fp16") && c.model().position == PositionEmbedding::rope &&
+              (c.scene.question.limits.compute_capability == 0 ||
+               c.scene.question.limits.compute_capability >= 80);
+     },
+     "fp16 overflows where the model was trained in bf16, and the GPU has bf16", "use --bf16",
+     "Hugging Face config: torch_dtype bfloat16"},
+
+    // Data parallelism.
+    {"offload_needs_precision_aware", error, "--optimizer-cpu-offload",
+     [](const Case& c) {
+       return c.has("--optimizer-cpu-offload") && !c.has("--use-precision-aware-optimizer");
+     },
+     "the optimizer goes to the host only with the precision-aware one",
+     "add --use-precision-aware-optimizer", "M55, ARG:1886", "--use-precision-aware-optimizer"},
+    {"fsdp_checkpoint", error, "--use-megatron-fsdp",
+     [](const Case& c) {
+       return c.has("--use-megatron-fsdp") && !c.is("--ckpt-format", "fsdp_dtensor");
+     },
+     "Megatron-FSDP saves by fsdp_dtensor alone", "add --ckpt-format fsdp_dtensor", "M53, ARG:1120",
+     "--ckpt-format fsdp_dtensor"},
+    {"torch_fsdp2", error, "--use-torch-fsdp2",
+     [](const Case& c) {
+       return c.has("--use-torch-fsdp2") &&
+              (c.plan().pp > 1 || c.plan().ep > 1 || c.has("--use-distributed-optimizer") ||
+               !c.has("--untie-embeddings-and-output-weights"));
+     },
+     "torch's FSDP2 in Megatron excludes pp, ep, the distributed optimizer and tied embeddings",
+     "use --use-megatron-fsdp", "M52, ARG:1032"},
+
+    // Pipeline.
+    {"virtual_stages_twice", error, "--num-virtual-stages-per-pipeline-rank",
+     [](const Case& c) { return spelled_virtual_stages(c) > 1; },
+     "virtual stages are said in more than one way",
+     "keep one of --num-virtual-stages-per-pipeline-rank, "
+     "--num-layers-per-virtual-pipeline-stage, --pipeline-model-parallel-layout",
+     "M31, ARG:928"},
+    {"layout_and_counts", error, "--pipeline-model-parallel-layout",
+     [](const Case& c) {
+       return c.has("--pipeline-model-parallel-layout") &&
+              (c.has("--decoder-first-pipeline-num-layers") ||
+               c.has("--decoder-last-pipeline-num-layers") ||
+               c.has("--account-for-embedding-in-pipeline-split") ||
+               c.has("--account-for-loss-in-pipeline-split"));
+     },
+     "a layout says all stages; counts of single ones exclude it", "keep the layout",
+     "M37, ARG:945"},
+    {"counts_without_pipeline", error, "--decoder-last-pipeline-num-layers",
+     [](const Case& c) {
+       return c.plan().pp == 1 && (c.has("--decoder-first-pipeline-num-layers") ||
+                                   c.has("--decoder-last-pipeline-num-layers"));
+     },
+     "with one stage there is no first or last one", "leave it out",
+     "slime megatron_utils/arguments.py; TC:2304", "", true},
+
+    // Sequence and attention.
+    {"sequence_parallel_of_one", note, "--sequence-parallel",
+     [](const Case& c) { return c.has("--sequence-parallel") && c.plan().tp == 1; },
+     "with one tensor-parallel rank sequence parallelism is switched off silently", "leave it out",
+     "M22, ARG:1436", "", true},
+    {"positions", error, "--max-position-embeddings",
+     [](const Case& c) {
+       const Setting* const most = c.find("--max-position-embeddings");
+       return most != nullptr && most->resolved && c.has("--seq-length") &&
+              number_of(most->value) < static_cast<double>(c.plan().seq_len);
+     },
+     "sequences are longer than --max-position-embeddings", "raise it to --seq-length at least",
+     "M10, ARG:1354"},
+    {"mla_and_groups", error, "--group-query-attention",
+     [](const Case& c) {
+       return c.has("--multi-latent-attention") && c.has("--group-query-attention");
+     },
+     "latent attention has no query groups", "leave --group-query-attention out", "M77, ARG:1974",
+     "", true},
+    {"hierarchical_sizes", error, "--cp-comm-type",
+     [](const Case& c) {
+       return c.is("--cp-comm-type", "a2a+p2p") && !c.has("--hierarchical-context-parallel-sizes");
+     },
+     "a2a+p2p needs the sizes of its two levels",
+     "add --hierarchical-context-parallel-sizes, whose product is cp", "M45, ARG:582"},
+
+    // Experts.
+    {"dispatcher_default", warning, "--num-experts",
+     [](const Case& c) {
+       return c.model().moe && !c.slime() && c.has("--num-experts") &&
+              !c.has("--moe-token-dispatcher-type") && c.part.dialect == Dialect::megatron;
+     },
+     "the default dispatcher gathers every token on every rank",
+     "add --moe-token-dispatcher-type alltoall", "TC: moe_token_dispatcher_type",
+     "--moe-token-dispatcher-type alltoall"},
+    {"expert_tensor_default", warning, "--expert-model-parallel-size",
+     [](const Case& c) {
+       return c.model().moe && c.plan().tp > 1 && c.plan().ep > 1 &&
+              !c.has("--expert-tensor-parallel-size");
+     },
+     "expert tensor parallelism is as wide as tp unless said, so that experts take etp x ep ranks",
+     "add --expert-tensor-parallel-size 1", "ARG:586", "--expert-tensor-parallel-size 1"},
+    {"capacity_drops_tokens", warning, "--moe-expert-capacity-factor",
+     [](const Case& c) { return c.has("--moe-expert-capacity-factor") && c.model().moe; },
+     "a capacity drops tokens, and this model is trained without dropping", "leave it out",
+     "Q9", "", true},
+    {"forced_balance", warning, "--moe-router-force-load-balancing",
+     [](const Case& c) { return c.has("--moe-router-force-load-balancing"); },
+     "tokens go to random experts: for benchmarks only", "leave it out", "Megatron's MoE README",
+     "", true},
+    {"flex_backend", error, "--moe-enable-deepep",
+     [](const Case& c) {
+       return c.has("--moe-enable-deepep") && !c.is("--moe-token-dispatcher-type", "flex");
+     },
+     "DeepEP is a backend of the flex dispatcher", "--moe-token-dispatcher-type flex",
+     "M67, TC:1745"},
+    {"shared_overlap", error, "--moe-shared-expert-overlap",
+     [](const Case& c) {
+       return c.has("--moe-shared-expert-overlap") &&
+              (c.plan().moe_dispatcher == MoeDispatcher::allgather ||
+               c.has("--overlap-moe-expert-parallel-comm"));
+     },
+     "shared experts overlap with alltoall or flex, and not with --overlap-moe-expert-parallel-comm",
+     "leave it out", "M68, TC:1824", "", true},
+    {"delayed_weights", error, "--delay-wgrad-compute",
+     [](const Case& c) {
+       return c.has("--delay-wgrad-compute") && !c.has("--overlap-moe-expert-parallel-comm");
+     },
+     "weight gradients are delayed only behind --overlap-moe-expert-parallel-comm", "leave it out",
+     "M71, TC:3074", "", true},
+    {"padding_without_quantization", error, "--moe-router-padding-for-quantization",
+     [](const Case& c) {
+       return c.has("--moe-router-padding-for-quantization") && !c.has("--fp8-format") &&
+              !c.has("--fp4-format");
+     },
+     "routing is padded for fp8 and fp4 alone", "leave it out", "M72, TC:2651", "", true},
+
+    // Arguments that are gone, or do nothing.
+    {"removed_argument", error, "--checkpoint-activations",
+     [](const Case& c) {
+       return c.has("--checkpoint-activations") && c.part.dialect != Dialect::megatron_deepspeed;
+     },
+     "--checkpoint-activations means recomputation, and Megatron-LM now prints so and exits",
+     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "ARG:601"},
+    {"idle_argument", note, "--use-mcore-models",
+     [](const Case& c) {
+       return c.has("--use-mcore-models") && c.part.dialect == Dialect::megatron;
+     },
+     "--use-mcore-models changes nothing any more", "leave it out", "ARG", "", true},
+    {"idle_argument", note, "--use-flash-attn",
+     [](const Case& c) { return c.has("--use-flash-attn") && c.part.dialect == Dialect::megatron; },
+     "--use-flash-attn changes nothing any more", "--attention-backend flash", "ARG", "", true},
+    {"checkpoints_for_recovery", note, "--checkpoint-activations",
+     [](const Case& c) {
+       return c.has("--checkpoint-activations") && c.has("--recompute-granularity") &&
+              c.part.dialect == Dialect::megatron_deepspeed;
+     },
+     "--checkpoint-activations recomputes whole layers, beside --recompute-granularity",
+     "keep one of them", "Megatron-DeepSpeed arguments.py"},
+
+    // The fork.
+    {"pipeline_module", error, "--deepspeed",
+     [](const Case& c) {
+       return c.part.dialect == Dialect::megatron_deepspeed && c.plan().zero >= 2 &&
+              c.plan().pp == 1 && !c.has("--no-pipeline-parallel");
+     },
+     "without --no-pipeline-parallel the model becomes a PipelineModule even on one stage, which "
+     "ZeRO 2 and 3 refuse",
+     "add --no-pipeline-parallel", "pretrain_gpt.py:51, runtime/pipe/engine.py:76",
+     "--no-pipeline-parallel"},
+    {"no_pipeline_on_stages", error, "--no-pipeline-parallel",
+     [](const Case& c) { return c.has("--no-pipeline-parallel") && c.plan().pp > 1; },
+     "--no-pipeline-parallel asserts one stage", "leave it out, or use one stage",
+     "arguments.py:94", "", true},
+    {"fpdt_chunks", warning, "--ds-sequence-parallel-fpdt",
+     [](const Case& c) {
+       const Setting* const chunk = c.find("--ds-sequence-parallel-fpdt-chunk-size");
+       const double size = chunk == nullptr ? 65536 : number_of(chunk->value);
+       return c.has("--ds-sequence-parallel-fpdt") &&
+              static_cast<double>(c.plan().seq_len) <= size;
+     },
+     "a sequence is no longer than one chunk, so that nothing is chunked",
+     "lower --ds-sequence-parallel-fpdt-chunk-size", "arguments.py (65536)"},
+    {"old_flash_attention", note, "--use-flash-attn",
+     [](const Case& c) {
+       return c.has("--use-flash-attn") && c.part.dialect == Dialect::megatron_deepspeed;
+     },
+     "--use-flash-attn is FlashAttention 1", "--use-flash-attn-v2", "arguments.py"},
+
+    // slime.
+    {"no_tokens_bound", warning, "--micro-batch-size",
+     [](const Case& c) {
+       return c.slime() && c.has("--micro-batch-size") && c.has("--use-dynamic-batch-size");
+     },
+     "with --use-dynamic-batch-size the micro-batch is not used", "leave --micro-batch-size out",
+     "slime arguments.py", "", true},
+});
+
+bool holds(Dialect dialect) {
+  return dialect == Dialect::megatron || dialect == Dialect::slime ||
+         dialect == Dialect::megatron_deepspeed || dialect == Dialect::megatron_yaml ||
+         dialect == Dialect::bridge;
+}
+
+// The place of the first flag there is of those that a trap is about.
+const Setting* pointed(const Case& c, const Trap& trap) {
+  if (const Setting* const at = c.find(trap.at)) return at;
+  return nullptr;
+}
+
+}  // namespace
+
+void check_megatron(const Scene& scene, Findings& out) {
+  for (const ConfigPart& part : scene.files.parts) {
+    if (!holds(part.dialect)) continue;
+    const Case c{scene, part};
+    for (const Trap& trap : kTraps) {
+      bool springs = false;
+      try {
+        springs = trap.springs(c);
+      } catch (const Error&) {
+        continue;  // a value that is none is said elsewhere
+      }
+      if (!springs) continue;
+      const Setting* const at = pointed(c, trap);
+      std::vector<Edit> fix;
+      if (!trap.add.empty()) fix = added(part, std::string(trap.add));
+      if (trap.drop && at != nullptr) fix = removed(scene, part, *at);
+      out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : part.place,
+                     std::string(trap.message), std::string(trap.instead),
+                     std::string(trap.source), std::move(fix)});
+    }
+  }
+}
+
+}  // namespace qplan

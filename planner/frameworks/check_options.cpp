@@ -1,0 +1,511 @@
+// Option by option: is there one of that name, does it take this value, and is it the model's?
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "models/error.h"
+#include "planner/frameworks/deepspeed.h"
+#include "planner/frameworks/megatron.h"
+#include "planner/frameworks/scene.h"
+#include "planner/frameworks/torch.h"
+
+namespace qplan {
+namespace {
+
+// What people write, and what there is. An empty name: nothing of the kind exists.
+struct Alias {
+  std::string_view written, real, remark;
+};
+
+constexpr auto kMegatronAliases = std::to_array<Alias>({
+    {"--head-size", "--kv-channels", ""},
+    {"--head-dim", "--kv-channels", ""},
+    {"--experts-per-tok", "--moe-router-topk", ""},
+    {"--num-experts-per-tok", "--moe-router-topk", ""},
+    {"--moe-top-k", "--moe-router-topk", ""},
+    {"--expert-capacity-factor", "--moe-expert-capacity-factor",
+     "; Qwen and DeepSeek train without one, for it drops tokens"},
+    {"--router-aux-loss-coef", "--moe-aux-loss-coeff", ""},
+    {"--aux-loss-coeff", "--moe-aux-loss-coeff", ""},
+    {"--warmup-steps", "--lr-warmup-iters", ""},
+    {"--nccl-timeout", "--distributed-timeout-minutes", ", in minutes"},
+    {"--save-dir", "--save", ""},
+    {"--checkpoint-dir", "--save", ""},
+    {"--fp8", "--fp8-format", ""},
+    {"--fake-init-process-group", "--fake-process-group", ""},
+    {"--overlap-p2p-comm", "--overlap-p2p-communication-warmup-flush", ""},
+    {"--grad-reduce-in-fp32", "--accumulate-allreduce-grads-in-fp32", ""},
+    {"--offload-optimizer", "", "; DeepSpeed reads it from ds_config.json, Megatron-LM has "
+                                "--optimizer-cpu-offload"},
+    {"--offload_optimizer", "", "; DeepSpeed reads it from ds_config.json, Megatron-LM has "
+                                "--optimizer-cpu-offload"},
+    {"--offload-param", "", "; DeepSpeed reads it from ds_config.json"},
+    {"--offload_param", "", "; DeepSpeed reads it from ds_config.json"},
+    {"--zero-stage", "", "; Megatron-LM shards by --use-distributed-optimizer"},
+    {"--pipeline-model-parallel-split-rank", "",
+     "; it split encoders from decoders, is gone, and never placed stages on nodes"},
+    {"--model-parallel-size", "--tensor-model-parallel-size", ""},
+    {"--batch-size", "--micro-batch-size", ""},
+    {"--warmup", "--lr-warmup-fraction", ""},
+    {"--type", "", "; layers are described one flag at a time"},
+});
+
+constexpr auto kForkAliases = std::to_array<Alias>({
+    {"--context-parallel-size", "--ds-sequence-parallel-size", ""},
+    {"--expert-model-parallel-size", "--moe-expert-parallel-size", ""},
+    {"--expert-tensor-parallel-size", "", ""},
+    {"--fp8-format", "--fp8-hybrid", ""},
+    {"--nccl-timeout", "--distributed-timeout-minutes", ", in minutes"},
+    {"--save-dir", "--save", ""},
+    {"--offload_optimizer", "", "; it stands in ds_config.json: zero_optimization.offload_optimizer"},
+    {"--offload_param", "", "; it stands in ds_config.json: zero_optimization.offload_param"},
+    {"--group-query-attention", "--num-key-value-heads", ""},
+    {"--num-query-groups", "--num-key-value-heads", ""},
+    {"--norm-epsilon", "--layernorm-epsilon", ""},
+    {"--rotary-base", "--rotary-position-embeddings-theta", ""},
+    {"--qk-layernorm", "", "; models that normalise queries and keys cannot be built"},
+});
+
+constexpr auto kDeepspeedAliases = std::to_array<Alias>({
+    {"zero_optimization.stage3_prefetch", "zero_optimization.stage3_prefetch_bucket_size",
+     "; prefetching has no switch"},
+    {"activation_checkpointing.enable", "",
+     "; the block only configures deepspeed.checkpointing: the model turns it on"},
+    {"activation_checkpointing.enabled", "",
+     "; the block only configures deepspeed.checkpointing: the model turns it on"},
+    {"activation_checkpointing.checkpoint_granularity", "", "; layers are chosen by the model"},
+    {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save", ""},
+    {"micro_batch_size", "train_micro_batch_size_per_gpu", ""},
+    {"micro_batch_size_per_gpu", "train_micro_batch_size_per_gpu", ""},
+    {"global_batch_size", "train_batch_size", ""},
+});
+
+constexpr auto kTorchtitanAliases = std::to_array<Alias>({
+    {"training.local_batch_size", "training.num_tokens_per_microbatch_per_dp_rank",
+     ", in tokens: local_batch_size x seq_len"},
+    {"training.batch_size", "training.num_tokens_per_microbatch_per_dp_rank",
+     ", in tokens: batch_size x seq_len"},
+    {"training.global_batch_size", "training.num_tokens_per_train_step",
+     ", in tokens: global_batch_size x seq_len"},
+    {"training.seq_len", "training.max_context_length", ""},
+    {"parallelism.expert_tensor_parallel_degree", "", "; experts are not split"},
+});
+
+std::span<const Alias> aliases_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+    case Dialect::slime:
+      return kMegatronAliases;
+    case Dialect::megatron_deepspeed:
+      return kForkAliases;
+    case Dialect::ds_config:
+      return kDeepspeedAliases;
+    case Dialect::torchtitan:
+      return kTorchtitanAliases;
+    case Dialect::bridge:
+    case Dialect::trainer:
+    case Dialect::accelerate:
+    case Dialect::fsdp_module:
+      break;
+  }
+  return {};
+}
+
+// Flags that DeepSpeed's own parser adds, and that launchers pass on.
+constexpr std::array<std::string_view, 8> kDeepspeedFlags{
+    "--deepspeed",  "--deepspeed_config", "--deepspeed-config", "--deepscale",
+    "--local_rank", "--local-rank",       "--deepspeed_mpi",    "--ds_inference"};
+
+bool is_known(const ConfigPart& part, const std::string& key) {
+  const OptionList& list = known_options(option_list_of(part.dialect));
+  if (list.find(key) != nullptr) return true;
+  switch (part.dialect) {
+    case Dialect::slime:
+      // sglang's own arguments come with its version; the one that is gone is known below.
+      return known_options("megatron").find(key) != nullptr || key.starts_with("--router-") ||
+             (key.starts_with("--sglang-") && key != "--sglang-enable-ep-moe");
+    case Dialect::megatron_deepspeed:
+      return std::find(kDeepspeedFlags.begin(), kDeepspeedFlags.end(), key) !=
+             kDeepspeedFlags.end();
+    case Dialect::megatron_yaml:
+      return !key.starts_with("--");  // the same key stands once as a flag
+    case Dialect::torchtitan:
+      return key == "activation_checkpoint" || key == "moe_comm_backend";
+    case Dialect::ds_config:
+    case Dialect::accelerate: {
+      // Sections whose keys are not listed are whoever's they are.
+      for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+        if (list.find(key.substr(0, dot) + ".*") != nullptr) return true;
+      }
+      return false;
+    }
+    case Dialect::megatron:
+    case Dialect::bridge:
+    case Dialect::trainer:
+    case Dialect::fsdp_module:
+      break;
+  }
+  return false;
+}
+
+// What becomes of a key that nobody knows.
+std::string_view fate(const ConfigPart& part, const std::string& key) {
+  switch (part.dialect) {
+    case Dialect::megatron:
+      return "Megatron-LM has no such argument and stops";
+    case Dialect::megatron_yaml:
+      return "Megatron-LM has no argument of that name";
+    case Dialect::slime:
+      return "neither slime nor Megatron-LM has such an argument, and slime ignores it silently";
+    case Dialect::megatron_deepspeed:
+      return "Megatron-DeepSpeed has no such argument and stops";
+    case Dialect::ds_config:
+      return key.starts_with("zero_optimization.") ? "DeepSpeed refuses unknown keys of this block"
+                                                   : "DeepSpeed knows no such key and ignores it "
+                                                     "silently";
+    case Dialect::accelerate:
+      return key.find('.') == std::string::npos ? "accelerate knows no such key and stops"
+                                                : "accelerate knows no such key and ignores it "
+                                                  "silently";
+    case Dialect::torchtitan:
+      return "torchtitan has no such field and stops";
+    case Dialect::bridge:
+    case Dialect::trainer:
+    case Dialect::fsdp_module:
+      break;
+  }
+  return "nobody reads it";
+}
+
+std::vector<std::string> candidates(const ConfigPart& part, const std::string& key) {
+  std::vector<std::string> names = known_options(option_list_of(part.dialect)).names();
+  if (part.dialect == Dialect::slime) {
+    const auto& more = known_options("megatron").names();
+    names.insert(names.end(), more.begin(), more.end());
+  }
+  // Of the same block.
+  const std::size_t dot = key.rfind('.');
+  if (dot != std::string::npos) {
+    const std::string block = key.substr(0, dot + 1);
+    std::erase_if(names, [&](const std::string& name) { return !name.starts_with(block); });
+  }
+  return names;
+}
+
+// As the file spells it.
+std::string spelled_key(const ConfigPart& part, const std::string& key) {
+  if (part.dialect != Dialect::megatron_yaml) return key;
+  std::string name = key.substr(std::min<std::size_t>(2, key.size()));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting& setting) {
+  Finding finding{Severity::error, "unknown_option", setting.place,
+                  fmt::format("{}: {}", spelled_key(part, setting.key), fate(part, setting.key)), "",
+                  fmt::format("options/{}.tsv", option_list_of(part.dialect))};
+  for (const Alias& alias : aliases_of(part.dialect)) {
+    if (alias.written != setting.key) continue;
+    finding.instead = alias.real.empty()
+                          ? fmt::format("leave it out{}", alias.remark)
+                          : fmt::format("write {}{}", alias.real, alias.remark);
+    finding.fix = alias.real.empty() ? removed(scene, part, setting) : std::vector<Edit>{};
+    if (!alias.real.empty() && alias.remark.empty()) {
+      finding.fix = with_key(part, setting, std::string(alias.real));
+    }
+    return finding;
+  }
+  if (setting.key == "--sglang-enable-ep-moe") {
+    finding.message = "--sglang-enable-ep-moe is gone from sglang, and nothing takes its place "
+                      "silently";
+    finding.instead = "write --sglang-ep-size with the number of GPUs of an engine";
+    finding.source = "sglang 0.5; slime scripts";
+    const Setting* const gpus = part.settings.find("--rollout-num-gpus-per-engine");
+    if (gpus != nullptr && setting.whole.end > setting.whole.begin) {
+      finding.fix = {{setting.place.file, setting.whole.begin, setting.whole.end,
+                      "--sglang-ep-size " + text_of(gpus->value)}};
+    }
+    return finding;
+  }
+  const std::string near = nearest_name(setting.key, candidates(part, setting.key));
+  finding.instead = near.empty() ? "leave it out" : fmt::format("did you mean {}?", near);
+  // A letter or two is a slip; more is another word.
+  const bool slip = !near.empty() && near.size() + 2 >= setting.key.size() &&
+                    setting.key.size() + 2 >= near.size();
+  if (slip) finding.fix = with_key(part, setting, near);
+  return finding;
+}
+
+// Types and choices, of options whose list tells them.
+void check_value(const ConfigPart& part, const Setting& setting, Findings& out) {
+  const KnownOption* known = known_options(option_list_of(part.dialect)).find(setting.key);
+  if (known == nullptr && part.dialect == Dialect::slime) {
+    known = known_options("megatron").find(setting.key);
+  }
+  if (known == nullptr || !setting.resolved || setting.value.is_null()) return;
+  const auto refuse = [&](std::string wanted, std::vector<Edit> fix) {
+    out.push_back({Severity::error, "refused_value", setting.place,
+                   fmt::format("{} is {}, and must be {}", setting.key,
+                               shown(text_of(setting.value)), wanted),
+                   "", fmt::format("options/{}.tsv", option_list_of(part.dialect)),
+                   std::move(fix)});
+  };
+  const bool flag = setting.value.is_boolean();
+  if (known->arity == "0" && !flag) {
+    return refuse("given without a value", {});
+  }
+  if (known->arity == "1" && flag && setting.key.starts_with("--")) {
+    return refuse("followed by a value", {});
+  }
+  for (const std::string& value : list_of(setting.value)) {
+    const bool choice = known->choices.empty() || part.dialect == Dialect::torchtitan ||
+                        std::find(known->choices.begin(), known->choices.end(), value) !=
+                            known->choices.end();
+    if (!choice) {
+      return refuse(fmt::format("one of {}", fmt::join(known->choices, ", ")), {});
+    }
+    const bool digits = !value.empty() && value.find_first_not_of("-0123456789") == std::string::npos;
+    if (known->type == "int" && setting.key.starts_with("--") && !digits) {
+      std::vector<Edit> fix;
+      try {  // 1e6
+        fix = with_value(setting, fmt::format("{}", whole_of(Json(value))));
+      } catch (const Error&) {
+      }
+      return refuse("a whole number, in digits", std::move(fix));
+    }
+  }
+}
+
+void check_repetition(const ConfigPart& part, Findings& out) {
+  if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::fsdp_module ||
+      part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan) {
+    return;
+  }
+  for (const Setting& setting : part.settings) {
+    const Setting* const last = part.settings.find(setting.key);
+    if (last == &setting || same_value(last->value, setting.value)) continue;
+    // A later file may well say another than an earlier one; in one file it is a slip.
+    const bool slip = last->place.file == setting.place.file;
+    out.push_back({slip ? Severity::warning : Severity::note, "said_twice", setting.place,
+                   fmt::format("{} is {} here and {} in {}, which counts", setting.key,
+                               shown(text_of(setting.value)), shown(text_of(last->value)),
+                               to_string(last->place)),
+                   "keep one", "argparse takes the last"});
+  }
+}
+
+// ---- facts ----
+
+bool describes_model(const ConfigPart& part) {
+  return part.dialect == Dialect::accelerate || part.settings.has("--num-layers") ||
+         part.settings.has("--hidden-size");
+}
+
+// slime trains what is trained already: balance and lengths are its own affair.
+bool judged(const ConfigPart& part, const Fact& fact, const Subject& subject) {
+  if (fact.judged != nullptr && !fact.judged(subject)) return false;
+  if (part.dialect == Dialect::megatron_yaml) return part.settings.has(fact.key);
+  if (part.dialect != Dialect::slime) return true;
+  return fact.key != "--moe-aux-loss-coeff" && fact.key != "--mtp-num-layers" &&
+         fact.key != "--rope-scaling-factor" && fact.key != "--use-rope-scaling";
+}
+
+std::string argument(std::string_view key, const Json& value) {
+  if (value.is_boolean()) return std::string(key);
+  return fmt::format("{} {}", key, text_of(value));
+}
+
+void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject, Findings& out) {
+  if (!judged(part, fact, subject)) return;
+  const Json wanted = fact.write(subject);
+  const Setting* const given = part.settings.find(fact.key);
+  if (given != nullptr && !given->resolved) return;
+  // The old way to say rope.
+  const bool rope = part.settings.has("--use-rotary-position-embeddings");
+  if (rope && given == nullptr && fact.key == "--position-embedding-type") return;
+  const auto same = fact.same != nullptr ? fact.same : same_value;
+  const Place place = given != nullptr ? given->place : part.place;
+  if (given == nullptr) {
+    Json taken = fact.computed != nullptr   ? fact.computed(subject)
+                 : fact.otherwise.empty()   ? Json(nullptr)
+                                            : Json(std::string(fact.otherwise));
+    const bool nothing_wanted =
+        wanted.is_null() || (wanted.is_boolean() && !wanted.get<bool>());
+    if (nothing_wanted || (!taken.is_null() && same(taken, wanted))) return;
+    if (fact.key == "--moe-aux-loss-coeff") taken = "0";
+    const std::string instead = argument(fact.key, wanted);
+    out.push_back({fact.severity, "missing_option", place,
+                   taken.is_null() || wanted.is_boolean()
+                       ? fmt::format("{} is missing: {}", fact.key, fact.why)
+                       : fmt::format("{} is missing and {} is taken, where the model has {}: {}",
+                                     fact.key, text_of(taken), text_of(wanted), fact.why),
+                   fmt::format("add {}", instead), "",
+                   fact.key.starts_with("--") ? added(part, instead) : std::vector<Edit>{}});
+    return;
+  }
+  if (wanted.is_null()) {
+    const bool off = given->value.is_boolean() && !given->value.get<bool>();
+    const bool harmless =
+        off || (!fact.otherwise.empty() && same(given->value, Json(std::string(fact.otherwise))));
+    if (harmless) return;
+    out.push_back({fact.severity, "other_model", place,
+                   fmt::format("{} does not belong to {}: {}",
+                               given->value.is_boolean() ? std::string(fact.key)
+                                                         : argument(fact.key, given->value),
+                               subject.model.name, fact.why),
+                   fmt::format("leave {} out", fact.key), ""});
+    return;
+  }
+  bool equal = false;
+  try {
+    equal = same(given->value, wanted);
+  } catch (const Error&) {
+    return;  // said as a refused value
+  }
+  if (equal) return;
+  out.push_back({fact.severity, "other_model", place,
+                 fmt::format("{} is {}, and {} has {}: {}", fact.key, text_of(given->value),
+                             subject.model.name, text_of(wanted), fact.why),
+                 fmt::format("write {}", argument(fact.key, wanted)), "",
+                 with_value(*given, text_of(wanted))});
+}
+
+}  // namespace
+
+std::span<const Option> options_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+    case Dialect::bridge:
+    case Dialect::slime:
+      return megatron_options();
+    case Dialect::megatron_deepspeed:
+      return megatron_deepspeed_options();
+    case Dialect::ds_config:
+      return deepspeed_options();
+    case Dialect::trainer:
+      return trainer_options();
+    case Dialect::accelerate:
+      return accelerate_options();
+    case Dialect::torchtitan:
+      return torchtitan_options();
+    case Dialect::fsdp_module:
+      break;
+  }
+  return {};
+}
+
+std::span<const Fact> facts_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+    case Dialect::slime:
+      return megatron_facts();
+    case Dialect::megatron_deepspeed:
+      return megatron_deepspeed_facts();
+    case Dialect::accelerate:
+      return accelerate_facts();
+    case Dialect::bridge:  // a recipe brings its model
+    case Dialect::ds_config:
+    case Dialect::trainer:
+    case Dialect::torchtitan:
+    case Dialect::fsdp_module:
+      break;
+  }
+  return {};
+}
+
+std::string_view option_list_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+      return "megatron";
+    case Dialect::slime:
+      return "slime";
+    case Dialect::megatron_deepspeed:
+      return "megatron_deepspeed";
+    case Dialect::ds_config:
+      return "deepspeed";
+    case Dialect::accelerate:
+      return "accelerate";
+    case Dialect::torchtitan:
+      return "torchtitan";
+    case Dialect::bridge:
+    case Dialect::trainer:
+    case Dialect::fsdp_module:
+      break;
+  }
+  return "";
+}
+
+std::string_view name_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+      return "Megatron-LM";
+    case Dialect::bridge:
+      return "Megatron-Bridge";
+    case Dialect::slime:
+      return "slime";
+    case Dialect::megatron_deepspeed:
+      return "Megatron-DeepSpeed";
+    case Dialect::ds_config:
+      return "DeepSpeed";
+    case Dialect::trainer:
+      return "the Trainer";
+    case Dialect::accelerate:
+      return "accelerate";
+    case Dialect::torchtitan:
+      return "torchtitan";
+    case Dialect::fsdp_module:
+      return "FSDP";
+  }
+  return "";
+}
+
+void check_options(const Scene& scene, Findings& out) {
+  for (const ConfigPart& part : scene.files.parts) {
+    if (option_list_of(part.dialect).empty()) continue;
+    if (part.dialect == Dialect::megatron_yaml) {
+      out.push_back({Severity::warning, "yaml_is_not_read", part.place,
+                     "Megatron takes arguments, and reads no file of this shape; it is judged as if "
+                     "its keys were arguments",
+                     "an argument list, as `qplan emit` writes it", "arguments.py: yaml_cfg"});
+    }
+    for (const Setting& setting : part.settings) {
+      if (is_known(part, setting.key)) {
+        check_value(part, setting, out);
+      } else if (setting.resolved || setting.key.find('$') == std::string::npos) {
+        out.push_back(unknown_option(scene, part, setting));
+      }
+    }
+    check_repetition(part, out);
+  }
+}
+
+void check_facts(const Scene& scene, Findings& out) {
+  const Subject subject{scene.question.model, scene.question.config, scene.draft.plan,
+                        scene.draft.recipe, scene.question.gpus_per_node};
+  for (const ConfigPart& part : scene.files.parts) {
+    if (!describes_model(part) && part.dialect != Dialect::megatron_yaml) {
+      const bool arguments = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
+                             part.dialect == Dialect::megatron_deepspeed;
+      if (arguments) {
+        out.push_back({Severity::note, "model_not_described", part.place,
+                       fmt::format("the arguments do not describe the model, so that nothing of it "
+                                   "is compared with {}",
+                                   subject.model.name),
+                       "give the file that does too", ""});
+      }
+      continue;
+    }
+    for (const Fact& fact : facts_of(part.dialect)) check_fact(part, fact, subject, out);
+  }
+}
+
+}  // namespace qplan

@@ -1,0 +1,67 @@
+#pragma once
+// A plan in a framework's own files: configuration and launch scripts that run once the paths in
+// them are replaced.
+
+#include <string>
+#include <vector>
+
+#include "models/words.h"
+#include "planner/feasible.h"
+#include "planner/frameworks/option.h"
+
+namespace qplan {
+
+enum class Framework : std::uint8_t {
+  megatron,
+  megatron_bridge,
+  deepspeed,
+  megatron_deepspeed,
+  fsdp2,
+  torchtitan,
+  slime
+};
+
+template <>
+struct Words<Framework> {
+  static constexpr std::string_view what = "framework";
+  static constexpr std::array<std::pair<Framework, std::string_view>, 7> table{
+      {{Framework::megatron, "megatron"},
+       {Framework::megatron_bridge, "megatron-bridge"},
+       {Framework::deepspeed, "deepspeed"},
+       {Framework::megatron_deepspeed, "megatron-deepspeed"},
+       {Framework::fsdp2, "fsdp2"},
+       {Framework::torchtitan, "torchtitan"},
+       {Framework::slime, "slime"}}};
+};
+
+// Whose implementation a framework's files run; Megatron's own runs Megatron-FSDP too.
+RecipeKind recipe_for(Framework framework, RecipeKind of_plan);
+
+// Every rule and every limit of its files that the plan breaks; empty: it can be written.
+std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& subject,
+                                          const ClusterLimits& limits);
+
+// The plan with the fewest words set back to the framework's defaults that can be written, the
+// degrees of parallelism kept as long as possible. False: there is none.
+bool nearest_expressible(Framework framework, const Subject& subject, const ClusterLimits& limits,
+                         ParallelPlan& nearest);
+
+struct EmittedFile {
+  std::string name, text;
+  bool executable = false;
+};
+
+// `remarks` stand at the top of each file, or in a README.md where a format has no comments. The
+// plan must be expressible.
+std::vector<EmittedFile> emit(Framework framework, const Subject& subject,
+                              const std::vector<std::string>& remarks);
+
+// The options and facts that a framework's arguments hold, written.
+struct WrittenOption {
+  std::string key;
+  Json value;
+};
+std::vector<WrittenOption> written(std::span<const Option> options, const Subject& subject);
+std::vector<WrittenOption> written(std::span<const Fact> facts, const Subject& subject);
+
+}  // namespace qplan

@@ -1,0 +1,52 @@
+#pragma once
+// What is wrong with somebody's configuration: a sentence, its place, and what to write instead.
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/words.h"
+
+namespace qplan {
+
+// error: the job fails or trains something else; warning: it runs, and is not what one wants;
+// note: worth knowing.
+enum class Severity : std::uint8_t { error, warning, note };
+
+template <>
+struct Words<Severity> {
+  static constexpr std::string_view what = "severity";
+  static constexpr std::array<std::pair<Severity, std::string_view>, 3> table{
+      {{Severity::error, "error"}, {Severity::warning, "warning"}, {Severity::note, "note"}}};
+};
+
+struct Place {
+  std::string file;
+  int line = 0;  // from 1; 0: the file as a whole
+};
+
+// "train.sh:12", or the file alone.
+std::string to_string(const Place& place);
+
+// Bytes [begin, end) of a file, replaced by `text`.
+struct Edit {
+  std::string file;
+  std::size_t begin = 0, end = 0;
+  std::string text;
+};
+
+struct Finding {
+  Severity severity = Severity::error;
+  std::string rule;     // stable snake_case id
+  Place place;
+  std::string message;  // what is true, one sentence without its full stop
+  std::string instead;  // what to write; empty: nothing follows
+  std::string source;   // where the framework says so
+  std::vector<Edit> fix{};
+};
+
+// `text` with the edits of this file made; of edits that overlap the first stands.
+std::string with_edits(const std::string& text, const std::string& file, std::vector<Edit> edits);
+
+}  // namespace qplan

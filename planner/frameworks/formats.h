@@ -1,0 +1,61 @@
+#pragma once
+// Files of keys and values, as settings with their places.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/frameworks/setting.h"
+
+namespace qplan {
+
+struct FormatText {
+  Settings settings;               // keys are paths: "zero_optimization.stage", "list.0"
+  std::vector<Finding> findings;   // what the reader tolerated, and other readers do not
+};
+
+// JSON, with remarks ('#', '//') and trailing commas tolerated and found. Throws Error for text that
+// is no JSON, cut off, or nested deeper than 64.
+FormatText read_json_settings(std::string_view text, const std::string& name, int first_line = 1);
+
+// YAML's everyday part: mappings by indentation, lists of scalars, [a, b], plain and quoted scalars,
+// remarks. Throws Error naming the line of anything else (anchors, tags, {a: b}, | and >, tabs).
+FormatText read_yaml_settings(std::string_view text, const std::string& name);
+
+// ---- Python ----
+
+struct PythonArgument {
+  std::string name;  // empty: positional
+  Json value;        // of a literal or arithmetic of literals; null else
+  std::string text;  // as written
+  Place place;
+  Span span{};  // of the value
+  bool resolved = true;
+};
+
+// `a.b.C(x, name=1)`: calls with their arguments, outer ones first.
+struct PythonCall {
+  std::string callee;  // "a.b.C"
+  std::vector<PythonArgument> arguments;
+  Place place;
+  [[nodiscard]] const PythonArgument* find(std::string_view name) const;
+};
+
+// `config.parallelism.x = 4`
+struct PythonAssignment {
+  std::string target;
+  PythonArgument value;
+};
+
+struct PythonText {
+  std::vector<PythonCall> calls;
+  std::vector<PythonAssignment> assignments;
+};
+
+// Never runs anything and never refuses: what is no call and no assignment is passed over.
+PythonText read_python(std::string_view text, const std::string& name);
+
+// The line of an offset, from 1.
+int line_of(std::string_view text, std::size_t offset);
+
+}  // namespace qplan

@@ -1,0 +1,23 @@
+#pragma once
+// Megatron-LM's arguments (d98e8a64, core 0.20.0), which slime and Megatron-Bridge share.
+
+#include <span>
+
+#include "planner/frameworks/option.h"
+
+namespace qplan {
+
+std::span<const Option> megatron_options();
+std::span<const Fact> megatron_facts();
+std::span<const Limit> megatron_limits();
+
+// What several flags say together: virtual stages, uneven stages, expert tensor parallelism.
+void settle_megatron(Draft& draft, const ModelSpec& model);
+
+// "Ett|ttt|ttL" for decoder layers a stage: --pipeline-model-parallel-layout.
+std::string megatron_layout(const ParallelPlan& plan, std::int64_t mtp_layers);
+
+// Which of `layers` layers hold experts, of "2" (every second) or "([0]*3+[1]*58)".
+std::vector<bool> moe_layers(std::string_view text, std::size_t layers);
+
+}  // namespace qplan

@@ -1,0 +1,512 @@
+// The plan as Megatron's flags. Order matters where several flags say one word together: later rows
+// read on top of earlier ones.
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "models/error.h"
+#include "planner/frameworks/megatron.h"
+#include "planner/layout.h"
+
+namespace qplan {
+namespace {
+
+using P = ParallelPlan;
+using enum OverlapKind;
+
+bool fsdp(const Subject& s) {
+  return s.recipe == RecipeKind::megatron_fsdp;
+}
+
+// States below fp32, and offload, come with the precision-aware optimizer (arguments.py:1885).
+bool precision_aware(const Subject& s) {
+  return !fsdp(s) && (s.plan.offload.optimizer > 0 || s.plan.main_params_dtype != DType::fp32 ||
+                      s.plan.moment_dtype != DType::fp32);
+}
+
+bool is_flex(MoeDispatcher d) {
+  return d == MoeDispatcher::deepep || d == MoeDispatcher::hybridep;
+}
+
+Json word(DType type) {
+  return std::string(to_word(type));
+}
+
+template <OverlapKind Kind>
+Json overlap_value(const Subject& s) {
+  return if_true(s.plan.overlap.has(Kind));
+}
+
+template <OverlapKind Kind>
+void set_overlap(Draft& draft, const Json& value) {
+  if (truth_of(value)) draft.plan.overlap.add(Kind);
+}
+
+Json recompute_modules(const Subject& s) {
+  if (s.plan.recompute.modules.empty()) return nullptr;
+  Json list = Json::array();
+  for (const auto& [module, name] : Words<RecomputeModule>::table) {
+    if (s.plan.recompute.modules.has(module)) list.push_back(std::string(name));
+  }
+  return list;
+}
+
+void set_recompute_modules(Draft& draft, const Json& value) {
+  for (const std::string& name : list_of(value)) {
+    draft.plan.recompute.modules.add(from_word<RecomputeModule>(name));
+  }
+}
+
+bool recomputes_fully(const Subject& s) {
+  return s.plan.recompute.kind == RecomputeKind::full;
+}
+
+// Whole layers but the routed experts, whose shapes change.
+Json graph_modules(const Subject& s) {
+  if (!s.plan.cuda_graph || s.plan.cuda_graph_scope != CudaGraphScope::layer) return nullptr;
+  if (!s.model.moe) return Json::array({"attn", "mlp"});
+  return Json::array({"attn", "moe_router", "moe_preprocess"});
+}
+
+Json fp8_format(const Subject& s) {
+  if (s.plan.precision == Precision::fp8) return "hybrid";
+  return s.plan.precision == Precision::mxfp8 ? Json("e4m3") : Json(nullptr);
+}
+
+Json fp8_recipe(const Subject& s) {
+  if (s.plan.precision == Precision::fp8) return "tensorwise";
+  return s.plan.precision == Precision::mxfp8 ? Json("mxfp8") : Json(nullptr);
+}
+
+void set_fp8_recipe(Draft& draft, const Json& value) {
+  if (draft.plan.precision == Precision::fp8 && text_of(value) == "mxfp8") {
+    draft.plan.precision = Precision::mxfp8;
+  }
+}
+
+Json sharding_strategy(const Subject& s) {
+  if (!fsdp(s)) return nullptr;
+  return s.plan.zero == 2 ? "optim_grads" : "optim_grads_params";
+}
+
+void set_sharding_strategy(Draft& draft, const Json& value) {
+  static constexpr std::array<std::string_view, 4> kStages{"no_shard", "optim", "optim_grads",
+                                                           "optim_grads_params"};
+  if (draft.recipe != RecipeKind::megatron_fsdp) return;
+  const std::string name = text_of(value);
+  const auto* const found = std::find(kStages.begin(), kStages.end(), name);
+  if (found == kStages.end()) {
+    throw Error(fmt::format("'{}' is none of {}", shown(name), fmt::join(kStages, ", ")));
+  }
+  draft.plan.zero = static_cast<int>(found - kStages.begin());
+}
+
+// Copies of the sharded states.
+Json optimizer_instances(const Subject& s) {
+  if (s.plan.fsdp_shard == 0) return nullptr;
+  return s.plan.dp * s.plan.cp / s.plan.fsdp_shard;
+}
+
+Json offload_modules(const Subject& s) {
+  if (s.plan.offload.activation_layers >= 0) return nullptr;
+  Json list = Json::array({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm"});
+  if (s.model.moe) list.insert(list.end(), {"expert_fc1", "moe_act"});
+  return list;
+}
+
+constexpr auto kOptions = std::to_array<Option>({
+    // Degrees.
+    {"--tensor-model-parallel-size", "tp", plan_value<&P::tp>, set_degree<&P::tp>},
+    {"--sequence-parallel", "sequence_parallel",
+     [](const Subject& s) { return if_true(s.plan.sequence_parallel); },
+     [](Draft& d, const Json& v) { d.plan.sequence_parallel = truth_of(v); }},
+    {"--pipeline-model-parallel-size", "pp", plan_value<&P::pp>, set_degree<&P::pp>},
+    {"--num-virtual-stages-per-pipeline-rank", "vpp",
+     [](const Subject& s) {
+       return if_true(s.plan.vpp > 1 && s.plan.pipeline_layout.empty(), s.plan.vpp);
+     },
+     set_degree<&P::vpp>},
+    {"--num-layers-per-virtual-pipeline-stage", "vpp", [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) { d.layers_per_virtual_stage = degree_of(v); }},
+    {"--pipeline-model-parallel-layout", "pipeline_layout",
+     [](const Subject& s) {
+       return if_true(!s.plan.pipeline_layout.empty(),
+                      megatron_layout(s.plan, s.model.num_mtp_layers));
+     },
+     [](Draft& d, const Json& v) {
+       d.plan.pipeline_layout = parse_megatron_layout(text_of(v));
+       d.plan.vpp = std::max(1, static_cast<int>(d.plan.pipeline_layout.size()) / d.plan.pp);
+     }},
+    {"--decoder-first-pipeline-num-layers", "pipeline_layout",
+     [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) { d.first_stage_layers = degree_of(v); }},
+    {"--decoder-last-pipeline-num-layers", "pipeline_layout",
+     [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) { d.last_stage_layers = degree_of(v); }},
+    {"--account-for-embedding-in-pipeline-split", "pipeline_layout",
+     [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) { d.counts_embedding = truth_of(v); }},
+    {"--account-for-loss-in-pipeline-split", "pipeline_layout",
+     [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) { d.counts_loss = truth_of(v); }},
+    {"--context-parallel-size", "cp", plan_value<&P::cp>, set_degree<&P::cp>},
+    {"--cp-comm-type", "cp_comm",
+     [](const Subject& s) {
+       const bool gathers = s.plan.cp_comm == CpComm::all_gather;
+       return if_true(s.plan.cp > 1,
+                      gathers ? "allgather" : std::string(to_word(s.plan.cp_comm)));
+     },
+     [](Draft& d, const Json& v) {
+       const std::string name = list_of(v).front();
+       // Ulysses inside a node and a ring between: priced as the ring.
+       d.plan.cp_comm = name == "allgather" ? CpComm::all_gather
+                        : name == "a2a+p2p" ? CpComm::p2p
+                                            : from_word<CpComm>(name);
+     }},
+    {"--expert-model-parallel-size", "ep",
+     [](const Subject& s) { return if_true(s.model.moe.has_value(), s.plan.ep); },
+     set_degree<&P::ep>},
+    {"--expert-tensor-parallel-size", "etp",
+     [](const Subject& s) { return if_true(s.model.moe.has_value(), s.plan.etp); },
+     [](Draft& d, const Json& v) { d.etp = degree_of(v); }},
+
+    // Batch.
+    {"--micro-batch-size", "micro_batch_size", plan_value<&P::micro_batch_size>,
+     set_count<&P::micro_batch_size>},
+    {"--global-batch-size", "global_batch_size", plan_value<&P::global_batch_size>,
+     set_count<&P::global_batch_size>},
+    {"--seq-length", "seq_len", plan_value<&P::seq_len>, set_count<&P::seq_len>},
+
+    // What data parallelism shards.
+    {"--use-megatron-fsdp", "zero", [](const Subject& s) { return if_true(fsdp(s)); },
+     [](Draft& d, const Json& v) {
+       if (!truth_of(v)) return;
+       d.recipe = RecipeKind::megatron_fsdp;
+       d.plan.zero = 3;
+     }},
+    {"--data-parallel-sharding-strategy", "zero", sharding_strategy, set_sharding_strategy},
+    {"--use-distributed-optimizer", "zero",
+     [](const Subject& s) { return if_true(s.plan.zero > 0); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) d.plan.zero = std::max(1, d.plan.zero);
+     }},
+    {"--num-distributed-optimizer-instances", "fsdp_shard", optimizer_instances,
+     [](Draft& d, const Json& v) { d.shard_groups = degree_of(v); }},
+    {"--overlap-grad-reduce", "overlap", overlap_value<grad>, set_overlap<grad>},
+    {"--overlap-param-gather", "overlap", overlap_value<param>, set_overlap<param>},
+    {"--tp-comm-overlap", "overlap",
+     [](const Subject& s) { return if_true(s.plan.tp > 1 && s.plan.overlap.has(tp)); },
+     set_overlap<tp>},
+    {"--overlap-moe-expert-parallel-comm", "overlap", overlap_value<ep>, set_overlap<ep>},
+
+    // Experts.
+    {"--moe-token-dispatcher-type", "moe_dispatcher",
+     [](const Subject& s) {
+       const MoeDispatcher d = s.plan.moe_dispatcher;
+       return if_true(s.model.moe.has_value(), is_flex(d) ? "flex" : std::string(to_word(d)));
+     },
+     [](Draft& d, const Json& v) {
+       const std::string name = text_of(v);
+       d.plan.moe_dispatcher =
+           name == "flex" ? MoeDispatcher::deepep : from_word<MoeDispatcher>(name);
+     }},
+    {"--moe-flex-dispatcher-backend", "moe_dispatcher",
+     [](const Subject& s) {
+       return if_true(is_flex(s.plan.moe_dispatcher), std::string(to_word(s.plan.moe_dispatcher)));
+     },
+     [](Draft& d, const Json& v) {
+       const std::string name = text_of(v);
+       // NCCL's own exchange is the nearest to plain all-to-all.
+       if (is_flex(d.plan.moe_dispatcher)) {
+         d.plan.moe_dispatcher =
+             name == "ncclep" ? MoeDispatcher::alltoall : from_word<MoeDispatcher>(name);
+       }
+     }},
+
+    // Recompute.
+    {"--recompute-granularity", "recompute",
+     [](const Subject& s) {
+       return if_true(s.plan.recompute.kind != RecomputeKind::none,
+                      std::string(to_word(s.plan.recompute.kind)));
+     },
+     [](Draft& d, const Json& v) {
+       d.plan.recompute.kind = from_word<RecomputeKind>(text_of(v));
+     }},
+    {"--recompute-activations", "recompute", [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) d.plan.recompute.kind = RecomputeKind::selective;
+     }},
+    {"--recompute-method", "recompute",
+     [](const Subject& s) {
+       return if_true(recomputes_fully(s), s.plan.recompute.layers > 0 ? "block" : "uniform");
+     },
+     [](Draft& d, const Json& v) {
+       // -1 waits for the number of layers, which means another thing with "uniform".
+       d.plan.recompute.layers = text_of(v) == "block" ? -1 : 0;
+     }},
+    {"--recompute-num-layers", "recompute",
+     [](const Subject& s) {
+       return if_true(recomputes_fully(s), std::max(1, s.plan.recompute.layers));
+     },
+     [](Draft& d, const Json& v) {
+       if (d.plan.recompute.layers < 0) d.plan.recompute.layers = degree_of(v);
+     }},
+    {"--recompute-modules", "recompute", recompute_modules, set_recompute_modules},
+
+    // Formats.
+    {"--bf16", "precision",
+     [](const Subject& s) { return if_true(s.plan.precision != Precision::fp16); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) d.plan.precision = Precision::bf16;
+     }},
+    {"--fp16", "precision",
+     [](const Subject& s) { return if_true(s.plan.precision == Precision::fp16); },
+     [](Draft& d, const Json& v) {
+       if (!truth_of(v)) return;
+       d.plan.precision = Precision::fp16;
+       d.plan.grad_dtype = DType::fp16;  // unless told otherwise below
+     }},
+    {"--fp8-format", "precision", fp8_format,
+     [](Draft& d, const Json&) { d.plan.precision = Precision::fp8; }},
+    {"--fp8-recipe", "precision", fp8_recipe, set_fp8_recipe},
+    {"--fp4-format", "precision",
+     [](const Subject& s) { return if_true(s.plan.precision == Precision::nvfp4, "e2m1"); },
+     [](Draft& d, const Json&) { d.plan.precision = Precision::nvfp4; }},
+    {"--accumulate-allreduce-grads-in-fp32", "grad_dtype",
+     [](const Subject& s) { return if_true(s.plan.grad_dtype == DType::fp32); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) d.plan.grad_dtype = DType::fp32;
+     }},
+    {"--grad-reduce-in-bf16", "grad_dtype",
+     [](const Subject& s) { return if_true(s.plan.grad_dtype == DType::bf16); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) d.plan.grad_dtype = DType::bf16;
+     }},
+    {"--use-precision-aware-optimizer", "main_params_dtype",
+     [](const Subject& s) { return if_true(precision_aware(s)); },
+     [](Draft& d, const Json& v) { d.precision_aware = truth_of(v); }},
+    {"--main-grads-dtype", "grad_dtype",
+     [](const Subject& s) {
+       return if_true(precision_aware(s), word(s.plan.grad_dtype));
+     },
+     [](Draft& d, const Json& v) {
+       if (d.precision_aware) d.plan.grad_dtype = from_word<DType>(text_of(v));
+     }},
+    {"--main-params-dtype", "main_params_dtype",
+     [](const Subject& s) {
+       return if_true(precision_aware(s),
+                      s.plan.main_params_dtype == DType::fp16 ? "fp16" : "fp32");
+     },
+     [](Draft& d, const Json& v) {
+       if (text_of(v) == "fp16") d.plan.main_params_dtype = DType::fp16;
+     }},
+    {"--exp-avg-dtype", "moment_dtype",
+     [](const Subject& s) {
+       return if_true(precision_aware(s), word(s.plan.moment_dtype));
+     },
+     [](Draft& d, const Json& v) { d.plan.moment_dtype = from_word<DType>(text_of(v)); }},
+    {"--exp-avg-sq-dtype", "moment_dtype",
+     [](const Subject& s) {
+       return if_true(precision_aware(s), word(s.plan.moment_dtype));
+     },
+     [](Draft& d, const Json& v) {
+       // Where the two moments differ, the wider one stands for both.
+       const auto type = from_word<DType>(text_of(v));
+       if (size_of(type) > size_of(d.plan.moment_dtype)) d.plan.moment_dtype = type;
+     }},
+
+    // Offload.
+    {"--optimizer-cpu-offload", "offload",
+     [](const Subject& s) { return if_true(s.plan.offload.optimizer > 0); },
+     [](Draft& d, const Json& v) { d.plan.offload.optimizer = truth_of(v) ? 1 : 0; }},
+    {"--optimizer-offload-fraction", "offload",
+     [](const Subject& s) {
+       return if_true(s.plan.offload.optimizer > 0, s.plan.offload.optimizer);
+     },
+     [](Draft& d, const Json& v) {
+       if (d.plan.offload.optimizer > 0) d.plan.offload.optimizer = number_of(v);
+     }},
+    {"--cpu-offloading-num-layers", "offload",
+     [](const Subject& s) {
+       return if_true(s.plan.offload.activation_layers > 0, s.plan.offload.activation_layers);
+     },
+     [](Draft& d, const Json& v) {
+       d.plan.offload.activation_layers = static_cast<int>(whole_of(v, 0, 1 << 13));
+     }},
+    {"--fine-grained-activation-offloading", "offload",
+     [](const Subject& s) { return if_true(s.plan.offload.activation_layers < 0); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) d.plan.offload.activation_layers = -1;
+     }},
+    {"--offload-modules", "offload", offload_modules, [](Draft&, const Json&) {}},
+
+    // Launching.
+    {"--cuda-graph-impl", "cuda_graph",
+     [](const Subject& s) {
+       const bool whole = s.plan.cuda_graph_scope == CudaGraphScope::full;
+       return if_true(s.plan.cuda_graph, whole ? "full_iteration" : "transformer_engine");
+     },
+     [](Draft& d, const Json& v) {
+       const std::string name = text_of(v);
+       d.plan.cuda_graph = name != "none";
+       if (d.plan.cuda_graph && name != "full_iteration") {
+         d.plan.cuda_graph_scope = CudaGraphScope::layer;
+       }
+     }},
+    {"--cuda-graph-modules", "cuda_graph_scope", graph_modules, [](Draft&, const Json&) {}},
+    // What graphs need: random states that are captured, and no look at the loss from the host.
+    {"--te-rng-tracker", "", [](const Subject& s) { return if_true(s.plan.cuda_graph); },
+     [](Draft&, const Json&) {}},
+    {"--no-check-for-nan-in-loss-and-grad", "",
+     [](const Subject& s) {
+       return if_true(s.plan.cuda_graph && s.plan.cuda_graph_scope == CudaGraphScope::full);
+     },
+     [](Draft&, const Json&) {}},
+});
+
+constexpr auto kLimits = std::to_array<Limit>({
+    {"no_compile", [](const Subject& s) { return s.plan.compile; },
+     [](const Subject&) {
+       return std::string("Megatron has no torch.compile of the model; leave compile out");
+     }},
+    {"precision_aware_master_weights",
+     [](const Subject& s) {
+       return precision_aware(s) && s.plan.offload.optimizer == 0 &&
+              s.plan.main_params_dtype == DType::fp32;
+     },
+     [](const Subject& s) {
+       return fmt::format(
+           "moments in {} come with the precision-aware optimizer, which keeps a 2-byte remainder "
+           "of each master weight; use main_params_dtype=bf16",
+           to_word(s.plan.moment_dtype));
+     }},
+    {"offloaded_master_weights",
+     [](const Subject& s) {
+       return s.plan.offload.optimizer > 0 && s.plan.main_params_dtype != DType::fp32;
+     },
+     [](const Subject&) {
+       return std::string(
+           "Megatron keeps offloaded master weights in fp32; use main_params_dtype=fp32");
+     }},
+    {"fsdp_states",
+     [](const Subject& s) {
+       return fsdp(s) && (s.plan.moment_dtype != DType::fp32 || s.plan.offload.optimizer > 0 ||
+                          s.plan.main_params_dtype != DType::fp32 || s.plan.fsdp_shard > 0 ||
+                          s.plan.grad_dtype != DType::fp32);
+     },
+     [](const Subject&) {
+       return std::string(
+           "Megatron-FSDP is written with fp32 states, sharded over all of dp, on the device");
+     }},
+    {"gradient_format",
+     [](const Subject& s) {
+       const bool half = s.plan.precision == Precision::fp16;
+       return s.plan.grad_dtype != DType::fp32 &&
+              s.plan.grad_dtype != (half ? DType::fp16 : DType::bf16);
+     },
+     [](const Subject& s) {
+       return fmt::format("Megatron accumulates gradients in fp32 or in the format of the weights, "
+                          "not in {} under precision {}",
+                          to_word(s.plan.grad_dtype), to_word(s.plan.precision));
+     }},
+    {"master_weights_of_fp16",
+     [](const Subject& s) {
+       return s.plan.precision == Precision::fp16 && precision_aware(s) &&
+              s.plan.offload.optimizer == 0 && s.plan.main_params_dtype == DType::bf16;
+     },
+     [](const Subject&) {
+       return std::string("remainders of master weights are kept for bf16 weights only; use "
+                          "main_params_dtype=fp16, or precision bf16");
+     }},
+    {"unwritten_attention",
+     [](const Subject& s) {
+       const auto slides = [](const LayerKind& layer) { return layer.window > 0; };
+       return s.model.attention_sinks || s.model.vision ||
+              std::any_of(s.model.layers.begin(), s.model.layers.end(), slides);
+     },
+     [](const Subject& s) {
+       return fmt::format("{} has {}, which qplan does not write for Megatron",
+                          s.model.name,
+                          s.model.vision            ? "a vision tower"
+                          : s.model.attention_sinks ? "attention sinks"
+                                                    : "sliding windows");
+     }},
+    {"whole_rotary_base",
+     [](const Subject& s) {
+       return s.model.rope_theta != static_cast<double>(static_cast<std::int64_t>(s.model.rope_theta));
+     },
+     [](const Subject& s) {
+       return fmt::format("--rotary-base is a whole number, and the model's is {}",
+                          s.model.rope_theta);
+     }},
+});
+
+// Layers of each stage where the first, the last, the embedding or the loss are counted apart.
+std::vector<int> uneven_stages(const Draft& draft, const ModelSpec& model) {
+  const int pp = draft.plan.pp;
+  const auto layers = static_cast<int>(model.num_layers);
+  std::vector<int> stages(static_cast<std::size_t>(pp), 0);
+  if (draft.counts_embedding || draft.counts_loss) {
+    const int counted = layers + (draft.counts_embedding ? 1 : 0) + (draft.counts_loss ? 1 : 0);
+    if (counted % pp != 0) return {};
+    std::fill(stages.begin(), stages.end(), counted / pp);
+    if (draft.counts_embedding) --stages.front();
+    if (draft.counts_loss) --stages.back();
+    return stages;
+  }
+  const int apart = (draft.first_stage_layers ? 1 : 0) + (draft.last_stage_layers ? 1 : 0);
+  const int rest =
+      layers - draft.first_stage_layers.value_or(0) - draft.last_stage_layers.value_or(0);
+  if (pp <= apart || rest % (pp - apart) != 0) return {};
+  std::fill(stages.begin(), stages.end(), rest / (pp - apart));
+  if (draft.first_stage_layers) stages.front() = *draft.first_stage_layers;
+  if (draft.last_stage_layers) stages.back() = *draft.last_stage_layers;
+  return stages;
+}
+
+// Chunk c of rank r holds 1/vpp of the rank's layers; stages are in the order of the layers.
+std::vector<int> chunked(const std::vector<int>& ranks, int vpp) {
+  std::vector<int> stages;
+  for (int chunk = 0; chunk < vpp; ++chunk) {
+    for (const int layers : ranks) stages.push_back(layers / vpp);
+  }
+  return stages;
+}
+
+}  // namespace
+
+std::span<const Option> megatron_options() {
+  return kOptions;
+}
+
+std::span<const Limit> megatron_limits() {
+  return kLimits;
+}
+
+void settle_megatron(Draft& draft, const ModelSpec& model) {
+  ParallelPlan& plan = draft.plan;
+  plan.etp = model.moe ? draft.etp.value_or(draft.expert_tensor_follows ? plan.tp : 1) : 1;
+  if (!model.moe) plan.moe_dispatcher = MoeDispatcher::alltoall;
+  if (draft.layers_per_virtual_stage && plan.pp > 1) {
+    const auto per_rank = static_cast<int>(model.num_layers) / plan.pp;
+    plan.vpp = std::max(1, per_rank / *draft.layers_per_virtual_stage);
+  }
+  if (draft.first_stage_layers || draft.last_stage_layers || draft.counts_embedding ||
+      draft.counts_loss) {
+    plan.pipeline_layout = plan.pp > 1 ? uneven_stages(draft, model) : std::vector<int>{};
+    if (plan.vpp > 1) plan.pipeline_layout = chunked(plan.pipeline_layout, plan.vpp);
+  }
+  plan.schedule = plan.vpp > 1 && plan.pp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  plan.recompute.layers = std::max(0, plan.recompute.layers);
+  if (plan.sequence_parallel && plan.tp == 1) plan.sequence_parallel = false;  // arguments.py:1436
+  if (draft.precision_aware && plan.offload.optimizer == 0 &&
+      plan.main_params_dtype == DType::fp32) {
+    plan.main_params_dtype = DType::bf16;  // with a 2-byte remainder (distrib_optimizer.py:1008)
+  }
+}
+
+}  // namespace qplan

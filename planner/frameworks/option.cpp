@@ -1,0 +1,71 @@
+#include "planner/frameworks/option.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "models/embedded.h"
+#include "models/error.h"
+
+namespace qplan {
+
+extern const EmbeddedFile option_files[];
+extern const std::size_t option_files_count;
+
+namespace {
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t from = 0;;) {
+    const std::size_t to = text.find(separator, from);
+    parts.emplace_back(text.substr(from, to == std::string_view::npos ? to : to - from));
+    if (to == std::string_view::npos) return parts;
+    from = to + 1;
+  }
+}
+
+}  // namespace
+
+OptionList::OptionList(std::string_view name, std::string_view tsv) {
+  std::vector<std::pair<std::string, std::size_t>> found;
+  for (const std::string& line : split(tsv, '\n')) {
+    if (line.empty()) continue;
+    const auto columns = split(line, '\t');
+    QPLAN_CHECK(columns.size() == 5, "an option list has five columns: " + std::string(name));
+    KnownOption option{split(columns[0], ' '), columns[1], columns[2], columns[3], {}};
+    if (!columns[4].empty()) option.choices = split(columns[4], ',');
+    for (const std::string& spelling : option.spellings) {
+      found.emplace_back(spelling, options_.size());
+    }
+    options_.push_back(std::move(option));
+  }
+  std::sort(found.begin(), found.end());
+  for (auto& [spelling, at] : found) {
+    names_.push_back(std::move(spelling));
+    index_.push_back(at);
+  }
+}
+
+const KnownOption* OptionList::find(std::string_view spelling) const {
+  const auto at = std::lower_bound(names_.begin(), names_.end(), spelling);
+  if (at == names_.end() || *at != spelling) return nullptr;
+  return &options_[index_[static_cast<std::size_t>(at - names_.begin())]];
+}
+
+const OptionList& known_options(std::string_view name) {
+  static const auto* const lists = [] {
+    auto* all = new std::map<std::string, OptionList, std::less<>>;
+    for (std::size_t i = 0; i < option_files_count; ++i) {
+      const EmbeddedFile& file = option_files[i];
+      const std::string text(file.bytes, file.bytes + file.size);
+      all->emplace(file.name, OptionList(file.name, text));
+    }
+    return all;
+  }();
+  const auto found = lists->find(name);
+  QPLAN_CHECK(found != lists->end(), "an option list of that name is built in");
+  return found->second;
+}
+
+}  // namespace qplan

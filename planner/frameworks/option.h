@@ -1,0 +1,122 @@
+#pragma once
+// How a plan and a model are spelled by a framework: one table a framework, used by the writer
+// (emit) and by the reader (check), so that what is written is what is read.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/parallel_plan.h"
+#include "models/program/recipe.h"
+#include "planner/frameworks/setting.h"
+
+namespace qplan {
+
+// What is written down.
+struct Subject {
+  const ModelSpec& model;
+  const Json& config;  // the model's Hugging Face config, for numbers that no shape needs
+  const ParallelPlan& plan;
+  RecipeKind recipe = RecipeKind::megatron;
+  int gpus_per_node = 8;
+};
+
+// A plan while its words are still being read. What several settings say together waits here.
+struct Draft {
+  ParallelPlan plan;
+  RecipeKind recipe = RecipeKind::megatron;
+  std::optional<std::int64_t> accumulation;      // microbatches between two updates
+  std::optional<int> layers_per_virtual_stage;   // Megatron
+  std::optional<int> first_stage_layers, last_stage_layers;
+  bool counts_embedding = false, counts_loss = false;  // as a layer of its stage
+  std::optional<int> shard_groups;               // copies of the sharded states
+  std::optional<int> etp;
+  bool expert_tensor_follows = true;             // etp is tp unless said
+  bool precision_aware = false;
+  std::optional<std::int64_t> train_tokens, microbatch_tokens;  // torchtitan
+};
+
+// A word of the plan. `write` gives null for what is left out; `read` throws Error.
+struct Option {
+  std::string_view key;
+  std::string_view word;  // the plan's, as plan files spell it
+  Json (*write)(const Subject&);
+  void (*read)(Draft&, const Json&);
+};
+
+// What follows from the model, or is settled: written, and compared when read.
+struct Fact {
+  std::string_view key;
+  Json (*write)(const Subject&);  // null: left out
+  std::string_view otherwise;     // what the framework takes where it is left out; empty: nothing
+  Severity severity = Severity::error;  // of another value
+  std::string_view why{};               // what another value does
+  // Where a constant or plain comparison does not do: what is taken where it is left out; whether
+  // two values are one; whether other values are judged at all.
+  Json (*computed)(const Subject&) = nullptr;
+  bool (*same)(const Json&, const Json&) = nullptr;
+  bool (*judged)(const Subject&) = nullptr;
+};
+
+// A plan that the rules accept and this framework's files have no word for.
+struct Limit {
+  std::string_view rule;
+  bool (*broken)(const Subject&);
+  std::string (*message)(const Subject&);
+};
+
+// ---- what rows are made of ----
+
+template <auto Member>
+Json plan_value(const Subject& s) {
+  return s.plan.*Member;
+}
+
+template <auto Member>
+void set_degree(Draft& draft, const Json& value) {
+  draft.plan.*Member = degree_of(value);
+}
+
+// Sequences and tokens.
+template <auto Member>
+void set_count(Draft& draft, const Json& value) {
+  draft.plan.*Member = whole_of(value, 1, std::int64_t{1} << 30);
+}
+
+inline Json if_true(bool condition) {
+  return condition ? Json(true) : Json(nullptr);
+}
+
+template <class T>
+Json if_true(bool condition, T value) {
+  return condition ? Json(value) : Json(nullptr);
+}
+
+// ---- the options that a framework's own parser knows (options/*.tsv) ----
+
+struct KnownOption {
+  std::vector<std::string> spellings;
+  std::string arity;  // "0", "1", "3", "+", "*"
+  std::string type, otherwise;
+  std::vector<std::string> choices;
+};
+
+class OptionList {
+ public:
+  OptionList(std::string_view name, std::string_view tsv);
+  [[nodiscard]] const KnownOption* find(std::string_view spelling) const;
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  std::vector<KnownOption> options_;
+  std::vector<std::string> names_;  // sorted
+  std::vector<std::size_t> index_;  // of names_ in options_
+};
+
+// "megatron", "megatron_deepspeed", "slime", "deepspeed", "accelerate", "torchtitan".
+const OptionList& known_options(std::string_view name);
+
+}  // namespace qplan

@@ -1,0 +1,48 @@
+#pragma once
+// What the checks look at, and the ways they say what they found. Private to check().
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/frameworks/check.h"
+
+namespace qplan {
+
+// A job's files with the plan read from them so far.
+struct Scene {
+  const JobFiles& files;
+  const CheckQuestion& question;
+  Draft draft;
+  // Where each word of the plan was said.
+  std::map<std::string, Place, std::less<>> said{};
+};
+
+using Findings = std::vector<Finding>;
+
+// Options that the framework's own parser does not know, or gives values it refuses.
+void check_options(const Scene& scene, Findings& out);
+// Values that differ from the model's, and defaults that nobody wants.
+void check_facts(const Scene& scene, Findings& out);
+// Combinations that a framework refuses, or takes and means otherwise.
+void check_megatron(const Scene& scene, Findings& out);
+void check_deepspeed(const Scene& scene, Findings& out);
+void check_torch(const Scene& scene, Findings& out);
+void check_launch(const Scene& scene, Findings& out);
+
+// The facts and options of a dialect; empty where it has none.
+std::span<const Option> options_of(Dialect dialect);
+std::span<const Fact> facts_of(Dialect dialect);
+std::string_view option_list_of(Dialect dialect);  // of known_options(); empty: none
+std::string_view name_of(Dialect dialect);         // as people call it: "Megatron-LM"
+
+// ---- corrections, for --fix; empty where the file cannot be edited in place ----
+
+std::vector<Edit> with_value(const Setting& setting, const std::string& value);
+std::vector<Edit> with_key(const ConfigPart& part, const Setting& setting, const std::string& key);
+std::vector<Edit> removed(const Scene& scene, const ConfigPart& part, const Setting& setting);
+// "--flag value" behind the part's first argument.
+std::vector<Edit> added(const ConfigPart& part, const std::string& arguments);
+
+}  // namespace qplan

@@ -1,0 +1,32 @@
+#pragma once
+// PyTorch FSDP2 as accelerate's yaml (16cb6eb8) and as torchtitan's configuration functions
+// (b5bcd76c).
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "planner/frameworks/option.h"
+
+namespace qplan {
+
+std::span<const Option> accelerate_options();
+std::span<const Fact> accelerate_facts();
+std::span<const Limit> accelerate_limits();
+void settle_accelerate(Draft& draft, std::int64_t gpus);
+
+std::span<const Option> torchtitan_options();
+std::span<const Limit> torchtitan_limits();
+void settle_torchtitan(Draft& draft, const ModelSpec& model, const Settings& settings,
+                       std::int64_t gpus);
+
+// The transformers class of a decoder layer, which FSDP wraps; empty: not known.
+std::string_view decoder_layer_class(std::string_view architecture);
+
+// torchtitan's module and flavor of a model; null: it has none.
+struct TorchtitanModel {
+  std::string_view model, module, flavor;
+};
+const TorchtitanModel* torchtitan_model(std::string_view model);
+
+}  // namespace qplan

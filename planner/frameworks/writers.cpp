@@ -1,0 +1,95 @@
+#include "planner/frameworks/writers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace qplan {
+namespace {
+
+// In quotes unless a shell reads it as it is.
+std::string shell_quoted(const std::string& text) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./:=,@%";
+  const bool plain = !text.empty() && text.find_first_not_of(kPlain) == std::string::npos;
+  if (plain) return text;
+  // A variable is to be expanded; anything else is not.
+  return text.find('$') != std::string::npos ? '"' + text + '"' : "'" + text + "'";
+}
+
+std::string spelled(const WrittenOption& option) {
+  if (option.value.is_boolean() && option.value.get<bool>()) return option.key;
+  std::string text = option.key;
+  for (const std::string& value : list_of(option.value)) text += ' ' + shell_quoted(value);
+  return text;
+}
+
+}  // namespace
+
+std::string remark_lines(const std::vector<std::string>& remarks) {
+  std::string text;
+  for (const std::string& remark : remarks) text += "# " + remark + '\n';
+  return text;
+}
+
+std::string bash_array(std::string_view name, const std::vector<WrittenOption>& options) {
+  std::string text = std::string(name) + "=(\n";
+  for (const WrittenOption& option : options) text += "  " + spelled(option) + '\n';
+  return text + ")\n";
+}
+
+std::string continued(const std::vector<WrittenOption>& options) {
+  std::string text;
+  for (const WrittenOption& option : options) {
+    text += (text.empty() ? "  " : " \\\n  ") + spelled(option);
+  }
+  return text + '\n';
+}
+
+Nodes nodes_of(const Subject& s) {
+  const std::int64_t world = s.plan.world();
+  if (world <= s.gpus_per_node) return {1, world};
+  // A world that does not fill its nodes takes the most even split.
+  std::int64_t gpus = s.gpus_per_node;
+  while (world % gpus != 0) --gpus;
+  return {world / gpus, gpus};
+}
+
+EmittedFile slurm_script(const Subject& s, const std::vector<std::string>& remarks,
+                         std::string_view script) {
+  const Nodes nodes = nodes_of(s);
+  return {"train.sbatch",
+          fmt::format("#!/bin/bash\n{}#SBATCH --job-name={}\n#SBATCH --nodes={}\n"
+                      "#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node={}\n"
+                      "#SBATCH --exclusive\nset -euo pipefail\n"
+                      "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | "
+                      "head -n 1)\n"
+                      "srun bash -c 'NODE_RANK=$SLURM_NODEID exec bash {}'\n",
+                      remark_lines(remarks), s.model.name, nodes.count, nodes.gpus, script),
+          true};
+}
+
+std::string paths_block(const std::vector<std::pair<std::string, std::string>>& paths) {
+  std::string text = "# Replace these paths.\n";
+  for (const auto& [name, path] : paths) text += fmt::format("{}={}\n", name, path);
+  return text;
+}
+
+std::vector<WrittenOption> megatron_training() {
+  return {{"--train-iters", 1000},       {"--lr", "3e-4"},
+          {"--min-lr", "3e-5"},          {"--lr-decay-style", "cosine"},
+          {"--lr-warmup-iters", 100},    {"--weight-decay", 0.1},
+          {"--clip-grad", "1.0"},        {"--adam-beta1", 0.9},
+          {"--adam-beta2", 0.95},        {"--init-method-std", 0.02},
+          {"--log-interval", 10},        {"--save-interval", 500},
+          {"--eval-interval", 500},      {"--eval-iters", 10}};
+}
+
+EmittedFile readme(std::string_view title, const std::vector<std::string>& remarks,
+                   std::string_view how) {
+  std::string text = fmt::format("# {}\n\n", title);
+  for (const std::string& remark : remarks) text += remark + "\n\n";
+  return {"README.md", text + std::string(how), false};
+}
+
+}  // namespace qplan

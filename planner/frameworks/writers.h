@@ -1,0 +1,56 @@
+#pragma once
+// The files of each framework. Private to emit().
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/frameworks/emit.h"
+
+namespace qplan {
+
+std::vector<EmittedFile> write_megatron(const Subject& s, const std::vector<std::string>& remarks);
+std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::string>& remarks);
+std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::string>& remarks);
+std::vector<EmittedFile> write_deepspeed(const Subject& s, const std::vector<std::string>& remarks);
+std::vector<EmittedFile> write_megatron_deepspeed(const Subject& s,
+                                                  const std::vector<std::string>& remarks);
+std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::string>& remarks);
+std::vector<EmittedFile> write_torchtitan(const Subject& s,
+                                          const std::vector<std::string>& remarks);
+
+std::span<const Limit> slime_limits();
+
+// ---- what they share ----
+
+// "# a" a line.
+std::string remark_lines(const std::vector<std::string>& remarks);
+
+// A bash array: NAME=( --flag value ... ), one option a line.
+std::string bash_array(std::string_view name, const std::vector<WrittenOption>& options);
+// `--flag value \` a line, to follow a command.
+std::string continued(const std::vector<WrittenOption>& options);
+
+// How many nodes the plan fills, and the GPUs of each.
+struct Nodes {
+  std::int64_t count = 1, gpus = 8;
+};
+Nodes nodes_of(const Subject& s);
+
+// train.sbatch: starts `script` once a node under Slurm.
+EmittedFile slurm_script(const Subject& s, const std::vector<std::string>& remarks,
+                         std::string_view script);
+
+// What the model needs from the user: lines of NAME=/path/to/...
+std::string paths_block(const std::vector<std::pair<std::string, std::string>>& paths);
+
+// Steps' settings that no plan decides: learning rate, schedule, decay.
+std::vector<WrittenOption> megatron_training();
+
+// ds_config.json for either user of DeepSpeed.
+std::string ds_config_text(const std::vector<WrittenOption>& options, const Subject& s);
+// The README beside it, since JSON holds no remarks.
+EmittedFile readme(std::string_view title, const std::vector<std::string>& remarks,
+                   std::string_view how);
+
+}  // namespace qplan
