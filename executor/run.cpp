@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,6 +17,7 @@
 #include "executor/cpu_world.h"
 #include "executor/interpreter.h"
 #include "models/error.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -151,6 +154,7 @@ class CpuRun {
     {
       std::vector<std::jthread> threads;
       for (const auto& rank : ranks_) threads.emplace_back([this, &rank] { thread(*rank); });
+      watch();
     }
     if (const std::string failure = world_.failure(); !failure.empty()) throw Error(failure);
     return std::move(result_);
@@ -168,6 +172,25 @@ class CpuRun {
     return ids;
   }
 
+  // Until all ranks have ended; fails the run when none ends a step in time.
+  void watch() {
+    std::unique_lock lock(result_mutex_);
+    const std::chrono::duration<double> limit(options_.timeout.value());
+    while (ended_ < job_.plan.world()) {
+      const std::int64_t seen = progress_;
+      if (progressed_.wait_for(lock, limit, [&] { return progress_ != seen; })) continue;
+      world_.fail(fmt::format("no rank ended a step within {}; give more with --timeout",
+                              human_seconds(options_.timeout)));
+      return;
+    }
+  }
+  void tell_progress(bool ends) {
+    const std::lock_guard lock(result_mutex_);
+    ++progress_;
+    ended_ += ends ? 1 : 0;
+    progressed_.notify_all();
+  }
+
   void thread(CpuRank& rank) {
     try {
       load_weights(rank, index_, weights_);
@@ -176,7 +199,6 @@ class CpuRun {
       CpuBackend::Options options;
       if (options_.shuffle)
         options.shuffle = *options_.shuffle + static_cast<std::uint64_t>(rank.rank);
-      if (options_.timeout.value() > 0) options.deadline = started_ + options_.timeout;
       if (options_.before) {
         options.before = [this, &rank](std::size_t i) { options_.before(rank.rank, i); };
       }
@@ -187,12 +209,14 @@ class CpuRun {
         execute(rank.commands, backend);
         after_step(rank, backend, step);
         if (saves_after(step)) save(rank);
+        tell_progress(/*ends=*/false);
       }
     } catch (const Stopped&) {
     } catch (const std::exception& error) {
       world_.fail(error.what());
     }
     world_.rank_ends();
+    tell_progress(/*ends=*/true);
   }
 
   void after_step(CpuRank& rank, const CpuBackend& backend, int step) {
@@ -263,8 +287,8 @@ class CpuRun {
       if (c.kind == CommandKind::op && std::holds_alternative<Join>(c.op->work)) continue;
       TraceEvent e{.rank = static_cast<int>(rank.rank),
                    .pipe = c.kind != CommandKind::op,
-                   .name = c.kind == CommandKind::op ? to_string(c.op->work) : describe(rank, c),
-                   .category = rank.block(c).name.empty() ? "" : std::string(rank.block(c).name),
+                   .name = describe(rank, c),
+                   .category = c.kind == CommandKind::op ? "op" : "send",
                    .action = c.action,
                    .begin = backend.times()[i].begin,
                    .end = backend.times()[i].end};
@@ -294,7 +318,8 @@ class CpuRun {
   CheckpointFacts done_;  // by runs before this one
   std::map<std::int64_t, std::unique_ptr<Save>> saves_;
   std::mutex result_mutex_;
-  const Seconds started_ = clock_now();
+  std::condition_variable progressed_;
+  std::int64_t progress_ = 0, ended_ = 0;  // ranks' steps; ranks
   RunResult result_;
 };
 

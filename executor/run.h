@@ -33,7 +33,7 @@ struct RunOptions {
   std::string load, save;
   int save_interval = 0;
   Json plan_file = Json::object();       // what a checkpoint's plan.json holds
-  Seconds timeout{};                     // longest a run may take; 0: any
+  Seconds timeout{600};                  // longest time without a rank that ends a step
   std::optional<std::uint64_t> shuffle;  // a random order of what the program leaves open; a seed
   std::function<void(std::int64_t rank, std::size_t command)> before;  // may throw; for tests
 };

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <random>
+#include <numeric>
 
 #include "models/error.h"
 #include "tests/properties/random_plans.h"
@@ -31,6 +31,16 @@ ModelSpec small(const std::string& name) {
   return model;
 }
 
+// The places of a rank's commands.
+std::vector<std::int64_t> commands_of(const ModelSpec& model, const ParallelPlan& plan,
+                                      std::int64_t rank) {
+  const StepProgram program = build_step_program(model, plan, recipe_of(RecipeKind::qplan), kFacts);
+  std::vector<std::int64_t> places(
+      rank_program(program, program.grid.dense(rank).pp).commands.size());
+  std::iota(places.begin(), places.end(), 0);
+  return places;
+}
+
 RunOptions options_of(const ModelSpec& model, int steps = 1) {
   RunOptions options;
   options.steps = steps;
@@ -50,12 +60,14 @@ TEST_CASE("gradients are the loss's slopes, in every kind of block") {
     options.keep_gradients = true;
     const ModelTensors gradients = run(model, plan, kFacts, options).gradients;
     for (const ModelParameter& p : model_parameters(model)) {
-      CAPTURE(name);
+      CAPTURE(std::string(name));
       CAPTURE(std::string(to_word(p.parameter.role)));
       const auto& gradient = gradients[static_cast<std::size_t>(p.index)];
       double square = 0;
       for (const float g : gradient) square += static_cast<double>(g) * static_cast<double>(g);
-      if (square < 1e-8) continue;  // an expert that saw no token, or a slope below fp32's noise
+      // An expert that saw no token, or a slope that fp32 hides: the loss is near 5.5, hence known
+      // to 5e-7, and changes by 6e-3 times the gradient's norm.
+      if (square < 1e-5) continue;
       const auto loss_at = [&](double along) {
         RunOptions moved = options_of(model);
         const WeightSource base = moved.weights;
@@ -73,8 +85,9 @@ TEST_CASE("gradients are the loss's slopes, in every kind of block") {
         };
         return run(model, plan, kFacts, moved).loss[0];
       };
-      // A step of 1/100 in the direction of the gradient.
-      const double h = 1e-2 / std::sqrt(square);
+      // Short enough that curvature stays below 1% and, where gradients are large enough to allow
+      // it, that no token of tiny-moe changes its experts (with 3e-3 one does).
+      const double h = (square > 0.01 ? 1e-3 : 3e-3) / std::sqrt(square);
       const double slope = (loss_at(h) - loss_at(-h)) / (2 * h);
       CHECK(slope == doctest::Approx(square).epsilon(0.02));
     }
@@ -144,7 +157,7 @@ TEST_CASE("a rank that fails anywhere stops all within a second, and is named") 
   for (int i = 0; i < rounds; ++i) {
     const ParallelPlan plan = plan_of(random.pick(lines));
     const auto rank = random.pick<std::int64_t>({0, 1, 2, 3});
-    const auto command = static_cast<std::size_t>(random.pick<int>({0, 3, 17, 40, 77, 101, 150}));
+    const auto command = static_cast<std::size_t>(random.pick(commands_of(model, plan, rank)));
     CAPTURE(to_string(plan));
     CAPTURE(rank);
     CAPTURE(command);

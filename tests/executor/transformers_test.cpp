@@ -27,6 +27,8 @@ const std::vector<Case> kCases{
     {"qwen2", {"mbs1", "tp2"}},
     {"gpt2", {"mbs1", "tp4 sp"}},
     {"nemotron", {"mbs1", "tp2"}},
+    {"qwen2_moe", {"mbs1", "tp2 sp ep2 etp1", "dp2 ep2 zero3"}},
+    {"gpt_oss", {"mbs1", "tp2 ep2 etp1 sp", "dp2 ep2 zero1", "cp2"}},
     {"deepseek_v2", {"mbs1", "tp2 sp ep2 etp1", "pp2 dp2 zero3"}},
     {"deepseek_v3", {"mbs1", "tp2 sp ep2 etp1", "dp2 ep2 zero1", "cp2"}}};
 
