@@ -27,7 +27,6 @@ class CpuBackend : public Backend {
  public:
   struct Options {
     std::optional<std::uint64_t> shuffle;  // seed of a random order; absent: program order
-    Seconds deadline{};                    // by clock_now(); 0: none
     // Called before every command with its place in the program; may throw. For tests.
     std::function<void(std::size_t)> before;
   };

@@ -287,8 +287,8 @@ class CpuRun {
       if (c.kind == CommandKind::op && std::holds_alternative<Join>(c.op->work)) continue;
       TraceEvent e{.rank = static_cast<int>(rank.rank),
                    .pipe = c.kind != CommandKind::op,
-                   .name = c.kind == CommandKind::op ? to_string(c.op->work) : describe(rank, c),
-                   .category = rank.block(c).name.empty() ? "" : std::string(rank.block(c).name),
+                   .name = describe(rank, c),
+                   .category = c.kind == CommandKind::op ? "op" : "send",
                    .action = c.action,
                    .begin = backend.times()[i].begin,
                    .end = backend.times()[i].end};
