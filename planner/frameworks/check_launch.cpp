@@ -41,7 +41,7 @@ void check_world(const Scene& scene, const Launch& launch, Findings& out) {
     out.push_back({error, "launched_degrees", launch.place,
                    fmt::format("{} processes are not a multiple of tp {} x pp {} x cp {} = {}",
                                world, p.tp, p.pp, p.cp, model),
-                   fmt::format("start a multiple of {}", model), "M01, arguments.py:432"});
+                   fmt::format("start a multiple of {}", model), "arguments.py:432"});
   }
 }
 
@@ -116,14 +116,14 @@ void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
   if (fsdp && one) {
     out.push_back({error, "queues_of_fsdp", launch.place,
                    "Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1", "unset it",
-                   "M53, arguments.py:1120"});
+                   "arguments.py:1120"});
   }
   if (!fsdp && !one && (p.tp > 1 || p.cp > 1) && capability > 0 && capability < 100) {
     out.push_back(
         {warning, "queues", launch.place,
          "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script does "
          "not set; Megatron asserts it",
-         "export CUDA_DEVICE_MAX_CONNECTIONS=1", "M24, arguments.py:1450"});
+         "export CUDA_DEVICE_MAX_CONNECTIONS=1", "arguments.py:1450"});
   }
 }
 

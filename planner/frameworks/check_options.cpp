@@ -1,4 +1,4 @@
-// Option by option: is there one of that name, does it take this value, and is it the model's?
+// Option by option: is there one of that name, and does it take this value?
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,10 +7,7 @@
 #include <array>
 
 #include "models/error.h"
-#include "planner/frameworks/deepspeed.h"
-#include "planner/frameworks/megatron.h"
 #include "planner/frameworks/scene.h"
-#include "planner/frameworks/torch.h"
 
 namespace qplan {
 namespace {
@@ -307,172 +304,7 @@ void check_repetition(const ConfigPart& part, Findings& out) {
   }
 }
 
-// ---- facts ----
-
-bool describes_model(const ConfigPart& part) {
-  return part.dialect == Dialect::accelerate || part.settings.has("--num-layers") ||
-         part.settings.has("--hidden-size");
-}
-
-// slime trains what is trained already: balance and lengths are its own affair.
-bool judged(const ConfigPart& part, const Fact& fact, const Subject& subject) {
-  if (fact.judged != nullptr && !fact.judged(subject)) return false;
-  if (part.dialect == Dialect::megatron_yaml) return part.settings.has(fact.key);
-  if (part.dialect != Dialect::slime) return true;
-  return fact.key != "--moe-aux-loss-coeff" && fact.key != "--mtp-num-layers" &&
-         fact.key != "--rope-scaling-factor" && fact.key != "--use-rope-scaling";
-}
-
-std::string argument(std::string_view key, const Json& value) {
-  if (value.is_boolean()) return std::string(key);
-  return fmt::format("{} {}", key, text_of(value));
-}
-
-void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject, Findings& out) {
-  if (!judged(part, fact, subject)) return;
-  const Json wanted = fact.write(subject);
-  const Setting* const given = part.settings.find(fact.key);
-  if (given != nullptr && !given->resolved) return;
-  // The old way to say rope.
-  const bool rope = part.settings.has("--use-rotary-position-embeddings");
-  if (rope && given == nullptr && fact.key == "--position-embedding-type") return;
-  const auto same = fact.same != nullptr ? fact.same : same_value;
-  const Place place = given != nullptr ? given->place : part.place;
-  if (given == nullptr) {
-    const Json taken = fact.computed != nullptr ? fact.computed(subject)
-                       : fact.otherwise.empty() ? Json(nullptr)
-                                                : Json(std::string(fact.otherwise));
-    const bool nothing_wanted = wanted.is_null() || (wanted.is_boolean() && !wanted.get<bool>());
-    if (nothing_wanted || (!taken.is_null() && same(taken, wanted))) return;
-    const std::string instead = argument(fact.key, wanted);
-    out.push_back({fact.severity, "missing_option", place,
-                   taken.is_null() || wanted.is_boolean()
-                       ? fmt::format("{} is missing: {}", fact.key, fact.why)
-                       : fmt::format("{} is missing and {} is taken, where the model has {}: {}",
-                                     fact.key, text_of(taken), text_of(wanted), fact.why),
-                   fmt::format("add {}", instead), "",
-                   fact.key.starts_with("--") ? added(part, instead) : std::vector<Edit>{}});
-    return;
-  }
-  if (wanted.is_null()) {
-    const bool off = given->value.is_boolean() && !given->value.get<bool>();
-    const bool harmless =
-        off || (!fact.otherwise.empty() && same(given->value, Json(std::string(fact.otherwise))));
-    if (harmless) return;
-    out.push_back({fact.severity, "other_model", place,
-                   fmt::format("{} does not belong to {}: {}",
-                               given->value.is_boolean() ? std::string(fact.key)
-                                                         : argument(fact.key, given->value),
-                               subject.model.name, fact.why),
-                   fmt::format("leave {} out", fact.key), ""});
-    return;
-  }
-  bool equal = false;
-  try {
-    equal = same(given->value, wanted);
-  } catch (const Error&) {
-    return;  // said as a refused value
-  }
-  if (equal) return;
-  out.push_back({fact.severity, "other_model", place,
-                 fmt::format("{} is {}, and {} has {}: {}", fact.key, text_of(given->value),
-                             subject.model.name, text_of(wanted), fact.why),
-                 fmt::format("write {}", argument(fact.key, wanted)), "",
-                 with_value(*given, text_of(wanted))});
-}
-
 }  // namespace
-
-std::span<const Option> options_of(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::megatron:
-    case Dialect::megatron_yaml:
-    case Dialect::bridge:
-    case Dialect::slime:
-      return megatron_options();
-    case Dialect::megatron_deepspeed:
-      return megatron_deepspeed_options();
-    case Dialect::ds_config:
-      return deepspeed_options();
-    case Dialect::trainer:
-      return trainer_options();
-    case Dialect::accelerate:
-      return accelerate_options();
-    case Dialect::torchtitan:
-      return torchtitan_options();
-    case Dialect::fsdp_module:
-      break;
-  }
-  return {};
-}
-
-std::span<const Fact> facts_of(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::megatron:
-    case Dialect::megatron_yaml:
-    case Dialect::slime:
-      return megatron_facts();
-    case Dialect::megatron_deepspeed:
-      return megatron_deepspeed_facts();
-    case Dialect::accelerate:
-      return accelerate_facts();
-    case Dialect::bridge:  // a recipe brings its model
-    case Dialect::ds_config:
-    case Dialect::trainer:
-    case Dialect::torchtitan:
-    case Dialect::fsdp_module:
-      break;
-  }
-  return {};
-}
-
-std::string_view option_list_of(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::megatron:
-    case Dialect::megatron_yaml:
-      return "megatron";
-    case Dialect::slime:
-      return "slime";
-    case Dialect::megatron_deepspeed:
-      return "megatron_deepspeed";
-    case Dialect::ds_config:
-      return "deepspeed";
-    case Dialect::accelerate:
-      return "accelerate";
-    case Dialect::torchtitan:
-      return "torchtitan";
-    case Dialect::bridge:
-    case Dialect::trainer:
-    case Dialect::fsdp_module:
-      break;
-  }
-  return "";
-}
-
-std::string_view name_of(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::megatron:
-    case Dialect::megatron_yaml:
-      return "Megatron-LM";
-    case Dialect::bridge:
-      return "Megatron-Bridge";
-    case Dialect::slime:
-      return "slime";
-    case Dialect::megatron_deepspeed:
-      return "Megatron-DeepSpeed";
-    case Dialect::ds_config:
-      return "DeepSpeed";
-    case Dialect::trainer:
-      return "the Trainer";
-    case Dialect::accelerate:
-      return "accelerate";
-    case Dialect::torchtitan:
-      return "torchtitan";
-    case Dialect::fsdp_module:
-      return "FSDP";
-  }
-  return "";
-}
 
 void check_options(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
@@ -492,26 +324,6 @@ void check_options(const Scene& scene, Findings& out) {
       }
     }
     check_repetition(part, out);
-  }
-}
-
-void check_facts(const Scene& scene, Findings& out) {
-  const Subject subject{scene.question.model, scene.question.config, scene.draft.plan,
-                        scene.draft.recipe, scene.question.gpus_per_node};
-  for (const ConfigPart& part : scene.files.parts) {
-    if (!describes_model(part) && part.dialect != Dialect::megatron_yaml) {
-      const bool arguments = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
-                             part.dialect == Dialect::megatron_deepspeed;
-      if (arguments) {
-        out.push_back({Severity::note, "model_not_described", part.place,
-                       fmt::format("the arguments do not describe the model, so that nothing of it "
-                                   "is compared with {}",
-                                   subject.model.name),
-                       "give the file that does too", ""});
-      }
-      continue;
-    }
-    for (const Fact& fact : facts_of(part.dialect)) check_fact(part, fact, subject, out);
   }
 }
 

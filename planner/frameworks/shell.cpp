@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 
 #include "models/error.h"
+#include "planner/frameworks/shell_arithmetic.h"
 
 namespace qplan {
 namespace {
@@ -60,85 +60,6 @@ bool is_resolved(const Text& text) {
   return std::none_of(text.begin(), text.end(),
                       [](const Letter& l) { return l.certainty != Certainty::known; });
 }
-
-// Integers with + - * / % and brackets; nothing where there is anything else.
-class Arithmetic {
- public:
-  explicit Arithmetic(std::string_view text) : text_(text) {}
-  std::optional<std::int64_t> value() {
-    const auto result = sum();
-    skip();
-    return at_ == text_.size() && good_ ? std::optional(result) : std::nullopt;
-  }
-
- private:
-  static constexpr std::int64_t kMost = std::int64_t{1} << 31U;
-
-  void skip() {
-    while (at_ < text_.size() && (is_blank(text_[at_]) || text_[at_] == '\n')) ++at_;
-  }
-  bool take(char c) {
-    skip();
-    if (at_ >= text_.size() || text_[at_] != c) return false;
-    ++at_;
-    return true;
-  }
-  std::int64_t checked(std::int64_t n) {
-    good_ = good_ && n < kMost && n > -kMost;
-    return good_ ? n : 0;
-  }
-  std::int64_t factor() {
-    skip();
-    if (++depth_ > 64) good_ = false;
-    if (!good_) return 0;
-    std::int64_t n = 0;
-    if (take('(')) {
-      n = sum();
-      good_ = take(')') && good_;
-    } else if (take('-')) {
-      n = -factor();
-    } else {
-      const char* const end = text_.data() + text_.size();
-      const auto [stop, code] = std::from_chars(text_.data() + at_, end, n);
-      good_ = good_ && code == std::errc{};
-      at_ = static_cast<std::size_t>(stop - text_.data());
-    }
-    --depth_;
-    return checked(n);
-  }
-  std::int64_t product() {
-    std::int64_t n = factor();
-    for (;;) {
-      if (take('*')) {
-        n = checked(n * factor());
-      } else if (take('/') || take('%')) {
-        const bool rest = text_[at_ - 1] == '%';
-        const std::int64_t by = factor();
-        good_ = good_ && by != 0;
-        n = !good_ ? 0 : rest ? n % by : n / by;
-      } else {
-        return n;
-      }
-    }
-  }
-  std::int64_t sum() {
-    std::int64_t n = product();
-    for (;;) {
-      if (take('+')) {
-        n = checked(n + product());
-      } else if (take('-')) {
-        n = checked(n - product());
-      } else {
-        return n;
-      }
-    }
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-  int depth_ = 0;
-  bool good_ = true;
-};
 
 class Reader {
  public:
@@ -315,7 +236,7 @@ class Reader {
           variable != nullptr && !variable->values.empty() && is_resolved(variable->values.front());
       inside += known ? plain(variable->values.front()) : name;
     }
-    const auto value = Arithmetic(inside).value();
+    const auto value = shell_arithmetic(inside);
     if (!value) return append_unknown(to, spelled, from);
     for (const char c : fmt::format("{}", *value)) to.push_back(letter(c, from));
   }

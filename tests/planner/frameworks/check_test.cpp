@@ -3,10 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <random>
 
 #include "models/error.h"
 #include "tests/complaint.h"
 #include "tests/planner/frameworks/jobs.h"
+#include "tests/properties/random_plans.h"
 
 namespace qplan {
 namespace {
@@ -448,6 +450,49 @@ TEST_SUITE("bad input") {
                                              value + " --num-experts " + value +
                                              " --max-position-embeddings " + value +
                                              " --pipeline-model-parallel-layout " + value));
+    }
+  }
+
+  TEST_CASE("files with bytes changed at random are read or refused, never worse") {
+    std::mt19937 random(5);
+    const auto below = [&](std::size_t n) {
+      return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
+    };
+    static constexpr std::string_view kBytes = "\"'{}[]()$\\#:,=-*&|<>;\n\t 019aE.";
+    const ModelSpec model = load_model("qwen3-30b-a3b");
+    const Json config = model_config("qwen3-30b-a3b");
+    for (const std::string path :
+         {"megatron_yaml_and_deepspeed/deepspeed_config.json",
+          "megatron_yaml_and_deepspeed/megatron_config.yaml", "megatron_deepspeed/ds_config.json",
+          "megatron_deepspeed/train.sh", "fsdp_qwen3_vl/train.py",
+          "slime_examples/run-qwen3-30B-A3B.sh", "slime_examples/qwen3-30B-A3B.sh"}) {
+      const std::string text = read_text_file(std::string(QPLAN_TEST_DATA) + "/configs/" + path);
+      for (int round = 0; round < test_rounds(200); ++round) {
+        std::string changed = text;
+        for (std::size_t edits = 1 + below(6); edits > 0; --edits) {
+          const std::size_t at = below(changed.size());
+          switch (below(3)) {
+            case 0:
+              changed[at] = kBytes[below(kBytes.size())];
+              break;
+            case 1:
+              changed.insert(at, 1, kBytes[below(kBytes.size())]);
+              break;
+            default:
+              changed.erase(at, 1 + below(20));
+              break;
+          }
+        }
+        CAPTURE(path);
+        CAPTURE(round);
+        const std::vector<ConfigText> texts{{path, changed}};
+        try {
+          const Checked checked = check(texts, question_of(model, config, 64));
+          for (const Finding& f : checked.findings) with_edits(changed, path, f.fix);
+        } catch (const Error& error) {
+          CHECK_FALSE(std::string(error.what()).empty());
+        }
+      }
     }
   }
 

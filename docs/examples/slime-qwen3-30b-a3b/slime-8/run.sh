@@ -92,7 +92,7 @@ export PYTHONUNBUFFERED=1
 MASTER_ADDR=${MASTER_ADDR:-127.0.0.1}
 ray start --head --node-ip-address "$MASTER_ADDR" --num-gpus 8 --disable-usage-stats
 ray job submit --address=http://127.0.0.1:8265 \
-  --runtime-env-json='{"env_vars": {"PYTHONPATH": "/path/to/Megatron-LM", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}}' \
+  --runtime-env-json="{\"env_vars\": {\"PYTHONPATH\": \"$MEGATRON_LM_DIR\", \"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\"}}" \
   -- python3 "$SLIME_DIR/train.py" \
   --actor-num-nodes 1 \
   --actor-num-gpus-per-node 8 \
