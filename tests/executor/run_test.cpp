@@ -65,9 +65,10 @@ TEST_CASE("gradients are the loss's slopes, in every kind of block") {
       const auto& gradient = gradients[static_cast<std::size_t>(p.index)];
       double square = 0;
       for (const float g : gradient) square += static_cast<double>(g) * static_cast<double>(g);
-      // An expert that saw no token, or a slope that fp32 hides: the loss is near 5.5, hence known
-      // to 5e-7, and changes by 6e-3 times the gradient's norm.
-      if (square < 1e-5) continue;
+      // Steps are as short as 5e-4, for weights of 0.02 stand before norms and their loss curves.
+      // It is near 5.5, hence known to 5e-7 in fp32: 1% of its change where the gradient's norm is
+      // 0.1. Parameters with less are left to the tests against transformers.
+      if (square < 1e-2) continue;
       const auto loss_at = [&](double along) {
         RunOptions moved = options_of(model);
         const WeightSource base = moved.weights;
