@@ -19,11 +19,17 @@ std::string set_of(const MeasuredRun& run) {
                      to_word(p.precision), p.seq_len, p.global_batch_size);
 }
 
-// The plan as its twin with the optimizer whole has it.
-std::string twin_of(ParallelPlan plan) {
+// What a plan shares with those that cut the same batch and states otherwise.
+std::string kin_of(ParallelPlan plan) {
   plan.zero = 0;
+  plan.micro_batch_size = 1;
   plan.overlap.remove(OverlapKind::param);
   return to_string(plan);
+}
+
+double bubble_of(const ParallelPlan& plan) {
+  const auto m = static_cast<double>(plan.num_microbatches());
+  return (m + plan.pp - 1) / m;
 }
 
 double predicted_memory_gib(const Estimate& e, MemoryKind kind) {
@@ -158,8 +164,10 @@ JudgedRun judge(MeasuredRun run, RunPrediction prediction) {
   if (r.inputs) {
     o.set = set_of(r);
     o.plan = to_string(r.inputs->plan);
-    o.twin = o.set + '|' + r.source + '|' + twin_of(r.inputs->plan);
+    o.kin = o.set + '|' + r.source + '|' + kin_of(r.inputs->plan);
     o.zero = r.inputs->plan.zero;
+    o.micro_batch = r.inputs->plan.micro_batch_size;
+    o.bubble = bubble_of(r.inputs->plan);
   }
   if (r.step_time) o.measured_step_s = r.step_time->value();
   if (p.estimate) {
@@ -183,7 +191,7 @@ Accuracy summarise(const std::vector<JudgedRun>& runs, const AccuracyQuestion& q
   }
   accuracy.all = figures_of(all);
   accuracy.by_source = figures_of(all, Weighting::sources);
-  accuracy.apart = twins_apart(all);
+  accuracy.apart = in_doubt(all);
   accuracy.trusted = figures_of(without(all, accuracy.apart));
   accuracy.unknown_memory = figures_of_unknown_memory(runs);
   for (const auto& [names, outcomes] : grouped_by(runs, question.by)) {
@@ -211,8 +219,9 @@ Json accuracy_json(const std::vector<JudgedRun>& runs, const Accuracy& accuracy,
   Json ids = Json::array();
   for (const Outcome* o : accuracy.apart) ids.push_back(o->id);
   json["set_aside"] = {{"rule", fmt::format("ZeRO-0/1 twins whose measured step times differ by "
-                                            "more than {}x",
-                                            kTwinRatio)},
+                                            "more than {}x; runs over {}x slower than one with a "
+                                            "smaller micro-batch, bubbles aside",
+                                            kTwinRatio, kSlowRatio)},
                        {"ids", std::move(ids)},
                        {"all", to_json(accuracy.trusted)}};
   json["memory_of_unknown_kind"] = to_json(accuracy.unknown_memory);

@@ -209,11 +209,11 @@ std::string heading(const Accuracy& accuracy, const AccuracyQuestion& question) 
 std::string apart_sentence(const Accuracy& accuracy) {
   if (accuracy.apart.empty()) return "";
   return fmt::format(
-      "Set aside where said so: {} runs of ZeRO-0/1 twins, alike in all else, of which one took "
-      "over "
-      "{} times as long as the other; both move the same bytes, so one of them met something "
-      "else.\n",
-      accuracy.apart.size(), kTwinRatio);
+      "Set aside where said so: {} runs. Of ZeRO-0/1 twins, alike in all else, one took over {} "
+      "times as long as the other, though both move the same bytes; or a run took over {} times as "
+      "long as one with a smaller micro-batch, pipeline bubbles aside. Something else was in "
+      "play.\n",
+      accuracy.apart.size(), kTwinRatio, kSlowRatio);
 }
 
 std::string unknown_memory_sentence(const Accuracy& accuracy) {

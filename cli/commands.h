@@ -37,6 +37,8 @@ Exit run_sweep(const Args& args, const Console& console);
 Exit run_trace(const Args& args, const Console& console);
 Exit run_emit(const Args& args, const Console& console);
 Exit run_check(const Args& args, const Console& console);
+Exit run_run(const Args& args, const Console& console);
+Exit run_validate(const Args& args, const Console& console);
 Exit run_accuracy(const Args& args, const Console& console);
 Exit run_models(const Args& args, const Console& console);
 Exit run_hardware(const Args& args, const Console& console);

@@ -26,6 +26,8 @@ constexpr std::array kVerbs{
     Verb{"trace", "a plan's step as a Perfetto trace, or drawn in the terminal", run_trace},
     Verb{"emit", "a plan as a framework's configuration and launch scripts", run_emit},
     Verb{"check", "what is wrong with a framework's configuration, and a better plan", run_check},
+    Verb{"run", "a plan, executed: losses, gradient norms, memory, step time", run_run},
+    Verb{"validate", "a plan executed and predicted, side by side", run_validate},
     Verb{"accuracy", "predictions beside measured runs, and their errors", run_accuracy},
     Verb{"models", "the built-in models; `models show NAME`", run_models},
     Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware},

@@ -169,10 +169,11 @@ PricedPart price_ops(OpList ops, const CostContext& context) {
   result.prices.reserve(result.ops.size());
   for (const Op& op : result.ops) {
     Price p = price(op.work, prices);
-    p.time += pipelined_delay(op.work, context);
     const bool captured = context.graphs && (*context.graphs == CudaGraphScope::full ||
                                              !belongs_to_routed_experts(op.work));
-    const Seconds launch = captured ? Seconds(0) : launch_time(op, *context.recipe);
+    const Seconds launch =
+        captured ? Seconds(0)
+                 : launch_time(op, *context.recipe) + pipelined_delay(op.work, context);
     result.prices.push_back(p);
     result.durations.push_back({p.time, launch});
   }

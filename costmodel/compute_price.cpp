@@ -200,11 +200,12 @@ Seconds fused_attention_time(const Attention& a, const AttentionFit& fit,
 
 Price fused_attention_price(const Attention& a, const HardwareProfile& hardware) {
   QPLAN_CHECK(!hardware.attention.empty(), "every profile has an attention fit");
-  const bool older = a.kernel == AttentionKernel::flash2 && !hardware.flash2_attention.empty();
+  const bool older = a.kernel != AttentionKernel::fused && !hardware.flash2_attention.empty();
+  const double rate = a.kernel == AttentionKernel::flash1 ? hardware.flash1_rate : 1;
   const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
   const double head_dim = as_double(a.head_dim + v_dim) / 2;
   const auto at = [&](const AttentionFit& fit) {
-    return marked({fused_attention_time(a, fit, hardware), PriceSource::formula, fit.error},
+    return marked({fused_attention_time(a, fit, hardware) / rate, PriceSource::formula, fit.error},
                   fit.assumed, fit.error);
   };
   const auto& fits = older ? hardware.flash2_attention : hardware.attention;
@@ -223,6 +224,18 @@ Price fused_attention_price(const Attention& a, const HardwareProfile& hardware)
           (nearer_above ? b_price : a_price).source, std::max(a_price.error, b_price.error)};
 }
 
+// A batch of products, one a head. cuBLAS of 2021-22 used tensor cores only where each head's
+// matrix begins on 16 bytes; other head sizes ran on the fp32 cores (a sixteenth of the fp16 peak
+// on A100, a fifteenth on H100: data sheets). Of that, 0.7 is what BLOOM's trials with heads of 108
+// and 150 leave (bigscience chronicles-prequel), so the interval is wide.
+Price head_product_price(const Gemm& work, std::int64_t head_dim, const HardwareProfile& hardware) {
+  constexpr std::int64_t kAligned = 8;
+  constexpr double kFp32Cores = 0.7 / 16, kError = 0.25;
+  if (head_dim % kAligned == 0) return gemm_price(work, hardware);
+  const FlopsPerSecond rate = hardware.gpu.matmul.at(Precision::bf16) * kFp32Cores;
+  return {flops(Work(work)) / rate, PriceSource::assumed, kError};
+}
+
 // Scores written out: batched products over the full square, and elementwise passes between them.
 // Forward: masked softmax reads and writes (Megatron's own kernel, a copy's rate), dropout takes
 // what a copy of 7.3 B takes (H200, torch 2.11). Backward: dropout 7.3 B, softmax 3 passes; the
@@ -230,10 +243,10 @@ Price fused_attention_price(const Attention& a, const HardwareProfile& hardware)
 Price unfused_attention_price(const Attention& a, const HardwareProfile& hardware) {
   const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
   const std::int64_t batch = a.batch * a.heads;
-  Price scores =
-      gemm_price({.m = a.q_len, .n = a.kv_len, .k = a.head_dim, .batch = batch}, hardware);
-  const Price values =
-      gemm_price({.m = a.q_len, .n = v_dim, .k = a.kv_len, .batch = batch}, hardware);
+  Price scores = head_product_price({.m = a.q_len, .n = a.kv_len, .k = a.head_dim, .batch = batch},
+                                    a.head_dim, hardware);
+  const Price values = head_product_price({.m = a.q_len, .n = v_dim, .k = a.kv_len, .batch = batch},
+                                          v_dim, hardware);
   const bool forward = a.pass == Pass::forward;
   const double elements = as_double(batch) * as_double(a.q_len) * as_double(a.kv_len);
   constexpr double kDropout = 7.3;

@@ -127,6 +127,9 @@ struct HardwareProfile {
   std::vector<AttentionFit> attention;  // by head_dim
   // FlashAttention-2 where it is not the machine's best; empty: `attention` is it.
   std::vector<AttentionFit> flash2_attention;
+  // Rate of the first FlashAttention / of FlashAttention-2, both passes ("about 2x": arXiv
+  // 2307.08691).
+  double flash1_rate = 0.55;
   std::vector<CollectiveFit> collectives;
   std::vector<GemmTable> gemm_tables;
   std::vector<CollectiveTable> collective_tables;

@@ -230,6 +230,22 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   return result;
 }
 
+namespace {
+
+// What a caching allocator cannot give back at most: 2-10 GB of 80 without expandable segments
+// (physics.md 5.5).
+constexpr double kFragmentation = 0.05;
+
+// A caching allocator keeps freed blocks while there is room for them, and frees them before it
+// fails; only fragments stay.
+Bytes reserved_bytes(Bytes peak, const Recipe& recipe, Bytes room) {
+  const Bytes least = peak * (1 + std::min(kFragmentation, recipe.allocator_overhead));
+  const Bytes cached = peak * (1 + recipe.allocator_overhead) + recipe.allocator_slack;
+  return std::max(least, std::min(cached, room));
+}
+
+}  // namespace
+
 MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
   return memory(plan, memory_view(plan));
 }
@@ -271,7 +287,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
     memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + reserves;
     memory.peak =
         memory.weights + memory.gradients + memory.optimizer + memory.buffers + memory.activations;
-    memory.reserved = memory.peak * (1 + recipe_.allocator_overhead) + recipe_.allocator_slack;
+    memory.reserved = reserved_bytes(memory.peak, recipe_, capacity_ - outside);
     memory.device = memory.reserved + outside;
     estimate.stages.push_back(memory);
     if (memory.device > estimate.stages[static_cast<std::size_t>(estimate.worst)].device) {

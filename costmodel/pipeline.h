@@ -92,6 +92,12 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
     edge = std::max(edge, ready) + links.send;
     arrival = edge.value();
     if (!links.overlapped) state(compute) += MaxPlus(edge);
+    if (links.host_waits) state(host) += state(compute);
+  };
+  const auto receive = [&](double arrival, StreamClocks& state) {
+    if (arrival <= 0) return;
+    state(compute) += MaxPlus(Seconds(arrival));
+    if (links.host_waits) state(host) += MaxPlus(Seconds(arrival));
   };
   // A backward that gets its output's gradient from the next stage and makes the previous one's.
   const auto makes_gradient = [](const Action& a) {
@@ -155,12 +161,12 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
           const Action& b = actions[i][next[i] + 1];
           if (arrival_of(b) == kNotYet) break;
           arrival = std::max(arrival, arrival_of(b));
-          if (arrival > 0) state(compute) += MaxPlus(Seconds(arrival));
+          receive(arrival, state);
           runner.run_pair(rank, a, b, state);
           send_result(a, state);
           send_result(b, state);
         } else {
-          if (arrival > 0) state(compute) += MaxPlus(Seconds(arrival));
+          receive(arrival, state);
           runner.run(rank, a, state);
           send_result(a, state);
         }

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 
 #include "costmodel/pipeline.h"
 #include "models/program/merge.h"
+#include "models/program/rank_program.h"
 
 namespace qplan {
 namespace {
@@ -210,147 +210,6 @@ class ReplayRunner {
   PricedProgram& priced_;
 };
 
-// Bytes held on one rank, slot by slot, in program order.
-class HeapReplay {
- public:
-  explicit HeapReplay(const StepProgram& program) : program_(program) {
-    const BackwardForm form = backward_form(program.schedule.kind);
-    for (const Block& block : program.blocks) live_.push_back(step_liveness(block, form));
-  }
-
-  void hold(Bytes bytes) { change(bytes); }
-
-  void action(const Action& action, bool wire_before, bool wire_after) {
-    if (action.kind == ActionKind::reduce) return;  // in place
-    const bool forward = action.kind == ActionKind::forward;
-    const bool weight = action.kind == ActionKind::backward_weight;
-    const bool in = forward ? wire_before : wire_after && !weight;
-    const bool out = forward ? wire_after : wire_before && !weight;
-    if (in) change(program_.boundary);
-    const auto& runs = program_.stages[static_cast<std::size_t>(action.stage)].runs;
-    for (std::size_t i = 0; i < runs.size(); ++i) {
-      const Stage::Part& run = runs[forward ? i : runs.size() - 1 - i];
-      for (int copy = 0; copy < run.count; ++copy) list(run.block, events_of(action.kind));
-    }
-    if (out) change(-program_.boundary);
-  }
-
-  // A forward beside a backward, layer by layer. `wires`: received and sent by each.
-  void pair(const PricedProgram& priced, const Action& f, const Action& b,
-            std::array<bool, 4> wires) {
-    const auto [f_in, f_out, b_in, b_out] = wires;
-    if (b_in) change(program_.boundary);
-    if (f_in) change(program_.boundary);
-    const StageRuns forward = priced.runs_of(f.stage), backward = priced.runs_of(b.stage);
-    for (const PairedRun& run : pair_stages(forward, backward)) {
-      for (int copy = 0; copy < run.count; ++copy) {
-        if (run.forward != nullptr) list(priced.block_of(*run.forward), &StepLiveness::forward);
-        if (run.backward != nullptr) list(priced.block_of(*run.backward), &StepLiveness::backward);
-      }
-    }
-    if (f_out) change(-program_.boundary);
-    if (b_out) change(-program_.boundary);
-  }
-
-  // The step's end: gradient norms of all the rank's stages, then their updates.
-  void end(const std::vector<int>& stages) {
-    for (const Events events : {&StepLiveness::norm, &StepLiveness::update}) {
-      for (const int stage : stages) {
-        for (const Stage::Part& run : program_.stages[static_cast<std::size_t>(stage)].runs) {
-          for (int copy = 0; copy < run.count; ++copy) list(run.block, events);
-        }
-      }
-    }
-  }
-
-  [[nodiscard]] Bytes peak() const { return peak_; }
-  [[nodiscard]] Bytes now() const { return now_; }
-
- private:
-  using Events = std::vector<LiveEvent> StepLiveness::*;
-
-  static Events events_of(ActionKind kind) {
-    switch (kind) {
-      case ActionKind::forward:
-        return &StepLiveness::forward;
-      case ActionKind::backward:
-        return &StepLiveness::backward;
-      case ActionKind::backward_input:
-        return &StepLiveness::backward_input;
-      case ActionKind::backward_weight:
-        return &StepLiveness::backward_weight;
-      case ActionKind::reduce:
-        break;
-    }
-    QPLAN_CHECK(false, "a reduction has no list of allocations");
-    return &StepLiveness::forward;
-  }
-
-  // Every allocation and free of one list of a block.
-  void list(BlockId block, Events events) {
-    const auto id = static_cast<std::size_t>(block);
-    for (const LiveEvent& e : live_[id].*events) {
-      const Bytes bytes = program_.blocks[id].slots[static_cast<std::size_t>(e.slot)].bytes();
-      change(e.allocate ? bytes : -bytes);
-    }
-  }
-
-  void change(Bytes bytes) {
-    now_ += bytes;
-    peak_ = std::max(peak_, now_);
-  }
-
-  const StepProgram& program_;
-  std::vector<StepLiveness> live_;
-  Bytes now_, peak_;
-};
-
-std::vector<Bytes> replay_memory(const PricedProgram& priced, Bytes reserves) {
-  const StepProgram& p = priced.program();
-  const auto stages = static_cast<int>(p.stages.size());
-  std::vector<Bytes> peaks;
-  for (int rank = 0; rank < p.schedule.pp; ++rank) {
-    HeapReplay heap(p);
-    heap.hold(reserves);
-    std::vector<const Slot*> shared;
-    std::vector<int> own;
-    for (int s = 0; s < stages; ++s) {
-      if (rank_of_stage(p.schedule.kind, p.schedule.pp, s) != rank) continue;
-      own.push_back(s);
-      for (const Stage::Part& run : p.stages[static_cast<std::size_t>(s)].runs) {
-        const Block& block = p.blocks[static_cast<std::size_t>(run.block)];
-        for (int copy = 0; copy < run.count; ++copy) heap.hold(persistent_bytes(block).total());
-        for (const Slot& slot : block.slots) {
-          if (slot.storage != Storage::shared) continue;
-          const bool known = std::any_of(shared.begin(), shared.end(), [&](const Slot* other) {
-            return other->name == slot.name && other->shape == slot.shape;
-          });
-          if (known) continue;
-          shared.push_back(&slot);
-          heap.hold(slot.bytes());
-        }
-      }
-    }
-    const Bytes held = heap.now();
-    const std::vector<Action>& actions = p.actions[static_cast<std::size_t>(rank)];
-    for (std::size_t i = 0; i < actions.size(); ++i) {
-      const Action& a = actions[i];
-      const bool before = receives(p.schedule, a.stage), after = sends(p.schedule, a.stage);
-      if (!a.paired) {
-        heap.action(a, before, after);
-        continue;
-      }
-      const Action& b = actions[++i];
-      heap.pair(priced, a, b,
-                {before, after, sends(p.schedule, b.stage), receives(p.schedule, b.stage)});
-    }
-    heap.end(own);
-    QPLAN_CHECK(heap.now() == held, "a step must free everything it allocates");
-    peaks.push_back(heap.peak());
-  }
-  return peaks;
-}
-
 // The program, its context and links, as the cost model sees them.
 struct Session {
   StepProgram program;
@@ -379,7 +238,11 @@ Replay replay(const CostModel& cost, const ParallelPlan& plan) {
   for (const NamedReserve& r : framework_reserves(cost.model(), plan, cost.recipe())) {
     reserves += r.bytes;
   }
-  return {end2 - end1, replay_memory(priced, reserves), ops};
+  Replay result{end2 - end1, {}, ops};
+  for (int rank = 0; rank < plan.pp; ++rank) {
+    result.peak.push_back(reserves + rank_program(session.program, rank).live_peak);
+  }
+  return result;
 }
 
 Trace trace_step(const CostModel& cost, const ParallelPlan& plan, TraceGrain grain) {

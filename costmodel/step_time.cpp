@@ -190,9 +190,12 @@ PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
   const bool crosses = grid.shape(Axis::pp).nodes > 1;
   const Price hop = send_recv_price(boundary_bytes(cost.model(), base), crosses, cost.hardware());
   // Interleaved and zero-bubble schedules send beside compute; plain 1F1B as the recipe says.
+  const bool overlapped = cost.recipe().overlaps_p2p ||
+                          plan.schedule == ScheduleKind::interleaved ||
+                          splits_backward(plan.schedule);
   return {.send = hop.time,
-          .overlapped = cost.recipe().overlaps_p2p || plan.schedule == ScheduleKind::interleaved ||
-                        splits_backward(plan.schedule),
+          .overlapped = overlapped,
+          .host_waits = cost.recipe().synchronous_p2p && !overlapped,
           .step_overhead = cost.recipe().step_overhead};
 }
 
@@ -476,7 +479,8 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
     e.priced_from = {table / sum, formula / sum, assumed / sum};
     // 80% of a normal distribution lies within 1.28 sigma. Errors of one fit do not average out, so
     // shares add linearly; what the recipe leaves out comes on top.
-    const double relative = 1.28 * std::hypot(weighted_error / sum, recipe_.model_error);
+    const double experts = model_.moe ? recipe_.expert_error : 0;
+    const double relative = 1.28 * std::hypot(weighted_error / sum, recipe_.model_error, experts);
     e.step_time_low = all * (1 - relative);
     e.step_time_high = all * (1 + relative);
   }

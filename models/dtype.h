@@ -43,18 +43,20 @@ struct Words<DType> {
        {DType::boolean, "bool"}}};
 };
 
-// What the matrix products run in; master weights and moments are separate words of the plan.
-enum class Precision : std::uint8_t { bf16, fp16, fp8, mxfp8, nvfp4 };
+// What the matrix products run in; master weights and moments are separate words of the plan. fp32:
+// everything is, which is what an execution is compared in.
+enum class Precision : std::uint8_t { bf16, fp16, fp8, mxfp8, nvfp4, fp32 };
 
 template <>
 struct Words<Precision> {
   static constexpr std::string_view what = "precision";
-  static constexpr std::array<std::pair<Precision, std::string_view>, 5> table{
+  static constexpr std::array<std::pair<Precision, std::string_view>, 6> table{
       {{Precision::bf16, "bf16"},
        {Precision::fp16, "fp16"},
        {Precision::fp8, "fp8"},
        {Precision::mxfp8, "mxfp8"},
-       {Precision::nvfp4, "nvfp4"}}};
+       {Precision::nvfp4, "nvfp4"},
+       {Precision::fp32, "fp32"}}};
 };
 
 }  // namespace qplan

@@ -2,28 +2,20 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <unordered_set>
 
 #include "models/error.h"
+#include "models/files.h"
 
 namespace qplan {
 namespace {
 
-// The largest files of qplan's own are kernel tables of 30 kB and 7,000 values; a config.json has a
-// few kB. These limits leave room and keep any refusal below a second: a list of 64 MiB took 6 s
-// and 1 GiB of memory, an object of that size 26 s (2-core EPYC, RelWithDebInfo).
 constexpr std::size_t kDeepest = 64;
-constexpr std::size_t kLargestFile = std::size_t{8} << 20U;
-constexpr std::size_t kMostValues = 250'000;
 
 // "3:14" of a byte offset.
 std::string line_and_column(std::string_view text, std::size_t offset) {
@@ -56,7 +48,8 @@ std::string complaint(std::string_view what) {
 // knows no limit of depth. Neither the parser nor this recurses.
 class Builder : public nlohmann::json_sax<Json> {
  public:
-  Builder(std::string_view text, std::string_view where) : text_(text), where_(where) {}
+  Builder(std::string_view text, std::string_view where, std::size_t most_values)
+      : text_(text), where_(where), most_values_(most_values) {}
 
   bool null() override { return add(nullptr); }
   bool boolean(bool value) override { return add(value); }
@@ -102,8 +95,8 @@ class Builder : public nlohmann::json_sax<Json> {
   };
 
   Json* place(Json value) {
-    if (++values_ > kMostValues) {
-      fail(fmt::format("is one value too many; a JSON file may hold {}", kMostValues));
+    if (++values_ > most_values_) {
+      fail(fmt::format("is one value too many; a JSON file may hold {}", most_values_));
     }
     if (open_.empty()) {
       root_ = std::move(value);
@@ -153,21 +146,17 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   std::string_view text_, where_;
-  std::size_t values_ = 0;
+  std::size_t most_values_, values_ = 0;
   Json root_;
   std::vector<Frame> open_;
 };
 
-std::string reason() {
-  return std::strerror(errno);
-}
-
 using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
 
 // Stops one byte past the limit, so that devices and pipes without an end are refused too.
-std::string read_text(const std::string& path) {
+std::string read_text(const std::string& path, std::size_t limit) {
   const File file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (!file) throw Error(fmt::format("cannot open '{}': {}", path, reason()));
+  if (!file) throw Error(fmt::format("cannot open '{}': {}", path, system_reason()));
   std::string text;
   std::size_t got = 0;
   do {
@@ -175,13 +164,13 @@ std::string read_text(const std::string& path) {
     text.resize(had + (std::size_t{1} << 16U));
     got = std::fread(text.data() + had, 1, text.size() - had, file.get());
     text.resize(had + got);
-  } while (got > 0 && text.size() <= kLargestFile);
+  } while (got > 0 && text.size() <= limit);
   if (std::ferror(file.get()) != 0) {
-    throw Error(fmt::format("cannot read '{}': {}", path, reason()));
+    throw Error(fmt::format("cannot read '{}': {}", path, system_reason()));
   }
-  if (text.size() > kLargestFile) {
+  if (text.size() > limit) {
     throw Error(fmt::format("'{}' is larger than {} MiB; qplan's inputs are far smaller", path,
-                            kLargestFile >> 20U));
+                            limit >> 20U));
   }
   return text;
 }
@@ -189,36 +178,6 @@ std::string read_text(const std::string& path) {
 // A NUL never occurs in JSON text, and weights, archives and UTF-16 have one early.
 bool looks_binary(std::string_view text) {
   return text.substr(0, 4096).find('\0') != std::string_view::npos;
-}
-
-void write_all(int descriptor, std::string_view text, const std::string& path) {
-  while (!text.empty()) {
-    const ssize_t wrote = ::write(descriptor, text.data(), text.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) throw Error(fmt::format("cannot write '{}': {}", path, reason()));
-    text.remove_prefix(static_cast<std::size_t>(wrote));
-  }
-}
-
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  [[nodiscard]] int get() const { return value_; }
-
- private:
-  int value_;
-};
-
-// The mode that open() would have given a new file.
-mode_t new_file_mode() {
-  const mode_t mask = ::umask(0);
-  ::umask(mask);
-  return 0666U & ~mask;
 }
 
 std::string shown_number(double value) {
@@ -234,17 +193,17 @@ const Json* member(const Json& object, std::string_view name) {
 
 }  // namespace
 
-Json parse_json(std::string_view text, std::string_view where) {
+Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits) {
   if (looks_binary(text)) throw Error(fmt::format("{}: this is a binary file, not JSON", where));
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
     throw Error(fmt::format("{}: the file is empty; expected a JSON object", where));
   }
-  Builder builder(text, where);
+  Builder builder(text, where, limits.values);
   Json::sax_parse(text, &builder);
   return builder.take();
 }
 
-std::string read_text_file(const std::string& path) {
+std::string read_text_file(const std::string& path, const JsonLimits& limits) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) {
     throw Error(fmt::format("'{}' is a folder; name the file in it", path));
@@ -252,47 +211,28 @@ std::string read_text_file(const std::string& path) {
   if (std::filesystem::is_fifo(path, ignored)) {
     throw Error(fmt::format("'{}' is a pipe; name a regular file", path));
   }
-  return read_text(path);
+  return read_text(path, limits.bytes);
 }
 
-Json read_json_file(const std::string& path) {
-  return parse_json(read_text_file(path), path);
+Json read_json_file(const std::string& path, const JsonLimits& limits) {
+  return parse_json(read_text_file(path, limits), path, limits);
 }
 
 void write_file_atomically(const std::string& path, std::string_view text) {
   namespace fs = std::filesystem;
   std::error_code ignored;
-  if (fs::is_directory(path, ignored)) {
-    throw Error(fmt::format("cannot write '{}': it is a folder; name a file", path));
-  }
   // A device or pipe (/dev/stdout) must be written, not replaced.
-  const bool exists = fs::exists(path, ignored);
-  if (exists && !fs::is_regular_file(path, ignored)) {
+  if (fs::exists(path, ignored) && !fs::is_regular_file(path, ignored) &&
+      !fs::is_directory(path, ignored)) {
     const Descriptor device(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
     if (device.get() < 0) {
-      throw Error(fmt::format("cannot open '{}' to write: {}", path, reason()));
+      throw Error(fmt::format("cannot open '{}' to write: {}", path, system_reason()));
     }
     return write_all(device.get(), text, path);
   }
-  // A link keeps pointing where it did; the file it names is replaced.
-  const fs::path target = exists ? fs::canonical(path, ignored) : fs::path(path);
-  std::string temporary = (target.parent_path() / ".qplan-XXXXXX").string();
-  const Descriptor file(::mkstemp(temporary.data()));
-  if (file.get() < 0) {
-    throw Error(fmt::format("cannot create '{}': {}", path, reason()));
-  }
-  try {
-    write_all(file.get(), text, path);
-    struct stat old {};
-    const bool keep_mode = exists && ::stat(target.c_str(), &old) == 0;
-    if (::fchmod(file.get(), keep_mode ? old.st_mode & 0777U : new_file_mode()) != 0 ||
-        ::fsync(file.get()) != 0 || std::rename(temporary.c_str(), target.c_str()) != 0) {
-      throw Error(fmt::format("cannot write '{}': {}", path, reason()));
-    }
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
-  }
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
 }
 
 std::string_view type_name(const Json& value) {

@@ -12,16 +12,25 @@ namespace qplan {
 
 using Json = nlohmann::ordered_json;  // keys keep their order, so output is deterministic
 
-// Parses text. Throws Error for truncated or malformed text (line and column), duplicate keys,
-// nesting deeper than 64, more than 250,000 values, NaN or numbers out of range. `where` is the
-// file's name.
-Json parse_json(std::string_view text, std::string_view where);
+// How much is read before it is refused. The largest files of qplan's own are kernel tables of 30
+// kB and 7,000 values; a config.json has a few kB. These limits leave room and keep any refusal
+// below a second: a list of 64 MiB took 6 s and 1 GiB of memory, an object of that size 26 s
+// (2-core EPYC, RelWithDebInfo).
+struct JsonLimits {
+  std::size_t bytes = std::size_t{8} << 20U;
+  std::size_t values = 250'000;
+};
 
-// A regular file of at most 8 MiB, as it is.
-std::string read_text_file(const std::string& path);
+// Parses text. Throws Error for truncated or malformed text (line and column), duplicate keys,
+// nesting deeper than 64, more values than the limit, NaN or numbers out of range. `where` is the
+// file's name.
+Json parse_json(std::string_view text, std::string_view where, const JsonLimits& limits = {});
+
+// A regular file within the limit, as it is.
+std::string read_text_file(const std::string& path, const JsonLimits& limits = {});
 
 // The same, parsed.
-Json read_json_file(const std::string& path);
+Json read_json_file(const std::string& path, const JsonLimits& limits = {});
 
 // Writes whole or not at all: a temporary file in the same folder, then a rename.
 void write_file_atomically(const std::string& path, std::string_view text);

@@ -210,31 +210,38 @@ Figures figures_of(const Outcomes& outcomes, Weighting weighting) {
   return figures;
 }
 
-Outcomes twins_apart(const Outcomes& outcomes) {
-  std::map<std::string, Outcomes> by_twin;
+namespace {
+
+bool twins_apart(const Outcome& a, const Outcome& b) {
+  const auto [low, high] = std::minmax(*a.measured_step_s, *b.measured_step_s);
+  return a.micro_batch == b.micro_batch && a.zero != b.zero && high > kTwinRatio * low;
+}
+
+// Whether `a` is slow beside a run with a smaller micro-batch.
+bool slow_beside(const Outcome& a, const Outcome& b) {
+  return a.micro_batch > b.micro_batch &&
+         *a.measured_step_s / a.bubble > kSlowRatio * *b.measured_step_s / b.bubble;
+}
+
+}  // namespace
+
+Outcomes in_doubt(const Outcomes& outcomes) {
+  std::map<std::string, Outcomes> by_kin;
   for (const Outcome* o : outcomes) {
-    if (!o->twin.empty() && !o->failed && o->measured_step_s && o->zero <= 1) {
-      by_twin[o->twin].push_back(o);
+    if (!o->kin.empty() && !o->failed && o->measured_step_s && o->zero <= 1) {
+      by_kin[o->kin].push_back(o);
     }
   }
-  Outcomes apart;
-  for (const auto& [key, twins] : by_twin) {
-    const auto faster = [](const Outcome* a, const Outcome* b) {
-      return *a->measured_step_s < *b->measured_step_s;
-    };
-    const auto [low, high] = std::minmax_element(twins.begin(), twins.end(), faster);
-    const bool differ = std::any_of(twins.begin(), twins.end(), [&](const Outcome* o) {
-      return o->zero != twins.front()->zero;
-    });
-    if (differ && *(*high)->measured_step_s > kTwinRatio * *(*low)->measured_step_s) {
-      apart.insert(apart.end(), twins.begin(), twins.end());
-    }
-  }
-  Outcomes in_order;
+  Outcomes doubtful;
   for (const Outcome* o : outcomes) {
-    if (std::find(apart.begin(), apart.end(), o) != apart.end()) in_order.push_back(o);
+    const auto kin = by_kin.find(o->kin);
+    if (kin == by_kin.end() || o->failed || !o->measured_step_s || o->zero > 1) continue;
+    const bool apart = std::any_of(
+        kin->second.begin(), kin->second.end(),
+        [&](const Outcome* other) { return twins_apart(*o, *other) || slow_beside(*o, *other); });
+    if (apart) doubtful.push_back(o);
   }
-  return in_order;
+  return doubtful;
 }
 
 Outcomes without(const Outcomes& outcomes, const Outcomes& apart) {

@@ -3,6 +3,7 @@
 // place (contract.md, "CSV of measured runs").
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -21,8 +22,10 @@ struct Outcome {
   std::string id, source;
   std::string set;   // what a ranking set shares; empty: no set
   std::string plan;  // what its members differ in
-  std::string twin;  // the plan but for the ZeRO stage
+  std::string kin;   // the plan but for the ZeRO stage and the micro-batch
   int zero = 0;
+  std::int64_t micro_batch = 0;
+  double bubble = 1;  // (m + pp - 1) / m, of m microbatches
   bool failed = false;
   std::optional<double> measured_step_s;
   std::optional<double> step_s, step_low_s, step_high_s;  // predicted; none: not priced
@@ -69,10 +72,12 @@ enum class Weighting { rows, sources };
 Figures figures_of(const Outcomes& outcomes, Weighting weighting = Weighting::rows);
 
 // Two runs alike but for ZeRO 0 or 1 move the same bytes; where their measured times differ by more
-// than this, something else was in play, and which of the two it hit cannot be told.
-inline constexpr double kTwinRatio = 1.5;
-// The outcomes that such a pair puts in doubt, in their order.
-Outcomes twins_apart(const Outcomes& outcomes);
+// than kTwinRatio, something else was in play, and which of the two it hit cannot be told. A larger
+// micro-batch does the same work in fewer and larger pieces; where it takes over kSlowRatio times
+// as long as a smaller one, pipeline bubbles aside, something else hit it.
+inline constexpr double kTwinRatio = 1.5, kSlowRatio = 2;
+// The outcomes that this puts in doubt, in their order.
+Outcomes in_doubt(const Outcomes& outcomes);
 // `outcomes` without those in `apart`.
 Outcomes without(const Outcomes& outcomes, const Outcomes& apart);
 

@@ -8,6 +8,7 @@
 #include "planner/rules/data.h"
 #include "planner/rules/degrees.h"
 #include "planner/rules/execution.h"
+#include "planner/rules/executor.h"
 #include "planner/rules/experts.h"
 #include "planner/rules/pipeline.h"
 #include "planner/rules/precision.h"
@@ -30,7 +31,8 @@ constexpr auto joined(const std::array<Rule, N>&... tables) {
 
 // In the order they are asked. Cheap rules that reject most of a search's candidates come first.
 constexpr auto kRules = joined(rules::kDegrees, rules::kPipeline, rules::kContext, rules::kData,
-                               rules::kExperts, rules::kPrecision, rules::kExecution);
+                               rules::kExperts, rules::kPrecision, rules::kExecution,
+                               rules::kExecutor);
 
 template <std::size_t I>
 bool is_broken(const Case& c) {
@@ -88,7 +90,7 @@ EnumSet<Precision> precisions_of(RecipeKind recipe) {
     case nanotron:
       return set_of(bf16, fp16);
     case RecipeKind::qplan:
-      return set_of(bf16, fp16, fp8, mxfp8);
+      return set_of(bf16, fp32);
   }
   return {};
 }

@@ -136,6 +136,22 @@ void set_sharding(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   }
 }
 
+// NeMo's and Megatron-Bridge's performance recipes reduce gradients in bf16 (grad_reduce_in_fp32 =
+// False: NeMo scripts/performance, Megatron-Bridge recipes and perf configs); plain Megatron does
+// so in fp32.
+// Experts on an NVL72 rack are exchanged by HybridEP, and in MXFP8 from release 26.06 on in graphs
+// of the whole iteration beside the next microbatch (Megatron-Bridge's dispatcher guide and pull
+// request 4249).
+void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
+  const std::string& framework = row.text("framework");
+  const bool bridge = framework.starts_with("Megatron-Bridge");
+  if (in.recipe != RecipeKind::megatron || !(bridge || framework.starts_with("NeMo"))) return;
+  plan.grad_dtype = DType::bf16;
+  constexpr int kRack = 72;
+  if (!bridge || plan.ep == 1 || load_hardware(in.hardware).link.nvlink_domain < kRack) return;
+  plan.moe_dispatcher = MoeDispatcher::hybridep;
+}
+
 Recompute recompute_of_run(const RunRow& row, const RunInputs& in) {
   const std::string& words = row.text("recompute_words");
   // torchtitan's layer option checkpoints whole layers, one in so many.
@@ -222,6 +238,7 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
   in.plan.micro_batch_size =
       row.whole("micro_batch", 1, kMostRanks).value_or(usual_micro_batch(in));
   set_sharding(row, in, in.plan);
+  set_framework_defaults(row, in, in.plan);
   set_words(row, in, in.plan);
   unknown_flags = apply_flags(row.text("other_flags"), in);
   drop_empty_words(in.plan);

@@ -1,29 +1,9 @@
-// Attention of a decoder layer: norm, projections, rotary embedding, core (with context
-// parallelism), output projection, residual. Kept for backward: physics.md 5.2, frameworks.md 2.4.
-
-#include <algorithm>
+// Attention of a decoder layer: norm, projections, rotary embedding, core (attention_core.cpp),
+// output projection, residual. Kept for backward: physics.md 5.2, frameworks.md 2.4.
 
 #include "models/program/layer_context.h"
 
 namespace qplan {
-namespace {
-
-// Heads of one rank. With fewer key-value heads than tp ranks, each keeps one (frameworks.md M21).
-struct Heads {
-  std::int64_t q, kv, qk_dim, v_dim;
-};
-
-Heads heads_of(const LayerContext& c) {
-  const auto& m = c.model;
-  if (m.mla) {
-    const std::int64_t q = m.num_attention_heads / c.shape.tp;
-    return {q, q, m.mla->qk_nope_head_dim + m.mla->qk_rope_head_dim, m.mla->v_head_dim};
-  }
-  return {m.num_attention_heads / c.shape.tp,
-          std::max<std::int64_t>(m.num_key_value_heads / c.shape.tp, 1), m.head_dim, m.head_dim};
-}
-
-}  // namespace
 
 SlotId AttentionPart::forward(SlotId x) {
   auto& b = c_.b;
@@ -33,8 +13,8 @@ SlotId AttentionPart::forward(SlotId x) {
   x_ = x;
   b.begin_module(RecomputeModule::layernorm);
   const SlotId normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
-  eager_norm_ = c_.eager_copy("norm in fp32", DType::fp32, c_.local_tokens, c_.hidden);
-  c_.norm_forward(x, normed, c_.local_tokens, c_.hidden, eager_norm_);
+  eager_norm_ = c_.eager_norm_copy();
+  c_.norm_forward(ParameterRole::input_norm, x, normed, c_.local_tokens, c_.hidden, eager_norm_);
   normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
   b.end_module(RecomputeModule::layernorm);
 
@@ -60,8 +40,8 @@ SlotId AttentionPart::forward(SlotId x) {
   b.end_module(RecomputeModule::core_attn);
 
   const SlotId projected_in = c_.linear_input(out_, c_.tokens, heads.q * heads.v_dim);
-  const SlotId sum =
-      c_.linear_reduced(projected_in, c_.hidden, heads.q * heads.v_dim, "attention sum");
+  const SlotId sum = c_.linear_reduced(ParameterRole::o_proj, projected_in, c_.hidden,
+                                       heads.q * heads.v_dim, "attention sum");
   const SlotId y = b.slot("x2", act, c_.local_tokens, c_.hidden);
   if (c_.recipe.dropout) {
     drop_ = b.slot("dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
@@ -81,7 +61,7 @@ void AttentionPart::project_forward(SlotId normed) {
   const std::int64_t width =
       (c_.model.num_attention_heads + 2 * c_.model.num_key_value_heads) * d / c_.shape.tp;
   SlotId qkv = b.slot("qkv", act, c_.tokens, width);
-  c_.gathered_linear(normed, qkv, width, c_.hidden);
+  c_.gathered_linear(ParameterRole::q_proj, normed, qkv, width, c_.hidden);
   if (c_.model.num_key_value_heads < c_.shape.tp) {
     const std::int64_t whole = width * c_.shape.tp;
     const SlotId gathered = b.slot("qkv of all", act, c_.tokens, whole);
@@ -97,8 +77,9 @@ void AttentionPart::project_forward(SlotId normed) {
     k_raw_ = b.slot("k before norm", act, c_.tokens, heads.kv * d);
     c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + heads.kv) * d, {qkv}, {q_raw_, k_raw_, v_});
     const SlotId normed_qk = b.slot("qk normed", act, c_.tokens, (heads.q + heads.kv) * d);
-    c_.rowwise(RowwiseKind::rms_norm, c_.tokens * (heads.q + heads.kv), d, {q_raw_, k_raw_},
-               {normed_qk});
+    Op& norm = c_.rowwise(RowwiseKind::rms_norm, c_.tokens * (heads.q + heads.kv), d,
+                          {q_raw_, k_raw_, c_.weights}, {normed_qk});
+    norm.parameter = b.parameter(ParameterRole::q_norm);
     c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {normed_qk},
                {q_, k_, eager_rope_});
   } else if (c_.model.position == PositionEmbedding::rope) {
@@ -119,136 +100,36 @@ void AttentionPart::mla_project_forward(SlotId normed) {
   const std::int64_t rows = c_.local_tokens;
   SlotId q_in = normed;
   std::int64_t q_rank = c_.hidden;
-  if (mla.q_lora_rank > 0) {
+  const bool low_rank = mla.q_lora_rank > 0;
+  if (low_rank) {
     q_rank = mla.q_lora_rank;
     q_down_ = b.slot("q down", act, rows, q_rank);
     q_normed_ = b.slot("q down normed", act, rows, q_rank);
-    c_.linear(normed, q_down_, rows, q_rank, c_.hidden);
-    c_.norm_forward(q_down_, q_normed_, rows, q_rank);
+    c_.linear(ParameterRole::q_a_proj, normed, q_down_, rows, q_rank, c_.hidden);
+    c_.norm_forward(ParameterRole::q_a_norm, q_down_, q_normed_, rows, q_rank);
     q_in = q_normed_;
   }
+  const bool own = c_.recipe.executable;
   const std::int64_t kv_width = mla.kv_lora_rank + mla.qk_rope_head_dim;
   kv_down_ = b.slot("kv down", act, rows, kv_width);
-  kv_normed_ = b.slot("kv down normed", act, rows, mla.kv_lora_rank);
-  c_.linear(normed, kv_down_, rows, kv_width, c_.hidden);
-  c_.norm_forward(kv_down_, kv_normed_, rows, mla.kv_lora_rank);
+  // The rotary key goes the way of the normed latent: to every rank of the tensor-parallel group.
+  kv_normed_ = b.slot("kv down normed", act, rows, own ? kv_width : mla.kv_lora_rank);
+  c_.linear(ParameterRole::kv_a_proj, normed, kv_down_, rows, kv_width, c_.hidden);
+  c_.norm_forward(ParameterRole::kv_a_norm, kv_down_, kv_normed_, rows, mla.kv_lora_rank);
 
   b.begin_module(RecomputeModule::mla_up_proj);
   const SlotId q_up = b.slot("q up", act, c_.tokens, heads.q * heads.qk_dim);
-  c_.gathered_linear(q_in, q_up, heads.q * heads.qk_dim, q_rank);
+  c_.gathered_linear(low_rank ? ParameterRole::q_b_proj : ParameterRole::q_proj, q_in, q_up,
+                     heads.q * heads.qk_dim, q_rank);
   const std::int64_t kv_up_width = heads.q * (mla.qk_nope_head_dim + mla.v_head_dim);
   const SlotId kv_up = b.slot("kv up", act, c_.tokens, kv_up_width);
-  c_.gathered_linear(kv_normed_, kv_up, kv_up_width, mla.kv_lora_rank);
-  c_.rowwise(RowwiseKind::rope, c_.tokens, heads.q * mla.qk_rope_head_dim, {q_up, kv_down_}, {q_});
-  c_.rowwise(RowwiseKind::copy, c_.tokens, kv_up_width, {kv_up, kv_down_}, {k_, v_});
+  const SlotId latent = c_.gathered_linear(ParameterRole::kv_b_proj, kv_normed_, kv_up, kv_up_width,
+                                           mla.kv_lora_rank);
+  const SlotId rotary_key = own ? latent : kv_down_;
+  c_.rowwise(RowwiseKind::rope, c_.tokens, heads.q * mla.qk_rope_head_dim, {q_up, rotary_key},
+             {q_});
+  c_.rowwise(RowwiseKind::copy, c_.tokens, kv_up_width, {kv_up, rotary_key}, {k_, v_});
   b.end_module(RecomputeModule::mla_up_proj);
-}
-
-// Context parallelism (physics.md 3.2): ring of c equal steps on a balanced zig-zag split; gathered
-// keys and values; or heads exchanged for sequence (Ulysses).
-void AttentionPart::core(Pass pass) {
-  auto& b = c_.b;
-  const auto& s = c_.shape;
-  const Heads heads = heads_of(c_);
-  const bool forward = pass == Pass::forward;
-  const std::int64_t q_len = s.seq_len / s.cp;
-  Attention work{.batch = s.micro_batch_size,
-                 .heads = heads.q,
-                 .kv_heads = heads.kv,
-                 .q_len = q_len,
-                 .kv_len = q_len,
-                 .head_dim = heads.qk_dim,
-                 .v_head_dim = heads.v_dim,
-                 .window = s.layer.window,
-                 .causal = c_.model.causal,
-                 .pass = pass,
-                 .kernel = c_.recipe.attention};
-  const auto attend = [&](const Attention& step, SlotId k, SlotId v) {
-    if (forward) {
-      b.compute(step, {q_, k, v}, {out_, lse_, scores_, mask_});
-    } else {
-      b.compute(step, {q_, k, v, out_, lse_, scores_, mask_, dout_}, {dq_, dk_, dv_});
-    }
-  };
-  if (s.cp == 1) {
-    attend(work, k_, v_);
-    return;
-  }
-  const double kv_elements =
-      static_cast<double>(c_.tokens * heads.kv * (heads.qk_dim + heads.v_dim));
-  const Bytes kv_bytes(kv_elements * 2);
-  switch (s.cp_comm) {
-    case CpComm::p2p: {
-      // Backward carries the gradients of the keys and values along: twice the bytes.
-      const Bytes step_bytes = forward ? kv_bytes : 2.0 * kv_bytes;
-      const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim) * (forward ? 1 : 2);
-      SlotId held = kNoSlot;
-      for (int step = 0; step < s.cp; ++step) {
-        SlotId arriving = kNoSlot;
-        if (step + 1 < s.cp) {
-          arriving = b.slot("ring buffer", c_.activation_dtype(), c_.tokens, width);
-          b.aside(Stream::model_comm, SendRecv{Axis::cp, step_bytes}, {held == kNoSlot ? k_ : held},
-                  {arriving});
-        }
-        Attention part = work;
-        if (step > 0) {
-          part.causal = false;
-          part.kv_len = std::max<std::int64_t>(q_len / 2, 1);
-        }
-        attend(part, held == kNoSlot ? k_ : held, held == kNoSlot ? v_ : kNoSlot);
-        if (arriving != kNoSlot) b.wait_for(Stream::model_comm);
-        held = arriving;
-      }
-      break;
-    }
-    case CpComm::all_gather: {
-      const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim);
-      const SlotId whole = b.slot("kv of all", c_.activation_dtype(), c_.tokens * s.cp, width);
-      b.exposed(Collective{CollectiveKind::all_gather, Axis::cp, kv_bytes * s.cp}, {k_, v_},
-                {whole});
-      work.kv_len = s.seq_len;
-      if (forward) {
-        attend(work, whole, kNoSlot);
-      } else {
-        const SlotId dwhole = b.slot("dkv of all", c_.activation_dtype(), c_.tokens * s.cp, width);
-        b.compute(work, {q_, whole, out_, lse_, dout_}, {dq_, dwhole});
-        b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::cp, kv_bytes * s.cp}, {dwhole},
-                  {dk_, dv_});
-      }
-      break;
-    }
-    case CpComm::a2a: {
-      // Each rank keeps heads/c of the whole sequence; key-value heads fewer than c are replicated.
-      work.q_len = work.kv_len = s.seq_len;
-      work.heads = heads.q / s.cp;
-      work.kv_heads = std::max<std::int64_t>(heads.kv / s.cp, 1);
-      const double rows = static_cast<double>(c_.tokens);
-      const double q_width = static_cast<double>(heads.q * heads.qk_dim);
-      const double kv_width = static_cast<double>(heads.kv * (heads.qk_dim + heads.v_dim));
-      const double o_width = static_cast<double>(heads.q * heads.v_dim);
-      const Collective in{CollectiveKind::all_to_all, Axis::cp,
-                          Bytes(rows * (q_width + kv_width) * 2)};
-      const Collective out{CollectiveKind::all_to_all, Axis::cp, Bytes(rows * o_width * 2)};
-      const auto in_width = static_cast<std::int64_t>(q_width + kv_width);
-      const std::int64_t out_width = heads.q * heads.v_dim;
-      if (forward) {
-        // Attention keeps its own operands, split by heads; nothing is sent twice in backward.
-        qkv_by_heads_ = b.slot("qkv by heads", c_.activation_dtype(), c_.tokens, in_width);
-        out_by_heads_ = b.slot("out by heads", c_.activation_dtype(), c_.tokens, out_width);
-        b.exposed(in, {q_, k_, v_}, {qkv_by_heads_});
-        b.compute(work, {qkv_by_heads_}, {out_by_heads_, lse_});
-        b.exposed(out, {out_by_heads_}, {out_});
-      } else {
-        const SlotId dall = b.slot("dqkv by heads", c_.activation_dtype(), c_.tokens, in_width);
-        const SlotId dby_heads =
-            b.slot("dout by heads", c_.activation_dtype(), c_.tokens, out_width);
-        b.exposed(out, {dout_}, {dby_heads});
-        b.compute(work, {qkv_by_heads_, dby_heads, out_by_heads_, lse_}, {dall});
-        b.exposed(in, {dall}, {dq_, dk_, dv_});
-      }
-      break;
-    }
-  }
 }
 
 SlotId AttentionPart::backward(SlotId dy) {
@@ -265,9 +146,9 @@ SlotId AttentionPart::backward(SlotId dy) {
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, drop_}, {dsum});
   }
   const SlotId dy_in = c_.linear_input(dsum, c_.local_tokens, c_.hidden);
-  const SlotId dy_whole = c_.gather_sequence(dy_in, c_.hidden);
-  c_.linear_dgrad(dy_whole, dout_, c_.tokens, c_.hidden, width);
-  c_.linear_wgrad(dy_whole, out_, c_.tokens, c_.hidden, width);
+  const SlotId dy_whole = c_.gather_sequence(dy_in);
+  c_.linear_dgrad(ParameterRole::o_proj, dy_whole, dout_, c_.tokens, c_.hidden, width);
+  c_.linear_wgrad(ParameterRole::o_proj, dy_whole, out_, c_.tokens, c_.hidden, width);
 
   dq_ = b.slot("dq", act, c_.tokens, heads.q * heads.qk_dim);
   dk_ = b.slot("dk", act, c_.tokens, heads.kv * heads.qk_dim);
@@ -276,7 +157,8 @@ SlotId AttentionPart::backward(SlotId dy) {
 
   const SlotId dnormed = c_.model.mla ? mla_project_backward() : project_backward();
   const SlotId dx = b.slot("dx", act, c_.local_tokens, c_.hidden, Storage::wire);
-  c_.norm_backward(x_, dnormed, dy, dx, c_.local_tokens, c_.hidden, eager_norm_);
+  c_.norm_backward(ParameterRole::input_norm, x_, dnormed, dy, dx, c_.local_tokens, c_.hidden,
+                   eager_norm_);
   return dx;
 }
 
@@ -287,14 +169,17 @@ SlotId AttentionPart::project_backward() {
   const std::int64_t d = heads.qk_dim;
   const std::int64_t width =
       (c_.model.num_attention_heads + 2 * c_.model.num_key_value_heads) * d / c_.shape.tp;
-  SlotId dqkv = b.slot("dqkv", act, c_.tokens, width);
+  // With tp > kv heads every rank makes the gradients of its own heads among those of all.
+  const bool shared_heads = c_.model.num_key_value_heads < c_.shape.tp;
+  SlotId dqkv = b.slot("dqkv", act, c_.tokens, shared_heads ? width * c_.shape.tp : width);
   if (c_.model.position == PositionEmbedding::rope) {
     if (c_.model.qk_norm) {
       const SlotId dqk = b.slot("dqk", act, c_.tokens, (heads.q + heads.kv) * d);
       c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,
                  {dq_, dk_, eager_rope_}, {dqk});
-      c_.rowwise(RowwiseKind::rms_norm_backward, c_.tokens * (heads.q + heads.kv), d,
-                 {dqk, q_raw_, k_raw_, dv_}, {dqkv});
+      Op& norm = c_.rowwise(RowwiseKind::rms_norm_backward, c_.tokens * (heads.q + heads.kv), d,
+                            {dqk, q_raw_, k_raw_, dv_, c_.weights_backward}, {dqkv, c_.gradients});
+      norm.parameter = b.parameter(ParameterRole::q_norm);
     } else {
       c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,
                  {dq_, dk_, dv_, eager_rope_}, {dqkv});
@@ -302,7 +187,7 @@ SlotId AttentionPart::project_backward() {
   } else {
     c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + 2 * heads.kv) * d, {dq_, dk_, dv_}, {dqkv});
   }
-  if (c_.model.num_key_value_heads < c_.shape.tp) {
+  if (shared_heads) {
     const Bytes bytes(static_cast<double>(c_.tokens * width * c_.shape.tp) * size_of(act));
     const SlotId mine = b.slot("dqkv share", act, c_.tokens, width);
     b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::tp, bytes}, {dqkv}, {mine});
@@ -310,15 +195,15 @@ SlotId AttentionPart::project_backward() {
   }
   dqkv = c_.linear_input(dqkv, c_.tokens, width);
   // The re-gather of the input hides under dgrad, the reduce-scatter of dx under wgrad.
-  const SlotId normed_whole = c_.gather_sequence(normed_, c_.hidden, /*wait=*/false);
+  const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
   const SlotId partial = b.slot("dnormed partial", act, c_.tokens, c_.hidden);
-  c_.linear_dgrad(dqkv, partial, c_.tokens, width, c_.hidden);
+  c_.linear_dgrad(ParameterRole::q_proj, dqkv, partial, c_.tokens, width, c_.hidden);
   if (normed_whole != normed_) {
     b.wait_for(Stream::model_comm);
     b.flush();
   }
-  const SlotId dnormed = c_.reduce_partial(partial, c_.hidden, "dnormed", /*wait=*/false);
-  c_.linear_wgrad(dqkv, normed_whole, c_.tokens, width, c_.hidden);
+  const SlotId dnormed = c_.reduce_partial(partial, "dnormed", /*wait=*/false);
+  c_.linear_wgrad(ParameterRole::q_proj, dqkv, normed_whole, c_.tokens, width, c_.hidden);
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
   return dnormed;
 }
@@ -336,41 +221,46 @@ SlotId AttentionPart::mla_project_backward() {
   const SlotId dq_up = b.slot("dq up", act, c_.tokens, q_width);
   c_.rowwise(RowwiseKind::rope_backward, c_.tokens, heads.q * mla.qk_rope_head_dim, {dq_}, {dq_up});
   const SlotId dkv_up = b.slot("dkv up", act, c_.tokens, kv_up_width);
-  c_.rowwise(RowwiseKind::copy, c_.tokens, kv_up_width, {dk_, dv_}, {dkv_up});
+  // The gradient of the rotary key is every head's, and reduced beside the latent's.
+  const bool own = c_.recipe.executable;
+  const SlotId dlatent = own ? b.slot("d latent partial", act, c_.tokens, kv_width) : kNoSlot;
+  c_.rowwise(RowwiseKind::copy, c_.tokens, kv_up_width, {dk_, dv_}, {dkv_up, dlatent});
 
   // Up projections: as any column-parallel product.
-  const auto up_backward = [&](SlotId dy, SlotId input, std::int64_t n, std::int64_t k,
-                               std::string_view name) {
-    const SlotId whole = c_.gather_sequence(input, k, /*wait=*/false);
-    const SlotId partial = b.slot("up partial", act, c_.tokens, k);
-    c_.linear_dgrad(dy, partial, c_.tokens, n, k);
+  const auto up_backward = [&](ParameterRole role, SlotId dy, SlotId input, std::int64_t n,
+                               std::int64_t k, std::string_view name, SlotId wide) {
+    const SlotId whole = c_.gather_sequence(input, /*wait=*/false);
+    const SlotId partial = wide != kNoSlot ? wide : b.slot("up partial", act, c_.tokens, k);
+    c_.linear_dgrad(role, dy, partial, c_.tokens, n, k);
     if (whole != input) {
       b.wait_for(Stream::model_comm);
       b.flush();
     }
-    const SlotId sum = c_.reduce_partial(partial, k, name, /*wait=*/false);
-    c_.linear_wgrad(dy, whole, c_.tokens, n, k);
+    const SlotId sum = c_.reduce_partial(partial, name, /*wait=*/false);
+    c_.linear_wgrad(role, dy, whole, c_.tokens, n, k);
     if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
     return sum;
   };
   const bool low_rank_q = mla.q_lora_rank > 0;
   const std::int64_t q_rank = low_rank_q ? mla.q_lora_rank : c_.hidden;
   SlotId dq_in =
-      up_backward(dq_up, low_rank_q ? q_normed_ : normed_, q_width, q_rank, "dq low rank");
-  const SlotId dkv_normed =
-      up_backward(dkv_up, kv_normed_, kv_up_width, mla.kv_lora_rank, "dkv low rank");
+      up_backward(low_rank_q ? ParameterRole::q_b_proj : ParameterRole::q_proj, dq_up,
+                  low_rank_q ? q_normed_ : normed_, q_width, q_rank, "dq low rank", kNoSlot);
+  const SlotId dkv_normed = up_backward(ParameterRole::kv_b_proj, dkv_up, kv_normed_, kv_up_width,
+                                        mla.kv_lora_rank, "dkv low rank", dlatent);
 
   const SlotId dkv_down = b.slot("dkv down", act, rows, kv_width);
-  c_.norm_backward(kv_down_, dkv_normed, kNoSlot, dkv_down, rows, mla.kv_lora_rank);
+  c_.norm_backward(ParameterRole::kv_a_norm, kv_down_, dkv_normed, kNoSlot, dkv_down, rows,
+                   mla.kv_lora_rank);
   const SlotId dnormed = b.slot("dnormed", act, rows, c_.hidden);
-  c_.linear_dgrad(dkv_down, dnormed, rows, kv_width, c_.hidden);
-  c_.linear_wgrad(dkv_down, normed_, rows, kv_width, c_.hidden);
+  c_.linear_dgrad(ParameterRole::kv_a_proj, dkv_down, dnormed, rows, kv_width, c_.hidden);
+  c_.linear_wgrad(ParameterRole::kv_a_proj, dkv_down, normed_, rows, kv_width, c_.hidden);
   if (low_rank_q) {
     const SlotId dq_down = b.slot("dq down", act, rows, q_rank);
-    c_.norm_backward(q_down_, dq_in, kNoSlot, dq_down, rows, q_rank);
+    c_.norm_backward(ParameterRole::q_a_norm, q_down_, dq_in, kNoSlot, dq_down, rows, q_rank);
     const SlotId from_q = b.slot("dnormed of q", act, rows, c_.hidden);
-    c_.linear_dgrad(dq_down, from_q, rows, q_rank, c_.hidden);
-    c_.linear_wgrad(dq_down, normed_, rows, q_rank, c_.hidden);
+    c_.linear_dgrad(ParameterRole::q_a_proj, dq_down, from_q, rows, q_rank, c_.hidden);
+    c_.linear_wgrad(ParameterRole::q_a_proj, dq_down, normed_, rows, q_rank, c_.hidden);
     dq_in = from_q;
   }
   const SlotId sum = b.slot("dnormed sum", act, rows, c_.hidden);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/dtype.h"
+#include "models/parameters.h"
 #include "models/program/op.h"
 #include "models/units.h"
 
@@ -31,12 +32,17 @@ enum class Storage : std::uint8_t {
   fresh_gradient
 };
 
+// What a wire carries to the neighbouring block: the microbatch's activations (their gradients in
+// backward), parameters gathered ahead of their use, gradients whose reduction is under way.
+enum class Flow : std::uint8_t { activation, weights, gradients };
+
 struct Slot {
   std::string_view name;
   Storage storage = Storage::local;
   DType dtype = DType::bf16;
   std::array<std::int64_t, 3> shape{1, 1, 1};
-  double fraction = 1;  // of it that is on the device (the rest is offloaded)
+  double fraction = 1;           // of it that is on the device (the rest is offloaded)
+  Flow flow = Flow::activation;  // of a wire
 
   [[nodiscard]] std::int64_t elements() const { return shape[0] * shape[1] * shape[2]; }
   [[nodiscard]] Bytes bytes() const;  // rounded up to 256, as the arena and CUDA allocators do
@@ -47,9 +53,23 @@ Bytes rounded(Bytes bytes);
 
 using OpList = std::vector<Op>;
 
+// What one rank holds of a parameter, and where in the block's packed weights (gradients, optimizer
+// state). Row-major, as the parameter itself; copy i (a local expert) begins at offset + i *
+// stride.
+struct PackedParameter {
+  Parameter whole;  // of the model
+  std::int64_t rows = 0, cols = 1, copies = 1;
+  std::int64_t offset = 0, stride = 0;  // elements
+  bool replicated = false;        // each rank of tp (experts': of etp) holds all of it, and ...
+  bool partial_gradient = false;  // ... makes a part of its gradient only, from its heads or tokens
+  [[nodiscard]] std::int64_t elements() const { return rows * cols * copies; }
+};
+
 struct Block {
   std::string_view name;
   std::vector<Slot> slots;  // one table: a slot written by `forward` may be read by `backward`
+  // Dense ones first, those with partial gradients at the front; then the experts'.
+  std::vector<PackedParameter> parameters;
   OpList forward, backward;
   OpList gather;  // this block's parameters, once a step, where the optimizer left them sharded
   OpList reduce;  // this block's gradients over the data-parallel ranks, once a step

@@ -11,6 +11,14 @@ SlotId BlockBuilder::slot(std::string_view name, DType dtype, std::int64_t rows,
   return static_cast<SlotId>(block_.slots.size() - 1);
 }
 
+std::int16_t BlockBuilder::parameter(ParameterRole role, bool bias) const {
+  for (std::size_t i = 0; i < block_.parameters.size(); ++i) {
+    const Parameter& p = block_.parameters[i].whole;
+    if (p.role == role && p.bias == bias) return static_cast<std::int16_t>(i);
+  }
+  return kNoParameter;
+}
+
 Op& BlockBuilder::push(Op op, Slots reads, Slots writes) {
   for (const SlotId id : reads) {
     if (id != kNoSlot) op.reads.add(id);

@@ -3,6 +3,8 @@
 
 #include <initializer_list>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "models/parallel_plan.h"
 #include "models/program/block.h"
@@ -21,6 +23,11 @@ class BlockBuilder {
 
   SlotId slot(std::string_view name, DType dtype, std::int64_t rows, std::int64_t cols,
               Storage storage = Storage::local);
+  void parameters(std::vector<PackedParameter> table) { block_.parameters = std::move(table); }
+  [[nodiscard]] const std::vector<PackedParameter>& parameters() const { return block_.parameters; }
+  // The place of a parameter in the block's table; kNoParameter where the block has none.
+  [[nodiscard]] std::int16_t parameter(ParameterRole role, bool bias = false) const;
+
   Slot& at(SlotId id) { return block_.slots[static_cast<std::size_t>(id)]; }
 
   using Slots = std::initializer_list<SlotId>;  // kNoSlot entries are skipped

@@ -41,10 +41,19 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.recompute = plan.recompute.kind;
   s.recompute_modules = plan.recompute.modules.empty() ? recipe.selective : plan.recompute.modules;
   if (s.recompute != RecomputeKind::selective) s.recompute_modules = {};
-  s.moe_load = model.moe && plan.routing == Routing::natural ? moe_imbalance : 1.0;
+  // One rank with all the experts gets every token copy, whichever expert it is for.
+  const bool uneven = model.moe && plan.ep > 1 && plan.routing == Routing::natural;
+  s.moe_load = uneven ? moe_imbalance : 1.0;
   // With several microbatches the gradients of the first are there when the second runs forward.
   s.fresh_gradients = recipe.drops_gradients && plan.zero >= 2 && plan.num_microbatches() == 1;
   s.tied_head = model.tie_word_embeddings && plan.pp > 1;
+  // Dropless experts in a graph of the whole iteration need products that read their row counts on
+  // the device; in MXFP8 Megatron's are the CuTe DSL kernels with SwiGLU and quantisation in the
+  // epilogue (Megatron-Bridge pull request 4249, releases from 26.06 on).
+  s.fused_experts = model.moe && recipe.one_product_per_expert && plan.cuda_graph &&
+                    plan.cuda_graph_scope == CudaGraphScope::full &&
+                    plan.precision == Precision::mxfp8 &&
+                    plan.moe_dispatcher == MoeDispatcher::hybridep;
   return s;
 }
 
@@ -78,7 +87,7 @@ std::uint64_t hash_of(const BlockShape& s) {
   mix(s.optimizer_offload);
   mix(static_cast<int>(s.params_offload) + 2 * static_cast<int>(s.activations_offload) +
       4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.tied_head) +
-      16 * static_cast<int>(s.fresh_gradients));
+      16 * static_cast<int>(s.fresh_gradients) + 32 * static_cast<int>(s.fused_experts));
   mix(s.moe_load);
   mix(s.images * 65536 + s.patches);
   mix(s.next.dense);
@@ -110,6 +119,7 @@ BlockShape state_shape(BlockShape s) {
   s.recompute = RecomputeKind::none;
   s.recompute_modules = {};
   s.activations_offload = false;
+  s.fused_experts = false;
   s.moe_load = 1;
   s.images = s.patches = 0;
   s.layer.window = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <tuple>
 
 #include "models/program/layer_context.h"
 #include "models/program/liveness.h"
@@ -96,7 +97,7 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s,
                     std::string_view name) {
   BlockBuilder b(name);
   LayerContext c(m, r, s, b);
-  StateBuilder state(c, rank_parameters(m, s));
+  StateBuilder state(c);
   state.declare();
   dummy_weight_gradients(c);
   communication_buckets(c);
@@ -128,7 +129,7 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s,
 Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   BlockBuilder b("embedding");
   LayerContext c(m, r, s, b);
-  StateBuilder state(c, rank_parameters(m, s));
+  StateBuilder state(c);
   state.declare();
   const DType act = c.activation_dtype();
   b.into(&Block::forward);
@@ -138,15 +139,17 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   const bool scattered = s.tp > 1 && s.sequence_parallel;
   const SlotId rows =
       b.slot("embedded", act, c.tokens, c.hidden, scattered ? Storage::local : Storage::wire);
-  c.rowwise(RowwiseKind::embedding, c.tokens, c.hidden, {c.weights}, {rows, ids});
-  const SlotId y = c.reduce_partial(rows, c.hidden, "y");
+  c.rowwise(RowwiseKind::embedding, c.tokens, c.hidden, {c.weights}, {rows, ids}).parameter =
+      b.parameter(ParameterRole::embed_tokens);
+  const SlotId y = c.reduce_partial(rows, "y");
   b.at(y).storage = Storage::wire;
   b.flush();
   b.into(&Block::backward);
   const SlotId dy = b.slot("dy", act, c.local_tokens, c.hidden, Storage::wire);
   state.enter_backward();
-  const SlotId whole = c.gather_sequence(dy, c.hidden);
-  c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids}, {c.gradients});
+  const SlotId whole = c.gather_sequence(dy);
+  c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids}, {c.gradients})
+      .parameter = b.parameter(ParameterRole::embed_tokens);
   b.flush();
   state.leave_backward();
   state.once_a_step();
@@ -156,7 +159,9 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
 // Final norm, logits over this rank's vocabulary, loss. Shared with multi-token prediction.
 class LogitsPart {
  public:
-  explicit LogitsPart(LayerContext& context) : c_(context) {}
+  // `norm`: the one before the head, a multi-token-prediction block's own.
+  explicit LogitsPart(LayerContext& context, ParameterRole norm = ParameterRole::final_norm)
+      : c_(context), norm_(norm) {}
 
   void forward(SlotId x) {
     auto& b = c_.b;
@@ -164,64 +169,99 @@ class LogitsPart {
     const std::int64_t v = vocabulary_share(c_.model, c_.shape);
     x_ = x;
     normed_ = b.slot("final normed", act, c_.local_tokens, c_.hidden);
-    c_.norm_forward(x, normed_, c_.local_tokens, c_.hidden);
-    const SlotId whole = c_.gather_sequence(normed_, c_.hidden);
+    c_.norm_forward(norm_, x, normed_, c_.local_tokens, c_.hidden);
+    const SlotId whole = c_.gather_sequence(normed_);
     logits_ = b.slot("logits", act, c_.tokens, v);
-    b.compute(product(v, c_.hidden), {whole, c_.weights}, {logits_});
+    b.compute(product(v, c_.hidden), {whole, c_.weights}, {logits_}).parameter =
+        b.parameter(ParameterRole::lm_head);
     if (c_.recipe.logits_stash_bytes > 0) {
       copy_ = b.slot("fp32 logits and log-softmax", DType::boolean, c_.tokens,
                      static_cast<std::int64_t>(c_.recipe.logits_stash_bytes) * v);
     }
-    const SlotId loss = b.slot("loss", DType::fp32, c_.tokens, 1);
-    c_.rowwise(RowwiseKind::cross_entropy, c_.tokens, v, {logits_}, {loss, copy_});
-    if (c_.shape.tp > 1) {
-      // Vocabulary-parallel loss: maximum, target logit and sum of exponentials (physics.md 3.1).
-      const Bytes bytes(static_cast<double>(c_.tokens) * 4);
-      for (int i = 0; i < 3; ++i) {
-        b.exposed(Collective{CollectiveKind::all_reduce, Axis::tp, bytes}, {loss}, {loss});
-      }
-    }
+    loss(v);
   }
 
   SlotId backward() {
     auto& b = c_.b;
     const DType act = c_.activation_dtype();
     const std::int64_t v = vocabulary_share(c_.model, c_.shape);
-    const SlotId dlogits = b.slot("dlogits", DType::boolean, c_.tokens,
-                                  static_cast<std::int64_t>(c_.recipe.logits_grad_bytes) * v);
-    c_.rowwise(RowwiseKind::cross_entropy_backward, c_.tokens, v, {logits_, copy_}, {dlogits});
-    const SlotId whole = c_.gather_sequence(normed_, c_.hidden, /*wait=*/false);
+    const SlotId dlogits = c_.recipe.executable
+                               ? b.slot("dlogits", act, c_.tokens, v)
+                               : b.slot("dlogits", DType::boolean, c_.tokens,
+                                        static_cast<std::int64_t>(c_.recipe.logits_grad_bytes) * v);
+    c_.rowwise(RowwiseKind::cross_entropy_backward, c_.tokens, v, {logits_, copy_, log_sum_},
+               {dlogits});
+    const SlotId whole = c_.gather_sequence(normed_, /*wait=*/false);
     const SlotId partial = b.slot("dhead partial", act, c_.tokens, c_.hidden);
-    b.compute(product(c_.hidden, v), {dlogits, c_.weights_backward}, {partial});
+    Op& dgrad = b.compute(product(c_.hidden, v), {dlogits, c_.weights_backward}, {partial});
+    dgrad.parameter = b.parameter(ParameterRole::lm_head);
+    dgrad.role = Role::input_gradient;
     if (whole != normed_) {
       b.wait_for(Stream::model_comm);
       b.flush();
     }
-    const SlotId dnormed = c_.reduce_partial(partial, c_.hidden, "dhead", /*wait=*/false);
+    const SlotId dnormed = c_.reduce_partial(partial, "dhead", /*wait=*/false);
     Gemm wgrad{.m = v, .n = c_.hidden, .k = c_.tokens, .dtype = c_.activation_dtype()};
     wgrad.accumulate_fp32 =
         c_.recipe.fp32_gradient_accumulation && c_.shape.grad_dtype == DType::fp32;
-    b.compute(wgrad, {dlogits, whole}, {c_.gradients});
+    Op& product = b.compute(wgrad, {dlogits, whole}, {c_.gradients});
+    product.parameter = b.parameter(ParameterRole::lm_head);
+    product.role = Role::weight_gradient;
     if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
     const SlotId dx = b.slot("dx", act, c_.local_tokens, c_.hidden, Storage::wire);
-    c_.norm_backward(x_, dnormed, kNoSlot, dx, c_.local_tokens, c_.hidden);
+    c_.norm_backward(norm_, x_, dnormed, kNoSlot, dx, c_.local_tokens, c_.hidden);
     return dx;
   }
 
  private:
+  // Vocabulary-parallel loss: maximum, target logit and sum of exponentials (physics.md 3.1). Other
+  // recipes name one slot for what they keep in `copy_`.
+  void loss(std::int64_t v) {
+    auto& b = c_.b;
+    const Bytes bytes(static_cast<double>(c_.tokens) * 4);
+    const bool own = c_.recipe.executable;
+    const SlotId loss = b.slot("loss", DType::fp32, c_.tokens, 1);
+    if (own) log_sum_ = b.slot("log-sum of exponentials", DType::fp32, c_.tokens, 1);
+    const bool split = c_.shape.tp > 1;
+    const SlotId maximum =
+        own && split ? b.slot("largest of all ranks", DType::fp32, c_.tokens, 1) : kNoSlot;
+    c_.rowwise(RowwiseKind::cross_entropy, c_.tokens, v, {logits_},
+               {loss, log_sum_, maximum, copy_});
+    if (!split) return;
+    const auto all_reduce = [&](SlotId slot) -> Op& {
+      Op& op = b.aside(Stream::model_comm, Collective{CollectiveKind::all_reduce, Axis::tp, bytes},
+                       {slot}, {slot});
+      b.wait_for(Stream::model_comm);
+      return op;
+    };
+    if (!own) {
+      for (int i = 0; i < 3; ++i) all_reduce(loss);
+      return;
+    }
+    const Rowwise one_column{
+        .kind = RowwiseKind::scale, .rows = c_.tokens, .cols = 1, .dtype = DType::fp32};
+    all_reduce(maximum).role = Role::maximum;
+    b.compute(one_column, {log_sum_, maximum}, {log_sum_}).role = Role::loss_rescale;
+    all_reduce(log_sum_);
+    all_reduce(loss);
+    b.compute(one_column, {loss, log_sum_, maximum}, {loss, log_sum_}).role = Role::loss_finish;
+  }
+
   // The head stays in the activation's precision, whatever the layers run in.
   [[nodiscard]] Gemm product(std::int64_t n, std::int64_t k) const {
     return {.m = c_.tokens, .n = n, .k = k, .dtype = c_.activation_dtype()};
   }
 
   LayerContext& c_;
+  ParameterRole norm_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, logits_ = kNoSlot, copy_ = kNoSlot;
+  SlotId log_sum_ = kNoSlot;
 };
 
 Block build_head(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   BlockBuilder b("head");
   LayerContext c(m, r, s, b);
-  StateBuilder state(c, rank_parameters(m, s));
+  StateBuilder state(c);
   state.declare();
   dummy_weight_gradient(c, vocabulary_share(m, s), m.hidden_size);
   LogitsPart logits(c);
@@ -244,23 +284,23 @@ Block build_head(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
 Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   BlockBuilder b("mtp");
   LayerContext c(m, r, s, b);
-  StateBuilder state(c, rank_parameters(m, s));
+  StateBuilder state(c);
   state.declare();
   const DType act = c.activation_dtype();
   const std::int64_t rows = c.local_tokens, h = c.hidden;
   AttentionPart attention(c);
   MlpPart mlp(c);
   MoePart moe(c);
-  LogitsPart logits(c);
+  LogitsPart logits(c, ParameterRole::mtp_final_norm);
   b.into(&Block::forward);
   const SlotId x = b.slot("x", act, rows, h, Storage::wire);
   state.enter_forward();
   const SlotId pass = b.slot("hidden passed on", act, rows, h, Storage::wire);
   c.rowwise(RowwiseKind::copy, rows, h, {x}, {pass});
   const SlotId both = b.slot("hidden and embedding", act, rows, 2 * h);
-  c.norm_forward(x, both, 2 * rows, h);
+  c.norm_forward(ParameterRole::mtp_embed_norm, x, both, 2 * rows, h);
   const SlotId projected = b.slot("mtp projected", act, rows, h);
-  c.linear(both, projected, rows, h, 2 * h);
+  c.linear(ParameterRole::mtp_proj, both, projected, rows, h, 2 * h);
   const SlotId middle = attention.forward(projected);
   const SlotId out = s.layer.moe ? moe.forward(middle) : mlp.forward(middle);
   b.at(out).storage = Storage::local;
@@ -275,10 +315,10 @@ Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   const SlotId dprojected = attention.backward(dmiddle);
   b.at(dprojected).storage = Storage::local;
   const SlotId dboth = b.slot("d hidden and embedding", act, rows, 2 * h);
-  c.linear_dgrad(dprojected, dboth, rows, h, 2 * h);
-  c.linear_wgrad(dprojected, both, rows, h, 2 * h);
+  c.linear_dgrad(ParameterRole::mtp_proj, dprojected, dboth, rows, h, 2 * h);
+  c.linear_wgrad(ParameterRole::mtp_proj, dprojected, both, rows, h, 2 * h);
   const SlotId dx = b.slot("dx", act, rows, h, Storage::wire);
-  c.norm_backward(x, dboth, dpass, dx, 2 * rows, h);
+  c.norm_backward(ParameterRole::mtp_embed_norm, x, dboth, dpass, dx, 2 * rows, h);
   b.flush();
   state.leave_backward();
   state.once_a_step();
@@ -291,7 +331,7 @@ Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
 Block build_stage_entry(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   BlockBuilder b("stage entry");
   LayerContext c(m, r, s, b);
-  StateBuilder state(c, {});
+  StateBuilder state(c);
   b.into(&Block::forward);
   if (gathers_parameters(r, s.zero)) state.prefetch(s.next, "next weights");
   b.into(&Block::backward);
@@ -303,7 +343,7 @@ Block build_stage_entry(const ModelSpec& m, const Recipe& r, const BlockShape& s
 Block build_stage_exit(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   BlockBuilder b("stage exit");
   LayerContext c(m, r, s, b);
-  StateBuilder state(c, {});
+  StateBuilder state(c);
   b.into(&Block::backward);
   if (gathers_parameters(r, s.zero) && s.zero == 3) state.prefetch(s.previous, "previous weights");
   return b.take();
@@ -330,7 +370,7 @@ Block build_states(const ModelSpec& m, const Recipe& r, const BlockShape& shape)
   if (shape.kind == BlockKind::step_edge) return build_step_edge();
   BlockBuilder b("states");
   LayerContext c(m, r, shape, b);
-  StateBuilder state(c, rank_parameters(m, shape));
+  StateBuilder state(c);
   state.declare();
   state.once_a_step();
   return b.take();

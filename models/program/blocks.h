@@ -25,8 +25,9 @@ enum class BlockKind : std::uint8_t {
 
 // Parameters one rank holds, before data-parallel sharding.
 struct RankParameters {
-  std::int64_t dense = 0;   // sharded over dp*cp
-  std::int64_t expert = 0;  // sharded over edp
+  std::int64_t dense = 0;    // sharded over dp*cp
+  std::int64_t expert = 0;   // sharded over edp
+  std::int64_t partial = 0;  // of the dense ones: with partial gradients
   [[nodiscard]] std::int64_t total() const { return dense + expert; }
   bool operator==(const RankParameters&) const = default;
 };
@@ -57,6 +58,8 @@ struct BlockShape {
   // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
   RankParameters next, previous;
   bool fresh_gradients = false;  // no gradients between the update and the next backward
+  // SwiGLU and the casts around it are epilogues of the experts' products.
+  bool fused_experts = false;
   bool operator==(const BlockShape&) const = default;
 };
 
@@ -66,7 +69,13 @@ std::uint64_t hash_of(const BlockShape& shape);
 BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                       double moe_imbalance);
 
-// What one rank holds of this block; vocabulary padded to 128*tp (Megatron, vocab_utils.py).
+// The part of the model that a block with parameters is.
+ModelPart model_part(BlockKind kind);
+
+// What one rank holds of this block, and its sum; vocabulary padded to 128*tp (Megatron,
+// vocab_utils.py).
+std::vector<PackedParameter> packed_parameters(const ModelSpec& model, const BlockShape& shape);
+RankParameters sum_of(const std::vector<PackedParameter>& parameters);
 RankParameters rank_parameters(const ModelSpec& model, const BlockShape& shape);
 
 // True when parameters are gathered layer by layer (ZeRO-3, FSDP).

@@ -8,16 +8,29 @@ LayerContext::LayerContext(const ModelSpec& m, const Recipe& r, const BlockShape
   tokens = s.micro_batch_size * s.seq_len / s.cp;
   local_tokens = s.sequence_parallel ? tokens / s.tp : tokens;
   hidden = m.hidden_size;
+  b.parameters(packed_parameters(m, s));
 }
 
 DType LayerContext::activation_dtype() const {
-  return shape.precision == Precision::fp16 ? DType::fp16 : DType::bf16;
+  switch (shape.precision) {
+    case Precision::fp16:
+      return DType::fp16;
+    case Precision::fp32:
+      return DType::fp32;
+    case Precision::bf16:
+    case Precision::fp8:
+    case Precision::mxfp8:
+    case Precision::nvfp4:
+      break;
+  }
+  return DType::bf16;
 }
 
 DType LayerContext::linear_dtype() const {
   switch (shape.precision) {
     case Precision::bf16:
     case Precision::fp16:
+    case Precision::fp32:
       return activation_dtype();
     case Precision::fp8:
     case Precision::mxfp8:
@@ -35,9 +48,10 @@ SlotId LayerContext::linear_input(SlotId x, std::int64_t rows, std::int64_t cols
   return cast;
 }
 
-SlotId LayerContext::gather_sequence(SlotId x, std::int64_t cols, bool wait) {
+SlotId LayerContext::gather_sequence(SlotId x, bool wait) {
   if (!shape.sequence_parallel || shape.tp == 1) return x;
   const DType dtype = b.at(x).dtype;
+  const std::int64_t cols = b.at(x).shape[1];
   const SlotId whole = b.slot("gathered", dtype, tokens, cols);
   const Bytes bytes(static_cast<double>(tokens * cols) * size_of(dtype));
   b.aside(Stream::model_comm, Collective{CollectiveKind::all_gather, Axis::tp, bytes}, {x},
@@ -46,8 +60,9 @@ SlotId LayerContext::gather_sequence(SlotId x, std::int64_t cols, bool wait) {
   return whole;
 }
 
-SlotId LayerContext::reduce_partial(SlotId x, std::int64_t cols, std::string_view name, bool wait) {
+SlotId LayerContext::reduce_partial(SlotId x, std::string_view name, bool wait) {
   if (shape.tp == 1) return x;
+  const std::int64_t cols = b.at(x).shape[1];
   const DType dtype = b.at(x).dtype;
   const Bytes bytes(static_cast<double>(tokens * cols) * size_of(dtype));
   const auto kind =
@@ -58,105 +73,138 @@ SlotId LayerContext::reduce_partial(SlotId x, std::int64_t cols, std::string_vie
   return sum;
 }
 
-void LayerContext::linear(SlotId x, SlotId y, std::int64_t rows, std::int64_t n, std::int64_t k) {
-  b.compute(Gemm{.m = rows, .n = n, .k = k, .dtype = linear_dtype()}, {x, weights}, {y});
+Op& LayerContext::linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
+                         std::int64_t k) {
+  Op& op = b.compute(Gemm{.m = rows, .n = n, .k = k, .dtype = linear_dtype()}, {x, weights}, {y});
+  op.parameter = b.parameter(role);
+  return op;
 }
 
-void LayerContext::linear_dgrad(SlotId dy, SlotId dx, std::int64_t rows, std::int64_t n,
-                                std::int64_t k) {
-  b.compute(Gemm{.m = rows, .n = k, .k = n, .dtype = linear_dtype()}, {dy, weights_backward}, {dx});
+void LayerContext::linear_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows,
+                                std::int64_t n, std::int64_t k) {
+  Op& op = b.compute(Gemm{.m = rows, .n = k, .k = n, .dtype = linear_dtype()},
+                     {dy, weights_backward}, {dx});
+  op.parameter = b.parameter(role);
+  op.role = Role::input_gradient;
 }
 
 // Pieces of an overlapped product: Transformer Engine's userbuffers split by 4 (physics.md 3.1).
 constexpr std::int64_t kOverlapPieces = 4;
 
-SlotId LayerContext::gathered_linear(SlotId x, SlotId y, std::int64_t n, std::int64_t k) {
+SlotId LayerContext::gathered_linear(ParameterRole role, SlotId x, SlotId y, std::int64_t n,
+                                     std::int64_t k) {
+  const auto in_pieces = [](Op& op, std::int64_t piece) {
+    op.piece = static_cast<std::uint8_t>(piece);
+    op.pieces = kOverlapPieces;
+  };
   if (!overlaps_tp()) {
-    const SlotId whole = gather_sequence(x, k);
-    linear(whole, y, tokens, n, k);
+    const SlotId whole = gather_sequence(x);
+    linear(role, whole, y, tokens, n, k);
     return whole;
   }
   const DType dtype = b.at(x).dtype;
-  const SlotId whole = b.slot("gathered", dtype, tokens, k);
-  const Bytes piece(static_cast<double>(tokens * k) * size_of(dtype) / kOverlapPieces);
+  const std::int64_t cols = b.at(x).shape[1];
+  const SlotId whole = b.slot("gathered", dtype, tokens, cols);
+  const Bytes piece(static_cast<double>(tokens * cols) * size_of(dtype) / kOverlapPieces);
   for (std::int64_t i = 0; i < kOverlapPieces; ++i) {
     Op& gather = b.aside(Stream::model_comm,
                          Collective{CollectiveKind::all_gather, Axis::tp, piece}, {x}, {whole});
+    in_pieces(gather, i);
     if (i > 0) {
       gather.after = {};  // its input was there before the first piece
-      linear(whole, y, tokens / kOverlapPieces, n, k);
+      in_pieces(linear(role, whole, y, tokens / kOverlapPieces, n, k), i - 1);
     }
     b.wait_for(Stream::model_comm);
     b.flush();
   }
-  linear(whole, y, tokens / kOverlapPieces, n, k);
+  in_pieces(linear(role, whole, y, tokens / kOverlapPieces, n, k), kOverlapPieces - 1);
   return whole;
 }
 
-SlotId LayerContext::linear_reduced(SlotId x, std::int64_t n, std::int64_t k,
+SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n, std::int64_t k,
                                     std::string_view name) {
   const SlotId partial = b.slot("partial", activation_dtype(), tokens, n);
   if (!overlaps_tp()) {
-    linear(x, partial, tokens, n, k);
-    return reduce_partial(partial, n, name);
+    linear(role, x, partial, tokens, n, k);
+    return reduce_partial(partial, name);
   }
   const DType dtype = activation_dtype();
   const SlotId sum = b.slot(name, dtype, local_tokens, n);
   const Bytes piece(static_cast<double>(tokens * n) * size_of(dtype) / kOverlapPieces);
   for (std::int64_t i = 0; i < kOverlapPieces; ++i) {
-    linear(x, partial, tokens / kOverlapPieces, n, k);
-    b.aside(Stream::model_comm, Collective{CollectiveKind::reduce_scatter, Axis::tp, piece},
-            {partial}, {sum});
+    Op& product = linear(role, x, partial, tokens / kOverlapPieces, n, k);
+    product.piece = static_cast<std::uint8_t>(i);
+    product.pieces = kOverlapPieces;
+    Op& reduce =
+        b.aside(Stream::model_comm, Collective{CollectiveKind::reduce_scatter, Axis::tp, piece},
+                {partial}, {sum});
+    reduce.piece = static_cast<std::uint8_t>(i);
+    reduce.pieces = kOverlapPieces;
   }
   b.wait_for(Stream::model_comm);
   return sum;
 }
 
-void LayerContext::linear_wgrad(SlotId dy, SlotId x, std::int64_t rows, std::int64_t n,
-                                std::int64_t k) {
-  b.compute(
-      Gemm{.m = n,
-           .n = k,
-           .k = rows,
-           .dtype = linear_dtype(),
-           .accumulate_fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32},
-      {dy, x}, {gradients});
+void LayerContext::linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows,
+                                std::int64_t n, std::int64_t k) {
+  const bool fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32;
+  Op& op = b.compute(Gemm{.m = n,
+                          .n = k,
+                          .k = rows,
+                          .dtype = linear_dtype(),
+                          .accumulate_fp32 = fp32 && recipe.fused_gradient_accumulation},
+                     {dy, x}, {gradients});
+  op.parameter = b.parameter(role);
+  op.role = Role::weight_gradient;
   // Autograd adds a new gradient to the last microbatch's with a kernel of its own.
   if (!recipe.fp32_gradient_accumulation && shape.zero < 2) {
     rowwise(RowwiseKind::add, 1, n * k, {gradients}, {gradients});
+  } else if (fp32 && !recipe.fused_gradient_accumulation) {
+    b.compute(Rowwise{.kind = RowwiseKind::add, .rows = 1, .cols = n * k, .dtype = DType::fp32},
+              {gradients}, {gradients});
   }
 }
 
-void LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols,
-                           BlockBuilder::Slots reads, BlockBuilder::Slots writes) {
+Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols,
+                          BlockBuilder::Slots reads, BlockBuilder::Slots writes) {
   const bool loss =
       kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
-  b.compute(Rowwise{.kind = kind,
-                    .rows = rows,
-                    .cols = cols,
-                    .dtype = activation_dtype(),
-                    .fused = loss ? recipe.fused_loss : recipe.fused_kernels},
-            reads, writes);
+  const bool norm = kind == RowwiseKind::rms_norm || kind == RowwiseKind::rms_norm_backward;
+  const bool fused = recipe.fused_kernels || (norm && recipe.fused_norms);
+  return b.compute(Rowwise{.kind = kind,
+                           .rows = rows,
+                           .cols = cols,
+                           .dtype = activation_dtype(),
+                           .fused = loss ? recipe.fused_loss : fused},
+                   reads, writes);
 }
 
-// physics.md 5.3: eager Hugging Face modules keep 2f + 8h + 4(nh+nkv)d bytes a token more.
+// Eager Hugging Face modules keep 2f + 8h + 4(nh+nkv)d bytes a token more (physics.md 5.3).
 SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t rows,
                                 std::int64_t cols) {
   return recipe.keeps_eager_copies ? b.slot(name, dtype, rows, cols) : kNoSlot;
 }
 
-void LayerContext::norm_forward(SlotId x, SlotId y, std::int64_t rows, std::int64_t cols,
-                                SlotId kept) {
-  const bool rms = model.norm == Norm::rms_norm;
-  rowwise(rms ? RowwiseKind::rms_norm : RowwiseKind::layer_norm, rows, cols, {x, weights},
-          {y, kept});
+// RMSNorm modules compute in fp32 what torch's layer_norm kernel converts on the fly.
+SlotId LayerContext::eager_norm_copy() {
+  if (model.norm != Norm::rms_norm) return kNoSlot;
+  return eager_copy("norm in fp32", DType::fp32, local_tokens, hidden);
 }
 
-void LayerContext::norm_backward(SlotId x, SlotId dy, SlotId residual, SlotId dx, std::int64_t rows,
-                                 std::int64_t cols, SlotId kept) {
+void LayerContext::norm_forward(ParameterRole role, SlotId x, SlotId y, std::int64_t rows,
+                                std::int64_t cols, SlotId kept) {
   const bool rms = model.norm == Norm::rms_norm;
-  rowwise(rms ? RowwiseKind::rms_norm_backward : RowwiseKind::layer_norm_backward, rows, cols,
-          {x, dy, residual, kept}, {dx, gradients});
+  Op& op = rowwise(rms ? RowwiseKind::rms_norm : RowwiseKind::layer_norm, rows, cols, {x, weights},
+                   {y, kept});
+  op.parameter = b.parameter(role);
+}
+
+void LayerContext::norm_backward(ParameterRole role, SlotId x, SlotId dy, SlotId residual,
+                                 SlotId dx, std::int64_t rows, std::int64_t cols, SlotId kept) {
+  const bool rms = model.norm == Norm::rms_norm;
+  Op& op = rowwise(rms ? RowwiseKind::rms_norm_backward : RowwiseKind::layer_norm_backward, rows,
+                   cols, {x, dy, weights_backward, residual, kept}, {dx, gradients});
+  op.parameter = b.parameter(role);
 }
 
 }  // namespace qplan

@@ -35,37 +35,49 @@ struct LayerContext {
 
   // Sequence shard -> whole sequence, before a column-parallel product; returns the slot to read.
   // Without sequence parallelism (or tp 1) it is `x` itself.
-  SlotId gather_sequence(SlotId x, std::int64_t cols, bool wait = true);
+  SlotId gather_sequence(SlotId x, bool wait = true);
   // Partial sums -> this rank's shard (reduce-scatter), or everybody's sum (all-reduce).
-  SlotId reduce_partial(SlotId x, std::int64_t cols, std::string_view name, bool wait = true);
+  SlotId reduce_partial(SlotId x, std::string_view name, bool wait = true);
 
   // y[rows, n] = x[rows, k] W, and dx[rows, k] = dy[rows, n] W^T.
-  void linear(SlotId x, SlotId y, std::int64_t rows, std::int64_t n, std::int64_t k);
-  void linear_dgrad(SlotId dy, SlotId dx, std::int64_t rows, std::int64_t n, std::int64_t k);
+  // `role`: the weight, or the first of those that are packed as one (q, k, v; gate, up).
+  Op& linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
+             std::int64_t k);
+  void linear_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows, std::int64_t n,
+                    std::int64_t k);
   // gather_sequence(x), then a product of it with the weights: y[tokens, n]. With tensor-parallel
   // overlap the two run in pieces, each product beside the next piece's gather. Returns the whole
   // x.
-  SlotId gathered_linear(SlotId x, SlotId y, std::int64_t n, std::int64_t k);
+  SlotId gathered_linear(ParameterRole role, SlotId x, SlotId y, std::int64_t n, std::int64_t k);
   // A product y[tokens, n] = x[tokens, k] W, then reduce_partial(y), in pieces when overlapped.
-  SlotId linear_reduced(SlotId x, std::int64_t n, std::int64_t k, std::string_view name);
+  SlotId linear_reduced(ParameterRole role, SlotId x, std::int64_t n, std::int64_t k,
+                        std::string_view name);
   // dW[n, k] += dy[rows, n]^T x[rows, k].
-  void linear_wgrad(SlotId dy, SlotId x, std::int64_t rows, std::int64_t n, std::int64_t k);
+  void linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows, std::int64_t n,
+                    std::int64_t k);
 
   [[nodiscard]] bool overlaps_tp() const {
     return shape.tp > 1 && shape.sequence_parallel && shape.overlap.has(OverlapKind::tp);
   }
 
   // `kept`: unfused norms keep fp32 copies beside their input (eager_copy()).
-  void norm_forward(SlotId x, SlotId y, std::int64_t rows, std::int64_t cols,
+  void norm_forward(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t cols,
                     SlotId kept = kNoSlot);
-  void norm_backward(SlotId x, SlotId dy, SlotId residual, SlotId dx, std::int64_t rows,
-                     std::int64_t cols, SlotId kept = kNoSlot);
+  void norm_backward(ParameterRole role, SlotId x, SlotId dy, SlotId residual, SlotId dx,
+                     std::int64_t rows, std::int64_t cols, SlotId kept = kNoSlot);
   // A slot that only unfused kernels need between forward and backward; kNoSlot when fused.
   SlotId eager_copy(std::string_view name, DType dtype, std::int64_t rows, std::int64_t cols);
+  SlotId eager_norm_copy();
 
-  void rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols, BlockBuilder::Slots reads,
-               BlockBuilder::Slots writes);
+  Op& rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols, BlockBuilder::Slots reads,
+              BlockBuilder::Slots writes);
 };
+
+// Heads of one rank. With fewer key-value heads than tp ranks, each keeps one (frameworks.md M21).
+struct Heads {
+  std::int64_t q, kv, qk_dim, v_dim;
+};
+Heads heads_of(const LayerContext& context);
 
 // The parts of a decoder layer. Forward takes the layer's input and gives its output slot; each
 // keeps what its backward needs in members.
@@ -83,6 +95,14 @@ class AttentionPart {
   SlotId project_backward();
   SlotId mla_project_backward();
   void core(Pass pass);
+  // What attention reads and writes besides, where a model has learned sinks.
+  struct Sinks {
+    SlotId weights = kNoSlot, gradients = kNoSlot;
+    std::int16_t parameter = kNoParameter;
+  };
+  [[nodiscard]] Sinks learned_sinks(Pass pass) const;
+  void ring(Pass pass, const Attention& whole);
+  void priced_ring(Pass pass, const Attention& whole);
 
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, q_raw_ = kNoSlot, k_raw_ = kNoSlot;
@@ -118,16 +138,29 @@ class MoePart {
     std::int64_t sent = 0;      // token copies this rank sends
     std::int64_t received = 0;  // token copies its experts receive, after the etp gather
   };
+  // Rows on their way through the experts, and one number with each of them: the router's
+  // probability in forward, its gradient in backward. kNoSlot: without.
+  struct Carried {
+    SlotId rows = kNoSlot, numbers = kNoSlot;
+  };
   [[nodiscard]] Rows rows() const;
   [[nodiscard]] Collective exchange() const;
-  SlotId dispatch(SlotId tokens);
-  SlotId combine(SlotId rows);
+  void route(SlotId logits);
+  // SwiGLU of the experts' up projection, weighted by the router's probabilities.
+  void activate_experts(std::int64_t rows, std::int64_t width);
+  Carried dispatch(Carried tokens);
+  Carried combine(Carried rows);
+  // A slot for the numbers of `like`'s rows, where it has any.
+  SlotId numbers(std::string_view name, SlotId like, std::int64_t rows);
 
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, probs_ = kNoSlot, row_map_ = kNoSlot;
+  SlotId counts_ = kNoSlot;   // tokens per expert, of every rank that exchanges them
+  SlotId balance_ = kNoSlot;  // tokens per sequence and expert, for the auxiliary loss
   SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
-  SlotId eager_norm_ = kNoSlot;  // what unfused kernels keep
+  SlotId shared_gate_ = kNoSlot, ungated_ = kNoSlot;  // Qwen2-MoE
+  SlotId eager_norm_ = kNoSlot;                       // what unfused kernels keep
 };
 
 }  // namespace qplan

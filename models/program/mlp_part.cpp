@@ -14,6 +14,10 @@ std::int64_t up_width(const LayerContext& c, std::int64_t f) {
   return gated(c) ? 2 * f : f;
 }
 
+ParameterRole first_up(const LayerContext& c) {
+  return gated(c) ? ParameterRole::gate_proj : ParameterRole::up_proj;
+}
+
 }  // namespace
 
 SlotId MlpPart::forward(SlotId x) {
@@ -23,20 +27,21 @@ SlotId MlpPart::forward(SlotId x) {
   x_ = x;
   b.begin_module(RecomputeModule::layernorm);
   const SlotId normed = b.slot("mlp normed", act, c_.local_tokens, c_.hidden);
-  eager_norm_ = c_.eager_copy("norm in fp32", DType::fp32, c_.local_tokens, c_.hidden);
-  c_.norm_forward(x, normed, c_.local_tokens, c_.hidden, eager_norm_);
+  eager_norm_ = c_.eager_norm_copy();
+  c_.norm_forward(ParameterRole::post_attention_norm, x, normed, c_.local_tokens, c_.hidden,
+                  eager_norm_);
   normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
   b.end_module(RecomputeModule::layernorm);
 
   b.begin_module(RecomputeModule::mlp);
   up_ = b.slot("mlp up", act, c_.tokens, up_width(c_, f));
-  c_.gathered_linear(normed_, up_, up_width(c_, f), c_.hidden);
+  c_.gathered_linear(first_up(c_), normed_, up_, up_width(c_, f), c_.hidden);
   const SlotId activated = b.slot("mlp act", act, c_.tokens, f);
   if (gated(c_)) eager_silu_ = c_.eager_copy("silu", act, c_.tokens, f);
   c_.rowwise(gated(c_) ? RowwiseKind::swiglu : RowwiseKind::gelu, c_.tokens, f, {up_},
              {activated, eager_silu_});
   act_ = c_.linear_input(activated, c_.tokens, f);
-  const SlotId sum = c_.linear_reduced(act_, c_.hidden, f, "mlp sum");
+  const SlotId sum = c_.linear_reduced(ParameterRole::down_proj, act_, c_.hidden, f, "mlp sum");
   b.end_module(RecomputeModule::mlp);
 
   const SlotId y = b.slot("y", act, c_.local_tokens, c_.hidden, Storage::wire);
@@ -60,29 +65,29 @@ SlotId MlpPart::backward(SlotId dy) {
     dout = b.slot("d dropped", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, mask_}, {dout});
   }
-  const SlotId dy_whole =
-      c_.gather_sequence(c_.linear_input(dout, c_.local_tokens, c_.hidden), c_.hidden);
+  const SlotId dy_whole = c_.gather_sequence(c_.linear_input(dout, c_.local_tokens, c_.hidden));
   const SlotId dact = b.slot("d mlp act", act, c_.tokens, f);
-  c_.linear_dgrad(dy_whole, dact, c_.tokens, c_.hidden, f);
-  c_.linear_wgrad(dy_whole, act_, c_.tokens, c_.hidden, f);
+  c_.linear_dgrad(ParameterRole::down_proj, dy_whole, dact, c_.tokens, c_.hidden, f);
+  c_.linear_wgrad(ParameterRole::down_proj, dy_whole, act_, c_.tokens, c_.hidden, f);
   const SlotId dup_raw = b.slot("d mlp up", act, c_.tokens, wide);
   c_.rowwise(gated(c_) ? RowwiseKind::swiglu_backward : RowwiseKind::gelu_backward, c_.tokens, f,
              {up_, dact, eager_silu_}, {dup_raw});
   const SlotId dup = c_.linear_input(dup_raw, c_.tokens, wide);
 
-  const SlotId normed_whole = c_.gather_sequence(normed_, c_.hidden, /*wait=*/false);
+  const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
   const SlotId partial = b.slot("d mlp normed partial", act, c_.tokens, c_.hidden);
-  c_.linear_dgrad(dup, partial, c_.tokens, wide, c_.hidden);
+  c_.linear_dgrad(first_up(c_), dup, partial, c_.tokens, wide, c_.hidden);
   if (normed_whole != normed_) {
     b.wait_for(Stream::model_comm);
     b.flush();
   }
-  const SlotId dnormed = c_.reduce_partial(partial, c_.hidden, "d mlp normed", /*wait=*/false);
-  c_.linear_wgrad(dup, normed_whole, c_.tokens, wide, c_.hidden);
+  const SlotId dnormed = c_.reduce_partial(partial, "d mlp normed", /*wait=*/false);
+  c_.linear_wgrad(first_up(c_), dup, normed_whole, c_.tokens, wide, c_.hidden);
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
 
   const SlotId dx = b.slot("d x2", act, c_.local_tokens, c_.hidden);
-  c_.norm_backward(x_, dnormed, dy, dx, c_.local_tokens, c_.hidden, eager_norm_);
+  c_.norm_backward(ParameterRole::post_attention_norm, x_, dnormed, dy, dx, c_.local_tokens,
+                   c_.hidden, eager_norm_);
   return dx;
 }
 

@@ -46,88 +46,176 @@ Collective MoePart::exchange() const {
   return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * row), false};
 }
 
-SlotId MoePart::dispatch(SlotId tokens) {
+SlotId MoePart::numbers(std::string_view name, SlotId like, std::int64_t rows) {
+  return like == kNoSlot ? kNoSlot : c_.b.slot(name, DType::fp32, rows, 1);
+}
+
+// Probabilities, choices and counts; with several expert ranks everybody learns everybody's counts,
+// from which follows where each row goes.
+void MoePart::route(SlotId logits) {
+  auto& b = c_.b;
+  const auto& s = c_.shape;
+  const MoeSpec& moe = *c_.model.moe;
+  probs_ = b.slot("router probs", DType::fp32, c_.local_tokens, moe.num_experts);
+  row_map_ = b.slot("row map", DType::int32, c_.local_tokens, 2 * moe.top_k);
+  if (c_.recipe.executable) counts_ = b.slot("expert counts", DType::int32, 1, moe.num_experts);
+  const bool balances = c_.recipe.executable && moe.aux_loss_coefficient > 0;
+  if (balances) {
+    balance_ = b.slot("visits of sequences", DType::int32, s.micro_batch_size, moe.num_experts);
+  }
+  c_.rowwise(RowwiseKind::router, c_.local_tokens, moe.num_experts, {logits, c_.weights},
+             {probs_, row_map_, counts_, balance_})
+      .parameter = b.parameter(ParameterRole::score_correction);
+  if (counts_ == kNoSlot) return;
+  // Ranks that hold parts of a sequence learn of all of it.
+  for (const auto& [axis, parts] :
+       {std::pair{Axis::tp, s.sequence_parallel ? s.tp : 1}, std::pair{Axis::cp, s.cp}}) {
+    if (!balances || parts == 1) continue;
+    const Bytes bytes(static_cast<double>(s.micro_batch_size * moe.num_experts) *
+                      size_of(DType::int32));
+    b.aside(Stream::model_comm, Collective{CollectiveKind::all_reduce, axis, bytes}, {balance_},
+            {balance_})
+        .role = Role::sequence_balance;
+    b.wait_for(Stream::model_comm);
+  }
+  std::int64_t ranks = 1;
+  for (const auto& [axis, size] : {std::pair{Axis::ep, s.ep}, std::pair{Axis::etp, s.etp}}) {
+    if (size == 1) continue;
+    ranks *= size;
+    const SlotId all = b.slot("expert counts of all", DType::int32, ranks, moe.num_experts);
+    const Bytes bytes(static_cast<double>(ranks * moe.num_experts) * size_of(DType::int32));
+    b.aside(Stream::model_comm, Collective{CollectiveKind::all_gather, axis, bytes}, {counts_},
+            {all})
+        .role = Role::expert_counts;
+    b.wait_for(Stream::model_comm);
+    counts_ = all;
+  }
+}
+
+MoePart::Carried MoePart::dispatch(Carried tokens) {
   auto& b = c_.b;
   const auto& s = c_.shape;
   const DType act = c_.activation_dtype();
   const Rows n = rows();
   const std::int64_t before_etp = n.received / s.etp;
-  SlotId arrived = kNoSlot;
+  Carried arrived;
   if (s.dispatcher == MoeDispatcher::allgather && s.ep > 1) {
     const std::int64_t all = c_.local_tokens * s.ep;
     const SlotId gathered = b.slot("tokens of all", act, all, c_.hidden);
     const Bytes bytes(static_cast<double>(all * c_.hidden) * size_of(act));
-    b.exposed(Collective{CollectiveKind::all_gather, Axis::ep, bytes}, {tokens}, {gathered});
-    arrived = b.slot("dispatched", act, before_etp, c_.hidden);
-    c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {gathered, row_map_}, {arrived});
+    b.exposed(Collective{CollectiveKind::all_gather, Axis::ep, bytes}, {tokens.rows}, {gathered});
+    arrived.rows = b.slot("dispatched", act, before_etp, c_.hidden);
+    c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {gathered, row_map_}, {arrived.rows});
   } else if (library_dispatch(s.dispatcher) && s.ep > 1) {
     const SlotId raw = b.slot("received", act, before_etp, c_.hidden);
-    b.exposed(exchange(), {tokens}, {raw});
-    arrived = b.slot("dispatched", act, before_etp, c_.hidden);
-    c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {raw, row_map_}, {arrived});
+    b.exposed(exchange(), {tokens.rows}, {raw});
+    arrived.rows = b.slot("dispatched", act, before_etp, c_.hidden);
+    c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {raw, row_map_}, {arrived.rows});
   } else {
-    const SlotId sorted = b.slot("permuted", act, n.sent, c_.hidden);
-    c_.rowwise(RowwiseKind::permute, n.sent, c_.hidden, {tokens, row_map_}, {sorted});
-    arrived = sorted;
+    arrived.rows = b.slot("permuted", act, n.sent, c_.hidden);
+    arrived.numbers = numbers("permuted probs", tokens.numbers, n.sent);
+    c_.rowwise(RowwiseKind::permute, n.sent, c_.hidden,
+               {tokens.rows, row_map_, counts_, tokens.numbers}, {arrived.rows, arrived.numbers})
+        .role = Role::sort_tokens;
     if (s.ep > 1) {
-      const SlotId raw = b.slot("received", act, before_etp, c_.hidden);
-      b.exposed(exchange(), {sorted}, {raw});
-      arrived = raw;
+      const Carried sorted = arrived;
+      arrived.rows = b.slot("received", act, before_etp, c_.hidden);
+      arrived.numbers = numbers("received probs", tokens.numbers, before_etp);
+      b.aside(Stream::model_comm, exchange(), {sorted.rows, counts_, sorted.numbers},
+              {arrived.rows, arrived.numbers})
+          .role = Role::dispatch;
+      b.wait_for(Stream::model_comm);
       if (c_.model.moe->num_experts / s.ep > 1) {
-        arrived = b.slot("dispatched", act, before_etp, c_.hidden);
-        c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {raw}, {arrived});
+        const Carried raw = arrived;
+        arrived.rows = b.slot("dispatched", act, before_etp, c_.hidden);
+        arrived.numbers = numbers("dispatched probs", tokens.numbers, before_etp);
+        c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {raw.rows, counts_, raw.numbers},
+                   {arrived.rows, arrived.numbers})
+            .role = Role::group_rows;
       }
     }
   }
   if (s.etp > 1) {
-    const SlotId whole = b.slot("dispatched over etp", act, n.received, c_.hidden);
+    const Carried mine = arrived;
+    arrived.rows = b.slot("dispatched over etp", act, n.received, c_.hidden);
+    arrived.numbers = numbers("probs over etp", tokens.numbers, n.received);
     const Bytes bytes(static_cast<double>(n.received * c_.hidden) * size_of(act));
-    b.exposed(Collective{CollectiveKind::all_gather, Axis::etp, bytes}, {arrived}, {whole});
-    arrived = whole;
+    b.exposed(Collective{CollectiveKind::all_gather, Axis::etp, bytes}, {mine.rows, mine.numbers},
+              {arrived.rows, arrived.numbers});
   }
   return arrived;
 }
 
-SlotId MoePart::combine(SlotId expert_out) {
+MoePart::Carried MoePart::combine(Carried expert_out) {
   auto& b = c_.b;
   const auto& s = c_.shape;
   const DType act = c_.activation_dtype();
   const Rows n = rows();
   const std::int64_t before_etp = n.received / s.etp;
-  SlotId leaving = expert_out;
+  Carried leaving = expert_out;
   if (s.etp > 1) {
-    leaving = b.slot("expert sum", act, before_etp, c_.hidden);
+    leaving.rows = b.slot("expert sum", act, before_etp, c_.hidden);
+    leaving.numbers = numbers("d probs sum", expert_out.numbers, before_etp);
     const Bytes bytes(static_cast<double>(n.received * c_.hidden) * size_of(act));
-    b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::etp, bytes}, {expert_out},
-              {leaving});
+    b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::etp, bytes},
+              {expert_out.rows, expert_out.numbers}, {leaving.rows, leaving.numbers});
   }
-  const SlotId combined = b.slot("combined", act, c_.local_tokens, c_.hidden);
+  Carried combined;
+  combined.rows = b.slot("combined", act, c_.local_tokens, c_.hidden);
   if (s.dispatcher == MoeDispatcher::allgather && s.ep > 1) {
     const std::int64_t all = c_.local_tokens * s.ep;
     const SlotId scattered = b.slot("partial of all", act, all, c_.hidden);
-    c_.rowwise(RowwiseKind::unpermute, before_etp, c_.hidden, {leaving, row_map_}, {scattered});
+    c_.rowwise(RowwiseKind::unpermute, before_etp, c_.hidden, {leaving.rows, row_map_},
+               {scattered});
     const Bytes bytes(static_cast<double>(all * c_.hidden) * size_of(act));
-    b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::ep, bytes}, {scattered}, {combined});
+    b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::ep, bytes}, {scattered},
+              {combined.rows});
     return combined;
   }
   if (library_dispatch(s.dispatcher) && s.ep > 1) {
     const SlotId raw = b.slot("sorted back", act, before_etp, c_.hidden);
-    c_.rowwise(RowwiseKind::unpermute, before_etp, c_.hidden, {leaving, row_map_}, {raw});
-    b.exposed(exchange(), {raw}, {combined});
+    c_.rowwise(RowwiseKind::unpermute, before_etp, c_.hidden, {leaving.rows, row_map_}, {raw});
+    b.exposed(exchange(), {raw}, {combined.rows});
     return combined;
   }
   if (s.ep > 1) {
     if (c_.model.moe->num_experts / s.ep > 1) {
-      const SlotId sorted = b.slot("sorted back", act, before_etp, c_.hidden);
-      c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {leaving}, {sorted});
-      leaving = sorted;
+      const Carried grouped = leaving;
+      leaving.rows = b.slot("sorted back", act, before_etp, c_.hidden);
+      leaving.numbers = numbers("d probs sorted back", grouped.numbers, before_etp);
+      c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden,
+                 {grouped.rows, counts_, grouped.numbers}, {leaving.rows, leaving.numbers})
+          .role = Role::ungroup_rows;
     }
-    const SlotId back = b.slot("returned", act, n.sent, c_.hidden);
-    b.exposed(exchange(), {leaving}, {back});
-    leaving = back;
+    const Carried sorted = leaving;
+    leaving.rows = b.slot("returned", act, n.sent, c_.hidden);
+    leaving.numbers = numbers("d probs returned", sorted.numbers, n.sent);
+    b.aside(Stream::model_comm, exchange(), {sorted.rows, counts_, sorted.numbers},
+            {leaving.rows, leaving.numbers})
+        .role = Role::combine;
+    b.wait_for(Stream::model_comm);
   }
-  c_.rowwise(RowwiseKind::unpermute, n.sent, c_.hidden, {leaving, row_map_}, {combined});
+  if (leaving.numbers != kNoSlot) {
+    combined.numbers =
+        b.slot("d probs of choices", DType::fp32, c_.local_tokens, c_.model.moe->top_k);
+  }
+  c_.rowwise(RowwiseKind::unpermute, n.sent, c_.hidden, {leaving.rows, row_map_, leaving.numbers},
+             {combined.rows, combined.numbers})
+      .role = Role::sum_copies;
   return combined;
+}
+
+void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
+  auto& b = c_.b;
+  b.begin_module(RecomputeModule::moe_act);
+  const SlotId activated = b.slot("expert act", c_.activation_dtype(), rows, width);
+  if (c_.recipe.executable) {
+    c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, row_probs_, counts_}, {activated});
+  } else {
+    c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, probs_}, {activated, row_probs_});
+  }
+  act_ = c_.linear_input(activated, rows, width);
+  b.end_module(RecomputeModule::moe_act);
 }
 
 SlotId MoePart::forward(SlotId x) {
@@ -140,46 +228,62 @@ SlotId MoePart::forward(SlotId x) {
   const Rows n = rows();
   x_ = x;
   normed_ = b.slot("moe normed", act, c_.local_tokens, c_.hidden);
-  eager_norm_ = c_.eager_copy("norm in fp32", DType::fp32, c_.local_tokens, c_.hidden);
-  c_.norm_forward(x, normed_, c_.local_tokens, c_.hidden, eager_norm_);
+  eager_norm_ = c_.eager_norm_copy();
+  c_.norm_forward(ParameterRole::post_attention_norm, x, normed_, c_.local_tokens, c_.hidden,
+                  eager_norm_);
 
   b.begin_module(RecomputeModule::moe);
   const SlotId logits = b.slot("router logits", DType::fp32, c_.local_tokens, moe.num_experts);
-  b.compute(Gemm{.m = c_.local_tokens, .n = moe.num_experts, .k = c_.hidden}, {normed_, c_.weights},
-            {logits});
-  probs_ = b.slot("router probs", DType::fp32, c_.local_tokens, moe.num_experts);
-  row_map_ = b.slot("row map", DType::int32, c_.local_tokens, 2 * moe.top_k);
-  c_.rowwise(RowwiseKind::router, c_.local_tokens, moe.num_experts, {logits}, {probs_, row_map_});
+  const DType router_dtype =
+      act == DType::fp32 ? DType::fp32 : DType::bf16;  // of the router's products
+  b.compute(Gemm{.m = c_.local_tokens, .n = moe.num_experts, .k = c_.hidden, .dtype = router_dtype},
+            {normed_, c_.weights}, {logits})
+      .parameter = b.parameter(ParameterRole::router);
+  route(logits);
   if (c_.recipe.moe_host_sync && s.dispatcher == MoeDispatcher::alltoall) b.host_sync();
 
-  expert_in_ = c_.linear_input(dispatch(normed_), n.received, c_.hidden);
-  row_probs_ = b.slot("row probs", DType::fp32, n.received, 2);
+  const bool own = c_.recipe.executable;
+  const Carried arrived = dispatch({normed_, own ? probs_ : kNoSlot});
+  expert_in_ = c_.linear_input(arrived.rows, n.received, c_.hidden);
+  row_probs_ = own ? arrived.numbers : b.slot("row probs", DType::fp32, n.received, 2);
   up_ = b.slot("expert up", act, n.received, 2 * fe);
   const GroupedGemm up{.groups = groups,
                        .rows = n.received,
                        .n = 2 * fe,
                        .k = c_.hidden,
                        .dtype = c_.linear_dtype()};
-  b.compute(up, {expert_in_, c_.expert_weights}, {up_});
-  b.begin_module(RecomputeModule::moe_act);
-  const SlotId activated = b.slot("expert act", act, n.received, fe);
-  c_.rowwise(RowwiseKind::swiglu, n.received, fe, {up_, probs_}, {activated, row_probs_});
-  act_ = c_.linear_input(activated, n.received, fe);
-  b.end_module(RecomputeModule::moe_act);
+  if (s.fused_experts) act_ = b.slot("expert act", c_.linear_dtype(), n.received, fe);
+  b.compute(up, {expert_in_, c_.expert_weights, counts_},
+            {up_, act_, s.fused_experts ? row_probs_ : kNoSlot})
+      .parameter = b.parameter(ParameterRole::expert_gate_proj);
+  if (!s.fused_experts) activate_experts(n.received, fe);
   const SlotId out = b.slot("expert out", act, n.received, c_.hidden);
   const GroupedGemm down{
       .groups = groups, .rows = n.received, .n = c_.hidden, .k = fe, .dtype = c_.linear_dtype()};
-  b.compute(down, {act_, c_.expert_weights}, {out});
-  SlotId sum = combine(out);
+  // A bias behind the scaled activation is scaled as well, and its gradient.
+  const SlotId scaled = own && moe.expert_bias ? row_probs_ : kNoSlot;
+  b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
+      b.parameter(ParameterRole::expert_down_proj);
+  SlotId sum = combine({out, kNoSlot}).rows;
 
   if (moe.shared_expert_intermediate_size > 0) {
     b.begin_module(RecomputeModule::shared_experts);
     const std::int64_t fs = moe.shared_expert_intermediate_size / s.tp;
     shared_up_ = b.slot("shared up", act, c_.tokens, 2 * fs);
-    c_.gathered_linear(normed_, shared_up_, 2 * fs, c_.hidden);
+    c_.gathered_linear(ParameterRole::shared_gate_proj, normed_, shared_up_, 2 * fs, c_.hidden);
     shared_act_ = b.slot("shared act", act, c_.tokens, fs);
     c_.rowwise(RowwiseKind::swiglu, c_.tokens, fs, {shared_up_}, {shared_act_});
-    const SlotId shared = c_.linear_reduced(shared_act_, c_.hidden, fs, "shared sum");
+    SlotId shared = c_.linear_reduced(ParameterRole::shared_down_proj, shared_act_, c_.hidden, fs,
+                                      "shared sum");
+    if (moe.shared_expert_gate && c_.recipe.executable) {
+      ungated_ = shared;
+      shared_gate_ = b.slot("shared gate", act, c_.local_tokens, 1);
+      c_.linear(ParameterRole::shared_expert_gate, normed_, shared_gate_, c_.local_tokens, 1,
+                c_.hidden);
+      shared = b.slot("gated shared", act, c_.local_tokens, c_.hidden);
+      c_.rowwise(RowwiseKind::scale, c_.local_tokens, c_.hidden, {ungated_, shared_gate_}, {shared})
+          .role = Role::gate;
+    }
     b.end_module(RecomputeModule::shared_experts);
     const SlotId both = b.slot("expert and shared", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, shared}, {both});
@@ -201,29 +305,56 @@ SlotId MoePart::backward(SlotId dy) {
   const Rows n = rows();
   const bool accumulate = c_.recipe.fp32_gradient_accumulation && s.grad_dtype == DType::fp32;
 
-  SlotId dnormed_shared = kNoSlot;
+  SlotId dnormed_shared = kNoSlot, dnormed_gate = kNoSlot, dgate = kNoSlot;
   if (moe.shared_expert_intermediate_size > 0) {
     const std::int64_t fs = moe.shared_expert_intermediate_size / s.tp;
-    const SlotId dy_whole = c_.gather_sequence(dy, c_.hidden);
+    SlotId dshared = dy;
+    if (shared_gate_ != kNoSlot) {
+      dshared = b.slot("d ungated", act, c_.local_tokens, c_.hidden);
+      dgate = b.slot("d shared gate", act, c_.local_tokens, 1);
+      c_.rowwise(RowwiseKind::scale, c_.local_tokens, c_.hidden, {dy, ungated_, shared_gate_},
+                 {dshared, dgate})
+          .role = Role::gate_backward;
+      c_.linear_wgrad(ParameterRole::shared_expert_gate, dgate, normed_, c_.local_tokens, 1,
+                      c_.hidden);
+      dnormed_gate = b.slot("d gate in", act, c_.local_tokens, c_.hidden);
+      c_.linear_dgrad(ParameterRole::shared_expert_gate, dgate, dnormed_gate, c_.local_tokens, 1,
+                      c_.hidden);
+    }
+    const SlotId dy_whole = c_.gather_sequence(dshared);
     const SlotId dact = b.slot("d shared act", act, c_.tokens, fs);
-    c_.linear_dgrad(dy_whole, dact, c_.tokens, c_.hidden, fs);
-    c_.linear_wgrad(dy_whole, shared_act_, c_.tokens, c_.hidden, fs);
+    c_.linear_dgrad(ParameterRole::shared_down_proj, dy_whole, dact, c_.tokens, c_.hidden, fs);
+    c_.linear_wgrad(ParameterRole::shared_down_proj, dy_whole, shared_act_, c_.tokens, c_.hidden,
+                    fs);
     const SlotId dup = b.slot("d shared up", act, c_.tokens, 2 * fs);
     c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, fs, {shared_up_, dact}, {dup});
-    const SlotId normed_whole = c_.gather_sequence(normed_, c_.hidden);
+    const SlotId normed_whole = c_.gather_sequence(normed_);
     const SlotId partial = b.slot("d shared partial", act, c_.tokens, c_.hidden);
-    c_.linear_dgrad(dup, partial, c_.tokens, 2 * fs, c_.hidden);
-    c_.linear_wgrad(dup, normed_whole, c_.tokens, 2 * fs, c_.hidden);
-    dnormed_shared = c_.reduce_partial(partial, c_.hidden, "d shared normed");
+    c_.linear_dgrad(ParameterRole::shared_gate_proj, dup, partial, c_.tokens, 2 * fs, c_.hidden);
+    c_.linear_wgrad(ParameterRole::shared_gate_proj, dup, normed_whole, c_.tokens, 2 * fs,
+                    c_.hidden);
+    dnormed_shared = c_.reduce_partial(partial, "d shared normed");
   }
 
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
-  const SlotId dout = dispatch(dy);
+  const SlotId dout = dispatch({dy, kNoSlot}).rows;
   const GroupedGemm down_dgrad{
       .groups = groups, .rows = n.received, .n = fe, .k = c_.hidden, .dtype = c_.linear_dtype()};
   const SlotId dout_in = c_.linear_input(dout, n.received, c_.hidden);
-  const SlotId dact = b.slot("d expert act", act, n.received, fe);
-  b.compute(down_dgrad, {dout_in, c_.expert_weights_backward}, {dact});
+  const SlotId dprobs = b.slot("d probs", DType::fp32, n.received, 1);
+  SlotId dact = kNoSlot, dup = kNoSlot;
+  if (s.fused_experts) {
+    dup = b.slot("d expert up", c_.linear_dtype(), n.received, 2 * fe);
+  } else {
+    dact = b.slot("d expert act", act, n.received, fe);
+  }
+  Op& dgrad =
+      s.fused_experts
+          ? b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_, up_, row_probs_},
+                      {dup, dprobs})
+          : b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_}, {dact});
+  dgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
+  dgrad.role = Role::input_gradient;
   const GroupedGemm down_wgrad{.groups = groups,
                                .rows = n.received,
                                .n = c_.hidden,
@@ -231,19 +362,30 @@ SlotId MoePart::backward(SlotId dy) {
                                .dtype = c_.linear_dtype(),
                                .weight_gradient = true,
                                .accumulate_fp32 = accumulate};
-  b.compute(down_wgrad, {dout_in, act_}, {c_.expert_gradients});
-  const SlotId dup_raw = b.slot("d expert up", act, n.received, 2 * fe);
-  const SlotId dprobs = b.slot("d probs", DType::fp32, n.received, 1);
-  c_.rowwise(RowwiseKind::swiglu_backward, n.received, fe, {up_, dact, row_probs_},
-             {dup_raw, dprobs});
-  const SlotId dup = c_.linear_input(dup_raw, n.received, 2 * fe);
+  const bool own = c_.recipe.executable;
+  const bool biased = own && moe.expert_bias;
+  Op& wgrad = b.compute(down_wgrad, {dout_in, act_, counts_, biased ? row_probs_ : kNoSlot},
+                        {c_.expert_gradients});
+  wgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
+  wgrad.role = Role::weight_gradient;
+  if (!s.fused_experts) {
+    const SlotId dup_raw = b.slot("d expert up", act, n.received, 2 * fe);
+    c_.rowwise(RowwiseKind::swiglu_backward, n.received, fe,
+               {up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
+                biased ? c_.expert_weights_backward : kNoSlot},
+               {dup_raw, dprobs})
+        .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
+    dup = c_.linear_input(dup_raw, n.received, 2 * fe);
+  }
   const SlotId din = b.slot("d expert in", act, n.received, c_.hidden);
   const GroupedGemm up_dgrad{.groups = groups,
                              .rows = n.received,
                              .n = c_.hidden,
                              .k = 2 * fe,
                              .dtype = c_.linear_dtype()};
-  b.compute(up_dgrad, {dup, c_.expert_weights_backward}, {din});
+  Op& input_gradient = b.compute(up_dgrad, {dup, c_.expert_weights_backward, counts_}, {din});
+  input_gradient.parameter = b.parameter(ParameterRole::expert_gate_proj);
+  input_gradient.role = Role::input_gradient;
   const GroupedGemm up_wgrad{.groups = groups,
                              .rows = n.received,
                              .n = 2 * fe,
@@ -251,22 +393,32 @@ SlotId MoePart::backward(SlotId dy) {
                              .dtype = c_.linear_dtype(),
                              .weight_gradient = true,
                              .accumulate_fp32 = accumulate};
-  b.compute(up_wgrad, {dup, expert_in_}, {c_.expert_gradients});
-  const SlotId dnormed = combine(din);
+  Op& weight_gradient = b.compute(up_wgrad, {dup, expert_in_, counts_}, {c_.expert_gradients});
+  weight_gradient.parameter = b.parameter(ParameterRole::expert_gate_proj);
+  weight_gradient.role = Role::weight_gradient;
+  const Carried dtokens = combine({din, own ? dprobs : kNoSlot});
 
   const SlotId dlogits = b.slot("d router logits", DType::fp32, c_.local_tokens, moe.num_experts);
   c_.rowwise(RowwiseKind::router_backward, c_.local_tokens, moe.num_experts,
-             {probs_, dprobs, row_map_}, {dlogits});
+             {probs_, own ? dtokens.numbers : dprobs, row_map_, balance_}, {dlogits});
   const SlotId drouter = b.slot("d router in", act, c_.local_tokens, c_.hidden);
-  b.compute(Gemm{.m = c_.local_tokens, .n = c_.hidden, .k = moe.num_experts},
-            {dlogits, c_.weights_backward}, {drouter});
-  b.compute(Gemm{.m = moe.num_experts, .n = c_.hidden, .k = c_.local_tokens}, {dlogits, normed_},
-            {c_.gradients});
+  const DType router_dtype = act == DType::fp32 ? DType::fp32 : DType::bf16;
+  Op& router_dgrad = b.compute(
+      Gemm{.m = c_.local_tokens, .n = c_.hidden, .k = moe.num_experts, .dtype = router_dtype},
+      {dlogits, c_.weights_backward}, {drouter});
+  router_dgrad.parameter = b.parameter(ParameterRole::router);
+  router_dgrad.role = Role::input_gradient;
+  Op& router_wgrad = b.compute(
+      Gemm{.m = moe.num_experts, .n = c_.hidden, .k = c_.local_tokens, .dtype = router_dtype},
+      {dlogits, normed_}, {c_.gradients});
+  router_wgrad.parameter = b.parameter(ParameterRole::router);
+  router_wgrad.role = Role::weight_gradient;
   const SlotId sum = b.slot("d moe normed", act, c_.local_tokens, c_.hidden);
-  c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, drouter, dnormed_shared},
-             {sum});
+  c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden,
+             {dtokens.rows, drouter, dnormed_shared, dnormed_gate}, {sum});
   const SlotId dx = b.slot("d x2", act, c_.local_tokens, c_.hidden);
-  c_.norm_backward(x_, sum, dy, dx, c_.local_tokens, c_.hidden, eager_norm_);
+  c_.norm_backward(ParameterRole::post_attention_norm, x_, sum, dy, dx, c_.local_tokens, c_.hidden,
+                   eager_norm_);
   return dx;
 }
 

@@ -200,6 +200,7 @@ std::string attention_text(const Attention& a) {
   if (a.causal) text += " causal";
   if (a.pass == Pass::backward) text += " backward";
   if (a.kernel == AttentionKernel::flash2) text += " flash2";
+  if (a.kernel == AttentionKernel::flash1) text += " flash1";
   if (a.kernel == AttentionKernel::unfused) text += " unfused";
   return text;
 }

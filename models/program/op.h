@@ -46,9 +46,10 @@ constexpr int index(Stream s) {
 enum class Pass : std::uint8_t { forward, backward };
 
 // Who computes attention. `fused`: the fastest library kernel of the machine (cuDNN, FlashAttention
-// 3 or 4); `flash2`: FlashAttention-2, which reaches half of that on Hopper; `unfused`: scores are
-// written to memory (Megatron before flash attention).
-enum class AttentionKernel : std::uint8_t { fused, flash2, unfused };
+// 3 or 4); `flash2`: FlashAttention-2, which reaches half of that on Hopper; `flash1`: the first
+// FlashAttention, half of flash2; `unfused`: scores are written to memory (Megatron before flash
+// attention).
+enum class AttentionKernel : std::uint8_t { fused, flash2, flash1, unfused };
 
 // C[m,n] = A[m,k] B[k,n], `batch` of them. `accumulate_fp32`: C is read, added to and written in
 // fp32 (Megatron's main_grad).
@@ -280,6 +281,36 @@ struct SlotList {
   [[nodiscard]] const SlotId* end() const { return ids.data() + count; }
 };
 
+// Which of a work's meanings an op has, where shapes and slots do not say. Prices do not depend on
+// it; execution does.
+enum class Role : std::uint8_t {
+  plain,
+  // A linear layer's three products; `plain` is y = x W^T.
+  input_gradient,   // dx = dy W
+  weight_gradient,  // dW += dy^T x
+  // Token exchange of experts, in the order of a forward: copies of tokens sorted by expert, rows
+  // that arrived from several ranks grouped by expert, and both undone.
+  sort_tokens,
+  group_rows,
+  ungroup_rows,
+  sum_copies,
+  dispatch,  // the exchange itself, to the experts ...
+  combine,   // ... and back
+  expert_counts,
+  sequence_balance,  // all-reduce of what the auxiliary loss knows of a sequence
+  // Vocabulary-parallel loss (physics.md 3.1): maxima over tp, each rank's sum of exponentials
+  // brought to it, and the result out of the sums.
+  maximum,
+  loss_rescale,
+  loss_finish,
+  gate,                  // rows scaled by the sigmoid of a number each: {x, number} -> {y}
+  gate_backward,         // {dy, x, number} -> {dx, d number}
+  replicated_gradients,  // all-reduce of what every tp rank holds a part of the gradient of
+  tied_gradients         // all-reduce of the embedding's two copies
+};
+
+inline constexpr std::int16_t kNoParameter = -1;
+
 struct Op {
   Work work;  // what is computed: all a price needs, all a kernel choice needs
   Stream stream = Stream::compute;  // where it is enqueued
@@ -287,6 +318,11 @@ struct Op {
   SlotList reads{}, writes{};  // slots of the enclosing block: liveness and buffers come from these
   bool recomputed = false;     // runs a second time, in the backward pass
   std::uint8_t modules = 0;    // bit i: part of RecomputeModule i (parallel_plan.h)
+  Role role = Role::plain;
+  // Its parameter: an entry of the block's table (block.h), the first of those packed as one.
+  std::int16_t parameter = kNoParameter;
+  // An overlapped product and its collective run in pieces; a ring in steps.
+  std::uint8_t piece = 0, pieces = 1;
 };
 
 }  // namespace qplan

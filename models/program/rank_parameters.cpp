@@ -1,70 +1,57 @@
-// How many parameters one rank holds of each kind of block.
+// Which parameters one rank holds of each kind of block, and where it packs them.
 
+#include <algorithm>
+
+#include "models/error.h"
 #include "models/program/state_builder.h"
 
 namespace qplan {
 namespace {
 
-std::int64_t norm_parameters(const ModelSpec& m, std::int64_t width) {
-  return m.norm == Norm::layer_norm ? 2 * width : width;
+bool has_parameters(BlockKind kind) {
+  return kind != BlockKind::stage_entry && kind != BlockKind::stage_exit &&
+         kind != BlockKind::step_edge;
 }
 
-std::int64_t attention_parameters(const ModelSpec& m, int tp) {
-  const std::int64_t h = m.hidden_size;
-  if (m.mla) {
-    const MlaSpec& a = *m.mla;
-    const std::int64_t qk = a.qk_nope_head_dim + a.qk_rope_head_dim;
-    const std::int64_t heads = m.num_attention_heads / tp;
-    const std::int64_t q = a.q_lora_rank > 0
-                               ? h * a.q_lora_rank + a.q_lora_rank + a.q_lora_rank * heads * qk
-                               : h * heads * qk;
-    const std::int64_t kv = h * (a.kv_lora_rank + a.qk_rope_head_dim) + a.kv_lora_rank +
-                            a.kv_lora_rank * heads * (a.qk_nope_head_dim + a.v_head_dim);
-    return q + kv + heads * a.v_head_dim * h;
+// Norms of queries and keys see a rank's heads; under sequence parallelism what works between the
+// tensor-parallel regions sees a rank's tokens. Biases behind a reduction and learned positions see
+// the gradient of every token.
+bool makes_partial_gradient(const BlockShape& s, const Parameter& whole) {
+  if (s.tp == 1 || whole.split != Split::none || is_expert(whole.role)) return false;
+  using enum ParameterRole;
+  if (whole.role == q_norm || whole.role == k_norm) return true;
+  const bool behind_reduction = whole.bias && (whole.role == o_proj || whole.role == down_proj);
+  return s.sequence_parallel && !behind_reduction && whole.role != embed_positions;
+}
+
+// One rank's share; places are given later.
+PackedParameter share_of(const ModelSpec& m, const BlockShape& s, const Parameter& whole) {
+  const bool expert = is_expert(whole.role);
+  const int ranks = expert ? s.etp : s.tp;
+  PackedParameter p{.whole = whole, .rows = whole.rows, .cols = whole.cols, .copies = whole.copies};
+  p.replicated = whole.split == Split::none;
+  p.partial_gradient = makes_partial_gradient(s, whole);
+  if (expert) p.copies /= s.ep;
+  switch (whole.split) {
+    case Split::none:
+      break;
+    case Split::rows:
+      p.rows /= ranks;
+      break;
+    case Split::cols:
+      p.cols /= ranks;
+      break;
+    case Split::vocabulary:
+      p.rows = vocabulary_share(m, s);
+      break;
   }
-  const std::int64_t q_width = m.num_attention_heads * m.head_dim;
-  const std::int64_t kv_width = m.num_key_value_heads * m.head_dim;
-  std::int64_t n = h * (q_width + 2 * kv_width) / tp + q_width * h / tp;
-  if (m.qkv_bias) n += (q_width + 2 * kv_width) / tp;
-  if (m.attention_output_bias) n += h;
-  if (m.qk_norm) n += 2 * m.head_dim;
-  if (m.attention_sinks) n += m.num_attention_heads / tp;
-  return n;
+  return p;
 }
 
-std::int64_t mlp_parameters(const ModelSpec& m, std::int64_t f, int tp) {
-  const std::int64_t up = m.mlp == MlpKind::swiglu ? 2 : 1;
-  std::int64_t n = (up + 1) * m.hidden_size * f / tp;
-  if (m.mlp_bias) n += up * f / tp + m.hidden_size;
-  return n;
-}
-
-RankParameters decoder_parameters(const ModelSpec& m, const BlockShape& s) {
-  const std::int64_t h = m.hidden_size;
-  RankParameters n;
-  n.dense = attention_parameters(m, s.tp) + 2 * norm_parameters(m, h);
-  if (!s.layer.moe) {
-    n.dense += mlp_parameters(m, m.intermediate_size, s.tp);
-    return n;
-  }
-  const MoeSpec& moe = *m.moe;
-  n.dense += h * moe.num_experts + (moe.router_bias ? moe.num_experts : 0);
-  if (moe.shared_expert_intermediate_size > 0) {
-    n.dense += 3 * h * moe.shared_expert_intermediate_size / s.tp;
-    if (moe.shared_expert_gate) n.dense += h;
-  }
-  const std::int64_t one = 3 * h * moe.moe_intermediate_size / s.etp +
-                           (moe.expert_bias ? 2 * moe.moe_intermediate_size / s.etp + h : 0);
-  n.expert = moe.num_experts / s.ep * one;
-  return n;
-}
-
-std::int64_t merger_parameters(const VisionSpec& v) {
-  const std::int64_t wide = v.hidden_size * v.spatial_merge_size * v.spatial_merge_size;
-  const std::int64_t products = wide * wide + wide + wide * v.out_hidden_size + v.out_hidden_size;
-  // The main merger normalises before merging, the deepstack mergers after it.
-  const auto taps = static_cast<std::int64_t>(v.deepstack_layers.size());
-  return (1 + taps) * products + 2 * v.hidden_size + taps * 2 * wide;
+// 0: dense with partial gradients, 1: other dense, 2: experts'.
+int section(const PackedParameter& p) {
+  if (is_expert(p.whole.role)) return 2;
+  return p.partial_gradient ? 0 : 1;
 }
 
 }  // namespace
@@ -90,45 +77,77 @@ ModelSpec tower_spec(const ModelSpec& m) {
   return t;
 }
 
-RankParameters rank_parameters(const ModelSpec& m, const BlockShape& s) {
-  const std::int64_t h = m.hidden_size;
-  switch (s.kind) {
-    case BlockKind::embedding: {
-      RankParameters n{vocabulary_share(m, s) * h, 0};
-      if (m.position == PositionEmbedding::learned) n.dense += m.max_position_embeddings * h;
-      return n;
-    }
+ModelPart model_part(BlockKind kind) {
+  switch (kind) {
+    case BlockKind::embedding:
+      return ModelPart::embedding;
     case BlockKind::decoder:
-      return decoder_parameters(m, s);
-    case BlockKind::head: {
-      const bool own = !m.tie_word_embeddings || s.tied_head;
-      return {norm_parameters(m, h) + (own ? vocabulary_share(m, s) * h : 0), 0};
-    }
-    case BlockKind::mtp: {
-      RankParameters n = decoder_parameters(m, s);
-      n.dense += 2 * h * h + 3 * norm_parameters(m, h);
-      return n;
-    }
-    case BlockKind::patchify: {
-      const VisionSpec& v = *m.vision;
-      return {v.in_channels * v.temporal_patch_size * v.patch_size * v.patch_size * v.hidden_size +
-                  v.hidden_size + v.num_position_embeddings * v.hidden_size,
-              0};
-    }
-    case BlockKind::vision: {
-      const ModelSpec tower = tower_spec(m);
-      return {attention_parameters(tower, s.tp) + 2 * norm_parameters(tower, tower.hidden_size) +
-                  mlp_parameters(tower, tower.intermediate_size, s.tp),
-              0};
-    }
+      return ModelPart::decoder;
+    case BlockKind::head:
+      return ModelPart::head;
+    case BlockKind::mtp:
+      return ModelPart::mtp;
+    case BlockKind::patchify:
+      return ModelPart::patchify;
+    case BlockKind::vision:
+      return ModelPart::vision;
     case BlockKind::merger:
-      return {merger_parameters(*m.vision), 0};
+      return ModelPart::merger;
     case BlockKind::stage_entry:
     case BlockKind::stage_exit:
     case BlockKind::step_edge:
-      return {};
+      break;
   }
+  QPLAN_CHECK(false, "a block without parameters is no part of the model");
   return {};
+}
+
+std::vector<PackedParameter> packed_parameters(const ModelSpec& m, const BlockShape& s) {
+  std::vector<PackedParameter> table;
+  if (!has_parameters(s.kind)) return table;
+  for (const Parameter& whole : parameters_of(m, model_part(s.kind), s.layer)) {
+    table.push_back(share_of(m, s, whole));
+  }
+  // The head's copy of a tied embedding, where another stage holds the embedding.
+  if (s.kind == BlockKind::head && m.tie_word_embeddings && s.tied_head) {
+    const Parameter copy{.role = ParameterRole::lm_head,
+                         .rows = m.vocab_size,
+                         .cols = m.hidden_size,
+                         .split = Split::vocabulary};
+    table.push_back(share_of(m, s, copy));
+  }
+  std::stable_sort(table.begin(), table.end(),
+                   [](const auto& a, const auto& b) { return section(a) < section(b); });
+  std::int64_t place = 0;
+  // One expert after the other, each with all its matrices: gate and up of one are neighbours.
+  std::int64_t one_expert = 0;
+  for (PackedParameter& p : table) {
+    const bool expert = is_expert(p.whole.role);
+    p.offset = place + (expert ? one_expert : 0);
+    if (expert) {
+      one_expert += p.rows * p.cols;
+    } else {
+      p.stride = p.rows * p.cols;
+      place += p.elements();
+    }
+  }
+  for (PackedParameter& p : table) {
+    if (is_expert(p.whole.role)) p.stride = one_expert;
+  }
+  return table;
+}
+
+RankParameters sum_of(const std::vector<PackedParameter>& table) {
+  RankParameters n;
+  for (const PackedParameter& p : table) {
+    (is_expert(p.whole.role) ? n.expert : n.dense) += p.elements();
+    if (p.partial_gradient) n.partial += p.elements();
+  }
+  return n;
+}
+
+RankParameters rank_parameters(const ModelSpec& m, const BlockShape& s) {
+  return sum_of(packed_parameters(m, s));
 }
 
 }  // namespace qplan

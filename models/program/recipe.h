@@ -57,11 +57,13 @@ struct Recipe {
 
   // Kernels.
   bool fused_kernels = true;                           // norms, SwiGLU, RoPE as one kernel each
+  bool fused_norms = true;                             // norms are, whatever the others
   AttentionKernel attention = AttentionKernel::fused;  // unfused: probabilities are stored
   bool dropout = false;                                // masks are kept (Megatron of 2021)
   bool fused_loss = true;                              // one cross-entropy kernel over bf16 logits
   bool fused_adam = true;
-  bool fp32_gradient_accumulation = true;  // wgrad GEMMs accumulate into an fp32 main_grad buffer
+  bool fp32_gradient_accumulation = true;   // gradients are summed in an fp32 main_grad buffer
+  bool fused_gradient_accumulation = true;  // ... by the wgrad GEMMs, not by a kernel after them
 
   // What stays for backward.
   // Eager modules keep fp32 copies of norms and rotary inputs and both factors of SwiGLU.
@@ -102,10 +104,16 @@ struct Recipe {
   double allocator_overhead = 0;  // reserved / allocated - 1
   Bytes allocator_slack{};        // held in addition by the caching allocator
   bool overlaps_p2p = false;      // plain 1F1B sends and receives beside compute
+  // Megatron's p2p_communication.py calls torch.cuda.synchronize() after each batch of sends and
+  // receives (batch_p2p_sync, its default), unless interleaving overlaps them.
+  bool synchronous_p2p = false;
   // What the recipe leaves out of the step time, one sigma: from the errors of measured runs after
   // kernels' and collectives' own (docs/evidence/issue3-accuracy.md); 0.2 where nothing was
   // measured.
   double model_error = 0.05;
+  // On top with experts: releases of one framework differ by half on one layout (Qwen3-30B on
+  // GB300, Megatron-Bridge 26.02 to 26.06: 30.4k to 45.3k tokens/s a GPU).
+  double expert_error = 0.18;
   bool executable = false;  // `qplan run` can execute it
 };
 

@@ -37,17 +37,19 @@ void StateBuilder::declare() {
   const RankParameters shard = {ceil_div(own_.dense, s.dense_shard),
                                 ceil_div(own_.expert, s.expert_shard)};
   const RankParameters kept = gathers ? shard : own_;
-  const DType working = gathers ? c_.recipe.working_params : c_.activation_dtype();
+  const DType working = gathers ? working_params() : c_.activation_dtype();
   weights_ = b.slot("weights", working, 1, kept.total(), Storage::weight);
   if (s.params_offload) b.at(weights_).fraction = 0;
   const RankParameters grads = s.zero >= 2 ? shard : own_;
   gradients_ = b.slot("gradients", s.grad_dtype, 1, grads.total(),
                       s.fresh_gradients ? Storage::fresh_gradient : Storage::gradient);
-  if (s.zero >= 2 && s.optimizer_offload >= 1) b.at(gradients_).fraction = 0;
+  // DeepSpeed sends gradients to the host as they are reduced; our executor when all are there.
+  const bool on_host = s.zero >= 2 && s.optimizer_offload >= 1 && !c_.recipe.executable;
+  if (on_host) b.at(gradients_).fraction = 0;
   shard_ = s.zero >= 1 ? shard : own_;
-  const SlotId optimizer = b.slot("optimizer", DType::boolean, optimizer_bytes(c_.recipe, s),
-                                  shard_.total(), Storage::optimizer);
-  b.at(optimizer).fraction = 1 - s.optimizer_offload;
+  optimizer_ = b.slot("optimizer", DType::boolean, optimizer_bytes(c_.recipe, s), shard_.total(),
+                      Storage::optimizer);
+  b.at(optimizer_).fraction = 1 - s.optimizer_offload;
 
   c_.weights = c_.expert_weights = weights_;
   c_.weights_backward = c_.expert_weights_backward = weights_;
@@ -62,7 +64,13 @@ void StateBuilder::declare() {
     const DType dtype = c_.recipe.fp32_gradient_accumulation ? DType::fp32 : c_.activation_dtype();
     const Storage storage = dtype == c_.recipe.reduce_dtype ? Storage::wire : Storage::local;
     c_.gradients = c_.expert_gradients = b.slot("whole gradients", dtype, 1, own_.total(), storage);
+    b.at(c_.gradients).flow = Flow::gradients;
   }
+}
+
+// fp32 precision has no narrower copy to work with.
+DType StateBuilder::working_params() const {
+  return c_.shape.precision == Precision::fp32 ? DType::fp32 : c_.recipe.working_params;
 }
 
 void StateBuilder::enter_forward() {
@@ -88,6 +96,7 @@ void StateBuilder::leave_backward() {
   SlotId input = c_.gradients;
   if (b.at(input).dtype != c_.recipe.reduce_dtype) {
     input = b.slot("reduction input", c_.recipe.reduce_dtype, 1, own_.total(), Storage::wire);
+    b.at(input).flow = Flow::gradients;
     c_.rowwise(RowwiseKind::cast, 1, own_.total(), {c_.gradients}, {input});
   }
   const bool dense = reduce_scatter(own_.dense, dense_axis(s), s.dense_shard, s.dense_replicas,
@@ -106,6 +115,7 @@ void StateBuilder::drain() {
   auto& b = c_.b;
   const SlotId pending = b.slot("reduction in flight", c_.recipe.reduce_dtype, 1,
                                 c_.shape.next.total(), Storage::wire);
+  b.at(pending).flow = Flow::gradients;
   b.wait_for(Stream::reduce_comm);
   b.compute(Join{}, {pending}, {});
 }
@@ -118,7 +128,8 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name) {
   if (s.params_offload) {
     const double shard =
         static_cast<double>(ceil_div(n.dense, s.dense_shard) + ceil_div(n.expert, s.expert_shard));
-    b.aside(Stream::h2d, HostCopy{Bytes(shard * 2), false}, {}, {whole});
+    b.aside(Stream::h2d, HostCopy{Bytes(shard * size_of(c_.activation_dtype())), false}, {},
+            {whole});
   }
   const StreamSet offloaded = s.params_offload ? only(Stream::h2d) : StreamSet{};
   bool gathered = false;
@@ -155,20 +166,18 @@ void StateBuilder::once_a_step() {
     b.wait_for(Stream::gather_comm);
     b.flush();
   }
+  b.into(&Block::reduce);
+  reduce_shared_parameters();
   if (!reduces_every_microbatch(s)) {
-    b.into(&Block::reduce);
     const double grad = size_of(s.grad_dtype);
-    reduce_whole(own_.dense, Axis::dp_cp, s.zero == 0 ? s.dense_replicas : s.dense_shard, grad);
+    reduce_whole(own_.dense, dense_axis(s), s.zero == 0 ? s.dense_replicas : s.dense_shard, grad);
+    if (s.zero > 0 && s.dense_replicas > 1) {
+      const Bytes shard(static_cast<double>(ceil_div(own_.dense, s.dense_shard)) * grad);
+      c_.b.aside(Stream::reduce_comm,
+                 Collective{CollectiveKind::all_reduce, Axis::dp_replicate, shard}, {gradients_},
+                 {gradients_});
+    }
     reduce_whole(own_.expert, Axis::edp, s.zero == 0 ? s.expert_replicas : s.expert_shard, grad);
-  }
-  if (s.kind == BlockKind::head && s.tied_head) {
-    // The embedding's two copies, on the first and the last stage, share one gradient.
-    b.into(&Block::reduce);
-    const double count = static_cast<double>(vocabulary_share(c_.model, s) * c_.model.hidden_size);
-    b.aside(Stream::reduce_comm,
-            Collective{CollectiveKind::all_reduce, Axis::embedding,
-                       Bytes(count * size_of(s.grad_dtype))},
-            {gradients_}, {gradients_});
   }
   b.into(&Block::norm);
   b.compute(Rowwise{.kind = RowwiseKind::sum_of_squares,
@@ -180,8 +189,34 @@ void StateBuilder::once_a_step() {
   optimizer_step();
 }
 
+void StateBuilder::reduce_shared_parameters() {
+  const auto& s = c_.shape;
+  const auto all_reduce = [&](std::int64_t count, Axis axis, Role role) {
+    const Bytes bytes(static_cast<double>(count) * size_of(s.grad_dtype));
+    c_.b.aside(Stream::reduce_comm, Collective{CollectiveKind::all_reduce, axis, bytes},
+               {gradients_}, {gradients_})
+        .role = role;
+  };
+  // The embedding's two copies, on the first and the last stage, share one gradient. Elsewhere one
+  // of the two carries the price of both.
+  const bool tied =
+      s.kind == BlockKind::head || (s.kind == BlockKind::embedding && c_.recipe.executable);
+  if (tied && s.tied_head) {
+    all_reduce(vocabulary_share(c_.model, s) * c_.model.hidden_size, Axis::embedding,
+               Role::tied_gradients);
+  }
+  // Megatron does this too (finalize_model_grads.py); in the other recipes it is part of what their
+  // model_error was measured with.
+  if (own_.partial > 0 && c_.recipe.executable) {
+    const int shard = s.zero >= 2 ? s.dense_shard : 1;
+    all_reduce(ceil_div(own_.partial, shard), Axis::tp, Role::replicated_gradients);
+  }
+}
+
 SlotId StateBuilder::whole_parameters(std::string_view name, const RankParameters& n) {
-  return c_.b.slot(name, c_.activation_dtype(), 1, n.total(), Storage::wire);
+  const SlotId id = c_.b.slot(name, c_.activation_dtype(), 1, n.total(), Storage::wire);
+  c_.b.at(id).flow = Flow::weights;
+  return id;
 }
 
 bool StateBuilder::reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas,
@@ -233,7 +268,8 @@ void StateBuilder::optimizer_step() {
     b.aside(Stream::d2h, HostCopy{Bytes(n * size_of(s.grad_dtype)), true}, {gradients_}, {});
     Op& step = b.aside(Stream::host, HostAdam{on_host, s.nvme}, {}, {});
     step.after = only(Stream::d2h);
-    Op& back = b.aside(Stream::h2d, HostCopy{Bytes(n * 2), false}, {}, {weights_});
+    Op& back = b.aside(Stream::h2d, HostCopy{Bytes(n * size_of(c_.activation_dtype())), false}, {},
+                       {weights_});
     back.after = only(Stream::host);
   }
   if (on_device > 0) {
@@ -241,9 +277,9 @@ void StateBuilder::optimizer_step() {
                     .grad = s.grad_dtype,
                     .main_params = s.main_params_dtype,
                     .moments = s.moment_dtype,
-                    .working = c_.recipe.working_params,
+                    .working = working_params(),
                     .fused = c_.recipe.fused_adam},
-              {gradients_}, {weights_});
+              {gradients_, optimizer_}, {weights_, optimizer_});
   }
   if (on_host > 0) {
     b.wait_for(Stream::h2d);

@@ -21,7 +21,7 @@ Block build_merger(const ModelSpec& model, const Recipe& recipe, const BlockShap
 
 class StateBuilder {
  public:
-  StateBuilder(LayerContext& c, RankParameters own) : c_(c), own_(own) {}
+  explicit StateBuilder(LayerContext& c) : c_(c), own_(sum_of(c.b.parameters())) {}
 
   // Makes the slots and tells the context what products read and write.
   void declare();
@@ -42,6 +42,8 @@ class StateBuilder {
   void once_a_step();
 
  private:
+  [[nodiscard]] DType working_params() const;
+
   SlotId whole_parameters(std::string_view name, const RankParameters& n);
 
   // False where there is nobody to reduce with.
@@ -50,6 +52,9 @@ class StateBuilder {
 
   void reduce_whole(std::int64_t count, Axis axis, int ranks, double element);
 
+  // What several tensor-parallel ranks, or the two holders of a tied embedding, make a part of.
+  void reduce_shared_parameters();
+
   // The updated parameters to every rank (distributed optimizer).
   void gather_updated(StreamSet after);
 
@@ -57,7 +62,7 @@ class StateBuilder {
 
   LayerContext& c_;
   RankParameters own_, shard_;
-  SlotId weights_ = kNoSlot, gradients_ = kNoSlot;
+  SlotId weights_ = kNoSlot, gradients_ = kNoSlot, optimizer_ = kNoSlot;
 };
 
 }  // namespace qplan

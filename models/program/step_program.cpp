@@ -113,6 +113,8 @@ std::uint64_t hash_ops(std::uint64_t hash, const OpList& ops) {
   for (const Op& op : ops) {
     hash = mix(hash, hash_of(op.work));
     hash = mix(hash, static_cast<std::uint64_t>(op.stream) * 256 + op.after.bits);
+    hash = mix(hash, static_cast<std::uint64_t>(op.role) * 65536 +
+                         static_cast<std::uint64_t>(op.parameter + 1) * 256 + op.piece);
     for (const SlotId id : op.reads) hash = mix(hash, static_cast<std::uint64_t>(id));
     for (const SlotId id : op.writes) hash = mix(hash, static_cast<std::uint64_t>(id) + 65536);
   }
@@ -246,7 +248,8 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
 Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base) {
   const std::int64_t tokens = base.micro_batch_size * base.seq_len / base.cp;
   const std::int64_t local = base.sequence_parallel ? tokens / base.tp : tokens;
-  return rounded(Bytes(static_cast<double>(local * model.hidden_size) * 2));
+  const double element = base.precision == Precision::fp32 ? 4 : 2;
+  return rounded(Bytes(static_cast<double>(local * model.hidden_size) * element));
 }
 
 StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
@@ -285,6 +288,10 @@ std::uint64_t fingerprint(const StepProgram& program) {
       hash = mix(hash, static_cast<std::uint64_t>(slot.bytes().value()));
       hash = mix(hash, static_cast<std::uint64_t>(slot.storage) * 16 +
                            static_cast<std::uint64_t>(slot.dtype));
+    }
+    for (const PackedParameter& p : block.parameters) {
+      hash = mix(hash, static_cast<std::uint64_t>(p.whole.role) * 2 + int{p.whole.bias});
+      hash = mix(hash, static_cast<std::uint64_t>(p.offset));
     }
     for (const OpList* ops : {&block.forward, &block.backward, &block.gather, &block.reduce,
                               &block.norm, &block.update}) {

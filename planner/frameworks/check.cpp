@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "models/error.h"
 #include "planner/frameworks/deepspeed.h"

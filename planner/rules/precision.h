@@ -11,7 +11,7 @@ inline std::int64_t tokens_per_rank(const ParallelPlan& p) {
 }
 
 constexpr bool is_low_precision(Precision p) {
-  return p != Precision::bf16 && p != Precision::fp16;
+  return p != Precision::bf16 && p != Precision::fp16 && p != Precision::fp32;
 }
 
 // Rows must come in multiples of this: cuBLAS and Transformer Engine's 16, mxfp8's blocks of 32.
@@ -23,6 +23,7 @@ constexpr int capability_for(Precision p) {
   switch (p) {
     case Precision::bf16:
     case Precision::fp16:
+    case Precision::fp32:
       return 0;
     case Precision::fp8:
       return 89;  // Ada and Hopper

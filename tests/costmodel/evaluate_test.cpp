@@ -237,16 +237,20 @@ TEST_CASE("the lower bound is below the step time and most of it") {
   }
 }
 
-TEST_CASE("a plan fits exactly when its worst stage is within the capacity") {
+TEST_CASE("a plan fits exactly when its worst stage does once its caches have given way") {
   const ModelSpec model = load_model("llama3-8b");
   const HardwareProfile hardware = load_hardware("h100-sxm");
   const Recipe& recipe = recipe_of(RecipeKind::megatron);
   const ParallelPlan plan = parse_plan("tp2 dp4 zero1 gbs16 sp");
   const CostModel roomy(model, recipe, hardware, {});
-  const Bytes needed = roomy.memory(plan).worst_stage().device;
   CHECK(roomy.fits(roomy.memory(plan)));
+  // Where there is no room at all, nothing is cached.
+  const CostModel full(model, recipe, hardware, {}, Bytes(1));
+  const Bytes needed = full.memory(plan).worst_stage().device;
+  CHECK(needed < roomy.memory(plan).worst_stage().device);
   const CostModel exact(model, recipe, hardware, {}, needed);
   CHECK(exact.fits(exact.memory(plan)));
+  CHECK(exact.memory(plan).worst_stage().device == needed);
   const CostModel tight(model, recipe, hardware, {}, needed - Bytes(1));
   CHECK_FALSE(tight.fits(tight.memory(plan)));
 }

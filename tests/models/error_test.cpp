@@ -33,12 +33,13 @@ TEST_CASE("a short word is near only to words that share a letter with it") {
 
 TEST_CASE("an unknown word's message lists the known ones") {
   CHECK(from_word<Precision>("mxfp8") == Precision::mxfp8);
-  CHECK_THROWS_WITH_AS(from_word<Precision>("mxpf8"),
-                       "precision 'mxpf8' is unknown; choose one of bf16, fp16, fp8, mxfp8, nvfp4; "
-                       "did you mean 'mxfp8'?",
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      from_word<Precision>("mxpf8"),
+      "precision 'mxpf8' is unknown; choose one of bf16, fp16, fp8, mxfp8, nvfp4, fp32; "
+      "did you mean 'mxfp8'?",
+      Error);
   CHECK_THROWS_WITH_AS(from_word<Precision>(""),
-                       "precision '' is unknown; choose one of bf16, fp16, fp8, mxfp8, nvfp4",
+                       "precision '' is unknown; choose one of bf16, fp16, fp8, mxfp8, nvfp4, fp32",
                        Error);
 }
 

@@ -106,18 +106,21 @@ TEST_CASE("recomputing the MLP frees 6f") {
   CHECK(freed(m, RecomputeModule::mlp) == 6 * m.intermediate_size);
 }
 
-TEST_CASE("recomputing the experts' activation frees 2f and their probabilities, k times") {
+TEST_CASE("recomputing Megatron's expert activation frees 2f and their probabilities, k times") {
   const ModelSpec m = load_model("qwen3-30b-a3b");
   const MoeSpec& moe = *m.moe;
-  CHECK(freed(m, RecomputeModule::moe_act) == moe.top_k * (2 * moe.moe_intermediate_size + 8));
+  CHECK(freed(m, RecomputeModule::moe_act, RecipeKind::megatron) ==
+        moe.top_k * (2 * moe.moe_intermediate_size + 8));
 }
 
-TEST_CASE("recomputing the whole expert layer frees k(2h + 6f + 8) and the router's results") {
+TEST_CASE(
+    "recomputing Megatron's whole expert layer frees k(2h + 6f + 8) and the router's results") {
   const ModelSpec m = load_model("qwen3-30b-a3b");
   const MoeSpec& moe = *m.moe;
   const auto experts = moe.top_k * (2 * m.hidden_size + 6 * moe.moe_intermediate_size + 8);
   const auto router = 4 * moe.num_experts + 8 * moe.top_k;
-  CHECK(freed(m, RecomputeModule::moe) == static_cast<double>(experts + router));
+  CHECK(freed(m, RecomputeModule::moe, RecipeKind::megatron) ==
+        static_cast<double>(experts + router));
 }
 
 TEST_CASE("recomputing MLA's up projections frees q, k and v") {

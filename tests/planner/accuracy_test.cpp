@@ -139,16 +139,29 @@ TEST_CASE("ZeRO twins more than half as long again apart are both in doubt") {
                             timed("a", 1.4, 1), timed("a", 9, 1)};
   const std::vector<std::string> twins{"x", "x", "y", "y", "z"};
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    runs[i].twin = twins[i];
+    runs[i].kin = twins[i];
     runs[i].zero = static_cast<int>(i % 2);
   }
   const Outcomes all = pointers(runs);
-  const Outcomes apart = twins_apart(all);
+  const Outcomes apart = in_doubt(all);
   CHECK(apart == Outcomes{&runs[0], &runs[1]});
   CHECK(without(all, apart) == Outcomes{&runs[2], &runs[3], &runs[4]});
   // The same plan measured twice is noise, not a twin.
   runs[1].zero = runs[0].zero;
-  CHECK(twins_apart(all).empty());
+  CHECK(in_doubt(all).empty());
+}
+
+TEST_CASE(
+    "a run over twice as slow as one with a smaller micro-batch is in doubt, but for bubbles") {
+  std::vector<Outcome> runs{timed("a", 1, 1), timed("a", 2.2, 1), timed("a", 1.9, 1)};
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    runs[i].kin = "x";
+    runs[i].micro_batch = static_cast<std::int64_t>(i + 1);
+  }
+  const Outcomes all = pointers(runs);
+  CHECK(in_doubt(all) == Outcomes{&runs[1]});
+  runs[1].bubble = 1.5;  // fewer microbatches: a longer bubble
+  CHECK(in_doubt(all).empty());
 }
 
 }  // namespace

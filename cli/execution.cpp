@@ -1,0 +1,217 @@
+#include "cli/execution.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "executor/io/checkpoint.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+// Ranks of the reference backend are threads, and all their memory is this machine's.
+constexpr std::int64_t kMostCpuRanks = 256;
+
+bool is_plan_file(const std::string& text) {
+  std::error_code ignored;
+  return text.ends_with(".json") || std::filesystem::exists(text, ignored);
+}
+
+void set_betas(math::AdamWSettings& adamw, const std::string& option, const std::string& text) {
+  const std::vector<std::string> parts = split_list(text);
+  if (parts.size() != 2) {
+    throw Error(
+        fmt::format("{} must be two numbers such as 0.9,0.95, is '{}'", option, shown(text)));
+  }
+  set_number(adamw.beta1, 0, 1)(option, parts[0]);
+  set_number(adamw.beta2, 0, 1)(option, parts[1]);
+}
+
+void refuse_what_rules_forbid(const Execution& execution) {
+  for (const Infeasible& reason : execution.predicted.infeasible) {
+    if (reason.rule == "out_of_memory") continue;  // of a GPU that is not used
+    throw Error(fmt::format("the plan cannot be executed: {} ({})", reason.message, reason.rule));
+  }
+}
+
+void check_machine(const Execution& execution) {
+  const ParallelPlan& plan = execution.plan;
+  if (plan.world() > kMostCpuRanks) {
+    throw Error(
+        fmt::format("the plan has {} ranks; the reference backend runs them as threads, at "
+                    "most {}",
+                    plan.world(), kMostCpuRanks));
+  }
+  Bytes needed(0);
+  for (const StageMemory& stage : execution.job->cost->memory(plan).stages) {
+    needed = needed + stage.peak * static_cast<double>(plan.world() / plan.pp);
+  }
+  const Bytes here(static_cast<double>(::sysconf(_SC_PHYS_PAGES)) *
+                   static_cast<double>(::sysconf(_SC_PAGESIZE)));
+  if (needed > here) {
+    throw Error(
+        fmt::format("all ranks together take {} and this machine has {}; the reference "
+                    "backend is for small models, such as tiny",
+                    human_bytes(needed), human_bytes(here)));
+  }
+}
+
+Seconds median_of(std::vector<Seconds> times) {
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+}  // namespace
+
+void add_execution_options(CommandLine& line, ExecutionChoices& choices) {
+  line.positional("PLAN", "plan file, or a line such as \"tp2 dp2 gbs8 seq64\" with --model",
+                  choices.plan);
+  add_model_options(line, choices.job);
+  add_job_words(line, choices.words);
+  add_cluster_options(line, choices.job, {.with_gpus = false, .with_hardware = true});
+  line.group("Plan");
+  add_plan_words(line, choices.words);
+  line.group("Training");
+  line.option({"--backend", "WHERE", "cpu (ranks are threads of this process) or cuda", "cpu"},
+              set_word(choices.backend));
+  line.option({"--steps", "COUNT", "optimizer steps to take", "10"},
+              set_whole(choices.steps, 1, 1 << 24));
+  math::AdamWSettings& adamw = choices.optimizer.adamw;
+  line.option({"--lr", "RATE", "learning rate", "0.001"}, set_number(adamw.lr, 0, 1e3));
+  line.option({"--betas", "B1,B2", "AdamW's decay of its two moments", "0.9,0.95"},
+              [&adamw](const std::string& option, const std::string& text) {
+                set_betas(adamw, option, text);
+              });
+  line.option({"--eps", "NUMBER", "AdamW's epsilon", "1e-08"}, set_number(adamw.epsilon, 0, 1));
+  line.option({"--weight-decay", "RATE", "decay of the matrices", "0.1"},
+              set_number(adamw.weight_decay, 0, 1e3));
+  line.option({"--clip-grad", "NORM", "largest gradient norm; 0: any", "1"},
+              set_number(choices.optimizer.clip_grad, 0, 1e9));
+  line.option({"--seed", "NUMBER", "of weights and tokens that no file gives", "1"},
+              set_whole(choices.seed, 0, INT64_MAX));
+  line.flag("--deterministic", "the same bits in every run (the cpu backend always gives them)",
+            choices.deterministic);
+  line.option({"--timeout", "SECONDS", "longest time that a step may take", "600"},
+              set_number(choices.timeout_s, 0.001, 1e9));
+  line.group("Files");
+  line.option({"--weights", "DIR", "Hugging Face safetensors to start from", "seeded"},
+              set_text(choices.weights));
+  line.option({"--tokens", "FILE", "raw little-endian int32 ids, seq_len + 1 a sequence", "seeded"},
+              set_text(choices.tokens));
+  line.flag("--repeat", "start over when the token file ends", choices.repeat);
+  line.option({"--save", "DIR", "folder for checkpoints; one is written after the last step", ""},
+              set_text(choices.save));
+  line.option({"--save-interval", "STEPS", "also write one after every so many steps", "0"},
+              set_whole(choices.save_interval, 0, 1 << 24));
+  line.option({"--load", "DIR", "checkpoint to go on from, whatever plan wrote it", ""},
+              set_text(choices.load));
+}
+
+Execution prepare(const ExecutionChoices& choices) {
+  if (choices.backend == BackendKind::cuda) {
+    throw Error("--backend cuda is not in this build; use --backend cpu");
+  }
+  if (choices.plan.empty()) {
+    throw Error(
+        "a plan is missing; name a plan file (`qplan search ... -o plan.json` writes one) "
+        "or give a line such as \"tp2 dp2 gbs8 seq64\" with --model");
+  }
+  Execution execution;
+  JobChoices job = choices.job;
+  std::string fingerprint;
+  std::optional<RecipeKind> planned_for;
+  if (is_plan_file(choices.plan)) {
+    const PlanFile file = read_plan_file(choices.plan);
+    planned_for = file.choices.framework;
+    fingerprint = file.fingerprint;
+    job = merged(choices.job, file.choices);
+    execution.plan = file.plan;
+  } else {
+    execution.plan = parse_plan(choices.plan);
+  }
+  job.framework = RecipeKind::qplan;
+  execution.plan = with_words(execution.plan, choices.words, recipe_of(RecipeKind::qplan),
+                              execution.plan.world(), /*dp_stands=*/true);
+  job.gpus = execution.plan.world();
+  execution.job = make_job(job);
+  execution.predicted = ask(*execution.job, execution.plan);
+  refuse_what_rules_forbid(execution);
+  check_machine(execution);
+  if (planned_for && *planned_for != RecipeKind::qplan) {
+    execution.notes.push_back(
+        fmt::format("the plan was made for {}; its numbers here are of qplan's own executor",
+                    to_word(*planned_for)));
+  } else if (planned_for && choices.words.empty() &&
+             fingerprint != fingerprint_of(*execution.job, execution.plan)) {
+    execution.notes.emplace_back("the step program has changed since the plan file was written");
+  }
+  return execution;
+}
+
+Executed execute(const Execution& execution, const ExecutionChoices& choices,
+                 const RunOptions& extra) {
+  const ModelSpec& model = execution.job->model;
+  const ParallelPlan& plan = execution.plan;
+  RunOptions options = extra;
+  options.steps = static_cast<int>(choices.steps);
+  options.optimizer = choices.optimizer;
+  const auto seed = static_cast<std::uint64_t>(choices.seed);
+  options.weights = seeded_weights(model, seed);
+  options.tokens = seeded_tokens(seed, model.vocab_size);
+  options.load = choices.load;
+  options.save = choices.save;
+  options.save_interval = static_cast<int>(choices.save_interval);
+  options.timeout = Seconds(choices.timeout_s);
+  options.plan_file = report(*execution.job, execution.predicted);
+  embed_job(options.plan_file, *execution.job);
+  if (!choices.weights.empty()) options.weights = checkpoint_weights(model, choices.weights);
+  if (!choices.tokens.empty()) {
+    std::int64_t sequences = choices.steps * plan.global_batch_size;
+    if (!choices.load.empty()) sequences += Checkpoint(choices.load, model).facts().sequences;
+    options.tokens = file_tokens(choices.tokens, {.vocab_size = model.vocab_size,
+                                                  .seq_len = plan.seq_len,
+                                                  .sequences = sequences,
+                                                  .repeat = choices.repeat});
+  }
+  Executed executed;
+  executed.result = run(model, plan, execution.job->cost->facts(), options);
+  std::vector<Seconds> times = executed.result.step_time;
+  if (times.size() > 1) times.erase(times.begin());  // caches are cold
+  executed.median = median_of(times);
+  executed.least = *std::min_element(times.begin(), times.end());
+  executed.most = *std::max_element(times.begin(), times.end());
+  const auto tokens = static_cast<double>(plan.global_batch_size * plan.seq_len);
+  executed.tokens_per_s_per_gpu =
+      tokens / executed.median.value() / static_cast<double>(plan.world());
+  return executed;
+}
+
+Bytes largest(const std::vector<Bytes>& bytes) {
+  return *std::max_element(bytes.begin(), bytes.end());
+}
+
+Json to_json(const Execution& execution, const Executed& executed,
+             const ExecutionChoices& choices) {
+  const RunResult& r = executed.result;
+  return {{"backend", to_word(choices.backend)},
+          {"ranks", execution.plan.world()},
+          {"first_step", r.first_step},
+          {"loss", r.loss},
+          {"grad_norm", r.grad_norm},
+          {"step_time_s",
+           {{"median", executed.median.value()},
+            {"min", executed.least.value()},
+            {"max", executed.most.value()}}},
+          {"tokens_per_s_per_gpu", executed.tokens_per_s_per_gpu},
+          {"memory",
+           {{"live_peak_gib", in_gib(largest(r.live_peak))},
+            {"arena_peak_gib", in_gib(largest(r.arena))},
+            {"device_peak_gib", nullptr}}},  // no device
+          {"notes", execution.notes},
+          {"predicted", report(*execution.job, execution.predicted)}};
+}
+
+}  // namespace qplan

@@ -1,0 +1,60 @@
+#pragma once
+// A plan that is executed: what `run` and `validate` ask, and what came of it.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/job.h"
+#include "cli/plan_words.h"
+#include "cli/report.h"
+#include "executor/run.h"
+
+namespace qplan {
+
+// Where a plan is executed.
+enum class BackendKind : std::uint8_t { cpu, cuda };
+template <>
+struct Words<BackendKind> {
+  static constexpr std::string_view what = "backend";
+  static constexpr std::array<std::pair<BackendKind, std::string_view>, 2> table{
+      {{BackendKind::cpu, "cpu"}, {BackendKind::cuda, "cuda"}}};
+};
+
+struct ExecutionChoices {
+  JobChoices job;
+  PlanWords words;   // on top of the plan's
+  std::string plan;  // a file, or a line of plan words
+  BackendKind backend = BackendKind::cpu;
+  std::int64_t steps = 10, seed = 1, save_interval = 0;
+  OptimizerSettings optimizer{.adamw = {.lr = 1e-3, .weight_decay = 0.1}};
+  std::string weights, tokens, load, save;
+  double timeout_s = 600;
+  bool repeat = false, deterministic = false;
+};
+void add_execution_options(CommandLine& line, ExecutionChoices& choices);
+
+// What will be executed; the recipe is qplan's, whatever the file's was.
+struct Execution {
+  std::unique_ptr<Job> job;
+  ParallelPlan plan;
+  Answer predicted;
+  std::vector<std::string> notes;  // what a person should know, without full stops
+};
+// Throws Error for a plan that cannot be executed, with the rule that forbids it.
+Execution prepare(const ExecutionChoices& choices);
+
+struct Executed {
+  RunResult result;
+  Seconds median, least, most;  // of a step; the first is left out where there are more
+  double tokens_per_s_per_gpu = 0;
+};
+Executed execute(const Execution& execution, const ExecutionChoices& choices,
+                 const RunOptions& extra = {});
+
+Bytes largest(const std::vector<Bytes>& bytes);
+
+// The object of contract.md (`run --json`).
+Json to_json(const Execution& execution, const Executed& executed, const ExecutionChoices& choices);
+
+}  // namespace qplan

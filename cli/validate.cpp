@@ -1,0 +1,189 @@
+// `qplan validate`: a plan executed and predicted, side by side.
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <ostream>
+
+#include "cli/commands.h"
+#include "cli/execution.h"
+#include "costmodel/replay.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+// Ops of one kind on the first rank of every pipeline stage in one step.
+struct KindTotals {
+  std::int64_t ops = 0;
+  Seconds time;
+};
+using Totals = std::map<std::string, KindTotals, std::less<>>;
+
+// Kinds are first words: "gemm" of "gemm 32x64x64 bf16". Messages between stages are left out: the
+// schedule prices them, they are no ops.
+template <class Counts>
+Totals totals_of(const Trace& trace, Counts counts) {
+  Totals totals;
+  for (const TraceEvent& event : trace.events) {
+    if (event.pipe || !counts(event.rank)) continue;
+    KindTotals& kind = totals[event.name.substr(0, event.name.find(' '))];
+    ++kind.ops;
+    kind.time = kind.time + (event.end - event.begin);
+  }
+  return totals;
+}
+
+struct Comparison {
+  Totals predicted, executed;
+  std::vector<Bytes> predicted_peak, executed_peak;  // of each pipeline rank
+  Seconds predicted_step, executed_step;
+
+  [[nodiscard]] double memory_error() const {
+    double worst = 0;
+    for (std::size_t i = 0; i < executed_peak.size(); ++i) {
+      worst = std::max(worst, std::abs(predicted_peak[i] / executed_peak[i] - 1));
+    }
+    return worst;
+  }
+  [[nodiscard]] bool same_ops() const {
+    return std::equal(predicted.begin(), predicted.end(), executed.begin(), executed.end(),
+                      [](const auto& a, const auto& b) {
+                        return a.first == b.first && a.second.ops == b.second.ops;
+                      });
+  }
+  [[nodiscard]] double time_error() const { return predicted_step / executed_step - 1; }
+};
+
+Comparison compare(const Execution& execution, const Executed& executed) {
+  const Estimate& e = *execution.predicted.estimate;
+  Comparison c;
+  // A prediction's ranks are the stages.
+  c.predicted = totals_of(trace_step(*execution.job->cost, execution.plan, TraceGrain::op),
+                          [](int) { return true; });
+  const RankGrid grid(execution.plan, execution.job->cost->facts().nvlink_domain);
+  c.executed = totals_of(executed.result.trace, [&](int rank) {
+    const auto at = grid.dense(rank);
+    return at.tp == 0 && at.cp == 0 && at.dp == 0;
+  });
+  for (const StageMemory& stage : e.memory.stages) c.predicted_peak.push_back(stage.peak);
+  c.executed_peak = executed.result.live_peak;
+  c.predicted_step = e.step_time;
+  c.executed_step = executed.median;
+  return c;
+}
+
+std::vector<std::string> kinds_of(const Comparison& c) {
+  std::vector<std::string> kinds;
+  for (const auto& [kind, totals] : c.executed) kinds.push_back(kind);
+  for (const auto& [kind, totals] : c.predicted) {
+    if (!c.executed.contains(kind)) kinds.push_back(kind);
+  }
+  std::sort(kinds.begin(), kinds.end());
+  return kinds;
+}
+
+KindTotals at(const Totals& totals, const std::string& kind) {
+  const auto found = totals.find(kind);
+  return found == totals.end() ? KindTotals{} : found->second;
+}
+
+std::string kinds_text(const Comparison& c) {
+  Table table({{"kind of op", "", Align::left},
+               {"predicted", "ops"},
+               {"executed", "ops"},
+               {"predicted", "ms"},
+               {"executed", "ms"}});
+  for (const std::string& kind : kinds_of(c)) {
+    const KindTotals p = at(c.predicted, kind), x = at(c.executed, kind);
+    table.row({kind, std::to_string(p.ops), std::to_string(x.ops),
+               significant(p.time.value() * 1e3), significant(x.time.value() * 1e3)});
+  }
+  return table.text();
+}
+
+std::string memory_text(const Comparison& c) {
+  Table table({{"stage", ""}, {"predicted", "bytes"}, {"executed", "bytes"}, {"error", "%"}});
+  for (std::size_t i = 0; i < c.executed_peak.size(); ++i) {
+    const double p = c.predicted_peak[i].value(), x = c.executed_peak[i].value();
+    table.row({std::to_string(i), grouped(static_cast<std::int64_t>(p)),
+               grouped(static_cast<std::int64_t>(x)), percent(p / x - 1)});
+  }
+  return table.text();
+}
+
+void print_text(const Execution& execution, const Comparison& c, std::ostream& out) {
+  out << model_line(*execution.job) << wrapped("plan         " + to_string(execution.plan), 116, 13)
+      << notes_text(execution.notes) << "\nOne step of each stage's first rank:\n"
+      << kinds_text(c) << "\nMost bytes allocated at once:\n"
+      << memory_text(c);
+  fmt::print(out, "\nstep time    predicted {} on {}, executed {} on this machine's processor\n",
+             human_seconds(c.predicted_step), execution.job->hardware.name,
+             human_seconds(c.executed_step));
+}
+
+Json to_json(const Comparison& c) {
+  Json kinds = Json::array();
+  for (const std::string& kind : kinds_of(c)) {
+    const KindTotals p = at(c.predicted, kind), x = at(c.executed, kind);
+    kinds.push_back({{"kind", kind},
+                     {"predicted_ops", p.ops},
+                     {"executed_ops", x.ops},
+                     {"predicted_s", p.time.value()},
+                     {"executed_s", x.time.value()}});
+  }
+  Json stages = Json::array();
+  for (std::size_t i = 0; i < c.executed_peak.size(); ++i) {
+    stages.push_back({{"stage", i},
+                      {"predicted_peak_gib", in_gib(c.predicted_peak[i])},
+                      {"executed_peak_gib", in_gib(c.executed_peak[i])}});
+  }
+  return {{"kinds", kinds},
+          {"stages", stages},
+          {"same_ops", c.same_ops()},
+          {"memory_error", c.memory_error()},
+          {"step_time_error", c.time_error()}};
+}
+
+}  // namespace
+
+Exit run_validate(const Args& args, const Console& console) {
+  ExecutionChoices choices;
+  choices.steps = 3;
+  std::optional<double> max_error;
+  bool json = false;
+  CommandLine line(
+      "validate", "A plan executed and predicted, side by side: per kind of op, step time, memory.",
+      "qplan validate plan.json --backend cpu\n"
+      "         qplan validate \"tp2 pp2 gbs8 seq64\" --model tiny");
+  add_execution_options(line, choices);
+  line.group("Output");
+  line.option(
+      {"--max-error", "SHARE",
+       "largest error of the memory; above it, or when other ops ran, the exit code is 1", "any"},
+      set_given(max_error, set_number, 0.0, 1e9));
+  line.flag("--json", "the same as JSON", json);
+  if (!line.parse(args, console.out)) return Exit::done;
+
+  const Execution execution = prepare(choices);
+  RunOptions extra;
+  extra.keep_trace = true;
+  const Executed executed = execute(execution, choices, extra);
+  const Comparison comparison = compare(execution, executed);
+  if (json) {
+    Json object = to_json(execution, executed, choices);
+    object["comparison"] = to_json(comparison);
+    console.out << json_text(object);
+  } else {
+    print_text(execution, comparison, console.out);
+  }
+  // The reference backend's times say nothing about a GPU.
+  const bool over = max_error && (comparison.memory_error() > *max_error || !comparison.same_ops());
+  return over ? Exit::nothing_fits : Exit::done;
+}
+
+}  // namespace qplan

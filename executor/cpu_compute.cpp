@@ -1,0 +1,413 @@
+// Products, norms, activations, rotary embedding, lookups, sums: what a rank does alone.
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+#include "executor/cpu_ops.h"
+#include "executor/io/weights.h"
+#include "executor/math/activation.h"
+#include "executor/math/embedding.h"
+#include "executor/math/gemm.h"
+#include "executor/math/norm.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+using math::ConstMatrix;
+using math::Matrix;
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+// Where a product finds its weight: in an operand of its own block, or, for the head of a tied
+// model on the rank that holds the embedding, there.
+struct Weight {
+  Tensor weight, bias;  // bias.data null: none
+};
+
+Weight weight_of(const CpuRank& rank, const Command& c, Tensor slot, std::int64_t out,
+                 Storage storage) {
+  const Block* block = &rank.block(c);
+  std::int16_t id = c.op->parameter;
+  if (id == kNoParameter) {
+    const int embedding = rank.find(BlockKind::embedding);
+    QPLAN_CHECK(embedding >= 0, "a head without a weight of its own has the embedding's");
+    block = &rank.block(embedding);
+    slot = rank.held(embedding, storage);
+    id = 0;
+    while (block->parameters[static_cast<std::size_t>(id)].whole.role !=
+           ParameterRole::embed_tokens)
+      ++id;
+  }
+  const PackedParameter& p = block->parameters[static_cast<std::size_t>(id)];
+  Weight w;
+  w.weight = slot.part(p.offset, out, p.cols);  // neighbours (q, k, v) are one matrix
+  for (const PackedParameter& other : block->parameters) {
+    if (other.whole.role == p.whole.role && other.whole.bias && !p.whole.bias) {
+      w.bias = slot.part(other.offset, 1, out);
+    }
+  }
+  return w;
+}
+
+// Rows of one piece of an overlapped product: the same piece of every rank's share.
+struct Piece {
+  std::int64_t ranks, share, first, count;
+};
+
+Piece piece_of(const CpuRank& rank, const Op& op, std::int64_t rows) {
+  if (op.pieces == 1) return {1, rows, 0, rows};
+  const std::int64_t ranks = rank.job.plan.tp, share = rows / ranks, count = share / op.pieces;
+  return {ranks, share, op.piece * count, count};
+}
+
+void forward(CpuRank& rank, const Command& c, const Gemm& work) {
+  Values x(rank.tensor(c, c.reads[0])), y(rank.tensor(c, c.writes[0]), c.op->pieces > 1);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n, Storage::weight);
+  Values weight(w.weight);
+  const Matrix in = x.matrix().columns(0, work.k), out = y.matrix();
+  const Piece piece = piece_of(rank, *c.op, out.rows);
+  // Behind a reduction one rank's bias is everybody's.
+  const bool partial =
+      c.op->parameter != kNoParameter &&
+      rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)].whole.split ==
+          Split::cols;
+  const bool biased = w.bias.data != nullptr && !(partial && rank.at.tp > 0);
+  for (std::int64_t r = 0; r < piece.ranks; ++r) {
+    const std::int64_t first = r * piece.share + piece.first;
+    math::linear(in.row_range(first, piece.count), weight.matrix(),
+                 out.row_range(first, piece.count));
+    if (biased) {
+      Values bias(w.bias);
+      math::add_bias(bias.all(), out.row_range(first, piece.count));
+    }
+  }
+  y.commit();
+}
+
+void input_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
+  // What is behind the columns of a wider result stays.
+  Values dy(rank.tensor(c, c.reads[0])), dx(rank.tensor(c, c.writes[0]));
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.k, Storage::weight);
+  Values weight(w.weight);
+  math::linear_dgrad(dy.matrix(), weight.matrix(), dx.matrix().columns(0, work.n));
+  dx.commit();
+}
+
+void weight_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
+  Values dy(rank.tensor(c, c.reads[0])), x(rank.tensor(c, c.reads[1]));
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.writes[0]), work.m, Storage::gradient);
+  Values gradient(w.weight);
+  math::linear_wgrad(dy.matrix(), x.matrix().columns(0, work.n), gradient.matrix());
+  gradient.commit();
+  if (w.bias.data == nullptr) return;
+  Values bias(w.bias);
+  math::bias_backward(dy.matrix(), bias.all());
+  bias.commit();
+}
+
+math::NormShape norm_shape(const CpuRank& rank) {
+  return {.epsilon = rank.job.model.norm_epsilon,
+          .weight_around_zero = norm_around_zero(rank.job.model)};
+}
+
+// The weight of a norm and, for LayerNorm, its bias.
+struct NormParameters {
+  Tensor weight, bias;
+};
+NormParameters norm_parameters(const CpuRank& rank, const Command& c, const Tensor& slot) {
+  const auto& table = rank.block(c).parameters;
+  const PackedParameter& p = table[static_cast<std::size_t>(c.op->parameter)];
+  NormParameters n{parameter_in(slot, p), {}};
+  for (const PackedParameter& other : table) {
+    if (other.whole.role == p.whole.role && other.whole.bias) n.bias = parameter_in(slot, other);
+  }
+  return n;
+}
+
+void norm_forward(CpuRank& rank, const Command& c, const Rowwise& work) {
+  Values x(rank.tensor(c, c.reads[0])), y(rank.tensor(c, c.writes[0]), false);
+  const NormParameters p = norm_parameters(rank, c, rank.tensor(c, c.reads[1]));
+  Values weight(p.weight);
+  const Matrix in = x.matrix().columns(0, work.cols), out = y.matrix().columns(0, work.cols);
+  if (work.kind == RowwiseKind::rms_norm) {
+    math::rms_norm(in, weight.all(), norm_shape(rank), out);
+  } else {
+    Values bias(p.bias);
+    math::layer_norm(in, weight.all(), bias.all(), norm_shape(rank), out);
+  }
+  // Latent attention's keys: what is behind the normed part, the rotary key, passes through.
+  for (std::int64_t r = 0; r < work.rows && y.matrix().cols > work.cols; ++r) {
+    for (std::int64_t i = work.cols; i < y.matrix().cols; ++i) {
+      y.matrix().at(r, i) = x.matrix().at(r, i);
+    }
+  }
+  y.commit();
+}
+
+// reads: x, dy, weights and perhaps the residual's gradient, which is added.
+void norm_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
+  Values x(rank.tensor(c, c.reads[0])), dy(rank.tensor(c, c.reads[1]));
+  Values dx(rank.tensor(c, c.writes[0]), false);
+  const NormParameters p = norm_parameters(rank, c, rank.tensor(c, c.reads[2]));
+  const NormParameters g = norm_parameters(rank, c, rank.tensor(c, c.writes[1]));
+  Values weight(p.weight), dweight(g.weight);
+  const Matrix in = x.matrix().columns(0, work.cols), dout = dy.matrix().columns(0, work.cols),
+               din = dx.matrix().columns(0, work.cols);
+  if (work.kind == RowwiseKind::rms_norm_backward) {
+    math::rms_norm_backward(in, weight.all(), norm_shape(rank), dout, din, dweight.all());
+  } else {
+    Values dbias(g.bias);
+    math::layer_norm_backward(in, weight.all(), norm_shape(rank), dout, din, dweight.all(),
+                              dbias.all());
+    dbias.commit();
+  }
+  dweight.commit();
+  for (std::int64_t r = 0; r < work.rows && dx.matrix().cols > work.cols; ++r) {
+    for (std::int64_t i = work.cols; i < dx.matrix().cols; ++i) {
+      dx.matrix().at(r, i) = dy.matrix().at(r, i);
+    }
+  }
+  if (c.reads.count > 3) {
+    Values residual(rank.tensor(c, c.reads[3]));
+    math::add(residual.matrix(), dx.matrix());
+  }
+  dx.commit();
+}
+
+math::Activation activation_of(const ModelSpec& model, RowwiseKind kind) {
+  if (kind == RowwiseKind::swiglu || kind == RowwiseKind::swiglu_backward) {
+    return model.architecture == "gpt_oss" ? math::Activation::swiglu_clamped
+                                           : math::Activation::swiglu;
+  }
+  return model.mlp == MlpKind::relu2 ? math::Activation::relu2 : math::Activation::gelu_tanh;
+}
+
+// Experts' rows are scaled by their probabilities: reads up, probabilities, counts.
+void activate(CpuRank& rank, const Command& c, const Rowwise& work) {
+  Values x(rank.tensor(c, c.reads[0])), y(rank.tensor(c, c.writes[0]), false);
+  std::optional<Values> scale;
+  if (c.reads.count > 1) scale.emplace(rank.tensor(c, c.reads[1]));
+  math::activate(activation_of(rank.job.model, work.kind), x.matrix(),
+                 scale ? math::ConstFloats(scale->all()) : math::ConstFloats(), y.matrix());
+  y.commit();
+}
+
+void activate_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
+  Values x(rank.tensor(c, c.reads[0])), dy(rank.tensor(c, c.reads[1]));
+  Values dx(rank.tensor(c, c.writes[0]), false);
+  const auto kind = activation_of(rank.job.model, work.kind);
+  if (c.reads.count == 2) {
+    math::activate_backward(kind, x.matrix(), {}, dy.matrix(), dx.matrix(), {});
+  } else {
+    Values scale(rank.tensor(c, c.reads[2])), dscale(rank.tensor(c, c.writes[1]), false);
+    math::activate_backward(kind, x.matrix(), scale.all(), dy.matrix(), dx.matrix(), dscale.all());
+    if (c.op->parameter != kNoParameter) add_bias_to_scale_gradient(rank, c, dscale);
+    dscale.commit();
+  }
+  dx.commit();
+}
+
+double sigmoid(float x) {
+  return 1 / (1 + std::exp(-static_cast<double>(x)));
+}
+
+void gate(CpuRank& rank, const Command& c) {
+  Values x(rank.tensor(c, c.reads[0])), number(rank.tensor(c, c.reads[1]));
+  Values y(rank.tensor(c, c.writes[0]), false);
+  for (std::int64_t r = 0; r < x.matrix().rows; ++r) {
+    const double share = sigmoid(number.matrix().at(r, 0));
+    for (std::int64_t i = 0; i < x.matrix().cols; ++i) {
+      y.matrix().at(r, i) = static_cast<float>(share * static_cast<double>(x.matrix().at(r, i)));
+    }
+  }
+  y.commit();
+}
+
+void gate_backward(CpuRank& rank, const Command& c) {
+  Values dy(rank.tensor(c, c.reads[0])), x(rank.tensor(c, c.reads[1])),
+      number(rank.tensor(c, c.reads[2]));
+  Values dx(rank.tensor(c, c.writes[0]), false), dnumber(rank.tensor(c, c.writes[1]), false);
+  for (std::int64_t r = 0; r < x.matrix().rows; ++r) {
+    const double share = sigmoid(number.matrix().at(r, 0));
+    double dot = 0;
+    for (std::int64_t i = 0; i < x.matrix().cols; ++i) {
+      const auto d = static_cast<double>(dy.matrix().at(r, i));
+      dx.matrix().at(r, i) = static_cast<float>(share * d);
+      dot += d * static_cast<double>(x.matrix().at(r, i));
+    }
+    dnumber.matrix().at(r, 0) = static_cast<float>(dot * share * (1 - share));
+  }
+  dx.commit();
+  dnumber.commit();
+}
+
+// The gradients of keys and values that went around the ring, side by side, to the rank's own.
+void add_ring_gradients(CpuRank& rank, const Command& c) {
+  Values ring(rank.tensor(c, c.reads[0]));
+  std::int64_t first = 0;
+  for (const Operand& operand : c.writes) {
+    Values own(rank.tensor(c, operand));
+    math::add(ring.matrix().columns(first, own.matrix().cols), own.matrix());
+    own.commit();
+    first += own.matrix().cols;
+  }
+}
+
+// The sum of what it reads.
+void add(CpuRank& rank, const Command& c) {
+  if (c.writes.count == 2) return add_ring_gradients(rank, c);
+  Values y(rank.tensor(c, c.writes[0]), false);
+  std::ranges::fill(y.all(), 0.0F);
+  for (const Operand& operand : c.reads) {
+    Values x(rank.tensor(c, operand));
+    math::add(x.matrix(), y.matrix());
+  }
+  y.commit();
+}
+
+// A rank has some rows of the table; learned positions are whole on every rank, and added by one.
+void embed(CpuRank& rank, const Command& c) {
+  const PackedParameter& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  const Tensor weights = rank.tensor(c, c.reads[0]);
+  Values table(parameter_in(weights, p)), y(rank.tensor(c, c.writes[0]), false);
+  const std::vector<std::int32_t> ids = rank.tokens(c.action.microbatch, 0);
+  const Tensor kept = rank.tensor(c, c.writes[1]);
+  auto* kept_ids = static_cast<std::int64_t*>(static_cast<void*>(kept.data));
+  std::copy(ids.begin(), ids.end(), kept_ids);
+  math::embed(table.matrix(), rank.at.tp * p.rows, ids, y.matrix());
+  for (const PackedParameter& other : rank.block(c).parameters) {
+    if (other.whole.role != ParameterRole::embed_positions || rank.at.tp > 0) continue;
+    Values positions(parameter_in(weights, other));
+    std::vector<float> rows(y.all().size());
+    const std::vector<std::int64_t> where = rank.positions();
+    const Matrix place(rows, y.matrix().rows, y.matrix().cols);
+    math::embed(positions.matrix(), 0, std::vector<std::int32_t>(where.begin(), where.end()),
+                place);
+    math::add(place, y.matrix());
+  }
+  y.commit();
+}
+
+void embed_backward(CpuRank& rank, const Command& c) {
+  const PackedParameter& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  const Tensor gradients = rank.tensor(c, c.writes[0]);
+  Values dy(rank.tensor(c, c.reads[0])), dtable(parameter_in(gradients, p));
+  const Tensor kept = rank.tensor(c, c.reads[1]);
+  const auto* kept_ids = static_cast<const std::int64_t*>(static_cast<const void*>(kept.data));
+  const std::vector<std::int32_t> ids(kept_ids, kept_ids + kept.elements());
+  math::embed_backward(dy.matrix(), rank.at.tp * p.rows, ids, dtable.matrix());
+  dtable.commit();
+  for (const PackedParameter& other : rank.block(c).parameters) {
+    if (other.whole.role != ParameterRole::embed_positions) continue;
+    Values dpositions(parameter_in(gradients, other));
+    const std::vector<std::int64_t> where = rank.positions();
+    math::embed_backward(dy.matrix(), 0, std::vector<std::int32_t>(where.begin(), where.end()),
+                         dpositions.matrix());
+    dpositions.commit();
+  }
+}
+
+}  // namespace
+
+Tensor parameter_in(const Tensor& slot, const PackedParameter& p) {
+  return slot.part(p.offset, p.rows, p.cols);
+}
+
+void run_product(CpuRank& rank, const Command& c, const Gemm& work) {
+  if (c.op->role == Role::input_gradient) return input_gradient(rank, c, work);
+  if (c.op->role == Role::weight_gradient) return weight_gradient(rank, c, work);
+  forward(rank, c, work);
+}
+
+void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
+  const bool per_head =
+      c.op->parameter != kNoParameter &&
+      rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)].whole.role ==
+          ParameterRole::q_norm;
+  switch (work.kind) {
+    case RowwiseKind::rms_norm:
+    case RowwiseKind::layer_norm:
+      return per_head ? run_qk_norm(rank, c, false) : norm_forward(rank, c, work);
+    case RowwiseKind::rms_norm_backward:
+    case RowwiseKind::layer_norm_backward:
+      return per_head ? run_qk_norm(rank, c, true) : norm_backward(rank, c, work);
+    case RowwiseKind::rope:
+    case RowwiseKind::rope_backward:
+      return run_rope(rank, c, work);
+    case RowwiseKind::swiglu:
+    case RowwiseKind::gelu:
+      return activate(rank, c, work);
+    case RowwiseKind::swiglu_backward:
+    case RowwiseKind::gelu_backward:
+      return activate_backward(rank, c, work);
+    case RowwiseKind::add:
+      return add(rank, c);
+    case RowwiseKind::embedding:
+      return embed(rank, c);
+    case RowwiseKind::embedding_backward:
+      return embed_backward(rank, c);
+    case RowwiseKind::router:
+      return run_router(rank, c, false);
+    case RowwiseKind::router_backward:
+      return run_router(rank, c, true);
+    case RowwiseKind::permute:
+    case RowwiseKind::unpermute:
+      return run_permute(rank, c);
+    case RowwiseKind::scale:
+      if (c.op->role == Role::gate) return gate(rank, c);
+      if (c.op->role == Role::gate_backward) return gate_backward(rank, c);
+      return run_loss(rank, c, work.kind);
+    case RowwiseKind::cross_entropy:
+    case RowwiseKind::cross_entropy_backward:
+      return run_loss(rank, c, work.kind);
+    case RowwiseKind::copy:
+      return run_copy(rank, c);
+    case RowwiseKind::sum_of_squares:
+      return run_sum_of_squares(rank, c);
+    case RowwiseKind::dropout_add:
+    case RowwiseKind::dropout_add_backward:
+    case RowwiseKind::cast:
+    case RowwiseKind::zero_fill:
+      break;
+  }
+  QPLAN_CHECK(false, "the qplan recipe has no dropout and no casts");
+}
+
+namespace {
+
+// Gradients are added to; a microbatch's own begin at zero.
+void clear_fresh_gradients(CpuRank& rank, const Command& c) {
+  for (const Operand& operand : c.writes) {
+    const Slot& slot = rank.slot(c, operand);
+    if (!operand.fresh || slot.storage != Storage::wire || slot.flow != Flow::gradients) continue;
+    std::ranges::fill(rank.tensor(c, operand).span(), std::byte{0});
+  }
+}
+
+}  // namespace
+
+void compute(CpuRank& rank, const Command& c) {
+  clear_fresh_gradients(rank, c);
+  std::visit(
+      Overloaded{[&](const Gemm& work) { run_product(rank, c, work); },
+                 [&](const GroupedGemm& work) { run_experts_product(rank, c, work); },
+                 [&](const Attention& work) { run_attention(rank, c, work); },
+                 [&](const Rowwise& work) { run_rowwise(rank, c, work); },
+                 [&](const AdamW&) { run_adamw(rank, c, false); },
+                 [&](const HostAdam&) { run_adamw(rank, c, true); },
+                 [&](const Join&) { run_join(rank, c); },
+                 // The host's share of the optimizer reads and writes the arena itself.
+                 [&](const HostCopy&) {},
+                 [&](const Collective&) { QPLAN_CHECK(false, "nobody is alone in a collective"); },
+                 [&](const SendRecv&) { QPLAN_CHECK(false, "nobody is alone in a ring"); }},
+      c.op->work);
+}
+
+}  // namespace qplan

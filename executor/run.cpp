@@ -1,0 +1,333 @@
+#include "executor/run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "executor/cpu_backend.h"
+#include "executor/cpu_checkpoint.h"
+#include "executor/cpu_world.h"
+#include "executor/interpreter.h"
+#include "models/error.h"
+#include "models/text.h"
+
+namespace qplan {
+namespace {
+
+ShardPlace place_of(const CpuRank& rank) {
+  return {rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
+}
+
+// Every matrix of a block's packed parameters.
+std::vector<ParameterPiece> pieces_of(const CpuRank& rank, const ParameterIndex& index,
+                                      int instance) {
+  const Block& block = rank.block(instance);
+  const BlockInstance& at = rank.commands.instances[static_cast<std::size_t>(instance)];
+  std::vector<ParameterPiece> all;
+  for (const PackedParameter& p : block.parameters) {
+    const ModelPart part = model_part(rank.shape(instance).kind);
+    const auto pieces = pieces_of(index, part, at.layer, p, place_of(rank));
+    all.insert(all.end(), pieces.begin(), pieces.end());
+  }
+  return all;
+}
+
+// Fills the rank's main parameters and working copies.
+void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource& weights_of) {
+  for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
+    const Tensor weights = rank.held(i, Storage::weight);
+    if (weights.data == nullptr) continue;
+    std::vector<float> packed(static_cast<std::size_t>(sum_of(rank.block(i).parameters).total()));
+    for (const ParameterPiece& piece : pieces_of(rank, index, i)) {
+      weights_of(index.all()[static_cast<std::size_t>(piece.index)], piece.first_row,
+                 piece.first_col,
+                 {packed.data() + piece.local, piece.rows, piece.cols, piece.cols});
+    }
+    const bool sharded = rank.shape(i).zero == 3;
+    if (!sharded) math::encode(weights.dtype, packed, weights.span());
+    OptimizerState device = rank.device_state(i), host = rank.host_state(i);
+    const std::int64_t on_host = rank.offloaded(i);
+    for (const StateRun& run : rank.state_runs(i)) {
+      for (std::int64_t k = 0; k < run.count; ++k) {
+        float value = packed[static_cast<std::size_t>(run.packed + k)];
+        const std::int64_t at = run.shard + k;
+        const std::span<const float> one(&value, 1);
+        const bool here = at >= on_host;
+        const Tensor main =
+            here ? device.main_params.part(at - on_host, 1, 1) : host.main_params.part(at, 1, 1);
+        math::encode(main.dtype, one, main.span());
+        if (!sharded) continue;
+        const Tensor working = weights.part(at, 1, 1);
+        math::encode(working.dtype, one, working.span());
+      }
+    }
+  }
+}
+
+// Adds what this rank knows of a whole: gradients or main parameters of its shard.
+void collect(CpuRank& rank, const ParameterIndex& index, bool gradients, ModelTensors& tensors) {
+  for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
+    const Block& block = rank.block(i);
+    if (block.parameters.empty()) continue;
+    std::vector<float> packed(static_cast<std::size_t>(sum_of(block.parameters).total()));
+    std::vector<bool> known(packed.size(), false);
+    const Tensor kept = rank.held(i, Storage::gradient);
+    const OptimizerState device = rank.device_state(i), host = rank.host_state(i);
+    const std::int64_t on_host = rank.offloaded(i);
+    for (const StateRun& run : rank.state_runs(i)) {
+      for (std::int64_t k = 0; k < run.count; ++k) {
+        const std::int64_t at = run.shard + k;
+        const Tensor source = gradients
+                                  ? kept.part(rank.shape(i).zero >= 2 ? at : run.packed + k, 1, 1)
+                              : at < on_host ? host.main_params.part(at, 1, 1)
+                                             : device.main_params.part(at - on_host, 1, 1);
+        const auto place = static_cast<std::size_t>(run.packed + k);
+        math::decode(source.dtype, source.span(), std::span(&packed[place], 1));
+        known[place] = true;
+      }
+    }
+    for (const ParameterPiece& piece : pieces_of(rank, index, i)) {
+      const auto whole = static_cast<std::size_t>(piece.index);
+      const std::int64_t width = index.all()[whole].parameter.cols;
+      for (std::int64_t k = 0; k < piece.rows * piece.cols; ++k) {
+        const auto local = static_cast<std::size_t>(piece.local + k);
+        const std::int64_t row = piece.first_row + k / piece.cols;
+        const std::int64_t place = row * width + piece.first_col + k % piece.cols;
+        if (known[local]) tensors[whole][static_cast<std::size_t>(place)] = packed[local];
+      }
+    }
+  }
+}
+
+ModelTensors empty_tensors(const ParameterIndex& index) {
+  ModelTensors tensors;
+  for (const ModelParameter& p : index.all()) {
+    tensors.emplace_back(static_cast<std::size_t>(p.parameter.elements()), 0.0F);
+  }
+  return tensors;
+}
+
+// One job: the ranks' threads and what they share.
+class CpuRun {
+ public:
+  CpuRun(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
+         const RunOptions& options)
+      : program_(build_step_program(model, plan, recipe_of(RecipeKind::qplan), facts)),
+        job_{model, plan, program_, options.optimizer},
+        options_(options),
+        index_(model),
+        world_(static_cast<int>(plan.world())) {
+    for (int stage = 0; stage < plan.pp; ++stage)
+      programs_.push_back(rank_program(program_, stage));
+    weights_ = options.weights;
+    if (!options.load.empty()) {
+      loaded_.emplace(options.load, model);
+      done_ = loaded_->facts();
+      weights_ = weights_of(*loaded_);
+    }
+    for (int step = 0; step < options.steps; ++step) batches_.push_back(batch(step));
+    for (std::int64_t r = 0; r < plan.world(); ++r) {
+      const auto stage = static_cast<std::size_t>(program_.grid.dense(r).pp);
+      ranks_.push_back(std::make_unique<CpuRank>(job_, programs_[stage], r));
+    }
+  }
+
+  RunResult run() {
+    result_.loss.resize(static_cast<std::size_t>(options_.steps));
+    result_.grad_norm.resize(result_.loss.size());
+    result_.step_time.assign(result_.loss.size(), Seconds(0));
+    if (options_.keep_gradients) result_.gradients = empty_tensors(index_);
+    if (options_.keep_weights) result_.weights = empty_tensors(index_);
+    for (const RankProgram& p : programs_) {
+      result_.live_peak.push_back(p.live_peak);
+      result_.arena.push_back(Bytes(static_cast<double>(p.extent)));
+    }
+    result_.first_step = done_.step + 1;
+    {
+      std::vector<std::jthread> threads;
+      for (const auto& rank : ranks_) threads.emplace_back([this, &rank] { thread(*rank); });
+      watch();
+    }
+    if (const std::string failure = world_.failure(); !failure.empty()) throw Error(failure);
+    return std::move(result_);
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::int32_t> batch(int step) const {
+    const std::int64_t sequences = job_.plan.global_batch_size, length = job_.plan.seq_len + 1;
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(sequences * length));
+    for (std::int64_t j = 0; j < sequences; ++j) {
+      options_.tokens(done_.sequences + step * sequences + j,
+                      std::span(ids).subspan(static_cast<std::size_t>(j * length),
+                                             static_cast<std::size_t>(length)));
+    }
+    return ids;
+  }
+
+  // Until all ranks have ended; fails the run when none ends a step in time.
+  void watch() {
+    std::unique_lock lock(result_mutex_);
+    const std::chrono::duration<double> limit(options_.timeout.value());
+    while (ended_ < job_.plan.world()) {
+      const std::int64_t seen = progress_;
+      if (progressed_.wait_for(lock, limit, [&] { return progress_ != seen; })) continue;
+      world_.fail(fmt::format("no rank ended a step within {}; give more with --timeout",
+                              human_seconds(options_.timeout)));
+      return;
+    }
+  }
+  void tell_progress(bool ends) {
+    const std::lock_guard lock(result_mutex_);
+    ++progress_;
+    ended_ += ends ? 1 : 0;
+    progressed_.notify_all();
+  }
+
+  void thread(CpuRank& rank) {
+    try {
+      load_weights(rank, index_, weights_);
+      rank.step = done_.step;
+      if (loaded_) load_moments(rank, index_, *loaded_);
+      CpuBackend::Options options;
+      if (options_.shuffle)
+        options.shuffle = *options_.shuffle + static_cast<std::uint64_t>(rank.rank);
+      if (options_.before) {
+        options.before = [this, &rank](std::size_t i) { options_.before(rank.rank, i); };
+      }
+      CpuBackend backend(rank, world_, options);
+      for (int step = 0; step < options_.steps; ++step) {
+        rank.batch = batches_[static_cast<std::size_t>(step)];
+        rank.begin_step();
+        execute(rank.commands, backend);
+        after_step(rank, backend, step);
+        if (saves_after(step)) save(rank);
+        tell_progress(/*ends=*/false);
+      }
+    } catch (const Stopped&) {
+    } catch (const std::exception& error) {
+      world_.fail(error.what());
+    }
+    world_.rank_ends();
+    tell_progress(/*ends=*/true);
+  }
+
+  void after_step(CpuRank& rank, const CpuBackend& backend, int step) {
+    const std::lock_guard lock(result_mutex_);
+    const auto k = static_cast<std::size_t>(step);
+    result_.loss[k] = rank.loss;
+    result_.grad_norm[k] = rank.grad_norm;
+    if (!std::isfinite(rank.loss)) {
+      throw Error(
+          fmt::format("the loss of step {} is {}; use a smaller --lr", step + 1, rank.loss));
+    }
+    const auto& times = backend.times();
+    const Seconds begin = times.front().begin;
+    Seconds end = begin;
+    for (const CommandTime& t : times) end = std::max(end, t.end);
+    result_.step_time[k] = std::max(result_.step_time[k], end - begin);
+    check_order(rank, backend);
+    if (step == 0 && options_.keep_gradients) collect(rank, index_, true, result_.gradients);
+    const bool last = step + 1 == options_.steps;
+    if (last && options_.keep_weights) collect(rank, index_, false, result_.weights);
+    if (last && options_.keep_trace) add_to_trace(rank, backend);
+  }
+
+  [[nodiscard]] bool saves_after(int step) const {
+    if (options_.save.empty()) return false;
+    const bool due = options_.save_interval > 0 && (step + 1) % options_.save_interval == 0;
+    return due || step + 1 == options_.steps;
+  }
+
+  // Every rank writes its file; the last one to do so finishes the checkpoint. A fast rank may be
+  // at the next one by then.
+  void save(CpuRank& rank) {
+    Save* mine = nullptr;
+    {
+      const std::lock_guard lock(result_mutex_);
+      std::unique_ptr<Save>& entry = saves_[rank.step];
+      if (!entry) {
+        const std::int64_t steps = rank.step - done_.step;
+        entry = std::make_unique<Save>(
+            options_.save, job_.model,
+            CheckpointFacts{.step = rank.step,
+                            .sequences = done_.sequences + steps * job_.plan.global_batch_size,
+                            .plan = to_string(job_.plan)});
+      }
+      mine = entry.get();
+    }
+    mine->writer.write_rank(rank.rank, saved_states(rank, index_));
+    if (++mine->written == job_.plan.world()) {
+      mine->writer.finish(job_.plan.world(), options_.plan_file);
+    }
+  }
+
+  void check_order(const CpuRank& rank, const CpuBackend& backend) {
+    std::vector<std::size_t> last(static_cast<std::size_t>(rank.commands.lanes), 0);
+    for (const std::size_t i : backend.order()) {
+      std::size_t& before = last[static_cast<std::size_t>(rank.commands.commands[i].lane)];
+      if (i + 1 <= before) result_.in_program_order = false;
+      before = i + 1;
+    }
+    if (backend.order().size() != rank.commands.commands.size()) result_.in_program_order = false;
+  }
+
+  void add_to_trace(const CpuRank& rank, const CpuBackend& backend) {
+    Trace& trace = result_.trace;
+    trace.ranks = static_cast<int>(job_.plan.world());
+    for (std::size_t i = 0; i < rank.commands.commands.size(); ++i) {
+      const Command& c = rank.commands.commands[i];
+      if (c.kind == CommandKind::op && std::holds_alternative<Join>(c.op->work)) continue;
+      TraceEvent e{.rank = static_cast<int>(rank.rank),
+                   .pipe = c.kind != CommandKind::op,
+                   .name = describe(rank, c),
+                   .category = c.kind == CommandKind::op ? "op" : "send",
+                   .action = c.action,
+                   .begin = backend.times()[i].begin,
+                   .end = backend.times()[i].end};
+      if (c.kind == CommandKind::op) e.stream = c.op->stream;
+      trace.end = std::max(trace.end, e.end);
+      trace.events.push_back(std::move(e));
+    }
+  }
+
+  struct Save {
+    Save(const std::string& root, const ModelSpec& model, const CheckpointFacts& facts)
+        : writer(root, model, facts) {}
+    CheckpointWriter writer;
+    std::atomic<std::int64_t> written{0};
+  };
+
+  StepProgram program_;
+  CpuJob job_;
+  const RunOptions& options_;
+  ParameterIndex index_;
+  CpuWorld world_;
+  std::vector<RankProgram> programs_;
+  std::vector<std::vector<std::int32_t>> batches_;
+  std::vector<std::unique_ptr<CpuRank>> ranks_;
+  WeightSource weights_;
+  std::optional<Checkpoint> loaded_;
+  CheckpointFacts done_;  // by runs before this one
+  std::map<std::int64_t, std::unique_ptr<Save>> saves_;
+  std::mutex result_mutex_;
+  std::condition_variable progressed_;
+  std::int64_t progress_ = 0, ended_ = 0;  // ranks' steps; ranks
+  RunResult result_;
+};
+
+}  // namespace
+
+RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
+              const RunOptions& options) {
+  return CpuRun(model, plan, facts, options).run();
+}
+
+}  // namespace qplan

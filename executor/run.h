@@ -1,0 +1,56 @@
+#pragma once
+// Executes training steps of a plan on the reference backend: ranks are threads of this process.
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "executor/cpu_rank.h"
+#include "executor/io/tokens.h"
+#include "executor/io/weights.h"
+#include "models/json.h"
+#include "models/program/recipe.h"
+#include "models/program/trace.h"
+
+namespace qplan {
+
+// Numbers of the whole model, by the index of model_parameters(): row-major, empty where unknown.
+using ModelTensors = std::vector<std::vector<float>>;
+
+struct RunOptions {
+  int steps = 1;
+  OptimizerSettings optimizer;
+  WeightSource weights;         // what the model starts from, unless a checkpoint is loaded
+  TokenSource tokens;           // step k (from 0) reads sequences [k gbs, (k + 1) gbs)
+  bool keep_gradients = false;  // of the first step, put together from all ranks
+  bool keep_weights = false;    // after the last step
+  bool keep_trace = false;      // of the last step
+  // Checkpoints: a run that loads one goes on where it ended, under whatever plan. `steps` more are
+  // done; a checkpoint is saved after the last, and where the interval is not 0 after every so
+  // many.
+  std::string load, save;
+  int save_interval = 0;
+  Json plan_file = Json::object();       // what a checkpoint's plan.json holds
+  Seconds timeout{600};                  // longest time without a rank that ends a step
+  std::optional<std::uint64_t> shuffle;  // a random order of what the program leaves open; a seed
+  std::function<void(std::int64_t rank, std::size_t command)> before;  // may throw; for tests
+};
+
+struct RunResult {
+  std::int64_t first_step = 1;          // counted from the first run's first
+  std::vector<double> loss, grad_norm;  // one a step
+  std::vector<Seconds> step_time;       // of the slowest rank
+  std::vector<Bytes> live_peak;         // of each pipeline rank: bytes allocated at once
+  std::vector<Bytes> arena;             // of each pipeline rank: what that takes once laid out
+  ModelTensors gradients, weights;
+  Trace trace;
+  bool in_program_order = true;  // every rank ended its commands lane by lane in program order
+};
+
+// Throws Error: the first failure of any rank, with rank, op and block.
+RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
+              const RunOptions& options);
+
+}  // namespace qplan

@@ -1,0 +1,59 @@
+#include "executor/weights.h"
+
+#include <algorithm>
+
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+std::uint64_t key_of(ModelPart part, std::int64_t layer, ParameterRole role, bool bias,
+                     std::int64_t copy) {
+  const auto bits = [](auto value) { return static_cast<std::uint64_t>(value); };
+  return (((bits(layer) * 65536 + bits(copy)) * 16 + bits(part)) * 256 + bits(role)) * 2 +
+         bits(bias);
+}
+
+}  // namespace
+
+ParameterIndex::ParameterIndex(const ModelSpec& model) : all_(model_parameters(model)) {
+  for (const ModelParameter& p : all_) {
+    by_key_.emplace_back(key_of(p.part, p.layer, p.parameter.role, p.parameter.bias, p.copy),
+                         p.index);
+  }
+  std::sort(by_key_.begin(), by_key_.end());
+}
+
+std::int64_t ParameterIndex::find(ModelPart part, std::int64_t layer, ParameterRole role, bool bias,
+                                  std::int64_t copy) const {
+  // A tied head is the embedding.
+  const std::uint64_t key = key_of(part, layer, role, bias, copy);
+  const auto it =
+      std::lower_bound(by_key_.begin(), by_key_.end(), std::pair{key, std::int64_t{-1}});
+  if (it != by_key_.end() && it->first == key) return it->second;
+  QPLAN_CHECK(role == ParameterRole::lm_head, "a block's parameters are the model's");
+  return find(ModelPart::embedding, 0, ParameterRole::embed_tokens, false, 0);
+}
+
+std::vector<ParameterPiece> pieces_of(const ParameterIndex& parameters, ModelPart part,
+                                      std::int64_t layer, const PackedParameter& packed,
+                                      const ShardPlace& place) {
+  const Parameter& whole = packed.whole;
+  const bool expert = is_expert(whole.role);
+  const std::int64_t share = expert ? place.etp : place.tp;
+  const std::int64_t first_copy = expert ? place.ep * packed.copies : 0;
+  const bool by_rows = whole.split == Split::rows || whole.split == Split::vocabulary;
+  const std::int64_t first_row = by_rows ? share * packed.rows : 0;
+  const std::int64_t first_col = whole.split == Split::cols ? share * packed.cols : 0;
+  std::vector<ParameterPiece> pieces;
+  for (std::int64_t copy = 0; copy < packed.copies; ++copy) {
+    const std::int64_t rows = std::clamp<std::int64_t>(whole.rows - first_row, 0, packed.rows);
+    const std::int64_t index =
+        parameters.find(part, layer, whole.role, whole.bias, first_copy + copy);
+    pieces.push_back(
+        {packed.offset + copy * packed.stride, rows, packed.cols, index, first_row, first_col});
+  }
+  return pieces;
+}
+
+}  // namespace qplan

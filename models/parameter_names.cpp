@@ -1,0 +1,212 @@
+// tensor_place(): the tensors of each architecture's checkpoint.
+
+#include <fmt/format.h>
+
+#include <span>
+
+#include "models/error.h"
+#include "models/parameters.h"
+
+namespace qplan {
+namespace {
+
+using enum ParameterRole;
+
+struct Module {
+  ParameterRole role;
+  std::string_view path;  // below the layer, or below the model
+};
+
+// Llama's names, which most architectures keep.
+constexpr Module kDecoder[] = {{embed_tokens, "embed_tokens"},
+                               {input_norm, "input_layernorm"},
+                               {q_proj, "self_attn.q_proj"},
+                               {k_proj, "self_attn.k_proj"},
+                               {v_proj, "self_attn.v_proj"},
+                               {q_norm, "self_attn.q_norm"},
+                               {k_norm, "self_attn.k_norm"},
+                               {o_proj, "self_attn.o_proj"},
+                               {q_a_proj, "self_attn.q_a_proj"},
+                               {q_a_norm, "self_attn.q_a_layernorm"},
+                               {q_b_proj, "self_attn.q_b_proj"},
+                               {kv_a_proj, "self_attn.kv_a_proj_with_mqa"},
+                               {kv_a_norm, "self_attn.kv_a_layernorm"},
+                               {kv_b_proj, "self_attn.kv_b_proj"},
+                               {post_attention_norm, "post_attention_layernorm"},
+                               {gate_proj, "mlp.gate_proj"},
+                               {up_proj, "mlp.up_proj"},
+                               {down_proj, "mlp.down_proj"},
+                               {router, "mlp.gate"},
+                               {shared_gate_proj, "mlp.shared_experts.gate_proj"},
+                               {shared_up_proj, "mlp.shared_experts.up_proj"},
+                               {shared_down_proj, "mlp.shared_experts.down_proj"},
+                               {shared_expert_gate, "mlp.shared_expert_gate"},
+                               {expert_gate_proj, "gate_proj"},
+                               {expert_up_proj, "up_proj"},
+                               {expert_down_proj, "down_proj"},
+                               {final_norm, "norm"},
+                               {mtp_embed_norm, "enorm"},
+                               {mtp_hidden_norm, "hnorm"},
+                               {mtp_proj, "eh_proj"},
+                               {mtp_final_norm, "shared_head.norm"}};
+
+constexpr Module kQwen2Moe[] = {{shared_gate_proj, "mlp.shared_expert.gate_proj"},
+                                {shared_up_proj, "mlp.shared_expert.up_proj"},
+                                {shared_down_proj, "mlp.shared_expert.down_proj"}};
+
+constexpr Module kMixtral[] = {{router, "block_sparse_moe.gate"},
+                               {expert_gate_proj, "w1"},
+                               {expert_up_proj, "w3"},
+                               {expert_down_proj, "w2"}};
+
+constexpr Module kGptOss[] = {{router, "mlp.router"}};
+
+constexpr Module kGpt2[] = {
+    {embed_tokens, "wte"},     {embed_positions, "wpe"},      {input_norm, "ln_1"},
+    {q_proj, "attn.c_attn"},   {k_proj, "attn.c_attn"},       {v_proj, "attn.c_attn"},
+    {o_proj, "attn.c_proj"},   {post_attention_norm, "ln_2"}, {up_proj, "mlp.c_fc"},
+    {down_proj, "mlp.c_proj"}, {final_norm, "ln_f"}};
+
+constexpr Module kVision[] = {{patch_embed, "patch_embed.proj"},
+                              {embed_positions, "pos_embed"},
+                              {input_norm, "norm1"},
+                              {q_proj, "attn.qkv"},
+                              {k_proj, "attn.qkv"},
+                              {v_proj, "attn.qkv"},
+                              {o_proj, "attn.proj"},
+                              {post_attention_norm, "norm2"},
+                              {up_proj, "mlp.linear_fc1"},
+                              {down_proj, "mlp.linear_fc2"},
+                              {merger_norm, "norm"},
+                              {merger_fc1, "linear_fc1"},
+                              {merger_fc2, "linear_fc2"},
+                              {deepstack_norm, "norm"},
+                              {deepstack_fc1, "linear_fc1"},
+                              {deepstack_fc2, "linear_fc2"}};
+
+std::string_view find(std::span<const Module> modules, ParameterRole role) {
+  for (const Module& module : modules) {
+    if (module.role == role) return module.path;
+  }
+  return "";
+}
+
+// The architecture's own word, else Llama's.
+std::string_view module_of(const ModelSpec& m, ParameterRole role) {
+  std::span<const Module> own;
+  if (m.architecture == "qwen2_moe") own = kQwen2Moe;
+  if (m.architecture == "mixtral") own = kMixtral;
+  if (m.architecture == "gpt_oss") own = kGptOss;
+  const std::string_view word = find(own, role);
+  return word.empty() ? find(kDecoder, role) : word;
+}
+
+// Which third of a fused q|k|v.
+std::int64_t third(ParameterRole role) {
+  return role == k_proj ? 1 : role == v_proj ? 2 : 0;
+}
+
+bool is_qkv(ParameterRole role) {
+  return role == q_proj || role == k_proj || role == v_proj;
+}
+
+// A parameter that is a tensor of its own.
+TensorPlace whole(const Parameter& p, std::string name) {
+  if (is_vector(p)) return {std::move(name), {p.rows}, 0, 1, 1};
+  return {std::move(name), {p.rows, p.cols}, 0, p.cols, 1};
+}
+
+// "path.weight" or "path.bias".
+std::string named(const std::string& prefix, std::string_view path, const Parameter& p) {
+  return fmt::format("{}{}.{}", prefix, path, p.bias ? "bias" : "weight");
+}
+
+// GPT-2's Conv1D keeps (in, out), and q, k, v in one.
+TensorPlace gpt2_place(const ModelParameter& it) {
+  const Parameter& p = it.parameter;
+  if (p.role == lm_head) return whole(p, "lm_head.weight");
+  std::string prefix = "transformer.";
+  if (it.part == ModelPart::decoder) prefix += fmt::format("h.{}.", it.layer);
+  std::string name = named(prefix, find(kGpt2, p.role), p);
+  if (it.part != ModelPart::decoder || is_norm(p.role)) return whole(p, std::move(name));
+  const std::int64_t out = is_qkv(p.role) ? 3 * p.rows : p.rows;
+  const std::int64_t first = third(p.role) * p.rows;
+  if (p.bias) return {std::move(name), {out}, first, 1, 1};
+  return {std::move(name), {p.cols, out}, first, 1, out};
+}
+
+// Qwen3-VL's tower: q, k, v in one, layers called blocks, a convolution as the patch embedding.
+TensorPlace vision_place(const VisionSpec& v, const ModelParameter& it) {
+  const Parameter& p = it.parameter;
+  std::string prefix = "model.visual.";
+  if (it.part == ModelPart::vision) prefix += fmt::format("blocks.{}.", it.layer);
+  if (it.part == ModelPart::merger) {
+    const bool main = p.role == merger_norm || p.role == merger_fc1 || p.role == merger_fc2;
+    prefix += main ? "merger." : fmt::format("deepstack_merger_list.{}.", it.copy);
+  }
+  TensorPlace place = whole(p, named(prefix, find(kVision, p.role), p));
+  if (is_qkv(p.role)) {
+    place.begin = third(p.role) * p.elements();
+    place.shape.front() *= 3;
+  }
+  if (p.role == patch_embed && !p.bias) {
+    place.shape = {p.rows, v.in_channels, v.temporal_patch_size, v.patch_size, v.patch_size};
+  }
+  return place;
+}
+
+// gpt-oss: all experts in one tensor, (in, out) each, gate and up alternating.
+TensorPlace gpt_oss_expert(const Parameter& p, std::int64_t expert, const std::string& experts) {
+  const bool down = p.role == expert_down_proj;
+  const std::int64_t out = down ? p.rows : 2 * p.rows;
+  const std::int64_t step = down ? 1 : 2, first = p.role == expert_up_proj ? 1 : 0;
+  std::string name = experts + (down ? "down_proj" : "gate_up_proj") + (p.bias ? "_bias" : "");
+  if (p.bias) return {std::move(name), {p.copies, out}, expert * out + first, step, 1};
+  const std::int64_t begin = expert * p.cols * out + first;
+  return {std::move(name), {p.copies, p.cols, out}, begin, step, out};
+}
+
+// Qwen3-VL-MoE: all experts in one tensor, (out, in) each, gate above up.
+TensorPlace stacked_expert(const Parameter& p, std::int64_t expert, const std::string& experts) {
+  const bool down = p.role == expert_down_proj;
+  const std::int64_t out = down ? p.rows : 2 * p.rows;
+  const std::int64_t first = p.role == expert_up_proj ? p.rows : 0;
+  const std::int64_t begin = (expert * out + first) * p.cols;
+  std::string name = experts + (down ? "down_proj" : "gate_up_proj");
+  return {std::move(name), {p.copies, out, p.cols}, begin, p.cols, 1};
+}
+
+TensorPlace expert_place(const ModelSpec& m, const ModelParameter& it, const std::string& layer) {
+  const Parameter& p = it.parameter;
+  const bool mixtral = m.architecture == "mixtral";
+  const std::string experts = layer + (mixtral ? "block_sparse_moe.experts." : "mlp.experts.");
+  if (m.architecture == "gpt_oss") return gpt_oss_expert(p, it.copy, experts);
+  if (m.architecture.starts_with("qwen3_vl_moe")) return stacked_expert(p, it.copy, experts);
+  return whole(p, named(fmt::format("{}{}.", experts, it.copy), module_of(m, p.role), p));
+}
+
+}  // namespace
+
+TensorPlace tensor_place(const ModelSpec& m, const ModelParameter& it) {
+  const Parameter& p = it.parameter;
+  if (m.architecture == "gpt2") return gpt2_place(it);
+  if (it.part == ModelPart::patchify || it.part == ModelPart::vision ||
+      it.part == ModelPart::merger) {
+    QPLAN_CHECK(m.vision.has_value(), "a vision part belongs to a model with a vision tower");
+    return vision_place(*m.vision, it);
+  }
+  if (p.role == lm_head) return whole(p, "lm_head.weight");
+  const std::string model = m.vision ? "model.language_model." : "model.";
+  if (it.part == ModelPart::embedding || it.part == ModelPart::head) {
+    return whole(p, named(model, module_of(m, p.role), p));
+  }
+  const std::int64_t number = it.part == ModelPart::mtp ? m.num_layers + it.layer : it.layer;
+  const std::string layer = fmt::format("{}layers.{}.", model, number);
+  if (is_expert(p.role)) return expert_place(m, it, layer);
+  // Two tensors that are no module's weight.
+  if (p.role == sinks) return whole(p, layer + "self_attn.sinks");
+  if (p.role == score_correction) return whole(p, layer + "mlp.gate.e_score_correction_bias");
+  return whole(p, named(layer, module_of(m, p.role), p));
+}
+
+}  // namespace qplan

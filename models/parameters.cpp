@@ -1,0 +1,254 @@
+#include "models/parameters.h"
+
+#include <algorithm>
+#include <array>
+
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+using enum ParameterRole;
+
+// A block's table as it grows.
+class Table {
+ public:
+  explicit Table(const ModelSpec& model) : m_(model) {}
+
+  void weight(ParameterRole role, std::int64_t out, std::int64_t in, Split split,
+              std::int64_t copies = 1) {
+    entries_.push_back({.role = role, .rows = out, .cols = in, .split = split, .copies = copies});
+  }
+  // The bias of a linear layer or norm: one number an output, split as outputs are.
+  void bias(ParameterRole role, std::int64_t out, Split split, std::int64_t copies = 1) {
+    const Split mine = split == Split::rows ? Split::rows : Split::none;
+    entries_.push_back(
+        {.role = role, .bias = true, .rows = out, .cols = 1, .split = mine, .copies = copies});
+  }
+  void norm(ParameterRole role, std::int64_t width, std::int64_t copies = 1) {
+    weight(role, width, 1, Split::none, copies);
+    if (m_.norm == Norm::layer_norm) bias(role, width, Split::none, copies);
+  }
+
+  void attention() { m_.mla ? latent_attention(*m_.mla) : grouped_attention(); }
+
+  void mlp(ParameterRole gate, ParameterRole up, ParameterRole down, std::int64_t width,
+           bool with_bias, std::int64_t copies = 1) {
+    const std::int64_t h = m_.hidden_size;
+    const bool gated = m_.mlp == MlpKind::swiglu;
+    if (gated) weight(gate, width, h, Split::rows, copies);
+    weight(up, width, h, Split::rows, copies);
+    if (with_bias && gated) bias(gate, width, Split::rows, copies);
+    if (with_bias) bias(up, width, Split::rows, copies);
+    weight(down, h, width, Split::cols, copies);
+    if (with_bias) bias(down, h, Split::cols, copies);
+  }
+
+  void experts(const MoeSpec& moe) {
+    weight(router, moe.num_experts, m_.hidden_size, Split::none);
+    if (moe.router_bias && moe.sigmoid_scores) {
+      weight(score_correction, moe.num_experts, 1, Split::none);
+    } else if (moe.router_bias) {
+      bias(router, moe.num_experts, Split::none);
+    }
+    if (moe.shared_expert_intermediate_size > 0) {
+      mlp(shared_gate_proj, shared_up_proj, shared_down_proj, moe.shared_expert_intermediate_size,
+          false);
+    }
+    if (moe.shared_expert_gate) weight(shared_expert_gate, 1, m_.hidden_size, Split::none);
+    mlp(expert_gate_proj, expert_up_proj, expert_down_proj, moe.moe_intermediate_size,
+        moe.expert_bias, moe.num_experts);
+  }
+
+  void decoder(const LayerKind& kind) {
+    norm(input_norm, m_.hidden_size);
+    attention();
+    norm(post_attention_norm, m_.hidden_size);
+    if (kind.moe) {
+      experts(*m_.moe);
+    } else {
+      mlp(gate_proj, up_proj, down_proj, m_.intermediate_size, m_.mlp_bias);
+    }
+  }
+
+  // Two norms, the projection of [embedding; hidden], a decoder layer, the norm before the head;
+  // embedding and head are the main model's (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+  void multi_token_prediction() {
+    const std::int64_t h = m_.hidden_size;
+    norm(mtp_embed_norm, h);
+    norm(mtp_hidden_norm, h);
+    weight(mtp_proj, h, 2 * h, Split::none);
+    decoder({.moe = m_.moe.has_value(), .window = 0});
+    norm(mtp_final_norm, h);
+  }
+
+  std::vector<Parameter> take() { return std::move(entries_); }
+
+ private:
+  void grouped_attention() {
+    const std::int64_t h = m_.hidden_size, d = m_.head_dim;
+    const std::int64_t query = m_.num_attention_heads * d, key = m_.num_key_value_heads * d;
+    weight(q_proj, query, h, Split::rows);
+    weight(k_proj, key, h, Split::rows);
+    weight(v_proj, key, h, Split::rows);
+    if (m_.qkv_bias) {
+      bias(q_proj, query, Split::rows);
+      bias(k_proj, key, Split::rows);
+      bias(v_proj, key, Split::rows);
+    }
+    if (m_.qk_norm) {
+      weight(q_norm, d, 1, Split::none);
+      weight(k_norm, d, 1, Split::none);
+    }
+    if (m_.attention_sinks) weight(sinks, m_.num_attention_heads, 1, Split::rows);
+    weight(o_proj, h, query, Split::cols);
+    if (m_.attention_output_bias) bias(o_proj, h, Split::cols);
+  }
+
+  void latent_attention(const MlaSpec& a) {
+    const std::int64_t h = m_.hidden_size, heads = m_.num_attention_heads;
+    const std::int64_t query = heads * (a.qk_nope_head_dim + a.qk_rope_head_dim);
+    if (a.q_lora_rank == 0) {
+      weight(q_proj, query, h, Split::rows);
+    } else {
+      weight(q_a_proj, a.q_lora_rank, h, Split::none);
+      if (m_.qkv_bias) bias(q_a_proj, a.q_lora_rank, Split::none);
+      weight(q_a_norm, a.q_lora_rank, 1, Split::none);
+      weight(q_b_proj, query, a.q_lora_rank, Split::rows);
+    }
+    const std::int64_t compressed = a.kv_lora_rank + a.qk_rope_head_dim;
+    weight(kv_a_proj, compressed, h, Split::none);
+    if (m_.qkv_bias) bias(kv_a_proj, compressed, Split::none);
+    weight(kv_a_norm, a.kv_lora_rank, 1, Split::none);
+    weight(kv_b_proj, heads * (a.qk_nope_head_dim + a.v_head_dim), a.kv_lora_rank, Split::rows);
+    weight(o_proj, h, heads * a.v_head_dim, Split::cols);
+    if (m_.attention_output_bias) bias(o_proj, h, Split::cols);
+  }
+
+  const ModelSpec& m_;
+  std::vector<Parameter> entries_;
+};
+
+// The vision tower's layers as a model: LayerNorms, GELU and biases throughout (Qwen3VLMoeVision*).
+ModelSpec tower(const VisionSpec& v) {
+  ModelSpec t;
+  t.hidden_size = v.hidden_size;
+  t.intermediate_size = v.intermediate_size;
+  t.num_attention_heads = t.num_key_value_heads = v.num_heads;
+  t.head_dim = v.hidden_size / v.num_heads;
+  t.mlp = MlpKind::gelu;
+  t.norm = Norm::layer_norm;
+  t.qkv_bias = t.attention_output_bias = t.mlp_bias = true;
+  return t;
+}
+
+// The main merger normalises patches before it merges them, the taps' mergers after.
+void mergers(Table& table, const VisionSpec& v) {
+  const std::int64_t wide = v.hidden_size * v.spatial_merge_size * v.spatial_merge_size;
+  const auto add = [&](ParameterRole norm, std::int64_t width, ParameterRole fc1, ParameterRole fc2,
+                       std::int64_t copies) {
+    table.norm(norm, width, copies);
+    table.weight(fc1, wide, wide, Split::none, copies);
+    table.bias(fc1, wide, Split::none, copies);
+    table.weight(fc2, v.out_hidden_size, wide, Split::none, copies);
+    table.bias(fc2, v.out_hidden_size, Split::none, copies);
+  };
+  add(merger_norm, v.hidden_size, merger_fc1, merger_fc2, 1);
+  const auto taps = static_cast<std::int64_t>(v.deepstack_layers.size());
+  if (taps > 0) add(deepstack_norm, wide, deepstack_fc1, deepstack_fc2, taps);
+}
+
+std::vector<Parameter> vision_parameters(const VisionSpec& v, ModelPart part) {
+  const ModelSpec layers = tower(v);
+  Table table(layers);
+  if (part == ModelPart::vision) {
+    table.decoder({});
+  } else if (part == ModelPart::patchify) {
+    const std::int64_t pixels = v.in_channels * v.temporal_patch_size * v.patch_size * v.patch_size;
+    table.weight(patch_embed, v.hidden_size, pixels, Split::none);
+    table.bias(patch_embed, v.hidden_size, Split::none);
+    table.weight(embed_positions, v.num_position_embeddings, v.hidden_size, Split::none);
+  } else {
+    mergers(table, v);
+  }
+  return table.take();
+}
+
+}  // namespace
+
+bool is_expert(ParameterRole role) {
+  return role == expert_gate_proj || role == expert_up_proj || role == expert_down_proj;
+}
+
+bool is_trained(ParameterRole role) {
+  return role != score_correction;
+}
+
+bool is_norm(ParameterRole role) {
+  constexpr std::array norms{
+      input_norm,  post_attention_norm, final_norm,     q_norm,         k_norm,
+      q_a_norm,    kv_a_norm,           mtp_embed_norm, mtp_final_norm, mtp_hidden_norm,
+      merger_norm, deepstack_norm};
+  return std::find(norms.begin(), norms.end(), role) != norms.end();
+}
+
+bool is_vector(const Parameter& p) {
+  return p.bias || is_norm(p.role) || p.role == sinks || p.role == score_correction;
+}
+
+std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,
+                                     const LayerKind& kind) {
+  Table table(model);
+  switch (part) {
+    case ModelPart::embedding:
+      table.weight(embed_tokens, model.vocab_size, model.hidden_size, Split::vocabulary);
+      if (model.position == PositionEmbedding::learned) {
+        table.weight(embed_positions, model.max_position_embeddings, model.hidden_size,
+                     Split::none);
+      }
+      return table.take();
+    case ModelPart::decoder:
+      table.decoder(kind);
+      return table.take();
+    case ModelPart::head:
+      table.norm(final_norm, model.hidden_size);
+      if (!model.tie_word_embeddings) {
+        table.weight(lm_head, model.vocab_size, model.hidden_size, Split::vocabulary);
+      }
+      return table.take();
+    case ModelPart::mtp:
+      table.multi_token_prediction();
+      return table.take();
+    case ModelPart::patchify:
+    case ModelPart::vision:
+    case ModelPart::merger:
+      QPLAN_CHECK(model.vision.has_value(), "a vision part belongs to a model with a vision tower");
+      return vision_parameters(*model.vision, part);
+  }
+  return {};
+}
+
+std::vector<ModelParameter> model_parameters(const ModelSpec& model) {
+  std::vector<ModelParameter> all;
+  const auto add = [&](ModelPart part, std::int64_t layer, const LayerKind& kind = {}) {
+    for (const Parameter& parameter : parameters_of(model, part, kind)) {
+      for (std::int64_t copy = 0; copy < parameter.copies; ++copy) {
+        all.push_back({parameter, part, layer, copy, static_cast<std::int64_t>(all.size())});
+      }
+    }
+  };
+  add(ModelPart::embedding, 0);
+  for (std::int64_t i = 0; i < model.num_layers; ++i) {
+    add(ModelPart::decoder, i, model.layers[static_cast<std::size_t>(i)]);
+  }
+  add(ModelPart::head, 0);
+  for (std::int64_t i = 0; i < model.num_mtp_layers; ++i) add(ModelPart::mtp, i);
+  if (model.vision) {
+    add(ModelPart::patchify, 0);
+    for (std::int64_t i = 0; i < model.vision->depth; ++i) add(ModelPart::vision, i);
+    add(ModelPart::merger, 0);
+  }
+  return all;
+}
+
+}  // namespace qplan

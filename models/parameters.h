@@ -1,0 +1,171 @@
+#pragma once
+// Every parameter of a model, whatever the plan: what it is, its shape, what tensor parallelism
+// splits, and where a Hugging Face checkpoint keeps it. Counts, rank shares, seeded weights and
+// checkpoints are all read from these tables.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+
+namespace qplan {
+
+// Hugging Face's module names, where architectures agree on one; expert_* are one expert's.
+enum class ParameterRole : std::uint8_t {
+  embed_tokens,
+  embed_positions,  // learned positions (GPT-2, the vision tower)
+  input_norm,
+  q_proj,
+  k_proj,
+  v_proj,
+  q_norm,
+  k_norm,
+  sinks,
+  o_proj,
+  q_a_proj,  // MLA: down projection, norm, up projection of the queries, ...
+  q_a_norm,
+  q_b_proj,
+  kv_a_proj,  // ... and of keys and values; its last qk_rope_head_dim rows are the shared rope key
+  kv_a_norm,
+  kv_b_proj,
+  post_attention_norm,
+  gate_proj,
+  up_proj,
+  down_proj,
+  router,
+  score_correction,  // DeepSeek-V3's e_score_correction_bias: chosen by, never trained by gradient
+  shared_gate_proj,
+  shared_up_proj,
+  shared_down_proj,
+  shared_expert_gate,
+  expert_gate_proj,
+  expert_up_proj,
+  expert_down_proj,
+  final_norm,
+  lm_head,
+  mtp_embed_norm,   // enorm
+  mtp_hidden_norm,  // hnorm
+  mtp_proj,         // eh_proj: [embedding; hidden] -> hidden
+  mtp_final_norm,   // shared_head.norm
+  patch_embed,
+  merger_norm,
+  merger_fc1,
+  merger_fc2,
+  deepstack_norm,  // the mergers of the tower's taps
+  deepstack_fc1,
+  deepstack_fc2
+};
+
+template <>
+struct Words<ParameterRole> {
+  static constexpr std::string_view what = "parameter role";
+  static constexpr std::array<std::pair<ParameterRole, std::string_view>, 42> table{
+      {{ParameterRole::embed_tokens, "embed_tokens"},
+       {ParameterRole::embed_positions, "embed_positions"},
+       {ParameterRole::input_norm, "input_norm"},
+       {ParameterRole::q_proj, "q_proj"},
+       {ParameterRole::k_proj, "k_proj"},
+       {ParameterRole::v_proj, "v_proj"},
+       {ParameterRole::q_norm, "q_norm"},
+       {ParameterRole::k_norm, "k_norm"},
+       {ParameterRole::sinks, "sinks"},
+       {ParameterRole::o_proj, "o_proj"},
+       {ParameterRole::q_a_proj, "q_a_proj"},
+       {ParameterRole::q_a_norm, "q_a_norm"},
+       {ParameterRole::q_b_proj, "q_b_proj"},
+       {ParameterRole::kv_a_proj, "kv_a_proj"},
+       {ParameterRole::kv_a_norm, "kv_a_norm"},
+       {ParameterRole::kv_b_proj, "kv_b_proj"},
+       {ParameterRole::post_attention_norm, "post_attention_norm"},
+       {ParameterRole::gate_proj, "gate_proj"},
+       {ParameterRole::up_proj, "up_proj"},
+       {ParameterRole::down_proj, "down_proj"},
+       {ParameterRole::router, "router"},
+       {ParameterRole::score_correction, "score_correction"},
+       {ParameterRole::shared_gate_proj, "shared_gate_proj"},
+       {ParameterRole::shared_up_proj, "shared_up_proj"},
+       {ParameterRole::shared_down_proj, "shared_down_proj"},
+       {ParameterRole::shared_expert_gate, "shared_expert_gate"},
+       {ParameterRole::expert_gate_proj, "expert_gate_proj"},
+       {ParameterRole::expert_up_proj, "expert_up_proj"},
+       {ParameterRole::expert_down_proj, "expert_down_proj"},
+       {ParameterRole::final_norm, "final_norm"},
+       {ParameterRole::lm_head, "lm_head"},
+       {ParameterRole::mtp_embed_norm, "mtp_embed_norm"},
+       {ParameterRole::mtp_hidden_norm, "mtp_hidden_norm"},
+       {ParameterRole::mtp_proj, "mtp_proj"},
+       {ParameterRole::mtp_final_norm, "mtp_final_norm"},
+       {ParameterRole::patch_embed, "patch_embed"},
+       {ParameterRole::merger_norm, "merger_norm"},
+       {ParameterRole::merger_fc1, "merger_fc1"},
+       {ParameterRole::merger_fc2, "merger_fc2"},
+       {ParameterRole::deepstack_norm, "deepstack_norm"},
+       {ParameterRole::deepstack_fc1, "deepstack_fc1"},
+       {ParameterRole::deepstack_fc2, "deepstack_fc2"}}};
+};
+
+// What of a parameter a tensor-parallel rank holds (experts': a rank of etp).
+enum class Split : std::uint8_t {
+  none,        // all of it
+  rows,        // its share of the rows (column-parallel weights (out, in) and their biases)
+  cols,        // its share of the columns (row-parallel weights)
+  vocabulary,  // rows, after padding the vocabulary so that every rank has as many
+};
+
+// One parameter of a block. A linear layer's weight is (out, in), y = x W^T; a vector is (n, 1).
+struct Parameter {
+  ParameterRole role = ParameterRole::embed_tokens;
+  bool bias = false;  // the bias of `role`, not its weight
+  std::int64_t rows = 0, cols = 1;
+  Split split = Split::none;
+  std::int64_t copies = 1;  // alike and side by side: experts (split over ep), deepstack mergers
+  [[nodiscard]] std::int64_t elements() const { return rows * cols; }  // of one copy
+  bool operator==(const Parameter&) const = default;
+};
+
+// Whether it belongs to an expert: split over etp and ep, reduced over edp; else over tp, dp_cp.
+bool is_expert(ParameterRole role);
+// Whether AdamW moves it.
+bool is_trained(ParameterRole role);
+// Whether it scales (weight) or shifts (bias) a normalised row.
+bool is_norm(ParameterRole role);
+// Whether it has one dim only: norms, biases, sinks, the score correction.
+bool is_vector(const Parameter& parameter);
+
+// Where in a model a parameter is used.
+enum class ModelPart : std::uint8_t { embedding, decoder, head, mtp, patchify, vision, merger };
+
+// The parameters of one block, in the order in which a rank packs them: q, k, v and gate, up are
+// neighbours, so that each group is one matrix. `kind` matters to decoder layers. The head of a
+// tied model has its norm only.
+std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,
+                                     const LayerKind& kind = {});
+
+// One parameter of the whole model.
+struct ModelParameter {
+  Parameter parameter;
+  ModelPart part = ModelPart::embedding;
+  std::int64_t layer = 0;  // within the part
+  std::int64_t copy = 0;   // which expert or deepstack merger
+  std::int64_t index = 0;  // position in the list below, the same for every plan
+};
+
+// All of them: embedding, decoder layers, head, MTP layers, vision tower. The order is fixed, for
+// seeded weights depend on `index`.
+std::vector<ModelParameter> model_parameters(const ModelSpec& model);
+
+// Where a checkpoint keeps a parameter: element (r, c) is element begin + r * row_stride +
+// c * col_stride of the named tensor. Strides tell GPT-2's transposed weights, fused q|k|v, and
+// experts that share one tensor.
+struct TensorPlace {
+  std::string name;
+  std::vector<std::int64_t> shape;
+  std::int64_t begin = 0, row_stride = 1, col_stride = 1;
+};
+
+// Names are those of the checkpoints that transformers 5.23 reads and writes for the model's class
+// (gpt2 for the GPT-3 and Megatron models); MTP's are those of DeepSeek-V3's own checkpoint.
+TensorPlace tensor_place(const ModelSpec& model, const ModelParameter& parameter);
+
+}  // namespace qplan

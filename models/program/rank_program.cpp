@@ -1,0 +1,462 @@
+#include "models/program/rank_program.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "models/error.h"
+#include "models/program/liveness.h"
+#include "models/program/merge.h"
+
+namespace qplan {
+
+std::int64_t FirstFit::allocate(std::int64_t bytes) {
+  for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
+    const auto [begin, size] = *gap;
+    if (size < bytes) continue;
+    gaps_.erase(gap);
+    if (size > bytes) gaps_.emplace(begin + bytes, size - bytes);
+    return begin;
+  }
+  const std::int64_t begin = extent_;
+  extent_ += bytes;
+  return begin;
+}
+
+void FirstFit::release(std::int64_t offset, std::int64_t bytes) {
+  if (bytes == 0) return;
+  const auto [it, added] = gaps_.emplace(offset, bytes);
+  QPLAN_CHECK(added, "a buffer is released once");
+  const auto next = std::next(it);
+  if (next != gaps_.end() && offset + bytes == next->first) {
+    it->second += next->second;
+    gaps_.erase(next);
+  }
+  if (it == gaps_.begin()) return;
+  const auto before = std::prev(it);
+  if (before->first + before->second == offset) {
+    before->second += it->second;
+    gaps_.erase(it);
+  }
+}
+
+namespace {
+
+constexpr std::int64_t kNowhere = -1;
+
+bool is_held(Storage s) {
+  return s == Storage::weight || s == Storage::gradient || s == Storage::optimizer ||
+         s == Storage::shared;
+}
+
+std::int64_t size_in_bytes(const Slot& slot) {
+  return static_cast<std::int64_t>(slot.bytes().value());
+}
+
+// The lanes of one rank: its streams, then a lane for each direction to each neighbour.
+class Links {
+ public:
+  Lane lane(int peer, bool outgoing) {
+    const auto [it, added] = lanes_.try_emplace({peer, outgoing}, next_);
+    if (added) ++next_;
+    QPLAN_CHECK(next_ <= 64, "a rank has few neighbours");
+    return it->second;
+  }
+  [[nodiscard]] int count() const { return next_; }
+
+ private:
+  std::map<std::pair<int, bool>, Lane> lanes_;
+  int next_ = kStreamCount;
+};
+
+class Writer {
+ public:
+  Writer(const StepProgram& program, int rank) : p_(program) {
+    out_.rank = rank;
+    for (const Block& block : p_.blocks) {
+      live_.push_back(step_liveness(block, backward_form(p_.schedule.kind)));
+    }
+    place_instances();
+  }
+
+  RankProgram write() {
+    const auto& actions = p_.actions[static_cast<std::size_t>(out_.rank)];
+    for (std::size_t i = 0; i < actions.size(); ++i) {
+      if (actions[i].paired) {
+        pair(actions[i], actions[i + 1]);
+        ++i;
+      } else {
+        action(actions[i]);
+      }
+    }
+    end_of_step();
+    QPLAN_CHECK(wires_.empty() && live_now_ == held_, "a step frees everything it allocates");
+    out_.lanes = links_.count();
+    out_.extent = arena_.extent();
+    return std::move(out_);
+  }
+
+ private:
+  using Events = std::vector<LiveEvent>;
+  struct Span {
+    int first = 0, count = 0;  // instances of a stage
+  };
+  // What crosses from block to block, by direction and Flow.
+  using WireKey = std::tuple<int, int, bool, Flow>;  // stage, microbatch, backward
+
+  [[nodiscard]] const Block& block_of(int instance) const {
+    const auto& at = out_.instances[static_cast<std::size_t>(instance)];
+    return p_.blocks[static_cast<std::size_t>(at.block)];
+  }
+
+  // ---- what is there for the whole step ----
+
+  void place_instances() {
+    std::map<BlockKind, std::int64_t> seen;  // of each kind, in the model's order
+    const auto pieces = static_cast<int>(p_.stages.size()) / stage_copies(p_.schedule.kind);
+    spans_.resize(p_.stages.size());
+    for (int s = 0; s < static_cast<int>(p_.stages.size()); ++s) {
+      if (s % pieces == 0) seen.clear();
+      const bool mine = rank_of_stage(p_.schedule.kind, p_.schedule.pp, s) == out_.rank;
+      Span& span = spans_[static_cast<std::size_t>(s)];
+      span.first = static_cast<int>(out_.instances.size());
+      for (const Stage::Part& run : p_.stages[static_cast<std::size_t>(s)].runs) {
+        for (int copy = 0; copy < run.count; ++copy) {
+          const BlockKind kind = p_.shapes[static_cast<std::size_t>(run.block)].kind;
+          const std::int64_t layer = seen[kind]++;
+          if (!mine) continue;
+          add_instance({.stage = s, .block = run.block, .layer = layer});
+          ++span.count;
+        }
+      }
+      if (mine) own_.push_back(s);
+    }
+    // Both holders of a piece reduce and update it at the same place among theirs.
+    std::ranges::stable_sort(own_, {}, [pieces](int stage) { return stage % pieces; });
+    add_instance({.stage = -1, .block = p_.edge});
+    held_ = live_now_;
+  }
+
+  void add_instance(BlockInstance instance) {
+    const Block& block = p_.blocks[static_cast<std::size_t>(instance.block)];
+    for (const Slot& slot : block.slots) {
+      const bool once = slot.storage == Storage::shared;
+      instance.held.push_back(once                    ? shared_place(slot)
+                              : is_held(slot.storage) ? allocate(size_in_bytes(slot))
+                                                      : kNowhere);
+    }
+    out_.instances.push_back(std::move(instance));
+  }
+
+  // Once per distinct shape on a rank.
+  std::int64_t shared_place(const Slot& slot) {
+    for (const auto& [other, place] : shared_) {
+      if (other->name == slot.name && other->shape == slot.shape) return place;
+    }
+    shared_.emplace_back(&slot, allocate(size_in_bytes(slot)));
+    return shared_.back().second;
+  }
+
+  // ---- memory, in program order ----
+
+  std::int64_t allocate(std::int64_t bytes) {
+    live_now_ += bytes;
+    if (Bytes(static_cast<double>(live_now_)) > out_.live_peak) {
+      out_.live_peak = Bytes(static_cast<double>(live_now_));
+    }
+    return arena_.allocate(bytes);
+  }
+  void release(std::int64_t offset, std::int64_t bytes) {
+    live_now_ -= bytes;
+    arena_.release(offset, bytes);
+  }
+
+  // ---- actions ----
+
+  void action(const Action& a) {
+    if (a.kind == ActionKind::reduce) {
+      walk(a, nullptr);
+      return;
+    }
+    const bool forward = a.kind == ActionKind::forward;
+    const bool weight = a.kind == ActionKind::backward_weight;
+    const bool before = receives(p_.schedule, a.stage), after = sends(p_.schedule, a.stage);
+    if (!weight && (forward ? before : after)) receive(a);
+    walk(a, events_of(a.kind));
+    if (weight) return;
+    forward ? after ? send(a) : pass_on(a) : before ? send(a) : pass_on(a);
+  }
+
+  // A forward beside a backward runs layer by layer, one after the other.
+  void pair(const Action& f, const Action& b) {
+    if (sends(p_.schedule, b.stage)) receive(b);
+    if (receives(p_.schedule, f.stage)) receive(f);
+    int next_f = 0, next_b = spans_[static_cast<std::size_t>(b.stage)].count;
+    const Part part_f = part(f), part_b = part(b);
+    for (const PairedRun& run : pair_stages(runs_of(f.stage), runs_of(b.stage))) {
+      for (int copy = 0; copy < run.count; ++copy) {
+        if (run.forward != nullptr) {
+          block(f, part_f, spans_[static_cast<std::size_t>(f.stage)].first + next_f++,
+                &StepLiveness::forward);
+        }
+        if (run.backward != nullptr) {
+          block(b, part_b, spans_[static_cast<std::size_t>(b.stage)].first + --next_b,
+                &StepLiveness::backward);
+        }
+      }
+    }
+    sends(p_.schedule, f.stage) ? send(f) : pass_on(f);
+    receives(p_.schedule, b.stage) ? send(b) : pass_on(b);
+  }
+
+  [[nodiscard]] Part part(const Action& a) const {
+    return part_of(a, p_.gather_overlapped, p_.reduce_overlapped);
+  }
+
+  [[nodiscard]] const StageRuns& runs_of(int stage) {
+    StageRuns& runs = runs_[stage];
+    if (runs.empty()) {
+      for (const Stage::Part& run : p_.stages[static_cast<std::size_t>(stage)].runs) {
+        runs.push_back({p_.shapes[static_cast<std::size_t>(run.block)], run.count});
+      }
+    }
+    return runs;
+  }
+
+  static Events StepLiveness::*events_of(ActionKind kind) {
+    switch (kind) {
+      case ActionKind::forward:
+        return &StepLiveness::forward;
+      case ActionKind::backward:
+        return &StepLiveness::backward;
+      case ActionKind::backward_input:
+        return &StepLiveness::backward_input;
+      case ActionKind::backward_weight:
+        return &StepLiveness::backward_weight;
+      case ActionKind::reduce:
+        break;
+    }
+    return nullptr;
+  }
+
+  // A stage's blocks, in the order its part walks them.
+  void walk(const Action& a, Events StepLiveness::*events) {
+    const Span span = spans_[static_cast<std::size_t>(a.stage)];
+    const Part p = part(a);
+    for (int i = 0; i < span.count; ++i) {
+      block(a, p, span.first + (runs_backward(p) ? span.count - 1 - i : i), events);
+    }
+  }
+
+  void end_of_step() {
+    const Action edge{ActionKind::forward, -1, 0};
+    const auto all = [&](Part p, Events StepLiveness::*events) {
+      for (const int stage : own_) {
+        const Span span = spans_[static_cast<std::size_t>(stage)];
+        for (int i = 0; i < span.count; ++i) block(edge, p, span.first + i, events);
+      }
+    };
+    const int last = static_cast<int>(out_.instances.size()) - 1;
+    if (!p_.reduce_overlapped) all(Part::reduce, nullptr);
+    join(only_lane(kStreamCount) - 1);
+    all(Part::norm, &StepLiveness::norm);
+    block(edge, Part::norm, last, &StepLiveness::norm);
+    all(Part::update, &StepLiveness::update);
+    block(edge, Part::update, last, &StepLiveness::update);
+  }
+
+  // ---- messages ----
+
+  void receive(const Action& a) {
+    const bool forward = a.kind == ActionKind::forward;
+    const int from =
+        forward ? stage_before(p_.schedule, a.stage) : stage_after(p_.schedule, a.stage);
+    const std::int64_t at = allocate(boundary());
+    wires_[{a.stage, a.microbatch, !forward, Flow::activation}] = {at, boundary()};
+    message(CommandKind::receive, a, from, at);
+  }
+
+  void send(const Action& a) {
+    const bool forward = a.kind == ActionKind::forward;
+    const int to = forward ? stage_after(p_.schedule, a.stage) : stage_before(p_.schedule, a.stage);
+    const auto it = wires_.find({a.stage, a.microbatch, !forward, Flow::activation});
+    QPLAN_CHECK(it != wires_.end(), "a stage that sends has written its boundary");
+    message(CommandKind::send, a, to, it->second.offset);
+    release(it->second.offset, it->second.bytes);
+    wires_.erase(it);
+  }
+
+  // The next stage is this rank's too (the turn of a V), or there is none.
+  void pass_on(const Action& a) {
+    const bool forward = a.kind == ActionKind::forward;
+    const int to = forward ? stage_after(p_.schedule, a.stage) : stage_before(p_.schedule, a.stage);
+    if (to < 0) return;
+    auto wire = wires_.extract({a.stage, a.microbatch, !forward, Flow::activation});
+    QPLAN_CHECK(!wire.empty(), "a stage has written its boundary");
+    std::get<0>(wire.key()) = to;
+    wires_.insert(std::move(wire));
+  }
+
+  [[nodiscard]] std::int64_t boundary() const {
+    return static_cast<std::int64_t>(p_.boundary.value());
+  }
+
+  void message(CommandKind kind, const Action& a, int other_stage, std::int64_t offset) {
+    const int peer = rank_of_stage(p_.schedule.kind, p_.schedule.pp, other_stage);
+    Command c{.kind = kind,
+              .lane = links_.lane(peer, kind == CommandKind::send),
+              .after = only_lane(index(Stream::compute)),
+              .instance = spans_[static_cast<std::size_t>(a.stage)].first,
+              .action = a,
+              .part = part(a),
+              .peer = peer,
+              .offset = offset,
+              .bytes = boundary()};
+    out_.commands.push_back(c);
+    join(only_lane(c.lane));
+  }
+
+  // Compute waits for these lanes.
+  void join(LaneSet lanes) {
+    static const Op kJoin{.work = Join{}, .stream = Stream::compute};
+    out_.commands.push_back({.op = &kJoin,
+                             .lane = index(Stream::compute),
+                             .after = lanes,
+                             .instance = static_cast<int>(out_.instances.size()) - 1,
+                             .action = {ActionKind::forward, -1, 0}});
+  }
+
+  // ---- one list of one block ----
+
+  const OpList& ops_of(BlockId id, Part part) {
+    const auto it = out_.lists.find({id, part});
+    if (it != out_.lists.end()) return it->second;
+    const Block& block = p_.blocks[static_cast<std::size_t>(id)];
+    return out_.lists.emplace(std::pair{id, part}, part_ops(block, part)).first->second;
+  }
+
+  struct Place {
+    std::int64_t offset = kNowhere, bytes = 0;
+  };
+
+  // `gather` comes before forward in one list, `reduce` after backward; neither allocates.
+  void block(const Action& a, Part p, int instance, Events StepLiveness::*member) {
+    const BlockId id = out_.instances[static_cast<std::size_t>(instance)].block;
+    const Block& b = p_.blocks[static_cast<std::size_t>(id)];
+    const OpList& ops = ops_of(id, p);
+    static const Events kNone;
+    const Events& events = member == nullptr ? kNone : live_[static_cast<std::size_t>(id)].*member;
+    const std::size_t before = p == Part::forward_first ? b.gather.size() : 0;
+    // Once a step nothing of a microbatch is meant, but what a single one may have left: gradients
+    // that are made anew each step.
+    const int microbatch = a.stage < 0 ? 0 : a.microbatch;
+    std::vector<Place>& table = tables_[{instance, microbatch}];
+    table.resize(b.slots.size());
+    // What the weight gradients will read of a wire arrives with the input gradients.
+    arrive(a, b, p == Part::backward_input ? b.backward : ops, events, table);
+
+    std::vector<SlotId> leaving;
+    auto event = events.begin();
+    const auto until = [&](std::size_t at, std::vector<SlotId>* fresh) {
+      for (; event != events.end() && static_cast<std::size_t>(event->at) <= at; ++event) {
+        Place& place = table[static_cast<std::size_t>(event->slot)];
+        const Slot& slot = b.slots[static_cast<std::size_t>(event->slot)];
+        if (event->allocate) {
+          place = {allocate(size_in_bytes(slot)), size_in_bytes(slot)};
+          if (fresh != nullptr) fresh->push_back(event->slot);
+          if (slot.storage == Storage::wire) leaving.push_back(event->slot);
+        } else {
+          QPLAN_CHECK(place.offset != kNowhere, "a slot is freed once, after it was allocated");
+          release(place.offset, place.bytes);
+          place = {};
+          std::erase(leaving, event->slot);
+        }
+      }
+    };
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      std::vector<SlotId> fresh;
+      if (i >= before) until(i - before, &fresh);
+      command(a, p, instance, ops[i], table, fresh);
+    }
+    until(ops.size() + 1, nullptr);
+    for (const SlotId slot : leaving) {
+      Place& place = table[static_cast<std::size_t>(slot)];
+      wires_[wire_key(a, b.slots[static_cast<std::size_t>(slot)].flow)] = place;
+      place = {};
+    }
+    const bool empty = std::all_of(table.begin(), table.end(),
+                                   [](const Place& place) { return place.offset == kNowhere; });
+    if (empty) tables_.erase({instance, microbatch});
+  }
+
+  static WireKey wire_key(const Action& a, Flow flow) {
+    return {a.stage, a.microbatch, a.kind != ActionKind::forward, flow};
+  }
+
+  // Wires that this list reads without having written them are the neighbour's.
+  void arrive(const Action& a, const Block& b, const OpList& ops, const Events& events,
+              std::vector<Place>& table) {
+    std::vector<bool> own(b.slots.size(), false);
+    const Events& later = live_[static_cast<std::size_t>(&b - p_.blocks.data())].backward_weight;
+    for (const Events* list : {&events, &later}) {
+      for (const LiveEvent& e : *list) {
+        if (e.allocate) own[static_cast<std::size_t>(e.slot)] = true;
+      }
+    }
+    for (const Op& op : ops) {
+      for (const SlotList* list : {&op.reads, &op.writes}) {
+        for (const SlotId id : *list) {
+          const auto i = static_cast<std::size_t>(id);
+          const Slot& slot = b.slots[i];
+          if (slot.storage != Storage::wire || own[i] || table[i].offset != kNowhere) continue;
+          const auto it = wires_.find(wire_key(a, slot.flow));
+          QPLAN_CHECK(it != wires_.end(), "a wire that is read was written by a neighbour");
+          QPLAN_CHECK(it->second.bytes == size_in_bytes(slot), "both ends of a wire are one size");
+          table[i] = it->second;
+          wires_.erase(it);
+        }
+      }
+    }
+  }
+
+  void command(const Action& a, Part p, int instance, const Op& op, const std::vector<Place>& table,
+               const std::vector<SlotId>& fresh) {
+    Command c{.op = &op,
+              .lane = index(op.stream),
+              .after = op.after.bits,
+              .instance = instance,
+              .action = a,
+              .part = p};
+    const auto operand = [&](SlotId id) {
+      const auto i = static_cast<std::size_t>(id);
+      const std::int64_t held = out_.instances[static_cast<std::size_t>(instance)].held[i];
+      Operand o{.offset = held != kNowhere ? held : table[i].offset, .slot = id};
+      QPLAN_CHECK(o.offset != kNowhere, "an op reads and writes slots that are alive");
+      o.fresh = std::find(fresh.begin(), fresh.end(), id) != fresh.end();
+      return o;
+    };
+    for (const SlotId id : op.reads) c.reads.list[c.reads.count++] = operand(id);
+    for (const SlotId id : op.writes) c.writes.list[c.writes.count++] = operand(id);
+    out_.commands.push_back(c);
+  }
+
+  const StepProgram& p_;
+  RankProgram out_;
+  std::vector<StepLiveness> live_;
+  std::vector<Span> spans_;
+  std::vector<int> own_;
+  std::map<int, StageRuns> runs_;
+  Links links_;
+  FirstFit arena_;
+  std::int64_t live_now_ = 0, held_ = 0;                      // bytes; for the whole step
+  std::map<std::pair<int, int>, std::vector<Place>> tables_;  // instance, microbatch
+  std::map<WireKey, Place> wires_;
+  std::vector<std::pair<const Slot*, std::int64_t>> shared_;
+};
+
+}  // namespace
+
+RankProgram rank_program(const StepProgram& program, int pipeline_rank) {
+  return Writer(program, pipeline_rank).write();
+}
+
+}  // namespace qplan

@@ -1,0 +1,137 @@
+// `qplan run` and `qplan validate`.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "tests/cli/run.h"
+
+using namespace qplan;
+
+namespace {
+
+const std::string kReference = QPLAN_TEST_DATA "/transformers";
+
+// With the plan as one word.
+Ran run_plan(const std::string& verb, const std::string& plan, const std::string& options) {
+  std::vector<std::string> args{verb, plan};
+  std::istringstream in(options);
+  for (std::string word; in >> word;) args.push_back(word);
+  return run(args);
+}
+
+std::vector<double> losses(const Ran& ran) {
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  return ran.json()["loss"].get<std::vector<double>>();
+}
+
+}  // namespace
+
+TEST_CASE("run says losses, gradient norms, times and memory, and what was predicted") {
+  const Ran ran = run_plan("run", "tp2 dp2 gbs4 seq32", "--model tiny --steps 2 --json");
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  const Json j = ran.json();
+  CHECK(j["backend"] == "cpu");
+  CHECK(j["ranks"] == 4);
+  CHECK(j["loss"].size() == 2);
+  CHECK(j["loss"][0].get<double>() == doctest::Approx(std::log(256)).epsilon(0.02));
+  CHECK(j["grad_norm"].size() == 2);
+  CHECK(j["step_time_s"]["min"].get<double>() > 0);
+  CHECK(j["tokens_per_s_per_gpu"].get<double>() > 0);
+  CHECK(j["memory"]["arena_peak_gib"].get<double>() > 0);
+  CHECK(j["predicted"]["framework"] == "qplan");
+  CHECK(j["memory"]["live_peak_gib"].get<double>() ==
+        doctest::Approx(j["predicted"]["memory"]["peak_gib"].get<double>()));
+  const Ran text = run_plan("run", "tp2 dp2 gbs4 seq32", "--model tiny --steps 2");
+  CHECK(text.says("gradient norm"));
+}
+
+TEST_CASE("Hugging Face weights and a token file give transformers' losses") {
+  const std::string files =
+      " --weights " + kReference + "/qwen3 --tokens " + kReference + "/tokens.bin";
+  const Ran ran = run_plan("run", "tp2 dp2 gbs4 seq16",
+                           "--precision fp32 --model " + kReference +
+                               "/qwen3 --steps 3 --json --lr 1e-3 --betas 0.9,0.95 --eps 1e-8 "
+                               "--weight-decay 0.1 --clip-grad 1" +
+                               files);
+  const auto expected = read_json_file(kReference + "/reference.json")["models"]["qwen3"]["loss"];
+  const auto actual = losses(ran);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(actual[i] == doctest::Approx(expected[i].get<double>()).epsilon(1e-5));
+  }
+  const std::string plan = "gbs4 seq16";
+  const std::string model = "--precision fp32 --model " + kReference + "/qwen3";
+  CHECK(run_plan("run", plan, model + files + " --steps 4").code == 2);
+  CHECK(run_plan("run", plan, model + files + " --steps 4").says("read it again with --repeat"));
+  CHECK(run_plan("run", plan, model + files + " --steps 4 --repeat").code == 0);
+  const Ran other = run_plan("run", plan, "--model tiny" + files);
+  CHECK(other.code == 2);
+  CHECK(other.says("tiny needs ("));
+}
+
+TEST_CASE("a saved run goes on under another plan") {
+  const Folder folder("run-save");
+  const std::string job = "--model tiny --precision fp32 --json --steps ";
+  const auto whole = losses(run_plan("run", "dp2 gbs4 seq16", job + "4"));
+  losses(run_plan("run", "dp2 zero1 gbs4 seq16", job + "2 --save " + folder.file("c")));
+  const Ran second = run_plan("run", "tp2 gbs4 seq16", job + "2 --load " + folder.file("c"));
+  const auto resumed = losses(second);
+  CHECK(second.json()["first_step"] == 3);
+  CHECK(resumed[0] == doctest::Approx(whole[2]).epsilon(1e-5));
+  CHECK(resumed[1] == doctest::Approx(whole[3]).epsilon(1e-5));
+  // The plan that is kept beside the checkpoint is a plan file.
+  const std::string plan_file = folder.file("c") + "/step-00000002/plan.json";
+  CHECK(run("predict --plan " + plan_file).code == 0);
+  CHECK(run("run " + plan_file + " --steps 1").code == 0);
+  const Ran other = run_plan("run", "gbs4 seq16", "--model tiny-moe --load " + folder.file("c"));
+  CHECK(other.code == 2);
+  CHECK(other.says("is a checkpoint of tiny (230080 parameters), not of tiny-moe"));
+}
+
+TEST_CASE("a plan of another framework is executed as qplan's, and that is said") {
+  const Folder folder("run-plan");
+  const std::string file = folder.file("plan.json");
+  REQUIRE(run("predict --model tiny --gpus 2 --tp 2 --global-batch-size 4 --seq-len 32 "
+              "--framework megatron -o " +
+              file)
+              .code == 0);
+  const Ran ran = run("run " + file + " --steps 1");
+  CHECK(ran.code == 0);
+  CHECK(ran.says("the plan was made for megatron"));
+}
+
+TEST_CASE("validate lays prediction and execution side by side; memory and op counts are equal") {
+  const Ran ran =
+      run_plan("validate", "tp2 pp2 dp2 zero1 gbs8 seq32 sp", "--model tiny --json --max-error 0");
+  REQUIRE_MESSAGE(ran.code == 0, ran.err);
+  const Json comparison = ran.json()["comparison"];
+  CHECK(comparison["memory_error"] == 0);
+  CHECK(comparison["stages"].size() == 2);
+  CHECK(comparison["kinds"].size() > 10);
+  for (const Json& kind : comparison["kinds"]) {
+    CAPTURE(kind.dump());
+    CHECK(kind["predicted_ops"] == kind["executed_ops"]);
+  }
+  CHECK(run_plan("validate", "gbs2 seq16", "--model tiny").says("kind of op"));
+}
+
+TEST_CASE("what cannot be executed is refused with a reason") {
+  const auto refused = [](const std::string& plan, const std::string& options,
+                          const std::string& words) {
+    const Ran ran = run_plan("run", plan, options);
+    CAPTURE(ran.err);
+    CHECK(ran.code == 2);
+    CHECK(ran.says(words));
+  };
+  refused("gbs2 seq16", "--model tiny --backend cuda", "--backend cuda is not in this build");
+  refused("tp3 gbs2 seq16", "--model tiny", "the plan cannot be executed");
+  refused("dp512 gbs512 seq16", "--model tiny", "at most 256");
+  refused("gbs1 seq4096", "--model llama3-405b", "this machine has");
+  CHECK(run("run --model tiny").says("a plan is missing"));
+  refused("gbs2 seq16", "--model tiny --betas 0.9", "must be two numbers");
+  refused("gbs2 seq16", "--model tiny --load /nowhere", "holds no checkpoint");
+  refused("gbs2 seq16", "--model tiny --weights /nowhere", "cannot open '/nowhere'");
+  refused("gbs2 seq16", "--model tiny --lr 1e3 --steps 50 --clip-grad 0 --precision fp32",
+          "use a smaller --lr");
+}

@@ -1,0 +1,244 @@
+// Every plan computes what one rank computes, in the memory that was predicted for it.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "costmodel/evaluate.h"
+#include "executor/run.h"
+#include "models/model_spec.h"
+#include "models/parallel_plan.h"
+#include "planner/feasible.h"
+#include "tests/properties/tiny_plans.h"
+
+using namespace qplan;
+
+namespace {
+
+constexpr JobFacts kFacts{.moe_imbalance = 8};  // room for any routing of the tiny models
+
+ParallelPlan plan_of(const std::string& line) {
+  ParallelPlan defaults;
+  defaults.precision = Precision::fp32;
+  defaults.routing = Routing::natural;
+  return parse_plan(line, defaults);
+}
+
+// The same batch on one rank, one sequence at a time.
+ParallelPlan alone(const ParallelPlan& plan) {
+  ParallelPlan one;
+  one.precision = plan.precision;
+  one.routing = plan.routing;
+  one.global_batch_size = plan.global_batch_size;
+  one.seq_len = plan.seq_len;
+  return one;
+}
+
+RunOptions five_steps(const ModelSpec& model) {
+  RunOptions options;
+  options.weights = seeded_weights(model, 1);
+  options.tokens = seeded_tokens(1, model.vocab_size);
+  options.steps = 5;
+  options.keep_gradients = true;
+  options.optimizer.adamw.lr = 1e-3;
+  options.optimizer.adamw.weight_decay = 0.1;
+  return options;
+}
+
+// |a - b| / |b|, absolute where b is 0.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    norm += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
+}
+
+// What one rank computes of a batch.
+const RunResult& one_rank(const ModelSpec& model, const ParallelPlan& plan) {
+  static std::map<std::string, RunResult> known;
+  const std::string key = model.name + to_string(alone(plan));
+  auto it = known.find(key);
+  if (it == known.end()) {
+    it = known.emplace(key, run(model, alone(plan), kFacts, five_steps(model))).first;
+  }
+  return it->second;
+}
+
+// The bytes that the cost model's fold predicts are those that the program allocates.
+void check_memory(const ModelSpec& model, const ParallelPlan& plan, const RunResult& executed) {
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const CostModel cost(model, recipe_of(RecipeKind::qplan), hardware, kFacts);
+  const MemoryEstimate predicted = cost.memory(plan);
+  REQUIRE(predicted.stages.size() == executed.live_peak.size());
+  for (std::size_t stage = 0; stage < executed.live_peak.size(); ++stage) {
+    CAPTURE(stage);
+    CHECK(predicted.stages[stage].peak.value() == executed.live_peak[stage].value());
+    CHECK(executed.arena[stage] >= executed.live_peak[stage]);
+  }
+}
+
+void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
+  CAPTURE(model.name);
+  const std::string line = to_string(plan);
+  CAPTURE(line);
+  for (const Infeasible& reason :
+       why_infeasible(model, plan, recipe_of(RecipeKind::qplan), {.gpus = plan.world()})) {
+    FAIL_CHECK(reason.message);
+  }
+  const RunResult& one = one_rank(model, plan);
+  RunOptions options = five_steps(model);
+  options.shuffle = 7;
+  const RunResult many = run(model, plan, kFacts, options);
+  CHECK(std::abs(many.loss[0] / one.loss[0] - 1) < 1e-5);
+  CHECK(std::abs(many.grad_norm[0] / one.grad_norm[0] - 1) < 1e-5);
+  const std::vector<ModelParameter> parameters = model_parameters(model);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    CAPTURE(std::string(to_word(parameters[i].parameter.role)));
+    CAPTURE(parameters[i].layer);
+    CAPTURE(parameters[i].copy);
+    CHECK(distance(many.gradients[i], one.gradients[i]) < 1e-4);
+  }
+  for (std::size_t i = 0; i < one.loss.size(); ++i) {
+    CHECK(std::abs(many.loss[i] / one.loss[i] - 1) < 1e-4);
+  }
+  CHECK(many.in_program_order);
+  check_memory(model, plan, many);
+}
+
+void check_against_one_rank(const ModelSpec& model, const std::string& line) {
+  check_against_one_rank(model, plan_of(line));
+}
+
+}  // namespace
+
+TEST_CASE("a dense model trains on one rank") {
+  const ModelSpec model = load_model("tiny");
+  RunOptions options = five_steps(model);
+  const TokenSource tokens = seeded_tokens(1, model.vocab_size);
+  options.tokens = [&](std::int64_t sequence, std::span<std::int32_t> ids) {
+    tokens(sequence % 4, ids);  // the same batch every step
+  };
+  const RunResult result = run(model, plan_of("gbs4 seq16"), kFacts, options);
+  CHECK(result.loss.front() == doctest::Approx(std::log(256.0)).epsilon(0.02));
+  CHECK(result.loss.back() < result.loss.front() - 0.1);
+  CHECK(result.in_program_order);
+}
+
+TEST_CASE("data parallelism with every ZeRO stage computes what one rank does") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line : {"dp2 gbs4 seq16", "dp2 zero1 gbs8 seq16", "dp4 zero2 mbs2 gbs16 seq16",
+                           "dp2 zero3 gbs8 seq16", "dp3 zero3 mbs2 gbs12 seq16",
+                           "dp4 zero1 fsdp_shard=2 gbs8 seq16"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("tensor parallelism computes what one rank does, with and without sequence parallelism") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"tp2 gbs2 seq16", "tp2 gbs4 mbs2 seq16 sp", "tp8 gbs2 seq16", "tp8 gbs2 seq16 sp",
+        "tp2 dp2 zero1 gbs4 seq16 sp", "tp2 dp2 zero2 gbs4 seq16 sp", "tp4 dp2 zero3 gbs8 seq16",
+        "tp2 dp2 zero3 gbs8 seq16 sp overlap=tp+grad", "tp4 gbs2 seq16 sp overlap=tp"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("pipelines compute what one rank does, whatever the schedule") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"pp2 gbs4 seq16 1f1b", "pp4 gbs8 seq16 gpipe", "pp2 gbs4 seq16 interleaved vpp2",
+        "pp4 gbs8 seq16 zb-h1", "pp2 gbs8 seq16 zbv vpp2", "pp2 gbs8 seq16 dualpipe",
+        "pp4 gbs16 seq16 dualpipe", "pp2 dp2 zero3 gbs8 seq16 1f1b",
+        "pp2 dp2 tp2 zero1 gbs8 seq16 zb-h1 sp", "pp2 dp2 zero1 gbs16 seq16 dualpipe",
+        "pp2 dp2 zero2 gbs8 seq16 interleaved vpp2"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("recomputation computes what keeping does") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"gbs2 seq16 recompute=full", "gbs2 seq16 recompute=selective",
+        "tp2 gbs2 seq16 sp recompute=selective:core_attn+layernorm+mlp",
+        "tp2 pp2 gbs4 seq16 sp recompute=full:1", "dp2 zero3 gbs4 seq16 recompute=full"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("experts compute what one rank does, wherever they live") {
+  const ModelSpec model = load_model("tiny-moe");
+  for (const char* line :
+       {"dp2 gbs4 seq16", "dp2 ep2 gbs4 seq16", "dp4 ep4 zero1 gbs8 seq16",
+        "tp2 ep2 gbs2 seq16 sp etp1", "tp2 dp2 ep2 etp2 gbs4 seq16 sp",
+        "tp2 dp2 ep1 etp2 zero2 gbs4 seq16 sp", "dp4 ep2 zero3 gbs8 seq16",
+        "pp2 dp2 ep2 gbs8 seq16 recompute=full", "dp8 ep8 gbs8 seq16",
+        "tp2 dp2 ep4 etp1 zero1 gbs4 seq16 sp recompute=selective:moe_act+moe"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE(
+    "context parallelism computes what one rank does, by ring, gather and exchange of heads") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"cp2 gbs2 seq16 cp_comm=all_gather", "cp2 gbs4 mbs2 seq16 cp_comm=a2a", "cp2 gbs2 seq16",
+        "cp4 gbs4 mbs2 seq32", "cp2 tp2 dp2 zero2 gbs4 seq32 sp",
+        "cp4 gbs2 seq32 cp_comm=a2a recompute=full",
+        "cp2 pp2 gbs4 seq16 cp_comm=all_gather zb-h1"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("latent attention, groups of experts and shared experts compute what one rank does") {
+  const ModelSpec model = load_model("tiny-mla");
+  for (const char* line :
+       {"gbs2 mbs2 seq16", "tp2 gbs2 seq16 sp", "dp2 ep2 zero1 gbs4 seq16",
+        "tp4 dp2 ep4 zero3 gbs4 seq16 sp", "pp2 tp2 ep2 gbs4 seq16 sp recompute=full",
+        "tp2 gbs2 seq16 sp recompute=selective:mla_up_proj+shared_experts", "cp2 gbs2 seq16"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("an optimizer on the host computes what one on the device does") {
+  const ModelSpec model = load_model("tiny");
+  for (const char* line :
+       {"gbs2 seq16 offload=optimizer:0.5", "dp2 zero1 gbs2 seq16 offload=optimizer",
+        "dp2 zero3 gbs2 seq16 offload=optimizer:0.25"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
+TEST_CASE("any plan of a tiny model computes what one rank does, in the memory predicted for it") {
+  ModelSpec tied = load_model("tiny"), balanced = load_model("tiny-moe");
+  tied.tie_word_embeddings = true;
+  tied.name = "tiny, tied";
+  balanced.moe->aux_loss_coefficient = 0.01;
+  balanced.name = "tiny-moe, balanced";
+  // gpt-oss's learned sinks, sliding windows and biases, and Qwen2-MoE's gated shared expert.
+  ModelSpec biased = load_model("tiny-moe");
+  biased.name = "tiny-moe, biased";
+  biased.architecture = "gpt_oss";
+  biased.qk_norm = false;
+  biased.attention_sinks = biased.qkv_bias = biased.attention_output_bias = true;
+  biased.moe->expert_bias = biased.moe->router_bias = true;
+  biased.layers[1].window = biased.layers[3].window = 8;
+  ModelSpec gated = load_model("tiny-moe");
+  gated.name = "tiny-moe, gated";
+  gated.moe->shared_expert_intermediate_size = 64;
+  gated.moe->shared_expert_gate = true;
+  const std::vector<ModelSpec> models = {
+      biased, gated,   load_model("tiny"), load_model("tiny-moe"), load_model("tiny-mla"),
+      tied,   balanced};
+  TinyPlans plans(11);
+  const int rounds = test_rounds(500);
+  for (int i = 0; i < rounds; ++i) {
+    const ModelSpec& model = models[static_cast<std::size_t>(i) % models.size()];
+    check_against_one_rank(model, plans.next(model));
+  }
+}
