@@ -109,7 +109,8 @@ void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
   const bool core = scene.files.find(Dialect::megatron) != nullptr;
   const ParallelPlan& p = scene.draft.plan;
   const int capability = scene.question.limits.compute_capability;
-  if (!core || launch.program == "ray") return;
+  // Of a script that starts another one, the other one sets it.
+  if (!core || launch.program == "ray" || launch.script.ends_with(".sh")) return;
   const auto queues = launch.environment.find("CUDA_DEVICE_MAX_CONNECTIONS");
   const bool one = queues != launch.environment.end() && queues->second == "1";
   const bool fsdp = scene.draft.recipe == RecipeKind::megatron_fsdp;

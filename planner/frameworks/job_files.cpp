@@ -440,8 +440,9 @@ class JobReader {
     Settings batch;
     batch.append(read_arguments(script.directives, {}));
     if (!launch.nodes) launch.nodes = number(first_of(batch, {"--nodes", "-N"}));
+    // One task a node may start a process for each of its GPUs.
     launch.gpus_per_node =
-        number(first_of(batch, {"--ntasks-per-node", "--gpus-per-node", "--gres"}));
+        number(first_of(batch, {"--gpus-per-node", "--gres", "--ntasks-per-node"}));
   }
 
   [[nodiscard]] Dialect dialect_of(const Settings& settings, const std::string& script) const {
