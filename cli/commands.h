@@ -39,6 +39,7 @@ Exit run_emit(const Args& args, const Console& console);
 Exit run_check(const Args& args, const Console& console);
 Exit run_run(const Args& args, const Console& console);
 Exit run_validate(const Args& args, const Console& console);
+Exit run_calibrate(const Args& args, const Console& console);
 Exit run_accuracy(const Args& args, const Console& console);
 Exit run_models(const Args& args, const Console& console);
 Exit run_hardware(const Args& args, const Console& console);

@@ -4,8 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
+#include "executor/cuda_run.h"
+#include "executor/device_error.h"
 #include "executor/io/checkpoint.h"
 #include "models/error.h"
 
@@ -111,9 +114,6 @@ void add_execution_options(CommandLine& line, ExecutionChoices& choices) {
 }
 
 Execution prepare(const ExecutionChoices& choices) {
-  if (choices.backend == BackendKind::cuda) {
-    throw Error("--backend cuda is not in this build; use --backend cpu");
-  }
   if (choices.plan.empty()) {
     throw Error(
         "a plan is missing; name a plan file (`qplan search ... -o plan.json` writes one) "
@@ -139,7 +139,14 @@ Execution prepare(const ExecutionChoices& choices) {
   execution.job = make_job(job);
   execution.predicted = ask(*execution.job, execution.plan);
   refuse_what_rules_forbid(execution);
-  check_machine(execution);
+  if (choices.backend == BackendKind::cuda) {
+    const auto reason = why_not_on_gpu(execution.job->model, execution.plan);
+    if (reason) throw Error(*reason);
+    execution.process = process_rank(environment);
+    if (!execution.process && execution.plan.world() == 1) execution.process = ProcessRank{};
+  } else {
+    check_machine(execution);
+  }
   if (planned_for && *planned_for != RecipeKind::qplan) {
     execution.notes.push_back(
         fmt::format("the plan was made for {}; its numbers here are of qplan's own executor",
@@ -177,7 +184,9 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
                                                   .repeat = choices.repeat});
   }
   Executed executed;
-  executed.result = run(model, plan, execution.job->cost->facts(), options);
+  const JobFacts& facts = execution.job->cost->facts();
+  executed.result = execution.process ? run_on_gpu(model, plan, facts, options, *execution.process)
+                                      : run(model, plan, facts, options);
   std::vector<Seconds> times = executed.result.step_time;
   if (times.size() > 1) times.erase(times.begin());  // caches are cold
   executed.median = median_of(times);
@@ -187,6 +196,36 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   executed.tokens_per_s_per_gpu =
       tokens / executed.median.value() / static_cast<double>(plan.world());
   return executed;
+}
+
+std::optional<std::string> environment(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
+Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const Args& args) {
+  if (ranks > gpu_count()) {
+    throw DeviceError(
+        fmt::format("{} ranks need as many GPUs and this machine has {}; on several machines start "
+                    "one process a GPU with torchrun, mpirun or srun",
+                    ranks, gpu_count()));
+  }
+  LocalJob job{static_cast<int>(ranks), {std::filesystem::read_symlink("/proc/self/exe"), verb}};
+  job.command.insert(job.command.end(), args.begin(), args.end());
+  const LocalResult result = run_local_ranks(job);
+  if (result.exit_code == 0) return Exit::done;
+  if (result.exit_code != static_cast<int>(Exit::device)) return Exit(result.exit_code);
+  throw DeviceError(result.failure + "; all ranks were ended");
+}
+
+std::optional<Exit> run_by_local_ranks(const Execution& execution, const ExecutionChoices& choices,
+                                       const std::string& verb, const Args& args) {
+  if (choices.backend != BackendKind::cuda || execution.process) return std::nullopt;
+  return run_again_by_local_ranks(execution.plan.world(), verb, args);
+}
+
+bool reports(const Execution& execution) {
+  return !execution.process || execution.process->rank == 0;
 }
 
 Bytes largest(const std::vector<Bytes>& bytes) {
@@ -209,7 +248,7 @@ Json to_json(const Execution& execution, const Executed& executed,
           {"memory",
            {{"live_peak_gib", in_gib(largest(r.live_peak))},
             {"arena_peak_gib", in_gib(largest(r.arena))},
-            {"device_peak_gib", nullptr}}},  // no device
+            {"device_peak_gib", r.device_peak ? Json(in_gib(*r.device_peak)) : Json()}}},
           {"notes", execution.notes},
           {"predicted", report(*execution.job, execution.predicted)}};
 }

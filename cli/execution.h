@@ -5,9 +5,11 @@
 #include <optional>
 #include <string>
 
+#include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/plan_words.h"
 #include "cli/report.h"
+#include "executor/launch.h"
 #include "executor/run.h"
 
 namespace qplan {
@@ -39,7 +41,8 @@ struct Execution {
   std::unique_ptr<Job> job;
   ParallelPlan plan;
   Answer predicted;
-  std::vector<std::string> notes;  // what a person should know, without full stops
+  std::vector<std::string> notes;      // what a person should know, without full stops
+  std::optional<ProcessRank> process;  // on GPUs: which rank a launcher made of this process
 };
 // Throws Error for a plan that cannot be executed, with the rule that forbids it.
 Execution prepare(const ExecutionChoices& choices);
@@ -51,6 +54,20 @@ struct Executed {
 };
 Executed execute(const Execution& execution, const ExecutionChoices& choices,
                  const RunOptions& extra = {});
+
+// This process's environment.
+std::optional<std::string> environment(const std::string& name);
+
+// Runs this command once more in a process for each rank, and gives their exit code. Throws
+// DeviceError when there are fewer GPUs than ranks, and when a rank has failed.
+Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const Args& args);
+
+// On several GPUs without a launcher: run_again_by_local_ranks(). Absent: this process executes the
+// plan (or its rank of it) itself.
+std::optional<Exit> run_by_local_ranks(const Execution& execution, const ExecutionChoices& choices,
+                                       const std::string& verb, const Args& args);
+// Whether this process is the one that reports.
+bool reports(const Execution& execution);
 
 Bytes largest(const std::vector<Bytes>& bytes);
 

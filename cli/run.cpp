@@ -31,6 +31,10 @@ void print_text(const Execution& execution, const Executed& executed, std::ostre
              human_seconds(executed.most), significant(executed.tokens_per_s_per_gpu));
   fmt::print(out, "memory       {} at once on the fullest rank, in an arena of {}\n",
              human_bytes(largest(r.live_peak)), human_bytes(largest(r.arena)));
+  if (r.device_peak) {
+    fmt::print(out, "             {} of the device's, libraries included\n",
+               human_bytes(*r.device_peak));
+  }
 }
 
 }  // namespace
@@ -49,9 +53,11 @@ Exit run_run(const Args& args, const Console& console) {
   if (!line.parse(args, console.out)) return Exit::done;
 
   const Execution execution = prepare(choices);
+  if (const auto exit = run_by_local_ranks(execution, choices, "run", args)) return *exit;
   RunOptions extra;
   extra.keep_trace = !trace.empty();
   const Executed executed = execute(execution, choices, extra);
+  if (!reports(execution)) return Exit::done;
   if (!trace.empty()) write_file_atomically(trace, to_chrome_json(executed.result.trace));
   if (json) {
     console.out << json_text(to_json(execution, executed, choices));

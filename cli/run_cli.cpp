@@ -10,6 +10,7 @@
 #include <ostream>
 
 #include "cli/commands.h"
+#include "executor/device_error.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -28,6 +29,7 @@ constexpr std::array kVerbs{
     Verb{"check", "what is wrong with a framework's configuration, and a better plan", run_check},
     Verb{"run", "a plan, executed: losses, gradient norms, memory, step time", run_run},
     Verb{"validate", "a plan executed and predicted, side by side", run_validate},
+    Verb{"calibrate", "a hardware profile, measured on this machine's GPUs", run_calibrate},
     Verb{"accuracy", "predictions beside measured runs, and their errors", run_accuracy},
     Verb{"models", "the built-in models; `models show NAME`", run_models},
     Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware},
@@ -79,14 +81,16 @@ std::span<const Verb> verbs() {
 
 int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
             const Terminal& terminal) {
-  const auto fail = [&err](std::string_view sentence) {
+  const auto fail = [&err](std::string_view sentence, Exit code = Exit::bad_input) {
     fmt::print(err, "qplan: {}\n", sentence);
-    return static_cast<int>(Exit::bad_input);
+    return static_cast<int>(code);
   };
   try {
     return static_cast<int>(dispatch(args, {out, err, terminal}));
   } catch (const Error& error) {
     return fail(error.what());
+  } catch (const DeviceError& error) {
+    return fail(error.what(), Exit::device);
   } catch (const std::filesystem::filesystem_error& error) {
     return fail(error.what());
   } catch (const std::bad_alloc&) {

@@ -121,9 +121,9 @@ void print_text(const Execution& execution, const Comparison& c, std::ostream& o
       << notes_text(execution.notes) << "\nOne step of each stage's first rank:\n"
       << kinds_text(c) << "\nMost bytes allocated at once:\n"
       << memory_text(c);
-  fmt::print(out, "\nstep time    predicted {} on {}, executed {} on this machine's processor\n",
+  fmt::print(out, "\nstep time    predicted {} on {}, executed {} on this machine's {}\n",
              human_seconds(c.predicted_step), execution.job->hardware.name,
-             human_seconds(c.executed_step));
+             human_seconds(c.executed_step), execution.process ? "GPUs" : "processor");
 }
 
 Json to_json(const Comparison& c) {
@@ -170,9 +170,11 @@ Exit run_validate(const Args& args, const Console& console) {
   if (!line.parse(args, console.out)) return Exit::done;
 
   const Execution execution = prepare(choices);
+  if (const auto exit = run_by_local_ranks(execution, choices, "validate", args)) return *exit;
   RunOptions extra;
   extra.keep_trace = true;
   const Executed executed = execute(execution, choices, extra);
+  if (!reports(execution)) return Exit::done;
   const Comparison comparison = compare(execution, executed);
   if (json) {
     Json object = to_json(execution, executed, choices);
@@ -182,7 +184,10 @@ Exit run_validate(const Args& args, const Console& console) {
     print_text(execution, comparison, console.out);
   }
   // The reference backend's times say nothing about a GPU.
-  const bool over = max_error && (comparison.memory_error() > *max_error || !comparison.same_ops());
+  const double error = execution.process
+                           ? std::max(comparison.memory_error(), std::abs(comparison.time_error()))
+                           : comparison.memory_error();
+  const bool over = max_error && (error > *max_error || !comparison.same_ops());
   return over ? Exit::nothing_fits : Exit::done;
 }
 

@@ -23,20 +23,6 @@ CpuWorld::Tag tag_of(const CpuRank& rank, const Command& c) {
 
 }  // namespace
 
-Seconds clock_now() {
-  using Clock = std::chrono::steady_clock;
-  return Seconds(std::chrono::duration<double>(Clock::now().time_since_epoch()).count());
-}
-
-std::string describe(const CpuRank& rank, const Command& c) {
-  std::string what = c.kind == CommandKind::op        ? to_string(c.op->work)
-                     : c.kind == CommandKind::receive ? fmt::format("receive from stage {}", c.peer)
-                                                      : fmt::format("send to stage {}", c.peer);
-  what += fmt::format(" of {} {}", rank.block(c).name, rank.instance(c).layer);
-  if (c.action.stage >= 0) what += fmt::format(" ({})", to_string(c.action));
-  return what;
-}
-
 CpuBackend::CpuBackend(CpuRank& rank, CpuWorld& world, Options options)
     : rank_(rank),
       world_(world),

@@ -71,7 +71,4 @@ class CpuBackend : public Backend {
   std::vector<CommandTime> times_;
 };
 
-// "gemm 8x64x64 fp32 of dense layer 2 (0F1)".
-std::string describe(const CpuRank& rank, const Command& command);
-
 }  // namespace qplan

@@ -25,48 +25,6 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
-// Where a product finds its weight: in an operand of its own block, or, for the head of a tied
-// model on the rank that holds the embedding, there.
-struct Weight {
-  Tensor weight, bias;  // bias.data null: none
-};
-
-Weight weight_of(const CpuRank& rank, const Command& c, Tensor slot, std::int64_t out,
-                 Storage storage) {
-  const Block* block = &rank.block(c);
-  std::int16_t id = c.op->parameter;
-  if (id == kNoParameter) {
-    const int embedding = rank.find(BlockKind::embedding);
-    QPLAN_CHECK(embedding >= 0, "a head without a weight of its own has the embedding's");
-    block = &rank.block(embedding);
-    slot = rank.held(embedding, storage);
-    id = 0;
-    while (block->parameters[static_cast<std::size_t>(id)].whole.role !=
-           ParameterRole::embed_tokens)
-      ++id;
-  }
-  const PackedParameter& p = block->parameters[static_cast<std::size_t>(id)];
-  Weight w;
-  w.weight = slot.part(p.offset, out, p.cols);  // neighbours (q, k, v) are one matrix
-  for (const PackedParameter& other : block->parameters) {
-    if (other.whole.role == p.whole.role && other.whole.bias && !p.whole.bias) {
-      w.bias = slot.part(other.offset, 1, out);
-    }
-  }
-  return w;
-}
-
-// Rows of one piece of an overlapped product: the same piece of every rank's share.
-struct Piece {
-  std::int64_t ranks, share, first, count;
-};
-
-Piece piece_of(const CpuRank& rank, const Op& op, std::int64_t rows) {
-  if (op.pieces == 1) return {1, rows, 0, rows};
-  const std::int64_t ranks = rank.job.plan.tp, share = rows / ranks, count = share / op.pieces;
-  return {ranks, share, op.piece * count, count};
-}
-
 void forward(CpuRank& rank, const Command& c, const Gemm& work) {
   Values x(rank.tensor(c, c.reads[0])), y(rank.tensor(c, c.writes[0]), c.op->pieces > 1);
   const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n, Storage::weight);
@@ -315,10 +273,6 @@ void embed_backward(CpuRank& rank, const Command& c) {
 }
 
 }  // namespace
-
-Tensor parameter_in(const Tensor& slot, const PackedParameter& p) {
-  return slot.part(p.offset, p.rows, p.cols);
-}
 
 void run_product(CpuRank& rank, const Command& c, const Gemm& work) {
   if (c.op->role == Role::input_gradient) return input_gradient(rank, c, work);

@@ -7,6 +7,7 @@
 
 #include "executor/cpu_rank.h"
 #include "executor/cpu_world.h"
+#include "executor/operands.h"
 
 namespace qplan {
 
@@ -49,10 +50,6 @@ void exchange_context(const Parties& parties, const Collective& work);
 void exchange_rows(const Parties& parties, bool to_experts);
 
 // ---- what several subjects need ----
-
-// The packed parameter of a command, as a matrix inside `slot` (weights or gradients); `cols` 0:
-// its own width.
-Tensor parameter_in(const Tensor& slot, const PackedParameter& p);
 
 // Columns that a row of packed q|k|v and the rows of q, k and v share. Where tp ranks are more than
 // key-value heads, the packed row is that of all ranks, one after the other.

@@ -3,181 +3,24 @@
 #include <algorithm>
 #include <memory>
 
-#include "models/error.h"
-
 namespace qplan {
 namespace {
 
 constexpr std::size_t kAlignment = 256;  // of slots, as CUDA's allocators give
 
-StateShard::Section section(std::int64_t first, std::int64_t total, std::int64_t ranks,
-                            std::int64_t position) {
-  const std::int64_t size = (total + ranks - 1) / ranks;
-  const std::int64_t begin = std::min(position * size, total);
-  return {.begin = first + begin,
-          .count = std::min(size, total - begin),
-          .size = size,
-          .total = total,
-          .first = first};
-}
-
 }  // namespace
 
-CpuRank::CpuRank(const CpuJob& shared, const RankProgram& own, std::int64_t number)
-    : job(shared),
-      commands(own),
-      rank(number),
-      at(shared.program.grid.dense(number)),
-      expert_at(shared.program.grid.expert(number)),
+CpuRank::CpuRank(const RankJob& shared, const RankProgram& own, std::int64_t number)
+    : Rank(shared, own, number, nullptr),
       storage_(static_cast<std::size_t>(own.extent) + kAlignment) {
   void* begin = storage_.data();
   std::size_t space = storage_.size();
-  arena_ = static_cast<std::byte*>(
-      std::align(kAlignment, static_cast<std::size_t>(own.extent), begin, space));
-}
-
-const Block& CpuRank::block(int instance) const {
-  const BlockId id = commands.instances[static_cast<std::size_t>(instance)].block;
-  return job.program.blocks[static_cast<std::size_t>(id)];
-}
-
-const BlockShape& CpuRank::shape(int instance) const {
-  const BlockId id = commands.instances[static_cast<std::size_t>(instance)].block;
-  return job.program.shapes[static_cast<std::size_t>(id)];
-}
-
-Tensor CpuRank::tensor(const Command& c, const Operand& operand) const {
-  const Slot& s = slot(c, operand);
-  return {memory(operand.offset), s.dtype, s.shape[0], s.shape[1] * s.shape[2]};
-}
-
-Tensor CpuRank::held(int instance, Storage storage) const {
-  const Block& b = block(instance);
-  for (std::size_t i = 0; i < b.slots.size(); ++i) {
-    const Slot& s = b.slots[i];
-    if (s.storage != storage) continue;
-    const std::int64_t offset = commands.instances[static_cast<std::size_t>(instance)].held[i];
-    return {memory(offset), s.dtype, s.shape[0], s.shape[1] * s.shape[2]};
-  }
-  return {};
-}
-
-std::vector<std::int64_t> CpuRank::group(Axis axis) const {
-  return job.program.grid.group(axis, rank);
-}
-
-std::int64_t CpuRank::position(Axis axis) const {
-  const std::vector<std::int64_t> ranks = group(axis);
-  return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-}
-
-StateShard CpuRank::shard(int instance) const {
-  const BlockShape& s = shape(instance);
-  const RankParameters own = sum_of(block(instance).parameters);
-  const Axis dense = s.dense_replicas > 1 ? Axis::dp_shard : Axis::dp_cp;
-  const bool whole = s.zero == 0;
-  return {
-      section(0, own.dense, whole ? 1 : s.dense_shard, whole ? 0 : position(dense)),
-      section(own.dense, own.expert, whole ? 1 : s.expert_shard, whole ? 0 : position(Axis::edp))};
-}
-
-bool CpuRank::is_first_holder(int instance, const PackedParameter& p) const {
-  const BlockShape& s = shape(instance);
-  const bool expert = is_expert(p.whole.role);
-  if (p.replicated && (expert ? expert_at.etp : at.tp) > 0) return false;
-  // The head's copy of a tied embedding.
-  if (p.whole.role == ParameterRole::lm_head && job.model.tie_word_embeddings) return false;
-  if (expert) return s.expert_replicas == 1 || position(Axis::edp) == 0;
-  return s.dense_replicas == 1 || position(s.zero == 0 ? Axis::dp_cp : Axis::dp_replicate) == 0;
-}
-
-std::vector<StateRun> CpuRank::state_runs(int instance) const {
-  const Block& b = block(instance);
-  const StateShard mine = shard(instance);
-  std::vector<StateRun> runs;
-  for (std::size_t i = 0; i < b.parameters.size(); ++i) {
-    const PackedParameter& p = b.parameters[i];
-    const bool expert = is_expert(p.whole.role);
-    const StateShard::Section& part = expert ? mine.expert : mine.dense;
-    const std::int64_t base = expert ? mine.dense.size : 0;
-    for (std::int64_t copy = 0; copy < p.copies; ++copy) {
-      const std::int64_t first = p.offset + copy * p.stride;
-      const std::int64_t begin = std::max(first, part.begin);
-      const std::int64_t end = std::min(first + p.rows * p.cols, part.begin + part.count);
-      if (begin < end) runs.push_back({i, begin, base + begin - part.begin, end - begin});
-    }
-  }
-  return runs;
-}
-
-std::int64_t CpuRank::offloaded(int instance) const {
-  return static_cast<std::int64_t>(static_cast<double>(shard(instance).size()) *
-                                   shape(instance).optimizer_offload);
-}
-
-OptimizerState CpuRank::device_state(int instance) const {
-  const BlockShape& s = shape(instance);
-  const std::int64_t n = shard(instance).size() - offloaded(instance);
-  const Tensor all = held(instance, Storage::optimizer);
-  OptimizerState state;
-  state.moment1 = {all.data, s.moment_dtype, 1, n};
-  state.moment2 = {state.moment1.data + state.moment1.bytes(), s.moment_dtype, 1, n};
-  state.main_params = {state.moment2.data + state.moment2.bytes(), s.main_params_dtype, 1, n};
-  return state;
-}
-
-OptimizerState CpuRank::host_state(int instance) {
-  const std::int64_t n = offloaded(instance);
-  std::vector<float>& all = host_[instance];
-  all.resize(static_cast<std::size_t>(3 * n));
-  const auto array = [&](std::int64_t i) {
-    return Tensor{std::as_writable_bytes(std::span(all)).data() + i * n * 4, DType::fp32, 1, n};
-  };
-  return {array(0), array(1), array(2)};
-}
-
-std::vector<std::int64_t> positions_of(const ParallelPlan& p, std::int64_t cp_rank) {
-  const std::int64_t local = p.seq_len / p.cp, half = local / 2;
-  std::vector<std::int64_t> result;
-  for (std::int64_t i = 0; i < local; ++i) {
-    const std::int64_t chunk = i < half ? cp_rank : 2 * p.cp - 1 - cp_rank;
-    result.push_back(p.cp == 1 ? i : chunk * half + i % half);
-  }
-  return result;
-}
-
-std::vector<std::int64_t> CpuRank::positions() const {
-  const std::vector<std::int64_t> one = positions_of(job.plan, at.cp);
-  std::vector<std::int64_t> result;
-  for (std::int64_t sequence = 0; sequence < job.plan.micro_batch_size; ++sequence) {
-    result.insert(result.end(), one.begin(), one.end());
-  }
-  return result;
-}
-
-std::vector<std::int32_t> CpuRank::tokens(int microbatch, int shift) const {
-  const ParallelPlan& p = job.plan;
-  const std::vector<std::int64_t> where = positions();
-  const std::int64_t local = p.seq_len / p.cp;
-  const std::int64_t first = (std::int64_t{microbatch} * p.dp + at.dp) * p.micro_batch_size;
-  std::vector<std::int32_t> ids(where.size());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const std::int64_t sequence = first + static_cast<std::int64_t>(i) / local;
-    ids[i] = batch[static_cast<std::size_t>(sequence * (p.seq_len + 1) + where[i] + shift)];
-  }
-  return ids;
-}
-
-int CpuRank::find(BlockKind kind) const {
-  for (std::size_t i = 0; i < commands.instances.size(); ++i) {
-    if (shape(static_cast<int>(i)).kind == kind) return static_cast<int>(i);
-  }
-  return -1;
+  set_arena(static_cast<std::byte*>(
+      std::align(kAlignment, static_cast<std::size_t>(own.extent), begin, space)));
 }
 
 void CpuRank::begin_step() {
-  ++step;
-  loss_sum = square_sum = 0;
+  Rank::begin_step();
   for (std::size_t i = 0; i < commands.instances.size(); ++i) {
     const Tensor gradients = held(static_cast<int>(i), Storage::gradient);
     if (gradients.data != nullptr) std::ranges::fill(gradients.span(), std::byte{0});

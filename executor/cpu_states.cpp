@@ -11,27 +11,6 @@ namespace {
 
 using Section = StateShard::Section;
 
-bool reads_flow(const CpuRank& rank, const Command& c, Flow flow) {
-  if (c.reads.count == 0) return false;
-  const Slot& slot = rank.slot(c, c.reads[0]);
-  return slot.storage == Storage::wire && slot.flow == flow;
-}
-
-bool writes(const CpuRank& rank, const Command& c, Storage storage, Flow flow = Flow::activation) {
-  if (c.writes.count == 0) return false;
-  const Slot& slot = rank.slot(c, c.writes[0]);
-  return slot.storage == storage && (storage != Storage::wire || slot.flow == flow);
-}
-
-// The elements of a shard section inside a packed slot, and inside a slot that holds shards only.
-Tensor packed_part(const Tensor& slot, const Section& s) {
-  return slot.part(s.begin, 1, s.count);
-}
-Tensor shard_part(const Tensor& slot, const StateShard& shard, bool expert) {
-  const Section& s = expert ? shard.expert : shard.dense;
-  return slot.part(expert ? shard.dense.size : 0, 1, s.count);
-}
-
 void copy(const Tensor& from, const Tensor& to) {
   if (from.dtype == to.dtype) {
     std::copy_n(from.data, from.bytes(), to.data);
@@ -48,45 +27,11 @@ void accumulate(const Tensor& from, const Tensor& to) {
   target.commit();
 }
 
-// The block whose parameters a fully sharded block gathers ahead: the next one, in backward the one
-// before.
-int neighbour(const CpuRank& rank, const Command& c) {
-  const bool backward = c.action.kind != ActionKind::forward;
-  const int other = c.instance + (backward ? -1 : 1);
-  QPLAN_CHECK(rank.commands.instances[static_cast<std::size_t>(other)].stage ==
-                  rank.commands.instances[static_cast<std::size_t>(c.instance)].stage,
-              "parameters are gathered ahead within a stage");
-  return other;
-}
-
 // One section of `whole` from a holder's shard.
 void place_shard(const CpuRank& holder, int instance, bool expert, const Tensor& whole) {
   const StateShard shard = holder.shard(instance);
   const Section& s = expert ? shard.expert : shard.dense;
   copy(shard_part(holder.held(instance, Storage::weight), shard, expert), packed_part(whole, s));
-}
-
-// Whether no other rank holds a part of this section.
-bool alone(const CpuRank& rank, int instance, bool expert) {
-  const BlockShape& s = rank.shape(instance);
-  return expert ? s.expert_shard == 1 && s.expert_replicas == 1
-                : s.dense_shard == 1 && s.dense_replicas == 1;
-}
-
-// Is this the first op of its list that brings this gradient to the kept one?
-bool first_reduction(const CpuRank& rank, const Command& c) {
-  const BlockId block = rank.instance(c).block;
-  for (const Op& op : rank.commands.lists.at({block, c.part})) {
-    if (op.reads.count > 0 && op.reads.ids[0] == c.op->reads.ids[0] && op.writes.count > 0 &&
-        op.writes.ids[0] == c.op->writes.ids[0]) {
-      return &op == c.op;
-    }
-  }
-  return false;
-}
-
-bool has_replicas(const CpuRank& rank, const Command& c) {
-  return rank.shape(c.instance).dense_replicas > 1;
 }
 
 }  // namespace

@@ -22,97 +22,44 @@
 namespace qplan {
 namespace {
 
-ShardPlace place_of(const CpuRank& rank) {
-  return {rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
-}
-
-// Every matrix of a block's packed parameters.
-std::vector<ParameterPiece> pieces_of(const CpuRank& rank, const ParameterIndex& index,
-                                      int instance) {
-  const Block& block = rank.block(instance);
-  const BlockInstance& at = rank.commands.instances[static_cast<std::size_t>(instance)];
-  std::vector<ParameterPiece> all;
-  for (const PackedParameter& p : block.parameters) {
-    const ModelPart part = model_part(rank.shape(instance).kind);
-    const auto pieces = pieces_of(index, part, at.layer, p, place_of(rank));
-    all.insert(all.end(), pieces.begin(), pieces.end());
-  }
-  return all;
-}
-
 // Fills the rank's main parameters and working copies.
 void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource& weights_of) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
     const Tensor weights = rank.held(i, Storage::weight);
     if (weights.data == nullptr) continue;
-    std::vector<float> packed(static_cast<std::size_t>(sum_of(rank.block(i).parameters).total()));
-    for (const ParameterPiece& piece : pieces_of(rank, index, i)) {
-      weights_of(index.all()[static_cast<std::size_t>(piece.index)], piece.first_row,
-                 piece.first_col,
-                 {packed.data() + piece.local, piece.rows, piece.cols, piece.cols});
-    }
-    const bool sharded = rank.shape(i).zero == 3;
-    if (!sharded) math::encode(weights.dtype, packed, weights.span());
-    OptimizerState device = rank.device_state(i), host = rank.host_state(i);
-    const std::int64_t on_host = rank.offloaded(i);
-    for (const StateRun& run : rank.state_runs(i)) {
-      for (std::int64_t k = 0; k < run.count; ++k) {
-        float value = packed[static_cast<std::size_t>(run.packed + k)];
-        const std::int64_t at = run.shard + k;
-        const std::span<const float> one(&value, 1);
-        const bool here = at >= on_host;
-        const Tensor main =
-            here ? device.main_params.part(at - on_host, 1, 1) : host.main_params.part(at, 1, 1);
-        math::encode(main.dtype, one, main.span());
-        if (!sharded) continue;
-        const Tensor working = weights.part(at, 1, 1);
-        math::encode(working.dtype, one, working.span());
-      }
-    }
+    const std::vector<float> packed = packed_weights(rank, index, i, weights_of);
+    const std::vector<float> shard = shard_of(rank, i, packed);
+    const auto on_host = static_cast<std::size_t>(rank.offloaded(i));
+    const OptimizerState device = rank.device_state(i), host = rank.host_state(i);
+    const auto set = [](const Tensor& to, std::span<const float> numbers) {
+      math::encode(to.dtype, numbers, to.span());
+    };
+    set(weights, rank.shape(i).zero == 3 ? shard : packed);
+    set(host.main_params, std::span(shard).first(on_host));
+    set(device.main_params, std::span(shard).subspan(on_host));
   }
 }
 
 // Adds what this rank knows of a whole: gradients or main parameters of its shard.
 void collect(CpuRank& rank, const ParameterIndex& index, bool gradients, ModelTensors& tensors) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
-    const Block& block = rank.block(i);
-    if (block.parameters.empty()) continue;
-    std::vector<float> packed(static_cast<std::size_t>(sum_of(block.parameters).total()));
-    std::vector<bool> known(packed.size(), false);
-    const Tensor kept = rank.held(i, Storage::gradient);
-    const OptimizerState device = rank.device_state(i), host = rank.host_state(i);
-    const std::int64_t on_host = rank.offloaded(i);
-    for (const StateRun& run : rank.state_runs(i)) {
-      for (std::int64_t k = 0; k < run.count; ++k) {
-        const std::int64_t at = run.shard + k;
-        const Tensor source = gradients
-                                  ? kept.part(rank.shape(i).zero >= 2 ? at : run.packed + k, 1, 1)
-                              : at < on_host ? host.main_params.part(at, 1, 1)
-                                             : device.main_params.part(at - on_host, 1, 1);
-        const auto place = static_cast<std::size_t>(run.packed + k);
-        math::decode(source.dtype, source.span(), std::span(&packed[place], 1));
-        known[place] = true;
-      }
+    if (rank.block(i).parameters.empty()) continue;
+    const auto read = [](const Tensor& from) {
+      std::vector<float> numbers(static_cast<std::size_t>(from.elements()));
+      math::decode(from.dtype, from.span(), numbers);
+      return numbers;
+    };
+    std::vector<float> shard;
+    if (gradients) {
+      shard = read(rank.held(i, Storage::gradient));
+      if (rank.shape(i).zero < 2) shard = shard_of(rank, i, shard);
+    } else {
+      shard = read(rank.host_state(i).main_params);
+      const std::vector<float> rest = read(rank.device_state(i).main_params);
+      shard.insert(shard.end(), rest.begin(), rest.end());
     }
-    for (const ParameterPiece& piece : pieces_of(rank, index, i)) {
-      const auto whole = static_cast<std::size_t>(piece.index);
-      const std::int64_t width = index.all()[whole].parameter.cols;
-      for (std::int64_t k = 0; k < piece.rows * piece.cols; ++k) {
-        const auto local = static_cast<std::size_t>(piece.local + k);
-        const std::int64_t row = piece.first_row + k / piece.cols;
-        const std::int64_t place = row * width + piece.first_col + k % piece.cols;
-        if (known[local]) tensors[whole][static_cast<std::size_t>(place)] = packed[local];
-      }
-    }
+    put_shard(rank, index, i, shard, tensors);
   }
-}
-
-ModelTensors empty_tensors(const ParameterIndex& index) {
-  ModelTensors tensors;
-  for (const ModelParameter& p : index.all()) {
-    tensors.emplace_back(static_cast<std::size_t>(p.parameter.elements()), 0.0F);
-  }
-  return tensors;
 }
 
 // One job: the ranks' threads and what they share.
@@ -306,7 +253,7 @@ class CpuRun {
   };
 
   StepProgram program_;
-  CpuJob job_;
+  RankJob job_;
   const RunOptions& options_;
   ParameterIndex index_;
   CpuWorld world_;

@@ -10,14 +10,12 @@
 #include "executor/cpu_rank.h"
 #include "executor/io/tokens.h"
 #include "executor/io/weights.h"
+#include "executor/states.h"
 #include "models/json.h"
 #include "models/program/recipe.h"
 #include "models/program/trace.h"
 
 namespace qplan {
-
-// Numbers of the whole model, by the index of model_parameters(): row-major, empty where unknown.
-using ModelTensors = std::vector<std::vector<float>>;
 
 struct RunOptions {
   int steps = 1;
@@ -44,6 +42,7 @@ struct RunResult {
   std::vector<Seconds> step_time;       // of the slowest rank
   std::vector<Bytes> live_peak;         // of each pipeline rank: bytes allocated at once
   std::vector<Bytes> arena;             // of each pipeline rank: what that takes once laid out
+  std::optional<Bytes> device_peak;     // of rank 0's GPU, as its driver shows it
   ModelTensors gradients, weights;
   Trace trace;
   bool in_program_order = true;  // every rank ended its commands lane by lane in program order

@@ -52,11 +52,12 @@ std::int64_t size_in_bytes(const Slot& slot) {
   return static_cast<std::int64_t>(slot.bytes().value());
 }
 
-// The lanes of one rank: its streams, then a lane for each direction to each neighbour.
+// The lanes of one rank: its streams, then one for each neighbour, direction and pass. Activations
+// and gradients may go the same way (interleaving over two ranks), each in an order of its own.
 class Links {
  public:
-  Lane lane(int peer, bool outgoing) {
-    const auto [it, added] = lanes_.try_emplace({peer, outgoing}, next_);
+  Lane lane(int peer, bool outgoing, bool backward) {
+    const auto [it, added] = lanes_.try_emplace({peer, outgoing, backward}, next_);
     if (added) ++next_;
     QPLAN_CHECK(next_ <= 64, "a rank has few neighbours");
     return it->second;
@@ -64,7 +65,7 @@ class Links {
   [[nodiscard]] int count() const { return next_; }
 
  private:
-  std::map<std::pair<int, bool>, Lane> lanes_;
+  std::map<std::tuple<int, bool, bool>, Lane> lanes_;
   int next_ = kStreamCount;
 };
 
@@ -303,7 +304,7 @@ class Writer {
   void message(CommandKind kind, const Action& a, int other_stage, std::int64_t offset) {
     const int peer = rank_of_stage(p_.schedule.kind, p_.schedule.pp, other_stage);
     Command c{.kind = kind,
-              .lane = links_.lane(peer, kind == CommandKind::send),
+              .lane = links_.lane(peer, kind == CommandKind::send, a.kind != ActionKind::forward),
               .after = only_lane(index(Stream::compute)),
               .instance = spans_[static_cast<std::size_t>(a.stage)].first,
               .action = a,

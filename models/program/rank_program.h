@@ -21,7 +21,7 @@ struct BlockInstance {
   std::vector<std::int64_t> held{};  // slot -> where it lies for the whole step; -1: it does not
 };
 
-// In-order queues of a rank: the streams of op.h, then one for each direction to each neighbour.
+// In-order queues of a rank: the streams of op.h, then one for each neighbour, direction and pass.
 using Lane = int;
 using LaneSet = std::uint64_t;
 constexpr LaneSet only_lane(Lane lane) {

@@ -1,0 +1,110 @@
+// `qplan calibrate`: measures this machine's GPUs and writes a hardware profile.
+
+#include "costmodel/calibrate.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <ctime>
+#include <filesystem>
+#include <ostream>
+
+#include "cli/commands.h"
+#include "cli/execution.h"
+#include "cli/stopwatch.h"
+#include "executor/cuda_run.h"
+#include "executor/device_error.h"
+#include "executor/measure.h"
+#include "models/error.h"
+#include "models/json.h"
+
+namespace qplan {
+namespace {
+
+// A large product of a layer, as long as a machine takes to reach the temperature of training.
+constexpr Gemm kSustained{.m = 8192, .n = 8192, .k = 8192};
+constexpr Seconds kSustainedTime{4};
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  return fmt::format("{:%Y-%m-%d}", *std::gmtime(&now));
+}
+
+Calibration measure(const ProcessRank& process, const Console& console) {
+  Measurer measurer(process);
+  const GpuFacts& facts = measurer.facts();
+  Calibration result{.gpu = facts.name,
+                     .driver = facts.driver,
+                     .date = today(),
+                     .ranks = static_cast<int>(process.world)};
+  const std::vector<Work> works = calibration_works(result.ranks);
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    if (const auto time = measurer.time(works[i])) result.samples.push_back({works[i], *time});
+    if (console.terminal.progress && process.rank == 0) {
+      fmt::print(console.err, "\r{:4} of {} works, {:<60}", i + 1, works.size(),
+                 to_string(works[i]));
+      console.err.flush();
+    }
+  }
+  if (console.terminal.progress && process.rank == 0) console.err << '\n';
+  result.launch = measurer.launch_time();
+  result.sustain = std::min(1.0, measurer.sustained_share(Work(kSustained), kSustainedTime));
+  result.host_to_device = measurer.copy_rate(false);
+  result.device_to_host = measurer.copy_rate(true);
+  return result;
+}
+
+// Other profiles, of a GPU of the same name, may say more than ours; without one the nearest
+// serves.
+std::string base_for(const std::string& gpu) {
+  for (const auto& [part, name] : {std::pair{"H200", "h200-sxm"},
+                                   {"H100 PCIe", "h100-pcie"},
+                                   {"H100", "h100-sxm"},
+                                   {"A100", "a100-80gb-sxm"},
+                                   {"B200", "b200"},
+                                   {"B300", "b300"}}) {
+    if (gpu.find(part) != std::string::npos) return name;
+  }
+  throw Error(
+      fmt::format("no built-in profile is of a '{}'; name one to start from with "
+                  "--hardware",
+                  gpu));
+}
+
+}  // namespace
+
+Exit run_calibrate(const Args& args, const Console& console) {
+  std::string output, base;
+  std::int64_t ranks = 0;
+  CommandLine line("calibrate", "Measures this machine's GPUs and writes a hardware profile.",
+                   "qplan calibrate -o profile.json\n"
+                   "         qplan validate plan.json --backend cuda --hardware profile.json");
+  line.option({"-o,--output", "FILE", "where the profile goes", "calibrated.json"},
+              set_text(output));
+  line.option({"--hardware", "NAME", "profile whose other figures it takes", "by the GPU's name"},
+              set_text(base));
+  line.option({"--ranks", "COUNT", "GPUs that collectives are measured among", "all"},
+              set_whole(ranks, 1, 1 << 16));
+  if (!line.parse(args, console.out)) return Exit::done;
+  if (output.empty()) output = "calibrated.json";
+  if (gpu_count() == 0) throw DeviceError("there is no GPU that CUDA can use on this machine");
+  if (ranks == 0) ranks = gpu_count();
+
+  std::optional<ProcessRank> process = process_rank(environment);
+  if (!process && ranks > 1) return run_again_by_local_ranks(ranks, "calibrate", args);
+  if (!process) process = ProcessRank{};
+  const Stopwatch watch;
+  const Calibration calibration = measure(*process, console);
+  if (process->rank > 0) return Exit::done;
+  const HardwareProfile start = load_hardware(base.empty() ? base_for(calibration.gpu) : base);
+  const Json profile = calibrated_profile(start.source, calibration);
+  static_cast<void>(read_hardware(profile, output));  // what is written can be read
+  write_file_atomically(output, json_text(profile));
+  fmt::print(console.out, "{}: {} works on {} x {} in {:.0f} s, starting from {}\n", output,
+             calibration.samples.size(), calibration.ranks, calibration.gpu, watch.elapsed_s(),
+             start.name);
+  return Exit::done;
+}
+
+}  // namespace qplan

@@ -1,0 +1,223 @@
+#include "costmodel/calibrate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "costmodel/price.h"
+
+namespace qplan {
+namespace {
+
+// Tokens of a rank; widths of layers and, at the end, of a vocabulary. Powers of two: utilisation
+// is interpolated in their logarithms.
+constexpr std::int64_t kRows[] = {1024, 2048, 4096, 8192, 16384, 32768};
+constexpr std::int64_t kWidths[] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 131072};
+constexpr std::int64_t kDepths[] = {512, 1024, 2048, 4096, 8192, 16384, 32768};
+// The largest that are worth their time: 0.05 s on an H100.
+constexpr double kMostFlops = 4e13;
+
+constexpr RowwiseKind kMemoryBound[] = {
+    RowwiseKind::rms_norm,      RowwiseKind::rms_norm_backward,
+    RowwiseKind::swiglu,        RowwiseKind::swiglu_backward,
+    RowwiseKind::rope,          RowwiseKind::add,
+    RowwiseKind::copy,          RowwiseKind::sum_of_squares,
+    RowwiseKind::cross_entropy, RowwiseKind::cross_entropy_backward};
+constexpr CollectiveKind kCollectives[] = {CollectiveKind::all_reduce, CollectiveKind::all_gather,
+                                           CollectiveKind::reduce_scatter,
+                                           CollectiveKind::all_to_all};
+constexpr double kSmallestMessage = 32 << 10, kLargestMessage = 512 << 20;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+double rounded(double value, double digits) {
+  const double scale = std::pow(10, digits - std::ceil(std::log10(std::abs(value))));
+  return std::round(value * scale) / scale;
+}
+
+template <class T>
+std::vector<std::pair<T, Seconds>> samples_of(const Calibration& c) {
+  std::vector<std::pair<T, Seconds>> samples;
+  for (const Sample& s : c.samples) {
+    if (const T* work = std::get_if<T>(&s.work)) samples.emplace_back(*work, s.time);
+  }
+  return samples;
+}
+
+// Ideal time over measured time, in thousandths; 0 where nothing was measured.
+Json gemm_table(const Calibration& c, const HardwareProfile& base) {
+  std::map<std::array<std::int64_t, 3>, Seconds> times;
+  for (const auto& [work, time] : samples_of<Gemm>(c)) times[{work.m, work.n, work.k}] = time;
+  const FlopsPerSecond peak = base.gpu.matmul.at(Precision::bf16);
+  Json values = Json::array();
+  for (const std::int64_t m : kRows) {
+    for (const std::int64_t n : kWidths) {
+      for (const std::int64_t k : kDepths) {
+        const auto found = times.find({m, n, k});
+        if (found == times.end()) {
+          values.push_back(0);
+          continue;
+        }
+        const auto [rows, cols, depth] =
+            std::array{static_cast<double>(m), static_cast<double>(n), static_cast<double>(k)};
+        const Seconds ideal = std::max(
+            Flops(2 * rows * cols * depth) / peak,
+            Bytes(2 * (rows * depth + depth * cols + rows * cols)) / base.gpu.memory_bandwidth);
+        values.push_back(std::round(1000 * (ideal / found->second)));
+      }
+    }
+  }
+  return Json::array({{{"dtype", "bf16"},
+                       {"m", kRows},
+                       {"n", kWidths},
+                       {"k", kDepths},
+                       {"utilisation_permille", values}}});
+}
+
+// The efficiency that each memory-bound kind would need for its price to be its time.
+Json efficiencies(const Calibration& c, const HardwareProfile& base) {
+  std::map<RowwiseKind, std::vector<double>> found;
+  for (const auto& [work, time] : samples_of<Rowwise>(c)) {
+    const Seconds busy = time - c.launch * static_cast<double>(kernel_count(work));
+    if (busy.value() <= 0) continue;
+    found[work.kind].push_back(memory_traffic(work) / base.gpu.memory_bandwidth / busy);
+  }
+  Json result = Json::object();
+  for (const auto& [kind, values] : found) {
+    double logs = 0;
+    for (const double v : values) logs += std::log(v);
+    const double mean = std::exp(logs / static_cast<double>(values.size()));
+    result[std::string(to_word(kind))] = rounded(std::clamp(mean, 0.01, 2.0), 3);
+  }
+  return result;
+}
+
+// Scales the fit of a head size to what was measured: forward by its efficiency, backward by its
+// rate relative to the forward.
+void fit_attention(Json& fit, const Calibration& c, const HardwareProfile& base) {
+  std::vector<double> forward, backward, residuals;
+  const auto samples = samples_of<Attention>(c);
+  for (const auto& [work, time] : samples) {
+    if (work.head_dim != fit.at("head_dim").get<std::int64_t>()) continue;
+    // In burst, as it was measured: the profile's sustain belongs to long runs.
+    const double ratio = attention_price(work, base).time * fit.at("sustain").get<double>() / time;
+    (work.pass == Pass::forward ? forward : backward).push_back(ratio);
+  }
+  if (forward.empty() || backward.empty()) return;
+  const double f = median(forward), b = median(backward);
+  for (const double r : forward) residuals.push_back(std::abs(r / f - 1));
+  for (const double r : backward) residuals.push_back(std::abs(r / b - 1));
+  fit["efficiency"] = rounded(fit["efficiency"].get<double>() * f, 3);
+  fit["backward_rate"] = rounded(fit["backward_rate"].get<double>() * b / f, 3);
+  fit["sustain"] = rounded(c.sustain, 3);
+  fit["error"] = rounded(std::max(median(residuals), 0.03), 2);
+  fit.erase("assumed");
+}
+
+// Times of a table never fall with the bytes.
+Json collective_tables(const Calibration& c) {
+  std::map<CollectiveKind, std::map<double, double>> found;
+  for (const auto& [work, time] : samples_of<Collective>(c)) {
+    found[work.kind][work.bytes.value()] = time.value() * 1e6;
+  }
+  Json tables = Json::array();
+  for (const auto& [kind, times] : found) {
+    Json bytes = Json::array(), microseconds = Json::array();
+    double longest = 0;
+    for (const auto& [size, time] : times) {
+      longest = std::max(longest, time);
+      bytes.push_back(size);
+      microseconds.push_back(rounded(longest, 4));
+    }
+    tables.push_back({{"kind", to_word(kind)},
+                      {"ranks", c.ranks},
+                      {"bytes", bytes},
+                      {"microseconds", microseconds}});
+  }
+  return tables;
+}
+
+}  // namespace
+
+std::vector<Work> calibration_works(int ranks) {
+  std::vector<Work> works;
+  for (const std::int64_t m : kRows) {
+    for (const std::int64_t n : kWidths) {
+      for (const std::int64_t k : kDepths) {
+        const Gemm work{.m = m, .n = n, .k = k};
+        if (flops(Work(work)).value() <= kMostFlops) works.emplace_back(work);
+      }
+    }
+  }
+  for (const auto& [batch, heads, len, dim] : {std::array<std::int64_t, 4>{1, 32, 2048, 128},
+                                               {1, 32, 4096, 128},
+                                               {1, 32, 8192, 128},
+                                               {1, 16, 4096, 128},
+                                               {4, 16, 4096, 128},
+                                               {1, 32, 4096, 64}}) {
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      works.emplace_back(Attention{.batch = batch,
+                                   .heads = heads,
+                                   .kv_heads = 8,
+                                   .q_len = len,
+                                   .kv_len = len,
+                                   .head_dim = dim,
+                                   .v_head_dim = dim,
+                                   .pass = pass});
+    }
+  }
+  for (const RowwiseKind kind : kMemoryBound) {
+    for (const std::int64_t rows : {4096, 16384}) {
+      const bool loss =
+          kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
+      const std::int64_t cols = kind == RowwiseKind::sum_of_squares ? 16384 : loss ? 65536 : 4096;
+      const DType dtype = kind == RowwiseKind::sum_of_squares ? DType::fp32 : DType::bf16;
+      works.emplace_back(Rowwise{.kind = kind, .rows = rows, .cols = cols, .dtype = dtype});
+    }
+  }
+  for (const RowwiseKind kind : {RowwiseKind::rms_norm, RowwiseKind::rms_norm_backward}) {
+    works.emplace_back(Rowwise{.kind = kind, .rows = 131072, .cols = 128});  // heads
+  }
+  if (ranks == 1) return works;
+  for (const CollectiveKind kind : kCollectives) {
+    for (double bytes = kSmallestMessage; bytes <= kLargestMessage; bytes *= 4) {
+      works.emplace_back(Collective{kind, Axis::world, Bytes(bytes)});
+    }
+  }
+  return works;
+}
+
+Json calibrated_profile(const Json& base_json, const Calibration& c) {
+  const HardwareProfile base = read_hardware(base_json, "base profile");
+  Json profile = base_json;
+  const std::string source =
+      fmt::format("measured on {} x {} with {}, {}", c.ranks, c.gpu, c.driver, c.date);
+  profile["name"] = base.name + "-measured";
+  profile["description"] = fmt::format("{}; {}", base.description, source);
+
+  profile["gpu"]["kernel_launch_us"] = rounded(c.launch.value() * 1e6, 3);
+  profile["gpu"]["memory_efficiency_of"] = base_json["gpu"].value("memory_efficiency_of", Json({}));
+  profile["gpu"]["memory_efficiency_of"].update(efficiencies(c, base));
+  profile["link"]["host_to_device_gb_per_s"] = rounded(c.host_to_device.value() / 1e9, 3);
+  profile["link"]["device_to_host_gb_per_s"] = rounded(c.device_to_host.value() / 1e9, 3);
+
+  profile["gemm"]["bf16"]["sustain"] = rounded(c.sustain, 3);
+  for (Json& fit : profile["attention"]["fits"]) fit_attention(fit, c, base);
+  profile.erase("gemm_table");
+  profile["tables"]["gemm"] = gemm_table(c, base);
+  const Json collectives = collective_tables(c);
+  if (!collectives.empty()) {
+    profile.erase("collective_table");
+    profile["tables"]["collectives"] = collectives;
+  }
+  profile["tables"]["source"] = source;
+  return profile;
+}
+
+}  // namespace qplan

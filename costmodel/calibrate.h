@@ -1,0 +1,34 @@
+#pragma once
+// From measured times of works to a hardware profile: tables where prices interpolate, efficiencies
+// where they are formulas.
+
+#include <string>
+#include <vector>
+
+#include "costmodel/hardware.h"
+#include "models/program/op.h"
+
+namespace qplan {
+
+struct Sample {
+  Work work;
+  Seconds time;
+};
+
+struct Calibration {
+  std::string gpu, driver, date;  // of the machine; the day, as 2026-01-31
+  int ranks = 1;                  // GPUs that the collectives were measured among
+  std::vector<Sample> samples{};
+  Seconds launch{};
+  double sustain = 1;  // long / short rate of a large product
+  BytesPerSecond host_to_device{}, device_to_host{};
+};
+
+// What to measure: products on the grid of the table, attention, memory-bound kinds, and among
+// several ranks collectives.
+std::vector<Work> calibration_works(int ranks);
+
+// `base` with what was measured in the place of its own figures. What was not measured stays.
+Json calibrated_profile(const Json& base, const Calibration& calibration);
+
+}  // namespace qplan

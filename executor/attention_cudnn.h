@@ -1,0 +1,41 @@
+#pragma once
+// Attention on a GPU by cuDNN's fused kernels (FlashAttention's algorithm, written for Hopper and
+// Blackwell). Keys and values may have fewer heads than queries.
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+
+#include "executor/cudnn_graph.h"
+#include "models/program/op.h"
+
+namespace qplan {
+
+// (batch * len, heads * head_dim) bf16 each; log_sum_exp: as many fp32 as queries have heads, laid
+// out (batch, heads, len), which only these two functions read.
+struct AttentionOperands {
+  void *q = nullptr, *k = nullptr, *v = nullptr, *out = nullptr, *log_sum_exp = nullptr;
+  void *dout = nullptr, *dq = nullptr, *dk = nullptr, *dv = nullptr;  // backward
+};
+
+class CudnnAttention {
+ public:
+  CudnnAttention();
+  ~CudnnAttention();
+  CudnnAttention(const CudnnAttention&) = delete;
+  CudnnAttention& operator=(const CudnnAttention&) = delete;
+
+  // Finds a kernel, once a shape; scratch that run() will need.
+  std::int64_t prepare(const Attention& work);
+  void run(const Attention& work, const AttentionOperands& operands, void* scratch,
+           cudaStream_t stream);
+
+ private:
+  struct Prepared;
+  Prepared& prepared(const Attention& work);
+
+  OwnedCudnn handle_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<Prepared>> prepared_;  // by hash of the work
+};
+
+}  // namespace qplan

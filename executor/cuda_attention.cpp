@@ -1,0 +1,146 @@
+// Attention and what prepares it: heads taken out of packed q|k|v, their norms, rotary embedding;
+// and the loss, which is as short.
+
+#include <algorithm>
+
+#include "executor/cuda_ops.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+struct Heads {
+  std::int64_t q = 0, kv = 0, dim = 0;
+};
+Heads heads_of(const CudaRank& rank) {
+  const ModelSpec& m = rank.job.model;
+  const int tp = rank.job.plan.tp;
+  return {m.num_attention_heads / tp, m.num_key_value_heads / tp, m.head_dim};
+}
+
+kernels::VocabularyShard shard_of(const CudaRank& rank, std::int64_t cols) {
+  return {rank.at.tp * cols, rank.job.model.vocab_size};
+}
+
+}  // namespace
+
+// {q|k|v} -> {q, k, v}, {q|k} -> {q, k}, and the gradients back; a plain copy has one of each.
+void launch_heads(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  if (c.reads.count == 1 && c.writes.count == 1) {
+    return copy(rank.tensor(c, c.reads[0]), rank.tensor(c, c.writes[0]), stream);
+  }
+  const bool split = c.reads.count == 1;
+  const Tensor packed = rank.tensor(c, split ? c.reads[0] : c.writes[0]);
+  const Operands& apart = split ? c.writes : c.reads;
+  QPLAN_CHECK(apart.count >= 2, "queries and keys are packed together");
+  const Heads h = heads_of(rank);
+  const kernels::PackedHeads heads{
+      .packed = bf16_of(packed),
+      .q = bf16_of(rank.tensor(c, apart[0])),
+      .k = bf16_of(rank.tensor(c, apart[1])),
+      .v = apart.count > 2 ? bf16_of(rank.tensor(c, apart[2])) : nullptr,
+      .rows = packed.rows,
+      .q_heads = h.q,
+      .kv_heads = h.kv,
+      .head_dim = h.dim};
+  const kernels::Rotation rotation =
+      work.kind == RowwiseKind::copy ? kernels::Rotation{} : rank.rotation();
+  split ? kernels::split_heads(heads, rotation, stream)
+        : kernels::pack_heads(heads, rotation, stream);
+}
+
+// {q, k, weights} -> {q|k}; {d q|k, q, k, dv, weights} -> {dq|dk|dv, gradients}.
+void launch_qk_norm(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
+  const Heads h = heads_of(rank);
+  const auto& table = rank.block(c).parameters;
+  const auto id = static_cast<std::size_t>(c.op->parameter);
+  QPLAN_CHECK(table[id + 1].whole.role == ParameterRole::k_norm, "k_norm is packed behind q_norm");
+  const std::size_t base = backward ? 1 : 0;
+  const Tensor weights = rank.tensor(c, c.reads[backward ? 4 : 2]);
+  const Tensor packed = rank.tensor(c, c.writes[0]);
+  const auto epsilon = static_cast<float>(rank.job.model.norm_epsilon);
+  std::int64_t first = 0;  // column of the packed row
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+    const std::int64_t heads = i == 0 ? h.q : h.kv;
+    const Tensor x = rank.tensor(c, c.reads[base + i]);
+    const kernels::bf16* w = bf16_of(parameter_in(weights, table[id + i]));
+    const kernels::Lines lines{heads, packed.cols};
+    kernels::bf16* to = bf16_of(packed) + first;
+    if (backward) {
+      const Tensor dqk = rank.tensor(c, c.reads[0]);
+      const Tensor dw = parameter_in(rank.tensor(c, c.writes[1]), table[id + i]);
+      kernels::rms_norm_backward(to, lines, float_of(dw), bf16_of(x), bf16_of(dqk) + first,
+                                 {heads, dqk.cols}, w, nullptr, x.rows * heads, h.dim, epsilon,
+                                 static_cast<float*>(rank.scratch()), stream);
+    } else {
+      kernels::rms_norm(to, lines, bf16_of(x), w, x.rows * heads, h.dim, epsilon, stream);
+    }
+    first += heads * h.dim;
+  }
+  if (!backward) return;
+  const Tensor dv = rank.tensor(c, c.reads[3]);
+  const auto width = static_cast<std::size_t>(dv.cols) * sizeof(kernels::bf16);
+  check(cudaMemcpy2DAsync(
+      bf16_of(packed) + first, static_cast<std::size_t>(packed.cols) * sizeof(kernels::bf16),
+      dv.data, width, width, static_cast<std::size_t>(dv.rows), cudaMemcpyDeviceToDevice, stream));
+}
+
+// {q, k, v} -> {out, log-sum-exp}; {q, k, v, out, log-sum-exp, dout} -> {dq, dk, dv}.
+void launch_attention(CudaRank& rank, const Command& c, const Attention& work,
+                      cudaStream_t stream) {
+  const auto at = [&](const Operand& operand) { return rank.tensor(c, operand).data; };
+  AttentionOperands o{.q = at(c.reads[0]), .k = at(c.reads[1]), .v = at(c.reads[2])};
+  if (work.pass == Pass::forward) {
+    o.out = at(c.writes[0]);
+    o.log_sum_exp = at(c.writes[1]);
+  } else {
+    o.out = at(c.reads[3]);
+    o.log_sum_exp = at(c.reads[4]);
+    o.dout = at(c.reads[5]);
+    o.dq = at(c.writes[0]);
+    o.dk = at(c.writes[1]);
+    o.dv = at(c.writes[2]);
+  }
+  rank.attention.run(work, o, rank.scratch(), stream);
+}
+
+// log-sum: log of the sum of exponentials, first of this rank's columns, at the end of all.
+// loss: minus the target's logit (0 where another rank has it), at the end the token's loss.
+void launch_loss(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  // Every token's loss is added once, by the first rank of its tensor-parallel group.
+  const auto count = [&](const Tensor& loss) {
+    if (rank.at.tp > 0 || c.op->recomputed) return;
+    kernels::add_losses(rank.sums(), float_of(loss), loss.elements(), stream);
+  };
+  const std::int32_t* targets = rank.targets(c.action.microbatch);
+  if (work.kind == RowwiseKind::cross_entropy) {
+    const Tensor logits = rank.tensor(c, c.reads[0]);
+    const Tensor loss = rank.tensor(c, c.writes[0]), log_sum = rank.tensor(c, c.writes[1]);
+    const bool whole = c.writes.count <= 2;  // else the ranks' results are put together later
+    kernels::cross_entropy(float_of(loss), float_of(log_sum), bf16_of(logits),
+                           shard_of(rank, logits.cols), targets, whole, logits.rows, logits.cols,
+                           stream);
+    if (whole) return count(loss);
+    copy(log_sum, rank.tensor(c, c.writes[2]), stream);
+  } else if (work.kind == RowwiseKind::cross_entropy_backward) {
+    const Tensor logits = rank.tensor(c, c.reads[0]), log_sum = rank.tensor(c, c.reads[1]);
+    const Tensor dlogits = rank.tensor(c, c.writes[0]);
+    const ParallelPlan& plan = rank.job.plan;
+    const double scale = 1.0 / static_cast<double>(plan.global_batch_size * plan.seq_len);
+    kernels::cross_entropy_backward(bf16_of(dlogits), bf16_of(logits), float_of(log_sum),
+                                    shard_of(rank, logits.cols), targets, static_cast<float>(scale),
+                                    logits.rows, logits.cols, stream);
+  } else if (c.op->role == Role::loss_rescale) {
+    const Tensor log_sum = rank.tensor(c, c.writes[0]);
+    kernels::loss_rescale(float_of(log_sum), float_of(rank.tensor(c, c.reads[1])),
+                          log_sum.elements(), stream);
+  } else {
+    QPLAN_CHECK(c.op->role == Role::loss_finish, "a scale belongs to the loss");
+    const Tensor loss = rank.tensor(c, c.writes[0]), log_sum = rank.tensor(c, c.writes[1]);
+    kernels::loss_finish(float_of(loss), float_of(log_sum), float_of(rank.tensor(c, c.reads[2])),
+                         loss.elements(), stream);
+    count(loss);
+  }
+}
+
+}  // namespace qplan

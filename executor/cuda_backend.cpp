@@ -1,0 +1,170 @@
+#include "executor/cuda_backend.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+
+#include "executor/cuda_ops.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+// How far the host runs ahead of the device: 4 marks, 64 commands apart. More than a millisecond of
+// work; but less than the thousand launches that the driver takes before a launch itself waits,
+// where no timeout could end it.
+constexpr std::size_t kMarks = 4, kCommandsPerMark = 64;
+constexpr Lane kCompute = index(Stream::compute), kHost = index(Stream::host);
+
+// Communication goes first: what waits for it is longer than what it delays.
+OwnedStream make_lane(Lane lane) {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                     lane == kCompute ? least : greatest));
+  return OwnedStream(stream);
+}
+
+}  // namespace
+
+CudaBackend::CudaBackend(CudaRank& rank, NcclWorld& world, Options options)
+    : rank_(rank),
+      world_(world),
+      options_(options),
+      lanes_(static_cast<std::size_t>(rank.commands.lanes)),
+      start_(make_event(/*timed=*/true)),
+      last_(lanes_.size(), nullptr) {
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i].stream = make_lane(static_cast<Lane>(i));
+    lanes_[i].reached = make_event();
+  }
+  for (std::size_t i = 0; i < kMarks; ++i) marks_.push_back(make_event());
+}
+
+CudaBackend::~CudaBackend() = default;
+
+void CudaBackend::begin(bool timed) {
+  timed_ = timed;
+  enqueued_ = 0;
+  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                 std::chrono::duration<double>(options_.timeout.value()));
+  while (timed && begins_.size() < rank_.commands.commands.size()) {
+    begins_.push_back(make_event(true));
+    ends_.push_back(make_event(true));
+  }
+  for (LaneState& lane : lanes_) lane.recorded = true;  // the step before has ended
+  LaneState& compute = lane(kCompute);
+  check(cudaEventRecord(start_.get(), compute.stream.get()));
+  rank_.begin_step(compute.stream.get());
+  compute.recorded = false;
+  // Other lanes may not touch gradients or sums before they are cleared.
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (static_cast<Lane>(i) != kCompute) wait(static_cast<Lane>(i), only_lane(kCompute));
+  }
+}
+
+void CudaBackend::record(LaneState& lane) {
+  if (lane.recorded) return;
+  check(cudaEventRecord(lane.reached.get(), lane.stream.get()));
+  lane.recorded = true;
+}
+
+void CudaBackend::wait(Lane number, LaneSet others) {
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    const auto other = static_cast<Lane>(i);
+    // What the host has done is done.
+    if ((others & only_lane(other)) == 0 || other == kHost || other == number) continue;
+    record(lanes_[i]);
+    if (number == kHost) {
+      check(cudaEventSynchronize(lanes_[i].reached.get()));
+    } else {
+      check(cudaStreamWaitEvent(lane(number).stream.get(), lanes_[i].reached.get()));
+    }
+  }
+}
+
+void CudaBackend::run(const Command& command) {
+  const std::size_t place = enqueued_++;
+  LaneState& own = lane(command.lane);
+  cudaStream_t stream = own.stream.get();
+  last_[static_cast<std::size_t>(command.lane)] = &command;
+  try {
+    if (timed_) check(cudaEventRecord(begins_[place].get(), stream));
+    if (command.kind != CommandKind::op) {
+      launch_message(rank_, world_, command, stream);
+    } else if (std::holds_alternative<Collective>(command.op->work)) {
+      launch_collective(rank_, world_, command, stream);
+    } else {
+      launch(rank_, command, stream);
+    }
+    if (timed_) check(cudaEventRecord(ends_[place].get(), stream));
+  } catch (const DeviceError& error) {
+    throw DeviceError(
+        fmt::format("rank {}, {}: {}", rank_.rank, describe(rank_, command), error.what()));
+  }
+  own.recorded = false;
+  if (enqueued_ % kCommandsPerMark == 0) hold_back(own);
+}
+
+void CudaBackend::hold_back(LaneState& lane) {
+  const OwnedEvent& mark = marks_[enqueued_ / kCommandsPerMark % kMarks];
+  wait_until(mark);  // of kMarks times as many commands before
+  check(cudaEventRecord(mark.get(), lane.stream.get()));
+}
+
+void CudaBackend::finish() {
+  for (LaneState& own : lanes_) {
+    record(own);
+    wait_until(own.reached);
+  }
+  rank_.end_step();
+}
+
+void CudaBackend::wait_until(const OwnedEvent& event) {
+  for (;;) {
+    const cudaError_t state = cudaEventQuery(event.get());
+    if (state == cudaSuccess) return;
+    if (state != cudaErrorNotReady) {
+      throw DeviceError(fmt::format("rank {}: CUDA says '{}' in the step that has come to {}",
+                                    rank_.rank, cudaGetErrorString(state), stuck_at()));
+    }
+    world_.check_health();
+    if (Clock::now() > deadline_) {
+      throw DeviceError(fmt::format(
+          "rank {}: the step takes longer than {} s, waiting for {}; another rank may have "
+          "stopped, or give more time with --timeout",
+          rank_.rank, options_.timeout.value(), stuck_at()));
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+// The last command of each lane that has not ended, of those that were marked.
+std::string CudaBackend::stuck_at() const {
+  std::string text;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (last_[i] == nullptr || cudaEventQuery(lanes_[i].reached.get()) == cudaSuccess) continue;
+    if (!text.empty()) text += " and ";
+    text += describe(rank_, *last_[i]);
+  }
+  return text.empty() ? "its last command" : text;
+}
+
+std::vector<CudaBackend::CommandTime> CudaBackend::times() const {
+  QPLAN_CHECK(timed_, "a step was timed before its times are asked for");
+  const auto since_start = [&](const OwnedEvent& event) {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, start_.get(), event.get()));
+    return Seconds(static_cast<double>(milliseconds) * 1e-3);
+  };
+  std::vector<CommandTime> times;
+  for (std::size_t i = 0; i < enqueued_; ++i) {
+    times.push_back({since_start(begins_[i]), since_start(ends_[i])});
+  }
+  return times;
+}
+
+}  // namespace qplan

@@ -1,0 +1,66 @@
+#pragma once
+// One rank's step on a GPU: lanes are streams, waits are events, and nothing on the host waits
+// before the end of the step.
+
+#include <chrono>
+#include <memory>
+#include <vector>
+
+#include "executor/cuda_rank.h"
+#include "executor/interpreter.h"
+#include "executor/nccl_world.h"
+#include "models/units.h"
+
+namespace qplan {
+
+class CudaBackend : public Backend {
+ public:
+  struct Options {
+    Seconds timeout{600};  // longest time from begin() to the end of finish()
+  };
+  CudaBackend(CudaRank& rank, NcclWorld& world, Options options);
+  ~CudaBackend() override;
+
+  // Begins a step. `timed`: every command is put between two events, so that times() knows it.
+  void begin(bool timed);
+  void wait(Lane lane, LaneSet others) override;
+  void run(const Command& command) override;
+  // Until the device has done all. Throws DeviceError for a failure, and for a step that takes
+  // longer than the timeout, with the command that each lane is stuck at.
+  void finish() override;
+
+  // Of the last timed step, in seconds since its begin, by place in the program.
+  struct CommandTime {
+    Seconds begin, end;
+  };
+  [[nodiscard]] std::vector<CommandTime> times() const;
+
+ private:
+  struct LaneState {
+    OwnedStream stream;
+    OwnedEvent reached;        // recorded behind everything enqueued so far, ...
+    bool recorded = true;      // ... unless more has been enqueued since
+    std::size_t commands = 0;  // enqueued in this step
+  };
+  [[nodiscard]] LaneState& lane(Lane number) { return lanes_[static_cast<std::size_t>(number)]; }
+  void record(LaneState& lane);
+  void hold_back(LaneState& lane);
+  void wait_until(const OwnedEvent& event);
+  [[nodiscard]] std::string stuck_at() const;
+
+  CudaRank& rank_;
+  NcclWorld& world_;
+  Options options_;
+  std::vector<LaneState> lanes_;
+  // Timed steps: two events a command, and the one that they count from.
+  bool timed_ = false;
+  std::vector<OwnedEvent> begins_, ends_;
+  OwnedEvent start_;
+  std::size_t enqueued_ = 0;
+  std::chrono::steady_clock::time_point deadline_;
+  // Behind every so many commands, the oldest next.
+  std::vector<OwnedEvent> marks_;
+  std::vector<const Command*> last_;  // of each lane
+};
+
+}  // namespace qplan

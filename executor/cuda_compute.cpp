@@ -1,0 +1,244 @@
+// Products, norms, activations, lookups, sums: what a rank does alone.
+
+#include <variant>
+
+#include "executor/cuda_ops.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+void* bytes_of(const Tensor& tensor) {
+  return tensor.data;
+}
+
+const PackedParameter& parameter_of(const CudaRank& rank, const Command& c) {
+  return rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+}
+
+// y[rows, n] = x[rows, k] W^T.
+void forward(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
+  const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n, Storage::weight);
+  const Piece piece = piece_of(rank, *c.op, y.rows);
+  for (std::int64_t r = 0; r < piece.ranks; ++r) {
+    const std::int64_t first = r * piece.share + piece.first;
+    rank.blas.multiply({.m = piece.count,
+                        .n = work.n,
+                        .k = work.k,
+                        .a_stride = x.cols,
+                        .b_stride = w.weight.cols,
+                        .c_stride = y.cols,
+                        .b_transposed = true,
+                        .out = y.dtype},
+                       x.row_range(first, piece.count).data, bytes_of(w.weight),
+                       y.row_range(first, piece.count).data, stream);
+  }
+}
+
+// dx[rows, n] = dy[rows, k] W.
+void input_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
+  const Tensor dy = rank.tensor(c, c.reads[0]), dx = rank.tensor(c, c.writes[0]);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.k, Storage::weight);
+  rank.blas.multiply({.m = dy.rows,
+                      .n = work.n,
+                      .k = work.k,
+                      .a_stride = dy.cols,
+                      .b_stride = w.weight.cols,
+                      .c_stride = dx.cols,
+                      .out = dx.dtype},
+                     dy.data, bytes_of(w.weight), dx.data, stream);
+}
+
+// dW[m, n] += dy[rows, m]^T x[rows, n].
+void weight_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
+  const Tensor dy = rank.tensor(c, c.reads[0]), x = rank.tensor(c, c.reads[1]);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.writes[0]), work.m, Storage::gradient);
+  rank.blas.multiply({.m = work.m,
+                      .n = work.n,
+                      .k = dy.rows,
+                      .a_stride = dy.cols,
+                      .b_stride = x.cols,
+                      .c_stride = w.weight.cols,
+                      .a_transposed = true,
+                      .accumulate = true,
+                      .out = w.weight.dtype},
+                     dy.data, x.data, bytes_of(w.weight), stream);
+}
+
+void norm(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
+  const Tensor w = parameter_in(rank.tensor(c, c.reads[1]), parameter_of(rank, c));
+  kernels::rms_norm(bf16_of(y), {1, work.cols}, bf16_of(x), bf16_of(w), work.rows, work.cols,
+                    static_cast<float>(rank.job.model.norm_epsilon), stream);
+}
+
+// reads: x, dy, weights and perhaps the residual's gradient, which is added.
+void norm_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const PackedParameter& p = parameter_of(rank, c);
+  const Tensor x = rank.tensor(c, c.reads[0]), dy = rank.tensor(c, c.reads[1]);
+  const Tensor w = parameter_in(rank.tensor(c, c.reads[2]), p);
+  const Tensor dx = rank.tensor(c, c.writes[0]);
+  const Tensor dw = parameter_in(rank.tensor(c, c.writes[1]), p);
+  const kernels::bf16* residual = c.reads.count > 3 ? bf16_of(rank.tensor(c, c.reads[3])) : nullptr;
+  const kernels::Lines dense{1, work.cols};
+  kernels::rms_norm_backward(bf16_of(dx), dense, float_of(dw), bf16_of(x), bf16_of(dy), dense,
+                             bf16_of(w), residual, work.rows, work.cols,
+                             static_cast<float>(rank.job.model.norm_epsilon),
+                             static_cast<float*>(rank.scratch()), stream);
+}
+
+// Experts' rows are scaled by their probabilities: reads up, probabilities, counts.
+void activate(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
+  const float* scale = c.reads.count > 1 ? float_of(rank.tensor(c, c.reads[1])) : nullptr;
+  kernels::swiglu(bf16_of(y), bf16_of(x), scale, y.rows, y.cols, stream);
+}
+
+void activate_backward(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const Tensor x = rank.tensor(c, c.reads[0]), dy = rank.tensor(c, c.reads[1]);
+  const Tensor dx = rank.tensor(c, c.writes[0]);
+  const bool scaled = c.reads.count > 2;
+  const float* scale = scaled ? float_of(rank.tensor(c, c.reads[2])) : nullptr;
+  float* dscale = scaled ? float_of(rank.tensor(c, c.writes[1])) : nullptr;
+  kernels::swiglu_backward(bf16_of(dx), dscale, bf16_of(x), bf16_of(dy), scale, dy.rows, dy.cols,
+                           stream);
+}
+
+void add(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  QPLAN_CHECK(c.writes.count == 1 && (c.reads.count == 2 || c.reads.count == 3),
+              "two or three summands make one sum");
+  const Tensor y = rank.tensor(c, c.writes[0]);
+  const kernels::bf16* third = c.reads.count > 2 ? bf16_of(rank.tensor(c, c.reads[2])) : nullptr;
+  kernels::add(bf16_of(y), bf16_of(rank.tensor(c, c.reads[0])), bf16_of(rank.tensor(c, c.reads[1])),
+               third, y.elements(), stream);
+}
+
+std::int64_t* int64_of(const Tensor& tensor) {
+  return static_cast<std::int64_t*>(bytes_of(tensor));
+}
+
+void embed(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
+  const PackedParameter& p = parameter_of(rank, c);
+  const std::int64_t first = rank.at.tp * p.rows;
+  if (!backward) {
+    const Tensor table = parameter_in(rank.tensor(c, c.reads[0]), p);
+    const Tensor y = rank.tensor(c, c.writes[0]), kept = rank.tensor(c, c.writes[1]);
+    kernels::embed(bf16_of(y), int64_of(kept), bf16_of(table), first, p.rows,
+                   rank.ids(c.action.microbatch), y.rows, y.cols, stream);
+    return;
+  }
+  const Tensor dy = rank.tensor(c, c.reads[0]), kept = rank.tensor(c, c.reads[1]);
+  const Tensor dtable = parameter_in(rank.tensor(c, c.writes[0]), p);
+  kernels::embed_backward(float_of(dtable), bf16_of(dy), first, p.rows, int64_of(kept), dy.rows,
+                          dy.cols, stream);
+}
+
+void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const bool per_head =
+      c.op->parameter != kNoParameter && parameter_of(rank, c).whole.role == ParameterRole::q_norm;
+  switch (work.kind) {
+    case RowwiseKind::rms_norm:
+      return per_head ? launch_qk_norm(rank, c, false, stream) : norm(rank, c, work, stream);
+    case RowwiseKind::rms_norm_backward:
+      return per_head ? launch_qk_norm(rank, c, true, stream)
+                      : norm_backward(rank, c, work, stream);
+    case RowwiseKind::rope:
+    case RowwiseKind::rope_backward:
+    case RowwiseKind::copy:
+      return launch_heads(rank, c, work, stream);
+    case RowwiseKind::swiglu:
+      return activate(rank, c, stream);
+    case RowwiseKind::swiglu_backward:
+      return activate_backward(rank, c, stream);
+    case RowwiseKind::add:
+      return add(rank, c, stream);
+    case RowwiseKind::embedding:
+      return embed(rank, c, false, stream);
+    case RowwiseKind::embedding_backward:
+      return embed(rank, c, true, stream);
+    case RowwiseKind::cross_entropy:
+    case RowwiseKind::cross_entropy_backward:
+    case RowwiseKind::scale:
+      return launch_loss(rank, c, work, stream);
+    case RowwiseKind::sum_of_squares:
+      return launch_sum_of_squares(rank, c, stream);
+    case RowwiseKind::layer_norm:
+    case RowwiseKind::layer_norm_backward:
+    case RowwiseKind::gelu:
+    case RowwiseKind::gelu_backward:
+    case RowwiseKind::dropout_add:
+    case RowwiseKind::dropout_add_backward:
+    case RowwiseKind::router:
+    case RowwiseKind::router_backward:
+    case RowwiseKind::permute:
+    case RowwiseKind::unpermute:
+    case RowwiseKind::cast:
+    case RowwiseKind::zero_fill:
+      break;
+  }
+  QPLAN_CHECK(false, "models with such ops are refused before they run");
+}
+
+// Gradients are added to; a microbatch's own begin at zero.
+void clear_fresh_gradients(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  for (const Operand& operand : c.writes) {
+    const Slot& slot = rank.slot(c, operand);
+    if (!operand.fresh || slot.storage != Storage::wire || slot.flow != Flow::gradients) continue;
+    const Tensor t = rank.tensor(c, operand);
+    check(cudaMemsetAsync(t.data, 0, static_cast<std::size_t>(t.bytes()), stream));
+  }
+}
+
+}  // namespace
+
+kernels::bf16* bf16_of(const Tensor& tensor) {
+  QPLAN_CHECK(tensor.dtype == DType::bf16, "activations on a GPU are bf16");
+  return static_cast<kernels::bf16*>(bytes_of(tensor));
+}
+
+float* float_of(const Tensor& tensor) {
+  QPLAN_CHECK(tensor.dtype == DType::fp32, "gradients and statistics on a GPU are fp32");
+  return static_cast<float*>(bytes_of(tensor));
+}
+
+void copy(const Tensor& from, const Tensor& to, cudaStream_t stream) {
+  QPLAN_CHECK(from.dtype == to.dtype && from.elements() == to.elements(),
+              "a copy changes neither format nor size");
+  check(cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(from.bytes()),
+                        cudaMemcpyDeviceToDevice, stream));
+}
+
+void launch_product(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
+  if (c.op->role == Role::input_gradient) return input_gradient(rank, c, work, stream);
+  if (c.op->role == Role::weight_gradient) return weight_gradient(rank, c, work, stream);
+  forward(rank, c, work, stream);
+}
+
+void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  clear_fresh_gradients(rank, c, stream);
+  const auto refused = [] {
+    QPLAN_CHECK(false, "plans with such ops are refused before they run");
+  };
+  std::visit(
+      Overloaded{[&](const Gemm& work) { launch_product(rank, c, work, stream); },
+                 [&](const GroupedGemm&) { refused(); },
+                 [&](const Attention& work) { launch_attention(rank, c, work, stream); },
+                 [&](const Rowwise& work) { launch_rowwise(rank, c, work, stream); },
+                 [&](const AdamW&) { launch_adamw(rank, c, stream); },
+                 [&](const HostAdam&) { refused(); }, [&](const HostCopy&) { refused(); },
+                 [&](const Join&) { launch_join(rank, c, stream); },
+                 [&](const Collective&) { QPLAN_CHECK(false, "nobody is alone in a collective"); },
+                 [&](const SendRecv&) { refused(); }},
+      c.op->work);
+  check(cudaGetLastError());
+}
+
+}  // namespace qplan

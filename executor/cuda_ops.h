@@ -1,0 +1,47 @@
+#pragma once
+// What one command does to one rank's memory on a GPU: launches on a stream, nothing waits. Private
+// to the CUDA backend.
+
+#include "executor/cuda_rank.h"
+#include "executor/nccl_world.h"
+#include "executor/operands.h"
+
+namespace qplan {
+
+// Work that one rank does alone.
+void launch(CudaRank& rank, const Command& command, cudaStream_t stream);
+
+// A collective of this rank's group, or a message to or from a neighbouring stage.
+void launch_collective(CudaRank& rank, NcclWorld& world, const Command& command,
+                       cudaStream_t stream);
+void launch_message(CudaRank& rank, NcclWorld& world, const Command& command, cudaStream_t stream);
+
+// ---- parts of launch(), by subject ----
+
+void launch_product(CudaRank& rank, const Command& command, const Gemm& work, cudaStream_t stream);
+void launch_heads(CudaRank& rank, const Command& command, const Rowwise& work, cudaStream_t stream);
+void launch_qk_norm(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
+void launch_attention(CudaRank& rank, const Command& command, const Attention& work,
+                      cudaStream_t stream);
+void launch_loss(CudaRank& rank, const Command& command, const Rowwise& work, cudaStream_t stream);
+void launch_adamw(CudaRank& rank, const Command& command, cudaStream_t stream);
+void launch_sum_of_squares(CudaRank& rank, const Command& command, cudaStream_t stream);
+// A Join that moves states where one rank alone holds them.
+void launch_join(CudaRank& rank, const Command& command, cudaStream_t stream);
+
+// ---- collectives over states ----
+
+void gather_parameters(CudaRank& rank, const Command& command, const Collective& work,
+                       ncclComm_t group, cudaStream_t stream);
+void reduce_gradients(CudaRank& rank, const Command& command, const Collective& work,
+                      ncclComm_t group, cudaStream_t stream);
+
+// ---- what several subjects need ----
+
+// A tensor's numbers, of the format that kernels take.
+kernels::bf16* bf16_of(const Tensor& tensor);
+float* float_of(const Tensor& tensor);
+
+void copy(const Tensor& from, const Tensor& to, cudaStream_t stream);
+
+}  // namespace qplan

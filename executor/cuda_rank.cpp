@@ -1,0 +1,92 @@
+#include "executor/cuda_rank.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "executor/math/rope.h"
+
+namespace qplan {
+namespace {
+
+constexpr std::int64_t kSumBytes = 2 * sizeof(double);
+
+void upload(const DeviceMemory& to, const void* from, std::int64_t bytes) {
+  check(cudaMemcpy(to.get(), from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice));
+}
+
+}  // namespace
+
+CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t number)
+    : Rank(shared, own, number, nullptr), arena_memory_(device_memory(own.extent)) {
+  set_arena(arena_memory_.get());
+  std::int64_t scratch = kernels::kScratchBytes;
+  for (const Command& c : own.commands) {
+    if (c.kind != CommandKind::op) continue;
+    if (const auto* work = std::get_if<Attention>(&c.op->work)) {
+      scratch = std::max(scratch, attention.prepare(*work));
+    }
+  }
+  scratch_ = take(scratch);
+  sums_ = take(kSumBytes);
+  sums_on_host_ = host_memory(kSumBytes);
+  const std::vector<std::int64_t> where = positions();
+  rows_ = std::ssize(where);
+  const std::int64_t token_bytes = 2 * job.plan.num_microbatches() * rows_ * 4;
+  tokens_ = take(token_bytes);
+  tokens_on_host_ = host_memory(token_bytes);
+  const std::vector<std::int32_t> narrow(where.begin(), where.end());
+  positions_ = take(rows_ * 4);
+  upload(positions_, narrow.data(), rows_ * 4);
+  if (job.model.position == PositionEmbedding::rope) make_rotation();
+}
+
+DeviceMemory CudaRank::take(std::int64_t bytes) {
+  extra_bytes_ += bytes;
+  return device_memory(bytes);
+}
+
+// Cosines and sines are made in double: angles reach the sequence's length.
+void CudaRank::make_rotation() {
+  const ModelSpec& m = job.model;
+  rotation_.turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
+  const std::vector<double> frequencies = math::rope_frequencies(m.rope_theta, rotation_.turned);
+  std::vector<float2> angles;
+  for (std::int64_t p = 0; p < job.plan.seq_len; ++p) {
+    for (const double f : frequencies) {
+      const double angle = static_cast<double>(p) * f;
+      angles.push_back({static_cast<float>(std::cos(angle)), static_cast<float>(std::sin(angle))});
+    }
+  }
+  const auto bytes = static_cast<std::int64_t>(angles.size() * sizeof(float2));
+  angles_ = take(bytes);
+  upload(angles_, angles.data(), bytes);
+  rotation_.angles = static_cast<const float2*>(at_bytes(angles_.get()));
+  rotation_.position = static_cast<const std::int32_t*>(at_bytes(positions_.get()));
+}
+
+void CudaRank::begin_step(cudaStream_t stream) {
+  Rank::begin_step();
+  auto* host = static_cast<std::int32_t*>(at_bytes(tokens_on_host_.get()));
+  const auto microbatches = static_cast<int>(job.plan.num_microbatches());
+  for (int m = 0; m < microbatches; ++m) {
+    for (const int shift : {0, 1}) host = std::ranges::copy(tokens(m, shift), host).out;
+  }
+  const auto bytes = static_cast<std::size_t>(2 * microbatches * rows_ * 4);
+  check(
+      cudaMemcpyAsync(tokens_.get(), tokens_on_host_.get(), bytes, cudaMemcpyHostToDevice, stream));
+  check(cudaMemsetAsync(sums_.get(), 0, kSumBytes, stream));
+  for (std::size_t i = 0; i < commands.instances.size(); ++i) {
+    const Tensor gradients = held(static_cast<int>(i), Storage::gradient);
+    if (gradients.data == nullptr) continue;
+    check(cudaMemsetAsync(gradients.data, 0, static_cast<std::size_t>(gradients.bytes()), stream));
+  }
+}
+
+void CudaRank::end_step() {
+  check(cudaMemcpy(sums_on_host_.get(), sums_.get(), kSumBytes, cudaMemcpyDeviceToHost));
+  const auto* values = static_cast<const double*>(at_bytes(sums_on_host_.get()));
+  loss = values[0] / static_cast<double>(job.plan.global_batch_size * job.plan.seq_len);
+  grad_norm = std::sqrt(values[1]);
+}
+
+}  // namespace qplan

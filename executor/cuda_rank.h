@@ -1,0 +1,59 @@
+#pragma once
+// A rank whose arena is a GPU's memory, with the libraries and the little memory beside the arena
+// that its ops need.
+
+#include <cuda_runtime_api.h>
+
+#include <vector>
+
+#include "executor/attention_cudnn.h"
+#include "executor/cuda_handles.h"
+#include "executor/gemm_cublaslt.h"
+#include "executor/rank.h"
+#include "kernels/kernels.h"
+
+namespace qplan {
+
+class CudaRank : public Rank {
+ public:
+  // Takes all memory at once, on the current device.
+  CudaRank(const RankJob& job, const RankProgram& commands, std::int64_t rank);
+
+  // Clears gradients and sums and brings the step's tokens to the device.
+  void begin_step(cudaStream_t stream);
+  // Loss and gradient norm of the step, once the device has finished it.
+  void end_step();
+
+  // One token id for each row of a microbatch, and its target.
+  [[nodiscard]] const std::int32_t* ids(int microbatch) const { return tokens_at(microbatch, 0); }
+  [[nodiscard]] const std::int32_t* targets(int microbatch) const {
+    return tokens_at(microbatch, 1);
+  }
+  // The step's sum of losses and of squared gradients; after the step's edge, of all ranks.
+  [[nodiscard]] double* sums() const { return static_cast<double*>(at_bytes(sums_.get())); }
+  [[nodiscard]] double* squares() const { return sums() + 1; }
+  [[nodiscard]] kernels::Rotation rotation() const { return rotation_; }
+  // Of the compute stream.
+  [[nodiscard]] void* scratch() const { return scratch_.get(); }
+  // Device memory besides the arena, libraries' workspaces included.
+  [[nodiscard]] std::int64_t extra_bytes() const { return extra_bytes_; }
+
+  CublasLt blas;
+  CudnnAttention attention;
+
+ private:
+  static void* at_bytes(std::byte* p) { return p; }
+  [[nodiscard]] const std::int32_t* tokens_at(int microbatch, int shift) const {
+    const auto* first = static_cast<const std::int32_t*>(at_bytes(tokens_.get()));
+    return first + (2 * microbatch + shift) * rows_;
+  }
+  DeviceMemory take(std::int64_t bytes);
+  void make_rotation();
+
+  std::int64_t rows_ = 0, extra_bytes_ = CublasLt::kWorkspaceBytes;
+  DeviceMemory arena_memory_, scratch_, sums_, tokens_, positions_, angles_;
+  HostMemory tokens_on_host_, sums_on_host_;
+  kernels::Rotation rotation_;
+};
+
+}  // namespace qplan

@@ -1,0 +1,254 @@
+#include "executor/cuda_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <future>
+#include <thread>
+
+#include "executor/cuda_backend.h"
+#include "executor/states.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void upload(const Tensor& to, std::span<const float> numbers) {
+  QPLAN_CHECK(to.elements() == std::ssize(numbers), "a tensor is uploaded whole");
+  std::vector<std::byte> bytes(static_cast<std::size_t>(to.bytes()));
+  math::encode(to.dtype, numbers, bytes);
+  check(cudaMemcpy(to.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
+}
+
+std::vector<float> download(const Tensor& from) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(from.bytes()));
+  check(cudaMemcpy(bytes.data(), from.data, bytes.size(), cudaMemcpyDeviceToHost));
+  std::vector<float> numbers(static_cast<std::size_t>(from.elements()));
+  math::decode(from.dtype, bytes, numbers);
+  return numbers;
+}
+
+// Fills main parameters and working copies, and clears the moments. Numbers are made on all cores.
+void load_weights(CudaRank& rank, const ParameterIndex& index, const WeightSource& weights_of,
+                  int device) {
+  const auto load = [&](int i) {
+    const Tensor weights = rank.held(i, Storage::weight);
+    if (weights.data == nullptr) return;
+    const std::vector<float> packed = packed_weights(rank, index, i, weights_of);
+    const std::vector<float> shard = shard_of(rank, i, packed);
+    upload(weights, rank.shape(i).zero == 3 ? shard : packed);
+    const Tensor states = rank.held(i, Storage::optimizer);
+    check(cudaMemset(states.data, 0, static_cast<std::size_t>(states.bytes())));
+    upload(rank.device_state(i).main_params, shard);
+  };
+  const auto instances = static_cast<int>(rank.commands.instances.size());
+  const unsigned cores = std::max(std::thread::hardware_concurrency() / 2, 1U);
+  std::atomic<int> next{0};
+  std::vector<std::future<void>> workers;
+  for (unsigned worker = 0; worker < std::min(cores, 16U); ++worker) {
+    workers.push_back(std::async(std::launch::async, [&] {
+      check(cudaSetDevice(device));
+      for (int i = next++; i < instances; i = next++) load(i);
+    }));
+  }
+  for (std::future<void>& worker : workers) worker.get();  // throws what it threw
+}
+
+// One rank of a job on this process's GPU.
+class GpuRun {
+ public:
+  GpuRun(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
+         const RunOptions& options, const ProcessRank& process)
+      : process_(process),
+        options_(options),
+        device_(select_device(process)),
+        program_(build_step_program(model, plan, recipe_of(RecipeKind::qplan), facts)),
+        job_{model, plan, program_, options.optimizer},
+        index_(model),
+        commands_(rank_program(program_, program_.grid.dense(process.rank).pp)),
+        world_(meet(program_, process)),
+        rank_(job_, commands_, process.rank),
+        backend_(rank_, *world_, {options.timeout}) {
+    load_weights(rank_, index_, options.weights, device_);
+  }
+
+  RunResult run() {
+    for (int stage = 0; stage < job_.plan.pp; ++stage) {
+      const RankProgram p = rank_program(program_, stage);
+      result_.live_peak.push_back(p.live_peak);
+      result_.arena.push_back(Bytes(static_cast<double>(p.extent)));
+    }
+    if (options_.keep_gradients) result_.gradients = empty_tensors(index_);
+    if (options_.keep_weights) result_.weights = empty_tensors(index_);
+    for (int step = 0; step < options_.steps; ++step) one_step(step);
+    std::size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total));
+    result_.device_peak = Bytes(static_cast<double>(total - free));
+    return std::move(result_);
+  }
+
+ private:
+  static int select_device(const ProcessRank& process) {
+    // As many queues to the device as a rank has lanes, or lanes would wait for each other.
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+    if (process.local_rank >= gpu_count()) {
+      throw DeviceError(
+          fmt::format("rank {} needs GPU {} of its machine, which has {}; start one "
+                      "process a GPU",
+                      process.rank, process.local_rank, gpu_count()));
+    }
+    check(cudaSetDevice(process.local_rank));
+    return process.local_rank;
+  }
+
+  static std::unique_ptr<NcclWorld> meet(const StepProgram& program, const ProcessRank& process) {
+    if (process.world == 1) return std::make_unique<NcclWorld>();
+    ncclUniqueId id{};
+    if (process.rank == 0) check(ncclGetUniqueId(&id));
+    broadcast(process, std::as_writable_bytes(std::span(&id, 1)));
+    return std::make_unique<NcclWorld>(program, process.rank, id);
+  }
+
+  [[nodiscard]] std::vector<std::int32_t> batch(int step) const {
+    const std::int64_t sequences = job_.plan.global_batch_size, length = job_.plan.seq_len + 1;
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(sequences * length));
+    for (std::int64_t j = 0; j < sequences; ++j) {
+      options_.tokens(step * sequences + j,
+                      std::span(ids).subspan(static_cast<std::size_t>(j * length),
+                                             static_cast<std::size_t>(length)));
+    }
+    return ids;
+  }
+
+  void one_step(int step) {
+    const std::vector<std::int32_t> ids = batch(step);
+    rank_.batch = ids;
+    const bool last = step + 1 == options_.steps;
+    const bool timed = last && options_.keep_trace;
+    const double begin = now();
+    backend_.begin(timed);
+    execute(commands_, backend_);
+    result_.step_time.emplace_back(now() - begin);
+    result_.loss.push_back(rank_.loss);
+    result_.grad_norm.push_back(rank_.grad_norm);
+    if (!std::isfinite(rank_.loss)) {
+      throw DeviceError(
+          fmt::format("the loss of step {} is {}; use a smaller --lr", step + 1, rank_.loss));
+    }
+    if (step == 0 && options_.keep_gradients) collect(true, result_.gradients);
+    if (last && options_.keep_weights) collect(false, result_.weights);
+    if (timed) make_trace();
+  }
+
+  void collect(bool gradients, ModelTensors& tensors) {
+    for (int i = 0; i < static_cast<int>(commands_.instances.size()); ++i) {
+      if (rank_.block(i).parameters.empty()) continue;
+      std::vector<float> shard = download(gradients ? rank_.held(i, Storage::gradient)
+                                                    : rank_.device_state(i).main_params);
+      if (gradients && rank_.shape(i).zero < 2) shard = shard_of(rank_, i, shard);
+      put_shard(rank_, index_, i, shard, tensors);
+    }
+  }
+
+  void make_trace() {
+    const auto times = backend_.times();
+    Trace& trace = result_.trace;
+    trace.ranks = static_cast<int>(job_.plan.world());
+    for (std::size_t i = 0; i < commands_.commands.size(); ++i) {
+      const Command& c = commands_.commands[i];
+      const bool op = c.kind == CommandKind::op;
+      if (op && std::holds_alternative<Join>(c.op->work)) continue;
+      TraceEvent e{.rank = static_cast<int>(process_.rank),
+                   .pipe = !op,
+                   .name = describe(rank_, c),
+                   .category = op ? "op" : "send",
+                   .action = c.action,
+                   .begin = times[i].begin,
+                   .end = times[i].end};
+      if (op) e.stream = c.op->stream;
+      trace.end = std::max(trace.end, e.end);
+      trace.events.push_back(std::move(e));
+    }
+  }
+
+  const ProcessRank& process_;
+  const RunOptions& options_;
+  int device_;
+  StepProgram program_;
+  RankJob job_;
+  ParameterIndex index_;
+  RankProgram commands_;
+  std::unique_ptr<NcclWorld> world_;
+  CudaRank rank_;
+  CudaBackend backend_;
+  RunResult result_;
+};
+
+}  // namespace
+
+int gpu_count() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
+}
+
+std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan& p) {
+  const auto lacks = [](const char* what, const char* instead) {
+    return fmt::format("the cuda backend does not execute {} yet; {}", what, instead);
+  };
+  if (p.precision != Precision::bf16) return lacks("other precisions", "use precision bf16");
+  if (m.norm != Norm::rms_norm || m.mlp != MlpKind::swiglu || m.qkv_bias ||
+      m.attention_output_bias || m.mlp_bias || m.position != PositionEmbedding::rope) {
+    return lacks("LayerNorm, GELU, biases and learned positions", "use --backend cpu");
+  }
+  if (m.mla || m.moe) return lacks("latent attention and experts", "use --backend cpu");
+  if (std::ranges::any_of(m.layers, [](const LayerKind& l) { return l.window > 0; })) {
+    return lacks("sliding windows", "use --backend cpu");
+  }
+  if (p.cp > 1) return lacks("context parallelism", "use cp1");
+  if (m.num_key_value_heads % p.tp != 0) {
+    return lacks("more tensor-parallel ranks than key-value heads", "use a smaller tp");
+  }
+  if (p.overlap.has(OverlapKind::tp)) return lacks("overlap tp", "leave it out");
+  if (p.offload != Offload{}) return lacks("offloading", "use offload none");
+  if (p.grad_dtype != DType::fp32 || p.moment_dtype != DType::fp32 ||
+      p.main_params_dtype != DType::fp32) {
+    return lacks("narrow gradients and optimizer states", "use fp32");
+  }
+  const std::int64_t turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
+  if (m.head_dim % 16 != 0 || turned % 16 != 0 || m.hidden_size % 8 != 0 || m.hidden_size > 16384 ||
+      m.intermediate_size / p.tp % 8 != 0) {
+    return lacks("widths that 16-byte accesses do not divide", "use --backend cpu");
+  }
+  return std::nullopt;
+}
+
+RunResult run_on_gpu(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
+                     const RunOptions& options, const ProcessRank& process) {
+  if (const auto reason = why_not_on_gpu(model, plan)) throw Error(*reason);
+  if (!options.load.empty() || !options.save.empty()) {
+    throw Error("the cuda backend has no checkpoints yet; leave out --load and --save");
+  }
+  if (process.world != plan.world()) {
+    throw Error(fmt::format("the plan has {} ranks and {} processes were started", plan.world(),
+                            process.world));
+  }
+  auto gpu_run = std::make_unique<GpuRun>(model, plan, facts, options, process);
+  try {
+    return gpu_run->run();
+  } catch (const DeviceError&) {
+    // Freeing memory and communicators would wait for kernels that wait for ranks which are gone.
+    // The process is about to end, and the driver frees what it had.
+    static_cast<void>(gpu_run.release());
+    throw;
+  }
+}
+
+}  // namespace qplan

@@ -1,0 +1,132 @@
+#include "executor/gemm_cublaslt.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <string_view>
+
+namespace qplan {
+namespace {
+
+void check(cublasStatus_t status, std::source_location where = std::source_location::current()) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw DeviceError(fmt::format("cuBLASLt says '{}' at {}:{}", cublasLtGetStatusString(status),
+                                where.file_name(), where.line()));
+}
+
+cudaDataType_t cuda_type(DType dtype) {
+  return dtype == DType::fp32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+// Owns one descriptor of the library.
+template <class T, cublasStatus_t (*Destroy)(T)>
+struct Descriptor {
+  T handle = nullptr;
+  Descriptor() = default;
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() { Destroy(handle); }
+};
+
+using Layout = Descriptor<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
+
+void make_layout(Layout& layout, DType dtype, std::int64_t rows, std::int64_t cols,
+                 std::int64_t stride) {
+  check(cublasLtMatrixLayoutCreate(&layout.handle, cuda_type(dtype),
+                                   static_cast<std::uint64_t>(rows),
+                                   static_cast<std::uint64_t>(cols), stride));
+}
+
+int alignment_of(std::initializer_list<const void*> pointers) {
+  std::uintptr_t bits = 256;
+  for (const void* p : pointers) bits |= reinterpret_cast<std::uintptr_t>(p);
+  return static_cast<int>(bits & (~bits + 1));  // the lowest bit that is set
+}
+
+}  // namespace
+
+// cuBLAS is column-major: a row-major matrix is its transpose there, so C^T = op(B)^T op(A)^T is
+// what is asked for, and the operands change places.
+struct CublasLt::Plan {
+  Descriptor<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy> product;
+  Layout a, b, c;
+  cublasLtMatmulAlgo_t algorithm{};
+
+  Plan(cublasLtHandle_t handle, const ProductShape& s) {
+    check(cublasLtMatmulDescCreate(&product.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, s.b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, s.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+    make_layout(a, s.in, s.a_transposed ? s.m : s.k, s.a_transposed ? s.k : s.m, s.a_stride);
+    make_layout(b, s.in, s.b_transposed ? s.k : s.n, s.b_transposed ? s.n : s.k, s.b_stride);
+    make_layout(c, s.out, s.n, s.m, s.c_stride);
+    choose(handle, s);
+  }
+
+ private:
+  void set(cublasLtMatmulDescAttributes_t attribute, cublasOperation_t operation) {
+    check(cublasLtMatmulDescSetAttribute(product.handle, attribute, &operation, sizeof(operation)));
+  }
+
+  void choose(cublasLtHandle_t handle, const ProductShape& s) {
+    Descriptor<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy> preference;
+    check(cublasLtMatmulPreferenceCreate(&preference.handle));
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      check(cublasLtMatmulPreferenceSetAttribute(preference.handle, attribute, &value,
+                                                 sizeof(value)));
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceBytes});
+    const auto alignment = static_cast<std::uint32_t>(s.alignment);
+    for (const auto operand :
+         {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+          CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      prefer(operand, alignment);
+    }
+    cublasLtMatmulHeuristicResult_t best{};
+    int found = 0;
+    check(cublasLtMatmulAlgoGetHeuristic(handle, product.handle, b.handle, a.handle, c.handle,
+                                         c.handle, preference.handle, 1, &best, &found));
+    if (found == 0) {
+      throw DeviceError(
+          fmt::format("cuBLASLt has no kernel for a product {}x{}x{}", s.m, s.n, s.k));
+    }
+    algorithm = best.algo;
+  }
+};
+
+std::size_t CublasLt::Hash::operator()(const ProductShape& s) const {
+  std::size_t hash = 0;
+  for (const std::int64_t x :
+       {s.m, s.n, s.k, s.a_stride, s.b_stride, s.c_stride, std::int64_t{s.alignment},
+        std::int64_t{s.a_transposed} + 2 * std::int64_t{s.b_transposed} +
+            4 * std::int64_t{s.accumulate} + 8 * static_cast<std::int64_t>(s.in) +
+            64 * static_cast<std::int64_t>(s.out)}) {
+    hash = hash * 1099511628211U + static_cast<std::size_t>(x);  // FNV's prime
+  }
+  return hash;
+}
+
+CublasLt::CublasLt() : workspace_(device_memory(kWorkspaceBytes)) {
+  check(cublasLtCreate(&handle_));
+}
+
+CublasLt::~CublasLt() {
+  cublasLtDestroy(handle_);
+}
+
+const CublasLt::Plan& CublasLt::plan_for(const ProductShape& shape) {
+  std::unique_ptr<Plan>& plan = plans_[shape];
+  if (plan == nullptr) plan = std::make_unique<Plan>(handle_, shape);
+  return *plan;
+}
+
+void CublasLt::multiply(ProductShape shape, const void* a, const void* b, void* c,
+                        cudaStream_t stream) {
+  shape.alignment = alignment_of({a, b, c});
+  const Plan& plan = plan_for(shape);
+  const float alpha = 1, beta = shape.accumulate ? 1.0F : 0.0F;
+  check(cublasLtMatmul(handle_, plan.product.handle, &alpha, b, plan.b.handle, a, plan.a.handle,
+                       &beta, c, plan.c.handle, c, plan.c.handle, &plan.algorithm, workspace_.get(),
+                       kWorkspaceBytes, stream));
+}
+
+}  // namespace qplan

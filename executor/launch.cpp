@@ -1,0 +1,253 @@
+#include "executor/launch.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <netdb.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "executor/device_error.h"
+#include "models/error.h"
+#include "models/text.h"
+
+namespace qplan {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kPatience = std::chrono::seconds(60);  // until all ranks have met
+constexpr auto kGrace = std::chrono::seconds(5);      // between asking to end and ending
+constexpr int kFailed = 3;                            // contract.md's code of a launch failure
+
+std::int64_t number_of(const std::string& name, const std::string& text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 0) {
+    throw Error(
+        fmt::format("the environment's {} must be a whole number, is '{}'", name, shown(text)));
+  }
+  return value;
+}
+
+class Socket {
+ public:
+  explicit Socket(int handle = -1) : handle_(handle) {}
+  Socket(Socket&& other) noexcept : handle_(std::exchange(other.handle_, -1)) {}
+  Socket& operator=(Socket&&) = delete;
+  ~Socket() {
+    if (handle_ >= 0) ::close(handle_);
+  }
+  [[nodiscard]] int get() const { return handle_; }
+  [[nodiscard]] bool open() const { return handle_ >= 0; }
+
+  bool send_all(std::span<const std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(handle_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent <= 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(sent));
+    }
+    return true;
+  }
+  bool receive_all(std::span<std::byte> bytes) const {
+    while (!bytes.empty()) {
+      const ssize_t got = ::recv(handle_, bytes.data(), bytes.size(), 0);
+      if (got <= 0) return false;
+      bytes = bytes.subspan(static_cast<std::size_t>(got));
+    }
+    return true;
+  }
+
+ private:
+  int handle_;
+};
+
+// A socket of one of the addresses of a name, for which `use` succeeds.
+template <class Use>
+Socket open_socket(const std::string& host, int port, bool listens, Use use) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = listens ? AI_PASSIVE : 0;
+  addrinfo* found = nullptr;
+  const std::string service = std::to_string(port);
+  if (::getaddrinfo(host.empty() ? nullptr : host.c_str(), service.c_str(), &hints, &found) != 0) {
+    return Socket();
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, ::freeaddrinfo);
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    Socket socket(::socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
+    if (socket.open() && use(socket.get(), a)) return socket;
+  }
+  return Socket();
+}
+
+// Rank 0 answers every other rank once.
+void serve(const ProcessRank& own, std::span<const std::byte> bytes) {
+  const Socket door = open_socket("", own.port, true, [](int handle, const addrinfo* a) {
+    const int yes = 1;
+    ::setsockopt(handle, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+    return ::bind(handle, a->ai_addr, a->ai_addrlen) == 0 && ::listen(handle, 1024) == 0;
+  });
+  if (!door.open()) {
+    throw DeviceError(
+        fmt::format("rank 0 cannot listen on port {} ({}); choose another "
+                    "MASTER_PORT",
+                    own.port, std::strerror(errno)));
+  }
+  const timeval patience{std::chrono::seconds(kPatience).count(), 0};
+  ::setsockopt(door.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  for (std::int64_t met = 1; met < own.world; ++met) {
+    const Socket guest(::accept(door.get(), nullptr, nullptr));
+    if (!guest.open() || !guest.send_all(bytes)) {
+      throw DeviceError(
+          fmt::format("only {} of {} ranks have come to rank 0 within a minute", met, own.world));
+    }
+  }
+}
+
+void fetch(const ProcessRank& own, std::span<std::byte> bytes) {
+  const auto deadline = Clock::now() + kPatience;
+  while (Clock::now() < deadline) {
+    const Socket socket =
+        open_socket(own.address, own.port, false, [](int handle, const addrinfo* a) {
+          return ::connect(handle, a->ai_addr, a->ai_addrlen) == 0;
+        });
+    if (socket.open() && socket.receive_all(bytes)) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  throw DeviceError(fmt::format("rank {} found no rank 0 at {}:{} within a minute", own.rank,
+                                own.address, own.port));
+}
+
+int free_port() {
+  const Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(any);
+  void* address = &any;
+  if (::bind(socket.get(), static_cast<sockaddr*>(address), size) != 0 ||
+      ::getsockname(socket.get(), static_cast<sockaddr*>(address), &size) != 0) {
+    throw DeviceError(fmt::format("no free port on this machine ({})", std::strerror(errno)));
+  }
+  return ntohs(any.sin_port);
+}
+
+// In the child: becomes rank `rank`, or ends.
+[[noreturn]] void become(const LocalJob& job, int rank, int port, pid_t parent) {
+  ::signal(SIGTERM, SIG_DFL);  // a handler of this program's is not the rank's
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(kFailed);  // it has ended in the meantime
+  const auto set = [](const char* name, const std::string& value) {
+    ::setenv(name, value.c_str(), 1);
+  };
+  set("RANK", std::to_string(rank));
+  set("LOCAL_RANK", std::to_string(rank));
+  set("WORLD_SIZE", std::to_string(job.ranks));
+  set("MASTER_ADDR", "127.0.0.1");
+  set("MASTER_PORT", std::to_string(port));
+  std::vector<char*> words;
+  for (const std::string& word : job.command) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
+  ::execv(words.front(), words.data());
+  ::_exit(kFailed);
+}
+
+std::string end_of(int rank, int status) {
+  if (WIFSIGNALED(status)) {
+    return fmt::format("rank {} was ended by signal {} ({})", rank, WTERMSIG(status),
+                       ::strsignal(WTERMSIG(status)));
+  }
+  return fmt::format("rank {} ended with code {}", rank, WEXITSTATUS(status));
+}
+
+}  // namespace
+
+std::optional<ProcessRank> process_rank(const Environment& environment) {
+  struct Launcher {
+    const char *rank, *world, *local;
+  };
+  for (const Launcher& l :
+       {Launcher{"RANK", "WORLD_SIZE", "LOCAL_RANK"},
+        Launcher{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+        Launcher{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"}}) {
+    const auto rank = environment(l.rank), world = environment(l.world);
+    if (!rank || !world) continue;
+    ProcessRank own;
+    own.rank = number_of(l.rank, *rank);
+    own.world = number_of(l.world, *world);
+    if (const auto local = environment(l.local)) {
+      own.local_rank = static_cast<int>(number_of(l.local, *local));
+    }
+    const auto address = environment("MASTER_ADDR"), port = environment("MASTER_PORT");
+    if (own.world > 1 && (!address || !port)) {
+      throw Error(
+          "a job of several processes needs MASTER_ADDR and MASTER_PORT in its environment: a "
+          "machine name and a free port of rank 0");
+    }
+    if (address) own.address = *address;
+    if (port) own.port = static_cast<int>(number_of("MASTER_PORT", *port));
+    // torchrun's agent may keep a store of its own at the port that it announces.
+    if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") ++own.port;
+    return own;
+  }
+  return std::nullopt;
+}
+
+void broadcast(const ProcessRank& own, std::span<std::byte> bytes) {
+  if (own.world == 1) return;
+  own.rank == 0 ? serve(own, bytes) : fetch(own, bytes);
+}
+
+LocalResult run_local_ranks(const LocalJob& job) {
+  const int port = free_port();
+  const pid_t parent = ::getpid();
+  std::vector<pid_t> running;
+  for (int rank = 0; rank < job.ranks; ++rank) {
+    const pid_t child = ::fork();
+    if (child == 0) become(job, rank, port, parent);
+    if (child < 0) throw DeviceError("no process could be started for a rank");
+    running.push_back(child);
+  }
+  const auto tell_all = [&running](int signal) {
+    for (const pid_t child : running) {
+      if (child > 0) ::kill(child, signal);
+    }
+  };
+  LocalResult result;
+  std::optional<Clock::time_point> deadline;
+  for (auto left = std::ssize(running); left > 0;) {
+    int status = 0;
+    const pid_t ended = ::waitpid(-1, &status, deadline ? WNOHANG : 0);
+    if (ended > 0) {
+      const auto child = std::ranges::find(running, ended);
+      if (child == running.end()) continue;
+      const auto rank = static_cast<int>(child - running.begin());
+      *child = 0;
+      --left;
+      if (status == 0 || deadline) continue;
+      result = {WIFEXITED(status) ? WEXITSTATUS(status) : kFailed, end_of(rank, status)};
+      tell_all(SIGTERM);
+      deadline = Clock::now() + kGrace;
+    } else if (deadline && Clock::now() > *deadline) {
+      tell_all(SIGKILL);
+      deadline = Clock::time_point::max();
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  return result;
+}
+
+}  // namespace qplan

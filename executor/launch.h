@@ -1,0 +1,45 @@
+#pragma once
+// Processes of one job: who this one is, how all of them learn one thing, and how to start them on
+// this machine.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace qplan {
+
+struct ProcessRank {
+  std::int64_t rank = 0, world = 1;
+  int local_rank = 0;   // on its machine: which GPU
+  std::string address;  // where rank 0 listens
+  int port = 0;
+};
+
+// Reads a variable of the environment; absent: not set.
+using Environment = std::function<std::optional<std::string>(const std::string& name)>;
+
+// This process as torchrun (RANK, WORLD_SIZE, ...), mpirun (OMPI_COMM_WORLD_*) or srun (SLURM_*)
+// has started it; absent: none of them has. Throws Error for numbers that are none, and for a job
+// of several processes without MASTER_ADDR and MASTER_PORT.
+std::optional<ProcessRank> process_rank(const Environment& environment);
+
+// Rank 0's bytes, to all. Throws DeviceError when the others do not come within a minute.
+void broadcast(const ProcessRank& own, std::span<std::byte> bytes);
+
+struct LocalJob {
+  int ranks = 1;
+  std::vector<std::string> command;  // an executable file and its arguments
+};
+struct LocalResult {
+  int exit_code = 0;    // 0: every rank ended well
+  std::string failure;  // else what the first one that failed did
+};
+// Starts a process for each rank, as torchrun would, and waits for all. When one fails the others
+// are ended within seconds; they end with this process, too.
+LocalResult run_local_ranks(const LocalJob& job);
+
+}  // namespace qplan

@@ -1,0 +1,394 @@
+#include "executor/measure.h"
+
+#include <fmt/format.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <variant>
+
+#include "executor/attention_cudnn.h"
+#include "executor/cuda_handles.h"
+#include "executor/gemm_cublaslt.h"
+#include "executor/nccl_world.h"
+#include "kernels/kernels.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+using kernels::bf16;
+
+constexpr std::int64_t kPoolBytes = std::int64_t{12} << 30;
+constexpr std::int64_t kSeedBytes = 64 << 20;  // of random numbers, repeated over the pool
+constexpr std::int64_t kAlignment = 256;
+constexpr std::size_t kRuns = 7;      // whose median counts
+constexpr std::size_t kLongRuns = 3;  // of works that take longer than a run should
+constexpr double kRunSeconds = 6e-3;  // of one: long against a launch, short against a calibration
+constexpr int kMost = 400;            // repetitions in a run
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+std::int64_t round_up(std::int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+struct Measurer::Device {
+  explicit Device(const ProcessRank& own) : process(selected(own)) {
+    pool = device_memory(kPoolBytes);
+    scratch = device_memory(kernels::kScratchBytes);
+    stream = make_stream();
+    begin = make_event(true);
+    end = make_event(true);
+    fill();
+    read_facts();
+    if (own.world > 1) meet();
+  }
+  ~Device() {
+    if (group != nullptr) ncclCommDestroy(group);
+  }
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // Before anything is made on it.
+  static const ProcessRank& selected(const ProcessRank& own) {
+    check(cudaSetDevice(own.local_rank));
+    return own;
+  }
+
+  // Normal numbers as bf16; as fp32 they are numbers of the same size.
+  void fill() const {
+    std::mt19937 generator(1);
+    std::normal_distribution<float> normal(0, 0.5F);
+    std::vector<bf16> numbers(kSeedBytes / sizeof(bf16));
+    for (bf16& x : numbers) x = __float2bfloat16_rn(normal(generator));
+    for (std::int64_t at = 0; at < kPoolBytes; at += kSeedBytes) {
+      check(cudaMemcpy(pool.get() + at, numbers.data(), kSeedBytes, cudaMemcpyHostToDevice));
+    }
+  }
+
+  void read_facts() {
+    cudaDeviceProp properties{};
+    int driver = 0;
+    check(cudaGetDeviceProperties(&properties, process.local_rank));
+    check(cudaDriverGetVersion(&driver));
+    facts = {.name = properties.name,
+             .driver = fmt::format("CUDA {}.{}", driver / 1000, driver % 1000 / 10),
+             .multiprocessors = properties.multiProcessorCount,
+             .memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem),
+             .compute_capability = properties.major * 10 + properties.minor};
+  }
+
+  void meet() {
+    ncclUniqueId id{};
+    if (process.rank == 0) check(ncclGetUniqueId(&id));
+    broadcast(process, std::as_writable_bytes(std::span(&id, 1)));
+    check(ncclCommInitRank(&group, static_cast<int>(process.world), id,
+                           static_cast<int>(process.rank)));
+  }
+
+  // Operands of the next repetition: fresh memory until the pool is used up.
+  void* take(std::int64_t bytes) {
+    bytes = round_up(bytes);
+    QPLAN_CHECK(bytes <= kPoolBytes, "a work that is measured fits the pool");
+    if (used + bytes > kPoolBytes) used = 0;
+    void* memory = pool.get() + used;
+    used += bytes;
+    return memory;
+  }
+  // Positions and targets: any that are inside.
+  std::int32_t* zeros(std::int64_t n) {
+    if (n > zero_count) {
+      zero_memory = device_memory(4 * n);
+      check(cudaMemset(zero_memory.get(), 0, static_cast<std::size_t>(4 * n)));
+      zero_count = n;
+    }
+    return static_cast<std::int32_t*>(static_cast<void*>(zero_memory.get()));
+  }
+  bf16* numbers(std::int64_t n) { return static_cast<bf16*>(take(2 * n)); }
+  float* floats(std::int64_t n) { return static_cast<float*>(take(4 * n)); }
+
+  Seconds elapsed(const std::function<void()>& once, int repetitions) {
+    check(cudaEventRecord(begin.get(), stream.get()));
+    for (int i = 0; i < repetitions; ++i) once();
+    check(cudaEventRecord(end.get(), stream.get()));
+    check(cudaEventSynchronize(end.get()));
+    check(cudaGetLastError());
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()));
+    return Seconds(static_cast<double>(milliseconds) * 1e-3 / repetitions);
+  }
+
+  // `agreed`: several processes must repeat equally often.
+  Seconds median(const std::function<void()>& once, bool agreed) {
+    elapsed(once, 1);
+    const double one = elapsed(once, 2).value();
+    double wanted = kRunSeconds / std::max(one, 1e-7);
+    if (agreed) wanted = agree(wanted);
+    const int repetitions = std::clamp(static_cast<int>(wanted), 1, kMost);
+    std::vector<Seconds> runs(wanted < 1 ? kLongRuns : kRuns);
+    for (Seconds& run : runs) run = elapsed(once, repetitions);
+    std::sort(runs.begin(), runs.end());
+    return runs[runs.size() / 2];
+  }
+
+  // The smallest of all processes' numbers.
+  double agree(double number) {
+    check(cudaMemcpy(scratch.get(), &number, sizeof(number), cudaMemcpyHostToDevice));
+    check(
+        ncclAllReduce(scratch.get(), scratch.get(), 1, ncclFloat64, ncclMin, group, stream.get()));
+    check(cudaStreamSynchronize(stream.get()));
+    check(cudaMemcpy(&number, scratch.get(), sizeof(number), cudaMemcpyDeviceToHost));
+    return number;
+  }
+
+  std::function<void()> once(const Gemm& w);
+  std::function<void()> once(const Attention& w);
+  std::function<void()> once(const Rowwise& w);
+  std::function<void()> once(const AdamW& w);
+  std::function<void()> once(const Collective& w);
+
+  ProcessRank process;
+  DeviceMemory pool, scratch, attention_scratch, zero_memory;
+  std::int64_t used = 0, attention_bytes = 0, zero_count = 0;
+  OwnedStream stream;
+  OwnedEvent begin, end;
+  GpuFacts facts;
+  ncclComm_t group = nullptr;
+  CublasLt blas;
+  CudnnAttention attention;
+};
+
+// The forward product of a linear layer, or with `accumulate_fp32` its weight gradient.
+std::function<void()> Measurer::Device::once(const Gemm& w) {
+  if (w.dtype != DType::bf16 || w.batch != 1) return {};
+  const bool gradient = w.accumulate_fp32;
+  const ProductShape shape{.m = w.m,
+                           .n = w.n,
+                           .k = w.k,
+                           .a_stride = gradient ? w.m : w.k,
+                           .b_stride = gradient ? w.n : w.k,
+                           .c_stride = w.n,
+                           .a_transposed = gradient,
+                           .b_transposed = !gradient,
+                           .accumulate = gradient,
+                           .out = gradient ? DType::fp32 : DType::bf16};
+  return [this, shape] {
+    const bf16* a = numbers(shape.m * shape.k);
+    const bf16* b = numbers(shape.k * shape.n);
+    void* c = take(shape.m * shape.n * (shape.accumulate ? 4 : 2));
+    blas.multiply(shape, a, b, c, stream.get());
+  };
+}
+
+std::function<void()> Measurer::Device::once(const Attention& w) {
+  const std::int64_t bytes = attention.prepare(w);
+  if (bytes > attention_bytes) {
+    attention_scratch.reset();
+    attention_scratch = device_memory(bytes);
+    attention_bytes = bytes;
+  }
+  return [this, w] {
+    const std::int64_t q = w.batch * w.q_len * w.heads, k = w.batch * w.kv_len * w.kv_heads;
+    AttentionOperands o{.q = numbers(q * w.head_dim),
+                        .k = numbers(k * w.head_dim),
+                        .v = numbers(k * w.v_head_dim),
+                        .out = numbers(q * w.v_head_dim),
+                        .log_sum_exp = floats(q)};
+    if (w.pass == Pass::backward) {
+      o.dout = numbers(q * w.v_head_dim);
+      o.dq = numbers(q * w.head_dim);
+      o.dk = numbers(k * w.head_dim);
+      o.dv = numbers(k * w.v_head_dim);
+    }
+    attention.run(w, o, attention_scratch.get(), stream.get());
+  };
+}
+
+std::function<void()> Measurer::Device::once(const Rowwise& w) {
+  const std::int64_t r = w.rows, c = w.cols, n = r * c;
+  auto* part = static_cast<float*>(static_cast<void*>(scratch.get()));
+  auto* sums = static_cast<double*>(static_cast<void*>(scratch.get()));
+  switch (w.kind) {
+    case RowwiseKind::rms_norm:
+      return [=, this] {
+        kernels::rms_norm(numbers(n), {1, c}, numbers(n), numbers(c), r, c, 1e-6F, stream.get());
+      };
+    case RowwiseKind::rms_norm_backward:
+      return [=, this] {
+        kernels::rms_norm_backward(numbers(n), {1, c}, floats(c), numbers(n), numbers(n), {1, c},
+                                   numbers(c), numbers(n), r, c, 1e-6F, part, stream.get());
+      };
+    case RowwiseKind::swiglu:
+      return
+          [=, this] { kernels::swiglu(numbers(n), numbers(2 * n), nullptr, r, c, stream.get()); };
+    case RowwiseKind::swiglu_backward:
+      return [=, this] {
+        kernels::swiglu_backward(numbers(2 * n), nullptr, numbers(2 * n), numbers(n), nullptr, r, c,
+                                 stream.get());
+      };
+    case RowwiseKind::add:
+      return
+          [=, this] { kernels::add(numbers(n), numbers(n), numbers(n), nullptr, n, stream.get()); };
+    case RowwiseKind::copy:
+      return [=, this] {
+        check(cudaMemcpyAsync(numbers(n), numbers(n), static_cast<std::size_t>(2 * n),
+                              cudaMemcpyDeviceToDevice, stream.get()));
+      };
+    case RowwiseKind::rope:
+      return [=, this] {  // heads of 128, turned by whatever the angles are
+        const kernels::PackedHeads heads{numbers(n), numbers(n), numbers(c), nullptr,
+                                         r,          c / 128,    0,          128};
+        const kernels::Rotation rotation{128, static_cast<const float2*>(take(r * 512)),
+                                         static_cast<const std::int32_t*>(zeros(r))};
+        kernels::split_heads(heads, rotation, stream.get());
+      };
+    case RowwiseKind::sum_of_squares:
+      return [=, this] { kernels::sum_of_squares(sums, floats(n), n, sums + 1, stream.get()); };
+    case RowwiseKind::cross_entropy:
+      return [=, this] {
+        kernels::cross_entropy(floats(r), floats(r), numbers(n), {0, c}, zeros(r), true, r, c,
+                               stream.get());
+      };
+    case RowwiseKind::cross_entropy_backward:
+      return [=, this] {
+        kernels::cross_entropy_backward(numbers(n), numbers(n), floats(r), {0, c}, zeros(r), 1, r,
+                                        c, stream.get());
+      };
+    case RowwiseKind::layer_norm:
+    case RowwiseKind::layer_norm_backward:
+    case RowwiseKind::rope_backward:
+    case RowwiseKind::gelu:
+    case RowwiseKind::gelu_backward:
+    case RowwiseKind::dropout_add:
+    case RowwiseKind::dropout_add_backward:
+    case RowwiseKind::embedding:
+    case RowwiseKind::embedding_backward:
+    case RowwiseKind::router:
+    case RowwiseKind::router_backward:
+    case RowwiseKind::permute:
+    case RowwiseKind::unpermute:
+    case RowwiseKind::cast:
+    case RowwiseKind::zero_fill:
+    case RowwiseKind::scale:
+      break;
+  }
+  return {};
+}
+
+std::function<void()> Measurer::Device::once(const AdamW& w) {
+  return [this, n = w.params] {
+    const kernels::AdamW settings{1e-3F, 0.9F, 0.95F, 1e-8F, 0.1F, 0.1F, 0.05F, 0, nullptr};
+    kernels::adamw(numbers(n), floats(n), floats(n), floats(n), floats(n), n, settings,
+                   stream.get());
+  };
+}
+
+std::function<void()> Measurer::Device::once(const Collective& w) {
+  if (group == nullptr) return {};
+  const auto count = static_cast<std::int64_t>(w.bytes.value() / 2);
+  const auto share = static_cast<std::size_t>(count / process.world);
+  switch (w.kind) {
+    case CollectiveKind::all_reduce:
+      return [=, this] {
+        void* x = numbers(count);
+        check(ncclAllReduce(x, x, static_cast<std::size_t>(count), ncclBfloat16, ncclSum, group,
+                            stream.get()));
+      };
+    case CollectiveKind::all_gather:
+      return [=, this] {
+        check(ncclAllGather(numbers(count), numbers(count), share, ncclBfloat16, group,
+                            stream.get()));
+      };
+    case CollectiveKind::reduce_scatter:
+      return [=, this] {
+        check(ncclReduceScatter(numbers(count), numbers(count), share, ncclBfloat16, ncclSum, group,
+                                stream.get()));
+      };
+    case CollectiveKind::all_to_all:
+      return [=, this] {
+        bf16 *from = numbers(count), *to = numbers(count);
+        check(ncclGroupStart());
+        for (int peer = 0; peer < process.world; ++peer) {
+          const std::size_t at = share * static_cast<std::size_t>(peer);
+          check(ncclSend(from + at, share, ncclBfloat16, peer, group, stream.get()));
+          check(ncclRecv(to + at, share, ncclBfloat16, peer, group, stream.get()));
+        }
+        check(ncclGroupEnd());
+      };
+    case CollectiveKind::broadcast:
+      break;
+  }
+  return {};
+}
+
+Measurer::Measurer(const ProcessRank& process) : device_(std::make_unique<Device>(process)) {}
+Measurer::~Measurer() = default;
+
+std::optional<Seconds> Measurer::time(const Work& work) {
+  const bool together = std::holds_alternative<Collective>(work);
+  const std::function<void()> once =
+      std::visit(Overloaded{[&](const Gemm& w) { return device_->once(w); },
+                            [&](const Attention& w) { return device_->once(w); },
+                            [&](const Rowwise& w) { return device_->once(w); },
+                            [&](const AdamW& w) { return device_->once(w); },
+                            [&](const Collective& w) { return device_->once(w); },
+                            [](const auto&) { return std::function<void()>(); }},
+                 work);
+  if (!once) return std::nullopt;
+  return device_->median(once, together);
+}
+
+double Measurer::sustained_share(const Work& work, Seconds duration) {
+  const std::function<void()> once = device_->once(std::get<Gemm>(work));
+  check(cudaDeviceSynchronize());
+  const Seconds burst = device_->median(once, false);
+  const auto repetitions = static_cast<int>(duration / burst / 2) + 1;
+  device_->elapsed(once, repetitions);  // until it is as warm as it gets
+  return burst / device_->elapsed(once, repetitions);
+}
+
+// As a graph, or the host's pace of launching would be measured.
+Seconds Measurer::launch_time() {
+  constexpr int kLaunches = 256;
+  Device& d = *device_;
+  auto* one = static_cast<float*>(d.take(4));
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  check(cudaStreamBeginCapture(d.stream.get(), cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < kLaunches; ++i) kernels::accumulate(one, one, 1, d.stream.get());
+  check(cudaStreamEndCapture(d.stream.get(), &graph));
+  check(cudaGraphInstantiate(&executable, graph, 0));
+  const Seconds all = d.median([&] { check(cudaGraphLaunch(executable, d.stream.get())); }, false);
+  check(cudaGraphExecDestroy(executable));
+  check(cudaGraphDestroy(graph));
+  return all * (1.0 / kLaunches);
+}
+
+BytesPerSecond Measurer::copy_rate(bool to_host) {
+  constexpr std::int64_t kBytes = 256 << 20;
+  const HostMemory host = host_memory(kBytes);
+  const Seconds time = device_->median(
+      [&] {
+        void* memory = device_->take(kBytes);
+        check(cudaMemcpyAsync(to_host ? host.get() : memory, to_host ? memory : host.get(), kBytes,
+                              to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
+                              device_->stream.get()));
+      },
+      false);
+  return Bytes(static_cast<double>(kBytes)) / time;
+}
+
+const GpuFacts& Measurer::facts() const {
+  return device_->facts;
+}
+
+}  // namespace qplan

@@ -1,0 +1,47 @@
+#pragma once
+// How long a piece of work takes on this machine's GPU, alone: the same kernels that a step runs,
+// on random numbers.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "executor/launch.h"
+#include "models/program/op.h"
+#include "models/units.h"
+
+namespace qplan {
+
+struct GpuFacts {
+  std::string name, driver;
+  std::int64_t multiprocessors = 0, memory_bytes = 0;
+  int compute_capability = 0;  // 90
+};
+
+class Measurer {
+ public:
+  // Collectives are measured between the processes of `process`'s job: every one of them must ask
+  // for the same works in the same order.
+  explicit Measurer(const ProcessRank& process);
+  ~Measurer();
+  Measurer(const Measurer&) = delete;
+  Measurer& operator=(const Measurer&) = delete;
+
+  // Median over several runs of many repetitions, operands rotating through more memory than the
+  // cache holds. Absent: work that is not measured. A collective's group is the whole job.
+  std::optional<Seconds> time(const Work& work);
+  // Of a product: its rate over `duration` of nothing else / the rate that time() finds.
+  double sustained_share(const Work& work, Seconds duration);
+  // From one kernel's begin to the next's, when neither has anything to do.
+  Seconds launch_time();
+  // Pinned host memory to the device or back.
+  BytesPerSecond copy_rate(bool to_host);
+  [[nodiscard]] const GpuFacts& facts() const;
+
+ private:
+  struct Device;
+  std::unique_ptr<Device> device_;
+};
+
+}  // namespace qplan

@@ -1,0 +1,93 @@
+#include "executor/operands.h"
+
+#include "models/error.h"
+
+namespace qplan {
+
+Tensor parameter_in(const Tensor& slot, const PackedParameter& p) {
+  return slot.part(p.offset, p.rows, p.cols);
+}
+
+Weight weight_of(const Rank& rank, const Command& c, Tensor slot, std::int64_t out,
+                 Storage storage) {
+  const Block* block = &rank.block(c);
+  std::int16_t id = c.op->parameter;
+  if (id == kNoParameter) {
+    const int embedding = rank.find(BlockKind::embedding);
+    QPLAN_CHECK(embedding >= 0, "a head without a weight of its own has the embedding's");
+    block = &rank.block(embedding);
+    slot = rank.held(embedding, storage);
+    id = 0;
+    while (block->parameters[static_cast<std::size_t>(id)].whole.role !=
+           ParameterRole::embed_tokens)
+      ++id;
+  }
+  const PackedParameter& p = block->parameters[static_cast<std::size_t>(id)];
+  Weight w;
+  w.weight = slot.part(p.offset, out, p.cols);  // neighbours (q, k, v) are one matrix
+  for (const PackedParameter& other : block->parameters) {
+    if (other.whole.role == p.whole.role && other.whole.bias && !p.whole.bias) {
+      w.bias = slot.part(other.offset, 1, out);
+    }
+  }
+  return w;
+}
+
+Piece piece_of(const Rank& rank, const Op& op, std::int64_t rows) {
+  if (op.pieces == 1) return {1, rows, 0, rows};
+  const std::int64_t ranks = rank.job.plan.tp, share = rows / ranks, count = share / op.pieces;
+  return {ranks, share, op.piece * count, count};
+}
+
+bool reads_flow(const Rank& rank, const Command& c, Flow flow) {
+  if (c.reads.count == 0) return false;
+  const Slot& slot = rank.slot(c, c.reads[0]);
+  return slot.storage == Storage::wire && slot.flow == flow;
+}
+
+bool writes(const Rank& rank, const Command& c, Storage storage, Flow flow) {
+  if (c.writes.count == 0) return false;
+  const Slot& slot = rank.slot(c, c.writes[0]);
+  return slot.storage == storage && (storage != Storage::wire || slot.flow == flow);
+}
+
+Tensor packed_part(const Tensor& slot, const StateShard::Section& s) {
+  return slot.part(s.begin, 1, s.count);
+}
+
+Tensor shard_part(const Tensor& slot, const StateShard& shard, bool expert) {
+  const StateShard::Section& s = expert ? shard.expert : shard.dense;
+  return slot.part(expert ? shard.dense.size : 0, 1, s.count);
+}
+
+int neighbour(const Rank& rank, const Command& c) {
+  const bool backward = c.action.kind != ActionKind::forward;
+  const int other = c.instance + (backward ? -1 : 1);
+  QPLAN_CHECK(rank.commands.instances[static_cast<std::size_t>(other)].stage ==
+                  rank.commands.instances[static_cast<std::size_t>(c.instance)].stage,
+              "parameters are gathered ahead within a stage");
+  return other;
+}
+
+bool alone(const Rank& rank, int instance, bool expert) {
+  const BlockShape& s = rank.shape(instance);
+  return expert ? s.expert_shard == 1 && s.expert_replicas == 1
+                : s.dense_shard == 1 && s.dense_replicas == 1;
+}
+
+bool first_reduction(const Rank& rank, const Command& c) {
+  const BlockId block = rank.instance(c).block;
+  for (const Op& op : rank.commands.lists.at({block, c.part})) {
+    if (op.reads.count > 0 && op.reads.ids[0] == c.op->reads.ids[0] && op.writes.count > 0 &&
+        op.writes.ids[0] == c.op->writes.ids[0]) {
+      return &op == c.op;
+    }
+  }
+  return false;
+}
+
+bool has_replicas(const Rank& rank, const Command& c) {
+  return rank.shape(c.instance).dense_replicas > 1;
+}
+
+}  // namespace qplan

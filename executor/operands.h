@@ -1,0 +1,47 @@
+#pragma once
+// What a command's operands are, whatever executes it: the parameter of a product, the rows of a
+// piece, the shard of a state.
+
+#include "executor/rank.h"
+
+namespace qplan {
+
+// A packed parameter as a matrix inside `slot` (weights or gradients).
+Tensor parameter_in(const Tensor& slot, const PackedParameter& p);
+
+// Where a product finds its weight: in an operand of its own block, or, for the head of a tied
+// model on the rank that holds the embedding, there.
+struct Weight {
+  Tensor weight, bias;  // bias.data null: none
+};
+Weight weight_of(const Rank& rank, const Command& c, Tensor slot, std::int64_t out,
+                 Storage storage);
+
+// Rows of one piece of an overlapped product: the same piece of every rank's share.
+struct Piece {
+  std::int64_t ranks = 1, share = 0, first = 0, count = 0;
+};
+Piece piece_of(const Rank& rank, const Op& op, std::int64_t rows);
+
+// Whether the first slot that is read carries this flow; whether the first that is written is this.
+bool reads_flow(const Rank& rank, const Command& c, Flow flow);
+bool writes(const Rank& rank, const Command& c, Storage storage, Flow flow = Flow::activation);
+
+// The elements of a shard section inside a packed slot, and inside a slot that holds shards only.
+Tensor packed_part(const Tensor& slot, const StateShard::Section& section);
+Tensor shard_part(const Tensor& slot, const StateShard& shard, bool expert);
+
+// The block whose parameters a fully sharded block gathers ahead: the next one, in backward the one
+// before.
+int neighbour(const Rank& rank, const Command& c);
+
+// Whether no other rank holds a part of this section.
+bool alone(const Rank& rank, int instance, bool expert);
+
+// Is this the first op of its list that brings this gradient to the kept one?
+bool first_reduction(const Rank& rank, const Command& c);
+
+// Whether the copies of a shard (HSDP) are summed by a later op.
+bool has_replicas(const Rank& rank, const Command& c);
+
+}  // namespace qplan

@@ -1,0 +1,124 @@
+// Cross-entropy of rows of bf16 logits: one block a row, each logit read once.
+
+#include "kernels/device.cuh"
+#include "kernels/kernels.h"
+
+namespace qplan::kernels {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kSmallThreads = 256;
+
+// Columns that are words.
+__device__ std::int64_t words_of(VocabularyShard shard, std::int64_t cols) {
+  const std::int64_t words = shard.words - shard.first;
+  return words < 0 ? 0 : words < cols ? words : cols;
+}
+
+// A maximum and the sum of exponentials relative to it. Without numbers: -infinity and 0.
+struct LogSum {
+  float maximum = -INFINITY, sum = 0;
+};
+
+__device__ LogSum merge(LogSum a, LogSum b) {
+  const float maximum = fmaxf(a.maximum, b.maximum);
+  if (maximum == -INFINITY) return {};
+  return {maximum, a.sum * __expf(a.maximum - maximum) + b.sum * __expf(b.maximum - maximum)};
+}
+
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy_kernel(float* loss, float* log_sum, const bf16* logits, VocabularyShard shard,
+                         const std::int32_t* targets, bool whole, std::int64_t cols) {
+  const std::int64_t row = blockIdx.x, words = words_of(shard, cols);
+  const bf16* x = logits + row * cols;
+  LogSum own;
+  for (std::int64_t c = threadIdx.x * kVector; c < words; c += kThreads * kVector) {
+    Vector v = load(x + c);
+    LogSum part;
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      if (c + j >= words) v.x[j] = -INFINITY;
+      part.maximum = fmaxf(part.maximum, v.x[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) part.sum += __expf(v.x[j] - part.maximum);
+    own = merge(own, part);
+  }
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    own = merge(own, {__shfl_xor_sync(0xffffffffU, own.maximum, step),
+                      __shfl_xor_sync(0xffffffffU, own.sum, step)});
+  }
+  __shared__ LogSum warps[kThreads / kWarp];
+  if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = own;
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int i = 1; i < kThreads / kWarp; ++i) own = merge(own, warps[i]);
+  const float log = own.sum > 0 ? own.maximum + logf(own.sum) : own.maximum;
+  const std::int64_t target = targets[row] - shard.first;
+  float result = target >= 0 && target < words ? -__bfloat162float(x[target]) : 0;
+  if (whole) result += log;
+  loss[row] = result;
+  log_sum[row] = log;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    cross_entropy_backward_kernel(bf16* dlogits, const bf16* logits, const float* log_sum,
+                                  VocabularyShard shard, const std::int32_t* targets, float scale,
+                                  std::int64_t cols) {
+  const std::int64_t row = blockIdx.x, words = words_of(shard, cols);
+  const std::int64_t target = targets[row] - shard.first;
+  const float log = log_sum[row];
+  for (std::int64_t c = threadIdx.x * kVector; c < cols; c += kThreads * kVector) {
+    Vector v = load(logits + row * cols + c);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) {
+      const float p = c + j < words ? __expf(v.x[j] - log) : 0;
+      v.x[j] = scale * (c + j == target && c + j < words ? p - 1 : p);
+    }
+    store(dlogits + row * cols + c, v);
+  }
+}
+
+__global__ void rescale_kernel(float* log_sum, const float* maximum, std::int64_t n) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kSmallThreads + threadIdx.x;
+  if (i < n) log_sum[i] = expf(log_sum[i] - maximum[i]);
+}
+
+__global__ void finish_kernel(float* loss, float* log_sum, const float* maximum, std::int64_t n) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kSmallThreads + threadIdx.x;
+  if (i >= n) return;
+  log_sum[i] = maximum[i] + logf(log_sum[i]);
+  loss[i] += log_sum[i];
+}
+
+unsigned small_blocks(std::int64_t n) {
+  return static_cast<unsigned>(ceil_div(n, kSmallThreads));
+}
+
+}  // namespace
+
+void cross_entropy(float* loss, float* log_sum, const bf16* logits, VocabularyShard shard,
+                   const std::int32_t* targets, bool whole, std::int64_t rows, std::int64_t cols,
+                   cudaStream_t stream) {
+  cross_entropy_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
+      loss, log_sum, logits, shard, targets, whole, cols);
+}
+
+void cross_entropy_backward(bf16* dlogits, const bf16* logits, const float* log_sum,
+                            VocabularyShard shard, const std::int32_t* targets, float scale,
+                            std::int64_t rows, std::int64_t cols, cudaStream_t stream) {
+  cross_entropy_backward_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
+      dlogits, logits, log_sum, shard, targets, scale, cols);
+}
+
+void loss_rescale(float* log_sum, const float* maximum, std::int64_t n, cudaStream_t stream) {
+  rescale_kernel<<<small_blocks(n), kSmallThreads, 0, stream>>>(log_sum, maximum, n);
+}
+
+void loss_finish(float* loss, float* log_sum, const float* maximum, std::int64_t n,
+                 cudaStream_t stream) {
+  finish_kernel<<<small_blocks(n), kSmallThreads, 0, stream>>>(loss, log_sum, maximum, n);
+}
+
+}  // namespace qplan::kernels

@@ -1,0 +1,77 @@
+#pragma once
+// What kernels share: 16-byte vectors of bf16, and sums over warps and blocks.
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace qplan::kernels {
+
+using bf16 = __nv_bfloat16;
+
+inline constexpr int kWarp = 32;
+inline constexpr int kVector = 8;  // bf16 numbers in one 16-byte access
+
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Eight numbers in fp32, read and written as 16 bytes of bf16.
+struct Vector {
+  float x[kVector];
+};
+
+__device__ inline Vector load(const bf16* p) {
+  const uint4 bits = *reinterpret_cast<const uint4*>(p);
+  const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&bits);
+  Vector v;
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    const float2 two = __bfloat1622float2(pairs[i]);
+    v.x[2 * i] = two.x;
+    v.x[2 * i + 1] = two.y;
+  }
+  return v;
+}
+
+__device__ inline void store(bf16* p, const Vector& v) {
+  uint4 bits;
+  auto* pairs = reinterpret_cast<__nv_bfloat162*>(&bits);
+#pragma unroll
+  for (int i = 0; i < kVector / 2; ++i) {
+    pairs[i] = __floats2bfloat162_rn(v.x[2 * i], v.x[2 * i + 1]);
+  }
+  *reinterpret_cast<uint4*>(p) = bits;
+}
+
+template <class T>
+__device__ inline T warp_sum(T x) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
+  return x;
+}
+
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    x = fmaxf(x, __shfl_xor_sync(0xffffffffU, x, step));
+  return x;
+}
+
+// The sum over a block of `Threads`, for every thread. May be called again at once.
+template <int Threads, class T>
+__device__ inline T block_sum(T x) {
+  x = warp_sum(x);
+  if constexpr (Threads > kWarp) {
+    __shared__ T parts[Threads / kWarp];
+    __syncthreads();
+    if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = x;
+    __syncthreads();
+    x = 0;
+#pragma unroll
+    for (int i = 0; i < Threads / kWarp; ++i) x += parts[i];
+  }
+  return x;
+}
+
+}  // namespace qplan::kernels

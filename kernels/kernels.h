@@ -1,0 +1,130 @@
+#pragma once
+// Every kernel of ours: what no library does at full speed. Pointers are to device memory, arrays
+// are row-major and dense unless a stride says otherwise, activations are bf16 and all arithmetic
+// is fp32. A launcher returns before its kernel has run; errors of a launch are the next
+// cudaGetLastError's. No kernel adds with atomics, so results do not change from run to run.
+//
+// Rows and columns: unless noted, columns are a multiple of 8 (16-byte accesses) and slots begin at
+// multiples of 16 bytes. C++17, so that nvcc's front end needs no newer one.
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace qplan::kernels {
+
+using bf16 = __nv_bfloat16;
+
+// Scratch memory that one kernel needs between its two launches: of the stream it runs on.
+inline constexpr std::int64_t kScratchBytes = 64 << 20;
+
+// ---- norms ----
+
+// Rows that lie side by side: `heads` of them in each line of `stride` elements. heads 1 and stride
+// cols: a dense matrix.
+struct Lines {
+  std::int64_t heads = 1, stride = 0;
+};
+
+// y = x / sqrt(mean(x^2) + eps) * w, row by row; w: (cols) bf16; cols <= 16384.
+void rms_norm(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t rows,
+              std::int64_t cols, float eps, cudaStream_t stream);
+// With r = 1/sqrt(mean(x^2) + eps), n = x r, g = dy w: dx = r (g - n mean(g n)) (+ residual),
+// dw += sum over rows of dy n. dw: (cols) fp32; residual: as dx, or null.
+void rms_norm_backward(bf16* dx, Lines dx_lines, float* dw, const bf16* x, const bf16* dy,
+                       Lines dy_lines, const bf16* w, const bf16* residual, std::int64_t rows,
+                       std::int64_t cols, float eps, float* scratch, cudaStream_t stream);
+
+// ---- rotary embedding ----
+
+// Heads of queries, keys and values packed in one row, {q|k|v}, and apart. v null: the packed row
+// is {q|k}.
+struct PackedHeads {
+  bf16 *packed = nullptr, *q = nullptr, *k = nullptr, *v = nullptr;
+  std::int64_t rows = 0, q_heads = 0, kv_heads = 0, head_dim = 0;
+};
+// The first `turned` numbers of each head of q and k turn by their row's angles (pairs i and
+// i + turned/2), a multiple of 16; 0: heads are copied as they are. angles: (positions, turned/2)
+// of (cos, sin); position: one for each row.
+struct Rotation {
+  std::int64_t turned = 0;
+  const float2* angles = nullptr;
+  const std::int32_t* position = nullptr;
+};
+void split_heads(const PackedHeads& heads, const Rotation& rotation, cudaStream_t stream);
+// The same backwards: gradients into the packed row, turned the other way.
+void pack_heads(const PackedHeads& heads, const Rotation& rotation, cudaStream_t stream);
+
+// ---- activations ----
+
+// y[rows, width] = scale[row] silu(x[:, :width]) x[:, width:]; scale null: 1.
+void swiglu(bf16* y, const bf16* x, const float* scale, std::int64_t rows, std::int64_t width,
+            cudaStream_t stream);
+// dx[rows, 2 width]; with a scale, dscale[row] = sum over columns of dy silu(gate) up.
+void swiglu_backward(bf16* dx, float* dscale, const bf16* x, const bf16* dy, const float* scale,
+                     std::int64_t rows, std::int64_t width, cudaStream_t stream);
+
+// ---- sums and copies of any length ----
+
+// y = a + b (+ c), c null: two of them.
+void add(bf16* y, const bf16* a, const bf16* b, const bf16* c, std::int64_t n, cudaStream_t stream);
+// to += from; to = from.
+void accumulate(float* to, const float* from, std::int64_t n, cudaStream_t stream);
+void narrow(bf16* to, const float* from, std::int64_t n, cudaStream_t stream);
+// sum[0] += the sum of squares of x.
+void sum_of_squares(double* sum, const float* x, std::int64_t n, double* scratch,
+                    cudaStream_t stream);
+void sum_of_squares(double* sum, const bf16* x, std::int64_t n, double* scratch,
+                    cudaStream_t stream);
+
+// ---- embedding ----
+
+// y[i, :] = table[ids[i] - first_row, :], 0 where ids[i] is another rank's; kept[i] = ids[i].
+void embed(bf16* y, std::int64_t* kept, const bf16* table, std::int64_t first_row,
+           std::int64_t table_rows, const std::int32_t* ids, std::int64_t n, std::int64_t cols,
+           cudaStream_t stream);
+// dtable[ids[i] - first_row, :] += dy[i, :]. Each row is added by the block of its first token, in
+// the order of tokens.
+void embed_backward(float* dtable, const bf16* dy, std::int64_t first_row, std::int64_t table_rows,
+                    const std::int64_t* ids, std::int64_t n, std::int64_t cols,
+                    cudaStream_t stream);
+
+// ---- loss ----
+
+// This rank's columns are words first .. first + cols - 1 of a vocabulary of `words`; what lies
+// behind it is padding, which has no probability.
+struct VocabularyShard {
+  std::int64_t first = 0, words = 0;
+};
+// log_sum[t] = log of the sum of exponentials of row t's own columns; loss[t] = minus the target's
+// logit, 0 where it is another rank's. `whole`: nobody else has columns, and loss[t] += log_sum[t].
+// Neither holds logits in fp32.
+void cross_entropy(float* loss, float* log_sum, const bf16* logits, VocabularyShard shard,
+                   const std::int32_t* targets, bool whole, std::int64_t rows, std::int64_t cols,
+                   cudaStream_t stream);
+// dlogits = scale (exp(logit - log_sum[t]) - [column is the target]).
+void cross_entropy_backward(bf16* dlogits, const bf16* logits, const float* log_sum,
+                            VocabularyShard shard, const std::int32_t* targets, float scale,
+                            std::int64_t rows, std::int64_t cols, cudaStream_t stream);
+// Between ranks' sums: log_sum = exp(log_sum - maximum); then, of the ranks' sums, log_sum =
+// maximum
+// + log(log_sum) and loss += log_sum.
+void loss_rescale(float* log_sum, const float* maximum, std::int64_t n, cudaStream_t stream);
+void loss_finish(float* loss, float* log_sum, const float* maximum, std::int64_t n,
+                 cudaStream_t stream);
+// total[0] += the sum of n losses.
+void add_losses(double* total, const float* loss, std::int64_t n, cudaStream_t stream);
+
+// ---- optimizer ----
+
+// One step of torch.optim.AdamW. The gradient is scaled by min(1, clip / (sqrt(squares[0]) + 1e-6))
+// first, clip 0: not; correction is 1 - beta^step.
+struct AdamW {
+  float lr, beta1, beta2, epsilon, weight_decay, correction1, correction2, clip;
+  const double* squares;
+};
+void adamw(bf16* working, float* main, float* moment1, float* moment2, const float* gradient,
+           std::int64_t n, const AdamW& settings, cudaStream_t stream);
+
+}  // namespace qplan::kernels

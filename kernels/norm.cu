@@ -1,0 +1,201 @@
+// RMSNorm of rows. `Row` threads share a row and keep it in registers; short rows (heads of queries
+// and keys) share a block.
+
+#include "kernels/device.cuh"
+#include "kernels/kernels.h"
+
+namespace qplan::kernels {
+namespace {
+
+// Threads of the backward kernel at once, each summing its rows' weight gradients: half of what 132
+// multiprocessors hold, which its registers allow.
+constexpr std::int64_t kBackwardThreads = 132 * 1024;
+
+// The sum over the threads of a row: a part of a warp, a warp, or a block.
+template <int Row>
+__device__ float row_sum(float x) {
+  if constexpr (Row > kWarp) {
+    return block_sum<Row>(x);
+  } else {
+#pragma unroll
+    for (int step = Row / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
+    return x;
+  }
+}
+
+// Where row r lies.
+__device__ std::int64_t place(std::int64_t r, Lines lines, std::int64_t cols) {
+  return r / lines.heads * lines.stride + r % lines.heads * cols;
+}
+
+template <int Row, int Vectors, int Threads>
+__global__ void __launch_bounds__(Threads)
+    rms_norm_kernel(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t rows,
+                    std::int64_t cols, float eps) {
+  const std::int64_t r = std::int64_t{blockIdx.x} * (Threads / Row) + threadIdx.x / Row;
+  const int lane = threadIdx.x % Row;
+  const std::int64_t width = r < rows ? cols : 0;  // rows share a warp: all threads stay
+  const bf16* from = x + r * cols;
+  Vector v[Vectors];
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i) {
+    const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
+    if (c >= width) continue;
+    v[i] = load(from + c);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) squares += v[i].x[j] * v[i].x[j];
+  }
+  const float scale = rsqrtf(row_sum<Row>(squares) / static_cast<float>(cols) + eps);
+  bf16* to = y + place(r, y_lines, cols);
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i) {
+    const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
+    if (c >= width) continue;
+    const Vector weight = load(w + c);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) v[i].x[j] *= scale * weight.x[j];
+    store(to + c, v[i]);
+  }
+}
+
+// Each block walks rows a grid apart and leaves its sum of dy n in parts[block, :].
+template <int Row, int Vectors, int Threads>
+__global__ void __launch_bounds__(Threads)
+    rms_norm_backward_kernel(bf16* dx, Lines dx_lines, float* parts, const bf16* x, const bf16* dy,
+                             Lines dy_lines, const bf16* w, const bf16* residual, std::int64_t rows,
+                             std::int64_t cols, float eps) {
+  constexpr int kRows = Threads / Row;
+  const int lane = threadIdx.x % Row;
+  Vector sums[Vectors] = {};
+  // Rows share a warp: all threads of a block take as many turns.
+  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < rows;
+       first += std::int64_t{gridDim.x} * kRows) {
+    const std::int64_t r = first + threadIdx.x / Row;
+    const std::int64_t width = r < rows ? cols : 0;
+    Vector n[Vectors], g[Vectors];
+    float squares = 0, dot = 0;
+    const bf16* dy_row = dy + place(r, dy_lines, cols);
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+      const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
+      if (c >= width) continue;
+      n[i] = load(x + r * cols + c);
+      g[i] = load(dy_row + c);
+      const Vector weight = load(w + c);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        squares += n[i].x[j] * n[i].x[j];
+        dot += g[i].x[j] * weight.x[j] * n[i].x[j];
+      }
+    }
+    const float scale = rsqrtf(row_sum<Row>(squares) / static_cast<float>(cols) + eps);
+    const float mean = row_sum<Row>(dot) * scale / static_cast<float>(cols);  // of g w n
+    bf16* to = dx + place(r, dx_lines, cols);
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+      const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
+      if (c >= width) continue;
+      const Vector weight = load(w + c);
+      Vector out = {};
+      if (residual != nullptr) out = load(residual + r * cols + c);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        const float normed = n[i].x[j] * scale;
+        sums[i].x[j] += g[i].x[j] * normed;
+        out.x[j] += scale * (g[i].x[j] * weight.x[j] - normed * mean);
+      }
+      store(to + c, out);
+    }
+  }
+  // The rows of a block that ran side by side are added up, the first of them last.
+  __shared__ float shared[kRows > 1 ? kRows * Row * kVector * Vectors : 1];
+  if constexpr (kRows > 1) {
+    constexpr int kWidth = Row * kVector * Vectors;
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        shared[threadIdx.x / Row * kWidth + (i * Row + lane) * kVector + j] = sums[i].x[j];
+      }
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < cols; c += Threads) {
+      float sum = 0;
+      for (int row = 0; row < kRows; ++row) sum += shared[row * kWidth + c];
+      parts[blockIdx.x * cols + c] = sum;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+      const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
+      if (c >= cols) continue;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) parts[blockIdx.x * cols + c + j] = sums[i].x[j];
+    }
+  }
+}
+
+// dw[c] += the sum of parts[:, c]; 32 columns a block, a warp reads every 32nd row of parts.
+__global__ void __launch_bounds__(kWarp* kWarp)
+    add_parts_kernel(float* dw, const float* parts, std::int64_t count, std::int64_t cols) {
+  __shared__ float sums[kWarp][kWarp + 1];
+  const std::int64_t c = std::int64_t{blockIdx.x} * kWarp + threadIdx.x;
+  float sum = 0;
+#pragma unroll 4
+  for (std::int64_t i = threadIdx.y; i < count; i += kWarp) {
+    if (c < cols) sum += parts[i * cols + c];
+  }
+  sums[threadIdx.x][threadIdx.y] = sum;
+  __syncthreads();
+  sum = warp_sum(sums[threadIdx.y][threadIdx.x]);  // of column threadIdx.y
+  const std::int64_t own = std::int64_t{blockIdx.x} * kWarp + threadIdx.y;
+  if (threadIdx.x == 0 && own < cols) dw[own] += sum;
+}
+
+// Calls launch(threads of a row, vectors of a thread, threads of a block) as constants.
+template <int Row, int Vectors, int Threads>
+struct Shape {
+  static constexpr int kRow = Row, kVectors = Vectors, kThreads = Threads;
+};
+template <class Launch>
+void with_shape(std::int64_t cols, Launch launch) {
+  if (cols <= 64) return launch(Shape<8, 1, 256>{});
+  if (cols <= 128) return launch(Shape<16, 1, 256>{});
+  if (cols <= 256) return launch(Shape<32, 1, 256>{});
+  if (cols <= 1024) return launch(Shape<128, 1, 128>{});
+  if (cols <= 2048) return launch(Shape<256, 1, 256>{});
+  if (cols <= 4096) return launch(Shape<256, 2, 256>{});
+  if (cols <= 8192) return launch(Shape<512, 2, 512>{});
+  launch(Shape<512, 4, 512>{});
+}
+
+}  // namespace
+
+void rms_norm(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t rows,
+              std::int64_t cols, float eps, cudaStream_t stream) {
+  with_shape(cols, [&](auto shape) {
+    using S = decltype(shape);
+    const auto blocks = static_cast<unsigned>(ceil_div(rows, S::kThreads / S::kRow));
+    rms_norm_kernel<S::kRow, S::kVectors, S::kThreads>
+        <<<blocks, S::kThreads, 0, stream>>>(y, y_lines, x, w, rows, cols, eps);
+  });
+}
+
+void rms_norm_backward(bf16* dx, Lines dx_lines, float* dw, const bf16* x, const bf16* dy,
+                       Lines dy_lines, const bf16* w, const bf16* residual, std::int64_t rows,
+                       std::int64_t cols, float eps, float* scratch, cudaStream_t stream) {
+  with_shape(cols, [&](auto shape) {
+    using S = decltype(shape);
+    const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow);
+    const std::int64_t most = kBackwardThreads / S::kThreads;
+    const std::int64_t blocks = wanted < most ? wanted : most;
+    rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
+        <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(
+            dx, dx_lines, scratch, x, dy, dy_lines, w, residual, rows, cols, eps);
+    add_parts_kernel<<<static_cast<unsigned>(ceil_div(cols, kWarp)), dim3(kWarp, kWarp), 0,
+                       stream>>>(dw, scratch, blocks, cols);
+  });
+}
+
+}  // namespace qplan::kernels

@@ -1,0 +1,86 @@
+// A machine whose times are known is calibrated; its profile must give them back.
+
+#include "costmodel/calibrate.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <map>
+
+#include "costmodel/price.h"
+#include "models/parallel_plan.h"
+#include "models/rank_grid.h"
+
+using namespace qplan;
+
+namespace {
+
+constexpr int kRanks = 2;
+
+// The reference machine, slower or faster by kind, in short runs (without what long runs lose).
+Seconds true_time(const Work& work, const HardwareProfile& base) {
+  ParallelPlan plan;
+  plan.dp = kRanks;
+  const RankGrid grid(plan, 8);
+  const double factor = std::holds_alternative<Gemm>(work)        ? 0.9
+                        : std::holds_alternative<Attention>(work) ? 1.2
+                        : std::holds_alternative<Rowwise>(work)   ? 1.5
+                                                                  : 1.1;
+  const double burst = std::holds_alternative<Gemm>(work) ? base.gemm.at(Precision::bf16).sustain
+                       : std::holds_alternative<Attention>(work) ? base.attention[1].sustain
+                                                                 : 1;
+  return price(work, {&base, &grid}).time * factor * burst;
+}
+
+Calibration calibration_of(const HardwareProfile& base) {
+  Calibration c{.gpu = "NVIDIA H200", .driver = "CUDA 13.0", .date = "2026-01-31", .ranks = kRanks};
+  for (const Work& work : calibration_works(kRanks)) {
+    c.samples.push_back({work, true_time(work, base)});
+  }
+  c.launch = base.gpu.kernel_launch;
+  c.sustain = 0.93;
+  c.host_to_device = c.device_to_host = gb_per_s(50);
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("a calibrated profile gives the measured times back") {
+  const HardwareProfile base = load_hardware("h200-sxm");
+  const Calibration c = calibration_of(base);
+  const Json json = calibrated_profile(base.source, c);
+  const HardwareProfile profile = read_hardware(json, "calibrated");
+  CHECK(profile.name == "h200-sxm-measured");
+  ParallelPlan plan;
+  plan.dp = kRanks;
+  const RankGrid grid(plan, 8);
+  std::map<std::string, double> worst;
+  for (const Sample& s : c.samples) {
+    const bool sustained =
+        std::holds_alternative<Gemm>(s.work) || std::holds_alternative<Attention>(s.work);
+    const Seconds expected = s.time / (sustained ? c.sustain : 1);
+    const double error = std::abs(price(s.work, {&profile, &grid}).time / expected - 1);
+    double& most = worst[std::string(kind_name(s.work))];
+    most = std::max(most, error);
+  }
+  // Products and collectives are tables; utilisation is kept in thousandths.
+  CHECK(worst.at("gemm") < 0.05);
+  CHECK(worst.at("all_gather") < 0.01);
+  CHECK(worst.at("attention") < 0.03);
+  // One efficiency a kind, whatever the share of the launch.
+  CHECK(worst.at("swiglu") < 0.1);
+  CHECK(worst.at("rms_norm") < 0.15);
+}
+
+TEST_CASE("what was not measured stays as it was") {
+  const HardwareProfile base = load_hardware("h200-sxm");
+  const Json json = calibrated_profile(base.source, calibration_of(base));
+  CHECK(json.at("link").at("nic_gb_per_s") == base.source.at("link").at("nic_gb_per_s"));
+  CHECK(json.at("gpu").at("memory_efficiency_of").at("permute") == 0.6);
+  CHECK(json.at("gemm").at("fp8") == base.source.at("gemm").at("fp8"));
+}
+
+TEST_CASE("one GPU has no collectives to measure") {
+  for (const Work& work : calibration_works(1))
+    CHECK_FALSE(std::holds_alternative<Collective>(work));
+}

@@ -1,0 +1,105 @@
+#include "executor/math/attention.h"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "executor/attention_cudnn.h"
+#include "tests/gpu/device_array.h"
+
+using namespace qplan;
+using namespace qplan::test;
+
+namespace {
+
+void check_attention(Attention work) {
+  CAPTURE(to_string(work));
+  const std::int64_t rows = work.batch * work.q_len, keys = work.batch * work.kv_len;
+  const std::int64_t q_width = work.heads * work.head_dim, k_width = work.kv_heads * work.head_dim;
+  const std::int64_t v_width = work.kv_heads * work.v_head_dim,
+                     out_width = work.heads * work.v_head_dim;
+  const auto q = random_bf16(rows * q_width, 1), k = random_bf16(keys * k_width, 2),
+             v = random_bf16(keys * v_width, 3), dout = random_bf16(rows * out_width, 4);
+
+  // The reference, sequence by sequence.
+  const math::AttentionShape shape{.heads = work.heads,
+                                   .kv_heads = work.kv_heads,
+                                   .head_dim = work.head_dim,
+                                   .v_head_dim = work.v_head_dim,
+                                   .scale = 1 / std::sqrt(static_cast<double>(work.head_dim)),
+                                   .causal = work.causal};
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(work.q_len));
+  std::iota(positions.begin(), positions.end(), 0);
+  std::vector<float> out(dout.size()), lse(static_cast<std::size_t>(rows * work.heads));
+  std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());
+  const auto part = [&](std::vector<float>& all, std::int64_t width, std::int64_t b) {
+    return math::Matrix(all, work.batch * work.q_len, width).row_range(b * work.q_len, work.q_len);
+  };
+  const auto const_part = [&](const std::vector<float>& all, std::int64_t width, std::int64_t b) {
+    return math::ConstMatrix(all, rows, width).row_range(b * work.q_len, work.q_len);
+  };
+  for (std::int64_t b = 0; b < work.batch; ++b) {
+    const math::AttentionInput in{const_part(q, q_width, b), const_part(k, k_width, b),
+                                  const_part(v, v_width, b), positions, positions};
+    math::attention(in, shape, part(out, out_width, b), part(lse, work.heads, b));
+    math::attention_backward(in, shape, part(out, out_width, b), part(lse, work.heads, b),
+                             const_part(dout, out_width, b), part(dq, q_width, b),
+                             part(dk, k_width, b), part(dv, v_width, b));
+  }
+
+  const Bf16Array dev_q(q), dev_k(k), dev_v(v), dev_dout(dout);
+  const Bf16Array dev_out(rows * out_width), dev_dq(rows * q_width), dev_dk(keys * k_width),
+      dev_dv(keys * v_width);
+  const FloatArray dev_lse(rows * work.heads);
+  AttentionOperands operands{.q = dev_q.get(),
+                             .k = dev_k.get(),
+                             .v = dev_v.get(),
+                             .out = dev_out.get(),
+                             .log_sum_exp = dev_lse.get(),
+                             .dout = dev_dout.get(),
+                             .dq = dev_dq.get(),
+                             .dk = dev_dk.get(),
+                             .dv = dev_dv.get()};
+  CudnnAttention attention;
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    work.pass = pass;
+    const DeviceMemory scratch = device_memory(attention.prepare(work) + 256);
+    attention.run(work, operands, scratch.get(), nullptr);
+    check(cudaDeviceSynchronize());
+  }
+  // Probabilities are rounded to bf16 before the second product, gradients several times.
+  CHECK(distance(dev_out.read(), out) < 6e-3);
+  CHECK(distance(dev_dq.read(), dq) < 1e-2);
+  CHECK(distance(dev_dk.read(), dk) < 1e-2);
+  CHECK(distance(dev_dv.read(), dv) < 1e-2);
+}
+
+}  // namespace
+
+TEST_CASE("attention and its gradients are the reference's") {
+  Attention work{.batch = 2,
+                 .heads = 4,
+                 .kv_heads = 4,
+                 .q_len = 256,
+                 .kv_len = 256,
+                 .head_dim = 128,
+                 .v_head_dim = 128,
+                 .causal = true};
+  check_attention(work);
+  work.causal = false;
+  check_attention(work);
+  work.head_dim = work.v_head_dim = 64;
+  check_attention(work);
+}
+
+TEST_CASE("several query heads share a key-value head") {
+  const Attention work{.batch = 1,
+                       .heads = 8,
+                       .kv_heads = 2,
+                       .q_len = 512,
+                       .kv_len = 512,
+                       .head_dim = 128,
+                       .v_head_dim = 128,
+                       .causal = true};
+  check_attention(work);
+}

@@ -1,0 +1,265 @@
+// Kernels against the reference mathematics, on shapes that divide nothing evenly.
+
+#include "kernels/kernels.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "executor/math/activation.h"
+#include "executor/math/cross_entropy.h"
+#include "executor/math/embedding.h"
+#include "executor/math/norm.h"
+#include "executor/math/optimizer.h"
+#include "executor/math/rope.h"
+#include "tests/gpu/device_array.h"
+
+using namespace qplan;
+using namespace qplan::test;
+using math::ConstMatrix;
+using math::Matrix;
+
+namespace {
+
+constexpr cudaStream_t kStream = nullptr;
+
+std::vector<float> ids_as_floats(const std::vector<std::int32_t>& ids) {
+  return {ids.begin(), ids.end()};
+}
+
+void check_norm(std::int64_t rows, std::int64_t cols) {
+  CAPTURE(cols);
+  const auto x = random_bf16(rows * cols, 1), w = random_bf16(cols, 2),
+             dy = random_bf16(rows * cols, 3), residual = random_bf16(rows * cols, 4),
+             before = random_bf16(cols, 5);
+  const math::NormShape shape{.epsilon = 1e-6};
+  std::vector<float> y(x.size()), dx(x.size()), dw = before;
+  math::rms_norm(ConstMatrix(x, rows, cols), w, shape, Matrix(y, rows, cols));
+  math::rms_norm_backward(ConstMatrix(x, rows, cols), w, shape, ConstMatrix(dy, rows, cols),
+                          Matrix(dx, rows, cols), dw);
+  math::add(ConstMatrix(residual, rows, cols), Matrix(dx, rows, cols));
+
+  const Bf16Array dev_x(x), dev_w(w), dev_dy(dy), dev_residual(residual), dev_y(rows * cols),
+      dev_dx(rows * cols);
+  const FloatArray dev_dw(before), scratch(kernels::kScratchBytes / 4);
+  const kernels::Lines dense{1, cols};
+  kernels::rms_norm(dev_y.get(), dense, dev_x.get(), dev_w.get(), rows, cols, 1e-6F, kStream);
+  kernels::rms_norm_backward(dev_dx.get(), dense, dev_dw.get(), dev_x.get(), dev_dy.get(), dense,
+                             dev_w.get(), dev_residual.get(), rows, cols, 1e-6F, scratch.get(),
+                             kStream);
+  check(cudaGetLastError());
+  CHECK(distance(dev_y.read(), y) < kBf16Rounding);
+  CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
+  CHECK(distance(dev_dw.read(), dw) < kFloatRounding);
+}
+
+}  // namespace
+
+TEST_CASE("RMSNorm and its gradients are the reference's at every width") {
+  for (const std::int64_t cols : {64, 128, 200, 1024, 1536, 2048, 4096, 5120, 8192, 12288}) {
+    check_norm(517, cols);
+  }
+  check_norm(3, 256);
+}
+
+TEST_CASE("norms of heads read and write packed rows") {
+  constexpr std::int64_t tokens = 37, heads = 3, dim = 128, line = 640;
+  const auto x = random_bf16(tokens * heads * dim, 1), w = random_bf16(dim, 2);
+  std::vector<float> y(x.size());
+  math::rms_norm(ConstMatrix(x, tokens * heads, dim), w, {.epsilon = 1e-6},
+                 Matrix(y, tokens * heads, dim));
+  const Bf16Array dev_x(x), dev_w(w), packed(tokens * line);
+  kernels::rms_norm(packed.get() + 128, {heads, line}, dev_x.get(), dev_w.get(), tokens * heads,
+                    dim, 1e-6F, kStream);
+  const auto all = packed.read();
+  std::vector<float> own;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const auto begin = all.begin() + t * line + 128;
+    own.insert(own.end(), begin, begin + heads * dim);
+  }
+  CHECK(distance(own, y) < kBf16Rounding);
+  CHECK(std::isnan(all[0]));  // nothing beside them was touched
+  CHECK(std::isnan(all[128 + heads * dim]));
+}
+
+TEST_CASE("heads are taken apart and turned, and their gradients turned back") {
+  constexpr std::int64_t rows = 29, q_heads = 4, kv_heads = 2, dim = 64, turned = 32;
+  constexpr std::int64_t width = (q_heads + 2 * kv_heads) * dim;
+  const auto packed = random_bf16(rows * width, 1);
+  std::vector<std::int64_t> positions(rows);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    positions[i] = static_cast<std::int64_t>(i * 7 % 64);
+  }
+  const auto frequencies = math::rope_frequencies(10000, turned);
+  std::vector<float> angles;
+  for (int p = 0; p < 64; ++p) {
+    for (const double f : frequencies) {
+      angles.push_back(static_cast<float>(std::cos(p * f)));
+      angles.push_back(static_cast<float>(std::sin(p * f)));
+    }
+  }
+  const FloatArray dev_angles(angles);
+  const DeviceArray<std::int32_t> dev_positions(
+      std::vector<float>(positions.begin(), positions.end()));
+  const Bf16Array dev_packed(packed), q(rows * q_heads * dim), k(rows * kv_heads * dim),
+      v(rows * kv_heads * dim), again(rows * width);
+  const kernels::Rotation rotation{
+      turned, static_cast<const float2*>(static_cast<const void*>(dev_angles.get())),
+      dev_positions.get()};
+  kernels::split_heads({dev_packed.get(), q.get(), k.get(), v.get(), rows, q_heads, kv_heads, dim},
+                       rotation, kStream);
+  kernels::pack_heads({again.get(), q.get(), k.get(), v.get(), rows, q_heads, kv_heads, dim},
+                      rotation, kStream);
+
+  const auto part = [&](std::int64_t first, std::int64_t heads, bool turn) {
+    std::vector<float> own;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto begin = packed.begin() + r * width + first * dim;
+      own.insert(own.end(), begin, begin + heads * dim);
+    }
+    if (turn) {
+      math::rope(Matrix(own, rows, heads * dim), {.heads = heads, .head_dim = dim}, positions,
+                 frequencies);
+    }
+    return own;
+  };
+  CHECK(distance(q.read(), part(0, q_heads, true)) < kBf16Rounding);
+  CHECK(distance(k.read(), part(q_heads, kv_heads, true)) < kBf16Rounding);
+  CHECK(v.read() == part(q_heads + kv_heads, kv_heads, false));
+  CHECK(distance(again.read(), packed) < 2 * kBf16Rounding);
+}
+
+TEST_CASE("SwiGLU and its gradients are the reference's") {
+  constexpr std::int64_t rows = 53, width = 264;
+  const auto x = random_bf16(rows * 2 * width, 1), dy = random_bf16(rows * width, 2),
+             scale = random_bf16(rows, 3);
+  const Bf16Array dev_x(x), dev_dy(dy), dev_y(rows * width), dev_dx(rows * 2 * width);
+  const FloatArray dev_scale(scale), dev_dscale(rows);
+  std::vector<float> y(dy.size()), dx(x.size()), dscale(scale.size());
+  const ConstMatrix in(x, rows, 2 * width), dout(dy, rows, width);
+  SUBCASE("plain") {
+    math::activate(math::Activation::swiglu, in, {}, Matrix(y, rows, width));
+    math::activate_backward(math::Activation::swiglu, in, {}, dout, Matrix(dx, rows, 2 * width),
+                            {});
+    kernels::swiglu(dev_y.get(), dev_x.get(), nullptr, rows, width, kStream);
+    kernels::swiglu_backward(dev_dx.get(), nullptr, dev_x.get(), dev_dy.get(), nullptr, rows, width,
+                             kStream);
+  }
+  SUBCASE("each row scaled") {
+    math::activate(math::Activation::swiglu, in, scale, Matrix(y, rows, width));
+    math::activate_backward(math::Activation::swiglu, in, scale, dout, Matrix(dx, rows, 2 * width),
+                            dscale);
+    kernels::swiglu(dev_y.get(), dev_x.get(), dev_scale.get(), rows, width, kStream);
+    kernels::swiglu_backward(dev_dx.get(), dev_dscale.get(), dev_x.get(), dev_dy.get(),
+                             dev_scale.get(), rows, width, kStream);
+    CHECK(distance(dev_dscale.read(), dscale) < kFloatRounding);
+  }
+  CHECK(distance(dev_y.read(), y) < kBf16Rounding);
+  CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
+}
+
+TEST_CASE("a rank looks up its rows of the table, and adds their gradients") {
+  constexpr std::int64_t n = 1000, cols = 136, first = 10, rows = 40;
+  std::vector<std::int32_t> ids(n);
+  std::mt19937 generator(7);
+  for (auto& id : ids) id = static_cast<std::int32_t>(generator() % 64);
+  const auto table = random_bf16(rows * cols, 1), dy = random_bf16(n * cols, 2),
+             before = random_bf16(rows * cols, 3);
+  std::vector<float> y(dy.size()), dtable = before;
+  math::embed(ConstMatrix(table, rows, cols), first, ids, Matrix(y, n, cols));
+  math::embed_backward(ConstMatrix(dy, n, cols), first, ids, Matrix(dtable, rows, cols));
+  const Bf16Array dev_table(table), dev_dy(dy), dev_y(n * cols);
+  const FloatArray dev_dtable(before);
+  const DeviceArray<std::int32_t> dev_ids(ids_as_floats(ids));
+  const DeviceArray<std::int64_t> kept(n);
+  kernels::embed(dev_y.get(), kept.get(), dev_table.get(), first, rows, dev_ids.get(), n, cols,
+                 kStream);
+  kernels::embed_backward(dev_dtable.get(), dev_dy.get(), first, rows, kept.get(), n, cols,
+                          kStream);
+  CHECK(dev_y.read() == y);
+  CHECK(distance(dev_dtable.read(), dtable) < kFloatRounding);
+}
+
+TEST_CASE("cross-entropy over a part of a padded vocabulary is the reference's") {
+  constexpr std::int64_t rows = 41, cols = 1016, first = 500, words = 1400;
+  std::vector<std::int32_t> targets(rows);
+  std::mt19937 generator(7);
+  for (auto& t : targets) t = static_cast<std::int32_t>(generator() % words);
+  const auto logits = random_bf16(rows * cols, 1, 4);
+  const math::VocabularyShard shard{first, words};
+  std::vector<float> maxima(rows), sums(rows), target(rows), log_sum(rows), loss(rows),
+      dlogits(logits.size());
+  const ConstMatrix matrix(logits, rows, cols);
+  math::logits_max(matrix, shard, maxima);
+  math::logits_sums(matrix, shard, targets, maxima, sums, target);
+  for (std::size_t t = 0; t < rows; ++t) {
+    log_sum[t] = maxima[t] + std::log(sums[t]);
+    const bool here = targets[t] >= first && targets[t] < first + cols;
+    loss[t] = here ? -(target[t] + maxima[t]) : 0;
+  }
+  const std::vector<float> ones(rows, 1);
+  math::cross_entropy_backward(matrix, shard, targets, log_sum, ones, 0.125,
+                               Matrix(dlogits, rows, cols));
+  const Bf16Array dev_logits(logits), dev_dlogits(rows * cols);
+  const FloatArray dev_loss(rows), dev_log_sum(rows), maximum(std::vector<float>(rows, 20));
+  const DeviceArray<std::int32_t> dev_targets(ids_as_floats(targets));
+  kernels::cross_entropy(dev_loss.get(), dev_log_sum.get(), dev_logits.get(), {first, words},
+                         dev_targets.get(), false, rows, cols, kStream);
+  kernels::cross_entropy_backward(dev_dlogits.get(), dev_logits.get(), dev_log_sum.get(),
+                                  {first, words}, dev_targets.get(), 0.125F, rows, cols, kStream);
+  CHECK(distance(dev_loss.read(), loss) < kFloatRounding);
+  CHECK(distance(dev_log_sum.read(), log_sum) < kFloatRounding);
+  CHECK(distance(dev_dlogits.read(), dlogits) < kBf16Rounding);
+
+  const DeviceArray<double> total(std::vector<float>{3});
+  kernels::add_losses(total.get(), dev_loss.get(), rows, kStream);
+  CHECK(total.read()[0] == doctest::Approx(3 + std::accumulate(loss.begin(), loss.end(), 0.0)));
+  kernels::loss_rescale(dev_log_sum.get(), maximum.get(), rows, kStream);
+  kernels::loss_finish(dev_loss.get(), dev_log_sum.get(), maximum.get(), rows, kStream);
+  CHECK(distance(dev_log_sum.read(), log_sum) < kFloatRounding);
+  for (std::size_t t = 0; t < rows; ++t) loss[t] += log_sum[t];
+  CHECK(distance(dev_loss.read(), loss) < kFloatRounding);
+}
+
+TEST_CASE("AdamW with clipping is the reference's") {
+  constexpr std::int64_t n = 10007;
+  auto main = random_bf16(n, 1), m = random_bf16(n, 2), v = random_bf16(n, 3);
+  const auto gradient = random_bf16(n, 4);
+  for (float& x : v) x = std::abs(x);
+  const FloatArray dev_main(main), dev_m(m), dev_v(v), dev_gradient(gradient);
+  const Bf16Array working(n);
+  const DeviceArray<double> squares(std::vector<float>{0}), scratch(kernels::kScratchBytes / 8);
+  kernels::sum_of_squares(squares.get(), dev_gradient.get(), n, scratch.get(), kStream);
+  const double sum = math::sum_of_squares(gradient);
+  CHECK(squares.read()[0] == doctest::Approx(sum));
+  const math::AdamWSettings s{.lr = 1e-2, .weight_decay = 0.1};
+  const kernels::AdamW settings{
+      1e-2F, 0.9F,         0.95F, 1e-8F, 0.1F, 1 - std::pow(0.9F, 3.0F), 1 - std::pow(0.95F, 3.0F),
+      1,     squares.get()};
+  kernels::adamw(working.get(), dev_main.get(), dev_m.get(), dev_v.get(), dev_gradient.get(), n,
+                 settings, kStream);
+  math::adamw(s, 3, gradient, math::clip_scale(std::sqrt(sum), 1), main, m, v);
+  CHECK(distance(dev_main.read(), main) < 1e-6);
+  CHECK(distance(dev_m.read(), m) < 1e-6);
+  CHECK(distance(dev_v.read(), v) < 1e-6);
+  math::round_to(DType::bf16, main);
+  CHECK(distance(working.read(), main) < kBf16Rounding);
+}
+
+TEST_CASE("sums and copies of odd lengths are exact") {
+  constexpr std::int64_t n = 4104, odd = 1003;
+  const auto a = random_bf16(n, 1), b = random_bf16(n, 2), c = random_bf16(n, 3);
+  const Bf16Array dev_a(a), dev_b(b), dev_c(c), dev_y(n), narrow(odd);
+  kernels::add(dev_y.get(), dev_a.get(), dev_b.get(), dev_c.get(), n, kStream);
+  std::vector<float> sum(a.size());
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = a[i] + b[i] + c[i];
+  CHECK(distance(dev_y.read(), sum) < kBf16Rounding);
+  const FloatArray to(b), from(c);
+  kernels::accumulate(to.get(), from.get(), odd, kStream);
+  const auto accumulated = to.read();
+  CHECK(accumulated[odd - 1] == b[odd - 1] + c[odd - 1]);
+  CHECK(accumulated[odd] == b[odd]);
+  kernels::narrow(narrow.get(), from.get(), odd, kStream);
+  CHECK(narrow.read() == std::vector<float>(c.begin(), c.begin() + odd));
+}
