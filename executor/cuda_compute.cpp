@@ -43,9 +43,19 @@ void forward(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t st
   }
 }
 
+// Gradients of a router's logits are fp32; products take bf16.
+Tensor narrowed(CudaRank& rank, const Tensor& x, cudaStream_t stream) {
+  if (x.dtype != DType::fp32) return x;
+  QPLAN_CHECK(2 * x.elements() <= kernels::kScratchBytes, "a router's logits fit the scratch");
+  const Tensor narrow{static_cast<std::byte*>(rank.scratch()), DType::bf16, x.rows, x.cols};
+  kernels::narrow(bf16_of(narrow), float_of(x), x.elements(), stream);
+  return narrow;
+}
+
 // dx[rows, n] = dy[rows, k] W.
 void input_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
-  const Tensor dy = rank.tensor(c, c.reads[0]), dx = rank.tensor(c, c.writes[0]);
+  const Tensor dy = narrowed(rank, rank.tensor(c, c.reads[0]), stream);
+  const Tensor dx = rank.tensor(c, c.writes[0]);
   const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.k, Storage::weight);
   rank.blas.multiply({.m = dy.rows,
                       .n = work.n,
@@ -59,7 +69,8 @@ void input_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStre
 
 // dW[m, n] += dy[rows, m]^T x[rows, n].
 void weight_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
-  const Tensor dy = rank.tensor(c, c.reads[0]), x = rank.tensor(c, c.reads[1]);
+  const Tensor dy = narrowed(rank, rank.tensor(c, c.reads[0]), stream);
+  const Tensor x = rank.tensor(c, c.reads[1]);
   const Weight w = weight_of(rank, c, rank.tensor(c, c.writes[0]), work.m, Storage::gradient);
   rank.blas.multiply({.m = work.m,
                       .n = work.n,
@@ -168,6 +179,13 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::cross_entropy_backward:
     case RowwiseKind::scale:
       return launch_loss(rank, c, work, stream);
+    case RowwiseKind::router:
+      return launch_router(rank, c, false, stream);
+    case RowwiseKind::router_backward:
+      return launch_router(rank, c, true, stream);
+    case RowwiseKind::permute:
+    case RowwiseKind::unpermute:
+      return launch_permute(rank, c, stream);
     case RowwiseKind::sum_of_squares:
       return launch_sum_of_squares(rank, c, stream);
     case RowwiseKind::layer_norm:
@@ -176,10 +194,6 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::gelu_backward:
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
-    case RowwiseKind::router:
-    case RowwiseKind::router_backward:
-    case RowwiseKind::permute:
-    case RowwiseKind::unpermute:
     case RowwiseKind::cast:
     case RowwiseKind::zero_fill:
       break;
@@ -229,7 +243,7 @@ void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
   };
   std::visit(
       Overloaded{[&](const Gemm& work) { launch_product(rank, c, work, stream); },
-                 [&](const GroupedGemm&) { refused(); },
+                 [&](const GroupedGemm& work) { launch_experts_product(rank, c, work, stream); },
                  [&](const Attention& work) { launch_attention(rank, c, work, stream); },
                  [&](const Rowwise& work) { launch_rowwise(rank, c, work, stream); },
                  [&](const AdamW&) { launch_adamw(rank, c, stream); },

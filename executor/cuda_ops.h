@@ -23,18 +23,25 @@ void launch_heads(CudaRank& rank, const Command& command, const Rowwise& work, c
 void launch_qk_norm(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
 void launch_attention(CudaRank& rank, const Command& command, const Attention& work,
                       cudaStream_t stream);
+void launch_router(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
+void launch_permute(CudaRank& rank, const Command& command, cudaStream_t stream);
+void launch_experts_product(CudaRank& rank, const Command& command, const GroupedGemm& work,
+                            cudaStream_t stream);
 void launch_loss(CudaRank& rank, const Command& command, const Rowwise& work, cudaStream_t stream);
 void launch_adamw(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_sum_of_squares(CudaRank& rank, const Command& command, cudaStream_t stream);
 // A Join that moves states where one rank alone holds them.
 void launch_join(CudaRank& rank, const Command& command, cudaStream_t stream);
 
-// ---- collectives over states ----
+// ---- collectives over states and over expert rows ----
 
 void gather_parameters(CudaRank& rank, const Command& command, const Collective& work,
                        ncclComm_t group, cudaStream_t stream);
 void reduce_gradients(CudaRank& rank, const Command& command, const Collective& work,
                       ncclComm_t group, cudaStream_t stream);
+
+// Token copies to the ranks of an ep group that hold their experts, and back.
+void exchange_rows(CudaRank& rank, const Command& command, ncclComm_t group, cudaStream_t stream);
 
 // ---- what several subjects need ----
 

@@ -64,8 +64,21 @@ void CudaRank::make_rotation() {
   rotation_.position = static_cast<const std::int32_t*>(at_bytes(positions_.get()));
 }
 
+const std::vector<std::int32_t>& CudaRank::expert_counts(const Command& c, const Tensor& counts,
+                                                         cudaStream_t stream) {
+  std::vector<std::int32_t>& known = counts_[{c.instance, c.action.microbatch}];
+  if (known.empty()) {
+    known.resize(static_cast<std::size_t>(counts.elements()));
+    check(cudaMemcpyAsync(known.data(), counts.data, known.size() * 4, cudaMemcpyDeviceToHost,
+                          stream));
+    check(cudaStreamSynchronize(stream));
+  }
+  return known;
+}
+
 void CudaRank::begin_step(cudaStream_t stream) {
   Rank::begin_step();
+  counts_.clear();
   auto* host = static_cast<std::int32_t*>(at_bytes(tokens_on_host_.get()));
   const auto microbatches = static_cast<int>(job.plan.num_microbatches());
   for (int m = 0; m < microbatches; ++m) {

@@ -4,6 +4,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "executor/attention_cudnn.h"
@@ -33,6 +35,10 @@ class CudaRank : public Rank {
   [[nodiscard]] double* sums() const { return static_cast<double*>(at_bytes(sums_.get())); }
   [[nodiscard]] double* squares() const { return sums() + 1; }
   [[nodiscard]] kernels::Rotation rotation() const { return rotation_; }
+  // Rows of each expert in a command's microbatch, on the host: known once a step, for which the
+  // host waits until the router has run.
+  const std::vector<std::int32_t>& expert_counts(const Command& command, const Tensor& counts,
+                                                 cudaStream_t stream);
   // Of the compute stream.
   [[nodiscard]] void* scratch() const { return scratch_.get(); }
   // Device memory besides the arena, libraries' workspaces included.
@@ -54,6 +60,7 @@ class CudaRank : public Rank {
   DeviceMemory arena_memory_, scratch_, sums_, tokens_, positions_, angles_;
   HostMemory tokens_on_host_, sums_on_host_;
   kernels::Rotation rotation_;
+  std::map<std::pair<int, int>, std::vector<std::int32_t>> counts_;  // instance, microbatch
 };
 
 }  // namespace qplan

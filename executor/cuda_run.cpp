@@ -208,7 +208,21 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
       m.attention_output_bias || m.mlp_bias || m.position != PositionEmbedding::rope) {
     return lacks("LayerNorm, GELU, biases and learned positions", "use --backend cpu");
   }
-  if (m.mla || m.moe) return lacks("latent attention and experts", "use --backend cpu");
+  if (m.mla) return lacks("latent attention", "use --backend cpu");
+  if (m.moe) {
+    const MoeSpec& moe = *m.moe;
+    if (p.ep > 1 && p.moe_dispatcher != MoeDispatcher::alltoall) {
+      return lacks("other dispatchers", "use moe_dispatcher alltoall");
+    }
+    if (p.etp > 1) return lacks("tensor parallelism inside experts", "use etp1");
+    if (moe.sigmoid_scores || moe.num_groups > 1 || moe.router_bias) {
+      return lacks("sigmoid scores, groups of experts and biases of routers", "use --backend cpu");
+    }
+    if (moe.num_experts > 512 || moe.moe_intermediate_size % 8 != 0) {
+      return lacks("more than 512 experts, or widths that are no multiple of 8",
+                   "use --backend cpu");
+    }
+  }
   if (std::ranges::any_of(m.layers, [](const LayerKind& l) { return l.window > 0; })) {
     return lacks("sliding windows", "use --backend cpu");
   }

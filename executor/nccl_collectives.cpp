@@ -207,6 +207,7 @@ void launch_collective(CudaRank& rank, NcclWorld& world, const Command& c, cudaS
                           c.op->role == Role::maximum ? ncclMax : ncclSum, group, stream));
       return;
     case CollectiveKind::all_to_all:
+      return exchange_rows(rank, c, group, stream);
     case CollectiveKind::broadcast:
       break;
   }

@@ -2,7 +2,7 @@
 // Every kernel of ours: what no library does at full speed. Pointers are to device memory, arrays
 // are row-major and dense unless a stride says otherwise, activations are bf16 and all arithmetic
 // is fp32. A launcher returns before its kernel has run; errors of a launch are the next
-// cudaGetLastError's. No kernel adds with atomics, so results do not change from run to run.
+// cudaGetLastError's. No kernel adds floats with atomics, so results do not change from run to run.
 //
 // Rows and columns: unless noted, columns are a multiple of 8 (16-byte accesses) and slots begin at
 // multiples of 16 bytes. C++17, so that nvcc's front end needs no newer one.
@@ -115,6 +115,53 @@ void loss_finish(float* loss, float* log_sum, const float* maximum, std::int64_t
                  cudaStream_t stream);
 // total[0] += the sum of n losses.
 void add_losses(double* total, const float* loss, std::int64_t n, cudaStream_t stream);
+
+// ---- experts ----
+
+// Softmax over `experts` (at most 512), the top_k best (equal ones by index), their probabilities
+// scaled to sum to 1 if `normed`, and then by `scale`.
+struct Router {
+  std::int64_t experts = 0, top_k = 0;
+  bool normed = true;
+  float scale = 1;
+};
+// Which rows of a microbatch are one sequence: row t of these is row first + t of all.
+struct Sequences {
+  std::int64_t first = 0, length = 1;
+};
+// scores (tokens, experts) of logits; row_map (tokens, 2 top_k): each token's experts, then the
+// place of each copy once all are sorted by expert and token; counts (experts): copies each expert
+// gets; visits (sequences, experts), or null: by sequence. `forced` >= 0: expert j of token t is
+// ((forced + t) top_k + j) mod experts, whatever the scores say.
+void route(float* scores, std::int32_t* row_map, std::int32_t* counts, std::int32_t* visits,
+           const float* logits, const Router& router, Sequences sequences,
+           std::int64_t num_sequences, std::int64_t forced, std::int64_t tokens,
+           cudaStream_t stream);
+// dlogits from the gradients of the weights (tokens, top_k); with visits, plus `balance` times that
+// of the sequence's balance loss, sum over experts of visits times mean score.
+void route_backward(float* dlogits, const float* scores, const float* dweights,
+                    const std::int32_t* row_map, const std::int32_t* visits, float balance,
+                    const Router& router, Sequences sequences, std::int64_t tokens,
+                    cudaStream_t stream);
+// y[place of copy (t, j), :] = x[t, :], weights[place] = the weight of that choice (null: not).
+void sort_tokens(bf16* y, float* weights, const bf16* x, const std::int32_t* row_map,
+                 const float* scores, const Router& router, std::int64_t tokens, std::int64_t cols,
+                 cudaStream_t stream);
+// y[t, :] = the sum of x[place, :] over t's copies; by_choice[t, j] = numbers[place] (null: not).
+void sum_copies(bf16* y, float* by_choice, const bf16* x, const std::int32_t* row_map,
+                const float* numbers, std::int64_t top_k, std::int64_t tokens, std::int64_t cols,
+                cudaStream_t stream);
+
+// Rows that arrived lie by source, then expert; grouped they lie by expert, then source. counts
+// (ranks, experts): of all; this rank's are `local` of the `experts`, from first_expert on.
+struct Arrivals {
+  const std::int32_t* counts = nullptr;
+  std::int64_t ranks = 1, experts = 0, first_expert = 0, local = 0;  // ranks * local <= 1024
+};
+// to = from in the other order, and the number of each row (null: none); `group` false: back.
+void group_rows(bf16* to, float* to_numbers, const bf16* from, const float* from_numbers,
+                const Arrivals& arrivals, bool group, std::int64_t rows, std::int64_t cols,
+                cudaStream_t stream);
 
 // ---- optimizer ----
 

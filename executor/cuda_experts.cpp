@@ -1,0 +1,216 @@
+// Routing, the order of token copies, their way to other ranks' experts, and the products.
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "executor/cuda_ops.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+std::int32_t* ints_of(const Tensor& tensor) {
+  QPLAN_CHECK(tensor.dtype == DType::int32, "maps and counts are int32");
+  void* data = tensor.data;
+  return static_cast<std::int32_t*>(data);
+}
+
+const MoeSpec& moe_of(const CudaRank& rank) {
+  return *rank.job.model.moe;
+}
+
+kernels::Router router_of(const CudaRank& rank) {
+  const MoeSpec& moe = moe_of(rank);
+  return {moe.num_experts, moe.top_k, moe.norm_topk_prob,
+          static_cast<float>(moe.routed_scaling_factor)};
+}
+
+// Rows of the microbatch that ranks before this one hold.
+std::int64_t rows_before(const CudaRank& rank, std::int64_t rows) {
+  return rank.job.plan.sequence_parallel ? rank.at.tp * rows : 0;
+}
+
+kernels::Sequences sequences_of(const CudaRank& rank, std::int64_t rows) {
+  return {rows_before(rank, rows), rank.job.plan.seq_len};
+}
+
+// Token copies of a microbatch, as the host knows them: of each rank of the ep group, for each
+// expert.
+class Copies {
+ public:
+  Copies(CudaRank& rank, const Command& c, const Tensor& counts, cudaStream_t stream)
+      : counts_(rank.expert_counts(c, counts, stream)),
+        experts_(counts.cols),
+        local_(moe_of(rank).num_experts / rank.job.plan.ep) {}
+  [[nodiscard]] std::int64_t local_experts() const { return local_; }
+  // From one rank to the experts of another.
+  [[nodiscard]] std::int64_t between(std::int64_t source, std::int64_t holder) const {
+    const auto begin = counts_.begin() + source * experts_ + holder * local_;
+    return std::accumulate(begin, begin + local_, std::int64_t{0});
+  }
+  // From all ranks to one expert.
+  [[nodiscard]] std::int64_t of_expert(std::int64_t expert) const {
+    std::int64_t sum = 0;
+    for (auto at = static_cast<std::size_t>(expert); at < counts_.size();
+         at += static_cast<std::size_t>(experts_)) {
+      sum += counts_[at];
+    }
+    return sum;
+  }
+
+ private:
+  const std::vector<std::int32_t>& counts_;
+  std::int64_t experts_, local_;
+};
+
+}  // namespace
+
+// {rows, counts, numbers?} -> {rows, numbers?}. Rows sorted by expert lie by the rank that holds
+// the expert; what arrives lies by source; back the same way.
+void exchange_rows(CudaRank& rank, const Command& c, ncclComm_t group, cudaStream_t stream) {
+  const bool to_experts = c.op->role == Role::dispatch;
+  const Copies copies(rank, c, rank.tensor(c, c.reads[1]), stream);
+  const std::int64_t own = rank.expert_at.ep, ranks = rank.job.plan.ep;
+  const auto outgoing = [&](std::int64_t peer) {
+    return to_experts ? copies.between(own, peer) : copies.between(peer, own);
+  };
+  const auto incoming = [&](std::int64_t peer) {
+    return to_experts ? copies.between(peer, own) : copies.between(own, peer);
+  };
+  std::int64_t arriving = 0;
+  for (std::int64_t peer = 0; peer < ranks; ++peer) arriving += incoming(peer);
+  const std::int64_t room = rank.tensor(c, c.writes[0]).rows;
+  if (arriving > room) {
+    throw DeviceError(fmt::format(
+        "the experts receive {} token copies and the plan has room for {}; use a larger "
+        "--moe-imbalance",
+        arriving, room));
+  }
+  const auto move = [&](const Tensor& from, const Tensor& to) {
+    const auto element = static_cast<std::int64_t>(size_of(from.dtype));
+    std::int64_t sent = 0, received = 0;
+    check(ncclGroupStart());
+    for (int peer = 0; peer < ranks; ++peer) {
+      const auto bytes = [&](std::int64_t rows) {
+        return static_cast<std::size_t>(rows * from.cols * element);
+      };
+      check(ncclSend(from.row_range(sent, 0).data, bytes(outgoing(peer)), ncclInt8, peer, group,
+                     stream));
+      check(ncclRecv(to.row_range(received, 0).data, bytes(incoming(peer)), ncclInt8, peer, group,
+                     stream));
+      sent += outgoing(peer);
+      received += incoming(peer);
+    }
+    check(ncclGroupEnd());
+  };
+  move(rank.tensor(c, c.reads[0]), rank.tensor(c, c.writes[0]));
+  if (c.writes.count > 1) move(rank.tensor(c, c.reads[2]), rank.tensor(c, c.writes[1]));
+}
+
+// {logits, weights} -> {scores, row map, counts, visits?}; {scores, d weights, row map, visits?} ->
+// {d logits}.
+void launch_router(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
+  const ParallelPlan& p = rank.job.plan;
+  const MoeSpec& moe = moe_of(rank);
+  if (backward) {
+    const Tensor scores = rank.tensor(c, c.reads[0]);
+    const std::int32_t* visits = c.reads.count > 3 ? ints_of(rank.tensor(c, c.reads[3])) : nullptr;
+    // arXiv 2412.19437, equations 17 to 20; the mean over the global batch's sequences.
+    const auto tokens = static_cast<double>(p.seq_len);
+    const double balance = moe.aux_loss_coefficient / static_cast<double>(p.global_batch_size) *
+                           static_cast<double>(moe.num_experts) /
+                           (static_cast<double>(moe.top_k) * tokens * tokens);
+    kernels::route_backward(float_of(rank.tensor(c, c.writes[0])), float_of(scores),
+                            float_of(rank.tensor(c, c.reads[1])),
+                            ints_of(rank.tensor(c, c.reads[2])), visits,
+                            static_cast<float>(balance), router_of(rank),
+                            sequences_of(rank, scores.rows), scores.rows, stream);
+    return;
+  }
+  const Tensor logits = rank.tensor(c, c.reads[0]);
+  std::int64_t forced = -1;
+  if (p.routing == Routing::forced) {
+    const std::int64_t sequence =
+        (std::int64_t{c.action.microbatch} * p.dp + rank.at.dp) * p.micro_batch_size;
+    forced = sequence * p.seq_len + rows_before(rank, logits.rows);
+  }
+  std::int32_t* visits = c.writes.count > 3 ? ints_of(rank.tensor(c, c.writes[3])) : nullptr;
+  kernels::route(float_of(rank.tensor(c, c.writes[0])), ints_of(rank.tensor(c, c.writes[1])),
+                 ints_of(rank.tensor(c, c.writes[2])), visits, float_of(logits), router_of(rank),
+                 sequences_of(rank, logits.rows), p.micro_batch_size, forced, logits.rows, stream);
+}
+
+// {tokens, row map, counts, scores?} -> {copies by expert, their weights?}; {rows, row map,
+// numbers?} -> {sums by token, numbers by choice?}; {rows, counts, numbers?} -> {rows, numbers?},
+// grouped by expert or back.
+void launch_permute(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const kernels::Router router = router_of(rank);
+  const Tensor from = rank.tensor(c, c.reads[0]), to = rank.tensor(c, c.writes[0]);
+  const std::int32_t* row_map = ints_of(rank.tensor(c, c.reads[1]));
+  float* numbers = c.writes.count > 1 ? float_of(rank.tensor(c, c.writes[1])) : nullptr;
+  if (c.op->role == Role::group_rows || c.op->role == Role::ungroup_rows) {
+    const std::int64_t ranks = rank.job.plan.ep, local = router.experts / ranks;
+    const kernels::Arrivals arrivals{row_map, ranks, router.experts, rank.expert_at.ep * local,
+                                     local};
+    const float* own = numbers != nullptr ? float_of(rank.tensor(c, c.reads[2])) : nullptr;
+    kernels::group_rows(bf16_of(to), numbers, bf16_of(from), own, arrivals,
+                        c.op->role == Role::group_rows, from.rows, from.cols, stream);
+  } else if (c.op->role == Role::sort_tokens) {
+    const float* scores = numbers != nullptr ? float_of(rank.tensor(c, c.reads[3])) : nullptr;
+    kernels::sort_tokens(bf16_of(to), numbers, bf16_of(from), row_map, scores, router, from.rows,
+                         from.cols, stream);
+  } else {
+    QPLAN_CHECK(c.op->role == Role::sum_copies, "a permutation says which");
+    const float* by_place = numbers != nullptr ? float_of(rank.tensor(c, c.reads[2])) : nullptr;
+    kernels::sum_copies(bf16_of(to), numbers, bf16_of(from), row_map, by_place, router.top_k,
+                        to.rows, to.cols, stream);
+  }
+}
+
+// forward {x, weights, counts} -> {y}; input gradient {dy, weights, counts} -> {dx}; weight
+// gradient {dy, x, counts} -> {gradients}. One product an expert, of as many rows as it has.
+void launch_experts_product(CudaRank& rank, const Command& c, const GroupedGemm& work,
+                            cudaStream_t stream) {
+  const auto& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  const bool wgrad = c.op->role == Role::weight_gradient;
+  const bool dgrad = c.op->role == Role::input_gradient;
+  // The weight is (out, in): of forward (n, k), of dgrad (k, n).
+  const std::int64_t out_features = dgrad ? work.k : work.n;
+  const Tensor in = rank.tensor(c, c.reads[0]);
+  const Tensor slot = wgrad ? rank.tensor(c, c.writes[0]) : rank.tensor(c, c.reads[1]);
+  const Tensor other = wgrad ? rank.tensor(c, c.reads[1]) : rank.tensor(c, c.writes[0]);
+  std::int64_t first = 0;
+  const Copies copies(rank, c, rank.tensor(c, c.reads[2]), stream);
+  const std::int64_t first_expert = rank.expert_at.ep * copies.local_experts();
+  for (std::int64_t expert = 0; expert < copies.local_experts(); ++expert) {
+    const std::int64_t rows = copies.of_expert(first_expert + expert);
+    if (rows == 0) continue;
+    const Tensor w = slot.part(p.offset + expert * p.stride, out_features, p.cols);
+    const Tensor x = in.row_range(first, rows), y = other.row_range(first, rows);
+    first += rows;
+    if (wgrad) {
+      rank.blas.multiply({.m = w.rows,
+                          .n = w.cols,
+                          .k = rows,
+                          .a_stride = x.cols,
+                          .b_stride = y.cols,
+                          .c_stride = w.cols,
+                          .a_transposed = true,
+                          .accumulate = true,
+                          .out = w.dtype},
+                         x.data, y.data, w.data, stream);
+    } else {
+      rank.blas.multiply({.m = rows,
+                          .n = work.n,
+                          .k = work.k,
+                          .a_stride = x.cols,
+                          .b_stride = w.cols,
+                          .c_stride = y.cols,
+                          .b_transposed = !dgrad},
+                         x.data, w.data, y.data, stream);
+    }
+  }
+}
+
+}  // namespace qplan

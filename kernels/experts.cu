@@ -1,0 +1,323 @@
+// Which experts a token visits, where its copies lie once they are sorted, and the way there and
+// back.
+
+#include "kernels/device.cuh"
+#include "kernels/kernels.h"
+
+namespace qplan::kernels {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kMostExperts = 512, kShare = kMostExperts / kWarp;  // experts of one lane
+
+// A choice of row t: which expert, and where the copy lies.
+__device__ const std::int32_t* choices_of(const std::int32_t* row_map, std::int64_t t,
+                                          std::int64_t top_k) {
+  return row_map + t * 2 * top_k;
+}
+
+// What a token's chosen scores are divided by.
+__device__ float divisor(const float* scores, const std::int32_t* chosen, const Router& router) {
+  if (!router.normed) return 1;
+  float sum = 0;
+  for (int j = 0; j < router.top_k; ++j) sum += scores[chosen[j]];
+  return sum;
+}
+
+// One warp a token; expert e belongs to lane e % 32.
+__global__ void __launch_bounds__(kThreads)
+    route_kernel(float* scores, std::int32_t* row_map, std::int32_t* visits, const float* logits,
+                 Router router, Sequences sequences, std::int64_t forced, std::int64_t tokens) {
+  const std::int64_t t = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (t >= tokens) return;
+  const int lane = threadIdx.x % kWarp, experts = static_cast<int>(router.experts);
+  float own[kShare];
+  float top = -INFINITY, sum = 0;
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    const int e = i * kWarp + lane;
+    own[i] = e < experts ? logits[t * experts + e] : -INFINITY;
+    top = fmaxf(top, own[i]);
+  }
+  top = warp_max(top);
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    own[i] = expf(own[i] - top);
+    sum += own[i];
+  }
+  sum = warp_sum(sum);
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    const int e = i * kWarp + lane;
+    own[i] /= sum;
+    if (e < experts) scores[t * experts + e] = own[i];
+    if (e >= experts) own[i] = -1;  // behind all scores
+  }
+  for (int j = 0; j < router.top_k; ++j) {
+    float best = -1;
+    int chosen = kMostExperts;
+#pragma unroll
+    for (int i = 0; i < kShare; ++i) {
+      if (own[i] > best) {
+        best = own[i];
+        chosen = i * kWarp + lane;
+      }
+    }
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      const float other = __shfl_xor_sync(0xffffffffU, best, step);
+      const int expert = __shfl_xor_sync(0xffffffffU, chosen, step);
+      if (other > best || (other == best && expert < chosen)) {
+        best = other;
+        chosen = expert;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kShare; ++i) {
+      if (i * kWarp + lane == chosen) own[i] = -2;
+    }
+    if (forced >= 0) {
+      chosen = static_cast<int>(((forced + t) * router.top_k + j) % router.experts);
+    }
+    if (lane > 0) continue;
+    row_map[t * 2 * router.top_k + j] = chosen;
+    if (visits == nullptr) continue;
+    const std::int64_t sequence = (sequences.first + t) / sequences.length;
+    atomicAdd(visits + sequence * experts + chosen, 1);
+  }
+}
+
+// One block an expert: the place of each of its copies among them, in the order of tokens.
+__global__ void __launch_bounds__(kThreads)
+    order_kernel(std::int32_t* row_map, std::int32_t* counts, std::int64_t top_k,
+                 std::int64_t tokens) {
+  __shared__ int in_warp[kWarps];
+  const int expert = static_cast<int>(blockIdx.x);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  int before = 0;
+  for (std::int64_t first = 0; first < tokens * top_k; first += kThreads) {
+    const std::int64_t copy = first + threadIdx.x;
+    std::int32_t* choice = row_map + copy / top_k * 2 * top_k + copy % top_k;
+    const bool mine = copy < tokens * top_k && *choice == expert;
+    const unsigned votes = __ballot_sync(0xffffffffU, mine);
+    if (lane == 0) in_warp[warp] = __popc(votes);
+    __syncthreads();
+    int place = before + __popc(votes & ((1U << lane) - 1));
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp) place += in_warp[w];
+      before += in_warp[w];
+    }
+    if (mine) choice[top_k] = place;
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) counts[expert] = before;
+}
+
+// Places within an expert become places among all.
+__global__ void __launch_bounds__(kThreads)
+    shift_kernel(std::int32_t* row_map, const std::int32_t* counts, std::int64_t experts,
+                 std::int64_t top_k, std::int64_t tokens) {
+  __shared__ int begins[kMostExperts];
+  if (threadIdx.x == 0) {
+    int begin = 0;
+    for (int e = 0; e < experts; ++e) {
+      begins[e] = begin;
+      begin += counts[e];
+    }
+  }
+  __syncthreads();
+  const std::int64_t copy = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (copy >= tokens * top_k) return;
+  std::int32_t* choice = row_map + copy / top_k * 2 * top_k + copy % top_k;
+  choice[top_k] += begins[*choice];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    route_backward_kernel(float* dlogits, const float* scores, const float* dweights,
+                          const std::int32_t* row_map, const std::int32_t* visits, float balance,
+                          Router router, Sequences sequences, std::int64_t tokens) {
+  const std::int64_t t = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (t >= tokens) return;
+  const int lane = threadIdx.x % kWarp, experts = static_cast<int>(router.experts);
+  const float* s = scores + t * experts;
+  const float* dw = dweights + t * router.top_k;
+  const std::int32_t* chosen = choices_of(row_map, t, router.top_k);
+  const std::int32_t* visited =
+      visits == nullptr ? nullptr
+                        : visits + (sequences.first + t) / sequences.length * router.experts;
+  const float sum = divisor(s, chosen, router);
+  float common = 0;  // what the divisor hands back
+  for (int j = 0; j < router.top_k && router.normed; ++j) common += dw[j] * s[chosen[j]];
+  common /= sum * sum;
+  float mean = 0;  // of the visits, by score
+  for (int e = lane; e < experts && visited != nullptr; e += kWarp) {
+    mean += static_cast<float>(visited[e]) * s[e];
+  }
+  mean = warp_sum(mean);
+  float ds[kShare];
+  float dot = 0;
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    const int e = i * kWarp + lane;
+    ds[i] = 0;
+    if (e >= experts) continue;
+    for (int j = 0; j < router.top_k; ++j) {
+      if (chosen[j] == e) ds[i] += router.scale * (dw[j] / sum - common);
+    }
+    if (visited != nullptr) ds[i] += balance * (static_cast<float>(visited[e]) - mean);
+    dot += ds[i] * s[e];
+  }
+  dot = warp_sum(dot);
+#pragma unroll
+  for (int i = 0; i < kShare; ++i) {
+    const int e = i * kWarp + lane;
+    if (e < experts) dlogits[t * experts + e] = s[e] * (ds[i] - dot);
+  }
+}
+
+// One block a token, which is read once.
+__global__ void __launch_bounds__(kThreads)
+    sort_tokens_kernel(bf16* y, float* weights, const bf16* x, const std::int32_t* row_map,
+                       const float* scores, Router router, std::int64_t cols) {
+  const std::int64_t t = blockIdx.x;
+  const std::int32_t* chosen = choices_of(row_map, t, router.top_k);
+  const std::int32_t* places = chosen + router.top_k;
+  for (std::int64_t c = threadIdx.x * kVector; c < cols; c += kThreads * kVector) {
+    const uint4 bits = *reinterpret_cast<const uint4*>(x + t * cols + c);
+    for (int j = 0; j < router.top_k; ++j) {
+      *reinterpret_cast<uint4*>(y + places[j] * cols + c) = bits;
+    }
+  }
+  if (weights == nullptr || threadIdx.x >= router.top_k) return;
+  const float* s = scores + t * router.experts;
+  const int j = threadIdx.x;
+  weights[places[j]] = router.scale * s[chosen[j]] / divisor(s, chosen, router);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sum_copies_kernel(bf16* y, float* by_choice, const bf16* x, const std::int32_t* row_map,
+                      const float* numbers, std::int64_t top_k, std::int64_t cols) {
+  const std::int64_t t = blockIdx.x;
+  const std::int32_t* places = choices_of(row_map, t, top_k) + top_k;
+  for (std::int64_t c = threadIdx.x * kVector; c < cols; c += kThreads * kVector) {
+    Vector sum = {};
+    for (int j = 0; j < top_k; ++j) {
+      const Vector copy = load(x + places[j] * cols + c);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) sum.x[i] += copy.x[i];
+    }
+    store(y + t * cols + c, sum);
+  }
+  if (by_choice == nullptr || threadIdx.x >= top_k) return;
+  by_choice[t * top_k + threadIdx.x] = numbers[places[threadIdx.x]];
+}
+
+constexpr int kMostSegments = 1024, kRowsPerBlock = 64;
+
+// Where the rows of one source and expert begin, in the one order and in the other.
+struct Segments {
+  int arrived[kMostSegments], grouped[kMostSegments];  // [source][expert]
+};
+
+__device__ void find_segments(Segments& segments, const Arrivals& a) {
+  const int ranks = static_cast<int>(a.ranks), local = static_cast<int>(a.local);
+  const auto count = [&](int source, int expert) {
+    return a.counts[source * a.experts + a.first_expert + expert];
+  };
+  int next = 0;
+  for (int i = 0; i < ranks * local; ++i) {
+    segments.arrived[i] = next;
+    next += count(i / local, i % local);
+  }
+  next = 0;
+  for (int i = 0; i < ranks * local; ++i) {
+    const int expert = i / ranks, source = i % ranks;
+    segments.grouped[source * local + expert] = next;
+    next += count(source, expert);
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    group_rows_kernel(bf16* to, float* to_numbers, const bf16* from, const float* from_numbers,
+                      Arrivals a, bool group, std::int64_t rows, std::int64_t cols) {
+  __shared__ Segments segments;
+  if (threadIdx.x == 0) find_segments(segments, a);
+  __syncthreads();
+  const int count = static_cast<int>(a.ranks * a.local);
+  const int last = count - 1;
+  const int arrived_rows =
+      segments.arrived[last] + a.counts[(a.ranks - 1) * a.experts + a.first_expert + a.local - 1];
+  for (int i = 0; i < kRowsPerBlock; ++i) {
+    const std::int64_t row = std::int64_t{blockIdx.x} * kRowsPerBlock + i;
+    if (row >= arrived_rows || row >= rows) return;
+    int low = 0, high = last;  // the last segment that begins at or before the row
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (segments.arrived[middle] <= row) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    const std::int64_t other = segments.grouped[low] + row - segments.arrived[low];
+    const std::int64_t source = group ? row : other, target = group ? other : row;
+    for (std::int64_t c = threadIdx.x * kVector; c < cols; c += kThreads * kVector) {
+      *reinterpret_cast<uint4*>(to + target * cols + c) =
+          *reinterpret_cast<const uint4*>(from + source * cols + c);
+    }
+    if (to_numbers != nullptr && threadIdx.x == 0) to_numbers[target] = from_numbers[source];
+  }
+}
+
+unsigned blocks_of(std::int64_t threads, int size) {
+  return static_cast<unsigned>(ceil_div(threads, size));
+}
+
+}  // namespace
+
+void route(float* scores, std::int32_t* row_map, std::int32_t* counts, std::int32_t* visits,
+           const float* logits, const Router& router, Sequences sequences,
+           std::int64_t num_sequences, std::int64_t forced, std::int64_t tokens,
+           cudaStream_t stream) {
+  if (visits != nullptr) {
+    const std::int64_t bytes = num_sequences * router.experts * 4;
+    cudaMemsetAsync(visits, 0, static_cast<std::size_t>(bytes), stream);
+  }
+  route_kernel<<<blocks_of(tokens, kWarps), kThreads, 0, stream>>>(
+      scores, row_map, visits, logits, router, sequences, forced, tokens);
+  order_kernel<<<static_cast<unsigned>(router.experts), kThreads, 0, stream>>>(
+      row_map, counts, router.top_k, tokens);
+  shift_kernel<<<blocks_of(tokens * router.top_k, kThreads), kThreads, 0, stream>>>(
+      row_map, counts, router.experts, router.top_k, tokens);
+}
+
+void route_backward(float* dlogits, const float* scores, const float* dweights,
+                    const std::int32_t* row_map, const std::int32_t* visits, float balance,
+                    const Router& router, Sequences sequences, std::int64_t tokens,
+                    cudaStream_t stream) {
+  route_backward_kernel<<<blocks_of(tokens, kWarps), kThreads, 0, stream>>>(
+      dlogits, scores, dweights, row_map, visits, balance, router, sequences, tokens);
+}
+
+void sort_tokens(bf16* y, float* weights, const bf16* x, const std::int32_t* row_map,
+                 const float* scores, const Router& router, std::int64_t tokens, std::int64_t cols,
+                 cudaStream_t stream) {
+  sort_tokens_kernel<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(y, weights, x, row_map,
+                                                                             scores, router, cols);
+}
+
+void sum_copies(bf16* y, float* by_choice, const bf16* x, const std::int32_t* row_map,
+                const float* numbers, std::int64_t top_k, std::int64_t tokens, std::int64_t cols,
+                cudaStream_t stream) {
+  sum_copies_kernel<<<static_cast<unsigned>(tokens), kThreads, 0, stream>>>(
+      y, by_choice, x, row_map, numbers, top_k, cols);
+}
+
+void group_rows(bf16* to, float* to_numbers, const bf16* from, const float* from_numbers,
+                const Arrivals& arrivals, bool group, std::int64_t rows, std::int64_t cols,
+                cudaStream_t stream) {
+  group_rows_kernel<<<blocks_of(rows, kRowsPerBlock), kThreads, 0, stream>>>(
+      to, to_numbers, from, from_numbers, arrivals, group, rows, cols);
+}
+
+}  // namespace qplan::kernels
