@@ -23,6 +23,11 @@ CpuWorld::Tag tag_of(const CpuRank& rank, const Command& c) {
 
 }  // namespace
 
+Seconds clock_now() {
+  using Clock = std::chrono::steady_clock;
+  return Seconds(std::chrono::duration<double>(Clock::now().time_since_epoch()).count());
+}
+
 CpuBackend::CpuBackend(CpuRank& rank, CpuWorld& world, Options options)
     : rank_(rank),
       world_(world),
