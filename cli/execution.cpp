@@ -172,6 +172,7 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   options.save = choices.save;
   options.save_interval = static_cast<int>(choices.save_interval);
   options.timeout = Seconds(choices.timeout_s);
+  options.alive = sign_of_life(environment);
   options.plan_file = report(*execution.job, execution.predicted);
   embed_job(options.plan_file, *execution.job);
   if (!choices.weights.empty()) options.weights = checkpoint_weights(model, choices.weights);
@@ -203,14 +204,19 @@ std::optional<std::string> environment(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const Args& args) {
+// Beyond the timeout, so that a rank which can still speak says what it waits for.
+constexpr Seconds kLastWords{5};
+
+Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const Args& args,
+                              Seconds silence) {
   if (ranks > gpu_count()) {
     throw DeviceError(
         fmt::format("{} ranks need as many GPUs and this machine has {}; on several machines start "
                     "one process a GPU with torchrun, mpirun or srun",
                     ranks, gpu_count()));
   }
-  LocalJob job{static_cast<int>(ranks), {std::filesystem::read_symlink("/proc/self/exe"), verb}};
+  LocalJob job{
+      static_cast<int>(ranks), {std::filesystem::read_symlink("/proc/self/exe"), verb}, silence};
   job.command.insert(job.command.end(), args.begin(), args.end());
   const LocalResult result = run_local_ranks(job);
   if (result.exit_code == 0) return Exit::done;
@@ -221,7 +227,8 @@ Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const
 std::optional<Exit> run_by_local_ranks(const Execution& execution, const ExecutionChoices& choices,
                                        const std::string& verb, const Args& args) {
   if (choices.backend != BackendKind::cuda || execution.process) return std::nullopt;
-  return run_again_by_local_ranks(execution.plan.world(), verb, args);
+  return run_again_by_local_ranks(execution.plan.world(), verb, args,
+                                  Seconds(choices.timeout_s) + kLastWords);
 }
 
 bool reports(const Execution& execution) {

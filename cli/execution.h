@@ -59,8 +59,10 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
 std::optional<std::string> environment(const std::string& name);
 
 // Runs this command once more in a process for each rank, and gives their exit code. Throws
-// DeviceError when there are fewer GPUs than ranks, and when a rank has failed.
-Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const Args& args);
+// DeviceError when there are fewer GPUs than ranks, when a rank has failed, and when all are silent
+// for so long (0: any time).
+Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const Args& args,
+                              Seconds silence = {});
 
 // On several GPUs without a launcher: run_again_by_local_ranks(). Absent: this process executes the
 // plan (or its rank of it) itself.

@@ -37,17 +37,18 @@ std::vector<float> download(const Tensor& from) {
 }
 
 // Fills main parameters and working copies, and clears the moments. Numbers are made on all cores.
-void load_weights(CudaRank& rank, const ParameterIndex& index, const WeightSource& weights_of,
+void load_weights(CudaRank& rank, const ParameterIndex& index, const RunOptions& options,
                   int device) {
   const auto load = [&](int i) {
     const Tensor weights = rank.held(i, Storage::weight);
     if (weights.data == nullptr) return;
-    const std::vector<float> packed = packed_weights(rank, index, i, weights_of);
+    const std::vector<float> packed = packed_weights(rank, index, i, options.weights);
     const std::vector<float> shard = shard_of(rank, i, packed);
     upload(weights, rank.shape(i).zero == 3 ? shard : packed);
     const Tensor states = rank.held(i, Storage::optimizer);
     check(cudaMemset(states.data, 0, static_cast<std::size_t>(states.bytes())));
     upload(rank.device_state(i).main_params, shard);
+    if (options.alive) options.alive();
   };
   const auto instances = static_cast<int>(rank.commands.instances.size());
   const unsigned cores = std::max(std::thread::hardware_concurrency() / 2, 1U);
@@ -77,7 +78,7 @@ class GpuRun {
         world_(meet(program_, process)),
         rank_(job_, commands_, process.rank),
         backend_(rank_, *world_, {options.timeout}) {
-    load_weights(rank_, index_, options.weights, device_);
+    load_weights(rank_, index_, options, device_);
   }
 
   RunResult run() {
@@ -137,6 +138,7 @@ class GpuRun {
     backend_.begin(timed);
     execute(commands_, backend_);
     result_.step_time.emplace_back(now() - begin);
+    if (options_.alive) options_.alive();
     result_.loss.push_back(rank_.loss);
     result_.grad_norm.push_back(rank_.grad_norm);
     if (!std::isfinite(rank_.loss)) {

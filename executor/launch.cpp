@@ -1,6 +1,7 @@
 #include "executor/launch.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -29,7 +30,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(60);  // until all ranks have met
 constexpr auto kGrace = std::chrono::seconds(5);      // between asking to end and ending
-constexpr int kFailed = 3;                            // contract.md's code of a launch failure
+constexpr int kFailed = 3;                            // the exit code of a launch failure
+constexpr char kSignVariable[] = "QPLAN_SIGN_FD";     // a pipe: any byte is a sign of life
 
 std::int64_t number_of(const std::string& name, const std::string& text) {
   std::int64_t value = 0;
@@ -145,7 +147,7 @@ int free_port() {
 }
 
 // In the child: becomes rank `rank`, or ends.
-[[noreturn]] void become(const LocalJob& job, int rank, int port, pid_t parent) {
+[[noreturn]] void become(const LocalJob& job, int rank, int port, int signs, pid_t parent) {
   ::signal(SIGTERM, SIG_DFL);  // a handler of this program's is not the rank's
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kFailed);  // it has ended in the meantime
@@ -157,6 +159,8 @@ int free_port() {
   set("WORLD_SIZE", std::to_string(job.ranks));
   set("MASTER_ADDR", "127.0.0.1");
   set("MASTER_PORT", std::to_string(port));
+  set(kSignVariable, std::to_string(signs));
+  ::fcntl(signs, F_SETFD, 0);  // the rank inherits it
   std::vector<char*> words;
   for (const std::string& word : job.command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -210,44 +214,100 @@ void broadcast(const ProcessRank& own, std::span<std::byte> bytes) {
   own.rank == 0 ? serve(own, bytes) : fetch(own, bytes);
 }
 
-LocalResult run_local_ranks(const LocalJob& job) {
-  const int port = free_port();
-  const pid_t parent = ::getpid();
-  std::vector<pid_t> running;
-  for (int rank = 0; rank < job.ranks; ++rank) {
-    const pid_t child = ::fork();
-    if (child == 0) become(job, rank, port, parent);
-    if (child < 0) throw DeviceError("no process could be started for a rank");
-    running.push_back(child);
+std::function<void()> sign_of_life(const Environment& environment) {
+  const auto pipe = environment(kSignVariable);
+  if (!pipe) return [] {};
+  return [handle = static_cast<int>(number_of(kSignVariable, *pipe))] {
+    // A launcher that is gone, or has much to read already, needs no more.
+    [[maybe_unused]] const ssize_t written = ::write(handle, "", 1);
+  };
+}
+
+namespace {
+
+// The ranks that run, and how they end.
+class LocalRanks {
+ public:
+  explicit LocalRanks(const LocalJob& job) : job_(job) {
+    if (::pipe2(signs_, O_CLOEXEC | O_NONBLOCK) != 0) throw DeviceError("no pipe could be made");
+    const int port = free_port();
+    const pid_t parent = ::getpid();
+    for (int rank = 0; rank < job.ranks; ++rank) {
+      const pid_t child = ::fork();
+      if (child == 0) become(job, rank, port, signs_[1], parent);
+      if (child < 0) throw DeviceError("no process could be started for a rank");
+      running_.push_back(child);
+    }
   }
-  const auto tell_all = [&running](int signal) {
-    for (const pid_t child : running) {
+  ~LocalRanks() {
+    tell_all(SIGKILL);
+    for (const int end : signs_) ::close(end);
+  }
+  LocalRanks(const LocalRanks&) = delete;
+  LocalRanks& operator=(const LocalRanks&) = delete;
+
+  LocalResult wait() {
+    for (auto left = std::ssize(running_); left > 0;) {
+      int status = 0;
+      const pid_t ended = ::waitpid(-1, &status, WNOHANG | WUNTRACED);
+      const auto child = std::ranges::find(running_, ended);
+      if (ended > 0 && child != running_.end()) {
+        const auto rank = static_cast<int>(child - running_.begin());
+        if (WIFSTOPPED(status)) {  // it may go on in time
+          silent_ = fmt::format("rank {} was stopped by signal {}", rank, WSTOPSIG(status));
+          continue;
+        }
+        *child = 0;
+        --left;
+        if (status != 0)
+          fail(WIFEXITED(status) ? WEXITSTATUS(status) : kFailed, end_of(rank, status));
+      } else {
+        listen();
+        if (deadline_ && Clock::now() > *deadline_) tell_all(SIGKILL);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
+    }
+    return result_;
+  }
+
+ private:
+  void tell_all(int signal) const {
+    for (const pid_t child : running_) {
       if (child > 0) ::kill(child, signal);
     }
-  };
-  LocalResult result;
-  std::optional<Clock::time_point> deadline;
-  for (auto left = std::ssize(running); left > 0;) {
-    int status = 0;
-    const pid_t ended = ::waitpid(-1, &status, deadline ? WNOHANG : 0);
-    if (ended > 0) {
-      const auto child = std::ranges::find(running, ended);
-      if (child == running.end()) continue;
-      const auto rank = static_cast<int>(child - running.begin());
-      *child = 0;
-      --left;
-      if (status == 0 || deadline) continue;
-      result = {WIFEXITED(status) ? WEXITSTATUS(status) : kFailed, end_of(rank, status)};
-      tell_all(SIGTERM);
-      deadline = Clock::now() + kGrace;
-    } else if (deadline && Clock::now() > *deadline) {
-      tell_all(SIGKILL);
-      deadline = Clock::time_point::max();
-    } else {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
   }
-  return result;
+
+  // The first failure counts; the others are asked to end, and ended if they do not.
+  void fail(int code, std::string what) {
+    if (deadline_) return;
+    result_ = {code, std::move(what)};
+    tell_all(SIGTERM);
+    deadline_ = Clock::now() + kGrace;
+  }
+
+  void listen() {
+    char bytes[256];
+    while (::read(signs_[0], bytes, sizeof(bytes)) > 0) last_sign_ = Clock::now();
+    const std::chrono::duration<double> silent = Clock::now() - last_sign_;
+    if (job_.silence.value() == 0 || silent.count() < job_.silence.value()) return;
+    fail(kFailed, fmt::format("no rank gave a sign of life for {:.0f} s; {}, or give more time "
+                              "with --timeout",
+                              job_.silence.value(), silent_));
+  }
+
+  const LocalJob& job_;
+  int signs_[2] = {-1, -1};  // read here, written by the ranks
+  std::vector<pid_t> running_;
+  Clock::time_point last_sign_ = Clock::now();
+  std::optional<Clock::time_point> deadline_;  // once one has failed: until all must have ended
+  LocalResult result_;
+  std::string silent_ = "one of them may have stopped";
+};
+
+}  // namespace
+
+LocalResult run_local_ranks(const LocalJob& job) {
+  return LocalRanks(job).wait();
 }
 
 }  // namespace qplan

@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "models/units.h"
+
 namespace qplan {
 
 struct ProcessRank {
@@ -33,6 +35,7 @@ void broadcast(const ProcessRank& own, std::span<std::byte> bytes);
 struct LocalJob {
   int ranks = 1;
   std::vector<std::string> command;  // an executable file and its arguments
+  Seconds silence{};                 // longest time without a sign of life of any rank; 0: any
 };
 struct LocalResult {
   int exit_code = 0;    // 0: every rank ended well
@@ -41,5 +44,9 @@ struct LocalResult {
 // Starts a process for each rank, as torchrun would, and waits for all. When one fails the others
 // are ended within seconds; they end with this process, too.
 LocalResult run_local_ranks(const LocalJob& job);
+
+// What a rank calls now and then, at least after every step: tells the launcher that started it, if
+// run_local_ranks() did. One rank that has stopped stops all, wherever they wait for it.
+std::function<void()> sign_of_life(const Environment& environment);
 
 }  // namespace qplan

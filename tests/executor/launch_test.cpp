@@ -106,3 +106,25 @@ TEST_CASE("a rank that will not end is killed") {
   CHECK(result.exit_code == 1);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
 }
+
+TEST_CASE("ranks that all fall silent are ended; those that give signs of life are not") {
+  const auto run_for = [](const std::string& script) {
+    return run_local_ranks({2, {"/bin/sh", "-c", script}, Seconds(1.5)});
+  };
+  const auto begin = std::chrono::steady_clock::now();
+  const LocalResult silent = run_for("sleep 60");
+  CHECK(silent.exit_code == 3);
+  CHECK(silent.failure.find("no rank gave a sign of life for 2 s") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(15));
+  const LocalResult stopped = run_for("test $RANK = 1 && kill -STOP $$; sleep 60");
+  CHECK(stopped.failure.find("rank 1 was stopped by signal 19") != std::string::npos);
+  // One rank speaks for both.
+  const LocalResult alive = run_for(
+      "for i in 1 2 3 4 5 6; do test $RANK = 0 && printf x >&$QPLAN_SIGN_FD; sleep 0.5; done; "
+      "true");
+  CHECK(alive.exit_code == 0);
+}
+
+TEST_CASE("without a launcher that listens, a sign of life does nothing") {
+  sign_of_life(environment_of({}))();
+}
