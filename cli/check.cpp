@@ -52,12 +52,15 @@ void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
   if (!found.would_fit.empty()) return;  // said of another implementation
   found.checked.findings.insert(
       found.checked.findings.begin(),
-      {Severity::error, "no_plan_fits", {"the job", 0},
+      {Severity::error,
+       "no_plan_fits",
+       {"the job", 0},
        fmt::format("no plan trains {} on {} x {} by {}: the one that needs least takes {} of each "
                    "GPU ({})",
                    job.model.name, job.gpus, job.hardware.name, to_word(job.framework),
                    human_bytes(smallest.device_peak), to_string(smallest.plan)),
-       "more GPUs, or one of the changes below", "qplan search"});
+       "more GPUs, or one of the changes below",
+       "qplan search"});
   found.would_fit = what_makes_job_fit(job, space);
 }
 

@@ -73,7 +73,10 @@ void add_execution_options(CommandLine& line, ExecutionChoices& choices) {
   line.positional("PLAN", "plan file, or a line such as \"tp2 dp2 gbs8 seq64\" with --model",
                   choices.plan);
   add_model_options(line, choices.job);
+  add_job_words(line, choices.words);
   add_cluster_options(line, choices.job, {.with_gpus = false, .with_hardware = true});
+  line.group("Plan");
+  add_plan_words(line, choices.words);
   line.group("Training");
   line.option({"--backend", "WHERE", "cpu (ranks are threads of this process) or cuda", "cpu"},
               set_word(choices.backend));
@@ -130,6 +133,8 @@ Execution prepare(const ExecutionChoices& choices) {
     execution.plan = parse_plan(choices.plan);
   }
   job.framework = RecipeKind::qplan;
+  execution.plan = with_words(execution.plan, choices.words, recipe_of(RecipeKind::qplan),
+                              execution.plan.world(), /*dp_stands=*/true);
   job.gpus = execution.plan.world();
   execution.job = make_job(job);
   execution.predicted = ask(*execution.job, execution.plan);
@@ -146,7 +151,8 @@ Execution prepare(const ExecutionChoices& choices) {
     execution.notes.push_back(
         fmt::format("the plan was made for {}; its numbers here are of qplan's own executor",
                     to_word(*planned_for)));
-  } else if (planned_for && fingerprint != fingerprint_of(*execution.job, execution.plan)) {
+  } else if (planned_for && choices.words.empty() &&
+             fingerprint != fingerprint_of(*execution.job, execution.plan)) {
     execution.notes.emplace_back("the step program has changed since the plan file was written");
   }
   return execution;

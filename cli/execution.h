@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "cli/plan_words.h"
 #include "cli/report.h"
 #include "executor/launch.h"
 #include "executor/run.h"
@@ -24,6 +25,7 @@ struct Words<BackendKind> {
 
 struct ExecutionChoices {
   JobChoices job;
+  PlanWords words;   // on top of the plan's
   std::string plan;  // a file, or a line of plan words
   BackendKind backend = BackendKind::cpu;
   std::int64_t steps = 10, seed = 1, save_interval = 0;

@@ -50,16 +50,10 @@ std::optional<Axis> axis_of(const Work& work) {
   return std::nullopt;
 }
 
-// A library's own kernel, on few multiprocessors, in the stream of its exchange.
-bool sorts_while_sending(const Op& op) {
-  return op.stream == Stream::model_comm && std::holds_alternative<Rowwise>(op.work);
-}
-
 // What a collective and the compute beside it do to each other.
 const Slowdown& slowdown_of(const Op& op, const Contention& contention, const RankGrid& grid) {
   const auto* c = std::get_if<Collective>(&op.work);
   if (c != nullptr && c->expert_parallel_library) return contention.expert_library;
-  if (sorts_while_sending(op)) return contention.expert_library;
   const auto axis = axis_of(op.work);
   return axis && grid.shape(*axis).nodes > 1 ? contention.network : contention.nvlink;
 }
@@ -109,7 +103,6 @@ void beside_compute(PricedPart& priced, const Contention& contention, const Rank
 
 Cost cost_of(const Op& op, Part part) {
   if (const auto axis = axis_of(op.work)) return cost_of_axis(*axis);
-  if (sorts_while_sending(op)) return cost_of_axis(Axis::ep);
   if (std::holds_alternative<HostCopy>(op.work) || std::holds_alternative<HostAdam>(op.work)) {
     return Cost::offload;
   }

@@ -49,15 +49,18 @@ void turn(const CpuRank& rank, Matrix x, std::int64_t heads, bool back) {
     const math::RopeShape latent{.heads = heads,
                                  .head_dim = a.qk_nope_head_dim + a.qk_rope_head_dim,
                                  .first = a.qk_nope_head_dim,
-                                 .pairs = math::RopePairs::neighbours};
-    const auto frequencies = math::rope_frequencies(m.rope_theta, a.qk_rope_head_dim);
+                                 .pairs = math::RopePairs::neighbours,
+                                 .magnitude = math::rope_magnitude(m.rope_scaling)};
+    const auto frequencies =
+        math::rope_frequencies(m.rope_theta, a.qk_rope_head_dim, m.rope_scaling);
     (back ? math::rope_backward : math::rope)(x, latent, rank.positions(), frequencies);
     return;
   }
   const auto dims =
       static_cast<std::int64_t>(std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction));
-  const math::RopeShape shape{.heads = heads, .head_dim = m.head_dim};
-  const auto frequencies = math::rope_frequencies(m.rope_theta, dims);
+  const math::RopeShape shape{
+      .heads = heads, .head_dim = m.head_dim, .magnitude = math::rope_magnitude(m.rope_scaling)};
+  const auto frequencies = math::rope_frequencies(m.rope_theta, dims, m.rope_scaling);
   (back ? math::rope_backward : math::rope)(x, shape, rank.positions(), frequencies);
 }
 

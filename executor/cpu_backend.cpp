@@ -12,11 +12,6 @@
 namespace qplan {
 namespace {
 
-Seconds now() {
-  using Clock = std::chrono::steady_clock;
-  return Seconds(std::chrono::duration<double>(Clock::now().time_since_epoch()).count());
-}
-
 // A stage boundary as the receiver names it.
 CpuWorld::Tag tag_of(const CpuRank& rank, const Command& c) {
   if (c.kind == CommandKind::receive) return {c.action.stage, c.action.microbatch};
@@ -27,6 +22,11 @@ CpuWorld::Tag tag_of(const CpuRank& rank, const Command& c) {
 }
 
 }  // namespace
+
+Seconds clock_now() {
+  using Clock = std::chrono::steady_clock;
+  return Seconds(std::chrono::duration<double>(Clock::now().time_since_epoch()).count());
+}
 
 CpuBackend::CpuBackend(CpuRank& rank, CpuWorld& world, Options options)
     : rank_(rank),
@@ -88,7 +88,7 @@ bool CpuBackend::advance(std::size_t i) {
       world_.throw_if_failed();
       if (times_[i].begin.value() == 0) {
         if (options_.before) options_.before(i);
-        times_[i].begin = now();
+        times_[i].begin = clock_now();
       }
       if (!start(entry)) return false;
     }
@@ -96,7 +96,7 @@ bool CpuBackend::advance(std::size_t i) {
     throw Error(
         fmt::format("rank {}, {}: {}", rank_.rank, describe(rank_, *entry.command), error.what()));
   }
-  times_[i].end = now();
+  times_[i].end = clock_now();
   ++lanes_[static_cast<std::size_t>(entry.command->lane)].ended;
   order_.push_back(i);
   return true;

@@ -16,7 +16,9 @@
 
 namespace qplan {
 
-// When a command ran, in seconds since the job's begin.
+Seconds clock_now();  // of a steady clock
+
+// When a command ran, by clock_now().
 struct CommandTime {
   Seconds begin, end;
 };

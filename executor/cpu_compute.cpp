@@ -1,6 +1,7 @@
 // Products, norms, activations, rotary embedding, lookups, sums: what a rank does alone.
 
 #include <algorithm>
+#include <cmath>
 #include <variant>
 
 #include "executor/cpu_ops.h"
@@ -140,7 +141,8 @@ void norm_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
 
 math::Activation activation_of(const ModelSpec& model, RowwiseKind kind) {
   if (kind == RowwiseKind::swiglu || kind == RowwiseKind::swiglu_backward) {
-    return math::Activation::swiglu;
+    return model.architecture == "gpt_oss" ? math::Activation::swiglu_clamped
+                                           : math::Activation::swiglu;
   }
   return model.mlp == MlpKind::relu2 ? math::Activation::relu2 : math::Activation::gelu_tanh;
 }
@@ -164,9 +166,44 @@ void activate_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
   } else {
     Values scale(rank.tensor(c, c.reads[2])), dscale(rank.tensor(c, c.writes[1]), false);
     math::activate_backward(kind, x.matrix(), scale.all(), dy.matrix(), dx.matrix(), dscale.all());
+    if (c.op->parameter != kNoParameter) add_bias_to_scale_gradient(rank, c, dscale);
     dscale.commit();
   }
   dx.commit();
+}
+
+double sigmoid(float x) {
+  return 1 / (1 + std::exp(-static_cast<double>(x)));
+}
+
+void gate(CpuRank& rank, const Command& c) {
+  Values x(rank.tensor(c, c.reads[0])), number(rank.tensor(c, c.reads[1]));
+  Values y(rank.tensor(c, c.writes[0]), false);
+  for (std::int64_t r = 0; r < x.matrix().rows; ++r) {
+    const double share = sigmoid(number.matrix().at(r, 0));
+    for (std::int64_t i = 0; i < x.matrix().cols; ++i) {
+      y.matrix().at(r, i) = static_cast<float>(share * static_cast<double>(x.matrix().at(r, i)));
+    }
+  }
+  y.commit();
+}
+
+void gate_backward(CpuRank& rank, const Command& c) {
+  Values dy(rank.tensor(c, c.reads[0])), x(rank.tensor(c, c.reads[1])),
+      number(rank.tensor(c, c.reads[2]));
+  Values dx(rank.tensor(c, c.writes[0]), false), dnumber(rank.tensor(c, c.writes[1]), false);
+  for (std::int64_t r = 0; r < x.matrix().rows; ++r) {
+    const double share = sigmoid(number.matrix().at(r, 0));
+    double dot = 0;
+    for (std::int64_t i = 0; i < x.matrix().cols; ++i) {
+      const auto d = static_cast<double>(dy.matrix().at(r, i));
+      dx.matrix().at(r, i) = static_cast<float>(share * d);
+      dot += d * static_cast<double>(x.matrix().at(r, i));
+    }
+    dnumber.matrix().at(r, 0) = static_cast<float>(dot * share * (1 - share));
+  }
+  dx.commit();
+  dnumber.commit();
 }
 
 // The gradients of keys and values that went around the ring, side by side, to the rank's own.
@@ -277,9 +314,12 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::permute:
     case RowwiseKind::unpermute:
       return run_permute(rank, c);
+    case RowwiseKind::scale:
+      if (c.op->role == Role::gate) return gate(rank, c);
+      if (c.op->role == Role::gate_backward) return gate_backward(rank, c);
+      return run_loss(rank, c, work.kind);
     case RowwiseKind::cross_entropy:
     case RowwiseKind::cross_entropy_backward:
-    case RowwiseKind::scale:
       return run_loss(rank, c, work.kind);
     case RowwiseKind::copy:
       return run_copy(rank, c);

@@ -9,6 +9,7 @@
 
 #include "executor/cpu_ops.h"
 #include "executor/math/attention.h"
+#include "executor/math/rope.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -18,12 +19,14 @@ using math::Matrix;
 using Positions = std::vector<std::int64_t>;
 
 math::AttentionShape shape_of(const CpuRank& rank, const Attention& work) {
+  const ModelSpec& m = rank.job.model;
+  const double stretched = m.mla ? math::latent_score_scale(m.rope_scaling) : 1;
   return {.heads = work.heads,
           .kv_heads = work.kv_heads,
           .head_dim = work.head_dim,
           .v_head_dim = work.v_head_dim,
-          .scale = 1 / std::sqrt(static_cast<double>(work.head_dim)),
-          .causal = rank.job.model.causal,  // positions say what a part of a ring may see
+          .scale = stretched / std::sqrt(static_cast<double>(work.head_dim)),
+          .causal = m.causal,  // positions say what a part of a ring may see
           .window = work.window};
 }
 
@@ -78,6 +81,31 @@ class Sequences {
   Positions positions_;
 };
 
+// Learned sinks of the heads that this op works on: with heads exchanged for sequence, a share.
+Tensor sinks_in(const CpuRank& rank, const Command& c, const Tensor& slot, std::int64_t heads) {
+  const auto& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  const std::int64_t first = p.rows > heads ? rank.at.cp * heads : 0;
+  return slot.part(p.offset + first, heads, 1);
+}
+
+void apply_sinks(CpuRank& rank, const Command& c, const Attention& work, Matrix out, Matrix lse) {
+  if (c.op->parameter == kNoParameter) return;
+  const Tensor weights = rank.tensor(c, c.reads[c.reads.count - 1U]);
+  Values sinks(sinks_in(rank, c, weights, work.heads));
+  math::apply_sinks(sinks.all(), shape_of(rank, work), out, lse);
+}
+
+void sinks_gradient(CpuRank& rank, const Command& c, const Attention& work, Matrix out, Matrix lse,
+                    Matrix dout) {
+  if (c.op->parameter == kNoParameter) return;
+  const Tensor weights = rank.tensor(c, c.reads[c.reads.count - 1U]);
+  const Tensor gradients = rank.tensor(c, c.writes[c.writes.count - 1U]);
+  Values sinks(sinks_in(rank, c, weights, work.heads));
+  Values dsinks(sinks_in(rank, c, gradients, work.heads));
+  math::sinks_backward(sinks.all(), shape_of(rank, work), out, lse, dout, dsinks.all());
+  dsinks.commit();
+}
+
 void clear(Values& values) {
   std::ranges::fill(values.all(), 0.0F);
 }
@@ -93,6 +121,7 @@ void own_keys(CpuRank& rank, const Command& c, const Attention& work) {
   if (work.pass == Pass::forward) {
     Values out(rank.tensor(c, c.writes[0]), false), lse(rank.tensor(c, c.writes[1]), false);
     sequences.forward(q.matrix(), kv, out.matrix(), lse.matrix());
+    apply_sinks(rank, c, work, out.matrix(), lse.matrix());
     out.commit();
     lse.commit();
     return;
@@ -104,6 +133,7 @@ void own_keys(CpuRank& rank, const Command& c, const Attention& work) {
   for (Values* gradient : {&dq, &dk, &dv}) clear(*gradient);
   sequences.backward(q.matrix(), kv, out.matrix(), lse.matrix(), dout.matrix(), dq.matrix(),
                      dk.matrix(), dv.matrix());
+  sinks_gradient(rank, c, work, out.matrix(), lse.matrix(), dout.matrix());
   for (Values* gradient : {&dq, &dk, &dv}) gradient->commit();
 }
 
@@ -148,6 +178,7 @@ void packed_keys(CpuRank& rank, const Command& c, const Attention& work) {
     } else {
       sequences.forward(q.matrix(), kv, out.matrix(), lse.matrix());
     }
+    apply_sinks(rank, c, work, out.matrix(), lse.matrix());
     out.commit();
     lse.commit();
     return;
@@ -167,6 +198,7 @@ void packed_keys(CpuRank& rank, const Command& c, const Attention& work) {
     for (std::int64_t j = 0; j < v_width; ++j)
       dpacked.matrix().at(to, k_width + j) += dv.at(from, j);
   });
+  sinks_gradient(rank, c, work, out.matrix(), lse.matrix(), dout.matrix());
   dq.commit();
   dpacked.commit();
 }
@@ -189,6 +221,7 @@ void by_heads(CpuRank& rank, const Command& c, const Attention& work) {
   if (work.pass == Pass::forward) {
     Values out(rank.tensor(c, c.writes[0]), false), lse(rank.tensor(c, c.writes[1]), false);
     sequences.forward(q, kv, view(out), view(lse));
+    apply_sinks(rank, c, work, view(out), view(lse));
     out.commit();
     lse.commit();
     return;
@@ -200,6 +233,7 @@ void by_heads(CpuRank& rank, const Command& c, const Attention& work) {
   const Matrix d = view(dall);
   sequences.backward(q, kv, view(out), view(lse), view(dout), d.columns(0, q_width),
                      d.columns(q_width, k_width), d.columns(q_width + k_width, v_width));
+  sinks_gradient(rank, c, work, view(out), view(lse), view(dout));
   dall.commit();
 }
 
@@ -280,7 +314,7 @@ void reduce_keys(const Parties& parties) {
 
 void run_attention(CpuRank& rank, const Command& c, const Attention& work) {
   const bool forward = work.pass == Pass::forward;
-  const std::size_t operands = c.reads.count;
+  const std::size_t operands = c.reads.count - (c.op->parameter == kNoParameter ? 0U : 1U);
   if (operands == (forward ? 3 : 6)) return own_keys(rank, c, work);
   if (operands == (forward ? 2 : 5)) return packed_keys(rank, c, work);
   QPLAN_CHECK(operands == (forward ? 1 : 4), "attention reads q, k and v in one of three ways");

@@ -293,6 +293,37 @@ void run_permute(CpuRank& rank, const Command& c) {
   group_rows(rank, c, role == Role::group_rows);
 }
 
+namespace {
+
+// The bias of an expert's product (of q|k|v-like neighbours the first, which the others follow).
+const PackedParameter* bias_of(const CpuRank& rank, const Command& c, const PackedParameter& p) {
+  for (const PackedParameter& other : rank.block(c).parameters) {
+    if (other.whole.role == p.whole.role && other.whole.bias) return &other;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+// What a scaled bias adds to the gradient of its scale: dout . bias.
+void add_bias_to_scale_gradient(CpuRank& rank, const Command& c, Values& dscale) {
+  const auto& bias = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  if (rank.expert_at.etp > 0) return;
+  Values dout(rank.tensor(c, c.reads[4]));
+  const Tensor weights = rank.tensor(c, c.reads[5]);
+  for (const ExpertRows& rows : expert_rows(rank, rank.tensor(c, c.reads[3]), dout.matrix().rows)) {
+    Values b(weights.part(bias.offset + rows.expert * bias.stride, bias.rows, 1));
+    for (std::int64_t i = rows.first; i < rows.first + rows.count; ++i) {
+      double sum = 0;
+      for (std::int64_t j = 0; j < bias.rows; ++j) {
+        sum +=
+            static_cast<double>(dout.matrix().at(i, j)) * static_cast<double>(b.matrix().at(j, 0));
+      }
+      dscale.all()[static_cast<std::size_t>(i)] += static_cast<float>(sum);
+    }
+  }
+}
+
 // forward {x, weights, counts} -> {y}; input gradient {dy, weights, counts} -> {dx}; weight
 // gradient {dy, x, counts} -> {gradients}.
 void run_experts_product(CpuRank& rank, const Command& c, const GroupedGemm& work) {
@@ -310,18 +341,40 @@ void run_experts_product(CpuRank& rank, const Command& c, const GroupedGemm& wor
     other.emplace(rank.tensor(c, c.writes[0]), false);
     std::ranges::fill(other->all(), 0.0F);
   }
+  const PackedParameter* bias = bias_of(rank, c, p);
+  std::optional<Values> scale;  // of the bias, row by row
+  if (c.reads.count > 3) scale.emplace(rank.tensor(c, c.reads[3]));
   for (const ExpertRows& rows : expert_rows(rank, rank.tensor(c, c.reads[2]), in.matrix().rows)) {
     if (rows.count == 0) continue;
+    const auto scale_of = [&](std::int64_t i) {
+      return scale ? scale->all()[static_cast<std::size_t>(rows.first + i)] : 1.0F;
+    };
     Values weight(slot.part(p.offset + rows.expert * p.stride, out_features, p.cols));
     const Matrix x = in.matrix().row_range(rows.first, rows.count);
     const Matrix y = other->matrix().row_range(rows.first, rows.count);
     if (wgrad) {
       math::linear_wgrad(x, y, weight.matrix());
       weight.commit();
+      if (bias == nullptr) continue;
+      Values dbias(slot.part(bias->offset + rows.expert * bias->stride, 1, out_features));
+      for (std::int64_t i = 0; i < rows.count; ++i) {
+        for (std::int64_t j = 0; j < out_features; ++j) {
+          dbias.matrix().at(0, j) += scale_of(i) * x.at(i, j);
+        }
+      }
+      dbias.commit();
     } else if (dgrad) {
       math::linear_dgrad(x, weight.matrix(), y);
     } else {
       math::linear(x, weight.matrix(), y);
+      // Behind a reduction over etp one rank's bias is everybody's.
+      if (bias == nullptr || (p.whole.split == Split::cols && rank.expert_at.etp > 0)) continue;
+      Values b(slot.part(bias->offset + rows.expert * bias->stride, 1, out_features));
+      for (std::int64_t i = 0; i < rows.count; ++i) {
+        for (std::int64_t j = 0; j < out_features; ++j) {
+          y.at(i, j) += scale_of(i) * b.matrix().at(0, j);
+        }
+      }
     }
   }
   if (!wgrad) other->commit();

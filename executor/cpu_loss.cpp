@@ -3,6 +3,7 @@
 // log-sum: log of the sum of exponentials, first of this rank's columns, at the end of all.
 // loss: minus the target's logit (0 where another rank has it), at the end the token's loss.
 
+#include <algorithm>
 #include <cmath>
 #include <variant>
 

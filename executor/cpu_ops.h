@@ -27,6 +27,7 @@ void run_rope(CpuRank& rank, const Command& command, const Rowwise& work);
 void run_copy(CpuRank& rank, const Command& command);
 void run_qk_norm(CpuRank& rank, const Command& command, bool backward);
 void run_loss(CpuRank& rank, const Command& command, RowwiseKind kind);
+void add_bias_to_scale_gradient(CpuRank& rank, const Command& command, Values& dscale);
 void run_router(CpuRank& rank, const Command& command, bool backward);
 void run_permute(CpuRank& rank, const Command& command);
 void run_adamw(CpuRank& rank, const Command& command, bool on_host);

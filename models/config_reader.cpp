@@ -64,6 +64,27 @@ void require_word(JsonReader& in, std::string_view key, std::string_view fallbac
   }
 }
 
+RopeScaling read_rope_scaling(JsonReader& in, std::string_view type, const ModelSpec& m) {
+  RopeScaling scaling;
+  const bool known = type == "linear" || type == "llama3" || type == "yarn";
+  if (!known) return scaling;
+  scaling.kind = type == "linear"   ? RopeScalingKind::linear
+                 : type == "llama3" ? RopeScalingKind::llama3
+                                    : RopeScalingKind::yarn;
+  const auto positions = static_cast<double>(m.max_position_embeddings);
+  scaling.original_positions = in.number_or("original_max_position_embeddings", 1, 1e12, positions);
+  scaling.factor = in.number_or("factor", 1e-6, 1e6, positions / scaling.original_positions);
+  scaling.low_freq_factor = in.number_or("low_freq_factor", 1e-6, 1e6, scaling.low_freq_factor);
+  scaling.high_freq_factor = in.number_or("high_freq_factor", 1e-6, 1e6, scaling.high_freq_factor);
+  scaling.beta_fast = in.number_or("beta_fast", 1e-6, 1e6, scaling.beta_fast);
+  scaling.beta_slow = in.number_or("beta_slow", 1e-6, 1e6, scaling.beta_slow);
+  scaling.truncate = in.boolean_or("truncate", true);
+  scaling.attention_factor = in.number_or("attention_factor", 0, 1e6, 0);
+  scaling.mscale = in.number_or("mscale", 0, 1e6, 0);
+  scaling.mscale_all_dim = in.number_or("mscale_all_dim", 0, 1e6, 0);
+  return scaling;
+}
+
 // rope_theta stands at the top, or in rope_parameters since transformers 5, there perhaps once for
 // each kind of layer.
 void read_rope(JsonReader& in, double theta, ModelSpec& m) {
@@ -81,7 +102,7 @@ void read_rope(JsonReader& in, double theta, ModelSpec& m) {
     m.rope_theta = inner.number_or("rope_theta", 1, 1e12, m.rope_theta);
     m.rotary_fraction = inner.number_or("partial_rotary_factor", 0, 1, m.rotary_fraction);
     const std::string type = inner.string_or("rope_type", inner.string_or("type", "default"));
-    m.rope_scaling = type != "default" && type != "mrope";
+    if (type != "default" && type != "mrope") m.rope_scaling = read_rope_scaling(inner, type, m);
   }
 }
 
@@ -434,7 +455,10 @@ void read_gpt_oss(JsonReader& in, ModelSpec& m) {
                 .rope_theta = 150000,
                 .norm_epsilon = 1e-5},
                m);
-  if (!in.has("rope_parameters") && !in.has("rope_scaling")) m.rope_scaling = true;  // YaRN
+  if (!in.has("rope_parameters") && !in.has("rope_scaling")) {
+    m.rope_scaling = RopeScaling{
+        .kind = RopeScalingKind::yarn, .factor = 32, .original_positions = 4096, .truncate = false};
+  }
   read_silu(in);
   read_attention_bias(in, true, m);
   m.attention_sinks = true;

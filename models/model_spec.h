@@ -49,6 +49,21 @@ struct VisionSpec {
   bool operator==(const VisionSpec&) const = default;
 };
 
+// Rotary frequencies stretched beyond the positions that the model was trained on first, by the
+// rules of transformers' modeling_rope_utils.py. Executed, not priced.
+enum class RopeScalingKind : std::uint8_t { linear, llama3, yarn, other };
+struct RopeScaling {
+  RopeScalingKind kind = RopeScalingKind::other;  // other: a rule that is not executed
+  double factor = 1;
+  double original_positions = 0;                     // original_max_position_embeddings
+  double low_freq_factor = 1, high_freq_factor = 4;  // llama3
+  double beta_fast = 32, beta_slow = 1;              // yarn (arXiv 2309.00071)
+  bool truncate = true;
+  double attention_factor = 0;            // on cosines and sines; 0: follows from the others
+  double mscale = 0, mscale_all_dim = 0;  // DeepSeek's; the second scales scores too
+  bool operator==(const RopeScaling&) const = default;
+};
+
 // One decoder layer as far as layers of a model differ.
 struct LayerKind {
   bool moe = false;
@@ -73,7 +88,7 @@ struct ModelSpec {
   bool causal = true;  // false: an encoder (the vision tower)
   // Numbers that change results, not costs; the executor reads them.
   double norm_epsilon = 1e-6, rope_theta = 10000, rotary_fraction = 1;
-  bool rope_scaling = false;  // positions rescaled (YaRN, Llama 3.1)
+  std::optional<RopeScaling> rope_scaling;
 
   std::optional<MlaSpec> mla;
   std::optional<MoeSpec> moe;

@@ -309,8 +309,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
            [](ParallelPlan& plan, std::int64_t v) { plan.micro_batch_size = v; }),
       word(sps, [](ParallelPlan& plan, bool v) { plan.sequence_parallel = v; }),
       word(cp_comms, [](ParallelPlan& plan, CpComm v) { plan.cp_comm = v; }),
-      word(std::vector<Recompute>{},
-           [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; }),
+      Word{},  // recompute, which the chunks decide
       word(or_default(space.grad_dtype, {p.grad_dtype}),
            [](ParallelPlan& plan, DType v) { plan.grad_dtype = v; }),
       word(or_default(space.cuda_graph, {p.cuda_graph}),
@@ -320,7 +319,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       word(or_default(space.compile, {p.compile}),
            [](ParallelPlan& plan, bool v) { plan.compile = v; }),
       // From here on the words only move states around; what was folded before serves them all.
-      sharding_word(sharding(recipe, space, p.overlap, false)),
+      Word{},  // sharding, which the schedule decides
       word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),
            [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }),
       word(or_default(space.offload, offload_choices(recipe)),
@@ -330,7 +329,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       word(or_default(space.moment_dtype, {p.moment_dtype}),
            [](ParallelPlan& plan, DType v) { plan.moment_dtype = v; }),
   };
-  constexpr std::size_t kRecomputeWord = 4, kShardingWord = 8;
+  constexpr std::size_t kRecomputeWord = 4, kShardingWord = 9;  // places of the two above
 
   for (const Chunking& chunking : chunkings(model, recipe, space, k.pp)) {
     p.schedule = chunking.schedule;

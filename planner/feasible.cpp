@@ -30,9 +30,9 @@ constexpr auto joined(const std::array<Rule, N>&... tables) {
 }
 
 // In the order they are asked. Cheap rules that reject most of a search's candidates come first.
-constexpr auto kRules = joined(rules::kDegrees, rules::kPipeline, rules::kContext, rules::kData,
-                               rules::kExperts, rules::kPrecision, rules::kExecution,
-                               rules::kExecutor);
+constexpr auto kRules =
+    joined(rules::kDegrees, rules::kPipeline, rules::kContext, rules::kData, rules::kExperts,
+           rules::kPrecision, rules::kExecution, rules::kExecutor);
 
 template <std::size_t I>
 bool is_broken(const Case& c) {

@@ -1,9 +1,12 @@
 #include "executor/math/rope.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace qplan::math {
 namespace {
+
+constexpr double kTwoPi = 6.283185307179586;
 
 void turn(Matrix x, const RopeShape& shape, std::span<const std::int64_t> positions,
           std::span<const double> frequencies, double direction) {
@@ -15,7 +18,8 @@ void turn(Matrix x, const RopeShape& shape, std::span<const std::int64_t> positi
   for (std::int64_t r = 0; r < x.rows; ++r) {
     for (std::int64_t i = 0; i < half; ++i) {
       const double angle = direction * static_cast<double>(positions[at(r)]) * frequencies[at(i)];
-      const double cosine = std::cos(angle), sine = std::sin(angle);
+      const double cosine = shape.magnitude * std::cos(angle);
+      const double sine = shape.magnitude * std::sin(angle);
       for (std::int64_t head = 0; head < shape.heads; ++head) {
         const std::int64_t begin = head * shape.head_dim + shape.first;
         float& a = x.at(r, begin + (halves ? i : 2 * i));
@@ -28,14 +32,75 @@ void turn(Matrix x, const RopeShape& shape, std::span<const std::int64_t> positi
   }
 }
 
+double yarn_magnitude(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+// Low frequencies are divided by the factor, high ones stay, those between are mixed by a ramp over
+// the pairs that turn beta_fast to beta_slow times within the original positions.
+void stretch_yarn(std::vector<double>& frequencies, double theta, double dim,
+                  const RopeScaling& scaling) {
+  const auto pair_that_turns = [&](double times) {
+    return dim * std::log(scaling.original_positions / (times * kTwoPi)) / (2 * std::log(theta));
+  };
+  double low = pair_that_turns(scaling.beta_fast), high = pair_that_turns(scaling.beta_slow);
+  if (scaling.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1);
+  if (low == high) high += 0.001;  // as transformers avoids the division by zero
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    const double ramp = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    frequencies[i] *= 1 - ramp + ramp / scaling.factor;
+  }
+}
+
+// Llama 3.1: long wavelengths are stretched, short ones stay, those between are mixed.
+double llama3_frequency(double frequency, const RopeScaling& scaling) {
+  const double turns = scaling.original_positions * frequency / kTwoPi;
+  const double keep = std::clamp(
+      (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor), 0.0,
+      1.0);
+  return frequency * (keep + (1 - keep) / scaling.factor);
+}
+
 }  // namespace
 
-std::vector<double> rope_frequencies(double theta, std::int64_t dim) {
+std::vector<double> rope_frequencies(double theta, std::int64_t dim,
+                                     const std::optional<RopeScaling>& scaling) {
   std::vector<double> frequencies(at(dim / 2));
   for (std::size_t i = 0; i < frequencies.size(); ++i) {
     frequencies[i] = std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
   }
+  if (!scaling) return frequencies;
+  if (scaling->kind == RopeScalingKind::yarn) {
+    stretch_yarn(frequencies, theta, static_cast<double>(dim), *scaling);
+    return frequencies;
+  }
+  QPLAN_CHECK(scaling->kind != RopeScalingKind::other, "only known scalings are executed");
+  for (double& f : frequencies) {
+    f = scaling->kind == RopeScalingKind::llama3 ? llama3_frequency(f, *scaling)
+                                                 : f / scaling->factor;
+  }
   return frequencies;
+}
+
+double rope_magnitude(const std::optional<RopeScaling>& scaling) {
+  if (!scaling || scaling->kind != RopeScalingKind::yarn) return 1;
+  if (scaling->attention_factor > 0) return scaling->attention_factor;
+  if (scaling->mscale > 0 && scaling->mscale_all_dim > 0) {
+    return yarn_magnitude(scaling->factor, scaling->mscale) /
+           yarn_magnitude(scaling->factor, scaling->mscale_all_dim);
+  }
+  return yarn_magnitude(scaling->factor, 1);
+}
+
+double latent_score_scale(const std::optional<RopeScaling>& scaling) {
+  if (!scaling || scaling->mscale_all_dim == 0) return 1;
+  const double magnitude = yarn_magnitude(scaling->factor, scaling->mscale_all_dim);
+  return magnitude * magnitude;
 }
 
 void rope(Matrix x, const RopeShape& shape, std::span<const std::int64_t> positions,

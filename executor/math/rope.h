@@ -1,9 +1,11 @@
 #pragma once
 // Rotary position embedding (arXiv 2104.09864).
 
+#include <optional>
 #include <vector>
 
 #include "executor/math/matrix.h"
+#include "models/model_spec.h"
 
 namespace qplan::math {
 
@@ -16,15 +18,20 @@ struct RopeShape {
   std::int64_t heads = 1, head_dim = 0;
   std::int64_t first = 0;  // first rotated number of a head (MLA: after the unrotated part)
   RopePairs pairs = RopePairs::halves;
+  double magnitude = 1;  // of what is rotated, afterwards (YaRN's attention factor)
 };
 
 // Angle per position of each pair: theta^(-2i/dim), dim the rotated numbers of a head.
-std::vector<double> rope_frequencies(double theta, std::int64_t dim);
+std::vector<double> rope_frequencies(double theta, std::int64_t dim,
+                                     const std::optional<RopeScaling>& scaling = {});
+// What a scaling multiplies cosines and sines by, and in MLA the scores besides.
+double rope_magnitude(const std::optional<RopeScaling>& scaling);
+double latent_score_scale(const std::optional<RopeScaling>& scaling);
 
 // Turns each row of x by its position, in place; 2 * frequencies.size() numbers of each head.
 void rope(Matrix x, const RopeShape& shape, std::span<const std::int64_t> positions,
           std::span<const double> frequencies);
-// A rotation's gradient turns back.
+// A rotation's gradient turns back, with the same magnitude.
 void rope_backward(Matrix dx, const RopeShape& shape, std::span<const std::int64_t> positions,
                    std::span<const double> frequencies);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <tuple>
 
 #include "models/program/layer_context.h"
 #include "models/program/liveness.h"

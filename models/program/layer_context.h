@@ -73,6 +73,12 @@ struct LayerContext {
               BlockBuilder::Slots writes);
 };
 
+// Heads of one rank. With fewer key-value heads than tp ranks, each keeps one (frameworks.md M21).
+struct Heads {
+  std::int64_t q, kv, qk_dim, v_dim;
+};
+Heads heads_of(const LayerContext& context);
+
 // The parts of a decoder layer. Forward takes the layer's input and gives its output slot; each
 // keeps what its backward needs in members.
 class AttentionPart {
@@ -89,6 +95,12 @@ class AttentionPart {
   SlotId project_backward();
   SlotId mla_project_backward();
   void core(Pass pass);
+  // What attention reads and writes besides, where a model has learned sinks.
+  struct Sinks {
+    SlotId weights = kNoSlot, gradients = kNoSlot;
+    std::int16_t parameter = kNoParameter;
+  };
+  [[nodiscard]] Sinks learned_sinks(Pass pass) const;
   void ring(Pass pass, const Attention& whole);
   void priced_ring(Pass pass, const Attention& whole);
 
@@ -136,7 +148,6 @@ class MoePart {
   void route(SlotId logits);
   // SwiGLU of the experts' up projection, weighted by the router's probabilities.
   void activate_experts(std::int64_t rows, std::int64_t width);
-  void library_sort(RowwiseKind kind, SlotId from, SlotId to);
   Carried dispatch(Carried tokens);
   Carried combine(Carried rows);
   // A slot for the numbers of `like`'s rows, where it has any.
@@ -148,7 +159,8 @@ class MoePart {
   SlotId balance_ = kNoSlot;  // tokens per sequence and expert, for the auxiliary loss
   SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
-  SlotId eager_norm_ = kNoSlot;  // what unfused kernels keep
+  SlotId shared_gate_ = kNoSlot, ungated_ = kNoSlot;  // Qwen2-MoE
+  SlotId eager_norm_ = kNoSlot;                       // what unfused kernels keep
 };
 
 }  // namespace qplan

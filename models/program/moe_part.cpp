@@ -92,19 +92,6 @@ void MoePart::route(SlotId logits) {
   }
 }
 
-// HybridEP sorts rows itself, where it sends (dispatch_with_permute, combine_with_unpermute:
-// Megatron-Core's fused_a2a.py); with DeepEP a kernel of the compute stream does.
-void MoePart::library_sort(RowwiseKind kind, SlotId from, SlotId to) {
-  auto& b = c_.b;
-  const std::int64_t rows = b.at(to).shape[0];
-  if (c_.shape.dispatcher != MoeDispatcher::hybridep) {
-    c_.rowwise(kind, rows, c_.hidden, {from, row_map_}, {to});
-    return;
-  }
-  const Rowwise sort{.kind = kind, .rows = rows, .cols = c_.hidden, .dtype = c_.activation_dtype()};
-  b.exposed(sort, {from, row_map_}, {to});
-}
-
 MoePart::Carried MoePart::dispatch(Carried tokens) {
   auto& b = c_.b;
   const auto& s = c_.shape;
@@ -123,7 +110,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens) {
     const SlotId raw = b.slot("received", act, before_etp, c_.hidden);
     b.exposed(exchange(), {tokens.rows}, {raw});
     arrived.rows = b.slot("dispatched", act, before_etp, c_.hidden);
-    library_sort(RowwiseKind::permute, raw, arrived.rows);
+    c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {raw, row_map_}, {arrived.rows});
   } else {
     arrived.rows = b.slot("permuted", act, n.sent, c_.hidden);
     arrived.numbers = numbers("permuted probs", tokens.numbers, n.sent);
@@ -187,7 +174,7 @@ MoePart::Carried MoePart::combine(Carried expert_out) {
   }
   if (library_dispatch(s.dispatcher) && s.ep > 1) {
     const SlotId raw = b.slot("sorted back", act, before_etp, c_.hidden);
-    library_sort(RowwiseKind::unpermute, leaving.rows, raw);
+    c_.rowwise(RowwiseKind::unpermute, before_etp, c_.hidden, {leaving.rows, row_map_}, {raw});
     b.exposed(exchange(), {raw}, {combined.rows});
     return combined;
   }
@@ -273,7 +260,9 @@ SlotId MoePart::forward(SlotId x) {
   const SlotId out = b.slot("expert out", act, n.received, c_.hidden);
   const GroupedGemm down{
       .groups = groups, .rows = n.received, .n = c_.hidden, .k = fe, .dtype = c_.linear_dtype()};
-  b.compute(down, {act_, c_.expert_weights, counts_}, {out}).parameter =
+  // A bias behind the scaled activation is scaled as well, and its gradient.
+  const SlotId scaled = own && moe.expert_bias ? row_probs_ : kNoSlot;
+  b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
       b.parameter(ParameterRole::expert_down_proj);
   SlotId sum = combine({out, kNoSlot}).rows;
 
@@ -284,8 +273,17 @@ SlotId MoePart::forward(SlotId x) {
     c_.gathered_linear(ParameterRole::shared_gate_proj, normed_, shared_up_, 2 * fs, c_.hidden);
     shared_act_ = b.slot("shared act", act, c_.tokens, fs);
     c_.rowwise(RowwiseKind::swiglu, c_.tokens, fs, {shared_up_}, {shared_act_});
-    const SlotId shared = c_.linear_reduced(ParameterRole::shared_down_proj, shared_act_, c_.hidden,
-                                            fs, "shared sum");
+    SlotId shared = c_.linear_reduced(ParameterRole::shared_down_proj, shared_act_, c_.hidden, fs,
+                                      "shared sum");
+    if (moe.shared_expert_gate && c_.recipe.executable) {
+      ungated_ = shared;
+      shared_gate_ = b.slot("shared gate", act, c_.local_tokens, 1);
+      c_.linear(ParameterRole::shared_expert_gate, normed_, shared_gate_, c_.local_tokens, 1,
+                c_.hidden);
+      shared = b.slot("gated shared", act, c_.local_tokens, c_.hidden);
+      c_.rowwise(RowwiseKind::scale, c_.local_tokens, c_.hidden, {ungated_, shared_gate_}, {shared})
+          .role = Role::gate;
+    }
     b.end_module(RecomputeModule::shared_experts);
     const SlotId both = b.slot("expert and shared", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, shared}, {both});
@@ -307,10 +305,23 @@ SlotId MoePart::backward(SlotId dy) {
   const Rows n = rows();
   const bool accumulate = c_.recipe.fp32_gradient_accumulation && s.grad_dtype == DType::fp32;
 
-  SlotId dnormed_shared = kNoSlot;
+  SlotId dnormed_shared = kNoSlot, dnormed_gate = kNoSlot, dgate = kNoSlot;
   if (moe.shared_expert_intermediate_size > 0) {
     const std::int64_t fs = moe.shared_expert_intermediate_size / s.tp;
-    const SlotId dy_whole = c_.gather_sequence(dy);
+    SlotId dshared = dy;
+    if (shared_gate_ != kNoSlot) {
+      dshared = b.slot("d ungated", act, c_.local_tokens, c_.hidden);
+      dgate = b.slot("d shared gate", act, c_.local_tokens, 1);
+      c_.rowwise(RowwiseKind::scale, c_.local_tokens, c_.hidden, {dy, ungated_, shared_gate_},
+                 {dshared, dgate})
+          .role = Role::gate_backward;
+      c_.linear_wgrad(ParameterRole::shared_expert_gate, dgate, normed_, c_.local_tokens, 1,
+                      c_.hidden);
+      dnormed_gate = b.slot("d gate in", act, c_.local_tokens, c_.hidden);
+      c_.linear_dgrad(ParameterRole::shared_expert_gate, dgate, dnormed_gate, c_.local_tokens, 1,
+                      c_.hidden);
+    }
+    const SlotId dy_whole = c_.gather_sequence(dshared);
     const SlotId dact = b.slot("d shared act", act, c_.tokens, fs);
     c_.linear_dgrad(ParameterRole::shared_down_proj, dy_whole, dact, c_.tokens, c_.hidden, fs);
     c_.linear_wgrad(ParameterRole::shared_down_proj, dy_whole, shared_act_, c_.tokens, c_.hidden,
@@ -351,13 +362,19 @@ SlotId MoePart::backward(SlotId dy) {
                                .dtype = c_.linear_dtype(),
                                .weight_gradient = true,
                                .accumulate_fp32 = accumulate};
-  Op& wgrad = b.compute(down_wgrad, {dout_in, act_, counts_}, {c_.expert_gradients});
+  const bool own = c_.recipe.executable;
+  const bool biased = own && moe.expert_bias;
+  Op& wgrad = b.compute(down_wgrad, {dout_in, act_, counts_, biased ? row_probs_ : kNoSlot},
+                        {c_.expert_gradients});
   wgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
   wgrad.role = Role::weight_gradient;
   if (!s.fused_experts) {
     const SlotId dup_raw = b.slot("d expert up", act, n.received, 2 * fe);
-    c_.rowwise(RowwiseKind::swiglu_backward, n.received, fe, {up_, dact, row_probs_, counts_},
-               {dup_raw, dprobs});
+    c_.rowwise(RowwiseKind::swiglu_backward, n.received, fe,
+               {up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
+                biased ? c_.expert_weights_backward : kNoSlot},
+               {dup_raw, dprobs})
+        .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
     dup = c_.linear_input(dup_raw, n.received, 2 * fe);
   }
   const SlotId din = b.slot("d expert in", act, n.received, c_.hidden);
@@ -379,7 +396,6 @@ SlotId MoePart::backward(SlotId dy) {
   Op& weight_gradient = b.compute(up_wgrad, {dup, expert_in_, counts_}, {c_.expert_gradients});
   weight_gradient.parameter = b.parameter(ParameterRole::expert_gate_proj);
   weight_gradient.role = Role::weight_gradient;
-  const bool own = c_.recipe.executable;
   const Carried dtokens = combine({din, own ? dprobs : kNoSlot});
 
   const SlotId dlogits = b.slot("d router logits", DType::fp32, c_.local_tokens, moe.num_experts);
@@ -398,8 +414,8 @@ SlotId MoePart::backward(SlotId dy) {
   router_wgrad.parameter = b.parameter(ParameterRole::router);
   router_wgrad.role = Role::weight_gradient;
   const SlotId sum = b.slot("d moe normed", act, c_.local_tokens, c_.hidden);
-  c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dtokens.rows, drouter, dnormed_shared},
-             {sum});
+  c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden,
+             {dtokens.rows, drouter, dnormed_shared, dnormed_gate}, {sum});
   const SlotId dx = b.slot("d x2", act, c_.local_tokens, c_.hidden);
   c_.norm_backward(ParameterRole::post_attention_norm, x_, sum, dy, dx, c_.local_tokens, c_.hidden,
                    eager_norm_);

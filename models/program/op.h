@@ -303,6 +303,8 @@ enum class Role : std::uint8_t {
   maximum,
   loss_rescale,
   loss_finish,
+  gate,                  // rows scaled by the sigmoid of a number each: {x, number} -> {y}
+  gate_backward,         // {dy, x, number} -> {dx, d number}
   replicated_gradients,  // all-reduce of what every tp rank holds a part of the gradient of
   tied_gradients         // all-reduce of the embedding's two copies
 };

@@ -111,8 +111,8 @@ struct Recipe {
   // kernels' and collectives' own (docs/evidence/issue3-accuracy.md); 0.2 where nothing was
   // measured.
   double model_error = 0.05;
-  // On top with experts: releases of one framework differ by half on one layout (Qwen3-30B on GB300,
-  // Megatron-Bridge 26.02 to 26.06: 30.4k to 45.3k tokens/s a GPU).
+  // On top with experts: releases of one framework differ by half on one layout (Qwen3-30B on
+  // GB300, Megatron-Bridge 26.02 to 26.06: 30.4k to 45.3k tokens/s a GPU).
   double expert_error = 0.18;
   bool executable = false;  // `qplan run` can execute it
 };

@@ -11,7 +11,6 @@ namespace qplan {
 
 // Words from the first that begins with '-'. A flag that no list knows takes the words up to the
 // next flag.
-Settings read_arguments(std::span<const ShellWord> words,
-                        std::span<const OptionList* const> lists);
+Settings read_arguments(std::span<const ShellWord> words, std::span<const OptionList* const> lists);
 
 }  // namespace qplan

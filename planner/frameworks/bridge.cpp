@@ -184,8 +184,8 @@ Settings bridge_settings(const PythonText& text) {
     const std::string target = assignment.target.substr(dot + 1);
     const PythonArgument& value = assignment.value;
     const auto add = [&](std::string_view flag, Json flag_value) {
-      settings.add({std::string(flag), std::move(flag_value), value.place, value.span, value.span,
-                    true});
+      settings.add(
+          {std::string(flag), std::move(flag_value), value.place, value.span, value.span, true});
     };
     if (target == "mixed_precision") {
       std::string name = value.text.substr(0, value.text.find('('));

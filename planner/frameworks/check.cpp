@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 
 #include "models/error.h"
 #include "planner/frameworks/deepspeed.h"
@@ -77,8 +78,12 @@ ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind
 // ---- reading ----
 
 Finding bad_value(const Setting& setting, const std::string& sentence) {
-  return {Severity::error, "bad_value", setting.place,
-          fmt::format("{} {}", setting.key, sentence), "", ""};
+  return {Severity::error,
+          "bad_value",
+          setting.place,
+          fmt::format("{} {}", setting.key, sentence),
+          "",
+          ""};
 }
 
 bool is_auto(const Setting& setting) {
@@ -86,8 +91,8 @@ bool is_auto(const Setting& setting) {
 }
 
 // The words that this part says, read on top of the draft; which ones is added to `said`.
-void read_part(const ConfigPart& part, Draft& draft, std::map<std::string, Place, std::less<>>& said,
-               Findings& out) {
+void read_part(const ConfigPart& part, Draft& draft,
+               std::map<std::string, Place, std::less<>>& said, Findings& out) {
   for (const Option& option : options_of(part.dialect)) {
     const Setting* const setting = part.settings.find(option.key);
     if (setting == nullptr || is_auto(*setting)) continue;
@@ -238,8 +243,8 @@ class Reading {
     } else if (!is_said("seq_len") && framework_ != Framework::torchtitan) {
       const bool tokens = is_said("micro_batch_size") || framework_ != Framework::slime;
       if (tokens) {
-        assumed.push_back(fmt::format("sequences of {} tokens: the files do not say; --seq-len does",
-                                      plan.seq_len));
+        assumed.push_back(fmt::format(
+            "sequences of {} tokens: the files do not say; --seq-len does", plan.seq_len));
       }
     }
     if (q.micro_batch_size && !is_said("micro_batch_size")) {
@@ -298,8 +303,8 @@ class Reading {
     Draft& draft = scene_.draft;
     ParallelPlan& plan = draft.plan;
     const std::int64_t others = std::int64_t{plan.tp} * plan.cp * plan.pp;
-    const bool of_mesh = plan.dp > 0 && (framework_ == Framework::fsdp2 ||
-                                         framework_ == Framework::torchtitan);
+    const bool of_mesh =
+        plan.dp > 0 && (framework_ == Framework::fsdp2 || framework_ == Framework::torchtitan);
     if (!of_mesh) {
       const std::int64_t rest = scene_.question.limits.gpus / std::max<std::int64_t>(1, others);
       plan.dp = static_cast<int>(std::max<std::int64_t>(1, rest));
@@ -345,13 +350,12 @@ class Reading {
     const bool titan = framework_ == Framework::torchtitan;
     if (titan) return;
     const auto place = scene_.said.find("global_batch_size");
-    out.push_back({Severity::error, "batch_arithmetic",
-                   place == scene_.said.end() ? Place{} : place->second,
-                   fmt::format("{} sequences a step are not micro-batch {} x accumulation {} x "
-                               "data-parallel {} = {}",
-                               plan.global_batch_size, plan.micro_batch_size, accumulation, plan.dp,
-                               product),
-                   accumulation_advice(plan), "deepspeed/runtime/config.py:937"});
+    out.push_back(
+        {Severity::error, "batch_arithmetic", place == scene_.said.end() ? Place{} : place->second,
+         fmt::format("{} sequences a step are not micro-batch {} x accumulation {} x "
+                     "data-parallel {} = {}",
+                     plan.global_batch_size, plan.micro_batch_size, accumulation, plan.dp, product),
+         accumulation_advice(plan), "deepspeed/runtime/config.py:937"});
   }
 
   static std::string accumulation_advice(const ParallelPlan& plan) {
@@ -428,9 +432,12 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
     check_torch(scene, checked.findings);
     check_launch(scene, checked.findings);
     if (!checked.has(Severity::error)) {
-      checked.findings.push_back({Severity::error, "nothing_to_check", {files.front().name, 0},
+      checked.findings.push_back({Severity::error,
+                                  "nothing_to_check",
+                                  {files.front().name, 0},
                                   "no file says how the job is spread over GPUs",
-                                  "give the launch script with its arguments", ""});
+                                  "give the launch script with its arguments",
+                                  ""});
     }
     sort_findings(checked.findings);
     return checked;

@@ -15,7 +15,7 @@ namespace qplan {
 
 struct CheckQuestion {
   const ModelSpec& model;
-  const Json& config;  // the model's, as Hugging Face writes it
+  const Json& config;    // the model's, as Hugging Face writes it
   ClusterLimits limits;  // with the GPUs of the job
   int gpus_per_node = 8;
   // What the files may not say.
@@ -23,11 +23,11 @@ struct CheckQuestion {
 };
 
 struct Checked {
-  std::vector<Finding> findings;  // errors first, then by place
+  std::vector<Finding> findings;       // errors first, then by place
   std::optional<Framework> framework;  // nothing: no file speaks of a plan
   RecipeKind recipe = RecipeKind::megatron;
   ParallelPlan plan;
-  bool says_plan = false;  // some word of the plan was said
+  bool says_plan = false;            // some word of the plan was said
   std::vector<std::string> assumed;  // what the plan took from nowhere: sentences
   [[nodiscard]] bool has(Severity severity) const;
 };

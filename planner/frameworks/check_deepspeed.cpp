@@ -33,9 +33,7 @@ struct Case {
     const Setting* const found = find(key);
     return found == nullptr ? "" : text_of(found->value);
   }
-  [[nodiscard]] int stage() const {
-    return static_cast<int>(number("zero_optimization.stage", 0));
-  }
+  [[nodiscard]] int stage() const { return static_cast<int>(number("zero_optimization.stage", 0)); }
 };
 
 struct Trap {
@@ -63,7 +61,8 @@ constexpr auto kTraps = std::to_array<Trap>({
               (capability == 0 || capability >= 80);
      },
      "fp16 overflows where the model was trained in bf16, and the GPU has bf16",
-     "\"bf16\": {\"enabled\": true} in place of the fp16 block", "Hugging Face config: torch_dtype"},
+     "\"bf16\": {\"enabled\": true} in place of the fp16 block",
+     "Hugging Face config: torch_dtype"},
     {"loss_scale_power", warning, "fp16.initial_scale_power",
      [](const Case& c) {
        return c.on("fp16.enabled") && c.number("fp16.initial_scale_power", 16) > 16;
@@ -80,8 +79,12 @@ constexpr auto kTraps = std::to_array<Trap>({
      "config.py:209"},
     {"only_accumulation", error, "gradient_accumulation_steps",
      [](const Case& c) {
-       return c.has("gradient_accumulation_steps") && !c.is_auto("gradient_accumulation_steps") &&
-              !c.has("train_batch_size") && !c.has("train_micro_batch_size_per_gpu");
+       // accelerate's yaml has no word for the batch: its data loader does.
+       const bool json =
+           !c.part.place.file.ends_with(".yaml") && !c.part.place.file.ends_with(".yml");
+       return json && c.has("gradient_accumulation_steps") &&
+              !c.is_auto("gradient_accumulation_steps") && !c.has("train_batch_size") &&
+              !c.has("train_micro_batch_size_per_gpu");
      },
      "accumulation alone leaves the batch open, and DeepSpeed stops",
      "add train_micro_batch_size_per_gpu or train_batch_size", "config.py:925"},
@@ -97,8 +100,8 @@ constexpr auto kTraps = std::to_array<Trap>({
      "the reduction bucket takes 2 bytes an element on each GPU, twice with overlap_comm",
      "5e8 is the default", "stage_1_and_2.py:2493", "500000000"},
     {"stage3_keys", note, "zero_optimization.stage3_prefetch_bucket_size",
-     [](const Case& c) { return c.stage() < 3; },
-     "keys of stage 3 mean nothing at a lower stage", "leave them out", "zero/config.py", "", true},
+     [](const Case& c) { return c.stage() < 3; }, "keys of stage 3 mean nothing at a lower stage",
+     "leave them out", "zero/config.py", "", true},
     {"offload_said_twice", error, "zero_optimization.cpu_offload",
      [](const Case& c) {
        return c.has("zero_optimization.cpu_offload") &&
@@ -118,11 +121,17 @@ constexpr auto kTraps = std::to_array<Trap>({
               !c.has("optimizer.params.adam_w_mode");
      },
      "DeepSpeed's Adam decays weights as AdamW does", "write AdamW", "engine.py", "\"AdamW\""},
+    {"mics_is_gone", warning, "zero_optimization.mics_shard_size",
+     [](const Case& c) { return c.number("zero_optimization.mics_shard_size", -1) > 0; },
+     "sharding in groups (MiCS) was taken out of DeepSpeed, which refuses the key since 0.19.8",
+     "zero_hpz_partition_size keeps a second copy in the node", "issue 8489 of DeepSpeed", "",
+     true},
     {"hpz_size", error, "zero_optimization.zero_hpz_partition_size",
      [](const Case& c) {
        const double size = c.number("zero_optimization.zero_hpz_partition_size", 1);
        const auto gpus = static_cast<double>(c.scene.question.limits.gpus);
-       return size > 1 && gpus > 0 && gpus / size != static_cast<double>(static_cast<int>(gpus / size));
+       return size > 1 && gpus > 0 &&
+              gpus / size != static_cast<double>(static_cast<int>(gpus / size));
      },
      "the secondary partition must divide the GPUs", "the GPUs of a node", "utils/groups.py:876"},
     {"auto_without_trainer", error, "",
@@ -155,8 +164,8 @@ void check_deepspeed(const Scene& scene, Findings& out) {
       if (at != nullptr && !trap.value.empty()) fix = with_value(*at, std::string(trap.value));
       if (at != nullptr && trap.drop) fix = removed(scene, part, *at);
       out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : part.place,
-                     std::string(trap.message), std::string(trap.instead),
-                     std::string(trap.source), std::move(fix)});
+                     std::string(trap.message), std::string(trap.instead), std::string(trap.source),
+                     std::move(fix)});
     }
   }
 }

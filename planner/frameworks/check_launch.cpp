@@ -39,9 +39,9 @@ void check_world(const Scene& scene, const Launch& launch, Findings& out) {
   const std::int64_t model = std::int64_t{p.tp} * p.pp * p.cp;
   if (world % model != 0) {
     out.push_back({error, "launched_degrees", launch.place,
-                   fmt::format("{} processes are not a multiple of tp {} x pp {} x cp {} = {}", world,
-                               p.tp, p.pp, p.cp, model),
-                   fmt::format("start a multiple of {}", model), "M01, arguments.py:432"});
+                   fmt::format("{} processes are not a multiple of tp {} x pp {} x cp {} = {}",
+                               world, p.tp, p.pp, p.cp, model),
+                   fmt::format("start a multiple of {}", model), "arguments.py:432"});
   }
 }
 
@@ -78,11 +78,11 @@ void check_environment(const Launch& launch, Findings& out) {
   if (world != launch.environment.end() && sets_it) {
     const std::int64_t started = launch.nodes.value_or(1) * launch.gpus_per_node.value_or(0);
     if (started == 0 || world->second != fmt::format("{}", started)) {
-      out.push_back({warning, "world_size_exported", launch.place,
-                     fmt::format("WORLD_SIZE={} is exported, and {} sets its own{}", world->second,
-                                 launch.program,
-                                 started > 0 ? fmt::format(": {}", started) : std::string()),
-                     "leave it to the launcher", launch.program});
+      out.push_back(
+          {warning, "world_size_exported", launch.place,
+           fmt::format("WORLD_SIZE={} is exported, and {} sets its own{}", world->second,
+                       launch.program, started > 0 ? fmt::format(": {}", started) : std::string()),
+           "leave it to the launcher", launch.program});
     }
   }
 }
@@ -109,20 +109,22 @@ void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
   const bool core = scene.files.find(Dialect::megatron) != nullptr;
   const ParallelPlan& p = scene.draft.plan;
   const int capability = scene.question.limits.compute_capability;
-  if (!core || launch.program == "ray") return;
+  // Of a script that starts another one, the other one sets it.
+  if (!core || launch.program == "ray" || launch.script.ends_with(".sh")) return;
   const auto queues = launch.environment.find("CUDA_DEVICE_MAX_CONNECTIONS");
   const bool one = queues != launch.environment.end() && queues->second == "1";
   const bool fsdp = scene.draft.recipe == RecipeKind::megatron_fsdp;
   if (fsdp && one) {
     out.push_back({error, "queues_of_fsdp", launch.place,
                    "Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1", "unset it",
-                   "M53, arguments.py:1120"});
+                   "arguments.py:1120"});
   }
   if (!fsdp && !one && (p.tp > 1 || p.cp > 1) && capability > 0 && capability < 100) {
-    out.push_back({warning, "queues", launch.place,
-                   "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script does "
-                   "not set; Megatron asserts it",
-                   "export CUDA_DEVICE_MAX_CONNECTIONS=1", "M24, arguments.py:1450"});
+    out.push_back(
+        {warning, "queues", launch.place,
+         "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script does "
+         "not set; Megatron asserts it",
+         "export CUDA_DEVICE_MAX_CONNECTIONS=1", "arguments.py:1450"});
   }
 }
 
@@ -157,7 +159,8 @@ void check_installs(const Scene& scene, Findings& out) {
     if (word.text.starts_with("megatron-lm")) {
       out.push_back({error, "package_name", word.place,
                      "PyPI's package is called megatron-core, and holds no training scripts",
-                     "megatron-core, and a checkout of Megatron-LM", "pypi.org/project/megatron-core"});
+                     "megatron-core, and a checkout of Megatron-LM",
+                     "pypi.org/project/megatron-core"});
     }
     const bool old = word.text.starts_with("deepspeed==0.") && word.text.size() > 13;
     if (!old) continue;

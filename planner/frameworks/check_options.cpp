@@ -1,4 +1,4 @@
-// Option by option: is there one of that name, does it take this value, and is it the model's?
+// Option by option: is there one of that name, and does it take this value?
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,10 +7,7 @@
 #include <array>
 
 #include "models/error.h"
-#include "planner/frameworks/deepspeed.h"
-#include "planner/frameworks/megatron.h"
 #include "planner/frameworks/scene.h"
-#include "planner/frameworks/torch.h"
 
 namespace qplan {
 namespace {
@@ -38,10 +35,12 @@ constexpr auto kMegatronAliases = std::to_array<Alias>({
     {"--fake-init-process-group", "--fake-process-group", ""},
     {"--overlap-p2p-comm", "--overlap-p2p-communication-warmup-flush", ""},
     {"--grad-reduce-in-fp32", "--accumulate-allreduce-grads-in-fp32", ""},
-    {"--offload-optimizer", "", "; DeepSpeed reads it from ds_config.json, Megatron-LM has "
-                                "--optimizer-cpu-offload"},
-    {"--offload_optimizer", "", "; DeepSpeed reads it from ds_config.json, Megatron-LM has "
-                                "--optimizer-cpu-offload"},
+    {"--offload-optimizer", "",
+     "; DeepSpeed reads it from ds_config.json, Megatron-LM has "
+     "--optimizer-cpu-offload"},
+    {"--offload_optimizer", "",
+     "; DeepSpeed reads it from ds_config.json, Megatron-LM has "
+     "--optimizer-cpu-offload"},
     {"--offload-param", "", "; DeepSpeed reads it from ds_config.json"},
     {"--offload_param", "", "; DeepSpeed reads it from ds_config.json"},
     {"--zero-stage", "", "; Megatron-LM shards by --use-distributed-optimizer"},
@@ -60,7 +59,8 @@ constexpr auto kForkAliases = std::to_array<Alias>({
     {"--fp8-format", "--fp8-hybrid", ""},
     {"--nccl-timeout", "--distributed-timeout-minutes", ", in minutes"},
     {"--save-dir", "--save", ""},
-    {"--offload_optimizer", "", "; it stands in ds_config.json: zero_optimization.offload_optimizer"},
+    {"--offload_optimizer", "",
+     "; it stands in ds_config.json: zero_optimization.offload_optimizer"},
     {"--offload_param", "", "; it stands in ds_config.json: zero_optimization.offload_param"},
     {"--group-query-attention", "--num-key-value-heads", ""},
     {"--num-query-groups", "--num-key-value-heads", ""},
@@ -139,7 +139,8 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     case Dialect::ds_config:
     case Dialect::accelerate: {
       // Sections whose keys are not listed are whoever's they are.
-      for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+      for (std::size_t dot = key.find('.'); dot != std::string::npos;
+           dot = key.find('.', dot + 1)) {
         if (list.find(key.substr(0, dot) + ".*") != nullptr) return true;
       }
       return false;
@@ -206,14 +207,16 @@ std::string spelled_key(const ConfigPart& part, const std::string& key) {
 }
 
 Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting& setting) {
-  Finding finding{Severity::error, "unknown_option", setting.place,
-                  fmt::format("{}: {}", spelled_key(part, setting.key), fate(part, setting.key)), "",
+  Finding finding{Severity::error,
+                  "unknown_option",
+                  setting.place,
+                  fmt::format("{}: {}", spelled_key(part, setting.key), fate(part, setting.key)),
+                  "",
                   fmt::format("options/{}.tsv", option_list_of(part.dialect))};
   for (const Alias& alias : aliases_of(part.dialect)) {
     if (alias.written != setting.key) continue;
-    finding.instead = alias.real.empty()
-                          ? fmt::format("leave it out{}", alias.remark)
-                          : fmt::format("write {}{}", alias.real, alias.remark);
+    finding.instead = alias.real.empty() ? fmt::format("leave it out{}", alias.remark)
+                                         : fmt::format("write {}{}", alias.real, alias.remark);
     finding.fix = alias.real.empty() ? removed(scene, part, setting) : std::vector<Edit>{};
     if (!alias.real.empty() && alias.remark.empty()) {
       finding.fix = with_key(part, setting, std::string(alias.real));
@@ -221,8 +224,9 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     return finding;
   }
   if (setting.key == "--sglang-enable-ep-moe") {
-    finding.message = "--sglang-enable-ep-moe is gone from sglang, and nothing takes its place "
-                      "silently";
+    finding.message =
+        "--sglang-enable-ep-moe is gone from sglang, and nothing takes its place "
+        "silently";
     finding.instead = "write --sglang-ep-size with the number of GPUs of an engine";
     finding.source = "sglang 0.5; slime scripts";
     const Setting* const gpus = part.settings.find("--rollout-num-gpus-per-engine");
@@ -263,13 +267,14 @@ void check_value(const ConfigPart& part, const Setting& setting, Findings& out) 
     return refuse("followed by a value", {});
   }
   for (const std::string& value : list_of(setting.value)) {
-    const bool choice = known->choices.empty() || part.dialect == Dialect::torchtitan ||
-                        std::find(known->choices.begin(), known->choices.end(), value) !=
-                            known->choices.end();
+    const bool choice =
+        known->choices.empty() || part.dialect == Dialect::torchtitan ||
+        std::find(known->choices.begin(), known->choices.end(), value) != known->choices.end();
     if (!choice) {
       return refuse(fmt::format("one of {}", fmt::join(known->choices, ", ")), {});
     }
-    const bool digits = !value.empty() && value.find_first_not_of("-0123456789") == std::string::npos;
+    const bool digits =
+        !value.empty() && value.find_first_not_of("-0123456789") == std::string::npos;
     if (known->type == "int" && setting.key.starts_with("--") && !digits) {
       std::vector<Edit> fix;
       try {  // 1e6
@@ -299,183 +304,17 @@ void check_repetition(const ConfigPart& part, Findings& out) {
   }
 }
 
-// ---- facts ----
-
-bool describes_model(const ConfigPart& part) {
-  return part.dialect == Dialect::accelerate || part.settings.has("--num-layers") ||
-         part.settings.has("--hidden-size");
-}
-
-// slime trains what is trained already: balance and lengths are its own affair.
-bool judged(const ConfigPart& part, const Fact& fact, const Subject& subject) {
-  if (fact.judged != nullptr && !fact.judged(subject)) return false;
-  if (part.dialect == Dialect::megatron_yaml) return part.settings.has(fact.key);
-  if (part.dialect != Dialect::slime) return true;
-  return fact.key != "--moe-aux-loss-coeff" && fact.key != "--mtp-num-layers" &&
-         fact.key != "--rope-scaling-factor" && fact.key != "--use-rope-scaling";
-}
-
-std::string argument(std::string_view key, const Json& value) {
-  if (value.is_boolean()) return std::string(key);
-  return fmt::format("{} {}", key, text_of(value));
-}
-
-void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject, Findings& out) {
-  if (!judged(part, fact, subject)) return;
-  const Json wanted = fact.write(subject);
-  const Setting* const given = part.settings.find(fact.key);
-  if (given != nullptr && !given->resolved) return;
-  // The old way to say rope.
-  const bool rope = part.settings.has("--use-rotary-position-embeddings");
-  if (rope && given == nullptr && fact.key == "--position-embedding-type") return;
-  const auto same = fact.same != nullptr ? fact.same : same_value;
-  const Place place = given != nullptr ? given->place : part.place;
-  if (given == nullptr) {
-    Json taken = fact.computed != nullptr   ? fact.computed(subject)
-                 : fact.otherwise.empty()   ? Json(nullptr)
-                                            : Json(std::string(fact.otherwise));
-    const bool nothing_wanted =
-        wanted.is_null() || (wanted.is_boolean() && !wanted.get<bool>());
-    if (nothing_wanted || (!taken.is_null() && same(taken, wanted))) return;
-    if (fact.key == "--moe-aux-loss-coeff") taken = "0";
-    const std::string instead = argument(fact.key, wanted);
-    out.push_back({fact.severity, "missing_option", place,
-                   taken.is_null() || wanted.is_boolean()
-                       ? fmt::format("{} is missing: {}", fact.key, fact.why)
-                       : fmt::format("{} is missing and {} is taken, where the model has {}: {}",
-                                     fact.key, text_of(taken), text_of(wanted), fact.why),
-                   fmt::format("add {}", instead), "",
-                   fact.key.starts_with("--") ? added(part, instead) : std::vector<Edit>{}});
-    return;
-  }
-  if (wanted.is_null()) {
-    const bool off = given->value.is_boolean() && !given->value.get<bool>();
-    const bool harmless =
-        off || (!fact.otherwise.empty() && same(given->value, Json(std::string(fact.otherwise))));
-    if (harmless) return;
-    out.push_back({fact.severity, "other_model", place,
-                   fmt::format("{} does not belong to {}: {}",
-                               given->value.is_boolean() ? std::string(fact.key)
-                                                         : argument(fact.key, given->value),
-                               subject.model.name, fact.why),
-                   fmt::format("leave {} out", fact.key), ""});
-    return;
-  }
-  bool equal = false;
-  try {
-    equal = same(given->value, wanted);
-  } catch (const Error&) {
-    return;  // said as a refused value
-  }
-  if (equal) return;
-  out.push_back({fact.severity, "other_model", place,
-                 fmt::format("{} is {}, and {} has {}: {}", fact.key, text_of(given->value),
-                             subject.model.name, text_of(wanted), fact.why),
-                 fmt::format("write {}", argument(fact.key, wanted)), "",
-                 with_value(*given, text_of(wanted))});
-}
-
 }  // namespace
-
-std::span<const Option> options_of(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::megatron:
-    case Dialect::megatron_yaml:
-    case Dialect::bridge:
-    case Dialect::slime:
-      return megatron_options();
-    case Dialect::megatron_deepspeed:
-      return megatron_deepspeed_options();
-    case Dialect::ds_config:
-      return deepspeed_options();
-    case Dialect::trainer:
-      return trainer_options();
-    case Dialect::accelerate:
-      return accelerate_options();
-    case Dialect::torchtitan:
-      return torchtitan_options();
-    case Dialect::fsdp_module:
-      break;
-  }
-  return {};
-}
-
-std::span<const Fact> facts_of(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::megatron:
-    case Dialect::megatron_yaml:
-    case Dialect::slime:
-      return megatron_facts();
-    case Dialect::megatron_deepspeed:
-      return megatron_deepspeed_facts();
-    case Dialect::accelerate:
-      return accelerate_facts();
-    case Dialect::bridge:  // a recipe brings its model
-    case Dialect::ds_config:
-    case Dialect::trainer:
-    case Dialect::torchtitan:
-    case Dialect::fsdp_module:
-      break;
-  }
-  return {};
-}
-
-std::string_view option_list_of(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::megatron:
-    case Dialect::megatron_yaml:
-      return "megatron";
-    case Dialect::slime:
-      return "slime";
-    case Dialect::megatron_deepspeed:
-      return "megatron_deepspeed";
-    case Dialect::ds_config:
-      return "deepspeed";
-    case Dialect::accelerate:
-      return "accelerate";
-    case Dialect::torchtitan:
-      return "torchtitan";
-    case Dialect::bridge:
-    case Dialect::trainer:
-    case Dialect::fsdp_module:
-      break;
-  }
-  return "";
-}
-
-std::string_view name_of(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::megatron:
-    case Dialect::megatron_yaml:
-      return "Megatron-LM";
-    case Dialect::bridge:
-      return "Megatron-Bridge";
-    case Dialect::slime:
-      return "slime";
-    case Dialect::megatron_deepspeed:
-      return "Megatron-DeepSpeed";
-    case Dialect::ds_config:
-      return "DeepSpeed";
-    case Dialect::trainer:
-      return "the Trainer";
-    case Dialect::accelerate:
-      return "accelerate";
-    case Dialect::torchtitan:
-      return "torchtitan";
-    case Dialect::fsdp_module:
-      return "FSDP";
-  }
-  return "";
-}
 
 void check_options(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (option_list_of(part.dialect).empty()) continue;
     if (part.dialect == Dialect::megatron_yaml) {
-      out.push_back({Severity::warning, "yaml_is_not_read", part.place,
-                     "Megatron takes arguments, and reads no file of this shape; it is judged as if "
-                     "its keys were arguments",
-                     "an argument list, as `qplan emit` writes it", "arguments.py: yaml_cfg"});
+      out.push_back(
+          {Severity::warning, "yaml_is_not_read", part.place,
+           "Megatron takes arguments, and reads no file of this shape; it is judged as if "
+           "its keys were arguments",
+           "an argument list, as `qplan emit` writes it", "arguments.py: yaml_cfg"});
     }
     for (const Setting& setting : part.settings) {
       if (is_known(part, setting.key)) {
@@ -485,26 +324,6 @@ void check_options(const Scene& scene, Findings& out) {
       }
     }
     check_repetition(part, out);
-  }
-}
-
-void check_facts(const Scene& scene, Findings& out) {
-  const Subject subject{scene.question.model, scene.question.config, scene.draft.plan,
-                        scene.draft.recipe, scene.question.gpus_per_node};
-  for (const ConfigPart& part : scene.files.parts) {
-    if (!describes_model(part) && part.dialect != Dialect::megatron_yaml) {
-      const bool arguments = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
-                             part.dialect == Dialect::megatron_deepspeed;
-      if (arguments) {
-        out.push_back({Severity::note, "model_not_described", part.place,
-                       fmt::format("the arguments do not describe the model, so that nothing of it "
-                                   "is compared with {}",
-                                   subject.model.name),
-                       "give the file that does too", ""});
-      }
-      continue;
-    }
-    for (const Fact& fact : facts_of(part.dialect)) check_fact(part, fact, subject, out);
   }
 }
 

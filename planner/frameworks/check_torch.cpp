@@ -23,30 +23,32 @@ void check_module(const ConfigPart& part, Findings& out) {
   const Setting* const call = s.find("FSDP");
   const Setting* const policy = s.find("FSDP.auto_wrap_policy");
   if (policy == nullptr && call != nullptr) {
-    out.push_back({error, "no_wrap_policy", call->place,
-                   "without auto_wrap_policy the whole model is one unit, gathered at once on every "
-                   "GPU before the first layer runs",
-                   "auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, "
-                   "transformer_layer_cls={<decoder layer>})",
-                   "torch.distributed.fsdp"});
+    out.push_back(
+        {error, "no_wrap_policy", call->place,
+         "without auto_wrap_policy the whole model is one unit, gathered at once on every "
+         "GPU before the first layer runs",
+         "auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, "
+         "transformer_layer_cls={<decoder layer>})",
+         "torch.distributed.fsdp"});
   }
   const Setting* const strategy = s.find("FSDP.sharding_strategy");
   if (strategy != nullptr && !contains(text_of(strategy->value), "ShardingStrategy")) {
     const std::string name = text_of(strategy->value);
     const bool grads = contains(name, "SHARD_GRAD_OP");
-    out.push_back({error, "sharding_strategy", strategy->place,
-                   fmt::format("sharding_strategy must be a ShardingStrategy, not the text {}{}",
-                               shown(name),
-                               grads ? "; SHARD_GRAD_OP is ZeRO-2, FULL_SHARD is ZeRO-3" : ""),
-                   "ShardingStrategy.FULL_SHARD", "torch.distributed.fsdp.ShardingStrategy",
-                   with_value(*strategy, "ShardingStrategy.FULL_SHARD")});
+    out.push_back(
+        {error, "sharding_strategy", strategy->place,
+         fmt::format("sharding_strategy must be a ShardingStrategy, not the text {}{}", shown(name),
+                     grads ? "; SHARD_GRAD_OP is ZeRO-2, FULL_SHARD is ZeRO-3" : ""),
+         "ShardingStrategy.FULL_SHARD", "torch.distributed.fsdp.ShardingStrategy",
+         with_value(*strategy, "ShardingStrategy.FULL_SHARD")});
   }
   const Setting* const offload = s.find("FSDP.cpu_offload");
   if (offload != nullptr && contains(text_of(offload->value), "True")) {
-    out.push_back({note, "offload_everything", offload->place,
-                   "CPUOffload moves every sharded parameter, active or not, and the optimizer runs "
-                   "on the host",
-                   "leave it out where the shards fit", "torch.distributed.fsdp.CPUOffload"});
+    out.push_back(
+        {note, "offload_everything", offload->place,
+         "CPUOffload moves every sharded parameter, active or not, and the optimizer runs "
+         "on the host",
+         "leave it out where the shards fit", "torch.distributed.fsdp.CPUOffload"});
   }
 }
 
@@ -55,23 +57,30 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
     const std::string name = call.callee.substr(call.callee.rfind('.') + 1);
     if (name == "init_process_group") {
       const PythonArgument* const rank = call.find("rank");
-      if (rank != nullptr && (contains(rank->text, "local_rank") || contains(rank->text, "LOCAL_RANK"))) {
-        out.push_back({error, "local_rank_as_rank", rank->place,
-                       "ranks of all nodes get the same numbers: the rank of the world is RANK, "
-                       "LOCAL_RANK counts inside a node",
-                       "rank=int(os.environ[\"RANK\"]), or no rank at all", "torchrun",
-                       {{rank->place.file, rank->span.begin, rank->span.end,
-                         "int(os.environ[\"RANK\"])"}}});
+      if (rank != nullptr &&
+          (contains(rank->text, "local_rank") || contains(rank->text, "LOCAL_RANK"))) {
+        out.push_back(
+            {error,
+             "local_rank_as_rank",
+             rank->place,
+             "ranks of all nodes get the same numbers: the rank of the world is RANK, "
+             "LOCAL_RANK counts inside a node",
+             "rank=int(os.environ[\"RANK\"]), or no rank at all",
+             "torchrun",
+             {{rank->place.file, rank->span.begin, rank->span.end, "int(os.environ[\"RANK\"])"}}});
       }
     }
     if (name == "MixedPrecision") {
       const PythonArgument* const reduce = call.find("reduce_dtype");
       if (reduce != nullptr && contains(reduce->text, "bfloat16")) {
-        out.push_back({warning, "reduce_dtype", reduce->place,
-                       "gradients are summed over all ranks in bf16, which loses small ones",
-                       "reduce_dtype=torch.float32", "torchtitan allows float32 alone",
-                       {{reduce->place.file, reduce->span.begin, reduce->span.end,
-                         "torch.float32"}}});
+        out.push_back(
+            {warning,
+             "reduce_dtype",
+             reduce->place,
+             "gradients are summed over all ranks in bf16, which loses small ones",
+             "reduce_dtype=torch.float32",
+             "torchtitan allows float32 alone",
+             {{reduce->place.file, reduce->span.begin, reduce->span.end, "torch.float32"}}});
       }
     }
     if (name == "partial" && !call.arguments.empty() &&
@@ -88,8 +97,8 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
       const std::string owner = call.callee.substr(0, dot);
       const bool plausible = owner.starts_with("Auto") || contains(owner, "For") ||
                              owner.ends_with("Model") || contains(owner, "Tokenizer") ||
-                             contains(owner, "Processor") || owner.empty() ||
-                             owner[0] < 'A' || owner[0] > 'Z';
+                             contains(owner, "Processor") || owner.empty() || owner[0] < 'A' ||
+                             owner[0] > 'Z';
       if (!plausible) {
         out.push_back({error, "model_class", call.place,
                        fmt::format("transformers has no class {}", shown(owner)),

@@ -27,10 +27,10 @@ std::vector<Edit> with_value(const Setting& setting, const std::string& value) {
 std::vector<Edit> with_key(const ConfigPart& part, const Setting& setting, const std::string& key) {
   if (setting.whole.end <= setting.whole.begin) return {};
   const bool json = part.dialect == Dialect::ds_config;
-  const std::string before = json ? '"' + last_name(setting.key) + '"'
+  const std::string before = json                            ? '"' + last_name(setting.key) + '"'
                              : setting.key.starts_with("--") ? setting.key
                                                              : last_name(setting.key);
-  const std::string after = json ? '"' + last_name(key) + '"'
+  const std::string after = json                    ? '"' + last_name(key) + '"'
                             : key.starts_with("--") ? key
                                                     : last_name(key);
   return {{setting.place.file, setting.whole.begin, setting.whole.begin + before.size(), after}};

@@ -89,7 +89,8 @@ constexpr auto kConfig = std::to_array<Option>({
     {"data_types.grad_accum_dtype", "grad_dtype",
      [](const Subject& s) { return Json(std::string(to_word(s.plan.grad_dtype))); },
      [](Draft& d, const Json& v) { d.plan.grad_dtype = from_word<DType>(text_of(v)); }},
-    {"sequence_parallel_size", "cp", [](const Subject& s) { return if_true(s.plan.cp > 1, s.plan.cp); },
+    {"sequence_parallel_size", "cp",
+     [](const Subject& s) { return if_true(s.plan.cp > 1, s.plan.cp); },
      [](Draft& d, const Json& v) {
        d.plan.cp = degree_of(v);
        if (d.plan.cp > 1) d.plan.cp_comm = CpComm::a2a;
@@ -117,11 +118,18 @@ constexpr auto kConfigLimits = std::to_array<Limit>({
      [](const Subject& s) {
        static constexpr std::array<std::string_view, 4> kPresets{"mixtral", "qwen3_moe",
                                                                  "deepseek_v2", "deepseek_v3"};
-       return s.plan.ep > 1 && std::find(kPresets.begin(), kPresets.end(), s.model.architecture) ==
-                                   kPresets.end();
+       return s.plan.ep > 1 &&
+              std::find(kPresets.begin(), kPresets.end(), s.model.architecture) == kPresets.end();
      },
      [](const Subject& s) {
-       return fmt::format("DeepSpeed's AutoEP has no preset for {}; use ep 1", s.model.architecture);
+       return fmt::format("DeepSpeed's AutoEP has no preset for {}; use ep 1",
+                          s.model.architecture);
+     }},
+    {"mics_is_gone", [](const Subject& s) { return s.plan.fsdp_shard > 0; },
+     [](const Subject&) {
+       return std::string(
+           "DeepSpeed shards over all of dp: its groups (MiCS) are gone since 0.19.8; leave "
+           "fsdp_shard out");
      }},
     {"one_overlap",
      [](const Subject& s) {
@@ -163,7 +171,13 @@ constexpr auto kTrainer = std::to_array<Option>({
     {"--gradient_accumulation_steps", "",
      [](const Subject& s) { return Json(s.plan.num_microbatches()); },
      [](Draft& d, const Json& v) { d.accumulation = whole_of(v, 1, std::int64_t{1} << 30); }},
-    {"--block_size", "seq_len", plan_value<&P::seq_len>, set_count<&P::seq_len>},
+    // run_clm.py packs texts into blocks; sft_vlm.py cuts samples of images and text.
+    {"--block_size", "seq_len",
+     [](const Subject& s) { return if_true(!s.model.vision, s.plan.seq_len); },
+     set_count<&P::seq_len>},
+    {"--max_length", "seq_len",
+     [](const Subject& s) { return if_true(s.model.vision.has_value(), s.plan.seq_len); },
+     set_count<&P::seq_len>},
     {"--bf16", "precision",
      [](const Subject& s) { return if_true(s.plan.precision != Precision::fp16); },
      [](Draft& d, const Json& v) {
@@ -194,20 +208,16 @@ constexpr auto kTrainerLimits = std::to_array<Limit>({
      },
      [](const Subject& s) {
        return fmt::format(
-           "Hugging Face modules checkpoint every layer or none; use recompute=full or none, not {}",
+           "Hugging Face modules checkpoint every layer or none; use recompute=full or none, not "
+           "{}",
            to_string(s.plan.recompute));
      }},
     {"activation_offload_of_modules",
      [](const Subject& s) { return s.plan.offload.activation_layers != 0; },
      [](const Subject&) {
-       return std::string("Hugging Face's checkpoints stay on the device; leave activations out of "
-                          "offload");
-     }},
-    {"vision_trainer", [](const Subject& s) { return s.model.vision.has_value(); },
-     [](const Subject& s) {
-       return fmt::format("{} has a vision tower, whose data no text script feeds; plan its text "
-                          "model",
-                          s.model.name);
+       return std::string(
+           "Hugging Face's checkpoints stay on the device; leave activations out of "
+           "offload");
      }},
 });
 

@@ -53,7 +53,8 @@ bool can_write(Framework framework, const Subject& subject, const ClusterLimits&
   return true;
 }
 
-// Words that may be set back, the dearest last: what the plan is about goes when nothing else helps.
+// Words that may be set back, the dearest last: what the plan is about goes when nothing else
+// helps.
 struct Change {
   std::string_view words;
   void (*apply)(ParallelPlan&, const ParallelPlan& defaults);
@@ -83,13 +84,14 @@ constexpr auto kChanges = std::to_array<Change>({
      }},
     {"dispatcher", set_back<&P::moe_dispatcher>},
     {"cuda_graph", set_back<&P::cuda_graph, &P::cuda_graph_scope>},
-    {"recompute", [](P& p, const P&) { p.recompute = {RecomputeKind::full, {}, 0}; }},
+    {"recompute",
+     [](P& p, const P&) {
+       p.recompute = {RecomputeKind::full, {}, 0};
+     }},
     {"offload", set_back<&P::offload>},
     {"zero", [](P& p, const P& d) { p.zero = d.zero; }},
     {"cp_comm",
-     [](P& p, const P& d) {
-       p.cp_comm = p.cp_comm == d.cp_comm ? CpComm::all_gather : d.cp_comm;
-     }},
+     [](P& p, const P& d) { p.cp_comm = p.cp_comm == d.cp_comm ? CpComm::all_gather : d.cp_comm; }},
     {"sequence_parallel", [](P& p, const P&) { p.sequence_parallel = !p.sequence_parallel; }},
     {"fsdp_shard", set_back<&P::fsdp_shard>},
     {"precision", set_back<&P::precision>},

@@ -38,7 +38,7 @@ struct Edit {
 
 struct Finding {
   Severity severity = Severity::error;
-  std::string rule;     // stable snake_case id
+  std::string rule;  // stable snake_case id
   Place place;
   std::string message;  // what is true, one sentence without its full stop
   std::string instead;  // what to write; empty: nothing follows

@@ -10,16 +10,17 @@
 namespace qplan {
 
 struct FormatText {
-  Settings settings;               // keys are paths: "zero_optimization.stage", "list.0"
-  std::vector<Finding> findings;   // what the reader tolerated, and other readers do not
+  Settings settings;              // keys are paths: "zero_optimization.stage", "list.0"
+  std::vector<Finding> findings;  // what the reader tolerated, and other readers do not
 };
 
-// JSON, with remarks ('#', '//') and trailing commas tolerated and found. Throws Error for text that
-// is no JSON, cut off, or nested deeper than 64.
+// JSON, with remarks ('#', '//') and trailing commas tolerated and found. Throws Error for text
+// that is no JSON, cut off, or nested deeper than 64.
 FormatText read_json_settings(std::string_view text, const std::string& name, int first_line = 1);
 
-// YAML's everyday part: mappings by indentation, lists of scalars, [a, b], plain and quoted scalars,
-// remarks. Throws Error naming the line of anything else (anchors, tags, {a: b}, | and >, tabs).
+// YAML's everyday part: mappings by indentation, lists of scalars, [a, b], plain and quoted
+// scalars, remarks. Throws Error naming the line of anything else (anchors, tags, {a: b}, | and >,
+// tabs).
 FormatText read_yaml_settings(std::string_view text, const std::string& name);
 
 // ---- Python ----

@@ -45,18 +45,18 @@ bool is_trainer(const Settings& settings) {
 }
 
 bool is_megatron(const Settings& settings) {
-  return knows_any(settings,
-                   {"--tensor-model-parallel-size", "--pipeline-model-parallel-size",
-                    "--num-layers", "--hidden-size", "--micro-batch-size",
-                    "--expert-model-parallel-size", "--use-distributed-optimizer",
-                    "--recompute-granularity", "--moe-router-topk", "--context-parallel-size"});
+  return knows_any(
+      settings, {"--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--num-layers",
+                 "--hidden-size", "--micro-batch-size", "--expert-model-parallel-size",
+                 "--use-distributed-optimizer", "--recompute-granularity", "--moe-router-topk",
+                 "--context-parallel-size"});
 }
 
 bool is_megatron_deepspeed(const Settings& settings) {
   const bool fork = knows_any(settings, {"--ds-sequence-parallel-size", "--no-pipeline-parallel",
                                          "--deepspeed-activation-checkpointing", "--zero-stage"});
-  return fork || (is_megatron(settings) && knows_any(settings, {"--deepspeed", "--deepspeed_config",
-                                                                "--deepspeed-config"}));
+  return fork || (is_megatron(settings) &&
+                  knows_any(settings, {"--deepspeed", "--deepspeed_config", "--deepspeed-config"}));
 }
 
 class JobReader {
@@ -121,7 +121,8 @@ class JobReader {
     const Settings& s = read.settings;
     job_.findings.insert(job_.findings.end(), read.findings.begin(), read.findings.end());
     if (s.has("fingerprint") && s.has_section("plan.")) {
-      throw Error(fmt::format("{} is a plan file of qplan's; `qplan predict --plan` reads it", name));
+      throw Error(
+          fmt::format("{} is a plan file of qplan's; `qplan predict --plan` reads it", name));
     }
     if (s.has("architectures") || s.has("model_type")) {
       note("model_config", {name, 0}, "this is the model's config.json, which --model reads",
@@ -132,10 +133,13 @@ class JobReader {
                            s.has("train_micro_batch_size_per_gpu") || s.has_section("fp16.") ||
                            s.has_section("bf16.") || s.has("gradient_accumulation_steps");
     if (!deepspeed) {
-      job_.findings.push_back({Severity::error, "unknown_file", {name, 0},
+      job_.findings.push_back({Severity::error,
+                               "unknown_file",
+                               {name, 0},
                                "this JSON has none of ds_config.json's keys (train_batch_size, "
                                "zero_optimization, ...)",
-                               "give a ds_config.json", ""});
+                               "give a ds_config.json",
+                               ""});
       return;
     }
     add(Dialect::ds_config, std::move(read.settings), {name, 0});
@@ -144,7 +148,12 @@ class JobReader {
   void read_yaml(const ConfigText& file) {
     FormatText read = read_yaml_settings(file.text, file.name);
     const Settings& s = read.settings;
-    if (s.has("distributed_type") || s.has("compute_environment") || s.has_section("fsdp_config.")) {
+    const Setting* const type = s.find("distributed_type");
+    if (type != nullptr && text_of(type->value) == "DEEPSPEED") {
+      return add(Dialect::ds_config, deepspeed_of(s), {file.name, 0});
+    }
+    if (s.has("distributed_type") || s.has("compute_environment") ||
+        s.has_section("fsdp_config.")) {
       return add(Dialect::accelerate, std::move(read.settings), {file.name, 0});
     }
     // The convention of Megatron's functional tests: MODEL_ARGS maps flags to values.
@@ -162,9 +171,38 @@ class JobReader {
     add(Dialect::megatron_yaml, std::move(read.settings), {file.name, 0});
   }
 
+  // accelerate's own words for what ds_config.json says.
+  static Settings deepspeed_of(const Settings& yaml) {
+    static constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kNames{
+        {{"zero_stage", "zero_optimization.stage"},
+         {"gradient_accumulation_steps", "gradient_accumulation_steps"},
+         {"gradient_clipping", "gradient_clipping"},
+         {"offload_optimizer_device", "zero_optimization.offload_optimizer.device"},
+         {"offload_param_device", "zero_optimization.offload_param.device"},
+         {"zero3_save_16bit_model",
+          "zero_optimization.stage3_gather_16bit_weights_on_model_save"}}};
+    Settings result;
+    for (const auto& [name, key] : kNames) {
+      const Setting* const found = yaml.find("deepspeed_config." + std::string(name));
+      if (found == nullptr) continue;
+      Setting setting = *found;
+      setting.key = key;
+      result.add(std::move(setting));
+    }
+    if (const Setting* const mixed = yaml.find("mixed_precision")) {
+      Setting setting = *mixed;
+      setting.key = text_of(mixed->value) + ".enabled";
+      setting.value = true;
+      if (text_of(mixed->value) != "no") result.add(std::move(setting));
+    }
+    return result;
+  }
+
   void read_toml(const ConfigText& file) {
     job_.findings.push_back(
-        {Severity::error, "torchtitan_toml", {file.name, 0},
+        {Severity::error,
+         "torchtitan_toml",
+         {file.name, 0},
          "torchtitan reads Python functions that return Trainer.Config; its TOML files are gone "
          "since 0.2.2",
          "write a configuration function, as `qplan emit --framework torchtitan` does",
@@ -243,7 +281,11 @@ class JobReader {
       value = value.substr(0, value.find('#'));
       while (!value.empty() && (value.back() == ' ' || value.back() == ',')) value.pop_back();
       const Span span{from, from + value.size()};
-      fsdp.add({"FSDP." + std::string(key), value, {file.name, line_of(file.text, at)}, span, span,
+      fsdp.add({"FSDP." + std::string(key),
+                value,
+                {file.name, line_of(file.text, at)},
+                span,
+                span,
                 true});
     }
   }
@@ -297,7 +339,9 @@ class JobReader {
     if (!arrays.words.empty()) {
       arrays_.push_back(std::move(arrays));
     } else {
-      job_.findings.push_back({Severity::error, "unknown_file", {file.name, 0},
+      job_.findings.push_back({Severity::error,
+                               "unknown_file",
+                               {file.name, 0},
                                "nothing here starts a training job or lists its arguments",
                                "give a launch script, an argument list, ds_config.json, "
                                "accelerate's yaml or a torchtitan function",
@@ -384,7 +428,8 @@ class JobReader {
 
   static void set_world(Launch& launch, const ShellScript& script) {
     const Settings& o = launch.options;
-    launch.nodes = number(first_of(o, {"--nnodes", "--num_nodes", "--num_machines", "-N", "--nodes"}));
+    launch.nodes =
+        number(first_of(o, {"--nnodes", "--num_nodes", "--num_machines", "-N", "--nodes"}));
     launch.gpus_per_node =
         number(first_of(o, {"--nproc-per-node", "--nproc_per_node", "--num_gpus"}));
     if (launch.program == "deepspeed" && launch.gpus_per_node && !launch.nodes &&
@@ -395,8 +440,9 @@ class JobReader {
     Settings batch;
     batch.append(read_arguments(script.directives, {}));
     if (!launch.nodes) launch.nodes = number(first_of(batch, {"--nodes", "-N"}));
+    // One task a node may start a process for each of its GPUs.
     launch.gpus_per_node =
-        number(first_of(batch, {"--ntasks-per-node", "--gpus-per-node", "--gres"}));
+        number(first_of(batch, {"--gpus-per-node", "--gres", "--ntasks-per-node"}));
   }
 
   [[nodiscard]] Dialect dialect_of(const Settings& settings, const std::string& script) const {
@@ -433,7 +479,8 @@ class JobReader {
     const bool own = dialect == Dialect::megatron && !is_megatron(settings) && !script.empty() &&
                      base_name(script).find("pretrain") == std::string::npos;
     if (own) settings = known_only(settings);
-    if (!settings.empty()) add(own ? Dialect::trainer : dialect, std::move(settings), std::move(place));
+    if (!settings.empty())
+      add(own ? Dialect::trainer : dialect, std::move(settings), std::move(place));
   }
 
   // What launchers and Trainers share; the rest is not judged.

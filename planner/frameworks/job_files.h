@@ -41,8 +41,8 @@ struct ConfigPart {
 struct Launch {
   std::string program;  // "torchrun", "deepspeed", "accelerate", "ray", "srun", "python"
   Place place;
-  Settings options;               // the launcher's own
-  std::string script;             // what it starts
+  Settings options;    // the launcher's own
+  std::string script;  // what it starts
   Place script_place;
   std::optional<std::int64_t> nodes, gpus_per_node;
   std::map<std::string, std::string> environment;

@@ -67,10 +67,11 @@ class Reader {
       if (peek() != '#' && !slashes) return;
       const std::size_t from = at_;
       const std::size_t end = std::min(text_.find('\n', at_), text_.size());
-      tolerate("json_remark",
-               "remarks are read by DeepSpeed's own reader; Hugging Face Trainer and accelerate read "
-               "strict JSON and fail",
-               {from, end});
+      tolerate(
+          "json_remark",
+          "remarks are read by DeepSpeed's own reader; Hugging Face Trainer and accelerate read "
+          "strict JSON and fail",
+          {from, end});
       at_ = end;
     }
   }
@@ -180,7 +181,8 @@ class Reader {
     const std::size_t from = at_++;
     skip();
     if (peek() != close) return false;
-    tolerate("json_trailing_comma", "a comma before a closing bracket is no JSON", {from, from + 1});
+    tolerate("json_trailing_comma", "a comma before a closing bracket is no JSON",
+             {from, from + 1});
     return true;
   }
 

@@ -11,6 +11,9 @@ std::span<const Option> megatron_options();
 std::span<const Fact> megatron_facts();
 std::span<const Limit> megatron_limits();
 
+// States below fp32, and offload, come with the precision-aware optimizer (arguments.py:1885).
+bool megatron_precision_aware(const Subject& s);
+
 // What several flags say together: virtual stages, uneven stages, expert tensor parallelism.
 void settle_megatron(Draft& draft, const ModelSpec& model);
 

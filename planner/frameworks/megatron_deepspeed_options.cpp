@@ -68,9 +68,7 @@ constexpr auto kOptions = std::to_array<Option>({
      [](const Subject& s) {
        return if_true(s.plan.recompute.kind == RecomputeKind::selective, "selective");
      },
-     [](Draft& d, const Json& v) {
-       d.plan.recompute.kind = from_word<RecomputeKind>(text_of(v));
-     }},
+     [](Draft& d, const Json& v) { d.plan.recompute.kind = from_word<RecomputeKind>(text_of(v)); }},
     {"--cpu-optimizer", "", [](const Subject& s) { return if_true(s.plan.offload.optimizer > 0); },
      [](Draft&, const Json&) {}},
 });
@@ -79,70 +77,99 @@ constexpr std::string_view kShapes = "the layers get other shapes than the model
 constexpr std::string_view kOther = "another model is trained";
 
 constexpr auto kFacts = std::to_array<Fact>({
-    {.key = "--num-layers", .write = [](const Subject& s) { return Json(s.model.num_layers); },
-     .otherwise = "", .why = kShapes},
-    {.key = "--hidden-size", .write = [](const Subject& s) { return Json(s.model.hidden_size); },
-     .otherwise = "", .why = kShapes},
+    {.key = "--num-layers",
+     .write = [](const Subject& s) { return Json(s.model.num_layers); },
+     .otherwise = "",
+     .why = kShapes},
+    {.key = "--hidden-size",
+     .write = [](const Subject& s) { return Json(s.model.hidden_size); },
+     .otherwise = "",
+     .why = kShapes},
     {.key = "--ffn-hidden-size",
      .write = [](const Subject& s) { return Json(s.model.intermediate_size); },
-     .otherwise = "", .why = kShapes,
-     .computed = [](const Subject& s) {
-       const std::int64_t h = s.model.hidden_size;
-       return Json(s.model.mlp == MlpKind::swiglu ? 8 * h / 3 / 64 * 64 : 4 * h);
-     }},
+     .otherwise = "",
+     .why = kShapes,
+     .computed =
+         [](const Subject& s) {
+           const std::int64_t h = s.model.hidden_size;
+           return Json(s.model.mlp == MlpKind::swiglu ? 8 * h / 3 / 64 * 64 : 4 * h);
+         }},
     {.key = "--num-attention-heads",
      .write = [](const Subject& s) { return Json(s.model.num_attention_heads); },
-     .otherwise = "", .why = kShapes},
-    {.key = "--kv-channels", .write = [](const Subject& s) { return Json(s.model.head_dim); },
-     .otherwise = "", .why = kShapes,
+     .otherwise = "",
+     .why = kShapes},
+    {.key = "--kv-channels",
+     .write = [](const Subject& s) { return Json(s.model.head_dim); },
+     .otherwise = "",
+     .why = kShapes,
      .computed =
          [](const Subject& s) { return Json(s.model.hidden_size / s.model.num_attention_heads); }},
     {.key = "--num-key-value-heads",
      .write = [](const Subject& s) { return Json(s.model.num_key_value_heads); },
-     .otherwise = "", .why = kShapes,
+     .otherwise = "",
+     .why = kShapes,
      .computed = [](const Subject& s) { return Json(s.model.num_attention_heads); }},
     {.key = "--max-position-embeddings",
-     .write = [](const Subject& s) {
-       return Json(std::max(s.model.max_position_embeddings, s.plan.seq_len));
-     },
-     .otherwise = "", .judged = [](const Subject&) { return false; }},
+     .write =
+         [](const Subject& s) {
+           return Json(std::max(s.model.max_position_embeddings, s.plan.seq_len));
+         },
+     .otherwise = "",
+     .judged = [](const Subject&) { return false; }},
     {.key = "--use-rotary-position-embeddings",
-     .write = [](const Subject& s) { return if_true(modern(s)); }, .otherwise = "false",
+     .write = [](const Subject& s) { return if_true(modern(s)); },
+     .otherwise = "false",
      .why = kOther},
     {.key = "--rotary-position-embeddings-theta",
-     .write = [](const Subject& s) {
-       return if_true(modern(s), static_cast<std::int64_t>(s.model.rope_theta));
-     },
-     .otherwise = "10000", .why = "positions turn at another rate", .judged = modern},
+     .write =
+         [](const Subject& s) {
+           return if_true(modern(s), static_cast<std::int64_t>(s.model.rope_theta));
+         },
+     .otherwise = "10000",
+     .why = "positions turn at another rate",
+     .judged = modern},
     {.key = "--normalization",
-     .write = [](const Subject& s) {
-       return Json(s.model.norm == Norm::rms_norm ? "rmsnorm" : "layernorm");
-     },
-     .otherwise = "layernorm", .why = kOther},
+     .write =
+         [](const Subject& s) {
+           return Json(s.model.norm == Norm::rms_norm ? "rmsnorm" : "layernorm");
+         },
+     .otherwise = "layernorm",
+     .why = kOther},
     {.key = "--layernorm-epsilon",
-     .write = [](const Subject& s) { return Json(s.model.norm_epsilon); }, .otherwise = "1e-05",
-     .severity = warning, .why = "norms round otherwise"},
+     .write = [](const Subject& s) { return Json(s.model.norm_epsilon); },
+     .otherwise = "1e-05",
+     .severity = warning,
+     .why = "norms round otherwise"},
     {.key = "--swiglu",
      .write = [](const Subject& s) { return if_true(s.model.mlp == MlpKind::swiglu); },
-     .otherwise = "false", .why = kOther},
+     .otherwise = "false",
+     .why = kOther},
     {.key = "--squared-relu",
      .write = [](const Subject& s) { return if_true(s.model.mlp == MlpKind::relu2); },
-     .otherwise = "false", .why = kOther},
+     .otherwise = "false",
+     .why = kOther},
     {.key = "--disable-bias-linear",
-     .write = [](const Subject& s) {
-       return if_true(!s.model.mlp_bias && !s.model.attention_output_bias);
-     },
-     .otherwise = "false", .why = "linear layers get biases that the model has not"},
+     .write =
+         [](const Subject& s) {
+           return if_true(!s.model.mlp_bias && !s.model.attention_output_bias);
+         },
+     .otherwise = "false",
+     .why = "linear layers get biases that the model has not"},
     {.key = "--untie-embeddings-and-output-weights",
      .write = [](const Subject& s) { return if_true(!s.model.tie_word_embeddings); },
-     .otherwise = "false", .why = "the head shares the embedding's weights"},
+     .otherwise = "false",
+     .why = "the head shares the embedding's weights"},
     {.key = "--attention-dropout",
      .write = [](const Subject& s) { return Json(modern(s) ? "0.0" : "0.1"); },
-     .otherwise = "0.1", .severity = warning, .why = "attention is dropped at random",
+     .otherwise = "0.1",
+     .severity = warning,
+     .why = "attention is dropped at random",
      .judged = modern},
     {.key = "--hidden-dropout",
      .write = [](const Subject& s) { return Json(modern(s) ? "0.0" : "0.1"); },
-     .otherwise = "0.1", .severity = warning, .why = "activations are dropped at random",
+     .otherwise = "0.1",
+     .severity = warning,
+     .why = "activations are dropped at random",
      .judged = modern},
 });
 
@@ -180,15 +207,17 @@ constexpr auto kLimits = std::to_array<Limit>({
        return r.layers > 0 || !r.modules.empty();
      },
      [](const Subject& s) {
-       return fmt::format("Megatron-DeepSpeed recomputes core attention or whole layers; use "
-                          "recompute=selective or full, not {}",
-                          to_string(s.plan.recompute));
+       return fmt::format(
+           "Megatron-DeepSpeed recomputes core attention or whole layers; use "
+           "recompute=selective or full, not {}",
+           to_string(s.plan.recompute));
      }},
     {"activations_on_device",
      [](const Subject& s) { return s.plan.offload.activation_layers != 0 || s.plan.compile; },
      [](const Subject&) {
-       return std::string("qplan writes neither activation offload nor torch.compile for "
-                          "Megatron-DeepSpeed");
+       return std::string(
+           "qplan writes neither activation offload nor torch.compile for "
+           "Megatron-DeepSpeed");
      }},
     {"states_of_deepspeed",
      [](const Subject& s) {
@@ -200,6 +229,12 @@ constexpr auto kLimits = std::to_array<Limit>({
        return std::string(
            "DeepSpeed keeps master weights and moments in fp32, and gradients in fp32 or in the "
            "format of the weights");
+     }},
+    {"mics_is_gone", [](const Subject& s) { return s.plan.fsdp_shard > 0; },
+     [](const Subject&) {
+       return std::string(
+           "DeepSpeed shards over all of dp: its groups (MiCS) are gone since 0.19.8; leave "
+           "fsdp_shard out");
      }},
     {"one_overlap",
      [](const Subject& s) {

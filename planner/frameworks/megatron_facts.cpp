@@ -88,13 +88,16 @@ constexpr auto kFacts = std::to_array<Fact>({
     // Shapes.
     {.key = "--num-layers",
      .write = [](const Subject& s) { return Json(s.model.num_layers); },
-     .otherwise = "", .why = kOtherShapes},
+     .otherwise = "",
+     .why = kOtherShapes},
     {.key = "--hidden-size",
      .write = [](const Subject& s) { return Json(s.model.hidden_size); },
-     .otherwise = "", .why = kOtherShapes},
+     .otherwise = "",
+     .why = kOtherShapes},
     {.key = "--ffn-hidden-size",
      .write = [](const Subject& s) { return Json(s.model.intermediate_size); },
-     .otherwise = "", .why = kOtherShapes,
+     .otherwise = "",
+     .why = kOtherShapes,
      .computed =
          [](const Subject& s) {
            // With --swiglu two thirds of 4 h, in multiples of 64 (transformer_config.py).
@@ -109,234 +112,325 @@ constexpr auto kFacts = std::to_array<Fact>({
          }},
     {.key = "--num-attention-heads",
      .write = [](const Subject& s) { return Json(s.model.num_attention_heads); },
-     .otherwise = "", .why = kOtherShapes},
+     .otherwise = "",
+     .why = kOtherShapes},
     {.key = "--kv-channels",
-     .write = [](const Subject& s) {
-       return Json(has_mla(s) ? mla(s).v_head_dim : s.model.head_dim);
-     },
-     .otherwise = "", .why = "Megatron divides hidden by heads, and heads get another width",
+     .write =
+         [](const Subject& s) { return Json(has_mla(s) ? mla(s).v_head_dim : s.model.head_dim); },
+     .otherwise = "",
+     .why = "Megatron divides hidden by heads, and heads get another width",
      .computed =
          [](const Subject& s) { return Json(s.model.hidden_size / s.model.num_attention_heads); },
      .judged = [](const Subject& s) { return !has_mla(s); }},
     {.key = "--group-query-attention",
      .write = [](const Subject& s) { return if_true(grouped_queries(s)); },
      .otherwise = "false",
-     .why = "without it --num-query-groups is ignored and every head gets keys and values of its own"},
+     .why =
+         "without it --num-query-groups is ignored and every head gets keys and values of its own"},
     {.key = "--num-query-groups",
-     .write = [](const Subject& s) {
-       return if_true(grouped_queries(s), s.model.num_key_value_heads);
-     },
-     .otherwise = "1", .why = kOtherShapes, .judged = grouped_queries},
+     .write =
+         [](const Subject& s) { return if_true(grouped_queries(s), s.model.num_key_value_heads); },
+     .otherwise = "1",
+     .why = kOtherShapes,
+     .judged = grouped_queries},
     {.key = "--qk-layernorm",
      .write = [](const Subject& s) { return if_true(s.model.qk_norm || has_mla(s)); },
-     .otherwise = "false", .why = kOtherModel},
+     .otherwise = "false",
+     .why = kOtherModel},
     {.key = "--vocab-size",
      .write = [](const Subject& s) { return Json(s.model.vocab_size); },
-     .otherwise = "", .severity = warning,
+     .otherwise = "",
+     .severity = warning,
      .why = "embeddings get another size; without it the tokenizer decides",
      .judged = never},
     {.key = "--make-vocab-size-divisible-by",
      .write = [](const Subject&) { return Json(128); },
-     .otherwise = "128", .judged = never},
+     .otherwise = "128",
+     .judged = never},
     {.key = "--max-position-embeddings",
-     .write = [](const Subject& s) {
-       return Json(std::max(s.model.max_position_embeddings, s.plan.seq_len));
-     },
-     .otherwise = "", .judged = never},
+     .write =
+         [](const Subject& s) {
+           return Json(std::max(s.model.max_position_embeddings, s.plan.seq_len));
+         },
+     .otherwise = "",
+     .judged = never},
     {.key = "--untie-embeddings-and-output-weights",
      .write = [](const Subject& s) { return if_true(!s.model.tie_word_embeddings); },
-     .otherwise = "false", .why = "the head shares the embedding's weights"},
+     .otherwise = "false",
+     .why = "the head shares the embedding's weights"},
 
     // Layers.
     {.key = "--position-embedding-type",
      .write = [](const Subject& s) { return Json(modern(s) ? "rope" : "learned_absolute"); },
-     .otherwise = "learned_absolute", .why = kOtherModel,
+     .otherwise = "learned_absolute",
+     .why = kOtherModel,
      .computed = nullptr,
-     .same = [](const Json& given, const Json& wanted) {
-       // YaRN is rotation too, rescaled.
-       return same_value(given, wanted) || (text_of(given) == "yarn" && text_of(wanted) == "rope");
-     }},
+     .same =
+         [](const Json& given, const Json& wanted) {
+           // YaRN is rotation too, rescaled.
+           return same_value(given, wanted) ||
+                  (text_of(given) == "yarn" && text_of(wanted) == "rope");
+         }},
     {.key = "--rotary-base",
-     .write = [](const Subject& s) {
-       return if_true(modern(s), static_cast<std::int64_t>(s.model.rope_theta));
-     },
-     .otherwise = "10000", .why = "positions turn at another rate", .judged = modern},
+     .write =
+         [](const Subject& s) {
+           return if_true(modern(s), static_cast<std::int64_t>(s.model.rope_theta));
+         },
+     .otherwise = "10000",
+     .why = "positions turn at another rate",
+     .judged = modern},
     {.key = "--rotary-percent",
      .write = [](const Subject& s) { return if_true(modern(s), s.model.rotary_fraction); },
-     .otherwise = "1.0", .why = kOtherModel, .judged = modern},
+     .otherwise = "1.0",
+     .why = kOtherModel,
+     .judged = modern},
     {.key = "--use-rope-scaling",
      .write = [](const Subject& s) { return if_true(s.model.rope_scaling && !has_mla(s)); },
-     .otherwise = "false", .severity = warning, .why = "long positions turn at another rate"},
+     .otherwise = "false",
+     .severity = warning,
+     .why = "long positions turn at another rate"},
     {.key = "--rope-scaling-factor",
-     .write = [](const Subject& s) {
-       return s.model.rope_scaling && !has_mla(s) ? rope_number(s, "factor") : Json(nullptr);
-     },
-     .otherwise = "8.0", .severity = warning, .why = "long positions turn at another rate"},
+     .write =
+         [](const Subject& s) {
+           return s.model.rope_scaling && !has_mla(s) ? rope_number(s, "factor") : Json(nullptr);
+         },
+     .otherwise = "8.0",
+     .severity = warning,
+     .why = "long positions turn at another rate"},
     {.key = "--normalization",
-     .write = [](const Subject& s) {
-       return Json(s.model.norm == Norm::rms_norm ? "RMSNorm" : "LayerNorm");
-     },
-     .otherwise = "LayerNorm", .why = kOtherModel},
+     .write =
+         [](const Subject& s) {
+           return Json(s.model.norm == Norm::rms_norm ? "RMSNorm" : "LayerNorm");
+         },
+     .otherwise = "LayerNorm",
+     .why = kOtherModel},
     {.key = "--norm-epsilon",
      .write = [](const Subject& s) { return Json(s.model.norm_epsilon); },
-     .otherwise = "1e-05", .severity = warning, .why = "norms round otherwise"},
+     .otherwise = "1e-05",
+     .severity = warning,
+     .why = "norms round otherwise"},
     {.key = "--swiglu",
      .write = [](const Subject& s) { return if_true(s.model.mlp == MlpKind::swiglu); },
-     .otherwise = "false", .why = kOtherModel},
+     .otherwise = "false",
+     .why = kOtherModel},
     {.key = "--squared-relu",
      .write = [](const Subject& s) { return if_true(s.model.mlp == MlpKind::relu2); },
-     .otherwise = "false", .why = kOtherModel},
+     .otherwise = "false",
+     .why = kOtherModel},
     {.key = "--disable-bias-linear",
-     .write = [](const Subject& s) {
-       return if_true(!s.model.mlp_bias && !s.model.attention_output_bias);
-     },
+     .write =
+         [](const Subject& s) {
+           return if_true(!s.model.mlp_bias && !s.model.attention_output_bias);
+         },
      .otherwise = "false",
      .why = "linear layers get biases that the model has not, which etp above 1 refuses"},
     {.key = "--add-qkv-bias",
-     .write = [](const Subject& s) {
-       return if_true(s.model.qkv_bias && !s.model.attention_output_bias);
-     },
-     .otherwise = "false", .why = kOtherModel},
+     .write =
+         [](const Subject& s) {
+           return if_true(s.model.qkv_bias && !s.model.attention_output_bias);
+         },
+     .otherwise = "false",
+     .why = kOtherModel},
     {.key = "--apply-layernorm-1p",
      .write = [](const Subject& s) { return if_true(s.model.architecture == "nemotron"); },
-     .otherwise = "false", .why = kOtherModel},
+     .otherwise = "false",
+     .why = kOtherModel},
     {.key = "--attention-dropout",
      .write = [](const Subject&) { return Json("0.0"); },
-     .otherwise = "0.1", .severity = warning,
+     .otherwise = "0.1",
+     .severity = warning,
      .why = "attention is dropped at random, and the masks take memory",
      .judged = modern},
     {.key = "--hidden-dropout",
      .write = [](const Subject&) { return Json("0.0"); },
-     .otherwise = "0.1", .severity = warning,
+     .otherwise = "0.1",
+     .severity = warning,
      .why = "activations are dropped at random, and the masks take memory",
      .judged = modern},
 
     // Latent attention.
     {.key = "--multi-latent-attention",
      .write = [](const Subject& s) { return if_true(has_mla(s)); },
-     .otherwise = "false", .why = kOtherModel},
+     .otherwise = "false",
+     .why = kOtherModel},
     {.key = "--q-lora-rank",
      .write = [](const Subject& s) { return if_true(mla(s).q_lora_rank > 0, mla(s).q_lora_rank); },
-     .otherwise = "", .why = kOtherShapes},
+     .otherwise = "",
+     .why = kOtherShapes},
     {.key = "--kv-lora-rank",
      .write = [](const Subject& s) { return if_true(has_mla(s), mla(s).kv_lora_rank); },
-     .otherwise = "32", .why = kOtherShapes, .judged = has_mla},
+     .otherwise = "32",
+     .why = kOtherShapes,
+     .judged = has_mla},
     {.key = "--qk-head-dim",
      .write = [](const Subject& s) { return if_true(has_mla(s), mla(s).qk_nope_head_dim); },
-     .otherwise = "128", .why = kOtherShapes, .judged = has_mla},
+     .otherwise = "128",
+     .why = kOtherShapes,
+     .judged = has_mla},
     {.key = "--qk-pos-emb-head-dim",
      .write = [](const Subject& s) { return if_true(has_mla(s), mla(s).qk_rope_head_dim); },
-     .otherwise = "64", .why = kOtherShapes, .judged = has_mla},
+     .otherwise = "64",
+     .why = kOtherShapes,
+     .judged = has_mla},
     {.key = "--v-head-dim",
      .write = [](const Subject& s) { return if_true(has_mla(s), mla(s).v_head_dim); },
-     .otherwise = "128", .why = kOtherShapes, .judged = has_mla},
+     .otherwise = "128",
+     .why = kOtherShapes,
+     .judged = has_mla},
     {.key = "--rotary-scaling-factor",
-     .write = [](const Subject& s) {
-       if (!has_mla(s)) return Json(nullptr);
-       const Json factor = rope_number(s, "factor");
-       return factor.is_null() ? Json(1) : factor;
-     },
-     .otherwise = "1.0", .severity = warning, .why = "long positions turn at another rate",
+     .write =
+         [](const Subject& s) {
+           if (!has_mla(s)) return Json(nullptr);
+           const Json factor = rope_number(s, "factor");
+           return factor.is_null() ? Json(1) : factor;
+         },
+     .otherwise = "1.0",
+     .severity = warning,
+     .why = "long positions turn at another rate",
      .judged = has_mla},
     {.key = "--mscale",
-     .write = [](const Subject& s) { return has_mla(s) ? rope_number(s, "mscale") : Json(nullptr); },
-     .otherwise = "1.0", .severity = warning, .why = "attention is scaled otherwise",
+     .write =
+         [](const Subject& s) { return has_mla(s) ? rope_number(s, "mscale") : Json(nullptr); },
+     .otherwise = "1.0",
+     .severity = warning,
+     .why = "attention is scaled otherwise",
      .judged = has_mla},
     {.key = "--mscale-all-dim",
-     .write = [](const Subject& s) {
-       return has_mla(s) ? rope_number(s, "mscale_all_dim") : Json(nullptr);
-     },
-     .otherwise = "0.0", .severity = warning, .why = "attention is scaled otherwise",
+     .write =
+         [](const Subject& s) {
+           return has_mla(s) ? rope_number(s, "mscale_all_dim") : Json(nullptr);
+         },
+     .otherwise = "0.0",
+     .severity = warning,
+     .why = "attention is scaled otherwise",
      // Without rescaling its value multiplies a logarithm of one.
      .judged = [](const Subject& s) { return has_mla(s) && s.model.rope_scaling; }},
     {.key = "--mtp-num-layers",
-     .write = [](const Subject& s) {
-       return if_true(s.model.num_mtp_layers > 0, s.model.num_mtp_layers);
-     },
-     .otherwise = "", .severity = note,
+     .write =
+         [](const Subject& s) {
+           return if_true(s.model.num_mtp_layers > 0, s.model.num_mtp_layers);
+         },
+     .otherwise = "",
+     .severity = note,
      .why = "the layers that predict further tokens are left out"},
 
     // Experts.
     {.key = "--num-experts",
      .write = [](const Subject& s) { return if_true(has_experts(s), moe(s).num_experts); },
-     .otherwise = "", .why = kOtherShapes},
+     .otherwise = "",
+     .why = kOtherShapes},
     {.key = "--moe-router-topk",
      .write = [](const Subject& s) { return if_true(has_experts(s), moe(s).top_k); },
-     .otherwise = "2", .why = "a token visits another number of experts", .judged = has_experts},
+     .otherwise = "2",
+     .why = "a token visits another number of experts",
+     .judged = has_experts},
     {.key = "--moe-ffn-hidden-size",
-     .write = [](const Subject& s) { return if_true(has_experts(s), moe(s).moe_intermediate_size); },
-     .otherwise = "", .why = "experts get the width of --ffn-hidden-size",
+     .write =
+         [](const Subject& s) { return if_true(has_experts(s), moe(s).moe_intermediate_size); },
+     .otherwise = "",
+     .why = "experts get the width of --ffn-hidden-size",
      .computed = [](const Subject& s) { return Json(s.model.intermediate_size); },
      .judged = has_experts},
     {.key = "--moe-layer-freq",
      .write = layer_frequency,
-     .otherwise = "1", .why = "other layers get experts", .same = same_layers,
+     .otherwise = "1",
+     .why = "other layers get experts",
+     .same = same_layers,
      .judged = has_experts},
     {.key = "--moe-shared-expert-intermediate-size",
-     .write = [](const Subject& s) {
-       const std::int64_t width = moe(s).shared_expert_intermediate_size;
-       return if_true(width > 0, width);
-     },
-     .otherwise = "", .why = kOtherShapes},
+     .write =
+         [](const Subject& s) {
+           const std::int64_t width = moe(s).shared_expert_intermediate_size;
+           return if_true(width > 0, width);
+         },
+     .otherwise = "",
+     .why = kOtherShapes},
     {.key = "--moe-shared-expert-gate",
      .write = [](const Subject& s) { return if_true(moe(s).shared_expert_gate); },
-     .otherwise = "false", .why = kOtherModel},
+     .otherwise = "false",
+     .why = kOtherModel},
     {.key = "--moe-router-score-function",
-     .write = [](const Subject& s) {
-       return if_true(has_experts(s), moe(s).sigmoid_scores ? "sigmoid" : "softmax");
-     },
-     .otherwise = "softmax", .why = kOtherModel, .judged = has_experts},
+     .write =
+         [](const Subject& s) {
+           return if_true(has_experts(s), moe(s).sigmoid_scores ? "sigmoid" : "softmax");
+         },
+     .otherwise = "softmax",
+     .why = kOtherModel,
+     .judged = has_experts},
     {.key = "--moe-router-pre-softmax",
-     .write = [](const Subject& s) {
-       // Scores are taken over all experts, then chosen: unless the chosen ones are made to sum to 1.
-       return if_true(has_experts(s) && (!moe(s).norm_topk_prob || moe(s).sigmoid_scores));
-     },
-     .otherwise = "false", .severity = warning, .why = "experts are weighted otherwise",
+     .write =
+         [](const Subject& s) {
+           // Scores are taken over all experts, then chosen: unless the chosen ones are made to sum
+           // to 1.
+           return if_true(has_experts(s) && (!moe(s).norm_topk_prob || moe(s).sigmoid_scores));
+         },
+     .otherwise = "false",
+     .severity = warning,
+     .why = "experts are weighted otherwise",
      // With sigmoid scores it makes no difference.
      .judged = [](const Subject& s) { return has_experts(s) && !moe(s).sigmoid_scores; }},
     {.key = "--moe-router-enable-expert-bias",
      .write = [](const Subject& s) { return if_true(moe(s).router_bias && moe(s).sigmoid_scores); },
-     .otherwise = "false", .severity = warning, .why = "experts are chosen otherwise"},
+     .otherwise = "false",
+     .severity = warning,
+     .why = "experts are chosen otherwise"},
     {.key = "--moe-router-num-groups",
      .write = [](const Subject& s) { return if_true(moe(s).num_groups > 1, moe(s).num_groups); },
-     .otherwise = "1", .severity = warning, .why = "experts are chosen otherwise"},
+     .otherwise = "1",
+     .severity = warning,
+     .why = "experts are chosen otherwise"},
     {.key = "--moe-router-group-topk",
      .write = [](const Subject& s) { return if_true(moe(s).num_groups > 1, moe(s).topk_group); },
-     .otherwise = "1", .severity = warning, .why = "experts are chosen otherwise"},
+     .otherwise = "1",
+     .severity = warning,
+     .why = "experts are chosen otherwise"},
     {.key = "--moe-router-topk-scaling-factor",
-     .write = [](const Subject& s) {
-       return if_true(moe(s).routed_scaling_factor != 1, moe(s).routed_scaling_factor);
-     },
-     .otherwise = "1", .severity = warning, .why = "experts are weighted otherwise"},
+     .write =
+         [](const Subject& s) {
+           return if_true(moe(s).routed_scaling_factor != 1, moe(s).routed_scaling_factor);
+         },
+     .otherwise = "1",
+     .severity = warning,
+     .why = "experts are weighted otherwise"},
     {.key = "--moe-router-dtype",
      .write = [](const Subject& s) { return if_true(has_experts(s), "fp32"); },
-     .otherwise = "", .judged = never},
+     .otherwise = "",
+     .judged = never},
     {.key = "--moe-router-load-balancing-type",
-     .write = [](const Subject& s) {
-       return if_true(has_experts(s), moe(s).sigmoid_scores ? "seq_aux_loss" : "aux_loss");
-     },
-     .otherwise = "aux_loss", .judged = never},
+     .write =
+         [](const Subject& s) {
+           return if_true(has_experts(s), moe(s).sigmoid_scores ? "seq_aux_loss" : "aux_loss");
+         },
+     .otherwise = "aux_loss",
+     .judged = never},
     {.key = "--moe-aux-loss-coeff",
      .write = aux_loss,
-     .otherwise = "0.0", .severity = note,
+     .otherwise = "0.0",
+     .severity = note,
      .why = "nothing keeps the experts' loads even; right only where balance is learned already",
      // Other coefficients are a choice; none at all is a default.
-     .same = [](const Json& given, const Json& wanted) {
-       return number_of(wanted) == 0 || !given.is_null();
-     }},
+     .same =
+         [](const Json& given, const Json& wanted) {
+           return number_of(wanted) == 0 || number_of(Json(first_of(given))) != 0;
+         }},
     {.key = "--moe-grouped-gemm",
      .write = [](const Subject& s) { return if_true(has_experts(s)); },
-     .otherwise = "false", .severity = warning,
-     .why = "experts are multiplied one after another", .judged = has_experts},
+     .otherwise = "false",
+     .severity = warning,
+     .why = "experts are multiplied one after another",
+     .judged = has_experts},
     {.key = "--moe-permute-fusion",
      .write = [](const Subject& s) { return if_true(has_experts(s)); },
-     .otherwise = "false", .judged = never},
+     .otherwise = "false",
+     .judged = never},
     {.key = "--cross-entropy-loss-fusion",
      .write = [](const Subject&) { return Json(true); },
-     .otherwise = "false", .judged = never},
+     .otherwise = "false",
+     .judged = never},
     {.key = "--cross-entropy-fusion-impl",
      .write = [](const Subject&) { return Json("native"); },
-     .otherwise = "native", .judged = never},
+     .otherwise = "native",
+     .judged = never},
 });
 
 }  // namespace

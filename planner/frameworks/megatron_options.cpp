@@ -22,12 +22,6 @@ bool fsdp(const Subject& s) {
   return s.recipe == RecipeKind::megatron_fsdp;
 }
 
-// States below fp32, and offload, come with the precision-aware optimizer (arguments.py:1885).
-bool precision_aware(const Subject& s) {
-  return !fsdp(s) && (s.plan.offload.optimizer > 0 || s.plan.main_params_dtype != DType::fp32 ||
-                      s.plan.moment_dtype != DType::fp32);
-}
-
 bool is_flex(MoeDispatcher d) {
   return d == MoeDispatcher::deepep || d == MoeDispatcher::hybridep;
 }
@@ -88,21 +82,23 @@ void set_fp8_recipe(Draft& draft, const Json& value) {
   }
 }
 
+// By ZeRO stage.
+constexpr std::array<std::string_view, 4> kStrategies{"no_shard", "optim", "optim_grads",
+                                                      "optim_grads_params"};
+
 Json sharding_strategy(const Subject& s) {
   if (!fsdp(s)) return nullptr;
-  return s.plan.zero == 2 ? "optim_grads" : "optim_grads_params";
+  return std::string(kStrategies[static_cast<std::size_t>(s.plan.zero)]);
 }
 
 void set_sharding_strategy(Draft& draft, const Json& value) {
-  static constexpr std::array<std::string_view, 4> kStages{"no_shard", "optim", "optim_grads",
-                                                           "optim_grads_params"};
   if (draft.recipe != RecipeKind::megatron_fsdp) return;
   const std::string name = text_of(value);
-  const auto* const found = std::find(kStages.begin(), kStages.end(), name);
-  if (found == kStages.end()) {
-    throw Error(fmt::format("'{}' is none of {}", shown(name), fmt::join(kStages, ", ")));
+  const auto* const found = std::find(kStrategies.begin(), kStrategies.end(), name);
+  if (found == kStrategies.end()) {
+    throw Error(fmt::format("'{}' is none of {}", shown(name), fmt::join(kStrategies, ", ")));
   }
-  draft.plan.zero = static_cast<int>(found - kStages.begin());
+  draft.plan.zero = static_cast<int>(found - kStrategies.begin());
 }
 
 // Copies of the sharded states.
@@ -157,11 +153,10 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--cp-comm-type", "cp_comm",
      [](const Subject& s) {
        const bool gathers = s.plan.cp_comm == CpComm::all_gather;
-       return if_true(s.plan.cp > 1,
-                      gathers ? "allgather" : std::string(to_word(s.plan.cp_comm)));
+       return if_true(s.plan.cp > 1, gathers ? "allgather" : std::string(to_word(s.plan.cp_comm)));
      },
      [](Draft& d, const Json& v) {
-       const std::string name = list_of(v).front();
+       const std::string name = first_of(v);
        // Ulysses inside a node and a ring between: priced as the ring.
        d.plan.cp_comm = name == "allgather" ? CpComm::all_gather
                         : name == "a2a+p2p" ? CpComm::p2p
@@ -192,7 +187,8 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--use-distributed-optimizer", "zero",
      [](const Subject& s) { return if_true(s.plan.zero > 0); },
      [](Draft& d, const Json& v) {
-       if (truth_of(v)) d.plan.zero = std::max(1, d.plan.zero);
+       const bool fsdp = d.recipe == RecipeKind::megatron_fsdp;  // its strategy says the stage
+       if (truth_of(v) && !fsdp) d.plan.zero = std::max(1, d.plan.zero);
      }},
     {"--num-distributed-optimizer-instances", "fsdp_shard", optimizer_instances,
      [](Draft& d, const Json& v) { d.shard_groups = degree_of(v); }},
@@ -233,9 +229,7 @@ constexpr auto kOptions = std::to_array<Option>({
        return if_true(s.plan.recompute.kind != RecomputeKind::none,
                       std::string(to_word(s.plan.recompute.kind)));
      },
-     [](Draft& d, const Json& v) {
-       d.plan.recompute.kind = from_word<RecomputeKind>(text_of(v));
-     }},
+     [](Draft& d, const Json& v) { d.plan.recompute.kind = from_word<RecomputeKind>(text_of(v)); }},
     {"--recompute-activations", "recompute", [](const Subject&) { return Json(nullptr); },
      [](Draft& d, const Json& v) {
        if (truth_of(v)) d.plan.recompute.kind = RecomputeKind::selective;
@@ -287,18 +281,16 @@ constexpr auto kOptions = std::to_array<Option>({
        if (truth_of(v)) d.plan.grad_dtype = DType::bf16;
      }},
     {"--use-precision-aware-optimizer", "main_params_dtype",
-     [](const Subject& s) { return if_true(precision_aware(s)); },
+     [](const Subject& s) { return if_true(megatron_precision_aware(s)); },
      [](Draft& d, const Json& v) { d.precision_aware = truth_of(v); }},
     {"--main-grads-dtype", "grad_dtype",
-     [](const Subject& s) {
-       return if_true(precision_aware(s), word(s.plan.grad_dtype));
-     },
+     [](const Subject& s) { return if_true(megatron_precision_aware(s), word(s.plan.grad_dtype)); },
      [](Draft& d, const Json& v) {
        if (d.precision_aware) d.plan.grad_dtype = from_word<DType>(text_of(v));
      }},
     {"--main-params-dtype", "main_params_dtype",
      [](const Subject& s) {
-       return if_true(precision_aware(s),
+       return if_true(megatron_precision_aware(s),
                       s.plan.main_params_dtype == DType::fp16 ? "fp16" : "fp32");
      },
      [](Draft& d, const Json& v) {
@@ -306,12 +298,12 @@ constexpr auto kOptions = std::to_array<Option>({
      }},
     {"--exp-avg-dtype", "moment_dtype",
      [](const Subject& s) {
-       return if_true(precision_aware(s), word(s.plan.moment_dtype));
+       return if_true(megatron_precision_aware(s), word(s.plan.moment_dtype));
      },
      [](Draft& d, const Json& v) { d.plan.moment_dtype = from_word<DType>(text_of(v)); }},
     {"--exp-avg-sq-dtype", "moment_dtype",
      [](const Subject& s) {
-       return if_true(precision_aware(s), word(s.plan.moment_dtype));
+       return if_true(megatron_precision_aware(s), word(s.plan.moment_dtype));
      },
      [](Draft& d, const Json& v) {
        // Where the two moments differ, the wider one stands for both.
@@ -368,83 +360,6 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft&, const Json&) {}},
 });
 
-constexpr auto kLimits = std::to_array<Limit>({
-    {"no_compile", [](const Subject& s) { return s.plan.compile; },
-     [](const Subject&) {
-       return std::string("Megatron has no torch.compile of the model; leave compile out");
-     }},
-    {"precision_aware_master_weights",
-     [](const Subject& s) {
-       return precision_aware(s) && s.plan.offload.optimizer == 0 &&
-              s.plan.main_params_dtype == DType::fp32;
-     },
-     [](const Subject& s) {
-       return fmt::format(
-           "moments in {} come with the precision-aware optimizer, which keeps a 2-byte remainder "
-           "of each master weight; use main_params_dtype=bf16",
-           to_word(s.plan.moment_dtype));
-     }},
-    {"offloaded_master_weights",
-     [](const Subject& s) {
-       return s.plan.offload.optimizer > 0 && s.plan.main_params_dtype != DType::fp32;
-     },
-     [](const Subject&) {
-       return std::string(
-           "Megatron keeps offloaded master weights in fp32; use main_params_dtype=fp32");
-     }},
-    {"fsdp_states",
-     [](const Subject& s) {
-       return fsdp(s) && (s.plan.moment_dtype != DType::fp32 || s.plan.offload.optimizer > 0 ||
-                          s.plan.main_params_dtype != DType::fp32 || s.plan.fsdp_shard > 0 ||
-                          s.plan.grad_dtype != DType::fp32);
-     },
-     [](const Subject&) {
-       return std::string(
-           "Megatron-FSDP is written with fp32 states, sharded over all of dp, on the device");
-     }},
-    {"gradient_format",
-     [](const Subject& s) {
-       const bool half = s.plan.precision == Precision::fp16;
-       return s.plan.grad_dtype != DType::fp32 &&
-              s.plan.grad_dtype != (half ? DType::fp16 : DType::bf16);
-     },
-     [](const Subject& s) {
-       return fmt::format("Megatron accumulates gradients in fp32 or in the format of the weights, "
-                          "not in {} under precision {}",
-                          to_word(s.plan.grad_dtype), to_word(s.plan.precision));
-     }},
-    {"master_weights_of_fp16",
-     [](const Subject& s) {
-       return s.plan.precision == Precision::fp16 && precision_aware(s) &&
-              s.plan.offload.optimizer == 0 && s.plan.main_params_dtype == DType::bf16;
-     },
-     [](const Subject&) {
-       return std::string("remainders of master weights are kept for bf16 weights only; use "
-                          "main_params_dtype=fp16, or precision bf16");
-     }},
-    {"unwritten_attention",
-     [](const Subject& s) {
-       const auto slides = [](const LayerKind& layer) { return layer.window > 0; };
-       return s.model.attention_sinks || s.model.vision ||
-              std::any_of(s.model.layers.begin(), s.model.layers.end(), slides);
-     },
-     [](const Subject& s) {
-       return fmt::format("{} has {}, which qplan does not write for Megatron",
-                          s.model.name,
-                          s.model.vision            ? "a vision tower"
-                          : s.model.attention_sinks ? "attention sinks"
-                                                    : "sliding windows");
-     }},
-    {"whole_rotary_base",
-     [](const Subject& s) {
-       return s.model.rope_theta != static_cast<double>(static_cast<std::int64_t>(s.model.rope_theta));
-     },
-     [](const Subject& s) {
-       return fmt::format("--rotary-base is a whole number, and the model's is {}",
-                          s.model.rope_theta);
-     }},
-});
-
 // Layers of each stage where the first, the last, the embedding or the loss are counted apart.
 std::vector<int> uneven_stages(const Draft& draft, const ModelSpec& model) {
   const int pp = draft.plan.pp;
@@ -483,10 +398,6 @@ std::span<const Option> megatron_options() {
   return kOptions;
 }
 
-std::span<const Limit> megatron_limits() {
-  return kLimits;
-}
-
 void settle_megatron(Draft& draft, const ModelSpec& model) {
   ParallelPlan& plan = draft.plan;
   plan.etp = model.moe ? draft.etp.value_or(draft.expert_tensor_follows ? plan.tp : 1) : 1;
@@ -500,7 +411,8 @@ void settle_megatron(Draft& draft, const ModelSpec& model) {
     plan.pipeline_layout = plan.pp > 1 ? uneven_stages(draft, model) : std::vector<int>{};
     if (plan.vpp > 1) plan.pipeline_layout = chunked(plan.pipeline_layout, plan.vpp);
   }
-  plan.schedule = plan.vpp > 1 && plan.pp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  plan.schedule =
+      plan.vpp > 1 && plan.pp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
   plan.recompute.layers = std::max(0, plan.recompute.layers);
   if (plan.sequence_parallel && plan.tp == 1) plan.sequence_parallel = false;  // arguments.py:1436
   if (draft.precision_aware && plan.offload.optimizer == 0 &&

@@ -28,13 +28,13 @@ struct Subject {
 struct Draft {
   ParallelPlan plan;
   RecipeKind recipe = RecipeKind::megatron;
-  std::optional<std::int64_t> accumulation;      // microbatches between two updates
-  std::optional<int> layers_per_virtual_stage;   // Megatron
+  std::optional<std::int64_t> accumulation;     // microbatches between two updates
+  std::optional<int> layers_per_virtual_stage;  // Megatron
   std::optional<int> first_stage_layers, last_stage_layers;
   bool counts_embedding = false, counts_loss = false;  // as a layer of its stage
-  std::optional<int> shard_groups;               // copies of the sharded states
+  std::optional<int> shard_groups;                     // copies of the sharded states
   std::optional<int> etp;
-  bool expert_tensor_follows = true;             // etp is tp unless said
+  bool expert_tensor_follows = true;  // etp is tp unless said
   bool precision_aware = false;
   std::optional<std::int64_t> train_tokens, microbatch_tokens;  // torchtitan
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <optional>
 
 #include "planner/frameworks/formats.h"
@@ -197,6 +198,7 @@ class Reader {
   }
 
   Value factor(int depth) {
+    if (depth > kDeepest) return {};
     skip(depth > 0);
     const char c = peek();
     if (c == '"' || c == '\'') return {string(), true};
@@ -270,8 +272,9 @@ class Reader {
       if (!(peek() == '*' && peek(1) != '*') && !divides) return value;
       at_ += divides ? 2 : 1;
       const auto a = small(value), b = small(factor(depth + 1));
-      const bool exact = a && b && (!divides || *b != 0) &&
-                         (divides || *b == 0 || std::abs(*a) < (std::int64_t{1} << 62U) / std::abs(*b));
+      const bool exact =
+          a && b && (!divides || *b != 0) &&
+          (divides || *b == 0 || std::abs(*a) < (std::int64_t{1} << 62U) / std::abs(*b));
       value = exact ? Value{divides ? *a / *b : *a * *b, true} : Value{};
     }
   }

@@ -35,7 +35,6 @@ void check_launch(const Scene& scene, Findings& out);
 std::span<const Option> options_of(Dialect dialect);
 std::span<const Fact> facts_of(Dialect dialect);
 std::string_view option_list_of(Dialect dialect);  // of known_options(); empty: none
-std::string_view name_of(Dialect dialect);         // as people call it: "Megatron-LM"
 
 // ---- corrections, for --fix; empty where the file cannot be edited in place ----
 

@@ -92,6 +92,11 @@ std::vector<std::string> list_of(const Json& value) {
   return list;
 }
 
+std::string first_of(const Json& value) {
+  const auto list = list_of(value);
+  return list.empty() ? "" : list.front();
+}
+
 bool same_value(const Json& a, const Json& b) {
   const auto x = try_number(a), y = try_number(b);
   if (x && y) return *x == *y;

@@ -22,8 +22,8 @@ struct Setting {
   std::string key;
   Json value;  // true: a flag without a value; a list: several values
   Place place;
-  Span whole{};  // key and value in the file
-  Span text{};   // the value alone
+  Span whole{};          // key and value in the file
+  Span text{};           // the value alone
   bool resolved = true;  // false: the value is known only when the file runs
 };
 
@@ -56,6 +56,7 @@ double number_of(const Json& value);
 bool truth_of(const Json& value);
 std::string text_of(const Json& value);  // as an argument spells it: "4", "true", "a b"
 std::vector<std::string> list_of(const Json& value);
+std::string first_of(const Json& value);  // of a list; empty where there is none
 
 // Equal as numbers where both are numbers, else as text without regard to case.
 bool same_value(const Json& a, const Json& b);

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 
 #include "models/error.h"
+#include "planner/frameworks/shell_arithmetic.h"
 
 namespace qplan {
 namespace {
@@ -38,9 +38,9 @@ constexpr std::size_t kMostLetters = std::size_t{1} << 22U;
 constexpr int kDeepestSource = 8;
 constexpr int kDeepest = 100;
 
-constexpr std::array<std::string_view, 14> kKeywords{"if",   "then", "else",  "elif", "fi",
-                                                     "for",  "do",   "done",  "while", "until",
-                                                     "case", "esac", "{",     "}"};
+constexpr std::array<std::string_view, 14> kKeywords{"if",   "then", "else", "elif",  "fi",
+                                                     "for",  "do",   "done", "while", "until",
+                                                     "case", "esac", "{",    "}"};
 
 bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -57,89 +57,9 @@ std::string plain(const Text& text) {
 }
 
 bool is_resolved(const Text& text) {
-  return std::none_of(text.begin(), text.end(), [](const Letter& l) {
-    return l.certainty != Certainty::known;
-  });
+  return std::none_of(text.begin(), text.end(),
+                      [](const Letter& l) { return l.certainty != Certainty::known; });
 }
-
-// Integers with + - * / % and brackets; nothing where there is anything else.
-class Arithmetic {
- public:
-  explicit Arithmetic(std::string_view text) : text_(text) {}
-  std::optional<std::int64_t> value() {
-    const auto result = sum();
-    skip();
-    return at_ == text_.size() && good_ ? std::optional(result) : std::nullopt;
-  }
-
- private:
-  static constexpr std::int64_t kMost = std::int64_t{1} << 31U;
-
-  void skip() {
-    while (at_ < text_.size() && (is_blank(text_[at_]) || text_[at_] == '\n')) ++at_;
-  }
-  bool take(char c) {
-    skip();
-    if (at_ >= text_.size() || text_[at_] != c) return false;
-    ++at_;
-    return true;
-  }
-  std::int64_t checked(std::int64_t n) {
-    good_ = good_ && n < kMost && n > -kMost;
-    return good_ ? n : 0;
-  }
-  std::int64_t factor() {
-    skip();
-    if (++depth_ > 64) good_ = false;
-    if (!good_) return 0;
-    std::int64_t n = 0;
-    if (take('(')) {
-      n = sum();
-      good_ = take(')') && good_;
-    } else if (take('-')) {
-      n = -factor();
-    } else {
-      const char* const end = text_.data() + text_.size();
-      const auto [stop, code] = std::from_chars(text_.data() + at_, end, n);
-      good_ = good_ && code == std::errc{};
-      at_ = static_cast<std::size_t>(stop - text_.data());
-    }
-    --depth_;
-    return checked(n);
-  }
-  std::int64_t product() {
-    std::int64_t n = factor();
-    for (;;) {
-      if (take('*')) {
-        n = checked(n * factor());
-      } else if (take('/') || take('%')) {
-        const bool rest = text_[at_ - 1] == '%';
-        const std::int64_t by = factor();
-        good_ = good_ && by != 0;
-        n = !good_ ? 0 : rest ? n % by : n / by;
-      } else {
-        return n;
-      }
-    }
-  }
-  std::int64_t sum() {
-    std::int64_t n = product();
-    for (;;) {
-      if (take('+')) {
-        n = checked(n + product());
-      } else if (take('-')) {
-        n = checked(n - product());
-      } else {
-        return n;
-      }
-    }
-  }
-
-  std::string_view text_;
-  std::size_t at_ = 0;
-  int depth_ = 0;
-  bool good_ = true;
-};
 
 class Reader {
  public:
@@ -188,10 +108,9 @@ class Reader {
     const auto& ends = lines_[file];
     return static_cast<int>(std::lower_bound(ends.begin(), ends.end(), offset) - ends.begin()) + 1;
   }
-  [[nodiscard]] Place here() const {
-    return {names_[source_.file], line_of(source_.file, at_)};
-  }
-  [[nodiscard]] Letter letter(char c, std::size_t at, Certainty certainty = Certainty::known) const {
+  [[nodiscard]] Place here() const { return {names_[source_.file], line_of(source_.file, at_)}; }
+  [[nodiscard]] Letter letter(char c, std::size_t at,
+                              Certainty certainty = Certainty::known) const {
     return {c, source_.file, certainty, at};
   }
 
@@ -235,7 +154,8 @@ class Reader {
     const std::size_t begin = at_;
     if (is_name(peek()) && (peek() < '0' || peek() > '9')) {
       while (is_name(peek())) ++at_;
-    } else if (!at_end() && std::string_view("0123456789@*#?$!-").find(peek()) != std::string_view::npos) {
+    } else if (!at_end() &&
+               std::string_view("0123456789@*#?$!-").find(peek()) != std::string_view::npos) {
       ++at_;
     }
     const std::string name(source_.text.substr(begin, at_ - begin));
@@ -262,12 +182,13 @@ class Reader {
   void add_value(std::vector<Text>& words, const Text& value, Mode mode) {
     letters_ += value.size();
     if (letters_ > kMostLetters) {
-      throw Error(fmt::format("{}: its variables grow beyond {} characters", names_.front(),
-                              kMostLetters));
+      throw Error(
+          fmt::format("{}: its variables grow beyond {} characters", names_.front(), kMostLetters));
     }
     bool gap = false;
     for (const Letter& l : value) {
-      if (mode == Mode::word && l.certainty != Certainty::unknown && (is_blank(l.c) || l.c == '\n')) {
+      if (mode == Mode::word && l.certainty != Certainty::unknown &&
+          (is_blank(l.c) || l.c == '\n')) {
         gap = true;
         continue;
       }
@@ -311,11 +232,11 @@ class Reader {
       if (braced && to_at < spelled.size()) ++to_at;
       i = std::max(to_at, i + 1);
       const Variable* const variable = find(name);
-      const bool known = variable != nullptr && !variable->values.empty() &&
-                         is_resolved(variable->values.front());
+      const bool known =
+          variable != nullptr && !variable->values.empty() && is_resolved(variable->values.front());
       inside += known ? plain(variable->values.front()) : name;
     }
-    const auto value = Arithmetic(inside).value();
+    const auto value = shell_arithmetic(inside);
     if (!value) return append_unknown(to, spelled, from);
     for (const char c : fmt::format("{}", *value)) to.push_back(letter(c, from));
   }
@@ -342,8 +263,8 @@ class Reader {
                           rest.starts_with(":=") || rest.starts_with("=");
     if (!counts && defaults) {
       const Variable* const variable = find(name);
-      const bool set = variable != nullptr && !variable->values.empty() &&
-                       !variable->values.front().empty();
+      const bool set =
+          variable != nullptr && !variable->values.empty() && !variable->values.front().empty();
       if (set) return insert(words, name, spelled, from, mode, false);
       // The environment may say otherwise; a default is what a plain run takes.
       at_ = tail + (rest.starts_with(":") ? 2 : 1);
@@ -410,8 +331,8 @@ class Reader {
       return true;
     }
     const Edit edit{names_[source_.file], at_ + 1, end, ""};
-    const auto same = std::find_if(
-        script_.findings.begin(), script_.findings.end(), [&](const Finding& f) {
+    const auto same =
+        std::find_if(script_.findings.begin(), script_.findings.end(), [&](const Finding& f) {
           return f.rule == "broken_continuation" && f.place.file == names_[source_.file];
         });
     if (same != script_.findings.end()) {  // said once, with the other lines
@@ -422,10 +343,13 @@ class Reader {
       return true;
     }
     script_.findings.push_back(
-        {Severity::error, "broken_continuation", here(),
+        {Severity::error,
+         "broken_continuation",
+         here(),
          "the backslash is not the last character of its line, so the command ends here and the "
          "lines below are commands of their own",
-         "put remarks on lines of their own, outside the command", "bash(1), quoting",
+         "put remarks on lines of their own, outside the command",
+         "bash(1), quoting",
          {edit}});
     at_ = std::min(end + 1, source_.text.size());
     return true;
@@ -628,8 +552,8 @@ class Reader {
         for (Text& text : word()) words.push_back(std::move(text));
         if (at_ == before) ++at_;
         const std::string first = words.empty() ? "" : plain(words.front());
-        exports = first == "export" || first == "declare" || first == "local" ||
-                  first == "readonly";
+        exports =
+            first == "export" || first == "declare" || first == "local" || first == "readonly";
       }
     }
     while (between()) ++at_;
@@ -679,10 +603,10 @@ class Reader {
       read(sourced_.back()->text, sourced_.back()->name, source_.depth + 1);
       return;
     }
-    script_.findings.push_back({Severity::note, "sourced_file_missing", word.place,
-                                fmt::format("{} is read here and is not among the files given",
-                                            shown(base)),
-                                fmt::format("give {} too", shown(base)), ""});
+    script_.findings.push_back(
+        {Severity::note, "sourced_file_missing", word.place,
+         fmt::format("{} is read here and is not among the files given", shown(base)),
+         fmt::format("give {} too", shown(base)), ""});
   }
 
   ShellScript& script_;

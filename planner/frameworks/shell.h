@@ -39,9 +39,9 @@ struct ShellFile {
 struct ShellScript {
   std::vector<ShellCommand> commands;
   std::vector<ShellFile> files;
-  std::vector<ShellWord> directives;                       // of "#SBATCH" lines
-  std::map<std::string, std::vector<ShellWord>> arrays;    // as they are at the end
-  std::vector<Finding> findings;                           // broken continuations, missing files
+  std::vector<ShellWord> directives;                     // of "#SBATCH" lines
+  std::map<std::string, std::vector<ShellWord>> arrays;  // as they are at the end
+  std::vector<Finding> findings;                         // broken continuations, missing files
 };
 
 // A sourced file by its name without folders; nothing where it is not at hand.

@@ -23,7 +23,8 @@ void place(Json& root, std::string_view key, const Json& value) {
 
 std::string deepspeed_launch(const Subject& s) {
   const Nodes nodes = nodes_of(s);
-  std::string text = fmt::format("deepspeed --num_gpus {} --num_nodes {} \\\n", nodes.gpus, nodes.count);
+  std::string text =
+      fmt::format("deepspeed --num_gpus {} --num_nodes {} \\\n", nodes.gpus, nodes.count);
   if (nodes.count > 1) {
     text += "  --hostfile \"$HOSTFILE\" --master_addr \"$MASTER_ADDR\" --master_port 6000 \\\n";
   }
@@ -67,36 +68,33 @@ std::string ds_config_text(const std::vector<WrittenOption>& options, const Subj
     zero[std::string(part)]["pin_memory"] = true;
     if (s.plan.offload.nvme) zero[std::string(part)]["nvme_path"] = "/path/to/nvme";
   }
-  config["optimizer"] = {{"type", "AdamW"},
-                         {"params",
-                          {{"lr", 3e-4}, {"betas", {0.9, 0.95}}, {"eps", 1e-8}, {"weight_decay", 0.1}}}};
+  config["optimizer"] = {
+      {"type", "AdamW"},
+      {"params", {{"lr", 3e-4}, {"betas", {0.9, 0.95}}, {"eps", 1e-8}, {"weight_decay", 0.1}}}};
   config["gradient_clipping"] = 1.0;
   config["steps_per_print"] = 10;
   return config.dump(2) + '\n';
 }
 
-std::vector<EmittedFile> write_deepspeed(const Subject& s, const std::vector<std::string>& remarks) {
-  std::vector<WrittenOption> trainer = written(trainer_options(), s);
-  std::vector<WrittenOption> all{{"--model_name_or_path", "${MODEL_PATH}"},
-                                 {"--train_file", "${DATA_PATH}"},
-                                 {"--output_dir", "${CHECKPOINT_PATH}"},
-                                 {"--deepspeed", "ds_config.json"},
-                                 {"--do_train", true}};
+std::vector<EmittedFile> write_deepspeed(const Subject& s,
+                                         const std::vector<std::string>& remarks) {
+  const TrainerScript script = trainer_script(s);
+  std::vector<WrittenOption> all = script.arguments;
+  all.push_back({"--deepspeed", "ds_config.json"});
+  const auto trainer = written(trainer_options(), s);
   all.insert(all.end(), trainer.begin(), trainer.end());
   const std::vector<WrittenOption> rest{{"--learning_rate", "3e-4"}, {"--max_steps", 1000},
                                         {"--adam_beta2", 0.95},      {"--weight_decay", 0.1},
                                         {"--logging_steps", 10},     {"--save_steps", 500}};
   all.insert(all.end(), rest.begin(), rest.end());
-  std::string text = fmt::format(
-      "#!/bin/bash\n{}# run_clm.py is transformers' example: examples/pytorch/language-modeling.\n"
-      "set -euo pipefail\ncd \"$(dirname \"$0\")\"\n",
-      remark_lines(remarks));
-  text += paths_block({{"TRANSFORMERS_DIR", "/path/to/transformers"},
+  std::string text = fmt::format("#!/bin/bash\n{}{}\nset -euo pipefail\ncd \"$(dirname \"$0\")\"\n",
+                                 remark_lines(remarks), script.remark);
+  text += paths_block({{std::string(script.path_name), std::string(script.path)},
                        {"MODEL_PATH", "/path/to/hugging_face_checkpoint"},
-                       {"DATA_PATH", "/path/to/text.json"},
+                       {"DATA_PATH", "/path/to/data"},
                        {"CHECKPOINT_PATH", "/path/to/checkpoints"}});
   text += hosts_block(s) + deepspeed_launch(s);
-  text += "  \"$TRANSFORMERS_DIR/examples/pytorch/language-modeling/run_clm.py\" \\\n";
+  text += fmt::format("  \"${}/{}\" \\\n", script.path_name, script.script);
   text += continued(all);
   return {{"ds_config.json", ds_config_text(written(deepspeed_options(), s), s), false},
           {"train.sh", text, true},
@@ -128,9 +126,10 @@ std::vector<EmittedFile> write_megatron_deepspeed(const Subject& s,
                                           {"--split", "99,1,0"}});
   text += "\nexport CUDA_DEVICE_MAX_CONNECTIONS=1\n";
   text += deepspeed_launch(s);
-  text += "  \"$MEGATRON_DEEPSPEED_DIR/pretrain_gpt.py\" \\\n"
-          "  --deepspeed --deepspeed_config ds_config.json \\\n"
-          "  \"${MODEL_ARGS[@]}\" \"${PLAN_ARGS[@]}\" \"${TRAINING_ARGS[@]}\" \"${DATA_ARGS[@]}\"\n";
+  text +=
+      "  \"$MEGATRON_DEEPSPEED_DIR/pretrain_gpt.py\" \\\n"
+      "  --deepspeed --deepspeed_config ds_config.json \\\n"
+      "  \"${MODEL_ARGS[@]}\" \"${PLAN_ARGS[@]}\" \"${TRAINING_ARGS[@]}\" \"${DATA_ARGS[@]}\"\n";
   return {{"ds_config.json", ds_config_text(written(megatron_deepspeed_config(), s), s), false},
           {"train.sh", text, true},
           readme("Megatron-DeepSpeed", remarks,

@@ -28,13 +28,15 @@ std::string torchrun(const Subject& s, std::string_view what) {
   const Nodes nodes = nodes_of(s);
   return fmt::format(
       "torchrun --nproc-per-node {} --nnodes {} --node-rank \"${{NODE_RANK:-0}}\" \\\n"
-      "  --master-addr \"${{MASTER_ADDR:-localhost}}\" --master-port \"${{MASTER_PORT:-6000}}\" \\\n"
+      "  --master-addr \"${{MASTER_ADDR:-localhost}}\" --master-port \"${{MASTER_PORT:-6000}}\" "
+      "\\\n"
       "  {}",
       nodes.gpus, nodes.count, what);
 }
 
 constexpr std::string_view kHowToStart =
-    "# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...> MASTER_ADDR=<of the\n"
+    "# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...> MASTER_ADDR=<of "
+    "the\n"
     "# first> bash train.sh; under Slurm: sbatch train.sbatch.\n";
 
 // The degrees first, as people look for them; then everything else of the plan.
@@ -51,10 +53,11 @@ void append(Written& to, const Written& more) {
 
 bool forced_by_slime(std::string_view key) {
   return key == "--use-distributed-optimizer" || key == "--bf16" || key == "--micro-batch-size" ||
-         key == "--global-batch-size" || key == "--seq-length" || key == "--make-vocab-size-divisible-by" ||
-         key == "--max-position-embeddings" || key == "--cross-entropy-loss-fusion" ||
-         key == "--cross-entropy-fusion-impl" || key == "--attention-dropout" ||
-         key == "--hidden-dropout" || key == "--accumulate-allreduce-grads-in-fp32";
+         key == "--global-batch-size" || key == "--seq-length" ||
+         key == "--make-vocab-size-divisible-by" || key == "--max-position-embeddings" ||
+         key == "--cross-entropy-loss-fusion" || key == "--cross-entropy-fusion-impl" ||
+         key == "--attention-dropout" || key == "--hidden-dropout" ||
+         key == "--accumulate-allreduce-grads-in-fp32";
 }
 
 bool of_optimizer(std::string_view key) {
@@ -121,7 +124,8 @@ std::vector<EmittedFile> write_megatron(const Subject& s, const std::vector<std:
       "  \"${{MODEL_ARGS[@]}}\" \"${{PLAN_ARGS[@]}}\" \"${{TRAINING_ARGS[@]}}\" "
       "\"${{DATA_ARGS[@]}}\"\n",
       remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), torchrun(s, ""));
-  return {{"args.sh", args, false}, {"train.sh", script, true}, slurm_script(s, remarks, "train.sh")};
+  return {
+      {"args.sh", args, false}, {"train.sh", script, true}, slurm_script(s, remarks, "train.sh")};
 }
 
 std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::string>& remarks) {
@@ -151,11 +155,11 @@ std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::s
   text += "    cfg.checkpoint.save = \"/path/to/checkpoints\"\n";
   text += "    cfg.checkpoint.load = \"/path/to/checkpoints\"\n    return cfg\n\n\n";
   text += "if __name__ == \"__main__\":\n    pretrain(config(), forward_step)\n";
-  const std::string script =
-      fmt::format("#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\n{}{}{}pretrain.py\n",
-                  remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s),
-                  torchrun(s, ""));
-  return {{"pretrain.py", text, false}, {"train.sh", script, true},
+  const std::string script = fmt::format(
+      "#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\n{}{}{}pretrain.py\n",
+      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), torchrun(s, ""));
+  return {{"pretrain.py", text, false},
+          {"train.sh", script, true},
           slurm_script(s, remarks, "train.sh")};
 }
 
@@ -168,15 +172,16 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
   }
   const std::int64_t tokens = s.plan.micro_batch_size * s.plan.seq_len / s.plan.cp;
   append(perf, {{"--use-dynamic-batch-size", true}, {"--max-tokens-per-gpu", tokens}});
-  Written adam{{"--optimizer", "adam"},   {"--lr", "1e-6"},      {"--lr-decay-style", "constant"},
-               {"--weight-decay", 0.1},   {"--adam-beta1", 0.9}, {"--adam-beta2", 0.98}};
+  Written adam{{"--optimizer", "adam"}, {"--lr", "1e-6"},      {"--lr-decay-style", "constant"},
+               {"--weight-decay", 0.1}, {"--adam-beta1", 0.9}, {"--adam-beta2", 0.98}};
   append(adam, optimizer);
   if (s.plan.offload.optimizer > 0) adam.push_back({"--overlap-cpu-optimizer-d2h-h2d", true});
   // One update a rollout: prompts x samples are the global batch.
   const std::int64_t samples = s.plan.global_batch_size % 8 == 0 ? 8 : 1;
   const Nodes nodes = nodes_of(s);
   std::string text = fmt::format(
-      "#!/bin/bash\n{}# On the first node; others join by `ray start --address=<of the first>:6379`.\n"
+      "#!/bin/bash\n{}# On the first node; others join by `ray start --address=<of the "
+      "first>:6379`.\n"
       "set -euo pipefail\ncd \"$(dirname \"$0\")\"\nsource model.sh\n",
       remark_lines(remarks));
   text += paths_block({{"SLIME_DIR", "/path/to/slime"},
@@ -190,28 +195,27 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
                                           {"--load", "${SAVE_PATH}"},
                                           {"--save", "${SAVE_PATH}"},
                                           {"--save-interval", 20}});
-  text += '\n' + bash_array("ROLLOUT_ARGS",
-                            {{"--prompt-data", "${PROMPT_DATA}"},
-                             {"--input-key", "prompt"},
-                             {"--label-key", "label"},
-                             {"--apply-chat-template", true},
-                             {"--rollout-shuffle", true},
-                             {"--rm-type", "deepscaler"},
-                             {"--num-rollout", 3000},
-                             {"--rollout-batch-size", s.plan.global_batch_size / samples},
-                             {"--n-samples-per-prompt", samples},
-                             {"--rollout-max-response-len", s.plan.seq_len * 3 / 4},
-                             {"--rollout-temperature", 1},
-                             {"--global-batch-size", s.plan.global_batch_size},
-                             {"--balance-data", true}});
+  text += '\n' +
+          bash_array("ROLLOUT_ARGS", {{"--prompt-data", "${PROMPT_DATA}"},
+                                      {"--input-key", "prompt"},
+                                      {"--label-key", "label"},
+                                      {"--apply-chat-template", true},
+                                      {"--rollout-shuffle", true},
+                                      {"--rm-type", "deepscaler"},
+                                      {"--num-rollout", 3000},
+                                      {"--rollout-batch-size", s.plan.global_batch_size / samples},
+                                      {"--n-samples-per-prompt", samples},
+                                      {"--rollout-max-response-len", s.plan.seq_len * 3 / 4},
+                                      {"--rollout-temperature", 1},
+                                      {"--global-batch-size", s.plan.global_batch_size},
+                                      {"--balance-data", true}});
   text += '\n' + bash_array("PERF_ARGS", perf);
   text += '\n' + bash_array("OPTIMIZER_ARGS", adam);
   text += '\n' + bash_array("GRPO_ARGS", {{"--advantage-estimator", "grpo"},
                                           {"--eps-clip", 0.2},
                                           {"--eps-clip-high", 0.28}});
-  text += '\n' + bash_array("SGLANG_ARGS",
-                            {{"--rollout-num-gpus-per-engine", nodes.gpus},
-                             {"--sglang-mem-fraction-static", 0.7}});
+  text += '\n' + bash_array("SGLANG_ARGS", {{"--rollout-num-gpus-per-engine", nodes.gpus},
+                                            {"--sglang-mem-fraction-static", 0.7}});
   text += '\n' + bash_array("MISC_ARGS", {{"--seq-length", s.plan.seq_len},
                                           {"--attention-dropout", "0.0"},
                                           {"--hidden-dropout", "0.0"},
@@ -224,8 +228,8 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
       "MASTER_ADDR=${{MASTER_ADDR:-127.0.0.1}}\n"
       "ray start --head --node-ip-address \"$MASTER_ADDR\" --num-gpus {0} --disable-usage-stats\n"
       "ray job submit --address=http://127.0.0.1:8265 \\\n"
-      "  --runtime-env-json='{{\"env_vars\": {{\"PYTHONPATH\": \"/path/to/Megatron-LM\", "
-      "\"CUDA_DEVICE_MAX_CONNECTIONS\": \"1\"}}}}' \\\n"
+      "  --runtime-env-json=\"{{\\\"env_vars\\\": {{\\\"PYTHONPATH\\\": \\\"$MEGATRON_LM_DIR\\\", "
+      "\\\"CUDA_DEVICE_MAX_CONNECTIONS\\\": \\\"1\\\"}}}}\" \\\n"
       "  -- python3 \"$SLIME_DIR/train.py\" \\\n"
       "  --actor-num-nodes {1} \\\n  --actor-num-gpus-per-node {0} \\\n  --colocate \\\n"
       "  \"${{MODEL_ARGS[@]}}\" \"${{CKPT_ARGS[@]}}\" \"${{ROLLOUT_ARGS[@]}}\" \\\n"

@@ -65,22 +65,19 @@ std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::st
   std::vector<WrittenOption> options = written(accelerate_facts(), s);
   const auto plan = written(accelerate_options(), s);
   options.insert(options.end(), plan.begin(), plan.end());
-  const std::vector<WrittenOption> rest{
-      {"num_machines", nodes.count},
-      {"num_processes", s.plan.world()},
-      {"machine_rank", 0},
-      {"rdzv_backend", "static"},
-      {"same_network", true},
-      {"main_training_function", "main"},
-      {"use_cpu", false},
-      {"fsdp_config.fsdp_state_dict_type", "SHARDED_STATE_DICT"},
-      {"fsdp_config.fsdp_cpu_ram_efficient_loading", true}};
+  const std::vector<WrittenOption> rest{{"num_machines", nodes.count},
+                                        {"num_processes", s.plan.world()},
+                                        {"machine_rank", 0},
+                                        {"rdzv_backend", "static"},
+                                        {"same_network", true},
+                                        {"main_training_function", "main"},
+                                        {"use_cpu", false},
+                                        {"fsdp_config.fsdp_state_dict_type", "SHARDED_STATE_DICT"},
+                                        {"fsdp_config.fsdp_cpu_ram_efficient_loading", true}};
   options.insert(options.end(), rest.begin(), rest.end());
 
-  std::vector<WrittenOption> arguments{{"--model_name_or_path", "${MODEL_PATH}"},
-                                       {"--train_file", "${DATA_PATH}"},
-                                       {"--output_dir", "${CHECKPOINT_PATH}"},
-                                       {"--do_train", true}};
+  const TrainerScript script = trainer_script(s);
+  std::vector<WrittenOption> arguments = script.arguments;
   const auto trainer = written(trainer_options(), s);
   arguments.insert(arguments.end(), trainer.begin(), trainer.end());
   const std::vector<WrittenOption> more{{"--learning_rate", "3e-4"}, {"--max_steps", 1000},
@@ -90,19 +87,19 @@ std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::st
   arguments.insert(arguments.end(), more.begin(), more.end());
   std::string text = fmt::format(
       "#!/bin/bash\n{}# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...>\n"
-      "# MASTER_ADDR=<of the first> bash train.sh; under Slurm: sbatch train.sbatch.\n"
-      "# run_clm.py is transformers' example: examples/pytorch/language-modeling.\n"
+      "# MASTER_ADDR=<of the first> bash train.sh; under Slurm: sbatch train.sbatch.\n{}\n"
       "set -euo pipefail\ncd \"$(dirname \"$0\")\"\n",
-      remark_lines(remarks));
-  text += paths_block({{"TRANSFORMERS_DIR", "/path/to/transformers"},
+      remark_lines(remarks), script.remark);
+  text += paths_block({{std::string(script.path_name), std::string(script.path)},
                        {"MODEL_PATH", "/path/to/hugging_face_checkpoint"},
-                       {"DATA_PATH", "/path/to/text.json"},
+                       {"DATA_PATH", "/path/to/data"},
                        {"CHECKPOINT_PATH", "/path/to/checkpoints"}});
-  text +=
-      "accelerate launch --config_file accelerate.yaml --machine_rank \"${NODE_RANK:-0}\" \\\n"
-      "  --main_process_ip \"${MASTER_ADDR:-localhost}\" --main_process_port "
-      "\"${MASTER_PORT:-6000}\" \\\n"
-      "  \"$TRANSFORMERS_DIR/examples/pytorch/language-modeling/run_clm.py\" \\\n";
+  text += fmt::format(
+      "accelerate launch --config_file accelerate.yaml --machine_rank \"${{NODE_RANK:-0}}\" \\\n"
+      "  --main_process_ip \"${{MASTER_ADDR:-localhost}}\" --main_process_port "
+      "\"${{MASTER_PORT:-6000}}\" \\\n"
+      "  \"${}/{}\" \\\n",
+      script.path_name, script.script);
   text += continued(arguments);
   return {{"accelerate.yaml", remark_lines(remarks) + yaml_text(options), false},
           {"train.sh", text, true},
@@ -124,7 +121,8 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
       "from torchtitan.components.optimizer import default_adamw, LRSchedulersContainer\n"
       "from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig\n";
   if (checkpoint != "None") {
-    text += fmt::format("from torchtitan.distributed.activation_checkpoint import {}\n", checkpoint);
+    text +=
+        fmt::format("from torchtitan.distributed.activation_checkpoint import {}\n", checkpoint);
   }
   text += fmt::format(
       "from torchtitan.hf_datasets.text_datasets import DATASETS\n"
@@ -171,7 +169,8 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
       "  --rdzv-backend c10d --rdzv-endpoint \"${{MASTER_ADDR:-localhost}}:29500\" \\\n"
       "  -m torchtitan.train --module qplan_config --config qplan\n",
       remark_lines(remarks), nodes.gpus, nodes.count);
-  return {{"qplan_config.py", text, false}, {"train.sh", script, true},
+  return {{"qplan_config.py", text, false},
+          {"train.sh", script, true},
           slurm_script(s, remarks, "train.sh")};
 }
 

@@ -69,6 +69,26 @@ EmittedFile slurm_script(const Subject& s, const std::vector<std::string>& remar
           true};
 }
 
+TrainerScript trainer_script(const Subject& s) {
+  if (s.model.vision) {
+    return {"# sft_vlm.py is TRL's example: examples/scripts.",
+            "TRL_DIR",
+            "/path/to/trl",
+            "examples/scripts/sft_vlm.py",
+            {{"--model_name_or_path", "${MODEL_PATH}"},
+             {"--dataset_name", "${DATA_PATH}"},
+             {"--output_dir", "${CHECKPOINT_PATH}"}}};
+  }
+  return {"# run_clm.py is transformers' example: examples/pytorch/language-modeling.",
+          "TRANSFORMERS_DIR",
+          "/path/to/transformers",
+          "examples/pytorch/language-modeling/run_clm.py",
+          {{"--model_name_or_path", "${MODEL_PATH}"},
+           {"--train_file", "${DATA_PATH}"},
+           {"--output_dir", "${CHECKPOINT_PATH}"},
+           {"--do_train", true}}};
+}
+
 std::string paths_block(const std::vector<std::pair<std::string, std::string>>& paths) {
   std::string text = "# Replace these paths.\n";
   for (const auto& [name, path] : paths) text += fmt::format("{}={}\n", name, path);
@@ -76,13 +96,11 @@ std::string paths_block(const std::vector<std::pair<std::string, std::string>>& 
 }
 
 std::vector<WrittenOption> megatron_training() {
-  return {{"--train-iters", 1000},       {"--lr", "3e-4"},
-          {"--min-lr", "3e-5"},          {"--lr-decay-style", "cosine"},
-          {"--lr-warmup-iters", 100},    {"--weight-decay", 0.1},
-          {"--clip-grad", "1.0"},        {"--adam-beta1", 0.9},
-          {"--adam-beta2", 0.95},        {"--init-method-std", 0.02},
-          {"--log-interval", 10},        {"--save-interval", 500},
-          {"--eval-interval", 500},      {"--eval-iters", 10}};
+  return {{"--train-iters", 1000},        {"--lr", "3e-4"},           {"--min-lr", "3e-5"},
+          {"--lr-decay-style", "cosine"}, {"--lr-warmup-iters", 100}, {"--weight-decay", 0.1},
+          {"--clip-grad", "1.0"},         {"--adam-beta1", 0.9},      {"--adam-beta2", 0.95},
+          {"--init-method-std", 0.02},    {"--log-interval", 10},     {"--save-interval", 500},
+          {"--eval-interval", 500},       {"--eval-iters", 10}};
 }
 
 EmittedFile readme(std::string_view title, const std::vector<std::string>& remarks,

@@ -41,6 +41,14 @@ Nodes nodes_of(const Subject& s);
 EmittedFile slurm_script(const Subject& s, const std::vector<std::string>& remarks,
                          std::string_view script);
 
+// The script that a Hugging Face launcher starts, and the arguments that only it has: transformers'
+// run_clm.py, or TRL's sft_vlm.py for a model that sees.
+struct TrainerScript {
+  std::string_view remark, path_name, path, script;
+  std::vector<WrittenOption> arguments;
+};
+TrainerScript trainer_script(const Subject& s);
+
 // What the model needs from the user: lines of NAME=/path/to/...
 std::string paths_block(const std::vector<std::pair<std::string, std::string>>& paths);
 

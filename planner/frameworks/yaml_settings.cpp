@@ -116,9 +116,12 @@ class Reader {
   void add(const std::string& path, Json value, std::size_t at, std::size_t size,
            std::string_view spelled) {
     const auto begin = static_cast<std::size_t>(spelled.data() - text_.data());
-    result_.settings.add(
-        {path, std::move(value), {name_, number_}, {at, at + size}, {begin, begin + spelled.size()},
-         true});
+    result_.settings.add({path,
+                          std::move(value),
+                          {name_, number_},
+                          {at, at + size},
+                          {begin, begin + spelled.size()},
+                          true});
   }
 
   std::string unquoted(std::string_view text) const {

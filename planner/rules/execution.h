@@ -24,6 +24,7 @@ inline std::string_view expert_overlap_obstacle(const Case& c) {
   if (c.p.recompute.kind == RecomputeKind::full) return "recompute other than full";
   if (c.p.recompute.modules.has(RecomputeModule::moe)) return "a recompute set without moe";
   if (c.m.num_mtp_layers > 1) return "at most one multi-token-prediction layer";
+  if (c.m.num_mtp_layers == 1 && c.p.pp == 1) return "pp above 1 with multi-token prediction";
   return "";
 }
 
@@ -175,6 +176,26 @@ inline constexpr auto kExecution = std::to_array<Rule>({
     {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile, RecipeKind::qplan),
      [](const Case& c) { return c.p.cuda_graph; },
      [](const Case& c) { return not_in(c, "CUDA graphs", "leave cuda_graph out"); }, "4.3"},
+    // A graph of a layer's parts neither contains nor is contained in what is recomputed.
+    {"cuda_graph_recompute", kMegatronCore,
+     [](const Case& c) {
+       const bool parts = c.p.cuda_graph && c.p.cuda_graph_scope == CudaGraphScope::layer;
+       return parts && (c.p.recompute.kind == RecomputeKind::full ||
+                        (c.m.moe && c.p.recompute.modules.has(RecomputeModule::moe)));
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "graphs of layers exclude recompute {}; use cuda_graph_scope full, or less recompute",
+           to_string(c.p.recompute));
+     },
+     "Megatron-LM 1dcf0daf, transformer_config.py: recompute and cuda_graph_scope"},
+    {"cuda_graph_offload", kMegatronCore,
+     [](const Case& c) { return c.p.cuda_graph && c.p.offload.activation_layers > 0; },
+     [](const Case& c) {
+       return fmt::format("CUDA graphs exclude the offload of {} layers' activations",
+                          c.p.offload.activation_layers);
+     },
+     "Megatron-LM 1dcf0daf, transformer_config.py: cpu_offloading"},
     {"cuda_graph_parallel", set_of(fsdp2_compile),
      [](const Case& c) { return c.p.cuda_graph && (c.p.pp > 1 || c.p.ep > 1); },
      [](const Case& c) {

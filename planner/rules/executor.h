@@ -9,9 +9,9 @@ namespace qplan::rules {
 inline std::string_view unexecuted_part(const ModelSpec& m) {
   if (m.vision) return "a vision tower";
   if (m.num_mtp_layers > 0) return "multi-token prediction";
-  if (m.attention_sinks) return "attention sinks";
-  if (m.moe && m.moe->expert_bias) return "biases in its experts";
-  if (m.moe && m.moe->shared_expert_gate) return "a gate on its shared expert";
+  if (m.rope_scaling && m.rope_scaling->kind == RopeScalingKind::other) {
+    return "a rule of rotary scaling other than linear, llama3 and yarn";
+  }
   return "";
 }
 

@@ -37,7 +37,8 @@ TEST_CASE("an unknown verb or option is bad input, and the nearest one is offere
   const Ran option = run("search --modle tiny");
   CHECK(option.code == 2);
   CHECK(option.err == "qplan: search has no option '--modle'; did you mean '--model'?\n");
-  CHECK(run("emitt").says("choose one of search, predict"));
+  CHECK(run("emitt").says("did you mean 'emit'?"));
+  CHECK(run("xyzzy").says("choose one of search, predict"));
 }
 
 TEST_CASE("bad input of every kind is exit code 2 and one sentence") {

@@ -128,7 +128,8 @@ class AttentionLayer {
     const std::int64_t turned =
         m_.mla ? m_.mla->qk_rope_head_dim
                : static_cast<std::int64_t>(static_cast<double>(m_.head_dim) * m_.rotary_fraction);
-    frequencies_ = rope_frequencies(m_.rope_theta, turned);
+    frequencies_ = rope_frequencies(m_.rope_theta, turned, m_.rope_scaling);
+    if (m_.mla) shape_.scale *= latent_score_scale(m_.rope_scaling);
   }
 
   Buffer forward(const Buffer& x) {
@@ -171,14 +172,14 @@ class AttentionLayer {
       k_.data = p_.norm(k_norm, by_heads(k_raw_, m_.head_dim)).data;
     }
     if (!turns()) return;
-    rope(q_.view(), {shape_.heads, m_.head_dim}, positions_, frequencies_);
-    rope(k_.view(), {shape_.kv_heads, m_.head_dim}, positions_, frequencies_);
+    rope(q_.view(), plain_rope(shape_.heads), positions_, frequencies_);
+    rope(k_.view(), plain_rope(shape_.kv_heads), positions_, frequencies_);
   }
 
   Buffer project_backward(Buffer& dq, Buffer& dk, Buffer& dv) {
     if (turns()) {
-      rope_backward(dq.view(), {shape_.heads, m_.head_dim}, positions_, frequencies_);
-      rope_backward(dk.view(), {shape_.kv_heads, m_.head_dim}, positions_, frequencies_);
+      rope_backward(dq.view(), plain_rope(shape_.heads), positions_, frequencies_);
+      rope_backward(dk.view(), plain_rope(shape_.kv_heads), positions_, frequencies_);
     }
     if (m_.qk_norm) {
       const std::int64_t d = m_.head_dim;
@@ -191,8 +192,12 @@ class AttentionLayer {
     return dx;
   }
 
+  [[nodiscard]] RopeShape plain_rope(std::int64_t heads) const {
+    return {.heads = heads, .head_dim = m_.head_dim, .magnitude = rope_magnitude(m_.rope_scaling)};
+  }
   [[nodiscard]] RopeShape latent_rope(std::int64_t heads) const {
-    return {heads, m_.head_dim, m_.mla->qk_nope_head_dim, RopePairs::neighbours};
+    return {heads, m_.head_dim, m_.mla->qk_nope_head_dim, RopePairs::neighbours,
+            rope_magnitude(m_.rope_scaling)};
   }
 
   // Each head's key: its own part of the expanded latent, then the one rope key of all heads.

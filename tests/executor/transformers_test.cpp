@@ -20,12 +20,15 @@ const std::vector<Case> kCases{
     {"llama",
      {"mbs1", "mbs4 recompute=full", "tp2 sp", "dp2 zero3", "pp2 1f1b", "tp2 pp2 dp2 zero1 sp",
       "cp2", "cp2 cp_comm=a2a", "cp2 tp2 cp_comm=all_gather sp"}},
+    {"llama3", {"mbs1", "tp2 cp2"}},
     {"qwen3", {"mbs2", "tp4", "pp2 dp2 zero1 gpipe", "dp4 zero1"}},
     {"qwen3_moe", {"mbs1", "dp2 ep2", "tp2 sp ep2 etp1", "dp4 ep4 zero3", "pp2 dp2 ep2"}},
     {"mixtral", {"mbs1", "tp2 dp2 ep2 etp2 sp"}},
     {"qwen2", {"mbs1", "tp2"}},
     {"gpt2", {"mbs1", "tp4 sp"}},
     {"nemotron", {"mbs1", "tp2"}},
+    {"qwen2_moe", {"mbs1", "tp2 sp ep2 etp1", "dp2 ep2 zero3"}},
+    {"gpt_oss", {"mbs1", "tp2 ep2 etp1 sp", "dp2 ep2 zero1", "cp2"}},
     {"deepseek_v2", {"mbs1", "tp2 sp ep2 etp1", "pp2 dp2 zero3"}},
     {"deepseek_v3", {"mbs1", "tp2 sp ep2 etp1", "dp2 ep2 zero1", "cp2"}}};
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <random>
+#include <tuple>
 
 #include "costmodel/block_cost.h"
 #include "tests/properties/random_plans.h"
@@ -217,7 +218,7 @@ TEST_CASE("a step leaves no memory behind in any stage") {
                                    {"tiny", RecipeKind::fsdp2},
                                    {"tiny-moe", RecipeKind::megatron},
                                    {"tiny-mla", RecipeKind::megatron_fsdp},
-                                   {"deepseek-v3", RecipeKind::qplan},
+                                   {"moonlight-16b-a3b", RecipeKind::qplan},
                                    {"qwen3-vl-30b-a3b", RecipeKind::megatron},
                                    {"megatron-22b", RecipeKind::megatron_legacy}};
   RandomPlans random(11);

@@ -318,12 +318,17 @@ TEST_CASE("rope_theta is found in the old place and in the new") {
   const ModelSpec v5 = read(
       R"({"model_type": "llama", "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}})");
   CHECK(v5.rope_theta == 1e6);
-  CHECK(!v5.rope_scaling);
+  CHECK(!v5.rope_scaling.has_value());
   CHECK(read(R"({"model_type": "llama", "rope_parameters": {"full_attention": {"rope_theta": 3e6},
                  "sliding_attention": {"rope_theta": 1e4}}})")
             .rope_theta == 3e6);
-  CHECK(load_model("deepseek-v3").rope_scaling);
-  CHECK(!load_model("qwen3-8b").rope_scaling);
+  const ModelSpec v3 = load_model("deepseek-v3");
+  REQUIRE(v3.rope_scaling.has_value());
+  CHECK(v3.rope_scaling->kind == RopeScalingKind::yarn);
+  CHECK(v3.rope_scaling->factor == 40);
+  CHECK(v3.rope_scaling->original_positions == 4096);
+  CHECK(!load_model("gpt-oss-20b").rope_scaling.value().truncate);
+  CHECK(!load_model("qwen3-8b").rope_scaling.has_value());
   CHECK(load_model("nemotron4-15b").rotary_fraction == 0.5);
 }
 

@@ -88,6 +88,11 @@ ModelSpec gpt2() {
   m.max_position_embeddings = 1024;
   return m;
 }
+ModelSpec tied_model() {
+  ModelSpec m = dense_model(24, 1024, 4096, 16, 16);
+  m.tie_word_embeddings = true;
+  return m;
+}
 
 Recipe recipe(RecipeKind kind) {
   Recipe r;
@@ -172,6 +177,11 @@ std::vector<Broken> broken_plans() {
       {"low_precision_tokens", megatron, llama3_70b(), "precision=fp8 seq4100"},
       {"state_dtypes", megatron, llama3_70b(), "grad_dtype=int64"},
       {"precision_aware_optimizer", megatron, llama3_70b(), "moment_dtype=bf16 zero0"},
+      {"executor_model", qplan_recipe, qwen3_vl(), "tp1"},
+      {"executor_tied_embedding", qplan_recipe, tied_model(), "dp2 zero2 gbs2"},
+      {"executor_dispatcher", qplan_recipe, qwen3_30b(), "dp2 ep2 gbs2 moe_dispatcher=allgather"},
+      {"executor_state_dtypes", qplan_recipe, llama3_70b(), "moment_dtype=fp8"},
+      {"executor_overlap_tp", qplan_recipe, llama3_70b(), "tp2 sp overlap=tp seq4100"},
       {"recompute_words",
        megatron,
        llama3_70b(),
@@ -202,6 +212,9 @@ std::vector<Broken> broken_plans() {
       {"offload_checkpoints", deepspeed, llama3_70b(), "zero1 offload=activations"},
       {"cuda_graph_available", deepspeed, llama3_70b(), "zero1 cuda_graph"},
       {"cuda_graph_parallel", fsdp2_compile, llama3_70b(), "pp2 gbs4 zero3 cuda_graph"},
+      {"cuda_graph_recompute", megatron, llama3_70b(),
+       "zero1 recompute=full cuda_graph cuda_graph_scope=layer"},
+      {"cuda_graph_offload", megatron, llama3_70b(), "zero1 offload=activations:1 cuda_graph"},
   };
 }
 

@@ -220,8 +220,21 @@ TEST_CASE("any plan of a tiny model computes what one rank does, in the memory p
   tied.name = "tiny, tied";
   balanced.moe->aux_loss_coefficient = 0.01;
   balanced.name = "tiny-moe, balanced";
-  const std::vector<ModelSpec> models = {load_model("tiny"), load_model("tiny-moe"),
-                                         load_model("tiny-mla"), tied, balanced};
+  // gpt-oss's learned sinks, sliding windows and biases, and Qwen2-MoE's gated shared expert.
+  ModelSpec biased = load_model("tiny-moe");
+  biased.name = "tiny-moe, biased";
+  biased.architecture = "gpt_oss";
+  biased.qk_norm = false;
+  biased.attention_sinks = biased.qkv_bias = biased.attention_output_bias = true;
+  biased.moe->expert_bias = biased.moe->router_bias = true;
+  biased.layers[1].window = biased.layers[3].window = 8;
+  ModelSpec gated = load_model("tiny-moe");
+  gated.name = "tiny-moe, gated";
+  gated.moe->shared_expert_intermediate_size = 64;
+  gated.moe->shared_expert_gate = true;
+  const std::vector<ModelSpec> models = {
+      biased, gated,   load_model("tiny"), load_model("tiny-moe"), load_model("tiny-mla"),
+      tied,   balanced};
   TinyPlans plans(11);
   const int rounds = test_rounds(500);
   for (int i = 0; i < rounds; ++i) {

@@ -2,6 +2,7 @@
 // Seeded random plans that the rules accept, for property tests. On failure a test prints the
 // plan's line, which parses back.
 
+#include <algorithm>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "costmodel/evaluate.h"
+#include "models/error.h"
 #include "planner/feasible.h"
 
 namespace qplan {
@@ -30,12 +32,14 @@ class RandomPlans {
   }
   bool coin(double chance) { return std::bernoulli_distribution(chance)(random_); }
 
-  // Some plan of this model and recipe that no rule rejects.
+  // Some plan of this model and recipe that no rule rejects. Where the rules leave none, the test
+  // fails instead of drawing for ever.
   ParallelPlan next(const ModelSpec& model, const Recipe& recipe) {
-    for (;;) {
+    for (int draws = 0; draws < 1'000'000; ++draws) {
       const ParallelPlan plan = any(model, recipe);
       if (broken_rule(model, plan, recipe, {plan.world(), 90}).empty()) return plan;
     }
+    throw Error("no random plan of " + model.name + " passes the rules of its recipe");
   }
 
  private:

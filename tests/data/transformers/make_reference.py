@@ -32,16 +32,23 @@ DEEPSEEK = dict(SIZES, **EXPERTS, num_key_value_heads=4, n_routed_experts=8, n_s
                 qk_rope_head_dim=4, v_head_dim=6, num_nextn_predict_layers=0, aux_loss_alpha=0.0)
 MODELS = {
     "llama": dict(model_type="llama", **SIZES),
+    "llama3": dict(model_type="llama", **dict(SIZES, num_hidden_layers=1, rope_parameters=dict(
+        rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=32))),
     "qwen3": dict(model_type="qwen3", head_dim=12, **dict(SIZES, tie_word_embeddings=True)),
     "qwen3_moe": dict(model_type="qwen3_moe", head_dim=8, num_experts=4, norm_topk_prob=True,
                       router_aux_loss_coef=0.0, **SIZES, **EXPERTS),
     "mixtral": dict(model_type="mixtral", num_local_experts=4, num_experts_per_tok=2, router_aux_loss_coef=0.0,
                     sliding_window=7, **dict(SIZES, intermediate_size=24)),
     "deepseek_v3": dict(model_type="deepseek_v3", q_lora_rank=20, norm_topk_prob=True, routed_scaling_factor=1.5,
-                        scoring_func="sigmoid", topk_method="noaux_tc", **DEEPSEEK),
+                        scoring_func="sigmoid", topk_method="noaux_tc", **dict(DEEPSEEK, rope_parameters=dict(
+                            rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=8.0, beta_slow=1.0, mscale=1.0,
+                            mscale_all_dim=0.7, original_max_position_embeddings=16))),
     "deepseek_v2": dict(model_type="deepseek_v2", q_lora_rank=None, norm_topk_prob=False, routed_scaling_factor=1.5,
                         scoring_func="softmax", topk_method="group_limited_greedy", **DEEPSEEK),
-    "qwen2": dict(model_type="qwen2", **dict(SIZES, num_hidden_layers=1)),
+    "qwen2": dict(model_type="qwen2", **dict(SIZES, num_hidden_layers=1, rope_parameters=dict(
+        rope_type="yarn", rope_theta=10000.0, factor=4.0, beta_fast=8.0, beta_slow=1.0, truncate=False,
+        original_max_position_embeddings=16))),
     "qwen2_moe": dict(model_type="qwen2_moe", num_experts=4, shared_expert_intermediate_size=20,
                       norm_topk_prob=False, router_aux_loss_coef=0.0, **dict(SIZES, num_hidden_layers=1), **EXPERTS),
     "gpt_oss": dict(model_type="gpt_oss", head_dim=8, num_local_experts=4, num_experts_per_tok=2, sliding_window=5,

@@ -67,3 +67,28 @@ TEST_CASE("rope's gradient is the slope of its output") {
     check_gradient([&] { return dot(turned(x, shape), dy); }, x, dx);
   }
 }
+
+TEST_CASE("a linear scaling divides every frequency, llama3's only the low ones") {
+  const auto plain = rope_frequencies(10000, 8);
+  const auto linear = rope_frequencies(
+      10000, 8, qplan::RopeScaling{.kind = qplan::RopeScalingKind::linear, .factor = 4});
+  const auto llama3 = rope_frequencies(
+      10000, 8,
+      qplan::RopeScaling{
+          .kind = qplan::RopeScalingKind::llama3, .factor = 4, .original_positions = 64});
+  for (std::size_t i = 0; i < plain.size(); ++i) CHECK(linear[i] == doctest::Approx(plain[i] / 4));
+  CHECK(llama3[0] == plain[0]);                       // turns ten times in 64 positions
+  CHECK(llama3[1] >= plain[1] / 4);                   // once: at the edge
+  CHECK(llama3[3] == doctest::Approx(plain[3] / 4));  // a hundredth of a turn
+}
+
+TEST_CASE(
+    "YaRN's magnitude grows with the logarithm of the factor, less where DeepSeek takes it back") {
+  qplan::RopeScaling yarn{
+      .kind = qplan::RopeScalingKind::yarn, .factor = 40, .original_positions = 4096};
+  CHECK(rope_magnitude(yarn) == doctest::Approx(0.1 * std::log(40) + 1));
+  CHECK(latent_score_scale(yarn) == 1);
+  yarn.mscale = yarn.mscale_all_dim = 1;  // DeepSeek-V3
+  CHECK(rope_magnitude(yarn) == 1);
+  CHECK(latent_score_scale(yarn) == doctest::Approx(std::pow(0.1 * std::log(40) + 1, 2)));
+}

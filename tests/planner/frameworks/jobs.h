@@ -16,10 +16,7 @@ inline CheckQuestion question_of(const ModelSpec& model, const Json& config, std
 inline std::vector<ConfigText> texts_of(const std::vector<EmittedFile>& files) {
   std::vector<ConfigText> texts;
   for (const EmittedFile& file : files) {
-    // What a person would give: not the README, and the Slurm script starts the other one.
-    if (file.name != "README.md" && file.name != "train.sbatch") {
-      texts.push_back({file.name, file.text});
-    }
+    if (file.name != "README.md") texts.push_back({file.name, file.text});
   }
   return texts;
 }

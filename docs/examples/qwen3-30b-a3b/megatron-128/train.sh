@@ -1,0 +1,16 @@
+#!/bin/bash
+# qwen3-30b-a3b on 128 x h100-sxm, for megatron; written by qplan emit
+# plan: tp1 pp2 dp64 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp12 moe_dispatcher=deepep overlap=grad+param
+# predicted: 69.7 GiB on the worst GPU of 72.8 GiB, 2.52 s a step, 13 009 tokens/s a GPU, 1.67M tokens/s
+# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...> MASTER_ADDR=<of the
+# first> bash train.sh; under Slurm: sbatch train.sbatch.
+set -euo pipefail
+cd "$(dirname "$0")"
+source args.sh
+MEGATRON_LM_DIR=${MEGATRON_LM_DIR:-/path/to/Megatron-LM}
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+torchrun --nproc-per-node 8 --nnodes 16 --node-rank "${NODE_RANK:-0}" \
+  --master-addr "${MASTER_ADDR:-localhost}" --master-port "${MASTER_PORT:-6000}" \
+   "$MEGATRON_LM_DIR/pretrain_gpt.py" \
+  "${MODEL_ARGS[@]}" "${PLAN_ARGS[@]}" "${TRAINING_ARGS[@]}" "${DATA_ARGS[@]}"

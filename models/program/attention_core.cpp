@@ -1,0 +1,207 @@
+// Scores and values, on one rank's tokens or on those of a context-parallel group.
+
+#include <algorithm>
+
+#include "models/program/layer_context.h"
+
+namespace qplan {
+
+Heads heads_of(const LayerContext& c) {
+  const auto& m = c.model;
+  if (m.mla) {
+    const std::int64_t q = m.num_attention_heads / c.shape.tp;
+    return {q, q, m.mla->qk_nope_head_dim + m.mla->qk_rope_head_dim, m.mla->v_head_dim};
+  }
+  return {m.num_attention_heads / c.shape.tp,
+          std::max<std::int64_t>(m.num_key_value_heads / c.shape.tp, 1), m.head_dim, m.head_dim};
+}
+
+// gpt-oss's learned logits. Other recipes leave them out of what attention reads and writes.
+AttentionPart::Sinks AttentionPart::learned_sinks(Pass pass) const {
+  if (!c_.model.attention_sinks || !c_.recipe.executable) return {};
+  const std::int16_t parameter = c_.b.parameter(ParameterRole::sinks);
+  if (pass == Pass::forward) return {c_.weights, kNoSlot, parameter};
+  return {c_.weights_backward, c_.gradients, parameter};
+}
+
+// Context parallelism (physics.md 3.2): ring of c equal steps on a balanced zig-zag split; gathered
+// keys and values; or heads exchanged for sequence (Ulysses).
+void AttentionPart::core(Pass pass) {
+  auto& b = c_.b;
+  const auto& s = c_.shape;
+  const Heads heads = heads_of(c_);
+  const bool forward = pass == Pass::forward;
+  const std::int64_t q_len = s.seq_len / s.cp;
+  Attention work{.batch = s.micro_batch_size,
+                 .heads = heads.q,
+                 .kv_heads = heads.kv,
+                 .q_len = q_len,
+                 .kv_len = q_len,
+                 .head_dim = heads.qk_dim,
+                 .v_head_dim = heads.v_dim,
+                 .window = s.layer.window,
+                 .causal = c_.model.causal,
+                 .pass = pass,
+                 .kernel = c_.recipe.attention};
+  const Sinks sinks = learned_sinks(pass);
+  const auto attend = [&](const Attention& step, SlotId k, SlotId v) {
+    Op& op = forward ? b.compute(step, {q_, k, v, sinks.weights}, {out_, lse_, scores_, mask_})
+                     : b.compute(step, {q_, k, v, out_, lse_, scores_, mask_, dout_, sinks.weights},
+                                 {dq_, dk_, dv_, sinks.gradients});
+    op.parameter = sinks.parameter;
+  };
+  if (s.cp == 1) {
+    attend(work, k_, v_);
+    return;
+  }
+  const double kv_elements =
+      static_cast<double>(c_.tokens * heads.kv * (heads.qk_dim + heads.v_dim));
+  const double element = size_of(c_.activation_dtype());
+  const Bytes kv_bytes(kv_elements * element);
+  switch (s.cp_comm) {
+    case CpComm::p2p:
+      c_.recipe.executable ? ring(pass, work) : priced_ring(pass, work);
+      break;
+    case CpComm::all_gather: {
+      const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim);
+      const SlotId whole = b.slot("kv of all", c_.activation_dtype(), c_.tokens * s.cp, width);
+      b.exposed(Collective{CollectiveKind::all_gather, Axis::cp, kv_bytes * s.cp}, {k_, v_},
+                {whole});
+      work.kv_len = s.seq_len;
+      if (forward) {
+        attend(work, whole, kNoSlot);
+      } else {
+        const SlotId dwhole = b.slot("dkv of all", c_.activation_dtype(), c_.tokens * s.cp, width);
+        b.compute(work, {q_, whole, out_, lse_, dout_, sinks.weights},
+                  {dq_, dwhole, sinks.gradients})
+            .parameter = sinks.parameter;
+        b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::cp, kv_bytes * s.cp}, {dwhole},
+                  {dk_, dv_});
+      }
+      break;
+    }
+    case CpComm::a2a: {
+      // Each rank keeps heads/c of the whole sequence; key-value heads fewer than c are replicated.
+      work.q_len = work.kv_len = s.seq_len;
+      work.heads = heads.q / s.cp;
+      work.kv_heads = std::max<std::int64_t>(heads.kv / s.cp, 1);
+      const double rows = static_cast<double>(c_.tokens);
+      const double q_width = static_cast<double>(heads.q * heads.qk_dim);
+      const double kv_width = static_cast<double>(heads.kv * (heads.qk_dim + heads.v_dim));
+      const double o_width = static_cast<double>(heads.q * heads.v_dim);
+      const Collective in{CollectiveKind::all_to_all, Axis::cp,
+                          Bytes(rows * (q_width + kv_width) * element)};
+      const Collective out{CollectiveKind::all_to_all, Axis::cp, Bytes(rows * o_width * element)};
+      const auto exchange = [&](const Collective& what, Role role, BlockBuilder::Slots reads,
+                                BlockBuilder::Slots writes) {
+        b.aside(Stream::model_comm, what, reads, writes).role = role;
+        b.wait_for(Stream::model_comm);
+      };
+      const auto in_width = static_cast<std::int64_t>(q_width + kv_width);
+      const std::int64_t out_width = heads.q * heads.v_dim;
+      if (forward) {
+        // Attention keeps its own operands, split by heads; nothing is sent twice in backward.
+        qkv_by_heads_ = b.slot("qkv by heads", c_.activation_dtype(), c_.tokens, in_width);
+        out_by_heads_ = b.slot("out by heads", c_.activation_dtype(), c_.tokens, out_width);
+        exchange(in, Role::dispatch, {q_, k_, v_}, {qkv_by_heads_});
+        b.compute(work, {qkv_by_heads_, sinks.weights}, {out_by_heads_, lse_}).parameter =
+            sinks.parameter;
+        exchange(out, Role::combine, {out_by_heads_}, {out_});
+      } else {
+        const SlotId dall = b.slot("dqkv by heads", c_.activation_dtype(), c_.tokens, in_width);
+        const SlotId dby_heads =
+            b.slot("dout by heads", c_.activation_dtype(), c_.tokens, out_width);
+        exchange(out, Role::dispatch, {dout_}, {dby_heads});
+        b.compute(work, {qkv_by_heads_, dby_heads, out_by_heads_, lse_, sinks.weights},
+                  {dall, sinks.gradients})
+            .parameter = sinks.parameter;
+        exchange(in, Role::combine, {dall}, {dq_, dk_, dv_});
+      }
+      break;
+    }
+  }
+}
+
+// Keys and values of one rank after the other. The gradients of a rank's keys and values follow one
+// step behind, each rank adding its own, and come home in the end.
+void AttentionPart::ring(Pass pass, const Attention& whole) {
+  auto& b = c_.b;
+  const DType act = c_.activation_dtype();
+  const Heads heads = heads_of(c_);
+  const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim);
+  const Bytes bytes(static_cast<double>(c_.tokens * width) * size_of(act));
+  const bool forward = pass == Pass::forward;
+  const int steps = c_.shape.cp;
+  const auto pass_on = [&](BlockBuilder::Slots reads, std::string_view name) {
+    const SlotId arriving = b.slot(name, act, c_.tokens, width);
+    b.aside(Stream::model_comm, SendRecv{Axis::cp, bytes}, reads, {arriving});
+    return arriving;
+  };
+  SlotId held = kNoSlot, gradient = kNoSlot;
+  for (int step = 0; step < steps; ++step) {
+    SlotId arriving = kNoSlot;
+    if (step + 1 < steps) {
+      arriving = step == 0 ? pass_on({k_, v_}, "ring buffer") : pass_on({held}, "ring buffer");
+    }
+    Attention part = whole;
+    if (step > 0) {
+      part.causal = false;
+      part.kv_len = std::max<std::int64_t>(whole.q_len / 2, 1);
+    }
+    if (step > 0 && gradient == kNoSlot) gradient = b.slot("ring gradient", act, c_.tokens, width);
+    // Sinks take their share after the last merge; their gradient needs no keys.
+    const Sinks sinks = step == (forward ? steps - 1 : 0) ? learned_sinks(pass) : Sinks{};
+    const auto attend = [&]() -> Op& {
+      if (forward && step == 0) return b.compute(part, {q_, k_, v_, sinks.weights}, {out_, lse_});
+      if (forward) return b.compute(part, {q_, held, sinks.weights}, {out_, lse_});
+      if (step > 0) return b.compute(part, {q_, held, out_, lse_, dout_}, {dq_, gradient});
+      return b.compute(part, {q_, k_, v_, out_, lse_, dout_, sinks.weights},
+                       {dq_, dk_, dv_, sinks.gradients});
+    };
+    Op& op = attend();
+    op.parameter = sinks.parameter;
+    op.piece = static_cast<std::uint8_t>(step);
+    op.pieces = static_cast<std::uint8_t>(steps);
+    if (!forward && step > 0) gradient = pass_on({gradient}, "ring gradient");
+    if (step + 1 < steps || !forward) b.wait_for(Stream::model_comm);
+    held = arriving;
+  }
+  if (!forward) {
+    c_.rowwise(RowwiseKind::add, c_.tokens, width, {gradient, dk_, dv_}, {dk_, dv_});
+  }
+}
+
+// The same as other implementations run it: keys, values and gradients in one buffer.
+void AttentionPart::priced_ring(Pass pass, const Attention& whole) {
+  auto& b = c_.b;
+  const auto& s = c_.shape;
+  const Heads heads = heads_of(c_);
+  const bool forward = pass == Pass::forward;
+  // Backward carries the gradients of the keys and values along: twice the bytes.
+  const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim) * (forward ? 1 : 2);
+  const Bytes bytes(static_cast<double>(c_.tokens * width) * size_of(c_.activation_dtype()));
+  SlotId held = kNoSlot;
+  for (int step = 0; step < s.cp; ++step) {
+    SlotId arriving = kNoSlot;
+    if (step + 1 < s.cp) {
+      arriving = b.slot("ring buffer", c_.activation_dtype(), c_.tokens, width);
+      b.aside(Stream::model_comm, SendRecv{Axis::cp, bytes}, {held == kNoSlot ? k_ : held},
+              {arriving});
+    }
+    Attention part = whole;
+    if (step > 0) {
+      part.causal = false;
+      part.kv_len = std::max<std::int64_t>(whole.q_len / 2, 1);
+    }
+    const SlotId k = held == kNoSlot ? k_ : held, v = held == kNoSlot ? v_ : kNoSlot;
+    if (forward) {
+      b.compute(part, {q_, k, v}, {out_, lse_, scores_, mask_});
+    } else {
+      b.compute(part, {q_, k, v, out_, lse_, scores_, mask_, dout_}, {dq_, dk_, dv_});
+    }
+    if (arriving != kNoSlot) b.wait_for(Stream::model_comm);
+    held = arriving;
+  }
+}
+
+}  // namespace qplan

@@ -1,0 +1,107 @@
+// Option by option: is it the model's, and is a default taken that nobody wants?
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/error.h"
+#include "planner/frameworks/scene.h"
+
+namespace qplan {
+namespace {
+
+bool describes_model(const ConfigPart& part) {
+  return part.dialect == Dialect::accelerate || part.settings.has("--num-layers") ||
+         part.settings.has("--hidden-size");
+}
+
+// slime trains what is trained already: balance and lengths are its own affair.
+bool judged(const ConfigPart& part, const Fact& fact, const Subject& subject) {
+  if (fact.judged != nullptr && !fact.judged(subject)) return false;
+  if (part.dialect == Dialect::megatron_yaml) return part.settings.has(fact.key);
+  if (part.dialect != Dialect::slime) return true;
+  return fact.key != "--moe-aux-loss-coeff" && fact.key != "--mtp-num-layers" &&
+         fact.key != "--rope-scaling-factor" && fact.key != "--use-rope-scaling";
+}
+
+std::string argument(std::string_view key, const Json& value) {
+  if (value.is_boolean()) return std::string(key);
+  return fmt::format("{} {}", key, text_of(value));
+}
+
+void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject, Findings& out) {
+  if (!judged(part, fact, subject)) return;
+  const Json wanted = fact.write(subject);
+  const Setting* const given = part.settings.find(fact.key);
+  if (given != nullptr && !given->resolved) return;
+  // The old way to say rope.
+  const bool rope = part.settings.has("--use-rotary-position-embeddings");
+  if (rope && given == nullptr && fact.key == "--position-embedding-type") return;
+  const auto same = fact.same != nullptr ? fact.same : same_value;
+  const Place place = given != nullptr ? given->place : part.place;
+  if (given == nullptr) {
+    const Json taken = fact.computed != nullptr ? fact.computed(subject)
+                       : fact.otherwise.empty() ? Json(nullptr)
+                                                : Json(std::string(fact.otherwise));
+    const bool nothing_wanted = wanted.is_null() || (wanted.is_boolean() && !wanted.get<bool>());
+    if (nothing_wanted || (!taken.is_null() && same(taken, wanted))) return;
+    const std::string instead = argument(fact.key, wanted);
+    out.push_back({fact.severity, "missing_option", place,
+                   taken.is_null() || wanted.is_boolean()
+                       ? fmt::format("{} is missing: {}", fact.key, fact.why)
+                       : fmt::format("{} is missing and {} is taken, where the model has {}: {}",
+                                     fact.key, text_of(taken), text_of(wanted), fact.why),
+                   fmt::format("add {}", instead), "",
+                   fact.key.starts_with("--") ? added(part, instead) : std::vector<Edit>{}});
+    return;
+  }
+  if (wanted.is_null()) {
+    const bool off = given->value.is_boolean() && !given->value.get<bool>();
+    const bool harmless =
+        off || (!fact.otherwise.empty() && same(given->value, Json(std::string(fact.otherwise))));
+    if (harmless) return;
+    out.push_back({fact.severity, "other_model", place,
+                   fmt::format("{} does not belong to {}: {}",
+                               given->value.is_boolean() ? std::string(fact.key)
+                                                         : argument(fact.key, given->value),
+                               subject.model.name, fact.why),
+                   fmt::format("leave {} out", fact.key), ""});
+    return;
+  }
+  bool equal = false;
+  try {
+    equal = same(given->value, wanted);
+  } catch (const Error&) {
+    return;  // said as a refused value
+  }
+  if (equal) return;
+  out.push_back({fact.severity, "other_model", place,
+                 fmt::format("{} is {}, and {} has {}: {}", fact.key, text_of(given->value),
+                             subject.model.name, text_of(wanted), fact.why),
+                 fmt::format("write {}", argument(fact.key, wanted)), "",
+                 with_value(*given, text_of(wanted))});
+}
+
+}  // namespace
+
+void check_facts(const Scene& scene, Findings& out) {
+  const Subject subject{scene.question.model, scene.question.config, scene.draft.plan,
+                        scene.draft.recipe, scene.question.gpus_per_node};
+  for (const ConfigPart& part : scene.files.parts) {
+    if (!describes_model(part) && part.dialect != Dialect::megatron_yaml) {
+      const bool arguments = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
+                             part.dialect == Dialect::megatron_deepspeed;
+      if (arguments) {
+        out.push_back({Severity::note, "model_not_described", part.place,
+                       fmt::format("the arguments do not describe the model, so that nothing of it "
+                                   "is compared with {}",
+                                   subject.model.name),
+                       "give the file that does too", ""});
+      }
+      continue;
+    }
+    for (const Fact& fact : facts_of(part.dialect)) check_fact(part, fact, subject, out);
+  }
+}
+
+}  // namespace qplan

@@ -1,0 +1,76 @@
+// Which tables read which files.
+
+#include "planner/frameworks/deepspeed.h"
+#include "planner/frameworks/megatron.h"
+#include "planner/frameworks/scene.h"
+#include "planner/frameworks/torch.h"
+
+namespace qplan {
+
+std::span<const Option> options_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+    case Dialect::bridge:
+    case Dialect::slime:
+      return megatron_options();
+    case Dialect::megatron_deepspeed:
+      return megatron_deepspeed_options();
+    case Dialect::ds_config:
+      return deepspeed_options();
+    case Dialect::trainer:
+      return trainer_options();
+    case Dialect::accelerate:
+      return accelerate_options();
+    case Dialect::torchtitan:
+      return torchtitan_options();
+    case Dialect::fsdp_module:
+      break;
+  }
+  return {};
+}
+
+std::span<const Fact> facts_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+    case Dialect::slime:
+      return megatron_facts();
+    case Dialect::megatron_deepspeed:
+      return megatron_deepspeed_facts();
+    case Dialect::accelerate:
+      return accelerate_facts();
+    case Dialect::bridge:  // a recipe brings its model
+    case Dialect::ds_config:
+    case Dialect::trainer:
+    case Dialect::torchtitan:
+    case Dialect::fsdp_module:
+      break;
+  }
+  return {};
+}
+
+std::string_view option_list_of(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+      return "megatron";
+    case Dialect::slime:
+      return "slime";
+    case Dialect::megatron_deepspeed:
+      return "megatron_deepspeed";
+    case Dialect::ds_config:
+      return "deepspeed";
+    case Dialect::accelerate:
+      return "accelerate";
+    case Dialect::torchtitan:
+      return "torchtitan";
+    case Dialect::bridge:
+    case Dialect::trainer:
+    case Dialect::fsdp_module:
+      break;
+  }
+  return "";
+}
+
+}  // namespace qplan

@@ -1,0 +1,102 @@
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/cli/run.h"
+
+namespace qplan {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string config(const std::string& path) {
+  return std::string(QPLAN_TEST_DATA) + "/configs/" + path;
+}
+
+TEST_CASE("check exits 1 with errors, prints places, and the best plan beside the job's") {
+  const Ran ran =
+      run("check " + config("megatron_yaml_and_deepspeed/deepspeed_config.json") + " " +
+          config("megatron_yaml_and_deepspeed/train.sh") + " --model qwen3-30b-a3b --gpus 64");
+  CHECK(ran.code == 1);
+  CHECK(ran.says("train.sh:11: error: --deepspeed_config"));
+  CHECK(ran.says("instead: --deepspeed_config deepspeed_config.json"));
+  CHECK(ran.says("this job"));
+  CHECK(ran.says("best      "));
+}
+
+TEST_CASE("check exits 0 for a clean job and says how fast it is") {
+  const Ran ran =
+      run("check " + config("slime_examples/run-qwen3-30B-A3B.sh") + " " +
+          config("slime_examples/qwen3-30B-A3B.sh") + " --model qwen3-30b-a3b --gpus 8 --json");
+  CHECK(ran.code == 0);
+  const Json json = ran.json();
+  CHECK(json["framework"] == "slime");
+  CHECK(json["errors"] == 0);
+  CHECK(json["findings"].empty());
+  CHECK(json["this_job"]["plan"]["tp"] == 4);
+  CHECK(json["this_job"]["feasible"] == true);
+  CHECK(json["best"]["feasible"] == true);
+  CHECK(json["best"]["tokens_per_s"] >= json["this_job"]["tokens_per_s"]);
+}
+
+TEST_CASE("a job that does not fit is an error") {
+  const Folder folder("check-fit");
+  std::ofstream(folder.file("ds.json"))
+      << R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
+             "zero_optimization": {"stage": 0}, "bf16": {"enabled": true}})";
+  const Ran ran =
+      run("check " + folder.file("ds.json") + " --model qwen3-32b --gpus 8 --seq-len 4096 --json");
+  CHECK(ran.code == 1);
+  CHECK(ran.json()["findings"][0]["rule"] == "out_of_memory");
+}
+
+TEST_CASE("--fix writes corrected copies and leaves the files alone") {
+  const Folder folder("check-fix");
+  const std::string args = folder.file("args.txt");
+  const std::string text =
+      "--num-layers 36 --hidden-size 4096 --ffn-hidden-size 12288 --num-attention-heads 32\n"
+      "--kv-channels 128 --num-query-groups 8 --qk-layernorm "
+      "--untie-embeddings-and-output-weights\n"
+      "--position-embedding-type rope --rotary-base 1e6 --normalization RMSNorm --norm-epsilon "
+      "1e-6\n"
+      "--swiglu --disable-bias-linear --hidden-dropout 0.0 --bf16 --micro-batch-sise 1\n"
+      "--global-batch-size 64 --seq-length 4096 --use-distributed-optimizer\n";
+  // Lines of a list are commands of a script, unless a backslash continues them.
+  std::string joined = text;
+  for (char& c : joined) c = c == '\n' ? ' ' : c;
+  std::ofstream(args) << joined;
+  const std::string question = " --model qwen3-8b --gpus 8 --hardware h200-sxm";
+  const Ran before = run("check " + args + question + " --fix " + folder.file("fixed"));
+  CHECK(before.code == 1);
+  CHECK(before.says("corrected copy: " + folder.file("fixed/args.txt")));
+  CHECK(read_text_file(args) == joined);
+  const Ran after = run("check " + folder.file("fixed/args.txt") + question + " --json");
+  CAPTURE(after.out);
+  CHECK(after.code == 0);
+  CHECK(after.json()["errors"] == 0);
+  CHECK(after.json()["warnings"] == 0);
+}
+
+TEST_CASE("what check cannot use it says in a sentence") {
+  CHECK(run("check").says("check needs files"));
+  CHECK(run("check x.json --model qwen3-8b").code == 2);
+  CHECK(run("check /nowhere.json --model qwen3-8b --gpus 8").code == 2);
+  const Folder folder("check-big");
+  const std::string big = folder.file("big.json");
+  std::ofstream(big) << "{";
+  fs::resize_file(big, 100 << 20);
+  const Ran ran = run("check " + big + " --model qwen3-8b --gpus 8");
+  CHECK(ran.code == 2);
+  CHECK(ran.says("8 MiB"));
+}
+
+TEST_CASE("check's JSON is the same twice") {
+  const std::string line = "check " + config("megatron_deepspeed/ds_config.json") + " " +
+                           config("megatron_deepspeed/train.sh") +
+                           " --model gpt-217b --gpus 512 --json";
+  CHECK(run(line).out == run(line).out);
+}
+
+}  // namespace
+}  // namespace qplan

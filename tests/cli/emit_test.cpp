@@ -1,0 +1,109 @@
+#include "planner/frameworks/emit.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/cli/run.h"
+
+namespace qplan {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A plan file of `predict -o`.
+std::string plan_file(const Folder& folder, const std::string& question) {
+  const std::string path = folder.file("plan.json");
+  const Ran made = run("predict " + question + " -o " + path);
+  REQUIRE(made.code == 0);
+  return path;
+}
+
+constexpr const char* kMoe =
+    "--model qwen3-30b-a3b --gpus 64 --tp 1 --pp 1 --ep 8 --zero 1 --recompute full "
+    "--global-batch-size 512";
+
+TEST_CASE("emit writes the files it names, with the plan and what is predicted of it") {
+  const Folder folder("emit");
+  const std::string plan = plan_file(folder, kMoe);
+  const Ran ran = run("emit " + plan + " --framework megatron --out " + folder.file("job"));
+  CHECK(ran.code == 0);
+  for (const std::string name : {"args.sh", "train.sh", "train.sbatch"}) {
+    const std::string path = folder.file("job/" + name);
+    CHECK(ran.says(path));
+    const std::string text = read_text_file(path);
+    CHECK(text.find("# plan: tp1 pp1 dp64 ep8") != std::string::npos);
+    CHECK(text.find("# predicted: ") != std::string::npos);
+    CHECK(text.find("tokens/s a GPU") != std::string::npos);
+  }
+  const auto mode = fs::status(folder.file("job/train.sh")).permissions();
+  CHECK((mode & fs::perms::owner_exec) != fs::perms::none);
+}
+
+TEST_CASE("emit never overwrites without --force, and then writes nothing") {
+  const Folder folder("emit-force");
+  const std::string plan = plan_file(folder, kMoe);
+  fs::create_directories(folder.file("job"));
+  std::ofstream(folder.file("job/train.sh")) << "mine\n";
+  const std::string line = "emit " + plan + " --framework megatron --out " + folder.file("job");
+  const Ran refused = run(line);
+  CHECK(refused.code == 2);
+  CHECK(refused.says("--force"));
+  CHECK_FALSE(fs::exists(folder.file("job/args.sh")));
+  CHECK(read_text_file(folder.file("job/train.sh")) == "mine\n");
+  CHECK(run(line + " --force").code == 0);
+  CHECK(read_text_file(folder.file("job/train.sh")) != "mine\n");
+}
+
+TEST_CASE("a plan that the framework cannot say leaves no folder behind") {
+  const Folder folder("emit-refuse");
+  const std::string plan = plan_file(folder, kMoe);
+  const Ran ran = run("emit " + plan + " --framework fsdp2 --out " + folder.file("job"));
+  CHECK(ran.code == 2);
+  CHECK(ran.says("use ep 1"));
+  CHECK(ran.says("The nearest plan that it can: tp1 pp1 dp64"));
+  CHECK_FALSE(fs::exists(folder.file("job")));
+}
+
+TEST_CASE("every framework's files come out of a plan of its own, and check finds nothing") {
+  for (const auto& [framework, word] : Words<Framework>::table) {
+    CAPTURE(word);
+    const Folder folder("emit-" + std::string(word));
+    const bool fork = framework == Framework::megatron_deepspeed;
+    const std::string model = fork ? "llama2-7b" : "llama3-8b";
+    const std::string recipe(to_word(recipe_for(framework, RecipeKind::megatron)));
+    const std::string plan =
+        plan_file(folder, "--model " + model +
+                              " --gpus 16 --seq-len 4096 --recompute full --framework " + recipe);
+    const std::string job = folder.file("job");
+    const Ran ran = run("emit " + plan + " --framework " + std::string(word) + " --out " + job);
+    CAPTURE(ran.err);
+    REQUIRE(ran.code == 0);
+    std::string files;
+    for (const auto& entry : fs::directory_iterator(job)) {
+      const std::string name = entry.path().filename().string();
+      if (name != "README.md" && name != "train.sbatch") files += entry.path().string() + " ";
+    }
+    const Ran checked = run("check " + files + "--model " + model + " --gpus 16 --json");
+    CAPTURE(checked.out);
+    CHECK(checked.code == 0);
+    CHECK(checked.json()["findings"].empty());
+    CHECK(checked.json()["this_job"]["short"] ==
+          parse_json(read_text_file(plan), "plan.json")["short"]);
+  }
+}
+
+TEST_CASE("what emit cannot use it says in a sentence") {
+  CHECK(run("emit").code == 2);
+  CHECK(run("emit /nowhere.json --out x").code == 2);
+  const Folder folder("emit-bad");
+  const std::string plan = plan_file(folder, kMoe);
+  CHECK(run("emit " + plan).says("--out"));
+  CHECK(run("emit " + plan + " --out x --framework megatronn").says("did you mean"));
+  std::ofstream(folder.file("file")) << "x";
+  CHECK(run("emit " + plan + " --out " + folder.file("file")).says("give a folder"));
+}
+
+}  // namespace
+}  // namespace qplan

@@ -1,0 +1,82 @@
+#include "models/program/rank_program.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "models/model_spec.h"
+
+using namespace qplan;
+
+namespace {
+
+StepProgram program_of(const std::string& line, const char* model = "tiny") {
+  return build_step_program(load_model(model), parse_plan(line), recipe_of(RecipeKind::qplan), {});
+}
+
+}  // namespace
+
+TEST_CASE("first fit takes the lowest gap that is large enough") {
+  FirstFit arena;
+  CHECK(arena.allocate(256) == 0);
+  CHECK(arena.allocate(512) == 256);
+  CHECK(arena.allocate(256) == 768);
+  CHECK(arena.extent() == 1024);
+  arena.release(256, 512);
+  CHECK(arena.allocate(256) == 256);
+  CHECK(arena.allocate(512) == 1024);
+  CHECK(arena.allocate(256) == 512);
+}
+
+TEST_CASE("neighbouring gaps are one gap") {
+  FirstFit arena;
+  for (int i = 0; i < 4; ++i) arena.allocate(256);
+  arena.release(0, 256);
+  arena.release(512, 256);
+  arena.release(256, 256);
+  CHECK(arena.allocate(768) == 0);
+  CHECK(arena.extent() == 1024);
+}
+
+TEST_CASE("a rank's program is laid out the same every time, in at least the bytes that live") {
+  const StepProgram program = program_of("tp2 pp2 dp2 zero3 gbs8 seq64 recompute=full");
+  for (int rank = 0; rank < 2; ++rank) {
+    const RankProgram once = rank_program(program, rank), again = rank_program(program, rank);
+    CHECK(once.extent == again.extent);
+    CHECK(static_cast<double>(once.extent) >= once.live_peak.value());
+    REQUIRE(once.commands.size() == again.commands.size());
+    for (std::size_t i = 0; i < once.commands.size(); ++i) {
+      for (std::size_t k = 0; k < once.commands[i].reads.count; ++k) {
+        CHECK(once.commands[i].reads[k].offset == again.commands[i].reads[k].offset);
+      }
+    }
+  }
+}
+
+TEST_CASE("what is sent is received: every boundary has one message each way") {
+  const StepProgram program = program_of("pp4 gbs8 seq64 1f1b");
+  std::multiset<std::pair<int, int>> sent, received;
+  for (int rank = 0; rank < 4; ++rank) {
+    const RankProgram r = rank_program(program, rank);
+    for (const Command& c : r.commands) {
+      if (c.kind == CommandKind::send) sent.emplace(rank, c.peer);
+      if (c.kind == CommandKind::receive) received.emplace(c.peer, rank);
+    }
+  }
+  CHECK(sent.size() == 2 * 3 * 8);
+  CHECK(sent == received);
+}
+
+TEST_CASE("a layer is counted through the pipeline, whoever holds it") {
+  const StepProgram program = program_of("pp2 gbs8 seq64 dualpipe");
+  for (int rank = 0; rank < 2; ++rank) {
+    std::multiset<std::int64_t> layers;
+    const RankProgram r = rank_program(program, rank);
+    for (const BlockInstance& instance : r.instances) {
+      const BlockShape& shape = program.shapes[static_cast<std::size_t>(instance.block)];
+      if (shape.kind == BlockKind::decoder) layers.insert(instance.layer);
+    }
+    CHECK(layers == std::multiset<std::int64_t>{0, 1, 2, 3});
+  }
+}

@@ -1,0 +1,509 @@
+#include "planner/frameworks/check.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "models/error.h"
+#include "tests/complaint.h"
+#include "tests/planner/frameworks/jobs.h"
+#include "tests/properties/random_plans.h"
+
+namespace qplan {
+namespace {
+
+struct Asked {
+  std::string folder, model;
+  std::int64_t gpus;
+  std::vector<std::string> files;
+};
+
+Checked ask(const Asked& asked) {
+  const ModelSpec model = load_model(asked.model);
+  const Json config = model_config(asked.model);
+  std::vector<ConfigText> texts;
+  for (const std::string& name : asked.files) {
+    const std::string path = std::string(QPLAN_TEST_DATA) + "/configs/" + asked.folder + "/" + name;
+    texts.push_back({name, read_text_file(path)});
+  }
+  return check(texts, question_of(model, config, asked.gpus));
+}
+
+Checked ask_text(const std::string& name, const std::string& text,
+                 const std::string& model_name = "qwen3-30b-a3b", std::int64_t gpus = 64) {
+  const ModelSpec model = load_model(model_name);
+  const Json config = model_config(model_name);
+  const std::vector<ConfigText> texts{{name, text}};
+  return check(texts, question_of(model, config, gpus));
+}
+
+struct Expected {
+  std::string file;
+  int line;
+  std::string rule;
+};
+
+// Exactly these errors and warnings, in any order: what is right is left alone.
+void finds_exactly(const Checked& checked, std::vector<Expected> expected) {
+  CAPTURE(findings_text(checked));
+  for (const Finding& f : checked.findings) {
+    if (f.severity == Severity::note) continue;
+    const auto found = std::find_if(expected.begin(), expected.end(), [&](const Expected& e) {
+      return e.rule == f.rule && e.file == f.place.file && e.line == f.place.line;
+    });
+    CHECK_MESSAGE(found != expected.end(), to_string(f.place)
+                                               << " [" << f.rule << "] " << f.message);
+    if (found != expected.end()) expected.erase(found);
+  }
+  for (const Expected& e : expected)
+    FAIL_CHECK("not found: " << e.file << ":" << e.line << " " << e.rule);
+}
+
+const Finding* find(const Checked& checked, const std::string& rule) {
+  const auto found = std::find_if(checked.findings.begin(), checked.findings.end(),
+                                  [&](const Finding& f) { return f.rule == rule; });
+  return found == checked.findings.end() ? nullptr : &*found;
+}
+
+TEST_SUITE("configurations that articles show") {
+  TEST_CASE("Qwen3-30B-A3B by a Megatron yaml, ds_config.json and the deepspeed launcher") {
+    finds_exactly(ask({"megatron_yaml_and_deepspeed",
+                       "qwen3-30b-a3b",
+                       64,
+                       {"megatron_config.yaml", "deepspeed_config.json", "train.sh"}}),
+                  {{"megatron_config.yaml", 2, "unknown_option"},   // type
+                   {"megatron_config.yaml", 6, "unknown_option"},   // head_size
+                   {"megatron_config.yaml", 9, "unknown_option"},   // experts_per_tok
+                   {"megatron_config.yaml", 10, "unknown_option"},  // expert_capacity_factor
+                   {"megatron_config.yaml", 11, "unknown_option"},  // router_aux_loss_coef
+                   {"megatron_config.yaml", 16, "expert_world"},    // etp 4 x ep 16 on 16 ranks
+                   {"megatron_config.yaml", 16, "expert_tensor_default"},
+                   {"megatron_config.yaml", 16, "expert_parallel_available"},
+                   {"megatron_config.yaml", 17, "unknown_option"},  // the split rank
+                   {"megatron_config.yaml", 20, "batch_arithmetic"},
+                   {"megatron_config.yaml", 25, "unknown_option"},  // warmup_steps
+                   {"megatron_config.yaml", 0, "yaml_is_not_read"},
+                   {"megatron_config.yaml", 0, "expert_tensor_available"},
+                   {"megatron_config.yaml", 0, "model_available"},
+                   {"deepspeed_config.json", 13, "zero_with_pipeline"},
+                   {"deepspeed_config.json", 23, "prefetch_bucket"},
+                   {"deepspeed_config.json", 27, "fp16_of_bf16_model"},
+                   {"deepspeed_config.json", 29, "loss_scale_power"},
+                   {"train.sh", 8, "no_hostfile"},
+                   {"train.sh", 11, "other_file_name"},
+                   {"train.sh", 12, "no_such_file_argument"}});
+  }
+
+  TEST_CASE("the same for the 256 GPUs of its tables: the launcher starts 64") {
+    const Checked checked = ask({"megatron_yaml_and_deepspeed",
+                                 "qwen3-30b-a3b",
+                                 256,
+                                 {"megatron_config.yaml", "deepspeed_config.json", "train.sh"}});
+    REQUIRE(find(checked, "launched_world") != nullptr);
+    CHECK(find(checked, "launched_world")->message.find("64") != std::string::npos);
+    CHECK(find(checked, "batch_arithmetic") == nullptr);  // 8 x 16 x dp 16 is 2048
+    CHECK(checked.plan.dp == 16);
+    CHECK(checked.plan.ep == 16);
+    CHECK(checked.plan.zero == 3);
+  }
+
+  TEST_CASE("Megatron-DeepSpeed with ZeRO-3, a pipeline and sequence parallelism") {
+    finds_exactly(ask({"megatron_deepspeed", "gpt-1.3t", 32, {"ds_config.json", "train.sh"}}),
+                  {{"ds_config.json", 2, "json_remark"},
+                   {"ds_config.json", 2, "batch_arithmetic"},
+                   {"ds_config.json", 12, "zero_with_pipeline"},
+                   {"ds_config.json", 26, "unknown_option"},
+                   {"ds_config.json", 27, "unknown_option"},
+                   {"ds_config.json", 34, "communication_type"},
+                   {"train.sh", 7, "broken_continuation"},
+                   {"train.sh", 7, "launched_world"},
+                   {"train.sh", 7, "launched_degrees"},
+                   {"train.sh", 7, "world_size_exported"},
+                   {"train.sh", 14, "unknown_option"},  // --context-parallel-size
+                   {"train.sh", 15, "other_model"},     // 120 layers
+                   {"train.sh", 16, "other_model"},     // hidden 12288: 217 B, not 1.3 T
+                   {"train.sh", 17, "other_model"},
+                   {"train.sh", 18, "learned_positions"},
+                   {"train.sh", 30, "unknown_option"}});  // --save-dir
+  }
+
+  TEST_CASE("its advice: flags of other programs, and versions") {
+    finds_exactly(ask({"megatron_deepspeed", "gpt-217b", 16, {"tips.sh", "hostfile"}}),
+                  {{"tips.sh", 8, "learned_positions"},
+                   {"tips.sh", 10, "unknown_option"},  // --fp8-format
+                   {"tips.sh", 11, "fpdt_chunks"},
+                   {"tips.sh", 12, "unknown_option"},    // --offload_optimizer
+                   {"tips.sh", 12, "unknown_option"},    // --offload_param
+                   {"tips.sh", 13, "unknown_option"}});  // --nccl-timeout
+    finds_exactly(ask({"megatron_deepspeed", "gpt-1.3t", 32, {"setup.sh"}}),
+                  {{"setup.sh", 6, "deepspeed_version"}, {"setup.sh", 7, "package_name"}});
+    finds_exactly(ask({"megatron_deepspeed", "gpt-1.3t", 16, {"launch.sh", "hostfile"}}),
+                  {{"launch.sh", 2, "launches_shell"}});
+  }
+
+  TEST_CASE("the model of its 120 layers is the zoo's gpt-217b") {
+    const Checked checked =
+        ask({"megatron_deepspeed", "gpt-217b", 32, {"ds_config.json", "train.sh"}});
+    CHECK(find(checked, "other_model") == nullptr);
+  }
+
+  TEST_CASE("FSDP of Qwen3-32B without a wrap policy") {
+    finds_exactly(
+        ask({"fsdp_qwen3_32b", "qwen3-32b", 16, {"train_qwen3_32b.py", "launch.sh"}}),
+        {{"train_qwen3_32b.py", 13, "no_wrap_policy"}, {"train_qwen3_32b.py", 17, "reduce_dtype"}});
+    finds_exactly(ask({"fsdp_qwen3_32b", "qwen3-32b", 16, {"train_wrapped.py"}}),
+                  {{"train_wrapped.py", 6, "wrap_by_size"}});
+  }
+
+  TEST_CASE("FSDP of Qwen3-VL: ranks, classes and enums") {
+    const Checked checked =
+        ask({"fsdp_qwen3_vl", "qwen3-vl-30b-a3b", 32, {"train.py", "launch.sh"}});
+    finds_exactly(checked, {{"train.py", 12, "local_rank_as_rank"},
+                            {"train.py", 20, "model_class"},
+                            {"train.py", 30, "sharding_strategy"},
+                            {"train.py", 34, "no_wrap_policy"}});
+    CHECK(checked.plan.zero == 2);  // what SHARD_GRAD_OP is
+    CHECK(checked.plan.offload.params);
+  }
+
+  TEST_CASE("slime's page: one flag is gone, the plan is right") {
+    const Checked checked = ask({"slime_qwen3_30b_a3b", "qwen3-30b-a3b", 8, {"run.sh"}});
+    finds_exactly(checked, {{"run.sh", 17, "unknown_option"}});
+    CHECK(find(checked, "unknown_option")->instead.find("--sglang-ep-size") != std::string::npos);
+    CHECK(checked.plan.tp == 4);
+    CHECK(checked.plan.ep == 8);
+    CHECK(checked.plan.etp == 1);
+    CHECK(checked.plan.offload.optimizer == 1);
+    finds_exactly(ask({"slime_qwen3_30b_a3b", "qwen3-30b-a3b", 24, {"sglang_24.sh"}}),
+                  {{"sglang_24.sh", 4, "unknown_option"}});
+  }
+}
+
+TEST_SUITE("frameworks' own examples raise no alarm") {
+  TEST_CASE("slime's scripts") {
+    for (const auto& [name, model, gpus] :
+         {std::tuple("30B-A3B", "qwen3-30b-a3b", 8), std::tuple("235B-A22B", "qwen3-235b-a22b", 64),
+          std::tuple("32B", "qwen3-32b", 8)}) {
+      const std::string script = std::string("qwen3-") + name + ".sh";
+      const Checked checked = ask({"slime_examples", model, gpus, {"run-" + script, script}});
+      CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+      CHECK(checked.framework == Framework::slime);
+    }
+  }
+
+  TEST_CASE("Megatron's GPT-3, but that it starts one node of sixteen") {
+    finds_exactly(ask({"examples", "gpt3-175b", 128, {"train_gpt3_175b_distributed.sh"}}),
+                  {{"train_gpt3_175b_distributed.sh", 77, "launched_world"},
+                   {"train_gpt3_175b_distributed.sh", 77, "launched_degrees"}});
+  }
+
+  TEST_CASE("ds_config.json with Hugging Face's auto") {
+    const Checked checked = ask_text("ds.json", R"({
+      "fp16": {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000},
+      "bf16": {"enabled": "auto"},
+      "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}},
+      "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": true},
+        "overlap_comm": true, "contiguous_gradients": true, "sub_group_size": 1e9,
+        "reduce_bucket_size": "auto", "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto"},
+      "gradient_accumulation_steps": "auto", "gradient_clipping": "auto",
+      "train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"})");
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    CHECK(checked.framework == Framework::deepspeed);
+    CHECK(checked.plan.zero == 3);
+    CHECK(checked.plan.offload.optimizer == 1);
+  }
+
+  TEST_CASE("accelerate's FSDP template") {
+    const Checked checked = ask_text("fsdp.yaml", R"(
+distributed_type: FSDP
+fsdp_config:
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_version: 2
+  fsdp_reshard_after_forward: true
+  fsdp_state_dict_type: SHARDED_STATE_DICT
+machine_rank: 0
+main_training_function: main
+mixed_precision: bf16
+num_machines: 8
+num_processes: 64
+)");
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    CHECK(checked.plan.dp == 64);
+  }
+
+  TEST_CASE("accelerate's DeepSpeed template") {
+    const Checked checked = ask_text("deepspeed.yaml", R"(
+compute_environment: LOCAL_MACHINE
+deepspeed_config:
+  gradient_accumulation_steps: 1
+  gradient_clipping: 1.0
+  offload_optimizer_device: none
+  offload_param_device: none
+  zero3_init_flag: true
+  zero_stage: 3
+distributed_type: DEEPSPEED
+mixed_precision: bf16
+num_machines: 1
+num_processes: 8
+)",
+                                     "qwen3-8b", 8);
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    CHECK(checked.framework == Framework::deepspeed);
+    CHECK(checked.plan.zero == 3);
+    CHECK(checked.plan.offload == Offload{});
+  }
+
+  TEST_CASE("Megatron's functional tests say arguments in yaml") {
+    const Checked checked = ask_text("model_config.yaml", R"(
+ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+MODEL_ARGS:
+  --tensor-model-parallel-size: 2
+  --sequence-parallel: true
+  --pipeline-model-parallel-size: 2
+  --expert-model-parallel-size: 8
+  --expert-tensor-parallel-size: 1
+  --use-distributed-optimizer: true
+  --no-ckpt-fully-parallel-save: false
+  --bf16: true
+)");
+    CHECK(checked.framework == Framework::megatron);
+    CHECK(checked.plan.tp == 2);
+    CHECK(checked.plan.ep == 8);
+    CHECK_FALSE(checked.has(Severity::error));
+  }
+}
+
+TEST_SUITE("traps") {
+  const std::string kModel =
+      "--num-layers 48 --hidden-size 2048 --ffn-hidden-size 6144 --num-attention-heads 32 "
+      "--kv-channels 128 --group-query-attention --num-query-groups 4 --qk-layernorm "
+      "--untie-embeddings-and-output-weights --position-embedding-type rope --rotary-base 1000000 "
+      "--normalization RMSNorm --norm-epsilon 1e-6 --swiglu --disable-bias-linear "
+      "--attention-dropout 0.0 --hidden-dropout 0.0 --num-experts 128 --moe-router-topk 8 "
+      "--moe-ffn-hidden-size 768 --moe-aux-loss-coeff 0.001 --moe-grouped-gemm --bf16 "
+      "--moe-token-dispatcher-type alltoall --expert-tensor-parallel-size 1 "
+      "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --use-distributed-optimizer ";
+
+  std::string without(std::string text, const std::string& part) {
+    const std::size_t at = text.find(part);
+    REQUIRE(at != std::string::npos);
+    return text.erase(at, part.size());
+  }
+
+  TEST_CASE("the whole list of arguments is clean") {
+    const Checked checked = ask_text("args.txt", kModel);
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+  }
+
+  TEST_CASE("a default that nobody wants is found where its flag is left out") {
+    for (const std::string part :
+         {"--group-query-attention ", "--kv-channels 128 ", "--normalization RMSNorm ",
+          "--position-embedding-type rope ", "--disable-bias-linear ", "--attention-dropout 0.0 ",
+          "--hidden-dropout 0.0 ", "--qk-layernorm ", "--swiglu ", "--rotary-base 1000000 ",
+          "--untie-embeddings-and-output-weights ", "--moe-aux-loss-coeff 0.001 ",
+          "--moe-grouped-gemm ", "--moe-router-topk 8 ", "--moe-ffn-hidden-size 768 ",
+          "--num-experts 128 "}) {
+      CAPTURE(part);
+      const Checked checked = ask_text("args.txt", without(kModel, part));
+      REQUIRE(find(checked, "missing_option") != nullptr);
+      const Finding& f = *find(checked, "missing_option");
+      CHECK(f.message.starts_with(part.substr(0, part.find(' '))));
+      CHECK_FALSE(f.fix.empty());
+      // the correction makes it clean
+      const std::string fixed = with_edits(without(kModel, part), "args.txt", f.fix);
+      CHECK(find(ask_text("args.txt", fixed), "missing_option") == nullptr);
+    }
+    CHECK(find(ask_text("args.txt", without(kModel, "--moe-token-dispatcher-type alltoall ")),
+               "dispatcher_default") != nullptr);
+  }
+
+  TEST_CASE("combinations that Megatron refuses") {
+    const auto finds = [&](const std::string& more, const std::string& rule) {
+      CAPTURE(more);
+      const Checked checked = ask_text("args.txt", kModel + more);
+      CAPTURE(findings_text(checked));
+      CHECK(find(checked, rule) != nullptr);
+    };
+    finds("--recompute-granularity full", "recompute_method");
+    finds("--recompute-granularity selective --recompute-method uniform", "recompute_selective");
+    finds("--fp16", "two_precisions");
+    finds("--exp-avg-dtype bf16", "states_need_precision_aware");
+    finds("--optimizer-cpu-offload", "offload_needs_precision_aware");
+    finds("--overlap-param-gather", "overlap_param");
+    finds("--cross-entropy-fusion-impl te", "fusion_of_te");
+    finds("--checkpoint-activations", "removed_argument");
+    finds("--moe-expert-capacity-factor 1.2", "capacity_drops_tokens");
+    finds("--num-layers 47", "said_twice");
+    finds("--tensor-model-parallel-size 2", "moe_needs_sequence_parallel");
+    finds("--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 5",
+          "layers_per_stage");
+    finds(
+        "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2 "
+        "--num-virtual-stages-per-pipeline-rank 6",
+        "virtual_stages_twice");
+    finds("--rotary-base 1e6", "refused_value");
+    finds("--normalization rmsnorm", "refused_value");
+    finds("--tensor-model-paralel-size 2", "unknown_option");
+    finds("--context-parallel-size 3", "sequence_split");
+    finds("--max-position-embeddings 2048", "positions");
+    finds("--use-megatron-fsdp", "fsdp_checkpoint");
+    finds("--delay-wgrad-compute", "delayed_weights");
+  }
+
+  TEST_CASE("the nearest known name is offered, and a slip corrected") {
+    const std::string text = kModel + "--tensor-model-paralel-size 1";
+    const Checked checked = ask_text("args.txt", text);
+    const Finding& f = *find(checked, "unknown_option");
+    CHECK(f.instead == "did you mean --tensor-model-parallel-size?");
+    const std::string fixed = with_edits(text, "args.txt", f.fix);
+    CHECK(fixed.ends_with("--tensor-model-parallel-size 1"));
+  }
+
+  TEST_CASE("files that contradict each other") {
+    const ModelSpec model = load_model("llama2-7b");
+    const Json config = model_config("llama2-7b");
+    const std::vector<ConfigText> texts{
+        {"ds_config.json",
+         "{\"train_batch_size\": 64, \"train_micro_batch_size_per_gpu\": 2, "
+         "\"gradient_accumulation_steps\": 4, \"zero_optimization\": {\"stage\": 1}, "
+         "\"bf16\": {\"enabled\": true}}"},
+        {"train.sh",
+         "deepspeed --num_gpus 8 pretrain_gpt.py --deepspeed --deepspeed_config ds_config.json "
+         "--zero-stage 2 --no-pipeline-parallel --tensor-model-parallel-size 1 --bf16 "
+         "--micro-batch-size 1 --global-batch-size 64 --seq-length 2048\n"}};
+    const Checked checked = check(texts, question_of(model, config, 8));
+    int contradictions = 0;
+    for (const Finding& f : checked.findings) contradictions += f.rule == "contradiction" ? 1 : 0;
+    CHECK_MESSAGE(contradictions == 2, findings_text(checked));  // zero and micro_batch_size
+  }
+
+  TEST_CASE("ZeRO-2 in Megatron-DeepSpeed needs --no-pipeline-parallel") {
+    const Checked checked =
+        ask_text("train.sh",
+                 "deepspeed --num_gpus 8 pretrain_gpt.py --deepspeed --zero-stage 2 --bf16 "
+                 "--tensor-model-parallel-size 1 --micro-batch-size 1 --global-batch-size 64\n",
+                 "llama2-7b", 8);
+    CHECK(find(checked, "pipeline_module") != nullptr);
+  }
+
+  TEST_CASE("a torchtitan function of an old version") {
+    const Checked checked =
+        ask_text("config.py",
+                 "def f():\n  return Trainer.Config(\n"
+                 "    training=TrainingConfig(local_batch_size=2, seq_len=4096),\n"
+                 "    parallelism=ParallelismConfig(tensor_parallel_degree=2))\n",
+                 "qwen3-32b", 8);
+    REQUIRE(find(checked, "unknown_option") != nullptr);
+    CHECK(find(checked, "unknown_option")->instead.find("num_tokens_per_microbatch_per_dp_rank") !=
+          std::string::npos);
+    CHECK(checked.plan.tp == 2);
+    CHECK(checked.plan.dp == 4);
+    CHECK(find(ask_text("llama.toml", "[training]\nsteps = 1\n", "qwen3-32b", 8),
+               "torchtitan_toml") != nullptr);
+  }
+}
+
+TEST_SUITE("bad input") {
+  std::string complaint(const std::string& name, const std::string& text) {
+    return complaint_of([&] { ask_text(name, text); });
+  }
+
+  TEST_CASE("files that cannot be read are refused in one sentence") {
+    CHECK(complaint("ds.json", "{\"train_batch_size\": 8,").find("cut off") != std::string::npos);
+    CHECK(complaint("ds.json", std::string("\x7f"
+                                           "ELF\0\0",
+                                           6))
+              .find("not a text file") != std::string::npos);
+    CHECK(complaint("plan.json", "{\"plan\": {\"tp\": 1}, \"fingerprint\": \"x\"}")
+              .find("qplan predict") != std::string::npos);
+    CHECK(complaint("a.yaml", "a: {b: 1}").find("a.yaml:1") != std::string::npos);
+  }
+
+  TEST_CASE("files of no known kind are findings") {
+    CHECK(find(ask_text("x.json", "{\"a\": 1}"), "unknown_file") != nullptr);
+    CHECK(find(ask_text("config.json", "{\"architectures\": [\"X\"], \"model_type\": \"qwen3\"}"),
+               "model_config") != nullptr);
+    CHECK(find(ask_text("x.sh", "echo hello\n"), "unknown_file") != nullptr);
+    CHECK(find(ask_text("empty", ""), "empty_file") != nullptr);
+    CHECK(find(ask_text("x.py", "print(1)\n"), "nothing_to_check") != nullptr);
+  }
+
+  TEST_CASE("values of other types are findings, not crashes") {
+    for (const std::string value :
+         {"-1", "1.5", "\"three\"", "[1]", "{}", "null", "1e300", "99999999999999999999", "true"}) {
+      CAPTURE(value);
+      const std::string text = "{\"train_batch_size\": " + value +
+                               ", \"train_micro_batch_size_per_gpu\": " + value +
+                               ", \"zero_optimization\": {\"stage\": " + value +
+                               ", \"offload_optimizer\": {\"device\": " + value +
+                               "}}, \"sequence_parallel_size\": " + value + "}";
+      CHECK_NOTHROW(ask_text("ds.json", text));
+    }
+    for (const std::string value : {"0", "-4", "x", "1e3", "", "99999999999", "2 3"}) {
+      CAPTURE(value);
+      CHECK_NOTHROW(ask_text("args.txt", "--num-layers 48 --tensor-model-parallel-size " + value +
+                                             " --pipeline-model-parallel-size " + value +
+                                             " --micro-batch-size " + value + " --seq-length " +
+                                             value + " --num-experts " + value +
+                                             " --max-position-embeddings " + value +
+                                             " --pipeline-model-parallel-layout " + value));
+    }
+  }
+
+  TEST_CASE("files with bytes changed at random are read or refused, never worse") {
+    std::mt19937 random(5);
+    const auto below = [&](std::size_t n) {
+      return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
+    };
+    static constexpr std::string_view kBytes = "\"'{}[]()$\\#:,=-*&|<>;\n\t 019aE.";
+    const ModelSpec model = load_model("qwen3-30b-a3b");
+    const Json config = model_config("qwen3-30b-a3b");
+    for (const std::string path :
+         {"megatron_yaml_and_deepspeed/deepspeed_config.json",
+          "megatron_yaml_and_deepspeed/megatron_config.yaml", "megatron_deepspeed/ds_config.json",
+          "megatron_deepspeed/train.sh", "fsdp_qwen3_vl/train.py",
+          "slime_examples/run-qwen3-30B-A3B.sh", "slime_examples/qwen3-30B-A3B.sh"}) {
+      const std::string text = read_text_file(std::string(QPLAN_TEST_DATA) + "/configs/" + path);
+      for (int round = 0; round < test_rounds(200); ++round) {
+        std::string changed = text;
+        for (std::size_t edits = 1 + below(6); edits > 0; --edits) {
+          const std::size_t at = below(changed.size());
+          switch (below(3)) {
+            case 0:
+              changed[at] = kBytes[below(kBytes.size())];
+              break;
+            case 1:
+              changed.insert(at, 1, kBytes[below(kBytes.size())]);
+              break;
+            default:
+              changed.erase(at, 1 + below(20));
+              break;
+          }
+        }
+        CAPTURE(path);
+        CAPTURE(round);
+        const std::vector<ConfigText> texts{{path, changed}};
+        try {
+          const Checked checked = check(texts, question_of(model, config, 64));
+          for (const Finding& f : checked.findings) with_edits(changed, path, f.fix);
+        } catch (const Error& error) {
+          CHECK_FALSE(std::string(error.what()).empty());
+        }
+      }
+    }
+  }
+
+  TEST_CASE("any prefix of a real script is read without harm") {
+    const std::string path = std::string(QPLAN_TEST_DATA) + "/configs/slime_examples/";
+    const std::string text = read_text_file(path + "run-qwen3-30B-A3B.sh");
+    for (std::size_t end = 0; end < text.size(); end += 37) {
+      CHECK_NOTHROW(ask_text("run.sh", text.substr(0, end)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qplan

@@ -1,0 +1,169 @@
+#include "planner/frameworks/emit.h"
+
+#include <doctest/doctest.h>
+
+#include "models/error.h"
+#include "planner/frameworks/arguments.h"
+#include "tests/planner/frameworks/jobs.h"
+
+namespace qplan {
+namespace {
+
+struct Job {
+  ModelSpec model;
+  Json config;
+  ParallelPlan plan;
+  RecipeKind recipe;
+  [[nodiscard]] Subject subject() const { return {model, config, plan, recipe, 8}; }
+};
+
+Job job(const std::string& model, const std::string& plan, Framework framework) {
+  return {load_model(model), model_config(model), parse_plan(plan),
+          recipe_for(framework, RecipeKind::megatron)};
+}
+
+std::string file(const std::vector<EmittedFile>& files, const std::string& name) {
+  for (const EmittedFile& f : files) {
+    if (f.name == name) return f.text;
+  }
+  FAIL("no file " << name);
+  return "";
+}
+
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+constexpr std::string_view kMoePlan =
+    "tp4 pp2 dp8 ep8 etp1 zero1 mbs1 gbs64 seq4096 1f1b sp overlap=grad+param";
+
+TEST_CASE("Megatron's arguments say every default that nobody wants") {
+  const Job j = job("qwen3-30b-a3b", std::string(kMoePlan), Framework::megatron);
+  const auto files = emit(Framework::megatron, j.subject(), {"remark one"});
+  const std::string args = file(files, "args.sh");
+  for (const std::string flag :
+       {"--attention-dropout 0.0", "--hidden-dropout 0.0", "--group-query-attention",
+        "--kv-channels 128", "--ffn-hidden-size 6144", "--normalization RMSNorm",
+        "--norm-epsilon 1e-06", "--position-embedding-type rope", "--rotary-base 1000000",
+        "--disable-bias-linear", "--moe-token-dispatcher-type alltoall",
+        "--expert-tensor-parallel-size 1", "--make-vocab-size-divisible-by 128",
+        "--moe-aux-loss-coeff 0.001", "--accumulate-allreduce-grads-in-fp32", "--qk-layernorm",
+        "--untie-embeddings-and-output-weights", "--sequence-parallel"}) {
+    CAPTURE(flag);
+    CHECK(says(args, "  " + flag + "\n"));
+  }
+  CHECK_FALSE(
+      says(args, "--moe-router-pre-softmax"));  // Qwen3's probabilities sum to 1 after the choice
+  for (const EmittedFile& f : files) CHECK(says(f.text, "# remark one"));
+  CHECK(says(file(files, "train.sh"), "--nproc-per-node 8 --nnodes 8"));
+  CHECK(says(file(files, "train.sh"), "CUDA_DEVICE_MAX_CONNECTIONS=1"));
+  CHECK(says(file(files, "train.sbatch"), "#SBATCH --nodes=8"));
+}
+
+TEST_CASE("DeepSeek-V3's latent attention, groups and layers") {
+  const Job j =
+      job("deepseek-v3", "tp2 pp1 dp128 ep64 etp1 zero1 mbs1 gbs256 seq4096 sp overlap=grad+param",
+          Framework::megatron);
+  const std::string args = file(emit(Framework::megatron, j.subject(), {}), "args.sh");
+  for (const std::string flag :
+       {"--multi-latent-attention", "--q-lora-rank 1536", "--kv-lora-rank 512", "--qk-head-dim 128",
+        "--qk-pos-emb-head-dim 64", "--v-head-dim 128", "--rotary-scaling-factor 40", "--mscale 1",
+        "--moe-layer-freq '([0]*3+[1]*58)'", "--moe-shared-expert-intermediate-size 2048",
+        "--moe-router-score-function sigmoid", "--moe-router-enable-expert-bias",
+        "--moe-router-num-groups 8", "--moe-router-group-topk 4",
+        "--moe-router-topk-scaling-factor 2.5", "--mtp-num-layers 1"}) {
+    CAPTURE(flag);
+    CHECK(says(args, "  " + flag));
+  }
+  CHECK_FALSE(says(args, "--group-query-attention"));
+}
+
+TEST_CASE("ds_config.json is strict JSON whose batch multiplies") {
+  const Job j = job("llama3-8b",
+                    "tp1 pp1 dp16 zero3 mbs2 gbs64 seq4096 recompute=full "
+                    "offload=optimizer,params grad_dtype=bf16 overlap=grad",
+                    Framework::deepspeed);
+  const auto files = emit(Framework::deepspeed, j.subject(), {"remark"});
+  const Json config = parse_json(file(files, "ds_config.json"), "ds_config.json");
+  CHECK(config["train_batch_size"] == 64);
+  CHECK(config["train_micro_batch_size_per_gpu"] == 2);
+  CHECK(config["gradient_accumulation_steps"] == 2);
+  CHECK(config["zero_optimization"]["stage"] == 3);
+  CHECK(config["zero_optimization"]["offload_param"]["device"] == "cpu");
+  CHECK(config["bf16"]["enabled"] == true);
+  CHECK(says(file(files, "README.md"), "remark"));
+  CHECK(says(file(files, "train.sh"), "--gradient_checkpointing"));
+}
+
+TEST_CASE(
+    "a plan that a framework cannot say is refused with the reason and the nearest that it can") {
+  struct Row {
+    Framework framework;
+    std::string model, plan, rule, nearest;
+  };
+  for (const Row& row : {
+           Row{Framework::slime, "qwen3-30b-a3b",
+               "tp1 pp2 dp4 ep4 zero1 mbs1 gbs64 seq4096 moe_dispatcher=deepep", "slime_dispatcher",
+               "tp1 pp2 dp4 ep4 etp1 zero1 mbs1 gbs64 seq4096 1f1b"},
+           Row{Framework::deepspeed, "llama3-8b",
+               "tp1 pp2 dp4 zero1 mbs1 gbs64 seq4096 grad_dtype=bf16 overlap=grad",
+               "no_pipeline_of_modules",
+               "tp1 pp1 dp8 zero1 mbs1 gbs64 seq4096 grad_dtype=bf16 overlap=grad"},
+           Row{Framework::fsdp2, "llama3-8b",
+               "tp1 pp1 dp8 zero1 mbs1 gbs64 seq4096 overlap=grad+param", "zero_below_two",
+               "tp1 pp1 dp8 zero3 mbs1 gbs64 seq4096 overlap=grad+param"},
+           Row{Framework::megatron, "llama3-8b", "tp1 pp2 dp4 zero1 mbs1 gbs64 seq4096 zb-h1",
+               "schedule_available", "tp1 pp2 dp4 zero1 mbs1 gbs64 seq4096 1f1b"},
+           Row{Framework::megatron, "llama3-8b",
+               "tp1 pp1 dp8 zero1 mbs1 gbs64 seq4096 moment_dtype=bf16",
+               "precision_aware_master_weights", "tp1 pp1 dp8 zero1 mbs1 gbs64 seq4096"},
+       }) {
+    CAPTURE(row.plan);
+    const Job j = job(row.model, row.plan, row.framework);
+    const ClusterLimits limits{j.plan.world(), 90};
+    const auto reasons = why_inexpressible(row.framework, j.subject(), limits);
+    bool found = false;
+    for (const Infeasible& reason : reasons) found = found || reason.rule == row.rule;
+    CHECK(found);
+    ParallelPlan nearest;
+    REQUIRE(nearest_expressible(row.framework, j.subject(), limits, nearest));
+    CHECK(parse_plan(row.nearest) == nearest);
+  }
+}
+
+TEST_CASE("models that a framework cannot build are refused whatever the plan") {
+  const auto refuses = [](Framework framework, const std::string& model) {
+    const Job j = job(model, "tp1 pp1 dp8 zero1 mbs1 gbs64 seq1024", framework);
+    ParallelPlan nearest;
+    const ClusterLimits limits{8, 90};
+    return !why_inexpressible(framework, j.subject(), limits).empty() &&
+           !nearest_expressible(framework, j.subject(), limits, nearest);
+  };
+  CHECK(refuses(Framework::megatron_deepspeed, "qwen3-30b-a3b"));
+  CHECK(refuses(Framework::megatron, "gpt-oss-20b"));  // attention sinks
+  CHECK(refuses(Framework::torchtitan, "mixtral-8x7b"));
+  CHECK(refuses(Framework::megatron_bridge, "gpt-1.3t"));
+}
+
+TEST_CASE("emitting is the same twice") {
+  for (const auto& [framework, word] : Words<Framework>::table) {
+    CAPTURE(word);
+    Job j = job("llama3-8b", "tp1 pp1 dp16 zero1 mbs1 gbs64 seq4096", framework);
+    ParallelPlan nearest;
+    const ClusterLimits limits{16, 90};
+    if (!why_inexpressible(framework, j.subject(), limits).empty()) {
+      if (!nearest_expressible(framework, j.subject(), limits, nearest)) continue;
+      j.plan = nearest;
+    }
+    const auto once = emit(framework, j.subject(), {"r"}),
+               again = emit(framework, j.subject(), {"r"});
+    REQUIRE(once.size() == again.size());
+    for (std::size_t i = 0; i < once.size(); ++i) {
+      CHECK(once[i].name == again[i].name);
+      CHECK(once[i].text == again[i].text);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qplan

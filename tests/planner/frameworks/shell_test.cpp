@@ -1,0 +1,149 @@
+#include "planner/frameworks/shell.h"
+
+#include <doctest/doctest.h>
+
+#include "models/error.h"
+#include "planner/frameworks/arguments.h"
+
+namespace qplan {
+namespace {
+
+ShellScript read(std::string_view text) {
+  return read_shell(text, "train.sh", {});
+}
+
+std::vector<std::string> words_of(const ShellCommand& command) {
+  std::vector<std::string> words;
+  for (const ShellWord& word : command.words) words.push_back(word.text);
+  return words;
+}
+
+using Words = std::vector<std::string>;
+
+TEST_SUITE("shell scripts") {
+  TEST_CASE("variables, defaults and arithmetic are followed") {
+    const auto script = read(
+        "NODES=4\nGPUS=${GPUS:-8}\nWORLD=$(($NODES * GPUS))\n"
+        "run --nodes $NODES --world ${WORLD} --name \"a $NODES\" 'b $NODES'\n");
+    REQUIRE(script.commands.size() == 1);
+    CHECK(words_of(script.commands[0]) ==
+          Words{"run", "--nodes", "4", "--world", "32", "--name", "a 4", "b $NODES"});
+  }
+
+  TEST_CASE("a variable falls apart at its blanks, unless it is quoted") {
+    const auto script = read("ARGS=\"--a 1 \\\n  --b 2\"\nrun $ARGS \"$ARGS\"\n");
+    CHECK(words_of(script.commands[0]) == Words{"run", "--a", "1", "--b", "2", "--a 1   --b 2"});
+    // and each word knows its line
+    CHECK(script.commands[0].words[1].place.line == 1);
+    CHECK(script.commands[0].words[3].place.line == 2);
+  }
+
+  TEST_CASE("arrays keep their items, and remarks in them are none") {
+    const auto script =
+        read("A=(\n  --x 1\n  # --y 2\n  --z \"3 4\"\n)\nA+=(--w)\nrun \"${A[@]}\"\n");
+    CHECK(words_of(script.commands[0]) == Words{"run", "--x", "1", "--z", "3 4", "--w"});
+    CHECK(script.commands[0].words[3].place.line == 4);
+  }
+
+  TEST_CASE("what only a run can tell is marked, never guessed") {
+    const auto script = read("run $1 ${UNSET} $(nproc) `date` fixed\n");
+    REQUIRE(script.commands[0].words.size() == 6);
+    for (std::size_t i = 1; i < 5; ++i) CHECK_FALSE(script.commands[0].words[i].resolved);
+    CHECK(script.commands[0].words[5].resolved);
+  }
+
+  TEST_CASE("a value that depends on a branch or a loop is marked") {
+    const auto script =
+        read("X=1\nif [ \"$1\" = a ]; then\n  X=2\nfi\nfor i in 1 2; do Y=$i; done\nrun $X $Y\n");
+    const ShellCommand& command = script.commands.back();
+    CHECK(words_of(command)[0] == "run");
+    CHECK_FALSE(command.words[1].resolved);
+    CHECK_FALSE(command.words[2].resolved);
+  }
+
+  TEST_CASE("a backslash before a remark does not continue the line, and is found") {
+    const auto script = read("run --a 1 \\  # the first\n  --b 2 \\ # more\n  --c 3\n");
+    REQUIRE(script.commands.size() == 1);
+    CHECK(words_of(script.commands[0]) == Words{"run", "--a", "1", "--b", "2", "--c", "3"});
+    REQUIRE(script.findings.size() == 1);
+    CHECK(script.findings[0].rule == "broken_continuation");
+    CHECK(script.findings[0].place.line == 1);
+    CHECK(script.findings[0].message.find("2") != std::string::npos);
+    const std::string fixed = with_edits("run --a 1 \\  # the first\n  --b 2 \\ # more\n  --c 3\n",
+                                         "train.sh", script.findings[0].fix);
+    CHECK(fixed == "run --a 1 \\\n  --b 2 \\\n  --c 3\n");
+    CHECK(read(fixed).findings.empty());
+  }
+
+  TEST_CASE("here-documents become files") {
+    const auto script = read(
+        "STAGE=3\ncat > ds.json <<EOT\n{\"stage\": $STAGE}\nEOT\ncat > x <<'EOT'\n$STAGE\nEOT\n");
+    REQUIRE(script.files.size() == 2);
+    CHECK(script.files[0].name == "ds.json");
+    CHECK(script.files[0].text == "{\"stage\": 3}\n");
+    CHECK(script.files[0].place.line == 3);
+    CHECK(script.files[1].text == "$STAGE\n");
+  }
+
+  TEST_CASE("sourced files are read where they are at hand, and named where not") {
+    const FindFile find = [](const std::string& name) -> std::optional<FoundFile> {
+      if (name != "args.sh") return std::nullopt;
+      return FoundFile{"given/args.sh", "ARGS=(--a 1)\n"};
+    };
+    const auto script =
+        read_shell("source \"$DIR/args.sh\"\nsource other.sh\nrun ${ARGS[@]}\n", "train.sh", find);
+    CHECK(words_of(script.commands.back()) == Words{"run", "--a", "1"});
+    CHECK(script.commands.back().words[1].place.file == "given/args.sh");
+    REQUIRE(script.findings.size() == 1);
+    CHECK(script.findings[0].rule == "sourced_file_missing");
+  }
+
+  TEST_CASE("exports reach the commands below them") {
+    const auto script = read("export A=1 B=two\nC=3 run\n");
+    const auto& environment = script.commands.back().environment;
+    CHECK(environment.at("A") == "1");
+    CHECK(environment.at("B") == "two");
+    CHECK(environment.at("C") == "3");
+  }
+
+  TEST_CASE("a file that sources itself, and quotes without end, are read to their end") {
+    const FindFile itself = [](const std::string&) -> std::optional<FoundFile> {
+      return FoundFile{"train.sh", "source train.sh\nrun\n"};
+    };
+    CHECK_FALSE(read_shell("source train.sh\n", "train.sh", itself).commands.empty());
+    for (const std::string text :
+         {"\"", "'", "${", "$((", "$(", "`", "A=(", "<<", "\\", "a\\\\\\"}) {
+      CAPTURE(text);
+      CHECK_NOTHROW(read(text));
+    }
+    std::string deep;
+    for (int i = 0; i < 100000; ++i) deep += "${a:-";
+    CHECK_THROWS_AS(read(deep), Error);
+    // each variable twice the one before
+    std::string bomb = "A0=xxxxxxxxxx\n";
+    for (int i = 1; i < 60; ++i) {
+      bomb += "A" + std::to_string(i) + "=$A" + std::to_string(i - 1) + "$A" +
+              std::to_string(i - 1) + "\n";
+    }
+    CHECK_THROWS_AS(read(bomb), Error);
+  }
+}
+
+TEST_SUITE("arguments") {
+  TEST_CASE("flags take as many values as their list says") {
+    const auto script = read(
+        "run --bf16 --seq-length 4096 --recompute-modules moe_act layernorm "
+        "--lr=1e-4 --unknown a b --offset -1\n");
+    const OptionList* const list = &known_options("megatron");
+    const Settings s = read_arguments(script.commands[0].words, std::span(&list, 1));
+    CHECK(s.find("--bf16")->value == true);
+    CHECK(text_of(s.find("--seq-length")->value) == "4096");
+    CHECK(text_of(s.find("--recompute-modules")->value) == "moe_act layernorm");
+    CHECK(text_of(s.find("--lr")->value) == "1e-4");
+    CHECK(text_of(s.find("--unknown")->value) == "a b");
+    CHECK(text_of(s.find("--offset")->value) == "-1");
+  }
+}
+
+}  // namespace
+}  // namespace qplan
