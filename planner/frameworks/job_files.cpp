@@ -90,6 +90,8 @@ class JobReader {
     const char first = start == std::string::npos ? '\0' : file.text[start];
     if (first == '\0') {
       note("empty_file", {file.name, 0}, "the file is empty", "");
+    } else if (kind == ".md") {
+      note("prose", {file.name, 0}, "prose is not read: no framework reads it", "");
     } else if (kind == ".json" || first == '{') {
       read_json(file.text, file.name, 1);
     } else if (kind == ".yaml" || kind == ".yml") {

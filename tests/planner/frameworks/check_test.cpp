@@ -496,6 +496,12 @@ TEST_SUITE("bad input") {
     }
   }
 
+  TEST_CASE("prose beside a job's files is no mistake") {
+    const Checked checked = ask_text("README.md", "# How to start\n\nrun train.sh\n");
+    REQUIRE(find(checked, "prose") != nullptr);
+    CHECK(find(checked, "unknown_file") == nullptr);
+  }
+
   TEST_CASE("any prefix of a real script is read without harm") {
     const std::string path = std::string(QPLAN_TEST_DATA) + "/configs/slime_examples/";
     const std::string text = read_text_file(path + "run-qwen3-30B-A3B.sh");
