@@ -14,6 +14,11 @@ std::string config(const std::string& path) {
   return std::string(QPLAN_TEST_DATA) + "/configs/" + path;
 }
 
+// Of the job that docs/examples emits for slime.
+std::string example(const std::string& name) {
+  return std::string(QPLAN_TEST_DATA) + "/../../docs/examples/slime-qwen3-30b-a3b/slime-8/" + name;
+}
+
 TEST_CASE("check exits 1 with errors, prints places, and the best plan beside the job's") {
   const Ran ran =
       run("check " + config("megatron_yaml_and_deepspeed/deepspeed_config.json") + " " +
@@ -26,15 +31,14 @@ TEST_CASE("check exits 1 with errors, prints places, and the best plan beside th
 }
 
 TEST_CASE("check exits 0 for a clean job and says how fast it is") {
-  const Ran ran =
-      run("check " + config("slime_examples/run-qwen3-30B-A3B.sh") + " " +
-          config("slime_examples/qwen3-30B-A3B.sh") + " --model qwen3-30b-a3b --gpus 8 --json");
+  const Ran ran = run("check " + example("run.sh") + " " + example("model.sh") +
+                      " --model qwen3-30b-a3b --gpus 8 --json");
   CHECK(ran.code == 0);
   const Json json = ran.json();
   CHECK(json["framework"] == "slime");
   CHECK(json["errors"] == 0);
   CHECK(json["findings"].empty());
-  CHECK(json["this_job"]["plan"]["tp"] == 4);
+  CHECK(json["this_job"]["plan"]["ep"] == 8);
   CHECK(json["this_job"]["feasible"] == true);
   CHECK(json["best"]["feasible"] == true);
   CHECK(json["best"]["tokens_per_s"] >= json["this_job"]["tokens_per_s"]);
