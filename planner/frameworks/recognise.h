@@ -44,7 +44,8 @@ enum class Dialect : std::uint8_t {
 // not known.
 Dialect dialect_of(const Settings& arguments, const std::string& script);
 
-// Whether the arguments of a script that is none of Megatron's are the script's own.
+// Whether arguments without a mark of any framework belong to a script of the user's own: one that
+// is named, and not "pretrain_...".
 bool is_own_script(const Settings& arguments, const std::string& script);
 
 // accelerate's yaml: that it is, and that it starts DeepSpeed.
