@@ -114,7 +114,8 @@ std::uint64_t hash_ops(std::uint64_t hash, const OpList& ops) {
     hash = mix(hash, hash_of(op.work));
     hash = mix(hash, static_cast<std::uint64_t>(op.stream) * 256 + op.after.bits);
     hash = mix(hash, static_cast<std::uint64_t>(op.role) * 65536 +
-                         static_cast<std::uint64_t>(op.parameter + 1) * 256 + op.piece);
+                         static_cast<std::uint64_t>(op.parameter + 1) * 256 + op.piece +
+                         static_cast<std::uint64_t>(op.ahead) * (std::uint64_t{1} << 40));
     for (const SlotId id : op.reads) hash = mix(hash, static_cast<std::uint64_t>(id));
     for (const SlotId id : op.writes) hash = mix(hash, static_cast<std::uint64_t>(id) + 65536);
   }
@@ -229,9 +230,10 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
     append_layers(runs, model, plan, base, first, layers[i]);
     if (i + 1 == layers.size()) {
       if (model.num_mtp_layers > 0) {
+        append(runs, with_kind(base, BlockKind::mtp_embedding), 1);
         BlockShape mtp = with_kind(base, BlockKind::mtp);
-        mtp.layer = model.layers.back();
-        append(runs, mtp, static_cast<int>(model.num_mtp_layers));
+        mtp.layer = {.moe = model.moe.has_value(), .window = 0};
+        append(runs, mtp, 1);
       }
       append(runs, with_kind(base, BlockKind::head), 1);
     }
@@ -293,8 +295,8 @@ std::uint64_t fingerprint(const StepProgram& program) {
       hash = mix(hash, static_cast<std::uint64_t>(p.whole.role) * 2 + int{p.whole.bias});
       hash = mix(hash, static_cast<std::uint64_t>(p.offset));
     }
-    for (const OpList* ops : {&block.forward, &block.backward, &block.gather, &block.reduce,
-                              &block.norm, &block.update}) {
+    for (const OpList* ops : {&block.clear, &block.forward, &block.backward, &block.gather,
+                              &block.reduce, &block.norm, &block.update}) {
       hash = hash_ops(hash, *ops);
     }
   }
@@ -336,6 +338,8 @@ OpList part_ops(const Block& block, Part part) {
       if (!ops.empty()) ops.push_back({.work = Join{}, .stream = Stream::compute});
       return ops;
     }
+    case Part::clear:
+      return block.clear;
     case Part::norm:
       return block.norm;
     case Part::update:
