@@ -30,7 +30,8 @@ std::int64_t ParameterIndex::find(ModelPart part, std::int64_t layer, ParameterR
   const auto it =
       std::lower_bound(by_key_.begin(), by_key_.end(), std::pair{key, std::int64_t{-1}});
   if (it != by_key_.end() && it->first == key) return it->second;
-  // Both ends of a tied model work with what the other has: the table, the head's norm.
+  // A tied head has the embedding's table. The embedding that it shares its states with, and
+  // multi-token prediction, have the head's norm.
   const ModelPart other = part == ModelPart::head ? ModelPart::embedding : ModelPart::head;
   const auto there =
       std::lower_bound(by_key_.begin(), by_key_.end(),

@@ -166,7 +166,7 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
 // Final norm, logits over this rank's vocabulary, loss: of the token after each.
 class LogitsPart {
  public:
-  // `ahead` 1: of the token after that; multi-token prediction has its own norm in its own block.
+  // `ahead` 1: of the token after that. A model that predicts it has both norms in another block.
   explicit LogitsPart(LayerContext& context, std::uint8_t ahead = 0) : c_(context), ahead_(ahead) {
     // A tied head's table is the embedding's.
     const auto own = c_.b.parameter(ParameterRole::lm_head);
@@ -178,7 +178,7 @@ class LogitsPart {
     const DType act = c_.activation_dtype();
     const std::int64_t v = vocabulary_share(c_.model, c_.shape);
     x_ = normed_ = x;
-    if (ahead_ == 0) {
+    if (has_norm()) {
       normed_ = b.slot("final normed", act, c_.local_tokens, c_.hidden);
       c_.norm_forward(ParameterRole::final_norm, x, normed_, c_.local_tokens, c_.hidden);
     }
@@ -221,9 +221,9 @@ class LogitsPart {
     product.parameter = table_;
     product.role = Role::weight_gradient;
     if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
-    if (ahead_ > 0) {
+    if (!has_norm()) {
       b.at(dnormed).storage = Storage::wire;
-      b.at(dnormed).flow = Flow::prediction;
+      b.at(dnormed).flow = ahead_ > 0 ? Flow::prediction : Flow::activation;
       b.flush();
       return;
     }
@@ -269,6 +269,8 @@ class LogitsPart {
     finish.ahead = ahead_;
   }
 
+  [[nodiscard]] bool has_norm() const { return c_.model.num_mtp_layers == 0; }
+
   // The head stays in the activation's precision, whatever the layers run in.
   [[nodiscard]] Gemm product(std::int64_t n, std::int64_t k) const {
     return {.m = c_.tokens, .n = n, .k = k, .dtype = c_.activation_dtype()};
@@ -313,8 +315,9 @@ Block build_head(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
 }
 
 // DeepSeek-V3's extra prediction: norms of the next token's embedding and of the hidden state,
-// their projection 2h -> h, one layer, a norm for the shared head. The main hidden state passes
-// through unchanged (arXiv 2412.19437, section 2.2).
+// their projection 2h -> h, one layer, a norm for the shared head (arXiv 2412.19437, section 2.2).
+// The model's final norm comes before all this, as in Megatron-Core (transformer_block.py), and is
+// this block's; what it gives is passed on to the head.
 Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   BlockBuilder b("mtp");
   LayerContext c(m, r, s, b);
@@ -333,11 +336,13 @@ Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   const SlotId x = b.slot("x", act, rows, h, Storage::wire);
   const SlotId next = prediction(c, "embedding of the next token");
   state.enter_forward();
+  const SlotId hidden = local("final normed", h);
+  c.norm_forward(final_norm, x, hidden, rows, h);
   const SlotId pass = b.slot("hidden passed on", act, rows, h, Storage::wire);
-  c.rowwise(RowwiseKind::copy, rows, h, {x}, {pass});
+  c.rowwise(RowwiseKind::copy, rows, h, {hidden}, {pass});
   const SlotId next_normed = local("next normed", h), x_normed = local("hidden normed", h);
   c.norm_forward(mtp_embed_norm, next, next_normed, rows, h);
-  c.norm_forward(mtp_hidden_norm, x, x_normed, rows, h);
+  c.norm_forward(mtp_hidden_norm, hidden, x_normed, rows, h);
   const SlotId both = local("embedding and hidden", 2 * h);
   c.rowwise(RowwiseKind::copy, rows, 2 * h, {next_normed, x_normed}, {both}).role = Role::beside;
   const SlotId projected = local("mtp projected", h);
@@ -363,8 +368,10 @@ Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   const SlotId dnext_normed = local("d next normed", h), dx_normed = local("d hidden normed", h);
   c.rowwise(RowwiseKind::copy, rows, 2 * h, {dboth}, {dnext_normed, dx_normed}).role = Role::beside;
   c.norm_backward(mtp_embed_norm, next, dnext_normed, kNoSlot, prediction(c, "d next"), rows, h);
+  const SlotId dhidden = local("d final normed", h);
+  c.norm_backward(mtp_hidden_norm, hidden, dx_normed, dpass, dhidden, rows, h);
   const SlotId dx = b.slot("dx", act, rows, h, Storage::wire);
-  c.norm_backward(mtp_hidden_norm, x, dx_normed, dpass, dx, rows, h);
+  c.norm_backward(final_norm, x, dhidden, kNoSlot, dx, rows, h);
   b.flush();
   state.leave_backward();
   state.once_a_step();

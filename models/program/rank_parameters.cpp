@@ -77,9 +77,16 @@ bool uses_embedding(const ModelSpec& m, const BlockShape& s) {
   return s.kind == BlockKind::mtp_embedding || (s.kind == BlockKind::head && m.tie_word_embeddings);
 }
 
-// The parameters of a block, and the head's copy of a tied embedding.
+// The parameters of a block, and the head's copy of a tied embedding. Multi-token prediction comes
+// after the final norm.
 std::vector<Parameter> own_parameters(const ModelSpec& m, const BlockShape& s) {
   std::vector<Parameter> table = parameters_of(m, model_part(s.kind), s.layer);
+  const auto is_final_norm = [](const Parameter& p) { return p.role == ParameterRole::final_norm; };
+  if (s.kind == BlockKind::head && m.num_mtp_layers > 0) std::erase_if(table, is_final_norm);
+  if (s.kind == BlockKind::mtp) {
+    const std::vector<Parameter> head = parameters_of(m, ModelPart::head);
+    std::copy_if(head.begin(), head.end(), std::back_inserter(table), is_final_norm);
+  }
   if (s.kind == BlockKind::head && copies_embedding(m, s)) {
     const std::vector<Parameter> copy = parameters_of(m, ModelPart::embedding);
     std::copy_if(copy.begin(), copy.end(), std::back_inserter(table),
