@@ -370,24 +370,35 @@ bool runs_backward(Part part) {
          part == Part::backward_weight || part == Part::backward_weight_last;
 }
 
+namespace {
+
+bool is_gradient(const Slot& slot) {
+  return slot.storage == Storage::gradient || slot.storage == Storage::fresh_gradient ||
+         (slot.storage == Storage::wire && slot.flow == Flow::gradients);
+}
+bool leaves(const Slot& slot) {
+  return slot.storage == Storage::wire && !is_gradient(slot);
+}
+
+}  // namespace
+
 BackwardSplit split_backward(const Block& block) {
-  std::vector<bool> needed(block.slots.size(), false);
+  std::vector<bool> of_input(block.slots.size(), false), of_weight(block.slots.size(), false);
   std::vector<bool> in_weight(block.backward.size(), false);
   for (std::size_t i = block.backward.size(); i-- > 0;) {
     const Op& op = block.backward[i];
     // Waits and gathers stay with B, and so does whatever writes the gradient that leaves the
-    // block.
-    bool input = op.writes.count == 0 || op.stream == Stream::gather_comm;
+    // block, or what nobody reads (a repeated module's output).
+    bool input = op.stream == Stream::gather_comm, weight = false;
     for (const SlotId id : op.writes) {
-      const Slot& slot = block.slots[static_cast<std::size_t>(id)];
-      const bool leaves = slot.storage == Storage::wire && slot.name != "whole gradients";
-      input = input || leaves || needed[static_cast<std::size_t>(id)];
+      const auto slot = static_cast<std::size_t>(id);
+      input = input || leaves(block.slots[slot]) || of_input[slot];
+      weight = weight || is_gradient(block.slots[slot]) || of_weight[slot];
     }
-    if (!input) {
-      in_weight[i] = true;
-      continue;
+    in_weight[i] = weight && !input;
+    for (const SlotId id : op.reads) {
+      (in_weight[i] ? of_weight : of_input)[static_cast<std::size_t>(id)] = true;
     }
-    for (const SlotId id : op.reads) needed[static_cast<std::size_t>(id)] = true;
   }
   BackwardSplit split;
   for (std::size_t i = 0; i < block.backward.size(); ++i) {
