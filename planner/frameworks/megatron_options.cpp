@@ -221,6 +221,15 @@ constexpr auto kOptions = std::to_array<Option>({
        }
      }},
 
+    {"--moe-expert-capacity-factor", "moe_capacity_factor",
+     [](const Subject& s) {
+       return if_true(s.plan.moe_capacity_factor > 0, s.plan.moe_capacity_factor);
+     },
+     [](Draft& d, const Json& v) { d.plan.moe_capacity_factor = std::max(number_of(v), 0.0); }},
+    {"--moe-token-drop-policy", "moe_capacity_factor",
+     [](const Subject& s) { return if_true(s.plan.moe_capacity_factor > 0, "probs"); },
+     [](Draft&, const Json&) {}},
+
     // Recompute.
     {"--recompute-granularity", "recompute",
      [](const Subject& s) {
