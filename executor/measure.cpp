@@ -151,13 +151,14 @@ struct Measurer::Device {
   }
 
   std::function<void()> once(const Gemm& w);
+  std::function<void()> once(const GroupedGemm& w);
   std::function<void()> once(const Attention& w);
   std::function<void()> once(const Rowwise& w);
   std::function<void()> once(const AdamW& w);
   std::function<void()> once(const Collective& w);
 
   ProcessRank process;
-  DeviceMemory pool, scratch, attention_scratch, zero_memory;
+  DeviceMemory pool, scratch, attention_scratch, zero_memory, group_rows;
   std::int64_t used = 0, attention_bytes = 0, zero_count = 0;
   OwnedStream stream;
   OwnedEvent begin, end;
@@ -186,6 +187,33 @@ std::function<void()> Measurer::Device::once(const Gemm& w) {
     const bf16* b = numbers(shape.k * shape.n);
     void* c = take(shape.m * shape.n * (shape.accumulate ? 4 : 2));
     blas.multiply(shape, a, b, c, stream.get());
+  };
+}
+
+// As many rows for each group, or one less: what a router that balances gives.
+std::function<void()> Measurer::Device::once(const GroupedGemm& w) {
+  if (w.dtype != DType::bf16 || !kernels::has_grouped_products()) return {};
+  const auto groups = static_cast<std::size_t>(w.groups);
+  std::vector<std::int32_t> rows(groups, static_cast<std::int32_t>(w.rows / w.groups));
+  for (std::size_t i = 0; i < static_cast<std::size_t>(w.rows % w.groups); ++i) ++rows[i];
+  group_rows = device_memory(4 * w.groups);
+  check(cudaMemcpy(group_rows.get(), rows.data(), 4 * groups, cudaMemcpyHostToDevice));
+  const void* memory = group_rows.get();
+  const kernels::RowGroups row_groups{static_cast<const std::int32_t*>(memory),
+                                      static_cast<int>(w.groups)};
+  const std::int64_t weight = w.n * w.k;
+  if (w.weight_gradient) {
+    return [=, this] {
+      const bf16* dy = numbers(w.rows * w.n);
+      kernels::grouped_weight_gradient({floats(w.groups * weight), w.n, w.k, weight}, dy,
+                                       numbers(w.rows * w.k), row_groups, w.rows, stream.get());
+    };
+  }
+  return [=, this] {
+    bf16* y = numbers(w.rows * w.n);
+    const bf16* x = numbers(w.rows * w.k);
+    kernels::grouped_forward(y, x, {numbers(w.groups * weight), w.n, w.k, weight}, row_groups,
+                             w.rows, stream.get());
   };
 }
 
@@ -337,6 +365,7 @@ std::optional<Seconds> Measurer::time(const Work& work) {
   const bool together = std::holds_alternative<Collective>(work);
   const std::function<void()> once =
       std::visit(Overloaded{[&](const Gemm& w) { return device_->once(w); },
+                            [&](const GroupedGemm& w) { return device_->once(w); },
                             [&](const Attention& w) { return device_->once(w); },
                             [&](const Rowwise& w) { return device_->once(w); },
                             [&](const AdamW& w) { return device_->once(w); },

@@ -163,6 +163,35 @@ void group_rows(bf16* to, float* to_numbers, const bf16* from, const float* from
                 const Arrivals& arrivals, bool group, std::int64_t rows, std::int64_t cols,
                 cudaStream_t stream);
 
+// ---- products of experts ----
+
+// Rows of several groups, one group after the other: group i has the sum over `sources` of
+// rows[source * source_stride + i], as the device knows it. At most 1024 groups.
+struct RowGroups {
+  const std::int32_t* rows = nullptr;
+  int count = 0, sources = 1, source_stride = 0;
+};
+// Group i's weights (out, in) begin `stride` numbers behind group i - 1's.
+struct GroupedWeights {
+  const bf16* data = nullptr;
+  std::int64_t out = 0, in = 0, stride = 0;
+};
+struct GroupedGradients {
+  float* data = nullptr;
+  std::int64_t out = 0, in = 0, stride = 0;
+};
+// Whether the current device has what the three below need: Hopper's matrix units.
+bool has_grouped_products();
+// y[r, :out] = x[r, :in] w^T and dx[r, :in] = dy[r, :out] w of the row's group; rows behind the last
+// group's are left as they are. `rows`: that x and y have room for.
+void grouped_forward(bf16* y, const bf16* x, const GroupedWeights& w, const RowGroups& groups,
+                     std::int64_t rows, cudaStream_t stream);
+void grouped_input_gradient(bf16* dx, const bf16* dy, const GroupedWeights& w,
+                            const RowGroups& groups, std::int64_t rows, cudaStream_t stream);
+// dw += dy^T x over the rows of each group.
+void grouped_weight_gradient(const GroupedGradients& dw, const bf16* dy, const bf16* x,
+                             const RowGroups& groups, std::int64_t rows, cudaStream_t stream);
+
 // ---- optimizer ----
 
 // One step of torch.optim.AdamW. The gradient is scaled by min(1, clip / (sqrt(squares[0]) + 1e-6))
