@@ -183,7 +183,8 @@ void launch_router(CudaRank& rank, const Command& c, bool backward, cudaStream_t
   std::int32_t* visits = c.writes.count > 3 ? ints_of(rank.tensor(c, c.writes[3])) : nullptr;
   kernels::route(float_of(rank.tensor(c, c.writes[0])), ints_of(rank.tensor(c, c.writes[1])),
                  ints_of(rank.tensor(c, c.writes[2])), visits, float_of(logits), router_of(rank),
-                 sequences_of(rank, logits.rows), p.micro_batch_size, forced, logits.rows, stream);
+                 sequences_of(rank, logits.rows), p.micro_batch_size, forced, logits.rows,
+                 static_cast<std::int32_t*>(rank.scratch()), stream);
 }
 
 // {tokens, row map, counts, scores?} -> {copies by expert, their weights?}; {rows, row map,

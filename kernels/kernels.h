@@ -132,11 +132,12 @@ struct Sequences {
 // scores (tokens, experts) of logits; row_map (tokens, 2 top_k): each token's experts, then the
 // place of each copy once all are sorted by expert and token; counts (experts): copies each expert
 // gets; visits (sequences, experts), or null: by sequence. `forced` >= 0: expert j of token t is
-// ((forced + t) top_k + j) mod experts, whatever the scores say.
+// ((forced + t) top_k + j) mod experts, whatever the scores say. scratch: experts numbers for each
+// 1024 copies, rounded up.
 void route(float* scores, std::int32_t* row_map, std::int32_t* counts, std::int32_t* visits,
            const float* logits, const Router& router, Sequences sequences,
            std::int64_t num_sequences, std::int64_t forced, std::int64_t tokens,
-           cudaStream_t stream);
+           std::int32_t* scratch, cudaStream_t stream);
 // dlogits from the gradients of the weights (tokens, top_k); with visits, plus `balance` times that
 // of the sequence's balance loss, sum over experts of visits times mean score.
 void route_backward(float* dlogits, const float* scores, const float* dweights,
@@ -182,8 +183,8 @@ struct GroupedGradients {
 };
 // Whether the current device has what the three below need: Hopper's matrix units.
 bool has_grouped_products();
-// y[r, :out] = x[r, :in] w^T and dx[r, :in] = dy[r, :out] w of the row's group; rows behind the last
-// group's are left as they are. `rows`: that x and y have room for.
+// y[r, :out] = x[r, :in] w^T and dx[r, :in] = dy[r, :out] w of the row's group; rows behind the
+// last group's are left as they are. `rows`: that x and y have room for.
 void grouped_forward(bf16* y, const bf16* x, const GroupedWeights& w, const RowGroups& groups,
                      std::int64_t rows, cudaStream_t stream);
 void grouped_input_gradient(bf16* dx, const bf16* dy, const GroupedWeights& w,

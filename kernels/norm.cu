@@ -7,9 +7,9 @@
 namespace qplan::kernels {
 namespace {
 
-// Threads of the backward kernel at once, each summing its rows' weight gradients: half of what 132
-// multiprocessors hold, which its registers allow.
-constexpr std::int64_t kBackwardThreads = 132 * 1024;
+// Threads of the backward kernel at once, each summing its rows' weight gradients: what 132
+// multiprocessors hold with its 78 registers, and with 122 where a thread has several vectors.
+constexpr std::int64_t kBackwardThreads = 132 * 768, kWideBackwardThreads = 132 * 512;
 
 // The sum over the threads of a row: a part of a warp, a warp, or a block.
 template <int Row>
@@ -59,7 +59,38 @@ __global__ void __launch_bounds__(Threads)
   }
 }
 
-// Each block walks rows a grid apart and leaves its sum of dy n in parts[block, :].
+// Two sums over the threads of a row at once. `parity` alternates: what a slow warp still reads is
+// not what a fast one writes next.
+template <int Row>
+__device__ float2 row_sums(float2 x, int parity) {
+  constexpr int kLanes = Row < kWarp ? Row : kWarp;
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    x.x += __shfl_xor_sync(0xffffffffU, x.x, step);
+    x.y += __shfl_xor_sync(0xffffffffU, x.y, step);
+  }
+  if constexpr (Row > kWarp) {
+    __shared__ float2 parts[2][Row / kWarp];
+    if (threadIdx.x % kWarp == 0) parts[parity][threadIdx.x / kWarp] = x;
+    __syncthreads();
+    x = {0, 0};
+#pragma unroll
+    for (int i = 0; i < Row / kWarp; ++i) {
+      x.x += parts[parity][i].x;
+      x.y += parts[parity][i].y;
+    }
+  }
+  return x;
+}
+
+// What a thread reads of a row, as it lies in memory.
+template <int Vectors>
+struct RowBits {
+  uint4 x[Vectors], dy[Vectors], residual[Vectors];
+};
+
+// Each block walks rows a grid apart, the next row's reads under way, and leaves its sum of dy n in
+// parts[block, :].
 template <int Row, int Vectors, int Threads>
 __global__ void __launch_bounds__(Threads)
     rms_norm_backward_kernel(bf16* dx, Lines dx_lines, float* parts, const bf16* x, const bf16* dy,
@@ -67,45 +98,61 @@ __global__ void __launch_bounds__(Threads)
                              std::int64_t cols, float eps) {
   constexpr int kRows = Threads / Row;
   const int lane = threadIdx.x % Row;
-  Vector sums[Vectors] = {};
-  // Rows share a warp: all threads of a block take as many turns.
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < rows;
-       first += std::int64_t{gridDim.x} * kRows) {
-    const std::int64_t r = first + threadIdx.x / Row;
-    const std::int64_t width = r < rows ? cols : 0;
-    Vector n[Vectors], g[Vectors];
-    float squares = 0, dot = 0;
+  const auto column = [&](int i) { return (std::int64_t{i} * Row + lane) * kVector; };
+  const auto read = [&](std::int64_t r, RowBits<Vectors>& bits) {
     const bf16* dy_row = dy + place(r, dy_lines, cols);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
-      const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
-      if (c >= width) continue;
-      n[i] = load(x + r * cols + c);
-      g[i] = load(dy_row + c);
-      const Vector weight = load(w + c);
+      const std::int64_t c = column(i);
+      if (r >= rows || c >= cols) continue;
+      bits.x[i] = load_bits(x + r * cols + c);
+      bits.dy[i] = load_bits(dy_row + c);
+      if (residual != nullptr) bits.residual[i] = load_bits(residual + r * cols + c);
+    }
+  };
+  Vector weight[Vectors], sums[Vectors] = {};
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i) {
+    if (column(i) < cols) weight[i] = load(w + column(i));
+  }
+  RowBits<Vectors> next;
+  std::int64_t first = std::int64_t{blockIdx.x} * kRows;
+  read(first + threadIdx.x / Row, next);
+  int parity = 0;
+  // Rows share a warp: all threads of a block take as many turns.
+  for (; first < rows; first += std::int64_t{gridDim.x} * kRows, parity ^= 1) {
+    const std::int64_t r = first + threadIdx.x / Row;
+    const RowBits<Vectors> bits = next;
+    read(r + std::int64_t{gridDim.x} * kRows, next);
+    const std::int64_t width = r < rows ? cols : 0;
+    float2 both{0, 0};  // squares, and dy w x
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+      if (column(i) >= width) continue;
+      const Vector n = numbers_of(bits.x[i]), g = numbers_of(bits.dy[i]);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        squares += n[i].x[j] * n[i].x[j];
-        dot += g[i].x[j] * weight.x[j] * n[i].x[j];
+        both.x += n.x[j] * n.x[j];
+        both.y += g.x[j] * weight[i].x[j] * n.x[j];
       }
     }
-    const float scale = rsqrtf(row_sum<Row>(squares) / static_cast<float>(cols) + eps);
-    const float mean = row_sum<Row>(dot) * scale / static_cast<float>(cols);  // of g w n
+    both = row_sums<Row>(both, parity);
+    const float scale = rsqrtf(both.x / static_cast<float>(cols) + eps);
+    const float mean = both.y * scale / static_cast<float>(cols);  // of g w n
     bf16* to = dx + place(r, dx_lines, cols);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
-      const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
-      if (c >= width) continue;
-      const Vector weight = load(w + c);
+      if (column(i) >= width) continue;
+      const Vector n = numbers_of(bits.x[i]), g = numbers_of(bits.dy[i]);
       Vector out = {};
-      if (residual != nullptr) out = load(residual + r * cols + c);
+      if (residual != nullptr) out = numbers_of(bits.residual[i]);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        const float normed = n[i].x[j] * scale;
-        sums[i].x[j] += g[i].x[j] * normed;
-        out.x[j] += scale * (g[i].x[j] * weight.x[j] - normed * mean);
+        const float normed = n.x[j] * scale;
+        sums[i].x[j] += g.x[j] * normed;
+        out.x[j] += scale * (g.x[j] * weight[i].x[j] - normed * mean);
       }
-      store(to + c, out);
+      store(to + column(i), out);
     }
   }
   // The rows of a block that ran side by side are added up, the first of them last.
@@ -128,10 +175,9 @@ __global__ void __launch_bounds__(Threads)
   } else {
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
-      const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
-      if (c >= cols) continue;
+      if (column(i) >= cols) continue;
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) parts[blockIdx.x * cols + c + j] = sums[i].x[j];
+      for (int j = 0; j < kVector; ++j) parts[blockIdx.x * cols + column(i) + j] = sums[i].x[j];
     }
   }
 }
@@ -188,7 +234,8 @@ void rms_norm_backward(bf16* dx, Lines dx_lines, float* dw, const bf16* x, const
   with_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow);
-    const std::int64_t most = kBackwardThreads / S::kThreads;
+    const std::int64_t most =
+        (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
     const std::int64_t blocks = wanted < most ? wanted : most;
     rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(

@@ -267,7 +267,8 @@ TEST_CASE("sums and copies of odd lengths are exact") {
 }
 
 TEST_CASE("tokens are routed, sorted by expert and summed as the reference does") {
-  constexpr std::int64_t tokens = 301, experts = 40, k = 3, cols = 72, length = 128, first = 64;
+  // Copies of more than one chunk (1024).
+  constexpr std::int64_t tokens = 701, experts = 40, k = 3, cols = 72, length = 256, first = 64;
   const auto logits = random_bf16(tokens * experts, 1), x = random_bf16(tokens * cols, 2),
              dweights = random_bf16(tokens * k, 3);
   const math::RouterShape shape{
@@ -286,10 +287,10 @@ TEST_CASE("tokens are routed, sorted by expert and summed as the reference does"
   const FloatArray dev_logits(logits), dev_scores(tokens * experts), dev_weights(tokens * k),
       dev_dweights(dweights), dev_dlogits(tokens * experts), by_choice(tokens * k);
   const DeviceArray<std::int32_t> row_map(tokens * 2 * k), counts(experts),
-      visits(num_sequences * experts);
+      visits(num_sequences * experts), scratch(3 * experts);
   const Bf16Array dev_x(x), sorted(tokens * k * cols), sums(tokens * cols);
   kernels::route(dev_scores.get(), row_map.get(), counts.get(), visits.get(), dev_logits.get(),
-                 router, sequences, num_sequences, -1, tokens, kStream);
+                 router, sequences, num_sequences, -1, tokens, scratch.get(), kStream);
   kernels::sort_tokens(sorted.get(), dev_weights.get(), dev_x.get(), row_map.get(),
                        dev_scores.get(), router, tokens, cols, kStream);
   kernels::sum_copies(sums.get(), by_choice.get(), sorted.get(), row_map.get(), dev_weights.get(),
