@@ -193,6 +193,21 @@ void grouped_input_gradient(bf16* dx, const bf16* dy, const GroupedWeights& w,
 void grouped_weight_gradient(const GroupedGradients& dw, const bf16* dy, const bf16* x,
                              const RowGroups& groups, std::int64_t rows, cudaStream_t stream);
 
+// ---- seeded weights ----
+
+// A part (any rows, `cols` columns) of parameter `parameter`, a matrix of whole_cols columns, that
+// begins at first_row, first_col.
+struct SeededPart {
+  std::uint64_t seed = 0;
+  std::uint32_t parameter = 0;
+  float centre = 0;
+  std::int64_t cols = 1, whole_cols = 1, first_row = 0, first_col = 0;
+};
+// Elements begin .. begin + n - 1 of the part: what executor/io/weights.h's seeded_weights gives,
+// to the last bit of double precision. One of the two may be null.
+void draw_weights(float* main, bf16* working, const SeededPart& part, std::int64_t begin,
+                  std::int64_t n, cudaStream_t stream);
+
 // ---- optimizer ----
 
 // One step of torch.optim.AdamW. The gradient is scaled by min(1, clip / (sqrt(squares[0]) + 1e-6))

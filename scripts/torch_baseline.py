@@ -86,7 +86,8 @@ def main():
             model.set_requires_gradient_sync(i + 1 == args.accumulate)
             model.set_is_last_backward(i + 1 == args.accumulate)
             # Labels shifted by hand: the loss sees seq tokens, as ours does.
-            loss = model(input_ids=ids[:, :-1], labels=ids[:, 1:], shift_labels=ids[:, 1:]).loss
+            words, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
+            loss = model(input_ids=words, labels=targets, shift_labels=targets).loss
             (loss / args.accumulate).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "executor/io/weights.h"
 #include "executor/math/activation.h"
 #include "executor/math/cross_entropy.h"
 #include "executor/math/embedding.h"
@@ -380,4 +381,23 @@ TEST_CASE("rows that arrived by rank are grouped by expert, and go back") {
   CHECK(found == grouped);
   CHECK(returned == arrived);
   CHECK(values == x);
+}
+
+TEST_CASE("weights drawn on the device are the host's") {
+  constexpr std::int64_t rows = 37, cols = 48, whole_cols = 96, first_row = 5, first_col = 16;
+  constexpr std::uint64_t seed = 0x123456789abcdefU;
+  ModelParameter parameter;
+  parameter.index = 70;
+  parameter.parameter.cols = whole_cols;
+  std::vector<float> expected(rows * cols);
+  SeededWeights{seed}(parameter, first_row, first_col, Matrix(expected, rows, cols));
+
+  const kernels::SeededPart part{seed, 70, 0, cols, whole_cols, first_row, first_col};
+  constexpr std::int64_t begin = 100, n = rows * cols - begin;
+  const FloatArray main(n);
+  const Bf16Array working(n);
+  kernels::draw_weights(main.get(), working.get(), part, begin, n, kStream);
+  const std::vector<float> behind(expected.begin() + begin, expected.end());
+  CHECK(distance(main.read(), behind) < 1e-7);
+  CHECK(distance(working.read(), behind) < kBf16Rounding);
 }
