@@ -8,6 +8,7 @@
 
 #include <ctime>
 #include <filesystem>
+#include <memory>
 #include <ostream>
 
 #include "cli/commands.h"
@@ -32,15 +33,15 @@ std::string today() {
 }
 
 Calibration measure(const ProcessRank& process, const Console& console) {
-  Measurer measurer(process);
-  const GpuFacts& facts = measurer.facts();
+  const std::unique_ptr<Measurer> measurer = make_measurer(process);
+  const GpuFacts& facts = measurer->facts();
   Calibration result{.gpu = facts.name,
                      .driver = facts.driver,
                      .date = today(),
                      .ranks = static_cast<int>(process.world)};
   const std::vector<Work> works = calibration_works(result.ranks);
   for (std::size_t i = 0; i < works.size(); ++i) {
-    if (const auto time = measurer.time(works[i])) result.samples.push_back({works[i], *time});
+    if (const auto time = measurer->time(works[i])) result.samples.push_back({works[i], *time});
     if (console.terminal.progress && process.rank == 0) {
       fmt::print(console.err, "\r{:4} of {} works, {:<60}", i + 1, works.size(),
                  to_string(works[i]));
@@ -48,10 +49,10 @@ Calibration measure(const ProcessRank& process, const Console& console) {
     }
   }
   if (console.terminal.progress && process.rank == 0) console.err << '\n';
-  result.launch = measurer.launch_time();
-  result.sustain = std::min(1.0, measurer.sustained_share(Work(kSustained), kSustainedTime));
-  result.host_to_device = measurer.copy_rate(false);
-  result.device_to_host = measurer.copy_rate(true);
+  result.launch = measurer->launch_time();
+  result.sustain = std::min(1.0, measurer->sustained_share(Work(kSustained), kSustainedTime));
+  result.host_to_device = measurer->copy_rate(false);
+  result.device_to_host = measurer->copy_rate(true);
   return result;
 }
 

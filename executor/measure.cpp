@@ -39,9 +39,7 @@ std::int64_t round_up(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-}  // namespace
-
-struct Measurer::Device {
+struct Device {
   explicit Device(const ProcessRank& own) : process(selected(own)) {
     pool = device_memory(kPoolBytes);
     scratch = device_memory(kernels::kScratchBytes);
@@ -169,7 +167,7 @@ struct Measurer::Device {
 };
 
 // The forward product of a linear layer, or with `accumulate_fp32` its weight gradient.
-std::function<void()> Measurer::Device::once(const Gemm& w) {
+std::function<void()> Device::once(const Gemm& w) {
   if (w.dtype != DType::bf16 || w.batch != 1) return {};
   const bool gradient = w.accumulate_fp32;
   const ProductShape shape{.m = w.m,
@@ -191,7 +189,7 @@ std::function<void()> Measurer::Device::once(const Gemm& w) {
 }
 
 // As many rows for each group, or one less: what a router that balances gives.
-std::function<void()> Measurer::Device::once(const GroupedGemm& w) {
+std::function<void()> Device::once(const GroupedGemm& w) {
   if (w.dtype != DType::bf16 || !kernels::has_grouped_products()) return {};
   const auto groups = static_cast<std::size_t>(w.groups);
   std::vector<std::int32_t> rows(groups, static_cast<std::int32_t>(w.rows / w.groups));
@@ -217,7 +215,7 @@ std::function<void()> Measurer::Device::once(const GroupedGemm& w) {
   };
 }
 
-std::function<void()> Measurer::Device::once(const Attention& w) {
+std::function<void()> Device::once(const Attention& w) {
   const std::int64_t bytes = attention.prepare(w);
   if (bytes > attention_bytes) {
     attention_scratch.reset();
@@ -241,7 +239,7 @@ std::function<void()> Measurer::Device::once(const Attention& w) {
   };
 }
 
-std::function<void()> Measurer::Device::once(const Rowwise& w) {
+std::function<void()> Device::once(const Rowwise& w) {
   const std::int64_t r = w.rows, c = w.cols, n = r * c;
   auto* part = static_cast<float*>(static_cast<void*>(scratch.get()));
   auto* sums = static_cast<double*>(static_cast<void*>(scratch.get()));
@@ -312,7 +310,7 @@ std::function<void()> Measurer::Device::once(const Rowwise& w) {
   return {};
 }
 
-std::function<void()> Measurer::Device::once(const AdamW& w) {
+std::function<void()> Device::once(const AdamW& w) {
   return [this, n = w.params] {
     const kernels::AdamW settings{1e-3F, 0.9F, 0.95F, 1e-8F, 0.1F, 0.1F, 0.05F, 0, nullptr};
     kernels::adamw(numbers(n), floats(n), floats(n), floats(n), floats(n), n, settings,
@@ -320,7 +318,7 @@ std::function<void()> Measurer::Device::once(const AdamW& w) {
   };
 }
 
-std::function<void()> Measurer::Device::once(const Collective& w) {
+std::function<void()> Device::once(const Collective& w) {
   if (group == nullptr) return {};
   const auto count = static_cast<std::int64_t>(w.bytes.value() / 2);
   const auto share = static_cast<std::size_t>(count / process.world);
@@ -358,37 +356,48 @@ std::function<void()> Measurer::Device::once(const Collective& w) {
   return {};
 }
 
-Measurer::Measurer(const ProcessRank& process) : device_(std::make_unique<Device>(process)) {}
-Measurer::~Measurer() = default;
+class CudaMeasurer final : public Measurer {
+ public:
+  explicit CudaMeasurer(const ProcessRank& process) : device_(process) {}
 
-std::optional<Seconds> Measurer::time(const Work& work) {
+  std::optional<Seconds> time(const Work& work) override;
+  double sustained_share(const Work& work, Seconds duration) override;
+  Seconds launch_time() override;
+  BytesPerSecond copy_rate(bool to_host) override;
+  [[nodiscard]] const GpuFacts& facts() const override { return device_.facts; }
+
+ private:
+  Device device_;
+};
+
+std::optional<Seconds> CudaMeasurer::time(const Work& work) {
   const bool together = std::holds_alternative<Collective>(work);
   const std::function<void()> once =
-      std::visit(Overloaded{[&](const Gemm& w) { return device_->once(w); },
-                            [&](const GroupedGemm& w) { return device_->once(w); },
-                            [&](const Attention& w) { return device_->once(w); },
-                            [&](const Rowwise& w) { return device_->once(w); },
-                            [&](const AdamW& w) { return device_->once(w); },
-                            [&](const Collective& w) { return device_->once(w); },
+      std::visit(Overloaded{[&](const Gemm& w) { return device_.once(w); },
+                            [&](const GroupedGemm& w) { return device_.once(w); },
+                            [&](const Attention& w) { return device_.once(w); },
+                            [&](const Rowwise& w) { return device_.once(w); },
+                            [&](const AdamW& w) { return device_.once(w); },
+                            [&](const Collective& w) { return device_.once(w); },
                             [](const auto&) { return std::function<void()>(); }},
                  work);
   if (!once) return std::nullopt;
-  return device_->median(once, together);
+  return device_.median(once, together);
 }
 
-double Measurer::sustained_share(const Work& work, Seconds duration) {
-  const std::function<void()> once = device_->once(std::get<Gemm>(work));
+double CudaMeasurer::sustained_share(const Work& work, Seconds duration) {
+  const std::function<void()> once = device_.once(std::get<Gemm>(work));
   check(cudaDeviceSynchronize());
-  const Seconds burst = device_->median(once, false);
+  const Seconds burst = device_.median(once, false);
   const auto repetitions = static_cast<int>(duration / burst / 2) + 1;
-  device_->elapsed(once, repetitions);  // until it is as warm as it gets
-  return burst / device_->elapsed(once, repetitions);
+  device_.elapsed(once, repetitions);  // until it is as warm as it gets
+  return burst / device_.elapsed(once, repetitions);
 }
 
 // As a graph, or the host's pace of launching would be measured.
-Seconds Measurer::launch_time() {
+Seconds CudaMeasurer::launch_time() {
   constexpr int kLaunches = 256;
-  Device& d = *device_;
+  Device& d = device_;
   auto* one = static_cast<float*>(d.take(4));
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
@@ -402,22 +411,24 @@ Seconds Measurer::launch_time() {
   return all * (1.0 / kLaunches);
 }
 
-BytesPerSecond Measurer::copy_rate(bool to_host) {
+BytesPerSecond CudaMeasurer::copy_rate(bool to_host) {
   constexpr std::int64_t kBytes = 256 << 20;
   const HostMemory host = host_memory(kBytes);
-  const Seconds time = device_->median(
+  const Seconds time = device_.median(
       [&] {
-        void* memory = device_->take(kBytes);
+        void* memory = device_.take(kBytes);
         check(cudaMemcpyAsync(to_host ? host.get() : memory, to_host ? memory : host.get(), kBytes,
                               to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice,
-                              device_->stream.get()));
+                              device_.stream.get()));
       },
       false);
   return Bytes(static_cast<double>(kBytes)) / time;
 }
 
-const GpuFacts& Measurer::facts() const {
-  return device_->facts;
+}  // namespace
+
+std::unique_ptr<Measurer> make_measurer(const ProcessRank& process) {
+  return std::make_unique<CudaMeasurer>(process);
 }
 
 }  // namespace qplan

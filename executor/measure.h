@@ -21,27 +21,25 @@ struct GpuFacts {
 
 class Measurer {
  public:
-  // Collectives are measured between the processes of `process`'s job: every one of them must ask
-  // for the same works in the same order.
-  explicit Measurer(const ProcessRank& process);
-  ~Measurer();
+  Measurer() = default;
+  virtual ~Measurer() = default;
   Measurer(const Measurer&) = delete;
   Measurer& operator=(const Measurer&) = delete;
 
   // Median over several runs of many repetitions, operands rotating through more memory than the
   // cache holds. Absent: work that is not measured. A collective's group is the whole job.
-  std::optional<Seconds> time(const Work& work);
+  virtual std::optional<Seconds> time(const Work& work) = 0;
   // Of a product: its rate over `duration` of nothing else / the rate that time() finds.
-  double sustained_share(const Work& work, Seconds duration);
+  virtual double sustained_share(const Work& work, Seconds duration) = 0;
   // From one kernel's begin to the next's, when neither has anything to do.
-  Seconds launch_time();
+  virtual Seconds launch_time() = 0;
   // Pinned host memory to the device or back.
-  BytesPerSecond copy_rate(bool to_host);
-  [[nodiscard]] const GpuFacts& facts() const;
-
- private:
-  struct Device;
-  std::unique_ptr<Device> device_;
+  virtual BytesPerSecond copy_rate(bool to_host) = 0;
+  [[nodiscard]] virtual const GpuFacts& facts() const = 0;
 };
+
+// Collectives are measured between the processes of `process`'s job: every one of them must ask for
+// the same works in the same order. Throws Error where the CUDA part was not built.
+std::unique_ptr<Measurer> make_measurer(const ProcessRank& process);
 
 }  // namespace qplan
