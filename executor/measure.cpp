@@ -188,12 +188,14 @@ std::function<void()> Device::once(const Gemm& w) {
   };
 }
 
-// As many rows for each group, or one less: what a router that balances gives.
+// Rows of groups as a router without preferences gives them: each row draws its group.
 std::function<void()> Device::once(const GroupedGemm& w) {
   if (w.dtype != DType::bf16 || !kernels::has_grouped_products()) return {};
   const auto groups = static_cast<std::size_t>(w.groups);
-  std::vector<std::int32_t> rows(groups, static_cast<std::int32_t>(w.rows / w.groups));
-  for (std::size_t i = 0; i < static_cast<std::size_t>(w.rows % w.groups); ++i) ++rows[i];
+  std::vector<std::int32_t> rows(groups, 0);
+  std::mt19937 generator(1);
+  std::uniform_int_distribution<std::size_t> any(0, groups - 1);
+  for (std::int64_t i = 0; i < w.rows; ++i) ++rows[any(generator)];
   group_rows = device_memory(4 * w.groups);
   check(cudaMemcpy(group_rows.get(), rows.data(), 4 * groups, cudaMemcpyHostToDevice));
   const void* memory = group_rows.get();
