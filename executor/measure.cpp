@@ -252,8 +252,16 @@ std::function<void()> Device::once(const Rowwise& w) {
       };
     case RowwiseKind::rms_norm_backward:
       return [=, this] {
-        kernels::rms_norm_backward(numbers(n), {1, c}, floats(c), numbers(n), numbers(n), {1, c},
-                                   numbers(c), numbers(n), r, c, 1e-6F, part, stream.get());
+        kernels::rms_norm_backward({numbers(n),
+                                    floats(c),
+                                    numbers(n),
+                                    numbers(n),
+                                    numbers(c),
+                                    numbers(n),
+                                    {1, c},
+                                    {1, c},
+                                    {1, c}},
+                                   r, c, 1e-6F, part, stream.get());
       };
     case RowwiseKind::swiglu:
       return

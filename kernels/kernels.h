@@ -32,9 +32,14 @@ void rms_norm(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t
               std::int64_t cols, float eps, cudaStream_t stream);
 // With r = 1/sqrt(mean(x^2) + eps), n = x r, g = dy w: dx = r (g - n mean(g n)) (+ residual),
 // dw += sum over rows of dy n. dw: (cols) fp32; residual: as dx, or null.
-void rms_norm_backward(bf16* dx, Lines dx_lines, float* dw, const bf16* x, const bf16* dy,
-                       Lines dy_lines, const bf16* w, const bf16* residual, std::int64_t rows,
-                       std::int64_t cols, float eps, float* scratch, cudaStream_t stream);
+struct NormBackward {
+  bf16* dx = nullptr;
+  float* dw = nullptr;
+  const bf16 *x = nullptr, *dy = nullptr, *w = nullptr, *residual = nullptr;
+  Lines dx_lines, x_lines, dy_lines;
+};
+void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
+                       float eps, float* scratch, cudaStream_t stream);
 
 // ---- rotary embedding ----
 
@@ -55,6 +60,19 @@ struct Rotation {
 void split_heads(const PackedHeads& heads, const Rotation& rotation, cudaStream_t stream);
 // The same backwards: gradients into the packed row, turned the other way.
 void pack_heads(const PackedHeads& heads, const Rotation& rotation, cudaStream_t stream);
+
+// With a norm of each head of q and k before they turn; weights: (head_dim); head_dim <= 256.
+struct HeadNorms {
+  const bf16 *q = nullptr, *k = nullptr;
+  float eps = 0;
+};
+void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, const HeadNorms& norms,
+                        cudaStream_t stream);
+// packed: what split_normed_heads read; q, k, v: gradients of what it wrote; dpacked: as packed.
+// dq_norm, dk_norm: (head_dim) fp32, added to.
+void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
+                       const Rotation& rotation, const HeadNorms& norms, float* scratch,
+                       cudaStream_t stream);
 
 // ---- activations ----
 

@@ -59,6 +59,60 @@ __global__ void __launch_bounds__(Threads)
   }
 }
 
+// A head that `Row` lanes of a warp hold, 8 numbers each, turns by its token's angles (or back).
+template <int Row>
+__device__ void turn_head(Vector& head, int lane, const Rotation& rotation, std::int64_t token,
+                          bool back) {
+  const int half = static_cast<int>(rotation.turned) / 2, column = lane * kVector;
+  const bool first = column < half, turns = column < 2 * half;
+  const int other = turns ? (first ? lane + half / kVector : lane - half / kVector) : lane;
+  const float2* angles = rotation.angles + rotation.position[token] * half + column % max(half, 1);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    const float partner = __shfl_sync(0xffffffffU, head.x[j], other, Row);
+    if (!turns) continue;
+    const float2 angle = angles[j];
+    const float sine = first == back ? angle.y : -angle.y;
+    head.x[j] = head.x[j] * angle.x + partner * sine;
+  }
+}
+
+// `Row` threads a head: of q and k normed and turned, of v copied.
+template <int Row, int Threads>
+__global__ void __launch_bounds__(Threads)
+    split_normed_kernel(PackedHeads h, Rotation rotation, HeadNorms norms) {
+  const std::int64_t heads = h.q_heads + 2 * h.kv_heads, d = h.head_dim;
+  const std::int64_t i = std::int64_t{blockIdx.x} * (Threads / Row) + threadIdx.x / Row;
+  const int lane = threadIdx.x % Row;
+  // Heads share a warp: all threads stay.
+  const bool here = i < h.rows * heads && lane * kVector < d;
+  const std::int64_t row = i < h.rows * heads ? i / heads : 0, head = i % heads;
+  uint4 bits{};
+  if (here) bits = load_bits(h.packed + i * d + lane * kVector);
+  Vector turned = numbers_of(bits);
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) squares += turned.x[j] * turned.x[j];
+  const float scale = rsqrtf(row_sum<Row>(squares) / static_cast<float>(d) + norms.eps);
+  const bool is_q = head < h.q_heads, is_v = head >= h.q_heads + h.kv_heads;
+  if (here && !is_v) {
+    const Vector weight = load((is_q ? norms.q : norms.k) + lane * kVector);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) turned.x[j] *= scale * weight.x[j];
+  }
+  turn_head<Row>(turned, lane, rotation, row, /*back=*/false);
+  if (!here) return;
+  const std::int64_t place =
+      is_q ? row * h.q_heads + head : row * h.kv_heads + (head - h.q_heads) % h.kv_heads;
+  bf16* to = is_q ? h.q : is_v ? h.v : h.k;
+  to += place * d + lane * kVector;
+  if (is_v) {
+    *reinterpret_cast<uint4*>(to) = bits;
+  } else {
+    store(to, turned);
+  }
+}
+
 // Two sums over the threads of a row at once. `parity` alternates: what a slow warp still reads is
 // not what a fast one writes next.
 template <int Row>
@@ -91,29 +145,30 @@ struct RowBits {
 
 // Each block walks rows a grid apart, the next row's reads under way, and leaves its sum of dy n in
 // parts[block, :].
-template <int Row, int Vectors, int Threads>
+// `Turned`: the rows are heads that turned after their norm; dy turns back first.
+template <int Row, int Vectors, int Threads, bool Turned>
 __global__ void __launch_bounds__(Threads)
-    rms_norm_backward_kernel(bf16* dx, Lines dx_lines, float* parts, const bf16* x, const bf16* dy,
-                             Lines dy_lines, const bf16* w, const bf16* residual, std::int64_t rows,
+    rms_norm_backward_kernel(NormBackward o, float* parts, Rotation rotation, std::int64_t rows,
                              std::int64_t cols, float eps) {
   constexpr int kRows = Threads / Row;
   const int lane = threadIdx.x % Row;
   const auto column = [&](int i) { return (std::int64_t{i} * Row + lane) * kVector; };
   const auto read = [&](std::int64_t r, RowBits<Vectors>& bits) {
-    const bf16* dy_row = dy + place(r, dy_lines, cols);
+    const bf16* x_row = o.x + place(r, o.x_lines, cols);
+    const bf16* dy_row = o.dy + place(r, o.dy_lines, cols);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       const std::int64_t c = column(i);
       if (r >= rows || c >= cols) continue;
-      bits.x[i] = load_bits(x + r * cols + c);
+      bits.x[i] = load_bits(x_row + c);
       bits.dy[i] = load_bits(dy_row + c);
-      if (residual != nullptr) bits.residual[i] = load_bits(residual + r * cols + c);
+      if (o.residual != nullptr) bits.residual[i] = load_bits(o.residual + r * cols + c);
     }
   };
   Vector weight[Vectors], sums[Vectors] = {};
 #pragma unroll
   for (int i = 0; i < Vectors; ++i) {
-    if (column(i) < cols) weight[i] = load(w + column(i));
+    if (column(i) < cols) weight[i] = load(o.w + column(i));
   }
   RowBits<Vectors> next;
   std::int64_t first = std::int64_t{blockIdx.x} * kRows;
@@ -126,10 +181,17 @@ __global__ void __launch_bounds__(Threads)
     read(r + std::int64_t{gridDim.x} * kRows, next);
     const std::int64_t width = r < rows ? cols : 0;
     float2 both{0, 0};  // squares, and dy w x
+    Vector turned = {};
+    if constexpr (Turned) {
+      if (width > 0) turned = numbers_of(bits.dy[0]);
+      const std::int64_t token = width > 0 ? r / o.x_lines.heads : 0;
+      turn_head<Row>(turned, lane, rotation, token, /*back=*/true);
+    }
+    const auto gradient = [&](int i) { return Turned ? turned : numbers_of(bits.dy[i]); };
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       if (column(i) >= width) continue;
-      const Vector n = numbers_of(bits.x[i]), g = numbers_of(bits.dy[i]);
+      const Vector n = numbers_of(bits.x[i]), g = gradient(i);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
         both.x += n.x[j] * n.x[j];
@@ -139,13 +201,13 @@ __global__ void __launch_bounds__(Threads)
     both = row_sums<Row>(both, parity);
     const float scale = rsqrtf(both.x / static_cast<float>(cols) + eps);
     const float mean = both.y * scale / static_cast<float>(cols);  // of g w n
-    bf16* to = dx + place(r, dx_lines, cols);
+    bf16* to = o.dx + place(r, o.dx_lines, cols);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       if (column(i) >= width) continue;
-      const Vector n = numbers_of(bits.x[i]), g = numbers_of(bits.dy[i]);
+      const Vector n = numbers_of(bits.x[i]), g = gradient(i);
       Vector out = {};
-      if (residual != nullptr) out = numbers_of(bits.residual[i]);
+      if (o.residual != nullptr) out = numbers_of(bits.residual[i]);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
         const float normed = n.x[j] * scale;
@@ -205,15 +267,33 @@ struct Shape {
   static constexpr int kRow = Row, kVectors = Vectors, kThreads = Threads;
 };
 template <class Launch>
-void with_shape(std::int64_t cols, Launch launch) {
+void with_head_shape(std::int64_t cols, Launch launch) {
   if (cols <= 64) return launch(Shape<8, 1, 256>{});
   if (cols <= 128) return launch(Shape<16, 1, 256>{});
-  if (cols <= 256) return launch(Shape<32, 1, 256>{});
+  launch(Shape<32, 1, 256>{});
+}
+template <class Launch>
+void with_shape(std::int64_t cols, Launch launch) {
+  if (cols <= 256) return with_head_shape(cols, launch);
   if (cols <= 1024) return launch(Shape<128, 1, 128>{});
   if (cols <= 2048) return launch(Shape<256, 1, 256>{});
   if (cols <= 4096) return launch(Shape<256, 2, 256>{});
   if (cols <= 8192) return launch(Shape<512, 2, 512>{});
   launch(Shape<512, 4, 512>{});
+}
+
+template <class S, bool Turned>
+void launch_backward(const NormBackward& operands, const Rotation& rotation, std::int64_t rows,
+                     std::int64_t cols, float eps, float* scratch, cudaStream_t stream) {
+  const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow);
+  const std::int64_t most =
+      (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
+  const std::int64_t blocks = wanted < most ? wanted : most;
+  rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads, Turned>
+      <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(operands, scratch, rotation, rows,
+                                                                  cols, eps);
+  add_parts_kernel<<<static_cast<unsigned>(ceil_div(cols, kWarp)), dim3(kWarp, kWarp), 0, stream>>>(
+      operands.dw, scratch, blocks, cols);
 }
 
 }  // namespace
@@ -228,21 +308,45 @@ void rms_norm(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t
   });
 }
 
-void rms_norm_backward(bf16* dx, Lines dx_lines, float* dw, const bf16* x, const bf16* dy,
-                       Lines dy_lines, const bf16* w, const bf16* residual, std::int64_t rows,
-                       std::int64_t cols, float eps, float* scratch, cudaStream_t stream) {
+void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
+                       float eps, float* scratch, cudaStream_t stream) {
   with_shape(cols, [&](auto shape) {
-    using S = decltype(shape);
-    const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow);
-    const std::int64_t most =
-        (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
-    const std::int64_t blocks = wanted < most ? wanted : most;
-    rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
-        <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(
-            dx, dx_lines, scratch, x, dy, dy_lines, w, residual, rows, cols, eps);
-    add_parts_kernel<<<static_cast<unsigned>(ceil_div(cols, kWarp)), dim3(kWarp, kWarp), 0,
-                       stream>>>(dw, scratch, blocks, cols);
+    launch_backward<decltype(shape), false>(operands, {}, rows, cols, eps, scratch, stream);
   });
+}
+
+void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, const HeadNorms& norms,
+                        cudaStream_t stream) {
+  with_head_shape(heads.head_dim, [&](auto shape) {
+    using S = decltype(shape);
+    const std::int64_t all = heads.rows * (heads.q_heads + 2 * heads.kv_heads);
+    const auto blocks = static_cast<unsigned>(ceil_div(all, S::kThreads / S::kRow));
+    split_normed_kernel<S::kRow, S::kThreads>
+        <<<blocks, S::kThreads, 0, stream>>>(heads, rotation, norms);
+  });
+}
+
+void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
+                       const Rotation& rotation, const HeadNorms& norms, float* scratch,
+                       cudaStream_t stream) {
+  const std::int64_t d = heads.head_dim;
+  const std::int64_t width = (heads.q_heads + 2 * heads.kv_heads) * d;
+  const auto part = [&](float* dw, const bf16* dy, const bf16* w, std::int64_t count,
+                        std::int64_t first) {
+    const Lines packed{count, width}, own{count, count * d};
+    const NormBackward operands{
+        dpacked + first * d, dw, heads.packed + first * d, dy, w, nullptr, packed, packed, own};
+    with_head_shape(d, [&](auto shape) {
+      launch_backward<decltype(shape), true>(operands, rotation, heads.rows * count, d, norms.eps,
+                                             scratch, stream);
+    });
+  };
+  part(dq_norm, heads.q, norms.q, heads.q_heads, 0);
+  part(dk_norm, heads.k, norms.k, heads.kv_heads, heads.q_heads);
+  const auto bytes = static_cast<std::size_t>(heads.kv_heads * d) * sizeof(bf16);
+  cudaMemcpy2DAsync(dpacked + (heads.q_heads + heads.kv_heads) * d,
+                    static_cast<std::size_t>(width) * sizeof(bf16), heads.v, bytes, bytes,
+                    static_cast<std::size_t>(heads.rows), cudaMemcpyDeviceToDevice, stream);
 }
 
 }  // namespace qplan::kernels

@@ -55,6 +55,8 @@ def draw(seed, most_gpus):
                                and ("pp2" not in words or share // m >= 4)])
         if gpus <= most_gpus:
             line = f"{words} mbs{micro} gbs{share * replicas} seq{length}".strip()
+            if models is EXPERTS:
+                line += " routing=natural"
             lines.append((model, layers, line, gpus))
     return lines
 
@@ -94,7 +96,7 @@ def summary(model, layers, words, gpus, answer):
         "memory_gib": {"device": round(answer["memory"]["device_peak_gib"], 3),
                        "arena": round(answer["memory"]["arena_peak_gib"], 3),
                        "live": round(answer["memory"]["live_peak_gib"], 3),
-                       "predicted_device": round(predicted["memory"]["device_gib"], 3)},
+                       "predicted_device": round(predicted["memory"]["stages"][0]["device_gib"], 3)},
         "loss": [round(x, 5) for x in answer["loss"]], "kinds": kinds,
     }
 
