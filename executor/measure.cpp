@@ -138,11 +138,10 @@ struct Device {
     return runs[runs.size() / 2];
   }
 
-  // The smallest of all processes' numbers.
-  double agree(double number) {
+  // The smallest, or the largest, of all processes' numbers.
+  double agree(double number, ncclRedOp_t which = ncclMin) {
     check(cudaMemcpy(scratch.get(), &number, sizeof(number), cudaMemcpyHostToDevice));
-    check(
-        ncclAllReduce(scratch.get(), scratch.get(), 1, ncclFloat64, ncclMin, group, stream.get()));
+    check(ncclAllReduce(scratch.get(), scratch.get(), 1, ncclFloat64, which, group, stream.get()));
     check(cudaStreamSynchronize(stream.get()));
     check(cudaMemcpy(&number, scratch.get(), sizeof(number), cudaMemcpyDeviceToHost));
     return number;
@@ -392,7 +391,9 @@ std::optional<Seconds> CudaMeasurer::time(const Work& work) {
                             [](const auto&) { return std::function<void()>(); }},
                  work);
   if (!once) return std::nullopt;
-  return device_.median(once, together);
+  const Seconds own = device_.median(once, together);
+  // A step goes at the pace of the slowest GPU.
+  return device_.group == nullptr ? own : Seconds(device_.agree(own.value(), ncclMax));
 }
 
 double CudaMeasurer::sustained_share(const Work& work, Seconds duration) {

@@ -59,57 +59,88 @@ __global__ void __launch_bounds__(Threads)
   }
 }
 
-// A head that `Row` lanes of a warp hold, 8 numbers each, turns by its token's angles (or back).
-template <int Row>
-__device__ void turn_head(Vector& head, int lane, const Rotation& rotation, std::int64_t token,
-                          bool back) {
+// A token's angles, of the 8 numbers of a head that a lane holds, and the lane that holds the
+// numbers they turn with.
+struct Angles {
+  float cosine[kVector], sine[kVector];
+  int other = 0;
+  bool turns = false;
+};
+__device__ Angles angles_of(const Rotation& rotation, std::int64_t token, int lane, bool back) {
   const int half = static_cast<int>(rotation.turned) / 2, column = lane * kVector;
-  const bool first = column < half, turns = column < 2 * half;
-  const int other = turns ? (first ? lane + half / kVector : lane - half / kVector) : lane;
-  const float2* angles = rotation.angles + rotation.position[token] * half + column % max(half, 1);
+  const bool first = column < half;
+  Angles a;
+  a.turns = column < 2 * half;
+  a.other = a.turns ? (first ? lane + half / kVector : lane - half / kVector) : lane;
+  if (!a.turns) return a;
+  const auto* pairs = reinterpret_cast<const float4*>(
+      rotation.angles + rotation.position[token] * half + (first ? column : column - half));
+#pragma unroll
+  for (int j = 0; j < kVector / 2; ++j) {
+    const float4 two = pairs[j];
+    a.cosine[2 * j] = two.x;
+    a.cosine[2 * j + 1] = two.z;
+    a.sine[2 * j] = first == back ? two.y : -two.y;
+    a.sine[2 * j + 1] = first == back ? two.w : -two.w;
+  }
+  return a;
+}
+
+// A head that `Row` lanes of a warp hold turns. All lanes take part.
+template <int Row>
+__device__ void turn_head(Vector& head, const Angles& a) {
 #pragma unroll
   for (int j = 0; j < kVector; ++j) {
-    const float partner = __shfl_sync(0xffffffffU, head.x[j], other, Row);
-    if (!turns) continue;
-    const float2 angle = angles[j];
-    const float sine = first == back ? angle.y : -angle.y;
-    head.x[j] = head.x[j] * angle.x + partner * sine;
+    const float partner = __shfl_sync(0xffffffffU, head.x[j], a.other, Row);
+    if (a.turns) head.x[j] = head.x[j] * a.cosine[j] + partner * a.sine[j];
   }
 }
 
-// `Row` threads a head: of q and k normed and turned, of v copied.
+// `Row` threads walk over a token's heads, kBatch of them under way: q and k are normed and turned,
+// v is copied.
 template <int Row, int Threads>
 __global__ void __launch_bounds__(Threads)
     split_normed_kernel(PackedHeads h, Rotation rotation, HeadNorms norms) {
-  const std::int64_t heads = h.q_heads + 2 * h.kv_heads, d = h.head_dim;
-  const std::int64_t i = std::int64_t{blockIdx.x} * (Threads / Row) + threadIdx.x / Row;
-  const int lane = threadIdx.x % Row;
-  // Heads share a warp: all threads stay.
-  const bool here = i < h.rows * heads && lane * kVector < d;
-  const std::int64_t row = i < h.rows * heads ? i / heads : 0, head = i % heads;
-  uint4 bits{};
-  if (here) bits = load_bits(h.packed + i * d + lane * kVector);
-  Vector turned = numbers_of(bits);
-  float squares = 0;
+  constexpr int kBatch = 4, kGroups = Threads / Row;
+  const int heads = static_cast<int>(h.q_heads + 2 * h.kv_heads);
+  const int q_heads = static_cast<int>(h.q_heads), kv_heads = static_cast<int>(h.kv_heads);
+  const int group = threadIdx.x / Row, lane = threadIdx.x % Row, column = lane * kVector;
+  const std::int64_t row = blockIdx.x, d = h.head_dim;
+  const bool inside = column < d;
+  const Angles angles = angles_of(rotation, row, lane, /*back=*/false);
+  const Vector q_weight = inside ? load(norms.q + column) : Vector{};
+  const Vector k_weight = inside ? load(norms.k + column) : Vector{};
+  // Heads share a warp: all threads take as many turns.
+  for (int first = 0; first < heads; first += kGroups * kBatch) {
+    uint4 bits[kBatch];
 #pragma unroll
-  for (int j = 0; j < kVector; ++j) squares += turned.x[j] * turned.x[j];
-  const float scale = rsqrtf(row_sum<Row>(squares) / static_cast<float>(d) + norms.eps);
-  const bool is_q = head < h.q_heads, is_v = head >= h.q_heads + h.kv_heads;
-  if (here && !is_v) {
-    const Vector weight = load((is_q ? norms.q : norms.k) + lane * kVector);
+    for (int i = 0; i < kBatch; ++i) {
+      const int head = first + i * kGroups + group;
+      bits[i] = uint4{};
+      if (head < heads && inside) bits[i] = load_bits(h.packed + (row * heads + head) * d + column);
+    }
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) turned.x[j] *= scale * weight.x[j];
-  }
-  turn_head<Row>(turned, lane, rotation, row, /*back=*/false);
-  if (!here) return;
-  const std::int64_t place =
-      is_q ? row * h.q_heads + head : row * h.kv_heads + (head - h.q_heads) % h.kv_heads;
-  bf16* to = is_q ? h.q : is_v ? h.v : h.k;
-  to += place * d + lane * kVector;
-  if (is_v) {
-    *reinterpret_cast<uint4*>(to) = bits;
-  } else {
-    store(to, turned);
+    for (int i = 0; i < kBatch; ++i) {
+      const int head = first + i * kGroups + group;
+      Vector v = numbers_of(bits[i]);
+      float squares = 0;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) squares += v.x[j] * v.x[j];
+      const float scale = rsqrtf(row_sum<Row>(squares) / static_cast<float>(d) + norms.eps);
+      const bool is_q = head < q_heads, is_v = head >= q_heads + kv_heads;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) v.x[j] *= scale * (is_q ? q_weight.x[j] : k_weight.x[j]);
+      turn_head<Row>(v, angles);
+      if (head >= heads || !inside) continue;
+      if (is_q) {
+        store(h.q + (row * q_heads + head) * d + column, v);
+      } else if (is_v) {
+        bf16* to = h.v + (row * kv_heads + head - q_heads - kv_heads) * d + column;
+        *reinterpret_cast<uint4*>(to) = bits[i];
+      } else {
+        store(h.k + (row * kv_heads + head - q_heads) * d + column, v);
+      }
+    }
   }
 }
 
@@ -170,22 +201,38 @@ __global__ void __launch_bounds__(Threads)
   for (int i = 0; i < Vectors; ++i) {
     if (column(i) < cols) weight[i] = load(o.w + column(i));
   }
+  // A row's threads have one row of every `step`; of heads, all of one token before the next token.
+  const std::int64_t heads = Turned ? o.x_lines.heads : 1;
+  const std::int64_t step = std::int64_t{gridDim.x} * kRows;
+  const std::int64_t own = std::int64_t{blockIdx.x} * kRows + threadIdx.x / Row;
+  std::int64_t token = own, head = 0;  // of the row that is read next
+  const auto read_next = [&](RowBits<Vectors>& bits) {
+    read(Turned ? token * heads + head : token, bits);
+  };
   RowBits<Vectors> next;
-  std::int64_t first = std::int64_t{blockIdx.x} * kRows;
-  read(first + threadIdx.x / Row, next);
+  read_next(next);
+  Angles angles;
   int parity = 0;
   // Rows share a warp: all threads of a block take as many turns.
-  for (; first < rows; first += std::int64_t{gridDim.x} * kRows, parity ^= 1) {
-    const std::int64_t r = first + threadIdx.x / Row;
+  const std::int64_t turns = (rows / heads + step - 1) / step * heads;
+  for (std::int64_t turn = 0; turn < turns; ++turn, parity ^= 1) {
+    const std::int64_t r = Turned ? token * heads + head : token;
+    const bool new_token = head == 0;
+    if (++head == heads) {
+      head = 0;
+      token += step;
+    }
     const RowBits<Vectors> bits = next;
-    read(r + std::int64_t{gridDim.x} * kRows, next);
+    read_next(next);
     const std::int64_t width = r < rows ? cols : 0;
     float2 both{0, 0};  // squares, and dy w x
     Vector turned = {};
     if constexpr (Turned) {
       if (width > 0) turned = numbers_of(bits.dy[0]);
-      const std::int64_t token = width > 0 ? r / o.x_lines.heads : 0;
-      turn_head<Row>(turned, lane, rotation, token, /*back=*/true);
+      if (new_token) {
+        angles = angles_of(rotation, width > 0 ? r / heads : 0, lane, /*back=*/true);
+      }
+      turn_head<Row>(turned, angles);
     }
     const auto gradient = [&](int i) { return Turned ? turned : numbers_of(bits.dy[i]); };
 #pragma unroll
@@ -285,7 +332,8 @@ void with_shape(std::int64_t cols, Launch launch) {
 template <class S, bool Turned>
 void launch_backward(const NormBackward& operands, const Rotation& rotation, std::int64_t rows,
                      std::int64_t cols, float eps, float* scratch, cudaStream_t stream) {
-  const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow);
+  const std::int64_t heads = Turned ? operands.x_lines.heads : 1;
+  const std::int64_t wanted = ceil_div(rows / heads, S::kThreads / S::kRow);
   const std::int64_t most =
       (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
   const std::int64_t blocks = wanted < most ? wanted : most;
@@ -319,10 +367,8 @@ void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, cons
                         cudaStream_t stream) {
   with_head_shape(heads.head_dim, [&](auto shape) {
     using S = decltype(shape);
-    const std::int64_t all = heads.rows * (heads.q_heads + 2 * heads.kv_heads);
-    const auto blocks = static_cast<unsigned>(ceil_div(all, S::kThreads / S::kRow));
     split_normed_kernel<S::kRow, S::kThreads>
-        <<<blocks, S::kThreads, 0, stream>>>(heads, rotation, norms);
+        <<<static_cast<unsigned>(heads.rows), S::kThreads, 0, stream>>>(heads, rotation, norms);
   });
 }
 

@@ -182,7 +182,8 @@ TEST_CASE("heads are normed and turned in one pass as one after the other, and b
       const auto raw = part(packed, first, heads);
       auto dy = part(dout, first, heads);
       gradients.emplace_back(dy);
-      const std::span<const float> weight = std::span(w).subspan(queries ? 0 : dim, dim);
+      const auto width_of_head = static_cast<std::size_t>(dim), begin = queries ? 0 : width_of_head;
+      const auto weight = std::span(w).subspan(begin, width_of_head);
       std::vector<float> out(raw.size()), dx(raw.size());
       math::rms_norm(ConstMatrix(raw, rows * heads, dim), weight, shape,
                      Matrix(out, rows * heads, dim));
@@ -191,7 +192,7 @@ TEST_CASE("heads are normed and turned in one pass as one after the other, and b
       math::rope_backward(Matrix(dy, rows, heads * dim), rope, positions, frequencies);
       math::rms_norm_backward(ConstMatrix(raw, rows * heads, dim), weight, shape,
                               ConstMatrix(dy, rows * heads, dim), Matrix(dx, rows * heads, dim),
-                              std::span(dw).subspan(queries ? 0 : dim, dim));
+                              std::span(dw).subspan(begin, width_of_head));
       expected.push_back(dx);
     }
     CHECK(v.read() == part(packed, q_heads + kv_heads, kv_heads));
