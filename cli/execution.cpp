@@ -168,6 +168,7 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   const auto seed = static_cast<std::uint64_t>(choices.seed);
   options.weights = seeded_weights(model, seed);
   options.tokens = seeded_tokens(seed, model.vocab_size);
+  options.images = seeded_images(seed);
   options.load = choices.load;
   options.save = choices.save;
   options.save_interval = static_cast<int>(choices.save_interval);

@@ -211,6 +211,7 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
     return lacks("LayerNorm, GELU, biases and learned positions", "use --backend cpu");
   }
   if (m.mla) return lacks("latent attention", "use --backend cpu");
+  if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.moe) {
     const MoeSpec& moe = *m.moe;
     if (p.ep > 1 && p.moe_dispatcher != MoeDispatcher::alltoall) {

@@ -68,10 +68,15 @@ class CpuRun {
   CpuRun(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
          const RunOptions& options)
       : program_(build_step_program(model, plan, recipe_of(RecipeKind::qplan), facts)),
-        job_{model, plan, program_, options.optimizer},
+        job_{.model = model,
+             .plan = plan,
+             .program = program_,
+             .optimizer = options.optimizer,
+             .pixels = options.images},
         options_(options),
         index_(model),
         world_(static_cast<int>(plan.world())) {
+    if (model.vision) job_.images.emplace(model, plan.seq_len, facts.image_tokens);
     for (int stage = 0; stage < plan.pp; ++stage)
       programs_.push_back(rank_program(program_, stage));
     weights_ = options.weights;
@@ -152,6 +157,7 @@ class CpuRun {
       CpuBackend backend(rank, world_, options);
       for (int step = 0; step < options_.steps; ++step) {
         rank.batch = batches_[static_cast<std::size_t>(step)];
+        rank.first_sequence = done_.sequences + step * job_.plan.global_batch_size;
         rank.begin_step();
         execute(rank.commands, backend);
         after_step(rank, backend, step);

@@ -34,7 +34,9 @@ enum class Storage : std::uint8_t {
 
 // What a wire carries to the neighbouring block: the microbatch's activations (their gradients in
 // backward), parameters gathered ahead of their use, gradients whose reduction is under way.
-enum class Flow : std::uint8_t { activation, weights, gradients };
+// `image` wires reach a later block of the stage: what a vision tower's taps hand on, each by its
+// channel.
+enum class Flow : std::uint8_t { activation, weights, gradients, image };
 
 struct Slot {
   std::string_view name;
@@ -43,6 +45,7 @@ struct Slot {
   std::array<std::int64_t, 3> shape{1, 1, 1};
   double fraction = 1;           // of it that is on the device (the rest is offloaded)
   Flow flow = Flow::activation;  // of a wire
+  std::int8_t channel = 0;       // which of several wires of one flow
 
   [[nodiscard]] std::int64_t elements() const { return shape[0] * shape[1] * shape[2]; }
   [[nodiscard]] Bytes bytes() const;  // rounded up to 256, as the arena and CUDA allocators do

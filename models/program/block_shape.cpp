@@ -89,7 +89,7 @@ std::uint64_t hash_of(const BlockShape& s) {
       4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.tied_head) +
       16 * static_cast<int>(s.fresh_gradients) + 32 * static_cast<int>(s.fused_experts));
   mix(s.moe_load);
-  mix(s.images * 65536 + s.patches);
+  mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
   mix(s.next.dense);
   mix(s.next.expert);
   mix(s.previous.dense);
@@ -122,6 +122,7 @@ BlockShape state_shape(BlockShape s) {
   s.fused_experts = false;
   s.moe_load = 1;
   s.images = s.patches = 0;
+  s.tap = -1;
   s.layer.window = 0;
   s.overlap = {};
   s.next = s.previous = {};
