@@ -184,16 +184,26 @@ class StagePricer {
   CostContext context_;
 };
 
-PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
-                             const RankGrid& grid) {
+// How long a stage's output is under way to the next.
+Seconds hop_time(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid) {
   const BlockShape base = base_shape(cost.model(), plan, cost.recipe(), cost.facts().moe_imbalance);
   const bool crosses = grid.shape(Axis::pp).nodes > 1;
-  const Price hop = send_recv_price(boundary_bytes(cost.model(), base), crosses, cost.hardware());
+  const Bytes whole = boundary_bytes(cost.model(), base);
+  if (!cost.recipe().scatters_boundary || base.sequence_parallel || base.tp == 1) {
+    return send_recv_price(whole, crosses, cost.hardware()).time;
+  }
+  const Collective gather{CollectiveKind::all_gather, Axis::tp, whole};
+  return send_recv_price(whole * (1.0 / base.tp), crosses, cost.hardware()).time +
+         collective_price(gather, grid.shape(Axis::tp), cost.hardware()).time;
+}
+
+PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
+                             const RankGrid& grid) {
   // Interleaved and zero-bubble schedules send beside compute; plain 1F1B as the recipe says.
   const bool overlapped = cost.recipe().overlaps_p2p ||
                           plan.schedule == ScheduleKind::interleaved ||
                           splits_backward(plan.schedule);
-  return {.send = hop.time,
+  return {.send = hop_time(cost, plan, grid),
           .overlapped = overlapped,
           .host_waits = cost.recipe().synchronous_p2p && !overlapped,
           .step_overhead = cost.recipe().step_overhead};

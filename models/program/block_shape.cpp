@@ -49,9 +49,10 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.tied_head = model.tie_word_embeddings && plan.pp > 1;
   // Dropless experts in a graph of the whole iteration need products that read their row counts on
   // the device; in MXFP8 Megatron's are the CuTe DSL kernels with SwiGLU and quantisation in the
-  // epilogue (Megatron-Bridge pull request 4249, releases from 26.06 on).
-  s.fused_experts = model.moe && recipe.one_product_per_expert && plan.cuda_graph &&
-                    plan.cuda_graph_scope == CudaGraphScope::full &&
+  // epilogue (Megatron-Bridge pull request 4249, releases from 26.06 on). Experts with biases, and
+  // a clamped activation with them (GPT-OSS), are others.
+  s.fused_experts = model.moe && !model.moe->expert_bias && recipe.one_product_per_expert &&
+                    plan.cuda_graph && plan.cuda_graph_scope == CudaGraphScope::full &&
                     plan.precision == Precision::mxfp8 &&
                     plan.moe_dispatcher == MoeDispatcher::hybridep;
   return s;

@@ -62,9 +62,13 @@ bool is_layer(const Run& run) {
 MergedOps merge_passes(const OpList& forward, const OpList& backward) {
   Dealer dealer;
   Hand f{forward, false}, b{backward, true};
+  // A layer's backward begins with an exchange, its forward with attention: in this order each of
+  // the four exchanges has work beside it (combine's backward and attention, dispatch and experts'
+  // backward, dispatch's backward and experts, combine and attention's backward), as in
+  // megatron-core's combined_1f1b schedule.
   while (!f.done() || !b.done()) {
-    if (!f.done()) dealer.piece(f, b);
     if (!b.done()) dealer.piece(b, f);
+    if (!f.done()) dealer.piece(f, b);
   }
   // Nothing is left unwaited for the next block.
   if (f.unwaited) dealer.piece(f, b);
