@@ -265,6 +265,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
     persistent.push_back(memo_->states.get(
         shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); }));
     if (plan.offload.optimizer > 0 || plan.offload.params) {
+      if (shares_embedding(model_, shape)) continue;
       const RankParameters own = rank_parameters(model_, shape);
       for (std::size_t r = 0; r < v.like.size(); ++r) {
         offloaded += v.count(r, k) * (static_cast<double>(own.dense) / base.dense_shard +

@@ -40,6 +40,7 @@ PartsInUse parts_in_use(BackwardForm form, bool gather_overlapped, bool reduce_o
   // remembered by shape.
   if (!reduce_overlapped || whole_reductions) use.state.push_back(Part::reduce);
   if (whole_reductions) use.state.push_back(Part::reduce_beside);
+  use.state.push_back(Part::clear);
   use.state.push_back(Part::norm);
   use.state.push_back(Part::update);
   return use;
@@ -62,7 +63,11 @@ bool is_compute_part(Part part) {
 // Moves clocks by precomputed delays of whole stages.
 class FoldRunner {
  public:
-  FoldRunner(std::size_t stages, std::size_t ranks) : stage(stages), before(ranks), after(ranks) {}
+  FoldRunner(std::size_t stages, std::size_t ranks)
+      : stage(stages),
+        clear(ranks, no_delay()),
+        before(ranks, {no_delay(), no_delay()}),
+        after(ranks, no_delay()) {}
 
   void run(int, const Action& action, StreamClocks& clocks) const {
     const Part part = part_of(action, gather_overlapped, reduce_overlapped);
@@ -75,6 +80,9 @@ class FoldRunner {
     if (it == pairs.end()) it = pairs.emplace(key, pair_delay(key.first, key.second)).first;
     clocks = apply(it->second, clocks);
   }
+  void begin(int rank, StreamClocks& clocks) const {
+    clocks = apply(clear[static_cast<std::size_t>(rank)], clocks);
+  }
   void before_norm(int rank, StreamClocks& clocks) const {
     const auto& [reduce, norm] = before[static_cast<std::size_t>(rank)];
     clocks = apply(reduce, clocks);
@@ -86,6 +94,7 @@ class FoldRunner {
   }
 
   std::vector<PartDelays> stage;
+  std::vector<StreamDelay> clear;
   std::vector<std::pair<StreamDelay, StreamDelay>> before;  // reduce, norm
   std::vector<StreamDelay> after;
   bool gather_overlapped = false, reduce_overlapped = false;
@@ -248,11 +257,6 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   BlockShape edge_shape = state_shape(v.base);
   edge_shape.kind = BlockKind::step_edge;
   const PartDelays& edge = state_delays(edge_shape);
-  for (auto& [reduce, norm] : runner.before) {
-    reduce = no_delay();
-    norm = no_delay();
-  }
-  for (auto& d : runner.after) d = no_delay();
   std::vector<PartDelays> distinct(v.stages.distinct.size());
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     for (const auto* list : {&parts.compute, &parts.state}) {
@@ -272,6 +276,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
     if (!reduce_overlapped) {
       runner.before[rank].first = then(runner.before[rank].first, own[at(Part::reduce)]);
     }
+    runner.clear[rank] = then(runner.clear[rank], own[at(Part::clear)]);
     runner.before[rank].second = then(runner.before[rank].second, own[at(Part::norm)]);
     runner.after[rank] = then(runner.after[rank], own[at(Part::update)]);
   }

@@ -40,8 +40,8 @@ std::vector<float> download(const Tensor& from) {
 void load_weights(CudaRank& rank, const ParameterIndex& index, const RunOptions& options,
                   int device) {
   const auto load = [&](int i) {
+    if (!rank.holds_states(i)) return;
     const Tensor weights = rank.held(i, Storage::weight);
-    if (weights.data == nullptr) return;
     const std::vector<float> packed = packed_weights(rank, index, i, options.weights);
     const std::vector<float> shard = shard_of(rank, i, packed);
     upload(weights, rank.shape(i).zero == 3 ? shard : packed);
@@ -152,7 +152,7 @@ class GpuRun {
 
   void collect(bool gradients, ModelTensors& tensors) {
     for (int i = 0; i < static_cast<int>(commands_.instances.size()); ++i) {
-      if (rank_.block(i).parameters.empty()) continue;
+      if (!rank_.holds_states(i)) continue;
       std::vector<float> shard = download(gradients ? rank_.held(i, Storage::gradient)
                                                     : rank_.device_state(i).main_params);
       if (gradients && rank_.shape(i).zero < 2) shard = shard_of(rank_, i, shard);
@@ -212,6 +212,10 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
   }
   if (m.mla) return lacks("latent attention", "use --backend cpu");
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
+  if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
+  if (m.tie_word_embeddings && p.zero >= 2) {
+    return lacks("shards of a tied embedding's gradient", "use zero 0 or 1");
+  }
   if (m.moe) {
     const MoeSpec& moe = *m.moe;
     if (p.ep > 1 && p.moe_dispatcher != MoeDispatcher::alltoall) {

@@ -9,13 +9,11 @@ namespace qplan {
 // A packed parameter as a matrix inside `slot` (weights or gradients).
 Tensor parameter_in(const Tensor& slot, const PackedParameter& p);
 
-// Where a product finds its weight: in an operand of its own block, or, for the head of a tied
-// model on the rank that holds the embedding, there.
+// What a product works with of an operand (weights or gradients).
 struct Weight {
   Tensor weight, bias;  // bias.data null: none
 };
-Weight weight_of(const Rank& rank, const Command& c, Tensor slot, std::int64_t out,
-                 Storage storage);
+Weight weight_of(const Rank& rank, const Command& c, const Tensor& slot, std::int64_t out);
 
 // Rows of one piece of an overlapped product: the same piece of every rank's share.
 struct Piece {
@@ -30,6 +28,11 @@ bool writes(const Rank& rank, const Command& c, Storage storage, Flow flow = Flo
 // The elements of a shard section inside a packed slot, and inside a slot that holds shards only.
 Tensor packed_part(const Tensor& slot, const StateShard::Section& section);
 Tensor shard_part(const Tensor& slot, const StateShard& shard, bool expert);
+
+// What several ranks make a part of, in the gradients that a command sums: of replicated
+// parameters, or of the embedding's table, of which another pipeline rank has a copy. A shard has
+// some of it.
+Tensor shared_gradient(const Rank& rank, const Command& c);
 
 // The block whose parameters a fully sharded block gathers ahead: the next one, in backward the one
 // before.

@@ -25,8 +25,8 @@ namespace {
 // Fills the rank's main parameters and working copies.
 void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource& weights_of) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
+    if (!rank.holds_states(i)) continue;
     const Tensor weights = rank.held(i, Storage::weight);
-    if (weights.data == nullptr) continue;
     const std::vector<float> packed = packed_weights(rank, index, i, weights_of);
     const std::vector<float> shard = shard_of(rank, i, packed);
     const auto on_host = static_cast<std::size_t>(rank.offloaded(i));
@@ -43,7 +43,7 @@ void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource
 // Adds what this rank knows of a whole: gradients or main parameters of its shard.
 void collect(CpuRank& rank, const ParameterIndex& index, bool gradients, ModelTensors& tensors) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
-    if (rank.block(i).parameters.empty()) continue;
+    if (!rank.holds_states(i)) continue;
     const auto read = [](const Tensor& from) {
       std::vector<float> numbers(static_cast<std::size_t>(from.elements()));
       math::decode(from.dtype, from.span(), numbers);
@@ -95,6 +95,7 @@ class CpuRun {
   RunResult run() {
     result_.loss.resize(static_cast<std::size_t>(options_.steps));
     result_.grad_norm.resize(result_.loss.size());
+    if (job_.model.num_mtp_layers > 0) result_.mtp_loss.resize(result_.loss.size());
     result_.step_time.assign(result_.loss.size(), Seconds(0));
     if (options_.keep_gradients) result_.gradients = empty_tensors(index_);
     if (options_.keep_weights) result_.weights = empty_tensors(index_);
@@ -176,6 +177,7 @@ class CpuRun {
     const std::lock_guard lock(result_mutex_);
     const auto k = static_cast<std::size_t>(step);
     result_.loss[k] = rank.loss;
+    if (job_.model.num_mtp_layers > 0) result_.mtp_loss[k] = rank.mtp_loss;
     result_.grad_norm[k] = rank.grad_norm;
     if (!std::isfinite(rank.loss)) {
       throw Error(

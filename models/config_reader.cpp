@@ -420,7 +420,7 @@ void read_deepseek_moe(JsonReader& in, const DeepseekDefaults& defaults, ModelSp
     m.layers[static_cast<std::size_t>(i)].moe = i % every == 0;
   }
   m.moe = moe;
-  m.num_mtp_layers = in.integer_or("num_nextn_predict_layers", 0, 64, defaults.mtp);
+  m.num_mtp_layers = in.integer_or("num_nextn_predict_layers", 0, 1, defaults.mtp);
 }
 
 void read_deepseek(JsonReader& in, const Defaults& decoder, const DeepseekDefaults& defaults,

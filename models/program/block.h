@@ -33,10 +33,10 @@ enum class Storage : std::uint8_t {
 };
 
 // What a wire carries to the neighbouring block: the microbatch's activations (their gradients in
-// backward), parameters gathered ahead of their use, gradients whose reduction is under way.
-// `image` wires reach a later block of the stage: what a vision tower's taps hand on, each by its
-// channel.
-enum class Flow : std::uint8_t { activation, weights, gradients, image };
+// backward), parameters gathered ahead of their use, gradients whose reduction is under way, and
+// beside the activations what multi-token prediction makes of them. `image` wires reach a later
+// block of the stage: what a vision tower's taps hand on, each by its channel.
+enum class Flow : std::uint8_t { activation, weights, gradients, prediction, image };
 
 struct Slot {
   std::string_view name;
@@ -46,6 +46,9 @@ struct Slot {
   double fraction = 1;           // of it that is on the device (the rest is offloaded)
   Flow flow = Flow::activation;  // of a wire
   std::int8_t channel = 0;       // which of several wires of one flow
+  // Not a slot of its own but that of the rank's embedding block, with the same storage. It takes
+  // no memory (its fraction is 0).
+  bool of_embedding = false;
 
   [[nodiscard]] std::int64_t elements() const { return shape[0] * shape[1] * shape[2]; }
   [[nodiscard]] Bytes bytes() const;  // rounded up to 256, as the arena and CUDA allocators do
@@ -73,6 +76,7 @@ struct Block {
   std::vector<Slot> slots;  // one table: a slot written by `forward` may be read by `backward`
   // Dense ones first, those with partial gradients at the front; then the experts'.
   std::vector<PackedParameter> parameters;
+  OpList clear;  // what gradients are added to becomes 0, before a step's first microbatch
   OpList forward, backward;
   OpList gather;  // this block's parameters, once a step, where the optimizer left them sharded
   OpList reduce;  // this block's gradients over the data-parallel ranks, once a step

@@ -80,6 +80,7 @@ class Writer {
   }
 
   RankProgram write() {
+    begin_of_step();
     const auto& actions = p_.actions[static_cast<std::size_t>(out_.rank)];
     for (std::size_t i = 0; i < actions.size(); ++i) {
       if (actions[i].paired) {
@@ -135,7 +136,30 @@ class Writer {
     // Both holders of a piece reduce and update it at the same place among theirs.
     std::ranges::stable_sort(own_, {}, [pieces](int stage) { return stage % pieces; });
     add_instance({.stage = -1, .block = p_.edge});
+    borrow_embedding();
     held_ = live_now_;
+  }
+
+  // Slots that are the embedding's lie where those do.
+  void borrow_embedding() {
+    const auto embedding =
+        std::find_if(out_.instances.begin(), out_.instances.end(), [this](const auto& at) {
+          return p_.shapes[static_cast<std::size_t>(at.block)].kind == BlockKind::embedding;
+        });
+    for (BlockInstance& instance : out_.instances) {
+      const std::vector<Slot>& slots = p_.blocks[static_cast<std::size_t>(instance.block)].slots;
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        if (!slots[i].of_embedding) continue;
+        QPLAN_CHECK(embedding != out_.instances.end(), "its states are on the same rank");
+        const std::vector<Slot>& there =
+            p_.blocks[static_cast<std::size_t>(embedding->block)].slots;
+        const auto same = std::find_if(there.begin(), there.end(), [&](const Slot& slot) {
+          return slot.storage == slots[i].storage && slot.shape == slots[i].shape;
+        });
+        QPLAN_CHECK(same != there.end(), "both work with the same states");
+        instance.held[i] = embedding->held[static_cast<std::size_t>(same - there.begin())];
+      }
+    }
   }
 
   void add_instance(BlockInstance instance) {
@@ -143,6 +167,7 @@ class Writer {
     for (const Slot& slot : block.slots) {
       const bool once = slot.storage == Storage::shared;
       instance.held.push_back(once                    ? shared_place(slot)
+                              : slot.of_embedding     ? kNowhere
                               : is_held(slot.storage) ? allocate(size_in_bytes(slot))
                                                       : kNowhere);
     }
@@ -249,21 +274,26 @@ class Writer {
     }
   }
 
+  static constexpr Action kEdge{ActionKind::forward, -1, 0};
+
+  // Once a step, over all blocks of the rank.
+  void all(Part p, Events StepLiveness::*events) {
+    for (const int stage : own_) {
+      const Span span = spans_[static_cast<std::size_t>(stage)];
+      for (int i = 0; i < span.count; ++i) block(kEdge, p, span.first + i, events);
+    }
+  }
+
+  void begin_of_step() { all(Part::clear, nullptr); }
+
   void end_of_step() {
-    const Action edge{ActionKind::forward, -1, 0};
-    const auto all = [&](Part p, Events StepLiveness::*events) {
-      for (const int stage : own_) {
-        const Span span = spans_[static_cast<std::size_t>(stage)];
-        for (int i = 0; i < span.count; ++i) block(edge, p, span.first + i, events);
-      }
-    };
     const int last = static_cast<int>(out_.instances.size()) - 1;
     if (!p_.reduce_overlapped) all(Part::reduce, nullptr);
     join(only_lane(kStreamCount) - 1);
     all(Part::norm, &StepLiveness::norm);
-    block(edge, Part::norm, last, &StepLiveness::norm);
+    block(kEdge, Part::norm, last, &StepLiveness::norm);
     all(Part::update, &StepLiveness::update);
-    block(edge, Part::update, last, &StepLiveness::update);
+    block(kEdge, Part::update, last, &StepLiveness::update);
   }
 
   // ---- messages ----

@@ -12,6 +12,7 @@
 
 #include "executor/run.h"
 #include "planner/feasible.h"
+#include "tests/tiny_models.h"
 
 using namespace qplan;
 
@@ -59,8 +60,6 @@ std::vector<ModelSpec> small_models() {
   squared.architecture = "nemotron";
   squared.qk_norm = false;
   squared.rotary_fraction = 0.5;
-  ModelSpec tied = two_layers(load_model("tiny"), "tied");
-  tied.tie_word_embeddings = true;
   // Qwen2-MoE's gated shared expert; gpt-oss's sinks, windows and biases.
   ModelSpec gated = two_layers(load_model("tiny-moe"), "gated");
   gated.moe->shared_expert_intermediate_size = 64;
@@ -79,7 +78,8 @@ std::vector<ModelSpec> small_models() {
           two_layers(load_model("tiny-mla"), "tiny-mla"),
           learned,
           squared,
-          tied,
+          two_layers(tied_model(), "tied"),
+          without_choice(two_layers(predicting_model(), "two tokens")),
           without_choice(gated),
           without_choice(biased),
           without_choice(full_queries),
@@ -173,7 +173,9 @@ class Slopes {
         }
       }
     };
-    return run(model_, one_rank(), kFacts, moved).loss[0];
+    const RunResult result = run(model_, one_rank(), kFacts, moved);
+    const bool predicts = model_.num_mtp_layers > 0;
+    return result.loss[0] + (predicts ? model_.mtp_loss_weight * result.mtp_loss[0] : 0);
   }
 
   const ModelSpec& model_;

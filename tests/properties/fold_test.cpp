@@ -48,13 +48,11 @@ TEST_CASE("a fold gives the replay's answer, in time to 1e-9 and in memory to th
     for (int i = 0; i < rounds; ++i) {
       const Recipe& recipe = recipe_of(recipes[static_cast<std::size_t>(i) % recipes.size()]);
       // Some models cannot run under some recipes at all; megatron takes every one.
-      const bool executed = model.num_mtp_layers == 0;
       const bool plain = !model.moe && !model.mla && !model.qk_norm;
-      const Recipe& used =
-          plain ? recipe
-                : recipe_of(i % 3 == 0   ? executed ? RecipeKind::qplan : RecipeKind::megatron
-                            : i % 3 == 1 ? RecipeKind::megatron
-                                         : RecipeKind::megatron_fsdp);
+      const Recipe& used = plain ? recipe
+                                 : recipe_of(i % 3 == 0   ? RecipeKind::qplan
+                                             : i % 3 == 1 ? RecipeKind::megatron
+                                                          : RecipeKind::megatron_fsdp);
       const ParallelPlan plan = random.next(model, used);
       check_fold(model, used, hardware, plan);
     }
