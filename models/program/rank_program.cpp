@@ -102,8 +102,7 @@ class Writer {
   struct Span {
     int first = 0, count = 0;  // instances of a stage
   };
-  // What crosses from block to block, by direction and Flow.
-  // stage, microbatch, backward; of which flow, and channel
+  // What crosses from block to block: stage, microbatch, backward; of which flow, and channel.
   using WireKey = std::tuple<int, int, bool, Flow, std::int8_t>;
 
   [[nodiscard]] const Block& block_of(int instance) const {
