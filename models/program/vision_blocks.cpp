@@ -234,6 +234,7 @@ void ImagePart::take(SlotId dy) {
   c_.rowwise(RowwiseKind::copy, whole_rows_, c_.hidden, {dy}, {all}).role = Role::take_images;
   if (shared) {
     b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::tp, bytes()}, {all}, {mine});
+    b.flush();  // the op that would wait may belong to the weight gradients' pass, which is later
   }
 }
 

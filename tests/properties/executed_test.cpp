@@ -230,7 +230,7 @@ TEST_CASE("a vision tower's tokens and deepstack compute what one rank does") {
         "tp2 ep2 etp1 gbs4 mbs2 seq16 sp", "tp4 gbs2 seq16 sp",
         "tp2 dp2 zero3 gbs8 mbs2 seq32 sp overlap=tp+grad", "pp2 gbs4 seq16 1f1b",
         "pp2 gbs8 seq16 gpipe recompute=full", "pp2 gbs8 seq16 zb-h1", "pp2 gbs8 seq16 dualpipe",
-        "tp2 pp2 dp2 ep2 zero1 gbs8 seq16 sp"}) {
+        "tp2 pp2 dp2 ep2 zero1 gbs8 seq16 sp", "tp2 pp2 ep2 etp1 gbs8 mbs2 seq16 sp zb-h1"}) {
     check_against_one_rank(model, line);
   }
   // Experts want sequence parallelism; a dense model does without.
@@ -301,7 +301,7 @@ TEST_CASE("in bf16 any plan of a tiny model computes what one rank does, to bf16
   const std::vector<ModelSpec> models = {load_model("tiny"), load_model("tiny-moe"),
                                          load_model("tiny-mla"), dense_vision()};
   TinyPlans plans(12);
-  const int rounds = test_rounds(120);
+  const int rounds = test_rounds(40);
   for (int i = 0; i < rounds; ++i) {
     const ModelSpec& model = models[static_cast<std::size_t>(i) % models.size()];
     ParallelPlan plan = plans.next(model);
