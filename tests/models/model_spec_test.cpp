@@ -411,7 +411,8 @@ TEST_CASE("impossible sizes are refused with their path") {
       {"qwen3-vl-30b-a3b", R"({"vision_config": []})",
        "config.json: vision_config must be an object, is a list"},
       {"tiny-vl", R"({"text_config": {"hidden_size": 64, "num_hidden_layers": 4,
-           "num_attention_heads": 8, "head_dim": 16, "intermediate_size": 128, "vocab_size": 256,
+           "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16,
+           "intermediate_size": 128, "vocab_size": 256,
            "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
            "rope_scaling": {"mrope_section": [4, 2]}}})",
        "config.json: text_config.rope_scaling.mrope_section must be three numbers of pairs: of "

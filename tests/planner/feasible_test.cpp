@@ -191,7 +191,7 @@ std::vector<Broken> broken_plans() {
       {"executor_model", qplan_recipe, strange_rope(), "tp1"},
       {"executor_vision_cp", qplan_recipe, qwen3_vl(), "cp2"},
       {"executor_deepstack", qplan_recipe, qwen3_vl(), "pp24 gbs24"},
-      {"executor_vision_sp", qplan_recipe, qwen3_vl(), "tp3 sp seq1536"},
+      {"executor_vision_sp", qplan_recipe, qwen3_vl(), "tp2 sp seq4"},
       {"executor_model", qplan_recipe, tied_predicting_two(), "tp1"},
       {"executor_dispatcher", qplan_recipe, qwen3_30b(), "dp2 ep2 gbs2 moe_dispatcher=allgather"},
       {"executor_state_dtypes", qplan_recipe, llama3_70b(), "moment_dtype=fp8"},
