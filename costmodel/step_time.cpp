@@ -393,8 +393,11 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   return Seconds(best);
 }
 
-Flops step_model_flops(const ModelSpec& model, std::int64_t seq_len, std::int64_t sequences) {
-  // Folded from the program's own ops on one rank: forward only, times three.
+Flops step_model_flops(const ModelSpec& whole, std::int64_t seq_len, std::int64_t sequences) {
+  // Folded from the program's own ops on one rank: forward only, times three. Multi-token
+  // prediction does not count (physics.md 2.2 has the figures without).
+  ModelSpec model = whole;
+  model.num_mtp_layers = 0;
   BlockShape shape;
   shape.seq_len = seq_len;
   const Recipe& recipe = recipe_of(RecipeKind::qplan);

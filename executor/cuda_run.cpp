@@ -222,6 +222,7 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
       return lacks("other dispatchers", "use moe_dispatcher alltoall");
     }
     if (p.etp > 1) return lacks("tensor parallelism inside experts", "use etp1");
+    if (p.moe_capacity_factor > 0) return lacks("experts of limited capacity", "use capacity=0");
     if (moe.sigmoid_scores || moe.num_groups > 1 || moe.router_bias) {
       return lacks("sigmoid scores, groups of experts and biases of routers", "use --backend cpu");
     }

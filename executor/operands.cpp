@@ -90,7 +90,7 @@ bool first_reduction(const Rank& rank, const Command& c) {
   for (const Op& op : rank.commands.lists.at({block, c.part})) {
     if (op.reads.count > 0 && op.reads.ids[0] == c.op->reads.ids[0] && op.writes.count > 0 &&
         op.writes.ids[0] == c.op->writes.ids[0]) {
-      return &op == c.op;
+      return std::get<Collective>(op.work).axis == std::get<Collective>(c.op->work).axis;
     }
   }
   return false;

@@ -41,7 +41,7 @@ int neighbour(const Rank& rank, const Command& c);
 // Whether no other rank holds a part of this section.
 bool alone(const Rank& rank, int instance, bool expert);
 
-// Is this the first op of its list that brings this gradient to the kept one?
+// Is this collective the first of its list that brings this gradient to the kept one?
 bool first_reduction(const Rank& rank, const Command& c);
 
 // Whether the copies of a shard (HSDP) are summed by a later op.

@@ -85,7 +85,6 @@ class CpuRun {
       done_ = loaded_->facts();
       weights_ = weights_of(*loaded_);
     }
-    for (int step = 0; step < options.steps; ++step) batches_.push_back(batch(step));
     for (std::int64_t r = 0; r < plan.world(); ++r) {
       const auto stage = static_cast<std::size_t>(program_.grid.dense(r).pp);
       ranks_.push_back(std::make_unique<CpuRank>(job_, programs_[stage], r));
@@ -114,9 +113,21 @@ class CpuRun {
   }
 
  private:
-  [[nodiscard]] std::vector<std::int32_t> batch(int step) const {
+  using Batch = std::vector<std::int32_t>;
+
+  // Read by the first rank that begins a step, and kept until the last one ends it.
+  std::shared_ptr<const Batch> batch_of(int step) {
+    const std::lock_guard lock(batch_mutex_);
+    if (auto known = batches_[step].lock()) return known;
+    auto batch = std::make_shared<const Batch>(read_batch(step));
+    std::erase_if(batches_, [](const auto& entry) { return entry.second.expired(); });
+    batches_[step] = batch;
+    return batch;
+  }
+
+  [[nodiscard]] Batch read_batch(int step) const {
     const std::int64_t sequences = job_.plan.global_batch_size, length = job_.plan.seq_len + 1;
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(sequences * length));
+    Batch ids(static_cast<std::size_t>(sequences * length));
     for (std::int64_t j = 0; j < sequences; ++j) {
       options_.tokens(done_.sequences + step * sequences + j,
                       std::span(ids).subspan(static_cast<std::size_t>(j * length),
@@ -157,7 +168,8 @@ class CpuRun {
       }
       CpuBackend backend(rank, world_, options);
       for (int step = 0; step < options_.steps; ++step) {
-        rank.batch = batches_[static_cast<std::size_t>(step)];
+        const auto batch = batch_of(step);
+        rank.batch = *batch;
         rank.first_sequence = done_.sequences + step * job_.plan.global_batch_size;
         rank.begin_step();
         execute(rank.commands, backend);
@@ -266,7 +278,8 @@ class CpuRun {
   ParameterIndex index_;
   CpuWorld world_;
   std::vector<RankProgram> programs_;
-  std::vector<std::vector<std::int32_t>> batches_;
+  std::mutex batch_mutex_;
+  std::map<int, std::weak_ptr<const Batch>> batches_;  // by step of this run
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   WeightSource weights_;
   std::optional<Checkpoint> loaded_;

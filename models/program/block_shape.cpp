@@ -58,6 +58,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // One rank with all the experts gets every token copy, whichever expert it is for.
   const bool uneven = model.moe && plan.ep > 1 && plan.routing == Routing::natural;
   s.moe_load = uneven ? moe_imbalance : 1.0;
+  s.moe_capacity = model.moe ? plan.moe_capacity_factor : 0;
   // With several microbatches the gradients of the first are there when the second runs forward.
   s.fresh_gradients = recipe.drops_gradients && plan.zero >= 2 && plan.num_microbatches() == 1;
   s.embedding_table = embedding_table(model, plan, recipe);
@@ -104,6 +105,7 @@ std::uint64_t hash_of(const BlockShape& s) {
       4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.fresh_gradients) +
       64 * static_cast<int>(s.embedding_table) + 32 * static_cast<int>(s.fused_experts));
   mix(s.moe_load);
+  mix(s.moe_capacity);
   mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
   mix(s.next.dense);
   mix(s.next.expert);
@@ -136,6 +138,7 @@ BlockShape state_shape(BlockShape s) {
   s.activations_offload = false;
   s.fused_experts = false;
   s.moe_load = 1;
+  s.moe_capacity = 0;
   s.images = s.patches = 0;
   s.tap = -1;
   s.layer.window = 0;

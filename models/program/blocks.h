@@ -67,7 +67,8 @@ struct BlockShape {
   // tokens in; `tap`: the deepstack tap that a tower's layer feeds, or that a decoder layer adds.
   std::int64_t images = 0, patches = 0;
   std::int8_t tap = -1;
-  double moe_load = 1;  // tokens on the busiest expert rank / mean
+  double moe_load = 1;      // tokens on the busiest expert rank / mean
+  double moe_capacity = 0;  // what an expert takes of a rank's copies / mean; 0: all
   EmbeddingTable embedding_table = EmbeddingTable::own;
   // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
   RankParameters next, previous;
@@ -97,6 +98,9 @@ bool copies_embedding(const ModelSpec& model, const BlockShape& shape);
 std::vector<PackedParameter> packed_parameters(const ModelSpec& model, const BlockShape& shape);
 RankParameters sum_of(const std::vector<PackedParameter>& parameters);
 RankParameters rank_parameters(const ModelSpec& model, const BlockShape& shape);
+
+// Copies that an expert takes of the `copies` that one rank sends (Megatron's get_capacity()).
+std::int64_t expert_capacity(std::int64_t copies, const MoeSpec& moe, double factor);
 
 // True when parameters are gathered layer by layer (ZeRO-3, FSDP).
 bool gathers_parameters(const Recipe& recipe, int zero);

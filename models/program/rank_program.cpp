@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "models/error.h"
 #include "models/program/liveness.h"
-#include "models/program/merge.h"
 
 namespace qplan {
 
@@ -212,7 +212,7 @@ class Writer {
     forward ? after ? send(a) : pass_on(a) : before ? send(a) : pass_on(a);
   }
 
-  // A forward beside a backward runs layer by layer, one after the other.
+  // A forward beside a backward runs layer by layer, the ops of both dealt out in turn.
   void pair(const Action& f, const Action& b) {
     if (sends(p_.schedule, b.stage)) receive(b);
     if (receives(p_.schedule, f.stage)) receive(f);
@@ -220,13 +220,18 @@ class Writer {
     const Part part_f = part(f), part_b = part(b);
     for (const PairedRun& run : pair_stages(runs_of(f.stage), runs_of(b.stage))) {
       for (int copy = 0; copy < run.count; ++copy) {
-        if (run.forward != nullptr) {
-          block(f, part_f, spans_[static_cast<std::size_t>(f.stage)].first + next_f++,
-                &StepLiveness::forward);
-        }
-        if (run.backward != nullptr) {
-          block(b, part_b, spans_[static_cast<std::size_t>(b.stage)].first + --next_b,
-                &StepLiveness::backward);
+        const int instance_f = spans_[static_cast<std::size_t>(f.stage)].first + next_f;
+        const int instance_b = spans_[static_cast<std::size_t>(b.stage)].first + next_b - 1;
+        if (run.forward != nullptr) ++next_f;
+        if (run.backward != nullptr) --next_b;
+        if (run.forward == nullptr) {
+          block(b, part_b, instance_b, &StepLiveness::backward);
+        } else if (run.backward == nullptr) {
+          block(f, part_f, instance_f, &StepLiveness::forward);
+        } else {
+          Walk forward = begin(f, part_f, instance_f, &StepLiveness::forward);
+          Walk backward = begin(b, part_b, instance_b, &StepLiveness::backward);
+          side_by_side(forward, backward);
         }
       }
     }
@@ -370,54 +375,120 @@ class Writer {
     std::int64_t offset = kNowhere, bytes = 0;
   };
 
+  // One list of one block while its ops are written.
+  struct Walk {
+    Action action;
+    Part part;
+    int instance;
+    const Block& block;
+    const OpList& ops;
+    const Events& events;
+    std::vector<Place>& table;  // of the microbatch's slots
+    std::size_t before = 0;     // ops in front of those that the events are of
+    std::size_t next = 0, event = 0;
+    std::vector<SlotId> leaving{};  // wires that it has written
+  };
+
+  [[nodiscard]] BlockId block_id(int instance) const {
+    return out_.instances[static_cast<std::size_t>(instance)].block;
+  }
+
   // `gather` comes before forward in one list, `reduce` after backward; neither allocates.
-  void block(const Action& a, Part p, int instance, Events StepLiveness::*member) {
-    const BlockId id = out_.instances[static_cast<std::size_t>(instance)].block;
+  Walk begin(const Action& a, Part p, int instance, Events StepLiveness::*member) {
+    const BlockId id = block_id(instance);
     const Block& b = p_.blocks[static_cast<std::size_t>(id)];
     const OpList& ops = ops_of(id, p);
     static const Events kNone;
     const Events& events = member == nullptr ? kNone : live_[static_cast<std::size_t>(id)].*member;
-    const std::size_t before = p == Part::forward_first ? b.gather.size() : 0;
-    // Once a step nothing of a microbatch is meant, but what a single one may have left: gradients
-    // that are made anew each step.
-    const int microbatch = a.stage < 0 ? 0 : a.microbatch;
-    std::vector<Place>& table = tables_[{instance, microbatch}];
+    std::vector<Place>& table = tables_[key_of(instance, a)];
     table.resize(b.slots.size());
     // What the weight gradients will read of a wire arrives with the input gradients.
     arrive(a, b, p == Part::backward_input ? b.backward : ops, events, table);
+    return {.action = a,
+            .part = p,
+            .instance = instance,
+            .block = b,
+            .ops = ops,
+            .events = events,
+            .table = table,
+            .before = p == Part::forward_first ? b.gather.size() : 0};
+  }
 
-    std::vector<SlotId> leaving;
-    auto event = events.begin();
-    const auto until = [&](std::size_t at, std::vector<SlotId>* fresh) {
-      for (; event != events.end() && static_cast<std::size_t>(event->at) <= at; ++event) {
-        Place& place = table[static_cast<std::size_t>(event->slot)];
-        const Slot& slot = b.slots[static_cast<std::size_t>(event->slot)];
-        if (event->allocate) {
-          place = {allocate(size_in_bytes(slot)), size_in_bytes(slot)};
-          if (fresh != nullptr) fresh->push_back(event->slot);
-          if (slot.storage == Storage::wire) leaving.push_back(event->slot);
-        } else {
-          QPLAN_CHECK(place.offset != kNowhere, "a slot is freed once, after it was allocated");
-          release(place.offset, place.bytes);
-          place = {};
-          std::erase(leaving, event->slot);
-        }
+  // Once a step nothing of a microbatch is meant, but what a single one may have left: gradients
+  // that are made anew each step.
+  static std::pair<int, int> key_of(int instance, const Action& a) {
+    return {instance, a.stage < 0 ? 0 : a.microbatch};
+  }
+
+  // Allocations and frees up to those just before op `at` of the list; gives what is new.
+  std::vector<SlotId> allocate_until(Walk& w, std::size_t at) {
+    std::vector<SlotId> fresh;
+    for (; w.event < w.events.size(); ++w.event) {
+      const LiveEvent& event = w.events[w.event];
+      if (static_cast<std::size_t>(event.at) > at) break;
+      Place& place = w.table[static_cast<std::size_t>(event.slot)];
+      const Slot& slot = w.block.slots[static_cast<std::size_t>(event.slot)];
+      if (event.allocate) {
+        place = {allocate(size_in_bytes(slot)), size_in_bytes(slot)};
+        fresh.push_back(event.slot);
+        if (slot.storage == Storage::wire) w.leaving.push_back(event.slot);
+      } else {
+        QPLAN_CHECK(place.offset != kNowhere, "a slot is freed once, after it was allocated");
+        release(place.offset, place.bytes);
+        place = {};
+        std::erase(w.leaving, event.slot);
       }
-    };
-    for (std::size_t i = 0; i < ops.size(); ++i) {
-      std::vector<SlotId> fresh;
-      if (i >= before) until(i - before, &fresh);
-      command(a, p, instance, ops[i], table, fresh);
     }
-    until(ops.size() + 1, nullptr);
-    for (const SlotId slot : leaving) {
-      Place& place = table[static_cast<std::size_t>(slot)];
-      wires_[wire_key(a, b.slots[static_cast<std::size_t>(slot)])] = place;
+    return fresh;
+  }
+
+  // The list's next op, as it stands in the list or in a pair's.
+  void next(Walk& w, const Op& op) {
+    std::vector<SlotId> fresh;
+    if (w.next >= w.before) fresh = allocate_until(w, w.next - w.before);
+    ++w.next;
+    command(w.action, w.part, w.instance, op, w.table, fresh);
+  }
+
+  void end(Walk& w) {
+    allocate_until(w, w.ops.size() + 1);
+    for (const SlotId slot : w.leaving) {
+      Place& place = w.table[static_cast<std::size_t>(slot)];
+      wires_[wire_key(w.action, w.block.slots[static_cast<std::size_t>(slot)])] = place;
       place = {};
     }
-    const bool empty = std::all_of(table.begin(), table.end(),
+    const bool empty = std::all_of(w.table.begin(), w.table.end(),
                                    [](const Place& place) { return place.offset == kNowhere; });
-    if (empty) tables_.erase({instance, microbatch});
+    if (empty) tables_.erase(key_of(w.instance, w.action));
+  }
+
+  void block(const Action& a, Part p, int instance, Events StepLiveness::*events) {
+    Walk w = begin(a, p, instance, events);
+    for (const Op& op : w.ops) next(w, op);
+    end(w);
+  }
+
+  void side_by_side(Walk& forward, Walk& backward) {
+    const auto [it, added] =
+        out_.pairs.try_emplace(std::array{std::pair{block_id(forward.instance), forward.part},
+                                          std::pair{block_id(backward.instance), backward.part}});
+    MergedOps& merged = it->second;
+    if (added) merged = merge_passes(forward.ops, backward.ops);
+    for (std::size_t i = 0; i < merged.ops.size(); ++i) {
+      switch (merged.from[i]) {
+        case MergedFrom::forward:
+          next(forward, merged.ops[i]);
+          break;
+        case MergedFrom::backward:
+          next(backward, merged.ops[i]);
+          break;
+        case MergedFrom::neither:
+          command(forward.action, forward.part, forward.instance, merged.ops[i], forward.table, {});
+          break;
+      }
+    }
+    end(forward);
+    end(backward);
   }
 
   static WireKey wire_key(const Action& a, const Slot& wire) {

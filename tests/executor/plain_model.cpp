@@ -36,6 +36,7 @@ struct Part {
   const std::vector<ModelParameter>& parameters;
   const std::vector<std::vector<float>>& weights;
   std::vector<std::vector<float>>& gradients;
+  double capacity_factor = 0;
   ModelPart part = ModelPart::decoder;
   std::int64_t layer = 0;
 
@@ -343,7 +344,7 @@ class Experts {
     router_scores(logits.view(), shape_, scores_.view());
     choose_experts(scores_.view(), p_.vector(score_correction), shape_, chosen_);
     router_weights(scores_.view(), chosen_, shape_, weights_.view());
-    order_ = order_by_expert(chosen_, shape_.experts);
+    order_ = order_by_expert(sent(), shape_.experts);
     Buffer rows(std::ssize(order_.copies), x.cols);
     permute(x.view(), order_.copies, shape_.top_k, rows.view());
     expert_out_ = Buffer(rows.rows, rows.cols);
@@ -386,6 +387,24 @@ class Experts {
     Buffer part(count, x.cols);
     add(x.view().row_range(first, count), part.view());
     return part;
+  }
+
+  // The choices, -1 where a copy is beyond its expert's capacity: as many others are preferred.
+  [[nodiscard]] std::vector<std::int32_t> sent() const {
+    std::vector<std::int32_t> kept = chosen_;
+    if (p_.capacity_factor == 0) return kept;
+    const double capacity = std::ceil(static_cast<double>(chosen_.size()) /
+                                      static_cast<double>(shape_.experts) * p_.capacity_factor);
+    for (std::size_t i = 0; i < chosen_.size(); ++i) {
+      int preferred = 0;
+      for (std::size_t j = 0; j < chosen_.size(); ++j) {
+        const bool better =
+            weights_.data[j] > weights_.data[i] || (weights_.data[j] == weights_.data[i] && j < i);
+        if (chosen_[j] == chosen_[i] && better) ++preferred;
+      }
+      if (preferred >= capacity) kept[i] = -1;
+    }
+    return kept;
   }
 
   // Qwen2-MoE weighs its shared expert by sigmoid(x . gate); others take it as it is.
@@ -581,8 +600,8 @@ Losses run_sequence(Part part, std::span<const std::int32_t> ids, double scale, 
 
 }  // namespace
 
-PlainModel::PlainModel(const ModelSpec& model, const WeightSource& weights)
-    : model_(model), parameters_(model_parameters(model)) {
+PlainModel::PlainModel(const ModelSpec& model, const WeightSource& weights, double capacity_factor)
+    : model_(model), parameters_(model_parameters(model)), capacity_factor_(capacity_factor) {
   for (const ModelParameter& it : parameters_) {
     Buffer values(it.parameter.rows, it.parameter.cols);
     weights(it, 0, 0, values.view());
@@ -599,7 +618,7 @@ double PlainModel::step(std::span<const std::int32_t> ids, std::int64_t seq_len)
   double loss = 0;
   mtp_loss_ = 0;
   for (std::int64_t i = 0; i < sequences; ++i) {
-    const Losses one = run_sequence({model_, parameters_, weights_, gradients_},
+    const Losses one = run_sequence({model_, parameters_, weights_, gradients_, capacity_factor_},
                                     ids.subspan(at(i * (seq_len + 1)), at(seq_len + 1)), 1 / tokens,
                                     model_.mtp_loss_weight / mtp_tokens);
     loss += one.main / tokens;

@@ -29,9 +29,12 @@ ParallelPlan plan_of(const std::string& line) {
   return parse_plan(line, defaults);
 }
 
-// The same batch on one rank, one sequence at a time.
+// The same batch on one rank, one sequence at a time; where experts take a share of what a rank has
+// at once, as many as the plan.
 ParallelPlan alone(const ParallelPlan& plan) {
   ParallelPlan one;
+  one.moe_capacity_factor = plan.moe_capacity_factor;
+  if (plan.moe_capacity_factor > 0) one.micro_batch_size = plan.micro_batch_size;
   one.precision = plan.precision;
   one.routing = plan.routing;
   one.global_batch_size = plan.global_batch_size;
@@ -60,13 +63,13 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
 }
 
-// What one rank computes of a batch.
-const RunResult& one_rank(const ModelSpec& model, const ParallelPlan& plan) {
+// What a plan computes, remembered.
+const RunResult& result_of(const ModelSpec& model, const ParallelPlan& plan) {
   static std::map<std::string, RunResult> known;
-  const std::string key = model.name + to_string(alone(plan));
+  const std::string key = model.name + to_string(plan);
   auto it = known.find(key);
   if (it == known.end()) {
-    it = known.emplace(key, run(model, alone(plan), kFacts, five_steps(model))).first;
+    it = known.emplace(key, run(model, plan, kFacts, five_steps(model))).first;
   }
   return it->second;
 }
@@ -84,7 +87,9 @@ void check_memory(const ModelSpec& model, const ParallelPlan& plan, const RunRes
   }
 }
 
-void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
+// `reference`: another plan that computes the same.
+void check_against(const ModelSpec& model, const ParallelPlan& reference,
+                   const ParallelPlan& plan) {
   CAPTURE(model.name);
   const std::string line = to_string(plan);
   CAPTURE(line);
@@ -92,7 +97,7 @@ void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
        why_infeasible(model, plan, recipe_of(RecipeKind::qplan), {.gpus = plan.world()})) {
     FAIL(reason.message);
   }
-  const RunResult& one = one_rank(model, plan);
+  const RunResult& one = result_of(model, reference);
   RunOptions options = five_steps(model);
   options.shuffle = 7;
   const RunResult many = run(model, plan, kFacts, options);
@@ -114,6 +119,10 @@ void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
   }
   CHECK(many.in_program_order);
   check_memory(model, plan, many);
+}
+
+void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
+  check_against(model, alone(plan), plan);
 }
 
 // As Qwen3-VL's smaller models.
@@ -256,6 +265,39 @@ TEST_CASE("a tied embedding has one gradient, however its uses and its shards ar
   }
 }
 
+TEST_CASE("experts of limited capacity take and drop the same tokens, wherever they live") {
+  // Capacity is of what one rank has at once (Megatron's): the same tokens there, the same drops.
+  // What does not change them: ep, etp, pp, dp, ZeRO, schedule, recomputation.
+  ModelSpec balanced = load_model("tiny-moe");
+  balanced.name = "tiny-moe, balanced";
+  balanced.moe->aux_loss_coefficient = 0.01;
+  for (const ModelSpec& model : {balanced, load_model("tiny-mla")}) {
+    const ParallelPlan dropless = plan_of("gbs8 mbs2 seq16");
+    ParallelPlan dropping = dropless;
+    dropping.moe_capacity_factor = 1;
+    CHECK(result_of(model, dropless).loss[0] != result_of(model, dropping).loss[0]);
+    for (const char* line :
+         {"dp2 gbs8 mbs2 seq16 capacity=1", "dp4 ep4 zero1 gbs8 mbs2 seq16 capacity=1",
+          "pp2 dp2 ep2 zero2 gbs8 mbs2 seq16 capacity=0.5 gpipe",
+          "pp2 dp2 ep2 gbs8 mbs2 seq16 capacity=1.25 zb-h1 recompute=selective:moe_act+moe",
+          "dp4 ep2 etp2 zero3 gbs8 mbs2 seq16 capacity=0.75 recompute=full",
+          "pp2 dp2 ep2 gbs8 mbs2 seq16 dualpipe capacity=1 routing=forced"}) {
+      check_against_one_rank(model, line);
+    }
+  }
+  const ModelSpec model = load_model("tiny-moe");
+  for (const char* line :
+       {"tp2 ep2 gbs8 seq16 sp capacity=1", "tp2 dp2 ep4 zero1 gbs8 seq16 sp capacity=1",
+        "tp2 pp2 dp2 ep2 etp2 zero1 gbs8 seq16 sp capacity=1"}) {
+    check_against(model, plan_of("tp2 gbs8 seq16 sp capacity=1"), plan_of(line));
+  }
+  for (const char* line :
+       {"cp2 ep2 gbs8 seq16 capacity=1", "cp2 dp2 ep4 zero3 gbs8 seq16 capacity=1",
+        "cp2 pp2 dp2 ep2 gbs8 seq16 cp_comm=a2a capacity=1"}) {
+    check_against(model, plan_of("cp2 gbs8 seq16 capacity=1"), plan_of(line));
+  }
+}
+
 TEST_CASE("multi-token prediction computes what one rank does, wherever its table is") {
   const ModelSpec model = predicting_model();
   for (const char* line :
@@ -309,7 +351,7 @@ TEST_CASE("in bf16 any plan of a tiny model computes what one rank does, to bf16
     CAPTURE(model.name);
     const std::string line = to_string(plan);
     CAPTURE(line);
-    const RunResult& one = one_rank(model, plan);
+    const RunResult& one = result_of(model, alone(plan));
     const RunResult many = run(model, plan, kFacts, five_steps(model));
     const double apart = whole_distance(many.gradients, one.gradients);
     CHECK(std::abs(many.loss[0] / one.loss[0] - 1) < 0x1p-9);
