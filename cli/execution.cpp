@@ -93,7 +93,7 @@ void add_execution_options(CommandLine& line, ExecutionChoices& choices) {
               set_number(adamw.weight_decay, 0, 1e3));
   line.option({"--clip-grad", "NORM", "largest gradient norm; 0: any", "1"},
               set_number(choices.optimizer.clip_grad, 0, 1e9));
-  line.option({"--seed", "NUMBER", "of weights and tokens that no file gives", "1"},
+  line.option({"--seed", "NUMBER", "of weights, tokens and images that no file gives", "1"},
               set_whole(choices.seed, 0, INT64_MAX));
   line.flag("--deterministic", "the same bits in every run (the cpu backend always gives them)",
             choices.deterministic);
