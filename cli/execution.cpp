@@ -173,6 +173,8 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   options.save_interval = static_cast<int>(choices.save_interval);
   options.timeout = Seconds(choices.timeout_s);
   options.alive = sign_of_life(environment);
+  const MemoryEstimate& memory = execution.predicted.estimate->memory;
+  options.predicted_device = memory.stages[static_cast<std::size_t>(memory.worst)].device;
   options.plan_file = report(*execution.job, execution.predicted);
   embed_job(options.plan_file, *execution.job);
   if (!choices.weights.empty()) options.weights = checkpoint_weights(model, choices.weights);

@@ -42,6 +42,7 @@ struct Comparison {
   Totals predicted, executed;
   std::vector<Bytes> predicted_peak, executed_peak;  // of each pipeline rank
   Seconds predicted_step, executed_step;
+  Seconds traced_step, busy;  // of the step that was traced: all of it; some op of rank 0 ran
 
   [[nodiscard]] double memory_error() const {
     double worst = 0;
@@ -59,6 +60,21 @@ struct Comparison {
   [[nodiscard]] double time_error() const { return predicted_step / executed_step - 1; }
 };
 
+// Time in which at least one op of a rank ran.
+Seconds busy_time(const Trace& trace, int rank) {
+  std::vector<std::pair<double, double>> intervals;
+  for (const TraceEvent& e : trace.events) {
+    if (e.rank == rank) intervals.emplace_back(e.begin.value(), e.end.value());
+  }
+  std::sort(intervals.begin(), intervals.end());
+  double busy = 0, until = 0;
+  for (const auto& [begin, end] : intervals) {
+    busy += std::max(0.0, end - std::max(begin, until));
+    until = std::max(until, end);
+  }
+  return Seconds(busy);
+}
+
 Comparison compare(const Execution& execution, const Executed& executed) {
   const Estimate& e = *execution.predicted.estimate;
   Comparison c;
@@ -74,6 +90,8 @@ Comparison compare(const Execution& execution, const Executed& executed) {
   c.executed_peak = executed.result.live_peak;
   c.predicted_step = e.step_time;
   c.executed_step = executed.median;
+  c.traced_step = executed.result.step_time.back();
+  c.busy = busy_time(executed.result.trace, 0);
   return c;
 }
 
@@ -145,6 +163,8 @@ Json to_json(const Comparison& c) {
   return {{"kinds", kinds},
           {"stages", stages},
           {"same_ops", c.same_ops()},
+          {"traced_step_s", c.traced_step.value()},
+          {"busy_s", c.busy.value()},
           {"memory_error", c.memory_error()},
           {"step_time_error", c.time_error()}};
 }

@@ -120,6 +120,44 @@ void fit_attention(Json& fit, const Calibration& c, const HardwareProfile& base)
   fit.erase("assumed");
 }
 
+// Efficiencies of grouped products, and how much a tile that few rows fill costs: of all that a
+// grid holds, those whose prices are nearest to what was measured, in the mean of squared
+// logarithms.
+void fit_grouped(Json& section, const Calibration& c, const HardwareProfile& base) {
+  const auto samples = samples_of<GroupedGemm>(c);
+  if (samples.empty()) return;
+  HardwareProfile trial = base;
+  trial.gemm.at(Precision::bf16).sustain = 1;  // as it was measured, in burst
+  GemmFit& fit = trial.grouped_gemm;
+  fit.sustain = 1;
+  GemmFit best = fit;
+  double least = 0;
+  for (double efficiency = 0.5; efficiency <= 1.4; efficiency *= 1.02) {
+    for (double bandwidth = 0.3; bandwidth <= 1; bandwidth *= 1.04) {
+      for (double m0 = 0; m0 <= 128; m0 += 16) {
+        fit.efficiency = efficiency;
+        fit.bandwidth_efficiency = bandwidth;
+        fit.m0 = m0;
+        double sum = 0;
+        for (const auto& [work, time] : samples) {
+          const double off = std::log(grouped_gemm_price(work, trial).time / time);
+          sum += off * off;
+        }
+        if (least > 0 && sum >= least) continue;
+        least = sum;
+        best = fit;
+      }
+    }
+  }
+  section["efficiency"] = rounded(best.efficiency, 3);
+  section["bandwidth_efficiency"] = rounded(best.bandwidth_efficiency, 3);
+  section["m0"] = best.m0;
+  section["sustain"] = 1;
+  section["error"] =
+      rounded(std::max(std::sqrt(least / static_cast<double>(samples.size())), 0.03), 2);
+  section.erase("assumed");
+}
+
 // Times of a table never fall with the bytes.
 Json collective_tables(const Calibration& c) {
   std::map<CollectiveKind, std::map<double, double>> found;
@@ -172,6 +210,21 @@ std::vector<Work> calibration_works(int ranks) {
                                    .pass = pass});
     }
   }
+  // Experts of Qwen3-30B-A3B, all of them and an eighth, for one and four sequences of 4096 tokens.
+  for (const std::int64_t groups : {16, 128}) {
+    for (const std::int64_t rows : {32768, 131072}) {
+      for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{1536, 2048}, {2048, 768}}) {
+        for (const bool gradient : {false, true}) {
+          works.emplace_back(GroupedGemm{.groups = groups,
+                                         .rows = rows,
+                                         .n = n,
+                                         .k = k,
+                                         .weight_gradient = gradient,
+                                         .accumulate_fp32 = gradient});
+        }
+      }
+    }
+  }
   for (const RowwiseKind kind : kMemoryBound) {
     for (const std::int64_t rows : {4096, 16384}) {
       const bool loss =
@@ -209,6 +262,7 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
 
   profile["gemm"]["bf16"]["sustain"] = rounded(c.sustain, 3);
   for (Json& fit : profile["attention"]["fits"]) fit_attention(fit, c, base);
+  fit_grouped(profile["grouped_gemm"], c, base);
   profile.erase("gemm_table");
   profile["tables"]["gemm"] = gemm_table(c, base);
   const Json collectives = collective_tables(c);

@@ -62,4 +62,41 @@ int communicator_count(const ParallelPlan& plan) {
   return count;
 }
 
+namespace {
+
+// Our executor's, measured on one and two H200s (NCCL 2.28.3, cuDNN 9.14): docs/evidence/
+// issue6-h200.md. A group has one communicator for each stream that it meets on, an edge of the
+// pipeline one for each direction; the first of all loads NCCL's kernels.
+constexpr Bytes kFirstCommunicator = gib(0.40), kGroup = gib(0.47), kEdge = gib(0.13);
+// What kernels share; attention's backward needs as much, and what exceeds it is taken besides:
+// twice the queries' gradients in fp32.
+constexpr Bytes kScratch = mib(64);
+constexpr double kAttentionBytes = 8;
+
+Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {
+  const double queries = static_cast<double>(plan.micro_batch_size * plan.seq_len *
+                                             model.num_attention_heads * model.head_dim) /
+                         (plan.cp * plan.tp);
+  Bytes bytes = recipe.context + std::max(kScratch, Bytes(kAttentionBytes * queries)) - kScratch;
+  if (plan.world() == 1) return bytes;
+  const int reductions = plan.zero >= 1 ? 2 : 1;  // parameters are gathered on another stream
+  int groups = 0;
+  if (plan.tp > 1) groups += plan.sequence_parallel || model.qk_norm ? 2 : 1;
+  if (plan.cp > 1) ++groups;
+  if (std::int64_t{plan.dp} * plan.cp > 1) groups += reductions;
+  if (plan.ep > 1) ++groups;
+  if (model.moe && plan.edp() > 1) groups += reductions;
+  if (model.tie_word_embeddings && plan.pp > 1) ++groups;
+  const int edges = plan.pp == 1 ? 0 : plan.pp == 2 && plan.vpp == 1 ? 2 : 4;
+  return bytes + kFirstCommunicator + kGroup * static_cast<double>(groups) +
+         kEdge * static_cast<double>(edges);
+}
+
+}  // namespace
+
+Bytes outside_bytes(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {
+  if (recipe.executable) return executor_outside(model, plan, recipe);
+  return recipe.context + recipe.communicator * static_cast<double>(communicator_count(plan));
+}
+
 }  // namespace qplan

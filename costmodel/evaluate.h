@@ -151,4 +151,7 @@ std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const Paral
 // How many NCCL communicators a rank opens.
 int communicator_count(const ParallelPlan& plan);
 
+// Device memory beside the program: CUDA context, communicators, libraries' workspaces.
+Bytes outside_bytes(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe);
+
 }  // namespace qplan

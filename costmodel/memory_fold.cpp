@@ -259,8 +259,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   const BlockShape base = base_shape(model_, plan, recipe_, facts_.moe_imbalance);
   Bytes reserves;
   for (const NamedReserve& r : framework_reserves(model_, plan, recipe_)) reserves += r.bytes;
-  const Bytes outside =
-      recipe_.context + recipe_.communicator * static_cast<double>(communicator_count(plan));
+  const Bytes outside = outside_bytes(model_, plan, recipe_);
 
   // Small and fixed: a model has a handful of kinds.
   std::vector<PersistentBytes> persistent;

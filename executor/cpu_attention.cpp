@@ -133,8 +133,59 @@ HeadColumns head_columns(const CpuRank& rank, std::int64_t packed_cols) {
   return columns;
 }
 
+// {q|k|v, weights} -> {q, k, v}; {dq, dk, dv, q|k|v, weights} -> {dq|dk|dv, gradients}: norms of
+// the heads of queries and keys, then turned.
+static void run_normed_rope(CpuRank& rank, const Command& c) {
+  const Heads h = heads_of(rank);
+  const math::NormShape shape{.epsilon = rank.job.model.norm_epsilon};
+  const auto& table = rank.block(c).parameters;
+  const auto id = static_cast<std::size_t>(c.op->parameter);
+  QPLAN_CHECK(table[id + 1].whole.role == ParameterRole::k_norm, "k_norm is packed behind q_norm");
+  const bool backward = c.reads.count > 2;
+  Values packed(rank.tensor(c, c.reads[backward ? 3 : 0]));
+  const Tensor weights = rank.tensor(c, c.reads[backward ? 4 : 1]);
+  const HeadColumns columns = head_columns(rank, packed.matrix().cols);
+  const std::int64_t rows = packed.matrix().rows;
+  const auto by_head = [&](std::span<float> x) {
+    return Matrix(x, static_cast<std::int64_t>(x.size()) / h.dim, h.dim);
+  };
+  Values dpacked(rank.tensor(c, c.writes[0]), false);  // of backward
+  const Operands& apart = backward ? c.reads : c.writes;
+  for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+    const std::int64_t heads = i == 0 ? h.q : h.kv;
+    const auto& runs = i == 0 ? columns.q : columns.k;
+    std::vector<float> raw(static_cast<std::size_t>(rows * heads * h.dim)), made(raw.size());
+    take(runs, packed.matrix(), Matrix(raw, rows, heads * h.dim));
+    Values weight(parameter_in(weights, table[id + i]));
+    Values own(rank.tensor(c, apart[i]), backward);
+    if (!backward) {
+      math::rms_norm(by_head(raw), weight.all(), shape, by_head(made));
+      turn(rank, Matrix(made, rows, heads * h.dim), heads, false);
+      std::ranges::copy(made, own.all().begin());
+      own.commit();
+      continue;
+    }
+    std::vector<float> turned(own.all().begin(), own.all().end());
+    turn(rank, Matrix(turned, rows, heads * h.dim), heads, true);
+    Values dweight(parameter_in(rank.tensor(c, c.writes[1]), table[id + i]));
+    math::rms_norm_backward(by_head(raw), weight.all(), shape, by_head(turned), by_head(made),
+                            dweight.all());
+    dweight.commit();
+    put(runs, Matrix(made, rows, heads * h.dim), dpacked.matrix());
+  }
+  Values v(rank.tensor(c, apart[2]), backward);
+  if (backward) {
+    put(columns.v, v.matrix(), dpacked.matrix());
+    dpacked.commit();
+  } else {
+    take(columns.v, packed.matrix(), v.matrix());
+    v.commit();
+  }
+}
+
 // {q|k|v} -> {q, k, v}, {q|k normed} -> {q, k}, and the gradients back.
 void run_rope(CpuRank& rank, const Command& c, const Rowwise& work) {
+  if (c.op->parameter != kNoParameter) return run_normed_rope(rank, c);
   const Heads h = heads_of(rank);
   const bool back = work.kind == RowwiseKind::rope_backward;
   if (rank.job.model.mla) {  // the queries alone

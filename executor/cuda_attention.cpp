@@ -49,40 +49,34 @@ void launch_heads(CudaRank& rank, const Command& c, const Rowwise& work, cudaStr
         : kernels::pack_heads(heads, rotation, stream);
 }
 
-// {q, k, weights} -> {q|k}; {d q|k, q, k, dv, weights} -> {dq|dk|dv, gradients}.
-void launch_qk_norm(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
-  const Heads h = heads_of(rank);
+// {q|k|v, weights} -> {q, k, v}; {dq, dk, dv, q|k|v, weights} -> {dq|dk|dv, gradients}: norms of
+// the heads of queries and keys, then turned.
+void launch_normed_heads(CudaRank& rank, const Command& c, cudaStream_t stream) {
   const auto& table = rank.block(c).parameters;
   const auto id = static_cast<std::size_t>(c.op->parameter);
   QPLAN_CHECK(table[id + 1].whole.role == ParameterRole::k_norm, "k_norm is packed behind q_norm");
-  const std::size_t base = backward ? 1 : 0;
-  const Tensor weights = rank.tensor(c, c.reads[backward ? 4 : 2]);
-  const Tensor packed = rank.tensor(c, c.writes[0]);
-  const auto epsilon = static_cast<float>(rank.job.model.norm_epsilon);
-  std::int64_t first = 0;  // column of the packed row
-  for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
-    const std::int64_t heads = i == 0 ? h.q : h.kv;
-    const Tensor x = rank.tensor(c, c.reads[base + i]);
-    const kernels::bf16* w = bf16_of(parameter_in(weights, table[id + i]));
-    const kernels::Lines lines{heads, packed.cols};
-    kernels::bf16* to = bf16_of(packed) + first;
-    if (backward) {
-      const Tensor dqk = rank.tensor(c, c.reads[0]);
-      const Tensor dw = parameter_in(rank.tensor(c, c.writes[1]), table[id + i]);
-      kernels::rms_norm_backward(to, lines, float_of(dw), bf16_of(x), bf16_of(dqk) + first,
-                                 {heads, dqk.cols}, w, nullptr, x.rows * heads, h.dim, epsilon,
-                                 static_cast<float*>(rank.scratch()), stream);
-    } else {
-      kernels::rms_norm(to, lines, bf16_of(x), w, x.rows * heads, h.dim, epsilon, stream);
-    }
-    first += heads * h.dim;
-  }
-  if (!backward) return;
-  const Tensor dv = rank.tensor(c, c.reads[3]);
-  const auto width = static_cast<std::size_t>(dv.cols) * sizeof(kernels::bf16);
-  check(cudaMemcpy2DAsync(
-      bf16_of(packed) + first, static_cast<std::size_t>(packed.cols) * sizeof(kernels::bf16),
-      dv.data, width, width, static_cast<std::size_t>(dv.rows), cudaMemcpyDeviceToDevice, stream));
+  const bool backward = c.reads.count > 2;
+  const Tensor packed = rank.tensor(c, c.reads[backward ? 3 : 0]);
+  const Tensor weights = rank.tensor(c, c.reads[backward ? 4 : 1]);
+  const Operands& apart = backward ? c.reads : c.writes;
+  const Heads h = heads_of(rank);
+  const kernels::PackedHeads heads{.packed = bf16_of(packed),
+                                   .q = bf16_of(rank.tensor(c, apart[0])),
+                                   .k = bf16_of(rank.tensor(c, apart[1])),
+                                   .v = bf16_of(rank.tensor(c, apart[2])),
+                                   .rows = packed.rows,
+                                   .q_heads = h.q,
+                                   .kv_heads = h.kv,
+                                   .head_dim = h.dim};
+  const kernels::HeadNorms norms{bf16_of(parameter_in(weights, table[id])),
+                                 bf16_of(parameter_in(weights, table[id + 1])),
+                                 static_cast<float>(rank.job.model.norm_epsilon)};
+  if (!backward) return kernels::split_normed_heads(heads, rank.rotation(), norms, stream);
+  const Tensor gradients = rank.tensor(c, c.writes[1]);
+  kernels::pack_normed_heads(bf16_of(rank.tensor(c, c.writes[0])),
+                             float_of(parameter_in(gradients, table[id])),
+                             float_of(parameter_in(gradients, table[id + 1])), heads,
+                             rank.rotation(), norms, static_cast<float*>(rank.scratch()), stream);
 }
 
 // {q, k, v} -> {out, log-sum-exp}; {q, k, v, out, log-sum-exp, dout} -> {dq, dk, dv}.

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <set>
 #include <thread>
+#include <variant>
 
 #include "executor/cuda_ops.h"
 #include "models/error.h"
@@ -45,6 +47,17 @@ CudaBackend::CudaBackend(CudaRank& rank, NcclWorld& world, Options options)
 }
 
 CudaBackend::~CudaBackend() = default;
+
+void CudaBackend::rehearse() {
+  cudaStream_t stream = lane(kCompute).stream.get();
+  rank_.clear_arena(stream);
+  std::set<const Op*> known;
+  for (const Command& c : rank_.commands.commands) {
+    if (c.kind != CommandKind::op || std::holds_alternative<Collective>(c.op->work)) continue;
+    if (known.insert(c.op).second) launch(rank_, c, stream);
+  }
+  check(cudaStreamSynchronize(stream));
+}
 
 void CudaBackend::begin(bool timed) {
   timed_ = timed;

@@ -21,6 +21,10 @@ class CudaBackend : public Backend {
   CudaBackend(CudaRank& rank, NcclWorld& world, Options options);
   ~CudaBackend() override;
 
+  // Runs what this rank does alone once, on an arena of zeros, and leaves nothing of value there:
+  // kernels are loaded and libraries choose theirs while no other rank waits. A kernel that is
+  // loaded beside one that waits for a message may wait for its end.
+  void rehearse();
   // Begins a step. `timed`: every command is put between two events, so that times() knows it.
   void begin(bool timed);
   void wait(Lane lane, LaneSet others) override;

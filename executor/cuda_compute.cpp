@@ -100,9 +100,9 @@ void norm_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaSt
   const Tensor dw = parameter_in(rank.tensor(c, c.writes[1]), p);
   const kernels::bf16* residual = c.reads.count > 3 ? bf16_of(rank.tensor(c, c.reads[3])) : nullptr;
   const kernels::Lines dense{1, work.cols};
-  kernels::rms_norm_backward(bf16_of(dx), dense, float_of(dw), bf16_of(x), bf16_of(dy), dense,
-                             bf16_of(w), residual, work.rows, work.cols,
-                             static_cast<float>(rank.job.model.norm_epsilon),
+  kernels::rms_norm_backward({bf16_of(dx), float_of(dw), bf16_of(x), bf16_of(dy), bf16_of(w),
+                              residual, dense, dense, dense},
+                             work.rows, work.cols, static_cast<float>(rank.job.model.norm_epsilon),
                              static_cast<float*>(rank.scratch()), stream);
 }
 
@@ -157,16 +157,15 @@ void fill_with_zeros(const Tensor& tensor, cudaStream_t stream) {
 }
 
 void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
-  const bool per_head =
-      c.op->parameter != kNoParameter && parameter_of(rank, c).whole.role == ParameterRole::q_norm;
   switch (work.kind) {
     case RowwiseKind::rms_norm:
-      return per_head ? launch_qk_norm(rank, c, false, stream) : norm(rank, c, work, stream);
+      return norm(rank, c, work, stream);
     case RowwiseKind::rms_norm_backward:
-      return per_head ? launch_qk_norm(rank, c, true, stream)
-                      : norm_backward(rank, c, work, stream);
+      return norm_backward(rank, c, work, stream);
     case RowwiseKind::rope:
     case RowwiseKind::rope_backward:
+      if (c.op->parameter != kNoParameter) return launch_normed_heads(rank, c, stream);
+      return launch_heads(rank, c, work, stream);
     case RowwiseKind::copy:
       return launch_heads(rank, c, work, stream);
     case RowwiseKind::swiglu:

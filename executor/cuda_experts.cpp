@@ -64,6 +64,51 @@ class Copies {
   std::int64_t experts_, local_;
 };
 
+// Rows of this rank's experts, in the order of a grouped product.
+kernels::RowGroups groups_of(const CudaRank& rank, const Tensor& counts) {
+  const std::int64_t local = moe_of(rank).num_experts / rank.job.plan.ep;
+  return {ints_of(counts) + rank.expert_at.ep * local, static_cast<int>(local),
+          static_cast<int>(counts.rows), static_cast<int>(counts.cols)};
+}
+
+// Without a grouped product: one product an expert, of as many rows as it has. `first`: its
+// expert's weight or weight gradient, the others `stride` numbers apart.
+void expert_by_expert(CudaRank& rank, const Command& c, const GroupedGemm& work, const Tensor& in,
+                      const Tensor& other, const Tensor& first, std::int64_t stride,
+                      cudaStream_t stream) {
+  const Copies copies(rank, c, rank.tensor(c, c.reads[2]), stream);
+  const std::int64_t first_expert = rank.expert_at.ep * copies.local_experts();
+  std::int64_t begin = 0;
+  for (std::int64_t expert = 0; expert < copies.local_experts(); ++expert) {
+    const std::int64_t rows = copies.of_expert(first_expert + expert);
+    if (rows == 0) continue;
+    const Tensor w = first.part(expert * stride, first.rows, first.cols);
+    const Tensor x = in.row_range(begin, rows), y = other.row_range(begin, rows);
+    begin += rows;
+    if (c.op->role == Role::weight_gradient) {
+      rank.blas.multiply({.m = w.rows,
+                          .n = w.cols,
+                          .k = rows,
+                          .a_stride = x.cols,
+                          .b_stride = y.cols,
+                          .c_stride = w.cols,
+                          .a_transposed = true,
+                          .accumulate = true,
+                          .out = w.dtype},
+                         x.data, y.data, w.data, stream);
+    } else {
+      rank.blas.multiply({.m = rows,
+                          .n = work.n,
+                          .k = work.k,
+                          .a_stride = x.cols,
+                          .b_stride = w.cols,
+                          .c_stride = y.cols,
+                          .b_transposed = c.op->role != Role::input_gradient},
+                         x.data, w.data, y.data, stream);
+    }
+  }
+}
+
 }  // namespace
 
 // {rows, counts, numbers?} -> {rows, numbers?}. Rows sorted by expert lie by the rank that holds
@@ -138,7 +183,8 @@ void launch_router(CudaRank& rank, const Command& c, bool backward, cudaStream_t
   std::int32_t* visits = c.writes.count > 3 ? ints_of(rank.tensor(c, c.writes[3])) : nullptr;
   kernels::route(float_of(rank.tensor(c, c.writes[0])), ints_of(rank.tensor(c, c.writes[1])),
                  ints_of(rank.tensor(c, c.writes[2])), visits, float_of(logits), router_of(rank),
-                 sequences_of(rank, logits.rows), p.micro_batch_size, forced, logits.rows, stream);
+                 sequences_of(rank, logits.rows), p.micro_batch_size, forced, logits.rows,
+                 static_cast<std::int32_t*>(rank.scratch()), stream);
 }
 
 // {tokens, row map, counts, scores?} -> {copies by expert, their weights?}; {rows, row map,
@@ -169,7 +215,7 @@ void launch_permute(CudaRank& rank, const Command& c, cudaStream_t stream) {
 }
 
 // forward {x, weights, counts} -> {y}; input gradient {dy, weights, counts} -> {dx}; weight
-// gradient {dy, x, counts} -> {gradients}. One product an expert, of as many rows as it has.
+// gradient {dy, x, counts} -> {gradients}.
 void launch_experts_product(CudaRank& rank, const Command& c, const GroupedGemm& work,
                             cudaStream_t stream) {
   const auto& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
@@ -180,37 +226,19 @@ void launch_experts_product(CudaRank& rank, const Command& c, const GroupedGemm&
   const Tensor in = rank.tensor(c, c.reads[0]);
   const Tensor slot = wgrad ? rank.tensor(c, c.writes[0]) : rank.tensor(c, c.reads[1]);
   const Tensor other = wgrad ? rank.tensor(c, c.reads[1]) : rank.tensor(c, c.writes[0]);
-  std::int64_t first = 0;
-  const Copies copies(rank, c, rank.tensor(c, c.reads[2]), stream);
-  const std::int64_t first_expert = rank.expert_at.ep * copies.local_experts();
-  for (std::int64_t expert = 0; expert < copies.local_experts(); ++expert) {
-    const std::int64_t rows = copies.of_expert(first_expert + expert);
-    if (rows == 0) continue;
-    const Tensor w = slot.part(p.offset + expert * p.stride, out_features, p.cols);
-    const Tensor x = in.row_range(first, rows), y = other.row_range(first, rows);
-    first += rows;
-    if (wgrad) {
-      rank.blas.multiply({.m = w.rows,
-                          .n = w.cols,
-                          .k = rows,
-                          .a_stride = x.cols,
-                          .b_stride = y.cols,
-                          .c_stride = w.cols,
-                          .a_transposed = true,
-                          .accumulate = true,
-                          .out = w.dtype},
-                         x.data, y.data, w.data, stream);
-    } else {
-      rank.blas.multiply({.m = rows,
-                          .n = work.n,
-                          .k = work.k,
-                          .a_stride = x.cols,
-                          .b_stride = w.cols,
-                          .c_stride = y.cols,
-                          .b_transposed = !dgrad},
-                         x.data, w.data, y.data, stream);
-    }
+  const Tensor first = slot.part(p.offset, out_features, p.cols);
+  if (!kernels::has_grouped_products()) {
+    return expert_by_expert(rank, c, work, in, other, first, p.stride, stream);
   }
+  const kernels::RowGroups groups = groups_of(rank, rank.tensor(c, c.reads[2]));
+  if (wgrad) {
+    kernels::grouped_weight_gradient({float_of(first), out_features, p.cols, p.stride}, bf16_of(in),
+                                     bf16_of(other), groups, in.rows, stream);
+    return;
+  }
+  const kernels::GroupedWeights weights{bf16_of(first), out_features, p.cols, p.stride};
+  const auto product = dgrad ? kernels::grouped_input_gradient : kernels::grouped_forward;
+  product(bf16_of(other), bf16_of(in), weights, groups, in.rows, stream);
 }
 
 }  // namespace qplan

@@ -37,7 +37,7 @@ DeviceMemory device_memory(std::int64_t bytes) {
     std::size_t free = 0, total = 0;
     cudaGetLastError();  // out of memory is not sticky
     check(cudaMemGetInfo(&free, &total));
-    throw DeviceError(
+    throw OutOfDeviceMemory(
         fmt::format("the device is out of memory: {:.2f} GiB were asked for, {:.2f} of {:.2f} GiB "
                     "are free; use "
                     "a smaller micro_batch_size, more recompute or a higher zero stage",

@@ -20,7 +20,7 @@ void launch_message(CudaRank& rank, NcclWorld& world, const Command& command, cu
 
 void launch_product(CudaRank& rank, const Command& command, const Gemm& work, cudaStream_t stream);
 void launch_heads(CudaRank& rank, const Command& command, const Rowwise& work, cudaStream_t stream);
-void launch_qk_norm(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
+void launch_normed_heads(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_attention(CudaRank& rank, const Command& command, const Attention& work,
                       cudaStream_t stream);
 void launch_router(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);

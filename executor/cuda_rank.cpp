@@ -31,9 +31,9 @@ CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t n
   sums_on_host_ = host_memory(kSumBytes);
   const std::vector<std::int64_t> where = positions();
   rows_ = std::ssize(where);
-  const std::int64_t token_bytes = 2 * job.plan.num_microbatches() * rows_ * 4;
-  tokens_ = take(token_bytes);
-  tokens_on_host_ = host_memory(token_bytes);
+  token_bytes_ = 2 * job.plan.num_microbatches() * rows_ * 4;
+  tokens_ = take(token_bytes_);
+  tokens_on_host_ = host_memory(token_bytes_);
   const std::vector<std::int32_t> narrow(where.begin(), where.end());
   positions_ = take(rows_ * 4);
   upload(positions_, narrow.data(), rows_ * 4);
@@ -74,6 +74,11 @@ const std::vector<std::int32_t>& CudaRank::expert_counts(const Command& c, const
     check(cudaStreamSynchronize(stream));
   }
   return known;
+}
+
+void CudaRank::clear_arena(cudaStream_t stream) {
+  check(cudaMemsetAsync(arena_memory_.get(), 0, static_cast<std::size_t>(commands.extent), stream));
+  check(cudaMemsetAsync(tokens_.get(), 0, static_cast<std::size_t>(token_bytes_), stream));
 }
 
 void CudaRank::begin_step(cudaStream_t stream) {

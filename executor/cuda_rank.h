@@ -21,6 +21,7 @@ class CudaRank : public Rank {
   // Takes all memory at once, on the current device.
   CudaRank(const RankJob& job, const RankProgram& commands, std::int64_t rank);
 
+  void clear_arena(cudaStream_t stream);
   // Clears gradients and sums and brings the step's tokens to the device.
   void begin_step(cudaStream_t stream);
   // Loss and gradient norm of the step, once the device has finished it.
@@ -56,7 +57,7 @@ class CudaRank : public Rank {
   DeviceMemory take(std::int64_t bytes);
   void make_rotation();
 
-  std::int64_t rows_ = 0, extra_bytes_ = CublasLt::kWorkspaceBytes;
+  std::int64_t rows_ = 0, token_bytes_ = 0, extra_bytes_ = CublasLt::kWorkspaceBytes;
   DeviceMemory arena_memory_, scratch_, sums_, tokens_, positions_, angles_;
   HostMemory tokens_on_host_, sums_on_host_;
   kernels::Rotation rotation_;

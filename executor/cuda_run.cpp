@@ -3,14 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <future>
-#include <thread>
 
 #include "executor/cuda_backend.h"
+#include "executor/cuda_weights.h"
 #include "executor/states.h"
 #include "models/error.h"
 
@@ -21,46 +19,12 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void upload(const Tensor& to, std::span<const float> numbers) {
-  QPLAN_CHECK(to.elements() == std::ssize(numbers), "a tensor is uploaded whole");
-  std::vector<std::byte> bytes(static_cast<std::size_t>(to.bytes()));
-  math::encode(to.dtype, numbers, bytes);
-  check(cudaMemcpy(to.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-}
-
 std::vector<float> download(const Tensor& from) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(from.bytes()));
   check(cudaMemcpy(bytes.data(), from.data, bytes.size(), cudaMemcpyDeviceToHost));
   std::vector<float> numbers(static_cast<std::size_t>(from.elements()));
   math::decode(from.dtype, bytes, numbers);
   return numbers;
-}
-
-// Fills main parameters and working copies, and clears the moments. Numbers are made on all cores.
-void load_weights(CudaRank& rank, const ParameterIndex& index, const RunOptions& options,
-                  int device) {
-  const auto load = [&](int i) {
-    if (!rank.holds_states(i)) return;
-    const Tensor weights = rank.held(i, Storage::weight);
-    const std::vector<float> packed = packed_weights(rank, index, i, options.weights);
-    const std::vector<float> shard = shard_of(rank, i, packed);
-    upload(weights, rank.shape(i).zero == 3 ? shard : packed);
-    const Tensor states = rank.held(i, Storage::optimizer);
-    check(cudaMemset(states.data, 0, static_cast<std::size_t>(states.bytes())));
-    upload(rank.device_state(i).main_params, shard);
-    if (options.alive) options.alive();
-  };
-  const auto instances = static_cast<int>(rank.commands.instances.size());
-  const unsigned cores = std::max(std::thread::hardware_concurrency() / 2, 1U);
-  std::atomic<int> next{0};
-  std::vector<std::future<void>> workers;
-  for (unsigned worker = 0; worker < std::min(cores, 16U); ++worker) {
-    workers.push_back(std::async(std::launch::async, [&] {
-      check(cudaSetDevice(device));
-      for (int i = next++; i < instances; i = next++) load(i);
-    }));
-  }
-  for (std::future<void>& worker : workers) worker.get();  // throws what it threw
 }
 
 // One rank of a job on this process's GPU.
@@ -244,12 +208,31 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
     return lacks("narrow gradients and optimizer states", "use fp32");
   }
   const std::int64_t turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
+  if (m.qk_norm && m.head_dim > 256) return lacks("norms of such wide heads", "use --backend cpu");
   if (m.head_dim % 16 != 0 || turned % 16 != 0 || m.hidden_size % 8 != 0 || m.hidden_size > 16384 ||
       m.intermediate_size / p.tp % 8 != 0) {
     return lacks("widths that 16-byte accesses do not divide", "use --backend cpu");
   }
   return std::nullopt;
 }
+
+namespace {
+
+std::unique_ptr<GpuRun> make_run(const ModelSpec& model, const ParallelPlan& plan,
+                                 const JobFacts& facts, const RunOptions& options,
+                                 const ProcessRank& process) {
+  try {
+    return std::make_unique<GpuRun>(model, plan, facts, options, process);
+  } catch (const OutOfDeviceMemory& error) {
+    const std::string predicted = options.predicted_device
+                                      ? fmt::format("; the plan was predicted to need {:.2f} GiB",
+                                                    in_gib(*options.predicted_device))
+                                      : "";
+    throw OutOfDeviceMemory(fmt::format("rank {}: {}{}", process.rank, error.what(), predicted));
+  }
+}
+
+}  // namespace
 
 RunResult run_on_gpu(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
                      const RunOptions& options, const ProcessRank& process) {
@@ -261,7 +244,7 @@ RunResult run_on_gpu(const ModelSpec& model, const ParallelPlan& plan, const Job
     throw Error(fmt::format("the plan has {} ranks and {} processes were started", plan.world(),
                             process.world));
   }
-  auto gpu_run = std::make_unique<GpuRun>(model, plan, facts, options, process);
+  auto gpu_run = make_run(model, plan, facts, options, process);
   try {
     return gpu_run->run();
   } catch (const DeviceError&) {

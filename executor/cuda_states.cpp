@@ -1,5 +1,6 @@
 // The optimizer's step and the gradient norm, over what this rank keeps of each block.
 
+#include <algorithm>
 #include <cmath>
 
 #include "executor/cuda_ops.h"
@@ -17,7 +18,10 @@ struct OwnRun {
 
 std::vector<OwnRun> own_runs(const CudaRank& rank, int instance) {
   std::vector<OwnRun> runs;
-  for (const StateRun& run : rank.state_runs(instance)) {
+  // In their order in memory: the parameters of experts lie expert by expert.
+  std::vector<StateRun> found = rank.state_runs(instance);
+  std::ranges::sort(found, {}, &StateRun::packed);
+  for (const StateRun& run : found) {
     const PackedParameter& p = rank.block(instance).parameters[run.parameter];
     if (!is_trained(p.whole.role)) continue;
     const OwnRun next{run.packed, run.shard, run.count, !is_vector(p.whole),

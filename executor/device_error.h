@@ -10,4 +10,9 @@ class DeviceError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+class OutOfDeviceMemory : public DeviceError {
+ public:
+  using DeviceError::DeviceError;
+};
+
 }  // namespace qplan

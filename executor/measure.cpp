@@ -138,24 +138,24 @@ struct Device {
     return runs[runs.size() / 2];
   }
 
-  // The smallest of all processes' numbers.
-  double agree(double number) {
+  // The smallest, or the largest, of all processes' numbers.
+  double agree(double number, ncclRedOp_t which = ncclMin) {
     check(cudaMemcpy(scratch.get(), &number, sizeof(number), cudaMemcpyHostToDevice));
-    check(
-        ncclAllReduce(scratch.get(), scratch.get(), 1, ncclFloat64, ncclMin, group, stream.get()));
+    check(ncclAllReduce(scratch.get(), scratch.get(), 1, ncclFloat64, which, group, stream.get()));
     check(cudaStreamSynchronize(stream.get()));
     check(cudaMemcpy(&number, scratch.get(), sizeof(number), cudaMemcpyDeviceToHost));
     return number;
   }
 
   std::function<void()> once(const Gemm& w);
+  std::function<void()> once(const GroupedGemm& w);
   std::function<void()> once(const Attention& w);
   std::function<void()> once(const Rowwise& w);
   std::function<void()> once(const AdamW& w);
   std::function<void()> once(const Collective& w);
 
   ProcessRank process;
-  DeviceMemory pool, scratch, attention_scratch, zero_memory;
+  DeviceMemory pool, scratch, attention_scratch, zero_memory, group_rows;
   std::int64_t used = 0, attention_bytes = 0, zero_count = 0;
   OwnedStream stream;
   OwnedEvent begin, end;
@@ -184,6 +184,35 @@ std::function<void()> Device::once(const Gemm& w) {
     const bf16* b = numbers(shape.k * shape.n);
     void* c = take(shape.m * shape.n * (shape.accumulate ? 4 : 2));
     blas.multiply(shape, a, b, c, stream.get());
+  };
+}
+
+// Rows of groups as a router without preferences gives them: each row draws its group.
+std::function<void()> Device::once(const GroupedGemm& w) {
+  if (w.dtype != DType::bf16 || !kernels::has_grouped_products()) return {};
+  const auto groups = static_cast<std::size_t>(w.groups);
+  std::vector<std::int32_t> rows(groups, 0);
+  std::mt19937 generator(1);
+  std::uniform_int_distribution<std::size_t> any(0, groups - 1);
+  for (std::int64_t i = 0; i < w.rows; ++i) ++rows[any(generator)];
+  group_rows = device_memory(4 * w.groups);
+  check(cudaMemcpy(group_rows.get(), rows.data(), 4 * groups, cudaMemcpyHostToDevice));
+  const void* memory = group_rows.get();
+  const kernels::RowGroups row_groups{static_cast<const std::int32_t*>(memory),
+                                      static_cast<int>(w.groups)};
+  const std::int64_t weight = w.n * w.k;
+  if (w.weight_gradient) {
+    return [=, this] {
+      const bf16* dy = numbers(w.rows * w.n);
+      kernels::grouped_weight_gradient({floats(w.groups * weight), w.n, w.k, weight}, dy,
+                                       numbers(w.rows * w.k), row_groups, w.rows, stream.get());
+    };
+  }
+  return [=, this] {
+    bf16* y = numbers(w.rows * w.n);
+    const bf16* x = numbers(w.rows * w.k);
+    kernels::grouped_forward(y, x, {numbers(w.groups * weight), w.n, w.k, weight}, row_groups,
+                             w.rows, stream.get());
   };
 }
 
@@ -222,8 +251,16 @@ std::function<void()> Device::once(const Rowwise& w) {
       };
     case RowwiseKind::rms_norm_backward:
       return [=, this] {
-        kernels::rms_norm_backward(numbers(n), {1, c}, floats(c), numbers(n), numbers(n), {1, c},
-                                   numbers(c), numbers(n), r, c, 1e-6F, part, stream.get());
+        kernels::rms_norm_backward({numbers(n),
+                                    floats(c),
+                                    numbers(n),
+                                    numbers(n),
+                                    numbers(c),
+                                    numbers(n),
+                                    {1, c},
+                                    {1, c},
+                                    {1, c}},
+                                   r, c, 1e-6F, part, stream.get());
       };
     case RowwiseKind::swiglu:
       return
@@ -346,6 +383,7 @@ std::optional<Seconds> CudaMeasurer::time(const Work& work) {
   const bool together = std::holds_alternative<Collective>(work);
   const std::function<void()> once =
       std::visit(Overloaded{[&](const Gemm& w) { return device_.once(w); },
+                            [&](const GroupedGemm& w) { return device_.once(w); },
                             [&](const Attention& w) { return device_.once(w); },
                             [&](const Rowwise& w) { return device_.once(w); },
                             [&](const AdamW& w) { return device_.once(w); },
@@ -353,7 +391,9 @@ std::optional<Seconds> CudaMeasurer::time(const Work& work) {
                             [](const auto&) { return std::function<void()>(); }},
                  work);
   if (!once) return std::nullopt;
-  return device_.median(once, together);
+  const Seconds own = device_.median(once, together);
+  // A step goes at the pace of the slowest GPU.
+  return device_.group == nullptr ? own : Seconds(device_.agree(own.value(), ncclMax));
 }
 
 double CudaMeasurer::sustained_share(const Work& work, Seconds duration) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <variant>
 
+#include "executor/cuda_handles.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -19,6 +20,7 @@ using Uses = std::set<std::pair<Axis, Stream>>;
 constexpr int kAnyBlocks = 0;      // as many as NCCL wants: bandwidth counts
 constexpr int kMessageBlocks = 8;  // stage boundaries hide behind compute
 constexpr int kScalarBlocks = 1;   // two sums a step
+constexpr std::size_t kFirstMessage = 256;
 
 ncclConfig_t config_of(int blocks) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -83,6 +85,22 @@ NcclWorld::NcclWorld(const StepProgram& program, std::int64_t rank, const ncclUn
     ncclComm_t comm =
         split(mine ? rank % stage_ranks : NCCL_SPLIT_NOCOLOR, own == e.to ? 1 : 0, kMessageBlocks);
     if (mine) edges_[e] = comm;
+  }
+  connect_edges(own);
+}
+
+// NCCL connects two ranks at their first message, and the host of each waits for the other's: once,
+// in an order that is the same everywhere, before anything else waits.
+void NcclWorld::connect_edges(int own) {
+  const OwnedStream stream = make_stream();
+  const DeviceMemory number = device_memory(kFirstMessage);
+  for (const auto& [e, comm] : edges_) {
+    if (own == e.from) {
+      check(ncclSend(number.get(), kFirstMessage, ncclInt8, 1, comm, stream.get()));
+    } else {
+      check(ncclRecv(number.get(), kFirstMessage, ncclInt8, 0, comm, stream.get()));
+    }
+    check(cudaStreamSynchronize(stream.get()));
   }
 }
 

@@ -42,6 +42,7 @@ class NcclWorld {
 
  private:
   ncclComm_t split(std::int64_t color, std::int64_t key, int blocks);
+  void connect_edges(int own);
 
   ncclComm_t world_ = nullptr;  // for splitting, and for the step's sums
   std::map<std::pair<Axis, Stream>, ncclComm_t> groups_;

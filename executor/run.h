@@ -30,6 +30,7 @@ struct RunOptions {
   // many.
   std::string load, save;
   int save_interval = 0;
+  std::optional<Bytes> predicted_device;  // memory that a GPU was predicted to need
   Json plan_file = Json::object();       // what a checkpoint's plan.json holds
   Seconds timeout{600};                  // longest time without a rank that ends a step
   std::function<void()> alive;           // on GPUs: called after each block's loading and each step

@@ -3,22 +3,17 @@
 #include <algorithm>
 
 namespace qplan {
-namespace {
-
-// Every matrix of a block's packed parameters.
 std::vector<ParameterPiece> pieces_of(const Rank& rank, const ParameterIndex& index, int instance) {
   const BlockInstance& at = rank.commands.instances[static_cast<std::size_t>(instance)];
   const ModelPart part = model_part(rank.shape(instance).kind);
   const ShardPlace place{rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
   std::vector<ParameterPiece> all;
   for (const PackedParameter& p : rank.block(instance).parameters) {
-    const auto pieces = qplan::pieces_of(index, part, at.layer, p, place);
+    const auto pieces = pieces_of(index, part, at.layer, p, place);
     all.insert(all.end(), pieces.begin(), pieces.end());
   }
   return all;
 }
-
-}  // namespace
 
 ModelTensors empty_tensors(const ParameterIndex& index) {
   ModelTensors tensors;

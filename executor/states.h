@@ -6,12 +6,16 @@
 
 #include "executor/io/weights.h"
 #include "executor/rank.h"
+#include "executor/weights.h"
 
 namespace qplan {
 
 // Numbers of the whole model, by the index of model_parameters(): row-major, empty where unknown.
 using ModelTensors = std::vector<std::vector<float>>;
 ModelTensors empty_tensors(const ParameterIndex& index);
+
+// Every matrix of a block's packed parameters, and where in the model it lies.
+std::vector<ParameterPiece> pieces_of(const Rank& rank, const ParameterIndex& index, int instance);
 
 // A block's packed parameters on this rank.
 std::vector<float> packed_weights(const Rank& rank, const ParameterIndex& index, int instance,

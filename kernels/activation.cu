@@ -54,18 +54,21 @@ __global__ void __launch_bounds__(kThreads)
   backward(dx + at, x + at, dy + i, 1, width);
 }
 
-// One block a row, for the sum over its columns.
+// One warp a row, for the sum over its columns: experts' rows are short.
 __global__ void __launch_bounds__(kThreads)
     scaled_swiglu_backward_kernel(bf16* dx, float* dscale, const bf16* x, const bf16* dy,
-                                  const float* scale, std::int64_t width) {
-  const std::int64_t row = blockIdx.x;
+                                  const float* scale, std::int64_t rows, std::int64_t width) {
+  const std::int64_t row = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
+  if (row >= rows) return;
+  const float by = scale[row];
   float sum = 0;
-  for (std::int64_t c = threadIdx.x * kVector; c < width; c += kThreads * kVector) {
+#pragma unroll 2
+  for (std::int64_t c = threadIdx.x % kWarp * kVector; c < width; c += kWarp * kVector) {
     const std::int64_t at = row * 2 * width + c;
-    sum += backward(dx + at, x + at, dy + row * width + c, scale[row], width);
+    sum += backward(dx + at, x + at, dy + row * width + c, by, width);
   }
-  sum = block_sum<kThreads>(sum);
-  if (threadIdx.x == 0) dscale[row] = sum;
+  sum = warp_sum(sum);
+  if (threadIdx.x % kWarp == 0) dscale[row] = sum;
 }
 
 }  // namespace
@@ -82,8 +85,9 @@ void swiglu_backward(bf16* dx, float* dscale, const bf16* x, const bf16* dy, con
     const auto blocks = static_cast<unsigned>(ceil_div(rows * width, kThreads * kVector));
     swiglu_backward_kernel<<<blocks, kThreads, 0, stream>>>(dx, x, dy, rows, width);
   } else {
-    scaled_swiglu_backward_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
-        dx, dscale, x, dy, scale, width);
+    const auto blocks = static_cast<unsigned>(ceil_div(rows * kWarp, kThreads));
+    scaled_swiglu_backward_kernel<<<blocks, kThreads, 0, stream>>>(dx, dscale, x, dy, scale, rows,
+                                                                   width);
   }
 }
 

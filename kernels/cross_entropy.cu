@@ -32,16 +32,27 @@ __global__ void __launch_bounds__(kThreads)
   const std::int64_t row = blockIdx.x, words = words_of(shard, cols);
   const bf16* x = logits + row * cols;
   LogSum own;
-  for (std::int64_t c = threadIdx.x * kVector; c < words; c += kThreads * kVector) {
-    Vector v = load(x + c);
+  // Several reads under way, one merge for all of them.
+  constexpr int kReads = 4;
+  for (std::int64_t first = threadIdx.x * kVector; first < words;
+       first += kReads * kThreads * kVector) {
+    Vector v[kReads];
     LogSum part;
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) {
-      if (c + j >= words) v.x[j] = -INFINITY;
-      part.maximum = fmaxf(part.maximum, v.x[j]);
+    for (int i = 0; i < kReads; ++i) {
+      const std::int64_t c = first + std::int64_t{i} * kThreads * kVector;
+      if (c < words) v[i] = load(x + c);
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) {
+        if (c + j >= words) v[i].x[j] = -INFINITY;
+        part.maximum = fmaxf(part.maximum, v[i].x[j]);
+      }
     }
 #pragma unroll
-    for (int j = 0; j < kVector; ++j) part.sum += __expf(v.x[j] - part.maximum);
+    for (int i = 0; i < kReads; ++i) {
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) part.sum += __expf(v[i].x[j] - part.maximum);
+    }
     own = merge(own, part);
   }
 #pragma unroll

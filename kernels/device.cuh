@@ -21,8 +21,11 @@ struct Vector {
   float x[kVector];
 };
 
-__device__ inline Vector load(const bf16* p) {
-  const uint4 bits = *reinterpret_cast<const uint4*>(p);
+__device__ inline uint4 load_bits(const bf16* p) {
+  return *reinterpret_cast<const uint4*>(p);
+}
+
+__device__ inline Vector numbers_of(const uint4& bits) {
   const auto* pairs = reinterpret_cast<const __nv_bfloat162*>(&bits);
   Vector v;
 #pragma unroll
@@ -32,6 +35,10 @@ __device__ inline Vector load(const bf16* p) {
     v.x[2 * i + 1] = two.y;
   }
   return v;
+}
+
+__device__ inline Vector load(const bf16* p) {
+  return numbers_of(load_bits(p));
 }
 
 __device__ inline void store(bf16* p, const Vector& v) {

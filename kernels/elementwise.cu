@@ -83,22 +83,49 @@ void squares(double* sum, const T* x, std::int64_t n, double* scratch, cudaStrea
   total_kernel<<<1, kThreads, 0, stream>>>(sum, scratch, blocks);
 }
 
+// One number of each array, in place.
+__device__ void step_adamw(bf16& working, float& main, float& moment1, float& moment2,
+                           float gradient, float scale, const AdamW& s) {
+  const float g = gradient * scale;
+  moment1 = s.beta1 * moment1 + (1 - s.beta1) * g;
+  moment2 = s.beta2 * moment2 + (1 - s.beta2) * g * g;
+  const float step = moment1 / s.correction1 / (sqrtf(moment2 / s.correction2) + s.epsilon);
+  main = main * (1 - s.lr * s.weight_decay) - s.lr * step;
+  working = __float2bfloat16_rn(main);
+}
+
+// A thread has `Width` neighbours: four where all arrays are aligned for it.
+template <int Width>
 __global__ void __launch_bounds__(kThreads)
     adamw_kernel(bf16* working, float* main, float* moment1, float* moment2, const float* gradient,
                  std::int64_t n, AdamW s) {
-  const std::int64_t i = thread_index();
+  const std::int64_t i = thread_index() * Width;
   if (i >= n) return;
   float scale = 1;
   if (s.clip > 0) scale = fminf(1, s.clip / (static_cast<float>(sqrt(s.squares[0])) + 1e-6F));
-  const float g = gradient[i] * scale;
-  const float m = s.beta1 * moment1[i] + (1 - s.beta1) * g;
-  const float v = s.beta2 * moment2[i] + (1 - s.beta2) * g * g;
-  const float step = m / s.correction1 / (sqrtf(v / s.correction2) + s.epsilon);
-  const float p = main[i] * (1 - s.lr * s.weight_decay) - s.lr * step;
-  moment1[i] = m;
-  moment2[i] = v;
-  main[i] = p;
-  working[i] = __float2bfloat16_rn(p);
+  if (Width == 4 && i + Width <= n) {
+    float4 p = *reinterpret_cast<const float4*>(main + i);
+    float4 m = *reinterpret_cast<const float4*>(moment1 + i);
+    float4 v = *reinterpret_cast<const float4*>(moment2 + i);
+    const float4 g = *reinterpret_cast<const float4*>(gradient + i);
+    alignas(8) bf16 w[4];
+    step_adamw(w[0], p.x, m.x, v.x, g.x, scale, s);
+    step_adamw(w[1], p.y, m.y, v.y, g.y, scale, s);
+    step_adamw(w[2], p.z, m.z, v.z, g.z, scale, s);
+    step_adamw(w[3], p.w, m.w, v.w, g.w, scale, s);
+    *reinterpret_cast<float4*>(main + i) = p;
+    *reinterpret_cast<float4*>(moment1 + i) = m;
+    *reinterpret_cast<float4*>(moment2 + i) = v;
+    *reinterpret_cast<uint2*>(working + i) = *reinterpret_cast<const uint2*>(w);
+    return;
+  }
+  for (std::int64_t j = i; j < i + Width && j < n; ++j) {
+    step_adamw(working[j], main[j], moment1[j], moment2[j], gradient[j], scale, s);
+  }
+}
+
+bool aligned(const void* p, std::uintptr_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(p) % bytes == 0;
 }
 
 }  // namespace
@@ -132,8 +159,11 @@ void add_losses(double* total, const float* loss, std::int64_t n, cudaStream_t s
 
 void adamw(bf16* working, float* main, float* moment1, float* moment2, const float* gradient,
            std::int64_t n, const AdamW& settings, cudaStream_t stream) {
-  adamw_kernel<<<blocks_for(n), kThreads, 0, stream>>>(working, main, moment1, moment2, gradient, n,
-                                                       settings);
+  const bool wide = aligned(working, 8) && aligned(main, 16) && aligned(moment1, 16) &&
+                    aligned(moment2, 16) && aligned(gradient, 16);
+  const std::int64_t threads = wide ? ceil_div(n, 4) : n;
+  (wide ? adamw_kernel<4> : adamw_kernel<1>)<<<blocks_for(threads), kThreads, 0, stream>>>(
+      working, main, moment1, moment2, gradient, n, settings);
 }
 
 }  // namespace qplan::kernels

@@ -8,7 +8,9 @@ namespace qplan::kernels {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarp;
-constexpr int kMostExperts = 512, kShare = kMostExperts / kWarp;  // experts of one lane
+constexpr int kMostExperts = 512;
+// Experts of one lane: of up to 128, and of more.
+constexpr int kFewShare = 4, kShare = kMostExperts / kWarp;
 
 // A choice of row t: which expert, and where the copy lies.
 __device__ const std::int32_t* choices_of(const std::int32_t* row_map, std::int64_t t,
@@ -25,29 +27,30 @@ __device__ float divisor(const float* scores, const std::int32_t* chosen, const 
 }
 
 // One warp a token; expert e belongs to lane e % 32.
+template <int Share>
 __global__ void __launch_bounds__(kThreads)
     route_kernel(float* scores, std::int32_t* row_map, std::int32_t* visits, const float* logits,
                  Router router, Sequences sequences, std::int64_t forced, std::int64_t tokens) {
   const std::int64_t t = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (t >= tokens) return;
   const int lane = threadIdx.x % kWarp, experts = static_cast<int>(router.experts);
-  float own[kShare];
+  float own[Share];
   float top = -INFINITY, sum = 0;
 #pragma unroll
-  for (int i = 0; i < kShare; ++i) {
+  for (int i = 0; i < Share; ++i) {
     const int e = i * kWarp + lane;
     own[i] = e < experts ? logits[t * experts + e] : -INFINITY;
     top = fmaxf(top, own[i]);
   }
   top = warp_max(top);
 #pragma unroll
-  for (int i = 0; i < kShare; ++i) {
+  for (int i = 0; i < Share; ++i) {
     own[i] = expf(own[i] - top);
     sum += own[i];
   }
   sum = warp_sum(sum);
 #pragma unroll
-  for (int i = 0; i < kShare; ++i) {
+  for (int i = 0; i < Share; ++i) {
     const int e = i * kWarp + lane;
     own[i] /= sum;
     if (e < experts) scores[t * experts + e] = own[i];
@@ -57,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
     float best = -1;
     int chosen = kMostExperts;
 #pragma unroll
-    for (int i = 0; i < kShare; ++i) {
+    for (int i = 0; i < Share; ++i) {
       if (own[i] > best) {
         best = own[i];
         chosen = i * kWarp + lane;
@@ -73,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
 #pragma unroll
-    for (int i = 0; i < kShare; ++i) {
+    for (int i = 0; i < Share; ++i) {
       if (i * kWarp + lane == chosen) own[i] = -2;
     }
     if (forced >= 0) {
@@ -87,51 +90,109 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One block an expert: the place of each of its copies among them, in the order of tokens.
-__global__ void __launch_bounds__(kThreads)
-    order_kernel(std::int32_t* row_map, std::int32_t* counts, std::int64_t top_k,
-                 std::int64_t tokens) {
-  __shared__ int in_warp[kWarps];
-  const int expert = static_cast<int>(blockIdx.x);
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  int before = 0;
-  for (std::int64_t first = 0; first < tokens * top_k; first += kThreads) {
-    const std::int64_t copy = first + threadIdx.x;
-    std::int32_t* choice = row_map + copy / top_k * 2 * top_k + copy % top_k;
-    const bool mine = copy < tokens * top_k && *choice == expert;
-    const unsigned votes = __ballot_sync(0xffffffffU, mine);
-    if (lane == 0) in_warp[warp] = __popc(votes);
-    __syncthreads();
-    int place = before + __popc(votes & ((1U << lane) - 1));
-    for (int w = 0; w < kWarps; ++w) {
-      if (w < warp) place += in_warp[w];
-      before += in_warp[w];
-    }
-    if (mine) choice[top_k] = place;
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) counts[expert] = before;
+// Copies are sorted by expert in chunks: how many each chunk has of each expert, where each chunk's
+// begin, and each copy's place. A warp takes its copies 32 at a time, in the order of tokens.
+constexpr int kChunk = 1024, kRounds = kChunk / kThreads;
+
+__device__ int expert_of(const std::int32_t* row_map, std::int64_t copy, std::int64_t top_k,
+                         std::int64_t copies) {
+  return copy < copies ? row_map[copy / top_k * 2 * top_k + copy % top_k] : -1;
 }
 
-// Places within an expert become places among all.
+// The copy that a thread looks at.
+__device__ std::int64_t copy_of(int round) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  return std::int64_t{blockIdx.x} * kChunk + (warp * kRounds + round) * kWarp + lane;
+}
+
+// in_warp[w][e]: copies of expert e that warp w has walked over, behind those it began with.
+using InWarps = int[kWarps][kMostExperts];
+
+// Calls visit(copy, expert, its place among the warp's of that expert).
+template <class Visit>
+__device__ void walk_copies(InWarps& in_warp, const std::int32_t* row_map, std::int64_t top_k,
+                            std::int64_t copies, Visit visit) {
+  int* own = in_warp[threadIdx.x / kWarp];
+  for (int round = 0; round < kRounds; ++round) {
+    const std::int64_t copy = copy_of(round);
+    const int expert = expert_of(row_map, copy, top_k, copies);
+    const unsigned equal = __match_any_sync(0xffffffffU, expert);
+    const int rank = __popc(equal & ((1U << threadIdx.x % kWarp) - 1));
+    if (expert >= 0) visit(copy, expert, own[expert] + rank);
+    __syncwarp();
+    if (expert >= 0 && rank == 0) own[expert] += __popc(equal);
+    __syncwarp();
+  }
+}
+
+__device__ void count_copies(InWarps& in_warp, const std::int32_t* row_map, std::int64_t top_k,
+                             std::int64_t copies) {
+  for (int i = threadIdx.x; i < kWarps * kMostExperts; i += kThreads) {
+    in_warp[i / kMostExperts][i % kMostExperts] = 0;
+  }
+  __syncthreads();
+  walk_copies(in_warp, row_map, top_k, copies, [](std::int64_t, int, int) {});
+  __syncthreads();
+}
+
 __global__ void __launch_bounds__(kThreads)
-    shift_kernel(std::int32_t* row_map, const std::int32_t* counts, std::int64_t experts,
-                 std::int64_t top_k, std::int64_t tokens) {
-  __shared__ int begins[kMostExperts];
-  if (threadIdx.x == 0) {
-    int begin = 0;
-    for (int e = 0; e < experts; ++e) {
-      begins[e] = begin;
-      begin += counts[e];
+    count_kernel(std::int32_t* chunks, const std::int32_t* row_map, std::int64_t experts,
+                 std::int64_t top_k, std::int64_t copies) {
+  __shared__ InWarps in_warp;
+  count_copies(in_warp, row_map, top_k, copies);
+  for (std::int64_t e = threadIdx.x; e < experts; e += kThreads) {
+    int sum = 0;
+    for (int w = 0; w < kWarps; ++w) sum += in_warp[w][e];
+    chunks[blockIdx.x * experts + e] = sum;
+  }
+}
+
+// One block, a thread an expert. chunks[i][e]: where copies of expert e in chunk i begin among all.
+__global__ void __launch_bounds__(kMostExperts)
+    begin_kernel(std::int32_t* chunks, std::int32_t* counts, std::int64_t experts,
+                 std::int64_t num_chunks) {
+  __shared__ int ends[kMostExperts];
+  const int e = static_cast<int>(threadIdx.x);
+  int count = 0;
+#pragma unroll 8
+  for (std::int64_t i = 0; i < num_chunks && e < experts; ++i) count += chunks[i * experts + e];
+  ends[e] = count;
+  for (int step = 1; step < kMostExperts; step *= 2) {
+    __syncthreads();
+    const int before = e >= step ? ends[e - step] : 0;
+    __syncthreads();
+    ends[e] += before;
+  }
+  if (e >= experts) return;
+  counts[e] = count;
+  int begin = ends[e] - count;
+  for (std::int64_t i = 0; i < num_chunks; ++i) {
+    const int own = chunks[i * experts + e];
+    chunks[i * experts + e] = begin;
+    begin += own;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    place_kernel(std::int32_t* row_map, const std::int32_t* chunks, std::int64_t experts,
+                 std::int64_t top_k, std::int64_t copies) {
+  __shared__ InWarps in_warp;
+  count_copies(in_warp, row_map, top_k, copies);
+  for (std::int64_t e = threadIdx.x; e < experts; e += kThreads) {
+    int begin = chunks[blockIdx.x * experts + e];
+    for (int w = 0; w < kWarps; ++w) {
+      const int own = in_warp[w][e];
+      in_warp[w][e] = begin;
+      begin += own;
     }
   }
   __syncthreads();
-  const std::int64_t copy = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (copy >= tokens * top_k) return;
-  std::int32_t* choice = row_map + copy / top_k * 2 * top_k + copy % top_k;
-  choice[top_k] += begins[*choice];
+  walk_copies(in_warp, row_map, top_k, copies, [&](std::int64_t copy, int, int place) {
+    row_map[copy / top_k * 2 * top_k + top_k + copy % top_k] = place;
+  });
 }
 
+template <int Share>
 __global__ void __launch_bounds__(kThreads)
     route_backward_kernel(float* dlogits, const float* scores, const float* dweights,
                           const std::int32_t* row_map, const std::int32_t* visits, float balance,
@@ -154,10 +215,10 @@ __global__ void __launch_bounds__(kThreads)
     mean += static_cast<float>(visited[e]) * s[e];
   }
   mean = warp_sum(mean);
-  float ds[kShare];
+  float ds[Share];
   float dot = 0;
 #pragma unroll
-  for (int i = 0; i < kShare; ++i) {
+  for (int i = 0; i < Share; ++i) {
     const int e = i * kWarp + lane;
     ds[i] = 0;
     if (e >= experts) continue;
@@ -169,7 +230,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   dot = warp_sum(dot);
 #pragma unroll
-  for (int i = 0; i < kShare; ++i) {
+  for (int i = 0; i < Share; ++i) {
     const int e = i * kWarp + lane;
     if (e < experts) dlogits[t * experts + e] = s[e] * (ds[i] - dot);
   }
@@ -278,24 +339,31 @@ unsigned blocks_of(std::int64_t threads, int size) {
 void route(float* scores, std::int32_t* row_map, std::int32_t* counts, std::int32_t* visits,
            const float* logits, const Router& router, Sequences sequences,
            std::int64_t num_sequences, std::int64_t forced, std::int64_t tokens,
-           cudaStream_t stream) {
+           std::int32_t* scratch, cudaStream_t stream) {
   if (visits != nullptr) {
     const std::int64_t bytes = num_sequences * router.experts * 4;
     cudaMemsetAsync(visits, 0, static_cast<std::size_t>(bytes), stream);
   }
-  route_kernel<<<blocks_of(tokens, kWarps), kThreads, 0, stream>>>(
-      scores, row_map, visits, logits, router, sequences, forced, tokens);
-  order_kernel<<<static_cast<unsigned>(router.experts), kThreads, 0, stream>>>(
-      row_map, counts, router.top_k, tokens);
-  shift_kernel<<<blocks_of(tokens * router.top_k, kThreads), kThreads, 0, stream>>>(
-      row_map, counts, router.experts, router.top_k, tokens);
+  const auto kernel =
+      router.experts <= kFewShare * kWarp ? route_kernel<kFewShare> : route_kernel<kShare>;
+  kernel<<<blocks_of(tokens, kWarps), kThreads, 0, stream>>>(scores, row_map, visits, logits,
+                                                             router, sequences, forced, tokens);
+  const std::int64_t copies = tokens * router.top_k;
+  const unsigned chunks = blocks_of(copies, kChunk);
+  count_kernel<<<chunks, kThreads, 0, stream>>>(scratch, row_map, router.experts, router.top_k,
+                                                copies);
+  begin_kernel<<<1, kMostExperts, 0, stream>>>(scratch, counts, router.experts, chunks);
+  place_kernel<<<chunks, kThreads, 0, stream>>>(row_map, scratch, router.experts, router.top_k,
+                                                copies);
 }
 
 void route_backward(float* dlogits, const float* scores, const float* dweights,
                     const std::int32_t* row_map, const std::int32_t* visits, float balance,
                     const Router& router, Sequences sequences, std::int64_t tokens,
                     cudaStream_t stream) {
-  route_backward_kernel<<<blocks_of(tokens, kWarps), kThreads, 0, stream>>>(
+  const auto kernel = router.experts <= kFewShare * kWarp ? route_backward_kernel<kFewShare>
+                                                          : route_backward_kernel<kShare>;
+  kernel<<<blocks_of(tokens, kWarps), kThreads, 0, stream>>>(
       dlogits, scores, dweights, row_map, visits, balance, router, sequences, tokens);
 }
 

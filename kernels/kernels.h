@@ -32,9 +32,14 @@ void rms_norm(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t
               std::int64_t cols, float eps, cudaStream_t stream);
 // With r = 1/sqrt(mean(x^2) + eps), n = x r, g = dy w: dx = r (g - n mean(g n)) (+ residual),
 // dw += sum over rows of dy n. dw: (cols) fp32; residual: as dx, or null.
-void rms_norm_backward(bf16* dx, Lines dx_lines, float* dw, const bf16* x, const bf16* dy,
-                       Lines dy_lines, const bf16* w, const bf16* residual, std::int64_t rows,
-                       std::int64_t cols, float eps, float* scratch, cudaStream_t stream);
+struct NormBackward {
+  bf16* dx = nullptr;
+  float* dw = nullptr;
+  const bf16 *x = nullptr, *dy = nullptr, *w = nullptr, *residual = nullptr;
+  Lines dx_lines, x_lines, dy_lines;
+};
+void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
+                       float eps, float* scratch, cudaStream_t stream);
 
 // ---- rotary embedding ----
 
@@ -55,6 +60,19 @@ struct Rotation {
 void split_heads(const PackedHeads& heads, const Rotation& rotation, cudaStream_t stream);
 // The same backwards: gradients into the packed row, turned the other way.
 void pack_heads(const PackedHeads& heads, const Rotation& rotation, cudaStream_t stream);
+
+// With a norm of each head of q and k before they turn; weights: (head_dim); head_dim <= 256.
+struct HeadNorms {
+  const bf16 *q = nullptr, *k = nullptr;
+  float eps = 0;
+};
+void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, const HeadNorms& norms,
+                        cudaStream_t stream);
+// packed: what split_normed_heads read; q, k, v: gradients of what it wrote; dpacked: as packed.
+// dq_norm, dk_norm: (head_dim) fp32, added to.
+void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
+                       const Rotation& rotation, const HeadNorms& norms, float* scratch,
+                       cudaStream_t stream);
 
 // ---- activations ----
 
@@ -132,11 +150,12 @@ struct Sequences {
 // scores (tokens, experts) of logits; row_map (tokens, 2 top_k): each token's experts, then the
 // place of each copy once all are sorted by expert and token; counts (experts): copies each expert
 // gets; visits (sequences, experts), or null: by sequence. `forced` >= 0: expert j of token t is
-// ((forced + t) top_k + j) mod experts, whatever the scores say.
+// ((forced + t) top_k + j) mod experts, whatever the scores say. scratch: experts numbers for each
+// 1024 copies, rounded up.
 void route(float* scores, std::int32_t* row_map, std::int32_t* counts, std::int32_t* visits,
            const float* logits, const Router& router, Sequences sequences,
            std::int64_t num_sequences, std::int64_t forced, std::int64_t tokens,
-           cudaStream_t stream);
+           std::int32_t* scratch, cudaStream_t stream);
 // dlogits from the gradients of the weights (tokens, top_k); with visits, plus `balance` times that
 // of the sequence's balance loss, sum over experts of visits times mean score.
 void route_backward(float* dlogits, const float* scores, const float* dweights,
@@ -162,6 +181,50 @@ struct Arrivals {
 void group_rows(bf16* to, float* to_numbers, const bf16* from, const float* from_numbers,
                 const Arrivals& arrivals, bool group, std::int64_t rows, std::int64_t cols,
                 cudaStream_t stream);
+
+// ---- products of experts ----
+
+// Rows of several groups, one group after the other: group i has the sum over `sources` of
+// rows[source * source_stride + i], as the device knows it. At most 1024 groups.
+struct RowGroups {
+  const std::int32_t* rows = nullptr;
+  int count = 0, sources = 1, source_stride = 0;
+};
+// Group i's weights (out, in) begin `stride` numbers behind group i - 1's.
+struct GroupedWeights {
+  const bf16* data = nullptr;
+  std::int64_t out = 0, in = 0, stride = 0;
+};
+struct GroupedGradients {
+  float* data = nullptr;
+  std::int64_t out = 0, in = 0, stride = 0;
+};
+// Whether the current device has what the three below need: Hopper's matrix units.
+bool has_grouped_products();
+// y[r, :out] = x[r, :in] w^T and dx[r, :in] = dy[r, :out] w of the row's group; rows behind the
+// last group's are left as they are. `rows`: that x and y have room for.
+void grouped_forward(bf16* y, const bf16* x, const GroupedWeights& w, const RowGroups& groups,
+                     std::int64_t rows, cudaStream_t stream);
+void grouped_input_gradient(bf16* dx, const bf16* dy, const GroupedWeights& w,
+                            const RowGroups& groups, std::int64_t rows, cudaStream_t stream);
+// dw += dy^T x over the rows of each group.
+void grouped_weight_gradient(const GroupedGradients& dw, const bf16* dy, const bf16* x,
+                             const RowGroups& groups, std::int64_t rows, cudaStream_t stream);
+
+// ---- seeded weights ----
+
+// A part (any rows, `cols` columns) of parameter `parameter`, a matrix of whole_cols columns, that
+// begins at first_row, first_col.
+struct SeededPart {
+  std::uint64_t seed = 0;
+  std::uint32_t parameter = 0;
+  float centre = 0;
+  std::int64_t cols = 1, whole_cols = 1, first_row = 0, first_col = 0;
+};
+// Elements begin .. begin + n - 1 of the part: what executor/io/weights.h's seeded_weights gives,
+// to the last bit of double precision. One of the two may be null.
+void draw_weights(float* main, bf16* working, const SeededPart& part, std::int64_t begin,
+                  std::int64_t n, cudaStream_t stream);
 
 // ---- optimizer ----
 

@@ -7,9 +7,9 @@
 namespace qplan::kernels {
 namespace {
 
-// Threads of the backward kernel at once, each summing its rows' weight gradients: half of what 132
-// multiprocessors hold, which its registers allow.
-constexpr std::int64_t kBackwardThreads = 132 * 1024;
+// Threads of the backward kernel at once, each summing its rows' weight gradients: what 132
+// multiprocessors hold with its 78 registers, and with 122 where a thread has several vectors.
+constexpr std::int64_t kBackwardThreads = 132 * 768, kWideBackwardThreads = 132 * 512;
 
 // The sum over the threads of a row: a part of a warp, a warp, or a block.
 template <int Row>
@@ -59,53 +59,209 @@ __global__ void __launch_bounds__(Threads)
   }
 }
 
-// Each block walks rows a grid apart and leaves its sum of dy n in parts[block, :].
-template <int Row, int Vectors, int Threads>
+// A token's angles, of the 8 numbers of a head that a lane holds, and the lane that holds the
+// numbers they turn with.
+struct Angles {
+  float cosine[kVector], sine[kVector];
+  int other = 0;
+  bool turns = false;
+};
+__device__ Angles angles_of(const Rotation& rotation, std::int64_t token, int lane, bool back) {
+  const int half = static_cast<int>(rotation.turned) / 2, column = lane * kVector;
+  const bool first = column < half;
+  Angles a;
+  a.turns = column < 2 * half;
+  a.other = a.turns ? (first ? lane + half / kVector : lane - half / kVector) : lane;
+  if (!a.turns) return a;
+  const auto* pairs = reinterpret_cast<const float4*>(
+      rotation.angles + rotation.position[token] * half + (first ? column : column - half));
+#pragma unroll
+  for (int j = 0; j < kVector / 2; ++j) {
+    const float4 two = pairs[j];
+    a.cosine[2 * j] = two.x;
+    a.cosine[2 * j + 1] = two.z;
+    a.sine[2 * j] = first == back ? two.y : -two.y;
+    a.sine[2 * j + 1] = first == back ? two.w : -two.w;
+  }
+  return a;
+}
+
+// A head that `Row` lanes of a warp hold turns. All lanes take part.
+template <int Row>
+__device__ void turn_head(Vector& head, const Angles& a) {
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    const float partner = __shfl_sync(0xffffffffU, head.x[j], a.other, Row);
+    if (a.turns) head.x[j] = head.x[j] * a.cosine[j] + partner * a.sine[j];
+  }
+}
+
+// `Row` threads walk over a token's heads, kBatch of them under way: q and k are normed and turned,
+// v is copied.
+template <int Row, int Threads>
 __global__ void __launch_bounds__(Threads)
-    rms_norm_backward_kernel(bf16* dx, Lines dx_lines, float* parts, const bf16* x, const bf16* dy,
-                             Lines dy_lines, const bf16* w, const bf16* residual, std::int64_t rows,
+    split_normed_kernel(PackedHeads h, Rotation rotation, HeadNorms norms) {
+  constexpr int kBatch = 4, kGroups = Threads / Row;
+  const int heads = static_cast<int>(h.q_heads + 2 * h.kv_heads);
+  const int q_heads = static_cast<int>(h.q_heads), kv_heads = static_cast<int>(h.kv_heads);
+  const int group = threadIdx.x / Row, lane = threadIdx.x % Row, column = lane * kVector;
+  const std::int64_t row = blockIdx.x, d = h.head_dim;
+  const bool inside = column < d;
+  const Angles angles = angles_of(rotation, row, lane, /*back=*/false);
+  const Vector q_weight = inside ? load(norms.q + column) : Vector{};
+  const Vector k_weight = inside ? load(norms.k + column) : Vector{};
+  // Heads share a warp: all threads take as many turns.
+  for (int first = 0; first < heads; first += kGroups * kBatch) {
+    uint4 bits[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int head = first + i * kGroups + group;
+      bits[i] = uint4{};
+      if (head < heads && inside) bits[i] = load_bits(h.packed + (row * heads + head) * d + column);
+    }
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int head = first + i * kGroups + group;
+      Vector v = numbers_of(bits[i]);
+      float squares = 0;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) squares += v.x[j] * v.x[j];
+      const float scale = rsqrtf(row_sum<Row>(squares) / static_cast<float>(d) + norms.eps);
+      const bool is_q = head < q_heads, is_v = head >= q_heads + kv_heads;
+#pragma unroll
+      for (int j = 0; j < kVector; ++j) v.x[j] *= scale * (is_q ? q_weight.x[j] : k_weight.x[j]);
+      turn_head<Row>(v, angles);
+      if (head >= heads || !inside) continue;
+      if (is_q) {
+        store(h.q + (row * q_heads + head) * d + column, v);
+      } else if (is_v) {
+        bf16* to = h.v + (row * kv_heads + head - q_heads - kv_heads) * d + column;
+        *reinterpret_cast<uint4*>(to) = bits[i];
+      } else {
+        store(h.k + (row * kv_heads + head - q_heads) * d + column, v);
+      }
+    }
+  }
+}
+
+// Two sums over the threads of a row at once. `parity` alternates: what a slow warp still reads is
+// not what a fast one writes next.
+template <int Row>
+__device__ float2 row_sums(float2 x, int parity) {
+  constexpr int kLanes = Row < kWarp ? Row : kWarp;
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    x.x += __shfl_xor_sync(0xffffffffU, x.x, step);
+    x.y += __shfl_xor_sync(0xffffffffU, x.y, step);
+  }
+  if constexpr (Row > kWarp) {
+    __shared__ float2 parts[2][Row / kWarp];
+    if (threadIdx.x % kWarp == 0) parts[parity][threadIdx.x / kWarp] = x;
+    __syncthreads();
+    x = {0, 0};
+#pragma unroll
+    for (int i = 0; i < Row / kWarp; ++i) {
+      x.x += parts[parity][i].x;
+      x.y += parts[parity][i].y;
+    }
+  }
+  return x;
+}
+
+// What a thread reads of a row, as it lies in memory.
+template <int Vectors>
+struct RowBits {
+  uint4 x[Vectors], dy[Vectors], residual[Vectors];
+};
+
+// Each block walks rows a grid apart, the next row's reads under way, and leaves its sum of dy n in
+// parts[block, :].
+// `Turned`: the rows are heads that turned after their norm; dy turns back first.
+template <int Row, int Vectors, int Threads, bool Turned>
+__global__ void __launch_bounds__(Threads)
+    rms_norm_backward_kernel(NormBackward o, float* parts, Rotation rotation, std::int64_t rows,
                              std::int64_t cols, float eps) {
   constexpr int kRows = Threads / Row;
   const int lane = threadIdx.x % Row;
-  Vector sums[Vectors] = {};
-  // Rows share a warp: all threads of a block take as many turns.
-  for (std::int64_t first = std::int64_t{blockIdx.x} * kRows; first < rows;
-       first += std::int64_t{gridDim.x} * kRows) {
-    const std::int64_t r = first + threadIdx.x / Row;
-    const std::int64_t width = r < rows ? cols : 0;
-    Vector n[Vectors], g[Vectors];
-    float squares = 0, dot = 0;
-    const bf16* dy_row = dy + place(r, dy_lines, cols);
+  const auto column = [&](int i) { return (std::int64_t{i} * Row + lane) * kVector; };
+  const auto read = [&](std::int64_t r, RowBits<Vectors>& bits) {
+    const bf16* x_row = o.x + place(r, o.x_lines, cols);
+    const bf16* dy_row = o.dy + place(r, o.dy_lines, cols);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
-      const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
-      if (c >= width) continue;
-      n[i] = load(x + r * cols + c);
-      g[i] = load(dy_row + c);
-      const Vector weight = load(w + c);
+      const std::int64_t c = column(i);
+      if (r >= rows || c >= cols) continue;
+      bits.x[i] = load_bits(x_row + c);
+      bits.dy[i] = load_bits(dy_row + c);
+      if (o.residual != nullptr) bits.residual[i] = load_bits(o.residual + r * cols + c);
+    }
+  };
+  Vector weight[Vectors], sums[Vectors] = {};
+#pragma unroll
+  for (int i = 0; i < Vectors; ++i) {
+    if (column(i) < cols) weight[i] = load(o.w + column(i));
+  }
+  // A row's threads have one row of every `step`; of heads, all of one token before the next token.
+  const std::int64_t heads = Turned ? o.x_lines.heads : 1;
+  const std::int64_t step = std::int64_t{gridDim.x} * kRows;
+  const std::int64_t own = std::int64_t{blockIdx.x} * kRows + threadIdx.x / Row;
+  std::int64_t token = own, head = 0;  // of the row that is read next
+  const auto read_next = [&](RowBits<Vectors>& bits) {
+    read(Turned ? token * heads + head : token, bits);
+  };
+  RowBits<Vectors> next;
+  read_next(next);
+  Angles angles;
+  int parity = 0;
+  // Rows share a warp: all threads of a block take as many turns.
+  const std::int64_t turns = (rows / heads + step - 1) / step * heads;
+  for (std::int64_t turn = 0; turn < turns; ++turn, parity ^= 1) {
+    const std::int64_t r = Turned ? token * heads + head : token;
+    const bool new_token = head == 0;
+    if (++head == heads) {
+      head = 0;
+      token += step;
+    }
+    const RowBits<Vectors> bits = next;
+    read_next(next);
+    const std::int64_t width = r < rows ? cols : 0;
+    float2 both{0, 0};  // squares, and dy w x
+    Vector turned = {};
+    if constexpr (Turned) {
+      if (width > 0) turned = numbers_of(bits.dy[0]);
+      if (new_token) {
+        angles = angles_of(rotation, width > 0 ? r / heads : 0, lane, /*back=*/true);
+      }
+      turn_head<Row>(turned, angles);
+    }
+    const auto gradient = [&](int i) { return Turned ? turned : numbers_of(bits.dy[i]); };
+#pragma unroll
+    for (int i = 0; i < Vectors; ++i) {
+      if (column(i) >= width) continue;
+      const Vector n = numbers_of(bits.x[i]), g = gradient(i);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        squares += n[i].x[j] * n[i].x[j];
-        dot += g[i].x[j] * weight.x[j] * n[i].x[j];
+        both.x += n.x[j] * n.x[j];
+        both.y += g.x[j] * weight[i].x[j] * n.x[j];
       }
     }
-    const float scale = rsqrtf(row_sum<Row>(squares) / static_cast<float>(cols) + eps);
-    const float mean = row_sum<Row>(dot) * scale / static_cast<float>(cols);  // of g w n
-    bf16* to = dx + place(r, dx_lines, cols);
+    both = row_sums<Row>(both, parity);
+    const float scale = rsqrtf(both.x / static_cast<float>(cols) + eps);
+    const float mean = both.y * scale / static_cast<float>(cols);  // of g w n
+    bf16* to = o.dx + place(r, o.dx_lines, cols);
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
-      const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
-      if (c >= width) continue;
-      const Vector weight = load(w + c);
+      if (column(i) >= width) continue;
+      const Vector n = numbers_of(bits.x[i]), g = gradient(i);
       Vector out = {};
-      if (residual != nullptr) out = load(residual + r * cols + c);
+      if (o.residual != nullptr) out = numbers_of(bits.residual[i]);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
-        const float normed = n[i].x[j] * scale;
-        sums[i].x[j] += g[i].x[j] * normed;
-        out.x[j] += scale * (g[i].x[j] * weight.x[j] - normed * mean);
+        const float normed = n.x[j] * scale;
+        sums[i].x[j] += g.x[j] * normed;
+        out.x[j] += scale * (g.x[j] * weight[i].x[j] - normed * mean);
       }
-      store(to + c, out);
+      store(to + column(i), out);
     }
   }
   // The rows of a block that ran side by side are added up, the first of them last.
@@ -128,10 +284,9 @@ __global__ void __launch_bounds__(Threads)
   } else {
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
-      const std::int64_t c = (std::int64_t{i} * Row + lane) * kVector;
-      if (c >= cols) continue;
+      if (column(i) >= cols) continue;
 #pragma unroll
-      for (int j = 0; j < kVector; ++j) parts[blockIdx.x * cols + c + j] = sums[i].x[j];
+      for (int j = 0; j < kVector; ++j) parts[blockIdx.x * cols + column(i) + j] = sums[i].x[j];
     }
   }
 }
@@ -159,15 +314,34 @@ struct Shape {
   static constexpr int kRow = Row, kVectors = Vectors, kThreads = Threads;
 };
 template <class Launch>
-void with_shape(std::int64_t cols, Launch launch) {
+void with_head_shape(std::int64_t cols, Launch launch) {
   if (cols <= 64) return launch(Shape<8, 1, 256>{});
   if (cols <= 128) return launch(Shape<16, 1, 256>{});
-  if (cols <= 256) return launch(Shape<32, 1, 256>{});
+  launch(Shape<32, 1, 256>{});
+}
+template <class Launch>
+void with_shape(std::int64_t cols, Launch launch) {
+  if (cols <= 256) return with_head_shape(cols, launch);
   if (cols <= 1024) return launch(Shape<128, 1, 128>{});
   if (cols <= 2048) return launch(Shape<256, 1, 256>{});
   if (cols <= 4096) return launch(Shape<256, 2, 256>{});
   if (cols <= 8192) return launch(Shape<512, 2, 512>{});
   launch(Shape<512, 4, 512>{});
+}
+
+template <class S, bool Turned>
+void launch_backward(const NormBackward& operands, const Rotation& rotation, std::int64_t rows,
+                     std::int64_t cols, float eps, float* scratch, cudaStream_t stream) {
+  const std::int64_t heads = Turned ? operands.x_lines.heads : 1;
+  const std::int64_t wanted = ceil_div(rows / heads, S::kThreads / S::kRow);
+  const std::int64_t most =
+      (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
+  const std::int64_t blocks = wanted < most ? wanted : most;
+  rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads, Turned>
+      <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(operands, scratch, rotation, rows,
+                                                                  cols, eps);
+  add_parts_kernel<<<static_cast<unsigned>(ceil_div(cols, kWarp)), dim3(kWarp, kWarp), 0, stream>>>(
+      operands.dw, scratch, blocks, cols);
 }
 
 }  // namespace
@@ -182,20 +356,43 @@ void rms_norm(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t
   });
 }
 
-void rms_norm_backward(bf16* dx, Lines dx_lines, float* dw, const bf16* x, const bf16* dy,
-                       Lines dy_lines, const bf16* w, const bf16* residual, std::int64_t rows,
-                       std::int64_t cols, float eps, float* scratch, cudaStream_t stream) {
+void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
+                       float eps, float* scratch, cudaStream_t stream) {
   with_shape(cols, [&](auto shape) {
-    using S = decltype(shape);
-    const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow);
-    const std::int64_t most = kBackwardThreads / S::kThreads;
-    const std::int64_t blocks = wanted < most ? wanted : most;
-    rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
-        <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(
-            dx, dx_lines, scratch, x, dy, dy_lines, w, residual, rows, cols, eps);
-    add_parts_kernel<<<static_cast<unsigned>(ceil_div(cols, kWarp)), dim3(kWarp, kWarp), 0,
-                       stream>>>(dw, scratch, blocks, cols);
+    launch_backward<decltype(shape), false>(operands, {}, rows, cols, eps, scratch, stream);
   });
+}
+
+void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, const HeadNorms& norms,
+                        cudaStream_t stream) {
+  with_head_shape(heads.head_dim, [&](auto shape) {
+    using S = decltype(shape);
+    split_normed_kernel<S::kRow, S::kThreads>
+        <<<static_cast<unsigned>(heads.rows), S::kThreads, 0, stream>>>(heads, rotation, norms);
+  });
+}
+
+void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
+                       const Rotation& rotation, const HeadNorms& norms, float* scratch,
+                       cudaStream_t stream) {
+  const std::int64_t d = heads.head_dim;
+  const std::int64_t width = (heads.q_heads + 2 * heads.kv_heads) * d;
+  const auto part = [&](float* dw, const bf16* dy, const bf16* w, std::int64_t count,
+                        std::int64_t first) {
+    const Lines packed{count, width}, own{count, count * d};
+    const NormBackward operands{
+        dpacked + first * d, dw, heads.packed + first * d, dy, w, nullptr, packed, packed, own};
+    with_head_shape(d, [&](auto shape) {
+      launch_backward<decltype(shape), true>(operands, rotation, heads.rows * count, d, norms.eps,
+                                             scratch, stream);
+    });
+  };
+  part(dq_norm, heads.q, norms.q, heads.q_heads, 0);
+  part(dk_norm, heads.k, norms.k, heads.kv_heads, heads.q_heads);
+  const auto bytes = static_cast<std::size_t>(heads.kv_heads * d) * sizeof(bf16);
+  cudaMemcpy2DAsync(dpacked + (heads.q_heads + heads.kv_heads) * d,
+                    static_cast<std::size_t>(width) * sizeof(bf16), heads.v, bytes, bytes,
+                    static_cast<std::size_t>(heads.rows), cudaMemcpyDeviceToDevice, stream);
 }
 
 }  // namespace qplan::kernels

@@ -105,20 +105,24 @@ bool norm_around_zero(const ModelSpec& model) {
   return model.architecture == "nemotron";
 }
 
-WeightSource seeded_weights(const ModelSpec& model, std::uint64_t seed) {
-  const float scale = norm_around_zero(model) ? 0.0F : 1.0F;
-  return [seed, scale](const ModelParameter& it, std::int64_t first_row, std::int64_t first_col,
-                       math::Matrix out) {
-    const Parameter& p = it.parameter;
-    const float centre = is_norm(p.role) && !p.bias ? scale : 0.0F;
-    const auto number = static_cast<std::uint32_t>(it.index);
-    for (std::int64_t r = 0; r < out.rows; ++r) {
-      const std::int64_t begin = (first_row + r) * p.cols + first_col;
-      for (std::int64_t c = 0; c < out.cols; ++c) {
-        out.at(r, c) = centre + seeded_normal(seed, number, begin + c);
-      }
+float SeededWeights::centre(const Parameter& p) const {
+  return is_norm(p.role) && !p.bias ? norm_centre : 0.0F;
+}
+
+void SeededWeights::operator()(const ModelParameter& it, std::int64_t first_row,
+                               std::int64_t first_col, math::Matrix out) const {
+  const Parameter& p = it.parameter;
+  const auto number = static_cast<std::uint32_t>(it.index);
+  for (std::int64_t r = 0; r < out.rows; ++r) {
+    const std::int64_t begin = (first_row + r) * p.cols + first_col;
+    for (std::int64_t c = 0; c < out.cols; ++c) {
+      out.at(r, c) = centre(p) + seeded_normal(seed, number, begin + c);
     }
-  };
+  }
+}
+
+WeightSource seeded_weights(const ModelSpec& model, std::uint64_t seed) {
+  return SeededWeights{seed, norm_around_zero(model) ? 0.0F : 1.0F};
 }
 
 WeightSource checkpoint_weights(const ModelSpec& model, const std::string& path) {

@@ -20,6 +20,15 @@ using WeightSource = std::function<void(const ModelParameter& parameter, std::in
 // Weights drawn from a seed by global parameter index and element: normal with the deviation 0.02
 // that is Hugging Face's default initializer_range, around 1 for the scales of norms and around 0
 // for all others. Norms and biases vary too: a start that is symmetric in them would hide mistakes.
+// A source that holds one of these may be drawn elsewhere as well (kernels.h's draw_weights).
+struct SeededWeights {
+  std::uint64_t seed = 0;
+  float norm_centre = 1;
+
+  [[nodiscard]] float centre(const Parameter& parameter) const;
+  void operator()(const ModelParameter& parameter, std::int64_t first_row, std::int64_t first_col,
+                  math::Matrix out) const;
+};
 WeightSource seeded_weights(const ModelSpec& model, std::uint64_t seed);
 
 // Weights of a safetensors file or folder. All names and shapes are checked before anything is

@@ -52,6 +52,13 @@ SlotId AttentionPart::forward(SlotId x) {
   return y;
 }
 
+// Norms of queries and keys run with the rotation that follows them, where one rank's heads are
+// packed side by side.
+bool AttentionPart::fuses_qk_norm() const {
+  return c_.recipe.executable && c_.model.qk_norm && c_.model.position == PositionEmbedding::rope &&
+         c_.model.num_key_value_heads >= c_.shape.tp && c_.model.head_dim <= 256;
+}
+
 void AttentionPart::project_forward(SlotId normed) {
   auto& b = c_.b;
   const Heads heads = heads_of(c_);
@@ -72,7 +79,13 @@ void AttentionPart::project_forward(SlotId normed) {
   if (c_.model.position == PositionEmbedding::rope) {
     eager_rope_ = c_.eager_copy("rope in fp32", DType::fp32, c_.tokens, (heads.q + heads.kv) * d);
   }
-  if (c_.model.qk_norm) {
+  if (fuses_qk_norm()) {
+    // q and k are normed and turned, v is copied, in one pass; backward reads them as they came.
+    qkv_ = qkv;
+    c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + 2 * heads.kv) * d, {qkv, c_.weights},
+               {q_, k_, v_})
+        .parameter = b.parameter(ParameterRole::q_norm);
+  } else if (c_.model.qk_norm) {
     q_raw_ = b.slot("q before norm", act, c_.tokens, heads.q * d);
     k_raw_ = b.slot("k before norm", act, c_.tokens, heads.kv * d);
     c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + heads.kv) * d, {qkv}, {q_raw_, k_raw_, v_});
@@ -172,7 +185,12 @@ SlotId AttentionPart::project_backward() {
   // With tp > kv heads every rank makes the gradients of its own heads among those of all.
   const bool shared_heads = c_.model.num_key_value_heads < c_.shape.tp;
   SlotId dqkv = b.slot("dqkv", act, c_.tokens, shared_heads ? width * c_.shape.tp : width);
-  if (c_.model.position == PositionEmbedding::rope) {
+  if (fuses_qk_norm()) {
+    // Reads q|k|v twice and once more q|k: columns of a kernel that reads and writes once.
+    c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (3 * heads.q + 5 * heads.kv) * d / 2,
+               {dq_, dk_, dv_, qkv_, c_.weights_backward}, {dqkv, c_.gradients})
+        .parameter = b.parameter(ParameterRole::q_norm);
+  } else if (c_.model.position == PositionEmbedding::rope) {
     if (c_.model.qk_norm) {
       const SlotId dqk = b.slot("dqk", act, c_.tokens, (heads.q + heads.kv) * d);
       c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,

@@ -90,6 +90,7 @@ class AttentionPart {
   SlotId backward(SlotId dy);
 
  private:
+  [[nodiscard]] bool fuses_qk_norm() const;
   void project_forward(SlotId normed);
   void mla_project_forward(SlotId normed);
   SlotId project_backward();
@@ -106,6 +107,7 @@ class AttentionPart {
 
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, q_raw_ = kNoSlot, k_raw_ = kNoSlot;
+  SlotId qkv_ = kNoSlot;  // packed, before norm and rotation
   SlotId q_ = kNoSlot, k_ = kNoSlot, v_ = kNoSlot, out_ = kNoSlot, lse_ = kNoSlot;
   SlotId scores_ = kNoSlot, mask_ = kNoSlot, drop_ = kNoSlot;
   SlotId qkv_by_heads_ = kNoSlot, out_by_heads_ = kNoSlot;  // Ulysses

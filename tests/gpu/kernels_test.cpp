@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "executor/io/weights.h"
 #include "executor/math/activation.h"
 #include "executor/math/cross_entropy.h"
 #include "executor/math/embedding.h"
@@ -47,9 +48,9 @@ void check_norm(std::int64_t rows, std::int64_t cols) {
   const FloatArray dev_dw(before), scratch(kernels::kScratchBytes / 4);
   const kernels::Lines dense{1, cols};
   kernels::rms_norm(dev_y.get(), dense, dev_x.get(), dev_w.get(), rows, cols, 1e-6F, kStream);
-  kernels::rms_norm_backward(dev_dx.get(), dense, dev_dw.get(), dev_x.get(), dev_dy.get(), dense,
-                             dev_w.get(), dev_residual.get(), rows, cols, 1e-6F, scratch.get(),
-                             kStream);
+  kernels::rms_norm_backward({dev_dx.get(), dev_dw.get(), dev_x.get(), dev_dy.get(), dev_w.get(),
+                              dev_residual.get(), dense, dense, dense},
+                             rows, cols, 1e-6F, scratch.get(), kStream);
   check(cudaGetLastError());
   CHECK(distance(dev_y.read(), y) < kBf16Rounding);
   CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
@@ -130,6 +131,84 @@ TEST_CASE("heads are taken apart and turned, and their gradients turned back") {
   CHECK(distance(k.read(), part(q_heads, kv_heads, true)) < kBf16Rounding);
   CHECK(v.read() == part(q_heads + kv_heads, kv_heads, false));
   CHECK(distance(again.read(), packed) < 2 * kBf16Rounding);
+}
+
+TEST_CASE("heads are normed and turned in one pass as one after the other, and back") {
+  for (const std::int64_t dim : {32, 64, 128, 256}) {
+    CAPTURE(dim);
+    constexpr std::int64_t rows = 37, q_heads = 5, kv_heads = 2;
+    const std::int64_t width = (q_heads + 2 * kv_heads) * dim, turned = dim / 2;
+    const std::vector<double> frequencies = math::rope_frequencies(1e4, turned);
+    std::vector<float> angles;
+    for (int p = 0; p < 64; ++p) {
+      for (const double f : frequencies) {
+        angles.push_back(static_cast<float>(std::cos(p * f)));
+        angles.push_back(static_cast<float>(std::sin(p * f)));
+      }
+    }
+    std::vector<std::int64_t> positions(rows);
+    for (std::int64_t r = 0; r < rows; ++r) positions[static_cast<std::size_t>(r)] = r * 29 % 64;
+    const auto packed = random_bf16(rows * width, 1), w = random_bf16(2 * dim, 2),
+               dout = random_bf16(rows * width, 3), before = random_bf16(2 * dim, 4);
+    const FloatArray dev_angles(angles), dev_dw(before), scratch(kernels::kScratchBytes / 4);
+    const DeviceArray<std::int32_t> dev_positions(
+        std::vector<float>(positions.begin(), positions.end()));
+    const kernels::Rotation rotation{
+        turned, static_cast<const float2*>(static_cast<const void*>(dev_angles.get())),
+        dev_positions.get()};
+    const Bf16Array dev_packed(packed), dev_w(w), q(rows * q_heads * dim), k(rows * kv_heads * dim),
+        v(rows * kv_heads * dim), dpacked(rows * width);
+    const kernels::HeadNorms norms{dev_w.get(), dev_w.get() + dim, 1e-6F};
+    kernels::split_normed_heads(
+        {dev_packed.get(), q.get(), k.get(), v.get(), rows, q_heads, kv_heads, dim}, rotation,
+        norms, kStream);
+
+    const auto part = [&](const std::vector<float>& all, std::int64_t first, std::int64_t heads) {
+      std::vector<float> own;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const auto begin = all.begin() + r * width + first * dim;
+        own.insert(own.end(), begin, begin + heads * dim);
+      }
+      return own;
+    };
+    const math::NormShape shape{.epsilon = 1e-6};
+    std::vector<float> dw = before;
+    std::vector<Bf16Array> gradients;
+    std::vector<std::vector<float>> expected;
+    for (const bool queries : {true, false}) {
+      CAPTURE(queries);
+      const std::int64_t heads = queries ? q_heads : kv_heads, first = queries ? 0 : q_heads;
+      const math::RopeShape rope{.heads = heads, .head_dim = dim};
+      const auto raw = part(packed, first, heads);
+      auto dy = part(dout, first, heads);
+      gradients.emplace_back(dy);
+      const auto width_of_head = static_cast<std::size_t>(dim), begin = queries ? 0 : width_of_head;
+      const auto weight = std::span(w).subspan(begin, width_of_head);
+      std::vector<float> out(raw.size()), dx(raw.size());
+      math::rms_norm(ConstMatrix(raw, rows * heads, dim), weight, shape,
+                     Matrix(out, rows * heads, dim));
+      math::rope(Matrix(out, rows, heads * dim), rope, positions, frequencies);
+      CHECK(distance((queries ? q : k).read(), out) < kBf16Rounding);
+      math::rope_backward(Matrix(dy, rows, heads * dim), rope, positions, frequencies);
+      math::rms_norm_backward(ConstMatrix(raw, rows * heads, dim), weight, shape,
+                              ConstMatrix(dy, rows * heads, dim), Matrix(dx, rows * heads, dim),
+                              std::span(dw).subspan(begin, width_of_head));
+      expected.push_back(dx);
+    }
+    CHECK(v.read() == part(packed, q_heads + kv_heads, kv_heads));
+    const auto dv = part(dout, q_heads + kv_heads, kv_heads);
+    const Bf16Array dev_dv(dv);
+    kernels::pack_normed_heads(dpacked.get(), dev_dw.get(), dev_dw.get() + dim,
+                               {dev_packed.get(), gradients[0].get(), gradients[1].get(),
+                                dev_dv.get(), rows, q_heads, kv_heads, dim},
+                               rotation, norms, scratch.get(), kStream);
+    check(cudaGetLastError());
+    const auto result = dpacked.read();
+    CHECK(distance(part(result, 0, q_heads), expected[0]) < kBf16Rounding);
+    CHECK(distance(part(result, q_heads, kv_heads), expected[1]) < kBf16Rounding);
+    CHECK(part(result, q_heads + kv_heads, kv_heads) == dv);
+    CHECK(distance(dev_dw.read(), dw) < kFloatRounding);
+  }
 }
 
 TEST_CASE("SwiGLU and its gradients are the reference's") {
@@ -267,7 +346,8 @@ TEST_CASE("sums and copies of odd lengths are exact") {
 }
 
 TEST_CASE("tokens are routed, sorted by expert and summed as the reference does") {
-  constexpr std::int64_t tokens = 301, experts = 40, k = 3, cols = 72, length = 128, first = 64;
+  // Copies of more than one chunk (1024).
+  constexpr std::int64_t tokens = 701, experts = 40, k = 3, cols = 72, length = 256, first = 64;
   const auto logits = random_bf16(tokens * experts, 1), x = random_bf16(tokens * cols, 2),
              dweights = random_bf16(tokens * k, 3);
   const math::RouterShape shape{
@@ -286,10 +366,10 @@ TEST_CASE("tokens are routed, sorted by expert and summed as the reference does"
   const FloatArray dev_logits(logits), dev_scores(tokens * experts), dev_weights(tokens * k),
       dev_dweights(dweights), dev_dlogits(tokens * experts), by_choice(tokens * k);
   const DeviceArray<std::int32_t> row_map(tokens * 2 * k), counts(experts),
-      visits(num_sequences * experts);
+      visits(num_sequences * experts), scratch(3 * experts);
   const Bf16Array dev_x(x), sorted(tokens * k * cols), sums(tokens * cols);
   kernels::route(dev_scores.get(), row_map.get(), counts.get(), visits.get(), dev_logits.get(),
-                 router, sequences, num_sequences, -1, tokens, kStream);
+                 router, sequences, num_sequences, -1, tokens, scratch.get(), kStream);
   kernels::sort_tokens(sorted.get(), dev_weights.get(), dev_x.get(), row_map.get(),
                        dev_scores.get(), router, tokens, cols, kStream);
   kernels::sum_copies(sums.get(), by_choice.get(), sorted.get(), row_map.get(), dev_weights.get(),
@@ -379,4 +459,23 @@ TEST_CASE("rows that arrived by rank are grouped by expert, and go back") {
   CHECK(found == grouped);
   CHECK(returned == arrived);
   CHECK(values == x);
+}
+
+TEST_CASE("weights drawn on the device are the host's") {
+  constexpr std::int64_t rows = 37, cols = 48, whole_cols = 96, first_row = 5, first_col = 16;
+  constexpr std::uint64_t seed = 0x123456789abcdefU;
+  ModelParameter parameter;
+  parameter.index = 70;
+  parameter.parameter.cols = whole_cols;
+  std::vector<float> expected(rows * cols);
+  SeededWeights{seed}(parameter, first_row, first_col, Matrix(expected, rows, cols));
+
+  const kernels::SeededPart part{seed, 70, 0, cols, whole_cols, first_row, first_col};
+  constexpr std::int64_t begin = 100, n = rows * cols - begin;
+  const FloatArray main(n);
+  const Bf16Array working(n);
+  kernels::draw_weights(main.get(), working.get(), part, begin, n, kStream);
+  const std::vector<float> behind(expected.begin() + begin, expected.end());
+  CHECK(distance(main.read(), behind) < 1e-7);
+  CHECK(distance(working.read(), behind) < kBf16Rounding);
 }

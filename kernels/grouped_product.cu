@@ -1,0 +1,523 @@
+// Products of experts: one launch for all of them. Blocks stay and walk over tiles of 128 x 256
+// numbers; one warp brings operands by the copy engine, four stages ahead, two warpgroups multiply
+// (wgmma, sm_90a). How many rows an expert has is read on the device.
+
+#include <cuda.h>
+
+#include "kernels/device.cuh"
+#include "kernels/kernels.h"
+
+namespace qplan::kernels {
+namespace {
+
+constexpr int kTileM = 128, kTileN = 256, kTileK = 64;
+constexpr int kStages = 4;
+constexpr int kWarpgroup = 128, kConsumers = 2 * kWarpgroup, kBlock = 3 * kWarpgroup;
+constexpr int kAccumulators = kTileM * kTileN / kConsumers;
+// The copy engine's 128-byte swizzle: boxes are 64 numbers wide.
+constexpr int kBox = 64;
+constexpr int kBoxBytes = kBox * kTileK * 2;
+constexpr int kBytesA = kTileM * kTileK * 2, kBytesB = kTileN * kTileK * 2;
+constexpr int kMostGroups = 1024;
+
+enum class Product { forward, input_gradient, weight_gradient };
+
+struct Shape {
+  RowGroups groups;
+  int n = 0, k = 0;  // of a group: rows x n x k; of weight gradients m x n, over rows
+  int m = 0;
+  std::int64_t out_stride = 0, group_stride = 0;  // numbers between rows, and between groups
+};
+
+struct Shared {
+  alignas(1024) unsigned char a[kStages][kBytesA];
+  alignas(1024) unsigned char b[kStages][kBytesB];
+  alignas(8) std::uint64_t full[kStages], empty[kStages];
+  int first_row[kMostGroups + 1];   // of each group, and the number of all
+  int first_tile[kMostGroups + 1];  // likewise
+};
+
+__device__ inline std::uint32_t address_of(const void* p) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(p));
+}
+
+// ---- barriers of shared memory ----
+
+__device__ inline void init_barrier(std::uint64_t& barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address_of(&barrier)),
+               "r"(arrivals));
+}
+__device__ inline void arrive(std::uint64_t& barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address_of(&barrier)) : "memory");
+}
+__device__ inline void arrive_expecting(std::uint64_t& barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_of(&barrier)),
+               "r"(bytes)
+               : "memory");
+}
+__device__ inline void wait(std::uint64_t& barrier, unsigned parity) {
+  asm volatile(
+      "{.reg .pred done; again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1; "
+      "@!done bra again;}" ::"r"(address_of(&barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// ---- the copy engine ----
+
+__device__ inline void bring(void* to, const CUtensorMap& map, std::uint64_t& barrier, int x, int y,
+                             int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
+      "%4, %5}], [%2];" ::"r"(address_of(to)),
+      "l"(reinterpret_cast<std::uint64_t>(&map)), "r"(address_of(&barrier)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
+
+// ---- matrix units ----
+
+// A matrix in shared memory under the 128-byte swizzle. Contracted numbers side by side: groups of
+// 8 rows lie 1024 bytes apart. Otherwise: 8 contracted rows are 1024 bytes, the next 64 columns a
+// box.
+__device__ inline std::uint64_t matrix_at(const void* p, bool transposed) {
+  const std::uint64_t address = (address_of(p) & 0x3FFFF) >> 4;
+  const std::uint64_t leading = transposed ? kBoxBytes >> 4 : 1, stride = 1024 >> 4;
+  return address | leading << 16 | stride << 32 | std::uint64_t{1} << 62;
+}
+// Bytes to the next 16 contracted numbers.
+__device__ constexpr int step_bytes(bool transposed) {
+  return transposed ? 16 * kBox * 2 : 16 * 2;
+}
+
+// 64 x 256 numbers more of a warpgroup's accumulators: D = A B (+ D unless `fresh`).
+template <bool TransposeA, bool TransposeB>
+__device__ inline void multiply_add(float (&d)[kAccumulators], std::uint64_t a, std::uint64_t b,
+                                    bool fresh) {
+  asm volatile(
+      "{.reg .pred p; setp.ne.b32 p, %130, 0; "
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+      "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+      "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "
+      "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "
+      "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "
+      "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, "
+      "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "
+      "%127}, "
+      "%128, %129, p, 1, 1, %131, %132;}"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]),
+        "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]),
+        "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]),
+        "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]),
+        "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]),
+        "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]),
+        "+f"(d[63]), "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]),
+        "+f"(d[70]), "+f"(d[71]), "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]),
+        "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]),
+        "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]),
+        "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]),
+        "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]),
+        "+f"(d[104]), "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]),
+        "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]), "+f"(d[114]), "+f"(d[115]),
+        "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]), "+f"(d[121]),
+        "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+      : "l"(a), "l"(b), "r"(fresh ? 0 : 1), "n"(TransposeA ? 1 : 0), "n"(TransposeB ? 1 : 0));
+}
+
+__device__ inline void fence_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void commit_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int Pending>
+__device__ inline void await_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+// The compiler may not move accumulators across products that are under way.
+__device__ inline void hold(float (&d)[kAccumulators]) {
+#pragma unroll
+  for (int i = 0; i < kAccumulators; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// ---- which tiles there are ----
+
+// By one warp. Weight gradients have as many tiles in each group that has rows.
+template <Product P>
+__device__ void find_groups(Shared& shared, const Shape& shape) {
+  const RowGroups& g = shape.groups;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int tiles_n = (shape.n + kTileN - 1) / kTileN, tiles_m = (shape.m + kTileM - 1) / kTileM;
+  int rows_before = 0, tiles_before = 0;
+  for (int first = 0; first < g.count; first += kWarp) {
+    const int group = first + lane;
+    int rows = 0;
+    for (int source = 0; source < g.sources && group < g.count; ++source) {
+      rows += g.rows[source * g.source_stride + group];
+    }
+    int tiles = (rows + kTileM - 1) / kTileM * tiles_n;
+    if (P == Product::weight_gradient) tiles = rows > 0 ? tiles_m * tiles_n : 0;
+    int rows_to = rows, tiles_to = tiles;  // sums to this lane
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int r = __shfl_up_sync(0xffffffffU, rows_to, step);
+      const int t = __shfl_up_sync(0xffffffffU, tiles_to, step);
+      if (lane >= step) {
+        rows_to += r;
+        tiles_to += t;
+      }
+    }
+    if (group < g.count) {
+      shared.first_row[group] = rows_before + rows_to - rows;
+      shared.first_tile[group] = tiles_before + tiles_to - tiles;
+    }
+    rows_before += __shfl_sync(0xffffffffU, rows_to, kWarp - 1);
+    tiles_before += __shfl_sync(0xffffffffU, tiles_to, kWarp - 1);
+  }
+  if (lane == 0) {
+    shared.first_row[g.count] = rows_before;
+    shared.first_tile[g.count] = tiles_before;
+  }
+}
+
+struct Tile {
+  int group = 0;
+  int m = 0, n = 0;  // its first row and column: of all rows, or of the group's weight gradient
+  int begin = 0, steps = 0;  // contracted: first, and how many times kTileK
+};
+
+// This block's tiles, one after the other.
+template <Product P>
+class Tiles {
+ public:
+  __device__ Tiles(const Shared& shared, const Shape& shape)
+      : shared_(shared), shape_(shape), next_(static_cast<int>(blockIdx.x)) {}
+  __device__ bool next(Tile& tile) {
+    const int count = shape_.groups.count;
+    if (next_ >= shared_.first_tile[count]) return false;
+    while (shared_.first_tile[tile.group + 1] <= next_) ++tile.group;
+    const int within = next_ - shared_.first_tile[tile.group];
+    const int first = shared_.first_row[tile.group];
+    const int rows = shared_.first_row[tile.group + 1] - first;
+    const bool wgrad = P == Product::weight_gradient;
+    const int tiles_m = ((wgrad ? shape_.m : rows) + kTileM - 1) / kTileM;
+    tile.m = within % tiles_m * kTileM + (wgrad ? 0 : first);
+    tile.n = within / tiles_m * kTileN;
+    tile.begin = wgrad ? first : 0;
+    tile.steps = ((wgrad ? rows : shape_.k) + kTileK - 1) / kTileK;
+    next_ += static_cast<int>(gridDim.x);
+    return true;
+  }
+
+ private:
+  const Shared& shared_;
+  const Shape& shape_;
+  int next_;
+};
+
+// ---- the two roles ----
+
+template <Product P>
+__device__ void bring_operands(Shared& shared, const Shape& shape, const CUtensorMap& a_map,
+                               const CUtensorMap& b_map) {
+  Tile tile;
+  Tiles<P> tiles(shared, shape);
+  int stage = 0;
+  unsigned parity = 1;  // all stages begin empty
+  while (tiles.next(tile)) {
+    for (int step = 0; step < tile.steps; ++step) {
+      wait(shared.empty[stage], parity);
+      std::uint64_t& full = shared.full[stage];
+      arrive_expecting(full, kBytesA + kBytesB);
+      const int k = tile.begin + step * kTileK;
+      if constexpr (P == Product::weight_gradient) {
+        for (int i = 0; i < kTileM / kBox; ++i) {
+          bring(shared.a[stage] + i * kBoxBytes, a_map, full, tile.m + i * kBox, k, 0);
+        }
+      } else {
+        bring(shared.a[stage], a_map, full, k, tile.m, 0);
+      }
+      if constexpr (P == Product::forward) {
+        bring(shared.b[stage], b_map, full, k, tile.n, tile.group);
+      } else {
+        const int group = P == Product::weight_gradient ? 0 : tile.group;
+        for (int i = 0; i < kTileN / kBox; ++i) {
+          bring(shared.b[stage] + i * kBoxBytes, b_map, full, tile.n + i * kBox, k, group);
+        }
+      }
+      if (++stage == kStages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+  }
+}
+
+// Rows behind a group's last are another's: they count as zero.
+__device__ void clear_rows(Shared& shared, int stage, int rows) {
+  const int consumer = static_cast<int>(threadIdx.x) - kWarpgroup;
+  constexpr int kVectors = kBox * 2 / 16;  // of a row in a box
+  constexpr int kBoxes = (kTileM + kTileN) / kBox;
+  const int per_box = (kTileK - rows) * kVectors;
+  for (int i = consumer; i < kBoxes * per_box; i += kConsumers) {
+    const int box = i / per_box, at = i % per_box;
+    unsigned char* begin = box < kTileM / kBox
+                               ? shared.a[stage] + box * kBoxBytes
+                               : shared.b[stage] + (box - kTileM / kBox) * kBoxBytes;
+    reinterpret_cast<uint4*>(begin + rows * kBox * 2)[at] = uint4{};
+  }
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  asm volatile("bar.sync 1, %0;" ::"n"(kConsumers) : "memory");
+}
+
+// Four threads have two numbers each of four times 8 columns; afterwards each has 8 of one.
+__device__ inline void transpose_quad(std::uint32_t (&v)[4]) {
+  const bool upper = threadIdx.x & 2, odd = threadIdx.x & 1;
+  std::uint32_t x = upper ? v[0] : v[2], y = upper ? v[1] : v[3];
+  x = __shfl_xor_sync(0xffffffffU, x, 2);
+  y = __shfl_xor_sync(0xffffffffU, y, 2);
+  v[0] = upper ? x : v[0];
+  v[1] = upper ? y : v[1];
+  v[2] = upper ? v[2] : x;
+  v[3] = upper ? v[3] : y;
+  x = odd ? v[0] : v[1];
+  y = odd ? v[2] : v[3];
+  x = __shfl_xor_sync(0xffffffffU, x, 1);
+  y = __shfl_xor_sync(0xffffffffU, y, 1);
+  v[0] = odd ? x : v[0];
+  v[1] = odd ? v[1] : x;
+  v[2] = odd ? y : v[2];
+  v[3] = odd ? v[3] : y;
+}
+
+__device__ inline std::uint32_t pair_of(float x, float y) {
+  const __nv_bfloat162 two = __floats2bfloat162_rn(x, y);
+  return *reinterpret_cast<const std::uint32_t*>(&two);
+}
+
+// Accumulator 4 j + 2 h + i is row lane / 4 + 8 h of its warp's 16, column 8 j + 2 (lane % 4) + i.
+__device__ void write_rows(bf16* out, const Shape& shape, const Tile& tile, int row, int last_row,
+                           const float (&d)[kAccumulators]) {
+  const int quad = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int r = row + 8 * h;
+    bf16* to = out + static_cast<std::int64_t>(r) * shape.out_stride;
+#pragma unroll
+    for (int j = 0; j < kTileN / 8; j += 4) {
+      std::uint32_t v[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        v[i] = pair_of(d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
+      }
+      transpose_quad(v);
+      const int column = tile.n + 8 * (j + quad);
+      if (r < last_row && column < shape.n) {
+        *reinterpret_cast<uint4*>(to + column) = uint4{v[0], v[1], v[2], v[3]};
+      }
+    }
+  }
+}
+
+// Four neighbouring numbers are added where memory's cache is: nobody waits. Each number is added
+// to by one thread, so the result does not depend on order.
+__device__ inline void add_four(float* to, float a, float b, float c, float d) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(a), "f"(b), "f"(c),
+               "f"(d)
+               : "memory");
+}
+
+__device__ void add_weights(float* out, const Shape& shape, const Tile& tile, int row,
+                            const float (&d)[kAccumulators]) {
+  const int quad = static_cast<int>(threadIdx.x) % 4;
+  const bool odd = quad & 1;
+  float* group = out + static_cast<std::int64_t>(tile.group) * shape.group_stride;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int r = row + 8 * h;
+    float* to = group + static_cast<std::int64_t>(r) * shape.out_stride;
+    // Of 2 times 8 columns, a pair of threads trades so that each has four neighbours of one.
+#pragma unroll
+    for (int j = 0; j < kTileN / 8; j += 2) {
+      const int even_at = 4 * j + 2 * h, odd_at = even_at + 4;
+      const float x = __shfl_xor_sync(0xffffffffU, odd ? d[even_at] : d[odd_at], 1);
+      const float y = __shfl_xor_sync(0xffffffffU, odd ? d[even_at + 1] : d[odd_at + 1], 1);
+      const int column = tile.n + 8 * (j + (odd ? 1 : 0)) + 4 * (quad / 2);
+      if (r >= shape.m || column >= shape.n) continue;
+      if (odd) {
+        add_four(to + column, x, y, d[odd_at], d[odd_at + 1]);
+      } else {
+        add_four(to + column, d[even_at], d[even_at + 1], x, y);
+      }
+    }
+  }
+}
+
+template <Product P>
+__device__ void multiply_tiles(Shared& shared, const Shape& shape, void* out) {
+  constexpr bool kTransposeA = P == Product::weight_gradient, kTransposeB = P != Product::forward;
+  const int consumer = static_cast<int>(threadIdx.x) - kWarpgroup;
+  const int warpgroup = consumer / kWarpgroup;
+  const int row = consumer / kWarp * 16 + consumer % kWarp / 4;  // of the tile
+  Tile tile;
+  Tiles<P> tiles(shared, shape);
+  int stage = 0, released = 0;
+  unsigned parity = 0;
+  float d[kAccumulators];
+  while (tiles.next(tile)) {
+    for (int step = 0; step < tile.steps; ++step) {
+      wait(shared.full[stage], parity);
+      if constexpr (P == Product::weight_gradient) {
+        const int left = shared.first_row[tile.group + 1] - tile.begin - step * kTileK;
+        if (left < kTileK) clear_rows(shared, stage, left);
+      }
+      // A warpgroup's 64 rows begin 8 KiB behind the other's, whichever way they lie.
+      const std::uint64_t a = matrix_at(shared.a[stage] + warpgroup * kBoxBytes, kTransposeA);
+      const std::uint64_t b = matrix_at(shared.b[stage], kTransposeB);
+      hold(d);
+      fence_products();
+#pragma unroll
+      for (int i = 0; i < kTileK / 16; ++i) {
+        multiply_add<kTransposeA, kTransposeB>(d, a + (i * step_bytes(kTransposeA) >> 4),
+                                               b + (i * step_bytes(kTransposeB) >> 4),
+                                               step == 0 && i == 0);
+      }
+      commit_products();
+      hold(d);
+      if (step > 0) {  // the stage before has been read
+        await_products<1>();
+        arrive(shared.empty[released]);
+        released = (released + 1) % kStages;
+      }
+      if (++stage == kStages) {
+        stage = 0;
+        parity ^= 1;
+      }
+    }
+    await_products<0>();
+    hold(d);
+    arrive(shared.empty[released]);
+    released = (released + 1) % kStages;
+    if constexpr (P == Product::weight_gradient) {
+      add_weights(static_cast<float*>(out), shape, tile, tile.m + row, d);
+    } else {
+      write_rows(static_cast<bf16*>(out), shape, tile, tile.m + row,
+                 shared.first_row[tile.group + 1], d);
+    }
+  }
+}
+
+template <Product P>
+__global__ void __launch_bounds__(kBlock, 1)
+    grouped_kernel(const __grid_constant__ CUtensorMap a_map,
+                   const __grid_constant__ CUtensorMap b_map, void* out, const Shape shape) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ unsigned char memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory + (1024 - address_of(memory) % 1024) % 1024);
+  if (threadIdx.x < kWarp) {
+    find_groups<P>(shared, shape);
+  } else if (threadIdx.x == kWarp) {
+    for (int i = 0; i < kStages; ++i) {
+      init_barrier(shared.full[i], 1);
+      init_barrier(shared.empty[i], kConsumers);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == 0) bring_operands<P>(shared, shape, a_map, b_map);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    multiply_tiles<P>(shared, shape, out);
+  }
+#endif
+}
+
+// ---- launching ----
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+Encode encoder() {
+  static const Encode function = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault,
+                                         &result) != cudaSuccess) {
+      return Encode{nullptr};
+    }
+    return reinterpret_cast<Encode>(found);
+  }();
+  return function;
+}
+
+// copies x rows x cols numbers, brought in boxes of box_rows x 64.
+CUtensorMap map_of(const bf16* data, std::int64_t rows, std::int64_t cols, std::int64_t copies,
+                   std::int64_t copy_stride, int box_rows) {
+  CUtensorMap map;
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows),
+                               static_cast<cuuint64_t>(copies)};
+  const cuuint64_t strides[2] = {static_cast<cuuint64_t>(2 * cols),
+                                 static_cast<cuuint64_t>(2 * copy_stride)};
+  const cuuint32_t box[3] = {kBox, static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t steps[3] = {1, 1, 1};
+  encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<bf16*>(data), sizes, strides, box,
+            steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return map;
+}
+
+template <Product P>
+void launch(const CUtensorMap& a, const CUtensorMap& b, void* out, const Shape& shape,
+            cudaStream_t stream) {
+  constexpr int kBytes = sizeof(Shared) + 1024;
+  static const int blocks = [] {
+    cudaFuncSetAttribute(grouped_kernel<P>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    int device = 0, count = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    return count;
+  }();
+  grouped_kernel<P><<<static_cast<unsigned>(blocks), kBlock, kBytes, stream>>>(a, b, out, shape);
+}
+
+}  // namespace
+
+bool has_grouped_products() {
+  static const bool has = [] {
+    cudaFuncAttributes attributes{};
+    return cudaFuncGetAttributes(&attributes, grouped_kernel<Product::forward>) == cudaSuccess &&
+           attributes.binaryVersion == 90 && encoder() != nullptr;
+  }();
+  return has;
+}
+
+void grouped_forward(bf16* y, const bf16* x, const GroupedWeights& w, const RowGroups& groups,
+                     std::int64_t rows, cudaStream_t stream) {
+  const Shape shape{groups, static_cast<int>(w.out), static_cast<int>(w.in), 0, w.out, 0};
+  launch<Product::forward>(map_of(x, rows, w.in, 1, rows * w.in, kTileM),
+                           map_of(w.data, w.out, w.in, groups.count, w.stride, kTileN), y, shape,
+                           stream);
+}
+
+void grouped_input_gradient(bf16* dx, const bf16* dy, const GroupedWeights& w,
+                            const RowGroups& groups, std::int64_t rows, cudaStream_t stream) {
+  const Shape shape{groups, static_cast<int>(w.in), static_cast<int>(w.out), 0, w.in, 0};
+  launch<Product::input_gradient>(map_of(dy, rows, w.out, 1, rows * w.out, kTileM),
+                                  map_of(w.data, w.out, w.in, groups.count, w.stride, kTileK), dx,
+                                  shape, stream);
+}
+
+void grouped_weight_gradient(const GroupedGradients& dw, const bf16* dy, const bf16* x,
+                             const RowGroups& groups, std::int64_t rows, cudaStream_t stream) {
+  const Shape shape{groups, static_cast<int>(dw.in), 0, static_cast<int>(dw.out), dw.in, dw.stride};
+  launch<Product::weight_gradient>(map_of(dy, rows, dw.out, 1, rows * dw.out, kTileK),
+                                   map_of(x, rows, dw.in, 1, rows * dw.in, kTileK), dw.data, shape,
+                                   stream);
+}
+
+}  // namespace qplan::kernels
