@@ -245,22 +245,24 @@ Bytes largest(const std::vector<Bytes>& bytes) {
 Json to_json(const Execution& execution, const Executed& executed,
              const ExecutionChoices& choices) {
   const RunResult& r = executed.result;
-  return {{"backend", to_word(choices.backend)},
-          {"ranks", execution.plan.world()},
-          {"first_step", r.first_step},
-          {"loss", r.loss},
-          {"grad_norm", r.grad_norm},
-          {"step_time_s",
-           {{"median", executed.median.value()},
-            {"min", executed.least.value()},
-            {"max", executed.most.value()}}},
-          {"tokens_per_s_per_gpu", executed.tokens_per_s_per_gpu},
-          {"memory",
-           {{"live_peak_gib", in_gib(largest(r.live_peak))},
-            {"arena_peak_gib", in_gib(largest(r.arena))},
-            {"device_peak_gib", r.device_peak ? Json(in_gib(*r.device_peak)) : Json()}}},
-          {"notes", execution.notes},
-          {"predicted", report(*execution.job, execution.predicted)}};
+  Json json = {{"backend", to_word(choices.backend)},
+               {"ranks", execution.plan.world()},
+               {"first_step", r.first_step},
+               {"loss", r.loss},
+               {"grad_norm", r.grad_norm},
+               {"step_time_s",
+                {{"median", executed.median.value()},
+                 {"min", executed.least.value()},
+                 {"max", executed.most.value()}}},
+               {"tokens_per_s_per_gpu", executed.tokens_per_s_per_gpu},
+               {"memory",
+                {{"live_peak_gib", in_gib(largest(r.live_peak))},
+                 {"arena_peak_gib", in_gib(largest(r.arena))},
+                 {"device_peak_gib", r.device_peak ? Json(in_gib(*r.device_peak)) : Json()}}},
+               {"notes", execution.notes},
+               {"predicted", report(*execution.job, execution.predicted)}};
+  if (!r.mtp_loss.empty()) json["mtp_loss"] = r.mtp_loss;
+  return json;
 }
 
 }  // namespace qplan
