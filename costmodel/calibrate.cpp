@@ -23,9 +23,10 @@ constexpr double kMostFlops = 4e13;
 constexpr RowwiseKind kMemoryBound[] = {
     RowwiseKind::rms_norm,      RowwiseKind::rms_norm_backward,
     RowwiseKind::swiglu,        RowwiseKind::swiglu_backward,
-    RowwiseKind::rope,          RowwiseKind::add,
-    RowwiseKind::copy,          RowwiseKind::sum_of_squares,
-    RowwiseKind::cross_entropy, RowwiseKind::cross_entropy_backward};
+    RowwiseKind::rope,          RowwiseKind::rope_backward,
+    RowwiseKind::add,           RowwiseKind::copy,
+    RowwiseKind::cross_entropy, RowwiseKind::cross_entropy_backward,
+    RowwiseKind::sum_of_squares};
 constexpr CollectiveKind kCollectives[] = {CollectiveKind::all_reduce, CollectiveKind::all_gather,
                                            CollectiveKind::reduce_scatter,
                                            CollectiveKind::all_to_all};
@@ -295,7 +296,12 @@ std::vector<Work> calibration_works(int ranks) {
     for (const std::int64_t rows : {4096, 16384}) {
       const bool loss =
           kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
-      const std::int64_t cols = kind == RowwiseKind::sum_of_squares ? 16384 : loss ? 65536 : 4096;
+      // Heads of Qwen3-8B, with norms: measure.cpp.
+      const std::int64_t cols = kind == RowwiseKind::sum_of_squares  ? 16384
+                                : loss                               ? 65536
+                                : kind == RowwiseKind::rope          ? 6144
+                                : kind == RowwiseKind::rope_backward ? 8704
+                                                                     : 4096;
       const DType dtype = kind == RowwiseKind::sum_of_squares ? DType::fp32 : DType::bf16;
       works.emplace_back(Rowwise{.kind = kind, .rows = rows, .cols = cols, .dtype = dtype});
     }
