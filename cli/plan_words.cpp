@@ -52,6 +52,9 @@ constexpr std::array kWords{
     PlanWord{"routing", "KIND",
              "balance of experts: forced (even) or natural (see --moe-imbalance)", Many::per_job,
              fix<&S::routing, &P::routing>},
+    PlanWord{"moe_capacity_factor", "RATIO",
+             "copies an expert takes of a rank's, over the mean; more are dropped; 0: none are",
+             Many::per_job, fix<&S::moe_capacity_factor, &P::moe_capacity_factor>},
 
     PlanWord{"tp", "RANKS", "tensor-parallel degree", Many::numbers, allow<&S::tp, &P::tp>},
     PlanWord{"pp", "STAGES", "pipeline-parallel degree", Many::numbers, allow<&S::pp, &P::pp>},
@@ -185,11 +188,12 @@ bool given(const PlanWords& words, std::string_view key) {
 
 void add_job_words(CommandLine& line, PlanWords& words,
                    const std::vector<std::string_view>& without) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kDefaults{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kDefaults{
       {{"global_batch_size", "about 4 Mi tokens"},
        {"seq_len", "4096"},
        {"precision", "bf16"},
-       {"routing", "forced"}}};
+       {"routing", "forced"},
+       {"moe_capacity_factor", "0"}}};
   for (const PlanWord& word : kWords) {
     if (std::find(without.begin(), without.end(), word.key) != without.end()) continue;
     for (const auto& [key, fallback] : kDefaults) {

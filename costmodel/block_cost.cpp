@@ -106,7 +106,7 @@ Cost cost_of(const Op& op, Part part) {
   if (std::holds_alternative<HostCopy>(op.work) || std::holds_alternative<HostAdam>(op.work)) {
     return Cost::offload;
   }
-  if (part == Part::norm || part == Part::update) return Cost::optimizer;
+  if (part == Part::clear || part == Part::norm || part == Part::update) return Cost::optimizer;
   return op.recomputed ? Cost::recompute : Cost::compute;
 }
 

@@ -187,7 +187,15 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
     for (const auto& actions : build_schedule(shape)) all.push_back(run_length(actions));
     return all;
   });
-  // A forward beside a backward: layer by layer, one's allocations before the other's frees.
+  // A forward beside a backward: layer by layer, the ops of both in turn.
+  const auto pair_memory = [&](const BlockShape& forward, const BlockShape& backward) {
+    const PairKey key{{compute_shape(forward), 0, std::nullopt, v.backward},
+                      {compute_shape(backward), 0, std::nullopt, v.backward}};
+    return memo_->pair_memory.get(key, [&] {
+      return merged_memory_use(build_block(model_, recipe_, key.forward.shape),
+                               build_block(model_, recipe_, key.backward.shape), v.backward);
+    });
+  };
   const auto pair_use = [&](int f, int b) {
     const auto i = static_cast<std::size_t>(f), j = static_cast<std::size_t>(b);
     const auto df = static_cast<std::size_t>(v.stages.of_stage[i]);
@@ -201,13 +209,10 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
         while (&runs[k].shape != wanted) ++k;
         return *d.blocks[k];
       };
-      MemoryUse layer;
-      if (run.forward != nullptr) {
-        layer = then(layer, block_of(forward, distinct[df], run.forward).forward);
-      }
-      if (run.backward != nullptr) {
-        layer = then(layer, block_of(backward, distinct[db], run.backward).backward);
-      }
+      const MemoryUse layer =
+          run.backward == nullptr  ? block_of(forward, distinct[df], run.forward).forward
+          : run.forward == nullptr ? block_of(backward, distinct[db], run.backward).backward
+                                   : pair_memory(*run.forward, *run.backward);
       total = then(total, power(layer, run.count));
     }
     total = with_wires(total, wire, receives(v.schedule, f), sends(v.schedule, f));
@@ -264,6 +269,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
     persistent.push_back(memo_->states.get(
         shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); }));
     if (plan.offload.optimizer > 0 || plan.offload.params) {
+      if (shares_embedding(model_, shape)) continue;
       const RankParameters own = rank_parameters(model_, shape);
       for (std::size_t r = 0; r < v.like.size(); ++r) {
         offloaded += v.count(r, k) * (static_cast<double>(own.dense) / base.dense_shard +

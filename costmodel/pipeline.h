@@ -19,6 +19,7 @@ template <class R>
 concept StepRunner = requires(R runner, int rank, const Action& action, StreamClocks& clocks) {
   runner.run(rank, action, clocks);
   runner.run_pair(rank, action, action, clocks);  // a forward beside a backward
+  runner.begin(rank, clocks);                     // gradients become 0
   runner.before_norm(rank, clocks);  // reductions that were not overlapped, the local norm
   runner.update(rank, clocks);       // optimizer, parameter gathers
 };
@@ -80,6 +81,7 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
   for (std::size_t r = 0; r < actions.size(); ++r) {
     steady.push_back(steady_part(shape_, static_cast<int>(r)));
     clocks[r](host) *= MaxPlus(links.step_overhead);
+    runner.begin(static_cast<int>(r), clocks[r]);
   }
   const auto send = [&](StreamClocks& state, int from, int to, std::vector<Seconds>& edges,
                         double& arrival) {

@@ -104,6 +104,7 @@ struct CostModel::Memo {
   SharedMemo<BlockShape, PersistentBytes, ShapeHash> states;
   SharedMemo<DelayKey, PartDelays, DelayHash> compute_delays, state_delays;
   SharedMemo<PairKey, StreamDelay, PairHash> pair_delays;
+  SharedMemo<PairKey, MemoryUse, PairHash> pair_memory;
   SharedMemo<DelayKey, double, DelayHash> busy;  // compute of forward and backward, alone
   SharedMemo<ScheduleShape, RunLengths, ScheduleHash> schedules;
 };

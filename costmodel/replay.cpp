@@ -85,6 +85,7 @@ std::string_view category_of(Part part) {
     case Part::reduce:
     case Part::reduce_beside:
       return "reduce";
+    case Part::clear:
     case Part::norm:
     case Part::update:
       return "optimizer";
@@ -136,6 +137,8 @@ class ReplayRunner {
       add(rank, Stream::compute, to_string(b), "backward", b, middle, end);
     }
   }
+
+  void begin(int rank, StreamClocks& clocks) { edge_part(rank, Part::clear, clocks); }
 
   void before_norm(int rank, StreamClocks& clocks) {
     const StepProgram& p = priced_.program();

@@ -40,6 +40,7 @@ PartsInUse parts_in_use(BackwardForm form, bool gather_overlapped, bool reduce_o
   // remembered by shape.
   if (!reduce_overlapped || whole_reductions) use.state.push_back(Part::reduce);
   if (whole_reductions) use.state.push_back(Part::reduce_beside);
+  use.state.push_back(Part::clear);
   use.state.push_back(Part::norm);
   use.state.push_back(Part::update);
   return use;
@@ -62,7 +63,11 @@ bool is_compute_part(Part part) {
 // Moves clocks by precomputed delays of whole stages.
 class FoldRunner {
  public:
-  FoldRunner(std::size_t stages, std::size_t ranks) : stage(stages), before(ranks), after(ranks) {}
+  FoldRunner(std::size_t stages, std::size_t ranks)
+      : stage(stages),
+        clear(ranks, no_delay()),
+        before(ranks, {no_delay(), no_delay()}),
+        after(ranks, no_delay()) {}
 
   void run(int, const Action& action, StreamClocks& clocks) const {
     const Part part = part_of(action, gather_overlapped, reduce_overlapped);
@@ -75,6 +80,9 @@ class FoldRunner {
     if (it == pairs.end()) it = pairs.emplace(key, pair_delay(key.first, key.second)).first;
     clocks = apply(it->second, clocks);
   }
+  void begin(int rank, StreamClocks& clocks) const {
+    clocks = apply(clear[static_cast<std::size_t>(rank)], clocks);
+  }
   void before_norm(int rank, StreamClocks& clocks) const {
     const auto& [reduce, norm] = before[static_cast<std::size_t>(rank)];
     clocks = apply(reduce, clocks);
@@ -86,6 +94,7 @@ class FoldRunner {
   }
 
   std::vector<PartDelays> stage;
+  std::vector<StreamDelay> clear;
   std::vector<std::pair<StreamDelay, StreamDelay>> before;  // reduce, norm
   std::vector<StreamDelay> after;
   bool gather_overlapped = false, reduce_overlapped = false;
@@ -184,16 +193,26 @@ class StagePricer {
   CostContext context_;
 };
 
-PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
-                             const RankGrid& grid) {
+// How long a stage's output is under way to the next.
+Seconds hop_time(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid) {
   const BlockShape base = base_shape(cost.model(), plan, cost.recipe(), cost.facts().moe_imbalance);
   const bool crosses = grid.shape(Axis::pp).nodes > 1;
-  const Price hop = send_recv_price(boundary_bytes(cost.model(), base), crosses, cost.hardware());
+  const Bytes whole = boundary_bytes(cost.model(), base);
+  if (!cost.recipe().scatters_boundary || base.sequence_parallel || base.tp == 1) {
+    return send_recv_price(whole, crosses, cost.hardware()).time;
+  }
+  const Collective gather{CollectiveKind::all_gather, Axis::tp, whole};
+  return send_recv_price(whole * (1.0 / base.tp), crosses, cost.hardware()).time +
+         collective_price(gather, grid.shape(Axis::tp), cost.hardware()).time;
+}
+
+PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
+                             const RankGrid& grid) {
   // Interleaved and zero-bubble schedules send beside compute; plain 1F1B as the recipe says.
   const bool overlapped = cost.recipe().overlaps_p2p ||
                           plan.schedule == ScheduleKind::interleaved ||
                           splits_backward(plan.schedule);
-  return {.send = hop.time,
+  return {.send = hop_time(cost, plan, grid),
           .overlapped = overlapped,
           .host_waits = cost.recipe().synchronous_p2p && !overlapped,
           .step_overhead = cost.recipe().step_overhead};
@@ -238,11 +257,6 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   BlockShape edge_shape = state_shape(v.base);
   edge_shape.kind = BlockKind::step_edge;
   const PartDelays& edge = state_delays(edge_shape);
-  for (auto& [reduce, norm] : runner.before) {
-    reduce = no_delay();
-    norm = no_delay();
-  }
-  for (auto& d : runner.after) d = no_delay();
   std::vector<PartDelays> distinct(v.stages.distinct.size());
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     for (const auto* list : {&parts.compute, &parts.state}) {
@@ -262,6 +276,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
     if (!reduce_overlapped) {
       runner.before[rank].first = then(runner.before[rank].first, own[at(Part::reduce)]);
     }
+    runner.clear[rank] = then(runner.clear[rank], own[at(Part::clear)]);
     runner.before[rank].second = then(runner.before[rank].second, own[at(Part::norm)]);
     runner.after[rank] = then(runner.after[rank], own[at(Part::update)]);
   }
@@ -378,8 +393,11 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
   return Seconds(best);
 }
 
-Flops step_model_flops(const ModelSpec& model, std::int64_t seq_len, std::int64_t sequences) {
-  // Folded from the program's own ops on one rank: forward only, times three.
+Flops step_model_flops(const ModelSpec& whole, std::int64_t seq_len, std::int64_t sequences) {
+  // Folded from the program's own ops on one rank: forward only, times three. Multi-token
+  // prediction does not count (physics.md 2.2 has the figures without).
+  ModelSpec model = whole;
+  model.num_mtp_layers = 0;
   BlockShape shape;
   shape.seq_len = seq_len;
   const Recipe& recipe = recipe_of(RecipeKind::qplan);

@@ -53,7 +53,7 @@ void each_own(const CpuRank& rank, const ParameterIndex& index, Visit visit) {
   const ShardPlace place{rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
     const auto& parameters = rank.block(i).parameters;
-    if (parameters.empty()) continue;
+    if (!rank.holds_states(i)) continue;
     const ModelPart part = model_part(rank.shape(i).kind);
     const std::int64_t layer = rank.commands.instances[static_cast<std::size_t>(i)].layer;
     const std::vector<StateRun> shard = rank.state_runs(i);

@@ -84,15 +84,18 @@ void all_reduce(const Parties& parties, bool maximum) {
 
 // The step's edge: everybody learns the loss and the norm of all gradients.
 void sum_of_step(const Parties& parties) {
-  double loss = 0, squares = 0;
+  double loss = 0, mtp_loss = 0, squares = 0;
   for (const Party& p : parties) {
     loss += p.rank.loss_sum;
+    mtp_loss += p.rank.mtp_loss_sum;
     squares += p.rank.square_sum;
   }
   const ParallelPlan& plan = parties.front().rank.job.plan;
-  loss /= static_cast<double>(plan.global_batch_size * plan.seq_len);
+  loss /= static_cast<double>(predictions(plan, 0));
+  mtp_loss /= static_cast<double>(predictions(plan, 1));
   for (const Party& p : parties) {
     p.rank.loss = loss;
+    p.rank.mtp_loss = mtp_loss;
     p.rank.grad_norm = std::sqrt(squares);
   }
 }

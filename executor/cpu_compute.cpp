@@ -27,7 +27,7 @@ Overloaded(F...) -> Overloaded<F...>;
 
 void forward(CpuRank& rank, const Command& c, const Gemm& work) {
   Values x(rank.tensor(c, c.reads[0])), y(rank.tensor(c, c.writes[0]), c.op->pieces > 1);
-  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n, Storage::weight);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n);
   Values weight(w.weight);
   const Matrix in = x.matrix().columns(0, work.k), out = y.matrix();
   const Piece piece = piece_of(rank, *c.op, out.rows);
@@ -52,7 +52,7 @@ void forward(CpuRank& rank, const Command& c, const Gemm& work) {
 void input_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
   // What is behind the columns of a wider result stays.
   Values dy(rank.tensor(c, c.reads[0])), dx(rank.tensor(c, c.writes[0]));
-  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.k, Storage::weight);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.k);
   Values weight(w.weight);
   math::linear_dgrad(dy.matrix(), weight.matrix(), dx.matrix().columns(0, work.n));
   dx.commit();
@@ -60,7 +60,7 @@ void input_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
 
 void weight_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
   Values dy(rank.tensor(c, c.reads[0])), x(rank.tensor(c, c.reads[1]));
-  const Weight w = weight_of(rank, c, rank.tensor(c, c.writes[0]), work.m, Storage::gradient);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.writes[0]), work.m);
   Values gradient(w.weight);
   math::linear_wgrad(dy.matrix(), x.matrix().columns(0, work.n), gradient.matrix());
   gradient.commit();
@@ -230,12 +230,33 @@ void add(CpuRank& rank, const Command& c) {
   y.commit();
 }
 
+// Columns of several operands in one: {a, b} -> {a|b}, or apart.
+void side_by_side(CpuRank& rank, const Command& c) {
+  const bool together = c.writes.count == 1;
+  Values wide(rank.tensor(c, together ? c.writes[0] : c.reads[0]), !together);
+  std::int64_t first = 0;
+  for (const Operand& operand : together ? c.reads : c.writes) {
+    Values part(rank.tensor(c, operand), together);
+    const std::int64_t cols = part.matrix().cols;
+    for (std::int64_t r = 0; r < part.matrix().rows; ++r) {
+      float* const there = &wide.matrix().at(r, first);
+      if (together)
+        std::copy_n(part.matrix().row(r).data(), cols, there);
+      else
+        std::copy_n(there, cols, part.matrix().row(r).data());
+    }
+    if (!together) part.commit();
+    first += cols;
+  }
+  if (together) wide.commit();
+}
+
 // A rank has some rows of the table; learned positions are whole on every rank, and added by one.
 void embed(CpuRank& rank, const Command& c) {
   const PackedParameter& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
   const Tensor weights = rank.tensor(c, c.reads[0]);
   Values table(parameter_in(weights, p)), y(rank.tensor(c, c.writes[0]), false);
-  const std::vector<std::int32_t> ids = rank.tokens(c.action.microbatch, 0);
+  const std::vector<std::int32_t> ids = rank.tokens(c.action.microbatch, c.op->ahead);
   const Tensor kept = rank.tensor(c, c.writes[1]);
   auto* kept_ids = static_cast<std::int64_t*>(static_cast<void*>(kept.data));
   std::copy(ids.begin(), ids.end(), kept_ids);
@@ -322,33 +343,21 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::cross_entropy_backward:
       return run_loss(rank, c, work.kind);
     case RowwiseKind::copy:
-      return run_copy(rank, c);
+      return c.op->role == Role::beside ? side_by_side(rank, c) : run_copy(rank, c);
+    case RowwiseKind::zero_fill:
+      std::ranges::fill(rank.tensor(c, c.writes[0]).span(), std::byte{0});
+      return;
     case RowwiseKind::sum_of_squares:
       return run_sum_of_squares(rank, c);
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:
-    case RowwiseKind::zero_fill:
       break;
   }
   QPLAN_CHECK(false, "the qplan recipe has no dropout and no casts");
 }
 
-namespace {
-
-// Gradients are added to; a microbatch's own begin at zero.
-void clear_fresh_gradients(CpuRank& rank, const Command& c) {
-  for (const Operand& operand : c.writes) {
-    const Slot& slot = rank.slot(c, operand);
-    if (!operand.fresh || slot.storage != Storage::wire || slot.flow != Flow::gradients) continue;
-    std::ranges::fill(rank.tensor(c, operand).span(), std::byte{0});
-  }
-}
-
-}  // namespace
-
 void compute(CpuRank& rank, const Command& c) {
-  clear_fresh_gradients(rank, c);
   std::visit(
       Overloaded{[&](const Gemm& work) { run_product(rank, c, work); },
                  [&](const GroupedGemm& work) { run_experts_product(rank, c, work); },

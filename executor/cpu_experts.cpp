@@ -1,6 +1,7 @@
 // Routing, the order of token copies, and the products of experts.
 //
-// row map: for each token its top_k experts (the other top_k entries are free). Expert counts: for
+// row map: for each token its top_k experts, and for each of these whether its copy is dropped (1)
+// or sent (0). Expert counts: for
 // each rank that exchanges tokens (etp-major, then ep), its copies for every expert. Rows that no
 // copy came to are 0, so whatever is computed of them is 0 too.
 
@@ -44,6 +45,18 @@ std::vector<std::int32_t> chosen_of(const CpuRank& rank, const Tensor& row_map) 
     chosen.insert(chosen.end(), row.begin(), row.end());
   }
   return chosen;
+}
+
+// The same, -1 where a copy is dropped.
+std::vector<std::int32_t> sent_of(const CpuRank& rank, const Tensor& row_map) {
+  const std::int64_t k = moe_of(rank).top_k;
+  std::vector<std::int32_t> sent = chosen_of(rank, row_map);
+  const auto map = ints(row_map);
+  for (std::int64_t i = 0; i < std::ssize(sent); ++i) {
+    const bool dropped = map[static_cast<std::size_t>(i / k * 2 * k + k + i % k)] != 0;
+    if (dropped) sent[static_cast<std::size_t>(i)] = -1;
+  }
+  return sent;
 }
 
 // Forced routing: every expert equally often, whatever the scores say. Depends on the place in the
@@ -102,14 +115,22 @@ void route(CpuRank& rank, const Command& c) {
     }
     math::choose_experts(scores.matrix(), correction, shape, chosen);
   }
+  std::vector<std::int32_t> sent = chosen;
+  if (const double factor = rank.job.plan.moe_capacity_factor; factor > 0) {
+    std::vector<float> weights(chosen.size());
+    math::router_weights(scores.matrix(), chosen, shape, Matrix(weights, row_map.rows, moe.top_k));
+    math::drop_over_capacity(sent, weights, moe.num_experts,
+                             expert_capacity(std::ssize(chosen), moe, factor));
+  }
   std::ranges::fill(ints(counts), 0);
+  // The balance is of what the router wants, dropped or not (Megatron's router.py).
   if (c.writes.count > 3) count_visits(rank, chosen, rank.tensor(c, c.writes[3]));
-  for (std::int64_t t = 0; t < row_map.rows; ++t) {
-    for (std::int64_t j = 0; j < moe.top_k; ++j) {
-      const std::int32_t expert = chosen[static_cast<std::size_t>(t * moe.top_k + j)];
-      ints(row_map)[static_cast<std::size_t>(t * 2 * moe.top_k + j)] = expert;
-      ++ints(counts)[static_cast<std::size_t>(expert)];
-    }
+  for (std::int64_t i = 0; i < std::ssize(chosen); ++i) {
+    const std::int64_t k = moe.top_k, place = i / k * 2 * k + i % k;
+    const std::int32_t expert = sent[static_cast<std::size_t>(i)];
+    ints(row_map)[static_cast<std::size_t>(place)] = chosen[static_cast<std::size_t>(i)];
+    ints(row_map)[static_cast<std::size_t>(place + k)] = expert < 0 ? 1 : 0;
+    if (expert >= 0) ++ints(counts)[static_cast<std::size_t>(expert)];
   }
   scores.commit();
 }
@@ -216,10 +237,13 @@ CarriedValues carried(const CpuRank& rank, const Command& c, const Operands& ope
 void sort_tokens(CpuRank& rank, const Command& c) {
   const MoeSpec& moe = moe_of(rank);
   const std::vector<std::int32_t> chosen = chosen_of(rank, rank.tensor(c, c.reads[1]));
-  const math::ExpertOrder order = math::order_by_expert(chosen, moe.num_experts);
+  const math::ExpertOrder order =
+      math::order_by_expert(sent_of(rank, rank.tensor(c, c.reads[1])), moe.num_experts);
   Values tokens(rank.tensor(c, c.reads[0]));
   CarriedValues sorted = carried(rank, c, c.writes, 1);
-  math::permute(tokens.matrix(), order.copies, moe.top_k, sorted.rows.matrix());
+  sorted.zero();
+  math::permute(tokens.matrix(), order.copies, moe.top_k,
+                sorted.rows.matrix().row_range(0, std::ssize(order.copies)));
   if (sorted.numbers) {
     Values scores(rank.tensor(c, c.reads[3]));
     std::vector<float> weights(chosen.size());
@@ -235,13 +259,15 @@ void sort_tokens(CpuRank& rank, const Command& c) {
 // {rows, row map, numbers?} -> {sums by token, numbers by choice?}
 void sum_copies(CpuRank& rank, const Command& c) {
   const MoeSpec& moe = moe_of(rank);
-  const std::vector<std::int32_t> chosen = chosen_of(rank, rank.tensor(c, c.reads[1]));
-  const math::ExpertOrder order = math::order_by_expert(chosen, moe.num_experts);
+  const math::ExpertOrder order =
+      math::order_by_expert(sent_of(rank, rank.tensor(c, c.reads[1])), moe.num_experts);
   Values rows(rank.tensor(c, c.reads[0])), sums(rank.tensor(c, c.writes[0]), false);
-  math::unpermute(rows.matrix(), order.copies, moe.top_k, {}, sums.matrix());
+  math::unpermute(rows.matrix().row_range(0, std::ssize(order.copies)), order.copies, moe.top_k, {},
+                  sums.matrix());
   sums.commit();
   if (c.writes.count < 2) return;
   Values numbers(rank.tensor(c, c.reads[2])), by_choice(rank.tensor(c, c.writes[1]), false);
+  std::ranges::fill(by_choice.all(), 0.0F);  // of dropped ones
   for (std::size_t i = 0; i < order.copies.size(); ++i) {
     by_choice.all()[static_cast<std::size_t>(order.copies[i])] = numbers.all()[i];
   }

@@ -18,17 +18,26 @@ math::VocabularyShard shard_of(const CpuRank& rank, std::int64_t cols) {
   return {rank.at.tp * cols, rank.job.model.vocab_size};
 }
 
+// What each token of the microbatch is to predict; -1: nothing, beyond the sequence's end.
+std::vector<std::int32_t> targets_of(const CpuRank& rank, const Command& c) {
+  return rank.tokens(c.action.microbatch, 1 + c.op->ahead);
+}
+
 // Every token's loss is added once, by the first rank of its tensor-parallel group.
-void add_to_loss(CpuRank& rank, const Command& c, math::ConstFloats losses) {
-  if (rank.at.tp > 0 || c.op->recomputed) return;
-  for (const float loss : losses) rank.loss_sum += static_cast<double>(loss);
+void add_to_loss(CpuRank& rank, const Command& c, math::Floats losses) {
+  const std::vector<std::int32_t> targets = targets_of(rank, c);
+  double& sum = c.op->ahead > 0 ? rank.mtp_loss_sum : rank.loss_sum;
+  for (std::size_t t = 0; t < losses.size(); ++t) {
+    if (targets[t] < 0) losses[t] = 0;
+    if (rank.at.tp == 0) sum += static_cast<double>(losses[t]);
+  }
 }
 
 void forward(CpuRank& rank, const Command& c) {
   Values logits(rank.tensor(c, c.reads[0]));
   Values loss(rank.tensor(c, c.writes[0]), false), log_sum(rank.tensor(c, c.writes[1]), false);
   const auto shard = shard_of(rank, logits.matrix().cols);
-  const std::vector<std::int32_t> targets = rank.tokens(c.action.microbatch, 1);
+  const std::vector<std::int32_t> targets = targets_of(rank, c);
   const std::size_t n = targets.size();
   std::vector<float> maxima(n), sums(n), target(n);
   math::logits_max(logits.matrix(), shard, maxima);
@@ -71,16 +80,20 @@ void finish(CpuRank& rank, const Command& c) {
   log_sum.commit();
 }
 
-// Of the mean over the global batch.
+// Of the mean over the global batch, weighted where it is multi-token prediction's.
 void backward(CpuRank& rank, const Command& c) {
   Values logits(rank.tensor(c, c.reads[0])), log_sum(rank.tensor(c, c.reads[1]));
   Values dlogits(rank.tensor(c, c.writes[0]), false);
   const ParallelPlan& plan = rank.job.plan;
-  const double scale = 1.0 / static_cast<double>(plan.global_batch_size * plan.seq_len);
+  const double weight = c.op->ahead > 0 ? rank.job.model.mtp_loss_weight : 1.0;
+  const double scale = weight / static_cast<double>(predictions(plan, c.op->ahead));
+  const std::vector<std::int32_t> targets = targets_of(rank, c);
   const std::vector<float> ones(log_sum.all().size(), 1.0F);  // the log-sum is in the maxima
-  math::cross_entropy_backward(logits.matrix(), shard_of(rank, logits.matrix().cols),
-                               rank.tokens(c.action.microbatch, 1), log_sum.all(), ones, scale,
-                               dlogits.matrix());
+  math::cross_entropy_backward(logits.matrix(), shard_of(rank, logits.matrix().cols), targets,
+                               log_sum.all(), ones, scale, dlogits.matrix());
+  for (std::size_t t = 0; t < targets.size(); ++t) {
+    if (targets[t] < 0) std::ranges::fill(dlogits.matrix().row(static_cast<std::int64_t>(t)), 0.0F);
+  }
   dlogits.commit();
 }
 

@@ -1,6 +1,5 @@
 #include "executor/cpu_rank.h"
 
-#include <algorithm>
 #include <memory>
 
 namespace qplan {
@@ -17,14 +16,6 @@ CpuRank::CpuRank(const RankJob& shared, const RankProgram& own, std::int64_t num
   std::size_t space = storage_.size();
   set_arena(static_cast<std::byte*>(
       std::align(kAlignment, static_cast<std::size_t>(own.extent), begin, space)));
-}
-
-void CpuRank::begin_step() {
-  Rank::begin_step();
-  for (std::size_t i = 0; i < commands.instances.size(); ++i) {
-    const Tensor gradients = held(static_cast<int>(i), Storage::gradient);
-    if (gradients.data != nullptr) std::ranges::fill(gradients.span(), std::byte{0});
-  }
 }
 
 }  // namespace qplan

@@ -10,8 +10,6 @@ namespace qplan {
 class CpuRank : public Rank {
  public:
   CpuRank(const RankJob& job, const RankProgram& commands, std::int64_t rank);
-  // Clears the gradients, too.
-  void begin_step();
 
  private:
   std::vector<std::byte> storage_;

@@ -108,37 +108,15 @@ void sum_sections(const Parties& parties, const std::vector<Tensor>& inputs,
   }
 }
 
-// Gradients that several tensor-parallel ranks make parts of, or the two holders of an embedding.
-void reduce_shared(const Parties& parties, Role role) {
-  std::vector<Tensor> parts;
-  for (const Party& p : parties) {
-    const Tensor slot = p.rank.tensor(p.command, p.command.writes[0]);
-    const Block& block = p.rank.block(p.command);
-    if (role == Role::tied_gradients) {
-      for (const PackedParameter& q : block.parameters) {
-        if (q.whole.role == ParameterRole::embed_tokens || q.whole.role == ParameterRole::lm_head) {
-          parts.push_back(slot.part(q.offset, 1, q.elements()));
-        }
-      }
-      continue;
-    }
-    // They are packed first; a shard has some of them.
-    const std::int64_t partial = sum_of(block.parameters).partial;
-    const bool sharded = p.rank.shape(p.command.instance).zero >= 2;
-    const Section s = p.rank.shard(p.command.instance).dense;
-    const std::int64_t mine = std::clamp<std::int64_t>(partial - s.begin, 0, s.count);
-    parts.push_back(sharded ? slot.part(0, 1, mine) : slot.part(0, 1, partial));
-  }
-  sum_to_all(parts);
-}
-
 }  // namespace
 
 void reduce_gradients(const Parties& parties, const Collective& work) {
   const Party& one = parties.front();
   const Role role = one.command.op->role;
   if (role == Role::replicated_gradients || role == Role::tied_gradients) {
-    return reduce_shared(parties, role);
+    std::vector<Tensor> parts;
+    for (const Party& p : parties) parts.push_back(shared_gradient(p.rank, p.command));
+    return sum_to_all(parts);
   }
   const bool expert = work.axis == Axis::edp;
   std::vector<Tensor> inputs, outputs;

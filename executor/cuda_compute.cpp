@@ -26,7 +26,7 @@ const PackedParameter& parameter_of(const CudaRank& rank, const Command& c) {
 // y[rows, n] = x[rows, k] W^T.
 void forward(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
   const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
-  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n, Storage::weight);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n);
   const Piece piece = piece_of(rank, *c.op, y.rows);
   for (std::int64_t r = 0; r < piece.ranks; ++r) {
     const std::int64_t first = r * piece.share + piece.first;
@@ -56,7 +56,7 @@ Tensor narrowed(CudaRank& rank, const Tensor& x, cudaStream_t stream) {
 void input_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
   const Tensor dy = narrowed(rank, rank.tensor(c, c.reads[0]), stream);
   const Tensor dx = rank.tensor(c, c.writes[0]);
-  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.k, Storage::weight);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.k);
   rank.blas.multiply({.m = dy.rows,
                       .n = work.n,
                       .k = work.k,
@@ -71,7 +71,7 @@ void input_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStre
 void weight_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
   const Tensor dy = narrowed(rank, rank.tensor(c, c.reads[0]), stream);
   const Tensor x = rank.tensor(c, c.reads[1]);
-  const Weight w = weight_of(rank, c, rank.tensor(c, c.writes[0]), work.m, Storage::gradient);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.writes[0]), work.m);
   rank.blas.multiply({.m = work.m,
                       .n = work.n,
                       .k = dy.rows,
@@ -152,6 +152,10 @@ void embed(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream)
                           dy.cols, stream);
 }
 
+void fill_with_zeros(const Tensor& tensor, cudaStream_t stream) {
+  check(cudaMemsetAsync(tensor.data, 0, static_cast<std::size_t>(tensor.bytes()), stream));
+}
+
 void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
   switch (work.kind) {
     case RowwiseKind::rms_norm:
@@ -187,6 +191,8 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
       return launch_permute(rank, c, stream);
     case RowwiseKind::sum_of_squares:
       return launch_sum_of_squares(rank, c, stream);
+    case RowwiseKind::zero_fill:
+      return fill_with_zeros(rank.tensor(c, c.writes[0]), stream);
     case RowwiseKind::layer_norm:
     case RowwiseKind::layer_norm_backward:
     case RowwiseKind::gelu:
@@ -194,20 +200,9 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:
-    case RowwiseKind::zero_fill:
       break;
   }
   QPLAN_CHECK(false, "models with such ops are refused before they run");
-}
-
-// Gradients are added to; a microbatch's own begin at zero.
-void clear_fresh_gradients(CudaRank& rank, const Command& c, cudaStream_t stream) {
-  for (const Operand& operand : c.writes) {
-    const Slot& slot = rank.slot(c, operand);
-    if (!operand.fresh || slot.storage != Storage::wire || slot.flow != Flow::gradients) continue;
-    const Tensor t = rank.tensor(c, operand);
-    check(cudaMemsetAsync(t.data, 0, static_cast<std::size_t>(t.bytes()), stream));
-  }
 }
 
 }  // namespace
@@ -236,7 +231,6 @@ void launch_product(CudaRank& rank, const Command& c, const Gemm& work, cudaStre
 }
 
 void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
-  clear_fresh_gradients(rank, c, stream);
   const auto refused = [] {
     QPLAN_CHECK(false, "plans with such ops are refused before they run");
   };

@@ -96,11 +96,6 @@ void CudaRank::begin_step(cudaStream_t stream) {
   check(
       cudaMemcpyAsync(tokens_.get(), tokens_on_host_.get(), bytes, cudaMemcpyHostToDevice, stream));
   check(cudaMemsetAsync(sums_.get(), 0, kSumBytes, stream));
-  for (std::size_t i = 0; i < commands.instances.size(); ++i) {
-    const Tensor gradients = held(static_cast<int>(i), Storage::gradient);
-    if (gradients.data == nullptr) continue;
-    check(cudaMemsetAsync(gradients.data, 0, static_cast<std::size_t>(gradients.bytes()), stream));
-  }
 }
 
 void CudaRank::end_step() {

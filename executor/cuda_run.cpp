@@ -116,7 +116,7 @@ class GpuRun {
 
   void collect(bool gradients, ModelTensors& tensors) {
     for (int i = 0; i < static_cast<int>(commands_.instances.size()); ++i) {
-      if (rank_.block(i).parameters.empty()) continue;
+      if (!rank_.holds_states(i)) continue;
       std::vector<float> shard = download(gradients ? rank_.held(i, Storage::gradient)
                                                     : rank_.device_state(i).main_params);
       if (gradients && rank_.shape(i).zero < 2) shard = shard_of(rank_, i, shard);
@@ -175,12 +175,17 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
     return lacks("LayerNorm, GELU, biases and learned positions", "use --backend cpu");
   }
   if (m.mla) return lacks("latent attention", "use --backend cpu");
+  if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
+  if (m.tie_word_embeddings && p.zero >= 2) {
+    return lacks("shards of a tied embedding's gradient", "use zero 0 or 1");
+  }
   if (m.moe) {
     const MoeSpec& moe = *m.moe;
     if (p.ep > 1 && p.moe_dispatcher != MoeDispatcher::alltoall) {
       return lacks("other dispatchers", "use moe_dispatcher alltoall");
     }
     if (p.etp > 1) return lacks("tensor parallelism inside experts", "use etp1");
+    if (p.moe_capacity_factor > 0) return lacks("experts of limited capacity", "use capacity=0");
     if (moe.sigmoid_scores || moe.num_groups > 1 || moe.router_bias) {
       return lacks("sigmoid scores, groups of experts and biases of routers", "use --backend cpu");
     }

@@ -22,8 +22,8 @@ void upload(const Tensor& to, std::span<const float> numbers) {
 void upload_weights(CudaRank& rank, const ParameterIndex& index, const RunOptions& options,
                     int device) {
   const auto load = [&](int i) {
+    if (!rank.holds_states(i)) return;
     const Tensor weights = rank.held(i, Storage::weight);
-    if (weights.data == nullptr) return;
     const std::vector<float> packed = packed_weights(rank, index, i, options.weights);
     const std::vector<float> shard = shard_of(rank, i, packed);
     upload(weights, rank.shape(i).zero == 3 ? shard : packed);
@@ -46,8 +46,8 @@ void upload_weights(CudaRank& rank, const ParameterIndex& index, const RunOption
 // The same with numbers from a seed, made where they are needed.
 void draw_weights(const CudaRank& rank, const ParameterIndex& index, const SeededWeights& source) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
+    if (!rank.holds_states(i)) continue;
     const Tensor weights = rank.held(i, Storage::weight);
-    if (weights.data == nullptr) continue;
     check(cudaMemset(weights.data, 0, static_cast<std::size_t>(weights.bytes())));
     const Tensor main = rank.device_state(i).main_params;
     const bool sharded = rank.shape(i).zero == 3;

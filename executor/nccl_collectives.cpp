@@ -95,23 +95,8 @@ void add_to_kept(const CudaRank& rank, const Command& c, bool expert, cudaStream
 
 // Gradients that several tensor-parallel ranks make parts of, or the two holders of an embedding.
 void reduce_shared(CudaRank& rank, const Command& c, ncclComm_t group, cudaStream_t stream) {
-  const Tensor slot = rank.tensor(c, c.writes[0]);
-  const Block& block = rank.block(c);
-  if (c.op->role == Role::tied_gradients) {
-    for (const PackedParameter& p : block.parameters) {
-      if (p.whole.role == ParameterRole::embed_tokens || p.whole.role == ParameterRole::lm_head) {
-        sum_to_all(slot.part(p.offset, 1, p.elements()), group, stream);
-      }
-    }
-    return;
-  }
-  // They are packed first; a shard has some of them.
-  const std::int64_t partial = sum_of(block.parameters).partial;
-  const StateShard::Section s = rank.shard(c.instance).dense;
-  const bool sharded = rank.shape(c.instance).zero >= 2;
-  const std::int64_t mine =
-      sharded ? std::clamp<std::int64_t>(partial - s.begin, 0, s.count) : partial;
-  if (mine > 0) sum_to_all(slot.part(0, 1, mine), group, stream);
+  const Tensor mine = shared_gradient(rank, c);
+  if (mine.elements() > 0) sum_to_all(mine, group, stream);
 }
 
 bool moves_parameters(const CudaRank& rank, const Command& c) {

@@ -1,5 +1,7 @@
 #include "executor/operands.h"
 
+#include <algorithm>
+
 #include "models/error.h"
 
 namespace qplan {
@@ -8,24 +10,12 @@ Tensor parameter_in(const Tensor& slot, const PackedParameter& p) {
   return slot.part(p.offset, p.rows, p.cols);
 }
 
-Weight weight_of(const Rank& rank, const Command& c, Tensor slot, std::int64_t out,
-                 Storage storage) {
-  const Block* block = &rank.block(c);
-  std::int16_t id = c.op->parameter;
-  if (id == kNoParameter) {
-    const int embedding = rank.find(BlockKind::embedding);
-    QPLAN_CHECK(embedding >= 0, "a head without a weight of its own has the embedding's");
-    block = &rank.block(embedding);
-    slot = rank.held(embedding, storage);
-    id = 0;
-    while (block->parameters[static_cast<std::size_t>(id)].whole.role !=
-           ParameterRole::embed_tokens)
-      ++id;
-  }
-  const PackedParameter& p = block->parameters[static_cast<std::size_t>(id)];
+Weight weight_of(const Rank& rank, const Command& c, const Tensor& slot, std::int64_t out) {
+  const Block& block = rank.block(c);
+  const PackedParameter& p = block.parameters[static_cast<std::size_t>(c.op->parameter)];
   Weight w;
   w.weight = slot.part(p.offset, out, p.cols);  // neighbours (q, k, v) are one matrix
-  for (const PackedParameter& other : block->parameters) {
+  for (const PackedParameter& other : block.parameters) {
     if (other.whole.role == p.whole.role && other.whole.bias && !p.whole.bias) {
       w.bias = slot.part(other.offset, 1, out);
     }
@@ -60,6 +50,25 @@ Tensor shard_part(const Tensor& slot, const StateShard& shard, bool expert) {
   return slot.part(expert ? shard.dense.size : 0, 1, s.count);
 }
 
+Tensor shared_gradient(const Rank& rank, const Command& c) {
+  const Block& block = rank.block(c);
+  std::int64_t first = 0, count = sum_of(block.parameters).partial;  // packed first
+  if (c.op->role == Role::tied_gradients) {
+    const auto table = std::find_if(
+        block.parameters.begin(), block.parameters.end(),
+        [](const PackedParameter& p) { return p.whole.role == ParameterRole::embed_tokens; });
+    QPLAN_CHECK(table != block.parameters.end(), "both holders of a table have it");
+    first = table->offset;
+    count = table->elements();
+  }
+  const Tensor slot = rank.tensor(c, c.writes[0]);
+  if (rank.shape(c.instance).zero < 2) return slot.part(first, 1, count);
+  const StateShard::Section own = rank.shard(c.instance).dense;
+  const std::int64_t begin = std::clamp<std::int64_t>(first - own.begin, 0, own.count);
+  const std::int64_t end = std::clamp<std::int64_t>(first + count - own.begin, 0, own.count);
+  return slot.part(begin, 1, end - begin);
+}
+
 int neighbour(const Rank& rank, const Command& c) {
   const bool backward = c.action.kind != ActionKind::forward;
   const int other = c.instance + (backward ? -1 : 1);
@@ -80,7 +89,7 @@ bool first_reduction(const Rank& rank, const Command& c) {
   for (const Op& op : rank.commands.lists.at({block, c.part})) {
     if (op.reads.count > 0 && op.reads.ids[0] == c.op->reads.ids[0] && op.writes.count > 0 &&
         op.writes.ids[0] == c.op->writes.ids[0]) {
-      return &op == c.op;
+      return std::get<Collective>(op.work).axis == std::get<Collective>(c.op->work).axis;
     }
   }
   return false;

@@ -9,13 +9,11 @@ namespace qplan {
 // A packed parameter as a matrix inside `slot` (weights or gradients).
 Tensor parameter_in(const Tensor& slot, const PackedParameter& p);
 
-// Where a product finds its weight: in an operand of its own block, or, for the head of a tied
-// model on the rank that holds the embedding, there.
+// What a product works with of an operand (weights or gradients).
 struct Weight {
   Tensor weight, bias;  // bias.data null: none
 };
-Weight weight_of(const Rank& rank, const Command& c, Tensor slot, std::int64_t out,
-                 Storage storage);
+Weight weight_of(const Rank& rank, const Command& c, const Tensor& slot, std::int64_t out);
 
 // Rows of one piece of an overlapped product: the same piece of every rank's share.
 struct Piece {
@@ -31,6 +29,11 @@ bool writes(const Rank& rank, const Command& c, Storage storage, Flow flow = Flo
 Tensor packed_part(const Tensor& slot, const StateShard::Section& section);
 Tensor shard_part(const Tensor& slot, const StateShard& shard, bool expert);
 
+// What several ranks make a part of, in the gradients that a command sums: of replicated
+// parameters, or of the embedding's table, of which another pipeline rank has a copy. A shard has
+// some of it.
+Tensor shared_gradient(const Rank& rank, const Command& c);
+
 // The block whose parameters a fully sharded block gathers ahead: the next one, in backward the one
 // before.
 int neighbour(const Rank& rank, const Command& c);
@@ -38,7 +41,7 @@ int neighbour(const Rank& rank, const Command& c);
 // Whether no other rank holds a part of this section.
 bool alone(const Rank& rank, int instance, bool expert);
 
-// Is this the first op of its list that brings this gradient to the kept one?
+// Is this collective the first of its list that brings this gradient to the kept one?
 bool first_reduction(const Rank& rank, const Command& c);
 
 // Whether the copies of a shard (HSDP) are summed by a later op.

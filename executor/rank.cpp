@@ -45,6 +45,10 @@ Tensor Rank::tensor(const Command& c, const Operand& operand) const {
   return {memory(operand.offset), s.dtype, s.shape[0], s.shape[1] * s.shape[2]};
 }
 
+bool Rank::holds_states(int instance) const {
+  return !block(instance).parameters.empty() && !shares_embedding(job.model, shape(instance));
+}
+
 Tensor Rank::held(int instance, Storage storage) const {
   const Block& b = block(instance);
   for (std::size_t i = 0; i < b.slots.size(); ++i) {
@@ -79,8 +83,8 @@ bool Rank::is_first_holder(int instance, const PackedParameter& p) const {
   const BlockShape& s = shape(instance);
   const bool expert = is_expert(p.whole.role);
   if (p.replicated && (expert ? expert_at.etp : at.tp) > 0) return false;
-  // The head's copy of a tied embedding.
-  if (p.whole.role == ParameterRole::lm_head && job.model.tie_word_embeddings) return false;
+  // A copy of the embedding's table.
+  if (p.whole.role == ParameterRole::embed_tokens && s.kind != BlockKind::embedding) return false;
   if (expert) return s.expert_replicas == 1 || position(Axis::edp) == 0;
   return s.dense_replicas == 1 || position(s.zero == 0 ? Axis::dp_cp : Axis::dp_replicate) == 0;
 }
@@ -157,21 +161,16 @@ std::vector<std::int32_t> Rank::tokens(int microbatch, int shift) const {
   std::vector<std::int32_t> ids(where.size());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const std::int64_t sequence = first + static_cast<std::int64_t>(i) / local;
-    ids[i] = batch[static_cast<std::size_t>(sequence * (p.seq_len + 1) + where[i] + shift)];
+    const bool inside = where[i] + shift <= p.seq_len;
+    const std::int64_t place = sequence * (p.seq_len + 1) + where[i] + shift;
+    ids[i] = inside ? batch[static_cast<std::size_t>(place)] : -1;
   }
   return ids;
 }
 
-int Rank::find(BlockKind kind) const {
-  for (std::size_t i = 0; i < commands.instances.size(); ++i) {
-    if (shape(static_cast<int>(i)).kind == kind) return static_cast<int>(i);
-  }
-  return -1;
-}
-
 void Rank::begin_step() {
   ++step;
-  loss_sum = square_sum = 0;
+  loss_sum = mtp_loss_sum = square_sum = 0;
 }
 
 std::string describe(const Rank& rank, const Command& c) {

@@ -59,6 +59,12 @@ struct OptimizerState {
 // last chunk that are left, so that causal work is equal (zig-zag).
 std::vector<std::int64_t> positions_of(const ParallelPlan& plan, std::int64_t cp_rank);
 
+// Tokens of a step that have a target: that of multi-token prediction (`ahead` 1) is a token
+// further on, which the last of a sequence does not have.
+inline std::int64_t predictions(const ParallelPlan& plan, std::int64_t ahead) {
+  return plan.global_batch_size * (plan.seq_len - ahead);
+}
+
 class Rank {
  public:
   // `arena`: memory of the program's extent, of the host or of a device; null: given later.
@@ -73,8 +79,8 @@ class Rank {
   // The step's tokens, global_batch_size sequences of seq_len + 1.
   std::span<const std::int32_t> batch;
   std::int64_t step = 0;  // from 1
-  double loss_sum = 0, square_sum = 0;
-  double loss = 0, grad_norm = 0;  // of all ranks, from the step's edge on
+  double loss_sum = 0, mtp_loss_sum = 0, square_sum = 0;
+  double loss = 0, mtp_loss = 0, grad_norm = 0;  // of all ranks, from the step's edge on
 
   [[nodiscard]] const BlockInstance& instance(const Command& c) const {
     return commands.instances[static_cast<std::size_t>(c.instance)];
@@ -87,6 +93,9 @@ class Rank {
   [[nodiscard]] const Slot& slot(const Command& c, const Operand& operand) const {
     return block(c).slots[static_cast<std::size_t>(operand.slot)];
   }
+  // Whether the instance has parameters of its own to load, update and save. (A tied head on the
+  // embedding's rank works with those of the embedding.)
+  [[nodiscard]] bool holds_states(int instance) const;
   // A slot of an instance that is there for the whole step; data is null where there is none.
   [[nodiscard]] Tensor held(int instance, Storage storage) const;
   [[nodiscard]] std::byte* memory(std::int64_t offset) const { return arena_ + offset; }
@@ -107,12 +116,9 @@ class Rank {
   [[nodiscard]] std::int64_t offloaded(int instance) const;
 
   // Positions in the sequence and token ids of the rows of a microbatch that one tensor-parallel
-  // group holds, sequence after sequence; `shift` 1: the targets.
+  // group holds, sequence after sequence; `shift` 1: the targets; -1 beyond the sequence's end.
   [[nodiscard]] std::vector<std::int64_t> positions() const;
   [[nodiscard]] std::vector<std::int32_t> tokens(int microbatch, int shift) const;
-
-  // The instance of that kind on this rank; -1: it has none.
-  [[nodiscard]] int find(BlockKind kind) const;
 
   // Counts the step and clears its sums.
   void begin_step();

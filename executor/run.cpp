@@ -25,8 +25,8 @@ namespace {
 // Fills the rank's main parameters and working copies.
 void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource& weights_of) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
+    if (!rank.holds_states(i)) continue;
     const Tensor weights = rank.held(i, Storage::weight);
-    if (weights.data == nullptr) continue;
     const std::vector<float> packed = packed_weights(rank, index, i, weights_of);
     const std::vector<float> shard = shard_of(rank, i, packed);
     const auto on_host = static_cast<std::size_t>(rank.offloaded(i));
@@ -43,7 +43,7 @@ void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource
 // Adds what this rank knows of a whole: gradients or main parameters of its shard.
 void collect(CpuRank& rank, const ParameterIndex& index, bool gradients, ModelTensors& tensors) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
-    if (rank.block(i).parameters.empty()) continue;
+    if (!rank.holds_states(i)) continue;
     const auto read = [](const Tensor& from) {
       std::vector<float> numbers(static_cast<std::size_t>(from.elements()));
       math::decode(from.dtype, from.span(), numbers);
@@ -80,7 +80,6 @@ class CpuRun {
       done_ = loaded_->facts();
       weights_ = weights_of(*loaded_);
     }
-    for (int step = 0; step < options.steps; ++step) batches_.push_back(batch(step));
     for (std::int64_t r = 0; r < plan.world(); ++r) {
       const auto stage = static_cast<std::size_t>(program_.grid.dense(r).pp);
       ranks_.push_back(std::make_unique<CpuRank>(job_, programs_[stage], r));
@@ -90,6 +89,7 @@ class CpuRun {
   RunResult run() {
     result_.loss.resize(static_cast<std::size_t>(options_.steps));
     result_.grad_norm.resize(result_.loss.size());
+    if (job_.model.num_mtp_layers > 0) result_.mtp_loss.resize(result_.loss.size());
     result_.step_time.assign(result_.loss.size(), Seconds(0));
     if (options_.keep_gradients) result_.gradients = empty_tensors(index_);
     if (options_.keep_weights) result_.weights = empty_tensors(index_);
@@ -108,9 +108,21 @@ class CpuRun {
   }
 
  private:
-  [[nodiscard]] std::vector<std::int32_t> batch(int step) const {
+  using Batch = std::vector<std::int32_t>;
+
+  // Read by the first rank that begins a step, and kept until the last one ends it.
+  std::shared_ptr<const Batch> batch_of(int step) {
+    const std::lock_guard lock(batch_mutex_);
+    if (auto known = batches_[step].lock()) return known;
+    auto batch = std::make_shared<const Batch>(read_batch(step));
+    std::erase_if(batches_, [](const auto& entry) { return entry.second.expired(); });
+    batches_[step] = batch;
+    return batch;
+  }
+
+  [[nodiscard]] Batch read_batch(int step) const {
     const std::int64_t sequences = job_.plan.global_batch_size, length = job_.plan.seq_len + 1;
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(sequences * length));
+    Batch ids(static_cast<std::size_t>(sequences * length));
     for (std::int64_t j = 0; j < sequences; ++j) {
       options_.tokens(done_.sequences + step * sequences + j,
                       std::span(ids).subspan(static_cast<std::size_t>(j * length),
@@ -151,7 +163,8 @@ class CpuRun {
       }
       CpuBackend backend(rank, world_, options);
       for (int step = 0; step < options_.steps; ++step) {
-        rank.batch = batches_[static_cast<std::size_t>(step)];
+        const auto batch = batch_of(step);
+        rank.batch = *batch;
         rank.begin_step();
         execute(rank.commands, backend);
         after_step(rank, backend, step);
@@ -170,6 +183,7 @@ class CpuRun {
     const std::lock_guard lock(result_mutex_);
     const auto k = static_cast<std::size_t>(step);
     result_.loss[k] = rank.loss;
+    if (job_.model.num_mtp_layers > 0) result_.mtp_loss[k] = rank.mtp_loss;
     result_.grad_norm[k] = rank.grad_norm;
     if (!std::isfinite(rank.loss)) {
       throw Error(
@@ -258,7 +272,8 @@ class CpuRun {
   ParameterIndex index_;
   CpuWorld world_;
   std::vector<RankProgram> programs_;
-  std::vector<std::vector<std::int32_t>> batches_;
+  std::mutex batch_mutex_;
+  std::map<int, std::weak_ptr<const Batch>> batches_;  // by step of this run
   std::vector<std::unique_ptr<CpuRank>> ranks_;
   WeightSource weights_;
   std::optional<Checkpoint> loaded_;

@@ -41,6 +41,7 @@ struct RunOptions {
 struct RunResult {
   std::int64_t first_step = 1;          // counted from the first run's first
   std::vector<double> loss, grad_norm;  // one a step
+  std::vector<double> mtp_loss;         // of multi-token prediction, not weighted; empty without
   std::vector<Seconds> step_time;       // of the slowest rank
   std::vector<Bytes> live_peak;         // of each pipeline rank: bytes allocated at once
   std::vector<Bytes> arena;             // of each pipeline rank: what that takes once laid out

@@ -26,13 +26,19 @@ ParameterIndex::ParameterIndex(const ModelSpec& model) : all_(model_parameters(m
 
 std::int64_t ParameterIndex::find(ModelPart part, std::int64_t layer, ParameterRole role, bool bias,
                                   std::int64_t copy) const {
-  // A tied head is the embedding.
   const std::uint64_t key = key_of(part, layer, role, bias, copy);
   const auto it =
       std::lower_bound(by_key_.begin(), by_key_.end(), std::pair{key, std::int64_t{-1}});
   if (it != by_key_.end() && it->first == key) return it->second;
-  QPLAN_CHECK(role == ParameterRole::lm_head, "a block's parameters are the model's");
-  return find(ModelPart::embedding, 0, ParameterRole::embed_tokens, false, 0);
+  // A tied head has the embedding's table. The embedding that it shares its states with, and
+  // multi-token prediction, have the head's norm.
+  const ModelPart other = part == ModelPart::head ? ModelPart::embedding : ModelPart::head;
+  const auto there =
+      std::lower_bound(by_key_.begin(), by_key_.end(),
+                       std::pair{key_of(other, 0, role, bias, copy), std::int64_t{-1}});
+  QPLAN_CHECK(there != by_key_.end() && there->first == key_of(other, 0, role, bias, copy),
+              "a block's parameters are the model's");
+  return there->second;
 }
 
 std::vector<ParameterPiece> pieces_of(const ParameterIndex& parameters, ModelPart part,

@@ -59,6 +59,7 @@ void for_each_word(Visit&& visit) {
   visit(Word{"offload", ""}, &P::offload);
   visit(Word{"moe_dispatcher", ""}, &P::moe_dispatcher);
   visit(Word{"routing", ""}, &P::routing);
+  visit(Word{"moe_capacity_factor", "capacity"}, &P::moe_capacity_factor);
   visit(Word{"grad_dtype", ""}, &P::grad_dtype);
   visit(Word{"main_params_dtype", ""}, &P::main_params_dtype);
   visit(Word{"moment_dtype", ""}, &P::moment_dtype);
@@ -67,6 +68,8 @@ void for_each_word(Visit&& visit) {
   visit(Word{"cuda_graph_scope", ""}, &P::cuda_graph_scope);
   visit(Word{"compile", ""}, &P::compile);
 }
+
+constexpr double kMostCapacity = 4096;  // far above any: with it each of 4096 experts takes all
 
 template <class T>
 constexpr bool is_number = std::is_same_v<T, int> || std::is_same_v<T, std::int64_t>;
@@ -126,7 +129,7 @@ template <class T>
 std::string text_of(const T& value) {
   if constexpr (std::is_same_v<T, bool>) {
     return value ? "true" : "false";
-  } else if constexpr (is_number<T>) {
+  } else if constexpr (is_number<T> || std::is_same_v<T, double>) {
     return fmt::format("{}", value);
   } else if constexpr (std::is_enum_v<T>) {
     return std::string(to_word(value));
@@ -148,6 +151,16 @@ void read_text(const Word& word, std::string_view text, bool& value) {
     throw Error(fmt::format("{} must be true or false, not '{}'", word.name(), text));
   }
   value = text == "true";
+}
+
+void read_text(const Word& word, std::string_view text, double& value) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, code] = std::from_chars(text.data(), end, value);
+  const bool within = value >= 0 && value <= kMostCapacity;  // false for NaN
+  if (text.empty() || stop != end || code != std::errc{} || !within) {
+    throw Error(fmt::format("{} must be a number from 0 to {}, not '{}'", word.name(),
+                            kMostCapacity, text));
+  }
 }
 
 template <class T>
@@ -259,7 +272,7 @@ bool read_line_word(const Word& word, const LineWord& token, T& value) {
 
 template <class T>
 Json json_of(const T& value) {
-  if constexpr (std::is_same_v<T, bool> || is_number<T> || std::is_same_v<T, std::vector<int>>) {
+  if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::vector<int>>) {
     return value;
   } else {
     return text_of(value);
@@ -311,6 +324,10 @@ void read_json(JsonReader& reader, const Word& word, EnumSet<OverlapKind>& value
     if (!item.is_string()) reader.fail(word.key, "must list words such as \"grad\"");
     add_once(value, from_word<OverlapKind>(item.get<std::string>()));
   }
+}
+
+void read_json(JsonReader& reader, const Word& word, double& value) {
+  value = reader.number_or(word.key, 0, kMostCapacity, value);
 }
 
 template <class T>

@@ -97,6 +97,10 @@ struct ParallelPlan {
   CpComm cp_comm = CpComm::p2p;
   MoeDispatcher moe_dispatcher = MoeDispatcher::alltoall;
   Routing routing = Routing::forced;
+  // Token copies that an expert takes of one rank's microbatch, over the mean; more are dropped,
+  // the least probable first (Megatron's --moe-expert-capacity-factor with --moe-token-drop-policy
+  // probs). 0: all are taken (dropless).
+  double moe_capacity_factor = 0;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
   DType moment_dtype = DType::fp32;       // Adam's m and v

@@ -290,6 +290,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
   p.dp = k.dp;
   p.precision = space.precision;
   p.routing = space.routing;
+  p.moe_capacity_factor = space.moe_capacity_factor;
 
   const std::vector<bool> sps =
       k.tp == 1 ? std::vector<bool>{false}

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "costmodel/hardware.h"
 #include "models/error.h"
@@ -142,6 +143,12 @@ void set_sharding(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
 // Experts on an NVL72 rack are exchanged by HybridEP, and in MXFP8 from release 26.06 on in graphs
 // of the whole iteration beside the next microbatch (Megatron-Bridge's dispatcher guide and pull
 // request 4249).
+// The release in "Megatron-Bridge (NeMo 26.06)" as 26.06; 0: none is named.
+double release_of(const std::string& framework) {
+  const std::size_t at = framework.find("NeMo ");
+  return at == std::string::npos ? 0 : std::strtod(framework.c_str() + at + 5, nullptr);
+}
+
 void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   const std::string& framework = row.text("framework");
   const bool bridge = framework.starts_with("Megatron-Bridge");
@@ -150,6 +157,13 @@ void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan
   constexpr int kRack = 72;
   if (!bridge || plan.ep == 1 || load_hardware(in.hardware).link.nvlink_domain < kRack) return;
   plan.moe_dispatcher = MoeDispatcher::hybridep;
+  // From 26.06 on its recipes for MXFP8 capture the whole iteration and overlap the exchanges
+  // (scripts/performance/configs at v0.5.0; a run of "main" is later).
+  const double release = release_of(framework);
+  const bool later = release >= 26.06 || framework.find("main") != std::string::npos;
+  if (!later || row.text("precision_words") != "mxfp8") return;
+  plan.cuda_graph = true;
+  plan.overlap.add(OverlapKind::ep);
 }
 
 Recompute recompute_of_run(const RunRow& row, const RunInputs& in) {
@@ -197,8 +211,10 @@ void set_words(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
     if (has_word(row.text("overlap"), word)) plan.overlap.add(kind);
   }
   const std::string& graphs = row.text("cuda_graph");
-  plan.cuda_graph = !graphs.empty();
-  if (plan.cuda_graph && graphs != "full_iteration") plan.cuda_graph_scope = CudaGraphScope::layer;
+  if (!graphs.empty()) {
+    plan.cuda_graph = true;
+    if (graphs != "full_iteration") plan.cuda_graph_scope = CudaGraphScope::layer;
+  }
   plan.sequence_parallel = row.yes("sp").value_or(splits_sequence(in.recipe));
 }
 

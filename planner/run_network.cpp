@@ -31,6 +31,12 @@ std::optional<Number> number_at(std::string_view text, std::size_t at) {
   return Number{value, end};
 }
 
+Fabric fabric_of(std::string_view words) {
+  if (words.find("EFA") != std::string_view::npos) return Fabric::efa;
+  if (words.find("Omni-Path") != std::string_view::npos) return Fabric::omni_path;
+  return Fabric::infiniband;
+}
+
 }  // namespace
 
 std::optional<NodeNetwork> network_of_words(std::string_view words, int gpus_per_node) {
@@ -54,8 +60,7 @@ std::optional<NodeNetwork> network_of_words(std::string_view words, int gpus_per
     const bool per_gpu = words.find("per GPU") != std::string_view::npos;
     const int nics = per_gpu ? gpus_per_node : count;
     if (rate <= 0) return std::nullopt;
-    const bool efa = words.find("EFA") != std::string_view::npos;
-    return NodeNetwork{nics, BytesPerSecond(rate * std::max(1, nics)), efa};
+    return NodeNetwork{nics, BytesPerSecond(rate * std::max(1, nics)), fabric_of(words)};
   }
   return std::nullopt;
 }
@@ -64,12 +69,23 @@ void set_network(HardwareProfile& hardware, const NodeNetwork& network) {
   Interconnect& link = hardware.link;
   if (network.nics > 0) link.nics_per_node = network.nics;
   link.nic = network.of_node / static_cast<double>(link.nics_per_node);
-  if (!network.efa) return;
-  // All-reduce of 32 B200 over EFA starts at 350 us (stas00/ml-engineering): a tree of 4 hops.
-  // Rings there have neither LL nor LL128: tensor parallelism over 16 and 32 H100 takes 0.7
-  // and 1.75 ms a gather of any size (HF Ultra-Scale playbook), 50 us a step.
-  link.inter_node_latency = microseconds(80);
-  link.ring_step = microseconds(50);
+  switch (network.fabric) {
+    case Fabric::infiniband:
+      break;
+    case Fabric::efa:
+      // All-reduce of 32 B200 over EFA starts at 350 us (stas00/ml-engineering): a tree of 4 hops.
+      // Rings there have neither LL nor LL128: tensor parallelism over 16 and 32 H100 takes 0.7
+      // and 1.75 ms a gather of any size (HF Ultra-Scale playbook), 50 us a step.
+      link.inter_node_latency = microseconds(80);
+      link.ring_step = microseconds(50);
+      break;
+    case Fabric::omni_path:
+      // NCCL 2.10 speaks verbs to it: a ring of 32 A100 on 4 nodes, over one port of 12.5 GB/s,
+      // moves 5.06 GB/s (bigscience-workshop/bigscience, experiments/bandwidth, all_reduce_bench-
+      // a100-n4.txt: 4 GB in 1.53 s).
+      link.nic_efficiency = 0.41;
+      break;
+  }
 }
 
 }  // namespace qplan

@@ -2,6 +2,7 @@
 // The network between the nodes of a measured run, as its source describes it in words: "1600 Gbps
 // per node (RoCE)", "8x HDR 200Gb/s per node", "RDMA 400 Gb/s per GPU", "8x50 GB/s".
 
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -9,10 +10,12 @@
 
 namespace qplan {
 
+enum class Fabric : std::uint8_t { infiniband, efa, omni_path };  // RoCE is taken for InfiniBand
+
 struct NodeNetwork {
   int nics = 0;            // 0: not said
   BytesPerSecond of_node;  // all of them, one direction
-  bool efa = false;        // AWS: its messages start later than InfiniBand's
+  Fabric fabric = Fabric::infiniband;
   bool operator==(const NodeNetwork&) const = default;
 };
 

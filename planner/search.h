@@ -42,6 +42,7 @@ struct SearchSpace {
   std::int64_t gpus = 8, global_batch_size = 1, seq_len = 4096;
   Precision precision = Precision::bf16;
   Routing routing = Routing::forced;
+  double moe_capacity_factor = 0;
 };
 
 // The multiple of the odd part of `gpus` nearest to 4 Mi tokens / seq_len (contract.md).

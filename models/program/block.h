@@ -33,8 +33,9 @@ enum class Storage : std::uint8_t {
 };
 
 // What a wire carries to the neighbouring block: the microbatch's activations (their gradients in
-// backward), parameters gathered ahead of their use, gradients whose reduction is under way.
-enum class Flow : std::uint8_t { activation, weights, gradients };
+// backward), parameters gathered ahead of their use, gradients whose reduction is under way, and
+// beside the activations what multi-token prediction makes of them.
+enum class Flow : std::uint8_t { activation, weights, gradients, prediction };
 
 struct Slot {
   std::string_view name;
@@ -43,6 +44,9 @@ struct Slot {
   std::array<std::int64_t, 3> shape{1, 1, 1};
   double fraction = 1;           // of it that is on the device (the rest is offloaded)
   Flow flow = Flow::activation;  // of a wire
+  // Not a slot of its own but that of the rank's embedding block, with the same storage. It takes
+  // no memory (its fraction is 0).
+  bool of_embedding = false;
 
   [[nodiscard]] std::int64_t elements() const { return shape[0] * shape[1] * shape[2]; }
   [[nodiscard]] Bytes bytes() const;  // rounded up to 256, as the arena and CUDA allocators do
@@ -70,6 +74,7 @@ struct Block {
   std::vector<Slot> slots;  // one table: a slot written by `forward` may be read by `backward`
   // Dense ones first, those with partial gradients at the front; then the experts'.
   std::vector<PackedParameter> parameters;
+  OpList clear;  // what gradients are added to becomes 0, before a step's first microbatch
   OpList forward, backward;
   OpList gather;  // this block's parameters, once a step, where the optimizer left them sharded
   OpList reduce;  // this block's gradients over the data-parallel ranks, once a step

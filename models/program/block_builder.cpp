@@ -1,5 +1,6 @@
 #include "models/program/block_builder.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace qplan {
@@ -41,6 +42,17 @@ Op& BlockBuilder::aside(Stream stream, Work work, Slots reads, Slots writes) {
   // What compute was told to wait for, this stream needs too: its input comes from there.
   Op op{.work = work, .stream = stream, .after = only(Stream::compute) | pending_};
   return push(op, reads, writes);
+}
+
+void BlockBuilder::before_first_write(SlotId slot, const Work& work) {
+  OpList& list = block_.*list_;
+  const auto first = std::find_if(list.begin(), list.end(), [slot](const Op& op) {
+    return std::find(op.writes.begin(), op.writes.end(), slot) != op.writes.end();
+  });
+  if (first == list.end()) return;
+  Op op{.work = work};
+  op.writes.add(slot);
+  list.insert(first, op);
 }
 
 void BlockBuilder::host_sync() {

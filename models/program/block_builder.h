@@ -41,6 +41,9 @@ class BlockBuilder {
   // The next compute op waits for everything enqueued so far on `stream`.
   void wait_for(Stream stream) { pending_ = pending_ | only(stream); }
 
+  // Puts work on the compute stream before the current list's first op that writes `slot`.
+  void before_first_write(SlotId slot, const Work& work);
+
   // A collective that compute waits for at once.
   void exposed(Work work, Slots reads, Slots writes) {
     aside(Stream::model_comm, work, reads, writes);

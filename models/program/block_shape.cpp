@@ -10,6 +10,20 @@ bool gathers_parameters(const Recipe& recipe, int zero) {
   return zero == 3 || (recipe.shard_style == ShardStyle::fully_sharded && zero == 2);
 }
 
+namespace {
+
+// Other recipes' tied heads on one stage are priced without a second set of states.
+EmbeddingTable embedding_table(const ModelSpec& model, const ParallelPlan& plan,
+                               const Recipe& recipe) {
+  if (!model.tie_word_embeddings && model.num_mtp_layers == 0) return EmbeddingTable::own;
+  const bool both_ends =
+      plan.pp == 1 || plan.schedule == ScheduleKind::zbv || plan.schedule == ScheduleKind::dualpipe;
+  if (both_ends && (recipe.executable || model.num_mtp_layers > 0)) return EmbeddingTable::shared;
+  return plan.pp > 1 ? EmbeddingTable::copied : EmbeddingTable::own;
+}
+
+}  // namespace
+
 BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                       double moe_imbalance) {
   BlockShape s;
@@ -44,14 +58,16 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // One rank with all the experts gets every token copy, whichever expert it is for.
   const bool uneven = model.moe && plan.ep > 1 && plan.routing == Routing::natural;
   s.moe_load = uneven ? moe_imbalance : 1.0;
+  s.moe_capacity = model.moe ? plan.moe_capacity_factor : 0;
   // With several microbatches the gradients of the first are there when the second runs forward.
   s.fresh_gradients = recipe.drops_gradients && plan.zero >= 2 && plan.num_microbatches() == 1;
-  s.tied_head = model.tie_word_embeddings && plan.pp > 1;
+  s.embedding_table = embedding_table(model, plan, recipe);
   // Dropless experts in a graph of the whole iteration need products that read their row counts on
   // the device; in MXFP8 Megatron's are the CuTe DSL kernels with SwiGLU and quantisation in the
-  // epilogue (Megatron-Bridge pull request 4249, releases from 26.06 on).
-  s.fused_experts = model.moe && recipe.one_product_per_expert && plan.cuda_graph &&
-                    plan.cuda_graph_scope == CudaGraphScope::full &&
+  // epilogue (Megatron-Bridge pull request 4249, releases from 26.06 on). Experts with biases, and
+  // a clamped activation with them (GPT-OSS), are others.
+  s.fused_experts = model.moe && !model.moe->expert_bias && recipe.one_product_per_expert &&
+                    plan.cuda_graph && plan.cuda_graph_scope == CudaGraphScope::full &&
                     plan.precision == Precision::mxfp8 &&
                     plan.moe_dispatcher == MoeDispatcher::hybridep;
   return s;
@@ -86,9 +102,10 @@ std::uint64_t hash_of(const BlockShape& s) {
       256 * static_cast<int>(s.moment_dtype));
   mix(s.optimizer_offload);
   mix(static_cast<int>(s.params_offload) + 2 * static_cast<int>(s.activations_offload) +
-      4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.tied_head) +
-      16 * static_cast<int>(s.fresh_gradients) + 32 * static_cast<int>(s.fused_experts));
+      4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.fresh_gradients) +
+      64 * static_cast<int>(s.embedding_table) + 32 * static_cast<int>(s.fused_experts));
   mix(s.moe_load);
+  mix(s.moe_capacity);
   mix(s.images * 65536 + s.patches);
   mix(s.next.dense);
   mix(s.next.expert);
@@ -121,6 +138,7 @@ BlockShape state_shape(BlockShape s) {
   s.activations_offload = false;
   s.fused_experts = false;
   s.moe_load = 1;
+  s.moe_capacity = 0;
   s.images = s.patches = 0;
   s.layer.window = 0;
   s.overlap = {};

@@ -126,8 +126,12 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s,
   return block;
 }
 
+// Of each token, or, for multi-token prediction, of the one after it: beside the activations, which
+// this block does not touch.
 Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
-  BlockBuilder b("embedding");
+  const bool next = s.kind == BlockKind::mtp_embedding;
+  const Flow flow = next ? Flow::prediction : Flow::activation;
+  BlockBuilder b(next ? "mtp embedding" : "embedding");
   LayerContext c(m, r, s, b);
   StateBuilder state(c);
   state.declare();
@@ -139,13 +143,16 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   const bool scattered = s.tp > 1 && s.sequence_parallel;
   const SlotId rows =
       b.slot("embedded", act, c.tokens, c.hidden, scattered ? Storage::local : Storage::wire);
-  c.rowwise(RowwiseKind::embedding, c.tokens, c.hidden, {c.weights}, {rows, ids}).parameter =
-      b.parameter(ParameterRole::embed_tokens);
+  Op& lookup = c.rowwise(RowwiseKind::embedding, c.tokens, c.hidden, {c.weights}, {rows, ids});
+  lookup.parameter = b.parameter(ParameterRole::embed_tokens);
+  lookup.ahead = next ? 1 : 0;
   const SlotId y = c.reduce_partial(rows, "y");
   b.at(y).storage = Storage::wire;
+  b.at(y).flow = flow;
   b.flush();
   b.into(&Block::backward);
   const SlotId dy = b.slot("dy", act, c.local_tokens, c.hidden, Storage::wire);
+  b.at(dy).flow = flow;
   state.enter_backward();
   const SlotId whole = c.gather_sequence(dy);
   c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids}, {c.gradients})
@@ -156,24 +163,28 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   return b.take();
 }
 
-// Final norm, logits over this rank's vocabulary, loss. Shared with multi-token prediction.
+// Final norm, logits over this rank's vocabulary, loss: of the token after each.
 class LogitsPart {
  public:
-  // `norm`: the one before the head, a multi-token-prediction block's own.
-  explicit LogitsPart(LayerContext& context, ParameterRole norm = ParameterRole::final_norm)
-      : c_(context), norm_(norm) {}
+  // `ahead` 1: of the token after that. A model that predicts it has both norms in another block.
+  explicit LogitsPart(LayerContext& context, std::uint8_t ahead = 0) : c_(context), ahead_(ahead) {
+    // A tied head's table is the embedding's.
+    const auto own = c_.b.parameter(ParameterRole::lm_head);
+    table_ = own != kNoParameter ? own : c_.b.parameter(ParameterRole::embed_tokens);
+  }
 
   void forward(SlotId x) {
     auto& b = c_.b;
     const DType act = c_.activation_dtype();
     const std::int64_t v = vocabulary_share(c_.model, c_.shape);
-    x_ = x;
-    normed_ = b.slot("final normed", act, c_.local_tokens, c_.hidden);
-    c_.norm_forward(norm_, x, normed_, c_.local_tokens, c_.hidden);
+    x_ = normed_ = x;
+    if (has_norm()) {
+      normed_ = b.slot("final normed", act, c_.local_tokens, c_.hidden);
+      c_.norm_forward(ParameterRole::final_norm, x, normed_, c_.local_tokens, c_.hidden);
+    }
     const SlotId whole = c_.gather_sequence(normed_);
     logits_ = b.slot("logits", act, c_.tokens, v);
-    b.compute(product(v, c_.hidden), {whole, c_.weights}, {logits_}).parameter =
-        b.parameter(ParameterRole::lm_head);
+    b.compute(product(v, c_.hidden), {whole, c_.weights}, {logits_}).parameter = table_;
     if (c_.recipe.logits_stash_bytes > 0) {
       copy_ = b.slot("fp32 logits and log-softmax", DType::boolean, c_.tokens,
                      static_cast<std::int64_t>(c_.recipe.logits_stash_bytes) * v);
@@ -181,7 +192,8 @@ class LogitsPart {
     loss(v);
   }
 
-  SlotId backward() {
+  // The gradient of what forward took leaves the block.
+  void backward() {
     auto& b = c_.b;
     const DType act = c_.activation_dtype();
     const std::int64_t v = vocabulary_share(c_.model, c_.shape);
@@ -190,11 +202,12 @@ class LogitsPart {
                                : b.slot("dlogits", DType::boolean, c_.tokens,
                                         static_cast<std::int64_t>(c_.recipe.logits_grad_bytes) * v);
     c_.rowwise(RowwiseKind::cross_entropy_backward, c_.tokens, v, {logits_, copy_, log_sum_},
-               {dlogits});
+               {dlogits})
+        .ahead = ahead_;
     const SlotId whole = c_.gather_sequence(normed_, /*wait=*/false);
     const SlotId partial = b.slot("dhead partial", act, c_.tokens, c_.hidden);
     Op& dgrad = b.compute(product(c_.hidden, v), {dlogits, c_.weights_backward}, {partial});
-    dgrad.parameter = b.parameter(ParameterRole::lm_head);
+    dgrad.parameter = table_;
     dgrad.role = Role::input_gradient;
     if (whole != normed_) {
       b.wait_for(Stream::model_comm);
@@ -205,12 +218,18 @@ class LogitsPart {
     wgrad.accumulate_fp32 =
         c_.recipe.fp32_gradient_accumulation && c_.shape.grad_dtype == DType::fp32;
     Op& product = b.compute(wgrad, {dlogits, whole}, {c_.gradients});
-    product.parameter = b.parameter(ParameterRole::lm_head);
+    product.parameter = table_;
     product.role = Role::weight_gradient;
     if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
+    if (!has_norm()) {
+      b.at(dnormed).storage = Storage::wire;
+      b.at(dnormed).flow = ahead_ > 0 ? Flow::prediction : Flow::activation;
+      b.flush();
+      return;
+    }
     const SlotId dx = b.slot("dx", act, c_.local_tokens, c_.hidden, Storage::wire);
-    c_.norm_backward(norm_, x_, dnormed, kNoSlot, dx, c_.local_tokens, c_.hidden);
-    return dx;
+    c_.norm_backward(ParameterRole::final_norm, x_, dnormed, kNoSlot, dx, c_.local_tokens,
+                     c_.hidden);
   }
 
  private:
@@ -226,7 +245,8 @@ class LogitsPart {
     const SlotId maximum =
         own && split ? b.slot("largest of all ranks", DType::fp32, c_.tokens, 1) : kNoSlot;
     c_.rowwise(RowwiseKind::cross_entropy, c_.tokens, v, {logits_},
-               {loss, log_sum_, maximum, copy_});
+               {loss, log_sum_, maximum, copy_})
+        .ahead = ahead_;
     if (!split) return;
     const auto all_reduce = [&](SlotId slot) -> Op& {
       Op& op = b.aside(Stream::model_comm, Collective{CollectiveKind::all_reduce, Axis::tp, bytes},
@@ -244,8 +264,12 @@ class LogitsPart {
     b.compute(one_column, {log_sum_, maximum}, {log_sum_}).role = Role::loss_rescale;
     all_reduce(log_sum_);
     all_reduce(loss);
-    b.compute(one_column, {loss, log_sum_, maximum}, {loss, log_sum_}).role = Role::loss_finish;
+    Op& finish = b.compute(one_column, {loss, log_sum_, maximum}, {loss, log_sum_});
+    finish.role = Role::loss_finish;
+    finish.ahead = ahead_;
   }
+
+  [[nodiscard]] bool has_norm() const { return c_.model.num_mtp_layers == 0; }
 
   // The head stays in the activation's precision, whatever the layers run in.
   [[nodiscard]] Gemm product(std::int64_t n, std::int64_t k) const {
@@ -253,10 +277,18 @@ class LogitsPart {
   }
 
   LayerContext& c_;
-  ParameterRole norm_;
+  std::uint8_t ahead_;
+  std::int16_t table_ = kNoParameter;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, logits_ = kNoSlot, copy_ = kNoSlot;
   SlotId log_sum_ = kNoSlot;
 };
+
+// What multi-token prediction passes from block to block.
+SlotId prediction(LayerContext& c, std::string_view name) {
+  const SlotId id = c.b.slot(name, c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
+  c.b.at(id).flow = Flow::prediction;
+  return id;
+}
 
 Block build_head(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   BlockBuilder b("head");
@@ -264,23 +296,28 @@ Block build_head(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   StateBuilder state(c);
   state.declare();
   dummy_weight_gradient(c, vocabulary_share(m, s), m.hidden_size);
-  LogitsPart logits(c);
+  const bool two = m.num_mtp_layers > 0;
+  LogitsPart logits(c), next_logits(c, 1);
   b.into(&Block::forward);
   const SlotId x = b.slot("x", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
   state.enter_forward();
+  if (two) next_logits.forward(prediction(c, "mtp hidden"));
   logits.forward(x);
   b.flush();
   b.into(&Block::backward);
   state.enter_backward();
   logits.backward();
+  if (two) next_logits.backward();
   b.flush();
   state.leave_backward();
   state.once_a_step();
   return b.take();
 }
 
-// DeepSeek-V3's extra prediction: norms of hidden and embedding, projection 2h -> h, one layer, the
-// shared head. The main hidden state passes through to the head unchanged.
+// DeepSeek-V3's extra prediction: norms of the next token's embedding and of the hidden state,
+// their projection 2h -> h, one layer, a norm for the shared head (arXiv 2412.19437, section 2.2).
+// The model's final norm comes before all this, as in Megatron-Core (transformer_block.py), and is
+// this block's; what it gives is passed on to the head.
 Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   BlockBuilder b("mtp");
   LayerContext c(m, r, s, b);
@@ -288,37 +325,53 @@ Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   state.declare();
   const DType act = c.activation_dtype();
   const std::int64_t rows = c.local_tokens, h = c.hidden;
+  const auto local = [&](std::string_view name, std::int64_t cols) {
+    return b.slot(name, act, rows, cols);
+  };
+  using enum ParameterRole;
   AttentionPart attention(c);
   MlpPart mlp(c);
   MoePart moe(c);
-  LogitsPart logits(c, ParameterRole::mtp_final_norm);
   b.into(&Block::forward);
   const SlotId x = b.slot("x", act, rows, h, Storage::wire);
+  const SlotId next = prediction(c, "embedding of the next token");
   state.enter_forward();
+  const SlotId hidden = local("final normed", h);
+  c.norm_forward(final_norm, x, hidden, rows, h);
   const SlotId pass = b.slot("hidden passed on", act, rows, h, Storage::wire);
-  c.rowwise(RowwiseKind::copy, rows, h, {x}, {pass});
-  const SlotId both = b.slot("hidden and embedding", act, rows, 2 * h);
-  c.norm_forward(ParameterRole::mtp_embed_norm, x, both, 2 * rows, h);
-  const SlotId projected = b.slot("mtp projected", act, rows, h);
-  c.linear(ParameterRole::mtp_proj, both, projected, rows, h, 2 * h);
+  c.rowwise(RowwiseKind::copy, rows, h, {hidden}, {pass});
+  const SlotId next_normed = local("next normed", h), x_normed = local("hidden normed", h);
+  c.norm_forward(mtp_embed_norm, next, next_normed, rows, h);
+  c.norm_forward(mtp_hidden_norm, hidden, x_normed, rows, h);
+  const SlotId both = local("embedding and hidden", 2 * h);
+  c.rowwise(RowwiseKind::copy, rows, 2 * h, {next_normed, x_normed}, {both}).role = Role::beside;
+  const SlotId projected = local("mtp projected", h);
+  c.linear(mtp_proj, both, projected, rows, h, 2 * h);
   const SlotId middle = attention.forward(projected);
   const SlotId out = s.layer.moe ? moe.forward(middle) : mlp.forward(middle);
   b.at(out).storage = Storage::local;
-  logits.forward(out);
+  c.norm_forward(mtp_final_norm, out, prediction(c, "mtp hidden"), rows, h);
   b.flush();
+
   b.into(&Block::backward);
   const SlotId dpass = b.slot("dy", act, rows, h, Storage::wire);
+  const SlotId dnormed = prediction(c, "d mtp hidden");
   state.enter_backward();
-  const SlotId dout = logits.backward();
-  b.at(dout).storage = Storage::local;
+  const SlotId dout = local("d mtp out", h);
+  c.norm_backward(mtp_final_norm, out, dnormed, kNoSlot, dout, rows, h);
   const SlotId dmiddle = s.layer.moe ? moe.backward(dout) : mlp.backward(dout);
   const SlotId dprojected = attention.backward(dmiddle);
   b.at(dprojected).storage = Storage::local;
-  const SlotId dboth = b.slot("d hidden and embedding", act, rows, 2 * h);
-  c.linear_dgrad(ParameterRole::mtp_proj, dprojected, dboth, rows, h, 2 * h);
-  c.linear_wgrad(ParameterRole::mtp_proj, dprojected, both, rows, h, 2 * h);
+  const SlotId dboth = local("d embedding and hidden", 2 * h);
+  c.linear_dgrad(mtp_proj, dprojected, dboth, rows, h, 2 * h);
+  c.linear_wgrad(mtp_proj, dprojected, both, rows, h, 2 * h);
+  const SlotId dnext_normed = local("d next normed", h), dx_normed = local("d hidden normed", h);
+  c.rowwise(RowwiseKind::copy, rows, 2 * h, {dboth}, {dnext_normed, dx_normed}).role = Role::beside;
+  c.norm_backward(mtp_embed_norm, next, dnext_normed, kNoSlot, prediction(c, "d next"), rows, h);
+  const SlotId dhidden = local("d final normed", h);
+  c.norm_backward(mtp_hidden_norm, hidden, dx_normed, dpass, dhidden, rows, h);
   const SlotId dx = b.slot("dx", act, rows, h, Storage::wire);
-  c.norm_backward(ParameterRole::mtp_embed_norm, x, dboth, dpass, dx, 2 * rows, h);
+  c.norm_backward(final_norm, x, dhidden, kNoSlot, dx, rows, h);
   b.flush();
   state.leave_backward();
   state.once_a_step();
@@ -379,6 +432,7 @@ Block build_states(const ModelSpec& m, const Recipe& r, const BlockShape& shape)
 Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape) {
   switch (shape.kind) {
     case BlockKind::embedding:
+    case BlockKind::mtp_embedding:
       return build_embedding(model, recipe, shape);
     case BlockKind::decoder:
       return build_decoder(model, recipe, shape, shape.layer.moe ? "moe layer" : "dense layer");

@@ -14,10 +14,13 @@ enum class BlockKind : std::uint8_t {
   embedding,  // token (and position) lookup
   decoder,    // attention + MLP or experts
   head,       // final norm, logits, loss
-  mtp,        // multi-token prediction: projection of (hidden, embedding), one layer, logits, loss
-  patchify,   // pixels -> patches of the vision tower's width
-  vision,     // one layer of the vision tower
-  merger,     // vision tower -> text width, deepstack mergers included
+  // Multi-token prediction (DeepSeek-V3): lookup of the token after each, and projection of (its
+  // embedding, hidden), one layer, norm. The head makes logits and loss of both hidden states.
+  mtp_embedding,
+  mtp,
+  patchify,     // pixels -> patches of the vision tower's width
+  vision,       // one layer of the vision tower
+  merger,       // vision tower -> text width, deepstack mergers included
   stage_entry,  // fully sharded: gathers the first block's parameters; drains the last reduction
   stage_exit,   // fully sharded: gathers the last block's parameters for backward
   step_edge     // once a step: gradient norm over all ranks, loss, data
@@ -30,6 +33,14 @@ struct RankParameters {
   std::int64_t partial = 0;  // of the dense ones: with partial gradients
   [[nodiscard]] std::int64_t total() const { return dense + expert; }
   bool operator==(const RankParameters&) const = default;
+};
+
+// How a block that works with the embedding's table, but is not the embedding, comes by it: the
+// head of a tied model, and the lookup of multi-token prediction.
+enum class EmbeddingTable : std::uint8_t {
+  own,     // none does
+  copied,  // the embedding is on another pipeline rank: a copy, and the sum of both gradients
+  shared   // on this rank: the embedding's own states
 };
 
 // Everything a block's op lists depend on, besides the model and the recipe. Equal shapes build
@@ -54,7 +65,8 @@ struct BlockShape {
   bool params_offload = false, activations_offload = false, nvme = false;
   std::int64_t images = 0, patches = 0;  // vision: images of a microbatch, patches of an image
   double moe_load = 1;                   // tokens on the busiest expert rank / mean
-  bool tied_head = false;  // the head's weight is the embedding's, held on another stage too
+  double moe_capacity = 0;               // what an expert takes of a rank's copies / mean; 0: all
+  EmbeddingTable embedding_table = EmbeddingTable::own;
   // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
   RankParameters next, previous;
   bool fresh_gradients = false;  // no gradients between the update and the next backward
@@ -72,11 +84,20 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
 // The part of the model that a block with parameters is.
 ModelPart model_part(BlockKind kind);
 
-// What one rank holds of this block, and its sum; vocabulary padded to 128*tp (Megatron,
+// Whether the block works with the states of its rank's embedding, and has none of its own. A tied
+// head's norm is then packed with the embedding.
+bool shares_embedding(const ModelSpec& model, const BlockShape& shape);
+// Whether it holds the embedding's table where another pipeline rank does as well.
+bool copies_embedding(const ModelSpec& model, const BlockShape& shape);
+
+// What one rank works with in this block, and its sum; vocabulary padded to 128*tp (Megatron,
 // vocab_utils.py).
 std::vector<PackedParameter> packed_parameters(const ModelSpec& model, const BlockShape& shape);
 RankParameters sum_of(const std::vector<PackedParameter>& parameters);
 RankParameters rank_parameters(const ModelSpec& model, const BlockShape& shape);
+
+// Copies that an expert takes of the `copies` that one rank sends (Megatron's get_capacity()).
+std::int64_t expert_capacity(std::int64_t copies, const MoeSpec& moe, double factor);
 
 // True when parameters are gathered layer by layer (ZeRO-3, FSDP).
 bool gathers_parameters(const Recipe& recipe, int zero);

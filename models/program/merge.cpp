@@ -12,7 +12,7 @@ bool communicates(const Op& op) {
 // One list while it is being dealt out.
 struct Hand {
   const OpList& ops;
-  bool backward = false;
+  MergedFrom from = MergedFrom::forward;
   std::size_t next = 0;
   bool unwaited = false;  // its last communication has not been waited for
 
@@ -31,22 +31,23 @@ class Dealer {
       Op op = hand.ops[hand.next++];
       // What it would wait for on model_comm is its own communication, waited for above.
       op.after.bits = static_cast<std::uint8_t>(op.after.bits & ~only(Stream::model_comm).bits);
-      add(op, hand.backward);
+      add(op, hand.from);
     }
     if (other.unwaited) join(other);
     for (; !hand.done() && communicates(hand.ops[hand.next]); ++hand.next) {
-      add(hand.ops[hand.next], hand.backward);
+      add(hand.ops[hand.next], hand.from);
       hand.unwaited = true;
     }
   }
 
  private:
-  void add(const Op& op, bool backward) {
+  void add(const Op& op, MergedFrom from) {
     merged_.ops.push_back(op);
-    merged_.from_backward.push_back(backward);
+    merged_.from.push_back(from);
   }
   void join(Hand& hand) {
-    add({.work = Join{}, .stream = Stream::compute, .after = only(Stream::model_comm)}, false);
+    add({.work = Join{}, .stream = Stream::compute, .after = only(Stream::model_comm)},
+        MergedFrom::neither);
     hand.unwaited = false;
   }
 
@@ -61,15 +62,48 @@ bool is_layer(const Run& run) {
 
 MergedOps merge_passes(const OpList& forward, const OpList& backward) {
   Dealer dealer;
-  Hand f{forward, false}, b{backward, true};
+  Hand f{forward, MergedFrom::forward}, b{backward, MergedFrom::backward};
+  // A layer's backward begins with an exchange, its forward with attention: in this order each of
+  // the four exchanges has work beside it (combine's backward and attention, dispatch and experts'
+  // backward, dispatch's backward and experts, combine and attention's backward), as in
+  // megatron-core's combined_1f1b schedule.
   while (!f.done() || !b.done()) {
-    if (!f.done()) dealer.piece(f, b);
     if (!b.done()) dealer.piece(b, f);
+    if (!f.done()) dealer.piece(f, b);
   }
   // Nothing is left unwaited for the next block.
   if (f.unwaited) dealer.piece(f, b);
   if (b.unwaited) dealer.piece(b, f);
   return dealer.take();
+}
+
+MemoryUse merged_memory_use(const Block& forward, const Block& backward, BackwardForm form) {
+  struct Side {
+    const Block& block;
+    std::vector<LiveEvent> events;
+    std::size_t op = 0, event = 0;
+  };
+  Side f{forward, step_liveness(forward, form).forward};
+  Side b{backward, step_liveness(backward, form).backward};
+  MemoryUse use;
+  const auto until = [&use](Side& side, std::size_t at) {
+    const std::size_t first = side.event;
+    while (side.event < side.events.size() &&
+           static_cast<std::size_t>(side.events[side.event].at) <= at) {
+      ++side.event;
+    }
+    const auto begin = side.events.begin() + static_cast<std::ptrdiff_t>(first);
+    const auto end = side.events.begin() + static_cast<std::ptrdiff_t>(side.event);
+    use = then(use, memory_use(side.block, {begin, end}));
+  };
+  for (const MergedFrom from : merge_passes(forward.forward, backward.backward).from) {
+    if (from == MergedFrom::neither) continue;
+    Side& side = from == MergedFrom::forward ? f : b;
+    until(side, side.op++);
+  }
+  until(f, f.op + 1);
+  until(b, b.op + 1);
+  return use;
 }
 
 std::vector<PairedRun> pair_stages(const StageRuns& forward, const StageRuns& backward) {

@@ -26,10 +26,22 @@ bool library_dispatch(MoeDispatcher d) {
 
 }  // namespace
 
+std::int64_t expert_capacity(std::int64_t copies, const MoeSpec& moe, double factor) {
+  return static_cast<std::int64_t>(
+      std::ceil(static_cast<double>(copies) / static_cast<double>(moe.num_experts) * factor));
+}
+
 MoePart::Rows MoePart::rows() const {
   const MoeSpec& moe = *c_.model.moe;
+  const auto& s = c_.shape;
   const std::int64_t sent = c_.local_tokens * moe.top_k;
-  const double received = std::ceil(static_cast<double>(sent) * c_.shape.moe_load) * c_.shape.etp;
+  if (s.moe_capacity > 0) {
+    // Every expert may be full, of every rank; a rank's tokens are no more than they are.
+    const std::int64_t full = moe.num_experts * expert_capacity(sent, moe, s.moe_capacity);
+    const std::int64_t all = s.ep * c_.local_tokens * std::min(moe.top_k, moe.num_experts / s.ep);
+    return {std::min(sent, full), std::min(full, all) * s.etp};
+  }
+  const double received = std::ceil(static_cast<double>(sent) * s.moe_load) * s.etp;
   return {sent, static_cast<std::int64_t>(received)};
 }
 
@@ -37,7 +49,9 @@ MoePart::Rows MoePart::rows() const {
 Collective MoePart::exchange() const {
   const MoeSpec& moe = *c_.model.moe;
   const double row = static_cast<double>(c_.hidden) * 2;
-  const double sent = static_cast<double>(c_.local_tokens * moe.top_k) * c_.shape.moe_load;
+  const double sent = c_.shape.moe_capacity > 0
+                          ? static_cast<double>(rows().received / c_.shape.etp)
+                          : static_cast<double>(c_.local_tokens * moe.top_k) * c_.shape.moe_load;
   if (library_dispatch(c_.shape.dispatcher)) {
     const double copies =
         distinct_ranks(moe.num_experts, c_.shape.ep, moe.top_k) / static_cast<double>(moe.top_k);

@@ -303,6 +303,7 @@ enum class Role : std::uint8_t {
   maximum,
   loss_rescale,
   loss_finish,
+  beside,                // two operands side by side, of a copy
   gate,                  // rows scaled by the sigmoid of a number each: {x, number} -> {y}
   gate_backward,         // {dy, x, number} -> {dx, d number}
   replicated_gradients,  // all-reduce of what every tp rank holds a part of the gradient of
@@ -323,6 +324,8 @@ struct Op {
   std::int16_t parameter = kNoParameter;
   // An overlapped product and its collective run in pieces; a ring in steps.
   std::uint8_t piece = 0, pieces = 1;
+  // Multi-token prediction: looks tokens up, or predicts them, so many further on.
+  std::uint8_t ahead = 0;
 };
 
 }  // namespace qplan

@@ -1,6 +1,7 @@
 // Which parameters one rank holds of each kind of block, and where it packs them.
 
 #include <algorithm>
+#include <iterator>
 
 #include "models/error.h"
 #include "models/program/state_builder.h"
@@ -48,10 +49,78 @@ PackedParameter share_of(const ModelSpec& m, const BlockShape& s, const Paramete
   return p;
 }
 
-// 0: dense with partial gradients, 1: other dense, 2: experts'.
+bool is_table(const Parameter& p) {
+  return p.role == ParameterRole::embed_tokens || p.role == ParameterRole::lm_head;
+}
+
+// 0: dense with partial gradients, 1: other dense, 2: tables of the vocabulary, 3: experts'.
 int section(const PackedParameter& p) {
-  if (is_expert(p.whole.role)) return 2;
-  return p.partial_gradient ? 0 : 1;
+  if (is_expert(p.whole.role)) return 3;
+  return p.partial_gradient ? 0 : is_table(p.whole) ? 2 : 1;
+}
+
+bool is_end(BlockKind kind) {
+  return kind == BlockKind::embedding || kind == BlockKind::head;
+}
+
+// A tied head and the embedding: on one rank with the same states, or, where each keeps shards of
+// its own, packed alike, with room for what only the other has, so that their shards of the table
+// match.
+bool packs_both_ends(const ModelSpec& m, const BlockShape& s) {
+  if (!m.tie_word_embeddings || !is_end(s.kind)) return false;
+  return s.embedding_table == EmbeddingTable::shared ||
+         (s.embedding_table == EmbeddingTable::copied && s.zero >= 2);
+}
+
+// A block that is not the embedding and works with its table.
+bool uses_embedding(const ModelSpec& m, const BlockShape& s) {
+  return s.kind == BlockKind::mtp_embedding || (s.kind == BlockKind::head && m.tie_word_embeddings);
+}
+
+// The parameters of a block, and the head's copy of a tied embedding. Multi-token prediction comes
+// after the final norm.
+std::vector<Parameter> own_parameters(const ModelSpec& m, const BlockShape& s) {
+  std::vector<Parameter> table = parameters_of(m, model_part(s.kind), s.layer);
+  const auto is_final_norm = [](const Parameter& p) { return p.role == ParameterRole::final_norm; };
+  if (s.kind == BlockKind::head && m.num_mtp_layers > 0) std::erase_if(table, is_final_norm);
+  if (s.kind == BlockKind::mtp) {
+    const std::vector<Parameter> head = parameters_of(m, ModelPart::head);
+    std::copy_if(head.begin(), head.end(), std::back_inserter(table), is_final_norm);
+  }
+  if (s.kind == BlockKind::head && copies_embedding(m, s)) {
+    const std::vector<Parameter> copy = parameters_of(m, ModelPart::embedding);
+    std::copy_if(copy.begin(), copy.end(), std::back_inserter(table),
+                 [](const Parameter& p) { return is_table(p); });
+  }
+  return table;
+}
+
+std::vector<Parameter> parameters_of_both_ends(const ModelSpec& m) {
+  std::vector<Parameter> table = parameters_of(m, ModelPart::head);
+  const std::vector<Parameter> embedding = parameters_of(m, ModelPart::embedding);
+  table.insert(table.end(), embedding.begin(), embedding.end());
+  return table;
+}
+
+// One after the other in the order of their sections; one expert after the other, each with all its
+// matrices: gate and up of one are neighbours.
+void place(std::vector<PackedParameter>& table) {
+  std::stable_sort(table.begin(), table.end(),
+                   [](const auto& a, const auto& b) { return section(a) < section(b); });
+  std::int64_t next = 0, one_expert = 0;
+  for (PackedParameter& p : table) {
+    const bool expert = is_expert(p.whole.role);
+    p.offset = next + (expert ? one_expert : 0);
+    if (expert) {
+      one_expert += p.rows * p.cols;
+    } else {
+      p.stride = p.rows * p.cols;
+      next += p.elements();
+    }
+  }
+  for (PackedParameter& p : table) {
+    if (is_expert(p.whole.role)) p.stride = one_expert;
+  }
 }
 
 }  // namespace
@@ -80,6 +149,7 @@ ModelSpec tower_spec(const ModelSpec& m) {
 ModelPart model_part(BlockKind kind) {
   switch (kind) {
     case BlockKind::embedding:
+    case BlockKind::mtp_embedding:
       return ModelPart::embedding;
     case BlockKind::decoder:
       return ModelPart::decoder;
@@ -102,37 +172,27 @@ ModelPart model_part(BlockKind kind) {
   return {};
 }
 
+bool shares_embedding(const ModelSpec& m, const BlockShape& s) {
+  return uses_embedding(m, s) && s.embedding_table == EmbeddingTable::shared;
+}
+
+bool copies_embedding(const ModelSpec& m, const BlockShape& s) {
+  return uses_embedding(m, s) && s.embedding_table == EmbeddingTable::copied;
+}
+
 std::vector<PackedParameter> packed_parameters(const ModelSpec& m, const BlockShape& s) {
   std::vector<PackedParameter> table;
   if (!has_parameters(s.kind)) return table;
-  for (const Parameter& whole : parameters_of(m, model_part(s.kind), s.layer)) {
+  const std::vector<Parameter> own = own_parameters(m, s);
+  const bool both = packs_both_ends(m, s);
+  for (const Parameter& whole : both ? parameters_of_both_ends(m) : own) {
     table.push_back(share_of(m, s, whole));
   }
-  // The head's copy of a tied embedding, where another stage holds the embedding.
-  if (s.kind == BlockKind::head && m.tie_word_embeddings && s.tied_head) {
-    const Parameter copy{.role = ParameterRole::lm_head,
-                         .rows = m.vocab_size,
-                         .cols = m.hidden_size,
-                         .split = Split::vocabulary};
-    table.push_back(share_of(m, s, copy));
-  }
-  std::stable_sort(table.begin(), table.end(),
-                   [](const auto& a, const auto& b) { return section(a) < section(b); });
-  std::int64_t place = 0;
-  // One expert after the other, each with all its matrices: gate and up of one are neighbours.
-  std::int64_t one_expert = 0;
-  for (PackedParameter& p : table) {
-    const bool expert = is_expert(p.whole.role);
-    p.offset = place + (expert ? one_expert : 0);
-    if (expert) {
-      one_expert += p.rows * p.cols;
-    } else {
-      p.stride = p.rows * p.cols;
-      place += p.elements();
-    }
-  }
-  for (PackedParameter& p : table) {
-    if (is_expert(p.whole.role)) p.stride = one_expert;
+  place(table);
+  if (both && s.embedding_table == EmbeddingTable::copied) {
+    std::erase_if(table, [&](const PackedParameter& p) {
+      return std::find(own.begin(), own.end(), p.whole) == own.end();
+    });
   }
   return table;
 }
@@ -140,7 +200,11 @@ std::vector<PackedParameter> packed_parameters(const ModelSpec& m, const BlockSh
 RankParameters sum_of(const std::vector<PackedParameter>& table) {
   RankParameters n;
   for (const PackedParameter& p : table) {
-    (is_expert(p.whole.role) ? n.expert : n.dense) += p.elements();
+    if (is_expert(p.whole.role)) {
+      n.expert += p.elements();
+    } else {
+      n.dense = std::max(n.dense, p.offset + p.elements());
+    }
     if (p.partial_gradient) n.partial += p.elements();
   }
   return n;

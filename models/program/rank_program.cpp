@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "models/error.h"
 #include "models/program/liveness.h"
-#include "models/program/merge.h"
 
 namespace qplan {
 
@@ -80,6 +80,7 @@ class Writer {
   }
 
   RankProgram write() {
+    begin_of_step();
     const auto& actions = p_.actions[static_cast<std::size_t>(out_.rank)];
     for (std::size_t i = 0; i < actions.size(); ++i) {
       if (actions[i].paired) {
@@ -134,7 +135,30 @@ class Writer {
     // Both holders of a piece reduce and update it at the same place among theirs.
     std::ranges::stable_sort(own_, {}, [pieces](int stage) { return stage % pieces; });
     add_instance({.stage = -1, .block = p_.edge});
+    borrow_embedding();
     held_ = live_now_;
+  }
+
+  // Slots that are the embedding's lie where those do.
+  void borrow_embedding() {
+    const auto embedding =
+        std::find_if(out_.instances.begin(), out_.instances.end(), [this](const auto& at) {
+          return p_.shapes[static_cast<std::size_t>(at.block)].kind == BlockKind::embedding;
+        });
+    for (BlockInstance& instance : out_.instances) {
+      const std::vector<Slot>& slots = p_.blocks[static_cast<std::size_t>(instance.block)].slots;
+      for (std::size_t i = 0; i < slots.size(); ++i) {
+        if (!slots[i].of_embedding) continue;
+        QPLAN_CHECK(embedding != out_.instances.end(), "its states are on the same rank");
+        const std::vector<Slot>& there =
+            p_.blocks[static_cast<std::size_t>(embedding->block)].slots;
+        const auto same = std::find_if(there.begin(), there.end(), [&](const Slot& slot) {
+          return slot.storage == slots[i].storage && slot.shape == slots[i].shape;
+        });
+        QPLAN_CHECK(same != there.end(), "both work with the same states");
+        instance.held[i] = embedding->held[static_cast<std::size_t>(same - there.begin())];
+      }
+    }
   }
 
   void add_instance(BlockInstance instance) {
@@ -142,6 +166,7 @@ class Writer {
     for (const Slot& slot : block.slots) {
       const bool once = slot.storage == Storage::shared;
       instance.held.push_back(once                    ? shared_place(slot)
+                              : slot.of_embedding     ? kNowhere
                               : is_held(slot.storage) ? allocate(size_in_bytes(slot))
                                                       : kNowhere);
     }
@@ -187,7 +212,7 @@ class Writer {
     forward ? after ? send(a) : pass_on(a) : before ? send(a) : pass_on(a);
   }
 
-  // A forward beside a backward runs layer by layer, one after the other.
+  // A forward beside a backward runs layer by layer, the ops of both dealt out in turn.
   void pair(const Action& f, const Action& b) {
     if (sends(p_.schedule, b.stage)) receive(b);
     if (receives(p_.schedule, f.stage)) receive(f);
@@ -195,13 +220,18 @@ class Writer {
     const Part part_f = part(f), part_b = part(b);
     for (const PairedRun& run : pair_stages(runs_of(f.stage), runs_of(b.stage))) {
       for (int copy = 0; copy < run.count; ++copy) {
-        if (run.forward != nullptr) {
-          block(f, part_f, spans_[static_cast<std::size_t>(f.stage)].first + next_f++,
-                &StepLiveness::forward);
-        }
-        if (run.backward != nullptr) {
-          block(b, part_b, spans_[static_cast<std::size_t>(b.stage)].first + --next_b,
-                &StepLiveness::backward);
+        const int instance_f = spans_[static_cast<std::size_t>(f.stage)].first + next_f;
+        const int instance_b = spans_[static_cast<std::size_t>(b.stage)].first + next_b - 1;
+        if (run.forward != nullptr) ++next_f;
+        if (run.backward != nullptr) --next_b;
+        if (run.forward == nullptr) {
+          block(b, part_b, instance_b, &StepLiveness::backward);
+        } else if (run.backward == nullptr) {
+          block(f, part_f, instance_f, &StepLiveness::forward);
+        } else {
+          Walk forward = begin(f, part_f, instance_f, &StepLiveness::forward);
+          Walk backward = begin(b, part_b, instance_b, &StepLiveness::backward);
+          side_by_side(forward, backward);
         }
       }
     }
@@ -248,21 +278,26 @@ class Writer {
     }
   }
 
+  static constexpr Action kEdge{ActionKind::forward, -1, 0};
+
+  // Once a step, over all blocks of the rank.
+  void all(Part p, Events StepLiveness::*events) {
+    for (const int stage : own_) {
+      const Span span = spans_[static_cast<std::size_t>(stage)];
+      for (int i = 0; i < span.count; ++i) block(kEdge, p, span.first + i, events);
+    }
+  }
+
+  void begin_of_step() { all(Part::clear, nullptr); }
+
   void end_of_step() {
-    const Action edge{ActionKind::forward, -1, 0};
-    const auto all = [&](Part p, Events StepLiveness::*events) {
-      for (const int stage : own_) {
-        const Span span = spans_[static_cast<std::size_t>(stage)];
-        for (int i = 0; i < span.count; ++i) block(edge, p, span.first + i, events);
-      }
-    };
     const int last = static_cast<int>(out_.instances.size()) - 1;
     if (!p_.reduce_overlapped) all(Part::reduce, nullptr);
     join(only_lane(kStreamCount) - 1);
     all(Part::norm, &StepLiveness::norm);
-    block(edge, Part::norm, last, &StepLiveness::norm);
+    block(kEdge, Part::norm, last, &StepLiveness::norm);
     all(Part::update, &StepLiveness::update);
-    block(edge, Part::update, last, &StepLiveness::update);
+    block(kEdge, Part::update, last, &StepLiveness::update);
   }
 
   // ---- messages ----
@@ -339,54 +374,120 @@ class Writer {
     std::int64_t offset = kNowhere, bytes = 0;
   };
 
+  // One list of one block while its ops are written.
+  struct Walk {
+    Action action;
+    Part part;
+    int instance;
+    const Block& block;
+    const OpList& ops;
+    const Events& events;
+    std::vector<Place>& table;  // of the microbatch's slots
+    std::size_t before = 0;     // ops in front of those that the events are of
+    std::size_t next = 0, event = 0;
+    std::vector<SlotId> leaving{};  // wires that it has written
+  };
+
+  [[nodiscard]] BlockId block_id(int instance) const {
+    return out_.instances[static_cast<std::size_t>(instance)].block;
+  }
+
   // `gather` comes before forward in one list, `reduce` after backward; neither allocates.
-  void block(const Action& a, Part p, int instance, Events StepLiveness::*member) {
-    const BlockId id = out_.instances[static_cast<std::size_t>(instance)].block;
+  Walk begin(const Action& a, Part p, int instance, Events StepLiveness::*member) {
+    const BlockId id = block_id(instance);
     const Block& b = p_.blocks[static_cast<std::size_t>(id)];
     const OpList& ops = ops_of(id, p);
     static const Events kNone;
     const Events& events = member == nullptr ? kNone : live_[static_cast<std::size_t>(id)].*member;
-    const std::size_t before = p == Part::forward_first ? b.gather.size() : 0;
-    // Once a step nothing of a microbatch is meant, but what a single one may have left: gradients
-    // that are made anew each step.
-    const int microbatch = a.stage < 0 ? 0 : a.microbatch;
-    std::vector<Place>& table = tables_[{instance, microbatch}];
+    std::vector<Place>& table = tables_[key_of(instance, a)];
     table.resize(b.slots.size());
     // What the weight gradients will read of a wire arrives with the input gradients.
     arrive(a, b, p == Part::backward_input ? b.backward : ops, events, table);
+    return {.action = a,
+            .part = p,
+            .instance = instance,
+            .block = b,
+            .ops = ops,
+            .events = events,
+            .table = table,
+            .before = p == Part::forward_first ? b.gather.size() : 0};
+  }
 
-    std::vector<SlotId> leaving;
-    auto event = events.begin();
-    const auto until = [&](std::size_t at, std::vector<SlotId>* fresh) {
-      for (; event != events.end() && static_cast<std::size_t>(event->at) <= at; ++event) {
-        Place& place = table[static_cast<std::size_t>(event->slot)];
-        const Slot& slot = b.slots[static_cast<std::size_t>(event->slot)];
-        if (event->allocate) {
-          place = {allocate(size_in_bytes(slot)), size_in_bytes(slot)};
-          if (fresh != nullptr) fresh->push_back(event->slot);
-          if (slot.storage == Storage::wire) leaving.push_back(event->slot);
-        } else {
-          QPLAN_CHECK(place.offset != kNowhere, "a slot is freed once, after it was allocated");
-          release(place.offset, place.bytes);
-          place = {};
-          std::erase(leaving, event->slot);
-        }
+  // Once a step nothing of a microbatch is meant, but what a single one may have left: gradients
+  // that are made anew each step.
+  static std::pair<int, int> key_of(int instance, const Action& a) {
+    return {instance, a.stage < 0 ? 0 : a.microbatch};
+  }
+
+  // Allocations and frees up to those just before op `at` of the list; gives what is new.
+  std::vector<SlotId> allocate_until(Walk& w, std::size_t at) {
+    std::vector<SlotId> fresh;
+    for (; w.event < w.events.size(); ++w.event) {
+      const LiveEvent& event = w.events[w.event];
+      if (static_cast<std::size_t>(event.at) > at) break;
+      Place& place = w.table[static_cast<std::size_t>(event.slot)];
+      const Slot& slot = w.block.slots[static_cast<std::size_t>(event.slot)];
+      if (event.allocate) {
+        place = {allocate(size_in_bytes(slot)), size_in_bytes(slot)};
+        fresh.push_back(event.slot);
+        if (slot.storage == Storage::wire) w.leaving.push_back(event.slot);
+      } else {
+        QPLAN_CHECK(place.offset != kNowhere, "a slot is freed once, after it was allocated");
+        release(place.offset, place.bytes);
+        place = {};
+        std::erase(w.leaving, event.slot);
       }
-    };
-    for (std::size_t i = 0; i < ops.size(); ++i) {
-      std::vector<SlotId> fresh;
-      if (i >= before) until(i - before, &fresh);
-      command(a, p, instance, ops[i], table, fresh);
     }
-    until(ops.size() + 1, nullptr);
-    for (const SlotId slot : leaving) {
-      Place& place = table[static_cast<std::size_t>(slot)];
-      wires_[wire_key(a, b.slots[static_cast<std::size_t>(slot)].flow)] = place;
+    return fresh;
+  }
+
+  // The list's next op, as it stands in the list or in a pair's.
+  void next(Walk& w, const Op& op) {
+    std::vector<SlotId> fresh;
+    if (w.next >= w.before) fresh = allocate_until(w, w.next - w.before);
+    ++w.next;
+    command(w.action, w.part, w.instance, op, w.table, fresh);
+  }
+
+  void end(Walk& w) {
+    allocate_until(w, w.ops.size() + 1);
+    for (const SlotId slot : w.leaving) {
+      Place& place = w.table[static_cast<std::size_t>(slot)];
+      wires_[wire_key(w.action, w.block.slots[static_cast<std::size_t>(slot)].flow)] = place;
       place = {};
     }
-    const bool empty = std::all_of(table.begin(), table.end(),
+    const bool empty = std::all_of(w.table.begin(), w.table.end(),
                                    [](const Place& place) { return place.offset == kNowhere; });
-    if (empty) tables_.erase({instance, microbatch});
+    if (empty) tables_.erase(key_of(w.instance, w.action));
+  }
+
+  void block(const Action& a, Part p, int instance, Events StepLiveness::*events) {
+    Walk w = begin(a, p, instance, events);
+    for (const Op& op : w.ops) next(w, op);
+    end(w);
+  }
+
+  void side_by_side(Walk& forward, Walk& backward) {
+    const auto [it, added] =
+        out_.pairs.try_emplace(std::array{std::pair{block_id(forward.instance), forward.part},
+                                          std::pair{block_id(backward.instance), backward.part}});
+    MergedOps& merged = it->second;
+    if (added) merged = merge_passes(forward.ops, backward.ops);
+    for (std::size_t i = 0; i < merged.ops.size(); ++i) {
+      switch (merged.from[i]) {
+        case MergedFrom::forward:
+          next(forward, merged.ops[i]);
+          break;
+        case MergedFrom::backward:
+          next(backward, merged.ops[i]);
+          break;
+        case MergedFrom::neither:
+          command(forward.action, forward.part, forward.instance, merged.ops[i], forward.table, {});
+          break;
+      }
+    }
+    end(forward);
+    end(backward);
   }
 
   static WireKey wire_key(const Action& a, Flow flow) {

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/program/merge.h"
 #include "models/program/step_program.h"
 
 namespace qplan {
@@ -67,7 +68,9 @@ struct RankProgram {
   std::vector<Command> commands;
   Bytes live_peak;          // most bytes allocated at once, rounded slots, in program order
   std::int64_t extent = 0;  // bytes of the arena: live_peak and what its layout loses
-  std::map<std::pair<BlockId, Part>, OpList> lists;  // what `op` points into
+  // What `op` points into: lists of blocks, and of pairs of them (forward's, then backward's).
+  std::map<std::pair<BlockId, Part>, OpList> lists;
+  std::map<std::array<std::pair<BlockId, Part>, 2>, MergedOps> pairs;
 
   RankProgram() = default;
   RankProgram(RankProgram&&) = default;  // nodes of a map stay where they are

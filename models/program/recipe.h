@@ -107,6 +107,10 @@ struct Recipe {
   // Megatron's p2p_communication.py calls torch.cuda.synchronize() after each batch of sends and
   // receives (batch_p2p_sync, its default), unless interleaving overlaps them.
   bool synchronous_p2p = false;
+  // Without sequence parallelism the tensor-parallel ranks of a stage hold the same output: each
+  // sends its share and the receivers gather it in their node (Megatron until 2022, section 4.1 of
+  // arXiv 2104.04473; DeepSpeed's pipeline engine, is_pipe_partitioned).
+  bool scatters_boundary = false;
   // What the recipe leaves out of the step time, one sigma: from the errors of measured runs after
   // kernels' and collectives' own (docs/evidence/issue3-accuracy.md); 0.2 where nothing was
   // measured.

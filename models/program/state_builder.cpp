@@ -23,6 +23,16 @@ Axis dense_axis(const BlockShape& s) {
   return s.dense_replicas > 1 && s.zero > 0 ? Axis::dp_shard : Axis::dp_cp;
 }
 
+RankParameters sharded(const RankParameters& n, const BlockShape& s) {
+  return {.dense = ceil_div(n.dense, s.dense_shard), .expert = ceil_div(n.expert, s.expert_shard)};
+}
+
+// Gradients are added to. In the other recipes clearing them is part of what their model_error was
+// measured with.
+Rowwise zero_fill(DType dtype, std::int64_t elements) {
+  return {.kind = RowwiseKind::zero_fill, .rows = 1, .cols = elements, .dtype = dtype};
+}
+
 bool reduces_every_microbatch(const BlockShape& s) {
   return s.zero >= 2;
 }
@@ -34,8 +44,7 @@ void StateBuilder::declare() {
   auto& b = c_.b;
   if (own_.total() == 0) return;
   const bool gathers = gathers_parameters(c_.recipe, s.zero);
-  const RankParameters shard = {ceil_div(own_.dense, s.dense_shard),
-                                ceil_div(own_.expert, s.expert_shard)};
+  const RankParameters shard = sharded(own_, s);
   const RankParameters kept = gathers ? shard : own_;
   const DType working = gathers ? working_params() : c_.activation_dtype();
   weights_ = b.slot("weights", working, 1, kept.total(), Storage::weight);
@@ -47,9 +56,14 @@ void StateBuilder::declare() {
   const bool on_host = s.zero >= 2 && s.optimizer_offload >= 1 && !c_.recipe.executable;
   if (on_host) b.at(gradients_).fraction = 0;
   shard_ = s.zero >= 1 ? shard : own_;
-  optimizer_ = b.slot("optimizer", DType::boolean, optimizer_bytes(c_.recipe, s), shard_.total(),
-                      Storage::optimizer);
-  b.at(optimizer_).fraction = 1 - s.optimizer_offload;
+  if (borrows_) {
+    borrow(weights_);
+    borrow(gradients_);
+  } else {
+    optimizer_ = b.slot("optimizer", DType::boolean, optimizer_bytes(c_.recipe, s), shard_.total(),
+                        Storage::optimizer);
+    b.at(optimizer_).fraction = 1 - s.optimizer_offload;
+  }
 
   c_.weights = c_.expert_weights = weights_;
   c_.weights_backward = c_.expert_weights_backward = weights_;
@@ -66,6 +80,11 @@ void StateBuilder::declare() {
     c_.gradients = c_.expert_gradients = b.slot("whole gradients", dtype, 1, own_.total(), storage);
     b.at(c_.gradients).flow = Flow::gradients;
   }
+}
+
+void StateBuilder::borrow(SlotId slot) {
+  c_.b.at(slot).of_embedding = true;
+  c_.b.at(slot).fraction = 0;
 }
 
 // fp32 precision has no narrower copy to work with.
@@ -89,6 +108,9 @@ void StateBuilder::enter_backward() {
 
 void StateBuilder::leave_backward() {
   if (!reduces_every_microbatch(c_.shape)) return;
+  if (own_.total() > 0 && c_.recipe.executable) {
+    c_.b.before_first_write(c_.gradients, zero_fill(c_.b.at(c_.gradients).dtype, own_.total()));
+  }
   drain();
   if (own_.total() == 0) return;
   const auto& s = c_.shape;
@@ -156,9 +178,14 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name) {
 }
 
 void StateBuilder::once_a_step() {
-  if (own_.total() == 0) return;
+  if (own_.total() == 0 || borrows_) return;
   const auto& s = c_.shape;
   auto& b = c_.b;
+  if (c_.recipe.executable) {
+    const RankParameters kept = s.zero >= 2 ? sharded(own_, s) : own_;
+    b.into(&Block::clear);
+    b.compute(zero_fill(s.grad_dtype, kept.total()), {}, {gradients_});
+  }
   const bool gathers = gathers_parameters(c_.recipe, s.zero);
   if (s.zero == 1 || (s.zero == 2 && !gathers)) {
     b.into(&Block::gather);
@@ -167,7 +194,12 @@ void StateBuilder::once_a_step() {
     b.flush();
   }
   b.into(&Block::reduce);
-  reduce_shared_parameters();
+  if (!reduces_every_microbatch(s)) sum_embedding_copies();
+  // Megatron does this too (finalize_model_grads.py); in the other recipes it is part of what their
+  // model_error was measured with.
+  if (own_.partial > 0 && c_.recipe.executable) {
+    sum_shared(own_.partial, Axis::tp, Role::replicated_gradients);
+  }
   if (!reduces_every_microbatch(s)) {
     const double grad = size_of(s.grad_dtype);
     reduce_whole(own_.dense, dense_axis(s), s.zero == 0 ? s.dense_replicas : s.dense_shard, grad);
@@ -180,6 +212,11 @@ void StateBuilder::once_a_step() {
     reduce_whole(own_.expert, Axis::edp, s.zero == 0 ? s.expert_replicas : s.expert_shard, grad);
   }
   b.into(&Block::norm);
+  // Backward waits for what it reduces, and must not wait for the other end of the pipeline.
+  if (reduces_every_microbatch(s)) {
+    sum_embedding_copies();
+    b.wait_for(Stream::reduce_comm);
+  }
   b.compute(Rowwise{.kind = RowwiseKind::sum_of_squares,
                     .rows = 1,
                     .cols = shard_.total(),
@@ -189,28 +226,23 @@ void StateBuilder::once_a_step() {
   optimizer_step();
 }
 
-void StateBuilder::reduce_shared_parameters() {
+void StateBuilder::sum_shared(std::int64_t count, Axis axis, Role role) {
   const auto& s = c_.shape;
-  const auto all_reduce = [&](std::int64_t count, Axis axis, Role role) {
-    const Bytes bytes(static_cast<double>(count) * size_of(s.grad_dtype));
-    c_.b.aside(Stream::reduce_comm, Collective{CollectiveKind::all_reduce, axis, bytes},
-               {gradients_}, {gradients_})
-        .role = role;
-  };
-  // The embedding's two copies, on the first and the last stage, share one gradient. Elsewhere one
-  // of the two carries the price of both.
-  const bool tied =
-      s.kind == BlockKind::head || (s.kind == BlockKind::embedding && c_.recipe.executable);
-  if (tied && s.tied_head) {
-    all_reduce(vocabulary_share(c_.model, s) * c_.model.hidden_size, Axis::embedding,
-               Role::tied_gradients);
-  }
-  // Megatron does this too (finalize_model_grads.py); in the other recipes it is part of what their
-  // model_error was measured with.
-  if (own_.partial > 0 && c_.recipe.executable) {
-    const int shard = s.zero >= 2 ? s.dense_shard : 1;
-    all_reduce(ceil_div(own_.partial, shard), Axis::tp, Role::replicated_gradients);
-  }
+  const std::int64_t mine = s.zero >= 2 ? ceil_div(count, s.dense_shard) : count;
+  const Bytes bytes(static_cast<double>(mine) * size_of(s.grad_dtype));
+  c_.b.aside(Stream::reduce_comm, Collective{CollectiveKind::all_reduce, axis, bytes}, {gradients_},
+             {gradients_})
+      .role = role;
+}
+
+// Outside our own recipe one of the two carries the price of both.
+void StateBuilder::sum_embedding_copies() {
+  const auto& s = c_.shape;
+  const bool has_copy = s.kind == BlockKind::embedding && c_.recipe.executable &&
+                        s.embedding_table == EmbeddingTable::copied;
+  if (!has_copy && !copies_embedding(c_.model, s)) return;
+  sum_shared(vocabulary_share(c_.model, s) * c_.model.hidden_size, Axis::embedding,
+             Role::tied_gradients);
 }
 
 SlotId StateBuilder::whole_parameters(std::string_view name, const RankParameters& n) {

@@ -21,7 +21,8 @@ Block build_merger(const ModelSpec& model, const Recipe& recipe, const BlockShap
 
 class StateBuilder {
  public:
-  explicit StateBuilder(LayerContext& c) : c_(c), own_(sum_of(c.b.parameters())) {}
+  explicit StateBuilder(LayerContext& c)
+      : c_(c), own_(sum_of(c.b.parameters())), borrows_(shares_embedding(c.model, c.shape)) {}
 
   // Makes the slots and tells the context what products read and write.
   void declare();
@@ -31,14 +32,15 @@ class StateBuilder {
 
   void enter_backward();
 
-  // Backward ends: the following block's reduction is waited for, ours is started.
+  // Backward ends: what gradients are added to begins at 0, the following block's reduction is
+  // waited for, ours is started.
   void leave_backward();
 
   void drain();
 
   void prefetch(const RankParameters& n, std::string_view name);
 
-  // gather, reduce, norm and update: once a step.
+  // clear, gather, reduce, norm and update: once a step.
   void once_a_step();
 
  private:
@@ -52,16 +54,22 @@ class StateBuilder {
 
   void reduce_whole(std::int64_t count, Axis axis, int ranks, double element);
 
-  // What several tensor-parallel ranks, or the two holders of a tied embedding, make a part of.
-  void reduce_shared_parameters();
+  // Sums `count` elements that several ranks make a part of.
+  void sum_shared(std::int64_t count, Axis axis, Role role);
+  // The gradients of the embedding's table and of its copy, on the first and the last stage.
+  void sum_embedding_copies();
 
   // The updated parameters to every rank (distributed optimizer).
   void gather_updated(StreamSet after);
 
   void optimizer_step();
 
+  // Held by the embedding of this rank, where its states are worked with.
+  void borrow(SlotId slot);
+
   LayerContext& c_;
   RankParameters own_, shard_;
+  bool borrows_ = false;
   SlotId weights_ = kNoSlot, gradients_ = kNoSlot, optimizer_ = kNoSlot;
 };
 

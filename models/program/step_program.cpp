@@ -114,7 +114,8 @@ std::uint64_t hash_ops(std::uint64_t hash, const OpList& ops) {
     hash = mix(hash, hash_of(op.work));
     hash = mix(hash, static_cast<std::uint64_t>(op.stream) * 256 + op.after.bits);
     hash = mix(hash, static_cast<std::uint64_t>(op.role) * 65536 +
-                         static_cast<std::uint64_t>(op.parameter + 1) * 256 + op.piece);
+                         static_cast<std::uint64_t>(op.parameter + 1) * 256 + op.piece +
+                         static_cast<std::uint64_t>(op.ahead) * (std::uint64_t{1} << 40));
     for (const SlotId id : op.reads) hash = mix(hash, static_cast<std::uint64_t>(id));
     for (const SlotId id : op.writes) hash = mix(hash, static_cast<std::uint64_t>(id) + 65536);
   }
@@ -229,9 +230,10 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
     append_layers(runs, model, plan, base, first, layers[i]);
     if (i + 1 == layers.size()) {
       if (model.num_mtp_layers > 0) {
+        append(runs, with_kind(base, BlockKind::mtp_embedding), 1);
         BlockShape mtp = with_kind(base, BlockKind::mtp);
-        mtp.layer = model.layers.back();
-        append(runs, mtp, static_cast<int>(model.num_mtp_layers));
+        mtp.layer = {.moe = model.moe.has_value(), .window = 0};
+        append(runs, mtp, 1);
       }
       append(runs, with_kind(base, BlockKind::head), 1);
     }
@@ -293,8 +295,8 @@ std::uint64_t fingerprint(const StepProgram& program) {
       hash = mix(hash, static_cast<std::uint64_t>(p.whole.role) * 2 + int{p.whole.bias});
       hash = mix(hash, static_cast<std::uint64_t>(p.offset));
     }
-    for (const OpList* ops : {&block.forward, &block.backward, &block.gather, &block.reduce,
-                              &block.norm, &block.update}) {
+    for (const OpList* ops : {&block.clear, &block.forward, &block.backward, &block.gather,
+                              &block.reduce, &block.norm, &block.update}) {
       hash = hash_ops(hash, *ops);
     }
   }
@@ -336,6 +338,8 @@ OpList part_ops(const Block& block, Part part) {
       if (!ops.empty()) ops.push_back({.work = Join{}, .stream = Stream::compute});
       return ops;
     }
+    case Part::clear:
+      return block.clear;
     case Part::norm:
       return block.norm;
     case Part::update:
@@ -366,24 +370,35 @@ bool runs_backward(Part part) {
          part == Part::backward_weight || part == Part::backward_weight_last;
 }
 
+namespace {
+
+bool is_gradient(const Slot& slot) {
+  return slot.storage == Storage::gradient || slot.storage == Storage::fresh_gradient ||
+         (slot.storage == Storage::wire && slot.flow == Flow::gradients);
+}
+bool leaves(const Slot& slot) {
+  return slot.storage == Storage::wire && !is_gradient(slot);
+}
+
+}  // namespace
+
 BackwardSplit split_backward(const Block& block) {
-  std::vector<bool> needed(block.slots.size(), false);
+  std::vector<bool> of_input(block.slots.size(), false), of_weight(block.slots.size(), false);
   std::vector<bool> in_weight(block.backward.size(), false);
   for (std::size_t i = block.backward.size(); i-- > 0;) {
     const Op& op = block.backward[i];
     // Waits and gathers stay with B, and so does whatever writes the gradient that leaves the
-    // block.
-    bool input = op.writes.count == 0 || op.stream == Stream::gather_comm;
+    // block, or what nobody reads (a repeated module's output).
+    bool input = op.stream == Stream::gather_comm, weight = false;
     for (const SlotId id : op.writes) {
-      const Slot& slot = block.slots[static_cast<std::size_t>(id)];
-      const bool leaves = slot.storage == Storage::wire && slot.name != "whole gradients";
-      input = input || leaves || needed[static_cast<std::size_t>(id)];
+      const auto slot = static_cast<std::size_t>(id);
+      input = input || leaves(block.slots[slot]) || of_input[slot];
+      weight = weight || is_gradient(block.slots[slot]) || of_weight[slot];
     }
-    if (!input) {
-      in_weight[i] = true;
-      continue;
+    in_weight[i] = weight && !input;
+    for (const SlotId id : op.reads) {
+      (in_weight[i] ? of_weight : of_input)[static_cast<std::size_t>(id)] = true;
     }
-    for (const SlotId id : op.reads) needed[static_cast<std::size_t>(id)] = true;
   }
   BackwardSplit split;
   for (std::size_t i = 0; i < block.backward.size(); ++i) {

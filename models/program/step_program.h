@@ -101,10 +101,11 @@ enum class Part : std::uint8_t {
   backward_weight_last,
   reduce,
   reduce_beside,  // beside compute of other blocks, which gives way
+  clear,
   norm,
   update
 };
-inline constexpr int kPartCount = 11;
+inline constexpr int kPartCount = 12;
 OpList part_ops(const Block& block, Part part);
 
 // The part of a stage that an action runs.

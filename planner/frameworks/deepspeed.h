@@ -12,6 +12,8 @@ std::span<const Option> deepspeed_options();
 std::span<const Limit> deepspeed_limits();
 // What the stage and the weights decide where overlap_comm or grad_accum_dtype is left out.
 void settle_deepspeed(Draft& draft, const Settings& settings);
+// What accelerate's yaml says in words of its own, as ds_config.json says it.
+Settings deepspeed_settings(const Settings& accelerate);
 
 // Arguments of transformers' TrainingArguments and of run_clm.py, the example script that the
 // launchers start.

@@ -1,6 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "models/error.h"
 #include "planner/frameworks/deepspeed.h"
@@ -221,6 +225,15 @@ constexpr auto kTrainerLimits = std::to_array<Limit>({
      }},
 });
 
+// Under "deepspeed_config." of accelerate's yaml, and in ds_config.json.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAccelerateNames{
+    {{"zero_stage", "zero_optimization.stage"},
+     {"gradient_accumulation_steps", "gradient_accumulation_steps"},
+     {"gradient_clipping", "gradient_clipping"},
+     {"offload_optimizer_device", "zero_optimization.offload_optimizer.device"},
+     {"offload_param_device", "zero_optimization.offload_param.device"},
+     {"zero3_save_16bit_model", "zero_optimization.stage3_gather_16bit_weights_on_model_save"}}};
+
 }  // namespace
 
 std::span<const Option> deepspeed_options() {
@@ -239,6 +252,24 @@ void settle_deepspeed(Draft& draft, const Settings& settings) {
     const bool half = draft.plan.precision == Precision::fp16;
     draft.plan.grad_dtype = half ? DType::fp16 : DType::bf16;  // the weights' (engine.py:1485)
   }
+}
+
+Settings deepspeed_settings(const Settings& accelerate) {
+  Settings result;
+  for (const auto& [name, key] : kAccelerateNames) {
+    const Setting* const found = accelerate.find("deepspeed_config." + std::string(name));
+    if (found == nullptr) continue;
+    Setting setting = *found;
+    setting.key = key;
+    result.add(std::move(setting));
+  }
+  if (const Setting* const mixed = accelerate.find("mixed_precision")) {
+    Setting setting = *mixed;
+    setting.key = text_of(mixed->value) + ".enabled";
+    setting.value = true;
+    if (text_of(mixed->value) != "no") result.add(std::move(setting));
+  }
+  return result;
 }
 
 std::span<const Option> trainer_options() {

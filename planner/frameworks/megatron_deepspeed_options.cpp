@@ -4,23 +4,19 @@
 
 #include "models/error.h"
 #include "planner/frameworks/deepspeed.h"
+#include "planner/frameworks/megatron_shared.h"
 
 namespace qplan {
 namespace {
 
+using namespace megatron;
 using P = ParallelPlan;
 using enum Severity;
 
-bool modern(const Subject& s) {
-  return s.model.position == PositionEmbedding::rope;
-}
-
 constexpr auto kOptions = std::to_array<Option>({
-    {"--tensor-model-parallel-size", "tp", plan_value<&P::tp>, set_degree<&P::tp>},
-    {"--sequence-parallel", "sequence_parallel",
-     [](const Subject& s) { return if_true(s.plan.sequence_parallel); },
-     [](Draft& d, const Json& v) { d.plan.sequence_parallel = truth_of(v); }},
-    {"--pipeline-model-parallel-size", "pp", plan_value<&P::pp>, set_degree<&P::pp>},
+    kTensorParallel,
+    kSequenceParallel,
+    kPipelineParallel,
     // Without it the model becomes a PipelineModule even on one stage (pretrain_gpt.py:51).
     {"--no-pipeline-parallel", "", [](const Subject& s) { return if_true(s.plan.pp == 1); },
      [](Draft&, const Json&) {}},
@@ -34,18 +30,12 @@ constexpr auto kOptions = std::to_array<Option>({
        d.plan.cp = degree_of(v);
        if (d.plan.cp > 1) d.plan.cp_comm = CpComm::a2a;
      }},
-    {"--micro-batch-size", "micro_batch_size", plan_value<&P::micro_batch_size>,
-     set_count<&P::micro_batch_size>},
-    {"--global-batch-size", "global_batch_size", plan_value<&P::global_batch_size>,
-     set_count<&P::global_batch_size>},
-    {"--seq-length", "seq_len", plan_value<&P::seq_len>, set_count<&P::seq_len>},
+    kMicroBatch,
+    kGlobalBatch,
+    kSequenceLength,
     {"--zero-stage", "zero", plan_value<&P::zero>,
      [](Draft& d, const Json& v) { d.plan.zero = static_cast<int>(whole_of(v, 0, 3)); }},
-    {"--bf16", "precision",
-     [](const Subject& s) { return if_true(s.plan.precision != Precision::fp16); },
-     [](Draft& d, const Json& v) {
-       if (truth_of(v)) d.plan.precision = Precision::bf16;
-     }},
+    kBf16,
     {"--fp16", "precision",
      [](const Subject& s) { return if_true(s.plan.precision == Precision::fp16); },
      [](Draft& d, const Json& v) {
@@ -73,60 +63,34 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft&, const Json&) {}},
 });
 
-constexpr std::string_view kShapes = "the layers get other shapes than the model's";
-constexpr std::string_view kOther = "another model is trained";
-
 constexpr auto kFacts = std::to_array<Fact>({
-    {.key = "--num-layers",
-     .write = [](const Subject& s) { return Json(s.model.num_layers); },
-     .otherwise = "",
-     .why = kShapes},
-    {.key = "--hidden-size",
-     .write = [](const Subject& s) { return Json(s.model.hidden_size); },
-     .otherwise = "",
-     .why = kShapes},
+    kLayers,
+    kHidden,
     {.key = "--ffn-hidden-size",
      .write = [](const Subject& s) { return Json(s.model.intermediate_size); },
      .otherwise = "",
-     .why = kShapes,
-     .computed =
-         [](const Subject& s) {
-           const std::int64_t h = s.model.hidden_size;
-           return Json(s.model.mlp == MlpKind::swiglu ? 8 * h / 3 / 64 * 64 : 4 * h);
-         }},
-    {.key = "--num-attention-heads",
-     .write = [](const Subject& s) { return Json(s.model.num_attention_heads); },
-     .otherwise = "",
-     .why = kShapes},
+     .why = kOtherShapes,
+     .computed = default_mlp_width},
+    kHeads,
     {.key = "--kv-channels",
      .write = [](const Subject& s) { return Json(s.model.head_dim); },
      .otherwise = "",
-     .why = kShapes,
-     .computed =
-         [](const Subject& s) { return Json(s.model.hidden_size / s.model.num_attention_heads); }},
+     .why = kOtherShapes,
+     .computed = default_head_width},
     {.key = "--num-key-value-heads",
      .write = [](const Subject& s) { return Json(s.model.num_key_value_heads); },
      .otherwise = "",
-     .why = kShapes,
+     .why = kOtherShapes,
      .computed = [](const Subject& s) { return Json(s.model.num_attention_heads); }},
-    {.key = "--max-position-embeddings",
-     .write =
-         [](const Subject& s) {
-           return Json(std::max(s.model.max_position_embeddings, s.plan.seq_len));
-         },
-     .otherwise = "",
-     .judged = [](const Subject&) { return false; }},
+    kPositions,
     {.key = "--use-rotary-position-embeddings",
      .write = [](const Subject& s) { return if_true(modern(s)); },
      .otherwise = "false",
-     .why = kOther},
+     .why = kOtherModel},
     {.key = "--rotary-position-embeddings-theta",
-     .write =
-         [](const Subject& s) {
-           return if_true(modern(s), static_cast<std::int64_t>(s.model.rope_theta));
-         },
+     .write = rope_theta,
      .otherwise = "10000",
-     .why = "positions turn at another rate",
+     .why = kOtherRotation,
      .judged = modern},
     {.key = "--normalization",
      .write =
@@ -134,31 +98,19 @@ constexpr auto kFacts = std::to_array<Fact>({
            return Json(s.model.norm == Norm::rms_norm ? "rmsnorm" : "layernorm");
          },
      .otherwise = "layernorm",
-     .why = kOther},
+     .why = kOtherModel},
     {.key = "--layernorm-epsilon",
      .write = [](const Subject& s) { return Json(s.model.norm_epsilon); },
      .otherwise = "1e-05",
      .severity = warning,
      .why = "norms round otherwise"},
-    {.key = "--swiglu",
-     .write = [](const Subject& s) { return if_true(s.model.mlp == MlpKind::swiglu); },
-     .otherwise = "false",
-     .why = kOther},
-    {.key = "--squared-relu",
-     .write = [](const Subject& s) { return if_true(s.model.mlp == MlpKind::relu2); },
-     .otherwise = "false",
-     .why = kOther},
+    kSwiglu,
+    kSquaredRelu,
     {.key = "--disable-bias-linear",
-     .write =
-         [](const Subject& s) {
-           return if_true(!s.model.mlp_bias && !s.model.attention_output_bias);
-         },
+     .write = without_linear_bias,
      .otherwise = "false",
      .why = "linear layers get biases that the model has not"},
-    {.key = "--untie-embeddings-and-output-weights",
-     .write = [](const Subject& s) { return if_true(!s.model.tie_word_embeddings); },
-     .otherwise = "false",
-     .why = "the head shares the embedding's weights"},
+    kUntied,
     {.key = "--attention-dropout",
      .write = [](const Subject& s) { return Json(modern(s) ? "0.0" : "0.1"); },
      .otherwise = "0.1",

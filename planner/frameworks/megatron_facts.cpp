@@ -7,10 +7,12 @@
 
 #include "models/error.h"
 #include "planner/frameworks/megatron.h"
+#include "planner/frameworks/megatron_shared.h"
 
 namespace qplan {
 namespace {
 
+using namespace megatron;
 using enum Severity;
 
 const MoeSpec kNoExperts{};
@@ -74,53 +76,28 @@ Json aux_loss(const Subject& s) {
   return if_true(has_experts(s) && moe(s).aux_loss_coefficient > 0, moe(s).aux_loss_coefficient);
 }
 
-bool never(const Subject&) {
-  return false;
-}
-bool modern(const Subject& s) {
-  return s.model.position == PositionEmbedding::rope;
-}
-
-constexpr std::string_view kOtherShapes = "the layers get other shapes than the model's";
-constexpr std::string_view kOtherModel = "another model is trained";
-
 constexpr auto kFacts = std::to_array<Fact>({
     // Shapes.
-    {.key = "--num-layers",
-     .write = [](const Subject& s) { return Json(s.model.num_layers); },
-     .otherwise = "",
-     .why = kOtherShapes},
-    {.key = "--hidden-size",
-     .write = [](const Subject& s) { return Json(s.model.hidden_size); },
-     .otherwise = "",
-     .why = kOtherShapes},
+    kLayers,
+    kHidden,
     {.key = "--ffn-hidden-size",
      .write = [](const Subject& s) { return Json(s.model.intermediate_size); },
      .otherwise = "",
      .why = kOtherShapes,
-     .computed =
-         [](const Subject& s) {
-           // With --swiglu two thirds of 4 h, in multiples of 64 (transformer_config.py).
-           const std::int64_t h = s.model.hidden_size;
-           return Json(s.model.mlp == MlpKind::swiglu ? 8 * h / 3 / 64 * 64 : 4 * h);
-         },
+     .computed = default_mlp_width,
      // Where every layer has experts it shapes nothing.
      .judged =
          [](const Subject& s) {
            return std::any_of(s.model.layers.begin(), s.model.layers.end(),
                               [](const LayerKind& layer) { return !layer.moe; });
          }},
-    {.key = "--num-attention-heads",
-     .write = [](const Subject& s) { return Json(s.model.num_attention_heads); },
-     .otherwise = "",
-     .why = kOtherShapes},
+    kHeads,
     {.key = "--kv-channels",
      .write =
          [](const Subject& s) { return Json(has_mla(s) ? mla(s).v_head_dim : s.model.head_dim); },
      .otherwise = "",
      .why = "Megatron divides hidden by heads, and heads get another width",
-     .computed =
-         [](const Subject& s) { return Json(s.model.hidden_size / s.model.num_attention_heads); },
+     .computed = default_head_width,
      .judged = [](const Subject& s) { return !has_mla(s); }},
     {.key = "--group-query-attention",
      .write = [](const Subject& s) { return if_true(grouped_queries(s)); },
@@ -147,17 +124,8 @@ constexpr auto kFacts = std::to_array<Fact>({
      .write = [](const Subject&) { return Json(128); },
      .otherwise = "128",
      .judged = never},
-    {.key = "--max-position-embeddings",
-     .write =
-         [](const Subject& s) {
-           return Json(std::max(s.model.max_position_embeddings, s.plan.seq_len));
-         },
-     .otherwise = "",
-     .judged = never},
-    {.key = "--untie-embeddings-and-output-weights",
-     .write = [](const Subject& s) { return if_true(!s.model.tie_word_embeddings); },
-     .otherwise = "false",
-     .why = "the head shares the embedding's weights"},
+    kPositions,
+    kUntied,
 
     // Layers.
     {.key = "--position-embedding-type",
@@ -172,12 +140,9 @@ constexpr auto kFacts = std::to_array<Fact>({
                   (text_of(given) == "yarn" && text_of(wanted) == "rope");
          }},
     {.key = "--rotary-base",
-     .write =
-         [](const Subject& s) {
-           return if_true(modern(s), static_cast<std::int64_t>(s.model.rope_theta));
-         },
+     .write = rope_theta,
      .otherwise = "10000",
-     .why = "positions turn at another rate",
+     .why = kOtherRotation,
      .judged = modern},
     {.key = "--rotary-percent",
      .write = [](const Subject& s) { return if_true(modern(s), s.model.rotary_fraction); },
@@ -209,19 +174,10 @@ constexpr auto kFacts = std::to_array<Fact>({
      .otherwise = "1e-05",
      .severity = warning,
      .why = "norms round otherwise"},
-    {.key = "--swiglu",
-     .write = [](const Subject& s) { return if_true(s.model.mlp == MlpKind::swiglu); },
-     .otherwise = "false",
-     .why = kOtherModel},
-    {.key = "--squared-relu",
-     .write = [](const Subject& s) { return if_true(s.model.mlp == MlpKind::relu2); },
-     .otherwise = "false",
-     .why = kOtherModel},
+    kSwiglu,
+    kSquaredRelu,
     {.key = "--disable-bias-linear",
-     .write =
-         [](const Subject& s) {
-           return if_true(!s.model.mlp_bias && !s.model.attention_output_bias);
-         },
+     .write = without_linear_bias,
      .otherwise = "false",
      .why = "linear layers get biases that the model has not, which etp above 1 refuses"},
     {.key = "--add-qkv-bias",

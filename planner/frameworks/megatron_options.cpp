@@ -10,11 +10,13 @@
 
 #include "models/error.h"
 #include "planner/frameworks/megatron.h"
+#include "planner/frameworks/megatron_shared.h"
 #include "planner/layout.h"
 
 namespace qplan {
 namespace {
 
+using namespace megatron;
 using P = ParallelPlan;
 using enum OverlapKind;
 
@@ -116,11 +118,9 @@ Json offload_modules(const Subject& s) {
 
 constexpr auto kOptions = std::to_array<Option>({
     // Degrees.
-    {"--tensor-model-parallel-size", "tp", plan_value<&P::tp>, set_degree<&P::tp>},
-    {"--sequence-parallel", "sequence_parallel",
-     [](const Subject& s) { return if_true(s.plan.sequence_parallel); },
-     [](Draft& d, const Json& v) { d.plan.sequence_parallel = truth_of(v); }},
-    {"--pipeline-model-parallel-size", "pp", plan_value<&P::pp>, set_degree<&P::pp>},
+    kTensorParallel,
+    kSequenceParallel,
+    kPipelineParallel,
     {"--num-virtual-stages-per-pipeline-rank", "vpp",
      [](const Subject& s) {
        return if_true(s.plan.vpp > 1 && s.plan.pipeline_layout.empty(), s.plan.vpp);
@@ -170,11 +170,9 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft& d, const Json& v) { d.etp = degree_of(v); }},
 
     // Batch.
-    {"--micro-batch-size", "micro_batch_size", plan_value<&P::micro_batch_size>,
-     set_count<&P::micro_batch_size>},
-    {"--global-batch-size", "global_batch_size", plan_value<&P::global_batch_size>,
-     set_count<&P::global_batch_size>},
-    {"--seq-length", "seq_len", plan_value<&P::seq_len>, set_count<&P::seq_len>},
+    kMicroBatch,
+    kGlobalBatch,
+    kSequenceLength,
 
     // What data parallelism shards.
     {"--use-megatron-fsdp", "zero", [](const Subject& s) { return if_true(fsdp(s)); },
@@ -223,6 +221,15 @@ constexpr auto kOptions = std::to_array<Option>({
        }
      }},
 
+    {"--moe-expert-capacity-factor", "moe_capacity_factor",
+     [](const Subject& s) {
+       return if_true(s.plan.moe_capacity_factor > 0, s.plan.moe_capacity_factor);
+     },
+     [](Draft& d, const Json& v) { d.plan.moe_capacity_factor = std::max(number_of(v), 0.0); }},
+    {"--moe-token-drop-policy", "moe_capacity_factor",
+     [](const Subject& s) { return if_true(s.plan.moe_capacity_factor > 0, "probs"); },
+     [](Draft&, const Json&) {}},
+
     // Recompute.
     {"--recompute-granularity", "recompute",
      [](const Subject& s) {
@@ -252,11 +259,7 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--recompute-modules", "recompute", recompute_modules, set_recompute_modules},
 
     // Formats.
-    {"--bf16", "precision",
-     [](const Subject& s) { return if_true(s.plan.precision != Precision::fp16); },
-     [](Draft& d, const Json& v) {
-       if (truth_of(v)) d.plan.precision = Precision::bf16;
-     }},
+    kBf16,
     {"--fp16", "precision",
      [](const Subject& s) { return if_true(s.plan.precision == Precision::fp16); },
      [](Draft& d, const Json& v) {

@@ -8,7 +8,9 @@ namespace qplan::rules {
 // The part of a model that the executor lacks, or "".
 inline std::string_view unexecuted_part(const ModelSpec& m) {
   if (m.vision) return "a vision tower";
-  if (m.num_mtp_layers > 0) return "multi-token prediction";
+  if (m.num_mtp_layers > 0 && m.tie_word_embeddings) {
+    return "multi-token prediction and a tied embedding at once";
+  }
   if (m.rope_scaling && m.rope_scaling->kind == RopeScalingKind::other) {
     return "a rule of rotary scaling other than linear, llama3 and yarn";
   }
@@ -23,20 +25,6 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
                           unexecuted_part(c.m));
      },
      "executor/"},
-    // Shards of the two copies of a tied embedding lie at different places in their blocks, and a V
-    // holds both on one rank.
-    {"executor_tied_embedding", set_of(RecipeKind::qplan),
-     [](const Case& c) {
-       return c.m.tie_word_embeddings && (c.p.zero >= 2 || c.p.schedule == ScheduleKind::zbv ||
-                                          c.p.schedule == ScheduleKind::dualpipe);
-     },
-     [](const Case& c) {
-       return fmt::format(
-           "qplan reduces a tied embedding's gradient whole, from the first and the last rank of a "
-           "pipeline; use zero 0 or 1 and a schedule other than {}",
-           c.p.schedule == ScheduleKind::dualpipe ? "dualpipe" : "zbv");
-     },
-     "executor/cpu_states.cpp"},
     {"executor_dispatcher", set_of(RecipeKind::qplan),
      [](const Case& c) { return c.p.ep > 1 && c.p.moe_dispatcher == MoeDispatcher::allgather; },
      [](const Case& c) { return not_in(c, "allgather dispatcher", "use alltoall"); },

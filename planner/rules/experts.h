@@ -43,6 +43,18 @@ inline constexpr auto kExperts = std::to_array<Rule>({
        return not_in(c, fmt::format("{} dispatcher", to_word(c.p.moe_dispatcher)), "use alltoall");
      },
      "1.4"},
+    {"capacity_available", kEvery - kMegatronCore - set_of(RecipeKind::qplan),
+     [](const Case& c) { return c.p.moe_capacity_factor > 0; },
+     [](const Case& c) {
+       return not_in(c, "capacity that drops token copies by probability", "use capacity=0");
+     },
+     "1.4"},
+    {"capacity_without_experts", kMegatronCore | set_of(RecipeKind::qplan),
+     [](const Case& c) { return !c.m.moe && c.p.moe_capacity_factor > 0; },
+     [](const Case& c) {
+       return fmt::format("the model has no experts for capacity {}", c.p.moe_capacity_factor);
+     },
+     "1.4"},
     {"deepep_group", kMegatronCore,
      [](const Case& c) {
        return c.p.moe_dispatcher == MoeDispatcher::deepep && std::int64_t{c.p.ep} * c.p.tp == 1;

@@ -118,7 +118,7 @@ TEST_CASE("accuracy says the same as text, as Markdown and into a file") {
   CHECK(text.says("not priced because"));
   CHECK(text.says("hand-3"));
   CHECK(run("accuracy " + kRuns + " --markdown").says("| recipe | hardware | rows |"));
-  const Folder folder("accuracy");
+  const TemporaryFolder folder;
   CHECK(run("accuracy " + kRuns + " -o " + folder.file("a.txt")).out.empty());
   CHECK(run("accuracy " + kRuns + " --json").out == run("accuracy " + kRuns + " --json").out);
 }

@@ -45,7 +45,7 @@ TEST_CASE("check exits 0 for a clean job and says how fast it is") {
 }
 
 TEST_CASE("a job that does not fit is an error") {
-  const Folder folder("check-fit");
+  const TemporaryFolder folder;
   std::ofstream(folder.file("ds.json"))
       << R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 1,
              "zero_optimization": {"stage": 0}, "bf16": {"enabled": true}})";
@@ -56,7 +56,7 @@ TEST_CASE("a job that does not fit is an error") {
 }
 
 TEST_CASE("--fix writes corrected copies and leaves the files alone") {
-  const Folder folder("check-fix");
+  const TemporaryFolder folder;
   const std::string args = folder.file("args.txt");
   const std::string text =
       "--num-layers 36 --hidden-size 4096 --ffn-hidden-size 12288 --num-attention-heads 32\n"
@@ -86,7 +86,7 @@ TEST_CASE("what check cannot use it says in a sentence") {
   CHECK(run("check").says("check needs files"));
   CHECK(run("check x.json --model qwen3-8b").code == 2);
   CHECK(run("check /nowhere.json --model qwen3-8b --gpus 8").code == 2);
-  const Folder folder("check-big");
+  const TemporaryFolder folder;
   const std::string big = folder.file("big.json");
   std::ofstream(big) << "{";
   fs::resize_file(big, 100 << 20);

@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // A plan file of `predict -o`.
-std::string plan_file(const Folder& folder, const std::string& question) {
+std::string plan_file(const TemporaryFolder& folder, const std::string& question) {
   const std::string path = folder.file("plan.json");
   const Ran made = run("predict " + question + " -o " + path);
   REQUIRE(made.code == 0);
@@ -25,7 +25,7 @@ constexpr const char* kMoe =
     "--global-batch-size 512";
 
 TEST_CASE("emit writes the files it names, with the plan and what is predicted of it") {
-  const Folder folder("emit");
+  const TemporaryFolder folder;
   const std::string plan = plan_file(folder, kMoe);
   const Ran ran = run("emit " + plan + " --framework megatron --out " + folder.file("job"));
   CHECK(ran.code == 0);
@@ -42,7 +42,7 @@ TEST_CASE("emit writes the files it names, with the plan and what is predicted o
 }
 
 TEST_CASE("emit never overwrites without --force, and then writes nothing") {
-  const Folder folder("emit-force");
+  const TemporaryFolder folder;
   const std::string plan = plan_file(folder, kMoe);
   fs::create_directories(folder.file("job"));
   std::ofstream(folder.file("job/train.sh")) << "mine\n";
@@ -57,7 +57,7 @@ TEST_CASE("emit never overwrites without --force, and then writes nothing") {
 }
 
 TEST_CASE("a plan that the framework cannot say leaves no folder behind") {
-  const Folder folder("emit-refuse");
+  const TemporaryFolder folder;
   const std::string plan = plan_file(folder, kMoe);
   const Ran ran = run("emit " + plan + " --framework fsdp2 --out " + folder.file("job"));
   CHECK(ran.code == 2);
@@ -69,7 +69,7 @@ TEST_CASE("a plan that the framework cannot say leaves no folder behind") {
 TEST_CASE("every framework's files come out of a plan of its own, and check finds nothing") {
   for (const auto& [framework, word] : Words<Framework>::table) {
     CAPTURE(word);
-    const Folder folder("emit-" + std::string(word));
+    const TemporaryFolder folder;
     const bool fork = framework == Framework::megatron_deepspeed;
     const std::string model = fork ? "llama2-7b" : "llama3-8b";
     const std::string recipe(to_word(recipe_for(framework, RecipeKind::megatron)));
@@ -97,7 +97,7 @@ TEST_CASE("every framework's files come out of a plan of its own, and check find
 TEST_CASE("what emit cannot use it says in a sentence") {
   CHECK(run("emit").code == 2);
   CHECK(run("emit /nowhere.json --out x").code == 2);
-  const Folder folder("emit-bad");
+  const TemporaryFolder folder;
   const std::string plan = plan_file(folder, kMoe);
   CHECK(run("emit " + plan).says("--out"));
   CHECK(run("emit " + plan + " --out x --framework megatronn").says("did you mean"));

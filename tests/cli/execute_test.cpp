@@ -71,7 +71,7 @@ TEST_CASE("Hugging Face weights and a token file give transformers' losses") {
 }
 
 TEST_CASE("a saved run goes on under another plan") {
-  const Folder folder("run-save");
+  const TemporaryFolder folder;
   const std::string job = "--model tiny --precision fp32 --json --steps ";
   const auto whole = losses(run_plan("run", "dp2 gbs4 seq16", job + "4"));
   losses(run_plan("run", "dp2 zero1 gbs4 seq16", job + "2 --save " + folder.file("c")));
@@ -90,7 +90,7 @@ TEST_CASE("a saved run goes on under another plan") {
 }
 
 TEST_CASE("a plan of another framework is executed as qplan's, and that is said") {
-  const Folder folder("run-plan");
+  const TemporaryFolder folder;
   const std::string file = folder.file("plan.json");
   REQUIRE(run("predict --model tiny --gpus 2 --tp 2 --global-batch-size 4 --seq-len 32 "
               "--framework megatron -o " +

@@ -105,7 +105,7 @@ TEST_CASE("a line that was printed is a plan again") {
 }
 
 TEST_CASE("a plan file asks the same question again") {
-  const Folder folder("predict");
+  const TemporaryFolder folder;
   const std::string file = folder.file("plan.json");
   const Ran first = run(kTiny + "--tp 2 --nic-gb-per-s 25 --memory-cap-gib 60 --json -o " + file);
   REQUIRE(first.code == 0);
@@ -117,7 +117,7 @@ TEST_CASE("a plan file asks the same question again") {
 }
 
 TEST_CASE("options change what a plan file says") {
-  const Folder folder("predict-change");
+  const TemporaryFolder folder;
   const std::string file = folder.file("plan.json");
   REQUIRE(run(kTiny + "--tp 2 -o " + file).code == 0);
   const Json changed = run("predict --json --tp 4 --hardware h200-sxm --plan " + file).json();
@@ -128,7 +128,7 @@ TEST_CASE("options change what a plan file says") {
 }
 
 TEST_CASE("a plan file carries the model and the machine that are not built in") {
-  const Folder folder("predict-embed");
+  const TemporaryFolder folder;
   const std::string config = folder.file("mine.json"), machine = folder.file("machine.json"),
                     plan = folder.file("plan.json");
   write_file_atomically(config, model_config("tiny").dump());
@@ -146,7 +146,7 @@ TEST_CASE("a plan file carries the model and the machine that are not built in")
 }
 
 TEST_CASE("a file that is no plan file is refused with its place") {
-  const Folder folder("predict-bad");
+  const TemporaryFolder folder;
   const std::string file = folder.file("plan.json");
   write_file_atomically(file, "{}");
   CHECK(run("predict --plan " + file).says("is no plan file"));

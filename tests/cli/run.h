@@ -1,14 +1,13 @@
 #pragma once
 // Calls a command as a person would, in-process.
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "models/json.h"
+#include "tests/temporary_folder.h"
 
 namespace qplan {
 
@@ -34,25 +33,5 @@ inline Ran run(const std::string& line) {
   for (std::string word; in >> word;) args.push_back(word);
   return run(args);
 }
-
-// A folder that is gone at the end of the test.
-class Folder {
- public:
-  explicit Folder(const std::string& name)
-      : path_(std::filesystem::temp_directory_path() /
-              ("qplan-" + name + "-" + std::to_string(::getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  [[nodiscard]] std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace qplan

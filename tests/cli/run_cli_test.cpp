@@ -135,7 +135,7 @@ TEST_CASE("what is built in is listed, and shown whole") {
 }
 
 TEST_CASE("a machine that is shown can be given back as a profile") {
-  const Folder folder("hardware");
+  const TemporaryFolder folder;
   const std::string file = folder.file("mine.json");
   write_file_atomically(file, run("hardware show h200-sxm").out);
   const Ran built_in = run("predict --model tiny --gpus 8 --seq-len 512 --hardware h200-sxm");

@@ -94,7 +94,7 @@ TEST_CASE("a plan of a search is the same object that predict prints") {
 }
 
 TEST_CASE("the best plan can be written and asked for again") {
-  const Folder folder("search");
+  const TemporaryFolder folder;
   const std::string file = folder.file("plan.json");
   const Ran ran = run(kTiny + "--json -o " + file);
   REQUIRE(ran.code == 0);

@@ -78,7 +78,7 @@ TEST_CASE("a point where nothing fits does not spoil the others") {
 }
 
 TEST_CASE("a sweep can be written to a file") {
-  const Folder folder("sweep");
+  const TemporaryFolder folder;
   const std::string file = folder.file("sweep.json");
   const Ran ran = run(kTiny + "--gpus 4 --json -o " + file);
   CHECK(ran.code == 0);

@@ -16,7 +16,7 @@ void write_plan(const std::string& file) {
 }  // namespace
 
 TEST_CASE("a plan's step can be traced and drawn") {
-  const Folder folder("trace");
+  const TemporaryFolder folder;
   const std::string plan = folder.file("plan.json"), trace = folder.file("trace.json");
   write_plan(plan);
   const Ran ran = run("trace " + plan + " --text --columns 60 -o " + trace);
@@ -30,7 +30,7 @@ TEST_CASE("a plan's step can be traced and drawn") {
 }
 
 TEST_CASE("dualpipe is drawn the same from both ends, even microbatches down and odd ones up") {
-  const Folder folder("trace-dualpipe");
+  const TemporaryFolder folder;
   const std::string plan = folder.file("plan.json");
   REQUIRE(run("predict --model llama3-8b --framework qplan --gpus 4 --pp 4 --schedule dualpipe "
               "--seq-len 1024 --global-batch-size 8 --hardware b200 -o " +
@@ -56,7 +56,7 @@ TEST_CASE("dualpipe is drawn the same from both ends, even microbatches down and
 }
 
 TEST_CASE("ops are traced for one rank") {
-  const Folder folder("trace-ops");
+  const TemporaryFolder folder;
   const std::string plan = folder.file("plan.json"), trace = folder.file("trace.json");
   write_plan(plan);
   REQUIRE(run("trace " + plan + " --ops --rank 1 -o " + trace).code == 0);
@@ -72,7 +72,7 @@ TEST_CASE("ops are traced for one rank") {
 }
 
 TEST_CASE("a trace wants a plan and a place") {
-  const Folder folder("trace-bad");
+  const TemporaryFolder folder;
   const std::string plan = folder.file("plan.json");
   write_plan(plan);
   CHECK(run("trace " + plan).says("-o FILE"));
@@ -80,7 +80,7 @@ TEST_CASE("a trace wants a plan and a place") {
 }
 
 TEST_CASE("a plan that cannot run is not traced") {
-  const Folder folder("trace-infeasible");
+  const TemporaryFolder folder;
   const std::string plan = folder.file("plan.json");
   CHECK(run("predict --model tiny --gpus 6 --tp 3 -o " + plan).code == 1);
   const Ran ran = run("trace " + plan + " --text");
@@ -89,7 +89,7 @@ TEST_CASE("a plan that cannot run is not traced") {
 }
 
 TEST_CASE("a drawing and its legend fit the terminal, and the legend 80 columns") {
-  const Folder folder("trace-width");
+  const TemporaryFolder folder;
   const std::string plan = folder.file("plan.json");
   write_plan(plan);
   for (const int columns : {50, 80, 200}) {

@@ -43,6 +43,7 @@ struct UnitRunner {
   void run_pair(int, const Action&, const Action&, StreamClocks& clocks) const {
     clocks(index(Stream::compute)) *= MaxPlus(Seconds(std::max(forward, input + weight)));
   }
+  void begin(int, StreamClocks&) const {}
   void before_norm(int, StreamClocks& clocks) const { join_all(clocks); }
   void update(int, StreamClocks&) const {}
 };
@@ -120,6 +121,7 @@ TEST_CASE("dualpipe's middle waits (pp/2 - 1)(F&B + B - 3W), and its ends no lon
     void run_pair(int rank, const Action&, const Action&, StreamClocks& clocks) {
       add(rank, pair, clocks);
     }
+    void begin(int, StreamClocks&) const {}
     void before_norm(int, StreamClocks&) const {}
     void update(int, StreamClocks&) const {}
   };
@@ -161,6 +163,7 @@ TEST_CASE("dualpipe's mirrored ranks keep the same time, so copies reduce withou
       run(rank, f, clocks);
       run(rank, b, clocks);
     }
+    void begin(int, StreamClocks&) const {}
     void before_norm(int, StreamClocks&) const {}
     void update(int, StreamClocks&) const {}
   };
@@ -210,6 +213,7 @@ TEST_CASE("a slow rank holds the others back, whatever its place") {
       clocks(index(Stream::compute)) *= MaxPlus(Seconds(rank == slow ? 2 : 1));
     }
     void run_pair(int, const Action&, const Action&, StreamClocks&) const {}
+    void begin(int, StreamClocks&) const {}
     void before_norm(int, StreamClocks&) const {}
     void update(int, StreamClocks&) const {}
   };
@@ -341,6 +345,7 @@ TEST_CASE("a steady period lasts as long as the busiest rank's work, though host
       clocks(index(Stream::compute)) *= MaxPlus(Seconds(rank == slow ? 3 : 2));
     }
     void run_pair(int, const Action&, const Action&, StreamClocks&) const {}
+    void begin(int, StreamClocks&) const {}
     void before_norm(int, StreamClocks&) const {}
     void update(int, StreamClocks&) const {}
   };

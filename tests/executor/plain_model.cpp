@@ -36,6 +36,7 @@ struct Part {
   const std::vector<ModelParameter>& parameters;
   const std::vector<std::vector<float>>& weights;
   std::vector<std::vector<float>>& gradients;
+  double capacity_factor = 0;
   ModelPart part = ModelPart::decoder;
   std::int64_t layer = 0;
 
@@ -343,7 +344,7 @@ class Experts {
     router_scores(logits.view(), shape_, scores_.view());
     choose_experts(scores_.view(), p_.vector(score_correction), shape_, chosen_);
     router_weights(scores_.view(), chosen_, shape_, weights_.view());
-    order_ = order_by_expert(chosen_, shape_.experts);
+    order_ = order_by_expert(sent(), shape_.experts);
     Buffer rows(std::ssize(order_.copies), x.cols);
     permute(x.view(), order_.copies, shape_.top_k, rows.view());
     expert_out_ = Buffer(rows.rows, rows.cols);
@@ -386,6 +387,24 @@ class Experts {
     Buffer part(count, x.cols);
     add(x.view().row_range(first, count), part.view());
     return part;
+  }
+
+  // The choices, -1 where a copy is beyond its expert's capacity: as many others are preferred.
+  [[nodiscard]] std::vector<std::int32_t> sent() const {
+    std::vector<std::int32_t> kept = chosen_;
+    if (p_.capacity_factor == 0) return kept;
+    const double capacity = std::ceil(static_cast<double>(chosen_.size()) /
+                                      static_cast<double>(shape_.experts) * p_.capacity_factor);
+    for (std::size_t i = 0; i < chosen_.size(); ++i) {
+      int preferred = 0;
+      for (std::size_t j = 0; j < chosen_.size(); ++j) {
+        const bool better =
+            weights_.data[j] > weights_.data[i] || (weights_.data[j] == weights_.data[i] && j < i);
+        if (chosen_[j] == chosen_[i] && better) ++preferred;
+      }
+      if (preferred >= capacity) kept[i] = -1;
+    }
+    return kept;
   }
 
   // Qwen2-MoE weighs its shared expert by sigmoid(x . gate); others take it as it is.
@@ -463,23 +482,88 @@ class DecoderLayer {
   Buffer x_, x2_;
 };
 
-// Loss of one sequence, its gradients scaled by `scale` added.
-double run_sequence(Part part, std::span<const std::int32_t> inputs,
-                    std::span<const std::int32_t> targets, double scale) {
+// Sum of the losses of predicting targets[t] from row t, and the gradient of `scale` times it.
+struct Prediction {
+  double loss = 0;
+  Buffer dhidden;
+};
+Prediction predict(const Part& table, ParameterRole role, const Buffer& hidden,
+                   std::span<const std::int32_t> targets, double scale) {
+  Buffer logits = table.linear(role, hidden.view());
+  const VocabularyShard whole{0, table.m.vocab_size};
+  const std::size_t n = targets.size();
+  std::vector<float> maxima(n), sums(n), target(n), losses(n);
+  logits_max(logits.view(), whole, maxima);
+  logits_sums(logits.view(), whole, targets, maxima, sums, target);
+  cross_entropy(sums, target, losses);
+  cross_entropy_backward(logits.view(), whole, targets, maxima, sums, scale, logits.view());
+  return {std::accumulate(losses.begin(), losses.end(), 0.0),
+          table.linear_backward(role, hidden.view(), logits.view())};
+}
+
+// Multi-token prediction of the token after the next (arXiv 2412.19437, section 2.2, its last token
+// left out: that has no target). Adds to the gradient of the hidden state.
+class NextPrediction {
+ public:
+  NextPrediction(const Part& model, const Part& embedding, const Part& head)
+      : p_(with_part(model)),
+        embedding_(embedding),
+        head_(head),
+        layer_(p_, {.moe = p_.m.moe.has_value(), .window = 0}) {}
+
+  double run(const Buffer& all_hidden, std::span<const std::int32_t> next,
+             std::span<const std::int32_t> targets, double scale, Buffer& dhidden) {
+    const std::int64_t rows = std::ssize(targets), h = p_.m.hidden_size;
+    Buffer hidden(rows, h), embedded(rows, h), both(rows, 2 * h);
+    add(all_hidden.view().row_range(0, rows), hidden.view());
+    embed(embedding_.matrix(embed_tokens), 0, next, embedded.view());
+    add(p_.norm(mtp_embed_norm, embedded).view(), both.view().columns(0, h));
+    add(p_.norm(mtp_hidden_norm, hidden).view(), both.view().columns(h, h));
+    const Buffer out = layer_.forward(p_.linear(mtp_proj, both.view()));
+    const Buffer normed = p_.norm(mtp_final_norm, out);
+    const Prediction prediction = predict(head_, lm_head, normed, targets, scale);
+
+    const Buffer dout = p_.norm_backward(mtp_final_norm, out, prediction.dhidden);
+    const Buffer dboth = p_.linear_backward(mtp_proj, both.view(), layer_.backward(dout).view());
+    Buffer dembedded(rows, h), dnormed(rows, h);
+    add(dboth.view().columns(0, h), dembedded.view());
+    add(dboth.view().columns(h, h), dnormed.view());
+    const Buffer dnext = p_.norm_backward(mtp_embed_norm, embedded, dembedded);
+    embed_backward(dnext.view(), 0, next, {embedding_.gradient(embed_tokens), p_.m.vocab_size, h});
+    add(p_.norm_backward(mtp_hidden_norm, hidden, dnormed).view(),
+        dhidden.view().row_range(0, rows));
+    return prediction.loss;
+  }
+
+ private:
+  static Part with_part(Part model) {
+    model.part = ModelPart::mtp;
+    return model;
+  }
+  Part p_, embedding_, head_;
+  DecoderLayer layer_;
+};
+
+// Sums over one sequence.
+struct Losses {
+  double main = 0, mtp = 0;
+};
+
+// Gradients are added: of `scale` times the one sum, and `mtp_scale` times the other.
+Losses run_sequence(Part part, std::span<const std::int32_t> ids, double scale, double mtp_scale) {
   const ModelSpec& m = part.m;
-  const std::int64_t tokens = std::ssize(inputs);
+  const std::size_t n = ids.size() - 1;
+  const auto inputs = ids.first(n), targets = ids.last(n);
   Part embedding = part, head = part;
   embedding.part = ModelPart::embedding;
   head.part = ModelPart::head;
-  const Part& table = m.tie_word_embeddings ? embedding : head;
-  const ParameterRole out_role = m.tie_word_embeddings ? embed_tokens : lm_head;
 
-  Buffer x(tokens, m.hidden_size);
+  Buffer x(std::ssize(inputs), m.hidden_size);
   embed(embedding.matrix(embed_tokens), 0, inputs, x.view());
   std::vector<std::int32_t> positions(inputs.size());
   std::iota(positions.begin(), positions.end(), 0);
   if (m.position == PositionEmbedding::learned) {
-    Buffer learned(tokens, m.hidden_size);
+    Buffer learned(x.rows, m.hidden_size);
     embed(embedding.matrix(embed_positions), 0, positions, learned.view());
     add_to(x, learned);
   }
@@ -490,18 +574,18 @@ double run_sequence(Part part, std::span<const std::int32_t> inputs,
     x = layers.back()->forward(x);
   }
   const Buffer normed = head.norm(final_norm, x);
-  Buffer logits = table.linear(out_role, normed.view());
-
-  const VocabularyShard whole{0, m.vocab_size};
-  std::vector<float> maxima(inputs.size()), sums(inputs.size()), target(inputs.size()),
-      losses(inputs.size());
-  logits_max(logits.view(), whole, maxima);
-  logits_sums(logits.view(), whole, targets, maxima, sums, target);
-  cross_entropy(sums, target, losses);
-  cross_entropy_backward(logits.view(), whole, targets, maxima, sums, scale, logits.view());
-
-  const Buffer dnormed = table.linear_backward(out_role, normed.view(), logits.view());
-  Buffer dx = head.norm_backward(final_norm, x, dnormed);
+  const bool tied = m.tie_word_embeddings;
+  Losses losses;
+  Prediction prediction =
+      predict(tied ? embedding : head, tied ? embed_tokens : lm_head, normed, targets, scale);
+  losses.main = prediction.loss;
+  if (m.num_mtp_layers > 0) {
+    part.layer = 0;
+    losses.mtp =
+        NextPrediction(part, embedding, head)
+            .run(normed, targets.first(n - 1), targets.last(n - 1), mtp_scale, prediction.dhidden);
+  }
+  Buffer dx = head.norm_backward(final_norm, x, prediction.dhidden);
   for (auto layer = layers.rbegin(); layer != layers.rend(); ++layer) {
     dx = (*layer)->backward(dx);
   }
@@ -511,13 +595,13 @@ double run_sequence(Part part, std::span<const std::int32_t> inputs,
     embed_backward(dx.view(), 0, positions,
                    {embedding.gradient(embed_positions), m.max_position_embeddings, m.hidden_size});
   }
-  return std::accumulate(losses.begin(), losses.end(), 0.0);
+  return losses;
 }
 
 }  // namespace
 
-PlainModel::PlainModel(const ModelSpec& model, const WeightSource& weights)
-    : model_(model), parameters_(model_parameters(model)) {
+PlainModel::PlainModel(const ModelSpec& model, const WeightSource& weights, double capacity_factor)
+    : model_(model), parameters_(model_parameters(model)), capacity_factor_(capacity_factor) {
   for (const ModelParameter& it : parameters_) {
     Buffer values(it.parameter.rows, it.parameter.cols);
     weights(it, 0, 0, values.view());
@@ -530,13 +614,17 @@ double PlainModel::step(std::span<const std::int32_t> ids, std::int64_t seq_len)
   for (const auto& w : weights_) gradients_.emplace_back(w.size());
   const std::int64_t sequences = std::ssize(ids) / (seq_len + 1);
   const auto tokens = static_cast<double>(sequences * seq_len);
+  const auto mtp_tokens = static_cast<double>(sequences * (seq_len - 1));
   double loss = 0;
+  mtp_loss_ = 0;
   for (std::int64_t i = 0; i < sequences; ++i) {
-    const auto sequence = ids.subspan(at(i * (seq_len + 1)), at(seq_len + 1));
-    loss += run_sequence({model_, parameters_, weights_, gradients_}, sequence.first(at(seq_len)),
-                         sequence.last(at(seq_len)), 1 / tokens);
+    const Losses one = run_sequence({model_, parameters_, weights_, gradients_, capacity_factor_},
+                                    ids.subspan(at(i * (seq_len + 1)), at(seq_len + 1)), 1 / tokens,
+                                    model_.mtp_loss_weight / mtp_tokens);
+    loss += one.main / tokens;
+    mtp_loss_ += one.mtp / mtp_tokens;
   }
-  return loss / tokens;
+  return loss;
 }
 
 }  // namespace qplan

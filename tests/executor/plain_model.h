@@ -13,10 +13,16 @@ namespace qplan {
 
 class PlainModel {
  public:
-  PlainModel(const ModelSpec& model, const WeightSource& weights);
+  // `capacity_factor` above 0: experts take ceil(top_k tokens / experts x factor) copies of a
+  // sequence, those with the largest probabilities, of equal ones the first.
+  PlainModel(const ModelSpec& model, const WeightSource& weights, double capacity_factor = 0);
 
   // Mean cross-entropy over sequences of seq_len + 1 ids each; gradients() become its gradients.
   double step(std::span<const std::int32_t> ids, std::int64_t seq_len);
+
+  // Of the last step's multi-token prediction: mean cross-entropy over the tokens that have one.
+  // mtp_loss_weight times its gradients is part of gradients().
+  [[nodiscard]] double mtp_loss() const { return mtp_loss_; }
 
   [[nodiscard]] const std::vector<ModelParameter>& parameters() const { return parameters_; }
   // Row-major numbers of each parameter, in the order of parameters().
@@ -27,6 +33,7 @@ class PlainModel {
   ModelSpec model_;
   std::vector<ModelParameter> parameters_;
   std::vector<std::vector<float>> weights_, gradients_;
+  double capacity_factor_ = 0, mtp_loss_ = 0;
 };
 
 }  // namespace qplan

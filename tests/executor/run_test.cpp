@@ -3,9 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "models/error.h"
 #include "tests/properties/random_plans.h"
@@ -93,6 +96,28 @@ TEST_CASE("gradients are the loss's slopes, in every kind of block") {
       CHECK(slope == doctest::Approx(square).epsilon(0.02));
     }
   }
+}
+
+TEST_CASE("a batch is read when its step begins, once for all ranks") {
+  const ModelSpec model = small("tiny");
+  RunOptions options = options_of(model, 3);
+  const TokenSource tokens = options.tokens;
+  std::array<std::atomic<int>, 12> reads{};
+  std::atomic<int> begun = 0, read = 0;
+  std::atomic<bool> ahead = false;
+  options.tokens = [&](std::int64_t sequence, std::span<std::int32_t> ids) {
+    ++reads[static_cast<std::size_t>(sequence)];
+    ++read;
+    tokens(sequence, ids);
+  };
+  options.before = [&](std::int64_t rank, std::size_t command) {
+    if (rank == 0 && command == 0) ahead = ahead || read > 4 * ++begun;
+  };
+  run(model, plan_of("gbs4 seq16"), kFacts, options);
+  CHECK_FALSE(ahead);
+  begun = read = 0;
+  run(model, plan_of("tp2 dp2 gbs4 seq16"), kFacts, options);
+  for (const auto& times : reads) CHECK(times == 2);
 }
 
 TEST_CASE("bf16 follows fp32 to bf16's accuracy") {

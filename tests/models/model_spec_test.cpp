@@ -1,35 +1,16 @@
 #include "models/model_spec.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "models/error.h"
 #include "tests/complaint.h"
+#include "tests/models/short_configs.h"
 
 using namespace qplan;
-namespace fs = std::filesystem;
 
 namespace {
-
-// Sizes that the cases below leave out.
-Json with_sizes(Json config) {
-  Json& decoder = config.contains("text_config") ? config["text_config"] : config;
-  if (config["model_type"] == "gpt2") return config;
-  const Json sizes = Json::parse(R"({"hidden_size": 64, "num_hidden_layers": 4,
-      "num_attention_heads": 8, "intermediate_size": 96, "vocab_size": 100})");
-  for (const auto& [key, value] : sizes.items()) {
-    if (!decoder.contains(key)) decoder[key] = value;
-  }
-  return config;
-}
-
-ModelSpec read(const std::string& text) {
-  return read_model(with_sizes(parse_json(text, "config.json")), "config.json");
-}
 
 // The message for a built-in model's config with some keys replaced; null removes a key.
 std::string message_of(const std::string& name, const std::string& changes) {
@@ -42,26 +23,7 @@ std::string message_of(const std::string& name, const std::string& changes) {
       config[key] = value;
     }
   }
-  try {
-    read_model(config, "config.json");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "accepted";
-}
-
-std::vector<int> moe_layers(const ModelSpec& model) {
-  std::vector<int> result;
-  for (std::size_t i = 0; i < model.layers.size(); ++i) {
-    if (model.layers[i].moe) result.push_back(static_cast<int>(i));
-  }
-  return result;
-}
-
-std::vector<std::int64_t> windows(const ModelSpec& model) {
-  std::vector<std::int64_t> result;
-  for (const LayerKind& layer : model.layers) result.push_back(layer.window);
-  return result;
+  return complaint_of([&] { read_model(config, "config.json"); });
 }
 
 struct CountCase {
@@ -198,7 +160,7 @@ TEST_CASE("an architecture's defaults and switches give its class's parameters")
   };
   for (const CountCase& c : cases) {
     CAPTURE(c.model);
-    const ParameterCount count = count_parameters(read(c.model));
+    const ParameterCount count = count_parameters(read_short(c.model));
     CHECK(count.total() == c.total);
     CHECK(count.active() == c.active);
   }
@@ -255,99 +217,6 @@ TEST_CASE("the vision tower of Qwen3-VL is the text model's 538.6 million more")
   REQUIRE(m.vision);
   CHECK(m.vision->deepstack_layers == std::vector<std::int64_t>{8, 16, 24});
   CHECK(m.max_position_embeddings == 262144);
-}
-
-TEST_CASE("layers are MoE where the architecture says so") {
-  CHECK(moe_layers(load_model("deepseek-v3")).size() == 58);
-  CHECK(moe_layers(load_model("tiny-mla")) == std::vector<int>{1, 2, 3});
-  const std::string qwen = R"("model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
-                              "moe_intermediate_size": 8)";
-  CHECK(moe_layers(read("{" + qwen + "}")) == std::vector<int>{0, 1, 2, 3});
-  CHECK(moe_layers(read("{" + qwen + R"(, "decoder_sparse_step": 2})")) == std::vector<int>{1, 3});
-  CHECK(moe_layers(read("{" + qwen + R"(, "mlp_only_layers": [0, 3]})")) == std::vector<int>{1, 2});
-  const ModelSpec dense = read("{" + qwen + R"(, "mlp_only_layers": [0, 1, 2, 3]})");
-  CHECK(moe_layers(dense).empty());
-  CHECK(!dense.moe);
-}
-
-TEST_CASE("layers slide where the architecture says so") {
-  using W = std::vector<std::int64_t>;
-  const auto oss = windows(load_model("gpt-oss-20b"));
-  CHECK(std::count(oss.begin(), oss.end(), 128) == 12);
-  CHECK(oss[0] == 128);
-  CHECK(oss[1] == 0);
-  const std::string gpt_oss =
-      R"("model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2)";
-  CHECK(windows(read("{" + gpt_oss + "}")) == W{128, 0, 128, 0});
-  CHECK(windows(read("{" + gpt_oss + R"(, "sliding_window": 64, "layer_types": ["full_attention",
-        "full_attention", "sliding_attention", "full_attention"]})")) == W{0, 0, 64, 0});
-  // Qwen writes a window down and leaves it switched off.
-  CHECK(windows(read(
-            R"({"model_type": "qwen2", "num_key_value_heads": 8, "sliding_window": 32768})")) ==
-        W{0, 0, 0, 0});
-  CHECK(windows(read(R"({"model_type": "qwen2", "num_key_value_heads": 8, "sliding_window": 512,
-                         "use_sliding_window": true, "max_window_layers": 3})")) ==
-        W{0, 0, 0, 512});
-  CHECK(windows(read(R"({"model_type": "mistral"})")) == W{4096, 4096, 4096, 4096});
-  CHECK(windows(read(R"({"model_type": "mistral", "sliding_window": null})")) == W{0, 0, 0, 0});
-}
-
-TEST_CASE("head_dim comes from the file, then from the class, then from the heads") {
-  CHECK(load_model("qwen3-30b-a3b").head_dim == 128);  // hidden_size / heads would be 64
-  CHECK(read(R"({"model_type": "qwen3", "num_key_value_heads": 8})").head_dim == 128);
-  const std::string moe = R"("model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
-                             "moe_intermediate_size": 8, "num_key_value_heads": 8)";
-  CHECK(read("{" + moe + "}").head_dim == 8);
-  CHECK(read(R"({"model_type": "llama", "head_dim": null})").head_dim == 8);
-}
-
-TEST_CASE("null and absent differ where the class says so") {
-  CHECK(load_model("moonlight-16b-a3b").mla->q_lora_rank == 0);
-  const std::string v3 = R"("model_type": "deepseek_v3", "n_routed_experts": 16,
-                            "num_experts_per_tok": 2, "moe_intermediate_size": 8)";
-  CHECK(read("{" + v3 + "}").mla->q_lora_rank == 1536);
-  CHECK(read("{" + v3 + R"(, "q_lora_rank": null})").mla->q_lora_rank == 0);
-  CHECK(read("{" + v3 + "}").moe->shared_expert_intermediate_size == 8);
-  CHECK(read("{" + v3 + R"(, "n_shared_experts": null})").moe->shared_expert_intermediate_size ==
-        0);
-}
-
-TEST_CASE("rope_theta is found in the old place and in the new") {
-  CHECK(read(R"({"model_type": "llama"})").rope_theta == 1e4);
-  CHECK(read(R"({"model_type": "llama", "rope_theta": 5e5})").rope_theta == 5e5);
-  const ModelSpec v5 = read(
-      R"({"model_type": "llama", "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}})");
-  CHECK(v5.rope_theta == 1e6);
-  CHECK(!v5.rope_scaling.has_value());
-  CHECK(read(R"({"model_type": "llama", "rope_parameters": {"full_attention": {"rope_theta": 3e6},
-                 "sliding_attention": {"rope_theta": 1e4}}})")
-            .rope_theta == 3e6);
-  const ModelSpec v3 = load_model("deepseek-v3");
-  REQUIRE(v3.rope_scaling.has_value());
-  CHECK(v3.rope_scaling->kind == RopeScalingKind::yarn);
-  CHECK(v3.rope_scaling->factor == 40);
-  CHECK(v3.rope_scaling->original_positions == 4096);
-  CHECK(!load_model("gpt-oss-20b").rope_scaling.value().truncate);
-  CHECK(!load_model("qwen3-8b").rope_scaling.has_value());
-  CHECK(load_model("nemotron4-15b").rotary_fraction == 0.5);
-}
-
-TEST_CASE("routers are read as their architectures define them") {
-  const MoeSpec v3 = *load_model("deepseek-v3").moe;
-  CHECK(v3.sigmoid_scores);
-  CHECK(v3.router_bias);
-  CHECK(v3.num_groups == 8);
-  CHECK(v3.topk_group == 4);
-  CHECK(v3.routed_scaling_factor == 2.5);
-  const MoeSpec v2 = *load_model("deepseek-v2").moe;
-  CHECK(!v2.sigmoid_scores);
-  CHECK(!v2.router_bias);
-  CHECK(v2.shared_expert_intermediate_size == 2 * 1536);
-  const MoeSpec oss = *load_model("gpt-oss-120b").moe;
-  CHECK(oss.router_bias);
-  CHECK(oss.expert_bias);
-  CHECK(load_model("gpt-oss-120b").attention_sinks);
-  CHECK(load_model("qwen2-57b-a14b").moe->shared_expert_gate);
 }
 
 TEST_CASE("keys of no interest are passed over") {
@@ -471,45 +340,4 @@ TEST_CASE("gated delta net hybrids are refused by name and by architecture") {
   CHECK(message_of("qwen3-30b-a3b", R"({"model_type": "qwen3_next"})") ==
         "config.json: model_type 'qwen3_next' mixes gated delta net layers with attention, which "
         "is not modelled; qwen3_moe is its nearest kin that is");
-}
-
-TEST_CASE("a name is found however its case, dashes and owner are written") {
-  CHECK(load_model("Qwen3-30B_A3B") == load_model("qwen3-30b-a3b"));
-  CHECK(load_model("Qwen/Qwen3-30B-A3B").name == "qwen3-30b-a3b");
-  CHECK(load_model("llama3.1-405b").name == "llama3-405b");
-  CHECK_THROWS_WITH_AS(load_model("lama3-70b"),
-                       "model 'lama3-70b' is neither built in nor a file or folder; did you mean "
-                       "'llama3-70b'?",
-                       Error);
-  CHECK_THROWS_WITH_AS(load_model("banana"),
-                       "model 'banana' is neither built in nor a file or folder; `qplan models` "
-                       "lists the built-in ones",
-                       Error);
-  CHECK_THROWS_AS(load_model(""), Error);
-}
-
-TEST_CASE("built-in names are sorted") {
-  const auto names = model_names();
-  CHECK(std::is_sorted(names.begin(), names.end()));
-}
-
-TEST_CASE("a config.json is named by its folder, another file by its stem") {
-  std::string scratch = (fs::temp_directory_path() / "qplan-model-XXXXXX").string();
-  REQUIRE(::mkdtemp(scratch.data()) != nullptr);
-  const fs::path folder = fs::path(scratch) / "My-8B";
-  fs::create_directory(folder);
-  CHECK(complaint_of([&] { load_model(folder.string()); }) ==
-        "cannot open '" + (folder / "config.json").string() + "': No such file or directory");
-  const std::string text = model_config("qwen3-8b").dump();
-  write_file_atomically((folder / "config.json").string(), text);
-  write_file_atomically((folder / "other.json").string(), text);
-  CHECK(load_model(folder.string()).name == "My-8B");
-  CHECK(load_model(folder.string() + "/").name == "My-8B");
-  CHECK(load_model((folder / "config.json").string()).name == "My-8B");
-  CHECK(load_model((folder / "other.json").string()).name == "other");
-  CHECK(model_config(folder.string()) == model_config("qwen3-8b"));
-  ModelSpec same = load_model(folder.string());
-  same.name = "qwen3-8b";
-  CHECK(same == load_model("qwen3-8b"));
-  fs::remove_all(scratch);
 }

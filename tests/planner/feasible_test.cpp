@@ -42,12 +42,6 @@ ModelSpec moe_model(ModelSpec m, std::int64_t experts, std::int64_t top_k,
 ModelSpec llama3_70b() {
   return dense_model(80, 8192, 28672, 64, 8);
 }
-ModelSpec llama3_405b() {
-  return dense_model(126, 16384, 53248, 128, 8);
-}
-ModelSpec mixtral_8x7b() {
-  return moe_model(dense_model(32, 4096, 14336, 32, 8), 8, 2, 14336);
-}
 ModelSpec qwen3_32b() {
   ModelSpec m = dense_model(64, 5120, 25600, 64, 8);
   m.qk_norm = true;
@@ -91,6 +85,11 @@ ModelSpec gpt2() {
 ModelSpec tied_model() {
   ModelSpec m = dense_model(24, 1024, 4096, 16, 16);
   m.tie_word_embeddings = true;
+  return m;
+}
+ModelSpec tied_predicting_two() {
+  ModelSpec m = tied_model();
+  m.num_mtp_layers = 1;
   return m;
 }
 
@@ -178,7 +177,7 @@ std::vector<Broken> broken_plans() {
       {"state_dtypes", megatron, llama3_70b(), "grad_dtype=int64"},
       {"precision_aware_optimizer", megatron, llama3_70b(), "moment_dtype=bf16 zero0"},
       {"executor_model", qplan_recipe, qwen3_vl(), "tp1"},
-      {"executor_tied_embedding", qplan_recipe, tied_model(), "dp2 zero2 gbs2"},
+      {"executor_model", qplan_recipe, tied_predicting_two(), "tp1"},
       {"executor_dispatcher", qplan_recipe, qwen3_30b(), "dp2 ep2 gbs2 moe_dispatcher=allgather"},
       {"executor_state_dtypes", qplan_recipe, llama3_70b(), "moment_dtype=fp8"},
       {"executor_overlap_tp", qplan_recipe, llama3_70b(), "tp2 sp overlap=tp seq4100"},
@@ -224,21 +223,6 @@ ParallelPlan plan_of(const Broken& example) {
   return plan;
 }
 
-struct Published {
-  const char* what;
-  ModelSpec model;
-  const char* plan;
-  std::int64_t gpus;
-  RecipeKind kind = RecipeKind::megatron;
-};
-
-// Stages of `even` layers, but `first` and `last`.
-std::string layout(int first, int even, int middle_stages, int last) {
-  std::string text = " layout=" + std::to_string(first);
-  for (int i = 0; i < middle_stages; ++i) text += "+" + std::to_string(even);
-  return text + "+" + std::to_string(last);
-}
-
 }  // namespace
 
 TEST_CASE("every rule has a plan that breaks it, and says so in a sentence with the numbers") {
@@ -281,67 +265,6 @@ TEST_CASE("most broken plans break one rule alone") {
   }
 }
 
-TEST_CASE("published plans are feasible") {
-  // Megatron-Bridge recipes and performance scripts, slime's scripts (frameworks.md 8).
-  const std::vector<Published> plans = {
-      {"30B pretrain, 8 H100", qwen3_30b(),
-       "tp4 pp2 dp1 ep4 etp1 zero1 mbs1 gbs512 sp recompute=full", 8},
-      {"30B, 16 H100", qwen3_30b(),
-       "tp1 pp1 dp16 ep16 etp1 zero1 mbs1 gbs1024 grad_dtype=bf16 moment_dtype=bf16 "
-       "moe_dispatcher=hybridep",
-       16},
-      {"30B fp8, 16 H100", qwen3_30b(),
-       "tp1 pp2 dp8 ep8 etp1 zero1 mbs2 gbs512 interleaved vpp24 precision=fp8", 16},
-      {"32B, 16 H100", qwen3_32b(), "tp8 pp2 dp1 zero1 mbs1 gbs64 sp recompute=full", 16},
-      {"235B perf, 256 H100", qwen3_235b(),
-       "tp2 pp8 dp16 ep32 etp1 zero1 mbs1 gbs2048 interleaved vpp4 sp precision=fp8", 256},
-      {"235B pretrain, 256 H100", qwen3_235b(), "tp4 pp16 cp2 dp2 ep8 etp1 zero1 mbs1 gbs2048 sp",
-       256},
-      {"235B SFT, 64 GPUs", qwen3_235b(), "tp4 pp16 dp1 ep4 etp1 zero1 mbs1 gbs128 sp", 64},
-      {"235B slime, 64 GPUs", qwen3_235b(),
-       "tp4 pp4 cp2 dp2 ep16 etp1 zero1 mbs1 gbs256 seq8192 sp recompute=full "
-       "layout=24+24+24+22",
-       64},
-      {"30B slime, 8 GPUs", qwen3_30b(),
-       "tp4 dp2 ep8 etp1 zero1 mbs1 gbs256 sp recompute=full offload=optimizer", 8},
-      {"DeepSeek-V3, 1024 H100", deepseek_v3(),
-       "tp2 pp8 dp64 ep64 etp1 zero1 mbs1 gbs8192 interleaved vpp4 sp "
-       "recompute=selective:mla_up_proj+mlp",
-       1024},
-      {"Llama 3 70B, 64 H100", llama3_70b(),
-       "tp4 pp4 cp2 dp2 zero1 mbs1 gbs128 seq8192 interleaved vpp5 sp", 64},
-      {"Llama 3.1 405B, 1024 H100", llama3_405b(),
-       "tp8 pp8 cp2 dp8 zero1 mbs1 gbs512 seq8192 interleaved vpp8 sp", 1024},
-      {"Mixtral, 32 GPUs", mixtral_8x7b(), "tp1 pp4 dp8 ep8 etp1 zero1 mbs1 gbs256", 32},
-      {"torchtitan 405B, 512 GPUs", llama3_405b(),
-       "tp8 pp8 cp1 dp8 zero3 mbs1 gbs256 seq8192 interleaved vpp2 sp compile", 512,
-       RecipeKind::fsdp2_compile},
-      {"DeepSpeed ZeRO-3", llama3_70b(), "dp16 zero3 gbs64 offload=optimizer,params", 16,
-       RecipeKind::deepspeed},
-      {"BLOOM style", dense_model(70, 14336, 57344, 112, 112),
-       "tp4 pp12 dp8 zero1 mbs2 gbs2048 seq2048 recompute=full", 384,
-       RecipeKind::megatron_deepspeed},
-  };
-  for (const Published& known : plans) {
-    CAPTURE(known.what);
-    std::string line = known.plan;
-    // Accounting for embedding and head: the edge stages hold a layer less.
-    if (line.find("vpp4") != std::string::npos && known.model.num_layers == 94) {
-      line += layout(2, 3, 30, 2);
-    }
-    if (line.find("pp16") != std::string::npos) line += layout(5, 6, 14, 5);
-    if (known.model.num_layers == 126 && known.kind == RecipeKind::megatron) {
-      line += layout(1, 2, 62, 1);
-    }
-    // Et*3|(tt|)*29,m|L: the last two stages hold the MTP layer and the loss.
-    if (known.model.num_mtp_layers > 0) line += layout(3, 2, 29, 0) + "+0";
-    const auto reasons =
-        why_infeasible(known.model, parse_plan(line), recipe(known.kind), {known.gpus, 90});
-    for (const Infeasible& reason : reasons) FAIL_CHECK(reason.rule, ": ", reason.message);
-    CHECK(broken_rule(known.model, parse_plan(line), recipe(known.kind), {known.gpus, 90}).empty());
-  }
-}
-
 TEST_CASE("our executor's words are feasible, one at a time and together") {
   const Recipe ours = recipe(RecipeKind::qplan);
   const ModelSpec model = llama3_70b();
@@ -381,12 +304,6 @@ TEST_CASE("what dualpipe asks for is said in one sentence each") {
         "overlap ep needs another schedule: dualpipe always overlaps");
   CHECK(complaint("pp32 dualpipe gbs64") ==
         "48 layers do not divide evenly into pp 32 x vpp 1 = 32 stages; give a pipeline_layout");
-}
-
-TEST_CASE("key-value heads fewer than tp are repeated, not refused") {
-  const auto megatron = recipe(RecipeKind::megatron);
-  CHECK(broken_rule(qwen3_235b(), parse_plan("tp8 sp"), megatron, {}) == "");
-  CHECK(broken_rule(qwen3_235b(), parse_plan("tp16 sp"), megatron, {}) == "");
 }
 
 TEST_CASE("an unknown machine is not held against a plan") {

@@ -16,7 +16,8 @@ TEST_CASE("a network's words become links and their rate") {
   CHECK(rate("InfiniBand 8x50 GB/s per node") == doctest::Approx(400));
   CHECK(rate("12.5 GB/s") == doctest::Approx(12.5));
   CHECK(network_of_words("4x Omni-Path 100Gb per node", 8)->nics == 4);
-  CHECK(network_of_words("EFA 3200 Gb/s per node", 8)->efa);
+  CHECK(network_of_words("EFA 3200 Gb/s per node", 8)->fabric == Fabric::efa);
+  CHECK(network_of_words("4x Omni-Path 100Gb per node", 8)->fabric == Fabric::omni_path);
 }
 
 TEST_CASE("words without a rate say nothing") {
@@ -32,6 +33,7 @@ TEST_CASE("a run's network takes the place of the machine's") {
   CHECK(machine.link.nics_per_node == 4);
   CHECK(machine.link.nic.value() == doctest::Approx(12.5e9));
   CHECK(machine.link.ring_step == Seconds(0));
+  CHECK(machine.link.nic_efficiency < 0.5);
   set_network(machine, *network_of_words("EFA 3200 Gb/s per node", 8));
   CHECK(machine.link.nic.value() == doctest::Approx(100e9));  // four links share it
   CHECK(machine.link.ring_step > Seconds(0));

@@ -14,6 +14,7 @@
 #include "models/parallel_plan.h"
 #include "planner/feasible.h"
 #include "tests/properties/tiny_plans.h"
+#include "tests/tiny_models.h"
 
 using namespace qplan;
 
@@ -28,9 +29,12 @@ ParallelPlan plan_of(const std::string& line) {
   return parse_plan(line, defaults);
 }
 
-// The same batch on one rank, one sequence at a time.
+// The same batch on one rank, one sequence at a time; where experts take a share of what a rank has
+// at once, as many as the plan.
 ParallelPlan alone(const ParallelPlan& plan) {
   ParallelPlan one;
+  one.moe_capacity_factor = plan.moe_capacity_factor;
+  if (plan.moe_capacity_factor > 0) one.micro_batch_size = plan.micro_batch_size;
   one.precision = plan.precision;
   one.routing = plan.routing;
   one.global_batch_size = plan.global_batch_size;
@@ -59,13 +63,13 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
   return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
 }
 
-// What one rank computes of a batch.
-const RunResult& one_rank(const ModelSpec& model, const ParallelPlan& plan) {
+// What a plan computes, remembered.
+const RunResult& result_of(const ModelSpec& model, const ParallelPlan& plan) {
   static std::map<std::string, RunResult> known;
-  const std::string key = model.name + to_string(alone(plan));
+  const std::string key = model.name + to_string(plan);
   auto it = known.find(key);
   if (it == known.end()) {
-    it = known.emplace(key, run(model, alone(plan), kFacts, five_steps(model))).first;
+    it = known.emplace(key, run(model, plan, kFacts, five_steps(model))).first;
   }
   return it->second;
 }
@@ -83,20 +87,26 @@ void check_memory(const ModelSpec& model, const ParallelPlan& plan, const RunRes
   }
 }
 
-void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
+// `reference`: another plan that computes the same.
+void check_against(const ModelSpec& model, const ParallelPlan& reference,
+                   const ParallelPlan& plan) {
   CAPTURE(model.name);
   const std::string line = to_string(plan);
   CAPTURE(line);
   for (const Infeasible& reason :
        why_infeasible(model, plan, recipe_of(RecipeKind::qplan), {.gpus = plan.world()})) {
-    FAIL_CHECK(reason.message);
+    FAIL(reason.message);
   }
-  const RunResult& one = one_rank(model, plan);
+  const RunResult& one = result_of(model, reference);
   RunOptions options = five_steps(model);
   options.shuffle = 7;
   const RunResult many = run(model, plan, kFacts, options);
   CHECK(std::abs(many.loss[0] / one.loss[0] - 1) < 1e-5);
   CHECK(std::abs(many.grad_norm[0] / one.grad_norm[0] - 1) < 1e-5);
+  REQUIRE(many.mtp_loss.size() == one.mtp_loss.size());
+  for (std::size_t i = 0; i < one.mtp_loss.size(); ++i) {
+    CHECK(std::abs(many.mtp_loss[i] / one.mtp_loss[i] - 1) < (i == 0 ? 1e-5 : 1e-4));
+  }
   const std::vector<ModelParameter> parameters = model_parameters(model);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     CAPTURE(std::string(to_word(parameters[i].parameter.role)));
@@ -109,6 +119,10 @@ void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
   }
   CHECK(many.in_program_order);
   check_memory(model, plan, many);
+}
+
+void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
+  check_against(model, alone(plan), plan);
 }
 
 void check_against_one_rank(const ModelSpec& model, const std::string& line) {
@@ -156,7 +170,8 @@ TEST_CASE("pipelines compute what one rank does, whatever the schedule") {
         "pp4 gbs8 seq16 zb-h1", "pp2 gbs8 seq16 zbv vpp2", "pp2 gbs8 seq16 dualpipe",
         "pp4 gbs16 seq16 dualpipe", "pp2 dp2 zero3 gbs8 seq16 1f1b",
         "pp2 dp2 tp2 zero1 gbs8 seq16 zb-h1 sp", "pp2 dp2 zero1 gbs16 seq16 dualpipe",
-        "pp2 dp2 zero2 gbs8 seq16 interleaved vpp2"}) {
+        "pp2 dp2 zero2 gbs8 seq16 interleaved vpp2",
+        "pp2 cp4 gbs8 seq16 zb-h1 cp_comm=a2a recompute=selective"}) {
     check_against_one_rank(model, line);
   }
 }
@@ -205,6 +220,68 @@ TEST_CASE("latent attention, groups of experts and shared experts compute what o
   }
 }
 
+TEST_CASE("a tied embedding has one gradient, however its uses and its shards are spread") {
+  for (const ModelSpec& model : {tied_model(), tied_gpt_model()}) {
+    for (const char* line :
+         {"gbs2 seq16", "dp2 zero2 gbs4 seq16", "dp3 zero3 gbs6 seq16", "pp2 gbs4 seq16 1f1b",
+          "pp2 dp2 zero1 gbs8 seq16 overlap=grad", "pp2 dp2 zero2 gbs8 seq16 gpipe overlap=grad",
+          "pp2 dp3 zero3 gbs12 seq16 interleaved vpp2", "tp2 pp2 dp2 zero3 gbs8 seq16 1f1b sp",
+          "tp2 pp2 dp2 zero1 gbs8 seq16 zb-h1 sp", "tp2 dp2 zero2 gbs4 seq16 sp",
+          "pp2 dp2 zero1 gbs8 seq16 zbv vpp2 overlap=grad+param",
+          "pp2 gbs4 seq16 zbv vpp2 overlap=grad", "pp4 gbs16 seq16 dualpipe overlap=grad",
+          "pp2 dp2 zero1 gbs16 seq16 dualpipe overlap=grad+param",
+          "pp2 dp4 zero3 fsdp_shard=2 gbs8 seq16 1f1b"}) {
+      check_against_one_rank(model, line);
+    }
+  }
+}
+
+TEST_CASE("experts of limited capacity take and drop the same tokens, wherever they live") {
+  // Capacity is of what one rank has at once (Megatron's): the same tokens there, the same drops.
+  // What does not change them: ep, etp, pp, dp, ZeRO, schedule, recomputation.
+  ModelSpec balanced = load_model("tiny-moe");
+  balanced.name = "tiny-moe, balanced";
+  balanced.moe->aux_loss_coefficient = 0.01;
+  for (const ModelSpec& model : {balanced, load_model("tiny-mla")}) {
+    const ParallelPlan dropless = plan_of("gbs8 mbs2 seq16");
+    ParallelPlan dropping = dropless;
+    dropping.moe_capacity_factor = 1;
+    CHECK(result_of(model, dropless).loss[0] != result_of(model, dropping).loss[0]);
+    for (const char* line :
+         {"dp2 gbs8 mbs2 seq16 capacity=1", "dp4 ep4 zero1 gbs8 mbs2 seq16 capacity=1",
+          "pp2 dp2 ep2 zero2 gbs8 mbs2 seq16 capacity=0.5 gpipe",
+          "pp2 dp2 ep2 gbs8 mbs2 seq16 capacity=1.25 zb-h1 recompute=selective:moe_act+moe",
+          "dp4 ep2 etp2 zero3 gbs8 mbs2 seq16 capacity=0.75 recompute=full",
+          "pp2 dp2 ep2 gbs8 mbs2 seq16 dualpipe capacity=1 routing=forced"}) {
+      check_against_one_rank(model, line);
+    }
+  }
+  const ModelSpec model = load_model("tiny-moe");
+  for (const char* line :
+       {"tp2 ep2 gbs8 seq16 sp capacity=1", "tp2 dp2 ep4 zero1 gbs8 seq16 sp capacity=1",
+        "tp2 pp2 dp2 ep2 etp2 zero1 gbs8 seq16 sp capacity=1"}) {
+    check_against(model, plan_of("tp2 gbs8 seq16 sp capacity=1"), plan_of(line));
+  }
+  for (const char* line :
+       {"cp2 ep2 gbs8 seq16 capacity=1", "cp2 dp2 ep4 zero3 gbs8 seq16 capacity=1",
+        "cp2 pp2 dp2 ep2 gbs8 seq16 cp_comm=a2a capacity=1"}) {
+    check_against(model, plan_of("cp2 gbs8 seq16 capacity=1"), plan_of(line));
+  }
+}
+
+TEST_CASE("multi-token prediction computes what one rank does, wherever its table is") {
+  const ModelSpec model = predicting_model();
+  for (const char* line :
+       {"gbs4 mbs2 seq16", "dp2 zero3 gbs4 seq16", "tp2 gbs2 seq16 sp", "pp2 gbs4 seq16 1f1b",
+        "pp2 dp2 ep2 zero2 gbs8 seq16 gpipe overlap=grad",
+        "tp2 pp2 dp2 ep2 zero1 gbs8 seq16 sp zb-h1", "cp2 dp2 zero3 gbs4 seq16",
+        "pp2 dp2 zero3 gbs8 seq16 interleaved vpp2", "pp2 gbs4 seq16 zbv vpp2 overlap=grad",
+        "pp2 dp2 zero1 gbs8 seq16 dualpipe", "pp4 gbs8 seq16 recompute=full",
+        "tp2 dp2 ep4 etp1 zero1 gbs4 seq16 sp recompute=selective:moe_act+mla_up_proj"}) {
+    check_against_one_rank(model, line);
+  }
+}
+
 TEST_CASE("an optimizer on the host computes what one on the device does") {
   const ModelSpec model = load_model("tiny");
   for (const char* line :
@@ -215,9 +292,7 @@ TEST_CASE("an optimizer on the host computes what one on the device does") {
 }
 
 TEST_CASE("any plan of a tiny model computes what one rank does, in the memory predicted for it") {
-  ModelSpec tied = load_model("tiny"), balanced = load_model("tiny-moe");
-  tied.tie_word_embeddings = true;
-  tied.name = "tiny, tied";
+  ModelSpec balanced = load_model("tiny-moe");
   balanced.moe->aux_loss_coefficient = 0.01;
   balanced.name = "tiny-moe, balanced";
   // gpt-oss's learned sinks, sliding windows and biases, and Qwen2-MoE's gated shared expert.
@@ -233,8 +308,8 @@ TEST_CASE("any plan of a tiny model computes what one rank does, in the memory p
   gated.moe->shared_expert_intermediate_size = 64;
   gated.moe->shared_expert_gate = true;
   const std::vector<ModelSpec> models = {
-      biased, gated,   load_model("tiny"), load_model("tiny-moe"), load_model("tiny-mla"),
-      tied,   balanced};
+      biased,       gated,    load_model("tiny"), load_model("tiny-moe"), load_model("tiny-mla"),
+      tied_model(), balanced, tied_gpt_model(),   predicting_model()};
   TinyPlans plans(11);
   const int rounds = test_rounds(500);
   for (int i = 0; i < rounds; ++i) {

@@ -11,11 +11,12 @@ TEST_CASE("copies are sorted by expert and then by token") {
   CHECK(order.offsets == std::vector<std::int64_t>{0, 3, 4, 6});
 }
 
-TEST_CASE("beyond an expert's capacity later copies are dropped") {
-  std::vector<std::int32_t> chosen{0, 0, 1, 0};
-  drop_over_capacity(chosen, 2, 2);
-  CHECK(chosen == std::vector<std::int32_t>{0, 0, 1, -1});
-  CHECK(order_by_expert(chosen, 2).copies == std::vector<std::int64_t>{0, 1, 2});
+TEST_CASE(
+    "beyond an expert's capacity the least probable copies are dropped, of equal ones the last") {
+  std::vector<std::int32_t> chosen{0, 0, 1, 0, 0};
+  drop_over_capacity(chosen, std::vector<float>{0.5F, 0.25F, 0.1F, 0.5F, 0.75F}, 2, 2);
+  CHECK(chosen == std::vector<std::int32_t>{0, -1, 1, -1, 0});
+  CHECK(order_by_expert(chosen, 2).copies == std::vector<std::int64_t>{0, 4, 2});
 }
 
 TEST_CASE("permuted rows come back as the weighted sum of their copies") {

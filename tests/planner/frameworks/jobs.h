@@ -1,6 +1,8 @@
 #pragma once
 // Configurations as check() takes them, for tests.
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,22 @@ inline ParallelPlan canonical(ParallelPlan p, const ModelSpec& model) {
   if (p.pp == 1) p.schedule = ScheduleKind::one_f_one_b;
   if (p.fsdp_shard == p.dp * p.cp) p.fsdp_shard = 0;
   return p;
+}
+
+// What check() says of one file.
+inline Checked ask_text(const std::string& name, const std::string& text,
+                        const std::string& model_name = "qwen3-30b-a3b", std::int64_t gpus = 64) {
+  const ModelSpec model = load_model(model_name);
+  const Json config = model_config(model_name);
+  const std::vector<ConfigText> texts{{name, text}};
+  return check(texts, question_of(model, config, gpus));
+}
+
+// The first finding of a rule; null: there is none.
+inline const Finding* find(const Checked& checked, const std::string& rule) {
+  const auto found = std::find_if(checked.findings.begin(), checked.findings.end(),
+                                  [&](const Finding& f) { return f.rule == rule; });
+  return found == checked.findings.end() ? nullptr : &*found;
 }
 
 }  // namespace qplan

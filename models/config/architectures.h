@@ -1,0 +1,33 @@
+#pragma once
+// One function an architecture, by its Hugging Face model_type. Defaults are those of the
+// architecture's own class (transformers 5.23, models/*/configuration_*.py).
+
+#include "models/model_spec.h"
+
+namespace qplan::config {
+
+// llama.cpp
+void read_llama(JsonReader& in, ModelSpec& m);
+void read_mistral(JsonReader& in, ModelSpec& m);
+void read_mixtral(JsonReader& in, ModelSpec& m);
+
+// qwen.cpp
+void read_qwen2(JsonReader& in, ModelSpec& m);
+void read_qwen2_moe(JsonReader& in, ModelSpec& m);
+void read_qwen3(JsonReader& in, ModelSpec& m);
+void read_qwen3_moe(JsonReader& in, ModelSpec& m);
+void read_qwen3_vl(JsonReader& in, ModelSpec& m);
+void read_qwen3_vl_moe(JsonReader& in, ModelSpec& m);
+void read_qwen3_vl_text(JsonReader& in, ModelSpec& m);
+void read_qwen3_vl_moe_text(JsonReader& in, ModelSpec& m);
+
+// deepseek.cpp
+void read_deepseek_v2(JsonReader& in, ModelSpec& m);
+void read_deepseek_v3(JsonReader& in, ModelSpec& m);
+
+// gpt.cpp
+void read_gpt2(JsonReader& in, ModelSpec& m);
+void read_gpt_oss(JsonReader& in, ModelSpec& m);
+void read_nemotron(JsonReader& in, ModelSpec& m);
+
+}  // namespace qplan::config

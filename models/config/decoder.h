@@ -1,0 +1,54 @@
+#pragma once
+// What most architectures' config.json have in common, and the limits on it. Readers take an object
+// and fill a ModelSpec; they throw Error with the key's path.
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <string_view>
+
+#include "models/model_spec.h"
+
+namespace qplan::config {
+
+// Far above any model, and small enough that a layer's parameters fit 63 bits.
+constexpr std::int64_t kMostLayers = std::int64_t{1} << 14;
+constexpr std::int64_t kMostHeads = std::int64_t{1} << 16;
+constexpr std::int64_t kMostExperts = std::int64_t{1} << 14;
+constexpr std::int64_t kWidest = std::int64_t{1} << 20;
+constexpr std::int64_t kMostWords = std::int64_t{1} << 28;
+constexpr std::int64_t kMostPositions = std::int64_t{1} << 32;
+
+// What classes default to where they differ; 0 heads or width: follow from the query heads.
+struct Defaults {
+  std::int64_t kv_heads = 0, head_dim = 0;
+  std::int64_t max_positions = 32768;
+  double rope_theta = 10000, norm_epsilon = 1e-6;
+};
+
+// Null is a value for these keys, another than that of an absent one.
+std::int64_t integer_unless_null(JsonReader& in, std::string_view key, std::int64_t low,
+                                 std::int64_t high, std::int64_t if_absent, std::int64_t if_null);
+
+// The key's word, or `fallback`, must be one of `words`.
+void require_word(JsonReader& in, std::string_view key, std::string_view fallback,
+                  std::initializer_list<std::string_view> words);
+
+// Sizes, heads, embeddings and rotation, which all but GPT-2 spell alike. Layers are full attention
+// with dense MLPs until told otherwise.
+void read_decoder(JsonReader& in, const Defaults& defaults, ModelSpec& m);
+
+void read_silu(JsonReader& in);  // the activation must be it
+void read_attention_bias(JsonReader& in, bool fallback, ModelSpec& m);
+
+// sliding_window, in tokens; 0: there is none.
+std::int64_t read_window(JsonReader& in, std::int64_t if_absent);
+
+// Which layers slide: layer_types, or without it the class's own rule by the layer's number.
+void read_windows(JsonReader& in, std::int64_t window,
+                  const std::function<bool(std::int64_t)>& slides, ModelSpec& m);
+
+// Number of experts under the names that a class knows, and how many a token visits.
+MoeSpec read_experts(JsonReader& in, std::initializer_list<std::string_view> names);
+
+}  // namespace qplan::config

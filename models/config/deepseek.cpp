@@ -1,0 +1,118 @@
+// DeepSeek-V2 and V3: latent attention, experts in groups.
+
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+#include "models/config/architectures.h"
+#include "models/config/decoder.h"
+
+namespace qplan::config {
+namespace {
+
+MlaSpec read_mla(JsonReader& in) {
+  MlaSpec mla;
+  // Moonlight writes null: queries are not compressed. Absent means the class's 1536.
+  mla.q_lora_rank = integer_unless_null(in, "q_lora_rank", 0, kWidest, 1536, 0);
+  mla.kv_lora_rank = in.integer_or("kv_lora_rank", 1, kWidest, 512);
+  mla.qk_nope_head_dim = in.integer_or("qk_nope_head_dim", 1, kMostHeads, 128);
+  mla.qk_rope_head_dim = in.integer_or("qk_rope_head_dim", 1, kMostHeads, 64);
+  mla.v_head_dim = in.integer_or("v_head_dim", 1, kMostHeads, 128);
+  return mla;
+}
+
+void check_groups(JsonReader& in, const MoeSpec& moe) {
+  if (moe.num_experts % moe.num_groups != 0) {
+    in.fail("n_group",
+            fmt::format("({}) must divide n_routed_experts ({})", moe.num_groups, moe.num_experts));
+  }
+  if (moe.topk_group > moe.num_groups) {
+    in.fail("topk_group",
+            fmt::format("({}) must not exceed n_group ({})", moe.topk_group, moe.num_groups));
+  }
+  const std::int64_t reachable = moe.num_experts / moe.num_groups * moe.topk_group;
+  if (moe.top_k > reachable) {
+    in.fail("num_experts_per_tok", fmt::format("({}) must not exceed the {} experts in {} groups",
+                                               moe.top_k, reachable, moe.topk_group));
+  }
+}
+
+struct DeepseekDefaults {
+  std::int64_t shared, dense_layers, groups, topk_group, mtp;
+  double scaling;
+  bool norm_topk_prob;
+  std::string_view scores, method;
+};
+
+void read_deepseek_moe(JsonReader& in, const DeepseekDefaults& defaults, ModelSpec& m) {
+  MoeSpec moe = read_experts(in, {"n_routed_experts", "num_local_experts", "num_experts"});
+  moe.moe_intermediate_size = in.integer("moe_intermediate_size", 1, kWidest);
+  moe.shared_expert_intermediate_size =
+      moe.moe_intermediate_size *
+      integer_unless_null(in, "n_shared_experts", 0, 1024, defaults.shared, 0);
+  moe.aux_loss_coefficient = in.number_or("aux_loss_alpha", 0, 1e6, 0.001);
+  moe.norm_topk_prob = in.boolean_or("norm_topk_prob", defaults.norm_topk_prob);
+  moe.routed_scaling_factor = in.number_or("routed_scaling_factor", 0, 1e6, defaults.scaling);
+  moe.sigmoid_scores = in.string_or("scoring_func", std::string(defaults.scores)) == "sigmoid";
+  const std::string method = in.string_or("topk_method", std::string(defaults.method));
+  moe.router_bias = method == "noaux_tc";
+  if (method != "greedy") {
+    moe.num_groups = in.integer_or("n_group", 1, kMostExperts, defaults.groups);
+    moe.topk_group = in.integer_or("topk_group", 1, kMostExperts, defaults.topk_group);
+    check_groups(in, moe);
+  }
+  const std::int64_t dense =
+      in.integer_or("first_k_dense_replace", 0, kMostLayers, defaults.dense_layers);
+  const std::int64_t every = in.integer_or("moe_layer_freq", 1, kMostLayers, 1);
+  for (std::int64_t i = dense; i < m.num_layers; ++i) {
+    m.layers[static_cast<std::size_t>(i)].moe = i % every == 0;
+  }
+  m.moe = moe;
+  m.num_mtp_layers = in.integer_or("num_nextn_predict_layers", 0, 1, defaults.mtp);
+}
+
+void read_deepseek(JsonReader& in, const Defaults& decoder, const DeepseekDefaults& defaults,
+                   ModelSpec& m) {
+  read_decoder(in, decoder, m);
+  read_silu(in);
+  read_attention_bias(in, false, m);
+  m.mla = read_mla(in);
+  // MLA expands keys and values for every head, whatever num_key_value_heads says.
+  m.num_key_value_heads = m.num_attention_heads;
+  m.head_dim = m.mla->qk_nope_head_dim + m.mla->qk_rope_head_dim;
+  read_deepseek_moe(in, defaults, m);
+}
+
+}  // namespace
+
+// Their own head_dim key is the rotary part; 64 keeps hidden_size free of divisibility.
+void read_deepseek_v2(JsonReader& in, ModelSpec& m) {
+  read_deepseek(in, {.head_dim = 64, .max_positions = 2048},
+                {.shared = 2,
+                 .dense_layers = 0,
+                 .groups = 1,
+                 .topk_group = 1,
+                 .mtp = 0,
+                 .scaling = 1,
+                 .norm_topk_prob = false,
+                 .scores = "softmax",
+                 .method = "greedy"},
+                m);
+}
+
+void read_deepseek_v3(JsonReader& in, ModelSpec& m) {
+  read_deepseek(in, {.head_dim = 64, .max_positions = 4096},
+                {.shared = 1,
+                 .dense_layers = 3,
+                 .groups = 8,
+                 .topk_group = 4,
+                 .mtp = 1,
+                 .scaling = 2.5,
+                 .norm_topk_prob = true,
+                 .scores = "sigmoid",
+                 .method = "noaux_tc"},
+                m);
+}
+
+}  // namespace qplan::config

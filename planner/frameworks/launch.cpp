@@ -1,0 +1,84 @@
+#include "planner/frameworks/launch.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <span>
+#include <string_view>
+
+#include "models/error.h"
+#include "planner/frameworks/arguments.h"
+#include "planner/frameworks/recognise.h"
+
+namespace qplan {
+namespace {
+
+constexpr std::array<std::string_view, 8> kLaunchers{
+    "torchrun", "deepspeed", "accelerate", "srun", "mpirun", "ray", "python", "python3"};
+
+// "train.py", "train.sh", "-m package.module".
+bool is_script(std::span<const ShellWord> words, std::size_t i) {
+  const std::string& text = words[i].text;
+  const std::string& before = words[i - 1].text;
+  const bool module = before == "-m" || before == "--module";
+  return text.ends_with(".py") || text.ends_with(".sh") ||
+         (module && text.find('.') != std::string::npos);
+}
+
+// The number that the first of these keys says.
+std::optional<std::int64_t> number_of_first(const Settings& settings,
+                                            std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    const Setting* const setting = settings.find(key);
+    if (setting == nullptr) continue;
+    if (!setting->resolved) return std::nullopt;
+    try {
+      return whole_of(setting->value, 1, 1 << 20);
+    } catch (const Error&) {
+      return std::nullopt;  // "auto", "gpu", "1:4"
+    }
+  }
+  return std::nullopt;
+}
+
+void set_world(Launch& launch, const std::vector<ShellWord>& directives) {
+  const Settings& o = launch.options;
+  launch.nodes = number_of_first(o, {"--nnodes", "--num_nodes", "--num_machines", "-N", "--nodes"});
+  launch.gpus_per_node = number_of_first(o, {"--nproc-per-node", "--nproc_per_node", "--num_gpus"});
+  if (launch.program == "deepspeed" && launch.gpus_per_node && !launch.nodes &&
+      !o.has("--hostfile") && !o.has("-H")) {
+    launch.nodes = 1;
+  }
+  if (launch.program != "srun") return;
+  const Settings batch = read_arguments(directives, {});
+  if (!launch.nodes) launch.nodes = number_of_first(batch, {"--nodes", "-N"});
+  // One task a node may start a process for each of its GPUs.
+  launch.gpus_per_node = number_of_first(batch, {"--gpus-per-node", "--gres", "--ntasks-per-node"});
+}
+
+}  // namespace
+
+std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_t at,
+                                         const std::vector<ShellWord>& directives) {
+  const auto words = std::span<const ShellWord>(command.words).subspan(at);
+  const std::string program = base_name(words[0].text);
+  if (std::find(kLaunchers.begin(), kLaunchers.end(), program) == kLaunchers.end()) return {};
+  std::size_t script = 1;
+  while (script < words.size() && !is_script(words, script)) ++script;
+  if (script == words.size()) return {};
+  const auto arguments = words.subspan(script + 1);
+  const bool single = program == "python" || program == "python3";
+  if (single && arguments.empty()) return {};
+
+  LaunchCommand read{{}, {arguments.begin(), arguments.end()}};
+  read.launch.program = program;
+  read.launch.place = words[0].place;
+  read.launch.environment = command.environment;
+  read.launch.script = words[script].text;
+  read.launch.script_place = words[script].place;
+  read.launch.options = read_arguments(words.subspan(1, script - 1), {});
+  set_world(read.launch, directives);
+  return read;
+}
+
+}  // namespace qplan

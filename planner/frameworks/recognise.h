@@ -1,0 +1,58 @@
+#pragma once
+// What a file or a list of arguments is, by its name and its keys: which framework reads it.
+
+#include <cstdint>
+#include <string>
+
+#include "planner/frameworks/setting.h"
+
+namespace qplan {
+
+struct ConfigText {
+  std::string name, text;
+};
+
+enum class FileKind : std::uint8_t {
+  empty,
+  prose,
+  json,
+  yaml,
+  python,
+  toml,
+  hostfile,  // DeepSpeed's: "worker-1 slots=8"
+  script
+};
+FileKind file_kind_of(const ConfigText& file);
+
+enum class JsonKind : std::uint8_t { plan, model, ds_config, unknown };
+JsonKind json_kind_of(const Settings& settings);
+
+enum class Dialect : std::uint8_t {
+  megatron,            // arguments
+  megatron_yaml,       // the same words as keys
+  bridge,              // assignments to a ConfigContainer
+  slime,               // Megatron's arguments and its own
+  megatron_deepspeed,  // arguments of the fork
+  ds_config,
+  trainer,  // arguments of a Hugging Face Trainer script
+  accelerate,
+  torchtitan,
+  fsdp_module,  // FullyShardedDataParallel(...) in Python
+};
+
+// Of arguments: slime's, the fork's, a Trainer's or Megatron's. `script` is what takes them; empty:
+// not known.
+Dialect dialect_of(const Settings& arguments, const std::string& script);
+
+// Whether arguments without a mark of any framework belong to a script of the user's own: one that
+// is named, and not "pretrain_...".
+bool is_own_script(const Settings& arguments, const std::string& script);
+
+// accelerate's yaml: that it is, and that it starts DeepSpeed.
+bool is_accelerate(const Settings& yaml);
+bool is_accelerate_deepspeed(const Settings& yaml);
+
+// Without its folders.
+std::string base_name(const std::string& path);
+
+}  // namespace qplan

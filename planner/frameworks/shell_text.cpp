@@ -1,0 +1,92 @@
+#include "planner/frameworks/shell_text.h"
+
+#include <algorithm>
+
+namespace qplan {
+
+std::string plain(const ShellText& text) {
+  std::string result;
+  for (const ShellLetter& letter : text) result += letter.c;
+  return result;
+}
+
+bool is_resolved(const ShellText& text) {
+  return std::all_of(text.begin(), text.end(),
+                     [](const ShellLetter& l) { return l.certainty == Certainty::known; });
+}
+
+bool is_shell_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+bool is_shell_blank(char c) {
+  return c == ' ' || c == '\t' || c == '\r';
+}
+
+// ---- sources ----
+
+std::uint16_t ShellSources::add(const std::string& name, std::string_view text) {
+  File file{name, {}};
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\n') file.line_ends.push_back(i);
+  }
+  files_.push_back(std::move(file));
+  return static_cast<std::uint16_t>(files_.size() - 1);
+}
+
+Place ShellSources::place(std::uint16_t file, std::size_t offset) const {
+  const auto& ends = files_[file].line_ends;
+  const auto line = std::lower_bound(ends.begin(), ends.end(), offset) - ends.begin();
+  return {files_[file].name, static_cast<int>(line) + 1};
+}
+
+ShellWord ShellSources::word(const ShellText& text) const {
+  ShellWord word;
+  word.text = plain(text);
+  word.resolved = is_resolved(text);
+  if (text.empty()) return word;
+  word.place = place(text.front().file, text.front().at);
+  bool together = true;
+  for (std::size_t i = 1; i < text.size(); ++i) {
+    together = together && text[i].file == text[0].file && text[i].at == text[i - 1].at + 1;
+  }
+  if (together) word.span = {text.front().at, text.back().at + 1};
+  return word;
+}
+
+// ---- cursor ----
+
+char ShellCursor::peek(std::size_t ahead) const {
+  return at + ahead < text.size() ? text[at + ahead] : '\0';
+}
+
+std::size_t ShellCursor::line_end() const {
+  return std::min(text.find('\n', at), text.size());
+}
+
+ShellLetter ShellCursor::take() {
+  const ShellLetter letter{peek(), file, Certainty::known, at};
+  ++at;
+  return letter;
+}
+
+void ShellCursor::skip_line() {
+  at = std::min(line_end() + 1, text.size());
+}
+
+void ShellCursor::skip_brackets(char open, char close) {
+  int depth = 0;
+  while (!at_end()) {
+    const char c = text[at++];
+    if (c == '\\') {
+      ++at;
+    } else if (c == open) {
+      ++depth;
+    } else if (c == close && --depth == 0) {
+      return;
+    }
+  }
+  at = std::min(at, text.size());
+}
+
+}  // namespace qplan

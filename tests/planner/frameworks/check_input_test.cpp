@@ -1,0 +1,131 @@
+// Files that are no configuration, or a broken one.
+
+#include <doctest/doctest.h>
+
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/error.h"
+#include "planner/frameworks/check.h"
+#include "tests/complaint.h"
+#include "tests/planner/frameworks/jobs.h"
+#include "tests/properties/random_plans.h"
+
+namespace qplan {
+namespace {
+
+TEST_SUITE("bad input") {
+  std::string complaint(const std::string& name, const std::string& text) {
+    return complaint_of([&] { ask_text(name, text); });
+  }
+
+  TEST_CASE("files that cannot be read are refused in one sentence") {
+    CHECK(complaint("ds.json", "{\"train_batch_size\": 8,").find("cut off") != std::string::npos);
+    CHECK(complaint("ds.json", std::string("\x7f"
+                                           "ELF\0\0",
+                                           6))
+              .find("not a text file") != std::string::npos);
+    CHECK(complaint("plan.json", "{\"plan\": {\"tp\": 1}, \"fingerprint\": \"x\"}")
+              .find("qplan predict") != std::string::npos);
+    CHECK(complaint("a.yaml", "a: {b: 1}").find("a.yaml:1") != std::string::npos);
+  }
+
+  TEST_CASE("files of no known kind are findings") {
+    CHECK(find(ask_text("x.json", "{\"a\": 1}"), "unknown_file") != nullptr);
+    CHECK(find(ask_text("config.json", "{\"architectures\": [\"X\"], \"model_type\": \"qwen3\"}"),
+               "model_config") != nullptr);
+    CHECK(find(ask_text("x.sh", "echo hello\n"), "unknown_file") != nullptr);
+    CHECK(find(ask_text("empty", ""), "empty_file") != nullptr);
+    CHECK(find(ask_text("x.py", "print(1)\n"), "nothing_to_check") != nullptr);
+  }
+
+  TEST_CASE("values of other types are findings, not crashes") {
+    for (const std::string value :
+         {"-1", "1.5", "\"three\"", "[1]", "{}", "null", "1e300", "99999999999999999999", "true"}) {
+      CAPTURE(value);
+      const std::string text = "{\"train_batch_size\": " + value +
+                               ", \"train_micro_batch_size_per_gpu\": " + value +
+                               ", \"zero_optimization\": {\"stage\": " + value +
+                               ", \"offload_optimizer\": {\"device\": " + value +
+                               "}}, \"sequence_parallel_size\": " + value + "}";
+      CHECK_NOTHROW(ask_text("ds.json", text));
+    }
+    for (const std::string value : {"0", "-4", "x", "1e3", "", "99999999999", "2 3"}) {
+      CAPTURE(value);
+      CHECK_NOTHROW(ask_text("args.txt", "--num-layers 48 --tensor-model-parallel-size " + value +
+                                             " --pipeline-model-parallel-size " + value +
+                                             " --micro-batch-size " + value + " --seq-length " +
+                                             value + " --num-experts " + value +
+                                             " --max-position-embeddings " + value +
+                                             " --pipeline-model-parallel-layout " + value));
+    }
+  }
+
+  TEST_CASE("arguments that are no words of torchtitan's are passed over") {
+    const Checked checked = ask_text(
+        "run.sh", "torchrun torchtitan/train.py -=1 -x --training.steps 3\n", "qwen3-32b", 8);
+    CHECK(checked.framework == Framework::torchtitan);
+  }
+
+  TEST_CASE("files with bytes changed at random are read or refused, never worse") {
+    std::mt19937 random(5);
+    const auto below = [&](std::size_t n) {
+      return std::uniform_int_distribution<std::size_t>(0, n - 1)(random);
+    };
+    static constexpr std::string_view kBytes = "\"'{}[]()$\\#:,=-*&|<>;\n\t 019aE.";
+    const ModelSpec model = load_model("qwen3-30b-a3b");
+    const Json config = model_config("qwen3-30b-a3b");
+    for (const std::string path :
+         {"megatron_yaml_and_deepspeed/deepspeed_config.json",
+          "megatron_yaml_and_deepspeed/megatron_config.yaml", "megatron_deepspeed/ds_config.json",
+          "megatron_deepspeed/train.sh", "fsdp_qwen3_vl/train.py", "slime_qwen3_30b_a3b/run.sh",
+          "fsdp_qwen3_32b/launch.sh"}) {
+      const std::string text = read_text_file(std::string(QPLAN_TEST_DATA) + "/configs/" + path);
+      for (int round = 0; round < test_rounds(200); ++round) {
+        std::string changed = text;
+        for (std::size_t edits = 1 + below(6); edits > 0; --edits) {
+          const std::size_t at = below(changed.size());
+          switch (below(3)) {
+            case 0:
+              changed[at] = kBytes[below(kBytes.size())];
+              break;
+            case 1:
+              changed.insert(at, 1, kBytes[below(kBytes.size())]);
+              break;
+            default:
+              changed.erase(at, 1 + below(20));
+              break;
+          }
+        }
+        CAPTURE(path);
+        CAPTURE(round);
+        const std::vector<ConfigText> texts{{path, changed}};
+        try {
+          const Checked checked = check(texts, question_of(model, config, 64));
+          for (const Finding& f : checked.findings) with_edits(changed, path, f.fix);
+        } catch (const Error& error) {
+          CHECK_FALSE(std::string(error.what()).empty());
+        }
+      }
+    }
+  }
+
+  TEST_CASE("prose beside a job's files is no mistake") {
+    const Checked checked = ask_text("README.md", "# How to start\n\nrun train.sh\n");
+    REQUIRE(find(checked, "prose") != nullptr);
+    CHECK(find(checked, "unknown_file") == nullptr);
+  }
+
+  TEST_CASE("any prefix of a real script is read without harm") {
+    const std::string path = std::string(QPLAN_TEST_DATA) + "/configs/slime_qwen3_30b_a3b/";
+    const std::string text = read_text_file(path + "run.sh");
+    for (std::size_t end = 0; end < text.size(); end += 37) {
+      CHECK_NOTHROW(ask_text("run.sh", text.substr(0, end)));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace qplan

@@ -1,0 +1,144 @@
+// One mistake at a time in a list of arguments that is right.
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "planner/frameworks/check.h"
+#include "tests/planner/frameworks/jobs.h"
+
+namespace qplan {
+namespace {
+
+TEST_SUITE("traps") {
+  const std::string kModel =
+      "--num-layers 48 --hidden-size 2048 --ffn-hidden-size 6144 --num-attention-heads 32 "
+      "--kv-channels 128 --group-query-attention --num-query-groups 4 --qk-layernorm "
+      "--untie-embeddings-and-output-weights --position-embedding-type rope --rotary-base 1000000 "
+      "--normalization RMSNorm --norm-epsilon 1e-6 --swiglu --disable-bias-linear "
+      "--attention-dropout 0.0 --hidden-dropout 0.0 --num-experts 128 --moe-router-topk 8 "
+      "--moe-ffn-hidden-size 768 --moe-aux-loss-coeff 0.001 --moe-grouped-gemm --bf16 "
+      "--moe-token-dispatcher-type alltoall --expert-tensor-parallel-size 1 "
+      "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --use-distributed-optimizer ";
+
+  std::string without(std::string text, const std::string& part) {
+    const std::size_t at = text.find(part);
+    REQUIRE(at != std::string::npos);
+    return text.erase(at, part.size());
+  }
+
+  TEST_CASE("the whole list of arguments is clean") {
+    const Checked checked = ask_text("args.txt", kModel);
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+  }
+
+  TEST_CASE("a default that nobody wants is found where its flag is left out") {
+    for (const std::string part :
+         {"--group-query-attention ", "--kv-channels 128 ", "--normalization RMSNorm ",
+          "--position-embedding-type rope ", "--disable-bias-linear ", "--attention-dropout 0.0 ",
+          "--hidden-dropout 0.0 ", "--qk-layernorm ", "--swiglu ", "--rotary-base 1000000 ",
+          "--untie-embeddings-and-output-weights ", "--moe-aux-loss-coeff 0.001 ",
+          "--moe-grouped-gemm ", "--moe-router-topk 8 ", "--moe-ffn-hidden-size 768 ",
+          "--num-experts 128 "}) {
+      CAPTURE(part);
+      const Checked checked = ask_text("args.txt", without(kModel, part));
+      REQUIRE(find(checked, "missing_option") != nullptr);
+      const Finding& f = *find(checked, "missing_option");
+      CHECK(f.message.starts_with(part.substr(0, part.find(' '))));
+      CHECK_FALSE(f.fix.empty());
+      // the correction makes it clean
+      const std::string fixed = with_edits(without(kModel, part), "args.txt", f.fix);
+      CHECK(find(ask_text("args.txt", fixed), "missing_option") == nullptr);
+    }
+    CHECK(find(ask_text("args.txt", without(kModel, "--moe-token-dispatcher-type alltoall ")),
+               "dispatcher_default") != nullptr);
+  }
+
+  TEST_CASE("combinations that Megatron refuses") {
+    const auto finds = [&](const std::string& more, const std::string& rule) {
+      CAPTURE(more);
+      const Checked checked = ask_text("args.txt", kModel + more);
+      CAPTURE(findings_text(checked));
+      CHECK(find(checked, rule) != nullptr);
+    };
+    finds("--recompute-granularity full", "recompute_method");
+    finds("--recompute-granularity selective --recompute-method uniform", "recompute_selective");
+    finds("--fp16", "two_precisions");
+    finds("--exp-avg-dtype bf16", "states_need_precision_aware");
+    finds("--optimizer-cpu-offload", "offload_needs_precision_aware");
+    finds("--overlap-param-gather", "overlap_param");
+    finds("--cross-entropy-fusion-impl te", "fusion_of_te");
+    finds("--checkpoint-activations", "removed_argument");
+    finds("--moe-expert-capacity-factor 1.2", "capacity_drops_tokens");
+    finds("--num-layers 47", "said_twice");
+    finds("--tensor-model-parallel-size 2", "moe_needs_sequence_parallel");
+    finds("--pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 5",
+          "layers_per_stage");
+    finds(
+        "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2 "
+        "--num-virtual-stages-per-pipeline-rank 6",
+        "virtual_stages_twice");
+    finds("--rotary-base 1e6", "refused_value");
+    finds("--normalization rmsnorm", "refused_value");
+    finds("--tensor-model-paralel-size 2", "unknown_option");
+    finds("--context-parallel-size 3", "sequence_split");
+    finds("--max-position-embeddings 2048", "positions");
+    finds("--use-megatron-fsdp", "fsdp_checkpoint");
+    finds("--delay-wgrad-compute", "delayed_weights");
+  }
+
+  TEST_CASE("the nearest known name is offered, and a slip corrected") {
+    const std::string text = kModel + "--tensor-model-paralel-size 1";
+    const Checked checked = ask_text("args.txt", text);
+    const Finding& f = *find(checked, "unknown_option");
+    CHECK(f.instead == "did you mean --tensor-model-parallel-size?");
+    const std::string fixed = with_edits(text, "args.txt", f.fix);
+    CHECK(fixed.ends_with("--tensor-model-parallel-size 1"));
+  }
+
+  TEST_CASE("files that contradict each other") {
+    const ModelSpec model = load_model("llama2-7b");
+    const Json config = model_config("llama2-7b");
+    const std::vector<ConfigText> texts{
+        {"ds_config.json",
+         "{\"train_batch_size\": 64, \"train_micro_batch_size_per_gpu\": 2, "
+         "\"gradient_accumulation_steps\": 4, \"zero_optimization\": {\"stage\": 1}, "
+         "\"bf16\": {\"enabled\": true}}"},
+        {"train.sh",
+         "deepspeed --num_gpus 8 pretrain_gpt.py --deepspeed --deepspeed_config ds_config.json "
+         "--zero-stage 2 --no-pipeline-parallel --tensor-model-parallel-size 1 --bf16 "
+         "--micro-batch-size 1 --global-batch-size 64 --seq-length 2048\n"}};
+    const Checked checked = check(texts, question_of(model, config, 8));
+    int contradictions = 0;
+    for (const Finding& f : checked.findings) contradictions += f.rule == "contradiction" ? 1 : 0;
+    CHECK_MESSAGE(contradictions == 2, findings_text(checked));  // zero and micro_batch_size
+  }
+
+  TEST_CASE("ZeRO-2 in Megatron-DeepSpeed needs --no-pipeline-parallel") {
+    const Checked checked =
+        ask_text("train.sh",
+                 "deepspeed --num_gpus 8 pretrain_gpt.py --deepspeed --zero-stage 2 --bf16 "
+                 "--tensor-model-parallel-size 1 --micro-batch-size 1 --global-batch-size 64\n",
+                 "llama2-7b", 8);
+    CHECK(find(checked, "pipeline_module") != nullptr);
+  }
+
+  TEST_CASE("a torchtitan function of an old version") {
+    const Checked checked =
+        ask_text("config.py",
+                 "def f():\n  return Trainer.Config(\n"
+                 "    training=TrainingConfig(local_batch_size=2, seq_len=4096),\n"
+                 "    parallelism=ParallelismConfig(tensor_parallel_degree=2))\n",
+                 "qwen3-32b", 8);
+    REQUIRE(find(checked, "unknown_option") != nullptr);
+    CHECK(find(checked, "unknown_option")->instead.find("num_tokens_per_microbatch_per_dp_rank") !=
+          std::string::npos);
+    CHECK(checked.plan.tp == 2);
+    CHECK(checked.plan.dp == 4);
+    CHECK(find(ask_text("llama.toml", "[training]\nsteps = 1\n", "qwen3-32b", 8),
+               "torchtitan_toml") != nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace qplan
