@@ -23,9 +23,10 @@ constexpr double kMostFlops = 4e13;
 constexpr RowwiseKind kMemoryBound[] = {
     RowwiseKind::rms_norm,      RowwiseKind::rms_norm_backward,
     RowwiseKind::swiglu,        RowwiseKind::swiglu_backward,
-    RowwiseKind::rope,          RowwiseKind::add,
-    RowwiseKind::copy,          RowwiseKind::sum_of_squares,
-    RowwiseKind::cross_entropy, RowwiseKind::cross_entropy_backward};
+    RowwiseKind::rope,          RowwiseKind::rope_backward,
+    RowwiseKind::add,           RowwiseKind::copy,
+    RowwiseKind::cross_entropy, RowwiseKind::cross_entropy_backward,
+    RowwiseKind::sum_of_squares};
 constexpr CollectiveKind kCollectives[] = {CollectiveKind::all_reduce, CollectiveKind::all_gather,
                                            CollectiveKind::reduce_scatter,
                                            CollectiveKind::all_to_all};
@@ -98,26 +99,89 @@ Json efficiencies(const Calibration& c, const HardwareProfile& base) {
   return result;
 }
 
-// Scales the fit of a head size to what was measured: forward by its efficiency, backward by its
-// rate relative to the forward.
-void fit_attention(Json& fit, const Calibration& c, const HardwareProfile& base) {
-  std::vector<double> forward, backward, residuals;
-  const auto samples = samples_of<Attention>(c);
-  for (const auto& [work, time] : samples) {
-    if (work.head_dim != fit.at("head_dim").get<std::int64_t>()) continue;
-    // In burst, as it was measured: the profile's sustain belongs to long runs.
-    const double ratio = attention_price(work, base).time * fit.at("sustain").get<double>() / time;
-    (work.pass == Pass::forward ? forward : backward).push_back(ratio);
+// Of values `first`, `first` + step, ... up to last: the one with the least residual, which
+// residual(value) leaves.
+template <class Residual>
+double best_of(double first, double last, double step, Residual residual) {
+  double best = first, least = residual(first);
+  for (double value = first + step; value <= last; value += step) {
+    const double now = residual(value);
+    if (now >= least) continue;
+    least = now;
+    best = value;
   }
-  if (forward.empty() || backward.empty()) return;
-  const double f = median(forward), b = median(backward);
-  for (const double r : forward) residuals.push_back(std::abs(r / f - 1));
-  for (const double r : backward) residuals.push_back(std::abs(r / b - 1));
-  fit["efficiency"] = rounded(fit["efficiency"].get<double>() * f, 3);
-  fit["backward_rate"] = rounded(fit["backward_rate"].get<double>() * b / f, 3);
-  fit["sustain"] = rounded(c.sustain, 3);
-  fit["error"] = rounded(std::max(median(residuals), 0.03), 2);
-  fit.erase("assumed");
+  residual(best);
+  return best;
+}
+
+double spread(const std::vector<double>& logs, double centre) {
+  double sum = 0;
+  for (const double x : logs) sum += (x - centre) * (x - centre);
+  return sum;
+}
+
+// Fits a head size to what was measured: the forward pass by its rate and what short sequences and
+// part-filled waves cost, the backward by its rate relative to that. With few samples rates alone.
+void fit_attention(Json& section, const Calibration& c, const HardwareProfile& base) {
+  const auto head_dim = section.at("head_dim").get<std::int64_t>();
+  HardwareProfile trial = base;
+  const auto it = std::find_if(trial.attention.begin(), trial.attention.end(),
+                               [&](const AttentionFit& f) { return f.head_dim == head_dim; });
+  if (it == trial.attention.end()) return;
+  AttentionFit& fit = *it;
+  fit.sustain = 1;  // as it was measured, in burst: the profile's sustain belongs to long runs
+  const auto samples = samples_of<Attention>(c);
+  const auto logs = [&](Pass pass) {
+    std::vector<double> found;
+    for (const auto& [work, time] : samples) {
+      if (work.head_dim != head_dim || work.pass != pass) continue;
+      found.push_back(std::log(attention_price(work, trial).time / time));
+    }
+    return found;
+  };
+  if (logs(Pass::forward).empty() || logs(Pass::backward).empty()) return;
+  const bool many = logs(Pass::forward).size() >= 4;
+  const auto scaled = [&](Pass pass, double& rate) {
+    const double centre = median(logs(pass));
+    rate *= std::exp(centre);
+    return spread(logs(pass), 0);
+  };
+  const auto forward = [&] { return scaled(Pass::forward, fit.efficiency); };
+  const auto backward = [&] { return scaled(Pass::backward, fit.backward_rate); };
+  if (many) {
+    best_of(0, 1000, 20, [&](double s0) {
+      fit.s0 = s0;
+      fit.wave = best_of(0, 3, 0.1, [&](double wave) {
+        fit.wave = wave;
+        return forward();
+      });
+      return forward();
+    });
+    best_of(0, 1500, 25, [&](double s0) {
+      fit.backward_s0 = s0;
+      return backward();
+    });
+  }
+  const double residual = forward() + backward();
+  const auto count = static_cast<double>(logs(Pass::forward).size() + logs(Pass::backward).size());
+  section["efficiency"] = rounded(fit.efficiency, 3);
+  section["s0"] = std::round(fit.s0);
+  section["wave"] = fit.wave < 0.01 ? 0.0 : rounded(fit.wave, 3);
+  section["backward_rate"] = rounded(fit.backward_rate, 3);
+  section["backward_s0"] = std::round(fit.backward_s0);
+  section["sustain"] = rounded(c.sustain, 3);
+  section["error"] = rounded(std::max(std::sqrt(residual / count), 0.03), 2);
+  section.erase("assumed");
+}
+
+// AdamW's share of the memory's bandwidth.
+std::optional<double> adamw_efficiency(const Calibration& c, const HardwareProfile& base) {
+  std::vector<double> found;
+  for (const auto& [work, time] : samples_of<AdamW>(c)) {
+    found.push_back(memory_traffic(work) / base.gpu.memory_bandwidth / (time - c.launch));
+  }
+  if (found.empty()) return std::nullopt;
+  return rounded(std::clamp(median(found), 0.01, 1.0), 3);
 }
 
 // Efficiencies of grouped products, and how much a tile that few rows fill costs: of all that a
@@ -196,6 +260,8 @@ std::vector<Work> calibration_works(int ranks) {
   for (const auto& [batch, heads, len, dim] : {std::array<std::int64_t, 4>{1, 32, 2048, 128},
                                                {1, 32, 4096, 128},
                                                {1, 32, 8192, 128},
+                                               {2, 32, 4096, 128},
+                                               {1, 16, 2048, 128},
                                                {1, 16, 4096, 128},
                                                {4, 16, 4096, 128},
                                                {1, 32, 4096, 64}}) {
@@ -210,9 +276,10 @@ std::vector<Work> calibration_works(int ranks) {
                                    .pass = pass});
     }
   }
-  // Experts of Qwen3-30B-A3B, all of them and an eighth, for one and four sequences of 4096 tokens.
+  // Experts of Qwen3-30B-A3B, all of them and an eighth, for half a sequence of 4096 tokens, one
+  // and four.
   for (const std::int64_t groups : {16, 128}) {
-    for (const std::int64_t rows : {32768, 131072}) {
+    for (const std::int64_t rows : {16384, 32768, 131072}) {
       for (const auto& [n, k] : {std::pair<std::int64_t, std::int64_t>{1536, 2048}, {2048, 768}}) {
         for (const bool gradient : {false, true}) {
           works.emplace_back(GroupedGemm{.groups = groups,
@@ -229,11 +296,17 @@ std::vector<Work> calibration_works(int ranks) {
     for (const std::int64_t rows : {4096, 16384}) {
       const bool loss =
           kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
-      const std::int64_t cols = kind == RowwiseKind::sum_of_squares ? 16384 : loss ? 65536 : 4096;
+      // Heads of Qwen3-8B, with norms: measure.cpp.
+      const std::int64_t cols = kind == RowwiseKind::sum_of_squares  ? 16384
+                                : loss                               ? 65536
+                                : kind == RowwiseKind::rope          ? 6144
+                                : kind == RowwiseKind::rope_backward ? 8704
+                                                                     : 4096;
       const DType dtype = kind == RowwiseKind::sum_of_squares ? DType::fp32 : DType::bf16;
       works.emplace_back(Rowwise{.kind = kind, .rows = rows, .cols = cols, .dtype = dtype});
     }
   }
+  works.emplace_back(AdamW{.params = 1 << 27});
   for (const RowwiseKind kind : {RowwiseKind::rms_norm, RowwiseKind::rms_norm_backward}) {
     works.emplace_back(Rowwise{.kind = kind, .rows = 131072, .cols = 128});  // heads
   }
@@ -257,6 +330,7 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
   profile["gpu"]["kernel_launch_us"] = rounded(c.launch.value() * 1e6, 3);
   profile["gpu"]["memory_efficiency_of"] = base_json["gpu"].value("memory_efficiency_of", Json({}));
   profile["gpu"]["memory_efficiency_of"].update(efficiencies(c, base));
+  if (const auto share = adamw_efficiency(c, base)) profile["gpu"]["adamw_efficiency"] = *share;
   profile["link"]["host_to_device_gb_per_s"] = rounded(c.host_to_device.value() / 1e9, 3);
   profile["link"]["device_to_host_gb_per_s"] = rounded(c.device_to_host.value() / 1e9, 3);
 

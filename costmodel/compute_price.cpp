@@ -266,8 +266,9 @@ Price memory_bound(Bytes traffic, double efficiency, int kernels, const Hardware
 
 Price adamw_price(const AdamW& work, const HardwareProfile& hardware) {
   if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
-  return memory_bound(memory_traffic(work), hardware.gpu.memory_efficiency * kAdamShare, 1,
-                      hardware);
+  const double efficiency =
+      hardware.gpu.adamw_efficiency.value_or(hardware.gpu.memory_efficiency * kAdamShare);
+  return memory_bound(memory_traffic(work), efficiency, 1, hardware);
 }
 
 Price host_copy_price(const HostCopy& work, const HardwareProfile& hardware) {

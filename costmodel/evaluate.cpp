@@ -88,6 +88,12 @@ Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const R
   if (model.moe && plan.edp() > 1) groups += reductions;
   if (model.tie_word_embeddings && plan.pp > 1) ++groups;
   const int edges = plan.pp == 1 ? 0 : plan.pp == 2 && plan.vpp == 1 ? 2 : 4;
+  if (plan.pp > 1) {  // copies of what is sent: forward and back, or one way at the pipeline's ends
+    const double boundary =
+        static_cast<double>(plan.micro_batch_size * plan.seq_len * model.hidden_size * 2) /
+        (plan.cp * (plan.sequence_parallel ? plan.tp : 1));
+    bytes += Bytes(boundary) * (edges / 2);
+  }
   return bytes + kFirstCommunicator + kGroup * static_cast<double>(groups) +
          kEdge * static_cast<double>(edges);
 }

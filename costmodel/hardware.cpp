@@ -108,6 +108,7 @@ Gpu read_gpu(JsonReader in) {
   }
   gpu.memory_bandwidth = gb_per_s(positive(in, "memory_gb_per_s"));
   gpu.memory_efficiency = share(in, "memory_efficiency", gpu.memory_efficiency);
+  if (in.has("adamw_efficiency")) gpu.adamw_efficiency = share(in, "adamw_efficiency", 0);
   if (in.has("memory_efficiency_of")) {
     JsonReader of(in.value("memory_efficiency_of"), in.path_of("memory_efficiency_of"));
     for (const auto& [kind, name] : Words<RowwiseKind>::table) {

@@ -106,6 +106,14 @@ void CudaBackend::run(const Command& command) {
   last_[static_cast<std::size_t>(command.lane)] = &command;
   try {
     if (timed_) check(cudaEventRecord(begins_[place].get(), stream));
+    if (command.kind == CommandKind::send) {
+      // Others wait for the copy alone: two stages that send to each other would wait for ever.
+      check(cudaMemcpyAsync(rank_.staging(command.lane), rank_.memory(command.offset),
+                            static_cast<std::size_t>(command.bytes), cudaMemcpyDeviceToDevice,
+                            stream));
+      own.recorded = false;
+      record(own);
+    }
     if (command.kind != CommandKind::op) {
       launch_message(rank_, world_, command, stream);
     } else if (std::holds_alternative<Collective>(command.op->work)) {
@@ -118,7 +126,7 @@ void CudaBackend::run(const Command& command) {
     throw DeviceError(
         fmt::format("rank {}, {}: {}", rank_.rank, describe(rank_, command), error.what()));
   }
-  own.recorded = false;
+  if (command.kind != CommandKind::send) own.recorded = false;
   if (enqueued_ % kCommandsPerMark == 0) hold_back(own);
 }
 
@@ -130,6 +138,7 @@ void CudaBackend::hold_back(LaneState& lane) {
 
 void CudaBackend::finish() {
   for (LaneState& own : lanes_) {
+    own.recorded = false;  // behind the last message, too
     record(own);
     wait_until(own.reached);
   }

@@ -151,6 +151,7 @@ struct Device {
   std::function<void()> once(const GroupedGemm& w);
   std::function<void()> once(const Attention& w);
   std::function<void()> once(const Rowwise& w);
+  std::function<void()> turned_heads(const Rowwise& w);
   std::function<void()> once(const AdamW& w);
   std::function<void()> once(const Collective& w);
 
@@ -240,6 +241,32 @@ std::function<void()> Device::once(const Attention& w) {
   };
 }
 
+// Heads of 128, four of queries for one of keys, normed and turned by whatever the angles are, as
+// attention_part.cpp's fused op: forward (q + 2 kv) heads wide, backward (3 q + 5 kv) / 2.
+std::function<void()> Device::turned_heads(const Rowwise& w) {
+  constexpr std::int64_t dim = 128;
+  const bool forward = w.kind == RowwiseKind::rope;
+  const std::int64_t kv = forward ? w.cols / (6 * dim) : 2 * w.cols / (17 * dim), q = 4 * kv;
+  auto* part = static_cast<float*>(static_cast<void*>(scratch.get()));
+  return [=, this, rows = w.rows] {
+    const std::int64_t n = rows * (q + 2 * kv) * dim;
+    const kernels::PackedHeads heads{numbers(n),
+                                     numbers(rows * q * dim),
+                                     numbers(rows * kv * dim),
+                                     numbers(rows * kv * dim),
+                                     rows,
+                                     q,
+                                     kv,
+                                     dim};
+    const kernels::Rotation rotation{dim, static_cast<const float2*>(take(rows * dim * 4)),
+                                     zeros(rows)};
+    const kernels::HeadNorms norms{numbers(dim), numbers(dim), 1e-6F};
+    if (forward) return kernels::split_normed_heads(heads, rotation, norms, stream.get());
+    kernels::pack_normed_heads(numbers(n), floats(dim), floats(dim), heads, rotation, norms, part,
+                               stream.get());
+  };
+}
+
 std::function<void()> Device::once(const Rowwise& w) {
   const std::int64_t r = w.rows, c = w.cols, n = r * c;
   auto* part = static_cast<float*>(static_cast<void*>(scratch.get()));
@@ -279,13 +306,8 @@ std::function<void()> Device::once(const Rowwise& w) {
                               cudaMemcpyDeviceToDevice, stream.get()));
       };
     case RowwiseKind::rope:
-      return [=, this] {  // heads of 128, turned by whatever the angles are
-        const kernels::PackedHeads heads{numbers(n), numbers(n), numbers(c), nullptr,
-                                         r,          c / 128,    0,          128};
-        const kernels::Rotation rotation{128, static_cast<const float2*>(take(r * 512)),
-                                         static_cast<const std::int32_t*>(zeros(r))};
-        kernels::split_heads(heads, rotation, stream.get());
-      };
+    case RowwiseKind::rope_backward:
+      return turned_heads(w);
     case RowwiseKind::sum_of_squares:
       return [=, this] { kernels::sum_of_squares(sums, floats(n), n, sums + 1, stream.get()); };
     case RowwiseKind::cross_entropy:
@@ -300,7 +322,6 @@ std::function<void()> Device::once(const Rowwise& w) {
       };
     case RowwiseKind::layer_norm:
     case RowwiseKind::layer_norm_backward:
-    case RowwiseKind::rope_backward:
     case RowwiseKind::gelu:
     case RowwiseKind::gelu_backward:
     case RowwiseKind::dropout_add:

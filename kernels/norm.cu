@@ -8,8 +8,9 @@ namespace qplan::kernels {
 namespace {
 
 // Threads of the backward kernel at once, each summing its rows' weight gradients: what 132
-// multiprocessors hold with its 78 registers, and with 122 where a thread has several vectors.
+// multiprocessors hold with its 78 registers, and with the 122 of several vectors a thread.
 constexpr std::int64_t kBackwardThreads = 132 * 768, kWideBackwardThreads = 132 * 512;
+constexpr std::int64_t kRowsOfBlock = 4;  // at least, of each row's threads
 
 // The sum over the threads of a row: a part of a warp, a warp, or a block.
 template <int Row>
@@ -168,6 +169,87 @@ __device__ float2 row_sums(float2 x, int parity) {
   return x;
 }
 
+// The way back: `Row` threads walk over a token's heads, kBatch of them under way. A block takes
+// every gridDim-th token and leaves its sums of dy n, of q and of k, in parts[block, :].
+template <int Row, int Threads>
+__global__ void __launch_bounds__(Threads)
+    pack_normed_kernel(bf16* dpacked, float* parts, PackedHeads h, Rotation rotation,
+                       HeadNorms norms) {
+  constexpr int kBatch = 3, kGroups = Threads / Row;
+  const int heads = static_cast<int>(h.q_heads + 2 * h.kv_heads);
+  const int q_heads = static_cast<int>(h.q_heads), kv_heads = static_cast<int>(h.kv_heads);
+  const int group = threadIdx.x / Row, lane = threadIdx.x % Row, column = lane * kVector;
+  const std::int64_t d = h.head_dim;
+  const bool inside = column < d;
+  const Vector q_weight = inside ? load(norms.q + column) : Vector{};
+  const Vector k_weight = inside ? load(norms.k + column) : Vector{};
+  Vector q_sum = {}, k_sum = {};
+  for (std::int64_t row = blockIdx.x; row < h.rows; row += gridDim.x) {
+    const Angles angles = angles_of(rotation, row, lane, /*back=*/true);
+    for (int first = 0; first < heads; first += kGroups * kBatch) {
+      uint4 x_bits[kBatch], dy_bits[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int head = first + i * kGroups + group;
+        x_bits[i] = dy_bits[i] = uint4{};
+        if (head >= heads || !inside) continue;
+        const bool is_q = head < q_heads, is_v = head >= q_heads + kv_heads;
+        const bf16* dy = is_q   ? h.q + (row * q_heads + head) * d
+                         : is_v ? h.v + (row * kv_heads + head - q_heads - kv_heads) * d
+                                : h.k + (row * kv_heads + head - q_heads) * d;
+        dy_bits[i] = load_bits(dy + column);
+        if (!is_v) x_bits[i] = load_bits(h.packed + (row * heads + head) * d + column);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int head = first + i * kGroups + group;
+        const bool is_q = head < q_heads, is_v = head >= q_heads + kv_heads;
+        const Vector x = numbers_of(x_bits[i]);
+        Vector g = numbers_of(dy_bits[i]);
+        turn_head<Row>(g, angles);
+        float2 both{0, 0};  // squares, and dy w x
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          both.x += x.x[j] * x.x[j];
+          both.y += g.x[j] * (is_q ? q_weight.x[j] : k_weight.x[j]) * x.x[j];
+        }
+        both = row_sums<Row>(both, 0);
+        const float scale = rsqrtf(both.x / static_cast<float>(d) + norms.eps);
+        const float mean = both.y * scale / static_cast<float>(d);
+        if (head >= heads || !inside) continue;
+        bf16* to = dpacked + (row * heads + head) * d + column;
+        if (is_v) {
+          *reinterpret_cast<uint4*>(to) = dy_bits[i];
+          continue;
+        }
+        Vector out;
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) {
+          const float normed = x.x[j] * scale, own = g.x[j] * normed;
+          q_sum.x[j] += is_q ? own : 0;
+          k_sum.x[j] += is_q ? 0 : own;
+          out.x[j] = scale * (g.x[j] * (is_q ? q_weight.x[j] : k_weight.x[j]) - normed * mean);
+        }
+        store(to, out);
+      }
+    }
+  }
+  // The groups' sums are added up, of q and then of k.
+  __shared__ float shared[kGroups][2 * Row * kVector];
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) {
+    shared[group][column + j] = q_sum.x[j];
+    shared[group][Row * kVector + column + j] = k_sum.x[j];
+  }
+  __syncthreads();
+  for (int c = threadIdx.x; c < 2 * d; c += Threads) {
+    const int at = c < d ? c : Row * kVector + c - static_cast<int>(d);
+    float sum = 0;
+    for (int i = 0; i < kGroups; ++i) sum += shared[i][at];
+    parts[blockIdx.x * 2 * d + c] = sum;
+  }
+}
+
 // What a thread reads of a row, as it lies in memory.
 template <int Vectors>
 struct RowBits {
@@ -176,11 +258,10 @@ struct RowBits {
 
 // Each block walks rows a grid apart, the next row's reads under way, and leaves its sum of dy n in
 // parts[block, :].
-// `Turned`: the rows are heads that turned after their norm; dy turns back first.
-template <int Row, int Vectors, int Threads, bool Turned>
+template <int Row, int Vectors, int Threads>
 __global__ void __launch_bounds__(Threads)
-    rms_norm_backward_kernel(NormBackward o, float* parts, Rotation rotation, std::int64_t rows,
-                             std::int64_t cols, float eps) {
+    rms_norm_backward_kernel(NormBackward o, float* parts, std::int64_t rows, std::int64_t cols,
+                             float eps) {
   constexpr int kRows = Threads / Row;
   const int lane = threadIdx.x % Row;
   const auto column = [&](int i) { return (std::int64_t{i} * Row + lane) * kVector; };
@@ -201,44 +282,22 @@ __global__ void __launch_bounds__(Threads)
   for (int i = 0; i < Vectors; ++i) {
     if (column(i) < cols) weight[i] = load(o.w + column(i));
   }
-  // A row's threads have one row of every `step`; of heads, all of one token before the next token.
-  const std::int64_t heads = Turned ? o.x_lines.heads : 1;
   const std::int64_t step = std::int64_t{gridDim.x} * kRows;
-  const std::int64_t own = std::int64_t{blockIdx.x} * kRows + threadIdx.x / Row;
-  std::int64_t token = own, head = 0;  // of the row that is read next
-  const auto read_next = [&](RowBits<Vectors>& bits) {
-    read(Turned ? token * heads + head : token, bits);
-  };
+  std::int64_t first = std::int64_t{blockIdx.x} * kRows;
   RowBits<Vectors> next;
-  read_next(next);
-  Angles angles;
+  read(first + threadIdx.x / Row, next);
   int parity = 0;
   // Rows share a warp: all threads of a block take as many turns.
-  const std::int64_t turns = (rows / heads + step - 1) / step * heads;
-  for (std::int64_t turn = 0; turn < turns; ++turn, parity ^= 1) {
-    const std::int64_t r = Turned ? token * heads + head : token;
-    const bool new_token = head == 0;
-    if (++head == heads) {
-      head = 0;
-      token += step;
-    }
+  for (; first < rows; first += step, parity ^= 1) {
+    const std::int64_t r = first + threadIdx.x / Row;
     const RowBits<Vectors> bits = next;
-    read_next(next);
+    read(r + step, next);
     const std::int64_t width = r < rows ? cols : 0;
     float2 both{0, 0};  // squares, and dy w x
-    Vector turned = {};
-    if constexpr (Turned) {
-      if (width > 0) turned = numbers_of(bits.dy[0]);
-      if (new_token) {
-        angles = angles_of(rotation, width > 0 ? r / heads : 0, lane, /*back=*/true);
-      }
-      turn_head<Row>(turned, angles);
-    }
-    const auto gradient = [&](int i) { return Turned ? turned : numbers_of(bits.dy[i]); };
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       if (column(i) >= width) continue;
-      const Vector n = numbers_of(bits.x[i]), g = gradient(i);
+      const Vector n = numbers_of(bits.x[i]), g = numbers_of(bits.dy[i]);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
         both.x += n.x[j] * n.x[j];
@@ -252,7 +311,7 @@ __global__ void __launch_bounds__(Threads)
 #pragma unroll
     for (int i = 0; i < Vectors; ++i) {
       if (column(i) >= width) continue;
-      const Vector n = numbers_of(bits.x[i]), g = gradient(i);
+      const Vector n = numbers_of(bits.x[i]), g = numbers_of(bits.dy[i]);
       Vector out = {};
       if (o.residual != nullptr) out = numbers_of(bits.residual[i]);
 #pragma unroll
@@ -293,19 +352,26 @@ __global__ void __launch_bounds__(Threads)
 
 // dw[c] += the sum of parts[:, c]; 32 columns a block, a warp reads every 32nd row of parts.
 __global__ void __launch_bounds__(kWarp* kWarp)
-    add_parts_kernel(float* dw, const float* parts, std::int64_t count, std::int64_t cols) {
+    add_parts_kernel(float* dw, const float* parts, std::int64_t count, std::int64_t cols,
+                     std::int64_t stride) {
   __shared__ float sums[kWarp][kWarp + 1];
   const std::int64_t c = std::int64_t{blockIdx.x} * kWarp + threadIdx.x;
   float sum = 0;
-#pragma unroll 4
+#pragma unroll 8
   for (std::int64_t i = threadIdx.y; i < count; i += kWarp) {
-    if (c < cols) sum += parts[i * cols + c];
+    if (c < cols) sum += parts[i * stride + c];
   }
   sums[threadIdx.x][threadIdx.y] = sum;
   __syncthreads();
   sum = warp_sum(sums[threadIdx.y][threadIdx.x]);  // of column threadIdx.y
   const std::int64_t own = std::int64_t{blockIdx.x} * kWarp + threadIdx.y;
   if (threadIdx.x == 0 && own < cols) dw[own] += sum;
+}
+
+void add_parts(float* dw, const float* parts, std::int64_t count, std::int64_t cols,
+               std::int64_t stride, cudaStream_t stream) {
+  add_parts_kernel<<<static_cast<unsigned>(ceil_div(cols, kWarp)), dim3(kWarp, kWarp), 0, stream>>>(
+      dw, parts, count, cols, stride);
 }
 
 // Calls launch(threads of a row, vectors of a thread, threads of a block) as constants.
@@ -329,21 +395,6 @@ void with_shape(std::int64_t cols, Launch launch) {
   launch(Shape<512, 4, 512>{});
 }
 
-template <class S, bool Turned>
-void launch_backward(const NormBackward& operands, const Rotation& rotation, std::int64_t rows,
-                     std::int64_t cols, float eps, float* scratch, cudaStream_t stream) {
-  const std::int64_t heads = Turned ? operands.x_lines.heads : 1;
-  const std::int64_t wanted = ceil_div(rows / heads, S::kThreads / S::kRow);
-  const std::int64_t most =
-      (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
-  const std::int64_t blocks = wanted < most ? wanted : most;
-  rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads, Turned>
-      <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(operands, scratch, rotation, rows,
-                                                                  cols, eps);
-  add_parts_kernel<<<static_cast<unsigned>(ceil_div(cols, kWarp)), dim3(kWarp, kWarp), 0, stream>>>(
-      operands.dw, scratch, blocks, cols);
-}
-
 }  // namespace
 
 void rms_norm(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t rows,
@@ -359,7 +410,16 @@ void rms_norm(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t
 void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
                        float eps, float* scratch, cudaStream_t stream) {
   with_shape(cols, [&](auto shape) {
-    launch_backward<decltype(shape), false>(operands, {}, rows, cols, eps, scratch, stream);
+    using S = decltype(shape);
+    // A block that has few rows would write as much of its sums as it reads.
+    const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow * kRowsOfBlock);
+    const std::int64_t most =
+        (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
+    const std::int64_t blocks = wanted < most ? wanted : most;
+    rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
+        <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(operands, scratch, rows, cols,
+                                                                    eps);
+    add_parts(operands.dw, scratch, blocks, cols, cols, stream);
   });
 }
 
@@ -375,24 +435,17 @@ void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, cons
 void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
                        const Rotation& rotation, const HeadNorms& norms, float* scratch,
                        cudaStream_t stream) {
-  const std::int64_t d = heads.head_dim;
-  const std::int64_t width = (heads.q_heads + 2 * heads.kv_heads) * d;
-  const auto part = [&](float* dw, const bf16* dy, const bf16* w, std::int64_t count,
-                        std::int64_t first) {
-    const Lines packed{count, width}, own{count, count * d};
-    const NormBackward operands{
-        dpacked + first * d, dw, heads.packed + first * d, dy, w, nullptr, packed, packed, own};
-    with_head_shape(d, [&](auto shape) {
-      launch_backward<decltype(shape), true>(operands, rotation, heads.rows * count, d, norms.eps,
-                                             scratch, stream);
-    });
-  };
-  part(dq_norm, heads.q, norms.q, heads.q_heads, 0);
-  part(dk_norm, heads.k, norms.k, heads.kv_heads, heads.q_heads);
-  const auto bytes = static_cast<std::size_t>(heads.kv_heads * d) * sizeof(bf16);
-  cudaMemcpy2DAsync(dpacked + (heads.q_heads + heads.kv_heads) * d,
-                    static_cast<std::size_t>(width) * sizeof(bf16), heads.v, bytes, bytes,
-                    static_cast<std::size_t>(heads.rows), cudaMemcpyDeviceToDevice, stream);
+  with_head_shape(heads.head_dim, [&](auto shape) {
+    using S = decltype(shape);
+    const std::int64_t most = kWideBackwardThreads / S::kThreads;
+    const std::int64_t blocks = heads.rows < most ? heads.rows : most;
+    pack_normed_kernel<S::kRow, S::kThreads>
+        <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(dpacked, scratch, heads,
+                                                                    rotation, norms);
+    const std::int64_t d = heads.head_dim;
+    add_parts(dq_norm, scratch, blocks, d, 2 * d, stream);
+    add_parts(dk_norm, scratch + d, blocks, d, 2 * d, stream);
+  });
 }
 
 }  // namespace qplan::kernels

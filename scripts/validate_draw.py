@@ -75,7 +75,7 @@ def model_file(folder, model, layers):
 def validate(args, folder, model, layers, words):
     command = [args.qplan, "validate", words, "--model", model_file(folder, model, layers),
                "--hardware", args.hardware, "--backend", "cuda", "--json",
-               "--steps", str(args.steps), "--moe-imbalance", "1.05"]
+               "--steps", str(args.steps), "--moe-imbalance", "1.2"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
     if result.returncode != 0:
         raise RuntimeError((result.stdout + result.stderr).strip()[-400:])
