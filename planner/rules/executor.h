@@ -9,8 +9,9 @@ namespace qplan::rules {
 
 // The part of a model that the executor lacks, or "".
 inline std::string_view unexecuted_part(const ModelSpec& m) {
-  if (m.num_mtp_layers > 0 && m.tie_word_embeddings) {
-    return "multi-token prediction and a tied embedding at once";
+  const bool learned = m.position == PositionEmbedding::learned;
+  if (m.num_mtp_layers > 0 && (m.tie_word_embeddings || learned)) {
+    return "multi-token prediction beside a tied embedding or learned positions";
   }
   if (m.num_mtp_layers > 0 && m.vision) return "multi-token prediction beside a vision tower";
   if (m.rope_scaling && m.rope_scaling->kind == RopeScalingKind::other) {

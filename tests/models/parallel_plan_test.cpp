@@ -119,7 +119,8 @@ TEST_CASE("every word has its place in the line") {
       "tp2 pp4 dp8 cp2 ep4 etp2 zero3 fsdp_shard=8 mbs1 gbs64 seq8192 zb-h1 layout=3+4+4+0 sp "
       "cp_comm=a2a precision=fp8 recompute=selective:layernorm+moe_act "
       "offload=optimizer:0.5,params,activations:4,nvme moe_dispatcher=deepep routing=natural "
-      "grad_dtype=bf16 main_params_dtype=bf16 moment_dtype=fp8 overlap=tp+grad cuda_graph "
+      "capacity=1.25 grad_dtype=bf16 main_params_dtype=bf16 moment_dtype=fp8 overlap=tp+grad "
+      "cuda_graph "
       "cuda_graph_scope=layer compile";
   CHECK(to_string(parse_plan(line)) == line);
 }
@@ -180,6 +181,17 @@ TEST_CASE("a word given twice is refused") {
   CHECK(contains(complaint("offload=params,params"), "twice"));
 }
 
+TEST_CASE("a capacity is a number of means, or 0 for no limit") {
+  CHECK(parse_plan("capacity=1.25").moe_capacity_factor == 1.25);
+  CHECK(parse_plan("moe_capacity_factor=2 tp2").moe_capacity_factor == 2);
+  CHECK(plan_to_json(parse_plan("capacity=0.5"))["moe_capacity_factor"] == 0.5);
+  for (const auto* text :
+       {"capacity=", "capacity=-1", "capacity=nan", "capacity=1e9", "capacity=x"}) {
+    CAPTURE(text);
+    CHECK_THROWS_AS(parse_plan(text), Error);
+  }
+}
+
 TEST_CASE("recompute reads as contract.md writes it") {
   CHECK(parse_recompute("none") == Recompute{});
   CHECK(parse_recompute("full:4") == Recompute{RecomputeKind::full, {}, 4});
@@ -204,7 +216,7 @@ TEST_CASE("offload reads as contract.md writes it") {
 
 TEST_CASE("the JSON of a plan holds every word, in one order") {
   const Json object = plan_to_json(parse_plan("tp2 overlap=tp+ep layout=1+2"));
-  CHECK(object.size() == 28);
+  CHECK(object.size() == 29);
   CHECK(object.begin().key() == "tp");
   CHECK(object["precision"] == "bf16");
   CHECK(object["recompute"] == "none");

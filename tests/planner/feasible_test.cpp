@@ -174,6 +174,8 @@ std::vector<Broken> broken_plans() {
       {"autoep_zero3", deepspeed, qwen3_30b(), "cp2 dp8 ep8 gbs8 zero3 cp_comm=a2a"},
       {"dispatcher_without_experts", megatron, llama3_70b(), "tp2 moe_dispatcher=deepep"},
       {"dispatcher_available", qplan_recipe, qwen3_30b(), "dp8 ep8 gbs8 moe_dispatcher=deepep"},
+      {"capacity_available", deepspeed, qwen3_30b(), "dp8 gbs8 zero1 capacity=1.25"},
+      {"capacity_without_experts", qplan_recipe, llama3_70b(), "capacity=1"},
       {"deepep_group", megatron, qwen3_30b(), "dp8 gbs8 moe_dispatcher=deepep"},
       {"dispatcher_gpu", megatron, qwen3_30b(), "dp8 ep8 gbs8 moe_dispatcher=deepep", {0, 80}},
       {"model_available", megatron_deepspeed, qwen3_32b(), "tp8"},
