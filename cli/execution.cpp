@@ -93,7 +93,7 @@ void add_execution_options(CommandLine& line, ExecutionChoices& choices) {
               set_number(adamw.weight_decay, 0, 1e3));
   line.option({"--clip-grad", "NORM", "largest gradient norm; 0: any", "1"},
               set_number(choices.optimizer.clip_grad, 0, 1e9));
-  line.option({"--seed", "NUMBER", "of weights and tokens that no file gives", "1"},
+  line.option({"--seed", "NUMBER", "of weights, tokens and images that no file gives", "1"},
               set_whole(choices.seed, 0, INT64_MAX));
   line.flag("--deterministic", "the same bits in every run (the cpu backend always gives them)",
             choices.deterministic);
@@ -168,6 +168,7 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   const auto seed = static_cast<std::uint64_t>(choices.seed);
   options.weights = seeded_weights(model, seed);
   options.tokens = seeded_tokens(seed, model.vocab_size);
+  options.images = seeded_images(seed);
   options.load = choices.load;
   options.save = choices.save;
   options.save_interval = static_cast<int>(choices.save_interval);
@@ -244,22 +245,24 @@ Bytes largest(const std::vector<Bytes>& bytes) {
 Json to_json(const Execution& execution, const Executed& executed,
              const ExecutionChoices& choices) {
   const RunResult& r = executed.result;
-  return {{"backend", to_word(choices.backend)},
-          {"ranks", execution.plan.world()},
-          {"first_step", r.first_step},
-          {"loss", r.loss},
-          {"grad_norm", r.grad_norm},
-          {"step_time_s",
-           {{"median", executed.median.value()},
-            {"min", executed.least.value()},
-            {"max", executed.most.value()}}},
-          {"tokens_per_s_per_gpu", executed.tokens_per_s_per_gpu},
-          {"memory",
-           {{"live_peak_gib", in_gib(largest(r.live_peak))},
-            {"arena_peak_gib", in_gib(largest(r.arena))},
-            {"device_peak_gib", r.device_peak ? Json(in_gib(*r.device_peak)) : Json()}}},
-          {"notes", execution.notes},
-          {"predicted", report(*execution.job, execution.predicted)}};
+  Json json = {{"backend", to_word(choices.backend)},
+               {"ranks", execution.plan.world()},
+               {"first_step", r.first_step},
+               {"loss", r.loss},
+               {"grad_norm", r.grad_norm},
+               {"step_time_s",
+                {{"median", executed.median.value()},
+                 {"min", executed.least.value()},
+                 {"max", executed.most.value()}}},
+               {"tokens_per_s_per_gpu", executed.tokens_per_s_per_gpu},
+               {"memory",
+                {{"live_peak_gib", in_gib(largest(r.live_peak))},
+                 {"arena_peak_gib", in_gib(largest(r.arena))},
+                 {"device_peak_gib", r.device_peak ? Json(in_gib(*r.device_peak)) : Json()}}},
+               {"notes", execution.notes},
+               {"predicted", report(*execution.job, execution.predicted)}};
+  if (!r.mtp_loss.empty()) json["mtp_loss"] = r.mtp_loss;
+  return json;
 }
 
 }  // namespace qplan

@@ -12,11 +12,18 @@ namespace qplan {
 namespace {
 
 std::string losses_text(const RunResult& result) {
-  Table table({{"step", ""}, {"loss", ""}, {"gradient norm", ""}, {"time", "s"}});
+  const bool predicts_two = !result.mtp_loss.empty();
+  std::vector<Table::Column> columns{{"step", ""}, {"loss", ""}};
+  if (predicts_two) columns.push_back({"next token's", ""});
+  columns.insert(columns.end(), {{"gradient norm", ""}, {"time", "s"}});
+  Table table(columns);
   for (std::size_t i = 0; i < result.loss.size(); ++i) {
-    table.row({std::to_string(result.first_step + static_cast<std::int64_t>(i)),
-               fixed(result.loss[i], 6), significant(result.grad_norm[i], 4),
-               significant(result.step_time[i].value())});
+    std::vector<std::string> row{std::to_string(result.first_step + static_cast<std::int64_t>(i)),
+                                 fixed(result.loss[i], 6)};
+    if (predicts_two) row.push_back(fixed(result.mtp_loss[i], 6));
+    row.push_back(significant(result.grad_norm[i], 4));
+    row.push_back(significant(result.step_time[i].value()));
+    table.row(row);
   }
   return table.text();
 }

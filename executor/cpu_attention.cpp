@@ -18,8 +18,8 @@ struct Heads {
   std::int64_t q = 0, kv = 0, dim = 0, v_dim = 0;
 };
 
-Heads heads_of(const CpuRank& rank) {
-  const ModelSpec& m = rank.job.model;
+Heads heads_of(const CpuRank& rank, const Command& c) {
+  const ModelSpec& m = rank.spec(c);
   const std::int64_t q = m.num_attention_heads / rank.job.plan.tp;
   if (m.mla) return {q, q, m.mla->qk_nope_head_dim + m.mla->qk_rope_head_dim, m.mla->v_head_dim};
   return {q, std::max<std::int64_t>(m.num_key_value_heads / rank.job.plan.tp, 1), m.head_dim,
@@ -42,26 +42,20 @@ void put(const std::vector<ColumnRun>& runs, Matrix own, Matrix packed) {
   }
 }
 
-void turn(const CpuRank& rank, Matrix x, std::int64_t heads, bool back) {
-  const ModelSpec& m = rank.job.model;
-  if (m.mla) {
-    const MlaSpec& a = *m.mla;
-    const math::RopeShape latent{.heads = heads,
-                                 .head_dim = a.qk_nope_head_dim + a.qk_rope_head_dim,
-                                 .first = a.qk_nope_head_dim,
-                                 .pairs = math::RopePairs::neighbours,
-                                 .magnitude = math::rope_magnitude(m.rope_scaling)};
-    const auto frequencies =
-        math::rope_frequencies(m.rope_theta, a.qk_rope_head_dim, m.rope_scaling);
-    (back ? math::rope_backward : math::rope)(x, latent, rank.positions(), frequencies);
-    return;
-  }
-  const auto dims =
-      static_cast<std::int64_t>(std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction));
-  const math::RopeShape shape{
+void turn(const CpuRank& rank, const Command& c, Matrix x, std::int64_t heads, bool back) {
+  const ModelSpec& m = rank.spec(c);
+  math::RopeShape shape{
       .heads = heads, .head_dim = m.head_dim, .magnitude = math::rope_magnitude(m.rope_scaling)};
-  const auto frequencies = math::rope_frequencies(m.rope_theta, dims, m.rope_scaling);
-  (back ? math::rope_backward : math::rope)(x, shape, rank.positions(), frequencies);
+  auto dims =
+      static_cast<std::int64_t>(std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction));
+  if (m.mla) {
+    shape.head_dim = m.mla->qk_nope_head_dim + m.mla->qk_rope_head_dim;
+    shape.first = m.mla->qk_nope_head_dim;
+    shape.pairs = math::RopePairs::neighbours;
+    dims = m.mla->qk_rope_head_dim;
+  }
+  const std::vector<double> angles = rope_angles(rank, c, dims);
+  back ? math::rope_backward(x, shape, angles) : math::rope(x, shape, angles);
 }
 
 bool is_backward(const Command& c) {
@@ -71,8 +65,8 @@ bool is_backward(const Command& c) {
 // {latent expanded, latent and rotary key} -> {k, v}: each head's key is its own part and then the
 // one rotary key of all.
 void expand_latent(CpuRank& rank, const Command& c) {
-  const MlaSpec& a = *rank.job.model.mla;
-  const Heads h = heads_of(rank);
+  const MlaSpec& a = *rank.spec(c).mla;
+  const Heads h = heads_of(rank, c);
   Values up(rank.tensor(c, c.reads[0])), latent(rank.tensor(c, c.reads[1]));
   Values k(rank.tensor(c, c.writes[0]), false), v(rank.tensor(c, c.writes[1]), false);
   const std::int64_t nope = a.qk_nope_head_dim, one = nope + a.v_head_dim;
@@ -81,20 +75,20 @@ void expand_latent(CpuRank& rank, const Command& c) {
     take({{a.kv_lora_rank, head * h.dim + nope, a.qk_rope_head_dim}}, latent.matrix(), k.matrix());
     take({{head * one + nope, head * h.v_dim, h.v_dim}}, up.matrix(), v.matrix());
   }
-  turn(rank, k.matrix(), h.q, false);
+  turn(rank, c, k.matrix(), h.q, false);
   k.commit();
   v.commit();
 }
 
 // {dk, dv} -> {d latent expanded, d rotary key behind a latent that is yet to be made}.
 void expand_latent_backward(CpuRank& rank, const Command& c) {
-  const MlaSpec& a = *rank.job.model.mla;
-  const Heads h = heads_of(rank);
+  const MlaSpec& a = *rank.spec(c).mla;
+  const Heads h = heads_of(rank, c);
   Values dk(rank.tensor(c, c.reads[0])), dv(rank.tensor(c, c.reads[1]));
   Values dup(rank.tensor(c, c.writes[0]), false), dlatent(rank.tensor(c, c.writes[1]), false);
   std::vector<float> turned(dk.all().begin(), dk.all().end());
   const Matrix key(turned, dk.matrix().rows, dk.matrix().cols);
-  turn(rank, key, h.q, true);
+  turn(rank, c, key, h.q, true);
   std::ranges::fill(dlatent.all(), 0.0F);
   const std::int64_t nope = a.qk_nope_head_dim, one = nope + a.v_head_dim;
   for (std::int64_t head = 0; head < h.q; ++head) {
@@ -109,9 +103,9 @@ void expand_latent_backward(CpuRank& rank, const Command& c) {
 
 }  // namespace
 
-HeadColumns head_columns(const CpuRank& rank, std::int64_t packed_cols) {
-  const ModelSpec& m = rank.job.model;
-  const Heads h = heads_of(rank);
+HeadColumns head_columns(const CpuRank& rank, const Command& c, std::int64_t packed_cols) {
+  const ModelSpec& m = rank.spec(c);
+  const Heads h = heads_of(rank, c);
   const std::int64_t d = h.dim, tp = rank.job.plan.tp;
   const std::int64_t q_width = m.num_attention_heads * d / tp,
                      kv_width = m.num_key_value_heads * d / tp;
@@ -136,15 +130,15 @@ HeadColumns head_columns(const CpuRank& rank, std::int64_t packed_cols) {
 // {q|k|v, weights} -> {q, k, v}; {dq, dk, dv, q|k|v, weights} -> {dq|dk|dv, gradients}: norms of
 // the heads of queries and keys, then turned.
 static void run_normed_rope(CpuRank& rank, const Command& c) {
-  const Heads h = heads_of(rank);
-  const math::NormShape shape{.epsilon = rank.job.model.norm_epsilon};
+  const Heads h = heads_of(rank, c);
+  const math::NormShape shape{.epsilon = rank.spec(c).norm_epsilon};
   const auto& table = rank.block(c).parameters;
   const auto id = static_cast<std::size_t>(c.op->parameter);
   QPLAN_CHECK(table[id + 1].whole.role == ParameterRole::k_norm, "k_norm is packed behind q_norm");
   const bool backward = c.reads.count > 2;
   Values packed(rank.tensor(c, c.reads[backward ? 3 : 0]));
   const Tensor weights = rank.tensor(c, c.reads[backward ? 4 : 1]);
-  const HeadColumns columns = head_columns(rank, packed.matrix().cols);
+  const HeadColumns columns = head_columns(rank, c, packed.matrix().cols);
   const std::int64_t rows = packed.matrix().rows;
   const auto by_head = [&](std::span<float> x) {
     return Matrix(x, static_cast<std::int64_t>(x.size()) / h.dim, h.dim);
@@ -160,13 +154,13 @@ static void run_normed_rope(CpuRank& rank, const Command& c) {
     Values own(rank.tensor(c, apart[i]), backward);
     if (!backward) {
       math::rms_norm(by_head(raw), weight.all(), shape, by_head(made));
-      turn(rank, Matrix(made, rows, heads * h.dim), heads, false);
+      turn(rank, c, Matrix(made, rows, heads * h.dim), heads, false);
       std::ranges::copy(made, own.all().begin());
       own.commit();
       continue;
     }
     std::vector<float> turned(own.all().begin(), own.all().end());
-    turn(rank, Matrix(turned, rows, heads * h.dim), heads, true);
+    turn(rank, c, Matrix(turned, rows, heads * h.dim), heads, true);
     Values dweight(parameter_in(rank.tensor(c, c.writes[1]), table[id + i]));
     math::rms_norm_backward(by_head(raw), weight.all(), shape, by_head(turned), by_head(made),
                             dweight.all());
@@ -186,12 +180,12 @@ static void run_normed_rope(CpuRank& rank, const Command& c) {
 // {q|k|v} -> {q, k, v}, {q|k normed} -> {q, k}, and the gradients back.
 void run_rope(CpuRank& rank, const Command& c, const Rowwise& work) {
   if (c.op->parameter != kNoParameter) return run_normed_rope(rank, c);
-  const Heads h = heads_of(rank);
+  const Heads h = heads_of(rank, c);
   const bool back = work.kind == RowwiseKind::rope_backward;
-  if (rank.job.model.mla) {  // the queries alone
+  if (rank.spec(c).mla) {  // the queries alone
     Values from(rank.tensor(c, c.reads[0])), to(rank.tensor(c, c.writes[0]), false);
     std::ranges::copy(from.all(), to.all().begin());
-    turn(rank, to.matrix(), h.q, back);
+    turn(rank, c, to.matrix(), h.q, back);
     to.commit();
     return;
   }
@@ -201,11 +195,11 @@ void run_rope(CpuRank& rank, const Command& c, const Rowwise& work) {
     Values packed(rank.tensor(c, c.reads[0]));
     Values q(rank.tensor(c, c.writes[0]), false), k(rank.tensor(c, c.writes[1]), false);
     const bool with_v = c.writes.count > 2;
-    const HeadColumns columns = with_v ? head_columns(rank, packed.matrix().cols) : normed;
+    const HeadColumns columns = with_v ? head_columns(rank, c, packed.matrix().cols) : normed;
     take(columns.q, packed.matrix(), q.matrix());
     take(columns.k, packed.matrix(), k.matrix());
-    turn(rank, q.matrix(), h.q, false);
-    turn(rank, k.matrix(), h.kv, false);
+    turn(rank, c, q.matrix(), h.q, false);
+    turn(rank, c, k.matrix(), h.kv, false);
     q.commit();
     k.commit();
     if (!with_v) return;
@@ -218,12 +212,12 @@ void run_rope(CpuRank& rank, const Command& c, const Rowwise& work) {
   Values packed(rank.tensor(c, c.writes[0]), false);
   std::ranges::fill(packed.all(), 0.0F);
   const bool with_v = c.reads.count > 2;
-  const HeadColumns columns = with_v ? head_columns(rank, packed.matrix().cols) : normed;
+  const HeadColumns columns = with_v ? head_columns(rank, c, packed.matrix().cols) : normed;
   std::vector<float> q_copy(dq.all().begin(), dq.all().end());
   std::vector<float> k_copy(dk.all().begin(), dk.all().end());
   const Matrix q(q_copy, dq.matrix().rows, q_width), k(k_copy, dk.matrix().rows, k_width);
-  turn(rank, q, h.q, true);
-  turn(rank, k, h.kv, true);
+  turn(rank, c, q, h.q, true);
+  turn(rank, c, k, h.kv, true);
   put(columns.q, q, packed.matrix());
   put(columns.k, k, packed.matrix());
   if (with_v) {
@@ -236,12 +230,12 @@ void run_rope(CpuRank& rank, const Command& c, const Rowwise& work) {
 // Packed columns apart: {q|k|v} -> {q, k, v}; together: {dq, dk, dv} -> {dq|dk|dv}. One to one: a
 // plain copy.
 void run_copy(CpuRank& rank, const Command& c) {
-  if (rank.job.model.mla && c.reads.count == 2 && c.writes.count == 2) {
+  if (rank.spec(c).mla && c.reads.count == 2 && c.writes.count == 2) {
     return is_backward(c) ? expand_latent_backward(rank, c) : expand_latent(rank, c);
   }
   if (c.reads.count == 1 && c.writes.count == 3) {
     Values packed(rank.tensor(c, c.reads[0]));
-    const HeadColumns columns = head_columns(rank, packed.matrix().cols);
+    const HeadColumns columns = head_columns(rank, c, packed.matrix().cols);
     const std::vector<ColumnRun>* parts[] = {&columns.q, &columns.k, &columns.v};
     for (std::size_t i = 0; i < 3; ++i) {
       Values own(rank.tensor(c, c.writes[i]), false);
@@ -253,7 +247,7 @@ void run_copy(CpuRank& rank, const Command& c) {
   if (c.reads.count == 3 && c.writes.count == 1) {
     Values packed(rank.tensor(c, c.writes[0]), false);
     std::ranges::fill(packed.all(), 0.0F);
-    const HeadColumns columns = head_columns(rank, packed.matrix().cols);
+    const HeadColumns columns = head_columns(rank, c, packed.matrix().cols);
     const std::vector<ColumnRun>* parts[] = {&columns.q, &columns.k, &columns.v};
     for (std::size_t i = 0; i < 3; ++i) {
       Values own(rank.tensor(c, c.reads[i]));
@@ -270,9 +264,9 @@ void run_copy(CpuRank& rank, const Command& c) {
 // Norms of the heads of queries and keys: {q, k, weights} -> {q|k}; {d q|k, q, k, dv, weights} ->
 // {dq|dk|dv, gradients}.
 void run_qk_norm(CpuRank& rank, const Command& c, bool backward) {
-  const Heads h = heads_of(rank);
+  const Heads h = heads_of(rank, c);
   const std::int64_t q_width = h.q * h.dim, k_width = h.kv * h.dim;
-  const math::NormShape shape{.epsilon = rank.job.model.norm_epsilon};
+  const math::NormShape shape{.epsilon = rank.spec(c).norm_epsilon};
   const auto& table = rank.block(c).parameters;
   const auto& q_norm = table[static_cast<std::size_t>(c.op->parameter)];
   const auto& k_norm = table[static_cast<std::size_t>(c.op->parameter) + 1];
@@ -308,7 +302,7 @@ void run_qk_norm(CpuRank& rank, const Command& c, bool backward) {
   dk_weight.commit();
   Values packed(rank.tensor(c, c.writes[0]), false);
   std::ranges::fill(packed.all(), 0.0F);
-  const HeadColumns columns = head_columns(rank, packed.matrix().cols);
+  const HeadColumns columns = head_columns(rank, c, packed.matrix().cols);
   put(columns.q, Matrix(q_out, q.matrix().rows, q_width), packed.matrix());
   put(columns.k, Matrix(k_out, k.matrix().rows, k_width), packed.matrix());
   put(columns.v, dv.matrix(), packed.matrix());

@@ -29,7 +29,7 @@ void forward(CpuRank& rank, const Command& c, const Gemm& work) {
   Values x(rank.tensor(c, c.reads[0])), y(rank.tensor(c, c.writes[0]), c.op->pieces > 1);
   const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n);
   Values weight(w.weight);
-  const Matrix in = x.matrix().columns(0, work.k), out = y.matrix();
+  const Matrix in = rows_of(x, work.k), out = y.matrix();
   const Piece piece = piece_of(rank, *c.op, out.rows);
   // Behind a reduction one rank's bias is everybody's.
   const bool partial =
@@ -54,7 +54,7 @@ void input_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
   Values dy(rank.tensor(c, c.reads[0])), dx(rank.tensor(c, c.writes[0]));
   const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.k);
   Values weight(w.weight);
-  math::linear_dgrad(dy.matrix(), weight.matrix(), dx.matrix().columns(0, work.n));
+  math::linear_dgrad(dy.matrix(), weight.matrix(), rows_of(dx, work.n));
   dx.commit();
 }
 
@@ -62,7 +62,7 @@ void weight_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
   Values dy(rank.tensor(c, c.reads[0])), x(rank.tensor(c, c.reads[1]));
   const Weight w = weight_of(rank, c, rank.tensor(c, c.writes[0]), work.m);
   Values gradient(w.weight);
-  math::linear_wgrad(dy.matrix(), x.matrix().columns(0, work.n), gradient.matrix());
+  math::linear_wgrad(dy.matrix(), rows_of(x, work.n), gradient.matrix());
   gradient.commit();
   if (w.bias.data == nullptr) return;
   Values bias(w.bias);
@@ -70,9 +70,9 @@ void weight_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
   bias.commit();
 }
 
-math::NormShape norm_shape(const CpuRank& rank) {
-  return {.epsilon = rank.job.model.norm_epsilon,
-          .weight_around_zero = norm_around_zero(rank.job.model)};
+math::NormShape norm_shape(const CpuRank& rank, const Command& c) {
+  return {.epsilon = rank.spec(c).norm_epsilon,
+          .weight_around_zero = norm_around_zero(rank.spec(c))};
 }
 
 // The weight of a norm and, for LayerNorm, its bias.
@@ -82,9 +82,12 @@ struct NormParameters {
 NormParameters norm_parameters(const CpuRank& rank, const Command& c, const Tensor& slot) {
   const auto& table = rank.block(c).parameters;
   const PackedParameter& p = table[static_cast<std::size_t>(c.op->parameter)];
-  NormParameters n{parameter_in(slot, p), {}};
+  const auto mine = [&](const PackedParameter& q) {
+    return slot.part(q.offset + c.op->copy * q.stride, q.rows, q.cols);
+  };
+  NormParameters n{mine(p), {}};
   for (const PackedParameter& other : table) {
-    if (other.whole.role == p.whole.role && other.whole.bias) n.bias = parameter_in(slot, other);
+    if (other.whole.role == p.whole.role && other.whole.bias) n.bias = mine(other);
   }
   return n;
 }
@@ -93,12 +96,12 @@ void norm_forward(CpuRank& rank, const Command& c, const Rowwise& work) {
   Values x(rank.tensor(c, c.reads[0])), y(rank.tensor(c, c.writes[0]), false);
   const NormParameters p = norm_parameters(rank, c, rank.tensor(c, c.reads[1]));
   Values weight(p.weight);
-  const Matrix in = x.matrix().columns(0, work.cols), out = y.matrix().columns(0, work.cols);
+  const Matrix in = rows_of(x, work.cols), out = rows_of(y, work.cols);
   if (work.kind == RowwiseKind::rms_norm) {
-    math::rms_norm(in, weight.all(), norm_shape(rank), out);
+    math::rms_norm(in, weight.all(), norm_shape(rank, c), out);
   } else {
     Values bias(p.bias);
-    math::layer_norm(in, weight.all(), bias.all(), norm_shape(rank), out);
+    math::layer_norm(in, weight.all(), bias.all(), norm_shape(rank, c), out);
   }
   // Latent attention's keys: what is behind the normed part, the rotary key, passes through.
   for (std::int64_t r = 0; r < work.rows && y.matrix().cols > work.cols; ++r) {
@@ -116,13 +119,13 @@ void norm_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
   const NormParameters p = norm_parameters(rank, c, rank.tensor(c, c.reads[2]));
   const NormParameters g = norm_parameters(rank, c, rank.tensor(c, c.writes[1]));
   Values weight(p.weight), dweight(g.weight);
-  const Matrix in = x.matrix().columns(0, work.cols), dout = dy.matrix().columns(0, work.cols),
-               din = dx.matrix().columns(0, work.cols);
+  const Matrix in = rows_of(x, work.cols), dout = rows_of(dy, work.cols),
+               din = rows_of(dx, work.cols);
   if (work.kind == RowwiseKind::rms_norm_backward) {
-    math::rms_norm_backward(in, weight.all(), norm_shape(rank), dout, din, dweight.all());
+    math::rms_norm_backward(in, weight.all(), norm_shape(rank, c), dout, din, dweight.all());
   } else {
     Values dbias(g.bias);
-    math::layer_norm_backward(in, weight.all(), norm_shape(rank), dout, din, dweight.all(),
+    math::layer_norm_backward(in, weight.all(), norm_shape(rank, c), dout, din, dweight.all(),
                               dbias.all());
     dbias.commit();
   }
@@ -139,12 +142,16 @@ void norm_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
   dx.commit();
 }
 
-math::Activation activation_of(const ModelSpec& model, RowwiseKind kind) {
+math::Activation activation_of(const CpuRank& rank, const Command& c, RowwiseKind kind) {
+  const ModelSpec& model = rank.spec(c);
   if (kind == RowwiseKind::swiglu || kind == RowwiseKind::swiglu_backward) {
     return model.architecture == "gpt_oss" ? math::Activation::swiglu_clamped
                                            : math::Activation::swiglu;
   }
-  return model.mlp == MlpKind::relu2 ? math::Activation::relu2 : math::Activation::gelu_tanh;
+  if (model.mlp == MlpKind::relu2) return math::Activation::relu2;
+  // Mergers have torch's nn.GELU, which is exact.
+  return rank.shape(c.instance).kind == BlockKind::merger ? math::Activation::gelu
+                                                          : math::Activation::gelu_tanh;
 }
 
 // Experts' rows are scaled by their probabilities: reads up, probabilities, counts.
@@ -152,7 +159,7 @@ void activate(CpuRank& rank, const Command& c, const Rowwise& work) {
   Values x(rank.tensor(c, c.reads[0])), y(rank.tensor(c, c.writes[0]), false);
   std::optional<Values> scale;
   if (c.reads.count > 1) scale.emplace(rank.tensor(c, c.reads[1]));
-  math::activate(activation_of(rank.job.model, work.kind), x.matrix(),
+  math::activate(activation_of(rank, c, work.kind), x.matrix(),
                  scale ? math::ConstFloats(scale->all()) : math::ConstFloats(), y.matrix());
   y.commit();
 }
@@ -160,7 +167,7 @@ void activate(CpuRank& rank, const Command& c, const Rowwise& work) {
 void activate_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
   Values x(rank.tensor(c, c.reads[0])), dy(rank.tensor(c, c.reads[1]));
   Values dx(rank.tensor(c, c.writes[0]), false);
-  const auto kind = activation_of(rank.job.model, work.kind);
+  const auto kind = activation_of(rank, c, work.kind);
   if (c.reads.count == 2) {
     math::activate_backward(kind, x.matrix(), {}, dy.matrix(), dx.matrix(), {});
   } else {
@@ -280,7 +287,8 @@ void embed_backward(CpuRank& rank, const Command& c) {
   Values dy(rank.tensor(c, c.reads[0])), dtable(parameter_in(gradients, p));
   const Tensor kept = rank.tensor(c, c.reads[1]);
   const auto* kept_ids = static_cast<const std::int64_t*>(static_cast<const void*>(kept.data));
-  const std::vector<std::int32_t> ids(kept_ids, kept_ids + kept.elements());
+  const std::vector<std::int32_t> ids =
+      embedded_tokens(rank, {kept_ids, kept_ids + kept.elements()});
   math::embed_backward(dy.matrix(), rank.at.tp * p.rows, ids, dtable.matrix());
   dtable.commit();
   for (const PackedParameter& other : rank.block(c).parameters) {
@@ -358,6 +366,7 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
 }
 
 void compute(CpuRank& rank, const Command& c) {
+  if (run_images(rank, c)) return;
   std::visit(
       Overloaded{[&](const Gemm& work) { run_product(rank, c, work); },
                  [&](const GroupedGemm& work) { run_experts_product(rank, c, work); },

@@ -18,8 +18,8 @@ namespace {
 using math::Matrix;
 using Positions = std::vector<std::int64_t>;
 
-math::AttentionShape shape_of(const CpuRank& rank, const Attention& work) {
-  const ModelSpec& m = rank.job.model;
+math::AttentionShape shape_of(const CpuRank& rank, const Command& c, const Attention& work) {
+  const ModelSpec& m = rank.spec(c);
   const double stretched = m.mla ? math::latent_score_scale(m.rope_scaling) : 1;
   return {.heads = work.heads,
           .kv_heads = work.kv_heads,
@@ -41,8 +41,8 @@ struct KeyValues {
 // Attention of each sequence in turn.
 class Sequences {
  public:
-  Sequences(const CpuRank& rank, const Attention& work, Positions q_positions)
-      : shape_(shape_of(rank, work)), batch_(work.batch), positions_(std::move(q_positions)) {}
+  Sequences(const CpuRank& rank, const Command& c, const Attention& work, Positions q_positions)
+      : shape_(shape_of(rank, c, work)), batch_(work.batch), positions_(std::move(q_positions)) {}
 
   void forward(Matrix q, const KeyValues& kv, Matrix out, Matrix lse) const {
     for (std::int64_t b = 0; b < batch_; ++b) {
@@ -92,7 +92,7 @@ void apply_sinks(CpuRank& rank, const Command& c, const Attention& work, Matrix 
   if (c.op->parameter == kNoParameter) return;
   const Tensor weights = rank.tensor(c, c.reads[c.reads.count - 1U]);
   Values sinks(sinks_in(rank, c, weights, work.heads));
-  math::apply_sinks(sinks.all(), shape_of(rank, work), out, lse);
+  math::apply_sinks(sinks.all(), shape_of(rank, c, work), out, lse);
 }
 
 void sinks_gradient(CpuRank& rank, const Command& c, const Attention& work, Matrix out, Matrix lse,
@@ -102,7 +102,7 @@ void sinks_gradient(CpuRank& rank, const Command& c, const Attention& work, Matr
   const Tensor gradients = rank.tensor(c, c.writes[c.writes.count - 1U]);
   Values sinks(sinks_in(rank, c, weights, work.heads));
   Values dsinks(sinks_in(rank, c, gradients, work.heads));
-  math::sinks_backward(sinks.all(), shape_of(rank, work), out, lse, dout, dsinks.all());
+  math::sinks_backward(sinks.all(), shape_of(rank, c, work), out, lse, dout, dsinks.all());
   dsinks.commit();
 }
 
@@ -113,8 +113,10 @@ void clear(Values& values) {
 // {q, k, v} -> {out, lse}; {q, k, v, out, lse, dout} -> {dq, dk, dv}: on one rank, and a ring's
 // first step.
 void own_keys(CpuRank& rank, const Command& c, const Attention& work) {
-  const Positions positions = positions_of(rank.job.plan, rank.at.cp);
-  const Sequences sequences(rank, work, positions);
+  // An image's patches all see each other.
+  const Positions positions = rank.spec(c).causal ? positions_of(rank.job.plan, rank.at.cp)
+                                                  : Positions(math::at(work.q_len));
+  const Sequences sequences(rank, c, work, positions);
   Values q(rank.tensor(c, c.reads[0])), k(rank.tensor(c, c.reads[1])),
       v(rank.tensor(c, c.reads[2]));
   const KeyValues kv{k.matrix(), v.matrix(), std::ssize(positions), positions};
@@ -143,7 +145,7 @@ void packed_keys(CpuRank& rank, const Command& c, const Attention& work) {
   const ParallelPlan& p = rank.job.plan;
   const bool ring = c.op->pieces > 1;
   const std::int64_t ranks = ring ? 1 : p.cp, local = p.seq_len / p.cp;
-  const Sequences sequences(rank, work, positions_of(p, rank.at.cp));
+  const Sequences sequences(rank, c, work, positions_of(p, rank.at.cp));
   Values q(rank.tensor(c, c.reads[0])), packed(rank.tensor(c, c.reads[1]));
   const std::int64_t k_width = work.kv_heads * work.head_dim;
   const std::int64_t v_width = work.kv_heads * work.v_head_dim;
@@ -207,7 +209,7 @@ void packed_keys(CpuRank& rank, const Command& c, const Attention& work) {
 void by_heads(CpuRank& rank, const Command& c, const Attention& work) {
   Positions positions(static_cast<std::size_t>(work.q_len));
   for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
-  const Sequences sequences(rank, work, positions);
+  const Sequences sequences(rank, c, work, positions);
   const std::int64_t rows = work.batch * work.q_len;
   const auto view = [rows](Values& values) {
     return Matrix(values.all(), rows, std::ssize(values.all()) / rows);

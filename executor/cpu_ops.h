@@ -26,6 +26,8 @@ void run_rowwise(CpuRank& rank, const Command& command, const Rowwise& work);
 void run_rope(CpuRank& rank, const Command& command, const Rowwise& work);
 void run_copy(CpuRank& rank, const Command& command);
 void run_qk_norm(CpuRank& rank, const Command& command, bool backward);
+// What images need beyond a language model's work; false: this command is none of it.
+bool run_images(CpuRank& rank, const Command& command);
 void run_loss(CpuRank& rank, const Command& command, RowwiseKind kind);
 void add_bias_to_scale_gradient(CpuRank& rank, const Command& command, Values& dscale);
 void run_router(CpuRank& rank, const Command& command, bool backward);
@@ -59,7 +61,21 @@ struct ColumnRun {
 struct HeadColumns {
   std::vector<ColumnRun> q, k, v;
 };
-HeadColumns head_columns(const CpuRank& rank, std::int64_t packed_cols);
+HeadColumns head_columns(const CpuRank& rank, const Command& command, std::int64_t packed_cols);
+
+// Angles that rotary embedding turns a command's rows by, for each of the dims / 2 pairs of a head.
+std::vector<double> rope_angles(const Rank& rank, const Command& command, std::int64_t dims);
+
+// Token ids whose rows of the embedding are used: -1 where a visual token stands instead.
+std::vector<std::int32_t> embedded_tokens(const Rank& rank, std::vector<std::int32_t> ids);
+
+// The first `cols` columns of a tensor, or, where a row of it is shorter, several rows as one (a
+// vision tower's mergers).
+inline math::Matrix rows_of(Values& values, std::int64_t cols) {
+  const math::Matrix m = values.matrix();
+  if (m.cols >= cols) return m.columns(0, cols);
+  return {values.all(), m.rows * m.cols / cols, cols};
+}
 
 // Rows of a received-tokens slot that belong to one local expert.
 struct ExpertRows {

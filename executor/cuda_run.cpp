@@ -175,6 +175,7 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
     return lacks("LayerNorm, GELU, biases and learned positions", "use --backend cpu");
   }
   if (m.mla) return lacks("latent attention", "use --backend cpu");
+  if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
   if (m.tie_word_embeddings && p.zero >= 2) {
     return lacks("shards of a tied embedding's gradient", "use zero 0 or 1");

@@ -14,10 +14,11 @@ Weight weight_of(const Rank& rank, const Command& c, const Tensor& slot, std::in
   const Block& block = rank.block(c);
   const PackedParameter& p = block.parameters[static_cast<std::size_t>(c.op->parameter)];
   Weight w;
-  w.weight = slot.part(p.offset, out, p.cols);  // neighbours (q, k, v) are one matrix
+  w.weight = slot.part(p.offset + c.op->copy * p.stride, out,
+                       p.cols);  // neighbours (q, k, v) are one matrix
   for (const PackedParameter& other : block.parameters) {
     if (other.whole.role == p.whole.role && other.whole.bias && !p.whole.bias) {
-      w.bias = slot.part(other.offset, 1, out);
+      w.bias = slot.part(other.offset + c.op->copy * other.stride, 1, out);
     }
   }
   return w;

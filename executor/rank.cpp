@@ -40,6 +40,25 @@ const BlockShape& Rank::shape(int instance) const {
   return job.program.shapes[static_cast<std::size_t>(id)];
 }
 
+const ModelSpec& Rank::spec(const Command& c) const {
+  switch (shape(c.instance).kind) {
+    case BlockKind::patchify:
+    case BlockKind::vision:
+    case BlockKind::merger:
+      return job.tower;
+    case BlockKind::embedding:
+    case BlockKind::mtp_embedding:
+    case BlockKind::decoder:
+    case BlockKind::head:
+    case BlockKind::mtp:
+    case BlockKind::stage_entry:
+    case BlockKind::stage_exit:
+    case BlockKind::step_edge:
+      break;
+  }
+  return job.model;
+}
+
 Tensor Rank::tensor(const Command& c, const Operand& operand) const {
   const Slot& s = slot(c, operand);
   return {memory(operand.offset), s.dtype, s.shape[0], s.shape[1] * s.shape[2]};

@@ -10,9 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "executor/io/images.h"
 #include "executor/math/optimizer.h"
 #include "executor/tensor.h"
 #include "executor/weights.h"
+#include "models/image_layout.h"
 #include "models/model_spec.h"
 #include "models/parallel_plan.h"
 #include "models/program/rank_program.h"
@@ -30,6 +32,11 @@ struct RankJob {
   const ParallelPlan& plan;
   const StepProgram& program;
   OptimizerSettings optimizer;
+  // Of a model with a vision tower: the tower's layers as a model, where images stand, their
+  // pixels.
+  ModelSpec tower = model.vision ? tower_spec(*model.vision) : ModelSpec{};
+  std::optional<ImageLayout> images{};
+  ImageSource pixels{};
 };
 
 // The part of a block's states that one data-parallel rank updates: of the packed dense elements
@@ -78,7 +85,8 @@ class Rank {
 
   // The step's tokens, global_batch_size sequences of seq_len + 1.
   std::span<const std::int32_t> batch;
-  std::int64_t step = 0;  // from 1
+  std::int64_t first_sequence = 0;  // the batch's first one, counted from the first run's start
+  std::int64_t step = 0;            // from 1
   double loss_sum = 0, mtp_loss_sum = 0, square_sum = 0;
   double loss = 0, mtp_loss = 0, grad_norm = 0;  // of all ranks, from the step's edge on
 
@@ -88,6 +96,8 @@ class Rank {
   [[nodiscard]] const Block& block(int instance) const;
   [[nodiscard]] const Block& block(const Command& c) const { return block(c.instance); }
   [[nodiscard]] const BlockShape& shape(int instance) const;
+  // What a command's block is a part of: the model, or its vision tower.
+  [[nodiscard]] const ModelSpec& spec(const Command& c) const;
 
   [[nodiscard]] Tensor tensor(const Command& c, const Operand& operand) const;
   [[nodiscard]] const Slot& slot(const Command& c, const Operand& operand) const {

@@ -68,10 +68,15 @@ class CpuRun {
   CpuRun(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
          const RunOptions& options)
       : program_(build_step_program(model, plan, recipe_of(RecipeKind::qplan), facts)),
-        job_{model, plan, program_, options.optimizer},
+        job_{.model = model,
+             .plan = plan,
+             .program = program_,
+             .optimizer = options.optimizer,
+             .pixels = options.images},
         options_(options),
         index_(model),
         world_(static_cast<int>(plan.world())) {
+    if (model.vision) job_.images.emplace(model, plan.seq_len, facts.image_tokens);
     for (int stage = 0; stage < plan.pp; ++stage)
       programs_.push_back(rank_program(program_, stage));
     weights_ = options.weights;
@@ -165,6 +170,7 @@ class CpuRun {
       for (int step = 0; step < options_.steps; ++step) {
         const auto batch = batch_of(step);
         rank.batch = *batch;
+        rank.first_sequence = done_.sequences + step * job_.plan.global_batch_size;
         rank.begin_step();
         execute(rank.commands, backend);
         after_step(rank, backend, step);

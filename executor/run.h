@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "executor/cpu_rank.h"
+#include "executor/io/images.h"
 #include "executor/io/tokens.h"
 #include "executor/io/weights.h"
 #include "executor/states.h"
@@ -20,11 +21,12 @@ namespace qplan {
 struct RunOptions {
   int steps = 1;
   OptimizerSettings optimizer;
-  WeightSource weights;         // what the model starts from, unless a checkpoint is loaded
-  TokenSource tokens;           // step k (from 0) reads sequences [k gbs, (k + 1) gbs)
-  bool keep_gradients = false;  // of the first step, put together from all ranks
-  bool keep_weights = false;    // after the last step
-  bool keep_trace = false;      // of the last step
+  WeightSource weights;  // what the model starts from, unless a checkpoint is loaded
+  TokenSource tokens;    // step k (from 0) reads sequences [k gbs, (k + 1) gbs)
+  ImageSource images = seeded_images(1);  // of those sequences, where the model sees any
+  bool keep_gradients = false;            // of the first step, put together from all ranks
+  bool keep_weights = false;              // after the last step
+  bool keep_trace = false;                // of the last step
   // Checkpoints: a run that loads one goes on where it ended, under whatever plan. `steps` more are
   // done; a checkpoint is saved after the last, and where the interval is not 0 after every so
   // many.

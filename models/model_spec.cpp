@@ -30,6 +30,19 @@ std::int64_t layer_parameters(const ModelSpec& model, const LayerKind& kind) {
   return elements(model, ModelPart::decoder, kind);
 }
 
+ModelSpec tower_spec(const VisionSpec& v) {
+  ModelSpec t;
+  t.hidden_size = v.hidden_size;
+  t.intermediate_size = v.intermediate_size;
+  t.num_attention_heads = t.num_key_value_heads = v.num_heads;
+  t.head_dim = v.hidden_size / v.num_heads;
+  t.mlp = MlpKind::gelu;
+  t.norm = Norm::layer_norm;
+  t.qkv_bias = t.attention_output_bias = t.mlp_bias = true;
+  t.causal = false;
+  return t;
+}
+
 ParameterCount count_parameters(const ModelSpec& model) {
   ParameterCount count;
   count.embedding = elements(model, ModelPart::embedding);

@@ -2,6 +2,7 @@
 // What a model is: the shapes of a Hugging Face config.json, normalised. Read strictly; nothing is
 // guessed that the architecture's own code would not default.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -46,6 +47,9 @@ struct VisionSpec {
   std::int64_t patch_size = 0, temporal_patch_size = 0, in_channels = 3, spatial_merge_size = 2;
   std::int64_t num_position_embeddings = 0, out_hidden_size = 0;
   std::vector<std::int64_t> deepstack_layers;  // taps; each has a merger of its own
+  // The text's rotary pairs that turn by time, height and width. Interleaved: of every three, the
+  // second turns by height and the third by width, until there have been as many.
+  std::array<std::int64_t, 3> mrope_section{24, 20, 20};
   bool operator==(const VisionSpec&) const = default;
 };
 
@@ -122,6 +126,10 @@ ParameterCount count_parameters(const ModelSpec& model);
 
 // The parameters of one decoder layer of this kind, all experts.
 std::int64_t layer_parameters(const ModelSpec& model, const LayerKind& kind);
+
+// The layers of a vision tower as a model of their own: an encoder with LayerNorms, GELU and biases
+// throughout (Qwen3VLMoeVision*).
+ModelSpec tower_spec(const VisionSpec& vision);
 
 // Reads a config.json that has been parsed; `where` names it in messages. Throws Error for an
 // unknown architecture (lists the known), missing keys, wrong types, impossible sizes.

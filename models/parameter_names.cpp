@@ -166,14 +166,14 @@ TensorPlace gpt_oss_expert(const Parameter& p, std::int64_t expert, const std::s
   return {std::move(name), {p.copies, p.cols, out}, begin, step, out};
 }
 
-// Qwen3-VL-MoE: all experts in one tensor, (out, in) each, gate above up.
+// Qwen3-VL-MoE: all experts in one tensor, (in, out) each, gate before up. That is how published
+// checkpoints are; transformers turns them as it reads and writes (conversion_mapping.py).
 TensorPlace stacked_expert(const Parameter& p, std::int64_t expert, const std::string& experts) {
   const bool down = p.role == expert_down_proj;
   const std::int64_t out = down ? p.rows : 2 * p.rows;
   const std::int64_t first = p.role == expert_up_proj ? p.rows : 0;
-  const std::int64_t begin = (expert * out + first) * p.cols;
   std::string name = experts + (down ? "down_proj" : "gate_up_proj");
-  return {std::move(name), {p.copies, out, p.cols}, begin, p.cols, 1};
+  return {std::move(name), {p.copies, p.cols, out}, expert * p.cols * out + first, 1, out};
 }
 
 TensorPlace expert_place(const ModelSpec& m, const ModelParameter& it, const std::string& layer) {

@@ -129,19 +129,6 @@ class Table {
   std::vector<Parameter> entries_;
 };
 
-// The vision tower's layers as a model: LayerNorms, GELU and biases throughout (Qwen3VLMoeVision*).
-ModelSpec tower(const VisionSpec& v) {
-  ModelSpec t;
-  t.hidden_size = v.hidden_size;
-  t.intermediate_size = v.intermediate_size;
-  t.num_attention_heads = t.num_key_value_heads = v.num_heads;
-  t.head_dim = v.hidden_size / v.num_heads;
-  t.mlp = MlpKind::gelu;
-  t.norm = Norm::layer_norm;
-  t.qkv_bias = t.attention_output_bias = t.mlp_bias = true;
-  return t;
-}
-
 // The main merger normalises patches before it merges them, the taps' mergers after.
 void mergers(Table& table, const VisionSpec& v) {
   const std::int64_t wide = v.hidden_size * v.spatial_merge_size * v.spatial_merge_size;
@@ -159,7 +146,7 @@ void mergers(Table& table, const VisionSpec& v) {
 }
 
 std::vector<Parameter> vision_parameters(const VisionSpec& v, ModelPart part) {
-  const ModelSpec layers = tower(v);
+  const ModelSpec layers = tower_spec(v);
   Table table(layers);
   if (part == ModelPart::vision) {
     table.decoder({});

@@ -110,8 +110,8 @@ std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
     if (space.schedule.empty() ? !has.has(kind) : !asked) continue;
     if (pp == 1 && kind != ScheduleKind::one_f_one_b && !asked) continue;
     // Only on request: GPipe, which holds every microbatch and is never faster than 1F1B; ZB-V,
-    // whose schedule has no repeating part to shorten a simulation by; and DualPipe, until the
-    // executor runs stages that live twice.
+    // whose schedule has no repeating part to shorten a simulation by; and DualPipe, which holds
+    // every stage twice.
     const bool rare =
         kind == ScheduleKind::gpipe || kind == ScheduleKind::zbv || kind == ScheduleKind::dualpipe;
     if (rare && !asked) continue;

@@ -27,7 +27,7 @@ constexpr PhiloxBlock philox(PhiloxBlock counter, PhiloxKey key) {
 }
 
 // What a stream of numbers is for: streams of one seed do not overlap.
-enum class RandomStream : std::uint32_t { weights = 1, tokens = 2 };
+enum class RandomStream : std::uint32_t { weights = 1, tokens = 2, images = 3 };
 
 // Block `index` of number `which` (a parameter, a sequence) of a stream. A seed has 64 bits.
 constexpr PhiloxBlock random_block(std::uint64_t seed, RandomStream stream, std::uint32_t which,

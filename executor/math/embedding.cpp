@@ -38,4 +38,23 @@ void add(ConstMatrix x, Matrix y) {
   for (std::int64_t r = 0; r < y.rows; ++r) add_row(x.row(r), y.row(r));
 }
 
+std::array<GridPoint, 4> interpolate_grid(std::int64_t row, std::int64_t col, std::int64_t grid,
+                                          std::int64_t side) {
+  struct Along {
+    std::int64_t below, above;
+    double share;  // of the one above
+  };
+  const auto along = [&](std::int64_t i) -> Along {
+    const double place = static_cast<double>(i * (side - 1)) /
+                         static_cast<double>(std::max<std::int64_t>(grid - 1, 1));
+    const auto below = static_cast<std::int64_t>(place);
+    return {below, std::min(below + 1, side - 1), place - static_cast<double>(below)};
+  };
+  const Along r = along(row), c = along(col);
+  return {{{r.below * side + c.below, (1 - r.share) * (1 - c.share)},
+           {r.below * side + c.above, (1 - r.share) * c.share},
+           {r.above * side + c.below, r.share * (1 - c.share)},
+           {r.above * side + c.above, r.share * c.share}}};
+}
+
 }  // namespace qplan::math

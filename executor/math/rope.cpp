@@ -8,28 +8,42 @@ namespace {
 
 constexpr double kTwoPi = 6.283185307179586;
 
-void turn(Matrix x, const RopeShape& shape, std::span<const std::int64_t> positions,
-          std::span<const double> frequencies, double direction) {
-  const std::int64_t half = std::ssize(frequencies);
+// `angle(r, i)`: of pair i of row r.
+template <class Angle>
+void turn(Matrix x, const RopeShape& shape, std::int64_t pairs, Angle angle) {
   const bool halves = shape.pairs == RopePairs::halves;
-  QPLAN_CHECK(x.rows == std::ssize(positions) && x.cols == shape.heads * shape.head_dim &&
-                  shape.first + 2 * half <= shape.head_dim,
-              "rope turns whole heads at one position a row");
+  QPLAN_CHECK(x.cols == shape.heads * shape.head_dim && shape.first + 2 * pairs <= shape.head_dim,
+              "rope turns whole heads");
   for (std::int64_t r = 0; r < x.rows; ++r) {
-    for (std::int64_t i = 0; i < half; ++i) {
-      const double angle = direction * static_cast<double>(positions[at(r)]) * frequencies[at(i)];
-      const double cosine = shape.magnitude * std::cos(angle);
-      const double sine = shape.magnitude * std::sin(angle);
+    for (std::int64_t i = 0; i < pairs; ++i) {
+      const double cosine = shape.magnitude * std::cos(angle(r, i));
+      const double sine = shape.magnitude * std::sin(angle(r, i));
       for (std::int64_t head = 0; head < shape.heads; ++head) {
         const std::int64_t begin = head * shape.head_dim + shape.first;
         float& a = x.at(r, begin + (halves ? i : 2 * i));
-        float& b = x.at(r, begin + (halves ? i + half : 2 * i + 1));
+        float& b = x.at(r, begin + (halves ? i + pairs : 2 * i + 1));
         const double old_a = a, old_b = b;
         a = static_cast<float>(old_a * cosine - old_b * sine);
         b = static_cast<float>(old_a * sine + old_b * cosine);
       }
     }
   }
+}
+
+void turn_by_position(Matrix x, const RopeShape& shape, std::span<const std::int64_t> positions,
+                      std::span<const double> frequencies, double direction) {
+  QPLAN_CHECK(x.rows == std::ssize(positions), "rope turns each row at one position");
+  turn(x, shape, std::ssize(frequencies), [&](std::int64_t r, std::int64_t i) {
+    return direction * static_cast<double>(positions[at(r)]) * frequencies[at(i)];
+  });
+}
+
+void turn_by_angle(Matrix x, const RopeShape& shape, std::span<const double> angles,
+                   double direction) {
+  const std::int64_t pairs = x.rows == 0 ? 0 : std::ssize(angles) / x.rows;
+  QPLAN_CHECK(pairs * x.rows == std::ssize(angles), "rope has as many angles a row");
+  turn(x, shape, pairs,
+       [&](std::int64_t r, std::int64_t i) { return direction * angles[at(r * pairs + i)]; });
 }
 
 double yarn_magnitude(double factor, double mscale) {
@@ -105,12 +119,20 @@ double latent_score_scale(const std::optional<RopeScaling>& scaling) {
 
 void rope(Matrix x, const RopeShape& shape, std::span<const std::int64_t> positions,
           std::span<const double> frequencies) {
-  turn(x, shape, positions, frequencies, 1);
+  turn_by_position(x, shape, positions, frequencies, 1);
 }
 
 void rope_backward(Matrix dx, const RopeShape& shape, std::span<const std::int64_t> positions,
                    std::span<const double> frequencies) {
-  turn(dx, shape, positions, frequencies, -1);
+  turn_by_position(dx, shape, positions, frequencies, -1);
+}
+
+void rope(Matrix x, const RopeShape& shape, std::span<const double> angles) {
+  turn_by_angle(x, shape, angles, 1);
+}
+
+void rope_backward(Matrix dx, const RopeShape& shape, std::span<const double> angles) {
+  turn_by_angle(dx, shape, angles, -1);
 }
 
 }  // namespace qplan::math

@@ -31,6 +31,10 @@ double latent_score_scale(const std::optional<RopeScaling>& scaling);
 // Turns each row of x by its position, in place; 2 * frequencies.size() numbers of each head.
 void rope(Matrix x, const RopeShape& shape, std::span<const std::int64_t> positions,
           std::span<const double> frequencies);
+// The same with an angle for each row and pair, row-major, where pairs turn by different positions
+// (rows and columns of an image, time, height and width).
+void rope(Matrix x, const RopeShape& shape, std::span<const double> angles);
+void rope_backward(Matrix dx, const RopeShape& shape, std::span<const double> angles);
 // A rotation's gradient turns back, with the same magnitude.
 void rope_backward(Matrix dx, const RopeShape& shape, std::span<const std::int64_t> positions,
                    std::span<const double> frequencies);

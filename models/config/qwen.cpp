@@ -90,6 +90,22 @@ VisionSpec read_vision(JsonReader& in, const ModelSpec& text) {
   return v;
 }
 
+// Which of the text's rotary pairs turn by time, height and width.
+void read_mrope(JsonReader& text, VisionSpec& v) {
+  for (const std::string_view key : {"rope_scaling", "rope_parameters"}) {
+    if (!text.has(key) || !text.value(key).is_object()) continue;
+    JsonReader rope(text.value(key), text.path_of(key));
+    if (!rope.has("mrope_section")) continue;
+    const Json& sections = rope.value("mrope_section");
+    const auto is_count = [](const Json& n) { return n.is_number_integer() && n >= 0; };
+    if (!sections.is_array() || sections.size() != 3 ||
+        !std::all_of(sections.begin(), sections.end(), is_count)) {
+      rope.fail("mrope_section", "must be three numbers of pairs: of time, height and width");
+    }
+    for (std::size_t i = 0; i < 3; ++i) v.mrope_section[i] = sections[i].get<std::int64_t>();
+  }
+}
+
 // The text model and the vision tower in objects of their own; tying is said outside them.
 void read_vision_model(JsonReader& in, void (*read_text)(JsonReader&, ModelSpec&), ModelSpec& m) {
   JsonReader text(in.value("text_config"), in.path_of("text_config"));
@@ -97,6 +113,7 @@ void read_vision_model(JsonReader& in, void (*read_text)(JsonReader&, ModelSpec&
   m.tie_word_embeddings = in.boolean_or("tie_word_embeddings", m.tie_word_embeddings);
   JsonReader vision(in.value("vision_config"), in.path_of("vision_config"));
   m.vision = read_vision(vision, m);
+  read_mrope(text, *m.vision);
 }
 
 }  // namespace

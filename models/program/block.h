@@ -34,8 +34,9 @@ enum class Storage : std::uint8_t {
 
 // What a wire carries to the neighbouring block: the microbatch's activations (their gradients in
 // backward), parameters gathered ahead of their use, gradients whose reduction is under way, and
-// beside the activations what multi-token prediction makes of them.
-enum class Flow : std::uint8_t { activation, weights, gradients, prediction };
+// beside the activations what multi-token prediction makes of them. `image` wires reach a later
+// block of the stage: what a vision tower's taps hand on, each by its channel.
+enum class Flow : std::uint8_t { activation, weights, gradients, prediction, image };
 
 struct Slot {
   std::string_view name;
@@ -44,6 +45,7 @@ struct Slot {
   std::array<std::int64_t, 3> shape{1, 1, 1};
   double fraction = 1;           // of it that is on the device (the rest is offloaded)
   Flow flow = Flow::activation;  // of a wire
+  std::int8_t channel = 0;       // which of several wires of one flow
   // Not a slot of its own but that of the rank's embedding block, with the same storage. It takes
   // no memory (its fraction is 0).
   bool of_embedding = false;

@@ -61,6 +61,9 @@ class BlockBuilder {
     modules_ = static_cast<std::uint8_t>(modules_ & ~(1U << static_cast<unsigned>(module)));
   }
 
+  // The ops that follow work on that copy of their parameter.
+  void use_copy(std::uint8_t copy) { copy_ = copy; }
+
   // Ends the lists: pending waits become a Join so that nothing is left unwaited.
   Block take();
   void flush();
@@ -71,7 +74,7 @@ class BlockBuilder {
   Block block_;
   OpList Block::*list_ = &Block::forward;
   StreamSet pending_;
-  std::uint8_t modules_ = 0;
+  std::uint8_t modules_ = 0, copy_ = 0;
 };
 
 }  // namespace qplan

@@ -106,7 +106,7 @@ std::uint64_t hash_of(const BlockShape& s) {
       64 * static_cast<int>(s.embedding_table) + 32 * static_cast<int>(s.fused_experts));
   mix(s.moe_load);
   mix(s.moe_capacity);
-  mix(s.images * 65536 + s.patches);
+  mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
   mix(s.next.dense);
   mix(s.next.expert);
   mix(s.previous.dense);
@@ -140,6 +140,7 @@ BlockShape state_shape(BlockShape s) {
   s.moe_load = 1;
   s.moe_capacity = 0;
   s.images = s.patches = 0;
+  s.tap = -1;
   s.layer.window = 0;
   s.overlap = {};
   s.next = s.previous = {};

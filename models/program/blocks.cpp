@@ -93,8 +93,10 @@ void offload_activations(Block& block) {
   block.backward.insert(block.backward.begin(), back.begin(), back.end());
 }
 
-Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s,
-                    std::string_view name) {
+// `s.tap`: of a vision tower (`in_tower`), the deepstack merger that its result feeds; of a
+// decoder, the one whose tokens are added to its result.
+Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, std::string_view name,
+                    bool in_tower) {
   BlockBuilder b(name);
   LayerContext c(m, r, s, b);
   StateBuilder state(c);
@@ -104,17 +106,31 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s,
   AttentionPart attention(c);
   MlpPart mlp(c);
   MoePart moe(c);
+  const bool feeds = in_tower && s.tap >= 0, adds = !in_tower && s.tap >= 0;
+  ImagePart images(c);
 
   b.into(&Block::forward);
   const SlotId x = b.slot("x", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
   state.enter_forward();
   const SlotId middle = attention.forward(x);
-  s.layer.moe ? moe.forward(middle) : mlp.forward(middle);
+  const SlotId y = s.layer.moe ? moe.forward(middle) : mlp.forward(middle);
+  if (adds) images.add(y);
+  if (feeds) {
+    const SlotId tap = tap_wire(c, "tapped", c.local_tokens, c.hidden, s.tap);
+    c.rowwise(RowwiseKind::copy, c.local_tokens, c.hidden, {y}, {tap}).role = Role::tap_tower;
+  }
   b.flush();
 
   b.into(&Block::backward);
-  const SlotId dy = b.slot("dy", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
+  SlotId dy = b.slot("dy", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
   state.enter_backward();
+  if (adds) images.take(dy);
+  if (feeds) {
+    const SlotId dtap = tap_wire(c, "d tapped", c.local_tokens, c.hidden, s.tap);
+    const SlotId sum = b.slot("dy and tap", c.activation_dtype(), c.local_tokens, c.hidden);
+    c.rowwise(RowwiseKind::add, c.local_tokens, c.hidden, {dy, dtap}, {sum});
+    dy = sum;
+  }
   const SlotId dmiddle = s.layer.moe ? moe.backward(dy) : mlp.backward(dy);
   attention.backward(dmiddle);
   b.flush();
@@ -149,11 +165,15 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   const SlotId y = c.reduce_partial(rows, "y");
   b.at(y).storage = Storage::wire;
   b.at(y).flow = flow;
+  const bool sees = s.images > 0;
+  ImagePart images(c);
+  if (sees) images.put(y);
   b.flush();
   b.into(&Block::backward);
   const SlotId dy = b.slot("dy", act, c.local_tokens, c.hidden, Storage::wire);
   b.at(dy).flow = flow;
   state.enter_backward();
+  if (sees) images.take(dy);
   const SlotId whole = c.gather_sequence(dy);
   c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids}, {c.gradients})
       .parameter = b.parameter(ParameterRole::embed_tokens);
@@ -435,7 +455,8 @@ Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape
     case BlockKind::mtp_embedding:
       return build_embedding(model, recipe, shape);
     case BlockKind::decoder:
-      return build_decoder(model, recipe, shape, shape.layer.moe ? "moe layer" : "dense layer");
+      return build_decoder(model, recipe, shape, shape.layer.moe ? "moe layer" : "dense layer",
+                           /*in_tower=*/false);
     case BlockKind::head:
       return build_head(model, recipe, shape);
     case BlockKind::mtp:
@@ -448,7 +469,8 @@ Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape
       tower.micro_batch_size = shape.images;
       tower.seq_len = shape.patches;
       tower.cp = 1;
-      return build_decoder(tower_spec(model), recipe, tower, "vision layer");
+      return build_decoder(tower_spec(*model.vision), recipe, tower, "vision layer",
+                           /*in_tower=*/true);
     }
     case BlockKind::merger:
       return build_merger(model, recipe, shape);

@@ -63,9 +63,12 @@ struct BlockShape {
   DType grad_dtype = DType::fp32, main_params_dtype = DType::fp32, moment_dtype = DType::fp32;
   double optimizer_offload = 0;
   bool params_offload = false, activations_offload = false, nvme = false;
-  std::int64_t images = 0, patches = 0;  // vision: images of a microbatch, patches of an image
-  double moe_load = 1;                   // tokens on the busiest expert rank / mean
-  double moe_capacity = 0;               // what an expert takes of a rank's copies / mean; 0: all
+  // Vision: images of a microbatch, patches of an image. In a tower, and where the text takes its
+  // tokens in; `tap`: the deepstack tap that a tower's layer feeds, or that a decoder layer adds.
+  std::int64_t images = 0, patches = 0;
+  std::int8_t tap = -1;
+  double moe_load = 1;      // tokens on the busiest expert rank / mean
+  double moe_capacity = 0;  // what an expert takes of a rank's copies / mean; 0: all
   EmbeddingTable embedding_table = EmbeddingTable::own;
   // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
   RankParameters next, previous;

@@ -53,11 +53,12 @@ Collective MoePart::exchange() const {
                           ? static_cast<double>(rows().received / c_.shape.etp)
                           : static_cast<double>(c_.local_tokens * moe.top_k) * c_.shape.moe_load;
   if (library_dispatch(c_.shape.dispatcher)) {
-    const double copies =
-        distinct_ranks(moe.num_experts, c_.shape.ep, moe.top_k) / static_cast<double>(moe.top_k);
-    return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * copies * row), true};
+    const double ranks = distinct_ranks(moe.num_experts, c_.shape.ep, moe.top_k);
+    const double copies = ranks / static_cast<double>(moe.top_k);
+    return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * copies * row), true,
+            ranks / c_.shape.ep};
   }
-  return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * row), false};
+  return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * row)};
 }
 
 SlotId MoePart::numbers(std::string_view name, SlotId like, std::int64_t rows) {

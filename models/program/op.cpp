@@ -176,7 +176,9 @@ constexpr Overloaded each_field{
         w.causal, w.pass, w.kernel);
     },
     [](const Rowwise& w, auto&& f) { f(w.kind, w.rows, w.cols, w.dtype, w.fused); },
-    [](const Collective& w, auto&& f) { f(w.kind, w.axis, w.bytes, w.expert_parallel_library); },
+    [](const Collective& w, auto&& f) {
+      f(w.kind, w.axis, w.bytes, w.expert_parallel_library, w.rank_share);
+    },
     [](const SendRecv& w, auto&& f) { f(w.axis, w.bytes); },
     [](const AdamW& w, auto&& f) {
       f(w.params, w.grad, w.main_params, w.moments, w.working, w.fused);

@@ -135,6 +135,7 @@ struct Collective {
   Axis axis = Axis::tp;
   Bytes bytes;
   bool expert_parallel_library = false;  // DeepEP or HybridEP kernels instead of NCCL
+  double rank_share = 0;  // of such a library: ranks that a token goes to / ranks; 0: not known
   bool operator==(const Collective&) const = default;
 };
 
@@ -303,9 +304,18 @@ enum class Role : std::uint8_t {
   maximum,
   loss_rescale,
   loss_finish,
-  beside,                // two operands side by side, of a copy
-  gate,                  // rows scaled by the sigmoid of a number each: {x, number} -> {y}
-  gate_backward,         // {dy, x, number} -> {dx, d number}
+  beside,         // two operands side by side, of a copy
+  gate,           // rows scaled by the sigmoid of a number each: {x, number} -> {y}
+  gate_backward,  // {dy, x, number} -> {dx, d number}
+  // Vision: an image's pixels come in; the tower's learned positions, interpolated, are added to
+  // patches; its hidden state is handed to a deepstack merger; visual tokens take the place of
+  // embedded ones, or are added to a decoder layer's; and their gradients are taken out.
+  load_pixels,
+  add_patch_positions,
+  tap_tower,
+  put_images,
+  add_images,
+  take_images,
   replicated_gradients,  // all-reduce of what every tp rank holds a part of the gradient of
   tied_gradients         // all-reduce of the embedding's two copies
 };
@@ -322,6 +332,7 @@ struct Op {
   Role role = Role::plain;
   // Its parameter: an entry of the block's table (block.h), the first of those packed as one.
   std::int16_t parameter = kNoParameter;
+  std::uint8_t copy = 0;  // of a parameter with several copies: which deepstack merger's
   // An overlapped product and its collective run in pieces; a ring in steps.
   std::uint8_t piece = 0, pieces = 1;
   // Multi-token prediction: looks tokens up, or predicts them, so many further on.

@@ -16,13 +16,14 @@ bool has_parameters(BlockKind kind) {
 
 // Norms of queries and keys see a rank's heads; under sequence parallelism what works between the
 // tensor-parallel regions sees a rank's tokens. Biases behind a reduction and learned positions see
-// the gradient of every token.
+// the gradient of every token; a tower's positions that of a rank's patches.
 bool makes_partial_gradient(const BlockShape& s, const Parameter& whole) {
   if (s.tp == 1 || whole.split != Split::none || is_expert(whole.role)) return false;
   using enum ParameterRole;
   if (whole.role == q_norm || whole.role == k_norm) return true;
   const bool behind_reduction = whole.bias && (whole.role == o_proj || whole.role == down_proj);
-  return s.sequence_parallel && !behind_reduction && whole.role != embed_positions;
+  const bool whole_positions = whole.role == embed_positions && s.kind != BlockKind::patchify;
+  return s.sequence_parallel && !behind_reduction && !whole_positions;
 }
 
 // One rank's share; places are given later.
@@ -129,21 +130,6 @@ void place(std::vector<PackedParameter>& table) {
 std::int64_t vocabulary_share(const ModelSpec& m, const BlockShape& s) {
   const std::int64_t unit = std::int64_t{128} * s.tp;
   return (m.vocab_size + unit - 1) / unit * unit / s.tp;
-}
-
-// The vision tower as a model of its own: an encoder with the same parts (Qwen3-VL).
-ModelSpec tower_spec(const ModelSpec& m) {
-  const VisionSpec& v = *m.vision;
-  ModelSpec t;
-  t.hidden_size = v.hidden_size;
-  t.intermediate_size = v.intermediate_size;
-  t.num_attention_heads = t.num_key_value_heads = v.num_heads;
-  t.head_dim = v.hidden_size / v.num_heads;
-  t.mlp = MlpKind::gelu;
-  t.norm = Norm::layer_norm;
-  t.qkv_bias = t.attention_output_bias = t.mlp_bias = true;
-  t.causal = false;
-  return t;
 }
 
 ModelPart model_part(BlockKind kind) {

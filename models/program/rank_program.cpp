@@ -102,8 +102,8 @@ class Writer {
   struct Span {
     int first = 0, count = 0;  // instances of a stage
   };
-  // What crosses from block to block, by direction and Flow.
-  using WireKey = std::tuple<int, int, bool, Flow>;  // stage, microbatch, backward
+  // What crosses from block to block: stage, microbatch, backward; of which flow, and channel.
+  using WireKey = std::tuple<int, int, bool, Flow, std::int8_t>;
 
   [[nodiscard]] const Block& block_of(int instance) const {
     const auto& at = out_.instances[static_cast<std::size_t>(instance)];
@@ -307,14 +307,15 @@ class Writer {
     const int from =
         forward ? stage_before(p_.schedule, a.stage) : stage_after(p_.schedule, a.stage);
     const std::int64_t at = allocate(boundary());
-    wires_[{a.stage, a.microbatch, !forward, Flow::activation}] = {at, boundary()};
+    wires_[{a.stage, a.microbatch, !forward, Flow::activation, std::int8_t{0}}] = {at, boundary()};
     message(CommandKind::receive, a, from, at);
   }
 
   void send(const Action& a) {
     const bool forward = a.kind == ActionKind::forward;
     const int to = forward ? stage_after(p_.schedule, a.stage) : stage_before(p_.schedule, a.stage);
-    const auto it = wires_.find({a.stage, a.microbatch, !forward, Flow::activation});
+    const auto it =
+        wires_.find({a.stage, a.microbatch, !forward, Flow::activation, std::int8_t{0}});
     QPLAN_CHECK(it != wires_.end(), "a stage that sends has written its boundary");
     message(CommandKind::send, a, to, it->second.offset);
     release(it->second.offset, it->second.bytes);
@@ -326,7 +327,7 @@ class Writer {
     const bool forward = a.kind == ActionKind::forward;
     const int to = forward ? stage_after(p_.schedule, a.stage) : stage_before(p_.schedule, a.stage);
     if (to < 0) return;
-    auto wire = wires_.extract({a.stage, a.microbatch, !forward, Flow::activation});
+    auto wire = wires_.extract({a.stage, a.microbatch, !forward, Flow::activation, std::int8_t{0}});
     QPLAN_CHECK(!wire.empty(), "a stage has written its boundary");
     std::get<0>(wire.key()) = to;
     wires_.insert(std::move(wire));
@@ -453,7 +454,7 @@ class Writer {
     allocate_until(w, w.ops.size() + 1);
     for (const SlotId slot : w.leaving) {
       Place& place = w.table[static_cast<std::size_t>(slot)];
-      wires_[wire_key(w.action, w.block.slots[static_cast<std::size_t>(slot)].flow)] = place;
+      wires_[wire_key(w.action, w.block.slots[static_cast<std::size_t>(slot)])] = place;
       place = {};
     }
     const bool empty = std::all_of(w.table.begin(), w.table.end(),
@@ -490,8 +491,8 @@ class Writer {
     end(backward);
   }
 
-  static WireKey wire_key(const Action& a, Flow flow) {
-    return {a.stage, a.microbatch, a.kind != ActionKind::forward, flow};
+  static WireKey wire_key(const Action& a, const Slot& wire) {
+    return {a.stage, a.microbatch, a.kind != ActionKind::forward, wire.flow, wire.channel};
   }
 
   // Wires that this list reads without having written them are the neighbour's.
@@ -510,7 +511,7 @@ class Writer {
           const auto i = static_cast<std::size_t>(id);
           const Slot& slot = b.slots[i];
           if (slot.storage != Storage::wire || own[i] || table[i].offset != kNowhere) continue;
-          const auto it = wires_.find(wire_key(a, slot.flow));
+          const auto it = wires_.find(wire_key(a, slot));
           QPLAN_CHECK(it != wires_.end(), "a wire that is read was written by a neighbour");
           QPLAN_CHECK(it->second.bytes == size_in_bytes(slot), "both ends of a wire are one size");
           table[i] = it->second;

@@ -99,8 +99,10 @@ void recompute_module(Block& block, RecomputeModule module, Weights weights) {
 void recompute_all(Block& block, Weights weights) {
   OpList repeated;
   for (const Op& op : block.forward) {
-    // Parameter gathers are not repeated: backward has its own.
+    // Parameter gathers are not repeated: backward has its own. What taps a layer or adds to its
+    // result stands behind it.
     if (op.stream == Stream::gather_comm || op.stream == Stream::h2d) continue;
+    if (op.role == Role::tap_tower || op.role == Role::add_images) continue;
     Op again = op;
     again.recomputed = true;
     weights.redirect(again);

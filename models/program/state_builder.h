@@ -12,10 +12,7 @@ namespace qplan {
 // Rows of the vocabulary that one tp rank holds, padding included.
 std::int64_t vocabulary_share(const ModelSpec& model, const BlockShape& shape);
 
-// The vision tower as a model of its own.
-ModelSpec tower_spec(const ModelSpec& model);
-
-// One layer of the vision tower is a decoder layer of tower_spec(); these are its two ends.
+// One layer of a vision tower is a decoder layer of tower_spec(); these are its two ends.
 Block build_patchify(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);
 Block build_merger(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);
 

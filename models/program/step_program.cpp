@@ -4,6 +4,8 @@
 #include <map>
 #include <unordered_map>
 
+#include "models/image_layout.h"
+
 namespace qplan {
 namespace {
 
@@ -30,8 +32,9 @@ BlockShape with_kind(BlockShape s, BlockKind kind) {
 }
 
 // Decoder layers [first, first + count) of a chunk; the first few recomputed or offloaded as asked.
+// `seeing`: the first layers of a model, which add deepstack tokens, know of images.
 void append_layers(StageRuns& runs, const ModelSpec& model, const ParallelPlan& plan,
-                   const BlockShape& base, int first, int count) {
+                   const BlockShape& base, const BlockShape& seeing, int first, int count) {
   const int recomputed = plan.recompute.layers > 0 ? plan.recompute.layers : count;
   const int offloaded = plan.offload.activation_layers < 0 ? count : plan.offload.activation_layers;
   BlockShape shape = base;
@@ -42,35 +45,47 @@ void append_layers(StageRuns& runs, const ModelSpec& model, const ParallelPlan& 
     const bool keeps = base.recompute == RecomputeKind::full && i >= recomputed;
     const auto recompute = keeps ? RecomputeKind::none : base.recompute;
     const bool offload = i < offloaded;
+    const bool adds = seeing.images > 0 && first + i < std::ssize(model.vision->deepstack_layers);
+    const auto tap = static_cast<std::int8_t>(adds ? first + i : -1);
     if (pending > 0 && (shape.layer != layer || shape.recompute != recompute ||
-                        shape.activations_offload != offload)) {
+                        shape.activations_offload != offload || shape.tap != tap)) {
       append(runs, shape, pending);
       pending = 0;
     }
     shape.layer = layer;
     shape.recompute = recompute;
     shape.activations_offload = offload;
+    shape.tap = tap;
+    shape.images = adds ? seeing.images : 0;
+    shape.patches = adds ? seeing.patches : 0;
     ++pending;
   }
   append(runs, shape, pending);
 }
 
-void append_vision(StageRuns& runs, const ModelSpec& model, const BlockShape& base,
-                   const JobFacts& facts) {
-  const VisionSpec& v = *model.vision;
-  // Image tokens of a microbatch, in images of 1024 patches (512 x 512 pixels; physics.md section
-  // 2).
-  constexpr std::int64_t kPatches = 1024;
-  const std::int64_t merged = kPatches / (v.spatial_merge_size * v.spatial_merge_size);
-  const double tokens =
-      facts.image_tokens * static_cast<double>(base.micro_batch_size * base.seq_len / base.cp);
+// A tower in front of the first stage. Our executor's layers hand their taps on.
+void append_vision(StageRuns& runs, const ModelSpec& model, const Recipe& recipe,
+                   const BlockShape& base) {
+  const std::vector<std::int64_t>& taps = model.vision->deepstack_layers;
   BlockShape s = base;
   s.layer = {};
-  s.images = std::max<std::int64_t>(1, static_cast<std::int64_t>(tokens) / merged);
-  s.patches = kPatches;
   append(runs, with_kind(s, BlockKind::patchify), 1);
-  append(runs, with_kind(s, BlockKind::vision), static_cast<int>(v.depth));
+  for (std::int64_t i = 0; i < model.vision->depth; ++i) {
+    const auto tap = std::find(taps.begin(), taps.end(), i);
+    const bool tapped = recipe.executable && tap != taps.end();
+    s.tap = static_cast<std::int8_t>(tapped ? tap - taps.begin() : -1);
+    append(runs, with_kind(s, BlockKind::vision), 1);
+  }
+  s.tap = -1;
   append(runs, with_kind(s, BlockKind::merger), 1);
+}
+
+// What the blocks of the text that take visual tokens in know of them.
+BlockShape with_images(BlockShape s, const ModelSpec& model, const JobFacts& facts) {
+  const ImageLayout layout(model, s.seq_len, facts.image_tokens);
+  s.images = std::max<std::int64_t>(1, s.micro_batch_size * layout.images() / s.cp);
+  s.patches = layout.patches();
+  return s;
 }
 
 // Fully sharded: every block knows what its neighbours gather, and the stage gets its two ends.
@@ -115,7 +130,7 @@ std::uint64_t hash_ops(std::uint64_t hash, const OpList& ops) {
     hash = mix(hash, static_cast<std::uint64_t>(op.stream) * 256 + op.after.bits);
     hash = mix(hash, static_cast<std::uint64_t>(op.role) * 65536 +
                          static_cast<std::uint64_t>(op.parameter + 1) * 256 + op.piece +
-                         static_cast<std::uint64_t>(op.ahead) * (std::uint64_t{1} << 40));
+                         (std::uint64_t{op.copy} << 32U) + (std::uint64_t{op.ahead} << 40U));
     for (const SlotId id : op.reads) hash = mix(hash, static_cast<std::uint64_t>(id));
     for (const SlotId id : op.writes) hash = mix(hash, static_cast<std::uint64_t>(id) + 65536);
   }
@@ -206,6 +221,8 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
   list.of_stage.reserve(layers.size());
   int first = 0;
   std::vector<int> starts;  // of the distinct stages: their first layer
+  const bool sees = model.vision && recipe.executable;
+  const BlockShape seeing = sees ? with_images(base, model, facts) : base;
   for (std::size_t i = 0; i < layers.size(); ++i, first += layers[i - 1]) {
     const bool inner = i > 0 && i + 1 < layers.size();
     // A middle stage with the layers of an earlier middle stage is that stage again.
@@ -224,10 +241,10 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
     }
     StageRuns runs;
     if (i == 0) {
-      if (model.vision) append_vision(runs, model, base, facts);
-      append(runs, with_kind(base, BlockKind::embedding), 1);
+      if (model.vision) append_vision(runs, model, recipe, with_images(base, model, facts));
+      append(runs, with_kind(seeing, BlockKind::embedding), 1);
     }
-    append_layers(runs, model, plan, base, first, layers[i]);
+    append_layers(runs, model, plan, base, seeing, first, layers[i]);
     if (i + 1 == layers.size()) {
       if (model.num_mtp_layers > 0) {
         append(runs, with_kind(base, BlockKind::mtp_embedding), 1);

@@ -1,20 +1,28 @@
 #pragma once
 // What our own executor does not run (yet): refused before anything starts.
 
+#include "models/image_layout.h"
+#include "models/program/step_program.h"
 #include "planner/rules/rule.h"
 
 namespace qplan::rules {
 
 // The part of a model that the executor lacks, or "".
 inline std::string_view unexecuted_part(const ModelSpec& m) {
-  if (m.vision) return "a vision tower";
   if (m.num_mtp_layers > 0 && m.tie_word_embeddings) {
     return "multi-token prediction and a tied embedding at once";
   }
+  if (m.num_mtp_layers > 0 && m.vision) return "multi-token prediction beside a vision tower";
   if (m.rope_scaling && m.rope_scaling->kind == RopeScalingKind::other) {
     return "a rule of rotary scaling other than linear, llama3 and yarn";
   }
   return "";
+}
+
+// Of a microbatch.
+inline std::int64_t visual_tokens(const Case& c) {
+  const ImageLayout layout(c.m, c.p.seq_len, JobFacts{}.image_tokens);
+  return c.p.micro_batch_size * layout.images() * layout.tokens();
 }
 
 inline constexpr auto kExecutor = std::to_array<Rule>({
@@ -25,6 +33,33 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
                           unexecuted_part(c.m));
      },
      "executor/"},
+    {"executor_vision_cp", set_of(RecipeKind::qplan),
+     [](const Case& c) { return c.m.vision && c.p.cp > 1; },
+     [](const Case& c) { return not_in(c, "context parallelism with a vision tower", "use cp1"); },
+     "executor/cpu_vision.cpp"},
+    // Deepstack tokens are added where the tower is, in the first stage.
+    {"executor_deepstack", set_of(RecipeKind::qplan),
+     [](const Case& c) {
+       return c.m.vision &&
+              stage_layers(c.m, c.p).front() < std::ssize(c.m.vision->deepstack_layers);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "the first stage has {} decoder layers, and qplan adds {} deepstack mergers' tokens to "
+           "the first layers beside the tower; use fewer stages",
+           stage_layers(c.m, c.p).front(), c.m.vision->deepstack_layers.size());
+     },
+     "models/program/step_program.cpp"},
+    {"executor_vision_sp", set_of(RecipeKind::qplan),
+     [](const Case& c) {
+       return c.m.vision && c.p.sequence_parallel && !divides(c.p.tp, visual_tokens(c));
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "sp splits a microbatch's {} visual tokens, and tp {} does not divide them",
+           visual_tokens(c), c.p.tp);
+     },
+     "models/program/vision_blocks.cpp"},
     {"executor_dispatcher", set_of(RecipeKind::qplan),
      [](const Case& c) { return c.p.ep > 1 && c.p.moe_dispatcher == MoeDispatcher::allgather; },
      [](const Case& c) { return not_in(c, "allgather dispatcher", "use alltoall"); },

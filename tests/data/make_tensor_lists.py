@@ -56,7 +56,14 @@ def tensors(model):
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         with safe_open(os.path.join(folder, "model.safetensors"), "pt") as file:
-            return {name: file.get_slice(name).get_shape() for name in sorted(file.keys())}
+            shapes = {name: file.get_slice(name).get_shape() for name in sorted(file.keys())}
+    # Published checkpoints keep experts (in, out); transformers turns what it loads (conversion_mapping.py), but writes
+    # a model that it never loaded as it is.
+    if model.config.model_type == "qwen3_vl_moe":
+        for name in shapes:
+            if name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                shapes[name][1:] = shapes[name][:0:-1]
+    return shapes
 
 
 entries = []

@@ -65,7 +65,8 @@ TEST_CASE("a run goes on from a checkpoint under another plan with the same loss
                                      {"tiny", "dp2 zero3 recompute=full", "tp2 dp2 zero1"},
                                      {"tiny", "pp2 dualpipe", "dp2"},
                                      {"tiny-moe", "dp4 ep4 zero1", "tp2 sp ep2 etp1"},
-                                     {"tiny-moe", "tp2 dp2 ep2 etp2 sp", "pp2 dp2 ep2 zero3"}}) {
+                                     {"tiny-moe", "tp2 dp2 ep2 etp2 sp", "pp2 dp2 ep2 zero3"},
+                                     {"tiny-vl", "tp2 dp2 ep2 etp1 sp zero3", "pp2 dp2 mbs2"}}) {
     CAPTURE(c.model);
     CAPTURE(c.before);
     CAPTURE(c.after);

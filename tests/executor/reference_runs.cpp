@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "executor/io/tokens.h"
 
@@ -97,6 +98,56 @@ double ReferenceRun::worst_gradient(const std::vector<std::vector<float>>& gradi
     worst = std::max(worst, std::sqrt(difference) / size);
   }
   return worst;
+}
+
+ModelSpec with_all_experts(ModelSpec model) {
+  if (!model.moe) return model;
+  model.moe->top_k = model.moe->num_experts;
+  model.moe->num_groups = model.moe->topk_group = 1;
+  return model;
+}
+
+double ReferenceRun::loss_with_all_experts() const {
+  return own_["bf16"]["exact_loss"].get<double>();
+}
+
+ReferenceRun::Bf16Errors ReferenceRun::bf16_errors() const {
+  const Json& e = own_["bf16"];
+  return {e["loss"].get<double>(), e["worst_gradient"].get<double>(),
+          e["mean_gradient"].get<double>()};
+}
+
+ReferenceRun::Bf16Errors ReferenceRun::errors(const std::vector<std::vector<float>>& rounded,
+                                              const std::vector<std::vector<float>>& exact) const {
+  struct Squares {
+    double difference = 0, size = 0;
+  };
+  std::map<std::string, Squares> tensors;  // the checkpoint's, of which some hold many parameters
+  double all = 0;
+  for (const ModelParameter& it : model_parameters(model_)) {
+    if (!is_trained(it.parameter.role)) continue;
+    const auto &actual = rounded.at(static_cast<std::size_t>(it.index)),
+               &want = exact.at(static_cast<std::size_t>(it.index));
+    Squares& sum = tensors[tensor_place(model_, it).name];
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      sum.difference += std::pow(static_cast<double>(actual[i]) - static_cast<double>(want[i]), 2);
+      sum.size += std::pow(static_cast<double>(want[i]), 2);
+      all += std::pow(static_cast<double>(want[i]), 2);
+    }
+  }
+  Bf16Errors errors;
+  for (const auto& [name, sum] : tensors) {
+    const double error =
+        std::sqrt(sum.difference) / std::max(std::sqrt(sum.size), 1e-3 * std::sqrt(all));
+    errors.worst_gradient = std::max(errors.worst_gradient, error);
+    errors.mean_gradient += error / static_cast<double>(tensors.size());
+  }
+  return errors;
+}
+
+std::vector<double> ReferenceRun::curve(const std::string& precision) const {
+  if (!own_.contains("curve")) return {};
+  return own_["curve"][precision].get<std::vector<double>>();
 }
 
 }  // namespace qplan

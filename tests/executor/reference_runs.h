@@ -11,6 +11,9 @@
 
 namespace qplan {
 
+// Every token goes to all experts: no choice of experts hangs on a rounding.
+ModelSpec with_all_experts(ModelSpec model);
+
 class ReferenceRun {
  public:
   // All of them: "llama", "qwen3", ...
@@ -35,6 +38,19 @@ class ReferenceRun {
   // Largest relative L2 difference of a parameter's gradient in the first step; gradients in the
   // order of model_parameters().
   [[nodiscard]] double worst_gradient(const std::vector<std::vector<float>>& gradients) const;
+
+  // The first step of with_all_experts(model()): its loss in fp32, and how far in bf16 the loss
+  // (relative) and gradients (relative L2 of each of the checkpoint's tensors) are from fp32's.
+  struct Bf16Errors {
+    double loss = 0, worst_gradient = 0, mean_gradient = 0;
+  };
+  [[nodiscard]] double loss_with_all_experts() const;
+  [[nodiscard]] Bf16Errors bf16_errors() const;
+  // The same gradients' errors, both in the order of model_parameters().
+  [[nodiscard]] Bf16Errors errors(const std::vector<std::vector<float>>& rounded,
+                                  const std::vector<std::vector<float>>& exact) const;
+  // Losses of many steps over the batches again and again ("fp32" or "bf16"); empty: not kept.
+  [[nodiscard]] std::vector<double> curve(const std::string& precision) const;
 
  private:
   Json reference_, own_;

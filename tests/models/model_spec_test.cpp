@@ -75,6 +75,7 @@ TEST_CASE("built-in models have the parameters of their checkpoints") {
       {"qwen3-vl-30b-a3b", 31'070'754'032, 3'891'664'112},
       {"tiny-mla", 313'624, 203'032},
       {"tiny-moe", 330'432, 182'976},
+      {"tiny-vl", 434'336, 286'880},
       {"tiny", 230'080, 230'080},
   };
   CHECK(model_names().size() == std::size(cases));
@@ -278,6 +279,13 @@ TEST_CASE("impossible sizes are refused with their path") {
        "(2048)"},
       {"qwen3-vl-30b-a3b", R"({"vision_config": []})",
        "config.json: vision_config must be an object, is a list"},
+      {"tiny-vl", R"({"text_config": {"hidden_size": 64, "num_hidden_layers": 4,
+           "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16,
+           "intermediate_size": 128, "vocab_size": 256,
+           "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+           "rope_scaling": {"mrope_section": [4, 2]}}})",
+       "config.json: text_config.rope_scaling.mrope_section must be three numbers of pairs: of "
+       "time, height and width"},
       {"kimi-k2", R"({"hidden_size": 1000000, "moe_intermediate_size": 1000000})",
        "config.json: model_type 'kimi_k2' with these sizes has 6.9e+16 parameters, more than "
        "1e+15; "

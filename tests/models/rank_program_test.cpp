@@ -80,3 +80,30 @@ TEST_CASE("a layer is counted through the pipeline, whoever holds it") {
     CHECK(layers == std::multiset<std::int64_t>{0, 1, 2, 3});
   }
 }
+
+TEST_CASE("the gradient of a shared table is reduced after its last use") {
+  ModelSpec model = load_model("tiny");
+  model.tie_word_embeddings = true;
+  for (const char* line :
+       {"dp2 gbs8 seq64 overlap=grad", "pp2 dp2 gbs16 seq64 zbv vpp2 overlap=grad",
+        "pp4 dp2 gbs32 seq64 zbv overlap=grad", "pp2 dp2 gbs8 seq64 dualpipe overlap=grad",
+        "pp4 dp2 gbs64 seq64 dualpipe overlap=grad"}) {
+    CAPTURE(std::string(line));
+    const StepProgram program =
+        build_step_program(model, parse_plan(line), recipe_of(RecipeKind::qplan), {});
+    const auto kind_of = [&](const RankProgram& rank, const Command& c) {
+      const BlockId block = rank.instances[static_cast<std::size_t>(c.instance)].block;
+      return program.shapes[static_cast<std::size_t>(block)].kind;
+    };
+    for (int pp = 0; pp < static_cast<int>(program.actions.size()); ++pp) {
+      const RankProgram rank = rank_program(program, pp);
+      bool reduced = false;
+      for (const Command& c : rank.commands) {
+        if (c.kind != CommandKind::op || c.action.stage < 0) continue;
+        const BlockKind kind = kind_of(rank, c);
+        if (kind == BlockKind::embedding && c.op->stream == Stream::reduce_comm) reduced = true;
+        if (kind == BlockKind::head) CHECK_FALSE(reduced);
+      }
+    }
+  }
+}

@@ -74,6 +74,12 @@ ModelSpec qwen3_vl() {
   ModelSpec m = qwen3_30b();
   m.vision = VisionSpec{};
   m.vision->num_heads = 18;
+  m.vision->deepstack_layers = {8, 16, 24};
+  return m;
+}
+ModelSpec strange_rope() {
+  ModelSpec m = dense_model(24, 1024, 4096, 16, 16);
+  m.rope_scaling = RopeScaling{};
   return m;
 }
 ModelSpec gpt2() {
@@ -176,7 +182,10 @@ std::vector<Broken> broken_plans() {
       {"low_precision_tokens", megatron, llama3_70b(), "precision=fp8 seq4100"},
       {"state_dtypes", megatron, llama3_70b(), "grad_dtype=int64"},
       {"precision_aware_optimizer", megatron, llama3_70b(), "moment_dtype=bf16 zero0"},
-      {"executor_model", qplan_recipe, qwen3_vl(), "tp1"},
+      {"executor_model", qplan_recipe, strange_rope(), "tp1"},
+      {"executor_vision_cp", qplan_recipe, qwen3_vl(), "cp2"},
+      {"executor_deepstack", qplan_recipe, qwen3_vl(), "pp24 gbs24"},
+      {"executor_vision_sp", qplan_recipe, qwen3_vl(), "tp2 sp seq4"},
       {"executor_model", qplan_recipe, tied_predicting_two(), "tp1"},
       {"executor_dispatcher", qplan_recipe, qwen3_30b(), "dp2 ep2 gbs2 moe_dispatcher=allgather"},
       {"executor_state_dtypes", qplan_recipe, llama3_70b(), "moment_dtype=fp8"},

@@ -7,6 +7,12 @@ For every model: NAME/config.json, NAME/model.safetensors (weights, exact in bf1
 first step, before clipping, in the checkpoint's names), and in reference.json the loss and gradient norm of each step.
 All in fp32 on the CPU with eager attention, without an auxiliary loss. tokens.bin has int32 ids as `qplan run --tokens`
 reads them: STEPS * BATCH sequences of SEQ_LEN + 1.
+
+`bf16` of a model whose tokens go to all experts: the loss of its first step in fp32 and how far its loss and its
+gradients in bf16 are from those in fp32 (relative L2, the worst and the mean of all tensors). `curve` of a few: losses of 50 steps over the same batches again and again,
+in fp32 and in bf16 with fp32 copies that AdamW moves.
+
+A vision-language model sees one image at the start of every sequence, whose pixels are those of `seeded_images(1)`.
 """
 import copy
 import json
@@ -19,6 +25,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 STEPS, BATCH, SEQ_LEN, VOCAB = 3, 4, 16, 128
+CURVE, CURVES = 50, ("llama", "qwen3", "qwen3_moe", "deepseek_v2")
+GRID = 4  # patches a side of an image: 2 x 2 tokens, a quarter of a sequence
 ADAMW = dict(lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
 CLIP = 1.0
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -60,14 +68,24 @@ MODELS = {
     "nemotron": dict(model_type="nemotron", hidden_act="relu2", norm_eps=1e-5, partial_rotary_factor=0.5,
                      **dict({k: v for k, v in SIZES.items() if k != "rms_norm_eps"}, num_hidden_layers=1,
                             rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
+    "qwen3_vl_moe": dict(
+        model_type="qwen3_vl_moe", image_token_id=VOCAB, tie_word_embeddings=False,
+        text_config=dict(model_type="qwen3_vl_moe_text", num_experts=4, router_aux_loss_coef=0.0, mlp_only_layers=[1],
+                         **dict(SIZES, num_hidden_layers=3, head_dim=16, vocab_size=VOCAB + 1, rope_parameters=dict(
+                             rope_type="default", rope_theta=10000.0, mrope_section=[4, 2, 2],
+                             mrope_interleaved=True)), **dict(EXPERTS, moe_intermediate_size=12)),
+        vision_config=dict(model_type="qwen3_vl_moe", depth=3, hidden_size=16, intermediate_size=24, num_heads=2,
+                           in_channels=3, patch_size=2, temporal_patch_size=2, spatial_merge_size=2,
+                           num_position_embeddings=9, out_hidden_size=32, hidden_act="gelu_pytorch_tanh",
+                           deepstack_visual_indexes=[0, 1])),
 }
 
 
 def build(config):
     options = {key: value for key, value in config.items() if key != "model_type"}
     settings = transformers.AutoConfig.for_model(config["model_type"], **options)
-    model = transformers.AutoModelForCausalLM.from_config(settings, attn_implementation="eager",
-                                                           experts_implementation="eager").float().eval()
+    family = transformers.AutoModelForImageTextToText if "vision_config" in config else transformers.AutoModelForCausalLM
+    model = family.from_config(settings, attn_implementation="eager", experts_implementation="eager").float().eval()
     # Larger than at initialization, so that attention and routers are far from uniform; exact in bf16.
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -81,15 +99,58 @@ def build(config):
     return model
 
 
-def loss_of(model, ids):
-    logits = model(input_ids=ids[:, :-1], use_cache=False).logits
-    return torch.nn.functional.cross_entropy(logits.reshape(-1, VOCAB), ids[:, 1:].reshape(-1))
+def philox(counter, key):
+    """Philox4x32-10 (Salmon et al., SC'11) of arrays of counters: what executor/io/philox.h draws."""
+    counter = [c.astype(numpy.uint64) for c in counter]
+    key = list(key)
+    mask = numpy.uint64(0xFFFFFFFF)
+    for _ in range(10):
+        a, b = counter[0] * numpy.uint64(0xD2511F53), counter[2] * numpy.uint64(0xCD9E8D57)
+        high = lambda x: x >> numpy.uint64(32)
+        counter = [high(b) ^ counter[1] ^ numpy.uint64(key[0]), b & mask,
+                   high(a) ^ counter[3] ^ numpy.uint64(key[1]), a & mask]
+        key = [(key[0] + 0x9E3779B9) & 0xFFFFFFFF, (key[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return counter
+
+
+def seeded_image(seed, image, count):
+    """Numbers of an image, uniform in (-1, 1), as executor/io/images.h draws them."""
+    blocks = numpy.arange((count + 3) // 4)
+    same = numpy.zeros_like(blocks)
+    drawn = philox([blocks, same, same + image, same + 3], (seed, 0))
+    uniform = (numpy.stack(drawn, axis=1).reshape(-1)[:count] + 0.5) * 2.0 ** -32
+    return (2 * uniform - 1).astype(numpy.float32)
+
+
+def inputs_of(model, ids, first_sequence):
+    ids = ids[:, :-1].clone()
+    if not hasattr(model.config, "vision_config"):
+        return dict(input_ids=ids)
+    v = model.config.vision_config
+    tokens = (GRID // v.spatial_merge_size) ** 2
+    pixels = v.in_channels * v.temporal_patch_size * v.patch_size ** 2
+    kinds = torch.zeros_like(ids)
+    ids[:, :tokens], kinds[:, :tokens] = model.config.image_token_id, 1
+    images = [seeded_image(1, first_sequence + i, GRID ** 2 * pixels).reshape(-1, pixels) for i in range(len(ids))]
+    return dict(input_ids=ids, mm_token_type_ids=kinds, image_grid_thw=torch.tensor([[1, GRID, GRID]] * len(ids)),
+                pixel_values=torch.from_numpy(numpy.concatenate(images)).to(model.dtype))
+
+
+def loss_of(model, ids, first_sequence):
+    logits = model(**inputs_of(model, ids, first_sequence), use_cache=False).logits
+    logits = logits if model.dtype == torch.float64 else logits.float()
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
 
 
 def checkpoint(model, path, dtype):
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         tensors = load_file(os.path.join(folder, "model.safetensors"))
+    if model.config.model_type == "qwen3_vl_moe":
+        # Published checkpoints keep (in, out); transformers turns what it loads (conversion_mapping.py), but not what
+        # it has never loaded.
+        tensors = {n: t.transpose(1, 2) if n.endswith(("experts.gate_up_proj", "experts.down_proj")) else t
+                   for n, t in tensors.items()}
     save_file({name: tensor.to(dtype).contiguous() for name, tensor in tensors.items()}, path)
 
 
@@ -101,38 +162,95 @@ def gradients_as_model(model):
     return result
 
 
-def run(name, config, batches):
-    folder = os.path.join(HERE, name)
-    os.makedirs(folder, exist_ok=True)
+def optimizer_of(named):
+    """Matrices decay; norms, biases and other vectors do not."""
+    matrices = [p for n, p in named if p.dim() > 1 and not n.endswith("bias")]
+    vectors = [p for n, p in named if p.dim() == 1 or n.endswith("bias")]
+    return torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.0)], **ADAMW)
+
+
+def train(model, batches, steps, after_backward=lambda step: None):
+    """Losses and gradient norms; in bf16, AdamW moves fp32 copies of the weights."""
+    narrow = model.dtype == torch.bfloat16
+    own = list(model.named_parameters())
+    moved = [(n, p.detach().float().requires_grad_()) for n, p in own] if narrow else own
+    optimizer = optimizer_of(moved)
+    losses, norms = [], []
+    for step in range(steps):
+        model.zero_grad()
+        loss = loss_of(model, batches[step % STEPS], step % STEPS * BATCH)
+        loss.backward()
+        after_backward(step)
+        for (_, copy), (_, parameter) in zip(moved, own):
+            if narrow:
+                copy.grad = parameter.grad.float()
+        norms.append(torch.nn.utils.clip_grad_norm_([p for _, p in moved], CLIP).item())
+        optimizer.step()
+        with torch.no_grad():
+            for (_, copy), (_, parameter) in zip(moved, own):
+                parameter.copy_(copy)
+        losses.append(loss.item())
+    return losses, norms
+
+
+def with_all_experts(config):
+    """Every token goes to all of them: no choice of experts hangs on a rounding."""
+    if "text_config" in config:
+        return dict(config, text_config=with_all_experts(config["text_config"]))
+    experts = [config[key] for key in ("num_experts", "num_local_experts", "n_routed_experts") if key in config]
+    one_group = {key: 1 for key in ("n_group", "topk_group") if key in config}
+    return dict(config, num_experts_per_tok=experts[0], **one_group) if experts else config
+
+
+def in_bf16(config, batch):
+    config = with_all_experts(config)
+    exact, rounded = build(config), build(config).bfloat16()
+    exact_loss, loss = loss_of(exact, batch, 0), loss_of(rounded, batch, 0)
+    exact_loss.backward()
+    loss.backward()
+    norm = torch.nn.utils.clip_grad_norm_(exact.parameters(), float("inf")).item()
+    errors = [(mine.grad.float() - theirs.grad).norm().item() / max(theirs.grad.norm().item(), 1e-3 * norm)
+              for mine, theirs in zip(rounded.parameters(), exact.parameters())]
+    return dict(exact_loss=exact_loss.item(), loss=loss.item() / exact_loss.item() - 1, worst_gradient=max(errors), mean_gradient=sum(errors) / len(errors))
+
+
+def write_config(folder, config):
     with open(os.path.join(folder, "config.json"), "w") as file:
         json.dump(config, file, indent=1)
         file.write("\n")
+
+
+def run(name, config, batches):
+    folder = os.path.join(HERE, name)
+    os.makedirs(folder, exist_ok=True)
+    write_config(folder, config)
     model = build(config)
     checkpoint(model, os.path.join(folder, "model.safetensors"), torch.bfloat16)
+    if "vision_config" in config:  # what is published is what from_pretrained reads
+        model.config.save_pretrained(folder)
+        published = type(model).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        assert loss_of(published, batches[0], 0).item() == loss_of(model, batches[0], 0).item()
+        write_config(folder, config)
     # A choice of experts that hangs on the last digits would show between fp32 and fp64.
-    double = loss_of(copy.deepcopy(model).double(), batches[0]).item()
-    # Matrices decay; norms, biases and other vectors do not.
-    matrices = [p for n, p in model.named_parameters() if p.dim() > 1 and not n.endswith("bias")]
-    vectors = [p for n, p in model.named_parameters() if p.dim() == 1 or n.endswith("bias")]
-    optimizer = torch.optim.AdamW([dict(params=matrices), dict(params=vectors, weight_decay=0.0)], **ADAMW)
-    losses, norms = [], []
-    for step, batch in enumerate(batches):
-        optimizer.zero_grad()
-        loss = loss_of(model, batch)
-        loss.backward()
+    double = loss_of(copy.deepcopy(model).double(), batches[0], 0).item()
+
+    def keep_gradients(step):
         if step == 0:
             checkpoint(gradients_as_model(model), os.path.join(folder, "gradients.safetensors"), torch.float32)
-        norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP).item())
-        optimizer.step()
-        losses.append(loss.item())
+    losses, norms = train(model, batches, STEPS, keep_gradients)
     assert abs(losses[0] - double) < 2e-6 * abs(double), (name, losses[0], double)
-    return dict(loss=losses, grad_norm=norms)
+    result = dict(loss=losses, grad_norm=norms, bf16=in_bf16(config, batches[0]))
+    if name in CURVES:
+        result["curve"] = {word: train(build(config).to(dtype), batches, CURVE)[0]
+                           for word, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))}
+    return result
 
 
 def main():
     ids = numpy.random.default_rng(11).integers(0, VOCAB, (STEPS, BATCH, SEQ_LEN + 1), dtype=numpy.int32)
     ids.astype("<i4").tofile(os.path.join(HERE, "tokens.bin"))
     batches = torch.from_numpy(ids).long()
+    torch.set_num_threads(1)
     results = {name: run(name, config, batches) for name, config in MODELS.items()}
     reference = dict(torch=torch.__version__, transformers=transformers.__version__, global_batch_size=BATCH,
                      seq_len=SEQ_LEN, adamw=ADAMW, clip_grad=CLIP, models=results)
