@@ -54,7 +54,9 @@ std::vector<std::pair<T, Seconds>> samples_of(const Calibration& c) {
 // Ideal time over measured time, in thousandths; 0 where nothing was measured.
 Json gemm_table(const Calibration& c, const HardwareProfile& base) {
   std::map<std::array<std::int64_t, 3>, Seconds> times;
-  for (const auto& [work, time] : samples_of<Gemm>(c)) times[{work.m, work.n, work.k}] = time;
+  for (const auto& [work, time] : samples_of<Gemm>(c)) {
+    if (!work.accumulate_fp32) times[{work.m, work.n, work.k}] = time;
+  }
   const FlopsPerSecond peak = base.gpu.matmul.at(Precision::bf16);
   Json values = Json::array();
   for (const std::int64_t m : kRows) {
@@ -174,6 +176,24 @@ void fit_attention(Json& section, const Calibration& c, const HardwareProfile& b
   section.erase("assumed");
 }
 
+// What a product takes longer when it is added to fp32 sums, of the time of their traffic.
+std::optional<double> accumulate_exposed(const Calibration& c, const HardwareProfile& base) {
+  const auto samples = samples_of<Gemm>(c);
+  std::vector<double> found;
+  for (const auto& [work, time] : samples) {
+    if (!work.accumulate_fp32) continue;
+    Gemm plain = work;
+    plain.accumulate_fp32 = false;
+    const auto same = std::find_if(samples.begin(), samples.end(),
+                                   [&](const auto& other) { return other.first == plain; });
+    if (same == samples.end()) continue;
+    const Bytes traffic(8 * static_cast<double>(work.m * work.n));  // read and written
+    found.push_back((time - same->second) / (traffic / base.gpu.memory_bandwidth));
+  }
+  if (found.empty()) return std::nullopt;
+  return std::round(100 * std::clamp(median(found), 0.0, 10.0)) / 100;
+}
+
 // AdamW's share of the memory's bandwidth.
 std::optional<double> adamw_efficiency(const Calibration& c, const HardwareProfile& base) {
   std::vector<double> found;
@@ -257,6 +277,14 @@ std::vector<Work> calibration_works(int ranks) {
       }
     }
   }
+  // Weight gradients, of shapes that are above.
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{8192, 4096, 2048},
+                                {8192, 4096, 8192},
+                                {16384, 4096, 4096},
+                                {4096, 4096, 4096},
+                                {4096, 16384, 4096}}) {
+    works.emplace_back(Gemm{.m = m, .n = n, .k = k, .accumulate_fp32 = true});
+  }
   for (const auto& [batch, heads, len, dim] : {std::array<std::int64_t, 4>{1, 32, 2048, 128},
                                                {1, 32, 4096, 128},
                                                {1, 32, 8192, 128},
@@ -335,6 +363,9 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
   profile["link"]["device_to_host_gb_per_s"] = rounded(c.device_to_host.value() / 1e9, 3);
 
   profile["gemm"]["bf16"]["sustain"] = rounded(c.sustain, 3);
+  if (const auto exposed = accumulate_exposed(c, base)) {
+    profile["gemm"]["bf16"]["accumulate_exposed"] = *exposed;
+  }
   for (Json& fit : profile["attention"]["fits"]) fit_attention(fit, c, base);
   fit_grouped(profile["grouped_gemm"], c, base);
   profile.erase("gemm_table");

@@ -306,8 +306,12 @@ Price gemm_price(const Gemm& work, const HardwareProfile& hardware) {
   price.time = price.time / engine.fit->sustain;
   if (work.accumulate_fp32) {
     const Bytes traffic(kAccumulateBytes * product.m * product.n * product.batch);
-    const Seconds extra = traffic / (hardware.gpu.memory_bandwidth * kAccumulateBandwidth);
-    price.time = overlapped(price.time / kAccumulateRate, extra);
+    if (const auto exposed = engine.fit->accumulate_exposed) {
+      price.time += traffic / hardware.gpu.memory_bandwidth * *exposed;
+    } else {
+      const Seconds extra = traffic / (hardware.gpu.memory_bandwidth * kAccumulateBandwidth);
+      price.time = overlapped(price.time / kAccumulateRate, extra);
+    }
   }
   return marked(price, engine.assumed, engine.fit->error);
 }

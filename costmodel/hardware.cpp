@@ -182,6 +182,9 @@ GemmFit read_gemm_fit(JsonReader in) {
   fit.latency = microseconds(in.number_or("latency_us", 0, 1e6, 0));
   fit.sustain = share(in, "sustain", 1);
   fit.error = in.number_or("error", 0, 1, fit.error);
+  if (in.has("accumulate_exposed")) {
+    fit.accumulate_exposed = in.number("accumulate_exposed", 0, 10);
+  }
   fit.assumed = in.boolean_or("assumed", false);
   read_source(in);
   in.finish();

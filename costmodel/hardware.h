@@ -24,6 +24,8 @@ struct GemmFit {
   Seconds latency;                    // t0
   double sustain = 1;  // rate in long training / rate in the short bursts this was fitted to
   double error = 0.1;  // relative, one sigma; widens the stated interval
+  // Of a product that is added to fp32 sums: share of their traffic's time that it does not hide.
+  std::optional<double> accumulate_exposed;
   bool assumed = false;
 };
 

@@ -52,12 +52,15 @@ DeviceMemory CudaRank::take(std::int64_t bytes) {
 void CudaRank::make_rotation() {
   const ModelSpec& m = job.model;
   rotation_.turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
-  const std::vector<double> frequencies = math::rope_frequencies(m.rope_theta, rotation_.turned);
+  const std::vector<double> frequencies =
+      math::rope_frequencies(m.rope_theta, rotation_.turned, m.rope_scaling);
+  const double magnitude = math::rope_magnitude(m.rope_scaling);
   std::vector<float2> angles;
   for (std::int64_t p = 0; p < job.plan.seq_len; ++p) {
     for (const double f : frequencies) {
       const double angle = static_cast<double>(p) * f;
-      angles.push_back({static_cast<float>(std::cos(angle)), static_cast<float>(std::sin(angle))});
+      angles.push_back({static_cast<float>(magnitude * std::cos(angle)),
+                        static_cast<float>(magnitude * std::sin(angle))});
     }
   }
   const auto bytes = static_cast<std::int64_t>(angles.size() * sizeof(float2));

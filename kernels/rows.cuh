@@ -1,0 +1,63 @@
+#pragma once
+// What kernels over rows share: sums over a row's threads, and sums over rows that blocks leave.
+
+#include "kernels/device.cuh"
+
+namespace qplan::kernels {
+
+// Threads of the backward kernel at once, each summing its rows' weight gradients: what 132
+// multiprocessors hold with its 78 registers, and with the 122 of several vectors a thread.
+inline constexpr std::int64_t kBackwardThreads = 132 * 768, kWideBackwardThreads = 132 * 512;
+
+// The sum over the threads of a row: a part of a warp, a warp, or a block.
+template <int Row>
+__device__ float row_sum(float x) {
+  if constexpr (Row > kWarp) {
+    return block_sum<Row>(x);
+  } else {
+#pragma unroll
+    for (int step = Row / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffU, x, step);
+    return x;
+  }
+}
+
+// Two sums over the threads of a row at once. `parity` alternates: what a slow warp still reads is
+// not what a fast one writes next.
+template <int Row>
+__device__ float2 row_sums(float2 x, int parity) {
+  constexpr int kLanes = Row < kWarp ? Row : kWarp;
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    x.x += __shfl_xor_sync(0xffffffffU, x.x, step);
+    x.y += __shfl_xor_sync(0xffffffffU, x.y, step);
+  }
+  if constexpr (Row > kWarp) {
+    __shared__ float2 parts[2][Row / kWarp];
+    if (threadIdx.x % kWarp == 0) parts[parity][threadIdx.x / kWarp] = x;
+    __syncthreads();
+    x = {0, 0};
+#pragma unroll
+    for (int i = 0; i < Row / kWarp; ++i) {
+      x.x += parts[parity][i].x;
+      x.y += parts[parity][i].y;
+    }
+  }
+  return x;
+}
+
+// Calls launch(threads of a row, vectors of a thread, threads of a block) as constants.
+template <int Row, int Vectors, int Threads>
+struct Shape {
+  static constexpr int kRow = Row, kVectors = Vectors, kThreads = Threads;
+};
+template <class Launch>
+void with_head_shape(std::int64_t cols, Launch launch) {
+  if (cols <= 64) return launch(Shape<8, 1, 256>{});
+  if (cols <= 128) return launch(Shape<16, 1, 256>{});
+  launch(Shape<32, 1, 256>{});
+}
+// dw[c] += the sum over `count` blocks of parts[:, c], rows of `stride` numbers.
+void add_parts(float* dw, const float* parts, std::int64_t count, std::int64_t cols,
+               std::int64_t stride, cudaStream_t stream);
+
+}  // namespace qplan::kernels
