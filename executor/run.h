@@ -33,8 +33,8 @@ struct RunOptions {
   std::string load, save;
   int save_interval = 0;
   std::optional<Bytes> predicted_device;  // memory that a GPU was predicted to need
-  Json plan_file = Json::object();       // what a checkpoint's plan.json holds
-  Seconds timeout{600};                  // longest time without a rank that ends a step
+  Json plan_file = Json::object();        // what a checkpoint's plan.json holds
+  Seconds timeout{600};                   // longest time without a rank that ends a step
   std::function<void()> alive;           // on GPUs: called after each block's loading and each step
   std::optional<std::uint64_t> shuffle;  // a random order of what the program leaves open; a seed
   std::function<void(std::int64_t rank, std::size_t command)> before;  // may throw; for tests
