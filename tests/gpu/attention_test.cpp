@@ -32,15 +32,19 @@ void check_attention(Attention work) {
   std::iota(positions.begin(), positions.end(), 0);
   std::vector<float> out(dout.size()), lse(static_cast<std::size_t>(rows * work.heads));
   std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());
+  std::vector<std::int64_t> key_positions(static_cast<std::size_t>(work.kv_len));
+  std::iota(key_positions.begin(), key_positions.end(), 0);
   const auto part = [&](std::vector<float>& all, std::int64_t width, std::int64_t b) {
-    return math::Matrix(all, work.batch * work.q_len, width).row_range(b * work.q_len, work.q_len);
+    const std::int64_t len = std::ssize(all) / width / work.batch;
+    return math::Matrix(all, work.batch * len, width).row_range(b * len, len);
   };
   const auto const_part = [&](const std::vector<float>& all, std::int64_t width, std::int64_t b) {
-    return math::ConstMatrix(all, rows, width).row_range(b * work.q_len, work.q_len);
+    const std::int64_t len = std::ssize(all) / width / work.batch;
+    return math::ConstMatrix(all, work.batch * len, width).row_range(b * len, len);
   };
   for (std::int64_t b = 0; b < work.batch; ++b) {
     const math::AttentionInput in{const_part(q, q_width, b), const_part(k, k_width, b),
-                                  const_part(v, v_width, b), positions, positions};
+                                  const_part(v, v_width, b), positions, key_positions};
     math::attention(in, shape, part(out, out_width, b), part(lse, work.heads, b));
     math::attention_backward(in, shape, part(out, out_width, b), part(lse, work.heads, b),
                              const_part(dout, out_width, b), part(dq, q_width, b),
@@ -101,5 +105,32 @@ TEST_CASE("several query heads share a key-value head") {
                        .head_dim = 128,
                        .v_head_dim = 128,
                        .causal = true};
+  check_attention(work);
+}
+
+TEST_CASE("keys may be longer than values") {
+  const Attention work{.batch = 2,
+                       .heads = 4,
+                       .kv_heads = 4,
+                       .q_len = 256,
+                       .kv_len = 256,
+                       .head_dim = 192,
+                       .v_head_dim = 128,
+                       .causal = true};
+  check_attention(work);
+}
+
+TEST_CASE("queries and keys may differ in number") {
+  Attention work{.batch = 2,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .q_len = 256,
+                 .kv_len = 512,
+                 .head_dim = 128,
+                 .v_head_dim = 128,
+                 .causal = false};
+  check_attention(work);
+  work.q_len = 512;
+  work.kv_len = 256;
   check_attention(work);
 }
