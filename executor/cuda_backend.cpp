@@ -30,6 +30,11 @@ OwnedStream make_lane(Lane lane) {
   return OwnedStream(stream);
 }
 
+// Whether other ranks take part.
+bool is_shared(const Op& op) {
+  return std::holds_alternative<Collective>(op.work) || std::holds_alternative<SendRecv>(op.work);
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(CudaRank& rank, NcclWorld& world, Options options)
@@ -53,7 +58,7 @@ void CudaBackend::rehearse() {
   rank_.clear_arena(stream);
   std::set<const Op*> known;
   for (const Command& c : rank_.commands.commands) {
-    if (c.kind != CommandKind::op || std::holds_alternative<Collective>(c.op->work)) continue;
+    if (c.kind != CommandKind::op || is_shared(*c.op)) continue;
     if (known.insert(c.op).second) launch(rank_, c, stream);
   }
   check(cudaStreamSynchronize(stream));
@@ -118,6 +123,8 @@ void CudaBackend::run(const Command& command) {
       launch_message(rank_, world_, command, stream);
     } else if (std::holds_alternative<Collective>(command.op->work)) {
       launch_collective(rank_, world_, command, stream);
+    } else if (std::holds_alternative<SendRecv>(command.op->work)) {
+      launch_ring(rank_, world_, command, stream);
     } else {
       launch(rank_, command, stream);
     }

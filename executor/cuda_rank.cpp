@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "executor/cuda_ops.h"
 #include "executor/math/rope.h"
 
 namespace qplan {
@@ -14,22 +15,32 @@ void upload(const DeviceMemory& to, const void* from, std::int64_t bytes) {
   check(cudaMemcpy(to.get(), from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice));
 }
 
+// Bytes that a rank sends when heads are exchanged for sequence (Ulysses).
+std::int64_t exchanged_heads(const Command& c) {
+  const auto* work = std::get_if<Collective>(&c.op->work);
+  const bool heads =
+      work != nullptr && work->kind == CollectiveKind::all_to_all && work->axis == Axis::cp;
+  return heads ? static_cast<std::int64_t>(work->bytes.value()) : 0;
+}
+
 }  // namespace
 
 CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t number)
     : Rank(shared, own, number, nullptr), arena_memory_(device_memory(own.extent)) {
   set_arena(arena_memory_.get());
-  std::int64_t scratch = kernels::kScratchBytes;
+  std::int64_t scratch = kernels::kScratchBytes, exchanged = 0;
   for (const Command& c : own.commands) {
     if (c.kind == CommandKind::send && !staging_.contains(c.lane)) {
       staging_.emplace(c.lane, take(c.bytes));
     }
     if (c.kind != CommandKind::op) continue;
     if (const auto* work = std::get_if<Attention>(&c.op->work)) {
-      scratch = std::max(scratch, attention.prepare(*work));
+      scratch = std::max(scratch, prepare_attention(*this, c, *work));
     }
+    exchanged = std::max(exchanged, exchanged_heads(c));
   }
   scratch_ = take(scratch);
+  if (exchanged > 0) exchange_buffer_ = take(exchanged);
   sums_ = take(kSumBytes);
   sums_on_host_ = host_memory(kSumBytes);
   const std::vector<std::int64_t> where = positions();

@@ -198,7 +198,15 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
   if (std::ranges::any_of(m.layers, [](const LayerKind& l) { return l.window > 0; })) {
     return lacks("sliding windows", "use --backend cpu");
   }
-  if (p.cp > 1) return lacks("context parallelism", "use cp1");
+  const std::int64_t kv_heads = m.num_key_value_heads / p.tp;
+  if (p.cp > 1 && p.cp_comm == CpComm::a2a && kv_heads % p.cp != 0) {
+    return lacks("copies of key-value heads that ranks exchange for sequence",
+                 "use cp_comm p2p or all_gather");
+  }
+  if (p.cp > 1 && p.seq_len % (2 * p.cp) != 0) {
+    return lacks("chunks of different lengths", "use a seq_len that 2 cp divides");
+  }
+  if (m.attention_sinks) return lacks("attention sinks", "use --backend cpu");
   if (m.num_key_value_heads % p.tp != 0) {
     return lacks("more tensor-parallel ranks than key-value heads", "use a smaller tp");
   }

@@ -178,6 +178,9 @@ void launch_collective(CudaRank& rank, NcclWorld& world, const Command& c, cudaS
   QPLAN_CHECK(group != nullptr, "a collective of one rank is not in the program");
   if (writes(rank, c, Storage::gradient)) return reduce_gradients(rank, c, work, group, stream);
   if (moves_parameters(rank, c)) return gather_parameters(rank, c, work, group, stream);
+  if (work.axis == Axis::cp && c.op->role != Role::sequence_balance) {
+    return exchange_context(rank, c, work, group, stream);
+  }
   const Tensor from = rank.tensor(c, c.reads[0]), to = rank.tensor(c, c.writes[0]);
   const ncclDataType_t type = nccl_type(from.dtype);
   switch (work.kind) {

@@ -74,6 +74,26 @@ void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const Pack
                        const Rotation& rotation, const HeadNorms& norms, float* scratch,
                        cudaStream_t stream);
 
+// ---- attention over some keys at a time ----
+
+// Rows first .. first + count - 1 of each of `batch` sequences of `rows` rows.
+struct RowPart {
+  std::int64_t batch = 1, rows = 0, first = 0, count = 0;
+};
+// What queries get from keys: out (batch, rows, heads, dim) and the logarithm of the sum of
+// exponentials of their scores, (batch, heads, rows).
+struct AttentionPart {
+  bf16* out = nullptr;
+  float* log_sum = nullptr;
+};
+// `whole`'s rows, over some keys, become those over more: `part` has `count` rows of each sequence,
+// over the others.
+void merge_attention(const AttentionPart& whole, const AttentionPart& part, const RowPart& where,
+                     std::int64_t heads, std::int64_t dim, cudaStream_t stream);
+// to's rows += part's, (batch, count, cols).
+void add_rows(bf16* to, const bf16* part, const RowPart& where, std::int64_t cols,
+              cudaStream_t stream);
+
 // ---- activations ----
 
 // y[rows, width] = scale[row] silu(x[:, :width]) x[:, width:]; scale null: 1.
