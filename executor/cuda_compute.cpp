@@ -244,19 +244,17 @@ void launch_product(CudaRank& rank, const Command& c, const Gemm& work, cudaStre
 }
 
 void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
-  const auto refused = [] {
-    QPLAN_CHECK(false, "plans with such ops are refused before they run");
-  };
   std::visit(
       Overloaded{[&](const Gemm& work) { launch_product(rank, c, work, stream); },
                  [&](const GroupedGemm& work) { launch_experts_product(rank, c, work, stream); },
                  [&](const Attention& work) { launch_attention(rank, c, work, stream); },
                  [&](const Rowwise& work) { launch_rowwise(rank, c, work, stream); },
                  [&](const AdamW&) { launch_adamw(rank, c, stream); },
-                 [&](const HostAdam&) { refused(); }, [&](const HostCopy&) { refused(); },
+                 [&](const HostAdam&) { launch_host_adam(rank, c, stream); },
+                 [&](const HostCopy& work) { launch_host_copy(rank, c, work, stream); },
                  [&](const Join&) { launch_join(rank, c, stream); },
                  [&](const Collective&) { QPLAN_CHECK(false, "nobody is alone in a collective"); },
-                 [&](const SendRecv&) { refused(); }},
+                 [&](const SendRecv&) { QPLAN_CHECK(false, "nobody is alone in a ring"); }},
       c.op->work);
   check(cudaGetLastError());
 }

@@ -35,6 +35,9 @@ void launch_experts_product(CudaRank& rank, const Command& command, const Groupe
                             cudaStream_t stream);
 void launch_loss(CudaRank& rank, const Command& command, const Rowwise& work, cudaStream_t stream);
 void launch_adamw(CudaRank& rank, const Command& command, cudaStream_t stream);
+void launch_host_copy(CudaRank& rank, const Command& command, const HostCopy& work,
+                      cudaStream_t stream);
+void launch_host_adam(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_sum_of_squares(CudaRank& rank, const Command& command, cudaStream_t stream);
 // A Join that moves states where one rank alone holds them.
 void launch_join(CudaRank& rank, const Command& command, cudaStream_t stream);

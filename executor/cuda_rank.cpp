@@ -39,6 +39,11 @@ CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t n
     }
     exchanged = std::max(exchanged, exchanged_heads(c));
   }
+  for (int i = 0; i < static_cast<int>(own.instances.size()); ++i) {
+    if (holds_states(i) && offloaded(i) > 0) {
+      host_shares_.emplace(i, std::make_unique<HostShare>(*this, i));
+    }
+  }
   scratch_ = take(scratch);
   if (exchanged > 0) exchange_buffer_ = take(exchanged);
   sums_ = take(kSumBytes);
@@ -88,7 +93,7 @@ const std::vector<std::int32_t>& CudaRank::expert_counts(const Command& c, const
     known.resize(static_cast<std::size_t>(counts.elements()));
     check(cudaMemcpyAsync(known.data(), counts.data, known.size() * 4, cudaMemcpyDeviceToHost,
                           stream));
-    check(cudaStreamSynchronize(stream));
+    wait_for(stream);
   }
   return known;
 }

@@ -42,6 +42,7 @@ class GpuRun {
         world_(meet(program_, process)),
         rank_(job_, commands_, process.rank),
         backend_(rank_, *world_, {options.timeout}) {
+    backend_.rehearse();
     load_weights(rank_, index_, options, device_);
   }
 
@@ -117,11 +118,23 @@ class GpuRun {
   void collect(bool gradients, ModelTensors& tensors) {
     for (int i = 0; i < static_cast<int>(commands_.instances.size()); ++i) {
       if (!rank_.holds_states(i)) continue;
-      std::vector<float> shard = download(gradients ? rank_.held(i, Storage::gradient)
-                                                    : rank_.device_state(i).main_params);
+      std::vector<float> shard =
+          gradients ? download(rank_.held(i, Storage::gradient)) : main_of(i);
       if (gradients && rank_.shape(i).zero < 2) shard = shard_of(rank_, i, shard);
       put_shard(rank_, index_, i, shard, tensors);
     }
+  }
+
+  // Main parameters of this rank's shard: on the host, then on the device.
+  std::vector<float> main_of(int i) {
+    const std::vector<float> on_device = download(rank_.device_state(i).main_params);
+    std::vector<float> all(static_cast<std::size_t>(rank_.offloaded(i)));
+    if (!all.empty()) {
+      const Tensor on_host = rank_.host_state(i).main_params;
+      math::decode(on_host.dtype, on_host.span(), all);
+    }
+    all.insert(all.end(), on_device.begin(), on_device.end());
+    return all;
   }
 
   void make_trace() {
@@ -177,20 +190,17 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
   if (m.mla) return lacks("latent attention", "use --backend cpu");
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
-  if (m.tie_word_embeddings && p.zero >= 2) {
-    return lacks("shards of a tied embedding's gradient", "use zero 0 or 1");
-  }
   if (m.moe) {
     const MoeSpec& moe = *m.moe;
     if (p.ep > 1 && p.moe_dispatcher != MoeDispatcher::alltoall) {
       return lacks("other dispatchers", "use moe_dispatcher alltoall");
     }
-    if (p.etp > 1) return lacks("tensor parallelism inside experts", "use etp1");
+    if (moe.shared_expert_gate) return lacks("a gate of shared experts", "use --backend cpu");
     if (p.moe_capacity_factor > 0) return lacks("experts of limited capacity", "use capacity=0");
     if (moe.sigmoid_scores || moe.num_groups > 1 || moe.router_bias) {
       return lacks("sigmoid scores, groups of experts and biases of routers", "use --backend cpu");
     }
-    if (moe.num_experts > 512 || moe.moe_intermediate_size % 8 != 0) {
+    if (moe.num_experts > 512 || moe.moe_intermediate_size / p.etp % 8 != 0) {
       return lacks("more than 512 experts, or widths that are no multiple of 8",
                    "use --backend cpu");
     }
@@ -211,7 +221,9 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
     return lacks("more tensor-parallel ranks than key-value heads", "use a smaller tp");
   }
   if (p.overlap.has(OverlapKind::tp)) return lacks("overlap tp", "leave it out");
-  if (p.offload != Offload{}) return lacks("offloading", "use offload none");
+  if (p.offload != Offload{.optimizer = p.offload.optimizer}) {
+    return lacks("offloading other than the optimizer's", "use offload optimizer or none");
+  }
   if (p.grad_dtype != DType::fp32 || p.moment_dtype != DType::fp32 ||
       p.main_params_dtype != DType::fp32) {
     return lacks("narrow gradients and optimizer states", "use fp32");
