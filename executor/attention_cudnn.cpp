@@ -46,8 +46,9 @@ struct CudnnAttention::Prepared {
   std::int64_t dot_bytes = 0, dq_sum_bytes = 0;
   CudnnPlan plan;
 
-  Prepared(cudnnHandle_t handle, const Attention& work, AttentionRows stored)
+  Prepared(cudnnHandle_t handle, const Attention& work, AttentionRows stored, double stretch)
       : w_(work),
+        score_scale_(stretch / std::sqrt(static_cast<double>(work.head_dim))),
         q_rows_(stored.q > 0 ? stored.q : work.q_len),
         kv_rows_(stored.kv > 0 ? stored.kv : work.kv_len),
         scores_(dense(work.batch, work.heads, work.q_len, work.kv_len)) {
@@ -74,7 +75,7 @@ struct CudnnAttention::Prepared {
   TensorId scaled_scores() {
     const TensorId product = graph_.inner(scores_), scaled = graph_.inner(scores_);
     graph_.matmul(q, k, product);
-    scale_ = graph_.number(1 / std::sqrt(static_cast<float>(w_.head_dim)));
+    scale_ = graph_.number(static_cast<float>(score_scale_));
     graph_.pointwise(CUDNN_POINTWISE_MUL, product, scale_, 0, scaled);
     return scaled;
   }
@@ -172,18 +173,19 @@ struct CudnnAttention::Prepared {
   }
 
   Attention w_;
+  double score_scale_;
   std::int64_t q_rows_, kv_rows_;
   CudnnShape scores_;
   CudnnGraph graph_;
   TensorId scale_ = 0;
 };
 
-CudnnAttention::CudnnAttention() : handle_(make_cudnn()) {}
+CudnnAttention::CudnnAttention(double stretch) : handle_(make_cudnn()), stretch_(stretch) {}
 CudnnAttention::~CudnnAttention() = default;
 
 CudnnAttention::Prepared& CudnnAttention::prepared(const Attention& work, AttentionRows stored) {
   std::unique_ptr<Prepared>& p = prepared_[{hash_of(Work(work)), stored.q, stored.kv}];
-  if (p == nullptr) p = std::make_unique<Prepared>(handle_.get(), work, stored);
+  if (p == nullptr) p = std::make_unique<Prepared>(handle_.get(), work, stored, stretch_);
   return *p;
 }
 

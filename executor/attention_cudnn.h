@@ -27,7 +27,8 @@ struct AttentionRows {
 
 class CudnnAttention {
  public:
-  CudnnAttention();
+  // Scores are products over the root of the head's size, times `stretch`.
+  explicit CudnnAttention(double stretch = 1);
   ~CudnnAttention();
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
@@ -42,6 +43,7 @@ class CudnnAttention {
   Prepared& prepared(const Attention& work, AttentionRows stored);
 
   OwnedCudnn handle_;
+  double stretch_;
   // By hash of the work, and rows.
   std::map<std::tuple<std::uint64_t, std::int64_t, std::int64_t>, std::unique_ptr<Prepared>>
       prepared_;

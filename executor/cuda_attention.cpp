@@ -24,8 +24,40 @@ kernels::VocabularyShard shard_of(const CudaRank& rank, std::int64_t cols) {
 
 }  // namespace
 
+namespace {
+
+kernels::LatentHeads latent_heads(const CudaRank& rank, std::int64_t rows) {
+  const MlaSpec& a = *rank.job.model.mla;
+  return {.rows = rows,
+          .heads = rank.job.model.num_attention_heads / rank.job.plan.tp,
+          .plain = a.qk_nope_head_dim,
+          .turned = a.qk_rope_head_dim,
+          .value = a.v_head_dim,
+          .latent = a.kv_lora_rank,
+          .latent_stride = a.kv_lora_rank + a.qk_rope_head_dim};
+}
+
+// {q up, ...} -> {q}, {dq} -> {dq up}; {expanded latent, latent and rotary key} -> {k, v},
+// {dk, dv} -> {d expanded, d rotary key behind a latent that is yet to be made}.
+void launch_latent_heads(CudaRank& rank, const Command& c, RowwiseKind kind, cudaStream_t stream) {
+  const auto at = [&](const Operand& operand) { return bf16_of(rank.tensor(c, operand)); };
+  const kernels::LatentHeads heads = latent_heads(rank, rank.tensor(c, c.reads[0]).rows);
+  if (kind != RowwiseKind::copy) {
+    return kernels::turn_latent_queries(at(c.writes[0]), at(c.reads[0]), heads, rank.rotation(),
+                                        kind == RowwiseKind::rope_backward, stream);
+  }
+  const bool backward = c.action.kind != ActionKind::forward && !c.op->recomputed;
+  const auto expand = backward ? kernels::expand_latent_backward : kernels::expand_latent;
+  expand(at(c.writes[0]), at(c.writes[1]), at(c.reads[0]), at(c.reads[1]), heads, rank.rotation(),
+         stream);
+}
+
+}  // namespace
+
 // {q|k|v} -> {q, k, v}, {q|k} -> {q, k}, and the gradients back; a plain copy has one of each.
 void launch_heads(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const bool plain = work.kind == RowwiseKind::copy && c.reads.count == 1;
+  if (rank.job.model.mla && !plain) return launch_latent_heads(rank, c, work.kind, stream);
   if (c.reads.count == 1 && c.writes.count == 1) {
     return copy(rank.tensor(c, c.reads[0]), rank.tensor(c, c.writes[0]), stream);
   }

@@ -22,8 +22,13 @@ const MoeSpec& moe_of(const CudaRank& rank) {
 
 kernels::Router router_of(const CudaRank& rank) {
   const MoeSpec& moe = moe_of(rank);
-  return {moe.num_experts, moe.top_k, moe.norm_topk_prob,
-          static_cast<float>(moe.routed_scaling_factor)};
+  return {.experts = moe.num_experts,
+          .top_k = moe.top_k,
+          .normed = moe.norm_topk_prob,
+          .scale = static_cast<float>(moe.routed_scaling_factor),
+          .sigmoid = moe.sigmoid_scores,
+          .groups = static_cast<int>(moe.num_groups),
+          .best_groups = static_cast<int>(moe.topk_group)};
 }
 
 // Rows of the microbatch that ranks before this one hold.
@@ -32,7 +37,7 @@ std::int64_t rows_before(const CudaRank& rank, std::int64_t rows) {
 }
 
 kernels::Sequences sequences_of(const CudaRank& rank, std::int64_t rows) {
-  return {rows_before(rank, rows), rank.job.plan.seq_len};
+  return {rows_before(rank, rows), rank.job.plan.seq_len / rank.job.plan.cp};
 }
 
 // Counts lie by rank of the exchange, [etp][ep][expert]: those of one ep group.
@@ -178,15 +183,19 @@ void launch_router(CudaRank& rank, const Command& c, bool backward, cudaStream_t
     return;
   }
   const Tensor logits = rank.tensor(c, c.reads[0]);
-  std::int64_t forced = -1;
+  kernels::ForcedRouting forced;
   if (p.routing == Routing::forced) {
-    const std::int64_t sequence =
-        (std::int64_t{c.action.microbatch} * p.dp + rank.at.dp) * p.micro_batch_size;
-    forced = sequence * p.seq_len + rows_before(rank, logits.rows);
+    forced = {(std::int64_t{c.action.microbatch} * p.dp + rank.at.dp) * p.micro_batch_size,
+              p.seq_len, rank.positions_on_device()};
+  }
+  kernels::Router router = router_of(rank);
+  if (c.op->parameter != kNoParameter) {
+    const auto& correction = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+    router.correction = bf16_of(parameter_in(rank.tensor(c, c.reads[1]), correction));
   }
   std::int32_t* visits = c.writes.count > 3 ? ints_of(rank.tensor(c, c.writes[3])) : nullptr;
   kernels::route(float_of(rank.tensor(c, c.writes[0])), ints_of(rank.tensor(c, c.writes[1])),
-                 ints_of(rank.tensor(c, c.writes[2])), visits, float_of(logits), router_of(rank),
+                 ints_of(rank.tensor(c, c.writes[2])), visits, float_of(logits), router,
                  sequences_of(rank, logits.rows), p.micro_batch_size, forced, logits.rows,
                  static_cast<std::int32_t*>(rank.scratch()), stream);
 }

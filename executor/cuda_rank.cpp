@@ -26,7 +26,9 @@ std::int64_t exchanged_heads(const Command& c) {
 }  // namespace
 
 CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t number)
-    : Rank(shared, own, number, nullptr), arena_memory_(device_memory(own.extent)) {
+    : Rank(shared, own, number, nullptr),
+      attention(shared.model.mla ? math::latent_score_scale(shared.model.rope_scaling) : 1),
+      arena_memory_(device_memory(own.extent)) {
   set_arena(arena_memory_.get());
   std::int64_t scratch = kernels::kScratchBytes, exchanged = 0;
   for (const Command& c : own.commands) {
@@ -67,7 +69,8 @@ DeviceMemory CudaRank::take(std::int64_t bytes) {
 // Cosines and sines are made in double: angles reach the sequence's length.
 void CudaRank::make_rotation() {
   const ModelSpec& m = job.model;
-  rotation_.turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
+  rotation_.turned = m.mla ? m.mla->qk_rope_head_dim
+                           : std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
   const std::vector<double> frequencies =
       math::rope_frequencies(m.rope_theta, rotation_.turned, m.rope_scaling);
   const double magnitude = math::rope_magnitude(m.rope_scaling);
@@ -83,7 +86,7 @@ void CudaRank::make_rotation() {
   angles_ = take(bytes);
   upload(angles_, angles.data(), bytes);
   rotation_.angles = static_cast<const float2*>(at_bytes(angles_.get()));
-  rotation_.position = static_cast<const std::int32_t*>(at_bytes(positions_.get()));
+  rotation_.position = positions_on_device();
 }
 
 const std::vector<std::int32_t>& CudaRank::expert_counts(const Command& c, const Tensor& counts,

@@ -35,6 +35,10 @@ class CudaRank : public Rank {
   [[nodiscard]] const std::int32_t* targets(int microbatch) const {
     return tokens_at(microbatch, 1);
   }
+  // Of each row of a microbatch, in its sequence.
+  [[nodiscard]] const std::int32_t* positions_on_device() const {
+    return static_cast<const std::int32_t*>(at_bytes(positions_.get()));
+  }
   // The step's sum of losses and of squared gradients; after the step's edge, of all ranks.
   [[nodiscard]] double* sums() const { return static_cast<double*>(at_bytes(sums_.get())); }
   [[nodiscard]] double* squares() const { return sums() + 1; }

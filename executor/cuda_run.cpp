@@ -187,7 +187,6 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
       m.attention_output_bias || m.mlp_bias || m.position != PositionEmbedding::rope) {
     return lacks("LayerNorm, GELU, biases and learned positions", "use --backend cpu");
   }
-  if (m.mla) return lacks("latent attention", "use --backend cpu");
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
   if (m.moe) {
@@ -197,9 +196,10 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
     }
     if (moe.shared_expert_gate) return lacks("a gate of shared experts", "use --backend cpu");
     if (p.moe_capacity_factor > 0) return lacks("experts of limited capacity", "use capacity=0");
-    if (moe.sigmoid_scores || moe.num_groups > 1 || moe.router_bias) {
-      return lacks("sigmoid scores, groups of experts and biases of routers", "use --backend cpu");
+    if (moe.expert_bias || (moe.router_bias && !moe.sigmoid_scores)) {
+      return lacks("biases of experts and of softmax routers", "use --backend cpu");
     }
+    if (moe.num_groups > 32) return lacks("more than 32 groups of experts", "use --backend cpu");
     if (moe.num_experts > 512 || moe.moe_intermediate_size / p.etp % 8 != 0) {
       return lacks("more than 512 experts, or widths that are no multiple of 8",
                    "use --backend cpu");
@@ -230,8 +230,17 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
   }
   const std::int64_t turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
   if (m.qk_norm && m.head_dim > 256) return lacks("norms of such wide heads", "use --backend cpu");
-  if (m.head_dim % 16 != 0 || turned % 16 != 0 || m.hidden_size % 8 != 0 || m.hidden_size > 16384 ||
-      m.intermediate_size / p.tp % 8 != 0) {
+  if (m.mla) {
+    const MlaSpec& a = *m.mla;
+    for (const std::int64_t width :
+         {a.q_lora_rank, a.kv_lora_rank, a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim}) {
+      if (width % 8 == 0) continue;
+      return lacks("widths that 16-byte accesses do not divide", "use --backend cpu");
+    }
+  } else if (m.head_dim % 16 != 0 || turned % 16 != 0) {
+    return lacks("heads that 16-byte accesses do not divide", "use --backend cpu");
+  }
+  if (m.hidden_size % 8 != 0 || m.hidden_size > 16384 || m.intermediate_size / p.tp % 8 != 0) {
     return lacks("widths that 16-byte accesses do not divide", "use --backend cpu");
   }
   return std::nullopt;

@@ -274,7 +274,8 @@ std::function<void()> Device::once(const Rowwise& w) {
   switch (w.kind) {
     case RowwiseKind::rms_norm:
       return [=, this] {
-        kernels::rms_norm(numbers(n), {1, c}, numbers(n), numbers(c), r, c, 1e-6F, stream.get());
+        kernels::rms_norm(numbers(n), {1, c}, numbers(n), {1, c}, numbers(c), r, c, 1e-6F,
+                          stream.get());
       };
     case RowwiseKind::rms_norm_backward:
       return [=, this] {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "executor/attention_cudnn.h"
+#include "kernels/kernels.h"
 #include "tests/gpu/device_array.h"
 
 using namespace qplan;
@@ -133,4 +134,51 @@ TEST_CASE("queries and keys may differ in number") {
   work.q_len = 512;
   work.kv_len = 256;
   check_attention(work);
+}
+
+// As the parts of a context-parallel ring: half of the keys of each sequence, and half of the
+// queries.
+TEST_CASE("attention over two halves of the keys, merged, is attention over all") {
+  Attention work{.batch = 2,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .q_len = 256,
+                 .kv_len = 512,
+                 .head_dim = 128,
+                 .v_head_dim = 128,
+                 .causal = false};
+  const std::int64_t q_width = work.heads * work.head_dim, k_width = work.kv_heads * work.head_dim;
+  const std::int64_t q_rows = work.batch * work.q_len, k_rows = work.batch * work.kv_len;
+  const Bf16Array q(random_bf16(q_rows * q_width, 1)), k(random_bf16(k_rows * k_width, 2)),
+      v(random_bf16(k_rows * k_width, 3)), out(q_rows * q_width), whole(q_rows * q_width),
+      part(q_rows * q_width);
+  const FloatArray sums(q_rows * work.heads), whole_sums(q_rows * work.heads),
+      part_sums(q_rows * work.heads);
+  CudnnAttention attention;
+  const auto run = [&](const Attention& w, const Bf16Array& to, const FloatArray& log_sum,
+                       std::int64_t first_query, std::int64_t first_key) {
+    const AttentionRows stored{256, 512};
+    const DeviceMemory scratch = device_memory(attention.prepare(w, stored) + 256);
+    attention.run(w,
+                  {.q = q.get() + first_query * q_width,
+                   .k = k.get() + first_key * k_width,
+                   .v = v.get() + first_key * k_width,
+                   .out = to.get(),
+                   .log_sum_exp = log_sum.get()},
+                  scratch.get(), nullptr, stored);
+    check(cudaDeviceSynchronize());
+  };
+  run(work, whole, whole_sums, 0, 0);
+  work.kv_len = 256;
+  run(work, out, sums, 0, 0);
+  // The other half, first for early queries and then for late ones.
+  work.q_len = 128;
+  for (const std::int64_t first : {0, 128}) {
+    run(work, part, part_sums, first, 256);
+    kernels::merge_attention({out.get(), sums.get()}, {part.get(), part_sums.get()},
+                             {work.batch, 256, first, 128}, work.heads, work.v_head_dim, nullptr);
+  }
+  check(cudaDeviceSynchronize());
+  CHECK(distance(out.read(), whole.read()) < 6e-3);
+  CHECK(distance(sums.read(), whole_sums.read()) < kFloatRounding);
 }
