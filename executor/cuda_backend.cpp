@@ -63,8 +63,16 @@ void CudaBackend::rehearse() {
   rank_.clear_arena(stream);
   std::set<const Op*> known;
   for (const Command& c : rank_.commands.commands) {
-    if (c.kind != CommandKind::op || is_shared(*c.op)) continue;
-    if (known.insert(c.op).second) launch(rank_, c, stream);
+    if (c.kind != CommandKind::op || !known.insert(c.op).second) continue;
+    if (!is_shared(*c.op)) {
+      launch(rank_, c, stream);
+      continue;
+    }
+    // Others' counts of rows are none; anything else in their place might send kernels astray.
+    for (const Operand& operand : c.writes) {
+      const Tensor result = rank_.tensor(c, operand);
+      check(cudaMemsetAsync(result.data, 0, static_cast<std::size_t>(result.bytes()), stream));
+    }
   }
   check(cudaStreamSynchronize(stream));
 }

@@ -138,6 +138,30 @@ struct Device {
     return runs[runs.size() / 2];
   }
 
+  // A collective as a step has it: on a stream of its own, between kernels that it waits for and
+  // that wait for it.
+  Seconds beside_compute(const std::function<void()>& once) {
+    const OwnedStream compute = make_stream();
+    const OwnedEvent ready = make_event(), done = make_event();
+    // Long enough that the host is always ahead: about 40 us on an H200.
+    constexpr std::int64_t kElements = 24 << 20;
+    const auto kernel = [&] {
+      kernels::add(numbers(kElements), numbers(kElements), numbers(kElements), nullptr, kElements,
+                   compute.get());
+    };
+    const auto turn = [&](bool together) {
+      kernel();
+      check(cudaEventRecord(ready.get(), compute.get()));
+      check(cudaStreamWaitEvent(stream.get(), ready.get()));
+      if (together) once();
+      check(cudaEventRecord(done.get(), stream.get()));
+      check(cudaStreamWaitEvent(compute.get(), done.get()));
+    };
+    const Seconds both = median([&] { turn(true); }, true);
+    const Seconds alone = median([&] { turn(false); }, true);
+    return std::max(both - alone, Seconds(1e-7));
+  }
+
   // The smallest, or the largest, of all processes' numbers.
   double agree(double number, ncclRedOp_t which = ncclMin) {
     check(cudaMemcpy(scratch.get(), &number, sizeof(number), cudaMemcpyHostToDevice));
@@ -147,11 +171,14 @@ struct Device {
     return number;
   }
 
+  // Enqueues the work once, whatever it is; null: it is not measured.
+  std::function<void()> any(const Work& work);
   std::function<void()> once(const Gemm& w);
   std::function<void()> once(const GroupedGemm& w);
   std::function<void()> once(const Attention& w);
   std::function<void()> once(const Rowwise& w);
   std::function<void()> turned_heads(const Rowwise& w);
+  std::function<void()> routed(const Rowwise& w);
   std::function<void()> once(const AdamW& w);
   std::function<void()> once(const Collective& w);
 
@@ -267,6 +294,27 @@ std::function<void()> Device::turned_heads(const Rowwise& w) {
   };
 }
 
+// Eight of a layer's experts a token, as many of Qwen3's choose.
+std::function<void()> Device::routed(const Rowwise& w) {
+  const kernels::Router router{.experts = w.cols, .top_k = 8};
+  const std::int64_t n = w.rows * w.cols, rows = w.rows;
+  const kernels::Sequences sequences{0, rows};
+  void* const memory = scratch.get();
+  auto* const counted = static_cast<std::int32_t*>(memory);
+  std::int32_t* const choices = zeros(rows * 2 * router.top_k);
+  if (w.kind == RowwiseKind::router_backward) {
+    return [=, this] {
+      kernels::route_backward(floats(n), floats(n), floats(rows * router.top_k), choices, nullptr,
+                              0, router, sequences, rows, stream.get());
+    };
+  }
+  return [=, this] {
+    void* const map = take(rows * 2 * router.top_k * 4);
+    kernels::route(floats(n), static_cast<std::int32_t*>(map), counted, nullptr, floats(n), router,
+                   sequences, 1, {}, rows, counted + w.cols, stream.get());
+  };
+}
+
 std::function<void()> Device::once(const Rowwise& w) {
   const std::int64_t r = w.rows, c = w.cols, n = r * c;
   auto* part = static_cast<float*>(static_cast<void*>(scratch.get()));
@@ -321,6 +369,9 @@ std::function<void()> Device::once(const Rowwise& w) {
         kernels::cross_entropy_backward(numbers(n), numbers(n), floats(r), {0, c}, zeros(r), 1, r,
                                         c, stream.get());
       };
+    case RowwiseKind::router:
+    case RowwiseKind::router_backward:
+      return routed(w);
     case RowwiseKind::layer_norm:
     case RowwiseKind::layer_norm_backward:
     case RowwiseKind::gelu:
@@ -329,8 +380,6 @@ std::function<void()> Device::once(const Rowwise& w) {
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::embedding:
     case RowwiseKind::embedding_backward:
-    case RowwiseKind::router:
-    case RowwiseKind::router_backward:
     case RowwiseKind::permute:
     case RowwiseKind::unpermute:
     case RowwiseKind::cast:
@@ -387,11 +436,22 @@ std::function<void()> Device::once(const Collective& w) {
   return {};
 }
 
+std::function<void()> Device::any(const Work& work) {
+  return std::visit(
+      Overloaded{
+          [&](const Gemm& w) { return once(w); }, [&](const GroupedGemm& w) { return once(w); },
+          [&](const Attention& w) { return once(w); }, [&](const Rowwise& w) { return once(w); },
+          [&](const AdamW& w) { return once(w); }, [&](const Collective& w) { return once(w); },
+          [](const auto&) { return std::function<void()>(); }},
+      work);
+}
+
 class CudaMeasurer final : public Measurer {
  public:
   explicit CudaMeasurer(const ProcessRank& process) : device_(process) {}
 
   std::optional<Seconds> time(const Work& work) override;
+  std::optional<Seconds> warm_time(const Work& work) override;
   double sustained_share(const Work& work, Seconds duration) override;
   Seconds launch_time() override;
   BytesPerSecond copy_rate(bool to_host) override;
@@ -402,19 +462,29 @@ class CudaMeasurer final : public Measurer {
 };
 
 std::optional<Seconds> CudaMeasurer::time(const Work& work) {
-  const bool together = std::holds_alternative<Collective>(work);
-  const std::function<void()> once =
-      std::visit(Overloaded{[&](const Gemm& w) { return device_.once(w); },
-                            [&](const GroupedGemm& w) { return device_.once(w); },
-                            [&](const Attention& w) { return device_.once(w); },
-                            [&](const Rowwise& w) { return device_.once(w); },
-                            [&](const AdamW& w) { return device_.once(w); },
-                            [&](const Collective& w) { return device_.once(w); },
-                            [](const auto&) { return std::function<void()>(); }},
-                 work);
+  const std::function<void()> once = device_.any(work);
   if (!once) return std::nullopt;
-  const Seconds own = device_.median(once, together);
+  const bool together = std::holds_alternative<Collective>(work);
+  const Seconds own = together ? device_.beside_compute(once) : device_.median(once, false);
   // A step goes at the pace of the slowest GPU.
+  return device_.group == nullptr ? own : Seconds(device_.agree(own.value(), ncclMax));
+}
+
+std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
+  constexpr Gemm kHeater{.m = 8192, .n = 8192, .k = 8192};
+  constexpr double kTurn = 2e-3;  // of either; the power limit acts over tens of milliseconds
+  constexpr int kTurns = 60;
+  const std::function<void()> once = device_.any(work), heat = device_.once(kHeater);
+  if (!once) return std::nullopt;
+  const int heats = static_cast<int>(kTurn / device_.elapsed(heat, 2).value()) + 1;
+  const int repetitions = static_cast<int>(kTurn / device_.elapsed(once, 2).value()) + 1;
+  std::vector<Seconds> turns;
+  for (int i = 0; i < kTurns; ++i) {
+    for (int h = 0; h < heats; ++h) heat();
+    turns.push_back(device_.elapsed(once, repetitions));
+  }
+  std::sort(turns.begin(), turns.end());
+  const Seconds own = turns[turns.size() / 2];
   return device_.group == nullptr ? own : Seconds(device_.agree(own.value(), ncclMax));
 }
 

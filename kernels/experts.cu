@@ -320,26 +320,65 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kMostSegments = 1024, kRowsPerBlock = 64;
 
-// Where the rows of one source and expert begin, in the one order and in the other.
+// Where the rows of one source and expert begin, in the one order and in the other; all rows.
 struct Segments {
   int arrived[kMostSegments], grouped[kMostSegments];  // [source][expert]
+  int rows;
 };
 
+// A warp's: keep(i, the sum of count(0) .. count(i - 1)) for i < n; the sum of all.
+template <class Count, class Keep>
+__device__ int running_sums(int n, Count count, Keep keep) {
+  const int lane = threadIdx.x % kWarp;
+  int before = 0;
+  for (int first = 0; first < n; first += kWarp) {
+    const int i = first + lane, own = i < n ? count(i) : 0;
+    int sum = own;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int other = __shfl_up_sync(0xffffffffU, sum, step);
+      if (lane >= step) sum += other;
+    }
+    if (i < n) keep(i, before + sum - own);
+    before += __shfl_sync(0xffffffffU, sum, kWarp - 1);
+  }
+  return before;
+}
+
+// By the first two warps of a block.
 __device__ void find_segments(Segments& segments, const Arrivals& a) {
   const int ranks = static_cast<int>(a.ranks), local = static_cast<int>(a.local);
   const auto count = [&](int source, int expert) {
     return a.counts[source * a.experts + a.first_expert + expert];
   };
-  int next = 0;
-  for (int i = 0; i < ranks * local; ++i) {
-    segments.arrived[i] = next;
-    next += count(i / local, i % local);
+  if (threadIdx.x < kWarp) {
+    const int rows = running_sums(
+        ranks * local, [&](int i) { return count(i / local, i % local); },
+        [&](int i, int sum) { segments.arrived[i] = sum; });
+    if (threadIdx.x == 0) segments.rows = rows;
+  } else if (threadIdx.x < 2 * kWarp) {
+    running_sums(
+        ranks * local, [&](int i) { return count(i % ranks, i / ranks); },
+        [&](int i, int sum) { segments.grouped[i % ranks * local + i / ranks] = sum; });
   }
-  next = 0;
-  for (int i = 0; i < ranks * local; ++i) {
-    const int expert = i / ranks, source = i % ranks;
-    segments.grouped[source * local + expert] = next;
-    next += count(source, expert);
+}
+
+// One warp a row.
+__device__ void copy_row(bf16* to, const bf16* from, std::int64_t cols) {
+  constexpr int kLoads = 8;
+  const int lane = threadIdx.x % kWarp;
+  for (std::int64_t first = 0; first < cols; first += kLoads * kWarp * kVector) {
+    uint4 bits[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const std::int64_t c = first + (i * kWarp + lane) * kVector;
+      if (c < cols) bits[i] = load_bits(from + c);
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const std::int64_t c = first + (i * kWarp + lane) * kVector;
+      if (c < cols) *reinterpret_cast<uint4*>(to + c) = bits[i];
+    }
   }
 }
 
@@ -347,15 +386,12 @@ __global__ void __launch_bounds__(kThreads)
     group_rows_kernel(bf16* to, float* to_numbers, const bf16* from, const float* from_numbers,
                       Arrivals a, bool group, std::int64_t rows, std::int64_t cols) {
   __shared__ Segments segments;
-  if (threadIdx.x == 0) find_segments(segments, a);
+  find_segments(segments, a);
   __syncthreads();
-  const int count = static_cast<int>(a.ranks * a.local);
-  const int last = count - 1;
-  const int arrived_rows =
-      segments.arrived[last] + a.counts[(a.ranks - 1) * a.experts + a.first_expert + a.local - 1];
-  for (int i = 0; i < kRowsPerBlock; ++i) {
+  const int last = static_cast<int>(a.ranks * a.local) - 1;
+  for (int i = threadIdx.x / kWarp; i < kRowsPerBlock; i += kWarps) {
     const std::int64_t row = std::int64_t{blockIdx.x} * kRowsPerBlock + i;
-    if (row >= arrived_rows || row >= rows) return;
+    if (row >= segments.rows || row >= rows) return;
     int low = 0, high = last;  // the last segment that begins at or before the row
     while (low < high) {
       const int middle = (low + high + 1) / 2;
@@ -367,11 +403,9 @@ __global__ void __launch_bounds__(kThreads)
     }
     const std::int64_t other = segments.grouped[low] + row - segments.arrived[low];
     const std::int64_t source = group ? row : other, target = group ? other : row;
-    for (std::int64_t c = threadIdx.x * kVector; c < cols; c += kThreads * kVector) {
-      *reinterpret_cast<uint4*>(to + target * cols + c) =
-          *reinterpret_cast<const uint4*>(from + source * cols + c);
-    }
-    if (to_numbers != nullptr && threadIdx.x == 0) to_numbers[target] = from_numbers[source];
+    copy_row(to + target * cols, from + source * cols, cols);
+    if (to_numbers != nullptr && threadIdx.x % kWarp == 0)
+      to_numbers[target] = from_numbers[source];
   }
 }
 
