@@ -63,16 +63,14 @@ void CudaBackend::rehearse() {
   rank_.clear_arena(stream);
   std::set<const Op*> known;
   for (const Command& c : rank_.commands.commands) {
-    if (c.kind != CommandKind::op || !known.insert(c.op).second) continue;
-    if (!is_shared(*c.op)) {
-      launch(rank_, c, stream);
-      continue;
+    if (c.kind != CommandKind::op || is_shared(*c.op) || !known.insert(c.op).second) continue;
+    // What another op left there is no map of rows or count of tokens: it would send kernels
+    // astray.
+    for (const Operand& operand : c.reads) {
+      const Tensor read = rank_.tensor(c, operand);
+      check(cudaMemsetAsync(read.data, 0, static_cast<std::size_t>(read.bytes()), stream));
     }
-    // Others' counts of rows are none; anything else in their place might send kernels astray.
-    for (const Operand& operand : c.writes) {
-      const Tensor result = rank_.tensor(c, operand);
-      check(cudaMemsetAsync(result.data, 0, static_cast<std::size_t>(result.bytes()), stream));
-    }
+    launch(rank_, c, stream);
   }
   check(cudaStreamSynchronize(stream));
 }

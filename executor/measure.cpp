@@ -46,6 +46,7 @@ struct Device {
     stream = make_stream();
     begin = make_event(true);
     end = make_event(true);
+    draw();
     fill();
     read_facts();
     if (own.world > 1) meet();
@@ -63,13 +64,19 @@ struct Device {
   }
 
   // Normal numbers as bf16; as fp32 they are numbers of the same size.
-  void fill() const {
+  void draw() {
     std::mt19937 generator(1);
     std::normal_distribution<float> normal(0, 0.5F);
     std::vector<bf16> numbers(kSeedBytes / sizeof(bf16));
     for (bf16& x : numbers) x = __float2bfloat16_rn(normal(generator));
+    drawn = device_memory(kSeedBytes);
+    check(cudaMemcpy(drawn.get(), numbers.data(), kSeedBytes, cudaMemcpyHostToDevice));
+  }
+  // What works leave behind grows from one to the next until it is no number any more.
+  void fill() const {
     for (std::int64_t at = 0; at < kPoolBytes; at += kSeedBytes) {
-      check(cudaMemcpy(pool.get() + at, numbers.data(), kSeedBytes, cudaMemcpyHostToDevice));
+      check(cudaMemcpyAsync(pool.get() + at, drawn.get(), kSeedBytes, cudaMemcpyDeviceToDevice,
+                            stream.get()));
     }
   }
 
@@ -183,7 +190,7 @@ struct Device {
   std::function<void()> once(const Collective& w);
 
   ProcessRank process;
-  DeviceMemory pool, scratch, attention_scratch, zero_memory, group_rows;
+  DeviceMemory pool, drawn, scratch, attention_scratch, zero_memory, group_rows;
   std::int64_t used = 0, attention_bytes = 0, zero_count = 0;
   OwnedStream stream;
   OwnedEvent begin, end;
@@ -437,6 +444,7 @@ std::function<void()> Device::once(const Collective& w) {
 }
 
 std::function<void()> Device::any(const Work& work) {
+  fill();
   return std::visit(
       Overloaded{
           [&](const Gemm& w) { return once(w); }, [&](const GroupedGemm& w) { return once(w); },

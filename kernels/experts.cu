@@ -118,6 +118,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int i = 0; i < Share; ++i) {
       if (i * kWarp + lane == chosen) own[i] = -INFINITY;
     }
+    if (chosen >= experts) chosen = j;  // scores that are no numbers: the loss will say so
     if (forced.first_sequence >= 0) {
       const std::int64_t row = sequences.first + t;
       const std::int64_t sequence = forced.first_sequence + row / sequences.length;
