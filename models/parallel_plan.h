@@ -26,9 +26,10 @@ enum class CpComm : std::uint8_t { p2p, all_gather, a2a };
 enum class RecomputeKind : std::uint8_t { none, selective, full };
 enum class MoeDispatcher : std::uint8_t { alltoall, allgather, deepep, hybridep };
 enum class Routing : std::uint8_t { forced, natural };
-// What CUDA graphs capture: the whole iteration, or each layer but its routed experts, whose shapes
-// change (Transformer Engine's graphs with Megatron's scope attn, moe_router, moe_preprocess).
-enum class CudaGraphScope : std::uint8_t { full, layer };
+// What CUDA graphs capture: the whole iteration; each layer but its routed experts, whose shapes
+// change (Transformer Engine's graphs with Megatron's modules attn, moe_router, moe_preprocess); or
+// of each layer only what stands between attention and experts (moe_router, moe_preprocess).
+enum class CudaGraphScope : std::uint8_t { full, layer, router };
 
 // What selective recomputation drops and computes again (Megatron's --recompute-modules).
 enum class RecomputeModule : std::uint8_t {
@@ -199,8 +200,10 @@ struct Words<Routing> {
 template <>
 struct Words<CudaGraphScope> {
   static constexpr std::string_view what = "cuda_graph_scope";
-  static constexpr std::array<std::pair<CudaGraphScope, std::string_view>, 2> table{
-      {{CudaGraphScope::full, "full"}, {CudaGraphScope::layer, "layer"}}};
+  static constexpr std::array<std::pair<CudaGraphScope, std::string_view>, 3> table{
+      {{CudaGraphScope::full, "full"},
+       {CudaGraphScope::layer, "layer"},
+       {CudaGraphScope::router, "router"}}};
 };
 template <>
 struct Words<OverlapKind> {
