@@ -305,6 +305,15 @@ void StateBuilder::optimizer_step() {
     back.after = only(Stream::host);
   }
   if (on_device > 0) {
+    // Clipping is a pass over the gradients (Megatron's multi_tensor_scale, torch's and DeepSpeed's
+    // foreach multiplication); ours is part of the step.
+    if (!c_.recipe.executable) {
+      b.compute(Rowwise{.kind = RowwiseKind::scale,
+                        .rows = 1,
+                        .cols = on_device,
+                        .dtype = s.main_params_dtype},
+                {gradients_}, {gradients_});
+    }
     b.compute(AdamW{.params = on_device,
                     .grad = s.grad_dtype,
                     .main_params = s.main_params_dtype,
