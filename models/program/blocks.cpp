@@ -147,18 +147,18 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
 }
 
 // torch's embedding_dense_backward makes a gradient of the whole table, zeros but for the tokens'
-// rows; ours adds those into the accumulated gradient and needs none.
+// rows. Ours adds those into the accumulated gradient and needs none; where every microbatch is
+// reduced, the table is that gradient.
 SlotId dense_table_gradient(LayerContext& c) {
-  if (c.recipe.executable) return kNoSlot;
+  if (c.recipe.executable || c.shape.zero >= 2) return kNoSlot;
   const std::int64_t rows = vocabulary_share(c.model, c.shape);
   const SlotId table = c.b.slot("gradient of the table", c.activation_dtype(), rows, c.hidden);
   c.rowwise(RowwiseKind::zero_fill, rows, c.hidden, {}, {table});
   return table;
 }
 
-// Into main_grad by a hook, or by autograd; what is reduced at once is not accumulated.
+// Into main_grad by a hook, or by autograd.
 void accumulate_table(LayerContext& c, SlotId table) {
-  if (!c.recipe.fp32_gradient_accumulation && c.shape.zero >= 2) return;
   const std::int64_t rows = vocabulary_share(c.model, c.shape);
   c.b.compute(Rowwise{.kind = RowwiseKind::add,
                       .rows = rows,
