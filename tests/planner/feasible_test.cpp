@@ -176,6 +176,8 @@ std::vector<Broken> broken_plans() {
       {"dispatcher_available", qplan_recipe, qwen3_30b(), "dp8 ep8 gbs8 moe_dispatcher=deepep"},
       {"capacity_available", deepspeed, qwen3_30b(), "dp8 gbs8 zero1 capacity=1.25"},
       {"capacity_without_experts", qplan_recipe, llama3_70b(), "capacity=1"},
+      {"drop_policy_without_capacity", megatron, qwen3_30b(), "drop=position"},
+      {"cuda_graph_available", qplan_recipe, qwen3_30b(), "cuda_graph"},
       {"deepep_group", megatron, qwen3_30b(), "dp8 gbs8 moe_dispatcher=deepep"},
       {"dispatcher_gpu", megatron, qwen3_30b(), "dp8 ep8 gbs8 moe_dispatcher=deepep", {0, 80}},
       {"model_available", megatron_deepspeed, qwen3_32b(), "tp8"},
