@@ -271,6 +271,10 @@ Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base) {
   return rounded(Bytes(static_cast<double>(local * model.hidden_size) * element));
 }
 
+Bytes send_buffer_bytes(const ModelSpec& model, const BlockShape& base, const Recipe& recipe) {
+  return recipe.executable ? boundary_bytes(model, base) : Bytes(0);
+}
+
 StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
                                const Recipe& recipe, const JobFacts& facts) {
   StepProgram program;
@@ -295,6 +299,7 @@ StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
   program.actions = build_schedule(program.schedule);
   program.grid = RankGrid(plan, facts.nvlink_domain);
   program.boundary = boundary_bytes(model, base);
+  program.send_buffer = send_buffer_bytes(model, base, recipe);
   program.reduce_overlapped = plan.overlap.has(OverlapKind::grad);
   program.gather_overlapped = plan.overlap.has(OverlapKind::param);
   return program;
@@ -322,6 +327,9 @@ std::uint64_t fingerprint(const StepProgram& program) {
       hash = mix(hash, static_cast<std::uint64_t>(run.block) * 65536 +
                            static_cast<std::uint64_t>(run.count));
     }
+  }
+  if (program.send_buffer > Bytes(0)) {
+    hash = mix(hash, static_cast<std::uint64_t>(program.send_buffer.value()));
   }
   const ScheduleShape& s = program.schedule;
   for (const int n : {static_cast<int>(s.kind), s.pp, s.vpp, s.microbatches,
