@@ -1,6 +1,7 @@
 #pragma once
 // Models for tests, with what the built-in tiny ones do not have.
 
+#include <utility>
 #include <vector>
 
 #include "models/model_spec.h"
@@ -76,12 +77,40 @@ inline ModelSpec gated_model() {
   return m;
 }
 
+// With as many layers, heads and experts, each a quarter as large: for tests of many plans.
+inline ModelSpec smaller(ModelSpec m) {
+  m.name += ", smaller";
+  m.hidden_size = 32;
+  m.intermediate_size = 32;
+  m.vocab_size = 120;
+  m.head_dim = 8;
+  if (m.mla) {
+    m.mla = {.q_lora_rank = 12,
+             .kv_lora_rank = 8,
+             .qk_nope_head_dim = 6,
+             .qk_rope_head_dim = 2,
+             .v_head_dim = 4};
+  }
+  if (m.moe) {
+    m.moe->moe_intermediate_size = 16;
+    if (m.moe->shared_expert_intermediate_size > 0) m.moe->shared_expert_intermediate_size = 16;
+  }
+  if (m.vision) {
+    m.vision->hidden_size = m.vision->intermediate_size = 16;
+    m.vision->out_hidden_size = m.hidden_size;
+    m.vision->mrope_section = {2, 1, 1};
+  }
+  return m;
+}
+
 // One of every kind.
 inline std::vector<ModelSpec> tiny_models() {
-  return {biased_model(),         gated_model(),          load_model("tiny"),
-          load_model("tiny-moe"), load_model("tiny-mla"), tied_model(),
-          balanced_model(),       tied_gpt_model(),       predicting_model(),
-          load_model("tiny-vl"),  dense_vision_model()};
+  std::vector<ModelSpec> models = {
+      biased_model(),         gated_model(),         load_model("tiny"),  load_model("tiny-moe"),
+      load_model("tiny-mla"), tied_model(),          balanced_model(),    tied_gpt_model(),
+      predicting_model(),     load_model("tiny-vl"), dense_vision_model()};
+  for (ModelSpec& model : models) model = smaller(std::move(model));
+  return models;
 }
 
 }  // namespace qplan
