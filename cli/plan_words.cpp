@@ -102,7 +102,8 @@ constexpr std::array kWords{
              allow<&S::moment_dtype, &P::moment_dtype>},
     PlanWord{"cuda_graph", "[BOOL]", "CUDA graphs", Many::words,
              allow<&S::cuda_graph, &P::cuda_graph>},
-    PlanWord{"cuda_graph_scope", "SCOPE", "what they capture: full, layer (all but routed experts)",
+    PlanWord{"cuda_graph_scope", "SCOPE",
+             "what they capture: full, layer (all but routed experts), router (moe_router)",
              Many::words, allow<&S::cuda_graph_scope, &P::cuda_graph_scope>},
     PlanWord{"compile", "[BOOL]", "torch.compile", Many::words, allow<&S::compile, &P::compile>},
 };

@@ -30,9 +30,11 @@ enum class Routing : std::uint8_t { forced, natural };
 // Which of the token copies beyond an expert's capacity are dropped: the least probable, or the
 // last of the sequence (Megatron's --moe-token-drop-policy).
 enum class TokenDropPolicy : std::uint8_t { probs, position };
-// What CUDA graphs capture: the whole iteration, or each layer but its routed experts, whose shapes
-// change (Transformer Engine's graphs with Megatron's scope attn, moe_router, moe_preprocess).
-enum class CudaGraphScope : std::uint8_t { full, layer };
+
+// What CUDA graphs capture: the whole iteration; each layer but its routed experts, whose shapes
+// change (Transformer Engine's graphs with Megatron's modules attn, moe_router, moe_preprocess); or
+// of each layer only what stands between attention and experts (moe_router, moe_preprocess).
+enum class CudaGraphScope : std::uint8_t { full, layer, router };
 
 // What selective recomputation drops and computes again (Megatron's --recompute-modules).
 enum class RecomputeModule : std::uint8_t {
@@ -209,8 +211,10 @@ struct Words<TokenDropPolicy> {
 template <>
 struct Words<CudaGraphScope> {
   static constexpr std::string_view what = "cuda_graph_scope";
-  static constexpr std::array<std::pair<CudaGraphScope, std::string_view>, 2> table{
-      {{CudaGraphScope::full, "full"}, {CudaGraphScope::layer, "layer"}}};
+  static constexpr std::array<std::pair<CudaGraphScope, std::string_view>, 3> table{
+      {{CudaGraphScope::full, "full"},
+       {CudaGraphScope::layer, "layer"},
+       {CudaGraphScope::router, "router"}}};
 };
 template <>
 struct Words<OverlapKind> {

@@ -112,8 +112,10 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   b.into(&Block::forward);
   const SlotId x = b.slot("x", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
   state.enter_forward();
+  b.layer_module(LayerModule::attention);
   const SlotId middle = attention.forward(x);
   const SlotId y = s.layer.moe ? moe.forward(middle) : mlp.forward(middle);
+  b.layer_module(LayerModule::none);
   if (adds) images.add(y);
   if (feeds) {
     const SlotId tap = tap_wire(c, "tapped", c.local_tokens, c.hidden, s.tap);
@@ -132,7 +134,9 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
     dy = sum;
   }
   const SlotId dmiddle = s.layer.moe ? moe.backward(dy) : mlp.backward(dy);
+  b.layer_module(LayerModule::attention);
   attention.backward(dmiddle);
+  b.layer_module(LayerModule::none);
   b.flush();
   state.leave_backward();
   state.once_a_step();

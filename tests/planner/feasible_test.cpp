@@ -224,6 +224,7 @@ std::vector<Broken> broken_plans() {
       {"offload_checkpoints", deepspeed, llama3_70b(), "zero1 offload=activations"},
       {"cuda_graph_available", deepspeed, llama3_70b(), "zero1 cuda_graph"},
       {"cuda_graph_parallel", fsdp2_compile, llama3_70b(), "pp2 gbs4 zero3 cuda_graph"},
+      {"cuda_graph_router", megatron, llama3_70b(), "zero1 cuda_graph cuda_graph_scope=router"},
       {"cuda_graph_recompute", megatron, llama3_70b(),
        "zero1 recompute=full cuda_graph cuda_graph_scope=layer"},
       {"cuda_graph_offload", megatron, llama3_70b(), "zero1 offload=activations:1 cuda_graph"},
