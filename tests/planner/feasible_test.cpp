@@ -187,7 +187,6 @@ std::vector<Broken> broken_plans() {
       {"state_dtypes", megatron, llama3_70b(), "grad_dtype=int64"},
       {"precision_aware_optimizer", megatron, llama3_70b(), "moment_dtype=bf16 zero0"},
       {"executor_model", qplan_recipe, strange_rope(), "tp1"},
-      {"executor_vision_cp", qplan_recipe, qwen3_vl(), "cp2"},
       {"executor_deepstack", qplan_recipe, qwen3_vl(), "pp24 gbs24"},
       {"executor_vision_sp", qplan_recipe, qwen3_vl(), "tp2 sp seq4"},
       {"executor_model", qplan_recipe, tied_predicting_two(), "tp1"},

@@ -110,14 +110,27 @@ TEST_CASE("latent attention, groups of experts and shared experts compute what o
 
 TEST_CASE("a vision tower's tokens and deepstack compute what one rank does") {
   const ModelSpec model = load_model("tiny-vl");
-  for (const char* line :
-       {"gbs4 mbs2 seq16", "gbs2 seq64", "gbs2 mbs2 seq32 recompute=full",
-        "gbs2 seq16 recompute=selective:layernorm+mlp+core_attn", "dp2 zero1 gbs4 seq16",
-        "dp2 zero2 gbs4 seq16", "dp2 ep2 zero3 gbs8 seq16", "dp4 zero1 fsdp_shard=2 gbs8 seq16",
-        "tp2 ep2 etp1 gbs4 mbs2 seq16 sp", "tp4 gbs2 seq16 sp",
-        "tp2 dp2 zero3 gbs8 mbs2 seq32 sp overlap=tp+grad", "pp2 gbs4 seq16 1f1b",
-        "pp2 gbs8 seq16 gpipe recompute=full", "pp2 gbs8 seq16 zb-h1", "pp2 gbs8 seq16 dualpipe",
-        "tp2 pp2 dp2 ep2 zero1 gbs8 seq16 sp", "tp2 pp2 ep2 etp1 gbs8 mbs2 seq16 sp zb-h1"}) {
+  for (const char* line : {"gbs4 mbs2 seq16",
+                           "gbs2 seq64",
+                           "gbs2 mbs2 seq32 recompute=full",
+                           "gbs2 seq16 recompute=selective:layernorm+mlp+core_attn",
+                           "dp2 zero1 gbs4 seq16",
+                           "dp2 zero2 gbs4 seq16",
+                           "dp2 ep2 zero3 gbs8 seq16",
+                           "dp4 zero1 fsdp_shard=2 gbs8 seq16",
+                           "tp2 ep2 etp1 gbs4 mbs2 seq16 sp",
+                           "tp4 gbs2 seq16 sp",
+                           "tp2 dp2 zero3 gbs8 mbs2 seq32 sp overlap=tp+grad",
+                           "pp2 gbs4 seq16 1f1b",
+                           "pp2 gbs8 seq16 gpipe recompute=full",
+                           "pp2 gbs8 seq16 zb-h1",
+                           "pp2 gbs8 seq16 dualpipe",
+                           "tp2 pp2 dp2 ep2 zero1 gbs8 seq16 sp",
+                           "tp2 pp2 ep2 etp1 gbs8 mbs2 seq16 sp zb-h1",
+                           "cp2 gbs4 mbs2 seq16",
+                           "cp2 ep2 gbs4 seq32 cp_comm=all_gather recompute=full",
+                           "tp2 cp2 dp2 ep2 etp1 zero2 gbs8 mbs2 seq32 sp cp_comm=a2a",
+                           "cp4 pp2 gbs8 seq32 zb-h1"}) {
     check_against_one_rank(model, line);
   }
   // Experts want sequence parallelism; a dense model does without.
