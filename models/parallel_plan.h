@@ -26,6 +26,11 @@ enum class CpComm : std::uint8_t { p2p, all_gather, a2a };
 enum class RecomputeKind : std::uint8_t { none, selective, full };
 enum class MoeDispatcher : std::uint8_t { alltoall, allgather, deepep, hybridep };
 enum class Routing : std::uint8_t { forced, natural };
+
+// Which of the token copies beyond an expert's capacity are dropped: the least probable, or the
+// last of the sequence (Megatron's --moe-token-drop-policy).
+enum class TokenDropPolicy : std::uint8_t { probs, position };
+
 // What CUDA graphs capture: the whole iteration; each layer but its routed experts, whose shapes
 // change (Transformer Engine's graphs with Megatron's modules attn, moe_router, moe_preprocess); or
 // of each layer only what stands between attention and experts (moe_router, moe_preprocess).
@@ -98,10 +103,10 @@ struct ParallelPlan {
   CpComm cp_comm = CpComm::p2p;
   MoeDispatcher moe_dispatcher = MoeDispatcher::alltoall;
   Routing routing = Routing::forced;
-  // Token copies that an expert takes of one rank's microbatch, over the mean; more are dropped,
-  // the least probable first (Megatron's --moe-expert-capacity-factor with --moe-token-drop-policy
-  // probs). 0: all are taken (dropless).
+  // Token copies that an expert takes of one rank's microbatch, over the mean; more are dropped
+  // (Megatron's --moe-expert-capacity-factor). 0: all are taken (dropless).
   double moe_capacity_factor = 0;
+  TokenDropPolicy moe_token_drop_policy = TokenDropPolicy::probs;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
   DType moment_dtype = DType::fp32;       // Adam's m and v
@@ -196,6 +201,12 @@ struct Words<Routing> {
   static constexpr std::string_view what = "routing";
   static constexpr std::array<std::pair<Routing, std::string_view>, 2> table{
       {{Routing::forced, "forced"}, {Routing::natural, "natural"}}};
+};
+template <>
+struct Words<TokenDropPolicy> {
+  static constexpr std::string_view what = "moe_token_drop_policy";
+  static constexpr std::array<std::pair<TokenDropPolicy, std::string_view>, 2> table{
+      {{TokenDropPolicy::probs, "probs"}, {TokenDropPolicy::position, "position"}}};
 };
 template <>
 struct Words<CudaGraphScope> {

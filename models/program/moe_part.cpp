@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "models/program/layer_context.h"
 
@@ -41,8 +42,22 @@ MoePart::Rows MoePart::rows() const {
     const std::int64_t all = s.ep * c_.local_tokens * std::min(moe.top_k, moe.num_experts / s.ep);
     return {std::min(sent, full), std::min(full, all) * s.etp};
   }
-  const double received = std::ceil(static_cast<double>(sent) * s.moe_load) * s.etp;
-  return {sent, static_cast<std::int64_t>(received)};
+  const auto received =
+      static_cast<std::int64_t>(std::ceil(static_cast<double>(sent) * s.moe_load));
+  const bool dealt_out = c_.recipe.executable && s.ep > 1 && s.moe_load == 1;
+  return {sent, (dealt_out ? rows_dealt_out() : received) * s.etp};
+}
+
+// Forced routing deals copies out to the experts in turn, along each stretch of neighbouring tokens
+// that a rank has: where the experts do not divide it, some get one more of each.
+std::int64_t MoePart::rows_dealt_out() const {
+  const MoeSpec& moe = *c_.model.moe;
+  const auto& s = c_.shape;
+  const std::int64_t n = c_.local_tokens, experts = moe.num_experts;
+  const std::int64_t stretch = s.cp == 1 ? n : std::gcd(n, s.seq_len / (2 * s.cp));  // of a zig-zag
+  const std::int64_t most = (stretch * moe.top_k + experts - 1) / experts;  // to one expert
+  const std::int64_t all = s.ep * n * std::min(moe.top_k, experts / s.ep);
+  return std::min(n / stretch * most * experts, all);
 }
 
 // One direction of the token exchange over the expert-parallel group.

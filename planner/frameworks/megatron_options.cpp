@@ -237,9 +237,14 @@ constexpr auto kOptions = std::to_array<Option>({
        return if_true(s.plan.moe_capacity_factor > 0, s.plan.moe_capacity_factor);
      },
      [](Draft& d, const Json& v) { d.plan.moe_capacity_factor = std::max(number_of(v), 0.0); }},
-    {"--moe-token-drop-policy", "moe_capacity_factor",
-     [](const Subject& s) { return if_true(s.plan.moe_capacity_factor > 0, "probs"); },
-     [](Draft&, const Json&) {}},
+    {"--moe-token-drop-policy", "moe_token_drop_policy",
+     [](const Subject& s) {
+       return if_true(s.plan.moe_capacity_factor > 0,
+                      std::string(to_word(s.plan.moe_token_drop_policy)));
+     },
+     [](Draft& d, const Json& v) {
+       d.plan.moe_token_drop_policy = from_word<TokenDropPolicy>(text_of(v));
+     }},
 
     // Recompute.
     {"--recompute-granularity", "recompute",
