@@ -55,6 +55,9 @@ constexpr std::array kWords{
     PlanWord{"moe_capacity_factor", "RATIO",
              "copies an expert takes of a rank's, over the mean; more are dropped; 0: none are",
              Many::per_job, fix<&S::moe_capacity_factor, &P::moe_capacity_factor>},
+    PlanWord{"moe_token_drop_policy", "KIND",
+             "copies that are dropped: of least probability (probs) or last (position)",
+             Many::per_job, fix<&S::moe_token_drop_policy, &P::moe_token_drop_policy>},
 
     PlanWord{"tp", "RANKS", "tensor-parallel degree", Many::numbers, allow<&S::tp, &P::tp>},
     PlanWord{"pp", "STAGES", "pipeline-parallel degree", Many::numbers, allow<&S::pp, &P::pp>},
@@ -99,7 +102,8 @@ constexpr std::array kWords{
              allow<&S::moment_dtype, &P::moment_dtype>},
     PlanWord{"cuda_graph", "[BOOL]", "CUDA graphs", Many::words,
              allow<&S::cuda_graph, &P::cuda_graph>},
-    PlanWord{"cuda_graph_scope", "SCOPE", "what they capture: full, layer (all but routed experts)",
+    PlanWord{"cuda_graph_scope", "SCOPE",
+             "what they capture: full, layer (all but routed experts), router (moe_router)",
              Many::words, allow<&S::cuda_graph_scope, &P::cuda_graph_scope>},
     PlanWord{"compile", "[BOOL]", "torch.compile", Many::words, allow<&S::compile, &P::compile>},
 };
@@ -188,12 +192,13 @@ bool given(const PlanWords& words, std::string_view key) {
 
 void add_job_words(CommandLine& line, PlanWords& words,
                    const std::vector<std::string_view>& without) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kDefaults{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kDefaults{
       {{"global_batch_size", "about 4 Mi tokens"},
        {"seq_len", "4096"},
        {"precision", "bf16"},
        {"routing", "forced"},
-       {"moe_capacity_factor", "0"}}};
+       {"moe_capacity_factor", "0"},
+       {"moe_token_drop_policy", "probs"}}};
   for (const PlanWord& word : kWords) {
     if (std::find(without.begin(), without.end(), word.key) != without.end()) continue;
     for (const auto& [key, fallback] : kDefaults) {

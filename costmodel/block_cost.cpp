@@ -50,15 +50,12 @@ std::optional<Axis> axis_of(const Work& work) {
   return std::nullopt;
 }
 
-// DeepEP between nodes, beside compute: 28-38 of the 43-58 GB/s that it reaches alone (DeepSeek-V3
-// on 64 H800, deepseek-ai/profile-data), so 0.6; it takes the same multiprocessors as in a node.
-constexpr Slowdown kLibraryAcrossNodes{1.14, 1 / 0.6};
-
 // What a collective and the compute beside it do to each other.
 const Slowdown& slowdown_of(const Op& op, const Contention& contention, const RankGrid& grid) {
   const auto* c = std::get_if<Collective>(&op.work);
   if (c != nullptr && c->expert_parallel_library) {
-    return grid.shape(c->axis).nodes > 1 ? kLibraryAcrossNodes : contention.expert_library;
+    return grid.shape(c->axis).nodes > 1 ? contention.expert_library_network
+                                         : contention.expert_library;
   }
   const auto axis = axis_of(op.work);
   return axis && grid.shape(*axis).nodes > 1 ? contention.network : contention.nvlink;
@@ -75,13 +72,18 @@ double kernels_of(const Work& work, const Recipe& recipe) {
   return 1;
 }
 
-bool belongs_to_routed_experts(const Work& work) {
-  if (std::holds_alternative<GroupedGemm>(work)) return true;
-  if (const auto* r = std::get_if<Rowwise>(&work)) {
-    return r->kind == RowwiseKind::permute || r->kind == RowwiseKind::unpermute;
+// Graphs of layers leave embedding, loss and the step's edge to the launching thread.
+bool captured(const Op& op, std::optional<CudaGraphScope> graphs) {
+  if (!graphs) return false;
+  switch (*graphs) {
+    case CudaGraphScope::full:
+      return true;
+    case CudaGraphScope::layer:
+      return op.layer_module != LayerModule::none && op.layer_module != LayerModule::experts;
+    case CudaGraphScope::router:
+      return op.layer_module == LayerModule::router;
   }
-  const auto axis = axis_of(work);
-  return axis == Axis::ep || axis == Axis::etp;
+  return false;
 }
 
 // nanotron, see Recipe::pipelined_collective_step.
@@ -175,11 +177,9 @@ PricedPart price_ops(OpList ops, const CostContext& context) {
   result.prices.reserve(result.ops.size());
   for (const Op& op : result.ops) {
     Price p = price(op.work, prices);
-    const bool captured = context.graphs && (*context.graphs == CudaGraphScope::full ||
-                                             !belongs_to_routed_experts(op.work));
-    const Seconds launch =
-        captured ? Seconds(0)
-                 : launch_time(op, *context.recipe) + pipelined_delay(op.work, context);
+    const Seconds launch = captured(op, context.graphs) ? Seconds(0)
+                                                        : launch_time(op, *context.recipe) +
+                                                              pipelined_delay(op.work, context);
     result.prices.push_back(p);
     result.durations.push_back({p.time, launch});
   }

@@ -175,6 +175,9 @@ Contention read_contention(JsonReader in) {
   contention.nvlink = slowdown("nvlink");
   contention.network = slowdown("network");
   if (in.has("expert_library")) contention.expert_library = slowdown("expert_library");
+  if (in.has("expert_library_network")) {
+    contention.expert_library_network = slowdown("expert_library_network");
+  }
   in.finish();
   return contention;
 }

@@ -116,6 +116,9 @@ struct Contention {
   // DeepEP and HybridEP keep to 16-24 multiprocessors (132/(132-16) = 1.14) and a part of the
   // links.
   Slowdown expert_library{1.14, 1.2};
+  // Between nodes: DeepEP keeps 28-38 of the 43-58 GB/s that it reaches alone, 0.6, beside compute
+  // (DeepSeek-V3 on 64 H800, deepseek-ai/profile-data), on as many multiprocessors.
+  Slowdown expert_library_network{1.14, 1 / 0.6};
 };
 
 struct HardwareProfile {

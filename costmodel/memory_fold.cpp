@@ -99,6 +99,7 @@ struct CostModel::MemoryView {
   std::vector<Bytes> gradients, activations;
   std::vector<int> like;          // rank -> the first rank that holds the same stages
   std::vector<Bytes> buffers;     // of each rank that is the first of its kind
+  std::vector<Bytes> sending;     // of each rank, for what it sends
   std::vector<BlockShape> kinds;  // distinct holders of states
   std::vector<int> counts;        // [rank][kind], of the first ranks
   std::optional<Seconds> bound;
@@ -143,6 +144,10 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   }
 
   const Bytes wire = boundary_bytes(model_, v.base);
+  for (int r = 0; r < plan.pp; ++r) {
+    result.sending.push_back(send_buffer_bytes(model_, v.base, recipe_) *
+                             outgoing_links(v.schedule, r));
+  }
   std::vector<StageMoves> uses(stage_count);
   std::vector<int> stages_of(stage_count);  // [rank][chunk] -> distinct stage
   const std::size_t chunks = stage_count / ranks;
@@ -289,7 +294,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
     }
     memory.gradients += v.gradients[r];
     memory.activations = v.activations[r];
-    memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + reserves;
+    memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + v.sending[r] + reserves;
     memory.peak =
         memory.weights + memory.gradients + memory.optimizer + memory.buffers + memory.activations;
     memory.reserved = reserved_bytes(memory.peak, recipe_, capacity_ - outside);

@@ -116,7 +116,8 @@ bool CpuBackend::start(Entry& entry) {
   const bool backward = c.action.kind != ActionKind::forward;
   const std::span<std::byte> message(rank_.memory(c.offset), static_cast<std::size_t>(c.bytes));
   if (c.kind == CommandKind::send) {
-    return world_.try_send({rank_.rank, peer, backward}, tag_of(rank_, c), message);
+    const std::span<std::byte> buffer(rank_.memory(c.send_buffer), message.size());
+    return world_.try_send({rank_.rank, peer, backward}, tag_of(rank_, c), message, buffer);
   }
   return world_.try_receive({peer, rank_.rank, backward}, tag_of(rank_, c), message);
 }

@@ -90,9 +90,9 @@ void sum_of_step(const Parties& parties) {
     mtp_loss += p.rank.mtp_loss_sum;
     squares += p.rank.square_sum;
   }
-  const ParallelPlan& plan = parties.front().rank.job.plan;
-  loss /= static_cast<double>(predictions(plan, 0));
-  mtp_loss /= static_cast<double>(predictions(plan, 1));
+  const CpuRank& any = parties.front().rank;
+  loss /= static_cast<double>(any.predictions(0));
+  mtp_loss /= static_cast<double>(any.predictions(1));
   for (const Party& p : parties) {
     p.rank.loss = loss;
     p.rank.mtp_loss = mtp_loss;

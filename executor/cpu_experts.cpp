@@ -1,9 +1,8 @@
 // Routing, the order of token copies, and the products of experts.
 //
 // row map: for each token its top_k experts, and for each of these whether its copy is dropped (1)
-// or sent (0). Expert counts: for
-// each rank that exchanges tokens (etp-major, then ep), its copies for every expert. Rows that no
-// copy came to are 0, so whatever is computed of them is 0 too.
+// or sent (0). Expert counts: for each rank that exchanges tokens (etp-major, then ep), its copies
+// for every expert. Rows that no copy came to are 0, so whatever is computed of them is 0 too.
 
 #include <fmt/format.h>
 
@@ -97,6 +96,26 @@ void count_visits(const CpuRank& rank, const std::vector<std::int32_t>& chosen,
   }
 }
 
+// By which copies are kept where experts take a share: their probabilities, or how near they are to
+// the begin of their sequence (Megatron's rows are tokens first, sequences second).
+std::vector<float> worth_of_copies(const CpuRank& rank, math::ConstMatrix scores,
+                                   const std::vector<std::int32_t>& chosen) {
+  const std::int64_t k = moe_of(rank).top_k, rows = scores.rows;
+  std::vector<float> worth(chosen.size());
+  if (rank.job.plan.moe_token_drop_policy == TokenDropPolicy::probs) {
+    math::router_weights(scores, chosen, router_shape(moe_of(rank)), Matrix(worth, rows, k));
+    return worth;
+  }
+  const std::vector<std::int64_t> positions = rank.positions();
+  const ParallelPlan& p = rank.job.plan;
+  const std::int64_t skipped = p.sequence_parallel ? rank.at.tp * rows : 0;
+  for (std::int64_t i = 0; i < rows * k; ++i) {
+    worth[static_cast<std::size_t>(i)] =
+        -static_cast<float>(positions[static_cast<std::size_t>(skipped + i / k)]);
+  }
+  return worth;
+}
+
 void route(CpuRank& rank, const Command& c) {
   const MoeSpec& moe = moe_of(rank);
   const math::RouterShape shape = router_shape(moe);
@@ -117,9 +136,7 @@ void route(CpuRank& rank, const Command& c) {
   }
   std::vector<std::int32_t> sent = chosen;
   if (const double factor = rank.job.plan.moe_capacity_factor; factor > 0) {
-    std::vector<float> weights(chosen.size());
-    math::router_weights(scores.matrix(), chosen, shape, Matrix(weights, row_map.rows, moe.top_k));
-    math::drop_over_capacity(sent, weights, moe.num_experts,
+    math::drop_over_capacity(sent, worth_of_copies(rank, scores.matrix(), chosen), moe.num_experts,
                              expert_capacity(std::ssize(chosen), moe, factor));
   }
   std::ranges::fill(ints(counts), 0);

@@ -18,9 +18,8 @@ math::VocabularyShard shard_of(const CpuRank& rank, std::int64_t cols) {
   return {rank.at.tp * cols, rank.job.model.vocab_size};
 }
 
-// What each token of the microbatch is to predict; -1: nothing, beyond the sequence's end.
 std::vector<std::int32_t> targets_of(const CpuRank& rank, const Command& c) {
-  return rank.tokens(c.action.microbatch, 1 + c.op->ahead);
+  return rank.targets(c.action.microbatch, c.op->ahead);
 }
 
 // Every token's loss is added once, by the first rank of its tensor-parallel group.
@@ -84,9 +83,8 @@ void finish(CpuRank& rank, const Command& c) {
 void backward(CpuRank& rank, const Command& c) {
   Values logits(rank.tensor(c, c.reads[0])), log_sum(rank.tensor(c, c.reads[1]));
   Values dlogits(rank.tensor(c, c.writes[0]), false);
-  const ParallelPlan& plan = rank.job.plan;
   const double weight = c.op->ahead > 0 ? rank.job.model.mtp_loss_weight : 1.0;
-  const double scale = weight / static_cast<double>(predictions(plan, c.op->ahead));
+  const double scale = weight / static_cast<double>(rank.predictions(c.op->ahead));
   const std::vector<std::int32_t> targets = targets_of(rank, c);
   const std::vector<float> ones(log_sum.all().size(), 1.0F);  // the log-sum is in the maxima
   math::cross_entropy_backward(logits.matrix(), shard_of(rank, logits.matrix().cols), targets,

@@ -92,11 +92,12 @@ void add_patch_positions(CpuRank& rank, const Command& c) {
 template <class Visit>
 void each_visual_row(const Rank& rank, std::int64_t rows, Visit visit) {
   const ImageLayout& layout = *rank.job.images;
-  const std::int64_t length = rank.job.plan.seq_len;
+  const std::vector<std::int64_t> places = rank.positions();
+  const std::int64_t length = rank.job.plan.seq_len / rank.job.plan.cp;
   for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t place = in_microbatch(rank, rows, r);
-    const auto token = layout.visual_token(place % length);
-    if (token) visit(r, place / length * layout.images() * layout.tokens() + *token);
+    const std::int64_t row = in_microbatch(rank, rows, r);
+    const auto token = layout.visual_token(places[math::at(row)]);
+    if (token) visit(r, row / length * layout.images() * layout.tokens() + *token);
   }
 }
 
@@ -142,9 +143,9 @@ bool run_images(CpuRank& rank, const Command& c) {
 
 std::vector<std::int32_t> embedded_tokens(const Rank& rank, std::vector<std::int32_t> ids) {
   if (!rank.job.images) return ids;
+  const std::vector<std::int64_t> places = rank.positions();
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const std::int64_t place = static_cast<std::int64_t>(i) % rank.job.plan.seq_len;
-    if (rank.job.images->visual_token(place)) ids[i] = -1;
+    if (rank.job.images->visual_token(places[i])) ids[i] = -1;
   }
   return ids;
 }

@@ -47,11 +47,12 @@ bool CpuWorld::done(const Meeting& meeting) {
   return meeting.done;
 }
 
-bool CpuWorld::try_send(const LinkKey& link, Tag tag, std::span<const std::byte> message) {
+bool CpuWorld::try_send(const LinkKey& link, Tag tag, std::span<const std::byte> message,
+                        std::span<std::byte> buffer) {
   const std::lock_guard lock(mutex_);
-  const auto [it, added] = letters_.try_emplace(link);
-  if (!added) return false;
-  it->second = {tag, {message.begin(), message.end()}};
+  if (!letters_.try_emplace(link, Letter{tag, buffer}).second) return false;  // not yet taken
+  QPLAN_CHECK(buffer.size() == message.size(), "a link's buffer holds a stage boundary");
+  std::ranges::copy(message, buffer.begin());
   changed();
   return true;
 }

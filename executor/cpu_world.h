@@ -52,8 +52,9 @@ class CpuWorld {
                                   Member member, const Together& together);
   bool done(const Meeting& meeting);
 
-  // A link holds one message: sending waits for the one before to be taken (rendezvous), so that
-  // schedules which need more deadlock here as they would elsewhere. False: not yet.
+  // A link holds one message, in `buffer`, which is the sender's: sending waits for the one before
+  // to be taken, so that schedules which need more deadlock here as they would elsewhere. False:
+  // not yet.
   struct LinkKey {
     std::int64_t from = 0, to = 0;
     bool backward = false;
@@ -63,7 +64,8 @@ class CpuWorld {
     int stage = 0, microbatch = 0;  // the receiver's
     bool operator==(const Tag&) const = default;
   };
-  bool try_send(const LinkKey& link, Tag tag, std::span<const std::byte> message);
+  bool try_send(const LinkKey& link, Tag tag, std::span<const std::byte> message,
+                std::span<std::byte> buffer);
   bool try_receive(const LinkKey& link, Tag tag, std::span<std::byte> message);
 
   // Changes whenever something happened that a waiting rank may have waited for.
@@ -91,7 +93,7 @@ class CpuWorld {
   std::map<MeetingKey, std::shared_ptr<Meeting>> meetings_;
   struct Letter {
     Tag tag;
-    std::vector<std::byte> bytes;
+    std::span<const std::byte> bytes;
   };
   std::map<LinkKey, Letter> letters_;
 };

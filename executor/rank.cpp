@@ -187,6 +187,26 @@ std::vector<std::int32_t> Rank::tokens(int microbatch, int shift) const {
   return ids;
 }
 
+std::vector<std::int32_t> Rank::targets(int microbatch, int ahead) const {
+  std::vector<std::int32_t> ids = tokens(microbatch, 1 + ahead);
+  if (!job.images) return ids;
+  const std::vector<std::int64_t> where = positions();
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (job.images->visual_token(where[i] + 1 + ahead)) ids[i] = -1;
+  }
+  return ids;
+}
+
+std::int64_t Rank::predictions(int ahead) const {
+  const std::int64_t length = job.plan.seq_len;
+  std::int64_t of_sequence = 0;
+  for (std::int64_t place = 1 + ahead; place <= length; ++place) {
+    const bool visual = job.images && job.images->visual_token(place).has_value();
+    of_sequence += visual ? 0 : 1;
+  }
+  return job.plan.global_batch_size * of_sequence;
+}
+
 void Rank::begin_step() {
   ++step;
   loss_sum = mtp_loss_sum = square_sum = 0;

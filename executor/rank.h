@@ -66,12 +66,6 @@ struct OptimizerState {
 // last chunk that are left, so that causal work is equal (zig-zag).
 std::vector<std::int64_t> positions_of(const ParallelPlan& plan, std::int64_t cp_rank);
 
-// Tokens of a step that have a target: that of multi-token prediction (`ahead` 1) is a token
-// further on, which the last of a sequence does not have.
-inline std::int64_t predictions(const ParallelPlan& plan, std::int64_t ahead) {
-  return plan.global_batch_size * (plan.seq_len - ahead);
-}
-
 class Rank {
  public:
   // `arena`: memory of the program's extent, of the host or of a device; null: given later.
@@ -126,9 +120,16 @@ class Rank {
   [[nodiscard]] std::int64_t offloaded(int instance) const;
 
   // Positions in the sequence and token ids of the rows of a microbatch that one tensor-parallel
-  // group holds, sequence after sequence; `shift` 1: the targets; -1 beyond the sequence's end.
+  // group holds, sequence after sequence; `shift`: so many further on, -1 beyond the sequence's
+  // end.
   [[nodiscard]] std::vector<std::int64_t> positions() const;
   [[nodiscard]] std::vector<std::int32_t> tokens(int microbatch, int shift) const;
+  // What those rows are to predict: the next token, in multi-token prediction the one so many
+  // further `ahead`. -1: nothing, beyond the end and where a visual token stands (as transformers'
+  // labels of -100).
+  [[nodiscard]] std::vector<std::int32_t> targets(int microbatch, int ahead) const;
+  // Tokens of a step that have a target.
+  [[nodiscard]] std::int64_t predictions(int ahead) const;
 
   // Counts the step and clears its sums.
   void begin_step();

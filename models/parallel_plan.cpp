@@ -60,6 +60,7 @@ void for_each_word(Visit&& visit) {
   visit(Word{"moe_dispatcher", ""}, &P::moe_dispatcher);
   visit(Word{"routing", ""}, &P::routing);
   visit(Word{"moe_capacity_factor", "capacity"}, &P::moe_capacity_factor);
+  visit(Word{"moe_token_drop_policy", "drop"}, &P::moe_token_drop_policy);
   visit(Word{"grad_dtype", ""}, &P::grad_dtype);
   visit(Word{"main_params_dtype", ""}, &P::main_params_dtype);
   visit(Word{"moment_dtype", ""}, &P::moment_dtype);

@@ -26,9 +26,15 @@ enum class CpComm : std::uint8_t { p2p, all_gather, a2a };
 enum class RecomputeKind : std::uint8_t { none, selective, full };
 enum class MoeDispatcher : std::uint8_t { alltoall, allgather, deepep, hybridep };
 enum class Routing : std::uint8_t { forced, natural };
-// What CUDA graphs capture: the whole iteration, or each layer but its routed experts, whose shapes
-// change (Transformer Engine's graphs with Megatron's scope attn, moe_router, moe_preprocess).
-enum class CudaGraphScope : std::uint8_t { full, layer };
+
+// Which of the token copies beyond an expert's capacity are dropped: the least probable, or the
+// last of the sequence (Megatron's --moe-token-drop-policy).
+enum class TokenDropPolicy : std::uint8_t { probs, position };
+
+// What CUDA graphs capture: the whole iteration; each layer but its routed experts, whose shapes
+// change (Transformer Engine's graphs with Megatron's modules attn, moe_router, moe_preprocess); or
+// of each layer only what stands between attention and experts (moe_router, moe_preprocess).
+enum class CudaGraphScope : std::uint8_t { full, layer, router };
 
 // What selective recomputation drops and computes again (Megatron's --recompute-modules).
 enum class RecomputeModule : std::uint8_t {
@@ -97,10 +103,10 @@ struct ParallelPlan {
   CpComm cp_comm = CpComm::p2p;
   MoeDispatcher moe_dispatcher = MoeDispatcher::alltoall;
   Routing routing = Routing::forced;
-  // Token copies that an expert takes of one rank's microbatch, over the mean; more are dropped,
-  // the least probable first (Megatron's --moe-expert-capacity-factor with --moe-token-drop-policy
-  // probs). 0: all are taken (dropless).
+  // Token copies that an expert takes of one rank's microbatch, over the mean; more are dropped
+  // (Megatron's --moe-expert-capacity-factor). 0: all are taken (dropless).
   double moe_capacity_factor = 0;
+  TokenDropPolicy moe_token_drop_policy = TokenDropPolicy::probs;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
   DType moment_dtype = DType::fp32;       // Adam's m and v
@@ -197,10 +203,18 @@ struct Words<Routing> {
       {{Routing::forced, "forced"}, {Routing::natural, "natural"}}};
 };
 template <>
+struct Words<TokenDropPolicy> {
+  static constexpr std::string_view what = "moe_token_drop_policy";
+  static constexpr std::array<std::pair<TokenDropPolicy, std::string_view>, 2> table{
+      {{TokenDropPolicy::probs, "probs"}, {TokenDropPolicy::position, "position"}}};
+};
+template <>
 struct Words<CudaGraphScope> {
   static constexpr std::string_view what = "cuda_graph_scope";
-  static constexpr std::array<std::pair<CudaGraphScope, std::string_view>, 2> table{
-      {{CudaGraphScope::full, "full"}, {CudaGraphScope::layer, "layer"}}};
+  static constexpr std::array<std::pair<CudaGraphScope, std::string_view>, 3> table{
+      {{CudaGraphScope::full, "full"},
+       {CudaGraphScope::layer, "layer"},
+       {CudaGraphScope::router, "router"}}};
 };
 template <>
 struct Words<OverlapKind> {

@@ -67,6 +67,16 @@ GroupShape shape_with_copies(const GroupShape& one, std::int64_t domain, std::in
   return both;
 }
 
+int ranks_of_domain(std::int64_t world, int domain) {
+  constexpr int kLargestNode = 8;  // of HGX boards: larger domains are racks
+  constexpr int kTray = 4;         // GPUs of a compute tray, which is one host
+  if (domain <= kLargestNode || world <= domain) return domain;
+  for (int part = domain - domain % kTray; 2 * part >= domain; part -= kTray) {
+    if (world % part == 0) return part;
+  }
+  return domain;
+}
+
 RankGrid::RankGrid(const ParallelPlan& plan, int domain)
     : tp_(plan.tp),
       cp_(plan.cp),
@@ -84,6 +94,7 @@ RankGrid::RankGrid(const ParallelPlan& plan, int domain)
               "etp*ep divides tp*cp*dp before a rank grid is built");
   QPLAN_CHECK(dp_ * cp_ % shard_ == 0, "fsdp_shard divides dp*cp before a rank grid is built");
   QPLAN_CHECK(copies_ == 1 || pp_ % 2 == 0, "stages live twice only where pp is even");
+  domain = ranks_of_domain(world_, domain);
   for (int i = 0; i < kAxisCount; ++i) {
     const Sequence s = sequence(static_cast<Axis>(i));
     GroupShape& shape = shapes_[static_cast<std::size_t>(i)];

@@ -30,10 +30,17 @@ GroupShape shape_of_groups(std::int64_t stride, std::int64_t size, std::int64_t 
 // count.
 GroupShape shape_with_copies(const GroupShape& one, std::int64_t domain, std::int64_t world);
 
+// Consecutive ranks of a job of `world` that share an NVLink domain of `domain` GPUs. Nodes are
+// filled one after the other. Of racks (NVL72: 18 trays of 4) a scheduler gives equal parts, 64 of
+// each for 256 ranks, so that groups of 32 or 64 do not lie across two: HybridEP does not start
+// where they do, so its users ask Slurm for segments (NeMo Automodel, pull request 3914). Where no
+// equal part is as large as half a rack, racks are filled too.
+int ranks_of_domain(std::int64_t world, int domain);
+
 class RankGrid {
  public:
   RankGrid() = default;
-  // `domain` is the number of consecutive ranks that reach each other over NVLink.
+  // `domain` is the number of GPUs that reach each other over NVLink.
   RankGrid(const ParallelPlan& plan, int domain);
 
   [[nodiscard]] std::int64_t world() const { return world_; }

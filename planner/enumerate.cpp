@@ -291,6 +291,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
   p.precision = space.precision;
   p.routing = space.routing;
   p.moe_capacity_factor = space.moe_capacity_factor;
+  p.moe_token_drop_policy = space.moe_token_drop_policy;
 
   const std::vector<bool> sps =
       k.tp == 1 ? std::vector<bool>{false}

@@ -137,29 +137,29 @@ void set_sharding(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   }
 }
 
-// NeMo's and Megatron-Bridge's performance recipes reduce gradients in bf16 (grad_reduce_in_fp32 =
-// False: NeMo scripts/performance, Megatron-Bridge recipes and perf configs); plain Megatron does
-// so in fp32.
-// Experts on an NVL72 rack are exchanged by HybridEP, and in MXFP8 from release 26.06 on in graphs
-// of the whole iteration beside the next microbatch (Megatron-Bridge's dispatcher guide and pull
-// request 4249).
 // The release in "Megatron-Bridge (NeMo 26.06)" as 26.06; 0: none is named.
 double release_of(const std::string& framework) {
   const std::size_t at = framework.find("NeMo ");
   return at == std::string::npos ? 0 : std::strtod(framework.c_str() + at + 5, nullptr);
 }
 
+// NeMo's and Megatron-Bridge's performance recipes reduce gradients in bf16 (grad_reduce_in_fp32 =
+// False: NeMo scripts/performance, Megatron-Bridge recipes and perf configs); plain Megatron does
+// so in fp32.
+// Experts on an NVL72 rack are exchanged by HybridEP (Megatron-Bridge's dispatcher guide, from
+// release 25.11 on). From release 26.06 on its MXFP8 recipes there capture the whole iteration and
+// overlap the exchanges: the runs that say so (26.06 to 26.08) all do. "main" is later.
 void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   const std::string& framework = row.text("framework");
   const bool bridge = framework.starts_with("Megatron-Bridge");
   if (in.recipe != RecipeKind::megatron || !(bridge || framework.starts_with("NeMo"))) return;
   plan.grad_dtype = DType::bf16;
   constexpr int kRack = 72;
-  if (!bridge || plan.ep == 1 || load_hardware(in.hardware).link.nvlink_domain < kRack) return;
-  plan.moe_dispatcher = MoeDispatcher::hybridep;
-  // From 26.06 on its recipes for MXFP8 capture the whole iteration and overlap the exchanges
-  // (scripts/performance/configs at v0.5.0; a run of "main" is later).
   const double release = release_of(framework);
+  const bool early = release > 0 && release < 25.11;
+  const bool rack = load_hardware(in.hardware).link.nvlink_domain >= kRack;
+  if (!bridge || early || plan.ep == 1 || !rack) return;
+  plan.moe_dispatcher = MoeDispatcher::hybridep;
   const bool later = release >= 26.06 || framework.find("main") != std::string::npos;
   if (!later || row.text("precision_words") != "mxfp8") return;
   plan.cuda_graph = true;

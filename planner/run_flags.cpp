@@ -42,15 +42,23 @@ constexpr auto kGradBf16 = sets<&P::grad_dtype, DType::bf16>;
 constexpr auto kGradFp32 = sets<&P::grad_dtype, DType::fp32>;
 constexpr auto kMomentsBf16 = sets<&P::moment_dtype, DType::bf16>;
 
+// Megatron-Bridge's apply_moe_token_drop and NeMo's callback: capacity factor 1, padded to it,
+// which only the alltoall dispatcher takes. Every expert's rows are then as even as forced ones.
+void drops_tokens(RunInputs& in) {
+  in.plan.routing = Routing::forced;
+  in.plan.moe_dispatcher = MoeDispatcher::alltoall;
+  if (in.model.moe) in.plan.moe_capacity_factor = 1;
+}
+
 // Words that some plan or model word stands for. A dispatcher has a column and is read from there.
 constexpr auto kFlags = std::to_array<Flag>({
-    // Routing. Dropped tokens leave every expert with at most its capacity: as even as forced.
+    // Routing.
     {"force-balance routing", kForced},
     {"force-balance", kForced},
     {"fake balanced gate", kForced},
-    {"token drop", kForced},
-    {"capacity factor 1.0 drop", kForced},
-    {"capacity factor 1.0 drop+pad", kForced},
+    {"token drop", drops_tokens},
+    {"capacity factor 1.0 drop", drops_tokens},
+    {"capacity factor 1.0 drop+pad", drops_tokens},
     {"natural routing", kNatural},
     {"dropless natural routing", kNatural},
     {"UNBALANCED routing", kNatural},
@@ -86,7 +94,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"fp32 master/grads", kGradFp32},
     {"fp32 grads/optimizer", kGradFp32},
     {"fp32 main grads/params/moments", kGradFp32},
-    // Launching. A plan knows graphs or none, not which modules they cover.
+    // Launching.
     {"full-iteration CUDA graphs", kGraphs},
     {"no CUDA graph", kNoGraphs},
     {"no CUDA graphs", kNoGraphs},
@@ -166,6 +174,20 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
+// Graphs of modules ("transformer_engine:attn+moe_router"); of whole layers where none is named.
+// Graphs of dense MLPs or of Mamba alone hold next to nothing of an MoE layer.
+void set_graphs(std::string_view modules, ParallelPlan& plan) {
+  const auto names = [modules](std::string_view name) {
+    return modules.find(name) != std::string_view::npos;
+  };
+  const bool some = names("mlp") || names("mamba");
+  plan.cuda_graph = names("attn") || names("moe_router") || !some;
+  plan.cuda_graph_scope = CudaGraphScope::full;
+  if (!plan.cuda_graph || names("full_iteration")) return;
+  const bool router = names("moe_router") && !names("attn");
+  plan.cuda_graph_scope = router ? CudaGraphScope::router : CudaGraphScope::layer;
+}
+
 // A word, and whether anybody knows it.
 bool apply_flag(std::string_view word, RunInputs& inputs) {
   constexpr std::string_view kLayout = "pp_layout=";
@@ -180,7 +202,7 @@ bool apply_flag(std::string_view word, RunInputs& inputs) {
   }
   for (const std::string_view prefix : kGraphPrefixes) {
     if (!word.starts_with(prefix)) continue;
-    inputs.plan.cuda_graph = true;
+    set_graphs(word, inputs.plan);
     return true;
   }
   return std::find(kNothing.begin(), kNothing.end(), word) != kNothing.end();

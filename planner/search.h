@@ -43,6 +43,7 @@ struct SearchSpace {
   Precision precision = Precision::bf16;
   Routing routing = Routing::forced;
   double moe_capacity_factor = 0;
+  TokenDropPolicy moe_token_drop_policy = TokenDropPolicy::probs;
 };
 
 // The multiple of the odd part of `gpus` nearest to 4 Mi tokens / seq_len (contract.md).

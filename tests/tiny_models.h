@@ -1,6 +1,9 @@
 #pragma once
 // Models for tests, with what the built-in tiny ones do not have.
 
+#include <utility>
+#include <vector>
+
 #include "models/model_spec.h"
 
 namespace qplan {
@@ -33,6 +36,81 @@ inline ModelSpec predicting_model() {
   m.num_mtp_layers = 1;
   m.mtp_loss_weight = 0.3;
   return m;
+}
+
+// As Qwen3-VL's smaller models.
+inline ModelSpec dense_vision_model() {
+  ModelSpec m = load_model("tiny-vl");
+  m.name = "tiny-vl, dense";
+  m.architecture = "qwen3_vl";
+  m.moe.reset();
+  for (LayerKind& layer : m.layers) layer.moe = false;
+  return m;
+}
+
+// With an auxiliary loss.
+inline ModelSpec balanced_model() {
+  ModelSpec m = load_model("tiny-moe");
+  m.name = "tiny-moe, balanced";
+  m.moe->aux_loss_coefficient = 0.01;
+  return m;
+}
+
+// With gpt-oss's learned sinks, sliding windows and biases.
+inline ModelSpec biased_model() {
+  ModelSpec m = load_model("tiny-moe");
+  m.name = "tiny-moe, biased";
+  m.architecture = "gpt_oss";
+  m.qk_norm = false;
+  m.attention_sinks = m.qkv_bias = m.attention_output_bias = true;
+  m.moe->expert_bias = m.moe->router_bias = true;
+  m.layers[1].window = m.layers[3].window = 8;
+  return m;
+}
+
+// With Qwen2-MoE's gated shared expert.
+inline ModelSpec gated_model() {
+  ModelSpec m = load_model("tiny-moe");
+  m.name = "tiny-moe, gated";
+  m.moe->shared_expert_intermediate_size = 64;
+  m.moe->shared_expert_gate = true;
+  return m;
+}
+
+// With as many layers, heads and experts, each a quarter as large: for tests of many plans.
+inline ModelSpec smaller(ModelSpec m) {
+  m.name += ", smaller";
+  m.hidden_size = 32;
+  m.intermediate_size = 32;
+  m.vocab_size = 120;
+  m.head_dim = 8;
+  if (m.mla) {
+    m.mla = {.q_lora_rank = 12,
+             .kv_lora_rank = 8,
+             .qk_nope_head_dim = 6,
+             .qk_rope_head_dim = 2,
+             .v_head_dim = 4};
+  }
+  if (m.moe) {
+    m.moe->moe_intermediate_size = 16;
+    if (m.moe->shared_expert_intermediate_size > 0) m.moe->shared_expert_intermediate_size = 16;
+  }
+  if (m.vision) {
+    m.vision->hidden_size = m.vision->intermediate_size = 16;
+    m.vision->out_hidden_size = m.hidden_size;
+    m.vision->mrope_section = {2, 1, 1};
+  }
+  return m;
+}
+
+// One of every kind.
+inline std::vector<ModelSpec> tiny_models() {
+  std::vector<ModelSpec> models = {
+      biased_model(),         gated_model(),         load_model("tiny"),  load_model("tiny-moe"),
+      load_model("tiny-mla"), tied_model(),          balanced_model(),    tied_gpt_model(),
+      predicting_model(),     load_model("tiny-vl"), dense_vision_model()};
+  for (ModelSpec& model : models) model = smaller(std::move(model));
+  return models;
 }
 
 }  // namespace qplan

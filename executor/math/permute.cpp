@@ -20,15 +20,14 @@ ExpertOrder order_by_expert(std::span<const std::int32_t> chosen, std::int64_t e
   return order;
 }
 
-void drop_over_capacity(std::span<std::int32_t> chosen, ConstFloats weights, std::int64_t experts,
+void drop_over_capacity(std::span<std::int32_t> chosen, ConstFloats worth, std::int64_t experts,
                         std::int64_t capacity) {
   ExpertOrder order = order_by_expert(chosen, experts);
   for (std::int64_t e = 0; e < experts; ++e) {
     const auto begin = order.copies.begin() + order.offsets[at(e)];
     const auto end = order.copies.begin() + order.offsets[at(e + 1)];
-    std::stable_sort(begin, end, [&](std::int64_t a, std::int64_t b) {
-      return weights[at(a)] > weights[at(b)];
-    });
+    std::stable_sort(begin, end,
+                     [&](std::int64_t a, std::int64_t b) { return worth[at(a)] > worth[at(b)]; });
     for (auto copy = begin + std::min<std::int64_t>(capacity, end - begin); copy < end; ++copy) {
       chosen[at(*copy)] = -1;
     }

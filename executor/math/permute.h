@@ -17,9 +17,9 @@ struct ExpertOrder {
 // `chosen` (tokens, top_k); negative entries (dropped copies) are left out.
 ExpertOrder order_by_expert(std::span<const std::int32_t> chosen, std::int64_t experts);
 
-// Keeps of every expert the `capacity` copies with the largest weights (tokens, top_k), of equal
-// ones the first; the others become -1.
-void drop_over_capacity(std::span<std::int32_t> chosen, ConstFloats weights, std::int64_t experts,
+// Keeps of every expert the `capacity` copies that are worth most (tokens, top_k), of equal ones
+// the first; the others become -1.
+void drop_over_capacity(std::span<std::int32_t> chosen, ConstFloats worth, std::int64_t experts,
                         std::int64_t capacity);
 
 // y[i, :] = x[copies[i] / top_k, :]: one row a copy.

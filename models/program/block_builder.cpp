@@ -28,6 +28,7 @@ Op& BlockBuilder::push(Op op, Slots reads, Slots writes) {
     if (id != kNoSlot) op.writes.add(id);
   }
   op.modules = modules_;
+  op.layer_module = layer_module_;
   op.copy = copy_;
   OpList& list = block_.*list_;
   list.push_back(op);

@@ -61,6 +61,9 @@ class BlockBuilder {
     modules_ = static_cast<std::uint8_t>(modules_ & ~(1U << static_cast<unsigned>(module)));
   }
 
+  // Which part of a layer the ops that follow belong to.
+  void layer_module(LayerModule module) { layer_module_ = module; }
+
   // The ops that follow work on that copy of their parameter.
   void use_copy(std::uint8_t copy) { copy_ = copy; }
 
@@ -75,6 +78,7 @@ class BlockBuilder {
   OpList Block::*list_ = &Block::forward;
   StreamSet pending_;
   std::uint8_t modules_ = 0, copy_ = 0;
+  LayerModule layer_module_ = LayerModule::none;
 };
 
 }  // namespace qplan

@@ -62,13 +62,18 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // With several microbatches the gradients of the first are there when the second runs forward.
   s.fresh_gradients = recipe.drops_gradients && plan.zero >= 2 && plan.num_microbatches() == 1;
   s.embedding_table = embedding_table(model, plan, recipe);
+  // Megatron's dispatchers all copy token counts to the host for the experts' products: alltoall
+  // and allgather with a blocking copy, DeepEP and HybridEP by spinning on pinned memory. Not in a
+  // graph of the whole iteration, and not where a capacity fixes the counts.
+  const bool whole_graph = plan.cuda_graph && plan.cuda_graph_scope == CudaGraphScope::full;
+  s.counts_on_host =
+      model.moe && recipe.moe_host_sync && !whole_graph && plan.moe_capacity_factor == 0;
   // Dropless experts in a graph of the whole iteration need products that read their row counts on
   // the device; in MXFP8 Megatron's are the CuTe DSL kernels with SwiGLU and quantisation in the
   // epilogue (Megatron-Bridge pull request 4249, releases from 26.06 on). Experts with biases, and
   // a clamped activation with them (GPT-OSS), are others.
   s.fused_experts = model.moe && !model.moe->expert_bias && recipe.one_product_per_expert &&
-                    plan.cuda_graph && plan.cuda_graph_scope == CudaGraphScope::full &&
-                    plan.precision == Precision::mxfp8 &&
+                    whole_graph && plan.precision == Precision::mxfp8 &&
                     plan.moe_dispatcher == MoeDispatcher::hybridep;
   return s;
 }
@@ -103,7 +108,8 @@ std::uint64_t hash_of(const BlockShape& s) {
   mix(s.optimizer_offload);
   mix(static_cast<int>(s.params_offload) + 2 * static_cast<int>(s.activations_offload) +
       4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.fresh_gradients) +
-      64 * static_cast<int>(s.embedding_table) + 32 * static_cast<int>(s.fused_experts));
+      16 * static_cast<int>(s.counts_on_host) + 32 * static_cast<int>(s.fused_experts) +
+      64 * static_cast<int>(s.embedding_table));
   mix(s.moe_load);
   mix(s.moe_capacity);
   mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
@@ -136,6 +142,7 @@ BlockShape state_shape(BlockShape s) {
   s.recompute = RecomputeKind::none;
   s.recompute_modules = {};
   s.activations_offload = false;
+  s.counts_on_host = false;
   s.fused_experts = false;
   s.moe_load = 1;
   s.moe_capacity = 0;

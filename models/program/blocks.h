@@ -74,6 +74,7 @@ struct BlockShape {
   RankParameters next, previous;
   bool fresh_gradients = false;  // no gradients between the update and the next backward
   // SwiGLU and the casts around it are epilogues of the experts' products.
+  bool counts_on_host = false;  // the launching thread reads how many rows each expert gets
   bool fused_experts = false;
   bool operator==(const BlockShape&) const = default;
 };

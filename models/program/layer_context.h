@@ -173,6 +173,7 @@ class MoePart {
     SlotId rows = kNoSlot, numbers = kNoSlot;
   };
   [[nodiscard]] Rows rows() const;
+  [[nodiscard]] std::int64_t rows_dealt_out() const;
   [[nodiscard]] Collective exchange() const;
   void route(SlotId logits);
   // SwiGLU of the experts' up projection, weighted by the router's probabilities.

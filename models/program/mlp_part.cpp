@@ -22,6 +22,7 @@ ParameterRole first_up(const LayerContext& c) {
 
 SlotId MlpPart::forward(SlotId x) {
   auto& b = c_.b;
+  b.layer_module(LayerModule::mlp);
   const DType act = c_.activation_dtype();
   const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
   x_ = x;
@@ -56,6 +57,7 @@ SlotId MlpPart::forward(SlotId x) {
 
 SlotId MlpPart::backward(SlotId dy) {
   auto& b = c_.b;
+  b.layer_module(LayerModule::mlp);
   const DType act = c_.activation_dtype();
   const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
   const std::int64_t wide = up_width(c_, f);

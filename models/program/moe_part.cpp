@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "models/program/layer_context.h"
 
@@ -41,8 +42,22 @@ MoePart::Rows MoePart::rows() const {
     const std::int64_t all = s.ep * c_.local_tokens * std::min(moe.top_k, moe.num_experts / s.ep);
     return {std::min(sent, full), std::min(full, all) * s.etp};
   }
-  const double received = std::ceil(static_cast<double>(sent) * s.moe_load) * s.etp;
-  return {sent, static_cast<std::int64_t>(received)};
+  const auto received =
+      static_cast<std::int64_t>(std::ceil(static_cast<double>(sent) * s.moe_load));
+  const bool dealt_out = c_.recipe.executable && s.ep > 1 && s.moe_load == 1;
+  return {sent, (dealt_out ? rows_dealt_out() : received) * s.etp};
+}
+
+// Forced routing deals copies out to the experts in turn, along each stretch of neighbouring tokens
+// that a rank has: where the experts do not divide it, some get one more of each.
+std::int64_t MoePart::rows_dealt_out() const {
+  const MoeSpec& moe = *c_.model.moe;
+  const auto& s = c_.shape;
+  const std::int64_t n = c_.local_tokens, experts = moe.num_experts;
+  const std::int64_t stretch = s.cp == 1 ? n : std::gcd(n, s.seq_len / (2 * s.cp));  // of a zig-zag
+  const std::int64_t most = (stretch * moe.top_k + experts - 1) / experts;  // to one expert
+  const std::int64_t all = s.ep * n * std::min(moe.top_k, experts / s.ep);
+  return std::min(n / stretch * most * experts, all);
 }
 
 // One direction of the token exchange over the expert-parallel group.
@@ -241,6 +256,7 @@ SlotId MoePart::forward(SlotId x) {
   const std::int64_t fe = moe.moe_intermediate_size / s.etp;
   const std::int64_t groups = moe.num_experts / s.ep;
   const Rows n = rows();
+  b.layer_module(LayerModule::router);
   x_ = x;
   normed_ = b.slot("moe normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();
@@ -255,8 +271,9 @@ SlotId MoePart::forward(SlotId x) {
             {normed_, c_.weights}, {logits})
       .parameter = b.parameter(ParameterRole::router);
   route(logits);
-  if (c_.recipe.moe_host_sync && s.dispatcher == MoeDispatcher::alltoall) b.host_sync();
+  if (s.counts_on_host) b.host_sync();
 
+  b.layer_module(LayerModule::experts);
   const bool own = c_.recipe.executable;
   const Carried arrived = dispatch({normed_, own ? probs_ : kNoSlot});
   expert_in_ = c_.linear_input(arrived.rows, n.received, c_.hidden);
@@ -283,6 +300,7 @@ SlotId MoePart::forward(SlotId x) {
 
   if (moe.shared_expert_intermediate_size > 0) {
     b.begin_module(RecomputeModule::shared_experts);
+    b.layer_module(LayerModule::router);
     const std::int64_t fs = moe.shared_expert_intermediate_size / s.tp;
     shared_up_ = b.slot("shared up", act, c_.tokens, 2 * fs);
     c_.gathered_linear(ParameterRole::shared_gate_proj, normed_, shared_up_, 2 * fs, c_.hidden);
@@ -300,6 +318,7 @@ SlotId MoePart::forward(SlotId x) {
           .role = Role::gate;
     }
     b.end_module(RecomputeModule::shared_experts);
+    b.layer_module(LayerModule::experts);
     const SlotId both = b.slot("expert and shared", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, shared}, {both});
     sum = both;
@@ -320,6 +339,7 @@ SlotId MoePart::backward(SlotId dy) {
   const Rows n = rows();
   const bool accumulate = c_.recipe.fp32_gradient_accumulation && s.grad_dtype == DType::fp32;
 
+  b.layer_module(LayerModule::router);
   SlotId dnormed_shared = kNoSlot, dnormed_gate = kNoSlot, dgate = kNoSlot;
   if (moe.shared_expert_intermediate_size > 0) {
     const std::int64_t fs = moe.shared_expert_intermediate_size / s.tp;
@@ -351,6 +371,7 @@ SlotId MoePart::backward(SlotId dy) {
     dnormed_shared = c_.reduce_partial(partial, "d shared normed");
   }
 
+  b.layer_module(LayerModule::experts);
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
   const SlotId dout = dispatch({dy, kNoSlot}).rows;
   const GroupedGemm down_dgrad{
@@ -413,6 +434,7 @@ SlotId MoePart::backward(SlotId dy) {
   weight_gradient.role = Role::weight_gradient;
   const Carried dtokens = combine({din, own ? dprobs : kNoSlot});
 
+  b.layer_module(LayerModule::router);
   const SlotId dlogits = b.slot("d router logits", DType::fp32, c_.local_tokens, moe.num_experts);
   c_.rowwise(RowwiseKind::router_backward, c_.local_tokens, moe.num_experts,
              {probs_, own ? dtokens.numbers : dprobs, row_map_, balance_}, {dlogits});

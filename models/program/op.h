@@ -322,6 +322,10 @@ enum class Role : std::uint8_t {
 
 inline constexpr std::int16_t kNoParameter = -1;
 
+// What part of a layer an op belongs to, as CUDA graphs of layers take them (Megatron's
+// --cuda-graph-modules). Shared experts are captured with the router.
+enum class LayerModule : std::uint8_t { none, attention, mlp, router, experts };
+
 struct Op {
   Work work;  // what is computed: all a price needs, all a kernel choice needs
   Stream stream = Stream::compute;  // where it is enqueued
@@ -329,6 +333,7 @@ struct Op {
   SlotList reads{}, writes{};  // slots of the enclosing block: liveness and buffers come from these
   bool recomputed = false;     // runs a second time, in the backward pass
   std::uint8_t modules = 0;    // bit i: part of RecomputeModule i (parallel_plan.h)
+  LayerModule layer_module = LayerModule::none;
   Role role = Role::plain;
   // Its parameter: an entry of the block's table (block.h), the first of those packed as one.
   std::int16_t parameter = kNoParameter;

@@ -5,48 +5,13 @@
 #include <utility>
 
 #include "models/error.h"
+#include "models/program/held_places.h"
 #include "models/program/liveness.h"
 
 namespace qplan {
-
-std::int64_t FirstFit::allocate(std::int64_t bytes) {
-  for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
-    const auto [begin, size] = *gap;
-    if (size < bytes) continue;
-    gaps_.erase(gap);
-    if (size > bytes) gaps_.emplace(begin + bytes, size - bytes);
-    return begin;
-  }
-  const std::int64_t begin = extent_;
-  extent_ += bytes;
-  return begin;
-}
-
-void FirstFit::release(std::int64_t offset, std::int64_t bytes) {
-  if (bytes == 0) return;
-  const auto [it, added] = gaps_.emplace(offset, bytes);
-  QPLAN_CHECK(added, "a buffer is released once");
-  const auto next = std::next(it);
-  if (next != gaps_.end() && offset + bytes == next->first) {
-    it->second += next->second;
-    gaps_.erase(next);
-  }
-  if (it == gaps_.begin()) return;
-  const auto before = std::prev(it);
-  if (before->first + before->second == offset) {
-    before->second += it->second;
-    gaps_.erase(it);
-  }
-}
-
 namespace {
 
 constexpr std::int64_t kNowhere = -1;
-
-bool is_held(Storage s) {
-  return s == Storage::weight || s == Storage::gradient || s == Storage::optimizer ||
-         s == Storage::shared;
-}
 
 std::int64_t size_in_bytes(const Slot& slot) {
   return static_cast<std::int64_t>(slot.bytes().value());
@@ -71,12 +36,13 @@ class Links {
 
 class Writer {
  public:
-  Writer(const StepProgram& program, int rank) : p_(program) {
+  Writer(const StepProgram& program, int rank)
+      : p_(program), held_(place_held(program, rank, arena_)), held_bytes_(arena_.live()) {
     out_.rank = rank;
+    out_.instances = held_.instances;
     for (const Block& block : p_.blocks) {
       live_.push_back(step_liveness(block, backward_form(p_.schedule.kind)));
     }
-    place_instances();
   }
 
   RankProgram write() {
@@ -91,109 +57,22 @@ class Writer {
       }
     }
     end_of_step();
-    QPLAN_CHECK(wires_.empty() && live_now_ == held_, "a step frees everything it allocates");
+    QPLAN_CHECK(wires_.empty() && arena_.live() == held_bytes_,
+                "a step frees everything it allocates");
     out_.lanes = links_.count();
+    out_.live_peak = Bytes(static_cast<double>(arena_.live_peak()));
     out_.extent = arena_.extent();
     return std::move(out_);
   }
 
  private:
   using Events = std::vector<LiveEvent>;
-  struct Span {
-    int first = 0, count = 0;  // instances of a stage
-  };
   // What crosses from block to block: stage, microbatch, backward; of which flow, and channel.
   using WireKey = std::tuple<int, int, bool, Flow, std::int8_t>;
 
   [[nodiscard]] const Block& block_of(int instance) const {
     const auto& at = out_.instances[static_cast<std::size_t>(instance)];
     return p_.blocks[static_cast<std::size_t>(at.block)];
-  }
-
-  // ---- what is there for the whole step ----
-
-  void place_instances() {
-    std::map<BlockKind, std::int64_t> seen;  // of each kind, in the model's order
-    const auto pieces = static_cast<int>(p_.stages.size()) / stage_copies(p_.schedule.kind);
-    spans_.resize(p_.stages.size());
-    for (int s = 0; s < static_cast<int>(p_.stages.size()); ++s) {
-      if (s % pieces == 0) seen.clear();
-      const bool mine = rank_of_stage(p_.schedule.kind, p_.schedule.pp, s) == out_.rank;
-      Span& span = spans_[static_cast<std::size_t>(s)];
-      span.first = static_cast<int>(out_.instances.size());
-      for (const Stage::Part& run : p_.stages[static_cast<std::size_t>(s)].runs) {
-        for (int copy = 0; copy < run.count; ++copy) {
-          const BlockKind kind = p_.shapes[static_cast<std::size_t>(run.block)].kind;
-          const std::int64_t layer = seen[kind]++;
-          if (!mine) continue;
-          add_instance({.stage = s, .block = run.block, .layer = layer});
-          ++span.count;
-        }
-      }
-      if (mine) own_.push_back(s);
-    }
-    // Both holders of a piece reduce and update it at the same place among theirs.
-    std::ranges::stable_sort(own_, {}, [pieces](int stage) { return stage % pieces; });
-    add_instance({.stage = -1, .block = p_.edge});
-    borrow_embedding();
-    held_ = live_now_;
-  }
-
-  // Slots that are the embedding's lie where those do.
-  void borrow_embedding() {
-    const auto embedding =
-        std::find_if(out_.instances.begin(), out_.instances.end(), [this](const auto& at) {
-          return p_.shapes[static_cast<std::size_t>(at.block)].kind == BlockKind::embedding;
-        });
-    for (BlockInstance& instance : out_.instances) {
-      const std::vector<Slot>& slots = p_.blocks[static_cast<std::size_t>(instance.block)].slots;
-      for (std::size_t i = 0; i < slots.size(); ++i) {
-        if (!slots[i].of_embedding) continue;
-        QPLAN_CHECK(embedding != out_.instances.end(), "its states are on the same rank");
-        const std::vector<Slot>& there =
-            p_.blocks[static_cast<std::size_t>(embedding->block)].slots;
-        const auto same = std::find_if(there.begin(), there.end(), [&](const Slot& slot) {
-          return slot.storage == slots[i].storage && slot.shape == slots[i].shape;
-        });
-        QPLAN_CHECK(same != there.end(), "both work with the same states");
-        instance.held[i] = embedding->held[static_cast<std::size_t>(same - there.begin())];
-      }
-    }
-  }
-
-  void add_instance(BlockInstance instance) {
-    const Block& block = p_.blocks[static_cast<std::size_t>(instance.block)];
-    for (const Slot& slot : block.slots) {
-      const bool once = slot.storage == Storage::shared;
-      instance.held.push_back(once                    ? shared_place(slot)
-                              : slot.of_embedding     ? kNowhere
-                              : is_held(slot.storage) ? allocate(size_in_bytes(slot))
-                                                      : kNowhere);
-    }
-    out_.instances.push_back(std::move(instance));
-  }
-
-  // Once per distinct shape on a rank.
-  std::int64_t shared_place(const Slot& slot) {
-    for (const auto& [other, place] : shared_) {
-      if (other->name == slot.name && other->shape == slot.shape) return place;
-    }
-    shared_.emplace_back(&slot, allocate(size_in_bytes(slot)));
-    return shared_.back().second;
-  }
-
-  // ---- memory, in program order ----
-
-  std::int64_t allocate(std::int64_t bytes) {
-    live_now_ += bytes;
-    if (Bytes(static_cast<double>(live_now_)) > out_.live_peak) {
-      out_.live_peak = Bytes(static_cast<double>(live_now_));
-    }
-    return arena_.allocate(bytes);
-  }
-  void release(std::int64_t offset, std::int64_t bytes) {
-    live_now_ -= bytes;
-    arena_.release(offset, bytes);
   }
 
   // ---- actions ----
@@ -216,12 +95,12 @@ class Writer {
   void pair(const Action& f, const Action& b) {
     if (sends(p_.schedule, b.stage)) receive(b);
     if (receives(p_.schedule, f.stage)) receive(f);
-    int next_f = 0, next_b = spans_[static_cast<std::size_t>(b.stage)].count;
+    int next_f = 0, next_b = held_.stages[static_cast<std::size_t>(b.stage)].count;
     const Part part_f = part(f), part_b = part(b);
     for (const PairedRun& run : pair_stages(runs_of(f.stage), runs_of(b.stage))) {
       for (int copy = 0; copy < run.count; ++copy) {
-        const int instance_f = spans_[static_cast<std::size_t>(f.stage)].first + next_f;
-        const int instance_b = spans_[static_cast<std::size_t>(b.stage)].first + next_b - 1;
+        const int instance_f = held_.stages[static_cast<std::size_t>(f.stage)].first + next_f;
+        const int instance_b = held_.stages[static_cast<std::size_t>(b.stage)].first + next_b - 1;
         if (run.forward != nullptr) ++next_f;
         if (run.backward != nullptr) --next_b;
         if (run.forward == nullptr) {
@@ -271,7 +150,7 @@ class Writer {
 
   // A stage's blocks, in the order its part walks them.
   void walk(const Action& a, Events StepLiveness::*events) {
-    const Span span = spans_[static_cast<std::size_t>(a.stage)];
+    const HeldPlaces::Span span = held_.stages[static_cast<std::size_t>(a.stage)];
     const Part p = part(a);
     for (int i = 0; i < span.count; ++i) {
       block(a, p, span.first + (runs_backward(p) ? span.count - 1 - i : i), events);
@@ -282,8 +161,8 @@ class Writer {
 
   // Once a step, over all blocks of the rank.
   void all(Part p, Events StepLiveness::*events) {
-    for (const int stage : own_) {
-      const Span span = spans_[static_cast<std::size_t>(stage)];
+    for (const int stage : held_.own) {
+      const HeldPlaces::Span span = held_.stages[static_cast<std::size_t>(stage)];
       for (int i = 0; i < span.count; ++i) block(kEdge, p, span.first + i, events);
     }
   }
@@ -306,7 +185,7 @@ class Writer {
     const bool forward = a.kind == ActionKind::forward;
     const int from =
         forward ? stage_before(p_.schedule, a.stage) : stage_after(p_.schedule, a.stage);
-    const std::int64_t at = allocate(boundary());
+    const std::int64_t at = arena_.allocate(boundary());
     wires_[{a.stage, a.microbatch, !forward, Flow::activation, std::int8_t{0}}] = {at, boundary()};
     message(CommandKind::receive, a, from, at);
   }
@@ -318,7 +197,7 @@ class Writer {
         wires_.find({a.stage, a.microbatch, !forward, Flow::activation, std::int8_t{0}});
     QPLAN_CHECK(it != wires_.end(), "a stage that sends has written its boundary");
     message(CommandKind::send, a, to, it->second.offset);
-    release(it->second.offset, it->second.bytes);
+    arena_.release(it->second.offset, it->second.bytes);
     wires_.erase(it);
   }
 
@@ -342,14 +221,24 @@ class Writer {
     Command c{.kind = kind,
               .lane = links_.lane(peer, kind == CommandKind::send, a.kind != ActionKind::forward),
               .after = only_lane(index(Stream::compute)),
-              .instance = spans_[static_cast<std::size_t>(a.stage)].first,
+              .instance = held_.stages[static_cast<std::size_t>(a.stage)].first,
               .action = a,
               .part = part(a),
               .peer = peer,
               .offset = offset,
               .bytes = boundary()};
+    if (kind == CommandKind::send) c.send_buffer = send_buffer(c.lane);
     out_.commands.push_back(c);
     join(only_lane(c.lane));
+  }
+
+  // Each link's own, given out as links are first used.
+  [[nodiscard]] std::int64_t send_buffer(Lane lane) {
+    const auto next = send_buffers_.size();
+    const auto [it, added] = send_buffers_.try_emplace(lane, kNowhere);
+    if (!added) return it->second;
+    QPLAN_CHECK(next < held_.send_buffers.size(), "every outgoing link has a buffer");
+    return it->second = held_.send_buffers[next];
   }
 
   // Compute waits for these lanes.
@@ -429,12 +318,12 @@ class Writer {
       Place& place = w.table[static_cast<std::size_t>(event.slot)];
       const Slot& slot = w.block.slots[static_cast<std::size_t>(event.slot)];
       if (event.allocate) {
-        place = {allocate(size_in_bytes(slot)), size_in_bytes(slot)};
+        place = {arena_.allocate(size_in_bytes(slot)), size_in_bytes(slot)};
         fresh.push_back(event.slot);
         if (slot.storage == Storage::wire) w.leaving.push_back(event.slot);
       } else {
         QPLAN_CHECK(place.offset != kNowhere, "a slot is freed once, after it was allocated");
-        release(place.offset, place.bytes);
+        arena_.release(place.offset, place.bytes);
         place = {};
         std::erase(w.leaving, event.slot);
       }
@@ -543,17 +432,16 @@ class Writer {
   }
 
   const StepProgram& p_;
+  ArenaLayout arena_;
+  HeldPlaces held_;
+  std::int64_t held_bytes_;  // of those
   RankProgram out_;
   std::vector<StepLiveness> live_;
-  std::vector<Span> spans_;
-  std::vector<int> own_;
   std::map<int, StageRuns> runs_;
   Links links_;
-  FirstFit arena_;
-  std::int64_t live_now_ = 0, held_ = 0;                      // bytes; for the whole step
   std::map<std::pair<int, int>, std::vector<Place>> tables_;  // instance, microbatch
   std::map<WireKey, Place> wires_;
-  std::vector<std::pair<const Slot*, std::int64_t>> shared_;
+  std::map<Lane, std::int64_t> send_buffers_;
 };
 
 }  // namespace

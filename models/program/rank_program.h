@@ -59,6 +59,7 @@ struct Command {
   int peer = -1;               // of a message: the other pipeline rank
   std::int64_t offset = -1;    // of a message: where it lies
   std::int64_t bytes = 0;
+  std::int64_t send_buffer = -1;  // where it waits for its receiver, once `offset` is free again
 };
 
 struct RankProgram {
@@ -81,17 +82,5 @@ struct RankProgram {
 };
 
 RankProgram rank_program(const StepProgram& program, int pipeline_rank);
-
-// Places in one stretch of memory: the lowest gap that is large enough. Sizes are multiples of 256.
-class FirstFit {
- public:
-  std::int64_t allocate(std::int64_t bytes);
-  void release(std::int64_t offset, std::int64_t bytes);
-  [[nodiscard]] std::int64_t extent() const { return extent_; }
-
- private:
-  std::map<std::int64_t, std::int64_t> gaps_;  // begin -> size, below extent_
-  std::int64_t extent_ = 0;
-};
 
 }  // namespace qplan

@@ -6,6 +6,7 @@
 #include <array>
 #include <deque>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "models/error.h"
@@ -360,6 +361,17 @@ bool receives(const ScheduleShape& s, int stage) {
 bool sends(const ScheduleShape& s, int stage) {
   const int to = stage_after(s, stage);
   return to >= 0 && receives(s, to);
+}
+
+int outgoing_links(const ScheduleShape& s, int rank) {
+  std::set<std::pair<int, bool>> links;  // peer, backward
+  for (int stage = 0; stage < virtual_stages(s); ++stage) {
+    if (rank_of_stage(s.kind, s.pp, stage) != rank) continue;
+    if (sends(s, stage)) links.emplace(rank_of_stage(s.kind, s.pp, stage_after(s, stage)), false);
+    if (receives(s, stage))
+      links.emplace(rank_of_stage(s.kind, s.pp, stage_before(s, stage)), true);
+  }
+  return static_cast<int>(links.size());
 }
 
 int microbatches_of_stage(const ScheduleShape& s) {

@@ -61,6 +61,8 @@ int stage_after(const ScheduleShape& shape, int stage);
 // Whether its input arrives from another rank, and its output leaves for one.
 bool receives(const ScheduleShape& shape, int stage);
 bool sends(const ScheduleShape& shape, int stage);
+// To how many neighbours a pipeline rank sends, activations and gradients counted apart.
+int outgoing_links(const ScheduleShape& shape, int rank);
 
 // Microbatches that one virtual stage runs, and whether `microbatch` is among them.
 int microbatches_of_stage(const ScheduleShape& shape);

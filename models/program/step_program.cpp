@@ -80,10 +80,14 @@ void append_vision(StageRuns& runs, const ModelSpec& model, const Recipe& recipe
   append(runs, with_kind(s, BlockKind::merger), 1);
 }
 
-// What the blocks of the text that take visual tokens in know of them.
-BlockShape with_images(BlockShape s, const ModelSpec& model, const JobFacts& facts) {
+// What the blocks of the text that take visual tokens in know of them. Our executor's tower works
+// on a microbatch's images on every context-parallel rank, of which each takes the tokens that are
+// its own; others deal the images out.
+BlockShape with_images(BlockShape s, const ModelSpec& model, const Recipe& recipe,
+                       const JobFacts& facts) {
   const ImageLayout layout(model, s.seq_len, facts.image_tokens);
-  s.images = std::max<std::int64_t>(1, s.micro_batch_size * layout.images() / s.cp);
+  const std::int64_t images = s.micro_batch_size * layout.images();
+  s.images = recipe.executable ? images : std::max<std::int64_t>(1, images / s.cp);
   s.patches = layout.patches();
   return s;
 }
@@ -222,7 +226,7 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
   int first = 0;
   std::vector<int> starts;  // of the distinct stages: their first layer
   const bool sees = model.vision && recipe.executable;
-  const BlockShape seeing = sees ? with_images(base, model, facts) : base;
+  const BlockShape seeing = sees ? with_images(base, model, recipe, facts) : base;
   for (std::size_t i = 0; i < layers.size(); ++i, first += layers[i - 1]) {
     const bool inner = i > 0 && i + 1 < layers.size();
     // A middle stage with the layers of an earlier middle stage is that stage again.
@@ -241,7 +245,7 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
     }
     StageRuns runs;
     if (i == 0) {
-      if (model.vision) append_vision(runs, model, recipe, with_images(base, model, facts));
+      if (model.vision) append_vision(runs, model, recipe, with_images(base, model, recipe, facts));
       append(runs, with_kind(seeing, BlockKind::embedding), 1);
     }
     append_layers(runs, model, plan, base, seeing, first, layers[i]);
@@ -271,6 +275,10 @@ Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base) {
   return rounded(Bytes(static_cast<double>(local * model.hidden_size) * element));
 }
 
+Bytes send_buffer_bytes(const ModelSpec& model, const BlockShape& base, const Recipe& recipe) {
+  return recipe.executable ? boundary_bytes(model, base) : Bytes(0);
+}
+
 StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
                                const Recipe& recipe, const JobFacts& facts) {
   StepProgram program;
@@ -295,6 +303,7 @@ StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
   program.actions = build_schedule(program.schedule);
   program.grid = RankGrid(plan, facts.nvlink_domain);
   program.boundary = boundary_bytes(model, base);
+  program.send_buffer = send_buffer_bytes(model, base, recipe);
   program.reduce_overlapped = plan.overlap.has(OverlapKind::grad);
   program.gather_overlapped = plan.overlap.has(OverlapKind::param);
   return program;
@@ -322,6 +331,9 @@ std::uint64_t fingerprint(const StepProgram& program) {
       hash = mix(hash, static_cast<std::uint64_t>(run.block) * 65536 +
                            static_cast<std::uint64_t>(run.count));
     }
+  }
+  if (program.send_buffer > Bytes(0)) {
+    hash = mix(hash, static_cast<std::uint64_t>(program.send_buffer.value()));
   }
   const ScheduleShape& s = program.schedule;
   for (const int n : {static_cast<int>(s.kind), s.pp, s.vpp, s.microbatches,

@@ -60,6 +60,9 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
 
 // Bytes of one microbatch's activations at a stage boundary, as sent.
 Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base);
+// Bytes of the buffer in which our executor leaves what it sends to a neighbour: the step goes on
+// while the neighbour has not come to take it.
+Bytes send_buffer_bytes(const ModelSpec& model, const BlockShape& base, const Recipe& recipe);
 
 using BlockId = int;
 
@@ -80,6 +83,7 @@ struct StepProgram {
   std::vector<std::vector<Action>> actions;  // one list a pipeline rank
   RankGrid grid;
   Bytes boundary;                  // of a stage boundary
+  Bytes send_buffer;               // of each outgoing link of a rank, for the whole step
   bool reduce_overlapped = false;  // reductions run beside the last backward
   bool gather_overlapped = false;  // parameter gathers run beside the next step's first forward
 };

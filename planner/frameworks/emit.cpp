@@ -83,7 +83,7 @@ constexpr auto kChanges = std::to_array<Change>({
        p.main_params_dtype = p.main_params_dtype == DType::fp32 ? DType::bf16 : DType::fp32;
      }},
     {"dispatcher", set_back<&P::moe_dispatcher>},
-    {"capacity", set_back<&P::moe_capacity_factor>},
+    {"capacity", set_back<&P::moe_capacity_factor, &P::moe_token_drop_policy>},
     {"cuda_graph", set_back<&P::cuda_graph, &P::cuda_graph_scope>},
     {"recompute",
      [](P& p, const P&) {

@@ -61,11 +61,22 @@ bool recomputes_fully(const Subject& s) {
   return s.plan.recompute.kind == RecomputeKind::full;
 }
 
-// Whole layers but the routed experts, whose shapes change.
+// Whole layers but the routed experts, whose shapes change; or only what leads to those.
 Json graph_modules(const Subject& s) {
-  if (!s.plan.cuda_graph || s.plan.cuda_graph_scope != CudaGraphScope::layer) return nullptr;
+  if (!s.plan.cuda_graph || s.plan.cuda_graph_scope == CudaGraphScope::full) return nullptr;
   if (!s.model.moe) return Json::array({"attn", "mlp"});
+  if (s.plan.cuda_graph_scope == CudaGraphScope::router) {
+    return Json::array({"moe_router", "moe_preprocess"});
+  }
   return Json::array({"attn", "moe_router", "moe_preprocess"});
+}
+
+void set_graph_modules(Draft& draft, const Json& value) {
+  const std::vector<std::string> modules = list_of(value);
+  const auto has = [&modules](std::string_view name) {
+    return std::find(modules.begin(), modules.end(), name) != modules.end();
+  };
+  if (has("moe_router") && !has("attn")) draft.plan.cuda_graph_scope = CudaGraphScope::router;
 }
 
 Json fp8_format(const Subject& s) {
@@ -226,9 +237,14 @@ constexpr auto kOptions = std::to_array<Option>({
        return if_true(s.plan.moe_capacity_factor > 0, s.plan.moe_capacity_factor);
      },
      [](Draft& d, const Json& v) { d.plan.moe_capacity_factor = std::max(number_of(v), 0.0); }},
-    {"--moe-token-drop-policy", "moe_capacity_factor",
-     [](const Subject& s) { return if_true(s.plan.moe_capacity_factor > 0, "probs"); },
-     [](Draft&, const Json&) {}},
+    {"--moe-token-drop-policy", "moe_token_drop_policy",
+     [](const Subject& s) {
+       return if_true(s.plan.moe_capacity_factor > 0,
+                      std::string(to_word(s.plan.moe_token_drop_policy)));
+     },
+     [](Draft& d, const Json& v) {
+       d.plan.moe_token_drop_policy = from_word<TokenDropPolicy>(text_of(v));
+     }},
 
     // Recompute.
     {"--recompute-granularity", "recompute",
@@ -352,7 +368,7 @@ constexpr auto kOptions = std::to_array<Option>({
          d.plan.cuda_graph_scope = CudaGraphScope::layer;
        }
      }},
-    {"--cuda-graph-modules", "cuda_graph_scope", graph_modules, [](Draft&, const Json&) {}},
+    {"--cuda-graph-modules", "cuda_graph_scope", graph_modules, set_graph_modules},
     // What graphs need: random states that are captured, and no look at the loss from the host.
     {"--te-rng-tracker", "", [](const Subject& s) { return if_true(s.plan.cuda_graph); },
      [](Draft&, const Json&) {}},

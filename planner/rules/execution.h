@@ -173,13 +173,21 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      "3.4 activation_checkpointing"},
 
     // Launching.
-    {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile, RecipeKind::qplan),
+    {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile),
      [](const Case& c) { return c.p.cuda_graph; },
      [](const Case& c) { return not_in(c, "CUDA graphs", "leave cuda_graph out"); }, "4.3"},
+    {"cuda_graph_router", kEvery,
+     [](const Case& c) {
+       return c.p.cuda_graph && c.p.cuda_graph_scope == CudaGraphScope::router && !c.m.moe;
+     },
+     [](const Case&) {
+       return std::string("a dense model has no router to capture; use cuda_graph_scope layer");
+     },
+     "Megatron-LM 1dcf0daf, transformer_config.py: moe_router wants experts"},
     // A graph of a layer's parts neither contains nor is contained in what is recomputed.
     {"cuda_graph_recompute", kMegatronCore,
      [](const Case& c) {
-       const bool parts = c.p.cuda_graph && c.p.cuda_graph_scope == CudaGraphScope::layer;
+       const bool parts = c.p.cuda_graph && c.p.cuda_graph_scope != CudaGraphScope::full;
        return parts && (c.p.recompute.kind == RecomputeKind::full ||
                         (c.m.moe && c.p.recompute.modules.has(RecomputeModule::moe)));
      },

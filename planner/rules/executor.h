@@ -34,10 +34,6 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
                           unexecuted_part(c.m));
      },
      "executor/"},
-    {"executor_vision_cp", set_of(RecipeKind::qplan),
-     [](const Case& c) { return c.m.vision && c.p.cp > 1; },
-     [](const Case& c) { return not_in(c, "context parallelism with a vision tower", "use cp1"); },
-     "executor/cpu_vision.cpp"},
     // Deepstack tokens are added where the tower is, in the first stage.
     {"executor_deepstack", set_of(RecipeKind::qplan),
      [](const Case& c) {

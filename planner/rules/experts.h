@@ -45,14 +45,22 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      "1.4"},
     {"capacity_available", kEvery - kMegatronCore - set_of(RecipeKind::qplan),
      [](const Case& c) { return c.p.moe_capacity_factor > 0; },
-     [](const Case& c) {
-       return not_in(c, "capacity that drops token copies by probability", "use capacity=0");
-     },
+     [](const Case& c) { return not_in(c, "capacity that drops token copies", "use capacity=0"); },
      "1.4"},
     {"capacity_without_experts", kMegatronCore | set_of(RecipeKind::qplan),
      [](const Case& c) { return !c.m.moe && c.p.moe_capacity_factor > 0; },
      [](const Case& c) {
        return fmt::format("the model has no experts for capacity {}", c.p.moe_capacity_factor);
+     },
+     "1.4"},
+    {"drop_policy_without_capacity", kEvery,
+     [](const Case& c) {
+       return c.p.moe_capacity_factor == 0 && c.p.moe_token_drop_policy != TokenDropPolicy::probs;
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "drop {} says which copies beyond a capacity are dropped; give a capacity",
+           to_word(c.p.moe_token_drop_policy));
      },
      "1.4"},
     {"deepep_group", kMegatronCore,

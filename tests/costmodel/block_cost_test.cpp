@@ -118,13 +118,26 @@ TEST_CASE("graphs of layers leave the routed experts' launches to the host") {
   CHECK_FALSE(graphs_of(parse_plan("tp1")).has_value());
   CHECK(graphs_of(parse_plan("tp1 cuda_graph")) == CudaGraphScope::full);
   CHECK(graphs_of(parse_plan("tp1 cuda_graph cuda_graph_scope=layer")) == CudaGraphScope::layer);
+  // Attention, router, experts, and what belongs to no layer.
+  const Work product = GroupedGemm{.groups = 4, .rows = 64, .n = 64, .k = 64};
+  OpList ops{compute_op(), compute_op(), Op{.work = product}, compute_op()};
+  ops[0].layer_module = LayerModule::attention;
+  ops[1].layer_module = LayerModule::router;
+  ops[2].layer_module = LayerModule::experts;
   Priced p;
-  p.context.graphs = CudaGraphScope::layer;
-  const OpList ops{compute_op(),
-                   Op{.work = GroupedGemm{.groups = 4, .rows = 64, .n = 64, .k = 64}}};
-  const PricedPart priced = price_ops(ops, p.context);
-  CHECK(priced.durations[0].launch == Seconds(0));
-  CHECK(priced.durations[1].launch == p.context.recipe->launch * 4.0);
+  const Seconds one = p.context.recipe->launch;
+  const auto launches = [&](std::optional<CudaGraphScope> graphs) {
+    p.context.graphs = graphs;
+    std::vector<Seconds> times;
+    for (const Duration& d : price_ops(ops, p.context).durations) times.push_back(d.launch);
+    return times;
+  };
+  using Times = std::vector<Seconds>;
+  const Seconds none(0);
+  CHECK(launches(std::nullopt) == Times{one, one, one * 4.0, one});
+  CHECK(launches(CudaGraphScope::router) == Times{one, none, one * 4.0, one});
+  CHECK(launches(CudaGraphScope::layer) == Times{none, none, one * 4.0, one});
+  CHECK(launches(CudaGraphScope::full) == Times{none, none, none, none});
 }
 
 TEST_CASE("a collective that leaves the node slows compute as the network's contention says") {

@@ -22,13 +22,14 @@ std::array<std::byte, 4> bytes_of(unsigned char value) {
 
 TEST_CASE("a link holds one message, and gives it to the one it is for") {
   CpuWorld world(2);
-  std::array<std::byte, 4> received{};
+  std::array<std::byte, 4> received{}, buffer{};
   CHECK_FALSE(world.try_receive(kLink, {3, 0}, received));
-  CHECK(world.try_send(kLink, {3, 0}, bytes_of(7)));
-  CHECK_FALSE(world.try_send(kLink, {3, 1}, bytes_of(8)));
+  CHECK(world.try_send(kLink, {3, 0}, bytes_of(7), buffer));
+  CHECK(buffer == bytes_of(7));
+  CHECK_FALSE(world.try_send(kLink, {3, 1}, bytes_of(8), buffer));
   CHECK(world.try_receive(kLink, {3, 0}, received));
   CHECK(received == bytes_of(7));
-  CHECK(world.try_send(kLink, {3, 1}, bytes_of(8)));
+  CHECK(world.try_send(kLink, {3, 1}, bytes_of(8), buffer));
 }
 
 TEST_CASE("the last member of a meeting works for all") {

@@ -41,16 +41,18 @@ double norm_of(const std::vector<float>& values) {
 namespace {
 
 // One rank, a sequence at a time, as the plain model.
-void check_against_plain(const ModelSpec& model, double capacity_factor) {
-  CAPTURE(capacity_factor);
-  PlainModel plain(model, seeded_weights(model, 1), capacity_factor);
+void check_against_plain(const ModelSpec& model, plain::Capacity capacity) {
+  CAPTURE(capacity.factor);
+  CAPTURE(capacity.keeps_first);
+  PlainModel plain(model, seeded_weights(model, 1), capacity);
   const double loss = plain.step(batch_of(model), kSeqLen);
   ParallelPlan plan;
   plan.precision = Precision::fp32;
   plan.routing = Routing::natural;
   plan.global_batch_size = kSequences;
   plan.seq_len = kSeqLen;
-  plan.moe_capacity_factor = capacity_factor;
+  plan.moe_capacity_factor = capacity.factor;
+  if (capacity.keeps_first) plan.moe_token_drop_policy = TokenDropPolicy::position;
   RunOptions options;
   options.weights = seeded_weights(model, 1);
   options.tokens = seeded_tokens(1, model.vocab_size);
@@ -74,11 +76,15 @@ void check_against_plain(const ModelSpec& model, double capacity_factor) {
 }  // namespace
 
 TEST_CASE("the executor's multi-token prediction is the plain model's: losses and gradients") {
-  check_against_plain(predicting_model(), 0);
+  check_against_plain(predicting_model(), {});
 }
 
 TEST_CASE("the executor drops what the plain model drops: losses and gradients") {
-  for (const double factor : {0.5, 1.0, 1.5}) check_against_plain(load_model("tiny-moe"), factor);
+  for (const double factor : {0.5, 1.0, 1.5}) {
+    for (const bool keeps_first : {false, true}) {
+      check_against_plain(load_model("tiny-moe"), {factor, keeps_first});
+    }
+  }
 }
 
 // Along a gradient g of length |g| the loss grows by |g| a unit.

@@ -8,14 +8,13 @@
 
 #include "executor/io/weights.h"
 #include "models/parameters.h"
+#include "tests/executor/plain_part.h"
 
 namespace qplan {
 
 class PlainModel {
  public:
-  // `capacity_factor` above 0: experts take ceil(top_k tokens / experts x factor) copies of a
-  // sequence, those with the largest probabilities, of equal ones the first.
-  PlainModel(const ModelSpec& model, const WeightSource& weights, double capacity_factor = 0);
+  PlainModel(const ModelSpec& model, const WeightSource& weights, plain::Capacity capacity = {});
 
   // Mean cross-entropy over sequences of seq_len + 1 ids each; gradients() become its gradients.
   double step(std::span<const std::int32_t> ids, std::int64_t seq_len);
@@ -33,7 +32,8 @@ class PlainModel {
   ModelSpec model_;
   std::vector<ModelParameter> parameters_;
   std::vector<std::vector<float>> weights_, gradients_;
-  double capacity_factor_ = 0, mtp_loss_ = 0;
+  plain::Capacity capacity_;
+  double mtp_loss_ = 0;
 };
 
 }  // namespace qplan

@@ -35,7 +35,8 @@ const std::vector<Case> kCases{
     {"deepseek_v2", {"mbs1", "tp2 sp ep2 etp1", "pp2 dp2 zero3"}},
     {"deepseek_v3", {"mbs1", "tp2 sp ep2 etp1", "dp2 ep2 zero1", "cp2"}},
     {"qwen3_vl_moe",
-     {"mbs1", "mbs4 recompute=full", "tp2 sp ep2 etp1", "dp2 ep2 zero1", "dp4 zero3"}}};
+     {"mbs1", "mbs4 recompute=full", "tp2 sp ep2 etp1", "dp2 ep2 zero1", "dp4 zero3", "cp2",
+      "cp2 ep2 cp_comm=a2a"}}};
 
 struct How {
   Precision precision = Precision::fp32;

@@ -185,8 +185,9 @@ TEST_CASE("a capacity is a number of means, or 0 for no limit") {
   CHECK(parse_plan("capacity=1.25").moe_capacity_factor == 1.25);
   CHECK(parse_plan("moe_capacity_factor=2 tp2").moe_capacity_factor == 2);
   CHECK(plan_to_json(parse_plan("capacity=0.5"))["moe_capacity_factor"] == 0.5);
+  CHECK(parse_plan("capacity=1 drop=position").moe_token_drop_policy == TokenDropPolicy::position);
   for (const auto* text :
-       {"capacity=", "capacity=-1", "capacity=nan", "capacity=1e9", "capacity=x"}) {
+       {"capacity=", "capacity=-1", "capacity=nan", "capacity=1e9", "capacity=x", "drop=last"}) {
     CAPTURE(text);
     CHECK_THROWS_AS(parse_plan(text), Error);
   }
@@ -216,7 +217,7 @@ TEST_CASE("offload reads as contract.md writes it") {
 
 TEST_CASE("the JSON of a plan holds every word, in one order") {
   const Json object = plan_to_json(parse_plan("tp2 overlap=tp+ep layout=1+2"));
-  CHECK(object.size() == 29);
+  CHECK(object.size() == 30);
   CHECK(object.begin().key() == "tp");
   CHECK(object["precision"] == "bf16");
   CHECK(object["recompute"] == "none");

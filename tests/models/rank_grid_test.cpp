@@ -204,7 +204,7 @@ TEST_CASE("where sizes do not divide the domain the shape covers the worst group
     const RankGrid grid(plan, domain);
     for (const Axis axis : kAxes) {
       const GroupShape shape = grid.shape(axis);
-      const GroupShape exact = counted(grid, axis, domain);
+      const GroupShape exact = counted(grid, axis, ranks_of_domain(plan.world(), domain));
       CAPTURE(to_word(axis));
       CAPTURE(domain);
       CAPTURE(plan.tp);
@@ -223,4 +223,16 @@ TEST_CASE("72 GPUs in one domain keep ep 64 on NVLink") {
   const RankGrid grid(plan_of(1, 1, 64, 1, /*ep=*/64), 72);
   CHECK(grid.shape(Axis::ep).nodes == 1);
   CHECK(RankGrid(plan_of(1, 1, 144, 1), 72).shape(Axis::dp) == GroupShape{144, 72, 2, 1});
+}
+
+TEST_CASE("racks get equal parts of a job where those are not small") {
+  CHECK(ranks_of_domain(256, 72) == 64);
+  CHECK(ranks_of_domain(1024, 72) == 64);
+  CHECK(ranks_of_domain(576, 72) == 72);
+  CHECK(ranks_of_domain(96, 72) == 48);
+  CHECK(ranks_of_domain(64, 72) == 72);      // one rack
+  CHECK(ranks_of_domain(4 * 37, 72) == 72);  // trays of 4 divide it, but hardly fill a rack
+  CHECK(ranks_of_domain(12, 8) == 8);        // nodes are filled
+  // Without equal parts the second group of 64 would lie across two racks.
+  CHECK(RankGrid(plan_of(1, 1, 256, 1, /*ep=*/64), 72).shape(Axis::ep).nodes == 1);
 }

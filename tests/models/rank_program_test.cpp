@@ -3,9 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <set>
 
 #include "models/model_spec.h"
+#include "models/program/arena_layout.h"
 
 using namespace qplan;
 
@@ -66,6 +69,32 @@ TEST_CASE("what is sent is received: every boundary has one message each way") {
   }
   CHECK(sent.size() == 2 * 3 * 8);
   CHECK(sent == received);
+}
+
+TEST_CASE("each link out of a rank has a buffer of its own, for the whole step") {
+  for (const char* line : {"pp4 gbs8 seq64 1f1b", "pp2 gbs8 seq64 interleaved vpp2",
+                           "pp2 gbs8 seq64 dualpipe", "pp2 gbs8 seq64 zbv vpp2"}) {
+    CAPTURE(std::string(line));
+    const StepProgram program = program_of(line);
+    for (int rank = 0; rank < program.schedule.pp; ++rank) {
+      const RankProgram r = rank_program(program, rank);
+      std::map<Lane, std::int64_t> buffers;
+      std::set<std::int64_t> used;
+      for (const Command& c : r.commands) {
+        for (const Operands* list : {&c.reads, &c.writes}) {
+          for (const Operand& operand : *list) used.insert(operand.offset);
+        }
+        if (c.kind != CommandKind::op) used.insert(c.offset);
+        if (c.kind == CommandKind::send)
+          CHECK(buffers.emplace(c.lane, c.send_buffer).first->second == c.send_buffer);
+      }
+      CHECK(std::ssize(buffers) == outgoing_links(program.schedule, rank));
+      for (const auto& [lane, buffer] : buffers) CHECK_FALSE(used.contains(buffer));
+    }
+  }
+  CHECK(outgoing_links(program_of("pp4 gbs8 seq64 1f1b").schedule, 0) == 1);
+  CHECK(outgoing_links(program_of("pp4 gbs8 seq64 1f1b").schedule, 1) == 2);
+  CHECK(outgoing_links(program_of("pp2 gbs8 seq64 interleaved vpp2").schedule, 0) == 2);
 }
 
 TEST_CASE("a layer is counted through the pipeline, whoever holds it") {

@@ -1,139 +1,17 @@
 // Every plan computes what one rank computes, in the memory that was predicted for it.
 
+#include "tests/properties/executed.h"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <string>
 #include <vector>
-
-#include "costmodel/evaluate.h"
-#include "executor/run.h"
-#include "models/model_spec.h"
-#include "models/parallel_plan.h"
-#include "planner/feasible.h"
-#include "tests/properties/tiny_plans.h"
-#include "tests/tiny_models.h"
 
 using namespace qplan;
 
 namespace {
-
-constexpr JobFacts kFacts{.moe_imbalance = 8};  // room for any routing of the tiny models
-
-ParallelPlan plan_of(const std::string& line) {
-  ParallelPlan defaults;
-  defaults.precision = Precision::fp32;
-  defaults.routing = Routing::natural;
-  return parse_plan(line, defaults);
-}
-
-// The same batch on one rank, one sequence at a time; where experts take a share of what a rank has
-// at once, as many as the plan.
-ParallelPlan alone(const ParallelPlan& plan) {
-  ParallelPlan one;
-  one.moe_capacity_factor = plan.moe_capacity_factor;
-  if (plan.moe_capacity_factor > 0) one.micro_batch_size = plan.micro_batch_size;
-  one.precision = plan.precision;
-  one.routing = plan.routing;
-  one.global_batch_size = plan.global_batch_size;
-  one.seq_len = plan.seq_len;
-  return one;
-}
-
-RunOptions five_steps(const ModelSpec& model) {
-  RunOptions options;
-  options.weights = seeded_weights(model, 1);
-  options.tokens = seeded_tokens(1, model.vocab_size);
-  options.steps = 5;
-  options.keep_gradients = true;
-  options.optimizer.adamw.lr = 1e-3;
-  options.optimizer.adamw.weight_decay = 0.1;
-  return options;
-}
-
-// |a - b| / |b|, absolute where b is 0.
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, norm = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    norm += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference);
-}
-
-// What a plan computes, remembered.
-const RunResult& result_of(const ModelSpec& model, const ParallelPlan& plan) {
-  static std::map<std::string, RunResult> known;
-  const std::string key = model.name + to_string(plan);
-  auto it = known.find(key);
-  if (it == known.end()) {
-    it = known.emplace(key, run(model, plan, kFacts, five_steps(model))).first;
-  }
-  return it->second;
-}
-
-// The bytes that the cost model's fold predicts are those that the program allocates.
-void check_memory(const ModelSpec& model, const ParallelPlan& plan, const RunResult& executed) {
-  const HardwareProfile hardware = load_hardware("h100-sxm");
-  const CostModel cost(model, recipe_of(RecipeKind::qplan), hardware, kFacts);
-  const MemoryEstimate predicted = cost.memory(plan);
-  REQUIRE(predicted.stages.size() == executed.live_peak.size());
-  for (std::size_t stage = 0; stage < executed.live_peak.size(); ++stage) {
-    CAPTURE(stage);
-    CHECK(predicted.stages[stage].peak.value() == executed.live_peak[stage].value());
-    CHECK(executed.arena[stage] >= executed.live_peak[stage]);
-  }
-}
-
-// `reference`: another plan that computes the same.
-void check_against(const ModelSpec& model, const ParallelPlan& reference,
-                   const ParallelPlan& plan) {
-  CAPTURE(model.name);
-  const std::string line = to_string(plan);
-  CAPTURE(line);
-  for (const Infeasible& reason :
-       why_infeasible(model, plan, recipe_of(RecipeKind::qplan), {.gpus = plan.world()})) {
-    FAIL(reason.message);
-  }
-  const RunResult& one = result_of(model, reference);
-  RunOptions options = five_steps(model);
-  options.shuffle = 7;
-  const RunResult many = run(model, plan, kFacts, options);
-  CHECK(std::abs(many.loss[0] / one.loss[0] - 1) < 1e-5);
-  CHECK(std::abs(many.grad_norm[0] / one.grad_norm[0] - 1) < 1e-5);
-  REQUIRE(many.mtp_loss.size() == one.mtp_loss.size());
-  for (std::size_t i = 0; i < one.mtp_loss.size(); ++i) {
-    CHECK(std::abs(many.mtp_loss[i] / one.mtp_loss[i] - 1) < (i == 0 ? 1e-5 : 1e-4));
-  }
-  const std::vector<ModelParameter> parameters = model_parameters(model);
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    CAPTURE(std::string(to_word(parameters[i].parameter.role)));
-    CAPTURE(parameters[i].layer);
-    CAPTURE(parameters[i].copy);
-    CHECK(distance(many.gradients[i], one.gradients[i]) < 1e-4);
-  }
-  for (std::size_t i = 0; i < one.loss.size(); ++i) {
-    CHECK(std::abs(many.loss[i] / one.loss[i] - 1) < 1e-4);
-  }
-  CHECK(many.in_program_order);
-  check_memory(model, plan, many);
-}
-
-void check_against_one_rank(const ModelSpec& model, const ParallelPlan& plan) {
-  check_against(model, alone(plan), plan);
-}
-
-// As Qwen3-VL's smaller models.
-ModelSpec dense_vision() {
-  ModelSpec model = load_model("tiny-vl");
-  model.name = "tiny-vl, dense";
-  model.architecture = "qwen3_vl";
-  model.moe.reset();
-  for (LayerKind& layer : model.layers) layer.moe = false;
-  return model;
-}
 
 void check_against_one_rank(const ModelSpec& model, const std::string& line) {
   check_against_one_rank(model, plan_of(line));
@@ -232,20 +110,33 @@ TEST_CASE("latent attention, groups of experts and shared experts compute what o
 
 TEST_CASE("a vision tower's tokens and deepstack compute what one rank does") {
   const ModelSpec model = load_model("tiny-vl");
-  for (const char* line :
-       {"gbs4 mbs2 seq16", "gbs2 seq64", "gbs2 mbs2 seq32 recompute=full",
-        "gbs2 seq16 recompute=selective:layernorm+mlp+core_attn", "dp2 zero1 gbs4 seq16",
-        "dp2 zero2 gbs4 seq16", "dp2 ep2 zero3 gbs8 seq16", "dp4 zero1 fsdp_shard=2 gbs8 seq16",
-        "tp2 ep2 etp1 gbs4 mbs2 seq16 sp", "tp4 gbs2 seq16 sp",
-        "tp2 dp2 zero3 gbs8 mbs2 seq32 sp overlap=tp+grad", "pp2 gbs4 seq16 1f1b",
-        "pp2 gbs8 seq16 gpipe recompute=full", "pp2 gbs8 seq16 zb-h1", "pp2 gbs8 seq16 dualpipe",
-        "tp2 pp2 dp2 ep2 zero1 gbs8 seq16 sp", "tp2 pp2 ep2 etp1 gbs8 mbs2 seq16 sp zb-h1"}) {
+  for (const char* line : {"gbs4 mbs2 seq16",
+                           "gbs2 seq64",
+                           "gbs2 mbs2 seq32 recompute=full",
+                           "gbs2 seq16 recompute=selective:layernorm+mlp+core_attn",
+                           "dp2 zero1 gbs4 seq16",
+                           "dp2 zero2 gbs4 seq16",
+                           "dp2 ep2 zero3 gbs8 seq16",
+                           "dp4 zero1 fsdp_shard=2 gbs8 seq16",
+                           "tp2 ep2 etp1 gbs4 mbs2 seq16 sp",
+                           "tp4 gbs2 seq16 sp",
+                           "tp2 dp2 zero3 gbs8 mbs2 seq32 sp overlap=tp+grad",
+                           "pp2 gbs4 seq16 1f1b",
+                           "pp2 gbs8 seq16 gpipe recompute=full",
+                           "pp2 gbs8 seq16 zb-h1",
+                           "pp2 gbs8 seq16 dualpipe",
+                           "tp2 pp2 dp2 ep2 zero1 gbs8 seq16 sp",
+                           "tp2 pp2 ep2 etp1 gbs8 mbs2 seq16 sp zb-h1",
+                           "cp2 gbs4 mbs2 seq16",
+                           "cp2 ep2 gbs4 seq32 cp_comm=all_gather recompute=full",
+                           "tp2 cp2 dp2 ep2 etp1 zero2 gbs8 mbs2 seq32 sp cp_comm=a2a",
+                           "cp4 pp2 gbs8 seq32 zb-h1"}) {
     check_against_one_rank(model, line);
   }
   // Experts want sequence parallelism; a dense model does without.
   for (const char* line :
        {"tp2 gbs4 mbs2 seq16", "tp4 pp2 gbs4 seq16 zb-h1", "tp2 dp2 zero3 gbs4 seq32"}) {
-    check_against_one_rank(dense_vision(), line);
+    check_against_one_rank(dense_vision_model(), line);
   }
 }
 
@@ -268,10 +159,7 @@ TEST_CASE("a tied embedding has one gradient, however its uses and its shards ar
 TEST_CASE("experts of limited capacity take and drop the same tokens, wherever they live") {
   // Capacity is of what one rank has at once (Megatron's): the same tokens there, the same drops.
   // What does not change them: ep, etp, pp, dp, ZeRO, schedule, recomputation.
-  ModelSpec balanced = load_model("tiny-moe");
-  balanced.name = "tiny-moe, balanced";
-  balanced.moe->aux_loss_coefficient = 0.01;
-  for (const ModelSpec& model : {balanced, load_model("tiny-mla")}) {
+  for (const ModelSpec& model : {balanced_model(), load_model("tiny-mla")}) {
     const ParallelPlan dropless = plan_of("gbs8 mbs2 seq16");
     ParallelPlan dropping = dropless;
     dropping.moe_capacity_factor = 1;
@@ -341,7 +229,7 @@ double whole_distance(const ModelTensors& a, const ModelTensors& b) {
 // tokens or more one or two, with all their part of the experts' gradients.
 TEST_CASE("in bf16 any plan of a tiny model computes what one rank does, to bf16's accuracy") {
   const std::vector<ModelSpec> models = {load_model("tiny"), load_model("tiny-moe"),
-                                         load_model("tiny-mla"), dense_vision()};
+                                         load_model("tiny-mla"), dense_vision_model()};
   TinyPlans plans(12);
   const int rounds = test_rounds(40);
   for (int i = 0; i < rounds; ++i) {
@@ -365,25 +253,7 @@ TEST_CASE("in bf16 any plan of a tiny model computes what one rank does, to bf16
 }
 
 TEST_CASE("any plan of a tiny model computes what one rank does, in the memory predicted for it") {
-  ModelSpec balanced = load_model("tiny-moe");
-  balanced.moe->aux_loss_coefficient = 0.01;
-  balanced.name = "tiny-moe, balanced";
-  // gpt-oss's learned sinks, sliding windows and biases, and Qwen2-MoE's gated shared expert.
-  ModelSpec biased = load_model("tiny-moe");
-  biased.name = "tiny-moe, biased";
-  biased.architecture = "gpt_oss";
-  biased.qk_norm = false;
-  biased.attention_sinks = biased.qkv_bias = biased.attention_output_bias = true;
-  biased.moe->expert_bias = biased.moe->router_bias = true;
-  biased.layers[1].window = biased.layers[3].window = 8;
-  ModelSpec gated = load_model("tiny-moe");
-  gated.name = "tiny-moe, gated";
-  gated.moe->shared_expert_intermediate_size = 64;
-  gated.moe->shared_expert_gate = true;
-  const std::vector<ModelSpec> models = {
-      biased,        gated,    load_model("tiny"), load_model("tiny-moe"), load_model("tiny-mla"),
-      tied_model(),  balanced, tied_gpt_model(),   predicting_model(),     load_model("tiny-vl"),
-      dense_vision()};
+  const std::vector<ModelSpec> models = tiny_models();
   TinyPlans plans(11);
   const int rounds = test_rounds(500);
   for (int i = 0; i < rounds; ++i) {

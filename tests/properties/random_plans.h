@@ -84,7 +84,8 @@ class RandomPlans {
     if (coin(0.2)) p.overlap.add(OverlapKind::tp);
     if (p.ep > 1 && coin(0.4)) p.overlap.add(OverlapKind::ep);
     p.cuda_graph = coin(0.1);
-    if (coin(0.5)) p.cuda_graph_scope = CudaGraphScope::layer;
+    p.cuda_graph_scope =
+        pick<CudaGraphScope>({CudaGraphScope::full, CudaGraphScope::layer, CudaGraphScope::router});
     return p;
   }
 

@@ -41,7 +41,11 @@ class TinyPlans {
       p.ep = r.pick<int>({1, 2, 4, 8});
       p.etp = r.pick<int>({1, 1, 2});
       // Capacity is of a rank's tokens: one rank has what tp and cp would spread.
-      if (p.tp * p.cp == 1 && r.coin(0.3)) p.moe_capacity_factor = r.pick<double>({0.5, 1, 1.5});
+      if (p.tp * p.cp == 1 && r.coin(0.3)) {
+        p.moe_capacity_factor = r.pick<double>({0.5, 1, 1.5});
+        p.moe_token_drop_policy =
+            r.pick<TokenDropPolicy>({TokenDropPolicy::probs, TokenDropPolicy::position});
+      }
     }
     p.zero = r.pick<int>({0, 1, 2, 3});
     if (p.zero > 0 && p.dp == 4 && r.coin(0.3)) p.fsdp_shard = 2 * p.cp;

@@ -12,7 +12,8 @@ reads them: STEPS * BATCH sequences of SEQ_LEN + 1.
 gradients in bf16 are from those in fp32 (relative L2, the worst and the mean of all tensors). `curve` of a few: losses of 50 steps over the same batches again and again,
 in fp32 and in bf16 with fp32 copies that AdamW moves.
 
-A vision-language model sees one image at the start of every sequence, whose pixels are those of `seeded_images(1)`.
+A vision-language model sees one image at the start of every sequence, whose pixels are those of `seeded_images(1)`. As
+in fine-tuning (labels -100 where an image stands), nothing is to predict a visual token: its loss is the mean over the rest.
 """
 import copy
 import json
@@ -137,9 +138,13 @@ def inputs_of(model, ids, first_sequence):
 
 
 def loss_of(model, ids, first_sequence):
-    logits = model(**inputs_of(model, ids, first_sequence), use_cache=False).logits
+    inputs = inputs_of(model, ids, first_sequence)
+    logits = model(**inputs, use_cache=False).logits
     logits = logits if model.dtype == torch.float64 else logits.float()
-    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
+    labels = ids.clone()
+    if "mm_token_type_ids" in inputs:
+        labels[:, :-1][inputs["mm_token_type_ids"] == 1] = -100
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100)
 
 
 def checkpoint(model, path, dtype):

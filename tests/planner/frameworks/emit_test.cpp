@@ -1,6 +1,7 @@
 #include "planner/frameworks/emit.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "models/error.h"
 #include "planner/frameworks/arguments.h"
@@ -58,6 +59,16 @@ TEST_CASE("Megatron's arguments say every default that nobody wants") {
   CHECK(says(file(files, "train.sh"), "--nproc-per-node 8 --nnodes 8"));
   CHECK(says(file(files, "train.sh"), "CUDA_DEVICE_MAX_CONNECTIONS=1"));
   CHECK(says(file(files, "train.sbatch"), "#SBATCH --nodes=8"));
+}
+
+TEST_CASE("which copies beyond a capacity are dropped is written and read") {
+  for (const char* policy : {"probs", "position"}) {
+    const Job j = job("qwen3-30b-a3b", fmt::format("{} capacity=1.25 drop={}", kMoePlan, policy),
+                      Framework::megatron);
+    const auto files = emit(Framework::megatron, j.subject(), {});
+    CHECK(says(file(files, "args.sh"), fmt::format("--moe-token-drop-policy {}", policy)));
+    CHECK(check(texts_of(files), question_of(j.model, j.config, 64)).plan == j.plan);
+  }
 }
 
 TEST_CASE("DeepSeek-V3's latent attention, groups and layers") {
