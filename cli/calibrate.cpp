@@ -51,6 +51,9 @@ Calibration measure(const ProcessRank& process, const Console& console) {
   if (console.terminal.progress && process.rank == 0) console.err << '\n';
   result.launch = measurer->launch_time();
   result.sustain = std::min(1.0, measurer->sustained_share(Work(kSustained), kSustainedTime));
+  for (const Work& work : warm_works()) {
+    if (const auto time = measurer->warm_time(work)) result.warm.push_back({work, *time});
+  }
   result.host_to_device = measurer->copy_rate(false);
   result.device_to_host = measurer->copy_rate(true);
   return result;

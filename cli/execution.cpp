@@ -139,6 +139,8 @@ Execution prepare(const ExecutionChoices& choices) {
   execution.job = make_job(job);
   execution.predicted = ask(*execution.job, execution.plan);
   refuse_what_rules_forbid(execution);
+  Estimate& predicted = *execution.predicted.estimate;
+  predicted.memory = with_arena(*execution.job->cost, execution.plan, std::move(predicted.memory));
   if (choices.backend == BackendKind::cuda) {
     const auto reason = why_not_on_gpu(execution.job->model, execution.plan);
     if (reason) throw Error(*reason);

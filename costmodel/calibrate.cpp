@@ -20,13 +20,30 @@ constexpr std::int64_t kDepths[] = {512, 1024, 2048, 4096, 8192, 16384, 32768};
 // The largest that are worth their time: 0.05 s on an H100.
 constexpr double kMostFlops = 4e13;
 
-constexpr RowwiseKind kMemoryBound[] = {
-    RowwiseKind::rms_norm,      RowwiseKind::rms_norm_backward,
-    RowwiseKind::swiglu,        RowwiseKind::swiglu_backward,
-    RowwiseKind::rope,          RowwiseKind::rope_backward,
-    RowwiseKind::add,           RowwiseKind::copy,
-    RowwiseKind::cross_entropy, RowwiseKind::cross_entropy_backward,
-    RowwiseKind::sum_of_squares};
+// Rows and columns that memory-bound kinds are measured with: small, as wide as one head or a
+// narrow model, and as large as a layer of Qwen3-8B.
+using Sizes = std::array<std::pair<std::int64_t, std::int64_t>, 4>;
+constexpr Sizes kLayer{{{2048, 1024}, {4096, 2048}, {4096, 4096}, {16384, 4096}}};
+constexpr Sizes kVocabulary{{{1024, 32768}, {2048, 65536}, {4096, 65536}, {16384, 65536}}};
+constexpr Sizes kGradients{{{1024, 1024}, {1024, 4096}, {4096, 16384}, {16384, 16384}}};
+constexpr Sizes kExperts{{{1024, 128}, {2048, 128}, {4096, 128}, {16384, 128}}};
+// Of heads, with norms: (q + 2 kv) of them, and backward (3 q + 5 kv) / 2 (measure.cpp).
+constexpr Sizes kHeads{{{2048, 768}, {4096, 1536}, {4096, 6144}, {16384, 6144}}};
+constexpr Sizes kHeadsBackward{{{2048, 1088}, {4096, 2176}, {4096, 8704}, {16384, 8704}}};
+constexpr std::pair<RowwiseKind, Sizes> kMemoryBound[] = {
+    {RowwiseKind::rms_norm, kLayer},
+    {RowwiseKind::rms_norm_backward, kLayer},
+    {RowwiseKind::swiglu, kLayer},
+    {RowwiseKind::swiglu_backward, kLayer},
+    {RowwiseKind::rope, kHeads},
+    {RowwiseKind::rope_backward, kHeadsBackward},
+    {RowwiseKind::add, kLayer},
+    {RowwiseKind::copy, kLayer},
+    {RowwiseKind::cross_entropy, kVocabulary},
+    {RowwiseKind::cross_entropy_backward, kVocabulary},
+    {RowwiseKind::sum_of_squares, kGradients},
+    {RowwiseKind::router, kExperts},
+    {RowwiseKind::router_backward, kExperts}};
 constexpr CollectiveKind kCollectives[] = {CollectiveKind::all_reduce, CollectiveKind::all_gather,
                                            CollectiveKind::reduce_scatter,
                                            CollectiveKind::all_to_all};
@@ -83,22 +100,44 @@ Json gemm_table(const Calibration& c, const HardwareProfile& base) {
                        {"utilisation_permille", values}}});
 }
 
-// The efficiency that each memory-bound kind would need for its price to be its time.
-Json efficiencies(const Calibration& c, const HardwareProfile& base) {
-  std::map<RowwiseKind, std::vector<double>> found;
+// time = latency + traffic / rate: the line with the least squares of relative errors, its latency
+// not below 0. Of traffic that is all alike: no latency.
+struct TrafficLine {
+  Seconds latency;
+  BytesPerSecond rate;
+};
+TrafficLine line_of(const std::vector<std::pair<Bytes, Seconds>>& points) {
+  // With u = 1/t and v = x/t the line a u + b v = 1.
+  double uu = 0, uv = 0, vv = 0, u1 = 0, v1 = 0;
+  for (const auto& [traffic, time] : points) {
+    const double u = 1 / time.value(), v = traffic.value() / time.value();
+    uu += u * u;
+    uv += u * v;
+    vv += v * v;
+    u1 += u;
+    v1 += v;
+  }
+  const double determinant = uu * vv - uv * uv;
+  const double a = determinant > 1e-9 * uu * vv ? (u1 * vv - v1 * uv) / determinant : 0;
+  const double b = a > 0 ? (v1 * uu - u1 * uv) / determinant : v1 / vv;
+  return {Seconds(std::max(a, 0.0)), BytesPerSecond(1 / b)};
+}
+
+// What makes the price of each memory-bound kind its measured time: {"memory_efficiency_of": ...,
+// "memory_latency_us_of": ...}.
+Json memory_bound_kinds(const Calibration& c, const HardwareProfile& base) {
+  std::map<RowwiseKind, std::vector<std::pair<Bytes, Seconds>>> found;
   for (const auto& [work, time] : samples_of<Rowwise>(c)) {
-    const Seconds busy = time - c.launch * static_cast<double>(kernel_count(work));
-    if (busy.value() <= 0) continue;
-    found[work.kind].push_back(memory_traffic(work) / base.gpu.memory_bandwidth / busy);
+    if (time.value() > 0) found[work.kind].emplace_back(memory_traffic(work), time);
   }
-  Json result = Json::object();
-  for (const auto& [kind, values] : found) {
-    double logs = 0;
-    for (const double v : values) logs += std::log(v);
-    const double mean = std::exp(logs / static_cast<double>(values.size()));
-    result[std::string(to_word(kind))] = rounded(std::clamp(mean, 0.01, 2.0), 3);
+  Json efficiency = Json::object(), latency = Json::object();
+  for (const auto& [kind, points] : found) {
+    const TrafficLine line = line_of(points);
+    const std::string name(to_word(kind));
+    efficiency[name] = rounded(std::clamp(line.rate / base.gpu.memory_bandwidth, 0.01, 2.0), 3);
+    latency[name] = std::round(line.latency.value() * 1e8) / 100;
   }
-  return result;
+  return {{"memory_efficiency_of", efficiency}, {"memory_latency_us_of", latency}};
 }
 
 // Of values `first`, `first` + step, ... up to last: the one with the least residual, which
@@ -176,19 +215,20 @@ void fit_attention(Json& section, const Calibration& c, const HardwareProfile& b
   section.erase("assumed");
 }
 
-// What a product takes longer when it is added to fp32 sums, of the time of their traffic.
+// What a product that is added to fp32 sums takes longer than its price without them, of the time
+// of their traffic: of GPUs as warm as in training, where the price has its `sustain`.
 std::optional<double> accumulate_exposed(const Calibration& c, const HardwareProfile& base) {
   const auto samples = samples_of<Gemm>(c);
   std::vector<double> found;
-  for (const auto& [work, time] : samples) {
-    if (!work.accumulate_fp32) continue;
-    Gemm plain = work;
+  for (const Sample& warm : c.warm) {
+    Gemm plain = std::get<Gemm>(warm.work);
     plain.accumulate_fp32 = false;
     const auto same = std::find_if(samples.begin(), samples.end(),
                                    [&](const auto& other) { return other.first == plain; });
     if (same == samples.end()) continue;
-    const Bytes traffic(8 * static_cast<double>(work.m * work.n));  // read and written
-    found.push_back((time - same->second) / (traffic / base.gpu.memory_bandwidth));
+    const Bytes traffic(8 * static_cast<double>(plain.m * plain.n));  // read and written
+    const Seconds without = same->second / c.sustain;
+    found.push_back((warm.time - without) / (traffic / base.gpu.memory_bandwidth));
   }
   if (found.empty()) return std::nullopt;
   return std::round(100 * std::clamp(median(found), 0.0, 10.0)) / 100;
@@ -267,6 +307,25 @@ Json collective_tables(const Calibration& c) {
 
 }  // namespace
 
+std::vector<Work> warm_works() {
+  std::vector<Work> works;
+  // Of shapes that are measured without sums, too: layers of 4096 wide models and a vocabulary,
+  // with 2048 to 8192 tokens.
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{4096, 4096, 2048},
+                                {8192, 4096, 2048},
+                                {16384, 4096, 2048},
+                                {4096, 16384, 2048},
+                                {32768, 4096, 2048},
+                                {4096, 4096, 4096},
+                                {16384, 4096, 4096},
+                                {4096, 16384, 4096},
+                                {8192, 4096, 8192},
+                                {16384, 4096, 8192}}) {
+    works.emplace_back(Gemm{.m = m, .n = n, .k = k, .accumulate_fp32 = true});
+  }
+  return works;
+}
+
 std::vector<Work> calibration_works(int ranks) {
   std::vector<Work> works;
   for (const std::int64_t m : kRows) {
@@ -276,14 +335,6 @@ std::vector<Work> calibration_works(int ranks) {
         if (flops(Work(work)).value() <= kMostFlops) works.emplace_back(work);
       }
     }
-  }
-  // Weight gradients, of shapes that are above.
-  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{8192, 4096, 2048},
-                                {8192, 4096, 8192},
-                                {16384, 4096, 4096},
-                                {4096, 4096, 4096},
-                                {4096, 16384, 4096}}) {
-    works.emplace_back(Gemm{.m = m, .n = n, .k = k, .accumulate_fp32 = true});
   }
   for (const auto& [batch, heads, len, dim] : {std::array<std::int64_t, 4>{1, 32, 2048, 128},
                                                {1, 32, 4096, 128},
@@ -320,16 +371,8 @@ std::vector<Work> calibration_works(int ranks) {
       }
     }
   }
-  for (const RowwiseKind kind : kMemoryBound) {
-    for (const std::int64_t rows : {4096, 16384}) {
-      const bool loss =
-          kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
-      // Heads of Qwen3-8B, with norms: measure.cpp.
-      const std::int64_t cols = kind == RowwiseKind::sum_of_squares  ? 16384
-                                : loss                               ? 65536
-                                : kind == RowwiseKind::rope          ? 6144
-                                : kind == RowwiseKind::rope_backward ? 8704
-                                                                     : 4096;
+  for (const auto& [kind, sizes] : kMemoryBound) {
+    for (const auto& [rows, cols] : sizes) {
       const DType dtype = kind == RowwiseKind::sum_of_squares ? DType::fp32 : DType::bf16;
       works.emplace_back(Rowwise{.kind = kind, .rows = rows, .cols = cols, .dtype = dtype});
     }
@@ -356,8 +399,11 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
   profile["description"] = fmt::format("{}; {}", base.description, source);
 
   profile["gpu"]["kernel_launch_us"] = rounded(c.launch.value() * 1e6, 3);
-  profile["gpu"]["memory_efficiency_of"] = base_json["gpu"].value("memory_efficiency_of", Json({}));
-  profile["gpu"]["memory_efficiency_of"].update(efficiencies(c, base));
+  const Json kinds = memory_bound_kinds(c, base);
+  for (const auto& [key, values] : kinds.items()) {
+    profile["gpu"][key] = base_json["gpu"].value(key, Json::object());
+    profile["gpu"][key].update(values);
+  }
   if (const auto share = adamw_efficiency(c, base)) profile["gpu"]["adamw_efficiency"] = *share;
   profile["link"]["host_to_device_gb_per_s"] = rounded(c.host_to_device.value() / 1e9, 3);
   profile["link"]["device_to_host_gb_per_s"] = rounded(c.device_to_host.value() / 1e9, 3);

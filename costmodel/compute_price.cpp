@@ -358,7 +358,12 @@ Price rowwise_price(const Rowwise& work, const HardwareProfile& hardware) {
   const auto found = work.fused ? exceptions.find(work.kind) : exceptions.end();
   const double efficiency =
       found == exceptions.end() ? hardware.gpu.memory_efficiency : found->second;
-  return memory_bound(memory_traffic(work), efficiency, kernel_count(work), hardware);
+  Price price = memory_bound(memory_traffic(work), efficiency, kernel_count(work), hardware);
+  const auto latency = hardware.gpu.memory_latency_of.find(work.kind);
+  if (work.fused && latency != hardware.gpu.memory_latency_of.end()) {
+    price.time += latency->second - kernel_count(work) * hardware.gpu.kernel_launch;
+  }
+  return price;
 }
 
 Price price(const Work& work, const PriceContext& context) {

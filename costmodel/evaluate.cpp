@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "costmodel/plan_view.h"
+#include "models/program/rank_program.h"
 
 namespace qplan {
 CostModel::CostModel(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
@@ -32,6 +33,19 @@ CostModel::PlanView CostModel::view(const ParallelPlan& plan) const {
   v.schedule = schedule_shape(plan, recipe_);
   v.backward = backward_form(plan.schedule);
   return v;
+}
+
+MemoryEstimate with_arena(const CostModel& cost, const ParallelPlan& plan,
+                          MemoryEstimate estimate) {
+  const StepProgram program = build_step_program(cost.model(), plan, cost.recipe(), cost.facts());
+  for (std::size_t r = 0; r < estimate.stages.size(); ++r) {
+    StageMemory& stage = estimate.stages[r];
+    const Bytes extent(static_cast<double>(rank_program(program, static_cast<int>(r)).extent));
+    stage.device += extent - stage.reserved;
+    stage.reserved = extent;
+    if (stage.device > estimate.worst_stage().device) estimate.worst = static_cast<int>(r);
+  }
+  return estimate;
 }
 
 std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const ParallelPlan& plan,
@@ -89,10 +103,7 @@ Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const R
   if (model.tie_word_embeddings && plan.pp > 1) ++groups;
   const int edges = plan.pp == 1 ? 0 : plan.pp == 2 && plan.vpp == 1 ? 2 : 4;
   if (plan.pp > 1) {  // copies of what is sent: forward and back, or one way at the pipeline's ends
-    const double boundary =
-        static_cast<double>(plan.micro_batch_size * plan.seq_len * model.hidden_size * 2) /
-        (plan.cp * (plan.sequence_parallel ? plan.tp : 1));
-    bytes += Bytes(boundary) * (edges / 2);
+    bytes += boundary_bytes(model, base_shape(model, plan, recipe, 1)) * (edges / 2);
   }
   return bytes + kFirstCommunicator + kGroup * static_cast<double>(groups) +
          kEdge * static_cast<double>(edges);

@@ -131,6 +131,10 @@ class PlanSifter {
   std::unique_ptr<CostModel::MemoryView> last_;
 };
 
+// Of our own executor, which lays a whole step out before it begins: what is reserved is that
+// arena's extent, known to the byte. Too slow for a search.
+MemoryEstimate with_arena(const CostModel& cost, const ParallelPlan& plan, MemoryEstimate estimate);
+
 // What a stage boundary costs under a plan, and whether its sender waits.
 struct PipelineLinks {
   Seconds send;             // one boundary, one direction

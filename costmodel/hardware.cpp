@@ -116,6 +116,13 @@ Gpu read_gpu(JsonReader in) {
     }
     of.finish();
   }
+  if (in.has("memory_latency_us_of")) {
+    JsonReader of(in.value("memory_latency_us_of"), in.path_of("memory_latency_us_of"));
+    for (const auto& [kind, name] : Words<RowwiseKind>::table) {
+      if (of.has(name)) gpu.memory_latency_of[kind] = microseconds(of.number(name, 0, 1e4));
+    }
+    of.finish();
+  }
   gpu.multiprocessors = static_cast<int>(in.integer("multiprocessors", 1, 100000));
   gpu.compute_capability = static_cast<int>(in.integer("compute_capability", 10, 999));
   gpu.tdp_watt = in.number("tdp_watt", 1, 1e5);

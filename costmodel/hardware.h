@@ -74,7 +74,9 @@ struct Gpu {
   BytesPerSecond memory_bandwidth;
   double memory_efficiency = 0.9;                      // of plain copies and elementwise kernels
   std::map<RowwiseKind, double> memory_efficiency_of;  // exceptions
-  std::optional<double> adamw_efficiency;              // of a fused step over one long array
+  // What kernels of a kind take besides their traffic; absent: their launches.
+  std::map<RowwiseKind, Seconds> memory_latency_of;
+  std::optional<double> adamw_efficiency;  // of a fused step over one long array
   int multiprocessors = 132;
   int compute_capability = 90;  // 80, 90, 100
   double tdp_watt = 700;

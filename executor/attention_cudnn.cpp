@@ -15,10 +15,14 @@ std::int64_t round_up(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Heads side by side in rows, as the program has them.
+// Heads side by side in rows, as the program has them; a sequence's rows are the first of `stored`.
+CudnnShape rows_of_heads(std::int64_t batch, std::int64_t heads, std::int64_t len, std::int64_t dim,
+                         std::int64_t stored) {
+  return {{batch, heads, len, dim}, {stored * heads * dim, dim, heads * dim, 1}};
+}
 CudnnShape rows_of_heads(std::int64_t batch, std::int64_t heads, std::int64_t len,
                          std::int64_t dim) {
-  return {{batch, heads, len, dim}, {len * heads * dim, dim, heads * dim, 1}};
+  return rows_of_heads(batch, heads, len, dim, len);
 }
 
 CudnnShape transposed(CudnnShape s) {
@@ -42,17 +46,24 @@ struct CudnnAttention::Prepared {
   std::int64_t dot_bytes = 0, dq_sum_bytes = 0;
   CudnnPlan plan;
 
-  Prepared(cudnnHandle_t handle, const Attention& work)
-      : w_(work), scores_(dense(work.batch, work.heads, work.q_len, work.kv_len)) {
-    q = graph_.memory(rows_of_heads(w_.batch, w_.heads, w_.q_len, w_.head_dim), kHalf);
-    const CudnnShape keys = rows_of_heads(w_.batch, w_.kv_heads, w_.kv_len, w_.head_dim);
-    const CudnnShape values = rows_of_heads(w_.batch, w_.kv_heads, w_.kv_len, w_.v_head_dim);
+  Prepared(cudnnHandle_t handle, const Attention& work, AttentionRows stored, double stretch)
+      : w_(work),
+        score_scale_(stretch / std::sqrt(static_cast<double>(work.head_dim))),
+        q_rows_(stored.q > 0 ? stored.q : work.q_len),
+        kv_rows_(stored.kv > 0 ? stored.kv : work.kv_len),
+        scores_(dense(work.batch, work.heads, work.q_len, work.kv_len)) {
+    q = graph_.memory(rows_of_heads(w_.batch, w_.heads, w_.q_len, w_.head_dim, q_rows_), kHalf);
+    const CudnnShape keys = rows_of_heads(w_.batch, w_.kv_heads, w_.kv_len, w_.head_dim, kv_rows_);
+    const CudnnShape values =
+        rows_of_heads(w_.batch, w_.kv_heads, w_.kv_len, w_.v_head_dim, kv_rows_);
     k = graph_.memory(transposed(keys), kHalf);
     const bool forward = w_.pass == Pass::forward;
     v = graph_.memory(forward ? values : transposed(values), kHalf);
-    out = graph_.memory(rows_of_heads(w_.batch, w_.heads, w_.q_len, w_.v_head_dim), kHalf);
+    out = graph_.memory(
+        rows_of_heads(w_.batch, w_.heads, w_.q_len, w_.v_head_dim, forward ? w_.q_len : q_rows_),
+        kHalf);
     log_sum_exp = graph_.memory(dense(w_.batch, w_.heads, w_.q_len, 1), CUDNN_DATA_FLOAT);
-    forward ? build_forward() : build_backward(keys, values);
+    forward ? build_forward() : build_backward();
     plan = graph_.plan(handle);
   }
 
@@ -64,7 +75,7 @@ struct CudnnAttention::Prepared {
   TensorId scaled_scores() {
     const TensorId product = graph_.inner(scores_), scaled = graph_.inner(scores_);
     graph_.matmul(q, k, product);
-    scale_ = graph_.number(1 / std::sqrt(static_cast<float>(w_.head_dim)));
+    scale_ = graph_.number(static_cast<float>(score_scale_));
     graph_.pointwise(CUDNN_POINTWISE_MUL, product, scale_, 0, scaled);
     return scaled;
   }
@@ -101,11 +112,14 @@ struct CudnnAttention::Prepared {
     graph_.matmul(probability, v, out);
   }
 
-  void build_backward(const CudnnShape& keys, const CudnnShape& values) {
+  void build_backward() {
+    const CudnnShape keys = rows_of_heads(w_.batch, w_.kv_heads, w_.kv_len, w_.head_dim);
+    const CudnnShape values = rows_of_heads(w_.batch, w_.kv_heads, w_.kv_len, w_.v_head_dim);
     const CudnnShape queries = rows_of_heads(w_.batch, w_.heads, w_.q_len, w_.head_dim);
     const CudnnShape one_a_row = dense(w_.batch, w_.heads, w_.q_len, 1);
     CudnnShape flipped = transposed(scores_);
-    dout = graph_.memory(rows_of_heads(w_.batch, w_.heads, w_.q_len, w_.v_head_dim), kHalf);
+    dout =
+        graph_.memory(rows_of_heads(w_.batch, w_.heads, w_.q_len, w_.v_head_dim, q_rows_), kHalf);
     dq = graph_.memory(queries, kHalf);
     dk = graph_.memory(keys, kHalf);
     dv = graph_.memory(values, kHalf);
@@ -143,7 +157,8 @@ struct CudnnAttention::Prepared {
     const TensorId ds_flipped = graph_.inner(flipped, kHalf);
     graph_.reshape(ds, ds_flipped);
     product_by_head(ds_flipped, q, dk, w_.head_dim);
-    const TensorId k_rows = graph_.inner(keys, kHalf);
+    const TensorId k_rows =
+        graph_.inner(rows_of_heads(w_.batch, w_.kv_heads, w_.kv_len, w_.head_dim, kv_rows_), kHalf);
     graph_.reshape(k, k_rows);
     graph_.matmul(ds, k_rows, dq_sum);
     graph_.pointwise(CUDNN_POINTWISE_IDENTITY, dq_sum, 0, 0, dq);
@@ -158,27 +173,29 @@ struct CudnnAttention::Prepared {
   }
 
   Attention w_;
+  double score_scale_;
+  std::int64_t q_rows_, kv_rows_;
   CudnnShape scores_;
   CudnnGraph graph_;
   TensorId scale_ = 0;
 };
 
-CudnnAttention::CudnnAttention() : handle_(make_cudnn()) {}
+CudnnAttention::CudnnAttention(double stretch) : handle_(make_cudnn()), stretch_(stretch) {}
 CudnnAttention::~CudnnAttention() = default;
 
-CudnnAttention::Prepared& CudnnAttention::prepared(const Attention& work) {
-  std::unique_ptr<Prepared>& p = prepared_[hash_of(Work(work))];
-  if (p == nullptr) p = std::make_unique<Prepared>(handle_.get(), work);
+CudnnAttention::Prepared& CudnnAttention::prepared(const Attention& work, AttentionRows stored) {
+  std::unique_ptr<Prepared>& p = prepared_[{hash_of(Work(work)), stored.q, stored.kv}];
+  if (p == nullptr) p = std::make_unique<Prepared>(handle_.get(), work, stored, stretch_);
   return *p;
 }
 
-std::int64_t CudnnAttention::prepare(const Attention& work) {
-  return prepared(work).scratch_bytes();
+std::int64_t CudnnAttention::prepare(const Attention& work, AttentionRows stored) {
+  return prepared(work, stored).scratch_bytes();
 }
 
 void CudnnAttention::run(const Attention& work, const AttentionOperands& o, void* scratch,
-                         cudaStream_t stream) {
-  const Prepared& p = prepared(work);
+                         cudaStream_t stream, AttentionRows stored) {
+  const Prepared& p = prepared(work, stored);
   check(cudnnSetStream(handle_.get(), stream));
   std::vector<std::pair<TensorId, void*>> tensors{
       {p.q, o.q}, {p.k, o.k}, {p.v, o.v}, {p.out, o.out}, {p.log_sum_exp, o.log_sum_exp}};

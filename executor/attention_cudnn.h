@@ -3,8 +3,9 @@
 // Blackwell). Keys and values may have fewer heads than queries.
 
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <unordered_map>
+#include <tuple>
 
 #include "executor/cudnn_graph.h"
 #include "models/program/op.h"
@@ -18,24 +19,34 @@ struct AttentionOperands {
   void *dout = nullptr, *dq = nullptr, *dk = nullptr, *dv = nullptr;  // backward
 };
 
+// Rows that a sequence takes in memory, of which the first ones are meant; 0: as many as it has. Of
+// what is read; what is written is dense, and so are log-sum-exps.
+struct AttentionRows {
+  std::int64_t q = 0, kv = 0;
+};
+
 class CudnnAttention {
  public:
-  CudnnAttention();
+  // Scores are products over the root of the head's size, times `stretch`.
+  explicit CudnnAttention(double stretch = 1);
   ~CudnnAttention();
   CudnnAttention(const CudnnAttention&) = delete;
   CudnnAttention& operator=(const CudnnAttention&) = delete;
 
   // Finds a kernel, once a shape; scratch that run() will need.
-  std::int64_t prepare(const Attention& work);
+  std::int64_t prepare(const Attention& work, AttentionRows stored = {});
   void run(const Attention& work, const AttentionOperands& operands, void* scratch,
-           cudaStream_t stream);
+           cudaStream_t stream, AttentionRows stored = {});
 
  private:
   struct Prepared;
-  Prepared& prepared(const Attention& work);
+  Prepared& prepared(const Attention& work, AttentionRows stored);
 
   OwnedCudnn handle_;
-  std::unordered_map<std::uint64_t, std::unique_ptr<Prepared>> prepared_;  // by hash of the work
+  double stretch_;
+  // By hash of the work, and rows.
+  std::map<std::tuple<std::uint64_t, std::int64_t, std::int64_t>, std::unique_ptr<Prepared>>
+      prepared_;
 };
 
 }  // namespace qplan

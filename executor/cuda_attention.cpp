@@ -24,8 +24,40 @@ kernels::VocabularyShard shard_of(const CudaRank& rank, std::int64_t cols) {
 
 }  // namespace
 
+namespace {
+
+kernels::LatentHeads latent_heads(const CudaRank& rank, std::int64_t rows) {
+  const MlaSpec& a = *rank.job.model.mla;
+  return {.rows = rows,
+          .heads = rank.job.model.num_attention_heads / rank.job.plan.tp,
+          .plain = a.qk_nope_head_dim,
+          .turned = a.qk_rope_head_dim,
+          .value = a.v_head_dim,
+          .latent = a.kv_lora_rank,
+          .latent_stride = a.kv_lora_rank + a.qk_rope_head_dim};
+}
+
+// {q up, ...} -> {q}, {dq} -> {dq up}; {expanded latent, latent and rotary key} -> {k, v},
+// {dk, dv} -> {d expanded, d rotary key behind a latent that is yet to be made}.
+void launch_latent_heads(CudaRank& rank, const Command& c, RowwiseKind kind, cudaStream_t stream) {
+  const auto at = [&](const Operand& operand) { return bf16_of(rank.tensor(c, operand)); };
+  const kernels::LatentHeads heads = latent_heads(rank, rank.tensor(c, c.reads[0]).rows);
+  if (kind != RowwiseKind::copy) {
+    return kernels::turn_latent_queries(at(c.writes[0]), at(c.reads[0]), heads, rank.rotation(),
+                                        kind == RowwiseKind::rope_backward, stream);
+  }
+  const bool backward = c.action.kind != ActionKind::forward && !c.op->recomputed;
+  const auto expand = backward ? kernels::expand_latent_backward : kernels::expand_latent;
+  expand(at(c.writes[0]), at(c.writes[1]), at(c.reads[0]), at(c.reads[1]), heads, rank.rotation(),
+         stream);
+}
+
+}  // namespace
+
 // {q|k|v} -> {q, k, v}, {q|k} -> {q, k}, and the gradients back; a plain copy has one of each.
 void launch_heads(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const bool plain = work.kind == RowwiseKind::copy && c.reads.count == 1;
+  if (rank.job.model.mla && !plain) return launch_latent_heads(rank, c, work.kind, stream);
   if (c.reads.count == 1 && c.writes.count == 1) {
     return copy(rank.tensor(c, c.reads[0]), rank.tensor(c, c.writes[0]), stream);
   }
@@ -79,9 +111,30 @@ void launch_normed_heads(CudaRank& rank, const Command& c, cudaStream_t stream) 
                              rank.rotation(), norms, static_cast<float*>(rank.scratch()), stream);
 }
 
+namespace {
+
+enum class KeyForm { own, packed, by_heads };
+
+// q, k and v are three operands; k and v are one, of other ranks; or all are, of whole sequences.
+KeyForm key_form(const Command& c, const Attention& work) {
+  const int fewer = (work.pass == Pass::forward ? 3 : 6) - c.reads.count;
+  QPLAN_CHECK(fewer >= 0 && fewer <= 2, "attention reads q, k and v in one of three ways");
+  return static_cast<KeyForm>(fewer);
+}
+
+}  // namespace
+
+std::int64_t prepare_attention(CudaRank& rank, const Command& c, const Attention& work) {
+  if (key_form(c, work) == KeyForm::packed) return prepare_part_attention(rank, c, work);
+  return rank.attention.prepare(work);
+}
+
 // {q, k, v} -> {out, log-sum-exp}; {q, k, v, out, log-sum-exp, dout} -> {dq, dk, dv}.
 void launch_attention(CudaRank& rank, const Command& c, const Attention& work,
                       cudaStream_t stream) {
+  const KeyForm form = key_form(c, work);
+  if (form == KeyForm::packed) return launch_part_attention(rank, c, work, stream);
+  if (form == KeyForm::by_heads) return launch_attention_by_heads(rank, c, work, stream);
   const auto at = [&](const Operand& operand) { return rank.tensor(c, operand).data; };
   AttentionOperands o{.q = at(c.reads[0]), .k = at(c.reads[1]), .v = at(c.reads[2])};
   if (work.pass == Pass::forward) {

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 // work; but less than the thousand launches that the driver takes before a launch itself waits,
 // where no timeout could end it.
 constexpr std::size_t kMarks = 4, kCommandsPerMark = 64;
-constexpr Lane kCompute = index(Stream::compute), kHost = index(Stream::host);
+constexpr Lane kCompute = index(Stream::compute);
 
 // Communication goes first: what waits for it is longer than what it delays.
 OwnedStream make_lane(Lane lane) {
@@ -28,6 +28,11 @@ OwnedStream make_lane(Lane lane) {
   check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
                                      lane == kCompute ? least : greatest));
   return OwnedStream(stream);
+}
+
+// Whether other ranks take part.
+bool is_shared(const Op& op) {
+  return std::holds_alternative<Collective>(op.work) || std::holds_alternative<SendRecv>(op.work);
 }
 
 }  // namespace
@@ -44,26 +49,41 @@ CudaBackend::CudaBackend(CudaRank& rank, NcclWorld& world, Options options)
     lanes_[i].reached = make_event();
   }
   for (std::size_t i = 0; i < kMarks; ++i) marks_.push_back(make_event());
+  rank.wait_for = [this](cudaStream_t stream) {
+    check(cudaEventRecord(waited_.get(), stream));
+    wait_until(waited_);
+  };
 }
 
 CudaBackend::~CudaBackend() = default;
 
 void CudaBackend::rehearse() {
   cudaStream_t stream = lane(kCompute).stream.get();
+  set_deadline();
   rank_.clear_arena(stream);
   std::set<const Op*> known;
   for (const Command& c : rank_.commands.commands) {
-    if (c.kind != CommandKind::op || std::holds_alternative<Collective>(c.op->work)) continue;
-    if (known.insert(c.op).second) launch(rank_, c, stream);
+    if (c.kind != CommandKind::op || is_shared(*c.op) || !known.insert(c.op).second) continue;
+    // What another op left there is no map of rows or count of tokens: it would send kernels
+    // astray.
+    for (const Operand& operand : c.reads) {
+      const Tensor read = rank_.tensor(c, operand);
+      check(cudaMemsetAsync(read.data, 0, static_cast<std::size_t>(read.bytes()), stream));
+    }
+    launch(rank_, c, stream);
   }
   check(cudaStreamSynchronize(stream));
+}
+
+void CudaBackend::set_deadline() {
+  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                 std::chrono::duration<double>(options_.timeout.value()));
 }
 
 void CudaBackend::begin(bool timed) {
   timed_ = timed;
   enqueued_ = 0;
-  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                 std::chrono::duration<double>(options_.timeout.value()));
+  set_deadline();
   while (timed && begins_.size() < rank_.commands.commands.size()) {
     begins_.push_back(make_event(true));
     ends_.push_back(make_event(true));
@@ -88,14 +108,9 @@ void CudaBackend::record(LaneState& lane) {
 void CudaBackend::wait(Lane number, LaneSet others) {
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const auto other = static_cast<Lane>(i);
-    // What the host has done is done.
-    if ((others & only_lane(other)) == 0 || other == kHost || other == number) continue;
+    if ((others & only_lane(other)) == 0 || other == number) continue;
     record(lanes_[i]);
-    if (number == kHost) {
-      check(cudaEventSynchronize(lanes_[i].reached.get()));
-    } else {
-      check(cudaStreamWaitEvent(lane(number).stream.get(), lanes_[i].reached.get()));
-    }
+    check(cudaStreamWaitEvent(lane(number).stream.get(), lanes_[i].reached.get()));
   }
 }
 
@@ -118,6 +133,8 @@ void CudaBackend::run(const Command& command) {
       launch_message(rank_, world_, command, stream);
     } else if (std::holds_alternative<Collective>(command.op->work)) {
       launch_collective(rank_, world_, command, stream);
+    } else if (std::holds_alternative<SendRecv>(command.op->work)) {
+      launch_ring(rank_, world_, command, stream);
     } else {
       launch(rank_, command, stream);
     }

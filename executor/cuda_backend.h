@@ -49,6 +49,7 @@ class CudaBackend : public Backend {
   [[nodiscard]] LaneState& lane(Lane number) { return lanes_[static_cast<std::size_t>(number)]; }
   void record(LaneState& lane);
   void hold_back(LaneState& lane);
+  void set_deadline();
   void wait_until(const OwnedEvent& event);
   [[nodiscard]] std::string stuck_at() const;
 
@@ -59,7 +60,7 @@ class CudaBackend : public Backend {
   // Timed steps: two events a command, and the one that they count from.
   bool timed_ = false;
   std::vector<OwnedEvent> begins_, ends_;
-  OwnedEvent start_;
+  OwnedEvent start_, waited_ = make_event();
   std::size_t enqueued_ = 0;
   std::chrono::steady_clock::time_point deadline_;
   // Behind every so many commands, the oldest next.

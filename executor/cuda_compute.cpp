@@ -84,11 +84,21 @@ void weight_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStr
                      dy.data, x.data, bytes_of(w.weight), stream);
 }
 
+// Latent attention's keys: what is behind the normed part, the rotary key, passes through.
+void copy_behind(const Tensor& from, const Tensor& to, std::int64_t cols, cudaStream_t stream) {
+  if (to.cols == cols) return;
+  const auto bytes = [](std::int64_t n) { return static_cast<std::size_t>(2 * n); };
+  check(cudaMemcpy2DAsync(to.part(cols, 1, 1).data, bytes(to.cols), from.part(cols, 1, 1).data,
+                          bytes(from.cols), bytes(to.cols - cols),
+                          static_cast<std::size_t>(to.rows), cudaMemcpyDeviceToDevice, stream));
+}
+
 void norm(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
   const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
   const Tensor w = parameter_in(rank.tensor(c, c.reads[1]), parameter_of(rank, c));
-  kernels::rms_norm(bf16_of(y), {1, work.cols}, bf16_of(x), bf16_of(w), work.rows, work.cols,
-                    static_cast<float>(rank.job.model.norm_epsilon), stream);
+  kernels::rms_norm(bf16_of(y), {1, y.cols}, bf16_of(x), {1, x.cols}, bf16_of(w), work.rows,
+                    work.cols, static_cast<float>(rank.job.model.norm_epsilon), stream);
+  copy_behind(x, y, work.cols, stream);
 }
 
 // reads: x, dy, weights and perhaps the residual's gradient, which is added.
@@ -99,11 +109,18 @@ void norm_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaSt
   const Tensor dx = rank.tensor(c, c.writes[0]);
   const Tensor dw = parameter_in(rank.tensor(c, c.writes[1]), p);
   const kernels::bf16* residual = c.reads.count > 3 ? bf16_of(rank.tensor(c, c.reads[3])) : nullptr;
-  const kernels::Lines dense{1, work.cols};
-  kernels::rms_norm_backward({bf16_of(dx), float_of(dw), bf16_of(x), bf16_of(dy), bf16_of(w),
-                              residual, dense, dense, dense},
+  kernels::rms_norm_backward({bf16_of(dx),
+                              float_of(dw),
+                              bf16_of(x),
+                              bf16_of(dy),
+                              bf16_of(w),
+                              residual,
+                              {1, dx.cols},
+                              {1, x.cols},
+                              {1, dy.cols}},
                              work.rows, work.cols, static_cast<float>(rank.job.model.norm_epsilon),
                              static_cast<float*>(rank.scratch()), stream);
+  copy_behind(dy, dx, work.cols, stream);
 }
 
 // Experts' rows are scaled by their probabilities: reads up, probabilities, counts.
@@ -123,7 +140,20 @@ void activate_backward(CudaRank& rank, const Command& c, cudaStream_t stream) {
                            stream);
 }
 
+// {k|v, k, v} -> {k, v}: what a ring brought home, all keys and then all values, is added.
+void add_home(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const Tensor both = rank.tensor(c, c.reads[0]);
+  std::int64_t first = 0;
+  for (const Operand& operand : c.writes) {
+    const Tensor own = rank.tensor(c, operand);
+    kernels::add(bf16_of(own), bf16_of(own), bf16_of(both.part(first, 1, 1)), nullptr,
+                 own.elements(), stream);
+    first += own.elements();
+  }
+}
+
 void add(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  if (c.writes.count == 2) return add_home(rank, c, stream);
   QPLAN_CHECK(c.writes.count == 1 && (c.reads.count == 2 || c.reads.count == 3),
               "two or three summands make one sum");
   const Tensor y = rank.tensor(c, c.writes[0]);
@@ -231,19 +261,17 @@ void launch_product(CudaRank& rank, const Command& c, const Gemm& work, cudaStre
 }
 
 void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
-  const auto refused = [] {
-    QPLAN_CHECK(false, "plans with such ops are refused before they run");
-  };
   std::visit(
       Overloaded{[&](const Gemm& work) { launch_product(rank, c, work, stream); },
                  [&](const GroupedGemm& work) { launch_experts_product(rank, c, work, stream); },
                  [&](const Attention& work) { launch_attention(rank, c, work, stream); },
                  [&](const Rowwise& work) { launch_rowwise(rank, c, work, stream); },
                  [&](const AdamW&) { launch_adamw(rank, c, stream); },
-                 [&](const HostAdam&) { refused(); }, [&](const HostCopy&) { refused(); },
+                 [&](const HostAdam&) { launch_host_adam(rank, c, stream); },
+                 [&](const HostCopy& work) { launch_host_copy(rank, c, work, stream); },
                  [&](const Join&) { launch_join(rank, c, stream); },
                  [&](const Collective&) { QPLAN_CHECK(false, "nobody is alone in a collective"); },
-                 [&](const SendRecv&) { refused(); }},
+                 [&](const SendRecv&) { QPLAN_CHECK(false, "nobody is alone in a ring"); }},
       c.op->work);
   check(cudaGetLastError());
 }

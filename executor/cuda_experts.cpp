@@ -22,8 +22,13 @@ const MoeSpec& moe_of(const CudaRank& rank) {
 
 kernels::Router router_of(const CudaRank& rank) {
   const MoeSpec& moe = moe_of(rank);
-  return {moe.num_experts, moe.top_k, moe.norm_topk_prob,
-          static_cast<float>(moe.routed_scaling_factor)};
+  return {.experts = moe.num_experts,
+          .top_k = moe.top_k,
+          .normed = moe.norm_topk_prob,
+          .scale = static_cast<float>(moe.routed_scaling_factor),
+          .sigmoid = moe.sigmoid_scores,
+          .groups = static_cast<int>(moe.num_groups),
+          .best_groups = static_cast<int>(moe.topk_group)};
 }
 
 // Rows of the microbatch that ranks before this one hold.
@@ -32,51 +37,55 @@ std::int64_t rows_before(const CudaRank& rank, std::int64_t rows) {
 }
 
 kernels::Sequences sequences_of(const CudaRank& rank, std::int64_t rows) {
-  return {rows_before(rank, rows), rank.job.plan.seq_len};
+  return {rows_before(rank, rows), rank.job.plan.seq_len / rank.job.plan.cp};
 }
 
-// Token copies of a microbatch, as the host knows them: of each rank of the ep group, for each
+// Counts lie by rank of the exchange, [etp][ep][expert]: those of one ep group.
+std::int64_t counts_before(const CudaRank& rank, const Tensor& counts, std::int64_t etp) {
+  return etp * rank.job.plan.ep * counts.cols;
+}
+
+// Token copies of a microbatch, as the host knows them: of each rank of an ep group, for each
 // expert.
 class Copies {
  public:
-  Copies(CudaRank& rank, const Command& c, const Tensor& counts, cudaStream_t stream)
-      : counts_(rank.expert_counts(c, counts, stream)),
+  Copies(CudaRank& rank, const Command& c, const Tensor& counts, std::int64_t etp,
+         cudaStream_t stream)
+      : first_(rank.expert_counts(c, counts, stream).begin() + counts_before(rank, counts, etp)),
         experts_(counts.cols),
-        local_(moe_of(rank).num_experts / rank.job.plan.ep) {}
+        ranks_(rank.job.plan.ep),
+        local_(moe_of(rank).num_experts / ranks_) {}
   [[nodiscard]] std::int64_t local_experts() const { return local_; }
   // From one rank to the experts of another.
   [[nodiscard]] std::int64_t between(std::int64_t source, std::int64_t holder) const {
-    const auto begin = counts_.begin() + source * experts_ + holder * local_;
+    const auto begin = first_ + source * experts_ + holder * local_;
     return std::accumulate(begin, begin + local_, std::int64_t{0});
   }
   // From all ranks to one expert.
   [[nodiscard]] std::int64_t of_expert(std::int64_t expert) const {
     std::int64_t sum = 0;
-    for (auto at = static_cast<std::size_t>(expert); at < counts_.size();
-         at += static_cast<std::size_t>(experts_)) {
-      sum += counts_[at];
-    }
+    for (std::int64_t r = 0; r < ranks_; ++r) sum += *(first_ + r * experts_ + expert);
     return sum;
   }
 
  private:
-  const std::vector<std::int32_t>& counts_;
-  std::int64_t experts_, local_;
+  std::vector<std::int32_t>::const_iterator first_;
+  std::int64_t experts_, ranks_, local_;
 };
 
-// Rows of this rank's experts, in the order of a grouped product.
-kernels::RowGroups groups_of(const CudaRank& rank, const Tensor& counts) {
+// Rows of this rank's experts that one ep group sent, in the order of a grouped product.
+kernels::RowGroups groups_of(const CudaRank& rank, const Tensor& counts, std::int64_t etp) {
   const std::int64_t local = moe_of(rank).num_experts / rank.job.plan.ep;
-  return {ints_of(counts) + rank.expert_at.ep * local, static_cast<int>(local),
-          static_cast<int>(counts.rows), static_cast<int>(counts.cols)};
+  return {ints_of(counts) + counts_before(rank, counts, etp) + rank.expert_at.ep * local,
+          static_cast<int>(local), rank.job.plan.ep, static_cast<int>(counts.cols)};
 }
 
 // Without a grouped product: one product an expert, of as many rows as it has. `first`: its
 // expert's weight or weight gradient, the others `stride` numbers apart.
-void expert_by_expert(CudaRank& rank, const Command& c, const GroupedGemm& work, const Tensor& in,
-                      const Tensor& other, const Tensor& first, std::int64_t stride,
-                      cudaStream_t stream) {
-  const Copies copies(rank, c, rank.tensor(c, c.reads[2]), stream);
+void expert_by_expert(CudaRank& rank, const Command& c, const GroupedGemm& work, std::int64_t etp,
+                      const Tensor& in, const Tensor& other, const Tensor& first,
+                      std::int64_t stride, cudaStream_t stream) {
+  const Copies copies(rank, c, rank.tensor(c, c.reads[2]), etp, stream);
   const std::int64_t first_expert = rank.expert_at.ep * copies.local_experts();
   std::int64_t begin = 0;
   for (std::int64_t expert = 0; expert < copies.local_experts(); ++expert) {
@@ -115,7 +124,7 @@ void expert_by_expert(CudaRank& rank, const Command& c, const GroupedGemm& work,
 // the expert; what arrives lies by source; back the same way.
 void exchange_rows(CudaRank& rank, const Command& c, ncclComm_t group, cudaStream_t stream) {
   const bool to_experts = c.op->role == Role::dispatch;
-  const Copies copies(rank, c, rank.tensor(c, c.reads[1]), stream);
+  const Copies copies(rank, c, rank.tensor(c, c.reads[1]), rank.expert_at.etp, stream);
   const std::int64_t own = rank.expert_at.ep, ranks = rank.job.plan.ep;
   const auto outgoing = [&](std::int64_t peer) {
     return to_experts ? copies.between(own, peer) : copies.between(peer, own);
@@ -174,15 +183,19 @@ void launch_router(CudaRank& rank, const Command& c, bool backward, cudaStream_t
     return;
   }
   const Tensor logits = rank.tensor(c, c.reads[0]);
-  std::int64_t forced = -1;
+  kernels::ForcedRouting forced;
   if (p.routing == Routing::forced) {
-    const std::int64_t sequence =
-        (std::int64_t{c.action.microbatch} * p.dp + rank.at.dp) * p.micro_batch_size;
-    forced = sequence * p.seq_len + rows_before(rank, logits.rows);
+    forced = {(std::int64_t{c.action.microbatch} * p.dp + rank.at.dp) * p.micro_batch_size,
+              p.seq_len, rank.positions_on_device()};
+  }
+  kernels::Router router = router_of(rank);
+  if (c.op->parameter != kNoParameter) {
+    const auto& correction = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+    router.correction = bf16_of(parameter_in(rank.tensor(c, c.reads[1]), correction));
   }
   std::int32_t* visits = c.writes.count > 3 ? ints_of(rank.tensor(c, c.writes[3])) : nullptr;
   kernels::route(float_of(rank.tensor(c, c.writes[0])), ints_of(rank.tensor(c, c.writes[1])),
-                 ints_of(rank.tensor(c, c.writes[2])), visits, float_of(logits), router_of(rank),
+                 ints_of(rank.tensor(c, c.writes[2])), visits, float_of(logits), router,
                  sequences_of(rank, logits.rows), p.micro_batch_size, forced, logits.rows,
                  static_cast<std::int32_t*>(rank.scratch()), stream);
 }
@@ -193,12 +206,13 @@ void launch_router(CudaRank& rank, const Command& c, bool backward, cudaStream_t
 void launch_permute(CudaRank& rank, const Command& c, cudaStream_t stream) {
   const kernels::Router router = router_of(rank);
   const Tensor from = rank.tensor(c, c.reads[0]), to = rank.tensor(c, c.writes[0]);
-  const std::int32_t* row_map = ints_of(rank.tensor(c, c.reads[1]));
+  const Tensor map = rank.tensor(c, c.reads[1]);
+  const std::int32_t* row_map = ints_of(map);
   float* numbers = c.writes.count > 1 ? float_of(rank.tensor(c, c.writes[1])) : nullptr;
   if (c.op->role == Role::group_rows || c.op->role == Role::ungroup_rows) {
     const std::int64_t ranks = rank.job.plan.ep, local = router.experts / ranks;
-    const kernels::Arrivals arrivals{row_map, ranks, router.experts, rank.expert_at.ep * local,
-                                     local};
+    const kernels::Arrivals arrivals{row_map + counts_before(rank, map, rank.expert_at.etp), ranks,
+                                     router.experts, rank.expert_at.ep * local, local};
     const float* own = numbers != nullptr ? float_of(rank.tensor(c, c.reads[2])) : nullptr;
     kernels::group_rows(bf16_of(to), numbers, bf16_of(from), own, arrivals,
                         c.op->role == Role::group_rows, from.rows, from.cols, stream);
@@ -227,18 +241,25 @@ void launch_experts_product(CudaRank& rank, const Command& c, const GroupedGemm&
   const Tensor slot = wgrad ? rank.tensor(c, c.writes[0]) : rank.tensor(c, c.reads[1]);
   const Tensor other = wgrad ? rank.tensor(c, c.reads[1]) : rank.tensor(c, c.writes[0]);
   const Tensor first = slot.part(p.offset, out_features, p.cols);
-  if (!kernels::has_grouped_products()) {
-    return expert_by_expert(rank, c, work, in, other, first, p.stride, stream);
+  const Tensor counts = rank.tensor(c, c.reads[2]);
+  // What each ep group sent has its own share of the rows.
+  const std::int64_t share = in.rows / rank.job.plan.etp;
+  for (int etp = 0; etp < rank.job.plan.etp; ++etp) {
+    const Tensor x = in.row_range(etp * share, share), y = other.row_range(etp * share, share);
+    if (!kernels::has_grouped_products()) {
+      expert_by_expert(rank, c, work, etp, x, y, first, p.stride, stream);
+      continue;
+    }
+    const kernels::RowGroups groups = groups_of(rank, counts, etp);
+    if (wgrad) {
+      kernels::grouped_weight_gradient({float_of(first), out_features, p.cols, p.stride},
+                                       bf16_of(x), bf16_of(y), groups, share, stream);
+      continue;
+    }
+    const kernels::GroupedWeights weights{bf16_of(first), out_features, p.cols, p.stride};
+    const auto product = dgrad ? kernels::grouped_input_gradient : kernels::grouped_forward;
+    product(bf16_of(y), bf16_of(x), weights, groups, share, stream);
   }
-  const kernels::RowGroups groups = groups_of(rank, rank.tensor(c, c.reads[2]));
-  if (wgrad) {
-    kernels::grouped_weight_gradient({float_of(first), out_features, p.cols, p.stride}, bf16_of(in),
-                                     bf16_of(other), groups, in.rows, stream);
-    return;
-  }
-  const kernels::GroupedWeights weights{bf16_of(first), out_features, p.cols, p.stride};
-  const auto product = dgrad ? kernels::grouped_input_gradient : kernels::grouped_forward;
-  product(bf16_of(other), bf16_of(in), weights, groups, in.rows, stream);
 }
 
 }  // namespace qplan

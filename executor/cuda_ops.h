@@ -11,9 +11,11 @@ namespace qplan {
 // Work that one rank does alone.
 void launch(CudaRank& rank, const Command& command, cudaStream_t stream);
 
-// A collective of this rank's group, or a message to or from a neighbouring stage.
+// A collective of this rank's group, a step of its ring, or a message to or from a neighbouring
+// stage.
 void launch_collective(CudaRank& rank, NcclWorld& world, const Command& command,
                        cudaStream_t stream);
+void launch_ring(CudaRank& rank, NcclWorld& world, const Command& command, cudaStream_t stream);
 void launch_message(CudaRank& rank, NcclWorld& world, const Command& command, cudaStream_t stream);
 
 // ---- parts of launch(), by subject ----
@@ -23,21 +25,36 @@ void launch_heads(CudaRank& rank, const Command& command, const Rowwise& work, c
 void launch_normed_heads(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_attention(CudaRank& rank, const Command& command, const Attention& work,
                       cudaStream_t stream);
+void launch_part_attention(CudaRank& rank, const Command& command, const Attention& work,
+                           cudaStream_t stream);
+void launch_attention_by_heads(CudaRank& rank, const Command& command, const Attention& work,
+                               cudaStream_t stream);
 void launch_router(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
 void launch_permute(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_experts_product(CudaRank& rank, const Command& command, const GroupedGemm& work,
                             cudaStream_t stream);
 void launch_loss(CudaRank& rank, const Command& command, const Rowwise& work, cudaStream_t stream);
 void launch_adamw(CudaRank& rank, const Command& command, cudaStream_t stream);
+void launch_host_copy(CudaRank& rank, const Command& command, const HostCopy& work,
+                      cudaStream_t stream);
+void launch_host_adam(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_sum_of_squares(CudaRank& rank, const Command& command, cudaStream_t stream);
 // A Join that moves states where one rank alone holds them.
 void launch_join(CudaRank& rank, const Command& command, cudaStream_t stream);
 
-// ---- collectives over states and over expert rows ----
+// Finds an attention's kernels; bytes of scratch that they need.
+std::int64_t prepare_attention(CudaRank& rank, const Command& command, const Attention& work);
+std::int64_t prepare_part_attention(CudaRank& rank, const Command& command, const Attention& work);
+
+// ---- collectives over states, over keys and values, and over expert rows ----
 
 void gather_parameters(CudaRank& rank, const Command& command, const Collective& work,
                        ncclComm_t group, cudaStream_t stream);
 void reduce_gradients(CudaRank& rank, const Command& command, const Collective& work,
+                      ncclComm_t group, cudaStream_t stream);
+
+// Keys and values of all ranks of a cp group, gradients of theirs, or heads for sequence.
+void exchange_context(CudaRank& rank, const Command& command, const Collective& work,
                       ncclComm_t group, cudaStream_t stream);
 
 // Token copies to the ranks of an ep group that hold their experts, and back.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "executor/cuda_ops.h"
 #include "executor/math/rope.h"
 
 namespace qplan {
@@ -14,22 +15,39 @@ void upload(const DeviceMemory& to, const void* from, std::int64_t bytes) {
   check(cudaMemcpy(to.get(), from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice));
 }
 
+// Bytes that a rank sends when heads are exchanged for sequence (Ulysses).
+std::int64_t exchanged_heads(const Command& c) {
+  const auto* work = std::get_if<Collective>(&c.op->work);
+  const bool heads =
+      work != nullptr && work->kind == CollectiveKind::all_to_all && work->axis == Axis::cp;
+  return heads ? static_cast<std::int64_t>(work->bytes.value()) : 0;
+}
+
 }  // namespace
 
 CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t number)
-    : Rank(shared, own, number, nullptr), arena_memory_(device_memory(own.extent)) {
+    : Rank(shared, own, number, nullptr),
+      attention(shared.model.mla ? math::latent_score_scale(shared.model.rope_scaling) : 1),
+      arena_memory_(device_memory(own.extent)) {
   set_arena(arena_memory_.get());
-  std::int64_t scratch = kernels::kScratchBytes;
+  std::int64_t scratch = kernels::kScratchBytes, exchanged = 0;
   for (const Command& c : own.commands) {
     if (c.kind == CommandKind::send && !staging_.contains(c.lane)) {
       staging_.emplace(c.lane, take(c.bytes));
     }
     if (c.kind != CommandKind::op) continue;
     if (const auto* work = std::get_if<Attention>(&c.op->work)) {
-      scratch = std::max(scratch, attention.prepare(*work));
+      scratch = std::max(scratch, prepare_attention(*this, c, *work));
+    }
+    exchanged = std::max(exchanged, exchanged_heads(c));
+  }
+  for (int i = 0; i < static_cast<int>(own.instances.size()); ++i) {
+    if (holds_states(i) && offloaded(i) > 0) {
+      host_shares_.emplace(i, std::make_unique<HostShare>(*this, i));
     }
   }
   scratch_ = take(scratch);
+  if (exchanged > 0) exchange_buffer_ = take(exchanged);
   sums_ = take(kSumBytes);
   sums_on_host_ = host_memory(kSumBytes);
   const std::vector<std::int64_t> where = positions();
@@ -51,7 +69,8 @@ DeviceMemory CudaRank::take(std::int64_t bytes) {
 // Cosines and sines are made in double: angles reach the sequence's length.
 void CudaRank::make_rotation() {
   const ModelSpec& m = job.model;
-  rotation_.turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
+  rotation_.turned = m.mla ? m.mla->qk_rope_head_dim
+                           : std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
   const std::vector<double> frequencies =
       math::rope_frequencies(m.rope_theta, rotation_.turned, m.rope_scaling);
   const double magnitude = math::rope_magnitude(m.rope_scaling);
@@ -67,7 +86,7 @@ void CudaRank::make_rotation() {
   angles_ = take(bytes);
   upload(angles_, angles.data(), bytes);
   rotation_.angles = static_cast<const float2*>(at_bytes(angles_.get()));
-  rotation_.position = static_cast<const std::int32_t*>(at_bytes(positions_.get()));
+  rotation_.position = positions_on_device();
 }
 
 const std::vector<std::int32_t>& CudaRank::expert_counts(const Command& c, const Tensor& counts,
@@ -77,7 +96,7 @@ const std::vector<std::int32_t>& CudaRank::expert_counts(const Command& c, const
     known.resize(static_cast<std::size_t>(counts.elements()));
     check(cudaMemcpyAsync(known.data(), counts.data, known.size() * 4, cudaMemcpyDeviceToHost,
                           stream));
-    check(cudaStreamSynchronize(stream));
+    wait_for(stream);
   }
   return known;
 }

@@ -4,12 +4,15 @@
 
 #include <cuda_runtime_api.h>
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "executor/attention_cudnn.h"
 #include "executor/cuda_handles.h"
+#include "executor/cuda_offload.h"
 #include "executor/gemm_cublaslt.h"
 #include "executor/rank.h"
 #include "kernels/kernels.h"
@@ -32,6 +35,10 @@ class CudaRank : public Rank {
   [[nodiscard]] const std::int32_t* targets(int microbatch) const {
     return tokens_at(microbatch, 1);
   }
+  // Of each row of a microbatch, in its sequence.
+  [[nodiscard]] const std::int32_t* positions_on_device() const {
+    return static_cast<const std::int32_t*>(at_bytes(positions_.get()));
+  }
   // The step's sum of losses and of squared gradients; after the step's edge, of all ranks.
   [[nodiscard]] double* sums() const { return static_cast<double*>(at_bytes(sums_.get())); }
   [[nodiscard]] double* squares() const { return sums() + 1; }
@@ -45,8 +52,15 @@ class CudaRank : public Rank {
   [[nodiscard]] std::byte* staging(Lane lane) const { return staging_.at(lane).get(); }
   // Of the compute stream.
   [[nodiscard]] void* scratch() const { return scratch_.get(); }
+  // The optimizer's part on the host, of a block that has one.
+  [[nodiscard]] HostShare& host_share(int instance) { return *host_shares_.at(instance); }
+  // What an exchange of heads for sequence packs, on its way out or in.
+  [[nodiscard]] std::byte* exchange_buffer() const { return exchange_buffer_.get(); }
   // Device memory besides the arena, libraries' workspaces included.
   [[nodiscard]] std::int64_t extra_bytes() const { return extra_bytes_; }
+
+  // Until a stream has done everything so far, or too much time has passed: the backend's.
+  std::function<void(cudaStream_t)> wait_for;
 
   CublasLt blas;
   CudnnAttention attention;
@@ -61,10 +75,11 @@ class CudaRank : public Rank {
   void make_rotation();
 
   std::int64_t rows_ = 0, token_bytes_ = 0, extra_bytes_ = CublasLt::kWorkspaceBytes;
-  DeviceMemory arena_memory_, scratch_, sums_, tokens_, positions_, angles_;
+  DeviceMemory arena_memory_, scratch_, exchange_buffer_, sums_, tokens_, positions_, angles_;
   HostMemory tokens_on_host_, sums_on_host_;
   kernels::Rotation rotation_;
   std::map<Lane, DeviceMemory> staging_;
+  std::map<int, std::unique_ptr<HostShare>> host_shares_;
   std::map<std::pair<int, int>, std::vector<std::int32_t>> counts_;  // instance, microbatch
 };
 

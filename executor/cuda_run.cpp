@@ -42,6 +42,7 @@ class GpuRun {
         world_(meet(program_, process)),
         rank_(job_, commands_, process.rank),
         backend_(rank_, *world_, {options.timeout}) {
+    backend_.rehearse();
     load_weights(rank_, index_, options, device_);
   }
 
@@ -117,11 +118,23 @@ class GpuRun {
   void collect(bool gradients, ModelTensors& tensors) {
     for (int i = 0; i < static_cast<int>(commands_.instances.size()); ++i) {
       if (!rank_.holds_states(i)) continue;
-      std::vector<float> shard = download(gradients ? rank_.held(i, Storage::gradient)
-                                                    : rank_.device_state(i).main_params);
+      std::vector<float> shard =
+          gradients ? download(rank_.held(i, Storage::gradient)) : main_of(i);
       if (gradients && rank_.shape(i).zero < 2) shard = shard_of(rank_, i, shard);
       put_shard(rank_, index_, i, shard, tensors);
     }
+  }
+
+  // Main parameters of this rank's shard: on the host, then on the device.
+  std::vector<float> main_of(int i) {
+    const std::vector<float> on_device = download(rank_.device_state(i).main_params);
+    std::vector<float> all(static_cast<std::size_t>(rank_.offloaded(i)));
+    if (!all.empty()) {
+      const Tensor on_host = rank_.host_state(i).main_params;
+      math::decode(on_host.dtype, on_host.span(), all);
+    }
+    all.insert(all.end(), on_device.begin(), on_device.end());
+    return all;
   }
 
   void make_trace() {
@@ -174,23 +187,20 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
       m.attention_output_bias || m.mlp_bias || m.position != PositionEmbedding::rope) {
     return lacks("LayerNorm, GELU, biases and learned positions", "use --backend cpu");
   }
-  if (m.mla) return lacks("latent attention", "use --backend cpu");
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
-  if (m.tie_word_embeddings && p.zero >= 2) {
-    return lacks("shards of a tied embedding's gradient", "use zero 0 or 1");
-  }
   if (m.moe) {
     const MoeSpec& moe = *m.moe;
     if (p.ep > 1 && p.moe_dispatcher != MoeDispatcher::alltoall) {
       return lacks("other dispatchers", "use moe_dispatcher alltoall");
     }
-    if (p.etp > 1) return lacks("tensor parallelism inside experts", "use etp1");
+    if (moe.shared_expert_gate) return lacks("a gate of shared experts", "use --backend cpu");
     if (p.moe_capacity_factor > 0) return lacks("experts of limited capacity", "use capacity=0");
-    if (moe.sigmoid_scores || moe.num_groups > 1 || moe.router_bias) {
-      return lacks("sigmoid scores, groups of experts and biases of routers", "use --backend cpu");
+    if (moe.expert_bias || (moe.router_bias && !moe.sigmoid_scores)) {
+      return lacks("biases of experts and of softmax routers", "use --backend cpu");
     }
-    if (moe.num_experts > 512 || moe.moe_intermediate_size % 8 != 0) {
+    if (moe.num_groups > 32) return lacks("more than 32 groups of experts", "use --backend cpu");
+    if (moe.num_experts > 512 || moe.moe_intermediate_size / p.etp % 8 != 0) {
       return lacks("more than 512 experts, or widths that are no multiple of 8",
                    "use --backend cpu");
     }
@@ -198,20 +208,39 @@ std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan
   if (std::ranges::any_of(m.layers, [](const LayerKind& l) { return l.window > 0; })) {
     return lacks("sliding windows", "use --backend cpu");
   }
-  if (p.cp > 1) return lacks("context parallelism", "use cp1");
+  const std::int64_t kv_heads = m.num_key_value_heads / p.tp;
+  if (p.cp > 1 && p.cp_comm == CpComm::a2a && kv_heads % p.cp != 0) {
+    return lacks("copies of key-value heads that ranks exchange for sequence",
+                 "use cp_comm p2p or all_gather");
+  }
+  if (p.cp > 1 && p.seq_len % (2 * p.cp) != 0) {
+    return lacks("chunks of different lengths", "use a seq_len that 2 cp divides");
+  }
+  if (m.attention_sinks) return lacks("attention sinks", "use --backend cpu");
   if (m.num_key_value_heads % p.tp != 0) {
     return lacks("more tensor-parallel ranks than key-value heads", "use a smaller tp");
   }
   if (p.overlap.has(OverlapKind::tp)) return lacks("overlap tp", "leave it out");
-  if (p.offload != Offload{}) return lacks("offloading", "use offload none");
+  if (p.offload != Offload{.optimizer = p.offload.optimizer}) {
+    return lacks("offloading other than the optimizer's", "use offload optimizer or none");
+  }
   if (p.grad_dtype != DType::fp32 || p.moment_dtype != DType::fp32 ||
       p.main_params_dtype != DType::fp32) {
     return lacks("narrow gradients and optimizer states", "use fp32");
   }
   const std::int64_t turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
   if (m.qk_norm && m.head_dim > 256) return lacks("norms of such wide heads", "use --backend cpu");
-  if (m.head_dim % 16 != 0 || turned % 16 != 0 || m.hidden_size % 8 != 0 || m.hidden_size > 16384 ||
-      m.intermediate_size / p.tp % 8 != 0) {
+  if (m.mla) {
+    const MlaSpec& a = *m.mla;
+    for (const std::int64_t width :
+         {a.q_lora_rank, a.kv_lora_rank, a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim}) {
+      if (width % 8 == 0) continue;
+      return lacks("widths that 16-byte accesses do not divide", "use --backend cpu");
+    }
+  } else if (m.head_dim % 16 != 0 || turned % 16 != 0) {
+    return lacks("heads that 16-byte accesses do not divide", "use --backend cpu");
+  }
+  if (m.hidden_size % 8 != 0 || m.hidden_size > 16384 || m.intermediate_size / p.tp % 8 != 0) {
     return lacks("widths that 16-byte accesses do not divide", "use --backend cpu");
   }
   return std::nullopt;

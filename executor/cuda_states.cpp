@@ -7,40 +7,6 @@
 #include "models/error.h"
 
 namespace qplan {
-namespace {
-
-// Neighbouring elements of a shard that are treated alike: one launch.
-struct OwnRun {
-  std::int64_t packed = 0, shard = 0, count = 0;
-  bool decayed = false;  // matrices are; norms, biases and other vectors are not
-  bool counted = false;  // in the gradient norm: no rank before this one holds them
-};
-
-std::vector<OwnRun> own_runs(const CudaRank& rank, int instance) {
-  std::vector<OwnRun> runs;
-  // In their order in memory: the parameters of experts lie expert by expert.
-  std::vector<StateRun> found = rank.state_runs(instance);
-  std::ranges::sort(found, {}, &StateRun::packed);
-  for (const StateRun& run : found) {
-    const PackedParameter& p = rank.block(instance).parameters[run.parameter];
-    if (!is_trained(p.whole.role)) continue;
-    const OwnRun next{run.packed, run.shard, run.count, !is_vector(p.whole),
-                      rank.is_first_holder(instance, p)};
-    if (!runs.empty()) {
-      OwnRun& last = runs.back();
-      if (last.packed + last.count == next.packed && last.shard + last.count == next.shard &&
-          last.decayed == next.decayed && last.counted == next.counted) {
-        last.count += next.count;
-        continue;
-      }
-    }
-    runs.push_back(next);
-  }
-  return runs;
-}
-
-}  // namespace
-
 void launch_sum_of_squares(CudaRank& rank, const Command& c, cudaStream_t stream) {
   const bool sharded = rank.shape(c.instance).zero >= 2;
   const Tensor slot = rank.tensor(c, c.reads[0]);
@@ -52,7 +18,9 @@ void launch_sum_of_squares(CudaRank& rank, const Command& c, cudaStream_t stream
   }
 }
 
+// Of what is not on the host: the last elements of the shard.
 void launch_adamw(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const std::int64_t host = rank.offloaded(c.instance);
   const BlockShape& shape = rank.shape(c.instance);
   const OptimizerState state = rank.device_state(c.instance);
   const Tensor gradients = rank.held(c.instance, Storage::gradient);
@@ -70,13 +38,30 @@ void launch_adamw(CudaRank& rank, const Command& c, cudaStream_t stream) {
                           .squares = rank.squares()};
   for (const OwnRun& run : own_runs(rank, c.instance)) {
     settings.weight_decay = run.decayed ? static_cast<float>(s.weight_decay) : 0;
-    const auto own = [&](const Tensor& array) { return float_of(array.part(run.shard, 1, 1)); };
-    const std::int64_t gradient = shape.zero >= 2 ? run.shard : run.packed;
-    const std::int64_t weight = shape.zero == 3 ? run.shard : run.packed;
+    const std::int64_t skipped = std::clamp<std::int64_t>(host - run.shard, 0, run.count);
+    const std::int64_t shard = run.shard + skipped, packed = run.packed + skipped;
+    const std::int64_t count = run.count - skipped;
+    if (count == 0) continue;
+    const auto own = [&](const Tensor& array) { return float_of(array.part(shard - host, 1, 1)); };
+    const std::int64_t gradient = shape.zero >= 2 ? shard : packed;
+    const std::int64_t weight = shape.zero == 3 ? shard : packed;
     kernels::adamw(bf16_of(weights.part(weight, 1, 1)), own(state.main_params), own(state.moment1),
-                   own(state.moment2), float_of(gradients.part(gradient, 1, 1)), run.count,
-                   settings, stream);
+                   own(state.moment2), float_of(gradients.part(gradient, 1, 1)), count, settings,
+                   stream);
   }
+}
+
+void launch_host_copy(CudaRank& rank, const Command& c, const HostCopy& work, cudaStream_t stream) {
+  HostShare& share = rank.host_share(c.instance);
+  if (work.to_host) {
+    share.bring_gradients(rank.held(c.instance, Storage::gradient), rank.squares(), stream);
+  } else {
+    share.send_weights(rank.held(c.instance, Storage::weight), stream);
+  }
+}
+
+void launch_host_adam(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  rank.host_share(c.instance).step(stream);
 }
 
 }  // namespace qplan

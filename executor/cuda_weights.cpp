@@ -18,6 +18,11 @@ void upload(const Tensor& to, std::span<const float> numbers) {
   check(cudaMemcpy(to.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
 }
 
+float* numbers_of(const Tensor& on_host) {
+  void* const data = on_host.data;
+  return static_cast<float*>(data);
+}
+
 // Fills main parameters and working copies with numbers of any source, made on all cores.
 void upload_weights(CudaRank& rank, const ParameterIndex& index, const RunOptions& options,
                     int device) {
@@ -27,7 +32,9 @@ void upload_weights(CudaRank& rank, const ParameterIndex& index, const RunOption
     const std::vector<float> packed = packed_weights(rank, index, i, options.weights);
     const std::vector<float> shard = shard_of(rank, i, packed);
     upload(weights, rank.shape(i).zero == 3 ? shard : packed);
-    upload(rank.device_state(i).main_params, shard);
+    const auto host = static_cast<std::size_t>(rank.offloaded(i));
+    upload(rank.device_state(i).main_params, std::span(shard).subspan(host));
+    if (host > 0) std::copy_n(shard.begin(), host, numbers_of(rank.host_state(i).main_params));
     if (options.alive) options.alive();
   };
   const auto instances = static_cast<int>(rank.commands.instances.size());
@@ -43,13 +50,28 @@ void upload_weights(CudaRank& rank, const ParameterIndex& index, const RunOption
   for (std::future<void>& worker : workers) worker.get();  // throws what it threw
 }
 
+// Elements begin .. begin + n - 1 of a part, to the host, by way of the scratch.
+void draw_on_host(const CudaRank& rank, float* to, const kernels::SeededPart& part,
+                  std::int64_t begin, std::int64_t n) {
+  constexpr std::int64_t kMost = kernels::kScratchBytes / 4;
+  auto* const scratch = static_cast<float*>(rank.scratch());
+  for (std::int64_t first = 0; first < n; first += kMost) {
+    const std::int64_t count = std::min(kMost, n - first);
+    kernels::draw_weights(scratch, nullptr, part, begin + first, count, nullptr);
+    check(cudaMemcpy(to + first, scratch, static_cast<std::size_t>(4 * count),
+                     cudaMemcpyDeviceToHost));
+  }
+}
+
 // The same with numbers from a seed, made where they are needed.
-void draw_weights(const CudaRank& rank, const ParameterIndex& index, const SeededWeights& source) {
+void draw_weights(CudaRank& rank, const ParameterIndex& index, const SeededWeights& source) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
     if (!rank.holds_states(i)) continue;
     const Tensor weights = rank.held(i, Storage::weight);
     check(cudaMemset(weights.data, 0, static_cast<std::size_t>(weights.bytes())));
     const Tensor main = rank.device_state(i).main_params;
+    const std::int64_t host = rank.offloaded(i);
+    const Tensor host_main = host > 0 ? rank.host_state(i).main_params : Tensor{};
     const bool sharded = rank.shape(i).zero == 3;
     const std::vector<StateRun> runs = rank.state_runs(i);
     for (const ParameterPiece& piece : pieces_of(rank, index, i)) {
@@ -71,9 +93,16 @@ void draw_weights(const CudaRank& rank, const ParameterIndex& index, const Seede
         const std::int64_t last = std::min(run.packed + run.count, end);
         if (first >= last) continue;
         const std::int64_t at = run.shard + first - run.packed;
-        kernels::draw_weights(float_of(main.part(at, 1, 1)),
-                              sharded ? bf16_of(weights.part(at, 1, 1)) : nullptr, part,
-                              first - piece.local, last - first, nullptr);
+        const std::int64_t begin = first - piece.local;
+        const std::int64_t on_host = std::clamp<std::int64_t>(host - at, 0, last - first);
+        if (on_host > 0) draw_on_host(rank, numbers_of(host_main) + at, part, begin, on_host);
+        if (sharded) {
+          kernels::draw_weights(nullptr, bf16_of(weights.part(at, 1, 1)), part, begin, last - first,
+                                nullptr);
+        }
+        if (on_host == last - first) continue;
+        kernels::draw_weights(float_of(main.part(at + on_host - host, 1, 1)), nullptr, part,
+                              begin + on_host, last - first - on_host, nullptr);
       }
     }
   }

@@ -46,6 +46,7 @@ struct Device {
     stream = make_stream();
     begin = make_event(true);
     end = make_event(true);
+    draw();
     fill();
     read_facts();
     if (own.world > 1) meet();
@@ -63,13 +64,19 @@ struct Device {
   }
 
   // Normal numbers as bf16; as fp32 they are numbers of the same size.
-  void fill() const {
+  void draw() {
     std::mt19937 generator(1);
     std::normal_distribution<float> normal(0, 0.5F);
     std::vector<bf16> numbers(kSeedBytes / sizeof(bf16));
     for (bf16& x : numbers) x = __float2bfloat16_rn(normal(generator));
+    drawn = device_memory(kSeedBytes);
+    check(cudaMemcpy(drawn.get(), numbers.data(), kSeedBytes, cudaMemcpyHostToDevice));
+  }
+  // What works leave behind grows from one to the next until it is no number any more.
+  void fill() const {
     for (std::int64_t at = 0; at < kPoolBytes; at += kSeedBytes) {
-      check(cudaMemcpy(pool.get() + at, numbers.data(), kSeedBytes, cudaMemcpyHostToDevice));
+      check(cudaMemcpyAsync(pool.get() + at, drawn.get(), kSeedBytes, cudaMemcpyDeviceToDevice,
+                            stream.get()));
     }
   }
 
@@ -138,6 +145,30 @@ struct Device {
     return runs[runs.size() / 2];
   }
 
+  // A collective as a step has it: on a stream of its own, between kernels that it waits for and
+  // that wait for it.
+  Seconds beside_compute(const std::function<void()>& once) {
+    const OwnedStream compute = make_stream();
+    const OwnedEvent ready = make_event(), done = make_event();
+    // Long enough that the host is always ahead: about 40 us on an H200.
+    constexpr std::int64_t kElements = 24 << 20;
+    const auto kernel = [&] {
+      kernels::add(numbers(kElements), numbers(kElements), numbers(kElements), nullptr, kElements,
+                   compute.get());
+    };
+    const auto turn = [&](bool together) {
+      kernel();
+      check(cudaEventRecord(ready.get(), compute.get()));
+      check(cudaStreamWaitEvent(stream.get(), ready.get()));
+      if (together) once();
+      check(cudaEventRecord(done.get(), stream.get()));
+      check(cudaStreamWaitEvent(compute.get(), done.get()));
+    };
+    const Seconds both = median([&] { turn(true); }, true);
+    const Seconds alone = median([&] { turn(false); }, true);
+    return std::max(both - alone, Seconds(1e-7));
+  }
+
   // The smallest, or the largest, of all processes' numbers.
   double agree(double number, ncclRedOp_t which = ncclMin) {
     check(cudaMemcpy(scratch.get(), &number, sizeof(number), cudaMemcpyHostToDevice));
@@ -147,16 +178,19 @@ struct Device {
     return number;
   }
 
+  // Enqueues the work once, whatever it is; null: it is not measured.
+  std::function<void()> any(const Work& work);
   std::function<void()> once(const Gemm& w);
   std::function<void()> once(const GroupedGemm& w);
   std::function<void()> once(const Attention& w);
   std::function<void()> once(const Rowwise& w);
   std::function<void()> turned_heads(const Rowwise& w);
+  std::function<void()> routed(const Rowwise& w);
   std::function<void()> once(const AdamW& w);
   std::function<void()> once(const Collective& w);
 
   ProcessRank process;
-  DeviceMemory pool, scratch, attention_scratch, zero_memory, group_rows;
+  DeviceMemory pool, drawn, scratch, attention_scratch, zero_memory, group_rows;
   std::int64_t used = 0, attention_bytes = 0, zero_count = 0;
   OwnedStream stream;
   OwnedEvent begin, end;
@@ -267,6 +301,27 @@ std::function<void()> Device::turned_heads(const Rowwise& w) {
   };
 }
 
+// Eight of a layer's experts a token, as many of Qwen3's choose.
+std::function<void()> Device::routed(const Rowwise& w) {
+  const kernels::Router router{.experts = w.cols, .top_k = 8};
+  const std::int64_t n = w.rows * w.cols, rows = w.rows;
+  const kernels::Sequences sequences{0, rows};
+  void* const memory = scratch.get();
+  auto* const counted = static_cast<std::int32_t*>(memory);
+  std::int32_t* const choices = zeros(rows * 2 * router.top_k);
+  if (w.kind == RowwiseKind::router_backward) {
+    return [=, this] {
+      kernels::route_backward(floats(n), floats(n), floats(rows * router.top_k), choices, nullptr,
+                              0, router, sequences, rows, stream.get());
+    };
+  }
+  return [=, this] {
+    void* const map = take(rows * 2 * router.top_k * 4);
+    kernels::route(floats(n), static_cast<std::int32_t*>(map), counted, nullptr, floats(n), router,
+                   sequences, 1, {}, rows, counted + w.cols, stream.get());
+  };
+}
+
 std::function<void()> Device::once(const Rowwise& w) {
   const std::int64_t r = w.rows, c = w.cols, n = r * c;
   auto* part = static_cast<float*>(static_cast<void*>(scratch.get()));
@@ -274,7 +329,8 @@ std::function<void()> Device::once(const Rowwise& w) {
   switch (w.kind) {
     case RowwiseKind::rms_norm:
       return [=, this] {
-        kernels::rms_norm(numbers(n), {1, c}, numbers(n), numbers(c), r, c, 1e-6F, stream.get());
+        kernels::rms_norm(numbers(n), {1, c}, numbers(n), {1, c}, numbers(c), r, c, 1e-6F,
+                          stream.get());
       };
     case RowwiseKind::rms_norm_backward:
       return [=, this] {
@@ -320,6 +376,9 @@ std::function<void()> Device::once(const Rowwise& w) {
         kernels::cross_entropy_backward(numbers(n), numbers(n), floats(r), {0, c}, zeros(r), 1, r,
                                         c, stream.get());
       };
+    case RowwiseKind::router:
+    case RowwiseKind::router_backward:
+      return routed(w);
     case RowwiseKind::layer_norm:
     case RowwiseKind::layer_norm_backward:
     case RowwiseKind::gelu:
@@ -328,8 +387,6 @@ std::function<void()> Device::once(const Rowwise& w) {
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::embedding:
     case RowwiseKind::embedding_backward:
-    case RowwiseKind::router:
-    case RowwiseKind::router_backward:
     case RowwiseKind::permute:
     case RowwiseKind::unpermute:
     case RowwiseKind::cast:
@@ -386,11 +443,23 @@ std::function<void()> Device::once(const Collective& w) {
   return {};
 }
 
+std::function<void()> Device::any(const Work& work) {
+  fill();
+  return std::visit(
+      Overloaded{
+          [&](const Gemm& w) { return once(w); }, [&](const GroupedGemm& w) { return once(w); },
+          [&](const Attention& w) { return once(w); }, [&](const Rowwise& w) { return once(w); },
+          [&](const AdamW& w) { return once(w); }, [&](const Collective& w) { return once(w); },
+          [](const auto&) { return std::function<void()>(); }},
+      work);
+}
+
 class CudaMeasurer final : public Measurer {
  public:
   explicit CudaMeasurer(const ProcessRank& process) : device_(process) {}
 
   std::optional<Seconds> time(const Work& work) override;
+  std::optional<Seconds> warm_time(const Work& work) override;
   double sustained_share(const Work& work, Seconds duration) override;
   Seconds launch_time() override;
   BytesPerSecond copy_rate(bool to_host) override;
@@ -401,19 +470,29 @@ class CudaMeasurer final : public Measurer {
 };
 
 std::optional<Seconds> CudaMeasurer::time(const Work& work) {
-  const bool together = std::holds_alternative<Collective>(work);
-  const std::function<void()> once =
-      std::visit(Overloaded{[&](const Gemm& w) { return device_.once(w); },
-                            [&](const GroupedGemm& w) { return device_.once(w); },
-                            [&](const Attention& w) { return device_.once(w); },
-                            [&](const Rowwise& w) { return device_.once(w); },
-                            [&](const AdamW& w) { return device_.once(w); },
-                            [&](const Collective& w) { return device_.once(w); },
-                            [](const auto&) { return std::function<void()>(); }},
-                 work);
+  const std::function<void()> once = device_.any(work);
   if (!once) return std::nullopt;
-  const Seconds own = device_.median(once, together);
+  const bool together = std::holds_alternative<Collective>(work);
+  const Seconds own = together ? device_.beside_compute(once) : device_.median(once, false);
   // A step goes at the pace of the slowest GPU.
+  return device_.group == nullptr ? own : Seconds(device_.agree(own.value(), ncclMax));
+}
+
+std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
+  constexpr Gemm kHeater{.m = 8192, .n = 8192, .k = 8192};
+  constexpr double kTurn = 2e-3;  // of either; the power limit acts over tens of milliseconds
+  constexpr int kTurns = 60;
+  const std::function<void()> once = device_.any(work), heat = device_.once(kHeater);
+  if (!once) return std::nullopt;
+  const int heats = static_cast<int>(kTurn / device_.elapsed(heat, 2).value()) + 1;
+  const int repetitions = static_cast<int>(kTurn / device_.elapsed(once, 2).value()) + 1;
+  std::vector<Seconds> turns;
+  for (int i = 0; i < kTurns; ++i) {
+    for (int h = 0; h < heats; ++h) heat();
+    turns.push_back(device_.elapsed(once, repetitions));
+  }
+  std::sort(turns.begin(), turns.end());
+  const Seconds own = turns[turns.size() / 2];
   return device_.group == nullptr ? own : Seconds(device_.agree(own.value(), ncclMax));
 }
 

@@ -29,6 +29,8 @@ class Measurer {
   // Median over several runs of many repetitions, operands rotating through more memory than the
   // cache holds. Absent: work that is not measured. A collective's group is the whole job.
   virtual std::optional<Seconds> time(const Work& work) = 0;
+  // The same between large products, which keep the GPU at its power limit.
+  virtual std::optional<Seconds> warm_time(const Work& work) = 0;
   // Of a product: its rate over `duration` of nothing else / the rate that time() finds.
   virtual double sustained_share(const Work& work, Seconds duration) = 0;
   // From one kernel's begin to the next's, when neither has anything to do.

@@ -99,6 +99,22 @@ void reduce_shared(CudaRank& rank, const Command& c, ncclComm_t group, cudaStrea
   if (mine.elements() > 0) sum_to_all(mine, group, stream);
 }
 
+// Operands of the same rows: rows, and perhaps a number with each.
+void gather_or_scatter(CudaRank& rank, const Command& c, CollectiveKind kind, ncclComm_t group,
+                       cudaStream_t stream) {
+  check(ncclGroupStart());
+  for (std::size_t i = 0; i < c.writes.count; ++i) {
+    const Tensor from = rank.tensor(c, c.reads[i]), to = rank.tensor(c, c.writes[i]);
+    const ncclDataType_t type = nccl_type(from.dtype);
+    if (kind == CollectiveKind::all_gather) {
+      check(ncclAllGather(from.data, to.data, count_of(from), type, group, stream));
+    } else {
+      check(ncclReduceScatter(from.data, to.data, count_of(to), type, ncclSum, group, stream));
+    }
+  }
+  check(ncclGroupEnd());
+}
+
 bool moves_parameters(const CudaRank& rank, const Command& c) {
   return writes(rank, c, Storage::weight) || writes(rank, c, Storage::wire, Flow::weights);
 }
@@ -178,15 +194,15 @@ void launch_collective(CudaRank& rank, NcclWorld& world, const Command& c, cudaS
   QPLAN_CHECK(group != nullptr, "a collective of one rank is not in the program");
   if (writes(rank, c, Storage::gradient)) return reduce_gradients(rank, c, work, group, stream);
   if (moves_parameters(rank, c)) return gather_parameters(rank, c, work, group, stream);
-  const Tensor from = rank.tensor(c, c.reads[0]), to = rank.tensor(c, c.writes[0]);
+  if (work.axis == Axis::cp && c.op->role != Role::sequence_balance) {
+    return exchange_context(rank, c, work, group, stream);
+  }
+  const Tensor from = rank.tensor(c, c.reads[0]);
   const ncclDataType_t type = nccl_type(from.dtype);
   switch (work.kind) {
     case CollectiveKind::all_gather:
-      check(ncclAllGather(from.data, to.data, count_of(from), type, group, stream));
-      return;
     case CollectiveKind::reduce_scatter:
-      check(ncclReduceScatter(from.data, to.data, count_of(to), type, ncclSum, group, stream));
-      return;
+      return gather_or_scatter(rank, c, work.kind, group, stream);
     case CollectiveKind::all_reduce:
       check(ncclAllReduce(from.data, from.data, count_of(from), type,
                           c.op->role == Role::maximum ? ncclMax : ncclSum, group, stream));

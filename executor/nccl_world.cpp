@@ -36,6 +36,7 @@ Uses uses_of(const StepProgram& program) {
       for (const Op& op : *list) {
         const auto* c = std::get_if<Collective>(&op.work);
         if (c != nullptr && c->axis != Axis::world) uses.emplace(c->axis, op.stream);
+        if (const auto* r = std::get_if<SendRecv>(&op.work)) uses.emplace(r->axis, op.stream);
       }
     }
   }

@@ -18,19 +18,40 @@ __device__ const std::int32_t* choices_of(const std::int32_t* row_map, std::int6
   return row_map + t * 2 * top_k;
 }
 
+constexpr float kTiny = 1e-20F;  // added to sums of sigmoids (transformers' DeepseekV3TopkRouter)
+
 // What a token's chosen scores are divided by.
 __device__ float divisor(const float* scores, const std::int32_t* chosen, const Router& router) {
   if (!router.normed) return 1;
-  float sum = 0;
+  float sum = router.sigmoid ? kTiny : 0;
   for (int j = 0; j < router.top_k; ++j) sum += scores[chosen[j]];
   return sum;
+}
+
+// Which groups a token's experts may come from, a bit each: lane g looks at group g, and counts
+// those that are better. values: of a warp's own, by expert.
+__device__ unsigned best_groups(const float* values, const Router& router) {
+  const int lane = threadIdx.x % kWarp, size = static_cast<int>(router.experts) / router.groups;
+  float best = -INFINITY, second = -INFINITY;
+  for (int i = 0; i < size && lane < router.groups; ++i) {
+    const float x = values[lane * size + i];
+    second = fmaxf(second, fminf(best, x));
+    best = fmaxf(best, x);
+  }
+  const float own = router.sigmoid && size > 1 ? best + second : best;
+  int better = 0;
+  for (int g = 0; g < router.groups; ++g) {
+    const float other = __shfl_sync(0xffffffffU, own, g);
+    better += other > own || (other == own && g < lane);
+  }
+  return __ballot_sync(0xffffffffU, lane < router.groups && better < router.best_groups);
 }
 
 // One warp a token; expert e belongs to lane e % 32.
 template <int Share>
 __global__ void __launch_bounds__(kThreads)
     route_kernel(float* scores, std::int32_t* row_map, std::int32_t* visits, const float* logits,
-                 Router router, Sequences sequences, std::int64_t forced, std::int64_t tokens) {
+                 Router router, Sequences sequences, ForcedRouting forced, std::int64_t tokens) {
   const std::int64_t t = std::int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (t >= tokens) return;
   const int lane = threadIdx.x % kWarp, experts = static_cast<int>(router.experts);
@@ -45,19 +66,37 @@ __global__ void __launch_bounds__(kThreads)
   top = warp_max(top);
 #pragma unroll
   for (int i = 0; i < Share; ++i) {
-    own[i] = expf(own[i] - top);
+    own[i] = router.sigmoid ? 1 / (1 + expf(-own[i])) : expf(own[i] - top);
     sum += own[i];
   }
-  sum = warp_sum(sum);
+  sum = router.sigmoid ? 1 : warp_sum(sum);
 #pragma unroll
   for (int i = 0; i < Share; ++i) {
     const int e = i * kWarp + lane;
     own[i] /= sum;
     if (e < experts) scores[t * experts + e] = own[i];
-    if (e >= experts) own[i] = -1;  // behind all scores
+    if (e >= experts) {
+      own[i] = -INFINITY;  // behind all scores
+    } else if (router.correction != nullptr) {
+      own[i] += __bfloat162float(router.correction[e]);
+    }
+  }
+  if (router.groups > 1) {
+    __shared__ float values[kWarps][Share * kWarp];
+    float* const mine = values[threadIdx.x / kWarp];
+#pragma unroll
+    for (int i = 0; i < Share; ++i) mine[i * kWarp + lane] = own[i];
+    __syncwarp();
+    const unsigned allowed = best_groups(mine, router);
+    const int size = experts / router.groups;
+#pragma unroll
+    for (int i = 0; i < Share; ++i) {
+      const int group = (i * kWarp + lane) / size;
+      if (group < router.groups && (allowed >> group & 1) == 0) own[i] = -INFINITY;
+    }
   }
   for (int j = 0; j < router.top_k; ++j) {
-    float best = -1;
+    float best = -INFINITY;
     int chosen = kMostExperts;
 #pragma unroll
     for (int i = 0; i < Share; ++i) {
@@ -77,10 +116,14 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int i = 0; i < Share; ++i) {
-      if (i * kWarp + lane == chosen) own[i] = -2;
+      if (i * kWarp + lane == chosen) own[i] = -INFINITY;
     }
-    if (forced >= 0) {
-      chosen = static_cast<int>(((forced + t) * router.top_k + j) % router.experts);
+    if (chosen >= experts) chosen = j;  // scores that are no numbers: the loss will say so
+    if (forced.first_sequence >= 0) {
+      const std::int64_t row = sequences.first + t;
+      const std::int64_t sequence = forced.first_sequence + row / sequences.length;
+      const std::int64_t token = sequence * forced.seq_len + forced.positions[row];
+      chosen = static_cast<int>((token * router.top_k + j) % router.experts);
     }
     if (lane > 0) continue;
     row_map[t * 2 * router.top_k + j] = chosen;
@@ -210,11 +253,13 @@ __global__ void __launch_bounds__(kThreads)
   float common = 0;  // what the divisor hands back
   for (int j = 0; j < router.top_k && router.normed; ++j) common += dw[j] * s[chosen[j]];
   common /= sum * sum;
-  float mean = 0;  // of the visits, by score
+  float mean = 0, total = 0;  // of the visits, by score; of the scores
   for (int e = lane; e < experts && visited != nullptr; e += kWarp) {
     mean += static_cast<float>(visited[e]) * s[e];
+    total += s[e];
   }
-  mean = warp_sum(mean);
+  total = router.sigmoid ? warp_sum(total) + kTiny : 1;
+  mean = warp_sum(mean) / total;
   float ds[Share];
   float dot = 0;
 #pragma unroll
@@ -225,14 +270,15 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = 0; j < router.top_k; ++j) {
       if (chosen[j] == e) ds[i] += router.scale * (dw[j] / sum - common);
     }
-    if (visited != nullptr) ds[i] += balance * (static_cast<float>(visited[e]) - mean);
+    if (visited != nullptr) ds[i] += balance * (static_cast<float>(visited[e]) - mean) / total;
     dot += ds[i] * s[e];
   }
   dot = warp_sum(dot);
 #pragma unroll
   for (int i = 0; i < Share; ++i) {
     const int e = i * kWarp + lane;
-    if (e < experts) dlogits[t * experts + e] = s[e] * (ds[i] - dot);
+    if (e >= experts) continue;
+    dlogits[t * experts + e] = s[e] * (router.sigmoid ? ds[i] * (1 - s[e]) : ds[i] - dot);
   }
 }
 
@@ -275,26 +321,65 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kMostSegments = 1024, kRowsPerBlock = 64;
 
-// Where the rows of one source and expert begin, in the one order and in the other.
+// Where the rows of one source and expert begin, in the one order and in the other; all rows.
 struct Segments {
   int arrived[kMostSegments], grouped[kMostSegments];  // [source][expert]
+  int rows;
 };
 
+// A warp's: keep(i, the sum of count(0) .. count(i - 1)) for i < n; the sum of all.
+template <class Count, class Keep>
+__device__ int running_sums(int n, Count count, Keep keep) {
+  const int lane = threadIdx.x % kWarp;
+  int before = 0;
+  for (int first = 0; first < n; first += kWarp) {
+    const int i = first + lane, own = i < n ? count(i) : 0;
+    int sum = own;
+#pragma unroll
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int other = __shfl_up_sync(0xffffffffU, sum, step);
+      if (lane >= step) sum += other;
+    }
+    if (i < n) keep(i, before + sum - own);
+    before += __shfl_sync(0xffffffffU, sum, kWarp - 1);
+  }
+  return before;
+}
+
+// By the first two warps of a block.
 __device__ void find_segments(Segments& segments, const Arrivals& a) {
   const int ranks = static_cast<int>(a.ranks), local = static_cast<int>(a.local);
   const auto count = [&](int source, int expert) {
     return a.counts[source * a.experts + a.first_expert + expert];
   };
-  int next = 0;
-  for (int i = 0; i < ranks * local; ++i) {
-    segments.arrived[i] = next;
-    next += count(i / local, i % local);
+  if (threadIdx.x < kWarp) {
+    const int rows = running_sums(
+        ranks * local, [&](int i) { return count(i / local, i % local); },
+        [&](int i, int sum) { segments.arrived[i] = sum; });
+    if (threadIdx.x == 0) segments.rows = rows;
+  } else if (threadIdx.x < 2 * kWarp) {
+    running_sums(
+        ranks * local, [&](int i) { return count(i % ranks, i / ranks); },
+        [&](int i, int sum) { segments.grouped[i % ranks * local + i / ranks] = sum; });
   }
-  next = 0;
-  for (int i = 0; i < ranks * local; ++i) {
-    const int expert = i / ranks, source = i % ranks;
-    segments.grouped[source * local + expert] = next;
-    next += count(source, expert);
+}
+
+// One warp a row.
+__device__ void copy_row(bf16* to, const bf16* from, std::int64_t cols) {
+  constexpr int kLoads = 8;
+  const int lane = threadIdx.x % kWarp;
+  for (std::int64_t first = 0; first < cols; first += kLoads * kWarp * kVector) {
+    uint4 bits[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const std::int64_t c = first + (i * kWarp + lane) * kVector;
+      if (c < cols) bits[i] = load_bits(from + c);
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const std::int64_t c = first + (i * kWarp + lane) * kVector;
+      if (c < cols) *reinterpret_cast<uint4*>(to + c) = bits[i];
+    }
   }
 }
 
@@ -302,15 +387,12 @@ __global__ void __launch_bounds__(kThreads)
     group_rows_kernel(bf16* to, float* to_numbers, const bf16* from, const float* from_numbers,
                       Arrivals a, bool group, std::int64_t rows, std::int64_t cols) {
   __shared__ Segments segments;
-  if (threadIdx.x == 0) find_segments(segments, a);
+  find_segments(segments, a);
   __syncthreads();
-  const int count = static_cast<int>(a.ranks * a.local);
-  const int last = count - 1;
-  const int arrived_rows =
-      segments.arrived[last] + a.counts[(a.ranks - 1) * a.experts + a.first_expert + a.local - 1];
-  for (int i = 0; i < kRowsPerBlock; ++i) {
+  const int last = static_cast<int>(a.ranks * a.local) - 1;
+  for (int i = threadIdx.x / kWarp; i < kRowsPerBlock; i += kWarps) {
     const std::int64_t row = std::int64_t{blockIdx.x} * kRowsPerBlock + i;
-    if (row >= arrived_rows || row >= rows) return;
+    if (row >= segments.rows || row >= rows) return;
     int low = 0, high = last;  // the last segment that begins at or before the row
     while (low < high) {
       const int middle = (low + high + 1) / 2;
@@ -322,11 +404,9 @@ __global__ void __launch_bounds__(kThreads)
     }
     const std::int64_t other = segments.grouped[low] + row - segments.arrived[low];
     const std::int64_t source = group ? row : other, target = group ? other : row;
-    for (std::int64_t c = threadIdx.x * kVector; c < cols; c += kThreads * kVector) {
-      *reinterpret_cast<uint4*>(to + target * cols + c) =
-          *reinterpret_cast<const uint4*>(from + source * cols + c);
-    }
-    if (to_numbers != nullptr && threadIdx.x == 0) to_numbers[target] = from_numbers[source];
+    copy_row(to + target * cols, from + source * cols, cols);
+    if (to_numbers != nullptr && threadIdx.x % kWarp == 0)
+      to_numbers[target] = from_numbers[source];
   }
 }
 
@@ -338,7 +418,7 @@ unsigned blocks_of(std::int64_t threads, int size) {
 
 void route(float* scores, std::int32_t* row_map, std::int32_t* counts, std::int32_t* visits,
            const float* logits, const Router& router, Sequences sequences,
-           std::int64_t num_sequences, std::int64_t forced, std::int64_t tokens,
+           std::int64_t num_sequences, const ForcedRouting& forced, std::int64_t tokens,
            std::int32_t* scratch, cudaStream_t stream) {
   if (visits != nullptr) {
     const std::int64_t bytes = num_sequences * router.experts * 4;

@@ -28,8 +28,8 @@ struct Lines {
 };
 
 // y = x / sqrt(mean(x^2) + eps) * w, row by row; w: (cols) bf16; cols <= 16384.
-void rms_norm(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t rows,
-              std::int64_t cols, float eps, cudaStream_t stream);
+void rms_norm(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* w,
+              std::int64_t rows, std::int64_t cols, float eps, cudaStream_t stream);
 // With r = 1/sqrt(mean(x^2) + eps), n = x r, g = dy w: dx = r (g - n mean(g n)) (+ residual),
 // dw += sum over rows of dy n. dw: (cols) fp32; residual: as dx, or null.
 struct NormBackward {
@@ -73,6 +73,42 @@ void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, cons
 void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
                        const Rotation& rotation, const HeadNorms& norms, float* scratch,
                        cudaStream_t stream);
+
+// Latent attention (arXiv 2405.04434): a head's query and key have `plain` numbers and then
+// `turned` ones, whose neighbours turn together, its value `value`. All multiples of 8. A row of
+// the latent has `latent` numbers and then the rotary key of all heads.
+struct LatentHeads {
+  std::int64_t rows = 0, heads = 0, plain = 0, turned = 0, value = 0;
+  std::int64_t latent = 0, latent_stride = 0;
+};
+void turn_latent_queries(bf16* to, const bf16* from, const LatentHeads& heads,
+                         const Rotation& rotation, bool back, cudaStream_t stream);
+// up: {plain key, value} of each head. Backward leaves the latent's own columns as they are.
+void expand_latent(bf16* k, bf16* v, const bf16* up, const bf16* latent, const LatentHeads& heads,
+                   const Rotation& rotation, cudaStream_t stream);
+void expand_latent_backward(bf16* dup, bf16* dlatent, const bf16* dk, const bf16* dv,
+                            const LatentHeads& heads, const Rotation& rotation,
+                            cudaStream_t stream);
+
+// ---- attention over some keys at a time ----
+
+// Rows first .. first + count - 1 of each of `batch` sequences of `rows` rows.
+struct RowPart {
+  std::int64_t batch = 1, rows = 0, first = 0, count = 0;
+};
+// What queries get from keys: out (batch, rows, heads, dim) and the logarithm of the sum of
+// exponentials of their scores, (batch, heads, rows).
+struct AttentionPart {
+  bf16* out = nullptr;
+  float* log_sum = nullptr;
+};
+// `whole`'s rows, over some keys, become those over more: `part` has `count` rows of each sequence,
+// over the others.
+void merge_attention(const AttentionPart& whole, const AttentionPart& part, const RowPart& where,
+                     std::int64_t heads, std::int64_t dim, cudaStream_t stream);
+// to's rows += part's, (batch, count, cols).
+void add_rows(bf16* to, const bf16* part, const RowPart& where, std::int64_t cols,
+              cudaStream_t stream);
 
 // ---- activations ----
 
@@ -136,25 +172,36 @@ void add_losses(double* total, const float* loss, std::int64_t n, cudaStream_t s
 
 // ---- experts ----
 
-// Softmax over `experts` (at most 512), the top_k best (equal ones by index), their probabilities
-// scaled to sum to 1 if `normed`, and then by `scale`.
+// Softmax over `experts` (at most 512) or each one's sigmoid; the top_k best (equal ones by index),
+// their scores scaled to sum to 1 if `normed`, and then by `scale`. They are chosen by scores plus
+// a correction (null: none), out of the `best_groups` of `groups` (at most 32) whose best expert is
+// best; with sigmoids, whose two best are.
 struct Router {
   std::int64_t experts = 0, top_k = 0;
   bool normed = true;
   float scale = 1;
+  bool sigmoid = false;
+  int groups = 1, best_groups = 1;
+  const bf16* correction = nullptr;
 };
 // Which rows of a microbatch are one sequence: row t of these is row first + t of all.
 struct Sequences {
   std::int64_t first = 0, length = 1;
 };
+// Routing whatever the scores say, to every expert equally often: expert j of the token at
+// `position` of sequence s is ((s seq_len + position) top_k + j) mod experts. The first row of all
+// is of sequence first_sequence, -1: not forced; positions: of each row of all.
+struct ForcedRouting {
+  std::int64_t first_sequence = -1, seq_len = 1;
+  const std::int32_t* positions = nullptr;
+};
 // scores (tokens, experts) of logits; row_map (tokens, 2 top_k): each token's experts, then the
 // place of each copy once all are sorted by expert and token; counts (experts): copies each expert
-// gets; visits (sequences, experts), or null: by sequence. `forced` >= 0: expert j of token t is
-// ((forced + t) top_k + j) mod experts, whatever the scores say. scratch: experts numbers for each
-// 1024 copies, rounded up.
+// gets; visits (sequences, experts), or null: by sequence. scratch: experts numbers for each 1024
+// copies, rounded up.
 void route(float* scores, std::int32_t* row_map, std::int32_t* counts, std::int32_t* visits,
            const float* logits, const Router& router, Sequences sequences,
-           std::int64_t num_sequences, std::int64_t forced, std::int64_t tokens,
+           std::int64_t num_sequences, const ForcedRouting& forced, std::int64_t tokens,
            std::int32_t* scratch, cudaStream_t stream);
 // dlogits from the gradients of the weights (tokens, top_k); with visits, plus `balance` times that
 // of the sequence's balance loss, sum over experts of visits times mean score.

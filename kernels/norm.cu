@@ -16,12 +16,12 @@ __device__ std::int64_t place(std::int64_t r, Lines lines, std::int64_t cols) {
 
 template <int Row, int Vectors, int Threads>
 __global__ void __launch_bounds__(Threads)
-    rms_norm_kernel(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t rows,
-                    std::int64_t cols, float eps) {
+    rms_norm_kernel(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* w,
+                    std::int64_t rows, std::int64_t cols, float eps) {
   const std::int64_t r = std::int64_t{blockIdx.x} * (Threads / Row) + threadIdx.x / Row;
   const int lane = threadIdx.x % Row;
   const std::int64_t width = r < rows ? cols : 0;  // rows share a warp: all threads stay
-  const bf16* from = x + r * cols;
+  const bf16* from = x + place(r, x_lines, cols);
   Vector v[Vectors];
   float squares = 0;
 #pragma unroll
@@ -181,13 +181,13 @@ void add_parts(float* dw, const float* parts, std::int64_t count, std::int64_t c
       dw, parts, count, cols, stride);
 }
 
-void rms_norm(bf16* y, Lines y_lines, const bf16* x, const bf16* w, std::int64_t rows,
-              std::int64_t cols, float eps, cudaStream_t stream) {
+void rms_norm(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* w,
+              std::int64_t rows, std::int64_t cols, float eps, cudaStream_t stream) {
   with_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     const auto blocks = static_cast<unsigned>(ceil_div(rows, S::kThreads / S::kRow));
     rms_norm_kernel<S::kRow, S::kVectors, S::kThreads>
-        <<<blocks, S::kThreads, 0, stream>>>(y, y_lines, x, w, rows, cols, eps);
+        <<<blocks, S::kThreads, 0, stream>>>(y, y_lines, x, x_lines, w, rows, cols, eps);
   });
 }
 

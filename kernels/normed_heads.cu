@@ -43,89 +43,115 @@ __device__ void turn_head(Vector& head, const Angles& a) {
   }
 }
 
-// `Row` threads walk over a token's heads, kBatch of them under way: q and k are normed and turned,
-// v is copied.
+// Heads that a group of threads has under way.
+constexpr int kBatch = 3;
+
+// Which heads of which tokens a block's groups of `Row` threads take: `span` groups share a token,
+// each with every span-th of its heads.
+struct Walk {
+  int span = 1, tokens = 1;  // of a block
+};
+
+// As few groups for a token as take its heads at once.
+Walk walk_of(std::int64_t heads, int groups) {
+  Walk walk;
+  while (walk.span < groups && walk.span * kBatch < heads) walk.span *= 2;
+  walk.tokens = groups / walk.span;
+  return walk;
+}
+
+// Values of a token are copied, by the threads of its groups.
+__device__ void copy_values(bf16* to, const bf16* from, std::int64_t count, int thread,
+                            int threads) {
+  for (std::int64_t i = std::int64_t{thread} * kVector; i < count; i += threads * kVector) {
+    *reinterpret_cast<uint4*>(to + i) = load_bits(from + i);
+  }
+}
+
+// q and k are normed and turned, kBatch heads of a group under way; v is copied.
 template <int Row, int Threads>
 __global__ void __launch_bounds__(Threads)
-    split_normed_kernel(PackedHeads h, Rotation rotation, HeadNorms norms) {
-  constexpr int kBatch = 4, kGroups = Threads / Row;
-  const int heads = static_cast<int>(h.q_heads + 2 * h.kv_heads);
+    split_normed_kernel(PackedHeads h, Rotation rotation, HeadNorms norms, Walk walk) {
   const int q_heads = static_cast<int>(h.q_heads), kv_heads = static_cast<int>(h.kv_heads);
+  const int normed = q_heads + kv_heads, heads = normed + kv_heads;
   const int group = threadIdx.x / Row, lane = threadIdx.x % Row, column = lane * kVector;
-  const std::int64_t row = blockIdx.x, d = h.head_dim;
-  const bool inside = column < d;
+  const int place = group % walk.span;
+  const std::int64_t token = std::int64_t{blockIdx.x} * walk.tokens + group / walk.span;
+  const std::int64_t row = token < h.rows ? token : h.rows - 1, d = h.head_dim;
+  const bool inside = column < d && token < h.rows;
+  const bf16* packed = h.packed + row * heads * d;
   const Angles angles = angles_of(rotation, row, lane, /*back=*/false);
   const Vector q_weight = inside ? load(norms.q + column) : Vector{};
   const Vector k_weight = inside ? load(norms.k + column) : Vector{};
   // Heads share a warp: all threads take as many turns.
-  for (int first = 0; first < heads; first += kGroups * kBatch) {
+  for (int first = 0; first < normed; first += walk.span * kBatch) {
     uint4 bits[kBatch];
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int head = first + i * kGroups + group;
+      const int head = first + i * walk.span + place;
       bits[i] = uint4{};
-      if (head < heads && inside) bits[i] = load_bits(h.packed + (row * heads + head) * d + column);
+      if (head < normed && inside) bits[i] = load_bits(packed + head * d + column);
     }
 #pragma unroll
     for (int i = 0; i < kBatch; ++i) {
-      const int head = first + i * kGroups + group;
+      const int head = first + i * walk.span + place;
       Vector v = numbers_of(bits[i]);
       float squares = 0;
 #pragma unroll
       for (int j = 0; j < kVector; ++j) squares += v.x[j] * v.x[j];
       const float scale = rsqrtf(row_sum<Row>(squares) / static_cast<float>(d) + norms.eps);
-      const bool is_q = head < q_heads, is_v = head >= q_heads + kv_heads;
+      const bool is_q = head < q_heads;
 #pragma unroll
       for (int j = 0; j < kVector; ++j) v.x[j] *= scale * (is_q ? q_weight.x[j] : k_weight.x[j]);
       turn_head<Row>(v, angles);
-      if (head >= heads || !inside) continue;
-      if (is_q) {
-        store(h.q + (row * q_heads + head) * d + column, v);
-      } else if (is_v) {
-        bf16* to = h.v + (row * kv_heads + head - q_heads - kv_heads) * d + column;
-        *reinterpret_cast<uint4*>(to) = bits[i];
-      } else {
-        store(h.k + (row * kv_heads + head - q_heads) * d + column, v);
-      }
+      if (head >= normed || !inside) continue;
+      bf16* to =
+          is_q ? h.q + (row * q_heads + head) * d : h.k + (row * kv_heads + head - q_heads) * d;
+      store(to + column, v);
     }
   }
+  if (token >= h.rows) return;
+  copy_values(h.v + row * kv_heads * d, packed + normed * d, kv_heads * d, place * Row + lane,
+              walk.span * Row);
 }
 
-// The way back: `Row` threads walk over a token's heads, kBatch of them under way. A block takes
-// every gridDim-th token and leaves its sums of dy n, of q and of k, in parts[block, :].
+// The way back. A block takes every gridDim-th of its tokens and leaves its sums of dy n, of q and
+// of k, in parts[block, :].
 template <int Row, int Threads>
 __global__ void __launch_bounds__(Threads)
     pack_normed_kernel(bf16* dpacked, float* parts, PackedHeads h, Rotation rotation,
-                       HeadNorms norms) {
-  constexpr int kBatch = 3, kGroups = Threads / Row;
-  const int heads = static_cast<int>(h.q_heads + 2 * h.kv_heads);
+                       HeadNorms norms, Walk walk) {
+  constexpr int kGroups = Threads / Row;
   const int q_heads = static_cast<int>(h.q_heads), kv_heads = static_cast<int>(h.kv_heads);
+  const int normed = q_heads + kv_heads, heads = normed + kv_heads;
   const int group = threadIdx.x / Row, lane = threadIdx.x % Row, column = lane * kVector;
-  const std::int64_t d = h.head_dim;
-  const bool inside = column < d;
-  const Vector q_weight = inside ? load(norms.q + column) : Vector{};
-  const Vector k_weight = inside ? load(norms.k + column) : Vector{};
+  const int place = group % walk.span;
+  const std::int64_t d = h.head_dim, step = std::int64_t{gridDim.x} * walk.tokens;
+  const Vector q_weight = column < d ? load(norms.q + column) : Vector{};
+  const Vector k_weight = column < d ? load(norms.k + column) : Vector{};
   Vector q_sum = {}, k_sum = {};
-  for (std::int64_t row = blockIdx.x; row < h.rows; row += gridDim.x) {
+  for (std::int64_t base = std::int64_t{blockIdx.x} * walk.tokens; base < h.rows; base += step) {
+    const std::int64_t token = base + group / walk.span;
+    const std::int64_t row = token < h.rows ? token : h.rows - 1;
+    const bool inside = column < d && token < h.rows;
+    const bf16* packed = h.packed + row * heads * d;
     const Angles angles = angles_of(rotation, row, lane, /*back=*/true);
-    for (int first = 0; first < heads; first += kGroups * kBatch) {
+    for (int first = 0; first < normed; first += walk.span * kBatch) {
       uint4 x_bits[kBatch], dy_bits[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int head = first + i * kGroups + group;
+        const int head = first + i * walk.span + place;
         x_bits[i] = dy_bits[i] = uint4{};
-        if (head >= heads || !inside) continue;
-        const bool is_q = head < q_heads, is_v = head >= q_heads + kv_heads;
-        const bf16* dy = is_q   ? h.q + (row * q_heads + head) * d
-                         : is_v ? h.v + (row * kv_heads + head - q_heads - kv_heads) * d
-                                : h.k + (row * kv_heads + head - q_heads) * d;
+        if (head >= normed || !inside) continue;
+        const bf16* dy = head < q_heads ? h.q + (row * q_heads + head) * d
+                                        : h.k + (row * kv_heads + head - q_heads) * d;
         dy_bits[i] = load_bits(dy + column);
-        if (!is_v) x_bits[i] = load_bits(h.packed + (row * heads + head) * d + column);
+        x_bits[i] = load_bits(packed + head * d + column);
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int head = first + i * kGroups + group;
-        const bool is_q = head < q_heads, is_v = head >= q_heads + kv_heads;
+        const int head = first + i * walk.span + place;
+        const bool is_q = head < q_heads;
         const Vector x = numbers_of(x_bits[i]);
         Vector g = numbers_of(dy_bits[i]);
         turn_head<Row>(g, angles);
@@ -138,23 +164,21 @@ __global__ void __launch_bounds__(Threads)
         both = row_sums<Row>(both, 0);
         const float scale = rsqrtf(both.x / static_cast<float>(d) + norms.eps);
         const float mean = both.y * scale / static_cast<float>(d);
-        if (head >= heads || !inside) continue;
-        bf16* to = dpacked + (row * heads + head) * d + column;
-        if (is_v) {
-          *reinterpret_cast<uint4*>(to) = dy_bits[i];
-          continue;
-        }
+        if (head >= normed || !inside) continue;
         Vector out;
 #pragma unroll
         for (int j = 0; j < kVector; ++j) {
-          const float normed = x.x[j] * scale, own = g.x[j] * normed;
+          const float n = x.x[j] * scale, own = g.x[j] * n;
           q_sum.x[j] += is_q ? own : 0;
           k_sum.x[j] += is_q ? 0 : own;
-          out.x[j] = scale * (g.x[j] * (is_q ? q_weight.x[j] : k_weight.x[j]) - normed * mean);
+          out.x[j] = scale * (g.x[j] * (is_q ? q_weight.x[j] : k_weight.x[j]) - n * mean);
         }
-        store(to, out);
+        store(dpacked + (row * heads + head) * d + column, out);
       }
     }
+    if (token >= h.rows) continue;
+    copy_values(dpacked + (row * heads + normed) * d, h.v + row * kv_heads * d, kv_heads * d,
+                place * Row + lane, walk.span * Row);
   }
   // The groups' sums are added up, of q and then of k.
   __shared__ float shared[kGroups][2 * Row * kVector];
@@ -178,8 +202,10 @@ void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, cons
                         cudaStream_t stream) {
   with_head_shape(heads.head_dim, [&](auto shape) {
     using S = decltype(shape);
+    const Walk walk = walk_of(heads.q_heads + heads.kv_heads, S::kThreads / S::kRow);
+    const auto blocks = static_cast<unsigned>(ceil_div(heads.rows, walk.tokens));
     split_normed_kernel<S::kRow, S::kThreads>
-        <<<static_cast<unsigned>(heads.rows), S::kThreads, 0, stream>>>(heads, rotation, norms);
+        <<<blocks, S::kThreads, 0, stream>>>(heads, rotation, norms, walk);
   });
 }
 
@@ -188,11 +214,13 @@ void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const Pack
                        cudaStream_t stream) {
   with_head_shape(heads.head_dim, [&](auto shape) {
     using S = decltype(shape);
+    const Walk walk = walk_of(heads.q_heads + heads.kv_heads, S::kThreads / S::kRow);
     const std::int64_t most = kWideBackwardThreads / S::kThreads;
-    const std::int64_t blocks = heads.rows < most ? heads.rows : most;
+    const std::int64_t wanted = ceil_div(heads.rows, walk.tokens);
+    const std::int64_t blocks = wanted < most ? wanted : most;
     pack_normed_kernel<S::kRow, S::kThreads>
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(dpacked, scratch, heads,
-                                                                    rotation, norms);
+                                                                    rotation, norms, walk);
     const std::int64_t d = heads.head_dim;
     add_parts(dq_norm, scratch, blocks, d, 2 * d, stream);
     add_parts(dk_norm, scratch + d, blocks, d, 2 * d, stream);

@@ -146,6 +146,28 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   return block;
 }
 
+// torch's embedding_dense_backward makes a gradient of the whole table, zeros but for the tokens'
+// rows. Ours adds those into the accumulated gradient and needs none; where every microbatch is
+// reduced, the table is that gradient.
+SlotId dense_table_gradient(LayerContext& c) {
+  if (c.recipe.executable || c.shape.zero >= 2) return kNoSlot;
+  const std::int64_t rows = vocabulary_share(c.model, c.shape);
+  const SlotId table = c.b.slot("gradient of the table", c.activation_dtype(), rows, c.hidden);
+  c.rowwise(RowwiseKind::zero_fill, rows, c.hidden, {}, {table});
+  return table;
+}
+
+// Into main_grad by a hook, or by autograd.
+void accumulate_table(LayerContext& c, SlotId table) {
+  const std::int64_t rows = vocabulary_share(c.model, c.shape);
+  c.b.compute(Rowwise{.kind = RowwiseKind::add,
+                      .rows = rows,
+                      .cols = c.hidden,
+                      .dtype = c.recipe.fp32_gradient_accumulation ? c.shape.grad_dtype
+                                                                   : c.activation_dtype()},
+              {table, c.gradients}, {c.gradients});
+}
+
 // Of each token, or, for multi-token prediction, of the one after it: beside the activations, which
 // this block does not touch.
 Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
@@ -179,8 +201,11 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   state.enter_backward();
   if (sees) images.take(dy);
   const SlotId whole = c.gather_sequence(dy);
-  c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids}, {c.gradients})
+  const SlotId table = dense_table_gradient(c);
+  c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids},
+            {table == kNoSlot ? c.gradients : table})
       .parameter = b.parameter(ParameterRole::embed_tokens);
+  if (table != kNoSlot) accumulate_table(c, table);
   b.flush();
   state.leave_backward();
   state.once_a_step();

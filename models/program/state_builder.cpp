@@ -27,8 +27,6 @@ RankParameters sharded(const RankParameters& n, const BlockShape& s) {
   return {.dense = ceil_div(n.dense, s.dense_shard), .expert = ceil_div(n.expert, s.expert_shard)};
 }
 
-// Gradients are added to. In the other recipes clearing them is part of what their model_error was
-// measured with.
 Rowwise zero_fill(DType dtype, std::int64_t elements) {
   return {.kind = RowwiseKind::zero_fill, .rows = 1, .cols = elements, .dtype = dtype};
 }
@@ -181,7 +179,9 @@ void StateBuilder::once_a_step() {
   if (own_.total() == 0 || borrows_) return;
   const auto& s = c_.shape;
   auto& b = c_.b;
-  if (c_.recipe.executable) {
+  // Gradients are added to: ours, and a main_grad buffer (Megatron's zero_grad_buffer, nanotron's
+  // accumulator). torch's zero_grad drops gradients instead.
+  if (c_.recipe.executable || c_.recipe.fp32_gradient_accumulation) {
     const RankParameters kept = s.zero >= 2 ? sharded(own_, s) : own_;
     b.into(&Block::clear);
     b.compute(zero_fill(s.grad_dtype, kept.total()), {}, {gradients_});
@@ -304,6 +304,15 @@ void StateBuilder::optimizer_step() {
     back.after = only(Stream::host);
   }
   if (on_device > 0) {
+    // Clipping is a pass over the gradients (Megatron's multi_tensor_scale, torch's and DeepSpeed's
+    // foreach multiplication); ours is part of the step.
+    if (!c_.recipe.executable) {
+      b.compute(Rowwise{.kind = RowwiseKind::scale,
+                        .rows = 1,
+                        .cols = on_device,
+                        .dtype = s.main_params_dtype},
+                {gradients_}, {gradients_});
+    }
     b.compute(AdamW{.params = on_device,
                     .grad = s.grad_dtype,
                     .main_params = s.main_params_dtype,

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "executor/attention_cudnn.h"
+#include "kernels/kernels.h"
 #include "tests/gpu/device_array.h"
 
 using namespace qplan;
@@ -32,15 +33,19 @@ void check_attention(Attention work) {
   std::iota(positions.begin(), positions.end(), 0);
   std::vector<float> out(dout.size()), lse(static_cast<std::size_t>(rows * work.heads));
   std::vector<float> dq(q.size()), dk(k.size()), dv(v.size());
+  std::vector<std::int64_t> key_positions(static_cast<std::size_t>(work.kv_len));
+  std::iota(key_positions.begin(), key_positions.end(), 0);
   const auto part = [&](std::vector<float>& all, std::int64_t width, std::int64_t b) {
-    return math::Matrix(all, work.batch * work.q_len, width).row_range(b * work.q_len, work.q_len);
+    const std::int64_t len = std::ssize(all) / width / work.batch;
+    return math::Matrix(all, work.batch * len, width).row_range(b * len, len);
   };
   const auto const_part = [&](const std::vector<float>& all, std::int64_t width, std::int64_t b) {
-    return math::ConstMatrix(all, rows, width).row_range(b * work.q_len, work.q_len);
+    const std::int64_t len = std::ssize(all) / width / work.batch;
+    return math::ConstMatrix(all, work.batch * len, width).row_range(b * len, len);
   };
   for (std::int64_t b = 0; b < work.batch; ++b) {
     const math::AttentionInput in{const_part(q, q_width, b), const_part(k, k_width, b),
-                                  const_part(v, v_width, b), positions, positions};
+                                  const_part(v, v_width, b), positions, key_positions};
     math::attention(in, shape, part(out, out_width, b), part(lse, work.heads, b));
     math::attention_backward(in, shape, part(out, out_width, b), part(lse, work.heads, b),
                              const_part(dout, out_width, b), part(dq, q_width, b),
@@ -102,4 +107,78 @@ TEST_CASE("several query heads share a key-value head") {
                        .v_head_dim = 128,
                        .causal = true};
   check_attention(work);
+}
+
+TEST_CASE("keys may be longer than values") {
+  const Attention work{.batch = 2,
+                       .heads = 4,
+                       .kv_heads = 4,
+                       .q_len = 256,
+                       .kv_len = 256,
+                       .head_dim = 192,
+                       .v_head_dim = 128,
+                       .causal = true};
+  check_attention(work);
+}
+
+TEST_CASE("queries and keys may differ in number") {
+  Attention work{.batch = 2,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .q_len = 256,
+                 .kv_len = 512,
+                 .head_dim = 128,
+                 .v_head_dim = 128,
+                 .causal = false};
+  check_attention(work);
+  work.q_len = 512;
+  work.kv_len = 256;
+  check_attention(work);
+}
+
+// As the parts of a context-parallel ring: half of the keys of each sequence, and half of the
+// queries.
+TEST_CASE("attention over two halves of the keys, merged, is attention over all") {
+  Attention work{.batch = 2,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .q_len = 256,
+                 .kv_len = 512,
+                 .head_dim = 128,
+                 .v_head_dim = 128,
+                 .causal = false};
+  const std::int64_t q_width = work.heads * work.head_dim, k_width = work.kv_heads * work.head_dim;
+  const std::int64_t q_rows = work.batch * work.q_len, k_rows = work.batch * work.kv_len;
+  const Bf16Array q(random_bf16(q_rows * q_width, 1)), k(random_bf16(k_rows * k_width, 2)),
+      v(random_bf16(k_rows * k_width, 3)), out(q_rows * q_width), whole(q_rows * q_width),
+      part(q_rows * q_width);
+  const FloatArray sums(q_rows * work.heads), whole_sums(q_rows * work.heads),
+      part_sums(q_rows * work.heads);
+  CudnnAttention attention;
+  const auto run = [&](const Attention& w, const Bf16Array& to, const FloatArray& log_sum,
+                       std::int64_t first_query, std::int64_t first_key) {
+    const AttentionRows stored{256, 512};
+    const DeviceMemory scratch = device_memory(attention.prepare(w, stored) + 256);
+    attention.run(w,
+                  {.q = q.get() + first_query * q_width,
+                   .k = k.get() + first_key * k_width,
+                   .v = v.get() + first_key * k_width,
+                   .out = to.get(),
+                   .log_sum_exp = log_sum.get()},
+                  scratch.get(), nullptr, stored);
+    check(cudaDeviceSynchronize());
+  };
+  run(work, whole, whole_sums, 0, 0);
+  work.kv_len = 256;
+  run(work, out, sums, 0, 0);
+  // The other half, first for early queries and then for late ones.
+  work.q_len = 128;
+  for (const std::int64_t first : {0, 128}) {
+    run(work, part, part_sums, first, 256);
+    kernels::merge_attention({out.get(), sums.get()}, {part.get(), part_sums.get()},
+                             {work.batch, 256, first, 128}, work.heads, work.v_head_dim, nullptr);
+  }
+  check(cudaDeviceSynchronize());
+  CHECK(distance(out.read(), whole.read()) < 6e-3);
+  CHECK(distance(sums.read(), whole_sums.read()) < kFloatRounding);
 }

@@ -74,7 +74,7 @@ inline double distance(std::span<const float> a, std::span<const float> b) {
     difference += (x - y) * (x - y);
     norm += y * y;
   }
-  return std::sqrt(difference / norm);
+  return difference == 0 ? 0 : std::sqrt(difference / norm);
 }
 
 // Of numbers rounded to bf16 once (2^-9 at most, a third of that in the mean) and of fp32 results.

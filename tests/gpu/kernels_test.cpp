@@ -47,7 +47,8 @@ void check_norm(std::int64_t rows, std::int64_t cols) {
       dev_dx(rows * cols);
   const FloatArray dev_dw(before), scratch(kernels::kScratchBytes / 4);
   const kernels::Lines dense{1, cols};
-  kernels::rms_norm(dev_y.get(), dense, dev_x.get(), dev_w.get(), rows, cols, 1e-6F, kStream);
+  kernels::rms_norm(dev_y.get(), dense, dev_x.get(), dense, dev_w.get(), rows, cols, 1e-6F,
+                    kStream);
   kernels::rms_norm_backward({dev_dx.get(), dev_dw.get(), dev_x.get(), dev_dy.get(), dev_w.get(),
                               dev_residual.get(), dense, dense, dense},
                              rows, cols, 1e-6F, scratch.get(), kStream);
@@ -73,8 +74,8 @@ TEST_CASE("norms of heads read and write packed rows") {
   math::rms_norm(ConstMatrix(x, tokens * heads, dim), w, {.epsilon = 1e-6},
                  Matrix(y, tokens * heads, dim));
   const Bf16Array dev_x(x), dev_w(w), packed(tokens * line);
-  kernels::rms_norm(packed.get() + 128, {heads, line}, dev_x.get(), dev_w.get(), tokens * heads,
-                    dim, 1e-6F, kStream);
+  kernels::rms_norm(packed.get() + 128, {heads, line}, dev_x.get(), {1, dim}, dev_w.get(),
+                    tokens * heads, dim, 1e-6F, kStream);
   const auto all = packed.read();
   std::vector<float> own;
   for (std::int64_t t = 0; t < tokens; ++t) {
@@ -345,6 +346,55 @@ TEST_CASE("sums and copies of odd lengths are exact") {
   CHECK(narrow.read() == std::vector<float>(c.begin(), c.begin() + odd));
 }
 
+TEST_CASE("sigmoid routers choose among the best groups, with a correction") {
+  constexpr std::int64_t tokens = 300, experts = 48, k = 4, length = 100;
+  const auto logits = random_bf16(tokens * experts, 1), correction = random_bf16(experts, 2, 0.1F),
+             dweights = random_bf16(tokens * k, 3);
+  const math::RouterShape shape{.experts = experts,
+                                .top_k = k,
+                                .sigmoid_scores = true,
+                                .num_groups = 6,
+                                .topk_group = 2,
+                                .norm_topk_prob = true,
+                                .routed_scaling_factor = 2.5};
+  std::vector<float> scores(logits.size()), dlogits(logits.size());
+  std::vector<std::int32_t> chosen(dweights.size());
+  math::router_scores(ConstMatrix(logits, tokens, experts), shape, Matrix(scores, tokens, experts));
+  math::choose_experts(ConstMatrix(scores, tokens, experts), correction, shape, chosen);
+
+  const Bf16Array dev_correction(correction);
+  const kernels::Router router{experts, k, true, 2.5F, true, 6, 2, dev_correction.get()};
+  const kernels::Sequences sequences{0, length};
+  const FloatArray dev_logits(logits), dev_scores(tokens * experts), dev_dweights(dweights),
+      dev_dlogits(tokens * experts);
+  const DeviceArray<std::int32_t> row_map(tokens * 2 * k), counts(experts), visits(3 * experts),
+      scratch(2 * experts);
+  kernels::route(dev_scores.get(), row_map.get(), counts.get(), visits.get(), dev_logits.get(),
+                 router, sequences, 3, {}, tokens, scratch.get(), kStream);
+  CHECK(distance(dev_scores.read(), scores) < kFloatRounding);
+  const auto map = row_map.read(), visited = visits.read();
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    for (std::int64_t j = 0; j < k; ++j) {
+      CHECK(map[math::at(t * 2 * k + j)] == static_cast<float>(chosen[math::at(t * k + j)]));
+    }
+  }
+  constexpr double coefficient = 0.01;
+  for (std::int64_t t = 0; t < tokens; ++t) {
+    const auto first = visited.begin() + t / length * experts;
+    const std::vector<double> of_sequence(first, first + experts);
+    math::router_backward(ConstMatrix(scores, tokens, experts).row_range(t, 1),
+                          math::ConstExpertIds(chosen).subspan(math::at(t * k), math::at(k)),
+                          ConstMatrix(dweights, tokens, k).row_range(t, 1),
+                          {.coefficient = coefficient, .visits = of_sequence, .tokens = length},
+                          shape, Matrix(dlogits, tokens, experts).row_range(t, 1));
+  }
+  const double balance = coefficient * experts / (k * double{length} * length);
+  kernels::route_backward(dev_dlogits.get(), dev_scores.get(), dev_dweights.get(), row_map.get(),
+                          visits.get(), static_cast<float>(balance), router, sequences, tokens,
+                          kStream);
+  CHECK(distance(dev_dlogits.read(), dlogits) < 10 * kFloatRounding);
+}
+
 TEST_CASE("tokens are routed, sorted by expert and summed as the reference does") {
   // Copies of more than one chunk (1024).
   constexpr std::int64_t tokens = 701, experts = 40, k = 3, cols = 72, length = 256, first = 64;
@@ -369,7 +419,7 @@ TEST_CASE("tokens are routed, sorted by expert and summed as the reference does"
       visits(num_sequences * experts), scratch(3 * experts);
   const Bf16Array dev_x(x), sorted(tokens * k * cols), sums(tokens * cols);
   kernels::route(dev_scores.get(), row_map.get(), counts.get(), visits.get(), dev_logits.get(),
-                 router, sequences, num_sequences, -1, tokens, scratch.get(), kStream);
+                 router, sequences, num_sequences, {}, tokens, scratch.get(), kStream);
   kernels::sort_tokens(sorted.get(), dev_weights.get(), dev_x.get(), row_map.get(),
                        dev_scores.get(), router, tokens, cols, kStream);
   kernels::sum_copies(sums.get(), by_choice.get(), sorted.get(), row_map.get(), dev_weights.get(),

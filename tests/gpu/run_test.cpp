@@ -69,3 +69,13 @@ TEST_CASE("experts train on a GPU as on the reference backend") {
   check_against_reference("mbs2 gbs4 seq128", "tiny-moe");
   check_against_reference("mbs2 gbs4 seq128 recompute=full zero1", "tiny-moe", 0.01);
 }
+
+TEST_CASE("latent attention and sigmoid routers train on a GPU as on the reference backend") {
+  check_against_reference("mbs2 gbs4 seq128", "tiny-mla");
+  check_against_reference("mbs2 gbs4 seq128 recompute=full zero1", "tiny-mla", 0.01);
+}
+
+TEST_CASE("an optimizer on the host takes the device's steps") {
+  check_against_reference("gbs4 seq128 offload=optimizer");
+  check_against_reference("gbs4 seq128 zero3 offload=optimizer:0.4");
+}

@@ -125,7 +125,24 @@ TEST_CASE("flags change what the columns said") {
   CHECK(plan("grad_reduce bf16, bf16 Adam moments") ==
         head + " grad_dtype=bf16 moment_dtype=bf16 overlap=grad+param");
   CHECK(plan("TE CUDA graphs attn+moe_router, mock data") ==
-        head + " overlap=grad+param cuda_graph");
+        head + " overlap=grad+param cuda_graph cuda_graph_scope=layer");
+  CHECK(plan("cuda_graph=transformer_engine:moe_router+moe_preprocess") ==
+        head + " overlap=grad+param cuda_graph cuda_graph_scope=router");
+  CHECK(plan("cuda_graph=full_iteration:") == head + " overlap=grad+param cuda_graph");
+  CHECK(plan("cuda_graph=transformer_engine:mlp") == head + " overlap=grad+param");
+}
+
+TEST_CASE("dropped tokens mean capacity 1 and the dispatcher that drops") {
+  const auto run = read({{"experts", "8"},
+                         {"topk", "2"},
+                         {"moe_ffn", "1024"},
+                         {"ep", "8"},
+                         {"dispatcher", "hybridep"},
+                         {"other_flags", "token drop"}});
+  REQUIRE(run.inputs);
+  CHECK(run.inputs->plan.moe_capacity_factor == 1);
+  CHECK(run.inputs->plan.moe_dispatcher == MoeDispatcher::alltoall);
+  CHECK(run.inputs->plan.routing == Routing::forced);
 }
 
 TEST_CASE("a flag that nobody has looked at is named") {

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Losses of the same model and batch under many plans: on GPUs against the reference backend.
+
+For docs/evidence/issue6-h200.md. Small models, so that the reference backend can run them:
+
+    scripts/gpu_equivalence.py --qplan build/release/cli/qplan --backend cpu -o cpu.json
+    scripts/gpu_equivalence.py --qplan build/release/cli/qplan --backend cuda --against cpu.json -o gpu.json
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+ZOO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "zoo")
+BATCH = "gbs4 seq128"
+SHARDED = ["", "zero1", "zero2", "zero3"]
+PLANS = {
+    "tiny": ["", "recompute=full", "recompute=selective", "mbs2", "offload=optimizer",
+             *[f"dp2 {z}" for z in SHARDED], "dp2 zero1 overlap=grad+param", "dp2 zero3 recompute=full",
+             "dp2 zero1 offload=optimizer:0.5", "dp2 zero3 offload=optimizer",
+             "tp2", "tp2 sp", "tp2 sp recompute=full", "tp2 sp mbs2 zero1",
+             "pp2", "pp2 gpipe", "pp2 vpp2 interleaved", "pp2 zb-h1", "pp2 vpp2 zbv",
+             "pp2 recompute=full mbs2", "pp2 offload=optimizer",
+             "cp2", "cp2 mbs2", "cp2 cp_comm=all_gather", "cp2 mbs2 cp_comm=all_gather", "cp2 cp_comm=a2a",
+             "cp2 mbs2 cp_comm=a2a", "cp2 zero1 recompute=full", "cp2 zero3"],
+    "tiny-tied": ["", *[f"dp2 {z}" for z in SHARDED], "tp2 sp", "pp2", "pp2 zero1"],
+    "tiny-moe": ["", "recompute=full", "dp2", "dp2 ep2", "dp2 ep2 zero1", "dp2 ep2 zero3", "dp2 etp2", "tp2 sp ep2",
+                 "tp2 sp etp2", "cp2 ep2", "cp2", "pp2", "dp2 ep2 recompute=full mbs2"],
+    "tiny-mla": ["", "recompute=full", "dp2 ep2 zero1", "tp2 sp", "cp2", "cp2 cp_comm=a2a", "pp2"],
+}
+
+
+def model_file(folder, name):
+    with open(os.path.join(ZOO, name.replace("-tied", "") + ".json")) as file:
+        fields = json.load(file)
+    fields["tie_word_embeddings"] = name.endswith("-tied")
+    path = os.path.join(folder, name + ".json")
+    with open(path, "w") as file:
+        json.dump(fields, file)
+    return path
+
+
+def run(args, model, words):
+    command = [args.qplan, "run", f"{words} {BATCH}".strip(), "--model", model, "--hardware", "h200-sxm",
+               "--backend", args.backend, "--steps", str(args.steps), "--lr", "1e-3", "--json",
+               "--moe-imbalance", "2", "--timeout", "30"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
+    if result.returncode:
+        raise RuntimeError((result.stderr + result.stdout).strip()[-400:])
+    answer = json.loads(result.stdout)
+    return {"loss": answer["loss"], "grad_norm": answer["grad_norm"]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--qplan", default="qplan")
+    parser.add_argument("--backend", required=True, choices=["cpu", "cuda"])
+    parser.add_argument("--against", help="what another backend gave")
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--limit", type=float, default=60, help="seconds a plan may take")
+    parser.add_argument("--jobs", type=int, default=1, help="plans at once")
+    parser.add_argument("--only", help="plans with this word")
+    parser.add_argument("-o", "--output")
+    args = parser.parse_args()
+    known = {}
+    if args.against:
+        with open(args.against) as file:
+            known = json.load(file)["runs"]
+    runs, failed, worst, begin = {}, [], {"loss": 0, "grad_norm": 0}, time.time()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
+        started = {}
+        for name, plans in PLANS.items():
+            model = model_file(folder, name)
+            for words in plans:
+                if args.only is None or args.only in words.split():
+                    started[f"{name}: {words}".strip()] = pool.submit(run, args, model, words)
+        for key, future in started.items():
+            try:
+                runs[key] = future.result()
+            except (RuntimeError, subprocess.TimeoutExpired, ValueError) as error:
+                failed.append(key)
+                print(f"{key}: FAILED {error}", flush=True)
+                continue
+            if key not in known:
+                continue
+            # Later steps drift: AdamW turns the smallest gradients' signs into whole steps.
+            off = {"loss": max(abs(a / b - 1) for a, b in zip(runs[key]["loss"], known[key]["loss"])),
+                   "grad_norm": abs(runs[key]["grad_norm"][0] / known[key]["grad_norm"][0] - 1)}
+            runs[key]["relative_difference"] = off
+            worst = {what: max(worst[what], off[what]) for what in worst}
+            print(f"{key}: loss {off['loss']:.1e}, first gradient norm {off['grad_norm']:.1e}", flush=True)
+    if args.output:
+        with open(args.output, "w") as file:
+            json.dump({"backend": args.backend, "runs": runs, "failed": failed}, file)
+    print(f"{len(runs)} plans ran, {len(failed)} did not, in {time.time() - begin:.0f} s; most different: "
+          f"loss {worst['loss']:.1e}, first gradient norm {worst['grad_norm']:.1e}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
