@@ -23,10 +23,6 @@
 namespace qplan {
 namespace {
 
-// A large product of a layer, as long as a machine takes to reach the temperature of training.
-constexpr Gemm kSustained{.m = 8192, .n = 8192, .k = 8192};
-constexpr Seconds kSustainedTime{4};
-
 std::string today() {
   const std::time_t now = std::time(nullptr);
   return fmt::format("{:%Y-%m-%d}", *std::gmtime(&now));
@@ -50,7 +46,6 @@ Calibration measure(const ProcessRank& process, const Console& console) {
   }
   if (console.terminal.progress && process.rank == 0) console.err << '\n';
   result.launch = measurer->launch_time();
-  result.sustain = std::min(1.0, measurer->sustained_share(Work(kSustained), kSustainedTime));
   for (const Work& work : warm_works()) {
     if (const auto time = measurer->warm_time(work)) result.warm.push_back({work, *time});
   }

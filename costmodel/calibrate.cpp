@@ -26,6 +26,7 @@ using Sizes = std::array<std::pair<std::int64_t, std::int64_t>, 4>;
 constexpr Sizes kLayer{{{2048, 1024}, {4096, 2048}, {4096, 4096}, {16384, 4096}}};
 constexpr Sizes kVocabulary{{{1024, 32768}, {2048, 65536}, {4096, 65536}, {16384, 65536}}};
 constexpr Sizes kGradients{{{1024, 1024}, {1024, 4096}, {4096, 16384}, {16384, 16384}}};
+constexpr Sizes kCopies{{{4096, 2048}, {16384, 2048}, {32768, 2048}, {65536, 2048}}};
 constexpr Sizes kExperts{{{1024, 128}, {2048, 128}, {4096, 128}, {16384, 128}}};
 // Of heads, with norms: (q + 2 kv) of them, and backward (3 q + 5 kv) / 2 (measure.cpp).
 constexpr Sizes kHeads{{{2048, 768}, {4096, 1536}, {4096, 6144}, {16384, 6144}}};
@@ -42,6 +43,8 @@ constexpr std::pair<RowwiseKind, Sizes> kMemoryBound[] = {
     {RowwiseKind::cross_entropy, kVocabulary},
     {RowwiseKind::cross_entropy_backward, kVocabulary},
     {RowwiseKind::sum_of_squares, kGradients},
+    {RowwiseKind::permute, kCopies},
+    {RowwiseKind::unpermute, kCopies},
     {RowwiseKind::router, kExperts},
     {RowwiseKind::router_backward, kExperts}};
 constexpr CollectiveKind kCollectives[] = {CollectiveKind::all_reduce, CollectiveKind::all_gather,
@@ -66,6 +69,19 @@ std::vector<std::pair<T, Seconds>> samples_of(const Calibration& c) {
     if (const T* work = std::get_if<T>(&s.work)) samples.emplace_back(*work, s.time);
   }
   return samples;
+}
+
+// Rate of products on GPUs as warm as in training / where they are measured alone; 1: not measured.
+double sustain_of(const Calibration& c) {
+  const auto samples = samples_of<Gemm>(c);
+  std::vector<double> found;
+  for (const Sample& warm : c.warm) {
+    const auto same = std::find_if(samples.begin(), samples.end(), [&](const auto& other) {
+      return Work(other.first) == warm.work;
+    });
+    if (same != samples.end()) found.push_back(same->second / warm.time);
+  }
+  return found.empty() ? 1 : std::clamp(median(found), 0.5, 1.1);
 }
 
 // Ideal time over measured time, in thousandths; 0 where nothing was measured.
@@ -210,7 +226,7 @@ void fit_attention(Json& section, const Calibration& c, const HardwareProfile& b
   section["wave"] = fit.wave < 0.01 ? 0.0 : rounded(fit.wave, 3);
   section["backward_rate"] = rounded(fit.backward_rate, 3);
   section["backward_s0"] = std::round(fit.backward_s0);
-  section["sustain"] = rounded(c.sustain, 3);
+  section["sustain"] = rounded(sustain_of(c), 3);
   section["error"] = rounded(std::max(std::sqrt(residual / count), 0.03), 2);
   section.erase("assumed");
 }
@@ -219,15 +235,17 @@ void fit_attention(Json& section, const Calibration& c, const HardwareProfile& b
 // of their traffic: of GPUs as warm as in training, where the price has its `sustain`.
 std::optional<double> accumulate_exposed(const Calibration& c, const HardwareProfile& base) {
   const auto samples = samples_of<Gemm>(c);
+  const double sustain = sustain_of(c);
   std::vector<double> found;
   for (const Sample& warm : c.warm) {
     Gemm plain = std::get<Gemm>(warm.work);
+    if (!plain.accumulate_fp32) continue;
     plain.accumulate_fp32 = false;
     const auto same = std::find_if(samples.begin(), samples.end(),
                                    [&](const auto& other) { return other.first == plain; });
     if (same == samples.end()) continue;
     const Bytes traffic(8 * static_cast<double>(plain.m * plain.n));  // read and written
-    const Seconds without = same->second / c.sustain;
+    const Seconds without = same->second / sustain;
     found.push_back((warm.time - without) / (traffic / base.gpu.memory_bandwidth));
   }
   if (found.empty()) return std::nullopt;
@@ -309,6 +327,15 @@ Json collective_tables(const Calibration& c) {
 
 std::vector<Work> warm_works() {
   std::vector<Work> works;
+  for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2048, 16384, 4096},
+                                {4096, 4096, 4096},
+                                {4096, 8192, 4096},
+                                {8192, 4096, 16384},
+                                {8192, 16384, 4096},
+                                {8192, 8192, 8192},
+                                {16384, 4096, 4096}}) {
+    works.emplace_back(Gemm{.m = m, .n = n, .k = k});
+  }
   // Of shapes that are measured without sums, too: layers of 4096 wide models and a vocabulary,
   // with 2048 to 8192 tokens.
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{4096, 4096, 2048},
@@ -408,7 +435,7 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
   profile["link"]["host_to_device_gb_per_s"] = rounded(c.host_to_device.value() / 1e9, 3);
   profile["link"]["device_to_host_gb_per_s"] = rounded(c.device_to_host.value() / 1e9, 3);
 
-  profile["gemm"]["bf16"]["sustain"] = rounded(c.sustain, 3);
+  profile["gemm"]["bf16"]["sustain"] = rounded(sustain_of(c), 3);
   if (const auto exposed = accumulate_exposed(c, base)) {
     profile["gemm"]["bf16"]["accumulate_exposed"] = *exposed;
   }

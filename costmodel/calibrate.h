@@ -19,9 +19,8 @@ struct Calibration {
   std::string gpu, driver, date;  // of the machine; the day, as 2026-01-31
   int ranks = 1;                  // GPUs that the collectives were measured among
   std::vector<Sample> samples{};
-  std::vector<Sample> warm{};  // of GPUs at their power limit
+  std::vector<Sample> warm{};  // the same works, or the like, of GPUs at their power limit
   Seconds launch{};
-  double sustain = 1;  // long / short rate of a large product
   BytesPerSecond host_to_device{}, device_to_host{};
 };
 
@@ -29,8 +28,8 @@ struct Calibration {
 // several ranks collectives.
 std::vector<Work> calibration_works(int ranks);
 
-// What to measure between large products, on GPUs as warm as in training: weight gradients that are
-// added to fp32 sums.
+// What to measure between large products, on GPUs as warm as in training: some of the products that
+// are measured alone, and weight gradients that are added to fp32 sums.
 std::vector<Work> warm_works();
 
 // `base` with what was measured in the place of its own figures. What was not measured stays.

@@ -186,11 +186,12 @@ struct Device {
   std::function<void()> once(const Rowwise& w);
   std::function<void()> turned_heads(const Rowwise& w);
   std::function<void()> routed(const Rowwise& w);
+  std::function<void()> permuted(const Rowwise& w);
   std::function<void()> once(const AdamW& w);
   std::function<void()> once(const Collective& w);
 
   ProcessRank process;
-  DeviceMemory pool, drawn, scratch, attention_scratch, zero_memory, group_rows;
+  DeviceMemory pool, drawn, scratch, attention_scratch, zero_memory, group_rows, row_map;
   std::int64_t used = 0, attention_bytes = 0, zero_count = 0;
   OwnedStream stream;
   OwnedEvent begin, end;
@@ -322,6 +323,45 @@ std::function<void()> Device::routed(const Rowwise& w) {
   };
 }
 
+// Copies of tokens to 8 of 128 experts. Permutations are of two kinds, in turn: a token's copies
+// sorted by expert, and rows that arrived from two ranks grouped by expert.
+std::function<void()> Device::permuted(const Rowwise& w) {
+  const kernels::Router router{.experts = 128, .top_k = 8};
+  constexpr std::int64_t kSources = 2;
+  const std::int64_t tokens = w.rows / router.top_k, cols = w.cols,
+                     local = router.experts / kSources;
+  const std::int64_t map_bytes = round_up(2 * w.rows * 4);
+  row_map = device_memory(map_bytes + 4 * kSources * router.experts);
+  void *const memory = row_map.get(), *const behind = row_map.get() + map_bytes;
+  auto* const map = static_cast<std::int32_t*>(memory);
+  auto* const counts = static_cast<std::int32_t*>(behind);
+  const std::vector<std::int32_t> even(static_cast<std::size_t>(kSources * router.experts),
+                                       static_cast<std::int32_t>(w.rows / (kSources * local)));
+  void* const free = scratch.get();
+  auto* const free_counts = static_cast<std::int32_t*>(free);
+  kernels::route(floats(tokens * router.experts), map, free_counts, nullptr,
+                 floats(tokens * router.experts), router, {0, tokens}, 1, {}, tokens,
+                 free_counts + router.experts, stream.get());
+  check(cudaMemcpy(counts, even.data(), 4 * even.size(), cudaMemcpyHostToDevice));
+  if (w.kind == RowwiseKind::unpermute) {
+    return [=, this] {
+      kernels::sum_copies(numbers(tokens * cols), nullptr, numbers(w.rows * cols), map, nullptr,
+                          router.top_k, tokens, cols, stream.get());
+    };
+  }
+  const kernels::Arrivals arrivals{counts, kSources, router.experts, 0, local};
+  return [=, this, sorts = false]() mutable {
+    sorts = !sorts;
+    if (sorts) {
+      kernels::sort_tokens(numbers(w.rows * cols), nullptr, numbers(tokens * cols), map, nullptr,
+                           router, tokens, cols, stream.get());
+    } else {
+      kernels::group_rows(numbers(w.rows * cols), nullptr, numbers(w.rows * cols), nullptr,
+                          arrivals, true, w.rows, cols, stream.get());
+    }
+  };
+}
+
 std::function<void()> Device::once(const Rowwise& w) {
   const std::int64_t r = w.rows, c = w.cols, n = r * c;
   auto* part = static_cast<float*>(static_cast<void*>(scratch.get()));
@@ -379,6 +419,9 @@ std::function<void()> Device::once(const Rowwise& w) {
     case RowwiseKind::router:
     case RowwiseKind::router_backward:
       return routed(w);
+    case RowwiseKind::permute:
+    case RowwiseKind::unpermute:
+      return permuted(w);
     case RowwiseKind::layer_norm:
     case RowwiseKind::layer_norm_backward:
     case RowwiseKind::gelu:
@@ -387,8 +430,6 @@ std::function<void()> Device::once(const Rowwise& w) {
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::embedding:
     case RowwiseKind::embedding_backward:
-    case RowwiseKind::permute:
-    case RowwiseKind::unpermute:
     case RowwiseKind::cast:
     case RowwiseKind::zero_fill:
     case RowwiseKind::scale:
@@ -460,7 +501,6 @@ class CudaMeasurer final : public Measurer {
 
   std::optional<Seconds> time(const Work& work) override;
   std::optional<Seconds> warm_time(const Work& work) override;
-  double sustained_share(const Work& work, Seconds duration) override;
   Seconds launch_time() override;
   BytesPerSecond copy_rate(bool to_host) override;
   [[nodiscard]] const GpuFacts& facts() const override { return device_.facts; }
@@ -494,15 +534,6 @@ std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
   std::sort(turns.begin(), turns.end());
   const Seconds own = turns[turns.size() / 2];
   return device_.group == nullptr ? own : Seconds(device_.agree(own.value(), ncclMax));
-}
-
-double CudaMeasurer::sustained_share(const Work& work, Seconds duration) {
-  const std::function<void()> once = device_.once(std::get<Gemm>(work));
-  check(cudaDeviceSynchronize());
-  const Seconds burst = device_.median(once, false);
-  const auto repetitions = static_cast<int>(duration / burst / 2) + 1;
-  device_.elapsed(once, repetitions);  // until it is as warm as it gets
-  return burst / device_.elapsed(once, repetitions);
 }
 
 // As a graph, or the host's pace of launching would be measured.

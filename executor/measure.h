@@ -31,8 +31,6 @@ class Measurer {
   virtual std::optional<Seconds> time(const Work& work) = 0;
   // The same between large products, which keep the GPU at its power limit.
   virtual std::optional<Seconds> warm_time(const Work& work) = 0;
-  // Of a product: its rate over `duration` of nothing else / the rate that time() finds.
-  virtual double sustained_share(const Work& work, Seconds duration) = 0;
   // From one kernel's begin to the next's, when neither has anything to do.
   virtual Seconds launch_time() = 0;
   // Pinned host memory to the device or back.
