@@ -44,24 +44,29 @@ void all_gather(const Parties& parties, std::size_t operand) {
 }
 
 void reduce_scatter(const Parties& parties, std::size_t operand) {
-  std::vector<Values> inputs;
-  for (const Party& p : parties)
-    inputs.emplace_back(p.rank.tensor(p.command, p.command.reads[operand]));
   for (std::size_t i = 0; i < parties.size(); ++i) {
     const Party& to = parties[i];
     const Tensor own = to.rank.tensor(to.command, to.command.writes[operand]);
-    Values output(own, to.command.op->pieces > 1);
     const auto place = static_cast<std::int64_t>(i);
-    const bool by_rows = inputs.front().matrix().cols == own.cols;
-    const Share share = by_rows ? piece_of(*to.command.op, own.rows) : Share{0, own.rows};
-    for (std::int64_t r = share.first; r < share.first + share.count; ++r) {
-      for (std::int64_t col = 0; col < own.cols; ++col) {
+    const Share share = piece_of(*to.command.op, own.rows);
+    bool by_rows = true;
+    std::vector<Values> inputs;
+    for (const Party& from : parties) {
+      const Tensor whole = from.rank.tensor(from.command, from.command.reads[operand]);
+      by_rows = whole.cols == own.cols;
+      inputs.emplace_back(by_rows ? whole.row_range(place * own.rows + share.first, share.count)
+                                  : whole);
+    }
+    Values output(by_rows ? own.row_range(share.first, share.count) : own, false);
+    const math::Matrix sums = output.matrix();
+    for (std::int64_t r = 0; r < sums.rows; ++r) {
+      for (std::int64_t col = 0; col < sums.cols; ++col) {
         double sum = 0;
         for (Values& input : inputs) {
-          sum += static_cast<double>(by_rows ? input.matrix().at(place * own.rows + r, col)
-                                             : input.matrix().at(r, place * own.cols + col));
+          const std::int64_t from = by_rows ? col : place * own.cols + col;
+          sum += static_cast<double>(input.matrix().at(r, from));
         }
-        output.matrix().at(r, col) = static_cast<float>(sum);
+        sums.at(r, col) = static_cast<float>(sum);
       }
     }
     output.commit();

@@ -25,12 +25,12 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
+// Of an overlapped product, its piece's rows alone: others arrive and leave meanwhile.
 void forward(CpuRank& rank, const Command& c, const Gemm& work) {
-  Values x(rank.tensor(c, c.reads[0])), y(rank.tensor(c, c.writes[0]), c.op->pieces > 1);
+  const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
   const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n);
   Values weight(w.weight);
-  const Matrix in = rows_of(x, work.k), out = y.matrix();
-  const Piece piece = piece_of(rank, *c.op, out.rows);
+  const Piece piece = piece_of(rank, *c.op, y.rows);
   // Behind a reduction one rank's bias is everybody's.
   const bool partial =
       c.op->parameter != kNoParameter &&
@@ -38,15 +38,18 @@ void forward(CpuRank& rank, const Command& c, const Gemm& work) {
           Split::cols;
   const bool biased = w.bias.data != nullptr && !(partial && rank.at.tp > 0);
   for (std::int64_t r = 0; r < piece.ranks; ++r) {
-    const std::int64_t first = r * piece.share + piece.first;
-    math::linear(in.row_range(first, piece.count), weight.matrix(),
-                 out.row_range(first, piece.count));
+    const auto rows = [&](const Tensor& all) {
+      const bool whole = c.op->pieces == 1;
+      return whole ? all : all.row_range(r * piece.share + piece.first, piece.count);
+    };
+    Values in(rows(x)), out(rows(y), false);
+    math::linear(rows_of(in, work.k), weight.matrix(), out.matrix());
     if (biased) {
       Values bias(w.bias);
-      math::add_bias(bias.all(), out.row_range(first, piece.count));
+      math::add_bias(bias.all(), out.matrix());
     }
+    out.commit();
   }
-  y.commit();
 }
 
 void input_gradient(CpuRank& rank, const Command& c, const Gemm& work) {

@@ -7,6 +7,7 @@
 
 #include "executor/cpu_rank.h"
 #include "executor/cpu_world.h"
+#include "executor/math/router.h"
 #include "executor/operands.h"
 
 namespace qplan {
@@ -76,6 +77,14 @@ inline math::Matrix rows_of(Values& values, std::int64_t cols) {
   if (m.cols >= cols) return m.columns(0, cols);
   return {values.all(), m.rows * m.cols / cols, cols};
 }
+
+// Of a model that has experts.
+inline const MoeSpec& moe_of(const CpuRank& rank) {
+  return *rank.job.model.moe;
+}
+math::RouterShape router_shape(const CpuRank& rank);
+// First entries of each row of the row map (cpu_experts.cpp): the experts chosen for each token.
+std::vector<std::int32_t> chosen_experts(const CpuRank& rank, const Tensor& row_map);
 
 // Rows of a received-tokens slot that belong to one local expert.
 struct ExpertRows {

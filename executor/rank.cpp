@@ -128,8 +128,7 @@ std::vector<StateRun> Rank::state_runs(int instance) const {
 }
 
 std::int64_t Rank::offloaded(int instance) const {
-  return static_cast<std::int64_t>(static_cast<double>(shard(instance).size()) *
-                                   shape(instance).optimizer_offload);
+  return offloaded_elements(shape(instance), shard(instance).size());
 }
 
 OptimizerState Rank::device_state(int instance) const {

@@ -100,6 +100,9 @@ std::vector<PackedParameter> packed_parameters(const ModelSpec& model, const Blo
 RankParameters sum_of(const std::vector<PackedParameter>& parameters);
 RankParameters rank_parameters(const ModelSpec& model, const BlockShape& shape);
 
+// Of so many elements with an optimizer's states, those whose states and step are the host's.
+std::int64_t offloaded_elements(const BlockShape& shape, std::int64_t elements);
+
 // Copies that an expert takes of the `copies` that one rank sends (Megatron's get_capacity()).
 std::int64_t expert_capacity(std::int64_t copies, const MoeSpec& moe, double factor);
 

@@ -196,6 +196,10 @@ RankParameters sum_of(const std::vector<PackedParameter>& table) {
   return n;
 }
 
+std::int64_t offloaded_elements(const BlockShape& s, std::int64_t elements) {
+  return static_cast<std::int64_t>(static_cast<double>(elements) * s.optimizer_offload);
+}
+
 RankParameters rank_parameters(const ModelSpec& m, const BlockShape& s) {
   return sum_of(packed_parameters(m, s));
 }

@@ -58,9 +58,9 @@ void StateBuilder::declare() {
     borrow(weights_);
     borrow(gradients_);
   } else {
-    optimizer_ = b.slot("optimizer", DType::boolean, optimizer_bytes(c_.recipe, s), shard_.total(),
+    const std::int64_t on_device = shard_.total() - offloaded_elements(s, shard_.total());
+    optimizer_ = b.slot("optimizer", DType::boolean, optimizer_bytes(c_.recipe, s), on_device,
                         Storage::optimizer);
-    b.at(optimizer_).fraction = 1 - s.optimizer_offload;
   }
 
   c_.weights = c_.expert_weights = weights_;
@@ -292,8 +292,7 @@ void StateBuilder::gather_updated(StreamSet after) {
 void StateBuilder::optimizer_step() {
   const auto& s = c_.shape;
   auto& b = c_.b;
-  const auto on_host =
-      static_cast<std::int64_t>(static_cast<double>(shard_.total()) * s.optimizer_offload);
+  const std::int64_t on_host = offloaded_elements(s, shard_.total());
   const std::int64_t on_device = shard_.total() - on_host;
   if (on_host > 0) {
     const auto n = static_cast<double>(on_host);

@@ -1,0 +1,175 @@
+// The estimate of a plan: where its time goes, what its prices rest on, how far off they may be.
+
+#include <algorithm>
+#include <cmath>
+
+#include "costmodel/plan_view.h"
+
+namespace qplan {
+namespace {
+
+// What a rank computes in a step if the others never make it wait.
+struct OwnWork {
+  Seconds all, recomputed;
+};
+
+// Every stage's forward and backward priced apart, one block at a time.
+struct PricedWork {
+  std::vector<OwnWork> ranks;
+  double table = 0, formula = 0, assumed = 0;  // seconds, by the source of the price
+  double weighted_error = 0;                   // seconds times their relative error, one sigma
+
+  void add(const Price& price, double seconds) {
+    weighted_error += seconds * price.error;
+    switch (price.source) {
+      case PriceSource::table:
+        table += seconds;
+        break;
+      case PriceSource::formula:
+        formula += seconds;
+        break;
+      case PriceSource::assumed:
+        assumed += seconds;
+        break;
+    }
+  }
+  [[nodiscard]] double sum() const { return std::max(table + formula + assumed, 1e-30); }
+  [[nodiscard]] PricedFrom priced_from() const {
+    return {table / sum(), formula / sum(), assumed / sum()};
+  }
+  [[nodiscard]] double error() const { return weighted_error / sum(); }
+  [[nodiscard]] OwnWork busiest() const {
+    return *std::max_element(ranks.begin(), ranks.end(),
+                             [](const OwnWork& a, const OwnWork& b) { return a.all < b.all; });
+  }
+};
+
+template <class View>
+PricedWork priced_work(const CostModel& cost, const View& v) {
+  const ParallelPlan& plan = *v.plan;
+  const RankGrid grid(plan, cost.facts().nvlink_domain);
+  const CostContext context{&cost.hardware(), &grid, &cost.recipe(), graphs_of(plan)};
+  const auto microbatches = static_cast<double>(microbatches_of_stage(v.schedule));
+  PricedWork work;
+  work.ranks.resize(static_cast<std::size_t>(plan.pp));
+  for (std::size_t i = 0; i < v.stages.of_stage.size(); ++i) {
+    const int rank = rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i));
+    OwnWork& own = work.ranks[static_cast<std::size_t>(rank)];
+    for (const Run& run : v.stages.runs(i)) {
+      const Block block = build_block(cost.model(), cost.recipe(), run.shape);
+      for (const Part part : {Part::forward, Part::backward}) {
+        const PricedPart priced = price_part(block, part, context);
+        for (std::size_t k = 0; k < priced.ops.size(); ++k) {
+          const double seconds = priced.durations[k].time.value() * run.count;
+          work.add(priced.prices[k], seconds);
+          if (priced.ops[k].stream != Stream::compute) continue;
+          own.all += Seconds(seconds * microbatches);
+          if (priced.ops[k].recomputed) own.recomputed += Seconds(seconds * microbatches);
+        }
+      }
+    }
+  }
+  return work;
+}
+
+// Tokens and FLOPs a second, by the step time.
+void set_rates(const CostModel& cost, const ParallelPlan& plan, Estimate& e) {
+  const double tokens =
+      static_cast<double>(plan.global_batch_size) * static_cast<double>(plan.seq_len);
+  const auto gpus = static_cast<double>(plan.world());
+  e.tokens_per_s = tokens / e.step_time.value();
+  e.tokens_per_s_per_gpu = e.tokens_per_s / gpus;
+  const Flops flops = step_model_flops(cost.model(), plan.seq_len, plan.global_batch_size);
+  e.model_tflops_per_gpu = flops.value() / e.step_time.value() / gpus / 1e12;
+  const auto& rates = cost.hardware().gpu.matmul;
+  const auto peak = rates.find(plan.precision);
+  const FlopsPerSecond rate = peak != rates.end() ? peak->second : rates.begin()->second;
+  e.mfu = e.model_tflops_per_gpu * 1e12 / rate.value();
+}
+
+void set_intervals(const CostModel& cost, const PricedWork& work, Estimate& e) {
+  // 80% of a normal distribution lies within 1.28 sigma. Errors of one fit do not average out, so
+  // shares add linearly; what the recipe leaves out comes on top.
+  const double experts = cost.model().moe ? cost.recipe().expert_error : 0;
+  const double relative = 1.28 * std::hypot(work.error(), cost.recipe().model_error, experts);
+  e.step_time_low = e.step_time * (1 - relative);
+  e.step_time_high = e.step_time * (1 + relative);
+  // physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half that.
+  const double memory_error = cost.model().moe ? 0.05 : 0.03;
+  const Bytes peak = e.memory.worst_stage().peak;
+  e.peak_low = peak * (1 - memory_error);
+  e.peak_high = peak * (1 + memory_error);
+}
+
+}  // namespace
+
+Flops step_model_flops(const ModelSpec& whole, std::int64_t seq_len, std::int64_t sequences) {
+  // Folded from the program's own ops on one rank: forward only, times three. Multi-token
+  // prediction does not count (physics.md 2.2 has the figures without).
+  ModelSpec model = whole;
+  model.num_mtp_layers = 0;
+  BlockShape shape;
+  shape.seq_len = seq_len;
+  const Recipe& recipe = recipe_of(RecipeKind::qplan);
+  const auto forward = [&](BlockKind kind, LayerKind layer) {
+    BlockShape s = shape;
+    s.kind = kind;
+    s.layer = layer;
+    Flops sum;
+    for (const Op& op : build_block(model, recipe, s).forward) sum += model_flops(op.work);
+    return sum;
+  };
+  Flops total = forward(BlockKind::head, {});
+  std::vector<std::pair<LayerKind, Flops>> known;
+  for (const LayerKind& kind : model.layers) {
+    auto it = std::find_if(known.begin(), known.end(),
+                           [&](const auto& entry) { return entry.first == kind; });
+    if (it == known.end()) {
+      known.emplace_back(kind, forward(BlockKind::decoder, kind));
+      it = known.end() - 1;
+    }
+    total += it->second;
+  }
+  return total * (3.0 * static_cast<double>(sequences));
+}
+
+Estimate CostModel::evaluate(const ParallelPlan& plan) const {
+  Estimate e;
+  const PlanView v = view(plan);
+  e.memory = memory(plan);
+  e.capacity = capacity_;
+  e.fits = fits(e.memory);
+  e.step_time = step_time(v, FreeWork{});
+
+  // Each kind of work is freed in turn, in a fixed order; the differences telescope.
+  FreeWork free;
+  Seconds left = e.step_time;
+  const auto part = [&](Cost cost) {
+    const Seconds now = step_time(v, free.add(cost));
+    const Seconds share = left - now;
+    left = now;
+    return share;
+  };
+  e.time.tp = part(Cost::tp);
+  e.time.cp = part(Cost::cp);
+  e.time.ep = part(Cost::ep);
+  e.time.pp_p2p = part(Cost::p2p);
+  e.time.dp = part(Cost::dp);
+  e.time.offload = part(Cost::offload);
+  e.time.host = part(Cost::host);
+  e.time.optimizer = part(Cost::optimizer);
+  // What is left is compute, recomputation and the bubble; one stage has no bubble.
+  const PricedWork work = priced_work(*this, v);
+  const OwnWork most = work.busiest();
+  const Seconds busiest = plan.pp == 1 ? left : std::min(most.all, left);
+  e.time.recompute = std::min(most.recomputed, busiest);
+  e.time.compute = busiest - e.time.recompute;
+  e.time.pp_bubble = left - busiest;
+
+  e.priced_from = work.priced_from();
+  set_intervals(*this, work, e);
+  set_rates(*this, plan, e);
+  return e;
+}
+
+}  // namespace qplan
