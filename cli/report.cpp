@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "executor/gpu_limits.h"
+
 namespace qplan {
 namespace {
 
@@ -157,10 +159,18 @@ std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_l
       seq_len, most)};
 }
 
+std::vector<std::string> backend_notes(const Job& job, const ParallelPlan& plan) {
+  if (job.framework != RecipeKind::qplan) return {};
+  const auto reason = unexecuted_on_gpu(job.model, plan);
+  if (!reason) return {};
+  return {*reason};
+}
+
 std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
   const ParallelPlan& plan = answer.plan;
   std::vector<std::string> list = length_notes(job.model, plan.seq_len);
   if (!answer.estimate) return list;
+  for (const std::string& note : backend_notes(job, plan)) list.push_back(note);
   const Estimate& e = *answer.estimate;
   if (plan.tp > job.hardware.link.nvlink_domain) {
     list.push_back(fmt::format("tp {} reaches beyond the {} GPUs that NVLink joins", plan.tp,

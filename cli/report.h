@@ -52,6 +52,8 @@ Answer ask(const Job& job, const ParallelPlan& plan);
 std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_len);
 // Of one plan, the length included:
 std::vector<std::string> notes_of(const Job& job, const Answer& answer);
+// What keeps our own executor from running a plan on GPUs: one sentence, or none.
+std::vector<std::string> backend_notes(const Job& job, const ParallelPlan& plan);
 
 // The object of contract.md. Plan files are this plus embed_job().
 Json report(const Job& job, const Answer& answer);

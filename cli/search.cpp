@@ -147,6 +147,7 @@ void print_text(const Job& job, const Question& question, const Found& found, st
   } else {
     out << ranking_text(found) << '\n'
         << wrapped("best:   " + to_string(found.plans.front().plan), 116, 8)
+        << notes_text(backend_notes(job, found.plans.front().plan))
         << limits_text(*found.plans.front().estimate);
     if (found.plans.size() > 1) {
       out << runner_up_text(found.plans[0], found.plans[1], is_tie(found, 1));

@@ -9,6 +9,7 @@
 
 #include "executor/cuda_backend.h"
 #include "executor/cuda_weights.h"
+#include "executor/gpu_limits.h"
 #include "executor/states.h"
 #include "models/error.h"
 
@@ -178,74 +179,6 @@ int gpu_count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-std::optional<std::string> why_not_on_gpu(const ModelSpec& m, const ParallelPlan& p) {
-  const auto lacks = [](const char* what, const char* instead) {
-    return fmt::format("the cuda backend does not execute {} yet; {}", what, instead);
-  };
-  if (p.precision != Precision::bf16) return lacks("other precisions", "use precision bf16");
-  if (m.norm != Norm::rms_norm || m.mlp != MlpKind::swiglu || m.qkv_bias ||
-      m.attention_output_bias || m.mlp_bias || m.position != PositionEmbedding::rope) {
-    return lacks("LayerNorm, GELU, biases and learned positions", "use --backend cpu");
-  }
-  if (m.vision) return lacks("a vision tower", "use --backend cpu");
-  if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
-  if (m.moe) {
-    const MoeSpec& moe = *m.moe;
-    if (p.ep > 1 && p.moe_dispatcher != MoeDispatcher::alltoall) {
-      return lacks("other dispatchers", "use moe_dispatcher alltoall");
-    }
-    if (moe.shared_expert_gate) return lacks("a gate of shared experts", "use --backend cpu");
-    if (p.moe_capacity_factor > 0) return lacks("experts of limited capacity", "use capacity=0");
-    if (moe.expert_bias || (moe.router_bias && !moe.sigmoid_scores)) {
-      return lacks("biases of experts and of softmax routers", "use --backend cpu");
-    }
-    if (moe.num_groups > 32) return lacks("more than 32 groups of experts", "use --backend cpu");
-    if (moe.num_experts > 512 || moe.moe_intermediate_size / p.etp % 8 != 0) {
-      return lacks("more than 512 experts, or widths that are no multiple of 8",
-                   "use --backend cpu");
-    }
-  }
-  if (std::ranges::any_of(m.layers, [](const LayerKind& l) { return l.window > 0; })) {
-    return lacks("sliding windows", "use --backend cpu");
-  }
-  const std::int64_t kv_heads = m.num_key_value_heads / p.tp;
-  if (p.cp > 1 && p.cp_comm == CpComm::a2a && kv_heads % p.cp != 0) {
-    return lacks("copies of key-value heads that ranks exchange for sequence",
-                 "use cp_comm p2p or all_gather");
-  }
-  if (p.cp > 1 && p.seq_len % (2 * p.cp) != 0) {
-    return lacks("chunks of different lengths", "use a seq_len that 2 cp divides");
-  }
-  if (m.attention_sinks) return lacks("attention sinks", "use --backend cpu");
-  if (m.num_key_value_heads % p.tp != 0) {
-    return lacks("more tensor-parallel ranks than key-value heads", "use a smaller tp");
-  }
-  if (p.overlap.has(OverlapKind::tp)) return lacks("overlap tp", "leave it out");
-  if (p.offload != Offload{.optimizer = p.offload.optimizer}) {
-    return lacks("offloading other than the optimizer's", "use offload optimizer or none");
-  }
-  if (p.grad_dtype != DType::fp32 || p.moment_dtype != DType::fp32 ||
-      p.main_params_dtype != DType::fp32) {
-    return lacks("narrow gradients and optimizer states", "use fp32");
-  }
-  const std::int64_t turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
-  if (m.qk_norm && m.head_dim > 256) return lacks("norms of such wide heads", "use --backend cpu");
-  if (m.mla) {
-    const MlaSpec& a = *m.mla;
-    for (const std::int64_t width :
-         {a.q_lora_rank, a.kv_lora_rank, a.qk_nope_head_dim, a.qk_rope_head_dim, a.v_head_dim}) {
-      if (width % 8 == 0) continue;
-      return lacks("widths that 16-byte accesses do not divide", "use --backend cpu");
-    }
-  } else if (m.head_dim % 16 != 0 || turned % 16 != 0) {
-    return lacks("heads that 16-byte accesses do not divide", "use --backend cpu");
-  }
-  if (m.hidden_size % 8 != 0 || m.hidden_size > 16384 || m.intermediate_size / p.tp % 8 != 0) {
-    return lacks("widths that 16-byte accesses do not divide", "use --backend cpu");
-  }
-  return std::nullopt;
-}
-
 namespace {
 
 std::unique_ptr<GpuRun> make_run(const ModelSpec& model, const ParallelPlan& plan,
@@ -266,7 +199,7 @@ std::unique_ptr<GpuRun> make_run(const ModelSpec& model, const ParallelPlan& pla
 
 RunResult run_on_gpu(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
                      const RunOptions& options, const ProcessRank& process) {
-  if (const auto reason = why_not_on_gpu(model, plan)) throw Error(*reason);
+  if (const auto reason = unexecuted_on_gpu(model, plan)) throw Error(*reason);
   if (!options.load.empty() || !options.save.empty()) {
     throw Error("the cuda backend has no checkpoints yet; leave out --load and --save");
   }

@@ -12,8 +12,8 @@ namespace qplan {
 // GPUs of this machine; 0 where there is none, or where the CUDA part was not built.
 int gpu_count();
 
-// Why the CUDA backend does not execute this plan, though the reference backend may: a sentence's
-// end, or absent.
+// Why this machine's GPUs cannot execute this plan, though the reference backend may: it was built
+// without them, or what unexecuted_on_gpu() says.
 std::optional<std::string> why_not_on_gpu(const ModelSpec& model, const ParallelPlan& plan);
 
 // Losses, norms and times are those of all ranks; gradients, weights and the trace are this rank's.

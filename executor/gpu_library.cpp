@@ -6,6 +6,7 @@
 
 #include <string_view>
 
+#include "executor/gpu_limits.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -57,7 +58,7 @@ int gpu_count() {
 
 std::optional<std::string> why_not_on_gpu(const ModelSpec& model, const ParallelPlan& plan) {
   if (loaded().library == nullptr) return loaded().reason;
-  return loaded().library->why_not(model, plan);
+  return unexecuted_on_gpu(model, plan);
 }
 
 RunResult run_on_gpu(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,

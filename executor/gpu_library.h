@@ -15,7 +15,6 @@ namespace qplan {
 struct GpuLibrary {
   const char* version;  // of the program it was built with; another's types may differ
   int (*count)();
-  std::optional<std::string> (*why_not)(const ModelSpec&, const ParallelPlan&);
   RunResult (*run)(const ModelSpec&, const ParallelPlan&, const JobFacts&, const RunOptions&,
                    const ProcessRank&);
   std::unique_ptr<Measurer> (*measurer)(const ProcessRank&);

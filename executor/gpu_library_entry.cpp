@@ -4,7 +4,6 @@
 extern "C" __attribute__((visibility("default"))) const qplan::GpuLibrary* qplan_gpu_library() {
   static constexpr qplan::GpuLibrary kLibrary{.version = QPLAN_VERSION,
                                               .count = qplan::gpu_count,
-                                              .why_not = qplan::why_not_on_gpu,
                                               .run = qplan::run_on_gpu,
                                               .measurer = qplan::make_measurer};
   return &kLibrary;

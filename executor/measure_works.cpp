@@ -1,0 +1,314 @@
+// How each kind of work is enqueued once, on the pool's next operands.
+
+#include <random>
+#include <variant>
+
+#include "executor/measure_device.h"
+
+namespace qplan {
+namespace {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+}  // namespace
+
+std::function<void()> MeasuringDevice::any(const Work& work) {
+  fill();
+  return std::visit(
+      Overloaded{
+          [&](const Gemm& w) { return once(w); }, [&](const GroupedGemm& w) { return once(w); },
+          [&](const Attention& w) { return once(w); }, [&](const Rowwise& w) { return once(w); },
+          [&](const AdamW& w) { return once(w); }, [&](const Collective& w) { return once(w); },
+          [](const auto&) { return std::function<void()>(); }},
+      work);
+}
+
+// The forward product of a linear layer, or with `accumulate_fp32` its weight gradient.
+std::function<void()> MeasuringDevice::once(const Gemm& w) {
+  if (w.dtype != DType::bf16 || w.batch != 1) return {};
+  const bool gradient = w.accumulate_fp32;
+  const ProductShape shape{.m = w.m,
+                           .n = w.n,
+                           .k = w.k,
+                           .a_stride = gradient ? w.m : w.k,
+                           .b_stride = gradient ? w.n : w.k,
+                           .c_stride = w.n,
+                           .a_transposed = gradient,
+                           .b_transposed = !gradient,
+                           .accumulate = gradient,
+                           .out = gradient ? DType::fp32 : DType::bf16};
+  return [this, shape] {
+    const bf16* a = numbers(shape.m * shape.k);
+    const bf16* b = numbers(shape.k * shape.n);
+    void* c = take(shape.m * shape.n * (shape.accumulate ? 4 : 2));
+    blas.multiply(shape, a, b, c, stream.get());
+  };
+}
+
+// Rows of groups as a router without preferences gives them: each row draws its group.
+std::function<void()> MeasuringDevice::once(const GroupedGemm& w) {
+  if (w.dtype != DType::bf16 || !kernels::has_grouped_products()) return {};
+  const auto groups = static_cast<std::size_t>(w.groups);
+  std::vector<std::int32_t> rows(groups, 0);
+  std::mt19937 generator(1);
+  std::uniform_int_distribution<std::size_t> any(0, groups - 1);
+  for (std::int64_t i = 0; i < w.rows; ++i) ++rows[any(generator)];
+  group_rows = device_memory(4 * w.groups);
+  check(cudaMemcpy(group_rows.get(), rows.data(), 4 * groups, cudaMemcpyHostToDevice));
+  const void* memory = group_rows.get();
+  const kernels::RowGroups row_groups{static_cast<const std::int32_t*>(memory),
+                                      static_cast<int>(w.groups)};
+  const std::int64_t weight = w.n * w.k;
+  if (w.weight_gradient) {
+    return [=, this] {
+      const bf16* dy = numbers(w.rows * w.n);
+      kernels::grouped_weight_gradient({floats(w.groups * weight), w.n, w.k, weight}, dy,
+                                       numbers(w.rows * w.k), row_groups, w.rows, stream.get());
+    };
+  }
+  return [=, this] {
+    bf16* y = numbers(w.rows * w.n);
+    const bf16* x = numbers(w.rows * w.k);
+    kernels::grouped_forward(y, x, {numbers(w.groups * weight), w.n, w.k, weight}, row_groups,
+                             w.rows, stream.get());
+  };
+}
+
+std::function<void()> MeasuringDevice::once(const Attention& w) {
+  const std::int64_t bytes = attention.prepare(w);
+  if (bytes > attention_bytes) {
+    attention_scratch.reset();
+    attention_scratch = device_memory(bytes);
+    attention_bytes = bytes;
+  }
+  return [this, w] {
+    const std::int64_t q = w.batch * w.q_len * w.heads, k = w.batch * w.kv_len * w.kv_heads;
+    AttentionOperands o{.q = numbers(q * w.head_dim),
+                        .k = numbers(k * w.head_dim),
+                        .v = numbers(k * w.v_head_dim),
+                        .out = numbers(q * w.v_head_dim),
+                        .log_sum_exp = floats(q)};
+    if (w.pass == Pass::backward) {
+      o.dout = numbers(q * w.v_head_dim);
+      o.dq = numbers(q * w.head_dim);
+      o.dk = numbers(k * w.head_dim);
+      o.dv = numbers(k * w.v_head_dim);
+    }
+    attention.run(w, o, attention_scratch.get(), stream.get());
+  };
+}
+
+// Heads of 128, four of queries for one of keys, normed and turned by whatever the angles are, as
+// attention_part.cpp's fused op: forward (q + 2 kv) heads wide, backward (3 q + 5 kv) / 2.
+std::function<void()> MeasuringDevice::turned_heads(const Rowwise& w) {
+  constexpr std::int64_t dim = 128;
+  const bool forward = w.kind == RowwiseKind::rope;
+  const std::int64_t kv = forward ? w.cols / (6 * dim) : 2 * w.cols / (17 * dim), q = 4 * kv;
+  auto* part = static_cast<float*>(static_cast<void*>(scratch.get()));
+  return [=, this, rows = w.rows] {
+    const std::int64_t n = rows * (q + 2 * kv) * dim;
+    const kernels::PackedHeads heads{numbers(n),
+                                     numbers(rows * q * dim),
+                                     numbers(rows * kv * dim),
+                                     numbers(rows * kv * dim),
+                                     rows,
+                                     q,
+                                     kv,
+                                     dim};
+    const kernels::Rotation rotation{dim, static_cast<const float2*>(take(rows * dim * 4)),
+                                     zeros(rows)};
+    const kernels::HeadNorms norms{numbers(dim), numbers(dim), 1e-6F};
+    if (forward) return kernels::split_normed_heads(heads, rotation, norms, stream.get());
+    kernels::pack_normed_heads(numbers(n), floats(dim), floats(dim), heads, rotation, norms, part,
+                               stream.get());
+  };
+}
+
+// Eight of a layer's experts a token, as many of Qwen3's choose.
+std::function<void()> MeasuringDevice::routed(const Rowwise& w) {
+  const kernels::Router router{.experts = w.cols, .top_k = 8};
+  const std::int64_t n = w.rows * w.cols, rows = w.rows;
+  const kernels::Sequences sequences{0, rows};
+  void* const memory = scratch.get();
+  auto* const counted = static_cast<std::int32_t*>(memory);
+  std::int32_t* const choices = zeros(rows * 2 * router.top_k);
+  if (w.kind == RowwiseKind::router_backward) {
+    return [=, this] {
+      kernels::route_backward(floats(n), floats(n), floats(rows * router.top_k), choices, nullptr,
+                              0, router, sequences, rows, stream.get());
+    };
+  }
+  return [=, this] {
+    void* const map = take(rows * 2 * router.top_k * 4);
+    kernels::route(floats(n), static_cast<std::int32_t*>(map), counted, nullptr, floats(n), router,
+                   sequences, 1, {}, rows, counted + w.cols, stream.get());
+  };
+}
+
+// Copies of tokens to 8 of 128 experts. Permutations are of two kinds, in turn: a token's copies
+// sorted by expert, and rows that arrived from two ranks grouped by expert.
+std::function<void()> MeasuringDevice::permuted(const Rowwise& w) {
+  const kernels::Router router{.experts = 128, .top_k = 8};
+  constexpr std::int64_t kSources = 2;
+  const std::int64_t tokens = w.rows / router.top_k, cols = w.cols,
+                     local = router.experts / kSources;
+  const std::int64_t map_bytes = round_up(2 * w.rows * 4);
+  row_map = device_memory(map_bytes + 4 * kSources * router.experts);
+  void *const memory = row_map.get(), *const behind = row_map.get() + map_bytes;
+  auto* const map = static_cast<std::int32_t*>(memory);
+  auto* const counts = static_cast<std::int32_t*>(behind);
+  const std::vector<std::int32_t> even(static_cast<std::size_t>(kSources * router.experts),
+                                       static_cast<std::int32_t>(w.rows / (kSources * local)));
+  void* const free = scratch.get();
+  auto* const free_counts = static_cast<std::int32_t*>(free);
+  kernels::route(floats(tokens * router.experts), map, free_counts, nullptr,
+                 floats(tokens * router.experts), router, {0, tokens}, 1, {}, tokens,
+                 free_counts + router.experts, stream.get());
+  check(cudaMemcpy(counts, even.data(), 4 * even.size(), cudaMemcpyHostToDevice));
+  if (w.kind == RowwiseKind::unpermute) {
+    return [=, this] {
+      kernels::sum_copies(numbers(tokens * cols), nullptr, numbers(w.rows * cols), map, nullptr,
+                          router.top_k, tokens, cols, stream.get());
+    };
+  }
+  const kernels::Arrivals arrivals{counts, kSources, router.experts, 0, local};
+  return [=, this, sorts = false]() mutable {
+    sorts = !sorts;
+    if (sorts) {
+      kernels::sort_tokens(numbers(w.rows * cols), nullptr, numbers(tokens * cols), map, nullptr,
+                           router, tokens, cols, stream.get());
+    } else {
+      kernels::group_rows(numbers(w.rows * cols), nullptr, numbers(w.rows * cols), nullptr,
+                          arrivals, true, w.rows, cols, stream.get());
+    }
+  };
+}
+
+std::function<void()> MeasuringDevice::once(const Rowwise& w) {
+  const std::int64_t r = w.rows, c = w.cols, n = r * c;
+  auto* part = static_cast<float*>(static_cast<void*>(scratch.get()));
+  auto* sums = static_cast<double*>(static_cast<void*>(scratch.get()));
+  switch (w.kind) {
+    case RowwiseKind::rms_norm:
+      return [=, this] {
+        kernels::rms_norm(numbers(n), {1, c}, numbers(n), {1, c}, numbers(c), r, c, 1e-6F,
+                          stream.get());
+      };
+    case RowwiseKind::rms_norm_backward:
+      return [=, this] {
+        kernels::rms_norm_backward({numbers(n),
+                                    floats(c),
+                                    numbers(n),
+                                    numbers(n),
+                                    numbers(c),
+                                    numbers(n),
+                                    {1, c},
+                                    {1, c},
+                                    {1, c}},
+                                   r, c, 1e-6F, part, stream.get());
+      };
+    case RowwiseKind::swiglu:
+      return
+          [=, this] { kernels::swiglu(numbers(n), numbers(2 * n), nullptr, r, c, stream.get()); };
+    case RowwiseKind::swiglu_backward:
+      return [=, this] {
+        kernels::swiglu_backward(numbers(2 * n), nullptr, numbers(2 * n), numbers(n), nullptr, r, c,
+                                 stream.get());
+      };
+    case RowwiseKind::add:
+      return
+          [=, this] { kernels::add(numbers(n), numbers(n), numbers(n), nullptr, n, stream.get()); };
+    case RowwiseKind::copy:
+      return [=, this] {
+        check(cudaMemcpyAsync(numbers(n), numbers(n), static_cast<std::size_t>(2 * n),
+                              cudaMemcpyDeviceToDevice, stream.get()));
+      };
+    case RowwiseKind::rope:
+    case RowwiseKind::rope_backward:
+      return turned_heads(w);
+    case RowwiseKind::sum_of_squares:
+      return [=, this] { kernels::sum_of_squares(sums, floats(n), n, sums + 1, stream.get()); };
+    case RowwiseKind::cross_entropy:
+      return [=, this] {
+        kernels::cross_entropy(floats(r), floats(r), numbers(n), {0, c}, zeros(r), true, r, c,
+                               stream.get());
+      };
+    case RowwiseKind::cross_entropy_backward:
+      return [=, this] {
+        kernels::cross_entropy_backward(numbers(n), numbers(n), floats(r), {0, c}, zeros(r), 1, r,
+                                        c, stream.get());
+      };
+    case RowwiseKind::router:
+    case RowwiseKind::router_backward:
+      return routed(w);
+    case RowwiseKind::permute:
+    case RowwiseKind::unpermute:
+      return permuted(w);
+    case RowwiseKind::layer_norm:
+    case RowwiseKind::layer_norm_backward:
+    case RowwiseKind::gelu:
+    case RowwiseKind::gelu_backward:
+    case RowwiseKind::dropout_add:
+    case RowwiseKind::dropout_add_backward:
+    case RowwiseKind::embedding:
+    case RowwiseKind::embedding_backward:
+    case RowwiseKind::cast:
+    case RowwiseKind::zero_fill:
+    case RowwiseKind::scale:
+      break;
+  }
+  return {};
+}
+
+std::function<void()> MeasuringDevice::once(const AdamW& w) {
+  return [this, n = w.params] {
+    const kernels::AdamW settings{1e-3F, 0.9F, 0.95F, 1e-8F, 0.1F, 0.1F, 0.05F, 0, nullptr};
+    kernels::adamw(numbers(n), floats(n), floats(n), floats(n), floats(n), n, settings,
+                   stream.get());
+  };
+}
+
+std::function<void()> MeasuringDevice::once(const Collective& w) {
+  if (group == nullptr) return {};
+  const auto count = static_cast<std::int64_t>(w.bytes.value() / 2);
+  const auto share = static_cast<std::size_t>(count / process.world);
+  switch (w.kind) {
+    case CollectiveKind::all_reduce:
+      return [=, this] {
+        void* x = numbers(count);
+        check(ncclAllReduce(x, x, static_cast<std::size_t>(count), ncclBfloat16, ncclSum, group,
+                            stream.get()));
+      };
+    case CollectiveKind::all_gather:
+      return [=, this] {
+        check(ncclAllGather(numbers(count), numbers(count), share, ncclBfloat16, group,
+                            stream.get()));
+      };
+    case CollectiveKind::reduce_scatter:
+      return [=, this] {
+        check(ncclReduceScatter(numbers(count), numbers(count), share, ncclBfloat16, ncclSum, group,
+                                stream.get()));
+      };
+    case CollectiveKind::all_to_all:
+      return [=, this] {
+        bf16 *from = numbers(count), *to = numbers(count);
+        check(ncclGroupStart());
+        for (int peer = 0; peer < process.world; ++peer) {
+          const std::size_t at = share * static_cast<std::size_t>(peer);
+          check(ncclSend(from + at, share, ncclBfloat16, peer, group, stream.get()));
+          check(ncclRecv(to + at, share, ncclBfloat16, peer, group, stream.get()));
+        }
+        check(ncclGroupEnd());
+      };
+    case CollectiveKind::broadcast:
+      break;
+  }
+  return {};
+}
+
+}  // namespace qplan
