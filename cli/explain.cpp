@@ -120,10 +120,12 @@ std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
     parts += fmt::format("{} {}{}", d.label, d.time.value() > 0 ? "+" : "", human_seconds(d.time));
   }
   const std::string here = without(a, b), there = without(b, a);
-  std::string text = fmt::format(
-      "second: {} instead of {} loses {} a step ({}%){}", there.empty() ? "their absence" : there,
-      here.empty() ? "their absence" : here, human_seconds(lost), percent(lost / first.step_time),
-      tie ? ", less than the prediction can tell" : "");
+  const std::string change = here.empty()    ? fmt::format("adding {}", there)
+                             : there.empty() ? fmt::format("leaving out {}", here)
+                                             : fmt::format("{} instead of {}", there, here);
+  std::string text = fmt::format("second: {} loses {} a step ({}%){}", change, human_seconds(lost),
+                                 percent(lost / first.step_time),
+                                 tie ? ", less than the prediction can tell" : "");
   if (!parts.empty()) text += ": " + parts;
   return wrapped(text, 116, 8);
 }
