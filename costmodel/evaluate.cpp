@@ -84,7 +84,7 @@ namespace {
 constexpr Bytes kFirstCommunicator = gib(0.40), kGroup = gib(0.47), kEdge = gib(0.13);
 // What kernels share; attention's backward needs as much, and what exceeds it is taken besides:
 // twice the queries' gradients in fp32.
-constexpr Bytes kScratch = mib(64);
+constexpr Bytes kScratch = mib(64);  // kernels::kScratchBytes (kernels/, which this does not see)
 constexpr double kAttentionBytes = 8;
 
 Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {
@@ -102,9 +102,6 @@ Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const R
   if (model.moe && plan.edp() > 1) groups += reductions;
   if (model.tie_word_embeddings && plan.pp > 1) ++groups;
   const int edges = plan.pp == 1 ? 0 : plan.pp == 2 && plan.vpp == 1 ? 2 : 4;
-  if (plan.pp > 1) {  // copies of what is sent: forward and back, or one way at the pipeline's ends
-    bytes += boundary_bytes(model, base_shape(model, plan, recipe, 1)) * (edges / 2);
-  }
   return bytes + kFirstCommunicator + kGroup * static_cast<double>(groups) +
          kEdge * static_cast<double>(edges);
 }

@@ -123,7 +123,7 @@ void CudaBackend::run(const Command& command) {
     if (timed_) check(cudaEventRecord(begins_[place].get(), stream));
     if (command.kind == CommandKind::send) {
       // Others wait for the copy alone: two stages that send to each other would wait for ever.
-      check(cudaMemcpyAsync(rank_.staging(command.lane), rank_.memory(command.offset),
+      check(cudaMemcpyAsync(rank_.memory(command.send_buffer), rank_.memory(command.offset),
                             static_cast<std::size_t>(command.bytes), cudaMemcpyDeviceToDevice,
                             stream));
       own.recorded = false;

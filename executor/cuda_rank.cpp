@@ -32,9 +32,6 @@ CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t n
   set_arena(arena_memory_.get());
   std::int64_t scratch = kernels::kScratchBytes, exchanged = 0;
   for (const Command& c : own.commands) {
-    if (c.kind == CommandKind::send && !staging_.contains(c.lane)) {
-      staging_.emplace(c.lane, take(c.bytes));
-    }
     if (c.kind != CommandKind::op) continue;
     if (const auto* work = std::get_if<Attention>(&c.op->work)) {
       scratch = std::max(scratch, prepare_attention(*this, c, *work));

@@ -47,9 +47,6 @@ class CudaRank : public Rank {
   // host waits until the router has run.
   const std::vector<std::int32_t>& expert_counts(const Command& command, const Tensor& counts,
                                                  cudaStream_t stream);
-  // A copy of what is sent to another stage, for each lane that sends: the step goes on while the
-  // other stage has not asked for it yet.
-  [[nodiscard]] std::byte* staging(Lane lane) const { return staging_.at(lane).get(); }
   // Of the compute stream.
   [[nodiscard]] void* scratch() const { return scratch_.get(); }
   // The optimizer's part on the host, of a block that has one.
@@ -78,7 +75,6 @@ class CudaRank : public Rank {
   DeviceMemory arena_memory_, scratch_, exchange_buffer_, sums_, tokens_, positions_, angles_;
   HostMemory tokens_on_host_, sums_on_host_;
   kernels::Rotation rotation_;
-  std::map<Lane, DeviceMemory> staging_;
   std::map<int, std::unique_ptr<HostShare>> host_shares_;
   std::map<std::pair<int, int>, std::vector<std::int32_t>> counts_;  // instance, microbatch
 };
