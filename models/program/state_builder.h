@@ -12,6 +12,14 @@ namespace qplan {
 // Rows of the vocabulary that one tp rank holds, padding included.
 std::int64_t vocabulary_share(const ModelSpec& model, const BlockShape& shape);
 
+// Transformer Engine's dummy gradient of an n x k weight, where the recipe keeps such.
+void dummy_weight_gradient(LayerContext& c, std::int64_t n, std::int64_t k);
+
+// An embedding, what predicts from the last layer, and multi-token prediction's block.
+Block build_embedding(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);
+Block build_head(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);
+Block build_mtp(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);
+
 // One layer of a vision tower is a decoder layer of tower_spec(); these are its two ends.
 Block build_patchify(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);
 Block build_merger(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);

@@ -1,16 +1,15 @@
 // Models by name, folder and file.
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 
 #include "models/error.h"
 #include "models/model_spec.h"
 #include "tests/complaint.h"
+#include "tests/temporary_folder.h"
 
 using namespace qplan;
 namespace fs = std::filesystem;
@@ -36,9 +35,8 @@ TEST_CASE("built-in names are sorted") {
 }
 
 TEST_CASE("a config.json is named by its folder, another file by its stem") {
-  std::string scratch = (fs::temp_directory_path() / "qplan-model-XXXXXX").string();
-  REQUIRE(::mkdtemp(scratch.data()) != nullptr);
-  const fs::path folder = fs::path(scratch) / "My-8B";
+  const TemporaryFolder scratch;
+  const fs::path folder = fs::path(scratch.path()) / "My-8B";
   fs::create_directory(folder);
   CHECK(complaint_of([&] { load_model(folder.string()); }) ==
         "cannot open '" + (folder / "config.json").string() + "': No such file or directory");
@@ -53,5 +51,4 @@ TEST_CASE("a config.json is named by its folder, another file by its stem") {
   ModelSpec same = load_model(folder.string());
   same.name = "qwen3-8b";
   CHECK(same == load_model("qwen3-8b"));
-  fs::remove_all(scratch);
 }

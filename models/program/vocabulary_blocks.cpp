@@ -1,0 +1,303 @@
+// The blocks at the vocabulary: embedding, head with the loss, and multi-token prediction, which
+// has a layer between the two.
+
+#include <cstdint>
+#include <string_view>
+
+#include "models/program/layer_context.h"
+#include "models/program/recompute.h"
+#include "models/program/state_builder.h"
+
+namespace qplan {
+namespace {
+
+// torch's embedding_dense_backward makes a gradient of the whole table, zeros but for the tokens'
+// rows. Ours adds those into the accumulated gradient and needs none; where every microbatch is
+// reduced, the table is that gradient.
+SlotId dense_table_gradient(LayerContext& c) {
+  if (c.recipe.executable || c.shape.zero >= 2) return kNoSlot;
+  const std::int64_t rows = vocabulary_share(c.model, c.shape);
+  const SlotId table = c.b.slot("gradient of the table", c.activation_dtype(), rows, c.hidden);
+  c.rowwise(RowwiseKind::zero_fill, rows, c.hidden, {}, {table});
+  return table;
+}
+
+// Into main_grad by a hook, or by autograd.
+void accumulate_table(LayerContext& c, SlotId table) {
+  const std::int64_t rows = vocabulary_share(c.model, c.shape);
+  c.b.compute(Rowwise{.kind = RowwiseKind::add,
+                      .rows = rows,
+                      .cols = c.hidden,
+                      .dtype = c.recipe.fp32_gradient_accumulation ? c.shape.grad_dtype
+                                                                   : c.activation_dtype()},
+              {table, c.gradients}, {c.gradients});
+}
+
+// Final norm, logits over this rank's vocabulary, loss: of the token after each.
+class LogitsPart {
+ public:
+  // `ahead` 1: of the token after that. A model that predicts it has both norms in another block.
+  explicit LogitsPart(LayerContext& context, std::uint8_t ahead = 0) : c_(context), ahead_(ahead) {
+    // A tied head's table is the embedding's.
+    const auto own = c_.b.parameter(ParameterRole::lm_head);
+    table_ = own != kNoParameter ? own : c_.b.parameter(ParameterRole::embed_tokens);
+  }
+
+  void forward(SlotId x) {
+    auto& b = c_.b;
+    const DType act = c_.activation_dtype();
+    const std::int64_t v = vocabulary_share(c_.model, c_.shape);
+    x_ = normed_ = x;
+    if (has_norm()) {
+      normed_ = b.slot("final normed", act, c_.local_tokens, c_.hidden);
+      c_.norm_forward(ParameterRole::final_norm, x, normed_, c_.local_tokens, c_.hidden);
+    }
+    const SlotId whole = c_.gather_sequence(normed_);
+    logits_ = b.slot("logits", act, c_.tokens, v);
+    b.compute(product(v, c_.hidden), {whole, c_.weights}, {logits_}).parameter = table_;
+    if (c_.recipe.logits_stash_bytes > 0) {
+      copy_ = b.slot("fp32 logits and log-softmax", DType::boolean, c_.tokens,
+                     static_cast<std::int64_t>(c_.recipe.logits_stash_bytes) * v);
+    }
+    loss(v);
+  }
+
+  // The gradient of what forward took leaves the block.
+  void backward() {
+    auto& b = c_.b;
+    const DType act = c_.activation_dtype();
+    const std::int64_t v = vocabulary_share(c_.model, c_.shape);
+    const SlotId dlogits = c_.recipe.executable
+                               ? b.slot("dlogits", act, c_.tokens, v)
+                               : b.slot("dlogits", DType::boolean, c_.tokens,
+                                        static_cast<std::int64_t>(c_.recipe.logits_grad_bytes) * v);
+    c_.rowwise(RowwiseKind::cross_entropy_backward, c_.tokens, v, {logits_, copy_, log_sum_},
+               {dlogits})
+        .ahead = ahead_;
+    const SlotId whole = c_.gather_sequence(normed_, /*wait=*/false);
+    const SlotId partial = b.slot("dhead partial", act, c_.tokens, c_.hidden);
+    Op& dgrad = b.compute(product(c_.hidden, v), {dlogits, c_.weights_backward}, {partial});
+    dgrad.parameter = table_;
+    dgrad.role = Role::input_gradient;
+    if (whole != normed_) {
+      b.wait_for(Stream::model_comm);
+      b.flush();
+    }
+    const SlotId dnormed = c_.reduce_partial(partial, "dhead", /*wait=*/false);
+    Gemm wgrad{.m = v, .n = c_.hidden, .k = c_.tokens, .dtype = c_.activation_dtype()};
+    wgrad.accumulate_fp32 =
+        c_.recipe.fp32_gradient_accumulation && c_.shape.grad_dtype == DType::fp32;
+    Op& product = b.compute(wgrad, {dlogits, whole}, {c_.gradients});
+    product.parameter = table_;
+    product.role = Role::weight_gradient;
+    if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
+    if (!has_norm()) {
+      b.at(dnormed).storage = Storage::wire;
+      b.at(dnormed).flow = ahead_ > 0 ? Flow::prediction : Flow::activation;
+      b.flush();
+      return;
+    }
+    const SlotId dx = b.slot("dx", act, c_.local_tokens, c_.hidden, Storage::wire);
+    c_.norm_backward(ParameterRole::final_norm, x_, dnormed, kNoSlot, dx, c_.local_tokens,
+                     c_.hidden);
+  }
+
+ private:
+  // Vocabulary-parallel loss: maximum, target logit and sum of exponentials (physics.md 3.1). Other
+  // recipes name one slot for what they keep in `copy_`.
+  void loss(std::int64_t v) {
+    auto& b = c_.b;
+    const Bytes bytes(static_cast<double>(c_.tokens) * 4);
+    const bool own = c_.recipe.executable;
+    const SlotId loss = b.slot("loss", DType::fp32, c_.tokens, 1);
+    if (own) log_sum_ = b.slot("log-sum of exponentials", DType::fp32, c_.tokens, 1);
+    const bool split = c_.shape.tp > 1;
+    const SlotId maximum =
+        own && split ? b.slot("largest of all ranks", DType::fp32, c_.tokens, 1) : kNoSlot;
+    c_.rowwise(RowwiseKind::cross_entropy, c_.tokens, v, {logits_},
+               {loss, log_sum_, maximum, copy_})
+        .ahead = ahead_;
+    if (!split) return;
+    const auto all_reduce = [&](SlotId slot) -> Op& {
+      Op& op = b.aside(Stream::model_comm, Collective{CollectiveKind::all_reduce, Axis::tp, bytes},
+                       {slot}, {slot});
+      b.wait_for(Stream::model_comm);
+      return op;
+    };
+    if (!own) {
+      for (int i = 0; i < 3; ++i) all_reduce(loss);
+      return;
+    }
+    const Rowwise one_column{
+        .kind = RowwiseKind::scale, .rows = c_.tokens, .cols = 1, .dtype = DType::fp32};
+    all_reduce(maximum).role = Role::maximum;
+    b.compute(one_column, {log_sum_, maximum}, {log_sum_}).role = Role::loss_rescale;
+    all_reduce(log_sum_);
+    all_reduce(loss);
+    Op& finish = b.compute(one_column, {loss, log_sum_, maximum}, {loss, log_sum_});
+    finish.role = Role::loss_finish;
+    finish.ahead = ahead_;
+  }
+
+  [[nodiscard]] bool has_norm() const { return c_.model.num_mtp_layers == 0; }
+
+  // The head stays in the activation's precision, whatever the layers run in.
+  [[nodiscard]] Gemm product(std::int64_t n, std::int64_t k) const {
+    return {.m = c_.tokens, .n = n, .k = k, .dtype = c_.activation_dtype()};
+  }
+
+  LayerContext& c_;
+  std::uint8_t ahead_;
+  std::int16_t table_ = kNoParameter;
+  SlotId x_ = kNoSlot, normed_ = kNoSlot, logits_ = kNoSlot, copy_ = kNoSlot;
+  SlotId log_sum_ = kNoSlot;
+};
+
+// What multi-token prediction passes from block to block.
+SlotId prediction(LayerContext& c, std::string_view name) {
+  const SlotId id = c.b.slot(name, c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
+  c.b.at(id).flow = Flow::prediction;
+  return id;
+}
+
+}  // namespace
+
+// Of each token, or, for multi-token prediction, of the one after it: beside the activations, which
+// this block does not touch.
+Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
+  const bool next = s.kind == BlockKind::mtp_embedding;
+  const Flow flow = next ? Flow::prediction : Flow::activation;
+  BlockBuilder b(next ? "mtp embedding" : "embedding");
+  LayerContext c(m, r, s, b);
+  StateBuilder state(c);
+  state.declare();
+  const DType act = c.activation_dtype();
+  b.into(&Block::forward);
+  state.enter_forward();
+  const SlotId ids = b.slot("token ids", DType::int64, c.tokens, 1);
+  // With one tp rank (or plain all-reduce) the looked-up rows are the block's output themselves.
+  const bool scattered = s.tp > 1 && s.sequence_parallel;
+  const SlotId rows =
+      b.slot("embedded", act, c.tokens, c.hidden, scattered ? Storage::local : Storage::wire);
+  Op& lookup = c.rowwise(RowwiseKind::embedding, c.tokens, c.hidden, {c.weights}, {rows, ids});
+  lookup.parameter = b.parameter(ParameterRole::embed_tokens);
+  lookup.ahead = next ? 1 : 0;
+  const SlotId y = c.reduce_partial(rows, "y");
+  b.at(y).storage = Storage::wire;
+  b.at(y).flow = flow;
+  const bool sees = s.images > 0;
+  ImagePart images(c);
+  if (sees) images.put(y);
+  b.flush();
+  b.into(&Block::backward);
+  const SlotId dy = b.slot("dy", act, c.local_tokens, c.hidden, Storage::wire);
+  b.at(dy).flow = flow;
+  state.enter_backward();
+  if (sees) images.take(dy);
+  const SlotId whole = c.gather_sequence(dy);
+  const SlotId table = dense_table_gradient(c);
+  c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids},
+            {table == kNoSlot ? c.gradients : table})
+      .parameter = b.parameter(ParameterRole::embed_tokens);
+  if (table != kNoSlot) accumulate_table(c, table);
+  b.flush();
+  state.leave_backward();
+  state.once_a_step();
+  return b.take();
+}
+
+Block build_head(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
+  BlockBuilder b("head");
+  LayerContext c(m, r, s, b);
+  StateBuilder state(c);
+  state.declare();
+  dummy_weight_gradient(c, vocabulary_share(m, s), m.hidden_size);
+  const bool two = m.num_mtp_layers > 0;
+  LogitsPart logits(c), next_logits(c, 1);
+  b.into(&Block::forward);
+  const SlotId x = b.slot("x", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
+  state.enter_forward();
+  if (two) next_logits.forward(prediction(c, "mtp hidden"));
+  logits.forward(x);
+  b.flush();
+  b.into(&Block::backward);
+  state.enter_backward();
+  logits.backward();
+  if (two) next_logits.backward();
+  b.flush();
+  state.leave_backward();
+  state.once_a_step();
+  return b.take();
+}
+
+// DeepSeek-V3's extra prediction: norms of the next token's embedding and of the hidden state,
+// their projection 2h -> h, one layer, a norm for the shared head (arXiv 2412.19437, section 2.2).
+// The model's final norm comes before all this, as in Megatron-Core (transformer_block.py), and is
+// this block's; what it gives is passed on to the head.
+Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
+  BlockBuilder b("mtp");
+  LayerContext c(m, r, s, b);
+  StateBuilder state(c);
+  state.declare();
+  const DType act = c.activation_dtype();
+  const std::int64_t rows = c.local_tokens, h = c.hidden;
+  const auto local = [&](std::string_view name, std::int64_t cols) {
+    return b.slot(name, act, rows, cols);
+  };
+  using enum ParameterRole;
+  AttentionPart attention(c);
+  MlpPart mlp(c);
+  MoePart moe(c);
+  b.into(&Block::forward);
+  const SlotId x = b.slot("x", act, rows, h, Storage::wire);
+  const SlotId next = prediction(c, "embedding of the next token");
+  state.enter_forward();
+  const SlotId hidden = local("final normed", h);
+  c.norm_forward(final_norm, x, hidden, rows, h);
+  const SlotId pass = b.slot("hidden passed on", act, rows, h, Storage::wire);
+  c.rowwise(RowwiseKind::copy, rows, h, {hidden}, {pass});
+  const SlotId next_normed = local("next normed", h), x_normed = local("hidden normed", h);
+  c.norm_forward(mtp_embed_norm, next, next_normed, rows, h);
+  c.norm_forward(mtp_hidden_norm, hidden, x_normed, rows, h);
+  const SlotId both = local("embedding and hidden", 2 * h);
+  c.rowwise(RowwiseKind::copy, rows, 2 * h, {next_normed, x_normed}, {both}).role = Role::beside;
+  const SlotId projected = local("mtp projected", h);
+  c.linear(mtp_proj, both, projected, rows, h, 2 * h);
+  b.layer_module(LayerModule::attention);
+  const SlotId middle = attention.forward(projected);
+  const SlotId out = s.layer.moe ? moe.forward(middle) : mlp.forward(middle);
+  b.layer_module(LayerModule::none);
+  b.at(out).storage = Storage::local;
+  c.norm_forward(mtp_final_norm, out, prediction(c, "mtp hidden"), rows, h);
+  b.flush();
+
+  b.into(&Block::backward);
+  const SlotId dpass = b.slot("dy", act, rows, h, Storage::wire);
+  const SlotId dnormed = prediction(c, "d mtp hidden");
+  state.enter_backward();
+  const SlotId dout = local("d mtp out", h);
+  c.norm_backward(mtp_final_norm, out, dnormed, kNoSlot, dout, rows, h);
+  const SlotId dmiddle = s.layer.moe ? moe.backward(dout) : mlp.backward(dout);
+  b.layer_module(LayerModule::attention);
+  const SlotId dprojected = attention.backward(dmiddle);
+  b.layer_module(LayerModule::none);
+  b.at(dprojected).storage = Storage::local;
+  const SlotId dboth = local("d embedding and hidden", 2 * h);
+  c.linear_dgrad(mtp_proj, dprojected, dboth, rows, h, 2 * h);
+  c.linear_wgrad(mtp_proj, dprojected, both, rows, h, 2 * h);
+  const SlotId dnext_normed = local("d next normed", h), dx_normed = local("d hidden normed", h);
+  c.rowwise(RowwiseKind::copy, rows, 2 * h, {dboth}, {dnext_normed, dx_normed}).role = Role::beside;
+  c.norm_backward(mtp_embed_norm, next, dnext_normed, kNoSlot, prediction(c, "d next"), rows, h);
+  const SlotId dhidden = local("d final normed", h);
+  c.norm_backward(mtp_hidden_norm, hidden, dx_normed, dpass, dhidden, rows, h);
+  const SlotId dx = b.slot("dx", act, rows, h, Storage::wire);
+  c.norm_backward(final_norm, x, dhidden, kNoSlot, dx, rows, h);
+  b.flush();
+  state.leave_backward();
+  state.once_a_step();
+  Block block = b.take();
+  recompute(block, s.recompute, s.recompute_modules, c.weights, c.weights_backward);
+  return block;
+}
+
+}  // namespace qplan
