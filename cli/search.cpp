@@ -86,7 +86,7 @@ std::string ranking_text(const Found& found) {
                fixed(in_gib(worst.device), 1), percent(e.time.pp_bubble / e.time.total()),
                percent(exposed_communication(e)), memory_bar(worst, e.capacity, 18),
                time_bar(e.time, 18)});
-    table.note("   " + words.own[i]);
+    if (!words.own[i].empty()) table.note("   " + words.own[i]);
   }
   std::string text = table.text();
   if (!words.common.empty()) text += wrapped("all with: " + words.common, 116, 10);
