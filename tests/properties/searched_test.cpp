@@ -152,7 +152,8 @@ TEST_CASE("whatever the search would look at for our own recipe, runs, and compu
     RunResult many;
     CHECK_NOTHROW(many = run(model, *plan, kFacts, options));
     REQUIRE(many.loss.size() == 2);
-    const RunResult& one = result_of(model, reference_of(*plan));
+    const ParallelPlan reference = reference_of(*plan);
+    const RunResult& one = result_of(model, reference);
     const auto [loss, norm] = bounds(model, *plan);
     CHECK(many.in_program_order);
     check_memory(model, *plan, many);
