@@ -35,22 +35,38 @@ Calibration measure(const ProcessRank& process, const Console& console) {
                      .driver = facts.driver,
                      .date = today(),
                      .ranks = static_cast<int>(process.world)};
-  const std::vector<Work> works = calibration_works(result.ranks);
-  for (std::size_t i = 0; i < works.size(); ++i) {
-    if (const auto time = measurer->time(works[i])) result.samples.push_back({works[i], *time});
+  const std::vector<Work> works = calibration_works(), together = collective_works();
+  const std::vector<int> groups = collective_groups(result.ranks);
+  std::size_t done = 0;
+  const auto sample = [&](const Work& work, int ranks) {
+    if (const auto time = measurer->time(work, ranks)) {
+      result.samples.push_back({work, *time, ranks});
+    }
     if (console.terminal.progress && process.rank == 0) {
-      fmt::print(console.err, "\r{:4} of {} works, {:<60}", i + 1, works.size(),
-                 to_string(works[i]));
+      fmt::print(console.err, "\r{:4} of {} works, {:<60}", ++done,
+                 works.size() + groups.size() * together.size(), to_string(work));
       console.err.flush();
     }
+  };
+  for (const Work& work : works) sample(work, 1);
+  for (const int ranks : groups) {
+    for (const Work& work : together) sample(work, ranks);
   }
   if (console.terminal.progress && process.rank == 0) console.err << '\n';
   result.launch = measurer->launch_time();
   for (const Work& work : warm_works()) {
     if (const auto time = measurer->warm_time(work)) result.warm.push_back({work, *time});
   }
+  // A step goes at the pace of the slowest GPU.
+  const double slowest = measurer->slowest();
+  for (std::vector<Sample>* samples : {&result.samples, &result.warm}) {
+    for (Sample& s : *samples) {
+      if (s.ranks == 1) s.time = s.time * slowest;
+    }
+  }
   result.host_to_device = measurer->copy_rate(false);
   result.device_to_host = measurer->copy_rate(true);
+  result.host_adam = measurer->host_adam_rate();
   return result;
 }
 
@@ -83,8 +99,9 @@ Exit run_calibrate(const Args& args, const Console& console) {
               set_text(output));
   line.option({"--hardware", "NAME", "profile whose other figures it takes", "by the GPU's name"},
               set_text(base));
-  line.option({"--ranks", "COUNT", "GPUs that collectives are measured among", "all"},
-              set_whole(ranks, 1, 1 << 16));
+  line.option(
+      {"--ranks", "COUNT", "GPUs that measure; collectives among 2, 4, ... and all of them", "all"},
+      set_whole(ranks, 1, 1 << 16));
   if (!line.parse(args, console.out)) return Exit::done;
   if (output.empty()) output = "calibrated.json";
   if (gpu_count() == 0) throw DeviceError("there is no GPU that CUDA can use on this machine");

@@ -51,6 +51,7 @@ constexpr CollectiveKind kCollectives[] = {CollectiveKind::all_reduce, Collectiv
                                            CollectiveKind::reduce_scatter,
                                            CollectiveKind::all_to_all};
 constexpr double kSmallestMessage = 32 << 10, kLargestMessage = 512 << 20;
+constexpr double kLargestRingStep = 32 << 20;  // keys and values of 8192 tokens, 8 heads of 128
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -300,14 +301,26 @@ void fit_grouped(Json& section, const Calibration& c, const HardwareProfile& bas
   section.erase("assumed");
 }
 
+// Start and rate of messages between GPUs.
+void fit_messages(Json& link, const Calibration& c) {
+  std::vector<std::pair<Bytes, Seconds>> points;
+  for (const auto& [work, time] : samples_of<SendRecv>(c)) points.emplace_back(work.bytes, time);
+  if (points.empty()) return;
+  const TrafficLine line = line_of(points);
+  link["message_start_us"] = std::round(line.latency.value() * 1e8) / 100;
+  link["message_gb_per_s"] = rounded(line.rate.value() / 1e9, 3);
+}
+
 // Times of a table never fall with the bytes.
 Json collective_tables(const Calibration& c) {
-  std::map<CollectiveKind, std::map<double, double>> found;
-  for (const auto& [work, time] : samples_of<Collective>(c)) {
-    found[work.kind][work.bytes.value()] = time.value() * 1e6;
+  std::map<std::pair<CollectiveKind, int>, std::map<double, double>> found;
+  for (const Sample& s : c.samples) {
+    const auto* work = std::get_if<Collective>(&s.work);
+    if (work) found[{work->kind, s.ranks}][work->bytes.value()] = s.time.value() * 1e6;
   }
   Json tables = Json::array();
-  for (const auto& [kind, times] : found) {
+  for (const auto& [key, times] : found) {
+    const auto& [kind, ranks] = key;
     Json bytes = Json::array(), microseconds = Json::array();
     double longest = 0;
     for (const auto& [size, time] : times) {
@@ -316,7 +329,7 @@ Json collective_tables(const Calibration& c) {
       microseconds.push_back(rounded(longest, 4));
     }
     tables.push_back({{"kind", to_word(kind)},
-                      {"ranks", c.ranks},
+                      {"ranks", ranks},
                       {"bytes", bytes},
                       {"microseconds", microseconds}});
   }
@@ -353,7 +366,7 @@ std::vector<Work> warm_works() {
   return works;
 }
 
-std::vector<Work> calibration_works(int ranks) {
+std::vector<Work> calibration_works() {
   std::vector<Work> works;
   for (const std::int64_t m : kRows) {
     for (const std::int64_t n : kWidths) {
@@ -408,13 +421,29 @@ std::vector<Work> calibration_works(int ranks) {
   for (const RowwiseKind kind : {RowwiseKind::rms_norm, RowwiseKind::rms_norm_backward}) {
     works.emplace_back(Rowwise{.kind = kind, .rows = 131072, .cols = 128});  // heads
   }
-  if (ranks == 1) return works;
+  return works;
+}
+
+std::vector<Work> collective_works() {
+  std::vector<Work> works;
   for (const CollectiveKind kind : kCollectives) {
     for (double bytes = kSmallestMessage; bytes <= kLargestMessage; bytes *= 4) {
       works.emplace_back(Collective{kind, Axis::world, Bytes(bytes)});
     }
   }
+  for (double bytes = kSmallestMessage; bytes <= kLargestRingStep; bytes *= 4) {
+    works.emplace_back(SendRecv{Axis::world, Bytes(bytes)});
+  }
   return works;
+}
+
+std::vector<int> collective_groups(int ranks) {
+  std::vector<int> groups;
+  for (int size = 2; size < ranks; size *= 2) {
+    if (ranks % size == 0) groups.push_back(size);
+  }
+  if (ranks > 1) groups.push_back(ranks);
+  return groups;
 }
 
 Json calibrated_profile(const Json& base_json, const Calibration& c) {
@@ -434,6 +463,10 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
   if (const auto share = adamw_efficiency(c, base)) profile["gpu"]["adamw_efficiency"] = *share;
   profile["link"]["host_to_device_gb_per_s"] = rounded(c.host_to_device.value() / 1e9, 3);
   profile["link"]["device_to_host_gb_per_s"] = rounded(c.device_to_host.value() / 1e9, 3);
+  fit_messages(profile["link"], c);
+  if (c.host_adam > 0) {
+    profile["host"]["adam_gparams_per_s"] = rounded(c.host_adam * base.link.gpus_per_node / 1e9, 3);
+  }
 
   profile["gemm"]["bf16"]["sustain"] = rounded(sustain_of(c), 3);
   if (const auto exposed = accumulate_exposed(c, base)) {

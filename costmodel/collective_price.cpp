@@ -26,10 +26,6 @@ constexpr double kExpertLibraryNicEfficiency = 0.95;
 constexpr double kExpertLibraryNvlinkShare = 0.85;
 // Its dispatch and combine begin with an exchange of counts between the ranks (assumed).
 constexpr Seconds kExpertLibraryLatency = microseconds(30);
-// A copy between two GPUs reaches 0.88 of NVLink (H200, stas00/ml-engineering); a message starts
-// as fast as an all-to-all of 1 KB (8 us, H100).
-constexpr double kNvlinkCopyShare = 0.88;
-constexpr Seconds kNvlinkMessage = microseconds(8);
 
 // NCCL's protocols as its tuner knows them (src/graph/tuning.cc): a start, a hop inside a node, a
 // hop between nodes as a share of Simple's 14 us, and what is left of the bandwidth.
@@ -320,8 +316,7 @@ Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& ha
   if (bytes <= Bytes()) return {Seconds(), PriceSource::formula, 0};
   const Interconnect& link = hardware.link;
   if (!crosses_nodes) {
-    return {kNvlinkMessage + bytes / (link.nvlink * kNvlinkCopyShare), PriceSource::formula,
-            kNetworkError};
+    return {link.message_start + bytes / link.message, PriceSource::formula, kNetworkError};
   }
   // Every GPU of the node sends to its neighbour at the same time.
   const double nics = std::min(1.0, static_cast<double>(link.nics_per_node) / link.gpus_per_node);

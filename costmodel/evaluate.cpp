@@ -78,10 +78,13 @@ int communicator_count(const ParallelPlan& plan) {
 
 namespace {
 
-// Our executor's, measured on one and two H200s (NCCL 2.28.3, cuDNN 9.14): docs/evidence/
+// Our executor's, measured on one to four H200s (NCCL 2.28.3, cuDNN 9.14): docs/evidence/
 // issue6-h200.md. A group has one communicator for each stream that it meets on, an edge of the
-// pipeline one for each direction; the first of all loads NCCL's kernels.
-constexpr Bytes kFirstCommunicator = gib(0.40), kGroup = gib(0.47), kEdge = gib(0.13);
+// pipeline one for each direction; the first of all loads NCCL's kernels. Messages inside a group
+// have buffers of their own: for each rank that experts' rows come from, and for a ring's
+// neighbours together.
+constexpr Bytes kFirstCommunicator = gib(0.40), kGroup = gib(0.47), kEdge = gib(0.05);
+constexpr Bytes kExpertPeer = gib(0.42), kRing = gib(0.16);
 // What kernels share; attention's backward needs as much, and what exceeds it is taken besides:
 // twice the queries' gradients in fp32.
 constexpr Bytes kScratch = mib(64);  // kernels::kScratchBytes (kernels/, which this does not see)
@@ -102,6 +105,8 @@ Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const R
   if (model.moe && plan.edp() > 1) groups += reductions;
   if (model.tie_word_embeddings && plan.pp > 1) ++groups;
   const int edges = plan.pp == 1 ? 0 : plan.pp == 2 && plan.vpp == 1 ? 2 : 4;
+  if (plan.ep > 1) bytes += kExpertPeer * static_cast<double>(plan.ep - 1);
+  if (plan.cp > 1 && plan.cp_comm != CpComm::all_gather) bytes += kRing;
   return bytes + kFirstCommunicator + kGroup * static_cast<double>(groups) +
          kEdge * static_cast<double>(edges);
 }

@@ -138,6 +138,11 @@ Interconnect read_link(JsonReader in) {
   link.nvlink_domain = static_cast<int>(in.integer("nvlink_domain", 1, 4096));
   link.nvlink = gb_per_s(positive(in, "nvlink_gb_per_s"));
   link.nvls = in.boolean_or("nvls", false);
+  link.message_start =
+      microseconds(in.number_or("message_start_us", 0, 1e6, link.message_start.value() * 1e6));
+  constexpr double kCopyShare = 0.88;  // hardware.h
+  link.message = gb_per_s(
+      in.number_or("message_gb_per_s", 1e-6, kHuge, link.nvlink.value() / 1e9 * kCopyShare));
   link.nics_per_node = static_cast<int>(in.integer("nics_per_node", 1, 4096));
   link.nic = gb_per_s(positive(in, "nic_gb_per_s"));
   link.nic_efficiency = in.number_or("nic_efficiency", 0.01, 1, link.nic_efficiency);

@@ -88,6 +88,10 @@ struct Interconnect {
   int nvlink_domain = 8;  // GPUs that reach each other over NVLink
   BytesPerSecond nvlink;  // per GPU and direction
   bool nvls = false;      // in-switch reduction available
+  // A message to another GPU over NVLink. A copy reaches 0.88 of the link (H200,
+  // stas00/ml-engineering), and starts as fast as an all-to-all of 1 KB (8 us, H100).
+  Seconds message_start = microseconds(8);
+  BytesPerSecond message;
   int nics_per_node = 8;
   BytesPerSecond nic;           // per NIC and direction, line rate
   double nic_efficiency = 0.9;  // achieved share of line rate for large messages

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <thread>
 
-#include "executor/math/rounding.h"
-
 namespace qplan {
 namespace {
 
@@ -19,17 +17,9 @@ float* floats_of(const HostMemory& memory) {
   return static_cast<float*>(at_bytes(memory));
 }
 
-std::span<float> floats_of(const Tensor& array) {
+float* floats_of(const Tensor& array) {
   void* const data = array.data;
-  return {static_cast<float*>(data), static_cast<std::size_t>(array.elements())};
-}
-
-// Cores for each of the ranks on this machine. (A node has as many ranks as its GPUs, or all.)
-std::int64_t cores_of(const Rank& rank) {
-  int devices = 1;
-  check(cudaGetDeviceCount(&devices));
-  const std::int64_t here = std::min<std::int64_t>(devices, rank.job.plan.world());
-  return std::max<std::int64_t>(std::thread::hardware_concurrency() / here, 1);
+  return static_cast<float*>(data);
 }
 
 // Calls visit(begin, count) for parts of n elements, each on a thread.
@@ -68,11 +58,27 @@ std::vector<OwnRun> own_runs(const Rank& rank, int instance) {
   return runs;
 }
 
+std::int64_t cores_of_rank(std::int64_t world) {
+  int devices = 1;
+  check(cudaGetDeviceCount(&devices));
+  const std::int64_t here = std::min<std::int64_t>(devices, world);
+  return std::max<std::int64_t>(std::thread::hardware_concurrency() / here, 1);
+}
+
+void step_on_host(const math::AdamWSettings& settings, std::int64_t step, double scale,
+                  const HostAdamW& all, std::int64_t cores) {
+  in_parallel(static_cast<std::int64_t>(all.n), cores, [&](std::int64_t begin, std::int64_t count) {
+    host_adamw(settings, step, scale,
+               {all.gradient + begin, all.main + begin, all.moment1 + begin, all.moment2 + begin,
+                all.working + begin, static_cast<std::size_t>(count)});
+  });
+}
+
 HostShare::HostShare(Rank& rank, int instance)
     : rank_(rank),
       zero_(rank.shape(instance).zero),
       state_(rank.host_state(instance)),
-      cores_(cores_of(rank)) {
+      cores_(cores_of_rank(rank.job.plan.world())) {
   const std::int64_t all = rank.offloaded(instance);
   for (OwnRun run : own_runs(rank, instance)) {
     run.count = std::min(run.count, all - run.shard);
@@ -107,23 +113,16 @@ void HostShare::step(cudaStream_t stream) {
 void HostShare::step_now() {
   const double norm = std::sqrt(*static_cast<const double*>(at_bytes(squares_)));
   const double scale = math::clip_scale(norm, rank_.job.optimizer.clip_grad);
-  const auto part = [](std::span<float> all, std::int64_t begin, std::int64_t count) {
-    return all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(count));
-  };
   for (const OwnRun& run : runs_) {
     math::AdamWSettings settings = rank_.job.optimizer.adamw;
     if (!run.decayed) settings.weight_decay = 0;
-    in_parallel(run.count, cores_, [&](std::int64_t first, std::int64_t count) {
-      const std::int64_t begin = run.shard + first;
-      const std::span<float> main = part(floats_of(state_.main_params), begin, count);
-      const std::span<float> gradient(floats_of(gradients_) + begin,
-                                      static_cast<std::size_t>(count));
-      math::adamw(settings, step_, gradient, scale, main,
-                  part(floats_of(state_.moment1), begin, count),
-                  part(floats_of(state_.moment2), begin, count));
-      math::encode(DType::bf16, main,
-                   {working_.get() + 2 * begin, static_cast<std::size_t>(2 * count)});
-    });
+    const std::int64_t at = run.shard;
+    void* const working = working_.get() + 2 * at;
+    step_on_host(settings, step_, scale,
+                 {floats_of(gradients_) + at, floats_of(state_.main_params) + at,
+                  floats_of(state_.moment1) + at, floats_of(state_.moment2) + at,
+                  static_cast<std::uint16_t*>(working), static_cast<std::size_t>(run.count)},
+                 cores_);
   }
 }
 

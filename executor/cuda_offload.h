@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "executor/cuda_handles.h"
+#include "executor/host_adamw.h"
 #include "executor/rank.h"
 
 namespace qplan {
@@ -18,6 +19,13 @@ struct OwnRun {
   bool counted = false;  // in the gradient norm: no rank before this one holds them
 };
 std::vector<OwnRun> own_runs(const Rank& rank, int instance);
+
+// Cores for each of `world` ranks. (A node has as many of them as its GPUs, or all.)
+std::int64_t cores_of_rank(std::int64_t world);
+
+// host_adamw() on some cores.
+void step_on_host(const math::AdamWSettings& settings, std::int64_t step, double scale,
+                  const HostAdamW& arrays, std::int64_t cores);
 
 // Of one block: the first elements of its shard.
 class HostShare {

@@ -31,7 +31,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(60);  // until all ranks have met
 constexpr auto kGrace = std::chrono::seconds(5);      // between asking to end and ending
 constexpr int kFailed = 3;                            // the exit code of a launch failure
+constexpr int kGuests = 1024;                         // that may wait to be let in
 constexpr char kSignVariable[] = "QPLAN_SIGN_FD";     // a pipe: any byte is a sign of life
+constexpr char kDoorVariable[] = "QPLAN_DOOR_FD";     // rank 0's listening socket
 
 std::int64_t number_of(const std::string& name, const std::string& text) {
   std::int64_t value = 0;
@@ -94,13 +96,17 @@ Socket open_socket(const std::string& host, int port, bool listens, Use use) {
   return Socket();
 }
 
-// Rank 0 answers every other rank once.
-void serve(const ProcessRank& own, std::span<const std::byte> bytes) {
-  const Socket door = open_socket("", own.port, true, [](int handle, const addrinfo* a) {
+Socket open_door(int port) {
+  return open_socket("", port, true, [](int handle, const addrinfo* a) {
     const int yes = 1;
     ::setsockopt(handle, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    return ::bind(handle, a->ai_addr, a->ai_addrlen) == 0 && ::listen(handle, 1024) == 0;
+    return ::bind(handle, a->ai_addr, a->ai_addrlen) == 0 && ::listen(handle, kGuests) == 0;
   });
+}
+
+// Rank 0 answers every other rank once.
+void serve(const ProcessRank& own, std::span<const std::byte> bytes) {
+  const Socket door = own.door >= 0 ? Socket(own.door) : open_door(own.port);
   if (!door.open()) {
     throw DeviceError(
         fmt::format("rank 0 cannot listen on port {} ({}); choose another "
@@ -132,22 +138,30 @@ void fetch(const ProcessRank& own, std::span<std::byte> bytes) {
                                 own.address, own.port));
 }
 
-int free_port() {
-  const Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(any);
-  void* address = &any;
-  if (::bind(socket.get(), static_cast<sockaddr*>(address), size) != 0 ||
-      ::getsockname(socket.get(), static_cast<sockaddr*>(address), &size) != 0) {
-    throw DeviceError(fmt::format("no free port on this machine ({})", std::strerror(errno)));
+// Listens for the ranks of this machine before any of them starts: at a free port, which a rank
+// that knocks where nobody listens could take itself (a connection from a port to itself succeeds).
+struct LocalDoor {
+  Socket socket{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  int port = 0;
+
+  LocalDoor() {
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(any);
+    void* address = &any;
+    if (::bind(socket.get(), static_cast<sockaddr*>(address), size) != 0 ||
+        ::listen(socket.get(), kGuests) != 0 ||
+        ::getsockname(socket.get(), static_cast<sockaddr*>(address), &size) != 0) {
+      throw DeviceError(fmt::format("no free port on this machine ({})", std::strerror(errno)));
+    }
+    port = ntohs(any.sin_port);
   }
-  return ntohs(any.sin_port);
-}
+};
 
 // In the child: becomes rank `rank`, or ends.
-[[noreturn]] void become(const LocalJob& job, int rank, int port, int signs, pid_t parent) {
+[[noreturn]] void become(const LocalJob& job, int rank, const LocalDoor& door, int signs,
+                         pid_t parent) {
   ::signal(SIGTERM, SIG_DFL);  // a handler of this program's is not the rank's
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(kFailed);  // it has ended in the meantime
@@ -158,9 +172,13 @@ int free_port() {
   set("LOCAL_RANK", std::to_string(rank));
   set("WORLD_SIZE", std::to_string(job.ranks));
   set("MASTER_ADDR", "127.0.0.1");
-  set("MASTER_PORT", std::to_string(port));
-  set(kSignVariable, std::to_string(signs));
-  ::fcntl(signs, F_SETFD, 0);  // the rank inherits it
+  set("MASTER_PORT", std::to_string(door.port));
+  const auto inherit = [&](const char* name, int handle) {
+    set(name, std::to_string(handle));
+    ::fcntl(handle, F_SETFD, 0);
+  };
+  inherit(kSignVariable, signs);
+  if (rank == 0) inherit(kDoorVariable, door.socket.get());
   std::vector<char*> words;
   for (const std::string& word : job.command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -202,6 +220,9 @@ std::optional<ProcessRank> process_rank(const Environment& environment) {
     }
     if (address) own.address = *address;
     if (port) own.port = static_cast<int>(number_of("MASTER_PORT", *port));
+    if (const auto door = environment(kDoorVariable); door && own.rank == 0) {
+      own.door = static_cast<int>(number_of(kDoorVariable, *door));
+    }
     // torchrun's agent may keep a store of its own at the port that it announces.
     if (environment("TORCHELASTIC_USE_AGENT_STORE") == "True") ++own.port;
     return own;
@@ -230,11 +251,11 @@ class LocalRanks {
  public:
   explicit LocalRanks(const LocalJob& job) : job_(job) {
     if (::pipe2(signs_, O_CLOEXEC | O_NONBLOCK) != 0) throw DeviceError("no pipe could be made");
-    const int port = free_port();
+    const LocalDoor door;
     const pid_t parent = ::getpid();
     for (int rank = 0; rank < job.ranks; ++rank) {
       const pid_t child = ::fork();
-      if (child == 0) become(job, rank, port, signs_[1], parent);
+      if (child == 0) become(job, rank, door, signs_[1], parent);
       if (child < 0) throw DeviceError("no process could be started for a rank");
       running_.push_back(child);
     }

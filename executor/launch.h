@@ -19,6 +19,7 @@ struct ProcessRank {
   int local_rank = 0;   // on its machine: which GPU
   std::string address;  // where rank 0 listens
   int port = 0;
+  int door = -1;  // of rank 0: a socket that listens at the port already; -1: none
 };
 
 // Reads a variable of the environment; absent: not set.
@@ -29,7 +30,8 @@ using Environment = std::function<std::optional<std::string>(const std::string& 
 // of several processes without MASTER_ADDR and MASTER_PORT.
 std::optional<ProcessRank> process_rank(const Environment& environment);
 
-// Rank 0's bytes, to all. Throws DeviceError when the others do not come within a minute.
+// Rank 0's bytes, to all; once a process. Throws DeviceError when the others do not come within a
+// minute.
 void broadcast(const ProcessRank& own, std::span<std::byte> bytes);
 
 struct LocalJob {

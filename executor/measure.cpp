@@ -1,9 +1,12 @@
 #include "executor/measure.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <functional>
 #include <variant>
 
+#include "executor/cuda_offload.h"
 #include "executor/measure_device.h"
 
 namespace qplan {
@@ -13,23 +16,42 @@ class CudaMeasurer final : public Measurer {
  public:
   explicit CudaMeasurer(const ProcessRank& process) : device_(process) {}
 
-  std::optional<Seconds> time(const Work& work) override;
+  std::optional<Seconds> time(const Work& work, int ranks) override;
   std::optional<Seconds> warm_time(const Work& work) override;
+  double slowest() override;
   Seconds launch_time() override;
   BytesPerSecond copy_rate(bool to_host) override;
+  double host_adam_rate() override;
   [[nodiscard]] const GpuFacts& facts() const override { return device_.facts; }
 
  private:
+  // The mean over all GPUs.
+  Seconds mean(Seconds own);
+
   MeasuringDevice device_;
+  double log_ratio_ = 0;  // of own times to the means, their sum
+  int works_ = 0;
 };
 
-std::optional<Seconds> CudaMeasurer::time(const Work& work) {
+Seconds CudaMeasurer::mean(Seconds own) {
+  if (device_.job == nullptr) return own;
+  return Seconds(device_.agree(own.value(), ncclSum) / static_cast<double>(device_.process.world));
+}
+
+double CudaMeasurer::slowest() {
+  const double own = works_ > 0 ? std::exp(log_ratio_ / works_) : 1;
+  return device_.job == nullptr ? own : device_.agree(own, ncclMax);
+}
+
+std::optional<Seconds> CudaMeasurer::time(const Work& work, int ranks) {
+  device_.choose_group(ranks);
   const std::function<void()> once = device_.any(work);
   if (!once) return std::nullopt;
-  const bool together = std::holds_alternative<Collective>(work);
-  const Seconds own = together ? device_.beside_compute(once) : device_.median(once, false);
-  // A step goes at the pace of the slowest GPU.
-  return device_.group == nullptr ? own : Seconds(device_.agree(own.value(), ncclMax));
+  if (ranks > 1) return mean(device_.beside_compute(once));
+  const Seconds own = device_.median(once, false), all = mean(own);
+  log_ratio_ += std::log(own / all);
+  ++works_;
+  return all;
 }
 
 std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
@@ -46,8 +68,7 @@ std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
     turns.push_back(device_.elapsed(once, repetitions));
   }
   std::sort(turns.begin(), turns.end());
-  const Seconds own = turns[turns.size() / 2];
-  return device_.group == nullptr ? own : Seconds(device_.agree(own.value(), ncclMax));
+  return mean(turns[turns.size() / 2]);
 }
 
 // As a graph, or the host's pace of launching would be measured.
@@ -79,6 +100,28 @@ BytesPerSecond CudaMeasurer::copy_rate(bool to_host) {
       },
       false);
   return Bytes(static_cast<double>(kBytes)) / time;
+}
+
+double CudaMeasurer::host_adam_rate() {
+  constexpr std::size_t kParams = 1 << 26;  // more than a processor's caches hold
+  std::vector<float> main(kParams, 1), moment1(kParams, 0.1F), moment2(kParams, 0.1F),
+      gradient(kParams, 0.1F);
+  std::vector<std::uint16_t> working(kParams);
+  const std::int64_t world = device_.process.world, cores = cores_of_rank(world);
+  std::vector<double> seconds;
+  for (int step = 1; step <= 5; ++step) {
+    if (world > 1) device_.agree(0);  // all begin together
+    const auto begin = std::chrono::steady_clock::now();
+    step_on_host(
+        {}, step, 1,
+        {gradient.data(), main.data(), moment1.data(), moment2.data(), working.data(), kParams},
+        cores);
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const double own = seconds[seconds.size() / 2];
+  return static_cast<double>(kParams) / (world > 1 ? device_.agree(own, ncclMax) : own);
 }
 
 }  // namespace

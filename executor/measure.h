@@ -27,14 +27,22 @@ class Measurer {
   Measurer& operator=(const Measurer&) = delete;
 
   // Median over several runs of many repetitions, operands rotating through more memory than the
-  // cache holds. Absent: work that is not measured. A collective's group is the whole job.
-  virtual std::optional<Seconds> time(const Work& work) = 0;
+  // cache holds. Absent: work that is not measured. Collectives run in every group of so many ranks
+  // of the job at once, as in a step; they must divide it.
+  // The mean of all GPUs: what one loses by chance another gains.
+  virtual std::optional<Seconds> time(const Work& work, int ranks) = 0;
+  // Time of the slowest GPU over the mean of all, for the works that each did alone so far: a step
+  // goes at its pace.
+  virtual double slowest() = 0;
   // The same between large products, which keep the GPU at its power limit.
   virtual std::optional<Seconds> warm_time(const Work& work) = 0;
   // From one kernel's begin to the next's, when neither has anything to do.
   virtual Seconds launch_time() = 0;
   // Pinned host memory to the device or back.
   virtual BytesPerSecond copy_rate(bool to_host) = 0;
+  // Parameters a second that AdamW steps on this rank's share of the host's cores, while the other
+  // ranks do the same on theirs.
+  virtual double host_adam_rate() = 0;
   [[nodiscard]] virtual const GpuFacts& facts() const = 0;
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <random>
 #include <span>
 #include <vector>
@@ -47,7 +48,8 @@ struct MeasuringDevice {
     if (own.world > 1) meet();
   }
   ~MeasuringDevice() {
-    if (group != nullptr) ncclCommDestroy(group);
+    for (const auto& [ranks, comm] : comms) ncclCommDestroy(comm);
+    if (job != nullptr) ncclCommDestroy(job);
   }
   MeasuringDevice(const MeasuringDevice&) = delete;
   MeasuringDevice& operator=(const MeasuringDevice&) = delete;
@@ -91,8 +93,19 @@ struct MeasuringDevice {
     ncclUniqueId id{};
     if (process.rank == 0) check(ncclGetUniqueId(&id));
     broadcast(process, std::as_writable_bytes(std::span(&id, 1)));
-    check(ncclCommInitRank(&group, static_cast<int>(process.world), id,
+    check(ncclCommInitRank(&job, static_cast<int>(process.world), id,
                            static_cast<int>(process.rank)));
+  }
+
+  // Of `ranks` neighbours; one alone has none.
+  void choose_group(int ranks) {
+    group_size = ranks;
+    group = nullptr;
+    if (ranks == 1) return;
+    ncclComm_t& comm = comms[ranks];
+    const int own = static_cast<int>(process.rank);
+    if (comm == nullptr) check(ncclCommSplit(job, own / ranks, own % ranks, &comm, nullptr));
+    group = comm;
   }
 
   // Operands of the next repetition: fresh memory until the pool is used up.
@@ -167,7 +180,7 @@ struct MeasuringDevice {
   // The smallest, or the largest, of all processes' numbers.
   double agree(double number, ncclRedOp_t which = ncclMin) {
     check(cudaMemcpy(scratch.get(), &number, sizeof(number), cudaMemcpyHostToDevice));
-    check(ncclAllReduce(scratch.get(), scratch.get(), 1, ncclFloat64, which, group, stream.get()));
+    check(ncclAllReduce(scratch.get(), scratch.get(), 1, ncclFloat64, which, job, stream.get()));
     check(cudaStreamSynchronize(stream.get()));
     check(cudaMemcpy(&number, scratch.get(), sizeof(number), cudaMemcpyDeviceToHost));
     return number;
@@ -184,6 +197,7 @@ struct MeasuringDevice {
   std::function<void()> permuted(const Rowwise& w);
   std::function<void()> once(const AdamW& w);
   std::function<void()> once(const Collective& w);
+  std::function<void()> once(const SendRecv& w);
 
   ProcessRank process;
   DeviceMemory pool, drawn, scratch, attention_scratch, zero_memory, group_rows, row_map;
@@ -191,7 +205,9 @@ struct MeasuringDevice {
   OwnedStream stream;
   OwnedEvent begin, end;
   GpuFacts facts;
-  ncclComm_t group = nullptr;
+  ncclComm_t job = nullptr, group = nullptr;  // null: of one rank
+  std::map<int, ncclComm_t> comms;            // by their ranks
+  int group_size = 1;
   CublasLt blas;
   CudnnAttention attention;
 };

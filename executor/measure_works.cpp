@@ -24,6 +24,7 @@ std::function<void()> MeasuringDevice::any(const Work& work) {
           [&](const Gemm& w) { return once(w); }, [&](const GroupedGemm& w) { return once(w); },
           [&](const Attention& w) { return once(w); }, [&](const Rowwise& w) { return once(w); },
           [&](const AdamW& w) { return once(w); }, [&](const Collective& w) { return once(w); },
+          [&](const SendRecv& w) { return once(w); },
           [](const auto&) { return std::function<void()>(); }},
       work);
 }
@@ -276,7 +277,7 @@ std::function<void()> MeasuringDevice::once(const AdamW& w) {
 std::function<void()> MeasuringDevice::once(const Collective& w) {
   if (group == nullptr) return {};
   const auto count = static_cast<std::int64_t>(w.bytes.value() / 2);
-  const auto share = static_cast<std::size_t>(count / process.world);
+  const auto share = static_cast<std::size_t>(count / group_size);
   switch (w.kind) {
     case CollectiveKind::all_reduce:
       return [=, this] {
@@ -298,7 +299,7 @@ std::function<void()> MeasuringDevice::once(const Collective& w) {
       return [=, this] {
         bf16 *from = numbers(count), *to = numbers(count);
         check(ncclGroupStart());
-        for (int peer = 0; peer < process.world; ++peer) {
+        for (int peer = 0; peer < group_size; ++peer) {
           const std::size_t at = share * static_cast<std::size_t>(peer);
           check(ncclSend(from + at, share, ncclBfloat16, peer, group, stream.get()));
           check(ncclRecv(to + at, share, ncclBfloat16, peer, group, stream.get()));
@@ -309,6 +310,22 @@ std::function<void()> MeasuringDevice::once(const Collective& w) {
       break;
   }
   return {};
+}
+
+// A step of a ring: to the next rank of the group, from the one before.
+std::function<void()> MeasuringDevice::once(const SendRecv& w) {
+  if (group == nullptr) return {};
+  const auto count = static_cast<std::int64_t>(w.bytes.value() / 2);
+  const int own = static_cast<int>(process.rank) % group_size;
+  return [=, this] {
+    const auto elements = static_cast<std::size_t>(count);
+    check(ncclGroupStart());
+    check(ncclSend(numbers(count), elements, ncclBfloat16, (own + 1) % group_size, group,
+                   stream.get()));
+    check(ncclRecv(numbers(count), elements, ncclBfloat16, (own + group_size - 1) % group_size,
+                   group, stream.get()));
+    check(ncclGroupEnd());
+  };
 }
 
 }  // namespace qplan

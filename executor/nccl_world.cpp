@@ -17,9 +17,11 @@ using Uses = std::set<std::pair<Axis, Stream>>;
 
 // Blocks that a communicator's kernels may have. Its buffers grow with them: 0.47 GiB each by
 // NCCL's choice for two H200 on NVLink (NCCL 2.28.3), and a rank has three to seven.
-constexpr int kAnyBlocks = 0;      // as many as NCCL wants: bandwidth counts
-constexpr int kMessageBlocks = 8;  // stage boundaries hide behind compute
-constexpr int kScalarBlocks = 1;   // two sums a step
+constexpr int kAnyBlocks = 0;  // as many as NCCL wants: bandwidth counts
+// Stage boundaries hide behind compute; but a message that waits keeps its multiprocessors, and a
+// stage may wait for two and send two at once.
+constexpr int kMessageBlocks = 2;
+constexpr int kScalarBlocks = 1;  // two sums a step
 constexpr std::size_t kFirstMessage = 256;
 
 ncclConfig_t config_of(int blocks) {

@@ -8,13 +8,15 @@ For docs/evidence/issue6-h200.md. Small models, so that the reference backend ca
 """
 
 import argparse
+import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+
+from gpu_pool import GpuPool, ranks_of
 
 ZOO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "zoo")
 BATCH = "gbs4 seq128"
@@ -33,6 +35,18 @@ PLANS = {
                  "tp2 sp etp2", "cp2 ep2", "cp2", "pp2", "dp2 ep2 recompute=full mbs2"],
     "tiny-mla": ["", "recompute=full", "dp2 ep2 zero1", "tp2 sp", "cp2", "cp2 cp_comm=a2a", "pp2"],
 }
+# Of four ranks: axes together.
+PLANS_OF_FOUR = {
+    "tiny": ["pp4", "pp4 zb-h1", "pp2 vpp2 interleaved dp2", "tp2 pp2", "tp2 sp pp2 zb-h1", "pp2 dp2 zero1",
+             "pp2 dp2 zero2", "pp2 cp2", *[f"dp4 {z}" for z in SHARDED], "dp4 zero1 overlap=grad+param",
+             "dp4 zero3 offload=optimizer:0.5", "tp2 dp2 zero1", "tp2 sp dp2 zero3", "cp2 dp2 zero1",
+             "cp4", "cp4 cp_comm=all_gather", "tp2 sp cp2", "tp2 sp pp2 recompute=full"],
+    "tiny-tied": ["dp4 zero3", "tp2 sp pp2", "pp2 dp2 zero1", "pp4"],
+    "tiny-moe": ["dp4 ep4", "dp4 ep4 zero1 recompute=full", "dp4 ep2 zero1", "dp4 ep2 zero3", "tp2 sp dp2 ep2",
+                 "tp2 sp dp2 ep4 zero1", "pp2 dp2 ep2", "cp2 dp2 ep4", "tp2 sp pp2 ep2", "dp4 etp2 ep2",
+                 "dp4 ep4 offload=optimizer:0.3"],
+    "tiny-mla": ["dp4 ep4 zero1", "tp2 sp dp2 ep2", "pp2 dp2 ep2", "cp2 dp2 ep2"],
+}
 
 
 def model_file(folder, name):
@@ -45,11 +59,11 @@ def model_file(folder, name):
     return path
 
 
-def run(args, model, words):
+def run(args, model, words, environment):
     command = [args.qplan, "run", f"{words} {BATCH}".strip(), "--model", model, "--hardware", "h200-sxm",
                "--backend", args.backend, "--steps", str(args.steps), "--lr", "1e-3", "--json",
                "--moe-imbalance", "2", "--timeout", "30"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=args.limit, env=environment)
     if result.returncode:
         raise RuntimeError((result.stderr + result.stdout).strip()[-400:])
     answer = json.loads(result.stdout)
@@ -63,7 +77,8 @@ def main():
     parser.add_argument("--against", help="what another backend gave")
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--limit", type=float, default=60, help="seconds a plan may take")
-    parser.add_argument("--jobs", type=int, default=1, help="plans at once")
+    parser.add_argument("--gpus", type=int, default=2, help="of this machine; plans of no more ranks")
+    parser.add_argument("--runs", type=int, default=1, help="at once on each GPU")
     parser.add_argument("--only", help="plans with this word")
     parser.add_argument("-o", "--output")
     args = parser.parse_args()
@@ -72,14 +87,15 @@ def main():
         with open(args.against) as file:
             known = json.load(file)["runs"]
     runs, failed, worst, begin = {}, [], {"loss": 0, "grad_norm": 0}, time.time()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
-        started = {}
-        for name, plans in PLANS.items():
+    with tempfile.TemporaryDirectory() as folder:
+        keys, jobs = [], []
+        for name, plans in [*PLANS.items(), *PLANS_OF_FOUR.items()]:
             model = model_file(folder, name)
             for words in plans:
-                if args.only is None or args.only in words.split():
-                    started[f"{name}: {words}".strip()] = pool.submit(run, args, model, words)
-        for key, future in started.items():
+                if ranks_of(words) <= args.gpus and (args.only is None or args.only in words.split()):
+                    keys.append(f"{name}: {words}".strip())
+                    jobs.append((ranks_of(words), functools.partial(run, args, model, words)))
+        for key, future in zip(keys, GpuPool(args.gpus, args.runs).run(jobs)):
             try:
                 runs[key] = future.result()
             except (RuntimeError, subprocess.TimeoutExpired, ValueError) as error:

@@ -32,9 +32,12 @@ def arguments():
     parser.add_argument("--accumulate", type=int, default=1, help="micro-batches a step")
     parser.add_argument("--compile", action="store_true", help="torch.compile each layer")
     parser.add_argument("--recompute", action="store_true", help="checkpoint each layer")
+    parser.add_argument("--reduce-each", action="store_true",
+                        help="reduce gradients after every micro-batch: a GPU keeps its part alone")
     parser.add_argument("--cudnn", action="store_true", help="attention by cuDNN, else as PyTorch chooses")
     parser.add_argument("--experts", default="grouped_mm", help="experts_implementation of a MoE")
-    parser.add_argument("--steps", type=int, default=6, help="the first two are left out")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--warm-up", type=int, default=2, help="steps that are left out")
     return parser.parse_args()
 
 
@@ -83,8 +86,9 @@ def main():
         for i in range(args.accumulate):
             ids = torch.randint(config.vocab_size, (args.micro_batch, args.seq + 1),
                                 device="cuda", generator=generator)
-            model.set_requires_gradient_sync(i + 1 == args.accumulate)
-            model.set_is_last_backward(i + 1 == args.accumulate)
+            reduces = args.reduce_each or i + 1 == args.accumulate
+            model.set_requires_gradient_sync(reduces)
+            model.set_is_last_backward(reduces)
             # Labels shifted by hand: the loss sees seq tokens, as ours does.
             words, targets = ids[:, :-1].contiguous(), ids[:, 1:].contiguous()
             loss = model(input_ids=words, labels=targets, shift_labels=targets).loss
@@ -104,13 +108,13 @@ def main():
             torch.cuda.synchronize()
             times.append(time.perf_counter() - begin)
     if rank == 0:
-        median = statistics.median(times[2:])
+        median = statistics.median(times[args.warm_up:])
         free, total = torch.cuda.mem_get_info()
         print(json.dumps({
             "torch": torch.__version__, "gpus": world, "model": os.path.basename(args.model),
             "layers": config.num_hidden_layers, "micro_batch": args.micro_batch,
             "accumulate": args.accumulate, "compile": args.compile, "recompute": args.recompute,
-            "cudnn": args.cudnn, "step_s": round(median, 5),
+            "cudnn": args.cudnn, "reduce_each": args.reduce_each, "step_s": round(median, 5),
             "tokens_per_s_per_gpu": round(args.micro_batch * args.accumulate * args.seq / median),
             "device_gib": round((total - free) / 2**30, 2), "loss": round(loss.item(), 4)}), flush=True)
     dist.destroy_process_group()

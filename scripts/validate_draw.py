@@ -11,15 +11,19 @@ as JSON:
 """
 
 import argparse
+import functools
 import itertools
 import json
 import os
 import random
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+from gpu_pool import GpuPool
 
 ZOO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "zoo")
 # Model, layers kept, sequences of 4096 tokens a GPU and step.
@@ -44,19 +48,42 @@ STRATA = [
     ("dp2 zero1", 2, EXPERTS), ("dp2 ep2", 2, EXPERTS), ("dp2 ep2 zero1", 2, EXPERTS),
     ("dp2 ep2 zero1 recompute=full", 2, EXPERTS), ("tp2 ep2 sp", 2, EXPERTS), ("pp2", 2, EXPERTS),
 ]
+# Of four GPUs: layers that four stages divide, and eight chunks.
+WIDE = [("qwen3-0.6b", None, 8), ("qwen3-1.7b", None, 4), ("qwen3-8b", 8, 4), ("qwen3-8b", 16, 4)]
+CHUNKS = [("qwen3-8b", 8, 4), ("qwen3-8b", 16, 4)]
+MANY_EXPERTS = [("qwen3-30b-a3b", 8, 4), ("qwen3-30b-a3b", 12, 4)]
+STRATA_OF_FOUR = [
+    ("dp4 zero1 overlap=grad+param", 4, WIDE), ("dp4 zero2", 4, WIDE), ("dp4 zero3", 4, WIDE),
+    ("dp4 zero3 recompute=full", 4, WIDE), ("dp4 zero1 offload=optimizer:0.3", 4, CHUNKS),
+    ("tp4 sp", 4, WIDE), ("tp2 sp dp2 zero1", 4, WIDE), ("tp2 sp cp2 recompute=selective", 4, WIDE),
+    ("cp4", 4, WIDE), ("cp2 dp2 zero1 cp_comm=all_gather", 4, WIDE),
+    ("pp4", 4, WIDE), ("pp4 zb-h1", 4, WIDE), ("pp4 vpp2 interleaved", 4, CHUNKS), ("pp2 dp2 zero1", 4, WIDE),
+    ("tp2 sp pp2 recompute=full", 4, WIDE),
+    ("dp4 ep4 zero1", 4, MANY_EXPERTS), ("dp4 ep2 zero1 recompute=full", 4, MANY_EXPERTS),
+    ("tp2 sp dp2 ep4", 4, MANY_EXPERTS), ("pp2 dp2 ep2", 4, MANY_EXPERTS), ("dp4 ep4 zero2", 4, MANY_EXPERTS),
+]
+
+
+def strata(chance, most_gpus):
+    """All of few GPUs; of four GPUs all, of two a drawn half."""
+    if most_gpus < 4:
+        return STRATA
+    of_two = [s for s in STRATA if s[1] == 2]
+    return STRATA_OF_FOUR + chance.sample(of_two, len(of_two) // 2) + [s for s in STRATA if s[1] == 1]
 
 
 def draw(seed, most_gpus):
     """Lines (model, layers, words, gpus). Micro-batches divide each replica's share."""
     chance = random.Random(seed)
     lines = []
-    for words, gpus, models in STRATA:
+    for words, gpus, models in strata(chance, most_gpus):
         model, layers, sequences = chance.choice(models)
         length = chance.choice([2048, 4096, 4096, 8192])
-        replicas = 2 if "dp2" in words else 1
+        replicas = int((re.findall(r"\bdp(\d)", words) or [1])[0])
+        pipeline = int((re.findall(r"\bpp(\d)", words) or [1])[0])
         share = max(2, sequences * 4096 // length) * gpus // replicas
         micro = chance.choice([m for m in (1, 1, 2, 4) if share % m == 0 and m * length <= 16384
-                               and ("pp2" not in words or share // m >= 4)])
+                               and ("pp" not in words or share // m >= 2 * pipeline)])
         if gpus <= most_gpus:
             line = f"{words} mbs{micro} gbs{share * replicas} seq{length}".strip()
             lines.append((model, layers, line, gpus))
@@ -73,11 +100,11 @@ def model_file(folder, model, layers):
     return path
 
 
-def validate(args, folder, model, layers, words):
+def validate(args, folder, model, layers, words, environment):
     command = [args.qplan, "validate", words, "--model", model_file(folder, model, layers),
                "--hardware", args.hardware, "--backend", "cuda", "--json",
                "--steps", str(args.steps), "--moe-imbalance", "1"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=args.limit)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=args.limit, env=environment)
     if result.returncode != 0:
         raise RuntimeError((result.stdout + result.stderr).strip()[-400:])
     return json.loads(result.stdout)
@@ -119,34 +146,40 @@ def main():
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--limit", type=float, default=90, help="seconds a plan may take")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds for all; then no more begin")
+    parser.add_argument("--of", type=int, help="only the plans of so many GPUs")
     parser.add_argument("--list", action="store_true", help="only print the plans")
     parser.add_argument("-o", "--output")
     args = parser.parse_args()
-    lines = draw(args.seed, args.gpus)
+    lines = [line for line in draw(args.seed, args.gpus) if args.of in (None, line[3])]
     if args.list:
         for line in lines:
             print(*line)
         return 0
     begin, runs = time.time(), []
+
+    def one(model, layers, words, gpus, environment):
+        if time.time() - begin > args.budget:
+            runs.append({"model": model, "layers": layers, "plan": words, "failed": "not begun: no time"})
+            return
+        try:
+            answer = validate(args, folder, model, layers, words, environment)
+            run = summary(model, layers, words, gpus, answer)
+            memory = run["memory_gib"]
+            print(f"{model}:{layers} {words}: {run['step_s']['measured']:.4f} s, predicted "
+                  f"{100 * run['step_error']:+.1f}%; {memory['device']:.2f} GiB, predicted "
+                  f"{100 * (memory['predicted_device'] / memory['device'] - 1):+.1f}%; loss "
+                  f"{run['loss'][0]}", flush=True)
+        except (RuntimeError, subprocess.TimeoutExpired, KeyError, TypeError) as error:
+            run = {"model": model, "layers": layers, "plan": words, "failed": str(error)[-400:]}
+            print(f"{model}:{layers} {words}: FAILED {run['failed']}", flush=True)
+        runs.append(run)
+        if args.output:
+            with open(args.output, "w") as file:
+                json.dump({"seed": args.seed, "runs": list(runs)}, file, indent=None)
+
     with tempfile.TemporaryDirectory() as folder:
-        for model, layers, words, gpus in lines:
-            if time.time() - begin > args.budget:
-                runs.append({"model": model, "layers": layers, "plan": words, "failed": "not begun: no time"})
-                continue
-            try:
-                run = summary(model, layers, words, gpus, validate(args, folder, model, layers, words))
-                memory = run["memory_gib"]
-                print(f"{model}:{layers} {words}: {run['step_s']['measured']:.4f} s, predicted "
-                      f"{100 * run['step_error']:+.1f}%; {memory['device']:.2f} GiB, predicted "
-                      f"{100 * (memory['predicted_device'] / memory['device'] - 1):+.1f}%; loss "
-                      f"{run['loss'][0]}", flush=True)
-            except (RuntimeError, subprocess.TimeoutExpired, KeyError, TypeError) as error:
-                run = {"model": model, "layers": layers, "plan": words, "failed": str(error)[-400:]}
-                print(f"{model}:{layers} {words}: FAILED {run['failed']}", flush=True)
-            runs.append(run)
-            if args.output:
-                with open(args.output, "w") as file:
-                    json.dump({"seed": args.seed, "runs": runs}, file, indent=None)
+        for future in GpuPool(args.gpus).run([(line[3], functools.partial(one, *line)) for line in lines]):
+            future.result()
     done = [r for r in runs if "step_error" in r]
     if not done:
         return 1

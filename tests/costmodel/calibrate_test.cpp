@@ -15,7 +15,7 @@ using namespace qplan;
 
 namespace {
 
-constexpr int kRanks = 2;
+constexpr int kRanks = 4;
 
 // A machine with grouped products of its own, in bursts (sustain 1) or long runs.
 HardwareProfile own_grouped(const HardwareProfile& base, double sustain) {
@@ -27,11 +27,15 @@ HardwareProfile own_grouped(const HardwareProfile& base, double sustain) {
   return own;
 }
 
-// The reference machine, slower or faster by kind, in short runs (without what long runs lose).
-Seconds true_time(const Work& work, const HardwareProfile& base) {
+RankGrid grid_of(int ranks) {
   ParallelPlan plan;
-  plan.dp = kRanks;
-  const RankGrid grid(plan, 8);
+  plan.dp = ranks;
+  return RankGrid(plan, 8);
+}
+
+// The reference machine, slower or faster by kind, in short runs (without what long runs lose).
+Seconds true_time(const Work& work, const HardwareProfile& base, int ranks = 1) {
+  const RankGrid grid = grid_of(ranks);
   if (std::holds_alternative<GroupedGemm>(work)) {
     const HardwareProfile own = own_grouped(base, 1);
     return price(work, {&own, &grid}).time;
@@ -50,8 +54,11 @@ constexpr double kSustain = 0.93;
 
 Calibration calibration_of(const HardwareProfile& base) {
   Calibration c{.gpu = "NVIDIA H200", .driver = "CUDA 13.0", .date = "2026-01-31", .ranks = kRanks};
-  for (const Work& work : calibration_works(kRanks)) {
-    c.samples.push_back({work, true_time(work, base)});
+  for (const Work& work : calibration_works()) c.samples.push_back({work, true_time(work, base)});
+  for (const int ranks : collective_groups(kRanks)) {
+    for (const Work& work : collective_works()) {
+      c.samples.push_back({work, true_time(work, base, ranks), ranks});
+    }
   }
   c.launch = base.gpu.kernel_launch;
   // Warm GPUs are slower, and half of the sums' traffic is not hidden.
@@ -74,11 +81,9 @@ TEST_CASE("a calibrated profile gives the measured times back") {
   const Json json = calibrated_profile(base.source, c);
   const HardwareProfile profile = read_hardware(json, "calibrated");
   CHECK(profile.name == "h200-sxm-measured");
-  ParallelPlan plan;
-  plan.dp = kRanks;
-  const RankGrid grid(plan, 8);
   std::map<std::string, double> worst;
   for (const Sample& s : c.samples) {
+    const RankGrid grid = grid_of(s.ranks);
     const bool sustained =
         std::holds_alternative<Gemm>(s.work) || std::holds_alternative<Attention>(s.work);
     Seconds expected = s.time / (sustained ? kSustain : 1);
@@ -93,12 +98,14 @@ TEST_CASE("a calibrated profile gives the measured times back") {
   // Products and collectives are tables; utilisation is kept in thousandths.
   CHECK(worst.at("gemm") < 0.05);
   CHECK(worst.at("all_gather") < 0.01);
+  CHECK(worst.at("send_recv") < 0.01);
   CHECK(worst.at("attention") < 0.03);
   CHECK(worst.at("grouped_gemm") < 0.05);
   CHECK(worst.at("adamw") < 0.03);
   // An efficiency and a latency a kind.
   CHECK(worst.at("swiglu") < 0.02);
   CHECK(worst.at("rms_norm") < 0.02);
+  const RankGrid grid = grid_of(1);
   for (const Sample& s : c.warm) CHECK(price(s.work, {&profile, &grid}).time / s.time < 1.03);
   for (const Sample& s : c.warm) CHECK(price(s.work, {&profile, &grid}).time / s.time > 0.97);
 }
@@ -111,7 +118,9 @@ TEST_CASE("what was not measured stays as it was") {
   CHECK(json.at("gemm").at("fp8") == base.source.at("gemm").at("fp8"));
 }
 
-TEST_CASE("one GPU has no collectives to measure") {
-  for (const Work& work : calibration_works(1))
-    CHECK_FALSE(std::holds_alternative<Collective>(work));
+TEST_CASE("collectives are measured in groups of powers of two and of all GPUs") {
+  CHECK(collective_groups(1).empty());
+  CHECK(collective_groups(2) == std::vector<int>{2});
+  CHECK(collective_groups(6) == std::vector<int>{2, 6});
+  CHECK(collective_groups(8) == std::vector<int>{2, 4, 8});
 }

@@ -87,6 +87,22 @@ TEST_CASE("every rank is a process of its own, with torchrun's variables") {
   }
 }
 
+// Or a rank that knocks before rank 0 listens may take the port itself.
+TEST_CASE("rank 0 has a door that was open before any rank began") {
+  CHECK(run_shell(3, R"(case $RANK in
+    0) test -S /proc/self/fd/$QPLAN_DOOR_FD ;;
+    *) test -z "$QPLAN_DOOR_FD" ;;
+    esac)")
+            .exit_code == 0);
+  const auto first = process_rank(environment_of({{"RANK", "0"},
+                                                  {"WORLD_SIZE", "2"},
+                                                  {"MASTER_ADDR", "127.0.0.1"},
+                                                  {"MASTER_PORT", "29500"},
+                                                  {"QPLAN_DOOR_FD", "5"}}));
+  REQUIRE(first);
+  CHECK(first->door == 5);
+}
+
 TEST_CASE("a rank that fails or is killed ends all ranks at once, and is named") {
   for (const auto& [script, message, code] :
        {std::tuple{"test $RANK = 1 && exit 2; sleep 60", "rank 1 ended with code 2", 2},
