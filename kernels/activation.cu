@@ -6,8 +6,6 @@
 namespace qplan::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-
 __device__ float sigmoid(float x) {
   return 1 / (1 + __expf(-x));
 }
@@ -15,7 +13,7 @@ __device__ float sigmoid(float x) {
 __global__ void __launch_bounds__(kThreads)
     swiglu_kernel(bf16* y, const bf16* x, const float* scale, std::int64_t rows,
                   std::int64_t width) {
-  const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kVector;
+  const std::int64_t i = thread_index() * kVector;
   const std::int64_t row = i / width, c = i % width;
   if (row >= rows) return;
   Vector gate = load(x + row * 2 * width + c);
@@ -47,7 +45,7 @@ __device__ float backward(bf16* dx, const bf16* x, const bf16* dy, float scale,
 __global__ void __launch_bounds__(kThreads)
     swiglu_backward_kernel(bf16* dx, const bf16* x, const bf16* dy, std::int64_t rows,
                            std::int64_t width) {
-  const std::int64_t i = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) * kVector;
+  const std::int64_t i = thread_index() * kVector;
   const std::int64_t row = i / width, c = i % width;
   if (row >= rows) return;
   const std::int64_t at = row * 2 * width + c;
@@ -58,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     scaled_swiglu_backward_kernel(bf16* dx, float* dscale, const bf16* x, const bf16* dy,
                                   const float* scale, std::int64_t rows, std::int64_t width) {
-  const std::int64_t row = (std::int64_t{blockIdx.x} * kThreads + threadIdx.x) / kWarp;
+  const std::int64_t row = thread_index() / kWarp;
   if (row >= rows) return;
   const float by = scale[row];
   float sum = 0;
@@ -75,17 +73,17 @@ __global__ void __launch_bounds__(kThreads)
 
 void swiglu(bf16* y, const bf16* x, const float* scale, std::int64_t rows, std::int64_t width,
             cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(ceil_div(rows * width, kThreads * kVector));
+  const auto blocks = blocks_for(rows * width / kVector);
   swiglu_kernel<<<blocks, kThreads, 0, stream>>>(y, x, scale, rows, width);
 }
 
 void swiglu_backward(bf16* dx, float* dscale, const bf16* x, const bf16* dy, const float* scale,
                      std::int64_t rows, std::int64_t width, cudaStream_t stream) {
   if (scale == nullptr) {
-    const auto blocks = static_cast<unsigned>(ceil_div(rows * width, kThreads * kVector));
+    const auto blocks = blocks_for(rows * width / kVector);
     swiglu_backward_kernel<<<blocks, kThreads, 0, stream>>>(dx, x, dy, rows, width);
   } else {
-    const auto blocks = static_cast<unsigned>(ceil_div(rows * kWarp, kThreads));
+    const auto blocks = blocks_for(rows * kWarp);
     scaled_swiglu_backward_kernel<<<blocks, kThreads, 0, stream>>>(dx, dscale, x, dy, scale, rows,
                                                                    width);
   }

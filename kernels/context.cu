@@ -6,16 +6,6 @@
 namespace qplan::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-
-unsigned blocks_for(std::int64_t threads) {
-  return static_cast<unsigned>(ceil_div(threads, kThreads));
-}
-
-__device__ std::int64_t thread_index() {
-  return std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-}
-
 // log(exp(a) + exp(b)).
 __device__ float log_add(float a, float b) {
   const float larger = fmaxf(a, b);

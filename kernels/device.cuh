@@ -16,6 +16,15 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
+// Threads of a block where nothing else decides, and blocks for so many threads.
+inline constexpr int kThreads = 256;
+inline unsigned blocks_for(std::int64_t threads) {
+  return static_cast<unsigned>(ceil_div(threads, kThreads));
+}
+__device__ inline std::int64_t thread_index() {
+  return std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+}
+
 // Eight numbers in fp32, read and written as 16 bytes of bf16.
 struct Vector {
   float x[kVector];

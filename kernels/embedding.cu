@@ -6,8 +6,6 @@
 namespace qplan::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-
 // One block a token.
 __global__ void __launch_bounds__(kThreads)
     embed_kernel(bf16* y, std::int64_t* kept, const bf16* table, std::int64_t first_row,

@@ -12,12 +12,11 @@
 
 #include <cstdint>
 
+#include "kernels/scratch.h"
+
 namespace qplan::kernels {
 
 using bf16 = __nv_bfloat16;
-
-// Scratch memory that one kernel needs between its two launches: of the stream it runs on.
-inline constexpr std::int64_t kScratchBytes = 64 << 20;
 
 // ---- norms ----
 
