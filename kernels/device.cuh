@@ -50,6 +50,12 @@ __device__ inline Vector load(const bf16* p) {
   return numbers_of(load_bits(p));
 }
 
+__device__ inline Vector load(const float* p) {
+  const float4 low = *reinterpret_cast<const float4*>(p);
+  const float4 high = *reinterpret_cast<const float4*>(p + 4);
+  return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+}
+
 __device__ inline void store(bf16* p, const Vector& v) {
   uint4 bits;
   auto* pairs = reinterpret_cast<__nv_bfloat162*>(&bits);

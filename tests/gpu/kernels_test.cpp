@@ -50,6 +50,37 @@ void check_norm(std::int64_t rows, std::int64_t cols) {
   CHECK(distance(dev_dw.read(), dw) < kFloatRounding);
 }
 
+void check_layer_norm(std::int64_t rows, std::int64_t cols, bool around_zero) {
+  CAPTURE(cols);
+  CAPTURE(around_zero);
+  // Far from 0, as activations are where a mean is worth subtracting.
+  auto x = random_bf16(rows * cols, 1);
+  for (float& value : x) value += 4;
+  math::round_to(DType::bf16, x);
+  const auto w = random_bf16(cols, 2), b = random_bf16(cols, 3), dy = random_bf16(rows * cols, 4),
+             residual = random_bf16(rows * cols, 5), before = random_bf16(cols, 6);
+  const math::NormShape shape{.epsilon = 1e-5, .weight_around_zero = around_zero};
+  std::vector<float> y(x.size()), dx(x.size()), dw = before, db = before;
+  const ConstMatrix in(x, rows, cols), dout(dy, rows, cols);
+  math::layer_norm(in, w, b, shape, Matrix(y, rows, cols));
+  math::layer_norm_backward(in, w, shape, dout, Matrix(dx, rows, cols), dw, db);
+  math::add(ConstMatrix(residual, rows, cols), Matrix(dx, rows, cols));
+
+  const Bf16Array dev_x(x), dev_w(w), dev_b(b), dev_dy(dy), dev_residual(residual),
+      dev_y(rows * cols), dev_dx(rows * cols);
+  const FloatArray dev_dw(before), dev_db(before), scratch(kernels::kScratchBytes / 4);
+  const kernels::LayerNormWeights weights{dev_w.get(), dev_b.get(), around_zero ? 1.0F : 0.0F};
+  kernels::layer_norm(dev_y.get(), dev_x.get(), weights, rows, cols, 1e-5F, kStream);
+  kernels::layer_norm_backward({dev_dx.get(), dev_dw.get(), dev_db.get(), dev_x.get(), dev_dy.get(),
+                                dev_residual.get(), weights},
+                               rows, cols, 1e-5F, scratch.get(), kStream);
+  check(cudaGetLastError());
+  CHECK(distance(dev_y.read(), y) < kBf16Rounding);
+  CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
+  CHECK(distance(dev_dw.read(), dw) < kFloatRounding);
+  CHECK(distance(dev_db.read(), db) < kFloatRounding);
+}
+
 }  // namespace
 
 TEST_CASE("RMSNorm and its gradients are the reference's at every width") {
@@ -59,33 +90,50 @@ TEST_CASE("RMSNorm and its gradients are the reference's at every width") {
   check_norm(3, 256);
 }
 
-TEST_CASE("SwiGLU and its gradients are the reference's") {
+TEST_CASE("LayerNorm and its gradients are the reference's at every width") {
+  for (const std::int64_t cols : {64, 200, 1024, 1536, 2048, 4096, 8192, 12288}) {
+    check_layer_norm(517, cols, false);
+  }
+  check_layer_norm(3, 256, true);
+  check_layer_norm(1001, 768, true);
+}
+
+TEST_CASE("activations and their gradients are the reference's") {
   constexpr std::int64_t rows = 53, width = 264;
-  const auto x = random_bf16(rows * 2 * width, 1), dy = random_bf16(rows * width, 2),
-             scale = random_bf16(rows, 3);
-  const Bf16Array dev_x(x), dev_dy(dy), dev_y(rows * width), dev_dx(rows * 2 * width);
-  const FloatArray dev_scale(scale), dev_dscale(rows);
-  std::vector<float> y(dy.size()), dx(x.size()), dscale(scale.size());
-  const ConstMatrix in(x, rows, 2 * width), dout(dy, rows, width);
-  SUBCASE("plain") {
-    math::activate(math::Activation::swiglu, in, {}, Matrix(y, rows, width));
-    math::activate_backward(math::Activation::swiglu, in, {}, dout, Matrix(dx, rows, 2 * width),
-                            {});
-    kernels::swiglu(dev_y.get(), dev_x.get(), nullptr, rows, width, kStream);
-    kernels::swiglu_backward(dev_dx.get(), nullptr, dev_x.get(), dev_dy.get(), nullptr, rows, width,
-                             kStream);
+  using Pair = std::pair<kernels::Activation, math::Activation>;
+  for (const auto& [kind, expected] :
+       {Pair{kernels::Activation::swiglu, math::Activation::swiglu},
+        Pair{kernels::Activation::swiglu_clamped, math::Activation::swiglu_clamped},
+        Pair{kernels::Activation::gelu_tanh, math::Activation::gelu_tanh},
+        Pair{kernels::Activation::relu2, math::Activation::relu2}}) {
+    CAPTURE(static_cast<int>(kind));
+    // Wide enough to reach the limits of the clamped one.
+    const std::int64_t wide = math::is_gated(expected) ? 2 * width : width;
+    const auto x = random_bf16(rows * wide, 1, 4), dy = random_bf16(rows * width, 2),
+               scale = random_bf16(rows, 3);
+    const Bf16Array dev_x(x), dev_dy(dy);
+    const FloatArray dev_scale(scale);
+    for (const bool scaled : {false, true}) {
+      CAPTURE(scaled);
+      const Bf16Array dev_y(rows * width), dev_dx(rows * wide);
+      const FloatArray dev_dscale(rows);
+      std::vector<float> y(dy.size()), dx(x.size()), dscale(scale.size());
+      const ConstMatrix in(x, rows, wide), dout(dy, rows, width);
+      const math::ConstFloats by = scaled ? math::ConstFloats(scale) : math::ConstFloats();
+      math::activate(expected, in, by, Matrix(y, rows, width));
+      math::activate_backward(expected, in, by, dout, Matrix(dx, rows, wide),
+                              scaled ? math::Floats(dscale) : math::Floats());
+      const float* dev_by = scaled ? dev_scale.get() : nullptr;
+      kernels::activate(kind, dev_y.get(), dev_x.get(), dev_by, rows, width, kStream);
+      kernels::activate_backward(kind, dev_dx.get(), dev_dscale.get(), dev_x.get(), dev_dy.get(),
+                                 dev_by, rows, width, kStream);
+      check(cudaGetLastError());
+      CHECK(distance(dev_y.read(), y) < kBf16Rounding);
+      CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
+      // Of the gates' exponentials, which are the device's fast ones.
+      if (scaled) CHECK(distance(dev_dscale.read(), dscale) < 2 * kFloatRounding);
+    }
   }
-  SUBCASE("each row scaled") {
-    math::activate(math::Activation::swiglu, in, scale, Matrix(y, rows, width));
-    math::activate_backward(math::Activation::swiglu, in, scale, dout, Matrix(dx, rows, 2 * width),
-                            dscale);
-    kernels::swiglu(dev_y.get(), dev_x.get(), dev_scale.get(), rows, width, kStream);
-    kernels::swiglu_backward(dev_dx.get(), dev_dscale.get(), dev_x.get(), dev_dy.get(),
-                             dev_scale.get(), rows, width, kStream);
-    CHECK(distance(dev_dscale.read(), dscale) < kFloatRounding);
-  }
-  CHECK(distance(dev_y.read(), y) < kBf16Rounding);
-  CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
 }
 
 TEST_CASE("a rank looks up its rows of the table, and adds their gradients") {
@@ -102,12 +150,40 @@ TEST_CASE("a rank looks up its rows of the table, and adds their gradients") {
   const FloatArray dev_dtable(before);
   const DeviceArray<std::int32_t> dev_ids(ids_as_floats(ids));
   const DeviceArray<std::int64_t> kept(n);
-  kernels::embed(dev_y.get(), kept.get(), dev_table.get(), first, rows, dev_ids.get(), n, cols,
+  kernels::embed(dev_y.get(), kept.get(), dev_table.get(), first, rows, dev_ids.get(), {}, n, cols,
                  kStream);
   kernels::embed_backward(dev_dtable.get(), dev_dy.get(), first, rows, kept.get(), n, cols,
                           kStream);
   CHECK(dev_y.read() == y);
   CHECK(distance(dev_dtable.read(), dtable) < kFloatRounding);
+}
+
+TEST_CASE("learned positions are added to the rows of tokens, and get their gradients") {
+  constexpr std::int64_t n = 300, cols = 136, rows = 40, places = 75;
+  std::vector<std::int32_t> ids(n), position(n);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<std::int32_t>(i * 7 % 64);  // a third are another rank's
+    position[i] = static_cast<std::int32_t>(i % places);
+  }
+  const auto table = random_bf16(rows * cols, 1), learned = random_bf16(places * cols, 2),
+             dy = random_bf16(n * cols, 3), before = random_bf16(places * cols, 4);
+  std::vector<float> y(dy.size()), of_places(dy.size()), dlearned = before;
+  math::embed(ConstMatrix(table, rows, cols), 0, ids, Matrix(y, n, cols));
+  math::embed(ConstMatrix(learned, places, cols), 0, position, Matrix(of_places, n, cols));
+  math::add(ConstMatrix(of_places, n, cols), Matrix(y, n, cols));
+  math::embed_backward(ConstMatrix(dy, n, cols), 0, position, Matrix(dlearned, places, cols));
+  const Bf16Array dev_table(table), dev_learned(learned), dev_dy(dy), dev_y(n * cols);
+  const FloatArray dev_dlearned(before);
+  const DeviceArray<std::int32_t> dev_ids(ids_as_floats(ids)),
+      dev_position(ids_as_floats(position));
+  const DeviceArray<std::int64_t> kept(n);
+  kernels::embed(dev_y.get(), kept.get(), dev_table.get(), 0, rows, dev_ids.get(),
+                 {dev_learned.get(), dev_position.get()}, n, cols, kStream);
+  kernels::positions_backward(dev_dlearned.get(), dev_dy.get(), dev_position.get(), places, n, cols,
+                              kStream);
+  check(cudaGetLastError());
+  CHECK(distance(dev_y.read(), y) < kBf16Rounding);
+  CHECK(distance(dev_dlearned.read(), dlearned) < kFloatRounding);
 }
 
 TEST_CASE("cross-entropy over a part of a padded vocabulary is the reference's") {
