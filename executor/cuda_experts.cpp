@@ -262,7 +262,7 @@ void experts_bias(const CudaRank& rank, const Command& c, const PackedParameter&
                      own, own_scale, groups, stream);
                } else {
                  kernels::add_group_bias(own, own_scale, grouped(slot, bias, rows.cols), groups,
-                                         stream);
+                                         share, stream);
                }
              });
 }
@@ -279,7 +279,7 @@ void add_bias_to_scale_gradient(CudaRank& rank, const Command& c, cudaStream_t s
              [&](std::int64_t first, std::int64_t share, const kernels::RowGroups& groups) {
                kernels::group_bias_scale_gradient(
                    dscale + first, bf16_of(dout.row_range(first, share)),
-                   grouped(weights, bias, dout.cols), groups, stream);
+                   grouped(weights, bias, dout.cols), groups, share, stream);
              });
 }
 

@@ -126,9 +126,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Blocks that share the rows of a group, so that all groups together have enough.
-unsigned sharers(std::int64_t blocks) {
-  return static_cast<unsigned>(ceil_div(kBlocks, blocks));
+// Blocks that share the rows of a group, so that all together are enough; there is room for `rows`.
+unsigned sharers(std::int64_t blocks, std::int64_t rows) {
+  const std::int64_t wanted = ceil_div(rows, kWarps * kRowsOfWarp),
+                     most = ceil_div(kBlocks, blocks);
+  return static_cast<unsigned>(wanted < most ? wanted : most);
 }
 
 }  // namespace
@@ -150,10 +152,10 @@ void bias_gradient(float* dbias, const float* dy, std::int64_t rows, std::int64_
 }
 
 void add_group_bias(bf16* y, const float* scale, const GroupedWeights& bias,
-                    const RowGroups& groups, cudaStream_t stream) {
+                    const RowGroups& groups, std::int64_t rows, cudaStream_t stream) {
   const std::int64_t tiles = ceil_div(bias.out, kTile);
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(groups.count),
-                  sharers(tiles * groups.count));
+                  sharers(tiles * groups.count, rows));
   add_group_bias_kernel<<<grid, kThreads, 0, stream>>>(y, scale, bias, groups);
 }
 
@@ -165,8 +167,8 @@ void group_bias_gradient(const GroupedGradients& dbias, const bf16* dy, const fl
 }
 
 void group_bias_scale_gradient(float* dscale, const bf16* dy, const GroupedWeights& bias,
-                               const RowGroups& groups, cudaStream_t stream) {
-  const dim3 grid(sharers(groups.count), static_cast<unsigned>(groups.count));
+                               const RowGroups& groups, std::int64_t rows, cudaStream_t stream) {
+  const dim3 grid(sharers(groups.count, rows), static_cast<unsigned>(groups.count));
   group_bias_scale_kernel<<<grid, kThreads, 0, stream>>>(dscale, dy, bias, groups);
 }
 

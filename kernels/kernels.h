@@ -316,16 +316,16 @@ void grouped_weight_gradient(const GroupedGradients& dw, const bf16* dy, const b
 
 // ---- biases of experts ----
 
-// Of (rows, bias.out); a bias is a weight with in 1. Each row's bias is scaled (null: not). y +=
-// the bias of the row's group.
+// Of (rows, bias.out), with room for `rows`; a bias is a weight with in 1. Each row's bias is
+// scaled (null: not). y += the bias of the row's group.
 void add_group_bias(bf16* y, const float* scale, const GroupedWeights& bias,
-                    const RowGroups& groups, cudaStream_t stream);
+                    const RowGroups& groups, std::int64_t rows, cudaStream_t stream);
 // dbias += scale dy over the rows of each group.
 void group_bias_gradient(const GroupedGradients& dbias, const bf16* dy, const float* scale,
                          const RowGroups& groups, cudaStream_t stream);
 // dscale[r] += dy[r, :] . the bias of the row's group.
 void group_bias_scale_gradient(float* dscale, const bf16* dy, const GroupedWeights& bias,
-                               const RowGroups& groups, cudaStream_t stream);
+                               const RowGroups& groups, std::int64_t rows, cudaStream_t stream);
 
 // ---- seeded weights ----
 

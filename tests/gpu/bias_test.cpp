@@ -92,10 +92,11 @@ TEST_CASE("each row has its expert's bias, times its own scale") {
     const kernels::RowGroups row_groups{dev_sent.get(), groups, sources, groups};
     const kernels::GroupedWeights biases{dev_bias.get(), cols, 1, stride};
     const float* by = scaled ? dev_scale.get() : nullptr;
-    kernels::add_group_bias(dev_y.get(), by, biases, row_groups, kStream);
+    kernels::add_group_bias(dev_y.get(), by, biases, row_groups, room, kStream);
     kernels::group_bias_gradient({dev_dbias.get(), cols, 1, stride}, dev_dy.get(), by, row_groups,
                                  kStream);
-    kernels::group_bias_scale_gradient(dev_dscale.get(), dev_dy.get(), biases, row_groups, kStream);
+    kernels::group_bias_scale_gradient(dev_dscale.get(), dev_dy.get(), biases, row_groups, room,
+                                       kStream);
     check(cudaGetLastError());
     const auto front = [](std::vector<float> values, std::size_t size) {
       CHECK(std::isnan(values[size]));  // rows behind the last are left alone
