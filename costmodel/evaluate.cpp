@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "costmodel/plan_view.h"
+#include "kernels/scratch.h"
 #include "models/program/rank_program.h"
 
 namespace qplan {
@@ -87,7 +88,7 @@ constexpr Bytes kFirstCommunicator = gib(0.40), kGroup = gib(0.47), kEdge = gib(
 constexpr Bytes kExpertPeer = gib(0.42), kRing = gib(0.16);
 // What kernels share; attention's backward needs as much, and what exceeds it is taken besides:
 // twice the queries' gradients in fp32.
-constexpr Bytes kScratch = mib(64);  // kernels::kScratchBytes (kernels/, which this does not see)
+constexpr Bytes kScratch(static_cast<double>(kernels::kScratchBytes));
 constexpr double kAttentionBytes = 8;
 
 Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {

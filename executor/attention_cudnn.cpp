@@ -80,19 +80,30 @@ struct CudnnAttention::Prepared {
     return scaled;
   }
 
-  // -infinity where the key is behind the query.
+  // -infinity where the key is behind the query, or the window's length or more before it.
   TensorId masked(TensorId scores) {
-    if (!w_.causal) return scores;
-    const TensorId row = graph_.inner(scores_, CUDNN_DATA_INT32);
-    const TensorId col = graph_.inner(scores_, CUDNN_DATA_INT32);
-    const TensorId visible = graph_.inner(scores_, CUDNN_DATA_BOOLEAN);
-    const TensorId result = graph_.inner(scores_);
-    graph_.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, 0, 0, row, CUDNN_DATA_INT32, 2);
-    graph_.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, 0, 0, col, CUDNN_DATA_INT32, 3);
-    graph_.pointwise(CUDNN_POINTWISE_CMP_GE, row, col, 0, visible, CUDNN_DATA_BOOLEAN);
-    const TensorId hidden = graph_.number(-std::numeric_limits<float>::infinity());
-    graph_.pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, hidden, visible, result);
-    return result;
+    const auto select = [&](bool from_window) {
+      const TensorId row = graph_.inner(scores_, CUDNN_DATA_INT32);
+      const TensorId col = graph_.inner(scores_, CUDNN_DATA_INT32);
+      const TensorId visible = graph_.inner(scores_, CUDNN_DATA_BOOLEAN);
+      const TensorId result = graph_.inner(scores_);
+      graph_.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, 0, 0, row, CUDNN_DATA_INT32, 2);
+      graph_.pointwise(CUDNN_POINTWISE_GEN_INDEX, scores, 0, 0, col, CUDNN_DATA_INT32, 3);
+      if (from_window) {
+        const TensorId reach = graph_.inner(scores_);
+        graph_.pointwise(CUDNN_POINTWISE_ADD, col, graph_.number(static_cast<float>(w_.window)), 0,
+                         reach);
+        graph_.pointwise(CUDNN_POINTWISE_CMP_GT, reach, row, 0, visible, CUDNN_DATA_BOOLEAN);
+      } else {
+        graph_.pointwise(CUDNN_POINTWISE_CMP_GE, row, col, 0, visible, CUDNN_DATA_BOOLEAN);
+      }
+      const TensorId hidden = graph_.number(-std::numeric_limits<float>::infinity());
+      graph_.pointwise(CUDNN_POINTWISE_BINARY_SELECT, scores, hidden, visible, result);
+      scores = result;
+    };
+    if (w_.causal) select(false);
+    if (w_.window > 0 && w_.window < w_.kv_len) select(true);
+    return scores;
   }
 
   void build_forward() {

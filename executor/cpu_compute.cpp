@@ -25,18 +25,17 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
+const PackedParameter& parameter_of(const CpuRank& rank, const Command& c) {
+  return rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+}
+
 // Of an overlapped product, its piece's rows alone: others arrive and leave meanwhile.
 void forward(CpuRank& rank, const Command& c, const Gemm& work) {
   const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
   const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n);
   Values weight(w.weight);
   const Piece piece = piece_of(rank, *c.op, y.rows);
-  // Behind a reduction one rank's bias is everybody's.
-  const bool partial =
-      c.op->parameter != kNoParameter &&
-      rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)].whole.split ==
-          Split::cols;
-  const bool biased = w.bias.data != nullptr && !(partial && rank.at.tp > 0);
+  const bool biased = w.bias.data != nullptr && adds_bias(rank, parameter_of(rank, c));
   for (std::int64_t r = 0; r < piece.ranks; ++r) {
     const auto rows = [&](const Tensor& all) {
       const bool whole = c.op->pieces == 1;
@@ -83,15 +82,12 @@ struct NormParameters {
   Tensor weight, bias;
 };
 NormParameters norm_parameters(const CpuRank& rank, const Command& c, const Tensor& slot) {
-  const auto& table = rank.block(c).parameters;
-  const PackedParameter& p = table[static_cast<std::size_t>(c.op->parameter)];
+  const PackedParameter& p = parameter_of(rank, c);
   const auto mine = [&](const PackedParameter& q) {
     return slot.part(q.offset + c.op->copy * q.stride, q.rows, q.cols);
   };
   NormParameters n{mine(p), {}};
-  for (const PackedParameter& other : table) {
-    if (other.whole.role == p.whole.role && other.whole.bias) n.bias = mine(other);
-  }
+  if (const PackedParameter* const bias = bias_of(rank, c, p)) n.bias = mine(*bias);
   return n;
 }
 
@@ -143,18 +139,6 @@ void norm_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
     math::add(residual.matrix(), dx.matrix());
   }
   dx.commit();
-}
-
-math::Activation activation_of(const CpuRank& rank, const Command& c, RowwiseKind kind) {
-  const ModelSpec& model = rank.spec(c);
-  if (kind == RowwiseKind::swiglu || kind == RowwiseKind::swiglu_backward) {
-    return model.architecture == "gpt_oss" ? math::Activation::swiglu_clamped
-                                           : math::Activation::swiglu;
-  }
-  if (model.mlp == MlpKind::relu2) return math::Activation::relu2;
-  // Mergers have torch's nn.GELU, which is exact.
-  return rank.shape(c.instance).kind == BlockKind::merger ? math::Activation::gelu
-                                                          : math::Activation::gelu_tanh;
 }
 
 // Experts' rows are scaled by their probabilities: reads up, probabilities, counts.
@@ -263,7 +247,7 @@ void side_by_side(CpuRank& rank, const Command& c) {
 
 // A rank has some rows of the table; learned positions are whole on every rank, and added by one.
 void embed(CpuRank& rank, const Command& c) {
-  const PackedParameter& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  const PackedParameter& p = parameter_of(rank, c);
   const Tensor weights = rank.tensor(c, c.reads[0]);
   Values table(parameter_in(weights, p)), y(rank.tensor(c, c.writes[0]), false);
   const std::vector<std::int32_t> ids = rank.tokens(c.action.microbatch, c.op->ahead);
@@ -285,7 +269,7 @@ void embed(CpuRank& rank, const Command& c) {
 }
 
 void embed_backward(CpuRank& rank, const Command& c) {
-  const PackedParameter& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  const PackedParameter& p = parameter_of(rank, c);
   const Tensor gradients = rank.tensor(c, c.writes[0]);
   Values dy(rank.tensor(c, c.reads[0])), dtable(parameter_in(gradients, p));
   const Tensor kept = rank.tensor(c, c.reads[1]);

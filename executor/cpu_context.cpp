@@ -81,15 +81,8 @@ class Sequences {
   Positions positions_;
 };
 
-// Learned sinks of the heads that this op works on: with heads exchanged for sequence, a share.
-Tensor sinks_in(const CpuRank& rank, const Command& c, const Tensor& slot, std::int64_t heads) {
-  const auto& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
-  const std::int64_t first = p.rows > heads ? rank.at.cp * heads : 0;
-  return slot.part(p.offset + first, heads, 1);
-}
-
 void apply_sinks(CpuRank& rank, const Command& c, const Attention& work, Matrix out, Matrix lse) {
-  if (c.op->parameter == kNoParameter) return;
+  if (!has_sinks(c)) return;
   const Tensor weights = rank.tensor(c, c.reads[c.reads.count - 1U]);
   Values sinks(sinks_in(rank, c, weights, work.heads));
   math::apply_sinks(sinks.all(), shape_of(rank, c, work), out, lse);
@@ -97,7 +90,7 @@ void apply_sinks(CpuRank& rank, const Command& c, const Attention& work, Matrix 
 
 void sinks_gradient(CpuRank& rank, const Command& c, const Attention& work, Matrix out, Matrix lse,
                     Matrix dout) {
-  if (c.op->parameter == kNoParameter) return;
+  if (!has_sinks(c)) return;
   const Tensor weights = rank.tensor(c, c.reads[c.reads.count - 1U]);
   const Tensor gradients = rank.tensor(c, c.writes[c.writes.count - 1U]);
   Values sinks(sinks_in(rank, c, weights, work.heads));
@@ -316,7 +309,7 @@ void reduce_keys(const Parties& parties) {
 
 void run_attention(CpuRank& rank, const Command& c, const Attention& work) {
   const bool forward = work.pass == Pass::forward;
-  const std::size_t operands = c.reads.count - (c.op->parameter == kNoParameter ? 0U : 1U);
+  const std::size_t operands = c.reads.count - (has_sinks(c) ? 1U : 0U);
   if (operands == (forward ? 3 : 6)) return own_keys(rank, c, work);
   if (operands == (forward ? 2 : 5)) return packed_keys(rank, c, work);
   QPLAN_CHECK(operands == (forward ? 1 : 4), "attention reads q, k and v in one of three ways");

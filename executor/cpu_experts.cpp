@@ -181,18 +181,6 @@ void run_permute(CpuRank& rank, const Command& c) {
   group_rows(rank, c, role == Role::group_rows);
 }
 
-namespace {
-
-// The bias of an expert's product (of q|k|v-like neighbours the first, which the others follow).
-const PackedParameter* bias_of(const CpuRank& rank, const Command& c, const PackedParameter& p) {
-  for (const PackedParameter& other : rank.block(c).parameters) {
-    if (other.whole.role == p.whole.role && other.whole.bias) return &other;
-  }
-  return nullptr;
-}
-
-}  // namespace
-
 // What a scaled bias adds to the gradient of its scale: dout . bias.
 void add_bias_to_scale_gradient(CpuRank& rank, const Command& c, Values& dscale) {
   const auto& bias = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
@@ -229,6 +217,7 @@ void run_experts_product(CpuRank& rank, const Command& c, const GroupedGemm& wor
     other.emplace(rank.tensor(c, c.writes[0]), false);
     std::ranges::fill(other->all(), 0.0F);
   }
+  // Of neighbours the first one's, which the others' follow.
   const PackedParameter* bias = bias_of(rank, c, p);
   std::optional<Values> scale;  // of the bias, row by row
   if (c.reads.count > 3) scale.emplace(rank.tensor(c, c.reads[3]));
@@ -255,8 +244,7 @@ void run_experts_product(CpuRank& rank, const Command& c, const GroupedGemm& wor
       math::linear_dgrad(x, weight.matrix(), y);
     } else {
       math::linear(x, weight.matrix(), y);
-      // Behind a reduction over etp one rank's bias is everybody's.
-      if (bias == nullptr || (p.whole.split == Split::cols && rank.expert_at.etp > 0)) continue;
+      if (bias == nullptr || !adds_bias(rank, p)) continue;
       Values b(slot.part(bias->offset + rows.expert * bias->stride, 1, out_features));
       for (std::int64_t i = 0; i < rows.count; ++i) {
         for (std::int64_t j = 0; j < out_features; ++j) {

@@ -117,12 +117,28 @@ enum class KeyForm { own, packed, by_heads };
 
 // q, k and v are three operands; k and v are one, of other ranks; or all are, of whole sequences.
 KeyForm key_form(const Command& c, const Attention& work) {
-  const int fewer = (work.pass == Pass::forward ? 3 : 6) - c.reads.count;
+  const int operands = c.reads.count - (has_sinks(c) ? 1 : 0);
+  const int fewer = (work.pass == Pass::forward ? 3 : 6) - operands;
   QPLAN_CHECK(fewer >= 0 && fewer <= 2, "attention reads q, k and v in one of three ways");
   return static_cast<KeyForm>(fewer);
 }
 
 }  // namespace
+
+void launch_sinks(CudaRank& rank, const Command& c, const Attention& work,
+                  const AttentionOperands& o, cudaStream_t stream) {
+  if (!has_sinks(c)) return;
+  const Tensor weights = rank.tensor(c, c.reads[c.reads.count - 1U]);
+  const kernels::bf16* const sinks = bf16_of(sinks_in(rank, c, weights, work.heads));
+  const kernels::AttentionPart whole{static_cast<kernels::bf16*>(o.out),
+                                     static_cast<float*>(o.log_sum_exp)};
+  const kernels::HeadRows rows{work.batch, work.q_len, work.heads, work.v_head_dim};
+  if (work.pass == Pass::forward) return kernels::apply_sinks(whole, sinks, rows, stream);
+  const Tensor gradients = rank.tensor(c, c.writes[c.writes.count - 1U]);
+  kernels::sinks_gradient(float_of(sinks_in(rank, c, gradients, work.heads)), whole,
+                          static_cast<const kernels::bf16*>(o.dout), sinks, rows,
+                          static_cast<float*>(rank.scratch()), stream);
+}
 
 std::int64_t prepare_attention(CudaRank& rank, const Command& c, const Attention& work) {
   if (key_form(c, work) == KeyForm::packed) return prepare_part_attention(rank, c, work);
@@ -149,6 +165,7 @@ void launch_attention(CudaRank& rank, const Command& c, const Attention& work,
     o.dv = at(c.writes[2]);
   }
   rank.attention.run(work, o, rank.scratch(), stream);
+  launch_sinks(rank, c, work, o, stream);
 }
 
 // log-sum: log of the sum of exponentials, first of this rank's columns, at the end of all.

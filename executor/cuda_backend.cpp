@@ -162,6 +162,17 @@ void CudaBackend::finish() {
   rank_.end_step();
 }
 
+void CudaBackend::meet() {
+  ncclComm_t all = world_.group(Axis::world, Stream::compute);
+  if (all == nullptr) return;
+  set_deadline();
+  cudaStream_t stream = lane(kCompute).stream.get();
+  // The step's sums are the same everywhere, and so is their maximum.
+  check(ncclAllReduce(rank_.sums(), rank_.sums(), 1, ncclDouble, ncclMax, all, stream));
+  check(cudaEventRecord(waited_.get(), stream));
+  wait_until(waited_);
+}
+
 void CudaBackend::wait_until(const OwnedEvent& event) {
   for (;;) {
     const cudaError_t state = cudaEventQuery(event.get());

@@ -33,6 +33,9 @@ class CudaBackend : public Backend {
   // longer than the timeout, with the command that each lane is stuck at.
   void finish() override;
 
+  // Between steps: until every rank has come here. Throws as finish() does.
+  void meet();
+
   // Of the last timed step, in seconds since its begin, by place in the program.
   struct CommandTime {
     Seconds begin, end;

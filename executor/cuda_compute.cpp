@@ -3,6 +3,7 @@
 #include <variant>
 
 #include "executor/cuda_ops.h"
+#include "executor/io/weights.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -23,10 +24,14 @@ const PackedParameter& parameter_of(const CudaRank& rank, const Command& c) {
   return rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
 }
 
-// y[rows, n] = x[rows, k] W^T.
+// y[rows, n] = x[rows, k] W^T (+ bias).
 void forward(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
   const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
   const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n);
+  const bool biased = w.bias.data != nullptr && adds_bias(rank, parameter_of(rank, c));
+  // A router's logits are fp32, and cuBLASLt would want their bias to be so, too.
+  const bool apart = biased && y.dtype == DType::fp32;
+  const void* bias = biased && !apart ? w.bias.data : nullptr;
   const Piece piece = piece_of(rank, *c.op, y.rows);
   for (std::int64_t r = 0; r < piece.ranks; ++r) {
     const std::int64_t first = r * piece.share + piece.first;
@@ -39,8 +44,9 @@ void forward(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t st
                         .b_transposed = true,
                         .out = y.dtype},
                        x.row_range(first, piece.count).data, bytes_of(w.weight),
-                       y.row_range(first, piece.count).data, stream);
+                       y.row_range(first, piece.count).data, stream, bias);
   }
+  if (apart) kernels::add_bias(float_of(y), bf16_of(w.bias), y.rows, y.cols, stream);
 }
 
 // Gradients of a router's logits are fp32; products take bf16.
@@ -67,9 +73,19 @@ void input_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStre
                      dy.data, bytes_of(w.weight), dx.data, stream);
 }
 
-// dW[m, n] += dy[rows, m]^T x[rows, n].
+// Of a product's bias, as many columns as dy has.
+void bias_gradient(CudaRank& rank, const Tensor& dbias, const Tensor& dy, cudaStream_t stream) {
+  auto* scratch = static_cast<float*>(rank.scratch());
+  if (dy.dtype == DType::fp32) {
+    kernels::bias_gradient(float_of(dbias), float_of(dy), dy.rows, dy.cols, scratch, stream);
+  } else {
+    kernels::bias_gradient(float_of(dbias), bf16_of(dy), dy.rows, dy.cols, scratch, stream);
+  }
+}
+
+// dW[m, n] += dy[rows, m]^T x[rows, n]; dbias[m] += the sum over rows of dy.
 void weight_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
-  const Tensor dy = narrowed(rank, rank.tensor(c, c.reads[0]), stream);
+  const Tensor whole = rank.tensor(c, c.reads[0]), dy = narrowed(rank, whole, stream);
   const Tensor x = rank.tensor(c, c.reads[1]);
   const Weight w = weight_of(rank, c, rank.tensor(c, c.writes[0]), work.m);
   rank.blas.multiply({.m = work.m,
@@ -82,6 +98,7 @@ void weight_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStr
                       .accumulate = true,
                       .out = w.weight.dtype},
                      dy.data, x.data, bytes_of(w.weight), stream);
+  if (w.bias.data != nullptr) bias_gradient(rank, w.bias, whole, stream);
 }
 
 // Latent attention's keys: what is behind the normed part, the rotary key, passes through.
@@ -93,22 +110,51 @@ void copy_behind(const Tensor& from, const Tensor& to, std::int64_t cols, cudaSt
                           static_cast<std::size_t>(to.rows), cudaMemcpyDeviceToDevice, stream));
 }
 
+float epsilon_of(const CudaRank& rank) {
+  return static_cast<float>(rank.job.model.norm_epsilon);
+}
+
+// A LayerNorm's bias, or its gradient, in a slot.
+Tensor bias_in(const CudaRank& rank, const Command& c, const Tensor& slot) {
+  const PackedParameter* const bias = bias_of(rank, c, parameter_of(rank, c));
+  QPLAN_CHECK(bias != nullptr, "a LayerNorm has a bias");
+  return parameter_in(slot, *bias);
+}
+
+kernels::LayerNormWeights layer_norm_of(const CudaRank& rank, const Command& c,
+                                        const Tensor& slot) {
+  return {bf16_of(parameter_in(slot, parameter_of(rank, c))), bf16_of(bias_in(rank, c, slot)),
+          norm_around_zero(rank.job.model) ? 1.0F : 0.0F};
+}
+
 void norm(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
   const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
-  const Tensor w = parameter_in(rank.tensor(c, c.reads[1]), parameter_of(rank, c));
+  const Tensor weights = rank.tensor(c, c.reads[1]);
+  if (work.kind == RowwiseKind::layer_norm) {
+    return kernels::layer_norm(bf16_of(y), bf16_of(x), layer_norm_of(rank, c, weights), work.rows,
+                               work.cols, epsilon_of(rank), stream);
+  }
+  const Tensor w = parameter_in(weights, parameter_of(rank, c));
   kernels::rms_norm(bf16_of(y), {1, y.cols}, bf16_of(x), {1, x.cols}, bf16_of(w), work.rows,
-                    work.cols, static_cast<float>(rank.job.model.norm_epsilon), stream);
+                    work.cols, epsilon_of(rank), stream);
   copy_behind(x, y, work.cols, stream);
 }
 
 // reads: x, dy, weights and perhaps the residual's gradient, which is added.
 void norm_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
-  const PackedParameter& p = parameter_of(rank, c);
   const Tensor x = rank.tensor(c, c.reads[0]), dy = rank.tensor(c, c.reads[1]);
-  const Tensor w = parameter_in(rank.tensor(c, c.reads[2]), p);
-  const Tensor dx = rank.tensor(c, c.writes[0]);
-  const Tensor dw = parameter_in(rank.tensor(c, c.writes[1]), p);
+  const Tensor weights = rank.tensor(c, c.reads[2]);
+  const Tensor dx = rank.tensor(c, c.writes[0]), gradients = rank.tensor(c, c.writes[1]);
+  const Tensor dw = parameter_in(gradients, parameter_of(rank, c));
   const kernels::bf16* residual = c.reads.count > 3 ? bf16_of(rank.tensor(c, c.reads[3])) : nullptr;
+  auto* scratch = static_cast<float*>(rank.scratch());
+  if (work.kind == RowwiseKind::layer_norm_backward) {
+    return kernels::layer_norm_backward(
+        {bf16_of(dx), float_of(dw), float_of(bias_in(rank, c, gradients)), bf16_of(x), bf16_of(dy),
+         residual, layer_norm_of(rank, c, weights)},
+        work.rows, work.cols, epsilon_of(rank), scratch, stream);
+  }
+  const Tensor w = parameter_in(weights, parameter_of(rank, c));
   kernels::rms_norm_backward({bf16_of(dx),
                               float_of(dw),
                               bf16_of(x),
@@ -118,26 +164,43 @@ void norm_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaSt
                               {1, dx.cols},
                               {1, x.cols},
                               {1, dy.cols}},
-                             work.rows, work.cols, static_cast<float>(rank.job.model.norm_epsilon),
-                             static_cast<float*>(rank.scratch()), stream);
+                             work.rows, work.cols, epsilon_of(rank), scratch, stream);
   copy_behind(dy, dx, work.cols, stream);
 }
 
-// Experts' rows are scaled by their probabilities: reads up, probabilities, counts.
-void activate(CudaRank& rank, const Command& c, cudaStream_t stream) {
-  const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
-  const float* scale = c.reads.count > 1 ? float_of(rank.tensor(c, c.reads[1])) : nullptr;
-  kernels::swiglu(bf16_of(y), bf16_of(x), scale, y.rows, y.cols, stream);
+kernels::Activation kernel_of(math::Activation activation) {
+  switch (activation) {
+    case math::Activation::swiglu:
+      return kernels::Activation::swiglu;
+    case math::Activation::swiglu_clamped:
+      return kernels::Activation::swiglu_clamped;
+    case math::Activation::gelu_tanh:
+      return kernels::Activation::gelu_tanh;
+    case math::Activation::relu2:
+      return kernels::Activation::relu2;
+    case math::Activation::gelu:
+      break;
+  }
+  QPLAN_CHECK(false, "towers' mergers are refused before they run");
 }
 
-void activate_backward(CudaRank& rank, const Command& c, cudaStream_t stream) {
+// Experts' rows are scaled by their probabilities: reads up, probabilities, counts.
+void activate(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
+  const float* scale = c.reads.count > 1 ? float_of(rank.tensor(c, c.reads[1])) : nullptr;
+  kernels::activate(kernel_of(activation_of(rank, c, work.kind)), bf16_of(y), bf16_of(x), scale,
+                    y.rows, y.cols, stream);
+}
+
+void activate_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
   const Tensor x = rank.tensor(c, c.reads[0]), dy = rank.tensor(c, c.reads[1]);
   const Tensor dx = rank.tensor(c, c.writes[0]);
   const bool scaled = c.reads.count > 2;
   const float* scale = scaled ? float_of(rank.tensor(c, c.reads[2])) : nullptr;
   float* dscale = scaled ? float_of(rank.tensor(c, c.writes[1])) : nullptr;
-  kernels::swiglu_backward(bf16_of(dx), dscale, bf16_of(x), bf16_of(dy), scale, dy.rows, dy.cols,
-                           stream);
+  kernels::activate_backward(kernel_of(activation_of(rank, c, work.kind)), bf16_of(dx), dscale,
+                             bf16_of(x), bf16_of(dy), scale, dy.rows, dy.cols, stream);
+  if (c.op->parameter != kNoParameter) add_bias_to_scale_gradient(rank, c, stream);
 }
 
 // {k|v, k, v} -> {k, v}: what a ring brought home, all keys and then all values, is added.
@@ -166,20 +229,39 @@ std::int64_t* int64_of(const Tensor& tensor) {
   return static_cast<std::int64_t*>(bytes_of(tensor));
 }
 
+// Null where the model has none.
+const PackedParameter* learned_positions(const CudaRank& rank, const Command& c) {
+  for (const PackedParameter& p : rank.block(c).parameters) {
+    if (p.whole.role == ParameterRole::embed_positions) return &p;
+  }
+  return nullptr;
+}
+
 void embed(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
   const PackedParameter& p = parameter_of(rank, c);
+  const PackedParameter* const positions = learned_positions(rank, c);
   const std::int64_t first = rank.at.tp * p.rows;
   if (!backward) {
     const Tensor table = parameter_in(rank.tensor(c, c.reads[0]), p);
     const Tensor y = rank.tensor(c, c.writes[0]), kept = rank.tensor(c, c.writes[1]);
+    // One rank of the tensor-parallel group adds what all have.
+    kernels::LearnedPositions learned;
+    if (positions != nullptr && rank.at.tp == 0) {
+      learned = {bf16_of(parameter_in(rank.tensor(c, c.reads[0]), *positions)),
+                 rank.positions_on_device()};
+    }
     kernels::embed(bf16_of(y), int64_of(kept), bf16_of(table), first, p.rows,
-                   rank.ids(c.action.microbatch), y.rows, y.cols, stream);
+                   rank.ids(c.action.microbatch), learned, y.rows, y.cols, stream);
     return;
   }
   const Tensor dy = rank.tensor(c, c.reads[0]), kept = rank.tensor(c, c.reads[1]);
   const Tensor dtable = parameter_in(rank.tensor(c, c.writes[0]), p);
   kernels::embed_backward(float_of(dtable), bf16_of(dy), first, p.rows, int64_of(kept), dy.rows,
                           dy.cols, stream);
+  if (positions == nullptr) return;
+  const Tensor dpositions = parameter_in(rank.tensor(c, c.writes[0]), *positions);
+  kernels::positions_backward(float_of(dpositions), bf16_of(dy), rank.positions_on_device(),
+                              dpositions.rows, dy.rows, dy.cols, stream);
 }
 
 void fill_with_zeros(const Tensor& tensor, cudaStream_t stream) {
@@ -189,8 +271,10 @@ void fill_with_zeros(const Tensor& tensor, cudaStream_t stream) {
 void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
   switch (work.kind) {
     case RowwiseKind::rms_norm:
+    case RowwiseKind::layer_norm:
       return norm(rank, c, work, stream);
     case RowwiseKind::rms_norm_backward:
+    case RowwiseKind::layer_norm_backward:
       return norm_backward(rank, c, work, stream);
     case RowwiseKind::rope:
     case RowwiseKind::rope_backward:
@@ -199,9 +283,11 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::copy:
       return launch_heads(rank, c, work, stream);
     case RowwiseKind::swiglu:
-      return activate(rank, c, stream);
+    case RowwiseKind::gelu:
+      return activate(rank, c, work, stream);
     case RowwiseKind::swiglu_backward:
-      return activate_backward(rank, c, stream);
+    case RowwiseKind::gelu_backward:
+      return activate_backward(rank, c, work, stream);
     case RowwiseKind::add:
       return add(rank, c, stream);
     case RowwiseKind::embedding:
@@ -223,10 +309,6 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
       return launch_sum_of_squares(rank, c, stream);
     case RowwiseKind::zero_fill:
       return fill_with_zeros(rank.tensor(c, c.writes[0]), stream);
-    case RowwiseKind::layer_norm:
-    case RowwiseKind::layer_norm_backward:
-    case RowwiseKind::gelu:
-    case RowwiseKind::gelu_backward:
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:

@@ -252,6 +252,7 @@ void launch_attention_by_heads(CudaRank& rank, const Command& c, const Attention
     o.dv = dall + n.q + n.k;
   }
   rank.attention.run(work, o, rank.scratch(), stream);
+  launch_sinks(rank, c, work, o, stream);
 }
 
 }  // namespace qplan

@@ -228,8 +228,63 @@ void launch_permute(CudaRank& rank, const Command& c, cudaStream_t stream) {
   }
 }
 
-// forward {x, weights, counts} -> {y}; input gradient {dy, weights, counts} -> {dx}; weight
-// gradient {dy, x, counts} -> {gradients}.
+namespace {
+
+kernels::GroupedWeights grouped(const Tensor& weights, const PackedParameter& bias,
+                                std::int64_t width) {
+  return {bf16_of(weights.part(bias.offset, 1, width)), width, 1, bias.stride};
+}
+
+// Each etp rank's share of a slot's rows, and its groups: what every ep group has sent.
+template <class Visit>
+void each_share(const CudaRank& rank, const Tensor& counts, std::int64_t rows, Visit visit) {
+  const std::int64_t share = rows / rank.job.plan.etp;
+  for (int etp = 0; etp < rank.job.plan.etp; ++etp) {
+    visit(etp * share, share, groups_of(rank, counts, etp));
+  }
+}
+
+// The bias (of neighbours the first, which the others follow) that a product adds to y, each row's
+// times its scale, or its gradient from dy.
+void experts_bias(const CudaRank& rank, const Command& c, const PackedParameter& bias,
+                  const Tensor& rows, cudaStream_t stream) {
+  const bool gradient = c.op->role == Role::weight_gradient;
+  const Tensor slot = rank.tensor(c, gradient ? c.writes[0] : c.reads[1]);
+  const Tensor counts = rank.tensor(c, c.reads[2]);
+  const float* scale = c.reads.count > 3 ? float_of(rank.tensor(c, c.reads[3])) : nullptr;
+  each_share(rank, counts, rows.rows,
+             [&](std::int64_t first, std::int64_t share, const kernels::RowGroups& groups) {
+               kernels::bf16* const own = bf16_of(rows.row_range(first, share));
+               const float* own_scale = scale == nullptr ? nullptr : scale + first;
+               if (gradient) {
+                 kernels::group_bias_gradient(
+                     {float_of(slot.part(bias.offset, 1, rows.cols)), rows.cols, 1, bias.stride},
+                     own, own_scale, groups, stream);
+               } else {
+                 kernels::add_group_bias(own, own_scale, grouped(slot, bias, rows.cols), groups,
+                                         share, stream);
+               }
+             });
+}
+
+}  // namespace
+
+// {up, dact, scale, counts, dout, weights} -> {dup, dscale}: what is left to add to dscale.
+void add_bias_to_scale_gradient(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const auto& bias = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  if (rank.expert_at.etp > 0) return;  // whose products have no bias
+  const Tensor dout = rank.tensor(c, c.reads[4]), weights = rank.tensor(c, c.reads[5]);
+  float* const dscale = float_of(rank.tensor(c, c.writes[1]));
+  each_share(rank, rank.tensor(c, c.reads[3]), dout.rows,
+             [&](std::int64_t first, std::int64_t share, const kernels::RowGroups& groups) {
+               kernels::group_bias_scale_gradient(
+                   dscale + first, bf16_of(dout.row_range(first, share)),
+                   grouped(weights, bias, dout.cols), groups, share, stream);
+             });
+}
+
+// forward {x, weights, counts, scale?} -> {y}; input gradient {dy, weights, counts} -> {dx}; weight
+// gradient {dy, x, counts, scale?} -> {gradients}.
 void launch_experts_product(CudaRank& rank, const Command& c, const GroupedGemm& work,
                             cudaStream_t stream) {
   const auto& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
@@ -242,24 +297,24 @@ void launch_experts_product(CudaRank& rank, const Command& c, const GroupedGemm&
   const Tensor other = wgrad ? rank.tensor(c, c.reads[1]) : rank.tensor(c, c.writes[0]);
   const Tensor first = slot.part(p.offset, out_features, p.cols);
   const Tensor counts = rank.tensor(c, c.reads[2]);
-  // What each ep group sent has its own share of the rows.
-  const std::int64_t share = in.rows / rank.job.plan.etp;
-  for (int etp = 0; etp < rank.job.plan.etp; ++etp) {
-    const Tensor x = in.row_range(etp * share, share), y = other.row_range(etp * share, share);
-    if (!kernels::has_grouped_products()) {
-      expert_by_expert(rank, c, work, etp, x, y, first, p.stride, stream);
-      continue;
-    }
-    const kernels::RowGroups groups = groups_of(rank, counts, etp);
-    if (wgrad) {
-      kernels::grouped_weight_gradient({float_of(first), out_features, p.cols, p.stride},
-                                       bf16_of(x), bf16_of(y), groups, share, stream);
-      continue;
-    }
-    const kernels::GroupedWeights weights{bf16_of(first), out_features, p.cols, p.stride};
-    const auto product = dgrad ? kernels::grouped_input_gradient : kernels::grouped_forward;
-    product(bf16_of(y), bf16_of(x), weights, groups, share, stream);
-  }
+  each_share(
+      rank, counts, in.rows,
+      [&](std::int64_t begin, std::int64_t share, const kernels::RowGroups& groups) {
+        const Tensor x = in.row_range(begin, share), y = other.row_range(begin, share);
+        if (!kernels::has_grouped_products()) {
+          return expert_by_expert(rank, c, work, begin / share, x, y, first, p.stride, stream);
+        }
+        if (wgrad) {
+          return kernels::grouped_weight_gradient({float_of(first), out_features, p.cols, p.stride},
+                                                  bf16_of(x), bf16_of(y), groups, share, stream);
+        }
+        const kernels::GroupedWeights weights{bf16_of(first), out_features, p.cols, p.stride};
+        const auto product = dgrad ? kernels::grouped_input_gradient : kernels::grouped_forward;
+        product(bf16_of(y), bf16_of(x), weights, groups, share, stream);
+      });
+  const PackedParameter* const bias = bias_of(rank, c, p);
+  if (bias == nullptr || dgrad) return;
+  if (wgrad || adds_bias(rank, p)) experts_bias(rank, c, *bias, wgrad ? in : other, stream);
 }
 
 }  // namespace qplan

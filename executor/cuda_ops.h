@@ -29,10 +29,15 @@ void launch_part_attention(CudaRank& rank, const Command& command, const Attenti
                            cudaStream_t stream);
 void launch_attention_by_heads(CudaRank& rank, const Command& command, const Attention& work,
                                cudaStream_t stream);
+// Behind an attention over all keys: learned sinks take their share, or get their gradient.
+void launch_sinks(CudaRank& rank, const Command& command, const Attention& work,
+                  const AttentionOperands& operands, cudaStream_t stream);
 void launch_router(CudaRank& rank, const Command& command, bool backward, cudaStream_t stream);
 void launch_permute(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_experts_product(CudaRank& rank, const Command& command, const GroupedGemm& work,
                             cudaStream_t stream);
+// What a scaled bias of experts adds to the gradient of its scale.
+void add_bias_to_scale_gradient(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_loss(CudaRank& rank, const Command& command, const Rowwise& work, cudaStream_t stream);
 void launch_adamw(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_host_copy(CudaRank& rank, const Command& command, const HostCopy& work,

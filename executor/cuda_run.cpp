@@ -7,10 +7,10 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "executor/checkpoint.h"
 #include "executor/cuda_backend.h"
 #include "executor/cuda_weights.h"
 #include "executor/gpu_limits.h"
-#include "executor/states.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -18,14 +18,6 @@ namespace {
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::vector<float> download(const Tensor& from) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(from.bytes()));
-  check(cudaMemcpy(bytes.data(), from.data, bytes.size(), cudaMemcpyDeviceToHost));
-  std::vector<float> numbers(static_cast<std::size_t>(from.elements()));
-  math::decode(from.dtype, bytes, numbers);
-  return numbers;
 }
 
 // One rank of a job on this process's GPU.
@@ -43,8 +35,13 @@ class GpuRun {
         world_(meet(program_, process)),
         rank_(job_, commands_, process.rank),
         backend_(rank_, *world_, {options.timeout}) {
+    if (!options.load.empty()) {
+      loaded_.emplace(options.load, model);
+      done_ = loaded_->facts();
+    }
     backend_.rehearse();
-    load_weights(rank_, index_, options, device_);
+    load_states(rank_, index_, options, loaded_, device_);
+    rank_.step = done_.step;
   }
 
   RunResult run() {
@@ -53,6 +50,7 @@ class GpuRun {
       result_.live_peak.push_back(p.live_peak);
       result_.arena.push_back(Bytes(static_cast<double>(p.extent)));
     }
+    result_.first_step = done_.step + 1;
     if (options_.keep_gradients) result_.gradients = empty_tensors(index_);
     if (options_.keep_weights) result_.weights = empty_tensors(index_);
     for (int step = 0; step < options_.steps; ++step) one_step(step);
@@ -84,19 +82,8 @@ class GpuRun {
     return std::make_unique<NcclWorld>(program, process.rank, id);
   }
 
-  [[nodiscard]] std::vector<std::int32_t> batch(int step) const {
-    const std::int64_t sequences = job_.plan.global_batch_size, length = job_.plan.seq_len + 1;
-    std::vector<std::int32_t> ids(static_cast<std::size_t>(sequences * length));
-    for (std::int64_t j = 0; j < sequences; ++j) {
-      options_.tokens(step * sequences + j,
-                      std::span(ids).subspan(static_cast<std::size_t>(j * length),
-                                             static_cast<std::size_t>(length)));
-    }
-    return ids;
-  }
-
   void one_step(int step) {
-    const std::vector<std::int32_t> ids = batch(step);
+    const std::vector<std::int32_t> ids = read_batch(options_, job_.plan, done_, step);
     rank_.batch = ids;
     const bool last = step + 1 == options_.steps;
     const bool timed = last && options_.keep_trace;
@@ -111,31 +98,24 @@ class GpuRun {
       throw DeviceError(
           fmt::format("the loss of step {} is {}; use a smaller --lr", step + 1, rank_.loss));
     }
-    if (step == 0 && options_.keep_gradients) collect(true, result_.gradients);
-    if (last && options_.keep_weights) collect(false, result_.weights);
+    if (step == 0 && options_.keep_gradients) {
+      collect(rank_, index_, Collected::gradients, device_arrays(), result_.gradients);
+    }
+    if (last && options_.keep_weights) {
+      collect(rank_, index_, Collected::main_params, device_arrays(), result_.weights);
+    }
     if (timed) make_trace();
+    if (options_.saves_after(step)) save(step);
   }
 
-  void collect(bool gradients, ModelTensors& tensors) {
-    for (int i = 0; i < static_cast<int>(commands_.instances.size()); ++i) {
-      if (!rank_.holds_states(i)) continue;
-      std::vector<float> shard =
-          gradients ? download(rank_.held(i, Storage::gradient)) : main_of(i);
-      if (gradients && rank_.shape(i).zero < 2) shard = shard_of(rank_, i, shard);
-      put_shard(rank_, index_, i, shard, tensors);
-    }
-  }
-
-  // Main parameters of this rank's shard: on the host, then on the device.
-  std::vector<float> main_of(int i) {
-    const std::vector<float> on_device = download(rank_.device_state(i).main_params);
-    std::vector<float> all(static_cast<std::size_t>(rank_.offloaded(i)));
-    if (!all.empty()) {
-      const Tensor on_host = rank_.host_state(i).main_params;
-      math::decode(on_host.dtype, on_host.span(), all);
-    }
-    all.insert(all.end(), on_device.begin(), on_device.end());
-    return all;
+  // Every rank writes its file, and the first one finishes the checkpoint when all have. Nobody
+  // leaves before: a writer that has not finished takes what is written with it.
+  void save(int step) {
+    CheckpointWriter writer(options_.save, job_.model, facts_after(done_, job_.plan, step + 1));
+    writer.write_rank(process_.rank, saved_states(rank_, index_, device_arrays(options_.alive)));
+    backend_.meet();
+    if (process_.rank == 0) writer.finish(job_.plan.world(), options_.plan_file);
+    backend_.meet();
   }
 
   void make_trace() {
@@ -169,6 +149,8 @@ class GpuRun {
   std::unique_ptr<NcclWorld> world_;
   CudaRank rank_;
   CudaBackend backend_;
+  std::optional<Checkpoint> loaded_;
+  CheckpointFacts done_;  // by runs before this one
   RunResult result_;
 };
 
@@ -200,9 +182,6 @@ std::unique_ptr<GpuRun> make_run(const ModelSpec& model, const ParallelPlan& pla
 RunResult run_on_gpu(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
                      const RunOptions& options, const ProcessRank& process) {
   if (const auto reason = unexecuted_on_gpu(model, plan)) throw Error(*reason);
-  if (!options.load.empty() || !options.save.empty()) {
-    throw Error("the cuda backend has no checkpoints yet; leave out --load and --save");
-  }
   if (process.world != plan.world()) {
     throw Error(fmt::format("the plan has {} ranks and {} processes were started", plan.world(),
                             process.world));

@@ -5,38 +5,21 @@
 #include <future>
 #include <thread>
 
+#include "executor/checkpoint.h"
 #include "executor/cuda_ops.h"
-#include "executor/states.h"
+#include "models/error.h"
 
 namespace qplan {
 namespace {
-
-void upload(const Tensor& to, std::span<const float> numbers) {
-  QPLAN_CHECK(to.elements() == std::ssize(numbers), "a tensor is uploaded whole");
-  std::vector<std::byte> bytes(static_cast<std::size_t>(to.bytes()));
-  math::encode(to.dtype, numbers, bytes);
-  check(cudaMemcpy(to.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
-}
 
 float* numbers_of(const Tensor& on_host) {
   void* const data = on_host.data;
   return static_cast<float*>(data);
 }
 
-// Fills main parameters and working copies with numbers of any source, made on all cores.
-void upload_weights(CudaRank& rank, const ParameterIndex& index, const RunOptions& options,
-                    int device) {
-  const auto load = [&](int i) {
-    if (!rank.holds_states(i)) return;
-    const Tensor weights = rank.held(i, Storage::weight);
-    const std::vector<float> packed = packed_weights(rank, index, i, options.weights);
-    const std::vector<float> shard = shard_of(rank, i, packed);
-    upload(weights, rank.shape(i).zero == 3 ? shard : packed);
-    const auto host = static_cast<std::size_t>(rank.offloaded(i));
-    upload(rank.device_state(i).main_params, std::span(shard).subspan(host));
-    if (host > 0) std::copy_n(shard.begin(), host, numbers_of(rank.host_state(i).main_params));
-    if (options.alive) options.alive();
-  };
+// Calls load(instance) for every block, on half the cores.
+template <class Load>
+void each_block(const CudaRank& rank, int device, Load load) {
   const auto instances = static_cast<int>(rank.commands.instances.size());
   const unsigned cores = std::max(std::thread::hardware_concurrency() / 2, 1U);
   std::atomic<int> next{0};
@@ -112,18 +95,39 @@ void draw_weights(CudaRank& rank, const ParameterIndex& index, const SeededWeigh
 
 }  // namespace
 
-void load_weights(CudaRank& rank, const ParameterIndex& index, const RunOptions& options,
-                  int device) {
+ArrayAccess device_arrays(const std::function<void()>& alive) {
+  const auto copy = [alive](void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+    check(cudaMemcpy(to, from, bytes, kind));
+    if (alive) alive();
+  };
+  return {[copy](const Tensor& from, std::span<float> out) {
+            std::vector<std::byte> bytes(static_cast<std::size_t>(from.bytes()));
+            copy(bytes.data(), from.data, bytes.size(), cudaMemcpyDeviceToHost);
+            math::decode(from.dtype, bytes, out);
+          },
+          [copy](std::span<const float> values, const Tensor& to) {
+            QPLAN_CHECK(to.elements() == std::ssize(values), "an array is written whole");
+            std::vector<std::byte> bytes(static_cast<std::size_t>(to.bytes()));
+            math::encode(to.dtype, values, bytes);
+            copy(to.data, bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
+          }};
+}
+
+void load_states(CudaRank& rank, const ParameterIndex& index, const RunOptions& options,
+                 const std::optional<Checkpoint>& checkpoint, int device) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
     const Tensor states = rank.held(i, Storage::optimizer);
     if (states.data == nullptr) continue;
     check(cudaMemset(states.data, 0, static_cast<std::size_t>(states.bytes())));
   }
-  if (const auto* seeded = options.weights.target<SeededWeights>()) {
-    draw_weights(rank, index, *seeded);
-  } else {
-    upload_weights(rank, index, options, device);
-  }
+  const auto* seeded = options.weights.target<SeededWeights>();
+  if (seeded != nullptr && !checkpoint) return draw_weights(rank, index, *seeded);
+  const WeightSource weights = checkpoint ? weights_of(*checkpoint) : options.weights;
+  const ArrayAccess arrays = device_arrays(options.alive);
+  each_block(rank, device, [&](int i) {
+    load_weights(rank, index, i, weights, arrays);
+    if (checkpoint) load_moments(rank, index, i, *checkpoint, arrays);
+  });
 }
 
 }  // namespace qplan

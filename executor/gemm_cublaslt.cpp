@@ -59,12 +59,16 @@ struct CublasLt::Plan {
     make_layout(a, s.in, s.a_transposed ? s.m : s.k, s.a_transposed ? s.k : s.m, s.a_stride);
     make_layout(b, s.in, s.b_transposed ? s.k : s.n, s.b_transposed ? s.n : s.k, s.b_stride);
     make_layout(c, s.out, s.n, s.m, s.c_stride);
+    if (s.biased) set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     choose(handle, s);
   }
 
+  void set_bias(const void* bias) { set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias); }
+
  private:
-  void set(cublasLtMatmulDescAttributes_t attribute, cublasOperation_t operation) {
-    check(cublasLtMatmulDescSetAttribute(product.handle, attribute, &operation, sizeof(operation)));
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    check(cublasLtMatmulDescSetAttribute(product.handle, attribute, &value, sizeof(value)));
   }
 
   void choose(cublasLtHandle_t handle, const ProductShape& s) {
@@ -98,8 +102,8 @@ std::size_t CublasLt::Hash::operator()(const ProductShape& s) const {
   for (const std::int64_t x :
        {s.m, s.n, s.k, s.a_stride, s.b_stride, s.c_stride, std::int64_t{s.alignment},
         std::int64_t{s.a_transposed} + 2 * std::int64_t{s.b_transposed} +
-            4 * std::int64_t{s.accumulate} + 8 * static_cast<std::int64_t>(s.in) +
-            64 * static_cast<std::int64_t>(s.out)}) {
+            4 * std::int64_t{s.accumulate} + 8 * std::int64_t{s.biased} +
+            16 * static_cast<std::int64_t>(s.in) + 256 * static_cast<std::int64_t>(s.out)}) {
     hash = hash * 1099511628211U + static_cast<std::size_t>(x);  // FNV's prime
   }
   return hash;
@@ -113,16 +117,18 @@ CublasLt::~CublasLt() {
   cublasLtDestroy(handle_);
 }
 
-const CublasLt::Plan& CublasLt::plan_for(const ProductShape& shape) {
+CublasLt::Plan& CublasLt::plan_for(const ProductShape& shape) {
   std::unique_ptr<Plan>& plan = plans_[shape];
   if (plan == nullptr) plan = std::make_unique<Plan>(handle_, shape);
   return *plan;
 }
 
 void CublasLt::multiply(ProductShape shape, const void* a, const void* b, void* c,
-                        cudaStream_t stream) {
+                        cudaStream_t stream, const void* bias) {
   shape.alignment = alignment_of({a, b, c});
-  const Plan& plan = plan_for(shape);
+  shape.biased = bias != nullptr;
+  Plan& plan = plan_for(shape);
+  if (shape.biased) plan.set_bias(bias);
   const float alpha = 1, beta = shape.accumulate ? 1.0F : 0.0F;
   check(cublasLtMatmul(handle_, plan.product.handle, &alpha, b, plan.b.handle, a, plan.a.handle,
                        &beta, c, plan.c.handle, c, plan.c.handle, &plan.algorithm, workspace_.get(),

@@ -12,10 +12,6 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
     return fmt::format("the cuda backend does not execute {} yet; {}", what, instead);
   };
   if (p.precision != Precision::bf16) return lacks("other precisions", "use precision bf16");
-  if (m.norm != Norm::rms_norm || m.mlp != MlpKind::swiglu || m.qkv_bias ||
-      m.attention_output_bias || m.mlp_bias || m.position != PositionEmbedding::rope) {
-    return lacks("LayerNorm, GELU, biases and learned positions", "use --backend cpu");
-  }
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
   if (m.moe) {
@@ -25,17 +21,22 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
     }
     if (moe.shared_expert_gate) return lacks("a gate of shared experts", "use --backend cpu");
     if (p.moe_capacity_factor > 0) return lacks("experts of limited capacity", "use capacity=0");
-    if (moe.expert_bias || (moe.router_bias && !moe.sigmoid_scores)) {
-      return lacks("biases of experts and of softmax routers", "use --backend cpu");
-    }
     if (moe.num_groups > 32) return lacks("more than 32 groups of experts", "use --backend cpu");
+    if (moe.router_bias && moe.num_experts % 8 != 0) {
+      return lacks("biases of routers to experts that are no multiple of 8", "use --backend cpu");
+    }
     if (moe.num_experts > 512 || moe.moe_intermediate_size / p.etp % 8 != 0) {
       return lacks("more than 512 experts, or widths that are no multiple of 8",
                    "use --backend cpu");
     }
   }
-  if (std::ranges::any_of(m.layers, [](const LayerKind& l) { return l.window > 0; })) {
-    return lacks("sliding windows", "use --backend cpu");
+  const bool windows =
+      std::ranges::any_of(m.layers, [](const LayerKind& l) { return l.window > 0; });
+  if (p.cp > 1 && p.cp_comm != CpComm::a2a && (windows || m.attention_sinks)) {
+    return lacks("sliding windows and learned sinks over parts of sequences", "use cp_comm a2a");
+  }
+  if (m.attention_sinks && m.num_attention_heads / p.tp % 8 != 0) {
+    return lacks("learned sinks of heads that are no multiple of 8 a rank", "use a smaller tp");
   }
   const std::int64_t kv_heads = m.num_key_value_heads / p.tp;
   if (p.cp > 1 && p.cp_comm == CpComm::a2a && kv_heads % p.cp != 0) {
@@ -45,7 +46,6 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
   if (p.cp > 1 && p.seq_len % (2 * p.cp) != 0) {
     return lacks("chunks of different lengths", "use a seq_len that 2 cp divides");
   }
-  if (m.attention_sinks) return lacks("attention sinks", "use --backend cpu");
   if (m.num_key_value_heads % p.tp != 0) {
     return lacks("more tensor-parallel ranks than key-value heads", "use a smaller tp");
   }
@@ -69,7 +69,8 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
   } else if (m.head_dim % 16 != 0 || turned % 16 != 0) {
     return lacks("heads that 16-byte accesses do not divide", "use --backend cpu");
   }
-  if (m.hidden_size % 8 != 0 || m.hidden_size > 16384 || m.intermediate_size / p.tp % 8 != 0) {
+  if (m.hidden_size > 16384) return lacks("hidden sizes above 16384", "use --backend cpu");
+  if (m.hidden_size % 8 != 0 || m.intermediate_size / p.tp % 8 != 0) {
     return lacks("widths that 16-byte accesses do not divide", "use --backend cpu");
   }
   return std::nullopt;

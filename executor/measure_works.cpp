@@ -214,12 +214,14 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
                                    r, c, 1e-6F, part, stream.get());
       };
     case RowwiseKind::swiglu:
-      return
-          [=, this] { kernels::swiglu(numbers(n), numbers(2 * n), nullptr, r, c, stream.get()); };
+      return [=, this] {
+        kernels::activate(kernels::Activation::swiglu, numbers(n), numbers(2 * n), nullptr, r, c,
+                          stream.get());
+      };
     case RowwiseKind::swiglu_backward:
       return [=, this] {
-        kernels::swiglu_backward(numbers(2 * n), nullptr, numbers(2 * n), numbers(n), nullptr, r, c,
-                                 stream.get());
+        kernels::activate_backward(kernels::Activation::swiglu, numbers(2 * n), nullptr,
+                                   numbers(2 * n), numbers(n), nullptr, r, c, stream.get());
       };
     case RowwiseKind::add:
       return

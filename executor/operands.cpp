@@ -16,12 +16,44 @@ Weight weight_of(const Rank& rank, const Command& c, const Tensor& slot, std::in
   Weight w;
   w.weight = slot.part(p.offset + c.op->copy * p.stride, out,
                        p.cols);  // neighbours (q, k, v) are one matrix
-  for (const PackedParameter& other : block.parameters) {
-    if (other.whole.role == p.whole.role && other.whole.bias && !p.whole.bias) {
-      w.bias = slot.part(other.offset + c.op->copy * other.stride, 1, out);
-    }
+  if (const PackedParameter* const bias = bias_of(rank, c, p)) {
+    w.bias = slot.part(bias->offset + c.op->copy * bias->stride, 1, out);
   }
   return w;
+}
+
+const PackedParameter* bias_of(const Rank& rank, const Command& c, const PackedParameter& p) {
+  for (const PackedParameter& other : rank.block(c).parameters) {
+    if (other.whole.role == p.whole.role && other.whole.bias) return &other;
+  }
+  return nullptr;
+}
+
+bool adds_bias(const Rank& rank, const PackedParameter& p) {
+  return p.whole.split != Split::cols ||
+         (is_expert(p.whole.role) ? rank.expert_at.etp : rank.at.tp) == 0;
+}
+
+bool has_sinks(const Command& c) {
+  return c.op->parameter != kNoParameter;
+}
+
+Tensor sinks_in(const Rank& rank, const Command& c, const Tensor& slot, std::int64_t heads) {
+  const auto& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  const std::int64_t first = p.rows > heads ? rank.at.cp * heads : 0;
+  return slot.part(p.offset + first, heads, 1);
+}
+
+math::Activation activation_of(const Rank& rank, const Command& c, RowwiseKind kind) {
+  const ModelSpec& model = rank.spec(c);
+  if (kind == RowwiseKind::swiglu || kind == RowwiseKind::swiglu_backward) {
+    return model.architecture == "gpt_oss" ? math::Activation::swiglu_clamped
+                                           : math::Activation::swiglu;
+  }
+  if (model.mlp == MlpKind::relu2) return math::Activation::relu2;
+  // Mergers have torch's nn.GELU, which is exact.
+  return rank.shape(c.instance).kind == BlockKind::merger ? math::Activation::gelu
+                                                          : math::Activation::gelu_tanh;
 }
 
 Piece piece_of(const Rank& rank, const Op& op, std::int64_t rows) {

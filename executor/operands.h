@@ -2,6 +2,7 @@
 // What a command's operands are, whatever executes it: the parameter of a product, the rows of a
 // piece, the shard of a state.
 
+#include "executor/math/activation.h"
 #include "executor/rank.h"
 
 namespace qplan {
@@ -14,6 +15,20 @@ struct Weight {
   Tensor weight, bias;  // bias.data null: none
 };
 Weight weight_of(const Rank& rank, const Command& c, const Tensor& slot, std::int64_t out);
+
+// The bias beside a parameter's weight in its block; null where there is none.
+const PackedParameter* bias_of(const Rank& rank, const Command& c, const PackedParameter& p);
+// Whether this rank adds a product's bias: behind a reduction one rank's is everybody's.
+bool adds_bias(const Rank& rank, const PackedParameter& p);
+
+// Learned sinks (or their gradients, in `slot`) of the heads that an attention works on: with heads
+// exchanged for sequence, a share. has_sinks: attention has no other parameter; they are in the
+// last operand that it reads, their gradients in the last that it writes.
+bool has_sinks(const Command& c);
+Tensor sinks_in(const Rank& rank, const Command& c, const Tensor& slot, std::int64_t heads);
+
+// What an op's block activates with.
+math::Activation activation_of(const Rank& rank, const Command& c, RowwiseKind kind);
 
 // Rows of one piece of an overlapped product: the same piece of every rank's share.
 struct Piece {

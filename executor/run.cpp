@@ -12,8 +12,8 @@
 #include <mutex>
 #include <thread>
 
+#include "executor/checkpoint.h"
 #include "executor/cpu_backend.h"
-#include "executor/cpu_checkpoint.h"
 #include "executor/cpu_world.h"
 #include "executor/interpreter.h"
 #include "models/error.h"
@@ -21,46 +21,6 @@
 
 namespace qplan {
 namespace {
-
-// Fills the rank's main parameters and working copies.
-void load_weights(CpuRank& rank, const ParameterIndex& index, const WeightSource& weights_of) {
-  for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
-    if (!rank.holds_states(i)) continue;
-    const Tensor weights = rank.held(i, Storage::weight);
-    const std::vector<float> packed = packed_weights(rank, index, i, weights_of);
-    const std::vector<float> shard = shard_of(rank, i, packed);
-    const auto on_host = static_cast<std::size_t>(rank.offloaded(i));
-    const OptimizerState device = rank.device_state(i), host = rank.host_state(i);
-    const auto set = [](const Tensor& to, std::span<const float> numbers) {
-      math::encode(to.dtype, numbers, to.span());
-    };
-    set(weights, rank.shape(i).zero == 3 ? shard : packed);
-    set(host.main_params, std::span(shard).first(on_host));
-    set(device.main_params, std::span(shard).subspan(on_host));
-  }
-}
-
-// Adds what this rank knows of a whole: gradients or main parameters of its shard.
-void collect(CpuRank& rank, const ParameterIndex& index, bool gradients, ModelTensors& tensors) {
-  for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
-    if (!rank.holds_states(i)) continue;
-    const auto read = [](const Tensor& from) {
-      std::vector<float> numbers(static_cast<std::size_t>(from.elements()));
-      math::decode(from.dtype, from.span(), numbers);
-      return numbers;
-    };
-    std::vector<float> shard;
-    if (gradients) {
-      shard = read(rank.held(i, Storage::gradient));
-      if (rank.shape(i).zero < 2) shard = shard_of(rank, i, shard);
-    } else {
-      shard = read(rank.host_state(i).main_params);
-      const std::vector<float> rest = read(rank.device_state(i).main_params);
-      shard.insert(shard.end(), rest.begin(), rest.end());
-    }
-    put_shard(rank, index, i, shard, tensors);
-  }
-}
 
 // One job: the ranks' threads and what they share.
 class CpuRun {
@@ -119,21 +79,10 @@ class CpuRun {
   std::shared_ptr<const Batch> batch_of(int step) {
     const std::lock_guard lock(batch_mutex_);
     if (auto known = batches_[step].lock()) return known;
-    auto batch = std::make_shared<const Batch>(read_batch(step));
+    auto batch = std::make_shared<const Batch>(read_batch(options_, job_.plan, done_, step));
     std::erase_if(batches_, [](const auto& entry) { return entry.second.expired(); });
     batches_[step] = batch;
     return batch;
-  }
-
-  [[nodiscard]] Batch read_batch(int step) const {
-    const std::int64_t sequences = job_.plan.global_batch_size, length = job_.plan.seq_len + 1;
-    Batch ids(static_cast<std::size_t>(sequences * length));
-    for (std::int64_t j = 0; j < sequences; ++j) {
-      options_.tokens(done_.sequences + step * sequences + j,
-                      std::span(ids).subspan(static_cast<std::size_t>(j * length),
-                                             static_cast<std::size_t>(length)));
-    }
-    return ids;
   }
 
   // Until all ranks have ended; fails the run when none ends a step in time.
@@ -157,9 +106,11 @@ class CpuRun {
 
   void thread(CpuRank& rank) {
     try {
-      load_weights(rank, index_, weights_);
+      for (int i = 0; i < std::ssize(rank.commands.instances); ++i) {
+        load_weights(rank, index_, i, weights_, host_arrays());
+        if (loaded_) load_moments(rank, index_, i, *loaded_, host_arrays());
+      }
       rank.step = done_.step;
-      if (loaded_) load_moments(rank, index_, *loaded_);
       CpuBackend::Options options;
       if (options_.shuffle)
         options.shuffle = *options_.shuffle + static_cast<std::uint64_t>(rank.rank);
@@ -174,7 +125,7 @@ class CpuRun {
         rank.begin_step();
         execute(rank.commands, backend);
         after_step(rank, backend, step);
-        if (saves_after(step)) save(rank);
+        if (options_.saves_after(step)) save(rank);
         tell_progress(/*ends=*/false);
       }
     } catch (const Stopped&) {
@@ -201,16 +152,14 @@ class CpuRun {
     for (const CommandTime& t : times) end = std::max(end, t.end);
     result_.step_time[k] = std::max(result_.step_time[k], end - begin);
     check_order(rank, backend);
-    if (step == 0 && options_.keep_gradients) collect(rank, index_, true, result_.gradients);
+    if (step == 0 && options_.keep_gradients) {
+      collect(rank, index_, Collected::gradients, host_arrays(), result_.gradients);
+    }
     const bool last = step + 1 == options_.steps;
-    if (last && options_.keep_weights) collect(rank, index_, false, result_.weights);
+    if (last && options_.keep_weights) {
+      collect(rank, index_, Collected::main_params, host_arrays(), result_.weights);
+    }
     if (last && options_.keep_trace) add_to_trace(rank, backend);
-  }
-
-  [[nodiscard]] bool saves_after(int step) const {
-    if (options_.save.empty()) return false;
-    const bool due = options_.save_interval > 0 && (step + 1) % options_.save_interval == 0;
-    return due || step + 1 == options_.steps;
   }
 
   // Every rank writes its file; the last one to do so finishes the checkpoint. A fast rank may be
@@ -221,16 +170,12 @@ class CpuRun {
       const std::lock_guard lock(result_mutex_);
       std::unique_ptr<Save>& entry = saves_[rank.step];
       if (!entry) {
-        const std::int64_t steps = rank.step - done_.step;
-        entry = std::make_unique<Save>(
-            options_.save, job_.model,
-            CheckpointFacts{.step = rank.step,
-                            .sequences = done_.sequences + steps * job_.plan.global_batch_size,
-                            .plan = to_string(job_.plan)});
+        entry = std::make_unique<Save>(options_.save, job_.model,
+                                       facts_after(done_, job_.plan, rank.step - done_.step));
       }
       mine = entry.get();
     }
-    mine->writer.write_rank(rank.rank, saved_states(rank, index_));
+    mine->writer.write_rank(rank.rank, saved_states(rank, index_, host_arrays()));
     if (++mine->written == job_.plan.world()) {
       mine->writer.finish(job_.plan.world(), options_.plan_file);
     }
@@ -292,6 +237,31 @@ class CpuRun {
 };
 
 }  // namespace
+
+bool RunOptions::saves_after(int step) const {
+  if (save.empty()) return false;
+  const bool due = save_interval > 0 && (step + 1) % save_interval == 0;
+  return due || step + 1 == steps;
+}
+
+std::vector<std::int32_t> read_batch(const RunOptions& options, const ParallelPlan& plan,
+                                     const CheckpointFacts& done, int step) {
+  const std::int64_t sequences = plan.global_batch_size, length = plan.seq_len + 1;
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(sequences * length));
+  for (std::int64_t j = 0; j < sequences; ++j) {
+    options.tokens(done.sequences + step * sequences + j,
+                   std::span(ids).subspan(static_cast<std::size_t>(j * length),
+                                          static_cast<std::size_t>(length)));
+  }
+  return ids;
+}
+
+CheckpointFacts facts_after(const CheckpointFacts& done, const ParallelPlan& plan,
+                            std::int64_t steps) {
+  return {.step = done.step + steps,
+          .sequences = done.sequences + steps * plan.global_batch_size,
+          .plan = to_string(plan)};
+}
 
 RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,
               const RunOptions& options) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "executor/cpu_rank.h"
+#include "executor/io/checkpoint.h"
 #include "executor/io/images.h"
 #include "executor/io/tokens.h"
 #include "executor/io/weights.h"
@@ -38,6 +39,9 @@ struct RunOptions {
   std::function<void()> alive;           // on GPUs: called after each block's loading and each step
   std::optional<std::uint64_t> shuffle;  // a random order of what the program leaves open; a seed
   std::function<void(std::int64_t rank, std::size_t command)> before;  // may throw; for tests
+
+  // Whether a checkpoint is saved after this step of the run, the first being 0.
+  [[nodiscard]] bool saves_after(int step) const;
 };
 
 struct RunResult {
@@ -52,6 +56,14 @@ struct RunResult {
   Trace trace;
   bool in_program_order = true;  // every rank ended its commands lane by lane in program order
 };
+
+// Tokens of a step of this run, the first being 0: global_batch_size sequences of seq_len + 1,
+// behind those that runs before it have read.
+std::vector<std::int32_t> read_batch(const RunOptions& options, const ParallelPlan& plan,
+                                     const CheckpointFacts& done, int step);
+// What has been done after so many steps of this run.
+CheckpointFacts facts_after(const CheckpointFacts& done, const ParallelPlan& plan,
+                            std::int64_t steps);
 
 // Throws Error: the first failure of any rank, with rank, op and block.
 RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,

@@ -3,6 +3,16 @@
 #include <algorithm>
 
 namespace qplan {
+
+const ArrayAccess& host_arrays() {
+  static const ArrayAccess access{
+      [](const Tensor& from, std::span<float> out) { math::decode(from.dtype, from.span(), out); },
+      [](std::span<const float> values, const Tensor& to) {
+        math::encode(to.dtype, values, to.span());
+      }};
+  return access;
+}
+
 std::vector<ParameterPiece> pieces_of(const Rank& rank, const ParameterIndex& index, int instance) {
   const BlockInstance& at = rank.commands.instances[static_cast<std::size_t>(instance)];
   const ModelPart part = model_part(rank.shape(instance).kind);
@@ -23,6 +33,9 @@ ModelTensors empty_tensors(const ParameterIndex& index) {
   return tensors;
 }
 
+namespace {
+
+// A block's packed parameters on this rank.
 std::vector<float> packed_weights(const Rank& rank, const ParameterIndex& index, int instance,
                                   const WeightSource& weights_of) {
   std::vector<float> packed(
@@ -34,6 +47,7 @@ std::vector<float> packed_weights(const Rank& rank, const ParameterIndex& index,
   return packed;
 }
 
+// The elements of this rank's shard out of the packed ones.
 std::vector<float> shard_of(const Rank& rank, int instance, std::span<const float> packed) {
   std::vector<float> shard(static_cast<std::size_t>(rank.shard(instance).size()));
   for (const StateRun& run : rank.state_runs(instance)) {
@@ -42,6 +56,7 @@ std::vector<float> shard_of(const Rank& rank, int instance, std::span<const floa
   return shard;
 }
 
+// A shard's numbers into the whole model's.
 void put_shard(const Rank& rank, const ParameterIndex& index, int instance,
                std::span<const float> shard, ModelTensors& tensors) {
   std::vector<float> packed(
@@ -60,6 +75,54 @@ void put_shard(const Rank& rank, const ParameterIndex& index, int instance,
       const std::int64_t place = row * width + piece.first_col + k % piece.cols;
       if (known[local]) tensors[whole][static_cast<std::size_t>(place)] = packed[local];
     }
+  }
+}
+
+std::vector<float> numbers_of(const Tensor& from, const ArrayAccess& access) {
+  std::vector<float> numbers(static_cast<std::size_t>(from.elements()));
+  access.read(from, numbers);
+  return numbers;
+}
+
+// Main parameters of a shard: those on the host, then those in the arena.
+std::vector<float> main_params(Rank& rank, int instance, const ArrayAccess& arrays) {
+  std::vector<float> shard;
+  if (rank.offloaded(instance) > 0) {
+    shard = numbers_of(rank.host_state(instance).main_params, host_arrays());
+  }
+  const std::vector<float> rest = numbers_of(rank.device_state(instance).main_params, arrays);
+  shard.insert(shard.end(), rest.begin(), rest.end());
+  return shard;
+}
+
+}  // namespace
+
+void load_weights(Rank& rank, const ParameterIndex& index, int instance,
+                  const WeightSource& weights_of, const ArrayAccess& arrays) {
+  if (!rank.holds_states(instance)) return;
+  const std::vector<float> packed = packed_weights(rank, index, instance, weights_of);
+  const std::vector<float> shard = shard_of(rank, instance, packed);
+  const auto host = static_cast<std::size_t>(rank.offloaded(instance));
+  arrays.write(rank.shape(instance).zero == 3 ? shard : packed,
+               rank.held(instance, Storage::weight));
+  arrays.write(std::span(shard).subspan(host), rank.device_state(instance).main_params);
+  if (host > 0) {
+    host_arrays().write(std::span(shard).first(host), rank.host_state(instance).main_params);
+  }
+}
+
+void collect(Rank& rank, const ParameterIndex& index, Collected what, const ArrayAccess& arrays,
+             ModelTensors& tensors) {
+  for (int i = 0; i < std::ssize(rank.commands.instances); ++i) {
+    if (!rank.holds_states(i)) continue;
+    std::vector<float> shard;
+    if (what == Collected::gradients) {
+      shard = numbers_of(rank.held(i, Storage::gradient), arrays);
+      if (rank.shape(i).zero < 2) shard = shard_of(rank, i, shard);
+    } else {
+      shard = main_params(rank, i, arrays);
+    }
+    put_shard(rank, index, i, shard, tensors);
   }
 }
 

@@ -1,20 +1,11 @@
-// Attention that was computed over some keys at a time: results put together.
+// Attention that was computed over some keys at a time: results put together. Learned sinks are
+// keys without a value.
 
-#include "kernels/device.cuh"
 #include "kernels/kernels.h"
+#include "kernels/rows.cuh"
 
 namespace qplan::kernels {
 namespace {
-
-constexpr int kThreads = 256;
-
-unsigned blocks_for(std::int64_t threads) {
-  return static_cast<unsigned>(ceil_div(threads, kThreads));
-}
-
-__device__ std::int64_t thread_index() {
-  return std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-}
 
 // log(exp(a) + exp(b)).
 __device__ float log_add(float a, float b) {
@@ -52,6 +43,49 @@ __global__ void __launch_bounds__(kThreads)
   whole = log_add(whole, part[i]);
 }
 
+// A thread has eight numbers of one head.
+__global__ void __launch_bounds__(kThreads)
+    sinks_kernel(bf16* out, const float* log_sum, const bf16* sinks, HeadRows n) {
+  const std::int64_t units = n.dim / kVector, i = thread_index();
+  const std::int64_t head = i / units % n.heads, row = i / units / n.heads % n.rows;
+  const std::int64_t b = i / units / n.heads / n.rows;
+  if (b >= n.batch) return;
+  const float before = log_sum[(b * n.heads + head) * n.rows + row];
+  const float keep = expf(before - log_add(before, static_cast<float>(sinks[head])));
+  Vector y = load(out + i * kVector);
+#pragma unroll
+  for (int j = 0; j < kVector; ++j) y.x[j] *= keep;
+  store(out + i * kVector, y);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    sink_sums_kernel(float* log_sum, const bf16* sinks, HeadRows n) {
+  const std::int64_t i = thread_index();
+  if (i >= n.batch * n.heads * n.rows) return;
+  log_sum[i] = log_add(log_sum[i], static_cast<float>(sinks[i / n.rows % n.heads]));
+}
+
+// parts[blockIdx.y, head] = minus the sum over a share of the head's numbers.
+__global__ void __launch_bounds__(kThreads)
+    sinks_gradient_kernel(float* parts, AttentionPart whole, const bf16* dout, const bf16* sinks,
+                          HeadRows n) {
+  const std::int64_t head = blockIdx.x, units = n.dim / kVector;
+  const auto sink = static_cast<float>(sinks[head]);
+  const std::int64_t step = std::int64_t{gridDim.y} * kThreads;
+  float sum = 0;
+  for (std::int64_t i = std::int64_t{blockIdx.y} * kThreads + threadIdx.x;
+       i < n.batch * n.rows * units; i += step) {
+    const std::int64_t line = i / units, b = line / n.rows, row = line % n.rows;
+    const float share = expf(sink - whole.log_sum[(b * n.heads + head) * n.rows + row]);
+    const std::int64_t at = (line * n.heads + head) * n.dim + i % units * kVector;
+    const Vector y = load(whole.out + at), d = load(dout + at);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) sum -= share * y.x[j] * d.x[j];
+  }
+  sum = block_sum<kThreads>(sum);
+  if (threadIdx.x == 0) parts[blockIdx.y * n.heads + head] = sum;
+}
+
 __global__ void __launch_bounds__(kThreads)
     add_rows_kernel(bf16* to, const bf16* part, RowPart where, std::int64_t cols) {
   const std::int64_t units = cols / kVector, i = thread_index();
@@ -80,6 +114,25 @@ void add_rows(bf16* to, const bf16* part, const RowPart& where, std::int64_t col
               cudaStream_t stream) {
   const std::int64_t threads = where.batch * where.count * cols / kVector;
   add_rows_kernel<<<blocks_for(threads), kThreads, 0, stream>>>(to, part, where, cols);
+}
+
+void apply_sinks(const AttentionPart& whole, const bf16* sinks, const HeadRows& n,
+                 cudaStream_t stream) {
+  const std::int64_t lines = n.batch * n.rows * n.heads;
+  sinks_kernel<<<blocks_for(lines * n.dim / kVector), kThreads, 0, stream>>>(
+      whole.out, whole.log_sum, sinks, n);
+  sink_sums_kernel<<<blocks_for(lines), kThreads, 0, stream>>>(whole.log_sum, sinks, n);
+}
+
+void sinks_gradient(float* dsinks, const AttentionPart& whole, const bf16* dout, const bf16* sinks,
+                    const HeadRows& n, float* scratch, cudaStream_t stream) {
+  constexpr std::int64_t kBlocks = 1056;  // eight a multiprocessor
+  const std::int64_t wanted = ceil_div(n.batch * n.rows * n.dim / kVector, kThreads);
+  const std::int64_t most = ceil_div(kBlocks, n.heads);
+  const std::int64_t parts = wanted < most ? wanted : most;
+  const dim3 grid(static_cast<unsigned>(n.heads), static_cast<unsigned>(parts));
+  sinks_gradient_kernel<<<grid, kThreads, 0, stream>>>(scratch, whole, dout, sinks, n);
+  add_parts(dsinks, scratch, parts, n.heads, n.heads, stream);
 }
 
 }  // namespace qplan::kernels

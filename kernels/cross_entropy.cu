@@ -6,7 +6,7 @@
 namespace qplan::kernels {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kRowThreads = 512;
 constexpr int kSmallThreads = 256;
 
 // Columns that are words.
@@ -26,7 +26,7 @@ __device__ LogSum merge(LogSum a, LogSum b) {
   return {maximum, a.sum * __expf(a.maximum - maximum) + b.sum * __expf(b.maximum - maximum)};
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     cross_entropy_kernel(float* loss, float* log_sum, const bf16* logits, VocabularyShard shard,
                          const std::int32_t* targets, bool whole, std::int64_t cols) {
   const std::int64_t row = blockIdx.x, words = words_of(shard, cols);
@@ -35,12 +35,12 @@ __global__ void __launch_bounds__(kThreads)
   // Several reads under way, one merge for all of them.
   constexpr int kReads = 4;
   for (std::int64_t first = threadIdx.x * kVector; first < words;
-       first += kReads * kThreads * kVector) {
+       first += kReads * kRowThreads * kVector) {
     Vector v[kReads];
     LogSum part;
 #pragma unroll
     for (int i = 0; i < kReads; ++i) {
-      const std::int64_t c = first + std::int64_t{i} * kThreads * kVector;
+      const std::int64_t c = first + std::int64_t{i} * kRowThreads * kVector;
       if (c < words) v[i] = load(x + c);
 #pragma unroll
       for (int j = 0; j < kVector; ++j) {
@@ -60,11 +60,11 @@ __global__ void __launch_bounds__(kThreads)
     own = merge(own, {__shfl_xor_sync(0xffffffffU, own.maximum, step),
                       __shfl_xor_sync(0xffffffffU, own.sum, step)});
   }
-  __shared__ LogSum warps[kThreads / kWarp];
+  __shared__ LogSum warps[kRowThreads / kWarp];
   if (threadIdx.x % kWarp == 0) warps[threadIdx.x / kWarp] = own;
   __syncthreads();
   if (threadIdx.x > 0) return;
-  for (int i = 1; i < kThreads / kWarp; ++i) own = merge(own, warps[i]);
+  for (int i = 1; i < kRowThreads / kWarp; ++i) own = merge(own, warps[i]);
   const float log = own.sum > 0 ? own.maximum + logf(own.sum) : own.maximum;
   const std::int64_t target = targets[row] - shard.first;
   float result = target >= 0 && target < words ? -__bfloat162float(x[target]) : 0;
@@ -73,14 +73,14 @@ __global__ void __launch_bounds__(kThreads)
   log_sum[row] = log;
 }
 
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kRowThreads)
     cross_entropy_backward_kernel(bf16* dlogits, const bf16* logits, const float* log_sum,
                                   VocabularyShard shard, const std::int32_t* targets, float scale,
                                   std::int64_t cols) {
   const std::int64_t row = blockIdx.x, words = words_of(shard, cols);
   const std::int64_t target = targets[row] - shard.first;
   const float log = log_sum[row];
-  for (std::int64_t c = threadIdx.x * kVector; c < cols; c += kThreads * kVector) {
+  for (std::int64_t c = threadIdx.x * kVector; c < cols; c += kRowThreads * kVector) {
     Vector v = load(logits + row * cols + c);
 #pragma unroll
     for (int j = 0; j < kVector; ++j) {
@@ -112,14 +112,14 @@ unsigned small_blocks(std::int64_t n) {
 void cross_entropy(float* loss, float* log_sum, const bf16* logits, VocabularyShard shard,
                    const std::int32_t* targets, bool whole, std::int64_t rows, std::int64_t cols,
                    cudaStream_t stream) {
-  cross_entropy_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
+  cross_entropy_kernel<<<static_cast<unsigned>(rows), kRowThreads, 0, stream>>>(
       loss, log_sum, logits, shard, targets, whole, cols);
 }
 
 void cross_entropy_backward(bf16* dlogits, const bf16* logits, const float* log_sum,
                             VocabularyShard shard, const std::int32_t* targets, float scale,
                             std::int64_t rows, std::int64_t cols, cudaStream_t stream) {
-  cross_entropy_backward_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
+  cross_entropy_backward_kernel<<<static_cast<unsigned>(rows), kRowThreads, 0, stream>>>(
       dlogits, logits, log_sum, shard, targets, scale, cols);
 }
 

@@ -16,6 +16,15 @@ inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
+// Threads of a block where nothing else decides, and blocks for so many threads.
+inline constexpr int kThreads = 256;
+inline unsigned blocks_for(std::int64_t threads) {
+  return static_cast<unsigned>(ceil_div(threads, kThreads));
+}
+__device__ inline std::int64_t thread_index() {
+  return std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+}
+
 // Eight numbers in fp32, read and written as 16 bytes of bf16.
 struct Vector {
   float x[kVector];
@@ -39,6 +48,12 @@ __device__ inline Vector numbers_of(const uint4& bits) {
 
 __device__ inline Vector load(const bf16* p) {
   return numbers_of(load_bits(p));
+}
+
+__device__ inline Vector load(const float* p) {
+  const float4 low = *reinterpret_cast<const float4*>(p);
+  const float4 high = *reinterpret_cast<const float4*>(p + 4);
+  return {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 }
 
 __device__ inline void store(bf16* p, const Vector& v) {

@@ -6,16 +6,7 @@
 namespace qplan::kernels {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kSumBlocks = 1056;  // of a sum over an array: eight a multiprocessor
-
-unsigned blocks_for(std::int64_t threads) {
-  return static_cast<unsigned>(ceil_div(threads, kThreads));
-}
-
-__device__ std::int64_t thread_index() {
-  return std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-}
 
 __global__ void __launch_bounds__(kThreads)
     add_kernel(bf16* y, const bf16* a, const bf16* b, const bf16* c, std::int64_t n) {

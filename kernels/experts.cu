@@ -7,7 +7,7 @@
 namespace qplan::kernels {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kWarps = kThreads / kWarp;
 constexpr int kMostExperts = 512;
 // Experts of one lane: of up to 128, and of more.
 constexpr int kFewShare = 4, kShare = kMostExperts / kWarp;

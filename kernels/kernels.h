@@ -12,12 +12,11 @@
 
 #include <cstdint>
 
+#include "kernels/scratch.h"
+
 namespace qplan::kernels {
 
 using bf16 = __nv_bfloat16;
-
-// Scratch memory that one kernel needs between its two launches: of the stream it runs on.
-inline constexpr std::int64_t kScratchBytes = 64 << 20;
 
 // ---- norms ----
 
@@ -40,6 +39,26 @@ struct NormBackward {
 };
 void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
                        float eps, float* scratch, cudaStream_t stream);
+
+// LayerNorm's scale is centre + weight (Megatron's layer_norm_1p: 1); weight, bias: (cols) bf16.
+struct LayerNormWeights {
+  const bf16 *weight = nullptr, *bias = nullptr;
+  float centre = 0;
+};
+// y = (x - mean) / sqrt(variance + eps) * (centre + weight) + bias, row by row; cols <= 16384.
+void layer_norm(bf16* y, const bf16* x, const LayerNormWeights& weights, std::int64_t rows,
+                std::int64_t cols, float eps, cudaStream_t stream);
+// With r = 1/sqrt(variance + eps), n = (x - mean) r, g = dy (centre + weight): dx = r (g - mean(g)
+// - n mean(g n)) (+ residual), dw += sum over rows of dy n, db += sum over rows of dy. dw, db:
+// (cols) fp32; residual: as dx, or null.
+struct LayerNormBackward {
+  bf16* dx = nullptr;
+  float *dw = nullptr, *db = nullptr;
+  const bf16 *x = nullptr, *dy = nullptr, *residual = nullptr;
+  LayerNormWeights p;
+};
+void layer_norm_backward(const LayerNormBackward& operands, std::int64_t rows, std::int64_t cols,
+                         float eps, float* scratch, cudaStream_t stream);
 
 // ---- rotary embedding ----
 
@@ -110,14 +129,41 @@ void merge_attention(const AttentionPart& whole, const AttentionPart& part, cons
 void add_rows(bf16* to, const bf16* part, const RowPart& where, std::int64_t cols,
               cudaStream_t stream);
 
+// Attention's rows.
+struct HeadRows {
+  std::int64_t batch = 1, rows = 0, heads = 0, dim = 0;  // rows: of each sequence
+};
+// A learned logit a head that takes its share of the softmax and has no value (gpt-oss); sinks:
+// (heads). `whole`, over all keys, becomes what it is beside them.
+void apply_sinks(const AttentionPart& whole, const bf16* sinks, const HeadRows& rows,
+                 cudaStream_t stream);
+// dsinks -= the sum over rows of exp(sink - log_sum) (dout . out), `whole` as apply_sinks left it.
+void sinks_gradient(float* dsinks, const AttentionPart& whole, const bf16* dout, const bf16* sinks,
+                    const HeadRows& rows, float* scratch, cudaStream_t stream);
+
 // ---- activations ----
 
-// y[rows, width] = scale[row] silu(x[:, :width]) x[:, width:]; scale null: 1.
-void swiglu(bf16* y, const bf16* x, const float* scale, std::int64_t rows, std::int64_t width,
-            cudaStream_t stream);
-// dx[rows, 2 width]; with a scale, dscale[row] = sum over columns of dy silu(gate) up.
-void swiglu_backward(bf16* dx, float* dscale, const bf16* x, const bf16* dy, const float* scale,
-                     std::int64_t rows, std::int64_t width, cudaStream_t stream);
+// f(gate, up) of rows {gate | up}: silu(gate) up, and gpt-oss's with limits; f(x) of plain rows:
+// GELU's tanh form and the square of ReLU (executor/math/activation.h).
+enum class Activation { swiglu, swiglu_clamped, gelu_tanh, relu2 };
+// y[rows, width] = scale[row] f; scale null: 1.
+void activate(Activation kind, bf16* y, const bf16* x, const float* scale, std::int64_t rows,
+              std::int64_t width, cudaStream_t stream);
+// dx as x; with a scale, dscale[row] = sum over columns of dy f.
+void activate_backward(Activation kind, bf16* dx, float* dscale, const bf16* x, const bf16* dy,
+                       const float* scale, std::int64_t rows, std::int64_t width,
+                       cudaStream_t stream);
+
+// ---- biases ----
+
+// y[r, :] += bias, of fp32 rows (cuBLASLt adds those of bf16 rows itself).
+void add_bias(float* y, const bf16* bias, std::int64_t rows, std::int64_t cols,
+              cudaStream_t stream);
+// dbias += the sum over rows of dy.
+void bias_gradient(float* dbias, const bf16* dy, std::int64_t rows, std::int64_t cols,
+                   float* scratch, cudaStream_t stream);
+void bias_gradient(float* dbias, const float* dy, std::int64_t rows, std::int64_t cols,
+                   float* scratch, cudaStream_t stream);
 
 // ---- sums and copies of any length ----
 
@@ -134,15 +180,25 @@ void sum_of_squares(double* sum, const bf16* x, std::int64_t n, double* scratch,
 
 // ---- embedding ----
 
-// y[i, :] = table[ids[i] - first_row, :], 0 where ids[i] is another rank's; kept[i] = ids[i].
+// A vector for each position, (positions, cols); position: one for each row. table null: none.
+struct LearnedPositions {
+  const bf16* table = nullptr;
+  const std::int32_t* position = nullptr;
+};
+// y[i, :] = table[ids[i] - first_row, :], 0 where ids[i] is another rank's, plus the position's;
+// kept[i] = ids[i].
 void embed(bf16* y, std::int64_t* kept, const bf16* table, std::int64_t first_row,
-           std::int64_t table_rows, const std::int32_t* ids, std::int64_t n, std::int64_t cols,
-           cudaStream_t stream);
+           std::int64_t table_rows, const std::int32_t* ids, const LearnedPositions& positions,
+           std::int64_t n, std::int64_t cols, cudaStream_t stream);
 // dtable[ids[i] - first_row, :] += dy[i, :]. Each row is added by the block of its first token, in
 // the order of tokens.
 void embed_backward(float* dtable, const bf16* dy, std::int64_t first_row, std::int64_t table_rows,
                     const std::int64_t* ids, std::int64_t n, std::int64_t cols,
                     cudaStream_t stream);
+// dtable[position[i], :] += dy[i, :].
+void positions_backward(float* dtable, const bf16* dy, const std::int32_t* position,
+                        std::int64_t table_rows, std::int64_t n, std::int64_t cols,
+                        cudaStream_t stream);
 
 // ---- loss ----
 
@@ -257,6 +313,19 @@ void grouped_input_gradient(bf16* dx, const bf16* dy, const GroupedWeights& w,
 // dw += dy^T x over the rows of each group.
 void grouped_weight_gradient(const GroupedGradients& dw, const bf16* dy, const bf16* x,
                              const RowGroups& groups, std::int64_t rows, cudaStream_t stream);
+
+// ---- biases of experts ----
+
+// Of (rows, bias.out), with room for `rows`; a bias is a weight with in 1. Each row's bias is
+// scaled (null: not). y += the bias of the row's group.
+void add_group_bias(bf16* y, const float* scale, const GroupedWeights& bias,
+                    const RowGroups& groups, std::int64_t rows, cudaStream_t stream);
+// dbias += scale dy over the rows of each group.
+void group_bias_gradient(const GroupedGradients& dbias, const bf16* dy, const float* scale,
+                         const RowGroups& groups, cudaStream_t stream);
+// dscale[r] += dy[r, :] . the bias of the row's group.
+void group_bias_scale_gradient(float* dscale, const bf16* dy, const GroupedWeights& bias,
+                               const RowGroups& groups, std::int64_t rows, cudaStream_t stream);
 
 // ---- seeded weights ----
 

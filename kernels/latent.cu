@@ -7,16 +7,6 @@
 namespace qplan::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-
-unsigned blocks_for(std::int64_t threads) {
-  return static_cast<unsigned>(ceil_div(threads, kThreads));
-}
-
-__device__ std::int64_t thread_index() {
-  return std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
-}
-
 // Neighbouring numbers turn together; `first`: of the vector, among those that turn.
 __device__ void turn(Vector& v, const Rotation& rotation, std::int64_t row, std::int64_t first,
                      bool back) {

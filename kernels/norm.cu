@@ -148,11 +148,7 @@ __global__ void __launch_bounds__(Threads)
 template <class Launch>
 void with_shape(std::int64_t cols, Launch launch) {
   if (cols <= 256) return with_head_shape(cols, launch);
-  if (cols <= 1024) return launch(Shape<128, 1, 128>{});
-  if (cols <= 2048) return launch(Shape<256, 1, 256>{});
-  if (cols <= 4096) return launch(Shape<256, 2, 256>{});
-  if (cols <= 8192) return launch(Shape<512, 2, 512>{});
-  launch(Shape<512, 4, 512>{});
+  with_block_shape(cols, launch);
 }
 
 // dw[c] += the sum of parts[:, c]; 32 columns a block, a warp reads every 32nd row of parts.

@@ -6,7 +6,6 @@
 namespace qplan::kernels {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr std::uint32_t kWeightsStream = 1;  // executor/io/philox.h's RandomStream::weights
 constexpr double kDeviation = 0.02, kTwoPi = 6.283185307179586;
 
@@ -24,7 +23,7 @@ __device__ uint4 philox(uint4 counter, uint2 key) {
 
 __global__ void __launch_bounds__(kThreads)
     draw_kernel(float* main, bf16* working, SeededPart p, std::int64_t begin, std::int64_t n) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t i = thread_index();
   if (i >= n) return;
   const std::int64_t at = begin + i;
   const std::int64_t element =

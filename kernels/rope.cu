@@ -6,14 +6,12 @@
 namespace qplan::kernels {
 namespace {
 
-constexpr int kThreads = 256;
-
 // A thread moves two vectors of a head: a pair of turning ones, or two neighbours behind them.
 template <bool Pack>
 __global__ void __launch_bounds__(kThreads) heads_kernel(PackedHeads h, Rotation rotation) {
   const std::int64_t units = h.head_dim / (2 * kVector), pairs = rotation.turned / (2 * kVector);
   const std::int64_t heads = h.q_heads + h.kv_heads * (h.v != nullptr ? 2 : 1);
-  const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  const std::int64_t i = thread_index();
   const std::int64_t unit = i % units, head = i / units % heads, row = i / units / heads;
   if (row >= h.rows) return;
 

@@ -56,6 +56,15 @@ void with_head_shape(std::int64_t cols, Launch launch) {
   if (cols <= 128) return launch(Shape<16, 1, 256>{});
   launch(Shape<32, 1, 256>{});
 }
+// Rows that take a block each.
+template <class Launch>
+void with_block_shape(std::int64_t cols, Launch launch) {
+  if (cols <= 1024) return launch(Shape<128, 1, 128>{});
+  if (cols <= 2048) return launch(Shape<256, 1, 256>{});
+  if (cols <= 4096) return launch(Shape<256, 2, 256>{});
+  if (cols <= 8192) return launch(Shape<512, 2, 512>{});
+  launch(Shape<512, 4, 512>{});
+}
 // dw[c] += the sum over `count` blocks of parts[:, c], rows of `stride` numbers.
 void add_parts(float* dw, const float* parts, std::int64_t count, std::int64_t cols,
                std::int64_t stride, cudaStream_t stream);

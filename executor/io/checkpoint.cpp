@@ -125,6 +125,14 @@ void CheckpointWriter::finish(std::int64_t ranks, const Json& plan_file) {
                    {"plan", facts_.plan},
                    {"ranks", ranks}};
   const fs::path partial(partial_);
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    std::error_code unknown;
+    if (fs::exists(partial / rank_name(rank), unknown)) continue;
+    throw Error(
+        fmt::format("'{}' lacks the file of rank {}; --save must name a folder that the "
+                    "machines of all ranks share",
+                    partial_, rank));
+  }
   write_file_atomically((partial / "plan.json").string(), plan_file.dump(2) + "\n");
   write_file_atomically((partial / kFacts).string(), facts.dump(2) + "\n");
   // Until the new one is in place the old one stays.

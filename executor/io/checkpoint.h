@@ -65,7 +65,7 @@ class CheckpointWriter {
   // Safe from several threads, each for another rank.
   void write_rank(std::int64_t rank, const std::vector<SavedState>& states) const;
   // The folder gets its name; an older checkpoint of that step is replaced. `plan_file`: what
-  // plan.json shall hold.
+  // plan.json shall hold. Throws Error where a rank's file is not there.
   void finish(std::int64_t ranks, const Json& plan_file);
 
  private:

@@ -1,6 +1,6 @@
 // A run that is saved and goes on under another plan is the run that was never stopped.
 
-#include "executor/io/checkpoint.h"
+#include "executor/checkpoint.h"
 
 #include <doctest/doctest.h>
 
@@ -53,6 +53,38 @@ struct Change {
   std::string model, before, after;
 };
 
+std::string contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<float> negated(std::span<const float> values) {
+  std::vector<float> result(values.begin(), values.end());
+  for (float& x : result) x = -x;
+  return result;
+}
+
+// Of arenas that only their backend can read, as a GPU's: they hold minus what is meant.
+ArrayAccess negated_arrays() {
+  return {[](const Tensor& from, std::span<float> out) {
+            host_arrays().read(from, out);
+            std::ranges::copy(negated(out), out.begin());
+          },
+          [](std::span<const float> values, const Tensor& to) {
+            host_arrays().write(negated(values), to);
+          }};
+}
+
+std::vector<float> moments_of(const OptimizerState& state) {
+  std::vector<float> all;
+  for (const Tensor& moment : {state.moment1, state.moment2}) {
+    std::vector<float> own(static_cast<std::size_t>(moment.elements()));
+    host_arrays().read(moment, own);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  return all;
+}
+
 }  // namespace
 
 TEST_CASE("a run goes on from a checkpoint under another plan with the same losses and weights") {
@@ -64,6 +96,8 @@ TEST_CASE("a run goes on from a checkpoint under another plan with the same loss
                                      {"tiny", "tp2 pp2 dp2 zero2 sp", "dp2 mbs2"},
                                      {"tiny", "dp2 zero3 recompute=full", "tp2 dp2 zero1"},
                                      {"tiny", "pp2 dualpipe", "dp2"},
+                                     {"tiny", "dp2 zero2 offload=optimizer:0.4", "tp2"},
+                                     {"tiny", "dp2", "dp2 zero1 offload=optimizer:0.4"},
                                      {"tiny-moe", "dp4 ep4 zero1", "tp2 sp ep2 etp1"},
                                      {"tiny-moe", "tp2 dp2 ep2 etp2 sp", "pp2 dp2 ep2 zero3"},
                                      {"tiny-vl", "tp2 dp2 ep2 etp1 sp zero3", "pp2 dp2 mbs2"}}) {
@@ -142,9 +176,43 @@ TEST_CASE("a checkpoint is the same, byte by byte, however often it is written")
   train(model, "tp2 dp2 zero1", 1, "", two.path());
   for (const auto& entry : fs::directory_iterator(one.file("step-00000001"))) {
     const std::string name = entry.path().filename().string();
-    std::ifstream a(entry.path()), b(two.file("step-00000001/" + name));
-    CHECK(std::string(std::istreambuf_iterator<char>(a), {}) ==
-          std::string(std::istreambuf_iterator<char>(b), {}));
+    CHECK(contents(entry.path()) == contents(two.file("step-00000001/" + name)));
+  }
+}
+
+TEST_CASE("arenas are read and written by their backend alone, states on the host without it") {
+  const TemporaryFolder by_host, by_backend;
+  const ModelSpec model = load_model("tiny-moe");
+  ParallelPlan plan;
+  plan.precision = Precision::fp32;
+  const std::string line = "tp2 sp dp2 ep2 etp1 zero1 offload=optimizer:0.4 gbs4 seq16";
+  plan = parse_plan(line, plan);
+  train(model, line, 1, "", by_host.path());
+  const Checkpoint checkpoint(by_host.path(), model);
+  const StepProgram program = build_step_program(model, plan, recipe_of(RecipeKind::qplan), {});
+  const RankJob job{.model = model, .plan = plan, .program = program, .optimizer = {}};
+  const RankProgram commands = rank_program(program, 0);
+  const ParameterIndex index(model);
+  CheckpointWriter writer(by_backend.path(), model, checkpoint.facts());
+  for (std::int64_t r = 0; r < plan.world(); ++r) {
+    CpuRank open(job, commands, r), closed(job, commands, r);
+    for (int i = 0; i < std::ssize(commands.instances); ++i) {
+      for (const auto& [rank, arrays] :
+           {std::pair<CpuRank&, ArrayAccess>{open, host_arrays()}, {closed, negated_arrays()}}) {
+        load_weights(rank, index, i, weights_of(checkpoint), arrays);
+        load_moments(rank, index, i, checkpoint, arrays);
+      }
+      if (!open.holds_states(i)) continue;
+      CHECK(open.offloaded(i) > 0);
+      CHECK(moments_of(closed.host_state(i)) == moments_of(open.host_state(i)));
+      CHECK(moments_of(closed.device_state(i)) == negated(moments_of(open.device_state(i))));
+    }
+    writer.write_rank(r, saved_states(closed, index, negated_arrays()));
+  }
+  writer.finish(plan.world(), {});
+  for (std::int64_t r = 0; r < plan.world(); ++r) {
+    const std::string name = "step-00000001/rank-0000" + std::to_string(r) + ".safetensors";
+    CHECK(contents(by_backend.file(name)) == contents(by_host.file(name)));
   }
 }
 
@@ -171,6 +239,18 @@ TEST_CASE("what is wrong with a checkpoint is said") {
   CHECK(loading(model).find("cannot open '" + file) != std::string::npos);
   fs::copy(here + "/rank-00000.safetensors", file);
   CHECK(loading(model).find("it is damaged") != std::string::npos);
+}
+
+TEST_CASE("a checkpoint is not finished before the files of all ranks are there") {
+  const TemporaryFolder folder;
+  const std::string complaint = complaint_of([&] {
+    CheckpointWriter writer(folder.path(), load_model("tiny"), CheckpointFacts{});
+    writer.write_rank(0, {});
+    writer.finish(2, {});
+  });
+  CHECK(complaint.find("lacks the file of rank 1; --save must name a folder that the machines") !=
+        std::string::npos);
+  CHECK(fs::is_empty(folder.path()));
 }
 
 TEST_CASE("a run that cannot save leaves nothing half-written") {

@@ -13,8 +13,10 @@ using namespace qplan::test;
 
 namespace {
 
-void check_attention(Attention work) {
+// `learned`: with sinks.
+void check_attention(Attention work, bool learned = false) {
   CAPTURE(to_string(work));
+  CAPTURE(learned);
   const std::int64_t rows = work.batch * work.q_len, keys = work.batch * work.kv_len;
   const std::int64_t q_width = work.heads * work.head_dim, k_width = work.kv_heads * work.head_dim;
   const std::int64_t v_width = work.kv_heads * work.v_head_dim,
@@ -28,7 +30,10 @@ void check_attention(Attention work) {
                                    .head_dim = work.head_dim,
                                    .v_head_dim = work.v_head_dim,
                                    .scale = 1 / std::sqrt(static_cast<double>(work.head_dim)),
-                                   .causal = work.causal};
+                                   .causal = work.causal,
+                                   .window = work.window};
+  const auto sinks = random_bf16(work.heads, 5), before = random_bf16(work.heads, 6);
+  auto dsinks = before;
   std::vector<std::int64_t> positions(static_cast<std::size_t>(work.q_len));
   std::iota(positions.begin(), positions.end(), 0);
   std::vector<float> out(dout.size()), lse(static_cast<std::size_t>(rows * work.heads));
@@ -47,6 +52,11 @@ void check_attention(Attention work) {
     const math::AttentionInput in{const_part(q, q_width, b), const_part(k, k_width, b),
                                   const_part(v, v_width, b), positions, key_positions};
     math::attention(in, shape, part(out, out_width, b), part(lse, work.heads, b));
+    if (learned) {
+      math::apply_sinks(sinks, shape, part(out, out_width, b), part(lse, work.heads, b));
+      math::sinks_backward(sinks, shape, part(out, out_width, b), part(lse, work.heads, b),
+                           const_part(dout, out_width, b), dsinks);
+    }
     math::attention_backward(in, shape, part(out, out_width, b), part(lse, work.heads, b),
                              const_part(dout, out_width, b), part(dq, q_width, b),
                              part(dk, k_width, b), part(dv, v_width, b));
@@ -55,7 +65,10 @@ void check_attention(Attention work) {
   const Bf16Array dev_q(q), dev_k(k), dev_v(v), dev_dout(dout);
   const Bf16Array dev_out(rows * out_width), dev_dq(rows * q_width), dev_dk(keys * k_width),
       dev_dv(keys * v_width);
-  const FloatArray dev_lse(rows * work.heads);
+  const Bf16Array dev_sinks(sinks);
+  const FloatArray dev_lse(rows * work.heads), dev_dsinks(before), sums(kernels::kScratchBytes / 4);
+  const kernels::AttentionPart whole{dev_out.get(), dev_lse.get()};
+  const kernels::HeadRows lines{work.batch, work.q_len, work.heads, work.v_head_dim};
   AttentionOperands operands{.q = dev_q.get(),
                              .k = dev_k.get(),
                              .v = dev_v.get(),
@@ -70,8 +83,15 @@ void check_attention(Attention work) {
     work.pass = pass;
     const DeviceMemory scratch = device_memory(attention.prepare(work) + 256);
     attention.run(work, operands, scratch.get(), nullptr);
+    if (learned && pass == Pass::forward) {
+      kernels::apply_sinks(whole, dev_sinks.get(), lines, nullptr);
+    } else if (learned) {
+      kernels::sinks_gradient(dev_dsinks.get(), whole, dev_dout.get(), dev_sinks.get(), lines,
+                              sums.get(), nullptr);
+    }
     check(cudaDeviceSynchronize());
   }
+  if (learned) CHECK(distance(dev_dsinks.read(), dsinks) < 1e-2);
   // Probabilities are rounded to bf16 before the second product, gradients several times.
   CHECK(distance(dev_out.read(), out) < 6e-3);
   CHECK(distance(dev_dq.read(), dq) < 1e-2);
@@ -134,6 +154,39 @@ TEST_CASE("queries and keys may differ in number") {
   work.q_len = 512;
   work.kv_len = 256;
   check_attention(work);
+}
+
+TEST_CASE("a query sees the last keys of a window") {
+  Attention work{.batch = 2,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .q_len = 512,
+                 .kv_len = 512,
+                 .head_dim = 64,
+                 .v_head_dim = 64,
+                 .window = 128,
+                 .causal = true};
+  check_attention(work);
+  work.window = 100;
+  check_attention(work);
+  work.window = 1;
+  check_attention(work);
+  work.window = 4096;
+  check_attention(work);
+}
+
+TEST_CASE("learned sinks take their share of the softmax, and get their gradient") {
+  Attention work{.batch = 2,
+                 .heads = 8,
+                 .kv_heads = 2,
+                 .q_len = 256,
+                 .kv_len = 256,
+                 .head_dim = 64,
+                 .v_head_dim = 64,
+                 .causal = true};
+  check_attention(work, /*learned=*/true);
+  work.window = 64;
+  check_attention(work, /*learned=*/true);
 }
 
 // As the parts of a context-parallel ring: half of the keys of each sequence, and half of the

@@ -55,6 +55,11 @@ class DeviceArray {
 using Bf16Array = DeviceArray<__nv_bfloat16>;
 using FloatArray = DeviceArray<float>;
 
+// What an array of integers is filled from.
+inline std::vector<float> ids_as_floats(const std::vector<std::int32_t>& ids) {
+  return {ids.begin(), ids.end()};
+}
+
 // Normal numbers as bf16 holds them, so that both sides compute with the same inputs.
 inline std::vector<float> random_bf16(std::int64_t n, unsigned seed, float deviation = 1) {
   std::mt19937 generator(seed);

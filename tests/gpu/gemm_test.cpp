@@ -30,6 +30,25 @@ TEST_CASE("the three products of a linear layer are the reference's") {
     math::linear(x_matrix, w_matrix, math::Matrix(expected, rows, out));
     CHECK(distance(y.read(), expected) < kBf16Rounding);
   }
+  SUBCASE("forward, with a bias") {
+    const auto bias = random_bf16(out, 5), other = random_bf16(out, 6);
+    const Bf16Array dev_bias(bias), dev_other(other), y(rows * out);
+    const ProductShape shape{.m = rows,
+                             .n = out,
+                             .k = in,
+                             .a_stride = in,
+                             .b_stride = in,
+                             .c_stride = out,
+                             .b_transposed = true};
+    // One plan serves both.
+    for (const auto& [values, array] : {std::pair{&bias, &dev_bias}, {&other, &dev_other}}) {
+      blas.multiply(shape, dev_x.get(), dev_w.get(), y.get(), nullptr, array->get());
+      std::vector<float> expected(rows * out);
+      math::linear(x_matrix, w_matrix, math::Matrix(expected, rows, out));
+      math::add_bias(*values, math::Matrix(expected, rows, out));
+      CHECK(distance(y.read(), expected) < kBf16Rounding);
+    }
+  }
   SUBCASE("input gradient") {
     const Bf16Array dx(rows * in);
     blas.multiply({.m = rows, .n = in, .k = out, .a_stride = out, .b_stride = in, .c_stride = in},

@@ -1,4 +1,4 @@
-#include "executor/cpu_checkpoint.h"
+#include "executor/checkpoint.h"
 
 #include <algorithm>
 
@@ -47,26 +47,24 @@ void add_runs(int instance, const ParameterPiece& matrix, std::int64_t width, co
   }
 }
 
-// Calls visit(runs, packed parameter) over everything in the rank's shards.
+// Calls visit(runs, packed parameter) over everything in the rank's shard of a block.
 template <class Visit>
-void each_own(const CpuRank& rank, const ParameterIndex& index, Visit visit) {
+void each_own(const Rank& rank, const ParameterIndex& index, int instance, Visit visit) {
+  if (!rank.holds_states(instance)) return;
   const ShardPlace place{rank.at.tp, rank.expert_at.etp, rank.expert_at.ep};
-  for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
-    const auto& parameters = rank.block(i).parameters;
-    if (!rank.holds_states(i)) continue;
-    const ModelPart part = model_part(rank.shape(i).kind);
-    const std::int64_t layer = rank.commands.instances[static_cast<std::size_t>(i)].layer;
-    const std::vector<StateRun> shard = rank.state_runs(i);
-    for (std::size_t number = 0; number < parameters.size(); ++number) {
-      const PackedParameter& p = parameters[number];
-      std::vector<OwnRuns> own;
-      for (const ParameterPiece& matrix : pieces_of(index, part, layer, p, place)) {
-        for (const StateRun& state : shard) {
-          if (state.parameter == number) add_runs(i, matrix, p.whole.cols, state, own);
-        }
+  const auto& parameters = rank.block(instance).parameters;
+  const ModelPart part = model_part(rank.shape(instance).kind);
+  const std::int64_t layer = rank.commands.instances[static_cast<std::size_t>(instance)].layer;
+  const std::vector<StateRun> shard = rank.state_runs(instance);
+  for (std::size_t number = 0; number < parameters.size(); ++number) {
+    const PackedParameter& p = parameters[number];
+    std::vector<OwnRuns> own;
+    for (const ParameterPiece& matrix : pieces_of(index, part, layer, p, place)) {
+      for (const StateRun& state : shard) {
+        if (state.parameter == number) add_runs(instance, matrix, p.whole.cols, state, own);
       }
-      for (const OwnRuns& runs : own) visit(runs, p);
     }
+    for (const OwnRuns& runs : own) visit(runs, p);
   }
 }
 
@@ -77,18 +75,19 @@ const Tensor& array_of(const OptimizerState& state, StateKind kind) {
 }
 
 // Elements [first, first + count) of one of a block's state arrays: the part on the host, then the
-// one on the device. Calls visit(tensor, offset among the elements).
+// one in the rank's arena. Calls visit(tensor, offset among the elements, how it is accessed).
 template <class Visit>
-void each_part(CpuRank& rank, int instance, StateKind kind, std::int64_t first, std::int64_t count,
-               Visit visit) {
+void each_part(Rank& rank, int instance, StateKind kind, std::int64_t first, std::int64_t count,
+               const ArrayAccess& arrays, Visit visit) {
   const std::int64_t on_host = rank.offloaded(instance);
   const std::int64_t host = std::clamp<std::int64_t>(on_host - first, 0, count);
   if (host > 0) {
-    visit(array_of(rank.host_state(instance), kind).part(first, 1, host), std::int64_t{0});
+    visit(array_of(rank.host_state(instance), kind).part(first, 1, host), std::int64_t{0},
+          host_arrays());
   }
   if (host < count) {
     const std::int64_t begin = first + host - on_host;
-    visit(array_of(rank.device_state(instance), kind).part(begin, 1, count - host), host);
+    visit(array_of(rank.device_state(instance), kind).part(begin, 1, count - host), host, arrays);
   }
 }
 
@@ -98,26 +97,30 @@ std::span<float> part_of(std::span<float> values, std::int64_t first, std::int64
 
 }  // namespace
 
-std::vector<SavedState> saved_states(CpuRank& rank, const ParameterIndex& index) {
+std::vector<SavedState> saved_states(Rank& rank, const ParameterIndex& index,
+                                     const ArrayAccess& arrays) {
   std::vector<SavedState> saved;
-  each_own(rank, index, [&](const OwnRuns& own, const PackedParameter& p) {
+  const auto add = [&](const OwnRuns& own, const PackedParameter& p) {
     if (!rank.is_first_holder(own.instance, p)) return;
     for (const auto& [kind, word] : Words<StateKind>::table) {
       const DType dtype = array_of(rank.device_state(own.instance), kind).dtype;
-      saved.push_back({kind, own.runs, dtype, [&rank, own, kind = kind](auto first, auto out) {
-                         each_part(rank, own.instance, kind, own.shard + first, std::ssize(out),
-                                   [&](const Tensor& from, std::int64_t offset) {
-                                     math::decode(from.dtype, from.span(),
-                                                  part_of(out, offset, from.elements()));
-                                   });
-                       }});
+      const auto values = [&rank, arrays, own, kind = kind](std::int64_t first,
+                                                            std::span<float> out) {
+        each_part(rank, own.instance, kind, own.shard + first, std::ssize(out), arrays,
+                  [&](const Tensor& from, std::int64_t offset, const ArrayAccess& access) {
+                    access.read(from, part_of(out, offset, from.elements()));
+                  });
+      };
+      saved.push_back({kind, own.runs, dtype, values});
     }
-  });
+  };
+  for (int i = 0; i < std::ssize(rank.commands.instances); ++i) each_own(rank, index, i, add);
   return saved;
 }
 
-void load_moments(CpuRank& rank, const ParameterIndex& index, const Checkpoint& checkpoint) {
-  each_own(rank, index, [&](const OwnRuns& own, const PackedParameter&) {
+void load_moments(Rank& rank, const ParameterIndex& index, int instance,
+                  const Checkpoint& checkpoint, const ArrayAccess& arrays) {
+  each_own(rank, index, instance, [&](const OwnRuns& own, const PackedParameter&) {
     const ElementRuns& runs = own.runs;
     std::vector<float> values(static_cast<std::size_t>(runs.elements()));
     for (const StateKind kind : {StateKind::moment1, StateKind::moment2}) {
@@ -125,9 +128,9 @@ void load_moments(CpuRank& rank, const ParameterIndex& index, const Checkpoint& 
         checkpoint.read(kind, runs.index, runs.begin + t * runs.stride,
                         part_of(values, t * runs.count, runs.count));
       }
-      each_part(rank, own.instance, kind, own.shard, runs.elements(),
-                [&](const Tensor& to, std::int64_t offset) {
-                  math::encode(to.dtype, part_of(values, offset, to.elements()), to.span());
+      each_part(rank, instance, kind, own.shard, runs.elements(), arrays,
+                [&](const Tensor& to, std::int64_t offset, const ArrayAccess& access) {
+                  access.write(part_of(values, offset, to.elements()), to);
                 });
     }
   });

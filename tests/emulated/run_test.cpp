@@ -1,0 +1,64 @@
+// The CUDA backend's launches on the host, against the reference backend: the same plan, weights
+// and tokens, bf16 on both sides. Short, for a thread of a GPU is a fiber here.
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "executor/cuda_run.h"
+#include "tests/gpu/device_array.h"
+#include "tests/temporary_folder.h"
+#include "tests/tiny_models.h"
+
+using namespace qplan;
+
+namespace {
+
+RunOptions options_of(const ModelSpec& model, int steps) {
+  RunOptions options;
+  options.steps = steps;
+  options.weights = seeded_weights(model, 1);
+  options.tokens = seeded_tokens(1, model.vocab_size);
+  options.optimizer.adamw = {.lr = 1e-3, .weight_decay = 0.1};
+  options.keep_gradients = true;
+  return options;
+}
+
+}  // namespace
+
+// Bounds as on a GPU (tests/gpu/run_test.cpp).
+TEST_CASE("two steps of every kind of model are the reference backend's") {
+  for (const ModelSpec& model : {load_model("tiny"), load_model("tiny-moe"), load_model("tiny-mla"),
+                                 tied_gpt_model(), biased_model()}) {
+    const ParallelPlan plan =
+        parse_plan("mbs2 gbs4 seq32 zero3 recompute=full offload=optimizer:0.4");
+    CAPTURE(model.name);
+    const RunResult reference = run(model, plan, {}, options_of(model, 2));
+    const RunResult emulated = run_on_gpu(model, plan, {}, options_of(model, 2), {});
+    for (std::size_t i = 0; i < reference.loss.size(); ++i) {
+      CHECK(std::abs(emulated.loss[i] / reference.loss[i] - 1) < 2e-3);
+    }
+    const std::vector<ModelParameter> parameters = model_parameters(model);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      CAPTURE(std::string(to_word(parameters[i].parameter.role)));
+      CHECK(test::distance(emulated.gradients[i], reference.gradients[i]) < 4e-2);
+    }
+  }
+}
+
+// On the host sums have one order.
+TEST_CASE("a run that goes on from a checkpoint is the run that was never stopped, bit by bit") {
+  const ModelSpec model = load_model("tiny-moe");
+  const ParallelPlan plan = parse_plan("gbs2 seq32 zero1 offload=optimizer:0.4");
+  const TemporaryFolder folder;
+  RunOptions first = options_of(model, 1), second = options_of(model, 1),
+             whole = options_of(model, 2);
+  first.save = second.load = folder.path();
+  second.keep_weights = whole.keep_weights = true;
+  run_on_gpu(model, plan, {}, first, {});
+  const RunResult resumed = run_on_gpu(model, plan, {}, second, {});
+  const RunResult straight = run_on_gpu(model, plan, {}, whole, {});
+  CHECK(resumed.first_step == 2);
+  CHECK(resumed.loss[0] == straight.loss[1]);
+  CHECK(resumed.weights == straight.weights);
+}

@@ -1,0 +1,34 @@
+#include "executor/gpu_limits.h"
+
+#include <doctest/doctest.h>
+
+using namespace qplan;
+
+namespace {
+
+std::string said_of(const char* model, const char* plan) {
+  return unexecuted_on_gpu(load_model(model), parse_plan(plan)).value_or("executed");
+}
+
+}  // namespace
+
+TEST_CASE("GPUs execute models with biases, sinks, windows, LayerNorm and learned positions") {
+  for (const char* model : {"gpt-oss-20b", "gpt-oss-120b", "gpt3-175b", "nemotron4-15b",
+                            "qwen2.5-14b", "qwen3-8b", "moonlight-16b-a3b"}) {
+    CAPTURE(model);
+    CHECK(said_of(model, "tp8 sp gbs8 seq2048") == "executed");
+  }
+  CHECK(said_of("gpt-oss-20b", "cp2 cp_comm=a2a ep2 gbs8 seq2048") == "executed");
+}
+
+TEST_CASE("what GPUs do not execute is said with what instead") {
+  CHECK(
+      said_of("gpt-oss-20b", "cp2 cp_comm=all_gather gbs8 seq2048") ==
+      "the cuda backend does not execute sliding windows and learned sinks over parts of sequences "
+      "yet; use cp_comm a2a");
+  CHECK(said_of("gpt-oss-20b", "tp16 gbs8 seq2048") ==
+        "the cuda backend does not execute learned sinks of heads that are no multiple of 8 a rank "
+        "yet; use a smaller tp");
+  CHECK(said_of("nemotron4-340b", "tp8 sp gbs8 seq2048") ==
+        "the cuda backend does not execute hidden sizes above 16384 yet; use --backend cpu");
+}
