@@ -24,6 +24,11 @@ Weight weight_of(const Rank& rank, const Command& c, const Tensor& slot, std::in
   return w;
 }
 
+Tensor narrowed_operand(const Rank& rank, const Command& c, const Rowwise& work) {
+  const Tensor slot = rank.tensor(c, c.reads[0]);
+  return c.op->parameter == kNoParameter ? slot : weight_of(rank, c, slot, work.rows).weight;
+}
+
 Piece piece_of(const Rank& rank, const Op& op, std::int64_t rows) {
   if (op.pieces == 1) return {1, rows, 0, rows};
   const std::int64_t ranks = rank.job.plan.tp, share = rows / ranks, count = share / op.pieces;

@@ -193,6 +193,7 @@ std::vector<Broken> broken_plans() {
       {"executor_dispatcher", qplan_recipe, qwen3_30b(), "dp2 ep2 gbs2 moe_dispatcher=allgather"},
       {"executor_state_dtypes", qplan_recipe, llama3_70b(), "moment_dtype=fp8"},
       {"executor_overlap_tp", qplan_recipe, llama3_70b(), "tp2 sp overlap=tp seq4100"},
+      {"executor_fp8", qplan_recipe, qwen3_vl(), "precision=fp8"},
       {"recompute_words",
        megatron,
        llama3_70b(),
