@@ -33,10 +33,11 @@ std::optional<Seconds> CudaMeasurer::time(const Work& work) {
 }
 
 std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
-  constexpr Gemm kHeater{.m = 8192, .n = 8192, .k = 8192};
+  Gemm heater{.m = 8192, .n = 8192, .k = 8192};
+  if (const auto* product = std::get_if<Gemm>(&work)) heater.dtype = product->dtype;
   constexpr double kTurn = 2e-3;  // of either; the power limit acts over tens of milliseconds
   constexpr int kTurns = 60;
-  const std::function<void()> once = device_.any(work), heat = device_.once(kHeater);
+  const std::function<void()> once = device_.any(work), heat = device_.once(heater);
   if (!once) return std::nullopt;
   const int heats = static_cast<int>(kTurn / device_.elapsed(heat, 2).value()) + 1;
   const int repetitions = static_cast<int>(kTurn / device_.elapsed(once, 2).value()) + 1;

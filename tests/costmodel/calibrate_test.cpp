@@ -105,7 +105,15 @@ TEST_CASE("a calibrated profile gives the measured times back") {
 
 TEST_CASE("what was not measured stays as it was") {
   const HardwareProfile base = load_hardware("h200-sxm");
-  const Json json = calibrated_profile(base.source, calibration_of(base));
+  Calibration c = calibration_of(base);
+  // As on a GPU that has no fp8.
+  const auto narrow = [](const Sample& s) {
+    const auto* product = std::get_if<Gemm>(&s.work);
+    return product != nullptr && product->dtype == DType::fp8;
+  };
+  std::erase_if(c.samples, narrow);
+  std::erase_if(c.warm, narrow);
+  const Json json = calibrated_profile(base.source, c);
   CHECK(json.at("link").at("nic_gb_per_s") == base.source.at("link").at("nic_gb_per_s"));
   CHECK(json.at("host") == base.source.at("host"));
   CHECK(json.at("gemm").at("fp8") == base.source.at("gemm").at("fp8"));
