@@ -455,6 +455,9 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
   profile["description"] = fmt::format("{}; {}", base.description, source);
 
   profile["gpu"]["kernel_launch_us"] = rounded(c.launch.value() * 1e6, 3);
+  if (c.graph_gain.value() > 0) {
+    profile["gpu"]["graph_gain_us"] = rounded(c.graph_gain.value() * 1e6, 3);
+  }
   const Json kinds = memory_bound_kinds(c, base);
   for (const auto& [key, values] : kinds.items()) {
     profile["gpu"][key] = base_json["gpu"].value(key, Json::object());

@@ -20,7 +20,7 @@ struct Calibration {
   int ranks = 1;                  // GPUs that the collectives were measured among
   std::vector<Sample> samples{};
   std::vector<Sample> warm{};  // the same works, or the like, of GPUs at their power limit
-  Seconds launch{};
+  Seconds launch{}, graph_gain{};
   BytesPerSecond host_to_device{}, device_to_host{};
 };
 

@@ -42,7 +42,7 @@ class GpuRun {
         commands_(rank_program(program_, program_.grid.dense(process.rank).pp)),
         world_(meet(program_, process)),
         rank_(job_, commands_, process.rank),
-        backend_(rank_, *world_, {options.timeout}) {
+        backend_(rank_, *world_, {options.timeout, plan.cuda_graph}) {
     backend_.rehearse();
     load_weights(rank_, index_, options, device_);
   }

@@ -16,10 +16,12 @@ class CudaMeasurer final : public Measurer {
   std::optional<Seconds> time(const Work& work) override;
   std::optional<Seconds> warm_time(const Work& work) override;
   Seconds launch_time() override;
+  Seconds graph_gain() override;
   BytesPerSecond copy_rate(bool to_host) override;
   [[nodiscard]] const GpuFacts& facts() const override { return device_.facts; }
 
  private:
+  Seconds in_a_row(const std::function<void()>& once, bool as_graph);
   MeasuringDevice device_;
 };
 
@@ -51,21 +53,39 @@ std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
   return device_.group == nullptr ? own : Seconds(device_.agree(own.value(), ncclMax));
 }
 
+constexpr int kLaunches = 256;
+
+// Of one of many launches in a row: as a graph, or one after the other.
+Seconds CudaMeasurer::in_a_row(const std::function<void()>& once, bool as_graph) {
+  MeasuringDevice& d = device_;
+  const auto all = [&] {
+    for (int i = 0; i < kLaunches; ++i) once();
+  };
+  if (!as_graph) return d.median(all, false) * (1.0 / kLaunches);
+  cudaGraph_t captured = nullptr;
+  check(cudaStreamBeginCapture(d.stream.get(), cudaStreamCaptureModeThreadLocal));
+  all();
+  check(cudaStreamEndCapture(d.stream.get(), &captured));
+  const OwnedGraph graph(captured);
+  cudaGraphExec_t executable = nullptr;
+  check(cudaGraphInstantiate(&executable, graph.get(), 0));
+  const OwnedGraphExec owned(executable);
+  return d.median([&] { check(cudaGraphLaunch(executable, d.stream.get())); }, false) *
+         (1.0 / kLaunches);
+}
+
 // As a graph, or the host's pace of launching would be measured.
 Seconds CudaMeasurer::launch_time() {
-  constexpr int kLaunches = 256;
-  MeasuringDevice& d = device_;
-  auto* one = static_cast<float*>(d.take(4));
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  check(cudaStreamBeginCapture(d.stream.get(), cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < kLaunches; ++i) kernels::accumulate(one, one, 1, d.stream.get());
-  check(cudaStreamEndCapture(d.stream.get(), &graph));
-  check(cudaGraphInstantiate(&executable, graph, 0));
-  const Seconds all = d.median([&] { check(cudaGraphLaunch(executable, d.stream.get())); }, false);
-  check(cudaGraphExecDestroy(executable));
-  check(cudaGraphDestroy(graph));
-  return all * (1.0 / kLaunches);
+  auto* one = static_cast<float*>(device_.take(4));
+  return in_a_row([&] { kernels::accumulate(one, one, 1, device_.stream.get()); }, true);
+}
+
+// Of kernels that are longer than their launch, as most of a step's are.
+Seconds CudaMeasurer::graph_gain() {
+  const std::function<void()> once =
+      device_.any(Rowwise{.kind = RowwiseKind::rms_norm, .rows = 4096, .cols = 4096});
+  const Seconds gain = in_a_row(once, false) - in_a_row(once, true);
+  return std::max(gain, Seconds(0));
 }
 
 BytesPerSecond CudaMeasurer::copy_rate(bool to_host) {

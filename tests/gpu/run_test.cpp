@@ -90,3 +90,18 @@ TEST_CASE("linear layers in fp8 train on a GPU as on the reference backend") {
   check_against_reference("mbs2 gbs4 seq128 precision=fp8", "tiny-moe");
   check_against_reference("mbs2 gbs4 seq128 precision=fp8", "tiny-mla");
 }
+
+TEST_CASE("a step that is replayed as a graph computes what launched kernels do") {
+  for (const char* name : {"tiny", "tiny-moe"}) {
+    for (const std::string line : {"mbs2 gbs4 seq128", "gbs4 seq128 zero1 precision=fp8"}) {
+      CAPTURE(name);
+      CAPTURE(line);
+      const ModelSpec model = load_model(name);
+      const RunResult launched = run_on_gpu(model, parse_plan(line), {}, options_of(model), {});
+      const RunResult replayed =
+          run_on_gpu(model, parse_plan(line + " cuda_graph"), {}, options_of(model), {});
+      CHECK(replayed.loss == launched.loss);
+      CHECK(replayed.grad_norm == launched.grad_norm);
+    }
+  }
+}
