@@ -54,6 +54,7 @@ Calibration measure(const ProcessRank& process, const Console& console) {
   }
   if (console.terminal.progress && process.rank == 0) console.err << '\n';
   result.launch = measurer->launch_time();
+  result.graph_gain = measurer->graph_gain();
   for (const Work& work : warm_works()) {
     if (const auto time = measurer->warm_time(work)) result.warm.push_back({work, *time});
   }

@@ -48,6 +48,9 @@ struct CostContext {
   std::optional<CudaGraphScope> graphs;  // launches inside them cost nothing
 };
 
+// Of one op, alone: its work's price, less what a CUDA graph saves.
+Price price_of(const Op& op, const CostContext& context);
+
 // One part of a block with the duration of every op, contention included.
 struct PricedPart {
   OpList ops;

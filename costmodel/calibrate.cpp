@@ -17,6 +17,9 @@ namespace {
 constexpr std::int64_t kRows[] = {1024, 2048, 4096, 8192, 16384, 32768};
 constexpr std::int64_t kWidths[] = {512, 1024, 2048, 4096, 8192, 16384, 32768, 131072};
 constexpr std::int64_t kDepths[] = {512, 1024, 2048, 4096, 8192, 16384, 32768};
+// Formats of products. Those over a vocabulary run in bf16.
+constexpr DType kFormats[] = {DType::bf16, DType::fp8};
+constexpr std::int64_t kVocabularyWidth = 131072;
 // The largest that are worth their time: 0.05 s on an H100.
 constexpr double kMostFlops = 4e13;
 
@@ -40,6 +43,8 @@ constexpr std::pair<RowwiseKind, Sizes> kMemoryBound[] = {
     {RowwiseKind::rope_backward, kHeadsBackward},
     {RowwiseKind::add, kLayer},
     {RowwiseKind::copy, kLayer},
+    {RowwiseKind::amax, kLayer},
+    {RowwiseKind::quantize, kLayer},
     {RowwiseKind::cross_entropy, kVocabulary},
     {RowwiseKind::cross_entropy_backward, kVocabulary},
     {RowwiseKind::sum_of_squares, kGradients},
@@ -63,6 +68,11 @@ double rounded(double value, double digits) {
   return std::round(value * scale) / scale;
 }
 
+const Gemm* product_in(const Work& work, DType format) {
+  const auto* product = std::get_if<Gemm>(&work);
+  return product != nullptr && product->dtype == format ? product : nullptr;
+}
+
 template <class T>
 std::vector<std::pair<T, Seconds>> samples_of(const Calibration& c) {
   std::vector<std::pair<T, Seconds>> samples;
@@ -73,10 +83,11 @@ std::vector<std::pair<T, Seconds>> samples_of(const Calibration& c) {
 }
 
 // Rate of products on GPUs as warm as in training / where they are measured alone; 1: not measured.
-double sustain_of(const Calibration& c) {
+double sustain_of(const Calibration& c, DType format = DType::bf16) {
   const auto samples = samples_of<Gemm>(c);
   std::vector<double> found;
   for (const Sample& warm : c.warm) {
+    if (product_in(warm.work, format) == nullptr) continue;
     const auto same = std::find_if(samples.begin(), samples.end(), [&](const auto& other) {
       return Work(other.first) == warm.work;
     });
@@ -86,12 +97,13 @@ double sustain_of(const Calibration& c) {
 }
 
 // Ideal time over measured time, in thousandths; 0 where nothing was measured.
-Json gemm_table(const Calibration& c, const HardwareProfile& base) {
+Json gemm_table(const Calibration& c, const HardwareProfile& base, DType format) {
   std::map<std::array<std::int64_t, 3>, Seconds> times;
   for (const auto& [work, time] : samples_of<Gemm>(c)) {
-    if (!work.accumulate_fp32) times[{work.m, work.n, work.k}] = time;
+    if (work.dtype == format && !work.accumulate_fp32) times[{work.m, work.n, work.k}] = time;
   }
-  const FlopsPerSecond peak = base.gpu.matmul.at(Precision::bf16);
+  const FlopsPerSecond peak =
+      base.gpu.matmul.at(format == DType::fp8 ? Precision::fp8 : Precision::bf16);
   Json values = Json::array();
   for (const std::int64_t m : kRows) {
     for (const std::int64_t n : kWidths) {
@@ -103,18 +115,24 @@ Json gemm_table(const Calibration& c, const HardwareProfile& base) {
         }
         const auto [rows, cols, depth] =
             std::array{static_cast<double>(m), static_cast<double>(n), static_cast<double>(k)};
-        const Seconds ideal = std::max(
-            Flops(2 * rows * cols * depth) / peak,
-            Bytes(2 * (rows * depth + depth * cols + rows * cols)) / base.gpu.memory_bandwidth);
+        const double moved =
+            size_of(format) * (rows * depth + depth * cols) + size_of(DType::bf16) * rows * cols;
+        const Seconds ideal = std::max(Flops(2 * rows * cols * depth) / peak,
+                                       Bytes(moved) / base.gpu.memory_bandwidth);
         values.push_back(std::round(1000 * (ideal / found->second)));
       }
     }
   }
-  return Json::array({{{"dtype", "bf16"},
-                       {"m", kRows},
-                       {"n", kWidths},
-                       {"k", kDepths},
-                       {"utilisation_permille", values}}});
+  return {{"dtype", to_word(format)},
+          {"m", kRows},
+          {"n", kWidths},
+          {"k", kDepths},
+          {"utilisation_permille", values}};
+}
+
+bool measured(const Calibration& c, DType format) {
+  return std::any_of(c.samples.begin(), c.samples.end(),
+                     [&](const Sample& s) { return product_in(s.work, format) != nullptr; });
 }
 
 // time = latency + traffic / rate: the line with the least squares of relative errors, its latency
@@ -234,13 +252,15 @@ void fit_attention(Json& section, const Calibration& c, const HardwareProfile& b
 
 // What a product that is added to fp32 sums takes longer than its price without them, of the time
 // of their traffic: of GPUs as warm as in training, where the price has its `sustain`.
-std::optional<double> accumulate_exposed(const Calibration& c, const HardwareProfile& base) {
+std::optional<double> accumulate_exposed(const Calibration& c, const HardwareProfile& base,
+                                         DType format) {
   const auto samples = samples_of<Gemm>(c);
-  const double sustain = sustain_of(c);
+  const double sustain = sustain_of(c, format);
   std::vector<double> found;
   for (const Sample& warm : c.warm) {
-    Gemm plain = std::get<Gemm>(warm.work);
-    if (!plain.accumulate_fp32) continue;
+    const Gemm* product = product_in(warm.work, format);
+    if (product == nullptr || !product->accumulate_fp32) continue;
+    Gemm plain = *product;
     plain.accumulate_fp32 = false;
     const auto same = std::find_if(samples.begin(), samples.end(),
                                    [&](const auto& other) { return other.first == plain; });
@@ -340,6 +360,12 @@ Json collective_tables(const Calibration& c) {
 
 std::vector<Work> warm_works() {
   std::vector<Work> works;
+  const auto in_all_formats = [&](Gemm product) {
+    for (const DType format : kFormats) {
+      product.dtype = format;
+      works.emplace_back(product);
+    }
+  };
   for (const auto& [m, n, k] : {std::array<std::int64_t, 3>{2048, 16384, 4096},
                                 {4096, 4096, 4096},
                                 {4096, 8192, 4096},
@@ -347,7 +373,7 @@ std::vector<Work> warm_works() {
                                 {8192, 16384, 4096},
                                 {8192, 8192, 8192},
                                 {16384, 4096, 4096}}) {
-    works.emplace_back(Gemm{.m = m, .n = n, .k = k});
+    in_all_formats({.m = m, .n = n, .k = k});
   }
   // Of shapes that are measured without sums, too: layers of 4096 wide models and a vocabulary,
   // with 2048 to 8192 tokens.
@@ -361,7 +387,7 @@ std::vector<Work> warm_works() {
                                 {4096, 16384, 4096},
                                 {8192, 4096, 8192},
                                 {16384, 4096, 8192}}) {
-    works.emplace_back(Gemm{.m = m, .n = n, .k = k, .accumulate_fp32 = true});
+    in_all_formats({.m = m, .n = n, .k = k, .accumulate_fp32 = true});
   }
   return works;
 }
@@ -371,8 +397,11 @@ std::vector<Work> calibration_works() {
   for (const std::int64_t m : kRows) {
     for (const std::int64_t n : kWidths) {
       for (const std::int64_t k : kDepths) {
-        const Gemm work{.m = m, .n = n, .k = k};
-        if (flops(Work(work)).value() <= kMostFlops) works.emplace_back(work);
+        for (const DType format : kFormats) {
+          const Gemm work{.m = m, .n = n, .k = k, .dtype = format};
+          const bool wanted = format == DType::bf16 || n != kVocabularyWidth;
+          if (wanted && flops(Work(work)).value() <= kMostFlops) works.emplace_back(work);
+        }
       }
     }
   }
@@ -455,6 +484,9 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
   profile["description"] = fmt::format("{}; {}", base.description, source);
 
   profile["gpu"]["kernel_launch_us"] = rounded(c.launch.value() * 1e6, 3);
+  if (c.graph_gain.value() > 0) {
+    profile["gpu"]["graph_gain_us"] = rounded(c.graph_gain.value() * 1e6, 3);
+  }
   const Json kinds = memory_bound_kinds(c, base);
   for (const auto& [key, values] : kinds.items()) {
     profile["gpu"][key] = base_json["gpu"].value(key, Json::object());
@@ -468,14 +500,20 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
     profile["host"]["adam_gparams_per_s"] = rounded(c.host_adam * base.link.gpus_per_node / 1e9, 3);
   }
 
-  profile["gemm"]["bf16"]["sustain"] = rounded(sustain_of(c), 3);
-  if (const auto exposed = accumulate_exposed(c, base)) {
-    profile["gemm"]["bf16"]["accumulate_exposed"] = *exposed;
+  Json products = Json::array();
+  for (const DType format : kFormats) {
+    if (!measured(c, format)) continue;
+    products.push_back(gemm_table(c, base, format));
+    Json& fit = profile["gemm"][std::string(to_word(format))];
+    fit["sustain"] = rounded(sustain_of(c, format), 3);
+    if (const auto exposed = accumulate_exposed(c, base, format)) {
+      fit["accumulate_exposed"] = *exposed;
+    }
   }
   for (Json& fit : profile["attention"]["fits"]) fit_attention(fit, c, base);
   fit_grouped(profile["grouped_gemm"], c, base);
   profile.erase("gemm_table");
-  profile["tables"]["gemm"] = gemm_table(c, base);
+  profile["tables"]["gemm"] = products;
   const Json collectives = collective_tables(c);
   if (!collectives.empty()) {
     profile.erase("collective_table");

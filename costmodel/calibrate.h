@@ -21,7 +21,7 @@ struct Calibration {
   int ranks = 1;                  // GPUs that measured, all the same works
   std::vector<Sample> samples{};
   std::vector<Sample> warm{};  // the same works, or the like, of GPUs at their power limit
-  Seconds launch{};
+  Seconds launch{}, graph_gain{};
   BytesPerSecond host_to_device{}, device_to_host{};
   double host_adam = 0;  // parameters a second of one GPU's share of the host's cores
 };

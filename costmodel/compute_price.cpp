@@ -62,6 +62,7 @@ Precision precision_of(DType dtype) {
     case DType::fp16:
       return Precision::fp16;
     case DType::fp8:
+    case DType::fp8_e5m2:
       return Precision::fp8;
     case DType::fp4:
       return Precision::nvfp4;

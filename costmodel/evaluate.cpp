@@ -50,7 +50,7 @@ MemoryEstimate with_arena(const CostModel& cost, const ParallelPlan& plan,
 }
 
 std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const ParallelPlan& plan,
-                                             const Recipe&) {
+                                             const Recipe& recipe) {
   std::vector<NamedReserve> reserves;
   // physics.md 5.5: dispatcher buffers 1-4 GB; CUDA graphs a few GB, over 10 GB with pipelining.
   if (model.moe && plan.ep > 1 &&
@@ -58,7 +58,9 @@ std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const Paral
        plan.moe_dispatcher == MoeDispatcher::hybridep)) {
     reserves.push_back({"expert-parallel dispatcher buffers", gib(2.5)});
   }
-  if (plan.cuda_graph) reserves.push_back({"CUDA graph pools", gib(plan.pp > 1 ? 10 : 3)});
+  // Ours are of one arena that is there in any case.
+  if (plan.cuda_graph && !recipe.executable)
+    reserves.push_back({"CUDA graph pools", gib(plan.pp > 1 ? 10 : 3)});
   return reserves;
 }
 

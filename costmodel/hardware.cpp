@@ -127,6 +127,7 @@ Gpu read_gpu(JsonReader in) {
   gpu.compute_capability = static_cast<int>(in.integer("compute_capability", 10, 999));
   gpu.tdp_watt = in.number("tdp_watt", 1, 1e5);
   gpu.kernel_launch = microseconds(in.number("kernel_launch_us", 0, 1e4));
+  if (in.has("graph_gain_us")) gpu.graph_gain = microseconds(in.number("graph_gain_us", 0, 100));
   read_source(in);
   in.finish();
   return gpu;

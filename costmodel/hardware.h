@@ -81,6 +81,8 @@ struct Gpu {
   int compute_capability = 90;  // 80, 90, 100
   double tdp_watt = 700;
   Seconds kernel_launch;  // floor of a memory-bound kernel back to back
+  // How much sooner a kernel follows another in a CUDA graph than launched; 0: not measured.
+  Seconds graph_gain;
 };
 
 struct Interconnect {

@@ -343,7 +343,7 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
           for (const OpList* ops : {&block.forward, &block.backward}) {
             for (const Op& op : *ops) {
               if (op.stream != Stream::compute) continue;
-              sum += price(op.work, {&hardware_, &grid}).time.value();
+              sum += price_of(op, context).time.value();
             }
           }
           return sum;

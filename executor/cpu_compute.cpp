@@ -291,6 +291,7 @@ void embed_backward(CpuRank& rank, const Command& c) {
 }  // namespace
 
 void run_product(CpuRank& rank, const Command& c, const Gemm& work) {
+  if (work.dtype == DType::fp8) return run_fp8_product(rank, c, work);
   if (c.op->role == Role::input_gradient) return input_gradient(rank, c, work);
   if (c.op->role == Role::weight_gradient) return weight_gradient(rank, c, work);
   forward(rank, c, work);
@@ -338,18 +339,23 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::cross_entropy_backward:
       return run_loss(rank, c, work.kind);
     case RowwiseKind::copy:
+      if (c.op->role == Role::transpose) return run_transpose(rank, c);
       return c.op->role == Role::beside ? side_by_side(rank, c) : run_copy(rank, c);
     case RowwiseKind::zero_fill:
       std::ranges::fill(rank.tensor(c, c.writes[0]).span(), std::byte{0});
       return;
     case RowwiseKind::sum_of_squares:
       return run_sum_of_squares(rank, c);
+    case RowwiseKind::amax:
+      return run_amax(rank, c, work);
+    case RowwiseKind::quantize:
+      return run_quantize(rank, c, work);
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:
       break;
   }
-  QPLAN_CHECK(false, "the qplan recipe has no dropout and no casts");
+  QPLAN_CHECK(false, "the qplan recipe has no dropout, and casts in two steps");
 }
 
 void compute(CpuRank& rank, const Command& c) {

@@ -35,6 +35,11 @@ void run_router(CpuRank& rank, const Command& command, bool backward);
 void run_permute(CpuRank& rank, const Command& command);
 void run_adamw(CpuRank& rank, const Command& command, bool on_host);
 void run_sum_of_squares(CpuRank& rank, const Command& command);
+// Linear layers in fp8.
+void run_amax(CpuRank& rank, const Command& command, const Rowwise& work);
+void run_quantize(CpuRank& rank, const Command& command, const Rowwise& work);
+void run_transpose(CpuRank& rank, const Command& command);
+void run_fp8_product(CpuRank& rank, const Command& command, const Gemm& work);
 // A Join that moves states where one rank alone holds them: parameters into a block's whole copy,
 // a whole gradient into the kept one.
 void run_join(CpuRank& rank, const Command& command);

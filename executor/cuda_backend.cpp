@@ -35,6 +35,16 @@ bool is_shared(const Op& op) {
   return std::holds_alternative<Collective>(op.work) || std::holds_alternative<SendRecv>(op.work);
 }
 
+// Commands before the optimizer's first.
+std::size_t before_update(const std::vector<Command>& commands) {
+  const auto updates = [](const Command& c) {
+    return c.kind == CommandKind::op && (std::holds_alternative<AdamW>(c.op->work) ||
+                                         std::holds_alternative<HostCopy>(c.op->work) ||
+                                         std::holds_alternative<HostAdam>(c.op->work));
+  };
+  return static_cast<std::size_t>(std::ranges::find_if(commands, updates) - commands.begin());
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(CudaRank& rank, NcclWorld& world, Options options)
@@ -43,7 +53,8 @@ CudaBackend::CudaBackend(CudaRank& rank, NcclWorld& world, Options options)
       options_(options),
       lanes_(static_cast<std::size_t>(rank.commands.lanes)),
       start_(make_event(/*timed=*/true)),
-      last_(lanes_.size(), nullptr) {
+      last_(lanes_.size(), nullptr),
+      in_graph_(options.graphs ? before_update(rank.commands.commands) : 0) {
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i].stream = make_lane(static_cast<Lane>(i));
     lanes_[i].reached = make_event();
@@ -93,10 +104,53 @@ void CudaBackend::begin(bool timed) {
   check(cudaEventRecord(start_.get(), compute.stream.get()));
   rank_.begin_step(compute.stream.get());
   compute.recorded = false;
-  // Other lanes may not touch gradients or sums before they are cleared.
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
-    if (static_cast<Lane>(i) != kCompute) wait(static_cast<Lane>(i), only_lane(kCompute));
+  state_ = Graph::none;
+  if (in_graph_ > 0 && !timed && warm_) {
+    if (graph_ == nullptr) return capture();
+    check(cudaGraphLaunch(graph_.get(), compute.stream.get()));
+    state_ = Graph::launched;
   }
+  warm_ = true;
+  // Other lanes may not touch gradients or sums before they are cleared.
+  start_lanes();
+}
+
+void CudaBackend::start_lanes() {
+  lane(kCompute).recorded = false;
+  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+    if (static_cast<Lane>(i) != kCompute) {
+      record(lane(kCompute));
+      check(cudaStreamWaitEvent(lanes_[i].stream.get(), lane(kCompute).reached.get()));
+    }
+  }
+}
+
+// Lanes become branches of the graph as they wait for compute.
+void CudaBackend::capture() {
+  check(cudaStreamBeginCapture(lane(kCompute).stream.get(), cudaStreamCaptureModeThreadLocal));
+  state_ = Graph::capturing;
+  start_lanes();
+  for (LaneState& own : lanes_) own.recorded = false;  // what was recorded is of the step before
+}
+
+void CudaBackend::end_capture() {
+  LaneState& compute = lane(kCompute);
+  for (LaneState& own : lanes_) {
+    if (&own == &compute) continue;
+    own.recorded = false;
+    record(own);
+    check(cudaStreamWaitEvent(compute.stream.get(), own.reached.get()));
+  }
+  cudaGraph_t captured = nullptr;
+  check(cudaStreamEndCapture(compute.stream.get(), &captured));
+  const OwnedGraph graph(captured);
+  cudaGraphExec_t executable = nullptr;
+  check(cudaGraphInstantiate(&executable, graph.get(), 0));
+  graph_.reset(executable);
+  check(cudaGraphLaunch(graph_.get(), compute.stream.get()));
+  state_ = Graph::launched;
+  for (LaneState& own : lanes_) own.recorded = false;  // what was recorded belongs to the graph
+  start_lanes();
 }
 
 void CudaBackend::record(LaneState& lane) {
@@ -106,6 +160,8 @@ void CudaBackend::record(LaneState& lane) {
 }
 
 void CudaBackend::wait(Lane number, LaneSet others) {
+  if (state_ == Graph::capturing && enqueued_ == in_graph_) end_capture();
+  if (replayed()) return;
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     const auto other = static_cast<Lane>(i);
     if ((others & only_lane(other)) == 0 || other == number) continue;
@@ -115,7 +171,10 @@ void CudaBackend::wait(Lane number, LaneSet others) {
 }
 
 void CudaBackend::run(const Command& command) {
+  if (state_ == Graph::capturing && enqueued_ == in_graph_) end_capture();
+  const bool done = replayed();
   const std::size_t place = enqueued_++;
+  if (done) return;
   LaneState& own = lane(command.lane);
   cudaStream_t stream = own.stream.get();
   last_[static_cast<std::size_t>(command.lane)] = &command;
@@ -144,7 +203,7 @@ void CudaBackend::run(const Command& command) {
         fmt::format("rank {}, {}: {}", rank_.rank, describe(rank_, command), error.what()));
   }
   if (command.kind != CommandKind::send) own.recorded = false;
-  if (enqueued_ % kCommandsPerMark == 0) hold_back(own);
+  if (enqueued_ % kCommandsPerMark == 0 && state_ != Graph::capturing) hold_back(own);
 }
 
 void CudaBackend::hold_back(LaneState& lane) {
@@ -154,6 +213,7 @@ void CudaBackend::hold_back(LaneState& lane) {
 }
 
 void CudaBackend::finish() {
+  if (state_ == Graph::capturing) end_capture();  // nothing is updated on this rank
   for (LaneState& own : lanes_) {
     own.recorded = false;  // behind the last message, too
     record(own);

@@ -17,6 +17,9 @@ class CudaBackend : public Backend {
  public:
   struct Options {
     Seconds timeout{600};  // longest time from begin() to the end of finish()
+    // What comes before the optimizer, whose settings change from step to step, is captured in the
+    // second step that is not timed, and replayed in those that follow.
+    bool graphs = false;
   };
   CudaBackend(CudaRank& rank, NcclWorld& world, Options options);
   ~CudaBackend() override;
@@ -49,6 +52,13 @@ class CudaBackend : public Backend {
     bool recorded = true;      // ... unless more has been enqueued since
     std::size_t commands = 0;  // enqueued in this step
   };
+  enum class Graph : std::uint8_t { none, capturing, launched };
+  // Every lane waits for what compute has been given so far.
+  void start_lanes();
+  void capture();
+  void end_capture();
+  // Whether the command is part of the graph that has been launched.
+  [[nodiscard]] bool replayed() const { return state_ == Graph::launched && enqueued_ < in_graph_; }
   [[nodiscard]] LaneState& lane(Lane number) { return lanes_[static_cast<std::size_t>(number)]; }
   void record(LaneState& lane);
   void hold_back(LaneState& lane);
@@ -69,6 +79,11 @@ class CudaBackend : public Backend {
   // Behind every so many commands, the oldest next.
   std::vector<OwnedEvent> marks_;
   std::vector<const Command*> last_;  // of each lane
+  // The first commands of the program, and where this step stands with them.
+  std::size_t in_graph_ = 0;
+  bool warm_ = false;  // a step has been run
+  Graph state_ = Graph::none;
+  OwnedGraphExec graph_;
 };
 
 }  // namespace qplan

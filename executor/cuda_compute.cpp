@@ -44,7 +44,7 @@ void forward(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t st
                         .b_transposed = true,
                         .out = y.dtype},
                        x.row_range(first, piece.count).data, bytes_of(w.weight),
-                       y.row_range(first, piece.count).data, stream, bias);
+                       y.row_range(first, piece.count).data, stream, {}, bias);
   }
   if (apart) kernels::add_bias(float_of(y), bf16_of(w.bias), y.rows, y.cols, stream);
 }
@@ -281,6 +281,7 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
       if (c.op->parameter != kNoParameter) return launch_normed_heads(rank, c, stream);
       return launch_heads(rank, c, work, stream);
     case RowwiseKind::copy:
+      if (c.op->role == Role::transpose) return launch_transpose(rank, c, stream);
       return launch_heads(rank, c, work, stream);
     case RowwiseKind::swiglu:
     case RowwiseKind::gelu:
@@ -307,6 +308,10 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
       return launch_permute(rank, c, stream);
     case RowwiseKind::sum_of_squares:
       return launch_sum_of_squares(rank, c, stream);
+    case RowwiseKind::amax:
+      return launch_amax(rank, c, work, stream);
+    case RowwiseKind::quantize:
+      return launch_quantize(rank, c, work, stream);
     case RowwiseKind::zero_fill:
       return fill_with_zeros(rank.tensor(c, c.writes[0]), stream);
     case RowwiseKind::dropout_add:
@@ -337,6 +342,7 @@ void copy(const Tensor& from, const Tensor& to, cudaStream_t stream) {
 }
 
 void launch_product(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
+  if (work.dtype == DType::fp8) return launch_fp8_product(rank, c, work, stream);
   if (c.op->role == Role::input_gradient) return input_gradient(rank, c, work, stream);
   if (c.op->role == Role::weight_gradient) return weight_gradient(rank, c, work, stream);
   forward(rank, c, work, stream);

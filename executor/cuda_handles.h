@@ -28,6 +28,13 @@ struct EventDeleter {
 using OwnedEvent = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, EventDeleter>;
 OwnedEvent make_event(bool timed = false);
 
+struct GraphDeleter {
+  void operator()(cudaGraph_t g) const noexcept { cudaGraphDestroy(g); }
+  void operator()(cudaGraphExec_t g) const noexcept { cudaGraphExecDestroy(g); }
+};
+using OwnedGraph = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>, GraphDeleter>;
+using OwnedGraphExec = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, GraphDeleter>;
+
 struct DeviceMemoryDeleter {
   void operator()(std::byte* p) const noexcept { cudaFree(p); }
 };

@@ -44,6 +44,13 @@ void launch_host_copy(CudaRank& rank, const Command& command, const HostCopy& wo
                       cudaStream_t stream);
 void launch_host_adam(CudaRank& rank, const Command& command, cudaStream_t stream);
 void launch_sum_of_squares(CudaRank& rank, const Command& command, cudaStream_t stream);
+// Linear layers in fp8.
+void launch_amax(CudaRank& rank, const Command& command, const Rowwise& work, cudaStream_t stream);
+void launch_quantize(CudaRank& rank, const Command& command, const Rowwise& work,
+                     cudaStream_t stream);
+void launch_transpose(CudaRank& rank, const Command& command, cudaStream_t stream);
+void launch_fp8_product(CudaRank& rank, const Command& command, const Gemm& work,
+                        cudaStream_t stream);
 // A Join that moves states where one rank alone holds them.
 void launch_join(CudaRank& rank, const Command& command, cudaStream_t stream);
 

@@ -34,7 +34,7 @@ class GpuRun {
         commands_(rank_program(program_, program_.grid.dense(process.rank).pp)),
         world_(meet(program_, process)),
         rank_(job_, commands_, process.rank),
-        backend_(rank_, *world_, {options.timeout}) {
+        backend_(rank_, *world_, {options.timeout, plan.cuda_graph}) {
     if (!options.load.empty()) {
       loaded_.emplace(options.load, model);
       done_ = loaded_->facts();

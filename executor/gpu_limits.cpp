@@ -7,11 +7,32 @@
 
 namespace qplan {
 
+namespace {
+
+// Sides of a rank's fp8 products, tokens aside (planner/rules/precision.h).
+bool fp8_shapes(const ModelSpec& m, const ParallelPlan& p) {
+  const std::int64_t qk = m.mla ? 0 : (m.num_attention_heads + 2 * m.num_key_value_heads);
+  const std::int64_t v_dim = m.mla ? m.mla->v_head_dim : m.head_dim;
+  for (const std::int64_t side :
+       {m.hidden_size, qk * m.head_dim / p.tp, m.num_attention_heads * v_dim / p.tp,
+        m.intermediate_size / p.tp, p.micro_batch_size * p.seq_len / p.cp}) {
+    if (side % 16 != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelPlan& p) {
   const auto lacks = [](const char* what, const char* instead) {
     return fmt::format("the cuda backend does not execute {} yet; {}", what, instead);
   };
-  if (p.precision != Precision::bf16) return lacks("other precisions", "use precision bf16");
+  if (p.precision != Precision::bf16 && p.precision != Precision::fp8) {
+    return lacks("other precisions", "use precision bf16 or fp8");
+  }
+  if (p.precision == Precision::fp8 && !fp8_shapes(m, p)) {
+    return lacks("fp8 products whose sides are no multiples of 16", "use precision bf16");
+  }
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
   if (m.moe) {

@@ -20,6 +20,7 @@ class CudaMeasurer final : public Measurer {
   std::optional<Seconds> warm_time(const Work& work) override;
   double slowest() override;
   Seconds launch_time() override;
+  Seconds graph_gain() override;
   BytesPerSecond copy_rate(bool to_host) override;
   double host_adam_rate() override;
   [[nodiscard]] const GpuFacts& facts() const override { return device_.facts; }
@@ -27,6 +28,7 @@ class CudaMeasurer final : public Measurer {
  private:
   // The mean over all GPUs.
   Seconds mean(Seconds own);
+  Seconds in_a_row(const std::function<void()>& once, bool as_graph);
 
   MeasuringDevice device_;
   double log_ratio_ = 0;  // of own times to the means, their sum
@@ -55,10 +57,11 @@ std::optional<Seconds> CudaMeasurer::time(const Work& work, int ranks) {
 }
 
 std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
-  constexpr Gemm kHeater{.m = 8192, .n = 8192, .k = 8192};
+  Gemm heater{.m = 8192, .n = 8192, .k = 8192};
+  if (const auto* product = std::get_if<Gemm>(&work)) heater.dtype = product->dtype;
   constexpr double kTurn = 2e-3;  // of either; the power limit acts over tens of milliseconds
   constexpr int kTurns = 60;
-  const std::function<void()> once = device_.any(work), heat = device_.once(kHeater);
+  const std::function<void()> once = device_.any(work), heat = device_.once(heater);
   if (!once) return std::nullopt;
   const int heats = static_cast<int>(kTurn / device_.elapsed(heat, 2).value()) + 1;
   const int repetitions = static_cast<int>(kTurn / device_.elapsed(once, 2).value()) + 1;
@@ -71,21 +74,39 @@ std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
   return mean(turns[turns.size() / 2]);
 }
 
+constexpr int kLaunches = 256;
+
+// Of one of many launches in a row: as a graph, or one after the other.
+Seconds CudaMeasurer::in_a_row(const std::function<void()>& once, bool as_graph) {
+  MeasuringDevice& d = device_;
+  const auto all = [&] {
+    for (int i = 0; i < kLaunches; ++i) once();
+  };
+  if (!as_graph) return d.median(all, false) * (1.0 / kLaunches);
+  cudaGraph_t captured = nullptr;
+  check(cudaStreamBeginCapture(d.stream.get(), cudaStreamCaptureModeThreadLocal));
+  all();
+  check(cudaStreamEndCapture(d.stream.get(), &captured));
+  const OwnedGraph graph(captured);
+  cudaGraphExec_t executable = nullptr;
+  check(cudaGraphInstantiate(&executable, graph.get(), 0));
+  const OwnedGraphExec owned(executable);
+  return d.median([&] { check(cudaGraphLaunch(executable, d.stream.get())); }, false) *
+         (1.0 / kLaunches);
+}
+
 // As a graph, or the host's pace of launching would be measured.
 Seconds CudaMeasurer::launch_time() {
-  constexpr int kLaunches = 256;
-  MeasuringDevice& d = device_;
-  auto* one = static_cast<float*>(d.take(4));
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  check(cudaStreamBeginCapture(d.stream.get(), cudaStreamCaptureModeThreadLocal));
-  for (int i = 0; i < kLaunches; ++i) kernels::accumulate(one, one, 1, d.stream.get());
-  check(cudaStreamEndCapture(d.stream.get(), &graph));
-  check(cudaGraphInstantiate(&executable, graph, 0));
-  const Seconds all = d.median([&] { check(cudaGraphLaunch(executable, d.stream.get())); }, false);
-  check(cudaGraphExecDestroy(executable));
-  check(cudaGraphDestroy(graph));
-  return all * (1.0 / kLaunches);
+  auto* one = static_cast<float*>(device_.take(4));
+  return in_a_row([&] { kernels::accumulate(one, one, 1, device_.stream.get()); }, true);
+}
+
+// Of kernels that are longer than their launch, as most of a step's are.
+Seconds CudaMeasurer::graph_gain() {
+  const std::function<void()> once =
+      device_.any(Rowwise{.kind = RowwiseKind::rms_norm, .rows = 4096, .cols = 4096});
+  const Seconds gain = in_a_row(once, false) - in_a_row(once, true);
+  return std::max(gain, Seconds(0));
 }
 
 BytesPerSecond CudaMeasurer::copy_rate(bool to_host) {

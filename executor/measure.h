@@ -38,6 +38,8 @@ class Measurer {
   virtual std::optional<Seconds> warm_time(const Work& work) = 0;
   // From one kernel's begin to the next's, when neither has anything to do.
   virtual Seconds launch_time() = 0;
+  // How much sooner a kernel follows another in a CUDA graph than launched; not below 0.
+  virtual Seconds graph_gain() = 0;
   // Pinned host memory to the device or back.
   virtual BytesPerSecond copy_rate(bool to_host) = 0;
   // Parameters a second that AdamW steps on this rank's share of the host's cores, while the other

@@ -77,6 +77,19 @@ struct MeasuringDevice {
     }
   }
 
+  // The same numbers in fp8, small enough to be numbers in both formats; scratch begins with their
+  // scale.
+  void fill_narrow() const {
+    constexpr float kScale = 64;
+    constexpr std::int64_t kCount = kSeedBytes / 2;
+    check(cudaMemcpy(scratch.get(), &kScale, sizeof(kScale), cudaMemcpyHostToDevice));
+    const void *const wide = drawn.get(), *const scale = scratch.get();
+    for (std::int64_t at = 0; at < kPoolBytes; at += kCount) {
+      kernels::quantize(pool.get() + at, static_cast<const bf16*>(wide),
+                        static_cast<const float*>(scale), kernels::Fp8::e4m3, kCount, stream.get());
+    }
+  }
+
   void read_facts() {
     cudaDeviceProp properties{};
     int driver = 0;
@@ -189,6 +202,7 @@ struct MeasuringDevice {
   // Enqueues the work once, whatever it is; null: it is not measured.
   std::function<void()> any(const Work& work);
   std::function<void()> once(const Gemm& w);
+  std::function<void()> narrow(const Gemm& w);
   std::function<void()> once(const GroupedGemm& w);
   std::function<void()> once(const Attention& w);
   std::function<void()> once(const Rowwise& w);
@@ -200,8 +214,8 @@ struct MeasuringDevice {
   std::function<void()> once(const SendRecv& w);
 
   ProcessRank process;
-  DeviceMemory pool, drawn, scratch, attention_scratch, zero_memory, group_rows, row_map;
-  std::int64_t used = 0, attention_bytes = 0, zero_count = 0;
+  DeviceMemory pool, drawn, scratch, attention_scratch, zero_memory, group_rows, row_map, product;
+  std::int64_t used = 0, attention_bytes = 0, zero_count = 0, product_bytes = 0;
   OwnedStream stream;
   OwnedEvent begin, end;
   GpuFacts facts;

@@ -31,6 +31,10 @@ std::function<void()> MeasuringDevice::any(const Work& work) {
 
 // The forward product of a linear layer, or with `accumulate_fp32` its weight gradient.
 std::function<void()> MeasuringDevice::once(const Gemm& w) {
+  constexpr int kFirstWithFp8 = 89;  // Ada and Hopper
+  if (w.dtype == DType::fp8 && w.batch == 1 && facts.compute_capability >= kFirstWithFp8) {
+    return narrow(w);
+  }
   if (w.dtype != DType::bf16 || w.batch != 1) return {};
   const bool gradient = w.accumulate_fp32;
   const ProductShape shape{.m = w.m,
@@ -48,6 +52,37 @@ std::function<void()> MeasuringDevice::once(const Gemm& w) {
     const bf16* b = numbers(shape.k * shape.n);
     void* c = take(shape.m * shape.n * (shape.accumulate ? 4 : 2));
     blas.multiply(shape, a, b, c, stream.get());
+  };
+}
+
+// In fp8 both contracted sides lie in rows; a weight gradient's first operand is a gradient.
+std::function<void()> MeasuringDevice::narrow(const Gemm& w) {
+  const bool gradient = w.accumulate_fp32;
+  const ProductShape shape{.m = w.m,
+                           .n = w.n,
+                           .k = w.k,
+                           .a_stride = w.k,
+                           .b_stride = w.k,
+                           .c_stride = w.n,
+                           .b_transposed = true,
+                           .accumulate = gradient,
+                           .a = gradient ? DType::fp8_e5m2 : DType::fp8,
+                           .b = DType::fp8,
+                           .out = gradient ? DType::fp32 : DType::bf16,
+                           .fast_accumulation = !gradient};
+  fill_narrow();
+  // Apart from the operands: what is left there may be no number in fp8.
+  if (const std::int64_t bytes = shape.m * shape.n * 4; bytes > product_bytes) {
+    product.reset();
+    product = device_memory(bytes);
+    product_bytes = bytes;
+  }
+  check(cudaMemset(product.get(), 0, static_cast<std::size_t>(product_bytes)));
+  return [this, shape] {
+    const void* a = take(shape.m * shape.k);
+    const void* b = take(shape.k * shape.n);
+    const auto* scale = static_cast<const float*>(static_cast<void*>(scratch.get()));
+    blas.multiply(shape, a, b, product.get(), stream.get(), {scale, scale});
   };
 }
 
@@ -234,6 +269,12 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::rope:
     case RowwiseKind::rope_backward:
       return turned_heads(w);
+    case RowwiseKind::amax:
+      return [=, this] { kernels::quantization_scale(part, numbers(n), n, stream.get()); };
+    case RowwiseKind::quantize:
+      return [=, this] {
+        kernels::quantize(take(n), numbers(n), floats(1), kernels::Fp8::e4m3, n, stream.get());
+      };
     case RowwiseKind::sum_of_squares:
       return [=, this] { kernels::sum_of_squares(sums, floats(n), n, sums + 1, stream.get()); };
     case RowwiseKind::cross_entropy:

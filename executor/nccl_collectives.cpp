@@ -21,6 +21,8 @@ ncclDataType_t nccl_type(DType dtype) {
     case DType::int64:
       return ncclInt64;
     case DType::fp8:
+    case DType::fp8_e5m2:
+      return ncclUint8;  // gathered, never added
     case DType::fp4:
     case DType::boolean:
       break;

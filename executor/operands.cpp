@@ -56,6 +56,11 @@ math::Activation activation_of(const Rank& rank, const Command& c, RowwiseKind k
                                                           : math::Activation::gelu_tanh;
 }
 
+Tensor narrowed_operand(const Rank& rank, const Command& c, const Rowwise& work) {
+  const Tensor slot = rank.tensor(c, c.reads[0]);
+  return c.op->parameter == kNoParameter ? slot : weight_of(rank, c, slot, work.rows).weight;
+}
+
 Piece piece_of(const Rank& rank, const Op& op, std::int64_t rows) {
   if (op.pieces == 1) return {1, rows, 0, rows};
   const std::int64_t ranks = rank.job.plan.tp, share = rows / ranks, count = share / op.pieces;

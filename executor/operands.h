@@ -30,6 +30,9 @@ Tensor sinks_in(const Rank& rank, const Command& c, const Tensor& slot, std::int
 // What an op's block activates with.
 math::Activation activation_of(const Rank& rank, const Command& c, RowwiseKind kind);
 
+// What an amax or quantize reads: a parameter, or a whole slot.
+Tensor narrowed_operand(const Rank& rank, const Command& c, const Rowwise& work);
+
 // Rows of one piece of an overlapped product: the same piece of every rank's share.
 struct Piece {
   std::int64_t ranks = 1, share = 0, first = 0, count = 0;

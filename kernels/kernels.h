@@ -178,6 +178,20 @@ void sum_of_squares(double* sum, const float* x, std::int64_t n, double* scratch
 void sum_of_squares(double* sum, const bf16* x, std::int64_t n, double* scratch,
                     cudaStream_t stream);
 
+// ---- fp8 ----
+
+enum class Fp8 : std::uint8_t { e4m3, e5m2 };
+// executor/math/quantize.h on the device. scale[0] = the power of two for x; n: a multiple of 8.
+void quantization_scale(float* scale, const bf16* x, std::int64_t n, cudaStream_t stream);
+// y = x / scale[0] times the format's power of two, rounded to it; n: a multiple of 16.
+void quantize(void* y, const bf16* x, const float* scale, Fp8 format, std::int64_t n,
+              cudaStream_t stream);
+// The same into y (cols, rows) from x (rows, cols), and bytes as they are; both multiples of 16.
+void quantize_transposed(void* y, const bf16* x, const float* scale, Fp8 format, std::int64_t rows,
+                         std::int64_t cols, cudaStream_t stream);
+void transpose_bytes(void* y, const void* x, std::int64_t rows, std::int64_t cols,
+                     cudaStream_t stream);
+
 // ---- embedding ----
 
 // A vector for each position, (positions, cols); position: one for each row. table null: none.

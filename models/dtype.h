@@ -7,7 +7,8 @@
 
 namespace qplan {
 
-enum class DType : std::uint8_t { fp32, bf16, fp16, fp8, fp4, int64, int32, boolean };
+// fp8 is e4m3; fp8_e5m2, of more range and less precision, holds gradients beside it.
+enum class DType : std::uint8_t { fp32, bf16, fp16, fp8, fp4, int64, int32, boolean, fp8_e5m2 };
 
 // Bytes an element takes (fp4 packs two in one).
 constexpr double size_of(DType t) {
@@ -21,6 +22,7 @@ constexpr double size_of(DType t) {
     case DType::fp16:
       return 2;
     case DType::fp8:
+    case DType::fp8_e5m2:
     case DType::boolean:
       return 1;
     case DType::fp4:
@@ -32,7 +34,7 @@ constexpr double size_of(DType t) {
 template <>
 struct Words<DType> {
   static constexpr std::string_view what = "dtype";
-  static constexpr std::array<std::pair<DType, std::string_view>, 8> table{
+  static constexpr std::array<std::pair<DType, std::string_view>, 9> table{
       {{DType::fp32, "fp32"},
        {DType::bf16, "bf16"},
        {DType::fp16, "fp16"},
@@ -40,7 +42,8 @@ struct Words<DType> {
        {DType::fp4, "fp4"},
        {DType::int64, "int64"},
        {DType::int32, "int32"},
-       {DType::boolean, "bool"}}};
+       {DType::boolean, "bool"},
+       {DType::fp8_e5m2, "fp8_e5m2"}}};
 };
 
 // What the matrix products run in; master weights and moments are separate words of the plan. fp32:

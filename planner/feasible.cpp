@@ -90,7 +90,7 @@ EnumSet<Precision> precisions_of(RecipeKind recipe) {
     case nanotron:
       return set_of(bf16, fp16);
     case RecipeKind::qplan:
-      return set_of(bf16, fp32);
+      return set_of(bf16, fp8, fp32);
   }
   return {};
 }

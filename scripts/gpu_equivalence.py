@@ -21,6 +21,11 @@ from gpu_pool import GpuPool, ranks_of
 ZOO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "zoo")
 BATCH = "gbs4 seq128"
 SHARDED = ["", "zero1", "zero2", "zero3"]
+NARROW = [f"{words} precision=fp8".strip()
+          for words in ("", "recompute=full", "mbs2 recompute=selective:mlp+layernorm", "dp2 zero1 overlap=grad+param",
+                        "dp2 zero3", "tp2", "tp2 sp", "tp2 sp recompute=full zero1", "pp2", "cp2", "cuda_graph")]
+GRAPHS = [f"{words} cuda_graph".strip()
+          for words in ("", "mbs2 recompute=full", "dp2", "dp2 zero1 overlap=grad+param", "offload=optimizer:0.5")]
 PLANS = {
     "tiny": ["", "recompute=full", "recompute=selective", "mbs2", "offload=optimizer",
              *[f"dp2 {z}" for z in SHARDED], "dp2 zero1 overlap=grad+param", "dp2 zero3 recompute=full",
@@ -29,11 +34,12 @@ PLANS = {
              "pp2", "pp2 gpipe", "pp2 vpp2 interleaved", "pp2 zb-h1", "pp2 vpp2 zbv",
              "pp2 recompute=full mbs2", "pp2 offload=optimizer",
              "cp2", "cp2 mbs2", "cp2 cp_comm=all_gather", "cp2 mbs2 cp_comm=all_gather", "cp2 cp_comm=a2a",
-             "cp2 mbs2 cp_comm=a2a", "cp2 zero1 recompute=full", "cp2 zero3"],
+             "cp2 mbs2 cp_comm=a2a", "cp2 zero1 recompute=full", "cp2 zero3", *NARROW, *GRAPHS],
     "tiny-tied": ["", *[f"dp2 {z}" for z in SHARDED], "tp2 sp", "pp2", "pp2 zero1"],
     "tiny-moe": ["", "recompute=full", "dp2", "dp2 ep2", "dp2 ep2 zero1", "dp2 ep2 zero3", "dp2 etp2", "tp2 sp ep2",
-                 "tp2 sp etp2", "cp2 ep2", "cp2", "pp2", "dp2 ep2 recompute=full mbs2"],
-    "tiny-mla": ["", "recompute=full", "dp2 ep2 zero1", "tp2 sp", "cp2", "cp2 cp_comm=a2a", "pp2"],
+                 "tp2 sp etp2", "cp2 ep2", "cp2", "pp2", "dp2 ep2 recompute=full mbs2",
+                 "dp2 ep2 precision=fp8", "tp2 sp ep2 precision=fp8", "cuda_graph"],
+    "tiny-mla": ["", "recompute=full", "dp2 ep2 zero1", "tp2 sp", "cp2", "cp2 cp_comm=a2a", "pp2", "tp2 sp precision=fp8"],
 }
 # Of four ranks: axes together.
 PLANS_OF_FOUR = {

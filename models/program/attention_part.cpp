@@ -15,7 +15,9 @@ SlotId AttentionPart::forward(SlotId x) {
   const SlotId normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();
   c_.norm_forward(ParameterRole::input_norm, x, normed, c_.local_tokens, c_.hidden, eager_norm_);
-  normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
+  // Latent attention's projections stay in bf16 where we run them.
+  const bool cast = !(c_.model.mla && c_.recipe.executable);
+  normed_ = cast ? c_.linear_input(normed, c_.local_tokens, c_.hidden) : normed;
   b.end_module(RecomputeModule::layernorm);
 
   q_ = b.slot("q", act, c_.tokens, heads.q * heads.qk_dim);
@@ -158,7 +160,7 @@ SlotId AttentionPart::backward(SlotId dy) {
     dsum = b.slot("d attention sum", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, drop_}, {dsum});
   }
-  const SlotId dy_in = c_.linear_input(dsum, c_.local_tokens, c_.hidden);
+  const SlotId dy_in = c_.linear_input(dsum, c_.local_tokens, c_.hidden, Pass::backward);
   const SlotId dy_whole = c_.gather_sequence(dy_in);
   c_.linear_dgrad(ParameterRole::o_proj, dy_whole, dout_, c_.tokens, c_.hidden, width);
   c_.linear_wgrad(ParameterRole::o_proj, dy_whole, out_, c_.tokens, c_.hidden, width);
@@ -211,7 +213,7 @@ SlotId AttentionPart::project_backward() {
     b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::tp, bytes}, {dqkv}, {mine});
     dqkv = mine;
   }
-  dqkv = c_.linear_input(dqkv, c_.tokens, width);
+  dqkv = c_.linear_input(dqkv, c_.tokens, width, Pass::backward);
   // The re-gather of the input hides under dgrad, the reduce-scatter of dx under wgrad.
   const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
   const SlotId partial = b.slot("dnormed partial", act, c_.tokens, c_.hidden);

@@ -41,8 +41,13 @@ DType LayerContext::linear_dtype() const {
   return DType::bf16;
 }
 
-SlotId LayerContext::linear_input(SlotId x, std::int64_t rows, std::int64_t cols) {
+DType LayerContext::product_dtype() const {
+  return recipe.executable ? activation_dtype() : linear_dtype();
+}
+
+SlotId LayerContext::linear_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass) {
   if (linear_dtype() == activation_dtype()) return x;
+  if (recipe.executable) return quantized_input(x, rows, cols, pass);
   const SlotId cast = b.slot("fp8 input", linear_dtype(), rows, cols);
   rowwise(RowwiseKind::cast, rows, cols, {x}, {cast});
   return cast;
@@ -57,6 +62,7 @@ SlotId LayerContext::gather_sequence(SlotId x, bool wait) {
   b.aside(Stream::model_comm, Collective{CollectiveKind::all_gather, Axis::tp, bytes}, {x},
           {whole});
   if (wait) b.wait_for(Stream::model_comm);
+  share_scale(x, whole);
   return whole;
 }
 
@@ -75,14 +81,16 @@ SlotId LayerContext::reduce_partial(SlotId x, std::string_view name, bool wait) 
 
 Op& LayerContext::linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
                          std::int64_t k) {
-  Op& op = b.compute(Gemm{.m = rows, .n = n, .k = k, .dtype = linear_dtype()}, {x, weights}, {y});
+  if (is_quantized(x)) return quantized_linear(role, x, y, rows, n, k);
+  Op& op = b.compute(Gemm{.m = rows, .n = n, .k = k, .dtype = product_dtype()}, {x, weights}, {y});
   op.parameter = b.parameter(role);
   return op;
 }
 
 void LayerContext::linear_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows,
                                 std::int64_t n, std::int64_t k) {
-  Op& op = b.compute(Gemm{.m = rows, .n = k, .k = n, .dtype = linear_dtype()},
+  if (is_quantized(dy)) return quantized_dgrad(role, dy, dx, rows, n, k);
+  Op& op = b.compute(Gemm{.m = rows, .n = k, .k = n, .dtype = product_dtype()},
                      {dy, weights_backward}, {dx});
   op.parameter = b.parameter(role);
   op.role = Role::input_gradient;
@@ -105,6 +113,7 @@ SlotId LayerContext::gathered_linear(ParameterRole role, SlotId x, SlotId y, std
   const DType dtype = b.at(x).dtype;
   const std::int64_t cols = b.at(x).shape[1];
   const SlotId whole = b.slot("gathered", dtype, tokens, cols);
+  share_scale(x, whole);
   const Bytes piece(static_cast<double>(tokens * cols) * size_of(dtype) / kOverlapPieces);
   for (std::int64_t i = 0; i < kOverlapPieces; ++i) {
     Op& gather = b.aside(Stream::model_comm,
@@ -147,11 +156,12 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
 
 void LayerContext::linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows,
                                 std::int64_t n, std::int64_t k) {
+  if (is_quantized(dy)) return quantized_wgrad(role, dy, x, rows, n, k);
   const bool fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32;
   Op& op = b.compute(Gemm{.m = n,
                           .n = k,
                           .k = rows,
-                          .dtype = linear_dtype(),
+                          .dtype = product_dtype(),
                           .accumulate_fp32 = fp32 && recipe.fused_gradient_accumulation},
                      {dy, x}, {gradients});
   op.parameter = b.parameter(role);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "models/program/block_builder.h"
 #include "models/program/blocks.h"
@@ -27,12 +29,16 @@ struct LayerContext {
   LayerContext(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape,
                BlockBuilder& builder);
 
-  // Format of a linear layer's operands: fp8 halves the stored input and doubles the rate.
+  // Format of a linear layer's operands: fp8 halves the stored input and doubles the rate. Our
+  // executor's products run in the format of what they are given.
   [[nodiscard]] DType linear_dtype() const;
+  // ... and of products whose operands nobody cast.
+  [[nodiscard]] DType product_dtype() const;
   [[nodiscard]] DType activation_dtype() const;
 
-  // The input of a linear layer as it is stored: cast to fp8 where the recipe runs in fp8.
-  SlotId linear_input(SlotId x, std::int64_t rows, std::int64_t cols);
+  // The input of a linear layer, or the gradient of its output, as it is stored: cast to fp8 where
+  // the recipe runs in fp8.
+  SlotId linear_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass = Pass::forward);
 
   // Sequence shard -> whole sequence, before a column-parallel product; returns the slot to read.
   // Without sequence parallelism (or tp 1) it is `x` itself.
@@ -72,6 +78,32 @@ struct LayerContext {
 
   Op& rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols, BlockBuilder::Slots reads,
               BlockBuilder::Slots writes);
+
+ private:
+  // ---- fp8 as our executor runs it (fp8_linear.cpp) ----
+
+  // Weights in fp8, (n, k) with k beside each other, and their scale.
+  struct NarrowWeight {
+    ParameterRole role;
+    SlotId narrow = kNoSlot, scale = kNoSlot;
+  };
+  SlotId quantized_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass);
+  [[nodiscard]] bool is_quantized(SlotId x);
+  // Of an fp8 slot, or of what one was made of.
+  [[nodiscard]] SlotId scale_of(SlotId x) const;
+  // `to` holds the same numbers as x, of more ranks.
+  void share_scale(SlotId x, SlotId to);
+  NarrowWeight narrow_weight(ParameterRole role, std::int64_t n, std::int64_t k);
+  SlotId transposed(SlotId x, DType format, std::int64_t rows, std::int64_t cols);
+  Op& quantized_linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
+                       std::int64_t k);
+  void quantized_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows, std::int64_t n,
+                       std::int64_t k);
+  void quantized_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows, std::int64_t n,
+                       std::int64_t k);
+
+  std::vector<std::pair<SlotId, SlotId>> scales_;
+  std::vector<NarrowWeight> narrow_weights_;
 };
 
 // Heads of one rank. With fewer key-value heads than tp ranks, each keeps one (frameworks.md M21).
@@ -178,6 +210,7 @@ class MoePart {
   void route(SlotId logits);
   // SwiGLU of the experts' up projection, weighted by the router's probabilities.
   void activate_experts(std::int64_t rows, std::int64_t width);
+  SlotId experts_input(SlotId x, std::int64_t rows, std::int64_t cols);
   Carried dispatch(Carried tokens);
   Carried combine(Carried rows);
   // A slot for the numbers of `like`'s rows, where it has any.

@@ -67,14 +67,15 @@ SlotId MlpPart::backward(SlotId dy) {
     dout = b.slot("d dropped", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, mask_}, {dout});
   }
-  const SlotId dy_whole = c_.gather_sequence(c_.linear_input(dout, c_.local_tokens, c_.hidden));
+  const SlotId dy_in = c_.linear_input(dout, c_.local_tokens, c_.hidden, Pass::backward);
+  const SlotId dy_whole = c_.gather_sequence(dy_in);
   const SlotId dact = b.slot("d mlp act", act, c_.tokens, f);
   c_.linear_dgrad(ParameterRole::down_proj, dy_whole, dact, c_.tokens, c_.hidden, f);
   c_.linear_wgrad(ParameterRole::down_proj, dy_whole, act_, c_.tokens, c_.hidden, f);
   const SlotId dup_raw = b.slot("d mlp up", act, c_.tokens, wide);
   c_.rowwise(gated(c_) ? RowwiseKind::swiglu_backward : RowwiseKind::gelu_backward, c_.tokens, f,
              {up_, dact, eager_silu_}, {dup_raw});
-  const SlotId dup = c_.linear_input(dup_raw, c_.tokens, wide);
+  const SlotId dup = c_.linear_input(dup_raw, c_.tokens, wide, Pass::backward);
 
   const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
   const SlotId partial = b.slot("d mlp normed partial", act, c_.tokens, c_.hidden);

@@ -235,6 +235,11 @@ MoePart::Carried MoePart::combine(Carried expert_out) {
   return combined;
 }
 
+// Experts' products stay in bf16 where we run them: their kernel takes nothing narrower.
+SlotId MoePart::experts_input(SlotId x, std::int64_t rows, std::int64_t cols) {
+  return c_.recipe.executable ? x : c_.linear_input(x, rows, cols);
+}
+
 void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
   auto& b = c_.b;
   b.begin_module(RecomputeModule::moe_act);
@@ -244,7 +249,7 @@ void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
   } else {
     c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, probs_}, {activated, row_probs_});
   }
-  act_ = c_.linear_input(activated, rows, width);
+  act_ = experts_input(activated, rows, width);
   b.end_module(RecomputeModule::moe_act);
 }
 
@@ -276,22 +281,22 @@ SlotId MoePart::forward(SlotId x) {
   b.layer_module(LayerModule::experts);
   const bool own = c_.recipe.executable;
   const Carried arrived = dispatch({normed_, own ? probs_ : kNoSlot});
-  expert_in_ = c_.linear_input(arrived.rows, n.received, c_.hidden);
+  expert_in_ = experts_input(arrived.rows, n.received, c_.hidden);
   row_probs_ = own ? arrived.numbers : b.slot("row probs", DType::fp32, n.received, 2);
   up_ = b.slot("expert up", act, n.received, 2 * fe);
   const GroupedGemm up{.groups = groups,
                        .rows = n.received,
                        .n = 2 * fe,
                        .k = c_.hidden,
-                       .dtype = c_.linear_dtype()};
-  if (s.fused_experts) act_ = b.slot("expert act", c_.linear_dtype(), n.received, fe);
+                       .dtype = c_.product_dtype()};
+  if (s.fused_experts) act_ = b.slot("expert act", c_.product_dtype(), n.received, fe);
   b.compute(up, {expert_in_, c_.expert_weights, counts_},
             {up_, act_, s.fused_experts ? row_probs_ : kNoSlot})
       .parameter = b.parameter(ParameterRole::expert_gate_proj);
   if (!s.fused_experts) activate_experts(n.received, fe);
   const SlotId out = b.slot("expert out", act, n.received, c_.hidden);
   const GroupedGemm down{
-      .groups = groups, .rows = n.received, .n = c_.hidden, .k = fe, .dtype = c_.linear_dtype()};
+      .groups = groups, .rows = n.received, .n = c_.hidden, .k = fe, .dtype = c_.product_dtype()};
   // A bias behind the scaled activation is scaled as well, and its gradient.
   const SlotId scaled = own && moe.expert_bias ? row_probs_ : kNoSlot;
   b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
@@ -375,12 +380,12 @@ SlotId MoePart::backward(SlotId dy) {
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
   const SlotId dout = dispatch({dy, kNoSlot}).rows;
   const GroupedGemm down_dgrad{
-      .groups = groups, .rows = n.received, .n = fe, .k = c_.hidden, .dtype = c_.linear_dtype()};
-  const SlotId dout_in = c_.linear_input(dout, n.received, c_.hidden);
+      .groups = groups, .rows = n.received, .n = fe, .k = c_.hidden, .dtype = c_.product_dtype()};
+  const SlotId dout_in = experts_input(dout, n.received, c_.hidden);
   const SlotId dprobs = b.slot("d probs", DType::fp32, n.received, 1);
   SlotId dact = kNoSlot, dup = kNoSlot;
   if (s.fused_experts) {
-    dup = b.slot("d expert up", c_.linear_dtype(), n.received, 2 * fe);
+    dup = b.slot("d expert up", c_.product_dtype(), n.received, 2 * fe);
   } else {
     dact = b.slot("d expert act", act, n.received, fe);
   }
@@ -395,7 +400,7 @@ SlotId MoePart::backward(SlotId dy) {
                                .rows = n.received,
                                .n = c_.hidden,
                                .k = fe,
-                               .dtype = c_.linear_dtype(),
+                               .dtype = c_.product_dtype(),
                                .weight_gradient = true,
                                .accumulate_fp32 = accumulate};
   const bool own = c_.recipe.executable;
@@ -411,14 +416,14 @@ SlotId MoePart::backward(SlotId dy) {
                 biased ? c_.expert_weights_backward : kNoSlot},
                {dup_raw, dprobs})
         .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
-    dup = c_.linear_input(dup_raw, n.received, 2 * fe);
+    dup = experts_input(dup_raw, n.received, 2 * fe);
   }
   const SlotId din = b.slot("d expert in", act, n.received, c_.hidden);
   const GroupedGemm up_dgrad{.groups = groups,
                              .rows = n.received,
                              .n = c_.hidden,
                              .k = 2 * fe,
-                             .dtype = c_.linear_dtype()};
+                             .dtype = c_.product_dtype()};
   Op& input_gradient = b.compute(up_dgrad, {dup, c_.expert_weights_backward, counts_}, {din});
   input_gradient.parameter = b.parameter(ParameterRole::expert_gate_proj);
   input_gradient.role = Role::input_gradient;
@@ -426,7 +431,7 @@ SlotId MoePart::backward(SlotId dy) {
                              .rows = n.received,
                              .n = 2 * fe,
                              .k = c_.hidden,
-                             .dtype = c_.linear_dtype(),
+                             .dtype = c_.product_dtype(),
                              .weight_gradient = true,
                              .accumulate_fp32 = accumulate};
   Op& weight_gradient = b.compute(up_wgrad, {dup, expert_in_, counts_}, {c_.expert_gradients});

@@ -96,6 +96,11 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
     // to fp8 and to its transpose
     case RowwiseKind::cast:
       return {{1, 2, 1}, {2, 3, 3}};
+    // a clear of the result, and one read
+    case RowwiseKind::amax:
+      return {{1, 0, 2}, {1, 0, 2}};
+    case RowwiseKind::quantize:
+      return {{1, 1, 1}, {1, 1, 1}};
     case RowwiseKind::copy:
     case RowwiseKind::scale:
       return {{2, 0, 1}, {2, 0, 1}};

@@ -105,6 +105,8 @@ enum class RowwiseKind : std::uint8_t {
   cross_entropy,
   cross_entropy_backward,  // rows: tokens, cols: this rank's vocabulary
   cast,                    // to fp8 and its transpose
+  amax,                    // the scale of an array that becomes fp8
+  quantize,                // to fp8 by its scale, as it lies or transposed
   copy,
   zero_fill,
   sum_of_squares,  // gradient norm: one read
@@ -228,7 +230,7 @@ struct Words<CollectiveKind> {
 template <>
 struct Words<RowwiseKind> {
   static constexpr std::string_view what = "memory-bound kind";
-  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 26> table{
+  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 28> table{
       {{RowwiseKind::rms_norm, "rms_norm"},
        {RowwiseKind::rms_norm_backward, "rms_norm_backward"},
        {RowwiseKind::layer_norm, "layer_norm"},
@@ -251,6 +253,8 @@ struct Words<RowwiseKind> {
        {RowwiseKind::cross_entropy, "cross_entropy"},
        {RowwiseKind::cross_entropy_backward, "cross_entropy_backward"},
        {RowwiseKind::cast, "cast"},
+       {RowwiseKind::amax, "amax"},
+       {RowwiseKind::quantize, "quantize"},
        {RowwiseKind::copy, "copy"},
        {RowwiseKind::zero_fill, "zero_fill"},
        {RowwiseKind::sum_of_squares, "sum_of_squares"},
@@ -305,6 +309,7 @@ enum class Role : std::uint8_t {
   loss_rescale,
   loss_finish,
   beside,         // two operands side by side, of a copy
+  transpose,      // rows become columns, of a copy or of what becomes fp8
   gate,           // rows scaled by the sigmoid of a number each: {x, number} -> {y}
   gate_backward,  // {dy, x, number} -> {dx, d number}
   // Vision: an image's pixels come in; the tower's learned positions, interpolated, are added to

@@ -173,7 +173,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      "3.4 activation_checkpointing"},
 
     // Launching.
-    {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile),
+    {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile, RecipeKind::qplan),
      [](const Case& c) { return c.p.cuda_graph; },
      [](const Case& c) { return not_in(c, "CUDA graphs", "leave cuda_graph out"); }, "4.3"},
     {"cuda_graph_router", kEvery,

@@ -20,6 +20,10 @@ inline std::string_view unexecuted_part(const ModelSpec& m) {
   return "";
 }
 
+inline bool has_biases(const ModelSpec& m) {
+  return m.qkv_bias || m.attention_output_bias || m.mlp_bias;
+}
+
 // Of a microbatch.
 inline std::int64_t visual_tokens(const Case& c) {
   const ImageLayout layout(c.m, c.p.seq_len, JobFacts{}.image_tokens);
@@ -61,6 +65,29 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
      [](const Case& c) { return c.p.ep > 1 && c.p.moe_dispatcher == MoeDispatcher::allgather; },
      [](const Case& c) { return not_in(c, "allgather dispatcher", "use alltoall"); },
      "models/program/moe_part.cpp"},
+    {"executor_fp8", set_of(RecipeKind::qplan),
+     [](const Case& c) {
+       return c.p.precision == Precision::fp8 && (c.m.vision || has_biases(c.m));
+     },
+     [](const Case& c) {
+       return not_in(c, "precision fp8 of a model with biases or a vision tower", "use bf16");
+     },
+     "models/program/fp8_linear.cpp"},
+    // One graph of a step up to the optimizer. An exchange of experts' tokens needs the host for
+    // their counts; other collectives inside layers run in a graph, but slower than launched:
+    // Qwen3-0.6B, tp2 sp, 1024 tokens, 138 ms instead of 126 (docs/evidence/issue6-fp8.md).
+    {"executor_graph", set_of(RecipeKind::qplan),
+     [](const Case& c) {
+       const bool alone = c.p.tp * c.p.cp * c.p.pp * c.p.ep * c.p.etp == 1 && c.p.zero <= 1;
+       return c.p.cuda_graph && !(alone && c.p.cuda_graph_scope == CudaGraphScope::full);
+     },
+     [](const Case&) {
+       return std::string(
+           "qplan captures whole steps, of plans without communication inside layers; leave "
+           "cuda_graph out, or use tp, cp, pp, ep and etp 1, zero 0 or 1 and cuda_graph_scope "
+           "full");
+     },
+     "executor/cuda_backend.cpp"},
     {"executor_state_dtypes", set_of(RecipeKind::qplan),
      [](const Case& c) {
        return c.p.main_params_dtype != DType::fp32 || c.p.moment_dtype == DType::fp8;

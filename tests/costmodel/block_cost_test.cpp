@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "costmodel/evaluate.h"
 
 using namespace qplan;
@@ -191,6 +193,25 @@ TEST_CASE("a CUDA graph takes the launches away") {
   for (const Duration& d : price_part(p.block, Part::forward, p.context).durations) {
     CHECK(d.launch.value() == 0);
   }
+}
+
+TEST_CASE("kernels in a CUDA graph follow each other sooner, our optimizer's are launched") {
+  Priced p;
+  p.hardware.gpu.graph_gain = microseconds(1);
+  p.context.recipe = &recipe_of(RecipeKind::qplan);
+  const Op norm{.work = Rowwise{.kind = RowwiseKind::rms_norm, .rows = 4096, .cols = 4096}};
+  const Op tiny{.work = Rowwise{.kind = RowwiseKind::rms_norm, .rows = 1, .cols = 8}};
+  const Op update{.work = AdamW{.params = 1 << 20}};
+  const auto seconds = [&](const Op& op) { return price_of(op, p.context).time.value(); };
+  const double launched = seconds(norm), alone = seconds(tiny), stepped = seconds(update);
+  const PricedPart outside = price_ops({norm, update}, p.context);
+  p.context.graphs = CudaGraphScope::full;
+  CHECK(launched - seconds(norm) == doctest::Approx(1e-6));
+  CHECK(seconds(tiny) == doctest::Approx(std::max(alone / 2, alone - 1e-6)));
+  CHECK(seconds(update) == stepped);
+  const PricedPart inside = price_ops({norm, update}, p.context);
+  CHECK(inside.durations[0].launch.value() == 0);
+  CHECK(inside.durations[1].launch == outside.durations[1].launch);
 }
 
 TEST_CASE("a block's memory has a transient above what it keeps") {

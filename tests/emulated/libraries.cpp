@@ -10,6 +10,7 @@
 #include "executor/gemm_cublaslt.h"
 #include "executor/math/attention.h"
 #include "executor/math/gemm.h"
+#include "executor/math/quantize.h"
 #include "executor/tensor.h"
 #include "kernels/kernels.h"
 
@@ -32,6 +33,9 @@ class Numbers {
     return {values_, std::ssize(values_) / first_.cols, first_.cols};
   }
   void clear() { std::ranges::fill(values_, 0.0F); }
+  void scale(float by) {
+    for (float& value : values_) value *= by;
+  }
   void store() {
     for (std::int64_t r = 0; r < matrix().rows; ++r) {
       math::encode(first_.dtype, matrix().row(r), row(r).span());
@@ -58,9 +62,10 @@ std::size_t CublasLt::Hash::operator()(const ProductShape&) const {
 }
 
 void CublasLt::multiply(ProductShape s, const void* a, const void* b, void* c, cudaStream_t,
-                        const void* bias) {
-  Numbers left(a, s.in, s.a_transposed ? s.k : s.m, s.a_transposed ? s.m : s.k, s.a_stride);
-  Numbers right(b, s.in, s.b_transposed ? s.n : s.k, s.b_transposed ? s.k : s.n, s.b_stride);
+                        ProductScales scales, const void* bias) {
+  Numbers left(a, s.a, s.a_transposed ? s.k : s.m, s.a_transposed ? s.m : s.k, s.a_stride);
+  Numbers right(b, s.b, s.b_transposed ? s.n : s.k, s.b_transposed ? s.k : s.n, s.b_stride);
+  if (scales.a != nullptr) left.scale(math::product_scale(s.a, *scales.a, s.b, *scales.b));
   Numbers result(c, s.out, s.m, s.n, s.c_stride);
   const auto op = [](bool transposed) {
     return transposed ? math::Op::transposed : math::Op::plain;

@@ -42,7 +42,7 @@ TEST_CASE("the three products of a linear layer are the reference's") {
                              .b_transposed = true};
     // One plan serves both.
     for (const auto& [values, array] : {std::pair{&bias, &dev_bias}, {&other, &dev_other}}) {
-      blas.multiply(shape, dev_x.get(), dev_w.get(), y.get(), nullptr, array->get());
+      blas.multiply(shape, dev_x.get(), dev_w.get(), y.get(), nullptr, {}, array->get());
       std::vector<float> expected(rows * out);
       math::linear(x_matrix, w_matrix, math::Matrix(expected, rows, out));
       math::add_bias(*values, math::Matrix(expected, rows, out));

@@ -33,18 +33,21 @@ void check_against_reference(const std::string& line, const ModelSpec& model) {
   CAPTURE(line);
   CAPTURE(model.name);
   const ParallelPlan plan = parse_plan(line);
+  // A number that differs in its last bit of bf16 may be rounded to another one of fp8, 2^-4 away,
+  // of e5m2 2^-3: two plans of the reference backend are as far apart (executed_test.cpp).
+  const bool narrow = plan.precision == Precision::fp8;
   const RunResult reference = run(model, plan, {}, options_of(model));
   const RunResult gpu = run_on_gpu(model, plan, {}, options_of(model), {});
   for (std::size_t i = 0; i < reference.loss.size(); ++i) {
-    CHECK(std::abs(gpu.loss[i] / reference.loss[i] - 1) < 2e-3);
+    CHECK(std::abs(gpu.loss[i] / reference.loss[i] - 1) < (narrow ? 4e-3 : 2e-3));
   }
-  CHECK(std::abs(gpu.grad_norm[0] / reference.grad_norm[0] - 1) < 1e-2);
+  CHECK(std::abs(gpu.grad_norm[0] / reference.grad_norm[0] - 1) < (narrow ? 3e-2 : 1e-2));
   CHECK(gpu.loss.back() < gpu.loss.front() - 0.1);
   const std::vector<ModelParameter> parameters = model_parameters(model);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     CAPTURE(std::string(to_word(parameters[i].parameter.role)));
     CAPTURE(parameters[i].layer);
-    CHECK(test::distance(gpu.gradients[i], reference.gradients[i]) < 4e-2);
+    CHECK(test::distance(gpu.gradients[i], reference.gradients[i]) < (narrow ? 0.2 : 4e-2));
   }
 }
 
@@ -96,4 +99,27 @@ TEST_CASE("GPT-2's parts train on a GPU as on the reference backend") {
 TEST_CASE("gpt-oss's parts train on a GPU as on the reference backend") {
   check_against_reference("mbs2 gbs4 seq128", biased_model());
   check_against_reference("mbs2 gbs4 seq128 recompute=full zero1", biased_model());
+}
+
+TEST_CASE("linear layers in fp8 train on a GPU as on the reference backend") {
+  check_against_reference("gbs4 seq128 precision=fp8");
+  check_against_reference("mbs2 gbs4 seq128 precision=fp8 recompute=full zero3");
+  check_against_reference("mbs2 gbs4 seq128 precision=fp8 recompute=selective:mlp+layernorm");
+  check_against_reference("mbs2 gbs4 seq128 precision=fp8", "tiny-moe");
+  check_against_reference("mbs2 gbs4 seq128 precision=fp8", "tiny-mla");
+}
+
+TEST_CASE("a step that is replayed as a graph computes what launched kernels do") {
+  for (const char* name : {"tiny", "tiny-moe"}) {
+    for (const std::string line : {"mbs2 gbs4 seq128", "gbs4 seq128 zero1 precision=fp8"}) {
+      CAPTURE(name);
+      CAPTURE(line);
+      const ModelSpec model = load_model(name);
+      const RunResult launched = run_on_gpu(model, parse_plan(line), {}, options_of(model), {});
+      const RunResult replayed =
+          run_on_gpu(model, parse_plan(line + " cuda_graph"), {}, options_of(model), {});
+      CHECK(replayed.loss == launched.loss);
+      CHECK(replayed.grad_norm == launched.grad_norm);
+    }
+  }
 }

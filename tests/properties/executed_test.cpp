@@ -256,6 +256,64 @@ TEST_CASE("in bf16 any plan of a tiny model computes what one rank does, to bf16
   }
 }
 
+// fp8 rounds products' operands to 2^-4 (gradients' to 2^-3) instead of 2^-9. A number is rounded
+// alike on whatever rank it is, for scales are powers of two; but one that differs in its last bit
+// of bf16, behind a sum over ranks, may go to the next of fp8.
+TEST_CASE("in fp8 any plan of a tiny model computes what one rank does, to fp8's accuracy") {
+  const std::vector<ModelSpec> models = {load_model("tiny"), load_model("tiny-moe"),
+                                         load_model("tiny-mla")};
+  TinyPlans plans(13);
+  const int rounds = test_rounds(16);
+  for (int i = 0; i < rounds; ++i) {
+    const ModelSpec& model = models[static_cast<std::size_t>(i) % models.size()];
+    ParallelPlan plan;
+    do {
+      plan = plans.next(model);
+      plan.precision = Precision::fp8;
+      plan.seq_len = 64;  // a rank's tokens come in multiples of 16
+    } while (!broken_rule(model, plan, recipe_of(RecipeKind::qplan), {plan.world(), 90}).empty());
+    CAPTURE(model.name);
+    const std::string line = to_string(plan);
+    CAPTURE(line);
+    const RunResult& one = result_of(model, alone(plan));
+    RunOptions options = five_steps(model);
+    options.shuffle = 5;
+    const RunResult many = run(model, plan, kFacts, options);
+    CHECK(many.in_program_order);
+    CHECK(std::abs(many.loss[0] / one.loss[0] - 1) < 0x1p-9);
+    const double apart = whole_distance(many.gradients, one.gradients);
+    CHECK(apart < (model.moe ? 0.2 : 0x1p-3));
+    for (std::size_t step = 0; step < one.loss.size(); ++step) {
+      CHECK(std::abs(many.loss[step] / one.loss[step] - 1) < 0x1p-8);
+    }
+    check_memory(model, plan, many);
+  }
+}
+
+// Of 256 tokens, so that roundings average out.
+TEST_CASE("in fp8 a tiny model trains as in bf16") {
+  for (const char* name : {"tiny", "tiny-moe"}) {
+    CAPTURE(name);
+    const ModelSpec model = load_model(name);
+    RunOptions options = five_steps(model);
+    options.steps = 20;
+    options.tokens = [all = options.tokens](std::int64_t sequence, auto ids) {
+      all(sequence % 4, ids);  // the same batch in every step, or there is nothing to learn
+    };
+    const auto train = [&](const char* precision) {
+      return run(model, plan_of("gbs4 seq64 precision=" + std::string(precision)), kFacts, options);
+    };
+    const RunResult wide = train("bf16"), narrow = train("fp8");
+    CHECK(wide.loss.back() < wide.loss.front() - 1);
+    for (std::size_t step = 0; step < wide.loss.size(); ++step) {
+      CHECK(std::abs(narrow.loss[step] / wide.loss[step] - 1) < 0.01);
+    }
+    const double apart = whole_distance(narrow.gradients, wide.gradients);
+    CHECK(apart > 0x1p-9);  // it is another precision
+    CHECK(apart < 0.25);
+  }
+}
+
 TEST_CASE("any plan of a tiny model computes what one rank does, in the memory predicted for it") {
   const std::vector<ModelSpec> models = tiny_models();
   TinyPlans plans(11);
