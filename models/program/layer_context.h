@@ -180,6 +180,9 @@ class MoePart {
   void activate_experts(std::int64_t rows, std::int64_t width);
   Carried dispatch(Carried tokens);
   Carried combine(Carried rows);
+  [[nodiscard]] bool apart_bias() const;
+  SlotId add_bias(SlotId out, std::int64_t rows);
+  SlotId take_bias(SlotId dsum, std::int64_t rows);
   // A slot for the numbers of `like`'s rows, where it has any.
   SlotId numbers(std::string_view name, SlotId like, std::int64_t rows);
 
@@ -190,6 +193,7 @@ class MoePart {
   SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
   SlotId shared_gate_ = kNoSlot, ungated_ = kNoSlot;  // Qwen2-MoE
+  SlotId clamped_ = kNoSlot;  // the input of the activation, where that is not up_
   SlotId eager_norm_ = kNoSlot;                       // what unfused kernels keep
 };
 

@@ -235,19 +235,6 @@ MoePart::Carried MoePart::combine(Carried expert_out) {
   return combined;
 }
 
-void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
-  auto& b = c_.b;
-  b.begin_module(RecomputeModule::moe_act);
-  const SlotId activated = b.slot("expert act", c_.activation_dtype(), rows, width);
-  if (c_.recipe.executable) {
-    c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, row_probs_, counts_}, {activated});
-  } else {
-    c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, probs_}, {activated, row_probs_});
-  }
-  act_ = c_.linear_input(activated, rows, width);
-  b.end_module(RecomputeModule::moe_act);
-}
-
 SlotId MoePart::forward(SlotId x) {
   auto& b = c_.b;
   const auto& s = c_.shape;
@@ -296,7 +283,7 @@ SlotId MoePart::forward(SlotId x) {
   const SlotId scaled = own && moe.expert_bias ? row_probs_ : kNoSlot;
   b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
       b.parameter(ParameterRole::expert_down_proj);
-  SlotId sum = combine({out, kNoSlot}).rows;
+  SlotId sum = combine({apart_bias() ? add_bias(out, n.received) : out, kNoSlot}).rows;
 
   if (moe.shared_expert_intermediate_size > 0) {
     b.begin_module(RecomputeModule::shared_experts);
@@ -373,7 +360,8 @@ SlotId MoePart::backward(SlotId dy) {
 
   b.layer_module(LayerModule::experts);
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
-  const SlotId dout = dispatch({dy, kNoSlot}).rows;
+  const SlotId dsum = dispatch({dy, kNoSlot}).rows;
+  const SlotId dout = apart_bias() ? take_bias(dsum, n.received) : dsum;
   const GroupedGemm down_dgrad{
       .groups = groups, .rows = n.received, .n = fe, .k = c_.hidden, .dtype = c_.linear_dtype()};
   const SlotId dout_in = c_.linear_input(dout, n.received, c_.hidden);
@@ -407,9 +395,9 @@ SlotId MoePart::backward(SlotId dy) {
   if (!s.fused_experts) {
     const SlotId dup_raw = b.slot("d expert up", act, n.received, 2 * fe);
     c_.rowwise(RowwiseKind::swiglu_backward, n.received, fe,
-               {up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
+               {clamps ? clamped_ : up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
                 biased ? c_.expert_weights_backward : kNoSlot},
-               {dup_raw, dprobs})
+               {dclamped, dprobs})
         .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
     dup = c_.linear_input(dup_raw, n.received, 2 * fe);
   }
@@ -417,6 +405,9 @@ SlotId MoePart::backward(SlotId dy) {
   const GroupedGemm up_dgrad{.groups = groups,
                              .rows = n.received,
                              .n = c_.hidden,
+    const bool clamps = clamped_ != kNoSlot;
+    const SlotId dclamped =
+        clamps ? b.slot("d clamped expert up", act, n.received, 2 * fe) : dup_raw;
                              .k = 2 * fe,
                              .dtype = c_.linear_dtype()};
   Op& input_gradient = b.compute(up_dgrad, {dup, c_.expert_weights_backward, counts_}, {din});
@@ -425,6 +416,9 @@ SlotId MoePart::backward(SlotId dy) {
   const GroupedGemm up_wgrad{.groups = groups,
                              .rows = n.received,
                              .n = 2 * fe,
+    if (clamps) {
+      c_.rowwise(RowwiseKind::clamp_backward, n.received, fe, {up_, dclamped}, {dup_raw});
+    }
                              .k = c_.hidden,
                              .dtype = c_.linear_dtype(),
                              .weight_gradient = true,

@@ -102,6 +102,10 @@ enum class RowwiseKind : std::uint8_t {
   router_backward,  // softmax or sigmoid, top-k, auxiliary loss; cols: experts
   permute,
   unpermute,  // rows: token copies, cols: hidden
+  expert_bias,
+  expert_bias_backward,  // of the down projection, times the router's probability
+  clamp,
+  clamp_backward,  // of both halves of an activation's input; cols: one half
   cross_entropy,
   cross_entropy_backward,  // rows: tokens, cols: this rank's vocabulary
   cast,                    // to fp8 and its transpose
@@ -115,7 +119,8 @@ struct Rowwise {
   RowwiseKind kind = RowwiseKind::copy;
   std::int64_t rows = 0, cols = 0;
   DType dtype = DType::bf16;
-  bool fused = true;  // false: the framework runs it as several elementwise kernels
+  bool fused = true;        // false: the framework runs it as several elementwise kernels
+  std::int64_t groups = 1;  // experts whose rows are worked on one after the other
   bool operator==(const Rowwise&) const = default;
 };
 
@@ -228,7 +233,7 @@ struct Words<CollectiveKind> {
 template <>
 struct Words<RowwiseKind> {
   static constexpr std::string_view what = "memory-bound kind";
-  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 26> table{
+  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 30> table{
       {{RowwiseKind::rms_norm, "rms_norm"},
        {RowwiseKind::rms_norm_backward, "rms_norm_backward"},
        {RowwiseKind::layer_norm, "layer_norm"},
@@ -249,6 +254,10 @@ struct Words<RowwiseKind> {
        {RowwiseKind::permute, "permute"},
        {RowwiseKind::unpermute, "unpermute"},
        {RowwiseKind::cross_entropy, "cross_entropy"},
+       {RowwiseKind::expert_bias, "expert_bias"},
+       {RowwiseKind::expert_bias_backward, "expert_bias_backward"},
+       {RowwiseKind::clamp, "clamp"},
+       {RowwiseKind::clamp_backward, "clamp_backward"},
        {RowwiseKind::cross_entropy_backward, "cross_entropy_backward"},
        {RowwiseKind::cast, "cast"},
        {RowwiseKind::copy, "copy"},
