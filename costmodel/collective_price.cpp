@@ -250,6 +250,7 @@ Seconds ring_or_tree_time(const Collective& work, const GroupShape& group,
 double node_copies(const Collective& work, const GroupShape& group) {
   if (!work.expert_parallel_library || work.rank_share <= 0) return 1;
   const double n = group.ranks_per_node;
+  if (work.neighbours) return std::max(1 / n, 1 / (work.rank_share * group.size));
   return (1 - std::pow(1 - work.rank_share, n)) / (n * work.rank_share);
 }
 

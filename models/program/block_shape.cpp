@@ -66,6 +66,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // and allgather with a blocking copy, DeepEP and HybridEP by spinning on pinned memory. Not in a
   // graph of the whole iteration, and not where a capacity fixes the counts.
   const bool whole_graph = plan.cuda_graph && plan.cuda_graph_scope == CudaGraphScope::full;
+  s.moe_in_turn = model.moe && plan.routing == Routing::in_turn;
   s.counts_on_host =
       model.moe && recipe.moe_host_sync && !whole_graph && plan.moe_capacity_factor == 0;
   // Dropless experts in a graph of the whole iteration need products that read their row counts on
@@ -109,7 +110,7 @@ std::uint64_t hash_of(const BlockShape& s) {
   mix(static_cast<int>(s.params_offload) + 2 * static_cast<int>(s.activations_offload) +
       4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.fresh_gradients) +
       16 * static_cast<int>(s.counts_on_host) + 32 * static_cast<int>(s.fused_experts) +
-      64 * static_cast<int>(s.embedding_table));
+      64 * static_cast<int>(s.embedding_table) + 512 * static_cast<int>(s.moe_in_turn));
   mix(s.moe_load);
   mix(s.moe_capacity);
   mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
@@ -154,4 +155,5 @@ BlockShape state_shape(BlockShape s) {
   return s;
 }
 
+  s.moe_in_turn = false;
 }  // namespace qplan

@@ -67,8 +67,9 @@ struct BlockShape {
   // tokens in; `tap`: the deepstack tap that a tower's layer feeds, or that a decoder layer adds.
   std::int64_t images = 0, patches = 0;
   std::int8_t tap = -1;
-  double moe_load = 1;      // tokens on the busiest expert rank / mean
-  double moe_capacity = 0;  // what an expert takes of a rank's copies / mean; 0: all
+  double moe_load = 1;       // tokens on the busiest expert rank / mean
+  bool moe_in_turn = false;  // a token's copies go to neighbouring experts (Routing::in_turn)
+  double moe_capacity = 0;   // what an expert takes of a rank's copies / mean; 0: all
   EmbeddingTable embedding_table = EmbeddingTable::own;
   // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
   RankParameters next, previous;

@@ -21,6 +21,17 @@ double distinct_ranks(std::int64_t experts, int ranks, std::int64_t k) {
   return ranks * (1 - none);
 }
 
+// The same of copies that go to neighbouring experts: token i's to the k from i*k on.
+double ranks_in_turn(std::int64_t experts, int ranks, std::int64_t k) {
+  const std::int64_t each = experts / ranks;
+  const std::int64_t step = std::gcd(k, experts);
+  double touched = 0;
+  for (std::int64_t first = 0; first < experts; first += step) {
+    touched += static_cast<double>((first + k - 1) / each - first / each + 1);
+  }
+  return std::min<double>(ranks, touched / static_cast<double>(experts / step));
+}
+
 bool library_dispatch(MoeDispatcher d) {
   return d == MoeDispatcher::deepep || d == MoeDispatcher::hybridep;
 }
@@ -68,10 +79,16 @@ Collective MoePart::exchange() const {
                           ? static_cast<double>(rows().received / c_.shape.etp)
                           : static_cast<double>(c_.local_tokens * moe.top_k) * c_.shape.moe_load;
   if (library_dispatch(c_.shape.dispatcher)) {
-    const double ranks = distinct_ranks(moe.num_experts, c_.shape.ep, moe.top_k);
+    const bool in_turn = c_.shape.moe_in_turn;
+    const double ranks = in_turn ? ranks_in_turn(moe.num_experts, c_.shape.ep, moe.top_k)
+                                 : distinct_ranks(moe.num_experts, c_.shape.ep, moe.top_k);
     const double copies = ranks / static_cast<double>(moe.top_k);
-    return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * copies * row), true,
-            ranks / c_.shape.ep};
+    return {.kind = CollectiveKind::all_to_all,
+            .axis = Axis::ep,
+            .bytes = Bytes(sent * copies * row),
+            .expert_parallel_library = true,
+            .rank_share = ranks / c_.shape.ep,
+            .neighbours = in_turn};
   }
   return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * row)};
 }

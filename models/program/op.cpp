@@ -189,7 +189,7 @@ constexpr Overloaded each_field{
     },
     [](const Rowwise& w, auto&& f) { f(w.kind, w.rows, w.cols, w.dtype, w.fused, w.groups); },
     [](const Collective& w, auto&& f) {
-      f(w.kind, w.axis, w.bytes, w.expert_parallel_library, w.rank_share);
+      f(w.kind, w.axis, w.bytes, w.expert_parallel_library, w.rank_share, w.neighbours);
     },
     [](const SendRecv& w, auto&& f) { f(w.axis, w.bytes); },
     [](const AdamW& w, auto&& f) {

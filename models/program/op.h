@@ -140,7 +140,8 @@ struct Collective {
   Axis axis = Axis::tp;
   Bytes bytes;
   bool expert_parallel_library = false;  // DeepEP or HybridEP kernels instead of NCCL
-  double rank_share = 0;  // of such a library: ranks that a token goes to / ranks; 0: not known
+  double rank_share = 0;    // of such a library: ranks that a token goes to / ranks; 0: not known
+  bool neighbours = false;  // those ranks are side by side, not anywhere
   bool operator==(const Collective&) const = default;
 };
 
