@@ -109,6 +109,9 @@ std::int64_t expert_capacity(std::int64_t copies, const MoeSpec& moe, double fac
 
 // True when parameters are gathered layer by layer (ZeRO-3, FSDP).
 bool gathers_parameters(const Recipe& recipe, int zero);
+// The ZeRO stage that forward and backward go by.
+int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe);
+
 
 Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);
 

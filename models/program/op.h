@@ -327,7 +327,8 @@ enum class Role : std::uint8_t {
   add_images,
   take_images,
   replicated_gradients,  // all-reduce of what every tp rank holds a part of the gradient of
-  tied_gradients         // all-reduce of the embedding's two copies
+  tied_gradients,        // all-reduce of the embedding's two copies
+  copy_gathered          // parameters out of the buffer that they were gathered into
 };
 
 inline constexpr std::int16_t kNoParameter = -1;

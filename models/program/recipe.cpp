@@ -160,6 +160,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::fp32,
+     .copies_gathered = true,
      .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),
      .launch = microseconds(15),
@@ -181,6 +182,8 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .working_params = DType::fp32,
      .reduce_dtype = DType::fp32,
      .drops_gradients = true,
+     .copies_gathered = true,
+     .gathers_once_in_pipeline = true,
      .default_overlap = overlaps(false, true, true),
      .selective =
          EnumSet<RecomputeModule>{}.add(RecomputeModule::layernorm).add(RecomputeModule::mlp),
