@@ -61,9 +61,12 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.recompute = plan.recompute.kind;
   s.recompute_modules = plan.recompute.modules.empty() ? recipe.selective : plan.recompute.modules;
   if (s.recompute != RecomputeKind::selective) s.recompute_modules = {};
+  s.recomputes_operators = s.recompute == RecomputeKind::selective && s.recompute_modules.empty() &&
+                           recipe.recomputes_operators;
   // One rank with all the experts gets every token copy, whichever expert it is for.
   const bool uneven = model.moe && plan.ep > 1 && plan.routing == Routing::natural;
   s.moe_load = uneven ? moe_imbalance : 1.0;
+  s.moe_in_turn = model.moe && plan.routing == Routing::in_turn;
   s.moe_capacity = model.moe ? plan.moe_capacity_factor : 0;
   // With several microbatches the gradients of the first are there when the second runs forward.
   s.fresh_gradients = recipe.drops_gradients && s.zero >= 2 && plan.num_microbatches() == 1;
@@ -72,7 +75,6 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // and allgather with a blocking copy, DeepEP and HybridEP by spinning on pinned memory. Not in a
   // graph of the whole iteration, and not where a capacity fixes the counts.
   const bool whole_graph = plan.cuda_graph && plan.cuda_graph_scope == CudaGraphScope::full;
-  s.moe_in_turn = model.moe && plan.routing == Routing::in_turn;
   s.counts_on_host =
       model.moe && recipe.moe_host_sync && !whole_graph && plan.moe_capacity_factor == 0;
   // Dropless experts in a graph of the whole iteration need products that read their row counts on
@@ -116,7 +118,8 @@ std::uint64_t hash_of(const BlockShape& s) {
   mix(static_cast<int>(s.params_offload) + 2 * static_cast<int>(s.activations_offload) +
       4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.fresh_gradients) +
       16 * static_cast<int>(s.counts_on_host) + 32 * static_cast<int>(s.fused_experts) +
-      64 * static_cast<int>(s.embedding_table) + 512 * static_cast<int>(s.moe_in_turn));
+      64 * static_cast<int>(s.embedding_table) + 512 * static_cast<int>(s.moe_in_turn) +
+      1024 * static_cast<int>(s.recomputes_operators));
   mix(s.moe_load);
   mix(s.moe_capacity);
   mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
@@ -148,10 +151,12 @@ BlockShape state_shape(BlockShape s) {
   s.dispatcher = MoeDispatcher::alltoall;
   s.recompute = RecomputeKind::none;
   s.recompute_modules = {};
+  s.recomputes_operators = false;
   s.activations_offload = false;
   s.counts_on_host = false;
   s.fused_experts = false;
   s.moe_load = 1;
+  s.moe_in_turn = false;
   s.moe_capacity = 0;
   s.images = s.patches = 0;
   s.tap = -1;
@@ -161,5 +166,4 @@ BlockShape state_shape(BlockShape s) {
   return s;
 }
 
-  s.moe_in_turn = false;
 }  // namespace qplan

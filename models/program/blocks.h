@@ -74,9 +74,11 @@ struct BlockShape {
   // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
   RankParameters next, previous;
   bool fresh_gradients = false;  // no gradients between the update and the next backward
+  bool counts_on_host = false;   // the launching thread reads how many rows each expert gets
   // SwiGLU and the casts around it are epilogues of the experts' products.
-  bool counts_on_host = false;  // the launching thread reads how many rows each expert gets
   bool fused_experts = false;
+  // Selective recomputation goes by operators, not modules (Recipe::recomputes_operators).
+  bool recomputes_operators = false;
   bool operator==(const BlockShape&) const = default;
 };
 
@@ -107,11 +109,11 @@ std::int64_t offloaded_elements(const BlockShape& shape, std::int64_t elements);
 // Copies that an expert takes of the `copies` that one rank sends (Megatron's get_capacity()).
 std::int64_t expert_capacity(std::int64_t copies, const MoeSpec& moe, double factor);
 
-// True when parameters are gathered layer by layer (ZeRO-3, FSDP).
-bool gathers_parameters(const Recipe& recipe, int zero);
 // The ZeRO stage that forward and backward go by.
 int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe);
 
+// True when parameters are gathered layer by layer (ZeRO-3, FSDP).
+bool gathers_parameters(const Recipe& recipe, int zero);
 
 Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);
 

@@ -411,20 +411,23 @@ SlotId MoePart::backward(SlotId dy) {
   wgrad.role = Role::weight_gradient;
   if (!s.fused_experts) {
     const SlotId dup_raw = b.slot("d expert up", act, n.received, 2 * fe);
+    const bool clamps = clamped_ != kNoSlot;
+    const SlotId dclamped =
+        clamps ? b.slot("d clamped expert up", act, n.received, 2 * fe) : dup_raw;
     c_.rowwise(RowwiseKind::swiglu_backward, n.received, fe,
                {clamps ? clamped_ : up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
                 biased ? c_.expert_weights_backward : kNoSlot},
                {dclamped, dprobs})
         .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
+    if (clamps) {
+      c_.rowwise(RowwiseKind::clamp_backward, n.received, fe, {up_, dclamped}, {dup_raw});
+    }
     dup = c_.linear_input(dup_raw, n.received, 2 * fe);
   }
   const SlotId din = b.slot("d expert in", act, n.received, c_.hidden);
   const GroupedGemm up_dgrad{.groups = groups,
                              .rows = n.received,
                              .n = c_.hidden,
-    const bool clamps = clamped_ != kNoSlot;
-    const SlotId dclamped =
-        clamps ? b.slot("d clamped expert up", act, n.received, 2 * fe) : dup_raw;
                              .k = 2 * fe,
                              .dtype = c_.linear_dtype()};
   Op& input_gradient = b.compute(up_dgrad, {dup, c_.expert_weights_backward, counts_}, {din});
@@ -433,9 +436,6 @@ SlotId MoePart::backward(SlotId dy) {
   const GroupedGemm up_wgrad{.groups = groups,
                              .rows = n.received,
                              .n = 2 * fe,
-    if (clamps) {
-      c_.rowwise(RowwiseKind::clamp_backward, n.received, fe, {up_, dclamped}, {dup_raw});
-    }
                              .k = c_.hidden,
                              .dtype = c_.linear_dtype(),
                              .weight_gradient = true,

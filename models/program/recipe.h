@@ -92,6 +92,8 @@ struct Recipe {
   bool drops_gradients = false;  // after the update, until the next backward makes new ones
   EnumSet<OverlapKind> default_overlap{};
   EnumSet<RecomputeModule> selective{};  // what plain `selective` drops
+  // ... or it goes by operators (recompute.h), as torchtitan's does.
+  bool recomputes_operators = false;
 
   // Host.
   Seconds launch{};             // host time of one kernel launch, framework overhead included

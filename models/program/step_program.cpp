@@ -27,6 +27,7 @@ BlockShape with_kind(BlockShape s, BlockKind kind) {
   if (kind != BlockKind::decoder && kind != BlockKind::mtp && kind != BlockKind::vision) {
     s.recompute = RecomputeKind::none;
     s.recompute_modules = {};
+    s.recomputes_operators = false;
   }
   return s;
 }
