@@ -50,8 +50,9 @@ constexpr std::array kWords{
              "number format of matrix products: bf16, fp16, fp8, mxfp8, nvfp4", Many::per_job,
              fix<&S::precision, &P::precision>},
     PlanWord{"routing", "KIND",
-             "balance of experts: forced (even) or natural (see --moe-imbalance)", Many::per_job,
-             fix<&S::routing, &P::routing>},
+             "balance of experts: forced (even), in_turn (even, neighbours) or natural (see "
+             "--moe-imbalance)",
+             Many::per_job, fix<&S::routing, &P::routing>},
     PlanWord{"moe_capacity_factor", "RATIO",
              "copies an expert takes of a rank's, over the mean; more are dropped; 0: none are",
              Many::per_job, fix<&S::moe_capacity_factor, &P::moe_capacity_factor>},

@@ -190,7 +190,7 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
                     "trust the interval",
                     fixed(100 * e.priced_from.assumed, 0)));
   }
-  if (job.model.moe && plan.routing == Routing::forced) {
+  if (job.model.moe && plan.routing != Routing::natural) {
     list.push_back("experts are taken to be evenly loaded; --routing natural prices the busiest");
   }
   return list;

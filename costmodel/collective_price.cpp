@@ -242,10 +242,11 @@ Seconds ring_or_tree_time(const Collective& work, const GroupShape& group,
 // Copies that go to nodes / copies that go to ranks. An expert-parallel library sends a token once
 // to a node, where it is copied on to those of the n ranks that want it: with a share p of ranks
 // wanting it, a node does with 1 - (1 - p)^n (DeepEP README; the hypergeometric count differs by
-// 1%).
+// 1%). Ranks side by side fill as few nodes as they can.
 double node_copies(const Collective& work, const GroupShape& group) {
   if (!work.expert_parallel_library || work.rank_share <= 0) return 1;
   const double n = group.ranks_per_node;
+  if (work.neighbours) return std::max(1 / n, 1 / (work.rank_share * group.size));
   return (1 - std::pow(1 - work.rank_share, n)) / (n * work.rank_share);
 }
 

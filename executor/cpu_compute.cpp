@@ -353,6 +353,10 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:
+    case RowwiseKind::expert_bias:
+    case RowwiseKind::expert_bias_backward:
+    case RowwiseKind::clamp:
+    case RowwiseKind::clamp_backward:
       break;
   }
   QPLAN_CHECK(false, "the qplan recipe has no dropout, and casts in two steps");

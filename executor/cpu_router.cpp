@@ -100,7 +100,7 @@ void route(CpuRank& rank, const Command& c) {
   const Tensor row_map = rank.tensor(c, c.writes[1]), counts = rank.tensor(c, c.writes[2]);
   math::router_scores(logits.matrix(), shape, scores.matrix());
   std::vector<std::int32_t> chosen(static_cast<std::size_t>(row_map.rows * moe.top_k));
-  if (rank.job.plan.routing == Routing::forced) {
+  if (rank.job.plan.routing != Routing::natural) {
     force(rank, c, chosen);
   } else {
     std::vector<float> correction;

@@ -184,7 +184,7 @@ void launch_router(CudaRank& rank, const Command& c, bool backward, cudaStream_t
   }
   const Tensor logits = rank.tensor(c, c.reads[0]);
   kernels::ForcedRouting forced;
-  if (p.routing == Routing::forced) {
+  if (p.routing != Routing::natural) {
     forced = {(std::int64_t{c.action.microbatch} * p.dp + rank.at.dp) * p.micro_batch_size,
               p.seq_len, rank.positions_on_device()};
   }

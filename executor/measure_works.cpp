@@ -302,6 +302,10 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::embedding:
     case RowwiseKind::embedding_backward:
     case RowwiseKind::cast:
+    case RowwiseKind::expert_bias:
+    case RowwiseKind::expert_bias_backward:
+    case RowwiseKind::clamp:
+    case RowwiseKind::clamp_backward:
     case RowwiseKind::zero_fill:
     case RowwiseKind::scale:
       break;

@@ -25,7 +25,12 @@ constexpr int stage_copies(ScheduleKind kind) {
 enum class CpComm : std::uint8_t { p2p, all_gather, a2a };
 enum class RecomputeKind : std::uint8_t { none, selective, full };
 enum class MoeDispatcher : std::uint8_t { alltoall, allgather, deepep, hybridep };
-enum class Routing : std::uint8_t { forced, natural };
+
+// Where a token's copies go. forced: to even numbers of random experts (Megatron's
+// --moe-router-force-load-balancing); natural: where the router says; in_turn: token by token to
+// the next experts in order (NeMo AutoModel's FakeBalancedGate, torchtitan's round-robin), so that
+// neighbouring experts, and few ranks, get all copies of a token.
+enum class Routing : std::uint8_t { forced, natural, in_turn };
 
 // Which of the token copies beyond an expert's capacity are dropped: the least probable, or the
 // last of the sequence (Megatron's --moe-token-drop-policy).
@@ -199,8 +204,8 @@ struct Words<MoeDispatcher> {
 template <>
 struct Words<Routing> {
   static constexpr std::string_view what = "routing";
-  static constexpr std::array<std::pair<Routing, std::string_view>, 2> table{
-      {{Routing::forced, "forced"}, {Routing::natural, "natural"}}};
+  static constexpr std::array<std::pair<Routing, std::string_view>, 3> table{
+      {{Routing::forced, "forced"}, {Routing::natural, "natural"}, {Routing::in_turn, "in_turn"}}};
 };
 template <>
 struct Words<TokenDropPolicy> {

@@ -148,22 +148,39 @@ double release_of(const std::string& framework) {
 // so in fp32.
 // Experts on an NVL72 rack are exchanged by HybridEP (Megatron-Bridge's dispatcher guide, from
 // release 25.11 on). From release 26.06 on its MXFP8 recipes there capture the whole iteration and
-// overlap the exchanges: the runs that say so (26.06 to 26.08) all do. "main" is later.
+// overlap the exchanges: the runs that say so (26.06 to 26.08) all do. "main" is later. Release
+// 25.09 dropped tokens, but for DeepSeek-V3 on Hopper: balance by force, DeepEP and overlapped
+// exchanges (r0.1.0, scripts/performance/run_script.py).
 void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   const std::string& framework = row.text("framework");
   const bool bridge = framework.starts_with("Megatron-Bridge");
   if (in.recipe != RecipeKind::megatron || !(bridge || framework.starts_with("NeMo"))) return;
   plan.grad_dtype = DType::bf16;
-  constexpr int kRack = 72;
+  constexpr int kRack = 72, kHopper = 90;
   const double release = release_of(framework);
   const bool early = release > 0 && release < 25.11;
-  const bool rack = load_hardware(in.hardware).link.nvlink_domain >= kRack;
-  if (!bridge || early || plan.ep == 1 || !rack) return;
+  const HardwareProfile hardware = load_hardware(in.hardware);
+  if (!bridge || plan.ep == 1) return;
+  if (early && hardware.gpu.compute_capability == kHopper && row.text("routing") == "forced") {
+    plan.moe_dispatcher = MoeDispatcher::deepep;
+    plan.overlap.add(OverlapKind::ep);
+  }
+  if (early || hardware.link.nvlink_domain < kRack) return;
   plan.moe_dispatcher = MoeDispatcher::hybridep;
   const bool later = release >= 26.06 || framework.find("main") != std::string::npos;
   if (!later || row.text("precision_words") != "mxfp8") return;
   plan.cuda_graph = true;
   plan.overlap.add(OverlapKind::ep);
+}
+
+// NeMo AutoModel's benchmark configurations (examples/llm_benchmark): weights, gradients and Adam's
+// moments in bf16 without a master copy. With experts, parameters stay gathered through a step
+// (moe.reshard_after_forward false) and gradients are reduced with the last microbatch
+// (defer_fsdp_grad_sync): what a distributed optimizer does.
+void set_automodel_defaults(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
+  if (row.text("framework").find("AutoModel") == std::string::npos) return;
+  plan.grad_dtype = plan.main_params_dtype = plan.moment_dtype = DType::bf16;
+  if (in.model.moe) plan.zero = 1;
 }
 
 Recompute recompute_of_run(const RunRow& row, const RunInputs& in) {
@@ -175,6 +192,17 @@ Recompute recompute_of_run(const RunRow& row, const RunInputs& in) {
         .kind = RecomputeKind::full,
         .modules = {},
         .layers = static_cast<int>(std::max<std::int64_t>(1, in.model.num_layers / stages / 2))};
+  }
+  // fms-fsdp's selective checkpointing takes every block unless told otherwise (its
+  // docs/configurations.md).
+  if (row.text("recompute").find("FSDP AC") != std::string::npos) return parse_recompute("full");
+  // Megatron-Bridge's recipes of models with latent attention recompute its up projections, and on
+  // 80 GB dense MLPs as well.
+  const bool bridge = row.text("framework").starts_with("Megatron-Bridge");
+  if (words == "selective" && bridge && in.model.mla) {
+    return parse_recompute(load_hardware(in.hardware).gpu.usable_memory < gib(90)
+                               ? "selective:mla_up_proj+mlp"
+                               : "selective:mla_up_proj");
   }
   // Shorter names of Megatron's modules.
   if (words == "selective:norm+act") {
@@ -229,13 +257,31 @@ void drop_empty_words(ParallelPlan& plan) {
   if (plan.zero == 0) plan.overlap.remove(OverlapKind::param);
 }
 
+// A framework's log names the memory that it found ("H100-95GiB"): where the machine named has
+// another, the built-in one of the same generation that has as much.
+std::string with_memory(const std::string& name, const std::string& gpu,
+                        const std::vector<std::string>& known) {
+  const std::size_t dash = gpu.find('-');
+  if (dash == std::string::npos || !gpu.ends_with("GiB")) return name;
+  const Bytes seen = gib(std::strtod(gpu.c_str() + dash + 1, nullptr));
+  const auto has_it = [&](const std::string& machine) {
+    return std::abs((load_hardware(machine).gpu.usable_memory - seen).value()) < gib(1).value();
+  };
+  if (has_it(name)) return name;
+  const std::string generation = name.substr(0, name.find('-') + 1);
+  for (const std::string& machine : known) {
+    if (machine.starts_with(generation) && has_it(machine)) return machine;
+  }
+  return name;
+}
+
 std::string machine_of_run(const RunRow& row) {
   const std::string& name = row.text("hardware");
   const std::vector<std::string> known = hardware_names();
   if (std::find(known.begin(), known.end(), name) == known.end()) {
     throw Error(fmt::format("hardware '{}' is not built in", shown(name)));
   }
-  return name;
+  return with_memory(name, row.text("gpu"), known);
 }
 
 RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_flags) {
@@ -255,6 +301,7 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
       row.whole("micro_batch", 1, kMostRanks).value_or(usual_micro_batch(in));
   set_sharding(row, in, in.plan);
   set_framework_defaults(row, in, in.plan);
+  set_automodel_defaults(row, in, in.plan);
   set_words(row, in, in.plan);
   unknown_flags = apply_flags(row.text("other_flags"), in);
   drop_empty_words(in.plan);

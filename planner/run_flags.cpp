@@ -35,6 +35,7 @@ void sets(RunInputs& in) {
 
 using P = ParallelPlan;
 constexpr auto kForced = sets<&P::routing, Routing::forced>;
+constexpr auto kInTurn = sets<&P::routing, Routing::in_turn>;
 constexpr auto kNatural = sets<&P::routing, Routing::natural>;
 constexpr auto kGraphs = sets<&P::cuda_graph, true>;
 constexpr auto kNoGraphs = sets<&P::cuda_graph, false>;
@@ -55,7 +56,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     // Routing.
     {"force-balance routing", kForced},
     {"force-balance", kForced},
-    {"fake balanced gate", kForced},
+    {"fake balanced gate", kInTurn},
     {"token drop", drops_tokens},
     {"capacity factor 1.0 drop", drops_tokens},
     {"capacity factor 1.0 drop+pad", drops_tokens},
@@ -98,7 +99,15 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"full-iteration CUDA graphs", kGraphs},
     {"no CUDA graph", kNoGraphs},
     {"no CUDA graphs", kNoGraphs},
-    {"torch.compile", sets<&P::compile, true>},
+    // What torch.compile makes of modules is the same under FSDP1, as is PyTorch 2's own attention,
+    // FlashAttention-2 (fms-fsdp's README). FSDP1 reduces in bf16.
+    {"torch.compile",
+     [](RunInputs& in) {
+       in.plan.compile = true;
+       if (in.recipe != RecipeKind::fsdp1) return;
+       in.recipe = RecipeKind::fsdp2_compile;
+       in.plan.grad_dtype = DType::bf16;
+     }},
     {"eager", sets<&P::compile, false>},
     {"eager (compile default false)", sets<&P::compile, false>},
     // Pipeline. torchtitan's interleaving held two stages a rank unless told otherwise.
@@ -108,10 +117,10 @@ constexpr auto kFlags = std::to_array<Flag>({
      [](RunInputs& in) {
        if (in.plan.vpp == 1) in.plan.vpp = 2;
      }},
-    // Transformer Engine's fused kernels in an FSDP2 model: what torch.compile would have fused.
+    // Transformer Engine's norms, products and attention in an FSDP2 model: Megatron's kernels.
     {"TE",
      [](RunInputs& in) {
-       if (in.recipe == RecipeKind::fsdp2) in.recipe = RecipeKind::fsdp2_compile;
+       if (in.recipe == RecipeKind::fsdp2) in.recipe = RecipeKind::megatron_fsdp;
      }},
     // The model.
     {"MTP 1 layer", [](RunInputs& in) { in.model.num_mtp_layers = 1; }},

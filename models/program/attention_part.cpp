@@ -61,7 +61,35 @@ bool AttentionPart::fuses_qk_norm() const {
          c_.model.num_key_value_heads >= c_.shape.tp && c_.model.head_dim <= 256;
 }
 
+// Three products, each of which is kept or made again on its own.
+void AttentionPart::project_apart(SlotId normed) {
+  auto& b = c_.b;
+  const Heads heads = heads_of(c_);
+  const DType act = c_.activation_dtype();
+  const std::int64_t q_width = heads.q * heads.qk_dim, k_width = heads.kv * heads.qk_dim;
+  SlotId q = b.slot("q projected", act, c_.tokens, q_width);
+  SlotId k = b.slot("k projected", act, c_.tokens, k_width);
+  const SlotId whole = c_.gathered_linear(ParameterRole::q_proj, normed, q, q_width, c_.hidden);
+  c_.linear(ParameterRole::q_proj, whole, k, c_.tokens, k_width, c_.hidden);
+  c_.linear(ParameterRole::q_proj, whole, v_, c_.tokens, heads.kv * heads.v_dim, c_.hidden);
+  eager_rope_ = c_.eager_copy("rope in fp32", DType::fp32, c_.tokens, q_width + k_width);
+  if (c_.model.qk_norm) {
+    q_raw_ = q;
+    k_raw_ = k;
+    q = b.slot("q normed", act, c_.tokens, q_width);
+    k = b.slot("k normed", act, c_.tokens, k_width);
+    c_.rowwise(RowwiseKind::rms_norm, c_.tokens * (heads.q + heads.kv), heads.qk_dim,
+               {q_raw_, k_raw_, c_.weights}, {q, k});
+  }
+  c_.rowwise(RowwiseKind::rope, c_.tokens, q_width + k_width, {q, k}, {q_, k_, eager_rope_});
+}
+
 void AttentionPart::project_forward(SlotId normed) {
+  if (c_.shape.recomputes_operators && c_.model.position == PositionEmbedding::rope &&
+      c_.model.num_key_value_heads >= c_.shape.tp) {
+    project_apart(normed);
+    return;
+  }
   auto& b = c_.b;
   const Heads heads = heads_of(c_);
   const DType act = c_.activation_dtype();

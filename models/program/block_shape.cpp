@@ -1,5 +1,6 @@
 // The key of every memo: what a block depends on, and which parts of it forward and states need.
 
+#include <algorithm>
 #include <type_traits>
 
 #include "models/program/blocks.h"
@@ -8,6 +9,11 @@ namespace qplan {
 
 bool gathers_parameters(const Recipe& recipe, int zero) {
   return zero == 3 || (recipe.shard_style == ShardStyle::fully_sharded && zero == 2);
+}
+
+int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
+  const bool once = recipe.gathers_once_in_pipeline && plan.pp > 1;
+  return once ? std::min(plan.zero, 1) : plan.zero;
 }
 
 namespace {
@@ -36,10 +42,10 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   const int copies = stage_copies(plan.schedule);
   const int group = plan.dp * plan.cp * copies;
   const auto expert_group = static_cast<int>(plan.edp()) * copies;
-  s.zero = plan.zero;
+  s.zero = sharding_in_blocks(plan, recipe);
   s.dense_shard = plan.shard_degree();
   s.dense_replicas = group / s.dense_shard;
-  s.expert_shard = plan.zero == 0 ? 1 : expert_group;
+  s.expert_shard = s.zero == 0 ? 1 : expert_group;
   s.expert_replicas = expert_group / s.expert_shard;
   s.sequence_parallel = plan.sequence_parallel;
   s.cp_comm = plan.cp_comm;
@@ -55,12 +61,15 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.recompute = plan.recompute.kind;
   s.recompute_modules = plan.recompute.modules.empty() ? recipe.selective : plan.recompute.modules;
   if (s.recompute != RecomputeKind::selective) s.recompute_modules = {};
+  s.recomputes_operators = s.recompute == RecomputeKind::selective && s.recompute_modules.empty() &&
+                           recipe.recomputes_operators;
   // One rank with all the experts gets every token copy, whichever expert it is for.
   const bool uneven = model.moe && plan.ep > 1 && plan.routing == Routing::natural;
   s.moe_load = uneven ? moe_imbalance : 1.0;
+  s.moe_in_turn = model.moe && plan.routing == Routing::in_turn;
   s.moe_capacity = model.moe ? plan.moe_capacity_factor : 0;
   // With several microbatches the gradients of the first are there when the second runs forward.
-  s.fresh_gradients = recipe.drops_gradients && plan.zero >= 2 && plan.num_microbatches() == 1;
+  s.fresh_gradients = recipe.drops_gradients && s.zero >= 2 && plan.num_microbatches() == 1;
   s.embedding_table = embedding_table(model, plan, recipe);
   // Megatron's dispatchers all copy token counts to the host for the experts' products: alltoall
   // and allgather with a blocking copy, DeepEP and HybridEP by spinning on pinned memory. Not in a
@@ -109,7 +118,8 @@ std::uint64_t hash_of(const BlockShape& s) {
   mix(static_cast<int>(s.params_offload) + 2 * static_cast<int>(s.activations_offload) +
       4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.fresh_gradients) +
       16 * static_cast<int>(s.counts_on_host) + 32 * static_cast<int>(s.fused_experts) +
-      64 * static_cast<int>(s.embedding_table));
+      64 * static_cast<int>(s.embedding_table) + 512 * static_cast<int>(s.moe_in_turn) +
+      1024 * static_cast<int>(s.recomputes_operators));
   mix(s.moe_load);
   mix(s.moe_capacity);
   mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
@@ -141,10 +151,12 @@ BlockShape state_shape(BlockShape s) {
   s.dispatcher = MoeDispatcher::alltoall;
   s.recompute = RecomputeKind::none;
   s.recompute_modules = {};
+  s.recomputes_operators = false;
   s.activations_offload = false;
   s.counts_on_host = false;
   s.fused_experts = false;
   s.moe_load = 1;
+  s.moe_in_turn = false;
   s.moe_capacity = 0;
   s.images = s.patches = 0;
   s.tap = -1;

@@ -67,15 +67,18 @@ struct BlockShape {
   // tokens in; `tap`: the deepstack tap that a tower's layer feeds, or that a decoder layer adds.
   std::int64_t images = 0, patches = 0;
   std::int8_t tap = -1;
-  double moe_load = 1;      // tokens on the busiest expert rank / mean
-  double moe_capacity = 0;  // what an expert takes of a rank's copies / mean; 0: all
+  double moe_load = 1;       // tokens on the busiest expert rank / mean
+  bool moe_in_turn = false;  // a token's copies go to neighbouring experts (Routing::in_turn)
+  double moe_capacity = 0;   // what an expert takes of a rank's copies / mean; 0: all
   EmbeddingTable embedding_table = EmbeddingTable::own;
   // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
   RankParameters next, previous;
   bool fresh_gradients = false;  // no gradients between the update and the next backward
+  bool counts_on_host = false;   // the launching thread reads how many rows each expert gets
   // SwiGLU and the casts around it are epilogues of the experts' products.
-  bool counts_on_host = false;  // the launching thread reads how many rows each expert gets
   bool fused_experts = false;
+  // Selective recomputation goes by operators, not modules (Recipe::recomputes_operators).
+  bool recomputes_operators = false;
   bool operator==(const BlockShape&) const = default;
 };
 
@@ -105,6 +108,9 @@ std::int64_t offloaded_elements(const BlockShape& shape, std::int64_t elements);
 
 // Copies that an expert takes of the `copies` that one rank sends (Megatron's get_capacity()).
 std::int64_t expert_capacity(std::int64_t copies, const MoeSpec& moe, double factor);
+
+// The ZeRO stage that forward and backward go by.
+int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe);
 
 // True when parameters are gathered layer by layer (ZeRO-3, FSDP).
 bool gathers_parameters(const Recipe& recipe, int zero);

@@ -125,6 +125,7 @@ class AttentionPart {
  private:
   [[nodiscard]] bool fuses_qk_norm() const;
   void project_forward(SlotId normed);
+  void project_apart(SlotId normed);
   void mla_project_forward(SlotId normed);
   SlotId project_backward();
   SlotId mla_project_backward();
@@ -159,6 +160,7 @@ class MlpPart {
  private:
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, mask_ = kNoSlot;
+  SlotId gate_ = kNoSlot;  // of its own where products are recomputed one by one
   SlotId eager_norm_ = kNoSlot, eager_silu_ = kNoSlot;  // what unfused kernels keep
 };
 
@@ -211,6 +213,9 @@ class MoePart {
   // SwiGLU of the experts' up projection, weighted by the router's probabilities.
   void activate_experts(std::int64_t rows, std::int64_t width);
   SlotId experts_input(SlotId x, std::int64_t rows, std::int64_t cols);
+  [[nodiscard]] bool apart_bias() const;
+  SlotId add_bias(SlotId out, std::int64_t rows);
+  SlotId take_bias(SlotId dsum, std::int64_t rows);
   Carried dispatch(Carried tokens);
   Carried combine(Carried rows);
   // A slot for the numbers of `like`'s rows, where it has any.
@@ -221,6 +226,7 @@ class MoePart {
   SlotId counts_ = kNoSlot;   // tokens per expert, of every rank that exchanges them
   SlotId balance_ = kNoSlot;  // tokens per sequence and expert, for the auxiliary loss
   SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
+  SlotId clamped_ = kNoSlot;  // the input of the activation, where that is not up_
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
   SlotId shared_gate_ = kNoSlot, ungated_ = kNoSlot;  // Qwen2-MoE
   SlotId eager_norm_ = kNoSlot;                       // what unfused kernels keep

@@ -35,11 +35,18 @@ SlotId MlpPart::forward(SlotId x) {
   b.end_module(RecomputeModule::layernorm);
 
   b.begin_module(RecomputeModule::mlp);
-  up_ = b.slot("mlp up", act, c_.tokens, up_width(c_, f));
-  c_.gathered_linear(first_up(c_), normed_, up_, up_width(c_, f), c_.hidden);
+  if (gated(c_) && c_.shape.recomputes_operators) {
+    gate_ = b.slot("mlp gate", act, c_.tokens, f);
+    up_ = b.slot("mlp up", act, c_.tokens, f);
+    const SlotId whole = c_.gathered_linear(first_up(c_), normed_, gate_, f, c_.hidden);
+    c_.linear(first_up(c_), whole, up_, c_.tokens, f, c_.hidden);
+  } else {
+    up_ = b.slot("mlp up", act, c_.tokens, up_width(c_, f));
+    c_.gathered_linear(first_up(c_), normed_, up_, up_width(c_, f), c_.hidden);
+  }
   const SlotId activated = b.slot("mlp act", act, c_.tokens, f);
   if (gated(c_)) eager_silu_ = c_.eager_copy("silu", act, c_.tokens, f);
-  c_.rowwise(gated(c_) ? RowwiseKind::swiglu : RowwiseKind::gelu, c_.tokens, f, {up_},
+  c_.rowwise(gated(c_) ? RowwiseKind::swiglu : RowwiseKind::gelu, c_.tokens, f, {up_, gate_},
              {activated, eager_silu_});
   act_ = c_.linear_input(activated, c_.tokens, f);
   const SlotId sum = c_.linear_reduced(ParameterRole::down_proj, act_, c_.hidden, f, "mlp sum");
@@ -74,7 +81,7 @@ SlotId MlpPart::backward(SlotId dy) {
   c_.linear_wgrad(ParameterRole::down_proj, dy_whole, act_, c_.tokens, c_.hidden, f);
   const SlotId dup_raw = b.slot("d mlp up", act, c_.tokens, wide);
   c_.rowwise(gated(c_) ? RowwiseKind::swiglu_backward : RowwiseKind::gelu_backward, c_.tokens, f,
-             {up_, dact, eager_silu_}, {dup_raw});
+             {up_, gate_, dact, eager_silu_}, {dup_raw});
   const SlotId dup = c_.linear_input(dup_raw, c_.tokens, wide, Pass::backward);
 
   const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);

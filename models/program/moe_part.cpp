@@ -21,6 +21,17 @@ double distinct_ranks(std::int64_t experts, int ranks, std::int64_t k) {
   return ranks * (1 - none);
 }
 
+// The same of copies that go to neighbouring experts: token i's to the k from i*k on.
+double ranks_in_turn(std::int64_t experts, int ranks, std::int64_t k) {
+  const std::int64_t each = experts / ranks;
+  const std::int64_t step = std::gcd(k, experts);
+  double touched = 0;
+  for (std::int64_t first = 0; first < experts; first += step) {
+    touched += static_cast<double>((first + k - 1) / each - first / each + 1);
+  }
+  return std::min<double>(ranks, touched / static_cast<double>(experts / step));
+}
+
 bool library_dispatch(MoeDispatcher d) {
   return d == MoeDispatcher::deepep || d == MoeDispatcher::hybridep;
 }
@@ -68,10 +79,16 @@ Collective MoePart::exchange() const {
                           ? static_cast<double>(rows().received / c_.shape.etp)
                           : static_cast<double>(c_.local_tokens * moe.top_k) * c_.shape.moe_load;
   if (library_dispatch(c_.shape.dispatcher)) {
-    const double ranks = distinct_ranks(moe.num_experts, c_.shape.ep, moe.top_k);
+    const bool in_turn = c_.shape.moe_in_turn;
+    const double ranks = in_turn ? ranks_in_turn(moe.num_experts, c_.shape.ep, moe.top_k)
+                                 : distinct_ranks(moe.num_experts, c_.shape.ep, moe.top_k);
     const double copies = ranks / static_cast<double>(moe.top_k);
-    return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * copies * row), true,
-            ranks / c_.shape.ep};
+    return {.kind = CollectiveKind::all_to_all,
+            .axis = Axis::ep,
+            .bytes = Bytes(sent * copies * row),
+            .expert_parallel_library = true,
+            .rank_share = ranks / c_.shape.ep,
+            .neighbours = in_turn};
   }
   return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * row)};
 }
@@ -240,19 +257,6 @@ SlotId MoePart::experts_input(SlotId x, std::int64_t rows, std::int64_t cols) {
   return c_.recipe.executable ? x : c_.linear_input(x, rows, cols);
 }
 
-void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
-  auto& b = c_.b;
-  b.begin_module(RecomputeModule::moe_act);
-  const SlotId activated = b.slot("expert act", c_.activation_dtype(), rows, width);
-  if (c_.recipe.executable) {
-    c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, row_probs_, counts_}, {activated});
-  } else {
-    c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, probs_}, {activated, row_probs_});
-  }
-  act_ = experts_input(activated, rows, width);
-  b.end_module(RecomputeModule::moe_act);
-}
-
 SlotId MoePart::forward(SlotId x) {
   auto& b = c_.b;
   const auto& s = c_.shape;
@@ -301,7 +305,7 @@ SlotId MoePart::forward(SlotId x) {
   const SlotId scaled = own && moe.expert_bias ? row_probs_ : kNoSlot;
   b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
       b.parameter(ParameterRole::expert_down_proj);
-  SlotId sum = combine({out, kNoSlot}).rows;
+  SlotId sum = combine({apart_bias() ? add_bias(out, n.received) : out, kNoSlot}).rows;
 
   if (moe.shared_expert_intermediate_size > 0) {
     b.begin_module(RecomputeModule::shared_experts);
@@ -378,7 +382,8 @@ SlotId MoePart::backward(SlotId dy) {
 
   b.layer_module(LayerModule::experts);
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
-  const SlotId dout = dispatch({dy, kNoSlot}).rows;
+  const SlotId dsum = dispatch({dy, kNoSlot}).rows;
+  const SlotId dout = apart_bias() ? take_bias(dsum, n.received) : dsum;
   const GroupedGemm down_dgrad{
       .groups = groups, .rows = n.received, .n = fe, .k = c_.hidden, .dtype = c_.product_dtype()};
   const SlotId dout_in = experts_input(dout, n.received, c_.hidden);
@@ -411,11 +416,17 @@ SlotId MoePart::backward(SlotId dy) {
   wgrad.role = Role::weight_gradient;
   if (!s.fused_experts) {
     const SlotId dup_raw = b.slot("d expert up", act, n.received, 2 * fe);
+    const bool clamps = clamped_ != kNoSlot;
+    const SlotId dclamped =
+        clamps ? b.slot("d clamped expert up", act, n.received, 2 * fe) : dup_raw;
     c_.rowwise(RowwiseKind::swiglu_backward, n.received, fe,
-               {up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
+               {clamps ? clamped_ : up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
                 biased ? c_.expert_weights_backward : kNoSlot},
-               {dup_raw, dprobs})
+               {dclamped, dprobs})
         .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
+    if (clamps) {
+      c_.rowwise(RowwiseKind::clamp_backward, n.received, fe, {up_, dclamped}, {dup_raw});
+    }
     dup = experts_input(dup_raw, n.received, 2 * fe);
   }
   const SlotId din = b.slot("d expert in", act, n.received, c_.hidden);

@@ -88,6 +88,18 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
     // at top-k 2, 1.125 at 8). Eager multiplies by the probability first.
     case RowwiseKind::unpermute:
       return {{1.25, 0, 1}, {4, 0, 3}};
+    // Megatron's TEGroupedMLP._apply_bias: probability times bias, the sum with the output, and
+    // their concatenation in fp32, then a cast; backward two products and two sums in fp32. Two
+    // and five kernels an expert.
+    case RowwiseKind::expert_bias:
+      return {{2, 24, 2}, {2, 24, 2}};
+    case RowwiseKind::expert_bias_backward:
+      return {{2, 32, 5}, {2, 32, 5}};
+    // weighted_bias_quick_geglu_impl: each half is clamped, then they are put side by side again
+    case RowwiseKind::clamp:
+      return {{8, 0, 3}, {8, 0, 3}};
+    case RowwiseKind::clamp_backward:
+      return {{10, 0, 3}, {10, 0, 3}};
     // two reads (max; sum of exponentials), fp32 softmax kept. Eager: .float(), log_softmax, nll
     case RowwiseKind::cross_entropy:
       return {{2, 4, 2}, {1, 27, 4}};
@@ -180,9 +192,9 @@ constexpr Overloaded each_field{
       f(w.batch, w.heads, w.kv_heads, w.q_len, w.kv_len, w.head_dim, w.v_head_dim, w.window,
         w.causal, w.pass, w.kernel);
     },
-    [](const Rowwise& w, auto&& f) { f(w.kind, w.rows, w.cols, w.dtype, w.fused); },
+    [](const Rowwise& w, auto&& f) { f(w.kind, w.rows, w.cols, w.dtype, w.fused, w.groups); },
     [](const Collective& w, auto&& f) {
-      f(w.kind, w.axis, w.bytes, w.expert_parallel_library, w.rank_share);
+      f(w.kind, w.axis, w.bytes, w.expert_parallel_library, w.rank_share, w.neighbours);
     },
     [](const SendRecv& w, auto&& f) { f(w.axis, w.bytes); },
     [](const AdamW& w, auto&& f) {
@@ -256,7 +268,7 @@ Bytes memory_traffic(const Rowwise& w) {
 
 int kernel_count(const Rowwise& w) {
   const TrafficRow row = traffic_of(w.kind);
-  return pick(row, w.fused).kernels;
+  return pick(row, w.fused).kernels * static_cast<int>(w.groups);
 }
 
 Bytes memory_traffic(const AdamW& w) {

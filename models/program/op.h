@@ -102,6 +102,10 @@ enum class RowwiseKind : std::uint8_t {
   router_backward,  // softmax or sigmoid, top-k, auxiliary loss; cols: experts
   permute,
   unpermute,  // rows: token copies, cols: hidden
+  expert_bias,
+  expert_bias_backward,  // of the down projection, times the router's probability
+  clamp,
+  clamp_backward,  // of both halves of an activation's input; cols: one half
   cross_entropy,
   cross_entropy_backward,  // rows: tokens, cols: this rank's vocabulary
   cast,                    // to fp8 and its transpose
@@ -117,7 +121,8 @@ struct Rowwise {
   RowwiseKind kind = RowwiseKind::copy;
   std::int64_t rows = 0, cols = 0;
   DType dtype = DType::bf16;
-  bool fused = true;  // false: the framework runs it as several elementwise kernels
+  bool fused = true;        // false: the framework runs it as several elementwise kernels
+  std::int64_t groups = 1;  // experts whose rows are worked on one after the other
   bool operator==(const Rowwise&) const = default;
 };
 
@@ -137,7 +142,8 @@ struct Collective {
   Axis axis = Axis::tp;
   Bytes bytes;
   bool expert_parallel_library = false;  // DeepEP or HybridEP kernels instead of NCCL
-  double rank_share = 0;  // of such a library: ranks that a token goes to / ranks; 0: not known
+  double rank_share = 0;    // of such a library: ranks that a token goes to / ranks; 0: not known
+  bool neighbours = false;  // those ranks are side by side, not anywhere
   bool operator==(const Collective&) const = default;
 };
 
@@ -230,7 +236,7 @@ struct Words<CollectiveKind> {
 template <>
 struct Words<RowwiseKind> {
   static constexpr std::string_view what = "memory-bound kind";
-  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 28> table{
+  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 32> table{
       {{RowwiseKind::rms_norm, "rms_norm"},
        {RowwiseKind::rms_norm_backward, "rms_norm_backward"},
        {RowwiseKind::layer_norm, "layer_norm"},
@@ -250,6 +256,10 @@ struct Words<RowwiseKind> {
        {RowwiseKind::router_backward, "router_backward"},
        {RowwiseKind::permute, "permute"},
        {RowwiseKind::unpermute, "unpermute"},
+       {RowwiseKind::expert_bias, "expert_bias"},
+       {RowwiseKind::expert_bias_backward, "expert_bias_backward"},
+       {RowwiseKind::clamp, "clamp"},
+       {RowwiseKind::clamp_backward, "clamp_backward"},
        {RowwiseKind::cross_entropy, "cross_entropy"},
        {RowwiseKind::cross_entropy_backward, "cross_entropy_backward"},
        {RowwiseKind::cast, "cast"},
@@ -322,7 +332,8 @@ enum class Role : std::uint8_t {
   add_images,
   take_images,
   replicated_gradients,  // all-reduce of what every tp rank holds a part of the gradient of
-  tied_gradients         // all-reduce of the embedding's two copies
+  tied_gradients,        // all-reduce of the embedding's two copies
+  copy_gathered          // parameters out of the buffer that they were gathered into
 };
 
 inline constexpr std::int16_t kNoParameter = -1;

@@ -82,9 +82,18 @@ struct Recipe {
   DType default_grad_dtype = DType::fp32;
   DType reduce_dtype = DType::fp32;  // of gradient reductions
   bool whole_reductions = false;     // behind pipeline rank 0 a chunk is one bucket (schedule.h)
-  bool drops_gradients = false;      // after the update, until the next backward makes new ones
+  // FSDP2 gathers into one buffer and copies each parameter out of it (foreach_all_gather_copy_out
+  // in torch's _fsdp_collectives.py); FSDP1's and Megatron-FSDP's parameters are views of theirs.
+  bool copies_gathered = false;
+  // In a pipeline, parameters stay gathered through a step and gradients are reduced once, whatever
+  // the ZeRO stage: torchtitan does not reshard after forward then, and torch's pipeline stages
+  // reduce with their last microbatch.
+  bool gathers_once_in_pipeline = false;
+  bool drops_gradients = false;  // after the update, until the next backward makes new ones
   EnumSet<OverlapKind> default_overlap{};
   EnumSet<RecomputeModule> selective{};  // what plain `selective` drops
+  // ... or it goes by operators (recompute.h), as torchtitan's does.
+  bool recomputes_operators = false;
 
   // Host.
   Seconds launch{};             // host time of one kernel launch, framework overhead included

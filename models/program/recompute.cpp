@@ -96,13 +96,33 @@ void recompute_module(Block& block, RecomputeModule module, Weights weights) {
   block.backward.insert(block.backward.begin() + place, repeated.begin(), repeated.end());
 }
 
+// Parameter gathers are not repeated: backward has its own. What taps a layer or adds to its result
+// stands behind it.
+bool repeatable(const Op& op) {
+  if (op.stream == Stream::gather_comm || op.stream == Stream::h2d) return false;
+  return op.role != Role::copy_gathered && op.role != Role::tap_tower &&
+         op.role != Role::add_images;
+}
+
+// Backward's own parameter waits, copies and prefetches come first; the repeated products read
+// what they bring.
+void insert_behind_gathers(Block& block, const OpList& repeated) {
+  std::size_t place = 0;
+  while (place < block.backward.size() &&
+         (std::holds_alternative<Join>(block.backward[place].work) ||
+          block.backward[place].role == Role::copy_gathered ||
+          block.backward[place].stream == Stream::gather_comm ||
+          block.backward[place].stream == Stream::h2d)) {
+    ++place;
+  }
+  block.backward.insert(block.backward.begin() + static_cast<std::ptrdiff_t>(place),
+                        repeated.begin(), repeated.end());
+}
+
 void recompute_all(Block& block, Weights weights) {
   OpList repeated;
   for (const Op& op : block.forward) {
-    // Parameter gathers are not repeated: backward has its own. What taps a layer or adds to its
-    // result stands behind it.
-    if (op.stream == Stream::gather_comm || op.stream == Stream::h2d) continue;
-    if (op.role == Role::tap_tower || op.role == Role::add_images) continue;
+    if (!repeatable(op)) continue;
     Op again = op;
     again.recomputed = true;
     weights.redirect(again);
@@ -115,22 +135,80 @@ void recompute_all(Block& block, Weights weights) {
         static_cast<std::uint8_t>(again.after.bits & ~only(Stream::gather_comm).bits);
     repeated.push_back(again);
   }
-  // Backward's own parameter waits and prefetches come first; the repeated products read them.
-  std::size_t place = 0;
-  while (place < block.backward.size() &&
-         (std::holds_alternative<Join>(block.backward[place].work) ||
-          block.backward[place].stream == Stream::gather_comm ||
-          block.backward[place].stream == Stream::h2d)) {
-    ++place;
+  insert_behind_gathers(block, repeated);
+}
+
+// Results that torchtitan's policy keeps (torchtitan/distributed/activation_checkpoint.py): those
+// of attention, of reduce-scatters and all-to-alls, and of every second matrix product, counted
+// through the layer.
+class KeptOperators {
+ public:
+  bool keeps(const Op& op) {
+    if (std::holds_alternative<Attention>(op.work)) return true;
+    if (const auto* c = std::get_if<Collective>(&op.work)) {
+      return c->kind == CollectiveKind::reduce_scatter || c->kind == CollectiveKind::all_to_all;
+    }
+    if (!std::holds_alternative<Gemm>(op.work)) return false;
+    if (op.piece == 0) ++products_;
+    return products_ % 2 == 1;
   }
-  block.backward.insert(block.backward.begin() + static_cast<std::ptrdiff_t>(place),
-                        repeated.begin(), repeated.end());
+
+ private:
+  int products_ = 0;
+};
+
+// Of the ops, those that write something which backward, or another of them, reads.
+std::vector<bool> needed(const Block& block, const std::vector<const Op*>& ops) {
+  const auto all = [](const Op&) { return true; };
+  std::vector<bool> read = slots_of(block, block.backward, &Op::reads, all);
+  std::vector<bool> result(ops.size(), false);
+  for (std::size_t i = ops.size(); i-- > 0;) {
+    const SlotList& writes = ops[i]->writes;
+    result[i] = std::any_of(writes.begin(), writes.end(), [&](SlotId id) {
+      const auto slot = static_cast<std::size_t>(id);
+      return read[slot] && block.slots[slot].storage != Storage::wire;
+    });
+    if (!result[i]) continue;
+    for (const SlotId id : ops[i]->reads) read[static_cast<std::size_t>(id)] = true;
+  }
+  return result;
+}
+
+void recompute_operators(Block& block, Weights weights) {
+  KeptOperators policy;
+  std::vector<const Op*> dropped;
+  std::vector<StreamSet> waits;  // of ops that do not run again, for the next one that does
+  StreamSet pending{};
+  for (const Op& op : block.forward) {
+    if (!repeatable(op)) continue;
+    if (op.stream == Stream::compute) pending = pending | op.after;
+    if (policy.keeps(op)) continue;
+    dropped.push_back(&op);
+    waits.push_back(pending);
+    pending = {};
+  }
+  const std::vector<bool> runs = needed(block, dropped);
+  OpList repeated;
+  pending = {};
+  for (std::size_t i = 0; i < dropped.size(); ++i) {
+    pending = pending | waits[i];
+    if (!runs[i]) continue;
+    Op again = *dropped[i];
+    again.recomputed = true;
+    weights.redirect(again);
+    if (again.stream == Stream::compute) {
+      again.after.bits = static_cast<std::uint8_t>(pending.bits & only(Stream::model_comm).bits);
+      pending = {};
+    }
+    repeated.push_back(again);
+  }
+  insert_behind_gathers(block, repeated);
 }
 
 }  // namespace
 
 void recompute(Block& block, RecomputeKind kind, EnumSet<RecomputeModule> modules,
-               SlotId forward_weights, SlotId backward_weights) {
+               bool by_operators, SlotId forward_weights, SlotId backward_weights) {
   const Weights weights{forward_weights, backward_weights};
   switch (kind) {
     case RecomputeKind::none:
@@ -139,6 +217,7 @@ void recompute(Block& block, RecomputeKind kind, EnumSet<RecomputeModule> module
       recompute_all(block, weights);
       return;
     case RecomputeKind::selective:
+      if (by_operators) recompute_operators(block, weights);
       for (const auto& [module, word] : Words<RecomputeModule>::table) {
         if (modules.has(module)) recompute_module(block, module, weights);
       }

@@ -11,7 +11,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
 
 // Bytes of optimizer state per parameter on the device.
 std::int64_t optimizer_bytes(const Recipe& r, const BlockShape& s) {
-  const bool fp32_working = r.working_params == DType::fp32;
+  const bool fp32_working = r.working_params == DType::fp32 && gathers_parameters(r, s.zero);
   double bytes = 2 * size_of(s.moment_dtype) + (fp32_working ? 0 : size_of(s.main_params_dtype));
   // fp16 keeps an fp32 copy of the gradients beside the master weights (frameworks.md 2.2: 20
   // bytes).
@@ -73,8 +73,9 @@ void StateBuilder::declare() {
         s.zero == 3 ? whole_parameters("gathered weights again", own_) : whole;
   }
   if (reduces_every_microbatch(s)) {
-    const DType dtype = c_.recipe.fp32_gradient_accumulation ? DType::fp32 : c_.activation_dtype();
-    const Storage storage = dtype == c_.recipe.reduce_dtype ? Storage::wire : Storage::local;
+    const bool fp32 = c_.recipe.fp32_gradient_accumulation && !keeps_bf16_gradients();
+    const DType dtype = fp32 ? DType::fp32 : c_.activation_dtype();
+    const Storage storage = dtype == reduce_dtype() ? Storage::wire : Storage::local;
     c_.gradients = c_.expert_gradients = b.slot("whole gradients", dtype, 1, own_.total(), storage);
     b.at(c_.gradients).flow = Flow::gradients;
   }
@@ -83,6 +84,15 @@ void StateBuilder::declare() {
 void StateBuilder::borrow(SlotId slot) {
   c_.b.at(slot).of_embedding = true;
   c_.b.at(slot).fraction = 0;
+}
+
+// Gradients kept in bf16 are reduced in bf16; our executor reduces in fp32.
+bool StateBuilder::keeps_bf16_gradients() const {
+  return c_.shape.grad_dtype == DType::bf16 && !c_.recipe.executable;
+}
+
+DType StateBuilder::reduce_dtype() const {
+  return keeps_bf16_gradients() ? DType::bf16 : c_.recipe.reduce_dtype;
 }
 
 // fp32 precision has no narrower copy to work with.
@@ -94,6 +104,7 @@ void StateBuilder::enter_forward() {
   if (!gathers_parameters(c_.recipe, c_.shape.zero)) return;
   c_.b.wait_for(Stream::gather_comm);
   c_.b.compute(Join{}, {c_.weights}, {});
+  copy_out(c_.weights);
   prefetch(c_.shape.next, "next weights");
 }
 
@@ -101,7 +112,16 @@ void StateBuilder::enter_backward() {
   if (!gathers_parameters(c_.recipe, c_.shape.zero) || c_.shape.zero != 3) return;
   c_.b.wait_for(Stream::gather_comm);
   c_.b.compute(Join{}, {c_.weights_backward}, {});
+  copy_out(c_.weights_backward);
   prefetch(c_.shape.previous, "previous weights");
+}
+
+void StateBuilder::copy_out(SlotId gathered) {
+  const auto& s = c_.shape;
+  const std::int64_t count =
+      (s.dense_shard > 1 ? own_.dense : 0) + (s.expert_shard > 1 ? own_.expert : 0);
+  if (!c_.recipe.copies_gathered || count == 0) return;
+  c_.rowwise(RowwiseKind::copy, 1, count, {gathered}, {}).role = Role::copy_gathered;
 }
 
 void StateBuilder::leave_backward() {
@@ -114,10 +134,14 @@ void StateBuilder::leave_backward() {
   const auto& s = c_.shape;
   auto& b = c_.b;
   SlotId input = c_.gradients;
-  if (b.at(input).dtype != c_.recipe.reduce_dtype) {
-    input = b.slot("reduction input", c_.recipe.reduce_dtype, 1, own_.total(), Storage::wire);
+  if (b.at(input).dtype != reduce_dtype()) {
+    input = b.slot("reduction input", reduce_dtype(), 1, own_.total(), Storage::wire);
     b.at(input).flow = Flow::gradients;
-    c_.rowwise(RowwiseKind::cast, 1, own_.total(), {c_.gradients}, {input});
+    // Reads 2 bytes and writes 4: as a cast from fp32.
+    b.compute(
+        Rowwise{
+            .kind = RowwiseKind::cast, .rows = 1, .cols = own_.total(), .dtype = reduce_dtype()},
+        {c_.gradients}, {input});
   }
   const bool dense = reduce_scatter(own_.dense, dense_axis(s), s.dense_shard, s.dense_replicas,
                                     Axis::dp_replicate, input);
@@ -133,8 +157,8 @@ void StateBuilder::leave_backward() {
 void StateBuilder::drain() {
   if (c_.shape.next.total() == 0) return;
   auto& b = c_.b;
-  const SlotId pending = b.slot("reduction in flight", c_.recipe.reduce_dtype, 1,
-                                c_.shape.next.total(), Storage::wire);
+  const SlotId pending =
+      b.slot("reduction in flight", reduce_dtype(), 1, c_.shape.next.total(), Storage::wire);
   b.at(pending).flow = Flow::gradients;
   b.wait_for(Stream::reduce_comm);
   b.compute(Join{}, {pending}, {});
@@ -254,7 +278,7 @@ SlotId StateBuilder::whole_parameters(std::string_view name, const RankParameter
 bool StateBuilder::reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas,
                                   Axis replica_axis, SlotId input) {
   if (count == 0 || (ranks == 1 && replicas == 1)) return false;
-  const Bytes bytes(static_cast<double>(count) * size_of(c_.recipe.reduce_dtype));
+  const Bytes bytes(static_cast<double>(count) * size_of(reduce_dtype()));
   if (ranks > 1) {
     c_.b.aside(Stream::reduce_comm, Collective{CollectiveKind::reduce_scatter, axis, bytes},
                {input}, {gradients_});

@@ -50,8 +50,13 @@ class StateBuilder {
 
  private:
   [[nodiscard]] DType working_params() const;
+  [[nodiscard]] bool keeps_bf16_gradients() const;
+  [[nodiscard]] DType reduce_dtype() const;
 
   SlotId whole_parameters(std::string_view name, const RankParameters& n);
+
+  // Each parameter out of the buffer that all were gathered into, where the recipe does so.
+  void copy_out(SlotId gathered);
 
   // False where there is nobody to reduce with.
   bool reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas, Axis replica_axis,

@@ -27,6 +27,7 @@ BlockShape with_kind(BlockShape s, BlockKind kind) {
   if (kind != BlockKind::decoder && kind != BlockKind::mtp && kind != BlockKind::vision) {
     s.recompute = RecomputeKind::none;
     s.recompute_modules = {};
+    s.recomputes_operators = false;
   }
   return s;
 }
@@ -183,7 +184,8 @@ ScheduleShape schedule_shape(const ParallelPlan& plan, const Recipe& recipe) {
   const bool can_pair =
       plan.schedule == ScheduleKind::one_f_one_b || plan.schedule == ScheduleKind::interleaved;
   // From ZeRO-2 on every backward reduces its own gradients.
-  const bool reduces_once = plan.zero < 2 && plan.overlap.has(OverlapKind::grad);
+  const int zero = sharding_in_blocks(plan, recipe);
+  const bool reduces_once = zero < 2 && plan.overlap.has(OverlapKind::grad);
   const bool asked = can_pair && plan.ep > 1 && plan.overlap.has(OverlapKind::ep);
   return {.kind = plan.schedule,
           .pp = plan.pp,
@@ -220,7 +222,8 @@ std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan) 
 StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                      const BlockShape& base, const JobFacts& facts) {
   const std::vector<int> layers = stage_layers(model, plan);
-  const bool chain = gathers_parameters(recipe, plan.zero) || plan.zero >= 2;
+  const int zero = sharding_in_blocks(plan, recipe);
+  const bool chain = gathers_parameters(recipe, zero) || zero >= 2;
   StageList list;
   list.of_stage.reserve(layers.size());
   int first = 0;

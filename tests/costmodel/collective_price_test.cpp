@@ -248,6 +248,23 @@ TEST_CASE("an expert-parallel library sends a token once to a node") {
         doctest::Approx(network * (1 - 5.3 / 7.78)).epsilon(0.05));
 }
 
+TEST_CASE("ranks side by side fill as few nodes as they can") {
+  // 8 neighbours of 256 experts on 64 ranks: 2 ranks of one node
+  const GroupShape eight_nodes{64, 8, 8, 1};
+  Collective work{.kind = CollectiveKind::all_to_all,
+                  .axis = Axis::ep,
+                  .bytes = mib(512),
+                  .expert_parallel_library = true,
+                  .rank_share = 2.0 / 64};
+  const HardwareProfile p = machine("h100-sxm");
+  const Seconds anywhere = collective_price(work, eight_nodes, p).time;
+  work.neighbours = true;
+  const double network = mib(512).value() * 56 / 64 / 47.5e9;
+  const double elsewhere = (1 - std::pow(1 - 2.0 / 64, 8)) / (8 * 2.0 / 64);
+  CHECK((anywhere - collective_price(work, eight_nodes, p).time).value() ==
+        doctest::Approx(network * (elsewhere - 0.5)).epsilon(1e-9));
+}
+
 TEST_CASE("an expert-parallel library in a node reaches the rate measured on an H200") {
   // DeepEP, EP8, 4096 tokens of 7168, bf16 combine: 979 us for what a rank holds, 8 copies
   const Collective combine{.kind = CollectiveKind::all_to_all,

@@ -319,3 +319,63 @@ TEST_CASE("different shapes have different hashes, nearly always") {
   std::sort(hashes.begin(), hashes.end());
   CHECK(std::adjacent_find(hashes.begin(), hashes.end()) == hashes.end());
 }
+
+TEST_CASE("tokens dealt out in turn go to the ranks of neighbouring experts") {
+  const ModelSpec qwen = load_model("qwen3-30b-a3b");  // 8 of 128 experts
+  const auto exchange = [&](int ep, bool in_turn) {
+    BlockShape s = shape_of(qwen, BlockKind::decoder);
+    s.ep = ep;
+    s.dispatcher = MoeDispatcher::deepep;
+    s.moe_in_turn = in_turn;
+    const Block block = build_block(qwen, recipe_of(RecipeKind::megatron_fsdp), s);
+    const auto found = std::find_if(block.forward.begin(), block.forward.end(), [](const Op& op) {
+      return std::holds_alternative<Collective>(op.work);
+    });
+    REQUIRE(found != block.forward.end());
+    return std::get<Collective>(found->work);
+  };
+  const double row = 2.0 * 512 * static_cast<double>(qwen.hidden_size);
+  CHECK(exchange(8, true).bytes.value() == doctest::Approx(1 * row));   // 16 experts a rank
+  CHECK(exchange(32, true).bytes.value() == doctest::Approx(2 * row));  // 4 experts a rank
+  CHECK(exchange(8, false).bytes.value() == doctest::Approx(5.34 * row).epsilon(0.001));
+  CHECK(exchange(32, true).neighbours);
+}
+
+TEST_CASE("the second bias and the clamp of gpt-oss are passes of their own under Megatron") {
+  const ModelSpec oss = load_model("gpt-oss-20b");
+  const auto passes = [&](const ModelSpec& model, RecipeKind recipe) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.ep = 8;
+    const Block block = build_block(model, recipe_of(recipe), s);
+    std::int64_t found = 0;
+    for (const OpList* ops : {&block.forward, &block.backward}) {
+      for (const Op& op : *ops) {
+        const auto* r = std::get_if<Rowwise>(&op.work);
+        if (r == nullptr) continue;
+        const bool bias =
+            r->kind == RowwiseKind::expert_bias || r->kind == RowwiseKind::expert_bias_backward;
+        if (bias) CHECK(r->groups == 4);  // 32 experts on 8 ranks
+        found += bias || r->kind == RowwiseKind::clamp || r->kind == RowwiseKind::clamp_backward;
+      }
+    }
+    return found;
+  };
+  CHECK(passes(oss, RecipeKind::megatron) == 4);
+  CHECK(passes(oss, RecipeKind::qplan) == 0);
+  CHECK(passes(load_model("qwen3-30b-a3b"), RecipeKind::megatron) == 0);
+}
+
+TEST_CASE("a pipeline of torchtitan gathers once a step, whatever its ZeRO stage") {
+  const ModelSpec model = load_model("llama3-8b");
+  ParallelPlan plan;
+  plan.dp = 4;
+  plan.zero = 3;
+  plan.global_batch_size = 16;
+  const auto stage = [&](RecipeKind recipe) {
+    return base_shape(model, plan, recipe_of(recipe), 1).zero;
+  };
+  CHECK(stage(RecipeKind::fsdp2_compile) == 3);
+  plan.pp = 2;
+  CHECK(stage(RecipeKind::fsdp2_compile) == 1);
+  CHECK(stage(RecipeKind::megatron_fsdp) == 3);
+}

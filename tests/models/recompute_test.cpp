@@ -135,3 +135,42 @@ TEST_CASE("a module that the layer does not have frees nothing") {
   CHECK(freed(load_model("llama3-8b"), RecomputeModule::moe) == 0);
   CHECK(freed(load_model("qwen3-30b-a3b"), RecomputeModule::mlp) == 0);
 }
+
+// torchtitan's layer, its products in order: q, k, v, o, gate, up, down. The odd ones are kept.
+TEST_CASE("recomputation by operators keeps attention and every second product") {
+  const ModelSpec m = load_model("llama3-8b");
+  BlockShape s = shape_of(m, RecomputeKind::selective);
+  s.recomputes_operators = true;
+  const std::int64_t q = m.num_attention_heads * m.head_dim,
+                     kv = m.num_key_value_heads * m.head_dim;
+  // the layer's output, q, v, attention's output and its log-sum-exp, gate
+  CHECK(kept_per_token(m, RecipeKind::fsdp2_compile, s) ==
+        static_cast<double>(2 * m.hidden_size + 2 * q + 2 * kv + 2 * q + 4 * m.num_attention_heads +
+                            2 * m.intermediate_size));
+  const Block block = build_block(m, recipe_of(RecipeKind::fsdp2_compile), s);
+  double again = 0;
+  for (const Op& op : block.backward) {
+    if (op.recomputed) again += flops(op.work).value();
+  }
+  // k, o and up; attention is kept
+  CHECK(again == static_cast<double>(2 * s.seq_len * m.hidden_size) *
+                     static_cast<double>(kv + q + m.intermediate_size));
+}
+
+TEST_CASE(
+    "a sharded layer's parameters are copied out of their buffer, and not again for what is "
+    "recomputed") {
+  const ModelSpec m = load_model("llama3-8b");
+  const auto copies = [&](RecipeKind recipe, RecomputeKind kind) {
+    BlockShape s = shape_of(m, kind);
+    s.zero = 3;
+    s.dense_shard = 8;
+    const Block block = build_block(m, recipe_of(recipe), s);
+    const auto is_copy = [](const Op& op) { return op.role == Role::copy_gathered; };
+    return std::count_if(block.forward.begin(), block.forward.end(), is_copy) +
+           std::count_if(block.backward.begin(), block.backward.end(), is_copy);
+  };
+  CHECK(copies(RecipeKind::fsdp2, RecomputeKind::none) == 2);
+  CHECK(copies(RecipeKind::fsdp2_compile, RecomputeKind::full) == 2);
+  CHECK(copies(RecipeKind::fsdp1, RecomputeKind::none) == 0);
+}

@@ -145,6 +145,40 @@ TEST_CASE("dropped tokens mean capacity 1 and the dispatcher that drops") {
   CHECK(run.inputs->plan.routing == Routing::forced);
 }
 
+TEST_CASE("NeMo AutoModel with experts keeps parameters gathered and deals tokens out in turn") {
+  const auto run = read({{"recipe", "fsdp2"},
+                         {"framework", "NeMo AutoModel (PyTorch FSDP2)"},
+                         {"zero", "3"},
+                         {"experts", "8"},
+                         {"topk", "2"},
+                         {"moe_ffn", "1024"},
+                         {"ep", "8"},
+                         {"dispatcher", "deepep"},
+                         {"other_flags", "TE + DeepEP, fake balanced gate"}});
+  REQUIRE(run.inputs);
+  CHECK(run.inputs->recipe == RecipeKind::megatron_fsdp);
+  CHECK(run.inputs->plan.zero == 1);
+  CHECK(run.inputs->plan.routing == Routing::in_turn);
+  CHECK(run.inputs->plan.grad_dtype == DType::bf16);
+}
+
+TEST_CASE("torch.compile under FSDP1 is torch.compile, with gradients reduced in bf16") {
+  const auto run = read({{"recipe", "fsdp1"}, {"other_flags", "torch.compile"}});
+  REQUIRE(run.inputs);
+  CHECK(run.inputs->recipe == RecipeKind::fsdp2_compile);
+  CHECK(run.inputs->plan.grad_dtype == DType::bf16);
+}
+
+TEST_CASE("a log that names another memory means the machine that has it") {
+  const auto machine = [](const char* gpu) {
+    return read({{"hardware", "h100-sxm"}, {"gpu", gpu}}).inputs->hardware;
+  };
+  CHECK(machine("H100") == "h100-sxm");
+  CHECK(machine("H100-79GiB") == "h100-sxm");
+  CHECK(machine("H100-95GiB") == "h100-96gb-hbm2e-500w");
+  CHECK(machine("H100-50GiB") == "h100-sxm");  // none has that
+}
+
 TEST_CASE("a flag that nobody has looked at is named") {
   CHECK(read({{"other_flags", "force-balance, TE + DeepEP, warp drive"}}).unknown_flags ==
         std::vector<std::string>{"warp drive"});
