@@ -64,7 +64,9 @@ const Slowdown& slowdown_of(const Op& op, const Contention& contention, const Ra
 double kernels_of(const Work& work, const Recipe& recipe) {
   if (const auto* r = std::get_if<Rowwise>(&work)) return kernel_count(*r);
   if (const auto* a = std::get_if<Attention>(&work)) {
-    return a->kernel == AttentionKernel::unfused ? 6 : 2;
+    if (a->kernel != AttentionKernel::unfused) return 2;
+    constexpr double kBesideSoftmax = 5;
+    return kBesideSoftmax + (fused_softmax(*a) ? 1 : 5);
   }
   if (const auto* g = std::get_if<GroupedGemm>(&work)) {
     return recipe.one_product_per_expert ? static_cast<double>(g->groups) : 1;

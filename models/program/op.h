@@ -191,6 +191,11 @@ Bytes memory_traffic(const AdamW& work);
 // Kernels a memory-bound work launches, one after the other.
 int kernel_count(const Rowwise& work);
 
+// Whether written-out scores get mask and softmax from one kernel. Megatron's takes blocks of four
+// heads and lengths in fours (fused_softmax.py, is_kernel_available); otherwise torch casts to
+// fp32, scales, masks, normalises and casts back, a kernel each.
+bool fused_softmax(const Attention& a);
+
 // (query, key) pairs that attention scores, each causal diagonal counted half.
 double score_pairs(const Attention& work);
 
