@@ -136,6 +136,7 @@ struct Collective {
   Bytes bytes;
   bool expert_parallel_library = false;  // DeepEP or HybridEP kernels instead of NCCL
   double rank_share = 0;  // of such a library: ranks that a token goes to / ranks; 0: not known
+  double calls = 1;       // of NCCL that these bytes are cut into; 0: part of another op's call
   bool operator==(const Collective&) const = default;
 };
 

@@ -200,10 +200,13 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .fused_gradient_accumulation = false,  // FP32GradientAccumulator adds in a hook
      .keeps_eager_copies = true,
      .logits_stash_bytes = 4,
+     .reduction_bucket = mib(25),  // DDP's, of bf16 gradients (ddp_bucket_cap_mb)
+     .gathers_at_once = true,      // all_gather_coalesced, nanotron's zero.py
      .selective = only_core_attn(),
      .launch = microseconds(30),
      .collective_launch = microseconds(300),
      .pipelined_collective_step = microseconds(280),
+     .crossing_collective_step = microseconds(40),
      .step_overhead = Seconds(0.01),
      .context = gib(1.6),
      .communicator = mib(120),
