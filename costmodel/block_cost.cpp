@@ -64,7 +64,9 @@ const Slowdown& slowdown_of(const Op& op, const Contention& contention, const Ra
 double kernels_of(const Work& work, const Recipe& recipe) {
   if (const auto* r = std::get_if<Rowwise>(&work)) return kernel_count(*r);
   if (const auto* a = std::get_if<Attention>(&work)) {
-    return a->kernel == AttentionKernel::unfused ? 6 : 2;
+    if (a->kernel != AttentionKernel::unfused) return 2;
+    constexpr double kBesideSoftmax = 5;
+    return kBesideSoftmax + (fused_softmax(*a) ? 1 : 5);
   }
   if (const auto* g = std::get_if<GroupedGemm>(&work)) {
     return recipe.one_product_per_expert ? static_cast<double>(g->groups) : 1;
@@ -88,12 +90,24 @@ bool captured(const Op& op, std::optional<CudaGraphScope> graphs, const Recipe& 
   return false;
 }
 
-// nanotron, see Recipe::pipelined_collective_step.
-Seconds pipelined_delay(const Work& work, const CostContext& context) {
+// nanotron's tensor-parallel rings: what each step takes on the launching thread once the pipeline
+// leaves a node, and on the stream once the ring does.
+struct RingDelay {
+  Seconds launch, time;
+};
+
+RingDelay ring_delay(const Work& work, const CostContext& context) {
   const auto* c = std::get_if<Collective>(&work);
-  if (c == nullptr || c->axis != Axis::tp || context.grid->shape(Axis::pp).nodes <= 1) return {};
-  return context.recipe->pipelined_collective_step *
-         static_cast<double>(context.grid->shape(Axis::tp).size - 1);
+  if (c == nullptr || c->axis != Axis::tp) return {};
+  const Recipe& recipe = *context.recipe;
+  const GroupShape& ring = context.grid->shape(Axis::tp);
+  const double steps = ring.size - 1;
+  RingDelay delay;
+  if (context.grid->shape(Axis::pp).nodes > 1) {
+    delay.launch = recipe.pipelined_collective_step * steps;
+  }
+  if (ring.nodes > 1) delay.time = recipe.crossing_collective_step * steps;
+  return delay;
 }
 
 // Collectives that run beside work which the list does not show: they are slower, and that work,
@@ -188,12 +202,12 @@ PricedPart price_ops(OpList ops, const CostContext& context) {
   result.prices.reserve(result.ops.size());
   for (const Op& op : result.ops) {
     const Price p = price_of(op, context);
-    const Seconds launch =
-        captured(op, context.graphs, *context.recipe)
-            ? Seconds(0)
-            : launch_time(op, *context.recipe) + pipelined_delay(op.work, context);
+    const RingDelay delay = ring_delay(op.work, context);
+    const Seconds launch = captured(op, context.graphs, *context.recipe)
+                               ? Seconds(0)
+                               : launch_time(op, *context.recipe) + delay.launch;
     result.prices.push_back(p);
-    result.durations.push_back({p.time, launch});
+    result.durations.push_back({p.time + delay.time, launch});
   }
   stretch(result.ops, result.durations, context.hardware->contention, *context.grid);
   return result;

@@ -212,13 +212,15 @@ Steps tree_steps(const GroupShape& group) {
   return {2 * std::log2(static_cast<double>(group.nodes)), 2.0 * (group.ranks_per_node - 1)};
 }
 
-Seconds fastest(const std::array<Protocol, 3>& protocols, Steps steps, Seconds transfer,
-                const Interconnect& link) {
+// `calls` of the same bytes in all: each begins anew.
+Seconds fastest(const std::array<Protocol, 3>& protocols, Steps steps, double calls,
+                Seconds transfer, const Interconnect& link) {
   Seconds best(1e30);
   for (const Protocol& p : protocols) {
+    if (link.simple_only && &p != &protocols.back()) continue;
     const Seconds latency = p.base + p.nvlink_hop * steps.nvlink +
                             link.inter_node_latency * (p.network_hop * steps.network);
-    best = std::min(best, latency + transfer / p.bandwidth);
+    best = std::min(best, latency * calls + transfer / p.bandwidth);
   }
   return best;
 }
@@ -233,10 +235,9 @@ Seconds ring_or_tree_time(const Collective& work, const GroupShape& group,
                           network_bandwidth(group, link.nic_efficiency, link);
   const Seconds transfer = std::max(network, node.time - node.start);
   const Steps around = ring_steps(work.kind, group);
-  const Seconds ring = std::max(fastest(kRing, around, transfer, link),
-                                link.ring_step * (around.network + around.nvlink) + transfer);
+  const Seconds ring = fastest(kRing, around, work.calls, transfer, link);
   if (work.kind != CollectiveKind::all_reduce) return ring;
-  return std::min(ring, fastest(kTree, tree_steps(group), transfer, link));
+  return std::min(ring, fastest(kTree, tree_steps(group), work.calls, transfer, link));
 }
 
 // Copies that go to nodes / copies that go to ranks. An expert-parallel library sends a token once

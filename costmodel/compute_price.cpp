@@ -240,7 +240,8 @@ Price head_product_price(const Gemm& work, std::int64_t head_dim, const Hardware
 // Scores written out: batched products over the full square, and elementwise passes between them.
 // Forward: masked softmax reads and writes (Megatron's own kernel, a copy's rate), dropout takes
 // what a copy of 7.3 B takes (H200, torch 2.11). Backward: dropout 7.3 B, softmax 3 passes; the
-// products run twice.
+// products run twice. Without that kernel the passes are over fp32: cast 6 B, scale, mask and
+// softmax 8 each (12 backward), cast 6.
 Price unfused_attention_price(const Attention& a, const HardwareProfile& hardware) {
   const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
   const std::int64_t batch = a.batch * a.heads;
@@ -251,10 +252,12 @@ Price unfused_attention_price(const Attention& a, const HardwareProfile& hardwar
   const bool forward = a.pass == Pass::forward;
   const double elements = as_double(batch) * as_double(a.q_len) * as_double(a.kv_len);
   constexpr double kDropout = 7.3;
-  const Bytes traffic(elements * ((forward ? 4 : 6) + kDropout));
+  const bool fused = fused_softmax(a);
+  const double softmax = fused ? (forward ? 4 : 6) : (forward ? 36 : 40);
+  const Bytes traffic(elements * (softmax + kDropout));
   const Seconds passes =
       traffic / (hardware.gpu.memory_bandwidth * hardware.gpu.memory_efficiency) +
-      2 * hardware.gpu.kernel_launch;
+      (fused ? 2 : 6) * hardware.gpu.kernel_launch;
   scores.time = (scores.time + values.time) * (forward ? 1 : 2) + passes;
   scores.error = std::max({scores.error, values.error, kMemoryBoundError});
   return scores;

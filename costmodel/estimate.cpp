@@ -1,7 +1,10 @@
 // The estimate of a plan: where its time goes, what its prices rest on, how far off they may be.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <numeric>
+#include <variant>
 
 #include "costmodel/plan_view.h"
 
@@ -13,14 +16,21 @@ struct OwnWork {
   Seconds all, recomputed;
 };
 
+// What a price rests on: matrix products share their GPU's rate, grouped or not; each other kind of
+// work has measurements of its own.
+std::size_t fit_of(const Work& work) {
+  return std::holds_alternative<GroupedGemm>(work) ? Work(Gemm{}).index() : work.index();
+}
+
 // Every stage's forward and backward priced apart, one block at a time.
 struct PricedWork {
   std::vector<OwnWork> ranks;
   double table = 0, formula = 0, assumed = 0;  // seconds, by the source of the price
-  double weighted_error = 0;                   // seconds times their relative error, one sigma
+  // Seconds times their relative error, one sigma, by fit.
+  std::array<double, std::variant_size_v<Work>> weighted_errors{};
 
-  void add(const Price& price, double seconds) {
-    weighted_error += seconds * price.error;
+  void add(const Work& work, const Price& price, double seconds) {
+    weighted_errors[fit_of(work)] += seconds * price.error;
     switch (price.source) {
       case PriceSource::table:
         table += seconds;
@@ -37,7 +47,11 @@ struct PricedWork {
   [[nodiscard]] PricedFrom priced_from() const {
     return {table / sum(), formula / sum(), assumed / sum()};
   }
-  [[nodiscard]] double error() const { return weighted_error / sum(); }
+  // Errors of one fit do not average out: shares add. Those of several are independent.
+  [[nodiscard]] double error() const {
+    const auto& e = weighted_errors;
+    return std::sqrt(std::inner_product(e.begin(), e.end(), e.begin(), 0.0)) / sum();
+  }
   [[nodiscard]] OwnWork busiest() const {
     return *std::max_element(ranks.begin(), ranks.end(),
                              [](const OwnWork& a, const OwnWork& b) { return a.all < b.all; });
@@ -61,7 +75,7 @@ PricedWork priced_work(const CostModel& cost, const View& v) {
         const PricedPart priced = price_part(block, part, context);
         for (std::size_t k = 0; k < priced.ops.size(); ++k) {
           const double seconds = priced.durations[k].time.value() * run.count;
-          work.add(priced.prices[k], seconds);
+          work.add(priced.ops[k].work, priced.prices[k], seconds);
           if (priced.ops[k].stream != Stream::compute) continue;
           own.all += Seconds(seconds * microbatches);
           if (priced.ops[k].recomputed) own.recomputed += Seconds(seconds * microbatches);
@@ -88,8 +102,7 @@ void set_rates(const CostModel& cost, const ParallelPlan& plan, Estimate& e) {
 }
 
 void set_intervals(const CostModel& cost, const PricedWork& work, Estimate& e) {
-  // 80% of a normal distribution lies within 1.28 sigma. Errors of one fit do not average out, so
-  // shares add linearly; what the recipe leaves out comes on top.
+  // 80% of a normal distribution lies within 1.28 sigma; what the recipe leaves out comes on top.
   const double experts = cost.model().moe ? cost.recipe().expert_error : 0;
   const double relative = 1.28 * std::hypot(work.error(), cost.recipe().model_error, experts);
   e.step_time_low = e.step_time * (1 - relative);

@@ -148,7 +148,7 @@ Interconnect read_link(JsonReader in) {
   link.nic = gb_per_s(positive(in, "nic_gb_per_s"));
   link.nic_efficiency = in.number_or("nic_efficiency", 0.01, 1, link.nic_efficiency);
   link.inter_node_latency = microseconds(in.number("inter_node_latency_us", 0, 1e6));
-  link.ring_step = microseconds(in.number_or("ring_step_us", 0, 1e6, 0));
+  link.simple_only = in.boolean_or("simple_only", false);
   link.oversubscription = in.number_or("oversubscription", 1, 1000, 1);
   link.host_to_device = gb_per_s(positive(in, "host_to_device_gb_per_s"));
   link.device_to_host = gb_per_s(positive(in, "device_to_host_gb_per_s"));

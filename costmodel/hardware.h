@@ -95,11 +95,10 @@ struct Interconnect {
   Seconds message_start = microseconds(8);
   BytesPerSecond message;
   int nics_per_node = 8;
-  BytesPerSecond nic;           // per NIC and direction, line rate
-  double nic_efficiency = 0.9;  // achieved share of line rate for large messages
-  Seconds inter_node_latency;   // a ring step or a message between nodes
-  Seconds
-      ring_step;  // every step of a ring that leaves the node takes at least this; 0: no such floor
+  BytesPerSecond nic;                             // per NIC and direction, line rate
+  double nic_efficiency = 0.9;                    // achieved share of line rate for large messages
+  Seconds inter_node_latency;                     // a ring step or a message between nodes
+  bool simple_only = false;                       // NCCL's low-latency protocols do not cross nodes
   double oversubscription = 1;                    // of the network above the leaf switches; 1: none
   BytesPerSecond host_to_device, device_to_host;  // per GPU, pinned, all GPUs at once
 };

@@ -74,10 +74,9 @@ void set_network(HardwareProfile& hardware, const NodeNetwork& network) {
       break;
     case Fabric::efa:
       // All-reduce of 32 B200 over EFA starts at 350 us (stas00/ml-engineering): a tree of 4 hops.
-      // Rings there have neither LL nor LL128: tensor parallelism over 16 and 32 H100 takes 0.7
-      // and 1.75 ms a gather of any size (HF Ultra-Scale playbook), 50 us a step.
+      // EFA delivers out of order, so NCCL has neither LL nor LL128 there (aws-ofi-nccl).
       link.inter_node_latency = microseconds(80);
-      link.ring_step = microseconds(50);
+      link.simple_only = true;
       break;
     case Fabric::omni_path:
       // NCCL 2.10 speaks verbs to it: a ring of 32 A100 on 4 nodes, over one port of 12.5 GB/s,

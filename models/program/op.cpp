@@ -271,6 +271,10 @@ int kernel_count(const Rowwise& w) {
   return pick(row, w.fused).kernels * static_cast<int>(w.groups);
 }
 
+bool fused_softmax(const Attention& a) {
+  return (a.batch * a.heads) % 4 == 0 && a.q_len % 4 == 0 && a.kv_len % 4 == 0;
+}
+
 Bytes memory_traffic(const AdamW& w) {
   const double once =
       size_of(w.grad) + 2 * size_of(w.main_params) + 4 * size_of(w.moments) + size_of(w.working);

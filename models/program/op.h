@@ -144,6 +144,7 @@ struct Collective {
   bool expert_parallel_library = false;  // DeepEP or HybridEP kernels instead of NCCL
   double rank_share = 0;    // of such a library: ranks that a token goes to / ranks; 0: not known
   bool neighbours = false;  // those ranks are side by side, not anywhere
+  double calls = 1;         // of NCCL that these bytes are cut into; 0: part of another op's call
   bool operator==(const Collective&) const = default;
 };
 
@@ -198,6 +199,11 @@ Bytes memory_traffic(const AdamW& work);
 
 // Kernels a memory-bound work launches, one after the other.
 int kernel_count(const Rowwise& work);
+
+// Whether written-out scores get mask and softmax from one kernel. Megatron's takes blocks of four
+// heads and lengths in fours (fused_softmax.py, is_kernel_available); otherwise torch casts to
+// fp32, scales, masks, normalises and casts back, a kernel each.
+bool fused_softmax(const Attention& a);
 
 // (query, key) pairs that attention scores, each causal diagonal counted half.
 double score_pairs(const Attention& work);

@@ -1,5 +1,6 @@
 #include "models/program/state_builder.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace qplan {
@@ -25,6 +26,13 @@ Axis dense_axis(const BlockShape& s) {
 
 RankParameters sharded(const RankParameters& n, const BlockShape& s) {
   return {.dense = ceil_div(n.dense, s.dense_shard), .expert = ceil_div(n.expert, s.expert_shard)};
+}
+
+// A layer has at most four matrices to cut between: qkv, o, gate and up, down.
+double reduction_calls(const Recipe& recipe, const BlockShape& s, std::int64_t count) {
+  if (recipe.reduction_bucket <= Bytes() || s.kind != BlockKind::decoder) return 1;
+  const Bytes gradients(static_cast<double>(count) * size_of(DType::bf16));
+  return std::clamp(gradients / recipe.reduction_bucket, 1.0, 4.0);
 }
 
 Rowwise zero_fill(DType dtype, std::int64_t elements) {
@@ -295,9 +303,9 @@ void StateBuilder::reduce_whole(std::int64_t count, Axis axis, int ranks, double
   if (count == 0 || ranks == 1) return;
   const auto kind =
       c_.shape.zero == 0 ? CollectiveKind::all_reduce : CollectiveKind::reduce_scatter;
-  c_.b.aside(Stream::reduce_comm,
-             Collective{kind, axis, Bytes(static_cast<double>(count) * element)}, {gradients_},
-             {gradients_});
+  Collective reduction{kind, axis, Bytes(static_cast<double>(count) * element)};
+  reduction.calls = reduction_calls(c_.recipe, c_.shape, count);
+  c_.b.aside(Stream::reduce_comm, reduction, {gradients_}, {gradients_});
 }
 
 void StateBuilder::gather_updated(StreamSet after) {
@@ -305,9 +313,9 @@ void StateBuilder::gather_updated(StreamSet after) {
   const auto gather = [&](std::int64_t count, Axis axis, int ranks) {
     if (count == 0 || ranks == 1) return;
     const Bytes bytes(static_cast<double>(count) * size_of(c_.activation_dtype()));
-    Op& op = c_.b.aside(Stream::gather_comm, Collective{CollectiveKind::all_gather, axis, bytes},
-                        {weights_}, {weights_});
-    op.after = after;
+    Collective gathering{CollectiveKind::all_gather, axis, bytes};
+    if (c_.recipe.gathers_at_once && s.kind != BlockKind::embedding) gathering.calls = 0;
+    c_.b.aside(Stream::gather_comm, gathering, {weights_}, {weights_}).after = after;
   };
   gather(own_.dense, dense_axis(s), s.dense_shard);
   gather(own_.expert, Axis::edp, s.expert_shard);

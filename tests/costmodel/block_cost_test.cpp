@@ -114,6 +114,12 @@ TEST_CASE("waits launch nothing, unfused work several kernels, grouped products 
   const Op experts{.work = GroupedGemm{.groups = 16, .rows = 4096, .n = 64, .k = 64}};
   CHECK(launch_time(experts, eager) == eager.launch);
   CHECK(launch_time(experts, megatron) == megatron.launch * 16.0);
+  // Softmax is one kernel of six, or five of ten (cast, scale, mask, softmax, cast).
+  Attention scores{.batch = 1, .heads = 4, .q_len = 64, .kv_len = 64};
+  scores.kernel = AttentionKernel::unfused;
+  CHECK(launch_time({.work = scores}, eager) == eager.launch * 6.0);
+  scores.heads = 2;
+  CHECK(launch_time({.work = scores}, eager) == eager.launch * 10.0);
 }
 
 TEST_CASE("graphs of layers leave the routed experts' launches to the host") {

@@ -283,6 +283,31 @@ TEST_CASE("a stage boundary takes NVLink or one NIC") {
         doctest::Approx(mib(64).value() / (0.91 * 50e9) + 14e-6));
 }
 
+TEST_CASE("the same bytes in more calls begin more often, as part of another's never") {
+  const HardwareProfile& p = machine("h100-sxm");
+  const GroupShape four_nodes{32, 8, 4, 1};
+  Collective work{.kind = CollectiveKind::reduce_scatter, .axis = Axis::dp, .bytes = mib(256)};
+  const auto time = [&](double calls) {
+    work.calls = calls;
+    return collective_price(work, four_nodes, p).time;
+  };
+  const Seconds start = time(1) - time(0);
+  CHECK(start > microseconds(20));
+  CHECK((time(2) - time(0)).value() == doctest::Approx(2 * start.value()).epsilon(0.2));
+}
+
+TEST_CASE("without low-latency protocols small rings cost Simple's hops") {
+  HardwareProfile p = load_hardware("h100-sxm");
+  const GroupShape sixteen_nodes{128, 8, 16, 1};
+  const Collective work{
+      .kind = CollectiveKind::all_gather, .axis = Axis::dp, .bytes = Bytes(65536)};
+  const Seconds low_latency = collective_price(work, sixteen_nodes, p).time;
+  p.link.simple_only = true;
+  const Seconds simple = collective_price(work, sixteen_nodes, p).time;
+  CHECK(simple > low_latency * 2.0);
+  CHECK(simple > p.link.inter_node_latency * 15.0);
+}
+
 TEST_CASE("price() finds the group of a collective in the rank grid") {
   ParallelPlan plan;
   plan.tp = 8;

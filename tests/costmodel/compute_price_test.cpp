@@ -324,6 +324,24 @@ TEST_CASE("writing the scores out is slower than fused attention") {
   }
 }
 
+TEST_CASE("Megatron's softmax kernel takes heads by fours; others cost more, a head") {
+  for (const Pass pass : {Pass::forward, Pass::backward}) {
+    const auto of_heads = [&](std::int64_t heads) {
+      Attention a = causal(1, heads, 1024, pass);
+      a.kernel = AttentionKernel::unfused;
+      return a;
+    };
+    const auto a_head = [&](std::int64_t heads) {
+      return attention_price(of_heads(heads), machine("a100-80gb-sxm")).time.value() /
+             static_cast<double>(heads);
+    };
+    CHECK(fused_softmax(of_heads(4)));
+    CHECK_FALSE(fused_softmax(of_heads(6)));
+    CHECK(a_head(6) > 1.5 * a_head(4));
+    CHECK(a_head(6) > 1.5 * a_head(8));
+  }
+}
+
 TEST_CASE("memory-bound work runs at the bandwidth copies reach, plus its launches") {
   const HardwareProfile& p = machine("h100-sxm");
   const Rowwise copy{.kind = RowwiseKind::copy, .rows = 4096, .cols = 8192};

@@ -32,9 +32,9 @@ TEST_CASE("a run's network takes the place of the machine's") {
   set_network(machine, *network_of_words("4x Omni-Path 100Gb per node", 8));
   CHECK(machine.link.nics_per_node == 4);
   CHECK(machine.link.nic.value() == doctest::Approx(12.5e9));
-  CHECK(machine.link.ring_step == Seconds(0));
+  CHECK_FALSE(machine.link.simple_only);
   CHECK(machine.link.nic_efficiency < 0.5);
   set_network(machine, *network_of_words("EFA 3200 Gb/s per node", 8));
   CHECK(machine.link.nic.value() == doctest::Approx(100e9));  // four links share it
-  CHECK(machine.link.ring_step > Seconds(0));
+  CHECK(machine.link.simple_only);
 }
