@@ -33,6 +33,11 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
   if (p.precision == Precision::fp8 && !fp8_shapes(m, p)) {
     return lacks("fp8 products whose sides are no multiples of 16", "use precision bf16");
   }
+  const bool plain = m.norm == Norm::rms_norm && m.mlp == MlpKind::swiglu && !m.qkv_bias &&
+                     !m.attention_output_bias && !m.mlp_bias && !(m.moe && m.moe->expert_bias);
+  if (p.precision == Precision::fp8 && !plain) {
+    return lacks("fp8 products of models with biases, LayerNorm or GELU", "use precision bf16");
+  }
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
   if (m.moe) {

@@ -8,7 +8,6 @@
 namespace qplan::kernels {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kMostBlocks = 1056;  // of a pass over an array: eight a multiprocessor
 // A tile of a transposed copy, in bytes; its rows are words in shared memory, one more so that
 // what a warp reads lies in 32 banks.
