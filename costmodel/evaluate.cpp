@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "costmodel/plan_view.h"
-#include "kernels/scratch.h"
+#include "models/kernel_scratch.h"
 #include "models/program/rank_program.h"
 
 namespace qplan {
@@ -82,15 +82,15 @@ int communicator_count(const ParallelPlan& plan) {
 namespace {
 
 // Our executor's, measured on one to four H200s (NCCL 2.28.3, cuDNN 9.14): docs/evidence/
-// issue6-h200.md. A group has one communicator for each stream that it meets on, an edge of the
-// pipeline one for each direction; the first of all loads NCCL's kernels. Messages inside a group
-// have buffers of their own: for each rank that experts' rows come from, and for a ring's
-// neighbours together.
+// issue6-h200.md, issue6-four-h200.md. A group has one communicator for each stream that it meets
+// on, an edge of the pipeline one for each direction; the first of all loads NCCL's kernels.
+// Messages inside a group have buffers of their own: for each rank that experts' rows come from,
+// and for a ring's neighbours together.
 constexpr Bytes kFirstCommunicator = gib(0.40), kGroup = gib(0.47), kEdge = gib(0.05);
 constexpr Bytes kExpertPeer = gib(0.42), kRing = gib(0.16);
 // What kernels share; attention's backward needs as much, and what exceeds it is taken besides:
 // twice the queries' gradients in fp32.
-constexpr Bytes kScratch(static_cast<double>(kernels::kScratchBytes));
+constexpr Bytes kScratch(static_cast<double>(kKernelScratch));
 constexpr double kAttentionBytes = 8;
 
 Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {

@@ -5,6 +5,7 @@
 
 #include "executor/cuda_ops.h"
 #include "executor/math/rope.h"
+#include "models/kernel_scratch.h"
 
 namespace qplan {
 namespace {
@@ -30,7 +31,8 @@ CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t n
       attention(shared.model.mla ? math::latent_score_scale(shared.model.rope_scaling) : 1),
       arena_memory_(device_memory(own.extent)) {
   set_arena(arena_memory_.get());
-  std::int64_t scratch = kernels::kScratchBytes, exchanged = 0;
+  std::int64_t scratch = kKernelScratch, exchanged = 0;
+  static_assert(kernels::kScratchBytes <= kKernelScratch, "kernels have the scratch they need");
   for (const Command& c : own.commands) {
     if (c.kind != CommandKind::op) continue;
     if (const auto* work = std::get_if<Attention>(&c.op->work)) {

@@ -1,5 +1,5 @@
 #pragma once
-// What the memory model knows of the kernels, without CUDA's headers.
+// What kernels need besides their operands; what is set aside for it is models/kernel_scratch.h's.
 
 #include <cstdint>
 
