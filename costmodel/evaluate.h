@@ -68,6 +68,19 @@ double memory_share(const ModelSpec& model);
 // Model FLOPs of one step by Megatron's convention: 3 x forward, causal halved, head included.
 Flops step_model_flops(const ModelSpec& model, std::int64_t seq_len, std::int64_t sequences);
 
+// What no step can undercut, from compute alone.
+struct StepBound {
+  Seconds step;          // of this plan
+  Seconds evened;        // of this plan under any pipeline layout: every rank as busy as the mean
+  double imbalance = 1;  // the busiest pipeline rank over the mean
+};
+
+// One microbatch, forward and backward, on the compute stream, in units of a mean decoder layer.
+struct EndWork {
+  double first = 0;  // what the first stage runs besides decoder layers: embedding, vision tower
+  double last = 0;   // ... and the last: prediction layers, logits, loss
+};
+
 class CostModel {
  public:
   // The references must outlive the model. `memory_cap` zero: the GPU's usable memory.
@@ -80,7 +93,8 @@ class CostModel {
   // All are safe to call from several threads and give the same answer in any order.
   [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan) const;
   [[nodiscard]] bool fits(const MemoryEstimate& memory) const;
-  [[nodiscard]] Seconds lower_bound(const ParallelPlan& plan) const;
+  [[nodiscard]] StepBound lower_bound(const ParallelPlan& plan) const;
+  [[nodiscard]] EndWork end_work(const ParallelPlan& plan) const;
   [[nodiscard]] Seconds step_time(const ParallelPlan& plan) const;
   [[nodiscard]] Estimate evaluate(const ParallelPlan& plan) const;
 
@@ -95,9 +109,11 @@ class CostModel {
   struct Memo;
   struct PlanView;
   struct MemoryView;
+  struct StageBusy;
   [[nodiscard]] MemoryView memory_view(const ParallelPlan& plan) const;
   [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan, const MemoryView& view) const;
   [[nodiscard]] PlanView view(const ParallelPlan& plan) const;
+  [[nodiscard]] std::vector<StageBusy> busy(const PlanView& view) const;
   [[nodiscard]] Seconds step_time(const PlanView& view, FreeWork free) const;
 
   const ModelSpec& model_;
@@ -122,7 +138,7 @@ class PlanSifter {
     bool fits = false;
   };
   Check check(const ParallelPlan& plan);
-  Seconds lower_bound(const ParallelPlan& plan);
+  StepBound lower_bound(const ParallelPlan& plan);
 
  private:
   void look_at(const ParallelPlan& plan);

@@ -102,7 +102,7 @@ struct CostModel::MemoryView {
   std::vector<Bytes> sending;     // of each rank, for what it sends
   std::vector<BlockShape> kinds;  // distinct holders of states
   std::vector<int> counts;        // [rank][kind], of the first ranks
-  std::optional<Seconds> bound;
+  std::optional<StepBound> bound;
   [[nodiscard]] int count(std::size_t rank, std::size_t kind) const {
     return counts[static_cast<std::size_t>(like[rank]) * kinds.size() + kind];
   }
@@ -336,7 +336,7 @@ PlanSifter::Check PlanSifter::check(const ParallelPlan& plan) {
   return {estimate.worst_stage().device, cost_.fits(estimate)};
 }
 
-Seconds PlanSifter::lower_bound(const ParallelPlan& plan) {
+StepBound PlanSifter::lower_bound(const ParallelPlan& plan) {
   look_at(plan);
   if (!last_->bound) last_->bound = cost_.lower_bound(last_->key);
   return *last_->bound;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "costmodel/plan_view.h"
@@ -318,26 +319,32 @@ Seconds CostModel::step_time(const ParallelPlan& plan) const {
   return step_time(view(plan), FreeWork{});
 }
 
-Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
-  const PlanView v = view(plan);
+// Blocks of a stage in sequence on the compute stream, one microbatch: at least what the stage's
+// delay says.
+struct CostModel::StageBusy {
+  double forward = 0, backward = 0, weight = 0;
+  double decoder = 0;  // decoder layers' part of them
+  [[nodiscard]] double total() const { return forward + backward + weight; }
+};
+
+// One entry for each distinct stage. Side by side, communication may vanish; the compute of both
+// directions stays, and `forward` holds it.
+std::vector<CostModel::StageBusy> CostModel::busy(const PlanView& v) const {
+  const ParallelPlan& plan = *v.plan;
   const RankGrid grid(plan, facts_.nvlink_domain);
   const CostContext context{&hardware_, &grid, &recipe_, graphs_of(plan)};
   const StagePricer pricer(model_, recipe_, context);
   const PartsInUse parts = parts_in_use(v.backward, true, true, false);
   const std::uint64_t groups = groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes);
   const int c = index(Stream::compute);
-  // The compute-stream entry of a stage's delay is at least its blocks' entries in sequence.
-  struct Entry {
-    double forward = 0, backward = 0, weight = 0;
-  };
-  std::vector<Entry> distinct(v.stages.distinct.size());
+  std::vector<StageBusy> distinct(v.stages.distinct.size());
   for (std::size_t i = 0; i < distinct.size(); ++i) {
-    Entry& entry_of = distinct[i];
+    StageBusy& stage = distinct[i];
     for (const Run& run : v.stages.distinct[i]) {
       const DelayKey key{compute_shape(run.shape), groups, graphs_of(plan), v.backward};
+      const double before = stage.total();
       if (v.schedule.pairs) {
-        // Side by side, communication may vanish; the compute of both stays.
-        entry_of.forward += run.count * memo_->busy.get(key, [&] {
+        stage.forward += run.count * memo_->busy.get(key, [&] {
           const Block block = build_block(model_, recipe_, key.shape);
           double sum = 0;
           for (const OpList* ops : {&block.forward, &block.backward}) {
@@ -348,49 +355,65 @@ Seconds CostModel::lower_bound(const ParallelPlan& plan) const {
           }
           return sum;
         });
-        continue;
-      }
-      const PartDelays& d = memo_->compute_delays.get(
-          key, [&] { return pricer.delays(key.shape, parts.compute, FreeWork{}); });
-      const auto entry = [&](Part part) { return d[at(part)](c, c).seconds().value() * run.count; };
-      entry_of.forward += entry(Part::forward);
-      if (v.backward == BackwardForm::split) {
-        entry_of.backward += entry(Part::backward_input);
-        entry_of.weight += entry(Part::backward_weight);
       } else {
-        entry_of.backward += entry(Part::backward);
+        const PartDelays& d = memo_->compute_delays.get(
+            key, [&] { return pricer.delays(key.shape, parts.compute, FreeWork{}); });
+        const auto entry = [&](Part part) {
+          return d[at(part)](c, c).seconds().value() * run.count;
+        };
+        stage.forward += entry(Part::forward);
+        if (v.backward == BackwardForm::split) {
+          stage.backward += entry(Part::backward_input);
+          stage.weight += entry(Part::backward_weight);
+        } else {
+          stage.backward += entry(Part::backward);
+        }
       }
+      if (run.shape.kind == BlockKind::decoder) stage.decoder += stage.total() - before;
     }
   }
-  std::vector<Entry> stage;
-  for (const int i : v.stages.of_stage) stage.push_back(distinct[static_cast<std::size_t>(i)]);
+  return distinct;
+}
+
+StepBound CostModel::lower_bound(const ParallelPlan& plan) const {
+  const PlanView v = view(plan);
+  const std::vector<StageBusy> distinct = busy(v);
+  const auto stage = [&](std::size_t i) -> const StageBusy& {
+    return distinct[static_cast<std::size_t>(v.stages.of_stage[i])];
+  };
+  std::vector<double> rank(static_cast<std::size_t>(plan.pp), 0);
+  for (std::size_t i = 0; i < v.stages.of_stage.size(); ++i) {
+    const int r = rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i));
+    rank[static_cast<std::size_t>(r)] += stage(i).total();
+  }
   // T >= sum over earlier stages of f, + m (f + b + w) of a rank's stages, + sum of b on the way
-  // back.
+  // back. Of paired passes a rank's own work is all that bounds the step; and a split backward lets
+  // a rank end with weight gradients that nobody waits for.
   const auto m = static_cast<double>(microbatches_of_stage(v.schedule));
-  double best = 0, forward_before = 0, backward_before = 0;
-  if (v.schedule.pairs) {
-    // The entries hold forward and backward together: a rank's own work is all that bounds the
-    // step.
-    std::vector<double> busy(static_cast<std::size_t>(plan.pp), 0);
-    for (std::size_t i = 0; i < stage.size(); ++i) {
-      const int rank = rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i));
-      busy[static_cast<std::size_t>(rank)] += stage[i].forward;
-    }
-    return Seconds(m * *std::max_element(busy.begin(), busy.end()));
+  double longest = 0, there = 0, back = 0;
+  for (std::size_t r = 0; r < rank.size(); ++r) {
+    longest = std::max(longest, there + m * rank[r] + back);
+    if (v.schedule.pairs) continue;
+    there += stage(r).forward;
+    if (v.backward != BackwardForm::split) back += stage(r).backward;
   }
-  for (int r = 0; r < plan.pp; ++r) {
-    double busy = 0;
-    for (std::size_t i = 0; i < stage.size(); ++i) {
-      if (rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i)) != r) continue;
-      busy += stage[i].forward + stage[i].backward + stage[i].weight;
-    }
-    // A split backward lets a rank end with weight gradients that nobody waits for.
-    const double way_back = v.backward == BackwardForm::split ? 0 : backward_before;
-    best = std::max(best, forward_before + m * busy + way_back);
-    forward_before += stage[static_cast<std::size_t>(r)].forward;
-    backward_before += stage[static_cast<std::size_t>(r)].backward;
-  }
-  return Seconds(best);
+  const double mean = std::accumulate(rank.begin(), rank.end(), 0.0) / plan.pp;
+  return {.step = Seconds(longest),
+          .evened = Seconds(m * mean),
+          .imbalance = mean > 0 ? *std::max_element(rank.begin(), rank.end()) / mean : 1};
+}
+
+EndWork CostModel::end_work(const ParallelPlan& plan) const {
+  const PlanView v = view(plan);
+  const std::vector<StageBusy> distinct = busy(v);
+  double decoder = 0;
+  for (const int i : v.stages.of_stage) decoder += distinct[static_cast<std::size_t>(i)].decoder;
+  const double layer = decoder / static_cast<double>(model_.num_layers);
+  const auto besides = [&](int i) {
+    const StageBusy& stage = distinct[static_cast<std::size_t>(i)];
+    return (stage.total() - stage.decoder) / layer;
+  };
+  return {besides(v.stages.of_stage.front()), besides(v.stages.of_stage.back())};
 }
 
 }  // namespace qplan

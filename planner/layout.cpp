@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "models/error.h"
+#include "models/program/schedule.h"
 #include "models/program/step_program.h"
 
 namespace qplan {
@@ -102,6 +104,55 @@ std::vector<int> framework_layout(const ModelSpec& model, const ParallelPlan& pl
   const std::int64_t places = model.num_layers + 2 + model.num_mtp_layers;
   if (model.num_layers % stages == 0 || stages > places) return {};
   return stage_layers(model, plan);
+}
+
+bool takes_layout(RecipeKind recipe) {
+  switch (recipe) {
+    case RecipeKind::megatron:
+    case RecipeKind::megatron_fsdp:
+    case RecipeKind::fsdp2_compile:
+    case RecipeKind::qplan:
+      return true;
+    case RecipeKind::megatron_legacy:
+    case RecipeKind::megatron_deepspeed:
+    case RecipeKind::deepspeed:
+    case RecipeKind::fsdp1:
+    case RecipeKind::fsdp2:
+    case RecipeKind::nanotron:
+      return false;
+  }
+  return false;
+}
+
+std::vector<int> balanced_layout(std::int64_t layers, const ParallelPlan& plan, EndWork ends) {
+  const int stages = plan.pp * chunks_per_rank(plan);
+  const auto rank_of = [&](std::size_t stage) {
+    return static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(stage)));
+  };
+  std::vector<int> layout(static_cast<std::size_t>(stages), 0);
+  std::vector<double> stage(layout.size(), 0), rank(static_cast<std::size_t>(plan.pp), 0);
+  const auto give = [&](std::size_t to, double work) {
+    stage[to] += work;
+    rank[rank_of(to)] += work;
+  };
+  give(0, ends.first);
+  give(layout.size() - 1, ends.last);
+  // Rule layout_empty_stage: only the ends may go without layers.
+  for (std::size_t i = 1; i + 1 < layout.size(); ++i, --layers) {
+    if (layers == 0) return {};
+    ++layout[i];
+    give(i, 1);
+  }
+  for (; layers > 0; --layers) {
+    std::size_t best = 0;
+    for (std::size_t i = 1; i < layout.size(); ++i) {
+      const auto work = [&](std::size_t s) { return std::pair{rank[rank_of(s)], stage[s]}; };
+      if (work(i) <= work(best)) best = i;
+    }
+    ++layout[best];
+    give(best, 1);
+  }
+  return layout;
 }
 
 std::vector<int> parse_megatron_layout(std::string_view text) {

@@ -5,8 +5,10 @@
 #include <limits>
 #include <numeric>
 
+#include "models/program/step_program.h"
 #include "planner/enumerate.h"
 #include "planner/feasible.h"
+#include "planner/layout.h"
 #include "planner/parallel_for.h"
 
 namespace qplan {
@@ -15,7 +17,7 @@ namespace {
 struct Candidate {
   ParallelPlan plan;
   Bytes device_peak;
-  Seconds bound;
+  StepBound bound;
   Seconds step_time{std::numeric_limits<double>::infinity()};
 };
 
@@ -27,28 +29,32 @@ struct Found {
   std::optional<Candidate> smallest;
 };
 
+// Asks rules and memory of one plan and notes the answer.
+void judge(const CostModel& cost, const SearchSpace& space, const ParallelPlan& plan,
+           PlanSifter& sifter, Found& found) {
+  ++found.considered;
+  const ClusterLimits limits{space.gpus, cost.hardware().gpu.compute_capability};
+  const std::string_view rule = broken_rule(cost.model(), plan, cost.recipe(), limits);
+  if (!rule.empty()) {
+    ++found.infeasible[rule];
+    return;
+  }
+  const PlanSifter::Check check = sifter.check(plan);
+  if (check.fits) {
+    found.fitting.push_back({plan, check.device_peak, sifter.lower_bound(plan), {}});
+    return;
+  }
+  ++found.out_of_memory;
+  if (!found.smallest || check.device_peak < found.smallest->device_peak) {
+    found.smallest = Candidate{plan, check.device_peak, {}, {}};
+  }
+}
+
 Found sift(const CostModel& cost, const SearchSpace& space, const Skeleton& skeleton) {
   Found found;
   PlanSifter sifter(cost);
-  const ClusterLimits limits{space.gpus, cost.hardware().gpu.compute_capability};
   each_plan(cost.model(), cost.recipe(), cost.hardware(), space, skeleton,
-            [&](const ParallelPlan& plan) {
-              ++found.considered;
-              const std::string_view rule = broken_rule(cost.model(), plan, cost.recipe(), limits);
-              if (!rule.empty()) {
-                ++found.infeasible[rule];
-                return;
-              }
-              const PlanSifter::Check check = sifter.check(plan);
-              if (check.fits) {
-                found.fitting.push_back({plan, check.device_peak, sifter.lower_bound(plan), {}});
-                return;
-              }
-              ++found.out_of_memory;
-              if (!found.smallest || check.device_peak < found.smallest->device_peak) {
-                found.smallest = Candidate{plan, check.device_peak, {}, {}};
-              }
-            });
+            [&](const ParallelPlan& plan) { judge(cost, space, plan, sifter, found); });
   return found;
 }
 
@@ -56,33 +62,46 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.step_time < b.step_time;
 }
 
+// The k best step times so far, ascending.
+class BestTimes {
+ public:
+  explicit BestTimes(int wanted) : wanted_(static_cast<std::size_t>(std::max(wanted, 1))) {}
+  void add(Seconds time) {
+    times_.insert(std::upper_bound(times_.begin(), times_.end(), time), time);
+    if (times_.size() > wanted_) times_.pop_back();
+  }
+  // Whether a step that takes at least this long changes nothing.
+  [[nodiscard]] bool rules_out(Seconds bound) const {
+    return times_.size() == wanted_ && bound > times_.back();
+  }
+
+ private:
+  std::size_t wanted_;
+  std::vector<Seconds> times_;
+};
+
 // Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is
 // below the k-th best time. Returns the simulated ones.
 std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& options,
-                                const std::vector<Candidate>& candidates) {
+                                const std::vector<Candidate>& candidates, BestTimes& best) {
   // Ties in the bound keep the order of enumeration.
   std::vector<std::uint32_t> order(candidates.size());
   std::iota(order.begin(), order.end(), 0U);
   std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    const Seconds x = candidates[a].bound, y = candidates[b].bound;
+    const Seconds x = candidates[a].bound.step, y = candidates[b].bound.step;
     return x == y ? a < b : x < y;
   });
   constexpr std::size_t kBatch = 32;
-  const auto wanted = static_cast<std::size_t>(std::max(options.top, 1));
   std::vector<Candidate> simulated;
-  std::vector<double> best;  // times so far, ascending, at most `wanted`
   for (std::size_t done = 0; done < candidates.size();) {
-    const double next = candidates[order[done]].bound.value();
-    if (options.prune && best.size() == wanted && next > best.back()) break;
+    if (options.prune && best.rules_out(candidates[order[done]].bound.step)) break;
     const std::size_t batch = std::min(kBatch, candidates.size() - done);
     for (std::size_t i = 0; i < batch; ++i) simulated.push_back(candidates[order[done + i]]);
     parallel_for(batch, thread_count(options.threads), [&](std::size_t i) {
       Candidate& c = simulated[done + i];
       c.step_time = cost.step_time(c.plan);
     });
-    for (std::size_t i = 0; i < batch; ++i) best.push_back(simulated[done + i].step_time.value());
-    std::sort(best.begin(), best.end());
-    if (best.size() > wanted) best.resize(wanted);
+    for (std::size_t i = 0; i < batch; ++i) best.add(simulated[done + i].step_time);
     done += batch;
     if (options.progress) {
       options.progress(0.5 +
@@ -90,6 +109,40 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
     }
   }
   return simulated;
+}
+
+// Whether moving layers between stages may make a plan faster than all the best so far. Where each
+// chunk recomputes a number of its layers, other chunks recompute others, and no bound holds.
+bool worth_evening(const Candidate& c, const BestTimes& best, bool prune) {
+  constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
+  return c.plan.pp > 1 && c.plan.schedule != ScheduleKind::dualpipe &&
+         c.plan.recompute.layers == 0 && c.bound.imbalance >= kWorthwhile &&
+         !(prune && best.rules_out(c.bound.evened));
+}
+
+// Plans that fit once more, with layers moved away from the busiest pipeline rank: the one with the
+// head, where a large vocabulary weighs as much as several layers.
+std::vector<Found> even_out(const CostModel& cost, const SearchSpace& space,
+                            const SearchOptions& options, const std::vector<Candidate>& candidates,
+                            const BestTimes& best) {
+  if (!space.pipeline_layout.empty() || !takes_layout(cost.recipe().kind)) return {};
+  std::vector<const ParallelPlan*> plans;
+  for (const Candidate& c : candidates) {
+    if (worth_evening(c, best, options.prune)) plans.push_back(&c.plan);
+  }
+  constexpr std::size_t kBatch = 64;  // neighbours share what a sifter remembers
+  std::vector<Found> found((plans.size() + kBatch - 1) / kBatch);
+  parallel_for(found.size(), thread_count(options.threads), [&](std::size_t b) {
+    PlanSifter sifter(cost);
+    for (std::size_t i = b * kBatch; i < std::min(plans.size(), (b + 1) * kBatch); ++i) {
+      ParallelPlan plan = *plans[i];
+      plan.pipeline_layout = balanced_layout(cost.model().num_layers, plan, cost.end_work(plan));
+      if (plan.pipeline_layout.empty()) continue;
+      if (plan.pipeline_layout == stage_layers(cost.model(), *plans[i])) continue;
+      judge(cost, space, plan, sifter, found[b]);
+    }
+  });
+  return found;
 }
 
 std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
@@ -101,6 +154,22 @@ std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
     front.push_back({c.plan, c.step_time, c.device_peak});
   }
   return front;
+}
+
+// What was found, counted in `result`; returns what fits.
+std::vector<Candidate> gather(std::vector<Found> found, SearchResult& result) {
+  std::vector<Candidate> candidates;
+  for (Found& f : found) {
+    for (const auto& [rule, count] : f.infeasible) result.infeasible[std::string(rule)] += count;
+    result.considered += f.considered;
+    result.out_of_memory += f.out_of_memory;
+    const auto& s = f.smallest;
+    if (s && (!result.smallest || s->device_peak < result.smallest->device_peak)) {
+      result.smallest = RankedPlan{s->plan, s->step_time, s->device_peak};
+    }
+    std::move(f.fitting.begin(), f.fitting.end(), std::back_inserter(candidates));
+  }
+  return candidates;
 }
 
 SearchResult search_world(const CostModel& cost, const SearchSpace& space,
@@ -115,20 +184,16 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
   if (options.progress) options.progress(0.5);
 
   SearchResult result;
-  std::vector<Candidate> candidates;
-  for (Found& f : found) {
-    for (const auto& [rule, count] : f.infeasible) result.infeasible[std::string(rule)] += count;
-    result.considered += f.considered;
-    result.out_of_memory += f.out_of_memory;
-    const auto& s = f.smallest;
-    if (s && (!result.smallest || s->device_peak < result.smallest->device_peak)) {
-      result.smallest = RankedPlan{s->plan, s->step_time, s->device_peak};
-    }
-    std::move(f.fitting.begin(), f.fitting.end(), std::back_inserter(candidates));
-  }
-  std::vector<Candidate> simulated = simulate(cost, options, candidates);
-  result.simulated = static_cast<std::int64_t>(simulated.size());
-  result.bounded_out = static_cast<std::int64_t>(candidates.size() - simulated.size());
+  BestTimes best(options.top);
+  std::vector<Candidate> candidates = gather(std::move(found), result);
+  std::vector<Candidate> simulated = simulate(cost, options, candidates, best);
+  std::int64_t fitting = std::ssize(candidates);
+  candidates = gather(even_out(cost, space, options, candidates, best), result);
+  fitting += std::ssize(candidates);
+  std::vector<Candidate> evened = simulate(cost, options, candidates, best);
+  std::move(evened.begin(), evened.end(), std::back_inserter(simulated));
+  result.simulated = std::ssize(simulated);
+  result.bounded_out = fitting - result.simulated;
   std::stable_sort(simulated.begin(), simulated.end(), better);
   for (const Candidate& c : simulated) {
     if (static_cast<int>(result.plans.size()) == options.top) break;

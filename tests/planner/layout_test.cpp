@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "models/error.h"
@@ -60,6 +61,53 @@ TEST_CASE("Megatron's layout strings repeat letters and groups") {
     CAPTURE(wrong);
     CHECK_THROWS_AS(parse_megatron_layout(wrong), Error);
   }
+}
+
+// The least that the busiest rank can have to do, by trying all splits of `layers` over the ranks.
+double least_possible(std::int64_t layers, std::size_t from, std::size_t ranks, EndWork ends) {
+  const auto work = [&](std::int64_t n) {
+    return static_cast<double>(n) + (from == 0 ? ends.first : 0) +
+           (from + 1 == ranks ? ends.last : 0);
+  };
+  if (from + 1 == ranks) return work(layers);
+  double best = 1e9;
+  for (std::int64_t n = from == 0 ? 0 : 1; n <= layers; ++n) {
+    best = std::min(best, std::max(work(n), least_possible(layers - n, from + 1, ranks, ends)));
+  }
+  return best;
+}
+
+TEST_CASE("a balanced layout leaves the busiest rank as little to do as any layout") {
+  for (int layers = 4; layers <= 13; ++layers) {
+    for (int pp = 2; pp <= 4; ++pp) {
+      for (const EndWork ends : {EndWork{0, 0}, {0.1, 2.2}, {0.4, 0.7}, {1.5, 5.5}}) {
+        CAPTURE(layers);
+        CAPTURE(pp);
+        CAPTURE(ends.last);
+        const Layers layout = balanced_layout(layers, pipeline(pp), ends);
+        REQUIRE(layout.size() == static_cast<std::size_t>(pp));
+        CHECK(std::accumulate(layout.begin(), layout.end(), 0) == layers);
+        double busiest = 0;
+        for (std::size_t i = 0; i < layout.size(); ++i) {
+          busiest = std::max(busiest, layout[i] + (i == 0 ? ends.first : 0) +
+                                          (i + 1 == layout.size() ? ends.last : 0));
+          CHECK((layout[i] > 0 || i == 0 || i + 1 == layout.size()));
+        }
+        CHECK(busiest ==
+              doctest::Approx(least_possible(layers, 0, static_cast<std::size_t>(pp), ends)));
+      }
+    }
+  }
+}
+
+TEST_CASE("chunks of the head's rank give their layers away, its last chunk first") {
+  ParallelPlan plan = pipeline(4);
+  plan.schedule = ScheduleKind::interleaved;
+  plan.vpp = 4;
+  // 50.2 layers' work on 4 ranks; the head's counts 2.2 on the last chunk.
+  CHECK(balanced_layout(48, plan, {0, 2.2}) ==
+        Layers{3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 4, 4, 1});
+  CHECK(balanced_layout(13, plan, {0, 2.2}).empty());
 }
 
 }  // namespace
