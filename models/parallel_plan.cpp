@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <limits>
@@ -29,6 +30,7 @@ struct Word {
 // Upper bounds far above any machine whose products still fit 63 bits: tp*cp*pp*dp < 2^59,
 // sequences x tokens <= 2^60.
 constexpr std::int64_t kMaxDegree = 1 << 13;
+constexpr std::size_t kMaxStages = 1 << 16;  // of a layout
 constexpr std::int64_t kMaxDataDegree = 1 << 20;
 constexpr std::int64_t kMaxCount = 1 << 30;
 
@@ -143,8 +145,20 @@ std::string text_of(const EnumSet<OverlapKind>& set) {
   return set.empty() ? "none" : join_words(set);
 }
 
+// Three stages alike and more in a row become one term: 1+2*62+1.
 std::string text_of(const std::vector<int>& layout) {
-  return layout.empty() ? "even" : fmt::format("{}", fmt::join(layout, "+"));
+  if (layout.empty()) return "even";
+  std::vector<std::string> terms;
+  for (auto at = layout.begin(); at != layout.end();) {
+    const auto end = std::find_if(at, layout.end(), [&](int n) { return n != *at; });
+    if (end - at >= 3) {
+      terms.push_back(fmt::format("{}*{}", *at, end - at));
+      at = end;
+    } else {
+      terms.push_back(std::to_string(*at++));
+    }
+  }
+  return fmt::format("{}", fmt::join(terms, "+"));
 }
 
 void read_text(const Word& word, std::string_view text, bool& value) {
@@ -188,9 +202,18 @@ void read_text(const Word&, std::string_view text, EnumSet<OverlapKind>& value) 
 void read_text(const Word&, std::string_view text, std::vector<int>& value) {
   value.clear();
   if (text == "even") return;
-  for (const auto part : split(text, '+')) {
-    value.push_back(
-        static_cast<int>(parse_count("a stage's layer count in layout", part, 0, kMaxDegree)));
+  for (const auto term : split(text, '+')) {
+    const auto star = term.find('*');
+    const auto layers =
+        parse_count("a stage's layer count in layout", term.substr(0, star), 0, kMaxDegree);
+    const auto times =
+        star == std::string_view::npos
+            ? 1
+            : parse_count("how many stages alike in layout", term.substr(star + 1), 1, kMaxDegree);
+    if (value.size() + static_cast<std::size_t>(times) > kMaxStages) {
+      throw Error(fmt::format("layout lists more than {} stages", kMaxStages));
+    }
+    value.insert(value.end(), static_cast<std::size_t>(times), static_cast<int>(layers));
   }
 }
 

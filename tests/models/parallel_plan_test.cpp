@@ -77,7 +77,7 @@ ParallelPlan random_plan(Dice& dice) {
   plan.compile = dice.coin();
   if (dice.coin()) {
     for (auto n = dice.roll(1, 9); n > 0; --n) {
-      plan.pipeline_layout.push_back(static_cast<int>(dice.roll(0, 40)));
+      plan.pipeline_layout.push_back(static_cast<int>(dice.roll(0, 4)));
     }
   }
   return plan;
@@ -123,6 +123,19 @@ TEST_CASE("every word has its place in the line") {
       "cuda_graph "
       "cuda_graph_scope=layer compile";
   CHECK(to_string(parse_plan(line)) == line);
+}
+
+TEST_CASE("stages alike in a row are one term of a layout, and may be written out") {
+  const ParallelPlan plan = parse_plan("pp8 layout=1+2+2+2+2+2+2+3+3+0");
+  CHECK(plan.pipeline_layout == std::vector<int>{1, 2, 2, 2, 2, 2, 2, 3, 3, 0});
+  CHECK(contains(to_string(plan), " layout=1+2*6+3+3+0"));
+  CHECK(parse_plan(to_string(plan)) == plan);
+  CHECK(parse_plan("layout=4*1+5*2").pipeline_layout == std::vector<int>{4, 5, 5});
+  CHECK(contains(complaint("layout=4*0"), "how many stages alike"));
+  CHECK(contains(complaint("layout=4*"), "how many stages alike"));
+  CHECK(contains(complaint("layout=*4"), "a stage's layer count"));
+  CHECK(contains(complaint("layout=1*8192+1*8192+1*8192+1*8192+1*8192+1*8192+1*8192+1*8192+1"),
+                 "more than 65536 stages"));
 }
 
 TEST_CASE("any plan reads back from its line and from its JSON") {
