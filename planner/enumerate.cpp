@@ -4,6 +4,7 @@
 
 #include "models/program/step_program.h"
 #include "planner/feasible.h"
+#include "planner/layout.h"
 
 namespace qplan {
 namespace {
@@ -125,6 +126,12 @@ std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
         if (!chunks.empty()) break;
         for (int v = 2; v <= 12 && std::int64_t{pp} * v <= model.num_layers; ++v) {
           if (layers % (std::int64_t{pp} * v) == 0) chunks.push_back(v);
+        }
+      }
+      // Where neither divides, a few uneven ones.
+      if (chunks.empty() && takes_layout(recipe.kind)) {
+        for (int v = 2; v <= 4 && std::int64_t{pp} * v <= model.num_layers; ++v) {
+          chunks.push_back(v);
         }
       }
     }
