@@ -148,9 +148,15 @@ double release_of(const std::string& framework) {
 // so in fp32.
 // Experts on an NVL72 rack are exchanged by HybridEP (Megatron-Bridge's dispatcher guide, from
 // release 25.11 on). From release 26.06 on its MXFP8 recipes there capture the whole iteration and
-// overlap the exchanges: the runs that say so (26.06 to 26.08) all do. "main" is later. Release
-// 25.09 dropped tokens, but for DeepSeek-V3 on Hopper: balance by force, DeepEP and overlapped
-// exchanges (r0.1.0, scripts/performance/run_script.py).
+// overlap the exchanges: the runs that say so (26.06 to 26.08) all do. "main" is later.
+//
+// Release 25.09 dropped tokens, but for DeepSeek-V3 on Hopper: balance by force, DeepEP and
+// overlapped exchanges (r0.1.0, scripts/performance/run_script.py). With as many rows for each
+// expert whole layers fit a graph: its recipes of experts on Blackwell capture them where they
+// neither interleave nor recompute (their perf_matrix, cuda_graphs).
+//
+// NeMo's performance recipes of experts drop tokens, too (MegatronTokenDropCallback), but for
+// DeepSeek-V3 on Hopper, with DeepEP (r2.4.0, scripts/performance/llm and recipes).
 void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   const std::string& framework = row.text("framework");
   const bool bridge = framework.starts_with("Megatron-Bridge");
@@ -160,11 +166,22 @@ void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan
   const double release = release_of(framework);
   const bool early = release > 0 && release < 25.11;
   const HardwareProfile hardware = load_hardware(in.hardware);
-  if (!bridge || plan.ep == 1) return;
-  if (early && hardware.gpu.compute_capability == kHopper && row.text("routing") == "forced") {
+  const bool hopper = hardware.gpu.compute_capability == kHopper;
+  if (plan.ep == 1) return;
+  if (!bridge) {
+    if (hopper && in.model.mla) {
+      plan.moe_dispatcher = MoeDispatcher::deepep;
+    } else {
+      plan.moe_capacity_factor = 1;
+    }
+    return;
+  }
+  if (early && hopper && row.text("routing") == "forced") {
     plan.moe_dispatcher = MoeDispatcher::deepep;
     plan.overlap.add(OverlapKind::ep);
   }
+  const bool whole_layers = plan.vpp == 1 && row.text("recompute_words") == "none";
+  if (early && hardware.gpu.compute_capability > kHopper && whole_layers) plan.cuda_graph = true;
   if (early || hardware.link.nvlink_domain < kRack) return;
   plan.moe_dispatcher = MoeDispatcher::hybridep;
   const bool later = release >= 26.06 || framework.find("main") != std::string::npos;
