@@ -86,7 +86,8 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
 std::optional<CudaGraphScope> graphs_of(const ParallelPlan& plan);
 
 // Host time of enqueuing an op: its kernels, by the recipe. Unfused work launches several, grouped
-// products one an expert (Transformer Engine's GroupedLinear calls cuBLAS for each).
+// products one an expert (Transformer Engine's GroupedLinear calls cuBLAS for each) and casts of
+// their operands as the recipe says.
 Seconds launch_time(const Op& op, const Recipe& recipe);
 
 }  // namespace qplan

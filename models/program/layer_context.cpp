@@ -45,11 +45,12 @@ DType LayerContext::product_dtype() const {
   return recipe.executable ? activation_dtype() : linear_dtype();
 }
 
-SlotId LayerContext::linear_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass) {
+SlotId LayerContext::linear_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass,
+                                  std::int64_t groups) {
   if (linear_dtype() == activation_dtype()) return x;
   if (recipe.executable) return quantized_input(x, rows, cols, pass);
   const SlotId cast = b.slot("fp8 input", linear_dtype(), rows, cols);
-  rowwise(RowwiseKind::cast, rows, cols, {x}, {cast});
+  std::get<Rowwise>(rowwise(RowwiseKind::cast, rows, cols, {x}, {cast}).work).groups = groups;
   return cast;
 }
 

@@ -37,8 +37,9 @@ struct LayerContext {
   [[nodiscard]] DType activation_dtype() const;
 
   // The input of a linear layer, or the gradient of its output, as it is stored: cast to fp8 where
-  // the recipe runs in fp8.
-  SlotId linear_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass = Pass::forward);
+  // the recipe runs in fp8. `groups`: experts whose rows are cast one after the other.
+  SlotId linear_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass = Pass::forward,
+                      std::int64_t groups = 1);
 
   // Sequence shard -> whole sequence, before a column-parallel product; returns the slot to read.
   // Without sequence parallelism (or tp 1) it is `x` itself.

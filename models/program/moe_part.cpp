@@ -252,9 +252,13 @@ MoePart::Carried MoePart::combine(Carried expert_out) {
   return combined;
 }
 
-// Experts' products stay in bf16 where we run them: their kernel takes nothing narrower.
+// Experts' products stay in bf16 where we run them: their kernel takes nothing narrower. Fused
+// experts' operands become fp8 all at once.
 SlotId MoePart::experts_input(SlotId x, std::int64_t rows, std::int64_t cols) {
-  return c_.recipe.executable ? x : c_.linear_input(x, rows, cols);
+  if (c_.recipe.executable) return x;
+  const bool apart = c_.recipe.one_product_per_expert && !c_.shape.fused_experts;
+  return c_.linear_input(x, rows, cols, Pass::forward,
+                         apart ? c_.model.moe->num_experts / c_.shape.ep : 1);
 }
 
 SlotId MoePart::forward(SlotId x) {

@@ -31,8 +31,9 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
 //     2.11; docs/evidence/issue3-h200.json);
 //   Megatron of 2021-22: 3.5 ms a layer of 42 ops, whatever the width and tp (400 A100 runs that
 //     vTrain published with micro-batch 1 and hidden 1024-2048);
-//   Megatron-Core without graphs: 8.8-9.6 ms a layer with 8-16 experts a rank, 6.4 ms a dense one
-//     on tp 4 (Megatron-Bridge: Qwen3-30B fp8 on H100, mxfp8 on B200; Qwen3-8B, 2048 tokens);
+//   Megatron-Core without graphs: 6.4 ms a dense layer on tp 4 (Megatron-Bridge, Qwen3-8B with 2048
+//     tokens). Of 9.2 and 8.8 ms a layer with 16 experts in MXFP8 (Qwen3-30B, micro-batch 1 on 8
+//     B200, releases 25.11 and 26.02) that leaves 3.8, for 64 operands of experts that become fp8;
 //   nanotron: 4.4 ms a layer of 37 ops, 10 of them collectives behind Python autograd functions
 //     (Ultra-Scale runs on tp 4 and 8);
 //   a C++ loop: 3 us (assumed).
@@ -46,6 +47,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .launch = microseconds(35),
      .collective_launch = microseconds(60),
      .one_product_per_expert = true,
+     .expert_cast = microseconds(60),
      .step_overhead = Seconds(0.005),
      .context = gib(1.5),
      .communicator = mib(120),
@@ -100,6 +102,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .launch = microseconds(35),
      .collective_launch = microseconds(60),
      .one_product_per_expert = true,
+     .expert_cast = microseconds(60),
      .step_overhead = Seconds(0.005),
      .context = gib(1.5),
      .communicator = mib(120),

@@ -101,6 +101,9 @@ struct Recipe {
   Seconds launch{};             // host time of one kernel launch, framework overhead included
   Seconds collective_launch{};  // of one collective, its autograd function included
   bool one_product_per_expert = false;  // grouped products are launched expert by expert
+  // ... and their operands become fp8 expert by expert, this long each: a tensor object, its
+  // buffers, its kernels (Transformer Engine's split_quantize).
+  Seconds expert_cast{};
   // Once the pipeline leaves a node, each step of a tensor-parallel ring takes this much longer.
   // nanotron on H100 nodes with EFA: a layer takes 4.4 ms at least on tp 2-8 without pp, whatever
   // the tokens; with pp across nodes 10, 13 and 23 ms on tp 2, 4 and 8 (medians of 60 published
