@@ -136,11 +136,13 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .fused_kernels = false,
      .fused_norms = false,
      .attention = AttentionKernel::flash1,  // of its days, 2022-23 (MPT's Triton kernel is one)
+     .fused_adam = false,  // torch's default (foreach); Composer's DecoupledAdamW is as many passes
      .fp32_gradient_accumulation = false,
      .keeps_eager_copies = true,
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::bf16,
+     .flat_parameters = true,
      .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),
      .launch = microseconds(15),

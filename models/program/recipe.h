@@ -87,6 +87,10 @@ struct Recipe {
   // FSDP2 gathers into one buffer and copies each parameter out of it (foreach_all_gather_copy_out
   // in torch's _fsdp_collectives.py); FSDP1's and Megatron-FSDP's parameters are views of theirs.
   bool copies_gathered = false;
+  // FSDP1's modules see views of one flat array: autograd puts their gradients together in another
+  // (backward of torch.split), which is divided by about the root of the ranks before it is reduced
+  // (_div_if_needed in torch's fsdp/_runtime_utils.py).
+  bool flat_parameters = false;
   // In a pipeline, parameters stay gathered through a step and gradients are reduced once, whatever
   // the ZeRO stage: torchtitan does not reshard after forward then, and torch's pipeline stages
   // reduce with their last microbatch.

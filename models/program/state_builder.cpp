@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace qplan {
 namespace {
@@ -83,7 +84,8 @@ void StateBuilder::declare() {
   if (reduces_every_microbatch(s)) {
     const bool fp32 = c_.recipe.fp32_gradient_accumulation && !keeps_bf16_gradients();
     const DType dtype = fp32 ? DType::fp32 : c_.activation_dtype();
-    const Storage storage = dtype == reduce_dtype() ? Storage::wire : Storage::local;
+    const bool sent = dtype == reduce_dtype() && !flattens();
+    const Storage storage = sent ? Storage::wire : Storage::local;
     c_.gradients = c_.expert_gradients = b.slot("whole gradients", dtype, 1, own_.total(), storage);
     b.at(c_.gradients).flow = Flow::gradients;
   }
@@ -132,6 +134,21 @@ void StateBuilder::copy_out(SlotId gathered) {
   c_.rowwise(RowwiseKind::copy, 1, count, {gathered}, {}).role = Role::copy_gathered;
 }
 
+bool StateBuilder::flattens() const {
+  const auto& s = c_.shape;
+  return c_.recipe.flat_parameters && (s.dense_shard > 1 || s.expert_shard > 1);
+}
+
+SlotId StateBuilder::flat_gradients() {
+  auto& b = c_.b;
+  const DType dtype = b.at(c_.gradients).dtype;
+  const Storage storage = dtype == reduce_dtype() ? Storage::wire : Storage::local;
+  const SlotId flat = b.slot("flat gradients", dtype, 1, own_.total(), storage);
+  b.at(flat).flow = Flow::gradients;
+  c_.rowwise(RowwiseKind::copy, 1, own_.total(), {c_.gradients}, {flat});
+  return flat;
+}
+
 void StateBuilder::leave_backward() {
   if (!reduces_every_microbatch(c_.shape)) return;
   if (own_.total() > 0 && c_.recipe.executable) {
@@ -141,15 +158,22 @@ void StateBuilder::leave_backward() {
   if (own_.total() == 0) return;
   const auto& s = c_.shape;
   auto& b = c_.b;
-  SlotId input = c_.gradients;
+  SlotId input = flattens() ? flat_gradients() : c_.gradients;
   if (b.at(input).dtype != reduce_dtype()) {
-    input = b.slot("reduction input", reduce_dtype(), 1, own_.total(), Storage::wire);
+    const SlotId narrow = std::exchange(
+        input, b.slot("reduction input", reduce_dtype(), 1, own_.total(), Storage::wire));
     b.at(input).flow = Flow::gradients;
     // Reads 2 bytes and writes 4: as a cast from fp32.
     b.compute(
         Rowwise{
             .kind = RowwiseKind::cast, .rows = 1, .cols = own_.total(), .dtype = reduce_dtype()},
-        {c_.gradients}, {input});
+        {narrow}, {input});
+  }
+  if (flattens()) {
+    b.compute(
+        Rowwise{
+            .kind = RowwiseKind::scale, .rows = 1, .cols = own_.total(), .dtype = reduce_dtype()},
+        {input}, {input});
   }
   const bool dense = reduce_scatter(own_.dense, dense_axis(s), s.dense_shard, s.dense_replicas,
                                     Axis::dp_replicate, input);

@@ -58,6 +58,10 @@ class StateBuilder {
   // Each parameter out of the buffer that all were gathered into, where the recipe does so.
   void copy_out(SlotId gathered);
 
+  // Gradients that autograd puts together in one array before they are reduced (FSDP1).
+  [[nodiscard]] bool flattens() const;
+  SlotId flat_gradients();
+
   // False where there is nobody to reduce with.
   bool reduce_scatter(std::int64_t count, Axis axis, int ranks, int replicas, Axis replica_axis,
                       SlotId input);
