@@ -171,7 +171,7 @@ void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan
   if (!bridge) {
     if (hopper && in.model.mla) {
       plan.moe_dispatcher = MoeDispatcher::deepep;
-    } else {
+    } else if (row.text("routing") != "natural") {
       plan.moe_capacity_factor = 1;
     }
     return;

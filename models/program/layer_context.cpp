@@ -1,5 +1,7 @@
 #include "models/program/layer_context.h"
 
+#include <algorithm>
+
 namespace qplan {
 
 LayerContext::LayerContext(const ModelSpec& m, const Recipe& r, const BlockShape& s,
@@ -83,6 +85,13 @@ SlotId LayerContext::reduce_partial(SlotId x, std::string_view name, bool wait) 
 Op& LayerContext::linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
                          std::int64_t k) {
   if (is_quantized(x)) return quantized_linear(role, x, y, rows, n, k);
+  const auto same = [role](const NarrowWeight& known) { return known.role == role; };
+  if (recipe.separate_casts && linear_dtype() == DType::fp8 &&
+      std::none_of(narrow_weights_.begin(), narrow_weights_.end(), same)) {
+    const SlotId narrow = b.slot("fp8 weight", DType::fp8, n, k);
+    rowwise(RowwiseKind::cast, n, k, {weights}, {narrow});
+    narrow_weights_.push_back({.role = role, .narrow = narrow});
+  }
   Op& op = b.compute(Gemm{.m = rows, .n = n, .k = k, .dtype = product_dtype()}, {x, weights}, {y});
   op.parameter = b.parameter(role);
   return op;
@@ -181,7 +190,8 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
   const bool loss =
       kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
   const bool norm = kind == RowwiseKind::rms_norm || kind == RowwiseKind::rms_norm_backward;
-  const bool fused = recipe.fused_kernels || (norm && recipe.fused_norms);
+  const bool cast = kind == RowwiseKind::cast && recipe.separate_casts;
+  const bool fused = (recipe.fused_kernels && !cast) || (norm && recipe.fused_norms);
   return b.compute(Rowwise{.kind = kind,
                            .rows = rows,
                            .cols = cols,

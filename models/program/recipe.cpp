@@ -158,6 +158,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .fused_kernels = false,
      .fused_norms = false,
      .fused_loss = false,
+     .separate_casts = true,
      .fp32_gradient_accumulation = false,
      .keeps_eager_copies = true,
      .logits_stash_bytes = 8,
@@ -181,6 +182,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .description = "PyTorch FSDP2 with torch.compile (torchtitan)",
      .attention = AttentionKernel::flash2,
      .fused_loss = false,  // torchtitan compiled the blocks alone until 2025
+     .separate_casts = true,
      .fp32_gradient_accumulation = false,
      .logits_stash_bytes = 8,
      .logits_grad_bytes = 4,

@@ -61,6 +61,10 @@ struct Recipe {
   AttentionKernel attention = AttentionKernel::fused;  // unfused: probabilities are stored
   bool dropout = false;                                // masks are kept (Megatron of 2021)
   bool fused_loss = true;                              // one cross-entropy kernel over bf16 logits
+  // fp8 by torchao: an array's scale, its cast and its transposed copy are kernels of their own (a
+  // compiler cannot fuse a cast with the maximum that it needs), and weights are cast in every
+  // microbatch. Transformer Engine casts and transposes at once, weights once a step.
+  bool separate_casts = false;
   bool fused_adam = true;
   bool fp32_gradient_accumulation = true;   // gradients are summed in an fp32 main_grad buffer
   bool fused_gradient_accumulation = true;  // ... by the wgrad GEMMs, not by a kernel after them

@@ -101,7 +101,7 @@ TEST_CASE("each op belongs to one kind of cost") {
   CHECK(cost_of({.work = HostCopy{}}, Part::update) == Cost::offload);
 }
 
-TEST_CASE("waits launch nothing, unfused work several kernels, grouped products one an expert") {
+TEST_CASE("waits launch nothing, unfused work several kernels, experts one each") {
   const Recipe& eager = recipe_of(RecipeKind::fsdp2);
   const Recipe& megatron = recipe_of(RecipeKind::megatron);
   CHECK(launch_time({.work = Join{}}, eager) == Seconds(0));
@@ -114,6 +114,10 @@ TEST_CASE("waits launch nothing, unfused work several kernels, grouped products 
   const Op experts{.work = GroupedGemm{.groups = 16, .rows = 4096, .n = 64, .k = 64}};
   CHECK(launch_time(experts, eager) == eager.launch);
   CHECK(launch_time(experts, megatron) == megatron.launch * 16.0);
+  Op cast{.work = Rowwise{.kind = RowwiseKind::cast, .rows = 4096, .cols = 64}};
+  CHECK(launch_time(cast, megatron) == megatron.launch);
+  std::get<Rowwise>(cast.work).groups = 16;
+  CHECK(launch_time(cast, megatron) == megatron.expert_cast * 16.0);
   // Softmax is one kernel of six, or five of ten (cast, scale, mask, softmax, cast).
   Attention scores{.batch = 1, .heads = 4, .q_len = 64, .kv_len = 64};
   scores.kernel = AttentionKernel::unfused;

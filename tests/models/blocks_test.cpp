@@ -379,3 +379,45 @@ TEST_CASE("a pipeline of torchtitan gathers once a step, whatever its ZeRO stage
   CHECK(stage(RecipeKind::fsdp2_compile) == 1);
   CHECK(stage(RecipeKind::megatron_fsdp) == 3);
 }
+
+TEST_CASE("FSDP1 puts a layer's gradients together and divides them before the reduction") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto passes = [&](RecipeKind recipe, int ranks) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.zero = 3;
+    s.dense_shard = ranks;
+    const std::int64_t all = rank_parameters(model, s).total();
+    const Block block = build_block(model, recipe_of(recipe), s);
+    const auto over_all = [all](const Op& op) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      return r != nullptr && r->cols == all && op.role != Role::copy_gathered &&
+             (r->kind == RowwiseKind::copy || r->kind == RowwiseKind::scale);
+    };
+    return std::count_if(block.backward.begin(), block.backward.end(), over_all);
+  };
+  CHECK(passes(RecipeKind::fsdp1, 8) == 2);
+  CHECK(passes(RecipeKind::fsdp1, 1) == 0);
+  CHECK(passes(RecipeKind::fsdp2, 8) == 0);
+}
+
+TEST_CASE("torchao casts weights in each microbatch, and by kernels of their own") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto casts = [&](RecipeKind recipe, Precision precision) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.precision = precision;
+    const Block block = build_block(model, recipe_of(recipe), s);
+    std::pair<std::int64_t, std::int64_t> found;  // kernels, weights' elements
+    for (const Op& op : block.forward) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      if (r == nullptr || r->kind != RowwiseKind::cast) continue;
+      found.first += kernel_count(*r);
+      if (r->rows != s.seq_len) found.second += r->rows * r->cols;
+    }
+    return found;
+  };
+  // Inputs of qkv, attention's output, gate and up, and down; q, k, v, o, gate, up, down.
+  const std::int64_t h = 4096, weights = h * (h + 2 * 1024 + h + 3 * 14336);
+  CHECK(casts(RecipeKind::megatron, Precision::fp8) == std::pair{4L, 0L});
+  CHECK(casts(RecipeKind::fsdp2_compile, Precision::fp8) == std::pair{4 * 3 + 4 * 3L, weights});
+  CHECK(casts(RecipeKind::fsdp2_compile, Precision::bf16) == std::pair{0L, 0L});
+}

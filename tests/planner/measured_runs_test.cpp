@@ -145,6 +145,36 @@ TEST_CASE("dropped tokens mean capacity 1 and the dispatcher that drops") {
   CHECK(run.inputs->plan.routing == Routing::forced);
 }
 
+TEST_CASE("NeMo's recipes of experts drop tokens, but for latent attention on Hopper") {
+  const auto plan = [](const Cells& changes) {
+    Cells cells{{"framework", "NeMo"}, {"experts", "8"}, {"topk", "2"},
+                {"moe_ffn", "1024"},   {"ep", "8"},      {"recompute_words", "none"}};
+    for (const auto& [column, text] : changes) cells[column] = text;
+    return read(cells).inputs->plan;
+  };
+  CHECK(plan({}).moe_capacity_factor == 1);
+  CHECK(plan({}).moe_dispatcher == MoeDispatcher::alltoall);
+  CHECK(plan({{"routing", "natural"}}).moe_capacity_factor == 0);
+  const Cells latent{{"base_model", "deepseek-v3"},
+                     {"layers", ""},
+                     {"hidden", ""},
+                     {"heads", ""},
+                     {"ffn", ""},
+                     {"experts", ""},
+                     {"topk", ""},
+                     {"moe_ffn", ""}};
+  CHECK(plan(latent).moe_dispatcher == MoeDispatcher::deepep);
+  CHECK(plan(latent).moe_capacity_factor == 0);
+
+  // Release 25.09 captured whole layers of such experts, on Blackwell.
+  Cells bridge{{"framework", "Megatron-Bridge (NeMo 25.09)"}, {"other_flags", "token drop"}};
+  CHECK_FALSE(plan(bridge).cuda_graph);
+  bridge["hardware"] = "b200";
+  CHECK(plan(bridge).cuda_graph);
+  bridge["recompute_words"] = "full";
+  CHECK_FALSE(plan(bridge).cuda_graph);
+}
+
 TEST_CASE("NeMo AutoModel with experts keeps parameters gathered and deals tokens out in turn") {
   const auto run = read({{"recipe", "fsdp2"},
                          {"framework", "NeMo AutoModel (PyTorch FSDP2)"},
