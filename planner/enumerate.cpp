@@ -175,6 +175,21 @@ std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& r
   return layouts;
 }
 
+// Micro-batches worth trying: powers of two to 8 sequences, and what else divides a rank's
+// sequences: odd ones (1026 over dp 18 are 57, which no 2 divides), and more of short ones. Beyond
+// 64 Ki tokens no search of ours gained: ZeRO-3 with full recomputation was 6% faster by 16 x 4096
+// than by 8 x 4096 on 64 H100, and no faster by 32 x 4096.
+std::vector<std::int64_t> micro_batches(const SearchSpace& space, const Skeleton& k) {
+  constexpr std::int64_t kFew = 8, kMostTokens = 1 << 16;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = 1; size <= std::max(kFew, kMostTokens / space.seq_len); ++size) {
+    const bool power = (size & (size - 1)) == 0, few = size <= kFew;
+    const bool divides = space.global_batch_size % (k.dp * size) == 0;
+    if (few ? power || divides : power && divides) sizes.push_back(size);
+  }
+  return sizes;
+}
+
 struct Sharding {
   int zero = 0;
   EnumSet<OverlapKind> overlap;
@@ -314,7 +329,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
              plan.etp = e.etp;
              plan.moe_dispatcher = e.dispatcher;
            }),
-      word(or_default(space.micro_batch_size, {1, 2, 4, 8}),
+      word(or_default(space.micro_batch_size, micro_batches(space, k)),
            [](ParallelPlan& plan, std::int64_t v) { plan.micro_batch_size = v; }),
       word(sps, [](ParallelPlan& plan, bool v) { plan.sequence_parallel = v; }),
       word(cp_comms, [](ParallelPlan& plan, CpComm v) { plan.cp_comm = v; }),
