@@ -31,9 +31,12 @@ struct PlanWord {
 using S = SearchSpace;
 using P = ParallelPlan;
 
+// Said twice, a value is one: the plans of a search are distinct.
 template <auto SpaceMember, auto PlanMember>
 void allow(S& space, const P& plan) {
-  (space.*SpaceMember).push_back(plan.*PlanMember);
+  auto& values = space.*SpaceMember;
+  const auto& value = plan.*PlanMember;
+  if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
 }
 
 template <auto SpaceMember, auto PlanMember>

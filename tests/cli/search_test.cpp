@@ -64,6 +64,12 @@ TEST_CASE("constraints bind, as one value, a list or a range") {
   }
 }
 
+TEST_CASE("a value said twice makes no second plan") {
+  const std::string line = kSmall + "--tp 1 --pp 1 --recompute none --json ";
+  CHECK(run(line + "--micro-batch-size 1,1..2,2").out == run(line + "--micro-batch-size 1,2").out);
+  CHECK(run(line + "--overlap grad --overlap grad").out == run(line + "--overlap grad").out);
+}
+
 TEST_CASE("dualpipe is searched on request, and for its own framework") {
   const std::string four =
       "search --model tiny --gpus 4 --seq-len 512 --global-batch-size 16 --json ";
