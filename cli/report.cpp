@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "executor/gpu_limits.h"
+#include "planner/enumerate.h"
 
 namespace qplan {
 namespace {
@@ -157,6 +159,25 @@ std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_l
   return {fmt::format(
       "sequences of {} are longer than the {} positions of the model (max_position_embeddings)",
       seq_len, most)};
+}
+
+std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace& space) {
+  std::vector<std::string> list = length_notes(model, space.seq_len);
+  const std::int64_t batch = space.global_batch_size;
+  if (batch != default_global_batch_size(space.gpus, space.seq_len)) return list;
+  // The most data-parallel ranks that get a sequence each.
+  std::int64_t most = 1;
+  for (const int dp : divisors(space.gpus)) {
+    if (dp <= batch) most = dp;
+  }
+  const std::int64_t splits = std::gcd(batch, space.gpus);
+  if (splits < most) {
+    list.push_back(
+        fmt::format("the default batch of {} sequences splits over dp {} at most; "
+                    "--global-batch-size {} does over dp {}",
+                    batch, splits, (batch + most / 2) / most * most, most));
+  }
+  return list;
 }
 
 std::vector<std::string> backend_notes(const Job& job, const ParallelPlan& plan) {

@@ -11,6 +11,7 @@
 #include "cli/job.h"
 #include "models/rank_grid.h"
 #include "models/text.h"
+#include "planner/search.h"
 
 namespace qplan {
 
@@ -50,6 +51,9 @@ Answer ask(const Job& job, const ParallelPlan& plan);
 // What a person should know before trusting an answer, each a sentence without its full stop.
 // Of sequences of this length, whatever the plan:
 std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_len);
+// Of a whole search: the length, and a batch near the default one where that splits over fewer
+// data-parallel ranks than there are sequences for.
+std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace& space);
 // Of one plan, the length included:
 std::vector<std::string> notes_of(const Job& job, const Answer& answer);
 // What keeps our own executor from running a plan on GPUs: one sentence, or none.

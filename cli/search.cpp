@@ -141,7 +141,7 @@ void print_text(const Job& job, const Question& question, const Found& found, st
   out << model_line(job)
       << batch_line(job, question.space.global_batch_size, question.space.seq_len,
                     question.space.precision)
-      << notes_text(length_notes(job.model, question.space.seq_len)) << '\n';
+      << notes_text(search_notes(job.model, question.space)) << '\n';
   if (found.plans.empty()) {
     print_nothing(job, question, found, out);
   } else {
@@ -175,7 +175,7 @@ Json to_json(const Job& job, const Question& question, const Found& found) {
               {"global_batch_size", question.space.global_batch_size},
               {"seq_len", question.space.seq_len},
               {"precision", to_word(question.space.precision)},
-              {"notes", length_notes(job.model, question.space.seq_len)},
+              {"notes", search_notes(job.model, question.space)},
               {"considered", result.considered},
               {"infeasible", Json::object()},
               {"out_of_memory", result.out_of_memory},

@@ -203,11 +203,11 @@ std::string table_text(const Question& question, const std::vector<Point>& point
   return table.text() + common;
 }
 
-// Each length once, in the order of the points.
-std::vector<std::string> length_notes_of(const std::vector<Point>& points) {
+// Each note once, in the order of the points.
+std::vector<std::string> notes_of_all(const std::vector<Point>& points) {
   std::vector<std::string> notes;
   for (const Point& point : points) {
-    for (std::string& note : length_notes(point.job->model, point.space.seq_len)) {
+    for (std::string& note : search_notes(point.job->model, point.space)) {
       if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
     }
   }
@@ -219,7 +219,7 @@ void print_text(const Question& question, const std::vector<Point>& points, std:
   fmt::print(out, "{}, {} parameters, by {}; a run of {} tokens\n\n",
              points.front().job->model.name, human_count(static_cast<double>(count.total())),
              to_word(points.front().job->framework), human_count(question.run.tokens));
-  out << table_text(question, points) << notes_text(length_notes_of(points)) << '\n';
+  out << table_text(question, points) << notes_text(notes_of_all(points)) << '\n';
   const Reliability& facts = question.run.reliability;
   out << wrapped(
       fmt::format("Run, energy and cost include goodput ({} failures per 1000 node-days, {} min to "
@@ -263,7 +263,11 @@ Json point_json(const Question& question, const std::vector<Point>& points, cons
               {"framework", to_word(point.job->framework)},
               {"gpus", point.space.gpus},
               {"feasible", false},
-              {"notes", length_notes(point.job->model, point.space.seq_len)}};
+              {"notes", Json::array()}};
+  }
+  Json& notes = object["notes"];
+  for (const std::string& note : search_notes(point.job->model, point.space)) {
+    if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
   }
   object["global_batch_size"] = point.space.global_batch_size;
   object["seq_len"] = point.space.seq_len;

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "tests/cli/run.h"
@@ -68,6 +69,24 @@ TEST_CASE("a value said twice makes no second plan") {
   const std::string line = kSmall + "--tp 1 --pp 1 --recompute none --json ";
   CHECK(run(line + "--micro-batch-size 1,1..2,2").out == run(line + "--micro-batch-size 1,2").out);
   CHECK(run(line + "--overlap grad --overlap grad").out == run(line + "--overlap grad").out);
+}
+
+TEST_CASE("a default batch that splits over few ranks is said, with one that splits over more") {
+  const std::string line =
+      "search --model tiny --gpus 24 --seq-len 512 --tp 1 --cp 1 --recompute none --top 1 ";
+  // 4 Mi tokens are 8192 sequences; the multiple of 3 nearest to them is odd.
+  const std::string sentence =
+      "the default batch of 8193 sequences splits over dp 3 at most; --global-batch-size 8184 does "
+      "over dp 24";
+  CHECK(run(line + "--json").json()["notes"] == Json::array({sentence}));
+  CHECK(run(line + "--global-batch-size 8184 --json").json()["notes"].empty());
+  CHECK(run("search --model tiny --gpus 16 --seq-len 512 --tp 1 --cp 1 --top 1 --json")
+            .json()["notes"]
+            .empty());
+  const Json point =
+      run("sweep --model tiny --gpus 24 --seq-len 512 --tp 1 --cp 1 --json").json()["points"][0];
+  const Json& notes = point["notes"];
+  CHECK(std::count(notes.begin(), notes.end(), sentence) == 1);
 }
 
 TEST_CASE("dualpipe is searched on request, and for its own framework") {
