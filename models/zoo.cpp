@@ -64,6 +64,10 @@ Found read_path(fs::path path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) path /= "config.json";
   Json config = read_json_file(path.string());
+  // What `qplan models show` prints holds the config beside its counts.
+  if (config.is_object() && config.contains("parameters") && config.contains("config")) {
+    config = Json(config["config"]);
+  }
   fs::path stem = path.stem();
   if (path.filename() == "config.json") {
     const fs::path folder = fs::absolute(path, ignored).lexically_normal().parent_path().filename();

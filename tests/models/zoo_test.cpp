@@ -48,6 +48,12 @@ TEST_CASE("a config.json is named by its folder, another file by its stem") {
   CHECK(load_model((folder / "config.json").string()).name == "My-8B");
   CHECK(load_model((folder / "other.json").string()).name == "other");
   CHECK(model_config(folder.string()) == model_config("qwen3-8b"));
+  // What `qplan models show` prints is read as well.
+  const Json shown{{"name", "qwen3-8b"},
+                   {"parameters", {{"total", 8190735360}}},
+                   {"config", model_config("qwen3-8b")}};
+  write_file_atomically((folder / "shown.json").string(), shown.dump());
+  CHECK(model_config((folder / "shown.json").string()) == model_config("qwen3-8b"));
   ModelSpec same = load_model(folder.string());
   same.name = "qwen3-8b";
   CHECK(same == load_model("qwen3-8b"));
