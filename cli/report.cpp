@@ -255,12 +255,15 @@ std::string json_text(const Json& json) {
 
 // ---- text ----
 
-std::string model_line(const Job& job) {
+std::string model_line(const Job& job, std::string_view executed_on) {
   const ParameterCount count = count_parameters(job.model);
   std::string line = fmt::format("{}, {} parameters", job.model.name,
                                  human_count(static_cast<double>(count.total())));
   if (count.inactive_experts > 0) {
     line += fmt::format(" ({} active)", human_count(static_cast<double>(count.active())));
+  }
+  if (!executed_on.empty()) {
+    return line + fmt::format(", on {}, by {}\n", executed_on, to_word(job.framework));
   }
   line += fmt::format(", on {} x {}", job.gpus, job.hardware.name);
   if (job.gpus > job.hardware.link.gpus_per_node) {

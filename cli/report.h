@@ -71,7 +71,8 @@ std::string json_text(const Json& json);
 // ---- text ----
 
 // "qwen3-30b-a3b, 30.5B parameters (3.3B active), on 256 x h100-sxm in nodes of 8".
-std::string model_line(const Job& job);
+// `executed_on`: what ran the plan, where that is not the job's hardware.
+std::string model_line(const Job& job, std::string_view executed_on = {});
 std::string batch_line(const Job& job, std::int64_t global_batch_size, std::int64_t seq_len,
                        Precision precision);
 

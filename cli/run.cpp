@@ -30,7 +30,10 @@ std::string losses_text(const RunResult& result) {
 
 void print_text(const Execution& execution, const Executed& executed, std::ostream& out) {
   const RunResult& r = executed.result;
-  out << model_line(*execution.job) << wrapped("plan         " + to_string(execution.plan), 116, 13)
+  const std::string threads =
+      fmt::format("{} threads of this machine's processor", execution.plan.world());
+  out << model_line(*execution.job, execution.process ? "" : threads)
+      << wrapped("plan         " + to_string(execution.plan), 116, 13)
       << notes_text(execution.notes) << '\n'
       << losses_text(r);
   fmt::print(out, "\nstep time    {} median, {} .. {}; {} tokens/s a rank\n",

@@ -45,6 +45,7 @@ TEST_CASE("run says losses, gradient norms, times and memory, and what was predi
         doctest::Approx(j["predicted"]["memory"]["peak_gib"].get<double>()));
   const Ran text = run_plan("run", "tp2 dp2 gbs4 seq32", "--model tiny --steps 2");
   CHECK(text.says("gradient norm"));
+  CHECK(text.says("on 4 threads of this machine's processor, by qplan"));
 }
 
 TEST_CASE("Hugging Face weights and a token file give transformers' losses") {
