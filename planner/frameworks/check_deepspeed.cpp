@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "models/error.h"
 #include "planner/frameworks/scene.h"
@@ -50,6 +51,13 @@ bool is_one_bit(const std::string& type) {
   return type.starts_with("OneBit") || type.starts_with("ZeroOne");
 }
 
+// accelerate's yaml has no word for the batch: its data loader does.
+bool leaves_batch_open(const Case& c) {
+  const std::string& file = c.part.place.file;
+  const bool json = !file.ends_with(".yaml") && !file.ends_with(".yml");
+  return json && !c.has("train_batch_size") && !c.has("train_micro_batch_size_per_gpu");
+}
+
 constexpr auto kTraps = std::to_array<Trap>({
     {"two_precisions", error, "fp16.enabled",
      [](const Case& c) { return c.on("bf16.enabled") && c.on("fp16.enabled"); },
@@ -79,14 +87,13 @@ constexpr auto kTraps = std::to_array<Trap>({
      "config.py:209"},
     {"only_accumulation", error, "gradient_accumulation_steps",
      [](const Case& c) {
-       // accelerate's yaml has no word for the batch: its data loader does.
-       const bool json =
-           !c.part.place.file.ends_with(".yaml") && !c.part.place.file.ends_with(".yml");
-       return json && c.has("gradient_accumulation_steps") &&
-              !c.is_auto("gradient_accumulation_steps") && !c.has("train_batch_size") &&
-              !c.has("train_micro_batch_size_per_gpu");
+       return leaves_batch_open(c) && !c.is_auto("gradient_accumulation_steps");
      },
      "accumulation alone leaves the batch open, and DeepSpeed stops",
+     "add train_micro_batch_size_per_gpu or train_batch_size", "config.py:925"},
+    {"batch_left_open", error, "",
+     [](const Case& c) { return leaves_batch_open(c) && !c.has("gradient_accumulation_steps"); },
+     "the batch is left open, and DeepSpeed stops",
      "add train_micro_batch_size_per_gpu or train_batch_size", "config.py:925"},
     {"prefetch_bucket", warning, "zero_optimization.stage3_prefetch_bucket_size",
      [](const Case& c) {
@@ -145,12 +152,43 @@ constexpr auto kTraps = std::to_array<Trap>({
      "write the numbers", "config.py"},
 });
 
+// Blocks that DeepSpeed takes apart by their keys (zero/config.py, precision_config.py).
+constexpr std::array<std::string_view, 8> kBlocks = {"zero_optimization",
+                                                     "zero_optimization.offload_optimizer",
+                                                     "zero_optimization.offload_param",
+                                                     "bf16",
+                                                     "fp16",
+                                                     "optimizer",
+                                                     "data_types",
+                                                     "activation_checkpointing"};
+
+void check_blocks(const Case& c, Findings& out) {
+  for (const std::string_view block : kBlocks) {
+    const Setting* const found = c.find(block);
+    if (found == nullptr || found->value.is_object()) continue;
+    // What has a default may be null, and "zero_optimization": true once meant stage 1.
+    const bool top = block.find('.') == std::string_view::npos;
+    if (top ? found->value.is_boolean() && block == "zero_optimization" : found->value.is_null()) {
+      continue;
+    }
+    out.push_back({error,
+                   "block_is_no_object",
+                   found->place,
+                   fmt::format("{} is '{}', and DeepSpeed stops where it is no block of keys",
+                               block, shown(text_of(found->value))),
+                   fmt::format("\"{}\": {{...}}", block.substr(block.rfind('.') + 1)),
+                   "config.py",
+                   {}});
+  }
+}
+
 }  // namespace
 
 void check_deepspeed(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (part.dialect != Dialect::ds_config) continue;
     const Case c{scene, part};
+    check_blocks(c, out);
     for (const Trap& trap : kTraps) {
       bool springs = false;
       try {

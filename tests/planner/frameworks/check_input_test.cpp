@@ -63,6 +63,27 @@ TEST_SUITE("bad input") {
     }
   }
 
+  TEST_CASE("blocks of ds_config.json that are none are found, and a batch that nobody says") {
+    const auto finds = [](const std::string& text, const std::string& rule) {
+      CAPTURE(text);
+      return find(ask_text("ds.json", text), rule) != nullptr;
+    };
+    const std::string none = "block_is_no_object", batch = "\"train_batch_size\": 64, ";
+    for (const std::string block :
+         {"\"zero_optimization\": [1]", "\"zero_optimization\": null", "\"bf16\": true",
+          "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": \"cpu\"}"}) {
+      CHECK(finds("{" + batch + block + "}", none));
+    }
+    for (const std::string block :
+         {"\"zero_optimization\": {}", "\"zero_optimization\": true",
+          "\"zero_optimization\": {\"stage\": 3, \"offload_optimizer\": null}"}) {
+      CHECK_FALSE(finds("{" + batch + block + "}", none));
+    }
+    CHECK(finds("{\"zero_optimization\": {\"stage\": 3}}", "batch_left_open"));
+    CHECK(finds("{\"gradient_accumulation_steps\": 4}", "only_accumulation"));
+    CHECK_FALSE(finds("{" + batch + "\"bf16\": {\"enabled\": true}}", "batch_left_open"));
+  }
+
   TEST_CASE("arguments that are no words of torchtitan's are passed over") {
     const Checked checked = ask_text(
         "run.sh", "torchrun torchtitan/train.py -=1 -x --training.steps 3\n", "qwen3-32b", 8);
