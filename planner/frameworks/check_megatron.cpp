@@ -5,51 +5,21 @@
 #include <algorithm>
 
 #include "models/error.h"
-#include "planner/frameworks/scene.h"
+#include "planner/frameworks/megatron_trap.h"
 
 namespace qplan {
 namespace {
 
 using enum Severity;
 
-// One job's arguments.
-struct Case {
-  const Scene& scene;
-  const ConfigPart& part;
-  [[nodiscard]] const Setting* find(std::string_view key) const { return part.settings.find(key); }
-  [[nodiscard]] bool has(std::string_view key) const { return part.settings.has(key); }
-  [[nodiscard]] std::string text(std::string_view key) const {
-    const Setting* const found = find(key);
-    return found == nullptr || !found->resolved ? "" : text_of(found->value);
-  }
-  [[nodiscard]] bool is(std::string_view key, std::string_view value) const {
-    return text(key) == value;
-  }
-  [[nodiscard]] const ParallelPlan& plan() const { return scene.draft.plan; }
-  [[nodiscard]] const ModelSpec& model() const { return scene.question.model; }
-  [[nodiscard]] bool slime() const { return part.dialect == Dialect::slime; }
-};
-
-struct Trap {
-  std::string_view rule;
-  Severity severity;
-  std::string_view at;  // the flag to point at
-  bool (*springs)(const Case&);
-  std::string_view message, instead, source;
-  std::string_view add{};  // arguments that correct it; for --fix
-  bool drop = false;       // the flag at fault goes; for --fix
-};
+using Case = MegatronCase;
+using Trap = MegatronTrap;
 
 bool is_full(const Case& c) {
   return c.is("--recompute-granularity", "full");
 }
 bool is_selective(const Case& c) {
   return c.is("--recompute-granularity", "selective") || c.has("--recompute-activations");
-}
-int spelled_virtual_stages(const Case& c) {
-  return (c.has("--num-layers-per-virtual-pipeline-stage") ? 1 : 0) +
-         (c.has("--num-virtual-stages-per-pipeline-rank") ? 1 : 0) +
-         (c.has("--pipeline-model-parallel-layout") ? 1 : 0);
 }
 bool low_precision_states(const Case& c) {
   for (const std::string_view key :
@@ -78,8 +48,11 @@ constexpr auto kTraps = std::to_array<Trap>({
      "--recompute-method uniform --recompute-num-layers 1"},
     {"recompute_selective", error, "--recompute-method",
      [](const Case& c) { return is_selective(c) && c.has("--recompute-method"); },
-     "selective recomputation takes no method and no number of layers",
-     "leave --recompute-method and --recompute-num-layers out", "arguments.py:1426", "", true},
+     "selective recomputation takes no method", "leave it out", "arguments.py:1426", "", true},
+    {"recompute_selective", error, "--recompute-num-layers",
+     [](const Case& c) { return is_selective(c) && c.has("--recompute-num-layers"); },
+     "selective recomputation takes no number of layers", "leave it out",
+     "transformer_config.py:1929", "", true},
     {"recompute_modules_alone", error, "--recompute-modules",
      [](const Case& c) { return c.has("--recompute-modules") && !is_selective(c); },
      "modules are recomputed only by selective recomputation",
@@ -150,6 +123,26 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "Megatron-FSDP saves by fsdp_dtensor alone", "add --ckpt-format fsdp_dtensor", "arguments.py:1120",
      "--ckpt-format fsdp_dtensor"},
+    {"checkpoint_of_fsdp", error, "--ckpt-format",
+     [](const Case& c) {
+       return (c.is("--ckpt-format", "fsdp_dtensor") && !c.may_be_said("--use-megatron-fsdp")) ||
+              (c.is("--ckpt-format", "torch_dcp") && !c.may_be_said("--use-torch-fsdp2"));
+     },
+     "fsdp_dtensor is Megatron-FSDP's format alone, and torch_dcp that of torch's FSDP2",
+     "--ckpt-format torch_dist", "arguments.py:1668"},
+    {"precision_aware_adam", error, "--use-precision-aware-optimizer",
+     [](const Case& c) {
+       return c.has("--use-precision-aware-optimizer") && c.has("--optimizer") &&
+              !c.is("--optimizer", "adam");
+     },
+     "the precision-aware optimizer is Adam", "leave it out", "optimizer_config.py", "", true},
+    {"optimizer_instances", error, "--num-distributed-optimizer-instances",
+     [](const Case& c) {
+       const Setting* const count = c.find("--num-distributed-optimizer-instances");
+       return count != nullptr && (c.plan().dp * c.plan().cp) % degree_of(count->value) != 0;
+     },
+     "the dp x cp ranks do not divide into that many instances of the optimizer",
+     "use a divisor of dp x cp", "parallel_state.py:920"},
     {"torch_fsdp2", error, "--use-torch-fsdp2",
      [](const Case& c) {
        return c.has("--use-torch-fsdp2") &&
@@ -158,31 +151,6 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "torch's FSDP2 in Megatron excludes pp, ep, the distributed optimizer and tied embeddings",
      "use --use-megatron-fsdp", "arguments.py:1032"},
-
-    // Pipeline.
-    {"virtual_stages_twice", error, "--num-virtual-stages-per-pipeline-rank",
-     [](const Case& c) { return spelled_virtual_stages(c) > 1; },
-     "virtual stages are said in more than one way",
-     "keep one of --num-virtual-stages-per-pipeline-rank, "
-     "--num-layers-per-virtual-pipeline-stage, --pipeline-model-parallel-layout",
-     "arguments.py:928"},
-    {"layout_and_counts", error, "--pipeline-model-parallel-layout",
-     [](const Case& c) {
-       return c.has("--pipeline-model-parallel-layout") &&
-              (c.has("--decoder-first-pipeline-num-layers") ||
-               c.has("--decoder-last-pipeline-num-layers") ||
-               c.has("--account-for-embedding-in-pipeline-split") ||
-               c.has("--account-for-loss-in-pipeline-split"));
-     },
-     "a layout says all stages; counts of single ones exclude it", "keep the layout",
-     "arguments.py:945"},
-    {"counts_without_pipeline", error, "--decoder-last-pipeline-num-layers",
-     [](const Case& c) {
-       return c.plan().pp == 1 && (c.has("--decoder-first-pipeline-num-layers") ||
-                                   c.has("--decoder-last-pipeline-num-layers"));
-     },
-     "with one stage there is no first or last one", "leave it out",
-     "slime megatron_utils/arguments.py; transformer_config.py:2304", "", true},
 
     // Sequence and attention.
     {"sequence_parallel_of_one", note, "--sequence-parallel",
@@ -203,63 +171,20 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "latent attention has no query groups", "leave --group-query-attention out", "arguments.py:1974",
      "", true},
+    {"cp_comm_of_layers", error, "--cp-comm-type",
+     [](const Case& c) {
+       const Setting* const kinds = c.find("--cp-comm-type");
+       const std::size_t said = kinds == nullptr ? 1 : list_of(kinds->value).size();
+       return said > 1 && said != static_cast<std::size_t>(c.model().num_layers);
+     },
+     "several kinds of context parallelism are one a layer", "give one, or as many as layers",
+     "transformer_config.py:3105"},
     {"hierarchical_sizes", error, "--cp-comm-type",
      [](const Case& c) {
        return c.is("--cp-comm-type", "a2a+p2p") && !c.has("--hierarchical-context-parallel-sizes");
      },
      "a2a+p2p needs the sizes of its two levels",
      "add --hierarchical-context-parallel-sizes, whose product is cp", "arguments.py:582"},
-
-    // Experts.
-    {"dispatcher_default", warning, "--num-experts",
-     [](const Case& c) {
-       return c.model().moe && !c.slime() && c.has("--num-experts") &&
-              !c.has("--moe-token-dispatcher-type") && c.part.dialect == Dialect::megatron;
-     },
-     "the default dispatcher gathers every token on every rank",
-     "add --moe-token-dispatcher-type alltoall", "transformer_config.py: moe_token_dispatcher_type",
-     "--moe-token-dispatcher-type alltoall"},
-    {"expert_tensor_default", warning, "--expert-model-parallel-size",
-     [](const Case& c) {
-       return c.model().moe && c.plan().tp > 1 && c.plan().ep > 1 &&
-              !c.has("--expert-tensor-parallel-size");
-     },
-     "expert tensor parallelism is as wide as tp unless said, so that experts take etp x ep ranks",
-     "add --expert-tensor-parallel-size 1", "arguments.py:586", "--expert-tensor-parallel-size 1"},
-    {"capacity_drops_tokens", warning, "--moe-expert-capacity-factor",
-     [](const Case& c) { return c.has("--moe-expert-capacity-factor") && c.model().moe; },
-     "a capacity drops tokens, and this model is trained without dropping", "leave it out",
-     "transformer_config.py: moe_expert_capacity_factor", "", true},
-    {"forced_balance", warning, "--moe-router-force-load-balancing",
-     [](const Case& c) { return c.has("--moe-router-force-load-balancing"); },
-     "tokens go to random experts: for benchmarks only", "leave it out", "Megatron's MoE README",
-     "", true},
-    {"flex_backend", error, "--moe-enable-deepep",
-     [](const Case& c) {
-       return c.has("--moe-enable-deepep") && !c.is("--moe-token-dispatcher-type", "flex");
-     },
-     "DeepEP is a backend of the flex dispatcher", "--moe-token-dispatcher-type flex",
-     "transformer_config.py:1745"},
-    {"shared_overlap", error, "--moe-shared-expert-overlap",
-     [](const Case& c) {
-       return c.has("--moe-shared-expert-overlap") &&
-              (c.plan().moe_dispatcher == MoeDispatcher::allgather ||
-               c.has("--overlap-moe-expert-parallel-comm"));
-     },
-     "shared experts overlap with alltoall or flex, and not with --overlap-moe-expert-parallel-comm",
-     "leave it out", "transformer_config.py:1824", "", true},
-    {"delayed_weights", error, "--delay-wgrad-compute",
-     [](const Case& c) {
-       return c.has("--delay-wgrad-compute") && !c.has("--overlap-moe-expert-parallel-comm");
-     },
-     "weight gradients are delayed only behind --overlap-moe-expert-parallel-comm", "leave it out",
-     "transformer_config.py:3074", "", true},
-    {"padding_without_quantization", error, "--moe-router-padding-for-quantization",
-     [](const Case& c) {
-       return c.has("--moe-router-padding-for-quantization") && !c.has("--fp8-format") &&
-              !c.has("--fp4-format");
-     },
-     "routing is padded for fp8 and fp4 alone", "leave it out", "transformer_config.py:2651", "", true},
 
     // Arguments that are gone, or do nothing.
     {"removed_argument", error, "--checkpoint-activations",
@@ -328,10 +253,19 @@ bool holds(Dialect dialect) {
          dialect == Dialect::bridge;
 }
 
-// The place of the first flag there is of those that a trap is about.
-const Setting* pointed(const Case& c, const Trap& trap) {
-  if (const Setting* const at = c.find(trap.at)) return at;
-  return nullptr;
+void spring(const Case& c, const Trap& trap, Findings& out) {
+  try {
+    if (!trap.springs(c)) return;
+  } catch (const Error&) {
+    return;  // a value that is none is said elsewhere
+  }
+  const Setting* const at = c.find(trap.at);
+  std::vector<Edit> fix;
+  if (!trap.add.empty()) fix = added(c.part, std::string(trap.add));
+  if (trap.drop && at != nullptr) fix = removed(c.scene, c.part, *at);
+  out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : c.part.place,
+                 std::string(trap.message), std::string(trap.instead), std::string(trap.source),
+                 std::move(fix)});
 }
 
 }  // namespace
@@ -340,22 +274,9 @@ void check_megatron(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (!holds(part.dialect)) continue;
     const Case c{scene, part};
-    for (const Trap& trap : kTraps) {
-      bool springs = false;
-      try {
-        springs = trap.springs(c);
-      } catch (const Error&) {
-        continue;  // a value that is none is said elsewhere
-      }
-      if (!springs) continue;
-      const Setting* const at = pointed(c, trap);
-      std::vector<Edit> fix;
-      if (!trap.add.empty()) fix = added(part, std::string(trap.add));
-      if (trap.drop && at != nullptr) fix = removed(scene, part, *at);
-      out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : part.place,
-                     std::string(trap.message), std::string(trap.instead), std::string(trap.source),
-                     std::move(fix)});
-    }
+    for (const Trap& trap : kTraps) spring(c, trap, out);
+    for (const Trap& trap : megatron_pipeline_traps()) spring(c, trap, out);
+    for (const Trap& trap : megatron_expert_traps()) spring(c, trap, out);
   }
 }
 

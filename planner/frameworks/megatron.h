@@ -17,6 +17,9 @@ bool megatron_precision_aware(const Subject& s);
 // What several flags say together: virtual stages, uneven stages, expert tensor parallelism.
 void settle_megatron(Draft& draft, const ModelSpec& model);
 
+// Layers as they are divided among stages: embedding and loss may count as one each.
+int counted_layers(const Draft& draft, const ModelSpec& model);
+
 // "Ett|ttt|ttL" for decoder layers a stage: --pipeline-model-parallel-layout.
 std::string megatron_layout(const ParallelPlan& plan, std::int64_t mtp_layers);
 

@@ -385,7 +385,7 @@ std::vector<int> uneven_stages(const Draft& draft, const ModelSpec& model) {
   const auto layers = static_cast<int>(model.num_layers);
   std::vector<int> stages(static_cast<std::size_t>(pp), 0);
   if (draft.counts_embedding || draft.counts_loss) {
-    const int counted = layers + (draft.counts_embedding ? 1 : 0) + (draft.counts_loss ? 1 : 0);
+    const int counted = counted_layers(draft, model);
     if (counted % pp != 0) return {};
     std::fill(stages.begin(), stages.end(), counted / pp);
     if (draft.counts_embedding) --stages.front();
@@ -395,8 +395,8 @@ std::vector<int> uneven_stages(const Draft& draft, const ModelSpec& model) {
   const int apart = (draft.first_stage_layers ? 1 : 0) + (draft.last_stage_layers ? 1 : 0);
   const int rest =
       layers - draft.first_stage_layers.value_or(0) - draft.last_stage_layers.value_or(0);
-  if (pp <= apart || rest % (pp - apart) != 0) return {};
-  std::fill(stages.begin(), stages.end(), rest / (pp - apart));
+  if (pp < apart || (pp == apart ? rest != 0 : rest % (pp - apart) != 0)) return {};
+  if (pp > apart) std::fill(stages.begin(), stages.end(), rest / (pp - apart));
   if (draft.first_stage_layers) stages.front() = *draft.first_stage_layers;
   if (draft.last_stage_layers) stages.back() = *draft.last_stage_layers;
   return stages;
@@ -417,12 +417,17 @@ std::span<const Option> megatron_options() {
   return kOptions;
 }
 
+int counted_layers(const Draft& draft, const ModelSpec& model) {
+  return static_cast<int>(model.num_layers) + (draft.counts_embedding ? 1 : 0) +
+         (draft.counts_loss ? 1 : 0);
+}
+
 void settle_megatron(Draft& draft, const ModelSpec& model) {
   ParallelPlan& plan = draft.plan;
   plan.etp = model.moe ? draft.etp.value_or(draft.expert_tensor_follows ? plan.tp : 1) : 1;
   if (!model.moe) plan.moe_dispatcher = MoeDispatcher::alltoall;
   if (draft.layers_per_virtual_stage && plan.pp > 1) {
-    const auto per_rank = static_cast<int>(model.num_layers) / plan.pp;
+    const int per_rank = counted_layers(draft, model) / plan.pp;
     plan.vpp = std::max(1, per_rank / *draft.layers_per_virtual_stage);
   }
   if (draft.first_stage_layers || draft.last_stage_layers || draft.counts_embedding ||

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <string>
+#include <vector>
 
 #include "planner/frameworks/check.h"
 #include "tests/planner/frameworks/jobs.h"
@@ -85,6 +86,69 @@ TEST_SUITE("traps") {
     finds("--max-position-embeddings 2048", "positions");
     finds("--use-megatron-fsdp", "fsdp_checkpoint");
     finds("--delay-wgrad-compute", "delayed_weights");
+    finds("--recompute-granularity selective --recompute-num-layers 2", "recompute_selective");
+    finds("--ckpt-format torch_dcp", "checkpoint_of_fsdp");
+    finds("--use-precision-aware-optimizer --optimizer sgd", "precision_aware_adam");
+    finds("--num-distributed-optimizer-instances 3", "optimizer_instances");
+    finds("--context-parallel-size 2 --cp-comm-type p2p a2a p2p", "cp_comm_of_layers");
+    finds("--pipeline-model-parallel-size 4 --use-tp-pp-dp-mapping --expert-model-parallel-size 8",
+          "mapping_of_experts");
+    finds("--moe-router-group-topk 2", "router_groups");
+    finds("--moe-router-num-groups 5 --moe-router-group-topk 2", "router_groups");
+    finds("--moe-router-enable-expert-bias", "expert_bias_of_scores");
+    finds("--moe-expert-capacity-factor 1.2 --moe-router-load-balancing-type sinkhorn",
+          "capacity_of_balancing");
+    finds("--moe-router-load-balancing-type aux_loss seq_aux_loss", "weights_of_balancing");
+    finds("--moe-pad-expert-input-to-capacity", "padding_without_capacity");
+    CHECK(find(ask_text("args.txt", without(kModel, "--moe-grouped-gemm ") +
+                                        "--recompute-granularity selective "
+                                        "--recompute-modules moe_act"),
+               "recompute_of_grouped") != nullptr);
+  }
+
+  TEST_CASE("layers that Megatron does not lay over the stages") {
+    // 48 layers on four stages.
+    const std::string four = kModel + "--pipeline-model-parallel-size 4 ";
+    const auto finds = [&](const std::string& more, const std::string& rule) {
+      CAPTURE(more);
+      const Checked checked = ask_text("args.txt", four + more);
+      CAPTURE(findings_text(checked));
+      CHECK(find(checked, rule) != nullptr);
+    };
+    const auto clean = [&](const std::string& text) {
+      CAPTURE(text);
+      const Checked checked = ask_text("args.txt", text);
+      CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    };
+    clean(four);
+    finds("--account-for-embedding-in-pipeline-split", "counted_parts");
+    finds("--account-for-loss-in-pipeline-split", "counted_parts");
+    finds("--decoder-first-pipeline-num-layers 7", "counted_stages");
+    finds("--decoder-first-pipeline-num-layers 60", "counted_stages");
+    finds("--decoder-last-pipeline-num-layers 9 --num-virtual-stages-per-pipeline-rank 2",
+          "counted_stages");
+    clean(four + "--decoder-first-pipeline-num-layers 9");
+    finds("--decoder-first-pipeline-num-layers 12 --account-for-loss-in-pipeline-split",
+          "counts_and_parts");
+    finds("--num-layers-per-virtual-pipeline-stage 5", "virtual_layers");
+    finds("--num-layers-per-virtual-pipeline-stage 3 --decoder-first-pipeline-num-layers 12",
+          "virtual_layers");
+    clean(four + "--num-layers-per-virtual-pipeline-stage 3");
+    finds("--pipeline-model-parallel-layout \"t*12|Et*12|t*12|t*12L\"", "layout_ends");
+    finds("--overlap-grad-reduce --overlap-param-gather --overlap-param-gather-with-optimizer-step",
+          "gather_with_step");
+    CHECK(find(ask_text("args.txt", kModel + "--num-layers-per-virtual-pipeline-stage 24"),
+               "virtual_stages_of_few") != nullptr);
+    const std::string two = kModel + "--pipeline-model-parallel-size 2 ";
+    CHECK(find(ask_text("args.txt", two + "--num-virtual-stages-per-pipeline-rank 3 "
+                                          "--no-overlap-p2p-communication"),
+               "virtual_stages_of_few") != nullptr);
+    // Where first and last stage are all there is, their counts are the layout.
+    const Checked both = ask_text("args.txt", two +
+                                                  "--decoder-first-pipeline-num-layers 25 "
+                                                  "--decoder-last-pipeline-num-layers 23");
+    CHECK_MESSAGE(both.findings.empty(), findings_text(both));
+    CHECK(both.plan.pipeline_layout == std::vector<int>{25, 23});
   }
 
   TEST_CASE("the nearest known name is offered, and a slip corrected") {
