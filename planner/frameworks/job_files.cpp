@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <sstream>
 
 #include "models/error.h"
 #include "planner/frameworks/arguments.h"
@@ -20,6 +21,20 @@ void check_is_text(const ConfigText& file) {
   throw Error(fmt::format("{} is not a text file; give a configuration or a script", file.name));
 }
 
+// Where a flag takes several values, "a b" and "[a b]" are two.
+Json several(const std::string& flag, const Json& value) {
+  const KnownOption* const known = known_options("megatron").find(flag);
+  if (!value.is_string() || known == nullptr || known->arity == "0" || known->arity == "1") {
+    return value;
+  }
+  std::string text = value.get<std::string>();
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  Json list = Json::array();
+  std::istringstream words(text);
+  for (std::string word; words >> word;) list.push_back(word);
+  return list;
+}
+
 // The convention of Megatron's functional tests: MODEL_ARGS maps flags to values.
 Settings flags_of(const Settings& yaml) {
   Settings flags;
@@ -28,6 +43,8 @@ Settings flags_of(const Settings& yaml) {
     if (dashes == std::string::npos) continue;
     Setting flag = setting;
     flag.key = setting.key.substr(dashes);
+    flag.value = several(flag.key, flag.value);
+    if (text_of(flag.value).find("${") != std::string::npos) flag.resolved = false;
     // A switch that is off is not passed.
     const bool off = flag.value.is_boolean() && !flag.value.get<bool>();
     if (!off) flags.add(std::move(flag));

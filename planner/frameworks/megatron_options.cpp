@@ -379,31 +379,27 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft&, const Json&) {}},
 });
 
-// Layers of each stage where the first, the last, the embedding or the loss are counted apart.
+// Layers of each virtual stage where the first, the last, the embedding or the loss are counted
+// apart; empty where they do not divide.
 std::vector<int> uneven_stages(const Draft& draft, const ModelSpec& model) {
-  const int pp = draft.plan.pp;
-  const auto layers = static_cast<int>(model.num_layers);
-  std::vector<int> stages(static_cast<std::size_t>(pp), 0);
+  const int pp = draft.plan.pp, vpp = draft.plan.vpp;
   if (draft.counts_embedding || draft.counts_loss) {
     const int counted = counted_layers(draft, model);
-    if (counted % pp != 0) return {};
-    std::fill(stages.begin(), stages.end(), counted / pp);
+    if (counted % (pp * vpp) != 0) return {};
+    std::vector<int> stages(static_cast<std::size_t>(pp * vpp), counted / (pp * vpp));
     if (draft.counts_embedding) --stages.front();
     if (draft.counts_loss) --stages.back();
     return stages;
   }
-  const int apart = (draft.first_stage_layers ? 1 : 0) + (draft.last_stage_layers ? 1 : 0);
-  const int rest =
-      layers - draft.first_stage_layers.value_or(0) - draft.last_stage_layers.value_or(0);
-  if (pp < apart || (pp == apart ? rest != 0 : rest % (pp - apart) != 0)) return {};
-  if (pp > apart) std::fill(stages.begin(), stages.end(), rest / (pp - apart));
-  if (draft.first_stage_layers) stages.front() = *draft.first_stage_layers;
-  if (draft.last_stage_layers) stages.back() = *draft.last_stage_layers;
-  return stages;
-}
-
-// Chunk c of rank r holds 1/vpp of the rank's layers; stages are in the order of the layers.
-std::vector<int> chunked(const std::vector<int>& ranks, int vpp) {
+  const int first = draft.first_stage_layers.value_or(0);
+  const int last = draft.last_stage_layers.value_or(0);
+  const int others = pp - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0);
+  const int rest = static_cast<int>(model.num_layers) - first - last;
+  if (others < 0 || (others == 0 ? rest != 0 : rest % others != 0)) return {};
+  std::vector<int> ranks(static_cast<std::size_t>(pp), others == 0 ? 0 : rest / others);
+  if (first > 0) ranks.front() = first;
+  if (last > 0) ranks.back() = last;
+  // Chunk c of rank r holds 1/vpp of the rank's layers; stages are in the order of the layers.
   std::vector<int> stages;
   for (int chunk = 0; chunk < vpp; ++chunk) {
     for (const int layers : ranks) stages.push_back(layers / vpp);
@@ -433,7 +429,6 @@ void settle_megatron(Draft& draft, const ModelSpec& model) {
   if (draft.first_stage_layers || draft.last_stage_layers || draft.counts_embedding ||
       draft.counts_loss) {
     plan.pipeline_layout = plan.pp > 1 ? uneven_stages(draft, model) : std::vector<int>{};
-    if (plan.vpp > 1) plan.pipeline_layout = chunked(plan.pipeline_layout, plan.vpp);
   }
   plan.schedule =
       plan.vpp > 1 && plan.pp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;

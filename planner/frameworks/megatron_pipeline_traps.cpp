@@ -85,10 +85,13 @@ constexpr auto kTraps = std::to_array<Trap>({
     {"counted_parts", error, "--pipeline-model-parallel-size",
      [](const Case& c) {
        return !counts_stages(c) && counts_parts(c) &&
-              counted_layers(c.scene.draft, c.model()) % c.plan().pp != 0;
+              counted_layers(c.scene.draft, c.model()) % (c.plan().pp * c.plan().vpp) != 0;
      },
-     "the layers, with embedding and loss counted as asked, do not divide into the stages",
-     "count both, one or none of them, or change the stages", "arguments.py:997"},
+     "the layers, with embedding and loss counted as asked, do not divide into the stages and "
+     "their "
+     "chunks",
+     "count both, one or none of them, or change the stages",
+     "arguments.py:997; transformer_config.py:2409"},
     {"virtual_layers", error, "--num-layers-per-virtual-pipeline-stage",
      [](const Case& c) {
        const auto& chunk = c.scene.draft.layers_per_virtual_stage;

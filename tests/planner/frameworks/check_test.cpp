@@ -263,8 +263,14 @@ MODEL_ARGS:
   --use-distributed-optimizer: true
   --no-ckpt-fully-parallel-save: false
   --bf16: true
+  --recompute-granularity: selective
+  --recompute-modules: "[layernorm moe_act]"
+  --hierarchical-context-parallel-sizes: 1 1
+  --moe-grouped-gemm: true
+  --tokenizer-type: ${TOKENIZER_TYPE}
 )");
     CHECK(checked.framework == Framework::megatron);
+    CHECK(to_string(checked.plan.recompute) == "selective:layernorm+moe_act");
     CHECK(checked.plan.tp == 2);
     CHECK(checked.plan.ep == 8);
     CHECK_FALSE(checked.has(Severity::error));

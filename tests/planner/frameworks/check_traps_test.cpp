@@ -149,6 +149,16 @@ TEST_SUITE("traps") {
                                                   "--decoder-last-pipeline-num-layers 23");
     CHECK_MESSAGE(both.findings.empty(), findings_text(both));
     CHECK(both.plan.pipeline_layout == std::vector<int>{25, 23});
+    // Embedding and loss count as layers of the first and the last chunk.
+    const Checked parts = ask_text("args.txt",
+                                   kModel +
+                                       "--pipeline-model-parallel-size 5 "
+                                       "--num-virtual-stages-per-pipeline-rank 2 "
+                                       "--account-for-embedding-in-pipeline-split "
+                                       "--account-for-loss-in-pipeline-split",
+                                   "qwen3-30b-a3b", 40);
+    CHECK(find(parts, "counted_parts") == nullptr);
+    CHECK(parts.plan.pipeline_layout == std::vector<int>{4, 5, 5, 5, 5, 5, 5, 5, 5, 4});
   }
 
   TEST_CASE("the nearest known name is offered, and a slip corrected") {
