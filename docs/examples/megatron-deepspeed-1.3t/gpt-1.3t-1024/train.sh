@@ -1,7 +1,7 @@
 #!/bin/bash
 # gpt-1.3t on 1024 x a100-80gb-sxm, for megatron-deepspeed; written by qplan emit
-# plan: tp4 pp1 dp256 zero3 mbs8 gbs2048 seq2048 sp recompute=full offload=optimizer grad_dtype=bf16
-# predicted: 66.2 GiB on the worst GPU of 75.2 GiB, 247 s a step, 16.59 tokens/s a GPU, 17.0k tokens/s
+# plan: tp8 pp1 dp128 zero3 mbs16 gbs2048 seq2048 sp recompute=full offload=optimizer grad_dtype=bf16
+# predicted: 59.3 GiB on the worst GPU of 75.2 GiB, 246 s a step, 16.67 tokens/s a GPU, 17.1k tokens/s
 # Needs deepspeedai/Megatron-DeepSpeed and deepspeed 0.10.2 or later.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -29,12 +29,12 @@ MODEL_ARGS=(
 )
 
 PLAN_ARGS=(
-  --tensor-model-parallel-size 4
+  --tensor-model-parallel-size 8
   --sequence-parallel
   --pipeline-model-parallel-size 1
   --no-pipeline-parallel
   --ds-sequence-parallel-size 1
-  --micro-batch-size 8
+  --micro-batch-size 16
   --global-batch-size 2048
   --seq-length 2048
   --zero-stage 3

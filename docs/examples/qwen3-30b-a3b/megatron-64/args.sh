@@ -1,6 +1,6 @@
 # qwen3-30b-a3b on 64 x h100-sxm, for megatron; written by qplan emit
-# plan: tp1 pp2 dp32 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp12 moe_dispatcher=deepep overlap=grad+param
-# predicted: 72.5 GiB on the worst GPU of 72.8 GiB, 4.91 s a step, 13 360 tokens/s a GPU, 855k tokens/s
+# plan: tp1 pp2 dp32 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp12 layout=2*21+3+3+0 recompute=selective:moe_act moe_dispatcher=deepep overlap=grad+param
+# predicted: 68.7 GiB on the worst GPU of 72.8 GiB, 4.81 s a step, 13 612 tokens/s a GPU, 871k tokens/s
 
 # Replace these paths.
 TOKENIZER_PATH=/path/to/tokenizer
@@ -45,7 +45,7 @@ MODEL_ARGS=(
 PLAN_ARGS=(
   --tensor-model-parallel-size 1
   --pipeline-model-parallel-size 2
-  --num-virtual-stages-per-pipeline-rank 12
+  --pipeline-model-parallel-layout 'Ett|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|ttt|ttt|L'
   --context-parallel-size 1
   --expert-model-parallel-size 8
   --expert-tensor-parallel-size 1
@@ -57,6 +57,8 @@ PLAN_ARGS=(
   --overlap-param-gather
   --moe-token-dispatcher-type flex
   --moe-flex-dispatcher-backend deepep
+  --recompute-granularity selective
+  --recompute-modules moe_act
   --bf16
   --accumulate-allreduce-grads-in-fp32
 )

@@ -1,7 +1,7 @@
 #!/bin/bash
 # qwen3-30b-a3b on 64 x h100-sxm, for slime; written by qplan emit
-# plan: tp1 pp1 dp16 cp4 ep8 etp1 zero1 mbs1 gbs256 seq20480 cp_comm=a2a overlap=grad+param
-# predicted: 70.4 GiB on the worst GPU of 72.8 GiB, 11.3 s a step, 7239 tokens/s a GPU, 463k tokens/s
+# plan: tp2 pp2 dp16 ep8 etp1 zero1 mbs1 gbs256 seq20480 interleaved vpp8 sp recompute=selective:moe_act overlap=grad+param
+# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 11.0 s a step, 7459 tokens/s a GPU, 477k tokens/s
 # On the first node; others join by `ray start --address=<of the first>:6379`.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -39,15 +39,18 @@ ROLLOUT_ARGS=(
 )
 
 PERF_ARGS=(
-  --tensor-model-parallel-size 1
-  --pipeline-model-parallel-size 1
-  --context-parallel-size 4
-  --cp-comm-type a2a
+  --tensor-model-parallel-size 2
+  --sequence-parallel
+  --pipeline-model-parallel-size 2
+  --num-virtual-stages-per-pipeline-rank 8
+  --context-parallel-size 1
   --expert-model-parallel-size 8
   --expert-tensor-parallel-size 1
   --moe-token-dispatcher-type alltoall
+  --recompute-granularity selective
+  --recompute-modules moe_act
   --use-dynamic-batch-size
-  --max-tokens-per-gpu 5120
+  --max-tokens-per-gpu 20480
 )
 
 OPTIMIZER_ARGS=(
