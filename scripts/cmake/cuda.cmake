@@ -24,7 +24,9 @@ if(NOT architectures)
     list(APPEND architectures 100)
   endif()
 endif()
-set(CMAKE_CUDA_ARCHITECTURES ${architectures})
+# In the cache, where the language has put nvcc's default: the next configuration would take that for
+# somebody's wish.
+set(CMAKE_CUDA_ARCHITECTURES ${architectures} CACHE STRING "GPUs that kernels are built for" FORCE)
 find_package(CUDAToolkit REQUIRED)
 set(CMAKE_CUDA_STANDARD 17)
 
