@@ -1,10 +1,12 @@
-// Products of experts: one launch for all of them. Blocks stay and walk over tiles of 128 x 256
-// numbers; one warp brings operands by the copy engine, four stages ahead, two warpgroups multiply
-// (wgmma, sm_90a). How many rows an expert has is read on the device.
+// Products of experts: one launch for all of them. Blocks stay and draw tiles of 128 x 256 numbers,
+// so that those which wait for a multiprocessor (a collective has it) leave theirs to others; one
+// warp brings operands by the copy engine, four stages ahead, two warpgroups multiply (wgmma,
+// sm_90a). How many rows an expert has is read on the device.
 
 #include <cuda.h>
 
 #include "kernels/device.cuh"
+#include "kernels/draw.cuh"
 #include "kernels/hopper.cuh"
 #include "kernels/kernels.h"
 
@@ -34,8 +36,11 @@ struct Shared {
   alignas(1024) unsigned char a[kStages][kBytesA];
   alignas(1024) unsigned char b[kStages][kBytesB];
   alignas(8) std::uint64_t full[kStages], empty[kStages];
+  std::uint64_t drawn[2], read[2];  // barriers of the two tiles below
+  int tile[2];
   int first_row[kMostGroups + 1];   // of each group, and the number of all
   int first_tile[kMostGroups + 1];  // likewise
+  int order[kMostGroups];           // of weight gradients: groups, those with most rows first
 };
 
 // A matrix in shared memory under the 128-byte swizzle. Contracted numbers side by side: groups of
@@ -91,51 +96,81 @@ __device__ void find_groups(Shared& shared, const Shape& shape) {
   }
 }
 
+// By the whole block. A tile of a weight gradient takes as long as its group has rows: blocks have
+// as much to do as each other when they take turns from the longest to the shortest.
+[[maybe_unused]] __device__ void order_groups(Shared& shared, int count) {
+  const auto rows_of = [&](int g) { return shared.first_row[g + 1] - shared.first_row[g]; };
+  for (int group = static_cast<int>(threadIdx.x); group < count; group += kBlock) {
+    const int rows = rows_of(group);
+    int place = 0;
+    for (int other = 0; other < count; ++other) {
+      const int others = rows_of(other);
+      place += others > rows || (others == rows && other < group) ? 1 : 0;
+    }
+    shared.order[place] = group;
+  }
+}
+
 struct Tile {
   int group = 0;
   int m = 0, n = 0;  // its first row and column: of all rows, or of the group's weight gradient
   int begin = 0, steps = 0;  // contracted: first, and how many times kTileK
 };
 
-// This block's tiles, one after the other.
-template <Product P>
-class Tiles {
- public:
-  __device__ Tiles(const Shared& shared, const Shape& shape)
-      : shared_(shared), shape_(shape), next_(static_cast<int>(blockIdx.x)) {}
-  __device__ bool next(Tile& tile) {
-    const int count = shape_.groups.count;
-    if (next_ >= shared_.first_tile[count]) return false;
-    while (shared_.first_tile[tile.group + 1] <= next_) ++tile.group;
-    const int within = next_ - shared_.first_tile[tile.group];
-    const int first = shared_.first_row[tile.group];
-    const int rows = shared_.first_row[tile.group + 1] - first;
-    const bool wgrad = P == Product::weight_gradient;
-    const int tiles_m = ((wgrad ? shape_.m : rows) + kTileM - 1) / kTileM;
-    tile.m = within % tiles_m * kTileM + (wgrad ? 0 : first);
-    tile.n = within / tiles_m * kTileN;
-    tile.begin = wgrad ? first : 0;
-    tile.steps = ((wgrad ? rows : shape_.k) + kTileK - 1) / kTileK;
-    next_ += static_cast<int>(gridDim.x);
-    return true;
-  }
+[[maybe_unused]] __device__ constexpr int tiles_of(int size, int tile) {
+  return (size + tile - 1) / tile;
+}
 
- private:
-  const Shared& shared_;
-  const Shape& shape_;
-  int next_;
-};
+// The index-th of all tiles, of which a block draws rising ones; false: there are no more.
+template <Product P>
+__device__ bool find_tile(const Shared& shared, const Shape& shape, int index, Tile& tile) {
+  if (index >= shared.first_tile[shape.groups.count]) return false;
+  constexpr bool wgrad = P == Product::weight_gradient;
+  int within = index;
+  if constexpr (wgrad) {
+    const int in_group = tiles_of(shape.m, kTileM) * tiles_of(shape.n, kTileN);
+    tile.group = shared.order[index / in_group];
+    within = index % in_group;
+  } else {
+    while (shared.first_tile[tile.group + 1] <= index) ++tile.group;
+    within = index - shared.first_tile[tile.group];
+  }
+  const int first = shared.first_row[tile.group];
+  const int rows = shared.first_row[tile.group + 1] - first;
+  const int tiles_m = tiles_of(wgrad ? shape.m : rows, kTileM);
+  tile.m = within % tiles_m * kTileM + (wgrad ? 0 : first);
+  tile.n = within / tiles_m * kTileN;
+  tile.begin = wgrad ? first : 0;
+  tile.steps = tiles_of(wgrad ? rows : shape.k, kTileK);
+  return true;
+}
+
+// The turn-th tile that the block has drawn, from that thread to those that multiply.
+[[maybe_unused]] __device__ inline void hand_over(Shared& shared, int turn, int index) {
+  wait(shared.read[turn % 2], turn / 2 % 2 ^ 1);
+  shared.tile[turn % 2] = index;
+  arrive(shared.drawn[turn % 2]);
+}
+[[maybe_unused]] __device__ inline int take_over(Shared& shared, int turn) {
+  wait(shared.drawn[turn % 2], turn / 2 % 2);
+  const int index = shared.tile[turn % 2];
+  arrive(shared.read[turn % 2]);
+  return index;
+}
 
 // ---- the two roles ----
 
 template <Product P>
 __device__ void bring_operands(Shared& shared, const Shape& shape, const CUtensorMap& a_map,
-                               const CUtensorMap& b_map) {
+                               const CUtensorMap& b_map, Draw& draw) {
   Tile tile;
-  Tiles<P> tiles(shared, shape);
   int stage = 0;
   unsigned parity = 1;  // all stages begin empty
-  while (tiles.next(tile)) {
+  int index = draw_next(draw);
+  for (int turn = 0;; ++turn) {
+    hand_over(shared, turn, index);
+    if (!find_tile<P>(shared, shape, index, tile)) return end_drawing(draw);
+    index = draw_next(draw);  // arrives while this one's operands do
     for (int step = 0; step < tile.steps; ++step) {
       wait(shared.empty[stage], parity);
       std::uint64_t& full = shared.full[stage];
@@ -272,11 +307,10 @@ __device__ void multiply_tiles(Shared& shared, const Shape& shape, void* out) {
   const int warpgroup = consumer / kWarpgroup;
   const int row = consumer / kWarp * 16 + consumer % kWarp / 4;  // of the tile
   Tile tile;
-  Tiles<P> tiles(shared, shape);
   int stage = 0, released = 0;
   unsigned parity = 0;
   float d[kAccumulators];
-  while (tiles.next(tile)) {
+  for (int turn = 0; find_tile<P>(shared, shape, take_over(shared, turn), tile); ++turn) {
     for (int step = 0; step < tile.steps; ++step) {
       wait(shared.full[stage], parity);
       if constexpr (P == Product::weight_gradient) {
@@ -319,10 +353,20 @@ __device__ void multiply_tiles(Shared& shared, const Shape& shape, void* out) {
   }
 }
 
+// In the code that this GPU runs. Of another architecture, or compiled by the driver from an older
+// one's, the kernel below is empty.
+__device__ bool built_for_hopper =
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    true;
+#else
+    false;
+#endif
+
 template <Product P>
 __global__ void __launch_bounds__(kBlock, 1)
     grouped_kernel(const __grid_constant__ CUtensorMap a_map,
-                   const __grid_constant__ CUtensorMap b_map, void* out, const Shape shape) {
+                   const __grid_constant__ CUtensorMap b_map, void* out, const Shape shape,
+                   const int which_draw) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ unsigned char memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory + (1024 - address_of(memory) % 1024) % 1024);
@@ -333,12 +377,20 @@ __global__ void __launch_bounds__(kBlock, 1)
       init_barrier(shared.full[i], 1);
       init_barrier(shared.empty[i], kConsumers);
     }
+    for (int i = 0; i < 2; ++i) {
+      init_barrier(shared.drawn[i], 1);
+      init_barrier(shared.read[i], kConsumers);
+    }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncthreads();
+  if constexpr (P == Product::weight_gradient) {
+    order_groups(shared, shape.groups.count);
+    __syncthreads();
+  }
   if (threadIdx.x < kWarpgroup) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x == 0) bring_operands<P>(shared, shape, a_map, b_map);
+    if (threadIdx.x == 0) bring_operands<P>(shared, shape, a_map, b_map, draws[which_draw]);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     multiply_tiles<P>(shared, shape, out);
@@ -390,16 +442,17 @@ void launch(const CUtensorMap& a, const CUtensorMap& b, void* out, const Shape& 
     cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
     return count;
   }();
-  grouped_kernel<P><<<static_cast<unsigned>(blocks), kBlock, kBytes, stream>>>(a, b, out, shape);
+  grouped_kernel<P>
+      <<<static_cast<unsigned>(blocks), kBlock, kBytes, stream>>>(a, b, out, shape, new_draw());
 }
 
 }  // namespace
 
 bool has_grouped_products() {
   static const bool has = [] {
-    cudaFuncAttributes attributes{};
-    return cudaFuncGetAttributes(&attributes, grouped_kernel<Product::forward>) == cudaSuccess &&
-           attributes.binaryVersion == 90 && encoder() != nullptr;
+    bool built = false;
+    return cudaMemcpyFromSymbol(&built, built_for_hopper, sizeof(built)) == cudaSuccess && built &&
+           encoder() != nullptr;
   }();
   return has;
 }

@@ -316,7 +316,8 @@ struct GroupedGradients {
   float* data = nullptr;
   std::int64_t out = 0, in = 0, stride = 0;
 };
-// Whether the current device has what the three below need: Hopper's matrix units.
+// Whether the current device has what the three below need: Hopper's matrix units, and code for
+// them. At most 64 of their launches may run at once.
 bool has_grouped_products();
 // y[r, :out] = x[r, :in] w^T and dx[r, :in] = dy[r, :out] w of the row's group; rows behind the
 // last group's are left as they are. `rows`: that x and y have room for.

@@ -91,4 +91,25 @@ TEST_CASE("grouped products are one product for each expert") {
   check_products({2, 768, 256, {70, 0, 128, 3, 0, 0, 300, 61}});
   check_products({1, 64, 72, {5, 17, 300}});
   check_products({1, 520, 136, {0, 0, 0, 40}});
+  // More tiles than an H200 has multiprocessors.
+  check_products({1, 1536, 128, {10, 0, 2900, 130, 0, 400}});
+}
+
+TEST_CASE("grouped products are the same however many were launched before") {
+  if (!kernels::has_grouped_products()) {
+    MESSAGE("left out: this GPU is not of Hopper's generation");
+    return;
+  }
+  constexpr std::int64_t rows = 6000, out = 512, in = 64;
+  const Bf16Array x(random_bf16(rows * in, 1)), w(random_bf16(2 * out * in, 2)), y(rows * out);
+  const DeviceArray<std::int32_t> sizes(std::vector<float>{5000, 1000});
+  std::vector<float> first;
+  for (int launch = 0; launch < 130; ++launch) {  // more than draw their tiles at once
+    check(cudaMemset(y.get(), 0xFF, static_cast<std::size_t>(rows * out) * sizeof(kernels::bf16)));
+    kernels::grouped_forward(y.get(), x.get(), {w.get(), out, in, out * in}, {sizes.get(), 2}, rows,
+                             nullptr);
+    const std::vector<float> now = y.read();
+    if (launch == 0) first = now;
+    CHECK(now == first);
+  }
 }
