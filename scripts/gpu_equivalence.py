@@ -5,10 +5,12 @@ For docs/evidence/issue6-h200.md. Small models, so that the reference backend ca
 
     scripts/gpu_equivalence.py --qplan build/release/cli/qplan --backend cpu -o cpu.json
     scripts/gpu_equivalence.py --qplan build/release/cli/qplan --backend cuda --against cpu.json -o gpu.json
+    scripts/gpu_equivalence.py --backend cuda --together build/release/tests/gpu_plans --gpus 4 --against cpu.json
 """
 
 import argparse
 import functools
+import itertools
 import json
 import os
 import subprocess
@@ -76,6 +78,35 @@ def run(args, model, words, environment):
     return {"loss": answer["loss"], "grad_norm": answer["grad_norm"]}
 
 
+def run_together(args, folder, ranks, jobs):
+    """Of (model, words): what each gave, in that order; those behind the first that fails are left out."""
+    plans = os.path.join(folder, f"plans-{ranks}.json")
+    with open(plans, "w") as file:
+        json.dump([{"model": model, "plan": f"{words} {BATCH}".strip(), "steps": args.steps, "lr": 1e-3,
+                    "moe_imbalance": 2, "timeout_s": 30} for model, words in jobs], file)
+    with subprocess.Popen([args.together, plans, str(ranks)], stdout=subprocess.PIPE, text=True) as job:
+        for line in job.stdout:
+            yield json.loads(line)
+
+
+def answers(args, folder, chosen):
+    """Of (name, model, words): a plan's key, and what it gave or why it gave nothing."""
+    keys = [f"{name}: {words}".strip() for name, _, words in chosen]
+    if args.together:
+        for ranks in sorted({ranks_of(words) for _, _, words in chosen}):
+            own = [i for i, (_, _, words) in enumerate(chosen) if ranks_of(words) == ranks]
+            lost = itertools.repeat(RuntimeError("not run"))
+            given = itertools.chain(run_together(args, folder, ranks, [chosen[i][1:] for i in own]), lost)
+            yield from zip([keys[i] for i in own], given)
+        return
+    jobs = [(ranks_of(words), functools.partial(run, args, model, words)) for _, model, words in chosen]
+    for key, future in zip(keys, GpuPool(args.gpus, args.runs).run(jobs)):
+        error = future.exception()
+        if error and not isinstance(error, (RuntimeError, subprocess.TimeoutExpired, ValueError)):
+            raise error
+        yield key, error or future.result()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--qplan", default="qplan")
@@ -85,6 +116,9 @@ def main():
     parser.add_argument("--limit", type=float, default=60, help="seconds a plan may take")
     parser.add_argument("--gpus", type=int, default=2, help="of this machine; plans of no more ranks")
     parser.add_argument("--runs", type=int, default=1, help="at once on each GPU")
+    parser.add_argument("--of", type=int, help="only the plans of so many ranks")
+    parser.add_argument("--together", help="gpu_plans, a program of the tests, whose processes start once")
+    parser.add_argument("--models", nargs="+", default=[*PLANS], help="only the plans of these")
     parser.add_argument("--only", help="plans with this word")
     parser.add_argument("-o", "--output")
     args = parser.parse_args()
@@ -94,20 +128,16 @@ def main():
             known = json.load(file)["runs"]
     runs, failed, worst, begin = {}, [], {"loss": 0, "grad_norm": 0}, time.time()
     with tempfile.TemporaryDirectory() as folder:
-        keys, jobs = [], []
-        for name, plans in [*PLANS.items(), *PLANS_OF_FOUR.items()]:
-            model = model_file(folder, name)
-            for words in plans:
-                if ranks_of(words) <= args.gpus and (args.only is None or args.only in words.split()):
-                    keys.append(f"{name}: {words}".strip())
-                    jobs.append((ranks_of(words), functools.partial(run, args, model, words)))
-        for key, future in zip(keys, GpuPool(args.gpus, args.runs).run(jobs)):
-            try:
-                runs[key] = future.result()
-            except (RuntimeError, subprocess.TimeoutExpired, ValueError) as error:
+        chosen = [(name, model_file(folder, name), words)
+                  for name, plans in [*PLANS.items(), *PLANS_OF_FOUR.items()] for words in plans
+                  if name in args.models and ranks_of(words) <= args.gpus and args.of in (None, ranks_of(words))
+                  and (args.only is None or args.only in words.split())]
+        for key, answer in answers(args, folder, chosen):
+            if isinstance(answer, Exception):
                 failed.append(key)
-                print(f"{key}: FAILED {error}", flush=True)
+                print(f"{key}: FAILED {answer}", flush=True)
                 continue
+            runs[key] = answer
             if key not in known:
                 continue
             # Later steps drift: AdamW turns the smallest gradients' signs into whole steps.
