@@ -29,6 +29,7 @@ ZOO = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "
 # Model, layers kept, sequences of 4096 tokens a GPU and step.
 DENSE = [("qwen3-0.6b", None, 8), ("qwen3-1.7b", None, 4), ("qwen3-8b", 8, 4), ("qwen3-8b", 4, 8),
          ("qwen3-8b", 6, 4)]
+CHUNKS = [("qwen3-8b", 8, 4), ("qwen3-8b", 16, 4)]
 EXPERTS = [("qwen3-30b-a3b", 4, 4), ("qwen3-30b-a3b", 6, 4)]
 # Axes of each stratum: words of the plan, GPUs, models it is drawn from. Experts' tokens are dealt
 # equally, as in a balanced training, where the words do not say natural: an untrained router sends
@@ -43,14 +44,13 @@ STRATA = [
     ("tp2", 2, DENSE), ("tp2", 2, DENSE), ("tp2 sp", 2, DENSE), ("tp2 sp", 2, DENSE),
     ("tp2 sp recompute=full", 2, DENSE),
     ("cp2", 2, DENSE), ("cp2 zero1 cp_comm=all_gather", 2, DENSE), ("cp2 cp_comm=a2a", 2, DENSE),
-    ("pp2", 2, DENSE), ("pp2", 2, DENSE), ("pp2 gpipe", 2, DENSE), ("pp2 vpp2 interleaved", 2, DENSE),
+    ("pp2", 2, DENSE), ("pp2", 2, DENSE), ("pp2 gpipe", 2, DENSE), ("pp2 vpp2 interleaved", 2, CHUNKS),
     ("pp2 recompute=full", 2, DENSE), ("pp2 zb-h1", 2, DENSE),
     ("dp2 zero1", 2, EXPERTS), ("dp2 ep2", 2, EXPERTS), ("dp2 ep2 zero1", 2, EXPERTS),
     ("dp2 ep2 zero1 recompute=full", 2, EXPERTS), ("tp2 ep2 sp", 2, EXPERTS), ("pp2", 2, EXPERTS),
 ]
-# Of four GPUs: layers that four stages divide, and eight chunks.
+# Of four GPUs: layers that four stages divide.
 WIDE = [("qwen3-0.6b", None, 8), ("qwen3-1.7b", None, 4), ("qwen3-8b", 8, 4), ("qwen3-8b", 16, 4)]
-CHUNKS = [("qwen3-8b", 8, 4), ("qwen3-8b", 16, 4)]
 MANY_EXPERTS = [("qwen3-30b-a3b", 8, 4), ("qwen3-30b-a3b", 12, 4)]
 STRATA_OF_FOUR = [
     ("dp4 zero1 overlap=grad+param", 4, WIDE), ("dp4 zero2", 4, WIDE), ("dp4 zero3", 4, WIDE),
@@ -95,8 +95,9 @@ def model_file(folder, model, layers):
         fields = json.load(file)
     fields["num_hidden_layers"] = layers or fields["num_hidden_layers"]
     path = os.path.join(folder, f"{model}-{fields['num_hidden_layers']}.json")
-    with open(path, "w") as file:
+    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
         json.dump(fields, file)
+    os.replace(file.name, path)  # a run beside this one may read it now
     return path
 
 
