@@ -115,6 +115,9 @@ TEST_CASE("validate lays prediction and execution side by side; memory and op co
     CHECK(kind["predicted_ops"] == kind["executed_ops"]);
   }
   CHECK(run_plan("validate", "gbs2 seq16", "--model tiny").says("kind of op"));
+  // Of three steps the first is cold and the last is traced.
+  const Json three = run_plan("validate", "gbs2 seq16", "--model tiny --steps 3 --json").json();
+  CHECK(three["step_time_s"]["min"] == three["step_time_s"]["max"]);
 }
 
 TEST_CASE(
