@@ -144,6 +144,11 @@ Execution prepare(const ExecutionChoices& choices) {
   if (choices.backend == BackendKind::cuda) {
     const auto reason = why_not_on_gpu(execution.job->model, execution.plan);
     if (reason) throw Error(*reason);
+    if (choices.deterministic) {
+      throw Error(
+          "the cuda backend does not give the same bits in every run, for attention's backward "
+          "pass adds in no fixed order; leave out --deterministic or use --backend cpu");
+    }
     execution.process = process_rank(environment);
     if (!execution.process && execution.plan.world() == 1) execution.process = ProcessRank{};
   } else {

@@ -129,6 +129,14 @@ TEST_CASE(
   CHECK((ran.code == 0 || not_built || no_gpu));
 }
 
+TEST_CASE("the same bits in every run are promised on the reference backend alone") {
+  const Ran ran = run_plan("run", "gbs2 seq16", "--model tiny --backend cuda --deterministic");
+  CAPTURE(ran.err);
+  CHECK(ran.code == 2);
+  CHECK((ran.says("leave out --deterministic") || ran.says("this build has no CUDA part")));
+  CHECK(run_plan("run", "gbs2 seq16", "--model tiny --steps 1 --deterministic").code == 0);
+}
+
 TEST_CASE("what cannot be executed is refused with a reason") {
   const auto refused = [](const std::string& plan, const std::string& options,
                           const std::string& words) {
