@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <limits>
 #include <type_traits>
 
 #include "models/error.h"
+#include "models/plan_text.h"
 
 namespace qplan {
 namespace {
@@ -30,7 +30,6 @@ struct Word {
 // Upper bounds far above any machine whose products still fit 63 bits: tp*cp*pp*dp < 2^59,
 // sequences x tokens <= 2^60.
 constexpr std::int64_t kMaxDegree = 1 << 13;
-constexpr std::size_t kMaxStages = 1 << 16;  // of a layout
 constexpr std::int64_t kMaxDataDegree = 1 << 20;
 constexpr std::int64_t kMaxCount = 1 << 30;
 
@@ -79,29 +78,6 @@ constexpr bool is_number = std::is_same_v<T, int> || std::is_same_v<T, std::int6
 
 // ---- text ----
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  for (std::size_t from = 0;;) {
-    const std::size_t to = text.find(separator, from);
-    parts.push_back(text.substr(from, to - from));
-    if (to == std::string_view::npos) return parts;
-    from = to + 1;
-  }
-}
-
-// Digits and nothing else, within the bounds.
-std::int64_t parse_count(std::string_view what, std::string_view text, std::int64_t low,
-                         std::int64_t high) {
-  std::int64_t value = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, code] = std::from_chars(text.data(), end, value);
-  if (text.empty() || stop != end || code != std::errc{} || value < low || value > high) {
-    throw Error(
-        fmt::format("{} must be a whole number from {} to {}, not '{}'", what, low, high, text));
-  }
-  return value;
-}
-
 template <class E>
 std::string join_words(EnumSet<E> set) {
   std::string text;
@@ -145,20 +121,8 @@ std::string text_of(const EnumSet<OverlapKind>& set) {
   return set.empty() ? "none" : join_words(set);
 }
 
-// Three stages alike and more in a row become one term: 1+2*62+1.
 std::string text_of(const std::vector<int>& layout) {
-  if (layout.empty()) return "even";
-  std::vector<std::string> terms;
-  for (auto at = layout.begin(); at != layout.end();) {
-    const auto end = std::find_if(at, layout.end(), [&](int n) { return n != *at; });
-    if (end - at >= 3) {
-      terms.push_back(fmt::format("{}*{}", *at, end - at));
-      at = end;
-    } else {
-      terms.push_back(std::to_string(*at++));
-    }
-  }
-  return fmt::format("{}", fmt::join(terms, "+"));
+  return layout.empty() ? "even" : layout_text(layout);
 }
 
 void read_text(const Word& word, std::string_view text, bool& value) {
@@ -200,21 +164,7 @@ void read_text(const Word&, std::string_view text, EnumSet<OverlapKind>& value) 
 }
 
 void read_text(const Word&, std::string_view text, std::vector<int>& value) {
-  value.clear();
-  if (text == "even") return;
-  for (const auto term : split(text, '+')) {
-    const auto star = term.find('*');
-    const auto layers =
-        parse_count("a stage's layer count in layout", term.substr(0, star), 0, kMaxDegree);
-    const auto times =
-        star == std::string_view::npos
-            ? 1
-            : parse_count("how many stages alike in layout", term.substr(star + 1), 1, kMaxDegree);
-    if (value.size() + static_cast<std::size_t>(times) > kMaxStages) {
-      throw Error(fmt::format("layout lists more than {} stages", kMaxStages));
-    }
-    value.insert(value.end(), static_cast<std::size_t>(times), static_cast<int>(layers));
-  }
+  value = text == "even" ? std::vector<int>{} : parse_layout(text);
 }
 
 // ---- one line ----
