@@ -1,6 +1,7 @@
 #pragma once
 // Inside the cost model: how a plan is taken apart, and what is remembered. Private to costmodel.
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <memory>
@@ -11,6 +12,7 @@
 
 #include "costmodel/evaluate.h"
 #include "costmodel/pipeline.h"
+#include "models/error.h"
 
 namespace qplan {
 
@@ -46,11 +48,27 @@ struct DelayHash {
   }
 };
 
-// Delays of the parts of a block, at the places of `Part` that were asked for.
+// Delays of the parts of a stage, at the places of `Part`.
 using PartDelays = std::array<StreamDelay, kPartCount>;
 constexpr std::size_t at(Part part) {
   return static_cast<std::size_t>(part);
 }
+
+// Delays of those parts of a block that were asked for, two to five of twelve: a search over
+// thousands of GPUs keeps hundreds of thousands of blocks.
+class BlockDelays {
+ public:
+  void add(Part part, const StreamDelay& delay) { known_.emplace_back(part, delay); }
+  [[nodiscard]] const StreamDelay& of(Part part) const {
+    const auto is_part = [part](const auto& known) { return known.first == part; };
+    const auto it = std::find_if(known_.begin(), known_.end(), is_part);
+    QPLAN_CHECK(it != known_.end(), "a block's part is priced before it is run");
+    return it->second;
+  }
+
+ private:
+  std::vector<std::pair<Part, StreamDelay>> known_;
+};
 
 // A map shared by threads: values are made outside the lock and never change once stored.
 template <class Key, class Value, class Hash>
@@ -102,7 +120,7 @@ using RunLengths = std::vector<std::vector<ActionRun>>;
 struct CostModel::Memo {
   SharedMemo<DelayKey, BlockMemory, DelayHash> memory;
   SharedMemo<BlockShape, PersistentBytes, ShapeHash> states;
-  SharedMemo<DelayKey, PartDelays, DelayHash> compute_delays, state_delays;
+  SharedMemo<DelayKey, BlockDelays, DelayHash> compute_delays, state_delays;
   SharedMemo<PairKey, StreamDelay, PairHash> pair_delays;
   SharedMemo<PairKey, MemoryUse, PairHash> pair_memory;
   SharedMemo<DelayKey, double, DelayHash> busy;  // compute of forward and backward, alone

@@ -177,13 +177,13 @@ class StagePricer {
   StagePricer(const ModelSpec& model, const Recipe& recipe, const CostContext& context)
       : model_(model), recipe_(recipe), context_(context) {}
 
-  PartDelays delays(const BlockShape& shape, const std::vector<Part>& parts, FreeWork free) const {
+  BlockDelays delays(const BlockShape& shape, const std::vector<Part>& parts, FreeWork free) const {
     const Block block = build_block(model_, recipe_, shape);
-    PartDelays result;
+    BlockDelays result;
     for (const Part part : parts) {
       const PricedPart priced = price_part(block, part, context_);
-      result[at(part)] =
-          delay_of(priced.ops, free.bits == 0 ? priced.durations : without(priced, part, free));
+      result.add(part, delay_of(priced.ops,
+                                free.bits == 0 ? priced.durations : without(priced, part, free)));
     }
     return result;
   }
@@ -236,20 +236,20 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   const std::uint64_t all_groups = groups_hash(grid, kAllAxes);
 
   // A breakdown's prices are used once: a memo of its own, dropped at the end.
-  SharedMemo<DelayKey, PartDelays, DelayHash> own_compute, own_state;
+  SharedMemo<DelayKey, BlockDelays, DelayHash> own_compute, own_state;
   auto& compute_memo = free.bits == 0 ? memo_->compute_delays : own_compute;
   auto& state_memo = free.bits == 0 ? memo_->state_delays : own_state;
-  const auto compute_delays = [&](const BlockShape& shape) -> const PartDelays& {
+  const auto compute_delays = [&](const BlockShape& shape) -> const BlockDelays& {
     const DelayKey key{compute_shape(shape), model_groups, graphs_of(plan), v.backward};
     return compute_memo.get(key, [&] { return pricer.delays(key.shape, parts.compute, free); });
   };
-  const auto state_delays = [&](const BlockShape& shape) -> const PartDelays& {
+  const auto state_delays = [&](const BlockShape& shape) -> const BlockDelays& {
     const DelayKey key{shape, all_groups, graphs_of(plan), v.backward};
     return state_memo.get(key, [&] { return pricer.delays(shape, parts.state, free); });
   };
   const auto delay = [&](const Run& run, Part part) -> const StreamDelay& {
-    return is_compute_part(part) ? compute_delays(run.shape)[at(part)]
-                                 : state_delays(run.shape)[at(part)];
+    return is_compute_part(part) ? compute_delays(run.shape).of(part)
+                                 : state_delays(run.shape).of(part);
   };
 
   FoldRunner runner(v.stages.of_stage.size(), static_cast<std::size_t>(plan.pp));
@@ -257,7 +257,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   runner.reduce_overlapped = reduce_overlapped;
   BlockShape edge_shape = state_shape(v.base);
   edge_shape.kind = BlockKind::step_edge;
-  const PartDelays& edge = state_delays(edge_shape);
+  const BlockDelays& edge = state_delays(edge_shape);
   std::vector<PartDelays> distinct(v.stages.distinct.size());
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     for (const auto* list : {&parts.compute, &parts.state}) {
@@ -281,8 +281,8 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
     runner.before[rank].second = then(runner.before[rank].second, own[at(Part::norm)]);
     runner.after[rank] = then(runner.after[rank], own[at(Part::update)]);
   }
-  for (auto& [reduce, norm] : runner.before) norm = then(norm, edge[at(Part::norm)]);
-  for (auto& d : runner.after) d = then(d, edge[at(Part::update)]);
+  for (auto& [reduce, norm] : runner.before) norm = then(norm, edge.of(Part::norm));
+  for (auto& d : runner.after) d = then(d, edge.of(Part::update));
 
   runner.distinct_of = v.stages.of_stage;
   SharedMemo<PairKey, StreamDelay, PairHash> own_pairs;
@@ -294,7 +294,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
       if (run.forward == nullptr || run.backward == nullptr) {
         const Part part = run.forward != nullptr ? Part::forward : Part::backward;
         const BlockShape& shape = run.forward != nullptr ? *run.forward : *run.backward;
-        total = then(total, power(compute_delays(shape)[at(part)], run.count));
+        total = then(total, power(compute_delays(shape).of(part), run.count));
         continue;
       }
       const PairKey key{{compute_shape(*run.forward), model_groups, graphs_of(plan)},
@@ -356,10 +356,10 @@ std::vector<CostModel::StageBusy> CostModel::busy(const PlanView& v) const {
           return sum;
         });
       } else {
-        const PartDelays& d = memo_->compute_delays.get(
+        const BlockDelays& d = memo_->compute_delays.get(
             key, [&] { return pricer.delays(key.shape, parts.compute, FreeWork{}); });
         const auto entry = [&](Part part) {
-          return d[at(part)](c, c).seconds().value() * run.count;
+          return d.of(part)(c, c).seconds().value() * run.count;
         };
         stage.forward += entry(Part::forward);
         if (v.backward == BackwardForm::split) {
