@@ -370,6 +370,16 @@ class Reading {
   Framework framework_;
 };
 
+// Whether Megatron runs what rule interleaved_microbatches rejects: groups other than pp must leave
+// no remainder, or one of pp and more (schedules.py,
+// forward_backward_pipelining_with_interleaving).
+bool runs_in_groups(const Draft& draft) {
+  if (!draft.microbatch_group) return false;
+  const std::int64_t group = *draft.microbatch_group, all = draft.plan.num_microbatches();
+  const std::int64_t rest = all % group;
+  return group >= draft.plan.pp && group <= all && (rest == 0 || rest >= draft.plan.pp);
+}
+
 // The rules that reject plans explain configurations too. They stand where the first word was said
 // that their message names.
 void check_rules(const Scene& scene, Findings& out) {
@@ -392,6 +402,15 @@ void check_rules(const Scene& scene, Findings& out) {
     const bool known = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
       return f.rule == "batch_arithmetic" && reason.rule == "batch_divisibility";
     });
+    if (reason.rule == "interleaved_microbatches" && runs_in_groups(scene.draft)) {
+      out.push_back({Severity::warning, std::string(reason.rule), place,
+                     fmt::format("Megatron runs {} microbatches in groups of {}, which is not "
+                                 "predicted: here groups have pp {}",
+                                 scene.draft.plan.num_microbatches(), *scene.draft.microbatch_group,
+                                 scene.draft.plan.pp),
+                     "", fmt::format("rule of {}", to_word(recipe))});
+      continue;
+    }
     if (!known) {
       out.push_back({Severity::error, std::string(reason.rule), place, reason.message, "",
                      fmt::format("rule of {}", to_word(recipe))});

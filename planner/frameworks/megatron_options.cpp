@@ -139,6 +139,9 @@ constexpr auto kOptions = std::to_array<Option>({
      set_degree<&P::vpp>},
     {"--num-layers-per-virtual-pipeline-stage", "vpp", [](const Subject&) { return Json(nullptr); },
      [](Draft& d, const Json& v) { d.layers_per_virtual_stage = degree_of(v); }},
+    {"--microbatch-group-size-per-virtual-pipeline-stage", "schedule",
+     [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) { d.microbatch_group = degree_of(v); }},
     {"--pipeline-model-parallel-layout", "pipeline_layout",
      [](const Subject& s) {
        return if_true(!s.plan.pipeline_layout.empty(),

@@ -31,6 +31,7 @@ struct Draft {
   std::optional<std::int64_t> accumulation;     // microbatches between two updates
   std::optional<int> layers_per_virtual_stage;  // Megatron
   std::optional<int> first_stage_layers, last_stage_layers;
+  std::optional<int> microbatch_group;  // that one chunk runs in a row; pp unless said
   bool counts_embedding = false, counts_loss = false;  // as a layer of its stage
   std::optional<int> shard_groups;                     // copies of the sharded states
   std::optional<int> etp;

@@ -55,6 +55,25 @@ TEST_SUITE("traps") {
                "dispatcher_default") != nullptr);
   }
 
+  TEST_CASE("groups of microbatches that Megatron runs are no error, and are not predicted") {
+    // 96 sequences over dp 16 are 6 microbatches on 4 stages.
+    std::string text = without(kModel, "--global-batch-size 64 ") +
+                       "--global-batch-size 96 --pipeline-model-parallel-size 4 "
+                       "--num-virtual-stages-per-pipeline-rank 2 ";
+    const auto severity = [&](const std::string& more) {
+      const Checked checked = ask_text("args.txt", text + more);
+      CAPTURE(findings_text(checked));
+      const Finding* const f = find(checked, "interleaved_microbatches");
+      REQUIRE(f != nullptr);
+      return f->severity;
+    };
+    const std::string group = "--microbatch-group-size-per-virtual-pipeline-stage ";
+    CHECK(severity("") == Severity::error);
+    CHECK(severity(group + "6") == Severity::warning);
+    CHECK(severity(group + "5") == Severity::error);  // leaves 1, fewer than the stages
+    CHECK(severity(group + "3") == Severity::error);
+  }
+
   TEST_CASE("combinations that Megatron refuses") {
     const auto finds = [&](const std::string& more, const std::string& rule) {
       CAPTURE(more);
