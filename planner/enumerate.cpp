@@ -176,13 +176,17 @@ std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& r
 }
 
 // Micro-batches worth trying: powers of two to 8 sequences, and what else divides a rank's
-// sequences: odd ones (1026 over dp 18 are 57, which no 2 divides), and more of short ones. Beyond
-// 64 Ki tokens no search of ours gained: ZeRO-3 with full recomputation was 6% faster by 16 x 4096
-// than by 8 x 4096 on 64 H100, and no faster by 32 x 4096.
-std::vector<std::int64_t> micro_batches(const SearchSpace& space, const Skeleton& k) {
-  constexpr std::int64_t kFew = 8, kMostTokens = 1 << 16;
+// sequences: odd ones (1026 over dp 18 are 57, which no 2 divides), and more of short ones, up to
+// 32 Ki tokens. Twice that where parameters are gathered for each microbatch: ZeRO-3 with full
+// recomputation was 6% faster by 16 x 4096 than by 8 x 4096 on 64 H100, and no faster by 32 x 4096.
+std::vector<std::int64_t> micro_batches(const Recipe& recipe, const SearchSpace& space,
+                                        const Skeleton& k) {
+  const std::vector<int> stages = or_default(space.zero, zero_stages(recipe));
+  const bool gathers = std::find(stages.begin(), stages.end(), 3) != stages.end();
+  constexpr std::int64_t kFew = 8, kMostTokens = 1 << 15;
+  const std::int64_t most = (gathers ? 2 : 1) * kMostTokens / space.seq_len;
   std::vector<std::int64_t> sizes;
-  for (std::int64_t size = 1; size <= std::max(kFew, kMostTokens / space.seq_len); ++size) {
+  for (std::int64_t size = 1; size <= std::max(kFew, most); ++size) {
     const bool power = (size & (size - 1)) == 0, few = size <= kFew;
     const bool divides = space.global_batch_size % (k.dp * size) == 0;
     if (few ? power || divides : power && divides) sizes.push_back(size);
@@ -329,7 +333,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
              plan.etp = e.etp;
              plan.moe_dispatcher = e.dispatcher;
            }),
-      word(or_default(space.micro_batch_size, micro_batches(space, k)),
+      word(or_default(space.micro_batch_size, micro_batches(recipe, space, k)),
            [](ParallelPlan& plan, std::int64_t v) { plan.micro_batch_size = v; }),
       word(sps, [](ParallelPlan& plan, bool v) { plan.sequence_parallel = v; }),
       word(cp_comms, [](ParallelPlan& plan, CpComm v) { plan.cp_comm = v; }),

@@ -207,22 +207,25 @@ TEST_CASE("enumeration names every plan once, whatever the framework") {
 TEST_CASE("micro-batches are powers of two, and what else divides a rank's sequences") {
   const ModelSpec model = load_model("tiny");
   const HardwareProfile hardware = load_hardware("h100-sxm");
-  const auto sizes = [&](std::int64_t batch, int dp, std::int64_t seq_len = 4096) {
+  const auto sizes = [&](std::int64_t batch, int dp, std::int64_t seq_len = 4096,
+                         RecipeKind recipe = RecipeKind::megatron) {
     SearchSpace space;
     space.gpus = dp;
     space.seq_len = seq_len;
     space.global_batch_size = batch;
     std::set<std::int64_t> seen;
-    each_plan(model, recipe_of(RecipeKind::megatron), hardware, space, {1, 1, 1, dp},
+    each_plan(model, recipe_of(recipe), hardware, space, {1, 1, 1, dp},
               [&](const ParallelPlan& plan) { seen.insert(plan.micro_batch_size); });
     return seen;
   };
   CHECK(sizes(1024, 128) == std::set<std::int64_t>{1, 2, 4, 8});
-  CHECK(sizes(1024, 64) == std::set<std::int64_t>{1, 2, 4, 8, 16});
-  CHECK(sizes(1024, 32) == std::set<std::int64_t>{1, 2, 4, 8, 16});
+  CHECK(sizes(1024, 32) == std::set<std::int64_t>{1, 2, 4, 8});
   CHECK(sizes(1024, 32, 1024) == std::set<std::int64_t>{1, 2, 4, 8, 16, 32});
   CHECK(sizes(1026, 18) == std::set<std::int64_t>{1, 2, 3, 4, 8});
   CHECK(sizes(420, 1) == std::set<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8});
+  // Parameters gathered for each microbatch.
+  CHECK(sizes(1024, 64, 4096, RecipeKind::fsdp2) == std::set<std::int64_t>{1, 2, 4, 8, 16});
+  CHECK(sizes(1024, 64, 4096, RecipeKind::qplan) == std::set<std::int64_t>{1, 2, 4, 8, 16});
 }
 
 TEST_CASE("the default batch is near 4 Mi tokens and divides by the odd part of the GPUs") {
