@@ -29,7 +29,6 @@ struct Word {
 
 // Upper bounds far above any machine whose products still fit 63 bits: tp*cp*pp*dp < 2^59,
 // sequences x tokens <= 2^60.
-constexpr std::int64_t kMaxDegree = 1 << 13;
 constexpr std::int64_t kMaxDataDegree = 1 << 20;
 constexpr std::int64_t kMaxCount = 1 << 30;
 

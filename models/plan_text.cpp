@@ -46,17 +46,16 @@ std::string layout_text(const std::vector<int>& layout) {
 }
 
 std::vector<int> parse_layout(std::string_view text) {
-  constexpr std::int64_t kMost = 1 << 13;  // layers, and stages alike: as a plan's degrees
   constexpr std::size_t kMostStages = 1 << 16;
   std::vector<int> layout;
   for (const std::string_view term : split(text, '+')) {
     const auto star = term.find('*');
     const auto layers =
-        parse_count("a stage's layer count in layout", term.substr(0, star), 0, kMost);
+        parse_count("a stage's layer count in layout", term.substr(0, star), 0, kMaxDegree);
     const auto alike =
         star == std::string_view::npos
             ? 1
-            : parse_count("how many stages alike in layout", term.substr(star + 1), 1, kMost);
+            : parse_count("how many stages alike in layout", term.substr(star + 1), 1, kMaxDegree);
     if (layout.size() + static_cast<std::size_t>(alike) > kMostStages) {
       throw Error(fmt::format("layout lists more than {} stages", kMostStages));
     }

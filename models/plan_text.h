@@ -8,6 +8,8 @@
 
 namespace qplan {
 
+inline constexpr std::int64_t kMaxDegree = 1 << 13;  // of any degree of a plan, and of a stage
+
 // The parts between separators; one part, the whole text, where there are none.
 std::vector<std::string_view> split(std::string_view text, char separator);
 

@@ -165,9 +165,9 @@ void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan
   constexpr int kRack = 72, kHopper = 90;
   const double release = release_of(framework);
   const bool early = release > 0 && release < 25.11;
+  if (plan.ep == 1) return;
   const HardwareProfile hardware = load_hardware(in.hardware);
   const bool hopper = hardware.gpu.compute_capability == kHopper;
-  if (plan.ep == 1) return;
   if (!bridge) {
     if (hopper && in.model.mla) {
       plan.moe_dispatcher = MoeDispatcher::deepep;
