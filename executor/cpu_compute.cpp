@@ -350,6 +350,7 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
       return run_amax(rank, c, work);
     case RowwiseKind::quantize:
       return run_quantize(rank, c, work);
+    case RowwiseKind::accumulate:
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:

@@ -314,6 +314,7 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
       return launch_quantize(rank, c, work, stream);
     case RowwiseKind::zero_fill:
       return fill_with_zeros(rank.tensor(c, c.writes[0]), stream);
+    case RowwiseKind::accumulate:
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:

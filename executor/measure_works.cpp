@@ -297,6 +297,7 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::layer_norm_backward:
     case RowwiseKind::gelu:
     case RowwiseKind::gelu_backward:
+    case RowwiseKind::accumulate:
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::embedding:

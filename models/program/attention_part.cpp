@@ -250,7 +250,7 @@ SlotId AttentionPart::project_backward() {
     b.wait_for(Stream::model_comm);
     b.flush();
   }
-  const SlotId dnormed = c_.reduce_partial(partial, "dnormed", /*wait=*/false);
+  const SlotId dnormed = c_.reduce_input_gradient(partial, "dnormed");
   c_.linear_wgrad(ParameterRole::q_proj, dqkv, normed_whole, c_.tokens, width, c_.hidden);
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
   return dnormed;
@@ -284,7 +284,7 @@ SlotId AttentionPart::mla_project_backward() {
       b.wait_for(Stream::model_comm);
       b.flush();
     }
-    const SlotId sum = c_.reduce_partial(partial, name, /*wait=*/false);
+    const SlotId sum = c_.reduce_input_gradient(partial, name);
     c_.linear_wgrad(role, dy, whole, c_.tokens, n, k);
     if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
     return sum;

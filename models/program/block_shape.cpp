@@ -11,6 +11,11 @@ bool gathers_parameters(const Recipe& recipe, int zero) {
   return zero == 3 || (recipe.shard_style == ShardStyle::fully_sharded && zero == 2);
 }
 
+bool widens_gradients(const Recipe& recipe, const BlockShape& shape) {
+  return recipe.widens_gradients && shape.zero < 2 && shape.grad_dtype == DType::fp32 &&
+         shape.precision != Precision::fp32;
+}
+
 int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
   const bool once = recipe.gathers_once_in_pipeline && plan.pp > 1;
   return once ? std::min(plan.zero, 1) : plan.zero;

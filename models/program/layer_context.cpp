@@ -82,6 +82,10 @@ SlotId LayerContext::reduce_partial(SlotId x, std::string_view name, bool wait) 
   return sum;
 }
 
+SlotId LayerContext::reduce_input_gradient(SlotId x, std::string_view name) {
+  return reduce_partial(x, name, recipe.waits_for_input_gradients && !shape.sequence_parallel);
+}
+
 Op& LayerContext::linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
                          std::int64_t k) {
   if (is_quantized(x)) return quantized_linear(role, x, y, rows, n, k);
@@ -167,22 +171,31 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
 void LayerContext::linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows,
                                 std::int64_t n, std::int64_t k) {
   if (is_quantized(dy)) return quantized_wgrad(role, dy, x, rows, n, k);
+  weight_gradient(b.parameter(role), {.m = n, .n = k, .k = rows, .dtype = product_dtype()}, dy, x);
+}
+
+void LayerContext::weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x) {
   const bool fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32;
-  Op& op = b.compute(Gemm{.m = n,
-                          .n = k,
-                          .k = rows,
-                          .dtype = product_dtype(),
-                          .accumulate_fp32 = fp32 && recipe.fused_gradient_accumulation},
-                     {dy, x}, {gradients});
-  op.parameter = b.parameter(role);
+  product.accumulate_fp32 = fp32 && recipe.fused_gradient_accumulation;
+  Op& op = b.compute(product, {dy, x}, {gradients});
+  op.parameter = parameter;
   op.role = Role::weight_gradient;
-  // Autograd adds a new gradient to the last microbatch's with a kernel of its own.
-  if (!recipe.fp32_gradient_accumulation && shape.zero < 2) {
-    rowwise(RowwiseKind::add, 1, n * k, {gradients}, {gradients});
-  } else if (fp32 && !recipe.fused_gradient_accumulation) {
-    b.compute(Rowwise{.kind = RowwiseKind::add, .rows = 1, .cols = n * k, .dtype = DType::fp32},
-              {gradients}, {gradients});
-  }
+  // Autograd, or a hook, adds it to the last microbatch's with a kernel of its own.
+  const bool apart =
+      recipe.fp32_gradient_accumulation ? fp32 && !product.accumulate_fp32 : shape.zero < 2;
+  if (apart) accumulate(gradients, product.m, product.n);
+}
+
+void LayerContext::accumulate(SlotId fresh, std::int64_t rows, std::int64_t cols) {
+  const bool widens = widens_gradients(recipe, shape);
+  const bool fp32 =
+      widens || (recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32);
+  b.compute(Rowwise{.kind = fp32 ? RowwiseKind::accumulate : RowwiseKind::add,
+                    .rows = rows,
+                    .cols = cols,
+                    .dtype = fp32 ? DType::fp32 : activation_dtype(),
+                    .fused = !widens},
+            {fresh, gradients}, {gradients});
 }
 
 Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols,

@@ -46,6 +46,9 @@ struct LayerContext {
   SlotId gather_sequence(SlotId x, bool wait = true);
   // Partial sums -> this rank's shard (reduce-scatter), or everybody's sum (all-reduce).
   SlotId reduce_partial(SlotId x, std::string_view name, bool wait = true);
+  // The same for the gradient of a column-parallel layer's input, which runs beside the product of
+  // its weight gradient: the caller waits behind that.
+  SlotId reduce_input_gradient(SlotId x, std::string_view name);
 
   // y[rows, n] = x[rows, k] W, and dx[rows, k] = dy[rows, n] W^T.
   // `role`: the weight, or the first of those that are packed as one (q, k, v; gate, up).
@@ -63,6 +66,10 @@ struct LayerContext {
   // dW[n, k] += dy[rows, n]^T x[rows, k].
   void linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows, std::int64_t n,
                     std::int64_t k);
+  // The product of a weight gradient, m x n of `parameter`, in whatever format the sum is kept.
+  void weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x);
+  // The gradient of rows x cols parameters, `fresh` from a microbatch, is added to the sum.
+  void accumulate(SlotId fresh, std::int64_t rows, std::int64_t cols);
 
   [[nodiscard]] bool overlaps_tp() const {
     return shape.tp > 1 && shape.sequence_parallel && shape.overlap.has(OverlapKind::tp);

@@ -91,7 +91,7 @@ SlotId MlpPart::backward(SlotId dy) {
     b.wait_for(Stream::model_comm);
     b.flush();
   }
-  const SlotId dnormed = c_.reduce_partial(partial, "d mlp normed", /*wait=*/false);
+  const SlotId dnormed = c_.reduce_input_gradient(partial, "d mlp normed");
   c_.linear_wgrad(first_up(c_), dup, normed_whole, c_.tokens, wide, c_.hidden);
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
 

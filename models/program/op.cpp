@@ -66,6 +66,10 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
       return {{3, 0, 1}, {5, 0.5, 1}};
     case RowwiseKind::add:
       return {{3, 0, 1}, {3, 0, 1}};
+    // One kernel of two formats (Megatron's and nanotron's hooks); or made fp32 first, then added
+    // (DeepSpeed's BF16_Optimizer.update_hp_grads).
+    case RowwiseKind::accumulate:
+      return {{2, 2, 1}, {3, 6, 2}};
     // one byte of mask
     case RowwiseKind::dropout_add:
       return {{3, 1, 1}, {5, 4, 2}};

@@ -94,6 +94,7 @@ enum class RowwiseKind : std::uint8_t {
   gelu,
   gelu_backward,  // also relu2
   add,            // residual
+  accumulate,     // a 16-bit gradient into the sum of those before it, whose dtype this is
   dropout_add,
   dropout_add_backward,
   embedding,
@@ -242,7 +243,7 @@ struct Words<CollectiveKind> {
 template <>
 struct Words<RowwiseKind> {
   static constexpr std::string_view what = "memory-bound kind";
-  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 32> table{
+  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 33> table{
       {{RowwiseKind::rms_norm, "rms_norm"},
        {RowwiseKind::rms_norm_backward, "rms_norm_backward"},
        {RowwiseKind::layer_norm, "layer_norm"},
@@ -254,6 +255,7 @@ struct Words<RowwiseKind> {
        {RowwiseKind::gelu, "gelu"},
        {RowwiseKind::gelu_backward, "gelu_backward"},
        {RowwiseKind::add, "add"},
+       {RowwiseKind::accumulate, "accumulate"},
        {RowwiseKind::dropout_add, "dropout_add"},
        {RowwiseKind::dropout_add_backward, "dropout_add_backward"},
        {RowwiseKind::embedding, "embedding"},

@@ -69,13 +69,21 @@ struct Recipe {
   bool fp32_gradient_accumulation = true;   // gradients are summed in an fp32 main_grad buffer
   bool fused_gradient_accumulation = true;  // ... by the wgrad GEMMs, not by a kernel after them
 
+  // Where gradients are kept in fp32 (BF16_Optimizer in DeepSpeed): a microbatch's are whole arrays
+  // of 16 bits until the next backward, and are made fp32 before they are added.
+  bool widens_gradients = false;
+  // Without sequence parallelism the gradient of a column-parallel layer's input is reduced behind
+  // the product of its weight gradient, not beside it (Megatron until 2022, without
+  // async_tensor_model_parallel_allreduce; BigScience's Megatron-DeepSpeed to the end).
+  bool waits_for_input_gradients = false;
+
   // What stays for backward.
   // Eager modules keep fp32 copies of norms and rotary inputs and both factors of SwiGLU.
   bool keeps_eager_copies = false;
   bool keeps_norm_output = true;  // the input of qkv and fc1 GEMMs is stored (not recomputed)
   double logits_stash_bytes =
       0;  // kept from forward to backward beside the bf16 logits, per element
-  double logits_grad_bytes = 2;         // of the logits' gradient, per element
+  double logits_grad_bytes = 2;  // of the logits' gradient, per element
   bool dummy_weight_gradients = false;  // TE keeps one bf16 dummy wgrad per distinct weight shape
 
   std::int64_t bucket_elements = 0;  // DeepSpeed: elements of a communication bucket

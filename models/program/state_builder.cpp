@@ -59,6 +59,9 @@ void StateBuilder::declare() {
   const RankParameters grads = s.zero >= 2 ? shard : own_;
   gradients_ = b.slot("gradients", s.grad_dtype, 1, grads.total(),
                       s.fresh_gradients ? Storage::fresh_gradient : Storage::gradient);
+  if (widens_gradients(c_.recipe, s) && !borrows_) {
+    b.slot("gradients of a microbatch", c_.activation_dtype(), 1, own_.total(), Storage::gradient);
+  }
   // DeepSpeed sends gradients to the host as they are reduced; our executor when all are there.
   const bool on_host = s.zero >= 2 && s.optimizer_offload >= 1 && !c_.recipe.executable;
   if (on_host) b.at(gradients_).fraction = 0;
@@ -236,8 +239,9 @@ void StateBuilder::once_a_step() {
   const auto& s = c_.shape;
   auto& b = c_.b;
   // Gradients are added to: ours, and a main_grad buffer (Megatron's zero_grad_buffer, nanotron's
-  // accumulator). torch's zero_grad drops gradients instead.
-  if (c_.recipe.executable || c_.recipe.fp32_gradient_accumulation) {
+  // accumulator, DeepSpeed's clear_hp_grads). torch's zero_grad drops gradients instead.
+  if (c_.recipe.executable || c_.recipe.fp32_gradient_accumulation ||
+      widens_gradients(c_.recipe, s)) {
     const RankParameters kept = s.zero >= 2 ? sharded(own_, s) : own_;
     b.into(&Block::clear);
     b.compute(zero_fill(s.grad_dtype, kept.total()), {}, {gradients_});

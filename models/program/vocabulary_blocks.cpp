@@ -22,17 +22,6 @@ SlotId dense_table_gradient(LayerContext& c) {
   return table;
 }
 
-// Into main_grad by a hook, or by autograd.
-void accumulate_table(LayerContext& c, SlotId table) {
-  const std::int64_t rows = vocabulary_share(c.model, c.shape);
-  c.b.compute(Rowwise{.kind = RowwiseKind::add,
-                      .rows = rows,
-                      .cols = c.hidden,
-                      .dtype = c.recipe.fp32_gradient_accumulation ? c.shape.grad_dtype
-                                                                   : c.activation_dtype()},
-              {table, c.gradients}, {c.gradients});
-}
-
 // Final norm, logits over this rank's vocabulary, loss: of the token after each.
 class LogitsPart {
  public:
@@ -83,13 +72,10 @@ class LogitsPart {
       b.wait_for(Stream::model_comm);
       b.flush();
     }
-    const SlotId dnormed = c_.reduce_partial(partial, "dhead", /*wait=*/false);
-    Gemm wgrad{.m = v, .n = c_.hidden, .k = c_.tokens, .dtype = c_.activation_dtype()};
-    wgrad.accumulate_fp32 =
-        c_.recipe.fp32_gradient_accumulation && c_.shape.grad_dtype == DType::fp32;
-    Op& product = b.compute(wgrad, {dlogits, whole}, {c_.gradients});
-    product.parameter = table_;
-    product.role = Role::weight_gradient;
+    const SlotId dnormed = c_.reduce_input_gradient(partial, "dhead");
+    c_.weight_gradient(table_,
+                       {.m = v, .n = c_.hidden, .k = c_.tokens, .dtype = c_.activation_dtype()},
+                       dlogits, whole);
     if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
     if (!has_norm()) {
       b.at(dnormed).storage = Storage::wire;
@@ -199,7 +185,7 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids},
             {table == kNoSlot ? c.gradients : table})
       .parameter = b.parameter(ParameterRole::embed_tokens);
-  if (table != kNoSlot) accumulate_table(c, table);
+  if (table != kNoSlot) c.accumulate(table, vocabulary_share(m, s), c.hidden);
   b.flush();
   state.leave_backward();
   state.once_a_step();

@@ -421,3 +421,49 @@ TEST_CASE("torchao casts weights in each microbatch, and by kernels of their own
   CHECK(casts(RecipeKind::fsdp2_compile, Precision::fp8) == std::pair{4 * 3 + 4 * 3L, weights});
   CHECK(casts(RecipeKind::fsdp2_compile, Precision::bf16) == std::pair{0L, 0L});
 }
+
+TEST_CASE("DeepSpeed's BF16_Optimizer keeps a microbatch's gradients and widens them") {
+  const ModelSpec model = load_model("megatron-22b");
+  BlockShape s = shape_of(model, BlockKind::decoder);
+  s.zero = 1;
+  s.dense_shard = 8;
+  const auto summed = [&](DType sum, Precision precision) {
+    s.grad_dtype = sum;
+    s.precision = precision;
+    const Block block = build_block(model, recipe_of(RecipeKind::megatron_deepspeed), s);
+    const auto is_sum = [&block](SlotId id) {
+      return block.slots[static_cast<std::size_t>(id)].name == "gradients";
+    };
+    double bytes = 0;
+    for (const Op& op : block.backward) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      const bool adds = r != nullptr && r->kind != RowwiseKind::layer_norm_backward;
+      if (adds && std::ranges::any_of(op.writes, is_sum)) bytes += memory_traffic(*r).value();
+    }
+    double kept = 0;
+    for (const Slot& slot : block.slots) {
+      if (slot.storage == Storage::gradient) kept += slot.bytes().value();
+    }
+    return std::pair{bytes, kept};
+  };
+  const double h = 6144, weights = 12 * h * h;
+  const auto all = static_cast<double>(rank_parameters(model, s).total());
+  CHECK(summed(DType::fp32, Precision::bf16) == std::pair{18 * weights, 6 * all});
+  CHECK(summed(DType::bf16, Precision::fp16) == std::pair{6 * weights, 2 * all});
+}
+
+TEST_CASE("an input's gradient is reduced beside its layer's weight gradient, or behind it") {
+  const ModelSpec model = load_model("megatron-22b");
+  BlockShape s = shape_of(model, BlockKind::decoder);
+  s.tp = 8;
+  const auto waits = [&](RecipeKind recipe, bool sequence_parallel) {
+    s.sequence_parallel = sequence_parallel;
+    const Block block = build_block(model, recipe_of(recipe), s);
+    return std::ranges::count_if(block.backward, [](const Op& op) {
+      return op.role == Role::weight_gradient && op.after.has(Stream::model_comm);
+    });
+  };
+  CHECK(waits(RecipeKind::megatron_deepspeed, false) == 2);  // qkv and fc1
+  CHECK(waits(RecipeKind::megatron, false) == 0);
+  CHECK(waits(RecipeKind::megatron_deepspeed, true) == waits(RecipeKind::megatron, true));
+}
