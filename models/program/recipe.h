@@ -84,6 +84,10 @@ struct Recipe {
   double logits_stash_bytes =
       0;  // kept from forward to backward beside the bf16 logits, per element
   double logits_grad_bytes = 2;  // of the logits' gradient, per element
+  // ... and more where tp splits the vocabulary: DTensor's loss_parallel has four fp32 arrays at
+  // once, the result of log_softmax, zeros with the targets in them, the sum of the two and its
+  // product (_nll_loss_and_log_softmax_backward in torch/distributed/tensor/parallel/loss.py).
+  double split_logits_grad_bytes = 0;
   bool dummy_weight_gradients = false;  // TE keeps one bf16 dummy wgrad per distinct weight shape
 
   std::int64_t bucket_elements = 0;  // DeepSpeed: elements of a communication bucket

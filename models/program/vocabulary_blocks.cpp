@@ -56,10 +56,11 @@ class LogitsPart {
     auto& b = c_.b;
     const DType act = c_.activation_dtype();
     const std::int64_t v = vocabulary_share(c_.model, c_.shape);
-    const SlotId dlogits = c_.recipe.executable
-                               ? b.slot("dlogits", act, c_.tokens, v)
-                               : b.slot("dlogits", DType::boolean, c_.tokens,
-                                        static_cast<std::int64_t>(c_.recipe.logits_grad_bytes) * v);
+    const double bytes =
+        c_.recipe.logits_grad_bytes + (c_.shape.tp > 1 ? c_.recipe.split_logits_grad_bytes : 0);
+    const SlotId dlogits = c_.recipe.executable ? b.slot("dlogits", act, c_.tokens, v)
+                                                : b.slot("dlogits", DType::boolean, c_.tokens,
+                                                         static_cast<std::int64_t>(bytes) * v);
     c_.rowwise(RowwiseKind::cross_entropy_backward, c_.tokens, v, {logits_, copy_, log_sum_},
                {dlogits})
         .ahead = ahead_;

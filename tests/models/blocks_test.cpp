@@ -467,3 +467,19 @@ TEST_CASE("an input's gradient is reduced beside its layer's weight gradient, or
   CHECK(waits(RecipeKind::megatron, false) == 0);
   CHECK(waits(RecipeKind::megatron_deepspeed, true) == waits(RecipeKind::megatron, true));
 }
+
+TEST_CASE("loss_parallel holds one fp32 array of logits more than a whole vocabulary's loss") {
+  const ModelSpec model = load_model("llama3-70b");
+  const auto bytes_a_logit = [&](int tp) {
+    BlockShape s = shape_of(model, BlockKind::head);
+    s.tp = tp;
+    const Block block = build_block(model, recipe_of(RecipeKind::fsdp2_compile), s);
+    double bytes = 0;
+    for (const Slot& slot : block.slots) {
+      if (slot.name.find("logits") != std::string_view::npos) bytes += slot.bytes().value();
+    }
+    return bytes / static_cast<double>(s.seq_len * padded(model.vocab_size, tp) / tp);
+  };
+  CHECK(bytes_a_logit(1) == doctest::Approx(14).epsilon(0.01));
+  CHECK(bytes_a_logit(8) == doctest::Approx(16).epsilon(0.01));
+}
