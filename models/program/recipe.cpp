@@ -34,8 +34,9 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
 //   Megatron-Core without graphs: 6.4 ms a dense layer on tp 4 (Megatron-Bridge, Qwen3-8B with 2048
 //     tokens). Of 9.2 and 8.8 ms a layer with 16 experts in MXFP8 (Qwen3-30B, micro-batch 1 on 8
 //     B200, releases 25.11 and 26.02) that leaves 3.8, for 64 operands of experts that become fp8;
-//   nanotron: 4.4 ms a layer of 37 ops, 10 of them collectives behind Python autograd functions
-//     (Ultra-Scale runs on tp 4 and 8);
+//   nanotron: 4.5 ms a layer, 10 collectives behind Python autograd functions and some 60 kernels
+//     of eager RoPE, SwiGLU and gradient hooks (Ultra-Scale runs on tp 2-8, one node, micro-batch
+//     1);
 //   a C++ loop: 3 us (assumed).
 constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::megatron,
@@ -220,14 +221,15 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .gathers_at_once = true,      // all_gather_coalesced, nanotron's zero.py
      .selective = only_core_attn(),
      .launch = microseconds(30),
-     .collective_launch = microseconds(300),
-     .pipelined_collective_step = microseconds(280),
+     .collective_launch = microseconds(250),
+     .pipelined_collective_step = microseconds(250),
      .crossing_collective_step = microseconds(40),
      .step_overhead = Seconds(0.01),
      .context = gib(1.6),
      .communicator = mib(120),
      .allocator_overhead = 0.05,
      .allocator_slack = gib(1),
+     .synchronous_p2p = true,
      .model_error = 0.22},
     {.kind = RecipeKind::qplan,
      .description = "qplan's own executor",

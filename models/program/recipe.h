@@ -125,9 +125,10 @@ struct Recipe {
   // buffers, its kernels (Transformer Engine's split_quantize).
   Seconds expert_cast{};
   // Once the pipeline leaves a node, each step of a tensor-parallel ring takes this much longer.
-  // nanotron on H100 nodes with EFA: a layer takes 4.4 ms at least on tp 2-8 without pp, whatever
-  // the tokens; with pp across nodes 10, 13 and 23 ms on tp 2, 4 and 8 (medians of 60 published
-  // runs, HF Ultra-Scale playbook). Why is not known; the floor grows with the ring's steps.
+  // nanotron on H100 nodes with EFA: a layer takes 4.5 ms at least on tp 2-8 and 8.4 on tp 16
+  // without pp, whatever the tokens; with pp across nodes 8, 13, 21 and 44 ms on tp 2, 4, 8 and
+  // 16, over the layers of the longest stage (medians of 91 published runs, HF Ultra-Scale
+  // playbook). Why is not known; the floor grows with the ring's steps.
   Seconds pipelined_collective_step{};
   // ... and once the ring itself leaves its node, this much: a gather of any size takes 0.7 ms over
   // 16 H100 and 1.75 ms over 32 (the same runs), where EFA's latencies come to 0.14 and 0.34.
@@ -142,8 +143,10 @@ struct Recipe {
   double allocator_overhead = 0;  // reserved / allocated - 1
   Bytes allocator_slack{};        // held in addition by the caching allocator
   bool overlaps_p2p = false;      // plain 1F1B sends and receives beside compute
-  // Megatron's p2p_communication.py calls torch.cuda.synchronize() after each batch of sends and
-  // receives (batch_p2p_sync, its default), unless interleaving overlaps them.
+  // The launching thread waits for each message of plain 1F1B. Megatron's p2p_communication.py
+  // calls torch.cuda.synchronize() after each batch of sends and receives (batch_p2p_sync, its
+  // default), unless interleaving overlaps them; nanotron's p2p.py copies a tensor's shape to the
+  // GPU before it sends it and reads it back before it receives it.
   bool synchronous_p2p = false;
   // Without sequence parallelism the tensor-parallel ranks of a stage hold the same output: each
   // sends its share and the receivers gather it in their node (Megatron until 2022, section 4.1 of
