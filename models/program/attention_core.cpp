@@ -1,6 +1,7 @@
 // Scores and values, on one rank's tokens or on those of a context-parallel group.
 
 #include <algorithm>
+#include <vector>
 
 #include "models/program/layer_context.h"
 
@@ -171,36 +172,58 @@ void AttentionPart::ring(Pass pass, const Attention& whole) {
   }
 }
 
-// The same as other implementations run it: keys, values and gradients in one buffer.
+// The same as other implementations run it: keys, values and gradients in one buffer. Transformer
+// Engine (AttnFuncWithCPAndKVP2P in its context_parallel.py, v2.5) copies what it sends into that
+// buffer and the half of it that a step sees out of it, keeps the steps' outputs until each can be
+// scaled by what all of them sum to, and adds up gradients step by step.
 void AttentionPart::priced_ring(Pass pass, const Attention& whole) {
   auto& b = c_.b;
   const auto& s = c_.shape;
+  const DType act = c_.activation_dtype();
   const Heads heads = heads_of(c_);
   const bool forward = pass == Pass::forward;
+  const std::int64_t kv_width = heads.kv * (heads.qk_dim + heads.v_dim);
+  const std::int64_t out_width = heads.q * heads.v_dim, q_width = heads.q * heads.qk_dim;
+  const std::int64_t half = std::max<std::int64_t>(c_.tokens / 2, 1);
   // Backward carries the gradients of the keys and values along: twice the bytes.
-  const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim) * (forward ? 1 : 2);
-  const Bytes bytes(static_cast<double>(c_.tokens * width) * size_of(c_.activation_dtype()));
-  SlotId held = kNoSlot;
+  const std::int64_t width = kv_width * (forward ? 1 : 2);
+  const Bytes bytes(static_cast<double>(c_.tokens * width) * size_of(act));
+  SlotId held = b.slot("ring buffer", act, c_.tokens, width);
+  c_.rowwise(RowwiseKind::copy, c_.tokens, kv_width, {k_, v_}, {held});
+  std::vector<SlotId> outs;
   for (int step = 0; step < s.cp; ++step) {
     SlotId arriving = kNoSlot;
     if (step + 1 < s.cp) {
-      arriving = b.slot("ring buffer", c_.activation_dtype(), c_.tokens, width);
-      b.aside(Stream::model_comm, SendRecv{Axis::cp, bytes}, {held == kNoSlot ? k_ : held},
-              {arriving});
+      arriving = b.slot("ring buffer", act, c_.tokens, width);
+      b.aside(Stream::model_comm, SendRecv{Axis::cp, bytes}, {held}, {arriving});
     }
+    const bool own = step == 0;
     Attention part = whole;
-    if (step > 0) {
+    SlotId kv = held;
+    if (!own) {
       part.causal = false;
       part.kv_len = std::max<std::int64_t>(whole.q_len / 2, 1);
+      kv = b.slot("half of the keys and values", act, half, kv_width);
+      c_.rowwise(RowwiseKind::copy, half, kv_width, {held}, {kv});
     }
-    const SlotId k = held == kNoSlot ? k_ : held, v = held == kNoSlot ? v_ : kNoSlot;
     if (forward) {
-      b.compute(part, {q_, k, v}, {out_, lse_, scores_, mask_});
+      outs.push_back(b.slot("output of a step", act, c_.tokens, out_width));
+      b.compute(part, {q_, kv}, {outs.back(), lse_, scores_, mask_});
     } else {
-      b.compute(part, {q_, k, v, out_, lse_, scores_, mask_, dout_}, {dq_, dk_, dv_});
+      const RowwiseKind kind = own ? RowwiseKind::copy : RowwiseKind::add;
+      const std::int64_t rows = own ? c_.tokens : half;
+      const SlotId dq = b.slot("dq of a step", act, c_.tokens, q_width);
+      const SlotId dkv = b.slot("dkv of a step", act, rows, kv_width);
+      b.compute(part, {q_, kv, out_, lse_, scores_, mask_, dout_}, {dq, dkv});
+      c_.rowwise(kind, c_.tokens, q_width, {dq, own ? kNoSlot : dq_}, {dq_});
+      c_.rowwise(kind, rows, kv_width, {dkv, own ? kNoSlot : dk_, own ? kNoSlot : dv_}, {dk_, dv_});
     }
     if (arriving != kNoSlot) b.wait_for(Stream::model_comm);
     held = arriving;
+  }
+  for (std::size_t i = 0; i < outs.size(); ++i) {
+    const RowwiseKind kind = i == 0 ? RowwiseKind::scale : RowwiseKind::add;
+    c_.rowwise(kind, c_.tokens, out_width, {outs[i], lse_, i == 0 ? kNoSlot : out_}, {out_});
   }
 }
 
