@@ -29,8 +29,9 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
 // off runs that more tokens do not slow:
 //   eager Hugging Face: 2.3 ms for the 128 kernels of a layer, forward and backward (H200, torch
 //     2.11; docs/evidence/issue3-h200.json);
-//   Megatron of 2021-22: 3.5 ms a layer of 42 ops, whatever the width and tp (400 A100 runs that
-//     vTrain published with micro-batch 1 and hidden 1024-2048);
+//   Megatron of 2021-22: 3.5 ms a layer of 42 ops, whatever the width and tp: traces of one
+//     layer on an A100, under CUPTI, of which vTrain's simulator makes its single-node steps
+//     (docs/evidence/issue3-seventh-round-ranking.md); no run that was timed says it;
 //   Megatron-Core without graphs: 6.4 ms a dense layer on tp 4 (Megatron-Bridge, Qwen3-8B with 2048
 //     tokens). Of 9.2 and 8.8 ms a layer with 16 experts in MXFP8 (Qwen3-30B, micro-batch 1 on 8
 //     B200, releases 25.11 and 26.02) that leaves 3.8, for 64 operands of experts that become fp8;
