@@ -483,3 +483,31 @@ TEST_CASE("loss_parallel holds one fp32 array of logits more than a whole vocabu
   CHECK(bytes_a_logit(1) == doctest::Approx(14).epsilon(0.01));
   CHECK(bytes_a_logit(8) == doctest::Approx(16).epsilon(0.01));
 }
+
+TEST_CASE("a context-parallel ring copies its halves, and merges outputs and gradients") {
+  const ModelSpec llama = load_model("llama3-70b");
+  constexpr std::int64_t kTokens = 512;
+  const auto moved = [&](int cp, OpList Block::*pass) {
+    BlockShape s = shape_of(llama, BlockKind::decoder, kTokens * cp);
+    s.cp = cp;
+    const Block block = build_block(llama, recipe_of(RecipeKind::megatron), s);
+    double bytes = 0;
+    for (const Op& op : block.*pass) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      if (r == nullptr) continue;
+      const bool merges = r->kind == RowwiseKind::copy || r->kind == RowwiseKind::scale ||
+                          r->kind == RowwiseKind::add;
+      if (merges) bytes += memory_traffic(*r).value();
+    }
+    return bytes;
+  };
+  const double q = kTokens * 64 * 128, kv = kTokens * 2 * 8 * 128;
+  for (const int cp : {2, 4}) {
+    CAPTURE(cp);
+    const double others = cp - 1;
+    CHECK(moved(cp, &Block::forward) - moved(1, &Block::forward) ==
+          doctest::Approx(4 * kv + 4 * q + others * (2 * kv + 6 * q)));
+    CHECK(moved(cp, &Block::backward) - moved(1, &Block::backward) ==
+          doctest::Approx(8 * kv + 4 * q + others * (5 * kv + 6 * q)));
+  }
+}
