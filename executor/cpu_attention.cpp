@@ -45,7 +45,7 @@ void put(const std::vector<ColumnRun>& runs, Matrix own, Matrix packed) {
 void turn(const CpuRank& rank, const Command& c, Matrix x, std::int64_t heads, bool back) {
   const ModelSpec& m = rank.spec(c);
   math::RopeShape shape{
-      .heads = heads, .head_dim = m.head_dim, .magnitude = math::rope_magnitude(m.rope_scaling)};
+      .heads = heads, .head_dim = m.head_dim, .magnitude = rope_magnitude(m.rope_scaling)};
   auto dims =
       static_cast<std::int64_t>(std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction));
   if (m.mla) {

@@ -72,7 +72,7 @@ void CudaRank::make_rotation() {
                            : std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
   const std::vector<double> frequencies =
       math::rope_frequencies(m.rope_theta, rotation_.turned, m.rope_scaling);
-  const double magnitude = math::rope_magnitude(m.rope_scaling);
+  const double magnitude = rope_magnitude(m.rope_scaling);
   std::vector<float2> angles;
   for (std::int64_t p = 0; p < job.plan.seq_len; ++p) {
     for (const double f : frequencies) {

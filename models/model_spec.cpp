@@ -1,5 +1,7 @@
 #include "models/model_spec.h"
 
+#include <cmath>
+
 #include "models/parameters.h"
 
 namespace qplan {
@@ -25,6 +27,20 @@ std::int64_t inactive(const ModelSpec& model, const std::vector<Parameter>& laye
 }
 
 }  // namespace
+
+double yarn_magnitude(double factor, double mscale) {
+  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+}
+
+double rope_magnitude(const std::optional<RopeScaling>& scaling) {
+  if (!scaling || scaling->kind != RopeScalingKind::yarn) return 1;
+  if (scaling->attention_factor > 0) return scaling->attention_factor;
+  if (scaling->mscale > 0 && scaling->mscale_all_dim > 0) {
+    return yarn_magnitude(scaling->factor, scaling->mscale) /
+           yarn_magnitude(scaling->factor, scaling->mscale_all_dim);
+  }
+  return yarn_magnitude(scaling->factor, 1);
+}
 
 std::int64_t layer_parameters(const ModelSpec& model, const LayerKind& kind) {
   return elements(model, ModelPart::decoder, kind);

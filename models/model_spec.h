@@ -54,7 +54,7 @@ struct VisionSpec {
 };
 
 // Rotary frequencies stretched beyond the positions that the model was trained on first, by the
-// rules of transformers' modeling_rope_utils.py. Executed, not priced.
+// rules of transformers' modeling_rope_utils.py. Executed; priced only as rope_magnitude().
 enum class RopeScalingKind : std::uint8_t { linear, llama3, yarn, other };
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::other;  // other: a rule that is not executed
@@ -67,6 +67,11 @@ struct RopeScaling {
   double mscale = 0, mscale_all_dim = 0;  // DeepSeek's; the second scales scores too
   bool operator==(const RopeScaling&) const = default;
 };
+
+// YaRN's 0.1 * mscale * ln(factor) + 1; 1 where nothing is stretched.
+double yarn_magnitude(double factor, double mscale);
+// What a scaling multiplies cosines and sines by.
+double rope_magnitude(const std::optional<RopeScaling>& scaling);
 
 // One decoder layer as far as layers of a model differ.
 struct LayerKind {

@@ -46,10 +46,6 @@ void turn_by_angle(Matrix x, const RopeShape& shape, std::span<const double> ang
        [&](std::int64_t r, std::int64_t i) { return direction * angles[at(r * pairs + i)]; });
 }
 
-double yarn_magnitude(double factor, double mscale) {
-  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
-}
-
 // Low frequencies are divided by the factor, high ones stay, those between are mixed by a ramp over
 // the pairs that turn beta_fast to beta_slow times within the original positions.
 void stretch_yarn(std::vector<double>& frequencies, double theta, double dim,
@@ -99,16 +95,6 @@ std::vector<double> rope_frequencies(double theta, std::int64_t dim,
                                                  : f / scaling->factor;
   }
   return frequencies;
-}
-
-double rope_magnitude(const std::optional<RopeScaling>& scaling) {
-  if (!scaling || scaling->kind != RopeScalingKind::yarn) return 1;
-  if (scaling->attention_factor > 0) return scaling->attention_factor;
-  if (scaling->mscale > 0 && scaling->mscale_all_dim > 0) {
-    return yarn_magnitude(scaling->factor, scaling->mscale) /
-           yarn_magnitude(scaling->factor, scaling->mscale_all_dim);
-  }
-  return yarn_magnitude(scaling->factor, 1);
 }
 
 double latent_score_scale(const std::optional<RopeScaling>& scaling) {

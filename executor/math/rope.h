@@ -24,8 +24,7 @@ struct RopeShape {
 // Angle per position of each pair: theta^(-2i/dim), dim the rotated numbers of a head.
 std::vector<double> rope_frequencies(double theta, std::int64_t dim,
                                      const std::optional<RopeScaling>& scaling = {});
-// What a scaling multiplies cosines and sines by, and in MLA the scores besides.
-double rope_magnitude(const std::optional<RopeScaling>& scaling);
+// What a scaling multiplies MLA's scores by, besides cosines and sines (rope_magnitude()).
 double latent_score_scale(const std::optional<RopeScaling>& scaling);
 
 // Turns each row of x by its position, in place; 2 * frequencies.size() numbers of each head.

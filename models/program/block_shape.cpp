@@ -83,11 +83,12 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.counts_on_host =
       model.moe && recipe.moe_host_sync && !whole_graph && plan.moe_capacity_factor == 0;
   // Dropless experts in a graph of the whole iteration need products that read their row counts on
-  // the device; in MXFP8 Megatron's are the CuTe DSL kernels with SwiGLU and quantisation in the
-  // epilogue (Megatron-Bridge pull request 4249, releases from 26.06 on). Experts with biases, and
-  // a clamped activation with them (GPT-OSS), are others.
-  s.fused_experts = model.moe && !model.moe->expert_bias && recipe.one_product_per_expert &&
-                    whole_graph && plan.precision == Precision::mxfp8 &&
+  // the device; in MXFP8 Megatron's are the CuTe DSL kernels with the activation and quantisation
+  // in the epilogue (Megatron-Bridge pull request 4249, releases from 26.06 on). GPT-OSS has them
+  // as well, biases and clamps in them (cutedsl_fused_grouped_mlp in Megatron-Bridge v0.5.0; issue
+  // 256 of cudnn-frontend is about its grouped_gemm_dglu_dbias).
+  s.fused_experts = model.moe && recipe.one_product_per_expert && whole_graph &&
+                    plan.precision == Precision::mxfp8 &&
                     plan.moe_dispatcher == MoeDispatcher::hybridep;
   return s;
 }

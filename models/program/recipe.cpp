@@ -42,6 +42,7 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
 constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::megatron,
      .description = "Megatron-Core with Transformer Engine (also Megatron-Bridge, NeMo, slime)",
+     .fused_rope_magnitude = false,
      .dummy_weight_gradients = true,
      .whole_reductions = true,
      .default_overlap = overlaps(false, true, true),
@@ -100,6 +101,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .model_error = 0.13},
     {.kind = RecipeKind::megatron_fsdp,
      .description = "Megatron-FSDP: Megatron's kernels, fully sharded states",
+     .fused_rope_magnitude = false,
      .dummy_weight_gradients = true,
      .shard_style = ShardStyle::fully_sharded,
      .default_overlap = overlaps(false, true, true),

@@ -58,6 +58,10 @@ struct Recipe {
   // Kernels.
   bool fused_kernels = true;                           // norms, SwiGLU, RoPE as one kernel each
   bool fused_norms = true;                             // norms are, whatever the others
+  // Transformer Engine's rotary kernel takes no factor on cosines and sines: where YaRN has one,
+  // Megatron falls back on torch's operations (apply_rotary_pos_emb, megatron-core 0.16). Latent
+  // attention has a kernel of its own that does.
+  bool fused_rope_magnitude = true;
   AttentionKernel attention = AttentionKernel::fused;  // unfused: probabilities are stored
   bool dropout = false;                                // masks are kept (Megatron of 2021)
   bool fused_loss = true;                              // one cross-entropy kernel over bf16 logits
