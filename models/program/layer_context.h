@@ -219,6 +219,7 @@ class MoePart {
   [[nodiscard]] Collective exchange() const;
   void route(SlotId logits);
   // SwiGLU of the experts' up projection, weighted by the router's probabilities.
+  void page();
   void activate_experts(std::int64_t rows, std::int64_t width);
   SlotId experts_input(SlotId x, std::int64_t rows, std::int64_t cols);
   [[nodiscard]] bool apart_bias() const;

@@ -36,6 +36,22 @@ SlotId MoePart::take_bias(SlotId dsum, std::int64_t rows) {
   return dout;
 }
 
+// A graph of the whole iteration has room for half as many rows again as come: what backward reads
+// of those that came is copied into pages, and out of them before it (Megatron's moe_paged_stash;
+// Megatron-Bridge sets it where it captures the whole iteration, v0.5.0). On a stream of its own,
+// where it takes bandwidth from what runs beside it: priced as if alone.
+void MoePart::page() {
+  auto& b = c_.b;
+  for (SlotId* kept : {&expert_in_, &up_, &act_}) {
+    const DType dtype = b.at(*kept).dtype;
+    const std::int64_t rows = b.at(*kept).shape[0], cols = b.at(*kept).shape[1];
+    const SlotId copied = b.slot("expert rows in pages", dtype, rows, cols);
+    b.compute(Rowwise{.kind = RowwiseKind::copy, .rows = rows, .cols = cols, .dtype = dtype},
+              {*kept}, {copied});
+    *kept = copied;
+  }
+}
+
 void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
   auto& b = c_.b;
   b.begin_module(RecomputeModule::moe_act);

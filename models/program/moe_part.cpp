@@ -316,6 +316,7 @@ SlotId MoePart::forward(SlotId x) {
   const SlotId scaled = own && moe.expert_bias ? row_probs_ : kNoSlot;
   b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
       b.parameter(ParameterRole::expert_down_proj);
+  if (s.fused_experts) page();
   SlotId sum = combine({apart_bias() ? add_bias(out, n.received) : out, kNoSlot}).rows;
 
   if (moe.shared_expert_intermediate_size > 0) {
@@ -392,6 +393,7 @@ SlotId MoePart::backward(SlotId dy) {
   }
 
   b.layer_module(LayerModule::experts);
+  if (s.fused_experts) page();
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
   const SlotId dsum = dispatch({dy, kNoSlot}).rows;
   const SlotId dout = apart_bias() ? take_bias(dsum, n.received) : dsum;
