@@ -4,6 +4,23 @@
 
 namespace qplan {
 
+namespace {
+
+bool copies_parts(const LayerContext& c) {
+  return c.recipe.copies_sequence_parts && c.shape.micro_batch_size > 1 && !c.overlaps_tp();
+}
+
+SlotId copied(LayerContext& c, SlotId x, std::string_view name) {
+  const DType dtype = c.b.at(x).dtype;
+  const std::int64_t rows = c.b.at(x).shape[0], cols = c.b.at(x).shape[1];
+  const SlotId y = c.b.slot(name, dtype, rows, cols);
+  c.b.compute(Rowwise{.kind = RowwiseKind::copy, .rows = rows, .cols = cols, .dtype = dtype}, {x},
+              {y});
+  return y;
+}
+
+}  // namespace
+
 LayerContext::LayerContext(const ModelSpec& m, const Recipe& r, const BlockShape& s,
                            BlockBuilder& builder)
     : model(m), recipe(r), shape(s), b(builder) {
@@ -66,7 +83,7 @@ SlotId LayerContext::gather_sequence(SlotId x, bool wait) {
           {whole});
   if (wait) b.wait_for(Stream::model_comm);
   share_scale(x, whole);
-  return whole;
+  return wait && copies_parts(*this) ? copied(*this, whole, "gathered in order") : whole;
 }
 
 SlotId LayerContext::reduce_partial(SlotId x, std::string_view name, bool wait) {
@@ -76,6 +93,7 @@ SlotId LayerContext::reduce_partial(SlotId x, std::string_view name, bool wait) 
   const Bytes bytes(static_cast<double>(tokens * cols) * size_of(dtype));
   const auto kind =
       shape.sequence_parallel ? CollectiveKind::reduce_scatter : CollectiveKind::all_reduce;
+  if (shape.sequence_parallel && copies_parts(*this)) x = copied(*this, x, "partial by ranks");
   const SlotId sum = shape.sequence_parallel ? b.slot(name, dtype, local_tokens, cols) : x;
   b.aside(Stream::model_comm, Collective{kind, Axis::tp, bytes}, {x}, {sum});
   if (wait) b.wait_for(Stream::model_comm);

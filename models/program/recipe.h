@@ -107,6 +107,11 @@ struct Recipe {
   // FSDP2 gathers into one buffer and copies each parameter out of it (foreach_all_gather_copy_out
   // in torch's _fsdp_collectives.py); FSDP1's and Megatron-FSDP's parameters are views of theirs.
   bool copies_gathered = false;
+  // torch's functional collectives know the first dimension alone: along the sequence of a batch a
+  // gather is put together by torch.cat, and what is reduced and scattered is cut up by it first
+  // (torch/distributed/_functional_collectives.py), a copy of the whole array each. Async tensor
+  // parallelism does without.
+  bool copies_sequence_parts = false;
   // FSDP1's modules see views of one flat array: autograd puts their gradients together in another
   // (backward of torch.split), which is divided by about the root of the ranks before it is reduced
   // (_div_if_needed in torch's fsdp/_runtime_utils.py).
