@@ -222,8 +222,8 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
       kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
   const bool norm = kind == RowwiseKind::rms_norm || kind == RowwiseKind::rms_norm_backward;
   const bool rope = kind == RowwiseKind::rope || kind == RowwiseKind::rope_backward;
-  const bool scaled_rope = rope && !recipe.fused_rope_magnitude && !model.mla &&
-                           rope_magnitude(model.rope_scaling) != 1;
+  const bool scaled_rope =
+      rope && !recipe.fused_rope_magnitude && !model.mla && rope_magnitude(model.rope_scaling) != 1;
   const bool cast = kind == RowwiseKind::cast && recipe.separate_casts;
   const bool fused =
       (recipe.fused_kernels && !cast && !scaled_rope) || (norm && recipe.fused_norms);

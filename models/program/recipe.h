@@ -56,8 +56,8 @@ struct Recipe {
   std::string_view description;
 
   // Kernels.
-  bool fused_kernels = true;                           // norms, SwiGLU, RoPE as one kernel each
-  bool fused_norms = true;                             // norms are, whatever the others
+  bool fused_kernels = true;  // norms, SwiGLU, RoPE as one kernel each
+  bool fused_norms = true;    // norms are, whatever the others
   // Transformer Engine's rotary kernel takes no factor on cosines and sines: where YaRN has one,
   // Megatron falls back on torch's operations (apply_rotary_pos_emb, megatron-core 0.16). Latent
   // attention has a kernel of its own that does.
