@@ -94,7 +94,8 @@ TEST_CASE("written-out scores compute the full square but count the triangle in 
 }
 
 TEST_CASE("memory-bound work moves the published bytes and has no FLOPs") {
-  // bf16 bytes per token: RMSNorm 4h, residual 6h, SwiGLU 6f and 10f, RoPE 4, permute 4h (SimuMax)
+  // bf16 bytes per token: RMSNorm 4h, residual 6h, SwiGLU 6f and 10f, RoPE 4, permute 4h (SimuMax);
+  // an expert's bias is torch's kernels and as long as a copy of 38
   struct Row {
     RowwiseKind kind;
     double bytes;
@@ -103,7 +104,7 @@ TEST_CASE("memory-bound work moves the published bytes and has no FLOPs") {
        {Row{RowwiseKind::rms_norm, 4}, Row{RowwiseKind::add, 6}, Row{RowwiseKind::swiglu, 6},
         Row{RowwiseKind::swiglu_backward, 10}, Row{RowwiseKind::rope, 4},
         Row{RowwiseKind::permute, 4}, Row{RowwiseKind::cast, 4},
-        Row{RowwiseKind::sum_of_squares, 2}, Row{RowwiseKind::expert_bias, 28},
+        Row{RowwiseKind::sum_of_squares, 2}, Row{RowwiseKind::expert_bias, 38},
         Row{RowwiseKind::clamp, 16}, Row{RowwiseKind::amax, 2}, Row{RowwiseKind::quantize, 3}}) {
     CAPTURE(to_word(kind));
     const Rowwise work{.kind = kind, .rows = 10, .cols = 100};

@@ -1,0 +1,285 @@
+// What one framework's blocks do and another's do not.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+#include <variant>
+
+#include "models/program/blocks.h"
+#include "models/program/step_program.h"
+
+using namespace qplan;
+
+namespace {
+
+BlockShape shape_of(const ModelSpec& model, BlockKind kind) {
+  BlockShape s;
+  s.kind = kind;
+  s.layer = model.layers.back();
+  s.seq_len = 512;
+  return s;
+}
+
+// Memory-bound work of a decoder layer, forward and backward, that `wanted` takes.
+template <class Wanted>
+std::int64_t count_rowwise(const ModelSpec& model, RecipeKind recipe, const BlockShape& s,
+                           Wanted wanted) {
+  const Block block = build_block(model, recipe_of(recipe), s);
+  std::int64_t found = 0;
+  for (const OpList* ops : {&block.forward, &block.backward}) {
+    for (const Op& op : *ops) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      found += r != nullptr && wanted(*r);
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("the second bias and the clamp of gpt-oss are passes of their own under Megatron") {
+  const ModelSpec oss = load_model("gpt-oss-20b");
+  const auto passes = [&](const ModelSpec& model, RecipeKind recipe) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.ep = 8;
+    const Block block = build_block(model, recipe_of(recipe), s);
+    std::int64_t found = 0;
+    for (const OpList* ops : {&block.forward, &block.backward}) {
+      for (const Op& op : *ops) {
+        const auto* r = std::get_if<Rowwise>(&op.work);
+        if (r == nullptr) continue;
+        const bool bias =
+            r->kind == RowwiseKind::expert_bias || r->kind == RowwiseKind::expert_bias_backward;
+        if (bias) CHECK(r->groups == 4);  // 32 experts on 8 ranks
+        found += bias || r->kind == RowwiseKind::clamp || r->kind == RowwiseKind::clamp_backward;
+      }
+    }
+    return found;
+  };
+  CHECK(passes(oss, RecipeKind::megatron) == 4);
+  CHECK(passes(oss, RecipeKind::qplan) == 0);
+  CHECK(passes(load_model("qwen3-30b-a3b"), RecipeKind::megatron) == 0);
+}
+
+TEST_CASE("a pipeline of torchtitan gathers once a step, whatever its ZeRO stage") {
+  const ModelSpec model = load_model("llama3-8b");
+  ParallelPlan plan;
+  plan.dp = 4;
+  plan.zero = 3;
+  plan.global_batch_size = 16;
+  const auto stage = [&](RecipeKind recipe) {
+    return base_shape(model, plan, recipe_of(recipe), 1).zero;
+  };
+  CHECK(stage(RecipeKind::fsdp2_compile) == 3);
+  plan.pp = 2;
+  CHECK(stage(RecipeKind::fsdp2_compile) == 1);
+  CHECK(stage(RecipeKind::megatron_fsdp) == 3);
+}
+
+TEST_CASE("FSDP1 puts a layer's gradients together and divides them before the reduction") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto passes = [&](RecipeKind recipe, int ranks) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.zero = 3;
+    s.dense_shard = ranks;
+    const std::int64_t all = rank_parameters(model, s).total();
+    const Block block = build_block(model, recipe_of(recipe), s);
+    const auto over_all = [all](const Op& op) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      return r != nullptr && r->cols == all && op.role != Role::copy_gathered &&
+             (r->kind == RowwiseKind::copy || r->kind == RowwiseKind::scale);
+    };
+    return std::count_if(block.backward.begin(), block.backward.end(), over_all);
+  };
+  CHECK(passes(RecipeKind::fsdp1, 8) == 2);
+  CHECK(passes(RecipeKind::fsdp1, 1) == 0);
+  CHECK(passes(RecipeKind::fsdp2, 8) == 0);
+}
+
+TEST_CASE("torchao casts weights in each microbatch, and by kernels of their own") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto casts = [&](RecipeKind recipe, Precision precision) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.precision = precision;
+    const Block block = build_block(model, recipe_of(recipe), s);
+    std::pair<std::int64_t, std::int64_t> found;  // kernels, weights' elements
+    for (const Op& op : block.forward) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      if (r == nullptr || r->kind != RowwiseKind::cast) continue;
+      found.first += kernel_count(*r);
+      if (r->rows != s.seq_len) found.second += r->rows * r->cols;
+    }
+    return found;
+  };
+  // Inputs of qkv, attention's output, gate and up, and down; q, k, v, o, gate, up, down.
+  const std::int64_t h = 4096, weights = h * (h + 2 * 1024 + h + 3 * 14336);
+  CHECK(casts(RecipeKind::megatron, Precision::fp8) == std::pair{4L, 0L});
+  CHECK(casts(RecipeKind::fsdp2_compile, Precision::fp8) == std::pair{4 * 3 + 4 * 3L, weights});
+  CHECK(casts(RecipeKind::fsdp2_compile, Precision::bf16) == std::pair{0L, 0L});
+}
+
+TEST_CASE("rotation with YaRN's factor is torch's under Megatron, but in latent attention") {
+  const auto unfused = [](std::string_view name, RecipeKind recipe) {
+    const ModelSpec model = load_model(std::string(name));
+    return count_rowwise(model, recipe, shape_of(model, BlockKind::decoder), [](const Rowwise& r) {
+      return !r.fused && (r.kind == RowwiseKind::rope || r.kind == RowwiseKind::rope_backward);
+    });
+  };
+  CHECK(unfused("gpt-oss-120b", RecipeKind::megatron) == 2);
+  CHECK(unfused("gpt-oss-120b", RecipeKind::qplan) == 0);
+  CHECK(unfused("llama3-8b", RecipeKind::megatron) == 0);
+  CHECK(unfused("deepseek-v3", RecipeKind::megatron) == 0);
+}
+
+TEST_CASE("fused experts have no passes for biases and clamps; their rows are paged out and in") {
+  const ModelSpec oss = load_model("gpt-oss-20b");
+  BlockShape s = shape_of(oss, BlockKind::decoder);
+  s.ep = 8;
+  s.precision = Precision::mxfp8;
+  s.dispatcher = MoeDispatcher::hybridep;
+  const auto passes = [&] {
+    return count_rowwise(oss, RecipeKind::megatron, s, [](const Rowwise& r) {
+      return r.kind == RowwiseKind::expert_bias || r.kind == RowwiseKind::expert_bias_backward ||
+             r.kind == RowwiseKind::clamp || r.kind == RowwiseKind::clamp_backward;
+    });
+  };
+  const auto copies = [&] {
+    return count_rowwise(oss, RecipeKind::megatron, s,
+                         [](const Rowwise& r) { return r.kind == RowwiseKind::copy; });
+  };
+  CHECK(passes() == 4);
+  const std::int64_t unpaged = copies();
+  s.fused_experts = true;
+  CHECK(passes() == 0);
+  CHECK(copies() == unpaged + 2 * 3);  // input, first product, activation
+}
+
+TEST_CASE("experts' operands are read for their maxima under tensorwise scaling alone") {
+  const ModelSpec qwen = load_model("qwen3-30b-a3b");
+  BlockShape s = shape_of(qwen, BlockKind::decoder);
+  s.ep = 16;
+  const auto maxima = [&](Precision precision) {
+    s.precision = precision;
+    return count_rowwise(qwen, RecipeKind::megatron, s, [](const Rowwise& r) {
+      if (r.kind == RowwiseKind::amax) CHECK(r.groups == 8);  // 128 experts on 16 ranks
+      return r.kind == RowwiseKind::amax;
+    });
+  };
+  CHECK(maxima(Precision::fp8) == 4);  // two operands forward, two gradients
+  CHECK(maxima(Precision::mxfp8) == 0);
+  CHECK(maxima(Precision::bf16) == 0);
+}
+
+TEST_CASE("torch copies what it gathers along the sequence of a batch, and what it reduces") {
+  const ModelSpec model = load_model("llama3-8b");
+  BlockShape s = shape_of(model, BlockKind::decoder);
+  s.tp = 8;
+  s.sequence_parallel = true;
+  const auto copies = [&](RecipeKind recipe, std::int64_t sequences) {
+    s.micro_batch_size = sequences;
+    return count_rowwise(model, recipe, s, [&](const Rowwise& r) {
+      return r.kind == RowwiseKind::copy && r.rows == sequences * s.seq_len &&
+             r.cols == model.hidden_size;
+    });
+  };
+  // Two gathers and two reductions forward, as many backward.
+  CHECK(copies(RecipeKind::fsdp2_compile, 2) == 8);
+  CHECK(copies(RecipeKind::fsdp2, 2) == 8);
+  CHECK(copies(RecipeKind::fsdp2_compile, 1) == 0);
+  CHECK(copies(RecipeKind::megatron, 2) == 0);
+  s.overlap.add(OverlapKind::tp);
+  CHECK(copies(RecipeKind::fsdp2_compile, 2) == 0);
+}
+
+TEST_CASE("DeepSpeed's BF16_Optimizer keeps a microbatch's gradients and widens them") {
+  const ModelSpec model = load_model("megatron-22b");
+  BlockShape s = shape_of(model, BlockKind::decoder);
+  s.zero = 1;
+  s.dense_shard = 8;
+  const auto summed = [&](DType sum, Precision precision) {
+    s.grad_dtype = sum;
+    s.precision = precision;
+    const Block block = build_block(model, recipe_of(RecipeKind::megatron_deepspeed), s);
+    const auto is_sum = [&block](SlotId id) {
+      return block.slots[static_cast<std::size_t>(id)].name == "gradients";
+    };
+    double bytes = 0;
+    for (const Op& op : block.backward) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      const bool adds = r != nullptr && r->kind != RowwiseKind::layer_norm_backward;
+      if (adds && std::ranges::any_of(op.writes, is_sum)) bytes += memory_traffic(*r).value();
+    }
+    double kept = 0;
+    for (const Slot& slot : block.slots) {
+      if (slot.storage == Storage::gradient) kept += slot.bytes().value();
+    }
+    return std::pair{bytes, kept};
+  };
+  const double h = 6144, weights = 12 * h * h;
+  const auto all = static_cast<double>(rank_parameters(model, s).total());
+  CHECK(summed(DType::fp32, Precision::bf16) == std::pair{18 * weights, 6 * all});
+  CHECK(summed(DType::bf16, Precision::fp16) == std::pair{6 * weights, 2 * all});
+}
+
+TEST_CASE("an input's gradient is reduced beside its layer's weight gradient, or behind it") {
+  const ModelSpec model = load_model("megatron-22b");
+  BlockShape s = shape_of(model, BlockKind::decoder);
+  s.tp = 8;
+  const auto waits = [&](RecipeKind recipe, bool sequence_parallel) {
+    s.sequence_parallel = sequence_parallel;
+    const Block block = build_block(model, recipe_of(recipe), s);
+    return std::ranges::count_if(block.backward, [](const Op& op) {
+      return op.role == Role::weight_gradient && op.after.has(Stream::model_comm);
+    });
+  };
+  CHECK(waits(RecipeKind::megatron_deepspeed, false) == 2);  // qkv and fc1
+  CHECK(waits(RecipeKind::megatron, false) == 0);
+  CHECK(waits(RecipeKind::megatron_deepspeed, true) == waits(RecipeKind::megatron, true));
+}
+
+TEST_CASE("loss_parallel holds one fp32 array of logits more than a whole vocabulary's loss") {
+  const ModelSpec model = load_model("llama3-70b");
+  const auto bytes_a_logit = [&](int tp) {
+    BlockShape s = shape_of(model, BlockKind::head);
+    s.tp = tp;
+    const Block block = build_block(model, recipe_of(RecipeKind::fsdp2_compile), s);
+    double bytes = 0, logits = 0;
+    for (const Slot& slot : block.slots) {
+      if (slot.name == "logits") logits = slot.bytes().value() / 2;
+      if (slot.name.find("logits") != std::string_view::npos) bytes += slot.bytes().value();
+    }
+    return bytes / logits;
+  };
+  CHECK(bytes_a_logit(1) == doctest::Approx(14).epsilon(0.01));
+  CHECK(bytes_a_logit(8) == doctest::Approx(16).epsilon(0.01));
+}
+
+TEST_CASE("a context-parallel ring copies its halves, and merges outputs and gradients") {
+  const ModelSpec llama = load_model("llama3-70b");
+  constexpr std::int64_t kTokens = 512;
+  const auto moved = [&](int cp, OpList Block::*pass) {
+    BlockShape s = shape_of(llama, BlockKind::decoder);
+    s.seq_len = kTokens * cp;
+    s.cp = cp;
+    const Block block = build_block(llama, recipe_of(RecipeKind::megatron), s);
+    double bytes = 0;
+    for (const Op& op : block.*pass) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      if (r == nullptr) continue;
+      const bool merges = r->kind == RowwiseKind::copy || r->kind == RowwiseKind::scale ||
+                          r->kind == RowwiseKind::add;
+      if (merges) bytes += memory_traffic(*r).value();
+    }
+    return bytes;
+  };
+  const double q = kTokens * 64 * 128, kv = kTokens * 2 * 8 * 128;
+  for (const int cp : {2, 4}) {
+    CAPTURE(cp);
+    const double others = cp - 1;
+    CHECK(moved(cp, &Block::forward) - moved(1, &Block::forward) ==
+          doctest::Approx(4 * kv + 4 * q + others * (2 * kv + 6 * q)));
+    CHECK(moved(cp, &Block::backward) - moved(1, &Block::backward) ==
+          doctest::Approx(8 * kv + 4 * q + others * (5 * kv + 6 * q)));
+  }
+}
