@@ -141,6 +141,8 @@ void AttentionPart::ring(Pass pass, const Attention& whole) {
   SlotId held = kNoSlot, gradient = kNoSlot;
   for (int step = 0; step < steps; ++step) {
     SlotId arriving = kNoSlot;
+    // This step's attention waits for what has come, not for what is sent on beside it.
+    b.flush();
     if (step + 1 < steps) {
       arriving = step == 0 ? pass_on({k_, v_}, "ring buffer") : pass_on({held}, "ring buffer");
     }
