@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Predicted against measured: a seeded draw of plans, stratified over axes, run with `qplan validate`.
+"""Predicted against measured: a seeded draw of plans, stratified over axes, run on this machine's GPUs.
 
-For docs/evidence/issue6-h200.md. Every stratum below fixes the axes; the rest (model, micro-batch,
+For docs/evidence/issue6-sixth-round.md. Every stratum below fixes the axes; the rest (model, micro-batch,
 sequence, recomputation, batch) is drawn. Models keep their width; layers are cut where one or two
-GPUs cannot hold them all. Prints one line a plan, then the errors and Kendall's tau, and writes all
-as JSON:
+GPUs cannot hold them all. Processes start once for all plans of as many GPUs (gpu_plans); what is
+predicted comes from plan_prices, which needs no GPU. Prints one line a plan, then the errors and
+Kendall's tau, and writes all as JSON, which can be held against other profiles later:
 
     qplan calibrate -o measured.json
-    scripts/validate_draw.py --qplan build/release/cli/qplan --hardware measured.json --gpus 2 -o draw.json
+    scripts/validate_draw.py --tests build/release/tests --hardware measured.json --gpus 4 -o draw.json
+    scripts/validate_draw.py --tests build/release/tests --hardware other.json --again draw.json
 """
 
 import argparse
@@ -21,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 from gpu_pool import GpuPool
@@ -101,36 +104,59 @@ def model_file(folder, model, layers):
     return path
 
 
-def validate(args, folder, model, layers, words, environment):
-    command = [args.qplan, "validate", words, "--model", model_file(folder, model, layers),
-               "--hardware", args.hardware, "--backend", "cuda", "--json",
-               "--steps", str(args.steps), "--moe-imbalance", "1"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=args.limit, env=environment)
-    if result.returncode != 0:
-        raise RuntimeError((result.stdout + result.stderr).strip()[-400:])
-    return json.loads(result.stdout)
+def jobs_file(args, folder, runs):
+    jobs = [{"model": model_file(folder, run["model"], run["layers"]), "plan": run["plan"], "steps": args.steps,
+             "lr": 1e-3, "moe_imbalance": 1, "timeout_s": 30, "trace": True} for run in runs]
+    with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".json", delete=False) as file:
+        json.dump(jobs, file)
+    return file.name
 
 
-def summary(model, layers, words, gpus, answer):
-    predicted = answer["predicted"]
-    kinds = {k["kind"]: [k["executed_ops"], round(k["predicted_s"] * 1e3, 2), round(k["executed_s"] * 1e3, 2)]
-             for k in answer["comparison"]["kinds"] if k["executed_s"] > 1e-4}
-    step = answer["step_time_s"]
-    return {
-        "model": model, "layers": layers, "plan": words, "gpus": gpus,
-        "step_s": {"measured": round(step["median"], 5), "min": round(step["min"], 5),
-                   "max": round(step["max"], 5),
-                   "predicted": round(step["median"] * (1 + answer["comparison"]["step_time_error"]), 5)},
-        "step_error": round(answer["comparison"]["step_time_error"], 4),
-        "tokens_per_s_per_gpu": round(answer["tokens_per_s_per_gpu"]),
-        "memory_gib": {"device": round(answer["memory"]["device_peak_gib"], 3),
-                       "arena": round(answer["memory"]["arena_peak_gib"], 3),
-                       "live": round(answer["memory"]["live_peak_gib"], 3),
-                       "predicted_device": round(predicted["memory"]["stages"][0]["device_gib"], 3)},
-        "traced_step_s": round(answer["comparison"]["traced_step_s"], 5),
-        "busy_s": round(answer["comparison"]["busy_s"], 5),
-        "loss": [round(x, 5) for x in answer["loss"]], "kinds": kinds,
-    }
+def measure(args, folder, runs, ranks, environment):
+    """Runs plans of so many ranks one after the other; a plan that fails takes its processes with it,
+    and the next begins in new ones."""
+    waiting = list(runs)
+    while waiting and time.time() < args.until:
+        command = [os.path.join(args.tests, "gpu_plans"), jobs_file(args, folder, waiting), str(ranks)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              env=environment) as job:
+            while waiting and time.time() < args.until:
+                alarm = threading.Timer(args.limit, job.terminate)
+                alarm.start()
+                line = job.stdout.readline()
+                alarm.cancel()
+                if not line:
+                    break
+                run = waiting.pop(0)
+                run["measured"] = json.loads(line)
+                print(f"{run['model']}:{run['layers']} {run['plan']}: "
+                      f"{statistics.median(times_of(run)):.4f} s", flush=True)
+            if not waiting:
+                job.wait()
+                return
+            job.terminate()
+            failed = waiting.pop(0)
+            failed["failed"] = job.stderr.read().strip()[-400:]
+            print(f"{failed['model']}:{failed['layers']} {failed['plan']}: FAILED {failed['failed']}", flush=True)
+    for run in waiting:
+        run["failed"] = "not begun: no time"
+
+
+def times_of(run):
+    """Steps whose time counts: the first finds cold caches, in the last every op is timed."""
+    return run["measured"]["step_s"][1:-1]
+
+
+def predict(args, folder, runs):
+    command = [os.path.join(args.tests, "plan_prices"), jobs_file(args, folder, runs), args.hardware]
+    answers = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
+    for run, answer in zip(runs, answers, strict=True):
+        run["predicted"] = json.loads(answer)
+        run["step_error"] = round(run["predicted"]["step_s"] / statistics.median(times_of(run)) - 1, 4)
+        device = run["measured"]["device_gib"]
+        run["memory_error"] = round(run["predicted"]["device_gib"] / device - 1, 4)
+        print(f"{run['model']}:{run['layers']} {run['plan']}: {statistics.median(times_of(run)):.4f} s, predicted "
+              f"{100 * run['step_error']:+.1f}%; {device:.2f} GiB, predicted {100 * run['memory_error']:+.1f}%")
 
 
 def kendall(pairs):
@@ -140,57 +166,53 @@ def kendall(pairs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--qplan", default="qplan")
-    parser.add_argument("--hardware", required=True)
+    parser.add_argument("--tests", help="folder of gpu_plans and plan_prices")
+    parser.add_argument("--hardware", help="profile to predict with; only measures without one")
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--limit", type=float, default=90, help="seconds a plan may take")
+    parser.add_argument("--limit", type=float, default=60, help="seconds a plan may take")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds for all; then no more begin")
     parser.add_argument("--of", type=int, help="only the plans of so many GPUs")
     parser.add_argument("--list", action="store_true", help="only print the plans")
+    parser.add_argument("--again", help="what a draw has measured, predicted again")
     parser.add_argument("-o", "--output")
     args = parser.parse_args()
-    lines = [line for line in draw(args.seed, args.gpus) if args.of in (None, line[3])]
+    args.until = time.time() + args.budget
+    runs = [dict(zip(("model", "layers", "plan", "gpus"), line)) for line in draw(args.seed, args.gpus)
+            if args.of in (None, line[3])]
     if args.list:
-        for line in lines:
-            print(*line)
+        for run in runs:
+            print(*run.values())
         return 0
-    begin, runs = time.time(), []
-
-    def one(model, layers, words, gpus, environment):
-        if time.time() - begin > args.budget:
-            runs.append({"model": model, "layers": layers, "plan": words, "failed": "not begun: no time"})
-            return
-        try:
-            answer = validate(args, folder, model, layers, words, environment)
-            run = summary(model, layers, words, gpus, answer)
-            memory = run["memory_gib"]
-            print(f"{model}:{layers} {words}: {run['step_s']['measured']:.4f} s, predicted "
-                  f"{100 * run['step_error']:+.1f}%; {memory['device']:.2f} GiB, predicted "
-                  f"{100 * (memory['predicted_device'] / memory['device'] - 1):+.1f}%; loss "
-                  f"{run['loss'][0]}", flush=True)
-        except (RuntimeError, subprocess.TimeoutExpired, KeyError, TypeError) as error:
-            run = {"model": model, "layers": layers, "plan": words, "failed": str(error)[-400:]}
-            print(f"{model}:{layers} {words}: FAILED {run['failed']}", flush=True)
-        runs.append(run)
-        if args.output:
-            with open(args.output, "w") as file:
-                json.dump({"seed": args.seed, "runs": list(runs)}, file, indent=None)
-
     with tempfile.TemporaryDirectory() as folder:
-        for future in GpuPool(args.gpus).run([(line[3], functools.partial(one, *line)) for line in lines]):
-            future.result()
-    done = [r for r in runs if "step_error" in r]
-    if not done:
-        return 1
-    errors = [abs(r["step_error"]) for r in done]
-    memory = [abs(r["memory_gib"]["predicted_device"] / r["memory_gib"]["device"] - 1) for r in done]
-    # Of time for each token and GPU, so that batches of different sizes compare.
+        if args.again:
+            with open(args.again) as file:
+                runs = json.load(file)["runs"]
+        else:
+            jobs = []
+            for ranks in sorted({run["gpus"] for run in runs}):
+                own, places = [run for run in runs if run["gpus"] == ranks], args.gpus // ranks
+                jobs += [(ranks, functools.partial(measure, args, folder, own[place::places], ranks))
+                         for place in range(places)]
+            for future in GpuPool(args.gpus).run(jobs):
+                future.result()
+        done = [run for run in runs if "measured" in run]
+        if args.hardware:
+            predict(args, folder, done)
+    if args.output:
+        with open(args.output, "w") as file:
+            json.dump({"seed": args.seed, "runs": runs}, file)
+    if not done or not args.hardware:
+        return 0 if done else 1
+    errors = [abs(run["step_error"]) for run in done]
+    memory = [abs(run["memory_error"]) for run in done]
+    # Of time for each token, so that batches of different sizes compare.
     rates = []
-    for r in done:
-        measured = 1 / r["tokens_per_s_per_gpu"]
-        rates.append((measured, measured * (1 + r["step_error"])))
+    for run in done:
+        batch, length = (int(re.search(rf"\b{word}(\d+)", run["plan"])[1]) for word in ("gbs", "seq"))
+        measured = statistics.median(times_of(run)) * run["gpus"] / (batch * length)
+        rates.append((measured, measured * (1 + run["step_error"])))
     print(f"{len(done)} of {len(runs)} plans: step time error median {100 * statistics.median(errors):.1f}%, "
           f"worst {100 * max(errors):.1f}%; device memory median {100 * statistics.median(memory):.1f}%, "
           f"worst {100 * max(memory):.1f}%; Kendall's tau {kendall(rates):.3f}")

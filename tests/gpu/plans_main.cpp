@@ -1,17 +1,20 @@
-// Losses of many plans on GPUs, one after the other: the processes of a job start once, for most of
-// a small run is their start. For scripts/gpu_equivalence.py:
+// Losses and times of many plans on GPUs, one after the other: the processes of a job start once,
+// for most of a small run is their start. For scripts/gpu_equivalence.py and validate_draw.py:
 //
 //     gpu_plans PLANS.json RANKS
 //
 // PLANS.json: [{"model": a config.json, "plan": a plan's line}, ...], all of RANKS ranks, with
-// "steps", "lr", "moe_imbalance" and "timeout_s" as `qplan run` knows them. Prints a line of JSON a
-// plan; the first failure ends all, as it ends a job.
+// "steps", "lr", "moe_imbalance" and "timeout_s" as `qplan run` knows them, and "trace": whether
+// the last step's ops are timed. Prints a line of JSON a plan; the first failure ends all, as it
+// ends a job.
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
 
 #include "executor/cuda_run.h"
@@ -40,9 +43,34 @@ RunResult run_one(const Json& job, const ProcessRank& process) {
   options.tokens = seeded_tokens(1, model.vocab_size);
   options.optimizer.adamw.lr = job.at("lr");
   options.timeout = Seconds(job.at("timeout_s"));
+  options.keep_trace = job.value("trace", false);
   options.alive = sign_of_life(environment);
   return run_on_gpu(model, parse_plan(job.at("plan").get<std::string>()),
                     {.moe_imbalance = job.at("moe_imbalance")}, options, process);
+}
+
+// Of rank 0's timed step, by an op's first word, as `validate` tells kinds apart: [ops, seconds].
+Json kinds_of(const Trace& trace) {
+  std::map<std::string, std::pair<int, double>> found;
+  for (const TraceEvent& event : trace.events) {
+    if (event.pipe) continue;
+    auto& [ops, seconds] = found[event.name.substr(0, event.name.find(' '))];
+    ++ops;
+    seconds += (event.end - event.begin).value();
+  }
+  return found;
+}
+
+Json answer_of(const RunResult& result) {
+  const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
+  Json seconds = Json::array();
+  for (const Seconds time : result.step_time) seconds.push_back(time.value());
+  return {{"loss", result.loss},
+          {"grad_norm", result.grad_norm},
+          {"step_s", seconds},
+          {"device_gib", in_gib(result.device_peak.value_or(Bytes()))},
+          {"kinds", kinds_of(result.trace)},
+          {"ended", now.count()}};  // of the clock that a power meter's readings have
 }
 
 void run_all(const Json& jobs, ProcessRank process) {
@@ -52,8 +80,7 @@ void run_all(const Json& jobs, ProcessRank process) {
     process.port = first_port + static_cast<int>(i);
     const RunResult result = run_one(jobs[i], process);
     if (process.rank != 0) continue;
-    const Json answer = {{"loss", result.loss}, {"grad_norm", result.grad_norm}};
-    std::puts(answer.dump().c_str());
+    std::puts(answer_of(result).dump().c_str());
     std::fflush(stdout);
   }
 }
