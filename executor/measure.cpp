@@ -57,16 +57,18 @@ std::optional<Seconds> CudaMeasurer::time(const Work& work, int ranks) {
 }
 
 std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
-  Gemm heater{.m = 8192, .n = 8192, .k = 8192};
-  if (const auto* product = std::get_if<Gemm>(&work)) heater.dtype = product->dtype;
+  const auto* product = std::get_if<Gemm>(&work);
+  const DType format = product != nullptr ? product->dtype : DType::bf16;
   constexpr double kTurn = 2e-3;  // of either; the power limit acts over tens of milliseconds
   constexpr int kTurns = 60;
-  const std::function<void()> once = device_.any(work), heat = device_.once(heater);
+  const std::function<void()> once = device_.any(work);
   if (!once) return std::nullopt;
+  const std::function<void()> heat = device_.heater(format);
   const int heats = static_cast<int>(kTurn / device_.elapsed(heat, 2).value()) + 1;
   const int repetitions = static_cast<int>(kTurn / device_.elapsed(once, 2).value()) + 1;
   std::vector<Seconds> turns;
   for (int i = 0; i < kTurns; ++i) {
+    if (format == DType::bf16) device_.fill_again();
     for (int h = 0; h < heats; ++h) heat();
     turns.push_back(device_.elapsed(once, repetitions));
   }

@@ -27,8 +27,9 @@ struct MeasuringDevice {
   static constexpr std::int64_t kPoolBytes = std::int64_t{12} << 30;
   static constexpr std::int64_t kSeedBytes = 64 << 20;  // of random numbers, repeated over the pool
   static constexpr std::int64_t kAlignment = 256;
-  static constexpr std::size_t kRuns = 7;      // whose median counts
-  static constexpr std::size_t kLongRuns = 3;  // of works that take longer than a run should
+  static constexpr std::int64_t kHeaterSide = 8192;  // of the product that warms a GPU
+  static constexpr std::size_t kRuns = 7;            // whose median counts
+  static constexpr std::size_t kLongRuns = 3;        // of works that take longer than a run should
   // Of one run: long against a launch, short against a calibration.
   static constexpr double kRunSeconds = 6e-3;
   static constexpr int kMost = 400;  // repetitions in a run
@@ -75,6 +76,13 @@ struct MeasuringDevice {
       check(cudaMemcpyAsync(pool.get() + at, drawn.get(), kSeedBytes, cudaMemcpyDeviceToDevice,
                             stream.get()));
     }
+  }
+
+  // In time, for works that go on for long.
+  void fill_again() {
+    if (used < kPoolBytes / 4 * 3) return;
+    fill();
+    used = 0;
   }
 
   // The same numbers in fp8, small enough to be numbers in both formats; scratch begins with their
@@ -202,6 +210,10 @@ struct MeasuringDevice {
   // Enqueues the work once, whatever it is; null: it is not measured.
   std::function<void()> any(const Work& work);
   std::function<void()> once(const Gemm& w);
+  // A large product of numbers that stay as they were drawn: a chain of products of products ends
+  // in numbers that are infinite, and products of those draw so little power that nothing is
+  // slowed.
+  std::function<void()> heater(DType format);
   std::function<void()> narrow(const Gemm& w);
   std::function<void()> once(const GroupedGemm& w);
   std::function<void()> once(const Attention& w);
@@ -214,7 +226,8 @@ struct MeasuringDevice {
   std::function<void()> once(const SendRecv& w);
 
   ProcessRank process;
-  DeviceMemory pool, drawn, scratch, attention_scratch, zero_memory, group_rows, row_map, product;
+  DeviceMemory pool, drawn, scratch, heating, attention_scratch, zero_memory, group_rows, row_map,
+      product;
   std::int64_t used = 0, attention_bytes = 0, zero_count = 0, product_bytes = 0;
   OwnedStream stream;
   OwnedEvent begin, end;

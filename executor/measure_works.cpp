@@ -55,6 +55,32 @@ std::function<void()> MeasuringDevice::once(const Gemm& w) {
   };
 }
 
+// Of bf16 what was drawn, of fp8 what fill_narrow() has left in the pool.
+std::function<void()> MeasuringDevice::heater(DType format) {
+  constexpr std::int64_t n = kHeaterSide, kBytes = 2 * n * n;
+  const bool narrow = format != DType::bf16;
+  const ProductShape shape{.m = n,
+                           .n = n,
+                           .k = n,
+                           .a_stride = n,
+                           .b_stride = n,
+                           .c_stride = n,
+                           .b_transposed = true,
+                           .a = format,
+                           .b = format};
+  if (heating == nullptr) heating = device_memory(3 * kBytes);
+  for (std::int64_t at = 0; at < 2 * kBytes; at += kSeedBytes) {
+    check(cudaMemcpyAsync(heating.get() + at, narrow ? pool.get() : drawn.get(), kSeedBytes,
+                          cudaMemcpyDeviceToDevice, stream.get()));
+  }
+  return [this, shape, narrow] {
+    const auto* scale = static_cast<const float*>(static_cast<void*>(scratch.get()));
+    std::byte* const a = heating.get();
+    blas.multiply(shape, a, a + kBytes, a + 2 * kBytes, stream.get(),
+                  narrow ? ProductScales{scale, scale} : ProductScales{});
+  };
+}
+
 // In fp8 both contracted sides lie in rows; a weight gradient's first operand is a gradient.
 std::function<void()> MeasuringDevice::narrow(const Gemm& w) {
   const bool gradient = w.accumulate_fp32;
