@@ -120,24 +120,25 @@ def measure(args, folder, runs, ranks, environment):
         command = [os.path.join(args.tests, "gpu_plans"), jobs_file(args, folder, waiting), str(ranks)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               env=environment) as job:
-            while waiting and time.time() < args.until:
+            line = "begins"
+            while waiting and line and time.time() < args.until:
                 alarm = threading.Timer(args.limit, job.terminate)
                 alarm.start()
                 line = job.stdout.readline()
                 alarm.cancel()
-                if not line:
-                    break
-                run = waiting.pop(0)
-                run["measured"] = json.loads(line)
-                print(f"{run['model']}:{run['layers']} {run['plan']}: "
-                      f"{statistics.median(times_of(run)):.4f} s", flush=True)
+                if line:
+                    run = waiting.pop(0)
+                    run["measured"] = json.loads(line)
+                    print(f"{run['model']}:{run['layers']} {run['plan']}: "
+                          f"{statistics.median(times_of(run)):.4f} s", flush=True)
             if not waiting:
                 job.wait()
                 return
             job.terminate()
-            failed = waiting.pop(0)
-            failed["failed"] = job.stderr.read().strip()[-400:]
-            print(f"{failed['model']}:{failed['layers']} {failed['plan']}: FAILED {failed['failed']}", flush=True)
+            if not line:
+                failed = waiting.pop(0)
+                failed["failed"] = job.stderr.read().strip()[-400:]
+                print(f"{failed['model']}:{failed['layers']} {failed['plan']}: FAILED {failed['failed']}", flush=True)
     for run in waiting:
         run["failed"] = "not begun: no time"
 
