@@ -2,6 +2,7 @@
 // Megatron-LM's arguments (d98e8a64, core 0.20.0), which slime and Megatron-Bridge share.
 
 #include <span>
+#include <vector>
 
 #include "planner/frameworks/option.h"
 
@@ -19,6 +20,12 @@ void settle_megatron(Draft& draft, const ModelSpec& model);
 
 // Layers as they are divided among stages: embedding and loss may count as one each.
 int counted_layers(const Draft& draft, const ModelSpec& model);
+
+// Layers of each virtual stage, in the order of the layers, where the first or the last stage has a
+// count of its own (transformer_config.py:2304) or where embedding or loss count as a layer
+// (transformer_config.py:2409). Empty where what they leave does not divide into the other stages
+// and their chunks.
+std::vector<int> uneven_stages(const Draft& draft, const ModelSpec& model);
 
 // "Ett|ttt|ttL" for decoder layers a stage: --pipeline-model-parallel-layout.
 std::string megatron_layout(const ParallelPlan& plan, std::int64_t mtp_layers);

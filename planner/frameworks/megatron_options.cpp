@@ -382,8 +382,17 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft&, const Json&) {}},
 });
 
-// Layers of each virtual stage where the first, the last, the embedding or the loss are counted
-// apart; empty where they do not divide.
+}  // namespace
+
+std::span<const Option> megatron_options() {
+  return kOptions;
+}
+
+int counted_layers(const Draft& draft, const ModelSpec& model) {
+  return static_cast<int>(model.num_layers) + (draft.counts_embedding ? 1 : 0) +
+         (draft.counts_loss ? 1 : 0);
+}
+
 std::vector<int> uneven_stages(const Draft& draft, const ModelSpec& model) {
   const int pp = draft.plan.pp, vpp = draft.plan.vpp;
   if (draft.counts_embedding || draft.counts_loss) {
@@ -398,7 +407,9 @@ std::vector<int> uneven_stages(const Draft& draft, const ModelSpec& model) {
   const int last = draft.last_stage_layers.value_or(0);
   const int others = pp - (first > 0 ? 1 : 0) - (last > 0 ? 1 : 0);
   const int rest = static_cast<int>(model.num_layers) - first - last;
-  if (others < 0 || (others == 0 ? rest != 0 : rest % others != 0)) return {};
+  const bool divides =
+      others > 0 ? rest > 0 && rest % (others * vpp) == 0 : others == 0 && rest == 0;
+  if (!divides || first % vpp != 0 || last % vpp != 0) return {};
   std::vector<int> ranks(static_cast<std::size_t>(pp), others == 0 ? 0 : rest / others);
   if (first > 0) ranks.front() = first;
   if (last > 0) ranks.back() = last;
@@ -408,17 +419,6 @@ std::vector<int> uneven_stages(const Draft& draft, const ModelSpec& model) {
     for (const int layers : ranks) stages.push_back(layers / vpp);
   }
   return stages;
-}
-
-}  // namespace
-
-std::span<const Option> megatron_options() {
-  return kOptions;
-}
-
-int counted_layers(const Draft& draft, const ModelSpec& model) {
-  return static_cast<int>(model.num_layers) + (draft.counts_embedding ? 1 : 0) +
-         (draft.counts_loss ? 1 : 0);
 }
 
 void settle_megatron(Draft& draft, const ModelSpec& model) {

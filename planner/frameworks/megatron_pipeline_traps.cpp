@@ -31,17 +31,9 @@ bool counts_parts(const Case& c) {
   return c.scene.draft.counts_embedding || c.scene.draft.counts_loss;
 }
 
-// Whether the stages without a count of their own get equal ones, and all of them whole chunks
-// (transformer_config.py:2304).
+// Whether every stage, and every chunk of it, gets whole layers.
 bool fills_stages(const Case& c) {
-  const int first = c.scene.draft.first_stage_layers.value_or(0);
-  const int last = c.scene.draft.last_stage_layers.value_or(0);
-  const int apart = (first > 0 ? 1 : 0) + (last > 0 ? 1 : 0);
-  const int stages = c.plan().pp - apart, vpp = c.plan().vpp;
-  const int layers = static_cast<int>(c.model().num_layers) - first - last;
-  if (first % vpp != 0 || last % vpp != 0) return false;
-  if (stages <= 0 || layers <= 0) return stages == 0 && layers == 0;
-  return layers % stages == 0 && layers / stages % vpp == 0;
+  return !uneven_stages(c.scene.draft, c.model()).empty();
 }
 
 // The fork is of 2023 and has neither counts nor layouts.
@@ -78,18 +70,16 @@ constexpr auto kTraps = std::to_array<Trap>({
      "where first or last stages have counts, embedding and loss cannot count as layers",
      "keep one of the two", "transformer_config.py:2235"},
     {"counted_stages", error, "--pipeline-model-parallel-size",
-     [](const Case& c) { return counts_stages(c) && c.plan().pp > 1 && !fills_stages(c); },
+     [](const Case& c) {
+       return c.plan().pp > 1 && counts_stages(c) && !counts_parts(c) && !fills_stages(c);
+     },
      "the layers that first and last stage leave do not divide into the other stages and their "
      "chunks",
      "choose counts that leave a multiple of the other stages", "transformer_config.py:2304"},
     {"counted_parts", error, "--pipeline-model-parallel-size",
-     [](const Case& c) {
-       return !counts_stages(c) && counts_parts(c) &&
-              counted_layers(c.scene.draft, c.model()) % (c.plan().pp * c.plan().vpp) != 0;
-     },
+     [](const Case& c) { return !counts_stages(c) && counts_parts(c) && !fills_stages(c); },
      "the layers, with embedding and loss counted as asked, do not divide into the stages and "
-     "their "
-     "chunks",
+     "their chunks",
      "count both, one or none of them, or change the stages",
      "arguments.py:997; transformer_config.py:2409"},
     {"virtual_layers", error, "--num-layers-per-virtual-pipeline-stage",

@@ -146,6 +146,13 @@ TEST_SUITE("traps") {
     finds("--decoder-first-pipeline-num-layers 60", "counted_stages");
     finds("--decoder-last-pipeline-num-layers 9 --num-virtual-stages-per-pipeline-rank 2",
           "counted_stages");
+    // What does not divide is no layout of rounded or negative stages either.
+    for (const std::string more : {"--decoder-first-pipeline-num-layers 60",
+                                   "--decoder-last-pipeline-num-layers 9 "
+                                   "--num-virtual-stages-per-pipeline-rank 2"}) {
+      CAPTURE(more);
+      CHECK(ask_text("args.txt", four + more).plan.pipeline_layout.empty());
+    }
     clean(four + "--decoder-first-pipeline-num-layers 9");
     finds("--decoder-first-pipeline-num-layers 12 --account-for-loss-in-pipeline-split",
           "counts_and_parts");
