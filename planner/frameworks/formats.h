@@ -14,13 +14,19 @@ struct FormatText {
   std::vector<Finding> findings;  // what the reader tolerated, and other readers do not
 };
 
+// No configuration nests deeper or holds more; a text made to exhaust memory does.
+constexpr int kDeepestValue = 64;
+constexpr std::size_t kMostValues = 100'000;
+constexpr std::string_view kTooManyValues = "it holds more values than any configuration";
+
 // JSON, with remarks ('#', '//') and trailing commas tolerated and found. Throws Error for text
 // that is no JSON, cut off, or nested deeper than 64.
 FormatText read_json_settings(std::string_view text, const std::string& name, int first_line = 1);
 
-// YAML's everyday part: mappings by indentation, lists of scalars, [a, b], plain and quoted
-// scalars, remarks. Throws Error naming the line of anything else (anchors, tags, {a: b}, | and >,
-// tabs).
+// YAML 1.1, of one document or several: "section.key", aliases and "<<" followed. Of a list,
+// scalars are its value; mappings in it are sections, "list.0.key". A value that stands elsewhere
+// (an alias of a scalar) has no span. Throws Error naming the line for text that is no YAML, has a
+// list or a word in place of keys, or exceeds the limits above.
 FormatText read_yaml_settings(std::string_view text, const std::string& name);
 
 // ---- Python ----

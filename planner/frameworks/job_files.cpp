@@ -35,12 +35,15 @@ Json several(const std::string& flag, const Json& value) {
   return list;
 }
 
-// The convention of Megatron's functional tests: MODEL_ARGS maps flags to values.
+// The convention of Megatron's functional tests: MODEL_ARGS maps flags to values. Mappings beside
+// it (MODEL_ARGS_2, an anchor that several share) are other runs' or parts of it.
 Settings flags_of(const Settings& yaml) {
+  const bool first_run = yaml.has_section("MODEL_ARGS.--");
   Settings flags;
   for (const Setting& setting : yaml) {
     const std::size_t dashes = setting.key.find("--");
     if (dashes == std::string::npos) continue;
+    if (first_run && !setting.key.starts_with("MODEL_ARGS.--")) continue;
     Setting flag = setting;
     flag.key = setting.key.substr(dashes);
     flag.value = several(flag.key, flag.value);

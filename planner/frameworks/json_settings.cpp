@@ -12,10 +12,6 @@
 namespace qplan {
 namespace {
 
-constexpr int kDeepest = 64;
-constexpr std::size_t kMostSettings = 100'000;
-constexpr std::string_view kTooMany = "it holds more values than any configuration";
-
 class Reader {
  public:
   Reader(std::string_view text, const std::string& name, int first_line)
@@ -98,13 +94,13 @@ class Reader {
   }
 
   void add(const std::string& key, Json value, std::size_t from) {
-    if (++count_ > kMostSettings) fail(kTooMany);
+    if (++count_ > kMostValues) fail(kTooManyValues);
     const std::size_t whole = key_at_ < from ? key_at_ : from;
     result_.settings.add({key, std::move(value), {name_, line()}, {whole, at_}, {from, at_}, true});
   }
 
   void value(const std::string& path, int depth) {
-    if (depth > kDeepest) fail(fmt::format("values are nested deeper than {}", kDeepest));
+    if (depth > kDeepestValue) fail(fmt::format("values are nested deeper than {}", kDeepestValue));
     if (at_ >= text_.size()) fail("the text ends in the middle of a value; is the file cut off?");
     const std::size_t from = at_;
     if (peek() == '{') return object(path, depth);
@@ -164,7 +160,7 @@ class Reader {
     skip();
     for (bool first = true; peek() != ']'; first = false) {
       if (!first && comma(']')) break;
-      if (++count_ > kMostSettings) fail(kTooMany);
+      if (++count_ > kMostValues) fail(kTooManyValues);
       const bool nested = peek() == '{' || peek() == '[';
       if (nested) value(fmt::format("{}.{}", path, list.size()), depth + 1);
       list.push_back(nested ? Json(nullptr) : scalar());

@@ -1,6 +1,7 @@
 #include "planner/frameworks/formats.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "models/error.h"
 #include "tests/complaint.h"
@@ -56,7 +57,7 @@ TEST_SUITE("JSON with places") {
   }
 }
 
-TEST_SUITE("YAML's everyday part") {
+TEST_SUITE("YAML") {
   TEST_CASE("mappings, lists, quotes and remarks") {
     const std::string text =
         "# top\ncompute_environment: LOCAL_MACHINE\nfsdp_config:\n  fsdp_version: 2   # remark\n"
@@ -72,15 +73,56 @@ TEST_SUITE("YAML's everyday part") {
     CHECK(text.substr(span.begin, span.end - span.begin) == "2");
   }
 
+  TEST_CASE("anchors, merged mappings, blocks and values on the next line") {
+    const std::string text =
+        "BASE: &base\n  --a: 1\n  --b: 2\nSCRIPT: |\n  x: y\n  - [no, YAML\nMODEL_ARGS:\n  --b: 3\n"
+        "  <<: *base\n  --c:\n    true\n  --d: &d {e: 'it''s'}\n  --f: \"\\u00e9\" # é\n  --g: 4\n"
+        "again: *d\nlist:\n  - {a: 1}\n  - 2\n";
+    const Settings s = read_yaml_settings(text, "a.yaml").settings;
+    CHECK(s.find("MODEL_ARGS.--a")->value == 1);
+    CHECK(s.find("MODEL_ARGS.--a")->place.line == 2);  // where it is written
+    CHECK(s.find("MODEL_ARGS.--b")->value == 3);       // what the mapping says itself counts
+    CHECK(s.find("BASE.--b")->value == 2);
+    CHECK(s.find("SCRIPT")->value == "x: y\n- [no, YAML\n");
+    CHECK(s.find("MODEL_ARGS.--c")->value == true);
+    CHECK(s.find("MODEL_ARGS.--c")->place.line == 10);
+    CHECK(s.find("MODEL_ARGS.--d.e")->value == "it's");
+    CHECK(s.find("again.e")->value == "it's");
+    CHECK(s.find("MODEL_ARGS.--f")->value == "é");
+    CHECK(s.find("list.0.a")->value == 1);
+    CHECK(s.find("list")->value == Json::array({nullptr, 2}));
+    const Span span = s.find("MODEL_ARGS.--g")->whole;  // in bytes, behind a letter of two
+    CHECK(text.substr(span.begin, span.end - span.begin) == "--g: 4");
+  }
+
+  TEST_CASE("an alias has no place of its own to correct") {
+    const Settings s = read_yaml_settings("a: &x 8\nb: *x\n", "a.yaml").settings;
+    CHECK(s.find("b")->value == 8);
+    CHECK(s.find("b")->place.line == 2);
+    CHECK(s.find("b")->text.end == 0);
+    CHECK(s.find("b")->whole.end == 0);
+  }
+
   TEST_CASE("what is not read is refused by its line") {
     const auto complaint = [](std::string_view text) {
       return complaint_of([&] { read_yaml_settings(text, "a.yaml"); });
     };
-    CHECK(complaint("a: 1\nb: &x 2\n").find("a.yaml:2") != std::string::npos);
-    CHECK(complaint("a: {b: 1}\n").find("not read") != std::string::npos);
-    CHECK(complaint("\ta: 1\n").find("tabs") != std::string::npos);
+    CHECK(complaint("a: 1\nb: *x\n").find("a.yaml:2: this is not YAML: found undefined alias") !=
+          std::string::npos);
+    CHECK(complaint("a: 1\nb: \xff\n").find("a.yaml:2") != std::string::npos);
+    CHECK(complaint("a: {b: 1\n").find("a.yaml:2") != std::string::npos);
+    CHECK(complaint("[1, 2]: 3\n").find("a key must be a word") != std::string::npos);
+    CHECK(complaint("<<: 3\n").find("'<<' takes") != std::string::npos);
+    CHECK(complaint("a: 1\n\tb: 1\n").find("a.yaml:2: YAML indents by spaces") !=
+          std::string::npos);
     CHECK(complaint("words\n").find("key: value") != std::string::npos);
     CHECK(complaint("- a\n").find("list") != std::string::npos);
+    CHECK(complaint("&a\nb: *a\n").find("deeper") != std::string::npos);
+    std::string bomb = "x0: &x0 {}\n";
+    for (int i = 0; i < 40; ++i) {
+      bomb += fmt::format("x{0}: &x{0} {{<<: [*x{1}, *x{1}]}}\n", i + 1, i);
+    }
+    CHECK(complaint(bomb).find("more values") != std::string::npos);
   }
 }
 
