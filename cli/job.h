@@ -39,9 +39,7 @@ void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions 
 JobChoices merged(const JobChoices& options, const JobChoices& file);
 
 inline constexpr std::int64_t kMostGpus = 1 << 20;
-// A schedule lists every microbatch; nobody trains with more sequences a step.
-inline constexpr std::int64_t kMostSequences = 1 << 20;
-void check_batch(std::int64_t global_batch_size);  // throws Error above it
+void check_batch(std::int64_t global_batch_size);  // throws Error above kMostSequences
 
 struct Job {
   ModelSpec model;

@@ -20,6 +20,10 @@ struct ClusterLimits {
   int compute_capability = 0;  // 80, 89, 90, 100 ...; 0: unknown, rules about it are skipped
 };
 
+// Sequences of a step that is simulated: a schedule lists every microbatch, and nobody trains with
+// more.
+inline constexpr std::int64_t kMostSequences = 1 << 20;
+
 struct Infeasible {
   std::string_view rule;  // stable snake_case id
   std::string message;    // one sentence with the numbers

@@ -282,12 +282,10 @@ class Reading {
     if (const ConfigPart* const part = scene_.files.find(Dialect::ds_config)) {
       settle_deepspeed(draft, part->settings);
     }
-    if (!model.moe) {
-      plan.etp = 1;
-    } else if (framework_ != Framework::megatron && framework_ != Framework::megatron_bridge &&
-               framework_ != Framework::slime && framework_ != Framework::megatron_deepspeed) {
-      plan.etp = 1;
-    }
+    const bool splits_experts =
+        framework_ == Framework::megatron || framework_ == Framework::megatron_bridge ||
+        framework_ == Framework::slime || framework_ == Framework::megatron_deepspeed;
+    if (!model.moe || !splits_experts) plan.etp = 1;
   }
 
   [[nodiscard]] Settings torchtitan_settings() const {
@@ -418,6 +416,21 @@ void check_rules(const Scene& scene, Findings& out) {
   }
 }
 
+// Whether the step is small enough to be simulated.
+bool check_size(const Scene& scene, Findings& out) {
+  const std::int64_t sequences = scene.draft.plan.global_batch_size;
+  if (sequences <= kMostSequences) return true;
+  auto said = scene.said.find("global_batch_size");
+  if (said == scene.said.end()) said = scene.said.find("micro_batch_size");
+  const Place place = said == scene.said.end() ? scene.files.parts.front().place : said->second;
+  out.push_back({Severity::error, "batch_size", place,
+                 fmt::format("a global batch of {} sequences is more than is simulated; use at "
+                             "most {}",
+                             sequences, kMostSequences),
+                 "", ""});
+  return false;
+}
+
 void sort_findings(Findings& findings) {
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
     return std::tie(a.severity, a.place.file, a.place.line) <
@@ -470,14 +483,15 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   check_deepspeed(scene, checked.findings);
   check_torch(scene, checked.findings);
   check_launch(scene, checked.findings);
-  if (!scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr) {
+  checked.says_plan = !scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr;
+  if (checked.says_plan) {
     check_rules(scene, checked.findings);
+    checked.says_plan = check_size(scene, checked.findings);
   }
   sort_findings(checked.findings);
   checked.recipe = scene.draft.recipe;
   checked.plan = scene.draft.plan;
   checked.assumed = reading.assumed;
-  checked.says_plan = !scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr;
   return checked;
 }
 

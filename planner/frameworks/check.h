@@ -27,7 +27,7 @@ struct Checked {
   std::optional<Framework> framework;  // nothing: no file speaks of a plan
   RecipeKind recipe = RecipeKind::megatron;
   ParallelPlan plan;
-  bool says_plan = false;            // some word of the plan was said
+  bool says_plan = false;            // some word of it was said, and it can be simulated
   std::vector<std::string> assumed;  // what the plan took from nowhere: sentences
   [[nodiscard]] bool has(Severity severity) const;
 };

@@ -32,6 +32,21 @@ TEST_SUITE("bad input") {
     CHECK(complaint("a.yaml", "a: {b: 1").find("a.yaml:1") != std::string::npos);
   }
 
+  TEST_CASE("a batch that is too large to be simulated is said where it stands") {
+    const Checked said =
+        ask_text("args.txt", "--micro-batch-size 1\\\n --global-batch-size 2097152");
+    REQUIRE(find(said, "batch_size") != nullptr);
+    CHECK(find(said, "batch_size")->place.line == 2);
+    CHECK_FALSE(said.says_plan);
+    const Checked product = ask_text("ds.json",
+                                     "{\"train_micro_batch_size_per_gpu\": 1024,\n"
+                                     "\"gradient_accumulation_steps\": 1024}");
+    REQUIRE(find(product, "batch_size") != nullptr);
+    CHECK(find(product, "batch_size")->place.line == 1);
+    CHECK(find(ask_text("args.txt", "--micro-batch-size 1 --global-batch-size 1048576"),
+               "batch_size") == nullptr);
+  }
+
   TEST_CASE("files of no known kind are findings") {
     CHECK(find(ask_text("x.json", "{\"a\": 1}"), "unknown_file") != nullptr);
     CHECK(find(ask_text("config.json", "{\"architectures\": [\"X\"], \"model_type\": \"qwen3\"}"),
