@@ -194,6 +194,8 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
                                                   .sequences = sequences,
                                                   .repeat = choices.repeat});
   }
+  std::optional<SaveClaim> claim;
+  if (!choices.save.empty() && reports(execution)) claim.emplace(choices.save);
   Executed executed;
   const JobFacts& facts = execution.job->cost->facts();
   executed.result = execution.process ? run_on_gpu(model, plan, facts, options, *execution.process)

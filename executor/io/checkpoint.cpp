@@ -1,8 +1,11 @@
 #include "executor/io/checkpoint.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <filesystem>
 
@@ -16,6 +19,14 @@ namespace fs = std::filesystem;
 constexpr std::string_view kFacts = "checkpoint.json";
 constexpr std::string_view kPartial = ".partial", kOld = ".old";
 constexpr int kFormat = 1;  // of checkpoint.json and of the names in rank files
+
+// The folder, which is there now.
+std::string made(const std::string& folder) {
+  std::error_code failed;
+  fs::create_directories(folder, failed);
+  if (failed) throw Error(fmt::format("cannot create '{}': {}", folder, failed.message()));
+  return folder;
+}
 
 std::string step_name(std::int64_t step) {
   return fmt::format("step-{:08}", step);
@@ -85,17 +96,22 @@ std::string find_checkpoint(const std::string& path) {
 
 }  // namespace
 
+SaveClaim::SaveClaim(const std::string& root)
+    : folder_(::open(made(root).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  // File systems without locks let it pass.
+  if (folder_.get() < 0 || ::flock(folder_.get(), LOCK_EX | LOCK_NB) == 0) return;
+  if (errno != EWOULDBLOCK) return;
+  throw Error(
+      fmt::format("another run saves to '{}' now; give --save a folder of this run's own", root));
+}
+
 CheckpointWriter::CheckpointWriter(const std::string& root, const ModelSpec& model,
                                    const CheckpointFacts& facts)
     : folder_((fs::path(root) / step_name(facts.step)).string()),
-      partial_(folder_ + std::string(kPartial)),
+      partial_(made(folder_ + std::string(kPartial))),
       model_(model),
       facts_(facts),
-      parameters_(model_parameters(model)) {
-  std::error_code failed;
-  fs::create_directories(partial_, failed);
-  if (failed) throw Error(fmt::format("cannot create '{}': {}", partial_, failed.message()));
-}
+      parameters_(model_parameters(model)) {}
 
 CheckpointWriter::~CheckpointWriter() {
   std::error_code ignored;

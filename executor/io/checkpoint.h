@@ -13,6 +13,7 @@
 
 #include "executor/io/safetensors.h"
 #include "executor/io/weights.h"
+#include "models/files.h"
 #include "models/json.h"
 #include "models/parameters.h"
 
@@ -51,6 +52,17 @@ struct CheckpointFacts {
   std::int64_t step = 0;       // steps done
   std::int64_t sequences = 0;  // of the data that they read; the next step reads on from here
   std::string plan;            // short form, for people
+};
+
+// One run's claim on the folder it saves to, which is made; no two runs of one machine have it.
+// Held by a lock on the folder, so it ends with the process, whatever ends that. Throws Error
+// naming the folder where another run has it.
+class SaveClaim {
+ public:
+  explicit SaveClaim(const std::string& root);
+
+ private:
+  Descriptor folder_;
 };
 
 // Writes one checkpoint; vanishes unless finished. Ranks of several processes each make one of

@@ -253,6 +253,19 @@ TEST_CASE("a checkpoint is not finished before the files of all ranks are there"
   CHECK(fs::is_empty(folder.path()));
 }
 
+TEST_CASE("two runs do not save to one folder at once") {
+  const TemporaryFolder folder;
+  const std::string root = folder.file("checkpoints");
+  {
+    const SaveClaim first(root);
+    CHECK(complaint_of([&] { const SaveClaim second(root); }) ==
+          "another run saves to '" + root + "' now; give --save a folder of this run's own");
+    const SaveClaim elsewhere(folder.file("others"));
+  }
+  const SaveClaim after(root);
+  CHECK(fs::is_empty(root));
+}
+
 TEST_CASE("a run that cannot save leaves nothing half-written") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("taken")) << "a file";
