@@ -28,12 +28,21 @@ mode_t new_file_mode() {
   return mode;
 }
 
+// Where a chain of links ends, whether or not a file is there yet.
 std::string target_of(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) {
     throw Error(fmt::format("cannot write '{}': it is a folder; name a file", path));
   }
-  return fs::exists(path, ignored) ? fs::canonical(path, ignored).string() : path;
+  constexpr int kMostLinks = 40;  // that Linux follows (path_resolution(7))
+  fs::path target = path;
+  for (int links = 0; fs::is_symlink(target, ignored); ++links) {
+    if (links == kMostLinks) {
+      throw Error(fmt::format("cannot write '{}': its links lead in a circle", path));
+    }
+    target = target.parent_path() / fs::read_symlink(target, ignored);
+  }
+  return target.string();
 }
 
 }  // namespace

@@ -188,7 +188,13 @@ TEST_CASE("a file is written whole, in place, and leaves nothing beside it") {
   CHECK(read(path) == "second");
   CHECK(fs::is_symlink(folder.file("link.json")));
   CHECK(fs::status(path).permissions() == fs::perms{0640});
-  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 2);
+  // Links to links, and to what is not there yet.
+  fs::create_symlink("later.json", folder.file("next.json"));
+  fs::create_symlink("next.json", folder.file("chain.json"));
+  write_file_atomically(folder.file("chain.json"), "third");
+  CHECK(read(folder.file("later.json")) == "third");
+  CHECK(fs::is_symlink(folder.file("next.json")));
+  CHECK(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()) == 5);
 }
 
 TEST_CASE("a file that cannot be written is an error and changes nothing") {
@@ -196,6 +202,10 @@ TEST_CASE("a file that cannot be written is an error and changes nothing") {
   CHECK_THROWS_AS(write_file_atomically(folder.path.string(), "x"), Error);
   CHECK_THROWS_AS(write_file_atomically(folder.file("no/such/folder.json"), "x"), Error);
   CHECK(fs::is_empty(folder.path));
+  fs::create_symlink("b.json", folder.file("a.json"));
+  fs::create_symlink("a.json", folder.file("b.json"));
+  CHECK_THROWS_AS(write_file_atomically(folder.file("a.json"), "x"), Error);
+  CHECK(fs::is_symlink(folder.file("a.json")));
   write_file_atomically("/dev/null", "a device is written, not replaced");
   CHECK(fs::is_character_file("/dev/null"));
 }
