@@ -194,6 +194,15 @@ class StagePricer {
   CostContext context_;
 };
 
+// What of the ranks' layout the delays of forward and backward depend on: their own groups, from
+// ZeRO-2 on those of the states too, and whether the pipeline leaves a node, where that slows a
+// recipe's collectives.
+std::uint64_t compute_groups(const ParallelPlan& plan, const RankGrid& grid, const Recipe& recipe) {
+  const bool delayed =
+      recipe.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
+  return groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes) + (delayed ? 1 : 0);
+}
+
 // How long a stage's output is under way to the next.
 Seconds hop_time(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid) {
   const BlockShape base = base_shape(cost.model(), plan, cost.recipe(), cost.facts().moe_imbalance);
@@ -228,11 +237,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
   const PartsInUse parts =
       parts_in_use(v.backward, gather_overlapped, reduce_overlapped, recipe_.whole_reductions);
-  // What a recipe's collectives suffer beside a pipeline that crosses nodes belongs to the key.
-  const bool delayed =
-      recipe_.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
-  const std::uint64_t model_groups =
-      groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes) + (delayed ? 1 : 0);
+  const std::uint64_t model_groups = compute_groups(plan, grid, recipe_);
   const std::uint64_t all_groups = groups_hash(grid, kAllAxes);
 
   // A breakdown's prices are used once: a memo of its own, dropped at the end.
@@ -335,7 +340,7 @@ std::vector<CostModel::StageBusy> CostModel::busy(const PlanView& v) const {
   const CostContext context{&hardware_, &grid, &recipe_, graphs_of(plan)};
   const StagePricer pricer(model_, recipe_, context);
   const PartsInUse parts = parts_in_use(v.backward, true, true, false);
-  const std::uint64_t groups = groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes);
+  const std::uint64_t groups = compute_groups(plan, grid, recipe_);
   const int c = index(Stream::compute);
   std::vector<StageBusy> distinct(v.stages.distinct.size());
   for (std::size_t i = 0; i < distinct.size(); ++i) {
