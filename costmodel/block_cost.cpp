@@ -40,6 +40,12 @@ struct Span {
   double begin = 0, end = 0;
 };
 
+// When a collective runs, and how much longer compute takes beside it.
+struct Beside {
+  Span span;
+  double slowdown;
+};
+
 double overlap(Span a, Span b) {
   return std::max(0.0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
 }
@@ -157,31 +163,37 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
   if (!any) return;
   // Three copies; the middle one sees both neighbours.
   StreamClocks clocks = clocks_at_zero();
-  std::vector<Span> spans(ops.size() * 3);
-  for (std::size_t copy = 0; copy < 3; ++copy) {
+  std::vector<Span> middle(ops.size()), compute;
+  std::vector<Beside> comm;
+  for (int copy = 0; copy < 3; ++copy) {
     for (std::size_t i = 0; i < ops.size(); ++i) {
       advance(clocks, ops[i], durations[i]);
       const double end = clocks(index(ops[i].stream)).seconds().value();
-      spans[copy * ops.size() + i] = {end - durations[i].time.value(), end};
+      const Span span{end - durations[i].time.value(), end};
+      if (copy == 1) middle[i] = span;
+      if (ops[i].stream == Stream::compute) compute.push_back(span);
+      if (is_comm(ops[i].stream)) {
+        comm.push_back({span, slowdown_of(ops[i], contention, grid).compute});
+      }
     }
   }
   std::vector<Duration> stretched = durations;
   for (std::size_t i = 0; i < ops.size(); ++i) {
-    const bool comm = is_comm(ops[i].stream);
-    if (!comm && ops[i].stream != Stream::compute) continue;
+    if (!is_comm(ops[i].stream) && ops[i].stream != Stream::compute) continue;
     if (durations[i].time.value() <= 0) continue;
-    const Span own = spans[ops.size() + i];
-    const Slowdown& mine = slowdown_of(ops[i], contention, grid);
+    const Span own = middle[i];
     double beside = 0;  // time beside work of the other kind
     double lost = 0;    // ... times how much slower it goes there
-    for (std::size_t j = 0; j < spans.size(); ++j) {
-      const Op& other = ops[j % ops.size()];
-      const bool relevant = comm ? other.stream == Stream::compute : is_comm(other.stream);
-      if (!relevant) continue;
-      const double shared = overlap(own, spans[j]);
-      const double sigma = comm ? mine.comm : slowdown_of(other, contention, grid).compute;
+    const auto add = [&](Span other, double sigma) {
+      const double shared = overlap(own, other);
       beside += shared;
       lost += shared * (sigma - 1);
+    };
+    if (is_comm(ops[i].stream)) {
+      const double sigma = slowdown_of(ops[i], contention, grid).comm;
+      for (const Span& other : compute) add(other, sigma);
+    } else {
+      for (const Beside& other : comm) add(other.span, other.slowdown);
     }
     // Two collectives at once slow compute no more than one does.
     const double length = own.end - own.begin;

@@ -96,13 +96,14 @@ BlockShape with_images(BlockShape s, const ModelSpec& model, const Recipe& recip
 // Fully sharded: every block knows what its neighbours gather, and the stage gets its two ends.
 StageRuns chained(const ModelSpec& model, const BlockShape& base, const StageRuns& plain) {
   StageRuns runs;
-  const auto own = [&](std::size_t i) { return rank_parameters(model, plain[i].shape); };
+  std::vector<RankParameters> own;
+  for (const Run& run : plain) own.push_back(rank_parameters(model, run.shape));
   BlockShape entry = with_kind(base, BlockKind::stage_entry);
-  entry.next = own(0);
+  entry.next = own.front();
   append(runs, entry, 1);
   for (std::size_t i = 0; i < plain.size(); ++i) {
-    const RankParameters before = i > 0 ? own(i - 1) : RankParameters{};
-    const RankParameters after = i + 1 < plain.size() ? own(i + 1) : RankParameters{};
+    const RankParameters before = i > 0 ? own[i - 1] : RankParameters{};
+    const RankParameters after = i + 1 < plain.size() ? own[i + 1] : RankParameters{};
     const auto add = [&](RankParameters previous, RankParameters next, int count) {
       BlockShape s = plain[i].shape;
       s.previous = previous;
@@ -114,12 +115,12 @@ StageRuns chained(const ModelSpec& model, const BlockShape& base, const StageRun
       add(before, after, 1);
       continue;
     }
-    add(before, own(i), 1);
-    add(own(i), own(i), n - 2);
-    add(own(i), after, 1);
+    add(before, own[i], 1);
+    add(own[i], own[i], n - 2);
+    add(own[i], after, 1);
   }
   BlockShape exit = with_kind(base, BlockKind::stage_exit);
-  exit.previous = own(plain.size() - 1);
+  exit.previous = own.back();
   append(runs, exit, 1);
   return runs;
 }
