@@ -112,6 +112,9 @@ Exit run_trace(const Args& args, const Console& console) {
   if (question.output.empty() && !question.text) {
     throw Error("trace needs -o FILE to write the trace, or --text to draw it");
   }
+  if (question.output.empty() && (question.ops || question.rank >= 0)) {
+    throw Error("--ops and --rank choose what -o FILE gets; --text draws all pipeline ranks");
+  }
   const PlanFile file = read_plan_file(question.plan);
   const auto job = make_job(merged(question.choices, file.choices));
   const auto broken = why_infeasible(job->model, file.plan, job->recipe(), job->limits());

@@ -70,6 +70,9 @@ TEST_CASE("ops are traced for one rank") {
   }
   CHECK(gemm);
   CHECK(run("trace " + plan + " --rank 2 -o " + trace).code == 2);
+  // A drawing has all ranks, and would pass over both.
+  CHECK(run("trace " + plan + " --text --rank 1").code == 2);
+  CHECK(run("trace " + plan + " --text --ops").code == 2);
 }
 
 TEST_CASE("a trace wants a plan and a place") {
