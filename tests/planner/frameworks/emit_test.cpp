@@ -128,6 +128,10 @@ TEST_CASE(
            Row{Framework::megatron, "llama3-8b",
                "tp1 pp1 dp8 zero1 mbs1 gbs64 seq4096 moment_dtype=bf16",
                "precision_aware_master_weights", "tp1 pp1 dp8 zero1 mbs1 gbs64 seq4096"},
+           Row{Framework::torchtitan, "qwen3-30b-a3b",
+               "tp1 pp1 dp8 ep8 etp1 zero3 fsdp_shard=4 mbs1 gbs64 seq4096 overlap=grad+param",
+               "experts_within_shards",
+               "tp1 pp1 dp8 ep8 etp1 zero3 mbs1 gbs64 seq4096 overlap=grad+param"},
        }) {
     CAPTURE(row.plan);
     const Job j = job(row.model, row.plan, row.framework);
