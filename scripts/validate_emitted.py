@@ -13,6 +13,7 @@ that no known difference of versions explains, 77 if everything was skipped.
 import argparse
 import collections
 import importlib.util
+import inspect
 import io
 import json
 import os
@@ -105,9 +106,12 @@ def megatron_validator():
         assert config.pipeline_model_parallel_size == plan["pp"], "pp"
         if args.num_experts:
             assert config.expert_tensor_parallel_size == plan["etp"], "etp"
-        # Which training builds before its first step.
-        microbatches._build_num_microbatches_calculator(
-            1, None, args.global_batch_size, args.micro_batch_size, args.data_parallel_size, False)
+        # Which training builds before its first step; core 0.20 has no ramp any more.
+        build = microbatches._build_num_microbatches_calculator
+        ramp = "rampup_batch_size" in inspect.signature(build).parameters
+        build(rank=1, global_batch_size=args.global_batch_size,
+              micro_batch_size=args.micro_batch_size, data_parallel_size=args.data_parallel_size,
+              decrease_batch_size_if_needed=False, **({"rampup_batch_size": None} if ramp else {}))
         assert (args.virtual_pipeline_model_parallel_size or 1) == plan["vpp"], "vpp"
 
     return validate
