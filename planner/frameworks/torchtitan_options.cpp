@@ -223,8 +223,7 @@ constexpr auto kTorchtitanLimits = std::to_array<Limit>({
      [](const Subject& s) {
        return fmt::format(
            "torchtitan spreads experts over the ranks that share one copy of the states: ep {} "
-           "does "
-           "not divide fsdp_shard {} x tp {}; shard over more ranks",
+           "does not divide fsdp_shard {} x tp {}; shard over more ranks",
            s.plan.ep, s.plan.fsdp_shard, s.plan.tp);
      }},
     {"stages_of_torchtitan",
