@@ -29,6 +29,7 @@ struct Architecture {
 constexpr std::array kArchitectures{
     Architecture{"deepseek_v2", config::read_deepseek_v2},
     Architecture{"deepseek_v3", config::read_deepseek_v3},
+    Architecture{"glm4_moe", config::read_glm4_moe},
     Architecture{"gpt2", config::read_gpt2},
     Architecture{"gpt_oss", config::read_gpt_oss},
     Architecture{"kimi_k2", config::read_deepseek_v3},  // as its own code reads it

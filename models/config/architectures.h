@@ -24,6 +24,7 @@ void read_qwen3_vl_moe_text(JsonReader& in, ModelSpec& m);
 // deepseek.cpp
 void read_deepseek_v2(JsonReader& in, ModelSpec& m);
 void read_deepseek_v3(JsonReader& in, ModelSpec& m);
+void read_glm4_moe(JsonReader& in, ModelSpec& m);
 
 // gpt.cpp
 void read_gpt2(JsonReader& in, ModelSpec& m);

@@ -1,4 +1,5 @@
-// DeepSeek-V2 and V3: latent attention, experts in groups.
+// DeepSeek-V2 and V3: latent attention, experts in groups. GLM-4.5: their experts behind grouped
+// queries.
 
 #include <fmt/format.h>
 
@@ -113,6 +114,28 @@ void read_deepseek_v3(JsonReader& in, ModelSpec& m) {
                  .scores = "sigmoid",
                  .method = "noaux_tc"},
                 m);
+}
+
+// Heads share keys and values; q, k and v have biases, the output has none (Glm4MoeAttention). Half
+// of a head is rotated. The checkpoints' keys say what the class leaves open: without use_qk_norm
+// or num_nextn_predict_layers there is neither.
+void read_glm4_moe(JsonReader& in, ModelSpec& m) {
+  m.rotary_fraction = 0.5;
+  read_decoder(in, {.kv_heads = 8, .max_positions = 131072, .norm_epsilon = 1e-5}, m);
+  read_silu(in);
+  m.qkv_bias = in.boolean_or("attention_bias", false);
+  m.qk_norm = in.boolean_or("use_qk_norm", false);
+  read_deepseek_moe(in,
+                    {.shared = 1,
+                     .dense_layers = 1,
+                     .groups = 1,
+                     .topk_group = 1,
+                     .mtp = 0,
+                     .scaling = 1,
+                     .norm_topk_prob = true,
+                     .scores = "sigmoid",
+                     .method = "noaux_tc"},
+                    m);
 }
 
 }  // namespace qplan::config

@@ -166,9 +166,10 @@ void settle_accelerate(Draft& draft, std::int64_t gpus) {
 }
 
 std::string_view decoder_layer_class(std::string_view architecture) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 14> kClasses{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 15> kClasses{
       {{"deepseek_v2", "DeepseekV2DecoderLayer"},
        {"deepseek_v3", "DeepseekV3DecoderLayer"},
+       {"glm4_moe", "Glm4MoeDecoderLayer"},
        {"gpt2", "GPT2Block"},
        {"gpt_oss", "GptOssDecoderLayer"},
        {"llama", "LlamaDecoderLayer"},

@@ -70,6 +70,14 @@ std::vector<ModelSpec> small_models() {
   biased.attention_sinks = biased.qkv_bias = biased.attention_output_bias = true;
   biased.moe->expert_bias = biased.moe->router_bias = true;
   biased.layers.front().window = 5;
+  // GLM-4.5's heads, half of each rotated, in the layer that predicts another token too.
+  ModelSpec half_rotated = two_layers(load_model("tiny-moe"), "half rotated");
+  half_rotated.rotary_fraction = 0.5;
+  half_rotated.qkv_bias = true;
+  half_rotated.num_mtp_layers = 1;
+  half_rotated.mtp_loss_weight = 0.3;
+  half_rotated.moe->sigmoid_scores = half_rotated.moe->router_bias = true;
+  half_rotated.moe->shared_expert_intermediate_size = 64;
   // DeepSeek-V2's full queries beside latent keys.
   ModelSpec full_queries = two_layers(load_model("tiny-mla"), "full queries");
   full_queries.mla->q_lora_rank = 0;
@@ -82,6 +90,7 @@ std::vector<ModelSpec> small_models() {
           without_choice(two_layers(predicting_model(), "two tokens")),
           without_choice(gated),
           without_choice(biased),
+          without_choice(half_rotated),
           without_choice(full_queries),
           without_choice(load_model("tiny-vl"))};
 }

@@ -107,6 +107,7 @@ TEST_CASE("rope_theta is found in the old place and in the new") {
   CHECK(!load_model("gpt-oss-20b").rope_scaling.value().truncate);
   CHECK(!load_model("qwen3-8b").rope_scaling.has_value());
   CHECK(load_model("nemotron4-15b").rotary_fraction == 0.5);
+  CHECK(load_model("glm4.5").rotary_fraction == 0.5);
 }
 
 TEST_CASE("routers are read as their architectures define them") {
@@ -120,6 +121,11 @@ TEST_CASE("routers are read as their architectures define them") {
   CHECK(!v2.sigmoid_scores);
   CHECK(!v2.router_bias);
   CHECK(v2.shared_expert_intermediate_size == 2 * 1536);
+  const MoeSpec glm = *load_model("glm4.5").moe;
+  CHECK(glm.sigmoid_scores);
+  CHECK(glm.router_bias);
+  CHECK(glm.num_groups == 1);
+  CHECK(glm.shared_expert_intermediate_size == 1536);
   const MoeSpec oss = *load_model("gpt-oss-120b").moe;
   CHECK(oss.router_bias);
   CHECK(oss.expert_bias);

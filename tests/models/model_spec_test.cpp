@@ -40,6 +40,9 @@ TEST_CASE("built-in models have the parameters of their checkpoints") {
   const CountCase cases[] = {
       {"deepseek-v2", 235'741'434'880, 21'375'800'320},
       {"deepseek-v3", 671'026'419'200, 37'552'297'472},
+      // GLM: summed by hand over the modules of transformers 4.57's Glm4MoeForCausalLM
+      {"glm4.5", 352'797'829'024, 33'632'266'144},
+      {"glm4.5-air", 106'852'251'264, 13'424'129'664},
       {"gpt-1.3t", 1'322'624'870'400, 1'322'624'870'400},
       {"gpt-217b", 218'181'722'112, 218'181'722'112},
       {"gpt-5t", 4'989'184'278'528, 4'989'184'278'528},
@@ -328,8 +331,9 @@ TEST_CASE("whatever one value of a config becomes, it is read or refused in a se
 
 TEST_CASE("an unknown architecture is answered with the known ones") {
   const std::string known =
-      "deepseek_v2, deepseek_v3, gpt2, gpt_oss, kimi_k2, llama, mistral, mixtral, nemotron, qwen2, "
-      "qwen2_moe, qwen3, qwen3_moe, qwen3_vl, qwen3_vl_moe, qwen3_vl_moe_text, qwen3_vl_text";
+      "deepseek_v2, deepseek_v3, glm4_moe, gpt2, gpt_oss, kimi_k2, llama, mistral, mixtral, "
+      "nemotron, qwen2, qwen2_moe, qwen3, qwen3_moe, qwen3_vl, qwen3_vl_moe, qwen3_vl_moe_text, "
+      "qwen3_vl_text";
   CHECK(message_of("tiny", R"({"model_type": "mamba"})") ==
         "config.json: model_type 'mamba' is unknown; choose one of " + known);
   CHECK(message_of("tiny", R"({"model_type": "quen3"})") ==
