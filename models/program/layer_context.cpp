@@ -193,27 +193,37 @@ void LayerContext::linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::in
 }
 
 void LayerContext::weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x) {
-  const bool fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32;
-  product.accumulate_fp32 = fp32 && recipe.fused_gradient_accumulation;
+  product.accumulate_fp32 = products_sum();
   Op& op = b.compute(product, {dy, x}, {gradients});
   op.parameter = parameter;
   op.role = Role::weight_gradient;
-  // Autograd, or a hook, adds it to the last microbatch's with a kernel of its own.
-  const bool apart =
-      recipe.fp32_gradient_accumulation ? fp32 && !product.accumulate_fp32 : shape.zero < 2;
-  if (apart) accumulate(gradients, product.m, product.n);
+  accumulate_apart(gradients, product.m, product.n);
 }
 
-void LayerContext::accumulate(SlotId fresh, std::int64_t rows, std::int64_t cols) {
-  const bool widens = widens_gradients(recipe, shape);
-  const bool fp32 =
-      widens || (recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32);
+bool LayerContext::sums_in_fp32() const {
+  const bool fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32;
+  return fp32 || widens_gradients(recipe, shape);
+}
+
+bool LayerContext::products_sum() const {
+  return sums_in_fp32() && recipe.fp32_gradient_accumulation && recipe.fused_gradient_accumulation;
+}
+
+// Autograd, or a hook, adds it to the last microbatch's with a kernel of its own.
+void LayerContext::accumulate_apart(SlotId sum, std::int64_t rows, std::int64_t cols) {
+  const bool hooked = sums_in_fp32() && !products_sum();
+  const bool by_autograd = !recipe.fp32_gradient_accumulation && shape.zero < 2;
+  if (hooked || by_autograd) accumulate(sum, sum, rows, cols);
+}
+
+void LayerContext::accumulate(SlotId fresh, SlotId sum, std::int64_t rows, std::int64_t cols) {
+  const bool fp32 = sums_in_fp32();
   b.compute(Rowwise{.kind = fp32 ? RowwiseKind::accumulate : RowwiseKind::add,
                     .rows = rows,
                     .cols = cols,
                     .dtype = fp32 ? DType::fp32 : activation_dtype(),
-                    .fused = !widens},
-            {fresh, gradients}, {gradients});
+                    .fused = !widens_gradients(recipe, shape)},
+            {fresh, sum}, {sum});
 }
 
 Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols,

@@ -69,7 +69,12 @@ struct LayerContext {
   // The product of a weight gradient, m x n of `parameter`, in whatever format the sum is kept.
   void weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x);
   // The gradient of rows x cols parameters, `fresh` from a microbatch, is added to the sum.
-  void accumulate(SlotId fresh, std::int64_t rows, std::int64_t cols);
+  void accumulate(SlotId fresh, SlotId sum, std::int64_t rows, std::int64_t cols);
+  // ... that a product has left in `sum`, where products do not add to it themselves.
+  void accumulate_apart(SlotId sum, std::int64_t rows, std::int64_t cols);
+  // Microbatches' gradients are summed in fp32; by the products of weight gradients.
+  [[nodiscard]] bool sums_in_fp32() const;
+  [[nodiscard]] bool products_sum() const;
 
   [[nodiscard]] bool overlaps_tp() const {
     return shape.tp > 1 && shape.sequence_parallel && shape.overlap.has(OverlapKind::tp);

@@ -358,7 +358,6 @@ SlotId MoePart::backward(SlotId dy) {
   const std::int64_t fe = moe.moe_intermediate_size / s.etp;
   const std::int64_t groups = moe.num_experts / s.ep;
   const Rows n = rows();
-  const bool accumulate = c_.recipe.fp32_gradient_accumulation && s.grad_dtype == DType::fp32;
 
   b.layer_module(LayerModule::router);
   SlotId dnormed_shared = kNoSlot, dnormed_gate = kNoSlot, dgate = kNoSlot;
@@ -420,13 +419,14 @@ SlotId MoePart::backward(SlotId dy) {
                                .k = fe,
                                .dtype = c_.product_dtype(),
                                .weight_gradient = true,
-                               .accumulate_fp32 = accumulate};
+                               .accumulate_fp32 = c_.products_sum()};
   const bool own = c_.recipe.executable;
   const bool biased = own && moe.expert_bias;
   Op& wgrad = b.compute(down_wgrad, {dout_in, act_, counts_, biased ? row_probs_ : kNoSlot},
                         {c_.expert_gradients});
   wgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
   wgrad.role = Role::weight_gradient;
+  c_.accumulate_apart(c_.expert_gradients, groups * c_.hidden, fe);
   if (!s.fused_experts) {
     const SlotId dup_raw = b.slot("d expert up", act, n.received, 2 * fe);
     const bool clamps = clamped_ != kNoSlot;
@@ -457,10 +457,11 @@ SlotId MoePart::backward(SlotId dy) {
                              .k = c_.hidden,
                              .dtype = c_.product_dtype(),
                              .weight_gradient = true,
-                             .accumulate_fp32 = accumulate};
+                             .accumulate_fp32 = c_.products_sum()};
   Op& weight_gradient = b.compute(up_wgrad, {dup, expert_in_, counts_}, {c_.expert_gradients});
   weight_gradient.parameter = b.parameter(ParameterRole::expert_gate_proj);
   weight_gradient.role = Role::weight_gradient;
+  c_.accumulate_apart(c_.expert_gradients, groups * 2 * fe, c_.hidden);
   const Carried dtokens = combine({din, own ? dprobs : kNoSlot});
 
   b.layer_module(LayerModule::router);

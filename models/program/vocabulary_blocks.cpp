@@ -186,7 +186,7 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids},
             {table == kNoSlot ? c.gradients : table})
       .parameter = b.parameter(ParameterRole::embed_tokens);
-  if (table != kNoSlot) c.accumulate(table, vocabulary_share(m, s), c.hidden);
+  if (table != kNoSlot) c.accumulate(table, c.gradients, vocabulary_share(m, s), c.hidden);
   b.flush();
   state.leave_backward();
   state.once_a_step();

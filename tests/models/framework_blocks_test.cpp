@@ -222,6 +222,27 @@ TEST_CASE("DeepSpeed's BF16_Optimizer keeps a microbatch's gradients and widens 
   CHECK(summed(DType::bf16, Precision::fp16) == std::pair{6 * weights, 2 * all});
 }
 
+TEST_CASE("gradients of experts are added up by a kernel where those of other weights are") {
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  const auto sums = [&](RecipeKind recipe, DType sum) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.ep = 8;
+    s.grad_dtype = sum;
+    const std::int64_t experts = 16 * 3 * 2048 * 768;  // a rank's: gate, up and down
+    std::int64_t added = 0;
+    for (const Op& op : build_block(model, recipe_of(recipe), s).backward) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      const bool sums_up = r != nullptr && (r->kind == RowwiseKind::accumulate ||
+                                            (r->kind == RowwiseKind::add && r->rows > s.seq_len));
+      if (sums_up) added += r->rows * r->cols;
+    }
+    return added >= experts;
+  };
+  CHECK(sums(RecipeKind::deepspeed, DType::fp32));
+  CHECK(sums(RecipeKind::deepspeed, DType::bf16));
+  CHECK(!sums(RecipeKind::megatron, DType::fp32));
+}
+
 TEST_CASE("an input's gradient is reduced beside its layer's weight gradient, or behind it") {
   const ModelSpec model = load_model("megatron-22b");
   BlockShape s = shape_of(model, BlockKind::decoder);
