@@ -47,6 +47,22 @@ constexpr std::array kArchitectures{
     Architecture{"qwen3_vl_text", config::read_qwen3_vl_text},
 };
 
+// What people train and qplan cannot price: said by name, for a kin's figures would mislead.
+struct Unmodelled {
+  std::string_view model_type, why, kin;
+};
+
+constexpr std::array kUnmodelled{
+    Unmodelled{"deepseek_v32", "attends to keys that an indexer chooses", "deepseek_v3"},
+    Unmodelled{"glm_moe_dsa", "attends to keys that an indexer chooses", "glm4_moe"},
+    Unmodelled{"llama4", "attends in chunks on three layers of four", "llama"},
+    Unmodelled{"llama4_text", "attends in chunks on three layers of four", "llama"},
+    Unmodelled{"minimax", "mixes lightning attention layers with attention", "qwen3_moe"},
+    Unmodelled{"minimax_m2", "normalises queries and keys over all heads together", "qwen3_moe"},
+    Unmodelled{"qwen3_5_moe", "mixes gated delta net layers with attention", "qwen3_moe"},
+    Unmodelled{"qwen3_next", "mixes gated delta net layers with attention", "qwen3_moe"},
+};
+
 const Architecture& find_architecture(JsonReader& in) {
   const std::string type = in.string("model_type");
   std::vector<std::string> known;
@@ -54,10 +70,11 @@ const Architecture& find_architecture(JsonReader& in) {
     if (architecture.model_type == type) return architecture;
     known.emplace_back(architecture.model_type);
   }
-  if (type == "qwen3_next") {
+  for (const Unmodelled& unmodelled : kUnmodelled) {
+    if (type != unmodelled.model_type) continue;
     in.fail("model_type",
-            "'qwen3_next' mixes gated delta net layers with attention, which is not modelled; "
-            "qwen3_moe is its nearest kin that is");
+            fmt::format("'{}' {}, which is not modelled; {} is its nearest kin that is", type,
+                        unmodelled.why, unmodelled.kin));
   }
   in.fail("model_type", fmt::format("'{}' is unknown; choose one of {}{}", shown(type),
                                     fmt::join(known, ", "), did_you_mean(type, known)));

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -288,7 +289,10 @@ const Json& JsonReader::require(std::string_view key) {
 std::int64_t JsonReader::integer(std::string_view key, std::int64_t low, std::int64_t high) {
   const Json& value = require(key);
   if (value.is_number_float()) {
-    fail(key, fmt::format("must be a whole number, is {}", shown_number(value.get<double>())));
+    const double number = value.get<double>();
+    const bool whole = std::trunc(number) == number;
+    fail(key, fmt::format("must be a whole number{}, is {}",
+                          whole ? " without point or exponent" : "", shown_number(number)));
   }
   if (!value.is_number()) {
     fail(key, fmt::format("must be a whole number, is {}", type_name(value)));

@@ -245,6 +245,9 @@ TEST_CASE("impossible sizes are refused with their path") {
        "config.json: hidden_size is missing; did you mean 'hiden_size'?"},
       {"qwen3-8b", R"({"hidden_size": "4096"})",
        "config.json: hidden_size must be a whole number, is a string"},
+      {"qwen3-8b", R"({"num_hidden_layers": 1e9})",
+       "config.json: num_hidden_layers must be a whole number without point or exponent, is "
+       "1000000000"},
       {"qwen3-8b", R"({"num_key_value_heads": 5})",
        "config.json: num_attention_heads (32) must be a multiple of num_key_value_heads (5)"},
       {"qwen3-8b", R"({"hidden_act": "gelu"})",
@@ -344,7 +347,7 @@ TEST_CASE("an unknown architecture is answered with the known ones") {
                        "config.json: the file must be an object, is a list", Error);
 }
 
-TEST_CASE("gated delta net hybrids are refused by name and by architecture") {
+TEST_CASE("architectures without a model here are refused by name and by architecture") {
   CHECK_THROWS_WITH_AS(load_model("qwen3-next-80b-a3b"),
                        "model 'qwen3-next-80b-a3b' mixes gated delta net layers with attention, "
                        "which is not modelled; qwen3-30b-a3b is its nearest kin that is",
@@ -352,4 +355,7 @@ TEST_CASE("gated delta net hybrids are refused by name and by architecture") {
   CHECK(message_of("qwen3-30b-a3b", R"({"model_type": "qwen3_next"})") ==
         "config.json: model_type 'qwen3_next' mixes gated delta net layers with attention, which "
         "is not modelled; qwen3_moe is its nearest kin that is");
+  CHECK(message_of("qwen3-30b-a3b", R"({"model_type": "deepseek_v32"})") ==
+        "config.json: model_type 'deepseek_v32' attends to keys that an indexer chooses, which is "
+        "not modelled; deepseek_v3 is its nearest kin that is");
 }
