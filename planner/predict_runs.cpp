@@ -34,6 +34,7 @@ constexpr auto kSoftRules = std::to_array<std::string_view>({
     "mics_zero",
     "expert_parallel_available",
     "expert_tensor_available",
+    "experts_within_shards",
     "autoep_zero3",
     "dispatcher_available",
     "deepep_group",

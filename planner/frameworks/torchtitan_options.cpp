@@ -215,17 +215,6 @@ constexpr auto kTorchtitanLimits = std::to_array<Limit>({
        return std::string("torchtitan gathers keys and values (cp_comm=all_gather)");
      }},
     {"shards_of_mesh", shards_unevenly, whole_shards},
-    // distributed/parallel_dims.py:187
-    {"experts_within_shards",
-     [](const Subject& s) {
-       return s.plan.fsdp_shard > 0 && std::int64_t{s.plan.fsdp_shard} * s.plan.tp % s.plan.ep != 0;
-     },
-     [](const Subject& s) {
-       return fmt::format(
-           "torchtitan spreads experts over the ranks that share one copy of the states: ep {} "
-           "does not divide fsdp_shard {} x tp {}; shard over more ranks",
-           s.plan.ep, s.plan.fsdp_shard, s.plan.tp);
-     }},
     {"stages_of_torchtitan",
      [](const Subject& s) {
        return s.plan.pp > 1 && s.plan.pipeline_layout.empty() &&

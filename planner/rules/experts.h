@@ -30,6 +30,17 @@ inline constexpr auto kExperts = std::to_array<Rule>({
                           c.p.ep);
      },
      "D04"},
+    {"experts_within_shards", set_of(fsdp2_compile),
+     [](const Case& c) {
+       return c.p.fsdp_shard > 0 && std::int64_t{c.p.fsdp_shard} * c.p.tp % c.p.ep != 0;
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "torchtitan spreads experts over the ranks that share one copy of the states: ep {} "
+           "does not divide fsdp_shard {} x tp {}; shard over more ranks",
+           c.p.ep, c.p.fsdp_shard, c.p.tp);
+     },
+     "torchtitan distributed/parallel_dims.py:187"},
     {"dispatcher_without_experts", kEvery,
      [](const Case& c) { return !c.m.moe && is_fused_dispatcher(c.p.moe_dispatcher); },
      [](const Case& c) {

@@ -171,6 +171,7 @@ std::vector<Broken> broken_plans() {
       {"mics_zero", deepspeed, llama3_70b(), "dp8 gbs8 zero2 fsdp_shard=4"},
       {"expert_parallel_available", fsdp2, qwen3_30b(), "dp8 ep8 gbs8 zero3"},
       {"expert_tensor_available", fsdp2_compile, qwen3_30b(), "dp8 etp2 gbs8 zero3"},
+      {"experts_within_shards", fsdp2_compile, qwen3_30b(), "dp8 ep8 gbs8 zero3 fsdp_shard=4"},
       {"autoep_zero3", deepspeed, qwen3_30b(), "cp2 dp8 ep8 gbs8 zero3 cp_comm=a2a"},
       {"dispatcher_without_experts", megatron, llama3_70b(), "tp2 moe_dispatcher=deepep"},
       {"dispatcher_available", qplan_recipe, qwen3_30b(), "dp8 ep8 gbs8 moe_dispatcher=deepep"},
