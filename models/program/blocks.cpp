@@ -141,8 +141,7 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   state.leave_backward();
   state.once_a_step();
   Block block = b.take();
-  recompute(block, s.recompute, s.recompute_modules, s.recomputes_operators, c.weights,
-            c.weights_backward);
+  recompute(block, r, s, c.weights, c.weights_backward);
   if (s.activations_offload) offload_activations(block);
   return block;
 }

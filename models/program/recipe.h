@@ -122,6 +122,12 @@ struct Recipe {
   bool gathers_once_in_pipeline = false;
   bool drops_gradients = false;  // after the update, until the next backward makes new ones
   EnumSet<OverlapKind> default_overlap{};
+  // A layer that is recomputed runs whole once more: reentrant checkpoints (Megatron's, nanotron's,
+  // DeepSpeed's CheckpointFunction). Else ops whose results backward does not read are left out,
+  // the last product and the messages behind it among them: torch's other checkpoints stop there
+  // (set_checkpoint_early_stop, on since torch 2.1, and with checkpoint_wrapper's default), a
+  // compiled backward has no dead ops, nor has ours.
+  bool recomputes_dead_ops = true;
   EnumSet<RecomputeModule> selective{};  // what plain `selective` drops
   // ... or it goes by operators (recompute.h), as torchtitan's does.
   bool recomputes_operators = false;

@@ -104,6 +104,10 @@ bool repeatable(const Op& op) {
          op.role != Role::add_images;
 }
 
+StreamSet without_gathers(StreamSet waits) {
+  return {static_cast<std::uint8_t>(waits.bits & ~only(Stream::gather_comm).bits)};
+}
+
 // Backward's own parameter waits, copies and prefetches come first; the repeated products read
 // what they bring.
 void insert_behind_gathers(Block& block, const OpList& repeated) {
@@ -131,8 +135,7 @@ void recompute_all(Block& block, Weights weights) {
         write_elsewhere(block, again, id);
       }
     }
-    again.after.bits =
-        static_cast<std::uint8_t>(again.after.bits & ~only(Stream::gather_comm).bits);
+    again.after = without_gathers(again.after);
     repeated.push_back(again);
   }
   insert_behind_gathers(block, repeated);
@@ -174,52 +177,77 @@ std::vector<bool> needed(const Block& block, const std::vector<const Op*>& ops) 
   return result;
 }
 
-void recompute_operators(Block& block, Weights weights) {
-  KeptOperators policy;
+// What `keeps` does not hold back runs again, as far as backward needs it: what stands behind the
+// last such op is dead, and so is whatever nobody reads in between.
+template <class Keeps>
+void recompute_needed(Block& block, Weights weights, Keeps keeps) {
   std::vector<const Op*> dropped;
   std::vector<StreamSet> waits;  // of ops that do not run again, for the next one that does
   StreamSet pending{};
   for (const Op& op : block.forward) {
     if (!repeatable(op)) continue;
     if (op.stream == Stream::compute) pending = pending | op.after;
-    if (policy.keeps(op)) continue;
+    if (keeps(op)) continue;
     dropped.push_back(&op);
     waits.push_back(pending);
     pending = {};
   }
+  const StreamSet last = pending;
   const std::vector<bool> runs = needed(block, dropped);
   OpList repeated;
+  StreamSet used{};
   pending = {};
   for (std::size_t i = 0; i < dropped.size(); ++i) {
     pending = pending | waits[i];
     if (!runs[i]) continue;
     Op again = *dropped[i];
     again.recomputed = true;
+    again.after = without_gathers(again.after);
     weights.redirect(again);
+    used = used | only(again.stream);
+    for (const SlotId id : dropped[i]->writes) {
+      if (block.slots[static_cast<std::size_t>(id)].storage == Storage::wire) {
+        write_elsewhere(block, again, id);
+      }
+    }
     if (again.stream == Stream::compute) {
-      again.after.bits = static_cast<std::uint8_t>(pending.bits & only(Stream::model_comm).bits);
+      again.after = without_gathers(pending);
       pending = {};
     }
     repeated.push_back(again);
+  }
+  // Backward reads what those streams bring, where the op that waited for them is not repeated.
+  pending = pending | last;
+  pending.bits = static_cast<std::uint8_t>(pending.bits & used.bits);
+  if (pending != StreamSet{}) {
+    repeated.push_back(
+        {.work = Join{}, .stream = Stream::compute, .after = pending, .recomputed = true});
   }
   insert_behind_gathers(block, repeated);
 }
 
 }  // namespace
 
-void recompute(Block& block, RecomputeKind kind, EnumSet<RecomputeModule> modules,
-               bool by_operators, SlotId forward_weights, SlotId backward_weights) {
+void recompute(Block& block, const Recipe& recipe, const BlockShape& shape, SlotId forward_weights,
+               SlotId backward_weights) {
   const Weights weights{forward_weights, backward_weights};
-  switch (kind) {
+  switch (shape.recompute) {
     case RecomputeKind::none:
       return;
     case RecomputeKind::full:
-      recompute_all(block, weights);
+      if (recipe.recomputes_dead_ops) {
+        recompute_all(block, weights);
+      } else {
+        recompute_needed(block, weights, [](const Op&) { return false; });
+      }
       return;
     case RecomputeKind::selective:
-      if (by_operators) recompute_operators(block, weights);
+      if (shape.recomputes_operators) {
+        KeptOperators policy;
+        recompute_needed(block, weights, [&](const Op& op) { return policy.keeps(op); });
+      }
       for (const auto& [module, word] : Words<RecomputeModule>::table) {
-        if (modules.has(module)) recompute_module(block, module, weights);
+        if (shape.recompute_modules.has(module)) recompute_module(block, module, weights);
       }
       return;
   }

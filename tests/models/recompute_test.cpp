@@ -59,17 +59,51 @@ TEST_CASE("full recomputation keeps only the layer's input") {
   }
 }
 
-TEST_CASE("full recomputation runs the whole forward once more: 4/3 of the model's FLOPs") {
+TEST_CASE("a reentrant checkpoint runs the whole forward once more: 4/3 of the model's FLOPs") {
   for (const char* name : {"llama3-8b", "qwen3-30b-a3b", "deepseek-v3"}) {
     CAPTURE(name);
     const ModelSpec model = load_model(name);
-    const Recipe& recipe = recipe_of(RecipeKind::qplan);
+    const Recipe& recipe = recipe_of(RecipeKind::megatron);
     const Block none = build_block(model, recipe, shape_of(model, RecomputeKind::none));
     const Block full = build_block(model, recipe, shape_of(model, RecomputeKind::full));
     CHECK(model_flops_of(full) / model_flops_of(none) == doctest::Approx(4.0 / 3).epsilon(1e-12));
     CHECK(sum(full.backward, flops) - sum(none.backward, flops) ==
           doctest::Approx(sum(none.forward, flops)).epsilon(1e-12));
   }
+}
+
+TEST_CASE("what backward does not read is not recomputed: the last product of a layer") {
+  const ModelSpec model = load_model("llama3-8b");
+  const double down = 2.0 * 512 * static_cast<double>(model.hidden_size * model.intermediate_size);
+  for (const RecipeKind kind :
+       {RecipeKind::qplan, RecipeKind::fsdp1, RecipeKind::fsdp2, RecipeKind::fsdp2_compile}) {
+    CAPTURE(to_word(kind));
+    const Recipe& recipe = recipe_of(kind);
+    const Block none = build_block(model, recipe, shape_of(model, RecomputeKind::none));
+    const Block full = build_block(model, recipe, shape_of(model, RecomputeKind::full));
+    CHECK(sum(full.backward, flops) - sum(none.backward, flops) ==
+          doctest::Approx(sum(none.forward, flops) - down).epsilon(1e-12));
+  }
+}
+
+TEST_CASE(
+    "nor are the messages behind it: the last reduction over tp, the return of experts' rows") {
+  const auto again = [](const char* name, CollectiveKind kind, Axis axis) {
+    const ModelSpec model = load_model(name);
+    BlockShape s = shape_of(model, RecomputeKind::full);
+    (axis == Axis::tp ? s.tp : s.ep) = 2;
+    const Block block = build_block(model, recipe_of(RecipeKind::qplan), s);
+    const auto of_kind = [&](const Op& op) {
+      const auto* c = std::get_if<Collective>(&op.work);
+      return c != nullptr && c->kind == kind && c->axis == axis;
+    };
+    const auto once = std::count_if(block.forward.begin(), block.forward.end(), of_kind);
+    const auto twice = std::count_if(block.backward.begin(), block.backward.end(),
+                                     [&](const Op& op) { return op.recomputed && of_kind(op); });
+    return std::pair(once, twice);
+  };
+  CHECK(again("llama3-8b", CollectiveKind::all_reduce, Axis::tp) == std::pair(2L, 1L));
+  CHECK(again("qwen3-30b-a3b", CollectiveKind::all_to_all, Axis::ep) == std::pair(2L, 1L));
 }
 
 TEST_CASE("ops that run again say so, and none does without recomputation") {
