@@ -48,6 +48,10 @@ struct CostContext {
   std::optional<CudaGraphScope> graphs;  // launches inside them cost nothing
 };
 
+// How much longer products and attention take on the slowest of so many GPUs, for which all wait
+// once a step or more, than on the slowest of a node's eight. 1 for fewer.
+double slowest_of(std::int64_t ranks);
+
 // Of one op, alone: its work's price, less what a CUDA graph saves.
 Price price_of(const Op& op, const CostContext& context);
 

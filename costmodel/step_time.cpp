@@ -195,12 +195,13 @@ class StagePricer {
 };
 
 // What of the ranks' layout the delays of forward and backward depend on: their own groups, from
-// ZeRO-2 on those of the states too, and whether the pipeline leaves a node, where that slows a
-// recipe's collectives.
+// ZeRO-2 on those of the states too, whether the pipeline leaves a node, where that slows a recipe's
+// collectives, and the number of ranks, of which the slowest counts.
 std::uint64_t compute_groups(const ParallelPlan& plan, const RankGrid& grid, const Recipe& recipe) {
   const bool delayed =
       recipe.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
-  return groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes) + (delayed ? 1 : 0);
+  return groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes) + (delayed ? 1 : 0) +
+         2 * static_cast<std::uint64_t>(grid.world());
 }
 
 // How long a stage's output is under way to the next.
