@@ -16,6 +16,8 @@ CostModel::CostModel(const ModelSpec& model, const Recipe& recipe, const Hardwar
       facts_(facts),
       memo_(std::make_unique<Memo>()) {
   facts_.nvlink_domain = hardware.link.nvlink_domain;
+  constexpr int kBlackwell = 100;
+  facts_.turns_fp8 = hardware.gpu.compute_capability < kBlackwell;
   capacity_ =
       memory_cap.value() > 0 ? memory_cap : hardware.gpu.usable_memory * memory_share(model);
 }
@@ -29,7 +31,7 @@ double memory_share(const ModelSpec& model) {
 CostModel::PlanView CostModel::view(const ParallelPlan& plan) const {
   PlanView v;
   v.plan = &plan;
-  v.base = base_shape(model_, plan, recipe_, facts_.moe_imbalance);
+  v.base = base_shape(model_, plan, recipe_, facts_.moe_imbalance, facts_.turns_fp8);
   v.stages = stage_list(model_, plan, recipe_, v.base, facts_);
   v.schedule = schedule_shape(plan, recipe_);
   v.backward = backward_form(plan.schedule);

@@ -39,6 +39,7 @@ BlockShape with_states(BlockShape kind, const BlockShape& base) {
   kind.main_params_dtype = base.main_params_dtype;
   kind.moment_dtype = base.moment_dtype;
   kind.fresh_gradients = base.fresh_gradients;
+  kind.fp8_parameters = base.fp8_parameters;
   return kind;
 }
 
@@ -261,7 +262,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
 }
 
 MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) const {
-  const BlockShape base = base_shape(model_, plan, recipe_, facts_.moe_imbalance);
+  const BlockShape base = base_shape(model_, plan, recipe_, facts_.moe_imbalance, facts_.turns_fp8);
   Bytes reserves;
   for (const NamedReserve& r : framework_reserves(model_, plan, recipe_)) reserves += r.bytes;
   const Bytes outside = outside_bytes(model_, plan, recipe_);

@@ -179,6 +179,15 @@ bool is_norm(ParameterRole role) {
   return std::find(norms.begin(), norms.end(), role) != norms.end();
 }
 
+bool is_projection(const Parameter& p) {
+  constexpr std::array projections{
+      q_proj,           k_proj,         v_proj,           o_proj,         q_a_proj,
+      q_b_proj,         kv_a_proj,      kv_b_proj,        gate_proj,      up_proj,
+      down_proj,        mtp_proj,       shared_gate_proj, shared_up_proj, shared_down_proj,
+      expert_gate_proj, expert_up_proj, expert_down_proj};
+  return !p.bias && std::find(projections.begin(), projections.end(), p.role) != projections.end();
+}
+
 bool is_vector(const Parameter& p) {
   return p.bias || is_norm(p.role) || p.role == sinks || p.role == score_correction;
 }

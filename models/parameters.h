@@ -130,6 +130,9 @@ bool is_expert(ParameterRole role);
 bool is_trained(ParameterRole role);
 // Whether it scales (weight) or shifts (bias) a normalised row.
 bool is_norm(ParameterRole role);
+// Whether it is the weight of a linear layer of attention, an MLP or experts, or of MTP's
+// projection: what low precision multiplies. The router's and those at the vocabulary are not.
+bool is_projection(const Parameter& parameter);
 // Whether it has one dim only: norms, biases, sinks, the score correction.
 bool is_vector(const Parameter& parameter);
 

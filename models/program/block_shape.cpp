@@ -36,7 +36,7 @@ EmbeddingTable embedding_table(const ModelSpec& model, const ParallelPlan& plan,
 }  // namespace
 
 BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
-                      double moe_imbalance) {
+                      double moe_imbalance, bool turns_fp8) {
   BlockShape s;
   s.micro_batch_size = plan.micro_batch_size;
   s.seq_len = plan.seq_len;
@@ -75,6 +75,11 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.moe_capacity = model.moe ? plan.moe_capacity_factor : 0;
   // With several microbatches the gradients of the first are there when the second runs forward.
   s.fresh_gradients = recipe.drops_gradients && s.zero >= 2 && plan.num_microbatches() == 1;
+  // A weight in fp8 and its transposed copy, where products need one, are as large as a weight in
+  // bf16; MXFP8 always has both, for its blocks lie along one side.
+  // Megatron wants a distributed optimizer for it, all on the GPU (training/arguments.py).
+  const bool in_fp8 = recipe.fp8_parameters && plan.precision == Precision::fp8;
+  s.fp8_parameters = in_fp8 && plan.zero >= 1 && plan.offload.optimizer == 0 && !turns_fp8;
   s.embedding_table = embedding_table(model, plan, recipe);
   // Megatron's dispatchers all copy token counts to the host for the experts' products: alltoall
   // and allgather with a blocking copy, DeepEP and HybridEP by spinning on pinned memory. Not in a
@@ -125,7 +130,7 @@ std::uint64_t hash_of(const BlockShape& s) {
       4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.fresh_gradients) +
       16 * static_cast<int>(s.counts_on_host) + 32 * static_cast<int>(s.fused_experts) +
       64 * static_cast<int>(s.embedding_table) + 512 * static_cast<int>(s.moe_in_turn) +
-      1024 * static_cast<int>(s.recomputes_operators));
+      1024 * static_cast<int>(s.recomputes_operators) + 2048 * static_cast<int>(s.fp8_parameters));
   mix(s.moe_load);
   mix(s.moe_capacity);
   mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
@@ -142,6 +147,7 @@ BlockShape compute_shape(BlockShape s) {
     s.zero = 0;
   }
   s.optimizer_offload = 0;
+  s.fp8_parameters = false;
   s.nvme = false;
   s.moment_dtype = s.main_params_dtype = DType::fp32;
   s.overlap.remove(OverlapKind::ep);

@@ -74,6 +74,7 @@ struct BlockShape {
   // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
   RankParameters next, previous;
   bool fresh_gradients = false;  // no gradients between the update and the next backward
+  bool fp8_parameters = false;   // linear layers' weights are fp8, with no copy of 16 bits
   bool counts_on_host = false;   // the launching thread reads how many rows each expert gets
   // SwiGLU and the casts around it are epilogues of the experts' products.
   bool fused_experts = false;
@@ -85,8 +86,9 @@ struct BlockShape {
 std::uint64_t hash_of(const BlockShape& shape);
 
 // The part of a plan that every block of it shares; kind, layer and neighbours are set per block.
+// `turns_fp8`: the GPU multiplies fp8 only where the contracted side lies in rows (Hopper, Ada).
 BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
-                      double moe_imbalance);
+                      double moe_imbalance, bool turns_fp8 = true);
 
 // The part of the model that a block with parameters is.
 ModelPart model_part(BlockKind kind);

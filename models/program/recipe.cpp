@@ -45,6 +45,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .fused_rope_magnitude = false,
      .dummy_weight_gradients = true,
      .whole_reductions = true,
+     .fp8_parameters = true,
      .default_overlap = overlaps(false, true, true),
      .selective = only_core_attn(),
      .launch = microseconds(35),

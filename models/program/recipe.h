@@ -116,6 +116,9 @@ struct Recipe {
   // (backward of torch.split), which is divided by about the root of the ranks before it is reduced
   // (_div_if_needed in torch's fsdp/_runtime_utils.py).
   bool flat_parameters = false;
+  // In fp8 linear layers' weights are kept in fp8 alone: Megatron's fp8_param_gather, which
+  // Megatron-Bridge's fp8 presets turn on (training/mixed_precision.py, v0.2.0 and v0.4.1).
+  bool fp8_parameters = false;
   // In a pipeline, parameters stay gathered through a step and gradients are reduced once, whatever
   // the ZeRO stage: torchtitan does not reshard after forward then, and torch's pipeline stages
   // reduce with their last microbatch.

@@ -40,6 +40,15 @@ Rowwise zero_fill(DType dtype, std::int64_t elements) {
   return {.kind = RowwiseKind::zero_fill, .rows = 1, .cols = elements, .dtype = dtype};
 }
 
+// Of the weights that products of fp8 read: not the router's, nor those at the vocabulary.
+std::int64_t linear_elements(const std::vector<PackedParameter>& table) {
+  std::int64_t sum = 0;
+  for (const PackedParameter& p : table) {
+    if (is_projection(p.whole)) sum += p.elements();
+  }
+  return sum;
+}
+
 bool reduces_every_microbatch(const BlockShape& s) {
   return s.zero >= 2;
 }
@@ -54,7 +63,9 @@ void StateBuilder::declare() {
   const RankParameters shard = sharded(own_, s);
   const RankParameters kept = gathers ? shard : own_;
   const DType working = gathers ? working_params() : c_.activation_dtype();
-  weights_ = b.slot("weights", working, 1, kept.total(), Storage::weight);
+  const std::int64_t narrow = s.fp8_parameters && !gathers ? linear_elements(b.parameters()) : 0;
+  weights_ = b.slot("weights", working, 1, kept.total() - narrow, Storage::weight);
+  if (narrow > 0) b.slot("fp8 weights", DType::fp8, 1, narrow, Storage::weight);
   if (s.params_offload) b.at(weights_).fraction = 0;
   const RankParameters grads = s.zero >= 2 ? shard : own_;
   gradients_ = b.slot("gradients", s.grad_dtype, 1, grads.total(),

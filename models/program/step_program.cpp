@@ -286,7 +286,7 @@ Bytes send_buffer_bytes(const ModelSpec& model, const BlockShape& base, const Re
 StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
                                const Recipe& recipe, const JobFacts& facts) {
   StepProgram program;
-  const BlockShape base = base_shape(model, plan, recipe, facts.moe_imbalance);
+  const BlockShape base = base_shape(model, plan, recipe, facts.moe_imbalance, facts.turns_fp8);
   std::unordered_map<BlockShape, BlockId, ShapeHash> known;
   const auto id_of = [&](const BlockShape& shape) {
     const auto [it, added] = known.try_emplace(shape, static_cast<BlockId>(program.blocks.size()));

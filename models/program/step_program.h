@@ -30,6 +30,7 @@ struct JobFacts {
   double moe_imbalance = 1.2;  // busiest / mean expert rank, under natural routing
   double image_tokens = 0.25;  // share of a vision-language sequence that are image tokens
   int nvlink_domain = 8;       // consecutive ranks joined by NVLink
+  bool turns_fp8 = true;       // fp8 products need transposed copies (blocks.h)
 };
 
 // Pieces of the model a pipeline rank holds: vpp, or 2 for zbv. (dualpipe's second stage of a rank

@@ -9,6 +9,7 @@
 #include <charconv>
 
 #include "models/error.h"
+#include "models/program/blocks.h"
 #include "planner/frameworks/megatron.h"
 #include "planner/frameworks/megatron_shared.h"
 #include "planner/layout.h"
@@ -289,6 +290,13 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--fp8-format", "precision", fp8_format,
      [](Draft& d, const Json&) { d.plan.precision = Precision::fp8; }},
     {"--fp8-recipe", "precision", fp8_recipe, set_fp8_recipe},
+    {"--fp8-param-gather", "precision",
+     [](const Subject& s) {
+       const bool turns_fp8 = false;  // on any GPU weights need not be kept in bf16 as well
+       return if_true(
+           base_shape(s.model, s.plan, recipe_of(s.recipe), 1, turns_fp8).fp8_parameters);
+     },
+     [](Draft&, const Json&) {}},
     {"--fp4-format", "precision",
      [](const Subject& s) { return if_true(s.plan.precision == Precision::nvfp4, "e2m1"); },
      [](Draft& d, const Json&) { d.plan.precision = Precision::nvfp4; }},

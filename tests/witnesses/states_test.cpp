@@ -5,10 +5,10 @@ using namespace qplan;
 
 namespace {
 
-double bytes_per_parameter(const char* line, RecipeKind recipe) {
+double bytes_per_parameter(const char* line, RecipeKind recipe, bool turns_fp8 = true) {
   const ModelSpec model = load_model("llama3-8b");
   const ParallelPlan plan = parse_plan(line);
-  BlockShape s = base_shape(model, plan, recipe_of(recipe), 1);
+  BlockShape s = base_shape(model, plan, recipe_of(recipe), 1, turns_fp8);
   s.layer = model.layers.front();
   const PersistentBytes held = persistent_bytes(build_states(model, recipe_of(recipe), s));
   return held.total().value() / static_cast<double>(rank_parameters(model, s).total());
@@ -61,6 +61,31 @@ TEST_CASE("witness: bf16 gradients and a two-byte main remainder hold 4 + 10/d")
 TEST_CASE("witness: and with bf16 moments 4 + 6/d") {
   CHECK(megatron("dp8 zero1 gbs8 grad_dtype=bf16 main_params_dtype=bf16 moment_dtype=bf16") ==
         doctest::Approx(4 + 6.0 / 8).epsilon(1e-5));
+}
+
+TEST_CASE(
+    "witness: fp8 parameters hold a byte less than bf16's, unless a transposed copy joins them") {
+  const char* line = "dp8 zero1 gbs8 grad_dtype=bf16 precision=fp8";
+  CHECK(megatron(line) == doctest::Approx(4 + 12.0 / 8).epsilon(1e-5));
+  // All but two norms of 4096 are linear layers' weights.
+  CHECK(bytes_per_parameter(line, RecipeKind::megatron, false) ==
+        doctest::Approx(3 + 12.0 / 8).epsilon(1e-4));
+  CHECK(bytes_per_parameter(line, RecipeKind::megatron_deepspeed, false) ==
+        doctest::Approx(4 + 12.0 / 8).epsilon(1e-5));
+  const char* mxfp8 = "dp8 zero1 gbs8 grad_dtype=bf16 precision=mxfp8";
+  CHECK(bytes_per_parameter(mxfp8, RecipeKind::megatron, false) ==
+        doctest::Approx(4 + 12.0 / 8).epsilon(1e-5));
+}
+
+TEST_CASE("fp8 weights take half the memory on a GPU that multiplies them as they lie") {
+  const auto weights = [](const char* hardware, const char* precision) {
+    const WitnessJob job(load_model("llama3-70b"), hardware, RecipeKind::megatron);
+    const ParallelPlan plan =
+        parse_plan(fmt::format("tp4 pp4 dp4 zero1 gbs16 sp precision={}", precision));
+    return in_gib(job.cost.memory(plan).stages[1].weights);
+  };
+  CHECK(weights("h100-sxm", "fp8") == doctest::Approx(weights("h100-sxm", "bf16")));
+  CHECK(weights("gb200", "fp8") == doctest::Approx(weights("gb200", "bf16") / 2).epsilon(1e-3));
 }
 
 TEST_CASE("witness: fp16 holds 20 bytes, or 4 + 16/d") {

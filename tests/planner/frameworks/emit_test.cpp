@@ -61,6 +61,17 @@ TEST_CASE("Megatron's arguments say every default that nobody wants") {
   CHECK(says(file(files, "train.sbatch"), "#SBATCH --nodes=8"));
 }
 
+TEST_CASE("Megatron keeps fp8 weights alone where it can") {
+  const auto says_so = [](const std::string& words) {
+    const Job j = job("qwen3-8b", "tp2 dp4 gbs8 seq4096 " + words, Framework::megatron);
+    const auto files = emit(Framework::megatron, j.subject(), {});
+    return says(file(files, "args.sh"), "--fp8-param-gather");
+  };
+  CHECK(says_so("zero1 precision=fp8"));
+  CHECK_FALSE(says_so("zero0 precision=fp8"));  // without a distributed optimizer it is refused
+  CHECK_FALSE(says_so("zero1 precision=bf16"));
+}
+
 TEST_CASE("which copies beyond a capacity are dropped is written and read") {
   for (const char* policy : {"probs", "position"}) {
     const Job j = job("qwen3-30b-a3b", fmt::format("{} capacity=1.25 drop={}", kMoePlan, policy),
