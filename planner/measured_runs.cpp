@@ -146,6 +146,8 @@ double release_of(const std::string& framework) {
 // NeMo's and Megatron-Bridge's performance recipes reduce gradients in bf16 (grad_reduce_in_fp32 =
 // False: NeMo scripts/performance, Megatron-Bridge recipes and perf configs); plain Megatron does
 // so in fp32.
+// Megatron-Bridge's recipes of DeepSeek-V3 and Moonlight keep Adam's moments in bf16 (exp_avg_dtype
+// in recipes/deepseek and recipes/moonlight, v0.2.0 to v0.5.0); Kimi K2's is Muon, with one moment.
 // Experts on an NVL72 rack are exchanged by HybridEP (Megatron-Bridge's dispatcher guide, from
 // release 25.11 on). From release 26.06 on its MXFP8 recipes there capture the whole iteration and
 // overlap the exchanges: the runs that say so (26.06 to 26.08) all do. "main" is later.
@@ -162,6 +164,7 @@ void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan
   const bool bridge = framework.starts_with("Megatron-Bridge");
   if (in.recipe != RecipeKind::megatron || !(bridge || framework.starts_with("NeMo"))) return;
   plan.grad_dtype = DType::bf16;
+  if (bridge && in.model.mla) plan.moment_dtype = DType::bf16;
   constexpr int kRack = 72, kHopper = 90;
   const double release = release_of(framework);
   const bool early = release > 0 && release < 25.11;

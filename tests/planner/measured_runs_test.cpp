@@ -166,6 +166,12 @@ TEST_CASE("NeMo's recipes of experts drop tokens, but for latent attention on Ho
   CHECK(plan(latent).moe_dispatcher == MoeDispatcher::deepep);
   CHECK(plan(latent).moe_capacity_factor == 0);
 
+  // Megatron-Bridge's recipe of such a model keeps Adam's moments in bf16.
+  CHECK(plan(latent).moment_dtype == DType::fp32);
+  Cells bridged = latent;
+  bridged["framework"] = "Megatron-Bridge (NeMo 26.02)";
+  CHECK(plan(bridged).moment_dtype == DType::bf16);
+
   // Release 25.09 captured whole layers of such experts, on Blackwell.
   Cells bridge{{"framework", "Megatron-Bridge (NeMo 25.09)"}, {"other_flags", "token drop"}};
   CHECK_FALSE(plan(bridge).cuda_graph);
