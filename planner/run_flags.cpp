@@ -94,7 +94,6 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"fp32 grad accumulation (unsharded)", kGradFp32},
     {"fp32 master/grads", kGradFp32},
     {"fp32 grads/optimizer", kGradFp32},
-    {"fp32 main grads/params/moments", kGradFp32},
     // Launching.
     {"full-iteration CUDA graphs", kGraphs},
     {"no CUDA graph", kNoGraphs},
@@ -170,6 +169,7 @@ constexpr auto kNothing = std::to_array<std::string_view>({
     "force_recompute_fp8_weight_in_bwd",
     "mock data",
     "packing",
+    "fp32 main grads/params/moments",  // the optimizer's copies: its defaults
     "no grad clip",
     "deterministic mode",
     "expandable segments",

@@ -215,6 +215,14 @@ TEST_CASE("a log that names another memory means the machine that has it") {
   CHECK(machine("H100-50GiB") == "h100-sxm");  // none has that
 }
 
+TEST_CASE("the optimizer's fp32 copy of gradients is not the buffer that they are summed in") {
+  const auto format = [](const char* flags) {
+    return read({{"other_flags", flags}}).inputs->plan.grad_dtype;
+  };
+  CHECK(format("bf16 grad reduce, fp32 main grads/params/moments") == DType::bf16);
+  CHECK(format("fp32 main grads/params/moments") == DType::fp32);
+}
+
 TEST_CASE("a flag that nobody has looked at is named") {
   CHECK(read({{"other_flags", "force-balance, TE + DeepEP, warp drive"}}).unknown_flags ==
         std::vector<std::string>{"warp drive"});
