@@ -54,15 +54,17 @@ MemoryEstimate with_arena(const CostModel& cost, const ParallelPlan& plan,
 std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const ParallelPlan& plan,
                                              const Recipe& recipe) {
   std::vector<NamedReserve> reserves;
-  // physics.md 5.5: dispatcher buffers 1-4 GB; CUDA graphs a few GB, over 10 GB with pipelining.
+  // physics.md 5.5: dispatcher buffers 1-4 GB; CUDA graphs a few GB, over 10 GB with pipelining
+  // (Megatron-Bridge's performance guide), but not those of the router alone, which hold little.
   if (model.moe && plan.ep > 1 &&
       (plan.moe_dispatcher == MoeDispatcher::deepep ||
        plan.moe_dispatcher == MoeDispatcher::hybridep)) {
     reserves.push_back({"expert-parallel dispatcher buffers", gib(2.5)});
   }
+  const bool deep = plan.pp > 1 && plan.cuda_graph_scope != CudaGraphScope::router;
   // Ours are of one arena that is there in any case.
   if (plan.cuda_graph && !recipe.executable)
-    reserves.push_back({"CUDA graph pools", gib(plan.pp > 1 ? 10 : 3)});
+    reserves.push_back({"CUDA graph pools", gib(deep ? 10 : 3)});
   return reserves;
 }
 

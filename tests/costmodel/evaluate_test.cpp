@@ -325,6 +325,21 @@ TEST_CASE("dropless experts leave more room than dense models") {
   CHECK(memory_share(load_model("qwen3-30b-a3b")) == 0.92);
 }
 
+TEST_CASE("CUDA graphs of the router alone hold little, in a pipeline as elsewhere") {
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  const Recipe& megatron = recipe_of(RecipeKind::megatron);
+  const auto pools = [&](const char* line) {
+    Bytes sum;
+    for (const NamedReserve& r : framework_reserves(model, parse_plan(line), megatron)) {
+      sum += r.bytes;
+    }
+    return sum.value() / gib(1).value();
+  };
+  CHECK(pools("pp2 dp2 gbs8 cuda_graph cuda_graph_scope=layer") == 10);
+  CHECK(pools("pp2 dp2 gbs8 cuda_graph cuda_graph_scope=router") == 3);
+  CHECK(pools("dp4 gbs8 cuda_graph cuda_graph_scope=router") == 3);
+}
+
 TEST_CASE("communicators are counted for the groups that have members") {
   CHECK(communicator_count(parse_plan("gbs1")) == 1);
   CHECK(communicator_count(parse_plan("dp8 gbs8")) == 2 + 1);  // world, dp and, the same, edp
