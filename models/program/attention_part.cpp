@@ -41,6 +41,9 @@ SlotId AttentionPart::forward(SlotId x) {
   core(Pass::forward);
   b.end_module(RecomputeModule::core_attn);
 
+  // Cast, but kept as it came, for attention's backward reads it, too: Megatron has the product of
+  // fp8 keep its original input here (set_save_original_input in core's attention.py; delayed
+  // scaling alone has a cast copy as well).
   const SlotId projected_in = c_.linear_input(out_, c_.tokens, heads.q * heads.v_dim);
   const SlotId sum = c_.linear_reduced(ParameterRole::o_proj, projected_in, c_.hidden,
                                        heads.q * heads.v_dim, "attention sum");
@@ -52,6 +55,14 @@ SlotId AttentionPart::forward(SlotId x) {
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
   }
   return y;
+}
+
+// Norms of queries and keys keep fp32 copies as others do. Eager rotation keeps nothing: cosines
+// and sines need no gradient, so autograd stores those alone.
+SlotId AttentionPart::eager_qk_norm_copy() {
+  const Heads heads = heads_of(c_);
+  return c_.eager_copy("qk norm in fp32", DType::fp32, c_.tokens,
+                       (heads.q + heads.kv) * heads.qk_dim);
 }
 
 // Norms of queries and keys run with the rotation that follows them, where one rank's heads are
@@ -72,16 +83,16 @@ void AttentionPart::project_apart(SlotId normed) {
   const SlotId whole = c_.gathered_linear(ParameterRole::q_proj, normed, q, q_width, c_.hidden);
   c_.linear(ParameterRole::q_proj, whole, k, c_.tokens, k_width, c_.hidden);
   c_.linear(ParameterRole::q_proj, whole, v_, c_.tokens, heads.kv * heads.v_dim, c_.hidden);
-  eager_rope_ = c_.eager_copy("rope in fp32", DType::fp32, c_.tokens, q_width + k_width);
   if (c_.model.qk_norm) {
+    eager_qk_norm_ = eager_qk_norm_copy();
     q_raw_ = q;
     k_raw_ = k;
     q = b.slot("q normed", act, c_.tokens, q_width);
     k = b.slot("k normed", act, c_.tokens, k_width);
     c_.rowwise(RowwiseKind::rms_norm, c_.tokens * (heads.q + heads.kv), heads.qk_dim,
-               {q_raw_, k_raw_, c_.weights}, {q, k});
+               {q_raw_, k_raw_, c_.weights}, {q, k, eager_qk_norm_});
   }
-  c_.rowwise(RowwiseKind::rope, c_.tokens, q_width + k_width, {q, k}, {q_, k_, eager_rope_});
+  c_.rowwise(RowwiseKind::rope, c_.tokens, q_width + k_width, {q, k}, {q_, k_});
 }
 
 void AttentionPart::project_forward(SlotId normed) {
@@ -106,9 +117,6 @@ void AttentionPart::project_forward(SlotId normed) {
     b.exposed(Collective{CollectiveKind::all_gather, Axis::tp, bytes}, {qkv}, {gathered});
     qkv = gathered;
   }
-  if (c_.model.position == PositionEmbedding::rope) {
-    eager_rope_ = c_.eager_copy("rope in fp32", DType::fp32, c_.tokens, (heads.q + heads.kv) * d);
-  }
   if (fuses_qk_norm()) {
     // q and k are normed and turned, v is copied, in one pass; backward reads them as they came.
     qkv_ = qkv;
@@ -116,18 +124,17 @@ void AttentionPart::project_forward(SlotId normed) {
                {q_, k_, v_})
         .parameter = b.parameter(ParameterRole::q_norm);
   } else if (c_.model.qk_norm) {
+    eager_qk_norm_ = eager_qk_norm_copy();
     q_raw_ = b.slot("q before norm", act, c_.tokens, heads.q * d);
     k_raw_ = b.slot("k before norm", act, c_.tokens, heads.kv * d);
     c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + heads.kv) * d, {qkv}, {q_raw_, k_raw_, v_});
     const SlotId normed_qk = b.slot("qk normed", act, c_.tokens, (heads.q + heads.kv) * d);
     Op& norm = c_.rowwise(RowwiseKind::rms_norm, c_.tokens * (heads.q + heads.kv), d,
-                          {q_raw_, k_raw_, c_.weights}, {normed_qk});
+                          {q_raw_, k_raw_, c_.weights}, {normed_qk, eager_qk_norm_});
     norm.parameter = b.parameter(ParameterRole::q_norm);
-    c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {normed_qk},
-               {q_, k_, eager_rope_});
+    c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {normed_qk}, {q_, k_});
   } else if (c_.model.position == PositionEmbedding::rope) {
-    c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {qkv},
-               {q_, k_, v_, eager_rope_});
+    c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {qkv}, {q_, k_, v_});
   } else {
     c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + 2 * heads.kv) * d, {qkv}, {q_, k_, v_});
   }
@@ -223,14 +230,15 @@ SlotId AttentionPart::project_backward() {
   } else if (c_.model.position == PositionEmbedding::rope) {
     if (c_.model.qk_norm) {
       const SlotId dqk = b.slot("dqk", act, c_.tokens, (heads.q + heads.kv) * d);
-      c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,
-                 {dq_, dk_, eager_rope_}, {dqk});
+      c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d, {dq_, dk_},
+                 {dqk});
       Op& norm = c_.rowwise(RowwiseKind::rms_norm_backward, c_.tokens * (heads.q + heads.kv), d,
-                            {dqk, q_raw_, k_raw_, dv_, c_.weights_backward}, {dqkv, c_.gradients});
+                            {dqk, q_raw_, k_raw_, dv_, c_.weights_backward, eager_qk_norm_},
+                            {dqkv, c_.gradients});
       norm.parameter = b.parameter(ParameterRole::q_norm);
     } else {
-      c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,
-                 {dq_, dk_, dv_, eager_rope_}, {dqkv});
+      c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d, {dq_, dk_, dv_},
+                 {dqkv});
     }
   } else {
     c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + 2 * heads.kv) * d, {dq_, dk_, dv_}, {dqkv});

@@ -143,6 +143,7 @@ class AttentionPart {
   SlotId project_backward();
   SlotId mla_project_backward();
   void core(Pass pass);
+  SlotId eager_qk_norm_copy();
   // What attention reads and writes besides, where a model has learned sinks.
   struct Sinks {
     SlotId weights = kNoSlot, gradients = kNoSlot;
@@ -158,7 +159,7 @@ class AttentionPart {
   SlotId q_ = kNoSlot, k_ = kNoSlot, v_ = kNoSlot, out_ = kNoSlot, lse_ = kNoSlot;
   SlotId scores_ = kNoSlot, mask_ = kNoSlot, drop_ = kNoSlot;
   SlotId qkv_by_heads_ = kNoSlot, out_by_heads_ = kNoSlot;  // Ulysses
-  SlotId eager_norm_ = kNoSlot, eager_rope_ = kNoSlot;      // what unfused kernels keep
+  SlotId eager_norm_ = kNoSlot, eager_qk_norm_ = kNoSlot;   // what unfused kernels keep
   SlotId q_down_ = kNoSlot, q_normed_ = kNoSlot, kv_down_ = kNoSlot, kv_normed_ = kNoSlot;
   SlotId dq_ = kNoSlot, dk_ = kNoSlot, dv_ = kNoSlot, dout_ = kNoSlot;
   SlotId dx_normed_partial_ = kNoSlot;

@@ -192,6 +192,24 @@ TEST_CASE("torch copies what it gathers along the sequence of a batch, and what 
   CHECK(copies(RecipeKind::fsdp2_compile, 2) == 0);
 }
 
+TEST_CASE("eager norms of queries and keys keep fp32 copies, eager rotation keeps none") {
+  const auto copies = [](const char* name, RecipeKind recipe) {
+    const ModelSpec model = load_model(name);
+    const Block block = build_block(model, recipe_of(recipe), shape_of(model, BlockKind::decoder));
+    std::int64_t elements = 0;
+    for (const Slot& slot : block.slots) {
+      const bool attention = slot.shape[1] != model.hidden_size && slot.dtype == DType::fp32;
+      if (attention && slot.name.find("norm") != std::string_view::npos) {
+        elements += slot.elements();
+      }
+    }
+    return elements;
+  };
+  CHECK(copies("qwen3-8b", RecipeKind::fsdp2) == 512 * (32 + 8) * 128);
+  CHECK(copies("llama3-8b", RecipeKind::fsdp2) == 0);
+  CHECK(copies("qwen3-8b", RecipeKind::fsdp2_compile) == 0);
+}
+
 TEST_CASE("DeepSpeed's BF16_Optimizer keeps a microbatch's gradients and widens them") {
   const ModelSpec model = load_model("megatron-22b");
   BlockShape s = shape_of(model, BlockKind::decoder);
