@@ -73,6 +73,12 @@ void StateBuilder::declare() {
   if (widens_gradients(c_.recipe, s) && !borrows_) {
     b.slot("gradients of a microbatch", c_.activation_dtype(), 1, own_.total(), Storage::gradient);
   }
+  // DDP reduces out of buckets of its own, beside the gradients that autograd makes, unless it is
+  // told to make those views of them (gradient_as_bucket_view; nanotron's trainer.py does not).
+  const bool buckets = c_.recipe.reduction_bucket > Bytes() && s.dense_shard * s.dense_replicas > 1;
+  if (buckets && !borrows_) {
+    b.slot("reduction buckets", c_.activation_dtype(), 1, own_.total(), Storage::gradient);
+  }
   // DeepSpeed sends gradients to the host as they are reduced; our executor when all are there.
   const bool on_host = s.zero >= 2 && s.optimizer_offload >= 1 && !c_.recipe.executable;
   if (on_host) b.at(gradients_).fraction = 0;

@@ -94,6 +94,15 @@ TEST_CASE("witness: fp16 holds 20 bytes, or 4 + 16/d") {
 }
 
 // physics.md 5.3: 12P/N, and 4P/N more if gradients accumulate.
+TEST_CASE("nanotron's gradients are in DDP's buckets once more where ranks share them") {
+  const auto nanotron = [](const char* line) {
+    return bytes_per_parameter(line, RecipeKind::nanotron);
+  };
+  CHECK(nanotron("zero0 gbs8") == doctest::Approx(18).epsilon(1e-5));
+  CHECK(nanotron("dp4 zero0 gbs8") == doctest::Approx(20).epsilon(1e-5));
+  CHECK(nanotron("dp4 zero1 gbs8") == doctest::Approx(8 + 12.0 / 4).epsilon(1e-5));
+}
+
 TEST_CASE("witness: FSDP2 holds fp32 parameters and moments, and gradients if they accumulate") {
   for (const int n : {8, 64}) {
     const auto held = [n](int microbatches) {
