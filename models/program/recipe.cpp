@@ -218,7 +218,9 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .step_overhead = Seconds(0.005),
      .context = gib(1.6),
      .communicator = mib(120),
-     .allocator_overhead = 0.08,
+     // Eight runs of torchtitan's (benchmarks, 2024-12) reserved 1.07 to 1.37 times what is
+     // allocated by ours, 1 GiB aside; 1.15 in the median.
+     .allocator_overhead = 0.15,
      .allocator_slack = gib(1),
      .model_error = 0.2},
     {.kind = RecipeKind::nanotron,
