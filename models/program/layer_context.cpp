@@ -245,7 +245,8 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
                    reads, writes);
 }
 
-// Eager Hugging Face modules keep 2f + 8h + 4(nh+nkv)d bytes a token more (physics.md 5.3).
+// Eager Hugging Face modules keep 2f + 8h bytes a token more, with norms of queries and keys
+// 4(nh+nkv)d besides (physics.md 5.3, whose runs are all Qwen3's).
 SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t rows,
                                 std::int64_t cols) {
   return recipe.keeps_eager_copies ? b.slot(name, dtype, rows, cols) : kNoSlot;
