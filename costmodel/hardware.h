@@ -117,7 +117,7 @@ struct Slowdown {
 };
 struct Contention {
   Slowdown nvlink;   // collectives inside an NVLink domain
-  Slowdown network;  // collectives that cross nodes: slower, so their kernels ask for less
+  Slowdown network;  // collectives that cross nodes: slower, with as many multiprocessors
   // DeepEP and HybridEP keep to 16-24 multiprocessors (132/(132-16) = 1.14) and a part of the
   // links.
   Slowdown expert_library{1.14, 1.2};
