@@ -59,8 +59,8 @@ TEST_CASE("measured bursts come back from the table") {
         doctest::Approx(394).epsilon(0.01));
   CHECK(burst_teraflops({.m = 4096, .n = 4096, .k = 4096}, "a100-80gb-sxm") ==
         doctest::Approx(267).epsilon(0.01));
-  CHECK(burst_teraflops({.m = 4096, .n = 8192, .k = 8192}, "b200") ==
-        doctest::Approx(1415).epsilon(0.01));
+  CHECK(burst_teraflops({.m = 4096, .n = 8192, .k = 8192}, "gb200") ==
+        doctest::Approx(1505).epsilon(0.01));
   CHECK(gemm_price({.m = 4096, .n = 4096, .k = 4096}, machine("h100-sxm")).source ==
         PriceSource::table);
 }
@@ -215,8 +215,28 @@ TEST_CASE("grouped products meet the H200's measurements within 16%") {
   CHECK(sum / count < 0.055);
 }
 
-TEST_CASE("grouped products meet the B200's training measurements within 16%") {
-  // SimuMax, Transformer Engine, n = 4096, k = 7168: share of 2250 TFLOP/s
+// SimuMax's config of a B200 (4dcaae5): Transformer Engine's bf16 products, alone on the GPU.
+// Steps of training run them a tenth slower, whatever the shape: the profile's sustained rate.
+TEST_CASE("large products on a B200 differ by a few percent, as Transformer Engine's do") {
+  struct Row {
+    std::int64_t m, n, k;
+    double share;  // of 2250 TFLOP/s
+  };
+  for (const Row& r :
+       {Row{4096, 28672, 8192, .494}, Row{4096, 8192, 28672, .485}, Row{4096, 8192, 14336, .476},
+        Row{4096, 14336, 8192, .494}, Row{4096, 53248, 16384, .489}, Row{4096, 16384, 53248, .511},
+        Row{4096, 16384, 26624, .508}, Row{4096, 13312, 16384, .495}, Row{8192, 8192, 14336, .498},
+        Row{16384, 5120, 12288, .500}, Row{4096, 64128, 8192, .490}}) {
+    CAPTURE(r.n);
+    CAPTURE(r.k);
+    const double share = teraflops(Gemm{.m = r.m, .n = r.n, .k = r.k}, machine("b200")) / 2250;
+    CHECK(error_of(share, 0.9 * r.share) < 0.05);
+  }
+}
+
+TEST_CASE("grouped products meet the B200's measurements within 16%, slowed as others are") {
+  // SimuMax, Transformer Engine, n = 4096, k = 7168: share of 2250 TFLOP/s, alone on the GPU
+  constexpr double kInSteps = 0.65 / 0.7;  // of the sustained rate that their form was fitted with
   struct Row {
     std::int64_t rows;
     double forward, dgrad, wgrad;
@@ -226,7 +246,9 @@ TEST_CASE("grouped products meet the B200's training measurements within 16%") {
                        Row{256, .271, .333, .147}, Row{128, .208, .226, .077}}) {
     CAPTURE(r.rows);
     const std::int64_t rows = 8 * r.rows;
-    const auto share = [&](const GroupedGemm& work) { return teraflops(work, p) / 2250; };
+    const auto share = [&](const GroupedGemm& work) {
+      return teraflops(work, p) / 2250 / kInSteps;
+    };
     CHECK(error_of(share({.groups = 8, .rows = rows, .n = 4096, .k = 7168}), r.forward) < 0.165);
     CHECK(error_of(share({.groups = 8, .rows = rows, .n = 7168, .k = 4096}), r.dgrad) < 0.165);
     CHECK(error_of(share({.groups = 8,
