@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+
 #include "models/error.h"
 #include "tests/complaint.h"
 
@@ -67,6 +69,18 @@ TEST_CASE("compute beside a collective slows as much whether network or NVLink b
     CAPTURE(name);
     const Contention c = load_hardware(name).contention;
     CHECK(c.network.compute == c.nvlink.compute);
+  }
+}
+
+// SimuMax's A100 at 300 W ran at 0.78 of what it did at 400 W.
+TEST_CASE("an H100 held to 500 W loses what the A100's law of power says") {
+  const HardwareProfile whole = load_hardware("h100-sxm"),
+                        held = load_hardware("h100-96gb-hbm2e-500w");
+  const double power = std::log(0.78) / std::log(300.0 / 400);
+  const double share = std::pow(held.gpu.tdp_watt / whole.gpu.tdp_watt, power);
+  for (const Precision p : {Precision::bf16, Precision::fp8}) {
+    CHECK(held.gemm.at(p).sustain ==
+          doctest::Approx(whole.gemm.at(p).sustain * share).epsilon(0.01));
   }
 }
 
