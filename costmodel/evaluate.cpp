@@ -54,11 +54,10 @@ MemoryEstimate with_arena(const CostModel& cost, const ParallelPlan& plan,
 std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const ParallelPlan& plan,
                                              const Recipe& recipe) {
   std::vector<NamedReserve> reserves;
-  // physics.md 5.5: dispatcher buffers 1-4 GB; CUDA graphs a few GB, over 10 GB with pipelining
-  // (Megatron-Bridge's performance guide), but not those of the router alone, which hold little.
-  if (model.moe && plan.ep > 1 &&
-      (plan.moe_dispatcher == MoeDispatcher::deepep ||
-       plan.moe_dispatcher == MoeDispatcher::hybridep)) {
+  // physics.md 5.5: dispatcher buffers 1-4 GB (DeepEP's are known: deepep_bytes()); CUDA graphs a
+  // few GB, over 10 GB with pipelining (Megatron-Bridge's performance guide), but not those of the
+  // router alone, which hold little.
+  if (model.moe && plan.ep > 1 && plan.moe_dispatcher == MoeDispatcher::hybridep) {
     reserves.push_back({"expert-parallel dispatcher buffers", gib(2.5)});
   }
   const bool deep = plan.pp > 1 && plan.cuda_graph_scope != CudaGraphScope::router;
@@ -118,11 +117,30 @@ Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const R
          kEdge * static_cast<double>(edges);
 }
 
+// DeepEP's buffers, in the sizes that it hints at and Megatron takes (DeepEP v1.2.1,
+// csrc/config.hpp, recommended configurations in buffer.py; Megatron-Core's fused_a2a.py): ten
+// channels, each with room for some hundred tokens of every peer in the node and for 128 of every
+// node, there and back. CUDA and NVSHMEM allocate them, not torch.
+Bytes deepep_bytes(const ModelSpec& model, const ParallelPlan& plan) {
+  if (!model.moe || plan.ep == 1 || plan.moe_dispatcher != MoeDispatcher::deepep) return {};
+  constexpr int kNode = 8;
+  constexpr double kChannels = 10, kNodeTokens = 128, kWorkspace = 32 << 20;
+  // Source, 128 choices (index and weight), 128 scales.
+  constexpr double kBesideRow = 8 + 128 * (8 + 4) + 128 * 4;
+  const int ranks = plan.ep * plan.etp;
+  const double row = 2.0 * static_cast<double>(model.hidden_size) + kBesideRow;
+  const double tokens = ranks <= kNode ? 256 : ranks <= 64 ? 288 : ranks <= 128 ? 560 : 720;
+  const double nodes = ranks <= kNode ? 0 : static_cast<double>(ranks) / kNode;
+  const double slots = std::min(ranks, kNode) * tokens + 2 * nodes * kNodeTokens;
+  return Bytes(kChannels * slots * row + kWorkspace);
+}
+
 }  // namespace
 
 Bytes outside_bytes(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {
   if (recipe.executable) return executor_outside(model, plan, recipe);
-  return recipe.context + recipe.communicator * static_cast<double>(communicator_count(plan));
+  return recipe.context + recipe.communicator * static_cast<double>(communicator_count(plan)) +
+         deepep_bytes(model, plan);
 }
 
 }  // namespace qplan

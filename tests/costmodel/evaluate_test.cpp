@@ -340,6 +340,23 @@ TEST_CASE("CUDA graphs of the router alone hold little, in a pipeline as elsewhe
   CHECK(pools("dp4 gbs8 cuda_graph cuda_graph_scope=router") == 3);
 }
 
+TEST_CASE("DeepEP's buffers are those that it hints at, outside torch's memory") {
+  const ModelSpec model = load_model("deepseek-v3");
+  const Recipe& megatron = recipe_of(RecipeKind::megatron);
+  const auto more = [&](const char* line) {
+    const ParallelPlan plan = parse_plan(line);
+    ParallelPlan plain = plan;
+    plain.moe_dispatcher = MoeDispatcher::alltoall;
+    CHECK(framework_reserves(model, plan, megatron).empty());
+    return (outside_bytes(model, plan, megatron) - outside_bytes(model, plain, megatron)).value();
+  };
+  constexpr double kRow = 2 * 7168 + 2056, kWorkspace = 32 << 20;
+  CHECK(more("dp8 ep8 gbs8 moe_dispatcher=deepep") == 10 * 8 * 256 * kRow + kWorkspace);
+  CHECK(more("dp64 ep64 gbs64 moe_dispatcher=deepep") ==
+        10 * (8 * 288 + 2 * 8 * 128) * kRow + kWorkspace);
+  CHECK(more("dp8 gbs8 moe_dispatcher=deepep") == 0);
+}
+
 TEST_CASE("communicators are counted for the groups that have members") {
   CHECK(communicator_count(parse_plan("gbs1")) == 1);
   CHECK(communicator_count(parse_plan("dp8 gbs8")) == 2 + 1);  // world, dp and, the same, edp
