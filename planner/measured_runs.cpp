@@ -135,6 +135,10 @@ void set_sharding(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   if (row.text("fsdp") == "hsdp" && plan.dp % in.gpus_per_node == 0) {
     plan.fsdp_shard = in.gpus_per_node;
   }
+  // Composer's mixed_precision: DEFAULT reduces in fp32, PURE in what is gathered
+  // (get_mixed_precision in mosaic_fsdp_utils.py, v0.16.4 and v0.17.2).
+  const bool named = row.text("zero_or_fsdp").find("mp=DEFAULT") != std::string::npos;
+  if (in.recipe == RecipeKind::fsdp1 && named) plan.grad_dtype = DType::fp32;
 }
 
 // The release in "Megatron-Bridge (NeMo 26.06)" as 26.06; 0: none is named.

@@ -153,7 +153,8 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .keeps_eager_copies = true,
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
-     .reduce_dtype = DType::bf16,
+     .default_grad_dtype = DType::bf16,  // torch reduces what it gathers unless told otherwise
+     .reduce_dtype = DType::fp32,
      .flat_parameters = true,
      .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),

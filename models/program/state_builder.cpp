@@ -68,7 +68,7 @@ void StateBuilder::declare() {
   if (narrow > 0) b.slot("fp8 weights", DType::fp8, 1, narrow, Storage::weight);
   if (s.params_offload) b.at(weights_).fraction = 0;
   const RankParameters grads = s.zero >= 2 ? shard : own_;
-  gradients_ = b.slot("gradients", s.grad_dtype, 1, grads.total(),
+  gradients_ = b.slot("gradients", kept_dtype(), 1, grads.total(),
                       s.fresh_gradients ? Storage::fresh_gradient : Storage::gradient);
   if (widens_gradients(c_.recipe, s) && !borrows_) {
     b.slot("gradients of a microbatch", c_.activation_dtype(), 1, own_.total(), Storage::gradient);
@@ -123,6 +123,13 @@ bool StateBuilder::keeps_bf16_gradients() const {
 
 DType StateBuilder::reduce_dtype() const {
   return keeps_bf16_gradients() ? DType::bf16 : c_.recipe.reduce_dtype;
+}
+
+// FSDP1 makes a reduced shard what its parameters are, however it was reduced
+// (_cast_grad_to_param_dtype in torch's fsdp/_runtime_utils.py).
+DType StateBuilder::kept_dtype() const {
+  const DType dtype = c_.shape.grad_dtype;
+  return c_.recipe.flat_parameters && dtype == DType::bf16 ? DType::fp32 : dtype;
 }
 
 // fp32 precision has no narrower copy to work with.
@@ -261,7 +268,7 @@ void StateBuilder::once_a_step() {
       widens_gradients(c_.recipe, s)) {
     const RankParameters kept = s.zero >= 2 ? sharded(own_, s) : own_;
     b.into(&Block::clear);
-    b.compute(zero_fill(s.grad_dtype, kept.total()), {}, {gradients_});
+    b.compute(zero_fill(kept_dtype(), kept.total()), {}, {gradients_});
   }
   const bool gathers = gathers_parameters(c_.recipe, s.zero);
   if (s.zero == 1 || (s.zero == 2 && !gathers)) {
@@ -278,7 +285,7 @@ void StateBuilder::once_a_step() {
     sum_shared(own_.partial, Axis::tp, Role::replicated_gradients);
   }
   if (!reduces_every_microbatch(s)) {
-    const double grad = size_of(s.grad_dtype);
+    const double grad = size_of(kept_dtype());
     reduce_whole(own_.dense, dense_axis(s), s.zero == 0 ? s.dense_replicas : s.dense_shard, grad);
     if (s.zero > 0 && s.dense_replicas > 1) {
       const Bytes shard(static_cast<double>(ceil_div(own_.dense, s.dense_shard)) * grad);
@@ -297,7 +304,7 @@ void StateBuilder::once_a_step() {
   b.compute(Rowwise{.kind = RowwiseKind::sum_of_squares,
                     .rows = 1,
                     .cols = shard_.total(),
-                    .dtype = s.grad_dtype},
+                    .dtype = kept_dtype()},
             {gradients_}, {});
   b.into(&Block::update);
   optimizer_step();
@@ -306,7 +313,7 @@ void StateBuilder::once_a_step() {
 void StateBuilder::sum_shared(std::int64_t count, Axis axis, Role role) {
   const auto& s = c_.shape;
   const std::int64_t mine = s.zero >= 2 ? ceil_div(count, s.dense_shard) : count;
-  const Bytes bytes(static_cast<double>(mine) * size_of(s.grad_dtype));
+  const Bytes bytes(static_cast<double>(mine) * size_of(kept_dtype()));
   c_.b.aside(Stream::reduce_comm, Collective{CollectiveKind::all_reduce, axis, bytes}, {gradients_},
              {gradients_})
       .role = role;
@@ -373,7 +380,7 @@ void StateBuilder::optimizer_step() {
   const std::int64_t on_device = shard_.total() - on_host;
   if (on_host > 0) {
     const auto n = static_cast<double>(on_host);
-    b.aside(Stream::d2h, HostCopy{Bytes(n * size_of(s.grad_dtype)), true}, {gradients_}, {});
+    b.aside(Stream::d2h, HostCopy{Bytes(n * size_of(kept_dtype())), true}, {gradients_}, {});
     Op& step = b.aside(Stream::host, HostAdam{on_host, s.nvme}, {}, {});
     step.after = only(Stream::d2h);
     Op& back = b.aside(Stream::h2d, HostCopy{Bytes(n * size_of(c_.activation_dtype())), false}, {},
@@ -391,7 +398,7 @@ void StateBuilder::optimizer_step() {
                 {gradients_}, {gradients_});
     }
     b.compute(AdamW{.params = on_device,
-                    .grad = s.grad_dtype,
+                    .grad = kept_dtype(),
                     .main_params = s.main_params_dtype,
                     .moments = s.moment_dtype,
                     .working = working_params(),

@@ -52,6 +52,7 @@ class StateBuilder {
   [[nodiscard]] DType working_params() const;
   [[nodiscard]] bool keeps_bf16_gradients() const;
   [[nodiscard]] DType reduce_dtype() const;
+  [[nodiscard]] DType kept_dtype() const;  // of gradients between reduction and update
 
   SlotId whole_parameters(std::string_view name, const RankParameters& n);
 

@@ -97,6 +97,35 @@ TEST_CASE("FSDP1 puts a layer's gradients together and divides them before the r
   CHECK(passes(RecipeKind::fsdp2, 8) == 0);
 }
 
+TEST_CASE("FSDP1 reduces in the plan's format, and keeps shards in fp32 whichever that is") {
+  const ModelSpec model = load_model("llama3-8b");
+  struct Of {
+    double reduced;
+    DType kept;
+  };
+  const auto gradients = [&](DType dtype) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.zero = 3;
+    s.dense_shard = 8;
+    s.grad_dtype = dtype;
+    const Block block = build_block(model, recipe_of(RecipeKind::fsdp1), s);
+    Of of{0, DType::int64};
+    for (const Op& op : block.backward) {
+      const auto* c = std::get_if<Collective>(&op.work);
+      if (c != nullptr && c->kind == CollectiveKind::reduce_scatter) of.reduced = c->bytes.value();
+    }
+    for (const Slot& slot : block.slots) {
+      if (slot.storage == Storage::gradient) of.kept = slot.dtype;
+    }
+    return of;
+  };
+  const Of half = gradients(DType::bf16), whole = gradients(DType::fp32);
+  CHECK(whole.reduced == 2 * half.reduced);
+  CHECK(half.kept == DType::fp32);
+  CHECK(whole.kept == DType::fp32);
+  CHECK(recipe_of(RecipeKind::fsdp1).default_grad_dtype == DType::bf16);
+}
+
 TEST_CASE("torchao casts weights in each microbatch, and by kernels of their own") {
   const ModelSpec model = load_model("llama3-8b");
   const auto casts = [&](RecipeKind recipe, Precision precision) {

@@ -111,7 +111,8 @@ TEST_CASE("a row's words are the plan's") {
         "tp1 pp1 dp8 zero3 mbs1 gbs64 seq2048 overlap=grad+param");
   CHECK(read({{"fsdp", "fsdp"}, {"zero", "3"}}).inputs->recipe == RecipeKind::megatron_fsdp);
   CHECK(plan_of({{"recipe", "fsdp1"}, {"fsdp", "hsdp"}, {"num_gpus", "64"}}) ==
-        "tp1 pp1 dp64 zero3 fsdp_shard=8 mbs1 gbs64 seq2048 overlap=grad+param");
+        "tp1 pp1 dp64 zero3 fsdp_shard=8 mbs1 gbs64 seq2048 grad_dtype=bf16 "
+        "overlap=grad+param");
 }
 
 TEST_CASE("flags change what the columns said") {
@@ -203,6 +204,17 @@ TEST_CASE("torch.compile under FSDP1 is torch.compile, with gradients reduced in
   REQUIRE(run.inputs);
   CHECK(run.inputs->recipe == RecipeKind::fsdp2_compile);
   CHECK(run.inputs->plan.grad_dtype == DType::bf16);
+}
+
+TEST_CASE("Composer's DEFAULT reduces FSDP1's gradients in fp32, PURE and silence in bf16") {
+  const auto reduced = [](const char* words) {
+    const auto run = read({{"recipe", "fsdp1"}, {"zero_or_fsdp", words}});
+    REQUIRE(run.inputs);
+    return run.inputs->plan.grad_dtype;
+  };
+  CHECK(reduced("FSDP FULL_SHARD mp=DEFAULT") == DType::fp32);
+  CHECK(reduced("FSDP FULL_SHARD mp=PURE") == DType::bf16);
+  CHECK(reduced("") == DType::bf16);
 }
 
 TEST_CASE("a log that names another memory means the machine that has it") {
