@@ -340,6 +340,7 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
       return run_loss(rank, c, work.kind);
     case RowwiseKind::copy:
       if (c.op->role == Role::transpose) return run_transpose(rank, c);
+      if (moves_heads(c)) return move_heads(rank, c);
       return c.op->role == Role::beside ? side_by_side(rank, c) : run_copy(rank, c);
     case RowwiseKind::zero_fill:
       std::ranges::fill(rank.tensor(c, c.writes[0]).span(), std::byte{0});

@@ -2,10 +2,13 @@
 //
 // A rank holds rows of micro_batch_size sequences, of each the same positions. Gathered keys and
 // values: the ranks' rows one rank after the other, keys and values side by side. By heads: whole
-// sequences in order, of each operand a share of its heads, side by side.
+// sequences in order, of each operand a share of its heads. Shares that are exchanged: a rank's
+// rows after the other's, of all operands side by side.
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <span>
 
 #include "executor/cpu_ops.h"
 #include "executor/math/attention.h"
@@ -103,12 +106,20 @@ void clear(Values& values) {
   std::ranges::fill(values.all(), 0.0F);
 }
 
-// {q, k, v} -> {out, lse}; {q, k, v, out, lse, dout} -> {dq, dk, dv}: on one rank, and a ring's
-// first step.
+Positions whole_sequence(std::int64_t length) {
+  Positions positions(math::at(length));
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
+}
+
+// {q, k, v} -> {out, lse}; {q, k, v, out, lse, dout} -> {dq, dk, dv}: on one rank, the first part
+// of keys on several, and whole sequences of some of the heads.
 void own_keys(CpuRank& rank, const Command& c, const Attention& work) {
+  const ParallelPlan& plan = rank.job.plan;
   // An image's patches all see each other.
-  const Positions positions = rank.spec(c).causal ? positions_of(rank.job.plan, rank.at.cp)
-                                                  : Positions(math::at(work.q_len));
+  const Positions positions = !rank.spec(c).causal         ? Positions(math::at(work.q_len))
+                              : work.q_len == plan.seq_len ? whole_sequence(plan.seq_len)
+                                                           : positions_of(plan, rank.at.cp);
   const Sequences sequences(rank, c, work, positions);
   Values q(rank.tensor(c, c.reads[0])), k(rank.tensor(c, c.reads[1])),
       v(rank.tensor(c, c.reads[2]));
@@ -132,18 +143,22 @@ void own_keys(CpuRank& rank, const Command& c, const Attention& work) {
   for (Values* gradient : {&dq, &dk, &dv}) gradient->commit();
 }
 
-// {q, k|v} -> {out, lse}; {q, k|v, out, lse, dout} -> {dq, dk|dv}: keys of another rank of the
-// ring, added to what the steps before gave; or those of all ranks.
+// {q, k|v} -> {out, lse}; {q, k|v, out, lse, dout} -> {dq, dk|dv}: keys of one other rank, added to
+// what the parts before gave; or, at once, those of all ranks.
 void packed_keys(CpuRank& rank, const Command& c, const Attention& work) {
   const ParallelPlan& p = rank.job.plan;
-  const bool ring = c.op->pieces > 1;
-  const std::int64_t ranks = ring ? 1 : p.cp, local = p.seq_len / p.cp;
+  const bool part = c.op->pieces > 1;
+  const std::int64_t ranks = part ? 1 : p.cp, local = p.seq_len / p.cp;
+  const std::int64_t rows = ranks * work.batch * local;
+  const std::int64_t holder = (rank.at.cp + p.cp - c.op->piece) % p.cp;  // of a part's keys
   const Sequences sequences(rank, c, work, positions_of(p, rank.at.cp));
-  Values q(rank.tensor(c, c.reads[0])), packed(rank.tensor(c, c.reads[1]));
+  Values q(rank.tensor(c, c.reads[0])), all(rank.tensor(c, c.reads[1]));
+  // A ring brings one rank's keys, a gather those of all.
+  const std::int64_t first = all.matrix().rows > rows ? holder * rows : 0;
+  const Matrix packed = all.matrix().row_range(first, rows);
   const std::int64_t k_width = work.kv_heads * work.head_dim;
   const std::int64_t v_width = work.kv_heads * work.v_head_dim;
   // Rows by rank and sequence become rows by sequence and rank.
-  const std::int64_t rows = packed.matrix().rows;
   std::vector<float> ks(static_cast<std::size_t>(rows * k_width)),
       vs(static_cast<std::size_t>(rows * v_width));
   const Matrix k(ks, rows, k_width), v(vs, rows, v_width);
@@ -158,17 +173,16 @@ void packed_keys(CpuRank& rank, const Command& c, const Attention& work) {
     }
   };
   each_row([&](std::int64_t from, std::int64_t to) {
-    std::copy_n(&packed.matrix().at(from, 0), k_width, &k.at(to, 0));
-    std::copy_n(&packed.matrix().at(from, k_width), v_width, &v.at(to, 0));
+    std::copy_n(&packed.at(from, 0), k_width, &k.at(to, 0));
+    std::copy_n(&packed.at(from, k_width), v_width, &v.at(to, 0));
   });
   for (std::int64_t r = 0; r < ranks; ++r) {
-    const std::int64_t holder = ring ? (rank.at.cp + p.cp - c.op->piece) % p.cp : r;
-    const Positions positions = positions_of(p, holder);
+    const Positions positions = positions_of(p, part ? holder : r);
     kv.positions.insert(kv.positions.end(), positions.begin(), positions.end());
   }
   if (work.pass == Pass::forward) {
     Values out(rank.tensor(c, c.writes[0])), lse(rank.tensor(c, c.writes[1]));
-    if (ring) {
+    if (part) {
       sequences.merge(q.matrix(), kv, out.matrix(), lse.matrix());
     } else {
       sequences.forward(q.matrix(), kv, out.matrix(), lse.matrix());
@@ -180,87 +194,37 @@ void packed_keys(CpuRank& rank, const Command& c, const Attention& work) {
   }
   Values out(rank.tensor(c, c.reads[2])), lse(rank.tensor(c, c.reads[3])),
       dout(rank.tensor(c, c.reads[4]));
-  Values dq(rank.tensor(c, c.writes[0])), dpacked(rank.tensor(c, c.writes[1]));
-  if (!ring) clear(dq);
-  // The second step of a ring is the first with other ranks' keys.
-  if (!ring || c.op->piece == 1) clear(dpacked);
+  Values dq(rank.tensor(c, c.writes[0])), dall(rank.tensor(c, c.writes[1]));
+  if (!part) clear(dq);
+  // The second part is the first with other ranks' keys.
+  if (!part || c.op->piece == 1) clear(dall);
+  const Matrix dpacked = dall.matrix().row_range(first, rows);
   std::vector<float> dks(ks.size()), dvs(vs.size());
   const Matrix dk(dks, rows, k_width), dv(dvs, rows, v_width);
   sequences.backward(q.matrix(), kv, out.matrix(), lse.matrix(), dout.matrix(), dq.matrix(), dk,
                      dv);
   each_row([&](std::int64_t to, std::int64_t from) {
-    for (std::int64_t j = 0; j < k_width; ++j) dpacked.matrix().at(to, j) += dk.at(from, j);
-    for (std::int64_t j = 0; j < v_width; ++j)
-      dpacked.matrix().at(to, k_width + j) += dv.at(from, j);
+    for (std::int64_t j = 0; j < k_width; ++j) dpacked.at(to, j) += dk.at(from, j);
+    for (std::int64_t j = 0; j < v_width; ++j) dpacked.at(to, k_width + j) += dv.at(from, j);
   });
   sinks_gradient(rank, c, work, out.matrix(), lse.matrix(), dout.matrix());
   dq.commit();
-  dpacked.commit();
-}
-
-// {q|k|v by heads} -> {out by heads, lse}; {q|k|v, dout, out, lse} -> {dq|dk|dv}: whole sequences.
-void by_heads(CpuRank& rank, const Command& c, const Attention& work) {
-  Positions positions(static_cast<std::size_t>(work.q_len));
-  for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int64_t>(i);
-  const Sequences sequences(rank, c, work, positions);
-  const std::int64_t rows = work.batch * work.q_len;
-  const auto view = [rows](Values& values) {
-    return Matrix(values.all(), rows, std::ssize(values.all()) / rows);
-  };
-  const std::int64_t q_width = work.heads * work.head_dim, k_width = work.kv_heads * work.head_dim;
-  const std::int64_t v_width = work.kv_heads * work.v_head_dim;
-  Values qkv(rank.tensor(c, c.reads[0]));
-  const Matrix all = view(qkv), q = all.columns(0, q_width);
-  const KeyValues kv{all.columns(q_width, k_width), all.columns(q_width + k_width, v_width),
-                     work.q_len, positions};
-  if (work.pass == Pass::forward) {
-    Values out(rank.tensor(c, c.writes[0]), false), lse(rank.tensor(c, c.writes[1]), false);
-    sequences.forward(q, kv, view(out), view(lse));
-    apply_sinks(rank, c, work, view(out), view(lse));
-    out.commit();
-    lse.commit();
-    return;
-  }
-  Values dout(rank.tensor(c, c.reads[1])), out(rank.tensor(c, c.reads[2])),
-      lse(rank.tensor(c, c.reads[3]));
-  Values dall(rank.tensor(c, c.writes[0]), false);
-  clear(dall);
-  const Matrix d = view(dall);
-  sequences.backward(q, kv, view(out), view(lse), view(dout), d.columns(0, q_width),
-                     d.columns(q_width, k_width), d.columns(q_width + k_width, v_width));
-  sinks_gradient(rank, c, work, view(out), view(lse), view(dout));
   dall.commit();
 }
 
-// Heads for sequence: operands side by side on the `wide` end, each its own on the other.
-void exchange_heads(const Parties& parties, bool to_heads) {
-  const ParallelPlan& p = parties.front().rank.job.plan;
-  const std::int64_t cp = p.cp, local = p.seq_len / cp;
-  for (std::int64_t j = 0; j < cp; ++j) {  // who has the heads
-    const Party& holder = parties[static_cast<std::size_t>(j)];
-    const Operands& wide_operands = to_heads ? holder.command.writes : holder.command.reads;
-    Values wide(holder.rank.tensor(holder.command, wide_operands[0]));
-    const std::int64_t rows = p.micro_batch_size * p.seq_len;
-    const Matrix heads(wide.all(), rows, std::ssize(wide.all()) / rows);
-    for (std::int64_t i = 0; i < cp; ++i) {  // who has the positions
-      const Party& other = parties[static_cast<std::size_t>(i)];
-      const Positions positions = positions_of(p, i);
-      std::int64_t first = 0;
-      for (const Operand& operand : to_heads ? other.command.reads : other.command.writes) {
-        Values own(other.rank.tensor(other.command, operand));
-        const std::int64_t share = own.matrix().cols / cp;
-        for (std::int64_t r = 0; r < own.matrix().rows; ++r) {
-          const std::int64_t row =
-              r / local * p.seq_len + positions[static_cast<std::size_t>(r % local)];
-          float* const here = &own.matrix().at(r, j * share);
-          float* const there = &heads.at(row, first);
-          to_heads ? std::copy_n(here, share, there) : std::copy_n(there, share, here);
-        }
-        first += share;
-        if (!to_heads) own.commit();
-      }
+// Equal parts of what a rank sends, one for each rank of the group.
+void exchange_shares(const Parties& parties) {
+  for (std::size_t to = 0; to < parties.size(); ++to) {
+    const Party& receiver = parties[to];
+    const std::span<std::byte> arrived =
+        receiver.rank.tensor(receiver.command, receiver.command.writes[0]).span();
+    const std::size_t part = arrived.size() / parties.size();
+    for (std::size_t from = 0; from < parties.size(); ++from) {
+      const Party& sender = parties[from];
+      const std::span<std::byte> sent =
+          sender.rank.tensor(sender.command, sender.command.reads[0]).span();
+      std::ranges::copy(sent.subspan(to * part, part), arrived.subspan(from * part, part).begin());
     }
-    if (to_heads) wide.commit();
   }
 }
 
@@ -311,9 +275,38 @@ void run_attention(CpuRank& rank, const Command& c, const Attention& work) {
   const bool forward = work.pass == Pass::forward;
   const std::size_t operands = c.reads.count - (has_sinks(c) ? 1U : 0U);
   if (operands == (forward ? 3 : 6)) return own_keys(rank, c, work);
-  if (operands == (forward ? 2 : 5)) return packed_keys(rank, c, work);
-  QPLAN_CHECK(operands == (forward ? 1 : 4), "attention reads q, k and v in one of three ways");
-  by_heads(rank, c, work);
+  QPLAN_CHECK(operands == (forward ? 2 : 5), "keys and values are apart or packed");
+  packed_keys(rank, c, work);
+}
+
+// Between what is exchanged and {q, k, v}, {out} or their gradients: with all heads of this rank's
+// positions (dispatch, combine), or with its heads of all positions (group_rows, ungroup_rows).
+void move_heads(CpuRank& rank, const Command& c) {
+  const Role role = c.op->role;
+  const bool by_heads = role == Role::group_rows || role == Role::ungroup_rows;
+  const bool leaving = role == Role::dispatch || role == Role::ungroup_rows;
+  const ParallelPlan& p = rank.job.plan;
+  const std::int64_t local = p.seq_len / p.cp, rows = p.micro_batch_size * local;
+  Values buffer(rank.tensor(c, leaving ? c.writes[0] : c.reads[0]));
+  const Matrix shares(buffer.all(), p.cp * rows, std::ssize(buffer.all()) / (p.cp * rows));
+  std::int64_t first = 0;  // column of the operand's share
+  for (const Operand& operand : leaving ? c.reads : c.writes) {
+    Values own(rank.tensor(c, operand));
+    const std::int64_t share = own.matrix().cols / (by_heads ? 1 : p.cp);
+    for (std::int64_t other = 0; other < p.cp; ++other) {
+      const Positions positions = positions_of(p, other);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const std::int64_t place = r / local * p.seq_len + positions[math::at(r % local)];
+        float* const here =
+            by_heads ? &own.matrix().at(place, 0) : &own.matrix().at(r, other * share);
+        float* const there = &shares.at(other * rows + r, first);
+        leaving ? std::copy_n(here, share, there) : std::copy_n(there, share, here);
+      }
+    }
+    first += share;
+    if (!leaving) own.commit();
+  }
+  if (leaving) buffer.commit();
 }
 
 void exchange_context(const Parties& parties, const Collective& work) {
@@ -323,7 +316,7 @@ void exchange_context(const Parties& parties, const Collective& work) {
     case CollectiveKind::reduce_scatter:
       return reduce_keys(parties);
     case CollectiveKind::all_to_all:
-      return exchange_heads(parties, parties.front().command.op->role == Role::dispatch);
+      return exchange_shares(parties);
     case CollectiveKind::all_reduce:
     case CollectiveKind::broadcast:
       break;

@@ -26,6 +26,8 @@ void run_attention(CpuRank& rank, const Command& command, const Attention& work)
 void run_rowwise(CpuRank& rank, const Command& command, const Rowwise& work);
 void run_rope(CpuRank& rank, const Command& command, const Rowwise& work);
 void run_copy(CpuRank& rank, const Command& command);
+// A copy into or out of what ranks exchange when heads are traded for sequence.
+void move_heads(CpuRank& rank, const Command& command);
 void run_qk_norm(CpuRank& rank, const Command& command, bool backward);
 // What images need beyond a language model's work; false: this command is none of it.
 bool run_images(CpuRank& rank, const Command& command);

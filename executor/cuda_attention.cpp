@@ -113,14 +113,12 @@ void launch_normed_heads(CudaRank& rank, const Command& c, cudaStream_t stream) 
 
 namespace {
 
-enum class KeyForm { own, packed, by_heads };
-
-// q, k and v are three operands; k and v are one, of other ranks; or all are, of whole sequences.
-KeyForm key_form(const Command& c, const Attention& work) {
+// q, k and v are three operands; or k and v are one, of other ranks.
+bool keys_packed(const Command& c, const Attention& work) {
   const int operands = c.reads.count - (has_sinks(c) ? 1 : 0);
   const int fewer = (work.pass == Pass::forward ? 3 : 6) - operands;
-  QPLAN_CHECK(fewer >= 0 && fewer <= 2, "attention reads q, k and v in one of three ways");
-  return static_cast<KeyForm>(fewer);
+  QPLAN_CHECK(fewer == 0 || fewer == 1, "keys and values are apart or packed");
+  return fewer == 1;
 }
 
 }  // namespace
@@ -141,16 +139,14 @@ void launch_sinks(CudaRank& rank, const Command& c, const Attention& work,
 }
 
 std::int64_t prepare_attention(CudaRank& rank, const Command& c, const Attention& work) {
-  if (key_form(c, work) == KeyForm::packed) return prepare_part_attention(rank, c, work);
+  if (keys_packed(c, work)) return prepare_part_attention(rank, c, work);
   return rank.attention.prepare(work);
 }
 
 // {q, k, v} -> {out, log-sum-exp}; {q, k, v, out, log-sum-exp, dout} -> {dq, dk, dv}.
 void launch_attention(CudaRank& rank, const Command& c, const Attention& work,
                       cudaStream_t stream) {
-  const KeyForm form = key_form(c, work);
-  if (form == KeyForm::packed) return launch_part_attention(rank, c, work, stream);
-  if (form == KeyForm::by_heads) return launch_attention_by_heads(rank, c, work, stream);
+  if (keys_packed(c, work)) return launch_part_attention(rank, c, work, stream);
   const auto at = [&](const Operand& operand) { return rank.tensor(c, operand).data; };
   AttentionOperands o{.q = at(c.reads[0]), .k = at(c.reads[1]), .v = at(c.reads[2])};
   if (work.pass == Pass::forward) {

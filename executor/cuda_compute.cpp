@@ -282,6 +282,7 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
       return launch_heads(rank, c, work, stream);
     case RowwiseKind::copy:
       if (c.op->role == Role::transpose) return launch_transpose(rank, c, stream);
+      if (moves_heads(c)) return launch_shares(rank, c, stream);
       return launch_heads(rank, c, work, stream);
     case RowwiseKind::swiglu:
     case RowwiseKind::gelu:

@@ -6,10 +6,8 @@
 // what the others gave. Keys and values (or their gradients) that travel together lie one after the
 // other: all keys, then all values.
 
-#include <algorithm>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "executor/cuda_ops.h"
 #include "models/error.h"
@@ -19,11 +17,10 @@ namespace {
 
 constexpr std::int64_t kAlignment = 256;
 
-// What of this rank's queries and of one rank's keys belongs together.
+// What of this rank's queries and of another rank's keys belongs together.
 struct KeyPart {
   Attention work;
   std::int64_t first_query = 0;
-  bool own = false;
 };
 
 std::int64_t local_rows(const CudaRank& rank) {
@@ -32,9 +29,8 @@ std::int64_t local_rows(const CudaRank& rank) {
 
 KeyPart part_of(const CudaRank& rank, const Attention& whole, std::int64_t source) {
   const std::int64_t local = local_rows(rank), chunk = local / 2;
-  KeyPart part{.work = whole, .own = source == rank.at.cp};
+  KeyPart part{.work = whole};
   part.work.q_len = part.work.kv_len = local;
-  part.work.causal = part.own;
   if (source < rank.at.cp) part.work.kv_len = chunk;
   if (source > rank.at.cp) {
     part.work.q_len = chunk;
@@ -43,15 +39,11 @@ KeyPart part_of(const CudaRank& rank, const Attention& whole, std::int64_t sourc
   return part;
 }
 
-// Ranks whose keys an attention with keys of others reads, this one's first.
-std::vector<std::int64_t> sources_of(const CudaRank& rank, const Command& c) {
+// The rank whose keys a part of an attention reads.
+std::int64_t source_of(const CudaRank& rank, const Command& c) {
+  QPLAN_CHECK(c.op->pieces > 1, "attention over keys of all ranks runs in parts");
   const int ranks = rank.job.plan.cp;
-  if (c.op->pieces > 1) return {(rank.at.cp + ranks - c.op->piece) % ranks};
-  std::vector<std::int64_t> all{rank.at.cp};
-  for (int r = 0; r < ranks; ++r) {
-    if (r != rank.at.cp) all.push_back(r);
-  }
-  return all;
+  return (rank.at.cp + ranks - c.op->piece) % ranks;
 }
 
 // Parts of the scratch, one after the other.
@@ -97,14 +89,16 @@ struct Keys {
   bf16 *k = nullptr, *v = nullptr, *dk = nullptr, *dv = nullptr;
 };
 
-// Keys of the source-th rank among those of all, in a slot: {all keys, all values}.
+// Keys of the source-th rank, `rows` of them, in a slot of those of all or of nobody else: {all
+// keys, all values}.
 std::pair<bf16*, bf16*> keys_in(const Tensor& slot, const Attention& whole, std::int64_t rows,
                                 std::int64_t source) {
   const std::int64_t k_width = whole.kv_heads * whole.head_dim,
                      v_width = whole.kv_heads * whole.v_head_dim;
   const std::int64_t all_rows = slot.elements() / (k_width + v_width);
+  const std::int64_t row = all_rows > rows ? source * rows : 0;
   bf16* const first = bf16_of(slot);
-  return {first + source * rows * k_width, first + all_rows * k_width + source * rows * v_width};
+  return {first + row * k_width, first + all_rows * k_width + row * v_width};
 }
 
 AttentionRows stored_rows(const CudaRank& rank) {
@@ -120,19 +114,13 @@ void forward_part(CudaRank& rank, const KeyPart& part, const Queries& own, const
   const Attention& w = part.work;
   const Sizes n(w);
   Scratch scratch(rank.scratch());
-  AttentionOperands o{.q = own.q + part.first_query * w.heads * w.head_dim,
-                      .k = keys.k,
-                      .v = keys.v,
-                      .out = own.out,
-                      .log_sum_exp = own.log_sum};
-  kernels::AttentionPart result{own.out, own.log_sum};
-  if (!part.own) {
-    result = {scratch.take<bf16>(n.out), scratch.take<float>(n.sums)};
-    o.out = result.out;
-    o.log_sum_exp = result.log_sum;
-  }
+  const kernels::AttentionPart result{scratch.take<bf16>(n.out), scratch.take<float>(n.sums)};
+  const AttentionOperands o{.q = own.q + part.first_query * w.heads * w.head_dim,
+                            .k = keys.k,
+                            .v = keys.v,
+                            .out = result.out,
+                            .log_sum_exp = result.log_sum};
   rank.attention.run(w, o, scratch.rest(), stream, stored_rows(rank));
-  if (part.own) return;
   kernels::merge_attention({own.out, own.log_sum}, result, rows_of(rank, part), w.heads,
                            w.v_head_dim, stream);
 }
@@ -148,15 +136,7 @@ void backward_part(CudaRank& rank, const KeyPart& part, const Queries& own, cons
                       .k = keys.k,
                       .v = keys.v,
                       .out = own.out + part.first_query * w.heads * w.v_head_dim,
-                      .log_sum_exp = own.log_sum,
-                      .dout = own.dout + part.first_query * w.heads * w.v_head_dim,
-                      .dq = own.dq,
-                      .dk = keys.dk,
-                      .dv = keys.dv};
-  if (part.own) {
-    rank.attention.run(w, o, scratch.rest(), stream, stored_rows(rank));
-    return;
-  }
+                      .dout = own.dout + part.first_query * w.heads * w.v_head_dim};
   float* const sums = scratch.take<float>(n.sums);
   const auto line = static_cast<std::size_t>(w.q_len * 4);
   check(cudaMemcpy2DAsync(
@@ -179,80 +159,62 @@ void backward_part(CudaRank& rank, const KeyPart& part, const Queries& own, cons
 }  // namespace
 
 std::int64_t prepare_part_attention(CudaRank& rank, const Command& c, const Attention& work) {
-  std::int64_t most = 0;
-  for (const std::int64_t source : sources_of(rank, c)) {
-    const KeyPart part = part_of(rank, work, source);
-    const Sizes n(part.work);
-    std::int64_t bytes = rank.attention.prepare(part.work, stored_rows(rank));
-    if (!part.own) {
-      bytes += Scratch::bytes_of<float>(n.sums);
-      bytes += part.work.pass == Pass::forward
-                   ? Scratch::bytes_of<bf16>(n.out)
-                   : Scratch::bytes_of<bf16>(n.q) + Scratch::bytes_of<bf16>(n.k) +
-                         Scratch::bytes_of<bf16>(n.v);
-    }
-    most = std::max(most, bytes);
+  const KeyPart part = part_of(rank, work, source_of(rank, c));
+  const Sizes n(part.work);
+  const std::int64_t bytes = rank.attention.prepare(part.work, stored_rows(rank));
+  if (part.work.pass == Pass::forward) {
+    return bytes + Scratch::bytes_of<float>(n.sums) + Scratch::bytes_of<bf16>(n.out);
   }
-  return most;
+  return bytes + Scratch::bytes_of<float>(n.sums) + Scratch::bytes_of<bf16>(n.q) +
+         Scratch::bytes_of<bf16>(n.k) + Scratch::bytes_of<bf16>(n.v);
 }
 
-// {q, k|v} -> {out, lse}; {q, k|v, out, lse, dout} -> {dq, dk|dv}: keys of another rank of the
-// ring, added to what the steps before gave; or those of all ranks.
+// {q, k|v} -> {out, lse}; {q, k|v, out, lse, dout} -> {dq, dk|dv}: keys of another rank, that a
+// ring or a gather brought, added to what the parts before gave.
 void launch_part_attention(CudaRank& rank, const Command& c, const Attention& work,
                            cudaStream_t stream) {
-  const bool ring = c.op->pieces > 1, forward = work.pass == Pass::forward;
-  const std::int64_t rows = work.batch * local_rows(rank);
+  const bool forward = work.pass == Pass::forward;
+  const std::int64_t rows = work.batch * local_rows(rank), source = source_of(rank, c);
   const auto numbers = [&](const Operand& operand) { return bf16_of(rank.tensor(c, operand)); };
   Queries own{.q = numbers(c.reads[0])};
   own.out = numbers(forward ? c.writes[0] : c.reads[2]);
   own.log_sum = float_of(rank.tensor(c, forward ? c.writes[1] : c.reads[3]));
-  const Tensor packed = rank.tensor(c, c.reads[1]);
-  Tensor gradients;
-  if (!forward) {
-    own.dout = numbers(c.reads[4]);
-    own.dq = numbers(c.writes[0]);
-    gradients = rank.tensor(c, c.writes[1]);
-    // The second step of a ring is the first with other ranks' keys.
-    if (!ring || c.op->piece == 1) {
-      check(
-          cudaMemsetAsync(gradients.data, 0, static_cast<std::size_t>(gradients.bytes()), stream));
-    }
+  const KeyPart part = part_of(rank, work, source);
+  Keys keys;
+  std::tie(keys.k, keys.v) = keys_in(rank.tensor(c, c.reads[1]), work, rows, source);
+  if (forward) return forward_part(rank, part, own, keys, stream);
+  own.dout = numbers(c.reads[4]);
+  own.dq = numbers(c.writes[0]);
+  const Tensor gradients = rank.tensor(c, c.writes[1]);
+  std::tie(keys.dk, keys.dv) = keys_in(gradients, work, rows, source);
+  // The second part is the first with other ranks' keys.
+  if (c.op->piece == 1) {
+    check(cudaMemsetAsync(gradients.data, 0, static_cast<std::size_t>(gradients.bytes()), stream));
   }
-  for (const std::int64_t source : sources_of(rank, c)) {
-    const KeyPart part = part_of(rank, work, source);
-    const std::int64_t place = ring ? 0 : source;
-    Keys keys;
-    std::tie(keys.k, keys.v) = keys_in(packed, work, rows, place);
-    if (forward) {
-      forward_part(rank, part, own, keys, stream);
-    } else {
-      std::tie(keys.dk, keys.dv) = keys_in(gradients, work, rows, place);
-      backward_part(rank, part, own, keys, stream);
-    }
-  }
+  backward_part(rank, part, own, keys, stream);
 }
 
-// {q|k|v} -> {out, lse}; {q|k|v, dout, out, lse} -> {dq|dk|dv}: whole sequences, some of the heads.
-void launch_attention_by_heads(CudaRank& rank, const Command& c, const Attention& work,
-                               cudaStream_t stream) {
-  const Sizes n(work);
-  const auto numbers = [&](const Operand& operand) { return bf16_of(rank.tensor(c, operand)); };
-  bf16* const all = numbers(c.reads[0]);
-  AttentionOperands o{.q = all, .k = all + n.q, .v = all + n.q + n.k};
-  if (work.pass == Pass::forward) {
-    o.out = numbers(c.writes[0]);
-    o.log_sum_exp = rank.tensor(c, c.writes[1]).data;
-  } else {
-    bf16* const dall = numbers(c.writes[0]);
-    o.dout = numbers(c.reads[1]);
-    o.out = numbers(c.reads[2]);
-    o.log_sum_exp = rank.tensor(c, c.reads[3]).data;
-    o.dq = dall;
-    o.dk = dall + n.q;
-    o.dv = dall + n.q + n.k;
+// Between what is exchanged and {q, k, v}, {out} or their gradients: with all heads of this rank's
+// positions (dispatch, combine), or with its heads of all positions (group_rows, ungroup_rows).
+void launch_shares(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const Role role = c.op->role;
+  const bool by_heads = role == Role::group_rows || role == Role::ungroup_rows;
+  const bool leaving = role == Role::dispatch || role == Role::ungroup_rows;
+  const ParallelPlan& p = rank.job.plan;
+  kernels::HeadShares shares{.ranks = p.cp,
+                             .local = local_rows(rank),
+                             .rows = p.micro_batch_size * local_rows(rank),
+                             .by_heads = by_heads};
+  const Operands& operands = leaving ? c.reads : c.writes;
+  QPLAN_CHECK(operands.count <= kernels::HeadShares::kMost, "q, k and v are exchanged together");
+  for (const Operand& operand : operands) {
+    const Tensor own = rank.tensor(c, operand);
+    shares.operand[shares.count] = bf16_of(own);
+    shares.share[shares.count++] = own.cols / (by_heads ? 1 : p.cp);
   }
-  rank.attention.run(work, o, rank.scratch(), stream);
-  launch_sinks(rank, c, work, o, stream);
+  bf16* const buffer = bf16_of(rank.tensor(c, leaving ? c.writes[0] : c.reads[0]));
+  leaving ? kernels::gather_shares(buffer, shares, stream)
+          : kernels::spread_shares(buffer, shares, stream);
 }
 
 }  // namespace qplan

@@ -27,8 +27,8 @@ void launch_attention(CudaRank& rank, const Command& command, const Attention& w
                       cudaStream_t stream);
 void launch_part_attention(CudaRank& rank, const Command& command, const Attention& work,
                            cudaStream_t stream);
-void launch_attention_by_heads(CudaRank& rank, const Command& command, const Attention& work,
-                               cudaStream_t stream);
+// A copy into or out of what ranks exchange when heads are traded for sequence.
+void launch_shares(CudaRank& rank, const Command& command, cudaStream_t stream);
 // Behind an attention over all keys: learned sinks take their share, or get their gradient.
 void launch_sinks(CudaRank& rank, const Command& command, const Attention& work,
                   const AttentionOperands& operands, cudaStream_t stream);

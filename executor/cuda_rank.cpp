@@ -16,14 +16,6 @@ void upload(const DeviceMemory& to, const void* from, std::int64_t bytes) {
   check(cudaMemcpy(to.get(), from, static_cast<std::size_t>(bytes), cudaMemcpyHostToDevice));
 }
 
-// Bytes that a rank sends when heads are exchanged for sequence (Ulysses).
-std::int64_t exchanged_heads(const Command& c) {
-  const auto* work = std::get_if<Collective>(&c.op->work);
-  const bool heads =
-      work != nullptr && work->kind == CollectiveKind::all_to_all && work->axis == Axis::cp;
-  return heads ? static_cast<std::int64_t>(work->bytes.value()) : 0;
-}
-
 }  // namespace
 
 CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t number)
@@ -31,14 +23,13 @@ CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t n
       attention(shared.model.mla ? math::latent_score_scale(shared.model.rope_scaling) : 1),
       arena_memory_(device_memory(own.extent)) {
   set_arena(arena_memory_.get());
-  std::int64_t scratch = kKernelScratch, exchanged = 0;
+  std::int64_t scratch = kKernelScratch;
   static_assert(kernels::kScratchBytes <= kKernelScratch, "kernels have the scratch they need");
   for (const Command& c : own.commands) {
     if (c.kind != CommandKind::op) continue;
     if (const auto* work = std::get_if<Attention>(&c.op->work)) {
       scratch = std::max(scratch, prepare_attention(*this, c, *work));
     }
-    exchanged = std::max(exchanged, exchanged_heads(c));
   }
   for (int i = 0; i < static_cast<int>(own.instances.size()); ++i) {
     if (holds_states(i) && offloaded(i) > 0) {
@@ -46,7 +37,6 @@ CudaRank::CudaRank(const RankJob& shared, const RankProgram& own, std::int64_t n
     }
   }
   scratch_ = take(scratch);
-  if (exchanged > 0) exchange_buffer_ = take(exchanged);
   sums_ = take(kSumBytes);
   sums_on_host_ = host_memory(kSumBytes);
   const std::vector<std::int64_t> where = positions();

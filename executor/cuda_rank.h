@@ -51,8 +51,6 @@ class CudaRank : public Rank {
   [[nodiscard]] void* scratch() const { return scratch_.get(); }
   // The optimizer's part on the host, of a block that has one.
   [[nodiscard]] HostShare& host_share(int instance) { return *host_shares_.at(instance); }
-  // What an exchange of heads for sequence packs, on its way out or in.
-  [[nodiscard]] std::byte* exchange_buffer() const { return exchange_buffer_.get(); }
   // Device memory besides the arena, libraries' workspaces included.
   [[nodiscard]] std::int64_t extra_bytes() const { return extra_bytes_; }
 
@@ -72,7 +70,7 @@ class CudaRank : public Rank {
   void make_rotation();
 
   std::int64_t rows_ = 0, token_bytes_ = 0, extra_bytes_ = CublasLt::kWorkspaceBytes;
-  DeviceMemory arena_memory_, scratch_, exchange_buffer_, sums_, tokens_, positions_, angles_;
+  DeviceMemory arena_memory_, scratch_, sums_, tokens_, positions_, angles_;
   HostMemory tokens_on_host_, sums_on_host_;
   kernels::Rotation rotation_;
   std::map<int, std::unique_ptr<HostShare>> host_shares_;

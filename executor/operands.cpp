@@ -44,6 +44,12 @@ Tensor sinks_in(const Rank& rank, const Command& c, const Tensor& slot, std::int
   return slot.part(p.offset + first, heads, 1);
 }
 
+bool moves_heads(const Command& c) {
+  const Role role = c.op->role;
+  return role == Role::dispatch || role == Role::group_rows || role == Role::ungroup_rows ||
+         role == Role::combine;
+}
+
 math::Activation activation_of(const Rank& rank, const Command& c, RowwiseKind kind) {
   const ModelSpec& model = rank.spec(c);
   if (kind == RowwiseKind::swiglu || kind == RowwiseKind::swiglu_backward) {

@@ -27,6 +27,9 @@ bool adds_bias(const Rank& rank, const PackedParameter& p);
 bool has_sinks(const Command& c);
 Tensor sinks_in(const Rank& rank, const Command& c, const Tensor& slot, std::int64_t heads);
 
+// Whether a copy is of heads that are exchanged for sequence, on their way out or in.
+bool moves_heads(const Command& c);
+
 // What an op's block activates with.
 math::Activation activation_of(const Rank& rank, const Command& c, RowwiseKind kind);
 

@@ -99,7 +99,72 @@ __global__ void __launch_bounds__(kThreads)
   store(sum, y);
 }
 
+// An operand's shares, in units of eight numbers: what an index would find in HeadShares is picked
+// on the host, or the parameters would go through local memory.
+struct Shares {
+  uint4* operand = nullptr;
+  unsigned units = 0, before = 0;  // of a row, of this operand and of those before it
+};
+struct SharesOfRows {
+  unsigned ranks = 1, local = 1, rows = 1, units = 1;  // units: of a row, all operands together
+};
+
+// Where a row of another rank's lies in whole sequences.
+__device__ unsigned row_in_sequences(unsigned row, unsigned rank, SharesOfRows n) {
+  const unsigned sequence = row / n.local, place = row % n.local, chunk = n.local / 2;
+  const unsigned which = place < chunk ? rank : 2 * n.ranks - 1 - rank;
+  return sequence * n.ranks * n.local + which * chunk + place % chunk;
+}
+
+// A thread moves eight numbers of operand blockIdx.y. `Gathers`: into the buffer.
+template <bool Gathers, bool ByHeads>
+__global__ void __launch_bounds__(kThreads)
+    shares_kernel(uint4* buffer, Shares first, Shares second, Shares third, SharesOfRows n) {
+  const Shares s = blockIdx.y == 0 ? first : blockIdx.y == 1 ? second : third;
+  const unsigned i = blockIdx.x * kThreads + threadIdx.x;
+  const unsigned unit = i % s.units, line = i / s.units;
+  const unsigned row = line % n.rows, rank = line / n.rows;
+  if (rank >= n.ranks) return;
+  uint4* const there = buffer + std::int64_t{rank} * n.rows * n.units +
+                       std::int64_t{n.rows} * s.before + std::int64_t{row} * s.units + unit;
+  const unsigned place = ByHeads ? row_in_sequences(row, rank, n) : row * n.ranks + rank;
+  uint4* const here = s.operand + std::int64_t{place} * s.units + unit;
+  if (Gathers) {
+    *there = *here;
+  } else {
+    *here = *there;
+  }
+}
+
+template <bool Gathers>
+void move_shares(uint4* buffer, const HeadShares& s, cudaStream_t stream) {
+  Shares own[HeadShares::kMost];
+  SharesOfRows n{static_cast<unsigned>(s.ranks), static_cast<unsigned>(s.local),
+                 static_cast<unsigned>(s.rows), 0};
+  unsigned widest = 0;
+  for (int k = 0; k < s.count; ++k) {
+    const auto units = static_cast<unsigned>(s.share[k] / kVector);
+    own[k] = {reinterpret_cast<uint4*>(s.operand[k]), units, n.units};
+    n.units += units;
+    widest = units > widest ? units : widest;
+  }
+  const dim3 grid(blocks_for(s.ranks * s.rows * widest), static_cast<unsigned>(s.count));
+  if (s.by_heads) {
+    shares_kernel<Gathers, true><<<grid, kThreads, 0, stream>>>(buffer, own[0], own[1], own[2], n);
+  } else {
+    shares_kernel<Gathers, false><<<grid, kThreads, 0, stream>>>(buffer, own[0], own[1], own[2], n);
+  }
+}
+
 }  // namespace
+
+void gather_shares(bf16* buffer, const HeadShares& shares, cudaStream_t stream) {
+  move_shares<true>(reinterpret_cast<uint4*>(buffer), shares, stream);
+}
+
+void spread_shares(const bf16* buffer, const HeadShares& shares, cudaStream_t stream) {
+  move_shares<false>(reinterpret_cast<uint4*>(const_cast<bf16*>(buffer)), shares, stream);
+}
 
 void merge_attention(const AttentionPart& whole, const AttentionPart& part, const RowPart& where,
                      std::int64_t heads, std::int64_t dim, cudaStream_t stream) {

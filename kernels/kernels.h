@@ -129,6 +129,22 @@ void merge_attention(const AttentionPart& whole, const AttentionPart& part, cons
 void add_rows(bf16* to, const bf16* part, const RowPart& where, std::int64_t cols,
               cudaStream_t stream);
 
+// Heads that `ranks` ranks exchange for sequence. What one has for (or from) each other lies in one
+// buffer, (ranks, operands, rows, share): of its `rows` = (sequences, local) rows. Operands have a
+// share of each rank's in their columns, (rows, ranks * share); or `by_heads` one share, of whole
+// sequences, (sequences, ranks * local, share): of rank r the r-th chunk of 2 * ranks and the r-th
+// from the end (zig-zag). Shares are multiples of 8.
+struct HeadShares {
+  static constexpr int kMost = 3;
+  std::int64_t ranks = 1, local = 0, rows = 0;
+  bool by_heads = false;
+  int count = 0;
+  bf16* operand[kMost] = {};
+  std::int64_t share[kMost] = {};
+};
+void gather_shares(bf16* buffer, const HeadShares& shares, cudaStream_t stream);
+void spread_shares(const bf16* buffer, const HeadShares& shares, cudaStream_t stream);
+
 // Attention's rows.
 struct HeadRows {
   std::int64_t batch = 1, rows = 0, heads = 0, dim = 0;  // rows: of each sequence

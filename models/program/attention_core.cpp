@@ -55,72 +55,158 @@ void AttentionPart::core(Pass pass) {
     attend(work, k_, v_);
     return;
   }
-  const double kv_elements =
-      static_cast<double>(c_.tokens * heads.kv * (heads.qk_dim + heads.v_dim));
-  const double element = size_of(c_.activation_dtype());
-  const Bytes kv_bytes(kv_elements * element);
   switch (s.cp_comm) {
     case CpComm::p2p:
       c_.recipe.executable ? ring(pass, work) : priced_ring(pass, work);
       break;
-    case CpComm::all_gather: {
-      const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim);
-      const SlotId whole = b.slot("kv of all", c_.activation_dtype(), c_.tokens * s.cp, width);
-      b.exposed(Collective{CollectiveKind::all_gather, Axis::cp, kv_bytes * s.cp}, {k_, v_},
-                {whole});
-      work.kv_len = s.seq_len;
-      if (forward) {
-        attend(work, whole, kNoSlot);
-      } else {
-        const SlotId dwhole = b.slot("dkv of all", c_.activation_dtype(), c_.tokens * s.cp, width);
-        b.compute(work, {q_, whole, out_, lse_, dout_, sinks.weights},
-                  {dq_, dwhole, sinks.gradients})
-            .parameter = sinks.parameter;
-        b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::cp, kv_bytes * s.cp}, {dwhole},
-                  {dk_, dv_});
-      }
+    case CpComm::all_gather:
+      c_.recipe.executable&& work.window == 0 ? gathered(pass, work) : gathered_at_once(pass, work);
       break;
-    }
-    case CpComm::a2a: {
-      // Each rank keeps heads/c of the whole sequence; key-value heads fewer than c are replicated.
-      work.q_len = work.kv_len = s.seq_len;
-      work.heads = heads.q / s.cp;
-      work.kv_heads = std::max<std::int64_t>(heads.kv / s.cp, 1);
-      const double rows = static_cast<double>(c_.tokens);
-      const double q_width = static_cast<double>(heads.q * heads.qk_dim);
-      const double kv_width = static_cast<double>(heads.kv * (heads.qk_dim + heads.v_dim));
-      const double o_width = static_cast<double>(heads.q * heads.v_dim);
-      const Collective in{CollectiveKind::all_to_all, Axis::cp,
-                          Bytes(rows * (q_width + kv_width) * element)};
-      const Collective out{CollectiveKind::all_to_all, Axis::cp, Bytes(rows * o_width * element)};
-      const auto exchange = [&](const Collective& what, Role role, BlockBuilder::Slots reads,
-                                BlockBuilder::Slots writes) {
-        b.aside(Stream::model_comm, what, reads, writes).role = role;
-        b.wait_for(Stream::model_comm);
-      };
-      const auto in_width = static_cast<std::int64_t>(q_width + kv_width);
-      const std::int64_t out_width = heads.q * heads.v_dim;
-      if (forward) {
-        // Attention keeps its own operands, split by heads; nothing is sent twice in backward.
-        qkv_by_heads_ = b.slot("qkv by heads", c_.activation_dtype(), c_.tokens, in_width);
-        out_by_heads_ = b.slot("out by heads", c_.activation_dtype(), c_.tokens, out_width);
-        exchange(in, Role::dispatch, {q_, k_, v_}, {qkv_by_heads_});
-        b.compute(work, {qkv_by_heads_, sinks.weights}, {out_by_heads_, lse_}).parameter =
-            sinks.parameter;
-        exchange(out, Role::combine, {out_by_heads_}, {out_});
-      } else {
-        const SlotId dall = b.slot("dqkv by heads", c_.activation_dtype(), c_.tokens, in_width);
-        const SlotId dby_heads =
-            b.slot("dout by heads", c_.activation_dtype(), c_.tokens, out_width);
-        exchange(out, Role::dispatch, {dout_}, {dby_heads});
-        b.compute(work, {qkv_by_heads_, dby_heads, out_by_heads_, lse_, sinks.weights},
-                  {dall, sinks.gradients})
-            .parameter = sinks.parameter;
-        exchange(in, Role::combine, {dall}, {dq_, dk_, dv_});
-      }
+    case CpComm::a2a:
+      by_heads(pass, work);
       break;
-    }
   }
+}
+
+// Each rank keeps heads/c of the whole sequence; key-value heads fewer than c are replicated.
+// Attention keeps its own operands, split by heads; nothing is sent twice in backward.
+void AttentionPart::by_heads(Pass pass, Attention work) {
+  auto& b = c_.b;
+  const auto& s = c_.shape;
+  const Heads heads = heads_of(c_);
+  const std::int64_t rows = c_.tokens * s.cp;
+  const std::int64_t q = heads.q * heads.qk_dim, k = heads.kv * heads.qk_dim;
+  const std::int64_t v = heads.kv * heads.v_dim, out = heads.q * heads.v_dim;
+  work.q_len = work.kv_len = s.seq_len;
+  work.heads = heads.q / s.cp;
+  work.kv_heads = std::max<std::int64_t>(heads.kv / s.cp, 1);
+  const Sinks sinks = learned_sinks(pass);
+  const auto share = [&](std::string_view name, std::int64_t width) {
+    return b.slot(name, c_.activation_dtype(), rows, width / s.cp);
+  };
+  if (pass == Pass::forward) {
+    q_by_heads_ = share("q by heads", q);
+    k_by_heads_ = share("k by heads", k);
+    v_by_heads_ = share("v by heads", v);
+    out_by_heads_ = share("out by heads", out);
+    exchange_heads(Role::dispatch, q + k + v, {q_, k_, v_},
+                   {q_by_heads_, k_by_heads_, v_by_heads_});
+    b.compute(work, {q_by_heads_, k_by_heads_, v_by_heads_, sinks.weights}, {out_by_heads_, lse_})
+        .parameter = sinks.parameter;
+    exchange_heads(Role::combine, out, {out_by_heads_}, {out_});
+    return;
+  }
+  const SlotId dout = share("dout by heads", out);
+  const SlotId dq = share("dq by heads", q), dk = share("dk by heads", k);
+  const SlotId dv = share("dv by heads", v);
+  exchange_heads(Role::dispatch, out, {dout_}, {dout});
+  b.compute(work, {q_by_heads_, k_by_heads_, v_by_heads_, out_by_heads_, lse_, dout, sinks.weights},
+            {dq, dk, dv, sinks.gradients})
+      .parameter = sinks.parameter;
+  exchange_heads(Role::combine, q + k + v, {dq, dk, dv}, {dq_, dk_, dv_});
+}
+
+// Heads for sequence (dispatch) or back (combine); `width`: columns of all operands together. Our
+// executor sends every rank its share in one message: a copy puts the shares side by side, and
+// another one what has come into the order of the sequence, or back among the other heads.
+void AttentionPart::exchange_heads(Role role, std::int64_t width, BlockBuilder::Slots reads,
+                                   BlockBuilder::Slots writes) {
+  auto& b = c_.b;
+  const DType act = c_.activation_dtype();
+  const Collective exchange{CollectiveKind::all_to_all, Axis::cp,
+                            Bytes(static_cast<double>(c_.tokens * width) * size_of(act))};
+  const auto send = [&](BlockBuilder::Slots from, BlockBuilder::Slots to) {
+    b.aside(Stream::model_comm, exchange, from, to).role = role;
+    b.wait_for(Stream::model_comm);
+  };
+  if (!c_.recipe.executable) return send(reads, writes);
+  const bool to_heads = role == Role::dispatch;
+  const SlotId leaving = b.slot("shares that leave", act, c_.tokens, width);
+  const SlotId arriving = b.slot("shares that arrive", act, c_.tokens, width);
+  c_.rowwise(RowwiseKind::copy, c_.tokens, width, reads, {leaving}).role =
+      to_heads ? Role::dispatch : Role::ungroup_rows;
+  send({leaving}, {arriving});
+  c_.rowwise(RowwiseKind::copy, c_.tokens, width, {arriving}, writes).role =
+      to_heads ? Role::group_rows : Role::combine;
+}
+
+// Keys and values of all ranks in one buffer, and one attention over them. A rank's queries lie
+// half early, half late: on the average they see half of the keys, those of a window all in it.
+void AttentionPart::gathered_at_once(Pass pass, const Attention& own) {
+  auto& b = c_.b;
+  const DType act = c_.activation_dtype();
+  const Heads heads = heads_of(c_);
+  const int ranks = c_.shape.cp;
+  const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim);
+  const Bytes bytes(static_cast<double>(c_.tokens * width * ranks) * size_of(act));
+  const SlotId whole = b.slot("kv of all", act, c_.tokens * ranks, width);
+  b.exposed(Collective{CollectiveKind::all_gather, Axis::cp, bytes}, {k_, v_}, {whole});
+  Attention work = own;
+  work.kv_len = c_.shape.seq_len;
+  if (own.causal && own.window == 0 && own.kernel != AttentionKernel::unfused) {
+    work.causal = false;
+    work.kv_len = c_.shape.seq_len / 2;
+  }
+  const Sinks sinks = learned_sinks(pass);
+  if (pass == Pass::forward) {
+    b.compute(work, {q_, whole, sinks.weights}, {out_, lse_, scores_, mask_}).parameter =
+        sinks.parameter;
+    return;
+  }
+  const SlotId dwhole = b.slot("dkv of all", act, c_.tokens * ranks, width);
+  b.compute(work, {q_, whole, out_, lse_, scores_, mask_, dout_, sinks.weights},
+            {dq_, dwhole, sinks.gradients})
+      .parameter = sinks.parameter;
+  b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::cp, bytes}, {dwhole}, {dk_, dv_});
+}
+
+// As our executor runs it: the own keys beside the gather, then the other ranks', a part each. A
+// part is what a ring's step is: queries of one half see all keys, or all queries keys of one half.
+void AttentionPart::gathered(Pass pass, const Attention& own) {
+  auto& b = c_.b;
+  const DType act = c_.activation_dtype();
+  const Heads heads = heads_of(c_);
+  const int ranks = c_.shape.cp;
+  const std::int64_t k_width = heads.kv * heads.qk_dim, v_width = heads.kv * heads.v_dim;
+  const std::int64_t width = k_width + v_width;
+  const Bytes bytes(static_cast<double>(c_.tokens * width * ranks) * size_of(act));
+  const bool forward = pass == Pass::forward;
+  const SlotId whole = b.slot("kv of all", act, c_.tokens * ranks, width);
+  const SlotId own_dk = forward ? kNoSlot : b.slot("own dk", act, c_.tokens, k_width);
+  const SlotId own_dv = forward ? kNoSlot : b.slot("own dv", act, c_.tokens, v_width);
+  const SlotId dwhole = forward ? kNoSlot : b.slot("dkv of all", act, c_.tokens * ranks, width);
+  b.aside(Stream::model_comm, Collective{CollectiveKind::all_gather, Axis::cp, bytes}, {k_, v_},
+          {whole});
+  for (int part = 0; part < ranks; ++part) {
+    // Sinks take their share after the last merge; their gradient needs no keys.
+    const Sinks sinks = part == (forward ? ranks - 1 : 0) ? learned_sinks(pass) : Sinks{};
+    const Attention work = part == 0 ? own : of_other_keys(own);
+    Op& op = forward && part == 0 ? b.compute(work, {q_, k_, v_, sinks.weights}, {out_, lse_})
+             : forward            ? b.compute(work, {q_, whole, sinks.weights}, {out_, lse_})
+             : part == 0          ? b.compute(work, {q_, k_, v_, out_, lse_, dout_, sinks.weights},
+                                              {dq_, own_dk, own_dv, sinks.gradients})
+                                  : b.compute(work, {q_, whole, out_, lse_, dout_}, {dq_, dwhole});
+    op.parameter = sinks.parameter;
+    op.piece = static_cast<std::uint8_t>(part);
+    op.pieces = static_cast<std::uint8_t>(ranks);
+    if (part == 0) b.wait_for(Stream::model_comm);
+  }
+  if (forward) return;
+  // What other ranks give to the own keys and values comes home.
+  const SlotId home_k = b.slot("dk from others", act, c_.tokens, k_width);
+  const SlotId home_v = b.slot("dv from others", act, c_.tokens, v_width);
+  b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::cp, bytes}, {dwhole},
+            {home_k, home_v});
+  c_.rowwise(RowwiseKind::add, c_.tokens, k_width, {home_k, own_dk}, {dk_});
+  c_.rowwise(RowwiseKind::add, c_.tokens, v_width, {home_v, own_dv}, {dv_});
+}
+
+// Another rank's keys: its early half before ours, for all queries, or all of them for the late
+// half of the queries (zig-zag).
+Attention AttentionPart::of_other_keys(Attention work) {
+  work.causal = false;
+  work.kv_len = std::max<std::int64_t>(work.q_len / 2, 1);
+  return work;
 }
 
 // Keys and values of one rank after the other. The gradients of a rank's keys and values follow one
@@ -146,11 +232,7 @@ void AttentionPart::ring(Pass pass, const Attention& whole) {
     if (step + 1 < steps) {
       arriving = step == 0 ? pass_on({k_, v_}, "ring buffer") : pass_on({held}, "ring buffer");
     }
-    Attention part = whole;
-    if (step > 0) {
-      part.causal = false;
-      part.kv_len = std::max<std::int64_t>(whole.q_len / 2, 1);
-    }
+    const Attention part = step == 0 ? whole : of_other_keys(whole);
     if (step > 0 && gradient == kNoSlot) gradient = b.slot("ring gradient", act, c_.tokens, width);
     // Sinks take their share after the last merge; their gradient needs no keys.
     const Sinks sinks = step == (forward ? steps - 1 : 0) ? learned_sinks(pass) : Sinks{};
@@ -200,11 +282,9 @@ void AttentionPart::priced_ring(Pass pass, const Attention& whole) {
       b.aside(Stream::model_comm, SendRecv{Axis::cp, bytes}, {held}, {arriving});
     }
     const bool own = step == 0;
-    Attention part = whole;
+    const Attention part = own ? whole : of_other_keys(whole);
     SlotId kv = held;
     if (!own) {
-      part.causal = false;
-      part.kv_len = std::max<std::int64_t>(whole.q_len / 2, 1);
       kv = b.slot("half of the keys and values", act, half, kv_width);
       c_.rowwise(RowwiseKind::copy, half, kv_width, {held}, {kv});
     }

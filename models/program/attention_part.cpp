@@ -24,7 +24,9 @@ SlotId AttentionPart::forward(SlotId x) {
   k_ = b.slot("k", act, c_.tokens, heads.kv * heads.qk_dim);
   v_ = b.slot("v", act, c_.tokens, heads.kv * heads.v_dim);
   out_ = b.slot("attention out", act, c_.tokens, heads.q * heads.v_dim);
-  lse_ = b.slot("log-sum-exp", DType::fp32, c_.tokens, heads.q);
+  // Where heads are exchanged for sequence, of whole sequences.
+  const int share = s.cp_comm == CpComm::a2a ? s.cp : 1;
+  lse_ = b.slot("log-sum-exp", DType::fp32, c_.tokens * share, heads.q / share);
   if (c_.recipe.attention == AttentionKernel::unfused) {
     // Probabilities, their dropout mask and the dropped result: 5 bytes a score (Korthikanti, 5as).
     const std::int64_t rows = c_.tokens * heads.q;

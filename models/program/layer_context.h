@@ -150,6 +150,12 @@ class AttentionPart {
     std::int16_t parameter = kNoParameter;
   };
   [[nodiscard]] Sinks learned_sinks(Pass pass) const;
+  void by_heads(Pass pass, Attention work);
+  void exchange_heads(Role role, std::int64_t width, BlockBuilder::Slots reads,
+                      BlockBuilder::Slots writes);
+  void gathered(Pass pass, const Attention& own);
+  void gathered_at_once(Pass pass, const Attention& own);
+  static Attention of_other_keys(Attention work);
   void ring(Pass pass, const Attention& whole);
   void priced_ring(Pass pass, const Attention& whole);
 
@@ -158,8 +164,10 @@ class AttentionPart {
   SlotId qkv_ = kNoSlot;  // packed, before norm and rotation
   SlotId q_ = kNoSlot, k_ = kNoSlot, v_ = kNoSlot, out_ = kNoSlot, lse_ = kNoSlot;
   SlotId scores_ = kNoSlot, mask_ = kNoSlot, drop_ = kNoSlot;
-  SlotId qkv_by_heads_ = kNoSlot, out_by_heads_ = kNoSlot;  // Ulysses
-  SlotId eager_norm_ = kNoSlot, eager_qk_norm_ = kNoSlot;   // what unfused kernels keep
+  // Ulysses: of whole sequences, a share of the heads.
+  SlotId q_by_heads_ = kNoSlot, k_by_heads_ = kNoSlot, v_by_heads_ = kNoSlot;
+  SlotId out_by_heads_ = kNoSlot;
+  SlotId eager_norm_ = kNoSlot, eager_qk_norm_ = kNoSlot;  // what unfused kernels keep
   SlotId q_down_ = kNoSlot, q_normed_ = kNoSlot, kv_down_ = kNoSlot, kv_normed_ = kNoSlot;
   SlotId dq_ = kNoSlot, dk_ = kNoSlot, dv_ = kNoSlot, dout_ = kNoSlot;
   SlotId dx_normed_partial_ = kNoSlot;

@@ -319,6 +319,9 @@ enum class Role : std::uint8_t {
   sum_copies,
   dispatch,  // the exchange itself, to the experts ...
   combine,   // ... and back
+  // Heads that are exchanged for sequence: dispatch and combine, too. Of a copy: q, k, v or out to
+  // the shares that leave (dispatch) or from those that came (combine); by heads, whole sequences
+  // out of what came (group_rows), or back (ungroup_rows).
   expert_counts,
   sequence_balance,  // all-reduce of what the auxiliary loss knows of a sequence
   // Vocabulary-parallel loss (physics.md 3.1): maxima over tp, each rank's sum of exponentials

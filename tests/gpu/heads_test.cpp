@@ -18,6 +18,75 @@ constexpr cudaStream_t kStream = nullptr;
 
 }  // namespace
 
+TEST_CASE("heads that are exchanged for sequence come where they belong, and back") {
+  // Two sequences of 12, three ranks: chunks of two rows. q and k of six and three heads of 16.
+  constexpr std::int64_t ranks = 3, sequences = 2, length = 12, local = 4, rows = 8;
+  const std::vector<std::int64_t> heads{6, 3};
+  constexpr std::int64_t dim = 16, width = (6 + 3) * dim, share = width / ranks * rows;
+  const auto position = [](std::int64_t rank, std::int64_t i) {
+    return i < 2 ? rank * 2 + i : (2 * ranks - 1 - rank) * 2 + i - 2;
+  };
+  // Whole sequences of both operands, and what each rank has of them.
+  std::vector<std::vector<float>> whole, sent(ranks);
+  for (const std::int64_t n : heads) {
+    whole.push_back(random_bf16(sequences * length * n * dim, static_cast<unsigned>(n)));
+  }
+  for (std::int64_t r = 0; r < ranks; ++r) {
+    std::vector<std::vector<float>> own;
+    for (std::size_t k = 0; k < heads.size(); ++k) {
+      const std::int64_t cols = heads[k] * dim;
+      std::vector<float>& rows_of = own.emplace_back();
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const auto row = whole[k].begin() + (i / local * length + position(r, i % local)) * cols;
+        rows_of.insert(rows_of.end(), row, row + cols);
+      }
+    }
+    const Bf16Array q(own[0]), k(own[1]), buffer(ranks * share);
+    kernels::HeadShares shares{.ranks = ranks, .local = local, .rows = rows, .count = 2};
+    shares.operand[0] = q.get();
+    shares.operand[1] = k.get();
+    shares.share[0] = heads[0] / ranks * dim;
+    shares.share[1] = heads[1] / ranks * dim;
+    kernels::gather_shares(buffer.get(), shares, kStream);
+    sent[math::at(r)] = buffer.read();
+    const Bf16Array again_q(q.size()), again_k(k.size());
+    shares.operand[0] = again_q.get();
+    shares.operand[1] = again_k.get();
+    kernels::spread_shares(buffer.get(), shares, kStream);
+    CHECK(again_q.read() == own[0]);
+    CHECK(again_k.read() == own[1]);
+  }
+  for (std::int64_t r = 0; r < ranks; ++r) {  // whose heads
+    std::vector<float> arrived;
+    for (const auto& from : sent) {
+      const auto part = from.begin() + r * share;
+      arrived.insert(arrived.end(), part, part + share);
+    }
+    const Bf16Array buffer(arrived);
+    const std::int64_t all = sequences * length;
+    const Bf16Array q(all * heads[0] / ranks * dim), k(all * heads[1] / ranks * dim);
+    kernels::HeadShares shares{
+        .ranks = ranks, .local = local, .rows = rows, .by_heads = true, .count = 2};
+    shares.operand[0] = q.get();
+    shares.operand[1] = k.get();
+    shares.share[0] = heads[0] / ranks * dim;
+    shares.share[1] = heads[1] / ranks * dim;
+    kernels::spread_shares(buffer.get(), shares, kStream);
+    for (std::size_t which = 0; which < heads.size(); ++which) {
+      const std::int64_t cols = heads[which] * dim, own = cols / ranks;
+      std::vector<float> expected;
+      for (std::int64_t row = 0; row < all; ++row) {
+        const auto first = whole[which].begin() + row * cols + r * own;
+        expected.insert(expected.end(), first, first + own);
+      }
+      CHECK((which == 0 ? q : k).read() == expected);
+    }
+    const Bf16Array back(ranks * share);
+    kernels::gather_shares(back.get(), shares, kStream);
+    CHECK(back.read() == arrived);
+  }
+}
+
 TEST_CASE("norms of heads read and write packed rows") {
   constexpr std::int64_t tokens = 37, heads = 3, dim = 128, line = 640;
   const auto x = random_bf16(tokens * heads * dim, 1), w = random_bf16(dim, 2);

@@ -108,6 +108,28 @@ TEST_CASE("witness: Ulysses sends q, k, v in and the output back") {
   CHECK(sent(l.block.forward, Axis::cp, 4) == expected);
 }
 
+// A zig-zag gives every rank c-th of the causal triangle, whatever way the keys come.
+TEST_CASE("witness: however keys travel, a rank attends to its share of the triangle") {
+  for (const RecipeKind recipe : {RecipeKind::qplan, RecipeKind::megatron}) {
+    CAPTURE(to_word(recipe));
+    for (const char* comm : {"p2p", "all_gather", "a2a"}) {
+      CAPTURE(comm);
+      const std::string line = fmt::format("cp4 gbs1 seq8192 cp_comm={}", comm);
+      const Layer l("llama3-8b", line.c_str(), recipe);
+      Flops forward, backward;
+      for (const Op& op : l.block.forward) {
+        if (std::holds_alternative<Attention>(op.work)) forward += flops(op.work);
+      }
+      for (const Op& op : l.block.backward) {
+        if (std::holds_alternative<Attention>(op.work)) backward += flops(op.work);
+      }
+      const Flops expected(8192.0 * 8192 / 2 / 4 * 32 * 128 * 4);
+      CHECK(forward == expected);
+      CHECK(backward == expected * 2.5);
+    }
+  }
+}
+
 // Attention keeps its operands split by heads, as DeepSpeed-Ulysses and Megatron's a2a do.
 TEST_CASE("witness: Ulysses' backward sends what its forward sent") {
   const Layer l("llama3-8b", "cp4 gbs1 seq8192 cp_comm=a2a");
