@@ -27,7 +27,7 @@ class GpuRun {
          const RunOptions& options, const ProcessRank& process)
       : process_(process),
         options_(options),
-        device_(select_device(process)),
+        device_(select_device(plan, process)),
         program_(build_step_program(model, plan, recipe_of(RecipeKind::qplan), facts)),
         job_{model, plan, program_, options.optimizer},
         index_(model),
@@ -61,9 +61,8 @@ class GpuRun {
   }
 
  private:
-  static int select_device(const ProcessRank& process) {
-    // As many queues to the device as a rank has lanes, or lanes would wait for each other.
-    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
+  static int select_device(const ParallelPlan& plan, const ProcessRank& process) {
+    choose_queues(plan);
     if (process.local_rank >= gpu_count()) {
       throw DeviceError(
           fmt::format("rank {} needs GPU {} of its machine, which has {}; start one "
@@ -72,6 +71,18 @@ class GpuRun {
     }
     check(cudaSetDevice(process.local_rank));
     return process.local_rank;
+  }
+
+  // Of this process's context, which is made once.
+  static void choose_queues(const ParallelPlan& plan) {
+    static const bool one = takes_one_queue(plan);
+    if (one && plan.pp > 1) {
+      throw DeviceError(
+          "this process has run a plan in one queue to the device, where stages of a pipeline wait "
+          "for each other for ever; start another process");
+    }
+    // As many queues as a rank has lanes, or lanes would wait for each other.
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", one ? "1" : "32", 1);
   }
 
   static std::unique_ptr<NcclWorld> meet(const StepProgram& program, const ProcessRank& process) {

@@ -13,4 +13,7 @@ namespace qplan {
 // A sentence's end with what is lacking and what to use instead, or absent.
 std::optional<std::string> unexecuted_on_gpu(const ModelSpec& model, const ParallelPlan& plan);
 
+// Whether a rank's work goes to its GPU through one queue (else one a lane).
+bool takes_one_queue(const ParallelPlan& plan);
+
 }  // namespace qplan

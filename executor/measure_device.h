@@ -6,6 +6,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <random>
@@ -57,6 +58,7 @@ struct MeasuringDevice {
 
   // Before anything is made on it.
   static const ProcessRank& selected(const ProcessRank& own) {
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);  // as most ranks have it (takes_one_queue)
     check(cudaSetDevice(own.local_rank));
     return own;
   }

@@ -9,6 +9,7 @@
 // ends a job.
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
@@ -19,6 +20,7 @@
 
 #include "executor/cuda_run.h"
 #include "executor/device_error.h"
+#include "executor/gpu_limits.h"
 #include "models/error.h"
 #include "models/json.h"
 
@@ -73,9 +75,24 @@ Json answer_of(const RunResult& result) {
           {"ended", now.count()}};  // of the clock that a power meter's readings have
 }
 
-void run_all(const Json& jobs, ProcessRank process) {
+bool in_one_queue(const Json& job) {
+  return takes_one_queue(parse_plan(job.at("plan").get<std::string>()));
+}
+
+// The plan that this process begins with; a process has one kind of queue to its GPU, and goes on
+// as a new program where a plan wants the other.
+constexpr const char* kFirstPlan = "QPLAN_FIRST_PLAN";
+void go_on_from(std::size_t plan, char** words) {
+  ::setenv(kFirstPlan, std::to_string(plan).c_str(), 1);
+  ::execv("/proc/self/exe", words);
+  throw DeviceError("gpu_plans cannot start anew");
+}
+
+void run_all(const Json& jobs, ProcessRank process, char** words) {
   const int first_port = kFirstPort + process.port % kJobs * kPlansOfJob;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
+  const std::size_t first = std::stoul(environment(kFirstPlan).value_or("0"));
+  for (std::size_t i = first; i < jobs.size(); ++i) {
+    if (in_one_queue(jobs[i]) != in_one_queue(jobs[first])) go_on_from(i, words);
     process.door = -1;
     process.port = first_port + static_cast<int>(i);
     const RunResult result = run_one(jobs[i], process);
@@ -104,7 +121,7 @@ int main(int count, char** words) {
     auto process = process_rank(environment);
     if (!process && std::string(words[2]) == "1") process = ProcessRank{};
     if (!process) return run_by_local_ranks(words);
-    run_all(parse_json(read_text_file(words[1]), words[1]), *process);
+    run_all(parse_json(read_text_file(words[1]), words[1]), *process, words);
   } catch (const std::exception& error) {
     fmt::print(stderr, "gpu_plans: {}\n", error.what());
     return 3;
