@@ -213,6 +213,14 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   return executed;
 }
 
+Seconds step_time_as_routed(const Execution& execution, const ExpertLoad& load) {
+  const Job& job = *execution.job;
+  JobFacts facts = job.cost->facts();
+  facts.active_experts = load.active;
+  facts.moe_imbalance = std::max(load.busiest, 1.0);
+  return CostModel(job.model, job.recipe(), job.hardware, facts).step_time(execution.plan);
+}
+
 std::optional<std::string> environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);

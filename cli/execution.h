@@ -55,6 +55,9 @@ struct Executed {
 Executed execute(const Execution& execution, const ExecutionChoices& choices,
                  const RunOptions& extra = {});
 
+// The step time that is predicted where tokens are spread over experts like this.
+Seconds step_time_as_routed(const Execution& execution, const ExpertLoad& load);
+
 // This process's environment.
 std::optional<std::string> environment(const std::string& name);
 

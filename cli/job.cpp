@@ -25,6 +25,7 @@ void for_each_override(Visit&& visit) {
   visit("oversubscription", &C::oversubscription, 1.0, 1000.0);
   visit("memory_cap_gib", &C::memory_cap_gib, 0.001, 1e6);
   visit("moe_imbalance", &C::moe_imbalance, 1.0, 1000.0);
+  visit("moe_active", &C::moe_active, 1e-4, 1.0);
   visit("price_per_gpu_hour_usd", &C::price, 0.0, 1e6);
 }
 
@@ -100,6 +101,9 @@ void add_model_options(CommandLine& line, JobChoices& choices) {
   line.option(
       {"--moe-imbalance", "RATIO", "busiest over mean expert rank, with --routing natural", "1.2"},
       set_given(choices.moe_imbalance, set_number, 1.0, 1000.0));
+  line.option(
+      {"--moe-active", "SHARE", "of the experts that get tokens, with --routing natural", "1"},
+      set_given(choices.moe_active, set_number, 1e-4, 1.0));
 }
 
 void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions which) {
@@ -174,6 +178,7 @@ std::unique_ptr<Job> make_job(const JobChoices& choices, std::int64_t gpus) {
   job->price_per_gpu_hour = choices.price.value_or(job->hardware.price_per_gpu_hour);
   JobFacts facts;
   facts.moe_imbalance = choices.moe_imbalance.value_or(facts.moe_imbalance);
+  facts.active_experts = choices.moe_active.value_or(facts.active_experts);
   job->cost = std::make_unique<CostModel>(job->model, job->recipe(), job->hardware, facts,
                                           gib(choices.memory_cap_gib.value_or(0)));
   return job;

@@ -25,7 +25,7 @@ struct JobChoices {
   std::optional<RecipeKind> framework;
   std::optional<std::int64_t> gpus_per_node, nics_per_node;
   std::optional<double> nic_gb_per_s, oversubscription;
-  std::optional<double> memory_cap_gib, moe_imbalance, price;
+  std::optional<double> memory_cap_gib, moe_imbalance, moe_active, price;
 };
 
 void add_model_options(CommandLine& line, JobChoices& choices);

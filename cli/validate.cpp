@@ -42,6 +42,9 @@ struct Comparison {
   Totals predicted, executed;
   std::vector<Bytes> predicted_peak, executed_peak;  // of each pipeline rank
   Seconds predicted_step, executed_step;
+  // Where routers chose: how they spread the tokens, and what is predicted of that.
+  std::optional<ExpertLoad> routed;
+  Seconds routed_step;
   Seconds traced_step, busy;  // of the step that was traced: all of it; some op of rank 0 ran
 
   [[nodiscard]] double memory_error() const {
@@ -90,6 +93,10 @@ Comparison compare(const Execution& execution, const Executed& executed) {
   c.executed_peak = executed.result.live_peak;
   c.predicted_step = e.step_time;
   c.executed_step = executed.median;
+  if (execution.plan.routing == Routing::natural && executed.result.expert_load) {
+    c.routed = executed.result.expert_load;
+    c.routed_step = step_time_as_routed(execution, *c.routed);
+  }
   c.traced_step = executed.result.step_time.back();
   c.busy = busy_time(executed.result.trace, 0);
   return c;
@@ -142,6 +149,12 @@ void print_text(const Execution& execution, const Comparison& c, std::ostream& o
   fmt::print(out, "\nstep time    predicted {} on {}, executed {} on this machine's {}\n",
              human_seconds(c.predicted_step), execution.job->hardware.name,
              human_seconds(c.executed_step), execution.process ? "GPUs" : "processor");
+  if (!c.routed) return;
+  fmt::print(
+      out,
+      "             predicted {} of tokens as the routers spread them: {} of the experts had "
+      "any, the busiest rank {} of the mean\n",
+      human_seconds(c.routed_step), percent(c.routed->active), percent(c.routed->busiest));
 }
 
 Json to_json(const Comparison& c) {
@@ -160,8 +173,16 @@ Json to_json(const Comparison& c) {
                       {"predicted_peak_gib", in_gib(c.predicted_peak[i])},
                       {"executed_peak_gib", in_gib(c.executed_peak[i])}});
   }
+  Json routed;
+  if (c.routed) {
+    routed = {{"active_experts", c.routed->active},
+              {"busiest_rank", c.routed->busiest},
+              {"predicted_step_s", c.routed_step.value()},
+              {"step_time_error", c.routed_step / c.executed_step - 1}};
+  }
   return {{"kinds", kinds},
           {"stages", stages},
+          {"as_routed", routed},
           {"same_ops", c.same_ops()},
           {"traced_step_s", c.traced_step.value()},
           {"busy_s", c.busy.value()},

@@ -129,6 +129,17 @@ RingDelay ring_delay(const Work& work, const CostContext& context) {
   return delay;
 }
 
+// A grouped product's rows lie with the experts that got any: others' weights are not read, and no
+// tile of theirs is part-filled. Where the rest is uneven, both stay sums over the same experts.
+Work with_active_experts(const Work& work, double share) {
+  const auto* product = std::get_if<GroupedGemm>(&work);
+  if (product == nullptr || share >= 1) return work;
+  GroupedGemm active = *product;
+  const double groups = std::round(static_cast<double>(active.groups) * share);
+  active.groups = std::max<std::int64_t>(static_cast<std::int64_t>(groups), 1);
+  return active;
+}
+
 // Collectives that run beside work which the list does not show: they are slower, and that work,
 // for which the list's last op stands, loses what compute loses beside them.
 void beside_compute(PricedPart& priced, const Contention& contention, const RankGrid& grid) {
@@ -151,6 +162,10 @@ Cost cost_of(const Op& op, Part part) {
   }
   if (part == Part::clear || part == Part::norm || part == Part::update) return Cost::optimizer;
   return op.recomputed ? Cost::recompute : Cost::compute;
+}
+
+double routed_share(const ParallelPlan& plan, const JobFacts& facts) {
+  return plan.routing == Routing::natural ? facts.active_experts : 1;
 }
 
 std::optional<CudaGraphScope> graphs_of(const ParallelPlan& plan) {
@@ -229,7 +244,8 @@ double slowest_of(std::int64_t ranks) {
 }
 
 Price price_of(const Op& op, const CostContext& context) {
-  Price p = price(op.work, {context.hardware, context.grid});
+  Price p =
+      price(with_active_experts(op.work, context.active_experts), {context.hardware, context.grid});
   if (by_clock(op.work)) p.time *= slowest_of(context.grid->world());
   if (op.stream == Stream::compute && captured(op, context.graphs, *context.recipe)) {
     // At most half of it: the gain is of kernels that are longer than their launch.

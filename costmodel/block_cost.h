@@ -46,6 +46,7 @@ struct CostContext {
   const RankGrid* grid = nullptr;
   const Recipe* recipe = nullptr;
   std::optional<CudaGraphScope> graphs;  // launches inside them cost nothing
+  double active_experts = 1;             // share of a grouped product's groups that have rows
 };
 
 // How much longer products and attention take on the slowest of so many GPUs, for which all wait
@@ -85,6 +86,9 @@ BlockMemory memory_of(const Block& block, BackwardForm form);
 // `grid` says which collectives leave the node.
 void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,
              const RankGrid& grid);
+
+// Share of the experts that get tokens: of all, unless the router is free to leave some out.
+double routed_share(const ParallelPlan& plan, const JobFacts& facts);
 
 // The scope of a plan's CUDA graphs, where it has any.
 std::optional<CudaGraphScope> graphs_of(const ParallelPlan& plan);

@@ -221,7 +221,8 @@ struct Session {
 
   Session(const CostModel& cost, const ParallelPlan& plan)
       : program(build_step_program(cost.model(), plan, cost.recipe(), cost.facts())),
-        context{&cost.hardware(), &program.grid, &cost.recipe(), graphs_of(plan)},
+        context{&cost.hardware(), &program.grid, &cost.recipe(), graphs_of(plan),
+                routed_share(plan, cost.facts())},
         links(pipeline_links(cost, plan, program.grid)) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

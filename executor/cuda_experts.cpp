@@ -297,6 +297,7 @@ void launch_experts_product(CudaRank& rank, const Command& c, const GroupedGemm&
   const Tensor other = wgrad ? rank.tensor(c, c.reads[1]) : rank.tensor(c, c.writes[0]);
   const Tensor first = slot.part(p.offset, out_features, p.cols);
   const Tensor counts = rank.tensor(c, c.reads[2]);
+  if (rank.load_log != nullptr) rank.load_log->note(c, counts, stream);
   each_share(
       rank, counts, in.rows,
       [&](std::int64_t begin, std::int64_t share, const kernels::RowGroups& groups) {

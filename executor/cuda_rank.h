@@ -13,6 +13,7 @@
 #include "executor/attention_cudnn.h"
 #include "executor/cuda_handles.h"
 #include "executor/cuda_offload.h"
+#include "executor/expert_load.h"
 #include "executor/gemm_cublaslt.h"
 #include "executor/rank.h"
 #include "kernels/kernels.h"
@@ -47,6 +48,8 @@ class CudaRank : public Rank {
   // host waits until the router has run.
   const std::vector<std::int32_t>& expert_counts(const Command& command, const Tensor& counts,
                                                  cudaStream_t stream);
+  // Where products of experts leave what they were given, of a step that keeps it; else null.
+  ExpertLoadLog* load_log = nullptr;
   // Of the compute stream.
   [[nodiscard]] void* scratch() const { return scratch_.get(); }
   // The optimizer's part on the host, of a block that has one.

@@ -98,10 +98,19 @@ class GpuRun {
     rank_.batch = ids;
     const bool last = step + 1 == options_.steps;
     const bool timed = last && options_.keep_trace;
+    std::optional<ExpertLoadLog> log;
+    const std::int64_t senders = std::int64_t{job_.plan.ep} * job_.plan.etp;
+    if (timed && job_.model.moe) log.emplace(commands_, senders, job_.model.moe->num_experts);
+    rank_.load_log = log ? &*log : nullptr;
     const double begin = now();
     backend_.begin(timed);
     execute(commands_, backend_);
     result_.step_time.emplace_back(now() - begin);
+    rank_.load_log = nullptr;
+    if (log) {
+      result_.expert_load =
+          expert_load(log->counts(), senders, job_.model.moe->num_experts, job_.plan.ep);
+    }
     if (options_.alive) options_.alive();
     result_.loss.push_back(rank_.loss);
     result_.grad_norm.push_back(rank_.grad_norm);

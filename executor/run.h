@@ -44,6 +44,12 @@ struct RunOptions {
   [[nodiscard]] bool saves_after(int step) const;
 };
 
+// How natural routing spread a step's tokens, the mean over its products: the share of the experts
+// that got any, and the rows of the busiest rank of an ep group over the mean rank's.
+struct ExpertLoad {
+  double active = 1, busiest = 1;
+};
+
 struct RunResult {
   std::int64_t first_step = 1;          // counted from the first run's first
   std::vector<double> loss, grad_norm;  // one a step
@@ -54,6 +60,7 @@ struct RunResult {
   std::optional<Bytes> device_peak;     // of rank 0's GPU, as its driver shows it
   ModelTensors gradients, weights;
   Trace trace;
+  std::optional<ExpertLoad> expert_load;  // of the traced step of rank 0, on a GPU
   bool in_program_order = true;  // every rank ended its commands lane by lane in program order
 };
 

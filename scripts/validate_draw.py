@@ -106,7 +106,8 @@ def model_file(folder, model, layers):
 
 def jobs_file(args, folder, runs):
     jobs = [{"model": model_file(folder, run["model"], run["layers"]), "plan": run["plan"], "steps": args.steps,
-             "lr": 1e-3, "moe_imbalance": 1, "timeout_s": 30, "trace": True} for run in runs]
+             "lr": 1e-3, "moe_imbalance": 1, "timeout_s": 30, "trace": True,
+             "routed": run.get("measured", {}).get("routed")} for run in runs]
     with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".json", delete=False) as file:
         json.dump(jobs, file)
     return file.name
@@ -158,6 +159,10 @@ def predict(args, folder, runs):
         run["memory_error"] = round(run["predicted"]["device_gib"] / device - 1, 4)
         print(f"{run['model']}:{run['layers']} {run['plan']}: {statistics.median(times_of(run)):.4f} s, predicted "
               f"{100 * run['step_error']:+.1f}%; {device:.2f} GiB, predicted {100 * run['memory_error']:+.1f}%")
+        if "as_routed_s" in run["predicted"]:
+            run["error_as_routed"] = round(run["predicted"]["as_routed_s"] / statistics.median(times_of(run)) - 1, 4)
+            print(f"    {100 * run['error_as_routed']:+.1f}% with tokens as its routers spread them: "
+                  f"{100 * run['measured']['routed']['active']:.0f}% of the experts had any")
 
 
 def kendall(pairs):

@@ -28,6 +28,7 @@ using StageRuns = std::vector<Run>;
 // Facts of the job that are not the plan's.
 struct JobFacts {
   double moe_imbalance = 1.2;  // busiest / mean expert rank, under natural routing
+  double active_experts = 1;   // share of the experts that get tokens, under natural routing
   double image_tokens = 0.25;  // share of a vision-language sequence that are image tokens
   int nvlink_domain = 8;       // consecutive ranks joined by NVLink
   bool turns_fp8 = true;       // fp8 products need transposed copies (blocks.h)

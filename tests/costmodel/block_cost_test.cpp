@@ -52,6 +52,21 @@ double compute_clock(const OpList& ops, const std::vector<Duration>& durations) 
 
 }  // namespace
 
+TEST_CASE("a grouped product is priced by the experts that have rows") {
+  Priced p;
+  const Op op{.work = GroupedGemm{.groups = 128, .rows = 32768, .n = 1536, .k = 2048}};
+  Op fewer = op;
+  std::get<GroupedGemm>(fewer.work).groups = 32;
+  const Seconds even = price_of(op, p.context).time;
+  const Seconds of_fewer = price_of(fewer, p.context).time;
+  p.context.active_experts = 0.25;
+  CHECK(price_of(op, p.context).time.value() == of_fewer.value());
+  CHECK(of_fewer < even);
+  const JobFacts facts{.active_experts = 0.25};
+  CHECK(routed_share(parse_plan("gbs8 seq64 routing=natural"), facts) == 0.25);
+  CHECK(routed_share(parse_plan("gbs8 seq64"), facts) == 1);  // tokens are dealt out
+}
+
 TEST_CASE("compute alone is not stretched") {
   const auto durations = stretched({compute_op(), compute_op()}, {3, 4});
   CHECK(durations[0].time.value() == 3);

@@ -4,6 +4,7 @@
 
 #include <numeric>
 
+#include "executor/expert_load.h"
 #include "executor/math/permute.h"
 #include "executor/math/router.h"
 #include "kernels/kernels.h"
@@ -19,6 +20,17 @@ namespace {
 constexpr cudaStream_t kStream = nullptr;
 
 }  // namespace
+
+TEST_CASE("a step's expert load is the mean share of experts with rows, and of the busiest rank") {
+  // Two products, two senders, four experts on two ranks.
+  const std::vector<std::int32_t> counts{4, 0, 0, 0, 0, 4, 0, 0,   // all on the first rank
+                                         1, 1, 1, 1, 1, 1, 1, 1};  // even
+  const auto load = expert_load(counts, 2, 4, 2);
+  REQUIRE(load.has_value());
+  CHECK(load->active == doctest::Approx((0.5 + 1) / 2));
+  CHECK(load->busiest == doctest::Approx((2.0 + 1) / 2));
+  CHECK_FALSE(expert_load({}, 2, 4, 2).has_value());
+}
 
 TEST_CASE("sigmoid routers choose among the best groups, with a correction") {
   constexpr std::int64_t tokens = 300, experts = 48, k = 4, length = 100;

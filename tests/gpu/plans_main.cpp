@@ -63,6 +63,12 @@ Json kinds_of(const Trace& trace) {
   return found;
 }
 
+// How routers spread the tokens of the timed step, where they chose; else null.
+Json routed_of(const RunResult& result) {
+  if (!result.expert_load) return nullptr;
+  return {{"active", result.expert_load->active}, {"busiest", result.expert_load->busiest}};
+}
+
 Json answer_of(const RunResult& result) {
   const std::chrono::duration<double> now = std::chrono::system_clock::now().time_since_epoch();
   Json seconds = Json::array();
@@ -72,6 +78,7 @@ Json answer_of(const RunResult& result) {
           {"step_s", seconds},
           {"device_gib", in_gib(result.device_peak.value_or(Bytes()))},
           {"kinds", kinds_of(result.trace)},
+          {"routed", routed_of(result)},
           {"ended", now.count()}};  // of the clock that a power meter's readings have
 }
 

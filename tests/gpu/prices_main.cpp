@@ -4,7 +4,8 @@
 //
 //     plan_prices PLANS.json HARDWARE
 //
-// PLANS.json as of gpu_plans. Prints a line of JSON a plan.
+// PLANS.json as of gpu_plans, and "routed" of a plan that it has run: what its routers did. Prints
+// a line of JSON a plan.
 
 #include <fmt/format.h>
 
@@ -42,9 +43,15 @@ Json prices_of(const Json& job, const std::string& hardware) {
   const Execution execution = prepare(choices);
   const Estimate& estimate = *execution.predicted.estimate;
   const Trace trace = trace_step(*execution.job->cost, execution.plan, TraceGrain::op);
-  return {{"step_s", estimate.step_time.value()},
-          {"device_gib", in_gib(estimate.memory.stages.front().device)},
-          {"kinds", kinds_of(trace)}};
+  Json answer = {{"step_s", estimate.step_time.value()},
+                 {"device_gib", in_gib(estimate.memory.stages.front().device)},
+                 {"kinds", kinds_of(trace)}};
+  const Json routed = job.value("routed", Json());
+  if (!routed.is_null() && execution.plan.routing == Routing::natural) {
+    const ExpertLoad load{routed.at("active"), routed.at("busiest")};
+    answer["as_routed_s"] = step_time_as_routed(execution, load).value();
+  }
+  return answer;
 }
 
 }  // namespace
