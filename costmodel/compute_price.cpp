@@ -190,7 +190,8 @@ Seconds fused_attention_time(const Attention& a, const AttentionFit& fit,
   const double length = effective_length(a);
   const double tiles =
       as_double(a.batch) * as_double(a.heads) * std::ceil(as_double(a.q_len) / 128);
-  const double waves = 1 + fit.wave * hardware.gpu.multiprocessors / tiles;
+  const double wave = a.pass == Pass::forward ? fit.wave : fit.backward_wave.value_or(fit.wave);
+  const double waves = 1 + wave * hardware.gpu.multiprocessors / tiles;
   const FlopsPerSecond peak = hardware.gpu.matmul.at(Precision::bf16);
   const Seconds busy =
       flops(Work(forward)) / (peak * fit.efficiency * fit.sustain) * (1 + fit.s0 / length) * waves;

@@ -230,6 +230,7 @@ std::vector<AttentionFit> read_attention_fits(JsonReader& in, std::string_view k
     fit.latency = microseconds(item.number_or("latency_us", 0, 1e6, 0));
     fit.backward_rate = item.number("backward_rate", 0.01, 2);
     fit.backward_s0 = item.number_or("backward_s0", 0, 1e6, 0);
+    if (item.has("backward_wave")) fit.backward_wave = item.number("backward_wave", 0, 1e3);
     fit.sustain = share(item, "sustain", 1);
     fit.error = item.number_or("error", 0, 1, fit.error);
     fit.assumed = item.boolean_or("assumed", false);

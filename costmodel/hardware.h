@@ -36,6 +36,8 @@ struct AttentionFit {
   Seconds latency;
   // Rate of the backward (2.5x FLOPs) / rate of the forward: backward_rate / (1 + backward_s0/s).
   double backward_rate = 0.83, backward_s0 = 0;
+  // w of the backward, whose blocks go by keys; absent: as the forward's.
+  std::optional<double> backward_wave;
   double sustain = 1, error = 0.1;
   bool assumed = false;
 };
