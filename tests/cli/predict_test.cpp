@@ -70,6 +70,20 @@ TEST_CASE("data parallelism fills the GPUs that the other degrees leave") {
   CHECK(run(kTiny + "--tp 2 --json").json()["plan"]["sequence_parallel"] == true);
 }
 
+TEST_CASE("experts without tokens cost nothing where routers are free, and nobody else less") {
+  const auto step = [](const std::string& words) {
+    const Ran ran =
+        run("predict --model qwen3-30b-a3b --gpus 8 --framework qplan --tp 1 --pp 1 --ep 1 "
+            "--zero 3 --micro-batch-size 1 --global-batch-size 64 --json " +
+            words);
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    return ran.json()["step_time_s"].get<double>();
+  };
+  CHECK(step("--routing natural --moe-active 0.25") < 0.95 * step("--routing natural"));
+  CHECK(step("--routing forced --moe-active 0.25") == step("--routing forced"));
+  CHECK(run("predict --model qwen3-30b-a3b --gpus 8 --moe-active 2").code == 2);
+}
+
 TEST_CASE("a plan that rules forbid is answered with every reason, and exit code 1") {
   const Ran text = run(kTiny + "--tp 3");
   CHECK(text.code == 1);
