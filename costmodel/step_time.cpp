@@ -195,8 +195,8 @@ class StagePricer {
 };
 
 // What of the ranks' layout the delays of forward and backward depend on: their own groups, from
-// ZeRO-2 on those of the states too, whether the pipeline leaves a node, where that slows a recipe's
-// collectives, and the number of ranks, of which the slowest counts.
+// ZeRO-2 on those of the states too, whether the pipeline leaves a node, where that slows a
+// recipe's collectives, and the number of ranks, of which the slowest counts.
 std::uint64_t compute_groups(const ParallelPlan& plan, const RankGrid& grid, const Recipe& recipe) {
   const bool delayed =
       recipe.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;

@@ -73,7 +73,8 @@ TEST_CASE("data parallelism fills the GPUs that the other degrees leave") {
 TEST_CASE("experts without tokens cost nothing where routers are free, and nobody else less") {
   const auto step = [](const std::string& words) {
     const Ran ran =
-        run("predict --model qwen3-30b-a3b --gpus 8 --framework qplan --tp 1 --pp 1 --ep 1 "
+        run("predict --model qwen3-30b-a3b --gpus 8 --hardware h200-sxm --framework qplan --tp 1 "
+            "--pp 1 --ep 1 "
             "--zero 3 --micro-batch-size 1 --global-batch-size 64 --json " +
             words);
     REQUIRE_MESSAGE(ran.code == 0, ran.err);
