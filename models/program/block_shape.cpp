@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "models/program/blocks.h"
+#include "models/program/fp8_parameters.h"
 
 namespace qplan {
 
@@ -14,6 +15,11 @@ bool gathers_parameters(const Recipe& recipe, int zero) {
 bool widens_gradients(const Recipe& recipe, const BlockShape& shape) {
   return recipe.widens_gradients && shape.zero < 2 && shape.grad_dtype == DType::fp32 &&
          shape.precision != Precision::fp32;
+}
+
+bool keeps_fp8_parameters(const ParallelPlan& plan, const Recipe& recipe) {
+  return recipe.fp8_parameters && plan.precision == Precision::fp8 && plan.zero >= 1 &&
+         plan.offload.optimizer == 0;
 }
 
 int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
@@ -78,8 +84,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // A weight in fp8 and its transposed copy, where products need one, are as large as a weight in
   // bf16; MXFP8 always has both, for its blocks lie along one side.
   // Megatron wants a distributed optimizer for it, all on the GPU (training/arguments.py).
-  const bool in_fp8 = recipe.fp8_parameters && plan.precision == Precision::fp8;
-  s.fp8_parameters = in_fp8 && plan.zero >= 1 && plan.offload.optimizer == 0 && !turns_fp8;
+  s.fp8_parameters = keeps_fp8_parameters(plan, recipe) && !turns_fp8;
   s.embedding_table = embedding_table(model, plan, recipe);
   // Megatron's dispatchers all copy token counts to the host for the experts' products: alltoall
   // and allgather with a blocking copy, DeepEP and HybridEP by spinning on pinned memory. Not in a

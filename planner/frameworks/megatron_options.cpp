@@ -9,7 +9,7 @@
 #include <charconv>
 
 #include "models/error.h"
-#include "models/program/blocks.h"
+#include "models/program/fp8_parameters.h"
 #include "planner/frameworks/megatron.h"
 #include "planner/frameworks/megatron_shared.h"
 #include "planner/layout.h"
@@ -291,11 +291,7 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft& d, const Json&) { d.plan.precision = Precision::fp8; }},
     {"--fp8-recipe", "precision", fp8_recipe, set_fp8_recipe},
     {"--fp8-param-gather", "precision",
-     [](const Subject& s) {
-       const bool turns_fp8 = false;  // on any GPU weights need not be kept in bf16 as well
-       return if_true(
-           base_shape(s.model, s.plan, recipe_of(s.recipe), 1, turns_fp8).fp8_parameters);
-     },
+     [](const Subject& s) { return if_true(keeps_fp8_parameters(s.plan, recipe_of(s.recipe))); },
      [](Draft&, const Json&) {}},
     {"--fp4-format", "precision",
      [](const Subject& s) { return if_true(s.plan.precision == Precision::nvfp4, "e2m1"); },
