@@ -36,8 +36,9 @@ Cost cost_of_axis(Axis axis) {
 
 // GPUs of one kind differ in the clock that their power allows: by 8% from the slowest to the
 // fastest without outliers, on five clusters (arXiv 2208.11035). A box plot's whiskers span 5.4
-// sigmas. Twins of Megatron runs that differ in the number of H100, 19 groups of 8 to 2304, slow by
-// 0.4% a doubling, which is a sigma of 1.4%.
+// sigmas. Twins of NeMo's runs that differ in the number of GPUs alone, 17 groups of 8 to 2304 H100
+// or GB200, slow by 0.36% a doubling, which is a sigma of 1.4%
+// (docs/evidence/issue3-eighth-round.md).
 constexpr double kSpeedSpread = 0.015;
 
 bool by_clock(const Work& work) {
