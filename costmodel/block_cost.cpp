@@ -231,6 +231,11 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
   durations = stretched;
 }
 
+CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,
+                       const RankGrid& grid, const Recipe& recipe, const JobFacts& facts) {
+  return {&hardware, &grid, &recipe, graphs_of(plan), routed_share(plan, facts)};
+}
+
 double slowest_of(std::int64_t ranks) {
   // Of n normal draws the largest is expected here (Cramer, Mathematical Methods of Statistics,
   // 28.6); within 0.07 from 8 on.

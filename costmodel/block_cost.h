@@ -49,6 +49,10 @@ struct CostContext {
   double active_experts = 1;             // share of a grouped product's groups that have rows
 };
 
+// A plan's. Machine, grid and recipe must outlive it.
+CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,
+                       const RankGrid& grid, const Recipe& recipe, const JobFacts& facts);
+
 // How much longer products and attention take on the slowest of so many GPUs, for which all wait
 // once a step or more, than on the slowest of a node's eight. 1 for fewer.
 double slowest_of(std::int64_t ranks);

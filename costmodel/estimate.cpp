@@ -90,8 +90,7 @@ template <class View>
 PricedWork priced_work(const CostModel& cost, const View& v) {
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid(plan, cost.facts().nvlink_domain);
-  const CostContext context{&cost.hardware(), &grid, &cost.recipe(), graphs_of(plan),
-                            routed_share(plan, cost.facts())};
+  const CostContext context = context_of(plan, cost.hardware(), grid, cost.recipe(), cost.facts());
   const auto microbatches = static_cast<double>(microbatches_of_stage(v.schedule));
   PricedWork work;
   work.ranks.resize(static_cast<std::size_t>(plan.pp));

@@ -221,8 +221,7 @@ struct Session {
 
   Session(const CostModel& cost, const ParallelPlan& plan)
       : program(build_step_program(cost.model(), plan, cost.recipe(), cost.facts())),
-        context{&cost.hardware(), &program.grid, &cost.recipe(), graphs_of(plan),
-                routed_share(plan, cost.facts())},
+        context(context_of(plan, cost.hardware(), program.grid, cost.recipe(), cost.facts())),
         links(pipeline_links(cost, plan, program.grid)) {}
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

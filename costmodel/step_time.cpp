@@ -232,8 +232,7 @@ PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
 Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid(plan, facts_.nvlink_domain);
-  const CostContext context{&hardware_, &grid, &recipe_, graphs_of(plan),
-                            routed_share(plan, facts_)};
+  const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
   const StagePricer pricer(model_, recipe_, context);
   const bool gather_overlapped = plan.overlap.has(OverlapKind::param);
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
@@ -339,8 +338,7 @@ struct CostModel::StageBusy {
 std::vector<CostModel::StageBusy> CostModel::busy(const PlanView& v) const {
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid(plan, facts_.nvlink_domain);
-  const CostContext context{&hardware_, &grid, &recipe_, graphs_of(plan),
-                            routed_share(plan, facts_)};
+  const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
   const StagePricer pricer(model_, recipe_, context);
   const PartsInUse parts = parts_in_use(v.backward, true, true, false);
   const std::uint64_t groups = compute_groups(plan, grid, recipe_);
