@@ -138,11 +138,7 @@ Json row_json(const JudgedRun& judged) {
   row["grade"] = run.grade;
   row["mem_kind"] = run.memory ? Json(to_word(run.memory_kind)) : Json(nullptr);
   row["interval_s"] = estimate ? Json({*o.step_low_s, *o.step_high_s}) : Json(nullptr);
-  Json time(nullptr);
-  for (const TimePart& part : time_parts()) {
-    if (estimate) time[std::string(part.key)] = (estimate->time.*part.value).value();
-  }
-  row["time"] = std::move(time);
+  row["time"] = estimate ? time_json(estimate->time) : Json(nullptr);
   row["plan"] = run.inputs ? Json(to_string(run.inputs->plan)) : Json(nullptr);
   row["broken_rules"] = judged.prediction.broken;
   return row;

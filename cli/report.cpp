@@ -63,10 +63,7 @@ void add_estimate(Json& object, const Estimate& e) {
   object["model_tflops_per_gpu"] = e.model_tflops_per_gpu;
   object["mfu"] = e.mfu;
   object["memory"] = memory_json(e.memory, e.capacity);
-  Json& time = object["time"] = Json::object();
-  for (const TimePart& part : kTimeParts) {
-    time[std::string(part.key)] = (e.time.*part.value).value();
-  }
+  object["time"] = time_json(e.time);
   object["interval"] = {{"level", 0.8},
                         {"step_time_s", {e.step_time_low.value(), e.step_time_high.value()}},
                         {"peak_gib", {in_gib(e.peak_low), in_gib(e.peak_high)}}};
@@ -94,6 +91,14 @@ std::string legend_of(char letter, std::string_view label) {
 
 std::span<const TimePart> time_parts() {
   return kTimeParts;
+}
+
+Json time_json(const TimeBreakdown& time) {
+  Json parts = Json::object();
+  for (const TimePart& part : kTimeParts) {
+    parts[std::string(part.key)] = (time.*part.value).value();
+  }
+  return parts;
 }
 
 std::span<const MemoryPart> memory_parts() {

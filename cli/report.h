@@ -22,6 +22,7 @@ struct TimePart {
   Seconds TimeBreakdown::*value;
 };
 std::span<const TimePart> time_parts();
+Json time_json(const TimeBreakdown& time);
 
 struct MemoryPart {
   std::string_view key, label;

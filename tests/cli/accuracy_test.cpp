@@ -46,6 +46,7 @@ TEST_CASE("a run's prediction is what predict says of its plan") {
   CHECK(judged["plan"] == predicted["short"]);
   CHECK(judged["predicted_step_time_s"] == predicted["step_time_s"]);
   CHECK(judged["interval_s"] == predicted["interval"]["step_time_s"]);
+  CHECK(judged["time"] == predicted["time"]);
   CHECK(judged["predicted_peak_gib"] == predicted["memory"]["peak_gib"]);
 }
 
@@ -58,6 +59,7 @@ TEST_CASE("accuracy counts what it cannot price with the reason, never as right"
       1);
   CHECK(row(json, "other-1")["predicted_step_time_s"].is_null());
   CHECK(row(json, "other-1")["feasible"].is_null());
+  CHECK(row(json, "other-1")["time"].is_null());
   CHECK(json["all"]["step_time"]["rows"] == 7);
 }
 
