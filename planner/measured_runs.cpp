@@ -299,11 +299,14 @@ std::string with_memory(const std::string& name, const std::string& gpu,
   return name;
 }
 
+// A built-in machine's name, or the file of a profile: somebody's own runs on their own machine.
 std::string machine_of_run(const RunRow& row) {
   const std::string& name = row.text("hardware");
+  if (name.ends_with(".json")) return name;
   const std::vector<std::string> known = hardware_names();
   if (std::find(known.begin(), known.end(), name) == known.end()) {
-    throw Error(fmt::format("hardware '{}' is not built in", shown(name)));
+    throw Error(
+        fmt::format("hardware '{}' is neither built in nor a profile's file (.json)", shown(name)));
   }
   return with_memory(name, row.text("gpu"), known);
 }

@@ -50,6 +50,30 @@ TEST_CASE("a run's prediction is what predict says of its plan") {
   CHECK(judged["predicted_peak_gib"] == predicted["memory"]["peak_gib"]);
 }
 
+TEST_CASE("a row's machine may be the file of a profile, or a reason why it is not priced") {
+  const TemporaryFolder folder;
+  const std::string profile = folder.file("ours.json");
+  const std::string runs = folder.file("runs.csv");
+  const auto judged = [&] {
+    std::string text = read_text_file(kRuns);
+    for (std::size_t at = 0; (at = text.find("h100-sxm", at)) != std::string::npos;) {
+      text.replace(at, std::string("h100-sxm").size(), profile);
+    }
+    write_file_atomically(runs, text);
+    return row(run("accuracy " + runs + " --json").json(), "zoo-1");
+  };
+  const auto step = [](const Json& r) { return r["predicted_step_time_s"].get<double>(); };
+  Json slow = run("hardware show h100-sxm --json").json();
+  write_file_atomically(profile, slow.dump());
+  const Json as_built_in = judged();
+  CHECK(step(as_built_in) == step(row(run("accuracy " + kRuns + " --json").json(), "zoo-1")));
+  slow["gpu"]["memory_gb_per_s"] = 1000;
+  write_file_atomically(profile, slow.dump());
+  CHECK(step(judged()) > 1.1 * step(as_built_in));
+  write_file_atomically(profile, "{");
+  CHECK(judged()["unpriced"].get<std::string>().find("ours.json") != std::string::npos);
+}
+
 TEST_CASE("accuracy counts what it cannot price with the reason, never as right") {
   const Json json = run("accuracy " + kRuns + " --json").json();
   CHECK(json["all"]["priced"] == 9);

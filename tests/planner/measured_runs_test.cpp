@@ -309,7 +309,8 @@ TEST_CASE("what was measured is a time, else a rate") {
 
 TEST_CASE("what cannot be asked about says why, and what is no number is refused") {
   CHECK(plan_of({{"recipe", "jax"}}) == "recipe 'jax' is none of those predicted");
-  CHECK(plan_of({{"hardware", "abacus"}}) == "hardware 'abacus' is not built in");
+  CHECK(plan_of({{"hardware", "abacus"}}) ==
+        "hardware 'abacus' is neither built in nor a profile's file (.json)");
   CHECK(plan_of({{"global_batch", ""}}) == "global_batch is not stated");
   CHECK(plan_of({{"tp", "3"}}) == "tp x pp x cp does not divide the GPUs: 3 and 8");
   CHECK(plan_of({{"hidden", "4"}}) == "hidden is smaller than heads");
