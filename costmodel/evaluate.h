@@ -156,6 +156,7 @@ struct PipelineLinks {
   Seconds send;             // one boundary, one direction
   bool overlapped = false;  // the sender's compute does not wait for its sends
   bool host_waits = false;  // the launching thread goes on only when a message has gone or come
+  Seconds stall{};          // ... and this much later, at either end
   Seconds step_overhead;    // host time between steps
 };
 PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid);

@@ -83,6 +83,9 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
     clocks[r](host) *= MaxPlus(links.step_overhead);
     runner.begin(static_cast<int>(r), clocks[r]);
   }
+  const auto wait = [&](StreamClocks& state, MaxPlus until) {
+    state(host) = (state(host) + until) * MaxPlus(links.stall);
+  };
   const auto send = [&](StreamClocks& state, int from, int to, std::vector<Seconds>& edges,
                         double& arrival) {
     const Seconds ready = state(compute).seconds();
@@ -94,12 +97,12 @@ Seconds PipelineState::step(R& runner, const std::vector<std::vector<Action>>& a
     edge = std::max(edge, ready) + links.send;
     arrival = edge.value();
     if (!links.overlapped) state(compute) += MaxPlus(edge);
-    if (links.host_waits) state(host) += state(compute);
+    if (links.host_waits) wait(state, state(compute));
   };
   const auto receive = [&](double arrival, StreamClocks& state) {
     if (arrival <= 0) return;
     state(compute) += MaxPlus(Seconds(arrival));
-    if (links.host_waits) state(host) += MaxPlus(Seconds(arrival));
+    if (links.host_waits) wait(state, MaxPlus(Seconds(arrival)));
   };
   // A backward that gets its output's gradient from the next stage and makes the previous one's.
   const auto makes_gradient = [](const Action& a) {

@@ -223,9 +223,13 @@ PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
   const bool overlapped = cost.recipe().overlaps_p2p ||
                           plan.schedule == ScheduleKind::interleaved ||
                           splits_backward(plan.schedule);
+  const bool host_waits = cost.recipe().synchronous_p2p && !overlapped;
+  const bool stalls =
+      host_waits && grid.shape(Axis::pp).nodes > 1 && grid.shape(Axis::tp).nodes > 2;
   return {.send = hop_time(cost, plan, grid),
           .overlapped = overlapped,
-          .host_waits = cost.recipe().synchronous_p2p && !overlapped,
+          .host_waits = host_waits,
+          .stall = stalls ? cost.recipe().stalled_message : Seconds(0),
           .step_overhead = cost.recipe().step_overhead};
 }
 

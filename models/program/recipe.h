@@ -152,6 +152,12 @@ struct Recipe {
   // 16 H100 and 1.75 ms over 32 (the same runs), where EFA's latencies come to 0.14 and 0.34.
   // Reductions and gathers of data parallelism on the same nodes show nothing of it.
   Seconds crossing_collective_step{};
+  // Either end of a pipeline's message between nodes goes on this much later where the
+  // tensor-parallel rings of its stages lie over more than two nodes. Of nanotron's pipelines in
+  // those runs most lose nothing a message, the others 0.25 to 0.36 s at each end whatever its
+  // size, hardly one between: all 24 on tp 32, of two models and micro-batches of 1 to 128, and 39
+  // of 262 on tp 1 to 16, which their plans do not tell from the rest. Why is not known.
+  Seconds stalled_message{};
   bool moe_host_sync = true;  // token counts are copied to the host in every MoE layer
   Seconds step_overhead{};    // data loader, logging: host time a step
 

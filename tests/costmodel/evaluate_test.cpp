@@ -283,6 +283,21 @@ TEST_CASE("a bound leaves nothing behind that another plan's price would take") 
   CHECK(asked.step_time(inside) == fresh.step_time(inside));
 }
 
+TEST_CASE("nanotron's messages stall where rings lie over more than two nodes") {
+  const ModelSpec model = load_model("llama3-8b");
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const auto stall = [&](RecipeKind kind, const char* line) {
+    const CostModel cost(model, recipe_of(kind), hardware, {});
+    const ParallelPlan plan = parse_plan(line);
+    return pipeline_links(cost, plan, RankGrid(plan, 8)).stall;
+  };
+  CHECK(stall(RecipeKind::nanotron, "tp32 pp2 gbs16 sp") ==
+        recipe_of(RecipeKind::nanotron).stalled_message);
+  CHECK(stall(RecipeKind::nanotron, "tp16 pp2 gbs16 sp") == Seconds(0));
+  CHECK(stall(RecipeKind::nanotron, "tp32 dp2 gbs16 sp") == Seconds(0));
+  CHECK(stall(RecipeKind::megatron, "tp32 pp2 gbs16 sp") == Seconds(0));
+}
+
 TEST_CASE("answers do not depend on how many threads ask, or in which order") {
   const std::vector<std::string> lines = {"tp2 pp2 dp2 zero1 gbs16 sp", "dp8 zero1 gbs16",
                                           "pp4 dp2 gbs32 gpipe", "tp4 pp2 gbs16 sp zb-h1"};

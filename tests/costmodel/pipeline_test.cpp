@@ -244,6 +244,34 @@ TEST_CASE("a sender that overlaps goes on computing while its message travels") 
   CHECK(exposed > overlapped);
 }
 
+TEST_CASE("a message that stalls holds up the launching thread of either end") {
+  struct HostLed {
+    void run(int, const Action& action, StreamClocks& clocks) const {
+      MaxPlus& compute = clocks(index(Stream::compute));
+      compute += clocks(index(Stream::host));
+      compute *= MaxPlus(Seconds(action.kind == ActionKind::forward ? 1 : 2));
+    }
+    void run_pair(int, const Action&, const Action&, StreamClocks&) const {}
+    void begin(int, StreamClocks&) const {}
+    void before_norm(int, StreamClocks&) const {}
+    void update(int, StreamClocks&) const {}
+  };
+  const auto microbatch = [](int pp, double stall) {
+    const PipelineLinks links{
+        .send = {}, .host_waits = true, .stall = Seconds(stall), .step_overhead = {}};
+    const auto time = [&](int microbatches) {
+      const ScheduleShape s{ScheduleKind::one_f_one_b, pp, 1, microbatches};
+      PipelineState state(s, pp);
+      HostLed runner;
+      return state.step(runner, build_schedule(s), links).value();
+    };
+    return time(21) - time(20);
+  };
+  CHECK(microbatch(2, 0) == 3);
+  CHECK(microbatch(2, 10) == 3 + 2 * 10);  // one message comes, one goes
+  CHECK(microbatch(4, 10) == 3 + 4 * 10);  // two come and two go in the middle
+}
+
 TEST_CASE("steps follow one another: the second takes as long as the first") {
   const ScheduleShape s{ScheduleKind::interleaved, 4, 2, 8};
   const auto actions = build_schedule(s);
