@@ -29,7 +29,7 @@ std::string today() {
 }
 
 Calibration measure(const ProcessRank& process, const Console& console) {
-  const std::unique_ptr<Measurer> measurer = make_measurer(process);
+  const std::unique_ptr<Measurer> measurer = make_measurer(process, Queues::one);
   const GpuFacts& facts = measurer->facts();
   Calibration result{.gpu = facts.name,
                      .driver = facts.driver,

@@ -66,8 +66,8 @@ RunResult run_on_gpu(const ModelSpec& model, const ParallelPlan& plan, const Job
   return required().run(model, plan, facts, options, process);
 }
 
-std::unique_ptr<Measurer> make_measurer(const ProcessRank& process) {
-  return required().measurer(process);
+std::unique_ptr<Measurer> make_measurer(const ProcessRank& process, Queues queues) {
+  return required().measurer(process, queues);
 }
 
 }  // namespace qplan

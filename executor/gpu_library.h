@@ -17,7 +17,7 @@ struct GpuLibrary {
   int (*count)();
   RunResult (*run)(const ModelSpec&, const ParallelPlan&, const JobFacts&, const RunOptions&,
                    const ProcessRank&);
-  std::unique_ptr<Measurer> (*measurer)(const ProcessRank&);
+  std::unique_ptr<Measurer> (*measurer)(const ProcessRank&, Queues);
 };
 
 constexpr const char* kGpuLibraryFile = "libqplan_cuda.so";

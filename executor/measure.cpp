@@ -14,10 +14,11 @@ namespace {
 
 class CudaMeasurer final : public Measurer {
  public:
-  explicit CudaMeasurer(const ProcessRank& process) : device_(process) {}
+  CudaMeasurer(const ProcessRank& process, Queues queues) : device_(process, queues) {}
 
   std::optional<Seconds> time(const Work& work, int ranks) override;
   std::optional<Seconds> warm_time(const Work& work) override;
+  std::optional<BesideTimes> beside(const Work& work, const Work& message, int ranks) override;
   double slowest() override;
   Seconds launch_time() override;
   Seconds graph_gain() override;
@@ -74,6 +75,80 @@ std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
   }
   std::sort(turns.begin(), turns.end());
   return mean(turns[turns.size() / 2]);
+}
+
+constexpr int kRunsBeside = 3;            // whose median counts
+constexpr double kBesideSeconds = 60e-3;  // of the work alone: power and clocks have settled
+constexpr double kSlowest = 2.5;          // messages cover work that takes so many times as long
+
+// Communication goes first, as in a step (cuda_backend.cpp).
+OwnedStream first_stream() {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+  return OwnedStream(stream);
+}
+
+Seconds median_of(std::vector<Seconds> times) {
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+Seconds between(const OwnedEvent& first, const OwnedEvent& last) {
+  float milliseconds = 0;
+  check(cudaEventElapsedTime(&milliseconds, first.get(), last.get()));
+  return Seconds(static_cast<double>(milliseconds) * 1e-3);
+}
+
+std::optional<BesideTimes> CudaMeasurer::beside(const Work& work, const Work& message, int ranks) {
+  MeasuringDevice& d = device_;
+  d.choose_group(ranks);
+  const std::function<void()> once = d.any(work), send = d.any(message);
+  if (!once || !send) return std::nullopt;
+  OwnedStream other = first_stream();
+  const auto sent = [&] {
+    std::swap(d.stream, other);
+    send();
+    std::swap(d.stream, other);
+  };
+  const auto repetitions_of = [&](const std::function<void()>& one, double seconds) {
+    d.elapsed(one, 1);
+    return static_cast<int>(d.agree(std::ceil(seconds / d.elapsed(one, 2).value()), ncclMax));
+  };
+  const int works = repetitions_of(once, kBesideSeconds);
+  const int messages = repetitions_of(send, kSlowest * kBesideSeconds) + 2;
+  std::vector<Seconds> alone, together, message_alone, message_together;
+  std::vector<OwnedEvent> ends;
+  for (int i = 0; i < messages; ++i) ends.push_back(make_event(true));
+  for (int run = 0; run < kRunsBeside; ++run) {
+    d.fill();
+    d.agree(0);
+    alone.push_back(d.elapsed(once, works));
+    d.agree(0);
+    message_alone.push_back(d.elapsed(send, std::max(messages / 3, 2)));
+    d.fill();
+    d.agree(0);  // all begin together
+    for (const OwnedEvent& end : ends) {
+      sent();
+      check(cudaEventRecord(end.get(), other.get()));
+    }
+    // Once the first message is through, all ranks are there.
+    check(cudaStreamWaitEvent(d.stream.get(), ends.front().get()));
+    together.push_back(d.elapsed(once, works));
+    check(cudaStreamSynchronize(other.get()));
+    // Messages that lie beside the work as a whole. Where it fills the GPU they begin between its
+    // kernels.
+    std::size_t last = 0;
+    while (last + 1 < ends.size() && between(ends[last + 1], d.end).value() > 0) ++last;
+    const bool covered = last + 1 < ends.size();
+    if (d.agree(covered ? 1 : 0) < 1) return std::nullopt;
+    if (last == 0) last = 1;  // none as a whole: the one that outlasts it
+    message_together.push_back(between(ends.front(), ends[last]) *
+                               (1.0 / static_cast<double>(last)));
+  }
+  return BesideTimes{mean(median_of(alone)), mean(median_of(together)),
+                     mean(median_of(message_alone)), mean(median_of(message_together))};
 }
 
 constexpr int kLaunches = 256;
@@ -149,8 +224,8 @@ double CudaMeasurer::host_adam_rate() {
 
 }  // namespace
 
-std::unique_ptr<Measurer> make_measurer(const ProcessRank& process) {
-  return std::make_unique<CudaMeasurer>(process);
+std::unique_ptr<Measurer> make_measurer(const ProcessRank& process, Queues queues) {
+  return std::make_unique<CudaMeasurer>(process, queues);
 }
 
 }  // namespace qplan

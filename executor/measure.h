@@ -19,6 +19,14 @@ struct GpuFacts {
   int compute_capability = 0;  // 90
 };
 
+// Of one work and of one message, alone and beside the other.
+struct BesideTimes {
+  Seconds work, work_beside, message, message_beside;
+};
+
+// Queues from this process to its GPU: one, as most ranks have it, or one a stream.
+enum class Queues : std::uint8_t { one, many };
+
 class Measurer {
  public:
   Measurer() = default;
@@ -36,6 +44,11 @@ class Measurer {
   virtual double slowest() = 0;
   // The same between large products, which keep the GPU at its power limit.
   virtual std::optional<Seconds> warm_time(const Work& work) = 0;
+  // The work over and over, and the message on another stream one after the other, in every group
+  // of so many ranks at once: each alone, and both beside each other. The mean over all ranks.
+  // Wants a queue for each (Queues::many): in one, a message that waits for the one before holds
+  // up what stands behind it. Absent: work that is not measured.
+  virtual std::optional<BesideTimes> beside(const Work& work, const Work& message, int ranks) = 0;
   // From one kernel's begin to the next's, when neither has anything to do.
   virtual Seconds launch_time() = 0;
   // How much sooner a kernel follows another in a CUDA graph than launched; not below 0.
@@ -50,6 +63,6 @@ class Measurer {
 
 // Collectives are measured between the processes of `process`'s job: every one of them must ask for
 // the same works in the same order. Throws Error where the CUDA part was not built.
-std::unique_ptr<Measurer> make_measurer(const ProcessRank& process);
+std::unique_ptr<Measurer> make_measurer(const ProcessRank& process, Queues queues);
 
 }  // namespace qplan

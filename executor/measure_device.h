@@ -38,7 +38,7 @@ struct MeasuringDevice {
     return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
 
-  explicit MeasuringDevice(const ProcessRank& own) : process(selected(own)) {
+  MeasuringDevice(const ProcessRank& own, Queues queues) : process(selected(own, queues)) {
     pool = device_memory(kPoolBytes);
     scratch = device_memory(kernels::kScratchBytes);
     stream = make_stream();
@@ -57,8 +57,8 @@ struct MeasuringDevice {
   MeasuringDevice& operator=(const MeasuringDevice&) = delete;
 
   // Before anything is made on it.
-  static const ProcessRank& selected(const ProcessRank& own) {
-    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 1);  // as most ranks have it (takes_one_queue)
+  static const ProcessRank& selected(const ProcessRank& own, Queues queues) {
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", queues == Queues::one ? "1" : "32", 1);
     check(cudaSetDevice(own.local_rank));
     return own;
   }
