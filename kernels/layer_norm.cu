@@ -142,11 +142,11 @@ void layer_norm(bf16* y, const bf16* x, const LayerNormWeights& weights, std::in
 }
 
 void layer_norm_backward(const LayerNormBackward& operands, std::int64_t rows, std::int64_t cols,
-                         float eps, float* scratch, cudaStream_t stream) {
+                         float eps, float* scratch, cudaStream_t stream, int multiprocessors) {
   with_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     const std::int64_t wanted = ceil_div(rows, kRowsOfBlock);
-    const std::int64_t most = kWideBackwardThreads / S::kRow;
+    const std::int64_t most = multiprocessors * kWideBackwardThreads / S::kRow;
     const std::int64_t blocks = wanted < most ? wanted : most;
     layer_norm_backward_kernel<S::kRow, S::kVectors>
         <<<static_cast<unsigned>(blocks), S::kRow, 0, stream>>>(operands, scratch, rows, cols, eps);

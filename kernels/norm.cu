@@ -188,13 +188,13 @@ void rms_norm(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* 
 }
 
 void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
-                       float eps, float* scratch, cudaStream_t stream) {
+                       float eps, float* scratch, cudaStream_t stream, int multiprocessors) {
   with_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     // A block that has few rows would write as much of its sums as it reads.
     const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow * kRowsOfBlock);
     const std::int64_t most =
-        (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
+        multiprocessors * (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
     const std::int64_t blocks = wanted < most ? wanted : most;
     rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(operands, scratch, rows, cols,

@@ -211,11 +211,11 @@ void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, cons
 
 void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
                        const Rotation& rotation, const HeadNorms& norms, float* scratch,
-                       cudaStream_t stream) {
+                       cudaStream_t stream, int multiprocessors) {
   with_head_shape(heads.head_dim, [&](auto shape) {
     using S = decltype(shape);
     const Walk walk = walk_of(heads.q_heads + heads.kv_heads, S::kThreads / S::kRow);
-    const std::int64_t most = kWideBackwardThreads / S::kThreads;
+    const std::int64_t most = multiprocessors * kWideBackwardThreads / S::kThreads;
     const std::int64_t wanted = ceil_div(heads.rows, walk.tokens);
     const std::int64_t blocks = wanted < most ? wanted : most;
     pack_normed_kernel<S::kRow, S::kThreads>

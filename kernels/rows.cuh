@@ -5,9 +5,10 @@
 
 namespace qplan::kernels {
 
-// Threads of the backward kernel at once, each summing its rows' weight gradients: what 132
-// multiprocessors hold with its 78 registers, and with the 122 of several vectors a thread.
-inline constexpr std::int64_t kBackwardThreads = 132 * 768, kWideBackwardThreads = 132 * 512;
+// Threads of the backward kernel at once on a multiprocessor, each summing its rows' weight
+// gradients: what it holds with the kernel's 78 registers, and with the 122 of several vectors a
+// thread. A block that finds no place begins when others have ended, and doubles the time.
+inline constexpr std::int64_t kBackwardThreads = 768, kWideBackwardThreads = 512;
 
 // The sum over the threads of a row: a part of a warp, a warp, or a block.
 template <int Row>

@@ -37,17 +37,21 @@ void check_norm(std::int64_t rows, std::int64_t cols) {
 
   const Bf16Array dev_x(x), dev_w(w), dev_dy(dy), dev_residual(residual), dev_y(rows * cols),
       dev_dx(rows * cols);
-  const FloatArray dev_dw(before), scratch(kernels::kScratchBytes / 4);
+  const FloatArray scratch(kernels::kScratchBytes / 4);
   const kernels::Lines dense{1, cols};
   kernels::rms_norm(dev_y.get(), dense, dev_x.get(), dense, dev_w.get(), rows, cols, 1e-6F,
                     kStream);
-  kernels::rms_norm_backward({dev_dx.get(), dev_dw.get(), dev_x.get(), dev_dy.get(), dev_w.get(),
-                              dev_residual.get(), dense, dense, dense},
-                             rows, cols, 1e-6F, scratch.get(), kStream);
-  check(cudaGetLastError());
   CHECK(distance(dev_y.read(), y) < kBf16Rounding);
-  CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
-  CHECK(distance(dev_dw.read(), dw) < kFloatRounding);
+  for (const int multiprocessors : {1, kernels::kMultiprocessors}) {
+    CAPTURE(multiprocessors);
+    const FloatArray dev_dw(before);
+    kernels::rms_norm_backward({dev_dx.get(), dev_dw.get(), dev_x.get(), dev_dy.get(), dev_w.get(),
+                                dev_residual.get(), dense, dense, dense},
+                               rows, cols, 1e-6F, scratch.get(), kStream, multiprocessors);
+    check(cudaGetLastError());
+    CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
+    CHECK(distance(dev_dw.read(), dw) < kFloatRounding);
+  }
 }
 
 void check_layer_norm(std::int64_t rows, std::int64_t cols, bool around_zero) {
