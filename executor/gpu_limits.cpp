@@ -29,8 +29,15 @@ bool fp8_shapes(const ModelSpec& m, const ParallelPlan& p) {
 // all-gather of 64 MiB beside a product of 1157 us was done 90 us behind it). Qwen3-0.6B, tp2 sp,
 // 2048 tokens: 188 ms a step, in one queue 164 (docs/evidence/issue6-h200-7.json). Ranks without
 // stages have the same order, so nobody waits for what is queued behind; stages have not.
+// A message that waits for the one before it holds up the compute that is queued behind it: the
+// gathers and reductions of a step's edge, one behind the other. Where compute waits for no message
+// in its layers there is nothing to make up for that (8B's width, dp2 zero1 overlapped: 335 ms a
+// step, with a queue a lane 333; Qwen3-0.6B 345 and 343: issue6-h200-8.json).
 bool takes_one_queue(const ParallelPlan& plan) {
-  return plan.world() > 1 && plan.pp == 1 && plan.offload == Offload{};
+  if (plan.world() == 1 || plan.pp > 1 || plan.offload != Offload{}) return false;
+  const bool waits_in_layers =
+      plan.tp > 1 || plan.cp > 1 || plan.ep > 1 || plan.etp > 1 || plan.zero > 1;
+  return waits_in_layers || !plan.overlap.has(OverlapKind::grad);
 }
 
 std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelPlan& p) {

@@ -21,13 +21,15 @@ TEST_CASE("GPUs execute models with biases, sinks, windows, LayerNorm and learne
   CHECK(said_of("gpt-oss-20b", "cp2 cp_comm=a2a ep2 gbs8 seq2048") == "executed");
 }
 
-TEST_CASE("ranks go through one queue unless stages or the host have an order of their own") {
+TEST_CASE("ranks go through one queue where compute waits for messages of layers, not of stages") {
   for (const char* line :
-       {"tp2 sp gbs8 seq64", "cp2 dp2 zero1 gbs8 seq64", "dp2 zero3 gbs8 seq64"}) {
+       {"tp2 sp gbs8 seq64", "cp2 dp2 zero1 overlap=grad gbs8 seq64", "dp2 zero3 gbs8 seq64",
+        "dp2 zero2 overlap=grad+param gbs8 seq64", "dp2 zero1 gbs8 seq64"}) {
     CHECK(takes_one_queue(parse_plan(line)));
   }
-  for (const char* line : {"gbs8 seq64", "pp2 gbs8 seq64", "tp2 pp2 gbs8 seq64",
-                           "dp2 zero1 gbs8 seq64 offload=optimizer:0.5"}) {
+  for (const char* line :
+       {"gbs8 seq64", "pp2 gbs8 seq64", "tp2 pp2 gbs8 seq64",
+        "dp2 zero1 gbs8 seq64 offload=optimizer:0.5", "dp2 zero1 overlap=grad+param gbs8 seq64"}) {
     CHECK_FALSE(takes_one_queue(parse_plan(line)));
   }
 }
