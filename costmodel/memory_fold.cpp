@@ -310,8 +310,9 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   // assumed).
   const double bytes = 16 * plan.offload.optimizer + (plan.offload.params ? 2 : 0);
   const double staged = plan.offload.nvme ? 0.1 : 1.0;
-  estimate.host_per_node =
-      Bytes(offloaded / plan.pp * bytes * staged * hardware_.link.gpus_per_node);
+  const auto ranks_per_node =
+      static_cast<double>(std::min<std::int64_t>(plan.world(), hardware_.link.gpus_per_node));
+  estimate.host_per_node = Bytes(offloaded / plan.pp * bytes * staged * ranks_per_node);
   return estimate;
 }
 

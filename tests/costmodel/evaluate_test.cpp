@@ -335,6 +335,17 @@ TEST_CASE("offloading the optimizer moves its bytes to the host and slows the st
   CHECK(job.seconds(line + " offload=optimizer:1") > job.seconds(line));
 }
 
+TEST_CASE("a job that fills no node asks its host for the states of its own ranks alone") {
+  const Job job("llama3-8b");
+  const double whole = 16.0 * static_cast<double>(count_parameters(job.model).total());
+  for (const char* line : {"dp1 gbs16", "dp2 gbs16", "tp2 pp2 dp1 gbs16", "dp8 gbs16"}) {
+    CAPTURE(line);
+    const std::string plan = std::string(line) + " zero1 offload=optimizer:1";
+    CHECK(job.cost.memory(parse_plan(plan)).host_per_node.value() ==
+          doctest::Approx(whole).epsilon(0.001));
+  }
+}
+
 TEST_CASE("dropless experts leave more room than dense models") {
   CHECK(memory_share(load_model("llama3-8b")) == 0.95);
   CHECK(memory_share(load_model("qwen3-30b-a3b")) == 0.92);
