@@ -59,6 +59,14 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
     if (begins && (nearest.empty() || candidate.size() < nearest.size())) nearest = candidate;
   }
   if (!nearest.empty()) return nearest;
+  // Likewise what this begins like, up to a dash ("h800-sxm": h800, not h100-sxm; "gb200-nvl72").
+  for (const std::string& candidate : candidates) {
+    const bool begun = !candidate.empty() && !word.starts_with('-') &&
+                       word.starts_with(candidate) && word.size() > candidate.size() &&
+                       word[candidate.size()] == '-';
+    if (begun && candidate.size() > nearest.size()) nearest = candidate;
+  }
+  if (!nearest.empty()) return nearest;
   for (const std::string& candidate : candidates) {
     if (candidate.size() > kLongestWord) continue;
     const std::size_t distance = edit_distance(word, candidate);

@@ -16,6 +16,15 @@ TEST_CASE("the nearest name is the one a person meant") {
   CHECK(did_you_mean("lama3-8b", names) == "; did you mean 'llama3-8b'?");
 }
 
+TEST_CASE("a name with something added behind a dash is that name, not one a letter away") {
+  const std::vector<std::string> names{"h100-sxm", "h800", "gb200", "b200"};
+  CHECK(nearest_name("h800-sxm", names) == "h800");
+  CHECK(nearest_name("gb200-nvl72", names) == "gb200");
+  CHECK(nearest_name("h100-sxn", names) == "h100-sxm");
+  // Options share their beginnings.
+  CHECK(nearest_name("--lr-wormup-iters", {"--lr", "--lr-warmup-iters"}) == "--lr-warmup-iters");
+}
+
 TEST_CASE("nothing is offered for a word that resembles nothing") {
   const std::vector<std::string> names{"tp", "pp", "dp", "qwen3-8b"};
   CHECK(nearest_name("", names).empty());
