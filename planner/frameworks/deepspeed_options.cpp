@@ -36,9 +36,15 @@ Json expert_preset(const Subject& s) {
   return if_true(s.plan.ep > 1, s.model.architecture);
 }
 
+// The Trainer wants micro-batch x accumulation x all ranks here, DeepSpeed x the ranks that have
+// batches of their own: where tp or cp make them differ, both derive it.
+Json whole_batch(const Subject& s) {
+  const bool differ = s.recipe == RecipeKind::deepspeed && s.plan.tp * s.plan.cp > 1;
+  return differ ? Json(nullptr) : Json(s.plan.global_batch_size);
+}
+
 constexpr auto kConfig = std::to_array<Option>({
-    {"train_batch_size", "global_batch_size", plan_value<&P::global_batch_size>,
-     set_count<&P::global_batch_size>},
+    {"train_batch_size", "global_batch_size", whole_batch, set_count<&P::global_batch_size>},
     {"train_micro_batch_size_per_gpu", "micro_batch_size", plan_value<&P::micro_batch_size>,
      set_count<&P::micro_batch_size>},
     {"gradient_accumulation_steps", "",

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -39,6 +40,25 @@ std::string hosts_block(const Subject& s) {
       "HOSTFILE=${{HOSTFILE:-/path/to/hostfile}}\n"
       "MASTER_ADDR=${{MASTER_ADDR:-first-host}}\n",
       nodes.count, nodes.gpus);
+}
+
+// The Trainer splits sequences where accelerate's ParallelismConfig says so, which is read from the
+// environment (accelerate 1.12). DeepSpeed's launcher sends .deepspeed_env to the other nodes.
+std::string sequence_block(const Subject& s) {
+  if (s.plan.cp == 1) return "";
+  const std::vector<std::string> settings{
+      "ACCELERATE_USE_PARALLELISM_CONFIG=true",
+      fmt::format("PARALLELISM_CONFIG_DP_REPLICATE_SIZE={}", s.plan.dp),
+      fmt::format("PARALLELISM_CONFIG_SP_SIZE={}", s.plan.cp),
+      "PARALLELISM_CONFIG_SP_BACKEND=deepspeed",
+      "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE=true",
+      "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION=flash_attention_2"};
+  std::string text = "# Sequences split over ranks (Ulysses), by accelerate 1.12 or later.\n";
+  for (const std::string& setting : settings) text += "export " + setting + '\n';
+  if (nodes_of(s).count > 1) {
+    text += fmt::format("printf '%s\\n' {} > .deepspeed_env\n", fmt::join(settings, " \\\n  "));
+  }
+  return text;
 }
 
 // Buffers that DeepSpeed would take anyway, spelled out: elements of each bucket.
@@ -93,7 +113,7 @@ std::vector<EmittedFile> write_deepspeed(const Subject& s,
                        {"MODEL_PATH", "/path/to/hugging_face_checkpoint"},
                        {"DATA_PATH", "/path/to/data"},
                        {"CHECKPOINT_PATH", "/path/to/checkpoints"}});
-  text += hosts_block(s) + deepspeed_launch(s);
+  text += hosts_block(s) + sequence_block(s) + deepspeed_launch(s);
   text += fmt::format("  \"${}/{}\" \\\n", script.path_name, script.script);
   text += continued(all);
   return {{"ds_config.json", ds_config_text(written(deepspeed_options(), s), s), false},

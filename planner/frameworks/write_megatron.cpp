@@ -143,6 +143,9 @@ std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::s
   for (const BridgeAssignment& assignment : bridge_assignments(s)) {
     text += fmt::format("    cfg.{} = {}\n", assignment.target, assignment.value);
   }
+  if (s.plan.offload.optimizer > 0) {
+    text += "    cfg.optimizer.overlap_cpu_optimizer_d2h_h2d = True\n";
+  }
   const bool fp32 = s.plan.grad_dtype == DType::fp32;
   text += fmt::format("    cfg.ddp.grad_reduce_in_fp32 = {}\n", fp32 ? "True" : "False");
   // One length, said in both places that check it.

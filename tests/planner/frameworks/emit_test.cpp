@@ -171,6 +171,42 @@ TEST_CASE("models that a framework cannot build are refused whatever the plan") 
   CHECK(refuses(Framework::megatron_bridge, "gpt-1.3t"));
 }
 
+TEST_CASE(
+    "DeepSpeed's Trainer is told how sequences are split, and no batch that it would refuse") {
+  const auto files_of_plan = [](const std::string& plan) {
+    const Job j = job("qwen3-8b", plan, Framework::deepspeed);
+    return emit(Framework::deepspeed, j.subject(), {"r"});
+  };
+  const std::string rest = " zero2 mbs1 gbs32 seq8192 grad_dtype=bf16 overlap=grad";
+  const auto whole = files_of_plan("dp16" + rest);
+  CHECK(says(file(whole, "ds_config.json"), "\"train_batch_size\": 32"));
+  CHECK_FALSE(says(file(whole, "train.sh"), "PARALLELISM_CONFIG"));
+  // The Trainer compares train_batch_size with micro-batch x accumulation x all ranks: 1 x 16 x 16.
+  const auto split = files_of_plan("dp2 cp8 cp_comm=a2a" + rest);
+  CHECK_FALSE(says(file(split, "ds_config.json"), "\"train_batch_size\""));
+  CHECK(says(file(split, "ds_config.json"), "\"gradient_accumulation_steps\": 16"));
+  const std::string script = file(split, "train.sh");
+  CHECK(says(script, "export PARALLELISM_CONFIG_SP_SIZE=8\n"));
+  CHECK(says(script, "export PARALLELISM_CONFIG_DP_REPLICATE_SIZE=2\n"));
+  CHECK(says(script, "> .deepspeed_env\n"));  // two nodes
+  const auto node = files_of_plan("dp1 cp8 cp_comm=a2a" + rest);
+  CHECK_FALSE(says(file(node, "train.sh"), ".deepspeed_env"));
+}
+
+TEST_CASE("an optimizer on the host copies behind compute, by Megatron and by Bridge") {
+  const std::string plan = "tp4 pp2 dp2 zero1 mbs1 gbs64 seq4096 1f1b sp overlap=grad+param";
+  for (const bool offload : {true, false}) {
+    CAPTURE(offload);
+    const std::string line = plan + (offload ? " offload=optimizer" : "");
+    const Job bridge = job("llama3-8b", line, Framework::megatron_bridge);
+    CHECK(says(file(emit(Framework::megatron_bridge, bridge.subject(), {"r"}), "pretrain.py"),
+               "cfg.optimizer.overlap_cpu_optimizer_d2h_h2d = True\n") == offload);
+    const Job megatron = job("llama3-8b", line, Framework::megatron);
+    CHECK(says(file(emit(Framework::megatron, megatron.subject(), {"r"}), "args.sh"),
+               "--overlap-cpu-optimizer-d2h-h2d\n") == offload);
+  }
+}
+
 TEST_CASE("emitting is the same twice") {
   for (const auto& [framework, word] : Words<Framework>::table) {
     CAPTURE(word);
