@@ -121,13 +121,7 @@ Exit run_emit(const Args& args, const Console& console) {
   const PlanFile file = read_plan_file(question.plan);
   JobChoices choices = merged(question.choices, file.choices);
   const RecipeKind of_plan = choices.framework.value_or(RecipeKind::megatron);
-  if (!question.framework) {
-    for (const auto& [framework, word] : Words<Framework>::table) {
-      if (!question.framework && recipe_for(framework, of_plan) == of_plan) {
-        question.framework = framework;
-      }
-    }
-  }
+  if (!question.framework) question.framework = files_of(of_plan);
   if (!question.framework) {
     throw Error(fmt::format("a plan of {} has no framework of its own; give --framework, one of {}",
                             to_word(of_plan), word_list<Framework>()));
@@ -135,8 +129,7 @@ Exit run_emit(const Args& args, const Console& console) {
   const Framework framework = *question.framework;
   choices.framework = recipe_for(framework, of_plan);
   const auto job = make_job(choices, file.plan.world());
-  const Json config =
-      job->model_config.is_null() ? model_config(job->model.name) : job->model_config;
+  const Json config = config_of(*job);
   const Subject subject{job->model, config, file.plan, job->framework,
                         job->hardware.link.gpus_per_node};
   const auto reasons = why_inexpressible(framework, subject, job->limits());

@@ -57,6 +57,22 @@ void add_examples(const Job& job, const SearchSpace& space, std::vector<Reason>&
   }
 }
 
+// What is left on the fullest stage, and what the host holds. A cache grows into what nobody else
+// needs, so that a device can be full of it.
+std::string memory_limit(const Estimate& e) {
+  const StageMemory& worst = e.memory.worst_stage();
+  const Bytes spare = e.capacity - worst.device;
+  std::string text =
+      spare.value() < 1
+          ? fmt::format("memory is full on stage {}, the allocator's cache being {} of it",
+                        e.memory.worst, human_bytes(worst.reserved - worst.peak))
+          : fmt::format("memory has {} to spare on stage {}", human_bytes(spare), e.memory.worst);
+  if (e.memory.host_per_node.value() > 0) {
+    text += fmt::format("; the host holds {} a node, pinned", human_bytes(e.memory.host_per_node));
+  }
+  return text;
+}
+
 }  // namespace
 
 CommonWords split_common_words(const std::vector<Answer>& answers) {
@@ -83,15 +99,14 @@ std::string limits_text(const Estimate& e) {
     if (part.value == &TimeBreakdown::compute) continue;
     if (loss == nullptr || e.time.*part.value > e.time.*loss->value) loss = &part;
   }
-  const Bytes spare = e.capacity - e.memory.worst_stage().device;
   return wrapped(
       fmt::format(
           "limits: compute is {}% of the step, at {}% of the GPU's peak; the largest loss is "
-          "{}, {}% ({}); memory has {} to spare on stage {}",
+          "{}, {}% ({}); {}",
           percent(e.time.compute / e.time.total()),
           percent(e.mfu * (e.time.total() / e.time.compute)), loss->label,
           percent(e.time.*loss->value / e.time.total()), human_seconds(e.time.*loss->value),
-          human_bytes(spare), e.memory.worst),
+          memory_limit(e)),
       116, 8);
 }
 

@@ -221,6 +221,10 @@ void embed_job(Json& report, const Job& job) {
   if (!job.hardware_profile.is_null()) report["hardware_profile"] = job.hardware_profile;
 }
 
+Json config_of(const Job& job) {
+  return job.model_config.is_null() ? model_config(job.model.name) : job.model_config;
+}
+
 std::string fingerprint_of(const Job& job, const ParallelPlan& plan) {
   const StepProgram program = build_step_program(job.model, plan, job.recipe(), job.cost->facts());
   return fmt::format("{:016x}", fingerprint(program));

@@ -78,6 +78,9 @@ PlanFile read_plan_file(const std::string& path);
 // What a plan file holds besides the report: everything needed to ask again on another machine.
 void embed_job(Json& report, const Job& job);
 
+// The Hugging Face config that the job's model was read from.
+Json config_of(const Job& job);
+
 // The fingerprint of the step program, as plan files and reports spell it.
 std::string fingerprint_of(const Job& job, const ParallelPlan& plan);
 

@@ -8,6 +8,7 @@
 
 #include "executor/gpu_limits.h"
 #include "planner/enumerate.h"
+#include "planner/frameworks/emit.h"
 
 namespace qplan {
 namespace {
@@ -81,6 +82,18 @@ Json groups_json(const std::vector<Group>& groups) {
                     {"nodes", g.shape.nodes}});
   }
   return list;
+}
+
+// A plan that the framework's own files have no words for can be predicted, not emitted.
+std::optional<std::string> emit_note(const Job& job, const ParallelPlan& plan) {
+  const auto framework = files_of(job.framework);
+  if (!framework) return std::nullopt;
+  const Json config = config_of(job);
+  const Subject subject{job.model, config, plan, job.framework, job.hardware.link.gpus_per_node};
+  const auto reasons = why_inexpressible(*framework, subject, job.limits());
+  if (reasons.empty()) return std::nullopt;
+  return fmt::format("`qplan emit --framework {}` has no words for this plan: {}",
+                     to_word(*framework), reasons.front().message);
 }
 
 std::string legend_of(char letter, std::string_view label) {
@@ -216,6 +229,12 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
                     "trust the interval",
                     fixed(100 * e.priced_from.assumed, 0)));
   }
+  if (e.capacity > job.hardware.gpu.usable_memory) {
+    list.push_back(fmt::format("plans may fill {}, more than the {} that the device has",
+                               human_bytes(e.capacity),
+                               human_bytes(job.hardware.gpu.usable_memory)));
+  }
+  if (const auto note = emit_note(job, plan)) list.push_back(*note);
   if (job.model.moe && plan.routing != Routing::natural) {
     list.push_back("experts are taken to be evenly loaded; --routing natural prices the busiest");
   }

@@ -62,6 +62,15 @@ bool is_tie(const Found& found, std::size_t i) {
 
 // ---- text ----
 
+// Of the best plan; what holds for every plan of the search stands above the table already.
+std::vector<std::string> notes_of_plan(const Job& job, const Answer& answer) {
+  std::vector<std::string> list = notes_of(job, answer);
+  for (const std::string& said : length_notes(job.model, answer.plan.seq_len)) {
+    std::erase(list, said);
+  }
+  return list;
+}
+
 std::string ranking_text(const Found& found) {
   Table table({{"#", ""},
                {"", "", Align::left},
@@ -147,7 +156,7 @@ void print_text(const Job& job, const Question& question, const Found& found, st
   } else {
     out << ranking_text(found) << '\n'
         << wrapped("best:   " + to_string(found.plans.front().plan), 116, 8)
-        << notes_text(backend_notes(job, found.plans.front().plan))
+        << notes_text(notes_of_plan(job, found.plans.front()))
         << limits_text(*found.plans.front().estimate);
     if (found.plans.size() > 1) {
       out << runner_up_text(found.plans[0], found.plans[1], is_tie(found, 1));

@@ -56,9 +56,15 @@ std::vector<Offload> offload_choices(const Recipe& recipe) {
   return {};
 }
 
-// FSDP over Hugging Face modules has no pipeline.
+// FSDP and DeepSpeed over Hugging Face modules: no pipeline (DeepSpeed's needs a PipelineModule),
+// no norms split over tp, every layer checkpointed or none.
+bool of_modules(const Recipe& recipe) {
+  return recipe.kind == RecipeKind::fsdp1 || recipe.kind == RecipeKind::fsdp2 ||
+         recipe.kind == RecipeKind::deepspeed;
+}
+
 bool has_pipeline(const Recipe& recipe) {
-  return recipe.kind != RecipeKind::fsdp1 && recipe.kind != RecipeKind::fsdp2;
+  return !of_modules(recipe);
 }
 
 bool is_megatron(const Recipe& recipe) {
@@ -66,13 +72,14 @@ bool is_megatron(const Recipe& recipe) {
          recipe.kind == RecipeKind::qplan;
 }
 
-// What to recompute: nothing, everything, the first half of each chunk, and the modules that free
-// memory (physics.md 5.4). core_attn frees nothing under fused attention and is left to who asks
-// for it.
+// What to recompute: nothing, everything, the first half of each chunk (Megatron's block method;
+// others have no word for it), and the modules that free memory (physics.md 5.4). core_attn frees
+// nothing under fused attention and is left to who asks for it.
 std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& recipe,
                                          int layers_per_chunk) {
   std::vector<Recompute> choices = {{}, {.kind = RecomputeKind::full, .modules = {}, .layers = 0}};
-  if (layers_per_chunk > 1) {
+  const bool by_blocks = is_megatron(recipe) || recipe.kind == RecipeKind::megatron_legacy;
+  if (layers_per_chunk > 1 && by_blocks) {
     choices.push_back({.kind = RecomputeKind::full, .modules = {}, .layers = layers_per_chunk / 2});
   }
   const auto selective = [&](std::initializer_list<RecomputeModule> modules) {
@@ -80,8 +87,12 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& r
     for (const RecomputeModule m : modules) r.modules.add(m);
     choices.push_back(r);
   };
-  if (recipe.attention == AttentionKernel::unfused) selective({RecomputeModule::core_attn});
-  if (recipe.kind == RecipeKind::fsdp2_compile) {
+  // Megatron-DeepSpeed's set is core_attn, and its one word for it has no modules.
+  const bool unnamed = recipe.kind == RecipeKind::megatron_deepspeed;
+  if (recipe.attention == AttentionKernel::unfused && !unnamed) {
+    selective({RecomputeModule::core_attn});
+  }
+  if (unnamed || recipe.kind == RecipeKind::fsdp2_compile) {
     choices.push_back({.kind = RecomputeKind::selective, .modules = {}, .layers = 0});
   }
   if (!is_megatron(recipe)) return choices;
@@ -94,6 +105,25 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& r
   }
   if (model.mla) selective({RecomputeModule::mla_up_proj, RecomputeModule::layernorm});
   return choices;
+}
+
+// Norms split over tp, or whole. Experts need them split where tp ranks would otherwise send the
+// same tokens.
+std::vector<bool> sequence_splits(const ModelSpec& model, const Recipe& recipe) {
+  if (of_modules(recipe)) return {false};
+  if (model.moe) return {true};
+  return {true, false};
+}
+
+// How ranks of a context exchange keys and values: torchtitan gathers them, accelerate's FSDP has
+// no all-to-all, DeepSpeed nothing else.
+std::vector<CpComm> cp_exchanges(const Recipe& recipe) {
+  if (recipe.kind == RecipeKind::fsdp2_compile) return {CpComm::all_gather};
+  if (recipe.kind == RecipeKind::fsdp2) return {CpComm::p2p, CpComm::all_gather};
+  const bool ulysses =
+      recipe.kind == RecipeKind::deepspeed || recipe.kind == RecipeKind::megatron_deepspeed;
+  if (ulysses) return {CpComm::a2a};
+  return {CpComm::p2p, CpComm::all_gather, CpComm::a2a};
 }
 
 struct Chunking {
@@ -295,6 +325,10 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
         const std::int64_t group = std::int64_t{tp} * cp * pp;
         if (group > space.gpus || space.gpus % group != 0) continue;
         const auto dp = static_cast<int>(space.gpus / group);
+        // accelerate joins tp or cp only with ranks that shard.
+        const bool alone = recipe.kind == RecipeKind::fsdp2 && dp == 1 && group > 1;
+        const bool asked = !space.tp.empty() || !space.cp.empty() || !space.dp.empty();
+        if (alone && !asked) continue;
         if (!space.dp.empty() &&
             std::find(space.dp.begin(), space.dp.end(), dp) == space.dp.end()) {
           continue;
@@ -321,11 +355,9 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
 
   const std::vector<bool> sps =
       k.tp == 1 ? std::vector<bool>{false}
-                : or_default(space.sequence_parallel,
-                             model.moe ? std::vector<bool>{true} : std::vector<bool>{true, false});
+                : or_default(space.sequence_parallel, sequence_splits(model, recipe));
   std::vector<CpComm> cp_comms = {CpComm::p2p};
-  if (k.cp > 1)
-    cp_comms = or_default(space.cp_comm, {CpComm::p2p, CpComm::all_gather, CpComm::a2a});
+  if (k.cp > 1) cp_comms = or_default(space.cp_comm, cp_exchanges(recipe));
   std::vector<Word> words = {
       word(expert_layouts(model, recipe, space, k),
            [](ParallelPlan& plan, const ExpertLayout& e) {

@@ -140,6 +140,13 @@ RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
   return RecipeKind::megatron;
 }
 
+std::optional<Framework> files_of(RecipeKind recipe) {
+  for (const auto& [framework, word] : Words<Framework>::table) {
+    if (recipe_for(framework, recipe) == recipe) return framework;
+  }
+  return std::nullopt;
+}
+
 std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& subject,
                                           const ClusterLimits& limits) {
   auto reasons = why_infeasible(subject.model, subject.plan, recipe_of(subject.recipe), limits);

@@ -2,6 +2,7 @@
 // A plan in a framework's own files: configuration and launch scripts that run once the paths in
 // them are replaced.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,9 @@ struct Words<Framework> {
 
 // Whose implementation a framework's files run; Megatron's own runs Megatron-FSDP too.
 RecipeKind recipe_for(Framework framework, RecipeKind of_plan);
+
+// The framework whose files run an implementation, if one's do; of several the first listed.
+std::optional<Framework> files_of(RecipeKind recipe);
 
 // Every rule and every limit of its files that the plan breaks; empty: it can be written.
 std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& subject,

@@ -138,6 +138,49 @@ TEST_CASE("text says what limits the best plan, why the second lost and what was
   }
 }
 
+TEST_CASE("the plans of a search can be written for its framework") {
+  for (const std::string job :
+       {"--framework deepspeed --model qwen3-32b --gpus 32",
+        "--framework deepspeed --model llama3-70b --gpus 8",
+        "--framework deepspeed --model qwen3-8b --gpus 16 --seq-len 32768",
+        "--framework fsdp2 --model qwen3-8b --gpus 8",
+        "--framework fsdp2 --model qwen3-8b --gpus 1",
+        "--framework fsdp2 --model llama3-8b --gpus 16 --seq-len 131072",
+        "--framework fsdp2-compile --model llama3-405b --gpus 512 --seq-len 8192",
+        "--framework fsdp2-compile --model llama3-8b --gpus 8 --seq-len 8192",
+        "--framework megatron-deepspeed --model megatron-175b --gpus 256 --seq-len 2048",
+        "--framework megatron --model qwen3-30b-a3b --gpus 16"}) {
+    CAPTURE(job);
+    const Json plans = run("search --json --top 5 " + job).json()["plans"];
+    REQUIRE_FALSE(plans.empty());
+    for (const Json& plan : plans) {
+      CAPTURE(plan["short"].get<std::string>());
+      for (const Json& note : plan["notes"]) {
+        CAPTURE(note.get<std::string>());
+        CHECK_FALSE(note.get<std::string>().starts_with("`qplan emit"));
+      }
+    }
+  }
+}
+
+TEST_CASE("what a framework's files cannot say is searched on request, and said") {
+  const Ran ran =
+      run("search --framework fsdp2 --model qwen3-8b --gpus 8 --tp 2 --sequence-parallel --top 1");
+  CHECK(ran.code == 0);
+  CHECK(ran.says("`qplan emit --framework fsdp2` has no words for this plan: accelerate's tp"));
+}
+
+TEST_CASE("text says what the best plan needs of the host, and when memory is full") {
+  const Ran ran = run("search --model llama3-70b --gpus 8 --tp 4 --pp 2 --schedule 1f1b --top 1");
+  CHECK(ran.code == 0);
+  CHECK(ran.says("the host holds 1.03 TiB a"));
+  CHECK(ran.says("memory is full on stage 0, the allocator's cache being"));
+  CHECK(ran.says("within 5% of what may be filled"));
+  const Ran more =
+      run("search --model llama3-8b --gpus 8 --hardware a100-40gb-sxm --memory-cap-gib 80 --top 1");
+  CHECK(more.says("more than the 39.4 GiB that the device has"));
+}
+
 TEST_CASE("with nothing feasible a search says what would fit, having tried it") {
   const std::string line =
       "search --model llama3-8b --gpus 2 --pp 1 --cp 1 --micro-batch-size 1 --recompute none "
@@ -177,7 +220,7 @@ TEST_CASE("a search beyond the model's positions says so once in text, and in JS
       "sequences of 1024 are longer than the 512 positions of the model (max_position_embeddings)";
   const std::string text = run(line).out;
   CHECK(text.find("note: " + sentence) != std::string::npos);
-  CHECK(text.find("note: ") == text.rfind("note: "));
+  CHECK(text.find("longer than") == text.rfind("longer than"));
   const Json json = run(line + "--json").json();
   CHECK(json["notes"] == Json::array({sentence}));
   REQUIRE(json["plans"].size() == 2);
