@@ -169,10 +169,13 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
       return key.starts_with("zero_optimization.") ? "DeepSpeed refuses unknown keys of this block"
                                                    : "DeepSpeed knows no such key and ignores it "
                                                      "silently";
-    case Dialect::accelerate:
-      return key.find('.') == std::string::npos ? "accelerate knows no such key and stops"
-                                                : "accelerate knows no such key and ignores it "
-                                                  "silently";
+    case Dialect::accelerate: {
+      // It looks at the outermost names alone, as whatever lies within an unknown one shows.
+      const std::string outermost = key.substr(0, key.find('.'));
+      const bool known = known_options(option_list_of(part.dialect)).find(outermost) != nullptr;
+      return known ? "accelerate knows no such key and ignores it silently"
+                   : "accelerate knows no such key and stops";
+    }
     case Dialect::torchtitan:
       return "torchtitan has no such field and stops";
     case Dialect::bridge:

@@ -18,6 +18,14 @@ class Reader {
       : text_(text), name_(name), line_(first_line) {}
 
   FormatText read() {
+    constexpr std::string_view kMark = "\xef\xbb\xbf";
+    if (text_.starts_with(kMark)) {
+      tolerate("json_byte_order_mark",
+               "the file begins with a byte-order mark, which Hugging Face Trainer and accelerate "
+               "refuse",
+               {0, kMark.size()});
+      at_ = kMark.size();
+    }
     skip();
     value("", 0);
     skip();

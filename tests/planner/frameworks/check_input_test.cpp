@@ -47,6 +47,32 @@ TEST_SUITE("bad input") {
                "batch_size") == nullptr);
   }
 
+  TEST_CASE("a byte-order mark before JSON is a finding, and the file is read") {
+    const std::string text = "{\"train_batch_size\": 64, \"train_micro_batch_size_per_gpu\": 4}";
+    const Checked checked = ask_text("ds.json", "\xef\xbb\xbf" + text);
+    const Finding* const found = find(checked, "json_byte_order_mark");
+    REQUIRE(found != nullptr);
+    CHECK(found->severity == Severity::warning);
+    CHECK(found->place.line == 1);
+    REQUIRE(found->fix.size() == 1);
+    CHECK(found->fix[0].begin == 0);
+    CHECK(found->fix[0].end == 3);
+    CHECK(find(ask_text("ds.json", text), "json_byte_order_mark") == nullptr);
+    CHECK(complaint("ds.json", text + "\xef\xbb\xbf").find("follows the end") != std::string::npos);
+  }
+
+  TEST_CASE("accelerate stops at a name that it does not know, and ignores one within a section") {
+    const auto says = [](const std::string& lines) {
+      const Checked checked = ask_text(
+          "a.yaml", "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n" + lines);
+      const Finding* const found = find(checked, "unknown_option");
+      return found == nullptr ? std::string() : found->message;
+    };
+    CHECK(says("other: 1\n").find("stops") != std::string::npos);
+    CHECK(says("other:\n  within: 1\n").find("stops") != std::string::npos);
+    CHECK(says("fsdp_config:\n  other: 1\n").find("ignores it silently") != std::string::npos);
+  }
+
   TEST_CASE("files of no known kind are findings") {
     CHECK(find(ask_text("x.json", "{\"a\": 1}"), "unknown_file") != nullptr);
     CHECK(find(ask_text("config.json", "{\"architectures\": [\"X\"], \"model_type\": \"qwen3\"}"),
