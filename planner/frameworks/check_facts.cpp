@@ -39,6 +39,8 @@ void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject
   if (rope && given == nullptr && fact.key == "--position-embedding-type") return;
   const auto same = fact.same != nullptr ? fact.same : same_value;
   const Place place = given != nullptr ? given->place : part.place;
+  // accelerate's yaml says how to run a model, not what it is.
+  const bool of_model = part.dialect != Dialect::accelerate;
   if (given == nullptr) {
     const Json taken = fact.computed != nullptr ? fact.computed(subject)
                        : fact.otherwise.empty() ? Json(nullptr)
@@ -46,13 +48,14 @@ void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject
     const bool nothing_wanted = wanted.is_null() || (wanted.is_boolean() && !wanted.get<bool>());
     if (nothing_wanted || (!taken.is_null() && same(taken, wanted))) return;
     const std::string instead = argument(fact.key, wanted);
-    out.push_back({fact.severity, "missing_option", place,
-                   taken.is_null() || wanted.is_boolean()
-                       ? fmt::format("{} is missing: {}", fact.key, fact.why)
-                       : fmt::format("{} is missing and {} is taken, where the model has {}: {}",
-                                     fact.key, text_of(taken), text_of(wanted), fact.why),
-                   fmt::format("add {}", instead), "",
-                   fact.key.starts_with("--") ? added(part, instead) : std::vector<Edit>{}});
+    out.push_back(
+        {fact.severity, "missing_option", place,
+         taken.is_null() || wanted.is_boolean()
+             ? fmt::format("{} is missing: {}", fact.key, fact.why)
+             : fmt::format("{} is missing and {} is taken, {} {}: {}", fact.key, text_of(taken),
+                           of_model ? "where the model has" : "not", text_of(wanted), fact.why),
+         fmt::format("add {}", instead), "",
+         fact.key.starts_with("--") ? added(part, instead) : std::vector<Edit>{}});
     return;
   }
   if (wanted.is_null()) {
@@ -76,8 +79,9 @@ void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject
   }
   if (equal) return;
   out.push_back({fact.severity, "other_model", place,
-                 fmt::format("{} is {}, and {} has {}: {}", fact.key, text_of(given->value),
-                             subject.model.name, text_of(wanted), fact.why),
+                 fmt::format("{} is {}, {} {}: {}", fact.key, text_of(given->value),
+                             of_model ? "and " + subject.model.name + " has" : "not",
+                             text_of(wanted), fact.why),
                  fmt::format("write {}", argument(fact.key, wanted)), "",
                  with_value(*given, text_of(wanted))});
 }

@@ -73,6 +73,17 @@ TEST_SUITE("bad input") {
     CHECK(says("fsdp_config:\n  other: 1\n").find("ignores it silently") != std::string::npos);
   }
 
+  TEST_CASE("how accelerate is to run a model is not called the model's") {
+    const std::string common = "compute_environment: LOCAL_MACHINE\ndistributed_type: ";
+    const Checked other = ask_text("a.yaml", common + "FSDP2\n");
+    REQUIRE(find(other, "other_model") != nullptr);
+    CHECK(find(other, "other_model")->message.starts_with("distributed_type is FSDP2, not FSDP: "));
+    const Checked missing = ask_text("a.yaml", common + "FSDP\nfsdp_config:\n  fsdp_version: 2\n");
+    REQUIRE(find(missing, "missing_option") != nullptr);
+    CHECK(find(missing, "missing_option")->message.find("is taken, not TRANSFORMER_BASED_WRAP") !=
+          std::string::npos);
+  }
+
   TEST_CASE("files of no known kind are findings") {
     CHECK(find(ask_text("x.json", "{\"a\": 1}"), "unknown_file") != nullptr);
     CHECK(find(ask_text("config.json", "{\"architectures\": [\"X\"], \"model_type\": \"qwen3\"}"),
