@@ -104,8 +104,11 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
     // weighted_bias_quick_geglu_impl: each half is clamped, then they are put side by side again
     case RowwiseKind::clamp:
       return {{8, 0, 3}, {8, 0, 3}};
+    // ... a comparison and torch.where of the half with one limit, two comparisons, their product
+    // and torch.where of the other (torch's derivatives.yaml, clamp_backward), of bf16 and one byte
+    // 22 B, and both gradients side by side
     case RowwiseKind::clamp_backward:
-      return {{10, 0, 3}, {10, 0, 3}};
+      return {{15, 0, 7}, {15, 0, 7}};
     // two reads (max; sum of exponentials), fp32 softmax kept. Eager: .float(), log_softmax, nll
     case RowwiseKind::cross_entropy:
       return {{2, 4, 2}, {1, 27, 4}};

@@ -105,7 +105,8 @@ TEST_CASE("memory-bound work moves the published bytes and has no FLOPs") {
         Row{RowwiseKind::swiglu_backward, 10}, Row{RowwiseKind::rope, 4},
         Row{RowwiseKind::permute, 4}, Row{RowwiseKind::cast, 4},
         Row{RowwiseKind::sum_of_squares, 2}, Row{RowwiseKind::expert_bias, 38},
-        Row{RowwiseKind::clamp, 16}, Row{RowwiseKind::amax, 2}, Row{RowwiseKind::quantize, 3}}) {
+        Row{RowwiseKind::clamp, 16}, Row{RowwiseKind::clamp_backward, 30},
+        Row{RowwiseKind::amax, 2}, Row{RowwiseKind::quantize, 3}}) {
     CAPTURE(to_word(kind));
     const Rowwise work{.kind = kind, .rows = 10, .cols = 100};
     CHECK(memory_traffic(work).value() == 1000 * bytes);
