@@ -74,7 +74,7 @@ bool AttentionPart::fuses_qk_norm() const {
          c_.model.num_key_value_heads >= c_.shape.tp && c_.model.head_dim <= 256;
 }
 
-// Three products, each of which is kept or made again on its own.
+// Three products, as the recipe has them, or each is kept or made again on its own.
 void AttentionPart::project_apart(SlotId normed) {
   auto& b = c_.b;
   const Heads heads = heads_of(c_);
@@ -83,7 +83,9 @@ void AttentionPart::project_apart(SlotId normed) {
   SlotId q = b.slot("q projected", act, c_.tokens, q_width);
   SlotId k = b.slot("k projected", act, c_.tokens, k_width);
   const SlotId whole = c_.gathered_linear(ParameterRole::q_proj, normed, q, q_width, c_.hidden);
+  c_.next_layer(ParameterRole::q_proj);
   c_.linear(ParameterRole::q_proj, whole, k, c_.tokens, k_width, c_.hidden);
+  c_.next_layer(ParameterRole::q_proj);
   c_.linear(ParameterRole::q_proj, whole, v_, c_.tokens, heads.kv * heads.v_dim, c_.hidden);
   if (c_.model.qk_norm) {
     eager_qk_norm_ = eager_qk_norm_copy();
@@ -98,8 +100,8 @@ void AttentionPart::project_apart(SlotId normed) {
 }
 
 void AttentionPart::project_forward(SlotId normed) {
-  if (c_.shape.recomputes_operators && c_.model.position == PositionEmbedding::rope &&
-      c_.model.num_key_value_heads >= c_.shape.tp) {
+  if ((c_.shape.recomputes_operators || c_.projects_apart()) &&
+      c_.model.position == PositionEmbedding::rope && c_.model.num_key_value_heads >= c_.shape.tp) {
     project_apart(normed);
     return;
   }
@@ -255,13 +257,16 @@ SlotId AttentionPart::project_backward() {
   // The re-gather of the input hides under dgrad, the reduce-scatter of dx under wgrad.
   const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
   const SlotId partial = b.slot("dnormed partial", act, c_.tokens, c_.hidden);
-  c_.linear_dgrad(ParameterRole::q_proj, dqkv, partial, c_.tokens, width, c_.hidden);
+  const LayerContext::Widths widths =
+      shared_heads ? LayerContext::Widths{width}
+                   : LayerContext::Widths{heads.q * d, heads.kv * d, heads.kv * d};
+  c_.packed_dgrad(ParameterRole::q_proj, dqkv, partial, c_.tokens, widths, c_.hidden);
   if (normed_whole != normed_) {
     b.wait_for(Stream::model_comm);
     b.flush();
   }
   const SlotId dnormed = c_.reduce_input_gradient(partial, "dnormed");
-  c_.linear_wgrad(ParameterRole::q_proj, dqkv, normed_whole, c_.tokens, width, c_.hidden);
+  c_.packed_wgrad(ParameterRole::q_proj, dqkv, normed_whole, c_.tokens, widths, c_.hidden);
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
   return dnormed;
 }

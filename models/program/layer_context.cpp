@@ -1,6 +1,7 @@
 #include "models/program/layer_context.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace qplan {
 
@@ -190,6 +191,33 @@ void LayerContext::linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::in
                                 std::int64_t n, std::int64_t k) {
   if (is_quantized(dy)) return quantized_wgrad(role, dy, x, rows, n, k);
   weight_gradient(b.parameter(role), {.m = n, .n = k, .k = rows, .dtype = product_dtype()}, dy, x);
+}
+
+void LayerContext::next_layer(ParameterRole role) {
+  std::erase_if(narrow_weights_, [role](const NarrowWeight& known) { return known.role == role; });
+}
+
+void LayerContext::packed_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows,
+                                const Widths& n, std::int64_t k) {
+  if (!projects_apart()) {
+    const std::int64_t all = std::accumulate(n.begin(), n.end(), std::int64_t{0});
+    return linear_dgrad(role, dy, dx, rows, all, k);
+  }
+  linear_dgrad(role, dy, dx, rows, n.front(), k);
+  for (auto width = n.begin() + 1; width != n.end(); ++width) {
+    const SlotId part = b.slot("dx of one layer", activation_dtype(), rows, k);
+    linear_dgrad(role, dy, part, rows, *width, k);
+    rowwise(RowwiseKind::add, rows, k, {dx, part}, {dx});
+  }
+}
+
+void LayerContext::packed_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows,
+                                const Widths& n, std::int64_t k) {
+  if (!projects_apart()) {
+    const std::int64_t all = std::accumulate(n.begin(), n.end(), std::int64_t{0});
+    return linear_wgrad(role, dy, x, rows, all, k);
+  }
+  for (const std::int64_t width : n) linear_wgrad(role, dy, x, rows, width, k);
 }
 
 void LayerContext::weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x) {

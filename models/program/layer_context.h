@@ -18,6 +18,8 @@ struct LayerContext {
   const BlockShape& shape;
   BlockBuilder& b;
 
+  using Widths = std::vector<std::int64_t>;  // columns of layers that lie side by side
+
   // Sizes. `tokens`: of one microbatch in one tp group; `local_tokens`: of one rank between the
   // tensor-parallel regions (1/tp of them under sequence parallelism).
   std::int64_t tokens = 0, local_tokens = 0, hidden = 0;
@@ -66,6 +68,17 @@ struct LayerContext {
   // dW[n, k] += dy[rows, n]^T x[rows, k].
   void linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows, std::int64_t n,
                     std::int64_t k);
+  // The same of several layers with one input, `role` and those packed with it: one product of all,
+  // or one each (projects_apart()), whose input gradients are then added up.
+  void packed_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows, const Widths& n,
+                    std::int64_t k);
+  void packed_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows, const Widths& n,
+                    std::int64_t k);
+  // The next product by `role` is another of those layers', whose weight is cast on its own.
+  void next_layer(ParameterRole role);
+  [[nodiscard]] bool projects_apart() const {
+    return recipe.separate_projections && model.mlp == MlpKind::swiglu;
+  }
   // The product of a weight gradient, m x n of `parameter`, in whatever format the sum is kept.
   void weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x);
   // The gradient of rows x cols parameters, `fresh` from a microbatch, is added to the sum.

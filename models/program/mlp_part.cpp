@@ -9,7 +9,12 @@ bool gated(const LayerContext& c) {
   return c.model.mlp == MlpKind::swiglu;
 }
 
-// Columns of the up projection on one rank: gate and up together when gated.
+// Columns of the up projection on one rank, gate and up when gated.
+LayerContext::Widths up_widths(const LayerContext& c, std::int64_t f) {
+  return gated(c) ? LayerContext::Widths{f, f} : LayerContext::Widths{f};
+}
+
+// ... together.
 std::int64_t up_width(const LayerContext& c, std::int64_t f) {
   return gated(c) ? 2 * f : f;
 }
@@ -35,10 +40,11 @@ SlotId MlpPart::forward(SlotId x) {
   b.end_module(RecomputeModule::layernorm);
 
   b.begin_module(RecomputeModule::mlp);
-  if (gated(c_) && c_.shape.recomputes_operators) {
+  if (gated(c_) && (c_.shape.recomputes_operators || c_.projects_apart())) {
     gate_ = b.slot("mlp gate", act, c_.tokens, f);
     up_ = b.slot("mlp up", act, c_.tokens, f);
     const SlotId whole = c_.gathered_linear(first_up(c_), normed_, gate_, f, c_.hidden);
+    c_.next_layer(first_up(c_));
     c_.linear(first_up(c_), whole, up_, c_.tokens, f, c_.hidden);
   } else {
     up_ = b.slot("mlp up", act, c_.tokens, up_width(c_, f));
@@ -86,13 +92,13 @@ SlotId MlpPart::backward(SlotId dy) {
 
   const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
   const SlotId partial = b.slot("d mlp normed partial", act, c_.tokens, c_.hidden);
-  c_.linear_dgrad(first_up(c_), dup, partial, c_.tokens, wide, c_.hidden);
+  c_.packed_dgrad(first_up(c_), dup, partial, c_.tokens, up_widths(c_, f), c_.hidden);
   if (normed_whole != normed_) {
     b.wait_for(Stream::model_comm);
     b.flush();
   }
   const SlotId dnormed = c_.reduce_input_gradient(partial, "d mlp normed");
-  c_.linear_wgrad(first_up(c_), dup, normed_whole, c_.tokens, wide, c_.hidden);
+  c_.packed_wgrad(first_up(c_), dup, normed_whole, c_.tokens, up_widths(c_, f), c_.hidden);
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
 
   const SlotId dx = b.slot("d x2", act, c_.local_tokens, c_.hidden);

@@ -112,6 +112,10 @@ struct Recipe {
   // (torch/distributed/_functional_collectives.py), a copy of the whole array each. Async tensor
   // parallelism does without.
   bool copies_sequence_parts = false;
+  // Queries, keys and values, and gate and up projection, are layers of their own (Hugging Face's
+  // and torchtitan's modules of gated models): each has a product of its own in every pass, and
+  // backward adds up what they give for their common input.
+  bool separate_projections = false;
   // FSDP1's modules see views of one flat array: autograd puts their gradients together in another
   // (backward of torch.split), which is divided by about the root of the ranks before it is reduced
   // (_div_if_needed in torch's fsdp/_runtime_utils.py).

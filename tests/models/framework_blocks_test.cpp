@@ -62,6 +62,46 @@ TEST_CASE("the second bias and the clamp of gpt-oss are passes of their own unde
   CHECK(passes(load_model("qwen3-30b-a3b"), RecipeKind::megatron) == 0);
 }
 
+TEST_CASE("torch's gated modules multiply by each projection, and add up its input's gradients") {
+  struct Work {
+    std::int64_t products = 0, adds = 0;
+    double flops = 0;
+  };
+  const auto work = [](const ModelSpec& model, RecipeKind recipe, int tp) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.tp = tp;
+    s.zero = 3;  // gradients are reduced, not added up
+    const Block block = build_block(model, recipe_of(recipe), s);
+    Work done;
+    for (const OpList* ops : {&block.forward, &block.backward}) {
+      for (const Op& op : *ops) {
+        if (!std::holds_alternative<Gemm>(op.work)) continue;
+        ++done.products;
+        done.flops += flops(op.work).value();
+      }
+    }
+    done.adds = count_rowwise(model, recipe, s,
+                              [](const Rowwise& r) { return r.kind == RowwiseKind::add; });
+    return done;
+  };
+  const ModelSpec llama = load_model("llama3-8b");
+  const Work packed = work(llama, RecipeKind::megatron, 1);
+  CHECK(packed.products == 12);
+  for (const RecipeKind recipe :
+       {RecipeKind::deepspeed, RecipeKind::fsdp1, RecipeKind::fsdp2, RecipeKind::fsdp2_compile}) {
+    CAPTURE(to_word(recipe));
+    const Work apart = work(llama, recipe, 1);
+    CHECK(apart.products == 21);  // q, k, v, out, gate, up, down: three passes each
+    CHECK(apart.adds == packed.adds + 3);
+    CHECK(apart.flops == packed.flops);
+  }
+  // More ranks than key-value heads share the columns of a packed product.
+  CHECK(work(llama, RecipeKind::fsdp2, 16).products == 15);
+  // Modules of GELU models pack theirs (GPT-2's, MPT's).
+  const ModelSpec gpt = load_model("gpt3-175b");
+  CHECK(work(gpt, RecipeKind::fsdp1, 1).products == 12);
+}
+
 TEST_CASE("a pipeline of torchtitan gathers once a step, whatever its ZeRO stage") {
   const ModelSpec model = load_model("llama3-8b");
   ParallelPlan plan;
@@ -144,7 +184,7 @@ TEST_CASE("torchao casts weights in each microbatch, and by kernels of their own
   // Inputs of qkv, attention's output, gate and up, and down; q, k, v, o, gate, up, down.
   const std::int64_t h = 4096, weights = h * (h + 2 * 1024 + h + 3 * 14336);
   CHECK(casts(RecipeKind::megatron, Precision::fp8) == std::pair{4L, 0L});
-  CHECK(casts(RecipeKind::fsdp2_compile, Precision::fp8) == std::pair{4 * 3 + 4 * 3L, weights});
+  CHECK(casts(RecipeKind::fsdp2_compile, Precision::fp8) == std::pair{4 * 3 + 7 * 3L, weights});
   CHECK(casts(RecipeKind::fsdp2_compile, Precision::bf16) == std::pair{0L, 0L});
 }
 
