@@ -207,6 +207,25 @@ void set_automodel_defaults(const RunRow& row, const RunInputs& in, ParallelPlan
   if (in.model.moe) plan.zero = 1;
 }
 
+// Megatron-Bridge's recipes of models with latent attention fill pipelines of up to 16 stages from
+// the front: as many layers on each as it takes, what is left on the last, with the loss and the
+// layers that predict further ahead. Longer ones have these alone on the last, and what is left on
+// the first (recipes/deepseek/deepseek_v3.py, layout_map, v0.2.0 to v0.5.0; kimi/kimi_k2.py,
+// v0.4.0; pp_layout in scripts/performance/configs, v0.2.0 and v0.5.0).
+std::vector<int> layout_of_run(const RunRow& row, const RunInputs& in) {
+  constexpr int kLong = 32;
+  const auto layers = static_cast<int>(in.model.num_layers);
+  const int stages = in.plan.pp * in.plan.vpp;
+  const int each = (layers + stages - 1) / stages;
+  const int left = layers - each * (stages < kLong ? stages - 1 : stages - 2);
+  const bool fills = row.text("framework").starts_with("Megatron-Bridge") && in.model.mla;
+  if (!fills || stages == 1 || left <= 0) return framework_layout(in.model, in.plan, in.recipe);
+  std::vector<int> layout(static_cast<std::size_t>(stages), each);
+  (stages < kLong ? layout.back() : layout.front()) = left;
+  if (stages >= kLong) layout.back() = 0;
+  return layout;
+}
+
 Recompute recompute_of_run(const RunRow& row, const RunInputs& in) {
   const std::string& words = row.text("recompute_words");
   // torchtitan's layer option checkpoints whole layers, one in so many.
@@ -332,9 +351,7 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
   set_words(row, in, in.plan);
   unknown_flags = apply_flags(row.text("other_flags"), in);
   drop_empty_words(in.plan);
-  if (in.plan.pipeline_layout.empty()) {
-    in.plan.pipeline_layout = framework_layout(in.model, in.plan, in.recipe);
-  }
+  if (in.plan.pipeline_layout.empty()) in.plan.pipeline_layout = layout_of_run(row, in);
   return in;
 }
 

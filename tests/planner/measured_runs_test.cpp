@@ -182,6 +182,43 @@ TEST_CASE("NeMo's recipes of experts drop tokens, but for latent attention on Ho
   CHECK_FALSE(plan(bridge).cuda_graph);
 }
 
+TEST_CASE("Megatron-Bridge fills pipelines of latent attention from the front") {
+  using Layers = std::vector<int>;
+  const auto layers = [](std::string_view framework, std::string_view model, int pp, int vpp) {
+    Cells cells{{"framework", std::string(framework)},
+                {"base_model", std::string(model)},
+                {"num_gpus", "256"},
+                {"global_batch", "2048"},
+                {"pp", std::to_string(pp)},
+                {"vpp", std::to_string(vpp)},
+                {"ep", "8"}};
+    for (const char* column : {"layers", "hidden", "heads", "ffn", "vocab"}) cells[column] = "";
+    return read(cells).inputs->plan.pipeline_layout;
+  };
+  const std::string bridge = "Megatron-Bridge (NeMo 26.02)";
+  const auto from_the_front = [](std::size_t stages, int each, int left) {
+    Layers expected(stages, each);
+    expected.back() = left;
+    return expected;
+  };
+  CHECK(layers(bridge, "deepseek-v3", 4, 4) == from_the_front(16, 4, 1));
+  CHECK(layers(bridge, "deepseek-v3", 16, 1) == from_the_front(16, 4, 1));
+  CHECK(layers(bridge, "kimi-k2", 8, 1) == from_the_front(8, 8, 5));
+  CHECK(layers(bridge, "deepseek-v3", 4, 1) == Layers{16, 16, 16, 13});
+  for (const char* model : {"deepseek-v3", "kimi-k2"}) {
+    Layers expected(32, 2);
+    expected.front() = 1;
+    expected.back() = 0;
+    CHECK(layers(bridge, model, 16, 2) == expected);
+  }
+  // NeMo counts embedding, loss and what predicts further ahead as layers (first 3, last 2).
+  Layers counted(16, 4);
+  counted.front() = 3;
+  counted.back() = 2;
+  CHECK(layers("NeMo", "deepseek-v3", 16, 1) == counted);
+  CHECK(layers(bridge, "qwen3-235b-a22b", 4, 12).front() == 1);
+}
+
 TEST_CASE("NeMo AutoModel with experts keeps parameters gathered and deals tokens out in turn") {
   const auto run = read({{"recipe", "fsdp2"},
                          {"framework", "NeMo AutoModel (PyTorch FSDP2)"},
