@@ -203,11 +203,19 @@ void LayerContext::packed_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::i
     const std::int64_t all = std::accumulate(n.begin(), n.end(), std::int64_t{0});
     return linear_dgrad(role, dy, dx, rows, all, k);
   }
-  linear_dgrad(role, dy, dx, rows, n.front(), k);
-  for (auto width = n.begin() + 1; width != n.end(); ++width) {
-    const SlotId part = b.slot("dx of one layer", activation_dtype(), rows, k);
-    linear_dgrad(role, dy, part, rows, *width, k);
-    rowwise(RowwiseKind::add, rows, k, {dx, part}, {dx});
+  // A compiler adds up in one pass, or in the norm's backward where nothing lies between.
+  const bool in_norm = recipe.fused_kernels && shape.tp == 1;
+  SlotId first = kNoSlot;
+  for (std::size_t i = 0; i < n.size(); ++i) {
+    const bool apart = i > 0 && !in_norm;
+    const SlotId part = apart ? b.slot("dx of one layer", activation_dtype(), rows, k) : dx;
+    linear_dgrad(role, dy, part, rows, n[i], k);
+    const bool last = i + 1 == n.size();
+    if (apart && (last || !recipe.fused_kernels)) {
+      rowwise(RowwiseKind::add, rows, k, {dx, part, first}, {dx});
+    } else if (apart) {
+      first = part;
+    }
   }
 }
 
