@@ -82,6 +82,12 @@ TEST_CASE("an H100 held to 500 W loses what the A100's law of power says") {
     CHECK(held.gemm.at(p).sustain ==
           doctest::Approx(whole.gemm.at(p).sustain * share).epsilon(0.01));
   }
+  // cuDNN's attention is at the limit of 700 W as well.
+  REQUIRE(held.attention.size() == whole.attention.size());
+  for (std::size_t i = 0; i < held.attention.size(); ++i) {
+    CHECK(held.attention[i].sustain ==
+          doctest::Approx(whole.attention[i].sustain * share).epsilon(0.01));
+  }
 }
 
 TEST_CASE("the H100 has the data sheet's figures") {
