@@ -386,6 +386,20 @@ TEST_CASE("memory-bound work runs at the bandwidth copies reach, plus its launch
   CHECK(rowwise_price(eager, p).time.value() == doctest::Approx(8 * 3e-6).epsilon(1e-3));
 }
 
+// Transformer Engine's fused loss on a B200: 8 B a logit, forward and backward, at 0.2795 of 8000
+// GiB/s and 30 us a pass (SimuMax, b200_bf16_ceperm.json and test_ce_permute_efficiency.py).
+TEST_CASE("the fused loss takes on Blackwell what Transformer Engine's kernels took") {
+  const HardwareProfile b200 = machine("b200");
+  const double rows = 4096, cols = 129280;
+  double seconds = 0;
+  for (const RowwiseKind kind : {RowwiseKind::cross_entropy, RowwiseKind::cross_entropy_backward}) {
+    const Rowwise loss{.kind = kind, .rows = 4096, .cols = 129280};
+    seconds += price(Work(loss), {&b200, nullptr}).time.value();
+  }
+  const double measured = 8 * rows * cols / (0.2795 * 8000 * 1024 * 1024 * 1024);
+  CHECK(seconds == doctest::Approx(measured).epsilon(0.03));
+}
+
 TEST_CASE("the optimizer and the host take their published time") {
   const HardwareProfile& p = machine("h100-sxm");
   const PriceContext context{&p, nullptr};
