@@ -240,9 +240,10 @@ Recompute recompute_of_run(const RunRow& row, const RunInputs& in) {
   // docs/configurations.md).
   if (row.text("recompute").find("FSDP AC") != std::string::npos) return parse_recompute("full");
   // Megatron-Bridge's recipes of models with latent attention recompute its up projections, and on
-  // 80 GB dense MLPs as well.
+  // 80 GB dense MLPs as well (recompute_modules in scripts/performance/configs/deepseek and kimi,
+  // v0.5.0): what a row means that says no more, or nothing.
   const bool bridge = row.text("framework").starts_with("Megatron-Bridge");
-  if (words == "selective" && bridge && in.model.mla) {
+  if ((words.empty() || words == "selective") && bridge && in.model.mla) {
     return parse_recompute(load_hardware(in.hardware).gpu.usable_memory < gib(90)
                                ? "selective:mla_up_proj+mlp"
                                : "selective:mla_up_proj");

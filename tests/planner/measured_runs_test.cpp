@@ -172,6 +172,11 @@ TEST_CASE("NeMo's recipes of experts drop tokens, but for latent attention on Ho
   Cells bridged = latent;
   bridged["framework"] = "Megatron-Bridge (NeMo 26.02)";
   CHECK(plan(bridged).moment_dtype == DType::bf16);
+  // ... and recomputes up projections, unless a row says otherwise.
+  CHECK(plan(bridged).recompute.kind == RecomputeKind::none);
+  bridged["recompute_words"] = "";
+  CHECK(plan(bridged).recompute.modules.has(RecomputeModule::mla_up_proj));
+  CHECK(plan(bridged).recompute.modules.has(RecomputeModule::mlp));  // 80 GB
 
   // Release 25.09 captured whole layers of such experts, on Blackwell.
   Cells bridge{{"framework", "Megatron-Bridge (NeMo 25.09)"}, {"other_flags", "token drop"}};
