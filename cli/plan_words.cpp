@@ -222,6 +222,12 @@ void set_job_words(SearchSpace& space, const PlanWords& words, std::int64_t gpus
   }
   if (space.global_batch_size == 0) {
     space.global_batch_size = default_global_batch_size(gpus, space.seq_len);
+    if (space.global_batch_size > kMostSequences) {
+      throw Error(fmt::format(
+          "about 4 Mi tokens a step are {} sequences of {}, and at most {} are simulated; give "
+          "--global-batch-size",
+          space.global_batch_size, space.seq_len, kMostSequences));
+    }
   }
   check_batch(space.global_batch_size);
 }

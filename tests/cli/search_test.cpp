@@ -170,6 +170,13 @@ TEST_CASE("what a framework's files cannot say is searched on request, and said"
   CHECK(ran.says("`qplan emit --framework fsdp2` has no words for this plan: accelerate's tp"));
 }
 
+TEST_CASE("a default batch that is too large says what to give") {
+  const Ran ran = run("search --model llama3-8b --gpus 8 --seq-len 1");
+  CHECK(ran.code == 2);
+  CHECK(ran.says("about 4 Mi tokens a step are 4194304 sequences of 1"));
+  CHECK(ran.says("give --global-batch-size"));
+}
+
 TEST_CASE("text says what the best plan needs of the host, and when memory is full") {
   const Ran ran = run("search --model llama3-70b --gpus 8 --tp 4 --pp 2 --schedule 1f1b --top 1");
   CHECK(ran.code == 0);
