@@ -62,13 +62,16 @@ TEST_CASE("what is sold is more than a process may use, and NVLink is faster tha
   }
 }
 
-// Measured on 2 H200: a collective that a network holds to a thirteenth of NVLink's rate keeps its
-// multiprocessors, and products beside it take 1.07-1.52 times as long, as beside NVLink's.
-TEST_CASE("compute beside a collective slows as much whether network or NVLink bounds it") {
+// Measured on 2 H200 (docs/evidence/issue6-eighth-round.md): a message that a network bounds keeps
+// its multiprocessors, if little of the memory, and compute does not make it slower.
+TEST_CASE("compute slows beside a network's messages, not more than beside NVLink's; they do not") {
   for (const std::string& name : hardware_names()) {
     CAPTURE(name);
     const Contention c = load_hardware(name).contention;
-    CHECK(c.network.compute == c.nvlink.compute);
+    CHECK(c.network.compute >= 1.17);
+    CHECK(c.network.compute <= c.nvlink.compute);
+    CHECK(c.network.comm == 1);
+    CHECK(c.nvlink.comm > 1);
   }
 }
 
