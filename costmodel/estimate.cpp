@@ -129,10 +129,14 @@ void set_rates(const CostModel& cost, const ParallelPlan& plan, Estimate& e) {
   e.mfu = e.model_tflops_per_gpu * 1e12 / rate.value();
 }
 
-void set_intervals(const CostModel& cost, const PricedWork& work, Estimate& e) {
+void set_intervals(const CostModel& cost, const ParallelPlan& plan, const PricedWork& work,
+                   Estimate& e) {
   // 80% of a normal distribution lies within 1.28 sigma; what the recipe leaves out comes on top.
-  const double experts = cost.model().moe ? cost.recipe().expert_error : 0;
-  const double relative = 1.28 * std::hypot(work.error(), cost.recipe().model_error, experts);
+  const Recipe& recipe = cost.recipe();
+  const double experts = !cost.model().moe              ? 0
+                         : plan.moe_capacity_factor > 0 ? recipe.dropping_error
+                                                        : recipe.expert_error;
+  const double relative = 1.28 * std::hypot(work.error(), recipe.model_error, experts);
   e.step_time_low = e.step_time * (1 - relative);
   e.step_time_high = e.step_time * (1 + relative);
   // physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half that.
@@ -208,7 +212,7 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
   e.time.pp_bubble = left - busiest;
 
   e.priced_from = work.priced_from();
-  set_intervals(*this, work, e);
+  set_intervals(*this, plan, work, e);
   set_rates(*this, plan, e);
   return e;
 }

@@ -94,6 +94,16 @@ TEST_CASE("throughput, FLOPs and utilisation say the same thing") {
   CHECK(e.mfu == doctest::Approx(e.model_tflops_per_gpu / 989).epsilon(0.01));
 }
 
+TEST_CASE("an estimate of experts that drop tokens is less sure than one of dropless ones") {
+  const auto width = [](const char* line) {
+    const Estimate e = Job("qwen3-30b-a3b").cost.evaluate(parse_plan(line));
+    return (e.step_time_high - e.step_time_low) / e.step_time;
+  };
+  const char* const dropless = "dp8 ep8 zero1 gbs64 seq4096";
+  const char* const dropping = "dp8 ep8 zero1 gbs64 seq4096 capacity=1";
+  CHECK(width(dropping) > 1.5 * width(dropless));
+}
+
 TEST_CASE("the stated interval holds the estimate, and the price shares sum to one") {
   const Estimate e = Job("qwen3-30b-a3b").cost.evaluate(parse_plan("ep8 dp8 zero1 gbs16"));
   CHECK(e.step_time_low < e.step_time);
