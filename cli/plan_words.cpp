@@ -111,6 +111,8 @@ constexpr std::array kWords{
              "what they capture: full, layer (all but routed experts), router (moe_router)",
              Many::words, allow<&S::cuda_graph_scope, &P::cuda_graph_scope>},
     PlanWord{"compile", "[BOOL]", "torch.compile", Many::words, allow<&S::compile, &P::compile>},
+    PlanWord{"deterministic", "[BOOL]", "the same bits in every run, at some cost", Many::words,
+             allow<&S::deterministic, &P::deterministic>},
 };
 
 std::string option_name(const PlanWord& word) {

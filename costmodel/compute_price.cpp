@@ -183,6 +183,22 @@ double effective_length(const Attention& a) {
   return std::clamp(2 * score_pairs(a) / as_double(a.q_len), 1.0, longest);
 }
 
+// How much longer backward takes when gradients of queries are added up in a fixed order. cuDNN
+// stores the scores' gradients from Hopper on and multiplies them on their own: 1.06, 1.11 and 1.14
+// times at 2k, 4k and 8k tokens (H100, our executor, Qwen3-0.6B; docs/evidence/
+// issue6-ninth-round.md). FlashAttention-2 splits the sum, a part for each share of the GPU that a
+// head's blocks of keys get: 1.2 times with two parts, 1.6 with five, 1.8 with nine (H100, torch
+// 2.11).
+double fixed_order_share(const Attention& a, const HardwareProfile& hardware) {
+  constexpr double kStored = 1.1, kEachPart = 0.1;
+  constexpr int kHopper = 90;
+  if (!a.deterministic) return 1;
+  const bool flash = a.kernel != AttentionKernel::fused;
+  if (!flash && hardware.gpu.compute_capability >= kHopper) return kStored;
+  const double heads = as_double(a.batch) * as_double(a.heads);
+  return 1 + kEachPart * std::ceil(hardware.gpu.multiprocessors / heads);
+}
+
 Seconds fused_attention_time(const Attention& a, const AttentionFit& fit,
                              const HardwareProfile& hardware) {
   Attention forward = a;
@@ -197,7 +213,7 @@ Seconds fused_attention_time(const Attention& a, const AttentionFit& fit,
       flops(Work(forward)) / (peak * fit.efficiency * fit.sustain) * (1 + fit.s0 / length) * waves;
   if (a.pass == Pass::forward) return fit.latency + busy;
   const double rate = fit.backward_rate / (1 + fit.backward_s0 / length);
-  return fit.latency + busy * (2.5 / rate);
+  return fit.latency + busy * (2.5 / rate) * fixed_order_share(a, hardware);
 }
 
 Price fused_attention_price(const Attention& a, const HardwareProfile& hardware) {

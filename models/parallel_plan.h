@@ -119,6 +119,7 @@ struct ParallelPlan {
   bool cuda_graph = false;
   CudaGraphScope cuda_graph_scope = CudaGraphScope::full;
   bool compile = false;
+  bool deterministic = false;  // the same bits in every run: kernels that add in a fixed order
   std::vector<int> pipeline_layout;  // decoder layers of each virtual stage, in order; empty: even
 
   bool operator==(const ParallelPlan&) const = default;

@@ -378,6 +378,8 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
            [](ParallelPlan& plan, CudaGraphScope v) { plan.cuda_graph_scope = v; }),
       word(or_default(space.compile, {p.compile}),
            [](ParallelPlan& plan, bool v) { plan.compile = v; }),
+      word(or_default(space.deterministic, {p.deterministic}),
+           [](ParallelPlan& plan, bool v) { plan.deterministic = v; }),
       // From here on the words only move states around; what was folded before serves them all.
       Word{},  // sharding, which the schedule decides
       word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),

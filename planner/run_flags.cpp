@@ -98,6 +98,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"full-iteration CUDA graphs", kGraphs},
     {"no CUDA graph", kNoGraphs},
     {"no CUDA graphs", kNoGraphs},
+    {"deterministic mode", sets<&P::deterministic, true>},
     // What torch.compile makes of modules is the same under FSDP1, as is PyTorch 2's own attention,
     // FlashAttention-2 (fms-fsdp's README). FSDP1 reduces in bf16.
     {"torch.compile",
@@ -171,7 +172,6 @@ constexpr auto kNothing = std::to_array<std::string_view>({
     "packing",
     "fp32 main grads/params/moments",  // the optimizer's copies: its defaults
     "no grad clip",
-    "deterministic mode",
     "expandable segments",
     "paged stash",
     "baseline",

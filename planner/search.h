@@ -35,7 +35,7 @@ struct SearchSpace {
   std::vector<MoeDispatcher> moe_dispatcher;
   std::vector<EnumSet<OverlapKind>> overlap;
   std::vector<DType> grad_dtype, main_params_dtype, moment_dtype;
-  std::vector<bool> cuda_graph, compile;
+  std::vector<bool> cuda_graph, compile, deterministic;
   std::vector<CudaGraphScope> cuda_graph_scope;
   std::vector<int> pipeline_layout;  // one fixed layout
   // The same for every plan of a search.

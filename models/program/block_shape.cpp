@@ -85,6 +85,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // bf16; MXFP8 always has both, for its blocks lie along one side.
   // Megatron wants a distributed optimizer for it, all on the GPU (training/arguments.py).
   s.fp8_parameters = keeps_fp8_parameters(plan, recipe) && !turns_fp8;
+  s.deterministic = plan.deterministic;
   s.embedding_table = embedding_table(model, plan, recipe);
   // Megatron's dispatchers all copy token counts to the host for the experts' products: alltoall
   // and allgather with a blocking copy, DeepEP and HybridEP by spinning on pinned memory. Not in a
@@ -135,7 +136,8 @@ std::uint64_t hash_of(const BlockShape& s) {
       4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.fresh_gradients) +
       16 * static_cast<int>(s.counts_on_host) + 32 * static_cast<int>(s.fused_experts) +
       64 * static_cast<int>(s.embedding_table) + 512 * static_cast<int>(s.moe_in_turn) +
-      1024 * static_cast<int>(s.recomputes_operators) + 2048 * static_cast<int>(s.fp8_parameters));
+      1024 * static_cast<int>(s.recomputes_operators) + 2048 * static_cast<int>(s.fp8_parameters) +
+      4096 * static_cast<int>(s.deterministic));
   mix(s.moe_load);
   mix(s.moe_capacity);
   mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);

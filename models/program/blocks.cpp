@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "models/program/deterministic.h"
 #include "models/program/layer_context.h"
 #include "models/program/liveness.h"
 #include "models/program/recompute.h"
@@ -195,7 +196,9 @@ Block build_states(const ModelSpec& m, const Recipe& r, const BlockShape& shape)
   return b.take();
 }
 
-Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape) {
+namespace {
+
+Block build_kind(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape) {
   switch (shape.kind) {
     case BlockKind::embedding:
     case BlockKind::mtp_embedding:
@@ -228,6 +231,14 @@ Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape
       return build_step_edge();
   }
   return {};
+}
+
+}  // namespace
+
+Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape) {
+  Block block = build_kind(model, recipe, shape);
+  if (shape.deterministic && !recipe.executable) fill_new_arrays(block);
+  return block;
 }
 
 }  // namespace qplan

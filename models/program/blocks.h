@@ -80,6 +80,7 @@ struct BlockShape {
   bool fused_experts = false;
   // Selective recomputation goes by operators, not modules (Recipe::recomputes_operators).
   bool recomputes_operators = false;
+  bool deterministic = false;  // ParallelPlan::deterministic
   bool operator==(const BlockShape&) const = default;
 };
 

@@ -76,6 +76,15 @@ struct LayerContext {
                     std::int64_t k);
   // The next product by `role` is another of those layers', whose weight is cast on its own.
   void next_layer(ParameterRole role);
+  // Megatron's deterministic mode excludes its fused loss (training/determinism.py).
+  [[nodiscard]] bool fuses_loss() const {
+    return recipe.fused_loss && (recipe.executable || !shape.deterministic);
+  }
+  // Of the logits beside their 16 bits, per element: the unfused loss of Megatron turns an fp32
+  // copy into probabilities in place (tensor_parallel/cross_entropy.py).
+  [[nodiscard]] double logits_stash_bytes() const {
+    return recipe.fused_loss && !fuses_loss() ? 4 : recipe.logits_stash_bytes;
+  }
   [[nodiscard]] bool projects_apart() const {
     return recipe.separate_projections && model.mlp == MlpKind::swiglu;
   }

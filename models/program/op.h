@@ -78,6 +78,7 @@ struct Attention {
   bool causal = true;
   Pass pass = Pass::forward;
   AttentionKernel kernel = AttentionKernel::fused;
+  bool deterministic = false;  // backward: gradients of queries are added up in a fixed order
   bool operator==(const Attention&) const = default;
 };
 

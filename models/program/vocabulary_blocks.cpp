@@ -44,9 +44,9 @@ class LogitsPart {
     const SlotId whole = c_.gather_sequence(normed_);
     logits_ = b.slot("logits", act, c_.tokens, v);
     b.compute(product(v, c_.hidden), {whole, c_.weights}, {logits_}).parameter = table_;
-    if (c_.recipe.logits_stash_bytes > 0) {
+    if (c_.logits_stash_bytes() > 0) {
       copy_ = b.slot("fp32 logits and log-softmax", DType::boolean, c_.tokens,
-                     static_cast<std::int64_t>(c_.recipe.logits_stash_bytes) * v);
+                     static_cast<std::int64_t>(c_.logits_stash_bytes()) * v);
     }
     loss(v);
   }

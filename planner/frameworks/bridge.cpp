@@ -59,6 +59,7 @@ constexpr auto kNames = std::to_array<Name>({
     {"--offload-modules", "model.offload_modules", ""},
     {"--cuda-graph-impl", "model.cuda_graph_impl", "\"none\""},
     {"--cuda-graph-modules", "model.cuda_graph_scope", ""},
+    {"--deterministic-mode", "model.deterministic_mode", "False"},
 });
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kDtypes{

@@ -101,6 +101,12 @@ constexpr auto kTraps = std::to_array<Trap>({
      [](const Case& c) { return c.is("--cross-entropy-fusion-impl", "te"); },
      "Transformer Engine's fused loss is refused", "--cross-entropy-fusion-impl native",
      "arguments.py:1697"},
+    {"deterministic_loss", error, "--cross-entropy-loss-fusion",
+     [](const Case& c) {
+       return c.has("--deterministic-mode") && c.has("--cross-entropy-loss-fusion");
+     },
+     "deterministic mode refuses the fused loss", "leave --cross-entropy-loss-fusion out",
+     "training/determinism.py", "", true},
     {"fp16_of_bf16_model", warning, "--fp16",
      [](const Case& c) {
        return c.has("--fp16") && c.model().position == PositionEmbedding::rope &&

@@ -76,6 +76,7 @@ void give_up(P& plan, const P&) {
 
 constexpr auto kChanges = std::to_array<Change>({
     {"compile", set_back<&P::compile>},
+    {"deterministic", set_back<&P::deterministic>},
     {"overlap", set_back<&P::overlap>},
     {"states", set_back<&P::grad_dtype, &P::main_params_dtype, &P::moment_dtype>},
     {"master weights",

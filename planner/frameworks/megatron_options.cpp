@@ -376,6 +376,9 @@ constexpr auto kOptions = std::to_array<Option>({
        }
      }},
     {"--cuda-graph-modules", "cuda_graph_scope", graph_modules, set_graph_modules},
+    {"--deterministic-mode", "deterministic",
+     [](const Subject& s) { return if_true(s.plan.deterministic); },
+     [](Draft& d, const Json& v) { d.plan.deterministic = truth_of(v); }},
     // What graphs need: random states that are captured, and no look at the loss from the host.
     {"--te-rng-tracker", "", [](const Subject& s) { return if_true(s.plan.cuda_graph); },
      [](Draft&, const Json&) {}},

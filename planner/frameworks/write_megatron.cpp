@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "planner/frameworks/bridge.h"
 #include "planner/frameworks/megatron.h"
@@ -22,6 +23,20 @@ std::string_view allocator_line(const Subject& s) {
   return s.model.moe && !s.plan.cuda_graph
              ? "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
              : "";
+}
+
+// What Megatron's deterministic mode wants to find (training/determinism.py; Megatron-Bridge's
+// config.py insists on the first).
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kFixedOrder{
+    {{"NCCL_ALGO", "Ring"},
+     {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0"},
+     {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"}}};
+
+std::string fixed_order_lines(const Subject& s) {
+  std::string lines;
+  if (!s.plan.deterministic) return lines;
+  for (const auto& [name, value] : kFixedOrder) lines += fmt::format("export {}={}\n", name, value);
+  return lines;
 }
 
 std::string torchrun(const Subject& s, std::string_view what) {
@@ -119,11 +134,12 @@ std::vector<EmittedFile> write_megatron(const Subject& s, const std::vector<std:
                                           {"--num-workers", 2}});
   const std::string script = fmt::format(
       "#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\nsource args.sh\n"
-      "MEGATRON_LM_DIR=${{MEGATRON_LM_DIR:-/path/to/Megatron-LM}}\n{}{}"
+      "MEGATRON_LM_DIR=${{MEGATRON_LM_DIR:-/path/to/Megatron-LM}}\n{}{}{}"
       "{} \"$MEGATRON_LM_DIR/pretrain_gpt.py\" \\\n"
       "  \"${{MODEL_ARGS[@]}}\" \"${{PLAN_ARGS[@]}}\" \"${{TRAINING_ARGS[@]}}\" "
       "\"${{DATA_ARGS[@]}}\"\n",
-      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), torchrun(s, ""));
+      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), fixed_order_lines(s),
+      torchrun(s, ""));
   return {
       {"args.sh", args, false}, {"train.sh", script, true}, slurm_script(s, remarks, "train.sh")};
 }
@@ -159,8 +175,9 @@ std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::s
   text += "    cfg.checkpoint.load = \"/path/to/checkpoints\"\n    return cfg\n\n\n";
   text += "if __name__ == \"__main__\":\n    pretrain(config(), forward_step)\n";
   const std::string script = fmt::format(
-      "#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\n{}{}{}pretrain.py\n",
-      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), torchrun(s, ""));
+      "#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\n{}{}{}{}pretrain.py\n",
+      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), fixed_order_lines(s),
+      torchrun(s, ""));
   return {{"pretrain.py", text, false},
           {"train.sh", script, true},
           slurm_script(s, remarks, "train.sh")};
@@ -226,19 +243,23 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
   if (s.plan.grad_dtype == DType::fp32) {
     text += "MISC_ARGS+=(--accumulate-allreduce-grads-in-fp32)\n";
   }
+  std::string environment;
+  for (const auto& [name, value] : kFixedOrder) {
+    if (s.plan.deterministic) environment += fmt::format(R"(, \"{}\": \"{}\")", name, value);
+  }
   text += fmt::format(
       "\nexport PYTHONUNBUFFERED=1\n"
       "MASTER_ADDR=${{MASTER_ADDR:-127.0.0.1}}\n"
       "ray start --head --node-ip-address \"$MASTER_ADDR\" --num-gpus {0} --disable-usage-stats\n"
       "ray job submit --address=http://127.0.0.1:8265 \\\n"
       "  --runtime-env-json=\"{{\\\"env_vars\\\": {{\\\"PYTHONPATH\\\": \\\"$MEGATRON_LM_DIR\\\", "
-      "\\\"CUDA_DEVICE_MAX_CONNECTIONS\\\": \\\"1\\\"}}}}\" \\\n"
+      "\\\"CUDA_DEVICE_MAX_CONNECTIONS\\\": \\\"1\\\"{2}}}}}\" \\\n"
       "  -- python3 \"$SLIME_DIR/train.py\" \\\n"
       "  --actor-num-nodes {1} \\\n  --actor-num-gpus-per-node {0} \\\n  --colocate \\\n"
       "  \"${{MODEL_ARGS[@]}}\" \"${{CKPT_ARGS[@]}}\" \"${{ROLLOUT_ARGS[@]}}\" \\\n"
       "  \"${{OPTIMIZER_ARGS[@]}}\" \"${{GRPO_ARGS[@]}}\" \"${{PERF_ARGS[@]}}\" \\\n"
       "  \"${{SGLANG_ARGS[@]}}\" \"${{MISC_ARGS[@]}}\"\n",
-      nodes.gpus, nodes.count);
+      nodes.gpus, nodes.count, environment);
   return {{"model.sh", remark_lines(remarks) + bash_array("MODEL_ARGS", model), false},
           {"run.sh", text, true}};
 }

@@ -173,6 +173,28 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      "3.4 activation_checkpointing"},
 
     // Launching.
+    {"deterministic_available", kEvery - kMegatronCore - set_of(RecipeKind::qplan),
+     [](const Case& c) { return c.p.deterministic; },
+     [](const Case& c) {
+       return not_in(c, "deterministic mode that qplan knows", "leave deterministic out");
+     },
+     "Megatron-LM d98e8a64, training/determinism.py"},
+    {"deterministic_overlap", kMegatronCore,
+     [](const Case& c) { return c.p.deterministic && c.p.overlap.has(OverlapKind::tp); },
+     [](const Case&) {
+       return std::string(
+           "Megatron's deterministic mode refuses tensor-parallel overlap; leave tp out of "
+           "overlap");
+     },
+     "Megatron-LM d98e8a64, training/determinism.py"},
+    {"deterministic_sinks", kMegatronCore,
+     [](const Case& c) { return c.p.deterministic && c.m.attention_sinks; },
+     [](const Case&) {
+       return std::string(
+           "Transformer Engine's attention with sinks has no deterministic backward; leave "
+           "deterministic out");
+     },
+     "TransformerEngine, dot_product_attention/utils.py: softmax_type vanilla"},
     {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile, RecipeKind::qplan),
      [](const Case& c) { return c.p.cuda_graph; },
      [](const Case& c) { return not_in(c, "CUDA graphs", "leave cuda_graph out"); }, "4.3"},

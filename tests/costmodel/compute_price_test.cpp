@@ -321,6 +321,32 @@ TEST_CASE("attention meets the published training rates of A100 and B200") {
   }
 }
 
+// Backward of torch's flash backend, H100: with torch.use_deterministic_algorithms over without.
+TEST_CASE("a fixed order of adding takes attention's backward longer, and only that") {
+  struct Row {
+    std::int64_t batch, heads, s;
+    double plain_ms, ordered_ms;
+  };
+  for (const Row& r : {Row{4, 32, 2048, 1.7291, 2.0837}, Row{2, 8, 8192, 2.7977, 4.944},
+                       Row{1, 32, 8192, 5.1757, 8.3468}}) {
+    CAPTURE(r.s);
+    CAPTURE(r.heads);
+    const auto longer = [&](Pass pass, AttentionKernel kernel) {
+      Attention a = causal(r.batch, r.heads, r.s, pass);
+      a.kernel = kernel;
+      const Seconds plain = attention_price(a, machine("h100-sxm")).time;
+      a.deterministic = true;
+      return attention_price(a, machine("h100-sxm")).time / plain;
+    };
+    CHECK(longer(Pass::forward, AttentionKernel::flash2) == 1);
+    CHECK(error_of(longer(Pass::backward, AttentionKernel::flash2), r.ordered_ms / r.plain_ms) <
+          0.1);
+    const double stored = longer(Pass::backward, AttentionKernel::fused);
+    CHECK(stored > 1.05);
+    CHECK(stored < 1.15);
+  }
+}
+
 TEST_CASE("head dimensions between two fits lie between their prices") {
   const HardwareProfile& p = machine("h100-sxm");
   const auto rate = [&](std::int64_t d, std::int64_t v) {

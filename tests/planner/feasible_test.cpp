@@ -47,6 +47,10 @@ ModelSpec qwen3_32b() {
   m.qk_norm = true;
   return m;
 }
+ModelSpec with_sinks(ModelSpec m) {
+  m.attention_sinks = true;
+  return m;
+}
 ModelSpec qwen3_30b() {
   ModelSpec m = moe_model(dense_model(48, 2048, 6144, 32, 4), 128, 8, 768);
   m.qk_norm = true;
@@ -225,6 +229,10 @@ std::vector<Broken> broken_plans() {
       {"offload_activations_available", qplan_recipe, llama3_70b(), "offload=activations"},
       {"offload_activation_layers", megatron, llama3_70b(), "pp2 gbs4 offload=activations:10"},
       {"offload_checkpoints", deepspeed, llama3_70b(), "zero1 offload=activations"},
+      {"deterministic_available", deepspeed, llama3_70b(), "zero1 deterministic"},
+      {"deterministic_overlap", megatron, llama3_70b(),
+       "tp2 zero1 sp deterministic overlap=tp+grad+param"},
+      {"deterministic_sinks", megatron, with_sinks(llama3_70b()), "zero1 deterministic"},
       {"cuda_graph_available", deepspeed, llama3_70b(), "zero1 cuda_graph"},
       {"cuda_graph_parallel", fsdp2_compile, llama3_70b(), "pp2 gbs4 zero3 cuda_graph"},
       {"cuda_graph_router", megatron, llama3_70b(), "zero1 cuda_graph cuda_graph_scope=router"},

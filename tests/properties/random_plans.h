@@ -86,6 +86,7 @@ class RandomPlans {
     p.cuda_graph = coin(0.1);
     p.cuda_graph_scope =
         pick<CudaGraphScope>({CudaGraphScope::full, CudaGraphScope::layer, CudaGraphScope::router});
+    p.deterministic = coin(0.1);
     return p;
   }
 

@@ -67,6 +67,7 @@ class RandomSpaces {
     maybe(0.2, s.moment_dtype, std::vector<DType>{DType::fp32, DType::bf16, DType::fp16});
     maybe(0.2, s.cuda_graph, std::vector<bool>{false, true});
     maybe(0.2, s.compile, std::vector<bool>{false, true});
+    maybe(0.1, s.deterministic, std::vector<bool>{true});
     if (r.coin(0.3)) s.offload = {{.optimizer = r.pick<double>({0, 0.3, 1})}};
     if (r.coin(0.4)) {
       s.overlap = {{}};

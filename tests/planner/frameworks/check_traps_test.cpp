@@ -88,6 +88,7 @@ TEST_SUITE("traps") {
     finds("--optimizer-cpu-offload", "offload_needs_precision_aware");
     finds("--overlap-param-gather", "overlap_param");
     finds("--cross-entropy-fusion-impl te", "fusion_of_te");
+    finds("--deterministic-mode --cross-entropy-loss-fusion", "deterministic_loss");
     finds("--checkpoint-activations", "removed_argument");
     finds("--moe-expert-capacity-factor 1.2", "capacity_drops_tokens");
     finds("--num-layers 47", "said_twice");

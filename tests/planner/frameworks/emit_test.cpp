@@ -72,6 +72,37 @@ TEST_CASE("Megatron keeps fp8 weights alone where it can") {
   CHECK_FALSE(says_so("zero1 precision=bf16"));
 }
 
+TEST_CASE(
+    "deterministic mode comes with the environment that it asks for, and without the fused loss") {
+  const auto plan = [](const std::string& words) {
+    return "tp2 dp4 zero1 gbs8 seq4096 sp overlap=grad+param" + words;
+  };
+  for (const Framework framework :
+       {Framework::megatron, Framework::megatron_bridge, Framework::slime}) {
+    const Job j = job("qwen3-8b", plan(" deterministic=true"), framework);
+    const Job other = job("qwen3-8b", plan(""), framework);
+    const auto files = emit(framework, j.subject(), {"r"});
+    const auto others = emit(framework, other.subject(), {"r"});
+    const auto anywhere = [](const std::vector<EmittedFile>& in, const std::string& words) {
+      return std::any_of(in.begin(), in.end(),
+                         [&](const EmittedFile& f) { return says(f.text, words); });
+    };
+    const char* const flag = framework == Framework::megatron_bridge
+                                 ? "cfg.model.deterministic_mode = True"
+                                 : "--deterministic-mode";
+    CHECK(anywhere(files, flag));
+    CHECK_FALSE(anywhere(others, flag));
+    for (const char* name :
+         {"NCCL_ALGO", "NVTE_ALLOW_NONDETERMINISTIC_ALGO", "CUBLAS_WORKSPACE_CONFIG"}) {
+      CAPTURE(name);
+      CHECK(anywhere(files, name));
+      CHECK_FALSE(anywhere(others, name));
+    }
+    CHECK_FALSE(anywhere(files, "--cross-entropy-loss-fusion"));
+    CHECK(check(texts_of(files), question_of(j.model, j.config, 8)).plan == j.plan);
+  }
+}
+
 TEST_CASE("which copies beyond a capacity are dropped is written and read") {
   for (const char* policy : {"probs", "position"}) {
     const Job j = job("qwen3-30b-a3b", fmt::format("{} capacity=1.25 drop={}", kMoePlan, policy),
