@@ -95,8 +95,6 @@ void add_execution_options(CommandLine& line, ExecutionChoices& choices) {
               set_number(choices.optimizer.clip_grad, 0, 1e9));
   line.option({"--seed", "NUMBER", "of weights, tokens and images that no file gives", "1"},
               set_whole(choices.seed, 0, INT64_MAX));
-  line.flag("--deterministic", "the same bits in every run (the cpu backend always gives them)",
-            choices.deterministic);
   line.option({"--timeout", "SECONDS", "longest time that a step may take", "600"},
               set_number(choices.timeout_s, 0.001, 1e9));
   line.group("Files");
@@ -144,11 +142,6 @@ Execution prepare(const ExecutionChoices& choices) {
   if (choices.backend == BackendKind::cuda) {
     const auto reason = why_not_on_gpu(execution.job->model, execution.plan);
     if (reason) throw Error(*reason);
-    if (choices.deterministic) {
-      throw Error(
-          "the cuda backend does not give the same bits in every run, for attention's backward "
-          "pass adds in no fixed order; leave out --deterministic or use --backend cpu");
-    }
     execution.process = process_rank(environment);
     if (!execution.process && execution.plan.world() == 1) execution.process = ProcessRank{};
   } else {

@@ -32,7 +32,7 @@ struct ExecutionChoices {
   OptimizerSettings optimizer{.adamw = {.lr = 1e-3, .weight_decay = 0.1}};
   std::string weights, tokens, load, save;
   double timeout_s = 600;
-  bool repeat = false, deterministic = false;
+  bool repeat = false;
 };
 void add_execution_options(CommandLine& line, ExecutionChoices& choices);
 

@@ -96,11 +96,18 @@ constexpr Bytes kExpertPeer = gib(0.42), kRing = gib(0.16);
 constexpr Bytes kScratch(static_cast<double>(kKernelScratch));
 constexpr double kAttentionBytes = 8;
 
+// In a fixed order it stores the scores' gradients instead, in 16 bits.
+Bytes attention_scratch(const ModelSpec& model, const ParallelPlan& plan) {
+  const double rows = static_cast<double>(plan.micro_batch_size * plan.seq_len) / plan.cp *
+                      static_cast<double>(model.num_attention_heads) / plan.tp;
+  if (!plan.deterministic)
+    return Bytes(kAttentionBytes * rows * static_cast<double>(model.head_dim));
+  const bool in_turn = plan.cp_comm == CpComm::p2p;
+  return Bytes(2 * rows * static_cast<double>(plan.seq_len) / (in_turn ? plan.cp : 1));
+}
+
 Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {
-  const double queries = static_cast<double>(plan.micro_batch_size * plan.seq_len *
-                                             model.num_attention_heads * model.head_dim) /
-                         (plan.cp * plan.tp);
-  Bytes bytes = recipe.context + std::max(kScratch, Bytes(kAttentionBytes * queries)) - kScratch;
+  Bytes bytes = recipe.context + std::max(kScratch, attention_scratch(model, plan)) - kScratch;
   if (plan.world() == 1) return bytes;
   const int reductions = plan.zero >= 1 ? 2 : 1;  // parameters are gathered on another stream
   int groups = 0;

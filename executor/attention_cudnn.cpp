@@ -42,7 +42,7 @@ CudnnShape dense(std::int64_t batch, std::int64_t heads, std::int64_t rows, std:
 struct CudnnAttention::Prepared {
   TensorId q = 0, k = 0, v = 0, out = 0, log_sum_exp = 0;
   TensorId dout = 0, dq = 0, dk = 0, dv = 0;
-  TensorId dot = 0, dq_sum = 0;  // backward's own: rows' sums of dout out; dq in fp32
+  TensorId dot = 0, dq_sum = 0;  // backward's own: rows' sums of dout out; dq in fp32, or none
   std::int64_t dot_bytes = 0, dq_sum_bytes = 0;
   CudnnPlan plan;
 
@@ -136,8 +136,10 @@ struct CudnnAttention::Prepared {
     dv = graph_.memory(values, kHalf);
     dot = graph_.memory(one_a_row, CUDNN_DATA_FLOAT);
     dot_bytes = w_.batch * w_.heads * w_.q_len * 4;
-    dq_sum = graph_.memory(dense(w_.batch, w_.heads, w_.q_len, w_.head_dim), CUDNN_DATA_FLOAT);
-    dq_sum_bytes = w_.batch * w_.heads * w_.q_len * w_.head_dim * 4;
+    if (!w_.deterministic) {
+      dq_sum = graph_.memory(dense(w_.batch, w_.heads, w_.q_len, w_.head_dim), CUDNN_DATA_FLOAT);
+      dq_sum_bytes = w_.batch * w_.heads * w_.q_len * w_.head_dim * 4;
+    }
 
     // dot = rows' sums of dout out.
     const TensorId products =
@@ -171,6 +173,9 @@ struct CudnnAttention::Prepared {
     const TensorId k_rows =
         graph_.inner(rows_of_heads(w_.batch, w_.kv_heads, w_.kv_len, w_.head_dim, kv_rows_), kHalf);
     graph_.reshape(k, k_rows);
+    // Blocks of keys add to a sum in memory as they come; without one cuDNN stores ds and
+    // multiplies it on its own, in a fixed order.
+    if (w_.deterministic) return graph_.matmul(ds, k_rows, dq);
     graph_.matmul(ds, k_rows, dq_sum);
     graph_.pointwise(CUDNN_POINTWISE_IDENTITY, dq_sum, 0, 0, dq);
   }
@@ -218,9 +223,10 @@ void CudnnAttention::run(const Attention& work, const AttentionOperands& o, void
     void* dq_sum = free + round_up(p.dot_bytes);
     for (const auto& tensor :
          {std::pair{p.dout, o.dout}, std::pair{p.dq, o.dq}, std::pair{p.dk, o.dk},
-          std::pair{p.dv, o.dv}, std::pair{p.dot, dot}, std::pair{p.dq_sum, dq_sum}}) {
+          std::pair{p.dv, o.dv}, std::pair{p.dot, dot}}) {
       tensors.push_back(tensor);
     }
+    if (p.dq_sum != 0) tensors.emplace_back(p.dq_sum, dq_sum);
   }
   p.plan.execute(handle_.get(), tensors, workspace);
 }

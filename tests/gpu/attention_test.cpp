@@ -249,3 +249,59 @@ TEST_CASE("attention over two halves of the keys, merged, is attention over all"
   CHECK(distance(out.read(), whole.read()) < 6e-3);
   CHECK(distance(sums.read(), whole_sums.read()) < kFloatRounding);
 }
+
+// Without the option two runs of this shape may differ in a bit; with it they must not.
+TEST_CASE("deterministic attention is the reference's and gives the same bits every time") {
+  Attention work{.batch = 1,
+                 .heads = 4,
+                 .kv_heads = 2,
+                 .q_len = 2048,
+                 .kv_len = 2048,
+                 .head_dim = 128,
+                 .v_head_dim = 128,
+                 .causal = true,
+                 .pass = Pass::backward,
+                 .deterministic = true};
+  const std::int64_t q_size = 2048 * 4 * 128, k_size = 2048 * 2 * 128;
+  const Bf16Array q(random_bf16(q_size, 1)), k(random_bf16(k_size, 2)), v(random_bf16(k_size, 3)),
+      dout(random_bf16(q_size, 4)), out(q_size);
+  const FloatArray log_sum(2048 * 4);
+  CudnnAttention attention;
+  const auto run = [&](Pass pass, const Bf16Array& dq, const Bf16Array& dk, const Bf16Array& dv) {
+    work.pass = pass;
+    work.deterministic = pass == Pass::backward;
+    const DeviceMemory scratch = device_memory(attention.prepare(work) + 256);
+    attention.run(work,
+                  {.q = q.get(),
+                   .k = k.get(),
+                   .v = v.get(),
+                   .out = out.get(),
+                   .log_sum_exp = log_sum.get(),
+                   .dout = dout.get(),
+                   .dq = dq.get(),
+                   .dk = dk.get(),
+                   .dv = dv.get()},
+                  scratch.get(), nullptr);
+    check(cudaDeviceSynchronize());
+  };
+  const Bf16Array dq(q_size), dk(k_size), dv(k_size);
+  run(Pass::forward, dq, dk, dv);
+  run(Pass::backward, dq, dk, dv);
+  for (int i = 0; i < 20; ++i) {
+    const Bf16Array dq2(q_size), dk2(k_size), dv2(k_size);
+    run(Pass::backward, dq2, dk2, dv2);
+    CHECK(dq2.read() == dq.read());
+    CHECK(dk2.read() == dk.read());
+    CHECK(dv2.read() == dv.read());
+  }
+  Attention small{.batch = 2,
+                  .heads = 4,
+                  .kv_heads = 4,
+                  .q_len = 256,
+                  .kv_len = 256,
+                  .head_dim = 128,
+                  .v_head_dim = 128,
+                  .causal = true,
+                  .deterministic = true};
+  check_attention(small);
+}

@@ -123,3 +123,16 @@ TEST_CASE("a step that is replayed as a graph computes what launched kernels do"
     }
   }
 }
+
+TEST_CASE("a deterministic plan gives the same bits in every run on a GPU") {
+  const ModelSpec model = load_model("tiny");
+  const ParallelPlan plan = parse_plan("mbs2 gbs4 seq512 deterministic=true");
+  const RunResult first = run_on_gpu(model, plan, {}, options_of(model), {});
+  for (int i = 0; i < 3; ++i) {
+    const RunResult again = run_on_gpu(model, plan, {}, options_of(model), {});
+    CHECK(again.loss == first.loss);
+    CHECK(again.grad_norm == first.grad_norm);
+    CHECK(again.gradients == first.gradients);
+  }
+  check_against_reference("mbs2 gbs4 seq128 deterministic=true");
+}
