@@ -391,7 +391,9 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       word(or_default(space.moment_dtype, {p.moment_dtype}),
            [](ParallelPlan& plan, DType v) { plan.moment_dtype = v; }),
   };
-  constexpr std::size_t kRecomputeWord = 4, kShardingWord = 9;  // places of the two above
+  const auto open = [](const Word& w) { return w.set == nullptr; };
+  const auto recompute_word = std::find_if(words.begin(), words.end(), open);
+  const auto sharding_place = std::find_if(recompute_word + 1, words.end(), open);
 
   for (const Chunking& chunking : chunkings(model, recipe, space, k.pp)) {
     p.schedule = chunking.schedule;
@@ -402,10 +404,9 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       p.pipeline_layout = stage_layers(model, p);
     }
     const int per_chunk = std::max(1, static_cast<int>(model.num_layers) / stages);
-    words[kRecomputeWord] =
-        word(or_default(space.recompute, recompute_choices(model, recipe, per_chunk)),
-             [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; });
-    words[kShardingWord] =
+    *recompute_word = word(or_default(space.recompute, recompute_choices(model, recipe, per_chunk)),
+                           [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; });
+    *sharding_place =
         sharding_word(sharding(recipe, space, p.overlap, splits_backward(p.schedule)));
     walk(words, 0, p, visit);
   }
