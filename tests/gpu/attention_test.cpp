@@ -304,4 +304,14 @@ TEST_CASE("deterministic attention is the reference's and gives the same bits ev
                   .causal = true,
                   .deterministic = true};
   check_attention(small);
+  small.head_dim = small.v_head_dim = 64;
+  check_attention(small);
+  small.window = 100;
+  check_attention(small);
+  small.window = 0;
+  small.head_dim = 192;  // latent attention's
+  small.v_head_dim = 128;
+  check_attention(small);
+  small.causal = false;
+  check_attention(small);
 }
