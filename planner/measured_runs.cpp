@@ -91,6 +91,29 @@ RecipeKind recipe_of_run(const RunRow& row) {
   return sharded ? RecipeKind::megatron_fsdp : *recipe;
 }
 
+// The month in the name of a benchmark's page, "llama3_h100_202412_torchtitan.md" or
+// "..._2025-06_..." as 202412 and 202506, of torchtitan, which names no releases; 0: it has none.
+int month_of_run(const RunRow& row, RecipeKind recipe) {
+  const bool titan = row.text("framework").find("torchtitan") != std::string::npos;
+  if (!titan || recipe != RecipeKind::fsdp2_compile) return 0;
+  const std::string& page = row.text("source_path_or_table");
+  const auto digits = [&page](std::size_t from, std::size_t count) {
+    int value = 0;
+    for (std::size_t i = from; i < from + count; ++i) {
+      if (i >= page.size() || page[i] < '0' || page[i] > '9') return -1;
+      value = 10 * value + (page[i] - '0');
+    }
+    return value;
+  };
+  for (std::size_t at = 0; at < page.size(); ++at) {
+    const int year = digits(at, 4);
+    if (year < 2020 || year > 2100) continue;
+    const int month = digits(at + (at + 4 < page.size() && page[at + 4] == '-' ? 5 : 4), 2);
+    if (month >= 1 && month <= 12) return 100 * year + month;
+  }
+  return 0;
+}
+
 int degree(const RunRow& row, std::string_view column) {
   return static_cast<int>(row.whole(column, 1, kMostRanks).value_or(1));
 }
@@ -334,6 +357,7 @@ std::string machine_of_run(const RunRow& row) {
 RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_flags) {
   RunInputs in;
   in.recipe = recipe_of_run(row);
+  in.month = month_of_run(row, in.recipe);
   in.hardware = machine_of_run(row);
   in.model = model_of_run(row, in.recipe);
   in.gpus = needed(row, "num_gpus", kMostRanks);

@@ -61,18 +61,20 @@ constexpr auto kSoftRules = std::to_array<std::string_view>({
 // Everything that predictions of runs on one machine, of one model, by one recipe share.
 struct Asked {
   ModelSpec model;
-  RecipeKind recipe = RecipeKind::megatron;
+  RecipeKind kind = RecipeKind::megatron;
+  int month = 0;
+  Recipe recipe;
   std::string hardware_name;
   int gpus_per_node = 0;
   std::optional<NodeNetwork> network;
   HardwareProfile hardware;
-  std::unique_ptr<CostModel> cost;  // refers to the model and the machine
+  std::unique_ptr<CostModel> cost;  // refers to the model, the recipe and the machine
 };
 
 // A deque: the cost models keep references.
 Asked& asked_for(const RunInputs& in, std::deque<Asked>& known) {
   for (Asked& asked : known) {
-    if (asked.recipe == in.recipe && asked.hardware_name == in.hardware &&
+    if (asked.kind == in.recipe && asked.month == in.month && asked.hardware_name == in.hardware &&
         asked.gpus_per_node == in.gpus_per_node && asked.network == in.network &&
         asked.model == in.model) {
       return asked;
@@ -80,15 +82,16 @@ Asked& asked_for(const RunInputs& in, std::deque<Asked>& known) {
   }
   Asked& asked = known.emplace_back();
   asked.model = in.model;
-  asked.recipe = in.recipe;
+  asked.kind = in.recipe;
+  asked.month = in.month;
+  asked.recipe = in.month > 0 ? torchtitan_of(in.month) : recipe_of(in.recipe);
   asked.hardware_name = in.hardware;
   asked.gpus_per_node = in.gpus_per_node;
   asked.network = in.network;
   asked.hardware = load_hardware(in.hardware);
   if (in.gpus_per_node > 0) set_gpus_per_node(asked.hardware, in.gpus_per_node);
   if (in.network) set_network(asked.hardware, *in.network);
-  asked.cost =
-      std::make_unique<CostModel>(asked.model, recipe_of(in.recipe), asked.hardware, JobFacts{});
+  asked.cost = std::make_unique<CostModel>(asked.model, asked.recipe, asked.hardware, JobFacts{});
   return asked;
 }
 

@@ -273,4 +273,15 @@ const Recipe& recipe_of(RecipeKind kind) {
   return kRecipes[static_cast<std::size_t>(kind)];
 }
 
+Recipe torchtitan_of(int month) {
+  constexpr int kCompiledLoss = 202504;
+  Recipe recipe = recipe_of(RecipeKind::fsdp2_compile);
+  if (month < kCompiledLoss) return recipe;
+  // One kernel each way over 16-bit logits, whose gradient takes their place.
+  recipe.fused_loss = true;
+  recipe.logits_stash_bytes = recipe.split_logits_grad_bytes = 0;
+  recipe.logits_grad_bytes = 2;
+  return recipe;
+}
+
 }  // namespace qplan

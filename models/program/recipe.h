@@ -196,4 +196,8 @@ struct Recipe {
 
 const Recipe& recipe_of(RecipeKind kind);
 
+// fsdp2_compile as torchtitan was in a month, 202412 for December 2024. The loss is compiled like
+// the model since 2025-04-02 (pull request 1033).
+Recipe torchtitan_of(int month);
+
 }  // namespace qplan

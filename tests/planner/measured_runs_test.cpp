@@ -401,3 +401,25 @@ TEST_CASE("a failed run with more stages than layers is foreseen by a rule") {
 
 }  // namespace
 }  // namespace qplan
+
+TEST_CASE(
+    "torchtitan's benchmarks are of the month that their page names, and its loss with them") {
+  const auto month = [](const char* page, const char* framework, const char* recipe) {
+    return read({{"source_path_or_table", page}, {"framework", framework}, {"recipe", recipe}})
+        .inputs->month;
+  };
+  CHECK(month("benchmarks/llama3_h100_202412_torchtitan.md T1", "torchtitan", "fsdp2_compile") ==
+        202412);
+  CHECK(month("benchmarks/asyncTP_llama3_h100_2025-06_torchtitan.md", "torchtitan (FSDP2)",
+              "fsdp2_compile") == 202506);
+  CHECK(month("docs/performance.md@613bfd0cf", "torchtitan", "fsdp2_compile") == 0);
+  CHECK(month("README 20261301", "torchtitan", "fsdp2_compile") == 0);
+  CHECK(month("benchmarks/llama3_h100_202412.md", "TRL", "fsdp2_compile") == 0);
+  CHECK(month("benchmarks/llama3_h100_202412.md", "torchtitan", "megatron") == 0);
+
+  CHECK_FALSE(torchtitan_of(202503).fused_loss);
+  CHECK(torchtitan_of(202503).logits_stash_bytes ==
+        recipe_of(RecipeKind::fsdp2_compile).logits_stash_bytes);
+  CHECK(torchtitan_of(202504).fused_loss);
+  CHECK(torchtitan_of(202504).logits_stash_bytes == 0);
+}
