@@ -59,6 +59,10 @@ void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
   if (apart_bias()) {
     clamped_ = b.slot("clamped expert up", c_.activation_dtype(), rows, 2 * width);
     c_.rowwise(RowwiseKind::clamp, rows, width, {up_}, {clamped_});
+    // weighted_bias_quick_geglu_impl (megatron-core 0.15 to 0.19) makes a tensor of its offset on
+    // the GPU, torch.tensor(linear_offset, device=...): a blocking copy, so that the launching
+    // thread waits for all that it enqueued.
+    b.host_sync();
     c_.rowwise(RowwiseKind::swiglu, rows, width, {clamped_, probs_}, {activated, row_probs_});
   } else if (c_.recipe.executable) {
     c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, row_probs_, counts_}, {activated});

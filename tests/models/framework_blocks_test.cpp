@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "models/program/blocks.h"
 #include "models/program/step_program.h"
@@ -60,6 +62,29 @@ TEST_CASE("the second bias and the clamp of gpt-oss are passes of their own unde
   CHECK(passes(oss, RecipeKind::megatron) == 4);
   CHECK(passes(oss, RecipeKind::qplan) == 0);
   CHECK(passes(load_model("qwen3-30b-a3b"), RecipeKind::megatron) == 0);
+}
+
+TEST_CASE("the launching thread waits in gpt-oss's activation under Megatron, recomputed as well") {
+  const auto waits = [](const char* name, RecipeKind recipe, bool recomputed) {
+    const ModelSpec model = load_model(name);
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.ep = 8;
+    if (recomputed) {
+      s.recompute = RecomputeKind::selective;
+      s.recompute_modules.add(RecomputeModule::moe_act);
+    }
+    const Block block = build_block(model, recipe_of(recipe), s);
+    const auto count = [](const OpList& ops) {
+      return std::count_if(ops.begin(), ops.end(),
+                           [](const Op& op) { return op.stream == Stream::host; });
+    };
+    return std::pair{count(block.forward), count(block.backward)};
+  };
+  using Waits = std::pair<std::ptrdiff_t, std::ptrdiff_t>;
+  CHECK(waits("gpt-oss-20b", RecipeKind::megatron, false) == Waits{1, 0});
+  CHECK(waits("gpt-oss-20b", RecipeKind::megatron, true) == Waits{1, 1});
+  CHECK(waits("gpt-oss-20b", RecipeKind::qplan, false) == Waits{0, 0});
+  CHECK(waits("qwen3-30b-a3b", RecipeKind::megatron, true) == Waits{0, 0});
 }
 
 TEST_CASE("torch's gated modules multiply by each projection, and add up its input's gradients") {
