@@ -254,7 +254,8 @@ class MoePart {
   [[nodiscard]] std::int64_t rows_dealt_out() const;
   [[nodiscard]] Collective exchange() const;
   void route(SlotId logits);
-  void page();  // copies what backward reads of the experts' rows
+  void tell_routing();  // what ranks learn of it before tokens move
+  void page();          // copies what backward reads of the experts' rows
   // SwiGLU of the experts' up projection, weighted by the router's probabilities.
   void activate_experts(std::int64_t rows, std::int64_t width);
   SlotId experts_input(SlotId x, std::int64_t rows, std::int64_t cols);

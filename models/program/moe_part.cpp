@@ -97,48 +97,6 @@ SlotId MoePart::numbers(std::string_view name, SlotId like, std::int64_t rows) {
   return like == kNoSlot ? kNoSlot : c_.b.slot(name, DType::fp32, rows, 1);
 }
 
-// Probabilities, choices and counts; with several expert ranks everybody learns everybody's counts,
-// from which follows where each row goes.
-void MoePart::route(SlotId logits) {
-  auto& b = c_.b;
-  const auto& s = c_.shape;
-  const MoeSpec& moe = *c_.model.moe;
-  probs_ = b.slot("router probs", DType::fp32, c_.local_tokens, moe.num_experts);
-  row_map_ = b.slot("row map", DType::int32, c_.local_tokens, 2 * moe.top_k);
-  if (c_.recipe.executable) counts_ = b.slot("expert counts", DType::int32, 1, moe.num_experts);
-  const bool balances = c_.recipe.executable && moe.aux_loss_coefficient > 0;
-  if (balances) {
-    balance_ = b.slot("visits of sequences", DType::int32, s.micro_batch_size, moe.num_experts);
-  }
-  c_.rowwise(RowwiseKind::router, c_.local_tokens, moe.num_experts, {logits, c_.weights},
-             {probs_, row_map_, counts_, balance_})
-      .parameter = b.parameter(ParameterRole::score_correction);
-  if (counts_ == kNoSlot) return;
-  // Ranks that hold parts of a sequence learn of all of it.
-  for (const auto& [axis, parts] :
-       {std::pair{Axis::tp, s.sequence_parallel ? s.tp : 1}, std::pair{Axis::cp, s.cp}}) {
-    if (!balances || parts == 1) continue;
-    const Bytes bytes(static_cast<double>(s.micro_batch_size * moe.num_experts) *
-                      size_of(DType::int32));
-    b.aside(Stream::model_comm, Collective{CollectiveKind::all_reduce, axis, bytes}, {balance_},
-            {balance_})
-        .role = Role::sequence_balance;
-    b.wait_for(Stream::model_comm);
-  }
-  std::int64_t ranks = 1;
-  for (const auto& [axis, size] : {std::pair{Axis::ep, s.ep}, std::pair{Axis::etp, s.etp}}) {
-    if (size == 1) continue;
-    ranks *= size;
-    const SlotId all = b.slot("expert counts of all", DType::int32, ranks, moe.num_experts);
-    const Bytes bytes(static_cast<double>(ranks * moe.num_experts) * size_of(DType::int32));
-    b.aside(Stream::model_comm, Collective{CollectiveKind::all_gather, axis, bytes}, {counts_},
-            {all})
-        .role = Role::expert_counts;
-    b.wait_for(Stream::model_comm);
-    counts_ = all;
-  }
-}
-
 MoePart::Carried MoePart::dispatch(Carried tokens) {
   auto& b = c_.b;
   const auto& s = c_.shape;
@@ -291,7 +249,7 @@ SlotId MoePart::forward(SlotId x) {
             {normed_, c_.weights}, {logits})
       .parameter = b.parameter(ParameterRole::router);
   route(logits);
-  if (s.counts_on_host) b.host_sync();
+  tell_routing();
 
   b.layer_module(LayerModule::experts);
   const bool own = c_.recipe.executable;

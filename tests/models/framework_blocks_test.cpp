@@ -87,6 +87,33 @@ TEST_CASE("the launching thread waits in gpt-oss's activation under Megatron, re
   CHECK(waits("qwen3-30b-a3b", RecipeKind::megatron, true) == Waits{0, 0});
 }
 
+TEST_CASE("HybridEP's ranks learn of all choices right before forward's first exchange") {
+  const ModelSpec model = load_model("gpt-oss-20b");
+  BlockShape s = shape_of(model, BlockKind::decoder);
+  const auto gathers = [&](MoeDispatcher dispatcher, int ep) {
+    s.dispatcher = dispatcher;
+    s.ep = ep;
+    const Block block = build_block(model, recipe_of(RecipeKind::megatron), s);
+    std::vector<double> bytes;
+    for (const OpList* ops : {&block.forward, &block.backward}) {
+      for (std::size_t i = 0; i < ops->size(); ++i) {
+        const auto* c = std::get_if<Collective>(&(*ops)[i].work);
+        if (c == nullptr || c->kind != CollectiveKind::all_gather || c->axis != Axis::ep) continue;
+        bytes.push_back(c->bytes.value());
+        // One piece of communication, also where two microbatches are merged.
+        REQUIRE(i + 1 < ops->size());
+        const auto* next = std::get_if<Collective>(&(*ops)[i + 1].work);
+        REQUIRE(next != nullptr);
+        CHECK(next->expert_parallel_library);
+      }
+    }
+    return bytes;
+  };
+  CHECK(gathers(MoeDispatcher::hybridep, 8) == std::vector<double>{8 * 512 * 32});
+  CHECK(gathers(MoeDispatcher::hybridep, 1).empty());
+  CHECK(gathers(MoeDispatcher::deepep, 8).empty());
+}
+
 TEST_CASE("torch's gated modules multiply by each projection, and add up its input's gradients") {
   struct Work {
     std::int64_t products = 0, adds = 0;
