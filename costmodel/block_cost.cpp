@@ -179,8 +179,9 @@ Seconds launch_time(const Op& op, const Recipe& recipe) {
   if (std::holds_alternative<Collective>(op.work)) return recipe.collective_launch;
   const auto* r = std::get_if<Rowwise>(&op.work);
   if (r != nullptr && r->groups > 1) {
-    if (r->kind == RowwiseKind::amax) return Seconds(0);  // one call with the cast
-    if (r->kind == RowwiseKind::cast) return recipe.expert_cast * static_cast<double>(r->groups);
+    const auto experts = static_cast<double>(r->groups);
+    if (r->kind == RowwiseKind::amax) return recipe.expert_scale * experts;
+    if (r->kind == RowwiseKind::cast) return recipe.expert_cast * experts;
   }
   return recipe.launch * static_cast<double>(kernels_of(op.work, recipe));
 }

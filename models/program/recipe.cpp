@@ -35,6 +35,8 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
 //   Megatron-Core without graphs: 6.4 ms a dense layer on tp 4 (Megatron-Bridge, Qwen3-8B with 2048
 //     tokens). Of 9.2 and 8.8 ms a layer with 16 experts in MXFP8 (Qwen3-30B, micro-batch 1 on 8
 //     B200, releases 25.11 and 26.02) that leaves 3.8, for 64 operands of experts that become fp8;
+//     A scale of their own: three kernels more a tensor at 5 us each (assumed: what one costs the
+//     launching thread from C++);
 //   nanotron: 4.5 ms a layer, 10 collectives behind Python autograd functions and some 60 kernels
 //     of eager RoPE, SwiGLU and gradient hooks (Ultra-Scale runs on tp 2-8, one node, micro-batch
 //     1);
@@ -52,6 +54,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .collective_launch = microseconds(60),
      .one_product_per_expert = true,
      .expert_cast = microseconds(60),
+     .expert_scale = microseconds(15),
      .step_overhead = Seconds(0.005),
      .context = gib(1.5),
      .communicator = mib(120),
@@ -116,6 +119,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .collective_launch = microseconds(60),
      .one_product_per_expert = true,
      .expert_cast = microseconds(60),
+     .expert_scale = microseconds(15),
      .step_overhead = Seconds(0.005),
      .context = gib(1.5),
      .communicator = mib(120),

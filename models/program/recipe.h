@@ -146,6 +146,11 @@ struct Recipe {
   // ... and their operands become fp8 expert by expert, this long each: a tensor object, its
   // buffers, its kernels (Transformer Engine's split_quantize).
   Seconds expert_cast{};
+  // ... and this much longer under tensorwise current scaling, in the same call: the maximum is
+  // cleared, found and made a scale by kernels of their own (three more a tensor), and buffers are
+  // not allocated all at once as MXFP8's are (Transformer Engine v2.12, split_quantize,
+  // Float8CurrentScalingQuantizer::quantize_impl).
+  Seconds expert_scale{};
   // Once the pipeline leaves a node, each step of a tensor-parallel ring takes this much longer.
   // nanotron on H100 nodes with EFA: a layer takes 4.5 ms at least on tp 2-8 and 8.4 on tp 16
   // without pp, whatever the tokens; with pp across nodes 8, 13, 21 and 44 ms on tp 2, 4, 8 and

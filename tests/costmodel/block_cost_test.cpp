@@ -149,6 +149,10 @@ TEST_CASE("waits launch nothing, unfused work several kernels, experts one each"
   CHECK(launch_time(cast, megatron) == megatron.launch);
   std::get<Rowwise>(cast.work).groups = 16;
   CHECK(launch_time(cast, megatron) == megatron.expert_cast * 16.0);
+  // Its scale takes launches of its own, also expert by expert.
+  Op maximum{.work = Rowwise{.kind = RowwiseKind::amax, .groups = 16}};
+  CHECK(launch_time(maximum, megatron) == megatron.expert_scale * 16.0);
+  CHECK(megatron.expert_scale > Seconds(0));
   // Softmax is one kernel of six, or five of ten (cast, scale, mask, softmax, cast).
   Attention scores{.batch = 1, .heads = 4, .q_len = 64, .kv_len = 64};
   scores.kernel = AttentionKernel::unfused;
