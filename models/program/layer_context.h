@@ -262,8 +262,10 @@ class MoePart {
   [[nodiscard]] bool apart_bias() const;
   SlotId add_bias(SlotId out, std::int64_t rows);
   SlotId take_bias(SlotId dsum, std::int64_t rows);
-  Carried dispatch(Carried tokens);
-  Carried combine(Carried rows);
+  // Backward's dispatch takes gradients the way of forward's combine, and the other way round.
+  Carried dispatch(Carried tokens, Pass pass);
+  Carried combine(Carried rows, Pass pass);
+  void exchange_probs();
   // A slot for the numbers of `like`'s rows, where it has any.
   SlotId numbers(std::string_view name, SlotId like, std::int64_t rows);
 

@@ -97,7 +97,19 @@ SlotId MoePart::numbers(std::string_view name, SlotId like, std::int64_t rows) {
   return like == kNoSlot ? kNoSlot : c_.b.slot(name, DType::fp32, rows, 1);
 }
 
-MoePart::Carried MoePart::dispatch(Carried tokens) {
+// Megatron's alltoall dispatcher sends the probabilities of rows, by which the activation is
+// scaled, in a message of their own, and their gradients back (token_dispatch in megatron-core from
+// 0.13 on). What scales the rows stays with them elsewhere.
+void MoePart::exchange_probs() {
+  if (c_.recipe.executable || !c_.recipe.one_product_per_expert) return;
+  const std::int64_t sent = rows().sent;
+  const SlotId probs = c_.b.slot("exchanged probs", DType::fp32, sent, 1);
+  const Bytes bytes(static_cast<double>(sent) * size_of(DType::fp32));
+  c_.b.aside(Stream::model_comm, Collective{CollectiveKind::all_to_all, Axis::ep, bytes},
+             {row_map_}, {probs});
+}
+
+MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
   auto& b = c_.b;
   const auto& s = c_.shape;
   const DType act = c_.activation_dtype();
@@ -129,6 +141,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens) {
       b.aside(Stream::model_comm, exchange(), {sorted.rows, counts_, sorted.numbers},
               {arrived.rows, arrived.numbers})
           .role = Role::dispatch;
+      if (pass == Pass::forward) exchange_probs();
       b.wait_for(Stream::model_comm);
       if (c_.model.moe->num_experts / s.ep > 1) {
         const Carried raw = arrived;
@@ -151,7 +164,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens) {
   return arrived;
 }
 
-MoePart::Carried MoePart::combine(Carried expert_out) {
+MoePart::Carried MoePart::combine(Carried expert_out, Pass pass) {
   auto& b = c_.b;
   const auto& s = c_.shape;
   const DType act = c_.activation_dtype();
@@ -198,6 +211,7 @@ MoePart::Carried MoePart::combine(Carried expert_out) {
     b.aside(Stream::model_comm, exchange(), {sorted.rows, counts_, sorted.numbers},
             {leaving.rows, leaving.numbers})
         .role = Role::combine;
+    if (pass == Pass::backward) exchange_probs();
     b.wait_for(Stream::model_comm);
   }
   if (leaving.numbers != kNoSlot) {
@@ -253,7 +267,7 @@ SlotId MoePart::forward(SlotId x) {
 
   b.layer_module(LayerModule::experts);
   const bool own = c_.recipe.executable;
-  const Carried arrived = dispatch({normed_, own ? probs_ : kNoSlot});
+  const Carried arrived = dispatch({normed_, own ? probs_ : kNoSlot}, Pass::forward);
   expert_in_ = experts_input(arrived.rows, n.received, c_.hidden);
   row_probs_ = own ? arrived.numbers : b.slot("row probs", DType::fp32, n.received, 2);
   up_ = b.slot("expert up", act, n.received, 2 * fe);
@@ -275,7 +289,8 @@ SlotId MoePart::forward(SlotId x) {
   b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
       b.parameter(ParameterRole::expert_down_proj);
   if (s.fused_experts) page();
-  SlotId sum = combine({apart_bias() ? add_bias(out, n.received) : out, kNoSlot}).rows;
+  SlotId sum =
+      combine({apart_bias() ? add_bias(out, n.received) : out, kNoSlot}, Pass::forward).rows;
 
   if (moe.shared_expert_intermediate_size > 0) {
     b.begin_module(RecomputeModule::shared_experts);
@@ -352,7 +367,7 @@ SlotId MoePart::backward(SlotId dy) {
   b.layer_module(LayerModule::experts);
   if (s.fused_experts) page();
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
-  const SlotId dsum = dispatch({dy, kNoSlot}).rows;
+  const SlotId dsum = dispatch({dy, kNoSlot}, Pass::backward).rows;
   const SlotId dout = apart_bias() ? take_bias(dsum, n.received) : dsum;
   const GroupedGemm down_dgrad{
       .groups = groups, .rows = n.received, .n = fe, .k = c_.hidden, .dtype = c_.product_dtype()};
@@ -420,7 +435,7 @@ SlotId MoePart::backward(SlotId dy) {
   weight_gradient.parameter = b.parameter(ParameterRole::expert_gate_proj);
   weight_gradient.role = Role::weight_gradient;
   c_.accumulate_apart(c_.expert_gradients, groups * 2 * fe, c_.hidden);
-  const Carried dtokens = combine({din, own ? dprobs : kNoSlot});
+  const Carried dtokens = combine({din, own ? dprobs : kNoSlot}, Pass::backward);
 
   b.layer_module(LayerModule::router);
   const SlotId dlogits = b.slot("d router logits", DType::fp32, c_.local_tokens, moe.num_experts);

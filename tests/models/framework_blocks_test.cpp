@@ -114,6 +114,35 @@ TEST_CASE("HybridEP's ranks learn of all choices right before forward's first ex
   CHECK(gathers(MoeDispatcher::deepep, 8).empty());
 }
 
+TEST_CASE("Megatron's alltoall sends the rows' probabilities apart, and their gradients back") {
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  BlockShape s = shape_of(model, BlockKind::decoder);
+  s.ep = 8;
+  const auto exchanges = [&](RecipeKind recipe, MoeDispatcher dispatcher) {
+    s.dispatcher = dispatcher;
+    const Block block = build_block(model, recipe_of(recipe), s);
+    std::vector<std::vector<double>> bytes;
+    for (const OpList* ops : {&block.forward, &block.backward}) {
+      bytes.emplace_back();
+      for (const Op& op : *ops) {
+        const auto* c = std::get_if<Collective>(&op.work);
+        if (c != nullptr && c->kind == CollectiveKind::all_to_all) {
+          bytes.back().push_back(c->bytes.value());
+        }
+      }
+    }
+    return bytes;
+  };
+  const double numbers = 512 * 8 * 4;                                        // fp32
+  const double rows = 512 * 8 * static_cast<double>(model.hidden_size) * 2;  // bf16
+  using Bytes2 = std::vector<std::vector<double>>;
+  CHECK(exchanges(RecipeKind::megatron, MoeDispatcher::alltoall) ==
+        Bytes2{{rows, numbers, rows}, {rows, rows, numbers}});
+  CHECK(exchanges(RecipeKind::qplan, MoeDispatcher::alltoall) ==
+        Bytes2{{rows, rows}, {rows, rows}});
+  CHECK(exchanges(RecipeKind::megatron, MoeDispatcher::deepep)[0].size() == 2);
+}
+
 TEST_CASE("torch's gated modules multiply by each projection, and add up its input's gradients") {
   struct Work {
     std::int64_t products = 0, adds = 0;

@@ -136,11 +136,12 @@ TEST_CASE("witness: Ulysses' backward sends what its forward sent") {
   CHECK(sent(l.block.backward, Axis::cp, 4) == sent(l.block.forward, Axis::cp, 4));
 }
 
+// Megatron sends an fp32 probability with each row of dispatch, and its gradient back.
 TEST_CASE("witness: NCCL dispatch and combine move T k h each, and backward mirrors them") {
   const Layer l("qwen3-30b-a3b", "ep8 dp8 gbs8 seq4096");
-  const double one = 4096.0 * 8 * 2048 * 2 * 7 / 8;
-  CHECK(sent(l.block.forward, Axis::ep, 8) == 2 * one);
-  CHECK(sent(l.block.backward, Axis::ep, 8) == 2 * one);
+  const double rows = 4096.0 * 8 * 7 / 8;
+  CHECK(sent(l.block.forward, Axis::ep, 8) == 2 * rows * 2048 * 2 + rows * 4);
+  CHECK(sent(l.block.backward, Axis::ep, 8) == 2 * rows * 2048 * 2 + rows * 4);
 }
 
 TEST_CASE("witness: DeepEP sends a token once to each rank that holds one of its experts") {
