@@ -130,6 +130,15 @@ RingDelay ring_delay(const Work& work, const CostContext& context) {
   return delay;
 }
 
+// Of an op alone.
+Duration duration_of(const Op& op, const Price& price, const CostContext& context) {
+  const RingDelay delay = ring_delay(op.work, context);
+  const Seconds launch = captured(op, context.graphs, *context.recipe)
+                             ? Seconds(0)
+                             : launch_time(op, *context.recipe) + delay.launch;
+  return {price.time + delay.time, launch};
+}
+
 // A grouped product's rows lie with the experts that got any: others' weights are not read, and no
 // tile of theirs is part-filled. Where the rest is uneven, both stay sums over the same experts.
 Work with_active_experts(const Work& work, double share) {
@@ -268,13 +277,8 @@ PricedPart price_ops(OpList ops, const CostContext& context) {
   result.durations.reserve(result.ops.size());
   result.prices.reserve(result.ops.size());
   for (const Op& op : result.ops) {
-    const Price p = price_of(op, context);
-    const RingDelay delay = ring_delay(op.work, context);
-    const Seconds launch = captured(op, context.graphs, *context.recipe)
-                               ? Seconds(0)
-                               : launch_time(op, *context.recipe) + delay.launch;
-    result.prices.push_back(p);
-    result.durations.push_back({p.time + delay.time, launch});
+    result.prices.push_back(price_of(op, context));
+    result.durations.push_back(duration_of(op, result.prices.back(), context));
   }
   stretch(result.ops, result.durations, context.hardware->contention, *context.grid);
   return result;
@@ -307,9 +311,18 @@ StreamDelay delay_of(const OpList& ops, const std::vector<Duration>& durations) 
   return state;
 }
 
+Seconds least_compute(const OpList& ops, const CostContext& context) {
+  StreamClocks clocks = StreamClocks::Constant(MaxPlus(0));
+  clocks(index(Stream::compute)) = MaxPlus(1);
+  for (const Op& op : ops) {
+    const bool counts = op.stream == Stream::compute || op.stream == Stream::model_comm;
+    advance(clocks, op, counts ? duration_of(op, price_of(op, context), context) : Duration{});
+  }
+  return clocks(index(Stream::compute)).seconds();
+}
+
 BlockMemory memory_of(const Block& block, BackwardForm form) {
   BlockMemory memory;
-  memory.persistent = persistent_bytes(block);
   for (const Slot& slot : block.slots) {
     if (slot.storage == Storage::shared) memory.shared.push_back(slot);
   }

@@ -76,10 +76,14 @@ std::vector<Duration> without(const PricedPart& priced, Part part, FreeWork free
 
 StreamDelay delay_of(const OpList& ops, const std::vector<Duration>& durations);
 
+// What the ops take on the compute stream at least: nothing is slowed by what runs beside it, and
+// all that moves states takes no time (gathers, reductions, copies to and from the host). Never
+// more than their delay says.
+Seconds least_compute(const OpList& ops, const CostContext& context);
+
 // What a block does to memory: forward, backward and its two halves (those that `form` runs), and
 // the step's end (gradient norm and update), which only frees.
 struct BlockMemory {
-  PersistentBytes persistent;
   MemoryUse forward, backward, backward_input, backward_weight, end;
   std::vector<Slot> shared;  // held once per distinct shape on a rank
 };

@@ -68,6 +68,8 @@ double memory_share(const ModelSpec& model);
 // Model FLOPs of one step by Megatron's convention: 3 x forward, causal halved, head included.
 Flops step_model_flops(const ModelSpec& model, std::int64_t seq_len, std::int64_t sequences);
 
+struct StageBusy;
+
 // What no step can undercut, from compute alone.
 struct StepBound {
   Seconds step;          // of this plan
@@ -94,6 +96,9 @@ class CostModel {
   [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan) const;
   [[nodiscard]] bool fits(const MemoryEstimate& memory) const;
   [[nodiscard]] StepBound lower_bound(const ParallelPlan& plan) const;
+  // At most lower_bound(), and the same wherever the states live: nothing that moves them takes
+  // time, nor does anything slow what it runs beside.
+  [[nodiscard]] StepBound own_work_bound(const ParallelPlan& plan) const;
   [[nodiscard]] EndWork end_work(const ParallelPlan& plan) const;
   [[nodiscard]] Seconds step_time(const ParallelPlan& plan) const;
   [[nodiscard]] Estimate evaluate(const ParallelPlan& plan) const;
@@ -109,11 +114,11 @@ class CostModel {
   struct Memo;
   struct PlanView;
   struct MemoryView;
-  struct StageBusy;
   [[nodiscard]] MemoryView memory_view(const ParallelPlan& plan) const;
   [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan, const MemoryView& view) const;
   [[nodiscard]] PlanView view(const ParallelPlan& plan) const;
   [[nodiscard]] std::vector<StageBusy> busy(const PlanView& view) const;
+  [[nodiscard]] std::vector<StageBusy> least_busy(const PlanView& view) const;
   [[nodiscard]] Seconds step_time(const PlanView& view, FreeWork free) const;
 
   const ModelSpec& model_;
@@ -125,7 +130,7 @@ class CostModel {
 };
 
 // What search asks of every plan, one thread's worth: plans that differ only in where their states
-// live share the fold of their activations and their bound with the plan before.
+// live share the fold of their activations and the bound of their own work with the plan before.
 class PlanSifter {
  public:
   explicit PlanSifter(const CostModel& cost);
@@ -138,7 +143,7 @@ class PlanSifter {
     bool fits = false;
   };
   Check check(const ParallelPlan& plan);
-  StepBound lower_bound(const ParallelPlan& plan);
+  StepBound own_work_bound(const ParallelPlan& plan);
 
  private:
   void look_at(const ParallelPlan& plan);

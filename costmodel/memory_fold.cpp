@@ -13,13 +13,13 @@ bool holds_states(BlockKind kind) {
   return kind != BlockKind::stage_entry && kind != BlockKind::stage_exit;
 }
 
-// The plan without the words that only move states around: plans with equal keys have equal op
-// lists in forward and backward, hence equal activations and an equal lower bound.
-ParallelPlan compute_key(ParallelPlan plan) {
-  if (plan.zero < 2) {
-    plan.zero = 0;
-    plan.fsdp_shard = 0;
-  }
+// The plan without the words that only move states around: plans with equal keys hold the same
+// buffers in forward and backward, and do the same work of their own there.
+ParallelPlan buffer_key(ParallelPlan plan, const Recipe& recipe) {
+  if (plan.zero < 2) plan.zero = 0;
+  // Whole parameters and gradients are as large whoever shares them; fresh gradients are not.
+  const bool fresh = plan.zero >= 2 && recipe.drops_gradients;
+  if (plan.zero < 2 || (plan.fsdp_shard > 1 && !fresh)) plan.fsdp_shard = 0;
   plan.offload.optimizer = 0;
   plan.offload.nvme = false;
   plan.main_params_dtype = plan.moment_dtype = DType::fp32;
@@ -111,7 +111,7 @@ struct CostModel::MemoryView {
 
 CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   MemoryView result;
-  result.key = compute_key(plan);
+  result.key = buffer_key(plan, recipe_);
   const PlanView v = view(result.key);
   const std::size_t stage_count = v.stages.of_stage.size();
   const auto rank_of = [&](std::size_t stage) {
@@ -124,7 +124,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     StageMoves& use = distinct[i].moves;
     for (const Run& run : v.stages.distinct[i]) {
-      const DelayKey key{compute_shape(run.shape), 0, std::nullopt, v.backward};
+      const DelayKey key{buffer_shape(run.shape), 0, std::nullopt, v.backward};
       const BlockMemory& block = memo_->memory.get(
           key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
       distinct[i].blocks.push_back(&block);
@@ -195,8 +195,8 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   });
   // A forward beside a backward: layer by layer, the ops of both in turn.
   const auto pair_memory = [&](const BlockShape& forward, const BlockShape& backward) {
-    const PairKey key{{compute_shape(forward), 0, std::nullopt, v.backward},
-                      {compute_shape(backward), 0, std::nullopt, v.backward}};
+    const PairKey key{{buffer_shape(forward), 0, std::nullopt, v.backward},
+                      {buffer_shape(backward), 0, std::nullopt, v.backward}};
     return memo_->pair_memory.get(key, [&] {
       return merged_memory_use(build_block(model_, recipe_, key.forward.shape),
                                build_block(model_, recipe_, key.backward.shape), v.backward);
@@ -328,7 +328,7 @@ PlanSifter::PlanSifter(const CostModel& cost)
 PlanSifter::~PlanSifter() = default;
 
 void PlanSifter::look_at(const ParallelPlan& plan) {
-  if (compute_key(plan) == last_->key) return;
+  if (buffer_key(plan, cost_.recipe()) == last_->key) return;
   *last_ = cost_.memory_view(plan);
 }
 
@@ -338,9 +338,9 @@ PlanSifter::Check PlanSifter::check(const ParallelPlan& plan) {
   return {estimate.worst_stage().device, cost_.fits(estimate)};
 }
 
-StepBound PlanSifter::lower_bound(const ParallelPlan& plan) {
+StepBound PlanSifter::own_work_bound(const ParallelPlan& plan) {
   look_at(plan);
-  if (!last_->bound) last_->bound = cost_.lower_bound(last_->key);
+  if (!last_->bound) last_->bound = cost_.own_work_bound(last_->key);
   return *last_->bound;
 }
 

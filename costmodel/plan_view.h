@@ -70,6 +70,18 @@ class BlockDelays {
   std::vector<std::pair<Part, StreamDelay>> known_;
 };
 
+// What one microbatch takes on the compute stream, forward and backward, in seconds.
+struct BlockBusy {
+  double forward = 0, backward = 0, weight = 0;
+};
+
+// Blocks of a stage in sequence: at least what the stage's delay says.
+struct StageBusy {
+  double forward = 0, backward = 0, weight = 0;
+  double decoder = 0;  // decoder layers' part of them
+  [[nodiscard]] double total() const { return forward + backward + weight; }
+};
+
 // A map shared by threads: values are made outside the lock and never change once stored.
 template <class Key, class Value, class Hash>
 class SharedMemo {
@@ -123,9 +135,63 @@ struct CostModel::Memo {
   SharedMemo<DelayKey, BlockDelays, DelayHash> compute_delays, state_delays;
   SharedMemo<PairKey, StreamDelay, PairHash> pair_delays;
   SharedMemo<PairKey, MemoryUse, PairHash> pair_memory;
-  SharedMemo<DelayKey, double, DelayHash> busy;  // compute of forward and backward, alone
+  SharedMemo<DelayKey, BlockBusy, DelayHash> least, alone;
   SharedMemo<ScheduleShape, RunLengths, ScheduleHash> schedules;
 };
+
+// Prices with some work free; remembers nothing.
+class StagePricer {
+ public:
+  StagePricer(const ModelSpec& model, const Recipe& recipe, const CostContext& context)
+      : model_(model), recipe_(recipe), context_(context) {}
+
+  [[nodiscard]] BlockDelays delays(const BlockShape& shape, const std::vector<Part>& parts,
+                                   FreeWork free) const {
+    const Block block = build_block(model_, recipe_, shape);
+    BlockDelays result;
+    for (const Part part : parts) {
+      const PricedPart priced = price_part(block, part, context_);
+      result.add(part, delay_of(priced.ops,
+                                free.bits == 0 ? priced.durations : without(priced, part, free)));
+    }
+    return result;
+  }
+
+ private:
+  const ModelSpec& model_;
+  const Recipe& recipe_;
+  CostContext context_;
+};
+
+// The parts of a block that every microbatch runs.
+inline std::vector<Part> compute_parts(BackwardForm form) {
+  std::vector<Part> parts = {Part::forward};
+  if (form != BackwardForm::whole) {
+    parts.push_back(Part::backward_input);
+    parts.push_back(Part::backward_weight);
+  }
+  if (form != BackwardForm::split) parts.push_back(Part::backward);
+  return parts;
+}
+
+inline constexpr std::initializer_list<Axis> kModelAxes = {Axis::tp, Axis::cp, Axis::etp, Axis::ep};
+inline constexpr std::initializer_list<Axis> kAllAxes = {
+    Axis::tp,  Axis::cp,        Axis::etp,   Axis::ep,       Axis::dp_cp,
+    Axis::edp, Axis::embedding, Axis::world, Axis::dp_shard, Axis::dp_replicate};
+
+// What of the ranks' layout the delays of forward and backward depend on: their own groups, from
+// ZeRO-2 on those of the states too, whether the pipeline leaves a node, where that slows a
+// recipe's collectives, and the number of ranks, of which the slowest counts.
+inline std::uint64_t groups_of(std::initializer_list<Axis> axes, const RankGrid& grid,
+                               const Recipe& recipe) {
+  const bool delayed =
+      recipe.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
+  return groups_hash(grid, axes) + (delayed ? 1 : 0) + 2 * static_cast<std::uint64_t>(grid.world());
+}
+inline std::uint64_t compute_groups(const ParallelPlan& plan, const RankGrid& grid,
+                                    const Recipe& recipe) {
+  return groups_of(plan.zero >= 2 ? kAllAxes : kModelAxes, grid, recipe);
+}
 
 // A plan taken apart once, for the several questions asked about it.
 struct CostModel::PlanView {

@@ -14,11 +14,6 @@
 namespace qplan {
 namespace {
 
-constexpr std::initializer_list<Axis> kModelAxes = {Axis::tp, Axis::cp, Axis::etp, Axis::ep};
-constexpr std::initializer_list<Axis> kAllAxes = {
-    Axis::tp,  Axis::cp,        Axis::etp,   Axis::ep,       Axis::dp_cp,
-    Axis::edp, Axis::embedding, Axis::world, Axis::dp_shard, Axis::dp_replicate};
-
 // The parts a plan's schedule runs.
 struct PartsInUse {
   std::vector<Part> compute, state;
@@ -26,17 +21,12 @@ struct PartsInUse {
 PartsInUse parts_in_use(BackwardForm form, bool gather_overlapped, bool reduce_overlapped,
                         bool whole_reductions) {
   PartsInUse use;
-  use.compute = {Part::forward};
+  use.compute = compute_parts(form);
   if (gather_overlapped) use.state.push_back(Part::forward_first);
-  if (form != BackwardForm::whole) {
-    use.compute.push_back(Part::backward_input);
-    use.compute.push_back(Part::backward_weight);
-    if (reduce_overlapped) use.state.push_back(Part::backward_weight_last);
+  if (reduce_overlapped && form != BackwardForm::whole) {
+    use.state.push_back(Part::backward_weight_last);
   }
-  if (form != BackwardForm::split) {
-    use.compute.push_back(Part::backward);
-    if (reduce_overlapped) use.state.push_back(Part::backward_last);
-  }
+  if (reduce_overlapped && form != BackwardForm::split) use.state.push_back(Part::backward_last);
   // What is priced depends on the block's shape and the recipe alone, not on the schedule: it is
   // remembered by shape.
   if (!reduce_overlapped || whole_reductions) use.state.push_back(Part::reduce);
@@ -171,39 +161,6 @@ Seconds step_seconds(FoldRunner& runner, const ScheduleShape& shape, int stages,
 
 }  // namespace
 
-// Prices with some work free; `keep` remembers nothing.
-class StagePricer {
- public:
-  StagePricer(const ModelSpec& model, const Recipe& recipe, const CostContext& context)
-      : model_(model), recipe_(recipe), context_(context) {}
-
-  BlockDelays delays(const BlockShape& shape, const std::vector<Part>& parts, FreeWork free) const {
-    const Block block = build_block(model_, recipe_, shape);
-    BlockDelays result;
-    for (const Part part : parts) {
-      const PricedPart priced = price_part(block, part, context_);
-      result.add(part, delay_of(priced.ops,
-                                free.bits == 0 ? priced.durations : without(priced, part, free)));
-    }
-    return result;
-  }
-
- private:
-  const ModelSpec& model_;
-  const Recipe& recipe_;
-  CostContext context_;
-};
-
-// What of the ranks' layout the delays of forward and backward depend on: their own groups, from
-// ZeRO-2 on those of the states too, whether the pipeline leaves a node, where that slows a
-// recipe's collectives, and the number of ranks, of which the slowest counts.
-std::uint64_t compute_groups(const ParallelPlan& plan, const RankGrid& grid, const Recipe& recipe) {
-  const bool delayed =
-      recipe.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
-  return groups_hash(grid, plan.zero >= 2 ? kAllAxes : kModelAxes) + (delayed ? 1 : 0) +
-         2 * static_cast<std::uint64_t>(grid.world());
-}
-
 // How long a stage's output is under way to the next.
 Seconds hop_time(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid) {
   const BlockShape base = base_shape(cost.model(), plan, cost.recipe(), cost.facts().moe_imbalance);
@@ -327,103 +284,6 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
 
 Seconds CostModel::step_time(const ParallelPlan& plan) const {
   return step_time(view(plan), FreeWork{});
-}
-
-// Blocks of a stage in sequence on the compute stream, one microbatch: at least what the stage's
-// delay says.
-struct CostModel::StageBusy {
-  double forward = 0, backward = 0, weight = 0;
-  double decoder = 0;  // decoder layers' part of them
-  [[nodiscard]] double total() const { return forward + backward + weight; }
-};
-
-// One entry for each distinct stage. Side by side, communication may vanish; the compute of both
-// directions stays, and `forward` holds it.
-std::vector<CostModel::StageBusy> CostModel::busy(const PlanView& v) const {
-  const ParallelPlan& plan = *v.plan;
-  const RankGrid grid(plan, facts_.nvlink_domain);
-  const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
-  const StagePricer pricer(model_, recipe_, context);
-  const PartsInUse parts = parts_in_use(v.backward, true, true, false);
-  const std::uint64_t groups = compute_groups(plan, grid, recipe_);
-  const int c = index(Stream::compute);
-  std::vector<StageBusy> distinct(v.stages.distinct.size());
-  for (std::size_t i = 0; i < distinct.size(); ++i) {
-    StageBusy& stage = distinct[i];
-    for (const Run& run : v.stages.distinct[i]) {
-      const DelayKey key{compute_shape(run.shape), groups, graphs_of(plan), v.backward};
-      const double before = stage.total();
-      if (v.schedule.pairs) {
-        stage.forward += run.count * memo_->busy.get(key, [&] {
-          const Block block = build_block(model_, recipe_, key.shape);
-          double sum = 0;
-          for (const OpList* ops : {&block.forward, &block.backward}) {
-            for (const Op& op : *ops) {
-              if (op.stream != Stream::compute) continue;
-              sum += price_of(op, context).time.value();
-            }
-          }
-          return sum;
-        });
-      } else {
-        const BlockDelays& d = memo_->compute_delays.get(
-            key, [&] { return pricer.delays(key.shape, parts.compute, FreeWork{}); });
-        const auto entry = [&](Part part) {
-          return d.of(part)(c, c).seconds().value() * run.count;
-        };
-        stage.forward += entry(Part::forward);
-        if (v.backward == BackwardForm::split) {
-          stage.backward += entry(Part::backward_input);
-          stage.weight += entry(Part::backward_weight);
-        } else {
-          stage.backward += entry(Part::backward);
-        }
-      }
-      if (run.shape.kind == BlockKind::decoder) stage.decoder += stage.total() - before;
-    }
-  }
-  return distinct;
-}
-
-StepBound CostModel::lower_bound(const ParallelPlan& plan) const {
-  const PlanView v = view(plan);
-  const std::vector<StageBusy> distinct = busy(v);
-  const auto stage = [&](std::size_t i) -> const StageBusy& {
-    return distinct[static_cast<std::size_t>(v.stages.of_stage[i])];
-  };
-  std::vector<double> rank(static_cast<std::size_t>(plan.pp), 0);
-  for (std::size_t i = 0; i < v.stages.of_stage.size(); ++i) {
-    const int r = rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i));
-    rank[static_cast<std::size_t>(r)] += stage(i).total();
-  }
-  // T >= sum over earlier stages of f, + m (f + b + w) of a rank's stages, + sum of b on the way
-  // back. Of paired passes a rank's own work is all that bounds the step; and a split backward lets
-  // a rank end with weight gradients that nobody waits for.
-  const auto m = static_cast<double>(microbatches_of_stage(v.schedule));
-  double longest = 0, there = 0, back = 0;
-  for (std::size_t r = 0; r < rank.size(); ++r) {
-    longest = std::max(longest, there + m * rank[r] + back);
-    if (v.schedule.pairs) continue;
-    there += stage(r).forward;
-    if (v.backward != BackwardForm::split) back += stage(r).backward;
-  }
-  const double mean = std::accumulate(rank.begin(), rank.end(), 0.0) / plan.pp;
-  return {.step = Seconds(longest),
-          .evened = Seconds(m * mean),
-          .imbalance = mean > 0 ? *std::max_element(rank.begin(), rank.end()) / mean : 1};
-}
-
-EndWork CostModel::end_work(const ParallelPlan& plan) const {
-  const PlanView v = view(plan);
-  const std::vector<StageBusy> distinct = busy(v);
-  double decoder = 0;
-  for (const int i : v.stages.of_stage) decoder += distinct[static_cast<std::size_t>(i)].decoder;
-  const double layer = decoder / static_cast<double>(model_.num_layers);
-  const auto besides = [&](int i) {
-    const StageBusy& stage = distinct[static_cast<std::size_t>(i)];
-    return (stage.total() - stage.decoder) / layer;
-  };
-  return {besides(v.stages.of_stage.front()), besides(v.stages.of_stage.back())};
 }
 
 }  // namespace qplan

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <queue>
+#include <utility>
 
 #include "models/program/step_program.h"
 #include "planner/enumerate.h"
@@ -14,11 +16,13 @@
 namespace qplan {
 namespace {
 
+constexpr Seconds kNever(std::numeric_limits<double>::infinity());
+
 struct Candidate {
   ParallelPlan plan;
   Bytes device_peak;
-  StepBound bound;
-  Seconds step_time{std::numeric_limits<double>::infinity()};
+  StepBound own_work;  // by CostModel::own_work_bound()
+  Seconds step_time = kNever;
 };
 
 // What one skeleton's plans came to before any simulation.
@@ -41,7 +45,7 @@ void judge(const CostModel& cost, const SearchSpace& space, const ParallelPlan& 
   }
   const PlanSifter::Check check = sifter.check(plan);
   if (check.fits) {
-    found.fitting.push_back({plan, check.device_peak, sifter.lower_bound(plan), {}});
+    found.fitting.push_back({plan, check.device_peak, sifter.own_work_bound(plan), kNever});
     return;
   }
   ++found.out_of_memory;
@@ -80,32 +84,78 @@ class BestTimes {
   std::vector<Seconds> times_;
 };
 
+// Candidates in the order of their lower bounds, equal ones as they were enumerated. A bound is
+// asked for when that of the candidate's own work no longer keeps it behind the others.
+class ByBound {
+ public:
+  ByBound(const CostModel& cost, const std::vector<Candidate>& candidates, int threads)
+      : cost_(cost), candidates_(candidates), threads_(threads), waiting_(candidates.size()) {
+    std::iota(waiting_.begin(), waiting_.end(), std::size_t{0});
+    std::sort(waiting_.begin(), waiting_.end(), [&](std::size_t a, std::size_t b) {
+      return std::pair(own_work(a), a) < std::pair(own_work(b), b);
+    });
+  }
+
+  // The next candidate's index and bound; nothing when there are no more.
+  struct Bounded {
+    Seconds bound;
+    std::size_t index;
+    bool operator<(const Bounded& other) const {  // the heap's top is the first
+      return bound == other.bound ? index > other.index : other.bound < bound;
+    }
+  };
+  std::optional<Bounded> first() {
+    while (asked_ < waiting_.size() &&
+           (bounded_.empty() || own_work(waiting_[asked_]) <= bounded_.top().bound)) {
+      ask();
+    }
+    if (bounded_.empty()) return std::nullopt;
+    return bounded_.top();
+  }
+  void pop() { bounded_.pop(); }
+
+ private:
+  [[nodiscard]] Seconds own_work(std::size_t i) const { return candidates_[i].own_work.step; }
+  void ask() {
+    constexpr std::size_t kBatch = 64;
+    std::vector<Seconds> bounds(std::min(kBatch, waiting_.size() - asked_));
+    parallel_for(bounds.size(), threads_, [&](std::size_t i) {
+      bounds[i] = cost_.lower_bound(candidates_[waiting_[asked_ + i]].plan).step;
+    });
+    for (const Seconds bound : bounds) bounded_.push({bound, waiting_[asked_++]});
+  }
+
+  const CostModel& cost_;
+  const std::vector<Candidate>& candidates_;
+  int threads_;
+  std::vector<std::size_t> waiting_;  // ascending in the bound of their own work
+  std::size_t asked_ = 0;
+  std::priority_queue<Bounded> bounded_;
+};
+
 // Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is
 // below the k-th best time. Returns the simulated ones.
 std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& options,
                                 const std::vector<Candidate>& candidates, BestTimes& best) {
-  // Ties in the bound keep the order of enumeration.
-  std::vector<std::uint32_t> order(candidates.size());
-  std::iota(order.begin(), order.end(), 0U);
-  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-    const Seconds x = candidates[a].bound.step, y = candidates[b].bound.step;
-    return x == y ? a < b : x < y;
-  });
+  const int threads = thread_count(options.threads);
+  ByBound queue(cost, candidates, threads);
   constexpr std::size_t kBatch = 32;
   std::vector<Candidate> simulated;
-  for (std::size_t done = 0; done < candidates.size();) {
-    if (options.prune && best.rules_out(candidates[order[done]].bound.step)) break;
-    const std::size_t batch = std::min(kBatch, candidates.size() - done);
-    for (std::size_t i = 0; i < batch; ++i) simulated.push_back(candidates[order[done + i]]);
-    parallel_for(batch, thread_count(options.threads), [&](std::size_t i) {
+  while (const auto next = queue.first()) {
+    if (options.prune && best.rules_out(next->bound)) break;
+    const std::size_t done = simulated.size();
+    for (auto first = next; first && simulated.size() < done + kBatch; first = queue.first()) {
+      simulated.push_back(candidates[first->index]);
+      queue.pop();
+    }
+    parallel_for(simulated.size() - done, threads, [&](std::size_t i) {
       Candidate& c = simulated[done + i];
       c.step_time = cost.step_time(c.plan);
     });
-    for (std::size_t i = 0; i < batch; ++i) best.add(simulated[done + i].step_time);
-    done += batch;
+    for (std::size_t i = done; i < simulated.size(); ++i) best.add(simulated[i].step_time);
     if (options.progress) {
-      options.progress(0.5 +
-                       0.5 * static_cast<double>(done) / static_cast<double>(candidates.size()));
+      options.progress(0.5 + 0.5 * static_cast<double>(simulated.size()) /
+                                 static_cast<double>(candidates.size()));
     }
   }
   return simulated;
@@ -113,11 +163,13 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
 
 // Whether moving layers between stages may make a plan faster than all the best so far. Where each
 // chunk recomputes a number of its layers, other chunks recompute others, and no bound holds.
-bool worth_evening(const Candidate& c, const BestTimes& best, bool prune) {
+bool worth_evening(const CostModel& cost, const Candidate& c, const BestTimes& best, bool prune) {
   constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
-  return c.plan.pp > 1 && c.plan.schedule != ScheduleKind::dualpipe &&
-         c.plan.recompute.layers == 0 && c.bound.imbalance >= kWorthwhile &&
-         !(prune && best.rules_out(c.bound.evened));
+  if (c.plan.pp == 1 || c.plan.schedule == ScheduleKind::dualpipe) return false;
+  if (c.plan.recompute.layers != 0) return false;
+  if (prune && best.rules_out(c.own_work.evened)) return false;
+  const StepBound bound = cost.lower_bound(c.plan);
+  return bound.imbalance >= kWorthwhile && !(prune && best.rules_out(bound.evened));
 }
 
 // Plans that fit once more, with layers moved away from the busiest pipeline rank: the one with the
@@ -126,13 +178,18 @@ std::vector<Found> even_out(const CostModel& cost, const SearchSpace& space,
                             const SearchOptions& options, const std::vector<Candidate>& candidates,
                             const BestTimes& best) {
   if (!space.pipeline_layout.empty() || !takes_layout(cost.recipe().kind)) return {};
+  const int threads = thread_count(options.threads);
+  std::vector<std::uint8_t> worth(candidates.size());
+  parallel_for(candidates.size(), threads, [&](std::size_t i) {
+    worth[i] = worth_evening(cost, candidates[i], best, options.prune) ? 1 : 0;
+  });
   std::vector<const ParallelPlan*> plans;
-  for (const Candidate& c : candidates) {
-    if (worth_evening(c, best, options.prune)) plans.push_back(&c.plan);
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (worth[i] != 0) plans.push_back(&candidates[i].plan);
   }
   constexpr std::size_t kBatch = 64;  // neighbours share what a sifter remembers
   std::vector<Found> found((plans.size() + kBatch - 1) / kBatch);
-  parallel_for(found.size(), thread_count(options.threads), [&](std::size_t b) {
+  parallel_for(found.size(), threads, [&](std::size_t b) {
     PlanSifter sifter(cost);
     for (std::size_t i = b * kBatch; i < std::min(plans.size(), (b + 1) * kBatch); ++i) {
       ParallelPlan plan = *plans[i];

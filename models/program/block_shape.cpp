@@ -163,6 +163,25 @@ BlockShape compute_shape(BlockShape s) {
   return s;
 }
 
+BlockShape buffer_shape(BlockShape s) {
+  s = compute_shape(s);
+  if (s.fresh_gradients) return s;
+  const auto several = [](int ranks) { return std::min(ranks, 2); };
+  // Copies are summed right after shards are reduced, on the same stream.
+  s.dense_replicas = s.dense_shard > 1 ? 1 : several(s.dense_replicas);
+  s.dense_shard = several(s.dense_shard);
+  s.expert_shard = several(s.expert_shard);
+  s.expert_replicas = 1;
+  return s;
+}
+
+BlockShape own_work_shape(BlockShape s) {
+  s.fresh_gradients = false;
+  s = buffer_shape(s);
+  s.next = s.previous = {};
+  return s;
+}
+
 BlockShape state_shape(BlockShape s) {
   s.micro_batch_size = 1;
   s.seq_len = 1;

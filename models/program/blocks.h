@@ -126,6 +126,13 @@ Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape
 // The fields that forward and backward depend on: below ZeRO-2 the sharding of states is left out,
 // so that one summary serves every data-parallel degree.
 BlockShape compute_shape(BlockShape shape);
+// The fields that decide how large buffers of forward and backward are and how long they live. What
+// is gathered and what is reduced is whole; of the ranks that share states it only matters whether
+// there are several. Fresh gradients alone, which are a shard, keep its size.
+BlockShape buffer_shape(BlockShape shape);
+// The fields that forward's and backward's own work depends on: not what is gathered and reduced
+// beside it, for the block's neighbours or for itself.
+BlockShape own_work_shape(BlockShape shape);
 // The fields that persistent states and the once-a-step lists depend on.
 BlockShape state_shape(BlockShape shape);
 // The block of state_shape(): its states and gather, reduce, norm and update lists only.

@@ -265,7 +265,6 @@ TEST_CASE("a block's memory has a transient above what it keeps") {
   CHECK(memory.forward.net > Bytes(0));
   CHECK(memory.forward.peak > memory.forward.net);
   CHECK(memory.backward.peak > Bytes(0));
-  CHECK(memory.persistent.weights > Bytes(0));
 }
 
 TEST_CASE("a schedule that runs both forms of backward sees what each alone would see") {

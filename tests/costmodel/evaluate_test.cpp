@@ -277,7 +277,39 @@ TEST_CASE("a sifter answers as the cost model does, in any order of plans") {
     const PlanSifter::Check check = sifter.check(plan);
     CHECK(check.device_peak == memory.worst_stage().device);
     CHECK(check.fits == job.cost.fits(memory));
-    CHECK(sifter.lower_bound(plan).step == job.cost.lower_bound(plan).step);
+    CHECK(sifter.own_work_bound(plan).step == job.cost.own_work_bound(plan).step);
+  }
+}
+
+TEST_CASE("what is remembered of one plan's buffers and work serves others to the byte") {
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  for (const RecipeKind kind : {RecipeKind::megatron_fsdp, RecipeKind::fsdp2, RecipeKind::qplan}) {
+    const CostModel shared(model, recipe_of(kind), hardware, {});
+    PlanSifter sifter(shared);
+    for (const char* line :
+         {"dp16 zero3 gbs32", "dp16 zero3 gbs32 fsdp_shard=8", "dp16 zero3 gbs16 fsdp_shard=8",
+          "dp16 zero3 gbs16", "dp16 ep16 zero3 gbs32", "dp32 ep16 zero3 gbs32",
+          "dp32 ep16 zero2 gbs64", "dp32 ep16 zero2 gbs32", "dp1 zero3 gbs32"}) {
+      const ParallelPlan plan = parse_plan(line);
+      CAPTURE(to_word(kind));
+      CAPTURE(line);
+      const CostModel fresh(model, recipe_of(kind), hardware, {});
+      CHECK(sifter.check(plan).device_peak == fresh.memory(plan).worst_stage().device);
+      CHECK(sifter.own_work_bound(plan).step == fresh.own_work_bound(plan).step);
+      CHECK(shared.lower_bound(plan).step == fresh.lower_bound(plan).step);
+    }
+  }
+}
+
+TEST_CASE("the bound of a plan's own work is most of its bound") {
+  const Job job("llama3-70b");
+  for (const char* line : {"tp8 pp4 gbs64 sp", "tp4 pp8 gbs64 sp zb-h1", "tp8 dp8 zero1 gbs64"}) {
+    CAPTURE(line);
+    const ParallelPlan plan = parse_plan(line);
+    const Seconds bound = job.cost.lower_bound(plan).step;
+    CHECK(job.cost.own_work_bound(plan).step <= bound);
+    CHECK(job.cost.own_work_bound(plan).step > bound * 0.9);
   }
 }
 

@@ -26,7 +26,10 @@ void check_fold(const ModelSpec& model, const Recipe& recipe, const HardwareProf
     CAPTURE(r);
     CHECK(memory.stages[r].peak.value() == flat.peak[r].value());
   }
-  CHECK(cost.lower_bound(plan).step.value() <= folded * (1 + 1e-12));
+  const StepBound bound = cost.lower_bound(plan), least = cost.own_work_bound(plan);
+  CHECK(bound.step.value() <= folded * (1 + 1e-12));
+  CHECK(least.step <= bound.step);
+  CHECK(least.evened <= bound.evened);
 }
 
 }  // namespace
