@@ -28,11 +28,20 @@ double memory_share(const ModelSpec& model) {
   return model.moe ? 0.92 : 0.95;
 }
 
+RankParameters CostModel::parameters(const BlockShape& shape) const {
+  BlockShape key = state_shape(own_work_shape(shape));
+  // What shares a copy of the states has no say in what is shared; the stage of ZeRO has.
+  key.zero = shape.zero;
+  key.dense_shard = key.dense_replicas = key.expert_shard = key.expert_replicas = 1;
+  return memo_->parameters.get(key, [&] { return rank_parameters(model_, shape); });
+}
+
 CostModel::PlanView CostModel::view(const ParallelPlan& plan) const {
   PlanView v;
   v.plan = &plan;
   v.base = base_shape(model_, plan, recipe_, facts_.moe_imbalance, facts_.turns_fp8);
-  v.stages = stage_list(model_, plan, recipe_, v.base, facts_);
+  v.stages = stage_list(model_, plan, recipe_, v.base, facts_,
+                        [this](const BlockShape& shape) { return parameters(shape); });
   v.schedule = schedule_shape(plan, recipe_);
   v.backward = backward_form(plan.schedule);
   return v;

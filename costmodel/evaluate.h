@@ -117,6 +117,8 @@ class CostModel {
   [[nodiscard]] MemoryView memory_view(const ParallelPlan& plan) const;
   [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan, const MemoryView& view) const;
   [[nodiscard]] PlanView view(const ParallelPlan& plan) const;
+  [[nodiscard]] StepBound own_work_bound(const PlanView& view) const;
+  [[nodiscard]] RankParameters parameters(const BlockShape& shape) const;
   [[nodiscard]] std::vector<StageBusy> busy(const PlanView& view) const;
   [[nodiscard]] std::vector<StageBusy> least_busy(const PlanView& view) const;
   [[nodiscard]] Seconds step_time(const PlanView& view, FreeWork free) const;

@@ -79,15 +79,17 @@ MemoryUse with_wires(MemoryUse use, Bytes wire, bool in, bool out) {
   return use;
 }
 
-// Buffers held once per distinct shape.
-Bytes distinct_bytes(const std::vector<const Slot*>& shared) {
+// Buffers held once per distinct shape: a handful.
+void add_distinct(std::vector<const Slot*>& shared, const Slot& slot) {
+  const bool known = std::any_of(shared.begin(), shared.end(), [&](const Slot* other) {
+    return other == &slot || (other->name == slot.name && other->shape == slot.shape);
+  });
+  if (!known) shared.push_back(&slot);
+}
+
+Bytes bytes_of(const std::vector<const Slot*>& slots) {
   Bytes sum;
-  for (auto it = shared.begin(); it != shared.end(); ++it) {
-    const bool known = std::any_of(shared.begin(), it, [&](const Slot* other) {
-      return other->name == (*it)->name && other->shape == (*it)->shape;
-    });
-    if (!known) sum += (*it)->bytes();
-  }
+  for (const Slot* slot : slots) sum += slot->bytes();
   return sum;
 }
 
@@ -96,6 +98,7 @@ Bytes distinct_bytes(const std::vector<const Slot*>& shared) {
 // What the compute words of a plan decide, per pipeline rank.
 struct CostModel::MemoryView {
   ParallelPlan key;
+  PlanView view;  // of `key`
   // Of each rank, what its actions hold at its peak: gradients that they made, and all the rest.
   std::vector<Bytes> gradients, activations;
   std::vector<int> like;          // rank -> the first rank that holds the same stages
@@ -112,7 +115,8 @@ struct CostModel::MemoryView {
 CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   MemoryView result;
   result.key = buffer_key(plan, recipe_);
-  const PlanView v = view(result.key);
+  result.view = view(result.key);
+  const PlanView& v = result.view;
   const std::size_t stage_count = v.stages.of_stage.size();
   const auto rank_of = [&](std::size_t stage) {
     return static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(stage)));
@@ -132,7 +136,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       use.backward = then(power(block.backward, run.count), use.backward);
       use.backward_input = then(power(block.backward_input, run.count), use.backward_input);
       use.backward_weight = then(power(block.backward_weight, run.count), use.backward_weight);
-      for (const Slot& slot : block.shared) distinct[i].shared.push_back(&slot);
+      for (const Slot& slot : block.shared) add_distinct(distinct[i].shared, slot);
       if (!holds_states(run.shape.kind)) continue;
       const BlockShape states = state_shape(run.shape);
       const auto it = std::find(result.kinds.begin(), result.kinds.end(), states);
@@ -177,12 +181,12 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
     std::vector<const Slot*> shared;
     for (auto stage = own; stage != end; ++stage) {
       const DistinctStage& d = distinct[static_cast<std::size_t>(*stage)];
-      shared.insert(shared.end(), d.shared.begin(), d.shared.end());
+      for (const Slot* slot : d.shared) add_distinct(shared, *slot);
       for (std::size_t k = 0; k < d.holds.size(); ++k) {
         result.counts[r * result.kinds.size() + k] += d.holds[k];
       }
     }
-    result.buffers[r] = distinct_bytes(shared);
+    result.buffers[r] = bytes_of(shared);
   }
 
   ScheduleShape shape = v.schedule;
@@ -276,7 +280,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
         shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); }));
     if (plan.offload.optimizer > 0 || plan.offload.params) {
       if (shares_embedding(model_, shape)) continue;
-      const RankParameters own = rank_parameters(model_, shape);
+      const RankParameters own = parameters(shape);
       for (std::size_t r = 0; r < v.like.size(); ++r) {
         offloaded += v.count(r, k) * (static_cast<double>(own.dense) / base.dense_shard +
                                       static_cast<double>(own.expert) / base.expert_shard);
@@ -330,6 +334,7 @@ PlanSifter::~PlanSifter() = default;
 void PlanSifter::look_at(const ParallelPlan& plan) {
   if (buffer_key(plan, cost_.recipe()) == last_->key) return;
   *last_ = cost_.memory_view(plan);
+  last_->view.plan = &last_->key;
 }
 
 PlanSifter::Check PlanSifter::check(const ParallelPlan& plan) {
@@ -340,7 +345,7 @@ PlanSifter::Check PlanSifter::check(const ParallelPlan& plan) {
 
 StepBound PlanSifter::own_work_bound(const ParallelPlan& plan) {
   look_at(plan);
-  if (!last_->bound) last_->bound = cost_.own_work_bound(last_->key);
+  if (!last_->bound) last_->bound = cost_.own_work_bound(last_->view);
   return *last_->bound;
 }
 

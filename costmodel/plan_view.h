@@ -132,6 +132,7 @@ using RunLengths = std::vector<std::vector<ActionRun>>;
 struct CostModel::Memo {
   SharedMemo<DelayKey, BlockMemory, DelayHash> memory;
   SharedMemo<BlockShape, PersistentBytes, ShapeHash> states;
+  SharedMemo<BlockShape, RankParameters, ShapeHash> parameters;
   SharedMemo<DelayKey, BlockDelays, DelayHash> compute_delays, state_delays;
   SharedMemo<PairKey, StreamDelay, PairHash> pair_delays;
   SharedMemo<PairKey, MemoryUse, PairHash> pair_memory;

@@ -105,15 +105,21 @@ std::vector<StageBusy> CostModel::least_busy(const PlanView& v) const {
   const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
   const std::uint64_t groups = groups_of(kModelAxes, grid, recipe_);
   auto& memo = v.schedule.pairs ? memo_->alone : memo_->least;
-  return sum_over(v.stages, [&](const BlockShape& shape) -> const BlockBusy& {
-    const DelayKey key{own_work_shape(shape), groups, graphs_of(plan), v.backward};
-    return memo.get(key, [&] {
-      const Block block = build_block(model_, recipe_, key.shape);
+  // Layers that differ in their neighbours alone follow each other.
+  DelayKey key{{}, groups, graphs_of(plan), v.backward};
+  const BlockBusy* same = nullptr;
+  return sum_over(v.stages, [&](const BlockShape& of_run) -> const BlockBusy& {
+    const BlockShape shape = own_work_shape(of_run);
+    if (same != nullptr && key.shape == shape) return *same;
+    key.shape = shape;
+    same = &memo.get(key, [&] {
+      const Block block = build_block(model_, recipe_, shape);
       if (v.schedule.pairs) return BlockBusy{alone(block, context), 0, 0};
       return busy_of(v.backward, [&](Part part) {
         return least_compute(part_ops(block, part), context).value();
       });
     });
+    return *same;
   });
 }
 
@@ -123,8 +129,11 @@ StepBound CostModel::lower_bound(const ParallelPlan& plan) const {
 }
 
 StepBound CostModel::own_work_bound(const ParallelPlan& plan) const {
-  const PlanView v = view(plan);
-  return bound_of(plan, v.schedule, v.stages, least_busy(v));
+  return own_work_bound(view(plan));
+}
+
+StepBound CostModel::own_work_bound(const PlanView& v) const {
+  return bound_of(*v.plan, v.schedule, v.stages, least_busy(v));
 }
 
 EndWork CostModel::end_work(const ParallelPlan& plan) const {

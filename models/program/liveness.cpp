@@ -28,8 +28,8 @@ std::vector<Seen> completion(const OpList& ops) {
   for (std::size_t i = 0; i < ops.size(); ++i) {
     const Op& op = ops[i];
     Seen now = of_stream[static_cast<std::size_t>(index(op.stream))];
-    for (std::size_t s = 0; s < kStreamCount; ++s) {
-      if (!op.after.has(static_cast<Stream>(s))) continue;
+    for (std::size_t s = 0, left = op.after.bits; left != 0; ++s, left >>= 1) {
+      if ((left & 1U) == 0) continue;
       for (std::size_t t = 0; t < kStreamCount; ++t) now[t] = std::max(now[t], of_stream[s][t]);
     }
     seen[i] = now;

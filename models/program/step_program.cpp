@@ -94,10 +94,12 @@ BlockShape with_images(BlockShape s, const ModelSpec& model, const Recipe& recip
 }
 
 // Fully sharded: every block knows what its neighbours gather, and the stage gets its two ends.
-StageRuns chained(const ModelSpec& model, const BlockShape& base, const StageRuns& plain) {
+StageRuns chained(const ParametersOf& parameters_of, const BlockShape& base,
+                  const StageRuns& plain) {
   StageRuns runs;
   std::vector<RankParameters> own;
-  for (const Run& run : plain) own.push_back(rank_parameters(model, run.shape));
+  own.reserve(plain.size());
+  for (const Run& run : plain) own.push_back(parameters_of(run.shape));
   BlockShape entry = with_kind(base, BlockKind::stage_entry);
   entry.next = own.front();
   append(runs, entry, 1);
@@ -221,7 +223,8 @@ std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan) 
 }
 
 StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
-                     const BlockShape& base, const JobFacts& facts) {
+                     const BlockShape& base, const JobFacts& facts,
+                     const ParametersOf& parameters_of) {
   const std::vector<int> layers = stage_layers(model, plan);
   const int zero = sharding_in_blocks(plan, recipe);
   const bool chain = gathers_parameters(recipe, zero) || zero >= 2;
@@ -263,13 +266,19 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
       append(runs, with_kind(base, BlockKind::head), 1);
     }
     list.of_stage.push_back(static_cast<int>(list.distinct.size()));
-    list.distinct.push_back(chain && !runs.empty() ? chained(model, base, runs) : runs);
+    list.distinct.push_back(chain && !runs.empty() ? chained(parameters_of, base, runs) : runs);
   }
   const std::vector<int> once = list.of_stage;
   for (int copy = 1; copy < stage_copies(plan.schedule); ++copy) {
     list.of_stage.insert(list.of_stage.end(), once.begin(), once.end());
   }
   return list;
+}
+
+StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                     const BlockShape& base, const JobFacts& facts) {
+  return stage_list(model, plan, recipe, base, facts,
+                    [&](const BlockShape& shape) { return rank_parameters(model, shape); });
 }
 
 Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base) {

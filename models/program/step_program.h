@@ -56,7 +56,12 @@ struct StageList {
   }
 };
 
-// The runs of every virtual stage. `base` is base_shape() of the plan.
+// The runs of every virtual stage. `base` is base_shape() of the plan; `parameters_of` says what
+// rank_parameters() does, and may remember it.
+using ParametersOf = std::function<RankParameters(const BlockShape&)>;
+StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                     const BlockShape& base, const JobFacts& facts,
+                     const ParametersOf& parameters_of);
 StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                      const BlockShape& base, const JobFacts& facts);
 
