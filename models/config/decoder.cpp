@@ -82,13 +82,14 @@ std::int64_t integer_unless_null(JsonReader& in, std::string_view key, std::int6
   return in.is_null(key) ? if_null : in.integer_or(key, low, high, if_absent);
 }
 
-void require_word(JsonReader& in, std::string_view key, std::string_view fallback,
-                  std::initializer_list<std::string_view> words) {
-  const std::string word = in.string_or(key, std::string(fallback));
+std::string require_word(JsonReader& in, std::string_view key, std::string_view fallback,
+                         std::initializer_list<std::string_view> words) {
+  std::string word = in.string_or(key, std::string(fallback));
   if (std::find(words.begin(), words.end(), word) == words.end()) {
     in.fail(key, fmt::format("is '{}', which is not modelled for this architecture; it must be {}",
                              shown(word), fmt::join(words, " or ")));
   }
+  return word;
 }
 
 void read_decoder(JsonReader& in, const Defaults& defaults, ModelSpec& m) {

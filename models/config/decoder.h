@@ -30,9 +30,9 @@ struct Defaults {
 std::int64_t integer_unless_null(JsonReader& in, std::string_view key, std::int64_t low,
                                  std::int64_t high, std::int64_t if_absent, std::int64_t if_null);
 
-// The key's word, or `fallback`, must be one of `words`.
-void require_word(JsonReader& in, std::string_view key, std::string_view fallback,
-                  std::initializer_list<std::string_view> words);
+// The key's word, or `fallback`: it must be one of `words`.
+std::string require_word(JsonReader& in, std::string_view key, std::string_view fallback,
+                         std::initializer_list<std::string_view> words);
 
 // Sizes, heads, embeddings and rotation, which all but GPT-2 spell alike. Layers are full attention
 // with dense MLPs until told otherwise.

@@ -55,8 +55,10 @@ void read_deepseek_moe(JsonReader& in, const DeepseekDefaults& defaults, ModelSp
   moe.aux_loss_coefficient = in.number_or("aux_loss_alpha", 0, 1e6, 0.001);
   moe.norm_topk_prob = in.boolean_or("norm_topk_prob", defaults.norm_topk_prob);
   moe.routed_scaling_factor = in.number_or("routed_scaling_factor", 0, 1e6, defaults.scaling);
-  moe.sigmoid_scores = in.string_or("scoring_func", std::string(defaults.scores)) == "sigmoid";
-  const std::string method = in.string_or("topk_method", std::string(defaults.method));
+  moe.sigmoid_scores =
+      require_word(in, "scoring_func", defaults.scores, {"softmax", "sigmoid"}) == "sigmoid";
+  const std::string method = require_word(in, "topk_method", defaults.method,
+                                          {"greedy", "group_limited_greedy", "noaux_tc"});
   moe.router_bias = method == "noaux_tc";
   if (method != "greedy") {
     moe.num_groups = in.integer_or("n_group", 1, kMostExperts, defaults.groups);

@@ -270,6 +270,12 @@ TEST_CASE("impossible sizes are refused with their path") {
        "config.json: topk_group (9) must not exceed n_group (8)"},
       {"deepseek-v3", R"({"topk_group": 1, "n_group": 64})",
        "config.json: num_experts_per_tok (8) must not exceed the 4 experts in 1 groups"},
+      {"deepseek-v3", R"({"scoring_func": "sqrtsoftplus"})",
+       "config.json: scoring_func is 'sqrtsoftplus', which is not modelled for this architecture; "
+       "it must be softmax or sigmoid"},
+      {"deepseek-v2", R"({"topk_method": "hash"})",
+       "config.json: topk_method is 'hash', which is not modelled for this architecture; it must "
+       "be greedy or group_limited_greedy or noaux_tc"},
       {"gpt-oss-20b", R"({"num_hidden_layers": 12})",
        "config.json: layer_types must be a list of num_hidden_layers (12) entries, is one of 24"},
       {"qwen3-8b", R"({"num_hidden_layers": 1, "layer_types": ["linear_attention"]})",
