@@ -74,7 +74,7 @@ void add_execution_options(CommandLine& line, ExecutionChoices& choices) {
                   choices.plan);
   add_model_options(line, choices.job);
   add_job_words(line, choices.words);
-  add_cluster_options(line, choices.job, {.with_gpus = false, .with_hardware = true});
+  add_cluster_options(line, choices.job, {.with_gpus = true, .with_hardware = true});
   line.group("Plan");
   add_plan_words(line, choices.words);
   line.group("Training");
@@ -112,10 +112,11 @@ void add_execution_options(CommandLine& line, ExecutionChoices& choices) {
 }
 
 Execution prepare(const ExecutionChoices& choices) {
-  if (choices.plan.empty()) {
+  // Words alone are a line too, the empty one with these words.
+  if (choices.plan.empty() && choices.words.empty() && !choices.job.gpus) {
     throw Error(
         "a plan is missing; name a plan file (`qplan search ... -o plan.json` writes one) "
-        "or give a line such as \"tp2 dp2 gbs8 seq64\" with --model");
+        "or give a line such as \"tp2 dp2 gbs8 seq64\" or its words (--tp 2 --dp 2) with --model");
   }
   Execution execution;
   JobChoices job = choices.job;
@@ -131,9 +132,11 @@ Execution prepare(const ExecutionChoices& choices) {
     execution.plan = parse_plan(choices.plan);
   }
   job.framework = RecipeKind::qplan;
-  execution.plan = with_words(execution.plan, choices.words, recipe_of(RecipeKind::qplan),
-                              execution.plan.world(), /*dp_stands=*/true);
-  job.gpus = execution.plan.world();
+  // Another number of GPUs asks for another dp; without one, what the plan says is what runs.
+  const std::int64_t gpus = choices.job.gpus.value_or(0);
+  execution.plan = with_words(execution.plan, choices.words, recipe_of(RecipeKind::qplan), gpus,
+                              /*dp_stands=*/gpus == 0);
+  job.gpus = gpus > 0 ? gpus : execution.plan.world();
   execution.job = make_job(job);
   execution.predicted = ask(*execution.job, execution.plan);
   refuse_what_rules_forbid(execution);

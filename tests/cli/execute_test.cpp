@@ -137,6 +137,16 @@ TEST_CASE("the same bits in every run are a word of the plan") {
   CHECK(ran.json()["predicted"]["plan"]["deterministic"] == true);
 }
 
+TEST_CASE("words alone are a plan, and a number of GPUs decides its data parallelism") {
+  const std::string job = "run --model tiny --seq-len 16 --global-batch-size 4 --steps 1 --json ";
+  const Ran words = run(job + "--tp 2 --dp 2"), gpus = run(job + "--tp 2 --gpus 4");
+  CAPTURE(words.err);
+  CHECK(words.code == 0);
+  CHECK(words.json()["ranks"] == 4);
+  CHECK(gpus.json()["loss"] == words.json()["loss"]);
+  CHECK(gpus.json()["predicted"]["short"] == words.json()["predicted"]["short"]);
+}
+
 TEST_CASE("what cannot be executed is refused with a reason") {
   const auto refused = [](const std::string& plan, const std::string& options,
                           const std::string& words) {
@@ -149,6 +159,7 @@ TEST_CASE("what cannot be executed is refused with a reason") {
   refused("dp512 gbs512 seq16", "--model tiny", "at most 256");
   refused("gbs1 seq4096", "--model llama3-405b", "this machine has");
   CHECK(run("run --model tiny").says("a plan is missing"));
+  refused("tp2 gbs2 seq16", "--model tiny --gpus 3", "the plan cannot be executed");
   refused("gbs2 seq16", "--model tiny --betas 0.9", "must be two numbers");
   refused("gbs2 seq16", "--model tiny --load /nowhere", "holds no checkpoint");
   refused("gbs2 seq16", "--model tiny --weights /nowhere", "cannot open '/nowhere'");
