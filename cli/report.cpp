@@ -146,6 +146,25 @@ std::string groups_text(const Job& job, const ParallelPlan& plan) {
   return text.empty() ? "none: one GPU" : text;
 }
 
+namespace {
+
+bool below_node(const Job& job, const ParallelPlan& plan) {
+  return plan.world() < job.hardware.link.gpus_per_node;
+}
+
+std::string host_memory_text(const Job& job, const ParallelPlan& plan,
+                             const MemoryEstimate& memory) {
+  const std::string need = human_bytes(memory.host_per_node), room = human_bytes(memory.host_room);
+  if (!below_node(job, plan)) {
+    return fmt::format("offloaded states need {} of host memory a node, which has {}", need, room);
+  }
+  return fmt::format(
+      "offloaded states need {} of host memory, of which a job of {} of a node's {} GPUs has {}",
+      need, plan.world(), job.hardware.link.gpus_per_node, room);
+}
+
+}  // namespace
+
 Answer ask(const Job& job, const ParallelPlan& plan) {
   check_batch(plan.global_batch_size);
   Answer answer{plan, why_infeasible(job.model, plan, job.recipe(), job.limits()), {}};
@@ -155,11 +174,7 @@ Answer ask(const Job& job, const ParallelPlan& plan) {
   if (!e.fits) {
     const Bytes need = e.memory.worst_stage().device;
     if (need <= e.capacity) {
-      answer.infeasible.push_back(
-          {"out_of_host_memory",
-           fmt::format("offloaded states need {} of host memory a node, which has {}",
-                       human_bytes(e.memory.host_per_node),
-                       human_bytes(job.hardware.host.memory))});
+      answer.infeasible.push_back({"out_of_host_memory", host_memory_text(job, plan, e.memory)});
       return answer;
     }
     answer.infeasible.push_back(
@@ -215,10 +230,14 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
     list.push_back(fmt::format("tp {} reaches beyond the {} GPUs that NVLink joins", plan.tp,
                                job.hardware.link.nvlink_domain));
   }
-  if (e.memory.host_per_node > job.hardware.host.memory) {
-    list.push_back(fmt::format("offloaded states need {} of host memory a node, which has {}",
-                               human_bytes(e.memory.host_per_node),
-                               human_bytes(job.hardware.host.memory)));
+  if (e.memory.host_per_node > e.memory.host_room) {
+    list.push_back(host_memory_text(job, plan, e.memory));
+  } else if (e.memory.host_per_node.value() > 0 && below_node(job, plan)) {
+    list.push_back(
+        fmt::format("a job of {} of a node's {} GPUs is given that share of its host: {} of memory "
+                    "and {}% of the cores; a host with more needs a hardware profile of its own",
+                    plan.world(), job.hardware.link.gpus_per_node, human_bytes(e.memory.host_room),
+                    percent(e.memory.host_room / job.hardware.host.memory)));
   }
   if (e.fits && e.memory.worst_stage().device * 1.05 > e.capacity) {
     list.push_back("memory is within 5% of what may be filled: the prediction's own error decides");

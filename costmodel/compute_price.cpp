@@ -299,7 +299,9 @@ Price host_copy_price(const HostCopy& work, const HardwareProfile& hardware) {
   return {kHostLatency + work.bytes / rate, PriceSource::formula, 0.1};
 }
 
-// Every GPU of the node steps its shard at the same time and has its share of cores and drives.
+// Every GPU of the node steps its shard at the same time and has its share of cores and drives, as
+// of the host's memory: where a job has some of a node's GPUs, the others' share is not its own.
+// A rank's share of the cores is what was measured (docs/evidence/issue6-four-h200.md).
 Price host_adam_price(const HostAdam& work, const HardwareProfile& hardware) {
   if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
   const double params_of_node = as_double(work.params) * hardware.link.gpus_per_node;

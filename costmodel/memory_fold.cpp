@@ -317,11 +317,13 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   const auto ranks_per_node =
       static_cast<double>(std::min<std::int64_t>(plan.world(), hardware_.link.gpus_per_node));
   estimate.host_per_node = Bytes(offloaded / plan.pp * bytes * staged * ranks_per_node);
+  // Each GPU of a node brings its share of the host, memory as well as cores (host_adam_price()).
+  estimate.host_room = hardware_.host.memory * (ranks_per_node / hardware_.link.gpus_per_node);
   return estimate;
 }
 
 bool CostModel::fits(const MemoryEstimate& memory) const {
-  return memory.worst_stage().device <= capacity_ && memory.host_per_node <= hardware_.host.memory;
+  return memory.worst_stage().device <= capacity_ && memory.host_per_node <= memory.host_room;
 }
 
 PlanSifter::PlanSifter(const CostModel& cost)

@@ -388,6 +388,28 @@ TEST_CASE("a job that fills no node asks its host for the states of its own rank
   }
 }
 
+TEST_CASE("a job below a node has its GPUs' share of the host, in memory as in time") {
+  // 16 bytes x 8.03 billion are 120 GiB: an eighth of 800 GB is too little, a quarter is enough.
+  const ModelSpec model = load_model("llama3-8b");
+  HardwareProfile hardware = load_hardware("h100-sxm");
+  hardware.host.memory = Bytes(800e9);
+  const CostModel cost(model, recipe_of(RecipeKind::megatron), hardware, {});
+  const auto memory = [&](const char* line) {
+    return cost.memory(parse_plan(std::string(line) + " zero1 gbs16 offload=optimizer:1"));
+  };
+  CHECK(memory("dp1").host_room == Bytes(100e9));
+  CHECK(memory("dp2").host_room == Bytes(200e9));
+  CHECK(memory("dp16").host_room == Bytes(800e9));
+  CHECK_FALSE(cost.fits(memory("dp1 recompute=full")));
+  CHECK(cost.fits(memory("dp2 recompute=full")));
+  // Half as many ranks take twice the parameters each, on as much of the host each.
+  const auto host_time = [&](const char* line) {
+    const ParallelPlan plan = parse_plan(std::string(line) + " zero1 gbs16 offload=optimizer:1");
+    return cost.evaluate(plan).time.offload.value();
+  };
+  CHECK(host_time("dp2") == doctest::Approx(2 * host_time("dp4")).epsilon(0.02));
+}
+
 TEST_CASE("dropless experts leave more room than dense models") {
   CHECK(memory_share(load_model("llama3-8b")) == 0.95);
   CHECK(memory_share(load_model("qwen3-30b-a3b")) == 0.92);
