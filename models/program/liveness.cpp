@@ -42,17 +42,18 @@ std::vector<Seen> completion(const OpList& ops) {
 // What one list does to one slot.
 struct Usage {
   std::int32_t first_write = kNever, first_read = kNever, last_access = kNever;
-  Seen last_on{};  // last access on each stream
+  StreamSet streams;  // that access it
+  Seen last_on{};     // last access on each of them
 };
 
 std::vector<Usage> usages(const Block& block, const OpList& ops) {
   std::vector<Usage> all(block.slots.size());
-  for (Usage& u : all) u.last_on.fill(kNever);
   for (std::size_t i = 0; i < ops.size(); ++i) {
     const auto at = static_cast<std::int32_t>(i);
     const auto touch = [&](SlotId id) -> Usage& {
       Usage& u = all[static_cast<std::size_t>(id)];
       u.last_access = at;
+      u.streams = u.streams | only(ops[i].stream);
       u.last_on[static_cast<std::size_t>(index(ops[i].stream))] = at;
       return u;
     };
@@ -74,12 +75,14 @@ constexpr Stream kAllocator = Stream::compute;
 // Before which op a slot whose accesses are `u` may be reused by its allocating stream.
 std::int32_t free_place(const Usage& u, const OpList& ops, const std::vector<Seen>& seen) {
   const auto size = static_cast<std::int32_t>(ops.size());
+  const bool aside = (u.streams.bits & ~only(kAllocator).bits) != 0;
   for (std::int32_t i = u.last_access + 1; i < size; ++i) {
     const auto at = static_cast<std::size_t>(i);
     if (ops[at].stream != kAllocator) continue;
     bool waited = true;
-    for (std::size_t s = 0; s < kStreamCount && waited; ++s) {
-      if (static_cast<Stream>(s) != kAllocator) waited = u.last_on[s] <= seen[at][s];
+    for (std::size_t s = 0; aside && s < kStreamCount && waited; ++s) {
+      const auto stream = static_cast<Stream>(s);
+      if (stream != kAllocator && u.streams.has(stream)) waited = u.last_on[s] <= seen[at][s];
     }
     if (waited) return i;
   }
@@ -101,6 +104,13 @@ bool kept(std::size_t slot, std::size_t list, const std::vector<std::vector<Usag
   return false;
 }
 
+// What events are in order of: the op, frees first, the slot.
+std::uint64_t place_of(const LiveEvent& event) {
+  return (static_cast<std::uint64_t>(event.at) << 32U) +
+         (static_cast<std::uint64_t>(event.allocate) << 16U) +
+         static_cast<std::uint64_t>(event.slot);
+}
+
 }  // namespace
 
 std::vector<std::vector<LiveEvent>> liveness(const Block& block,
@@ -111,6 +121,7 @@ std::vector<std::vector<LiveEvent>> liveness(const Block& block,
   for (std::size_t list = 0; list < lists.size(); ++list) {
     const OpList& ops = *lists[list];
     std::vector<LiveEvent>& events = result[list];
+    events.reserve(2 * block.slots.size());
     const std::vector<Seen> seen = completion(ops);
     for (std::size_t id = 0; id < block.slots.size(); ++id) {
       const Slot& slot = block.slots[id];
@@ -122,11 +133,8 @@ std::vector<std::vector<LiveEvent>> liveness(const Block& block,
       if (leaves || kept(id, list, all)) continue;
       events.push_back({free_place(u, ops, seen), static_cast<SlotId>(id), false});
     }
-    std::sort(events.begin(), events.end(), [](const LiveEvent& a, const LiveEvent& b) {
-      if (a.at != b.at) return a.at < b.at;
-      if (a.allocate != b.allocate) return !a.allocate;
-      return a.slot < b.slot;
-    });
+    std::sort(events.begin(), events.end(),
+              [](const LiveEvent& a, const LiveEvent& b) { return place_of(a) < place_of(b); });
   }
   return result;
 }
