@@ -57,9 +57,6 @@ class CudaRank : public Rank {
   // Device memory besides the arena, libraries' workspaces included.
   [[nodiscard]] std::int64_t extra_bytes() const { return extra_bytes_; }
 
-  // Those that kernels of this rank find free beside its messages.
-  int multiprocessors = kernels::kMultiprocessors;
-
   // Until a stream has done everything so far, or too much time has passed: the backend's.
   std::function<void(cudaStream_t)> wait_for;
 

@@ -39,7 +39,6 @@ class GpuRun {
       loaded_.emplace(options.load, model);
       done_ = loaded_->facts();
     }
-    rank_.multiprocessors -= world_->held_multiprocessors();
     backend_.rehearse();
     load_states(rank_, index_, options, loaded_, device_);
     rank_.step = done_.step;

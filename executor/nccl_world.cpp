@@ -133,10 +133,6 @@ ncclComm_t NcclWorld::edge(const Edge& edge) const {
   return it->second;
 }
 
-int NcclWorld::held_multiprocessors() const {
-  return kMessageBlocks * static_cast<int>(edges_.size());
-}
-
 void NcclWorld::check_health() const {
   const auto healthy = [](ncclComm_t comm) {
     ncclResult_t result = ncclSuccess;

@@ -37,10 +37,6 @@ class NcclWorld {
   };
   [[nodiscard]] ncclComm_t edge(const Edge& edge) const;
 
-  // Of stage boundaries, that may be held while they wait for the other stage: each edge of this
-  // rank has its own.
-  [[nodiscard]] int held_multiprocessors() const;
-
   // What has gone wrong since, if anything: throws DeviceError.
   void check_health() const;
 

@@ -2,7 +2,7 @@
 // Pieces of a launch's work that its blocks draw, one after the other: blocks that wait for a
 // multiprocessor leave theirs to others.
 
-#include <cuda_runtime.h>
+#include <cuda_runtime_api.h>
 
 #include <atomic>
 

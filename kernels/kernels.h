@@ -29,10 +29,6 @@ struct Lines {
 // y = x / sqrt(mean(x^2) + eps) * w, row by row; w: (cols) bf16; cols <= 16384.
 void rms_norm(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* w,
               std::int64_t rows, std::int64_t cols, float eps, cudaStream_t stream);
-// Multiprocessors that kernels which walk rows fill with blocks: all of an H100's or H200's. Fewer
-// where others are held, as by messages that wait for another rank.
-inline constexpr int kMultiprocessors = 132;
-
 // With r = 1/sqrt(mean(x^2) + eps), n = x r, g = dy w: dx = r (g - n mean(g n)) (+ residual),
 // dw += sum over rows of dy n. dw: (cols) fp32; residual: as dx, or null.
 struct NormBackward {
@@ -42,8 +38,7 @@ struct NormBackward {
   Lines dx_lines, x_lines, dy_lines;
 };
 void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
-                       float eps, float* scratch, cudaStream_t stream,
-                       int multiprocessors = kMultiprocessors);
+                       float eps, float* scratch, cudaStream_t stream);
 
 // LayerNorm's scale is centre + weight (Megatron's layer_norm_1p: 1); weight, bias: (cols) bf16.
 struct LayerNormWeights {
@@ -63,8 +58,7 @@ struct LayerNormBackward {
   LayerNormWeights p;
 };
 void layer_norm_backward(const LayerNormBackward& operands, std::int64_t rows, std::int64_t cols,
-                         float eps, float* scratch, cudaStream_t stream,
-                         int multiprocessors = kMultiprocessors);
+                         float eps, float* scratch, cudaStream_t stream);
 
 // ---- rotary embedding ----
 
@@ -97,7 +91,7 @@ void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, cons
 // dq_norm, dk_norm: (head_dim) fp32, added to.
 void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
                        const Rotation& rotation, const HeadNorms& norms, float* scratch,
-                       cudaStream_t stream, int multiprocessors = kMultiprocessors);
+                       cudaStream_t stream);
 
 // Latent attention (arXiv 2405.04434): a head's query and key have `plain` numbers and then
 // `turned` ones, whose neighbours turn together, its value `value`. All multiples of 8. A row of

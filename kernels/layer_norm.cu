@@ -52,15 +52,22 @@ __global__ void __launch_bounds__(Row)
   }
 }
 
-// Each block walks rows a grid apart and leaves its sums of dy n and of dy in parts[block, :], side
-// by side.
+// Each block walks pieces of rows that it draws and leaves its sums of dy n and of dy in
+// parts[block, :], side by side.
 template <int Row, int Vectors>
 __global__ void __launch_bounds__(Row)
     layer_norm_backward_kernel(LayerNormBackward o, float* parts, std::int64_t rows,
-                               std::int64_t cols, float eps) {
+                               std::int64_t cols, float eps, int which_draw) {
   const auto count = static_cast<float>(cols);
+  __shared__ int drawn;
+  DrawnPieces pieces(draws[which_draw], &drawn);
   Vector dw[Vectors] = {}, db[Vectors] = {};
-  for (std::int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+  std::int64_t following = 0;
+  int turn = 0;
+  for (std::int64_t r = blockIdx.x * DrawnPieces::kTurns; r < rows; r = following, ++turn) {
+    const bool first_turn = turn % DrawnPieces::kTurns == 0;
+    following = first_turn ? r + 1 : pieces.next() * DrawnPieces::kTurns;
+    if (first_turn && turn > 0) pieces.look_ahead();
     uint4 x[Vectors], dy[Vectors];
     float2 first{0, 0};  // of x, and of g = dy w
 #pragma unroll
@@ -92,6 +99,7 @@ __global__ void __launch_bounds__(Row)
       }
     }
     second = row_sums<Row>(second, 1);
+    if constexpr (Row <= kWarp) __syncthreads();  // as in the sums of longer rows
     const float scale = rsqrtf(second.x / count + eps);
     const float mean_gn = second.y * scale / count;
 #pragma unroll
@@ -111,6 +119,7 @@ __global__ void __launch_bounds__(Row)
       store(o.dx + r * cols + c, out);
     }
   }
+  pieces.end();
   float* own = parts + blockIdx.x * 2 * cols;
 #pragma unroll
   for (int i = 0; i < Vectors; ++i) {
@@ -142,14 +151,16 @@ void layer_norm(bf16* y, const bf16* x, const LayerNormWeights& weights, std::in
 }
 
 void layer_norm_backward(const LayerNormBackward& operands, std::int64_t rows, std::int64_t cols,
-                         float eps, float* scratch, cudaStream_t stream, int multiprocessors) {
+                         float eps, float* scratch, cudaStream_t stream) {
   with_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     const std::int64_t wanted = ceil_div(rows, kRowsOfBlock);
-    const std::int64_t most = multiprocessors * kWideBackwardThreads / S::kRow;
+    const std::int64_t most = kWideBackwardThreads / S::kRow;
     const std::int64_t blocks = wanted < most ? wanted : most;
+    const int draw = new_draw();
     layer_norm_backward_kernel<S::kRow, S::kVectors>
-        <<<static_cast<unsigned>(blocks), S::kRow, 0, stream>>>(operands, scratch, rows, cols, eps);
+        <<<static_cast<unsigned>(blocks), S::kRow, 0, stream>>>(operands, scratch, rows, cols, eps,
+                                                                draw);
     add_parts(operands.dw, scratch, blocks, cols, 2 * cols, stream);
     add_parts(operands.db, scratch + cols, blocks, cols, 2 * cols, stream);
   });

@@ -51,13 +51,15 @@ struct RowBits {
   uint4 x[Vectors], dy[Vectors], residual[Vectors];
 };
 
-// Each block walks rows a grid apart, the next row's reads under way, and leaves its sum of dy n in
-// parts[block, :].
+// Each block walks pieces of rows that it draws, the next row's reads under way, and leaves its sum
+// of dy n in parts[block, :].
 template <int Row, int Vectors, int Threads>
 __global__ void __launch_bounds__(Threads)
     rms_norm_backward_kernel(NormBackward o, float* parts, std::int64_t rows, std::int64_t cols,
-                             float eps) {
+                             float eps, int which_draw) {
   constexpr int kRows = Threads / Row;
+  __shared__ int drawn;
+  DrawnPieces pieces(draws[which_draw], &drawn);
   const int lane = threadIdx.x % Row;
   const auto column = [&](int i) { return (std::int64_t{i} * Row + lane) * kVector; };
   const auto read = [&](std::int64_t r, RowBits<Vectors>& bits) {
@@ -77,16 +79,18 @@ __global__ void __launch_bounds__(Threads)
   for (int i = 0; i < Vectors; ++i) {
     if (column(i) < cols) weight[i] = load(o.w + column(i));
   }
-  const std::int64_t step = std::int64_t{gridDim.x} * kRows;
-  std::int64_t first = std::int64_t{blockIdx.x} * kRows;
+  constexpr std::int64_t kPiece = kRows * DrawnPieces::kTurns;
   RowBits<Vectors> next;
+  std::int64_t first = blockIdx.x * kPiece, following = 0;
   read(first + threadIdx.x / Row, next);
-  int parity = 0;
   // Rows share a warp: all threads of a block take as many turns.
-  for (; first < rows; first += step, parity ^= 1) {
+  for (int turn = 0; first < rows; ++turn, first = following) {
     const std::int64_t r = first + threadIdx.x / Row;
     const RowBits<Vectors> bits = next;
-    read(r + step, next);
+    const int parity = turn % DrawnPieces::kTurns;
+    following = parity == 0 ? first + kRows : pieces.next() * kPiece;
+    if (parity == 0 && turn > 0) pieces.look_ahead();
+    read(following + threadIdx.x / Row, next);
     const std::int64_t width = r < rows ? cols : 0;
     float2 both{0, 0};  // squares, and dy w x
 #pragma unroll
@@ -100,6 +104,7 @@ __global__ void __launch_bounds__(Threads)
       }
     }
     both = row_sums<Row>(both, parity);
+    if constexpr (Row <= kWarp) __syncthreads();  // as in the sums of longer rows
     const float scale = rsqrtf(both.x / static_cast<float>(cols) + eps);
     const float mean = both.y * scale / static_cast<float>(cols);  // of g w n
     bf16* to = o.dx + place(r, o.dx_lines, cols);
@@ -118,6 +123,7 @@ __global__ void __launch_bounds__(Threads)
       store(to + column(i), out);
     }
   }
+  pieces.end();
   // The rows of a block that ran side by side are added up, the first of them last.
   __shared__ float shared[kRows > 1 ? kRows * Row * kVector * Vectors : 1];
   if constexpr (kRows > 1) {
@@ -188,17 +194,18 @@ void rms_norm(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* 
 }
 
 void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
-                       float eps, float* scratch, cudaStream_t stream, int multiprocessors) {
+                       float eps, float* scratch, cudaStream_t stream) {
   with_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     // A block that has few rows would write as much of its sums as it reads.
     const std::int64_t wanted = ceil_div(rows, S::kThreads / S::kRow * kRowsOfBlock);
     const std::int64_t most =
-        multiprocessors * (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
+        (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
     const std::int64_t blocks = wanted < most ? wanted : most;
+    const int draw = new_draw();
     rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(operands, scratch, rows, cols,
-                                                                    eps);
+                                                                    eps, draw);
     add_parts(operands.dw, scratch, blocks, cols, cols, stream);
   });
 }

@@ -52,10 +52,14 @@ struct Walk {
   int span = 1, tokens = 1;  // of a block
 };
 
-// As few groups for a token as take its heads at once.
+// That of the powers of two whose groups are idle least, and the largest of such: of 24 heads 8
+// groups have 3 each, of 40 two have 20 each in 7 turns.
 Walk walk_of(std::int64_t heads, int groups) {
+  const auto slots = [&](int span) { return ceil_div(heads, span * kBatch) * span * kBatch; };
   Walk walk;
-  while (walk.span < groups && walk.span * kBatch < heads) walk.span *= 2;
+  for (int span = 2; span <= groups; span *= 2) {
+    if (slots(span) <= slots(walk.span)) walk.span = span;
+  }
   walk.tokens = groups / walk.span;
   return walk;
 }
@@ -115,32 +119,34 @@ __global__ void __launch_bounds__(Threads)
               walk.span * Row);
 }
 
-// The way back. A block takes every gridDim-th of its tokens and leaves its sums of dy n, of q and
-// of k, in parts[block, :].
+// The way back. A warp has a token at a time, the first by its own index and then those that it
+// draws, as blocks draw pieces (rows.cuh). A block leaves its sums of dy n, of q and of k, in
+// parts[block, :].
 template <int Row, int Threads>
 __global__ void __launch_bounds__(Threads)
     pack_normed_kernel(bf16* dpacked, float* parts, PackedHeads h, Rotation rotation,
-                       HeadNorms norms, Walk walk) {
-  constexpr int kGroups = Threads / Row;
+                       HeadNorms norms, int which_draw) {
+  constexpr int kGroups = Threads / Row, kSpan = kWarp / Row, kWarps = Threads / kWarp;
   const int q_heads = static_cast<int>(h.q_heads), kv_heads = static_cast<int>(h.kv_heads);
   const int normed = q_heads + kv_heads, heads = normed + kv_heads;
   const int group = threadIdx.x / Row, lane = threadIdx.x % Row, column = lane * kVector;
-  const int place = group % walk.span;
-  const std::int64_t d = h.head_dim, step = std::int64_t{gridDim.x} * walk.tokens;
+  const int place = group % kSpan;
+  const std::int64_t d = h.head_dim;
   const Vector q_weight = column < d ? load(norms.q + column) : Vector{};
   const Vector k_weight = column < d ? load(norms.k + column) : Vector{};
   Vector q_sum = {}, k_sum = {};
-  for (std::int64_t base = std::int64_t{blockIdx.x} * walk.tokens; base < h.rows; base += step) {
-    const std::int64_t token = base + group / walk.span;
-    const std::int64_t row = token < h.rows ? token : h.rows - 1;
-    const bool inside = column < d && token < h.rows;
+  const int warps = static_cast<int>(gridDim.x) * kWarps;
+  for (std::int64_t row = blockIdx.x * kWarps + threadIdx.x / kWarp, drawn = 0; row < h.rows;
+       row = __shfl_sync(0xffffffffU, static_cast<int>(drawn), 0)) {
+    if (threadIdx.x % kWarp == 0) drawn = warps + draw_next(draws[which_draw]);
+    const bool inside = column < d;
     const bf16* packed = h.packed + row * heads * d;
     const Angles angles = angles_of(rotation, row, lane, /*back=*/true);
-    for (int first = 0; first < normed; first += walk.span * kBatch) {
+    for (int first = 0; first < normed; first += kSpan * kBatch) {
       uint4 x_bits[kBatch], dy_bits[kBatch];
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int head = first + i * walk.span + place;
+        const int head = first + i * kSpan + place;
         x_bits[i] = dy_bits[i] = uint4{};
         if (head >= normed || !inside) continue;
         const bf16* dy = head < q_heads ? h.q + (row * q_heads + head) * d
@@ -150,7 +156,7 @@ __global__ void __launch_bounds__(Threads)
       }
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        const int head = first + i * walk.span + place;
+        const int head = first + i * kSpan + place;
         const bool is_q = head < q_heads;
         const Vector x = numbers_of(x_bits[i]);
         Vector g = numbers_of(dy_bits[i]);
@@ -176,9 +182,8 @@ __global__ void __launch_bounds__(Threads)
         store(dpacked + (row * heads + head) * d + column, out);
       }
     }
-    if (token >= h.rows) continue;
     copy_values(dpacked + (row * heads + normed) * d, h.v + row * kv_heads * d, kv_heads * d,
-                place * Row + lane, walk.span * Row);
+                place * Row + lane, kSpan * Row);
   }
   // The groups' sums are added up, of q and then of k.
   __shared__ float shared[kGroups][2 * Row * kVector];
@@ -188,6 +193,7 @@ __global__ void __launch_bounds__(Threads)
     shared[group][Row * kVector + column + j] = k_sum.x[j];
   }
   __syncthreads();
+  if (threadIdx.x == 0) end_drawing(draws[which_draw]);
   for (int c = threadIdx.x; c < 2 * d; c += Threads) {
     const int at = c < d ? c : Row * kVector + c - static_cast<int>(d);
     float sum = 0;
@@ -211,16 +217,16 @@ void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, cons
 
 void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
                        const Rotation& rotation, const HeadNorms& norms, float* scratch,
-                       cudaStream_t stream, int multiprocessors) {
+                       cudaStream_t stream) {
   with_head_shape(heads.head_dim, [&](auto shape) {
     using S = decltype(shape);
-    const Walk walk = walk_of(heads.q_heads + heads.kv_heads, S::kThreads / S::kRow);
-    const std::int64_t most = multiprocessors * kWideBackwardThreads / S::kThreads;
-    const std::int64_t wanted = ceil_div(heads.rows, walk.tokens);
+    const std::int64_t most = kWideBackwardThreads / S::kThreads;
+    const std::int64_t wanted = ceil_div(heads.rows, S::kThreads / kWarp);
     const std::int64_t blocks = wanted < most ? wanted : most;
+    const int draw = new_draw();
     pack_normed_kernel<S::kRow, S::kThreads>
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(dpacked, scratch, heads,
-                                                                    rotation, norms, walk);
+                                                                    rotation, norms, draw);
     const std::int64_t d = heads.head_dim;
     add_parts(dq_norm, scratch, blocks, d, 2 * d, stream);
     add_parts(dk_norm, scratch + d, blocks, d, 2 * d, stream);

@@ -2,13 +2,51 @@
 // What kernels over rows share: sums over a row's threads, and sums over rows that blocks leave.
 
 #include "kernels/device.cuh"
+#include "kernels/draw.cuh"
 
 namespace qplan::kernels {
 
-// Threads of the backward kernel at once on a multiprocessor, each summing its rows' weight
-// gradients: what it holds with the kernel's 78 registers, and with the 122 of several vectors a
-// thread. A block that finds no place begins when others have ended, and doubles the time.
-inline constexpr std::int64_t kBackwardThreads = 768, kWideBackwardThreads = 512;
+// Threads of the backward kernel at once, each summing its rows' weight gradients: what an H100's
+// 132 multiprocessors hold with the kernel's 78 registers, and with the 122 of several vectors a
+// thread.
+inline constexpr std::int64_t kBackwardThreads = 132 * 768, kWideBackwardThreads = 132 * 512;
+
+// Pieces of rows that a block of a backward kernel walks: two by its own index, and then those that
+// it draws. Collectives and messages hold multiprocessors, and a block that finds no place begins
+// when others have ended: with an equal share for each block that doubles the time, here the others
+// have drawn the rest. Two turns of the block's rows a piece; a barrier of the block in each turn.
+class DrawnPieces {
+ public:
+  static constexpr int kTurns = 2;
+  __device__ DrawnPieces(Draw& draw, int* shared) : draw_(draw), told_(shared) {
+    following_ = static_cast<int>(blockIdx.x + gridDim.x);
+    ask();
+  }
+  // Before the barrier of the piece's last turn: which one follows.
+  __device__ std::int64_t next() {
+    if (threadIdx.x == 0) *told_ = asked_;
+    return following_;
+  }
+  // Before the barrier of a later piece's first turn.
+  __device__ void look_ahead() {
+    following_ = *told_;
+    ask();
+  }
+  __device__ void end() {
+    if (threadIdx.x != 0) return;
+    __threadfence();  // what was asked for last has been counted
+    end_drawing(draw_);
+  }
+
+ private:
+  // Thread 0, a turn before it tells the others.
+  __device__ void ask() {
+    if (threadIdx.x == 0) asked_ = 2 * static_cast<int>(gridDim.x) + draw_next(draw_);
+  }
+  Draw& draw_;
+  int* told_;
+  int following_ = 0, asked_ = 0;
+};
 
 // The sum over the threads of a row: a part of a warp, a warp, or a block.
 template <int Row>

@@ -75,6 +75,7 @@ class Launch {
 inline void __syncthreads() {
   qplan::emulated::barrier();
 }
+inline void __threadfence() {}
 inline void __syncwarp(unsigned = 0) {
   qplan::emulated::take_turns();
 }

@@ -52,6 +52,7 @@ std::vector<Work> works() {
   for (const RowwiseKind kind : {RowwiseKind::rms_norm_backward, RowwiseKind::swiglu}) {
     works.emplace_back(Rowwise{.kind = kind, .rows = 16384, .cols = 4096});
   }
+  works.emplace_back(Rowwise{.kind = RowwiseKind::rope_backward, .rows = 16384, .cols = 8704});
   works.emplace_back(Rowwise{.kind = RowwiseKind::copy, .rows = 32768, .cols = 4096});
   return works;
 }
