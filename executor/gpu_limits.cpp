@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/kernel_scratch.h"
+
 namespace qplan {
 
 namespace {
@@ -57,6 +59,9 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
   }
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
+  if (m.vocab_size > kKernelScratch / kTableRowScratch) {
+    return lacks("vocabularies of more than 8,388,608 words", "use --backend cpu");
+  }
   if (m.moe) {
     const MoeSpec& moe = *m.moe;
     if (p.ep > 1 && p.moe_dispatcher != MoeDispatcher::alltoall) {

@@ -114,6 +114,12 @@ T atomicAdd(T* to, T value) {
   *to += value;
   return before;
 }
+template <class T>
+T atomicMin(T* to, T value) {
+  const T before = *to;
+  if (value < before) *to = value;
+  return before;
+}
 inline int __popc(unsigned bits) {
   return __builtin_popcount(bits);
 }

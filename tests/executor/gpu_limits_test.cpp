@@ -34,6 +34,17 @@ TEST_CASE("ranks go through one queue where compute waits for messages of layers
   }
 }
 
+TEST_CASE("a vocabulary whose gradient the scratch memory cannot count is refused") {
+  ModelSpec model = load_model("qwen3-0.6b");
+  const ParallelPlan plan = parse_plan("gbs8 seq2048");
+  model.vocab_size = 8 << 20;
+  CHECK_FALSE(unexecuted_on_gpu(model, plan));
+  ++model.vocab_size;
+  CHECK(unexecuted_on_gpu(model, plan) ==
+        "the cuda backend does not execute vocabularies of more than 8,388,608 words yet; use "
+        "--backend cpu");
+}
+
 TEST_CASE("what GPUs do not execute is said with what instead") {
   CHECK(
       said_of("gpt-oss-20b", "cp2 cp_comm=all_gather gbs8 seq2048") ==
