@@ -7,13 +7,37 @@
 #include "models/error.h"
 
 namespace qplan {
-void launch_sum_of_squares(CudaRank& rank, const Command& c, cudaStream_t stream) {
-  const bool sharded = rank.shape(c.instance).zero >= 2;
-  const Tensor slot = rank.tensor(c, c.reads[0]);
-  for (const OwnRun& run : own_runs(rank, c.instance)) {
+namespace {
+
+// Neighbouring elements of the array that a block's gradients are in.
+struct Span {
+  std::int64_t begin = 0, count = 0;
+};
+
+// What this rank counts, decayed or not: norms between the matrices of a layer are no reason for
+// launches of their own.
+std::vector<Span> counted_spans(const CudaRank& rank, int instance) {
+  const bool sharded = rank.shape(instance).zero >= 2;
+  std::vector<Span> spans;
+  for (const OwnRun& run : own_runs(rank, instance)) {
     if (!run.counted) continue;
-    const Tensor part = slot.part(sharded ? run.shard : run.packed, 1, run.count);
-    kernels::sum_of_squares(rank.squares(), float_of(part), run.count,
+    const std::int64_t begin = sharded ? run.shard : run.packed;
+    if (!spans.empty() && spans.back().begin + spans.back().count == begin) {
+      spans.back().count += run.count;
+    } else {
+      spans.push_back({begin, run.count});
+    }
+  }
+  return spans;
+}
+
+}  // namespace
+
+void launch_sum_of_squares(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const Tensor slot = rank.tensor(c, c.reads[0]);
+  for (const Span& span : counted_spans(rank, c.instance)) {
+    const Tensor part = slot.part(span.begin, 1, span.count);
+    kernels::sum_of_squares(rank.squares(), float_of(part), span.count,
                             static_cast<double*>(rank.scratch()), stream);
   }
 }
