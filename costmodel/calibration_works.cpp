@@ -27,8 +27,14 @@ constexpr Sizes kHeadsBackward{{{2048, 1088}, {4096, 2176}, {4096, 8704}, {16384
 constexpr std::pair<RowwiseKind, Sizes> kMemoryBound[] = {
     {RowwiseKind::rms_norm, kLayer},
     {RowwiseKind::rms_norm_backward, kLayer},
+    {RowwiseKind::layer_norm, kLayer},
+    {RowwiseKind::layer_norm_backward, kLayer},
     {RowwiseKind::swiglu, kLayer},
     {RowwiseKind::swiglu_backward, kLayer},
+    {RowwiseKind::gelu, kLayer},
+    {RowwiseKind::gelu_backward, kLayer},
+    {RowwiseKind::embedding, kLayer},
+    {RowwiseKind::embedding_backward, kLayer},
     {RowwiseKind::rope, kHeads},
     {RowwiseKind::rope_backward, kHeadsBackward},
     {RowwiseKind::add, kLayer},
@@ -38,6 +44,7 @@ constexpr std::pair<RowwiseKind, Sizes> kMemoryBound[] = {
     {RowwiseKind::cross_entropy, kVocabulary},
     {RowwiseKind::cross_entropy_backward, kVocabulary},
     {RowwiseKind::sum_of_squares, kGradients},
+    {RowwiseKind::zero_fill, kGradients},
     {RowwiseKind::permute, kCopies},
     {RowwiseKind::unpermute, kCopies},
     {RowwiseKind::router, kExperts},
@@ -134,7 +141,8 @@ std::vector<Work> calibration_works() {
   }
   for (const auto& [kind, sizes] : kMemoryBound) {
     for (const auto& [rows, cols] : sizes) {
-      const DType dtype = kind == RowwiseKind::sum_of_squares ? DType::fp32 : DType::bf16;
+      const bool gradients = kind == RowwiseKind::sum_of_squares || kind == RowwiseKind::zero_fill;
+      const DType dtype = gradients ? DType::fp32 : DType::bf16;
       works.emplace_back(Rowwise{.kind = kind, .rows = rows, .cols = cols, .dtype = dtype});
     }
   }

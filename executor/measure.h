@@ -42,7 +42,8 @@ class Measurer {
   // Time of the slowest GPU over the mean of all, for the works that each did alone so far: a step
   // goes at its pace.
   virtual double slowest() = 0;
-  // The same between large products, which keep the GPU at its power limit.
+  // The same between large products, which keep the GPU at its power limit and so its clock low.
+  // The work takes as long as they do, memory-bound work half as long.
   virtual std::optional<Seconds> warm_time(const Work& work) = 0;
   // The work over and over, and the message on another stream one after the other, in every group
   // of so many ranks at once: each alone, and both beside each other. The mean over all ranks.

@@ -223,13 +223,14 @@ struct MeasuringDevice {
   std::function<void()> turned_heads(const Rowwise& w);
   std::function<void()> routed(const Rowwise& w);
   std::function<void()> permuted(const Rowwise& w);
+  std::function<void()> looked_up(const Rowwise& w);
   std::function<void()> once(const AdamW& w);
   std::function<void()> once(const Collective& w);
   std::function<void()> once(const SendRecv& w);
 
   ProcessRank process;
   DeviceMemory pool, drawn, scratch, heating, attention_scratch, zero_memory, group_rows, row_map,
-      product;
+      words, product;
   std::int64_t used = 0, attention_bytes = 0, zero_count = 0, product_bytes = 0;
   OwnedStream stream;
   OwnedEvent begin, end;

@@ -251,6 +251,35 @@ std::function<void()> MeasuringDevice::permuted(const Rowwise& w) {
   };
 }
 
+// Tokens of any words of a vocabulary, as they lie in a batch and as the forward pass has kept
+// them.
+std::function<void()> MeasuringDevice::looked_up(const Rowwise& w) {
+  constexpr std::int64_t kWords = 1 << 17;
+  const auto tokens = static_cast<std::size_t>(w.rows);
+  std::vector<std::int32_t> ids(tokens);
+  std::mt19937 generator(1);
+  std::uniform_int_distribution<std::int32_t> any(0, kWords - 1);
+  for (std::int32_t& id : ids) id = any(generator);
+  const std::vector<std::int64_t> wide(ids.begin(), ids.end());
+  const std::int64_t wide_bytes = round_up(8 * w.rows);
+  words = device_memory(wide_bytes + 4 * w.rows);
+  void *const memory = words.get(), *const behind = words.get() + wide_bytes;
+  check(cudaMemcpy(memory, wide.data(), 8 * tokens, cudaMemcpyHostToDevice));
+  check(cudaMemcpy(behind, ids.data(), 4 * tokens, cudaMemcpyHostToDevice));
+  auto* const kept = static_cast<std::int64_t*>(memory);
+  const auto* const narrow = static_cast<const std::int32_t*>(behind);
+  if (w.kind == RowwiseKind::embedding) {
+    return [=, this] {
+      kernels::embed(numbers(w.rows * w.cols), kept, numbers(kWords * w.cols), 0, kWords, narrow,
+                     {}, w.rows, w.cols, stream.get());
+    };
+  }
+  return [=, this] {
+    kernels::embed_backward(floats(kWords * w.cols), numbers(w.rows * w.cols), 0, kWords, kept,
+                            w.rows, w.cols, scratch.get(), stream.get());
+  };
+}
+
 std::function<void()> MeasuringDevice::once(const Rowwise& w) {
   const std::int64_t r = w.rows, c = w.cols, n = r * c;
   auto* part = static_cast<float*>(static_cast<void*>(scratch.get()));
@@ -320,20 +349,46 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::unpermute:
       return permuted(w);
     case RowwiseKind::layer_norm:
+      return [=, this] {
+        kernels::layer_norm(numbers(n), numbers(n), {numbers(c), numbers(c), 0}, r, c, 1e-5F,
+                            stream.get());
+      };
     case RowwiseKind::layer_norm_backward:
+      return [=, this] {
+        kernels::layer_norm_backward({numbers(n),
+                                      floats(c),
+                                      floats(c),
+                                      numbers(n),
+                                      numbers(n),
+                                      numbers(n),
+                                      {numbers(c), numbers(c), 0}},
+                                     r, c, 1e-5F, part, stream.get());
+      };
     case RowwiseKind::gelu:
+      return [=, this] {
+        kernels::activate(kernels::Activation::gelu_tanh, numbers(n), numbers(n), nullptr, r, c,
+                          stream.get());
+      };
     case RowwiseKind::gelu_backward:
+      return [=, this] {
+        kernels::activate_backward(kernels::Activation::gelu_tanh, numbers(n), nullptr, numbers(n),
+                                   numbers(n), nullptr, r, c, stream.get());
+      };
+    case RowwiseKind::embedding:
+    case RowwiseKind::embedding_backward:
+      return looked_up(w);
+    case RowwiseKind::zero_fill:
+      return [=, this] {
+        check(cudaMemsetAsync(floats(n), 0, static_cast<std::size_t>(4 * n), stream.get()));
+      };
     case RowwiseKind::accumulate:
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
-    case RowwiseKind::embedding:
-    case RowwiseKind::embedding_backward:
     case RowwiseKind::cast:
     case RowwiseKind::expert_bias:
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
-    case RowwiseKind::zero_fill:
     case RowwiseKind::scale:
       break;
   }

@@ -128,6 +128,20 @@ TEST_CASE("what was not measured stays as it was") {
   CHECK(json.at("gemm").at("fp8") == base.source.at("gemm").at("fp8"));
 }
 
+TEST_CASE("every kind of memory-bound work that GPUs execute is measured, the embedding's too") {
+  std::map<RowwiseKind, int> sizes;
+  for (const Work& work : calibration_works()) {
+    if (const auto* rows = std::get_if<Rowwise>(&work)) ++sizes[rows->kind];
+  }
+  for (const RowwiseKind kind :
+       {RowwiseKind::embedding, RowwiseKind::embedding_backward, RowwiseKind::zero_fill,
+        RowwiseKind::layer_norm, RowwiseKind::layer_norm_backward, RowwiseKind::gelu,
+        RowwiseKind::gelu_backward, RowwiseKind::rope_backward, RowwiseKind::sum_of_squares}) {
+    CAPTURE(to_word(kind));
+    CHECK(sizes[kind] >= 4);  // a latency and a rate
+  }
+}
+
 TEST_CASE("collectives are measured in groups of powers of two and of all GPUs") {
   CHECK(collective_groups(1).empty());
   CHECK(collective_groups(2) == std::vector<int>{2});
