@@ -400,7 +400,6 @@ TEST_CASE("a failed run with more stages than layers is foreseen by a rule") {
 }
 
 }  // namespace
-}  // namespace qplan
 
 TEST_CASE(
     "torchtitan's benchmarks are of the month that their page names, and its loss with them") {
@@ -423,3 +422,5 @@ TEST_CASE(
   CHECK(torchtitan_of(202504).fused_loss);
   CHECK(torchtitan_of(202504).logits_stash_bytes == 0);
 }
+
+}  // namespace qplan
