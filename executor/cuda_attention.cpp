@@ -105,10 +105,10 @@ void launch_normed_heads(CudaRank& rank, const Command& c, cudaStream_t stream) 
                                  static_cast<float>(rank.job.model.norm_epsilon)};
   if (!backward) return kernels::split_normed_heads(heads, rank.rotation(), norms, stream);
   const Tensor gradients = rank.tensor(c, c.writes[1]);
-  kernels::pack_normed_heads(bf16_of(rank.tensor(c, c.writes[0])),
-                             float_of(parameter_in(gradients, table[id])),
-                             float_of(parameter_in(gradients, table[id + 1])), heads,
-                             rank.rotation(), norms, static_cast<float*>(rank.scratch()), stream);
+  kernels::pack_normed_heads(
+      bf16_of(rank.tensor(c, c.writes[0])), float_of(parameter_in(gradients, table[id])),
+      float_of(parameter_in(gradients, table[id + 1])), heads, rank.rotation(), norms,
+      static_cast<float*>(rank.scratch()), stream, row_order(rank));
 }
 
 namespace {

@@ -153,7 +153,7 @@ void norm_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaSt
     return kernels::layer_norm_backward(
         {bf16_of(dx), float_of(dw), float_of(bias_in(rank, c, gradients)), bf16_of(x), bf16_of(dy),
          residual, layer_norm_of(rank, c, weights)},
-        work.rows, work.cols, epsilon_of(rank), scratch, stream);
+        work.rows, work.cols, epsilon_of(rank), scratch, stream, row_order(rank));
   }
   const Tensor w = parameter_in(weights, parameter_of(rank, c));
   kernels::rms_norm_backward({bf16_of(dx),
@@ -165,7 +165,8 @@ void norm_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaSt
                               {1, dx.cols},
                               {1, x.cols},
                               {1, dy.cols}},
-                             work.rows, work.cols, epsilon_of(rank), scratch, stream);
+                             work.rows, work.cols, epsilon_of(rank), scratch, stream,
+                             row_order(rank));
   copy_behind(dy, dx, work.cols, stream);
 }
 

@@ -74,6 +74,11 @@ void exchange_rows(CudaRank& rank, const Command& command, ncclComm_t group, cud
 
 // ---- what several subjects need ----
 
+// Of sums over rows: a deterministic plan's are the same in every run.
+inline kernels::RowOrder row_order(const CudaRank& rank) {
+  return rank.job.plan.deterministic ? kernels::RowOrder::fixed : kernels::RowOrder::drawn;
+}
+
 // A tensor's numbers, of the format that kernels take.
 kernels::bf16* bf16_of(const Tensor& tensor);
 float* float_of(const Tensor& tensor);

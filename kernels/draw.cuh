@@ -6,6 +6,8 @@
 
 #include <atomic>
 
+#include "kernels/kernels.h"
+
 namespace qplan::kernels {
 namespace {
 
@@ -20,6 +22,12 @@ constexpr int kDraws = 64;  // launches take them in turn: more than run at once
 int new_draw() {
   static std::atomic<unsigned> launches{0};
   return static_cast<int>(launches++ % kDraws);
+}
+
+// ... or none: its blocks' pieces are fixed.
+constexpr int kNoDraw = -1;
+int draw_of(RowOrder order) {
+  return order == RowOrder::fixed ? kNoDraw : new_draw();
 }
 
 // The next piece's index, from 0 on.

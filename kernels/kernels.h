@@ -2,7 +2,8 @@
 // Every kernel of ours: what no library does at full speed. Pointers are to device memory, arrays
 // are row-major and dense unless a stride says otherwise, activations are bf16 and all arithmetic
 // is fp32. A launcher returns before its kernel has run; errors of a launch are the next
-// cudaGetLastError's. No kernel adds floats with atomics, so results do not change from run to run.
+// cudaGetLastError's. No kernel adds floats with atomics; where blocks add up the rows that they
+// happened to draw, sums change from run to run by rounding, unless a fixed order is asked for.
 //
 // Rows and columns: unless noted, columns are a multiple of 8 (16-byte accesses) and slots begin at
 // multiples of 16 bytes. C++17, so that nvcc's front end needs no newer one.
@@ -17,6 +18,10 @@
 namespace qplan::kernels {
 
 using bf16 = __nv_bfloat16;
+
+// Which rows a block adds up where it leaves sums over rows: those that it draws, so that blocks
+// without a multiprocessor hold nobody up, or the same in every run.
+enum class RowOrder { drawn, fixed };
 
 // ---- norms ----
 
@@ -38,7 +43,8 @@ struct NormBackward {
   Lines dx_lines, x_lines, dy_lines;
 };
 void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
-                       float eps, float* scratch, cudaStream_t stream);
+                       float eps, float* scratch, cudaStream_t stream,
+                       RowOrder order = RowOrder::drawn);
 
 // LayerNorm's scale is centre + weight (Megatron's layer_norm_1p: 1); weight, bias: (cols) bf16.
 struct LayerNormWeights {
@@ -58,7 +64,8 @@ struct LayerNormBackward {
   LayerNormWeights p;
 };
 void layer_norm_backward(const LayerNormBackward& operands, std::int64_t rows, std::int64_t cols,
-                         float eps, float* scratch, cudaStream_t stream);
+                         float eps, float* scratch, cudaStream_t stream,
+                         RowOrder order = RowOrder::drawn);
 
 // ---- rotary embedding ----
 
@@ -91,7 +98,7 @@ void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, cons
 // dq_norm, dk_norm: (head_dim) fp32, added to.
 void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
                        const Rotation& rotation, const HeadNorms& norms, float* scratch,
-                       cudaStream_t stream);
+                       cudaStream_t stream, RowOrder order = RowOrder::drawn);
 
 // Latent attention (arXiv 2405.04434): a head's query and key have `plain` numbers and then
 // `turned` ones, whose neighbours turn together, its value `value`. All multiples of 8. A row of

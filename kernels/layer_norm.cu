@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(Row)
                                std::int64_t cols, float eps, int which_draw) {
   const auto count = static_cast<float>(cols);
   __shared__ int drawn;
-  DrawnPieces pieces(draws[which_draw], &drawn);
+  DrawnPieces pieces(which_draw, &drawn);
   Vector dw[Vectors] = {}, db[Vectors] = {};
   std::int64_t following = 0;
   int turn = 0;
@@ -151,13 +151,13 @@ void layer_norm(bf16* y, const bf16* x, const LayerNormWeights& weights, std::in
 }
 
 void layer_norm_backward(const LayerNormBackward& operands, std::int64_t rows, std::int64_t cols,
-                         float eps, float* scratch, cudaStream_t stream) {
+                         float eps, float* scratch, cudaStream_t stream, RowOrder order) {
   with_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     const std::int64_t wanted = ceil_div(rows, kRowsOfBlock);
     const std::int64_t most = kWideBackwardThreads / S::kRow;
     const std::int64_t blocks = wanted < most ? wanted : most;
-    const int draw = new_draw();
+    const int draw = draw_of(order);
     layer_norm_backward_kernel<S::kRow, S::kVectors>
         <<<static_cast<unsigned>(blocks), S::kRow, 0, stream>>>(operands, scratch, rows, cols, eps,
                                                                 draw);

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(Threads)
                              float eps, int which_draw) {
   constexpr int kRows = Threads / Row;
   __shared__ int drawn;
-  DrawnPieces pieces(draws[which_draw], &drawn);
+  DrawnPieces pieces(which_draw, &drawn);
   const int lane = threadIdx.x % Row;
   const auto column = [&](int i) { return (std::int64_t{i} * Row + lane) * kVector; };
   const auto read = [&](std::int64_t r, RowBits<Vectors>& bits) {
@@ -194,7 +194,7 @@ void rms_norm(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* 
 }
 
 void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int64_t cols,
-                       float eps, float* scratch, cudaStream_t stream) {
+                       float eps, float* scratch, cudaStream_t stream, RowOrder order) {
   with_shape(cols, [&](auto shape) {
     using S = decltype(shape);
     // A block that has few rows would write as much of its sums as it reads.
@@ -202,7 +202,7 @@ void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int
     const std::int64_t most =
         (S::kVectors > 1 ? kWideBackwardThreads : kBackwardThreads) / S::kThreads;
     const std::int64_t blocks = wanted < most ? wanted : most;
-    const int draw = new_draw();
+    const int draw = draw_of(order);
     rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(operands, scratch, rows, cols,
                                                                     eps, draw);

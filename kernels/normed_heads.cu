@@ -138,7 +138,11 @@ __global__ void __launch_bounds__(Threads)
   const int warps = static_cast<int>(gridDim.x) * kWarps;
   for (std::int64_t row = blockIdx.x * kWarps + threadIdx.x / kWarp, drawn = 0; row < h.rows;
        row = __shfl_sync(0xffffffffU, static_cast<int>(drawn), 0)) {
-    if (threadIdx.x % kWarp == 0) drawn = warps + draw_next(draws[which_draw]);
+    if (which_draw == kNoDraw) {
+      drawn = row + warps;
+    } else if (threadIdx.x % kWarp == 0) {
+      drawn = warps + draw_next(draws[which_draw]);
+    }
     const bool inside = column < d;
     const bf16* packed = h.packed + row * heads * d;
     const Angles angles = angles_of(rotation, row, lane, /*back=*/true);
@@ -193,7 +197,7 @@ __global__ void __launch_bounds__(Threads)
     shared[group][Row * kVector + column + j] = k_sum.x[j];
   }
   __syncthreads();
-  if (threadIdx.x == 0) end_drawing(draws[which_draw]);
+  if (threadIdx.x == 0 && which_draw != kNoDraw) end_drawing(draws[which_draw]);
   for (int c = threadIdx.x; c < 2 * d; c += Threads) {
     const int at = c < d ? c : Row * kVector + c - static_cast<int>(d);
     float sum = 0;
@@ -217,13 +221,13 @@ void split_normed_heads(const PackedHeads& heads, const Rotation& rotation, cons
 
 void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const PackedHeads& heads,
                        const Rotation& rotation, const HeadNorms& norms, float* scratch,
-                       cudaStream_t stream) {
+                       cudaStream_t stream, RowOrder order) {
   with_head_shape(heads.head_dim, [&](auto shape) {
     using S = decltype(shape);
     const std::int64_t most = kWideBackwardThreads / S::kThreads;
     const std::int64_t wanted = ceil_div(heads.rows, S::kThreads / kWarp);
     const std::int64_t blocks = wanted < most ? wanted : most;
-    const int draw = new_draw();
+    const int draw = draw_of(order);
     pack_normed_kernel<S::kRow, S::kThreads>
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(dpacked, scratch, heads,
                                                                     rotation, norms, draw);

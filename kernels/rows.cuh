@@ -15,10 +15,11 @@ inline constexpr std::int64_t kBackwardThreads = 132 * 768, kWideBackwardThreads
 // it draws. Collectives and messages hold multiprocessors, and a block that finds no place begins
 // when others have ended: with an equal share for each block that doubles the time, here the others
 // have drawn the rest. Two turns of the block's rows a piece; a barrier of the block in each turn.
+// kNoDraw: pieces a grid apart, so that a block adds up the same rows in every run.
 class DrawnPieces {
  public:
   static constexpr int kTurns = 2;
-  __device__ DrawnPieces(Draw& draw, int* shared) : draw_(draw), told_(shared) {
+  __device__ DrawnPieces(int which_draw, int* shared) : which_draw_(which_draw), told_(shared) {
     following_ = static_cast<int>(blockIdx.x + gridDim.x);
     ask();
   }
@@ -33,17 +34,23 @@ class DrawnPieces {
     ask();
   }
   __device__ void end() {
-    if (threadIdx.x != 0) return;
+    if (threadIdx.x != 0 || which_draw_ == kNoDraw) return;
     __threadfence();  // what was asked for last has been counted
-    end_drawing(draw_);
+    end_drawing(draws[which_draw_]);
   }
 
  private:
   // Thread 0, a turn before it tells the others.
   __device__ void ask() {
-    if (threadIdx.x == 0) asked_ = 2 * static_cast<int>(gridDim.x) + draw_next(draw_);
+    if (threadIdx.x != 0) return;
+    const int grid = static_cast<int>(gridDim.x);
+    if (which_draw_ != kNoDraw) {
+      asked_ = 2 * grid + draw_next(draws[which_draw_]);
+    } else {
+      asked_ = asked_ == 0 ? following_ + grid : asked_ + grid;
+    }
   }
-  Draw& draw_;
+  int which_draw_;
   int* told_;
   int following_ = 0, asked_ = 0;
 };

@@ -171,7 +171,7 @@ TEST_CASE("heads are normed and turned in one pass as one after the other, and b
     for (std::int64_t r = 0; r < rows; ++r) positions[static_cast<std::size_t>(r)] = r * 29 % 64;
     const auto packed = random_bf16(rows * width, 1), w = random_bf16(2 * dim, 2),
                dout = random_bf16(rows * width, 3), before = random_bf16(2 * dim, 4);
-    const FloatArray dev_angles(angles), dev_dw(before), scratch(kernels::kScratchBytes / 4);
+    const FloatArray dev_angles(angles), scratch(kernels::kScratchBytes / 4);
     const DeviceArray<std::int32_t> dev_positions(
         std::vector<float>(positions.begin(), positions.end()));
     const kernels::Rotation rotation{
@@ -219,15 +219,18 @@ TEST_CASE("heads are normed and turned in one pass as one after the other, and b
     CHECK(v.read() == part(packed, q_heads + kv_heads, kv_heads));
     const auto dv = part(dout, q_heads + kv_heads, kv_heads);
     const Bf16Array dev_dv(dv);
-    kernels::pack_normed_heads(dpacked.get(), dev_dw.get(), dev_dw.get() + dim,
-                               {dev_packed.get(), gradients[0].get(), gradients[1].get(),
-                                dev_dv.get(), rows, q_heads, kv_heads, dim},
-                               rotation, norms, scratch.get(), kStream);
-    check(cudaGetLastError());
-    const auto result = dpacked.read();
-    CHECK(distance(part(result, 0, q_heads), expected[0]) < kBf16Rounding);
-    CHECK(distance(part(result, q_heads, kv_heads), expected[1]) < kBf16Rounding);
-    CHECK(part(result, q_heads + kv_heads, kv_heads) == dv);
-    CHECK(distance(dev_dw.read(), dw) < kFloatRounding);
+    for (const kernels::RowOrder order : {kernels::RowOrder::drawn, kernels::RowOrder::fixed}) {
+      const FloatArray sums(before);
+      kernels::pack_normed_heads(dpacked.get(), sums.get(), sums.get() + dim,
+                                 {dev_packed.get(), gradients[0].get(), gradients[1].get(),
+                                  dev_dv.get(), rows, q_heads, kv_heads, dim},
+                                 rotation, norms, scratch.get(), kStream, order);
+      check(cudaGetLastError());
+      const auto result = dpacked.read();
+      CHECK(distance(part(result, 0, q_heads), expected[0]) < kBf16Rounding);
+      CHECK(distance(part(result, q_heads, kv_heads), expected[1]) < kBf16Rounding);
+      CHECK(part(result, q_heads + kv_heads, kv_heads) == dv);
+      CHECK(distance(sums.read(), dw) < kFloatRounding);
+    }
   }
 }

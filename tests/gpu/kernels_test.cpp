@@ -18,6 +18,7 @@ using namespace qplan;
 using namespace qplan::test;
 using math::ConstMatrix;
 using math::Matrix;
+using qplan::kernels::RowOrder;
 
 namespace {
 
@@ -42,16 +43,22 @@ void check_norm(std::int64_t rows, std::int64_t cols) {
   kernels::rms_norm(dev_y.get(), dense, dev_x.get(), dense, dev_w.get(), rows, cols, 1e-6F,
                     kStream);
   CHECK(distance(dev_y.read(), y) < kBf16Rounding);
-  // Again: what a launch draws from is as it was.
-  for (int run = 0; run < 2; ++run) {
-    CAPTURE(run);
+  // Again: what a launch draws from is as it was, and what is not drawn is added up as before.
+  std::vector<float> fixed;
+  for (const RowOrder order :
+       {RowOrder::drawn, RowOrder::drawn, RowOrder::fixed, RowOrder::fixed}) {
+    CAPTURE(order == RowOrder::fixed);
     const FloatArray dev_dw(before);
     kernels::rms_norm_backward({dev_dx.get(), dev_dw.get(), dev_x.get(), dev_dy.get(), dev_w.get(),
                                 dev_residual.get(), dense, dense, dense},
-                               rows, cols, 1e-6F, scratch.get(), kStream);
+                               rows, cols, 1e-6F, scratch.get(), kStream, order);
     check(cudaGetLastError());
     CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
-    CHECK(distance(dev_dw.read(), dw) < kFloatRounding);
+    const std::vector<float> sums = dev_dw.read();
+    CHECK(distance(sums, dw) < kFloatRounding);
+    if (order == RowOrder::drawn) continue;
+    if (!fixed.empty()) CHECK(sums == fixed);
+    fixed = sums;
   }
 }
 
@@ -73,17 +80,20 @@ void check_layer_norm(std::int64_t rows, std::int64_t cols, bool around_zero) {
 
   const Bf16Array dev_x(x), dev_w(w), dev_b(b), dev_dy(dy), dev_residual(residual),
       dev_y(rows * cols), dev_dx(rows * cols);
-  const FloatArray dev_dw(before), dev_db(before), scratch(kernels::kScratchBytes / 4);
+  const FloatArray scratch(kernels::kScratchBytes / 4);
   const kernels::LayerNormWeights weights{dev_w.get(), dev_b.get(), around_zero ? 1.0F : 0.0F};
   kernels::layer_norm(dev_y.get(), dev_x.get(), weights, rows, cols, 1e-5F, kStream);
-  kernels::layer_norm_backward({dev_dx.get(), dev_dw.get(), dev_db.get(), dev_x.get(), dev_dy.get(),
-                                dev_residual.get(), weights},
-                               rows, cols, 1e-5F, scratch.get(), kStream);
-  check(cudaGetLastError());
   CHECK(distance(dev_y.read(), y) < kBf16Rounding);
-  CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
-  CHECK(distance(dev_dw.read(), dw) < kFloatRounding);
-  CHECK(distance(dev_db.read(), db) < kFloatRounding);
+  for (const RowOrder order : {RowOrder::drawn, RowOrder::fixed}) {
+    const FloatArray dev_dw(before), dev_db(before);
+    kernels::layer_norm_backward({dev_dx.get(), dev_dw.get(), dev_db.get(), dev_x.get(),
+                                  dev_dy.get(), dev_residual.get(), weights},
+                                 rows, cols, 1e-5F, scratch.get(), kStream, order);
+    check(cudaGetLastError());
+    CHECK(distance(dev_dx.read(), dx) < kBf16Rounding);
+    CHECK(distance(dev_dw.read(), dw) < kFloatRounding);
+    CHECK(distance(dev_db.read(), db) < kFloatRounding);
+  }
 }
 
 }  // namespace
