@@ -13,6 +13,7 @@ Kendall's tau, and writes all as JSON, which can be held against other profiles 
 """
 
 import argparse
+import collections
 import functools
 import itertools
 import json
@@ -165,6 +166,26 @@ def predict(args, folder, runs):
                   f"{100 * run['measured']['routed']['active']:.0f}% of the experts had any")
 
 
+def kinds_of(works):
+    """Seconds of a step's works by kind, the first word of each."""
+    kinds = collections.Counter()
+    for work, (_, seconds) in works.items():
+        kinds[work.split()[0]] += seconds
+    return kinds
+
+
+def print_kinds(runs):
+    """Where a step's error comes from: of every kind that takes 2% of a plan's time, the median of those plans."""
+    errors = collections.defaultdict(list)
+    for run in runs:
+        measured, predicted = (kinds_of(run[side].get("works", {})) for side in ("measured", "predicted"))
+        for kind, seconds in measured.items():
+            if seconds > 0.02 * measured.total():
+                errors[kind].append(predicted[kind] / seconds - 1)
+    for kind, own in sorted(errors.items(), key=lambda item: -len(item[1])):
+        print(f"    {kind}: {100 * statistics.median(own):+.1f}% in {len(own)} plans")
+
+
 def kendall(pairs):
     signs = [((a[0] - b[0]) * (a[1] - b[1]) > 0) * 2 - 1 for a, b in itertools.combinations(pairs, 2)]
     return sum(signs) / len(signs)
@@ -211,6 +232,7 @@ def main():
             json.dump({"seed": args.seed, "runs": runs}, file)
     if not done or not args.hardware:
         return 0 if done else 1
+    print_kinds(done)
     errors = [abs(run["step_error"]) for run in done]
     memory = [abs(run["memory_error"]) for run in done]
     # Of time for each token, so that batches of different sizes compare.

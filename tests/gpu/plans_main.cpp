@@ -54,12 +54,12 @@ RunResult run_one(const Json& job, const ProcessRank& process) {
                     {.moe_imbalance = job.at("moe_imbalance")}, options, process);
 }
 
-// Of rank 0's timed step, by an op's first word, as `validate` tells kinds apart: [ops, seconds].
-Json kinds_of(const Trace& trace) {
+// Of this rank's timed step, by kind of work and shape: [ops, seconds].
+Json works_of(const Trace& trace) {
   std::map<std::string, std::pair<int, double>> found;
   for (const TraceEvent& event : trace.events) {
     if (event.pipe) continue;
-    auto& [ops, seconds] = found[event.name.substr(0, event.name.find(' '))];
+    auto& [ops, seconds] = found[event.name];
     ++ops;
     seconds += (event.end - event.begin).value();
   }
@@ -93,7 +93,7 @@ Json answer_of(const RunResult& result) {
           {"grad_norm", result.grad_norm},
           {"step_s", seconds},
           {"device_gib", in_gib(result.device_peak.value_or(Bytes()))},
-          {"kinds", kinds_of(result.trace)},
+          {"works", works_of(result.trace)},
           {"routed", routed_of(result)},
           {"ended", now.count()}};  // of the clock that a power meter's readings have
 }

@@ -21,12 +21,12 @@ using namespace qplan;
 
 namespace {
 
-// Of pipeline rank 0, by an op's first word: [ops, seconds].
-Json kinds_of(const Trace& trace) {
+// Of pipeline rank 0, by kind of work and shape: [ops, seconds].
+Json works_of(const Trace& trace) {
   std::map<std::string, std::pair<int, double>> found;
   for (const TraceEvent& event : trace.events) {
     if (event.pipe || event.rank != 0) continue;
-    auto& [ops, seconds] = found[event.name.substr(0, event.name.find(' '))];
+    auto& [ops, seconds] = found[event.name];
     ++ops;
     seconds += (event.end - event.begin).value();
   }
@@ -45,7 +45,7 @@ Json prices_of(const Json& job, const std::string& hardware) {
   const Trace trace = trace_step(*execution.job->cost, execution.plan, TraceGrain::op);
   Json answer = {{"step_s", estimate.step_time.value()},
                  {"device_gib", in_gib(estimate.memory.stages.front().device)},
-                 {"kinds", kinds_of(trace)}};
+                 {"works", works_of(trace)}};
   const Json routed = job.value("routed", Json());
   if (!routed.is_null() && execution.plan.routing == Routing::natural) {
     const ExpertLoad load{routed.at("active"), routed.at("busiest")};
