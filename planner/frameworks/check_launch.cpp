@@ -25,10 +25,27 @@ const std::string& text_of_file(const Scene& scene, const std::string& name) {
   return nothing;
 }
 
+// Whether a shell script's value is the word of a "${NAME:-word}": what a run takes whose
+// environment does not say otherwise.
+bool is_default(const Scene& scene, const Setting& setting) {
+  const std::string& script = text_of_file(scene, setting.place.file);
+  if (setting.text.begin >= script.size()) return false;
+  const std::size_t brace = script.find_last_of("{}\n", setting.text.begin);
+  return brace != std::string::npos && brace > 0 && script.substr(brace - 1, 2) == "${";
+}
+
 void check_world(const Scene& scene, const Launch& launch, Findings& out) {
   const std::int64_t gpus = scene.question.limits.gpus;
   if (!launch.nodes || !launch.gpus_per_node || gpus == 0) return;
-  const std::int64_t world = *launch.nodes * *launch.gpus_per_node;
+  std::int64_t world = *launch.nodes * *launch.gpus_per_node;
+  if (world != gpus && gpus % *launch.gpus_per_node == 0 && launch.nodes_said &&
+      is_default(scene, *launch.nodes_said)) {
+    out.push_back(
+        {note, "nodes_by_environment", launch.nodes_said->place,
+         fmt::format("the environment says how many nodes start; without it, {}", *launch.nodes),
+         fmt::format("let it say {}", gpus / *launch.gpus_per_node), launch.program});
+    world = gpus;
+  }
   if (world != gpus) {
     out.push_back({error, "launched_world", launch.place,
                    fmt::format("{} starts {} x {} = {} processes, not the job's {}", launch.program,
@@ -92,11 +109,8 @@ void check_node_rank(const Scene& scene, const Launch& launch, Findings& out) {
   for (const std::string_view key : {"--node_rank", "--node-rank", "--machine_rank"}) {
     const Setting* const rank = launch.options.find(key);
     if (rank == nullptr || !rank->resolved || launch.nodes.value_or(1) < 2) continue;
-    const std::string& script = text_of_file(scene, rank->place.file);
-    // The default of a variable is no rank that is written out.
-    const bool plain = rank->text.begin > 0 && rank->text.end <= script.size() &&
-                       (script[rank->text.begin - 1] == ' ' || script[rank->text.begin - 1] == '=');
-    if (!plain) continue;
+    const bool written = rank->text.end > rank->text.begin && !is_default(scene, *rank);
+    if (!written) continue;
     out.push_back({note, "one_node_rank", rank->place,
                    fmt::format("every node runs this with a rank of its own, and here it is {}",
                                text_of(rank->value)),

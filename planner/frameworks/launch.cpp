@@ -41,35 +41,41 @@ bool is_script(std::span<const ShellWord> words, std::size_t i) {
          (module && text.find('.') != std::string::npos && launcher_of_module(text).empty());
 }
 
-// The number that the first of these keys says.
-std::optional<std::int64_t> number_of_first(const Settings& settings,
-                                            std::initializer_list<std::string_view> keys) {
+// The first of these keys that is there; null: none is.
+const Setting* first_said(const Settings& settings, std::initializer_list<std::string_view> keys) {
   for (const std::string_view key : keys) {
-    const Setting* const setting = settings.find(key);
-    if (setting == nullptr) continue;
-    if (!setting->resolved) return std::nullopt;
-    try {
-      return whole_of(setting->value, 1, 1 << 20);
-    } catch (const Error&) {
-      return std::nullopt;  // "auto", "gpu", "1:4"
-    }
+    if (const Setting* const setting = settings.find(key)) return setting;
   }
-  return std::nullopt;
+  return nullptr;
+}
+
+std::optional<std::int64_t> number_said(const Setting* setting) {
+  if (setting == nullptr || !setting->resolved) return std::nullopt;
+  try {
+    return whole_of(setting->value, 1, 1 << 20);
+  } catch (const Error&) {
+    return std::nullopt;  // "auto", "gpu", "1:4"
+  }
 }
 
 void set_world(Launch& launch, const std::vector<ShellWord>& directives) {
   const Settings& o = launch.options;
-  launch.nodes = number_of_first(o, {"--nnodes", "--num_nodes", "--num_machines", "-N", "--nodes"});
-  launch.gpus_per_node = number_of_first(o, {"--nproc-per-node", "--nproc_per_node", "--num_gpus"});
+  const Setting* const nodes =
+      first_said(o, {"--nnodes", "--num_nodes", "--num_machines", "-N", "--nodes"});
+  if (nodes != nullptr) launch.nodes_said = *nodes;
+  launch.nodes = number_said(nodes);
+  launch.gpus_per_node =
+      number_said(first_said(o, {"--nproc-per-node", "--nproc_per_node", "--num_gpus"}));
   if (launch.program == "deepspeed" && launch.gpus_per_node && !launch.nodes &&
       !o.has("--hostfile") && !o.has("-H")) {
     launch.nodes = 1;
   }
   if (launch.program != "srun") return;
   const Settings batch = read_arguments(directives, {});
-  if (!launch.nodes) launch.nodes = number_of_first(batch, {"--nodes", "-N"});
+  if (!launch.nodes) launch.nodes = number_said(first_said(batch, {"--nodes", "-N"}));
   // One task a node may start a process for each of its GPUs.
-  launch.gpus_per_node = number_of_first(batch, {"--gpus-per-node", "--gres", "--ntasks-per-node"});
+  launch.gpus_per_node =
+      number_said(first_said(batch, {"--gpus-per-node", "--gres", "--ntasks-per-node"}));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ struct Launch {
   std::string script;  // what it starts
   Place script_place;
   std::optional<std::int64_t> nodes, gpus_per_node;
+  std::optional<Setting> nodes_said;  // what says the nodes, where one of its own options does
   std::map<std::string, std::string> environment;
 };
 

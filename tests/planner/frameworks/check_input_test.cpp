@@ -124,6 +124,37 @@ TEST_SUITE("bad input") {
     CHECK(find(checked, "unknown_option") == nullptr);
   }
 
+  TEST_CASE("nodes that the environment says are not held against the job") {
+    const auto launched = [](const std::string& nodes, const std::string& tp) {
+      return ask_text("train.sh", "NNODES=" + nodes +
+                                      "\nD=(--nproc_per_node 8 --nnodes $NNODES --node_rank "
+                                      "${RANK:-0})\ntorchrun ${D[@]} pretrain_gpt.py "
+                                      "--micro-batch-size 2 --tensor-model-parallel-size " +
+                                      tp + "\n");
+    };
+    for (const std::string nodes : {"${SLURM_NNODES:-\"1\"}", "${SLURM_NNODES:-1}"}) {
+      const Checked open = launched(nodes, "16");
+      CHECK(find(open, "launched_world") == nullptr);
+      CHECK(find(open, "launched_degrees") == nullptr);
+      REQUIRE(find(open, "nodes_by_environment") != nullptr);
+      CHECK(find(open, "nodes_by_environment")->instead == "let it say 8");  // of 64 GPUs
+    }
+    CHECK(find(launched("1", "16"), "launched_world") != nullptr);
+    CHECK(find(launched("1", "16"), "launched_degrees") != nullptr);
+    CHECK(find(launched("8", "16"), "launched_world") == nullptr);
+    CHECK(find(launched("8", "16"), "one_node_rank") == nullptr);
+  }
+
+  TEST_CASE("a rank that is written out is noted where there are several nodes") {
+    const auto ranked = [](const std::string& rank) {
+      return ask_text("train.sh", "torchrun --nproc_per_node 8 --nnodes 8 --node_rank " + rank +
+                                      " pretrain_gpt.py --micro-batch-size 2\n");
+    };
+    CHECK(find(ranked("0"), "one_node_rank") != nullptr);
+    CHECK(find(ranked("${RANK:-0}"), "one_node_rank") == nullptr);
+    CHECK(find(ranked("$RANK"), "one_node_rank") == nullptr);
+  }
+
   TEST_CASE("ms-swift's commands are named") {
     const Checked checked = ask_text(
         "sft.sh", "NPROC_PER_NODE=8 \\\nmegatron sft \\\n  --tensor_model_parallel_size 8\n");
