@@ -27,28 +27,6 @@ struct Question {
   bool force = false;
 };
 
-// Megatron-LM takes its own fused loss alone since June 2026 (168cb15d70), which makes an fp32 copy
-// of 16-bit logits and works in place from there (core/tensor_parallel/cross_entropy.py): 6 bytes a
-// logit, where Transformer Engine's, with a gradient beside it, and the prediction have 4.
-std::string loss_remark(const Job& job, Framework framework, const Answer& answer) {
-  const ParallelPlan& plan = answer.plan;
-  const bool by_megatron = framework == Framework::megatron || framework == Framework::slime;
-  if (!by_megatron || plan.deterministic) return "";
-  constexpr double kBeyondPrediction = 2;  // bytes a logit
-  const double logits = static_cast<double>(plan.micro_batch_size * plan.seq_len / plan.cp) *
-                        static_cast<double>(job.model.vocab_size) / plan.tp;
-  const Bytes more(kBeyondPrediction * logits);
-  const Bytes last = answer.estimate->memory.stages.back().device + more;
-  const Bytes capacity = answer.estimate->capacity;
-  const std::string_view consequence =
-      last > capacity ? ", which is too much: a smaller micro-batch, or fewer layers there, help"
-                      : "";
-  return fmt::format(
-      "Megatron's own fused loss keeps logits in fp32, some {} more on the last stage than is "
-      "predicted, {} of {}{}",
-      human_bytes(more), human_bytes(last), human_bytes(capacity), consequence);
-}
-
 // What a file says of the plan it holds.
 std::vector<std::string> remarks_of(const Job& job, Framework framework, const Answer& answer) {
   std::vector<std::string> remarks{
@@ -67,8 +45,6 @@ std::vector<std::string> remarks_of(const Job& job, Framework framework, const A
                     "attention within each; the files do not",
                     answer.plan.document_len));
   }
-  const std::string loss = loss_remark(job, framework, answer);
-  if (!loss.empty()) remarks.push_back(loss);
   if (!answer.feasible())
     remarks.push_back("it does not fit: " + answer.infeasible.front().message);
   return remarks;

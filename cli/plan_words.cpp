@@ -7,6 +7,7 @@
 
 #include "cli/job.h"
 #include "models/error.h"
+#include "models/program/loss.h"
 
 namespace qplan {
 namespace {
@@ -117,6 +118,10 @@ constexpr std::array kWords{
     PlanWord{"compile", "[BOOL]", "torch.compile", Many::words, allow<&S::compile, &P::compile>},
     PlanWord{"deterministic", "[BOOL]", "the same bits in every run, at some cost", Many::words,
              allow<&S::deterministic, &P::deterministic>},
+    PlanWord{"loss", "KIND",
+             "cross-entropy: default (the framework's), native, te or unfused (Megatron), compiled "
+             "or chunked (torchtitan)",
+             Many::words, allow<&S::loss, &P::loss>},
 };
 
 std::string option_name(const PlanWord& word) {
@@ -270,6 +275,7 @@ ParallelPlan with_words(ParallelPlan plan, const PlanWords& words, const Recipe&
   if (given(words, "tp") && !given(words, "sequence_parallel")) {
     plan.sequence_parallel = plan.tp > 1 && splits_sequence(recipe.kind);
   }
+  plan.loss = loss_word(plan.loss, plan.deterministic, recipe);
   return plan;
 }
 

@@ -70,6 +70,7 @@ void for_each_word(Visit&& visit) {
   visit(Word{"cuda_graph_scope", ""}, &P::cuda_graph_scope);
   visit(Word{"compile", ""}, &P::compile);
   visit(Word{"deterministic", ""}, &P::deterministic);
+  visit(Word{"loss", ""}, &P::loss);
 }
 
 constexpr double kMostCapacity = 4096;  // far above any: with it each of 4096 experts takes all

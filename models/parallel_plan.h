@@ -41,6 +41,18 @@ enum class TokenDropPolicy : std::uint8_t { probs, position };
 // of each layer only what stands between attention and experts (moe_router, moe_preprocess).
 enum class CudaGraphScope : std::uint8_t { full, layer, router };
 
+// Which cross-entropy runs over the logits (models/program/loss.h: the passes and bytes of each).
+enum class LossKind : std::uint8_t {
+  by_framework,  // the one that the framework runs unasked
+  eager,         // torch's operations on fp32 logits (Hugging Face, torchtitan without compile)
+  unfused,       // Megatron's vocab_parallel_cross_entropy, nanotron's
+  fused,         // one kernel each way over 16-bit logits (FlashAttention's, qplan's own)
+  native,        // Megatron's --cross-entropy-fusion-impl native
+  te,            // ... te: Transformer Engine's
+  compiled,      // torch.compile's
+  chunked        // ... in parts of the tokens, head included (torchtitan's ChunkedLossWrapper)
+};
+
 // What selective recomputation drops and computes again (Megatron's --recompute-modules).
 enum class RecomputeModule : std::uint8_t {
   core_attn,
@@ -123,6 +135,7 @@ struct ParallelPlan {
   CudaGraphScope cuda_graph_scope = CudaGraphScope::full;
   bool compile = false;
   bool deterministic = false;  // the same bits in every run: kernels that add in a fixed order
+  LossKind loss = LossKind::by_framework;
   std::vector<int> pipeline_layout;  // decoder layers of each virtual stage, in order; empty: even
 
   bool operator==(const ParallelPlan&) const = default;
@@ -224,6 +237,19 @@ struct Words<CudaGraphScope> {
       {{CudaGraphScope::full, "full"},
        {CudaGraphScope::layer, "layer"},
        {CudaGraphScope::router, "router"}}};
+};
+template <>
+struct Words<LossKind> {
+  static constexpr std::string_view what = "loss";
+  static constexpr std::array<std::pair<LossKind, std::string_view>, 8> table{
+      {{LossKind::by_framework, "default"},
+       {LossKind::eager, "eager"},
+       {LossKind::unfused, "unfused"},
+       {LossKind::fused, "fused"},
+       {LossKind::native, "native"},
+       {LossKind::te, "te"},
+       {LossKind::compiled, "compiled"},
+       {LossKind::chunked, "chunked"}}};
 };
 template <>
 struct Words<OverlapKind> {

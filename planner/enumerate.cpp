@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "models/program/loss.h"
 #include "models/program/step_program.h"
 #include "planner/feasible.h"
 #include "planner/layout.h"
@@ -385,6 +386,10 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
            [](ParallelPlan& plan, bool v) { plan.compile = v; }),
       word(or_default(space.deterministic, {p.deterministic}),
            [](ParallelPlan& plan, bool v) { plan.deterministic = v; }),
+      word(or_default(space.loss, {p.loss}),
+           [&recipe](ParallelPlan& plan, LossKind v) {
+             plan.loss = loss_word(v, plan.deterministic, recipe);
+           }),
       // From here on the words only move states around; what was folded before serves them all.
       Word{},  // sharding, which the schedule decides
       word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),

@@ -37,6 +37,7 @@ struct SearchSpace {
   std::vector<DType> grad_dtype, main_params_dtype, moment_dtype;
   std::vector<bool> cuda_graph, compile, deterministic;
   std::vector<CudaGraphScope> cuda_graph_scope;
+  std::vector<LossKind> loss;
   std::vector<int> pipeline_layout;  // one fixed layout
   // The same for every plan of a search.
   std::int64_t gpus = 8, global_batch_size = 1, seq_len = 4096, document_len = 0;

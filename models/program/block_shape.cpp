@@ -8,11 +8,6 @@
 
 namespace qplan {
 
-std::int64_t loss_chunks(const ModelSpec& model, const Recipe& recipe, std::int64_t tokens) {
-  const bool whole = model.num_mtp_layers > 0 || tokens % recipe.loss_chunks != 0;
-  return whole ? 1 : recipe.loss_chunks;
-}
-
 bool gathers_parameters(const Recipe& recipe, int zero) {
   return zero == 3 || (recipe.shard_style == ShardStyle::fully_sharded && zero == 2);
 }
@@ -99,6 +94,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // Megatron wants a distributed optimizer for it, all on the GPU (training/arguments.py).
   s.fp8_parameters = keeps_fp8_parameters(plan, recipe) && !turns_fp8;
   s.deterministic = plan.deterministic;
+  s.loss = plan.loss;
   s.embedding_table = embedding_table(model, plan, recipe);
   // Megatron's dispatchers all copy token counts to the host for the experts' products: alltoall
   // and allgather with a blocking copy, DeepEP and HybridEP by spinning on pinned memory. Not in a
@@ -151,7 +147,7 @@ std::uint64_t hash_of(const BlockShape& s) {
       16 * static_cast<int>(s.counts_on_host) + 32 * static_cast<int>(s.fused_experts) +
       64 * static_cast<int>(s.embedding_table) + 512 * static_cast<int>(s.moe_in_turn) +
       1024 * static_cast<int>(s.recomputes_operators) + 2048 * static_cast<int>(s.fp8_parameters) +
-      4096 * static_cast<int>(s.deterministic));
+      4096 * static_cast<int>(s.deterministic) + 8192 * static_cast<int>(s.loss));
   mix(s.moe_load);
   mix(s.moe_capacity);
   mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);

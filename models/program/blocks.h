@@ -81,7 +81,8 @@ struct BlockShape {
   bool fused_experts = false;
   // Selective recomputation goes by operators, not modules (Recipe::recomputes_operators).
   bool recomputes_operators = false;
-  bool deterministic = false;  // ParallelPlan::deterministic
+  bool deterministic = false;              // ParallelPlan::deterministic
+  LossKind loss = LossKind::by_framework;  // ParallelPlan::loss
   bool operator==(const BlockShape&) const = default;
 };
 
@@ -118,11 +119,6 @@ int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe);
 
 // True when parameters are gathered layer by layer (ZeRO-3, FSDP).
 bool gathers_parameters(const Recipe& recipe, int zero);
-
-// Parts that head and loss of a microbatch of so many tokens run in (Recipe::loss_chunks). Whole
-// where they do not divide the tokens, which torchtitan refuses, and with multi-token prediction,
-// which its parts do not know (models/deepseek_v3/mtp.py).
-std::int64_t loss_chunks(const ModelSpec& model, const Recipe& recipe, std::int64_t tokens);
 
 // Each microbatch's gradients are made fp32 before they are added (Recipe::widens_gradients).
 bool widens_gradients(const Recipe& recipe, const BlockShape& shape);

@@ -277,7 +277,7 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
                            .rows = rows,
                            .cols = cols,
                            .dtype = activation_dtype(),
-                           .fused = loss ? fuses_loss() : fused},
+                           .fused = loss ? this->loss().fused : fused},
                    reads, writes);
 }
 

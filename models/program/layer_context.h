@@ -9,6 +9,7 @@
 
 #include "models/program/block_builder.h"
 #include "models/program/blocks.h"
+#include "models/program/loss.h"
 
 namespace qplan {
 
@@ -76,17 +77,12 @@ struct LayerContext {
                     std::int64_t k);
   // The next product by `role` is another of those layers', whose weight is cast on its own.
   void next_layer(ParameterRole role);
-  // Megatron's deterministic mode excludes its fused loss (training/determinism.py).
-  [[nodiscard]] bool fuses_loss() const {
-    return recipe.fused_loss && (recipe.executable || !shape.deterministic);
+  [[nodiscard]] LossKind loss_kind() const {
+    return loss_of(shape.loss, shape.deterministic, recipe);
   }
-  // Of the logits beside their 16 bits, per element: the unfused loss of Megatron turns an fp32
-  // copy into probabilities in place (tensor_parallel/cross_entropy.py).
-  [[nodiscard]] double logits_stash_bytes() const {
-    return recipe.fused_loss && !fuses_loss() ? 4 : recipe.logits_stash_bytes;
-  }
+  [[nodiscard]] LossTraits loss() const { return traits_of(loss_kind(), recipe); }
   [[nodiscard]] std::int64_t loss_chunks() const {
-    return shape.kind == BlockKind::head ? qplan::loss_chunks(model, recipe, tokens) : 1;
+    return shape.kind == BlockKind::head ? qplan::loss_chunks(model, loss(), tokens) : 1;
   }
   [[nodiscard]] bool projects_apart() const {
     return recipe.separate_projections && model.mlp == MlpKind::swiglu;

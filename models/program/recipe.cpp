@@ -45,6 +45,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::megatron,
      .description = "Megatron-Core with Transformer Engine (also Megatron-Bridge, NeMo, slime)",
      .fused_rope_magnitude = false,
+     .loss = LossKind::native,
      .dummy_weight_gradients = true,
      .whole_reductions = true,
      .fp8_parameters = true,
@@ -69,8 +70,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .description = "Megatron-LM of 2021-22: unfused attention, dropout, fp16",
      .attention = AttentionKernel::unfused,
      .dropout = true,
-     .fused_loss = false,
-     .logits_stash_bytes = 4,
+     .loss = LossKind::unfused,
      .selective = only_core_attn(),
      .launch = microseconds(80),
      .collective_launch = microseconds(100),
@@ -87,11 +87,10 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .attention = AttentionKernel::unfused,  // its default; --use-flash-attn-v2 is an option
                                              // (frameworks.md 3B)
      .dropout = true,
-     .fused_loss = false,
+     .loss = LossKind::unfused,
      .fp32_gradient_accumulation = false,
      .widens_gradients = true,
      .waits_for_input_gradients = true,
-     .logits_stash_bytes = 4,
      .default_grad_dtype = DType::bf16,
      .reduce_dtype = DType::bf16,
      .selective = only_core_attn(),
@@ -113,6 +112,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::megatron_fsdp,
      .description = "Megatron-FSDP: Megatron's kernels, fully sharded states",
      .fused_rope_magnitude = false,
+     .loss = LossKind::native,
      .dummy_weight_gradients = true,
      .shard_style = ShardStyle::fully_sharded,
      .default_overlap = overlaps(false, true, true),
@@ -133,12 +133,10 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .description = "DeepSpeed ZeRO-1/2/3 on Hugging Face modules",
      .fused_kernels = false,
      .fused_norms = false,
-     .fused_loss = false,
+     .loss = LossKind::eager,
      .fp32_gradient_accumulation = false,
      .widens_gradients = true,
      .keeps_eager_copies = true,
-     .logits_stash_bytes = 8,
-     .logits_grad_bytes = 4,
      .bucket_elements = 500000000,
      .default_grad_dtype = DType::bf16,
      .reduce_dtype = DType::bf16,
@@ -181,13 +179,10 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .description = "PyTorch FSDP2 on Hugging Face modules, eager",
      .fused_kernels = false,
      .fused_norms = false,
-     .fused_loss = false,
+     .loss = LossKind::eager,
      .separate_casts = true,
      .fp32_gradient_accumulation = false,
      .keeps_eager_copies = true,
-     .logits_stash_bytes = 8,
-     .logits_grad_bytes = 4,
-     .split_logits_grad_bytes = 2,
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::fp32,
@@ -210,9 +205,9 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .description = "PyTorch FSDP2 with torch.compile (torchtitan)",
      // FlexAttention's Triton kernel is taken for FlashAttention-2's equal: no timing of it here.
      .attention = AttentionKernel::flash2,
+     .loss = LossKind::chunked,
      .separate_casts = true,
      .fp32_gradient_accumulation = false,
-     .loss_chunks = 8,  // ChunkedLossWrapper's default
      .shard_style = ShardStyle::fully_sharded,
      .working_params = DType::fp32,
      .reduce_dtype = DType::fp32,
@@ -239,10 +234,9 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .description = "nanotron: TP with reduce-scatter, PP 1F1B, ZeRO-0/1",
      .fused_kernels = false,  // modeling_llama.py: RoPE and SwiGLU in eager mode, norms in Triton
      .attention = AttentionKernel::flash2,
-     .fused_loss = false,
+     .loss = LossKind::unfused,
      .fused_gradient_accumulation = false,  // FP32GradientAccumulator adds in a hook
      .keeps_eager_copies = true,
-     .logits_stash_bytes = 4,
      .reduction_bucket = mib(25),  // DDP's, of bf16 gradients (ddp_bucket_cap_mb)
      .gathers_at_once = true,      // all_gather_coalesced, nanotron's zero.py
      .selective = only_core_attn(),
@@ -281,21 +275,18 @@ const Recipe& recipe_of(RecipeKind kind) {
 Recipe recipe_of_month(RecipeKind kind, int month) {
   // The first whole months with what they name.
   constexpr int kEarlyStop = 202310, kCompiledLoss = 202504, kChunkedLoss = 202605;
+  constexpr int kMegatronFusedLoss = 202407, kTeLossInFp32 = 202609;
   Recipe recipe = recipe_of(kind);
   if (month == 0) return recipe;
   if (kind == RecipeKind::fsdp1) recipe.recomputes_dead_ops = month < kEarlyStop;
+  if (recipe.loss == LossKind::native) {
+    if (month < kMegatronFusedLoss) recipe.loss = LossKind::unfused;
+    recipe.te_loss_in_place = month < kTeLossInFp32;
+  }
   if (kind != RecipeKind::fsdp2_compile) return recipe;
   if (month < kChunkedLoss) {
     recipe.fused_qkv = false;
-    recipe.loss_chunks = 1;
-  }
-  // Eager: fp32 logits and their log-softmax stay for backward. Compiled it is one kernel each way
-  // over 16-bit logits, whose gradient takes their place.
-  if (month < kCompiledLoss) {
-    recipe.fused_loss = false;
-    recipe.logits_stash_bytes = 8;
-    recipe.logits_grad_bytes = 4;
-    recipe.split_logits_grad_bytes = 2;
+    recipe.loss = month < kCompiledLoss ? LossKind::eager : LossKind::compiled;
   }
   return recipe;
 }

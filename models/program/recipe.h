@@ -64,7 +64,7 @@ struct Recipe {
   bool fused_rope_magnitude = true;
   AttentionKernel attention = AttentionKernel::fused;  // unfused: probabilities are stored
   bool dropout = false;                                // masks are kept (Megatron of 2021)
-  bool fused_loss = true;                              // one cross-entropy kernel over bf16 logits
+  LossKind loss = LossKind::fused;                     // what it runs unasked
   // fp8 by torchao: an array's scale, its cast and its transposed copy are kernels of their own (a
   // compiler cannot fuse a cast with the maximum that it needs), and weights are cast in every
   // microbatch. Transformer Engine casts and transposes at once, weights once a step.
@@ -85,16 +85,9 @@ struct Recipe {
   // Eager modules keep fp32 copies of norms and rotary inputs and both factors of SwiGLU.
   bool keeps_eager_copies = false;
   bool keeps_norm_output = true;  // the input of qkv and fc1 GEMMs is stored (not recomputed)
-  double logits_stash_bytes =
-      0;  // kept from forward to backward beside the bf16 logits, per element
-  double logits_grad_bytes = 2;  // of the logits' gradient, per element
-  // ... and more where tp splits the vocabulary: DTensor's loss_parallel has four fp32 arrays at
-  // once, the result of log_softmax, zeros with the targets in them, the sum of the two and its
-  // product (_nll_loss_and_log_softmax_backward in torch/distributed/tensor/parallel/loss.py).
-  double split_logits_grad_bytes = 0;
-  // Head, loss and the head's backward run over so many parts of the tokens one after the other, so
-  // that only a part's logits are there at once (ChunkedLossWrapper, torchtitan since April 2026).
-  std::int64_t loss_chunks = 1;
+  // Transformer Engine's loss before release 2.18 leaves the gradient, in 16 bits, where the logits
+  // were.
+  bool te_loss_in_place = false;
   bool dummy_weight_gradients = false;  // TE keeps one bf16 dummy wgrad per distinct weight shape
 
   std::int64_t bucket_elements = 0;  // DeepSpeed: elements of a communication bucket
@@ -210,6 +203,8 @@ const Recipe& recipe_of(RecipeKind kind);
 // - fsdp2_compile: torchtitan compiles the loss like the model since 2025-04-02 (pull request
 //   1033); queries, keys and values are one layer since 2026-04-16 (2878), the loss runs in chunks
 //   since 2026-04-27 (2937).
+// - megatron: its fused loss is of 2024-06-14 (7b4a6d76c9); Transformer Engine's gives its gradient
+//   in fp32 from release 2.18 on, which Megatron-Bridge took in August 2026.
 // - fsdp1: what is recomputed runs whole before torch 2.1 of October 2023, which stops where
 //   backward has what it needs (set_checkpoint_early_stop).
 Recipe recipe_of_month(RecipeKind kind, int month);

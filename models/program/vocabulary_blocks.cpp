@@ -26,7 +26,8 @@ SlotId dense_table_gradient(LayerContext& c) {
 class LogitsPart {
  public:
   // `ahead` 1: of the token after that. A model that predicts it has both norms in another block.
-  explicit LogitsPart(LayerContext& context, std::uint8_t ahead = 0) : c_(context), ahead_(ahead) {
+  explicit LogitsPart(LayerContext& context, std::uint8_t ahead = 0)
+      : c_(context), kind_(context.loss_kind()), loss_(context.loss()), ahead_(ahead) {
     // A tied head's table is the embedding's.
     const auto own = c_.b.parameter(ParameterRole::lm_head);
     table_ = own != kNoParameter ? own : c_.b.parameter(ParameterRole::embed_tokens);
@@ -45,9 +46,9 @@ class LogitsPart {
     if (c_.loss_chunks() > 1) return;  // all of it is done in backward, which follows at once
     logits_ = b.slot("logits", act, c_.tokens, v);
     b.compute(product(c_.tokens, v, c_.hidden), {whole, c_.weights}, {logits_}).parameter = table_;
-    if (c_.logits_stash_bytes() > 0) {
-      copy_ = b.slot("fp32 logits and log-softmax", DType::boolean, c_.tokens,
-                     static_cast<std::int64_t>(c_.logits_stash_bytes()) * v);
+    if (loss_.kept_bytes > 0) {
+      copy_ = b.slot("fp32 copies of logits", DType::boolean, c_.tokens,
+                     static_cast<std::int64_t>(loss_.kept_bytes) * v);
     }
     loss(c_.tokens, v);
   }
@@ -94,12 +95,8 @@ class LogitsPart {
     const DType act = c_.activation_dtype();
     const std::int64_t v = vocabulary_share(c_.model, c_.shape), h = c_.hidden;
     const std::int64_t chunks = c_.loss_chunks(), rows = c_.tokens / chunks;
-    const auto in_fp32 = [&](RowwiseKind kind, std::int64_t of_rows, SlotId from, SlotId to) {
-      b.compute(Rowwise{.kind = kind, .rows = of_rows, .cols = h, .dtype = DType::fp32}, {from},
-                {to});
-    };
     const SlotId assembled = b.slot("dhead partial in fp32", DType::fp32, c_.tokens, h);
-    in_fp32(RowwiseKind::zero_fill, c_.tokens, kNoSlot, assembled);
+    in_fp32(RowwiseKind::zero_fill, c_.tokens, h, kNoSlot, {assembled});
     const bool reduced_later = c_.shape.zero >= 2;  // else each product's is added as it comes
     for (std::int64_t i = 0; i < chunks; ++i) {
       logits_ = b.slot("logits", act, rows, v);
@@ -108,7 +105,7 @@ class LogitsPart {
       const SlotId dlogits = loss_backward(rows, v);
       const SlotId part = b.slot("dhead partial", act, rows, h);
       input_gradient(dlogits, part, rows, v);
-      in_fp32(RowwiseKind::cast, rows, part, assembled);
+      in_fp32(RowwiseKind::cast, rows, h, part, {assembled});
       if (!reduced_later) {
         c_.weight_gradient(table_, weight_product(rows, v), dlogits, whole_);
         continue;
@@ -117,7 +114,7 @@ class LogitsPart {
       Op& wgrad = b.compute(weight_product(rows, v), {dlogits, whole_}, {fresh});
       wgrad.parameter = table_;
       wgrad.role = Role::weight_gradient;
-      in_fp32(i == 0 ? RowwiseKind::cast : RowwiseKind::accumulate, v, fresh, c_.gradients);
+      in_fp32(i == 0 ? RowwiseKind::cast : RowwiseKind::accumulate, v, h, fresh, {c_.gradients});
     }
     const SlotId partial = b.slot("dhead partial", act, c_.tokens, h);
     c_.rowwise(RowwiseKind::cast, c_.tokens, h, {assembled}, {partial});
@@ -126,14 +123,34 @@ class LogitsPart {
 
   SlotId loss_backward(std::int64_t rows, std::int64_t v) {
     auto& b = c_.b;
-    const double bytes =
-        c_.recipe.logits_grad_bytes + (c_.shape.tp > 1 ? c_.recipe.split_logits_grad_bytes : 0);
+    const double bytes = loss_.gradient_bytes + (c_.shape.tp > 1 ? loss_.split_gradient_bytes : 0);
     const SlotId dlogits = c_.recipe.executable ? b.slot("dlogits", c_.activation_dtype(), rows, v)
                                                 : b.slot("dlogits", DType::boolean, rows,
                                                          static_cast<std::int64_t>(bytes) * v);
-    c_.rowwise(RowwiseKind::cross_entropy_backward, rows, v, {logits_, copy_, log_sum_}, {dlogits})
+    if (kind_ == LossKind::native) {
+      // calculate_gradients: a copy, less one at the targets; what it is times the loss's gradient
+      // goes over the probabilities and, in 16 bits, out: as many bytes as a sum of two formats.
+      const SlotId copied = b.slot("copy of the probabilities", DType::fp32, rows, v);
+      in_fp32(RowwiseKind::copy, rows, v, copy_, {copied});
+      in_fp32(RowwiseKind::accumulate, rows, v, copied, {copy_, dlogits}).ahead = ahead_;
+      return dlogits;
+    }
+    if (kind_ == LossKind::te && copy_ != kNoSlot) {
+      // The gradient is scaled where it is; autograd casts it.
+      in_fp32(RowwiseKind::scale, rows, v, copy_, {copy_});
+      in_fp32(RowwiseKind::cast, rows, v, copy_, {dlogits}).ahead = ahead_;
+      return dlogits;
+    }
+    const SlotId logits = loss_.keeps_logits ? logits_ : kNoSlot;
+    c_.rowwise(RowwiseKind::cross_entropy_backward, rows, v, {logits, copy_, log_sum_}, {dlogits})
         .ahead = ahead_;
     return dlogits;
+  }
+
+  Op& in_fp32(RowwiseKind kind, std::int64_t rows, std::int64_t cols, SlotId from,
+              BlockBuilder::Slots to) {
+    return c_.b.compute(Rowwise{.kind = kind, .rows = rows, .cols = cols, .dtype = DType::fp32},
+                        {from}, to);
   }
 
   void input_gradient(SlotId dlogits, SlotId partial, std::int64_t rows, std::int64_t v) {
@@ -147,26 +164,46 @@ class LogitsPart {
   // recipes name one slot for what they keep in `copy_`.
   void loss(std::int64_t rows, std::int64_t v) {
     auto& b = c_.b;
-    const Bytes bytes(static_cast<double>(rows) * 4);
-    const bool own = c_.recipe.executable;
     const SlotId loss = b.slot("loss", DType::fp32, rows, 1);
-    if (own) log_sum_ = b.slot("log-sum of exponentials", DType::fp32, rows, 1);
+    if (c_.recipe.executable) return own_loss(loss, rows, v);
+    if (kind_ == LossKind::native) {
+      // calculate_logits_max, calculate_predicted_logits, calculate_cross_entropy_loss
+      in_fp32(RowwiseKind::cast, rows, v, logits_, {copy_, loss}).ahead = ahead_;
+      reduce(CollectiveKind::all_reduce, rows, loss);
+      in_fp32(RowwiseKind::scale, rows, v, copy_, {copy_, loss}).ahead = ahead_;
+      reduce(CollectiveKind::all_reduce, 2 * rows, loss);
+      in_fp32(RowwiseKind::scale, rows, v, copy_, {copy_, loss}).ahead = ahead_;
+      return;
+    }
+    c_.rowwise(RowwiseKind::cross_entropy, rows, v, {logits_}, {loss, copy_}).ahead = ahead_;
+    if (kind_ == LossKind::te)
+      return reduce(CollectiveKind::all_gather, 3 * rows * c_.shape.tp, loss);
+    for (int i = 0; i < 3; ++i) reduce(CollectiveKind::all_reduce, rows, loss);
+  }
+
+  // fp32 numbers of all tp ranks.
+  void reduce(CollectiveKind kind, std::int64_t numbers, SlotId slot) {
+    if (c_.shape.tp == 1) return;
+    const Bytes bytes(static_cast<double>(numbers) * 4);
+    c_.b.aside(Stream::model_comm, Collective{kind, Axis::tp, bytes}, {slot}, {slot});
+    c_.b.wait_for(Stream::model_comm);
+  }
+
+  void own_loss(SlotId loss, std::int64_t rows, std::int64_t v) {
+    auto& b = c_.b;
+    log_sum_ = b.slot("log-sum of exponentials", DType::fp32, rows, 1);
     const bool split = c_.shape.tp > 1;
-    const SlotId maximum =
-        own && split ? b.slot("largest of all ranks", DType::fp32, rows, 1) : kNoSlot;
-    c_.rowwise(RowwiseKind::cross_entropy, rows, v, {logits_}, {loss, log_sum_, maximum, copy_})
-        .ahead = ahead_;
+    const SlotId maximum = split ? b.slot("largest of all ranks", DType::fp32, rows, 1) : kNoSlot;
+    c_.rowwise(RowwiseKind::cross_entropy, rows, v, {logits_}, {loss, log_sum_, maximum}).ahead =
+        ahead_;
     if (!split) return;
+    const Bytes bytes(static_cast<double>(rows) * 4);
     const auto all_reduce = [&](SlotId slot) -> Op& {
       Op& op = b.aside(Stream::model_comm, Collective{CollectiveKind::all_reduce, Axis::tp, bytes},
                        {slot}, {slot});
       b.wait_for(Stream::model_comm);
       return op;
     };
-    if (!own) {
-      for (int i = 0; i < 3; ++i) all_reduce(loss);
-      return;
-    }
     const Rowwise one_column{
         .kind = RowwiseKind::scale, .rows = rows, .cols = 1, .dtype = DType::fp32};
     all_reduce(maximum).role = Role::maximum;
@@ -189,6 +226,8 @@ class LogitsPart {
   }
 
   LayerContext& c_;
+  LossKind kind_;
+  LossTraits loss_;
   std::uint8_t ahead_;
   std::int16_t table_ = kNoParameter;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, whole_ = kNoSlot, logits_ = kNoSlot, copy_ = kNoSlot;

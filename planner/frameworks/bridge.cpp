@@ -60,6 +60,8 @@ constexpr auto kNames = std::to_array<Name>({
     {"--cuda-graph-impl", "model.cuda_graph_impl", "\"none\""},
     {"--cuda-graph-modules", "model.cuda_graph_scope", ""},
     {"--deterministic-mode", "model.deterministic_mode", "False"},
+    {"--cross-entropy-loss-fusion", "model.cross_entropy_loss_fusion", "False"},
+    {"--cross-entropy-fusion-impl", "model.cross_entropy_fusion_impl", ""},
 });
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kDtypes{
@@ -211,6 +213,8 @@ Settings bridge_settings(const PythonText& text) {
       }
       if (target == "model.cuda_graph_scope" && text_of(flag) == "full_iteration") {
         add("--cuda-graph-impl", "full_iteration");
+      } else if (target == "model.cross_entropy_loss_fusion" && value.value.is_boolean()) {
+        add(name.flag, value.value);  // on unless said, other than Megatron-LM's
       } else if (!flag.is_null()) {
         add(name.flag, std::move(flag));
       }

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "models/error.h"
+#include "models/program/loss.h"
 #include "planner/frameworks/deepspeed.h"
 #include "planner/frameworks/megatron.h"
 #include "planner/frameworks/scene.h"
@@ -204,6 +205,11 @@ class Reading {
       : scene_{files, question, {}, {}}, framework_(framework) {
     scene_.draft.recipe = recipe_for(framework, RecipeKind::megatron);
     scene_.draft.plan = plan_unsaid(framework, question.model, scene_.draft.recipe);
+    // Of Megatron-Bridge's recipes that qplan knows 16 of 20 say te, and all are fused.
+    if (framework == Framework::megatron_bridge) {
+      scene_.draft.fuses_loss = true;
+      scene_.draft.fused_loss = LossKind::te;
+    }
   }
 
   void read(Findings& out) {
@@ -263,6 +269,10 @@ class Reading {
       case Framework::megatron_bridge:
       case Framework::slime:
         settle_megatron(draft, model);
+        if (framework_ != Framework::slime) {
+          plan.loss = loss_word(draft.fuses_loss ? draft.fused_loss : LossKind::unfused,
+                                plan.deterministic, recipe_of(draft.recipe));
+        }
         break;
       case Framework::megatron_deepspeed:
         settle_megatron(draft, model);

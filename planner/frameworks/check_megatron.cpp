@@ -98,12 +98,15 @@ constexpr auto kTraps = std::to_array<Trap>({
      "add --use-precision-aware-optimizer", "optimizer_config.py",
      "--use-precision-aware-optimizer"},
     {"fusion_of_te", error, "--cross-entropy-fusion-impl",
-     [](const Case& c) { return c.is("--cross-entropy-fusion-impl", "te"); },
+     [](const Case& c) {
+       return c.is("--cross-entropy-fusion-impl", "te") && c.part.dialect != Dialect::bridge;
+     },
      "Transformer Engine's fused loss is refused", "--cross-entropy-fusion-impl native",
      "arguments.py:1697"},
     {"deterministic_loss", error, "--cross-entropy-loss-fusion",
      [](const Case& c) {
-       return c.has("--deterministic-mode") && c.has("--cross-entropy-loss-fusion");
+       return c.has("--deterministic-mode") && c.has("--cross-entropy-loss-fusion") &&
+              !c.is("--cross-entropy-loss-fusion", "false");
      },
      "deterministic mode refuses the fused loss", "leave --cross-entropy-loss-fusion out",
      "training/determinism.py", "", true},

@@ -135,7 +135,7 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     case Dialect::megatron_yaml:
       return !key.starts_with("--");  // the same key stands once as a flag
     case Dialect::torchtitan:
-      return key == "activation_checkpoint" || key == "moe_comm_backend";
+      return key == "activation_checkpoint" || key == "moe_comm_backend" || key == "loss";
     case Dialect::ds_config:
     case Dialect::accelerate: {
       // A comment: DeepSpeed looks up the keys that it knows, and only sections refuse others.

@@ -52,11 +52,12 @@ void check_module(const ConfigPart& part, Findings& out) {
   }
 }
 
-// torchtitan's loss over whole micro-batches, where qplan prices its default.
+// torchtitan's loss over whole micro-batches, where parts of them are its default.
 void check_loss(const Scene& scene, const PythonCall& call, Findings& out) {
   const PythonArgument* const loss = call.find("loss");
-  if (loss == nullptr || !loss->text.starts_with("CrossEntropyLoss")) return;
-  const ParallelPlan& plan = scene.draft.plan;
+  if (loss == nullptr || !loss->text.starts_with(kWholeLoss)) return;
+  ParallelPlan plan = scene.draft.plan;
+  plan.loss = LossKind::by_framework;
   const ModelSpec& model = scene.question.model;
   const std::int64_t tokens = plan.micro_batch_size * plan.seq_len / plan.cp;
   const std::int64_t parts = torchtitan_loss_chunks(model, plan);
@@ -65,12 +66,12 @@ void check_loss(const Scene& scene, const PythonCall& call, Findings& out) {
   const double logits =
       static_cast<double>(tokens) * static_cast<double>(model.vocab_size) / plan.tp;
   const Bytes more(4 * logits * static_cast<double>(parts - 1) / static_cast<double>(parts));
-  out.push_back(
-      {note, "whole_loss", loss->place,
-       fmt::format("logits of a whole micro-batch are there at once, {:.1f} GiB more than "
-                   "is predicted, which has {} parts of them one after the other",
-                   more / gib(1), parts),
-       "ChunkedLossWrapper.Config(loss_fn=<this loss>)", "torchtitan components/loss.py:501"});
+  out.push_back({note, "whole_loss", loss->place,
+                 fmt::format("logits of a whole micro-batch are there at once, {:.1f} GiB more "
+                             "than with {} parts of them one after the other",
+                             more / gib(1), parts),
+                 "ChunkedLossWrapper.Config(loss_fn=<this loss>)",
+                 "torchtitan components/loss.py:501"});
 }
 
 void check_calls(const Scene& scene, const PythonText& text, Findings& out) {

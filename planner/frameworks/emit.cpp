@@ -35,10 +35,12 @@ std::vector<std::span<const Limit>> limits_of(Framework framework) {
   return {};
 }
 
-// Bridge's recipes bring layers that qplan does not write as Megatron's flags.
+// Bridge's recipes bring layers that qplan does not write as Megatron's flags, and its training
+// takes the loss that Megatron-LM's refuses.
 bool holds_for(Framework framework, const Limit& limit) {
   return framework != Framework::megatron_bridge ||
-         (limit.rule != "unwritten_attention" && limit.rule != "whole_rotary_base");
+         (limit.rule != "unwritten_attention" && limit.rule != "whole_rotary_base" &&
+          limit.rule != "loss_of_te");
 }
 
 bool can_write(Framework framework, const Subject& subject, const ClusterLimits& limits) {
@@ -76,6 +78,7 @@ void give_up(P& plan, const P&) {
 
 constexpr auto kChanges = std::to_array<Change>({
     {"compile", set_back<&P::compile>},
+    {"loss", set_back<&P::loss>},
     {"deterministic", set_back<&P::deterministic>},
     {"overlap", set_back<&P::overlap>},
     {"states", set_back<&P::grad_dtype, &P::main_params_dtype, &P::moment_dtype>},
@@ -178,7 +181,7 @@ bool nearest_expressible(Framework framework, const Subject& subject, const Clus
     nearest = plan;
     return true;
   };
-  // Sets of one word, then of two, ...: 2^19 at most, cheap ones first within a size.
+  // Sets of one word, then of two, ...: 2^20 at most, cheap ones first within a size.
   for (int size = 1; size <= static_cast<int>(kCount); ++size) {
     for (std::uint32_t set = (1U << static_cast<unsigned>(size)) - 1U; set < 1U << kCount;) {
       if (works(set)) return true;

@@ -379,14 +379,6 @@ constexpr auto kFacts = std::to_array<Fact>({
      .write = [](const Subject& s) { return if_true(has_experts(s)); },
      .otherwise = "false",
      .judged = never},
-    {.key = "--cross-entropy-loss-fusion",
-     .write = [](const Subject& s) { return if_true(!s.plan.deterministic); },
-     .otherwise = "false",
-     .judged = never},
-    {.key = "--cross-entropy-fusion-impl",
-     .write = [](const Subject&) { return Json("native"); },
-     .otherwise = "native",
-     .judged = never},
 });
 
 }  // namespace

@@ -18,6 +18,12 @@ constexpr auto kLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("Megatron has no torch.compile of the model; leave compile out");
      }},
+    {"loss_of_te", [](const Subject& s) { return s.plan.loss == LossKind::te; },
+     [](const Subject&) {
+       return std::string(
+           "Megatron-LM's training refuses Transformer Engine's loss since June 2026 (168cb15d70); "
+           "leave loss out, which is native");
+     }},
     {"precision_aware_master_weights",
      [](const Subject& s) {
        return megatron_precision_aware(s) && s.plan.offload.optimizer == 0 &&

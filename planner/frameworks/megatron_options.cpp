@@ -10,6 +10,7 @@
 
 #include "models/error.h"
 #include "models/program/fp8_parameters.h"
+#include "models/program/loss.h"
 #include "planner/frameworks/megatron.h"
 #include "planner/frameworks/megatron_shared.h"
 #include "planner/layout.h"
@@ -60,6 +61,14 @@ void set_recompute_modules(Draft& draft, const Json& value) {
 
 bool recomputes_fully(const Subject& s) {
   return s.plan.recompute.kind == RecomputeKind::full;
+}
+
+LossKind loss_run(const Subject& s) {
+  return loss_of(s.plan.loss, s.plan.deterministic, recipe_of(s.recipe));
+}
+
+bool fuses_loss(const Subject& s) {
+  return traits_of(loss_run(s), recipe_of(s.recipe)).fused;
 }
 
 // Whole layers but the routed experts, whose shapes change; or only what leads to those.
@@ -379,6 +388,13 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--deterministic-mode", "deterministic",
      [](const Subject& s) { return if_true(s.plan.deterministic); },
      [](Draft& d, const Json& v) { d.plan.deterministic = truth_of(v); }},
+    {"--cross-entropy-loss-fusion", "loss", [](const Subject& s) { return if_true(fuses_loss(s)); },
+     [](Draft& d, const Json& v) { d.fuses_loss = truth_of(v); }},
+    {"--cross-entropy-fusion-impl", "loss",
+     [](const Subject& s) { return if_true(fuses_loss(s), std::string(to_word(loss_run(s)))); },
+     [](Draft& d, const Json& v) {
+       d.fused_loss = text_of(v) == "te" ? LossKind::te : LossKind::native;
+     }},
     // What graphs need: random states that are captured, and no look at the loss from the host.
     {"--te-rng-tracker", "", [](const Subject& s) { return if_true(s.plan.cuda_graph); },
      [](Draft&, const Json&) {}},

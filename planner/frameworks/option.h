@@ -37,6 +37,9 @@ struct Draft {
   std::optional<int> etp;
   bool expert_tensor_follows = true;  // etp is tp unless said
   bool precision_aware = false;
+  // Megatron: whether its loss is fused, and which is then.
+  bool fuses_loss = false;
+  LossKind fused_loss = LossKind::native;
   std::optional<std::int64_t> train_tokens, microbatch_tokens;  // torchtitan
 };
 

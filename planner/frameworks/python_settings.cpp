@@ -58,7 +58,7 @@ Settings torchtitan_settings(const PythonText& text) {
   for (const PythonCall& call : text.calls) {
     for (const PythonArgument& a : call.arguments) {
       if (titan.empty()) continue;
-      if (a.name == "activation_checkpoint") {
+      if (a.name == "activation_checkpoint" || a.name == "loss") {
         const std::string name = a.text.substr(0, a.text.find('.'));
         titan.add({a.name, name, a.place, a.span, a.span, true});
       }

@@ -5,6 +5,7 @@
 
 #include "models/error.h"
 #include "models/program/blocks.h"
+#include "models/program/loss.h"
 #include "planner/frameworks/fsdp_mesh.h"
 #include "planner/frameworks/torch.h"
 
@@ -133,6 +134,15 @@ constexpr auto kTorchtitan = std::to_array<Option>({
     {"training.disable_cuda_graphs", "cuda_graph",
      [](const Subject& s) { return Json(!s.plan.cuda_graph); },
      [](Draft& d, const Json& v) { d.plan.cuda_graph = !truth_of(v); }},
+    {"loss", "loss",
+     [](const Subject& s) {
+       return Json(torchtitan_loss_chunks(s.model, s.plan) > 1 ? kLossInChunks : kWholeLoss);
+     },
+     [](Draft& d, const Json& v) {
+       const std::string name = text_of(v);
+       if (name == kLossInChunks) d.plan.loss = LossKind::chunked;
+       if (name == kWholeLoss) d.plan.loss = LossKind::compiled;
+     }},
     {"compile.enable", "compile", [](const Subject& s) { return Json(s.plan.compile); },
      [](Draft& d, const Json& v) { d.plan.compile = truth_of(v); }},
     {"compile.enable_async_tensor_parallel", "overlap",
@@ -291,6 +301,12 @@ void settle_torchtitan(Draft& draft, const ModelSpec& model, const Settings& set
         p.micro_batch_size * p.dp * (p.pp > 1 ? draft.accumulation.value_or(1) : 1);
   }
   draft.accumulation.reset();
+  // The whole loss is what is left where parts do not divide the tokens.
+  ParallelPlan unsaid = p;
+  unsaid.loss = LossKind::by_framework;
+  const bool whole = torchtitan_loss_chunks(model, unsaid) == 1;
+  p.loss = whole ? LossKind::by_framework
+                 : loss_word(p.loss, p.deterministic, recipe_of(RecipeKind::fsdp2_compile));
 }
 
 const TorchtitanModel* torchtitan_model(std::string_view model) {
@@ -302,7 +318,8 @@ const TorchtitanModel* torchtitan_model(std::string_view model) {
 
 std::int64_t torchtitan_loss_chunks(const ModelSpec& model, const ParallelPlan& plan) {
   const std::int64_t tokens = plan.micro_batch_size * plan.seq_len / plan.cp;
-  return loss_chunks(model, recipe_of(RecipeKind::fsdp2_compile), tokens);
+  const Recipe& recipe = recipe_of(RecipeKind::fsdp2_compile);
+  return loss_chunks(model, traits_of(plan.loss, recipe), tokens);
 }
 
 }  // namespace qplan

@@ -87,6 +87,10 @@ constexpr auto kSlimeLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("slime always uses Megatron's distributed optimizer; use zero 1");
      }},
+    {"slime_loss", [](const Subject& s) { return s.plan.loss != LossKind::by_framework; },
+     [](const Subject&) {
+       return std::string("slime has losses of its own, which take no fusion; leave loss out");
+     }},
     {"slime_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
      [](const Subject&) { return std::string("slime trains in bf16"); }},
     {"slime_dispatcher",

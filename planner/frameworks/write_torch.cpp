@@ -134,7 +134,7 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
       "from torchtitan.components.checkpointer import CheckpointManager\n"
       "from torchtitan.components.data import ConcatThenSplitPackingConfig, GrainDataLoader\n"
       "from torchtitan.components.loss import ";
-  const bool in_chunks = torchtitan_loss_chunks(s.model, s.plan) > 1;
+  const bool in_chunks = text_of(find(options, "loss")->value) == kLossInChunks;
   if (in_chunks) text += "ChunkedLossWrapper, ";
   text +=
       "CrossEntropyLoss\n"

@@ -1,6 +1,12 @@
 #pragma once
 // How the step is run: recompute, overlap, offload, launching.
 
+#include <fmt/ranges.h>
+
+#include <string>
+#include <vector>
+
+#include "models/program/loss.h"
 #include "planner/rules/rule.h"
 
 namespace qplan::rules {
@@ -26,6 +32,17 @@ inline std::string_view expert_overlap_obstacle(const Case& c) {
   if (c.m.num_mtp_layers > 1) return "at most one multi-token-prediction layer";
   if (c.m.num_mtp_layers == 1 && c.p.pp == 1) return "pp above 1 with multi-token prediction";
   return "";
+}
+
+// "default, unfused or te"
+inline std::string other_losses(RecipeKind recipe) {
+  std::vector<std::string_view> words{to_word(LossKind::by_framework)};
+  for (const auto& [loss, word] : Words<LossKind>::table) {
+    if (losses_of(recipe).has(loss)) words.push_back(word);
+  }
+  const std::string_view last = words.back();
+  words.pop_back();
+  return fmt::format("{} or {}", fmt::join(words, ", "), last);
 }
 
 inline constexpr auto kExecution = std::to_array<Rule>({
@@ -195,6 +212,22 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "deterministic out");
      },
      "TransformerEngine, dot_product_attention/utils.py: softmax_type vanilla"},
+    {"loss_available", kEvery,
+     [](const Case& c) {
+       return c.p.loss != LossKind::by_framework && !losses_of(c.recipe).has(c.p.loss);
+     },
+     [](const Case& c) {
+       return not_in(c, fmt::format("loss {}", to_word(c.p.loss)), "use " + other_losses(c.recipe));
+     },
+     "models/program/loss.h"},
+    {"deterministic_loss", kMegatronCore,
+     [](const Case& c) {
+       return c.p.deterministic && (c.p.loss == LossKind::native || c.p.loss == LossKind::te);
+     },
+     [](const Case&) {
+       return std::string("Megatron's deterministic mode refuses its fused losses; leave loss out");
+     },
+     "Megatron-LM d98e8a64, training/determinism.py"},
     {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile, RecipeKind::qplan),
      [](const Case& c) { return c.p.cuda_graph; },
      [](const Case& c) { return not_in(c, "CUDA graphs", "leave cuda_graph out"); }, "4.3"},

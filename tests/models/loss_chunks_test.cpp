@@ -8,6 +8,7 @@
 
 #include "framework_blocks.h"
 #include "models/program/liveness.h"
+#include "models/program/loss.h"
 
 namespace qplan::test {
 namespace {
@@ -86,14 +87,17 @@ TEST_CASE("an eighth of the logits is there at once") {
 }
 
 TEST_CASE("a head stays whole where chunks do not divide the tokens, and with token prediction") {
-  const Recipe& titan = recipe_of(RecipeKind::fsdp2_compile);
   const ModelSpec llama = load_model("llama3-8b"), deepseek = load_model("deepseek-v3");
-  CHECK(loss_chunks(llama, titan, 4096) == 8);
-  CHECK(loss_chunks(llama, titan, 4100) == 1);
-  CHECK(loss_chunks(deepseek, titan, 4096) == (deepseek.num_mtp_layers > 0 ? 1 : 8));
-  CHECK(loss_chunks(llama, recipe_of(RecipeKind::fsdp2), 4096) == 1);
-  CHECK(loss_chunks(llama, recipe_of_month(RecipeKind::fsdp2_compile, 202604), 4096) == 1);
-  CHECK(loss_chunks(llama, recipe_of_month(RecipeKind::fsdp2_compile, 202605), 4096) == 8);
+  const auto chunks = [](const ModelSpec& model, const Recipe& recipe, std::int64_t tokens) {
+    return loss_chunks(model, traits_of(recipe.loss, recipe), tokens);
+  };
+  const Recipe& titan = recipe_of(RecipeKind::fsdp2_compile);
+  CHECK(chunks(llama, titan, 4096) == 8);
+  CHECK(chunks(llama, titan, 4100) == 1);
+  CHECK(chunks(deepseek, titan, 4096) == (deepseek.num_mtp_layers > 0 ? 1 : 8));
+  CHECK(chunks(llama, recipe_of(RecipeKind::fsdp2), 4096) == 1);
+  CHECK(chunks(llama, recipe_of_month(RecipeKind::fsdp2_compile, 202604), 4096) == 1);
+  CHECK(chunks(llama, recipe_of_month(RecipeKind::fsdp2_compile, 202605), 4096) == 8);
 }
 
 TEST_CASE("since April 2026 queries, keys and values are one product in torchtitan") {

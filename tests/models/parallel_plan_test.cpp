@@ -76,6 +76,7 @@ ParallelPlan random_plan(Dice& dice) {
   plan.cuda_graph_scope = dice.word<CudaGraphScope>();
   plan.compile = dice.coin();
   plan.deterministic = dice.coin();
+  plan.loss = dice.word<LossKind>();
   if (dice.coin()) plan.document_len = dice.roll(0, 4096);
   if (dice.coin()) {
     for (auto n = dice.roll(1, 9); n > 0; --n) {
@@ -233,7 +234,7 @@ TEST_CASE("offload reads as contract.md writes it") {
 
 TEST_CASE("the JSON of a plan holds every word, in one order") {
   const Json object = plan_to_json(parse_plan("tp2 overlap=tp+ep layout=1+2"));
-  CHECK(object.size() == 32);
+  CHECK(object.size() == 33);
   CHECK(object.begin().key() == "tp");
   CHECK(object["precision"] == "bf16");
   CHECK(object["recompute"] == "none");

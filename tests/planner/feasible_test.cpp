@@ -239,6 +239,8 @@ std::vector<Broken> broken_plans() {
       {"deterministic_overlap", megatron, llama3_70b(),
        "tp2 zero1 sp deterministic overlap=tp+grad+param"},
       {"deterministic_sinks", megatron, with_sinks(llama3_70b()), "zero1 deterministic"},
+      {"loss_available", deepspeed, llama3_70b(), "zero1 loss=te"},
+      {"deterministic_loss", megatron, llama3_70b(), "zero1 deterministic loss=native"},
       {"cuda_graph_available", deepspeed, llama3_70b(), "zero1 cuda_graph"},
       {"cuda_graph_parallel", fsdp2_compile, llama3_70b(), "pp2 gbs4 zero3 cuda_graph"},
       {"cuda_graph_router", megatron, llama3_70b(), "zero1 cuda_graph cuda_graph_scope=router"},

@@ -427,12 +427,13 @@ TEST_CASE(
   CHECK(month("benchmarks/llama3_h100_202412.md", "torchtitan", "megatron") == 0);
 
   constexpr auto titan = RecipeKind::fsdp2_compile;
-  CHECK_FALSE(recipe_of_month(titan, 202503).fused_loss);
-  CHECK(recipe_of_month(titan, 202503).logits_stash_bytes == 8);
-  CHECK(recipe_of_month(titan, 202504).fused_loss);
-  CHECK(recipe_of_month(titan, 202504).logits_stash_bytes == 0);
-  CHECK(recipe_of_month(titan, 202604).loss_chunks == 1);
-  for (const int late : {0, 202605}) CHECK(recipe_of_month(titan, late).loss_chunks == 8);
+  CHECK(recipe_of_month(titan, 202503).loss == LossKind::eager);
+  for (const int month : {202504, 202604}) {
+    CHECK(recipe_of_month(titan, month).loss == LossKind::compiled);
+  }
+  for (const int late : {0, 202605}) {
+    CHECK(recipe_of_month(titan, late).loss == LossKind::chunked);
+  }
 }
 
 TEST_CASE("Composer's runs with PURE recompute whole layers, as torch before 2.1 did") {

@@ -87,6 +87,10 @@ class RandomPlans {
     p.cuda_graph_scope =
         pick<CudaGraphScope>({CudaGraphScope::full, CudaGraphScope::layer, CudaGraphScope::router});
     p.deterministic = coin(0.1);
+    if (coin(0.15)) {
+      p.loss =
+          pick<LossKind>({LossKind::unfused, LossKind::native, LossKind::te, LossKind::compiled});
+    }
     if (coin(0.1)) p.document_len = pick<std::int64_t>({100, 256});
     return p;
   }

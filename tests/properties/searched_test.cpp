@@ -68,6 +68,7 @@ class RandomSpaces {
     maybe(0.2, s.cuda_graph, std::vector<bool>{false, true});
     maybe(0.2, s.compile, std::vector<bool>{false, true});
     maybe(0.1, s.deterministic, std::vector<bool>{true});
+    maybe(0.1, s.loss, values_of<LossKind>());
     if (r.coin(0.3)) s.offload = {{.optimizer = r.pick<double>({0, 0.3, 1})}};
     if (r.coin(0.4)) {
       s.overlap = {{}};

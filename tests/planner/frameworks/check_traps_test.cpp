@@ -238,7 +238,7 @@ TEST_SUITE("traps") {
     CHECK(find(config("\"comment\": 1,"), "unknown_option") != nullptr);
   }
 
-  TEST_CASE("torchtitan's loss over whole micro-batches takes more memory than is predicted") {
+  TEST_CASE("torchtitan's loss over whole micro-batches takes more memory than in parts") {
     const auto config = [](const std::string& loss) {
       return ask_text("config.py",
                       "def f():\n  return Trainer.Config(\n    loss=" + loss +
@@ -250,7 +250,8 @@ TEST_SUITE("traps") {
     };
     const Checked whole = config("CrossEntropyLoss.Config(global_vocab_size=128256)");
     REQUIRE(find(whole, "whole_loss") != nullptr);
-    // 16384 x 64128 x 4 bytes, an eighth of which is predicted: 3.42 GiB.
+    CHECK(whole.plan.loss == LossKind::compiled);
+    // 16384 x 64128 x 4 bytes but an eighth: 3.42 GiB.
     CHECK(find(whole, "whole_loss")->message.find("3.4 GiB") != std::string::npos);
     CHECK(find(whole, "whole_loss")->place.line == 3);
     CHECK(find(config("ChunkedLossWrapper.Config(loss_fn=CrossEntropyLoss.Config())"),

@@ -103,6 +103,57 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a plan's loss is written, and read back as the plan's") {
+  struct Case {
+    Framework framework;
+    const char *words, *written;
+  };
+  for (const Case& c : std::initializer_list<Case>{
+           {Framework::megatron, "", "--cross-entropy-fusion-impl native"},
+           {Framework::megatron, " loss=native", "--cross-entropy-fusion-impl native"},
+           {Framework::megatron, " loss=unfused", ""},
+           {Framework::megatron_bridge, "", "cfg.model.cross_entropy_fusion_impl = \"native\""},
+           {Framework::megatron_bridge, " loss=te", "cfg.model.cross_entropy_fusion_impl = \"te\""},
+           {Framework::megatron_bridge, " loss=unfused",
+            "cfg.model.cross_entropy_loss_fusion = False"},
+           {Framework::slime, "", ""},
+           {Framework::torchtitan, " loss=compiled", "loss=CrossEntropyLoss.Config("},
+           {Framework::torchtitan, "", "loss=ChunkedLossWrapper.Config("}}) {
+    const bool titan = c.framework == Framework::torchtitan;
+    const std::string head = titan ? "tp2 dp4 zero3" : "tp2 dp4 zero1";
+    const Job j =
+        job("qwen3-8b", head + " gbs8 seq4096 sp overlap=grad+param" + c.words, c.framework);
+    CAPTURE(j.plan.loss);
+    CAPTURE(c.words);
+    const auto files = emit(c.framework, j.subject(), {"r"});
+    std::string all;
+    for (const EmittedFile& f : files) all += f.text;
+    CHECK(says(all, c.written));
+    if (std::string_view(c.written).empty()) CHECK_FALSE(says(all, "cross-entropy"));
+    const ParallelPlan read = check(texts_of(files), question_of(j.model, j.config, 8)).plan;
+    CHECK(canonical(read, j.model, recipe_for(c.framework, RecipeKind::megatron)) ==
+          canonical(j.plan, j.model, recipe_for(c.framework, RecipeKind::megatron)));
+    CHECK(read.loss ==
+          (std::string_view(c.words) == " loss=native" ? LossKind::by_framework : j.plan.loss));
+  }
+}
+
+TEST_CASE("a loss that a framework refuses is not written for it") {
+  for (const auto& [framework, words, rule] :
+       std::initializer_list<std::tuple<Framework, const char*, const char*>>{
+           {Framework::megatron, "loss=te", "loss_of_te"},
+           {Framework::slime, "loss=unfused", "slime_loss"}}) {
+    const Job j = job("qwen3-8b", std::string("tp2 dp4 zero1 gbs8 seq4096 sp ") + words, framework);
+    const ClusterLimits limits{8, 90};
+    const auto reasons = why_inexpressible(framework, j.subject(), limits);
+    REQUIRE(reasons.size() == 1);
+    CHECK(reasons.front().rule == rule);
+    ParallelPlan nearest;
+    REQUIRE(nearest_expressible(framework, j.subject(), limits, nearest));
+    CHECK(nearest.loss == LossKind::by_framework);
+  }
+}
+
 TEST_CASE("which copies beyond a capacity are dropped is written and read") {
   for (const char* policy : {"probs", "position"}) {
     const Job j = job("qwen3-30b-a3b", fmt::format("{} capacity=1.25 drop={}", kMoePlan, policy),

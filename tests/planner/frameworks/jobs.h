@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "models/program/loss.h"
 #include "planner/frameworks/check.h"
 #include "planner/frameworks/emit.h"
+#include "planner/frameworks/torch.h"
 
 namespace qplan {
 
@@ -32,7 +34,7 @@ inline std::string findings_text(const Checked& checked) {
 }
 
 // Words that say nothing here, at their default: what no configuration can tell apart.
-inline ParallelPlan canonical(ParallelPlan p, const ModelSpec& model) {
+inline ParallelPlan canonical(ParallelPlan p, const ModelSpec& model, RecipeKind recipe) {
   const ParallelPlan defaults;
   // Questions of the data, not of a configuration.
   p.routing = defaults.routing;
@@ -41,6 +43,12 @@ inline ParallelPlan canonical(ParallelPlan p, const ModelSpec& model) {
   if (!model.moe) p.moe_dispatcher = defaults.moe_dispatcher;
   if (!p.cuda_graph) p.cuda_graph_scope = defaults.cuda_graph_scope;
   if (p.tp == 1) p.overlap.remove(OverlapKind::tp);
+  p.loss = loss_word(p.loss, p.deterministic, recipe_of(recipe));
+  // Parts that do not divide the tokens are the whole.
+  ParallelPlan unsaid = p;
+  unsaid.loss = LossKind::by_framework;
+  const bool titan = recipe == RecipeKind::fsdp2_compile;
+  if (titan && torchtitan_loss_chunks(model, unsaid) == 1) p.loss = LossKind::by_framework;
   if (p.pp == 1) p.schedule = ScheduleKind::one_f_one_b;
   if (p.fsdp_shard == p.dp * p.cp) p.fsdp_shard = 0;
   return p;

@@ -44,7 +44,7 @@ class Expressible {
       const RecipeKind recipe = recipe_for(framework_, of_plan);
       if (hopeless(model, recipe)) continue;
       ParallelPlan plan = vary(random_any(model.spec));
-      plan = canonical(plan, model.spec);
+      plan = canonical(plan, model.spec, recipe);
       const Subject subject{model.spec, model.config, plan, recipe, 8};
       const ClusterLimits limits{plan.world(), 90};
       ParallelPlan nearest = plan;
@@ -52,7 +52,7 @@ class Expressible {
           !nearest_expressible(framework_, subject, limits, nearest)) {
         continue;
       }
-      nearest = canonical(nearest, model.spec);
+      nearest = canonical(nearest, model.spec, recipe);
       const Subject again{model.spec, model.config, nearest, recipe, 8};
       if (!why_inexpressible(framework_, again, limits).empty()) continue;
       return {model, nearest, recipe};
@@ -218,7 +218,7 @@ TEST_CASE("check finds an error in exactly those of Megatron's jobs that the rul
   for (int round = 0; round < test_rounds(kPlans); ++round) {
     const auto [model, start, recipe] = plans.next();
     const ParallelPlan plan =
-        canonical(as_megatron_takes_it(changed(start, model.spec, random)), model.spec);
+        canonical(as_megatron_takes_it(changed(start, model.spec, random)), model.spec, recipe);
     const Subject subject{model.spec, model.config, plan, recipe, 8};
     const ClusterLimits limits{plan.world(), 90};
     const auto broken = why_infeasible(model.spec, plan, recipe_of(recipe), limits);
