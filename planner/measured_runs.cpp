@@ -91,6 +91,25 @@ RecipeKind recipe_of_run(const RunRow& row) {
   return sharded ? RecipeKind::megatron_fsdp : *recipe;
 }
 
+// "Megatron-Bridge (NeMo 26.04.01)" is of April 2026: 26.04; 0: none is named.
+double release_of(const std::string& framework) {
+  const std::size_t at = framework.find("NeMo ");
+  return at == std::string::npos ? 0 : std::strtod(framework.c_str() + at + 5, nullptr);
+}
+
+bool is_megatron_core(RecipeKind recipe) {
+  return recipe == RecipeKind::megatron || recipe == RecipeKind::megatron_fsdp;
+}
+
+// Releases of NeMo and Megatron-Bridge are named by months; other runs of Megatron-Core were
+// published by August 2026, the latest release of these.
+int month_of_megatron(const std::string& framework) {
+  constexpr int kLatest = 202608;
+  if (!framework.starts_with("Megatron") && !framework.starts_with("NeMo")) return 0;
+  const double release = release_of(framework);
+  return release > 20 ? 200000 + static_cast<int>(release * 100 + 0.5) : kLatest;
+}
+
 // The month in the name of a benchmark's page, "llama3_h100_202412_torchtitan.md" or
 // "..._2025-06_..." as 202412 and 202506, of torchtitan, which names no releases. Other published
 // runs of compiled FSDP2 are taken for torchtitan's first benchmark, runs of no page for today's:
@@ -101,6 +120,7 @@ int month_of_run(const RunRow& row, RecipeKind recipe) {
   constexpr int kPure = 202305;
   const bool pure = row.text("zero_or_fsdp").find("mp=PURE") != std::string::npos;
   if (recipe == RecipeKind::fsdp1 && pure) return kPure;
+  if (is_megatron_core(recipe)) return month_of_megatron(row.text("framework"));
   const std::string& page = row.text("source_path_or_table");
   if (recipe != RecipeKind::fsdp2_compile || page.empty()) return 0;
   constexpr int kFirstBenchmark = 202412;
@@ -174,11 +194,6 @@ void set_sharding(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
 }
 
 // The release in "Megatron-Bridge (NeMo 26.06)" as 26.06; 0: none is named.
-double release_of(const std::string& framework) {
-  const std::size_t at = framework.find("NeMo ");
-  return at == std::string::npos ? 0 : std::strtod(framework.c_str() + at + 5, nullptr);
-}
-
 // NeMo's and Megatron-Bridge's performance recipes reduce gradients in bf16 (grad_reduce_in_fp32 =
 // False: NeMo scripts/performance, Megatron-Bridge recipes and perf configs); plain Megatron does
 // so in fp32.
@@ -227,6 +242,30 @@ void set_framework_defaults(const RunRow& row, const RunInputs& in, ParallelPlan
   if (!later || row.text("precision_words") != "mxfp8") return;
   plan.cuda_graph = true;
   plan.overlap.add(OverlapKind::ep);
+}
+
+// Transformer Engine's loss: Megatron-Bridge's performance recipes (scripts/performance/utils,
+// v0.2.0 to v0.6.0), those of NeMo from v2.4.0 on (scripts/performance/helpers.py; release 25.07,
+// and dgxc's of that name), Megatron-LM's moe_recipes (branch dev, cross_entropy_fusion_impl) and
+// Megatron-MoE-ModelZoo (model_configs/benchmarking). NeMo turned Megatron's own on in September
+// 2024 (1d5de59460); before, and in NeMo 1, there is none.
+LossKind loss_of_run(const RunRow& row, const RunInputs& in) {
+  constexpr double kNemoTe = 25.07, kNemoFused = 24.09;
+  const std::string &framework = row.text("framework"), &page = row.text("source_path_or_table");
+  if (!is_megatron_core(in.recipe)) return LossKind::by_framework;
+  if (framework.starts_with("Megatron-Bridge") || framework.starts_with("Megatron-LM dev") ||
+      framework.starts_with("Megatron-Core")) {
+    return LossKind::te;
+  }
+  if (!framework.starts_with("NeMo")) return LossKind::by_framework;
+  // F.cross_entropy of 16-bit logits (fp32_upcast false in its llm_benchmark): as many bytes.
+  if (framework.find("AutoModel") != std::string::npos) return LossKind::te;
+  const std::size_t commit = page.find("@commit ");
+  const double release = commit == std::string::npos
+                             ? release_of(framework)
+                             : std::strtod(page.c_str() + commit + 8, nullptr);
+  if (release >= kNemoTe && release < 100) return LossKind::te;
+  return release > 0 && release < kNemoFused ? LossKind::unfused : LossKind::by_framework;
 }
 
 // "SFT packed seq 4096", as notes of fine-tuning runs say it.
@@ -389,6 +428,7 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
   set_framework_defaults(row, in, in.plan);
   set_automodel_defaults(row, in, in.plan);
   set_words(row, in, in.plan);
+  in.plan.loss = loss_of_run(row, in);
   set_documents(row, in.plan);
   unknown_flags = apply_flags(row.text("other_flags"), in);
   drop_empty_words(in.plan);

@@ -99,6 +99,10 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"no CUDA graph", kNoGraphs},
     {"no CUDA graphs", kNoGraphs},
     {"deterministic mode", sets<&P::deterministic, true>},
+    // Fused cross-entropy; SimuMax means Transformer Engine's (its docs/strategy.md).
+    {"CE fusion", sets<&P::loss, LossKind::te>},
+    {"TE CE fusion", sets<&P::loss, LossKind::te>},
+    {"TE fused CE", sets<&P::loss, LossKind::te>},
     // What torch.compile makes of modules is the same under FSDP1, as is PyTorch 2's own attention,
     // FlashAttention-2 (fms-fsdp's README). FSDP1 reduces in bf16.
     {"torch.compile",
@@ -134,7 +138,7 @@ constexpr std::array<std::string_view, 4> kGraphPrefixes{"cuda_graph=", "CUDA gr
                                                          "TE CUDA graphs", "CUDA graphs "};
 
 // Known, and nothing that is priced follows from them: they restate a column (dispatcher, fsdp, sp,
-// precision), the recipe (fused cross entropy, grouped GEMM, Transformer Engine, its fp16
+// precision), the recipe (grouped GEMM, Transformer Engine, its fp16
 // optimizer), or something finer than the model (delayed weight gradients, fp8 parameter gathers,
 // data, clipping, allocator settings).
 constexpr auto kNothing = std::to_array<std::string_view>({
@@ -161,9 +165,6 @@ constexpr auto kNothing = std::to_array<std::string_view>({
     "SP input re-gather",
     "Megatron-DeepSpeed fp16 optimizer",
     "BF16_Optimizer",
-    "CE fusion",
-    "TE CE fusion",
-    "TE fused CE",
     "grouped GEMM",
     "delay_wgrad",
     "fp8 param gather",

@@ -120,7 +120,7 @@ TEST_CASE("flags change what the columns said") {
     return plan_of({{"tp", "2"}, {"other_flags", flags}});
   };
   const std::string head = "tp2 pp1 dp4 zero1 mbs1 gbs64 seq2048 sp";
-  CHECK(plan("no comm overlap, CE fusion, fp32 grad accumulate") == head);
+  CHECK(plan("no comm overlap, CE fusion, fp32 grad accumulate") == head + " loss=te");
   CHECK(plan("TP comm overlap, overlap grad-reduce/param-gather") ==
         head + " overlap=tp+grad+param");
   CHECK(plan("grad_reduce bf16, bf16 Adam moments") ==
@@ -434,6 +434,39 @@ TEST_CASE(
   for (const int late : {0, 202605}) {
     CHECK(recipe_of_month(titan, late).loss == LossKind::chunked);
   }
+}
+
+TEST_CASE("published runs of Megatron-Core have the loss and the month of their framework") {
+  const auto run = [](const char* framework, const char* page = "", const char* flags = "") {
+    return *read({{"framework", framework},
+                  {"source_path_or_table", page},
+                  {"other_flags", flags},
+                  {"recipe", "megatron"}})
+                .inputs;
+  };
+  using enum LossKind;
+  const auto loss = [&](const char* framework, const char* page = "", const char* flags = "") {
+    return run(framework, page, flags).plan.loss;
+  };
+  CHECK(loss("Megatron-Bridge (NeMo 26.04.01)") == te);
+  CHECK(loss("Megatron-Core") == te);
+  CHECK(loss("NeMo 24.07") == unfused);
+  CHECK(loss("NeMo 25.02") == by_framework);
+  CHECK(loss("NeMo", "README @commit 25.07 (blob 336ffc3a) deepseek-v3") == te);
+  CHECK(loss("NeMo", "README @commit 25.05 (blob 3197c34d) llama3.1") == by_framework);
+  CHECK(loss("NeMo", "README @commit 741c886 (blob 343563a1) llama3.1") == by_framework);
+  CHECK(loss("Megatron-LM") == by_framework);
+  CHECK(loss("Megatron-LM 23e00ed + TE 2.11", "", "CE fusion") == te);
+  CHECK(run("Megatron-Bridge (NeMo 26.04.01)").month == 202604);
+  CHECK(run("NeMo 24.07").month == 202407);
+  CHECK(run("Megatron-LM 23e00ed + TE 2.11").month == 202608);
+  CHECK(run("").month == 0);
+
+  constexpr auto megatron = RecipeKind::megatron;
+  CHECK(recipe_of_month(megatron, 202406).loss == unfused);
+  CHECK(recipe_of_month(megatron, 202407).loss == native);
+  CHECK(recipe_of_month(megatron, 202608).te_loss_in_place);
+  for (const int late : {0, 202609}) CHECK_FALSE(recipe_of_month(megatron, late).te_loss_in_place);
 }
 
 TEST_CASE("Composer's runs with PURE recompute whole layers, as torch before 2.1 did") {
