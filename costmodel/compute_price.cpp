@@ -41,15 +41,6 @@ double as_double(std::int64_t n) {
   return static_cast<double>(n);
 }
 
-// (a^4 + b^4)^(1/4): the larger of two overlapped times, with a round corner.
-Seconds overlapped(Seconds a, Seconds b) {
-  const double high = std::max(a.value(), b.value());
-  if (high <= 0) return Seconds();
-  const double ratio = std::min(a.value(), b.value()) / high;
-  const double square = ratio * ratio;
-  return Seconds(high * std::sqrt(std::sqrt(1 + square * square)));
-}
-
 // Peak and fit of a matrix product's number format.
 struct Engine {
   FlopsPerSecond peak;
@@ -366,6 +357,14 @@ Price grouped_gemm_price(const GroupedGemm& work, const HardwareProfile& hardwar
   return marked(price, engine.assumed || grouped.assumed, price.error);
 }
 
+Seconds overlapped(Seconds a, Seconds b) {
+  const double high = std::max(a.value(), b.value());
+  if (high <= 0) return Seconds();
+  const double ratio = std::min(a.value(), b.value()) / high;
+  const double square = ratio * ratio;
+  return Seconds(high * std::sqrt(std::sqrt(1 + square * square)));
+}
+
 Price attention_price(const Attention& work, const HardwareProfile& hardware) {
   if (work.batch <= 0 || work.heads <= 0 || work.q_len <= 0 || work.kv_len <= 0) {
     return {Seconds(), {}, 0};
@@ -409,6 +408,7 @@ Price price(const Work& work, const PriceContext& context) {
       Overloaded{[&](const Gemm& w) { return gemm_price(w, hardware); },
                  [&](const GroupedGemm& w) { return grouped_gemm_price(w, hardware); },
                  [&](const Attention& w) { return attention_price(w, hardware); },
+                 [&](const GatedDeltaRule& w) { return delta_rule_price(w, hardware); },
                  [&](const Rowwise& w) { return rowwise_price(w, hardware); },
                  [&](const Collective& w) { return collective_price(w, shape(w.axis), hardware); },
                  [&](const SendRecv& w) {

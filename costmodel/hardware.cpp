@@ -243,6 +243,20 @@ std::vector<AttentionFit> read_attention_fits(JsonReader& in, std::string_view k
   return fits;
 }
 
+DeltaRuleFit read_delta_rule_fit(JsonReader in) {
+  DeltaRuleFit fit;
+  fit.efficiency = share(in, "efficiency", fit.efficiency);
+  fit.bandwidth_efficiency = share(in, "bandwidth_efficiency", fit.bandwidth_efficiency);
+  fit.chunk = microseconds(in.number("chunk_us", 0, 1e6));
+  fit.backward_chunk = microseconds(in.number("backward_chunk_us", 0, 1e6));
+  fit.blocks_per_head = in.number_or("blocks_per_head", 0.01, 1e3, fit.blocks_per_head);
+  fit.error = in.number_or("error", 0, 1, fit.error);
+  fit.assumed = in.boolean_or("assumed", false);
+  read_source(in);
+  in.finish();
+  return fit;
+}
+
 void read_attention(JsonReader in, HardwareProfile& profile) {
   profile.attention = read_attention_fits(in, "fits");
   if (in.has("flash2")) profile.flash2_attention = read_attention_fits(in, "flash2");
@@ -384,6 +398,7 @@ HardwareProfile read_hardware(const Json& json, std::string_view path) {
   profile.gemm = read_gemm(section("gemm"));
   profile.grouped_gemm = read_gemm_fit(section("grouped_gemm"));
   read_attention(section("attention"), profile);
+  if (in.has("delta_rule")) profile.delta_rule = read_delta_rule_fit(section("delta_rule"));
   profile.collectives = read_collectives(section("collectives"));
   if (in.has("tables")) read_tables(section("tables"), profile);
   read_built_in_tables(in, profile);

@@ -42,6 +42,20 @@ struct AttentionFit {
   bool assumed = false;
 };
 
+// The gated delta rule's kernels (fla's, on Triton). Within chunks, of products F and bytes V:
+// ((F/(peak*e))^4 + (V/(eb*BW))^4)^(1/4); between them n * chunk * waves, at least what their bytes
+// take: n chunks of a sequence, which its states go through one after the other, and waves of the
+// blocks that do, `blocks_per_head` a head, over the multiprocessors. The figures are an H200's
+// (fla-core 0.6.0, Triton 3.6, 4k to 16k tokens, 16 and 32 heads of 128): both passes' kernels
+// within 4%; eb is that of W and U alone. Blocks a head are assumed.
+struct DeltaRuleFit {
+  double efficiency = 0.098, bandwidth_efficiency = 0.77;
+  Seconds chunk = microseconds(1.2), backward_chunk = microseconds(3.3);
+  double blocks_per_head = 2;
+  double error = 0.3;
+  bool assumed = true;
+};
+
 // t = alpha + V/B + gamma*sqrt(V), V = bytes each rank moves = bus_factor * full buffer.
 // physics.md 1.7.
 struct CollectiveFit {
@@ -146,6 +160,7 @@ struct HardwareProfile {
   std::vector<AttentionFit> attention;  // by head_dim
   // FlashAttention-2 where it is not the machine's best; empty: `attention` is it.
   std::vector<AttentionFit> flash2_attention;
+  DeltaRuleFit delta_rule;  // absent: assumed
   // Rate of the first FlashAttention / of FlashAttention-2, both passes ("about 2x": arXiv
   // 2307.08691).
   double flash1_rate = 0.55;

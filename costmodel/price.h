@@ -28,11 +28,15 @@ Price price(const Work& work, const PriceContext& context);
 Price gemm_price(const Gemm& work, const HardwareProfile& hardware);
 Price grouped_gemm_price(const GroupedGemm& work, const HardwareProfile& hardware);
 Price attention_price(const Attention& work, const HardwareProfile& hardware);
+Price delta_rule_price(const GatedDeltaRule& work, const HardwareProfile& hardware);
 Price rowwise_price(const Rowwise& work, const HardwareProfile& hardware);
 Price collective_price(const Collective& work, const GroupShape& group,
                        const HardwareProfile& hardware);
 // One message of `bytes`; `crosses_nodes` picks the NIC.
 Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& hardware);
+
+// (a^4 + b^4)^(1/4): the larger of two overlapped times, with a round corner.
+Seconds overlapped(Seconds a, Seconds b);
 
 // Bytes each rank must move per byte of full buffer, for any algorithm (nccl-tests,
 // PERFORMANCE.md).

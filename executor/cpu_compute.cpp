@@ -360,6 +360,14 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
+    case RowwiseKind::causal_conv:
+    case RowwiseKind::causal_conv_backward:
+    case RowwiseKind::l2_norm:
+    case RowwiseKind::l2_norm_backward:
+    case RowwiseKind::gated_norm:
+    case RowwiseKind::gated_norm_backward:
+    case RowwiseKind::decay_gates:
+    case RowwiseKind::decay_gates_backward:
       break;
   }
   QPLAN_CHECK(false, "the qplan recipe has no dropout, and casts in two steps");
@@ -375,6 +383,9 @@ void compute(CpuRank& rank, const Command& c) {
                  [&](const AdamW&) { run_adamw(rank, c, false); },
                  [&](const HostAdam&) { run_adamw(rank, c, true); },
                  [&](const Join&) { run_join(rank, c); },
+                 [&](const GatedDeltaRule&) {
+                   QPLAN_CHECK(false, "models with Gated DeltaNet are refused before they run");
+                 },
                  // The host's share of the optimizer reads and writes the arena itself.
                  [&](const HostCopy&) {},
                  [&](const Collective&) { QPLAN_CHECK(false, "nobody is alone in a collective"); },

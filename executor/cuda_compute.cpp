@@ -327,6 +327,14 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
+    case RowwiseKind::causal_conv:
+    case RowwiseKind::causal_conv_backward:
+    case RowwiseKind::l2_norm:
+    case RowwiseKind::l2_norm_backward:
+    case RowwiseKind::gated_norm:
+    case RowwiseKind::gated_norm_backward:
+    case RowwiseKind::decay_gates:
+    case RowwiseKind::decay_gates_backward:
       break;
   }
   QPLAN_CHECK(false, "models with such ops are refused before they run");
@@ -368,6 +376,9 @@ void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
                  [&](const HostAdam&) { launch_host_adam(rank, c, stream); },
                  [&](const HostCopy& work) { launch_host_copy(rank, c, work, stream); },
                  [&](const Join&) { launch_join(rank, c, stream); },
+                 [&](const GatedDeltaRule&) {
+                   QPLAN_CHECK(false, "models with Gated DeltaNet are refused before they run");
+                 },
                  [&](const Collective&) { QPLAN_CHECK(false, "nobody is alone in a collective"); },
                  [&](const SendRecv&) { QPLAN_CHECK(false, "nobody is alone in a ring"); }},
       c.op->work);

@@ -391,6 +391,14 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
+    case RowwiseKind::causal_conv:
+    case RowwiseKind::causal_conv_backward:
+    case RowwiseKind::l2_norm:
+    case RowwiseKind::l2_norm_backward:
+    case RowwiseKind::gated_norm:
+    case RowwiseKind::gated_norm_backward:
+    case RowwiseKind::decay_gates:
+    case RowwiseKind::decay_gates_backward:
     case RowwiseKind::scale:
       break;
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <type_traits>
 
 #include "models/error.h"
@@ -110,6 +111,31 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
     // 22 B, and both gradients side by side
     case RowwiseKind::clamp_backward:
       return {{15, 0, 7}, {15, 0, 7}};
+    // fla's causal_conv1d, whose backward makes the convolution's result again first, then reads
+    // it, x and dy (fla/modules/conv/triton/ops.py): 2 and 6 words, at a quarter and 0.4 of a
+    // copy's rate. 127 and 234 us for 4096 more tokens of 8192 channels (H200, fla-core 0.6.0), as
+    // words that a copy would have moved in that time.
+    case RowwiseKind::causal_conv:
+      return {{8.2, 0, 1}, {8.2, 0, 1}};
+    case RowwiseKind::causal_conv_backward:
+      return {{15, 0, 3}, {15, 0, 3}};
+    // fla's l2norm keeps its result: backward reads that and dy. Both at a copy's rate (H200).
+    case RowwiseKind::l2_norm:
+      return {{2, 0, 1}, {2, 0, 1}};
+    case RowwiseKind::l2_norm_backward:
+      return {{3, 0, 1}, {3, 0, 1}};
+    // Transformer Engine's norm, then its product with the SiLU of the gate as one compiled kernel
+    // (Megatron's _apply_gated_norm). Eager: the norm's kernels, and the gate in fp32: cast, SiLU,
+    // product, cast back, as they are, for these were not measured.
+    case RowwiseKind::gated_norm:
+      return {{5, 0, 2}, {4, 77, 12}};
+    case RowwiseKind::gated_norm_backward:
+      return {{9.5, 0, 3}, {8, 171, 20}};
+    // sigmoid of one number a head, -exp(A) softplus(a + bias) in fp32 of another
+    case RowwiseKind::decay_gates:
+      return {{3, 4, 1}, {2, 30, 8}};
+    case RowwiseKind::decay_gates_backward:
+      return {{5, 4, 3}, {3, 40, 11}};
     // two reads (max; sum of exponentials), fp32 softmax kept. Eager: .float(), log_softmax, nll
     case RowwiseKind::cross_entropy:
       return {{2, 4, 2}, {1, 27, 4}};
@@ -167,6 +193,13 @@ Flops grouped_flops(const GroupedGemm& g) {
   return Flops(2 * as_double(g.rows) * as_double(g.n) * as_double(g.k));
 }
 
+// K K^T, V K^T, S (a (I - b K K^T)) and S Q of each token, whose sizes Megatron takes as V's.
+Flops delta_rule_model_flops(const GatedDeltaRule& w) {
+  const double forward = 2.0 * 4 * as_double(w.batch) * as_double(w.seq_len) *
+                         as_double(w.value_heads) * as_double(w.value_dim) * as_double(w.value_dim);
+  return Flops(w.pass == Pass::forward ? forward : 2 * forward);
+}
+
 // FNV-style mixing of whole words; the finaliser of SplitMix64 (Steele et al., 2014).
 class Hasher {
  public:
@@ -213,6 +246,9 @@ constexpr Overloaded each_field{
     [](const HostCopy& w, auto&& f) { f(w.bytes, w.to_host); },
     [](const HostAdam& w, auto&& f) { f(w.params, w.nvme); },
     [](const Join&, auto&& f) { f(0); },
+    [](const GatedDeltaRule& w, auto&& f) {
+      f(w.batch, w.seq_len, w.key_heads, w.value_heads, w.key_dim, w.value_dim, w.chunk, w.pass);
+    },
 };
 
 std::string bytes_text(Bytes bytes) {
@@ -234,6 +270,12 @@ std::string attention_text(const Attention& a) {
   return text;
 }
 
+std::string delta_rule_text(const GatedDeltaRule& w) {
+  return fmt::format("gated_delta_rule b{} s{} h{}/{} d{}/{}{}", w.batch, w.seq_len, w.value_heads,
+                     w.key_heads, w.key_dim, w.value_dim,
+                     w.pass == Pass::backward ? " backward" : "");
+}
+
 std::string_view grouped_name(const GroupedGemm& g) {
   return g.weight_gradient ? "grouped_gemm wgrad" : "grouped_gemm";
 }
@@ -251,6 +293,44 @@ double score_pairs(const Attention& a) {
   return (bend * bend - begin * begin) / 2 + (kv - bend) * window;
 }
 
+// Of a chunk of C tokens and a head with keys of K and values of V numbers, as fla's kernels
+// multiply and move it (fla/ops/gated_delta_rule and fla/ops/common, bc3b101d), 2 bytes an element.
+// Forward:
+//   K K^T and the inverse of it with the identity (C^3 / 3)       reads K; writes A       chunk_fwd
+//   W = A (b K), U = A (b V)                                      K, V, A; W, U           wy_fast
+//   between chunks: V' = U - W S, then S += K^T V'                K, W, U; S, V'    chunk_delta_h
+//   O = Q S + (Q K^T) V'                                          Q, K, V', S; O          chunk_o
+// Backward: W, U; between chunks V' and S once more; dV = (Q K^T)^T dO (Q, K, dO; dV); between
+// chunks dS from K dS, Q^T dO and W^T dV (Q, K, W, dO, dV; dS, dV); dO V'^T, dO S^T, V' dS^T, dV
+// S^T and both products of the first with K and Q (Q, K, V', dO, dV, S, dS; dQ, dK, dW); through
+// the inverse (two C^3), W, U and K K^T (K, V, dW, dU, A; dK, dV); both dK added up. Heads that
+// share queries and keys read them from the L2 cache but once.
+DeltaRuleParts parts_of(const GatedDeltaRule& w) {
+  const double c = as_double(w.chunk), k = as_double(w.key_dim), v = as_double(w.value_dim);
+  const double state = k * v / c;  // elements a token
+  const double shared = k * as_double(w.key_heads) / as_double(w.value_heads);
+  const double rows =
+      as_double(w.batch) * as_double(w.value_heads) * std::ceil(as_double(w.seq_len) / c) * c;
+  constexpr double kElement = 2;
+  // A token's share of a product of two sides with the chunk, and with the state.
+  const double pairs = 2 * c, whole = 2 * k * v;
+  const double read_keys = shared, wy = read_keys + v + c + k + v;
+  if (w.pass == Pass::forward) {
+    const double products = pairs * (3 * k + 2 * v) + whole + c * c / 3;
+    const double moved = (read_keys + c) + wy + (2 * shared + v + state + v);
+    const double through = read_keys + k + v + state + v;
+    return {Flops(rows * products), Flops(rows * 2 * whole), Bytes(rows * moved * kElement),
+            Bytes(rows * through * kElement)};
+  }
+  const double products = pairs * (9 * k + 5 * v) + 3 * whole + 4 * c * c;
+  const double gradients = 2 * shared + 3 * v + 2 * state + 3 * k;
+  const double inverse = read_keys + v + k + v + c + k + v;
+  const double moved = wy + (2 * shared + 2 * v) + gradients + inverse + 3 * k;
+  const double through = (read_keys + k + v + state + v) + (2 * shared + k + 2 * v + state + v);
+  return {Flops(rows * products), Flops(rows * 5 * whole), Bytes(rows * moved * kElement),
+          Bytes(rows * through * kElement)};
+}
+
 Flops flops(const Work& work) {
   return std::visit(
       Overloaded{[](const Gemm& w) { return gemm_flops(w); },
@@ -259,7 +339,11 @@ Flops flops(const Work& work) {
                  [](const Rowwise&) { return Flops(); }, [](const Collective&) { return Flops(); },
                  [](const SendRecv&) { return Flops(); }, [](const AdamW&) { return Flops(); },
                  [](const HostCopy&) { return Flops(); }, [](const HostAdam&) { return Flops(); },
-                 [](const Join&) { return Flops(); }},
+                 [](const Join&) { return Flops(); },
+                 [](const GatedDeltaRule& w) {
+                   const DeltaRuleParts parts = parts_of(w);
+                   return parts.within_flops + parts.between_flops;
+                 }},
       work);
 }
 
@@ -267,6 +351,7 @@ Flops model_flops(const Work& work) {
   if (const auto* attention = std::get_if<Attention>(&work)) {
     return attention_flops(*attention, 2);
   }
+  if (const auto* rule = std::get_if<GatedDeltaRule>(&work)) return delta_rule_model_flops(*rule);
   return flops(work);
 }
 
@@ -274,6 +359,13 @@ Bytes memory_traffic(const Rowwise& w) {
   const TrafficRow row = traffic_of(w.kind);
   const Traffic& t = pick(row, w.fused);
   return Bytes(as_double(w.rows) * as_double(w.cols) * (t.words * size_of(w.dtype) + t.bytes));
+}
+
+// Sums of the decay, a clear of the inverse, the inverse, W and U, states, output; backward W and
+// U, states, dV, dS, input gradients, through the inverse, and sums of what two of them give
+// (fla-core 0.6.0 under a profiler).
+int kernel_count(const GatedDeltaRule& w) {
+  return w.pass == Pass::forward ? 6 : 11;
 }
 
 int kernel_count(const Rowwise& w) {
@@ -305,7 +397,8 @@ std::string_view kind_name(const Work& work) {
                  [](const AdamW&) -> std::string_view { return "adamw"; },
                  [](const HostCopy&) -> std::string_view { return "host_copy"; },
                  [](const HostAdam&) -> std::string_view { return "host_adam"; },
-                 [](const Join&) -> std::string_view { return "join"; }},
+                 [](const Join&) -> std::string_view { return "join"; },
+                 [](const GatedDeltaRule&) -> std::string_view { return "gated_delta_rule"; }},
       work);
 }
 
@@ -341,7 +434,8 @@ std::string to_string(const Work& work) {
           [](const HostAdam& w) {
             return fmt::format("host_adam {} params{}", w.params, w.nvme ? " nvme" : "");
           },
-          [](const Join&) { return std::string("join"); }},
+          [](const Join&) { return std::string("join"); },
+          [](const GatedDeltaRule& w) { return delta_rule_text(w); }},
       work);
 }
 

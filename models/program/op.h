@@ -82,6 +82,17 @@ struct Attention {
   bool operator==(const Attention&) const = default;
 };
 
+// The gated delta rule over sequences cut into chunks (arXiv 2412.06464, section 3.3): within a
+// chunk products of its tokens, between chunks a state of key_dim x value_dim a value head, one
+// chunk after the other.
+struct GatedDeltaRule {
+  std::int64_t batch = 0, seq_len = 0;  // sequences, tokens of each
+  std::int64_t key_heads = 0, value_heads = 0;
+  std::int64_t key_dim = 0, value_dim = 0, chunk = 64;
+  Pass pass = Pass::forward;
+  bool operator==(const GatedDeltaRule&) const = default;
+};
+
 // Memory-bound work over a (rows, cols) array.
 enum class RowwiseKind : std::uint8_t {
   rms_norm,
@@ -90,7 +101,7 @@ enum class RowwiseKind : std::uint8_t {
   layer_norm_backward,
   rope,
   rope_backward,
-  swiglu,
+  swiglu,           // also attention's output times the sigmoid of its gate
   swiglu_backward,  // cols: the MLP width f (input 2f)
   gelu,
   gelu_backward,  // also relu2
@@ -109,6 +120,14 @@ enum class RowwiseKind : std::uint8_t {
   expert_bias_backward,  // of the down projection, times the router's probability
   clamp,
   clamp_backward,  // of both halves of an activation's input; cols: one half
+  causal_conv,
+  causal_conv_backward,  // a short convolution of each channel over its last tokens, and SiLU
+  l2_norm,
+  l2_norm_backward,  // of a head's queries and keys
+  gated_norm,
+  gated_norm_backward,  // RMSNorm, times the SiLU of a gate
+  decay_gates,
+  decay_gates_backward,  // Gated DeltaNet's decay and strength; cols: value heads
   cross_entropy,
   cross_entropy_backward,  // rows: tokens, cols: this rank's vocabulary
   cast,                    // to fp8 and its transpose
@@ -186,22 +205,32 @@ struct Join {
 };
 
 using Work = std::variant<Gemm, GroupedGemm, Attention, Rowwise, Collective, SendRecv, AdamW,
-                          HostCopy, HostAdam, Join>;
+                          HostCopy, HostAdam, Join, GatedDeltaRule>;
 
 // FLOPs a work executes: multiply and add are two; memory-bound work counts none. Fused attention
 // backward recomputes the scores: 2.5 times the forward.
 Flops flops(const Work& work);
 
+// What of the delta rule's kernels goes on side by side, a chunk and head each, and what goes
+// through the chunks of a sequence one after the other.
+struct DeltaRuleParts {
+  Flops within_flops, between_flops;
+  Bytes within_traffic, between_traffic;
+};
+DeltaRuleParts parts_of(const GatedDeltaRule& work);
+
 // FLOPs by Megatron's MFU convention: as flops(), but attention backward counts 2 times the
-// forward.
+// forward, and the gated delta rule four products of a token with the state, whatever its chunks
+// cost (training.py, num_floating_point_operations).
 Flops model_flops(const Work& work);
 
 // Bytes of device memory that a memory-bound work reads and writes (physics.md 1.6).
 Bytes memory_traffic(const Rowwise& work);
 Bytes memory_traffic(const AdamW& work);
 
-// Kernels a memory-bound work launches, one after the other.
+// Kernels a work launches, one after the other.
 int kernel_count(const Rowwise& work);
+int kernel_count(const GatedDeltaRule& work);
 
 // Whether written-out scores get mask and softmax from one kernel. Megatron's takes blocks of four
 // heads and lengths in fours (fused_softmax.py, is_kernel_available); otherwise torch casts to
@@ -245,7 +274,7 @@ struct Words<CollectiveKind> {
 template <>
 struct Words<RowwiseKind> {
   static constexpr std::string_view what = "memory-bound kind";
-  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 34> table{
+  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 42> table{
       {{RowwiseKind::rms_norm, "rms_norm"},
        {RowwiseKind::rms_norm_backward, "rms_norm_backward"},
        {RowwiseKind::layer_norm, "layer_norm"},
@@ -271,6 +300,14 @@ struct Words<RowwiseKind> {
        {RowwiseKind::expert_bias_backward, "expert_bias_backward"},
        {RowwiseKind::clamp, "clamp"},
        {RowwiseKind::clamp_backward, "clamp_backward"},
+       {RowwiseKind::causal_conv, "causal_conv"},
+       {RowwiseKind::causal_conv_backward, "causal_conv_backward"},
+       {RowwiseKind::l2_norm, "l2_norm"},
+       {RowwiseKind::l2_norm_backward, "l2_norm_backward"},
+       {RowwiseKind::gated_norm, "gated_norm"},
+       {RowwiseKind::gated_norm_backward, "gated_norm_backward"},
+       {RowwiseKind::decay_gates, "decay_gates"},
+       {RowwiseKind::decay_gates_backward, "decay_gates_backward"},
        {RowwiseKind::cross_entropy, "cross_entropy"},
        {RowwiseKind::cross_entropy_backward, "cross_entropy_backward"},
        {RowwiseKind::cast, "cast"},
