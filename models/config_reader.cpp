@@ -41,7 +41,12 @@ constexpr std::array kArchitectures{
     Architecture{"qwen2", config::read_qwen2},
     Architecture{"qwen2_moe", config::read_qwen2_moe},
     Architecture{"qwen3", config::read_qwen3},
+    Architecture{"qwen3_5", config::read_qwen3_5},
+    Architecture{"qwen3_5_moe", config::read_qwen3_5_moe},
+    Architecture{"qwen3_5_moe_text", config::read_qwen3_5_moe_text},
+    Architecture{"qwen3_5_text", config::read_qwen3_5_text},
     Architecture{"qwen3_moe", config::read_qwen3_moe},
+    Architecture{"qwen3_next", config::read_qwen3_next},
     Architecture{"qwen3_vl", config::read_qwen3_vl},
     Architecture{"qwen3_vl_moe", config::read_qwen3_vl_moe},
     Architecture{"qwen3_vl_moe_text", config::read_qwen3_vl_moe_text},
@@ -60,8 +65,6 @@ constexpr std::array kUnmodelled{
     Unmodelled{"llama4", "attends in chunks on three layers of four", "llama"},
     Unmodelled{"llama4_text", "attends in chunks on three layers of four", "llama"},
     Unmodelled{"minimax", "mixes lightning attention layers with attention", "minimax_m2"},
-    Unmodelled{"qwen3_5_moe", "mixes gated delta net layers with attention", "qwen3_moe"},
-    Unmodelled{"qwen3_next", "mixes gated delta net layers with attention", "qwen3_moe"},
 };
 
 const Architecture& find_architecture(JsonReader& in) {

@@ -26,6 +26,21 @@ struct MlaSpec {
   bool operator==(const MlaSpec&) const = default;
 };
 
+// Gated DeltaNet (arXiv 2412.06464) in attention's place: a state of key_head_dim x value_head_dim
+// for each value head, which a chunk of tokens reads and corrects, and no scores between tokens far
+// apart. Queries and keys of one head serve num_value_heads / num_key_heads value heads.
+struct DeltaNetSpec {
+  std::int64_t num_key_heads = 0, num_value_heads = 0;
+  std::int64_t key_head_dim = 0, value_head_dim = 0;
+  std::int64_t conv_kernel = 4;  // tokens that the convolution before the rule sees
+  // Qwen3-Next: in_proj_qkvz and in_proj_ba; Qwen3.5 has a layer for each of q|k|v, z, b and a.
+  bool packed_projections = true;
+  [[nodiscard]] std::int64_t key_dim() const { return num_key_heads * key_head_dim; }
+  [[nodiscard]] std::int64_t value_dim() const { return num_value_heads * value_head_dim; }
+  [[nodiscard]] std::int64_t conv_dim() const { return 2 * key_dim() + value_dim(); }
+  bool operator==(const DeltaNetSpec&) const = default;
+};
+
 struct MoeSpec {
   std::int64_t num_experts = 0, top_k = 0;
   std::int64_t moe_intermediate_size = 0;
@@ -77,6 +92,7 @@ double rope_magnitude(const std::optional<RopeScaling>& scaling);
 struct LayerKind {
   bool moe = false;
   std::int64_t window = 0;  // sliding-window length in tokens; 0: full attention
+  bool delta_net = false;   // Gated DeltaNet instead of attention
   bool operator==(const LayerKind&) const = default;
 };
 
@@ -94,6 +110,10 @@ struct ModelSpec {
   bool qk_norm_whole = false;  // ... over all heads together instead
   bool qkv_bias = false, attention_output_bias = false, mlp_bias = false;
   bool attention_sinks = false;  // gpt-oss: one learned logit a head
+  // Qwen3-Next: what attention gives is multiplied by the sigmoid of as many numbers, which the
+  // query projection makes beside the queries.
+  bool attention_output_gate = false;
+  bool zero_centered_norms = false;  // norms scale by 1 + weight
   bool tie_word_embeddings = false;
   bool causal = true;  // false: an encoder (the vision tower)
   // Numbers that change results, not costs; the executor reads them.
@@ -101,6 +121,7 @@ struct ModelSpec {
   std::optional<RopeScaling> rope_scaling;
 
   std::optional<MlaSpec> mla;
+  std::optional<DeltaNetSpec> delta_net;  // of the layers that say so
   std::optional<MoeSpec> moe;
   std::optional<VisionSpec> vision;
   std::int64_t num_mtp_layers = 0;  // multi-token-prediction layers after the decoder (DeepSeek-V3)

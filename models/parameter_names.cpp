@@ -32,6 +32,15 @@ constexpr Module kDecoder[] = {{embed_tokens, "embed_tokens"},
                                {kv_a_proj, "self_attn.kv_a_proj_with_mqa"},
                                {kv_a_norm, "self_attn.kv_a_layernorm"},
                                {kv_b_proj, "self_attn.kv_b_proj"},
+                               {linear_qkvz_proj, "linear_attn.in_proj_qkvz"},
+                               {linear_ba_proj, "linear_attn.in_proj_ba"},
+                               {linear_qkv_proj, "linear_attn.in_proj_qkv"},
+                               {linear_z_proj, "linear_attn.in_proj_z"},
+                               {linear_b_proj, "linear_attn.in_proj_b"},
+                               {linear_a_proj, "linear_attn.in_proj_a"},
+                               {linear_conv, "linear_attn.conv1d"},
+                               {linear_norm, "linear_attn.norm"},
+                               {linear_out_proj, "linear_attn.out_proj"},
                                {post_attention_norm, "post_attention_layernorm"},
                                {gate_proj, "mlp.gate_proj"},
                                {up_proj, "mlp.up_proj"},
@@ -94,7 +103,8 @@ std::string_view find(std::span<const Module> modules, ParameterRole role) {
 // The architecture's own word, else Llama's.
 std::string_view module_of(const ModelSpec& m, ParameterRole role) {
   std::span<const Module> own;
-  if (m.architecture == "qwen2_moe") own = kQwen2Moe;
+  const bool one_shared = m.architecture == "qwen2_moe" || m.delta_net;
+  if (one_shared) own = kQwen2Moe;
   if (m.architecture == "mixtral") own = kMixtral;
   if (m.architecture == "gpt_oss") own = kGptOss;
   const std::string_view word = find(own, role);
@@ -203,7 +213,14 @@ TensorPlace tensor_place(const ModelSpec& m, const ModelParameter& it) {
   const std::int64_t number = it.part == ModelPart::mtp ? m.num_layers + it.layer : it.layer;
   const std::string layer = fmt::format("{}layers.{}.", model, number);
   if (is_expert(p.role)) return expert_place(m, it, layer);
-  // Two tensors that are no module's weight.
+  // Tensors that are no module's weight, and one of a convolution.
+  if (p.role == linear_dt_bias) return whole(p, layer + "linear_attn.dt_bias");
+  if (p.role == linear_a_log) return whole(p, layer + "linear_attn.A_log");
+  if (p.role == linear_conv) {
+    TensorPlace place = whole(p, named(layer, module_of(m, p.role), p));
+    place.shape = {p.rows, 1, p.cols};
+    return place;
+  }
   if (p.role == sinks) return whole(p, layer + "self_attn.sinks");
   if (p.role == score_correction) return whole(p, layer + "mlp.gate.e_score_correction_bias");
   return whole(p, named(layer, module_of(m, p.role), p));

@@ -62,7 +62,7 @@ class Table {
 
   void decoder(const LayerKind& kind) {
     norm(input_norm, m_.hidden_size);
-    attention();
+    kind.delta_net ? gated_delta_net(*m_.delta_net) : attention();
     norm(post_attention_norm, m_.hidden_size);
     if (kind.moe) {
       experts(*m_.moe);
@@ -88,11 +88,12 @@ class Table {
   void grouped_attention() {
     const std::int64_t h = m_.hidden_size, d = m_.head_dim;
     const std::int64_t query = m_.num_attention_heads * d, key = m_.num_key_value_heads * d;
-    weight(q_proj, query, h, Split::rows);
+    const std::int64_t projected = m_.attention_output_gate ? 2 * query : query;
+    weight(q_proj, projected, h, Split::rows);
     weight(k_proj, key, h, Split::rows);
     weight(v_proj, key, h, Split::rows);
     if (m_.qkv_bias) {
-      bias(q_proj, query, Split::rows);
+      bias(q_proj, projected, Split::rows);
       bias(k_proj, key, Split::rows);
       bias(v_proj, key, Split::rows);
     }
@@ -104,6 +105,25 @@ class Table {
     if (m_.attention_sinks) weight(sinks, m_.num_attention_heads, 1, Split::rows);
     weight(o_proj, h, query, Split::cols);
     if (m_.attention_output_bias) bias(o_proj, h, Split::cols);
+  }
+
+  // transformers 5.23, modeling_qwen3_next.py and modeling_qwen3_5.py.
+  void gated_delta_net(const DeltaNetSpec& d) {
+    const std::int64_t h = m_.hidden_size, heads = d.num_value_heads;
+    if (d.packed_projections) {
+      weight(linear_qkvz_proj, d.conv_dim() + d.value_dim(), h, Split::rows);
+      weight(linear_ba_proj, 2 * heads, h, Split::rows);
+    } else {
+      weight(linear_qkv_proj, d.conv_dim(), h, Split::rows);
+      weight(linear_z_proj, d.value_dim(), h, Split::rows);
+      weight(linear_b_proj, heads, h, Split::rows);
+      weight(linear_a_proj, heads, h, Split::rows);
+    }
+    weight(linear_conv, d.conv_dim(), d.conv_kernel, Split::rows);
+    weight(linear_dt_bias, heads, 1, Split::rows);
+    weight(linear_a_log, heads, 1, Split::rows);
+    weight(linear_norm, d.value_head_dim, 1, Split::none);
+    weight(linear_out_proj, h, d.value_dim(), Split::cols);
   }
 
   void latent_attention(const MlaSpec& a) {
@@ -176,21 +196,23 @@ bool is_norm(ParameterRole role) {
   constexpr std::array norms{
       input_norm,  post_attention_norm, final_norm,     q_norm,         k_norm,
       q_a_norm,    kv_a_norm,           mtp_embed_norm, mtp_final_norm, mtp_hidden_norm,
-      merger_norm, deepstack_norm};
+      merger_norm, deepstack_norm,      linear_norm};
   return std::find(norms.begin(), norms.end(), role) != norms.end();
 }
 
 bool is_projection(const Parameter& p) {
   constexpr std::array projections{
-      q_proj,           k_proj,         v_proj,           o_proj,         q_a_proj,
-      q_b_proj,         kv_a_proj,      kv_b_proj,        gate_proj,      up_proj,
-      down_proj,        mtp_proj,       shared_gate_proj, shared_up_proj, shared_down_proj,
-      expert_gate_proj, expert_up_proj, expert_down_proj};
+      q_proj,           k_proj,         v_proj,           o_proj,           q_a_proj,
+      q_b_proj,         kv_a_proj,      kv_b_proj,        gate_proj,        up_proj,
+      down_proj,        mtp_proj,       shared_gate_proj, shared_up_proj,   shared_down_proj,
+      expert_gate_proj, expert_up_proj, expert_down_proj, linear_qkvz_proj, linear_ba_proj,
+      linear_qkv_proj,  linear_z_proj,  linear_b_proj,    linear_a_proj,    linear_out_proj};
   return !p.bias && std::find(projections.begin(), projections.end(), p.role) != projections.end();
 }
 
 bool is_vector(const Parameter& p) {
-  return p.bias || is_norm(p.role) || p.role == sinks || p.role == score_correction;
+  return p.bias || is_norm(p.role) || p.role == sinks || p.role == score_correction ||
+         p.role == linear_dt_bias || p.role == linear_a_log;
 }
 
 std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,

@@ -29,6 +29,17 @@ enum class ParameterRole : std::uint8_t {
   kv_a_proj,  // ... and of keys and values; its last qk_rope_head_dim rows are the shared rope key
   kv_a_norm,
   kv_b_proj,
+  linear_qkvz_proj,  // Gated DeltaNet (linear_attn): Qwen3-Next's projections ...
+  linear_ba_proj,
+  linear_qkv_proj,  // ... and Qwen3.5's
+  linear_z_proj,
+  linear_b_proj,
+  linear_a_proj,
+  linear_conv,
+  linear_dt_bias,
+  linear_a_log,
+  linear_norm,
+  linear_out_proj,
   post_attention_norm,
   gate_proj,
   up_proj,
@@ -60,7 +71,7 @@ enum class ParameterRole : std::uint8_t {
 template <>
 struct Words<ParameterRole> {
   static constexpr std::string_view what = "parameter role";
-  static constexpr std::array<std::pair<ParameterRole, std::string_view>, 42> table{
+  static constexpr std::array<std::pair<ParameterRole, std::string_view>, 53> table{
       {{ParameterRole::embed_tokens, "embed_tokens"},
        {ParameterRole::embed_positions, "embed_positions"},
        {ParameterRole::input_norm, "input_norm"},
@@ -77,6 +88,17 @@ struct Words<ParameterRole> {
        {ParameterRole::kv_a_proj, "kv_a_proj"},
        {ParameterRole::kv_a_norm, "kv_a_norm"},
        {ParameterRole::kv_b_proj, "kv_b_proj"},
+       {ParameterRole::linear_qkvz_proj, "linear_qkvz_proj"},
+       {ParameterRole::linear_ba_proj, "linear_ba_proj"},
+       {ParameterRole::linear_qkv_proj, "linear_qkv_proj"},
+       {ParameterRole::linear_z_proj, "linear_z_proj"},
+       {ParameterRole::linear_b_proj, "linear_b_proj"},
+       {ParameterRole::linear_a_proj, "linear_a_proj"},
+       {ParameterRole::linear_conv, "linear_conv"},
+       {ParameterRole::linear_dt_bias, "linear_dt_bias"},
+       {ParameterRole::linear_a_log, "linear_a_log"},
+       {ParameterRole::linear_norm, "linear_norm"},
+       {ParameterRole::linear_out_proj, "linear_out_proj"},
        {ParameterRole::post_attention_norm, "post_attention_norm"},
        {ParameterRole::gate_proj, "gate_proj"},
        {ParameterRole::up_proj, "up_proj"},

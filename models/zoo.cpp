@@ -25,13 +25,14 @@ struct Found {
 };
 
 // Other names of the same sizes. The zoo's Llama 3 is 3.1, whose files hold the longer positions.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kAliases{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kAliases{
     {{"llama3.1-8b", "llama3-8b"},
      {"llama3.1-70b", "llama3-70b"},
      {"llama3.1-405b", "llama3-405b"},
      {"llama-3.1-8b", "llama3-8b"},
      {"llama-3.1-70b", "llama3-70b"},
-     {"llama-3.1-405b", "llama3-405b"}}};
+     {"llama-3.1-405b", "llama3-405b"},
+     {"qwen3-next-80b-a3b-instruct", "qwen3-next-80b-a3b"}}};
 
 // "Qwen/Qwen3-30B_A3B" is "qwen3-30b-a3b".
 std::string canonical_name(std::string_view name) {
@@ -88,12 +89,6 @@ Found find_config(const std::string& name_or_path) {
   // A Hugging Face name ("Qwen/Qwen3-8B") is no path here.
   const std::string name = canonical_name(name_or_path);
   if (auto found = find_in_zoo(name)) return *std::move(found);
-  if (name.starts_with("qwen3-next")) {
-    throw Error(
-        fmt::format("model '{}' mixes gated delta net layers with attention, which is not "
-                    "modelled; qwen3-30b-a3b is its nearest kin that is",
-                    shown(name_or_path)));
-  }
   const std::string hint = did_you_mean(name, model_names());
   throw Error(fmt::format("model '{}' is neither built in nor a file or folder{}",
                           shown(name_or_path),

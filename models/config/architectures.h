@@ -23,6 +23,13 @@ void read_qwen3_vl_moe(JsonReader& in, ModelSpec& m);
 void read_qwen3_vl_text(JsonReader& in, ModelSpec& m);
 void read_qwen3_vl_moe_text(JsonReader& in, ModelSpec& m);
 
+// qwen_hybrid.cpp
+void read_qwen3_5(JsonReader& in, ModelSpec& m);
+void read_qwen3_5_moe(JsonReader& in, ModelSpec& m);
+void read_qwen3_5_text(JsonReader& in, ModelSpec& m);
+void read_qwen3_5_moe_text(JsonReader& in, ModelSpec& m);
+void read_qwen3_next(JsonReader& in, ModelSpec& m);
+
 // deepseek.cpp
 void read_deepseek_v2(JsonReader& in, ModelSpec& m);
 void read_deepseek_v3(JsonReader& in, ModelSpec& m);

@@ -98,7 +98,9 @@ void read_decoder(JsonReader& in, const Defaults& defaults, ModelSpec& m) {
   m.vocab_size = in.integer("vocab_size", 1, kMostWords);
   m.max_position_embeddings =
       in.integer_or("max_position_embeddings", 1, kMostPositions, defaults.max_positions);
-  m.intermediate_size = in.integer("intermediate_size", 1, kWidest);
+  m.intermediate_size = defaults.intermediate > 0
+                            ? in.integer_or("intermediate_size", 1, kWidest, defaults.intermediate)
+                            : in.integer("intermediate_size", 1, kWidest);
   m.tie_word_embeddings = in.boolean_or("tie_word_embeddings", false);
   m.norm_epsilon = in.number_or("rms_norm_eps", 0, 1, defaults.norm_epsilon);
   read_heads(in, defaults, m);

@@ -22,6 +22,7 @@ constexpr std::int64_t kMostPositions = std::int64_t{1} << 32;
 // What classes default to where they differ; 0 heads or width: follow from the query heads.
 struct Defaults {
   std::int64_t kv_heads = 0, head_dim = 0;
+  std::int64_t intermediate = 0;  // 0: the key is required
   std::int64_t max_positions = 32768;
   double rope_theta = 10000, norm_epsilon = 1e-6;
 };
@@ -50,5 +51,8 @@ void read_windows(JsonReader& in, std::int64_t window,
 
 // Number of experts under the names that a class knows, and how many a token visits.
 MoeSpec read_experts(JsonReader& in, std::initializer_list<std::string_view> names);
+
+// Qwen's: every decoder_sparse_step-th layer has experts, unless listed in mlp_only_layers.
+void read_qwen_moe(JsonReader& in, ModelSpec& m);
 
 }  // namespace qplan::config

@@ -43,19 +43,6 @@ void read_upper_windows(JsonReader& in, ModelSpec& m) {
       in, read_switched_window(in), [&](std::int64_t i) { return i >= first; }, m);
 }
 
-// Every decoder_sparse_step-th layer has experts, unless listed in mlp_only_layers.
-void read_qwen_moe(JsonReader& in, ModelSpec& m) {
-  MoeSpec moe = read_experts(in, {"num_experts", "num_local_experts"});
-  moe.moe_intermediate_size = in.integer("moe_intermediate_size", 1, kWidest);
-  const std::int64_t step = in.integer_or("decoder_sparse_step", 1, kMostLayers, 1);
-  const auto dense = indices_or(in, "mlp_only_layers", m.num_layers, {});
-  for (std::int64_t i = 0; i < m.num_layers; ++i) {
-    const bool listed = std::find(dense.begin(), dense.end(), i) != dense.end();
-    m.layers[static_cast<std::size_t>(i)].moe = !listed && (i + 1) % step == 0;
-  }
-  m.moe = moe;
-}
-
 void read_qwen3_decoder(JsonReader& in, const Defaults& defaults, ModelSpec& m) {
   read_decoder(in, defaults, m);
   read_silu(in);
@@ -117,6 +104,18 @@ void read_vision_model(JsonReader& in, void (*read_text)(JsonReader&, ModelSpec&
 }
 
 }  // namespace
+
+void read_qwen_moe(JsonReader& in, ModelSpec& m) {
+  MoeSpec moe = read_experts(in, {"num_experts", "num_local_experts"});
+  moe.moe_intermediate_size = in.integer("moe_intermediate_size", 1, kWidest);
+  const std::int64_t step = in.integer_or("decoder_sparse_step", 1, kMostLayers, 1);
+  const auto dense = indices_or(in, "mlp_only_layers", m.num_layers, {});
+  for (std::int64_t i = 0; i < m.num_layers; ++i) {
+    const bool listed = std::find(dense.begin(), dense.end(), i) != dense.end();
+    m.layers[static_cast<std::size_t>(i)].moe = !listed && (i + 1) % step == 0;
+  }
+  m.moe = moe;
+}
 
 void read_qwen2(JsonReader& in, ModelSpec& m) {
   read_decoder(in, {.kv_heads = 32}, m);

@@ -46,7 +46,12 @@ SlotId AttentionPart::forward(SlotId x) {
   // Cast, but kept as it came, for attention's backward reads it, too: Megatron has the product of
   // fp8 keep its original input here (set_save_original_input in core's attention.py; delayed
   // scaling alone has a cast copy as well).
-  const SlotId projected_in = c_.linear_input(out_, c_.tokens, heads.q * heads.v_dim);
+  gated_ = out_;
+  if (c_.model.attention_output_gate) {
+    gated_ = b.slot("attention gated", act, c_.tokens, heads.q * heads.v_dim);
+    c_.rowwise(RowwiseKind::swiglu, c_.tokens, heads.q * heads.v_dim, {out_, gate_}, {gated_});
+  }
+  const SlotId projected_in = c_.linear_input(gated_, c_.tokens, heads.q * heads.v_dim);
   const SlotId sum = c_.linear_reduced(ParameterRole::o_proj, projected_in, c_.hidden,
                                        heads.q * heads.v_dim, "attention sum");
   const SlotId y = b.slot("x2", act, c_.local_tokens, c_.hidden);
@@ -75,11 +80,24 @@ void AttentionPart::sum_qk_norm(SlotId of) {
   c_.b.exposed(Collective{CollectiveKind::all_reduce, Axis::tp, bytes}, {of}, {of});
 }
 
+// Columns that the query projection makes, in queries' widths: a gate beside the queries.
+std::int64_t AttentionPart::query_widths() const {
+  return c_.model.attention_output_gate ? 2 : 1;
+}
+
+// The gate of the output, out of what the projection made: each head's beside its query.
+void AttentionPart::take_gate(SlotId projected) {
+  if (!c_.model.attention_output_gate) return;
+  const std::int64_t width = heads_of(c_).q * heads_of(c_).qk_dim;
+  gate_ = c_.b.slot("attention gate", c_.activation_dtype(), c_.tokens, width);
+  c_.rowwise(RowwiseKind::copy, c_.tokens, width, {projected}, {gate_});
+}
+
 // Norms of queries and keys run with the rotation that follows them, where one rank's heads are
 // packed side by side.
 bool AttentionPart::fuses_qk_norm() const {
   return c_.recipe.executable && c_.model.qk_norm && !c_.model.qk_norm_whole &&
-         c_.model.position == PositionEmbedding::rope &&
+         !c_.model.attention_output_gate && c_.model.position == PositionEmbedding::rope &&
          c_.model.num_key_value_heads >= c_.shape.tp && c_.model.head_dim <= 256;
 }
 
@@ -89,9 +107,11 @@ void AttentionPart::project_apart(SlotId normed) {
   const Heads heads = heads_of(c_);
   const DType act = c_.activation_dtype();
   const std::int64_t q_width = heads.q * heads.qk_dim, k_width = heads.kv * heads.qk_dim;
-  SlotId q = b.slot("q projected", act, c_.tokens, q_width);
+  const std::int64_t projected = query_widths() * q_width;
+  SlotId q = b.slot("q projected", act, c_.tokens, projected);
   SlotId k = b.slot("k projected", act, c_.tokens, k_width);
-  const SlotId whole = c_.gathered_linear(ParameterRole::q_proj, normed, q, q_width, c_.hidden);
+  const SlotId whole = c_.gathered_linear(ParameterRole::q_proj, normed, q, projected, c_.hidden);
+  take_gate(q);
   c_.next_layer(ParameterRole::q_proj);
   c_.linear(ParameterRole::q_proj, whole, k, c_.tokens, k_width, c_.hidden);
   c_.next_layer(ParameterRole::q_proj);
@@ -121,7 +141,8 @@ void AttentionPart::project_forward(SlotId normed) {
   const std::int64_t d = heads.qk_dim;
   // The product's width is the weight's share; with tp > kv heads its output is gathered over tp.
   const std::int64_t width =
-      (c_.model.num_attention_heads + 2 * c_.model.num_key_value_heads) * d / c_.shape.tp;
+      (query_widths() * c_.model.num_attention_heads + 2 * c_.model.num_key_value_heads) * d /
+      c_.shape.tp;
   SlotId qkv = b.slot("qkv", act, c_.tokens, width);
   c_.gathered_linear(ParameterRole::q_proj, normed, qkv, width, c_.hidden);
   if (c_.model.num_key_value_heads < c_.shape.tp) {
@@ -131,6 +152,7 @@ void AttentionPart::project_forward(SlotId normed) {
     b.exposed(Collective{CollectiveKind::all_gather, Axis::tp, bytes}, {qkv}, {gathered});
     qkv = gathered;
   }
+  take_gate(qkv);
   if (fuses_qk_norm()) {
     // q and k are normed and turned, v is copied, in one pass; backward reads them as they came.
     qkv_ = qkv;
@@ -212,8 +234,15 @@ SlotId AttentionPart::backward(SlotId dy) {
   }
   const SlotId dy_in = c_.linear_input(dsum, c_.local_tokens, c_.hidden, Pass::backward);
   const SlotId dy_whole = c_.gather_sequence(dy_in);
-  c_.linear_dgrad(ParameterRole::o_proj, dy_whole, dout_, c_.tokens, c_.hidden, width);
-  c_.linear_wgrad(ParameterRole::o_proj, dy_whole, out_, c_.tokens, c_.hidden, width);
+  const bool gates = c_.model.attention_output_gate;
+  const SlotId dgated = gates ? b.slot("d attention gated", act, c_.tokens, width) : dout_;
+  c_.linear_dgrad(ParameterRole::o_proj, dy_whole, dgated, c_.tokens, c_.hidden, width);
+  c_.linear_wgrad(ParameterRole::o_proj, dy_whole, gated_, c_.tokens, c_.hidden, width);
+  if (gates) {
+    dgate_ = b.slot("d attention gate", act, c_.tokens, width);
+    c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, width, {dgated, out_, gate_},
+               {dout_, dgate_});
+  }
 
   dq_ = b.slot("dq", act, c_.tokens, heads.q * heads.qk_dim);
   dk_ = b.slot("dk", act, c_.tokens, heads.kv * heads.qk_dim);
@@ -233,7 +262,8 @@ SlotId AttentionPart::project_backward() {
   const DType act = c_.activation_dtype();
   const std::int64_t d = heads.qk_dim;
   const std::int64_t width =
-      (c_.model.num_attention_heads + 2 * c_.model.num_key_value_heads) * d / c_.shape.tp;
+      (query_widths() * c_.model.num_attention_heads + 2 * c_.model.num_key_value_heads) * d /
+      c_.shape.tp;
   // With tp > kv heads every rank makes the gradients of its own heads among those of all.
   const bool shared_heads = c_.model.num_key_value_heads < c_.shape.tp;
   SlotId dqkv = b.slot("dqkv", act, c_.tokens, shared_heads ? width * c_.shape.tp : width);
@@ -249,15 +279,16 @@ SlotId AttentionPart::project_backward() {
                  {dqk});
       sum_qk_norm(dqk);
       Op& norm = c_.rowwise(RowwiseKind::rms_norm_backward, c_.tokens * (heads.q + heads.kv), d,
-                            {dqk, q_raw_, k_raw_, dv_, c_.weights_backward, eager_qk_norm_},
+                            {dqk, q_raw_, k_raw_, dv_, dgate_, c_.weights_backward, eager_qk_norm_},
                             {dqkv, c_.gradients});
       norm.parameter = b.parameter(ParameterRole::q_norm);
     } else {
-      c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d, {dq_, dk_, dv_},
-                 {dqkv});
+      c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,
+                 {dq_, dk_, dv_, dgate_}, {dqkv});
     }
   } else {
-    c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + 2 * heads.kv) * d, {dq_, dk_, dv_}, {dqkv});
+    c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + 2 * heads.kv) * d, {dq_, dk_, dv_, dgate_},
+               {dqkv});
   }
   if (shared_heads) {
     const Bytes bytes(static_cast<double>(c_.tokens * width * c_.shape.tp) * size_of(act));
@@ -272,7 +303,7 @@ SlotId AttentionPart::project_backward() {
   const LayerContext::Widths widths =
       shared_heads || c_.recipe.fused_qkv
           ? LayerContext::Widths{width}
-          : LayerContext::Widths{heads.q * d, heads.kv * d, heads.kv * d};
+          : LayerContext::Widths{query_widths() * heads.q * d, heads.kv * d, heads.kv * d};
   c_.packed_dgrad(ParameterRole::q_proj, dqkv, partial, c_.tokens, widths, c_.hidden);
   if (normed_whole != normed_) {
     b.wait_for(Stream::model_comm);

@@ -126,7 +126,7 @@ std::uint64_t hash_of(const BlockShape& s) {
     hash ^= hash >> 29;
   };
   mix(s.kind);
-  mix(s.layer.moe);
+  mix(static_cast<int>(s.layer.moe) + 2 * static_cast<int>(s.layer.delta_net));
   mix(s.layer.window);
   mix(s.micro_batch_size);
   mix(s.seq_len);

@@ -24,7 +24,11 @@ void dummy_weight_gradients(LayerContext& c) {
   const ModelSpec& m = c.model;
   const BlockShape& s = c.shape;
   const std::int64_t h = m.hidden_size;
-  if (m.mla) {
+  if (s.layer.delta_net) {
+    const DeltaNetSpec& d = *m.delta_net;
+    dummy_weight_gradient(c, (d.conv_dim() + d.value_dim() + 2 * d.num_value_heads) / s.tp, h);
+    dummy_weight_gradient(c, h, d.value_dim() / s.tp);
+  } else if (m.mla) {
     const MlaSpec& a = *m.mla;
     const std::int64_t heads = m.num_attention_heads / s.tp;
     const std::int64_t qk = a.qk_nope_head_dim + a.qk_rope_head_dim;
@@ -35,7 +39,8 @@ void dummy_weight_gradients(LayerContext& c) {
     dummy_weight_gradient(c, h, heads * a.v_head_dim);
   } else {
     const std::int64_t q = m.num_attention_heads * m.head_dim;
-    dummy_weight_gradient(c, (q + 2 * m.num_key_value_heads * m.head_dim) / s.tp, h);
+    const std::int64_t projected = m.attention_output_gate ? 2 * q : q;
+    dummy_weight_gradient(c, (projected + 2 * m.num_key_value_heads * m.head_dim) / s.tp, h);
     dummy_weight_gradient(c, h, q / s.tp);
   }
   const std::int64_t up = m.mlp == MlpKind::swiglu ? 2 : 1;
@@ -105,6 +110,7 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   dummy_weight_gradients(c);
   communication_buckets(c);
   AttentionPart attention(c);
+  DeltaNetPart delta_net(c);
   MlpPart mlp(c);
   MoePart moe(c);
   const bool feeds = in_tower && s.tap >= 0, adds = !in_tower && s.tap >= 0;
@@ -114,7 +120,7 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   const SlotId x = b.slot("x", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
   state.enter_forward();
   b.layer_module(LayerModule::attention);
-  const SlotId middle = attention.forward(x);
+  const SlotId middle = s.layer.delta_net ? delta_net.forward(x) : attention.forward(x);
   const SlotId y = s.layer.moe ? moe.forward(middle) : mlp.forward(middle);
   b.layer_module(LayerModule::none);
   if (adds) images.add(y);
@@ -136,7 +142,7 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   }
   const SlotId dmiddle = s.layer.moe ? moe.backward(dy) : mlp.backward(dy);
   b.layer_module(LayerModule::attention);
-  attention.backward(dmiddle);
+  s.layer.delta_net ? delta_net.backward(dmiddle) : attention.backward(dmiddle);
   b.layer_module(LayerModule::none);
   b.flush();
   state.leave_backward();
@@ -198,14 +204,18 @@ Block build_states(const ModelSpec& m, const Recipe& r, const BlockShape& shape)
 
 namespace {
 
+std::string_view layer_name(const LayerKind& kind) {
+  if (kind.delta_net) return kind.moe ? "delta net moe layer" : "delta net layer";
+  return kind.moe ? "moe layer" : "dense layer";
+}
+
 Block build_kind(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape) {
   switch (shape.kind) {
     case BlockKind::embedding:
     case BlockKind::mtp_embedding:
       return build_embedding(model, recipe, shape);
     case BlockKind::decoder:
-      return build_decoder(model, recipe, shape, shape.layer.moe ? "moe layer" : "dense layer",
-                           /*in_tower=*/false);
+      return build_decoder(model, recipe, shape, layer_name(shape.layer), /*in_tower=*/false);
     case BlockKind::head:
       return build_head(model, recipe, shape);
     case BlockKind::mtp:

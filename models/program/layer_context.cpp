@@ -291,7 +291,10 @@ SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t
 // RMSNorm modules compute in fp32 what torch's layer_norm kernel converts on the fly.
 SlotId LayerContext::eager_norm_copy() {
   if (model.norm != Norm::rms_norm) return kNoSlot;
-  return eager_copy("norm in fp32", DType::fp32, local_tokens, hidden);
+  // 1 + weight multiplies in fp32: what it multiplies is kept so, not in 16 bits (Gemma3RMSNorm,
+  // which Qwen3-Next's is).
+  const std::int64_t wider = model.zero_centered_norms ? hidden / 2 : 0;
+  return eager_copy("norm in fp32", DType::fp32, local_tokens, hidden + wider);
 }
 
 void LayerContext::norm_forward(ParameterRole role, SlotId x, SlotId y, std::int64_t rows,

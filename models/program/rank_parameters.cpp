@@ -14,13 +14,14 @@ bool has_parameters(BlockKind kind) {
          kind != BlockKind::step_edge;
 }
 
-// Norms of queries and keys see a rank's heads; under sequence parallelism what works between the
-// tensor-parallel regions sees a rank's tokens. Biases behind a reduction and learned positions see
-// the gradient of every token; a tower's positions that of a rank's patches.
+// Norms of queries, keys and the delta rule's outputs see a rank's heads; under sequence
+// parallelism what works between the tensor-parallel regions sees a rank's tokens. Biases behind a
+// reduction and learned positions see the gradient of every token; a tower's positions that of a
+// rank's patches.
 bool makes_partial_gradient(const BlockShape& s, const Parameter& whole) {
   if (s.tp == 1 || whole.split != Split::none || is_expert(whole.role)) return false;
   using enum ParameterRole;
-  if (whole.role == q_norm || whole.role == k_norm) return true;
+  if (whole.role == q_norm || whole.role == k_norm || whole.role == linear_norm) return true;
   const bool behind_reduction = whole.bias && (whole.role == o_proj || whole.role == down_proj);
   const bool whole_positions = whole.role == embed_positions && s.kind != BlockKind::patchify;
   return s.sequence_parallel && !behind_reduction && !whole_positions;

@@ -114,6 +114,10 @@ struct Recipe {
   bool separate_projections = false;
   // ... but queries, keys and values are one (torchtitan since April 2026: fuse_qkv in its models).
   bool fused_qkv = false;
+  // Gated DeltaNet's queries and keys are repeated for each value head before its kernel, and
+  // normalised by one of their own (_prepare_input_for_gated_delta_rule in Megatron-LM d98e8a64,
+  // core/ssm/gated_delta_net/common.py); fla's kernel takes them as they are.
+  bool expands_key_heads = false;
   // FSDP1's modules see views of one flat array: autograd puts their gradients together in another
   // (backward of torch.split), which is divided by about the root of the ranks before it is reduced
   // (_div_if_needed in torch's fsdp/_runtime_utils.py).

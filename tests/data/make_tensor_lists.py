@@ -19,6 +19,9 @@ DEEPSEEK = dict(SIZES, **EXPERTS, num_hidden_layers=2, num_key_value_heads=4, n_
                 first_k_dense_replace=1, n_group=2, topk_group=1, kv_lora_rank=6, qk_nope_head_dim=8,
                 qk_rope_head_dim=4, v_head_dim=5, num_nextn_predict_layers=0)
 
+HYBRID = dict(SIZES, num_hidden_layers=4, full_attention_interval=2, head_dim=8, linear_num_key_heads=2,
+              linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10, linear_conv_kernel_dim=3)
+
 CONFIGS = [
     dict(model_type="llama", num_hidden_layers=2, **SIZES),
     dict(model_type="llama", num_hidden_layers=1, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, **SIZES),
@@ -41,6 +44,10 @@ CONFIGS = [
          text_config=dict(model_type="qwen3_vl_moe_text", num_hidden_layers=2, head_dim=4, num_experts=3, **SIZES,
                           **EXPERTS),
          vision_config=dict(model_type="qwen3_vl_moe", **TOWER)),
+    dict(model_type="qwen3_next", num_experts=3, shared_expert_intermediate_size=14, decoder_sparse_step=2,
+         mlp_only_layers=[1], **HYBRID, **EXPERTS),
+    dict(model_type="qwen3_5_text", **HYBRID),
+    dict(model_type="qwen3_5_moe_text", num_experts=3, shared_expert_intermediate_size=14, **HYBRID, **EXPERTS),
 ]
 
 
