@@ -61,6 +61,17 @@ inline constexpr auto kContext = std::to_array<Rule>({
                           c.p.cp);
      },
      "3B, initialize.py:247"},
+    // Their context parallelism shares attention's keys, and has no word for a state that runs
+    // through the sequence.
+    {"delta_net_context", kDeepSpeed | kTorch,
+     [](const Case& c) { return c.p.cp > 1 && c.m.delta_net; },
+     [](const Case& c) {
+       return fmt::format(
+           "{} shares sequences within attention only, and Gated DeltaNet's state runs through the "
+           "whole sequence; use cp 1",
+           recipe_name(c));
+     },
+     "M26 has Megatron's; torch.distributed.tensor.experimental._attention"},
     {"ring_window", kMegatronCore,
      [](const Case& c) { return c.p.cp > 1 && c.p.cp_comm == CpComm::p2p && has_window(c.m); },
      [](const Case&) {

@@ -119,6 +119,31 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
                           use_divisor("tp", c.m.num_key_value_heads));
      },
      "M21 without repetition: a DTensor of K heads viewed as heads per rank"},
+    // Whatever cp_comm is: between ranks that share sequences Gated DeltaNet trades them for heads.
+    {"delta_net_heads", kMegatronCore,
+     [](const Case& c) {
+       const std::int64_t ranks = std::int64_t{c.p.tp} * c.p.cp;
+       return c.m.delta_net && !divides(ranks, c.m.delta_net->num_key_heads);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "Gated DeltaNet's {} key heads and {} value heads cannot be split over tp {} x cp {}; "
+           "use a product that divides {}",
+           c.m.delta_net->num_key_heads, c.m.delta_net->num_value_heads, c.p.tp, c.p.cp,
+           c.m.delta_net->num_key_heads);
+     },
+     "M26"},
+    // Hugging Face's tensor-parallel plan gathers what Gated DeltaNet's projections make, and every
+    // rank runs all heads (base_model_tp_plan in configuration_qwen3_next.py: gather_output).
+    {"delta_net_tensor_parallel", kDeepSpeed | kTorch,
+     [](const Case& c) { return c.m.delta_net && c.p.tp > 1; },
+     [](const Case& c) {
+       return fmt::format(
+           "{} splits no heads of Gated DeltaNet: every rank of tp {} would run all of them; use "
+           "tp 1",
+           recipe_name(c), c.p.tp);
+     },
+     "transformers 5.23, configuration_qwen3_next.py"},
     {"vision_heads", kEvery,
      [](const Case& c) { return c.m.vision && !divides(c.p.tp, c.m.vision->num_heads); },
      [](const Case& c) {

@@ -228,6 +228,23 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return std::string("Megatron's deterministic mode refuses its fused losses; leave loss out");
      },
      "Megatron-LM d98e8a64, training/determinism.py"},
+    {"deterministic_delta_net", kMegatronCore,
+     [](const Case& c) { return c.p.deterministic && c.m.delta_net; },
+     [](const Case&) {
+       return std::string(
+           "Megatron's deterministic mode runs Gated DeltaNet chunk by chunk in torch, which is "
+           "not "
+           "modelled; leave deterministic out");
+     },
+     "Megatron-LM d98e8a64, core/ssm/gated_delta_net/gdn.py"},
+    // Frameworks without the layer. torchtitan has Qwen3.5, behind a vision tower of its own, and
+    // splits its heads otherwise (torchtitan/models/qwen3_5).
+    {"delta_net_available", set_of(megatron_legacy, megatron_deepspeed, nanotron, fsdp2_compile),
+     [](const Case& c) { return c.m.delta_net.has_value(); },
+     [](const Case& c) {
+       return not_in(c, "Gated DeltaNet that qplan knows", "use megatron, deepspeed or fsdp2");
+     },
+     "models/program/delta_net_part.cpp"},
     {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile, RecipeKind::qplan),
      [](const Case& c) { return c.p.cuda_graph; },
      [](const Case& c) { return not_in(c, "CUDA graphs", "leave cuda_graph out"); }, "4.3"},

@@ -14,6 +14,8 @@ inline std::string_view unexecuted_part(const ModelSpec& m) {
     return "multi-token prediction beside a tied embedding or learned positions";
   }
   if (m.num_mtp_layers > 0 && m.vision) return "multi-token prediction beside a vision tower";
+  if (m.delta_net) return "Gated DeltaNet layers";
+  if (m.attention_output_gate) return "a gate on attention's output";
   if (m.qk_norm_whole) return "norms of queries and keys over all heads together";
   if (m.rope_scaling && m.rope_scaling->kind == RopeScalingKind::other) {
     return "a rule of rotary scaling other than linear, llama3 and yarn";

@@ -84,6 +84,13 @@ ModelSpec qwen3_vl() {
 ModelSpec minimax() {
   return load_model("minimax-m2");
 }
+ModelSpec hybrid() {
+  ModelSpec m = qwen3_32b();
+  m.delta_net = DeltaNetSpec{
+      .num_key_heads = 16, .num_value_heads = 48, .key_head_dim = 128, .value_head_dim = 128};
+  for (std::size_t i = 0; i < m.layers.size(); ++i) m.layers[i].delta_net = i % 4 != 3;
+  return m;
+}
 ModelSpec strange_rope() {
   ModelSpec m = dense_model(24, 1024, 4096, 16, 16);
   m.rope_scaling = RopeScaling{};
@@ -139,6 +146,11 @@ std::vector<Broken> broken_plans() {
       {"key_value_heads", megatron, qwen3_30b(), "tp3 sp seq3072"},
       {"key_value_heads_split", fsdp2_compile, qwen3_30b(), "tp8 sp zero3"},
       {"vision_heads", megatron, qwen3_vl(), "tp4 sp"},
+      {"delta_net_heads", megatron, hybrid(), "tp8 cp4 sp"},
+      {"delta_net_tensor_parallel", fsdp2, hybrid(), "tp2 zero3"},
+      {"delta_net_context", fsdp2, hybrid(), "cp2 zero3"},
+      {"delta_net_available", fsdp2_compile, hybrid(), "zero3"},
+      {"deterministic_delta_net", megatron, hybrid(), "zero1 deterministic"},
       {"mlp_split", megatron, gpt2(), "tp3 seq1024"},
       {"shared_expert_split", megatron, deepseek_v3(), "tp3 sp seq3072"},
       {"expert_split", megatron, qwen3_30b(), "dp5 etp5 gbs5"},
@@ -199,6 +211,7 @@ std::vector<Broken> broken_plans() {
       {"precision_aware_optimizer", megatron, llama3_70b(), "moment_dtype=bf16 zero0"},
       {"executor_model", qplan_recipe, strange_rope(), "tp1"},
       {"executor_model", qplan_recipe, minimax(), "dp256 gbs256"},
+      {"executor_model", qplan_recipe, hybrid(), "zero1"},
       {"executor_documents", qplan_recipe, llama3_70b(), "doc256"},
       {"executor_deepstack", qplan_recipe, qwen3_vl(), "pp24 gbs24"},
       {"executor_vision_sp", qplan_recipe, qwen3_vl(), "tp2 sp seq4"},
