@@ -188,7 +188,7 @@ void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus
 }
 
 std::string_view decoder_layer_class(std::string_view architecture) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kClasses{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kClasses{
       {{"deepseek_v2", "DeepseekV2DecoderLayer"},
        {"deepseek_v3", "DeepseekV3DecoderLayer"},
        {"glm4_moe", "Glm4MoeDecoderLayer"},
@@ -202,7 +202,12 @@ std::string_view decoder_layer_class(std::string_view architecture) {
        {"qwen2", "Qwen2DecoderLayer"},
        {"qwen2_moe", "Qwen2MoeDecoderLayer"},
        {"qwen3", "Qwen3DecoderLayer"},
+       {"qwen3_5", "Qwen3_5DecoderLayer"},  // of the text model, as all of Qwen3.5 here
+       {"qwen3_5_moe", "Qwen3_5MoeDecoderLayer"},
+       {"qwen3_5_moe_text", "Qwen3_5MoeDecoderLayer"},
+       {"qwen3_5_text", "Qwen3_5DecoderLayer"},
        {"qwen3_moe", "Qwen3MoeDecoderLayer"},
+       {"qwen3_next", "Qwen3NextDecoderLayer"},
        {"qwen3_vl_moe", "Qwen3VLMoeTextDecoderLayer,Qwen3VLMoeVisionBlock"},
        {"qwen3_vl_moe_text", "Qwen3VLMoeTextDecoderLayer"},
        {"seed_oss", "SeedOssDecoderLayer"}}};

@@ -26,6 +26,7 @@ constexpr auto kNames = std::to_array<Name>({
     {"--num-virtual-stages-per-pipeline-rank", "model.virtual_pipeline_model_parallel_size",
      "None"},
     {"--pipeline-model-parallel-layout", "model.pipeline_model_parallel_layout", "None"},
+    {"--mtp-num-layers", "model.mtp_num_layers", "None"},  // Qwen3-Next's recipe has one of its own
     {"--context-parallel-size", "model.context_parallel_size", ""},
     {"--cp-comm-type", "model.cp_comm_type", "None"},
     {"--expert-model-parallel-size", "model.expert_model_parallel_size", ""},
@@ -112,7 +113,7 @@ Json as_flag(const Name& name, const PythonArgument& argument) {
   return argument.value;
 }
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 20> kRecipes{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 21> kRecipes{{
     {"deepseek-v2", "deepseek_v2_pretrain_128gpu_h100_bf16_config"},
     {"deepseek-v3", "deepseek_v3_pretrain_1024gpu_h100_bf16_config"},
     {"gpt-oss-120b", "gpt_oss_120b_pretrain_64gpu_h100_bf16_config"},
@@ -132,6 +133,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 20> kRecipes
     {"qwen3-30b-a3b", "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"},
     {"qwen3-32b", "qwen3_32b_pretrain_16gpu_h100_bf16_config"},
     {"qwen3-4b", "qwen3_4b_pretrain_2gpu_h100_bf16_config"},
+    {"qwen3-next-80b-a3b", "qwen3_next_80b_a3b_pretrain_32gpu_h100_bf16_config"},
     {"qwen3-8b", "qwen3_8b_pretrain_4gpu_h100_bf16_config"},
 }};
 

@@ -16,12 +16,16 @@ bool describes_model(const ConfigPart& part) {
          part.settings.has("--hidden-size");
 }
 
-// slime trains what is trained already: balance and lengths are its own affair.
+// slime trains what is trained already: balance and lengths are its own affair. Gated DeltaNet
+// comes with a plug-in that reads the checkpoint's config (slime_plugins/models/qwen3_next.py).
 bool judged(const ConfigPart& part, const Fact& fact, const Subject& subject) {
   if (fact.judged != nullptr && !fact.judged(subject)) return false;
   if (part.dialect == Dialect::megatron_yaml) return part.settings.has(fact.key);
   if (fact.key.starts_with("fsdp_config.") && is_replicated(part.settings)) return false;
   if (part.dialect != Dialect::slime) return true;
+  const bool mixers =
+      fact.key.starts_with("--linear-") || fact.key == "--experimental-attention-variant";
+  if (mixers && part.settings.has("--spec")) return false;
   return fact.key != "--moe-aux-loss-coeff" && fact.key != "--mtp-num-layers" &&
          fact.key != "--rope-scaling-factor" && fact.key != "--use-rope-scaling";
 }

@@ -30,6 +30,13 @@ bool has_experts(const Subject& s) {
 bool has_mla(const Subject& s) {
   return s.model.mla.has_value();
 }
+const DeltaNetSpec kNoDeltaNet{};
+const DeltaNetSpec& delta_net(const Subject& s) {
+  return s.model.delta_net ? *s.model.delta_net : kNoDeltaNet;
+}
+bool has_delta_net(const Subject& s) {
+  return s.model.delta_net.has_value();
+}
 bool grouped_queries(const Subject& s) {
   return !has_mla(s) && s.model.num_key_value_heads != s.model.num_attention_heads;
 }
@@ -45,19 +52,37 @@ Json rope_number(const Subject& s, std::string_view key) {
   return nullptr;
 }
 
-// "([0]*3+[1]*58)"; null where every layer has experts, which is the default.
+// "([0]*3+[1]*58)": which layers are so.
+std::string layer_list(const std::vector<LayerKind>& layers, bool LayerKind::*so) {
+  std::string text;
+  for (std::size_t from = 0; from < layers.size();) {
+    std::size_t to = from;
+    while (to < layers.size() && layers[to].*so == layers[from].*so) ++to;
+    text += fmt::format("{}[{}]*{}", text.empty() ? "" : "+", layers[from].*so ? 1 : 0, to - from);
+    from = to;
+  }
+  return "(" + text + ")";
+}
+
+// Null where every layer has experts, which is the default.
 Json layer_frequency(const Subject& s) {
   const auto& layers = s.model.layers;
   const auto sparse = [](const LayerKind& layer) { return layer.moe; };
   if (!has_experts(s) || std::all_of(layers.begin(), layers.end(), sparse)) return nullptr;
-  std::string text;
-  for (std::size_t from = 0; from < layers.size();) {
-    std::size_t to = from;
-    while (to < layers.size() && layers[to].moe == layers[from].moe) ++to;
-    text += fmt::format("{}[{}]*{}", text.empty() ? "" : "+", layers[from].moe ? 1 : 0, to - from);
-    from = to;
+  return layer_list(layers, &LayerKind::moe);
+}
+
+// "4": every fourth layer attends; or which have Gated DeltaNet.
+Json delta_net_frequency(const Subject& s) {
+  if (!has_delta_net(s)) return nullptr;
+  const auto& layers = s.model.layers;
+  const auto attends = [](const LayerKind& layer) { return !layer.delta_net; };
+  const auto first = std::find_if(layers.begin(), layers.end(), attends) - layers.begin();
+  for (std::ptrdiff_t i = 0; i < std::ssize(layers); ++i) {
+    const bool fits = attends(layers[static_cast<std::size_t>(i)]) == ((i + 1) % (first + 1) == 0);
+    if (!fits) return layer_list(layers, &LayerKind::delta_net);
   }
-  return "(" + text + ")";
+  return Json(first + 1);
 }
 
 bool same_layers(const Json& a, const Json& b) {
@@ -66,6 +91,27 @@ bool same_layers(const Json& a, const Json& b) {
     const std::string x = text_of(a), y = text_of(b);
     const auto listed = moe_layers(x.find('[') == std::string::npos ? y : x, 1);
     return moe_layers(x, listed.size()) == moe_layers(y, listed.size());
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// A number n: of n layers the last attends; else the list of those that do not.
+bool same_mixers(const Json& a, const Json& b) {
+  const std::string x = text_of(a), y = text_of(b);
+  const auto is_list = [](const std::string& text) { return text.find('[') != std::string::npos; };
+  if (!is_list(x) && !is_list(y)) return x == y;
+  try {
+    const std::size_t count = moe_layers(is_list(x) ? x : y, 1).size();
+    const auto read = [&](const std::string& text) {
+      if (is_list(text)) return moe_layers(text, count);
+      // Megatron counts experts' layers from the first of n, these from the last.
+      std::vector<bool> mixers = moe_layers(text, count + 1);
+      mixers.erase(mixers.begin());
+      mixers.flip();
+      return mixers;
+    };
+    return read(x) == read(y);
   } catch (const Error&) {
     return false;
   }
@@ -188,7 +234,10 @@ constexpr auto kFacts = std::to_array<Fact>({
      .otherwise = "false",
      .why = kOtherModel},
     {.key = "--apply-layernorm-1p",
-     .write = [](const Subject& s) { return if_true(s.model.architecture == "nemotron"); },
+     .write =
+         [](const Subject& s) {
+           return if_true(s.model.architecture == "nemotron" || s.model.zero_centered_norms);
+         },
      .otherwise = "false",
      .why = kOtherModel},
     {.key = "--attention-dropout",
@@ -203,6 +252,55 @@ constexpr auto kFacts = std::to_array<Fact>({
      .severity = warning,
      .why = "activations are dropped at random, and the masks take memory",
      .judged = modern},
+
+    // Gated DeltaNet. The older name of it serves releases since 0.16 as well as today's.
+    {.key = "--experimental-attention-variant",
+     .write = [](const Subject& s) { return if_true(has_delta_net(s), "gated_delta_net"); },
+     .otherwise = "",
+     .why = "every layer attends",
+     .same =
+         [](const Json& given, const Json& wanted) {
+           return same_value(given, wanted) ||
+                  (text_of(given) == "gdn" && text_of(wanted) == "gated_delta_net");
+         }},
+    {.key = "--linear-attention-freq",
+     .write = delta_net_frequency,
+     .otherwise = "",
+     .why = "other layers attend",
+     .same = same_mixers,
+     .judged = has_delta_net},
+    {.key = "--linear-conv-kernel-dim",
+     .write = [](const Subject& s) { return if_true(has_delta_net(s), delta_net(s).conv_kernel); },
+     .otherwise = "4",
+     .why = kOtherShapes,
+     .judged = has_delta_net},
+    {.key = "--linear-key-head-dim",
+     .write = [](const Subject& s) { return if_true(has_delta_net(s), delta_net(s).key_head_dim); },
+     .otherwise = "128",
+     .why = kOtherShapes,
+     .judged = has_delta_net},
+    {.key = "--linear-value-head-dim",
+     .write =
+         [](const Subject& s) { return if_true(has_delta_net(s), delta_net(s).value_head_dim); },
+     .otherwise = "128",
+     .why = kOtherShapes,
+     .judged = has_delta_net},
+    {.key = "--linear-num-key-heads",
+     .write =
+         [](const Subject& s) { return if_true(has_delta_net(s), delta_net(s).num_key_heads); },
+     .otherwise = "16",
+     .why = kOtherShapes,
+     .judged = has_delta_net},
+    {.key = "--linear-num-value-heads",
+     .write =
+         [](const Subject& s) { return if_true(has_delta_net(s), delta_net(s).num_value_heads); },
+     .otherwise = "32",
+     .why = kOtherShapes,
+     .judged = has_delta_net},
+    {.key = "--attention-output-gate",
+     .write = [](const Subject& s) { return if_true(s.model.attention_output_gate); },
+     .otherwise = "false",
+     .why = kOtherModel},
 
     // Latent attention.
     {.key = "--multi-latent-attention",

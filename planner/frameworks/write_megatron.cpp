@@ -104,6 +104,12 @@ constexpr auto kSlimeLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("slime's sequences vary in length, which CUDA graphs exclude");
      }},
+    {"slime_delta_net", [](const Subject& s) { return s.model.delta_net.has_value(); },
+     [](const Subject&) {
+       return std::string(
+           "slime runs Gated DeltaNet by a plug-in that repeats it on every rank of tp and cp, "
+           "which qplan does not price; use megatron");
+     }},
     {"slime_batch",
      [](const Subject& s) { return s.plan.micro_batch_size * s.plan.seq_len % s.plan.cp != 0; },
      [](const Subject& s) {

@@ -195,6 +195,50 @@ TEST_CASE("DeepSeek-V3's latent attention, groups and layers") {
   CHECK_FALSE(says(args, "--group-query-attention"));
 }
 
+TEST_CASE("Gated DeltaNet's layers, heads and gates are written for Megatron and read back") {
+  const std::string plan =
+      "tp2 pp2 dp4 ep8 etp1 zero1 mbs1 gbs64 seq4096 1f1b sp overlap=grad+param";
+  const Job j = job("qwen3-next-80b-a3b", plan, Framework::megatron);
+  const auto files = emit(Framework::megatron, j.subject(), {"r"});
+  std::string args = file(files, "args.sh");
+  for (const std::string flag :
+       {"--experimental-attention-variant gated_delta_net", "--linear-attention-freq 4",
+        "--linear-conv-kernel-dim 4", "--linear-key-head-dim 128", "--linear-value-head-dim 128",
+        "--linear-num-key-heads 16", "--linear-num-value-heads 32", "--attention-output-gate",
+        "--apply-layernorm-1p", "--qk-layernorm", "--rotary-percent 0.25", "--rotary-base 10000000",
+        "--moe-shared-expert-gate"}) {
+    CAPTURE(flag);
+    CHECK(says(args, "  " + flag + "\n"));
+  }
+  CHECK_FALSE(says(args, "--mtp-num-layers"));
+  CHECK_FALSE(
+      says(file(emit(Framework::megatron,
+                     job("qwen3-8b", "tp2 dp4 gbs8 seq4096", Framework::megatron).subject(), {}),
+                "args.sh"),
+           "--linear-"));
+  // Other spellings of the same layers, and one of others.
+  const auto findings = [&](const std::string& from, const std::string& to) {
+    std::string changed = args;
+    const auto at = changed.find(from);
+    REQUIRE(at != std::string::npos);
+    changed.replace(at, from.size(), to);
+    return findings_text(ask_text("args.sh", changed, "qwen3-next-80b-a3b", 16));
+  };
+  CHECK(findings("gated_delta_net", "gdn").empty());
+  CHECK(findings("freq 4", "freq '([1]*3+[0]*1)*12'").empty());
+  CHECK(says(findings("freq 4", "freq 3"), "--linear-attention-freq"));
+  CHECK(says(findings("  --attention-output-gate\n", ""), "--attention-output-gate is missing"));
+}
+
+TEST_CASE("Megatron-Bridge's recipe of a hybrid gets the plan's multi-token prediction") {
+  const std::string plan = "tp1 pp4 dp8 ep8 etp1 zero1 mbs1 gbs64 seq4096 1f1b overlap=grad+param";
+  const Job j = job("qwen3-next-80b-a3b", plan, Framework::megatron_bridge);
+  const std::string text =
+      file(emit(Framework::megatron_bridge, j.subject(), {"r"}), "pretrain.py");
+  CHECK(says(text, "recipes.qwen3_next_80b_a3b_pretrain_32gpu_h100_bf16_config()"));
+  CHECK(says(text, "cfg.model.mtp_num_layers = None\n"));
+}
+
 TEST_CASE("ds_config.json is strict JSON whose batch multiplies") {
   const Job j = job("llama3-8b",
                     "tp1 pp1 dp16 zero3 mbs2 gbs64 seq4096 recompute=full "
@@ -264,6 +308,10 @@ TEST_CASE("models that a framework cannot build are refused whatever the plan") 
   CHECK(refuses(Framework::megatron, "gpt-oss-20b"));  // attention sinks
   CHECK(refuses(Framework::megatron, "minimax-m2"));   // norms over all heads
   CHECK(refuses(Framework::torchtitan, "minimax-m2"));
+  CHECK(refuses(Framework::torchtitan, "qwen3-next-80b-a3b"));
+  CHECK(refuses(Framework::torchtitan, "qwen3.5-9b"));
+  CHECK(refuses(Framework::slime, "qwen3.5-35b-a3b"));
+  CHECK(refuses(Framework::megatron_deepspeed, "qwen3.5-9b"));
   CHECK(refuses(Framework::torchtitan, "mixtral-8x7b"));
   CHECK(refuses(Framework::megatron_bridge, "gpt-1.3t"));
 }
