@@ -134,6 +134,26 @@ TEST_CASE("layers move away from the rank of a heavy head, and the step gets sho
   CHECK(asked.plans[0].plan.pipeline_layout == space.pipeline_layout);
 }
 
+// A hybrid of 512 small experts on 32 nodes of 8: experts are spread, little else is, for tensor
+// and context parallelism cost more than they save at 4096 tokens.
+TEST_CASE("a hybrid's best plan on 256 GPUs spreads its experts, and fits") {
+  const ModelSpec model = load_model("qwen3-next-80b-a3b");
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const CostModel cost(model, recipe_of(RecipeKind::megatron), hardware, {});
+  SearchSpace space;
+  space.gpus = 256;
+  space.global_batch_size = 1024;
+  space.seq_len = 4096;
+  const SearchResult found = search(cost, space, {});
+  REQUIRE_FALSE(found.plans.empty());
+  const ParallelPlan& best = found.plans[0].plan;
+  CAPTURE(to_string(best));
+  CHECK(best.ep >= 8);
+  CHECK(best.tp <= 2);
+  CHECK(best.cp == 1);
+  CHECK(cost.fits(cost.memory(best)));
+}
+
 TEST_CASE("a search gives the same answer on one, two and eight threads") {
   RandomPlans random(29);
   const int rounds = test_rounds(8);
