@@ -257,6 +257,22 @@ DeltaRuleFit read_delta_rule_fit(JsonReader in) {
   return fit;
 }
 
+// Gated DeltaNet's kernels are far from any peak: a tenth of the products' and, the convolution, a
+// quarter of a copy's. Where they were not measured they are taken to run as on an H200 (132
+// multiprocessors, 989 TFLOP/s, copies at 0.9 of 4.8 TB/s), each multiprocessor alike.
+void assume_delta_net(HardwareProfile& profile) {
+  constexpr double kMultiprocessors = 132, kPeak = 989e12, kCopies = 0.9 * 4.8e12;
+  Gpu& gpu = profile.gpu;
+  const double share = gpu.multiprocessors / kMultiprocessors;
+  const double peak = gpu.matmul.at(Precision::bf16).value();
+  profile.delta_rule.efficiency *=
+      std::min(share * kPeak / peak, 1.0 / profile.delta_rule.efficiency);
+  for (const RowwiseKind kind : {RowwiseKind::causal_conv, RowwiseKind::causal_conv_backward}) {
+    gpu.memory_efficiency_of.try_emplace(
+        kind, std::min(share * kCopies / gpu.memory_bandwidth.value(), kMostMemoryEfficiency));
+  }
+}
+
 void read_attention(JsonReader in, HardwareProfile& profile) {
   profile.attention = read_attention_fits(in, "fits");
   if (in.has("flash2")) profile.flash2_attention = read_attention_fits(in, "flash2");
@@ -398,6 +414,7 @@ HardwareProfile read_hardware(const Json& json, std::string_view path) {
   profile.gemm = read_gemm(section("gemm"));
   profile.grouped_gemm = read_gemm_fit(section("grouped_gemm"));
   read_attention(section("attention"), profile);
+  assume_delta_net(profile);
   if (in.has("delta_rule")) profile.delta_rule = read_delta_rule_fit(section("delta_rule"));
   profile.collectives = read_collectives(section("collectives"));
   if (in.has("tables")) read_tables(section("tables"), profile);
