@@ -210,6 +210,7 @@ Seconds fused_attention_time(const Attention& a, const AttentionFit& fit,
 Price fused_attention_price(const Attention& a, const HardwareProfile& hardware) {
   QPLAN_CHECK(!hardware.attention.empty(), "every profile has an attention fit");
   const bool older = a.kernel != AttentionKernel::fused && !hardware.flash2_attention.empty();
+  const bool flex = a.kernel == AttentionKernel::flex && !hardware.flex_attention.empty();
   const double rate = a.kernel == AttentionKernel::flash1 ? hardware.flash1_rate : 1;
   const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
   const double head_dim = as_double(a.head_dim + v_dim) / 2;
@@ -217,7 +218,9 @@ Price fused_attention_price(const Attention& a, const HardwareProfile& hardware)
     return marked({fused_attention_time(a, fit, hardware) / rate, PriceSource::formula, fit.error},
                   fit.assumed, fit.error);
   };
-  const auto& fits = older ? hardware.flash2_attention : hardware.attention;
+  const auto& fits = flex    ? hardware.flex_attention
+                     : older ? hardware.flash2_attention
+                             : hardware.attention;
   const auto above = std::find_if(fits.begin(), fits.end(), [&](const AttentionFit& fit) {
     return as_double(fit.head_dim) >= head_dim;
   });

@@ -276,6 +276,7 @@ void assume_delta_net(HardwareProfile& profile) {
 void read_attention(JsonReader in, HardwareProfile& profile) {
   profile.attention = read_attention_fits(in, "fits");
   if (in.has("flash2")) profile.flash2_attention = read_attention_fits(in, "flash2");
+  if (in.has("flex")) profile.flex_attention = read_attention_fits(in, "flex");
   profile.flash1_rate = in.number_or("flash1_rate", 0.01, 1, profile.flash1_rate);
   read_source(in);
   in.finish();

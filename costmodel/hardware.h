@@ -161,6 +161,8 @@ struct HardwareProfile {
   // FlashAttention-2 where it is not the machine's best; empty: `attention` is it.
   std::vector<AttentionFit> flash2_attention;
   DeltaRuleFit delta_rule;  // absent: assumed
+  // torch's FlexAttention; empty: taken for FlashAttention-2's equal.
+  std::vector<AttentionFit> flex_attention;
   // Rate of the first FlashAttention / of FlashAttention-2, both passes ("about 2x": arXiv
   // 2307.08691).
   double flash1_rate = 0.55;

@@ -104,12 +104,14 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"TE CE fusion", sets<&P::loss, LossKind::te>},
     {"TE fused CE", sets<&P::loss, LossKind::te>},
     // What torch.compile makes of modules is the same under FSDP1, as is PyTorch 2's own attention,
-    // FlashAttention-2 (fms-fsdp's README). FSDP1 reduces in bf16.
+    // FlashAttention-2 (fms-fsdp's README), and a loss apart: torchtitan before 2025. FSDP1 reduces
+    // in bf16.
     {"torch.compile",
      [](RunInputs& in) {
        in.plan.compile = true;
        if (in.recipe != RecipeKind::fsdp1) return;
        in.recipe = RecipeKind::fsdp2_compile;
+       in.month = 202412;
        in.plan.grad_dtype = DType::bf16;
      }},
     {"eager", sets<&P::compile, false>},

@@ -267,6 +267,7 @@ std::string attention_text(const Attention& a) {
   if (a.kernel == AttentionKernel::flash2) text += " flash2";
   if (a.kernel == AttentionKernel::flash1) text += " flash1";
   if (a.kernel == AttentionKernel::unfused) text += " unfused";
+  if (a.kernel == AttentionKernel::flex) text += " flex";
   return text;
 }
 

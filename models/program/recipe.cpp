@@ -205,8 +205,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .model_error = 0.14},  // nine runs, the worst 17% off
     {.kind = RecipeKind::fsdp2_compile,
      .description = "PyTorch FSDP2 with torch.compile (torchtitan)",
-     // FlexAttention's Triton kernel is taken for FlashAttention-2's equal: no timing of it here.
-     .attention = AttentionKernel::flash2,
+     .attention = AttentionKernel::flex,
      .loss = LossKind::chunked,
      .separate_casts = true,
      .fp32_gradient_accumulation = false,
@@ -276,7 +275,7 @@ const Recipe& recipe_of(RecipeKind kind) {
 
 Recipe recipe_of_month(RecipeKind kind, int month) {
   // The first whole months with what they name.
-  constexpr int kEarlyStop = 202310, kCompiledLoss = 202504, kChunkedLoss = 202605;
+  constexpr int kEarlyStop = 202310, kCompiledLoss = 202504, kChunkedLoss = 202605, kFlex = 202607;
   constexpr int kMegatronFusedLoss = 202407, kTeLossInFp32 = 202609;
   Recipe recipe = recipe_of(kind);
   if (month == 0) return recipe;
@@ -286,6 +285,7 @@ Recipe recipe_of_month(RecipeKind kind, int month) {
     recipe.te_loss_in_place = month < kTeLossInFp32;
   }
   if (kind != RecipeKind::fsdp2_compile) return recipe;
+  if (month < kFlex) recipe.attention = AttentionKernel::flash2;
   if (month < kChunkedLoss) {
     recipe.fused_qkv = false;
     recipe.loss = month < kCompiledLoss ? LossKind::eager : LossKind::compiled;

@@ -207,6 +207,7 @@ const Recipe& recipe_of(RecipeKind kind);
 // - fsdp2_compile: torchtitan compiles the loss like the model since 2025-04-02 (pull request
 //   1033); queries, keys and values are one layer since 2026-04-16 (2878), the loss runs in chunks
 //   since 2026-04-27 (2937).
+//   FlexAttention takes the place of torch's own attention on 2026-06-09 (3571).
 // - megatron: its fused loss is of 2024-06-14 (7b4a6d76c9); Transformer Engine's gives its gradient
 //   in fp32 from release 2.18 on, which Megatron-Bridge took in August 2026.
 // - fsdp1: what is recomputed runs whole before torch 2.1 of October 2023, which stops where

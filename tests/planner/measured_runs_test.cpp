@@ -428,11 +428,15 @@ TEST_CASE(
 
   constexpr auto titan = RecipeKind::fsdp2_compile;
   CHECK(recipe_of_month(titan, 202503).loss == LossKind::eager);
-  for (const int month : {202504, 202604}) {
-    CHECK(recipe_of_month(titan, month).loss == LossKind::compiled);
+  for (const int early : {202504, 202604}) {
+    CHECK(recipe_of_month(titan, early).loss == LossKind::compiled);
   }
   for (const int late : {0, 202605}) {
     CHECK(recipe_of_month(titan, late).loss == LossKind::chunked);
+  }
+  CHECK(recipe_of_month(titan, 202606).attention == AttentionKernel::flash2);
+  for (const int late : {0, 202607}) {
+    CHECK(recipe_of_month(titan, late).attention == AttentionKernel::flex);
   }
 }
 
