@@ -67,6 +67,14 @@ constexpr std::array kWords{
     PlanWord{"moe_token_drop_policy", "KIND",
              "copies that are dropped: of least probability (probs) or last (position)",
              Many::per_job, fix<&S::moe_token_drop_policy, &P::moe_token_drop_policy>},
+    PlanWord{"attention_backend", "KIND",
+             "library of attention: auto, flash (FlashAttention-2), fused (cuDNN)", Many::per_job,
+             fix<&S::attention_backend, &P::attention_backend>},
+    PlanWord{"dropout", "BOOL", "attention and what is added to the residual are dropped in part",
+             Many::per_job, fix<&S::dropout, &P::dropout>},
+    PlanWord{"moe_permute_fusion", "BOOL",
+             "tokens are sorted by expert in kernels of their own (Megatron's flag)", Many::per_job,
+             fix<&S::moe_permute_fusion, &P::moe_permute_fusion>},
 
     PlanWord{"tp", "RANKS", "tensor-parallel degree", Many::numbers, allow<&S::tp, &P::tp>},
     PlanWord{"pp", "STAGES", "pipeline-parallel degree", Many::numbers, allow<&S::pp, &P::pp>},
@@ -208,14 +216,17 @@ bool given(const PlanWords& words, std::string_view key) {
 
 void add_job_words(CommandLine& line, PlanWords& words,
                    const std::vector<std::string_view>& without, const std::string& default_batch) {
-  const std::array<std::pair<std::string_view, std::string_view>, 7> defaults{
+  const std::array<std::pair<std::string_view, std::string_view>, 10> defaults{
       {{"global_batch_size", default_batch},
        {"seq_len", "4096"},
        {"document_len", "0"},
        {"precision", "bf16"},
        {"routing", "forced"},
        {"moe_capacity_factor", "0"},
-       {"moe_token_drop_policy", "probs"}}};
+       {"moe_token_drop_policy", "probs"},
+       {"attention_backend", "auto"},
+       {"dropout", "false"},
+       {"moe_permute_fusion", "true"}}};
   for (const PlanWord& word : kWords) {
     if (std::find(without.begin(), without.end(), word.key) != without.end()) continue;
     for (const auto& [key, fallback] : defaults) {

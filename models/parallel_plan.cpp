@@ -55,6 +55,8 @@ void for_each_word(Visit&& visit) {
   visit(Word{"pipeline_layout", "layout"}, &P::pipeline_layout);
   visit(Word{"sequence_parallel", "sp"}, &P::sequence_parallel);
   visit(Word{"cp_comm", ""}, &P::cp_comm);
+  visit(Word{"attention_backend", ""}, &P::attention_backend);
+  visit(Word{"dropout", ""}, &P::dropout);
   visit(Word{"precision", ""}, &P::precision);
   visit(Word{"recompute", ""}, &P::recompute);
   visit(Word{"offload", ""}, &P::offload);
@@ -62,6 +64,7 @@ void for_each_word(Visit&& visit) {
   visit(Word{"routing", ""}, &P::routing);
   visit(Word{"moe_capacity_factor", "capacity"}, &P::moe_capacity_factor);
   visit(Word{"moe_token_drop_policy", "drop"}, &P::moe_token_drop_policy);
+  visit(Word{"moe_permute_fusion", ""}, &P::moe_permute_fusion);
   visit(Word{"grad_dtype", ""}, &P::grad_dtype);
   visit(Word{"main_params_dtype", ""}, &P::main_params_dtype);
   visit(Word{"moment_dtype", ""}, &P::moment_dtype);

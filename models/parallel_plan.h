@@ -64,6 +64,10 @@ enum class RecomputeModule : std::uint8_t {
   shared_experts
 };
 
+// Which library computes attention: the one that the framework takes by itself; FlashAttention-2;
+// cuDNN (Megatron's --attention-backend, Transformer Engine's NVTE_FUSED_ATTN).
+enum class AttentionBackend : std::uint8_t { automatic, flash, fused };
+
 // A set of enumerators of E (fewer than 16).
 template <class E>
 struct EnumSet {
@@ -121,12 +125,19 @@ struct ParallelPlan {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   bool sequence_parallel = false;
   CpComm cp_comm = CpComm::p2p;
+  AttentionBackend attention_backend = AttentionBackend::automatic;
+  // Of attention's probabilities and of what attention and MLP add to the residual, a share is
+  // dropped (Megatron's --attention-dropout and --hidden-dropout, 0.1 unless said).
+  bool dropout = false;
   MoeDispatcher moe_dispatcher = MoeDispatcher::alltoall;
   Routing routing = Routing::forced;
   // Token copies that an expert takes of one rank's microbatch, over the mean; more are dropped
   // (Megatron's --moe-expert-capacity-factor). 0: all are taken (dropless).
   double moe_capacity_factor = 0;
   TokenDropPolicy moe_token_drop_policy = TokenDropPolicy::probs;
+  // Tokens are sorted by expert, and their copies summed, by kernels of their own (Megatron's
+  // --moe-permute-fusion, Transformer Engine 2.1). false: torch's index_select and scatter_add.
+  bool moe_permute_fusion = true;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
   DType moment_dtype = DType::fp32;       // Adam's m and v
@@ -188,6 +199,14 @@ struct Words<CpComm> {
   static constexpr std::string_view what = "cp_comm";
   static constexpr std::array<std::pair<CpComm, std::string_view>, 3> table{
       {{CpComm::p2p, "p2p"}, {CpComm::all_gather, "all_gather"}, {CpComm::a2a, "a2a"}}};
+};
+template <>
+struct Words<AttentionBackend> {
+  static constexpr std::string_view what = "attention_backend";
+  static constexpr std::array<std::pair<AttentionBackend, std::string_view>, 3> table{
+      {{AttentionBackend::automatic, "auto"},
+       {AttentionBackend::flash, "flash"},
+       {AttentionBackend::fused, "fused"}}};
 };
 template <>
 struct Words<RecomputeKind> {

@@ -358,6 +358,9 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
   p.routing = space.routing;
   p.moe_capacity_factor = space.moe_capacity_factor;
   p.moe_token_drop_policy = space.moe_token_drop_policy;
+  p.moe_permute_fusion = space.moe_permute_fusion;
+  p.attention_backend = space.attention_backend;
+  p.dropout = space.dropout;
 
   const std::vector<bool> sps =
       k.tp == 1 ? std::vector<bool>{false}

@@ -103,6 +103,15 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"CE fusion", sets<&P::loss, LossKind::te>},
     {"TE CE fusion", sets<&P::loss, LossKind::te>},
     {"TE fused CE", sets<&P::loss, LossKind::te>},
+    {"NVTE_FUSED_ATTN=0", sets<&P::attention_backend, AttentionBackend::flash>},
+    {"attention_backend=flash", sets<&P::attention_backend, AttentionBackend::flash>},
+    {"dropout 0.1", sets<&P::dropout, true>},
+    // Megatron's sorting of tokens.
+    {"moe_permute_fusion=False", sets<&P::moe_permute_fusion, false>},
+    {"moe_permute_fusion=false", sets<&P::moe_permute_fusion, false>},
+    {"no permute fusion", sets<&P::moe_permute_fusion, false>},
+    {"moe_permute_fusion=True", sets<&P::moe_permute_fusion, true>},
+    {"permute fusion", sets<&P::moe_permute_fusion, true>},
     // What torch.compile makes of modules is the same under FSDP1, as is PyTorch 2's own attention,
     // FlashAttention-2 (fms-fsdp's README), and a loss apart: torchtitan before 2025. FSDP1 reduces
     // in bf16.

@@ -43,6 +43,8 @@ struct SearchSpace {
   std::int64_t gpus = 8, global_batch_size = 1, seq_len = 4096, document_len = 0;
   Precision precision = Precision::bf16;
   Routing routing = Routing::forced;
+  AttentionBackend attention_backend = AttentionBackend::automatic;
+  bool dropout = false, moe_permute_fusion = true;
   double moe_capacity_factor = 0;
   TokenDropPolicy moe_token_drop_policy = TokenDropPolicy::probs;
 };

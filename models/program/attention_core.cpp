@@ -45,8 +45,9 @@ void AttentionPart::core(Pass pass) {
                  .window = s.layer.window,
                  .causal = c_.model.causal,
                  .pass = pass,
-                 .kernel = c_.recipe.attention,
-                 .deterministic = !forward && s.deterministic};
+                 .kernel = c_.attention_kernel(),
+                 .deterministic = !forward && s.deterministic,
+                 .dropout = c_.drops()};
   const Sinks sinks = learned_sinks(pass);
   const auto attend = [&](const Attention& step, SlotId k, SlotId v) {
     Op& op = forward ? b.compute(step, {q_, k, v, sinks.weights}, {out_, lse_, scores_, mask_})

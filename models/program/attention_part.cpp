@@ -27,12 +27,11 @@ SlotId AttentionPart::forward(SlotId x) {
   // Where heads are exchanged for sequence, of whole sequences.
   const int share = s.cp_comm == CpComm::a2a ? s.cp : 1;
   lse_ = b.slot("log-sum-exp", DType::fp32, c_.tokens * share, heads.q / share);
-  if (c_.recipe.attention == AttentionKernel::unfused) {
+  if (c_.attention_kernel() == AttentionKernel::unfused) {
     // Probabilities, their dropout mask and the dropped result: 5 bytes a score (Korthikanti, 5as).
     const std::int64_t rows = c_.tokens * heads.q;
     scores_ = b.slot("softmax", act, rows, s.seq_len);
-    if (c_.recipe.dropout)
-      mask_ = b.slot("softmax mask and dropout", DType::boolean, rows, 3 * s.seq_len);
+    if (c_.drops()) mask_ = b.slot("softmax mask and dropout", DType::boolean, rows, 3 * s.seq_len);
   }
   if (c_.model.mla) {
     mla_project_forward(normed_);
@@ -55,7 +54,7 @@ SlotId AttentionPart::forward(SlotId x) {
   const SlotId sum = c_.linear_reduced(ParameterRole::o_proj, projected_in, c_.hidden,
                                        heads.q * heads.v_dim, "attention sum");
   const SlotId y = b.slot("x2", act, c_.local_tokens, c_.hidden);
-  if (c_.recipe.dropout) {
+  if (c_.drops()) {
     drop_ = b.slot("dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, drop_});
   } else {
@@ -228,7 +227,7 @@ SlotId AttentionPart::backward(SlotId dy) {
   // Output projection: gather dy, product with the weight, product with the kept input.
   dout_ = b.slot("dout", act, c_.tokens, width);
   SlotId dsum = dy;
-  if (c_.recipe.dropout) {
+  if (c_.drops()) {
     dsum = b.slot("d attention sum", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, drop_}, {dsum});
   }

@@ -68,6 +68,8 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.expert_replicas = expert_group / s.expert_shard;
   s.sequence_parallel = plan.sequence_parallel;
   s.cp_comm = plan.cp_comm;
+  s.attention_backend = plan.attention_backend;
+  s.dropout = plan.dropout;
   s.dispatcher = plan.moe_dispatcher;
   s.precision = plan.precision;
   s.overlap = plan.overlap;
@@ -95,6 +97,9 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.fp8_parameters = keeps_fp8_parameters(plan, recipe) && !turns_fp8;
   s.deterministic = plan.deterministic;
   s.loss = plan.loss;
+  // HybridEP's own kernels sort (hybrid_ep_dispatch in Megatron's token_dispatcher.py).
+  s.sorts_by_torch =
+      model.moe && !plan.moe_permute_fusion && plan.moe_dispatcher != MoeDispatcher::hybridep;
   s.embedding_table = embedding_table(model, plan, recipe);
   // Megatron's dispatchers all copy token counts to the host for the experts' products: alltoall
   // and allgather with a blocking copy, DeepEP and HybridEP by spinning on pinned memory. Not in a
@@ -147,7 +152,9 @@ std::uint64_t hash_of(const BlockShape& s) {
       16 * static_cast<int>(s.counts_on_host) + 32 * static_cast<int>(s.fused_experts) +
       64 * static_cast<int>(s.embedding_table) + 512 * static_cast<int>(s.moe_in_turn) +
       1024 * static_cast<int>(s.recomputes_operators) + 2048 * static_cast<int>(s.fp8_parameters) +
-      4096 * static_cast<int>(s.deterministic) + 8192 * static_cast<int>(s.loss));
+      4096 * static_cast<int>(s.deterministic) + 8192 * static_cast<int>(s.sorts_by_torch) +
+      16384 * static_cast<int>(s.dropout) + 32768 * static_cast<int>(s.attention_backend) +
+      131072 * static_cast<int>(s.loss));
   mix(s.moe_load);
   mix(s.moe_capacity);
   mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
@@ -196,6 +203,8 @@ BlockShape state_shape(BlockShape s) {
   s.micro_batch_size = 1;
   s.seq_len = 1;
   s.cp_comm = CpComm::p2p;
+  s.attention_backend = AttentionBackend::automatic;
+  s.dropout = false;
   s.dispatcher = MoeDispatcher::alltoall;
   s.recompute = RecomputeKind::none;
   s.recompute_modules = {};
@@ -203,6 +212,7 @@ BlockShape state_shape(BlockShape s) {
   s.activations_offload = false;
   s.counts_on_host = false;
   s.fused_experts = false;
+  s.sorts_by_torch = false;
   s.moe_load = 1;
   s.moe_in_turn = false;
   s.moe_capacity = 0;

@@ -56,6 +56,8 @@ struct BlockShape {
   int zero = 0;
   bool sequence_parallel = false;
   CpComm cp_comm = CpComm::p2p;
+  AttentionBackend attention_backend = AttentionBackend::automatic;
+  bool dropout = false;  // whatever the recipe
   MoeDispatcher dispatcher = MoeDispatcher::alltoall;
   Precision precision = Precision::bf16;
   RecomputeKind recompute = RecomputeKind::none;
@@ -83,6 +85,8 @@ struct BlockShape {
   bool recomputes_operators = false;
   bool deterministic = false;              // ParallelPlan::deterministic
   LossKind loss = LossKind::by_framework;  // ParallelPlan::loss
+  // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
+  bool sorts_by_torch = false;
   bool operator==(const BlockShape&) const = default;
 };
 

@@ -262,6 +262,18 @@ void LayerContext::accumulate(SlotId fresh, SlotId sum, std::int64_t rows, std::
             {fresh, sum}, {sum});
 }
 
+AttentionKernel LayerContext::attention_kernel() const {
+  switch (shape.attention_backend) {
+    case AttentionBackend::automatic:
+      return recipe.attention;
+    case AttentionBackend::flash:
+      return AttentionKernel::flash2;
+    case AttentionBackend::fused:
+      return AttentionKernel::fused;
+  }
+  return recipe.attention;
+}
+
 Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols,
                           BlockBuilder::Slots reads, BlockBuilder::Slots writes) {
   const bool loss =
@@ -271,8 +283,10 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
   const bool scaled_rope =
       rope && !recipe.fused_rope_magnitude && !model.mla && rope_magnitude(model.rope_scaling) != 1;
   const bool cast = kind == RowwiseKind::cast && recipe.separate_casts;
-  const bool fused =
-      (recipe.fused_kernels && !cast && !scaled_rope) || (norm && recipe.fused_norms);
+  const bool sorts = kind == RowwiseKind::permute || kind == RowwiseKind::unpermute ||
+                     kind == RowwiseKind::group_rows;
+  const bool apart = cast || scaled_rope || (sorts && shape.sorts_by_torch);
+  const bool fused = (recipe.fused_kernels && !apart) || (norm && recipe.fused_norms);
   return b.compute(Rowwise{.kind = kind,
                            .rows = rows,
                            .cols = cols,

@@ -77,6 +77,8 @@ struct LayerContext {
                     std::int64_t k);
   // The next product by `role` is another of those layers', whose weight is cast on its own.
   void next_layer(ParameterRole role);
+  [[nodiscard]] bool drops() const { return recipe.dropout || shape.dropout; }
+  [[nodiscard]] AttentionKernel attention_kernel() const;
   [[nodiscard]] LossKind loss_kind() const {
     return loss_of(shape.loss, shape.deterministic, recipe);
   }
@@ -319,6 +321,7 @@ class MoePart {
   SlotId clamped_ = kNoSlot;  // the input of the activation, where that is not up_
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
   SlotId shared_gate_ = kNoSlot, ungated_ = kNoSlot;  // Qwen2-MoE
+  SlotId mask_ = kNoSlot;                             // of dropout
   SlotId eager_norm_ = kNoSlot;                       // what unfused kernels keep
 };
 

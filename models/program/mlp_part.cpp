@@ -59,7 +59,7 @@ SlotId MlpPart::forward(SlotId x) {
   b.end_module(RecomputeModule::mlp);
 
   const SlotId y = b.slot("y", act, c_.local_tokens, c_.hidden, Storage::wire);
-  if (c_.recipe.dropout) {
+  if (c_.drops()) {
     mask_ = b.slot("mlp dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, mask_});
   } else {
@@ -76,7 +76,7 @@ SlotId MlpPart::backward(SlotId dy) {
   const std::int64_t wide = up_width(c_, f);
 
   SlotId dout = dy;
-  if (c_.recipe.dropout) {
+  if (c_.drops()) {
     dout = b.slot("d dropped", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, mask_}, {dout});
   }

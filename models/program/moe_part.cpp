@@ -319,7 +319,12 @@ SlotId MoePart::forward(SlotId x) {
   }
   b.end_module(RecomputeModule::moe);
   const SlotId y = b.slot("y", act, c_.local_tokens, c_.hidden, Storage::wire);
-  c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
+  if (c_.drops()) {
+    mask_ = b.slot("moe dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
+    c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, mask_});
+  } else {
+    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
+  }
   return y;
 }
 
@@ -333,14 +338,19 @@ SlotId MoePart::backward(SlotId dy) {
   const Rows n = rows();
 
   b.layer_module(LayerModule::router);
+  SlotId dkept = dy;
+  if (c_.drops()) {
+    dkept = b.slot("d dropped", act, c_.local_tokens, c_.hidden);
+    c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, mask_}, {dkept});
+  }
   SlotId dnormed_shared = kNoSlot, dnormed_gate = kNoSlot, dgate = kNoSlot;
   if (moe.shared_expert_intermediate_size > 0) {
     const std::int64_t fs = moe.shared_expert_intermediate_size / s.tp;
-    SlotId dshared = dy;
+    SlotId dshared = dkept;
     if (shared_gate_ != kNoSlot) {
       dshared = b.slot("d ungated", act, c_.local_tokens, c_.hidden);
       dgate = b.slot("d shared gate", act, c_.local_tokens, 1);
-      c_.rowwise(RowwiseKind::scale, c_.local_tokens, c_.hidden, {dy, ungated_, shared_gate_},
+      c_.rowwise(RowwiseKind::scale, c_.local_tokens, c_.hidden, {dkept, ungated_, shared_gate_},
                  {dshared, dgate})
           .role = Role::gate_backward;
       c_.linear_wgrad(ParameterRole::shared_expert_gate, dgate, normed_, c_.local_tokens, 1,
@@ -367,7 +377,7 @@ SlotId MoePart::backward(SlotId dy) {
   b.layer_module(LayerModule::experts);
   if (s.fused_experts) page();
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
-  const SlotId dsum = dispatch({dy, kNoSlot}, Pass::backward).rows;
+  const SlotId dsum = dispatch({dkept, kNoSlot}, Pass::backward).rows;
   const SlotId dout = apart_bias() ? take_bias(dsum, n.received) : dsum;
   const GroupedGemm down_dgrad{
       .groups = groups, .rows = n.received, .n = fe, .k = c_.hidden, .dtype = c_.product_dtype()};

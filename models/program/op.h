@@ -79,6 +79,7 @@ struct Attention {
   Pass pass = Pass::forward;
   AttentionKernel kernel = AttentionKernel::fused;
   bool deterministic = false;  // backward: gradients of queries are added up in a fixed order
+  bool dropout = false;        // fused: probabilities are dropped, by random numbers drawn anew
   bool operator==(const Attention&) const = default;
 };
 

@@ -11,7 +11,8 @@
 namespace qplan {
 namespace {
 
-enum class Kind : std::uint8_t { plain, negated, dtype };
+// switched: on in the recipes, so that false is said as well.
+enum class Kind : std::uint8_t { plain, negated, dtype, switched };
 
 struct Name {
   std::string_view flag, target;
@@ -43,6 +44,7 @@ constexpr auto kNames = std::to_array<Name>({
      "False"},
     {"--moe-token-dispatcher-type", "model.moe_token_dispatcher_type", ""},
     {"--moe-flex-dispatcher-backend", "model.moe_flex_dispatcher_backend", ""},
+    {"--moe-permute-fusion", "model.moe_permute_fusion", "False", Kind::switched},
     {"--recompute-granularity", "model.recompute_granularity", "None"},
     {"--recompute-method", "model.recompute_method", "None"},
     {"--recompute-num-layers", "model.recompute_num_layers", "None"},
@@ -91,7 +93,7 @@ std::string python(const Json& value) {
 
 std::string python(const Name& name, const Json& value) {
   if (name.kind == Kind::negated) return value.get<bool>() ? "False" : "True";
-  if (name.kind == Kind::plain) return python(value);
+  if (name.kind == Kind::plain || name.kind == Kind::switched) return python(value);
   for (const auto& [word, dtype] : kDtypes) {
     if (text_of(value) == word) return std::string(dtype);
   }
@@ -109,6 +111,7 @@ Json as_flag(const Name& name, const PythonArgument& argument) {
   if (name.kind == Kind::negated) {
     return argument.value.is_boolean() && !argument.value.get<bool>() ? Json(true) : Json(nullptr);
   }
+  if (name.kind == Kind::switched) return argument.value;
   if (argument.value.is_boolean() && !argument.value.get<bool>()) return nullptr;
   return argument.value;
 }
@@ -143,6 +146,13 @@ constexpr auto kLimits = std::to_array<Limit>({
        return fmt::format("Megatron-Bridge has no recipe of {} that qplan knows; use megatron",
                           s.model.name);
      }},
+    {"bridge_attention",
+     [](const Subject& s) { return s.plan.attention_backend != AttentionBackend::automatic; },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes no choice of attention for Megatron-Bridge; leave attention_backend out, "
+           "or use megatron");
+     }},
     {"bridge_gradients", [](const Subject& s) { return s.plan.grad_dtype == DType::fp16; },
      [](const Subject&) {
        return std::string("qplan writes fp32 and bf16 gradients for Megatron-Bridge, not fp16");
@@ -176,6 +186,7 @@ std::vector<BridgeAssignment> bridge_assignments(const Subject& subject) {
     // Its pinned Megatron spells the whole iteration as a scope.
     if (whole_graph && name.flag == "--cuda-graph-impl") value = "\"local\"";
     if (whole_graph && name.flag == "--cuda-graph-modules") value = "\"full_iteration\"";
+    if (name.kind == Kind::switched && !subject.model.moe) continue;
     if (!value.empty()) result.push_back({std::string(name.target), value});
   }
   return result;

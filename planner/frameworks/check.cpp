@@ -40,10 +40,10 @@ std::optional<Framework> framework_of(const JobFiles& files) {
 
 ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind recipe) {
   ParallelPlan plan;
-  plan.global_batch_size = 0;
-  plan.dp = 0;
-  plan.precision = Precision::bf16;
-  const Recipe& r = recipe_of(recipe);
+  plan.global_batch_size = plan.dp = 0;
+  const bool parsed = framework == Framework::megatron || framework == Framework::slime;
+  plan.moe_permute_fusion = !model.moe || !parsed;  // off in Megatron's parser, unless said
+  plan.dropout = parsed;                            // 0.1 there
   switch (framework) {
     case Framework::megatron:
       plan.moe_dispatcher = model.moe ? MoeDispatcher::allgather : MoeDispatcher::alltoall;
@@ -57,14 +57,14 @@ ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind
     case Framework::deepspeed:
     case Framework::megatron_deepspeed:
       plan.grad_dtype = DType::bf16;
-      plan.overlap = r.default_overlap;
+      plan.overlap = recipe_of(recipe).default_overlap;
       break;
     case Framework::fsdp2:
-      plan.overlap = r.default_overlap;
+      plan.overlap = recipe_of(recipe).default_overlap;
       plan.zero = 3;
       break;
     case Framework::torchtitan:
-      plan.overlap = r.default_overlap;
+      plan.overlap = recipe_of(recipe).default_overlap;
       plan.zero = 3;
       plan.sequence_parallel = true;
       plan.cuda_graph = true;  // unless disable_cuda_graphs

@@ -473,10 +473,6 @@ constexpr auto kFacts = std::to_array<Fact>({
      .severity = warning,
      .why = "experts are multiplied one after another",
      .judged = has_experts},
-    {.key = "--moe-permute-fusion",
-     .write = [](const Subject& s) { return if_true(has_experts(s)); },
-     .otherwise = "false",
-     .judged = never},
 });
 
 }  // namespace

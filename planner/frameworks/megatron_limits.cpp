@@ -24,6 +24,10 @@ constexpr auto kLimits = std::to_array<Limit>({
            "Megatron-LM's training refuses Transformer Engine's loss since June 2026 (168cb15d70); "
            "leave loss out, which is native");
      }},
+    {"written_dropout", [](const Subject& s) { return s.plan.dropout; },
+     [](const Subject&) {
+       return std::string("jobs are written without dropout; leave dropout out");
+     }},
     {"precision_aware_master_weights",
      [](const Subject& s) {
        return megatron_precision_aware(s) && s.plan.offload.optimizer == 0 &&

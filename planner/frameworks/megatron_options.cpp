@@ -258,6 +258,9 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft& d, const Json& v) {
        d.plan.moe_token_drop_policy = from_word<TokenDropPolicy>(text_of(v));
      }},
+    {"--moe-permute-fusion", "moe_permute_fusion",
+     [](const Subject& s) { return if_true(s.model.moe && s.plan.moe_permute_fusion); },
+     [](Draft& d, const Json& v) { d.plan.moe_permute_fusion = truth_of(v); }},
 
     // Recompute.
     {"--recompute-granularity", "recompute",
@@ -385,6 +388,20 @@ constexpr auto kOptions = std::to_array<Option>({
        }
      }},
     {"--cuda-graph-modules", "cuda_graph_scope", graph_modules, set_graph_modules},
+    {"--attention-backend", "attention_backend",
+     [](const Subject& s) {
+       return if_true(s.plan.attention_backend != AttentionBackend::automatic,
+                      std::string(to_word(s.plan.attention_backend)));
+     },
+     [](Draft& d, const Json& v) {
+       d.plan.attention_backend =
+           try_from_word<AttentionBackend>(text_of(v)).value_or(AttentionBackend::automatic);
+     }},
+    // Written as 0, by the facts.
+    {"--attention-dropout", "dropout", [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) { d.attention_dropout = number_of(v) > 0; }},
+    {"--hidden-dropout", "dropout", [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) { d.hidden_dropout = number_of(v) > 0; }},
     {"--deterministic-mode", "deterministic",
      [](const Subject& s) { return if_true(s.plan.deterministic); },
      [](Draft& d, const Json& v) { d.plan.deterministic = truth_of(v); }},
@@ -448,6 +465,8 @@ void settle_megatron(Draft& draft, const ModelSpec& model) {
   ParallelPlan& plan = draft.plan;
   plan.etp = model.moe ? draft.etp.value_or(draft.expert_tensor_follows ? plan.tp : 1) : 1;
   if (!model.moe) plan.moe_dispatcher = MoeDispatcher::alltoall;
+  plan.dropout =
+      draft.attention_dropout.value_or(plan.dropout) || draft.hidden_dropout.value_or(plan.dropout);
   if (draft.layers_per_virtual_stage && plan.pp > 1) {
     const int per_rank = counted_layers(draft, model) / plan.pp;
     plan.vpp = std::max(1, per_rank / *draft.layers_per_virtual_stage);

@@ -40,6 +40,7 @@ struct Draft {
   // Megatron: whether its loss is fused, and which is then.
   bool fuses_loss = false;
   LossKind fused_loss = LossKind::native;
+  std::optional<bool> attention_dropout, hidden_dropout;
   std::optional<std::int64_t> train_tokens, microbatch_tokens;  // torchtitan
 };
 

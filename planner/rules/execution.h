@@ -190,6 +190,15 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      "3.4 activation_checkpointing"},
 
     // Launching.
+    {"attention_backend_available", kEvery - kMegatronCore,
+     [](const Case& c) { return c.p.attention_backend != AttentionBackend::automatic; },
+     [](const Case& c) {
+       return not_in(c, "choice of attention's library", "leave attention_backend out");
+     },
+     "Megatron-LM d98e8a64, --attention-backend"},
+    {"dropout_available", kEvery - kMegatronCore, [](const Case& c) { return c.p.dropout; },
+     [](const Case& c) { return not_in(c, "choice of dropout", "leave dropout out"); },
+     "Megatron-LM d98e8a64, --attention-dropout, --hidden-dropout"},
     {"deterministic_available", kEvery - kMegatronCore - set_of(RecipeKind::qplan),
      [](const Case& c) { return c.p.deterministic; },
      [](const Case& c) {

@@ -92,6 +92,31 @@ TEST_CASE("FlexAttention lies between FlashAttention-2 and cuDNN on Hopper") {
   }
 }
 
+// torch 2.11 on an H100, ms: scaled_dot_product_attention with dropout 0.1 and without.
+TEST_CASE("dropout takes attention longer by its random numbers") {
+  struct Row {
+    std::int64_t batch, heads, s;
+    AttentionKernel kernel;
+    double forward, backward;
+  };
+  for (const Row& r : {Row{4, 32, 2048, AttentionKernel::fused, 0.262, 0.168},
+                       Row{1, 32, 8192, AttentionKernel::fused, 1.053, 0.614},
+                       Row{2, 8, 8192, AttentionKernel::flash2, 0.243, 0.419},
+                       Row{1, 32, 8192, AttentionKernel::flash2, 0.303, 0.565}}) {
+    CAPTURE(r.s);
+    const auto longer = [&](Pass pass) {
+      Attention a = causal(r.batch, r.heads, r.s, pass);
+      a.kernel = r.kernel;
+      const Seconds plain = attention_price(a, machine("h100-sxm")).time;
+      a.dropout = true;
+      return 1e3 * (attention_price(a, machine("h100-sxm")).time - plain).value();
+    };
+    CHECK(error_of(longer(Pass::forward), r.forward) < 0.4);
+    CHECK(std::abs(longer(Pass::forward) - r.forward) < 0.1);
+    CHECK(std::abs(longer(Pass::backward) - r.backward) < 0.18);
+  }
+}
+
 TEST_CASE("attention meets the published training rates of A100 and B200") {
   // TE on A100: forward 185, backward 157 at its plateau; TE alone on a B200: 980 at 4k, 1311-1350
   // at 32k, of which steps sustain 0.9, as of products

@@ -91,6 +91,9 @@ class RandomPlans {
       p.loss =
           pick<LossKind>({LossKind::unfused, LossKind::native, LossKind::te, LossKind::compiled});
     }
+    p.moe_permute_fusion = !coin(0.1);
+    p.dropout = coin(0.1);
+    if (coin(0.1)) p.attention_backend = AttentionBackend::flash;
     if (coin(0.1)) p.document_len = pick<std::int64_t>({100, 256});
     return p;
   }

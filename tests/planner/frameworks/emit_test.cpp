@@ -154,6 +154,54 @@ TEST_CASE("a loss that a framework refuses is not written for it") {
   }
 }
 
+TEST_CASE("permute fusion is written and read, and off in a script that does not name it") {
+  for (const bool fused : {true, false}) {
+    CAPTURE(fused);
+    const std::string words = fmt::format("{} moe_permute_fusion={}", kMoePlan, fused);
+    for (const Framework framework :
+         {Framework::megatron, Framework::megatron_bridge, Framework::slime}) {
+      const Job j = job("qwen3-30b-a3b", words, framework);
+      const auto files = emit(framework, j.subject(), {"r"});
+      const auto anywhere = [&](const std::string& text) {
+        return std::any_of(files.begin(), files.end(),
+                           [&](const EmittedFile& f) { return says(f.text, text); });
+      };
+      const bool bridge = framework == Framework::megatron_bridge;
+      CHECK(anywhere("--moe-permute-fusion") == (fused && !bridge));
+      CHECK(anywhere("cfg.model.moe_permute_fusion = True") == (fused && bridge));
+      CHECK(anywhere("cfg.model.moe_permute_fusion = False") == (!fused && bridge));
+      CHECK(check(texts_of(files), question_of(j.model, j.config, 64)).plan.moe_permute_fusion ==
+            fused);
+    }
+  }
+  // Nothing of it in a dense model's job.
+  const Job dense = job("qwen3-8b", "tp2 dp4 zero1 gbs8 seq4096", Framework::megatron_bridge);
+  for (const EmittedFile& f : emit(Framework::megatron_bridge, dense.subject(), {"r"})) {
+    CHECK_FALSE(says(f.text, "permute_fusion"));
+  }
+}
+
+TEST_CASE("Megatron's scripts choose attention's library, and drop unless they say 0") {
+  const Job j =
+      job("qwen3-8b", "tp2 dp4 zero1 gbs8 seq4096 sp attention_backend=flash", Framework::megatron);
+  auto texts = texts_of(emit(Framework::megatron, j.subject(), {}));
+  const auto read = [&] { return check(texts, question_of(j.model, j.config, 8)).plan; };
+  CHECK(read().attention_backend == AttentionBackend::flash);
+  CHECK_FALSE(read().dropout);
+  for (ConfigText& text : texts) {
+    const std::string flag = "--hidden-dropout 0.0";
+    if (const auto at = text.text.find(flag); at != std::string::npos) {
+      text.text.replace(at, flag.size(), "--hidden-dropout 0.1");
+    }
+  }
+  CHECK(read().dropout);
+  const Job drops = job("qwen3-8b", "tp2 dp4 zero1 gbs8 seq4096 sp dropout", Framework::megatron);
+  CHECK_FALSE(why_inexpressible(Framework::megatron, drops.subject(), {8, 90}).empty());
+  const Job bridge = job("qwen3-8b", "tp2 dp4 zero1 gbs8 seq4096 sp attention_backend=flash",
+                         Framework::megatron_bridge);
+  CHECK_FALSE(why_inexpressible(Framework::megatron_bridge, bridge.subject(), {8, 90}).empty());
+}
+
 TEST_CASE("which copies beyond a capacity are dropped is written and read") {
   for (const char* policy : {"probs", "position"}) {
     const Job j = job("qwen3-30b-a3b", fmt::format("{} capacity=1.25 drop={}", kMoePlan, policy),

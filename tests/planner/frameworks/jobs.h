@@ -41,6 +41,7 @@ inline ParallelPlan canonical(ParallelPlan p, const ModelSpec& model, RecipeKind
   p.document_len = defaults.document_len;
   if (p.cp == 1) p.cp_comm = defaults.cp_comm;
   if (!model.moe) p.moe_dispatcher = defaults.moe_dispatcher;
+  if (!model.moe) p.moe_permute_fusion = defaults.moe_permute_fusion;
   if (!p.cuda_graph) p.cuda_graph_scope = defaults.cuda_graph_scope;
   if (p.tp == 1) p.overlap.remove(OverlapKind::tp);
   p.loss = loss_word(p.loss, p.deterministic, recipe_of(recipe));

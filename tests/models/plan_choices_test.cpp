@@ -1,0 +1,77 @@
+// What a plan chooses for Megatron's layers: who sorts tokens, who computes attention, and dropout.
+
+#include <doctest/doctest.h>
+
+#include "models/parallel_plan.h"
+#include "tests/models/framework_blocks.h"
+
+using namespace qplan;
+using namespace qplan::test;
+
+namespace {
+
+BlockShape layer_of(const ModelSpec& model, const std::string& words) {
+  const Recipe& recipe = recipe_of(RecipeKind::megatron);
+  BlockShape s = base_shape(model, parse_plan(words), recipe, 1);
+  s.kind = BlockKind::decoder;
+  s.layer = model.layers.back();
+  return s;
+}
+
+}  // namespace
+
+TEST_CASE("without permute fusion torch's own kernels sort tokens, but for HybridEP's") {
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  const auto by_torch = [&](const std::string& words) {
+    const BlockShape s = layer_of(model, "dp8 ep8 etp1 gbs8 seq1024 " + words);
+    return count_rowwise(model, RecipeKind::megatron, s, [](const Rowwise& r) {
+      return !r.fused && (r.kind == RowwiseKind::permute || r.kind == RowwiseKind::unpermute ||
+                          r.kind == RowwiseKind::group_rows);
+    });
+  };
+  CHECK(by_torch("") == 0);
+  // Sorted, grouped, grouped back and summed, there and back.
+  CHECK(by_torch("moe_permute_fusion=false") == 8);
+  CHECK(by_torch("moe_permute_fusion=false moe_dispatcher=deepep") == 4);
+  CHECK(by_torch("moe_permute_fusion=false moe_dispatcher=hybridep") == 0);
+}
+
+TEST_CASE("a plan's attention backend stands for the recipe's") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto kernel = [&](const std::string& words) {
+    const BlockShape s = layer_of(model, "dp8 gbs8 seq1024 " + words);
+    AttentionKernel found = AttentionKernel::unfused;
+    for (const Op& op : build_block(model, recipe_of(RecipeKind::megatron), s).backward) {
+      if (const auto* a = std::get_if<Attention>(&op.work)) found = a->kernel;
+    }
+    return found;
+  };
+  CHECK(kernel("") == AttentionKernel::fused);
+  CHECK(kernel("attention_backend=flash") == AttentionKernel::flash2);
+  CHECK(kernel("attention_backend=fused") == AttentionKernel::fused);
+}
+
+TEST_CASE("dropout keeps a byte of mask for each number added to the residual") {
+  for (const char* name : {"llama3-8b", "qwen3-30b-a3b"}) {
+    CAPTURE(name);
+    const ModelSpec model = load_model(name);
+    const auto layer = [&](const std::string& words) {
+      return build_block(model, recipe_of(RecipeKind::megatron),
+                         layer_of(model, "dp8 gbs16 mbs2 seq1024 " + words));
+    };
+    const auto masks = [](const Block& block) {
+      double bytes = 0;
+      for (const Slot& slot : block.slots) {
+        if (slot.name.find("dropout mask") != std::string_view::npos) bytes += slot.bytes().value();
+      }
+      return bytes;
+    };
+    CHECK(masks(layer("")) == 0);
+    CHECK(masks(layer("dropout")) == 2.0 * 2 * 1024 * static_cast<double>(model.hidden_size));
+    const Block dropped = layer("dropout");
+    CHECK(dropped.backward.size() == layer("").backward.size() + 2);
+    for (const Op& op : dropped.forward) {
+      if (const auto* a = std::get_if<Attention>(&op.work)) CHECK(a->dropout);
+    }
+  }
+}
