@@ -61,7 +61,8 @@ enum class RecomputeModule : std::uint8_t {
   moe,
   moe_act,
   mla_up_proj,
-  shared_experts
+  shared_experts,
+  gdn_norm_out  // Gated DeltaNet's gated norm
 };
 
 // Which library computes attention: the one that the framework takes by itself; FlashAttention-2;
@@ -219,14 +220,15 @@ struct Words<RecomputeKind> {
 template <>
 struct Words<RecomputeModule> {
   static constexpr std::string_view what = "recompute module";
-  static constexpr std::array<std::pair<RecomputeModule, std::string_view>, 7> table{
+  static constexpr std::array<std::pair<RecomputeModule, std::string_view>, 8> table{
       {{RecomputeModule::core_attn, "core_attn"},
        {RecomputeModule::layernorm, "layernorm"},
        {RecomputeModule::mlp, "mlp"},
        {RecomputeModule::moe, "moe"},
        {RecomputeModule::moe_act, "moe_act"},
        {RecomputeModule::mla_up_proj, "mla_up_proj"},
-       {RecomputeModule::shared_experts, "shared_experts"}}};
+       {RecomputeModule::shared_experts, "shared_experts"},
+       {RecomputeModule::gdn_norm_out, "gdn_norm_out"}}};
 };
 template <>
 struct Words<MoeDispatcher> {

@@ -104,6 +104,9 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& r
     selective({RecomputeModule::layernorm});
     selective({RecomputeModule::mlp});
   }
+  if (model.moe && model.delta_net) {
+    selective({RecomputeModule::gdn_norm_out, RecomputeModule::moe_act});
+  }
   if (model.mla) selective({RecomputeModule::mla_up_proj, RecomputeModule::layernorm});
   return choices;
 }

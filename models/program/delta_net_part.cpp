@@ -69,6 +69,7 @@ SlotId DeltaNetPart::forward(SlotId x) {
   out_ = b.slot("delta out", act, w.rows, w.value);
   b.compute(work, {q_, k_, v_, decay_, strength_}, {out_, inverse_, scratch});
 
+  b.begin_module(RecomputeModule::gdn_norm_out);
   // Norm and gate apart keep the norm's result as well; eager modules four fp32 arrays' bytes: the
   // input, the gate and its SiLU in fp32, the normed rows before and after the weight in 16 bits.
   if (c_.recipe.expands_key_heads) normed_out_ = b.slot("delta out normed", act, w.rows, w.value);
@@ -78,6 +79,7 @@ SlotId DeltaNetPart::forward(SlotId x) {
              {gated, normed_out_, eager_gate_})
       .parameter = b.parameter(ParameterRole::linear_norm);
   if (c_.shape.cp > 1) gated = exchanged(gated, widths(1).value, Pass::backward, "delta gated");
+  b.end_module(RecomputeModule::gdn_norm_out);
 
   gated_ = c_.linear_input(gated, c_.tokens, widths(1).value);
   const SlotId sum = c_.linear_reduced(ParameterRole::linear_out_proj, gated_, c_.hidden,

@@ -13,6 +13,7 @@ bool discards_output(RecomputeModule module) {
     case RecomputeModule::layernorm:
     case RecomputeModule::moe_act:
     case RecomputeModule::mla_up_proj:
+    case RecomputeModule::gdn_norm_out:
       return true;
     case RecomputeModule::core_attn:
     case RecomputeModule::mlp:

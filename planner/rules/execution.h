@@ -75,6 +75,15 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return std::string("recompute mla_up_proj needs latent attention, which the model lacks");
      },
      "M82"},
+    {"recompute_delta_net", kEvery,
+     [](const Case& c) {
+       return c.p.recompute.modules.has(RecomputeModule::gdn_norm_out) && !c.m.delta_net;
+     },
+     [](const Case&) {
+       return std::string(
+           "recompute gdn_norm_out needs Gated DeltaNet layers, which the model lacks");
+     },
+     "Megatron-LM d98e8a64, transformer_config.py: recompute_modules"},
 
     // Overlap.
     {"overlap_tp", kEvery,

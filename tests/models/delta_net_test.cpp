@@ -127,6 +127,24 @@ TEST_CASE("a layer of Gated DeltaNet keeps what Megatron's module and fla's kern
   CHECK(projected < sum);
 }
 
+// Its norm's result and its product with the gate are dropped, and made again before backward reads
+// them (Megatron's CheckpointWithoutOutput).
+TEST_CASE("recomputing gdn_norm_out keeps neither the normed nor the gated output") {
+  const ModelSpec m = load_model("qwen3.5-9b");
+  for (const int cp : {1, 2}) {
+    BlockShape s = layer_shape(m, 1, cp);
+    const double all = kept_per_token(m, RecipeKind::megatron, s);
+    s.recompute = RecomputeKind::selective;
+    s.recompute_modules.add(RecomputeModule::gdn_norm_out);
+    CHECK(all - kept_per_token(m, RecipeKind::megatron, s) == 2.0 * 2 * 4096 / cp);
+    const Block block = build_block(m, recipe_of(RecipeKind::megatron), s);
+    CHECK(std::count_if(block.backward.begin(), block.backward.end(), [](const Op& op) {
+            const auto* r = std::get_if<Rowwise>(&op.work);
+            return r != nullptr && r->kind == RowwiseKind::gated_norm && op.recomputed;
+          }) == 1);
+  }
+}
+
 // fla's autograd function alone keeps 29 056 bytes a token of 32 heads with its output: 119 013 376
 // at 4096 tokens, as an allocator saw it on an H200, 4096 heads of keys wide where the model shares
 // them two and two.
