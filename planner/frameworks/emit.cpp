@@ -77,8 +77,7 @@ void give_up(P& plan, const P&) {
 }
 
 constexpr auto kChanges = std::to_array<Change>({
-    {"compile", set_back<&P::compile>},
-    {"loss", set_back<&P::loss>},
+    {"kernels", set_back<&P::compile, &P::loss>},
     {"deterministic", set_back<&P::deterministic>},
     {"overlap", set_back<&P::overlap>},
     {"states", set_back<&P::grad_dtype, &P::main_params_dtype, &P::moment_dtype>},
@@ -172,11 +171,18 @@ bool nearest_expressible(Framework framework, const Subject& subject, const Clus
   const ParallelPlan defaults =
       default_plan(subject.model, recipe_of(subject.recipe), subject.plan.world(),
                    subject.plan.global_batch_size, subject.plan.seq_len);
-  constexpr std::size_t kCount = kChanges.size();
+  // Those that change anything, each by itself: the others leave every set of them as it is.
+  std::vector<const Change*> changes;
+  for (const Change& change : kChanges) {
+    ParallelPlan plan = subject.plan;
+    change.apply(plan, defaults);
+    if (plan != subject.plan) changes.push_back(&change);
+  }
+  const std::size_t count = changes.size();
   const auto works = [&](std::uint32_t set) {
     ParallelPlan plan = subject.plan;
-    for (std::size_t i = 0; i < kCount; ++i) {
-      if ((set >> i & 1U) != 0) kChanges[i].apply(plan, defaults);
+    for (std::size_t i = 0; i < count; ++i) {
+      if ((set >> i & 1U) != 0) changes[i]->apply(plan, defaults);
     }
     const Subject changed{subject.model, subject.config, plan, subject.recipe,
                           subject.gpus_per_node};
@@ -184,9 +190,9 @@ bool nearest_expressible(Framework framework, const Subject& subject, const Clus
     nearest = plan;
     return true;
   };
-  // Sets of one word, then of two, ...: 2^20 at most, cheap ones first within a size.
-  for (int size = 1; size <= static_cast<int>(kCount); ++size) {
-    for (std::uint32_t set = (1U << static_cast<unsigned>(size)) - 1U; set < 1U << kCount;) {
+  // Sets of one, then of two, ...: cheap ones first within a size.
+  for (std::size_t size = 1; size <= count; ++size) {
+    for (std::uint32_t set = (1U << size) - 1U; set < 1U << count;) {
       if (works(set)) return true;
       const std::uint32_t low = set & (0U - set), next = set + low;  // Gosper's next subset
       set = ((set ^ next) >> 2U) / low | next;
