@@ -12,6 +12,7 @@
 #include "planner/frameworks/megatron.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch.h"
+#include "planner/frameworks/unsaid.h"
 #include "planner/search.h"
 
 namespace qplan {
@@ -34,44 +35,6 @@ std::optional<Framework> framework_of(const JobFiles& files) {
     if (part->settings.has("--per_device_train_batch_size")) return Framework::fsdp2;
   }
   return std::nullopt;
-}
-
-// ---- what a framework takes where nothing is said ----
-
-ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind recipe) {
-  ParallelPlan plan;
-  plan.global_batch_size = plan.dp = 0;
-  const bool parsed = framework == Framework::megatron || framework == Framework::slime;
-  plan.moe_permute_fusion = !model.moe || !parsed;  // off in Megatron's parser, unless said
-  plan.dropout = parsed;                            // 0.1 there
-  switch (framework) {
-    case Framework::megatron:
-      plan.moe_dispatcher = model.moe ? MoeDispatcher::allgather : MoeDispatcher::alltoall;
-      break;
-    case Framework::slime:
-      plan.zero = 1;
-      break;
-    case Framework::megatron_bridge:
-      plan.grad_dtype = DType::fp32;
-      break;
-    case Framework::deepspeed:
-    case Framework::megatron_deepspeed:
-      plan.grad_dtype = DType::bf16;
-      plan.overlap = recipe_of(recipe).default_overlap;
-      break;
-    case Framework::fsdp2:
-      plan.overlap = recipe_of(recipe).default_overlap;
-      plan.zero = 3;
-      break;
-    case Framework::torchtitan:
-      plan.overlap = recipe_of(recipe).default_overlap;
-      plan.zero = 3;
-      plan.sequence_parallel = true;
-      plan.cuda_graph = true;  // unless disable_cuda_graphs
-      plan.seq_len = 2048;
-      break;
-  }
-  return plan;
 }
 
 // ---- reading ----
