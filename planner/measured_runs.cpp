@@ -193,7 +193,6 @@ void set_sharding(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
   if (in.recipe == RecipeKind::fsdp1 && named) plan.grad_dtype = DType::fp32;
 }
 
-// The release in "Megatron-Bridge (NeMo 26.06)" as 26.06; 0: none is named.
 // NeMo's and Megatron-Bridge's performance recipes reduce gradients in bf16 (grad_reduce_in_fp32 =
 // False: NeMo scripts/performance, Megatron-Bridge recipes and perf configs); plain Megatron does
 // so in fp32.
@@ -282,6 +281,12 @@ void set_automodel_defaults(const RunRow& row, const RunInputs& in, ParallelPlan
   if (row.text("framework").find("AutoModel") == std::string::npos) return;
   plan.grad_dtype = plan.main_params_dtype = plan.moment_dtype = DType::bf16;
   if (in.model.moe) plan.zero = 1;
+}
+
+// Megatron's own default, which Megatron-Bridge's, NeMo's and Megatron-LM's recipes of experts
+// change and Pai-Megatron-Patch's Qwen3 scripts do not.
+void set_pai_defaults(const RunRow& row, ParallelPlan& plan) {
+  if (row.text("framework").starts_with("Pai-Megatron-Patch")) plan.moe_permute_fusion = false;
 }
 
 // Megatron-Bridge's recipes of models with latent attention fill pipelines of up to 16 stages from
@@ -427,6 +432,7 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
   set_sharding(row, in, in.plan);
   set_framework_defaults(row, in, in.plan);
   set_automodel_defaults(row, in, in.plan);
+  set_pai_defaults(row, in.plan);
   set_words(row, in, in.plan);
   in.plan.loss = loss_of_run(row, in);
   set_documents(row, in.plan);

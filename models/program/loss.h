@@ -3,9 +3,8 @@
 // logit. Logits have 16 bits.
 //
 // Sources (Megatron-LM d98e8a64, Transformer Engine 2.18.0, torchtitan b5bcd76c):
-//   eager     torch's F.cross_entropy of logits.float(): fp32 logits and their log-softmax stay,
-//   the
-//             gradient comes in fp32 (physics.md 5).
+//   eager     torch's F.cross_entropy of logits.float(): fp32 logits and their log-softmax stay;
+//             the gradient comes in fp32 (torch's log_softmax and nll_loss).
 //   unfused   core/tensor_parallel/cross_entropy.py: an fp32 copy becomes probabilities in place,
 //             then their gradient, which autograd casts; nobody holds the logits once forward is
 //             through.

@@ -473,6 +473,17 @@ TEST_CASE("published runs of Megatron-Core have the loss and the month of their 
   for (const int late : {0, 202609}) CHECK_FALSE(recipe_of_month(megatron, late).te_loss_in_place);
 }
 
+TEST_CASE("Pai-Megatron-Patch sorts tokens by torch's kernels unless a row says otherwise") {
+  const auto fuses = [](const char* framework, const char* flags) {
+    return read({{"framework", framework}, {"recipe", "megatron"}, {"other_flags", flags}})
+        .inputs->plan.moe_permute_fusion;
+  };
+  CHECK_FALSE(fuses("Pai-Megatron-Patch 2b201af (25.04 image)", ""));
+  CHECK(fuses("Pai-Megatron-Patch", "permute fusion"));
+  CHECK(fuses("Megatron-Bridge (NeMo 26.06)", ""));
+  CHECK_FALSE(fuses("Megatron-Core", "no permute fusion"));
+}
+
 TEST_CASE("Composer's runs with PURE recompute whole layers, as torch before 2.1 did") {
   const auto run = [](const char* words) {
     return read({{"recipe", "fsdp1"},
