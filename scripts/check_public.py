@@ -18,6 +18,8 @@ SLIME = [("run-deepseek-r1", "deepseek-v3", "deepseek-v3", 128), ("run-glm4.7-35
          ("run-minimax-m2", "minimax-m2", "minimax-m2", 128), ("run-moonlight-16B-A3B", "moonlight", "moonlight-16b-a3b", 8),
          ("run-qwen3-235B-A22B", "qwen3-235B-A22B", "qwen3-235b-a22b", 64),
          ("run-qwen3-235B-A22B-sft", "qwen3-235B-A22B", "qwen3-235b-a22b", 32),
+         ("run-qwen3-next-80B-A3B", "qwen3-next-80B-A3B", "qwen3-next-80b-a3b", 32),
+         ("run-qwen3.5-35B-A3B-sft", "qwen3.5-35B-A3B", "qwen3.5-35b-a3b", 8), ("run-qwen3.5-27B", "qwen3.5-27B", "qwen3.5-27b", 32),
          ("run-qwen3-30B-A3B", "qwen3-30B-A3B", "qwen3-30b-a3b", 8), ("run-qwen3-32B", "qwen3-32B", "qwen3-32b", 8),
          ("run-qwen3-4B", "qwen3-4B", "qwen3-4b", 8), ("run-qwen3-4B-base-sft", "qwen3-4B", "qwen3-4b", 8),
          ("low_precision/run-kimi-k2-Thinking-int4", "kimi-k2-thinking", "kimi-k2", 256),

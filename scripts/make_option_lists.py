@@ -5,7 +5,8 @@ Columns: spellings (separated by spaces), values it takes (0, 1, 3, + or *), typ
 (separated by commas). Sources, each named by an argument:
   --megatron DUMP        rows dumped from the live parser of Megatron-LM: spellings, destination,
                          action, type, number of values, default, choices as JSON
-  --argparse NAME=FILE   a Python file that calls add_argument(); may be repeated for one NAME
+  --argparse NAME=FILE   a Python file that calls add_argument(), or a patch (.patch) that adds such
+                         calls; may be repeated for one NAME
   --deepspeed            the installed deepspeed package's configuration classes
   --accelerate           the installed accelerate package's configuration classes
   --torchtitan FILE      torchtitan/config/configs.py
@@ -35,8 +36,20 @@ def megatron_rows(dump):
         yield spellings, arity, "" if kind == "None" else kind, default.strip("'"), ",".join(words)
 
 
+def added_calls(patch):
+    """The calls of add_argument() that a patch adds, as Python."""
+    calls, open_brackets = [], 0
+    for line in patch.splitlines():
+        if not line.startswith("+") or not (open_brackets or "add_argument(" in line):
+            continue
+        calls.append(line[1:].strip())
+        open_brackets += line.count("(") - line.count(")")
+    return "\n".join(calls)
+
+
 def argparse_rows(path):
-    for node in ast.walk(ast.parse(pathlib.Path(path).read_text())):
+    text = pathlib.Path(path).read_text()
+    for node in ast.walk(ast.parse(added_calls(text) if path.endswith(".patch") else text)):
         if not (isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"):
             continue
         words = [a.value for a in node.args

@@ -155,6 +155,18 @@ TEST_SUITE("bad input") {
     CHECK(find(ranked("$RANK"), "one_node_rank") == nullptr);
   }
 
+  TEST_CASE("what slime's patch adds to Megatron's arguments is known in slime's scripts alone") {
+    const Checked slime =
+        ask_text("run.sh",
+                 "python3 train.py --actor-num-nodes 8 --actor-num-gpus-per-node 8 "
+                 "--tensor-model-parallel-size 2 --use-gated-attention\n");
+    CHECK(slime.framework == Framework::slime);
+    CHECK(find(slime, "unknown_option") == nullptr);
+    CHECK(find(ask_text("train.sh",
+                        "torchrun pretrain_gpt.py --micro-batch-size 2 --use-gated-attention\n"),
+               "unknown_option") != nullptr);
+  }
+
   TEST_CASE("ms-swift's commands are named") {
     const Checked checked = ask_text(
         "sft.sh", "NPROC_PER_NODE=8 \\\nmegatron sft \\\n  --tensor_model_parallel_size 8\n");

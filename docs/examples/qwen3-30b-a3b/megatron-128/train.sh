@@ -1,8 +1,7 @@
 #!/bin/bash
 # qwen3-30b-a3b on 128 x h100-sxm, for megatron; written by qplan emit
-# plan: tp1 pp2 dp64 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp12 layout=2*21+3+3+0 moe_dispatcher=deepep overlap=grad+param
-# predicted: 68.5 GiB on the worst GPU of 72.8 GiB, 2.51 s a step, 13 075 tokens/s a GPU, 1.67M tokens/s
-# Megatron's own fused loss keeps logits in fp32, some 2.32 GiB more on the last stage than is predicted, 69.0 GiB of 72.8 GiB
+# plan: tp1 pp2 dp64 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp6 layout=4*8+5*3+1 moe_dispatcher=deepep overlap=grad+param
+# predicted: 72.7 GiB on the worst GPU of 72.8 GiB, 2.56 s a step, 12 787 tokens/s a GPU, 1.64M tokens/s
 # One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...> MASTER_ADDR=<of the
 # first> bash train.sh; under Slurm: sbatch train.sbatch.
 set -euo pipefail

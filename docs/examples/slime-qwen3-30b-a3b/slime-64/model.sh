@@ -1,7 +1,6 @@
 # qwen3-30b-a3b on 64 x h100-sxm, for slime; written by qplan emit
-# plan: tp2 pp2 dp16 ep8 etp1 zero1 mbs1 gbs256 seq20480 interleaved vpp8 sp recompute=selective:moe_act overlap=grad+param
-# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 11.1 s a step, 7379 tokens/s a GPU, 472k tokens/s
-# Megatron's own fused loss keeps logits in fp32, some 2.90 GiB more on the last stage than is predicted, 75.5 GiB of 72.8 GiB, which is too much: a smaller micro-batch, or fewer layers there, help
+# plan: tp2 pp4 dp8 ep8 etp1 zero1 mbs1 gbs256 seq20480 interleaved vpp6 layout=2*22+3+1 sp recompute=selective:moe_act overlap=grad+param
+# predicted: 70.8 GiB on the worst GPU of 72.8 GiB, 11.4 s a step, 7181 tokens/s a GPU, 460k tokens/s
 MODEL_ARGS=(
   --num-layers 48
   --hidden-size 2048
@@ -28,5 +27,4 @@ MODEL_ARGS=(
   --moe-router-load-balancing-type aux_loss
   --moe-aux-loss-coeff 0.001
   --moe-grouped-gemm
-  --moe-permute-fusion
 )

@@ -1,8 +1,7 @@
 #!/bin/bash
 # qwen3-30b-a3b on 64 x h100-sxm, for slime; written by qplan emit
-# plan: tp2 pp2 dp16 ep8 etp1 zero1 mbs1 gbs256 seq20480 interleaved vpp8 sp recompute=selective:moe_act overlap=grad+param
-# predicted: 72.8 GiB on the worst GPU of 72.8 GiB, 11.1 s a step, 7379 tokens/s a GPU, 472k tokens/s
-# Megatron's own fused loss keeps logits in fp32, some 2.90 GiB more on the last stage than is predicted, 75.5 GiB of 72.8 GiB, which is too much: a smaller micro-batch, or fewer layers there, help
+# plan: tp2 pp4 dp8 ep8 etp1 zero1 mbs1 gbs256 seq20480 interleaved vpp6 layout=2*22+3+1 sp recompute=selective:moe_act overlap=grad+param
+# predicted: 70.8 GiB on the worst GPU of 72.8 GiB, 11.4 s a step, 7181 tokens/s a GPU, 460k tokens/s
 # On the first node; others join by `ray start --address=<of the first>:6379`.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -42,12 +41,13 @@ ROLLOUT_ARGS=(
 PERF_ARGS=(
   --tensor-model-parallel-size 2
   --sequence-parallel
-  --pipeline-model-parallel-size 2
-  --num-virtual-stages-per-pipeline-rank 8
+  --pipeline-model-parallel-size 4
+  --pipeline-model-parallel-layout 'Ett|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|tt|ttt|tL'
   --context-parallel-size 1
   --expert-model-parallel-size 8
   --expert-tensor-parallel-size 1
   --moe-token-dispatcher-type alltoall
+  --moe-permute-fusion
   --recompute-granularity selective
   --recompute-modules moe_act
   --use-dynamic-batch-size
