@@ -112,6 +112,17 @@ void read_silu(JsonReader& in) {
   require_word(in, "hidden_act", "silu", {"silu", "swish"});
 }
 
+const Json& read_layer_types(JsonReader& in, std::size_t layers) {
+  const Json& types = in.value("layer_types");
+  if (!types.is_array() || types.size() != layers) {
+    in.fail("layer_types",
+            fmt::format("must be a list of num_hidden_layers ({}) entries, is {}", layers,
+                        types.is_array() ? fmt::format("one of {}", types.size())
+                                         : std::string(type_name(types))));
+  }
+  return types;
+}
+
 void read_windows(JsonReader& in, std::int64_t window,
                   const std::function<bool(std::int64_t)>& slides, ModelSpec& m) {
   if (!in.has("layer_types")) {
@@ -120,13 +131,7 @@ void read_windows(JsonReader& in, std::int64_t window,
     }
     return;
   }
-  const Json& types = in.value("layer_types");
-  if (!types.is_array() || types.size() != m.layers.size()) {
-    in.fail("layer_types",
-            fmt::format("must be a list of num_hidden_layers ({}) entries, is {}", m.num_layers,
-                        types.is_array() ? fmt::format("one of {}", types.size())
-                                         : std::string(type_name(types))));
-  }
+  const Json& types = read_layer_types(in, m.layers.size());
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
     if (types[i] == "full_attention") continue;
     if (types[i] != "sliding_attention") {

@@ -45,6 +45,9 @@ void read_attention_bias(JsonReader& in, bool fallback, ModelSpec& m);
 // sliding_window, in tokens; 0: there is none.
 std::int64_t read_window(JsonReader& in, std::int64_t if_absent);
 
+// The list layer_types, of a word a layer.
+const Json& read_layer_types(JsonReader& in, std::size_t layers);
+
 // Which layers slide: layer_types, or without it the class's own rule by the layer's number.
 void read_windows(JsonReader& in, std::int64_t window,
                   const std::function<bool(std::int64_t)>& slides, ModelSpec& m);

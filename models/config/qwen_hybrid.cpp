@@ -39,13 +39,7 @@ void read_mixers(JsonReader& in, ModelSpec& m) {
     }
     return;
   }
-  const Json& types = in.value("layer_types");
-  if (!types.is_array() || types.size() != m.layers.size()) {
-    in.fail("layer_types",
-            fmt::format("must be a list of num_hidden_layers ({}) entries, is {}", m.num_layers,
-                        types.is_array() ? fmt::format("one of {}", types.size())
-                                         : std::string(type_name(types))));
-  }
+  const Json& types = read_layer_types(in, m.layers.size());
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
     m.layers[i].delta_net = types[i] == "linear_attention";
     if (m.layers[i].delta_net || types[i] == "full_attention") continue;

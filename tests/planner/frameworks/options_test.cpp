@@ -36,9 +36,8 @@ TEST_CASE("every option of the tables is in the framework's own list") {
   names_are_known(accelerate_facts(), known_options("accelerate"));
   std::vector<Option> titan;
   for (const Option& option : torchtitan_options()) {
-    const bool of_registry =
-        option.key == "moe_comm_backend" || option.key == "activation_checkpoint" ||
-        option.key == "loss";
+    const bool of_registry = option.key == "moe_comm_backend" ||
+                             option.key == "activation_checkpoint" || option.key == "loss";
     if (!of_registry) titan.push_back(option);
   }
   names_are_known(titan, known_options("torchtitan"));
