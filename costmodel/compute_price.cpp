@@ -208,6 +208,18 @@ Seconds dropout_time(const Attention& a, const HardwareProfile& hardware) {
   return Seconds(each * pairs * kMeasured / hardware.gpu.multiprocessors);
 }
 
+// Of the clock that attention has alone and among products, what it has beside so many: by its
+// share of a step's time, a backward pass after each forward.
+double sustained_share(const Attention& a, const AttentionFit& fit,
+                       const HardwareProfile& hardware) {
+  if (!fit.sustain_alone) return fit.sustain;
+  const GemmFit& gemm = hardware.gemm.at(Precision::bf16);
+  const double attention = (1 + 2.5 / fit.backward_rate) / fit.efficiency;
+  const double products = 3 * a.products / gemm.efficiency;
+  const double share = attention / (attention + products);
+  return fit.sustain + (*fit.sustain_alone - fit.sustain) * share * share;
+}
+
 Seconds fused_attention_time(const Attention& a, const AttentionFit& fit,
                              const HardwareProfile& hardware) {
   Attention forward = a;
@@ -218,8 +230,9 @@ Seconds fused_attention_time(const Attention& a, const AttentionFit& fit,
   const double wave = a.pass == Pass::forward ? fit.wave : fit.backward_wave.value_or(fit.wave);
   const double waves = 1 + wave * hardware.gpu.multiprocessors / tiles;
   const FlopsPerSecond peak = hardware.gpu.matmul.at(Precision::bf16);
-  const Seconds busy =
-      flops(Work(forward)) / (peak * fit.efficiency * fit.sustain) * (1 + fit.s0 / length) * waves;
+  const Seconds busy = flops(Work(forward)) /
+                       (peak * fit.efficiency * sustained_share(a, fit, hardware)) *
+                       (1 + fit.s0 / length) * waves;
   if (a.pass == Pass::forward) return fit.latency + busy;
   const double rate = fit.backward_rate / (1 + fit.backward_s0 / length);
   return fit.latency + busy * (2.5 / rate) * fixed_order_share(a, hardware);

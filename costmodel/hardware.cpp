@@ -233,6 +233,7 @@ std::vector<AttentionFit> read_attention_fits(JsonReader& in, std::string_view k
     fit.backward_s0 = item.number_or("backward_s0", 0, 1e6, 0);
     if (item.has("backward_wave")) fit.backward_wave = item.number("backward_wave", 0, 1e3);
     fit.sustain = share(item, "sustain", 1);
+    if (item.has("sustain_alone")) fit.sustain_alone = share(item, "sustain_alone", 1);
     fit.error = item.number_or("error", 0, 1, fit.error);
     fit.assumed = item.boolean_or("assumed", false);
     fits.push_back(fit);

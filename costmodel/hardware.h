@@ -38,7 +38,12 @@ struct AttentionFit {
   double backward_rate = 0.83, backward_s0 = 0;
   // w of the backward, whose blocks go by keys; absent: as the forward's.
   std::optional<double> backward_wave;
-  double sustain = 1, error = 0.1;
+  // Rate in long runs over that in burst: among products, whose heat the clock follows, and alone.
+  // Between them by the square of attention's share of the time, as measured on an H100 with
+  // FlashAttention-2 (docs/evidence/issue3-thirteenth-round.md).
+  double sustain = 1;
+  std::optional<double> sustain_alone;  // absent: as among products
+  double error = 0.1;
   bool assumed = false;
 };
 

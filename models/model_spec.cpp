@@ -1,5 +1,6 @@
 #include "models/model_spec.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "models/parameters.h"
@@ -78,6 +79,31 @@ ParameterCount count_parameters(const ModelSpec& model) {
                    model.vision->depth * elements(model, ModelPart::vision);
   }
   return count;
+}
+
+double products_beside_attention(const ModelSpec& model, std::int64_t seq_len) {
+  const double heads = static_cast<double>(model.num_attention_heads);
+  const std::int64_t dims =
+      model.mla ? model.mla->qk_nope_head_dim + model.mla->qk_rope_head_dim + model.mla->v_head_dim
+                : 2 * model.head_dim;
+  const double tokens = static_cast<double>(seq_len);
+  double products = 0, attention = 0;
+  for (std::size_t i = 0; i < model.layers.size();) {
+    const LayerKind& kind = model.layers[i];
+    std::size_t end = i + 1;  // layers of a kind that follow one another are counted at once
+    while (end < model.layers.size() && model.layers[end] == kind) ++end;
+    const auto alike = static_cast<double>(end - i);
+    i = end;
+    const std::vector<Parameter> layer = parameters_of(model, ModelPart::decoder, kind);
+    const std::int64_t idle = kind.moe ? inactive(model, layer) : 0;
+    products += alike * 2 * static_cast<double>(elements(layer) - idle) * tokens;
+    if (kind.delta_net) continue;
+    const double window =
+        kind.window > 0 ? std::min(static_cast<double>(kind.window), tokens) : tokens;
+    const double pairs = window * (tokens - window / 2);
+    attention += alike * 2 * static_cast<double>(dims) * heads * pairs;
+  }
+  return attention > 0 ? products / attention : 0;
 }
 
 }  // namespace qplan

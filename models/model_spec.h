@@ -154,6 +154,10 @@ ParameterCount count_parameters(const ModelSpec& model);
 // The parameters of one decoder layer of this kind, all experts.
 std::int64_t layer_parameters(const ModelSpec& model, const LayerKind& kind);
 
+// FLOPs of the decoder layers' products over those of their attention (causal, at its windows),
+// both over a sequence of so many tokens; experts as one token uses them. 0 without attention.
+double products_beside_attention(const ModelSpec& model, std::int64_t seq_len);
+
 // The layers of a vision tower as a model of their own: an encoder with LayerNorms, GELU and biases
 // throughout (Qwen3VLMoeVision*).
 ModelSpec tower_spec(const VisionSpec& vision);

@@ -47,7 +47,8 @@ void AttentionPart::core(Pass pass) {
                  .pass = pass,
                  .kernel = c_.attention_kernel(),
                  .deterministic = !forward && s.deterministic,
-                 .dropout = c_.drops()};
+                 .dropout = c_.drops(),
+                 .products = products_beside_attention(c_.model, s.seq_len / s.documents)};
   const Sinks sinks = learned_sinks(pass);
   const auto attend = [&](const Attention& step, SlotId k, SlotId v) {
     Op& op = forward ? b.compute(step, {q_, k, v, sinks.weights}, {out_, lse_, scores_, mask_})

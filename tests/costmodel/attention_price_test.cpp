@@ -92,6 +92,54 @@ TEST_CASE("FlexAttention lies between FlashAttention-2 and cuDNN on Hopper") {
   }
 }
 
+// cuDNN 9.19 on an H200, causal, among products (three parts of their time to one of attention's)
+// at the power limit, us (docs/evidence/issue6-hopper-12.json).
+TEST_CASE("heads of 64 and 256 meet what cuDNN reached among products on an H200") {
+  struct Row {
+    std::int64_t batch, heads, s, head_dim;
+    double forward, backward;
+  };
+  for (const Row& r :
+       {Row{1, 64, 4096, 64, 416.9, 1165.6}, Row{1, 64, 8192, 64, 1546.9, 4250.0},
+        Row{1, 64, 16384, 64, 5900.1, 15500.2}, Row{2, 16, 4096, 256, 562.5, 2329.3},
+        Row{1, 16, 8192, 256, 1070.8, 4143.1}, Row{1, 16, 16384, 256, 3894.6, 16705.2},
+        Row{1, 8, 32768, 256, 7811.0, 32113.8}}) {
+    CAPTURE(r.head_dim);
+    CAPTURE(r.s);
+    const auto microseconds_of = [&](Pass pass) {
+      Attention a = causal(r.batch, r.heads, r.s, pass);
+      a.head_dim = r.head_dim;
+      return 1e6 * attention_price(a, machine("h200-sxm")).time.value();
+    };
+    CHECK(error_of(microseconds_of(Pass::forward), r.forward) < 0.06);
+    CHECK(error_of(microseconds_of(Pass::backward), r.backward) < 0.09);
+  }
+}
+
+// What alone stays below the power limit slows beside products, which do not. Of steps of both, by
+// one clock for all of it: 0.92 where attention takes 0.535 of the time, 0.89 at 0.26 (H100, 8192
+// tokens of 32 heads, docs/evidence/issue6-hopper-12.json).
+TEST_CASE("FlashAttention-2 runs at the clock that the products beside it leave") {
+  const HardwareProfile& p = machine("h100-sxm");
+  Attention a = causal(1, 32, 8192, Pass::forward);
+  a.kernel = AttentionKernel::flash2;
+  const Seconds alone = attention_price(a, p).time;
+  const auto clock_beside = [&](double products) {
+    a.products = products;
+    return alone / attention_price(a, p).time;
+  };
+  CHECK(clock_beside(0) == 1);
+  const double even = clock_beside(2.67), mostly_products = clock_beside(8.66);
+  CHECK(error_of(even, 0.92) < 0.01);
+  CHECK(error_of(mostly_products, 0.89) < 0.01);
+  CHECK(clock_beside(1e9) == doctest::Approx(0.89).epsilon(1e-3));
+  a.kernel = AttentionKernel::fused;  // at its own limit alone, too
+  a.products = 0;
+  const Seconds fused = attention_price(a, p).time;
+  a.products = 6;
+  CHECK(attention_price(a, p).time == fused);
+}
+
 // torch 2.11 on an H100, ms: scaled_dot_product_attention with dropout 0.1 and without.
 TEST_CASE("dropout takes attention longer by its random numbers") {
   struct Row {

@@ -221,6 +221,29 @@ TEST_CASE("multi-token prediction is counted apart") {
   CHECK(count_parameters(load_model("kimi-k2")).mtp == 0);
 }
 
+TEST_CASE("products beside attention are those of the active parameters") {
+  // Qwen3-8B: 4 (h q + h k) + 6 h f a token and layer, against 4 d heads s / 2.
+  const ModelSpec dense = load_model("qwen3-8b");
+  const double layer = 2.0 * (2.0 * 4096 * 4096 + 2.0 * 4096 * 1024 + 3.0 * 4096 * 12288);
+  const double scores = 2.0 * 2 * 128 * 32 * 8192 / 2;
+  CHECK(products_beside_attention(dense, 8192) == doctest::Approx(layer / scores).epsilon(1e-3));
+  CHECK(products_beside_attention(dense, 16384) ==
+        doctest::Approx(layer / scores / 2).epsilon(1e-3));
+  // Of 128 experts a token uses 8.
+  const ModelSpec experts = load_model("qwen3-30b-a3b");
+  const double active =
+      2.0 * (2.0 * 2048 * 4096 + 2.0 * 2048 * 512 + 8 * 3.0 * 2048 * 768 + 2048.0 * 128);
+  CHECK(products_beside_attention(experts, 8192) == doctest::Approx(active / scores).epsilon(1e-3));
+  // gpt-oss: half of the layers see 128 tokens.
+  ModelSpec windows = load_model("gpt-oss-20b");
+  const double seen = products_beside_attention(windows, 8192);
+  for (LayerKind& kind : windows.layers) kind.window = 0;
+  CHECK(seen / products_beside_attention(windows, 8192) == doctest::Approx(2).epsilon(0.04));
+  ModelSpec none = dense;
+  none.layers.clear();
+  CHECK(products_beside_attention(none, 512) == 0);
+}
+
 TEST_CASE("a tied head is counted once") {
   const ParameterCount tied = count_parameters(load_model("qwen3-4b"));
   CHECK(tied.head == 0);
