@@ -75,6 +75,9 @@ constexpr std::array kWords{
     PlanWord{"moe_permute_fusion", "BOOL",
              "tokens are sorted by expert in kernels of their own (Megatron's flag)", Many::per_job,
              fix<&S::moe_permute_fusion, &P::moe_permute_fusion>},
+    PlanWord{"fp8_param_gather", "BOOL",
+             "in fp8, weights are kept in fp8 alone; false: in bf16, and copies (Megatron's flag)",
+             Many::per_job, fix<&S::fp8_param_gather, &P::fp8_param_gather>},
 
     PlanWord{"tp", "RANKS", "tensor-parallel degree", Many::numbers, allow<&S::tp, &P::tp>},
     PlanWord{"pp", "STAGES", "pipeline-parallel degree", Many::numbers, allow<&S::pp, &P::pp>},
@@ -216,7 +219,7 @@ bool given(const PlanWords& words, std::string_view key) {
 
 void add_job_words(CommandLine& line, PlanWords& words,
                    const std::vector<std::string_view>& without, const std::string& default_batch) {
-  const std::array<std::pair<std::string_view, std::string_view>, 10> defaults{
+  const std::array<std::pair<std::string_view, std::string_view>, 11> defaults{
       {{"global_batch_size", default_batch},
        {"seq_len", "4096"},
        {"document_len", "0"},
@@ -226,7 +229,8 @@ void add_job_words(CommandLine& line, PlanWords& words,
        {"moe_token_drop_policy", "probs"},
        {"attention_backend", "auto"},
        {"dropout", "false"},
-       {"moe_permute_fusion", "true"}}};
+       {"moe_permute_fusion", "true"},
+       {"fp8_param_gather", "true"}}};
   for (const PlanWord& word : kWords) {
     if (std::find(without.begin(), without.end(), word.key) != without.end()) continue;
     for (const auto& [key, fallback] : defaults) {

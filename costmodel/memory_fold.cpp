@@ -22,6 +22,7 @@ ParallelPlan buffer_key(ParallelPlan plan, const Recipe& recipe) {
   if (plan.zero < 2 || (plan.fsdp_shard > 1 && !fresh)) plan.fsdp_shard = 0;
   plan.offload.optimizer = 0;
   plan.offload.nvme = false;
+  plan.fp8_param_gather = true;
   plan.main_params_dtype = plan.moment_dtype = DType::fp32;
   if (plan.zero < 2) plan.overlap.remove(OverlapKind::grad).remove(OverlapKind::param);
   return plan;
@@ -40,6 +41,7 @@ BlockShape with_states(BlockShape kind, const BlockShape& base) {
   kind.moment_dtype = base.moment_dtype;
   kind.fresh_gradients = base.fresh_gradients;
   kind.fp8_parameters = base.fp8_parameters;
+  kind.narrow_copies = base.narrow_copies;
   return kind;
 }
 

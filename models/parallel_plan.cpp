@@ -65,6 +65,7 @@ void for_each_word(Visit&& visit) {
   visit(Word{"moe_capacity_factor", "capacity"}, &P::moe_capacity_factor);
   visit(Word{"moe_token_drop_policy", "drop"}, &P::moe_token_drop_policy);
   visit(Word{"moe_permute_fusion", ""}, &P::moe_permute_fusion);
+  visit(Word{"fp8_param_gather", ""}, &P::fp8_param_gather);
   visit(Word{"grad_dtype", ""}, &P::grad_dtype);
   visit(Word{"main_params_dtype", ""}, &P::main_params_dtype);
   visit(Word{"moment_dtype", ""}, &P::moment_dtype);

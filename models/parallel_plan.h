@@ -139,6 +139,9 @@ struct ParallelPlan {
   // Tokens are sorted by expert, and their copies summed, by kernels of their own (Megatron's
   // --moe-permute-fusion, Transformer Engine 2.1). false: torch's index_select and scatter_add.
   bool moe_permute_fusion = true;
+  // In fp8 linear layers' weights are kept in fp8 alone (Megatron's --fp8-param-gather, on in
+  // Megatron-Bridge's presets). false: in 16 bits, with copies in fp8 beside them.
+  bool fp8_param_gather = true;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
   DType moment_dtype = DType::fp32;       // Adam's m and v

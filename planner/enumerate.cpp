@@ -362,6 +362,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
   p.moe_capacity_factor = space.moe_capacity_factor;
   p.moe_token_drop_policy = space.moe_token_drop_policy;
   p.moe_permute_fusion = space.moe_permute_fusion;
+  p.fp8_param_gather = space.fp8_param_gather;
   p.attention_backend = space.attention_backend;
   p.dropout = space.dropout;
 

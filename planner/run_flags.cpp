@@ -106,6 +106,7 @@ constexpr auto kFlags = std::to_array<Flag>({
     {"NVTE_FUSED_ATTN=0", sets<&P::attention_backend, AttentionBackend::flash>},
     {"attention_backend=flash", sets<&P::attention_backend, AttentionBackend::flash>},
     {"dropout 0.1", sets<&P::dropout, true>},
+    {"fp8 param gather", sets<&P::fp8_param_gather, true>},
     // Megatron's sorting of tokens.
     {"moe_permute_fusion=False", sets<&P::moe_permute_fusion, false>},
     {"moe_permute_fusion=false", sets<&P::moe_permute_fusion, false>},
@@ -150,8 +151,8 @@ constexpr std::array<std::string_view, 4> kGraphPrefixes{"cuda_graph=", "CUDA gr
 
 // Known, and nothing that is priced follows from them: they restate a column (dispatcher, fsdp, sp,
 // precision), the recipe (grouped GEMM, Transformer Engine, its fp16
-// optimizer), or something finer than the model (delayed weight gradients, fp8 parameter gathers,
-// data, clipping, allocator settings).
+// optimizer), or something finer than the model (delayed weight gradients, data, clipping,
+// allocator settings).
 constexpr auto kNothing = std::to_array<std::string_view>({
     "dropless",
     "dispatcher=hybridep",
@@ -178,7 +179,6 @@ constexpr auto kNothing = std::to_array<std::string_view>({
     "BF16_Optimizer",
     "grouped GEMM",
     "delay_wgrad",
-    "fp8 param gather",
     "fp8 all-gather",
     "precompute_float8_dynamic_scale",
     "force_recompute_fp8_weight_in_bwd",

@@ -44,7 +44,7 @@ struct SearchSpace {
   Precision precision = Precision::bf16;
   Routing routing = Routing::forced;
   AttentionBackend attention_backend = AttentionBackend::automatic;
-  bool dropout = false, moe_permute_fusion = true;
+  bool dropout = false, moe_permute_fusion = true, fp8_param_gather = true;
   double moe_capacity_factor = 0;
   TokenDropPolicy moe_token_drop_policy = TokenDropPolicy::probs;
 };

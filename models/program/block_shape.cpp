@@ -17,9 +17,13 @@ bool widens_gradients(const Recipe& recipe, const BlockShape& shape) {
          shape.precision != Precision::fp32;
 }
 
+bool may_keep_fp8_parameters(const ParallelPlan& plan, const Recipe& recipe) {
+  const bool fp8 = plan.precision == Precision::fp8 || plan.precision == Precision::mxfp8;
+  return recipe.fp8_parameters && fp8 && plan.zero >= 1 && plan.offload.optimizer == 0;
+}
+
 bool keeps_fp8_parameters(const ParallelPlan& plan, const Recipe& recipe) {
-  return recipe.fp8_parameters && plan.precision == Precision::fp8 && plan.zero >= 1 &&
-         plan.offload.optimizer == 0;
+  return plan.fp8_param_gather && may_keep_fp8_parameters(plan, recipe);
 }
 
 int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
@@ -44,6 +48,19 @@ std::int64_t documents_of(const ParallelPlan& plan, const Recipe& recipe) {
   if (plan.document_len == 0 || recipe.attention == AttentionKernel::unfused) return 1;
   const std::int64_t rounded = (plan.seq_len + plan.document_len / 2) / plan.document_len;
   return std::clamp<std::int64_t>(rounded, 1, std::max<std::int64_t>(plan.seq_len / plan.cp, 1));
+}
+
+// Transformer Engine casts a weight of 16 bits with a step's first microbatch and keeps the copy
+// for the others, from then on for good (TransformerEngineBaseModule.get_weight_workspace in
+// module/base.py, v2.12; Linear's weight1_fp8 and weight1_t_fp8 until v1.8): in rows for forward,
+// and for the input's gradient turned where products need that (Float8TensorStorage.update_usage)
+// or scaled along the other side (MXFP8, NVFP4). Megatron says which microbatch is the first
+// (is_first_microbatch in core/extensions/transformer_engine.py). NVFP4's weights are taken for
+// 16 bits all told: kept in fp4 alone they are 0.9 bytes a parameter less (fp4_param_gather).
+int narrow_copies(const ParallelPlan& plan, const Recipe& recipe, bool turns_fp8) {
+  const bool fp8 = plan.precision == Precision::fp8 || plan.precision == Precision::mxfp8;
+  if (!recipe.fp8_parameters || !fp8 || keeps_fp8_parameters(plan, recipe)) return 0;
+  return turns_fp8 || plan.precision == Precision::mxfp8 ? 2 : 1;
 }
 
 }  // namespace
@@ -94,7 +111,9 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // A weight in fp8 and its transposed copy, where products need one, are as large as a weight in
   // bf16; MXFP8 always has both, for its blocks lie along one side.
   // Megatron wants a distributed optimizer for it, all on the GPU (training/arguments.py).
-  s.fp8_parameters = keeps_fp8_parameters(plan, recipe) && !turns_fp8;
+  s.fp8_parameters =
+      keeps_fp8_parameters(plan, recipe) && plan.precision == Precision::fp8 && !turns_fp8;
+  s.narrow_copies = static_cast<std::uint8_t>(narrow_copies(plan, recipe, turns_fp8));
   s.deterministic = plan.deterministic;
   s.loss = plan.loss;
   // HybridEP's own kernels sort (hybrid_ep_dispatch in Megatron's token_dispatcher.py).
@@ -155,6 +174,7 @@ std::uint64_t hash_of(const BlockShape& s) {
       4096 * static_cast<int>(s.deterministic) + 8192 * static_cast<int>(s.sorts_by_torch) +
       16384 * static_cast<int>(s.dropout) + 32768 * static_cast<int>(s.attention_backend) +
       131072 * static_cast<int>(s.loss));
+  mix(s.narrow_copies);
   mix(s.moe_load);
   mix(s.moe_capacity);
   mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
@@ -172,6 +192,7 @@ BlockShape compute_shape(BlockShape s) {
   }
   s.optimizer_offload = 0;
   s.fp8_parameters = false;
+  s.narrow_copies = 0;
   s.nvme = false;
   s.moment_dtype = s.main_params_dtype = DType::fp32;
   s.overlap.remove(OverlapKind::ep);

@@ -78,7 +78,9 @@ struct BlockShape {
   RankParameters next, previous;
   bool fresh_gradients = false;  // no gradients between the update and the next backward
   bool fp8_parameters = false;   // linear layers' weights are fp8, with no copy of 16 bits
-  bool counts_on_host = false;   // the launching thread reads how many rows each expert gets
+  // Copies of linear layers' weights in the products' format, beside those of 16 bits.
+  std::uint8_t narrow_copies = 0;
+  bool counts_on_host = false;  // the launching thread reads how many rows each expert gets
   // SwiGLU and the casts around it are epilogues of the experts' products.
   bool fused_experts = false;
   // Selective recomputation goes by operators, not modules (Recipe::recomputes_operators).

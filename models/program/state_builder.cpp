@@ -66,6 +66,10 @@ void StateBuilder::declare() {
   const std::int64_t narrow = s.fp8_parameters && !gathers ? linear_elements(b.parameters()) : 0;
   weights_ = b.slot("weights", working, 1, kept.total() - narrow, Storage::weight);
   if (narrow > 0) b.slot("fp8 weights", DType::fp8, 1, narrow, Storage::weight);
+  if (s.narrow_copies > 0 && !gathers) {
+    b.slot("fp8 copies of weights", DType::fp8, s.narrow_copies, linear_elements(b.parameters()),
+           Storage::weight);
+  }
   if (s.params_offload) b.at(weights_).fraction = 0;
   const RankParameters grads = s.zero >= 2 ? shard : own_;
   gradients_ = b.slot("gradients", kept_dtype(), 1, grads.total(),

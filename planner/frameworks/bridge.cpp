@@ -45,6 +45,7 @@ constexpr auto kNames = std::to_array<Name>({
     {"--moe-token-dispatcher-type", "model.moe_token_dispatcher_type", ""},
     {"--moe-flex-dispatcher-backend", "model.moe_flex_dispatcher_backend", ""},
     {"--moe-permute-fusion", "model.moe_permute_fusion", "False", Kind::switched},
+    {"--fp8-param-gather", "mixed_precision.fp8_param_gather", "False", Kind::switched},
     {"--recompute-granularity", "model.recompute_granularity", "None"},
     {"--recompute-method", "model.recompute_method", "None"},
     {"--recompute-num-layers", "model.recompute_num_layers", "None"},
@@ -168,6 +169,15 @@ std::string_view bridge_recipe(std::string_view model) {
   return "";
 }
 
+// Whether a switch that recipes have on is one of this job's.
+bool has_a_say(const Name& name, const Subject& subject) {
+  if (name.flag == "--fp8-param-gather") {
+    const Precision p = subject.plan.precision;
+    return p == Precision::fp8 || p == Precision::mxfp8;
+  }
+  return subject.model.moe.has_value();
+}
+
 std::vector<BridgeAssignment> bridge_assignments(const Subject& subject) {
   const auto flags = written(megatron_options(), subject);
   std::vector<BridgeAssignment> result;
@@ -186,7 +196,7 @@ std::vector<BridgeAssignment> bridge_assignments(const Subject& subject) {
     // Its pinned Megatron spells the whole iteration as a scope.
     if (whole_graph && name.flag == "--cuda-graph-impl") value = "\"local\"";
     if (whole_graph && name.flag == "--cuda-graph-modules") value = "\"full_iteration\"";
-    if (name.kind == Kind::switched && !subject.model.moe) continue;
+    if (name.kind == Kind::switched && !has_a_say(name, subject)) continue;
     if (!value.empty()) result.push_back({std::string(name.target), value});
   }
   return result;
@@ -216,6 +226,9 @@ Settings bridge_settings(const PythonText& text) {
       } else if (name.find("nvfp4") != std::string::npos) {
         add("--fp4-format", "e2m1");
       }
+      // On in its presets but those of blocks (training/mixed_precision.py).
+      const bool fp8 = name.find("fp8") != std::string::npos;
+      if (fp8 && name.find("subchannel") == std::string::npos) add("--fp8-param-gather", true);
       continue;
     }
     for (const Name& name : kNames) {

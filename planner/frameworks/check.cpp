@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "models/error.h"
+#include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
 #include "planner/frameworks/deepspeed.h"
 #include "planner/frameworks/megatron.h"
@@ -232,6 +233,7 @@ class Reading {
       case Framework::megatron_bridge:
       case Framework::slime:
         settle_megatron(draft, model);
+        if (!may_keep_fp8_parameters(plan, recipe_of(draft.recipe))) plan.fp8_param_gather = true;
         if (framework_ != Framework::slime) {
           plan.loss = loss_word(draft.fuses_loss ? draft.fused_loss : LossKind::unfused,
                                 plan.deterministic, recipe_of(draft.recipe));

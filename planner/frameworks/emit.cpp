@@ -88,6 +88,7 @@ constexpr auto kChanges = std::to_array<Change>({
     {"dispatcher", set_back<&P::moe_dispatcher>},
     {"capacity", set_back<&P::moe_capacity_factor, &P::moe_token_drop_policy>},
     {"permute_fusion", set_back<&P::moe_permute_fusion>},
+    {"fp8_param_gather", set_back<&P::fp8_param_gather>},
     {"attention_backend", set_back<&P::attention_backend>},
     {"dropout", set_back<&P::dropout>},
     {"cuda_graph", set_back<&P::cuda_graph, &P::cuda_graph_scope>},

@@ -300,10 +300,21 @@ constexpr auto kOptions = std::to_array<Option>({
        d.plan.grad_dtype = DType::fp16;  // unless told otherwise below
      }},
     {"--fp8-format", "precision", fp8_format,
-     [](Draft& d, const Json&) { d.plan.precision = Precision::fp8; }},
+     [](Draft& d, const Json&) {
+       d.plan.precision = Precision::fp8;
+       d.plan.fp8_param_gather = false;  // unless said below
+     }},
     {"--fp8-recipe", "precision", fp8_recipe, set_fp8_recipe},
-    {"--fp8-param-gather", "precision",
+    {"--fp8-param-gather", "fp8_param_gather",
      [](const Subject& s) { return if_true(keeps_fp8_parameters(s.plan, recipe_of(s.recipe))); },
+     [](Draft& d, const Json& v) { d.plan.fp8_param_gather = truth_of(v); }},
+    // What MXFP8's weights are gathered in: without it in a buffer of their own, against which
+    // Megatron warns (core/optimizer/optimizer_config.py).
+    {"--reuse-grad-buf-for-mxfp8-param-ag", "fp8_param_gather",
+     [](const Subject& s) {
+       return if_true(s.plan.precision == Precision::mxfp8 &&
+                      keeps_fp8_parameters(s.plan, recipe_of(s.recipe)));
+     },
      [](Draft&, const Json&) {}},
     {"--fp4-format", "precision",
      [](const Subject& s) { return if_true(s.plan.precision == Precision::nvfp4, "e2m1"); },

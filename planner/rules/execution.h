@@ -205,6 +205,23 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return not_in(c, "choice of attention's library", "leave attention_backend out");
      },
      "Megatron-LM d98e8a64, --attention-backend"},
+    {"fp8_parameters_available", kEvery - set_of(RecipeKind::megatron),
+     [](const Case& c) { return !c.p.fp8_param_gather; },
+     [](const Case& c) {
+       return not_in(c, "choice of how fp8 keeps weights",
+                     "leave fp8_param_gather=false out: it is a flag of Megatron's");
+     },
+     "Megatron-LM d98e8a64, --fp8-param-gather"},
+    {"fp8_parameters_without_fp8", set_of(RecipeKind::megatron),
+     [](const Case& c) {
+       const Precision p = c.p.precision;
+       return !c.p.fp8_param_gather && p != Precision::fp8 && p != Precision::mxfp8;
+     },
+     [](const Case& c) {
+       return fmt::format("{} has no weights in fp8; leave fp8_param_gather=false out",
+                          to_word(c.p.precision));
+     },
+     "Megatron-LM d98e8a64, --fp8-param-gather"},
     {"dropout_available", kEvery - kMegatronCore, [](const Case& c) { return c.p.dropout; },
      [](const Case& c) { return not_in(c, "choice of dropout", "leave dropout out"); },
      "Megatron-LM d98e8a64, --attention-dropout, --hidden-dropout"},

@@ -78,6 +78,7 @@ ParallelPlan random_plan(Dice& dice) {
   plan.deterministic = dice.coin();
   plan.loss = dice.word<LossKind>();
   plan.moe_permute_fusion = dice.coin();
+  plan.fp8_param_gather = dice.coin();
   plan.attention_backend = dice.word<AttentionBackend>();
   plan.dropout = dice.coin();
   if (dice.coin()) plan.document_len = dice.roll(0, 4096);
@@ -237,7 +238,7 @@ TEST_CASE("offload reads as contract.md writes it") {
 
 TEST_CASE("the JSON of a plan holds every word, in one order") {
   const Json object = plan_to_json(parse_plan("tp2 overlap=tp+ep layout=1+2"));
-  CHECK(object.size() == 36);
+  CHECK(object.size() == 37);
   CHECK(object.begin().key() == "tp");
   CHECK(object["precision"] == "bf16");
   CHECK(object["recompute"] == "none");

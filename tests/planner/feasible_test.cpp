@@ -199,6 +199,8 @@ std::vector<Broken> broken_plans() {
       {"capacity_available", deepspeed, qwen3_30b(), "dp8 gbs8 zero1 capacity=1.25"},
       {"permute_fusion_available", deepspeed, qwen3_30b(),
        "dp8 gbs8 zero1 moe_permute_fusion=false"},
+      {"fp8_parameters_available", deepspeed, llama3_70b(), "zero1 fp8_param_gather=false"},
+      {"fp8_parameters_without_fp8", megatron, llama3_70b(), "zero1 fp8_param_gather=false"},
       {"capacity_without_experts", qplan_recipe, llama3_70b(), "capacity=1"},
       {"drop_policy_without_capacity", megatron, qwen3_30b(), "drop=position"},
       {"executor_graph", qplan_recipe, qwen3_30b(), "dp2 ep2 gbs2 cuda_graph"},

@@ -92,6 +92,10 @@ class RandomPlans {
           pick<LossKind>({LossKind::unfused, LossKind::native, LossKind::te, LossKind::compiled});
     }
     p.moe_permute_fusion = !coin(0.1);
+    if (recipe.kind == RecipeKind::megatron && coin(0.15)) {
+      p.precision = Precision::fp8;
+      p.fp8_param_gather = coin(0.5);
+    }
     p.dropout = coin(0.1);
     if (coin(0.1)) p.attention_backend = AttentionBackend::flash;
     if (coin(0.1)) p.document_len = pick<std::int64_t>({100, 256});

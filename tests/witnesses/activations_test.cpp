@@ -42,6 +42,42 @@ TEST_CASE("witness: activation bytes a token and layer are those of the publishe
   }
 }
 
+// Transformer Engine v2.12: of what a linear layer reads a quantised copy is kept, for the weight's
+// gradient alone: turned or in blocks along the other side (_Linear.forward, update_usage), under
+// sequence parallelism this rank's share of it, in rows where those alone are gathered
+// (Float8Tensor). Norms keep their input, attention its queries, keys, values and output as they
+// are, and the output projection that output in place of a copy (set_save_original_input in
+// Megatron-LM's attention.py, from Transformer Engine 2.6 on); SwiGLU keeps both its halves
+// (activation_func_fp8_input_store is off). A copy is 1 byte a number, in NVFP4 a half.
+TEST_CASE("witness: activation bytes a token and layer in fp8, by Transformer Engine's code") {
+  for (const auto& [name, tp] : {std::pair{"llama3-8b", 1}, {"llama3-70b", 4}}) {
+    const ModelSpec model = load_model(name);
+    const auto h = static_cast<double>(model.hidden_size);
+    const auto f = static_cast<double>(model.intermediate_size);
+    const auto q = static_cast<double>(model.num_attention_heads * model.head_dim);
+    const auto kv = static_cast<double>(model.num_key_value_heads * model.head_dim);
+    for (const Precision precision : {Precision::fp8, Precision::mxfp8, Precision::nvfp4}) {
+      BlockShape s = layer_of(model, 4096, tp, tp > 1);
+      s.precision = precision;
+      const double copy = precision == Precision::nvfp4 ? 0.5 : 1;
+      const double log_sum_exp = 4.0 * static_cast<double>(model.num_attention_heads);
+      const double norms = 2 * (2 + copy) * h, attention = 2 * (q + 2 * kv + q) + log_sum_exp;
+      const double mlp = 2 * 2 * f + copy * f;
+      const double kept = (norms + attention + mlp) / tp;
+      const double ours = per_token(model, RecipeKind::megatron, s);
+      CHECK(std::abs(witness(fmt::format("activations/token/layer {} {}", name, to_word(precision)),
+                             kept, ours, "B")) < 1e-12);
+    }
+  }
+  // Experts: their rows and what SwiGLU makes of them; the norm's output stays for the router.
+  const ModelSpec model = load_model("qwen3-30b-a3b");
+  BlockShape s = layer_of(model, 4096);
+  s.precision = Precision::mxfp8;
+  const double kept = 114368 - 2048 - 8 * (2048 + 768);
+  CHECK(std::abs(witness("activations/token/layer qwen3-30b-a3b mxfp8", kept,
+                         per_token(model, RecipeKind::megatron, s), "B")) < 0.001);
+}
+
 TEST_CASE("witness: sequence parallelism divides all of a layer's activations by tp") {
   for (const char* name : {"llama3-70b", "qwen3-32b"}) {
     const ModelSpec model = load_model(name);

@@ -77,6 +77,34 @@ TEST_CASE(
         doctest::Approx(4 + 12.0 / 8).epsilon(1e-5));
 }
 
+// Transformer Engine's get_weight_workspace (module/base.py, v2.12) caches the cast weight, in rows
+// and, for the input's gradient, turned (Hopper) or in blocks along the other side (MXFP8).
+TEST_CASE("witness: beside weights of 16 bits fp8 holds copies of them, a byte each") {
+  const auto held = [](const char* words, bool turns_fp8) {
+    return bytes_per_parameter(fmt::format("dp8 gbs8 {}", words).c_str(), RecipeKind::megatron,
+                               turns_fp8);
+  };
+  const double whole = 4 + 12.0 / 8;
+  const char* tensorwise = "zero1 grad_dtype=bf16 precision=fp8 fp8_param_gather=false";
+  CHECK(held(tensorwise, true) == doctest::Approx(whole + 2).epsilon(1e-4));
+  CHECK(held(tensorwise, false) == doctest::Approx(whole + 1).epsilon(1e-4));
+  const char* blocks = "zero1 grad_dtype=bf16 precision=mxfp8 fp8_param_gather=false";
+  CHECK(held(blocks, false) == doctest::Approx(whole + 2).epsilon(1e-4));
+  // Megatron keeps weights in fp8 alone with a distributed optimizer on the GPU only.
+  CHECK(held("zero0 precision=fp8", true) == doctest::Approx(18 + 2).epsilon(1e-4));
+  CHECK(held("zero1 precision=fp8 offload=optimizer:1", true) ==
+        doctest::Approx(6 + 2).epsilon(1e-4));
+}
+
+TEST_CASE("a plan's memory has the copies of weights that fp8 keeps beside them") {
+  const WitnessJob job(load_model("llama3-70b"), "h100-sxm", RecipeKind::megatron);
+  const auto weights = [&](const char* words) {
+    const std::string line = fmt::format("tp4 pp4 dp4 zero1 gbs16 sp precision=fp8 {}", words);
+    return in_gib(job.cost.memory(parse_plan(line)).stages[1].weights);
+  };
+  CHECK(weights("fp8_param_gather=false") == doctest::Approx(2 * weights("")).epsilon(1e-3));
+}
+
 TEST_CASE("fp8 weights take half the memory on a GPU that multiplies them as they lie") {
   const auto weights = [](const char* hardware, const char* precision) {
     const WitnessJob job(load_model("llama3-70b"), hardware, RecipeKind::megatron);

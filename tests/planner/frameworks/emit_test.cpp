@@ -70,6 +70,35 @@ TEST_CASE("Megatron keeps fp8 weights alone where it can") {
   CHECK(says_so("zero1 precision=fp8"));
   CHECK_FALSE(says_so("zero0 precision=fp8"));  // without a distributed optimizer it is refused
   CHECK_FALSE(says_so("zero1 precision=bf16"));
+  CHECK_FALSE(says_so("zero1 precision=fp8 fp8_param_gather=false"));
+}
+
+TEST_CASE("how fp8 keeps weights is written and read, and off in a script that does not say") {
+  for (const Precision precision : {Precision::fp8, Precision::mxfp8}) {
+    for (const bool kept : {true, false}) {
+      for (const Framework framework :
+           {Framework::megatron, Framework::megatron_bridge, Framework::slime}) {
+        const std::string words =
+            fmt::format("tp2 dp4 zero1 gbs8 seq4096 sp precision={} fp8_param_gather={}",
+                        to_word(precision), kept);
+        CAPTURE(words);
+        const Job j = job("qwen3-8b", words, framework);
+        const auto files = emit(framework, j.subject(), {"r"});
+        const auto anywhere = [&](const std::string& text) {
+          return std::any_of(files.begin(), files.end(),
+                             [&](const EmittedFile& f) { return says(f.text, text); });
+        };
+        const bool bridge = framework == Framework::megatron_bridge;
+        const bool blocks = precision == Precision::mxfp8;
+        CHECK(anywhere("--fp8-param-gather") == (kept && !bridge));
+        CHECK(anywhere("--reuse-grad-buf-for-mxfp8-param-ag") == (kept && blocks && !bridge));
+        CHECK(anywhere("cfg.mixed_precision.fp8_param_gather = False") == (!kept && bridge));
+        const auto answer = check(texts_of(files), question_of(j.model, j.config, 8));
+        CHECK(answer.plan.precision == precision);
+        CHECK(answer.plan.fp8_param_gather == kept);
+      }
+    }
+  }
 }
 
 TEST_CASE(

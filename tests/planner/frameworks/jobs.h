@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
 #include "planner/frameworks/check.h"
 #include "planner/frameworks/emit.h"
@@ -42,6 +43,7 @@ inline ParallelPlan canonical(ParallelPlan p, const ModelSpec& model, RecipeKind
   if (p.cp == 1) p.cp_comm = defaults.cp_comm;
   if (!model.moe) p.moe_dispatcher = defaults.moe_dispatcher;
   if (!model.moe) p.moe_permute_fusion = defaults.moe_permute_fusion;
+  if (!may_keep_fp8_parameters(p, recipe_of(recipe))) p.fp8_param_gather = true;
   if (!p.cuda_graph) p.cuda_graph_scope = defaults.cuda_graph_scope;
   if (p.tp == 1) p.overlap.remove(OverlapKind::tp);
   p.loss = loss_word(p.loss, p.deterministic, recipe_of(recipe));
