@@ -12,6 +12,7 @@
 #include "planner/layout.h"
 #include "planner/run_model.h"
 #include "planner/run_row.h"
+#include "planner/run_states.h"
 #include "planner/search.h"
 
 namespace qplan {
@@ -89,12 +90,6 @@ RecipeKind recipe_of_run(const RunRow& row) {
   // Megatron-FSDP is an option of the same framework.
   const bool sharded = !row.text("fsdp").empty() && *recipe == RecipeKind::megatron;
   return sharded ? RecipeKind::megatron_fsdp : *recipe;
-}
-
-// "Megatron-Bridge (NeMo 26.04.01)" is of April 2026: 26.04; 0: none is named.
-double release_of(const std::string& framework) {
-  const std::size_t at = framework.find("NeMo ");
-  return at == std::string::npos ? 0 : std::strtod(framework.c_str() + at + 5, nullptr);
 }
 
 bool is_megatron_core(RecipeKind recipe) {
@@ -273,16 +268,6 @@ void set_documents(const RunRow& row, ParallelPlan& plan) {
   plan.document_len = std::min(kPackedDocument, plan.seq_len);
 }
 
-// NeMo AutoModel's benchmark configurations (examples/llm_benchmark): weights, gradients and Adam's
-// moments in bf16 without a master copy. With experts, parameters stay gathered through a step
-// (moe.reshard_after_forward false) and gradients are reduced with the last microbatch
-// (defer_fsdp_grad_sync): what a distributed optimizer does.
-void set_automodel_defaults(const RunRow& row, const RunInputs& in, ParallelPlan& plan) {
-  if (row.text("framework").find("AutoModel") == std::string::npos) return;
-  plan.grad_dtype = plan.main_params_dtype = plan.moment_dtype = DType::bf16;
-  if (in.model.moe) plan.zero = 1;
-}
-
 // Megatron's own default, which Megatron-Bridge's, NeMo's and Megatron-LM's recipes of experts
 // change and Pai-Megatron-Patch's Qwen3 scripts do not.
 void set_pai_defaults(const RunRow& row, ParallelPlan& plan) {
@@ -431,9 +416,9 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
       row.whole("micro_batch", 1, kMostRanks).value_or(usual_micro_batch(in));
   set_sharding(row, in, in.plan);
   set_framework_defaults(row, in, in.plan);
-  set_automodel_defaults(row, in, in.plan);
   set_pai_defaults(row, in.plan);
   set_words(row, in, in.plan);
+  set_run_states(row, in, in.plan);
   in.plan.loss = loss_of_run(row, in);
   set_documents(row, in.plan);
   unknown_flags = apply_flags(row.text("other_flags"), in);

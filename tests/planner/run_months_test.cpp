@@ -71,6 +71,34 @@ TEST_CASE("published runs of Megatron-Core have the loss and the month of their 
   for (const int late : {0, 202609}) CHECK_FALSE(recipe_of_month(megatron, late).te_loss_in_place);
 }
 
+TEST_CASE(
+    "NeMo with Apex's optimizer has 2 bytes of master weights, and bf16 moments if it tunes") {
+  const auto plan = [](const char* framework, const char* notes, const char* precision = "fp8") {
+    return read({{"framework", framework},
+                 {"recipe", "megatron"},
+                 {"zero", "1"},
+                 {"precision_words", precision},
+                 {"notes", notes}})
+        .inputs->plan;
+  };
+  const ParallelPlan trained = plan("NeMo 24.07", "");
+  CHECK(trained.main_params_dtype == DType::bf16);
+  CHECK(trained.moment_dtype == DType::fp32);
+  CHECK_FALSE(trained.fp8_param_gather);
+  CHECK(plan("NeMo 24.07", "", "bf16").fp8_param_gather);
+  const ParallelPlan tuned = plan("NeMo 24.07", "SFT packed 4096");
+  CHECK(tuned.main_params_dtype == DType::bf16);
+  CHECK(tuned.moment_dtype == DType::bf16);
+  CHECK(tuned.fp8_param_gather);
+  // Later ones have Megatron's, and so has Megatron-Bridge.
+  for (const char* later : {"NeMo 25.02", "NeMo", "Megatron-Bridge (NeMo 26.04.01)"}) {
+    const ParallelPlan p = plan(later, "SFT packed 4096");
+    CHECK(p.main_params_dtype == DType::fp32);
+    CHECK(p.moment_dtype == DType::fp32);
+    CHECK(p.fp8_param_gather);
+  }
+}
+
 TEST_CASE("Pai-Megatron-Patch sorts tokens by torch's kernels unless a row says otherwise") {
   const auto fuses = [](const char* framework, const char* flags) {
     return read({{"framework", framework}, {"recipe", "megatron"}, {"other_flags", flags}})
