@@ -303,6 +303,7 @@ class MoePart {
   // SwiGLU of the experts' up projection, weighted by the router's probabilities.
   void activate_experts(std::int64_t rows, std::int64_t width);
   SlotId experts_input(SlotId x, std::int64_t rows, std::int64_t cols);
+  SlotId shared_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass);
   [[nodiscard]] bool apart_bias() const;
   SlotId add_bias(SlotId out, std::int64_t rows);
   SlotId take_bias(SlotId dsum, std::int64_t rows);

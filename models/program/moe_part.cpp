@@ -240,6 +240,13 @@ SlotId MoePart::experts_input(SlotId x, std::int64_t rows, std::int64_t cols) {
   return c_.linear_input(x, rows, cols, Pass::forward, groups);
 }
 
+// The shared expert's products are any dense layer's (TELinear), but ours, which stay in bf16. What
+// the first reads is cast once more for its weight's gradient: the norm's output is kept as it is
+// for the router (set_save_original_input in Megatron's shared_experts.py).
+SlotId MoePart::shared_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass) {
+  return c_.recipe.executable ? x : c_.linear_input(x, rows, cols, pass);
+}
+
 SlotId MoePart::forward(SlotId x) {
   auto& b = c_.b;
   const auto& s = c_.shape;
@@ -297,9 +304,12 @@ SlotId MoePart::forward(SlotId x) {
     b.layer_module(LayerModule::router);
     const std::int64_t fs = moe.shared_expert_intermediate_size / s.tp;
     shared_up_ = b.slot("shared up", act, c_.tokens, 2 * fs);
-    c_.gathered_linear(ParameterRole::shared_gate_proj, normed_, shared_up_, 2 * fs, c_.hidden);
-    shared_act_ = b.slot("shared act", act, c_.tokens, fs);
-    c_.rowwise(RowwiseKind::swiglu, c_.tokens, fs, {shared_up_}, {shared_act_});
+    c_.gathered_linear(ParameterRole::shared_gate_proj,
+                       shared_input(normed_, c_.local_tokens, c_.hidden, Pass::forward), shared_up_,
+                       2 * fs, c_.hidden);
+    const SlotId activated = b.slot("shared act", act, c_.tokens, fs);
+    c_.rowwise(RowwiseKind::swiglu, c_.tokens, fs, {shared_up_}, {activated});
+    shared_act_ = shared_input(activated, c_.tokens, fs, Pass::forward);
     SlotId shared = c_.linear_reduced(ParameterRole::shared_down_proj, shared_act_, c_.hidden, fs,
                                       "shared sum");
     if (moe.shared_expert_gate && c_.recipe.executable) {
@@ -359,14 +369,17 @@ SlotId MoePart::backward(SlotId dy) {
       c_.linear_dgrad(ParameterRole::shared_expert_gate, dgate, dnormed_gate, c_.local_tokens, 1,
                       c_.hidden);
     }
-    const SlotId dy_whole = c_.gather_sequence(dshared);
+    const SlotId dy_whole =
+        c_.gather_sequence(shared_input(dshared, c_.local_tokens, c_.hidden, Pass::backward));
     const SlotId dact = b.slot("d shared act", act, c_.tokens, fs);
     c_.linear_dgrad(ParameterRole::shared_down_proj, dy_whole, dact, c_.tokens, c_.hidden, fs);
     c_.linear_wgrad(ParameterRole::shared_down_proj, dy_whole, shared_act_, c_.tokens, c_.hidden,
                     fs);
-    const SlotId dup = b.slot("d shared up", act, c_.tokens, 2 * fs);
-    c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, fs, {shared_up_, dact}, {dup});
-    const SlotId normed_whole = c_.gather_sequence(normed_);
+    const SlotId dup_raw = b.slot("d shared up", act, c_.tokens, 2 * fs);
+    c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, fs, {shared_up_, dact}, {dup_raw});
+    const SlotId dup = shared_input(dup_raw, c_.tokens, 2 * fs, Pass::backward);
+    const SlotId normed_whole =
+        c_.gather_sequence(shared_input(normed_, c_.local_tokens, c_.hidden, Pass::forward));
     const SlotId partial = b.slot("d shared partial", act, c_.tokens, c_.hidden);
     c_.linear_dgrad(ParameterRole::shared_gate_proj, dup, partial, c_.tokens, 2 * fs, c_.hidden);
     c_.linear_wgrad(ParameterRole::shared_gate_proj, dup, normed_whole, c_.tokens, 2 * fs,

@@ -78,6 +78,19 @@ TEST_CASE("witness: activation bytes a token and layer in fp8, by Transformer En
                          per_token(model, RecipeKind::megatron, s), "B")) < 0.001);
 }
 
+TEST_CASE("a shared expert keeps both halves of its SwiGLU and what its second product reads") {
+  ModelSpec model = load_model("qwen3-30b-a3b");
+  const auto kept = [&](std::int64_t shared, Precision precision) {
+    model.moe->shared_expert_intermediate_size = shared;
+    BlockShape s = layer_of(model, 4096);
+    s.precision = precision;
+    return per_token(model, RecipeKind::megatron, s);
+  };
+  const auto added = [&](Precision p) { return kept(2048, p) - kept(0, p); };
+  CHECK(added(Precision::bf16) == (4 + 2) * 2048);
+  CHECK(added(Precision::mxfp8) == (4 + 1) * 2048);
+}
+
 TEST_CASE("witness: sequence parallelism divides all of a layer's activations by tp") {
   for (const char* name : {"llama3-70b", "qwen3-32b"}) {
     const ModelSpec model = load_model(name);
