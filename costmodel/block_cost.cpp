@@ -43,7 +43,8 @@ constexpr double kSpeedSpread = 0.015;
 
 bool by_clock(const Work& work) {
   return std::holds_alternative<Gemm>(work) || std::holds_alternative<GroupedGemm>(work) ||
-         std::holds_alternative<Attention>(work) || std::holds_alternative<GatedDeltaRule>(work);
+         std::holds_alternative<Attention>(work) || std::holds_alternative<GatedDeltaRule>(work) ||
+         std::holds_alternative<StateSpaceScan>(work);
 }
 
 bool is_comm(Stream s) {
@@ -84,6 +85,7 @@ const Slowdown& slowdown_of(const Op& op, const Contention& contention, const Ra
 double kernels_of(const Work& work, const Recipe& recipe) {
   if (const auto* r = std::get_if<Rowwise>(&work)) return kernel_count(*r);
   if (const auto* d = std::get_if<GatedDeltaRule>(&work)) return kernel_count(*d);
+  if (const auto* s = std::get_if<StateSpaceScan>(&work)) return kernel_count(*s);
   if (const auto* a = std::get_if<Attention>(&work)) {
     if (a->kernel != AttentionKernel::unfused) return 2;
     constexpr double kBesideSoftmax = 5;
@@ -107,6 +109,8 @@ bool captured(const Op& op, std::optional<CudaGraphScope> graphs, const Recipe& 
       return op.layer_module != LayerModule::none && op.layer_module != LayerModule::experts;
     case CudaGraphScope::router:
       return op.layer_module == LayerModule::router;
+    case CudaGraphScope::mamba:
+      return op.layer_module == LayerModule::mamba;
   }
   return false;
 }

@@ -445,6 +445,7 @@ Price price(const Work& work, const PriceContext& context) {
                  [&](const GroupedGemm& w) { return grouped_gemm_price(w, hardware); },
                  [&](const Attention& w) { return attention_price(w, hardware); },
                  [&](const GatedDeltaRule& w) { return delta_rule_price(w, hardware); },
+                 [&](const StateSpaceScan& w) { return scan_price(w, hardware); },
                  [&](const Rowwise& w) { return rowwise_price(w, hardware); },
                  [&](const Collective& w) { return collective_price(w, shape(w.axis), hardware); },
                  [&](const SendRecv& w) {

@@ -258,17 +258,38 @@ DeltaRuleFit read_delta_rule_fit(JsonReader in) {
   return fit;
 }
 
+ScanFit read_scan_fit(JsonReader in) {
+  ScanFit fit;
+  fit.efficiency = share(in, "efficiency", fit.efficiency);
+  fit.bandwidth_efficiency = share(in, "bandwidth_efficiency", fit.bandwidth_efficiency);
+  fit.backward_efficiency = share(in, "backward_efficiency", fit.backward_efficiency);
+  fit.backward_bandwidth_efficiency =
+      share(in, "backward_bandwidth_efficiency", fit.backward_bandwidth_efficiency);
+  fit.chunk = microseconds(in.number("chunk_us", 0, 1e6));
+  fit.backward_chunk = microseconds(in.number("backward_chunk_us", 0, 1e6));
+  fit.error = in.number_or("error", 0, 1, fit.error);
+  fit.assumed = in.boolean_or("assumed", false);
+  read_source(in);
+  in.finish();
+  return fit;
+}
+
 // Gated DeltaNet's kernels are far from any peak: a tenth of the products' and, the convolution, a
-// quarter of a copy's. Where they were not measured they are taken to run as on an H200 (132
+// quarter of a copy's. So are Mamba-2's: its scan's products, convolution and the norm's backward.
+// Where they were not measured they are taken to run as on an H200 (132
 // multiprocessors, 989 TFLOP/s, copies at 0.9 of 4.8 TB/s), each multiprocessor alike.
-void assume_delta_net(HardwareProfile& profile) {
+void assume_recurrent_kernels(HardwareProfile& profile) {
   constexpr double kMultiprocessors = 132, kPeak = 989e12, kCopies = 0.9 * 4.8e12;
   Gpu& gpu = profile.gpu;
   const double share = gpu.multiprocessors / kMultiprocessors;
   const double peak = gpu.matmul.at(Precision::bf16).value();
-  profile.delta_rule.efficiency *=
-      std::min(share * kPeak / peak, 1.0 / profile.delta_rule.efficiency);
-  for (const RowwiseKind kind : {RowwiseKind::causal_conv, RowwiseKind::causal_conv_backward}) {
+  for (double* efficiency : {&profile.delta_rule.efficiency, &profile.scan.efficiency,
+                             &profile.scan.backward_efficiency}) {
+    *efficiency *= std::min(share * kPeak / peak, 1.0 / *efficiency);
+  }
+  for (const RowwiseKind kind :
+       {RowwiseKind::causal_conv, RowwiseKind::causal_conv_backward, RowwiseKind::mamba_conv,
+        RowwiseKind::mamba_conv_backward, RowwiseKind::group_norm_backward}) {
     gpu.memory_efficiency_of.try_emplace(
         kind, std::min(share * kCopies / gpu.memory_bandwidth.value(), kMostMemoryEfficiency));
   }
@@ -416,8 +437,9 @@ HardwareProfile read_hardware(const Json& json, std::string_view path) {
   profile.gemm = read_gemm(section("gemm"));
   profile.grouped_gemm = read_gemm_fit(section("grouped_gemm"));
   read_attention(section("attention"), profile);
-  assume_delta_net(profile);
+  assume_recurrent_kernels(profile);
   if (in.has("delta_rule")) profile.delta_rule = read_delta_rule_fit(section("delta_rule"));
+  if (in.has("scan")) profile.scan = read_scan_fit(section("scan"));
   profile.collectives = read_collectives(section("collectives"));
   if (in.has("tables")) read_tables(section("tables"), profile);
   read_built_in_tables(in, profile);

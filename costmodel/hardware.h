@@ -61,6 +61,20 @@ struct DeltaRuleFit {
   bool assumed = true;
 };
 
+// Mamba-2's scan by mamba_ssm's Triton kernels, a share of the bf16 peak and one of the bandwidth
+// for each pass: F/(peak*e) + V/(eb*BW) for products F and bytes V (a tile is read, multiplied and
+// written by turns), and for the states that go from chunk to chunk their bytes at the same rate,
+// at least a time a chunk of one sequence. The figures are an H200's (mamba_ssm 2.3.2, Triton 3.6,
+// 4k to 32k tokens, 64 and 128 heads of 64, chunks of 128 and 256): both passes' kernels within 6%,
+// of 16 heads a tenth more than said.
+struct ScanFit {
+  double efficiency = 0.196, bandwidth_efficiency = 0.78;
+  double backward_efficiency = 0.143, backward_bandwidth_efficiency = 0.66;
+  Seconds chunk = microseconds(0.53), backward_chunk = microseconds(1.8);
+  double error = 0.3;
+  bool assumed = true;
+};
+
 // t = alpha + V/B + gamma*sqrt(V), V = bytes each rank moves = bus_factor * full buffer.
 // physics.md 1.7.
 struct CollectiveFit {
@@ -166,6 +180,7 @@ struct HardwareProfile {
   // FlashAttention-2 where it is not the machine's best; empty: `attention` is it.
   std::vector<AttentionFit> flash2_attention;
   DeltaRuleFit delta_rule;  // absent: assumed
+  ScanFit scan;             // absent: assumed
   // torch's FlexAttention; empty: taken for FlashAttention-2's equal.
   std::vector<AttentionFit> flex_attention;
   // Rate of the first FlashAttention / of FlashAttention-2, both passes ("about 2x": arXiv

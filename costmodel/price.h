@@ -29,6 +29,7 @@ Price gemm_price(const Gemm& work, const HardwareProfile& hardware);
 Price grouped_gemm_price(const GroupedGemm& work, const HardwareProfile& hardware);
 Price attention_price(const Attention& work, const HardwareProfile& hardware);
 Price delta_rule_price(const GatedDeltaRule& work, const HardwareProfile& hardware);
+Price scan_price(const StateSpaceScan& work, const HardwareProfile& hardware);
 Price rowwise_price(const Rowwise& work, const HardwareProfile& hardware);
 Price collective_price(const Collective& work, const GroupShape& group,
                        const HardwareProfile& hardware);

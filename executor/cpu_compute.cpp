@@ -368,6 +368,11 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::gated_norm_backward:
     case RowwiseKind::decay_gates:
     case RowwiseKind::decay_gates_backward:
+    case RowwiseKind::mamba_conv:
+    case RowwiseKind::mamba_conv_backward:
+    case RowwiseKind::group_norm:
+    case RowwiseKind::gated_group_norm:
+    case RowwiseKind::group_norm_backward:
       break;
   }
   QPLAN_CHECK(false, "the qplan recipe has no dropout, and casts in two steps");
@@ -385,6 +390,9 @@ void compute(CpuRank& rank, const Command& c) {
                  [&](const Join&) { run_join(rank, c); },
                  [&](const GatedDeltaRule&) {
                    QPLAN_CHECK(false, "models with Gated DeltaNet are refused before they run");
+                 },
+                 [&](const StateSpaceScan&) {
+                   QPLAN_CHECK(false, "models with Mamba-2 are refused before they run");
                  },
                  // The host's share of the optimizer reads and writes the arena itself.
                  [&](const HostCopy&) {},

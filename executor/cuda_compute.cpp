@@ -335,6 +335,11 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::gated_norm_backward:
     case RowwiseKind::decay_gates:
     case RowwiseKind::decay_gates_backward:
+    case RowwiseKind::mamba_conv:
+    case RowwiseKind::mamba_conv_backward:
+    case RowwiseKind::group_norm:
+    case RowwiseKind::gated_group_norm:
+    case RowwiseKind::group_norm_backward:
       break;
   }
   QPLAN_CHECK(false, "models with such ops are refused before they run");
@@ -378,6 +383,9 @@ void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
                  [&](const Join&) { launch_join(rank, c, stream); },
                  [&](const GatedDeltaRule&) {
                    QPLAN_CHECK(false, "models with Gated DeltaNet are refused before they run");
+                 },
+                 [&](const StateSpaceScan&) {
+                   QPLAN_CHECK(false, "models with Mamba-2 are refused before they run");
                  },
                  [&](const Collective&) { QPLAN_CHECK(false, "nobody is alone in a collective"); },
                  [&](const SendRecv&) { QPLAN_CHECK(false, "nobody is alone in a ring"); }},

@@ -399,6 +399,11 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::gated_norm_backward:
     case RowwiseKind::decay_gates:
     case RowwiseKind::decay_gates_backward:
+    case RowwiseKind::mamba_conv:
+    case RowwiseKind::mamba_conv_backward:
+    case RowwiseKind::group_norm:
+    case RowwiseKind::gated_group_norm:
+    case RowwiseKind::group_norm_backward:
     case RowwiseKind::scale:
       break;
   }

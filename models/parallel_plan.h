@@ -39,7 +39,8 @@ enum class TokenDropPolicy : std::uint8_t { probs, position };
 // What CUDA graphs capture: the whole iteration; each layer but its routed experts, whose shapes
 // change (Transformer Engine's graphs with Megatron's modules attn, moe_router, moe_preprocess); or
 // of each layer only what stands between attention and experts (moe_router, moe_preprocess).
-enum class CudaGraphScope : std::uint8_t { full, layer, router };
+// mamba: of Mamba-2's layers alone.
+enum class CudaGraphScope : std::uint8_t { full, layer, router, mamba };
 
 // Which cross-entropy runs over the logits (models/program/loss.h: the passes and bytes of each).
 enum class LossKind : std::uint8_t {
@@ -257,10 +258,11 @@ struct Words<TokenDropPolicy> {
 template <>
 struct Words<CudaGraphScope> {
   static constexpr std::string_view what = "cuda_graph_scope";
-  static constexpr std::array<std::pair<CudaGraphScope, std::string_view>, 3> table{
+  static constexpr std::array<std::pair<CudaGraphScope, std::string_view>, 4> table{
       {{CudaGraphScope::full, "full"},
        {CudaGraphScope::layer, "layer"},
-       {CudaGraphScope::router, "router"}}};
+       {CudaGraphScope::router, "router"},
+       {CudaGraphScope::mamba, "mamba"}}};
 };
 template <>
 struct Words<LossKind> {

@@ -97,6 +97,17 @@ struct GatedDeltaRule {
   bool operator==(const GatedDeltaRule&) const = default;
 };
 
+// Mamba-2's scan over sequences cut into chunks (arXiv 2405.21060, section 6): within a chunk
+// products of its tokens, between chunks a state of head_dim x state_size a head, which decays.
+struct StateSpaceScan {
+  std::int64_t batch = 0, seq_len = 0;  // sequences, tokens of each
+  std::int64_t heads = 0, groups = 0;   // heads of a group share B and C
+  std::int64_t head_dim = 0, state_size = 0, chunk = 128;
+  bool gated = false;  // its output times the SiLU of a gate, in the same kernel
+  Pass pass = Pass::forward;
+  bool operator==(const StateSpaceScan&) const = default;
+};
+
 // Memory-bound work over a (rows, cols) array.
 enum class RowwiseKind : std::uint8_t {
   rms_norm,
@@ -132,6 +143,11 @@ enum class RowwiseKind : std::uint8_t {
   gated_norm_backward,  // RMSNorm, times the SiLU of a gate
   decay_gates,
   decay_gates_backward,  // Gated DeltaNet's decay and strength; cols: value heads
+  mamba_conv,
+  mamba_conv_backward,  // Mamba-2's convolution, as causal_conv, by another library
+  group_norm,
+  gated_group_norm,
+  group_norm_backward,  // RMSNorm of each group of columns; gated: of them times a gate's SiLU
   cross_entropy,
   cross_entropy_backward,  // rows: tokens, cols: this rank's vocabulary
   cast,                    // to fp8 and its transpose
@@ -209,7 +225,7 @@ struct Join {
 };
 
 using Work = std::variant<Gemm, GroupedGemm, Attention, Rowwise, Collective, SendRecv, AdamW,
-                          HostCopy, HostAdam, Join, GatedDeltaRule>;
+                          HostCopy, HostAdam, Join, GatedDeltaRule, StateSpaceScan>;
 
 // FLOPs a work executes: multiply and add are two; memory-bound work counts none. Fused attention
 // backward recomputes the scores: 2.5 times the forward.
@@ -223,9 +239,18 @@ struct DeltaRuleParts {
 };
 DeltaRuleParts parts_of(const GatedDeltaRule& work);
 
+// The same of a scan: products and what every kernel moves, and the bytes of the one kernel that
+// takes the states of a sequence's chunks one after the other.
+struct ScanParts {
+  Flops flops;
+  Bytes traffic, passing_traffic;
+};
+ScanParts parts_of(const StateSpaceScan& work);
+
 // FLOPs by Megatron's MFU convention: as flops(), but attention backward counts 2 times the
 // forward, and the gated delta rule four products of a token with the state, whatever its chunks
-// cost (training.py, num_floating_point_operations).
+// cost (training.py, num_floating_point_operations). A scan counts seven of a token with the state,
+// multiply or add, its chunks apart.
 Flops model_flops(const Work& work);
 
 // Bytes of device memory that a memory-bound work reads and writes (physics.md 1.6).
@@ -235,6 +260,7 @@ Bytes memory_traffic(const AdamW& work);
 // Kernels a work launches, one after the other.
 int kernel_count(const Rowwise& work);
 int kernel_count(const GatedDeltaRule& work);
+int kernel_count(const StateSpaceScan& work);
 
 // Whether written-out scores get mask and softmax from one kernel. Megatron's takes blocks of four
 // heads and lengths in fours (fused_softmax.py, is_kernel_available); otherwise torch casts to
@@ -278,7 +304,7 @@ struct Words<CollectiveKind> {
 template <>
 struct Words<RowwiseKind> {
   static constexpr std::string_view what = "memory-bound kind";
-  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 42> table{
+  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 47> table{
       {{RowwiseKind::rms_norm, "rms_norm"},
        {RowwiseKind::rms_norm_backward, "rms_norm_backward"},
        {RowwiseKind::layer_norm, "layer_norm"},
@@ -312,6 +338,11 @@ struct Words<RowwiseKind> {
        {RowwiseKind::gated_norm_backward, "gated_norm_backward"},
        {RowwiseKind::decay_gates, "decay_gates"},
        {RowwiseKind::decay_gates_backward, "decay_gates_backward"},
+       {RowwiseKind::mamba_conv, "mamba_conv"},
+       {RowwiseKind::mamba_conv_backward, "mamba_conv_backward"},
+       {RowwiseKind::group_norm, "group_norm"},
+       {RowwiseKind::gated_group_norm, "gated_group_norm"},
+       {RowwiseKind::group_norm_backward, "group_norm_backward"},
        {RowwiseKind::cross_entropy, "cross_entropy"},
        {RowwiseKind::cross_entropy_backward, "cross_entropy_backward"},
        {RowwiseKind::cast, "cast"},
@@ -395,7 +426,7 @@ inline constexpr std::int16_t kNoParameter = -1;
 
 // What part of a layer an op belongs to, as CUDA graphs of layers take them (Megatron's
 // --cuda-graph-modules). Shared experts are captured with the router.
-enum class LayerModule : std::uint8_t { none, attention, mlp, router, experts };
+enum class LayerModule : std::uint8_t { none, attention, mamba, mlp, router, experts };
 
 struct Op {
   Work work;  // what is computed: all a price needs, all a kernel choice needs

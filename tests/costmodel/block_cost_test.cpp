@@ -184,6 +184,9 @@ TEST_CASE("graphs of layers leave the routed experts' launches to the host") {
   CHECK(launches(std::nullopt) == Times{one, one, one * 4.0, one});
   CHECK(launches(CudaGraphScope::router) == Times{one, none, one * 4.0, one});
   CHECK(launches(CudaGraphScope::layer) == Times{none, none, one * 4.0, one});
+  CHECK(launches(CudaGraphScope::mamba) == Times{one, one, one * 4.0, one});
+  ops[0].layer_module = LayerModule::mamba;
+  CHECK(launches(CudaGraphScope::mamba) == Times{none, one, one * 4.0, one});
   CHECK(launches(CudaGraphScope::full) == Times{none, none, none, none});
 }
 

@@ -170,7 +170,10 @@ TEST_CASE("works that differ in one field differ in hash") {
       Join{},
       GatedDeltaRule{.batch = 1, .seq_len = 2},
       GatedDeltaRule{.batch = 2, .seq_len = 1},
-      GatedDeltaRule{.batch = 1, .seq_len = 2, .pass = Pass::backward}};
+      GatedDeltaRule{.batch = 1, .seq_len = 2, .pass = Pass::backward},
+      StateSpaceScan{.batch = 1, .seq_len = 2},
+      StateSpaceScan{.batch = 1, .seq_len = 2, .gated = true},
+      StateSpaceScan{.batch = 1, .seq_len = 2, .pass = Pass::backward}};
   std::set<std::uint64_t> hashes;
   for (const Work& work : works) hashes.insert(hash_of(work));
   CHECK(hashes.size() == works.size());
