@@ -38,6 +38,7 @@ constexpr std::array kArchitectures{
     Architecture{"mistral", config::read_mistral},
     Architecture{"mixtral", config::read_mixtral},
     Architecture{"nemotron", config::read_nemotron},
+    Architecture{"nemotron_h", config::read_nemotron_h},
     Architecture{"qwen2", config::read_qwen2},
     Architecture{"qwen2_moe", config::read_qwen2_moe},
     Architecture{"qwen3", config::read_qwen3},

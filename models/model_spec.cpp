@@ -97,7 +97,7 @@ double products_beside_attention(const ModelSpec& model, std::int64_t seq_len) {
     const std::vector<Parameter> layer = parameters_of(model, ModelPart::decoder, kind);
     const std::int64_t idle = kind.moe ? inactive(model, layer) : 0;
     products += alike * 2 * static_cast<double>(elements(layer) - idle) * tokens;
-    if (kind.delta_net) continue;
+    if (kind.mixer != Mixer::attention) continue;
     const double window =
         kind.window > 0 ? std::min(static_cast<double>(kind.window), tokens) : tokens;
     const double pairs = window * (tokens - window / 2);

@@ -16,7 +16,9 @@ namespace qplan {
 
 enum class Norm : std::uint8_t { rms_norm, layer_norm };
 enum class MlpKind : std::uint8_t { swiglu, gelu, relu2 };  // relu2: squared ReLU (Nemotron-4)
-enum class PositionEmbedding : std::uint8_t { rope, learned };
+enum class PositionEmbedding : std::uint8_t { rope, learned, none };
+// How the tokens of a sequence learn of each other within a layer. none: the layer is an MLP alone.
+enum class Mixer : std::uint8_t { attention, delta_net, mamba, none };
 
 // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434). q_lora_rank 0: full query
 // projection.
@@ -41,9 +43,27 @@ struct DeltaNetSpec {
   bool operator==(const DeltaNetSpec&) const = default;
 };
 
+// Mamba-2 (arXiv 2405.21060) in attention's place: a state of head_dim x state_size a head, which
+// decays and takes each token in; the heads of a group share what is written and read (B and C, as
+// keys and queries are shared in attention).
+struct MambaSpec {
+  std::int64_t num_heads = 0, head_dim = 0, num_groups = 0, state_size = 0;
+  std::int64_t conv_kernel = 4;  // tokens that the convolution before the scan sees
+  std::int64_t chunk = 128;      // tokens that the scan works on at once
+  bool conv_bias = true;
+  [[nodiscard]] std::int64_t inner() const { return num_heads * head_dim; }
+  [[nodiscard]] std::int64_t conv_dim() const { return inner() + 2 * num_groups * state_size; }
+  // Gate, what the convolution reads, and a step size a head.
+  [[nodiscard]] std::int64_t projected() const { return inner() + conv_dim() + num_heads; }
+  bool operator==(const MambaSpec&) const = default;
+};
+
 struct MoeSpec {
   std::int64_t num_experts = 0, top_k = 0;
   std::int64_t moe_intermediate_size = 0;
+  // Nemotron 3 Super: tokens are projected to this width before they are sent to experts, and back
+  // after; router and shared expert see the hidden width. 0: experts work in the hidden width.
+  std::int64_t latent_size = 0;
   std::int64_t shared_expert_intermediate_size = 0;  // all shared experts together; 0: none
   bool shared_expert_gate = false;                   // Qwen2-MoE: a (hidden, 1) gate
   bool router_bias = false;                     // V3's e_score_correction_bias, gpt-oss router bias
@@ -53,6 +73,10 @@ struct MoeSpec {
   double aux_loss_coefficient = 0;
   bool norm_topk_prob = true;        // the chosen experts' weights are scaled to sum to 1
   double routed_scaling_factor = 1;  // and then by this
+  // Columns of the rows that experts take and give.
+  [[nodiscard]] std::int64_t expert_width(std::int64_t hidden) const {
+    return latent_size > 0 ? latent_size : hidden;
+  }
   bool operator==(const MoeSpec&) const = default;
 };
 
@@ -92,7 +116,9 @@ double rope_magnitude(const std::optional<RopeScaling>& scaling);
 struct LayerKind {
   bool moe = false;
   std::int64_t window = 0;  // sliding-window length in tokens; 0: full attention
-  bool delta_net = false;   // Gated DeltaNet instead of attention
+  Mixer mixer = Mixer::attention;
+  bool mlp = true;  // and an MLP after it, dense or of experts; Nemotron-H has one or the other
+  [[nodiscard]] bool dense_mlp() const { return mlp && !moe; }
   bool operator==(const LayerKind&) const = default;
 };
 
@@ -114,6 +140,7 @@ struct ModelSpec {
   // query projection makes beside the queries.
   bool attention_output_gate = false;
   bool zero_centered_norms = false;  // norms scale by 1 + weight
+  bool wide_norms = false;           // Hugging Face's scale in fp32; those by 1 + weight always do
   bool tie_word_embeddings = false;
   bool causal = true;  // false: an encoder (the vision tower)
   // Numbers that change results, not costs; the executor reads them.
@@ -122,6 +149,7 @@ struct ModelSpec {
 
   std::optional<MlaSpec> mla;
   std::optional<DeltaNetSpec> delta_net;  // of the layers that say so
+  std::optional<MambaSpec> mamba;         // of the layers that say so
   std::optional<MoeSpec> moe;
   std::optional<VisionSpec> vision;
   std::int64_t num_mtp_layers = 0;  // multi-token-prediction layers after the decoder (DeepSeek-V3)
@@ -168,6 +196,9 @@ ModelSpec read_model(const Json& config, std::string_view where);
 
 // A zoo name, a config.json, or a folder that holds one. Throws Error with the nearest zoo name.
 ModelSpec load_model(const std::string& name_or_path);
+
+// Whether load_model() has a built-in model of this name, its publisher's prefix and case aside.
+bool is_built_in(std::string_view name);
 
 // The built-in models, sorted by name.
 std::vector<std::string> model_names();

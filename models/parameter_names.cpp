@@ -76,6 +76,23 @@ constexpr Module kGpt2[] = {
     {o_proj, "attn.c_proj"},   {post_attention_norm, "ln_2"}, {up_proj, "mlp.c_fc"},
     {down_proj, "mlp.c_proj"}, {final_norm, "ln_f"}};
 
+// Below the layer's one mixer; prediction's own layers as DeepSeek-V3 has them.
+constexpr Module kNemotronH[] = {{q_proj, "q_proj"},
+                                 {k_proj, "k_proj"},
+                                 {v_proj, "v_proj"},
+                                 {o_proj, "o_proj"},
+                                 {mamba_in_proj, "in_proj"},
+                                 {linear_conv, "conv1d"},
+                                 {linear_norm, "norm"},
+                                 {linear_out_proj, "out_proj"},
+                                 {up_proj, "up_proj"},
+                                 {down_proj, "down_proj"},
+                                 {router, "gate"},
+                                 {shared_up_proj, "shared_experts.up_proj"},
+                                 {shared_down_proj, "shared_experts.down_proj"},
+                                 {latent_down_proj, "fc1_latent_proj"},
+                                 {latent_up_proj, "fc2_latent_proj"}};
+
 constexpr Module kVision[] = {{patch_embed, "patch_embed.proj"},
                               {embed_positions, "pos_embed"},
                               {input_norm, "norm1"},
@@ -103,7 +120,7 @@ std::string_view find(std::span<const Module> modules, ParameterRole role) {
 // The architecture's own word, else Llama's.
 std::string_view module_of(const ModelSpec& m, ParameterRole role) {
   std::span<const Module> own;
-  const bool one_shared = m.architecture == "qwen2_moe" || m.delta_net;
+  const bool one_shared = m.architecture == "qwen2_moe" || m.delta_net.has_value();
   if (one_shared) own = kQwen2Moe;
   if (m.architecture == "mixtral") own = kMixtral;
   if (m.architecture == "gpt_oss") own = kGptOss;
@@ -186,6 +203,32 @@ TensorPlace stacked_expert(const Parameter& p, std::int64_t expert, const std::s
   return {std::move(name), {p.copies, p.cols, out}, expert * p.cols * out + first, 1, out};
 }
 
+// Nemotron-H: a norm and a mixer in each layer. Multi-token prediction stands after the last layer.
+TensorPlace nemotron_h_place(const ModelSpec& m, const ModelParameter& it) {
+  const Parameter& p = it.parameter;
+  if (p.role == lm_head) return whole(p, "lm_head.weight");
+  if (p.role == embed_tokens) return whole(p, "backbone.embeddings.weight");
+  if (it.part == ModelPart::head) return whole(p, "backbone.norm_f.weight");
+  const bool predicts = it.part == ModelPart::mtp;
+  const std::int64_t number = predicts ? m.num_layers + it.layer : it.layer;
+  const std::string layer = fmt::format("backbone.layers.{}.", number), mixer = layer + "mixer.";
+  if (is_expert(p.role)) {
+    return whole(p, fmt::format("{}experts.{}.{}.weight", mixer, it.copy, find(kDecoder, p.role)));
+  }
+  if (p.role == linear_dt_bias) return whole(p, mixer + "dt_bias");
+  if (p.role == linear_a_log) return whole(p, mixer + "A_log");
+  if (p.role == mamba_skip) return whole(p, mixer + "D");
+  if (p.role == score_correction) return whole(p, mixer + "gate.e_score_correction_bias");
+  const std::string_view module = find(kNemotronH, p.role);
+  if (module.empty()) {
+    const bool one = !predicts && (p.role == input_norm || p.role == post_attention_norm);
+    return whole(p, named(layer, one ? "norm" : find(kDecoder, p.role), p));
+  }
+  TensorPlace place = whole(p, named(mixer, module, p));
+  if (p.role == linear_conv && !p.bias) place.shape = {p.rows, 1, p.cols};
+  return place;
+}
+
 TensorPlace expert_place(const ModelSpec& m, const ModelParameter& it, const std::string& layer) {
   const Parameter& p = it.parameter;
   const bool mixtral = m.architecture == "mixtral";
@@ -200,6 +243,7 @@ TensorPlace expert_place(const ModelSpec& m, const ModelParameter& it, const std
 TensorPlace tensor_place(const ModelSpec& m, const ModelParameter& it) {
   const Parameter& p = it.parameter;
   if (m.architecture == "gpt2") return gpt2_place(it);
+  if (m.architecture == "nemotron_h") return nemotron_h_place(m, it);
   if (it.part == ModelPart::patchify || it.part == ModelPart::vision ||
       it.part == ModelPart::merger) {
     QPLAN_CHECK(m.vision.has_value(), "a vision part belongs to a model with a vision tower");

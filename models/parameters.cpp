@@ -30,11 +30,26 @@ class Table {
     if (m_.norm == Norm::layer_norm) bias(role, width, Split::none, copies);
   }
 
-  void attention() { m_.mla ? latent_attention(*m_.mla) : grouped_attention(); }
+  void mixer(Mixer kind) {
+    switch (kind) {
+      case Mixer::attention:
+        return m_.mla ? latent_attention(*m_.mla) : grouped_attention();
+      case Mixer::delta_net:
+        return gated_delta_net(*m_.delta_net);
+      case Mixer::mamba:
+        return mamba(*m_.mamba);
+      case Mixer::none:
+        return;
+    }
+  }
 
   void mlp(ParameterRole gate, ParameterRole up, ParameterRole down, std::int64_t width,
            bool with_bias, std::int64_t copies = 1) {
-    const std::int64_t h = m_.hidden_size;
+    mlp(gate, up, down, m_.hidden_size, width, with_bias, copies);
+  }
+  // ... of rows `h` wide.
+  void mlp(ParameterRole gate, ParameterRole up, ParameterRole down, std::int64_t h,
+           std::int64_t width, bool with_bias, std::int64_t copies) {
     const bool gated = m_.mlp == MlpKind::swiglu;
     if (gated) weight(gate, width, h, Split::rows, copies);
     weight(up, width, h, Split::rows, copies);
@@ -56,13 +71,17 @@ class Table {
           false);
     }
     if (moe.shared_expert_gate) weight(shared_expert_gate, 1, m_.hidden_size, Split::none);
-    mlp(expert_gate_proj, expert_up_proj, expert_down_proj, moe.moe_intermediate_size,
-        moe.expert_bias, moe.num_experts);
+    const std::int64_t h = m_.hidden_size;
+    if (moe.latent_size > 0) weight(latent_down_proj, moe.latent_size, h, Split::none);
+    mlp(expert_gate_proj, expert_up_proj, expert_down_proj, moe.expert_width(h),
+        moe.moe_intermediate_size, moe.expert_bias, moe.num_experts);
+    if (moe.latent_size > 0) weight(latent_up_proj, h, moe.latent_size, Split::none);
   }
 
   void decoder(const LayerKind& kind) {
-    norm(input_norm, m_.hidden_size);
-    kind.delta_net ? gated_delta_net(*m_.delta_net) : attention();
+    if (kind.mixer != Mixer::none) norm(input_norm, m_.hidden_size);
+    mixer(kind.mixer);
+    if (!kind.mlp) return;
     norm(post_attention_norm, m_.hidden_size);
     if (kind.moe) {
       experts(*m_.moe);
@@ -124,6 +143,19 @@ class Table {
     weight(linear_a_log, heads, 1, Split::rows);
     weight(linear_norm, d.value_head_dim, 1, Split::none);
     weight(linear_out_proj, h, d.value_dim(), Split::cols);
+  }
+
+  // transformers 5.23, modeling_nemotron_h.py. The norm is of a group's columns.
+  void mamba(const MambaSpec& s) {
+    const std::int64_t h = m_.hidden_size;
+    weight(mamba_in_proj, s.projected(), h, Split::rows);
+    weight(linear_conv, s.conv_dim(), s.conv_kernel, Split::rows);
+    if (s.conv_bias) bias(linear_conv, s.conv_dim(), Split::rows);
+    weight(linear_dt_bias, s.num_heads, 1, Split::rows);
+    weight(linear_a_log, s.num_heads, 1, Split::rows);
+    weight(mamba_skip, s.num_heads, 1, Split::rows);
+    weight(linear_norm, s.inner(), 1, Split::rows);
+    weight(linear_out_proj, h, s.inner(), Split::cols);
   }
 
   void latent_attention(const MlaSpec& a) {
@@ -202,17 +234,18 @@ bool is_norm(ParameterRole role) {
 
 bool is_projection(const Parameter& p) {
   constexpr std::array projections{
-      q_proj,           k_proj,         v_proj,           o_proj,           q_a_proj,
-      q_b_proj,         kv_a_proj,      kv_b_proj,        gate_proj,        up_proj,
-      down_proj,        mtp_proj,       shared_gate_proj, shared_up_proj,   shared_down_proj,
-      expert_gate_proj, expert_up_proj, expert_down_proj, linear_qkvz_proj, linear_ba_proj,
-      linear_qkv_proj,  linear_z_proj,  linear_b_proj,    linear_a_proj,    linear_out_proj};
+      q_proj,           k_proj,           v_proj,           o_proj,           q_a_proj,
+      q_b_proj,         kv_a_proj,        kv_b_proj,        gate_proj,        up_proj,
+      down_proj,        mtp_proj,         shared_gate_proj, shared_up_proj,   shared_down_proj,
+      expert_gate_proj, expert_up_proj,   expert_down_proj, linear_qkvz_proj, linear_ba_proj,
+      linear_qkv_proj,  linear_z_proj,    linear_b_proj,    linear_a_proj,    linear_out_proj,
+      mamba_in_proj,    latent_down_proj, latent_up_proj};
   return !p.bias && std::find(projections.begin(), projections.end(), p.role) != projections.end();
 }
 
 bool is_vector(const Parameter& p) {
   return p.bias || is_norm(p.role) || p.role == sinks || p.role == score_correction ||
-         p.role == linear_dt_bias || p.role == linear_a_log;
+         p.role == linear_dt_bias || p.role == linear_a_log || p.role == mamba_skip;
 }
 
 std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,

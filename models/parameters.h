@@ -35,7 +35,9 @@ enum class ParameterRole : std::uint8_t {
   linear_z_proj,
   linear_b_proj,
   linear_a_proj,
-  linear_conv,
+  mamba_in_proj,  // Mamba-2: gate, x, B, C and step sizes ...
+  mamba_skip,     // ... and D, what of x is added to the scan's output
+  linear_conv,    // both kinds'
   linear_dt_bias,
   linear_a_log,
   linear_norm,
@@ -50,6 +52,8 @@ enum class ParameterRole : std::uint8_t {
   shared_up_proj,
   shared_down_proj,
   shared_expert_gate,
+  latent_down_proj,  // Nemotron 3 Super: before tokens are sent to experts ...
+  latent_up_proj,    // ... and after
   expert_gate_proj,
   expert_up_proj,
   expert_down_proj,
@@ -71,7 +75,7 @@ enum class ParameterRole : std::uint8_t {
 template <>
 struct Words<ParameterRole> {
   static constexpr std::string_view what = "parameter role";
-  static constexpr std::array<std::pair<ParameterRole, std::string_view>, 53> table{
+  static constexpr std::array<std::pair<ParameterRole, std::string_view>, 57> table{
       {{ParameterRole::embed_tokens, "embed_tokens"},
        {ParameterRole::embed_positions, "embed_positions"},
        {ParameterRole::input_norm, "input_norm"},
@@ -94,6 +98,8 @@ struct Words<ParameterRole> {
        {ParameterRole::linear_z_proj, "linear_z_proj"},
        {ParameterRole::linear_b_proj, "linear_b_proj"},
        {ParameterRole::linear_a_proj, "linear_a_proj"},
+       {ParameterRole::mamba_in_proj, "mamba_in_proj"},
+       {ParameterRole::mamba_skip, "mamba_skip"},
        {ParameterRole::linear_conv, "linear_conv"},
        {ParameterRole::linear_dt_bias, "linear_dt_bias"},
        {ParameterRole::linear_a_log, "linear_a_log"},
@@ -109,6 +115,8 @@ struct Words<ParameterRole> {
        {ParameterRole::shared_up_proj, "shared_up_proj"},
        {ParameterRole::shared_down_proj, "shared_down_proj"},
        {ParameterRole::shared_expert_gate, "shared_expert_gate"},
+       {ParameterRole::latent_down_proj, "latent_down_proj"},
+       {ParameterRole::latent_up_proj, "latent_up_proj"},
        {ParameterRole::expert_gate_proj, "expert_gate_proj"},
        {ParameterRole::expert_up_proj, "expert_up_proj"},
        {ParameterRole::expert_down_proj, "expert_down_proj"},

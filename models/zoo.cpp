@@ -25,13 +25,14 @@ struct Found {
 };
 
 // Other names of the same sizes. The zoo's Llama 3 is 3.1, whose files hold the longer positions.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kAliases{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kAliases{
     {{"llama3.1-8b", "llama3-8b"},
      {"llama3.1-70b", "llama3-70b"},
      {"llama3.1-405b", "llama3-405b"},
      {"llama-3.1-8b", "llama3-8b"},
      {"llama-3.1-70b", "llama3-70b"},
      {"llama-3.1-405b", "llama3-405b"},
+     {"nemotron-3-ultra-550b", "nemotron-3-ultra-550b-a55b"},
      {"qwen3-next-80b-a3b-instruct", "qwen3-next-80b-a3b"}}};
 
 // "Qwen/Qwen3-30B_A3B" is "qwen3-30b-a3b".
@@ -102,6 +103,10 @@ ModelSpec load_model(const std::string& name_or_path) {
   ModelSpec model = read_model(found.config, found.where);
   model.name = std::move(found.name);
   return model;
+}
+
+bool is_built_in(std::string_view name) {
+  return find_in_zoo(canonical_name(name)).has_value();
 }
 
 std::vector<std::string> model_names() {

@@ -35,6 +35,9 @@ void read_deepseek_v2(JsonReader& in, ModelSpec& m);
 void read_deepseek_v3(JsonReader& in, ModelSpec& m);
 void read_glm4_moe(JsonReader& in, ModelSpec& m);
 
+// nemotron_h.cpp
+void read_nemotron_h(JsonReader& in, ModelSpec& m);
+
 // gpt.cpp
 void read_gpt2(JsonReader& in, ModelSpec& m);
 void read_gpt_oss(JsonReader& in, ModelSpec& m);

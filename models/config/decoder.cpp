@@ -94,7 +94,8 @@ std::string require_word(JsonReader& in, std::string_view key, std::string_view 
 
 void read_decoder(JsonReader& in, const Defaults& defaults, ModelSpec& m) {
   m.hidden_size = in.integer("hidden_size", 1, kWidest);
-  m.num_layers = in.integer("num_hidden_layers", 1, kMostLayers);
+  m.num_layers =
+      defaults.layers > 0 ? defaults.layers : in.integer("num_hidden_layers", 1, kMostLayers);
   m.vocab_size = in.integer("vocab_size", 1, kMostWords);
   m.max_position_embeddings =
       in.integer_or("max_position_embeddings", 1, kMostPositions, defaults.max_positions);
@@ -164,6 +165,22 @@ MoeSpec read_experts(JsonReader& in, std::initializer_list<std::string_view> nam
   }
   moe.aux_loss_coefficient = in.number_or("router_aux_loss_coef", 0, 1e6, 0.001);
   return moe;
+}
+
+void check_groups(JsonReader& in, const MoeSpec& moe) {
+  if (moe.num_experts % moe.num_groups != 0) {
+    in.fail("n_group",
+            fmt::format("({}) must divide n_routed_experts ({})", moe.num_groups, moe.num_experts));
+  }
+  if (moe.topk_group > moe.num_groups) {
+    in.fail("topk_group",
+            fmt::format("({}) must not exceed n_group ({})", moe.topk_group, moe.num_groups));
+  }
+  const std::int64_t reachable = moe.num_experts / moe.num_groups * moe.topk_group;
+  if (moe.top_k > reachable) {
+    in.fail("num_experts_per_tok", fmt::format("({}) must not exceed the {} experts in {} groups",
+                                               moe.top_k, reachable, moe.topk_group));
+  }
 }
 
 }  // namespace qplan::config

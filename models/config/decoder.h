@@ -23,6 +23,7 @@ constexpr std::int64_t kMostPositions = std::int64_t{1} << 32;
 struct Defaults {
   std::int64_t kv_heads = 0, head_dim = 0;
   std::int64_t intermediate = 0;  // 0: the key is required
+  std::int64_t layers = 0;        // where something else than num_hidden_layers tells them
   std::int64_t max_positions = 32768;
   double rope_theta = 10000, norm_epsilon = 1e-6;
 };
@@ -54,6 +55,9 @@ void read_windows(JsonReader& in, std::int64_t window,
 
 // Number of experts under the names that a class knows, and how many a token visits.
 MoeSpec read_experts(JsonReader& in, std::initializer_list<std::string_view> names);
+
+// Groups of experts, of which a token chooses first: that they fit each other.
+void check_groups(JsonReader& in, const MoeSpec& moe);
 
 // Qwen's: every decoder_sparse_step-th layer has experts, unless listed in mlp_only_layers.
 void read_qwen_moe(JsonReader& in, ModelSpec& m);

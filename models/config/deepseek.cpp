@@ -23,22 +23,6 @@ MlaSpec read_mla(JsonReader& in) {
   return mla;
 }
 
-void check_groups(JsonReader& in, const MoeSpec& moe) {
-  if (moe.num_experts % moe.num_groups != 0) {
-    in.fail("n_group",
-            fmt::format("({}) must divide n_routed_experts ({})", moe.num_groups, moe.num_experts));
-  }
-  if (moe.topk_group > moe.num_groups) {
-    in.fail("topk_group",
-            fmt::format("({}) must not exceed n_group ({})", moe.topk_group, moe.num_groups));
-  }
-  const std::int64_t reachable = moe.num_experts / moe.num_groups * moe.topk_group;
-  if (moe.top_k > reachable) {
-    in.fail("num_experts_per_tok", fmt::format("({}) must not exceed the {} experts in {} groups",
-                                               moe.top_k, reachable, moe.topk_group));
-  }
-}
-
 struct DeepseekDefaults {
   std::int64_t shared, dense_layers, groups, topk_group, mtp;
   double scaling;

@@ -35,14 +35,16 @@ void read_mixers(JsonReader& in, ModelSpec& m) {
   const std::int64_t interval = in.integer_or("full_attention_interval", 1, kMostLayers, 4);
   if (!in.has("layer_types")) {
     for (std::size_t i = 0; i < m.layers.size(); ++i) {
-      m.layers[i].delta_net = (static_cast<std::int64_t>(i) + 1) % interval != 0;
+      const bool attends = (static_cast<std::int64_t>(i) + 1) % interval == 0;
+      m.layers[i].mixer = attends ? Mixer::attention : Mixer::delta_net;
     }
     return;
   }
   const Json& types = read_layer_types(in, m.layers.size());
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
-    m.layers[i].delta_net = types[i] == "linear_attention";
-    if (m.layers[i].delta_net || types[i] == "full_attention") continue;
+    const bool linear = types[i] == "linear_attention";
+    m.layers[i].mixer = linear ? Mixer::delta_net : Mixer::attention;
+    if (linear || types[i] == "full_attention") continue;
     in.fail("layer_types", fmt::format("holds {}; only linear_attention and full_attention are "
                                        "modelled",
                                        shown(types[i].dump())));

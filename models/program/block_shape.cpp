@@ -150,7 +150,8 @@ std::uint64_t hash_of(const BlockShape& s) {
     hash ^= hash >> 29;
   };
   mix(s.kind);
-  mix(static_cast<int>(s.layer.moe) + 2 * static_cast<int>(s.layer.delta_net));
+  mix(static_cast<int>(s.layer.moe) + 2 * static_cast<int>(s.layer.mixer) +
+      8 * static_cast<int>(s.layer.mlp));
   mix(s.layer.window);
   mix(s.micro_batch_size);
   mix(s.seq_len);

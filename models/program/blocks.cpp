@@ -20,40 +20,66 @@ void dummy_weight_gradient(LayerContext& c, std::int64_t n, std::int64_t k) {
 
 namespace {
 
-void dummy_weight_gradients(LayerContext& c) {
+void attention_weight_gradients(LayerContext& c) {
   const ModelSpec& m = c.model;
-  const BlockShape& s = c.shape;
-  const std::int64_t h = m.hidden_size;
-  if (s.layer.delta_net) {
-    const DeltaNetSpec& d = *m.delta_net;
-    dummy_weight_gradient(c, (d.conv_dim() + d.value_dim() + 2 * d.num_value_heads) / s.tp, h);
-    dummy_weight_gradient(c, h, d.value_dim() / s.tp);
-  } else if (m.mla) {
+  const std::int64_t h = m.hidden_size, tp = c.shape.tp;
+  if (m.mla) {
     const MlaSpec& a = *m.mla;
-    const std::int64_t heads = m.num_attention_heads / s.tp;
+    const std::int64_t heads = m.num_attention_heads / tp;
     const std::int64_t qk = a.qk_nope_head_dim + a.qk_rope_head_dim;
     if (a.q_lora_rank > 0) dummy_weight_gradient(c, a.q_lora_rank, h);
     dummy_weight_gradient(c, heads * qk, a.q_lora_rank > 0 ? a.q_lora_rank : h);
     dummy_weight_gradient(c, a.kv_lora_rank + a.qk_rope_head_dim, h);
     dummy_weight_gradient(c, heads * (a.qk_nope_head_dim + a.v_head_dim), a.kv_lora_rank);
     dummy_weight_gradient(c, h, heads * a.v_head_dim);
-  } else {
-    const std::int64_t q = m.num_attention_heads * m.head_dim;
-    const std::int64_t projected = m.attention_output_gate ? 2 * q : q;
-    dummy_weight_gradient(c, (projected + 2 * m.num_key_value_heads * m.head_dim) / s.tp, h);
-    dummy_weight_gradient(c, h, q / s.tp);
+    return;
   }
+  const std::int64_t q = m.num_attention_heads * m.head_dim;
+  const std::int64_t projected = m.attention_output_gate ? 2 * q : q;
+  dummy_weight_gradient(c, (projected + 2 * m.num_key_value_heads * m.head_dim) / tp, h);
+  dummy_weight_gradient(c, h, q / tp);
+}
+
+void mixer_weight_gradients(LayerContext& c) {
+  const ModelSpec& m = c.model;
+  const std::int64_t h = m.hidden_size, tp = c.shape.tp;
+  switch (c.shape.layer.mixer) {
+    case Mixer::attention:
+      return attention_weight_gradients(c);
+    case Mixer::delta_net: {
+      const DeltaNetSpec& d = *m.delta_net;
+      dummy_weight_gradient(c, (d.conv_dim() + d.value_dim() + 2 * d.num_value_heads) / tp, h);
+      return dummy_weight_gradient(c, h, d.value_dim() / tp);
+    }
+    case Mixer::mamba:
+      dummy_weight_gradient(c, m.mamba->projected() / tp, h);
+      return dummy_weight_gradient(c, h, m.mamba->inner() / tp);
+    case Mixer::none:
+      return;
+  }
+}
+
+void mlp_weight_gradients(LayerContext& c) {
+  const ModelSpec& m = c.model;
+  const BlockShape& s = c.shape;
+  const std::int64_t h = m.hidden_size;
   const std::int64_t up = m.mlp == MlpKind::swiglu ? 2 : 1;
+  if (!s.layer.mlp) return;
   if (!s.layer.moe) {
     dummy_weight_gradient(c, up * m.intermediate_size / s.tp, h);
     dummy_weight_gradient(c, h, m.intermediate_size / s.tp);
     return;
   }
-  dummy_weight_gradient(c, 2 * m.moe->moe_intermediate_size / s.etp, h);
-  dummy_weight_gradient(c, h, m.moe->moe_intermediate_size / s.etp);
+  const std::int64_t width = m.moe->expert_width(h), fe = m.moe->moe_intermediate_size / s.etp;
+  dummy_weight_gradient(c, up * fe, width);
+  dummy_weight_gradient(c, width, fe);
+  if (m.moe->latent_size > 0) {
+    dummy_weight_gradient(c, width, h);
+    dummy_weight_gradient(c, h, width);
+  }
   if (m.moe->shared_expert_intermediate_size > 0) {
     const std::int64_t fs = m.moe->shared_expert_intermediate_size / s.tp;
-    dummy_weight_gradient(c, 2 * fs, h);
+    dummy_weight_gradient(c, up * fs, h);
     dummy_weight_gradient(c, h, fs);
   }
 }
@@ -99,6 +125,61 @@ void offload_activations(Block& block) {
   block.backward.insert(block.backward.begin(), back.begin(), back.end());
 }
 
+// What a layer is made of, by its kind.
+class LayerParts {
+ public:
+  explicit LayerParts(LayerContext& c)
+      : c_(c), attention_(c), delta_net_(c), mamba_(c), mlp_(c), moe_(c) {}
+
+  SlotId mixer_forward(SlotId x) {
+    c_.b.layer_module(LayerModule::attention);
+    switch (c_.shape.layer.mixer) {
+      case Mixer::attention:
+        return attention_.forward(x);
+      case Mixer::delta_net:
+        return delta_net_.forward(x);
+      case Mixer::mamba:
+        return mamba_.forward(x);
+      case Mixer::none:
+        break;
+    }
+    return x;
+  }
+
+  SlotId mixer_backward(SlotId dy) {
+    c_.b.layer_module(LayerModule::attention);
+    switch (c_.shape.layer.mixer) {
+      case Mixer::attention:
+        return attention_.backward(dy);
+      case Mixer::delta_net:
+        return delta_net_.backward(dy);
+      case Mixer::mamba:
+        return mamba_.backward(dy);
+      case Mixer::none:
+        break;
+    }
+    return dy;
+  }
+
+  SlotId mlp_forward(SlotId x) {
+    if (!c_.shape.layer.mlp) return x;
+    return c_.shape.layer.moe ? moe_.forward(x) : mlp_.forward(x);
+  }
+
+  SlotId mlp_backward(SlotId dy) {
+    if (!c_.shape.layer.mlp) return dy;
+    return c_.shape.layer.moe ? moe_.backward(dy) : mlp_.backward(dy);
+  }
+
+ private:
+  LayerContext& c_;
+  AttentionPart attention_;
+  DeltaNetPart delta_net_;
+  MambaPart mamba_;
+  MlpPart mlp_;
+  MoePart moe_;
+};
+
 // `s.tap`: of a vision tower (`in_tower`), the deepstack merger that its result feeds; of a
 // decoder, the one whose tokens are added to its result.
 Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, std::string_view name,
@@ -107,21 +188,18 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   LayerContext c(m, r, s, b);
   StateBuilder state(c);
   state.declare();
-  dummy_weight_gradients(c);
+  mixer_weight_gradients(c);
+  mlp_weight_gradients(c);
   communication_buckets(c);
-  AttentionPart attention(c);
-  DeltaNetPart delta_net(c);
-  MlpPart mlp(c);
-  MoePart moe(c);
+  LayerParts parts(c);
   const bool feeds = in_tower && s.tap >= 0, adds = !in_tower && s.tap >= 0;
   ImagePart images(c);
 
   b.into(&Block::forward);
   const SlotId x = b.slot("x", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
   state.enter_forward();
-  b.layer_module(LayerModule::attention);
-  const SlotId middle = s.layer.delta_net ? delta_net.forward(x) : attention.forward(x);
-  const SlotId y = s.layer.moe ? moe.forward(middle) : mlp.forward(middle);
+  const SlotId y = parts.mlp_forward(parts.mixer_forward(x));
+  b.at(y).storage = Storage::wire;
   b.layer_module(LayerModule::none);
   if (adds) images.add(y);
   if (feeds) {
@@ -140,9 +218,7 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
     c.rowwise(RowwiseKind::add, c.local_tokens, c.hidden, {dy, dtap}, {sum});
     dy = sum;
   }
-  const SlotId dmiddle = s.layer.moe ? moe.backward(dy) : mlp.backward(dy);
-  b.layer_module(LayerModule::attention);
-  s.layer.delta_net ? delta_net.backward(dmiddle) : attention.backward(dmiddle);
+  b.at(parts.mixer_backward(parts.mlp_backward(dy))).storage = Storage::wire;
   b.layer_module(LayerModule::none);
   b.flush();
   state.leave_backward();
@@ -205,7 +281,10 @@ Block build_states(const ModelSpec& m, const Recipe& r, const BlockShape& shape)
 namespace {
 
 std::string_view layer_name(const LayerKind& kind) {
-  if (kind.delta_net) return kind.moe ? "delta net moe layer" : "delta net layer";
+  if (kind.mixer == Mixer::mamba) return "mamba layer";
+  if (kind.mixer == Mixer::delta_net) return kind.moe ? "delta net moe layer" : "delta net layer";
+  if (!kind.mlp) return "attention layer";
+  if (kind.mixer == Mixer::none) return kind.moe ? "experts layer" : "mlp layer";
   return kind.moe ? "moe layer" : "dense layer";
 }
 

@@ -78,7 +78,8 @@ SlotId DeltaNetPart::forward(SlotId x) {
   c_.rowwise(RowwiseKind::gated_norm, w.rows, w.value, {out_, gate_, c_.weights},
              {gated, normed_out_, eager_gate_})
       .parameter = b.parameter(ParameterRole::linear_norm);
-  if (c_.shape.cp > 1) gated = exchanged(gated, widths(1).value, Pass::backward, "delta gated");
+  if (c_.shape.cp > 1)
+    gated = c_.exchange_heads(gated, widths(1).value, Pass::backward, "delta gated");
   b.end_module(RecomputeModule::gdn_norm_out);
 
   gated_ = c_.linear_input(gated, c_.tokens, widths(1).value);
@@ -96,8 +97,9 @@ void DeltaNetPart::project(SlotId normed) {
     const std::int64_t width = projected_width();
     const SlotId projected = b.slot("delta projected", act, c_.tokens, width);
     c_.gathered_linear(projection(), normed, projected, width, c_.hidden);
-    conv_in_ =
-        c_.shape.cp > 1 ? exchanged(projected, width, Pass::forward, "delta by heads") : projected;
+    conv_in_ = c_.shape.cp > 1
+                   ? c_.exchange_heads(projected, width, Pass::forward, "delta by heads")
+                   : projected;
     gate_in_ = strengths_in_ = conv_in_;
     return;
   }
@@ -155,27 +157,6 @@ void DeltaNetPart::prepare() {
              {normed_qk_, convolved, gate_in_}, {q_, k_, v_, gate_});
 }
 
-// Whole heads of a share of the sequence become a share of the heads of whole sequences, or back:
-// Megatron puts heads (or the halves of a balanced causal mask) in order before and after, whatever
-// cp_comm its attention has (a2a_cp_to_hp, a2a_hp_to_cp). `width`: of all heads.
-SlotId DeltaNetPart::exchanged(SlotId x, std::int64_t width, Pass to_heads, std::string_view name) {
-  auto& b = c_.b;
-  const DType act = c_.activation_dtype();
-  const std::int64_t ranks = c_.shape.cp;
-  const bool arrives_by_heads = to_heads == Pass::forward;
-  const std::int64_t rows = arrives_by_heads ? c_.tokens * ranks : c_.tokens;
-  const std::int64_t cols = arrives_by_heads ? width / ranks : width;
-  const SlotId leaving = b.slot("shares that leave", act, c_.tokens, width);
-  const SlotId arriving = b.slot("shares that arrive", act, c_.tokens, width);
-  const SlotId result = b.slot(name, act, rows, cols);
-  c_.rowwise(RowwiseKind::copy, c_.tokens, width, {x}, {leaving});
-  b.exposed(Collective{CollectiveKind::all_to_all, Axis::cp,
-                       Bytes(static_cast<double>(c_.tokens * width) * size_of(act))},
-            {leaving}, {arriving});
-  c_.rowwise(RowwiseKind::copy, c_.tokens, width, {arriving}, {result});
-  return result;
-}
-
 SlotId DeltaNetPart::backward(SlotId dy) {
   auto& b = c_.b;
   const DType act = c_.activation_dtype();
@@ -186,7 +167,8 @@ SlotId DeltaNetPart::backward(SlotId dy) {
   SlotId dgated = b.slot("d delta gated", act, c_.tokens, width);
   c_.linear_dgrad(ParameterRole::linear_out_proj, dy_whole, dgated, c_.tokens, c_.hidden, width);
   c_.linear_wgrad(ParameterRole::linear_out_proj, dy_whole, gated_, c_.tokens, c_.hidden, width);
-  if (c_.shape.cp > 1) dgated = exchanged(dgated, width, Pass::forward, "d delta gated by heads");
+  if (c_.shape.cp > 1)
+    dgated = c_.exchange_heads(dgated, width, Pass::forward, "d delta gated by heads");
 
   // Separate layers' gradients are read where they are made; one layer's are put side by side.
   const bool apart = c_.projects_apart() && !spec().packed_projections;
@@ -261,7 +243,7 @@ SlotId DeltaNetPart::project_backward() {
   const std::int64_t width = projected_width();
   SlotId dprojected = dprojected_;
   if (c_.shape.cp > 1) {
-    dprojected = exchanged(dprojected, width, Pass::backward, "d delta projected");
+    dprojected = c_.exchange_heads(dprojected, width, Pass::backward, "d delta projected");
   }
   dprojected = c_.linear_input(dprojected, c_.tokens, width, Pass::backward);
   const SlotId whole = c_.gather_sequence(normed_, /*wait=*/false);

@@ -105,6 +105,26 @@ SlotId LayerContext::reduce_input_gradient(SlotId x, std::string_view name) {
   return reduce_partial(x, name, recipe.waits_for_input_gradients && !shape.sequence_parallel);
 }
 
+SlotId LayerContext::exchange_heads(SlotId x, std::int64_t width, Pass to_heads,
+                                    std::string_view name, int arrays) {
+  const DType act = activation_dtype();
+  const std::int64_t ranks = shape.cp;
+  const bool arrives_by_heads = to_heads == Pass::forward;
+  const std::int64_t rows = arrives_by_heads ? tokens * ranks : tokens;
+  const std::int64_t cols = arrives_by_heads ? width / ranks : width;
+  const SlotId leaving = b.slot("shares that leave", act, tokens, width);
+  const SlotId arriving = b.slot("shares that arrive", act, tokens, width);
+  const SlotId result = b.slot(name, act, rows, cols);
+  rowwise(RowwiseKind::copy, tokens, width, {x}, {leaving});
+  b.exposed(Collective{.kind = CollectiveKind::all_to_all,
+                       .axis = Axis::cp,
+                       .bytes = Bytes(static_cast<double>(tokens * width) * size_of(act)),
+                       .calls = static_cast<double>(arrays)},
+            {leaving}, {arriving});
+  rowwise(RowwiseKind::copy, tokens, width, {arriving}, {result});
+  return result;
+}
+
 Op& LayerContext::linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
                          std::int64_t k) {
   if (is_quantized(x)) return quantized_linear(role, x, y, rows, n, k);
@@ -306,8 +326,9 @@ SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t
 SlotId LayerContext::eager_norm_copy() {
   if (model.norm != Norm::rms_norm) return kNoSlot;
   // 1 + weight multiplies in fp32: what it multiplies is kept so, not in 16 bits (Gemma3RMSNorm,
-  // which Qwen3-Next's is).
-  const std::int64_t wider = model.zero_centered_norms ? hidden / 2 : 0;
+  // which Qwen3-Next's is; NemotronHRMSNorm).
+  const bool wide = model.zero_centered_norms || model.wide_norms;
+  const std::int64_t wider = wide ? hidden / 2 : 0;
   return eager_copy("norm in fp32", DType::fp32, local_tokens, hidden + wider);
 }
 

@@ -52,6 +52,12 @@ struct LayerContext {
   // The same for the gradient of a column-parallel layer's input, which runs beside the product of
   // its weight gradient: the caller waits behind that.
   SlotId reduce_input_gradient(SlotId x, std::string_view name);
+  // Whole heads of a share of the sequence become a share of the heads of whole sequences, or back:
+  // Megatron puts heads (or the halves of a balanced causal mask) in order before and after,
+  // whatever cp_comm its attention has (a2a_cp_to_hp, a2a_hp_to_cp). `width`: of all heads;
+  // `arrays`: side by side, of which each is exchanged on its own.
+  SlotId exchange_heads(SlotId x, std::int64_t width, Pass to_heads, std::string_view name,
+                        int arrays = 1);
 
   // y[rows, n] = x[rows, k] W, and dx[rows, k] = dy[rows, n] W^T.
   // `role`: the weight, or the first of those that are packed as one (q, k, v; gate, up).
@@ -225,7 +231,6 @@ class DeltaNetPart {
   void prepare();
   void prepare_backward(bool apart);
   SlotId project_backward();
-  SlotId exchanged(SlotId x, std::int64_t width, Pass to_heads, std::string_view name);
 
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, eager_norm_ = kNoSlot;
@@ -237,6 +242,39 @@ class DeltaNetPart {
   SlotId gated_ = kNoSlot;
   SlotId dout_ = kNoSlot, dgate_ = kNoSlot, dq_ = kNoSlot, dk_ = kNoSlot, dv_ = kNoSlot;
   SlotId ddecay_ = kNoSlot, dstrength_ = kNoSlot, dprojected_ = kNoSlot;
+};
+
+// Mamba-2 in attention's place (mamba_part.cpp): one projection to a gate, what the convolution
+// takes (x, B, C) and step sizes; convolution, scan and gate; a norm of each group; output
+// projection, residual.
+class MambaPart {
+ public:
+  explicit MambaPart(LayerContext& context) : c_(context) {}
+  SlotId forward(SlotId x);
+  SlotId backward(SlotId dy);
+
+ private:
+  // Of one rank's heads, or of a share of them where sequence is exchanged for heads.
+  struct Widths {
+    std::int64_t rows, inner, heads, groups, shared;  // tokens; columns of x, y; ...; of B, or C
+    [[nodiscard]] std::int64_t conv() const { return inner + 2 * shared; }
+    [[nodiscard]] std::int64_t projected() const { return inner + conv() + heads; }
+  };
+  static constexpr int kExchanged = 5;  // arrays that are exchanged each: gate, x, B, C, step sizes
+  [[nodiscard]] const MambaSpec& spec() const { return *c_.model.mamba; }
+  [[nodiscard]] Widths widths(int sequence_ranks) const;
+  [[nodiscard]] StateSpaceScan scan(Pass pass) const;
+  SlotId turned(SlotId x, std::int64_t rows, std::int64_t cols, std::string_view name);
+  SlotId convolved();
+  SlotId scratch(const StateSpaceScan& work);
+  SlotId norm_forward();
+  SlotId project_backward();
+
+  LayerContext& c_;
+  SlotId x_ = kNoSlot, normed_ = kNoSlot, eager_norm_ = kNoSlot;
+  SlotId projected_ = kNoSlot, out_ = kNoSlot;  // what the scan's function keeps
+  SlotId gated_ = kNoSlot, normed_out_ = kNoSlot;
+  SlotId dprojected_ = kNoSlot;
 };
 
 class MlpPart {
@@ -300,7 +338,18 @@ class MoePart {
   void route(SlotId logits);
   void tell_routing();  // what ranks learn of it before tokens move
   void page();          // copies what backward reads of the experts' rows
-  // SwiGLU of the experts' up projection, weighted by the router's probabilities.
+  // Columns of the rows that experts take, and of an up projection (and gate) to `f` columns.
+  [[nodiscard]] std::int64_t width() const { return c_.model.moe->expert_width(c_.hidden); }
+  [[nodiscard]] std::int64_t up_columns(std::int64_t f) const { return gated() ? 2 * f : f; }
+  [[nodiscard]] bool gated() const { return c_.model.mlp == MlpKind::swiglu; }
+  [[nodiscard]] ParameterRole first_up(ParameterRole gate) const;
+  [[nodiscard]] RowwiseKind activation(Pass pass) const;
+  // The normed tokens as experts take them, and what experts give as the layer adds it.
+  SlotId to_latent();
+  SlotId from_latent(SlotId sum);
+  SlotId from_latent_backward(SlotId dsum);
+  SlotId to_latent_backward(SlotId drows);
+  // The activation of the experts' up projection, weighted by the router's probabilities.
   void activate_experts(std::int64_t rows, std::int64_t width);
   SlotId experts_input(SlotId x, std::int64_t rows, std::int64_t cols);
   SlotId shared_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass);
@@ -321,9 +370,10 @@ class MoePart {
   SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
   SlotId clamped_ = kNoSlot;  // the input of the activation, where that is not up_
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
-  SlotId shared_gate_ = kNoSlot, ungated_ = kNoSlot;  // Qwen2-MoE
-  SlotId mask_ = kNoSlot;                             // of dropout
-  SlotId eager_norm_ = kNoSlot;                       // what unfused kernels keep
+  SlotId shared_gate_ = kNoSlot, ungated_ = kNoSlot;   // Qwen2-MoE
+  SlotId latent_in_ = kNoSlot, latent_out_ = kNoSlot;  // what latent projections take
+  SlotId mask_ = kNoSlot;                              // of dropout
+  SlotId eager_norm_ = kNoSlot;                        // what unfused kernels keep
 };
 
 }  // namespace qplan

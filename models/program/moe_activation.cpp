@@ -1,4 +1,5 @@
-// What stands between the two products of an expert, and a bias behind the second.
+// What stands between the two products of an expert, a bias behind the second, and projections of
+// tokens to the width of experts.
 
 #include "models/program/layer_context.h"
 
@@ -8,6 +9,55 @@ namespace qplan {
 // products are fused with what follows them.
 bool MoePart::apart_bias() const {
   return c_.model.moe->expert_bias && c_.recipe.one_product_per_expert && !c_.shape.fused_experts;
+}
+
+RowwiseKind MoePart::activation(Pass pass) const {
+  if (gated()) return pass == Pass::forward ? RowwiseKind::swiglu : RowwiseKind::swiglu_backward;
+  return pass == Pass::forward ? RowwiseKind::gelu : RowwiseKind::gelu_backward;
+}
+
+ParameterRole MoePart::first_up(ParameterRole gate) const {
+  if (gated()) return gate;
+  return gate == ParameterRole::expert_gate_proj ? ParameterRole::expert_up_proj
+                                                 : ParameterRole::shared_up_proj;
+}
+
+// Whole matrices on every rank, of the rank's tokens (MoELayer.fc1_latent_proj and fc2_latent_proj
+// in Megatron-LM d98e8a64, "duplicated").
+SlotId MoePart::to_latent() {
+  if (c_.model.moe->latent_size == 0) return normed_;
+  const SlotId rows = c_.b.slot("latent tokens", c_.activation_dtype(), c_.local_tokens, width());
+  latent_in_ = c_.linear_input(normed_, c_.local_tokens, c_.hidden);
+  c_.linear(ParameterRole::latent_down_proj, latent_in_, rows, c_.local_tokens, width(), c_.hidden);
+  return rows;
+}
+
+SlotId MoePart::from_latent(SlotId sum) {
+  if (c_.model.moe->latent_size == 0) return sum;
+  const SlotId rows = c_.b.slot("experts' sum", c_.activation_dtype(), c_.local_tokens, c_.hidden);
+  latent_out_ = c_.linear_input(sum, c_.local_tokens, width());
+  c_.linear(ParameterRole::latent_up_proj, latent_out_, rows, c_.local_tokens, c_.hidden, width());
+  return rows;
+}
+
+SlotId MoePart::from_latent_backward(SlotId dsum) {
+  if (c_.model.moe->latent_size == 0) return dsum;
+  const SlotId din = c_.linear_input(dsum, c_.local_tokens, c_.hidden, Pass::backward);
+  const SlotId rows = c_.b.slot("d latent sum", c_.activation_dtype(), c_.local_tokens, width());
+  c_.linear_dgrad(ParameterRole::latent_up_proj, din, rows, c_.local_tokens, c_.hidden, width());
+  c_.linear_wgrad(ParameterRole::latent_up_proj, din, latent_out_, c_.local_tokens, c_.hidden,
+                  width());
+  return rows;
+}
+
+SlotId MoePart::to_latent_backward(SlotId drows) {
+  if (c_.model.moe->latent_size == 0) return drows;
+  const SlotId din = c_.linear_input(drows, c_.local_tokens, width(), Pass::backward);
+  const SlotId rows = c_.b.slot("d of latent", c_.activation_dtype(), c_.local_tokens, c_.hidden);
+  c_.linear_dgrad(ParameterRole::latent_down_proj, din, rows, c_.local_tokens, width(), c_.hidden);
+  c_.linear_wgrad(ParameterRole::latent_down_proj, din, latent_in_, c_.local_tokens, width(),
+                  c_.hidden);
+  return rows;
 }
 
 SlotId MoePart::add_bias(SlotId out, std::int64_t rows) {
@@ -65,9 +115,9 @@ void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
     b.host_sync();
     c_.rowwise(RowwiseKind::swiglu, rows, width, {clamped_, probs_}, {activated, row_probs_});
   } else if (c_.recipe.executable) {
-    c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, row_probs_, counts_}, {activated});
+    c_.rowwise(activation(Pass::forward), rows, width, {up_, row_probs_, counts_}, {activated});
   } else {
-    c_.rowwise(RowwiseKind::swiglu, rows, width, {up_, probs_}, {activated, row_probs_});
+    c_.rowwise(activation(Pass::forward), rows, width, {up_, probs_}, {activated, row_probs_});
   }
   act_ = experts_input(activated, rows, width);
   b.end_module(RecomputeModule::moe_act);

@@ -74,7 +74,7 @@ std::int64_t MoePart::rows_dealt_out() const {
 // One direction of the token exchange over the expert-parallel group.
 Collective MoePart::exchange() const {
   const MoeSpec& moe = *c_.model.moe;
-  const double row = static_cast<double>(c_.hidden) * 2;
+  const double row = static_cast<double>(width()) * 2;
   const double sent = c_.shape.moe_capacity > 0
                           ? static_cast<double>(rows().received / c_.shape.etp)
                           : static_cast<double>(c_.local_tokens * moe.top_k) * c_.shape.moe_load;
@@ -118,25 +118,25 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
   Carried arrived;
   if (s.dispatcher == MoeDispatcher::allgather && s.ep > 1) {
     const std::int64_t all = c_.local_tokens * s.ep;
-    const SlotId gathered = b.slot("tokens of all", act, all, c_.hidden);
-    const Bytes bytes(static_cast<double>(all * c_.hidden) * size_of(act));
+    const SlotId gathered = b.slot("tokens of all", act, all, width());
+    const Bytes bytes(static_cast<double>(all * width()) * size_of(act));
     b.exposed(Collective{CollectiveKind::all_gather, Axis::ep, bytes}, {tokens.rows}, {gathered});
-    arrived.rows = b.slot("dispatched", act, before_etp, c_.hidden);
-    c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {gathered, row_map_}, {arrived.rows});
+    arrived.rows = b.slot("dispatched", act, before_etp, width());
+    c_.rowwise(RowwiseKind::permute, before_etp, width(), {gathered, row_map_}, {arrived.rows});
   } else if (library_dispatch(s.dispatcher) && s.ep > 1) {
-    const SlotId raw = b.slot("received", act, before_etp, c_.hidden);
+    const SlotId raw = b.slot("received", act, before_etp, width());
     b.exposed(exchange(), {tokens.rows}, {raw});
-    arrived.rows = b.slot("dispatched", act, before_etp, c_.hidden);
-    c_.rowwise(RowwiseKind::permute, before_etp, c_.hidden, {raw, row_map_}, {arrived.rows});
+    arrived.rows = b.slot("dispatched", act, before_etp, width());
+    c_.rowwise(RowwiseKind::permute, before_etp, width(), {raw, row_map_}, {arrived.rows});
   } else {
-    arrived.rows = b.slot("permuted", act, n.sent, c_.hidden);
+    arrived.rows = b.slot("permuted", act, n.sent, width());
     arrived.numbers = numbers("permuted probs", tokens.numbers, n.sent);
-    c_.rowwise(RowwiseKind::permute, n.sent, c_.hidden,
+    c_.rowwise(RowwiseKind::permute, n.sent, width(),
                {tokens.rows, row_map_, counts_, tokens.numbers}, {arrived.rows, arrived.numbers})
         .role = Role::sort_tokens;
     if (s.ep > 1) {
       const Carried sorted = arrived;
-      arrived.rows = b.slot("received", act, before_etp, c_.hidden);
+      arrived.rows = b.slot("received", act, before_etp, width());
       arrived.numbers = numbers("received probs", tokens.numbers, before_etp);
       b.aside(Stream::model_comm, exchange(), {sorted.rows, counts_, sorted.numbers},
               {arrived.rows, arrived.numbers})
@@ -145,9 +145,9 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
       b.wait_for(Stream::model_comm);
       if (c_.model.moe->num_experts / s.ep > 1) {
         const Carried raw = arrived;
-        arrived.rows = b.slot("dispatched", act, before_etp, c_.hidden);
+        arrived.rows = b.slot("dispatched", act, before_etp, width());
         arrived.numbers = numbers("dispatched probs", tokens.numbers, before_etp);
-        c_.rowwise(RowwiseKind::group_rows, before_etp, c_.hidden, {raw.rows, counts_, raw.numbers},
+        c_.rowwise(RowwiseKind::group_rows, before_etp, width(), {raw.rows, counts_, raw.numbers},
                    {arrived.rows, arrived.numbers})
             .role = Role::group_rows;
       }
@@ -155,9 +155,9 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
   }
   if (s.etp > 1) {
     const Carried mine = arrived;
-    arrived.rows = b.slot("dispatched over etp", act, n.received, c_.hidden);
+    arrived.rows = b.slot("dispatched over etp", act, n.received, width());
     arrived.numbers = numbers("probs over etp", tokens.numbers, n.received);
-    const Bytes bytes(static_cast<double>(n.received * c_.hidden) * size_of(act));
+    const Bytes bytes(static_cast<double>(n.received * width()) * size_of(act));
     b.exposed(Collective{CollectiveKind::all_gather, Axis::etp, bytes}, {mine.rows, mine.numbers},
               {arrived.rows, arrived.numbers});
   }
@@ -172,41 +172,40 @@ MoePart::Carried MoePart::combine(Carried expert_out, Pass pass) {
   const std::int64_t before_etp = n.received / s.etp;
   Carried leaving = expert_out;
   if (s.etp > 1) {
-    leaving.rows = b.slot("expert sum", act, before_etp, c_.hidden);
+    leaving.rows = b.slot("expert sum", act, before_etp, width());
     leaving.numbers = numbers("d probs sum", expert_out.numbers, before_etp);
-    const Bytes bytes(static_cast<double>(n.received * c_.hidden) * size_of(act));
+    const Bytes bytes(static_cast<double>(n.received * width()) * size_of(act));
     b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::etp, bytes},
               {expert_out.rows, expert_out.numbers}, {leaving.rows, leaving.numbers});
   }
   Carried combined;
-  combined.rows = b.slot("combined", act, c_.local_tokens, c_.hidden);
+  combined.rows = b.slot("combined", act, c_.local_tokens, width());
   if (s.dispatcher == MoeDispatcher::allgather && s.ep > 1) {
     const std::int64_t all = c_.local_tokens * s.ep;
-    const SlotId scattered = b.slot("partial of all", act, all, c_.hidden);
-    c_.rowwise(RowwiseKind::unpermute, before_etp, c_.hidden, {leaving.rows, row_map_},
-               {scattered});
-    const Bytes bytes(static_cast<double>(all * c_.hidden) * size_of(act));
+    const SlotId scattered = b.slot("partial of all", act, all, width());
+    c_.rowwise(RowwiseKind::unpermute, before_etp, width(), {leaving.rows, row_map_}, {scattered});
+    const Bytes bytes(static_cast<double>(all * width()) * size_of(act));
     b.exposed(Collective{CollectiveKind::reduce_scatter, Axis::ep, bytes}, {scattered},
               {combined.rows});
     return combined;
   }
   if (library_dispatch(s.dispatcher) && s.ep > 1) {
-    const SlotId raw = b.slot("sorted back", act, before_etp, c_.hidden);
-    c_.rowwise(RowwiseKind::unpermute, before_etp, c_.hidden, {leaving.rows, row_map_}, {raw});
+    const SlotId raw = b.slot("sorted back", act, before_etp, width());
+    c_.rowwise(RowwiseKind::unpermute, before_etp, width(), {leaving.rows, row_map_}, {raw});
     b.exposed(exchange(), {raw}, {combined.rows});
     return combined;
   }
   if (s.ep > 1) {
     if (c_.model.moe->num_experts / s.ep > 1) {
       const Carried grouped = leaving;
-      leaving.rows = b.slot("sorted back", act, before_etp, c_.hidden);
+      leaving.rows = b.slot("sorted back", act, before_etp, width());
       leaving.numbers = numbers("d probs sorted back", grouped.numbers, before_etp);
-      c_.rowwise(RowwiseKind::group_rows, before_etp, c_.hidden,
+      c_.rowwise(RowwiseKind::group_rows, before_etp, width(),
                  {grouped.rows, counts_, grouped.numbers}, {leaving.rows, leaving.numbers})
           .role = Role::ungroup_rows;
     }
     const Carried sorted = leaving;
-    leaving.rows = b.slot("returned", act, n.sent, c_.hidden);
+    leaving.rows = b.slot("returned", act, n.sent, width());
     leaving.numbers = numbers("d probs returned", sorted.numbers, n.sent);
     b.aside(Stream::model_comm, exchange(), {sorted.rows, counts_, sorted.numbers},
             {leaving.rows, leaving.numbers})
@@ -218,7 +217,7 @@ MoePart::Carried MoePart::combine(Carried expert_out, Pass pass) {
     combined.numbers =
         b.slot("d probs of choices", DType::fp32, c_.local_tokens, c_.model.moe->top_k);
   }
-  c_.rowwise(RowwiseKind::unpermute, n.sent, c_.hidden, {leaving.rows, row_map_, leaving.numbers},
+  c_.rowwise(RowwiseKind::unpermute, n.sent, width(), {leaving.rows, row_map_, leaving.numbers},
              {combined.rows, combined.numbers})
       .role = Role::sum_copies;
   return combined;
@@ -252,7 +251,8 @@ SlotId MoePart::forward(SlotId x) {
   const auto& s = c_.shape;
   const MoeSpec& moe = *c_.model.moe;
   const DType act = c_.activation_dtype();
-  const std::int64_t fe = moe.moe_intermediate_size / s.etp;
+  const std::int64_t fe = moe.moe_intermediate_size / s.etp, up_fe = up_columns(fe);
+  const std::int64_t width = this->width();
   const std::int64_t groups = moe.num_experts / s.ep;
   const Rows n = rows();
   b.layer_module(LayerModule::router);
@@ -274,23 +274,20 @@ SlotId MoePart::forward(SlotId x) {
 
   b.layer_module(LayerModule::experts);
   const bool own = c_.recipe.executable;
-  const Carried arrived = dispatch({normed_, own ? probs_ : kNoSlot}, Pass::forward);
-  expert_in_ = experts_input(arrived.rows, n.received, c_.hidden);
+  const Carried arrived = dispatch({to_latent(), own ? probs_ : kNoSlot}, Pass::forward);
+  expert_in_ = experts_input(arrived.rows, n.received, width);
   row_probs_ = own ? arrived.numbers : b.slot("row probs", DType::fp32, n.received, 2);
-  up_ = b.slot("expert up", act, n.received, 2 * fe);
-  const GroupedGemm up{.groups = groups,
-                       .rows = n.received,
-                       .n = 2 * fe,
-                       .k = c_.hidden,
-                       .dtype = c_.product_dtype()};
+  up_ = b.slot("expert up", act, n.received, up_fe);
+  const GroupedGemm up{
+      .groups = groups, .rows = n.received, .n = up_fe, .k = width, .dtype = c_.product_dtype()};
   if (s.fused_experts) act_ = b.slot("expert act", c_.product_dtype(), n.received, fe);
   b.compute(up, {expert_in_, c_.expert_weights, counts_},
             {up_, act_, s.fused_experts ? row_probs_ : kNoSlot})
-      .parameter = b.parameter(ParameterRole::expert_gate_proj);
+      .parameter = b.parameter(first_up(ParameterRole::expert_gate_proj));
   if (!s.fused_experts) activate_experts(n.received, fe);
-  const SlotId out = b.slot("expert out", act, n.received, c_.hidden);
+  const SlotId out = b.slot("expert out", act, n.received, width);
   const GroupedGemm down{
-      .groups = groups, .rows = n.received, .n = c_.hidden, .k = fe, .dtype = c_.product_dtype()};
+      .groups = groups, .rows = n.received, .n = width, .k = fe, .dtype = c_.product_dtype()};
   // A bias behind the scaled activation is scaled as well, and its gradient.
   const SlotId scaled = own && moe.expert_bias ? row_probs_ : kNoSlot;
   b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
@@ -298,17 +295,18 @@ SlotId MoePart::forward(SlotId x) {
   if (s.fused_experts) page();
   SlotId sum =
       combine({apart_bias() ? add_bias(out, n.received) : out, kNoSlot}, Pass::forward).rows;
+  sum = from_latent(sum);
 
   if (moe.shared_expert_intermediate_size > 0) {
     b.begin_module(RecomputeModule::shared_experts);
     b.layer_module(LayerModule::router);
     const std::int64_t fs = moe.shared_expert_intermediate_size / s.tp;
-    shared_up_ = b.slot("shared up", act, c_.tokens, 2 * fs);
-    c_.gathered_linear(ParameterRole::shared_gate_proj,
+    shared_up_ = b.slot("shared up", act, c_.tokens, up_columns(fs));
+    c_.gathered_linear(first_up(ParameterRole::shared_gate_proj),
                        shared_input(normed_, c_.local_tokens, c_.hidden, Pass::forward), shared_up_,
-                       2 * fs, c_.hidden);
+                       up_columns(fs), c_.hidden);
     const SlotId activated = b.slot("shared act", act, c_.tokens, fs);
-    c_.rowwise(RowwiseKind::swiglu, c_.tokens, fs, {shared_up_}, {activated});
+    c_.rowwise(activation(Pass::forward), c_.tokens, fs, {shared_up_}, {activated});
     shared_act_ = shared_input(activated, c_.tokens, fs, Pass::forward);
     SlotId shared = c_.linear_reduced(ParameterRole::shared_down_proj, shared_act_, c_.hidden, fs,
                                       "shared sum");
@@ -343,7 +341,8 @@ SlotId MoePart::backward(SlotId dy) {
   const auto& s = c_.shape;
   const MoeSpec& moe = *c_.model.moe;
   const DType act = c_.activation_dtype();
-  const std::int64_t fe = moe.moe_intermediate_size / s.etp;
+  const std::int64_t fe = moe.moe_intermediate_size / s.etp, up_fe = up_columns(fe);
+  const std::int64_t width = this->width();
   const std::int64_t groups = moe.num_experts / s.ep;
   const Rows n = rows();
 
@@ -375,30 +374,30 @@ SlotId MoePart::backward(SlotId dy) {
     c_.linear_dgrad(ParameterRole::shared_down_proj, dy_whole, dact, c_.tokens, c_.hidden, fs);
     c_.linear_wgrad(ParameterRole::shared_down_proj, dy_whole, shared_act_, c_.tokens, c_.hidden,
                     fs);
-    const SlotId dup_raw = b.slot("d shared up", act, c_.tokens, 2 * fs);
-    c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, fs, {shared_up_, dact}, {dup_raw});
-    const SlotId dup = shared_input(dup_raw, c_.tokens, 2 * fs, Pass::backward);
+    const SlotId dup_raw = b.slot("d shared up", act, c_.tokens, up_columns(fs));
+    c_.rowwise(activation(Pass::backward), c_.tokens, fs, {shared_up_, dact}, {dup_raw});
+    const SlotId dup = shared_input(dup_raw, c_.tokens, up_columns(fs), Pass::backward);
     const SlotId normed_whole =
         c_.gather_sequence(shared_input(normed_, c_.local_tokens, c_.hidden, Pass::forward));
     const SlotId partial = b.slot("d shared partial", act, c_.tokens, c_.hidden);
-    c_.linear_dgrad(ParameterRole::shared_gate_proj, dup, partial, c_.tokens, 2 * fs, c_.hidden);
-    c_.linear_wgrad(ParameterRole::shared_gate_proj, dup, normed_whole, c_.tokens, 2 * fs,
-                    c_.hidden);
+    const ParameterRole role = first_up(ParameterRole::shared_gate_proj);
+    c_.linear_dgrad(role, dup, partial, c_.tokens, up_columns(fs), c_.hidden);
+    c_.linear_wgrad(role, dup, normed_whole, c_.tokens, up_columns(fs), c_.hidden);
     dnormed_shared = c_.reduce_partial(partial, "d shared normed");
   }
 
   b.layer_module(LayerModule::experts);
   if (s.fused_experts) page();
   // Combine's backward sends gradients the way tokens went, dispatch's the way they came back.
-  const SlotId dsum = dispatch({dkept, kNoSlot}, Pass::backward).rows;
+  const SlotId dsum = dispatch({from_latent_backward(dkept), kNoSlot}, Pass::backward).rows;
   const SlotId dout = apart_bias() ? take_bias(dsum, n.received) : dsum;
   const GroupedGemm down_dgrad{
-      .groups = groups, .rows = n.received, .n = fe, .k = c_.hidden, .dtype = c_.product_dtype()};
-  const SlotId dout_in = experts_input(dout, n.received, c_.hidden);
+      .groups = groups, .rows = n.received, .n = fe, .k = width, .dtype = c_.product_dtype()};
+  const SlotId dout_in = experts_input(dout, n.received, width);
   const SlotId dprobs = b.slot("d probs", DType::fp32, n.received, 1);
   SlotId dact = kNoSlot, dup = kNoSlot;
   if (s.fused_experts) {
-    dup = b.slot("d expert up", c_.product_dtype(), n.received, 2 * fe);
+    dup = b.slot("d expert up", c_.product_dtype(), n.received, up_fe);
   } else {
     dact = b.slot("d expert act", act, n.received, fe);
   }
@@ -411,7 +410,7 @@ SlotId MoePart::backward(SlotId dy) {
   dgrad.role = Role::input_gradient;
   const GroupedGemm down_wgrad{.groups = groups,
                                .rows = n.received,
-                               .n = c_.hidden,
+                               .n = width,
                                .k = fe,
                                .dtype = c_.product_dtype(),
                                .weight_gradient = true,
@@ -422,13 +421,13 @@ SlotId MoePart::backward(SlotId dy) {
                         {c_.expert_gradients});
   wgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
   wgrad.role = Role::weight_gradient;
-  c_.accumulate_apart(c_.expert_gradients, groups * c_.hidden, fe);
+  c_.accumulate_apart(c_.expert_gradients, groups * width, fe);
   if (!s.fused_experts) {
-    const SlotId dup_raw = b.slot("d expert up", act, n.received, 2 * fe);
+    const SlotId dup_raw = b.slot("d expert up", act, n.received, up_fe);
     const bool clamps = clamped_ != kNoSlot;
     const SlotId dclamped =
-        clamps ? b.slot("d clamped expert up", act, n.received, 2 * fe) : dup_raw;
-    c_.rowwise(RowwiseKind::swiglu_backward, n.received, fe,
+        clamps ? b.slot("d clamped expert up", act, n.received, up_fe) : dup_raw;
+    c_.rowwise(activation(Pass::backward), n.received, fe,
                {clamps ? clamped_ : up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
                 biased ? c_.expert_weights_backward : kNoSlot},
                {dclamped, dprobs})
@@ -436,29 +435,27 @@ SlotId MoePart::backward(SlotId dy) {
     if (clamps) {
       c_.rowwise(RowwiseKind::clamp_backward, n.received, fe, {up_, dclamped}, {dup_raw});
     }
-    dup = experts_input(dup_raw, n.received, 2 * fe);
+    dup = experts_input(dup_raw, n.received, up_fe);
   }
-  const SlotId din = b.slot("d expert in", act, n.received, c_.hidden);
-  const GroupedGemm up_dgrad{.groups = groups,
-                             .rows = n.received,
-                             .n = c_.hidden,
-                             .k = 2 * fe,
-                             .dtype = c_.product_dtype()};
+  const SlotId din = b.slot("d expert in", act, n.received, width);
+  const GroupedGemm up_dgrad{
+      .groups = groups, .rows = n.received, .n = width, .k = up_fe, .dtype = c_.product_dtype()};
   Op& input_gradient = b.compute(up_dgrad, {dup, c_.expert_weights_backward, counts_}, {din});
-  input_gradient.parameter = b.parameter(ParameterRole::expert_gate_proj);
+  input_gradient.parameter = b.parameter(first_up(ParameterRole::expert_gate_proj));
   input_gradient.role = Role::input_gradient;
   const GroupedGemm up_wgrad{.groups = groups,
                              .rows = n.received,
-                             .n = 2 * fe,
-                             .k = c_.hidden,
+                             .n = up_fe,
+                             .k = width,
                              .dtype = c_.product_dtype(),
                              .weight_gradient = true,
                              .accumulate_fp32 = c_.products_sum()};
   Op& weight_gradient = b.compute(up_wgrad, {dup, expert_in_, counts_}, {c_.expert_gradients});
-  weight_gradient.parameter = b.parameter(ParameterRole::expert_gate_proj);
+  weight_gradient.parameter = b.parameter(first_up(ParameterRole::expert_gate_proj));
   weight_gradient.role = Role::weight_gradient;
-  c_.accumulate_apart(c_.expert_gradients, groups * 2 * fe, c_.hidden);
-  const Carried dtokens = combine({din, own ? dprobs : kNoSlot}, Pass::backward);
+  c_.accumulate_apart(c_.expert_gradients, groups * up_fe, width);
+  Carried dtokens = combine({din, own ? dprobs : kNoSlot}, Pass::backward);
+  dtokens.rows = to_latent_backward(dtokens.rows);
 
   b.layer_module(LayerModule::router);
   const SlotId dlogits = b.slot("d router logits", DType::fp32, c_.local_tokens, moe.num_experts);

@@ -143,6 +143,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .default_grad_dtype = DType::bf16,
      .reduce_dtype = DType::bf16,
      .separate_projections = true,
+     .fused_scan_output = true,
      .default_overlap = overlaps(false, true, false),
      .launch = microseconds(15),
      .collective_launch = microseconds(50),
@@ -165,6 +166,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .default_grad_dtype = DType::bf16,  // torch reduces what it gathers unless told otherwise
      .reduce_dtype = DType::fp32,
      .separate_projections = true,
+     .fused_scan_output = true,
      .flat_parameters = true,
      .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),
@@ -191,6 +193,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
      .copies_gathered = true,
      .copies_sequence_parts = true,
      .separate_projections = true,
+     .fused_scan_output = true,
      .drops_gradients = true,
      .default_overlap = overlaps(false, true, true),
      .recomputes_dead_ops = false,

@@ -118,6 +118,10 @@ struct Recipe {
   // normalised by one of their own (_prepare_input_for_gated_delta_rule in Megatron-LM d98e8a64,
   // core/ssm/gated_delta_net/common.py); fla's kernel takes them as they are.
   bool expands_key_heads = false;
+  // Mamba-2's gated norm and output projection are part of the scan's autograd function, which
+  // makes the norm's result again in backward, and rows go by sequence (transformers' module);
+  // Megatron's are modules of their own, behind a gate in the scan's kernel.
+  bool fused_scan_output = false;
   // FSDP1's modules see views of one flat array: autograd puts their gradients together in another
   // (backward of torch.split), which is divided by about the root of the ranks before it is reduced
   // (_div_if_needed in torch's fsdp/_runtime_utils.py).

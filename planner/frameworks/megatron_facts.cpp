@@ -7,6 +7,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/megatron.h"
+#include "planner/frameworks/megatron_layer_facts.h"
 #include "planner/frameworks/megatron_shared.h"
 
 namespace qplan {
@@ -34,6 +35,17 @@ const DeltaNetSpec kNoDeltaNet{};
 const DeltaNetSpec& delta_net(const Subject& s) {
   return s.model.delta_net ? *s.model.delta_net : kNoDeltaNet;
 }
+const MambaSpec kNoMamba{};
+const MambaSpec& mamba(const Subject& s) {
+  return s.model.mamba ? *s.model.mamba : kNoMamba;
+}
+bool has_mamba(const Subject& s) {
+  return s.model.mamba.has_value();
+}
+template <std::int64_t MambaSpec::*Size>
+Json mamba_size(const Subject& s) {
+  return if_true(has_mamba(s), mamba(s).*Size);
+}
 bool has_delta_net(const Subject& s) {
   return s.model.delta_net.has_value();
 }
@@ -52,69 +64,16 @@ Json rope_number(const Subject& s, std::string_view key) {
   return nullptr;
 }
 
-// "([0]*3+[1]*58)": which layers are so.
-std::string layer_list(const std::vector<LayerKind>& layers, bool LayerKind::*so) {
-  std::string text;
-  for (std::size_t from = 0; from < layers.size();) {
-    std::size_t to = from;
-    while (to < layers.size() && layers[to].*so == layers[from].*so) ++to;
-    text += fmt::format("{}[{}]*{}", text.empty() ? "" : "+", layers[from].*so ? 1 : 0, to - from);
-    from = to;
+Json position_word(const Subject& s) {
+  switch (s.model.position) {
+    case PositionEmbedding::rope:
+      return "rope";
+    case PositionEmbedding::learned:
+      return "learned_absolute";
+    case PositionEmbedding::none:
+      break;
   }
-  return "(" + text + ")";
-}
-
-// Null where every layer has experts, which is the default.
-Json layer_frequency(const Subject& s) {
-  const auto& layers = s.model.layers;
-  const auto sparse = [](const LayerKind& layer) { return layer.moe; };
-  if (!has_experts(s) || std::all_of(layers.begin(), layers.end(), sparse)) return nullptr;
-  return layer_list(layers, &LayerKind::moe);
-}
-
-// "4": every fourth layer attends; or which have Gated DeltaNet.
-Json delta_net_frequency(const Subject& s) {
-  if (!has_delta_net(s)) return nullptr;
-  const auto& layers = s.model.layers;
-  const auto attends = [](const LayerKind& layer) { return !layer.delta_net; };
-  const auto first = std::find_if(layers.begin(), layers.end(), attends) - layers.begin();
-  for (std::ptrdiff_t i = 0; i < std::ssize(layers); ++i) {
-    const bool fits = attends(layers[static_cast<std::size_t>(i)]) == ((i + 1) % (first + 1) == 0);
-    if (!fits) return layer_list(layers, &LayerKind::delta_net);
-  }
-  return Json(first + 1);
-}
-
-bool same_layers(const Json& a, const Json& b) {
-  try {
-    // "1" and a list of ones are the same for any number of layers; take the list's.
-    const std::string x = text_of(a), y = text_of(b);
-    const auto listed = moe_layers(x.find('[') == std::string::npos ? y : x, 1);
-    return moe_layers(x, listed.size()) == moe_layers(y, listed.size());
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-// A number n: of n layers the last attends; else the list of those that do not.
-bool same_mixers(const Json& a, const Json& b) {
-  const std::string x = text_of(a), y = text_of(b);
-  const auto is_list = [](const std::string& text) { return text.find('[') != std::string::npos; };
-  if (!is_list(x) && !is_list(y)) return x == y;
-  try {
-    const std::size_t count = moe_layers(is_list(x) ? x : y, 1).size();
-    const auto read = [&](const std::string& text) {
-      if (is_list(text)) return moe_layers(text, count);
-      // Megatron counts experts' layers from the first of n, these from the last.
-      std::vector<bool> mixers = moe_layers(text, count + 1);
-      mixers.erase(mixers.begin());
-      mixers.flip();
-      return mixers;
-    };
-    return read(x) == read(y);
-  } catch (const Error&) {
-    return false;
-  }
+  return "none";
 }
 
 // The first value: "--moe-aux-loss-coeff 0.001".
@@ -135,7 +94,7 @@ constexpr auto kFacts = std::to_array<Fact>({
      .judged =
          [](const Subject& s) {
            return std::any_of(s.model.layers.begin(), s.model.layers.end(),
-                              [](const LayerKind& layer) { return !layer.moe; });
+                              [](const LayerKind& layer) { return layer.dense_mlp(); });
          }},
     kHeads,
     {.key = "--kv-channels",
@@ -175,7 +134,7 @@ constexpr auto kFacts = std::to_array<Fact>({
 
     // Layers.
     {.key = "--position-embedding-type",
-     .write = [](const Subject& s) { return Json(modern(s) ? "rope" : "learned_absolute"); },
+     .write = [](const Subject& s) { return position_word(s); },
      .otherwise = "learned_absolute",
      .why = kOtherModel,
      .computed = nullptr,
@@ -302,6 +261,42 @@ constexpr auto kFacts = std::to_array<Fact>({
      .otherwise = "false",
      .why = kOtherModel},
 
+    // Mamba-2: what layers are is told one by one.
+    {.key = "--hybrid-layer-pattern",
+     .write = hybrid_pattern,
+     .otherwise = "",
+     .why = "layers are of other kinds",
+     .same = same_pattern},
+    {.key = "--spec",
+     .write =
+         [](const Subject& s) {
+           return if_true(has_mamba(s),
+                          Json::array({"megatron.core.models.hybrid.hybrid_layer_specs",
+                                       "hybrid_stack_spec"}));
+         },
+     .otherwise = "",
+     .judged = never},
+    {.key = "--mamba-num-heads",
+     .write = mamba_size<&MambaSpec::num_heads>,
+     .otherwise = "",
+     .why = "the scan is twice as wide as the model",
+     .judged = has_mamba},
+    {.key = "--mamba-head-dim",
+     .write = mamba_size<&MambaSpec::head_dim>,
+     .otherwise = "64",
+     .why = kOtherShapes,
+     .judged = has_mamba},
+    {.key = "--mamba-num-groups",
+     .write = mamba_size<&MambaSpec::num_groups>,
+     .otherwise = "8",
+     .why = kOtherShapes,
+     .judged = has_mamba},
+    {.key = "--mamba-state-dim",
+     .write = mamba_size<&MambaSpec::state_size>,
+     .otherwise = "128",
+     .why = kOtherShapes,
+     .judged = has_mamba},
+
     // Latent attention.
     {.key = "--multi-latent-attention",
      .write = [](const Subject& s) { return if_true(has_mla(s)); },
@@ -403,6 +398,16 @@ constexpr auto kFacts = std::to_array<Fact>({
      .write = [](const Subject& s) { return if_true(moe(s).shared_expert_gate); },
      .otherwise = "false",
      .why = kOtherModel},
+    {.key = "--moe-latent-size",
+     .write = [](const Subject& s) { return if_true(moe(s).latent_size > 0, moe(s).latent_size); },
+     .otherwise = "",
+     .why = "experts work in the width of the model"},
+    {.key = "--use-fused-weighted-squared-relu",
+     .write =
+         [](const Subject& s) { return if_true(has_experts(s) && s.model.mlp == MlpKind::relu2); },
+     .otherwise = "false",
+     .severity = warning,
+     .why = "an expert's activation and its weight are kernels of their own"},
     {.key = "--moe-router-score-function",
      .write =
          [](const Subject& s) {

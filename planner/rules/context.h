@@ -72,6 +72,14 @@ inline constexpr auto kContext = std::to_array<Rule>({
            recipe_name(c));
      },
      "M26 has Megatron's; torch.distributed.tensor.experimental._attention"},
+    {"mamba_context", kDeepSpeed | kTorch, [](const Case& c) { return c.p.cp > 1 && c.m.mamba; },
+     [](const Case& c) {
+       return fmt::format(
+           "{} shares sequences within attention only, and Mamba-2's state runs through the whole "
+           "sequence; use cp 1",
+           recipe_name(c));
+     },
+     "torch.distributed.tensor.experimental._attention"},
     {"ring_window", kMegatronCore,
      [](const Case& c) { return c.p.cp > 1 && c.p.cp_comm == CpComm::p2p && has_window(c.m); },
      [](const Case&) {

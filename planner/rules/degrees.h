@@ -6,8 +6,8 @@
 namespace qplan::rules {
 
 inline bool has_dense_layer(const ModelSpec& m) {
-  return !m.moe || std::any_of(m.layers.begin(), m.layers.end(),
-                               [](const LayerKind& kind) { return !kind.moe; });
+  return std::any_of(m.layers.begin(), m.layers.end(),
+                     [](const LayerKind& kind) { return kind.dense_mlp(); });
 }
 
 inline constexpr auto kDegrees = std::to_array<Rule>({
@@ -144,6 +144,31 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            recipe_name(c), c.p.tp);
      },
      "transformers 5.23, configuration_qwen3_next.py"},
+    {"mamba_heads", kMegatronCore,
+     [](const Case& c) {
+       if (!c.m.mamba) return false;
+       const std::int64_t groups = c.m.mamba->num_groups;
+       const std::int64_t ranks = std::int64_t{c.p.tp} * c.p.cp;
+       if (!divides(c.p.tp, groups) || !divides(ranks, c.m.mamba->num_heads)) return true;
+       const std::int64_t left = groups / c.p.tp;  // of a tp rank, which cp ranks share or repeat
+       return left % c.p.cp != 0 && c.p.cp % left != 0;
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "Mamba-2's {} heads in {} groups cannot be split over tp {} x cp {}; use a tp that "
+           "divides {} and a product that divides {}",
+           c.m.mamba->num_heads, c.m.mamba->num_groups, c.p.tp, c.p.cp, c.m.mamba->num_groups,
+           c.m.mamba->num_heads);
+     },
+     "Megatron-LM d98e8a64, core/ssm/mamba_mixer.py and mamba_context_parallel.py"},
+    // transformers' class has no tensor-parallel plan for its layers.
+    {"mamba_tensor_parallel", kDeepSpeed | kTorch,
+     [](const Case& c) { return c.m.mamba && c.p.tp > 1; },
+     [](const Case& c) {
+       return fmt::format("{} splits no heads of Mamba-2 over tp {}; use tp 1", recipe_name(c),
+                          c.p.tp);
+     },
+     "transformers 5.23, modeling_nemotron_h.py"},
     {"vision_heads", kEvery,
      [](const Case& c) { return c.m.vision && !divides(c.p.tp, c.m.vision->num_heads); },
      [](const Case& c) {

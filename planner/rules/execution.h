@@ -280,6 +280,21 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return not_in(c, "Gated DeltaNet that qplan knows", "use megatron, deepspeed or fsdp2");
      },
      "models/program/delta_net_part.cpp"},
+    // Megatron's own kernels of it, which the mode takes, were not measured.
+    {"deterministic_mamba", kMegatronCore,
+     [](const Case& c) { return c.p.deterministic && c.m.mamba; },
+     [](const Case&) {
+       return std::string(
+           "Megatron's deterministic mode runs Mamba-2's scan by kernels that are not modelled; "
+           "leave deterministic out");
+     },
+     "Megatron-LM d98e8a64, core/ssm/ops/common/determinism.py"},
+    {"mamba_available", set_of(megatron_legacy, megatron_deepspeed, nanotron, fsdp2_compile),
+     [](const Case& c) { return c.m.mamba.has_value(); },
+     [](const Case& c) {
+       return not_in(c, "Mamba-2 that qplan knows", "use megatron, deepspeed or fsdp2");
+     },
+     "models/program/mamba_part.cpp"},
     {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile, RecipeKind::qplan),
      [](const Case& c) { return c.p.cuda_graph; },
      [](const Case& c) { return not_in(c, "CUDA graphs", "leave cuda_graph out"); }, "4.3"},
@@ -291,12 +306,22 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return std::string("a dense model has no router to capture; use cuda_graph_scope layer");
      },
      "Megatron-LM 1dcf0daf, transformer_config.py: moe_router wants experts"},
+    {"cuda_graph_mamba", kEvery,
+     [](const Case& c) {
+       return c.p.cuda_graph && c.p.cuda_graph_scope == CudaGraphScope::mamba && !c.m.mamba;
+     },
+     [](const Case&) {
+       return std::string(
+           "a model without Mamba-2 layers has none to capture; use cuda_graph_scope layer");
+     },
+     "Megatron-LM d98e8a64, core/ssm/mamba_layer.py"},
     // A graph of a layer's parts neither contains nor is contained in what is recomputed.
     {"cuda_graph_recompute", kMegatronCore,
      [](const Case& c) {
        const bool parts = c.p.cuda_graph && c.p.cuda_graph_scope != CudaGraphScope::full;
+       const bool experts = c.m.moe && c.p.cuda_graph_scope != CudaGraphScope::mamba;
        return parts && (c.p.recompute.kind == RecomputeKind::full ||
-                        (c.m.moe && c.p.recompute.modules.has(RecomputeModule::moe)));
+                        (experts && c.p.recompute.modules.has(RecomputeModule::moe)));
      },
      [](const Case& c) {
        return fmt::format(

@@ -15,6 +15,13 @@ inline std::string_view unexecuted_part(const ModelSpec& m) {
   }
   if (m.num_mtp_layers > 0 && m.vision) return "multi-token prediction beside a vision tower";
   if (m.delta_net) return "Gated DeltaNet layers";
+  if (m.mamba) return "Mamba-2 layers";
+  const auto whole = [](const LayerKind& layer) { return layer.mlp && layer.mixer != Mixer::none; };
+  if (!std::all_of(m.layers.begin(), m.layers.end(), whole)) {
+    return "layers of attention or an MLP alone";
+  }
+  if (m.moe && m.moe->latent_size > 0) return "experts behind a latent projection";
+  if (m.moe && m.mlp != MlpKind::swiglu) return "experts without a gate";
   if (m.attention_output_gate) return "a gate on attention's output";
   if (m.qk_norm_whole) return "norms of queries and keys over all heads together";
   if (m.rope_scaling && m.rope_scaling->kind == RopeScalingKind::other) {

@@ -22,6 +22,10 @@ DEEPSEEK = dict(SIZES, **EXPERTS, num_hidden_layers=2, num_key_value_heads=4, n_
 HYBRID = dict(SIZES, num_hidden_layers=4, full_attention_interval=2, head_dim=8, linear_num_key_heads=2,
               linear_num_value_heads=4, linear_key_head_dim=6, linear_value_head_dim=10, linear_conv_kernel_dim=3)
 
+MAMBA = dict(SIZES, hybrid_override_pattern="ME*-", num_hidden_layers=4, head_dim=8, mamba_num_heads=6,
+             mamba_head_dim=4, n_groups=2, ssm_state_size=5, conv_kernel=3, n_routed_experts=3, num_experts_per_tok=2,
+             moe_intermediate_size=10, moe_shared_expert_intermediate_size=14)
+
 CONFIGS = [
     dict(model_type="llama", num_hidden_layers=2, **SIZES),
     dict(model_type="llama", num_hidden_layers=1, attention_bias=True, mlp_bias=True, tie_word_embeddings=True, **SIZES),
@@ -46,6 +50,8 @@ CONFIGS = [
          vision_config=dict(model_type="qwen3_vl_moe", **TOWER)),
     dict(model_type="qwen3_next", num_experts=3, shared_expert_intermediate_size=14, decoder_sparse_step=2,
          mlp_only_layers=[1], **HYBRID, **EXPERTS),
+    dict(model_type="nemotron_h", **MAMBA),
+    dict(model_type="nemotron_h", moe_latent_size=12, **MAMBA),
     dict(model_type="qwen3_5_text", **HYBRID),
     dict(model_type="qwen3_5_moe_text", num_experts=3, shared_expert_intermediate_size=14, **HYBRID, **EXPERTS),
 ]

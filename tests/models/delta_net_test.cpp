@@ -18,7 +18,7 @@ using namespace qplan;
 
 namespace {
 
-const LayerKind kDeltaNet{.delta_net = true};
+const LayerKind kDeltaNet{.mixer = Mixer::delta_net};
 
 BlockShape layer_shape(const ModelSpec& model, int tp = 1, int cp = 1) {
   BlockShape s;
@@ -46,7 +46,7 @@ std::vector<Kind> works_of(const OpList& ops) {
 
 std::string layers_of(const ModelSpec& m) {
   std::string text;
-  for (const LayerKind& layer : m.layers) text += layer.delta_net ? 'd' : 'a';
+  for (const LayerKind& layer : m.layers) text += layer.mixer == Mixer::delta_net ? 'd' : 'a';
   return text;
 }
 
@@ -273,7 +273,7 @@ TEST_CASE("a gate on attention's output widens the query projection and is kept"
   ModelSpec m = load_model("qwen3.5-9b");
   BlockShape s = layer_shape(m);
   s.layer = m.layers[3];
-  REQUIRE_FALSE(s.layer.delta_net);
+  REQUIRE(s.layer.mixer == Mixer::attention);
   ModelSpec plain = m;
   plain.attention_output_gate = false;
   const std::int64_t query = m.num_attention_heads * m.head_dim;

@@ -65,6 +65,10 @@ TEST_CASE("built-in models have the parameters of their checkpoints") {
       {"mixtral-8x22b", 140'630'071'296, 39'161'468'928},
       {"mixtral-8x7b", 46'702'792'704, 12'879'925'248},
       {"moonlight-16b-a3b", 15'960'110'208, 2'914'776'192},
+      {"nemotron-3-nano-30b-a3b", 31'577'940'288, 3'580'076'352},
+      {"nemotron-3-super-120b-a12b", 120'668'707'840, 12'770'237'440},
+      {"nemotron-3-ultra-550b-a55b", 549'308'993'536, 56'058'843'136},
+      {"nemotron-h-8b", 8'100'852'736, 8'100'852'736},
       {"nemotron4-15b", 15'628'775'424, 15'628'775'424},
       {"nemotron4-340b", 341'029'195'776, 341'029'195'776},
       {"qwen2-57b-a14b", 57'408'658'944, 14'249'270'784},
@@ -379,7 +383,7 @@ TEST_CASE("whatever one value of a config becomes, it is read or refused in a se
 TEST_CASE("an unknown architecture is answered with the known ones") {
   const std::string known =
       "deepseek_v2, deepseek_v3, glm4_moe, gpt2, gpt_oss, kimi_k2, llama, minimax_m2, mistral, "
-      "mixtral, nemotron, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_5_moe, "
+      "mixtral, nemotron, nemotron_h, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_5_moe, "
       "qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl, qwen3_vl_moe, "
       "qwen3_vl_moe_text, qwen3_vl_text, seed_oss";
   CHECK(message_of("tiny", R"({"model_type": "mamba"})") ==

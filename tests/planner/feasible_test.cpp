@@ -88,8 +88,12 @@ ModelSpec hybrid() {
   ModelSpec m = qwen3_32b();
   m.delta_net = DeltaNetSpec{
       .num_key_heads = 16, .num_value_heads = 48, .key_head_dim = 128, .value_head_dim = 128};
-  for (std::size_t i = 0; i < m.layers.size(); ++i) m.layers[i].delta_net = i % 4 != 3;
+  for (std::size_t i = 0; i < m.layers.size(); ++i)
+    m.layers[i].mixer = i % 4 == 3 ? Mixer::attention : Mixer::delta_net;
   return m;
+}
+ModelSpec nemotron() {
+  return load_model("nemotron-3-nano-30b-a3b");
 }
 ModelSpec strange_rope() {
   ModelSpec m = dense_model(24, 1024, 4096, 16, 16);
@@ -152,6 +156,12 @@ std::vector<Broken> broken_plans() {
       {"delta_net_context", fsdp2, hybrid(), "cp2 zero3"},
       {"delta_net_available", fsdp2_compile, hybrid(), "zero3"},
       {"deterministic_delta_net", megatron, hybrid(), "zero1 deterministic"},
+      {"mamba_heads", megatron, nemotron(), "tp2 cp3 sp seq3072"},
+      {"mamba_tensor_parallel", fsdp2, nemotron(), "tp2 zero3"},
+      {"mamba_context", fsdp2, nemotron(), "cp2 zero3"},
+      {"mamba_available", fsdp2_compile, nemotron(), "zero3"},
+      {"deterministic_mamba", megatron, nemotron(), "zero1 deterministic"},
+      {"cuda_graph_mamba", megatron, llama3_70b(), "cuda_graph cuda_graph_scope=mamba"},
       {"mlp_split", megatron, gpt2(), "tp3 seq1024"},
       {"shared_expert_split", megatron, deepseek_v3(), "tp3 sp seq3072"},
       {"expert_split", megatron, qwen3_30b(), "dp5 etp5 gbs5"},
@@ -217,6 +227,7 @@ std::vector<Broken> broken_plans() {
       {"executor_model", qplan_recipe, strange_rope(), "tp1"},
       {"executor_model", qplan_recipe, minimax(), "dp256 gbs256"},
       {"executor_model", qplan_recipe, hybrid(), "zero1"},
+      {"executor_model", qplan_recipe, nemotron(), "zero1"},
       {"executor_documents", qplan_recipe, llama3_70b(), "doc256"},
       {"executor_deepstack", qplan_recipe, qwen3_vl(), "pp24 gbs24"},
       {"executor_vision_sp", qplan_recipe, qwen3_vl(), "tp2 sp seq4"},

@@ -41,9 +41,18 @@ TEST_CASE("a fold gives the replay's answer, in time to 1e-9 and in memory to th
       RecipeKind::fsdp2,    RecipeKind::fsdp2_compile,      RecipeKind::qplan,
       RecipeKind::nanotron, RecipeKind::megatron_fsdp,      RecipeKind::megatron_legacy,
       RecipeKind::fsdp1};
-  const std::vector<std::string> models = {
-      "tiny",         "tiny-moe", "tiny-mla",    "gpt-oss-20b", "qwen3-vl-30b-a3b",
-      "megatron-22b", "tiny-vl",  "deepseek-v3", "qwen3.5-9b",  "qwen3-next-80b-a3b"};
+  const std::vector<std::string> models = {"tiny",
+                                           "tiny-moe",
+                                           "tiny-mla",
+                                           "gpt-oss-20b",
+                                           "qwen3-vl-30b-a3b",
+                                           "megatron-22b",
+                                           "tiny-vl",
+                                           "deepseek-v3",
+                                           "qwen3.5-9b",
+                                           "qwen3-next-80b-a3b",
+                                           "nemotron-h-8b",
+                                           "nemotron-3-super-120b-a12b"};
   RandomPlans random(7);
   const int rounds = test_rounds(200);
   for (const std::string& name : models) {
@@ -51,14 +60,15 @@ TEST_CASE("a fold gives the replay's answer, in time to 1e-9 and in memory to th
     for (int i = 0; i < rounds; ++i) {
       const Recipe& recipe = recipe_of(recipes[static_cast<std::size_t>(i) % recipes.size()]);
       // Some models cannot run under some recipes at all; megatron takes every one.
-      const bool plain = !model.moe && !model.mla && !model.qk_norm;
+      const bool hybrid = model.delta_net || model.mamba;
+      const bool plain = !model.moe && !model.mla && !model.qk_norm && !hybrid;
       // Hybrids run in Hugging Face's modules, too, and not in our executor.
       const Recipe& used = plain ? recipe
-                                 : recipe_of(i % 3 == 1         ? RecipeKind::megatron
-                                             : i % 3 == 2       ? RecipeKind::megatron_fsdp
-                                             : !model.delta_net ? RecipeKind::qplan
-                                             : i % 2 == 0       ? RecipeKind::fsdp2
-                                                                : RecipeKind::deepspeed);
+                                 : recipe_of(i % 3 == 1   ? RecipeKind::megatron
+                                             : i % 3 == 2 ? RecipeKind::megatron_fsdp
+                                             : !hybrid    ? RecipeKind::qplan
+                                             : i % 2 == 0 ? RecipeKind::fsdp2
+                                                          : RecipeKind::deepspeed);
       const ParallelPlan plan = random.next(model, used);
       check_fold(model, used, hardware, plan);
     }

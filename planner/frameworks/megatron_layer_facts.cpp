@@ -1,0 +1,178 @@
+// Which layer is what, as Megatron's flags have it.
+
+#include "planner/frameworks/megatron_layer_facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "models/error.h"
+#include "planner/frameworks/megatron.h"
+#include "planner/frameworks/megatron_shared.h"
+
+namespace qplan::megatron {
+namespace {
+
+// "([0]*3+[1]*58)": which layers are so.
+template <class Is>
+std::string layer_list(const std::vector<LayerKind>& layers, Is so) {
+  std::string text;
+  for (std::size_t from = 0; from < layers.size();) {
+    std::size_t to = from;
+    while (to < layers.size() && so(layers[to]) == so(layers[from])) ++to;
+    text += fmt::format("{}[{}]*{}", text.empty() ? "" : "+", so(layers[from]) ? 1 : 0, to - from);
+    from = to;
+  }
+  return "(" + text + ")";
+}
+
+char symbol_of(const LayerKind& layer) {
+  if (layer.mixer == Mixer::mamba) return 'M';
+  if (layer.mixer == Mixer::attention) return '*';
+  return layer.moe ? 'E' : '-';
+}
+
+// "MEM*|EME/*E" without its bars, which are of the plan: the decoder's symbols and one predictor's.
+std::pair<std::string, std::string> parts_of_pattern(const Json& value) {
+  std::string text = text_of(value);
+  std::erase(text, '|');
+  const std::size_t end = text.find('/');
+  if (end == std::string::npos) return {text, ""};
+  const std::string rest = text.substr(end + 1);
+  return {text.substr(0, end), rest.substr(0, rest.find('/'))};
+}
+
+}  // namespace
+
+// Null where every layer has experts, which is the default, or a pattern says what layers are.
+Json layer_frequency(const Subject& s) {
+  const auto& layers = s.model.layers;
+  const auto sparse = [](const LayerKind& layer) { return layer.moe; };
+  if (!s.model.moe || s.model.mamba || std::all_of(layers.begin(), layers.end(), sparse))
+    return nullptr;
+  return layer_list(layers, sparse);
+}
+
+// "4": every fourth layer attends; or which have Gated DeltaNet.
+Json delta_net_frequency(const Subject& s) {
+  if (!s.model.delta_net) return nullptr;
+  const auto& layers = s.model.layers;
+  const auto recurs = [](const LayerKind& layer) { return layer.mixer == Mixer::delta_net; };
+  const auto attends = [&](const LayerKind& layer) { return !recurs(layer); };
+  const auto first = std::find_if(layers.begin(), layers.end(), attends) - layers.begin();
+  for (std::ptrdiff_t i = 0; i < std::ssize(layers); ++i) {
+    const bool fits = attends(layers[static_cast<std::size_t>(i)]) == ((i + 1) % (first + 1) == 0);
+    if (!fits) return layer_list(layers, recurs);
+  }
+  return Json(first + 1);
+}
+
+bool same_layers(const Json& a, const Json& b) {
+  try {
+    // "1" and a list of ones are the same for any number of layers; take the list's.
+    const std::string x = text_of(a), y = text_of(b);
+    const auto listed = moe_layers(x.find('[') == std::string::npos ? y : x, 1);
+    return moe_layers(x, listed.size()) == moe_layers(y, listed.size());
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// A number n: of n layers the last attends; else the list of those that do not.
+bool same_mixers(const Json& a, const Json& b) {
+  const std::string x = text_of(a), y = text_of(b);
+  const auto is_list = [](const std::string& text) { return text.find('[') != std::string::npos; };
+  if (!is_list(x) && !is_list(y)) return x == y;
+  try {
+    const std::size_t count = moe_layers(is_list(x) ? x : y, 1).size();
+    const auto read = [&](const std::string& text) {
+      if (is_list(text)) return moe_layers(text, count);
+      // Megatron counts experts' layers from the first of n, these from the last.
+      std::vector<bool> mixers = moe_layers(text, count + 1);
+      mixers.erase(mixers.begin());
+      mixers.flip();
+      return mixers;
+    };
+    return read(x) == read(y);
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// Bars where stages begin that are not as long as each other, or several a rank. The prediction's
+// block is attention, then experts.
+Json hybrid_pattern(const Subject& s) {
+  if (!s.model.mamba) return nullptr;
+  std::vector<int> stages = s.plan.pipeline_layout;
+  const int chunks = s.plan.pp * s.plan.vpp;
+  if (stages.empty() && s.plan.vpp > 1) {
+    stages.assign(static_cast<std::size_t>(chunks), static_cast<int>(s.model.num_layers) / chunks);
+  }
+  std::string text;
+  std::size_t stage = 0;
+  int left = stages.empty() ? static_cast<int>(s.model.num_layers) : stages.front();
+  for (const LayerKind& layer : s.model.layers) {
+    for (; left == 0 && stage + 1 < stages.size(); left = stages[++stage]) text += '|';
+    text += symbol_of(layer);
+    --left;
+  }
+  if (!stages.empty()) text.append(stages.size() - 1 - stage, '|');
+  for (std::int64_t i = 0; i < s.model.num_mtp_layers; ++i) text += "/*E";
+  return text;
+}
+
+void set_pattern_stages(Draft& draft, const Json& value) {
+  const std::string text = text_of(value);
+  std::vector<int> stages{0};
+  for (const char c : text.substr(0, text.find('/'))) {
+    if (c == '|') {
+      stages.push_back(0);
+    } else {
+      ++stages.back();
+    }
+  }
+  if (stages.size() == 1) return;
+  draft.plan.vpp = std::max(1, static_cast<int>(stages.size()) / draft.plan.pp);
+  // Stages of one length are what there is without a layout.
+  const bool alike =
+      std::adjacent_find(stages.begin(), stages.end(), std::not_equal_to<>()) == stages.end();
+  draft.plan.pipeline_layout = alike ? std::vector<int>{} : std::move(stages);
+}
+
+// What predicts may be said by flags of its own.
+bool same_pattern(const Json& a, const Json& b) {
+  const auto [x, of_x] = parts_of_pattern(a);
+  const auto [y, of_y] = parts_of_pattern(b);
+  return x == y && (of_x.empty() || of_y.empty() || of_x == of_y);
+}
+
+// Whole layers but the routed experts, whose shapes change; or only what leads to those.
+Json graph_modules(const Subject& s) {
+  if (!s.plan.cuda_graph || s.plan.cuda_graph_scope == CudaGraphScope::full) return nullptr;
+  if (s.plan.cuda_graph_scope == CudaGraphScope::mamba) return Json::array({"mamba"});
+  Json modules = Json::array();
+  if (s.plan.cuda_graph_scope == CudaGraphScope::layer) {
+    modules.push_back("attn");
+    if (s.model.mamba) modules.push_back("mamba");
+    if (!s.model.moe) modules.push_back("mlp");
+  }
+  if (s.model.moe) {
+    modules.push_back("moe_router");
+    modules.push_back("moe_preprocess");
+  }
+  return modules;
+}
+
+void set_graph_modules(Draft& draft, const Json& value) {
+  const std::vector<std::string> modules = list_of(value);
+  const auto has = [&modules](std::string_view name) {
+    return std::find(modules.begin(), modules.end(), name) != modules.end();
+  };
+  if (has("mamba") && !has("attn") && !has("moe_router")) {
+    draft.plan.cuda_graph_scope = CudaGraphScope::mamba;
+  }
+  if (has("moe_router") && !has("attn")) draft.plan.cuda_graph_scope = CudaGraphScope::router;
+}
+
+}  // namespace qplan::megatron
