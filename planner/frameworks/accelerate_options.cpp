@@ -188,7 +188,7 @@ void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus
 }
 
 std::string_view decoder_layer_class(std::string_view architecture) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 22> kClasses{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 23> kClasses{
       {{"deepseek_v2", "DeepseekV2DecoderLayer"},
        {"deepseek_v3", "DeepseekV3DecoderLayer"},
        {"glm4_moe", "Glm4MoeDecoderLayer"},
@@ -199,6 +199,7 @@ std::string_view decoder_layer_class(std::string_view architecture) {
        {"mistral", "MistralDecoderLayer"},
        {"mixtral", "MixtralDecoderLayer"},
        {"nemotron", "NemotronDecoderLayer"},
+       {"nemotron_h", "NemotronHBlock"},
        {"qwen2", "Qwen2DecoderLayer"},
        {"qwen2_moe", "Qwen2MoeDecoderLayer"},
        {"qwen3", "Qwen3DecoderLayer"},

@@ -117,7 +117,7 @@ Json as_flag(const Name& name, const PythonArgument& argument) {
   return argument.value;
 }
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 21> kRecipes{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kRecipes{{
     {"deepseek-v2", "deepseek_v2_pretrain_128gpu_h100_bf16_config"},
     {"deepseek-v3", "deepseek_v3_pretrain_1024gpu_h100_bf16_config"},
     {"gpt-oss-120b", "gpt_oss_120b_pretrain_64gpu_h100_bf16_config"},
@@ -129,6 +129,10 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 21> kRecipes
     {"llama3-70b", "llama31_70b_pretrain_32gpu_h100_bf16_config"},
     {"llama3-8b", "llama31_8b_pretrain_2gpu_h100_bf16_config"},
     {"moonlight-16b-a3b", "moonlight_16b_pretrain_16gpu_h100_bf16_config"},
+    {"nemotron-3-nano-30b-a3b", "nemotron_3_nano_pretrain_8gpu_h100_bf16_config"},
+    {"nemotron-3-super-120b-a12b", "nemotron_3_super_pretrain_16gpu_h100_bf16_config"},
+    {"nemotron-3-ultra-550b-a55b", "nemotron_3_ultra_pretrain_24gpu_h100_bf16_config"},
+    {"nemotron-h-8b", "nemotronh_8b_pretrain_2gpu_h100_bf16_config"},
     {"qwen2.5-14b", "qwen25_14b_pretrain_4gpu_h100_bf16_config"},
     {"qwen3-0.6b", "qwen3_600m_pretrain_1gpu_h100_bf16_config"},
     {"qwen3-1.7b", "qwen3_1p7b_pretrain_1gpu_h100_bf16_config"},
@@ -153,6 +157,16 @@ constexpr auto kLimits = std::to_array<Limit>({
        return std::string(
            "qplan writes no choice of attention for Megatron-Bridge; leave attention_backend out, "
            "or use megatron");
+     }},
+    // Bars in its recipes' pattern say where stages begin; without them they are alike.
+    {"bridge_hybrid_stages",
+     [](const Subject& s) {
+       return s.model.mamba && (s.plan.vpp > 1 || !s.plan.pipeline_layout.empty());
+     },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes stages of one length for Megatron-Bridge's models with Mamba-2 layers, "
+           "and no virtual ones; use megatron, or vpp 1 without pipeline_layout");
      }},
     {"bridge_gradients", [](const Subject& s) { return s.plan.grad_dtype == DType::fp16; },
      [](const Subject&) {
@@ -193,6 +207,10 @@ std::vector<BridgeAssignment> bridge_assignments(const Subject& subject) {
                                     [&](const WrittenOption& o) { return o.key == name.flag; });
     std::string value =
         found == flags.end() ? std::string(name.left_out) : python(name, found->value);
+    // A fact of the model, which its recipe may say otherwise.
+    if (name.flag == "--mtp-num-layers" && subject.model.num_mtp_layers > 0) {
+      value = std::to_string(subject.model.num_mtp_layers);
+    }
     // Its pinned Megatron spells the whole iteration as a scope.
     if (whole_graph && name.flag == "--cuda-graph-impl") value = "\"local\"";
     if (whole_graph && name.flag == "--cuda-graph-modules") value = "\"full_iteration\"";

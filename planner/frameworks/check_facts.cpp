@@ -38,7 +38,11 @@ std::string argument(std::string_view key, const Json& value) {
 void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject, Findings& out) {
   if (!judged(part, fact, subject)) return;
   const Json wanted = fact.write(subject);
-  const Setting* const given = part.settings.find(fact.key);
+  const Setting* given = part.settings.find(fact.key);
+  // Its older name, which is taken still.
+  if (given == nullptr && fact.key == "--hybrid-layer-pattern") {
+    given = part.settings.find("--hybrid-override-pattern");
+  }
   if (given != nullptr && !given->resolved) return;
   // The old way to say rope.
   const bool rope = part.settings.has("--use-rotary-position-embeddings");

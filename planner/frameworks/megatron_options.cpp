@@ -12,6 +12,7 @@
 #include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
 #include "planner/frameworks/megatron.h"
+#include "planner/frameworks/megatron_layer_facts.h"
 #include "planner/frameworks/megatron_shared.h"
 #include "planner/layout.h"
 
@@ -71,24 +72,6 @@ bool fuses_loss(const Subject& s) {
   return traits_of(loss_run(s), recipe_of(s.recipe)).fused;
 }
 
-// Whole layers but the routed experts, whose shapes change; or only what leads to those.
-Json graph_modules(const Subject& s) {
-  if (!s.plan.cuda_graph || s.plan.cuda_graph_scope == CudaGraphScope::full) return nullptr;
-  if (!s.model.moe) return Json::array({"attn", "mlp"});
-  if (s.plan.cuda_graph_scope == CudaGraphScope::router) {
-    return Json::array({"moe_router", "moe_preprocess"});
-  }
-  return Json::array({"attn", "moe_router", "moe_preprocess"});
-}
-
-void set_graph_modules(Draft& draft, const Json& value) {
-  const std::vector<std::string> modules = list_of(value);
-  const auto has = [&modules](std::string_view name) {
-    return std::find(modules.begin(), modules.end(), name) != modules.end();
-  };
-  if (has("moe_router") && !has("attn")) draft.plan.cuda_graph_scope = CudaGraphScope::router;
-}
-
 Json fp8_format(const Subject& s) {
   if (s.plan.precision == Precision::fp8) return "hybrid";
   return s.plan.precision == Precision::mxfp8 ? Json("e4m3") : Json(nullptr);
@@ -144,7 +127,8 @@ constexpr auto kOptions = std::to_array<Option>({
     kPipelineParallel,
     {"--num-virtual-stages-per-pipeline-rank", "vpp",
      [](const Subject& s) {
-       return if_true(s.plan.vpp > 1 && s.plan.pipeline_layout.empty(), s.plan.vpp);
+       return if_true(s.plan.vpp > 1 && s.plan.pipeline_layout.empty() && !s.model.mamba,
+                      s.plan.vpp);
      },
      set_degree<&P::vpp>},
     {"--num-layers-per-virtual-pipeline-stage", "vpp", [](const Subject&) { return Json(nullptr); },
@@ -154,13 +138,18 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft& d, const Json& v) { d.microbatch_group = degree_of(v); }},
     {"--pipeline-model-parallel-layout", "pipeline_layout",
      [](const Subject& s) {
-       return if_true(!s.plan.pipeline_layout.empty(),
+       return if_true(!s.plan.pipeline_layout.empty() && !s.model.mamba,
                       megatron_layout(s.plan, s.model.num_mtp_layers));
      },
      [](Draft& d, const Json& v) {
        d.plan.pipeline_layout = parse_megatron_layout(text_of(v));
        d.plan.vpp = std::max(1, static_cast<int>(d.plan.pipeline_layout.size()) / d.plan.pp);
      }},
+    // Written with the layers, by the facts.
+    {"--hybrid-layer-pattern", "pipeline_layout", [](const Subject&) { return Json(nullptr); },
+     set_pattern_stages},
+    {"--hybrid-override-pattern", "pipeline_layout", [](const Subject&) { return Json(nullptr); },
+     set_pattern_stages},
     {"--decoder-first-pipeline-num-layers", "pipeline_layout",
      [](const Subject&) { return Json(nullptr); },
      [](Draft& d, const Json& v) { d.first_stage_layers = degree_of(v); }},

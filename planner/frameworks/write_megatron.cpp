@@ -110,6 +110,10 @@ constexpr auto kSlimeLimits = std::to_array<Limit>({
            "slime runs Gated DeltaNet by a plug-in that repeats it on every rank of tp and cp, "
            "which qplan does not price; use megatron");
      }},
+    {"slime_mamba", [](const Subject& s) { return s.model.mamba.has_value(); },
+     [](const Subject&) {
+       return std::string("slime trains GPT models, without Mamba-2 layers; use megatron");
+     }},
     {"slime_batch",
      [](const Subject& s) { return s.plan.micro_batch_size * s.plan.seq_len % s.plan.cp != 0; },
      [](const Subject& s) {
@@ -145,11 +149,11 @@ std::vector<EmittedFile> write_megatron(const Subject& s, const std::vector<std:
   const std::string script = fmt::format(
       "#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\nsource args.sh\n"
       "MEGATRON_LM_DIR=${{MEGATRON_LM_DIR:-/path/to/Megatron-LM}}\n{}{}{}"
-      "{} \"$MEGATRON_LM_DIR/pretrain_gpt.py\" \\\n"
+      "{} \"$MEGATRON_LM_DIR/{}\" \\\n"
       "  \"${{MODEL_ARGS[@]}}\" \"${{PLAN_ARGS[@]}}\" \"${{TRAINING_ARGS[@]}}\" "
       "\"${{DATA_ARGS[@]}}\"\n",
       remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), fixed_order_lines(s),
-      torchrun(s, ""));
+      torchrun(s, ""), s.model.mamba ? "pretrain_hybrid.py" : "pretrain_gpt.py");
   return {
       {"args.sh", args, false}, {"train.sh", script, true}, slurm_script(s, remarks, "train.sh")};
 }

@@ -307,6 +307,47 @@ TEST_CASE("Gated DeltaNet's layers, heads and gates are written for Megatron and
   CHECK(says(findings("  --attention-output-gate\n", ""), "--attention-output-gate is missing"));
 }
 
+TEST_CASE("layers of one mixer are written for Megatron as a pattern with bars, and read back") {
+  const std::string plan =
+      "tp1 pp2 dp8 ep8 etp1 zero1 mbs1 gbs64 seq4096 interleaved vpp2 layout=30+20+20+18 "
+      "overlap=grad+param cuda_graph cuda_graph_scope=layer";
+  const Job j = job("nemotron-3-super-120b-a12b", plan, Framework::megatron);
+  const auto files = emit(Framework::megatron, j.subject(), {"r"});
+  CHECK(says(file(files, "train.sh"), "pretrain_hybrid.py"));
+  const std::string args = file(files, "args.sh");
+  const std::string pattern =
+      "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEM|EMEMEM*EMEMEMEMEM*EM|EMEMEMEM*EMEMEMEMEM*|"
+      "EMEMEMEM*EMEMEMEME/*E";
+  for (const std::string& flag :
+       {"--hybrid-layer-pattern '" + pattern + "'", std::string("--num-layers 88"),
+        std::string("--spec megatron.core.models.hybrid.hybrid_layer_specs hybrid_stack_spec"),
+        std::string("--mamba-num-heads 128"), std::string("--mamba-head-dim 64"),
+        std::string("--mamba-num-groups 8"), std::string("--mamba-state-dim 128"),
+        std::string("--mtp-num-layers 1"), std::string("--moe-latent-size 1024"),
+        std::string("--use-fused-weighted-squared-relu"), std::string("--squared-relu"),
+        std::string("--position-embedding-type none"),
+        std::string("--cuda-graph-modules attn mamba moe_router moe_preprocess")}) {
+    CAPTURE(flag);
+    CHECK(says(args, "  " + flag + "\n"));
+  }
+  for (const char* flag :
+       {"--pipeline-model-parallel-layout", "--num-virtual-stages", "--moe-layer-freq"}) {
+    CHECK_FALSE(says(args, flag));
+  }
+  const auto findings = [&](const std::string& from, const std::string& to) {
+    std::string changed = args;
+    const auto at = changed.find(from);
+    REQUIRE(at != std::string::npos);
+    changed.replace(at, from.size(), to);
+    return findings_text(ask_text("args.sh", changed, "nemotron-3-super-120b-a12b", 16));
+  };
+  CHECK(findings(pattern, pattern).empty());
+  CHECK(findings("--hybrid-layer-pattern", "--hybrid-override-pattern").empty());
+  CHECK(says(findings("'MEME", "'MEEM"), "--hybrid-layer-pattern is MEEM"));
+  CHECK(says(findings("  --mamba-num-heads 128\n", ""), "--mamba-num-heads is missing"));
+  CHECK(says(findings("--moe-latent-size 1024", "--moe-latent-size 512"), "--moe-latent-size"));
+}
+
 TEST_CASE("Megatron-Bridge's recipe of a hybrid gets the plan's multi-token prediction") {
   const std::string plan = "tp1 pp4 dp8 ep8 etp1 zero1 mbs1 gbs64 seq4096 1f1b overlap=grad+param";
   const Job j = job("qwen3-next-80b-a3b", plan, Framework::megatron_bridge);
