@@ -197,17 +197,19 @@ std::string_view trimmed(std::string_view text) {
 }
 
 // Graphs of modules ("transformer_engine:attn+moe_router"); of whole layers where none is named.
-// Graphs of dense MLPs or of Mamba alone hold next to nothing of an MoE layer.
-void set_graphs(std::string_view modules, ParallelPlan& plan) {
+// Graphs of dense MLPs alone hold next to nothing of an MoE layer.
+void set_graphs(std::string_view modules, const ModelSpec& model, ParallelPlan& plan) {
   const auto names = [modules](std::string_view name) {
     return modules.find(name) != std::string_view::npos;
   };
+  const bool mamba = names("mamba") && model.mamba;
   const bool some = names("mlp") || names("mamba");
-  plan.cuda_graph = names("attn") || names("moe_router") || !some;
+  plan.cuda_graph = names("attn") || names("moe_router") || mamba || !some;
   plan.cuda_graph_scope = CudaGraphScope::full;
   if (!plan.cuda_graph || names("full_iteration")) return;
   const bool router = names("moe_router") && !names("attn");
   plan.cuda_graph_scope = router ? CudaGraphScope::router : CudaGraphScope::layer;
+  if (mamba && !names("attn") && !router) plan.cuda_graph_scope = CudaGraphScope::mamba;
 }
 
 // A word, and whether anybody knows it.
@@ -224,7 +226,7 @@ bool apply_flag(std::string_view word, RunInputs& inputs) {
   }
   for (const std::string_view prefix : kGraphPrefixes) {
     if (!word.starts_with(prefix)) continue;
-    set_graphs(word, inputs.plan);
+    set_graphs(word, inputs.model, inputs.plan);
     return true;
   }
   return std::find(kNothing.begin(), kNothing.end(), word) != kNothing.end();

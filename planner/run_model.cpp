@@ -148,6 +148,15 @@ void set_experts(const RunRow& row, ModelSpec& m) {
   }
 }
 
+// Where neither base_model nor the columns say what the model is, its name does if it is a built-in
+// model's.
+std::string base_of_run(const RunRow& row) {
+  const std::string& base = row.text("base_model");
+  const bool described = !row.text("layers").empty() || !row.text("hidden").empty();
+  if (!base.empty() || described || !is_built_in(row.text("model"))) return base;
+  return row.text("model");
+}
+
 // Dense layers between those with experts have no column (Llama 4's interleave_moe_layer_step,
 // Qwen's decoder_sparse_step), and neither have shared experts; the total tells. Every step-th
 // layer has experts.
@@ -174,12 +183,14 @@ void space_experts(const RunRow& row, ModelSpec& m) {
 }  // namespace
 
 ModelSpec model_of_run(const RunRow& row, RecipeKind recipe) {
-  const std::string& base = row.text("base_model");
+  const std::string base = base_of_run(row);
   if (base.find('/') != std::string::npos) throw Error("base_model is no built-in model");
   ModelSpec m = base.empty() ? blank_model(row, recipe) : load_model(base);
-  if (const auto kind = try_from_word<MlpKind>(row.text("mlp"))) m.mlp = *kind;
+  // Known by its name alone, a model is what its config says; these columns hold what most are.
+  const bool by_name = base != row.text("base_model");
+  if (const auto kind = try_from_word<MlpKind>(row.text("mlp")); kind && !by_name) m.mlp = *kind;
   for (const auto& [norm, word] : kNorms) {
-    if (row.text("norm") == word) m.norm = norm;
+    if (row.text("norm") == word && !by_name) m.norm = norm;
   }
   m.hidden_size = row.whole("hidden", 1, kWidest).value_or(m.hidden_size);
   m.vocab_size = row.whole("vocab", 1, kMostWords).value_or(m.vocab_size);

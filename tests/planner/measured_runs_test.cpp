@@ -250,6 +250,31 @@ TEST_CASE("a base model keeps its details and takes the row's sizes") {
   CHECK(fewer.layers[1].moe);
 }
 
+TEST_CASE("a row that says nothing of its model but a built-in one's name is of that model") {
+  Cells cells{{"model", "Nemotron-3-Nano-30B-A3B"}, {"ep", "8"}};
+  for (const char* said : {"layers", "hidden", "heads", "ffn", "vocab"}) cells[said] = "";
+  const MeasuredRun run = read(cells);
+  REQUIRE(run.inputs.has_value());
+  CHECK(run.inputs->model.layers == load_model("nemotron-3-nano-30b-a3b").layers);
+  CHECK(run.inputs->model.mlp == MlpKind::relu2);  // whatever the column holds for most rows
+  cells["hidden"] = "2688";
+  CHECK_FALSE(read(cells).inputs.has_value());
+  cells["hidden"] = "";
+  cells["model"] = "Nemotron-3.5-Lightning";
+  CHECK(read(cells).unpriced ==
+        "no base_model, and the architecture columns lack layers, hidden, vocab");
+  // Graphs of Mamba-2's layers, alone or with others.
+  cells["model"] = "Nemotron-3-Nano-30B-A3B";
+  const auto graphs = [&](const std::string& modules) {
+    cells["other_flags"] = "cuda_graph=transformer_engine:" + modules;
+    const ParallelPlan plan = read(cells).inputs->plan;
+    CHECK(plan.cuda_graph);
+    return plan.cuda_graph_scope;
+  };
+  CHECK(graphs("mamba") == CudaGraphScope::mamba);
+  CHECK(graphs("attn+mamba+moe_router+moe_preprocess") == CudaGraphScope::layer);
+}
+
 TEST_CASE("without a base model the columns make a decoder of their kind") {
   const ModelSpec llama = read({{"kv_heads", "2"}}).inputs->model;
   CHECK(llama.num_key_value_heads == 2);
