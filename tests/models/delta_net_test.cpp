@@ -9,9 +9,8 @@
 #include "costmodel/block_cost.h"
 #include "costmodel/evaluate.h"
 #include "models/error.h"
-#include "models/program/blocks.h"
-#include "models/program/liveness.h"
 #include "tests/complaint.h"
+#include "tests/models/layer_blocks.h"
 #include "tests/models/short_configs.h"
 
 using namespace qplan;
@@ -19,30 +18,6 @@ using namespace qplan;
 namespace {
 
 const LayerKind kDeltaNet{.mixer = Mixer::delta_net};
-
-BlockShape layer_shape(const ModelSpec& model, int tp = 1, int cp = 1) {
-  BlockShape s;
-  s.layer = model.layers.front();
-  s.seq_len = 4096;
-  s.tp = tp;
-  s.cp = cp;
-  s.sequence_parallel = tp > 1;
-  return s;
-}
-
-double kept_per_token(const ModelSpec& model, RecipeKind recipe, const BlockShape& s) {
-  const Block block = build_block(model, recipe_of(recipe), s);
-  return memory_of(block, BackwardForm::whole).forward.net.value() / static_cast<double>(s.seq_len);
-}
-
-template <class Kind>
-std::vector<Kind> works_of(const OpList& ops) {
-  std::vector<Kind> found;
-  for (const Op& op : ops) {
-    if (const auto* work = std::get_if<Kind>(&op.work)) found.push_back(*work);
-  }
-  return found;
-}
 
 std::string layers_of(const ModelSpec& m) {
   std::string text;
@@ -119,11 +94,11 @@ TEST_CASE("a layer of Gated DeltaNet keeps what Megatron's module and fla's kern
       {"MLP: gate, up, product", 2 * 3 * f}};
   double sum = 0;
   for (const auto& [what, bytes] : kept) sum += bytes;
-  CHECK(kept_per_token(m, RecipeKind::megatron, layer_shape(m)) == sum);
-  CHECK(kept_per_token(m, RecipeKind::megatron, layer_shape(m, 4)) * 4 == sum);
+  CHECK(kept_per_token(m, RecipeKind::megatron, layer_shape(m.layers.front())) == sum);
+  CHECK(kept_per_token(m, RecipeKind::megatron, layer_shape(m.layers.front(), 4)) * 4 == sum);
   // Heads instead of sequence: the same bytes, after the exchange as before it.
   const double projected = 2 * (2 * key + 2 * value + 2 * heads);
-  CHECK(kept_per_token(m, RecipeKind::megatron, layer_shape(m, 1, 2)) * 2 == sum);
+  CHECK(kept_per_token(m, RecipeKind::megatron, layer_shape(m.layers.front(), 1, 2)) * 2 == sum);
   CHECK(projected < sum);
 }
 
@@ -132,7 +107,7 @@ TEST_CASE("a layer of Gated DeltaNet keeps what Megatron's module and fla's kern
 TEST_CASE("recomputing gdn_norm_out keeps neither the normed nor the gated output") {
   const ModelSpec m = load_model("qwen3.5-9b");
   for (const int cp : {1, 2}) {
-    BlockShape s = layer_shape(m, 1, cp);
+    BlockShape s = layer_shape(m.layers.front(), 1, cp);
     const double all = kept_per_token(m, RecipeKind::megatron, s);
     s.recompute = RecomputeKind::selective;
     s.recompute_modules.add(RecomputeModule::gdn_norm_out);
@@ -168,13 +143,13 @@ TEST_CASE("in Hugging Face's modules it keeps what those and fla's kernels save"
       {"MLP: gate, up, SiLU, product", 2 * 4 * f}};
   double sum = 0;
   for (const auto& [what, bytes] : kept) sum += bytes;
-  CHECK(kept_per_token(m, RecipeKind::fsdp2, layer_shape(m)) == sum);
+  CHECK(kept_per_token(m, RecipeKind::fsdp2, layer_shape(m.layers.front())) == sum);
 }
 
 TEST_CASE("what Gated DeltaNet keeps grows with the sequence, and no faster") {
   const ModelSpec m = load_model("qwen3-next-80b-a3b");
   for (const RecipeKind recipe : {RecipeKind::megatron, RecipeKind::fsdp2}) {
-    BlockShape s = layer_shape(m);
+    BlockShape s = layer_shape(m.layers.front());
     const double at_4k = kept_per_token(m, recipe, s);
     s.seq_len = 32768;
     CHECK(kept_per_token(m, recipe, s) == at_4k);
@@ -228,8 +203,10 @@ TEST_CASE("a hybrid's model FLOPs are Megatron's") {
 
 TEST_CASE("tensor and context parallelism give a rank its share of the delta rule's heads") {
   const ModelSpec m = load_model("qwen3-next-80b-a3b");
-  const Block whole = build_block(m, recipe_of(RecipeKind::megatron), layer_shape(m));
-  const Block split = build_block(m, recipe_of(RecipeKind::megatron), layer_shape(m, 2, 2));
+  const Block whole =
+      build_block(m, recipe_of(RecipeKind::megatron), layer_shape(m.layers.front()));
+  const Block split =
+      build_block(m, recipe_of(RecipeKind::megatron), layer_shape(m.layers.front(), 2, 2));
   const auto one = works_of<GatedDeltaRule>(whole.forward);
   const auto quarter = works_of<GatedDeltaRule>(split.forward);
   REQUIRE(one.size() == 1);
@@ -251,7 +228,7 @@ TEST_CASE("tensor and context parallelism give a rank its share of the delta rul
 TEST_CASE("projections are one product in Megatron, and as many as the module has elsewhere") {
   const auto products = [](const char* name, RecipeKind recipe) {
     const ModelSpec m = load_model(name);
-    BlockShape s = layer_shape(m);
+    BlockShape s = layer_shape(m.layers.front());
     s.layer = kDeltaNet;
     const Block block = build_block(m, recipe_of(recipe), s);
     std::multiset<std::int64_t> widths;
@@ -271,7 +248,7 @@ TEST_CASE("projections are one product in Megatron, and as many as the module ha
 
 TEST_CASE("a gate on attention's output widens the query projection and is kept") {
   ModelSpec m = load_model("qwen3.5-9b");
-  BlockShape s = layer_shape(m);
+  BlockShape s = layer_shape(m.layers.front());
   s.layer = m.layers[3];
   REQUIRE(s.layer.mixer == Mixer::attention);
   ModelSpec plain = m;

@@ -8,9 +8,8 @@
 #include <string>
 
 #include "costmodel/evaluate.h"
-#include "models/program/blocks.h"
-#include "models/program/liveness.h"
 #include "tests/complaint.h"
+#include "tests/models/layer_blocks.h"
 #include "tests/models/short_configs.h"
 
 using namespace qplan;
@@ -22,42 +21,12 @@ constexpr LayerKind kAttention{.mixer = Mixer::attention, .mlp = false};
 constexpr LayerKind kExperts{.moe = true, .mixer = Mixer::none};
 constexpr LayerKind kMlp{.mixer = Mixer::none};
 
-BlockShape layer_shape(const LayerKind& layer, int tp = 1, int cp = 1) {
-  BlockShape s;
-  s.layer = layer;
-  s.seq_len = 4096;
-  s.tp = tp;
-  s.cp = cp;
-  s.sequence_parallel = tp > 1;
-  return s;
-}
-
-double kept_per_token(const ModelSpec& model, RecipeKind recipe, const BlockShape& s) {
-  const Block block = build_block(model, recipe_of(recipe), s);
-  return memory_of(block, BackwardForm::whole).forward.net.value() / static_cast<double>(s.seq_len);
-}
-
-template <class Kind>
-std::vector<Kind> works_of(const OpList& ops) {
-  std::vector<Kind> found;
-  for (const Op& op : ops) {
-    if (const auto* work = std::get_if<Kind>(&op.work)) found.push_back(*work);
-  }
-  return found;
-}
-
 std::string layers_of(const ModelSpec& m) {
   std::string text;
   for (const LayerKind& layer : m.layers) {
     text += layer == kMamba ? 'M' : layer == kAttention ? '*' : layer == kExperts ? 'E' : '-';
   }
   return text;
-}
-
-double sum_of(const std::map<std::string, double>& parts) {
-  double sum = 0;
-  for (const auto& [what, bytes] : parts) sum += bytes;
-  return sum;
 }
 
 // Megatron-LM d98e8a64, hybrid_flops, of a mixer as wide as it is (Megatron takes two hidden
