@@ -100,14 +100,17 @@ bool same_mixers(const Json& a, const Json& b) {
   }
 }
 
-// Bars where stages begin that are not as long as each other, or several a rank. The prediction's
-// block is attention, then experts.
+// Bars where stages begin that are not as long as each other, or several a rank; layers that such
+// stages leave over are one more, which Megatron refuses as the rules do. The prediction's block is
+// attention, then experts.
 Json hybrid_pattern(const Subject& s) {
   if (!s.model.mamba) return nullptr;
   std::vector<int> stages = s.plan.pipeline_layout;
   const int chunks = s.plan.pp * s.plan.vpp;
   if (stages.empty() && s.plan.vpp > 1) {
-    stages.assign(static_cast<std::size_t>(chunks), static_cast<int>(s.model.num_layers) / chunks);
+    const auto layers = static_cast<int>(s.model.num_layers);
+    stages.assign(static_cast<std::size_t>(chunks), layers / chunks);
+    if (layers % chunks != 0) stages.push_back(layers % chunks);
   }
   std::string text;
   std::size_t stage = 0;
