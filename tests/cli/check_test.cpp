@@ -106,6 +106,35 @@ TEST_CASE("what check cannot use it says in a sentence") {
   CHECK(ran.says("8 MiB"));
 }
 
+TEST_CASE("scripts that a script reads or starts are found beside it") {
+  const std::string question = " --model qwen3-30b-a3b --gpus 8 --json";
+  const Ran both = run("check " + example("run.sh") + " " + example("model.sh") + question);
+  const Ran one = run("check " + example("run.sh") + question);
+  CHECK(one.code == both.code);
+  CHECK(one.json() == both.json());
+
+  // Through a folder, one script after the other; not what lies elsewhere.
+  const TemporaryFolder folder;
+  fs::create_directories(folder.file("models"));
+  std::ofstream(folder.file("models/args.sh")) << "MODEL_ARGS=(--num-layers 36 --bf16)\n";
+  std::ofstream(folder.file("run.sh"))
+      << "source \"${DIR}/models/args.sh\"\nsource /etc/profile\nsource none.sh\n"
+         "torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]}\n";
+  std::ofstream(folder.file("job.sbatch")) << "srun bash run.sh\n";
+  const Ran ran = run("check " + folder.file("job.sbatch") + " --model qwen3-8b --gpus 8 --json");
+  const Json answer = ran.json();
+  std::string missing;
+  for (const Json& finding : answer["findings"]) {
+    if (finding["rule"] == "sourced_file_missing") {
+      missing += finding["message"].get<std::string>() + "|";
+    }
+  }
+  CHECK(missing ==
+        "profile is read here and is not among the files given|"
+        "none.sh is read here and is not among the files given|");
+  CHECK_FALSE(ran.says("nothing here starts a training job"));
+}
+
 TEST_CASE("check's JSON is the same twice") {
   const std::string line = "check " + config("megatron_deepspeed/ds_config.json") + " " +
                            config("megatron_deepspeed/train.sh") +
