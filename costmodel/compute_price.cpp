@@ -208,6 +208,19 @@ Seconds dropout_time(const Attention& a, const HardwareProfile& hardware) {
   return Seconds(each * pairs * kMeasured / hardware.gpu.multiprocessors);
 }
 
+// The gradient of learned logits: cuDNN's compute_dot_do_o takes 1.4 to 1.6 ns a query and head
+// longer with them (heads of 64 and 128, windows or none, 4k to 16k tokens on an H100, cuDNN 9.14
+// under Transformer Engine 2.12; docs/evidence/issue3-fourteenth-round.md). Taken to be as long on
+// Blackwell: it moves next to nothing and multiplies less.
+Seconds sinks_time(const Attention& a, const HardwareProfile& hardware) {
+  constexpr int kHopper = 90;
+  const bool cudnn =
+      a.kernel == AttentionKernel::fused && hardware.gpu.compute_capability >= kHopper;
+  if (!a.sinks || !cudnn || a.pass == Pass::forward) return {};
+  constexpr double kEach = 1.5e-9;
+  return Seconds(kEach * as_double(a.batch) * as_double(a.heads) * as_double(a.q_len));
+}
+
 // Of the clock that attention has alone and among products, what it has beside so many: by its
 // share of a step's time, a backward pass after each forward.
 double sustained_share(const Attention& a, const AttentionFit& fit,
@@ -405,7 +418,7 @@ Price attention_price(const Attention& work, const HardwareProfile& hardware) {
   }
   if (work.kernel == AttentionKernel::unfused) return unfused_attention_price(work, hardware);
   Price price = fused_attention_price(work, hardware);
-  price.time += dropout_time(work, hardware);
+  price.time += dropout_time(work, hardware) + sinks_time(work, hardware);
   return price;
 }
 

@@ -17,7 +17,8 @@ Heads heads_of(const LayerContext& c) {
           std::max<std::int64_t>(m.num_key_value_heads / c.shape.tp, 1), m.head_dim, m.head_dim};
 }
 
-// gpt-oss's learned logits. Other recipes leave them out of what attention reads and writes.
+// gpt-oss's learned logits. Where they are only priced they are left out of what attention reads
+// and writes.
 AttentionPart::Sinks AttentionPart::learned_sinks(Pass pass) const {
   if (!c_.model.attention_sinks || !c_.recipe.executable) return {};
   const std::int16_t parameter = c_.b.parameter(ParameterRole::sinks);
@@ -48,6 +49,7 @@ void AttentionPart::core(Pass pass) {
                  .kernel = c_.attention_kernel(),
                  .deterministic = !forward && s.deterministic,
                  .dropout = c_.drops(),
+                 .sinks = c_.model.attention_sinks && !c_.recipe.executable,
                  .products = products_beside_attention(c_.model, s.seq_len / s.documents)};
   const Sinks sinks = learned_sinks(pass);
   const auto attend = [&](const Attention& step, SlotId k, SlotId v) {

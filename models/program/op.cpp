@@ -264,7 +264,7 @@ constexpr Overloaded each_field{
     },
     [](const Attention& w, auto&& f) {
       f(w.batch, w.heads, w.kv_heads, w.q_len, w.kv_len, w.head_dim, w.v_head_dim, w.window,
-        w.causal, w.pass, w.kernel, w.deterministic, w.dropout);
+        w.causal, w.pass, w.kernel, w.deterministic, w.dropout, w.sinks);
     },
     [](const Rowwise& w, auto&& f) { f(w.kind, w.rows, w.cols, w.dtype, w.fused, w.groups); },
     [](const Collective& w, auto&& f) {

@@ -80,6 +80,7 @@ struct Attention {
   AttentionKernel kernel = AttentionKernel::fused;
   bool deterministic = false;  // backward: gradients of queries are added up in a fixed order
   bool dropout = false;        // fused: probabilities are dropped, by random numbers drawn anew
+  bool sinks = false;          // fused: each head has a learned logit, which gets a gradient, too
   // FLOPs of the model's products beside attention's own, over a whole sequence: what else heats
   // the GPU while this runs. 0: nothing, it runs alone.
   double products = 0;

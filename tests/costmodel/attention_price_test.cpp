@@ -165,6 +165,26 @@ TEST_CASE("dropout takes attention longer by its random numbers") {
   }
 }
 
+// cuDNN 9.14 under Transformer Engine 2.12 on an H100: compute_dot_do_o with learned logits, less
+// without, ms (docs/evidence/issue3-megatron-layers.json).
+TEST_CASE("learned logits take cuDNN's backward longer, and nothing else") {
+  for (const auto& [batch, heads, ms] :
+       {std::tuple{1, 64, 0.373}, {4, 64, 1.710}, {1, 32, 0.178}, {4, 32, 0.811}}) {
+    const auto longer = [&](Pass pass, AttentionKernel kernel, const char* gpu) {
+      Attention a = causal(batch, heads, 4096, pass);
+      a.kernel = kernel;
+      const Seconds plain = attention_price(a, machine(gpu)).time;
+      a.sinks = true;
+      return 1e3 * (attention_price(a, machine(gpu)).time - plain).value();
+    };
+    CAPTURE(heads);
+    CHECK(error_of(longer(Pass::backward, AttentionKernel::fused, "h100-sxm"), ms) < 0.12);
+    CHECK(longer(Pass::forward, AttentionKernel::fused, "h100-sxm") == 0);
+    CHECK(longer(Pass::backward, AttentionKernel::flash2, "h100-sxm") == 0);
+    CHECK(longer(Pass::backward, AttentionKernel::fused, "a100-80gb-sxm") == 0);
+  }
+}
+
 TEST_CASE("attention meets the published training rates of A100 and B200") {
   // TE on A100: forward 185, backward 157 at its plateau; TE alone on a B200: 980 at 4k, 1311-1350
   // at 32k, of which steps sustain 0.9, as of products
