@@ -31,13 +31,16 @@ SlotId MlpPart::forward(SlotId x) {
   const DType act = c_.activation_dtype();
   const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
   x_ = x;
-  b.begin_module(RecomputeModule::layernorm);
+  const bool checkpointed =
+      c_.recipe.norms_in_linears && c_.shape.recompute_modules.has(RecomputeModule::mlp);
+  const RecomputeModule norm = checkpointed ? RecomputeModule::mlp : RecomputeModule::layernorm;
+  b.begin_module(norm);
   const SlotId normed = b.slot("mlp normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();
   c_.norm_forward(ParameterRole::post_attention_norm, x, normed, c_.local_tokens, c_.hidden,
                   eager_norm_);
   normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
-  b.end_module(RecomputeModule::layernorm);
+  b.end_module(norm);
 
   b.begin_module(RecomputeModule::mlp);
   if (gated(c_) && (c_.shape.recomputes_operators || c_.projects_apart())) {

@@ -140,6 +140,12 @@ TEST_CASE("recomputing the MLP frees 6f") {
   CHECK(freed(m, RecomputeModule::mlp) == 6 * m.intermediate_size);
 }
 
+TEST_CASE("recomputing Megatron's MLP frees its norm's output with it, once") {
+  const ModelSpec m = load_model("llama3-8b");
+  const auto both = static_cast<double>(6 * m.intermediate_size + 2 * m.hidden_size);
+  CHECK(freed(m, RecomputeModule::mlp, RecipeKind::megatron) == both);
+}
+
 TEST_CASE("recomputing Megatron's expert activation frees 2f and their probabilities, k times") {
   const ModelSpec m = load_model("qwen3-30b-a3b");
   const MoeSpec& moe = *m.moe;
