@@ -82,7 +82,7 @@ const Slowdown& slowdown_of(const Op& op, const Contention& contention, const Ra
   return axis && grid.shape(*axis).nodes > 1 ? contention.network : contention.nvlink;
 }
 
-double kernels_of(const Work& work, const Recipe& recipe) {
+double kernels_of(const Work& work) {
   if (const auto* r = std::get_if<Rowwise>(&work)) return kernel_count(*r);
   if (const auto* d = std::get_if<GatedDeltaRule>(&work)) return kernel_count(*d);
   if (const auto* s = std::get_if<StateSpaceScan>(&work)) return kernel_count(*s);
@@ -91,10 +91,16 @@ double kernels_of(const Work& work, const Recipe& recipe) {
     constexpr double kBesideSoftmax = 5;
     return kBesideSoftmax + (fused_softmax(*a) ? 1 : 5);
   }
-  if (const auto* g = std::get_if<GroupedGemm>(&work)) {
-    return recipe.one_product_per_expert ? static_cast<double>(g->groups) : 1;
-  }
   return 1;
+}
+
+// At a step's edges kernels go over lists of parameters, whichever layers these are of.
+bool over_lists(const Work& work) {
+  if (std::holds_alternative<AdamW>(work)) return true;
+  const auto* r = std::get_if<Rowwise>(&work);
+  if (r == nullptr) return false;
+  return r->kind == RowwiseKind::zero_fill || r->kind == RowwiseKind::sum_of_squares ||
+         r->kind == RowwiseKind::scale;
 }
 
 // Graphs of layers leave embedding, loss and the step's edge to the launching thread; our
@@ -138,9 +144,10 @@ RingDelay ring_delay(const Work& work, const CostContext& context) {
 // Of an op alone.
 Duration duration_of(const Op& op, const Price& price, const CostContext& context) {
   const RingDelay delay = ring_delay(op.work, context);
-  const Seconds launch = captured(op, context.graphs, *context.recipe)
-                             ? Seconds(0)
-                             : launch_time(op, *context.recipe) + delay.launch;
+  const Seconds launch =
+      captured(op, context.graphs, *context.recipe)
+          ? Seconds(0)
+          : launch_time(op, *context.recipe) * context.hardware->host.launch_factor + delay.launch;
   return {price.time + delay.time, launch};
 }
 
@@ -190,14 +197,23 @@ std::optional<CudaGraphScope> graphs_of(const ParallelPlan& plan) {
 
 Seconds launch_time(const Op& op, const Recipe& recipe) {
   if (std::holds_alternative<Join>(op.work)) return Seconds(0);
+  const std::optional<Seconds>& further = recipe.further_launch;
+  const bool enqueued_by_loop = op.piece > 0 && !std::holds_alternative<Attention>(op.work);
+  if (further && (enqueued_by_loop || over_lists(op.work))) return *further;
   if (std::holds_alternative<Collective>(op.work)) return recipe.collective_launch;
-  const auto* r = std::get_if<Rowwise>(&op.work);
-  if (r != nullptr && r->groups > 1) {
+  if (const auto* r = std::get_if<Rowwise>(&op.work); r != nullptr && r->groups > 1) {
     const auto experts = static_cast<double>(r->groups);
     if (r->kind == RowwiseKind::amax) return recipe.expert_scale * experts;
-    if (r->kind == RowwiseKind::cast) return recipe.expert_cast * experts;
+    if (r->kind == RowwiseKind::cast) return recipe.launch + recipe.expert_cast * experts;
+  } else if (r != nullptr && r->kind == RowwiseKind::cast && recipe.cast_launch) {
+    return *recipe.cast_launch;
   }
-  return recipe.launch * static_cast<double>(kernels_of(op.work, recipe));
+  const auto* g = std::get_if<GroupedGemm>(&op.work);
+  if (g != nullptr && recipe.one_product_per_expert) {
+    return recipe.launch + recipe.expert_launch * static_cast<double>(g->groups);
+  }
+  const double kernels = kernels_of(op.work);
+  return further ? recipe.launch + *further * (kernels - 1) : recipe.launch * kernels;
 }
 
 void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,
@@ -270,7 +286,7 @@ Price price_of(const Op& op, const CostContext& context) {
   if (by_clock(op.work)) p.time *= slowest_of(context.grid->world());
   if (op.stream == Stream::compute && captured(op, context.graphs, *context.recipe)) {
     // At most half of it: the gain is of kernels that are longer than their launch.
-    const Seconds gain = context.hardware->gpu.graph_gain * kernels_of(op.work, *context.recipe);
+    const Seconds gain = context.hardware->gpu.graph_gain * kernels_of(op.work);
     p.time = p.time - std::min(gain, p.time * 0.5);
   }
   return p;

@@ -101,9 +101,9 @@ double routed_share(const ParallelPlan& plan, const JobFacts& facts);
 // The scope of a plan's CUDA graphs, where it has any.
 std::optional<CudaGraphScope> graphs_of(const ParallelPlan& plan);
 
-// Host time of enqueuing an op: its kernels, by the recipe. Unfused work launches several, grouped
-// products one an expert (Transformer Engine's GroupedLinear calls cuBLAS for each) and casts of
-// their operands as the recipe says.
+// Host time of enqueuing an op, by the recipe, on a DGX H100's processors: of each of its kernels,
+// or of its module and less of its further kernels; of an expert's product and of its operand's
+// cast (Transformer Engine's GroupedLinear enqueues them one after the other).
 Seconds launch_time(const Op& op, const Recipe& recipe);
 
 }  // namespace qplan

@@ -165,6 +165,7 @@ Host read_host(JsonReader in) {
   host.nvme_read = gb_per_s(in.number_or("nvme_read_gb_per_s", 0, kHuge, 0));
   host.nvme_write = gb_per_s(in.number_or("nvme_write_gb_per_s", 0, kHuge, 0));
   host.watt_per_gpu = in.number_or("watt_per_gpu", 0, 1e5, 0);
+  host.launch_factor = in.number_or("launch_factor", 0.01, 100, 1);
   read_source(in);
   in.finish();
   return host;

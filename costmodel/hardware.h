@@ -147,6 +147,8 @@ struct Host {
   double adam_params_per_s = 4e9;        // CPU Adam per node, transfers excluded
   BytesPerSecond nvme_read, nvme_write;  // per node
   double watt_per_gpu = 0;               // share of a node's power without the GPU's
+  // What a framework takes to launch an op, over what it takes on a DGX H100's Xeons.
+  double launch_factor = 1;
 };
 
 // Slow-down of work that runs beside other work: compute beside a collective's kernels, and the

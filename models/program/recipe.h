@@ -152,7 +152,14 @@ struct Recipe {
   // Host.
   Seconds launch{};             // host time of one kernel launch, framework overhead included
   Seconds collective_launch{};  // of one collective, its autograd function included
-  bool one_product_per_expert = false;  // grouped products are launched expert by expert
+  // Where an op is a module with autograd around it, `launch` is of the module, and this of each
+  // kernel further: an op's second and later ones, pieces that a loop in C++ enqueues, kernels over
+  // lists of parameters at a step's edges. Else these take `launch`, too.
+  std::optional<Seconds> further_launch = {};
+  std::optional<Seconds> cast_launch = {};  // of a dense operand that becomes fp8 within its module
+  // Grouped products are launched expert by expert: the module once, each expert this long.
+  bool one_product_per_expert = false;
+  Seconds expert_launch{};
   // ... and their operands become fp8 expert by expert, this long each: a tensor object, its
   // buffers, its kernels (Transformer Engine's split_quantize).
   Seconds expert_cast{};

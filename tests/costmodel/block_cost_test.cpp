@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "costmodel/evaluate.h"
+#include "tests/costmodel/machine.h"
 
 using namespace qplan;
 
@@ -144,11 +145,12 @@ TEST_CASE("waits launch nothing, unfused work several kernels, experts one each"
         eager.launch);
   const Op experts{.work = GroupedGemm{.groups = 16, .rows = 4096, .n = 64, .k = 64}};
   CHECK(launch_time(experts, eager) == eager.launch);
-  CHECK(launch_time(experts, megatron) == megatron.launch * 16.0);
+  CHECK(launch_time(experts, megatron) == megatron.launch + megatron.expert_launch * 16.0);
   Op cast{.work = Rowwise{.kind = RowwiseKind::cast, .rows = 4096, .cols = 64}};
-  CHECK(launch_time(cast, megatron) == megatron.launch);
+  CHECK(launch_time(cast, eager) == eager.launch);
+  CHECK(launch_time(cast, megatron) == *megatron.cast_launch);
   std::get<Rowwise>(cast.work).groups = 16;
-  CHECK(launch_time(cast, megatron) == megatron.expert_cast * 16.0);
+  CHECK(launch_time(cast, megatron) == megatron.launch + megatron.expert_cast * 16.0);
   // Its scale takes launches of its own, also expert by expert.
   Op maximum{.work = Rowwise{.kind = RowwiseKind::amax, .groups = 16}};
   CHECK(launch_time(maximum, megatron) == megatron.expert_scale * 16.0);
@@ -159,6 +161,42 @@ TEST_CASE("waits launch nothing, unfused work several kernels, experts one each"
   CHECK(launch_time({.work = scores}, eager) == eager.launch * 6.0);
   scores.heads = 2;
   CHECK(launch_time({.work = scores}, eager) == eager.launch * 10.0);
+}
+
+TEST_CASE("a module's first kernel takes its launch, its further ones less") {
+  const Recipe& megatron = recipe_of(RecipeKind::megatron);
+  const Seconds further = *megatron.further_launch;
+  Op product = compute_op();
+  CHECK(launch_time(product, megatron) == megatron.launch);
+  product.piece = 1;
+  product.pieces = 4;
+  CHECK(launch_time(product, megatron) == further);
+  Op message = comm_op();
+  CHECK(launch_time(message, megatron) == megatron.collective_launch);
+  message.piece = 2;
+  CHECK(launch_time(message, megatron) == further);
+  // Steps of a ring of attention come from Python.
+  Op ring{.work = Attention{.batch = 1, .heads = 4, .q_len = 64, .kv_len = 64}};
+  ring.piece = 1;
+  CHECK(launch_time(ring, megatron) == megatron.launch + further);
+  CHECK(launch_time({.work = AdamW{}}, megatron) == further);
+  CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::zero_fill}}, megatron) == further);
+  // A recipe that launches kernel by kernel has one figure for all.
+  const Recipe& eager = recipe_of(RecipeKind::fsdp2);
+  CHECK(launch_time(product, eager) == eager.launch);
+  CHECK(launch_time(message, eager) == eager.collective_launch);
+}
+
+TEST_CASE("a slower host launches later") {
+  Priced p;
+  const OpList ops{compute_op()};
+  const auto launch = [&] { return price_ops(ops, p.context).durations.front().launch; };
+  const Seconds xeon = launch();
+  HardwareProfile grace = *p.context.hardware;
+  grace.host.launch_factor = 1.5;
+  p.context.hardware = &grace;
+  CHECK(launch().value() == doctest::Approx(1.5 * xeon.value()));
+  CHECK(machine("gb200").host.launch_factor > machine("b200").host.launch_factor);
 }
 
 TEST_CASE("graphs of layers leave the routed experts' launches to the host") {
@@ -173,6 +211,7 @@ TEST_CASE("graphs of layers leave the routed experts' launches to the host") {
   ops[2].layer_module = LayerModule::experts;
   Priced p;
   const Seconds one = p.context.recipe->launch;
+  const Seconds experts = launch_time(ops[2], *p.context.recipe);
   const auto launches = [&](std::optional<CudaGraphScope> graphs) {
     p.context.graphs = graphs;
     std::vector<Seconds> times;
@@ -181,12 +220,12 @@ TEST_CASE("graphs of layers leave the routed experts' launches to the host") {
   };
   using Times = std::vector<Seconds>;
   const Seconds none(0);
-  CHECK(launches(std::nullopt) == Times{one, one, one * 4.0, one});
-  CHECK(launches(CudaGraphScope::router) == Times{one, none, one * 4.0, one});
-  CHECK(launches(CudaGraphScope::layer) == Times{none, none, one * 4.0, one});
-  CHECK(launches(CudaGraphScope::mamba) == Times{one, one, one * 4.0, one});
+  CHECK(launches(std::nullopt) == Times{one, one, experts, one});
+  CHECK(launches(CudaGraphScope::router) == Times{one, none, experts, one});
+  CHECK(launches(CudaGraphScope::layer) == Times{none, none, experts, one});
+  CHECK(launches(CudaGraphScope::mamba) == Times{one, one, experts, one});
   ops[0].layer_module = LayerModule::mamba;
-  CHECK(launches(CudaGraphScope::mamba) == Times{none, one, one * 4.0, one});
+  CHECK(launches(CudaGraphScope::mamba) == Times{none, one, experts, one});
   CHECK(launches(CudaGraphScope::full) == Times{none, none, none, none});
 }
 
