@@ -101,7 +101,7 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& r
     selective({RecomputeModule::moe_act});
     selective({RecomputeModule::moe});
   } else {
-    selective({RecomputeModule::layernorm});
+    if (!recipe.norms_in_linears) selective({RecomputeModule::layernorm});
     selective({RecomputeModule::mlp});
   }
   if (model.moe && model.delta_net) {

@@ -68,6 +68,13 @@ def cases():
     found["llama3-70b-tp4 tensorwise recompute mlp"] = dict(
         LLAMA3_70B_TP4, fp8="tensorwise", recompute=["mlp"])
     found["llama3-70b-tp4 bf16 recompute mlp"] = dict(LLAMA3_70B_TP4, recompute=["mlp"])
+    qwen3 = dict(QWEN3_30B, experts=8)
+    for name, case, modules in (("llama3-8b", LLAMA3_8B, ("layernorm", "core_attn", "mlp")),
+                                ("qwen3-30b 8 experts", qwen3, ("layernorm", "moe_act", "moe")),
+                                ("deepseek-v3 8 experts", DEEPSEEK_V3,
+                                 ("layernorm", "mla_up_proj", "moe"))):
+        for module in modules:
+            found[f"{name} bf16 recompute {module}"] = dict(case, recompute=[module])
     found["gpt-oss-20b 8 experts bf16"] = GPT_OSS_20B
     found["deepseek-v3 8 experts bf16"] = DEEPSEEK_V3
     found["deepseek-v3 8 experts tensorwise"] = dict(DEEPSEEK_V3, fp8="tensorwise")

@@ -53,9 +53,10 @@ void AttentionPart::core(Pass pass) {
                  .products = products_beside_attention(c_.model, s.seq_len / s.documents)};
   const Sinks sinks = learned_sinks(pass);
   const auto attend = [&](const Attention& step, SlotId k, SlotId v) {
-    Op& op = forward ? b.compute(step, {q_, k, v, sinks.weights}, {out_, lse_, scores_, mask_})
-                     : b.compute(step, {q_, k, v, out_, lse_, scores_, mask_, dout_, sinks.weights},
-                                 {dq_, dk_, dv_, sinks.gradients});
+    Op& op = forward
+                 ? b.compute(step, {q_, k, v, sinks.weights, packed_}, {out_, lse_, scores_, mask_})
+                 : b.compute(step, {q_, k, v, out_, lse_, scores_, mask_, dout_, sinks.weights},
+                             {dq_, dk_, dv_, sinks.gradients});
     op.parameter = sinks.parameter;
   };
   if (s.cp == 1) {

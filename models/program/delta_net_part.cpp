@@ -50,12 +50,13 @@ SlotId DeltaNetPart::forward(SlotId x) {
   const DType act = c_.activation_dtype();
   const Widths w = widths(c_.shape.cp);
   x_ = x;
-  b.begin_module(RecomputeModule::layernorm);
+  const bool apart = !c_.recipe.norms_in_linears;
+  if (apart) b.begin_module(RecomputeModule::layernorm);
   const SlotId normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();
   c_.norm_forward(ParameterRole::input_norm, x, normed, c_.local_tokens, c_.hidden, eager_norm_);
   normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
-  b.end_module(RecomputeModule::layernorm);
+  if (apart) b.end_module(RecomputeModule::layernorm);
 
   project(normed_);
   prepare();

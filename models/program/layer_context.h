@@ -181,6 +181,7 @@ class AttentionPart {
     SlotId weights = kNoSlot, gradients = kNoSlot;
     std::int16_t parameter = kNoParameter;
   };
+  void hold_packed(const Heads& heads);
   [[nodiscard]] Sinks learned_sinks(Pass pass) const;
   void by_heads(Pass pass, Attention work);
   void exchange_heads(Role role, std::int64_t width, BlockBuilder::Slots reads,
@@ -193,7 +194,8 @@ class AttentionPart {
 
   LayerContext& c_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, q_raw_ = kNoSlot, k_raw_ = kNoSlot;
-  SlotId qkv_ = kNoSlot;  // packed, before norm and rotation
+  SlotId qkv_ = kNoSlot;     // packed, before norm and rotation
+  SlotId packed_ = kNoSlot;  // queries and keys of it, held by a checkpoint around attention
   SlotId q_ = kNoSlot, k_ = kNoSlot, v_ = kNoSlot, out_ = kNoSlot, lse_ = kNoSlot;
   SlotId gate_ = kNoSlot, gated_ = kNoSlot, dgate_ = kNoSlot;  // of the output
   SlotId scores_ = kNoSlot, mask_ = kNoSlot, drop_ = kNoSlot;

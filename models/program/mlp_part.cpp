@@ -31,9 +31,8 @@ SlotId MlpPart::forward(SlotId x) {
   const DType act = c_.activation_dtype();
   const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
   x_ = x;
-  const bool checkpointed =
-      c_.recipe.norms_in_linears && c_.shape.recompute_modules.has(RecomputeModule::mlp);
-  const RecomputeModule norm = checkpointed ? RecomputeModule::mlp : RecomputeModule::layernorm;
+  const RecomputeModule norm =
+      c_.recipe.norms_in_linears ? RecomputeModule::mlp : RecomputeModule::layernorm;
   b.begin_module(norm);
   const SlotId normed = b.slot("mlp normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();

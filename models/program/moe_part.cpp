@@ -257,10 +257,12 @@ SlotId MoePart::forward(SlotId x) {
   const Rows n = rows();
   b.layer_module(LayerModule::router);
   x_ = x;
+  if (c_.recipe.norms_in_linears) b.begin_module(RecomputeModule::layernorm);
   normed_ = b.slot("moe normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();
   c_.norm_forward(ParameterRole::post_attention_norm, x, normed_, c_.local_tokens, c_.hidden,
                   eager_norm_);
+  if (c_.recipe.norms_in_linears) b.end_module(RecomputeModule::layernorm);
 
   b.begin_module(RecomputeModule::moe);
   const SlotId logits = b.slot("router logits", DType::fp32, c_.local_tokens, moe.num_experts);

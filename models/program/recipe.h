@@ -141,9 +141,10 @@ struct Recipe {
   // (set_checkpoint_early_stop, on since torch 2.1, and with checkpoint_wrapper's default), a
   // compiled backward has no dead ops, nor has ours.
   bool recomputes_dead_ops = true;
-  // A dense layer's second norm is part of its first product (Transformer Engine's
-  // LayerNormLinear), so that recomputing `mlp` drops what the norm makes, too: a layer of Llama-3
-  // 70B on tp 4 keeps 206 MB in fp8, as measured (docs/evidence/issue3-fourteenth-round.md).
+  // Norms are part of the product behind them (Transformer Engine's LayerNormLinear), but before
+  // routed experts and latent attention: recomputing `layernorm` drops what those two make alone,
+  // recomputing `mlp` what a dense layer's second norm makes (measured on Megatron's own layers:
+  // docs/evidence/issue3-fourteenth-round.md).
   bool norms_in_linears = false;
   EnumSet<RecomputeModule> selective{};  // what plain `selective` drops
   // ... or it goes by operators (recompute.h), as torchtitan's does.

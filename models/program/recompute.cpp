@@ -247,8 +247,12 @@ void recompute(Block& block, const Recipe& recipe, const BlockShape& shape, Slot
         KeptOperators policy;
         recompute_needed(block, weights, [&](const Op& op) { return policy.keeps(op); });
       }
-      for (const auto& [module, word] : Words<RecomputeModule>::table) {
-        if (shape.recompute_modules.has(module)) recompute_module(block, module, weights);
+      // Norms last: what other modules repeat may read them.
+      for (const bool norms : {false, true}) {
+        for (const auto& [module, word] : Words<RecomputeModule>::table) {
+          if ((module == RecomputeModule::layernorm) != norms) continue;
+          if (shape.recompute_modules.has(module)) recompute_module(block, module, weights);
+        }
       }
       return;
   }

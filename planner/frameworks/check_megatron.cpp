@@ -67,6 +67,15 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "fp8 with delayed scaling cannot recompute moe_act or layernorm",
      "add --fp8-recipe tensorwise", "transformer_config.py:2003"},
+    {"recompute_no_norm", warning, "--recompute-modules",
+     [](const Case& c) {
+       return c.part.dialect == Dialect::megatron && !c.is("--transformer-impl", "local") &&
+              is_selective(c) && !c.model().moe && !c.model().mla &&
+              c.plan().recompute.modules.has(RecomputeModule::layernorm);
+     },
+     "layernorm recomputes the norms before routed experts and latent attention; this model's are "
+     "parts of the products behind them, and nothing is freed",
+     "leave layernorm out; mlp or full recomputation free more", "transformer_layer.py:476"},
     {"saved_activations", error, "--distribute-saved-activations",
      [](const Case& c) {
        return c.has("--distribute-saved-activations") &&

@@ -175,8 +175,9 @@ TEST_CASE("a file that is no plan file is refused with its place") {
 }
 
 TEST_CASE("a node of four GPUs carries tp 8 over the network") {
+  // Long enough that no rank waits for its launching thread.
   const std::string line =
-      "predict --model llama3-8b --gpus 16 --tp 8 --global-batch-size 16 --json ";
+      "predict --model llama3-8b --gpus 16 --tp 8 --global-batch-size 16 --seq-len 16384 --json ";
   const double eight = run(line).json()["time"]["tp_s"].get<double>();
   const double four = run(line + "--gpus-per-node 4").json()["time"]["tp_s"].get<double>();
   CHECK(four > 1.5 * eight);

@@ -146,6 +146,17 @@ TEST_CASE("recomputing Megatron's MLP frees its norm's output with it, once") {
   CHECK(freed(m, RecomputeModule::mlp, RecipeKind::megatron) == both);
 }
 
+TEST_CASE("recomputing Megatron's norms frees those before experts and latent attention alone") {
+  const auto norms = [](const char* name) {
+    const ModelSpec m = load_model(name);
+    return freed(m, RecomputeModule::layernorm, RecipeKind::megatron) /
+           static_cast<double>(2 * m.hidden_size);
+  };
+  CHECK(norms("llama3-8b") == 0);
+  CHECK(norms("qwen3-30b-a3b") == 1);
+  CHECK(norms("deepseek-v3") == 2);
+}
+
 TEST_CASE("recomputing Megatron's expert activation frees 2f and their probabilities, k times") {
   const ModelSpec m = load_model("qwen3-30b-a3b");
   const MoeSpec& moe = *m.moe;

@@ -126,6 +126,21 @@ TEST_SUITE("traps") {
                "recompute_of_grouped") != nullptr);
   }
 
+  TEST_CASE("recomputing norms that are parts of products frees nothing, which is said") {
+    const std::string text =
+        "--num-layers 32 --micro-batch-size 1 --recompute-granularity selective "
+        "--recompute-modules mlp layernorm ";
+    const auto said = [](const std::string& script, const std::string& model) {
+      const Checked checked = ask_text("args.txt", script, model, 8);
+      CAPTURE(findings_text(checked));
+      const Finding* const f = find(checked, "recompute_no_norm");
+      return f != nullptr && f->severity == Severity::warning;
+    };
+    CHECK(said(text, "llama3-8b"));
+    CHECK_FALSE(said(text + "--transformer-impl local", "llama3-8b"));
+    CHECK_FALSE(said(text, "qwen3-30b-a3b"));
+  }
+
   TEST_CASE("layers that Megatron does not lay over the stages") {
     // 48 layers on four stages.
     const std::string four = kModel + "--pipeline-model-parallel-size 4 ";
