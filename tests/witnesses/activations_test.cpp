@@ -1,6 +1,7 @@
 // Bytes that one token of one layer leaves for backward: physics.md 5.2 (Megatron-Core with fused
 // attention, checked against SimuMax's B200 runs) and Korthikanti et al. 2022 (arXiv 2205.05198).
 #include "costmodel/block_cost.h"
+#include "tests/models/layer_blocks.h"
 #include "tests/witnesses/witness.h"
 
 using namespace qplan;
@@ -8,18 +9,10 @@ using namespace qplan;
 namespace {
 
 BlockShape layer_of(const ModelSpec& model, std::int64_t seq_len, int tp = 1, bool sp = false) {
-  BlockShape s;
-  s.layer = model.layers.back();
+  BlockShape s = layer_shape(model.layers.back(), tp);
   s.seq_len = seq_len;
-  s.tp = tp;
   s.sequence_parallel = sp;
   return s;
-}
-
-// A layer's output replaces its input, which the layer before produced: net is what it keeps.
-double per_token(const ModelSpec& model, RecipeKind recipe, const BlockShape& s) {
-  const Block block = build_block(model, recipe_of(recipe), s);
-  return memory_of(block, BackwardForm::whole).forward.net.value() / static_cast<double>(s.seq_len);
 }
 
 double korthikanti(const ModelSpec& m, std::int64_t s) {
@@ -35,7 +28,7 @@ TEST_CASE("witness: activation bytes a token and layer are those of the publishe
       {"mixtral-8x7b", 241840}};
   for (const auto& [name, bytes] : table) {
     const ModelSpec model = load_model(name);
-    const double ours = per_token(model, RecipeKind::megatron, layer_of(model, 4096));
+    const double ours = kept_per_token(model, RecipeKind::megatron, layer_of(model, 4096));
     const double error = witness("activations/token/layer " + name, bytes, ours, "B");
     // Experts: we also keep the row map, 8 bytes for each of the k copies.
     CHECK(std::abs(error) < (model.moe ? 0.001 : 1e-12));
@@ -64,7 +57,7 @@ TEST_CASE("witness: activation bytes a token and layer in fp8, by Transformer En
       const double norms = 2 * (2 + copy) * h, attention = 2 * (q + 2 * kv + q) + log_sum_exp;
       const double mlp = 2 * 2 * f + copy * f;
       const double kept = (norms + attention + mlp) / tp;
-      const double ours = per_token(model, RecipeKind::megatron, s);
+      const double ours = kept_per_token(model, RecipeKind::megatron, s);
       CHECK(std::abs(witness(fmt::format("activations/token/layer {} {}", name, to_word(precision)),
                              kept, ours, "B")) < 1e-12);
     }
@@ -75,7 +68,7 @@ TEST_CASE("witness: activation bytes a token and layer in fp8, by Transformer En
   s.precision = Precision::mxfp8;
   const double kept = 114368 - 2048 - 8 * (2048 + 768);
   CHECK(std::abs(witness("activations/token/layer qwen3-30b-a3b mxfp8", kept,
-                         per_token(model, RecipeKind::megatron, s), "B")) < 0.001);
+                         kept_per_token(model, RecipeKind::megatron, s), "B")) < 0.001);
 }
 
 TEST_CASE("a shared expert keeps both halves of its SwiGLU and what its second product reads") {
@@ -84,7 +77,7 @@ TEST_CASE("a shared expert keeps both halves of its SwiGLU and what its second p
     model.moe->shared_expert_intermediate_size = shared;
     BlockShape s = layer_of(model, 4096);
     s.precision = precision;
-    return per_token(model, RecipeKind::megatron, s);
+    return kept_per_token(model, RecipeKind::megatron, s);
   };
   const auto added = [&](Precision p) { return kept(2048, p) - kept(0, p); };
   CHECK(added(Precision::bf16) == (4 + 2) * 2048);
@@ -94,9 +87,10 @@ TEST_CASE("a shared expert keeps both halves of its SwiGLU and what its second p
 TEST_CASE("witness: sequence parallelism divides all of a layer's activations by tp") {
   for (const char* name : {"llama3-70b", "qwen3-32b"}) {
     const ModelSpec model = load_model(name);
-    const double whole = per_token(model, RecipeKind::megatron, layer_of(model, 4096));
+    const double whole = kept_per_token(model, RecipeKind::megatron, layer_of(model, 4096));
     for (const int tp : {2, 4, 8}) {
-      const double share = per_token(model, RecipeKind::megatron, layer_of(model, 4096, tp, true));
+      const double share =
+          kept_per_token(model, RecipeKind::megatron, layer_of(model, 4096, tp, true));
       CHECK(share * tp == whole);
     }
   }
@@ -105,15 +99,16 @@ TEST_CASE("witness: sequence parallelism divides all of a layer's activations by
 TEST_CASE("witness: without sequence parallelism 8h of them stay whole") {
   const ModelSpec model = load_model("llama3-70b");
   const auto whole_part = static_cast<double>(8 * model.hidden_size);
-  const double at_one = per_token(model, RecipeKind::megatron, layer_of(model, 4096));
-  const double at_eight = per_token(model, RecipeKind::megatron, layer_of(model, 4096, 8, false));
+  const double at_one = kept_per_token(model, RecipeKind::megatron, layer_of(model, 4096));
+  const double at_eight =
+      kept_per_token(model, RecipeKind::megatron, layer_of(model, 4096, 8, false));
   CHECK(at_eight == whole_part + (at_one - whole_part) / 8);
 }
 
 TEST_CASE("witness: Megatron of 2022 keeps 34h + 5as bytes a token and layer") {
   for (const char* name : {"megatron-22b", "megatron-175b", "megatron-530b", "megatron-1t"}) {
     const ModelSpec model = load_model(name);
-    const double ours = per_token(model, RecipeKind::megatron_legacy, layer_of(model, 2048));
+    const double ours = kept_per_token(model, RecipeKind::megatron_legacy, layer_of(model, 2048));
     const double error =
         witness(std::string("34h + 5as ") + name, korthikanti(model, 2048), ours, "B");
     // Ours adds the log-sum-exp, 4a: 0.03%.
@@ -126,11 +121,11 @@ TEST_CASE("witness: tensor parallelism keeps 10h + 24h/t + 5as/t, with sequence 
   const auto h = static_cast<double>(model.hidden_size);
   const auto scores = static_cast<double>(5 * model.num_attention_heads * 2048);
   const double plain =
-      per_token(model, RecipeKind::megatron_legacy, layer_of(model, 2048, 8, false));
+      kept_per_token(model, RecipeKind::megatron_legacy, layer_of(model, 2048, 8, false));
   CHECK(std::abs(witness("10h + 24h/t + 5as/t", 10 * h + 24 * h / 8 + scores / 8, plain, "B")) <
         0.001);
   const double sequence =
-      per_token(model, RecipeKind::megatron_legacy, layer_of(model, 2048, 8, true));
+      kept_per_token(model, RecipeKind::megatron_legacy, layer_of(model, 2048, 8, true));
   CHECK(std::abs(witness("(34h + 5as)/t", korthikanti(model, 2048) / 8, sequence, "B")) < 0.001);
 }
 
@@ -140,13 +135,13 @@ TEST_CASE("witness: selective recomputation of 2022 leaves 34h") {
   s.recompute = RecomputeKind::selective;
   s.recompute_modules = recipe_of(RecipeKind::megatron_legacy).selective;
   CHECK(std::abs(witness("34h, selective", static_cast<double>(34 * model.hidden_size),
-                         per_token(model, RecipeKind::megatron_legacy, s), "B")) < 0.001);
+                         kept_per_token(model, RecipeKind::megatron_legacy, s), "B")) < 0.001);
 }
 
 TEST_CASE("witness: full recomputation of 2022 leaves 2h") {
   const ModelSpec model = load_model("megatron-22b");
   BlockShape s = layer_of(model, 2048);
   s.recompute = RecomputeKind::full;
-  CHECK(per_token(model, RecipeKind::megatron_legacy, s) ==
+  CHECK(kept_per_token(model, RecipeKind::megatron_legacy, s) ==
         static_cast<double>(2 * model.hidden_size));
 }

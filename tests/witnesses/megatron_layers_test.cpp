@@ -1,6 +1,7 @@
 // Megatron-Core's own layers, run on one H100 by scripts/megatron_layers.py (megatron-core 0.16.1,
 // Transformer Engine 2.12; docs/evidence/issue3-megatron-layers.json).
 #include "costmodel/block_cost.h"
+#include "tests/models/layer_blocks.h"
 #include "tests/witnesses/witness.h"
 
 using namespace qplan;
@@ -27,8 +28,7 @@ ModelSpec llama3_70b_on_tp4() {
 }
 
 BlockShape layer_of(const ModelSpec& model, std::int64_t seq_len, Precision precision, int ep = 1) {
-  BlockShape s;
-  s.layer = model.layers.back();
+  BlockShape s = layer_shape(model.layers.back());
   s.seq_len = seq_len;
   s.precision = precision;
   s.ep = ep;
@@ -36,8 +36,7 @@ BlockShape layer_of(const ModelSpec& model, std::int64_t seq_len, Precision prec
 }
 
 double kept(const ModelSpec& model, const BlockShape& s) {
-  const Block block = build_block(model, recipe_of(RecipeKind::megatron), s);
-  return memory_of(block, BackwardForm::whole).forward.net.value();
+  return kept_per_token(model, RecipeKind::megatron, s) * static_cast<double>(s.seq_len);
 }
 
 double launches(const ModelSpec& model, const BlockShape& s) {
@@ -121,10 +120,10 @@ TEST_CASE("witness: what recomputing modules of Megatron's layers leaves") {
   }
 }
 
-// With 128 tokens the GPU waits for the launching thread. Of several machines' rounds the quickest:
-// an eager addition took 6.3 us there, 7.5 to 19 on the others, whose layers took up to 1.7 times
-// as long. Constants of the recipe were chosen on these (eight of them), so that this says whether
-// one set fits all.
+// With 128 tokens the GPU waits for the launching thread. The least of several machines' rounds: an
+// eager addition took 6.3 us on the quickest, 7.5 to 19 on the others, whose layers took up to 1.7
+// times as long. Six constants of the recipe were chosen on these, so that this says whether one
+// set fits all.
 TEST_CASE("witness: what the launching thread takes for a layer of Megatron-Core") {
   struct Row {
     std::string model;
