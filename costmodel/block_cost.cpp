@@ -205,8 +205,9 @@ Seconds launch_time(const Op& op, const Recipe& recipe) {
     const auto experts = static_cast<double>(r->groups);
     if (r->kind == RowwiseKind::amax) return recipe.expert_scale * experts;
     if (r->kind == RowwiseKind::cast) return recipe.launch + recipe.expert_cast * experts;
-  } else if (r != nullptr && r->kind == RowwiseKind::cast && recipe.cast_launch) {
-    return *recipe.cast_launch;
+  } else if (r != nullptr && recipe.cast_launch) {
+    const bool part_of_cast = r->kind == RowwiseKind::cast || r->kind == RowwiseKind::amax;
+    if (part_of_cast) return *recipe.cast_launch;
   }
   const auto* g = std::get_if<GroupedGemm>(&op.work);
   if (g != nullptr && recipe.one_product_per_expert) {

@@ -96,13 +96,15 @@ bool is_megatron_core(RecipeKind recipe) {
   return recipe == RecipeKind::megatron || recipe == RecipeKind::megatron_fsdp;
 }
 
-// Releases of NeMo and Megatron-Bridge are named by months; other runs of Megatron-Core were
-// published by August 2026, the latest release of these.
+// Releases of NeMo and Megatron-Bridge are named by months. NeMo's last before Megatron-Bridge took
+// over is of July 2025; other runs of Megatron-Core were published by August 2026, the latest.
 int month_of_megatron(const std::string& framework) {
-  constexpr int kLatest = 202608;
-  if (!framework.starts_with("Megatron") && !framework.starts_with("NeMo")) return 0;
+  constexpr int kLastNemo = 202507, kLatest = 202608;
+  const bool nemo = framework.starts_with("NeMo");
+  if (!nemo && !framework.starts_with("Megatron")) return 0;
   const double release = release_of(framework);
-  return release > 20 ? 200000 + static_cast<int>(release * 100 + 0.5) : kLatest;
+  if (release > 20) return 200000 + static_cast<int>(release * 100 + 0.5);
+  return nemo ? kLastNemo : kLatest;
 }
 
 // The month in the name of a benchmark's page, "llama3_h100_202412_torchtitan.md" or

@@ -70,7 +70,16 @@ SlotId LayerContext::linear_input(SlotId x, std::int64_t rows, std::int64_t cols
   if (linear_dtype() == activation_dtype()) return x;
   if (recipe.executable) return quantized_input(x, rows, cols, pass);
   const SlotId cast = b.slot("fp8 input", linear_dtype(), rows, cols);
-  std::get<Rowwise>(rowwise(RowwiseKind::cast, rows, cols, {x}, {cast}).work).groups = groups;
+  const auto pass_over = [&](RowwiseKind kind, BlockBuilder::Slots reads, SlotId result) {
+    std::get<Rowwise>(rowwise(kind, rows, cols, reads, {result}).work).groups = groups;
+  };
+  if (recipe.current_scaling && shape.precision == Precision::fp8) {
+    const SlotId maxima = b.slot("fp8 maxima", DType::fp32, groups, 1);
+    pass_over(RowwiseKind::amax, {x}, maxima);
+    pass_over(RowwiseKind::cast, {x, maxima}, cast);
+  } else {
+    pass_over(RowwiseKind::cast, {x}, cast);
+  }
   return cast;
 }
 

@@ -40,7 +40,8 @@ struct LayerContext {
   [[nodiscard]] DType activation_dtype() const;
 
   // The input of a linear layer, or the gradient of its output, as it is stored: cast to fp8 where
-  // the recipe runs in fp8. `groups`: experts whose rows are cast one after the other.
+  // the recipe runs in fp8, its maximum found before where that is how it scales. `groups`: experts
+  // whose rows are cast one after the other.
   SlotId linear_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass = Pass::forward,
                       std::int64_t groups = 1);
 

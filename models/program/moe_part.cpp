@@ -224,18 +224,12 @@ MoePart::Carried MoePart::combine(Carried expert_out, Pass pass) {
 }
 
 // Experts' products stay in bf16 where we run them: their kernel takes nothing narrower. Fused
-// experts' operands become fp8 all at once. Others one by one, under tensorwise current scaling
-// (what Megatron-Bridge's fp8 is on Hopper) with a pass for the maximum of each before its cast:
+// experts' operands become fp8 all at once, others one by one, maxima included:
 // multi_tensor_quantize_impl in Transformer Engine v2.12 has one kernel for delayed scaling alone.
 SlotId MoePart::experts_input(SlotId x, std::int64_t rows, std::int64_t cols) {
   if (c_.recipe.executable) return x;
   const bool apart = c_.recipe.one_product_per_expert && !c_.shape.fused_experts;
   const std::int64_t groups = apart ? c_.model.moe->num_experts / c_.shape.ep : 1;
-  if (apart && c_.shape.precision == Precision::fp8) {
-    const SlotId maxima = c_.b.slot("expert maxima", DType::fp32, groups, 1);
-    std::get<Rowwise>(c_.rowwise(RowwiseKind::amax, rows, cols, {x}, {maxima}).work).groups =
-        groups;
-  }
   return c_.linear_input(x, rows, cols, Pass::forward, groups);
 }
 

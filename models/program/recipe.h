@@ -129,6 +129,10 @@ struct Recipe {
   // In fp8 linear layers' weights are kept in fp8 alone: Megatron's fp8_param_gather, which
   // Megatron-Bridge's fp8 presets turn on (training/mixed_precision.py, v0.2.0 and v0.4.1).
   bool fp8_parameters = false;
+  // fp8 scales an operand by its own maximum, which a pass of its own finds before the cast:
+  // tensorwise current scaling, Megatron-Bridge's fp8 on Hopper and what `emit` writes. Delayed
+  // scaling finds it in the cast (Transformer Engine v2.12, Float8CurrentScalingQuantizer).
+  bool current_scaling = false;
   // In a pipeline, parameters stay gathered through a step and gradients are reduced once, whatever
   // the ZeRO stage: torchtitan does not reshard after forward then, and torch's pipeline stages
   // reduce with their last microbatch.
@@ -157,7 +161,9 @@ struct Recipe {
   // kernel further: an op's second and later ones, pieces that a loop in C++ enqueues, kernels over
   // lists of parameters at a step's edges. Else these take `launch`, too.
   std::optional<Seconds> further_launch = {};
-  std::optional<Seconds> cast_launch = {};  // of a dense operand that becomes fp8 within its module
+  // Of a dense operand that becomes fp8 within its module, and of its maximum, where that is found
+  // apart.
+  std::optional<Seconds> cast_launch = {};
   // Grouped products are launched expert by expert: the module once, each expert this long.
   bool one_product_per_expert = false;
   Seconds expert_launch{};
@@ -225,7 +231,8 @@ const Recipe& recipe_of(RecipeKind kind);
 //   since 2026-04-27 (2937).
 //   FlexAttention takes the place of torch's own attention on 2026-06-09 (3571).
 // - megatron: its fused loss is of 2024-06-14 (7b4a6d76c9); Transformer Engine's gives its gradient
-//   in fp32 from release 2.18 on, which Megatron-Bridge took in August 2026.
+//   in fp32 from release 2.18 on, which Megatron-Bridge took in August 2026. Its fp8 was by delayed
+//   scaling in NeMo, before Megatron-Bridge's first release in September 2025.
 // - fsdp1: what is recomputed runs whole before torch 2.1 of October 2023, which stops where
 //   backward has what it needs (set_checkpoint_early_stop).
 Recipe recipe_of_month(RecipeKind kind, int month);

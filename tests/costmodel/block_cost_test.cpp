@@ -149,6 +149,8 @@ TEST_CASE("waits launch nothing, unfused work several kernels, experts one each"
   Op cast{.work = Rowwise{.kind = RowwiseKind::cast, .rows = 4096, .cols = 64}};
   CHECK(launch_time(cast, eager) == eager.launch);
   CHECK(launch_time(cast, megatron) == *megatron.cast_launch);
+  CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::amax}}, megatron) ==
+        *megatron.cast_launch);
   std::get<Rowwise>(cast.work).groups = 16;
   CHECK(launch_time(cast, megatron) == megatron.launch + megatron.expert_cast * 16.0);
   // Its scale takes launches of its own, also expert by expert.

@@ -290,20 +290,27 @@ TEST_CASE("fused experts have no passes for biases and clamps; their rows are pa
   CHECK(copies() == unpaged + 2 * 3);  // input, first product, activation
 }
 
-TEST_CASE("experts' operands are read for their maxima under tensorwise scaling alone") {
+TEST_CASE("operands are read for their maxima under tensorwise scaling alone") {
   const ModelSpec qwen = load_model("qwen3-30b-a3b");
   BlockShape s = shape_of(qwen, BlockKind::decoder);
   s.ep = 16;
-  const auto maxima = [&](Precision precision) {
+  constexpr std::int64_t kDense = 1, kExperts = 8;  // 128 experts on 16 ranks
+  const auto maxima = [&](const Recipe& recipe, Precision precision, std::int64_t groups) {
     s.precision = precision;
-    return count_rowwise(qwen, RecipeKind::megatron, s, [](const Rowwise& r) {
-      if (r.kind == RowwiseKind::amax) CHECK(r.groups == 8);  // 128 experts on 16 ranks
-      return r.kind == RowwiseKind::amax;
+    return count_rowwise(qwen, recipe, s, [&](const Rowwise& r) {
+      return r.kind == RowwiseKind::amax && r.groups == groups;
     });
   };
-  CHECK(maxima(Precision::fp8) == 4);  // two operands forward, two gradients
-  CHECK(maxima(Precision::mxfp8) == 0);
-  CHECK(maxima(Precision::bf16) == 0);
+  // Two products of attention, two of the experts: an operand forward, a gradient backward each.
+  const Recipe& today = recipe_of(RecipeKind::megatron);
+  CHECK(maxima(today, Precision::fp8, kDense) == 4);
+  CHECK(maxima(today, Precision::fp8, kExperts) == 4);
+  const Recipe nemo = recipe_of_month(RecipeKind::megatron, 202507);  // by delayed scaling
+  for (const std::int64_t groups : {kDense, kExperts}) {
+    CHECK(maxima(today, Precision::mxfp8, groups) == 0);
+    CHECK(maxima(today, Precision::bf16, groups) == 0);
+    CHECK(maxima(nemo, Precision::fp8, groups) == 0);
+  }
 }
 
 TEST_CASE("torch copies what it gathers along the sequence of a batch, and what it reduces") {

@@ -39,8 +39,7 @@ double kept(const ModelSpec& model, const BlockShape& s) {
   return kept_per_token(model, RecipeKind::megatron, s) * static_cast<double>(s.seq_len);
 }
 
-double launches(const ModelSpec& model, const BlockShape& s) {
-  const Recipe& megatron = recipe_of(RecipeKind::megatron);
+double launches(const ModelSpec& model, const Recipe& megatron, const BlockShape& s) {
   const Block block = build_block(model, megatron, s);
   Seconds sum;
   for (const OpList* ops : {&block.forward, &block.backward}) {
@@ -123,16 +122,18 @@ TEST_CASE("witness: what recomputing modules of Megatron's layers leaves") {
 // With 128 tokens the GPU waits for the launching thread. The least of several machines' rounds: an
 // eager addition took 6.3 us on the quickest, 7.5 to 19 on the others, whose layers took up to 1.7
 // times as long. Six constants of the recipe were chosen on these, so that this says whether one
-// set fits all.
+// set fits all. fp8 is by tensorwise current scaling, but in NeMo of July 2025 by delayed.
 TEST_CASE("witness: what the launching thread takes for a layer of Megatron-Core") {
   struct Row {
     std::string model;
     std::int64_t experts;
     Precision precision;
     double ms;
+    int month = 0;  // today's
   };
   const std::vector<Row> table = {
-      {"llama3-8b", 0, Precision::bf16, 3.5},       {"llama3-8b", 0, Precision::fp8, 3.9},
+      {"llama3-8b", 0, Precision::bf16, 3.5},       {"llama3-8b", 0, Precision::fp8, 3.9, 202507},
+      {"llama3-8b", 0, Precision::fp8, 4.4},        {"qwen3-8b", 0, Precision::fp8, 5.0},
       {"qwen3-8b", 0, Precision::bf16, 4.1},        {"qwen3-30b-a3b", 2, Precision::bf16, 6.7},
       {"qwen3-30b-a3b", 8, Precision::bf16, 7.5},   {"qwen3-30b-a3b", 32, Precision::bf16, 10.6},
       {"qwen3-30b-a3b", 64, Precision::bf16, 14.9}, {"qwen3-30b-a3b", 2, Precision::fp8, 8.5},
@@ -143,7 +144,8 @@ TEST_CASE("witness: what the launching thread takes for a layer of Megatron-Core
     // Megatron's dispatcher runs on one rank as on two.
     const int ep = r.experts > 0 ? 2 : 1;
     const ModelSpec model = model_of(r.model, r.experts * ep);
-    const double ours = launches(model, layer_of(model, 128, r.precision, ep));
+    const Recipe recipe = recipe_of_month(RecipeKind::megatron, r.month);
+    const double ours = launches(model, recipe, layer_of(model, 128, r.precision, ep));
     const std::string name = "Megatron-Core, launches of " + r.model + ", " +
                              std::to_string(r.experts) + " experts, " +
                              std::string(to_word(r.precision));
