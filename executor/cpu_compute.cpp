@@ -360,6 +360,8 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
+    case RowwiseKind::scale_rows:
+    case RowwiseKind::scale_rows_backward:
     case RowwiseKind::causal_conv:
     case RowwiseKind::causal_conv_backward:
     case RowwiseKind::l2_norm:

@@ -327,6 +327,8 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
+    case RowwiseKind::scale_rows:
+    case RowwiseKind::scale_rows_backward:
     case RowwiseKind::causal_conv:
     case RowwiseKind::causal_conv_backward:
     case RowwiseKind::l2_norm:

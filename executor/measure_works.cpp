@@ -391,6 +391,8 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
+    case RowwiseKind::scale_rows:
+    case RowwiseKind::scale_rows_backward:
     case RowwiseKind::causal_conv:
     case RowwiseKind::causal_conv_backward:
     case RowwiseKind::l2_norm:

@@ -73,6 +73,7 @@ struct MoeSpec {
   double aux_loss_coefficient = 0;
   bool norm_topk_prob = true;        // the chosen experts' weights are scaled to sum to 1
   double routed_scaling_factor = 1;  // and then by this
+  bool scales_inputs = false;        // Llama 4: weights scale what experts read, not what they make
   // Columns of the rows that experts take and give.
   [[nodiscard]] std::int64_t expert_width(std::int64_t hidden) const {
     return latent_size > 0 ? latent_size : hidden;
@@ -117,7 +118,9 @@ struct LayerKind {
   bool moe = false;
   std::int64_t window = 0;  // sliding-window length in tokens; 0: full attention
   Mixer mixer = Mixer::attention;
-  bool mlp = true;  // and an MLP after it, dense or of experts; Nemotron-H has one or the other
+  bool mlp = true;      // and an MLP after it, dense or of experts; Nemotron-H has one or the other
+  bool rotates = true;  // Llama 4: not all layers do of a model with rotary embedding
+  std::int64_t chunk = 0;  // tokens that attend to each other alone (Llama 4); 0: full attention
   [[nodiscard]] bool dense_mlp() const { return mlp && !moe; }
   bool operator==(const LayerKind&) const = default;
 };
@@ -134,6 +137,7 @@ struct ModelSpec {
   PositionEmbedding position = PositionEmbedding::rope;
   bool qk_norm = false;        // RMSNorm over head_dim of q and k
   bool qk_norm_whole = false;  // ... over all heads together instead
+  bool qk_l2_norm = false;     // Llama 4: the same without weights, in layers that rotate
   bool qkv_bias = false, attention_output_bias = false, mlp_bias = false;
   bool attention_sinks = false;  // gpt-oss: one learned logit a head
   // Qwen3-Next: what attention gives is multiplied by the sigmoid of as many numbers, which the
@@ -145,6 +149,10 @@ struct ModelSpec {
   bool causal = true;  // false: an encoder (the vision tower)
   // Numbers that change results, not costs; the executor reads them.
   double norm_epsilon = 1e-6, rope_theta = 10000, rotary_fraction = 1;
+  bool rotary_interleaved = false;  // the two numbers that turn together lie side by side
+  // Llama 4: queries of layers that do not rotate grow with the logarithm of their position, a step
+  // every so many tokens; 0: they do not.
+  std::int64_t temperature_step = 0;
   std::optional<RopeScaling> rope_scaling;
 
   std::optional<MlaSpec> mla;

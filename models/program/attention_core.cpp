@@ -60,7 +60,7 @@ void AttentionPart::core(Pass pass) {
     op.parameter = sinks.parameter;
   };
   if (s.cp == 1) {
-    attend(work, k_, v_);
+    for (const Attention& part : in_chunks(work)) attend(part, k_, v_);
     return;
   }
   switch (s.cp_comm) {
@@ -74,6 +74,19 @@ void AttentionPart::core(Pass pass) {
       by_heads(pass, work);
       break;
   }
+}
+
+// Chunks are sequences of their own to the kernel, what is left over behind whole ones a shorter
+// one (chunkify in Megatron-Bridge 067f987d, which pads that; its copies are not priced).
+std::vector<Attention> AttentionPart::in_chunks(const Attention& work) const {
+  const std::int64_t chunk = c_.shape.layer.chunk;
+  if (chunk == 0 || chunk >= work.q_len) return {work};
+  Attention whole = work, rest = work;
+  whole.batch = work.batch * (work.q_len / chunk);
+  whole.q_len = whole.kv_len = chunk;
+  rest.q_len = rest.kv_len = work.q_len % chunk;
+  if (rest.q_len == 0) return {whole};
+  return {whole, rest};
 }
 
 // Each rank keeps heads/c of the whole sequence; key-value heads fewer than c are replicated.
@@ -99,8 +112,10 @@ void AttentionPart::by_heads(Pass pass, Attention work) {
     out_by_heads_ = share("out by heads", out);
     exchange_heads(Role::dispatch, q + k + v, {q_, k_, v_},
                    {q_by_heads_, k_by_heads_, v_by_heads_});
-    b.compute(work, {q_by_heads_, k_by_heads_, v_by_heads_, sinks.weights}, {out_by_heads_, lse_})
-        .parameter = sinks.parameter;
+    for (const Attention& part : in_chunks(work)) {
+      b.compute(part, {q_by_heads_, k_by_heads_, v_by_heads_, sinks.weights}, {out_by_heads_, lse_})
+          .parameter = sinks.parameter;
+    }
     exchange_heads(Role::combine, out, {out_by_heads_}, {out_});
     return;
   }
@@ -108,9 +123,12 @@ void AttentionPart::by_heads(Pass pass, Attention work) {
   const SlotId dq = share("dq by heads", q), dk = share("dk by heads", k);
   const SlotId dv = share("dv by heads", v);
   exchange_heads(Role::dispatch, out, {dout_}, {dout});
-  b.compute(work, {q_by_heads_, k_by_heads_, v_by_heads_, out_by_heads_, lse_, dout, sinks.weights},
-            {dq, dk, dv, sinks.gradients})
-      .parameter = sinks.parameter;
+  for (const Attention& part : in_chunks(work)) {
+    b.compute(part,
+              {q_by_heads_, k_by_heads_, v_by_heads_, out_by_heads_, lse_, dout, sinks.weights},
+              {dq, dk, dv, sinks.gradients})
+        .parameter = sinks.parameter;
+  }
   exchange_heads(Role::combine, q + k + v, {dq, dk, dv}, {dq_, dk_, dv_});
 }
 

@@ -93,11 +93,25 @@ void AttentionPart::take_gate(SlotId projected) {
   c_.rowwise(RowwiseKind::copy, c_.tokens, width, {projected}, {gate_});
 }
 
+bool AttentionPart::rotates() const {
+  return c_.model.position == PositionEmbedding::rope && c_.shape.layer.rotates;
+}
+
+bool AttentionPart::norms_qk() const {
+  return c_.model.qk_norm || (c_.model.qk_l2_norm && rotates());
+}
+
+RowwiseKind AttentionPart::qk_norm_kind(Pass pass) const {
+  const bool forward = pass == Pass::forward;
+  if (c_.model.qk_norm) return forward ? RowwiseKind::rms_norm : RowwiseKind::rms_norm_backward;
+  return forward ? RowwiseKind::l2_norm : RowwiseKind::l2_norm_backward;
+}
+
 // Norms of queries and keys run with the rotation that follows them, where one rank's heads are
 // packed side by side.
 bool AttentionPart::fuses_qk_norm() const {
   return c_.recipe.executable && c_.model.qk_norm && !c_.model.qk_norm_whole &&
-         !c_.model.attention_output_gate && c_.model.position == PositionEmbedding::rope &&
+         !c_.model.attention_output_gate && rotates() &&
          c_.model.num_key_value_heads >= c_.shape.tp && c_.model.head_dim <= 256;
 }
 
@@ -108,25 +122,27 @@ void AttentionPart::project_apart(SlotId normed) {
   const DType act = c_.activation_dtype();
   const std::int64_t q_width = heads.q * heads.qk_dim, k_width = heads.kv * heads.qk_dim;
   const std::int64_t projected = query_widths() * q_width;
-  SlotId q = b.slot("q projected", act, c_.tokens, projected);
-  SlotId k = b.slot("k projected", act, c_.tokens, k_width);
+  // What nothing is done to is what attention reads.
+  const bool as_they_are = !rotates() && !norms_qk();
+  SlotId q = as_they_are ? q_ : b.slot("q projected", act, c_.tokens, projected);
+  SlotId k = as_they_are ? k_ : b.slot("k projected", act, c_.tokens, k_width);
   const SlotId whole = c_.gathered_linear(ParameterRole::q_proj, normed, q, projected, c_.hidden);
   take_gate(q);
   c_.next_layer(ParameterRole::q_proj);
   c_.linear(ParameterRole::q_proj, whole, k, c_.tokens, k_width, c_.hidden);
   c_.next_layer(ParameterRole::q_proj);
   c_.linear(ParameterRole::q_proj, whole, v_, c_.tokens, heads.kv * heads.v_dim, c_.hidden);
-  if (c_.model.qk_norm) {
+  if (norms_qk()) {
     eager_qk_norm_ = eager_qk_norm_copy();
     q_raw_ = q;
     k_raw_ = k;
     q = b.slot("q normed", act, c_.tokens, q_width);
     k = b.slot("k normed", act, c_.tokens, k_width);
     sum_qk_norm(q_raw_);
-    c_.rowwise(RowwiseKind::rms_norm, c_.tokens * (heads.q + heads.kv), heads.qk_dim,
-               {q_raw_, k_raw_, c_.weights}, {q, k, eager_qk_norm_});
+    c_.rowwise(qk_norm_kind(Pass::forward), c_.tokens * (heads.q + heads.kv), heads.qk_dim,
+               {q_raw_, k_raw_, c_.model.qk_norm ? c_.weights : kNoSlot}, {q, k, eager_qk_norm_});
   }
-  c_.rowwise(RowwiseKind::rope, c_.tokens, q_width + k_width, {q, k}, {q_, k_});
+  if (rotates()) c_.rowwise(RowwiseKind::rope, c_.tokens, q_width + k_width, {q, k}, {q_, k_});
 }
 
 void AttentionPart::project_forward(SlotId normed) {
@@ -159,18 +175,20 @@ void AttentionPart::project_forward(SlotId normed) {
     c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + 2 * heads.kv) * d, {qkv, c_.weights},
                {q_, k_, v_})
         .parameter = b.parameter(ParameterRole::q_norm);
-  } else if (c_.model.qk_norm) {
+  } else if (norms_qk()) {
     eager_qk_norm_ = eager_qk_norm_copy();
     q_raw_ = b.slot("q before norm", act, c_.tokens, heads.q * d);
     k_raw_ = b.slot("k before norm", act, c_.tokens, heads.kv * d);
     c_.rowwise(RowwiseKind::copy, c_.tokens, (heads.q + heads.kv) * d, {qkv}, {q_raw_, k_raw_, v_});
     sum_qk_norm(q_raw_);
+    const bool learned = c_.model.qk_norm;
     const SlotId normed_qk = b.slot("qk normed", act, c_.tokens, (heads.q + heads.kv) * d);
-    Op& norm = c_.rowwise(RowwiseKind::rms_norm, c_.tokens * (heads.q + heads.kv), d,
-                          {q_raw_, k_raw_, c_.weights}, {normed_qk, eager_qk_norm_});
-    norm.parameter = b.parameter(ParameterRole::q_norm);
+    Op& norm =
+        c_.rowwise(qk_norm_kind(Pass::forward), c_.tokens * (heads.q + heads.kv), d,
+                   {q_raw_, k_raw_, learned ? c_.weights : kNoSlot}, {normed_qk, eager_qk_norm_});
+    if (learned) norm.parameter = b.parameter(ParameterRole::q_norm);
     c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {normed_qk}, {q_, k_});
-  } else if (c_.model.position == PositionEmbedding::rope) {
+  } else if (rotates()) {
     hold_packed(heads);
     c_.rowwise(RowwiseKind::rope, c_.tokens, (heads.q + heads.kv) * d, {qkv},
                {q_, k_, v_, packed_});
@@ -290,16 +308,18 @@ SlotId AttentionPart::project_backward() {
     c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (3 * heads.q + 5 * heads.kv) * d / 2,
                {dq_, dk_, dv_, qkv_, c_.weights_backward}, {dqkv, c_.gradients})
         .parameter = b.parameter(ParameterRole::q_norm);
-  } else if (c_.model.position == PositionEmbedding::rope) {
-    if (c_.model.qk_norm) {
+  } else if (rotates()) {
+    if (norms_qk()) {
       const SlotId dqk = b.slot("dqk", act, c_.tokens, (heads.q + heads.kv) * d);
       c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d, {dq_, dk_},
                  {dqk});
       sum_qk_norm(dqk);
-      Op& norm = c_.rowwise(RowwiseKind::rms_norm_backward, c_.tokens * (heads.q + heads.kv), d,
-                            {dqk, q_raw_, k_raw_, dv_, dgate_, c_.weights_backward, eager_qk_norm_},
-                            {dqkv, c_.gradients});
-      norm.parameter = b.parameter(ParameterRole::q_norm);
+      const bool learned = c_.model.qk_norm;
+      Op& norm = c_.rowwise(qk_norm_kind(Pass::backward), c_.tokens * (heads.q + heads.kv), d,
+                            {dqk, q_raw_, k_raw_, dv_, dgate_,
+                             learned ? c_.weights_backward : kNoSlot, eager_qk_norm_},
+                            {dqkv, learned ? c_.gradients : kNoSlot});
+      if (learned) norm.parameter = b.parameter(ParameterRole::q_norm);
     } else {
       c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,
                  {dq_, dk_, dv_, dgate_}, {dqkv});

@@ -151,8 +151,9 @@ std::uint64_t hash_of(const BlockShape& s) {
   };
   mix(s.kind);
   mix(static_cast<int>(s.layer.moe) + 2 * static_cast<int>(s.layer.mixer) +
-      8 * static_cast<int>(s.layer.mlp));
+      8 * static_cast<int>(s.layer.mlp) + 16 * static_cast<int>(s.layer.rotates));
   mix(s.layer.window);
+  mix(s.layer.chunk);
   mix(s.micro_batch_size);
   mix(s.seq_len);
   mix(s.documents);
@@ -240,7 +241,7 @@ BlockShape state_shape(BlockShape s) {
   s.moe_capacity = 0;
   s.images = s.patches = 0;
   s.tap = -1;
-  s.layer.window = 0;
+  s.layer.window = s.layer.chunk = 0;
   s.overlap = {};
   s.next = s.previous = {};
   return s;

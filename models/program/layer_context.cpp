@@ -314,7 +314,9 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
   const bool cast = kind == RowwiseKind::cast && recipe.separate_casts;
   const bool sorts = kind == RowwiseKind::permute || kind == RowwiseKind::unpermute ||
                      kind == RowwiseKind::group_rows;
-  const bool apart = cast || scaled_rope || (sorts && shape.sorts_by_torch);
+  const bool scales = kind == RowwiseKind::scale_rows || kind == RowwiseKind::scale_rows_backward;
+  const bool apart = cast || scaled_rope || (sorts && shape.sorts_by_torch) ||
+                     (scales && recipe.one_product_per_expert);
   const bool fused = (recipe.fused_kernels && !apart) || (norm && recipe.fused_norms);
   return b.compute(Rowwise{.kind = kind,
                            .rows = rows,

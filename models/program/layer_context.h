@@ -166,6 +166,9 @@ class AttentionPart {
   SlotId backward(SlotId dy);
 
  private:
+  [[nodiscard]] bool rotates() const;
+  [[nodiscard]] bool norms_qk() const;
+  [[nodiscard]] RowwiseKind qk_norm_kind(Pass pass) const;
   [[nodiscard]] bool fuses_qk_norm() const;
   void project_forward(SlotId normed);
   void project_apart(SlotId normed);
@@ -184,6 +187,7 @@ class AttentionPart {
   };
   void hold_packed(const Heads& heads);
   [[nodiscard]] Sinks learned_sinks(Pass pass) const;
+  [[nodiscard]] std::vector<Attention> in_chunks(const Attention& work) const;
   void by_heads(Pass pass, Attention work);
   void exchange_heads(Role role, std::int64_t width, BlockBuilder::Slots reads,
                       BlockBuilder::Slots writes);
@@ -355,6 +359,10 @@ class MoePart {
   // The activation of the experts' up projection, weighted by the router's probabilities.
   void activate_experts(std::int64_t rows, std::int64_t width);
   SlotId experts_input(SlotId x, std::int64_t rows, std::int64_t cols);
+  // Llama 4: tokens times the router's probabilities, before experts read them.
+  [[nodiscard]] bool scales_inputs() const;
+  SlotId scale_inputs(SlotId rows);
+  Carried scale_inputs_backward(Carried gradients);
   SlotId shared_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass);
   [[nodiscard]] bool apart_bias() const;
   SlotId add_bias(SlotId out, std::int64_t rows);
@@ -371,7 +379,8 @@ class MoePart {
   SlotId counts_ = kNoSlot;   // tokens per expert, of every rank that exchanges them
   SlotId balance_ = kNoSlot;  // tokens per sequence and expert, for the auxiliary loss
   SlotId expert_in_ = kNoSlot, up_ = kNoSlot, act_ = kNoSlot, row_probs_ = kNoSlot;
-  SlotId clamped_ = kNoSlot;  // the input of the activation, where that is not up_
+  SlotId clamped_ = kNoSlot;   // the input of the activation, where that is not up_
+  SlotId unscaled_ = kNoSlot;  // what experts read before it was scaled
   SlotId shared_up_ = kNoSlot, shared_act_ = kNoSlot;
   SlotId shared_gate_ = kNoSlot, ungated_ = kNoSlot;   // Qwen2-MoE
   SlotId latent_in_ = kNoSlot, latent_out_ = kNoSlot;  // what latent projections take

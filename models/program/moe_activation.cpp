@@ -11,6 +11,30 @@ bool MoePart::apart_bias() const {
   return c_.model.moe->expert_bias && c_.recipe.one_product_per_expert && !c_.shape.fused_experts;
 }
 
+bool MoePart::scales_inputs() const {
+  return c_.model.moe->scales_inputs && !c_.recipe.executable;
+}
+
+// The activation still takes probabilities in Megatron: ones.
+SlotId MoePart::scale_inputs(SlotId rows) {
+  if (!scales_inputs()) return rows;
+  unscaled_ = rows;
+  const std::int64_t received = this->rows().received;
+  const SlotId scaled = c_.b.slot("scaled expert in", c_.activation_dtype(), received, width());
+  c_.rowwise(RowwiseKind::scale_rows, received, width(), {rows, probs_}, {scaled});
+  return scaled;
+}
+
+MoePart::Carried MoePart::scale_inputs_backward(Carried gradients) {
+  if (!scales_inputs()) return gradients;
+  const std::int64_t received = rows().received;
+  const Carried d{c_.b.slot("d unscaled expert in", c_.activation_dtype(), received, width()),
+                  c_.b.slot("d input probs", DType::fp32, received, 1)};
+  c_.rowwise(RowwiseKind::scale_rows_backward, received, width(),
+             {gradients.rows, unscaled_, row_probs_}, {d.rows, d.numbers});
+  return d;
+}
+
 RowwiseKind MoePart::activation(Pass pass) const {
   if (gated()) return pass == Pass::forward ? RowwiseKind::swiglu : RowwiseKind::swiglu_backward;
   return pass == Pass::forward ? RowwiseKind::gelu : RowwiseKind::gelu_backward;

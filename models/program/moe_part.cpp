@@ -271,7 +271,7 @@ SlotId MoePart::forward(SlotId x) {
   b.layer_module(LayerModule::experts);
   const bool own = c_.recipe.executable;
   const Carried arrived = dispatch({to_latent(), own ? probs_ : kNoSlot}, Pass::forward);
-  expert_in_ = experts_input(arrived.rows, n.received, width);
+  expert_in_ = experts_input(scale_inputs(arrived.rows), n.received, width);
   row_probs_ = own ? arrived.numbers : b.slot("row probs", DType::fp32, n.received, 2);
   up_ = b.slot("expert up", act, n.received, up_fe);
   const GroupedGemm up{
@@ -450,13 +450,14 @@ SlotId MoePart::backward(SlotId dy) {
   weight_gradient.parameter = b.parameter(first_up(ParameterRole::expert_gate_proj));
   weight_gradient.role = Role::weight_gradient;
   c_.accumulate_apart(c_.expert_gradients, groups * up_fe, width);
-  Carried dtokens = combine({din, own ? dprobs : kNoSlot}, Pass::backward);
+  const Carried dinputs = scale_inputs_backward({din, dprobs});
+  Carried dtokens = combine({dinputs.rows, own ? dprobs : kNoSlot}, Pass::backward);
   dtokens.rows = to_latent_backward(dtokens.rows);
 
   b.layer_module(LayerModule::router);
   const SlotId dlogits = b.slot("d router logits", DType::fp32, c_.local_tokens, moe.num_experts);
   c_.rowwise(RowwiseKind::router_backward, c_.local_tokens, moe.num_experts,
-             {probs_, own ? dtokens.numbers : dprobs, row_map_, balance_}, {dlogits});
+             {probs_, own ? dtokens.numbers : dinputs.numbers, row_map_, balance_}, {dlogits});
   const SlotId drouter = b.slot("d router in", act, c_.local_tokens, c_.hidden);
   const DType router_dtype = act == DType::fp32 ? DType::fp32 : DType::bf16;
   Op& router_dgrad = b.compute(

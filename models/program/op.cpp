@@ -118,6 +118,15 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
     // 22 B, and both gradients side by side
     case RowwiseKind::clamp_backward:
       return {{15, 0, 7}, {15, 0, 7}};
+    // One pass of a compiler. Megatron (TEGroupedMLP.forward under moe_apply_probs_on_input): a
+    // product with fp32 numbers and a cast of it; backward the gradient in fp32, its product with
+    // the numbers, a cast, its product with the rows and their sums. 12 and 34 B as they are; as
+    // bytes that a copy would have moved in the same time by the factors above: 9.6 and 5.6; 10.9,
+    // 12.8, 5.6, 10 and 4.
+    case RowwiseKind::scale_rows:
+      return {{2, 0, 1}, {2, 11.2, 2}};
+    case RowwiseKind::scale_rows_backward:
+      return {{3, 0, 1}, {3, 37.3, 5}};
     // fla's causal_conv1d, whose backward makes the convolution's result again first, then reads
     // it, x and dy (fla/modules/conv/triton/ops.py): 2 and 6 words, at a quarter and 0.4 of a
     // copy's rate. 127 and 234 us for 4096 more tokens of 8192 channels (H200, fla-core 0.6.0), as

@@ -136,6 +136,8 @@ enum class RowwiseKind : std::uint8_t {
   expert_bias_backward,  // of the down projection, times the router's probability
   clamp,
   clamp_backward,  // of both halves of an activation's input; cols: one half
+  scale_rows,
+  scale_rows_backward,  // rows times a number each, which gets a gradient
   causal_conv,
   causal_conv_backward,  // a short convolution of each channel over its last tokens, and SiLU
   l2_norm,
@@ -305,7 +307,7 @@ struct Words<CollectiveKind> {
 template <>
 struct Words<RowwiseKind> {
   static constexpr std::string_view what = "memory-bound kind";
-  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 47> table{
+  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 49> table{
       {{RowwiseKind::rms_norm, "rms_norm"},
        {RowwiseKind::rms_norm_backward, "rms_norm_backward"},
        {RowwiseKind::layer_norm, "layer_norm"},
@@ -331,6 +333,8 @@ struct Words<RowwiseKind> {
        {RowwiseKind::expert_bias_backward, "expert_bias_backward"},
        {RowwiseKind::clamp, "clamp"},
        {RowwiseKind::clamp_backward, "clamp_backward"},
+       {RowwiseKind::scale_rows, "scale_rows"},
+       {RowwiseKind::scale_rows_backward, "scale_rows_backward"},
        {RowwiseKind::causal_conv, "causal_conv"},
        {RowwiseKind::causal_conv_backward, "causal_conv_backward"},
        {RowwiseKind::l2_norm, "l2_norm"},

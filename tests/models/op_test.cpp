@@ -105,6 +105,7 @@ TEST_CASE("memory-bound work moves the published bytes and has no FLOPs") {
         Row{RowwiseKind::swiglu_backward, 10}, Row{RowwiseKind::rope, 4},
         Row{RowwiseKind::permute, 4}, Row{RowwiseKind::group_rows, 4}, Row{RowwiseKind::cast, 4},
         Row{RowwiseKind::sum_of_squares, 2}, Row{RowwiseKind::expert_bias, 38},
+        Row{RowwiseKind::scale_rows, 4}, Row{RowwiseKind::scale_rows_backward, 6},
         Row{RowwiseKind::clamp, 16}, Row{RowwiseKind::clamp_backward, 30},
         Row{RowwiseKind::amax, 2}, Row{RowwiseKind::quantize, 3}}) {
     CAPTURE(to_word(kind));
