@@ -34,6 +34,8 @@ constexpr std::array kArchitectures{
     Architecture{"gpt_oss", config::read_gpt_oss},
     Architecture{"kimi_k2", config::read_deepseek_v3},  // as its own code reads it
     Architecture{"llama", config::read_llama},
+    Architecture{"llama4", config::read_llama4},
+    Architecture{"llama4_text", config::read_llama4_text},
     Architecture{"minimax_m2", config::read_minimax_m2},
     Architecture{"mistral", config::read_mistral},
     Architecture{"mixtral", config::read_mixtral},
@@ -63,8 +65,6 @@ struct Unmodelled {
 constexpr std::array kUnmodelled{
     Unmodelled{"deepseek_v32", "attends to keys that an indexer chooses", "deepseek_v3"},
     Unmodelled{"glm_moe_dsa", "attends to keys that an indexer chooses", "glm4_moe"},
-    Unmodelled{"llama4", "attends in chunks on three layers of four", "llama"},
-    Unmodelled{"llama4_text", "attends in chunks on three layers of four", "llama"},
     Unmodelled{"minimax", "mixes lightning attention layers with attention", "minimax_m2"},
 };
 

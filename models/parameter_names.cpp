@@ -68,6 +68,14 @@ constexpr Module kMixtral[] = {{router, "block_sparse_moe.gate"},
                                {expert_up_proj, "w3"},
                                {expert_down_proj, "w2"}};
 
+constexpr Module kLlama4[] = {{gate_proj, "feed_forward.gate_proj"},
+                              {up_proj, "feed_forward.up_proj"},
+                              {down_proj, "feed_forward.down_proj"},
+                              {router, "feed_forward.router"},
+                              {shared_gate_proj, "feed_forward.shared_expert.gate_proj"},
+                              {shared_up_proj, "feed_forward.shared_expert.up_proj"},
+                              {shared_down_proj, "feed_forward.shared_expert.down_proj"}};
+
 constexpr Module kGptOss[] = {{router, "mlp.router"}};
 
 constexpr Module kGpt2[] = {
@@ -117,6 +125,10 @@ std::string_view find(std::span<const Module> modules, ParameterRole role) {
   return "";
 }
 
+bool is_llama4(const ModelSpec& m) {
+  return m.architecture == "llama4" || m.architecture == "llama4_text";
+}
+
 // The architecture's own word, else Llama's.
 std::string_view module_of(const ModelSpec& m, ParameterRole role) {
   std::span<const Module> own;
@@ -124,6 +136,7 @@ std::string_view module_of(const ModelSpec& m, ParameterRole role) {
   if (one_shared) own = kQwen2Moe;
   if (m.architecture == "mixtral") own = kMixtral;
   if (m.architecture == "gpt_oss") own = kGptOss;
+  if (is_llama4(m)) own = kLlama4;
   const std::string_view word = find(own, role);
   return word.empty() ? find(kDecoder, role) : word;
 }
@@ -193,8 +206,9 @@ TensorPlace gpt_oss_expert(const Parameter& p, std::int64_t expert, const std::s
   return {std::move(name), {p.copies, p.cols, out}, begin, step, out};
 }
 
-// Qwen3-VL-MoE: all experts in one tensor, (in, out) each, gate before up. That is how published
-// checkpoints are; transformers turns them as it reads and writes (conversion_mapping.py).
+// Qwen3-VL-MoE and Llama 4: all experts in one tensor, (in, out) each, gate before up. That is how
+// published checkpoints are; transformers turns Qwen's as it reads and writes
+// (conversion_mapping.py).
 TensorPlace stacked_expert(const Parameter& p, std::int64_t expert, const std::string& experts) {
   const bool down = p.role == expert_down_proj;
   const std::int64_t out = down ? p.rows : 2 * p.rows;
@@ -234,6 +248,7 @@ TensorPlace expert_place(const ModelSpec& m, const ModelParameter& it, const std
   const bool mixtral = m.architecture == "mixtral";
   const std::string experts = layer + (mixtral ? "block_sparse_moe.experts." : "mlp.experts.");
   if (m.architecture == "gpt_oss") return gpt_oss_expert(p, it.copy, experts);
+  if (is_llama4(m)) return stacked_expert(p, it.copy, layer + "feed_forward.experts.");
   if (m.architecture.starts_with("qwen3_vl_moe")) return stacked_expert(p, it.copy, experts);
   return whole(p, named(fmt::format("{}{}.", experts, it.copy), module_of(m, p.role), p));
 }
@@ -249,8 +264,10 @@ TensorPlace tensor_place(const ModelSpec& m, const ModelParameter& it) {
     QPLAN_CHECK(m.vision.has_value(), "a vision part belongs to a model with a vision tower");
     return vision_place(*m.vision, it);
   }
-  if (p.role == lm_head) return whole(p, "lm_head.weight");
-  const std::string model = m.vision ? "model.language_model." : "model.";
+  // Llama 4's text model stands whole beside its vision tower.
+  const std::string outer = m.architecture == "llama4" ? "language_model." : "";
+  if (p.role == lm_head) return whole(p, outer + "lm_head.weight");
+  const std::string model = outer + (m.vision ? "model.language_model." : "model.");
   if (it.part == ModelPart::embedding || it.part == ModelPart::head) {
     return whole(p, named(model, module_of(m, p.role), p));
   }

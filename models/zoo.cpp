@@ -25,13 +25,17 @@ struct Found {
 };
 
 // Other names of the same sizes. The zoo's Llama 3 is 3.1, whose files hold the longer positions.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kAliases{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kAliases{
     {{"llama3.1-8b", "llama3-8b"},
      {"llama3.1-70b", "llama3-70b"},
      {"llama3.1-405b", "llama3-405b"},
      {"llama-3.1-8b", "llama3-8b"},
      {"llama-3.1-70b", "llama3-70b"},
      {"llama-3.1-405b", "llama3-405b"},
+     {"llama-4-maverick-17b-128e", "llama4-maverick-17b-128e"},
+     {"llama-4-maverick-17b-128e-instruct", "llama4-maverick-17b-128e"},
+     {"llama-4-scout-17b-16e", "llama4-scout-17b-16e"},
+     {"llama-4-scout-17b-16e-instruct", "llama4-scout-17b-16e"},
      {"nemotron-3-ultra-550b", "nemotron-3-ultra-550b-a55b"},
      {"qwen3-next-80b-a3b-instruct", "qwen3-next-80b-a3b"}}};
 

@@ -35,6 +35,10 @@ void read_deepseek_v2(JsonReader& in, ModelSpec& m);
 void read_deepseek_v3(JsonReader& in, ModelSpec& m);
 void read_glm4_moe(JsonReader& in, ModelSpec& m);
 
+// llama4.cpp
+void read_llama4(JsonReader& in, ModelSpec& m);
+void read_llama4_text(JsonReader& in, ModelSpec& m);
+
 // nemotron_h.cpp
 void read_nemotron_h(JsonReader& in, ModelSpec& m);
 

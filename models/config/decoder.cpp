@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "models/error.h"
 
@@ -113,6 +114,24 @@ void read_silu(JsonReader& in) {
   require_word(in, "hidden_act", "silu", {"silu", "swish"});
 }
 
+std::vector<std::int64_t> indices_or(JsonReader& in, std::string_view key, std::int64_t end,
+                                     std::vector<std::int64_t> fallback) {
+  if (!in.has(key)) return fallback;
+  const Json& list = in.value(key);
+  if (!list.is_array()) in.fail(key, fmt::format("must be a list, is {}", type_name(list)));
+  std::vector<std::int64_t> result;
+  for (const Json& item : list) {
+    const bool whole = item.is_number_integer() || item.is_number_unsigned();
+    const double value = whole ? item.get<double>() : -1;
+    if (value < 0 || value >= static_cast<double>(end)) {
+      in.fail(key, fmt::format("must hold layer numbers from 0 to {}, holds {}", end - 1,
+                               shown(item.dump())));
+    }
+    result.push_back(item.get<std::int64_t>());
+  }
+  return result;
+}
+
 const Json& read_layer_types(JsonReader& in, std::size_t layers) {
   const Json& types = in.value("layer_types");
   if (!types.is_array() || types.size() != layers) {
@@ -147,6 +166,12 @@ void read_windows(JsonReader& in, std::int64_t window,
 
 std::int64_t read_window(JsonReader& in, std::int64_t if_absent) {
   return integer_unless_null(in, "sliding_window", 0, kMostPositions, if_absent, 0);
+}
+
+void read_text_alone(JsonReader& in, void (*read)(JsonReader&, ModelSpec&), ModelSpec& m) {
+  JsonReader text(in.value("text_config"), in.path_of("text_config"));
+  read(text, m);
+  m.tie_word_embeddings = in.boolean_or("tie_word_embeddings", m.tie_word_embeddings);
 }
 
 void read_attention_bias(JsonReader& in, bool fallback, ModelSpec& m) {

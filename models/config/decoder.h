@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <string_view>
+#include <vector>
 
 #include "models/model_spec.h"
 
@@ -42,6 +43,14 @@ void read_decoder(JsonReader& in, const Defaults& defaults, ModelSpec& m);
 
 void read_silu(JsonReader& in);  // the activation must be it
 void read_attention_bias(JsonReader& in, bool fallback, ModelSpec& m);
+
+// A list of layer numbers below `end`, or `fallback`.
+std::vector<std::int64_t> indices_or(JsonReader& in, std::string_view key, std::int64_t end,
+                                     std::vector<std::int64_t> fallback);
+
+// Of a config that describes a vision tower as well, which is left out: the plan is of training on
+// text, and so are the counts.
+void read_text_alone(JsonReader& in, void (*read)(JsonReader&, ModelSpec&), ModelSpec& m);
 
 // sliding_window, in tokens; 0: there is none.
 std::int64_t read_window(JsonReader& in, std::int64_t if_absent);

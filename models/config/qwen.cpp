@@ -13,24 +13,6 @@
 namespace qplan::config {
 namespace {
 
-std::vector<std::int64_t> indices_or(JsonReader& in, std::string_view key, std::int64_t end,
-                                     std::vector<std::int64_t> fallback) {
-  if (!in.has(key)) return fallback;
-  const Json& list = in.value(key);
-  if (!list.is_array()) in.fail(key, fmt::format("must be a list, is {}", type_name(list)));
-  std::vector<std::int64_t> result;
-  for (const Json& item : list) {
-    const bool whole = item.is_number_integer() || item.is_number_unsigned();
-    const double value = whole ? item.get<double>() : -1;
-    if (value < 0 || value >= static_cast<double>(end)) {
-      in.fail(key, fmt::format("must hold layer numbers from 0 to {}, holds {}", end - 1,
-                               shown(item.dump())));
-    }
-    result.push_back(item.get<std::int64_t>());
-  }
-  return result;
-}
-
 // Qwen's switch: a window that is written down counts only if use_sliding_window is set.
 std::int64_t read_switched_window(JsonReader& in) {
   const std::int64_t window = read_window(in, 4096);

@@ -70,14 +70,6 @@ void read_hybrid_experts(JsonReader& in, ModelSpec& m) {
   m.moe->shared_expert_gate = true;
 }
 
-// Published configs describe a vision tower as well. It is left out: the plan is of training on
-// text, and so are the counts.
-void read_text(JsonReader& in, void (*read)(JsonReader&, ModelSpec&), ModelSpec& m) {
-  JsonReader text(in.value("text_config"), in.path_of("text_config"));
-  read(text, m);
-  m.tie_word_embeddings = in.boolean_or("tie_word_embeddings", m.tie_word_embeddings);
-}
-
 }  // namespace
 
 void read_qwen3_next(JsonReader& in, ModelSpec& m) {
@@ -102,11 +94,11 @@ void read_qwen3_5_moe_text(JsonReader& in, ModelSpec& m) {
 }
 
 void read_qwen3_5(JsonReader& in, ModelSpec& m) {
-  read_text(in, read_qwen3_5_text, m);
+  read_text_alone(in, read_qwen3_5_text, m);
 }
 
 void read_qwen3_5_moe(JsonReader& in, ModelSpec& m) {
-  read_text(in, read_qwen3_5_moe_text, m);
+  read_text_alone(in, read_qwen3_5_moe_text, m);
 }
 
 }  // namespace qplan::config

@@ -10,6 +10,15 @@ inline bool has_window(const ModelSpec& m) {
                      [](const LayerKind& kind) { return kind.window > 0; });
 }
 
+// Tokens of the chunks that attention of these sequences stays within; 0: of none.
+inline std::int64_t chunk_of(const Case& c) {
+  const std::int64_t length = c.p.document_len > 0 ? c.p.document_len : c.p.seq_len;
+  for (const LayerKind& kind : c.m.layers) {
+    if (kind.chunk > 0 && kind.chunk < length) return kind.chunk;
+  }
+  return 0;
+}
+
 // Key and value heads that a rank holds; with fewer heads than ranks each keeps a copy of one.
 inline std::int64_t kv_heads_per_rank(const Case& c) {
   const std::int64_t heads = c.m.mla ? c.m.num_attention_heads : c.m.num_key_value_heads;
@@ -87,6 +96,16 @@ inline constexpr auto kContext = std::to_array<Rule>({
            "the ring (cp_comm p2p) has no sliding windows; use cp_comm a2a or all_gather");
      },
      "Transformer Engine 015d2257, attn_forward_func_with_cp"},
+    // Where heads are traded for sequence a rank has whole chunks.
+    {"chunked_context", kEvery,
+     [](const Case& c) { return c.p.cp > 1 && c.p.cp_comm != CpComm::a2a && chunk_of(c) > 0; },
+     [](const Case& c) {
+       return fmt::format(
+           "attention within chunks of {} tokens has no cp_comm {}; use cp_comm a2a, or cp 1",
+           chunk_of(c), to_word(c.p.cp_comm));
+     },
+     "Transformer Engine 015d2257, attn_forward_func_with_cp; torchtitan 030c210c, "
+     "llama4/model.py"},
     {"mla_cp_comm", kMegatronCore,
      [](const Case& c) { return c.p.cp > 1 && c.m.mla && c.p.cp_comm != CpComm::p2p; },
      [](const Case& c) {

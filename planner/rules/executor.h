@@ -23,6 +23,14 @@ inline std::string_view unexecuted_part(const ModelSpec& m) {
   if (m.moe && m.moe->latent_size > 0) return "experts behind a latent projection";
   if (m.moe && m.mlp != MlpKind::swiglu) return "experts without a gate";
   if (m.attention_output_gate) return "a gate on attention's output";
+  const auto chunked = [](const LayerKind& layer) { return layer.chunk > 0; };
+  if (std::any_of(m.layers.begin(), m.layers.end(), chunked)) return "attention in chunks";
+  const auto rotates = [](const LayerKind& layer) { return layer.rotates; };
+  if (!std::all_of(m.layers.begin(), m.layers.end(), rotates)) {
+    return "layers with and without rotary embedding";
+  }
+  if (m.qk_l2_norm) return "norms of queries and keys without weights";
+  if (m.moe && m.moe->scales_inputs) return "experts that read scaled tokens";
   if (m.qk_norm_whole) return "norms of queries and keys over all heads together";
   if (m.rope_scaling && m.rope_scaling->kind == RopeScalingKind::other) {
     return "a rule of rotary scaling other than linear, llama3 and yarn";

@@ -99,6 +99,16 @@ inline constexpr auto kExperts = std::to_array<Rule>({
                           to_word(c.p.moe_dispatcher), c.limits.compute_capability);
      },
      "DeepEP dd758ca"},
+    // Whose modules are transformers'.
+    {"every_expert", set_of(deepspeed, fsdp1, fsdp2),
+     [](const Case& c) { return c.m.moe && c.m.moe->scales_inputs; },
+     [](const Case& c) {
+       return fmt::format(
+           "transformers' module of this model multiplies every token with all {} experts, which "
+           "is not modelled; use megatron, or fsdp2-compile",
+           c.m.moe->num_experts);
+     },
+     "transformers 5.23.0, Llama4TextMoe.forward"},
     {"model_available", set_of(megatron_legacy, megatron_deepspeed),
      [](const Case& c) { return c.m.qk_norm || c.m.moe || c.m.mla || c.m.vision; },
      [](const Case& c) {

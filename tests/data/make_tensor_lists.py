@@ -52,6 +52,8 @@ CONFIGS = [
          mlp_only_layers=[1], **HYBRID, **EXPERTS),
     dict(model_type="nemotron_h", **MAMBA),
     dict(model_type="nemotron_h", moe_latent_size=12, **MAMBA),
+    dict(model_type="llama4_text", num_hidden_layers=2, head_dim=8, num_local_experts=3, num_experts_per_tok=1,
+         interleave_moe_layer_step=2, intermediate_size_mlp=20, **SIZES),
     dict(model_type="qwen3_5_text", **HYBRID),
     dict(model_type="qwen3_5_moe_text", num_experts=3, shared_expert_intermediate_size=14, **HYBRID, **EXPERTS),
 ]

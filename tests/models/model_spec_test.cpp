@@ -56,6 +56,8 @@ TEST_CASE("built-in models have the parameters of their checkpoints") {
       {"llama3-405b", 405'853'388'800, 405'853'388'800},
       {"llama3-70b", 70'553'706'496, 70'553'706'496},
       {"llama3-8b", 8'030'261'248, 8'030'261'248},
+      {"llama4-maverick-17b-128e", 400'711'848'960, 17'184'691'200},
+      {"llama4-scout-17b-16e", 107'769'861'120, 17'172'894'720},
       {"megatron-175b", 174'615'846'912, 174'615'846'912},
       {"megatron-1t", 1'008'038'758'400, 1'008'038'758'400},
       {"megatron-22b", 22'074'273'792, 22'074'273'792},
@@ -104,6 +106,16 @@ TEST_CASE("built-in models have the parameters of their checkpoints") {
 TEST_CASE("an architecture's defaults and switches give its class's parameters") {
   const CountCase cases[] = {
       // the same oracle
+      {R"({"model_type": "llama4_text", "num_local_experts": 6, "num_experts_per_tok": 1})",
+       1'579'584, 1'210'944},
+      {R"({"model_type": "llama4_text", "num_key_value_heads": 2, "head_dim": 16,
+           "num_local_experts": 6, "num_experts_per_tok": 2, "intermediate_size_mlp": 160,
+           "moe_layers": [1, 2], "attention_bias": true, "tie_word_embeddings": true})",
+       410'176, 262'720},
+      {R"({"model_type": "llama4_text", "num_key_value_heads": 4, "head_dim": 16,
+           "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 160,
+           "interleave_moe_layer_step": 2, "use_qk_norm": false})",
+       357'952, 247'360},
       {R"({"model_type": "qwen2_moe", "num_attention_heads": 32, "num_experts": 6,
            "num_experts_per_tok": 3, "moe_intermediate_size": 16,
            "shared_expert_intermediate_size": 40})",
@@ -382,8 +394,9 @@ TEST_CASE("whatever one value of a config becomes, it is read or refused in a se
 
 TEST_CASE("an unknown architecture is answered with the known ones") {
   const std::string known =
-      "deepseek_v2, deepseek_v3, glm4_moe, gpt2, gpt_oss, kimi_k2, llama, minimax_m2, mistral, "
-      "mixtral, nemotron, nemotron_h, qwen2, qwen2_moe, qwen3, qwen3_5, qwen3_5_moe, "
+      "deepseek_v2, deepseek_v3, glm4_moe, gpt2, gpt_oss, kimi_k2, llama, llama4, llama4_text, "
+      "minimax_m2, mistral, mixtral, nemotron, nemotron_h, qwen2, qwen2_moe, qwen3, qwen3_5, "
+      "qwen3_5_moe, "
       "qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl, qwen3_vl_moe, "
       "qwen3_vl_moe_text, qwen3_vl_text, seed_oss";
   CHECK(message_of("tiny", R"({"model_type": "mamba"})") ==

@@ -95,6 +95,9 @@ ModelSpec hybrid() {
 ModelSpec nemotron() {
   return load_model("nemotron-3-nano-30b-a3b");
 }
+ModelSpec scout() {
+  return load_model("llama4-scout-17b-16e");
+}
 ModelSpec strange_rope() {
   ModelSpec m = dense_model(24, 1024, 4096, 16, 16);
   m.rope_scaling = RopeScaling{};
@@ -193,6 +196,8 @@ std::vector<Broken> broken_plans() {
       {"ulysses_with_sequence_parallel", megatron_deepspeed, llama3_70b(),
        "tp2 sp cp2 cp_comm=a2a"},
       {"ring_window", megatron, gpt_oss(), "cp2"},
+      {"chunked_context", megatron, scout(), "cp2 seq16384"},
+      {"every_expert", fsdp2, scout(), "zero3"},
       {"mla_cp_comm", megatron, deepseek_v3(), "cp2 cp_comm=a2a"},
       {"zero_above_one", megatron, llama3_70b(), "dp8 zero3 gbs8"},
       {"zero_below_two", fsdp2, llama3_70b(), "dp8 zero1 gbs8"},
@@ -228,6 +233,7 @@ std::vector<Broken> broken_plans() {
       {"executor_model", qplan_recipe, minimax(), "dp256 gbs256"},
       {"executor_model", qplan_recipe, hybrid(), "zero1"},
       {"executor_model", qplan_recipe, nemotron(), "zero1"},
+      {"executor_model", qplan_recipe, scout(), "zero1"},
       {"executor_documents", qplan_recipe, llama3_70b(), "doc256"},
       {"executor_deepstack", qplan_recipe, qwen3_vl(), "pp24 gbs24"},
       {"executor_vision_sp", qplan_recipe, qwen3_vl(), "tp2 sp seq4"},
