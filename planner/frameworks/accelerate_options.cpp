@@ -188,13 +188,15 @@ void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus
 }
 
 std::string_view decoder_layer_class(std::string_view architecture) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 23> kClasses{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kClasses{
       {{"deepseek_v2", "DeepseekV2DecoderLayer"},
        {"deepseek_v3", "DeepseekV3DecoderLayer"},
        {"glm4_moe", "Glm4MoeDecoderLayer"},
        {"gpt2", "GPT2Block"},
        {"gpt_oss", "GptOssDecoderLayer"},
        {"llama", "LlamaDecoderLayer"},
+       {"llama4", "Llama4TextDecoderLayer"},
+       {"llama4_text", "Llama4TextDecoderLayer"},
        {"minimax_m2", "MiniMaxM2DecoderLayer"},
        {"mistral", "MistralDecoderLayer"},
        {"mixtral", "MixtralDecoderLayer"},

@@ -31,23 +31,19 @@ bool has_experts(const Subject& s) {
 bool has_mla(const Subject& s) {
   return s.model.mla.has_value();
 }
-const DeltaNetSpec kNoDeltaNet{};
-const DeltaNetSpec& delta_net(const Subject& s) {
-  return s.model.delta_net ? *s.model.delta_net : kNoDeltaNet;
-}
-const MambaSpec kNoMamba{};
-const MambaSpec& mamba(const Subject& s) {
-  return s.model.mamba ? *s.model.mamba : kNoMamba;
-}
 bool has_mamba(const Subject& s) {
   return s.model.mamba.has_value();
 }
 template <std::int64_t MambaSpec::*Size>
 Json mamba_size(const Subject& s) {
-  return if_true(has_mamba(s), mamba(s).*Size);
+  return has_mamba(s) ? Json((*s.model.mamba).*Size) : Json(nullptr);
 }
 bool has_delta_net(const Subject& s) {
   return s.model.delta_net.has_value();
+}
+template <std::int64_t DeltaNetSpec::*Size>
+Json delta_net_size(const Subject& s) {
+  return has_delta_net(s) ? Json((*s.model.delta_net).*Size) : Json(nullptr);
 }
 bool grouped_queries(const Subject& s) {
   return !has_mla(s) && s.model.num_key_value_heads != s.model.num_attention_heads;
@@ -62,18 +58,6 @@ Json rope_number(const Subject& s, std::string_view key) {
     if (found != rope->end() && found->is_number()) return *found;
   }
   return nullptr;
-}
-
-Json position_word(const Subject& s) {
-  switch (s.model.position) {
-    case PositionEmbedding::rope:
-      return "rope";
-    case PositionEmbedding::learned:
-      return "learned_absolute";
-    case PositionEmbedding::none:
-      break;
-  }
-  return "none";
 }
 
 // The first value: "--moe-aux-loss-coeff 0.001".
@@ -119,6 +103,10 @@ constexpr auto kFacts = std::to_array<Fact>({
      .write = [](const Subject& s) { return if_true(s.model.qk_norm || has_mla(s)); },
      .otherwise = "false",
      .why = kOtherModel},
+    {.key = "--qk-l2-norm",
+     .write = [](const Subject& s) { return if_true(s.model.qk_l2_norm); },
+     .otherwise = "false",
+     .why = kOtherModel},
     {.key = "--vocab-size",
      .write = [](const Subject& s) { return Json(s.model.vocab_size); },
      .otherwise = "",
@@ -134,7 +122,7 @@ constexpr auto kFacts = std::to_array<Fact>({
 
     // Layers.
     {.key = "--position-embedding-type",
-     .write = [](const Subject& s) { return position_word(s); },
+     .write = position_word,
      .otherwise = "learned_absolute",
      .why = kOtherModel,
      .computed = nullptr,
@@ -154,6 +142,16 @@ constexpr auto kFacts = std::to_array<Fact>({
      .otherwise = "1.0",
      .why = kOtherModel,
      .judged = modern},
+    {.key = "--rotary-interleaved",
+     .write = [](const Subject& s) { return if_true(s.model.rotary_interleaved); },
+     .otherwise = "false",
+     .severity = warning,
+     .why = "other numbers of a head turn together"},
+    {.key = "--no-rope-freq",
+     .write = rope_frequency,
+     .otherwise = "",
+     .why = "other layers rotate",
+     .same = same_rotation},
     {.key = "--use-rope-scaling",
      .write = [](const Subject& s) { return if_true(s.model.rope_scaling && !has_mla(s)); },
      .otherwise = "false",
@@ -229,30 +227,27 @@ constexpr auto kFacts = std::to_array<Fact>({
      .same = same_mixers,
      .judged = has_delta_net},
     {.key = "--linear-conv-kernel-dim",
-     .write = [](const Subject& s) { return if_true(has_delta_net(s), delta_net(s).conv_kernel); },
+     .write = delta_net_size<&DeltaNetSpec::conv_kernel>,
      .otherwise = "4",
      .why = kOtherShapes,
      .judged = has_delta_net},
     {.key = "--linear-key-head-dim",
-     .write = [](const Subject& s) { return if_true(has_delta_net(s), delta_net(s).key_head_dim); },
+     .write = delta_net_size<&DeltaNetSpec::key_head_dim>,
      .otherwise = "128",
      .why = kOtherShapes,
      .judged = has_delta_net},
     {.key = "--linear-value-head-dim",
-     .write =
-         [](const Subject& s) { return if_true(has_delta_net(s), delta_net(s).value_head_dim); },
+     .write = delta_net_size<&DeltaNetSpec::value_head_dim>,
      .otherwise = "128",
      .why = kOtherShapes,
      .judged = has_delta_net},
     {.key = "--linear-num-key-heads",
-     .write =
-         [](const Subject& s) { return if_true(has_delta_net(s), delta_net(s).num_key_heads); },
+     .write = delta_net_size<&DeltaNetSpec::num_key_heads>,
      .otherwise = "16",
      .why = kOtherShapes,
      .judged = has_delta_net},
     {.key = "--linear-num-value-heads",
-     .write =
-         [](const Subject& s) { return if_true(has_delta_net(s), delta_net(s).num_value_heads); },
+     .write = delta_net_size<&DeltaNetSpec::num_value_heads>,
      .otherwise = "32",
      .why = kOtherShapes,
      .judged = has_delta_net},
@@ -451,6 +446,10 @@ constexpr auto kFacts = std::to_array<Fact>({
      .otherwise = "1",
      .severity = warning,
      .why = "experts are weighted otherwise"},
+    {.key = "--moe-apply-probs-on-input",
+     .write = [](const Subject& s) { return if_true(moe(s).scales_inputs); },
+     .otherwise = "false",
+     .why = "what experts make is weighted, not what they read"},
     {.key = "--moe-router-dtype",
      .write = [](const Subject& s) { return if_true(has_experts(s), "fp32"); },
      .otherwise = "",

@@ -14,17 +14,64 @@
 namespace qplan::megatron {
 namespace {
 
-// "([0]*3+[1]*58)": which layers are so.
+// Layers after which everything is so again.
+template <class Is>
+std::size_t period(const std::vector<LayerKind>& layers, Is so) {
+  for (std::size_t n = 1; n < layers.size(); ++n) {
+    const auto end = layers.end() - static_cast<std::ptrdiff_t>(n);
+    const bool again =
+        std::equal(layers.begin(), end, layers.begin() + static_cast<std::ptrdiff_t>(n),
+                   [&](const LayerKind& a, const LayerKind& b) { return so(a) == so(b); });
+    if (layers.size() % n == 0 && again) return n;
+  }
+  return layers.size();
+}
+
+// "([0]*3+[1]*58)", or "([0]*1+[1]*1)*24": which layers are so.
 template <class Is>
 std::string layer_list(const std::vector<LayerKind>& layers, Is so) {
+  const std::size_t once = period(layers, so);
   std::string text;
-  for (std::size_t from = 0; from < layers.size();) {
+  for (std::size_t from = 0; from < once;) {
     std::size_t to = from;
-    while (to < layers.size() && so(layers[to]) == so(layers[from])) ++to;
+    while (to < once && so(layers[to]) == so(layers[from])) ++to;
     text += fmt::format("{}[{}]*{}", text.empty() ? "" : "+", so(layers[from]) ? 1 : 0, to - from);
     from = to;
   }
-  return "(" + text + ")";
+  const std::size_t times = layers.size() / once;
+  return times == 1 || once == 1 ? fmt::format("({})", text) : fmt::format("({})*{}", text, times);
+}
+
+// n where the last of every n layers is so, and no other; 0: there is none.
+template <class Is>
+std::int64_t last_of_each(const std::vector<LayerKind>& layers, Is so) {
+  const auto n = std::find_if(layers.begin(), layers.end(), so) - layers.begin() + 1;
+  for (std::ptrdiff_t i = 0; i < std::ssize(layers); ++i) {
+    if (so(layers[static_cast<std::size_t>(i)]) != ((i + 1) % n == 0)) return 0;
+  }
+  return n;
+}
+
+// A number n, or a list: do both say the same? The list's ones are the last of every n layers, or
+// the others.
+bool same_by_last(const Json& a, const Json& b, bool ones_are_last) {
+  const std::string x = text_of(a), y = text_of(b);
+  const auto is_list = [](const std::string& text) { return text.find('[') != std::string::npos; };
+  if (!is_list(x) && !is_list(y)) return x == y;
+  try {
+    const std::size_t count = moe_layers(is_list(x) ? x : y, 1).size();
+    const auto read = [&](const std::string& text) {
+      if (is_list(text)) return moe_layers(text, count);
+      // Megatron counts experts' layers from the first of n, these from the last.
+      std::vector<bool> last = moe_layers(text, count + 1);
+      last.erase(last.begin());
+      if (!ones_are_last) last.flip();
+      return last;
+    };
+    return read(x) == read(y);
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 char symbol_of(const LayerKind& layer) {
@@ -60,12 +107,30 @@ Json delta_net_frequency(const Subject& s) {
   const auto& layers = s.model.layers;
   const auto recurs = [](const LayerKind& layer) { return layer.mixer == Mixer::delta_net; };
   const auto attends = [&](const LayerKind& layer) { return !recurs(layer); };
-  const auto first = std::find_if(layers.begin(), layers.end(), attends) - layers.begin();
-  for (std::ptrdiff_t i = 0; i < std::ssize(layers); ++i) {
-    const bool fits = attends(layers[static_cast<std::size_t>(i)]) == ((i + 1) % (first + 1) == 0);
-    if (!fits) return layer_list(layers, recurs);
+  if (const std::int64_t n = last_of_each(layers, attends); n > 0) return Json(n);
+  return layer_list(layers, recurs);
+}
+
+Json position_word(const Subject& s) {
+  switch (s.model.position) {
+    case PositionEmbedding::rope:
+      return "rope";
+    case PositionEmbedding::learned:
+      return "learned_absolute";
+    case PositionEmbedding::none:
+      break;
   }
-  return Json(first + 1);
+  return "none";
+}
+
+// A number must divide the layers, which a list need not (TransformerConfig.__post_init__).
+Json rope_frequency(const Subject& s) {
+  const auto& layers = s.model.layers;
+  const auto skips = [](const LayerKind& layer) { return !layer.rotates; };
+  if (std::none_of(layers.begin(), layers.end(), skips)) return nullptr;
+  const std::int64_t n = last_of_each(layers, skips);
+  if (n > 0 && s.model.num_layers % n == 0) return Json(n);
+  return layer_list(layers, skips);
 }
 
 bool same_layers(const Json& a, const Json& b) {
@@ -79,25 +144,12 @@ bool same_layers(const Json& a, const Json& b) {
   }
 }
 
-// A number n: of n layers the last attends; else the list of those that do not.
 bool same_mixers(const Json& a, const Json& b) {
-  const std::string x = text_of(a), y = text_of(b);
-  const auto is_list = [](const std::string& text) { return text.find('[') != std::string::npos; };
-  if (!is_list(x) && !is_list(y)) return x == y;
-  try {
-    const std::size_t count = moe_layers(is_list(x) ? x : y, 1).size();
-    const auto read = [&](const std::string& text) {
-      if (is_list(text)) return moe_layers(text, count);
-      // Megatron counts experts' layers from the first of n, these from the last.
-      std::vector<bool> mixers = moe_layers(text, count + 1);
-      mixers.erase(mixers.begin());
-      mixers.flip();
-      return mixers;
-    };
-    return read(x) == read(y);
-  } catch (const Error&) {
-    return false;
-  }
+  return same_by_last(a, b, /*ones_are_last=*/false);
+}
+
+bool same_rotation(const Json& a, const Json& b) {
+  return same_by_last(a, b, /*ones_are_last=*/true);
 }
 
 // Bars where stages begin that are not as long as each other, or several a rank; layers that such

@@ -13,6 +13,11 @@ bool same_layers(const Json& a, const Json& b);
 Json delta_net_frequency(const Subject& s);
 bool same_mixers(const Json& a, const Json& b);
 
+// --position-embedding-type and --no-rope-freq.
+Json position_word(const Subject& s);
+Json rope_frequency(const Subject& s);
+bool same_rotation(const Json& a, const Json& b);
+
 // --hybrid-layer-pattern: "MEM*EME/*E".
 Json hybrid_pattern(const Subject& s);
 bool same_pattern(const Json& a, const Json& b);

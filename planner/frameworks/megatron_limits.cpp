@@ -13,6 +13,12 @@ bool fsdp(const Subject& s) {
   return s.recipe == RecipeKind::megatron_fsdp;
 }
 
+std::int64_t longest_chunk(const Subject& s) {
+  std::int64_t longest = 0;
+  for (const LayerKind& layer : s.model.layers) longest = std::max(longest, layer.chunk);
+  return longest;
+}
+
 constexpr auto kLimits = std::to_array<Limit>({
     {"no_compile", [](const Subject& s) { return s.plan.compile; },
      [](const Subject&) {
@@ -91,6 +97,45 @@ constexpr auto kLimits = std::to_array<Limit>({
                           : s.model.attention_sinks ? "attention sinks"
                           : s.model.qk_norm_whole   ? "norms of queries and keys over all heads"
                                                     : "sliding windows");
+     }},
+    {"chunked_attention",
+     [](const Subject& s) { return longest_chunk(s) > 0 && longest_chunk(s) < s.plan.seq_len; },
+     [](const Subject& s) {
+       return fmt::format(
+           "{} attends within chunks of {} tokens, which Megatron-LM has no flag for; use seq_len "
+           "{} or less",
+           s.model.name, longest_chunk(s), longest_chunk(s));
+     }},
+    {"temperature_by_position",
+     [](const Subject& s) {
+       return s.model.temperature_step > 0 && s.plan.seq_len > s.model.temperature_step;
+     },
+     [](const Subject& s) {
+       return fmt::format(
+           "{} scales queries by their position, which Megatron-LM has no flag for; use seq_len {} "
+           "or less",
+           s.model.name, s.model.temperature_step);
+     }},
+    {"partly_normed_queries",
+     [](const Subject& s) {
+       const auto rotates = [](const LayerKind& layer) { return layer.rotates; };
+       return s.model.qk_l2_norm &&
+              !std::all_of(s.model.layers.begin(), s.model.layers.end(), rotates);
+     },
+     [](const Subject& s) {
+       return fmt::format(
+           "{} normalises queries and keys in the layers that rotate them, and --qk-l2-norm does "
+           "so in every layer: Megatron-LM would train another model",
+           s.model.name);
+     }},
+    {"scaled_inputs_of_one",
+     [](const Subject& s) {
+       return s.model.moe && s.model.moe->scales_inputs && s.model.moe->top_k > 1;
+     },
+     [](const Subject& s) {
+       return fmt::format(
+           "--moe-apply-probs-on-input is for one expert a token, and {} has {} of them",
+           s.model.name, s.model.moe->top_k);
      }},
     {"whole_rotary_base",
      [](const Subject& s) {
