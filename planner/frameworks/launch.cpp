@@ -10,6 +10,7 @@
 #include "models/error.h"
 #include "planner/frameworks/arguments.h"
 #include "planner/frameworks/recognise.h"
+#include "planner/frameworks/shell_starts.h"
 
 namespace qplan {
 namespace {
@@ -58,6 +59,24 @@ std::optional<std::int64_t> number_said(const Setting* setting) {
   }
 }
 
+// "8", "gpu:8", "h100:8", as Slurm counts GPUs.
+std::optional<std::int64_t> gpus_said(const Setting* setting) {
+  if (setting == nullptr) return std::nullopt;
+  Setting count = *setting;
+  const std::string text = text_of(count.value);
+  count.value = text.substr(text.rfind(':') + 1);  // npos + 1: the whole of it
+  return number_said(&count);
+}
+
+// The word at which a shell is started with commands of its own: "srun bash -c '...'".
+std::optional<std::size_t> shell_with_commands(std::span<const ShellWord> words) {
+  std::vector<std::string> spelled;
+  for (const ShellWord& word : words) spelled.push_back(word.text);
+  const auto start = shell_start(spelled);
+  if (!start || start->kind == ShellStart::Kind::file) return std::nullopt;
+  return start->shell;
+}
+
 void set_world(Launch& launch, const std::vector<ShellWord>& directives) {
   const Settings& o = launch.options;
   const Setting* const nodes =
@@ -73,9 +92,14 @@ void set_world(Launch& launch, const std::vector<ShellWord>& directives) {
   if (launch.program != "srun") return;
   const Settings batch = read_arguments(directives, {});
   if (!launch.nodes) launch.nodes = number_said(first_said(batch, {"--nodes", "-N"}));
-  // One task a node may start a process for each of its GPUs.
-  launch.gpus_per_node =
-      number_said(first_said(batch, {"--gpus-per-node", "--gres", "--ntasks-per-node"}));
+  launch.gpus_per_node = gpus_said(first_said(o, {"--gpus-per-node", "--gres"}));
+  if (!launch.gpus_per_node) {
+    launch.gpus_per_node = gpus_said(first_said(batch, {"--gpus-per-node", "--gres"}));
+  }
+  // One task a node may start a process for each of its GPUs, by a launcher in the script.
+  if (!launch.gpus_per_node && !launch.starts_shell) {
+    launch.gpus_per_node = number_said(batch.find("--ntasks-per-node"));
+  }
 }
 
 }  // namespace
@@ -94,9 +118,11 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
     program = launcher_of_module(words[2].text);
   }
   std::size_t script = 1;
-  while (script < words.size() && !is_script(words, script)) ++script;
-  if (script == words.size()) return {};
-  const auto arguments = words.subspan(script + 1);
+  const auto shell = shell_with_commands(words);
+  if (shell) script = std::max(script, *shell);
+  while (!shell && script < words.size() && !is_script(words, script)) ++script;
+  if (script >= words.size()) return {};
+  const auto arguments = words.subspan(shell ? words.size() : script + 1);
   const bool single = program == "python" || program == "python3";
   if (single && arguments.empty()) return {};
 
@@ -105,6 +131,7 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
   read.launch.place = words[0].place;
   read.launch.environment = command.environment;
   read.launch.script = words[script].text;
+  read.launch.starts_shell = shell || read.launch.script.ends_with(".sh");
   read.launch.script_place = words[script].place;
   read.launch.options = read_arguments(words.subspan(1, script - 1), {});
   set_world(read.launch, directives);

@@ -18,6 +18,7 @@ struct Launch {
   Settings options;    // the launcher's own
   std::string script;  // what it starts
   Place script_place;
+  bool starts_shell = false;  // a shell's script or commands, which start the rest
   std::optional<std::int64_t> nodes, gpus_per_node;
   std::optional<Setting> nodes_said;  // what says the nodes, where one of its own options does
   std::map<std::string, std::string> environment;

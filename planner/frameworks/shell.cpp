@@ -12,6 +12,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/shell_branches.h"
+#include "planner/frameworks/shell_starts.h"
 #include "planner/frameworks/shell_text.h"
 #include "planner/frameworks/shell_words.h"
 
@@ -26,8 +27,7 @@ template <std::size_t N>
 using WordList = std::array<std::string_view, N>;
 
 constexpr WordList<4> kDeclarations{"export", "declare", "local", "readonly"};
-constexpr WordList<3> kReaders{"read", "printf", "mapfile"};      // that set variables as they run
-constexpr WordList<4> kStarters{"bash", "sh", "sbatch", "srun"};  // of another script
+constexpr WordList<3> kReaders{"read", "printf", "mapfile"};  // that set variables as they run
 
 template <std::size_t N>
 bool is_in(const WordList<N>& list, std::string_view word) {
@@ -54,11 +54,7 @@ class ScriptReader {
       : script_(script), find_file_(find_file) {}
 
   void read(std::string_view text, const std::string& name) {
-    if (sourced_deep_ > kDeepestSource || ++reads_ > kMostReads) return;
-    const ShellCursor outer = in_;
-    in_ = {text, sources_.add(name, text), 0};
-    while (!in_.at_end() && script_.commands.size() < kMostCommands) statement();
-    in_ = outer;
+    if (may_read()) read(ShellCursor{text, sources_.add(name, text), 0});
   }
 
   void finish() {
@@ -73,11 +69,34 @@ class ScriptReader {
  private:
   using Environment = std::map<std::string, std::string>;
 
+  bool may_read() { return sourced_deep_ <= kDeepestSource && ++reads_ <= kMostReads; }
+
+  void read(const ShellCursor& cursor) {
+    const ShellCursor outer = in_;
+    in_ = cursor;
+    command_end_.reset();
+    while (!in_.at_end() && script_.commands.size() < kMostCommands) statement();
+    command_end_.reset();
+    in_ = outer;
+  }
+
+  // What expansion made of a word, as commands. Branches that it leaves open end with it.
+  void read_again(const ShellText& text) {
+    if (text.empty() || !may_read()) return;
+    const std::string spelled = plain(text);
+    const ShellBranches outer = branches_;
+    ++sourced_deep_;
+    read(ShellCursor{spelled, text.front().file, 0, &text});
+    --sourced_deep_;
+    branches_ = outer;
+  }
+
   // Up to the end of a line, or to ';', '|', '&'.
   void statement() {
     const std::size_t begin = in_.at;
     ShellCommand command;
     command.environment = exported_;
+    handed_.clear();
     Redirections redirections;
     std::vector<ShellText> words;
     bool declares = false, assigns = false;
@@ -100,7 +119,7 @@ class ScriptReader {
       } else if (in_.peek() == '(' || in_.peek() == ')') {
         bracket(words);
       } else if ((words.empty() || declares) &&
-                 assignment(declares ? exported_ : command.environment)) {
+                 assignment(declares ? exported_ : command.environment, declares)) {
         assigns = true;
       } else {
         const bool first = words.empty();
@@ -116,13 +135,15 @@ class ScriptReader {
     while (between()) ++in_.at;
     const std::string_view joint = in_.text.substr(end, in_.at - end);
     if (in_.peek() == '\n') ++in_.at;
+    ShellText input;
     for (const HereDocument& document : redirections.documents) {
-      here_document(document, redirections.target);
+      input = here_document(document);
+      keep_file(redirections.target, input);
     }
     if (words.empty() && !assigns) return;
     auto result = words.empty() ? Truth::yes : test_result(words);  // an assignment succeeds
     if (!branches_.runs_in_order()) result = std::nullopt;
-    if (branches_.reached() != Truth::no) run(std::move(command), words, begin, end);
+    if (branches_.reached() != Truth::no) run(std::move(command), words, {begin, end}, input);
     branches_.command_ends(result, joint);
   }
 
@@ -163,7 +184,7 @@ class ScriptReader {
   // ---- assignments ----
 
   // NAME=..., NAME+=..., NAME=(...).
-  bool assignment(Environment& environment) {
+  bool assignment(Environment& environment, bool exports) {
     std::size_t ahead = 0;
     while (is_shell_name(in_.peek(ahead))) ++ahead;
     if (ahead == 0 || (in_.peek() >= '0' && in_.peek() <= '9')) return false;
@@ -174,9 +195,12 @@ class ScriptReader {
     in_.at += equals + 1;
     ShellVariable value = assigned();
     if (branches_.reached() == Truth::no) return true;
-    const ShellVariable& variable = set(name, adds, std::move(value));
+    ShellVariable& variable = set(name, adds, std::move(value));
+    variable.exported = variable.exported || exports;
+    if (!exports) handed_.insert(name);
     if (!variable.is_array && is_resolved(variable.values.front())) {
       environment[name] = plain(variable.values.front());
+      if (variable.exported) exported_[name] = environment[name];
     }
     return true;
   }
@@ -198,7 +222,7 @@ class ScriptReader {
     return value;
   }
 
-  const ShellVariable& set(const std::string& name, bool adds, ShellVariable value) {
+  ShellVariable& set(const std::string& name, bool adds, ShellVariable value) {
     ShellVariable& variable = variables_[name];
     if (adds && value.is_array) {
       variable.is_array = true;
@@ -207,6 +231,7 @@ class ScriptReader {
       ShellText& text = variable.values.front();
       text.insert(text.end(), value.values.front().begin(), value.values.front().end());
     } else {
+      value.exported = variable.exported;
       variable = std::move(value);
     }
     return variable;
@@ -235,30 +260,39 @@ class ScriptReader {
     }
   }
 
-  // The lines up to the document's end; kept if they go to a file.
-  void here_document(const HereDocument& document, const std::string& target) {
-    ShellFile file{target, "", sources_.place(in_.file, in_.at), true};
+  // The lines up to the document's end.
+  ShellText here_document(const HereDocument& document) {
+    ShellText text;
     while (!in_.at_end()) {
       const std::size_t end = in_.line_end();
       std::string_view line = in_.text.substr(in_.at, end - in_.at);
-      if (document.strips_tabs)
-        line.remove_prefix(std::min(line.find_first_not_of('\t'), line.size()));
+      if (document.strips_tabs) {
+        const std::size_t tabs = std::min(line.find_first_not_of('\t'), line.size());
+        line.remove_prefix(tabs);
+        in_.at += tabs;
+      }
       if (line.ends_with('\r')) line.remove_suffix(1);
       const bool last = line == document.end;
+      const std::size_t stop = in_.at + line.size();
       if (!last && document.expands) {
-        const ShellText text = words_.document_line(end);
-        file.resolved = file.resolved && is_resolved(text);
-        file.text += plain(text) + '\n';
-      } else if (!last) {
-        file.text += std::string(line) + '\n';
+        const ShellText expanded = words_.document_line(stop);
+        text.insert(text.end(), expanded.begin(), expanded.end());
       }
-      in_.at = end;  // an expansion may have read on
+      while (!last && in_.at < stop) text.push_back(in_.take());
+      in_.at = std::max(in_.at, end);  // an expansion may have read on
+      if (!last) text.push_back(in_.letter(in_.at));
+      if (!last) text.back().c = '\n';
       in_.skip_line();
       if (last) break;
     }
-    if (!target.empty() && branches_.reached() != Truth::no) {
-      script_.files.push_back(std::move(file));
-    }
+    return text;
+  }
+
+  void keep_file(const std::string& name, const ShellText& text) {
+    if (name.empty() || branches_.reached() == Truth::no) return;
+    const Place place = text.empty() ? Place{} : sources_.place(text.front());
+    script_.files.push_back({name, plain(text), place, is_resolved(text)});
+    written_[base_of(name)] = text;
   }
 
   void include(const ShellText& name) {
@@ -278,22 +312,18 @@ class ScriptReader {
 
   // ---- commands ----
 
-  // `words` that stand in [begin, end) of the text.
-  void run(ShellCommand command, std::span<const ShellText> words, std::size_t begin,
-           std::size_t end) {
+  // `words` that stand in `span` of the text, with a here-document's `input`.
+  void run(ShellCommand command, std::span<const ShellText> words, Span span,
+           const ShellText& input) {
     if (words.empty() || test_result(words)) return;
     if (sets_next_) {
       sets_next_ = false;
       return set_unknown(words[0]);
     }
-    std::vector<ShellText> evaluated;
-    if (plain(words[0]) == "eval" && words.size() > 1) {
-      evaluated = words_read_again(words.subspan(1));
-      words = evaluated;
-    }
     const std::string first = plain(words[0]);
-    const bool continues = lost_continuation(first, begin);
-    command_end_ = {in_.file, end};
+    if (first == "eval") return read_again(joined(words.subspan(1)));
+    const bool continues = lost_continuation(first, span.begin);
+    command_end_ = span.end;
     if (continues) {
       for (const ShellText& word : words) script_.commands.back().words.push_back(source(word));
       return;
@@ -303,38 +333,28 @@ class ScriptReader {
       return;
     }
     if (first == "shift") return forget_arguments();
+    if (first == "export") export_names(words.subspan(1));
     if (is_in(kReaders, first)) {
       for (const ShellText& word : words.subspan(1)) set_unknown(word);
       return;
     }
     for (const ShellText& word : words) command.words.push_back(source(word));
     script_.commands.push_back(std::move(command));
-    start_script(words);
+    start_shell(words, input);
   }
 
-  // What "eval" makes of words: they fall apart at blanks, and their quotes go.
-  static std::vector<ShellText> words_read_again(std::span<const ShellText> words) {
-    std::vector<ShellText> again;
+  // As "eval" joins its words: by blanks.
+  static ShellText joined(std::span<const ShellText> words) {
+    ShellText text;
     for (const ShellText& word : words) {
-      char quote = '\0';
-      bool gap = true;
-      for (const ShellLetter& l : word) {
-        if (quote == '\0' && (is_shell_blank(l.c) || l.c == '\n')) {
-          gap = true;
-          continue;
-        }
-        if (gap) again.emplace_back();
-        gap = false;
-        if (l.c == quote) {
-          quote = '\0';
-        } else if (quote == '\0' && (l.c == '"' || l.c == '\'')) {
-          quote = l.c;
-        } else {
-          again.back().push_back(l);
-        }
+      if (!text.empty()) {
+        text.push_back(text.back());
+        text.back().c = ' ';
+        text.back().certainty = Certainty::known;
       }
+      text.insert(text.end(), word.begin(), word.end());
     }
-    return again;
+    return text;
   }
 
   [[nodiscard]] ShellWord source(const ShellText& word) const { return sources_.word(word); }
@@ -343,7 +363,7 @@ class ScriptReader {
   // between them was forgotten.
   bool lost_continuation(const std::string& first, std::size_t begin) {
     if (!first.starts_with("--") || script_.commands.empty()) return false;
-    if (command_end_.file != in_.file || command_end_.at + 1 != begin) return false;
+    if (!command_end_ || *command_end_ + 1 != begin) return false;
     const std::vector<ShellWord>& before = script_.commands.back().words;
     const bool has_flags = !before.front().text.starts_with("-") &&
                            std::any_of(before.begin(), before.end(), [](const ShellWord& word) {
@@ -351,44 +371,76 @@ class ScriptReader {
                            });
     if (!has_flags) return false;
     script_.findings.push_back(
-        {Severity::error,
-         "missing_continuation",
-         sources_.place(in_.file, command_end_.at),
+        {Severity::error, "missing_continuation", sources_.place(in_.letter(*command_end_)),
          fmt::format("no backslash ends the line, so the command ends here and the line below, "
                      "which begins with {}, is a command of its own",
                      shown(first)),
-         "end the line with a backslash",
-         "bash(1), quoting",
-         {{sources_.name(in_.file), command_end_.at, command_end_.at, " \\"}}});
+         "end the line with a backslash", "bash(1), quoting",
+         edit_of(sources_, in_, *command_end_, *command_end_, " \\")});
     return true;
   }
 
-  // "bash other.sh a b": the script is read with its arguments, and with what is exported.
-  void start_script(std::span<const ShellText> words) {
-    const auto is_script = [](const ShellText& word) { return plain(word).ends_with(".sh"); };
-    auto script = std::find_if(words.begin(), words.end(), is_script);
-    const bool starts = script == words.begin() || is_in(kStarters, base_of(plain(words[0])));
-    if (script == words.end() || !starts || !find_file_) return;
-    const auto found = find_file_(plain(*script));
+  // "bash other.sh a b", "srun bash -c '...'": read with its arguments, and with what is exported.
+  void start_shell(std::span<const ShellText> words, const ShellText& input) {
+    std::vector<std::string> spelled;
+    for (const ShellText& word : words) spelled.push_back(plain(word));
+    const auto start = shell_start(spelled);
+    if (!start) return;
+    const std::size_t behind = std::min(start->arguments, words.size());
+    if (start->kind == ShellStart::Kind::file)
+      return start_file(words[start->at], words.subspan(behind));
+    ShellText text = start->kind == ShellStart::Kind::input ? input : words[start->at];
+    text.erase(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(start->skip));
+    in_new_shell(words.subspan(behind), [&] { read_again(text); });
+  }
+
+  void start_file(const ShellText& name, std::span<const ShellText> arguments) {
+    const auto written = written_.find(base_of(plain(name)));
+    if (written != written_.end()) {
+      const ShellText text = written->second;
+      return in_new_shell(arguments, [&] { read_again(text); });
+    }
+    const auto found = find_file_ ? find_file_(plain(name)) : std::nullopt;
     if (!found) return;
     script_.started.insert(found->name);
+    in_new_shell(arguments, [&] {
+      ++sourced_deep_;
+      read(found->text, found->name);
+      --sourced_deep_;
+    });
+  }
+
+  // With the variables that are handed on, which alone it may change.
+  template <class Read>
+  void in_new_shell(std::span<const ShellText> arguments, const Read& read_it) {
     const ShellVariables outer = variables_;
     const Environment outer_exports = exported_;
-    const Environment& handed = script_.commands.back().environment;
-    std::erase_if(variables_, [&](const auto& v) { return !handed.contains(v.first); });
-    set_arguments({script + 1, words.end()});
-    ++sourced_deep_;
-    read(found->text, found->name);
-    --sourced_deep_;
+    exported_ = script_.commands.back().environment;
+    for (const std::string& name : handed_) variables_[name].exported = true;
+    std::erase_if(variables_, [](const auto& v) { return !v.second.exported; });
+    set_arguments(arguments);
+    read_it();
     variables_ = outer;
     exported_ = outer_exports;
   }
 
+  // "export A B", of variables that are set already.
+  void export_names(std::span<const ShellText> names) {
+    for (const ShellText& name : names) {
+      const auto found = variables_.find(plain(name));
+      if (found == variables_.end() || found->second.is_array) continue;
+      found->second.exported = true;
+      const ShellText& value = found->second.values.front();
+      if (is_resolved(value)) exported_[found->first] = plain(value);
+    }
+  }
+
   void set_arguments(std::span<const ShellText> arguments) {
     for (std::size_t i = 0; i < arguments.size(); ++i) {
-      variables_[fmt::format("{}", i + 1)] = {false, {arguments[i]}};
+      variables_[fmt::format("{}", i + 1)] = {.values = {arguments[i]}};
     }
-    variables_["@"] = variables_["*"] = {true, {arguments.begin(), arguments.end()}};
+    variables_["@"] =
+        variables_["*"] = {.is_array = true, .values = {arguments.begin(), arguments.end()}};
   }
 
   // After a "shift", whose count is not followed.
@@ -401,7 +453,7 @@ class ScriptReader {
   void set_unknown(const ShellText& name) {
     ShellText value = name;
     for (ShellLetter& l : value) l.certainty = Certainty::unknown;
-    variables_[plain(name)] = {false, {value}};
+    variables_[plain(name)] = {.values = {value}};
   }
 
   ShellScript& script_;
@@ -414,10 +466,9 @@ class ScriptReader {
   ShellBranches branches_;
   bool sets_next_ = false;  // behind "for"
   int open_brackets_ = 0;
-  struct {
-    std::uint16_t file = 0;
-    std::size_t at = 0;
-  } command_end_;
+  std::optional<std::size_t> command_end_;    // of the one before, in the same text
+  std::set<std::string> handed_;              // variables set before this command
+  std::map<std::string, ShellText> written_;  // files that it has written so far
   int sourced_deep_ = 0;
   int reads_ = 0;
 };

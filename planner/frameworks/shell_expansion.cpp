@@ -77,10 +77,11 @@ void ShellWordReader::expand(Words& words, Mode mode) {
   }
   const std::string name(in_.text.substr(begin, in_.at - begin));
   if (name.empty()) {
-    words.back().push_back({'$', in_.file, Certainty::known, from});
+    words.back().push_back(in_.letter(from));
     return;
   }
-  insert(words, name, from, mode, name == "@" || name == "*");
+  const Items items = name == "@" ? Items::all : name == "*" ? Items::joined : Items::first;
+  insert(words, name, from, mode, items);
 }
 
 void ShellWordReader::braces(Words& words, std::size_t from, Mode mode) {
@@ -98,15 +99,16 @@ void ShellWordReader::braces(Words& words, std::size_t from, Mode mode) {
 
   const std::string_view rest =
       end > tail + 1 ? in_.text.substr(tail, end - 1 - tail) : std::string_view();
-  if (rest.empty()) return insert(words, name, from, mode, false);
-  if (rest == "[@]" || rest == "[*]") return insert(words, name, from, mode, true);
+  if (rest.empty()) return insert(words, name, from, mode, Items::first);
+  if (rest == "[@]") return insert(words, name, from, mode, Items::all);
+  if (rest == "[*]") return insert(words, name, from, mode, Items::joined);
   const std::size_t op = default_operator(rest);
   if (op == 0) return append_unknown(words.back(), from);
 
   const ShellVariable* const variable = find(variables_, name);
   const bool set =
       variable != nullptr && !variable->values.empty() && !variable->values.front().empty();
-  if (set) return insert(words, name, from, mode, false);
+  if (set) return insert(words, name, from, mode, Items::first);
   // The environment may say otherwise; a default is what a plain run takes.
   in_.at = tail + op;
   while (in_.at < end - 1) piece(words, mode);
@@ -120,20 +122,27 @@ void ShellWordReader::arithmetic(ShellText& to, std::size_t from) {
       spelled.size() > 5 ? spelled.substr(3, spelled.size() - 5) : std::string_view();
   const auto value = shell_arithmetic(with_values(inside, variables_));
   if (!value) return append_unknown(to, from);
+  ShellLetter digit = in_.letter(from);
   for (const char c : fmt::format("{}", *value)) {
-    to.push_back({c, in_.file, Certainty::known, from});
+    digit.c = c;
+    to.push_back(digit);
   }
 }
 
-// The value of a variable, or of all of an array, for what is spelled from `from` on.
+// The value of a variable, or those of an array, for what is spelled from `from` on.
 void ShellWordReader::insert(Words& words, const std::string& name, std::size_t from, Mode mode,
-                             bool all) {
+                             Items items) {
   const ShellVariable* const variable = find(variables_, name);
   if (variable == nullptr) return append_unknown(words.back(), from);
   if (variable->values.empty()) return;
-  const std::size_t count = all ? variable->values.size() : 1;
+  const std::size_t count = items == Items::first ? 1 : variable->values.size();
   for (std::size_t i = 0; i < count; ++i) {
-    if (i > 0) words.emplace_back();
+    if (i > 0 && items == Items::joined && mode == Mode::quoted) {
+      words.back().push_back(in_.letter(from));
+      words.back().back().c = ' ';
+    } else if (i > 0) {
+      words.emplace_back();
+    }
     add_value(words, variable->values[i], mode);
   }
 }
@@ -162,7 +171,8 @@ void ShellWordReader::add_value(Words& words, const ShellText& value, Mode mode)
 // As it is spelled from `from` to the cursor.
 void ShellWordReader::append_unknown(ShellText& to, std::size_t from) const {
   for (std::size_t i = from; i < in_.at; ++i) {
-    to.push_back({in_.text[i], in_.file, Certainty::unknown, i});
+    to.push_back(in_.letter(i));
+    to.back().certainty = Certainty::unknown;
   }
 }
 

@@ -1,6 +1,7 @@
 #include "planner/frameworks/shell_text.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace qplan {
 
@@ -26,7 +27,7 @@ bool is_shell_blank(char c) {
 // ---- sources ----
 
 std::uint16_t ShellSources::add(const std::string& name, std::string_view text) {
-  File file{name, {}};
+  File file{name, std::string(text), {}};
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (text[i] == '\n') file.line_ends.push_back(i);
   }
@@ -46,9 +47,13 @@ ShellWord ShellSources::word(const ShellText& text) const {
   word.resolved = is_resolved(text);
   if (text.empty()) return word;
   word.place = place(text.front().file, text.front().at);
+  const ShellLetter first = text.front();
+  const std::string& written = files_[first.file].text;
   bool together = true;
-  for (std::size_t i = 1; i < text.size(); ++i) {
-    together = together && text[i].file == text[0].file && text[i].at == text[i - 1].at + 1;
+  for (std::size_t i = 0; i < text.size() && together; ++i) {
+    const ShellLetter& l = text[i];
+    together = l.file == first.file && l.at == first.at + i && l.at < written.size() &&
+               written[l.at] == l.c;  // not so of a digit that arithmetic made
   }
   if (together) word.span = {text.front().at, text.back().at + 1};
   return word;
@@ -64,10 +69,20 @@ std::size_t ShellCursor::line_end() const {
   return std::min(text.find('\n', at), text.size());
 }
 
+ShellLetter ShellCursor::letter(std::size_t where) const {
+  const bool inside = where < text.size();
+  if (letters == nullptr) return {inside ? text[where] : '\0', file, Certainty::known, where};
+  if (inside) return (*letters)[where];
+  const ShellLetter end = letters->empty() ? ShellLetter{0, file} : letters->back();
+  return {'\0', end.file, Certainty::known, end.at + 1};
+}
+
+bool ShellCursor::at_unknown() const {
+  return letters != nullptr && !at_end() && (*letters)[at].certainty == Certainty::unknown;
+}
+
 ShellLetter ShellCursor::take() {
-  const ShellLetter letter{peek(), file, Certainty::known, at};
-  ++at;
-  return letter;
+  return letter(at++);
 }
 
 bool ShellCursor::at_operator() const {
@@ -76,11 +91,11 @@ bool ShellCursor::at_operator() const {
 }
 
 std::vector<ShellLetter> ShellCursor::take_operator() {
-  std::vector<ShellLetter> letters{take()};
-  while (peek() == letters[0].c && letters[0].c != '(' && letters[0].c != ')') {
-    letters.push_back(take());
+  std::vector<ShellLetter> taken{take()};
+  while (peek() == taken[0].c && taken[0].c != '(' && taken[0].c != ')') {
+    taken.push_back(take());
   }
-  return letters;
+  return taken;
 }
 
 void ShellCursor::skip_line() {
@@ -100,6 +115,16 @@ void ShellCursor::skip_brackets(char open, char close) {
     }
   }
   at = std::min(at, text.size());
+}
+
+std::vector<Edit> edit_of(const ShellSources& sources, const ShellCursor& in, std::size_t begin,
+                          std::size_t end, std::string text) {
+  const ShellLetter first = in.letter(begin);
+  for (std::size_t i = begin; i < end; ++i) {
+    const ShellLetter l = in.letter(i);
+    if (l.file != first.file || l.at != first.at + (i - begin)) return {};
+  }
+  return {{sources.name(first.file), first.at, first.at + (end - begin), std::move(text)}};
 }
 
 }  // namespace qplan

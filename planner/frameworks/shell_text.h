@@ -35,26 +35,33 @@ class ShellSources {
   std::uint16_t add(const std::string& name, std::string_view text);
   [[nodiscard]] const std::string& name(std::uint16_t file) const { return files_[file].name; }
   [[nodiscard]] Place place(std::uint16_t file, std::size_t offset) const;
-  // With a span where the letters stand side by side.
+  [[nodiscard]] Place place(const ShellLetter& letter) const {
+    return place(letter.file, letter.at);
+  }
+  // With a span where the letters stand side by side, as they are.
   [[nodiscard]] ShellWord word(const ShellText& text) const;
 
  private:
   struct File {
-    std::string name;
+    std::string name, text;
     std::vector<std::size_t> line_ends;
   };
   std::vector<File> files_;
 };
 
-// Where reading stands.
+// Where reading stands: in a file, or in what expansion made of a word ("bash -c TEXT"), whose
+// letters keep the places where they were written.
 struct ShellCursor {
   std::string_view text;
   std::uint16_t file = 0;
   std::size_t at = 0;
+  const ShellText* letters = nullptr;  // of `text`, in such a word
 
   [[nodiscard]] bool at_end() const { return at >= text.size(); }
   [[nodiscard]] char peek(std::size_t ahead = 0) const;  // '\0' behind the end
   [[nodiscard]] std::size_t line_end() const;            // of the next '\n', or of the text
+  [[nodiscard]] ShellLetter letter(std::size_t where) const;
+  [[nodiscard]] bool at_unknown() const;  // what only a run can tell is not read a second time
   ShellLetter take();
   [[nodiscard]] bool at_operator() const;  // of "[[ ... ]]"
   std::vector<ShellLetter> take_operator();
@@ -62,5 +69,9 @@ struct ShellCursor {
   // From an opening bracket behind the one that closes it, or to the end.
   void skip_brackets(char open, char close);
 };
+
+// [begin, end) replaced where it was written; empty where it does not stand there in one piece.
+std::vector<Edit> edit_of(const ShellSources& sources, const ShellCursor& in, std::size_t begin,
+                          std::size_t end, std::string text);
 
 }  // namespace qplan

@@ -14,7 +14,7 @@
 namespace qplan {
 
 struct ShellVariable {
-  bool is_array = false;
+  bool is_array = false, exported = false;
   std::vector<ShellText> values;  // one, unless it is an array
 };
 using ShellVariables = std::map<std::string, ShellVariable>;
@@ -39,15 +39,17 @@ class ShellWordReader {
  private:
   // Where a piece of text stands: plain words fall apart at the blanks of a variable's value.
   enum class Mode : std::uint8_t { word, assignment, quoted };
-  using Words = std::vector<ShellText>;  // the last one is being written
+  enum class Items : std::uint8_t { first, all, joined };  // of an array: "[@]"; "[*]" in quotes
+  using Words = std::vector<ShellText>;                    // the last one is being written
 
   void piece(Words& words, Mode mode);
+  void escape(ShellText& to, Mode mode);
   bool broken_continuation();
 
   void expand(Words& words, Mode mode);
   void braces(Words& words, std::size_t from, Mode mode);
   void arithmetic(ShellText& to, std::size_t from);
-  void insert(Words& words, const std::string& name, std::size_t from, Mode mode, bool all);
+  void insert(Words& words, const std::string& name, std::size_t from, Mode mode, Items items);
   void add_value(Words& words, const ShellText& value, Mode mode);
   void append_unknown(ShellText& to, std::size_t from) const;
 

@@ -161,6 +161,66 @@ TEST_SUITE("shell scripts") {
     CHECK(script.started == std::set<std::string>{"scripts/inner.sh"});
   }
 
+  TEST_CASE("commands that a shell is handed in a word are read, with what it is handed besides") {
+    const auto last = [](const std::string& text) { return words_of(read(text).commands.back()); };
+    const Words run{"torchrun", "t.py", "--tp", "4"};
+    for (const std::string text :
+         {"bash -c 'torchrun t.py --tp 4'", "srun --mpi=none bash -lc \"torchrun t.py --tp 4\"",
+          "export TP=4\nsrun sh -c 'torchrun t.py --tp $TP'",
+          "TP=4\nsrun sh -c \"torchrun t.py --tp $TP\"",
+          "TP=4\nexport TP\nbash -eo pipefail -c 'torchrun t.py --tp ${TP:-8}'",
+          "TP=4 bash -c 'torchrun t.py --tp $TP'",
+          "bash -c 'exec torchrun t.py \"$@\"' name --tp 4",
+          "bash -c 'torchrun $1 --tp $2' _ t.py 4",
+          "srun apptainer exec x.sif bash -c \"cd /w && bash -c 'torchrun t.py \\\n --tp 4'\"",
+          "A=(t.py --tp 4)\nssh $host \"cd /w; torchrun ${A[*]}\"",
+          "sbatch --wrap=\"torchrun t.py --tp 4\"", "sbatch --wrap 'torchrun t.py --tp 4'",
+          "bash <<EOF\ntorchrun t.py --tp 4\nEOF",
+          "sbatch -N 4 <<'EOF'\n#SBATCH --nodes=2\ntorchrun t.py --tp 4\nEOF",
+          "cat > r.sh <<EOF\nTP=4\ntorchrun t.py --tp \\$TP\nEOF\nsrun bash r.sh"}) {
+      CAPTURE(text);
+      const auto words = last(text + "\n");
+      CHECK((words.front() == "exec" ? Words(words.begin() + 1, words.end()) : words) == run);
+    }
+    // Of what is not exported the inner shell knows nothing, and it changes nothing outside.
+    const auto script =
+        read("A=1\nbash -c 'A=2\nB=3\nrun $A $C'\nbash -c 'run ${A:-none}'\nrun $A\n");
+    CHECK(words_of(script.commands[1]) == Words{"run", "2", "$C"});
+    CHECK_FALSE(script.commands[1].words[2].resolved);
+    CHECK(words_of(script.commands[3]) == Words{"run", "none"});
+    CHECK(last("A=1\nbash -c 'A=2'\nrun $A\n") == Words{"run", "1"});
+    // What only a run can tell stays so, blanks and quotes included.
+    const auto unknown = read("export B=$1\nbash -c \"run $(head -n 1 'a b') ${B:-4}\" x y\n");
+    CHECK(words_of(unknown.commands[2]) == Words{"run", "$(head -n 1 'a b')", "$1"});
+    CHECK_FALSE(unknown.commands[2].words[1].resolved);
+    CHECK_FALSE(unknown.commands[2].words[2].resolved);
+    // Sentences and lists are no commands.
+    CHECK(read("echo bash -c 'run x'\n").commands.size() == 1);
+    CHECK(read("bash -c\nbash\nsrun\nsbatch\n").commands.size() == 4);
+  }
+
+  TEST_CASE("words of commands within words know where they were written") {
+    const std::string text = "srun bash -c 'torchrun t.py \\\n  --tp 4\n  --pp 2'\n";
+    const auto script = read(text);
+    const ShellCommand& inner = script.commands.back();
+    CHECK(words_of(inner) == Words{"torchrun", "t.py", "--tp", "4", "--pp", "2"});
+    CHECK(inner.words[2].place.line == 2);
+    CHECK(text.substr(inner.words[3].span.begin, 1) == "4");
+    REQUIRE(script.findings.size() == 1);
+    CHECK(script.findings[0].rule == "missing_continuation");
+    const std::string fixed = with_edits(text, "train.sh", script.findings[0].fix);
+    CHECK(fixed == "srun bash -c 'torchrun t.py \\\n  --tp 4 \\\n  --pp 2'\n");
+    // A sum of one digit is not the letter that stands where it begins.
+    const auto sum = read("run $((1 + 2))\n");
+    CHECK(sum.commands[0].words[1].text == "3");
+    CHECK(sum.commands[0].words[1].span.end == 0);
+  }
+
+  TEST_CASE("commands that hand each other on are read to an end") {
+    CHECK_NOTHROW(read("A='eval \"$A\"; eval \"$A\"'\neval \"$A\"\n"));
+    CHECK_NOTHROW(read("export A='bash -c \"$A\" & bash -c \"$A\"'\nbash -c \"$A\"\n"));
+  }
+
   TEST_CASE("what is evaluated is read a second time") {
     const auto script =
         read("CMD=\"run --freq '([1]*4 + [0])' --a 1\"\neval \"$CMD\"\neval $CMD\n");
