@@ -13,10 +13,10 @@
 #include <system_error>
 
 #include "cli/advice.h"
+#include "cli/check_files.h"
 #include "cli/commands.h"
 #include "cli/report.h"
 #include "models/error.h"
-#include "planner/frameworks/shell.h"
 #include "planner/search.h"
 
 namespace qplan {
@@ -41,43 +41,6 @@ struct Found {
   std::vector<Advice> would_fit;     // where no plan does
   std::vector<std::string> written;  // corrected copies
 };
-
-// What a script's path says below its own folder, whose name only a run can tell: "models/x.sh" of
-// "${DIR}/models/x.sh". Empty for a path from the root.
-fs::path below_folder(const std::string& path) {
-  const std::size_t unknown = path.rfind('$');
-  const std::size_t slash = unknown == std::string::npos ? unknown : path.find('/', unknown);
-  const fs::path end = slash == std::string::npos ? path : path.substr(slash + 1);
-  return end.is_absolute() ? fs::path() : end;
-}
-
-// The files named, and the scripts that those source or start where they lie beside them.
-std::vector<ConfigText> read_files(const std::vector<std::string>& names) {
-  constexpr std::size_t kMostFiles = 64;
-  constexpr std::uintmax_t kMostBytes = 1 << 20;
-  std::vector<ConfigText> files;
-  for (const std::string& name : names) files.push_back({name, read_text_file(name)});
-  for (std::size_t i = 0; i < files.size(); ++i) {  // which grows by what is found
-    const ConfigText script = files[i];
-    const fs::path where(script.name);
-    if (where.extension() != ".sh" && where.extension() != ".sbatch") continue;
-    const auto beside = [&](const std::string& path) -> std::optional<FoundFile> {
-      const fs::path at = where.parent_path() / below_folder(path);
-      std::error_code no;
-      for (const ConfigText& known : files) {
-        if (fs::equivalent(known.name, at, no)) return FoundFile{known.name, known.text};
-      }
-      const bool script_file = at.extension() == ".sh" && fs::is_regular_file(at, no);
-      if (!script_file || fs::file_size(at, no) > kMostBytes || files.size() >= kMostFiles) {
-        return std::nullopt;
-      }
-      files.push_back({at.string(), read_text_file(at.string())});
-      return FoundFile{files.back().name, files.back().text};
-    };
-    static_cast<void>(read_shell(script.text, script.name, beside));
-  }
-  return files;
-}
 
 void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
                       const RankedPlan& smallest) {
@@ -285,7 +248,7 @@ Exit run_check(const Args& args, const Console& console) {
   }
   if (!question.choices.gpus) throw Error("--gpus is missing; say how many GPUs the job has");
 
-  const std::vector<ConfigText> files = read_files(question.files);
+  const std::vector<ConfigText> files = read_check_files(question.files);
   Found found;
   found.job = make_job(question.choices);
   {

@@ -124,7 +124,7 @@ void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
   const ParallelPlan& p = scene.draft.plan;
   const int capability = scene.question.limits.compute_capability;
   // Of a script that starts another one, the other one sets it.
-  if (!core || launch.program == "ray" || launch.script.ends_with(".sh")) return;
+  if (!core || launch.program == "ray" || launch.starts_shell) return;
   const auto queues = launch.environment.find("CUDA_DEVICE_MAX_CONNECTIONS");
   const bool one = queues != launch.environment.end() && queues->second == "1";
   const bool fsdp = scene.draft.recipe == RecipeKind::megatron_fsdp;
@@ -139,6 +139,34 @@ void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
          "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script does "
          "not set; Megatron asserts it",
          "export CUDA_DEVICE_MAX_CONNECTIONS=1", "arguments.py:1450"});
+  }
+}
+
+void note_missing(const Setting& named, Findings& out) {
+  const std::string file = text_of(named.value);
+  out.push_back({note, "config_missing", named.place,
+                 fmt::format("{} names {}, which is not among the files given: what it says is not "
+                             "judged",
+                             named.key, shown(file)),
+                 fmt::format("give {} too", shown(base_name(file))), ""});
+}
+
+// Configurations that nobody gave, so that the plan below lacks what they say.
+void check_missing_configs(const Scene& scene, Findings& out) {
+  if (scene.files.find(Dialect::ds_config) != nullptr) return;
+  const auto is_file = [](const Setting* s) {
+    return s != nullptr && s->resolved && s->value.is_string();
+  };
+  for (const ConfigPart& part : scene.files.parts) {
+    for (const std::string_view key : {"--deepspeed_config", "--deepspeed-config", "--deepspeed"}) {
+      const Setting* const named = part.settings.find(key);
+      if (is_file(named)) note_missing(*named, out);
+    }
+  }
+  if (scene.files.find(Dialect::accelerate) != nullptr) return;
+  for (const Launch& launch : scene.files.launches) {
+    const Setting* const named = launch.options.find("--config_file");
+    if (launch.program == "accelerate" && is_file(named)) note_missing(*named, out);
   }
 }
 
@@ -202,6 +230,7 @@ void check_launch(const Scene& scene, Findings& out) {
     check_queues(scene, launch, out);
   }
   check_named_files(scene, out);
+  check_missing_configs(scene, out);
   check_installs(scene, out);
 }
 

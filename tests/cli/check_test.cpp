@@ -55,6 +55,29 @@ TEST_CASE("a job that is the best plan already is told so") {
   CHECK(ran.says("best      the same: no plan that was found is faster"));
 }
 
+TEST_CASE("configurations that a script names are read beside it, or said to be missing") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("train.sbatch"))
+      << "#SBATCH --nodes=2\n#SBATCH --gres=gpu:8\n"
+         "srun bash -c 'deepspeed --no_ssh --num_nodes 2 --num_gpus 8 train.py "
+         "--model_name_or_path m --per_device_train_batch_size 1 --deepspeed conf/ds.json'\n";
+  const std::string line = "check " + folder.file("train.sbatch") + " --model qwen3-8b --gpus ";
+  const Ran missing = run(line + "16");
+  CHECK(missing.says("--deepspeed names conf/ds.json, which is not among the files given"));
+  CHECK(missing.says("[config_missing]"));
+  fs::create_directories(folder.file("conf"));
+  std::ofstream(folder.file("conf/ds.json"))
+      << R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4,)"
+         R"( "bf16": {"enabled": true}, "zero_optimization": {"stage": 3}})";
+  const Ran found = run(line + "16 --json");
+  CHECK_FALSE(found.says("config_missing"));
+  CHECK(found.json()["framework"] == "deepspeed");
+  CHECK(found.json()["this_job"]["plan"]["zero"] == 3);
+  // The job's GPUs are those that srun starts on.
+  CHECK_FALSE(found.says("launched_world"));
+  CHECK(run(line + "32").says("srun starts 2 x 8 = 16 processes, not the job's 32"));
+}
+
 TEST_CASE("a job that does not fit is an error") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("ds.json"))

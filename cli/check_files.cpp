@@ -1,0 +1,109 @@
+#include "cli/check_files.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include "models/json.h"
+#include "planner/frameworks/shell.h"
+
+namespace qplan {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What a script's path says below its own folder, whose name only a run can tell: "models/x.sh" of
+// "${DIR}/models/x.sh". Empty for a path from the root.
+fs::path below_folder(const std::string& path) {
+  const std::size_t unknown = path.rfind('$');
+  const std::size_t slash = unknown == std::string::npos ? unknown : path.find('/', unknown);
+  const fs::path end = slash == std::string::npos ? path : path.substr(slash + 1);
+  return end.is_absolute() ? fs::path() : end;
+}
+
+class CheckFiles {
+ public:
+  explicit CheckFiles(const std::vector<std::string>& names) {
+    for (const std::string& name : names) files_.push_back({name, read_text_file(name)});
+  }
+
+  std::vector<ConfigText> read() {
+    for (std::size_t i = 0; i < files_.size(); ++i) {  // which grows by what is found
+      if (file_kind_of(files_[i]) == FileKind::script) follow(ConfigText(files_[i]));
+    }
+    return std::move(files_);
+  }
+
+ private:
+  void follow(const ConfigText& file) {
+    const auto beside = [&](const std::string& path) -> std::optional<FoundFile> {
+      const ConfigText* const found = find(file.name, path, {".sh"});
+      return found == nullptr ? std::nullopt : std::optional(FoundFile{found->name, found->text});
+    };
+    const ShellScript script = read_shell(file.text, file.name, beside);
+    for (const ShellCommand& command : script.commands) find_configs(command);
+  }
+
+  // Null: no such file lies beside `reader`.
+  const ConfigText* find(const std::string& reader, const std::string& path,
+                         std::initializer_list<std::string_view> extensions) {
+    constexpr std::size_t kMostFiles = 64;
+    constexpr std::uintmax_t kMostBytes = 1 << 20;
+    const fs::path at = fs::path(reader).parent_path() / below_folder(path);
+    std::error_code no;
+    for (const ConfigText& known : files_) {
+      if (fs::equivalent(known.name, at, no)) return &known;
+    }
+    const bool wanted = std::find(extensions.begin(), extensions.end(), at.extension().string()) !=
+                        extensions.end();
+    if (!wanted || !fs::is_regular_file(at, no) || fs::file_size(at, no) > kMostBytes ||
+        files_.size() >= kMostFiles) {
+      return nullptr;
+    }
+    files_.push_back({at.string(), read_text_file(at.string())});
+    return &files_.back();
+  }
+
+  void find_configs(const ShellCommand& command) {
+    constexpr std::array<std::string_view, 4> kKeys{"--deepspeed", "--deepspeed_config",
+                                                    "--deepspeed-config", "--config_file"};
+    const auto is_key = [&](std::string_view word) {
+      return std::find(kKeys.begin(), kKeys.end(), word) != kKeys.end();
+    };
+    for (std::size_t i = 0; i < command.words.size(); ++i) {
+      const ShellWord& word = command.words[i];
+      const std::string before = i == 0 ? "" : command.words[i - 1].text;
+      const std::size_t equals = word.text.find('=');
+      if (equals != std::string::npos && is_key(word.text.substr(0, equals))) {
+        find(word.place.file, word.text.substr(equals + 1), {".json", ".yaml", ".yml"});
+      } else if (is_key(before)) {
+        find(word.place.file, word.text, {".json", ".yaml", ".yml"});
+      } else if (before == "--module") {
+        find_python(word.place.file, word.text + ".py", "Trainer.Config");  // torchtitan's
+      } else if (word.text.ends_with(".py")) {
+        find_python(word.place.file, word.text, "megatron.bridge");
+      }
+    }
+  }
+
+  // Programs are read where they are configurations.
+  void find_python(const std::string& reader, const std::string& path, std::string_view mark) {
+    const std::size_t before = files_.size();
+    const ConfigText* const found = find(reader, path, {".py"});
+    if (found == nullptr || files_.size() == before) return;
+    if (found->text.find(mark) == std::string::npos) files_.pop_back();
+  }
+
+  std::vector<ConfigText> files_;
+};
+
+}  // namespace
+
+std::vector<ConfigText> read_check_files(const std::vector<std::string>& names) {
+  return CheckFiles(names).read();
+}
+
+}  // namespace qplan
