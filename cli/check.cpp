@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <ostream>
 #include <system_error>
 
@@ -115,13 +116,21 @@ void write_fixed(Found& found, const std::vector<ConfigText>& files, const std::
   std::error_code problem;
   fs::create_directories(folder, problem);
   if (problem) throw Error(fmt::format("--fix {} cannot be made: {}", folder, problem.message()));
+  // All of them or none.
+  std::map<fs::path, std::string> copies;
   for (const ConfigText& file : files) {
-    const std::string text = with_edits(file.text, file.name, edits);
+    std::string text = with_edits(file.text, file.name, edits);
+    if (text == file.text) continue;
     const fs::path path = fs::path(folder) / fs::path(file.name).filename();
     if (fs::exists(path, problem)) {
       throw Error(fmt::format("{} exists; give another folder to --fix", path.string()));
     }
-    if (text == file.text) continue;
+    if (!copies.emplace(path, std::move(text)).second) {
+      throw Error(fmt::format("two files with corrections are called {}; check them one by one",
+                              path.filename().string()));
+    }
+  }
+  for (const auto& [path, text] : copies) {
     write_file_atomically(path.string(), text);
     found.written.push_back(path.string());
   }

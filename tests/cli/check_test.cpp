@@ -55,6 +55,26 @@ TEST_CASE("a job that is the best plan already is told so") {
   CHECK(ran.says("best      the same: no plan that was found is faster"));
 }
 
+TEST_CASE("--fix writes all of its copies or none, and minds no file that it leaves alone") {
+  const TemporaryFolder folder;
+  const std::string bad = "--num-layers 36 --micro-batch-size 1 --recompute-granularity full\n";
+  for (const std::string name : {"a", "b"}) {
+    fs::create_directories(folder.file(name));
+    std::ofstream(folder.file(name + "/args.txt")) << bad;
+  }
+  std::ofstream(folder.file("hosts")) << "worker-1 slots=8\n";
+  fs::create_directories(folder.file("fixed"));
+  std::ofstream(folder.file("fixed/hosts")) << "mine\n";
+  const std::string line = "check " + folder.file("a/args.txt") + " " + folder.file("hosts");
+  const std::string rest = " --model qwen3-8b --gpus 8 --fix " + folder.file("fixed");
+  const Ran two = run(line + " " + folder.file("b/args.txt") + rest);
+  CHECK(two.code == 2);
+  CHECK(two.says("two files with corrections are called args.txt"));
+  CHECK_FALSE(fs::exists(folder.file("fixed/args.txt")));
+  CHECK(run(line + rest).says("corrected copy: " + folder.file("fixed/args.txt")));
+  CHECK(read_text_file(folder.file("fixed/hosts")) == "mine\n");
+}
+
 TEST_CASE("configurations that a script names are read beside it, or said to be missing") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("train.sbatch"))
