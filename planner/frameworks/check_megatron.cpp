@@ -295,6 +295,7 @@ void check_megatron(const Scene& scene, Findings& out) {
     for (const Trap& trap : kTraps) spring(c, trap, out);
     for (const Trap& trap : megatron_pipeline_traps()) spring(c, trap, out);
     for (const Trap& trap : megatron_expert_traps()) spring(c, trap, out);
+    check_core_attention(c, out);
   }
 }
 

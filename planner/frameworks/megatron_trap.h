@@ -50,5 +50,7 @@ struct MegatronTrap {
 std::span<const MegatronTrap> megatron_pipeline_traps();
 // Experts, and the groups of ranks that they talk in.
 std::span<const MegatronTrap> megatron_expert_traps();
+// Attention that is recomputed although its kernels keep no scores.
+void check_core_attention(const MegatronCase& c, Findings& out);
 
 }  // namespace qplan
