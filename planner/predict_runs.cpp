@@ -43,6 +43,7 @@ constexpr auto kSoftRules = std::to_array<std::string_view>({
     "precision_gpu",
     "precision_available",
     "low_precision_tokens",
+    "low_precision_widths",
     "precision_aware_optimizer",
     "overlap_tp",
     "overlap_param",

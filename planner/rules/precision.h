@@ -1,6 +1,7 @@
 #pragma once
 // Number formats of products and of states.
 
+#include "planner/rules/degrees.h"
 #include "planner/rules/rule.h"
 
 namespace qplan::rules {
@@ -17,6 +18,21 @@ constexpr bool is_low_precision(Precision p) {
 // Rows must come in multiples of this: cuBLAS and Transformer Engine's 16, mxfp8's blocks of 32.
 constexpr std::int64_t token_multiple(Precision p) {
   return p == Precision::mxfp8 ? 32 : 16;
+}
+
+// A width of a rank's products that low precision does not multiply; 0: there is none. Of attention
+// the plain one, whose widths are heads.
+inline std::int64_t odd_width(const Case& c) {
+  const std::int64_t multiple = token_multiple(c.p.precision);
+  const std::int64_t head = c.m.mla ? 0 : c.m.head_dim;
+  const std::int64_t queries = c.m.num_attention_heads * head / c.p.tp;
+  const std::int64_t keys = c.m.num_key_value_heads * head / c.p.tp;
+  const std::int64_t dense = has_dense_layer(c.m) ? c.m.intermediate_size / c.p.tp : 0;
+  const std::int64_t expert = c.m.moe ? c.m.moe->moe_intermediate_size / c.p.etp : 0;
+  for (const std::int64_t width : {c.m.hidden_size, queries, queries + 2 * keys, dense, expert}) {
+    if (!divides(multiple, width)) return width;
+  }
+  return 0;
 }
 
 constexpr int capability_for(Precision p) {
@@ -68,6 +84,15 @@ inline constexpr auto kPrecision = std::to_array<Rule>({
                           tokens_per_rank(c.p));
      },
      "Q8"},
+    {"low_precision_widths", kMegatronCore,
+     [](const Case& c) { return is_low_precision(c.p.precision) && odd_width(c) > 0; },
+     [](const Case& c) {
+       return fmt::format(
+           "precision {} multiplies widths that are multiples of {}, and a rank has "
+           "one of {}; use bf16",
+           to_word(c.p.precision), token_multiple(c.p.precision), odd_width(c));
+     },
+     "Transformer Engine, issue 1422 and mxfp8's quantizer"},
     {"state_dtypes", kEvery,
      [](const Case& c) {
        return !is_state_dtype(c.p.grad_dtype) || !is_state_dtype(c.p.main_params_dtype) ||
