@@ -67,10 +67,12 @@ class Reader {
   void skip() {
     for (;;) {
       while (peek() == ' ' || peek() == '\t' || peek() == '\n' || peek() == '\r') ++at_;
-      const bool slashes = text_.substr(at_).starts_with("//");
-      if (peek() != '#' && !slashes) return;
-      const std::size_t from = at_;
-      const std::size_t end = std::min(text_.find('\n', at_), text_.size());
+      const std::string_view rest = text_.substr(at_);
+      const bool block = rest.starts_with("/*");
+      if (peek() != '#' && !rest.starts_with("//") && !block) return;
+      const std::size_t from = at_, close = block ? text_.find("*/", at_ + 2) : 0;
+      if (close == std::string_view::npos) fail("a remark that begins with /* has no end");
+      const std::size_t end = block ? close + 2 : std::min(text_.find('\n', at_), text_.size());
       tolerate(
           "json_remark",
           "remarks are read by DeepSpeed's own reader; Hugging Face Trainer and accelerate read "
@@ -119,7 +121,7 @@ class Reader {
   Json scalar() {
     if (peek() == '"') return string();
     const std::size_t from = at_;
-    constexpr std::string_view kEnds = " \t\r\n,]}#";
+    constexpr std::string_view kEnds = " \t\r\n,]}#/";
     while (at_ < text_.size() && kEnds.find(peek()) == std::string_view::npos) ++at_;
     const std::string_view word = text_.substr(from, at_ - from);
     if (word == "true" || word == "false") return word == "true";

@@ -32,7 +32,7 @@ TEST_SUITE("JSON with places") {
   }
 
   TEST_CASE("remarks and trailing commas are read, and found once") {
-    const std::string text = "{\n  # one\n  \"a\": 1, // two\n  \"b\": 2,\n}\n";
+    const std::string text = "{\n  # one\n  \"a\": 1, // two\n  /* 3\n */ \"b\": 2/**/,\n}\n";
     const FormatText read = read_json_settings(text, "ds.json");
     CHECK(read.settings.find("b")->value == 2);
     REQUIRE(read.findings.size() == 2);
@@ -49,6 +49,7 @@ TEST_SUITE("JSON with places") {
     CHECK(json_complaint("{\n\"a\" 1}").find("ds.json:2") != std::string::npos);
     CHECK(json_complaint("{\"a\": yes}").find("quotes") != std::string::npos);
     CHECK(json_complaint("{} {}").find("follows") != std::string::npos);
+    CHECK(json_complaint("{\n/* a").find("ds.json:2") != std::string::npos);
     CHECK(json_complaint("{a: 1}").find("quotes") != std::string::npos);
     CHECK(json_complaint(std::string(100000, '[')).find("deeper") != std::string::npos);
     std::string many = "[1";
