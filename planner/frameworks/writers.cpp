@@ -24,11 +24,27 @@ std::string spelled(const WrittenOption& option) {
   return text;
 }
 
+// A batch system reads its lines by rules of its own: a name of plain letters is one to all.
+std::string job_name(const std::string& model) {
+  std::string name;
+  for (const char c : model) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    name += plain || c == '.' || c == '_' ? c : '-';
+  }
+  return name;
+}
+
 }  // namespace
 
+// A model's name is its folder's, which may hold anything.
 std::string remark_lines(const std::vector<std::string>& remarks) {
   std::string text;
-  for (const std::string& remark : remarks) text += "# " + remark + '\n';
+  for (const std::string& remark : remarks) {
+    std::string line = remark;
+    std::replace_if(
+        line.begin(), line.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+    text += "# " + line + '\n';
+  }
   return text;
 }
 
@@ -58,15 +74,16 @@ Nodes nodes_of(const Subject& s) {
 EmittedFile slurm_script(const Subject& s, const std::vector<std::string>& remarks,
                          std::string_view script) {
   const Nodes nodes = nodes_of(s);
-  return {"train.sbatch",
-          fmt::format("#!/bin/bash\n{}#SBATCH --job-name={}\n#SBATCH --nodes={}\n"
-                      "#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node={}\n"
-                      "#SBATCH --exclusive\nset -euo pipefail\n"
-                      "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | "
-                      "head -n 1)\n"
-                      "srun bash -c 'NODE_RANK=$SLURM_NODEID exec bash {}'\n",
-                      remark_lines(remarks), s.model.name, nodes.count, nodes.gpus, script),
-          true};
+  return {
+      "train.sbatch",
+      fmt::format("#!/bin/bash\n{}#SBATCH --job-name={}\n#SBATCH --nodes={}\n"
+                  "#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node={}\n"
+                  "#SBATCH --exclusive\nset -euo pipefail\n"
+                  "export MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | "
+                  "head -n 1)\n"
+                  "srun bash -c 'NODE_RANK=$SLURM_NODEID exec bash {}'\n",
+                  remark_lines(remarks), job_name(s.model.name), nodes.count, nodes.gpus, script),
+      true};
 }
 
 TrainerScript trainer_script(const Subject& s) {

@@ -61,6 +61,14 @@ TEST_CASE("Megatron's arguments say every default that nobody wants") {
   CHECK(says(file(files, "train.sbatch"), "#SBATCH --nodes=8"));
 }
 
+TEST_CASE("a model's name may hold anything, and what is written stays a script") {
+  Job j = job("qwen3-8b", "tp2 dp4 gbs8 seq4096 zero1", Framework::megatron);
+  j.model.name = "my 'model' $(x)";
+  const auto files = emit(Framework::megatron, j.subject(), {"two\nlines"});
+  CHECK(says(file(files, "train.sbatch"), "#SBATCH --job-name=my--model----x-\n"));
+  for (const EmittedFile& f : files) CHECK(says(f.text, "# two lines\n"));
+}
+
 TEST_CASE("Megatron keeps fp8 weights alone where it can") {
   const auto says_so = [](const std::string& words) {
     const Job j = job("qwen3-8b", "tp2 dp4 gbs8 seq4096 " + words, Framework::megatron);
