@@ -112,7 +112,8 @@ std::vector<ShellText> ShellWordReader::items() {
 ShellText ShellWordReader::document_line(std::size_t end) {
   Words words(1);
   while (in_.at < end) {
-    const bool escapes = in_.peek() == '\\' && (in_.peek(1) == '$' || in_.peek(1) == '`');
+    const char next = in_.peek(1);
+    const bool escapes = in_.peek() == '\\' && (next == '$' || next == '`' || next == '\\');
     if (in_.peek() == '$' && !in_.at_unknown()) {
       expand(words, Mode::quoted);
     } else if (escapes) {

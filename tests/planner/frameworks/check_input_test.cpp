@@ -256,6 +256,23 @@ TEST_SUITE("bad input") {
     CHECK(checked.plan.micro_batch_size == 2);
   }
 
+  TEST_CASE("a job is read through every shell that hands it on") {
+    const std::string path = std::string(QPLAN_TEST_DATA) + "/configs/slurm_nested/job.sbatch";
+    const Checked checked = ask_text("job.sbatch", read_text_file(path), "llama3-8b", 32);
+    CAPTURE(findings_text(checked));
+    CHECK(checked.framework == Framework::megatron);
+    CHECK(checked.plan.tp == 4);
+    CHECK(checked.plan.zero == 1);
+    CHECK(checked.plan.global_batch_size == 32);
+    CHECK(find(checked, "not_resolved") == nullptr);
+    CHECK(find(checked, "no_precision") == nullptr);
+    CHECK(find(checked, "queues") == nullptr);
+    CHECK(find(checked, "launched_world") == nullptr);
+    const Checked more = ask_text("job.sbatch", read_text_file(path), "llama3-8b", 64);
+    REQUIRE(find(more, "launched_world") != nullptr);
+    CHECK(find(more, "launched_world")->message.find("4 x 8 = 32") != std::string::npos);
+  }
+
   TEST_CASE("arguments that are no words of torchtitan's are passed over") {
     const Checked checked = ask_text(
         "run.sh", "torchrun torchtitan/train.py -=1 -x --training.steps 3\n", "qwen3-32b", 8);
@@ -274,7 +291,7 @@ TEST_SUITE("bad input") {
          {"megatron_yaml_and_deepspeed/deepspeed_config.json",
           "megatron_yaml_and_deepspeed/megatron_config.yaml", "megatron_deepspeed/ds_config.json",
           "megatron_deepspeed/train.sh", "fsdp_qwen3_vl/train.py", "slime_qwen3_30b_a3b/run.sh",
-          "fsdp_qwen3_32b/launch.sh"}) {
+          "fsdp_qwen3_32b/launch.sh", "slurm_nested/job.sbatch"}) {
       const std::string text = read_text_file(std::string(QPLAN_TEST_DATA) + "/configs/" + path);
       for (int round = 0; round < test_rounds(200); ++round) {
         std::string changed = text;
