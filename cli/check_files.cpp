@@ -68,8 +68,9 @@ class CheckFiles {
   }
 
   void find_configs(const ShellCommand& command) {
-    constexpr std::array<std::string_view, 4> kKeys{"--deepspeed", "--deepspeed_config",
-                                                    "--deepspeed-config", "--config_file"};
+    constexpr std::array<std::string_view, 5> kKeys{"--deepspeed", "--deepspeed_config",
+                                                    "--deepspeed-config", "--config_file",
+                                                    "--deepspeed_config_file"};
     const auto is_key = [&](std::string_view word) {
       return std::find(kKeys.begin(), kKeys.end(), word) != kKeys.end();
     };

@@ -33,6 +33,7 @@ std::optional<Framework> framework_of(const JobFiles& files) {
   if (has(Dialect::accelerate) || has(Dialect::fsdp_module)) return Framework::fsdp2;
   if (has(Dialect::trainer)) {
     const ConfigPart* const part = files.find(Dialect::trainer);
+    if (part->settings.has("--deepspeed")) return Framework::deepspeed;
     if (part->settings.has("--per_device_train_batch_size")) return Framework::fsdp2;
   }
   return std::nullopt;
@@ -407,6 +408,14 @@ bool check_size(const Scene& scene, Findings& out) {
   return false;
 }
 
+// Whether the file is missing that says how states are sharded: without it there is no plan.
+bool lacks_config(const Checked& checked) {
+  const bool says_it =
+      checked.framework == Framework::deepspeed || checked.framework == Framework::fsdp2;
+  return says_it && std::any_of(checked.findings.begin(), checked.findings.end(),
+                                [](const Finding& f) { return f.rule == "config_missing"; });
+}
+
 void sort_findings(Findings& findings) {
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
     return std::tie(a.severity, a.place.file, a.place.line) <
@@ -459,7 +468,8 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   check_deepspeed(scene, checked.findings);
   check_torch(scene, checked.findings);
   check_launch(scene, checked.findings);
-  checked.says_plan = !scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr;
+  const bool whole = !lacks_config(checked);
+  checked.says_plan = whole && (!scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr);
   if (checked.says_plan) {
     check_rules(scene, checked.findings);
     checked.says_plan = check_size(scene, checked.findings);

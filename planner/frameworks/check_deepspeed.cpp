@@ -51,11 +51,10 @@ bool is_one_bit(const std::string& type) {
   return type.starts_with("OneBit") || type.starts_with("ZeroOne");
 }
 
-// accelerate's yaml has no word for the batch: its data loader does.
+// accelerate has no word for the batch: its data loader does.
 bool leaves_batch_open(const Case& c) {
-  const std::string& file = c.part.place.file;
-  const bool json = !file.ends_with(".yaml") && !file.ends_with(".yml");
-  return json && !c.has("train_batch_size") && !c.has("train_micro_batch_size_per_gpu");
+  return !c.part.of_accelerate && !c.has("train_batch_size") &&
+         !c.has("train_micro_batch_size_per_gpu");
 }
 
 constexpr auto kTraps = std::to_array<Trap>({

@@ -74,6 +74,17 @@ void check_deepspeed_launch(const Scene& scene, const Launch& launch, Findings& 
                    "--node_rank on each",
                    "deepspeed/launcher/runner.py"});
   }
+  const bool some =
+      o.has("--include") || o.has("--exclude") || launch.nodes || launch.gpus_per_node;
+  const std::int64_t slots = scene.files.host_slots.value_or(0);
+  const std::int64_t gpus = scene.question.limits.gpus;
+  if (slots > 0 && gpus > 0 && slots != gpus && !some) {
+    out.push_back({error, "launched_world", launch.place,
+                   fmt::format("deepspeed starts a process on each of the hostfile's {} GPUs, not "
+                               "the job's {}",
+                               slots, gpus),
+                   fmt::format("{} GPUs in all", gpus), "deepspeed/launcher/runner.py"});
+  }
 }
 
 void check_script(const Launch& launch, Findings& out) {
@@ -165,8 +176,10 @@ void check_missing_configs(const Scene& scene, Findings& out) {
   }
   if (scene.files.find(Dialect::accelerate) != nullptr) return;
   for (const Launch& launch : scene.files.launches) {
-    const Setting* const named = launch.options.find("--config_file");
-    if (launch.program == "accelerate" && is_file(named)) note_missing(*named, out);
+    for (const std::string_view key : {"--config_file", "--deepspeed_config_file"}) {
+      const Setting* const named = launch.options.find(key);
+      if (launch.program == "accelerate" && is_file(named)) note_missing(*named, out);
+    }
   }
 }
 

@@ -92,6 +92,8 @@ constexpr auto kTorchtitanAliases = std::to_array<Alias>({
     {"training.global_batch_size", "training.num_tokens_per_train_step",
      ", in tokens: global_batch_size x seq_len"},
     {"training.seq_len", "training.max_context_length", ""},
+    {"job.config_file", "--module and --config, which name a function",
+     ": TOML files are gone since 0.2.2"},
     {"parallelism.expert_tensor_parallel_degree", "", "; experts are not split"},
 });
 

@@ -13,6 +13,7 @@
 #include "planner/frameworks/bridge.h"
 #include "planner/frameworks/deepspeed.h"
 #include "planner/frameworks/python_settings.h"
+#include "planner/frameworks/torch.h"
 
 namespace qplan {
 namespace {
@@ -202,7 +203,7 @@ class JobReader {
     Settings settings = read_yaml_settings(file.text, file.name).settings;
     const Place whole{file.name, 0};
     if (is_accelerate_deepspeed(settings)) {
-      return add(Dialect::ds_config, deepspeed_settings(settings), whole);
+      return add_deepspeed_of(settings, whole);
     }
     if (is_accelerate(settings)) return add(Dialect::accelerate, std::move(settings), whole);
     Settings flags = flags_of(settings);
@@ -216,6 +217,11 @@ class JobReader {
     }
     const Dialect dialect = dialect_of(flags, "");
     add(dialect, std::move(flags), whole);
+  }
+
+  void add_deepspeed_of(const Settings& accelerate, Place place) {
+    add(Dialect::ds_config, deepspeed_settings(accelerate), std::move(place));
+    job_.parts.back().of_accelerate = true;
   }
 
   void refuse_toml(Place place) {
@@ -348,8 +354,21 @@ class JobReader {
     const auto started = read_launch(command, at, script.directives);
     if (!started) return false;
     job_.launches.push_back(started->launch);
+    if (started->launch.program == "accelerate") add_accelerate(started->launch);
     add_arguments(started->arguments, started->launch.place, started->launch.script);
     return true;
+  }
+
+  // Its arguments come on top of a yaml, which says the most of what it is given with.
+  void add_accelerate(const Launch& launch) {
+    if (launch.options.has("--config_file") || launch.options.has("--deepspeed_config_file"))
+      return;
+    Settings settings = accelerate_of_launch(launch.options);
+    if (is_accelerate_deepspeed(settings)) {
+      add_deepspeed_of(settings, launch.place);
+    } else if (!settings.empty()) {
+      add(Dialect::accelerate, std::move(settings), launch.place);
+    }
   }
 
   void add_arguments(const std::vector<ShellWord>& words, Place place, const std::string& script) {

@@ -20,6 +20,7 @@ struct ConfigPart {
   Settings settings;
   Place place;
   std::string script;  // that takes the arguments; empty: not known, or no arguments
+  bool of_accelerate = false;  // what accelerate makes ds_config.json's keys of
 };
 
 struct JobFiles {

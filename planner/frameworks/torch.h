@@ -16,6 +16,9 @@ std::span<const Limit> accelerate_limits();
 void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus,
                        int gpus_per_node);
 
+// What the arguments of "accelerate launch" say in the yaml's stead; empty: they choose no kind.
+Settings accelerate_of_launch(const Settings& options);
+
 // accelerate's yaml asks for DDP: every GPU holds all states. No section of FSDP's is read then.
 bool is_replicated(const Settings& accelerate);
 

@@ -259,6 +259,48 @@ num_processes: 64
     CHECK(plan_of("SHARD_GRAD_OP", "2").zero == 3);  // FSDP2 does not read it
   }
 
+  TEST_CASE("accelerate's arguments say what its yaml does") {
+    const auto ask = [](const std::string& words) {
+      return ask_text("train.sh",
+                      "accelerate launch " + words +
+                          " --num_processes 8 --mixed_precision bf16 train.py "
+                          "--model_name_or_path m --per_device_train_batch_size 2\n",
+                      "llama3-8b", 8);
+    };
+    const std::string wrap = " --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP";
+    const Checked kept =
+        ask("--use_fsdp --fsdp_version 2 --fsdp-reshard-after-forward false" + wrap);
+    CHECK_MESSAGE(kept.findings.empty(), findings_text(kept));
+    CHECK(kept.framework == Framework::fsdp2);
+    CHECK(kept.plan.zero == 2);
+    CHECK(ask("--use_fsdp --fsdp_sharding_strategy SHARD_GRAD_OP" + wrap).plan.zero == 2);
+    CHECK(find(ask("--use_fsdp --fsdp_version 2"), "missing_option") != nullptr);  // one unit
+    CHECK(find(ask("--multi_gpu"), "replicated") != nullptr);
+    const Checked zero = ask("--use_deepspeed --zero_stage 2 --offload_optimizer_device cpu");
+    CHECK_MESSAGE(zero.findings.empty(), findings_text(zero));
+    CHECK(zero.framework == Framework::deepspeed);
+    CHECK(zero.plan.zero == 2);
+    CHECK(zero.plan.offload.optimizer == 1);
+    // What a file says that is not there is not made up.
+    const Checked absent = ask("--config_file fsdp.yaml");
+    CHECK(find(absent, "config_missing") != nullptr);
+    CHECK_FALSE(absent.says_plan);
+  }
+
+  TEST_CASE("a hostfile's GPUs are the job's") {
+    const std::vector<ConfigText> texts{
+        {"train.sh", "deepspeed --hostfile hosts train.py --deepspeed ds.json\n"},
+        {"hosts", "a slots=8\nb slots=8\n"},
+        {"ds.json", "{\"train_batch_size\": 16, \"bf16\": {\"enabled\": true}}"}};
+    const ModelSpec model = load_model("llama3-8b");
+    const Json config = model_config("llama3-8b");
+    CHECK(find(check(texts, question_of(model, config, 16)), "launched_world") == nullptr);
+    const Checked fewer = check(texts, question_of(model, config, 8));
+    REQUIRE(find(fewer, "launched_world") != nullptr);
+    CHECK(find(fewer, "launched_world")->message.find("16 GPUs, not the job's 8") !=
+          std::string::npos);
+  }
+
   TEST_CASE("accelerate's DeepSpeed template") {
     const Checked checked = ask_text("deepspeed.yaml", R"(
 compute_environment: LOCAL_MACHINE
