@@ -416,6 +416,22 @@ bool lacks_config(const Checked& checked) {
                                 [](const Finding& f) { return f.rule == "config_missing"; });
 }
 
+Finding nothing_to_check(const JobFiles& job) {
+  Finding finding{Severity::error,
+                  "nothing_to_check",
+                  {job.texts.front().name, 0},
+                  "no file says how the job is spread over GPUs",
+                  "give the launch script with its arguments",
+                  ""};
+  if (job.missing.empty()) return finding;
+  const ShellWord& script = job.missing.back();  // what comes before it prepares
+  const std::string name = shown(base_name(script.text));
+  finding.place = script.place;
+  finding.message += fmt::format(": {} is started here and is not among the files given", name);
+  finding.instead = fmt::format("give {} too", name);
+  return finding;
+}
+
 void sort_findings(Findings& findings) {
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
     return std::tie(a.severity, a.place.file, a.place.line) <
@@ -449,12 +465,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
     check_torch(scene, checked.findings);
     check_launch(scene, checked.findings);
     if (!checked.has(Severity::error)) {
-      checked.findings.push_back({Severity::error,
-                                  "nothing_to_check",
-                                  {files.front().name, 0},
-                                  "no file says how the job is spread over GPUs",
-                                  "give the launch script with its arguments",
-                                  ""});
+      checked.findings.push_back(nothing_to_check(job));
     }
     sort_findings(checked.findings);
     return checked;

@@ -282,6 +282,7 @@ class JobReader {
   void read_script(const ConfigText& file) {
     const ShellScript script = read_shell(file.text, file.name, finder(file.name));
     job_.findings.insert(job_.findings.end(), script.findings.begin(), script.findings.end());
+    job_.missing.insert(job_.missing.end(), script.missing.begin(), script.missing.end());
     for (const ShellFile& written : script.files) {
       const std::size_t start = written.text.find_first_not_of(" \t\r\n");
       if (start == std::string::npos || written.text[start] != '{' || !written.resolved) continue;
@@ -301,6 +302,11 @@ class JobReader {
       unknown(swift->place,
               "ms-swift's commands are not read: it takes Megatron's options by other names",
               "ask `qplan predict` with the same degrees (--tp, --pp, --ep, --seq-len, ...)");
+    } else if (!script.missing.empty()) {
+      const std::string name = shown(base_name(script.missing.back().text));
+      unknown(script.missing.back().place,
+              fmt::format("{} is started here and is not among the files given", name),
+              fmt::format("give {} too", name));
     } else {
       unknown({file.name, 0}, "nothing here starts a training job or lists its arguments",
               "give a launch script, an argument list, ds_config.json, accelerate's yaml or a "

@@ -19,7 +19,7 @@ struct ConfigPart {
   Dialect dialect = Dialect::megatron;
   Settings settings;
   Place place;
-  std::string script;  // that takes the arguments; empty: not known, or no arguments
+  std::string script;          // that takes the arguments; empty: not known, or no arguments
   bool of_accelerate = false;  // what accelerate makes ds_config.json's keys of
 };
 
@@ -29,6 +29,7 @@ struct JobFiles {
   std::vector<Launch> launches;
   std::vector<PythonText> python;
   std::vector<ShellWord> installs;  // "deepspeed==0.10.0" of pip install
+  std::vector<ShellWord> missing;   // scripts that are started and were not given
   std::vector<Finding> findings;
   std::optional<std::int64_t> host_slots;  // GPUs that a hostfile lists
 

@@ -401,7 +401,7 @@ class ScriptReader {
       return in_new_shell(arguments, [&] { read_again(text); });
     }
     const auto found = find_file_ ? find_file_(plain(name)) : std::nullopt;
-    if (!found) return;
+    if (!found) return script_.missing.push_back(source(name));
     script_.started.insert(found->name);
     in_new_shell(arguments, [&] {
       ++sourced_deep_;

@@ -43,6 +43,7 @@ struct ShellScript {
   std::vector<ShellWord> directives;                     // of "#SBATCH" lines
   std::map<std::string, std::vector<ShellWord>> arrays;  // as they are at the end
   std::set<std::string> started;                         // scripts at hand that it starts
+  std::vector<ShellWord> missing;                        // those that are not
   std::vector<Finding> findings;                         // broken continuations, missing files
 };
 

@@ -75,6 +75,20 @@ TEST_CASE("--fix writes all of its copies or none, and minds no file that it lea
   CHECK(read_text_file(folder.file("fixed/hosts")) == "mine\n");
 }
 
+TEST_CASE("a launcher without what it starts is told the name of that") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("train.sbatch"))
+      << "bash setup.sh\nsrun bash -c 'exec bash \"$DIR/train.sh\"'\n";
+  const Ran ran = run("check " + folder.file("train.sbatch") + " --model qwen3-8b --gpus 8");
+  CHECK(ran.code == 1);
+  CHECK(ran.says(
+      "train.sbatch:2: error: no file says how the job is spread over GPUs: train.sh is "));
+  CHECK(ran.says("give train.sh too"));
+  std::ofstream(folder.file("start.sh")) << "bash train.sh\n";
+  const Ran alone = run("check " + folder.file("start.sh") + " --model qwen3-8b --gpus 8");
+  CHECK(alone.says("start.sh:1: error: train.sh is started here"));
+}
+
 TEST_CASE("configurations that a script names are read beside it, or said to be missing") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("train.sbatch"))
