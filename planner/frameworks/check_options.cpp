@@ -213,6 +213,20 @@ std::string spelled_key(const ConfigPart& part, const std::string& key) {
   return name;
 }
 
+// One letter too many, too few, another, or two in each other's place; more is another word, as
+// --use-gpu is to --use-mup.
+bool is_slip(std::string written, std::string real) {
+  for (std::string* const name : {&written, &real}) {
+    std::replace(name->begin(), name->end(), '_', '-');
+  }
+  const auto [w, r] = std::mismatch(written.begin(), written.end(), real.begin(), real.end());
+  const std::string a(w, written.end()), b(r, real.end());
+  const auto [we, re] = std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend());
+  const auto left = a.rend() - we, wanted = b.rend() - re;
+  const bool swapped = left == 2 && wanted == 2 && a[0] == b[1] && a[1] == b[0];
+  return swapped || (left <= 1 && wanted <= 1);
+}
+
 Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting& setting) {
   Finding finding{Severity::error,
                   "unknown_option",
@@ -253,10 +267,7 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     return finding;
   }
   finding.instead = near.empty() ? "leave it out" : fmt::format("did you mean {}?", near);
-  // A letter or two is a slip; more is another word.
-  const bool slip = !near.empty() && near.size() + 2 >= setting.key.size() &&
-                    setting.key.size() + 2 >= near.size();
-  if (slip) finding.fix = with_key(part, setting, near);
+  if (!near.empty() && is_slip(setting.key, near)) finding.fix = with_key(part, setting, near);
   return finding;
 }
 

@@ -17,6 +17,14 @@ const std::string* text_of_file(const Scene& scene, const std::string& name) {
   return nullptr;
 }
 
+// Whether a quote may stand behind a value, which would take in what is written there: its own
+// begins further from the key than one blank or '='.
+bool ends_in_quotes(const Setting& setting) {
+  const bool has_value = setting.text.end > setting.text.begin;
+  return has_value && (setting.value.is_array() ||
+                       setting.text.begin != setting.whole.begin + setting.key.size() + 1);
+}
+
 }  // namespace
 
 std::vector<Edit> with_value(const Setting& setting, const std::string& value) {
@@ -60,6 +68,7 @@ std::vector<Edit> removed(const Scene& scene, const ConfigPart& part, const Sett
 std::vector<Edit> added(const ConfigPart& part, const std::string& arguments) {
   for (const Setting& setting : part.settings) {
     if (!setting.key.starts_with("--") || setting.whole.end <= setting.whole.begin) continue;
+    if (ends_in_quotes(setting)) continue;
     return {{setting.place.file, setting.whole.end, setting.whole.end, ' ' + arguments}};
   }
   return {};

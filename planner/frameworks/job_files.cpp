@@ -286,7 +286,9 @@ class JobReader {
     for (const ShellFile& written : script.files) {
       const std::size_t start = written.text.find_first_not_of(" \t\r\n");
       if (start == std::string::npos || written.text[start] != '{' || !written.resolved) continue;
-      read_json(written.text, file.name, written.place.line);
+      const std::size_t settings = job_.parts.size(), findings = job_.findings.size();
+      read_json(written.text, written.place.file, written.place.line);
+      place_in(written.span, settings, findings);
     }
     const std::size_t installs = job_.installs.size();
     bool started = false;
@@ -311,6 +313,30 @@ class JobReader {
       unknown({file.name, 0}, "nothing here starts a training job or lists its arguments",
               "give a launch script, an argument list, ds_config.json, accelerate's yaml or a "
               "torchtitan function");
+    }
+  }
+
+  // Of a here-document: what was read of it last stands in `span` of the script.
+  void place_in(Span span, std::size_t settings, std::size_t findings) {
+    const bool as_is = span.end > span.begin;
+    const auto moved = [&](Span s) {
+      return as_is ? Span{s.begin + span.begin, s.end + span.begin} : Span{};
+    };
+    for (std::size_t i = settings; i < job_.parts.size(); ++i) {
+      Settings placed;
+      for (Setting setting : job_.parts[i].settings) {
+        setting.whole = moved(setting.whole);
+        setting.text = moved(setting.text);
+        placed.add(std::move(setting));
+      }
+      job_.parts[i].settings = std::move(placed);
+    }
+    for (std::size_t i = findings; i < job_.findings.size(); ++i) {
+      for (Edit& edit : job_.findings[i].fix) {
+        edit.begin += span.begin;
+        edit.end += span.begin;
+      }
+      if (!as_is) job_.findings[i].fix.clear();
     }
   }
 

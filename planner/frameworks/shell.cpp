@@ -290,8 +290,8 @@ class ScriptReader {
 
   void keep_file(const std::string& name, const ShellText& text) {
     if (name.empty() || branches_.reached() == Truth::no) return;
-    const Place place = text.empty() ? Place{} : sources_.place(text.front());
-    script_.files.push_back({name, plain(text), place, is_resolved(text)});
+    const ShellWord all = source(text);
+    script_.files.push_back({name, all.text, all.place, all.span, all.resolved});
     written_[base_of(name)] = text;
   }
 

@@ -34,6 +34,7 @@ struct ShellCommand {
 struct ShellFile {
   std::string name, text;
   Place place;  // of its first line
+  Span span{};  // in that file; empty where expansion made other text of it
   bool resolved = true;
 };
 

@@ -256,6 +256,36 @@ TEST_SUITE("bad input") {
     CHECK(checked.plan.micro_batch_size == 2);
   }
 
+  TEST_CASE("corrections stand where they belong: outside quotes, and within here-documents") {
+    const auto fixed = [](const std::string& text, std::string_view rule) {
+      const Checked checked = ask_text("train.sh", text, "llama3-8b", 8);
+      std::vector<Edit> edits;
+      for (const Finding& f : checked.findings) {
+        if (f.rule == rule) edits.insert(edits.end(), f.fix.begin(), f.fix.end());
+      }
+      return with_edits(text, "train.sh", edits);
+    };
+    const std::string head = "torchrun pretrain_gpt.py --split '9,1' --lr \"1\" --seed 1 --bf16 ";
+    CHECK(fixed(head + "--recompute-granularity full\n", "recompute_method")
+              .find("--seed 1 --recompute-method uniform --recompute-num-layers 1 --bf16") !=
+          std::string::npos);
+    // Another letter is a slip, another word is not.
+    const std::string slips = "--num-layer 32 --use-gpu --swigul --micro_batch_size 1\n";
+    CHECK(fixed(head + slips, "unknown_option") ==
+          head + "--num-layers 32 --use-gpu --swiglu --micro-batch-size 1\n");
+    const std::string json = "{\n \"train_batch_size\": 8, # all\n \"zero_optimzation\": {}}\n";
+    const std::string script = "STAGE=1\ncat > ds.json <<'EOF'\n" + json + "EOF\ndeepspeed t.py\n";
+    CHECK(fixed(script, "unknown_option").find("8, # all\n \"zero_optimization\": {}}") !=
+          std::string::npos);
+    CHECK(fixed(script, "json_remark").find("8, \n \"zero") != std::string::npos);
+    // Where the document was expanded, none.
+    std::string open = script;
+    open.replace(open.find("'EOF'"), 5, "EOF");
+    open.replace(open.find("8, "), 1, "$STAGE");
+    CHECK(fixed(open, "unknown_option") == open);
+    CHECK(fixed(open, "json_remark") == open);
+  }
+
   TEST_CASE("a job is read through every shell that hands it on") {
     const std::string path = std::string(QPLAN_TEST_DATA) + "/configs/slurm_nested/job.sbatch";
     const Checked checked = ask_text("job.sbatch", read_text_file(path), "llama3-8b", 32);
