@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 PERIOD_MS = 8.0  # of a turn: about a layer's forward
-LARGEST = 16384 * 28672
+LARGEST = 28672 * 18432  # elements of the largest operand
 
 
 class Sensors:
