@@ -35,7 +35,8 @@ std::string argument(std::string_view key, const Json& value) {
   return fmt::format("{} {}", key, text_of(value));
 }
 
-void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject, Findings& out) {
+void check_fact(const Scene& scene, const ConfigPart& part, const Fact& fact,
+                const Subject& subject, Findings& out) {
   if (!judged(part, fact, subject)) return;
   const Json wanted = fact.write(subject);
   const Setting* given = part.settings.find(fact.key);
@@ -65,7 +66,7 @@ void check_fact(const ConfigPart& part, const Fact& fact, const Subject& subject
              : fmt::format("{} is missing and {} is taken, {} {}: {}", fact.key, text_of(taken),
                            of_model ? "where the model has" : "not", text_of(wanted), fact.why),
          fmt::format("add {}", instead), "",
-         fact.key.starts_with("--") ? added(part, instead) : std::vector<Edit>{}});
+         fact.key.starts_with("--") ? added(scene, part, instead) : std::vector<Edit>{}});
     return;
   }
   if (wanted.is_null()) {
@@ -114,7 +115,7 @@ void check_facts(const Scene& scene, Findings& out) {
       }
       continue;
     }
-    for (const Fact& fact : facts_of(part.dialect)) check_fact(part, fact, subject, out);
+    for (const Fact& fact : facts_of(part.dialect)) check_fact(scene, part, fact, subject, out);
   }
 }
 

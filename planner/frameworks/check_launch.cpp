@@ -64,7 +64,8 @@ void check_world(const Scene& scene, const Launch& launch, Findings& out) {
 
 void check_deepspeed_launch(const Scene& scene, const Launch& launch, Findings& out) {
   const Settings& o = launch.options;
-  const bool hosts = o.has("--hostfile") || o.has("-H") || o.has("--no_ssh") || o.has("--include");
+  const bool include = o.has("--include") || o.has("-i");
+  const bool hosts = o.has("--hostfile") || o.has("-H") || o.has("--no_ssh") || include;
   if (launch.nodes.value_or(1) > 1 && !hosts && !scene.files.host_slots) {
     out.push_back({error, "no_hostfile", launch.place,
                    fmt::format("deepspeed on {} nodes needs to know them: without a hostfile it "
@@ -75,7 +76,7 @@ void check_deepspeed_launch(const Scene& scene, const Launch& launch, Findings& 
                    "deepspeed/launcher/runner.py"});
   }
   const bool some =
-      o.has("--include") || o.has("--exclude") || launch.nodes || launch.gpus_per_node;
+      include || o.has("--exclude") || o.has("-e") || launch.nodes || launch.gpus_per_node;
   const std::int64_t slots = scene.files.host_slots.value_or(0);
   const std::int64_t gpus = scene.question.limits.gpus;
   if (slots > 0 && gpus > 0 && slots != gpus && !some) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <string_view>
 
 #include "planner/frameworks/scene.h"
 
@@ -25,6 +26,21 @@ bool ends_in_quotes(const Setting& setting) {
                        setting.text.begin != setting.whole.begin + setting.key.size() + 1);
 }
 
+// A flag, then its value behind blanks, '=', a quote or a continued line: not one that a variable
+// holds elsewhere, or that arithmetic made. Files of keys have each in one piece.
+bool in_one_piece(const Scene& scene, const Setting& s) {
+  if (!s.key.starts_with("--")) return true;
+  const std::size_t key_end = s.whole.begin + s.key.size();
+  if (s.value.is_boolean() && s.whole.end == key_end) return true;
+  const std::string* const text = text_of_file(scene, s.place.file);
+  const bool has_value = s.text.begin >= key_end && s.text.end > s.text.begin;
+  if (text == nullptr || !has_value || s.text.end > text->size()) return false;
+  const auto between = std::string_view(*text).substr(key_end, s.text.begin - key_end);
+  const auto value = std::string_view(*text).substr(s.text.begin, s.text.end - s.text.begin);
+  return between.find_first_not_of(" \t\r\n\\=\"'") == std::string_view::npos &&
+         value.find('$') == std::string_view::npos;
+}
+
 }  // namespace
 
 std::vector<Edit> with_value(const Setting& setting, const std::string& value) {
@@ -45,7 +61,7 @@ std::vector<Edit> with_key(const ConfigPart& part, const Setting& setting, const
 }
 
 std::vector<Edit> removed(const Scene& scene, const ConfigPart& part, const Setting& setting) {
-  if (setting.whole.end <= setting.whole.begin) return {};
+  if (setting.whole.end <= setting.whole.begin || !in_one_piece(scene, setting)) return {};
   std::size_t begin = setting.whole.begin, end = setting.whole.end;
   const std::string* const text = text_of_file(scene, setting.place.file);
   if (text == nullptr) return {};
@@ -65,10 +81,10 @@ std::vector<Edit> removed(const Scene& scene, const ConfigPart& part, const Sett
   return {{setting.place.file, begin, end, ""}};
 }
 
-std::vector<Edit> added(const ConfigPart& part, const std::string& arguments) {
+std::vector<Edit> added(const Scene& scene, const ConfigPart& part, const std::string& arguments) {
   for (const Setting& setting : part.settings) {
     if (!setting.key.starts_with("--") || setting.whole.end <= setting.whole.begin) continue;
-    if (ends_in_quotes(setting)) continue;
+    if (ends_in_quotes(setting) || !in_one_piece(scene, setting)) continue;
     return {{setting.place.file, setting.whole.end, setting.whole.end, ' ' + arguments}};
   }
   return {};

@@ -63,7 +63,9 @@ std::optional<std::int64_t> number_said(const Setting* setting) {
 std::optional<std::int64_t> gpus_said(const Setting* setting) {
   if (setting == nullptr) return std::nullopt;
   Setting count = *setting;
-  const std::string text = text_of(count.value);
+  std::string text = text_of(count.value);  // "lscratch:100,gpu:8(S:0)"
+  if (const auto gpu = text.find("gpu"); gpu != std::string::npos) text.erase(0, gpu);
+  text.resize(std::min(text.find_first_of(",("), text.size()));
   count.value = text.substr(text.rfind(':') + 1);  // npos + 1: the whole of it
   return number_said(&count);
 }
@@ -118,9 +120,13 @@ std::optional<LaunchCommand> read_launch(const ShellCommand& command, std::size_
     program = launcher_of_module(words[2].text);
   }
   std::size_t script = 1;
-  const auto shell = shell_with_commands(words);
-  if (shell) script = std::max(script, *shell);
-  while (!shell && script < words.size() && !is_script(words, script)) ++script;
+  while (script < words.size() && !is_script(words, script)) ++script;
+  auto shell = shell_with_commands(words);
+  if (shell && *shell < script) {
+    script = std::max<std::size_t>(*shell, 1);
+  } else {
+    shell.reset();
+  }
   if (script >= words.size()) return {};
   const auto arguments = words.subspan(shell ? words.size() : script + 1);
   const bool single = program == "python" || program == "python3";

@@ -60,8 +60,17 @@ bool is_fused(const Case& c) {
   return !told && (capability == 0 || capability >= 80) && c.plan().precision != Precision::fp32;
 }
 
-std::string_view module_that_frees(const ModelSpec& model) {
-  return model.mla ? "mla_up_proj" : model.moe ? "moe_act" : "mlp";
+// moe_act wants grouped products, and no delayed scaling: full recomputation is what is left.
+std::string what_frees(const Case& c) {
+  const bool delayed =
+      c.has("--fp8-format") && (!c.has("--fp8-recipe") || c.is("--fp8-recipe", "delayed"));
+  if (c.model().moe && !c.model().mla && (delayed || !c.may_be_said("--moe-grouped-gemm"))) {
+    return "full recomputation frees memory";
+  }
+  return fmt::format("--recompute-modules {} or full recomputation free memory",
+                     c.model().mla   ? "mla_up_proj"
+                     : c.model().moe ? "moe_act"
+                                     : "mlp");
 }
 
 }  // namespace
@@ -95,9 +104,7 @@ void check_core_attention(const Case& c, Findings& out) {
                  fmt::format("fused attention keeps no scores, so that recomputing core_attn {}; "
                              "and attention's forward runs twice",
                              effect),
-                 fmt::format("leave core_attn out; --recompute-modules {} or full recomputation "
-                             "free memory",
-                             module_that_frees(c.model())),
+                 fmt::format("leave core_attn out; {}", what_frees(c)),
                  "transformer_config.py:1987"});
 }
 

@@ -19,6 +19,10 @@ std::int64_t longest_chunk(const Subject& s) {
   return longest;
 }
 
+std::int64_t document_len(const Subject& s) {
+  return s.plan.document_len > 0 ? s.plan.document_len : s.plan.seq_len;
+}
+
 constexpr auto kLimits = std::to_array<Limit>({
     {"no_compile", [](const Subject& s) { return s.plan.compile; },
      [](const Subject&) {
@@ -98,8 +102,20 @@ constexpr auto kLimits = std::to_array<Limit>({
                           : s.model.qk_norm_whole   ? "norms of queries and keys over all heads"
                                                     : "sliding windows");
      }},
+    {"partly_normed_queries",
+     [](const Subject& s) {
+       const auto rotates = [](const LayerKind& layer) { return layer.rotates; };
+       return s.model.qk_l2_norm &&
+              !std::all_of(s.model.layers.begin(), s.model.layers.end(), rotates);
+     },
+     [](const Subject& s) {
+       return fmt::format(
+           "{} normalises queries and keys in the layers that rotate them, and --qk-l2-norm does "
+           "so in every layer: Megatron-LM would train another model",
+           s.model.name);
+     }},
     {"chunked_attention",
-     [](const Subject& s) { return longest_chunk(s) > 0 && longest_chunk(s) < s.plan.seq_len; },
+     [](const Subject& s) { return longest_chunk(s) > 0 && longest_chunk(s) < document_len(s); },
      [](const Subject& s) {
        return fmt::format(
            "{} attends within chunks of {} tokens, which Megatron-LM has no flag for; use seq_len "
@@ -115,18 +131,6 @@ constexpr auto kLimits = std::to_array<Limit>({
            "{} scales queries by their position, which Megatron-LM has no flag for; use seq_len {} "
            "or less",
            s.model.name, s.model.temperature_step);
-     }},
-    {"partly_normed_queries",
-     [](const Subject& s) {
-       const auto rotates = [](const LayerKind& layer) { return layer.rotates; };
-       return s.model.qk_l2_norm &&
-              !std::all_of(s.model.layers.begin(), s.model.layers.end(), rotates);
-     },
-     [](const Subject& s) {
-       return fmt::format(
-           "{} normalises queries and keys in the layers that rotate them, and --qk-l2-norm does "
-           "so in every layer: Megatron-LM would train another model",
-           s.model.name);
      }},
     {"scaled_inputs_of_one",
      [](const Subject& s) {

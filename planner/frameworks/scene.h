@@ -42,6 +42,6 @@ std::vector<Edit> with_value(const Setting& setting, const std::string& value);
 std::vector<Edit> with_key(const ConfigPart& part, const Setting& setting, const std::string& key);
 std::vector<Edit> removed(const Scene& scene, const ConfigPart& part, const Setting& setting);
 // "--flag value" behind the part's first argument.
-std::vector<Edit> added(const ConfigPart& part, const std::string& arguments);
+std::vector<Edit> added(const Scene& scene, const ConfigPart& part, const std::string& arguments);
 
 }  // namespace qplan

@@ -80,8 +80,14 @@ std::optional<ShellStart> shell_start(const Spelled& words) {
   const std::string program = base_name(*from);
   if (is_in(kTalkers, program)) return std::nullopt;
   if (is_script_name(*from)) return ShellStart{Kind::file, first, first, 0, first + 1};
-  for (std::size_t i = first; i < words.size(); ++i) {
-    if (is_in(kShells, base_name(words[i]))) return behind_shell(words, i);
+  // Behind a program of Python's a shell's name is an argument, a folder's say.
+  for (std::size_t i = first; i < words.size() && !words[i].ends_with(".py"); ++i) {
+    if (!is_in(kShells, base_name(words[i]))) continue;
+    const auto start = behind_shell(words, i);
+    const bool named = start->kind != Kind::file || i == first ||
+                       is_script_name(words[start->at]) ||
+                       words[start->at].find('/') != std::string::npos;
+    if (named) return start;
   }
   if (is_in(kRemote, program) && words.back().find(' ') != std::string::npos) {
     return ShellStart{Kind::text, first, words.size() - 1, 0, words.size()};

@@ -199,8 +199,9 @@ constexpr std::array<TorchtitanModel, 11> kModels{{
 constexpr auto kTorchtitanLimits = std::to_array<Limit>({
     {"torchtitan_model", [](const Subject& s) { return torchtitan_model(s.model.name) == nullptr; },
      [](const Subject& s) {
-       return fmt::format("torchtitan has no configuration of {} that qplan knows; use fsdp2",
-                          s.model.name);
+       const bool other = s.model.moe && s.model.moe->scales_inputs;  // fsdp2 refuses it, too
+       return fmt::format("torchtitan has no configuration of {} that qplan knows{}", s.model.name,
+                          other ? "" : "; use fsdp2");
      }},
     {"fp32_shards", [](const Subject& s) { return !fp32_states(s); }, fp32_only},
     {"fsdp_overlap",

@@ -39,8 +39,9 @@ inline constexpr auto kContext = std::to_array<Rule>({
      [](const Case& c) {
        return fmt::format(
            "cp_comm a2a trades sequence for heads, and a rank's {} query and {} key-value heads "
-           "do not split over cp {}; use p2p",
-           c.m.num_attention_heads / c.p.tp, kv_heads_per_rank(c), c.p.cp);
+           "do not split over cp {}; use {}",
+           c.m.num_attention_heads / c.p.tp, kv_heads_per_rank(c), c.p.cp,
+           chunk_of(c) > 0 ? "a smaller cp" : "p2p");
      },
      "M48, Q7"},
     {"deepspeed_ulysses_heads", kDeepSpeed,

@@ -105,7 +105,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      [](const Case& c) {
        return fmt::format(
            "transformers' module of this model multiplies every token with all {} experts, which "
-           "is not modelled; use megatron, or fsdp2-compile",
+           "is not modelled; predict it as megatron, or fsdp2-compile",
            c.m.moe->num_experts);
      },
      "transformers 5.23.0, Llama4TextMoe.forward"},

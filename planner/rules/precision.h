@@ -89,7 +89,7 @@ inline constexpr auto kPrecision = std::to_array<Rule>({
      [](const Case& c) {
        return fmt::format(
            "precision {} multiplies widths that are multiples of {}, and a rank has "
-           "one of {}; use bf16",
+           "one of {}; use bf16, or a smaller tp",
            to_word(c.p.precision), token_multiple(c.p.precision), odd_width(c));
      },
      "Transformer Engine, issue 1422 and mxfp8's quantizer"},

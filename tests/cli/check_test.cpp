@@ -75,6 +75,32 @@ TEST_CASE("--fix writes all of its copies or none, and minds no file that it lea
   CHECK(read_text_file(folder.file("fixed/hosts")) == "mine\n");
 }
 
+TEST_CASE("--fix leaves alone what a variable or arithmetic holds elsewhere") {
+  const TemporaryFolder folder;
+  const std::string start = "torchrun --nproc_per_node 8 pretrain_gpt.py ";
+  const std::string unneeded = "--num-layers-per-virtual-pipeline-stage ";
+  const std::string rest = " --num-layers 36 --hidden-size 4096 --micro-batch-size 1";
+  const std::string inner = start + unneeded + "$Z" + rest + "\n";
+  for (const auto& [text, kept] : std::vector<std::pair<std::string, std::string>>{
+           {"bash -c '" + start + unneeded + "$1" + rest + "' _ 2\n", "' _ 2\n"},
+           {"cat > inner.sh <<'EOF'\n" + inner + "EOF\nexport Z=2\nbash inner.sh\n",
+            "\nEOF\nexport Z=2\nbash inner.sh\n"},
+           {"N=1\n" + start + unneeded + "$((N*2))" + rest + "\n", unneeded + "$((N*2)) "},
+           {"N=3\nM=6\n" + start + "--num-layers $N$M --hidden-size 4096 --micro-batch-size 1\n",
+            "--num-layers $N$M --hidden-size 4096 "}}) {
+    CAPTURE(text);
+    std::ofstream(folder.file("job.sh")) << text;
+    const Ran ran = run("check " + folder.file("job.sh") + " --model qwen3-8b --gpus 8 --fix " +
+                        folder.file("fixed"));
+    CHECK(ran.says("corrected copy"));
+    const std::string fixed = read_text_file(folder.file("fixed/job.sh"));
+    CHECK(fixed.find(kept) != std::string::npos);
+    CHECK(fixed.find("--swiglu") != std::string::npos);
+    CHECK(fixed.size() > text.size());
+    fs::remove_all(folder.file("fixed"));
+  }
+}
+
 TEST_CASE("a launcher without what it starts is told the name of that") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("train.sbatch"))

@@ -299,6 +299,24 @@ num_processes: 64
     REQUIRE(find(fewer, "launched_world") != nullptr);
     CHECK(find(fewer, "launched_world")->message.find("16 GPUs, not the job's 8") !=
           std::string::npos);
+    for (const std::string some : {"-i a:0,1,2,3", "--include a", "-e b", "--exclude b"}) {
+      std::vector<ConfigText> chosen = texts;
+      chosen[0].text.insert(chosen[0].text.find("--hostfile"), some + " ");
+      CHECK(find(check(chosen, question_of(model, config, 8)), "launched_world") == nullptr);
+    }
+  }
+
+  TEST_CASE("Slurm's other resources are no GPUs") {
+    const std::string job =
+        "\nsrun bash -c 'torchrun --nproc_per_node 8 pretrain_gpt.py "
+        "--num-layers 36 --micro-batch-size 1'\n";
+    for (const std::string gres :
+         {"gpu:8,lscratch:100", "lscratch:100,gpu:h100:8", "gpu:8(S:0-1)", "gpu:8"}) {
+      CAPTURE(gres);
+      const Checked checked = ask_text("job.sh", "#SBATCH --gres=" + gres + job, "qwen3-8b", 8);
+      CHECK(find(checked, "launched_world") == nullptr);
+      CHECK(checked.says_plan);
+    }
   }
 
   TEST_CASE("accelerate's DeepSpeed template") {

@@ -162,6 +162,15 @@ TEST_SUITE("traps") {
     // Queries and keys before their norms are kept in any case.
     CHECK(said(text, "qwen3-30b-a3b").find("next to nothing") != std::string::npos);
     CHECK(said(text, "deepseek-v3").find("next to nothing") != std::string::npos);
+    // What it tells one to do instead is what it lets one do.
+    const auto advice = [&](const std::string& more) {
+      const Finding* const f = find(ask_text("job.sh", text + more + "\n", "mixtral-8x7b", 8),
+                                    "recompute_fused_attention");
+      return f == nullptr ? std::string() : f->instead;
+    };
+    CHECK(advice("--moe-grouped-gemm").find("moe_act") != std::string::npos);
+    CHECK(advice("").find("moe_act") == std::string::npos);
+    CHECK(advice("--moe-grouped-gemm --fp8-format hybrid").find("moe_act") == std::string::npos);
     const std::string selective = head + "--recompute-granularity selective ";
     CHECK_FALSE(said(selective, "llama3-8b").empty());
     CHECK_FALSE(said(selective + "--recompute-modules mlp core_attn", "llama3-8b").empty());

@@ -194,6 +194,9 @@ TEST_SUITE("shell scripts") {
     CHECK(words_of(unknown.commands[2]) == Words{"run", "$(head -n 1 'a b')", "$1"});
     CHECK_FALSE(unknown.commands[2].words[1].resolved);
     CHECK_FALSE(unknown.commands[2].words[2].resolved);
+    // Folders of a program's arguments are no shells.
+    CHECK(last("torchrun t.py --save /ckpt/sh --tp 4\n").size() == 6);
+    CHECK(read("apt-get install bash curl\n").started.empty());
     // Sentences and lists are no commands.
     CHECK(read("echo bash -c 'run x'\n").commands.size() == 1);
     CHECK(read("bash -c\nbash\nsrun\nsbatch\n").commands.size() == 4);
