@@ -164,8 +164,8 @@ TEST_SUITE("traps") {
     CHECK(said(text, "deepseek-v3").find("next to nothing") != std::string::npos);
     // What it tells one to do instead is what it lets one do.
     const auto advice = [&](const std::string& more) {
-      const Finding* const f = find(ask_text("job.sh", text + more + "\n", "mixtral-8x7b", 8),
-                                    "recompute_fused_attention");
+      const Checked checked = ask_text("job.sh", text + more + "\n", "mixtral-8x7b", 8);
+      const Finding* const f = find(checked, "recompute_fused_attention");
       return f == nullptr ? std::string() : f->instead;
     };
     CHECK(advice("--moe-grouped-gemm").find("moe_act") != std::string::npos);
