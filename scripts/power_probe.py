@@ -3,7 +3,7 @@
 
     scripts/power_probe.py -o power.json
 
-Needs torch with CUDA; two minutes on an H100. `turns`: a product for a share of the time, then
+Needs torch with CUDA; some three minutes on an H100. `turns`: a product for a share of the time, then
 copies, sleep or attention. `shapes`: products of many sizes, one after the other among large ones,
 so that each runs at the clock that large ones leave. docs/evidence/issue3-fifteenth-round.md.
 """

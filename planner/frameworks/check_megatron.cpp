@@ -59,10 +59,8 @@ constexpr auto kTraps = std::to_array<Trap>({
      "add --recompute-granularity selective", "transformer_config.py:1959"},
     {"recompute_delayed_scaling", error, "--recompute-modules",
      [](const Case& c) {
-       const bool delayed = c.has("--fp8-format") &&
-                            (!c.has("--fp8-recipe") || c.is("--fp8-recipe", "delayed"));
        const auto& modules = c.plan().recompute.modules;
-       return delayed && (modules.has(RecomputeModule::moe_act) ||
+       return c.delayed_scaling() && (modules.has(RecomputeModule::moe_act) ||
                           modules.has(RecomputeModule::layernorm));
      },
      "fp8 with delayed scaling cannot recompute moe_act or layernorm",

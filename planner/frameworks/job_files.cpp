@@ -393,8 +393,8 @@ class JobReader {
 
   // Its arguments come on top of a yaml, which says the most of what it is given with.
   void add_accelerate(const Launch& launch) {
-    if (launch.options.has("--config_file") || launch.options.has("--deepspeed_config_file"))
-      return;
+    const Settings& options = launch.options;
+    if (options.has("--config_file") || options.has("--deepspeed_config_file")) return;
     Settings settings = accelerate_of_launch(launch.options);
     if (is_accelerate_deepspeed(settings)) {
       add_deepspeed_of(settings, launch.place);

@@ -62,11 +62,8 @@ bool is_fused(const Case& c) {
 
 // moe_act wants grouped products, and no delayed scaling: full recomputation is what is left.
 std::string what_frees(const Case& c) {
-  const bool delayed =
-      c.has("--fp8-format") && (!c.has("--fp8-recipe") || c.is("--fp8-recipe", "delayed"));
-  if (c.model().moe && !c.model().mla && (delayed || !c.may_be_said("--moe-grouped-gemm"))) {
-    return "full recomputation frees memory";
-  }
+  const bool allowed = c.may_be_said("--moe-grouped-gemm") && !c.delayed_scaling();
+  if (c.model().moe && !c.model().mla && !allowed) return "full recomputation frees memory";
   return fmt::format("--recompute-modules {} or full recomputation free memory",
                      c.model().mla   ? "mla_up_proj"
                      : c.model().moe ? "moe_act"

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "planner/chunks.h"
 #include "planner/frameworks/megatron.h"
 
 namespace qplan {
@@ -11,16 +12,6 @@ namespace {
 
 bool fsdp(const Subject& s) {
   return s.recipe == RecipeKind::megatron_fsdp;
-}
-
-std::int64_t longest_chunk(const Subject& s) {
-  std::int64_t longest = 0;
-  for (const LayerKind& layer : s.model.layers) longest = std::max(longest, layer.chunk);
-  return longest;
-}
-
-std::int64_t document_len(const Subject& s) {
-  return s.plan.document_len > 0 ? s.plan.document_len : s.plan.seq_len;
 }
 
 constexpr auto kLimits = std::to_array<Limit>({
@@ -114,13 +105,13 @@ constexpr auto kLimits = std::to_array<Limit>({
            "so in every layer: Megatron-LM would train another model",
            s.model.name);
      }},
-    {"chunked_attention",
-     [](const Subject& s) { return longest_chunk(s) > 0 && longest_chunk(s) < document_len(s); },
+    {"chunked_attention", [](const Subject& s) { return chunk_within(s.model, s.plan) > 0; },
      [](const Subject& s) {
+       const std::int64_t chunk = chunk_within(s.model, s.plan);
        return fmt::format(
            "{} attends within chunks of {} tokens, which Megatron-LM has no flag for; use seq_len "
            "{} or less",
-           s.model.name, longest_chunk(s), longest_chunk(s));
+           s.model.name, chunk, chunk);
      }},
     {"temperature_by_position",
      [](const Subject& s) {

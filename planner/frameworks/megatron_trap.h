@@ -31,6 +31,10 @@ struct MegatronCase {
   [[nodiscard]] bool is(std::string_view key, std::string_view value) const {
     return text(key) == value;
   }
+  // Megatron's fp8 where nothing else is said.
+  [[nodiscard]] bool delayed_scaling() const {
+    return has("--fp8-format") && (!has("--fp8-recipe") || is("--fp8-recipe", "delayed"));
+  }
   [[nodiscard]] const ParallelPlan& plan() const { return scene.draft.plan; }
   [[nodiscard]] const ModelSpec& model() const { return scene.question.model; }
   [[nodiscard]] bool slime() const { return part.dialect == Dialect::slime; }

@@ -387,8 +387,9 @@ class ScriptReader {
     const auto start = shell_start(spelled);
     if (!start) return;
     const std::size_t behind = std::min(start->arguments, words.size());
-    if (start->kind == ShellStart::Kind::file)
+    if (start->kind == ShellStart::Kind::file) {
       return start_file(words[start->at], words.subspan(behind));
+    }
     ShellText text = start->kind == ShellStart::Kind::input ? input : words[start->at];
     text.erase(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(start->skip));
     in_new_shell(words.subspan(behind), [&] { read_again(text); });

@@ -1,6 +1,7 @@
 #pragma once
 // Context parallelism: who has it, and what it splits.
 
+#include "planner/chunks.h"
 #include "planner/rules/rule.h"
 
 namespace qplan::rules {
@@ -8,15 +9,6 @@ namespace qplan::rules {
 inline bool has_window(const ModelSpec& m) {
   return std::any_of(m.layers.begin(), m.layers.end(),
                      [](const LayerKind& kind) { return kind.window > 0; });
-}
-
-// Tokens of the chunks that attention of these sequences stays within; 0: of none.
-inline std::int64_t chunk_of(const Case& c) {
-  const std::int64_t length = c.p.document_len > 0 ? c.p.document_len : c.p.seq_len;
-  for (const LayerKind& kind : c.m.layers) {
-    if (kind.chunk > 0 && kind.chunk < length) return kind.chunk;
-  }
-  return 0;
 }
 
 // Key and value heads that a rank holds; with fewer heads than ranks each keeps a copy of one.
@@ -41,7 +33,7 @@ inline constexpr auto kContext = std::to_array<Rule>({
            "cp_comm a2a trades sequence for heads, and a rank's {} query and {} key-value heads "
            "do not split over cp {}; use {}",
            c.m.num_attention_heads / c.p.tp, kv_heads_per_rank(c), c.p.cp,
-           chunk_of(c) > 0 ? "a smaller cp" : "p2p");
+           chunk_within(c.m, c.p) > 0 ? "a smaller cp" : "p2p");
      },
      "M48, Q7"},
     {"deepspeed_ulysses_heads", kDeepSpeed,
@@ -99,11 +91,13 @@ inline constexpr auto kContext = std::to_array<Rule>({
      "Transformer Engine 015d2257, attn_forward_func_with_cp"},
     // Where heads are traded for sequence a rank has whole chunks.
     {"chunked_context", kEvery,
-     [](const Case& c) { return c.p.cp > 1 && c.p.cp_comm != CpComm::a2a && chunk_of(c) > 0; },
+     [](const Case& c) {
+       return c.p.cp > 1 && c.p.cp_comm != CpComm::a2a && chunk_within(c.m, c.p) > 0;
+     },
      [](const Case& c) {
        return fmt::format(
            "attention within chunks of {} tokens has no cp_comm {}; use cp_comm a2a, or cp 1",
-           chunk_of(c), to_word(c.p.cp_comm));
+           chunk_within(c.m, c.p), to_word(c.p.cp_comm));
      },
      "Transformer Engine 015d2257, attn_forward_func_with_cp; torchtitan 030c210c, "
      "llama4/model.py"},

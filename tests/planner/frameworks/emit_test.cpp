@@ -340,11 +340,8 @@ TEST_CASE("layers of one mixer are written for Megatron as a pattern with bars, 
     CHECK_FALSE(says(args, flag));
   }
   const auto findings = [&](const std::string& from, const std::string& to) {
-    std::string changed = args;
-    const auto at = changed.find(from);
-    REQUIRE(at != std::string::npos);
-    changed.replace(at, from.size(), to);
-    return findings_text(ask_text("args.sh", changed, "nemotron-3-super-120b-a12b", 16));
+    return findings_text(
+        ask_text("args.sh", with_words(args, from, to), "nemotron-3-super-120b-a12b", 16));
   };
   CHECK(findings(pattern, pattern).empty());
   CHECK(findings("--hybrid-layer-pattern", "--hybrid-override-pattern").empty());

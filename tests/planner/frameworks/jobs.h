@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "models/error.h"
 #include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
 #include "planner/frameworks/check.h"
@@ -32,6 +33,13 @@ inline std::string findings_text(const Checked& checked) {
     text += to_string(f.place) + ": [" + f.rule + "] " + f.message + "\n";
   }
   return text;
+}
+
+// `text` with its first `from` written as `to`.
+inline std::string with_words(std::string text, const std::string& from, const std::string& to) {
+  const std::size_t at = text.find(from);
+  QPLAN_CHECK(at != std::string::npos, "the text has what is changed in it");
+  return text.replace(at, from.size(), to);
 }
 
 // Words that say nothing here, at their default: what no configuration can tell apart.

@@ -59,11 +59,7 @@ TEST_SUITE("Llama 4 in frameworks' words") {
       CHECK_FALSE(says(args, flag));
     }
     const auto findings = [&](const std::string& from, const std::string& to) {
-      std::string changed = args;
-      const auto at = changed.find(from);
-      REQUIRE(at != std::string::npos);
-      changed.replace(at, from.size(), to);
-      return findings_text(ask_text("args.sh", changed, kMaverick, 16));
+      return findings_text(ask_text("args.sh", with_words(args, from, to), kMaverick, 16));
     };
     CHECK(findings("--bf16", "--bf16").empty());
     CHECK(findings("freq 4", "freq '([0]*3+[1]*1)*12'").empty());
