@@ -114,28 +114,28 @@ std::vector<Advice> what_makes_job_fit(const Job& job, const SearchSpace& space)
   };
   SearchSpace changed = space;
   // Where nobody constrained them, the search has tried these.
-  if (!space.recompute.empty()) {
-    changed.recompute = {Recompute{RecomputeKind::full, {}, 0}};
+  if (!space[&ParallelPlan::recompute].empty()) {
+    changed[&ParallelPlan::recompute] = {Recompute{RecomputeKind::full, {}, 0}};
     attempt("recompute=full", changed);
   }
-  if (!space.offload.empty()) {
+  if (!space[&ParallelPlan::offload].empty()) {
     changed = space;
-    changed.offload = {Offload{.optimizer = 1}};
+    changed[&ParallelPlan::offload] = {Offload{.optimizer = 1}};
     attempt("offload=optimizer", changed);
-    changed.recompute = {Recompute{RecomputeKind::full, {}, 0}};
+    changed[&ParallelPlan::recompute] = {Recompute{RecomputeKind::full, {}, 0}};
     if (advice.empty()) attempt("offload=optimizer and recompute=full", changed);
   }
   // Degrees that somebody fixed stay fixed; the world is what grows.
   changed = space;
-  changed.dp.clear();
+  changed[&ParallelPlan::dp].clear();
   constexpr std::int64_t kMostTimes = 256;
   for (std::int64_t times = 2; times <= kMostTimes && space.gpus * times <= kMostGpus; times *= 2) {
     changed.gpus = space.gpus * times;
     if (attempt(fmt::format("{} GPUs instead of {}", changed.gpus, space.gpus), changed)) break;
   }
   changed = space;
-  for (changed.seq_len /= 2; changed.seq_len >= 512; changed.seq_len /= 2) {
-    if (attempt(fmt::format("sequences of {} tokens", changed.seq_len), changed)) break;
+  for (changed.job.seq_len /= 2; changed.job.seq_len >= 512; changed.job.seq_len /= 2) {
+    if (attempt(fmt::format("sequences of {} tokens", changed.job.seq_len), changed)) break;
   }
   return advice;
 }

@@ -69,10 +69,10 @@ void find_best(Found& found, const JobChoices& choices) {
     auto job = make_job(same);
     SearchSpace space;
     space.gpus = job->gpus;
-    space.seq_len = plan.seq_len;
-    space.document_len = plan.document_len;
-    space.global_batch_size = plan.global_batch_size;
-    space.precision = plan.precision;
+    space.job.seq_len = plan.seq_len;
+    space.job.document_len = plan.document_len;
+    space.job.global_batch_size = plan.global_batch_size;
+    space.job.precision = plan.precision;
     SearchOptions options;
     options.top = 1;
     const SearchResult result = search(*job->cost, space, options);

@@ -199,9 +199,9 @@ std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_l
 }
 
 std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace& space) {
-  std::vector<std::string> list = length_notes(model, space.seq_len);
-  const std::int64_t batch = space.global_batch_size;
-  if (batch != default_global_batch_size(space.gpus, space.seq_len)) return list;
+  std::vector<std::string> list = length_notes(model, space.job.seq_len);
+  const std::int64_t batch = space.job.global_batch_size;
+  if (batch != default_global_batch_size(space.gpus, space.job.seq_len)) return list;
   // The most data-parallel ranks that get a sequence each.
   std::int64_t most = 1;
   for (const int dp : divisors(space.gpus)) {

@@ -131,7 +131,8 @@ void print_nothing(const Job& job, const Question& question, const Found& found,
   if (result.considered == 0) {
     fmt::print(out,
                "The degrees asked for make no plan of {} GPUs: tp x cp x pp must divide them{}.\n",
-               question.space.gpus, question.space.dp.empty() ? "" : ", and dp be the rest");
+               question.space.gpus,
+               question.space[&ParallelPlan::dp].empty() ? "" : ", and dp be the rest");
     return;
   }
   if (result.smallest) {
@@ -147,8 +148,8 @@ void print_nothing(const Job& job, const Question& question, const Found& found,
 
 void print_text(const Job& job, const Question& question, const Found& found, std::ostream& out) {
   out << model_line(job)
-      << batch_line(job, question.space.global_batch_size, question.space.seq_len,
-                    question.space.precision)
+      << batch_line(job, question.space.job.global_batch_size, question.space.job.seq_len,
+                    question.space.job.precision)
       << notes_text(search_notes(job.model, question.space)) << '\n';
   if (found.plans.empty()) {
     print_nothing(job, question, found, out);
@@ -180,9 +181,9 @@ Json to_json(const Job& job, const Question& question, const Found& found) {
               {"hardware", job.hardware.name},
               {"framework", to_word(job.framework)},
               {"gpus", question.space.gpus},
-              {"global_batch_size", question.space.global_batch_size},
-              {"seq_len", question.space.seq_len},
-              {"precision", to_word(question.space.precision)},
+              {"global_batch_size", question.space.job.global_batch_size},
+              {"seq_len", question.space.job.seq_len},
+              {"precision", to_word(question.space.job.precision)},
               {"notes", search_notes(job.model, question.space)},
               {"considered", result.considered},
               {"infeasible", Json::object()},

@@ -94,7 +94,7 @@ std::vector<Point> all_points(const Question& question, const Console& console) 
 }
 
 bool same_curve(const Point& a, const Point& b) {
-  return a.job->hardware.name == b.job->hardware.name && a.space.seq_len == b.space.seq_len;
+  return a.job->hardware.name == b.job->hardware.name && a.space.job.seq_len == b.space.job.seq_len;
 }
 
 // Throughput a GPU against the first world size that fits: 1 is perfect scaling.
@@ -160,11 +160,12 @@ std::vector<Field> axes_of(const Question& question) {
   }
   if (question.seq_lens.size() > 1) {
     axes.push_back({{"seq", "tokens", Align::right},
-                    [](const Point& p) { return fmt::format("{}", p.space.seq_len); }});
+                    [](const Point& p) { return fmt::format("{}", p.space.job.seq_len); }});
   }
   if (question.batches.size() > 1) {
-    axes.push_back({{"batch", "seqs", Align::right},
-                    [](const Point& p) { return fmt::format("{}", p.space.global_batch_size); }});
+    axes.push_back({{"batch", "seqs", Align::right}, [](const Point& p) {
+                      return fmt::format("{}", p.space.job.global_batch_size);
+                    }});
   }
   axes.push_back(
       {{"GPUs", "", Align::right}, [](const Point& p) { return fmt::format("{}", p.space.gpus); }});
@@ -269,8 +270,8 @@ Json point_json(const Question& question, const std::vector<Point>& points, cons
   for (const std::string& note : search_notes(point.job->model, point.space)) {
     if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
   }
-  object["global_batch_size"] = point.space.global_batch_size;
-  object["seq_len"] = point.space.seq_len;
+  object["global_batch_size"] = point.space.job.global_batch_size;
+  object["seq_len"] = point.space.job.seq_len;
   object["considered"] = point.result.considered;
   object["out_of_memory"] = point.result.out_of_memory;
   return object;

@@ -1,6 +1,7 @@
 #include "models/parallel_plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <cstddef>
@@ -8,74 +9,11 @@
 #include <type_traits>
 
 #include "models/error.h"
+#include "models/plan/words.h"
 #include "models/plan_text.h"
 
 namespace qplan {
 namespace {
-
-// When the one-line form shows a word.
-enum class Shown : std::uint8_t { if_changed, always, if_pipelined, if_expert_parallel };
-
-// A word of a plan. Numbers with a brief name are glued to it ("tp4"), everything else is
-// name=value; a switch that is on is its bare name.
-struct Word {
-  std::string_view key;    // in JSON, and accepted in the line
-  std::string_view brief;  // in the line; empty: the key
-  Shown shown = Shown::if_changed;
-  std::int64_t low = 1, high = 1;  // of numbers
-
-  [[nodiscard]] std::string_view name() const { return brief.empty() ? key : brief; }
-};
-
-// Upper bounds far above any machine whose products still fit 63 bits: tp*cp*pp*dp < 2^59,
-// sequences x tokens <= 2^60.
-constexpr std::int64_t kMaxDataDegree = 1 << 20;
-constexpr std::int64_t kMaxCount = 1 << 30;
-
-// The one list of a plan's words; printing and parsing, line and JSON, all walk it. `visit` is
-// called with a Word and a pointer to member.
-template <class Visit>
-void for_each_word(Visit&& visit) {
-  using P = ParallelPlan;
-  using enum Shown;
-  visit(Word{"tp", "tp", always, 1, kMaxDegree}, &P::tp);
-  visit(Word{"pp", "pp", always, 1, kMaxDegree}, &P::pp);
-  visit(Word{"dp", "dp", always, 1, kMaxDataDegree}, &P::dp);
-  visit(Word{"cp", "cp", if_changed, 1, kMaxDegree}, &P::cp);
-  visit(Word{"ep", "ep", if_expert_parallel, 1, kMaxDegree}, &P::ep);
-  visit(Word{"etp", "etp", if_expert_parallel, 1, kMaxDegree}, &P::etp);
-  visit(Word{"zero", "zero", always, 0, 3}, &P::zero);
-  visit(Word{"fsdp_shard", "", if_changed, 0, kMaxDataDegree}, &P::fsdp_shard);
-  visit(Word{"micro_batch_size", "mbs", always, 1, kMaxCount}, &P::micro_batch_size);
-  visit(Word{"global_batch_size", "gbs", always, 1, kMaxCount}, &P::global_batch_size);
-  visit(Word{"seq_len", "seq", always, 1, kMaxCount}, &P::seq_len);
-  visit(Word{"document_len", "doc", if_changed, 0, kMaxCount}, &P::document_len);
-  visit(Word{"schedule", "", if_pipelined}, &P::schedule);
-  visit(Word{"vpp", "vpp", if_changed, 1, kMaxDegree}, &P::vpp);
-  visit(Word{"pipeline_layout", "layout"}, &P::pipeline_layout);
-  visit(Word{"sequence_parallel", "sp"}, &P::sequence_parallel);
-  visit(Word{"cp_comm", ""}, &P::cp_comm);
-  visit(Word{"attention_backend", ""}, &P::attention_backend);
-  visit(Word{"dropout", ""}, &P::dropout);
-  visit(Word{"precision", ""}, &P::precision);
-  visit(Word{"recompute", ""}, &P::recompute);
-  visit(Word{"offload", ""}, &P::offload);
-  visit(Word{"moe_dispatcher", ""}, &P::moe_dispatcher);
-  visit(Word{"routing", ""}, &P::routing);
-  visit(Word{"moe_capacity_factor", "capacity"}, &P::moe_capacity_factor);
-  visit(Word{"moe_token_drop_policy", "drop"}, &P::moe_token_drop_policy);
-  visit(Word{"moe_permute_fusion", ""}, &P::moe_permute_fusion);
-  visit(Word{"fp8_param_gather", ""}, &P::fp8_param_gather);
-  visit(Word{"grad_dtype", ""}, &P::grad_dtype);
-  visit(Word{"main_params_dtype", ""}, &P::main_params_dtype);
-  visit(Word{"moment_dtype", ""}, &P::moment_dtype);
-  visit(Word{"overlap", ""}, &P::overlap);
-  visit(Word{"cuda_graph", ""}, &P::cuda_graph);
-  visit(Word{"cuda_graph_scope", ""}, &P::cuda_graph_scope);
-  visit(Word{"compile", ""}, &P::compile);
-  visit(Word{"deterministic", ""}, &P::deterministic);
-  visit(Word{"loss", ""}, &P::loss);
-}
 
 constexpr double kMostCapacity = 4096;  // far above any: with it each of 4096 experts takes all
 
@@ -131,14 +69,14 @@ std::string text_of(const std::vector<int>& layout) {
   return layout.empty() ? "even" : layout_text(layout);
 }
 
-void read_text(const Word& word, std::string_view text, bool& value) {
+void read_text(const PlanWord<bool>& word, std::string_view text, bool& value) {
   if (text != "true" && text != "false") {
     throw Error(fmt::format("{} must be true or false, not '{}'", word.name(), text));
   }
   value = text == "true";
 }
 
-void read_text(const Word& word, std::string_view text, double& value) {
+void read_text(const PlanWord<double>& word, std::string_view text, double& value) {
   const char* const end = text.data() + text.size();
   const auto [stop, code] = std::from_chars(text.data(), end, value);
   const bool within = value >= 0 && value <= kMostCapacity;  // false for NaN
@@ -148,28 +86,43 @@ void read_text(const Word& word, std::string_view text, double& value) {
   }
 }
 
+// The enumerators that a word takes: where not all, a refusal names the word and those.
 template <class T>
-void read_text(const Word& word, std::string_view text, T& value) {
+std::vector<std::string> words_taken(const PlanWord<T>& word) {
+  std::vector<std::string> words;
+  for (const auto& [e, name] : Words<T>::table) {
+    if (word.takes.empty() || word.takes.has(e)) words.emplace_back(name);
+  }
+  return words;
+}
+
+template <class T>
+void read_text(const PlanWord<T>& word, std::string_view text, T& value) {
   if constexpr (is_number<T>) {
     value = static_cast<T>(parse_count(word.name(), text, word.low, word.high));
-  } else {
+  } else if (word.takes.empty()) {
     value = from_word<T>(text);
+  } else {
+    const auto found = try_from_word<T>(text);
+    if (!found || !word.takes.has(*found)) unknown_word(word.key, text, words_taken(word));
+    value = *found;
   }
 }
 
-void read_text(const Word&, std::string_view text, Recompute& value) {
+void read_text(const PlanWord<Recompute>&, std::string_view text, Recompute& value) {
   value = parse_recompute(text);
 }
 
-void read_text(const Word&, std::string_view text, Offload& value) {
+void read_text(const PlanWord<Offload>&, std::string_view text, Offload& value) {
   value = parse_offload(text);
 }
 
-void read_text(const Word&, std::string_view text, EnumSet<OverlapKind>& value) {
+void read_text(const PlanWord<EnumSet<OverlapKind>>&, std::string_view text,
+               EnumSet<OverlapKind>& value) {
   value = text == "none" ? EnumSet<OverlapKind>{} : split_words<OverlapKind>(text);
 }
 
-void read_text(const Word&, std::string_view text, std::vector<int>& value) {
+void read_text(const PlanWord<std::vector<int>>&, std::string_view text, std::vector<int>& value) {
   value = text == "even" ? std::vector<int>{} : parse_layout(text);
 }
 
@@ -190,7 +143,7 @@ bool is_shown(const ParallelPlan& plan, Shown shown) {
 }
 
 template <class T>
-std::string line_word(const Word& word, const T& value) {
+std::string line_word(const PlanWord<T>& word, const T& value) {
   if constexpr (std::is_same_v<T, ScheduleKind>) {
     return std::string(to_word(value));
   } else if constexpr (std::is_same_v<T, bool>) {
@@ -224,7 +177,7 @@ LineWord take_apart(std::string_view token) {
 
 // Sets the plan's word if `token` is this one.
 template <class T>
-bool read_line_word(const Word& word, const LineWord& token, T& value) {
+bool read_line_word(const PlanWord<T>& word, const LineWord& token, T& value) {
   if (!same_word(token.name, word.key) && !same_word(token.name, word.name())) return false;
   if constexpr (!is_number<T>) {
     if (token.form == Form::glued) return false;
@@ -239,7 +192,7 @@ bool read_line_word(const Word& word, const LineWord& token, T& value) {
 
 [[noreturn]] void unknown_plan_word(std::string_view token, std::string_view name) {
   std::vector<std::string> known;
-  for_each_word([&](const Word& word, auto) {
+  for_each_word([&](const auto& word) {
     known.emplace_back(word.name());
     if (word.name() != word.key) known.emplace_back(word.key);
   });
@@ -268,22 +221,23 @@ Json json_of(const EnumSet<OverlapKind>& set) {
 }
 
 // The list of `key`, or nothing when it is absent or null.
-const Json* list_of(JsonReader& reader, const Word& word) {
-  if (!reader.has(word.key)) {
-    reader.ignore({word.key});
+const Json* list_of(JsonReader& reader, std::string_view key) {
+  if (!reader.has(key)) {
+    reader.ignore({key});
     return nullptr;
   }
-  const Json& list = reader.value(word.key);
-  if (!list.is_array()) reader.fail(word.key, "must be a list");
+  const Json& list = reader.value(key);
+  if (!list.is_array()) reader.fail(key, "must be a list");
   return &list;
 }
 
-void read_json(JsonReader& reader, const Word& word, bool& value) {
+void read_json(JsonReader& reader, const PlanWord<bool>& word, bool& value) {
   value = reader.boolean_or(word.key, value);
 }
 
-void read_json(JsonReader& reader, const Word& word, std::vector<int>& value) {
-  const Json* const list = list_of(reader, word);
+void read_json(JsonReader& reader, const PlanWord<std::vector<int>>& word,
+               std::vector<int>& value) {
+  const Json* const list = list_of(reader, word.key);
   if (list == nullptr) return;
   value.clear();
   for (const Json& item : *list) {
@@ -296,8 +250,9 @@ void read_json(JsonReader& reader, const Word& word, std::vector<int>& value) {
   }
 }
 
-void read_json(JsonReader& reader, const Word& word, EnumSet<OverlapKind>& value) {
-  const Json* const list = list_of(reader, word);
+void read_json(JsonReader& reader, const PlanWord<EnumSet<OverlapKind>>& word,
+               EnumSet<OverlapKind>& value) {
+  const Json* const list = list_of(reader, word.key);
   if (list == nullptr) return;
   value = {};
   for (const Json& item : *list) {
@@ -306,12 +261,12 @@ void read_json(JsonReader& reader, const Word& word, EnumSet<OverlapKind>& value
   }
 }
 
-void read_json(JsonReader& reader, const Word& word, double& value) {
+void read_json(JsonReader& reader, const PlanWord<double>& word, double& value) {
   value = reader.number_or(word.key, 0, kMostCapacity, value);
 }
 
 template <class T>
-void read_json(JsonReader& reader, const Word& word, T& value) {
+void read_json(JsonReader& reader, const PlanWord<T>& word, T& value) {
   if constexpr (is_number<T>) {
     value = static_cast<T>(reader.integer_or(word.key, word.low, word.high, value));
   } else {
@@ -325,10 +280,10 @@ void read_json(JsonReader& reader, const Word& word, T& value) {
 std::string to_string(const ParallelPlan& plan) {
   const ParallelPlan defaults;
   std::string line;
-  for_each_word([&](const Word& word, auto member) {
-    if (plan.*member == defaults.*member && !is_shown(plan, word.shown)) return;
+  for_each_word([&](const auto& word) {
+    if (plan.*word.member == defaults.*word.member && !is_shown(plan, word.shown)) return;
     if (!line.empty()) line += ' ';
-    line += line_word(word, plan.*member);
+    line += line_word(word, plan.*word.member);
   });
   return line;
 }
@@ -344,8 +299,8 @@ ParallelPlan parse_plan(std::string_view line, const ParallelPlan& defaults) {
 
     const LineWord parts = take_apart(token);
     std::string_view key;
-    for_each_word([&](const Word& word, auto member) {
-      if (read_line_word(word, parts, plan.*member)) key = word.key;
+    for_each_word([&](const auto& word) {
+      if (read_line_word(word, parts, plan.*word.member)) key = word.key;
     });
     if (key.empty()) unknown_plan_word(token, parts.name);
     for (const auto& earlier : seen) {
@@ -359,18 +314,17 @@ ParallelPlan parse_plan(std::string_view line, const ParallelPlan& defaults) {
 
 Json plan_to_json(const ParallelPlan& plan) {
   Json object = Json::object();
-  for_each_word([&](const Word& word, auto member) {
-    object[std::string(word.key)] = json_of(plan.*member);
-  });
+  for_each_word(
+      [&](const auto& word) { object[std::string(word.key)] = json_of(plan.*word.member); });
   return object;
 }
 
 ParallelPlan plan_from_json(const Json& object, std::string_view path) {
   JsonReader reader(object, std::string(path));
   ParallelPlan plan;
-  for_each_word([&](const Word& word, auto member) {
+  for_each_word([&](const auto& word) {
     try {
-      read_json(reader, word, plan.*member);
+      read_json(reader, word, plan.*word.member);
     } catch (const Error& error) {
       const std::string sentence = error.what();
       const std::string where = reader.path_of(word.key);
@@ -380,6 +334,50 @@ ParallelPlan plan_from_json(const Json& object, std::string_view path) {
   });
   reader.finish();
   return plan;
+}
+
+namespace {
+
+// The values that help lists behind a word's noun phrase; empty: the phrase says them.
+template <class T>
+std::string values_text(const PlanWord<T>& word) {
+  if constexpr (std::is_enum_v<T>) {
+    return fmt::format("{}", fmt::join(words_taken(word), ", "));
+  } else {
+    return "";
+  }
+}
+
+std::string values_text(const PlanWord<EnumSet<OverlapKind>>&) {
+  std::vector<std::string_view> words;
+  for (const auto& [e, name] : Words<OverlapKind>::table) words.push_back(name);
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string values_text(const PlanWord<Recompute>&) {
+  std::vector<std::string_view> modules;
+  for (const auto& [e, name] : Words<RecomputeModule>::table) modules.push_back(name);
+  return fmt::format("none, selective[:MODULE+...], full[:LAYERS]; a MODULE is {}",
+                     fmt::join(modules, ", "));
+}
+
+}  // namespace
+
+std::vector<WordText> word_texts() {
+  const ParallelPlan defaults;
+  std::vector<WordText> texts;
+  for_each_word([&](const auto& word) {
+    using T = typename std::decay_t<decltype(word)>::Value;
+    const std::string values = values_text(word);
+    texts.push_back({.key = word.key,
+                     .value = word.value,
+                     .help = std::string(word.help) + (values.empty() ? "" : ": ") + values,
+                     .fallback = text_of(defaults.*word.member),
+                     .given = word.given,
+                     .is_truth = std::is_same_v<T, bool>,
+                     .is_number = is_number<T>});
+  });
+  return texts;
 }
 
 std::string to_string(const Recompute& recompute) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/dtype.h"
+#include "models/enum_set.h"
 #include "models/json.h"
 #include "models/words.h"
 
@@ -69,23 +70,6 @@ enum class RecomputeModule : std::uint8_t {
 // Which library computes attention: the one that the framework takes by itself; FlashAttention-2;
 // cuDNN (Megatron's --attention-backend, Transformer Engine's NVTE_FUSED_ATTN).
 enum class AttentionBackend : std::uint8_t { automatic, flash, fused };
-
-// A set of enumerators of E (fewer than 16).
-template <class E>
-struct EnumSet {
-  std::uint16_t bits = 0;
-  [[nodiscard]] constexpr bool has(E e) const { return (bits >> static_cast<unsigned>(e)) & 1U; }
-  constexpr EnumSet& add(E e) {
-    bits = static_cast<std::uint16_t>(bits | (1U << static_cast<unsigned>(e)));
-    return *this;
-  }
-  constexpr EnumSet& remove(E e) {
-    bits = static_cast<std::uint16_t>(bits & ~(1U << static_cast<unsigned>(e)));
-    return *this;
-  }
-  [[nodiscard]] constexpr bool empty() const { return bits == 0; }
-  bool operator==(const EnumSet&) const = default;
-};
 
 enum class OverlapKind : std::uint8_t { tp, grad, param, ep };
 

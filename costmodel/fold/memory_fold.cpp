@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "costmodel/fold/plan_view.h"
+#include "models/plan/words.h"
 #include "models/program/merge.h"
 
 namespace qplan {
@@ -16,33 +17,20 @@ bool holds_states(BlockKind kind) {
 // The plan without the words that only move states around: plans with equal keys hold the same
 // buffers in forward and backward, and do the same work of their own there.
 ParallelPlan buffer_key(ParallelPlan plan, const Recipe& recipe) {
-  if (plan.zero < 2) plan.zero = 0;
-  // Whole parameters and gradients are as large whoever shares them; fresh gradients are not.
-  const bool fresh = plan.zero >= 2 && recipe.drops_gradients;
-  if (plan.zero < 2 || (plan.fsdp_shard > 1 && !fresh)) plan.fsdp_shard = 0;
-  plan.offload.optimizer = 0;
+  static const ParallelPlan kDefault;
+  // Gradients that backward makes anew are a shard, and lie on the host where the whole optimizer
+  // does; whole parameters and gradients are as large whoever shares them.
+  const bool fresh = makes_fresh_gradients(plan, recipe);
+  const bool host = fresh && plan.offload.optimizer >= 1;
+  for_each_word([&](const auto& word) {
+    if (word.touches == kStates) plan.*word.member = kDefault.*word.member;
+  });
+  plan.offload.optimizer = host ? 1 : 0;
   plan.offload.nvme = false;
-  plan.fp8_param_gather = true;
-  plan.main_params_dtype = plan.moment_dtype = DType::fp32;
+  if (plan.zero < 2) plan.zero = 0;
+  if (plan.zero < 2 || (plan.fsdp_shard > 1 && !fresh)) plan.fsdp_shard = 0;
   if (plan.zero < 2) plan.overlap.remove(OverlapKind::grad).remove(OverlapKind::param);
   return plan;
-}
-
-// `kind` holding its states as `base` says.
-BlockShape with_states(BlockShape kind, const BlockShape& base) {
-  kind.zero = base.zero;
-  kind.dense_shard = base.dense_shard;
-  kind.expert_shard = base.expert_shard;
-  kind.dense_replicas = base.dense_replicas;
-  kind.expert_replicas = base.expert_replicas;
-  kind.optimizer_offload = base.optimizer_offload;
-  kind.nvme = base.nvme;
-  kind.main_params_dtype = base.main_params_dtype;
-  kind.moment_dtype = base.moment_dtype;
-  kind.fresh_gradients = base.fresh_gradients;
-  kind.fp8_parameters = base.fp8_parameters;
-  kind.narrow_copies = base.narrow_copies;
-  return kind;
 }
 
 // A stage's pieces as the actions use them, the boundary's buffers included.
@@ -277,7 +265,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   std::vector<PersistentBytes> persistent;
   double offloaded = 0;
   for (std::size_t k = 0; k < v.kinds.size(); ++k) {
-    const BlockShape shape = with_states(v.kinds[k], base);
+    const BlockShape shape = with_states_of(v.kinds[k], base);
     persistent.push_back(memo_->states.get(
         shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); }));
     if (plan.offload.optimizer > 0 || plan.offload.params) {

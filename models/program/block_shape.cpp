@@ -1,6 +1,7 @@
-// The key of every memo: what a block depends on, and which parts of it forward and states need.
+#include "models/program/block_shape.h"
 
 #include <algorithm>
+#include <bit>
 #include <type_traits>
 
 #include "models/program/blocks.h"
@@ -29,6 +30,11 @@ bool keeps_fp8_parameters(const ParallelPlan& plan, const Recipe& recipe) {
 int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
   const bool once = recipe.gathers_once_in_pipeline && plan.pp > 1;
   return once ? std::min(plan.zero, 1) : plan.zero;
+}
+
+bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe) {
+  return recipe.drops_gradients && sharding_in_blocks(plan, recipe) >= 2 &&
+         plan.num_microbatches() == 1;
 }
 
 namespace {
@@ -68,13 +74,10 @@ int narrow_copies(const ParallelPlan& plan, const Recipe& recipe, bool turns_fp8
 BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                       double moe_imbalance, bool turns_fp8) {
   BlockShape s;
-  s.micro_batch_size = plan.micro_batch_size;
-  s.seq_len = plan.seq_len;
+  for_each_field([&](const auto& field) {
+    if (field.word != nullptr) s.*field.member = plan.*field.word;
+  });
   s.documents = documents_of(plan, recipe);
-  s.tp = plan.tp;
-  s.cp = plan.cp;
-  s.ep = plan.ep;
-  s.etp = plan.etp;
   const int copies = stage_copies(plan.schedule);
   const int group = plan.dp * plan.cp * copies;
   const auto expert_group = static_cast<int>(plan.edp()) * copies;
@@ -83,16 +86,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.dense_replicas = group / s.dense_shard;
   s.expert_shard = s.zero == 0 ? 1 : expert_group;
   s.expert_replicas = expert_group / s.expert_shard;
-  s.sequence_parallel = plan.sequence_parallel;
-  s.cp_comm = plan.cp_comm;
-  s.attention_backend = plan.attention_backend;
-  s.dropout = plan.dropout;
-  s.dispatcher = plan.moe_dispatcher;
-  s.precision = plan.precision;
-  s.overlap = plan.overlap;
   s.grad_dtype = plan.precision == Precision::fp16 ? DType::fp16 : plan.grad_dtype;
-  s.main_params_dtype = plan.main_params_dtype;
-  s.moment_dtype = plan.moment_dtype;
   s.optimizer_offload = plan.offload.optimizer;
   s.params_offload = plan.offload.params;
   s.nvme = plan.offload.nvme;
@@ -106,16 +100,13 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.moe_load = uneven ? moe_imbalance : 1.0;
   s.moe_in_turn = model.moe && plan.routing == Routing::in_turn;
   s.moe_capacity = model.moe ? plan.moe_capacity_factor : 0;
-  // With several microbatches the gradients of the first are there when the second runs forward.
-  s.fresh_gradients = recipe.drops_gradients && s.zero >= 2 && plan.num_microbatches() == 1;
+  s.fresh_gradients = makes_fresh_gradients(plan, recipe);
   // A weight in fp8 and its transposed copy, where products need one, are as large as a weight in
   // bf16; MXFP8 always has both, for its blocks lie along one side.
   // Megatron wants a distributed optimizer for it, all on the GPU (training/arguments.py).
   s.fp8_parameters =
       keeps_fp8_parameters(plan, recipe) && plan.precision == Precision::fp8 && !turns_fp8;
   s.narrow_copies = static_cast<std::uint8_t>(narrow_copies(plan, recipe, turns_fp8));
-  s.deterministic = plan.deterministic;
-  s.loss = plan.loss;
   // HybridEP's own kernels sort (hybrid_ep_dispatch in Megatron's token_dispatcher.py).
   s.sorts_by_torch =
       model.moe && !plan.moe_permute_fusion && plan.moe_dispatcher != MoeDispatcher::hybridep;
@@ -137,66 +128,88 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   return s;
 }
 
-std::uint64_t hash_of(const BlockShape& s) {
-  std::uint64_t hash = 1469598103934665603ULL;  // FNV-1a over the fields
-  const auto mix = [&hash](auto value) {
-    std::uint64_t bits = 0;
-    if constexpr (std::is_floating_point_v<decltype(value)>) {
-      bits = static_cast<std::uint64_t>(value * 1e6);
+namespace {
+
+// FNV-1a over words that small fields share: a field takes as many bits as its type may need, and
+// where each goes is known when this is compiled.
+class FieldHash {
+ public:
+  template <class T>
+  void add(const T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      pack(value ? 1 : 0, 1);
+    } else if constexpr (std::is_enum_v<T>) {
+      pack(static_cast<std::uint64_t>(value), 8);
+    } else if constexpr (std::is_floating_point_v<T>) {
+      pack(std::bit_cast<std::uint64_t>(static_cast<double>(value)), 64);
     } else {
-      bits = static_cast<std::uint64_t>(value);
+      pack(static_cast<std::make_unsigned_t<T>>(value), 8 * sizeof(T));
     }
-    hash = (hash ^ bits) * 1099511628211ULL;
-    hash ^= hash >> 29;
-  };
-  mix(s.kind);
-  mix(static_cast<int>(s.layer.moe) + 2 * static_cast<int>(s.layer.mixer) +
-      8 * static_cast<int>(s.layer.mlp) + 16 * static_cast<int>(s.layer.rotates));
-  mix(s.layer.window);
-  mix(s.layer.chunk);
-  mix(s.micro_batch_size);
-  mix(s.seq_len);
-  mix(s.documents);
-  mix((s.tp * 4096 + s.cp) * std::int64_t{4096});
-  mix((s.ep * 4096 + s.etp) * std::int64_t{4096} + s.zero);
-  mix(s.dense_shard * std::int64_t{1000003} + s.expert_shard);
-  mix(s.dense_replicas * std::int64_t{1000003} + s.expert_replicas);
-  mix(static_cast<int>(s.sequence_parallel) + 2 * static_cast<int>(s.cp_comm) +
-      8 * static_cast<int>(s.dispatcher) + 32 * static_cast<int>(s.precision) +
-      256 * static_cast<int>(s.recompute));
-  mix(s.recompute_modules.bits * 65536U + s.overlap.bits);
-  mix(static_cast<int>(s.grad_dtype) + 16 * static_cast<int>(s.main_params_dtype) +
-      256 * static_cast<int>(s.moment_dtype));
-  mix(s.optimizer_offload);
-  mix(static_cast<int>(s.params_offload) + 2 * static_cast<int>(s.activations_offload) +
-      4 * static_cast<int>(s.nvme) + 8 * static_cast<int>(s.fresh_gradients) +
-      16 * static_cast<int>(s.counts_on_host) + 32 * static_cast<int>(s.fused_experts) +
-      64 * static_cast<int>(s.embedding_table) + 512 * static_cast<int>(s.moe_in_turn) +
-      1024 * static_cast<int>(s.recomputes_operators) + 2048 * static_cast<int>(s.fp8_parameters) +
-      4096 * static_cast<int>(s.deterministic) + 8192 * static_cast<int>(s.sorts_by_torch) +
-      16384 * static_cast<int>(s.dropout) + 32768 * static_cast<int>(s.attention_backend) +
-      131072 * static_cast<int>(s.loss));
-  mix(s.narrow_copies);
-  mix(s.moe_load);
-  mix(s.moe_capacity);
-  mix((s.images * 65536 + s.patches) * 256 + s.tap + 1);
-  mix(s.next.dense);
-  mix(s.next.expert);
-  mix(s.previous.dense);
-  mix(s.previous.expert);
-  return hash;
+  }
+  template <class E>
+  void add(const EnumSet<E>& set) {
+    add(set.bits);
+  }
+  void add(const LayerKind& layer) {
+    add(layer.moe);
+    add(layer.mixer);
+    add(layer.mlp);
+    add(layer.rotates);
+    add(layer.window);
+    add(layer.chunk);
+  }
+  void add(const RankParameters& n) {
+    add(n.dense);
+    add(n.expert);
+  }
+  [[nodiscard]] std::uint64_t value() const { return used_ == 0 ? hash_ : mixed(hash_, word_); }
+
+ private:
+  static std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
+    hash = (hash ^ word) * 1099511628211ULL;
+    return hash ^ (hash >> 29U);
+  }
+  void pack(std::uint64_t bits, unsigned count) {
+    if (used_ + count > 64) {
+      hash_ = mixed(hash_, word_);
+      word_ = used_ = 0;
+    }
+    word_ |= bits << used_;
+    used_ += count;
+  }
+
+  std::uint64_t hash_ = 1469598103934665603ULL;
+  std::uint64_t word_ = 0;
+  unsigned used_ = 0;
+};
+
+// Fields that touch none of `kept` at their default, so that shapes which differ in them alone are
+// one key.
+BlockShape without_others(BlockShape s, EnumSet<Touches> kept) {
+  static const BlockShape kDefault;
+  for_each_field([&](const auto& field) {
+    if ((field.touches.bits & kept.bits) == 0) s.*field.member = kDefault.*field.member;
+  });
+  return s;
+}
+
+}  // namespace
+
+std::uint64_t hash_of(const BlockShape& s) {
+  FieldHash hash;
+  for_each_field([&](const auto& field) { hash.add(s.*field.member); });
+  return hash.value();
 }
 
 BlockShape compute_shape(BlockShape s) {
+  // Gradients that backward makes anew lie on the host where the whole optimizer does.
+  const double host = s.fresh_gradients && s.optimizer_offload >= 1 ? 1 : 0;
+  s = without_others(std::move(s), kWork);
+  s.optimizer_offload = host;
   if (s.zero < 2) {
     s.dense_shard = s.expert_shard = s.dense_replicas = s.expert_replicas = 1;
     s.zero = 0;
   }
-  s.optimizer_offload = 0;
-  s.fp8_parameters = false;
-  s.narrow_copies = 0;
-  s.nvme = false;
-  s.moment_dtype = s.main_params_dtype = DType::fp32;
   s.overlap.remove(OverlapKind::ep);
   // From ZeRO-2 on, reductions (and gathers) are part of forward and backward.
   if (s.zero < 2) s.overlap.remove(OverlapKind::grad).remove(OverlapKind::param);
@@ -223,28 +236,20 @@ BlockShape own_work_shape(BlockShape s) {
 }
 
 BlockShape state_shape(BlockShape s) {
+  s = without_others(std::move(s), kStates);
   s.micro_batch_size = 1;
   s.seq_len = 1;
-  s.cp_comm = CpComm::p2p;
-  s.attention_backend = AttentionBackend::automatic;
-  s.dropout = false;
-  s.dispatcher = MoeDispatcher::alltoall;
-  s.recompute = RecomputeKind::none;
-  s.recompute_modules = {};
-  s.recomputes_operators = false;
-  s.activations_offload = false;
-  s.counts_on_host = false;
-  s.fused_experts = false;
-  s.sorts_by_torch = false;
-  s.moe_load = 1;
-  s.moe_in_turn = false;
-  s.moe_capacity = 0;
-  s.images = s.patches = 0;
-  s.tap = -1;
   s.layer.window = s.layer.chunk = 0;
-  s.overlap = {};
-  s.next = s.previous = {};
   return s;
+}
+
+BlockShape with_states_of(BlockShape kind, const BlockShape& base) {
+  for_each_field([&](const auto& field) {
+    if (field.of_plan && field.touches.has(Touches::states)) {
+      kind.*field.member = base.*field.member;
+    }
+  });
+  return kind;
 }
 
 }  // namespace qplan

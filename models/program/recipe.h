@@ -9,40 +9,11 @@
 
 #include "models/dtype.h"
 #include "models/parallel_plan.h"
+#include "models/plan/recipe_kind.h"
 #include "models/program/op.h"
 #include "models/units.h"
-#include "models/words.h"
 
 namespace qplan {
-
-enum class RecipeKind : std::uint8_t {
-  megatron,
-  megatron_legacy,
-  megatron_deepspeed,
-  megatron_fsdp,
-  deepspeed,
-  fsdp1,
-  fsdp2,
-  fsdp2_compile,
-  nanotron,
-  qplan
-};
-
-template <>
-struct Words<RecipeKind> {
-  static constexpr std::string_view what = "framework";
-  static constexpr std::array<std::pair<RecipeKind, std::string_view>, 10> table{
-      {{RecipeKind::megatron, "megatron"},
-       {RecipeKind::megatron_legacy, "megatron-legacy"},
-       {RecipeKind::megatron_deepspeed, "megatron-deepspeed"},
-       {RecipeKind::megatron_fsdp, "megatron-fsdp"},
-       {RecipeKind::deepspeed, "deepspeed"},
-       {RecipeKind::fsdp1, "fsdp1"},
-       {RecipeKind::fsdp2, "fsdp2"},
-       {RecipeKind::fsdp2_compile, "fsdp2-compile"},
-       {RecipeKind::nanotron, "nanotron"},
-       {RecipeKind::qplan, "qplan"}}};
-};
 
 // How the sharded data-parallel states move.
 enum class ShardStyle : std::uint8_t {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/error.h"
+#include "models/plan/words.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/megatron.h"
@@ -58,7 +59,6 @@ bool can_write(Framework framework, const Subject& subject, const ClusterLimits&
 // Words that may be set back, the dearest last: what the plan is about goes when nothing else
 // helps.
 struct Change {
-  std::string_view words;
   void (*apply)(ParallelPlan&, const ParallelPlan& defaults);
 };
 
@@ -76,55 +76,57 @@ void give_up(P& plan, const P&) {
   plan.*Member = 1;
 }
 
-constexpr auto kChanges = std::to_array<Change>({
-    {"kernels", set_back<&P::compile, &P::loss>},
-    {"deterministic", set_back<&P::deterministic>},
-    {"overlap", set_back<&P::overlap>},
-    {"states", set_back<&P::grad_dtype, &P::main_params_dtype, &P::moment_dtype>},
-    {"master weights",
-     [](P& p, const P&) {
-       p.main_params_dtype = p.main_params_dtype == DType::fp32 ? DType::bf16 : DType::fp32;
-     }},
-    {"dispatcher", set_back<&P::moe_dispatcher>},
-    {"capacity", set_back<&P::moe_capacity_factor, &P::moe_token_drop_policy>},
-    {"permute_fusion", set_back<&P::moe_permute_fusion>},
-    {"fp8_param_gather", set_back<&P::fp8_param_gather>},
-    {"attention_backend", set_back<&P::attention_backend>},
-    {"dropout", set_back<&P::dropout>},
-    {"cuda_graph", set_back<&P::cuda_graph, &P::cuda_graph_scope>},
-    {"recompute",
-     [](P& p, const P&) {
-       p.recompute = {RecomputeKind::full, {}, 0};
-     }},
-    {"offload", set_back<&P::offload>},
-    {"zero", [](P& p, const P& d) { p.zero = d.zero; }},
-    {"cp_comm",
-     [](P& p, const P& d) { p.cp_comm = p.cp_comm == d.cp_comm ? CpComm::all_gather : d.cp_comm; }},
-    {"sequence_parallel", [](P& p, const P&) { p.sequence_parallel = !p.sequence_parallel; }},
-    {"fsdp_shard", set_back<&P::fsdp_shard>},
-    {"precision", set_back<&P::precision>},
-    {"stages",
-     [](P& p, const P&) {
-       p.pipeline_layout.clear();
-       p.vpp = 1;
-       p.schedule = ScheduleKind::one_f_one_b;
-     }},
-    {"etp", [](P& p, const P&) { p.etp = 1; }},
-    {"ep", [](P& p, const P&) { p.ep = 1; }},
-    {"cp", give_up<&P::cp>},
-    {"pp",
-     [](P& p, const P& d) {
-       give_up<&P::pp>(p, d);
-       p.pipeline_layout.clear();
-       p.vpp = 1;
-       p.schedule = ScheduleKind::one_f_one_b;
-     }},
-    {"tp",
-     [](P& p, const P& d) {
-       give_up<&P::tp>(p, d);
-       p.sequence_parallel = false;
-     }},
+// What the plan is about, after the words that give way freely.
+constexpr auto kDearChanges = std::to_array<Change>({
+    // Recompute.
+    {[](P& p, const P&) {
+      p.recompute = {RecomputeKind::full, {}, 0};
+    }},
+    {set_back<&P::offload>},
+    {set_back<&P::zero>},
+    {[](P& p, const P& d) { p.cp_comm = p.cp_comm == d.cp_comm ? CpComm::all_gather : d.cp_comm; }},
+    {[](P& p, const P&) { p.sequence_parallel = !p.sequence_parallel; }},
+    {set_back<&P::fsdp_shard>},
+    {set_back<&P::precision>},
+    // Stages.
+    {[](P& p, const P&) {
+      p.pipeline_layout.clear();
+      p.vpp = 1;
+      p.schedule = ScheduleKind::one_f_one_b;
+    }},
+    // Degrees.
+    {set_back<&P::etp>},
+    {set_back<&P::ep>},
+    {give_up<&P::cp>},
+    {[](P& p, const P& d) {
+      give_up<&P::pp>(p, d);
+      p.pipeline_layout.clear();
+      p.vpp = 1;
+      p.schedule = ScheduleKind::one_f_one_b;
+    }},
+    {[](P& p, const P& d) {
+      give_up<&P::tp>(p, d);
+      p.sequence_parallel = false;
+    }},
 });
+
+// Every change, cheapest first: each word of the table that gives way freely, by itself, then what
+// the plan is about.
+template <std::size_t... Rows>
+std::vector<Change> changes_of(std::index_sequence<Rows...>) {
+  std::vector<Change> changes;
+  const auto add = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
+    constexpr const auto& word = std::get<I>(kPlanWords);
+    if constexpr (word.gives_way == GivesWay::freely) changes.push_back({set_back<word.member>});
+  };
+  (add(std::integral_constant<std::size_t, Rows>{}), ...);
+  // Master weights of the other format: bf16 keeps a remainder beside 16-bit parameters.
+  changes.push_back({[](P& p, const P&) {
+    p.main_params_dtype = p.main_params_dtype == DType::fp32 ? DType::bf16 : DType::fp32;
+  }});
+  changes.insert(changes.end(), kDearChanges.begin(), kDearChanges.end());
+  return changes;
+}
 
 }  // namespace
 
@@ -174,6 +176,8 @@ bool nearest_expressible(Framework framework, const Subject& subject, const Clus
                    subject.plan.global_batch_size, subject.plan.seq_len);
   // Those that change anything, each by itself: the others leave every set of them as it is.
   std::vector<const Change*> changes;
+  static const std::vector<Change> kChanges =
+      changes_of(std::make_index_sequence<std::tuple_size_v<decltype(kPlanWords)>>{});
   for (const Change& change : kChanges) {
     ParallelPlan plan = subject.plan;
     change.apply(plan, defaults);

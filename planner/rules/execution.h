@@ -199,19 +199,6 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      "3.4 activation_checkpointing"},
 
     // Launching.
-    {"attention_backend_available", kEvery - kMegatronCore,
-     [](const Case& c) { return c.p.attention_backend != AttentionBackend::automatic; },
-     [](const Case& c) {
-       return not_in(c, "choice of attention's library", "leave attention_backend out");
-     },
-     "Megatron-LM d98e8a64, --attention-backend"},
-    {"fp8_parameters_available", kEvery - set_of(RecipeKind::megatron),
-     [](const Case& c) { return !c.p.fp8_param_gather; },
-     [](const Case& c) {
-       return not_in(c, "choice of how fp8 keeps weights",
-                     "leave fp8_param_gather=false out: it is a flag of Megatron's");
-     },
-     "Megatron-LM d98e8a64, --fp8-param-gather"},
     {"fp8_parameters_without_fp8", set_of(RecipeKind::megatron),
      [](const Case& c) {
        const Precision p = c.p.precision;
@@ -222,15 +209,6 @@ inline constexpr auto kExecution = std::to_array<Rule>({
                           to_word(c.p.precision));
      },
      "Megatron-LM d98e8a64, --fp8-param-gather"},
-    {"dropout_available", kEvery - kMegatronCore, [](const Case& c) { return c.p.dropout; },
-     [](const Case& c) { return not_in(c, "choice of dropout", "leave dropout out"); },
-     "Megatron-LM d98e8a64, --attention-dropout, --hidden-dropout"},
-    {"deterministic_available", kEvery - kMegatronCore - set_of(RecipeKind::qplan),
-     [](const Case& c) { return c.p.deterministic; },
-     [](const Case& c) {
-       return not_in(c, "deterministic mode that qplan knows", "leave deterministic out");
-     },
-     "Megatron-LM d98e8a64, training/determinism.py"},
     {"deterministic_overlap", kMegatronCore,
      [](const Case& c) { return c.p.deterministic && c.p.overlap.has(OverlapKind::tp); },
      [](const Case&) {
@@ -295,9 +273,6 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return not_in(c, "Mamba-2 that qplan knows", "use megatron, deepspeed or fsdp2");
      },
      "models/program/mamba_part.cpp"},
-    {"cuda_graph_available", kEvery - kMegatronCore - set_of(fsdp2_compile, RecipeKind::qplan),
-     [](const Case& c) { return c.p.cuda_graph; },
-     [](const Case& c) { return not_in(c, "CUDA graphs", "leave cuda_graph out"); }, "4.3"},
     {"cuda_graph_router", kEvery,
      [](const Case& c) {
        return c.p.cuda_graph && c.p.cuda_graph_scope == CudaGraphScope::router && !c.m.moe;

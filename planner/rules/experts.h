@@ -54,23 +54,12 @@ inline constexpr auto kExperts = std::to_array<Rule>({
        return not_in(c, fmt::format("{} dispatcher", to_word(c.p.moe_dispatcher)), "use alltoall");
      },
      "1.4"},
-    {"capacity_available", kEvery - kMegatronCore - set_of(RecipeKind::qplan),
-     [](const Case& c) { return c.p.moe_capacity_factor > 0; },
-     [](const Case& c) { return not_in(c, "capacity that drops token copies", "use capacity=0"); },
-     "1.4"},
     {"capacity_without_experts", kMegatronCore | set_of(RecipeKind::qplan),
      [](const Case& c) { return !c.m.moe && c.p.moe_capacity_factor > 0; },
      [](const Case& c) {
        return fmt::format("the model has no experts for capacity {}", c.p.moe_capacity_factor);
      },
      "1.4"},
-    {"permute_fusion_available", kEvery - kMegatronCore,
-     [](const Case& c) { return !c.p.moe_permute_fusion; },
-     [](const Case& c) {
-       return not_in(c, "other way to sort tokens by expert",
-                     "leave moe_permute_fusion=false out: it is a flag of Megatron's");
-     },
-     "Megatron-LM d98e8a64, core/transformer/moe/moe_utils.py"},
     {"drop_policy_without_capacity", kEvery,
      [](const Case& c) {
        return c.p.moe_capacity_factor == 0 && c.p.moe_token_drop_policy != TokenDropPolicy::probs;

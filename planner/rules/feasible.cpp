@@ -18,7 +18,6 @@ namespace {
 
 using rules::Case;
 using rules::Rule;
-using rules::set_of;
 using enum RecipeKind;
 
 template <std::size_t... N>
@@ -32,7 +31,7 @@ constexpr auto joined(const std::array<Rule, N>&... tables) {
 // In the order they are asked. Cheap rules that reject most of a search's candidates come first.
 constexpr auto kRules =
     joined(rules::kDegrees, rules::kPipeline, rules::kContext, rules::kData, rules::kExperts,
-           rules::kPrecision, rules::kExecution, rules::kExecutor);
+           rules::kPrecision, rules::kWords, rules::kExecution, rules::kExecutor);
 
 template <std::size_t I>
 bool is_broken(const Case& c) {

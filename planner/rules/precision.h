@@ -50,10 +50,6 @@ constexpr int capability_for(Precision p) {
   return 0;
 }
 
-constexpr bool is_state_dtype(DType t) {
-  return t == DType::fp32 || t == DType::bf16 || t == DType::fp16;
-}
-
 inline constexpr auto kPrecision = std::to_array<Rule>({
     {"precision_gpu", kEvery,
      [](const Case& c) {
@@ -93,18 +89,6 @@ inline constexpr auto kPrecision = std::to_array<Rule>({
            to_word(c.p.precision), token_multiple(c.p.precision), odd_width(c));
      },
      "Transformer Engine, issue 1422 and mxfp8's quantizer"},
-    {"state_dtypes", kEvery,
-     [](const Case& c) {
-       return !is_state_dtype(c.p.grad_dtype) || !is_state_dtype(c.p.main_params_dtype) ||
-              !(is_state_dtype(c.p.moment_dtype) || c.p.moment_dtype == DType::fp8);
-     },
-     [](const Case& c) {
-       return fmt::format(
-           "gradients {}, main parameters {} and moments {} must be fp32, bf16 or fp16 (moments "
-           "also fp8)",
-           to_word(c.p.grad_dtype), to_word(c.p.main_params_dtype), to_word(c.p.moment_dtype));
-     },
-     "1.2"},
     {"precision_aware_optimizer", set_of(megatron),
      [](const Case& c) {
        return c.p.zero == 0 &&

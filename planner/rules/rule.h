@@ -9,39 +9,12 @@
 #include <string_view>
 #include <vector>
 
+#include "models/plan/words.h"
 #include "planner/rules/feasible.h"
 
 namespace qplan::rules {
 
-using RecipeSet = EnumSet<RecipeKind>;
 using enum RecipeKind;
-
-template <class E, class... Rest>
-constexpr EnumSet<E> set_of(E first, Rest... rest) {
-  EnumSet<E> set;
-  set.add(first);
-  (set.add(rest), ...);
-  return set;
-}
-
-constexpr RecipeSet all_recipes() {
-  RecipeSet set;
-  for (const auto& [kind, word] : Words<RecipeKind>::table) set.add(kind);
-  return set;
-}
-
-constexpr RecipeSet operator-(RecipeSet a, RecipeSet b) {
-  return {static_cast<std::uint16_t>(a.bits & ~b.bits)};
-}
-
-constexpr RecipeSet operator|(RecipeSet a, RecipeSet b) {
-  return {static_cast<std::uint16_t>(a.bits | b.bits)};
-}
-
-inline constexpr RecipeSet kEvery = all_recipes();
-inline constexpr RecipeSet kMegatronCore = set_of(megatron, megatron_fsdp);
-inline constexpr RecipeSet kDeepSpeed = set_of(deepspeed, megatron_deepspeed);
-inline constexpr RecipeSet kTorch = set_of(fsdp1, fsdp2, fsdp2_compile);
 
 // One question: this plan, of this model, under this recipe.
 struct Case {
@@ -101,5 +74,39 @@ inline std::string use_divisor(std::string_view word, std::int64_t number) {
 inline std::string not_in(const Case& c, std::string_view what, std::string_view instead) {
   return fmt::format("{} has no {}; {}", recipe_name(c), what, instead);
 }
+
+// ---- words that not every framework has ----
+
+// The rule of one row of models/plan/words.h: who has no such word leaves it at its default.
+template <auto Member>
+constexpr Rule word_rule() {
+  constexpr const SaidBy& said = word_of<Member>().said_by;
+  return {said.rule, kEvery - said.recipes,
+          [](const Case& c) {
+            static const ParallelPlan kDefault;
+            return c.p.*Member != kDefault.*Member;
+          },
+          [](const Case& c) {
+            constexpr const SaidBy& s = word_of<Member>().said_by;
+            return not_in(c, s.lacks, s.instead);
+          },
+          said.source};
+}
+
+template <std::size_t... Rows>
+constexpr auto word_rules(std::index_sequence<Rows...>) {
+  constexpr auto has_rule = [](const auto& word) { return !word.said_by.rule.empty(); };
+  std::array<Rule, (static_cast<std::size_t>(has_rule(std::get<Rows>(kPlanWords))) + ...)> rules{};
+  std::size_t count = 0;
+  const auto add = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
+    constexpr auto member = std::get<I>(kPlanWords).member;
+    if constexpr (has_rule(std::get<I>(kPlanWords))) rules[count++] = word_rule<member>();
+  };
+  (add(std::integral_constant<std::size_t, Rows>{}), ...);
+  return rules;
+}
+
+inline constexpr auto kWords =
+    word_rules(std::make_index_sequence<std::tuple_size_v<decltype(kPlanWords)>>{});
 
 }  // namespace qplan::rules

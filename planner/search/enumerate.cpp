@@ -10,6 +10,13 @@
 namespace qplan {
 namespace {
 
+using P = ParallelPlan;
+
+template <class T>
+bool contains(const std::vector<T>& values, const T& value) {
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
 template <class T>
 std::vector<T> or_default(const std::vector<T>& asked, std::vector<T> offered) {
   return asked.empty() ? std::move(offered) : asked;
@@ -139,10 +146,10 @@ std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
                                 const SearchSpace& space, int pp) {
   std::vector<Chunking> result;
   const EnumSet<ScheduleKind> has = schedules_of(recipe.kind);
+  const auto& schedules = space[&P::schedule];
   for (const auto& [kind, word] : Words<ScheduleKind>::table) {
-    const bool asked =
-        std::find(space.schedule.begin(), space.schedule.end(), kind) != space.schedule.end();
-    if (space.schedule.empty() ? !has.has(kind) : !asked) continue;
+    const bool asked = contains(schedules, kind);
+    if (schedules.empty() ? !has.has(kind) : !asked) continue;
     if (pp == 1 && kind != ScheduleKind::one_f_one_b && !asked) continue;
     // Only on request: GPipe, which holds every microbatch and is never faster than 1F1B; ZB-V,
     // whose schedule has no repeating part to shorten a simulation by; and DualPipe, which holds
@@ -169,7 +176,7 @@ std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
         }
       }
     }
-    for (const int v : space.vpp.empty() ? chunks : space.vpp) result.push_back({kind, v});
+    for (const int v : or_default(space[&P::vpp], chunks)) result.push_back({kind, v});
   }
   return result;
 }
@@ -189,11 +196,11 @@ std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& r
     if (k.tp > 1) etps.push_back(k.tp);
   }
   std::vector<ExpertLayout> layouts;
-  for (const int ep : or_default(space.ep, eps)) {
-    for (const int etp : or_default(space.etp, etps)) {
+  for (const int ep : or_default(space[&P::ep], eps)) {
+    for (const int etp : or_default(space[&P::etp], etps)) {
       // Degrees that do not divide are no plans at all; asked for, they are refused with the
       // reason.
-      const bool asked = !space.ep.empty() || !space.etp.empty();
+      const bool asked = !space[&P::ep].empty() || !space[&P::etp].empty();
       if (!asked && ranks % (std::int64_t{ep} * etp) != 0) continue;
       std::vector<MoeDispatcher> dispatchers = {MoeDispatcher::alltoall};
       if (ep > 1 && is_megatron(recipe) && recipe.kind != RecipeKind::qplan) {
@@ -201,7 +208,7 @@ std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& r
         // measures it.
         dispatchers = {MoeDispatcher::alltoall, MoeDispatcher::deepep};
       }
-      for (const MoeDispatcher d : or_default(space.moe_dispatcher, dispatchers)) {
+      for (const MoeDispatcher d : or_default(space[&P::moe_dispatcher], dispatchers)) {
         layouts.push_back({ep, etp, d});
       }
     }
@@ -215,14 +222,14 @@ std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& r
 // recomputation was 6% faster by 16 x 4096 than by 8 x 4096 on 64 H100, and no faster by 32 x 4096.
 std::vector<std::int64_t> micro_batches(const Recipe& recipe, const SearchSpace& space,
                                         const Skeleton& k) {
-  const std::vector<int> stages = or_default(space.zero, zero_stages(recipe));
+  const std::vector<int> stages = or_default(space[&P::zero], zero_stages(recipe));
   const bool gathers = std::find(stages.begin(), stages.end(), 3) != stages.end();
   constexpr std::int64_t kFew = 8, kMostTokens = 1 << 15;
-  const std::int64_t most = (gathers ? 2 : 1) * kMostTokens / space.seq_len;
+  const std::int64_t most = (gathers ? 2 : 1) * kMostTokens / space.job.seq_len;
   std::vector<std::int64_t> sizes;
   for (std::int64_t size = 1; size <= std::max(kFew, most); ++size) {
     const bool power = (size & (size - 1)) == 0, few = size <= kFew;
-    const bool divides = space.global_batch_size % (k.dp * size) == 0;
+    const bool divides = space.job.global_batch_size % (k.dp * size) == 0;
     if (few ? power || divides : power && divides) sizes.push_back(size);
   }
   return sizes;
@@ -240,11 +247,11 @@ std::vector<Sharding> sharding(const Recipe& recipe, const SearchSpace& space,
   // Whatever the stage, parameters stay gathered through a step.
   const bool alike = recipe.gathers_once_in_pipeline && so_far.pp > 1;
   std::vector<Sharding> choices;
-  for (const int zero : or_default(space.zero, zero_stages(recipe))) {
-    if (alike && zero == 3 && space.zero.empty()) continue;
+  for (const int zero : or_default(space[&P::zero], zero_stages(recipe))) {
+    if (alike && zero == 3 && space[&P::zero].empty()) continue;
     // Delayed weight gradients need whole gradients (rule split_backward_sharding).
-    if (split_backward && zero >= 2 && space.zero.empty()) continue;
-    for (EnumSet<OverlapKind> o : or_default(space.overlap, {so_far.overlap})) {
+    if (split_backward && zero >= 2 && space[&P::zero].empty()) continue;
+    for (EnumSet<OverlapKind> o : or_default(space[&P::overlap], {so_far.overlap})) {
       if (zero == 0) o.remove(OverlapKind::param);
       choices.push_back({zero, o});
     }
@@ -284,6 +291,15 @@ Word sharding_word(std::vector<Sharding> choices) {
   });
 }
 
+// Words whose values follow from the recipe, the degrees or each other, above.
+template <class T>
+constexpr bool has_choices_of_its_own(T P::*member) {
+  return is_any_of(member, &P::tp, &P::pp, &P::dp, &P::cp, &P::ep, &P::etp, &P::zero,
+                   &P::fsdp_shard, &P::micro_batch_size, &P::schedule, &P::vpp,
+                   &P::sequence_parallel, &P::cp_comm, &P::recompute, &P::offload,
+                   &P::moe_dispatcher, &P::overlap, &P::loss);
+}
+
 // All combinations, the last word turning fastest.
 void walk(const std::vector<Word>& words, std::size_t depth, ParallelPlan& plan,
           const std::function<void(const ParallelPlan&)>& visit) {
@@ -321,11 +337,12 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
                  [limit](int d) { return d <= limit; });
     return few;
   };
-  const auto tps = or_default(space.tp, below(std::min<std::int64_t>(model.num_attention_heads,
-                                                                     hardware.link.nvlink_domain)));
+  const auto tps = or_default(
+      space[&P::tp],
+      below(std::min<std::int64_t>(model.num_attention_heads, hardware.link.nvlink_domain)));
   const auto cps =
-      or_default(space.cp, below(std::clamp<std::int64_t>(space.seq_len / 2048, 1, 64)));
-  const auto pps = or_default(space.pp, below(has_pipeline(recipe) ? model.num_layers : 1));
+      or_default(space[&P::cp], below(std::clamp<std::int64_t>(space.job.seq_len / 2048, 1, 64)));
+  const auto pps = or_default(space[&P::pp], below(has_pipeline(recipe) ? model.num_layers : 1));
   std::vector<Skeleton> result;
   for (const int tp : tps) {
     for (const int cp : cps) {
@@ -335,12 +352,10 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
         const auto dp = static_cast<int>(space.gpus / group);
         // accelerate joins tp or cp only with ranks that shard.
         const bool alone = recipe.kind == RecipeKind::fsdp2 && dp == 1 && group > 1;
-        const bool asked = !space.tp.empty() || !space.cp.empty() || !space.dp.empty();
+        const bool asked =
+            !space[&P::tp].empty() || !space[&P::cp].empty() || !space[&P::dp].empty();
         if (alone && !asked) continue;
-        if (!space.dp.empty() &&
-            std::find(space.dp.begin(), space.dp.end(), dp) == space.dp.end()) {
-          continue;
-        }
+        if (!space[&P::dp].empty() && !contains(space[&P::dp], dp)) continue;
         result.push_back({tp, cp, pp, dp});
       }
     }
@@ -351,26 +366,21 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
 void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
                const SearchSpace& space, const Skeleton& k,
                const std::function<void(const ParallelPlan&)>& visit) {
-  ParallelPlan p = default_plan(model, recipe, space.gpus, space.global_batch_size, space.seq_len);
+  ParallelPlan p =
+      default_plan(model, recipe, space.gpus, space.job.global_batch_size, space.job.seq_len);
   p.tp = k.tp;
   p.cp = k.cp;
   p.pp = k.pp;
   p.dp = k.dp;
-  p.document_len = space.document_len;
-  p.precision = space.precision;
-  p.routing = space.routing;
-  p.moe_capacity_factor = space.moe_capacity_factor;
-  p.moe_token_drop_policy = space.moe_token_drop_policy;
-  p.moe_permute_fusion = space.moe_permute_fusion;
-  p.fp8_param_gather = space.fp8_param_gather;
-  p.attention_backend = space.attention_backend;
-  p.dropout = space.dropout;
+  for_each_word([&](const auto& row) {
+    if (row.given == Given::once) p.*row.member = space.job.*row.member;
+  });
 
   const std::vector<bool> sps =
       k.tp == 1 ? std::vector<bool>{false}
-                : or_default(space.sequence_parallel, sequence_splits(model, recipe));
+                : or_default(space[&P::sequence_parallel], sequence_splits(model, recipe));
   std::vector<CpComm> cp_comms = {CpComm::p2p};
-  if (k.cp > 1) cp_comms = or_default(space.cp_comm, cp_exchanges(recipe));
+  if (k.cp > 1) cp_comms = or_default(space[&P::cp_comm], cp_exchanges(recipe));
   std::vector<Word> words = {
       word(expert_layouts(model, recipe, space, k),
            [](ParallelPlan& plan, const ExpertLayout& e) {
@@ -378,52 +388,52 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
              plan.etp = e.etp;
              plan.moe_dispatcher = e.dispatcher;
            }),
-      word(or_default(space.micro_batch_size, micro_batches(recipe, space, k)),
+      word(or_default(space[&P::micro_batch_size], micro_batches(recipe, space, k)),
            [](ParallelPlan& plan, std::int64_t v) { plan.micro_batch_size = v; }),
       word(sps, [](ParallelPlan& plan, bool v) { plan.sequence_parallel = v; }),
       word(cp_comms, [](ParallelPlan& plan, CpComm v) { plan.cp_comm = v; }),
       Word{},  // recompute, which the chunks decide
-      word(or_default(space.grad_dtype, {p.grad_dtype}),
-           [](ParallelPlan& plan, DType v) { plan.grad_dtype = v; }),
-      word(or_default(space.cuda_graph, {p.cuda_graph}),
-           [](ParallelPlan& plan, bool v) { plan.cuda_graph = v; }),
-      word(or_default(space.cuda_graph_scope, {p.cuda_graph_scope}),
-           [](ParallelPlan& plan, CudaGraphScope v) { plan.cuda_graph_scope = v; }),
-      word(or_default(space.compile, {p.compile}),
-           [](ParallelPlan& plan, bool v) { plan.compile = v; }),
-      word(or_default(space.deterministic, {p.deterministic}),
-           [](ParallelPlan& plan, bool v) { plan.deterministic = v; }),
-      word(or_default(space.loss, {p.loss}),
-           [&recipe](ParallelPlan& plan, LossKind v) {
-             plan.loss = loss_word(v, plan.deterministic, recipe);
-           }),
-      // From here on the words only move states around; what was folded before serves them all.
-      Word{},  // sharding, which the schedule decides
-      word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),
-           [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }),
-      word(or_default(space.offload, offload_choices(recipe)),
-           [](ParallelPlan& plan, const Offload& v) { plan.offload = v; }),
-      word(or_default(space.main_params_dtype, {p.main_params_dtype}),
-           [](ParallelPlan& plan, DType v) { plan.main_params_dtype = v; }),
-      word(or_default(space.moment_dtype, {p.moment_dtype}),
-           [](ParallelPlan& plan, DType v) { plan.moment_dtype = v; }),
   };
-  const auto open = [](const Word& w) { return w.set == nullptr; };
-  const auto recompute_word = std::find_if(words.begin(), words.end(), open);
-  const auto sharding_place = std::find_if(recompute_word + 1, words.end(), open);
+  const std::size_t recompute_place = words.size() - 1;
+  // Words that nobody chooses for: their default, or what was asked for. First those that forward
+  // and backward depend on, then those that only move states around: what was folded before serves
+  // them all.
+  const auto add_others = [&](bool only_states) {
+    for_each_word([&](const auto& row) {
+      using T = typename std::decay_t<decltype(row)>::Value;
+      if (is_of_job(row.given) || has_choices_of_its_own(row.member)) return;
+      if ((row.touches == kStates) != only_states) return;
+      words.push_back(
+          word(or_default(space[row.member], {p.*row.member}),
+               [member = row.member](ParallelPlan& plan, const T& v) { plan.*member = v; }));
+    });
+  };
+  add_others(false);
+  words.push_back(
+      word(or_default(space[&P::loss], {p.loss}), [&recipe](ParallelPlan& plan, LossKind v) {
+        plan.loss = loss_word(v, plan.deterministic, recipe);
+      }));
+  const std::size_t sharding_place = words.size();
+  words.emplace_back();  // sharding, which the schedule decides
+  words.push_back(word(or_default(space[&P::fsdp_shard], shard_sets(recipe, hardware, k)),
+                       [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }));
+  words.push_back(word(or_default(space[&P::offload], offload_choices(recipe)),
+                       [](ParallelPlan& plan, const Offload& v) { plan.offload = v; }));
+  add_others(true);
 
   for (const Chunking& chunking : chunkings(model, recipe, space, k.pp)) {
     p.schedule = chunking.schedule;
     p.vpp = chunking.vpp;
-    p.pipeline_layout = space.pipeline_layout;
+    p.pipeline_layout = space.job.pipeline_layout;
     const int stages = k.pp * chunks_per_rank(p);
     if (p.pipeline_layout.empty() && model.num_layers % stages != 0) {
       p.pipeline_layout = stage_layers(model, p);
     }
     const int per_chunk = std::max(1, static_cast<int>(model.num_layers) / stages);
-    *recompute_word = word(or_default(space.recompute, recompute_choices(model, recipe, per_chunk)),
-                           [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; });
-    *sharding_place = sharding_word(sharding(recipe, space, p));
+    words[recompute_place] =
+        word(or_default(space[&P::recompute], recompute_choices(model, recipe, per_chunk)),
+             [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; });
+    words[sharding_place] = sharding_word(sharding(recipe, space, p));
     walk(words, 0, p, visit);
   }
 }

@@ -177,7 +177,7 @@ bool worth_evening(const CostModel& cost, const Candidate& c, const BestTimes& b
 std::vector<Found> even_out(const CostModel& cost, const SearchSpace& space,
                             const SearchOptions& options, const std::vector<Candidate>& candidates,
                             const BestTimes& best) {
-  if (!space.pipeline_layout.empty() || !takes_layout(cost.recipe().kind)) return {};
+  if (!space.job.pipeline_layout.empty() || !takes_layout(cost.recipe().kind)) return {};
   const int threads = thread_count(options.threads);
   std::vector<std::uint8_t> worth(candidates.size());
   parallel_for(candidates.size(), threads, [&](std::size_t i) {

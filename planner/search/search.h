@@ -11,6 +11,7 @@
 
 #include "costmodel/evaluate.h"
 #include "models/parallel_plan.h"
+#include "planner/search/space.h"
 
 namespace qplan {
 
@@ -21,32 +22,6 @@ struct Words<Objective> {
   static constexpr std::string_view what = "objective";
   static constexpr std::array<std::pair<Objective, std::string_view>, 3> table{
       {{Objective::tokens, "tokens"}, {Objective::cost, "cost"}, {Objective::gpus, "gpus"}}};
-};
-
-// The values each word may take; empty: what the recipe offers and the degrees that divide.
-struct SearchSpace {
-  std::vector<int> tp, pp, vpp, cp, ep, etp, dp, zero, fsdp_shard;
-  std::vector<std::int64_t> micro_batch_size;
-  std::vector<Recompute> recompute;
-  std::vector<Offload> offload;
-  std::vector<ScheduleKind> schedule;
-  std::vector<bool> sequence_parallel;
-  std::vector<CpComm> cp_comm;
-  std::vector<MoeDispatcher> moe_dispatcher;
-  std::vector<EnumSet<OverlapKind>> overlap;
-  std::vector<DType> grad_dtype, main_params_dtype, moment_dtype;
-  std::vector<bool> cuda_graph, compile, deterministic;
-  std::vector<CudaGraphScope> cuda_graph_scope;
-  std::vector<LossKind> loss;
-  std::vector<int> pipeline_layout;  // one fixed layout
-  // The same for every plan of a search.
-  std::int64_t gpus = 8, global_batch_size = 1, seq_len = 4096, document_len = 0;
-  Precision precision = Precision::bf16;
-  Routing routing = Routing::forced;
-  AttentionBackend attention_backend = AttentionBackend::automatic;
-  bool dropout = false, moe_permute_fusion = true, fp8_param_gather = true;
-  double moe_capacity_factor = 0;
-  TokenDropPolicy moe_token_drop_policy = TokenDropPolicy::probs;
 };
 
 // The multiple of the odd part of `gpus` nearest to 4 Mi tokens / seq_len (contract.md).

@@ -17,8 +17,8 @@ struct Job {
   Job(const char* name, std::int64_t gpus, std::int64_t sequences, std::int64_t seq_len)
       : model(load_model(name)) {
     space.gpus = gpus;
-    space.global_batch_size = sequences;
-    space.seq_len = seq_len;
+    space.job.global_batch_size = sequences;
+    space.job.seq_len = seq_len;
   }
 };
 

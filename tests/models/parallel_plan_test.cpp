@@ -5,6 +5,7 @@
 #include <random>
 
 #include "models/error.h"
+#include "models/plan/words.h"
 
 using namespace qplan;
 
@@ -37,56 +38,47 @@ class Dice {
   std::mt19937 engine_;
 };
 
+// Any value that a word takes, by its type.
+template <class T>
+void roll(Dice& dice, const PlanWord<T>& word, T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    value = dice.coin();
+  } else if constexpr (std::is_enum_v<T>) {
+    do value = dice.word<T>();
+    while (!word.takes.empty() && !word.takes.has(value));
+  } else if constexpr (std::is_same_v<T, double>) {
+    value = static_cast<double>(dice.roll(0, 4000)) / 1000;
+  } else {
+    value = static_cast<T>(dice.roll(word.low, word.high));
+  }
+}
+
+void roll(Dice& dice, const PlanWord<EnumSet<OverlapKind>>&, EnumSet<OverlapKind>& value) {
+  value = dice.words<OverlapKind>();
+}
+
+void roll(Dice& dice, const PlanWord<Recompute>&, Recompute& value) {
+  value.kind = dice.word<RecomputeKind>();
+  if (value.kind == RecomputeKind::selective) value.modules = dice.words<RecomputeModule>();
+  if (value.kind == RecomputeKind::full && dice.coin()) value.layers = dice.degree();
+}
+
+void roll(Dice& dice, const PlanWord<Offload>&, Offload& value) {
+  if (dice.coin()) value.optimizer = 1.0 / static_cast<double>(dice.roll(1, 1000));
+  value.params = dice.coin();
+  value.activation_layers = static_cast<int>(dice.roll(-1, 3));
+  value.nvme = dice.coin();
+}
+
+void roll(Dice& dice, const PlanWord<std::vector<int>>&, std::vector<int>& value) {
+  for (auto n = dice.roll(1, 9); n > 0; --n) value.push_back(static_cast<int>(dice.roll(0, 4)));
+}
+
 ParallelPlan random_plan(Dice& dice) {
   ParallelPlan plan;
-  if (dice.coin()) plan.tp = dice.degree();
-  if (dice.coin()) plan.pp = dice.degree();
-  if (dice.coin()) plan.vpp = dice.degree();
-  if (dice.coin()) plan.cp = dice.degree();
-  if (dice.coin()) plan.ep = dice.degree();
-  if (dice.coin()) plan.etp = dice.degree();
-  if (dice.coin()) plan.dp = static_cast<int>(dice.roll(1, 1 << 20));
-  plan.zero = static_cast<int>(dice.roll(0, 3));
-  if (dice.coin()) plan.fsdp_shard = dice.degree();
-  if (dice.coin()) plan.micro_batch_size = dice.roll(1, 1 << 30);
-  if (dice.coin()) plan.global_batch_size = dice.roll(1, 1 << 30);
-  if (dice.coin()) plan.seq_len = dice.roll(1, 1 << 30);
-  plan.precision = dice.word<Precision>();
-  plan.recompute.kind = dice.word<RecomputeKind>();
-  if (plan.recompute.kind == RecomputeKind::selective) {
-    plan.recompute.modules = dice.words<RecomputeModule>();
-  }
-  if (plan.recompute.kind == RecomputeKind::full && dice.coin()) {
-    plan.recompute.layers = dice.degree();
-  }
-  if (dice.coin()) plan.offload.optimizer = 1.0 / static_cast<double>(dice.roll(1, 1000));
-  plan.offload.params = dice.coin();
-  plan.offload.activation_layers = static_cast<int>(dice.roll(-1, 3));
-  plan.offload.nvme = dice.coin();
-  plan.schedule = dice.word<ScheduleKind>();
-  plan.sequence_parallel = dice.coin();
-  plan.cp_comm = dice.word<CpComm>();
-  plan.moe_dispatcher = dice.word<MoeDispatcher>();
-  plan.routing = dice.word<Routing>();
-  if (dice.coin()) plan.grad_dtype = dice.word<DType>();
-  if (dice.coin()) plan.main_params_dtype = dice.word<DType>();
-  if (dice.coin()) plan.moment_dtype = dice.word<DType>();
-  plan.overlap = dice.words<OverlapKind>();
-  plan.cuda_graph = dice.coin();
-  plan.cuda_graph_scope = dice.word<CudaGraphScope>();
-  plan.compile = dice.coin();
-  plan.deterministic = dice.coin();
-  plan.loss = dice.word<LossKind>();
-  plan.moe_permute_fusion = dice.coin();
-  plan.fp8_param_gather = dice.coin();
-  plan.attention_backend = dice.word<AttentionBackend>();
-  plan.dropout = dice.coin();
-  if (dice.coin()) plan.document_len = dice.roll(0, 4096);
-  if (dice.coin()) {
-    for (auto n = dice.roll(1, 9); n > 0; --n) {
-      plan.pipeline_layout.push_back(static_cast<int>(dice.roll(0, 4)));
-    }
-  }
+  for_each_word([&](const auto& word) {
+    if (dice.coin()) roll(dice, word, plan.*word.member);
+  });
   return plan;
 }
 

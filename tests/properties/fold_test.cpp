@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <map>
+#include <string_view>
 
 #include "costmodel/fold/replay.h"
 #include "tests/properties/random_plans.h"
@@ -103,6 +105,77 @@ TEST_CASE("dualpipe folds as it replays, from its shortest step to long ones") {
       if (!broken_rule(model, plan, recipe, {plan.world(), 90}).empty()) continue;
       check_fold(model, recipe, hardware, plan);
       ++i;
+    }
+  }
+}
+
+namespace {
+
+// Whether the rules leave any plan of a model to a recipe: some build no models like it.
+bool can_be_drawn(const ModelSpec& model, RecipeKind kind) {
+  if (model.mamba) return kMegatronCore.has(kind);
+  if (!model.moe && !model.qk_norm) return true;
+  return set_of(RecipeKind::megatron, RecipeKind::megatron_fsdp, RecipeKind::fsdp2,
+                RecipeKind::fsdp2_compile, RecipeKind::qplan)
+      .has(kind);
+}
+
+}  // namespace
+
+TEST_CASE("plans are drawn in every word of the table") {
+  std::map<std::string_view, int> drawn;  // how often a word was not at its default
+  for_each_word([&](const auto& word) { drawn[word.key] = 0; });
+  const ParallelPlan defaults;
+  RandomPlans random(5);
+  for (const char* name : {"megatron-22b", "tiny-moe", "nemotron-h-8b"}) {
+    const ModelSpec model = load_model(name);
+    for (const auto& [kind, word] : Words<RecipeKind>::table) {
+      if (!can_be_drawn(model, kind)) continue;
+      for (int i = 0; i < 150; ++i) {
+        const ParallelPlan plan = random.next(model, recipe_of(kind));
+        for_each_word([&](const auto& w) {
+          if (plan.*w.member != defaults.*w.member) ++drawn[w.key];
+        });
+      }
+    }
+  }
+  for (const auto& [key, times] : drawn) {
+    CAPTURE(key);
+    CHECK(times > 0);
+  }
+}
+
+// A search changes one word after the other and folds anew only what the change touches.
+TEST_CASE("plans sifted one word after the other hold what a replay of each holds") {
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  RandomPlans random(31);
+  const int rounds = test_rounds(60);
+  for (const char* name : {"megatron-22b", "tiny", "tiny-moe"}) {
+    const ModelSpec model = load_model(name);
+    for (const auto& [kind, word] : Words<RecipeKind>::table) {
+      if (!can_be_drawn(model, kind)) continue;
+      const Recipe& recipe = recipe_of(kind);
+      const CostModel cost(model, recipe, hardware, {});
+      PlanSifter sifter(cost);
+      ParallelPlan plan = random.next(model, recipe);
+      for (int i = 0; i < rounds; ++i) {
+        const ParallelPlan changed = random.with_a_word_changed(model, recipe, plan);
+        if (!broken_rule(model, changed, recipe, {changed.world(), 90}).empty()) continue;
+        const std::string before = to_string(plan), after = to_string(changed);
+        CAPTURE(model.name);
+        CAPTURE(to_word(kind));
+        CAPTURE(before);
+        CAPTURE(after);
+        sifter.check(plan);
+        const PlanSifter::Check sifted = sifter.check(changed);
+        const Replay flat = replay(cost, changed);
+        const MemoryEstimate memory = cost.memory(changed);
+        CHECK(sifted.device_peak == memory.worst_stage().device);
+        for (std::size_t r = 0; r < flat.peak.size(); ++r) {
+          CHECK(memory.stages[r].peak.value() == flat.peak[r].value());
+        }
+        plan = i % 8 == 7 ? random.next(model, recipe) : changed;
+      }
     }
   }
 }

@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "costmodel/evaluate.h"
 #include "models/error.h"
+#include "models/plan/words.h"
 #include "planner/rules/feasible.h"
 
 namespace qplan {
@@ -30,43 +33,148 @@ class RandomPlans {
   T pick(const std::vector<T>& from) {
     return from[std::uniform_int_distribution<std::size_t>(0, from.size() - 1)(random_)];
   }
+  std::size_t pick_index(std::size_t count) {
+    return std::uniform_int_distribution<std::size_t>(0, count - 1)(random_);
+  }
   bool coin(double chance) { return std::bernoulli_distribution(chance)(random_); }
 
   // Some plan of this model and recipe that no rule rejects. Where the rules leave none, the test
   // fails instead of drawing for ever.
   ParallelPlan next(const ModelSpec& model, const Recipe& recipe) {
-    for (int draws = 0; draws < 1'000'000; ++draws) {
+    std::map<std::string_view, int> broken;
+    for (int draws = 0; draws < 200'000; ++draws) {
       const ParallelPlan plan = any(model, recipe);
-      if (broken_rule(model, plan, recipe, {plan.world(), 90}).empty()) return plan;
+      const std::string_view rule = broken_rule(model, plan, recipe, {plan.world(), 90});
+      if (rule.empty()) return plan;
+      ++broken[rule];
     }
-    throw Error("no random plan of " + model.name + " passes the rules of its recipe");
+    std::string why;
+    for (const auto& [rule, times] : broken) {
+      why += " " + std::string(rule) + " " + std::to_string(times);
+    }
+    throw Error("no random plan of " + model.name + " passes the rules of " +
+                std::string(to_word(recipe.kind)) + ":" + why);
+  }
+
+  // The plan with one word changed, as a search changes them one by one: any word of the table, by
+  // its type, or one of those that are drawn by hand.
+  ParallelPlan with_a_word_changed(const ModelSpec& model, const Recipe& recipe,
+                                   const ParallelPlan& plan) {
+    const ParallelPlan other = any(model, recipe);
+    ParallelPlan changed = plan;
+    const std::size_t chosen = pick_index(std::tuple_size_v<decltype(kPlanWords)>);
+    std::size_t at = 0;
+    for_each_word([&](const auto& word) {
+      if (at++ != chosen) return;
+      using T = typename std::decay_t<decltype(word)>::Value;
+      if constexpr (is_simple<T>) {
+        changed.*word.member = is_drawn_by_hand(word.member) ? other.*word.member : value_of(word);
+      } else {
+        changed.*word.member = other.*word.member;
+      }
+    });
+    return changed;
   }
 
  private:
+  // Words whose values hang together are drawn by hand; every other word of the table by its type,
+  // so that a new word is drawn from the day it is there.
   ParallelPlan any(const ModelSpec& model, const Recipe& recipe) {
     ParallelPlan p;
+    for_each_word([&](const auto& word) {
+      using T = typename std::decay_t<decltype(word)>::Value;
+      if constexpr (is_simple<T>) {
+        if (!is_drawn_by_hand(word.member) && coin(0.12)) p.*word.member = value_of(word);
+      }
+    });
+    draw_degrees(model, p);
+    draw_batch(p);
+    draw_stages(model, p);
+    draw_states(recipe, p);
+    draw_recompute(p);
+    p.sequence_parallel = p.tp > 1 && coin(0.8);
+    if (coin(0.5)) p.overlap = recipe.default_overlap;
+    if (coin(0.2)) p.overlap.add(OverlapKind::tp);
+    if (p.ep > 1 && coin(0.4)) p.overlap.add(OverlapKind::ep);
+    return p;
+  }
+
+  template <class T>
+  static constexpr bool is_drawn_by_hand(T ParallelPlan::*member) {
+    using P = ParallelPlan;
+    return is_any_of(member, &P::tp, &P::pp, &P::dp, &P::cp, &P::ep, &P::etp, &P::zero,
+                     &P::fsdp_shard, &P::micro_batch_size, &P::global_batch_size, &P::seq_len,
+                     &P::document_len, &P::schedule, &P::vpp, &P::pipeline_layout, &P::recompute,
+                     &P::offload, &P::sequence_parallel, &P::overlap);
+  }
+
+  template <class T>
+  static constexpr bool is_simple = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+  template <class T>
+  T value_of(const PlanWord<T>& word) {
+    if constexpr (std::is_same_v<T, bool>) {
+      static const ParallelPlan kDefault;
+      return !(kDefault.*word.member);
+    } else if constexpr (std::is_enum_v<T>) {
+      std::vector<T> values;
+      for (const auto& [e, name] : Words<T>::table) {
+        if (word.takes.empty() || word.takes.has(e)) values.push_back(e);
+      }
+      return pick(values);
+    } else if constexpr (std::is_same_v<T, double>) {
+      return pick<double>({0.5, 1, 1.25, 2});
+    } else {
+      return static_cast<T>(pick<std::int64_t>({word.low, word.low + 1, word.low + 3}));
+    }
+  }
+
+  void draw_degrees(const ModelSpec& model, ParallelPlan& p) {
     p.tp = pick<int>({1, 1, 2, 4});
     p.pp = pick<int>({1, 1, 2, 3, 4});
     p.cp = pick<int>({1, 1, 2, 4});
     p.dp = pick<int>({1, 2, 3, 4, 8});
+    if (!model.moe) return;
+    p.ep = pick<int>({1, 2, 4});
+    p.etp = pick<int>({1, 1, 2});
+  }
+
+  void draw_batch(ParallelPlan& p) {
+    p.micro_batch_size = pick<std::int64_t>({1, 2});
+    const auto m = pick<std::int64_t>({1, 1, 2, 3, 4, 6, 8, 12, 17, 24, 48, 96, 240});
+    p.global_batch_size = p.micro_batch_size * p.dp * m;
+    p.seq_len = pick<std::int64_t>({256, 512, 1024});
+    if (coin(0.1)) p.document_len = pick<std::int64_t>({100, 256});
+  }
+
+  void draw_stages(const ModelSpec& model, ParallelPlan& p) {
     p.schedule = p.pp == 1 ? ScheduleKind::one_f_one_b
                            : pick<ScheduleKind>({ScheduleKind::gpipe, ScheduleKind::one_f_one_b,
                                                  ScheduleKind::interleaved, ScheduleKind::zb_h1,
                                                  ScheduleKind::zbv, ScheduleKind::dualpipe});
     if (p.schedule == ScheduleKind::interleaved) p.vpp = pick<int>({2, 3});
     if (p.schedule == ScheduleKind::zbv) p.vpp = 2;
-    if (model.moe) {
-      p.ep = pick<int>({1, 2, 4});
-      p.etp = pick<int>({1, 1, 2});
-      p.moe_dispatcher = pick<MoeDispatcher>({MoeDispatcher::alltoall, MoeDispatcher::allgather,
-                                              MoeDispatcher::deepep, MoeDispatcher::hybridep});
-      p.routing = pick<Routing>({Routing::forced, Routing::natural});
+    const int stages = p.pp * chunks_per_rank(p);
+    if (stages > 1 && stages <= model.num_layers && coin(0.2)) {
+      p.pipeline_layout.assign(static_cast<std::size_t>(stages), 1);
+      for (auto left = model.num_layers - stages; left > 0; --left) {
+        ++p.pipeline_layout[pick_index(p.pipeline_layout.size())];
+      }
     }
+  }
+
+  void draw_states(const Recipe& recipe, ParallelPlan& p) {
     p.zero = pick<int>({0, 1, 2, 3});
-    p.micro_batch_size = pick<std::int64_t>({1, 2});
-    const auto m = pick<std::int64_t>({1, 2, 3, 4, 6, 8, 12, 17, 24, 48, 96, 240});
-    p.global_batch_size = p.micro_batch_size * p.dp * m;
-    p.seq_len = pick<std::int64_t>({256, 512, 1024});
+    if (coin(0.2)) p.fsdp_shard = pick<int>({1, 2, 4});
+    if (coin(0.25)) p.offload.optimizer = pick<double>({0.5, 1.0, 1.0});
+    // FSDP moves everything or nothing.
+    const bool whole = recipe.shard_style == ShardStyle::fully_sharded && p.offload.optimizer == 1;
+    p.offload.params = whole || coin(0.05);
+    if (coin(0.1)) p.offload.activation_layers = pick<int>({-1, 1});
+    p.offload.nvme = coin(0.05);
+  }
+
+  void draw_recompute(ParallelPlan& p) {
     p.recompute.kind =
         pick<RecomputeKind>({RecomputeKind::none, RecomputeKind::selective, RecomputeKind::full});
     if (p.recompute.kind == RecomputeKind::selective && coin(0.8)) {
@@ -75,31 +183,6 @@ class RandomPlans {
       }
     }
     if (p.recompute.kind == RecomputeKind::full && coin(0.3)) p.recompute.layers = 1;
-    if (coin(0.15)) p.offload.optimizer = pick<double>({0.5, 1.0});
-    if (coin(0.1)) p.offload.activation_layers = 1;
-    p.sequence_parallel = p.tp > 1 && coin(0.8);
-    p.cp_comm = pick<CpComm>({CpComm::p2p, CpComm::all_gather, CpComm::a2a});
-    p.grad_dtype = pick<DType>({DType::fp32, DType::bf16});
-    if (coin(0.5)) p.overlap = recipe.default_overlap;
-    if (coin(0.2)) p.overlap.add(OverlapKind::tp);
-    if (p.ep > 1 && coin(0.4)) p.overlap.add(OverlapKind::ep);
-    p.cuda_graph = coin(0.1);
-    p.cuda_graph_scope =
-        pick<CudaGraphScope>({CudaGraphScope::full, CudaGraphScope::layer, CudaGraphScope::router});
-    p.deterministic = coin(0.1);
-    if (coin(0.15)) {
-      p.loss =
-          pick<LossKind>({LossKind::unfused, LossKind::native, LossKind::te, LossKind::compiled});
-    }
-    p.moe_permute_fusion = !coin(0.1);
-    if (recipe.kind == RecipeKind::megatron && coin(0.15)) {
-      p.precision = Precision::fp8;
-      p.fp8_param_gather = coin(0.5);
-    }
-    p.dropout = coin(0.1);
-    if (coin(0.1)) p.attention_backend = AttentionBackend::flash;
-    if (coin(0.1)) p.document_len = pick<std::int64_t>({100, 256});
-    return p;
   }
 
   std::mt19937 random_;

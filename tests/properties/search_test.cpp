@@ -13,6 +13,8 @@ using namespace qplan;
 
 namespace {
 
+using P = ParallelPlan;
+
 std::int64_t total(const std::map<std::string, std::int64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0},
                          [](std::int64_t sum, const auto& entry) { return sum + entry.second; });
@@ -37,13 +39,13 @@ Job random_job(RandomPlans& random) {
       {RecipeKind::megatron, RecipeKind::qplan, RecipeKind::megatron_fsdp, RecipeKind::megatron}));
   job.hardware = load_hardware(random.pick<std::string>({"h100-sxm", "a100-80gb-sxm", "b200"}));
   job.space.gpus = random.pick<std::int64_t>({4, 8, 12, 16});
-  job.space.global_batch_size = job.space.gpus * random.pick<std::int64_t>({1, 4, 6});
-  job.space.seq_len = random.pick<std::int64_t>({512, 2048});
+  job.space.job.global_batch_size = job.space.gpus * random.pick<std::int64_t>({1, 4, 6});
+  job.space.job.seq_len = random.pick<std::int64_t>({512, 2048});
   // Keeps the unpruned search small.
-  job.space.micro_batch_size = {1, 2};
-  job.space.cp = {1};
-  job.space.recompute = {Recompute{}, Recompute{RecomputeKind::full, {}, 0}};
-  job.space.offload = {Offload{}};
+  job.space[&P::micro_batch_size] = {1, 2};
+  job.space[&P::cp] = {1};
+  job.space[&P::recompute] = {Recompute{}, Recompute{RecomputeKind::full, {}, 0}};
+  job.space[&P::offload] = {Offload{}};
   // Often too little for some plans, so that the memory test takes part.
   job.cap = gib(random.pick<double>({2, 20, 75, 1000}));
   return job;
@@ -114,10 +116,10 @@ TEST_CASE("layers move away from the rank of a heavy head, and the step gets sho
   const CostModel cost(model, recipe_of(RecipeKind::megatron), hardware, {});
   SearchSpace space;
   space.gpus = 64;
-  space.global_batch_size = 1024;
-  space.pp = {4};
-  space.ep = {8};
-  space.schedule = {ScheduleKind::one_f_one_b};
+  space.job.global_batch_size = 1024;
+  space[&P::pp] = {4};
+  space[&P::ep] = {8};
+  space[&P::schedule] = {ScheduleKind::one_f_one_b};
   SearchOptions options;
   options.top = 1;
   const SearchResult found = search(cost, space, options);
@@ -128,10 +130,10 @@ TEST_CASE("layers move away from the rank of a heavy head, and the step gets sho
   even.pipeline_layout.clear();
   CHECK(found.plans[0].step_time < cost.step_time(even) * 0.97);
   // A layout that was asked for stays.
-  space.pipeline_layout = {9, 9, 9, 9};
+  space.job.pipeline_layout = {9, 9, 9, 9};
   const SearchResult asked = search(cost, space, options);
   REQUIRE(asked.plans.size() == 1);
-  CHECK(asked.plans[0].plan.pipeline_layout == space.pipeline_layout);
+  CHECK(asked.plans[0].plan.pipeline_layout == space.job.pipeline_layout);
 }
 
 // A hybrid of 512 small experts on 32 nodes of 8: experts are spread, little else is, for tensor
@@ -142,8 +144,8 @@ TEST_CASE("a hybrid's best plan on 256 GPUs spreads its experts, and fits") {
   const CostModel cost(model, recipe_of(RecipeKind::megatron), hardware, {});
   SearchSpace space;
   space.gpus = 256;
-  space.global_batch_size = 1024;
-  space.seq_len = 4096;
+  space.job.global_batch_size = 1024;
+  space.job.seq_len = 4096;
   const SearchResult found = search(cost, space, {});
   REQUIRE_FALSE(found.plans.empty());
   const ParallelPlan& best = found.plans[0].plan;
@@ -204,10 +206,10 @@ TEST_CASE("enumeration names every plan once, whatever the framework") {
       const ModelSpec model = load_model(name);
       SearchSpace space;
       space.gpus = 8;
-      space.global_batch_size = 16;
-      space.seq_len = 512;
-      space.micro_batch_size = {1};
-      space.compile = {false, true};
+      space.job.global_batch_size = 16;
+      space.job.seq_len = 512;
+      space[&P::micro_batch_size] = {1};
+      space[&P::compile] = {false, true};
       std::vector<std::string> all;
       for (const Skeleton& skeleton : skeletons(model, recipe_of(kind), hardware, space)) {
         each_plan(model, recipe_of(kind), hardware, space, skeleton,
@@ -230,9 +232,9 @@ TEST_CASE("a pipeline of torchtitan's is named by one ZeRO stage, for its stages
   const auto stages = [&](int pp, std::vector<int> asked) {
     SearchSpace space;
     space.gpus = 4;
-    space.global_batch_size = 16;
-    space.seq_len = 512;
-    space.zero = std::move(asked);
+    space.job.global_batch_size = 16;
+    space.job.seq_len = 512;
+    space[&P::zero] = std::move(asked);
     std::set<int> seen;
     each_plan(model, recipe_of(RecipeKind::fsdp2_compile), hardware, space, {1, 1, pp, 4 / pp},
               [&](const ParallelPlan& plan) { seen.insert(plan.zero); });
@@ -250,8 +252,8 @@ TEST_CASE("micro-batches are powers of two, and what else divides a rank's seque
                          RecipeKind recipe = RecipeKind::megatron) {
     SearchSpace space;
     space.gpus = dp;
-    space.seq_len = seq_len;
-    space.global_batch_size = batch;
+    space.job.seq_len = seq_len;
+    space.job.global_batch_size = batch;
     std::set<std::int64_t> seen;
     each_plan(model, recipe_of(recipe), hardware, space, {1, 1, 1, dp},
               [&](const ParallelPlan& plan) { seen.insert(plan.micro_batch_size); });

@@ -230,7 +230,6 @@ std::vector<Broken> broken_plans() {
       {"low_precision_widths", megatron, dense_model(24, 1000, 4000, 8, 8), "precision=fp8"},
       {"low_precision_widths", megatron, moe_model(dense_model(24, 2880, 2880, 64, 8), 32, 4, 2880),
        "tp8 etp8 sp precision=fp8"},
-      {"state_dtypes", megatron, llama3_70b(), "grad_dtype=int64"},
       {"precision_aware_optimizer", megatron, llama3_70b(), "moment_dtype=bf16 zero0"},
       {"executor_model", qplan_recipe, strange_rope(), "tp1"},
       {"executor_model", qplan_recipe, minimax(), "dp256 gbs256"},
@@ -328,7 +327,7 @@ TEST_CASE("most broken plans break one rule alone") {
   // So that a rejection is counted under its own name. The rest break a second rule by necessity.
   const std::set<std::string_view> in_company = {
       "attention_heads", "key_value_heads",     "key_value_heads_split", "mlp_split",
-      "pipeline_depth",  "shared_expert_split", "state_dtypes",          "schedule_microbatches"};
+      "pipeline_depth",  "shared_expert_split", "schedule_microbatches"};
   for (const Broken& example : broken_plans()) {
     if (in_company.contains(example.rule)) continue;
     CAPTURE(example.rule);

@@ -16,6 +16,8 @@ using namespace qplan;
 
 namespace {
 
+using P = ParallelPlan;
+
 // Sizes that divide nothing else: layers over stages, experts over copies of tokens.
 ModelSpec odd_model() {
   ModelSpec m = load_model("tiny-moe");
@@ -45,35 +47,35 @@ class RandomSpaces {
     RandomPlans& r = random_;
     SearchSpace s;
     s.gpus = r.pick<std::int64_t>({1, 2, 4, 4, 8, 8});
-    s.global_batch_size = r.pick<std::int64_t>({8, 8, 16});
-    s.seq_len = r.pick<std::int64_t>({16, 16, 24, 32});
-    s.precision = r.coin(0.8) ? Precision::fp32 : Precision::bf16;
-    s.routing = r.coin(0.5) ? Routing::natural : Routing::forced;
+    s.job.global_batch_size = r.pick<std::int64_t>({8, 8, 16});
+    s.job.seq_len = r.pick<std::int64_t>({16, 16, 24, 32});
+    s.job.precision = r.coin(0.8) ? Precision::fp32 : Precision::bf16;
+    s.job.routing = r.coin(0.5) ? Routing::natural : Routing::forced;
     if (model.moe && r.coin(0.15)) {
-      s.moe_capacity_factor = r.pick<double>({0.5, 1, 1.5});
-      s.moe_token_drop_policy = r.pick(values_of<TokenDropPolicy>());
+      s.job.moe_capacity_factor = r.pick<double>({0.5, 1, 1.5});
+      s.job.moe_token_drop_policy = r.pick(values_of<TokenDropPolicy>());
     }
-    s.cp = {1, 2, 4};  // far below the lengths from which the search tries it by itself
-    maybe(0.2, s.cp, std::vector<int>{1, 2, 4});
-    maybe(0.2, s.tp, std::vector<int>{1, 2, 4, 8});
-    maybe(0.2, s.pp, std::vector<int>{2, 4});
-    maybe(0.3, s.zero, std::vector<int>{0, 1, 2, 3});
-    maybe(0.2, s.fsdp_shard, std::vector<int>{1, 2, 4});
-    maybe(0.5, s.schedule, values_of<ScheduleKind>());
-    maybe(0.3, s.sequence_parallel, std::vector<bool>{false, true});
-    maybe(0.2, s.moe_dispatcher, values_of<MoeDispatcher>());
-    maybe(0.2, s.grad_dtype, std::vector<DType>{DType::fp32, DType::bf16, DType::fp16});
-    maybe(0.2, s.main_params_dtype, std::vector<DType>{DType::fp32, DType::bf16});
-    maybe(0.2, s.moment_dtype, std::vector<DType>{DType::fp32, DType::bf16, DType::fp16});
-    maybe(0.2, s.cuda_graph, std::vector<bool>{false, true});
-    maybe(0.2, s.compile, std::vector<bool>{false, true});
-    maybe(0.1, s.deterministic, std::vector<bool>{true});
-    maybe(0.1, s.loss, values_of<LossKind>());
-    if (r.coin(0.3)) s.offload = {{.optimizer = r.pick<double>({0, 0.3, 1})}};
+    s[&P::cp] = {1, 2, 4};  // far below the lengths from which the search tries it by itself
+    maybe(0.2, s[&P::cp], std::vector<int>{1, 2, 4});
+    maybe(0.2, s[&P::tp], std::vector<int>{1, 2, 4, 8});
+    maybe(0.2, s[&P::pp], std::vector<int>{2, 4});
+    maybe(0.3, s[&P::zero], std::vector<int>{0, 1, 2, 3});
+    maybe(0.2, s[&P::fsdp_shard], std::vector<int>{1, 2, 4});
+    maybe(0.5, s[&P::schedule], values_of<ScheduleKind>());
+    maybe(0.3, s[&P::sequence_parallel], std::vector<bool>{false, true});
+    maybe(0.2, s[&P::moe_dispatcher], values_of<MoeDispatcher>());
+    maybe(0.2, s[&P::grad_dtype], std::vector<DType>{DType::fp32, DType::bf16, DType::fp16});
+    maybe(0.2, s[&P::main_params_dtype], std::vector<DType>{DType::fp32, DType::bf16});
+    maybe(0.2, s[&P::moment_dtype], std::vector<DType>{DType::fp32, DType::bf16, DType::fp16});
+    maybe(0.2, s[&P::cuda_graph], std::vector<bool>{false, true});
+    maybe(0.2, s[&P::compile], std::vector<bool>{false, true});
+    maybe(0.1, s[&P::deterministic], std::vector<bool>{true});
+    maybe(0.1, s[&P::loss], values_of<LossKind>());
+    if (r.coin(0.3)) s[&P::offload] = {{.optimizer = r.pick<double>({0, 0.3, 1})}};
     if (r.coin(0.4)) {
-      s.overlap = {{}};
+      s[&P::overlap] = {{}};
       for (const OverlapKind kind : values_of<OverlapKind>()) {
-        if (r.coin(0.5)) s.overlap.front().add(kind);
+        if (r.coin(0.5)) s[&P::overlap].front().add(kind);
       }
     }
     if (r.coin(0.3)) {
@@ -81,7 +83,7 @@ class RandomSpaces {
       for (const RecomputeModule module : values_of<RecomputeModule>()) {
         if (r.coin(0.3)) some.modules.add(module);
       }
-      s.recompute = {some};
+      s[&P::recompute] = {some};
     }
     return s;
   }

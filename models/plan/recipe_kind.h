@@ -1,0 +1,56 @@
+#pragma once
+// Whose implementation of a step is predicted: the names of `--framework`.
+
+#include <cstdint>
+
+#include "models/enum_set.h"
+#include "models/words.h"
+
+namespace qplan {
+
+enum class RecipeKind : std::uint8_t {
+  megatron,
+  megatron_legacy,
+  megatron_deepspeed,
+  megatron_fsdp,
+  deepspeed,
+  fsdp1,
+  fsdp2,
+  fsdp2_compile,
+  nanotron,
+  qplan
+};
+
+template <>
+struct Words<RecipeKind> {
+  static constexpr std::string_view what = "framework";
+  static constexpr std::array<std::pair<RecipeKind, std::string_view>, 10> table{
+      {{RecipeKind::megatron, "megatron"},
+       {RecipeKind::megatron_legacy, "megatron-legacy"},
+       {RecipeKind::megatron_deepspeed, "megatron-deepspeed"},
+       {RecipeKind::megatron_fsdp, "megatron-fsdp"},
+       {RecipeKind::deepspeed, "deepspeed"},
+       {RecipeKind::fsdp1, "fsdp1"},
+       {RecipeKind::fsdp2, "fsdp2"},
+       {RecipeKind::fsdp2_compile, "fsdp2-compile"},
+       {RecipeKind::nanotron, "nanotron"},
+       {RecipeKind::qplan, "qplan"}}};
+};
+
+using RecipeSet = EnumSet<RecipeKind>;
+
+constexpr RecipeSet all_recipes() {
+  RecipeSet set;
+  for (const auto& [kind, word] : Words<RecipeKind>::table) set.add(kind);
+  return set;
+}
+
+// Families of implementations that share what a word or a rule is about.
+inline constexpr RecipeSet kEvery = all_recipes();
+inline constexpr RecipeSet kMegatronCore = set_of(RecipeKind::megatron, RecipeKind::megatron_fsdp);
+inline constexpr RecipeSet kDeepSpeed =
+    set_of(RecipeKind::deepspeed, RecipeKind::megatron_deepspeed);
+inline constexpr RecipeSet kTorch =
+    set_of(RecipeKind::fsdp1, RecipeKind::fsdp2, RecipeKind::fsdp2_compile);
+
+}  // namespace qplan

@@ -1,0 +1,431 @@
+#pragma once
+// The one table of a plan's words. A row says all there is to say of a word: how it is spelled and
+// helped with, which values it takes, what it touches, who can say it. Parsing, JSON, help, the
+// search space, enumeration, the keys of what is remembered, `emit`'s and `check`'s lists of
+// changes, and the plans that property tests draw all walk this table. A new word is a member of
+// ParallelPlan, a row here, and the code that gives it meaning (ARCHITECTURE.md has an example).
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+#include "models/enum_set.h"
+#include "models/parallel_plan.h"
+#include "models/plan/recipe_kind.h"
+#include "models/plan_text.h"
+
+namespace qplan {
+
+// When the one-line form shows a word.
+enum class Shown : std::uint8_t { if_changed, always, if_pipelined, if_expert_parallel };
+
+// How the command line takes a word, and what a search does with it.
+enum class Given : std::uint8_t {
+  once,    // one value for the whole job: every plan of a search has it
+  listed,  // alternatives as a list: "1,2,4", "1..3", "none,full"
+  again,   // a value has commas itself; alternatives repeat the option
+  layout   // one list of numbers, for every plan of a search
+};
+
+// What a word can change of a step. Plans that agree in all words that touch `work` or `buffers`
+// hold the same buffers in forward and backward, so that a search folds them once; the others only
+// move states around.
+enum class Touches : std::uint8_t { work, buffers, states };
+inline constexpr EnumSet<Touches> kWork = set_of(Touches::work, Touches::buffers);
+inline constexpr EnumSet<Touches> kStates = set_of(Touches::states);
+inline constexpr EnumSet<Touches> kAll = kWork | kStates;
+
+// Where a framework's files cannot say a plan, `emit` looks for the nearest plan that they can: it
+// sets words back to their default, those that give way freely first. `last`: the word is what the
+// plan is about, and has a place of its own in emit's list; `never`: it belongs to the job.
+enum class GivesWay : std::uint8_t { freely, last, never };
+
+// Of words that not every framework has: who has it, and what to say to the others.
+struct SaidBy {
+  RecipeSet recipes = kEvery;
+  std::string_view rule;     // its id
+  std::string_view lacks;    // "fsdp2 has no ..."
+  std::string_view instead;  // "leave ... out"
+  std::string_view source;
+};
+
+struct NoChoice {};
+
+template <class T>
+struct PlanWord {
+  using Value = T;
+  std::string_view key;  // in JSON, and accepted in the line
+  T ParallelPlan::*member;
+  std::string_view brief{};        // in the line; empty: the key. Numbers are glued to it ("tp4")
+  std::int64_t low = 1, high = 1;  // of numbers
+  std::conditional_t<std::is_enum_v<T>, EnumSet<T>, NoChoice> takes{};  // empty: every enumerator
+  std::string_view value{};  // on the command line: what stands for one value
+  std::string_view help{};   // a noun phrase; the values follow it by themselves
+  Shown shown = Shown::if_changed;
+  Given given = Given::listed;
+  EnumSet<Touches> touches = kWork;
+  GivesWay gives_way = GivesWay::freely;
+  SaidBy said_by{};
+
+  [[nodiscard]] constexpr std::string_view name() const { return brief.empty() ? key : brief; }
+};
+
+// Upper bounds far above any machine whose products still fit 63 bits: tp*cp*pp*dp < 2^59,
+// sequences x tokens <= 2^60.
+inline constexpr std::int64_t kMaxDataDegree = 1 << 20;
+inline constexpr std::int64_t kMaxCount = 1 << 30;
+
+// In the order of the one-line form and of JSON.
+inline constexpr std::tuple kPlanWords{
+    // Degrees.
+    PlanWord{.key = "tp",
+             .member = &ParallelPlan::tp,
+             .brief = "tp",
+             .high = kMaxDegree,
+             .value = "RANKS",
+             .help = "tensor-parallel degree",
+             .shown = Shown::always,
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "pp",
+             .member = &ParallelPlan::pp,
+             .brief = "pp",
+             .high = kMaxDegree,
+             .value = "STAGES",
+             .help = "pipeline-parallel degree",
+             .shown = Shown::always,
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "dp",
+             .member = &ParallelPlan::dp,
+             .brief = "dp",
+             .high = kMaxDataDegree,
+             .value = "RANKS",
+             .help = "data-parallel degree",
+             .shown = Shown::always,
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "cp",
+             .member = &ParallelPlan::cp,
+             .brief = "cp",
+             .high = kMaxDegree,
+             .value = "RANKS",
+             .help = "context-parallel degree",
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "ep",
+             .member = &ParallelPlan::ep,
+             .brief = "ep",
+             .high = kMaxDegree,
+             .value = "RANKS",
+             .help = "expert-parallel degree",
+             .shown = Shown::if_expert_parallel,
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "etp",
+             .member = &ParallelPlan::etp,
+             .brief = "etp",
+             .high = kMaxDegree,
+             .value = "RANKS",
+             .help = "expert-tensor-parallel degree",
+             .shown = Shown::if_expert_parallel,
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "zero",
+             .member = &ParallelPlan::zero,
+             .brief = "zero",
+             .low = 0,
+             .high = 3,
+             .value = "STAGE",
+             .help = "ZeRO stage: what data parallelism shards (0-3)",
+             .shown = Shown::always,
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "fsdp_shard",
+             .member = &ParallelPlan::fsdp_shard,
+             .low = 0,
+             .high = kMaxDataDegree,
+             .value = "RANKS",
+             .help = "ranks that share one copy of the states (HSDP); 0: all",
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+
+    // The batch.
+    PlanWord{.key = "micro_batch_size",
+             .member = &ParallelPlan::micro_batch_size,
+             .brief = "mbs",
+             .high = kMaxCount,
+             .value = "SEQUENCES",
+             .help = "sequences a rank handles at once",
+             .shown = Shown::always,
+             .gives_way = GivesWay::never},
+    PlanWord{.key = "global_batch_size",
+             .member = &ParallelPlan::global_batch_size,
+             .brief = "gbs",
+             .high = kMaxCount,
+             .value = "SEQUENCES",
+             .help = "sequences a step",
+             .shown = Shown::always,
+             .given = Given::once,
+             .gives_way = GivesWay::never},
+    PlanWord{.key = "seq_len",
+             .member = &ParallelPlan::seq_len,
+             .brief = "seq",
+             .high = kMaxCount,
+             .value = "TOKENS",
+             .help = "tokens of a sequence",
+             .shown = Shown::always,
+             .given = Given::once,
+             .gives_way = GivesWay::never},
+    PlanWord{.key = "document_len",
+             .member = &ParallelPlan::document_len,
+             .brief = "doc",
+             .low = 0,
+             .high = kMaxCount,
+             .value = "TOKENS",
+             .help = "tokens of a document where sequences are packed and attention stays within "
+                     "documents; 0: a sequence is one document",
+             .given = Given::once,
+             .gives_way = GivesWay::never},
+
+    // The pipeline.
+    PlanWord{.key = "schedule",
+             .member = &ParallelPlan::schedule,
+             .value = "KIND",
+             .help = "pipeline schedule",
+             .shown = Shown::if_pipelined,
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "vpp",
+             .member = &ParallelPlan::vpp,
+             .brief = "vpp",
+             .high = kMaxDegree,
+             .value = "CHUNKS",
+             .help = "virtual stages of a pipeline rank",
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "pipeline_layout",
+             .member = &ParallelPlan::pipeline_layout,
+             .brief = "layout",
+             .value = "LAYERS",
+             .help = "decoder layers of each virtual stage: 7+8+8+7, or 7+8*2+7",
+             .given = Given::layout,
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+
+    // Layers.
+    PlanWord{.key = "sequence_parallel",
+             .member = &ParallelPlan::sequence_parallel,
+             .brief = "sp",
+             .value = "BOOL",
+             .help = "norms and dropout split over tp",
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "cp_comm",
+             .member = &ParallelPlan::cp_comm,
+             .value = "KIND",
+             .help = "how ranks of a context exchange keys and values",
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "attention_backend",
+             .member = &ParallelPlan::attention_backend,
+             .value = "KIND",
+             .help = "library of attention (flash: FlashAttention-2, fused: cuDNN)",
+             .given = Given::once,
+             .said_by = {.recipes = kMegatronCore,
+                         .rule = "attention_backend_available",
+                         .lacks = "choice of attention's library",
+                         .instead = "leave attention_backend out",
+                         .source = "Megatron-LM d98e8a64, --attention-backend"}},
+    PlanWord{.key = "dropout",
+             .member = &ParallelPlan::dropout,
+             .value = "BOOL",
+             .help = "a share of attention's probabilities and of what is added to the residual is "
+                     "dropped",
+             .given = Given::once,
+             .said_by = {.recipes = kMegatronCore,
+                         .rule = "dropout_available",
+                         .lacks = "choice of dropout",
+                         .instead = "leave dropout out",
+                         .source = "Megatron-LM d98e8a64, --attention-dropout, --hidden-dropout"}},
+    PlanWord{.key = "precision",
+             .member = &ParallelPlan::precision,
+             .value = "FORMAT",
+             .help = "number format of matrix products",
+             .given = Given::once,
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "recompute",
+             .member = &ParallelPlan::recompute,
+             .value = "WHAT",
+             .help = "activations that are computed again instead of kept",
+             .gives_way = GivesWay::last},
+    PlanWord{.key = "offload",
+             .member = &ParallelPlan::offload,
+             .value = "WHAT",
+             .help = "states that live on the host: none, or optimizer[:FRACTION],params,"
+                     "activations[:LAYERS],nvme",
+             .given = Given::again,
+             .touches = kAll,
+             .gives_way = GivesWay::last},
+
+    // Experts.
+    PlanWord{.key = "moe_dispatcher",
+             .member = &ParallelPlan::moe_dispatcher,
+             .value = "KIND",
+             .help = "how tokens reach their experts"},
+    PlanWord{.key = "routing",
+             .member = &ParallelPlan::routing,
+             .value = "KIND",
+             .help = "how evenly experts are loaded (natural: as --moe-imbalance says; in_turn: "
+                     "evenly, and a token's experts are neighbours)",
+             .given = Given::once,
+             .gives_way = GivesWay::never},
+    PlanWord{.key = "moe_capacity_factor",
+             .member = &ParallelPlan::moe_capacity_factor,
+             .brief = "capacity",
+             .value = "RATIO",
+             .help = "token copies that an expert takes of a rank, over the mean; the rest are "
+                     "dropped; 0: none are",
+             .given = Given::once,
+             .said_by = {.recipes = kMegatronCore | set_of(RecipeKind::qplan),
+                         .rule = "capacity_available",
+                         .lacks = "capacity that drops token copies",
+                         .instead = "use capacity=0",
+                         .source = "Megatron-LM d98e8a64, --moe-expert-capacity-factor"}},
+    PlanWord{.key = "moe_token_drop_policy",
+             .member = &ParallelPlan::moe_token_drop_policy,
+             .brief = "drop",
+             .value = "KIND",
+             .help = "which copies are dropped: the least probable, or the last",
+             .given = Given::once},
+    PlanWord{.key = "moe_permute_fusion",
+             .member = &ParallelPlan::moe_permute_fusion,
+             .value = "BOOL",
+             .help = "kernels of their own sort tokens by expert (Megatron's --moe-permute-fusion)",
+             .given = Given::once,
+             .said_by = {.recipes = kMegatronCore,
+                         .rule = "permute_fusion_available",
+                         .lacks = "other way to sort tokens by expert",
+                         .instead = "leave moe_permute_fusion=false out: it is a flag of "
+                                    "Megatron's",
+                         .source = "Megatron-LM d98e8a64, core/transformer/moe/moe_utils.py"}},
+    PlanWord{.key = "fp8_param_gather",
+             .member = &ParallelPlan::fp8_param_gather,
+             .value = "BOOL",
+             .help = "in fp8, weights are kept in fp8 alone; false: in bf16, with copies in fp8 "
+                     "beside them (Megatron's --fp8-param-gather)",
+             .given = Given::once,
+             .touches = kStates,
+             .said_by = {.recipes = set_of(RecipeKind::megatron),
+                         .rule = "fp8_parameters_available",
+                         .lacks = "choice of how fp8 keeps weights",
+                         .instead = "leave fp8_param_gather=false out: it is a flag of Megatron's",
+                         .source = "Megatron-LM d98e8a64, --fp8-param-gather"}},
+
+    // States.
+    PlanWord{.key = "grad_dtype",
+             .member = &ParallelPlan::grad_dtype,
+             .takes = set_of(DType::fp32, DType::bf16, DType::fp16),
+             .value = "FORMAT",
+             .help = "accumulated gradients",
+             .touches = kAll},
+    PlanWord{.key = "main_params_dtype",
+             .member = &ParallelPlan::main_params_dtype,
+             .takes = set_of(DType::fp32, DType::bf16, DType::fp16),
+             .value = "FORMAT",
+             .help = "master weights",
+             .touches = kStates},
+    PlanWord{.key = "moment_dtype",
+             .member = &ParallelPlan::moment_dtype,
+             .takes = set_of(DType::fp32, DType::bf16, DType::fp16, DType::fp8),
+             .value = "FORMAT",
+             .help = "Adam's moments",
+             .touches = kStates},
+
+    // How it is run.
+    PlanWord{.key = "overlap",
+             .member = &ParallelPlan::overlap,
+             .value = "LIST",
+             .help = "communication that is hidden behind compute: none, or several",
+             .given = Given::again,
+             .touches = kAll},
+    PlanWord{
+        .key = "cuda_graph",
+        .member = &ParallelPlan::cuda_graph,
+        .value = "BOOL",
+        .help = "CUDA graphs launch the step",
+        .said_by = {.recipes = kMegatronCore | set_of(RecipeKind::fsdp2_compile, RecipeKind::qplan),
+                    .rule = "cuda_graph_available",
+                    .lacks = "CUDA graphs",
+                    .instead = "leave cuda_graph out",
+                    .source = "Megatron-LM d98e8a64, --cuda-graph-impl; torchtitan b5bcd76c, "
+                              "compile.components"}},
+    PlanWord{.key = "cuda_graph_scope",
+             .member = &ParallelPlan::cuda_graph_scope,
+             .value = "SCOPE",
+             .help = "what CUDA graphs capture: the step, layers but for routed experts, what "
+                     "stands between attention and experts, or Mamba-2 layers"},
+    PlanWord{.key = "compile",
+             .member = &ParallelPlan::compile,
+             .value = "BOOL",
+             .help = "torch.compile"},
+    PlanWord{.key = "deterministic",
+             .member = &ParallelPlan::deterministic,
+             .value = "BOOL",
+             .help = "the same bits in every run, at some cost",
+             .said_by = {.recipes = kMegatronCore | set_of(RecipeKind::qplan),
+                         .rule = "deterministic_available",
+                         .lacks = "deterministic mode that qplan knows",
+                         .instead = "leave deterministic out",
+                         .source = "Megatron-LM d98e8a64, training/determinism.py"}},
+    PlanWord{.key = "loss",
+             .member = &ParallelPlan::loss,
+             .value = "KIND",
+             .help = "which cross-entropy runs (default: the framework's own)"},
+};
+
+// Calls visit(word) for each row, in the table's order.
+template <class Visit>
+constexpr void for_each_word(Visit&& visit) {
+  std::apply([&](const auto&... word) { (visit(word), ...); }, kPlanWords);
+}
+
+template <class A, class B>
+constexpr bool is_member(A ParallelPlan::*a, B ParallelPlan::*b) {
+  if constexpr (std::is_same_v<A, B>) {
+    return a == b;
+  } else {
+    return false;
+  }
+}
+
+template <class T, class... Members>
+constexpr bool is_any_of(T ParallelPlan::*member, Members... members) {
+  return (is_member(member, members) || ...);
+}
+
+// The row of a member: word_of<&ParallelPlan::tp>().key is "tp".
+template <auto Member, std::size_t I = 0>
+constexpr const auto& word_of() {
+  if constexpr (is_member(std::get<I>(kPlanWords).member, Member)) {
+    return std::get<I>(kPlanWords);
+  } else {
+    return word_of<Member, I + 1>();
+  }
+}
+
+// What the command line says of a word.
+struct WordText {
+  std::string_view key, value;
+  std::string help;      // its values included: "pipeline schedule: gpipe, 1f1b, ..."
+  std::string fallback;  // the default of a plan, as it is written
+  Given given = Given::listed;
+  bool is_truth = false, is_number = false;
+};
+// Of every word, in the table's order.
+std::vector<WordText> word_texts();
+
+}  // namespace qplan

@@ -1,0 +1,201 @@
+#pragma once
+// What a block depends on, besides the model and the recipe: the key of every memo. One table of
+// its fields says which parts of a block each can change; from it come the hash and the smaller
+// keys under which parts of blocks are remembered.
+
+#include <cstdint>
+#include <tuple>
+
+#include "models/model_spec.h"
+#include "models/parallel_plan.h"
+#include "models/plan/words.h"
+#include "models/program/recipe.h"
+
+namespace qplan {
+
+enum class BlockKind : std::uint8_t {
+  embedding,  // token (and position) lookup
+  decoder,    // attention + MLP or experts
+  head,       // final norm, logits, loss
+  // Multi-token prediction (DeepSeek-V3): lookup of the token after each, and projection of (its
+  // embedding, hidden), one layer, norm. The head makes logits and loss of both hidden states.
+  mtp_embedding,
+  mtp,
+  patchify,     // pixels -> patches of the vision tower's width
+  vision,       // one layer of the vision tower
+  merger,       // vision tower -> text width, deepstack mergers included
+  stage_entry,  // fully sharded: gathers the first block's parameters; drains the last reduction
+  stage_exit,   // fully sharded: gathers the last block's parameters for backward
+  step_edge     // once a step: gradient norm over all ranks, loss, data
+};
+
+// Parameters one rank holds, before data-parallel sharding.
+struct RankParameters {
+  std::int64_t dense = 0;    // sharded over dp*cp
+  std::int64_t expert = 0;   // sharded over edp
+  std::int64_t partial = 0;  // of the dense ones: with partial gradients
+  [[nodiscard]] std::int64_t total() const { return dense + expert; }
+  bool operator==(const RankParameters&) const = default;
+};
+
+// How a block that works with the embedding's table, but is not the embedding, comes by it: the
+// head of a tied model, and the lookup of multi-token prediction.
+enum class EmbeddingTable : std::uint8_t {
+  own,     // none does
+  copied,  // the embedding is on another pipeline rank: a copy, and the sum of both gradients
+  shared   // on this rank: the embedding's own states
+};
+
+// Everything a block's op lists depend on, besides the model and the recipe. Equal shapes build
+// equal blocks, so this is the key of every memo.
+struct BlockShape {
+  BlockKind kind = BlockKind::decoder;
+  LayerKind layer;
+  std::int64_t micro_batch_size = 1, seq_len = 4096;
+  std::int64_t documents = 1;  // of a packed sequence, equally long; attention stays within each
+  int tp = 1, cp = 1, ep = 1, etp = 1;
+  int dense_shard = 1, expert_shard = 1;        // ranks that share one copy of the sharded states
+  int dense_replicas = 1, expert_replicas = 1;  // copies of that (HSDP; ZeRO-0: all ranks)
+  int zero = 0;
+  bool sequence_parallel = false;
+  CpComm cp_comm = CpComm::p2p;
+  AttentionBackend attention_backend = AttentionBackend::automatic;
+  bool dropout = false;  // whatever the recipe
+  MoeDispatcher dispatcher = MoeDispatcher::alltoall;
+  Precision precision = Precision::bf16;
+  RecomputeKind recompute = RecomputeKind::none;
+  EnumSet<RecomputeModule> recompute_modules;
+  EnumSet<OverlapKind> overlap;
+  DType grad_dtype = DType::fp32, main_params_dtype = DType::fp32, moment_dtype = DType::fp32;
+  double optimizer_offload = 0;
+  bool params_offload = false, activations_offload = false, nvme = false;
+  // Vision: images of a microbatch, patches of an image. In a tower, and where the text takes its
+  // tokens in; `tap`: the deepstack tap that a tower's layer feeds, or that a decoder layer adds.
+  std::int64_t images = 0, patches = 0;
+  std::int8_t tap = -1;
+  double moe_load = 1;       // tokens on the busiest expert rank / mean
+  bool moe_in_turn = false;  // a token's copies go to neighbouring experts (Routing::in_turn)
+  double moe_capacity = 0;   // what an expert takes of a rank's copies / mean; 0: all
+  EmbeddingTable embedding_table = EmbeddingTable::own;
+  // Fully sharded: what the neighbouring blocks of the stage gather, in forward order.
+  RankParameters next, previous;
+  bool fresh_gradients = false;  // no gradients between the update and the next backward
+  bool fp8_parameters = false;   // linear layers' weights are fp8, with no copy of 16 bits
+  // Copies of linear layers' weights in the products' format, beside those of 16 bits.
+  std::uint8_t narrow_copies = 0;
+  bool counts_on_host = false;  // the launching thread reads how many rows each expert gets
+  // SwiGLU and the casts around it are epilogues of the experts' products.
+  bool fused_experts = false;
+  // Selective recomputation goes by operators, not modules (Recipe::recomputes_operators).
+  bool recomputes_operators = false;
+  bool deterministic = false;              // ParallelPlan::deterministic
+  LossKind loss = LossKind::by_framework;  // ParallelPlan::loss
+  // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
+  bool sorts_by_torch = false;
+  bool operator==(const BlockShape&) const = default;
+};
+
+// A field of BlockShape. `touches` as for plan words: `work` are the lists of forward and backward,
+// `states` what lives for the whole step and the lists that run once a step.
+template <class T>
+struct ShapeField {
+  using Value = T;
+  T BlockShape::*member;
+  EnumSet<Touches> touches = kAll;
+  bool of_plan = true;              // the same in every block of a plan
+  T ParallelPlan::*word = nullptr;  // the plan's word that it is, unchanged
+};
+
+inline constexpr std::tuple kShapeFields{
+    ShapeField{.member = &BlockShape::kind, .of_plan = false},
+    ShapeField{.member = &BlockShape::layer, .of_plan = false},
+    ShapeField{.member = &BlockShape::micro_batch_size,
+               .touches = kWork,
+               .word = &ParallelPlan::micro_batch_size},
+    ShapeField{.member = &BlockShape::seq_len, .touches = kWork, .word = &ParallelPlan::seq_len},
+    ShapeField{.member = &BlockShape::documents},
+    ShapeField{.member = &BlockShape::tp, .word = &ParallelPlan::tp},
+    ShapeField{.member = &BlockShape::cp, .word = &ParallelPlan::cp},
+    ShapeField{.member = &BlockShape::ep, .word = &ParallelPlan::ep},
+    ShapeField{.member = &BlockShape::etp, .word = &ParallelPlan::etp},
+    ShapeField{.member = &BlockShape::zero},
+    ShapeField{.member = &BlockShape::dense_shard},
+    ShapeField{.member = &BlockShape::expert_shard},
+    ShapeField{.member = &BlockShape::dense_replicas},
+    ShapeField{.member = &BlockShape::expert_replicas},
+    ShapeField{.member = &BlockShape::sequence_parallel, .word = &ParallelPlan::sequence_parallel},
+    ShapeField{.member = &BlockShape::cp_comm, .touches = kWork, .word = &ParallelPlan::cp_comm},
+    ShapeField{.member = &BlockShape::attention_backend,
+               .touches = kWork,
+               .word = &ParallelPlan::attention_backend},
+    ShapeField{.member = &BlockShape::dropout, .touches = kWork, .word = &ParallelPlan::dropout},
+    ShapeField{
+        .member = &BlockShape::dispatcher, .touches = kWork, .word = &ParallelPlan::moe_dispatcher},
+    ShapeField{.member = &BlockShape::precision, .word = &ParallelPlan::precision},
+    ShapeField{.member = &BlockShape::recompute, .touches = kWork, .of_plan = false},
+    ShapeField{.member = &BlockShape::recompute_modules, .touches = kWork, .of_plan = false},
+    ShapeField{.member = &BlockShape::recomputes_operators, .touches = kWork, .of_plan = false},
+    ShapeField{.member = &BlockShape::overlap, .touches = kWork, .word = &ParallelPlan::overlap},
+    ShapeField{.member = &BlockShape::grad_dtype},
+    ShapeField{.member = &BlockShape::main_params_dtype,
+               .touches = kStates,
+               .word = &ParallelPlan::main_params_dtype},
+    ShapeField{.member = &BlockShape::moment_dtype,
+               .touches = kStates,
+               .word = &ParallelPlan::moment_dtype},
+    ShapeField{.member = &BlockShape::optimizer_offload, .touches = kStates},
+    ShapeField{.member = &BlockShape::params_offload},
+    ShapeField{.member = &BlockShape::activations_offload, .touches = kWork, .of_plan = false},
+    ShapeField{.member = &BlockShape::nvme, .touches = kStates},
+    ShapeField{.member = &BlockShape::images, .touches = kWork, .of_plan = false},
+    ShapeField{.member = &BlockShape::patches, .touches = kWork, .of_plan = false},
+    ShapeField{.member = &BlockShape::tap, .touches = kWork, .of_plan = false},
+    ShapeField{.member = &BlockShape::moe_load, .touches = kWork},
+    ShapeField{.member = &BlockShape::moe_in_turn, .touches = kWork},
+    ShapeField{.member = &BlockShape::moe_capacity, .touches = kWork},
+    ShapeField{.member = &BlockShape::embedding_table},
+    ShapeField{.member = &BlockShape::next, .touches = kWork, .of_plan = false},
+    ShapeField{.member = &BlockShape::previous, .touches = kWork, .of_plan = false},
+    ShapeField{.member = &BlockShape::fresh_gradients},
+    ShapeField{.member = &BlockShape::fp8_parameters, .touches = kStates},
+    ShapeField{.member = &BlockShape::narrow_copies, .touches = kStates},
+    ShapeField{.member = &BlockShape::counts_on_host, .touches = kWork},
+    ShapeField{.member = &BlockShape::fused_experts, .touches = kWork},
+    ShapeField{.member = &BlockShape::deterministic, .word = &ParallelPlan::deterministic},
+    ShapeField{.member = &BlockShape::loss, .word = &ParallelPlan::loss},
+    ShapeField{.member = &BlockShape::sorts_by_torch, .touches = kWork},
+};
+
+// Calls visit(field) for each row.
+template <class Visit>
+constexpr void for_each_field(Visit&& visit) {
+  std::apply([&](const auto&... field) { (visit(field), ...); }, kShapeFields);
+}
+
+std::uint64_t hash_of(const BlockShape& shape);
+
+// Whether backward makes a rank's gradients anew, because the recipe drops them after an update and
+// a step has one microbatch: with several, those of the first are there when the second runs.
+bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe);
+
+// The part of a plan that every block of it shares; kind, layer and neighbours are set per block.
+// `turns_fp8`: the GPU multiplies fp8 only where the contracted side lies in rows (Hopper, Ada).
+BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                      double moe_imbalance, bool turns_fp8 = true);
+
+// The fields that forward and backward depend on: below ZeRO-2 the sharding of states is left out,
+// so that one summary serves every data-parallel degree.
+BlockShape compute_shape(BlockShape shape);
+// The fields that decide how large buffers of forward and backward are and how long they live. What
+// is gathered and what is reduced is whole; of the ranks that share states it only matters whether
+// there are several. Fresh gradients alone, which are a shard, keep its size.
+BlockShape buffer_shape(BlockShape shape);
+// The fields that forward's and backward's own work depends on: not what is gathered and reduced
+// beside it, for the block's neighbours or for itself.
+BlockShape own_work_shape(BlockShape shape);
+// The fields that persistent states and the once-a-step lists depend on.
+BlockShape state_shape(BlockShape shape);
+// `kind`, which is a state_shape(), holding its states as the plan of `base` says.
+BlockShape with_states_of(BlockShape kind, const BlockShape& base);
+
+}  // namespace qplan
