@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "models/json.h"
-#include "planner/accuracy.h"
-#include "planner/predict_runs.h"
+#include "planner/runs/accuracy.h"
+#include "planner/runs/predict_runs.h"
 
 namespace qplan {
 

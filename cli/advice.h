@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "cli/job.h"
-#include "planner/search.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 

@@ -1,6 +1,6 @@
 // `qplan calibrate`: measures this machine's GPUs and writes a hardware profile.
 
-#include "costmodel/calibrate.h"
+#include "costmodel/profiles/calibrate.h"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -14,9 +14,9 @@
 #include "cli/commands.h"
 #include "cli/execution.h"
 #include "cli/stopwatch.h"
-#include "executor/cuda_run.h"
-#include "executor/device_error.h"
-#include "executor/measure.h"
+#include "executor/cuda/device_error.h"
+#include "executor/cuda/measure.h"
+#include "executor/cuda/run.h"
 #include "models/error.h"
 #include "models/json.h"
 

@@ -18,7 +18,7 @@
 #include "cli/commands.h"
 #include "cli/report.h"
 #include "models/error.h"
-#include "planner/search.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 namespace {

@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "models/json.h"
-#include "planner/frameworks/shell.h"
+#include "planner/frameworks/shell/shell.h"
 
 namespace qplan {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "planner/frameworks/recognise.h"
+#include "planner/frameworks/readers/recognise.h"
 
 namespace qplan {
 

@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "executor/cuda_run.h"
-#include "executor/device_error.h"
+#include "executor/cuda/device_error.h"
+#include "executor/cuda/run.h"
 #include "executor/io/checkpoint.h"
 #include "models/error.h"
 

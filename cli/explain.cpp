@@ -6,7 +6,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "planner/enumerate.h"
+#include "planner/search/enumerate.h"
 
 namespace qplan {
 namespace {

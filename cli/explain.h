@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/report.h"
-#include "planner/search.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 

@@ -1,6 +1,6 @@
 // `qplan hardware`: the built-in machines, and one of them whole, to copy and edit.
 
-#include "costmodel/hardware.h"
+#include "costmodel/profiles/hardware.h"
 
 #include <fmt/format.h>
 

@@ -9,11 +9,11 @@
 
 #include "cli/options.h"
 #include "costmodel/evaluate.h"
-#include "costmodel/hardware.h"
+#include "costmodel/profiles/hardware.h"
 #include "models/json.h"
 #include "models/model_spec.h"
 #include "models/program/recipe.h"
-#include "planner/feasible.h"
+#include "planner/rules/feasible.h"
 
 namespace qplan {
 

@@ -10,7 +10,7 @@
 #include "models/model_spec.h"
 #include "models/parallel_plan.h"
 #include "models/program/recipe.h"
-#include "planner/search.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 

@@ -12,7 +12,7 @@
 #include "cli/report.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
-#include "planner/goodput.h"
+#include "planner/search/goodput.h"
 
 namespace qplan {
 namespace {

@@ -7,8 +7,8 @@
 #include <numeric>
 
 #include "executor/gpu_limits.h"
-#include "planner/enumerate.h"
 #include "planner/frameworks/emit.h"
+#include "planner/search/enumerate.h"
 
 namespace qplan {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/job.h"
 #include "models/rank_grid.h"
 #include "models/text.h"
-#include "planner/search.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 

@@ -10,7 +10,7 @@
 #include <ostream>
 
 #include "cli/commands.h"
-#include "executor/device_error.h"
+#include "executor/cuda/device_error.h"
 #include "models/error.h"
 
 namespace qplan {

@@ -10,7 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/report.h"
-#include "costmodel/replay.h"
+#include "costmodel/fold/replay.h"
 #include "models/error.h"
 
 namespace qplan {

@@ -11,7 +11,7 @@
 
 #include "cli/commands.h"
 #include "cli/execution.h"
-#include "costmodel/replay.h"
+#include "costmodel/fold/replay.h"
 #include "models/error.h"
 
 namespace qplan {

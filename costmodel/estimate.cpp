@@ -8,7 +8,7 @@
 #include <string>
 #include <variant>
 
-#include "costmodel/plan_view.h"
+#include "costmodel/fold/plan_view.h"
 
 namespace qplan {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "costmodel/plan_view.h"
+#include "costmodel/fold/plan_view.h"
 #include "models/kernel_scratch.h"
 #include "models/program/rank_program.h"
 

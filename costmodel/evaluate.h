@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/block_cost.h"
-#include "costmodel/hardware.h"
+#include "costmodel/fold/block_cost.h"
+#include "costmodel/profiles/hardware.h"
 #include "models/model_spec.h"
 #include "models/program/step_program.h"
 

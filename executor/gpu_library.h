@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "executor/cuda_run.h"
-#include "executor/measure.h"
+#include "executor/cuda/measure.h"
+#include "executor/cuda/run.h"
 
 namespace qplan {
 

@@ -20,7 +20,7 @@
 #include <thread>
 #include <utility>
 
-#include "executor/device_error.h"
+#include "executor/cuda/device_error.h"
 #include "models/error.h"
 #include "models/text.h"
 

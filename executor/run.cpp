@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "executor/checkpoint.h"
-#include "executor/cpu_backend.h"
-#include "executor/cpu_world.h"
+#include "executor/cpu/backend.h"
+#include "executor/cpu/world.h"
 #include "executor/interpreter.h"
 #include "models/error.h"
 #include "models/text.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "executor/cpu_rank.h"
+#include "executor/cpu/rank.h"
 #include "executor/io/checkpoint.h"
 #include "executor/io/images.h"
 #include "executor/io/tokens.h"

@@ -9,12 +9,12 @@
 #include "models/error.h"
 #include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
-#include "planner/frameworks/deepspeed.h"
-#include "planner/frameworks/megatron.h"
+#include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/scene.h"
-#include "planner/frameworks/torch.h"
+#include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/unsaid.h"
-#include "planner/search.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 namespace {

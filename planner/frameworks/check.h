@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "models/model_spec.h"
-#include "planner/feasible.h"
 #include "planner/frameworks/emit.h"
-#include "planner/frameworks/job_files.h"
+#include "planner/frameworks/readers/job_files.h"
+#include "planner/rules/feasible.h"
 
 namespace qplan {
 

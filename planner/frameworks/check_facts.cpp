@@ -6,7 +6,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/scene.h"
-#include "planner/frameworks/torch.h"
+#include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
 namespace {

@@ -1,9 +1,9 @@
 // Which tables read which files.
 
-#include "planner/frameworks/deepspeed.h"
-#include "planner/frameworks/megatron.h"
+#include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/scene.h"
-#include "planner/frameworks/torch.h"
+#include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 
 #include "models/error.h"
-#include "planner/frameworks/bridge.h"
-#include "planner/frameworks/deepspeed.h"
-#include "planner/frameworks/megatron.h"
-#include "planner/frameworks/torch.h"
+#include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/writers.h"
-#include "planner/search.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 namespace {

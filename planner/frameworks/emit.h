@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "models/words.h"
-#include "planner/feasible.h"
 #include "planner/frameworks/option.h"
+#include "planner/rules/feasible.h"
 
 namespace qplan {
 

@@ -1,7 +1,7 @@
 #pragma once
 // Context parallelism: who has it, and what it splits.
 
-#include "planner/chunks.h"
+#include "planner/rules/chunks.h"
 #include "planner/rules/rule.h"
 
 namespace qplan::rules {

@@ -113,7 +113,7 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
            "cuda_graph out, or use tp, cp, pp, ep and etp 1, zero 0 or 1 and cuda_graph_scope "
            "full");
      },
-     "executor/cuda_backend.cpp"},
+     "executor/cuda/backend.cpp"},
     {"executor_state_dtypes", set_of(RecipeKind::qplan),
      [](const Case& c) {
        return c.p.main_params_dtype != DType::fp32 || c.p.moment_dtype == DType::fp8;
@@ -123,7 +123,7 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
            "qplan keeps main parameters in fp32 and moments in fp32, bf16 or fp16, not {} and {}",
            to_word(c.p.main_params_dtype), to_word(c.p.moment_dtype));
      },
-     "executor/cpu_states.cpp"},
+     "executor/cpu/states.cpp"},
     // Pieces of an overlapped product (models/program/layer_context.cpp).
     {"executor_overlap_tp", set_of(RecipeKind::qplan),
      [](const Case& c) {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "planner/feasible.h"
+#include "planner/rules/feasible.h"
 
 namespace qplan::rules {
 

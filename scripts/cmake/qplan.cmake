@@ -20,13 +20,30 @@ if(QPLAN_SANITIZE)
   target_link_options(qplan_flags INTERFACE -fsanitize=${QPLAN_SANITIZE})
 endif()
 
-# qplan_library(name SOURCES a.cpp b.cpp DEPENDS target...): one static library with our flags.
+# qplan_library(name [SOURCES a.cpp...] DEPENDS target...): one static library with our flags. Without
+# SOURCES it is made of this folder's *.cpp; folders below add theirs with qplan_part().
 function(qplan_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  if(NOT ARG_SOURCES)
+    qplan_sources(ARG_SOURCES)
+  endif()
   add_library(${name} STATIC ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE qplan_flags PUBLIC ${ARG_DEPENDS})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
   target_compile_features(${name} PUBLIC cxx_std_20)
+endfunction()
+
+# qplan_sources(variable): this folder's *.cpp. A new file is built, and a test run, without being
+# named anywhere: what is not in a list cannot be left out of it.
+function(qplan_sources variable)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  set(${variable} ${sources} PARENT_SCOPE)
+endfunction()
+
+# qplan_part(name): this folder's *.cpp are part of the library of the folder above.
+function(qplan_part name)
+  qplan_sources(sources)
+  target_sources(${name} PRIVATE ${sources})
 endfunction()
 
 # qplan_embed(target symbol FILES a.json b.json): compiles text files into `target` as
@@ -42,10 +59,25 @@ function(qplan_embed target symbol)
   target_sources(${target} PRIVATE ${output})
 endfunction()
 
-# qplan_test(name SOURCES a_test.cpp DEPENDS target...): a doctest program; every case is a ctest.
+# qplan_test(name FOLDERS a b/... DEPENDS target...): a doctest program of every *_test.cpp in these
+# folders, and below those that end in /... ; every case is a ctest.
 function(qplan_test name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
-  add_executable(${name} ${ARG_SOURCES})
+  cmake_parse_arguments(ARG "" "" "FOLDERS;DEPENDS" ${ARGN})
+  set(found "")
+  foreach(folder IN LISTS ARG_FOLDERS)
+    set(below GLOB)
+    if(folder MATCHES "/\\.\\.\\.$")
+      set(below GLOB_RECURSE)
+      string(REGEX REPLACE "/\\.\\.\\.$" "" folder "${folder}")
+    endif()
+    file(${below} sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*_test.cpp)
+    if(NOT sources)
+      message(FATAL_ERROR "qplan_test(${name}): ${folder} holds no *_test.cpp")
+    endif()
+    list(APPEND found ${sources})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY QPLAN_TEST_SOURCES ${found})
+  add_executable(${name} ${found})
   target_link_libraries(${name} PRIVATE qplan_flags test_main ${ARG_DEPENDS})
   doctest_discover_tests(${name})
 endfunction()

@@ -1,8 +1,8 @@
 // How long does a block take to build, to price and to fold? And how fast is the replay?
 #include <benchmark/benchmark.h>
 
-#include "costmodel/block_cost.h"
-#include "costmodel/replay.h"
+#include "costmodel/fold/block_cost.h"
+#include "costmodel/fold/replay.h"
 
 namespace qplan {
 namespace {

@@ -1,9 +1,9 @@
 // How fast is search? Plans a second through each of its stages.
 #include <benchmark/benchmark.h>
 
-#include "planner/enumerate.h"
-#include "planner/feasible.h"
-#include "planner/search.h"
+#include "planner/rules/feasible.h"
+#include "planner/search/enumerate.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 namespace {

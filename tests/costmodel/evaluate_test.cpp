@@ -5,7 +5,7 @@
 #include <cmath>
 #include <thread>
 
-#include "costmodel/replay.h"
+#include "costmodel/fold/replay.h"
 
 using namespace qplan;
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "costmodel/hardware.h"
+#include "costmodel/profiles/hardware.h"
 
 namespace qplan {
 

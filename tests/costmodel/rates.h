@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "costmodel/price.h"
+#include "costmodel/price/price.h"
 
 namespace qplan {
 

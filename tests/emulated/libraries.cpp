@@ -6,8 +6,8 @@
 #include <numeric>
 #include <vector>
 
-#include "executor/attention_cudnn.h"
-#include "executor/gemm_cublaslt.h"
+#include "executor/cuda/attention_cudnn.h"
+#include "executor/cuda/gemm_cublaslt.h"
 #include "executor/math/attention.h"
 #include "executor/math/gemm.h"
 #include "executor/math/quantize.h"

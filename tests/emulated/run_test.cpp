@@ -1,11 +1,12 @@
 // The CUDA backend's launches on the host, against the reference backend: the same plan, weights
 // and tokens, bf16 on both sides. Short, for a thread of a GPU is a fiber here.
 
+#include "executor/cuda/run.h"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "executor/cuda_run.h"
 #include "tests/gpu/device_array.h"
 #include "tests/temporary_folder.h"
 #include "tests/tiny_models.h"

@@ -1,10 +1,10 @@
-#include "executor/cpu_world.h"
-
 #include <doctest/doctest.h>
 
 #include <array>
 #include <atomic>
 #include <thread>
+
+#include "executor/cpu/world.h"
 
 using namespace qplan;
 

@@ -10,8 +10,8 @@
 
 #include "executor/io/tokens.h"
 #include "executor/run.h"
-#include "planner/feasible.h"
-#include "tests/executor/plain_model.h"
+#include "planner/rules/feasible.h"
+#include "tests/executor/plain/model.h"
 #include "tests/tiny_models.h"
 
 using namespace qplan;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "executor/run.h"
-#include "planner/feasible.h"
+#include "planner/rules/feasible.h"
 #include "tests/tiny_models.h"
 
 using namespace qplan;

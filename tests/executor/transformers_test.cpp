@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "executor/run.h"
-#include "planner/feasible.h"
+#include "planner/rules/feasible.h"
 #include "tests/executor/reference_runs.h"
 
 using namespace qplan;

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "executor/attention_cudnn.h"
+#include "executor/cuda/attention_cudnn.h"
 #include "kernels/kernels.h"
 #include "tests/gpu/device_array.h"
 

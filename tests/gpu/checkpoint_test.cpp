@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "executor/cuda_run.h"
+#include "executor/cuda/run.h"
 #include "tests/temporary_folder.h"
 
 using namespace qplan;

@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "executor/device_error.h"
-#include "executor/measure.h"
+#include "executor/cuda/device_error.h"
+#include "executor/cuda/measure.h"
 #include "models/error.h"
 #include "models/json.h"
 

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "executor/cuda_handles.h"
+#include "executor/cuda/handles.h"
 #include "executor/math/rounding.h"
 
 namespace qplan::test {

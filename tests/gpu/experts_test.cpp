@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "executor/expert_load.h"
+#include "executor/cuda/expert_load.h"
 #include "executor/math/permute.h"
 #include "executor/math/router.h"
 #include "kernels/kernels.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "executor/gemm_cublaslt.h"
+#include "executor/cuda/gemm_cublaslt.h"
 #include "executor/math/gemm.h"
 #include "executor/math/quantize.h"
 #include "kernels/kernels.h"

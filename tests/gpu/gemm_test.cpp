@@ -2,7 +2,7 @@
 
 #include <doctest/doctest.h>
 
-#include "executor/gemm_cublaslt.h"
+#include "executor/cuda/gemm_cublaslt.h"
 #include "tests/gpu/device_array.h"
 
 using namespace qplan;

@@ -20,8 +20,8 @@
 #include <map>
 #include <string>
 
-#include "executor/cuda_run.h"
-#include "executor/device_error.h"
+#include "executor/cuda/device_error.h"
+#include "executor/cuda/run.h"
 #include "executor/gpu_limits.h"
 #include "models/error.h"
 #include "models/json.h"

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "cli/execution.h"
-#include "costmodel/replay.h"
+#include "costmodel/fold/replay.h"
 #include "models/json.h"
 
 using namespace qplan;

@@ -1,11 +1,12 @@
 // Training on a GPU against the reference backend: the same plan, weights and tokens, bf16 on both
 // sides.
 
+#include "executor/cuda/run.h"
+
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "executor/cuda_run.h"
 #include "tests/gpu/device_array.h"
 #include "tests/tiny_models.h"
 

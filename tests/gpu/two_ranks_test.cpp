@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "executor/cuda_run.h"
+#include "executor/cuda/run.h"
 #include "models/json.h"
 #include "tests/temporary_folder.h"
 

@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
-#include "costmodel/block_cost.h"
 #include "costmodel/evaluate.h"
+#include "costmodel/fold/block_cost.h"
 #include "models/error.h"
 #include "tests/complaint.h"
 #include "tests/models/layer_blocks.h"

@@ -5,7 +5,7 @@
 #include <random>
 #include <tuple>
 
-#include "costmodel/block_cost.h"
+#include "costmodel/fold/block_cost.h"
 #include "tests/properties/random_plans.h"
 
 using namespace qplan;

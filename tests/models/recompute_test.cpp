@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "costmodel/block_cost.h"
+#include "costmodel/fold/block_cost.h"
 #include "models/program/blocks.h"
 
 using namespace qplan;

@@ -13,7 +13,7 @@
 #include "executor/run.h"
 #include "models/model_spec.h"
 #include "models/parallel_plan.h"
-#include "planner/feasible.h"
+#include "planner/rules/feasible.h"
 #include "tests/properties/tiny_plans.h"
 #include "tests/tiny_models.h"
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "costmodel/replay.h"
+#include "costmodel/fold/replay.h"
 #include "tests/properties/random_plans.h"
 
 using namespace qplan;

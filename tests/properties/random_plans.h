@@ -11,7 +11,7 @@
 
 #include "costmodel/evaluate.h"
 #include "models/error.h"
-#include "planner/feasible.h"
+#include "planner/rules/feasible.h"
 
 namespace qplan {
 

@@ -1,4 +1,4 @@
-#include "planner/search.h"
+#include "planner/search/search.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <numeric>
 #include <set>
 
-#include "planner/enumerate.h"
+#include "planner/search/enumerate.h"
 #include "tests/properties/random_plans.h"
 
 using namespace qplan;

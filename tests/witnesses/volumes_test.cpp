@@ -1,5 +1,5 @@
 // Bytes each rank sends, summed from the ops: physics.md section 3.
-#include "costmodel/price.h"
+#include "costmodel/price/price.h"
 #include "tests/witnesses/witness.h"
 
 using namespace qplan;

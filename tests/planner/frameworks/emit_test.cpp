@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "models/error.h"
-#include "planner/frameworks/arguments.h"
+#include "planner/frameworks/readers/arguments.h"
 #include "tests/planner/frameworks/jobs.h"
 
 namespace qplan {

@@ -11,7 +11,7 @@
 #include "models/program/loss.h"
 #include "planner/frameworks/check.h"
 #include "planner/frameworks/emit.h"
-#include "planner/frameworks/torch.h"
+#include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
 

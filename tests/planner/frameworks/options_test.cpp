@@ -3,11 +3,11 @@
 #include <functional>
 #include <set>
 
-#include "planner/frameworks/arguments.h"
-#include "planner/frameworks/bridge.h"
-#include "planner/frameworks/deepspeed.h"
-#include "planner/frameworks/megatron.h"
-#include "planner/frameworks/torch.h"
+#include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/readers/arguments.h"
+#include "planner/frameworks/torch/torch.h"
 #include "tests/planner/frameworks/jobs.h"
 
 namespace qplan {

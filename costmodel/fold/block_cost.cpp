@@ -1,0 +1,360 @@
+#include "costmodel/fold/block_cost.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <optional>
+#include <utility>
+
+#include "models/program/merge.h"
+
+namespace qplan {
+namespace {
+
+Cost cost_of_axis(Axis axis) {
+  switch (axis) {
+    case Axis::tp:
+    case Axis::etp:
+      return Cost::tp;
+    case Axis::cp:
+      return Cost::cp;
+    case Axis::ep:
+      return Cost::ep;
+    case Axis::pp:
+      return Cost::p2p;
+    case Axis::dp:
+    case Axis::dp_cp:
+    case Axis::edp:
+    case Axis::embedding:
+    case Axis::world:
+    case Axis::dp_shard:
+    case Axis::dp_replicate:
+      return Cost::dp;
+  }
+  return Cost::dp;
+}
+
+// GPUs of one kind differ in the clock that their power allows: by 8% from the slowest to the
+// fastest without outliers, on five clusters (arXiv 2208.11035). A box plot's whiskers span 5.4
+// sigmas. Twins of NeMo's runs that differ in the number of GPUs alone, 17 groups of 8 to 2304 H100
+// or GB200, slow by 0.36% a doubling, which is a sigma of 1.4%
+// (docs/evidence/archive/issue3-eighth-round.md).
+constexpr double kSpeedSpread = 0.015;
+
+bool by_clock(const Work& work) {
+  return std::holds_alternative<Gemm>(work) || std::holds_alternative<GroupedGemm>(work) ||
+         std::holds_alternative<Attention>(work) || std::holds_alternative<GatedDeltaRule>(work) ||
+         std::holds_alternative<StateSpaceScan>(work);
+}
+
+bool is_comm(Stream s) {
+  return s == Stream::model_comm || s == Stream::gather_comm || s == Stream::reduce_comm;
+}
+
+struct Span {
+  double begin = 0, end = 0;
+};
+
+// When a collective runs, and how much longer compute takes beside it.
+struct Beside {
+  Span span;
+  double slowdown;
+};
+
+double overlap(Span a, Span b) {
+  return std::max(0.0, std::min(a.end, b.end) - std::max(a.begin, b.begin));
+}
+
+std::optional<Axis> axis_of(const Work& work) {
+  if (const auto* c = std::get_if<Collective>(&work)) return c->axis;
+  if (const auto* s = std::get_if<SendRecv>(&work)) return s->axis;
+  return std::nullopt;
+}
+
+// What a collective and the compute beside it do to each other.
+const Slowdown& slowdown_of(const Op& op, const Contention& contention, const RankGrid& grid) {
+  const auto* c = std::get_if<Collective>(&op.work);
+  if (c != nullptr && c->expert_parallel_library) {
+    return grid.shape(c->axis).nodes > 1 ? contention.expert_library_network
+                                         : contention.expert_library;
+  }
+  const auto axis = axis_of(op.work);
+  return axis && grid.shape(*axis).nodes > 1 ? contention.network : contention.nvlink;
+}
+
+double kernels_of(const Work& work) {
+  if (const auto* r = std::get_if<Rowwise>(&work)) return kernel_count(*r);
+  if (const auto* d = std::get_if<GatedDeltaRule>(&work)) return kernel_count(*d);
+  if (const auto* s = std::get_if<StateSpaceScan>(&work)) return kernel_count(*s);
+  if (const auto* a = std::get_if<Attention>(&work)) {
+    if (a->kernel != AttentionKernel::unfused) return 2;
+    constexpr double kBesideSoftmax = 5;
+    return kBesideSoftmax + (fused_softmax(*a) ? 1 : 5);
+  }
+  return 1;
+}
+
+// At a step's edges kernels go over lists of parameters, whichever layers these are of.
+bool over_lists(const Work& work) {
+  if (std::holds_alternative<AdamW>(work)) return true;
+  const auto* r = std::get_if<Rowwise>(&work);
+  if (r == nullptr) return false;
+  return r->kind == RowwiseKind::zero_fill || r->kind == RowwiseKind::sum_of_squares ||
+         r->kind == RowwiseKind::scale;
+}
+
+// Graphs of layers leave embedding, loss and the step's edge to the launching thread; our
+// executor's graph of a step the optimizer, whose settings change.
+bool captured(const Op& op, std::optional<CudaGraphScope> graphs, const Recipe& recipe) {
+  if (!graphs) return false;
+  if (recipe.executable && std::holds_alternative<AdamW>(op.work)) return false;
+  switch (*graphs) {
+    case CudaGraphScope::full:
+      return true;
+    case CudaGraphScope::layer:
+      return op.layer_module != LayerModule::none && op.layer_module != LayerModule::experts;
+    case CudaGraphScope::router:
+      return op.layer_module == LayerModule::router;
+    case CudaGraphScope::mamba:
+      return op.layer_module == LayerModule::mamba;
+  }
+  return false;
+}
+
+// nanotron's tensor-parallel rings: what each step takes on the launching thread once the pipeline
+// leaves a node, and on the stream once the ring does.
+struct RingDelay {
+  Seconds launch, time;
+};
+
+RingDelay ring_delay(const Work& work, const CostContext& context) {
+  const auto* c = std::get_if<Collective>(&work);
+  if (c == nullptr || c->axis != Axis::tp) return {};
+  const Recipe& recipe = *context.recipe;
+  const GroupShape& ring = context.grid->shape(Axis::tp);
+  const double steps = ring.size - 1;
+  RingDelay delay;
+  if (context.grid->shape(Axis::pp).nodes > 1) {
+    delay.launch = recipe.pipelined_collective_step * steps;
+  }
+  if (ring.nodes > 1) delay.time = recipe.crossing_collective_step * steps;
+  return delay;
+}
+
+// Of an op alone.
+Duration duration_of(const Op& op, const Price& price, const CostContext& context) {
+  const RingDelay delay = ring_delay(op.work, context);
+  const Seconds launch =
+      captured(op, context.graphs, *context.recipe)
+          ? Seconds(0)
+          : launch_time(op, *context.recipe) * context.hardware->host.launch_factor + delay.launch;
+  return {price.time + delay.time, launch};
+}
+
+// A grouped product's rows lie with the experts that got any: others' weights are not read, and no
+// tile of theirs is part-filled. Where the rest is uneven, both stay sums over the same experts.
+Work with_active_experts(const Work& work, double share) {
+  const auto* product = std::get_if<GroupedGemm>(&work);
+  if (product == nullptr || share >= 1) return work;
+  GroupedGemm active = *product;
+  const double groups = std::round(static_cast<double>(active.groups) * share);
+  active.groups = std::max<std::int64_t>(static_cast<std::int64_t>(groups), 1);
+  return active;
+}
+
+// Collectives that run beside work which the list does not show: they are slower, and that work,
+// for which the list's last op stands, loses what compute loses beside them.
+void beside_compute(PricedPart& priced, const Contention& contention, const RankGrid& grid) {
+  Seconds lost;
+  for (std::size_t i = 0; i < priced.ops.size(); ++i) {
+    if (!is_comm(priced.ops[i].stream)) continue;
+    const Slowdown& slowdown = slowdown_of(priced.ops[i], contention, grid);
+    lost += priced.durations[i].time * (slowdown.compute - 1);
+    priced.durations[i].time *= slowdown.comm;
+  }
+  if (!priced.durations.empty()) priced.durations.back().time += lost;
+}
+
+}  // namespace
+
+Cost cost_of(const Op& op, Part part) {
+  if (const auto axis = axis_of(op.work)) return cost_of_axis(*axis);
+  if (std::holds_alternative<HostCopy>(op.work) || std::holds_alternative<HostAdam>(op.work)) {
+    return Cost::offload;
+  }
+  if (part == Part::clear || part == Part::norm || part == Part::update) return Cost::optimizer;
+  return op.recomputed ? Cost::recompute : Cost::compute;
+}
+
+double routed_share(const ParallelPlan& plan, const JobFacts& facts) {
+  return plan.routing == Routing::natural ? facts.active_experts : 1;
+}
+
+std::optional<CudaGraphScope> graphs_of(const ParallelPlan& plan) {
+  if (!plan.cuda_graph) return std::nullopt;
+  return plan.cuda_graph_scope;
+}
+
+Seconds launch_time(const Op& op, const Recipe& recipe) {
+  if (std::holds_alternative<Join>(op.work)) return Seconds(0);
+  const std::optional<Seconds>& further = recipe.further_launch;
+  const bool enqueued_by_loop = op.piece > 0 && !std::holds_alternative<Attention>(op.work);
+  if (further && (enqueued_by_loop || over_lists(op.work))) return *further;
+  if (std::holds_alternative<Collective>(op.work)) return recipe.collective_launch;
+  if (const auto* r = std::get_if<Rowwise>(&op.work); r != nullptr && r->groups > 1) {
+    const auto experts = static_cast<double>(r->groups);
+    if (r->kind == RowwiseKind::amax) return recipe.expert_scale * experts;
+    if (r->kind == RowwiseKind::cast) return recipe.launch + recipe.expert_cast * experts;
+  } else if (r != nullptr && recipe.cast_launch) {
+    const bool part_of_cast = r->kind == RowwiseKind::cast || r->kind == RowwiseKind::amax;
+    if (part_of_cast) return *recipe.cast_launch;
+  }
+  const auto* g = std::get_if<GroupedGemm>(&op.work);
+  if (g != nullptr && recipe.one_product_per_expert) {
+    return recipe.launch + recipe.expert_launch * static_cast<double>(g->groups);
+  }
+  const double kernels = kernels_of(op.work);
+  return further ? recipe.launch + *further * (kernels - 1) : recipe.launch * kernels;
+}
+
+void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,
+             const RankGrid& grid) {
+  const bool any =
+      std::any_of(ops.begin(), ops.end(), [](const Op& op) { return is_comm(op.stream); });
+  if (!any) return;
+  // Three copies; the middle one sees both neighbours.
+  StreamClocks clocks = clocks_at_zero();
+  std::vector<Span> middle(ops.size()), compute;
+  std::vector<Beside> comm;
+  for (int copy = 0; copy < 3; ++copy) {
+    for (std::size_t i = 0; i < ops.size(); ++i) {
+      advance(clocks, ops[i], durations[i]);
+      const double end = clocks(index(ops[i].stream)).seconds().value();
+      const Span span{end - durations[i].time.value(), end};
+      if (copy == 1) middle[i] = span;
+      if (ops[i].stream == Stream::compute) compute.push_back(span);
+      if (is_comm(ops[i].stream)) {
+        comm.push_back({span, slowdown_of(ops[i], contention, grid).compute});
+      }
+    }
+  }
+  std::vector<Duration> stretched = durations;
+  for (std::size_t i = 0; i < ops.size(); ++i) {
+    if (!is_comm(ops[i].stream) && ops[i].stream != Stream::compute) continue;
+    if (durations[i].time.value() <= 0) continue;
+    const Span own = middle[i];
+    double beside = 0;  // time beside work of the other kind
+    double lost = 0;    // ... times how much slower it goes there
+    const auto add = [&](Span other, double sigma) {
+      const double shared = overlap(own, other);
+      beside += shared;
+      lost += shared * (sigma - 1);
+    };
+    if (is_comm(ops[i].stream)) {
+      const double sigma = slowdown_of(ops[i], contention, grid).comm;
+      for (const Span& other : compute) add(other, sigma);
+    } else {
+      for (const Beside& other : comm) add(other.span, other.slowdown);
+    }
+    // Two collectives at once slow compute no more than one does.
+    const double length = own.end - own.begin;
+    stretched[i].time *= 1 + lost / std::max(length, beside);
+  }
+  durations = stretched;
+}
+
+CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,
+                       const RankGrid& grid, const Recipe& recipe, const JobFacts& facts) {
+  return {&hardware, &grid, &recipe, graphs_of(plan), routed_share(plan, facts)};
+}
+
+double slowest_of(std::int64_t ranks) {
+  // Of n normal draws the largest is expected here (Cramer, Mathematical Methods of Statistics,
+  // 28.6); within 0.07 from 8 on.
+  const auto expected = [](double n) {
+    const double root = std::sqrt(2 * std::log(n));
+    return root - (std::log(std::log(n)) + std::log(4 * std::numbers::pi)) / (2 * root) +
+           std::numbers::egamma / root;
+  };
+  constexpr double measured = 8;  // ranks of the machines that rates were measured on
+  const auto n = static_cast<double>(ranks);
+  return n <= measured ? 1 : 1 + kSpeedSpread * (expected(n) - expected(measured));
+}
+
+Price price_of(const Op& op, const CostContext& context) {
+  Price p =
+      price(with_active_experts(op.work, context.active_experts), {context.hardware, context.grid});
+  if (by_clock(op.work)) p.time *= slowest_of(context.grid->world());
+  if (op.stream == Stream::compute && captured(op, context.graphs, *context.recipe)) {
+    // At most half of it: the gain is of kernels that are longer than their launch.
+    const Seconds gain = context.hardware->gpu.graph_gain * kernels_of(op.work);
+    p.time = p.time - std::min(gain, p.time * 0.5);
+  }
+  return p;
+}
+
+PricedPart price_ops(OpList ops, const CostContext& context) {
+  PricedPart result;
+  result.ops = std::move(ops);
+  result.durations.reserve(result.ops.size());
+  result.prices.reserve(result.ops.size());
+  for (const Op& op : result.ops) {
+    result.prices.push_back(price_of(op, context));
+    result.durations.push_back(duration_of(op, result.prices.back(), context));
+  }
+  stretch(result.ops, result.durations, context.hardware->contention, *context.grid);
+  return result;
+}
+
+PricedPart price_part(const Block& block, Part part, const CostContext& context) {
+  PricedPart priced = price_ops(part_ops(block, part), context);
+  if (part == Part::reduce_beside) {
+    beside_compute(priced, context.hardware->contention, *context.grid);
+  }
+  return priced;
+}
+
+PricedPart price_pair(const Block& forward, const Block& backward, const CostContext& context) {
+  return price_ops(merge_passes(forward.forward, backward.backward).ops, context);
+}
+
+std::vector<Duration> without(const PricedPart& priced, Part part, FreeWork free) {
+  std::vector<Duration> durations = priced.durations;
+  for (std::size_t i = 0; i < durations.size(); ++i) {
+    if (free.has(cost_of(priced.ops[i], part))) durations[i].time = Seconds(0);
+    if (free.has(Cost::host)) durations[i].launch = Seconds(0);
+  }
+  return durations;
+}
+
+StreamDelay delay_of(const OpList& ops, const std::vector<Duration>& durations) {
+  StreamDelay state = no_delay();
+  for (std::size_t i = 0; i < ops.size(); ++i) advance(state, ops[i], durations[i]);
+  return state;
+}
+
+Seconds least_compute(const OpList& ops, const CostContext& context) {
+  StreamClocks clocks = StreamClocks::Constant(MaxPlus(0));
+  clocks(index(Stream::compute)) = MaxPlus(1);
+  for (const Op& op : ops) {
+    const bool counts = op.stream == Stream::compute || op.stream == Stream::model_comm;
+    advance(clocks, op, counts ? duration_of(op, price_of(op, context), context) : Duration{});
+  }
+  return clocks(index(Stream::compute)).seconds();
+}
+
+BlockMemory memory_of(const Block& block, BackwardForm form) {
+  BlockMemory memory;
+  for (const Slot& slot : block.slots) {
+    if (slot.storage == Storage::shared) memory.shared.push_back(slot);
+  }
+  const StepLiveness live = step_liveness(block, form);
+  memory.forward = memory_use(block, live.forward);
+  memory.backward = memory_use(block, live.backward);
+  memory.backward_input = memory_use(block, live.backward_input);
+  memory.backward_weight = memory_use(block, live.backward_weight);
+  memory.end = then(memory_use(block, live.norm), memory_use(block, live.update));
+  return memory;
+}
+
+}  // namespace qplan

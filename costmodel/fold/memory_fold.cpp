@@ -1,0 +1,356 @@
+// Memory: what the blocks' lists do, folded over stages and the schedule, beside the states that
+// live for the whole step.
+
+#include <algorithm>
+
+#include "costmodel/fold/plan_view.h"
+#include "models/program/merge.h"
+
+namespace qplan {
+namespace {
+
+bool holds_states(BlockKind kind) {
+  return kind != BlockKind::stage_entry && kind != BlockKind::stage_exit;
+}
+
+// The plan without the words that only move states around: plans with equal keys hold the same
+// buffers in forward and backward, and do the same work of their own there.
+ParallelPlan buffer_key(ParallelPlan plan, const Recipe& recipe) {
+  if (plan.zero < 2) plan.zero = 0;
+  // Whole parameters and gradients are as large whoever shares them; fresh gradients are not.
+  const bool fresh = plan.zero >= 2 && recipe.drops_gradients;
+  if (plan.zero < 2 || (plan.fsdp_shard > 1 && !fresh)) plan.fsdp_shard = 0;
+  plan.offload.optimizer = 0;
+  plan.offload.nvme = false;
+  plan.fp8_param_gather = true;
+  plan.main_params_dtype = plan.moment_dtype = DType::fp32;
+  if (plan.zero < 2) plan.overlap.remove(OverlapKind::grad).remove(OverlapKind::param);
+  return plan;
+}
+
+// `kind` holding its states as `base` says.
+BlockShape with_states(BlockShape kind, const BlockShape& base) {
+  kind.zero = base.zero;
+  kind.dense_shard = base.dense_shard;
+  kind.expert_shard = base.expert_shard;
+  kind.dense_replicas = base.dense_replicas;
+  kind.expert_replicas = base.expert_replicas;
+  kind.optimizer_offload = base.optimizer_offload;
+  kind.nvme = base.nvme;
+  kind.main_params_dtype = base.main_params_dtype;
+  kind.moment_dtype = base.moment_dtype;
+  kind.fresh_gradients = base.fresh_gradients;
+  kind.fp8_parameters = base.fp8_parameters;
+  kind.narrow_copies = base.narrow_copies;
+  return kind;
+}
+
+// A stage's pieces as the actions use them, the boundary's buffers included.
+struct StageMoves {
+  MemoryUse forward, backward, backward_input, backward_weight;
+  MemoryUse reduce;  // in place
+
+  [[nodiscard]] const MemoryUse& of(ActionKind kind) const {
+    switch (kind) {
+      case ActionKind::forward:
+        return forward;
+      case ActionKind::backward:
+        return backward;
+      case ActionKind::backward_input:
+        return backward_input;
+      case ActionKind::backward_weight:
+        return backward_weight;
+      case ActionKind::reduce:
+        return reduce;
+    }
+    return forward;
+  }
+};
+
+struct DistinctStage {
+  StageMoves moves;
+  std::vector<const BlockMemory*> blocks;  // of its runs, in order
+  std::vector<const Slot*> shared;
+  std::vector<int> holds;  // how often it holds each kind of states
+};
+
+// Received before, sent (and freed) after.
+MemoryUse with_wires(MemoryUse use, Bytes wire, bool in, bool out) {
+  if (in) use = then({wire, wire}, use);
+  if (out) use = then(use, {-wire, Bytes(0)});
+  return use;
+}
+
+// Buffers held once per distinct shape: a handful.
+void add_distinct(std::vector<const Slot*>& shared, const Slot& slot) {
+  const bool known = std::any_of(shared.begin(), shared.end(), [&](const Slot* other) {
+    return other == &slot || (other->name == slot.name && other->shape == slot.shape);
+  });
+  if (!known) shared.push_back(&slot);
+}
+
+Bytes bytes_of(const std::vector<const Slot*>& slots) {
+  Bytes sum;
+  for (const Slot* slot : slots) sum += slot->bytes();
+  return sum;
+}
+
+}  // namespace
+
+// What the compute words of a plan decide, per pipeline rank.
+struct CostModel::MemoryView {
+  ParallelPlan key;
+  PlanView view;  // of `key`
+  // Of each rank, what its actions hold at its peak: gradients that they made, and all the rest.
+  std::vector<Bytes> gradients, activations;
+  std::vector<int> like;          // rank -> the first rank that holds the same stages
+  std::vector<Bytes> buffers;     // of each rank that is the first of its kind
+  std::vector<Bytes> sending;     // of each rank, for what it sends
+  std::vector<BlockShape> kinds;  // distinct holders of states
+  std::vector<int> counts;        // [rank][kind], of the first ranks
+  std::optional<StepBound> bound;
+  [[nodiscard]] int count(std::size_t rank, std::size_t kind) const {
+    return counts[static_cast<std::size_t>(like[rank]) * kinds.size() + kind];
+  }
+};
+
+CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
+  MemoryView result;
+  result.key = buffer_key(plan, recipe_);
+  result.view = view(result.key);
+  const PlanView& v = result.view;
+  const std::size_t stage_count = v.stages.of_stage.size();
+  const auto rank_of = [&](std::size_t stage) {
+    return static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(stage)));
+  };
+  const auto ranks = static_cast<std::size_t>(plan.pp);
+
+  // Each distinct stage: its fold, its shared buffers, and how often it holds each kind of states.
+  std::vector<DistinctStage> distinct(v.stages.distinct.size());
+  for (std::size_t i = 0; i < distinct.size(); ++i) {
+    StageMoves& use = distinct[i].moves;
+    for (const Run& run : v.stages.distinct[i]) {
+      const DelayKey key{buffer_shape(run.shape), 0, std::nullopt, v.backward};
+      const BlockMemory& block = memo_->memory.get(
+          key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
+      distinct[i].blocks.push_back(&block);
+      use.forward = then(use.forward, power(block.forward, run.count));
+      use.backward = then(power(block.backward, run.count), use.backward);
+      use.backward_input = then(power(block.backward_input, run.count), use.backward_input);
+      use.backward_weight = then(power(block.backward_weight, run.count), use.backward_weight);
+      for (const Slot& slot : block.shared) add_distinct(distinct[i].shared, slot);
+      if (!holds_states(run.shape.kind)) continue;
+      const BlockShape states = state_shape(run.shape);
+      const auto it = std::find(result.kinds.begin(), result.kinds.end(), states);
+      const auto kind = static_cast<std::size_t>(it - result.kinds.begin());
+      if (it == result.kinds.end()) result.kinds.push_back(states);
+      auto& holds = distinct[i].holds;
+      if (holds.size() <= kind) holds.resize(kind + 1, 0);
+      holds[kind] += run.count;
+    }
+  }
+
+  const Bytes wire = boundary_bytes(model_, v.base);
+  for (int r = 0; r < plan.pp; ++r) {
+    result.sending.push_back(send_buffer_bytes(model_, v.base, recipe_) *
+                             outgoing_links(v.schedule, r));
+  }
+  std::vector<StageMoves> uses(stage_count);
+  std::vector<int> stages_of(stage_count);  // [rank][chunk] -> distinct stage
+  const std::size_t chunks = stage_count / ranks;
+  std::vector<std::size_t> filled(ranks, 0);
+  for (std::size_t i = 0; i < stage_count; ++i) {
+    const auto d = static_cast<std::size_t>(v.stages.of_stage[i]);
+    const bool before = receives(v.schedule, static_cast<int>(i));
+    const bool after = sends(v.schedule, static_cast<int>(i));
+    const StageMoves& moves = distinct[d].moves;
+    uses[i].forward = with_wires(moves.forward, wire, before, after);
+    uses[i].backward = with_wires(moves.backward, wire, after, before);
+    uses[i].backward_input = with_wires(moves.backward_input, wire, after, before);
+    uses[i].backward_weight = moves.backward_weight;
+    stages_of[rank_of(i) * chunks + filled[rank_of(i)]++] = static_cast<int>(d);
+  }
+  result.counts.assign(ranks * result.kinds.size(), 0);
+  result.buffers.resize(ranks);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const auto own = stages_of.begin() + static_cast<std::ptrdiff_t>(r * chunks);
+    const auto end = own + static_cast<std::ptrdiff_t>(chunks);
+    if (r > 0 && std::equal(own, end, own - static_cast<std::ptrdiff_t>(chunks))) {
+      result.like.push_back(result.like.back());
+      continue;
+    }
+    result.like.push_back(static_cast<int>(r));
+    std::vector<const Slot*> shared;
+    for (auto stage = own; stage != end; ++stage) {
+      const DistinctStage& d = distinct[static_cast<std::size_t>(*stage)];
+      for (const Slot* slot : d.shared) add_distinct(shared, *slot);
+      for (std::size_t k = 0; k < d.holds.size(); ++k) {
+        result.counts[r * result.kinds.size() + k] += d.holds[k];
+      }
+    }
+    result.buffers[r] = bytes_of(shared);
+  }
+
+  ScheduleShape shape = v.schedule;
+  shape.whole_reductions = false;  // they take no memory, wherever they are
+  shape.microbatches = microbatches_for_memory(shape);
+  const RunLengths& lists = memo_->schedules.get(shape, [&] {
+    RunLengths all;
+    for (const auto& actions : build_schedule(shape)) all.push_back(run_length(actions));
+    return all;
+  });
+  // A forward beside a backward: layer by layer, the ops of both in turn.
+  const auto pair_memory = [&](const BlockShape& forward, const BlockShape& backward) {
+    const PairKey key{{buffer_shape(forward), 0, std::nullopt, v.backward},
+                      {buffer_shape(backward), 0, std::nullopt, v.backward}};
+    return memo_->pair_memory.get(key, [&] {
+      return merged_memory_use(build_block(model_, recipe_, key.forward.shape),
+                               build_block(model_, recipe_, key.backward.shape), v.backward);
+    });
+  };
+  const auto pair_use = [&](int f, int b) {
+    const auto i = static_cast<std::size_t>(f), j = static_cast<std::size_t>(b);
+    const auto df = static_cast<std::size_t>(v.stages.of_stage[i]);
+    const auto db = static_cast<std::size_t>(v.stages.of_stage[j]);
+    const StageRuns &forward = v.stages.distinct[df], &backward = v.stages.distinct[db];
+    MemoryUse total;
+    for (const PairedRun& run : pair_stages(forward, backward)) {
+      const auto block_of = [](const StageRuns& runs, const DistinctStage& d,
+                               const BlockShape* wanted) -> const BlockMemory& {
+        std::size_t k = 0;
+        while (&runs[k].shape != wanted) ++k;
+        return *d.blocks[k];
+      };
+      const MemoryUse layer =
+          run.backward == nullptr  ? block_of(forward, distinct[df], run.forward).forward
+          : run.forward == nullptr ? block_of(backward, distinct[db], run.backward).backward
+                                   : pair_memory(*run.forward, *run.backward);
+      total = then(total, power(layer, run.count));
+    }
+    total = with_wires(total, wire, receives(v.schedule, f), sends(v.schedule, f));
+    return with_wires(total, wire, sends(v.schedule, b), receives(v.schedule, b));
+  };
+  for (std::size_t r = 0; r < ranks; ++r) {
+    MemoryUse step;
+    for (const ActionRun& run : lists[r]) {
+      MemoryUse pattern;
+      for (const Action& a : run.pattern) {
+        pattern = then(pattern, a.paired ? pair_use(a.stage, a.microbatch)
+                                         : uses[static_cast<std::size_t>(a.stage)].of(a.kind));
+      }
+      step = then(step, power(pattern, run.count));
+    }
+    // The step's end frees what fresh gradients it finds, and no peak lies there.
+    result.gradients.push_back(step.gradients_at_peak);
+    result.activations.push_back(step.peak - step.gradients_at_peak);
+  }
+  return result;
+}
+
+namespace {
+
+// What a caching allocator cannot give back at most: 2-10 GB of 80 without expandable segments
+// (physics.md 5.5).
+constexpr double kFragmentation = 0.05;
+
+// A caching allocator keeps freed blocks while there is room for them, and frees them before it
+// fails; only fragments stay.
+Bytes reserved_bytes(Bytes peak, const Recipe& recipe, Bytes room) {
+  const Bytes least = peak * (1 + std::min(kFragmentation, recipe.allocator_overhead));
+  const Bytes cached = peak * (1 + recipe.allocator_overhead) + recipe.allocator_slack;
+  return std::max(least, std::min(cached, room));
+}
+
+}  // namespace
+
+MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
+  return memory(plan, memory_view(plan));
+}
+
+MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) const {
+  const BlockShape base = base_shape(model_, plan, recipe_, facts_.moe_imbalance, facts_.turns_fp8);
+  Bytes reserves;
+  for (const NamedReserve& r : framework_reserves(model_, plan, recipe_)) reserves += r.bytes;
+  const Bytes outside = outside_bytes(model_, plan, recipe_);
+
+  // Small and fixed: a model has a handful of kinds.
+  std::vector<PersistentBytes> persistent;
+  double offloaded = 0;
+  for (std::size_t k = 0; k < v.kinds.size(); ++k) {
+    const BlockShape shape = with_states(v.kinds[k], base);
+    persistent.push_back(memo_->states.get(
+        shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); }));
+    if (plan.offload.optimizer > 0 || plan.offload.params) {
+      if (shares_embedding(model_, shape)) continue;
+      const RankParameters own = parameters(shape);
+      for (std::size_t r = 0; r < v.like.size(); ++r) {
+        offloaded += v.count(r, k) * (static_cast<double>(own.dense) / base.dense_shard +
+                                      static_cast<double>(own.expert) / base.expert_shard);
+      }
+    }
+  }
+  MemoryEstimate estimate;
+  estimate.stages.reserve(v.like.size());
+  for (std::size_t r = 0; r < v.like.size(); ++r) {
+    StageMemory memory;
+    for (std::size_t k = 0; k < persistent.size(); ++k) {
+      const double n = v.count(r, k);
+      memory.weights += persistent[k].weights * n;
+      memory.gradients += persistent[k].gradients * n;
+      memory.optimizer += persistent[k].optimizer * n;
+    }
+    memory.gradients += v.gradients[r];
+    memory.activations = v.activations[r];
+    memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + v.sending[r] + reserves;
+    memory.peak =
+        memory.weights + memory.gradients + memory.optimizer + memory.buffers + memory.activations;
+    memory.reserved = reserved_bytes(memory.peak, recipe_, capacity_ - outside);
+    memory.device = memory.reserved + outside;
+    estimate.stages.push_back(memory);
+    if (memory.device > estimate.stages[static_cast<std::size_t>(estimate.worst)].device) {
+      estimate.worst = static_cast<int>(r);
+    }
+  }
+  // Offloaded optimizer: fp32 master, m, v and a gradient copy, 16 bytes a parameter (frameworks.md
+  // 2.2); offloaded parameters 2 more. With NVMe only staging buffers stay in memory (a tenth,
+  // assumed).
+  const double bytes = 16 * plan.offload.optimizer + (plan.offload.params ? 2 : 0);
+  const double staged = plan.offload.nvme ? 0.1 : 1.0;
+  const auto ranks_per_node =
+      static_cast<double>(std::min<std::int64_t>(plan.world(), hardware_.link.gpus_per_node));
+  estimate.host_per_node = Bytes(offloaded / plan.pp * bytes * staged * ranks_per_node);
+  // Each GPU of a node brings its share of the host, memory as well as cores (host_adam_price()).
+  estimate.host_room = hardware_.host.memory * (ranks_per_node / hardware_.link.gpus_per_node);
+  return estimate;
+}
+
+bool CostModel::fits(const MemoryEstimate& memory) const {
+  return memory.worst_stage().device <= capacity_ && memory.host_per_node <= memory.host_room;
+}
+
+PlanSifter::PlanSifter(const CostModel& cost)
+    : cost_(cost), last_(std::make_unique<CostModel::MemoryView>()) {
+  last_->key.tp = 0;  // no plan's key
+}
+
+PlanSifter::~PlanSifter() = default;
+
+void PlanSifter::look_at(const ParallelPlan& plan) {
+  if (buffer_key(plan, cost_.recipe()) == last_->key) return;
+  *last_ = cost_.memory_view(plan);
+  last_->view.plan = &last_->key;
+}
+
+PlanSifter::Check PlanSifter::check(const ParallelPlan& plan) {
+  look_at(plan);
+  const MemoryEstimate estimate = cost_.memory(plan, *last_);
+  return {estimate.worst_stage().device, cost_.fits(estimate)};
+}
+
+StepBound PlanSifter::own_work_bound(const ParallelPlan& plan) {
+  look_at(plan);
+  if (!last_->bound) last_->bound = cost_.own_work_bound(last_->view);
+  return *last_->bound;
+}
+
+}  // namespace qplan

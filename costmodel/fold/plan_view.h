@@ -1,0 +1,206 @@
+#pragma once
+// Inside the cost model: how a plan is taken apart, and what is remembered. Private to costmodel.
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "costmodel/evaluate.h"
+#include "costmodel/fold/pipeline.h"
+#include "models/error.h"
+
+namespace qplan {
+
+struct ShapeHash {
+  std::size_t operator()(const BlockShape& s) const { return hash_of(s); }
+};
+
+// Which groups a price may depend on, as one number.
+inline std::uint64_t groups_hash(const RankGrid& grid, std::initializer_list<Axis> axes) {
+  std::uint64_t hash = 1469598103934665603ULL;
+  for (const Axis axis : axes) {
+    const GroupShape& g = grid.shape(axis);
+    for (const int n : {g.size, g.ranks_per_node, g.nodes, g.concurrent_groups}) {
+      hash = (hash ^ static_cast<std::uint64_t>(n)) * std::uint64_t{1099511628211};
+      hash ^= hash >> 29;
+    }
+  }
+  return hash;
+}
+
+struct DelayKey {
+  BlockShape shape;
+  std::uint64_t groups = 0;
+  std::optional<CudaGraphScope> graphs;
+  BackwardForm backward = BackwardForm::whole;
+  bool operator==(const DelayKey&) const = default;
+};
+struct DelayHash {
+  std::size_t operator()(const DelayKey& k) const {
+    return (hash_of(k.shape) ^ k.groups) * 9 +
+           (k.graphs ? 3 + 3 * static_cast<std::size_t>(*k.graphs) : 0) +
+           static_cast<std::size_t>(k.backward);
+  }
+};
+
+// Delays of the parts of a stage, at the places of `Part`.
+using PartDelays = std::array<StreamDelay, kPartCount>;
+constexpr std::size_t at(Part part) {
+  return static_cast<std::size_t>(part);
+}
+
+// Delays of those parts of a block that were asked for, two to five of twelve: a search over
+// thousands of GPUs keeps hundreds of thousands of blocks.
+class BlockDelays {
+ public:
+  void add(Part part, const StreamDelay& delay) { known_.emplace_back(part, delay); }
+  [[nodiscard]] const StreamDelay& of(Part part) const {
+    const auto is_part = [part](const auto& known) { return known.first == part; };
+    const auto it = std::find_if(known_.begin(), known_.end(), is_part);
+    QPLAN_CHECK(it != known_.end(), "a block's part is priced before it is run");
+    return it->second;
+  }
+
+ private:
+  std::vector<std::pair<Part, StreamDelay>> known_;
+};
+
+// What one microbatch takes on the compute stream, forward and backward, in seconds.
+struct BlockBusy {
+  double forward = 0, backward = 0, weight = 0;
+};
+
+// Blocks of a stage in sequence: at least what the stage's delay says.
+struct StageBusy {
+  double forward = 0, backward = 0, weight = 0;
+  double decoder = 0;  // decoder layers' part of them
+  [[nodiscard]] double total() const { return forward + backward + weight; }
+};
+
+// A map shared by threads: values are made outside the lock and never change once stored.
+template <class Key, class Value, class Hash>
+class SharedMemo {
+ public:
+  template <class Make>
+  const Value& get(const Key& key, Make make) {
+    Shard& shard = shards_[Hash{}(key) % kShards];
+    {
+      const std::lock_guard lock(shard.mutex);
+      const auto it = shard.map.find(key);
+      if (it != shard.map.end()) return *it->second;
+    }
+    auto value = std::make_unique<Value>(make());
+    const std::lock_guard lock(shard.mutex);
+    return *shard.map.try_emplace(key, std::move(value)).first->second;
+  }
+
+ private:
+  static constexpr std::size_t kShards = 64;
+  struct Shard {
+    std::mutex mutex;
+    std::unordered_map<Key, std::unique_ptr<Value>, Hash> map;
+  };
+  std::array<Shard, kShards> shards_;
+};
+
+// Two blocks that run as a pair.
+struct PairKey {
+  DelayKey forward, backward;
+  bool operator==(const PairKey&) const = default;
+};
+struct PairHash {
+  std::size_t operator()(const PairKey& k) const {
+    return DelayHash{}(k.forward) * 31 + DelayHash{}(k.backward);
+  }
+};
+
+struct ScheduleHash {
+  std::size_t operator()(const ScheduleShape& s) const {
+    return static_cast<std::size_t>(s.kind) + 8 * static_cast<std::size_t>(s.pp) +
+           65536 * static_cast<std::size_t>(s.vpp) +
+           16777216 * static_cast<std::size_t>(s.microbatches) + (s.pairs ? 4 : 0) +
+           (s.whole_reductions ? 2 : 0);
+  }
+};
+using RunLengths = std::vector<std::vector<ActionRun>>;
+
+struct CostModel::Memo {
+  SharedMemo<DelayKey, BlockMemory, DelayHash> memory;
+  SharedMemo<BlockShape, PersistentBytes, ShapeHash> states;
+  SharedMemo<BlockShape, RankParameters, ShapeHash> parameters;
+  SharedMemo<DelayKey, BlockDelays, DelayHash> compute_delays, state_delays;
+  SharedMemo<PairKey, StreamDelay, PairHash> pair_delays;
+  SharedMemo<PairKey, MemoryUse, PairHash> pair_memory;
+  SharedMemo<DelayKey, BlockBusy, DelayHash> least, alone;
+  SharedMemo<ScheduleShape, RunLengths, ScheduleHash> schedules;
+};
+
+// Prices with some work free; remembers nothing.
+class StagePricer {
+ public:
+  StagePricer(const ModelSpec& model, const Recipe& recipe, const CostContext& context)
+      : model_(model), recipe_(recipe), context_(context) {}
+
+  [[nodiscard]] BlockDelays delays(const BlockShape& shape, const std::vector<Part>& parts,
+                                   FreeWork free) const {
+    const Block block = build_block(model_, recipe_, shape);
+    BlockDelays result;
+    for (const Part part : parts) {
+      const PricedPart priced = price_part(block, part, context_);
+      result.add(part, delay_of(priced.ops,
+                                free.bits == 0 ? priced.durations : without(priced, part, free)));
+    }
+    return result;
+  }
+
+ private:
+  const ModelSpec& model_;
+  const Recipe& recipe_;
+  CostContext context_;
+};
+
+// The parts of a block that every microbatch runs.
+inline std::vector<Part> compute_parts(BackwardForm form) {
+  std::vector<Part> parts = {Part::forward};
+  if (form != BackwardForm::whole) {
+    parts.push_back(Part::backward_input);
+    parts.push_back(Part::backward_weight);
+  }
+  if (form != BackwardForm::split) parts.push_back(Part::backward);
+  return parts;
+}
+
+inline constexpr std::initializer_list<Axis> kModelAxes = {Axis::tp, Axis::cp, Axis::etp, Axis::ep};
+inline constexpr std::initializer_list<Axis> kAllAxes = {
+    Axis::tp,  Axis::cp,        Axis::etp,   Axis::ep,       Axis::dp_cp,
+    Axis::edp, Axis::embedding, Axis::world, Axis::dp_shard, Axis::dp_replicate};
+
+// What of the ranks' layout the delays of forward and backward depend on: their own groups, from
+// ZeRO-2 on those of the states too, whether the pipeline leaves a node, where that slows a
+// recipe's collectives, and the number of ranks, of which the slowest counts.
+inline std::uint64_t groups_of(std::initializer_list<Axis> axes, const RankGrid& grid,
+                               const Recipe& recipe) {
+  const bool delayed =
+      recipe.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
+  return groups_hash(grid, axes) + (delayed ? 1 : 0) + 2 * static_cast<std::uint64_t>(grid.world());
+}
+inline std::uint64_t compute_groups(const ParallelPlan& plan, const RankGrid& grid,
+                                    const Recipe& recipe) {
+  return groups_of(plan.zero >= 2 ? kAllAxes : kModelAxes, grid, recipe);
+}
+
+// A plan taken apart once, for the several questions asked about it.
+struct CostModel::PlanView {
+  const ParallelPlan* plan = nullptr;
+  BlockShape base;
+  StageList stages;
+  ScheduleShape schedule;
+  BackwardForm backward = BackwardForm::whole;
+};
+
+}  // namespace qplan

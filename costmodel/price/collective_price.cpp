@@ -1,0 +1,329 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "costmodel/price/interpolate.h"
+#include "costmodel/price/price.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+// One sigma of an in-node table read between its sizes; 5% median when the sizes between were left
+// out (nccl-tests in aiconfigurator), most of it at protocol switches.
+constexpr double kTableError = 0.06;
+// Between nodes nothing was measured by us: two published fabrics (stas00/ml-engineering) and
+// NCCL's own tuner stand behind it.
+constexpr double kNetworkError = 0.15;
+constexpr double kNetworkAllToAllError = 0.25;
+// NCCL's grouped sends reach less of a NIC than its rings. Qwen3-30B on 2 nodes of H100 with EP16
+// (Megatron-Bridge): 41.25 s a step with NCCL's all-to-all, 24.7 s with HybridEP; the difference
+// puts NCCL near 31 of 50 GB/s.
+constexpr double kAllToAllNicShare = 0.7;
+// DeepEP: 43-58 GB/s logical a NIC of 50, standalone; in a node 0.85 of what nccl-tests' all-to-all
+// reaches (H200, EP8: 280-315 GB/s).
+constexpr double kExpertLibraryNicEfficiency = 0.95;
+constexpr double kExpertLibraryNvlinkShare = 0.85;
+// Its dispatch and combine begin with an exchange of counts between the ranks (assumed).
+constexpr Seconds kExpertLibraryLatency = microseconds(30);
+
+// NCCL's protocols as its tuner knows them (src/graph/tuning.cc): a start, a hop inside a node, a
+// hop between nodes as a share of Simple's 14 us, and what is left of the bandwidth.
+struct Protocol {
+  Seconds base, nvlink_hop;
+  double network_hop = 1, bandwidth = 1;
+};
+constexpr std::array<Protocol, 3> kRing{{{microseconds(6.6), microseconds(0.6), 2.7 / 14, 0.5},
+                                         {microseconds(14), microseconds(1.9), 4.0 / 14, 0.92},
+                                         {microseconds(8.4), microseconds(3.4), 1, 1}}};
+constexpr double kTreeShare = 0.92;  // of a ring's bandwidth
+constexpr std::array<Protocol, 3> kTree{
+    {{microseconds(6.8), microseconds(0.6), 5.0 / 14, 0.5 * kTreeShare},
+     {microseconds(14), microseconds(1.25), 8.5 / 14, 0.92 * kTreeShare},
+     {microseconds(8.4), microseconds(4), 1, kTreeShare}}};
+
+// A figure is a measured table or a fit, of one collective among one number of ranks.
+Seconds time_of(const CollectiveTable& table, Bytes bytes) {
+  return time_at(table, bytes);
+}
+Seconds time_of(const CollectiveFit& fit, Bytes bytes) {
+  const Bytes moved = bytes * bus_factor(fit.kind, fit.ranks);
+  return fit.alpha + moved / fit.bandwidth + Seconds(fit.gamma * std::sqrt(moved.value()));
+}
+Seconds start_of(const CollectiveTable& table) {
+  return table.times.front();
+}
+Seconds start_of(const CollectiveFit& fit) {
+  return fit.alpha;
+}
+
+// The figures of one kind around a number of ranks.
+template <class T>
+struct Neighbours {
+  const T* before = nullptr;  // the second largest with ranks <= asked
+  const T* below = nullptr;   // the largest with ranks <= asked
+  const T* above = nullptr;   // the smallest with ranks > asked
+  [[nodiscard]] bool any() const { return below != nullptr || above != nullptr; }
+};
+
+template <class T>
+Neighbours<T> neighbours(const std::vector<T>& figures, CollectiveKind kind, int ranks) {
+  Neighbours<T> near;
+  for (const T& figure : figures) {
+    if (figure.kind != kind) continue;
+    if (figure.ranks > ranks) {
+      if (!near.above || figure.ranks < near.above->ranks) near.above = &figure;
+    } else if (!near.below || figure.ranks > near.below->ranks) {
+      near.before = near.below;
+      near.below = &figure;
+    } else if (!near.before || figure.ranks > near.before->ranks) {
+      near.before = &figure;
+    }
+  }
+  return near;
+}
+
+// A collective inside one NVLink domain; `start` is the part that an empty buffer takes too.
+struct InNode {
+  Seconds time, start;
+  PriceSource source = PriceSource::formula;
+  double error = 0;
+};
+
+double log_weight(int ranks, int below, int above) {
+  return std::log(static_cast<double>(ranks) / below) /
+         std::log(static_cast<double>(above) / below);
+}
+
+// Time per byte moved follows the logarithm of the rank count; beyond the last measured count it
+// stays, and each rank adds latency as between the last two.
+template <class T>
+InNode read_figures(const Neighbours<T>& near, CollectiveKind kind, Bytes bytes, int ranks) {
+  const auto at = [&](const T& figure) {
+    const double factor = bus_factor(kind, ranks) / bus_factor(figure.kind, figure.ranks);
+    return InNode{time_of(figure, bytes) * factor, start_of(figure) * factor, {}, 0};
+  };
+  if (!near.above) {
+    InNode result = at(*near.below);
+    if (near.before) {
+      const Seconds rise = (start_of(*near.below) - start_of(*near.before)) /
+                           (near.below->ranks - near.before->ranks);
+      const Seconds added = std::max(rise, Seconds()) * (ranks - near.below->ranks);
+      result.time += added;
+      result.start += added;
+    }
+    return result;
+  }
+  if (!near.below) return at(*near.above);
+  const InNode low = at(*near.below);
+  if (near.below->ranks == ranks) return low;
+  const InNode high = at(*near.above);
+  const double weight = log_weight(ranks, near.below->ranks, near.above->ranks);
+  const auto between = [&](Seconds a, Seconds b) { return a * (1 - weight) + b * weight; };
+  return {between(low.time, high.time), between(low.start, high.start), {}, 0};
+}
+
+// Nobody measured a rarer kind on every machine: what moves its bytes alike stands in for it.
+CollectiveKind measured_kind(CollectiveKind kind, const HardwareProfile& hardware) {
+  const auto known = [&](CollectiveKind k) {
+    const auto is_k = [&](const auto& figure) { return figure.kind == k; };
+    return std::any_of(hardware.collective_tables.begin(), hardware.collective_tables.end(),
+                       is_k) ||
+           std::any_of(hardware.collectives.begin(), hardware.collectives.end(), is_k);
+  };
+  if (known(kind)) return kind;
+  return known(CollectiveKind::all_gather) ? CollectiveKind::all_gather
+                                           : CollectiveKind::all_reduce;
+}
+
+InNode in_node_as_measured(CollectiveKind kind, Bytes bytes, int ranks,
+                           const HardwareProfile& hardware) {
+  if (ranks <= 1) return {};
+  const CollectiveKind measured = measured_kind(kind, hardware);
+  const auto tables = neighbours(hardware.collective_tables, measured, ranks);
+  const auto fits = neighbours(hardware.collectives, measured, ranks);
+  QPLAN_CHECK(tables.any() || fits.any(), "every profile has a fit of all_gather or all_reduce");
+  const CollectiveFit* fit = fits.below ? fits.below : fits.above;
+  const bool assumed = measured != kind || (fit && fit->assumed);
+  const double fit_error = fit ? fit->error : kTableError;
+  InNode result = tables.any() ? read_figures(tables, kind, bytes, ranks)
+                               : read_figures(fits, kind, bytes, ranks);
+  const bool from_table = tables.below && tables.below->ranks == ranks;
+  result.source = assumed      ? PriceSource::assumed
+                  : from_table ? PriceSource::table
+                               : PriceSource::formula;
+  result.error = from_table && !assumed ? kTableError : fit_error;
+  return result;
+}
+
+// Tables and fits hold all-reduces that add in the switch (NVLS; from Hopper on and above four
+// ranks). A machine without it reduces around a ring: a reduce-scatter, then an all-gather (H200:
+// 367 GB/s in place of 481, stas00/ml-engineering).
+bool measured_in_switch(CollectiveKind kind, int ranks, const HardwareProfile& hardware) {
+  return kind == CollectiveKind::all_reduce && ranks > 4 && hardware.gpu.compute_capability >= 90;
+}
+
+InNode in_node(CollectiveKind kind, Bytes bytes, int ranks, const HardwareProfile& hardware) {
+  const InNode measured = in_node_as_measured(kind, bytes, ranks, hardware);
+  if (hardware.link.nvls || !measured_in_switch(kind, ranks, hardware)) return measured;
+  InNode ring = in_node_as_measured(CollectiveKind::reduce_scatter, bytes, ranks, hardware);
+  const InNode gather = in_node_as_measured(CollectiveKind::all_gather, bytes, ranks, hardware);
+  ring.time = std::max(ring.time + gather.time, measured.time);
+  ring.start = std::max(ring.start + gather.start, measured.start);
+  return ring;
+}
+
+// Bandwidth between nodes that one group has in one node: its ranks' NICs, or its part of the
+// node's NICs where groups share them.
+BytesPerSecond network_bandwidth(const GroupShape& group, double efficiency,
+                                 const Interconnect& link) {
+  const double nics_per_gpu = static_cast<double>(link.nics_per_node) / link.gpus_per_node;
+  const double nics_of_domain = nics_per_gpu * link.nvlink_domain;
+  const double own = group.ranks_per_node * std::max(1.0, nics_per_gpu);
+  const double part = nics_of_domain / group.concurrent_groups;
+  return link.nic * (std::min(own, part) * efficiency / link.oversubscription);
+}
+
+// Bytes that enter each node of the group, the same that leave it. A ring's edge between two nodes
+// carries what every other edge does: the published bus bandwidths of 4 nodes, 365-382 of 400 GB/s,
+// count it so. In an all-to-all each rank's data for ranks elsewhere leaves the node.
+Bytes network_bytes(CollectiveKind kind, Bytes bytes, const GroupShape& group) {
+  if (kind != CollectiveKind::all_to_all) return bytes * bus_factor(kind, group.size);
+  const double inside = group.ranks_per_node;
+  return bytes * (inside * (group.size - inside) / group.size);
+}
+
+struct Steps {
+  double network = 0, nvlink = 0;
+};
+
+Steps ring_steps(CollectiveKind kind, const GroupShape& group) {
+  const double around = group.size - 1;
+  if (kind == CollectiveKind::all_reduce) {
+    const double network = std::min(2.0 * group.nodes, 2 * around);
+    return {network, 2 * around - network};
+  }
+  const double network = group.nodes - 1;
+  return {network, around - network};
+}
+
+// Up the tree and down again: chains inside a node, a binary tree between nodes.
+Steps tree_steps(const GroupShape& group) {
+  return {2 * std::log2(static_cast<double>(group.nodes)), 2.0 * (group.ranks_per_node - 1)};
+}
+
+// `calls` of the same bytes in all: each begins anew.
+Seconds fastest(const std::array<Protocol, 3>& protocols, Steps steps, double calls,
+                Seconds transfer, const Interconnect& link) {
+  Seconds best(1e30);
+  for (const Protocol& p : protocols) {
+    if (link.simple_only && &p != &protocols.back()) continue;
+    const Seconds latency = p.base + p.nvlink_hop * steps.nvlink +
+                            link.inter_node_latency * (p.network_hop * steps.network);
+    best = std::min(best, latency * calls + transfer / p.bandwidth);
+  }
+  return best;
+}
+
+// NCCL's choice among its algorithms and protocols, each hop and byte counted; the slower of the
+// NVLink and the network part carries the bytes.
+Seconds ring_or_tree_time(const Collective& work, const GroupShape& group,
+                          const HardwareProfile& hardware) {
+  const Interconnect& link = hardware.link;
+  const InNode node = in_node(work.kind, work.bytes, group.ranks_per_node, hardware);
+  const Seconds network = network_bytes(work.kind, work.bytes, group) /
+                          network_bandwidth(group, link.nic_efficiency, link);
+  const Seconds transfer = std::max(network, node.time - node.start);
+  const Steps around = ring_steps(work.kind, group);
+  const Seconds ring = fastest(kRing, around, work.calls, transfer, link);
+  if (work.kind != CollectiveKind::all_reduce) return ring;
+  return std::min(ring, fastest(kTree, tree_steps(group), work.calls, transfer, link));
+}
+
+// Copies that go to nodes / copies that go to ranks. An expert-parallel library sends a token once
+// to a node, where it is copied on to those of the n ranks that want it: with a share p of ranks
+// wanting it, a node does with 1 - (1 - p)^n (DeepEP README; the hypergeometric count differs by
+// 1%). Ranks side by side fill as few nodes as they can.
+double node_copies(const Collective& work, const GroupShape& group) {
+  if (!work.expert_parallel_library || work.rank_share <= 0) return 1;
+  const double n = group.ranks_per_node;
+  if (work.neighbours) return std::max(1 / n, 1 / (work.rank_share * group.size));
+  return (1 - std::pow(1 - work.rank_share, n)) / (n * work.rank_share);
+}
+
+Seconds all_to_all_time(const Collective& work, const GroupShape& group,
+                        const HardwareProfile& hardware) {
+  const Interconnect& link = hardware.link;
+  const bool library = work.expert_parallel_library;
+  const double efficiency =
+      library ? kExpertLibraryNicEfficiency : link.nic_efficiency * kAllToAllNicShare;
+  // A library's copies all pass NVLink, those from other nodes too.
+  const double part = library ? 1 : static_cast<double>(group.ranks_per_node) / group.size;
+  const InNode node = in_node(work.kind, work.bytes * part, group.ranks_per_node, hardware);
+  const Seconds inside = (node.time - node.start) / (library ? kExpertLibraryNvlinkShare : 1);
+  const Seconds network = network_bytes(work.kind, work.bytes, group) * node_copies(work, group) /
+                          network_bandwidth(group, efficiency, link);
+  const Seconds start = library ? kExpertLibraryLatency : node.start;
+  // What a library takes from other nodes it copies on, one after the other as far as a step shows:
+  // Qwen3-30B with EP16 on 2 nodes of H100 needs 0.76 ms an exchange (24.7 s a step with HybridEP,
+  // 41.25 s with NCCL; Megatron-Bridge), 0.35 ms of network and 0.35 ms of NVLink; DeepEP reaches
+  // 50-75% of its standalone rate in a step (deepseek-ai/profile-data).
+  const Seconds transfer = library ? inside + network : std::max(inside, network);
+  return start + link.inter_node_latency + transfer;
+}
+
+Price library_in_node(const InNode& node) {
+  const Seconds transfer = (node.time - node.start) / kExpertLibraryNvlinkShare;
+  return {kExpertLibraryLatency + transfer, PriceSource::formula, kNetworkError};
+}
+
+}  // namespace
+
+double bus_factor(CollectiveKind kind, int ranks) {
+  if (ranks <= 1) return 0;
+  const double n = ranks;
+  switch (kind) {
+    case CollectiveKind::all_reduce:
+      return 2 * (n - 1) / n;
+    case CollectiveKind::all_gather:
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::all_to_all:
+      return (n - 1) / n;
+    case CollectiveKind::broadcast:
+      return 1;
+  }
+  return 0;
+}
+
+Price collective_price(const Collective& work, const GroupShape& group,
+                       const HardwareProfile& hardware) {
+  if (group.size <= 1 || work.bytes <= Bytes()) return {Seconds(), PriceSource::formula, 0};
+  if (group.nodes <= 1) {
+    const InNode node = in_node(work.kind, work.bytes, group.size, hardware);
+    if (work.expert_parallel_library) return library_in_node(node);
+    return {node.time, node.source, node.error};
+  }
+  const bool to_all = work.kind == CollectiveKind::all_to_all;
+  Seconds time =
+      to_all ? all_to_all_time(work, group, hardware) : ring_or_tree_time(work, group, hardware);
+  if (!work.expert_parallel_library) {
+    // The tuner's latencies leave out what a launch takes; leaving a node is no shortcut.
+    const int together = std::min(group.size, hardware.link.nvlink_domain);
+    time = std::max(time, in_node(work.kind, work.bytes, together, hardware).time);
+  }
+  return {time, PriceSource::formula, to_all ? kNetworkAllToAllError : kNetworkError};
+}
+
+Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& hardware) {
+  if (bytes <= Bytes()) return {Seconds(), PriceSource::formula, 0};
+  const Interconnect& link = hardware.link;
+  if (!crosses_nodes) {
+    return {link.message_start + bytes / link.message, PriceSource::formula, kNetworkError};
+  }
+  // Every GPU of the node sends to its neighbour at the same time.
+  const double nics = std::min(1.0, static_cast<double>(link.nics_per_node) / link.gpus_per_node);
+  const BytesPerSecond rate = link.nic * (nics * link.nic_efficiency / link.oversubscription);
+  return {link.inter_node_latency + bytes / rate, PriceSource::formula, kNetworkError};
+}
+
+}  // namespace qplan

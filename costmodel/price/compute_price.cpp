@@ -1,0 +1,476 @@
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "costmodel/price/interpolate.h"
+#include "costmodel/price/price.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+// One sigma. Table times one sustain factor against training-like runs on an H200: 3.6% median, 12%
+// p90 over 80 shapes; leaving sites out of the table alone: 3.6% median (aiconfigurator).
+constexpr double kTableError = 0.065;
+// Beyond a table's edge: p90 45-50% (aiconfigurator, frontier extrapolation).
+constexpr double kBeyondTableError = 0.25;
+// Weight gradients that accumulate into fp32 run at 0.95 (A100) and 0.986 (B200) of the forward's
+// rate for large shapes (SimuMax), besides their traffic.
+constexpr double kAccumulateRate = 0.97;
+constexpr double kAccumulateBytes = 8;  // fp32 read, added to and written
+constexpr double kAccumulateBandwidth = 0.8;
+// TF32 peaks are half the bf16 peaks on every GPU from A100 to B200 (data sheets).
+constexpr double kTf32Share = 0.5;
+// Memory-bound kernels reach their bandwidth within a tenth on most shapes (SimuMax's spread).
+constexpr double kMemoryBoundError = 0.12;
+// Fused AdamW walks many small lists: 35 B a parameter at a copy's rate where it moves 28 (torch
+// 2.11, fp32, on an H200; docs/evidence/archive/issue3-h200.json).
+constexpr double kAdamShare = 0.79;
+constexpr double kHostError = 0.3;  // hosts differ: 1.7 to 5.3 Gparam/s a node in published runs
+// One cudaMemcpyAsync or a host step, from the launch to its first byte.
+constexpr Seconds kHostLatency = microseconds(10);
+
+double as_double(std::int64_t n) {
+  return static_cast<double>(n);
+}
+
+// Peak and fit of a matrix product's number format.
+struct Engine {
+  FlopsPerSecond peak;
+  const GemmFit* fit = nullptr;
+  bool assumed = false;
+};
+
+Precision precision_of(DType dtype) {
+  switch (dtype) {
+    case DType::fp16:
+      return Precision::fp16;
+    case DType::fp8:
+    case DType::fp8_e5m2:
+      return Precision::fp8;
+    case DType::fp4:
+      return Precision::nvfp4;
+    case DType::fp32:
+    case DType::bf16:
+    case DType::int64:
+    case DType::int32:
+    case DType::boolean:
+      return Precision::bf16;
+  }
+  return Precision::bf16;
+}
+
+Engine engine_of(DType dtype, const HardwareProfile& hardware) {
+  const Precision precision = precision_of(dtype);
+  auto peak = hardware.gpu.matmul.find(precision);
+  auto fit = hardware.gemm.find(precision);
+  const bool lacking = peak == hardware.gpu.matmul.end() || fit == hardware.gemm.end();
+  if (lacking) {
+    peak = hardware.gpu.matmul.find(Precision::bf16);
+    fit = hardware.gemm.find(Precision::bf16);
+    QPLAN_CHECK(peak != hardware.gpu.matmul.end() && fit != hardware.gemm.end(),
+                "every profile has a bf16 peak and a bf16 fit");
+  }
+  const double share = dtype == DType::fp32 ? kTf32Share : 1;
+  return {peak->second * share, &fit->second, fit->second.assumed || lacking};
+}
+
+// A batch of equal products; m counts the rows of one.
+struct Product {
+  double m = 0, n = 0, k = 0, batch = 1;
+  double input_bytes = 2;  // an element of A and B; C is written in 2 bytes (fp32: 4)
+
+  [[nodiscard]] Flops flops() const { return Flops(2 * m * n * k * batch); }
+  [[nodiscard]] Bytes bytes() const {
+    return Bytes(batch * (input_bytes * (m * k + k * n) + std::max(2.0, input_bytes) * m * n));
+  }
+  // Equal products side by side fill the GPU as one with all their rows.
+  [[nodiscard]] GemmPoint point() const { return {m * batch, n, k}; }
+};
+
+Product scaled_to(const Product& product, GemmPoint point) {
+  return {point.m, point.n, point.k, 1, product.input_bytes};
+}
+
+// The closed form (physics in hardware.h, GemmFit), before `sustain`.
+Seconds closed_form(const Product& p, const Engine& engine, BytesPerSecond bandwidth) {
+  const GemmFit& fit = *engine.fit;
+  const GemmPoint at = p.point();
+  const double tiles = (1 + fit.m0 / at.m) * (1 + fit.n0 / at.n) * (1 + fit.k0 / at.k);
+  const Seconds compute = p.flops() / (engine.peak * fit.efficiency) * tiles;
+  const Seconds memory = p.bytes() / (bandwidth * fit.bandwidth_efficiency);
+  return fit.latency + overlapped(compute, memory);
+}
+
+Seconds ideal_time(const Product& p, const Engine& engine, BytesPerSecond bandwidth) {
+  return std::max(p.flops() / engine.peak, p.bytes() / bandwidth);
+}
+
+const GemmTable* table_of(DType dtype, const HardwareProfile& hardware) {
+  const DType measured = dtype == DType::fp16 ? DType::bf16 : dtype;
+  for (const GemmTable& table : hardware.gemm_tables) {
+    if (table.dtype == measured) return &table;
+  }
+  return nullptr;
+}
+
+bool inside(GemmPoint a, GemmPoint clamped) {
+  return a.m == clamped.m && a.n == clamped.n && a.k == clamped.k;
+}
+
+// Before `sustain`: the table inside its hull; outside the closed form times what it misses by at
+// the nearest point of the hull, so that the two meet without a step.
+Price burst_price(const Product& p, DType dtype, const Engine& engine,
+                  const HardwareProfile& hardware) {
+  const BytesPerSecond bandwidth = hardware.gpu.memory_bandwidth;
+  const Price formula{closed_form(p, engine, bandwidth), PriceSource::formula, engine.fit->error};
+  const GemmTable* table = table_of(dtype, hardware);
+  if (table == nullptr) return formula;
+  const GemmPoint nearest = clamp_to(*table, p.point());
+  const auto utilisation = utilisation_at(*table, nearest);
+  if (!utilisation) return formula;
+  if (inside(p.point(), nearest)) {
+    return {ideal_time(p, engine, bandwidth) / *utilisation, PriceSource::table, kTableError};
+  }
+  const Product edge = scaled_to(p, nearest);
+  const Seconds measured = ideal_time(edge, engine, bandwidth) / *utilisation;
+  const double residual = measured / closed_form(edge, engine, bandwidth);
+  return {formula.time * residual, PriceSource::formula,
+          std::max(kBeyondTableError, engine.fit->error)};
+}
+
+Price marked(Price price, bool assumed, double error) {
+  if (!assumed) return price;
+  return {price.time, PriceSource::assumed, std::max(price.error, error)};
+}
+
+double rows_of_one(const GroupedGemm& g) {
+  return as_double(g.rows) / as_double(g.groups);
+}
+
+// All experts' compute time. A weight gradient contracts over the rows: they take k's place.
+Seconds grouped_compute(const GroupedGemm& g, const Engine& engine, const GemmFit& grouped) {
+  const GemmFit& fit = *engine.fit;
+  const double rows = rows_of_one(g);
+  const double n = as_double(g.n);
+  const double k = as_double(g.k);
+  const double tiles = g.weight_gradient ? (1 + fit.m0 / n) * (1 + fit.n0 / k) * (1 + fit.k0 / rows)
+                                         : (1 + fit.m0 / rows) * (1 + fit.n0 / n) *
+                                               (1 + fit.k0 / k) * (1 + grouped.m0 / rows);
+  const double efficiency = fit.efficiency * fit.sustain * grouped.efficiency * grouped.sustain;
+  return flops(Work(g)) / (engine.peak * efficiency) * tiles;
+}
+
+// Scored pairs twice over the queries: the length of a causal sequence with as much work a query.
+double effective_length(const Attention& a) {
+  const double longest = as_double(std::max(a.q_len, a.kv_len));
+  return std::clamp(2 * score_pairs(a) / as_double(a.q_len), 1.0, longest);
+}
+
+// How much longer backward takes when gradients of queries are added up in a fixed order. cuDNN
+// stores the scores' gradients from Hopper on and multiplies them on their own: 1.06, 1.11 and 1.14
+// times at 2k, 4k and 8k tokens (H100, our executor, Qwen3-0.6B; docs/evidence/archive/
+// issue6-ninth-round.md). FlashAttention-2 splits the sum, a part for each share of the GPU that a
+// head's blocks of keys get: 1.2 times with two parts, 1.6 with five, 1.8 with nine (H100, torch
+// 2.11).
+double fixed_order_share(const Attention& a, const HardwareProfile& hardware) {
+  constexpr double kStored = 1.1, kEachPart = 0.1;
+  constexpr int kHopper = 90;
+  if (!a.deterministic) return 1;
+  const bool flash = a.kernel != AttentionKernel::fused;
+  if (!flash && hardware.gpu.compute_capability >= kHopper) return kStored;
+  const double heads = as_double(a.batch) * as_double(a.heads);
+  return 1 + kEachPart * std::ceil(hardware.gpu.multiprocessors / heads);
+}
+
+// What a scored pair's random number takes: cuDNN 1.0 ps forward and 0.6 backward on the 132
+// multiprocessors of an H100, FlashAttention-2 0.35 and 0.55 (torch 2.11, heads of 64 and 128, 2k
+// to 8k tokens).
+Seconds dropout_time(const Attention& a, const HardwareProfile& hardware) {
+  if (!a.dropout) return {};
+  constexpr double kFused = 1.0e-12, kFusedBackward = 0.6e-12;
+  constexpr double kFlash = 0.35e-12, kFlashBackward = 0.55e-12;
+  constexpr int kHopper = 90, kMeasured = 132;
+  const bool fused =
+      a.kernel == AttentionKernel::fused && hardware.gpu.compute_capability >= kHopper;
+  const bool forward = a.pass == Pass::forward;
+  const double each = fused     ? (forward ? kFused : kFusedBackward)
+                      : forward ? kFlash
+                                : kFlashBackward;
+  const double pairs = as_double(a.batch) * as_double(a.heads) * score_pairs(a);
+  return Seconds(each * pairs * kMeasured / hardware.gpu.multiprocessors);
+}
+
+// The gradient of learned logits: cuDNN's compute_dot_do_o takes 1.4 to 1.6 ns a query and head
+// longer with them (heads of 64 and 128, windows or none, 4k to 16k tokens on an H100, cuDNN 9.14
+// under Transformer Engine 2.12; docs/evidence/archive/issue3-fourteenth-round.md). Taken to be as
+// long on Blackwell: it moves next to nothing and multiplies less.
+Seconds sinks_time(const Attention& a, const HardwareProfile& hardware) {
+  constexpr int kHopper = 90;
+  const bool cudnn =
+      a.kernel == AttentionKernel::fused && hardware.gpu.compute_capability >= kHopper;
+  if (!a.sinks || !cudnn || a.pass == Pass::forward) return {};
+  constexpr double kEach = 1.5e-9;
+  return Seconds(kEach * as_double(a.batch) * as_double(a.heads) * as_double(a.q_len));
+}
+
+// Of the clock that attention has alone and among products, what it has beside so many: by its
+// share of a step's time, a backward pass after each forward.
+double sustained_share(const Attention& a, const AttentionFit& fit,
+                       const HardwareProfile& hardware) {
+  if (!fit.sustain_alone) return fit.sustain;
+  const GemmFit& gemm = hardware.gemm.at(Precision::bf16);
+  const double attention = (1 + 2.5 / fit.backward_rate) / fit.efficiency;
+  const double products = 3 * a.products / gemm.efficiency;
+  const double share = attention / (attention + products);
+  return fit.sustain + (*fit.sustain_alone - fit.sustain) * share * share;
+}
+
+Seconds fused_attention_time(const Attention& a, const AttentionFit& fit,
+                             const HardwareProfile& hardware) {
+  Attention forward = a;
+  forward.pass = Pass::forward;
+  const double length = effective_length(a);
+  const double tiles =
+      as_double(a.batch) * as_double(a.heads) * std::ceil(as_double(a.q_len) / 128);
+  const double wave = a.pass == Pass::forward ? fit.wave : fit.backward_wave.value_or(fit.wave);
+  const double waves = 1 + wave * hardware.gpu.multiprocessors / tiles;
+  const FlopsPerSecond peak = hardware.gpu.matmul.at(Precision::bf16);
+  const Seconds busy = flops(Work(forward)) /
+                       (peak * fit.efficiency * sustained_share(a, fit, hardware)) *
+                       (1 + fit.s0 / length) * waves;
+  if (a.pass == Pass::forward) return fit.latency + busy;
+  const double rate = fit.backward_rate / (1 + fit.backward_s0 / length);
+  return fit.latency + busy * (2.5 / rate) * fixed_order_share(a, hardware);
+}
+
+Price fused_attention_price(const Attention& a, const HardwareProfile& hardware) {
+  QPLAN_CHECK(!hardware.attention.empty(), "every profile has an attention fit");
+  const bool older = a.kernel != AttentionKernel::fused && !hardware.flash2_attention.empty();
+  const bool flex = a.kernel == AttentionKernel::flex && !hardware.flex_attention.empty();
+  const double rate = a.kernel == AttentionKernel::flash1 ? hardware.flash1_rate : 1;
+  const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
+  const double head_dim = as_double(a.head_dim + v_dim) / 2;
+  const auto at = [&](const AttentionFit& fit) {
+    return marked({fused_attention_time(a, fit, hardware) / rate, PriceSource::formula, fit.error},
+                  fit.assumed, fit.error);
+  };
+  const auto& fits = flex    ? hardware.flex_attention
+                     : older ? hardware.flash2_attention
+                             : hardware.attention;
+  const auto above = std::find_if(fits.begin(), fits.end(), [&](const AttentionFit& fit) {
+    return as_double(fit.head_dim) >= head_dim;
+  });
+  if (above == fits.end()) return at(fits.back());
+  if (above == fits.begin() || as_double(above->head_dim) == head_dim) return at(*above);
+  const auto below = above - 1;
+  const double low = std::log2(as_double(below->head_dim));
+  const double weight = (std::log2(head_dim) - low) / (std::log2(as_double(above->head_dim)) - low);
+  const Price a_price = at(*below);
+  const Price b_price = at(*above);
+  const bool nearer_above = weight > 0.5;
+  return {a_price.time * (1 - weight) + b_price.time * weight,
+          (nearer_above ? b_price : a_price).source, std::max(a_price.error, b_price.error)};
+}
+
+// A batch of products, one a head. cuBLAS of 2021-22 used tensor cores only where each head's
+// matrix begins on 16 bytes; other head sizes ran on the fp32 cores (a sixteenth of the fp16 peak
+// on A100, a fifteenth on H100: data sheets). Of that, 0.7 is what BLOOM's trials with heads of 108
+// and 150 leave (bigscience chronicles-prequel), so the interval is wide.
+Price head_product_price(const Gemm& work, std::int64_t head_dim, const HardwareProfile& hardware) {
+  constexpr std::int64_t kAligned = 8;
+  constexpr double kFp32Cores = 0.7 / 16, kError = 0.25;
+  if (head_dim % kAligned == 0) return gemm_price(work, hardware);
+  const FlopsPerSecond rate = hardware.gpu.matmul.at(Precision::bf16) * kFp32Cores;
+  return {flops(Work(work)) / rate, PriceSource::assumed, kError};
+}
+
+// Scores written out: batched products over the full square, and elementwise passes between them.
+// Forward: masked softmax reads and writes (Megatron's own kernel, a copy's rate), dropout takes
+// what a copy of 7.3 B takes (H200, torch 2.11). Backward: dropout 7.3 B, softmax 3 passes; the
+// products run twice. Without that kernel the passes are over fp32: cast 6 B, scale, mask and
+// softmax 8 each (12 backward), cast 6.
+Price unfused_attention_price(const Attention& a, const HardwareProfile& hardware) {
+  const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
+  const std::int64_t batch = a.batch * a.heads;
+  Price scores = head_product_price({.m = a.q_len, .n = a.kv_len, .k = a.head_dim, .batch = batch},
+                                    a.head_dim, hardware);
+  const Price values = head_product_price({.m = a.q_len, .n = v_dim, .k = a.kv_len, .batch = batch},
+                                          v_dim, hardware);
+  const bool forward = a.pass == Pass::forward;
+  const double elements = as_double(batch) * as_double(a.q_len) * as_double(a.kv_len);
+  constexpr double kDropout = 7.3;
+  const bool fused = fused_softmax(a);
+  const double softmax = fused ? (forward ? 4 : 6) : (forward ? 36 : 40);
+  const Bytes traffic(elements * (softmax + kDropout));
+  const Seconds passes =
+      traffic / (hardware.gpu.memory_bandwidth * hardware.gpu.memory_efficiency) +
+      (fused ? 2 : 6) * hardware.gpu.kernel_launch;
+  scores.time = (scores.time + values.time) * (forward ? 1 : 2) + passes;
+  scores.error = std::max({scores.error, values.error, kMemoryBoundError});
+  return scores;
+}
+
+Price memory_bound(Bytes traffic, double efficiency, int kernels, const HardwareProfile& hardware) {
+  const Seconds busy = traffic / (hardware.gpu.memory_bandwidth * efficiency);
+  return {busy + kernels * hardware.gpu.kernel_launch, PriceSource::formula, kMemoryBoundError};
+}
+
+Price adamw_price(const AdamW& work, const HardwareProfile& hardware) {
+  if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
+  const double efficiency =
+      hardware.gpu.adamw_efficiency.value_or(hardware.gpu.memory_efficiency * kAdamShare);
+  return memory_bound(memory_traffic(work), efficiency, 1, hardware);
+}
+
+Price host_copy_price(const HostCopy& work, const HardwareProfile& hardware) {
+  if (work.bytes <= Bytes()) return {Seconds(), PriceSource::formula, 0};
+  const BytesPerSecond rate =
+      work.to_host ? hardware.link.device_to_host : hardware.link.host_to_device;
+  return {kHostLatency + work.bytes / rate, PriceSource::formula, 0.1};
+}
+
+// Every GPU of the node steps its shard at the same time and has its share of cores and drives, as
+// of the host's memory: where a job has some of a node's GPUs, the others' share is not its own.
+// A rank's share of the cores is what was measured (docs/evidence/archive/issue6-four-h200.md).
+Price host_adam_price(const HostAdam& work, const HardwareProfile& hardware) {
+  if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
+  const double params_of_node = as_double(work.params) * hardware.link.gpus_per_node;
+  Seconds time(params_of_node / hardware.host.adam_params_per_s);
+  if (work.nvme) {
+    QPLAN_CHECK(hardware.host.nvme_read.value() > 0 && hardware.host.nvme_write.value() > 0,
+                "a plan with NVMe offload needs nvme_read and nvme_write");
+    // ZeRO-Infinity moves 12 B in (p, m, v) and 12-14 B out (and the bf16 copy) a parameter,
+    // pipelined with the cores' work.
+    const Seconds streamed = Bytes(12 * params_of_node) / hardware.host.nvme_read +
+                             Bytes(14 * params_of_node) / hardware.host.nvme_write;
+    time = std::max(time, streamed);
+  }
+  return {kHostLatency + time, PriceSource::formula, kHostError};
+}
+
+}  // namespace
+
+Price gemm_price(const Gemm& work, const HardwareProfile& hardware) {
+  if (work.m <= 0 || work.n <= 0 || work.k <= 0 || work.batch <= 0) return {Seconds(), {}, 0};
+  const Engine engine = engine_of(work.dtype, hardware);
+  const Product product{as_double(work.m), as_double(work.n), as_double(work.k),
+                        as_double(work.batch), size_of(work.dtype)};
+  Price price = burst_price(product, work.dtype, engine, hardware);
+  price.time = price.time / engine.fit->sustain;
+  if (work.accumulate_fp32) {
+    const Bytes traffic(kAccumulateBytes * product.m * product.n * product.batch);
+    if (const auto exposed = engine.fit->accumulate_exposed) {
+      price.time += traffic / hardware.gpu.memory_bandwidth * *exposed;
+    } else {
+      const Seconds extra = traffic / (hardware.gpu.memory_bandwidth * kAccumulateBandwidth);
+      price.time = overlapped(price.time / kAccumulateRate, extra);
+    }
+  }
+  return marked(price, engine.assumed, engine.fit->error);
+}
+
+// Residuals of the form against H200 (torch grouped_mm, 30 timings) 4.8% mean, 16% worst; B200
+// (SimuMax, 16 timings) 4.5% mean, 15% worst: tests/costmodel/compute_price_test.cpp.
+Price grouped_gemm_price(const GroupedGemm& work, const HardwareProfile& hardware) {
+  if (work.groups <= 0 || work.rows <= 0) return {Seconds(), {}, 0};
+  const Engine engine = engine_of(work.dtype, hardware);
+  const GemmFit& grouped = hardware.grouped_gemm;
+  const double element = size_of(work.dtype);
+  const double rows = as_double(work.rows);
+  const double n = as_double(work.n);
+  const double k = as_double(work.k);
+  const double weights = as_double(work.groups) * n * k;
+  const BytesPerSecond bandwidth = hardware.gpu.memory_bandwidth * grouped.bandwidth_efficiency;
+  const Seconds compute = grouped_compute(work, engine, grouped);
+  Price price{engine.fit->latency + grouped.latency, PriceSource::formula, grouped.error};
+  if (work.weight_gradient) {
+    const Bytes inputs(element * rows * (n + k));
+    // The gradients leave after the products: the sum fits, the maximum does not.
+    const Bytes output(weights * (work.accumulate_fp32 ? kAccumulateBytes : 2));
+    price.time += overlapped(compute, inputs / bandwidth) + output / bandwidth;
+  } else {
+    const Bytes traffic(element * (rows * k + weights) + std::max(2.0, element) * rows * n);
+    price.time += overlapped(compute, traffic / bandwidth);
+  }
+  price.error = std::max(price.error, engine.fit->error);
+  return marked(price, engine.assumed || grouped.assumed, price.error);
+}
+
+Seconds overlapped(Seconds a, Seconds b) {
+  const double high = std::max(a.value(), b.value());
+  if (high <= 0) return Seconds();
+  const double ratio = std::min(a.value(), b.value()) / high;
+  const double square = ratio * ratio;
+  return Seconds(high * std::sqrt(std::sqrt(1 + square * square)));
+}
+
+Price attention_price(const Attention& work, const HardwareProfile& hardware) {
+  if (work.batch <= 0 || work.heads <= 0 || work.q_len <= 0 || work.kv_len <= 0) {
+    return {Seconds(), {}, 0};
+  }
+  if (work.kernel == AttentionKernel::unfused) return unfused_attention_price(work, hardware);
+  Price price = fused_attention_price(work, hardware);
+  price.time += dropout_time(work, hardware) + sinks_time(work, hardware);
+  return price;
+}
+
+// A machine's own figure for a kind. Where rows of sources are grouped by expert and only sorting
+// tokens was measured, or both at once, that stands for it.
+template <class Figures>
+typename Figures::const_iterator own_figure(const Figures& figures, RowwiseKind kind) {
+  const auto found = figures.find(kind);
+  const bool missing = found == figures.end() && kind == RowwiseKind::group_rows;
+  return missing ? figures.find(RowwiseKind::permute) : found;
+}
+
+Price rowwise_price(const Rowwise& work, const HardwareProfile& hardware) {
+  if (work.rows <= 0 || work.cols <= 0) return {Seconds(), {}, 0};
+  const auto& exceptions = hardware.gpu.memory_efficiency_of;
+  // Exceptions are of fused kernels; an unfused kind's traffic is measured in copies already.
+  const auto found = work.fused ? own_figure(exceptions, work.kind) : exceptions.end();
+  const double efficiency =
+      found == exceptions.end() ? hardware.gpu.memory_efficiency : found->second;
+  Price price = memory_bound(memory_traffic(work), efficiency, kernel_count(work), hardware);
+  const auto latency = own_figure(hardware.gpu.memory_latency_of, work.kind);
+  if (work.fused && latency != hardware.gpu.memory_latency_of.end()) {
+    price.time += latency->second - kernel_count(work) * hardware.gpu.kernel_launch;
+  }
+  return price;
+}
+
+Price price(const Work& work, const PriceContext& context) {
+  QPLAN_CHECK(context.hardware != nullptr, "a price needs a machine");
+  const HardwareProfile& hardware = *context.hardware;
+  const auto shape = [&](Axis axis) -> const GroupShape& {
+    QPLAN_CHECK(context.grid != nullptr, "a price of communication needs the ranks' layout");
+    return context.grid->shape(axis);
+  };
+  return std::visit(
+      Overloaded{[&](const Gemm& w) { return gemm_price(w, hardware); },
+                 [&](const GroupedGemm& w) { return grouped_gemm_price(w, hardware); },
+                 [&](const Attention& w) { return attention_price(w, hardware); },
+                 [&](const GatedDeltaRule& w) { return delta_rule_price(w, hardware); },
+                 [&](const StateSpaceScan& w) { return scan_price(w, hardware); },
+                 [&](const Rowwise& w) { return rowwise_price(w, hardware); },
+                 [&](const Collective& w) { return collective_price(w, shape(w.axis), hardware); },
+                 [&](const SendRecv& w) {
+                   return send_recv_price(w.bytes, shape(w.axis).nodes > 1, hardware);
+                 },
+                 [&](const AdamW& w) { return adamw_price(w, hardware); },
+                 [&](const HostCopy& w) { return host_copy_price(w, hardware); },
+                 [&](const HostAdam& w) { return host_adam_price(w, hardware); },
+                 [](const Join&) {
+                   return Price{Seconds(), PriceSource::formula, 0};
+                 }},
+      work);
+}
+
+}  // namespace qplan

@@ -1,0 +1,102 @@
+#pragma once
+// What one command does to one rank's memory, in the reference mathematics of executor/math.
+// Private to the CPU backend.
+
+#include <cstdint>
+#include <vector>
+
+#include "executor/cpu/rank.h"
+#include "executor/cpu/world.h"
+#include "executor/math/router.h"
+#include "executor/operands.h"
+
+namespace qplan {
+
+// Work that one rank does alone.
+void compute(CpuRank& rank, const Command& command);
+
+// A collective, done by its last rank for all. Members are in the order of the group.
+void together(const std::vector<CpuWorld::Member>& members);
+
+// ---- parts of compute(), by subject ----
+
+void run_product(CpuRank& rank, const Command& command, const Gemm& work);
+void run_experts_product(CpuRank& rank, const Command& command, const GroupedGemm& work);
+void run_attention(CpuRank& rank, const Command& command, const Attention& work);
+void run_rowwise(CpuRank& rank, const Command& command, const Rowwise& work);
+void run_rope(CpuRank& rank, const Command& command, const Rowwise& work);
+void run_copy(CpuRank& rank, const Command& command);
+// A copy into or out of what ranks exchange when heads are traded for sequence.
+void move_heads(CpuRank& rank, const Command& command);
+void run_qk_norm(CpuRank& rank, const Command& command, bool backward);
+// What images need beyond a language model's work; false: this command is none of it.
+bool run_images(CpuRank& rank, const Command& command);
+void run_loss(CpuRank& rank, const Command& command, RowwiseKind kind);
+void add_bias_to_scale_gradient(CpuRank& rank, const Command& command, Values& dscale);
+void run_router(CpuRank& rank, const Command& command, bool backward);
+void run_permute(CpuRank& rank, const Command& command);
+void run_adamw(CpuRank& rank, const Command& command, bool on_host);
+void run_sum_of_squares(CpuRank& rank, const Command& command);
+// Linear layers in fp8.
+void run_amax(CpuRank& rank, const Command& command, const Rowwise& work);
+void run_quantize(CpuRank& rank, const Command& command, const Rowwise& work);
+void run_transpose(CpuRank& rank, const Command& command);
+void run_fp8_product(CpuRank& rank, const Command& command, const Gemm& work);
+// A Join that moves states where one rank alone holds them: parameters into a block's whole copy,
+// a whole gradient into the kept one.
+void run_join(CpuRank& rank, const Command& command);
+
+// ---- collectives over states and over expert rows ----
+
+struct Party {
+  CpuRank& rank;
+  const Command& command;
+};
+using Parties = std::vector<Party>;
+void gather_parameters(const Parties& parties, Axis axis);
+void reduce_gradients(const Parties& parties, const Collective& work);
+// Context parallelism: keys and values of all, their gradients back, or heads for sequence.
+void exchange_context(const Parties& parties, const Collective& work);
+void exchange_rows(const Parties& parties, bool to_experts);
+
+// ---- what several subjects need ----
+
+// Columns that a row of packed q|k|v and the rows of q, k and v share. Where tp ranks are more than
+// key-value heads, the packed row is that of all ranks, one after the other.
+struct ColumnRun {
+  std::int64_t packed = 0, own = 0, count = 0;
+};
+struct HeadColumns {
+  std::vector<ColumnRun> q, k, v;
+};
+HeadColumns head_columns(const CpuRank& rank, const Command& command, std::int64_t packed_cols);
+
+// Angles that rotary embedding turns a command's rows by, for each of the dims / 2 pairs of a head.
+std::vector<double> rope_angles(const Rank& rank, const Command& command, std::int64_t dims);
+
+// Token ids whose rows of the embedding are used: -1 where a visual token stands instead.
+std::vector<std::int32_t> embedded_tokens(const Rank& rank, std::vector<std::int32_t> ids);
+
+// The first `cols` columns of a tensor, or, where a row of it is shorter, several rows as one (a
+// vision tower's mergers).
+inline math::Matrix rows_of(Values& values, std::int64_t cols) {
+  const math::Matrix m = values.matrix();
+  if (m.cols >= cols) return m.columns(0, cols);
+  return {values.all(), m.rows * m.cols / cols, cols};
+}
+
+// Of a model that has experts.
+inline const MoeSpec& moe_of(const CpuRank& rank) {
+  return *rank.job.model.moe;
+}
+math::RouterShape router_shape(const CpuRank& rank);
+// First entries of each row of the row map (cpu_experts.cpp): the experts chosen for each token.
+std::vector<std::int32_t> chosen_experts(const CpuRank& rank, const Tensor& row_map);
+
+// Rows of a received-tokens slot that belong to one local expert.
+struct ExpertRows {
+  std::int64_t expert = 0, first = 0, count = 0;
+};
+std::vector<ExpertRows> expert_rows(const CpuRank& rank, const Tensor& counts, std::int64_t rows);
+
+}  // namespace qplan

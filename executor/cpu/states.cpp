@@ -1,0 +1,206 @@
+// Parameters, gradients and optimizer states: AdamW, norms, and the collectives that shard them.
+
+#include <algorithm>
+#include <cmath>
+
+#include "executor/cpu/ops.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+using Section = StateShard::Section;
+
+void copy(const Tensor& from, const Tensor& to) {
+  if (from.dtype == to.dtype) {
+    std::copy_n(from.data, from.bytes(), to.data);
+    return;
+  }
+  Values source(from), target(to, false);
+  std::ranges::copy(source.all(), target.all().begin());
+  target.commit();
+}
+
+void accumulate(const Tensor& from, const Tensor& to) {
+  Values source(from), target(to);
+  for (std::size_t i = 0; i < source.all().size(); ++i) target.all()[i] += source.all()[i];
+  target.commit();
+}
+
+// One section of `whole` from a holder's shard.
+void place_shard(const CpuRank& holder, int instance, bool expert, const Tensor& whole) {
+  const StateShard shard = holder.shard(instance);
+  const Section& s = expert ? shard.expert : shard.dense;
+  copy(shard_part(holder.held(instance, Storage::weight), shard, expert), packed_part(whole, s));
+}
+
+}  // namespace
+
+void run_join(CpuRank& rank, const Command& c) {
+  if (writes(rank, c, Storage::wire, Flow::weights)) {
+    const Tensor whole = rank.tensor(c, c.writes[0]);
+    for (const bool expert : {false, true}) place_shard(rank, neighbour(rank, c), expert, whole);
+  } else if (writes(rank, c, Storage::gradient) && reads_flow(rank, c, Flow::gradients)) {
+    accumulate(rank.tensor(c, c.reads[0]), rank.tensor(c, c.writes[0]));
+  }
+}
+
+// Either the updated parameters of a sharded optimizer, in place, or a neighbour's parameters into
+// a whole copy.
+void gather_parameters(const Parties& parties, Axis axis) {
+  const bool expert = axis == Axis::edp;
+  for (const Party& to : parties) {
+    const Tensor whole = to.rank.tensor(to.command, to.command.writes[0]);
+    const bool ahead = writes(to.rank, to.command, Storage::wire, Flow::weights);
+    for (const Party& from : parties) {
+      if (ahead) {
+        place_shard(from.rank, neighbour(from.rank, from.command), expert, whole);
+        continue;
+      }
+      if (&from == &to) continue;
+      const StateShard shard = from.rank.shard(from.command.instance);
+      const Section& s = expert ? shard.expert : shard.dense;
+      copy(packed_part(from.rank.tensor(from.command, from.command.writes[0]), s),
+           packed_part(whole, s));
+    }
+    // The first gather brings what nobody shares, too.
+    if (!ahead || !to.command.writes[0].fresh) continue;
+    for (const bool part : {false, true}) {
+      const int other = neighbour(to.rank, to.command);
+      const BlockShape& s = to.rank.shape(other);
+      if (part != expert && (part ? s.expert_shard : s.dense_shard) == 1) {
+        place_shard(to.rank, other, part, whole);
+      }
+    }
+  }
+}
+
+namespace {
+
+// Element by element over all parties' tensors, in their order; the result to each.
+void sum_to_all(const std::vector<Tensor>& tensors) {
+  std::vector<Values> values;
+  for (const Tensor& t : tensors) values.emplace_back(t);
+  for (std::size_t i = 0; i < values.front().all().size(); ++i) {
+    double sum = 0;
+    for (Values& v : values) sum += static_cast<double>(v.all()[i]);
+    for (Values& v : values) v.all()[i] = static_cast<float>(sum);
+  }
+  for (Values& v : values) v.commit();
+}
+
+// Every party's section of the sum of all parties' `inputs`, written to `outputs`.
+void sum_sections(const Parties& parties, const std::vector<Tensor>& inputs,
+                  const std::vector<Tensor>& outputs, bool expert, bool add) {
+  std::vector<Values> values;
+  for (const Tensor& t : inputs) values.emplace_back(t);
+  for (std::size_t p = 0; p < parties.size(); ++p) {
+    const StateShard shard = parties[p].rank.shard(parties[p].command.instance);
+    const Section& s = expert ? shard.expert : shard.dense;
+    Values output(outputs[p]);
+    for (std::int64_t i = 0; i < s.count; ++i) {
+      double sum = add ? static_cast<double>(output.all()[static_cast<std::size_t>(i)]) : 0;
+      for (Values& v : values)
+        sum += static_cast<double>(v.all()[static_cast<std::size_t>(s.begin + i)]);
+      output.all()[static_cast<std::size_t>(i)] = static_cast<float>(sum);
+    }
+    output.commit();
+  }
+}
+
+}  // namespace
+
+void reduce_gradients(const Parties& parties, const Collective& work) {
+  const Party& one = parties.front();
+  const Role role = one.command.op->role;
+  if (role == Role::replicated_gradients || role == Role::tied_gradients) {
+    std::vector<Tensor> parts;
+    for (const Party& p : parties) parts.push_back(shared_gradient(p.rank, p.command));
+    return sum_to_all(parts);
+  }
+  const bool expert = work.axis == Axis::edp;
+  std::vector<Tensor> inputs, outputs;
+  if (!reads_flow(one.rank, one.command, Flow::gradients)) {
+    // Once a step, in place: the whole section, or every rank's share of it.
+    for (const Party& p : parties) {
+      const Tensor slot = p.rank.tensor(p.command, p.command.writes[0]);
+      const StateShard shard = p.rank.shard(p.command.instance);
+      const Section& s = expert ? shard.expert : shard.dense;
+      inputs.push_back(slot);
+      outputs.push_back(packed_part(slot, s));
+    }
+    if (work.kind == CollectiveKind::all_reduce) return sum_to_all(outputs);
+    return sum_sections(parties, inputs, outputs, expert, false);
+  }
+  // Of one microbatch, added to what is kept. Copies of a shard (HSDP) sum theirs afterwards.
+  const bool copies_follow = work.axis == Axis::dp_shard && has_replicas(one.rank, one.command);
+  for (const Party& p : parties) {
+    const StateShard shard = p.rank.shard(p.command.instance);
+    const Section& s = expert ? shard.expert : shard.dense;
+    const Tensor whole = p.rank.tensor(p.command, p.command.reads[0]);
+    const Tensor kept = p.rank.tensor(p.command, p.command.writes[0]);
+    inputs.push_back(whole);
+    outputs.push_back(copies_follow ? packed_part(whole, s) : shard_part(kept, shard, expert));
+  }
+  // In place, a party's section is read for its own sum only, so nothing is overwritten too early.
+  sum_sections(parties, inputs, outputs, expert, /*add=*/!copies_follow);
+  for (const Party& p : parties) {
+    if (!first_reduction(p.rank, p.command)) continue;
+    for (const bool part : {false, true}) {
+      if (part == expert || !alone(p.rank, p.command.instance, part)) continue;
+      const StateShard shard = p.rank.shard(p.command.instance);
+      accumulate(packed_part(p.rank.tensor(p.command, p.command.reads[0]),
+                             part ? shard.expert : shard.dense),
+                 shard_part(p.rank.tensor(p.command, p.command.writes[0]), shard, part));
+    }
+  }
+}
+
+// Of this rank's shard; what several ranks hold alike is counted by the first of them.
+void run_sum_of_squares(CpuRank& rank, const Command& c) {
+  const Block& block = rank.block(c);
+  const BlockShape& shape = rank.shape(c.instance);
+  const bool sharded = shape.zero >= 2;
+  const Tensor slot = rank.tensor(c, c.reads[0]);
+  for (const StateRun& run : rank.state_runs(c.instance)) {
+    const PackedParameter& p = block.parameters[run.parameter];
+    if (!is_trained(p.whole.role) || !rank.is_first_holder(c.instance, p)) continue;
+    Values gradient(slot.part(sharded ? run.shard : run.packed, 1, run.count));
+    rank.square_sum += math::sum_of_squares(gradient.all());
+  }
+}
+
+// Weight decay is for matrices: norms, biases and other vectors are not decayed (as Megatron does).
+void run_adamw(CpuRank& rank, const Command& c, bool on_host) {
+  const std::int64_t host = rank.offloaded(c.instance);
+  const Block& block = rank.block(c);
+  const BlockShape& shape = rank.shape(c.instance);
+  OptimizerState state = on_host ? rank.host_state(c.instance) : rank.device_state(c.instance);
+  const Tensor gradients = rank.held(c.instance, Storage::gradient);
+  const Tensor weights = rank.held(c.instance, Storage::weight);
+  const double scale = math::clip_scale(rank.grad_norm, rank.job.optimizer.clip_grad);
+  const std::int64_t begin = on_host ? 0 : host;
+  const std::int64_t end = on_host ? host : rank.shard(c.instance).size();
+  for (const StateRun& run : rank.state_runs(c.instance)) {
+    const Parameter& p = block.parameters[run.parameter].whole;
+    const std::int64_t first = std::max(run.shard, begin);
+    const std::int64_t count = std::min(run.shard + run.count, end) - first;
+    if (count <= 0 || !is_trained(p.role)) continue;
+    const std::int64_t packed = run.packed + first - run.shard;
+    Values gradient(gradients.part(shape.zero >= 2 ? first : packed, 1, count));
+    Values main(state.main_params.part(first - begin, 1, count));
+    Values m(state.moment1.part(first - begin, 1, count));
+    Values v(state.moment2.part(first - begin, 1, count));
+    math::AdamWSettings settings = rank.job.optimizer.adamw;
+    if (is_vector(p)) settings.weight_decay = 0;
+    math::adamw(settings, rank.step, gradient.all(), scale, main.all(), m.all(), v.all());
+    main.commit();
+    m.commit();
+    v.commit();
+    Values working(weights.part(shape.zero == 3 ? first : packed, 1, count), false);
+    std::ranges::copy(main.all(), working.all().begin());
+    working.commit();
+  }
+}
+
+}  // namespace qplan

@@ -1,0 +1,398 @@
+// Products, norms, activations, lookups, sums: what a rank does alone.
+
+#include <variant>
+
+#include "executor/cuda/ops.h"
+#include "executor/io/weights.h"
+#include "models/error.h"
+#include "models/kernel_scratch.h"
+
+namespace qplan {
+namespace {
+
+template <class... F>
+struct Overloaded : F... {
+  using F::operator()...;
+};
+template <class... F>
+Overloaded(F...) -> Overloaded<F...>;
+
+void* bytes_of(const Tensor& tensor) {
+  return tensor.data;
+}
+
+const PackedParameter& parameter_of(const CudaRank& rank, const Command& c) {
+  return rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+}
+
+// y[rows, n] = x[rows, k] W^T (+ bias).
+void forward(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
+  const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.n);
+  const bool biased = w.bias.data != nullptr && adds_bias(rank, parameter_of(rank, c));
+  // A router's logits are fp32, and cuBLASLt would want their bias to be so, too.
+  const bool apart = biased && y.dtype == DType::fp32;
+  const void* bias = biased && !apart ? w.bias.data : nullptr;
+  const Piece piece = piece_of(rank, *c.op, y.rows);
+  for (std::int64_t r = 0; r < piece.ranks; ++r) {
+    const std::int64_t first = r * piece.share + piece.first;
+    rank.blas.multiply({.m = piece.count,
+                        .n = work.n,
+                        .k = work.k,
+                        .a_stride = x.cols,
+                        .b_stride = w.weight.cols,
+                        .c_stride = y.cols,
+                        .b_transposed = true,
+                        .out = y.dtype},
+                       x.row_range(first, piece.count).data, bytes_of(w.weight),
+                       y.row_range(first, piece.count).data, stream, {}, bias);
+  }
+  if (apart) kernels::add_bias(float_of(y), bf16_of(w.bias), y.rows, y.cols, stream);
+}
+
+// Gradients of a router's logits are fp32; products take bf16.
+Tensor narrowed(CudaRank& rank, const Tensor& x, cudaStream_t stream) {
+  if (x.dtype != DType::fp32) return x;
+  QPLAN_CHECK(2 * x.elements() <= kernels::kScratchBytes, "a router's logits fit the scratch");
+  const Tensor narrow{static_cast<std::byte*>(rank.scratch()), DType::bf16, x.rows, x.cols};
+  kernels::narrow(bf16_of(narrow), float_of(x), x.elements(), stream);
+  return narrow;
+}
+
+// dx[rows, n] = dy[rows, k] W.
+void input_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
+  const Tensor dy = narrowed(rank, rank.tensor(c, c.reads[0]), stream);
+  const Tensor dx = rank.tensor(c, c.writes[0]);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.reads[1]), work.k);
+  rank.blas.multiply({.m = dy.rows,
+                      .n = work.n,
+                      .k = work.k,
+                      .a_stride = dy.cols,
+                      .b_stride = w.weight.cols,
+                      .c_stride = dx.cols,
+                      .out = dx.dtype},
+                     dy.data, bytes_of(w.weight), dx.data, stream);
+}
+
+// Of a product's bias, as many columns as dy has.
+void bias_gradient(CudaRank& rank, const Tensor& dbias, const Tensor& dy, cudaStream_t stream) {
+  auto* scratch = static_cast<float*>(rank.scratch());
+  if (dy.dtype == DType::fp32) {
+    kernels::bias_gradient(float_of(dbias), float_of(dy), dy.rows, dy.cols, scratch, stream);
+  } else {
+    kernels::bias_gradient(float_of(dbias), bf16_of(dy), dy.rows, dy.cols, scratch, stream);
+  }
+}
+
+// dW[m, n] += dy[rows, m]^T x[rows, n]; dbias[m] += the sum over rows of dy.
+void weight_gradient(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
+  const Tensor whole = rank.tensor(c, c.reads[0]), dy = narrowed(rank, whole, stream);
+  const Tensor x = rank.tensor(c, c.reads[1]);
+  const Weight w = weight_of(rank, c, rank.tensor(c, c.writes[0]), work.m);
+  rank.blas.multiply({.m = work.m,
+                      .n = work.n,
+                      .k = dy.rows,
+                      .a_stride = dy.cols,
+                      .b_stride = x.cols,
+                      .c_stride = w.weight.cols,
+                      .a_transposed = true,
+                      .accumulate = true,
+                      .out = w.weight.dtype},
+                     dy.data, x.data, bytes_of(w.weight), stream);
+  if (w.bias.data != nullptr) bias_gradient(rank, w.bias, whole, stream);
+}
+
+// Latent attention's keys: what is behind the normed part, the rotary key, passes through.
+void copy_behind(const Tensor& from, const Tensor& to, std::int64_t cols, cudaStream_t stream) {
+  if (to.cols == cols) return;
+  const auto bytes = [](std::int64_t n) { return static_cast<std::size_t>(2 * n); };
+  check(cudaMemcpy2DAsync(to.part(cols, 1, 1).data, bytes(to.cols), from.part(cols, 1, 1).data,
+                          bytes(from.cols), bytes(to.cols - cols),
+                          static_cast<std::size_t>(to.rows), cudaMemcpyDeviceToDevice, stream));
+}
+
+float epsilon_of(const CudaRank& rank) {
+  return static_cast<float>(rank.job.model.norm_epsilon);
+}
+
+// A LayerNorm's bias, or its gradient, in a slot.
+Tensor bias_in(const CudaRank& rank, const Command& c, const Tensor& slot) {
+  const PackedParameter* const bias = bias_of(rank, c, parameter_of(rank, c));
+  QPLAN_CHECK(bias != nullptr, "a LayerNorm has a bias");
+  return parameter_in(slot, *bias);
+}
+
+kernels::LayerNormWeights layer_norm_of(const CudaRank& rank, const Command& c,
+                                        const Tensor& slot) {
+  return {bf16_of(parameter_in(slot, parameter_of(rank, c))), bf16_of(bias_in(rank, c, slot)),
+          norm_around_zero(rank.job.model) ? 1.0F : 0.0F};
+}
+
+void norm(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
+  const Tensor weights = rank.tensor(c, c.reads[1]);
+  if (work.kind == RowwiseKind::layer_norm) {
+    return kernels::layer_norm(bf16_of(y), bf16_of(x), layer_norm_of(rank, c, weights), work.rows,
+                               work.cols, epsilon_of(rank), stream);
+  }
+  const Tensor w = parameter_in(weights, parameter_of(rank, c));
+  kernels::rms_norm(bf16_of(y), {1, y.cols}, bf16_of(x), {1, x.cols}, bf16_of(w), work.rows,
+                    work.cols, epsilon_of(rank), stream);
+  copy_behind(x, y, work.cols, stream);
+}
+
+// reads: x, dy, weights and perhaps the residual's gradient, which is added.
+void norm_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const Tensor x = rank.tensor(c, c.reads[0]), dy = rank.tensor(c, c.reads[1]);
+  const Tensor weights = rank.tensor(c, c.reads[2]);
+  const Tensor dx = rank.tensor(c, c.writes[0]), gradients = rank.tensor(c, c.writes[1]);
+  const Tensor dw = parameter_in(gradients, parameter_of(rank, c));
+  const kernels::bf16* residual = c.reads.count > 3 ? bf16_of(rank.tensor(c, c.reads[3])) : nullptr;
+  auto* scratch = static_cast<float*>(rank.scratch());
+  if (work.kind == RowwiseKind::layer_norm_backward) {
+    return kernels::layer_norm_backward(
+        {bf16_of(dx), float_of(dw), float_of(bias_in(rank, c, gradients)), bf16_of(x), bf16_of(dy),
+         residual, layer_norm_of(rank, c, weights)},
+        work.rows, work.cols, epsilon_of(rank), scratch, stream, row_order(rank));
+  }
+  const Tensor w = parameter_in(weights, parameter_of(rank, c));
+  kernels::rms_norm_backward({bf16_of(dx),
+                              float_of(dw),
+                              bf16_of(x),
+                              bf16_of(dy),
+                              bf16_of(w),
+                              residual,
+                              {1, dx.cols},
+                              {1, x.cols},
+                              {1, dy.cols}},
+                             work.rows, work.cols, epsilon_of(rank), scratch, stream,
+                             row_order(rank));
+  copy_behind(dy, dx, work.cols, stream);
+}
+
+kernels::Activation kernel_of(math::Activation activation) {
+  switch (activation) {
+    case math::Activation::swiglu:
+      return kernels::Activation::swiglu;
+    case math::Activation::swiglu_clamped:
+      return kernels::Activation::swiglu_clamped;
+    case math::Activation::gelu_tanh:
+      return kernels::Activation::gelu_tanh;
+    case math::Activation::relu2:
+      return kernels::Activation::relu2;
+    case math::Activation::gelu:
+      break;
+  }
+  QPLAN_CHECK(false, "towers' mergers are refused before they run");
+}
+
+// Experts' rows are scaled by their probabilities: reads up, probabilities, counts.
+void activate(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
+  const float* scale = c.reads.count > 1 ? float_of(rank.tensor(c, c.reads[1])) : nullptr;
+  kernels::activate(kernel_of(activation_of(rank, c, work.kind)), bf16_of(y), bf16_of(x), scale,
+                    y.rows, y.cols, stream);
+}
+
+void activate_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  const Tensor x = rank.tensor(c, c.reads[0]), dy = rank.tensor(c, c.reads[1]);
+  const Tensor dx = rank.tensor(c, c.writes[0]);
+  const bool scaled = c.reads.count > 2;
+  const float* scale = scaled ? float_of(rank.tensor(c, c.reads[2])) : nullptr;
+  float* dscale = scaled ? float_of(rank.tensor(c, c.writes[1])) : nullptr;
+  kernels::activate_backward(kernel_of(activation_of(rank, c, work.kind)), bf16_of(dx), dscale,
+                             bf16_of(x), bf16_of(dy), scale, dy.rows, dy.cols, stream);
+  if (c.op->parameter != kNoParameter) add_bias_to_scale_gradient(rank, c, stream);
+}
+
+// {k|v, k, v} -> {k, v}: what a ring brought home, all keys and then all values, is added.
+void add_home(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const Tensor both = rank.tensor(c, c.reads[0]);
+  std::int64_t first = 0;
+  for (const Operand& operand : c.writes) {
+    const Tensor own = rank.tensor(c, operand);
+    kernels::add(bf16_of(own), bf16_of(own), bf16_of(both.part(first, 1, 1)), nullptr,
+                 own.elements(), stream);
+    first += own.elements();
+  }
+}
+
+void add(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  if (c.writes.count == 2) return add_home(rank, c, stream);
+  QPLAN_CHECK(c.writes.count == 1 && (c.reads.count == 2 || c.reads.count == 3),
+              "two or three summands make one sum");
+  const Tensor y = rank.tensor(c, c.writes[0]);
+  const kernels::bf16* third = c.reads.count > 2 ? bf16_of(rank.tensor(c, c.reads[2])) : nullptr;
+  kernels::add(bf16_of(y), bf16_of(rank.tensor(c, c.reads[0])), bf16_of(rank.tensor(c, c.reads[1])),
+               third, y.elements(), stream);
+}
+
+std::int64_t* int64_of(const Tensor& tensor) {
+  return static_cast<std::int64_t*>(bytes_of(tensor));
+}
+
+// Null where the model has none.
+const PackedParameter* learned_positions(const CudaRank& rank, const Command& c) {
+  for (const PackedParameter& p : rank.block(c).parameters) {
+    if (p.whole.role == ParameterRole::embed_positions) return &p;
+  }
+  return nullptr;
+}
+
+void embed(CudaRank& rank, const Command& c, bool backward, cudaStream_t stream) {
+  const PackedParameter& p = parameter_of(rank, c);
+  const PackedParameter* const positions = learned_positions(rank, c);
+  const std::int64_t first = rank.at.tp * p.rows;
+  if (!backward) {
+    const Tensor table = parameter_in(rank.tensor(c, c.reads[0]), p);
+    const Tensor y = rank.tensor(c, c.writes[0]), kept = rank.tensor(c, c.writes[1]);
+    // One rank of the tensor-parallel group adds what all have.
+    kernels::LearnedPositions learned;
+    if (positions != nullptr && rank.at.tp == 0) {
+      learned = {bf16_of(parameter_in(rank.tensor(c, c.reads[0]), *positions)),
+                 rank.positions_on_device()};
+    }
+    kernels::embed(bf16_of(y), int64_of(kept), bf16_of(table), first, p.rows,
+                   rank.ids(c.action.microbatch), learned, y.rows, y.cols, stream);
+    return;
+  }
+  const Tensor dy = rank.tensor(c, c.reads[0]), kept = rank.tensor(c, c.reads[1]);
+  const Tensor dtable = parameter_in(rank.tensor(c, c.writes[0]), p);
+  kernels::embed_backward(float_of(dtable), bf16_of(dy), first, p.rows, int64_of(kept), dy.rows,
+                          dy.cols, rank.scratch(), stream);
+  if (positions == nullptr) return;
+  const Tensor dpositions = parameter_in(rank.tensor(c, c.writes[0]), *positions);
+  QPLAN_CHECK(dpositions.rows * kTableRowScratch <= kKernelScratch, "positions fit the scratch");
+  kernels::positions_backward(float_of(dpositions), bf16_of(dy), rank.positions_on_device(),
+                              dpositions.rows, dy.rows, dy.cols, rank.scratch(), stream);
+}
+
+void fill_with_zeros(const Tensor& tensor, cudaStream_t stream) {
+  check(cudaMemsetAsync(tensor.data, 0, static_cast<std::size_t>(tensor.bytes()), stream));
+}
+
+void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
+  switch (work.kind) {
+    case RowwiseKind::rms_norm:
+    case RowwiseKind::layer_norm:
+      return norm(rank, c, work, stream);
+    case RowwiseKind::rms_norm_backward:
+    case RowwiseKind::layer_norm_backward:
+      return norm_backward(rank, c, work, stream);
+    case RowwiseKind::rope:
+    case RowwiseKind::rope_backward:
+      if (c.op->parameter != kNoParameter) return launch_normed_heads(rank, c, stream);
+      return launch_heads(rank, c, work, stream);
+    case RowwiseKind::copy:
+      if (c.op->role == Role::transpose) return launch_transpose(rank, c, stream);
+      if (moves_heads(c)) return launch_shares(rank, c, stream);
+      return launch_heads(rank, c, work, stream);
+    case RowwiseKind::swiglu:
+    case RowwiseKind::gelu:
+      return activate(rank, c, work, stream);
+    case RowwiseKind::swiglu_backward:
+    case RowwiseKind::gelu_backward:
+      return activate_backward(rank, c, work, stream);
+    case RowwiseKind::add:
+      return add(rank, c, stream);
+    case RowwiseKind::embedding:
+      return embed(rank, c, false, stream);
+    case RowwiseKind::embedding_backward:
+      return embed(rank, c, true, stream);
+    case RowwiseKind::cross_entropy:
+    case RowwiseKind::cross_entropy_backward:
+    case RowwiseKind::scale:
+      return launch_loss(rank, c, work, stream);
+    case RowwiseKind::router:
+      return launch_router(rank, c, false, stream);
+    case RowwiseKind::router_backward:
+      return launch_router(rank, c, true, stream);
+    case RowwiseKind::permute:
+    case RowwiseKind::unpermute:
+    case RowwiseKind::group_rows:
+      return launch_permute(rank, c, stream);
+    case RowwiseKind::sum_of_squares:
+      return launch_sum_of_squares(rank, c, stream);
+    case RowwiseKind::amax:
+      return launch_amax(rank, c, work, stream);
+    case RowwiseKind::quantize:
+      return launch_quantize(rank, c, work, stream);
+    case RowwiseKind::zero_fill:
+      return fill_with_zeros(rank.tensor(c, c.writes[0]), stream);
+    case RowwiseKind::accumulate:
+    case RowwiseKind::dropout_add:
+    case RowwiseKind::dropout_add_backward:
+    case RowwiseKind::cast:
+    case RowwiseKind::expert_bias:
+    case RowwiseKind::expert_bias_backward:
+    case RowwiseKind::clamp:
+    case RowwiseKind::clamp_backward:
+    case RowwiseKind::scale_rows:
+    case RowwiseKind::scale_rows_backward:
+    case RowwiseKind::causal_conv:
+    case RowwiseKind::causal_conv_backward:
+    case RowwiseKind::l2_norm:
+    case RowwiseKind::l2_norm_backward:
+    case RowwiseKind::gated_norm:
+    case RowwiseKind::gated_norm_backward:
+    case RowwiseKind::decay_gates:
+    case RowwiseKind::decay_gates_backward:
+    case RowwiseKind::mamba_conv:
+    case RowwiseKind::mamba_conv_backward:
+    case RowwiseKind::group_norm:
+    case RowwiseKind::gated_group_norm:
+    case RowwiseKind::group_norm_backward:
+      break;
+  }
+  QPLAN_CHECK(false, "models with such ops are refused before they run");
+}
+
+}  // namespace
+
+kernels::bf16* bf16_of(const Tensor& tensor) {
+  QPLAN_CHECK(tensor.dtype == DType::bf16, "activations on a GPU are bf16");
+  return static_cast<kernels::bf16*>(bytes_of(tensor));
+}
+
+float* float_of(const Tensor& tensor) {
+  QPLAN_CHECK(tensor.dtype == DType::fp32, "gradients and statistics on a GPU are fp32");
+  return static_cast<float*>(bytes_of(tensor));
+}
+
+void copy(const Tensor& from, const Tensor& to, cudaStream_t stream) {
+  QPLAN_CHECK(from.dtype == to.dtype && from.elements() == to.elements(),
+              "a copy changes neither format nor size");
+  check(cudaMemcpyAsync(to.data, from.data, static_cast<std::size_t>(from.bytes()),
+                        cudaMemcpyDeviceToDevice, stream));
+}
+
+void launch_product(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
+  if (work.dtype == DType::fp8) return launch_fp8_product(rank, c, work, stream);
+  if (c.op->role == Role::input_gradient) return input_gradient(rank, c, work, stream);
+  if (c.op->role == Role::weight_gradient) return weight_gradient(rank, c, work, stream);
+  forward(rank, c, work, stream);
+}
+
+void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  std::visit(
+      Overloaded{[&](const Gemm& work) { launch_product(rank, c, work, stream); },
+                 [&](const GroupedGemm& work) { launch_experts_product(rank, c, work, stream); },
+                 [&](const Attention& work) { launch_attention(rank, c, work, stream); },
+                 [&](const Rowwise& work) { launch_rowwise(rank, c, work, stream); },
+                 [&](const AdamW&) { launch_adamw(rank, c, stream); },
+                 [&](const HostAdam&) { launch_host_adam(rank, c, stream); },
+                 [&](const HostCopy& work) { launch_host_copy(rank, c, work, stream); },
+                 [&](const Join&) { launch_join(rank, c, stream); },
+                 [&](const GatedDeltaRule&) {
+                   QPLAN_CHECK(false, "models with Gated DeltaNet are refused before they run");
+                 },
+                 [&](const StateSpaceScan&) {
+                   QPLAN_CHECK(false, "models with Mamba-2 are refused before they run");
+                 },
+                 [&](const Collective&) { QPLAN_CHECK(false, "nobody is alone in a collective"); },
+                 [&](const SendRecv&) { QPLAN_CHECK(false, "nobody is alone in a ring"); }},
+      c.op->work);
+  check(cudaGetLastError());
+}
+
+}  // namespace qplan

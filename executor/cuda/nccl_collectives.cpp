@@ -1,0 +1,237 @@
+// Collectives of this rank's groups, and messages between stages.
+
+#include <algorithm>
+
+#include "executor/cuda/ops.h"
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+ncclDataType_t nccl_type(DType dtype) {
+  switch (dtype) {
+    case DType::fp32:
+      return ncclFloat32;
+    case DType::bf16:
+      return ncclBfloat16;
+    case DType::fp16:
+      return ncclFloat16;
+    case DType::int32:
+      return ncclInt32;
+    case DType::int64:
+      return ncclInt64;
+    case DType::fp8:
+    case DType::fp8_e5m2:
+      return ncclUint8;  // gathered, never added
+    case DType::fp4:
+    case DType::boolean:
+      break;
+  }
+  QPLAN_CHECK(false, "collectives move numbers that NCCL can add");
+}
+
+std::size_t count_of(const Tensor& t) {
+  return static_cast<std::size_t>(t.elements());
+}
+
+// One after the other, in the order of the group: of equal sections at once, of others (where ranks
+// do not divide the whole) each from its holder.
+void gather_sections(const Tensor& own, const Tensor& whole, std::int64_t size, ncclComm_t group,
+                     cudaStream_t stream) {
+  int ranks = 0;
+  check(ncclCommCount(group, &ranks));
+  if (whole.elements() == size * ranks) {
+    check(ncclAllGather(own.data, whole.data, count_of(own), nccl_type(own.dtype), group, stream));
+    return;
+  }
+  check(ncclGroupStart());
+  for (int r = 0; r < ranks; ++r) {
+    const std::int64_t begin = std::min(r * size, whole.elements());
+    const Tensor section = whole.part(begin, 1, std::min(size, whole.elements() - begin));
+    check(ncclBroadcast(own.data, section.data, count_of(section), nccl_type(own.dtype), r, group,
+                        stream));
+  }
+  check(ncclGroupEnd());
+}
+
+// The reverse, in place: a rank's own section of the sum.
+void reduce_sections(const Tensor& own, const Tensor& whole, std::int64_t size, ncclComm_t group,
+                     cudaStream_t stream) {
+  int ranks = 0;
+  check(ncclCommCount(group, &ranks));
+  if (whole.elements() == size * ranks) {
+    check(ncclReduceScatter(whole.data, own.data, count_of(own), nccl_type(own.dtype), ncclSum,
+                            group, stream));
+    return;
+  }
+  check(ncclGroupStart());
+  for (int r = 0; r < ranks; ++r) {
+    const std::int64_t begin = std::min(r * size, whole.elements());
+    const Tensor section = whole.part(begin, 1, std::min(size, whole.elements() - begin));
+    check(ncclReduce(section.data, section.data, count_of(section), nccl_type(own.dtype), ncclSum,
+                     r, group, stream));
+  }
+  check(ncclGroupEnd());
+}
+
+void sum_to_all(const Tensor& t, ncclComm_t group, cudaStream_t stream) {
+  check(ncclAllReduce(t.data, t.data, count_of(t), nccl_type(t.dtype), ncclSum, group, stream));
+}
+
+// One section of `whole` from this rank's shard.
+void place_shard(const CudaRank& rank, int instance, bool expert, const Tensor& whole,
+                 cudaStream_t stream) {
+  const StateShard shard = rank.shard(instance);
+  copy(shard_part(rank.held(instance, Storage::weight), shard, expert),
+       packed_part(whole, expert ? shard.expert : shard.dense), stream);
+}
+
+void add_to_kept(const CudaRank& rank, const Command& c, bool expert, cudaStream_t stream) {
+  const StateShard shard = rank.shard(c.instance);
+  const Tensor from = packed_part(rank.tensor(c, c.reads[0]), expert ? shard.expert : shard.dense);
+  const Tensor to = shard_part(rank.tensor(c, c.writes[0]), shard, expert);
+  if (to.elements() > 0) {
+    kernels::accumulate(float_of(to), float_of(from), to.elements(), stream);
+  }
+}
+
+// Gradients that several tensor-parallel ranks make parts of, or the two holders of an embedding.
+void reduce_shared(CudaRank& rank, const Command& c, ncclComm_t group, cudaStream_t stream) {
+  const Tensor mine = shared_gradient(rank, c);
+  if (mine.elements() > 0) sum_to_all(mine, group, stream);
+}
+
+// Operands of the same rows: rows, and perhaps a number with each.
+void gather_or_scatter(CudaRank& rank, const Command& c, CollectiveKind kind, ncclComm_t group,
+                       cudaStream_t stream) {
+  check(ncclGroupStart());
+  for (std::size_t i = 0; i < c.writes.count; ++i) {
+    const Tensor from = rank.tensor(c, c.reads[i]), to = rank.tensor(c, c.writes[i]);
+    const ncclDataType_t type = nccl_type(from.dtype);
+    if (kind == CollectiveKind::all_gather) {
+      check(ncclAllGather(from.data, to.data, count_of(from), type, group, stream));
+    } else {
+      check(ncclReduceScatter(from.data, to.data, count_of(to), type, ncclSum, group, stream));
+    }
+  }
+  check(ncclGroupEnd());
+}
+
+bool moves_parameters(const CudaRank& rank, const Command& c) {
+  return writes(rank, c, Storage::weight) || writes(rank, c, Storage::wire, Flow::weights);
+}
+
+// The step's edge: everybody learns the loss and the norm of all gradients.
+void sum_of_step(CudaRank& rank, ncclComm_t group, cudaStream_t stream) {
+  if (group == nullptr) return;
+  check(ncclAllReduce(rank.sums(), rank.sums(), 2, ncclFloat64, ncclSum, group, stream));
+}
+
+}  // namespace
+
+// Either the updated parameters of a sharded optimizer, in place, or a neighbour's parameters into
+// a whole copy.
+void gather_parameters(CudaRank& rank, const Command& c, const Collective& work, ncclComm_t group,
+                       cudaStream_t stream) {
+  const bool expert = work.axis == Axis::edp;
+  const bool ahead = writes(rank, c, Storage::wire, Flow::weights);
+  const int instance = ahead ? neighbour(rank, c) : c.instance;
+  const Tensor whole = rank.tensor(c, c.writes[0]);
+  const StateShard shard = rank.shard(instance);
+  const StateShard::Section& s = expert ? shard.expert : shard.dense;
+  const Tensor own = ahead ? shard_part(rank.held(instance, Storage::weight), shard, expert)
+                           : packed_part(whole, s);
+  gather_sections(own, whole.part(s.first, 1, s.total), s.size, group, stream);
+  // The first gather brings what nobody shares, too.
+  if (!ahead || !c.writes[0].fresh) return;
+  const BlockShape& shape = rank.shape(instance);
+  for (const bool part : {false, true}) {
+    if (part == expert || (part ? shape.expert_shard : shape.dense_shard) > 1) continue;
+    place_shard(rank, instance, part, whole, stream);
+  }
+}
+
+void reduce_gradients(CudaRank& rank, const Command& c, const Collective& work, ncclComm_t group,
+                      cudaStream_t stream) {
+  const Role role = c.op->role;
+  if (role == Role::replicated_gradients || role == Role::tied_gradients) {
+    return reduce_shared(rank, c, group, stream);
+  }
+  const bool expert = work.axis == Axis::edp;
+  const bool of_microbatch = reads_flow(rank, c, Flow::gradients);
+  const Tensor packed = rank.tensor(c, of_microbatch ? c.reads[0] : c.writes[0]);
+  const StateShard shard = rank.shard(c.instance);
+  const StateShard::Section& s = expert ? shard.expert : shard.dense;
+  if (work.kind == CollectiveKind::all_reduce) {
+    sum_to_all(packed_part(packed, s), group, stream);
+  } else {
+    reduce_sections(packed_part(packed, s), packed.part(s.first, 1, s.total), s.size, group,
+                    stream);
+  }
+  if (!of_microbatch) return;  // once a step, in place
+  // Of one microbatch, added to what is kept. Copies of a shard (HSDP) sum theirs first.
+  if (work.axis != Axis::dp_shard || !has_replicas(rank, c)) add_to_kept(rank, c, expert, stream);
+  if (!first_reduction(rank, c)) return;
+  for (const bool part : {false, true}) {
+    if (part != expert && alone(rank, c.instance, part)) add_to_kept(rank, c, part, stream);
+  }
+}
+
+void launch_join(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  if (writes(rank, c, Storage::wire, Flow::weights)) {
+    const Tensor whole = rank.tensor(c, c.writes[0]);
+    for (const bool expert : {false, true}) {
+      place_shard(rank, neighbour(rank, c), expert, whole, stream);
+    }
+  } else if (writes(rank, c, Storage::gradient) && reads_flow(rank, c, Flow::gradients)) {
+    const Tensor to = rank.tensor(c, c.writes[0]);
+    kernels::accumulate(float_of(to), float_of(rank.tensor(c, c.reads[0])), to.elements(), stream);
+  }
+}
+
+void launch_collective(CudaRank& rank, NcclWorld& world, const Command& c, cudaStream_t stream) {
+  const auto& work = std::get<Collective>(c.op->work);
+  ncclComm_t group = world.group(work.axis, c.op->stream);
+  if (c.writes.count == 0) return sum_of_step(rank, group, stream);
+  QPLAN_CHECK(group != nullptr, "a collective of one rank is not in the program");
+  if (writes(rank, c, Storage::gradient)) return reduce_gradients(rank, c, work, group, stream);
+  if (moves_parameters(rank, c)) return gather_parameters(rank, c, work, group, stream);
+  if (work.axis == Axis::cp && c.op->role != Role::sequence_balance) {
+    return exchange_context(rank, c, work, group, stream);
+  }
+  const Tensor from = rank.tensor(c, c.reads[0]);
+  const ncclDataType_t type = nccl_type(from.dtype);
+  switch (work.kind) {
+    case CollectiveKind::all_gather:
+    case CollectiveKind::reduce_scatter:
+      gather_or_scatter(rank, c, work.kind, group, stream);
+      if (c.op->role == Role::expert_counts) {
+        rank.bring_counts(c, rank.tensor(c, c.writes[0]), stream);
+      }
+      return;
+    case CollectiveKind::all_reduce:
+      check(ncclAllReduce(from.data, from.data, count_of(from), type,
+                          c.op->role == Role::maximum ? ncclMax : ncclSum, group, stream));
+      return;
+    case CollectiveKind::all_to_all:
+      return exchange_rows(rank, c, group, stream);
+    case CollectiveKind::broadcast:
+      break;
+  }
+  QPLAN_CHECK(false, "plans with such collectives are refused before they run");
+}
+
+void launch_message(CudaRank& rank, NcclWorld& world, const Command& c, cudaStream_t stream) {
+  const int own = rank.commands.rank;
+  const bool sends = c.kind == CommandKind::send;
+  const bool backward = c.action.kind != ActionKind::forward;
+  ncclComm_t edge = world.edge({sends ? own : c.peer, sends ? c.peer : own, backward});
+  const auto bytes = static_cast<std::size_t>(c.bytes);
+  if (sends) {
+    check(ncclSend(rank.memory(c.send_buffer), bytes, ncclInt8, 1, edge, stream));
+  } else {
+    check(ncclRecv(rank.memory(c.offset), bytes, ncclInt8, 0, edge, stream));
+  }
+}
+
+}  // namespace qplan

@@ -1,0 +1,274 @@
+#include "planner/frameworks/megatron/bridge.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+
+#include "planner/frameworks/megatron/megatron.h"
+
+namespace qplan {
+namespace {
+
+// switched: on in the recipes, so that false is said as well.
+enum class Kind : std::uint8_t { plain, negated, dtype, switched };
+
+struct Name {
+  std::string_view flag, target;
+  std::string_view left_out;  // what stands for a flag that is not there, over the recipe's own
+  Kind kind = Kind::plain;
+};
+
+constexpr auto kNames = std::to_array<Name>({
+    {"--tensor-model-parallel-size", "model.tensor_model_parallel_size", ""},
+    {"--sequence-parallel", "model.sequence_parallel", "False"},
+    {"--pipeline-model-parallel-size", "model.pipeline_model_parallel_size", ""},
+    {"--num-virtual-stages-per-pipeline-rank", "model.virtual_pipeline_model_parallel_size",
+     "None"},
+    {"--pipeline-model-parallel-layout", "model.pipeline_model_parallel_layout", "None"},
+    {"--mtp-num-layers", "model.mtp_num_layers", "None"},  // Qwen3-Next's recipe has one of its own
+    {"--context-parallel-size", "model.context_parallel_size", ""},
+    {"--cp-comm-type", "model.cp_comm_type", "None"},
+    {"--expert-model-parallel-size", "model.expert_model_parallel_size", ""},
+    {"--expert-tensor-parallel-size", "model.expert_tensor_parallel_size", ""},
+    {"--micro-batch-size", "train.micro_batch_size", ""},
+    {"--global-batch-size", "train.global_batch_size", ""},
+    {"--seq-length", "dataset.seq_length", ""},
+    {"--use-distributed-optimizer", "ddp.use_distributed_optimizer", "False"},
+    {"--num-distributed-optimizer-instances", "ddp.num_distributed_optimizer_instances", "1"},
+    {"--overlap-grad-reduce", "comm_overlap.overlap_grad_reduce", "False"},
+    {"--overlap-param-gather", "comm_overlap.overlap_param_gather", "False"},
+    {"--tp-comm-overlap", "comm_overlap.tp_comm_overlap", "False"},
+    {"--overlap-moe-expert-parallel-comm", "comm_overlap.overlap_moe_expert_parallel_comm",
+     "False"},
+    {"--moe-token-dispatcher-type", "model.moe_token_dispatcher_type", ""},
+    {"--moe-flex-dispatcher-backend", "model.moe_flex_dispatcher_backend", ""},
+    {"--moe-permute-fusion", "model.moe_permute_fusion", "False", Kind::switched},
+    {"--fp8-param-gather", "mixed_precision.fp8_param_gather", "False", Kind::switched},
+    {"--recompute-granularity", "model.recompute_granularity", "None"},
+    {"--recompute-method", "model.recompute_method", "None"},
+    {"--recompute-num-layers", "model.recompute_num_layers", "None"},
+    {"--recompute-modules", "model.recompute_modules", "None"},
+    {"--grad-reduce-in-bf16", "mixed_precision.grad_reduce_in_fp32", "True", Kind::negated},
+    {"--use-precision-aware-optimizer", "optimizer.use_precision_aware_optimizer", "False"},
+    {"--main-grads-dtype", "optimizer.main_grads_dtype", "torch.float32", Kind::dtype},
+    {"--main-params-dtype", "optimizer.main_params_dtype", "torch.float32", Kind::dtype},
+    {"--exp-avg-dtype", "optimizer.exp_avg_dtype", "torch.float32", Kind::dtype},
+    {"--exp-avg-sq-dtype", "optimizer.exp_avg_sq_dtype", "torch.float32", Kind::dtype},
+    {"--optimizer-cpu-offload", "optimizer.optimizer_cpu_offload", "False"},
+    {"--optimizer-offload-fraction", "optimizer.optimizer_offload_fraction", ""},
+    {"--cpu-offloading-num-layers", "model.cpu_offloading_num_layers", ""},
+    {"--fine-grained-activation-offloading", "model.fine_grained_activation_offloading", "False"},
+    {"--offload-modules", "model.offload_modules", ""},
+    {"--cuda-graph-impl", "model.cuda_graph_impl", "\"none\""},
+    {"--cuda-graph-modules", "model.cuda_graph_scope", ""},
+    {"--deterministic-mode", "model.deterministic_mode", "False"},
+    {"--cross-entropy-loss-fusion", "model.cross_entropy_loss_fusion", "False"},
+    {"--cross-entropy-fusion-impl", "model.cross_entropy_fusion_impl", ""},
+});
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kDtypes{
+    {{"fp32", "torch.float32"},
+     {"bf16", "torch.bfloat16"},
+     {"fp16", "torch.float16"},
+     {"fp8", "torch.uint8"}}};
+
+constexpr std::array<std::pair<Precision, std::string_view>, 5> kMixed{
+    {{Precision::bf16, "bf16_mixed"},
+     {Precision::fp16, "fp16_mixed"},
+     {Precision::fp8, "bf16_with_fp8_current_scaling_mixed"},
+     {Precision::mxfp8, "bf16_with_mxfp8_mixed"},
+     {Precision::nvfp4, "bf16_with_nvfp4_mixed"}}};
+
+std::string python(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "True" : "False";
+  if (value.is_string()) return '"' + value.get<std::string>() + '"';
+  if (value.is_array()) {
+    std::vector<std::string> items;
+    for (const Json& item : value) items.push_back(python(item));
+    return fmt::format("[{}]", fmt::join(items, ", "));
+  }
+  return text_of(value);
+}
+
+std::string python(const Name& name, const Json& value) {
+  if (name.kind == Kind::negated) return value.get<bool>() ? "False" : "True";
+  if (name.kind == Kind::plain || name.kind == Kind::switched) return python(value);
+  for (const auto& [word, dtype] : kDtypes) {
+    if (text_of(value) == word) return std::string(dtype);
+  }
+  return python(value);
+}
+
+// A value as Megatron's flag has it; null: the flag is not there.
+Json as_flag(const Name& name, const PythonArgument& argument) {
+  if (name.kind == Kind::dtype) {
+    for (const auto& [word, dtype] : kDtypes) {
+      if (argument.text == dtype) return std::string(word);
+    }
+    return nullptr;
+  }
+  if (name.kind == Kind::negated) {
+    return argument.value.is_boolean() && !argument.value.get<bool>() ? Json(true) : Json(nullptr);
+  }
+  if (name.kind == Kind::switched) return argument.value;
+  if (argument.value.is_boolean() && !argument.value.get<bool>()) return nullptr;
+  return argument.value;
+}
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kRecipes{{
+    {"deepseek-v2", "deepseek_v2_pretrain_128gpu_h100_bf16_config"},
+    {"deepseek-v3", "deepseek_v3_pretrain_1024gpu_h100_bf16_config"},
+    {"gpt-oss-120b", "gpt_oss_120b_pretrain_64gpu_h100_bf16_config"},
+    {"gpt-oss-20b", "gpt_oss_20b_pretrain_16gpu_h100_bf16_config"},
+    {"gpt3-175b", "gpt3_175b_pretrain_32gpu_h100_bf16_config"},
+    {"kimi-k2", "kimi_k2_pretrain_512gpu_h100_bf16_config"},
+    {"llama2-7b", "llama2_7b_pretrain_2gpu_h100_bf16_config"},
+    {"llama3-405b", "llama31_405b_pretrain_256gpu_h100_bf16_config"},
+    {"llama3-70b", "llama31_70b_pretrain_32gpu_h100_bf16_config"},
+    {"llama3-8b", "llama31_8b_pretrain_2gpu_h100_bf16_config"},
+    {"moonlight-16b-a3b", "moonlight_16b_pretrain_16gpu_h100_bf16_config"},
+    {"nemotron-3-nano-30b-a3b", "nemotron_3_nano_pretrain_8gpu_h100_bf16_config"},
+    {"nemotron-3-super-120b-a12b", "nemotron_3_super_pretrain_16gpu_h100_bf16_config"},
+    {"nemotron-3-ultra-550b-a55b", "nemotron_3_ultra_pretrain_24gpu_h100_bf16_config"},
+    {"nemotron-h-8b", "nemotronh_8b_pretrain_2gpu_h100_bf16_config"},
+    {"qwen2.5-14b", "qwen25_14b_pretrain_4gpu_h100_bf16_config"},
+    {"qwen3-0.6b", "qwen3_600m_pretrain_1gpu_h100_bf16_config"},
+    {"qwen3-1.7b", "qwen3_1p7b_pretrain_1gpu_h100_bf16_config"},
+    {"qwen3-14b", "qwen3_14b_pretrain_8gpu_h100_bf16_config"},
+    {"qwen3-235b-a22b", "qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config"},
+    {"qwen3-30b-a3b", "qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"},
+    {"qwen3-32b", "qwen3_32b_pretrain_16gpu_h100_bf16_config"},
+    {"qwen3-4b", "qwen3_4b_pretrain_2gpu_h100_bf16_config"},
+    {"qwen3-next-80b-a3b", "qwen3_next_80b_a3b_pretrain_32gpu_h100_bf16_config"},
+    {"qwen3-8b", "qwen3_8b_pretrain_4gpu_h100_bf16_config"},
+}};
+
+constexpr auto kLimits = std::to_array<Limit>({
+    {"bridge_recipe", [](const Subject& s) { return bridge_recipe(s.model.name).empty(); },
+     [](const Subject& s) {
+       return fmt::format("Megatron-Bridge has no recipe of {} that qplan knows; use megatron",
+                          s.model.name);
+     }},
+    {"bridge_attention",
+     [](const Subject& s) { return s.plan.attention_backend != AttentionBackend::automatic; },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes no choice of attention for Megatron-Bridge; leave attention_backend out, "
+           "or use megatron");
+     }},
+    // Bars in its recipes' pattern say where stages begin; without them they are alike.
+    {"bridge_hybrid_stages",
+     [](const Subject& s) {
+       return s.model.mamba && (s.plan.vpp > 1 || !s.plan.pipeline_layout.empty());
+     },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes stages of one length for Megatron-Bridge's models with Mamba-2 layers, "
+           "and no virtual ones; use megatron, or vpp 1 without pipeline_layout");
+     }},
+    {"bridge_gradients", [](const Subject& s) { return s.plan.grad_dtype == DType::fp16; },
+     [](const Subject&) {
+       return std::string("qplan writes fp32 and bf16 gradients for Megatron-Bridge, not fp16");
+     }},
+});
+
+}  // namespace
+
+std::string_view bridge_recipe(std::string_view model) {
+  for (const auto& [name, recipe] : kRecipes) {
+    if (name == model) return recipe;
+  }
+  return "";
+}
+
+// Whether a switch that recipes have on is one of this job's.
+bool has_a_say(const Name& name, const Subject& subject) {
+  if (name.flag == "--fp8-param-gather") {
+    const Precision p = subject.plan.precision;
+    return p == Precision::fp8 || p == Precision::mxfp8;
+  }
+  return subject.model.moe.has_value();
+}
+
+std::vector<BridgeAssignment> bridge_assignments(const Subject& subject) {
+  const auto flags = written(megatron_options(), subject);
+  std::vector<BridgeAssignment> result;
+  for (const auto& [precision, name] : kMixed) {
+    if (precision == subject.plan.precision) {
+      result.push_back({"mixed_precision", std::string(name) + "()"});
+    }
+  }
+  const bool whole_graph =
+      subject.plan.cuda_graph && subject.plan.cuda_graph_scope == CudaGraphScope::full;
+  for (const Name& name : kNames) {
+    const auto found = std::find_if(flags.begin(), flags.end(),
+                                    [&](const WrittenOption& o) { return o.key == name.flag; });
+    std::string value =
+        found == flags.end() ? std::string(name.left_out) : python(name, found->value);
+    // A fact of the model, which its recipe may say otherwise.
+    if (name.flag == "--mtp-num-layers" && subject.model.num_mtp_layers > 0) {
+      value = std::to_string(subject.model.num_mtp_layers);
+    }
+    // Its pinned Megatron spells the whole iteration as a scope.
+    if (whole_graph && name.flag == "--cuda-graph-impl") value = "\"local\"";
+    if (whole_graph && name.flag == "--cuda-graph-modules") value = "\"full_iteration\"";
+    if (name.kind == Kind::switched && !has_a_say(name, subject)) continue;
+    if (!value.empty()) result.push_back({std::string(name.target), value});
+  }
+  return result;
+}
+
+Settings bridge_settings(const PythonText& text) {
+  Settings settings;
+  for (const PythonAssignment& assignment : text.assignments) {
+    const std::size_t dot = assignment.target.find('.');
+    if (dot == std::string::npos) continue;
+    const std::string target = assignment.target.substr(dot + 1);
+    const PythonArgument& value = assignment.value;
+    const auto add = [&](std::string_view flag, Json flag_value) {
+      settings.add(
+          {std::string(flag), std::move(flag_value), value.place, value.span, value.span, true});
+    };
+    if (target == "mixed_precision") {
+      std::string name = value.text.substr(0, value.text.find('('));
+      std::erase(name, '"');
+      add(name.starts_with("fp16") ? "--fp16" : "--bf16", true);
+      if (name.find("mxfp8") != std::string::npos) {
+        add("--fp8-format", "e4m3");
+        add("--fp8-recipe", "mxfp8");
+      } else if (name.find("fp8") != std::string::npos) {
+        add("--fp8-format", "hybrid");
+        add("--fp8-recipe", "tensorwise");
+      } else if (name.find("nvfp4") != std::string::npos) {
+        add("--fp4-format", "e2m1");
+      }
+      // On in its presets but those of blocks (training/mixed_precision.py).
+      const bool fp8 = name.find("fp8") != std::string::npos;
+      if (fp8 && name.find("subchannel") == std::string::npos) add("--fp8-param-gather", true);
+      continue;
+    }
+    for (const Name& name : kNames) {
+      if (name.target != target) continue;
+      Json flag = as_flag(name, value);
+      if (name.kind == Kind::negated && flag.is_null()) {
+        add("--accumulate-allreduce-grads-in-fp32", true);
+      }
+      if (target == "model.cuda_graph_scope" && text_of(flag) == "full_iteration") {
+        add("--cuda-graph-impl", "full_iteration");
+      } else if (target == "model.cross_entropy_loss_fusion" && value.value.is_boolean()) {
+        add(name.flag, value.value);  // on unless said, other than Megatron-LM's
+      } else if (!flag.is_null()) {
+        add(name.flag, std::move(flag));
+      }
+    }
+  }
+  return settings;
+}
+
+std::span<const Limit> bridge_limits() {
+  return kLimits;
+}
+
+}  // namespace qplan

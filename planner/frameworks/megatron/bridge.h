@@ -1,0 +1,29 @@
+#pragma once
+// Megatron-Bridge (067f987d): a recipe's ConfigContainer with Megatron's words set on it. What a
+// word is called there, and nothing else, stands here; values come from Megatron's own table.
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/frameworks/emit.h"
+#include "planner/frameworks/readers/formats.h"
+
+namespace qplan {
+
+// The recipe function whose model a built-in model is; empty: there is none.
+std::string_view bridge_recipe(std::string_view model);
+
+struct BridgeAssignment {
+  std::string target;  // "model.tensor_model_parallel_size"
+  std::string value;   // as Python spells it
+};
+std::vector<BridgeAssignment> bridge_assignments(const Subject& subject);
+
+// Assignments to a configuration ("cfg.model.x = 2") as Megatron's flags; others are left out.
+Settings bridge_settings(const PythonText& text);
+
+std::span<const Limit> bridge_limits();
+
+}  // namespace qplan

@@ -1,0 +1,488 @@
+// The model as Megatron's flags, and the defaults that nobody wants: frameworks that were made for
+// GPT-2 still assume it. Defaults are the parser's (options/megatron.tsv).
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/error.h"
+#include "planner/frameworks/megatron/layer_facts.h"
+#include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/megatron/shared.h"
+
+namespace qplan {
+namespace {
+
+using namespace megatron;
+using enum Severity;
+
+const MoeSpec kNoExperts{};
+const MlaSpec kNoMla{};
+
+const MoeSpec& moe(const Subject& s) {
+  return s.model.moe ? *s.model.moe : kNoExperts;
+}
+const MlaSpec& mla(const Subject& s) {
+  return s.model.mla ? *s.model.mla : kNoMla;
+}
+bool has_experts(const Subject& s) {
+  return s.model.moe.has_value();
+}
+bool has_mla(const Subject& s) {
+  return s.model.mla.has_value();
+}
+bool has_mamba(const Subject& s) {
+  return s.model.mamba.has_value();
+}
+template <std::int64_t MambaSpec::*Size>
+Json mamba_size(const Subject& s) {
+  return has_mamba(s) ? Json((*s.model.mamba).*Size) : Json(nullptr);
+}
+bool has_delta_net(const Subject& s) {
+  return s.model.delta_net.has_value();
+}
+template <std::int64_t DeltaNetSpec::*Size>
+Json delta_net_size(const Subject& s) {
+  return has_delta_net(s) ? Json((*s.model.delta_net).*Size) : Json(nullptr);
+}
+bool grouped_queries(const Subject& s) {
+  return !has_mla(s) && s.model.num_key_value_heads != s.model.num_attention_heads;
+}
+
+// A number of the config's rope_scaling, which no shape depends on.
+Json rope_number(const Subject& s, std::string_view key) {
+  for (const std::string_view section : {"rope_scaling", "rope_parameters"}) {
+    const auto rope = s.config.find(std::string(section));
+    if (rope == s.config.end() || !rope->is_object()) continue;
+    const auto found = rope->find(std::string(key));
+    if (found != rope->end() && found->is_number()) return *found;
+  }
+  return nullptr;
+}
+
+// The first value: "--moe-aux-loss-coeff 0.001".
+Json aux_loss(const Subject& s) {
+  return if_true(has_experts(s) && moe(s).aux_loss_coefficient > 0, moe(s).aux_loss_coefficient);
+}
+
+constexpr auto kFacts = std::to_array<Fact>({
+    // Shapes.
+    kLayers,
+    kHidden,
+    {.key = "--ffn-hidden-size",
+     .write = [](const Subject& s) { return Json(s.model.intermediate_size); },
+     .otherwise = "",
+     .why = kOtherShapes,
+     .computed = default_mlp_width,
+     // Where every layer has experts it shapes nothing.
+     .judged =
+         [](const Subject& s) {
+           return std::any_of(s.model.layers.begin(), s.model.layers.end(),
+                              [](const LayerKind& layer) { return layer.dense_mlp(); });
+         }},
+    kHeads,
+    {.key = "--kv-channels",
+     .write =
+         [](const Subject& s) { return Json(has_mla(s) ? mla(s).v_head_dim : s.model.head_dim); },
+     .otherwise = "",
+     .why = "Megatron divides hidden by heads, and heads get another width",
+     .computed = default_head_width,
+     .judged = [](const Subject& s) { return !has_mla(s); }},
+    {.key = "--group-query-attention",
+     .write = [](const Subject& s) { return if_true(grouped_queries(s)); },
+     .otherwise = "false",
+     .why =
+         "without it --num-query-groups is ignored and every head gets keys and values of its own"},
+    {.key = "--num-query-groups",
+     .write =
+         [](const Subject& s) { return if_true(grouped_queries(s), s.model.num_key_value_heads); },
+     .otherwise = "1",
+     .why = kOtherShapes,
+     .judged = grouped_queries},
+    {.key = "--qk-layernorm",
+     .write = [](const Subject& s) { return if_true(s.model.qk_norm || has_mla(s)); },
+     .otherwise = "false",
+     .why = kOtherModel},
+    {.key = "--qk-l2-norm",
+     .write = [](const Subject& s) { return if_true(s.model.qk_l2_norm); },
+     .otherwise = "false",
+     .why = kOtherModel},
+    {.key = "--vocab-size",
+     .write = [](const Subject& s) { return Json(s.model.vocab_size); },
+     .otherwise = "",
+     .severity = warning,
+     .why = "embeddings get another size; without it the tokenizer decides",
+     .judged = never},
+    {.key = "--make-vocab-size-divisible-by",
+     .write = [](const Subject&) { return Json(128); },
+     .otherwise = "128",
+     .judged = never},
+    kPositions,
+    kUntied,
+
+    // Layers.
+    {.key = "--position-embedding-type",
+     .write = position_word,
+     .otherwise = "learned_absolute",
+     .why = kOtherModel,
+     .computed = nullptr,
+     .same =
+         [](const Json& given, const Json& wanted) {
+           // YaRN is rotation too, rescaled.
+           return same_value(given, wanted) ||
+                  (text_of(given) == "yarn" && text_of(wanted) == "rope");
+         }},
+    {.key = "--rotary-base",
+     .write = rope_theta,
+     .otherwise = "10000",
+     .why = kOtherRotation,
+     .judged = modern},
+    {.key = "--rotary-percent",
+     .write = [](const Subject& s) { return if_true(modern(s), s.model.rotary_fraction); },
+     .otherwise = "1.0",
+     .why = kOtherModel,
+     .judged = modern},
+    {.key = "--rotary-interleaved",
+     .write = [](const Subject& s) { return if_true(s.model.rotary_interleaved); },
+     .otherwise = "false",
+     .severity = warning,
+     .why = "other numbers of a head turn together"},
+    {.key = "--no-rope-freq",
+     .write = rope_frequency,
+     .otherwise = "",
+     .why = "other layers rotate",
+     .same = same_rotation},
+    {.key = "--use-rope-scaling",
+     .write = [](const Subject& s) { return if_true(s.model.rope_scaling && !has_mla(s)); },
+     .otherwise = "false",
+     .severity = warning,
+     .why = "long positions turn at another rate"},
+    {.key = "--rope-scaling-factor",
+     .write =
+         [](const Subject& s) {
+           return s.model.rope_scaling && !has_mla(s) ? rope_number(s, "factor") : Json(nullptr);
+         },
+     .otherwise = "8.0",
+     .severity = warning,
+     .why = "long positions turn at another rate"},
+    {.key = "--normalization",
+     .write =
+         [](const Subject& s) {
+           return Json(s.model.norm == Norm::rms_norm ? "RMSNorm" : "LayerNorm");
+         },
+     .otherwise = "LayerNorm",
+     .why = kOtherModel},
+    {.key = "--norm-epsilon",
+     .write = [](const Subject& s) { return Json(s.model.norm_epsilon); },
+     .otherwise = "1e-05",
+     .severity = warning,
+     .why = "norms round otherwise"},
+    kSwiglu,
+    kSquaredRelu,
+    {.key = "--disable-bias-linear",
+     .write = without_linear_bias,
+     .otherwise = "false",
+     .why = "linear layers get biases that the model has not, which etp above 1 refuses"},
+    {.key = "--add-qkv-bias",
+     .write =
+         [](const Subject& s) {
+           return if_true(s.model.qkv_bias && !s.model.attention_output_bias);
+         },
+     .otherwise = "false",
+     .why = kOtherModel},
+    {.key = "--apply-layernorm-1p",
+     .write =
+         [](const Subject& s) {
+           return if_true(s.model.architecture == "nemotron" || s.model.zero_centered_norms);
+         },
+     .otherwise = "false",
+     .why = kOtherModel},
+    {.key = "--attention-dropout",
+     .write = [](const Subject&) { return Json("0.0"); },
+     .otherwise = "0.1",
+     .severity = warning,
+     .why = "attention is dropped at random, and the masks take memory",
+     .judged = modern},
+    {.key = "--hidden-dropout",
+     .write = [](const Subject&) { return Json("0.0"); },
+     .otherwise = "0.1",
+     .severity = warning,
+     .why = "activations are dropped at random, and the masks take memory",
+     .judged = modern},
+
+    // Gated DeltaNet. The older name of it serves releases since 0.16 as well as today's.
+    {.key = "--experimental-attention-variant",
+     .write = [](const Subject& s) { return if_true(has_delta_net(s), "gated_delta_net"); },
+     .otherwise = "",
+     .why = "every layer attends",
+     .same =
+         [](const Json& given, const Json& wanted) {
+           return same_value(given, wanted) ||
+                  (text_of(given) == "gdn" && text_of(wanted) == "gated_delta_net");
+         }},
+    {.key = "--linear-attention-freq",
+     .write = delta_net_frequency,
+     .otherwise = "",
+     .why = "other layers attend",
+     .same = same_mixers,
+     .judged = has_delta_net},
+    {.key = "--linear-conv-kernel-dim",
+     .write = delta_net_size<&DeltaNetSpec::conv_kernel>,
+     .otherwise = "4",
+     .why = kOtherShapes,
+     .judged = has_delta_net},
+    {.key = "--linear-key-head-dim",
+     .write = delta_net_size<&DeltaNetSpec::key_head_dim>,
+     .otherwise = "128",
+     .why = kOtherShapes,
+     .judged = has_delta_net},
+    {.key = "--linear-value-head-dim",
+     .write = delta_net_size<&DeltaNetSpec::value_head_dim>,
+     .otherwise = "128",
+     .why = kOtherShapes,
+     .judged = has_delta_net},
+    {.key = "--linear-num-key-heads",
+     .write = delta_net_size<&DeltaNetSpec::num_key_heads>,
+     .otherwise = "16",
+     .why = kOtherShapes,
+     .judged = has_delta_net},
+    {.key = "--linear-num-value-heads",
+     .write = delta_net_size<&DeltaNetSpec::num_value_heads>,
+     .otherwise = "32",
+     .why = kOtherShapes,
+     .judged = has_delta_net},
+    {.key = "--attention-output-gate",
+     .write = [](const Subject& s) { return if_true(s.model.attention_output_gate); },
+     .otherwise = "false",
+     .why = kOtherModel},
+
+    // Mamba-2: what layers are is told one by one.
+    {.key = "--hybrid-layer-pattern",
+     .write = hybrid_pattern,
+     .otherwise = "",
+     .why = "layers are of other kinds",
+     .same = same_pattern},
+    {.key = "--spec",
+     .write =
+         [](const Subject& s) {
+           return if_true(has_mamba(s),
+                          Json::array({"megatron.core.models.hybrid.hybrid_layer_specs",
+                                       "hybrid_stack_spec"}));
+         },
+     .otherwise = "",
+     .judged = never},
+    {.key = "--mamba-num-heads",
+     .write = mamba_size<&MambaSpec::num_heads>,
+     .otherwise = "",
+     .why = "the scan is twice as wide as the model",
+     .judged = has_mamba},
+    {.key = "--mamba-head-dim",
+     .write = mamba_size<&MambaSpec::head_dim>,
+     .otherwise = "64",
+     .why = kOtherShapes,
+     .judged = has_mamba},
+    {.key = "--mamba-num-groups",
+     .write = mamba_size<&MambaSpec::num_groups>,
+     .otherwise = "8",
+     .why = kOtherShapes,
+     .judged = has_mamba},
+    {.key = "--mamba-state-dim",
+     .write = mamba_size<&MambaSpec::state_size>,
+     .otherwise = "128",
+     .why = kOtherShapes,
+     .judged = has_mamba},
+
+    // Latent attention.
+    {.key = "--multi-latent-attention",
+     .write = [](const Subject& s) { return if_true(has_mla(s)); },
+     .otherwise = "false",
+     .why = kOtherModel},
+    {.key = "--q-lora-rank",
+     .write = [](const Subject& s) { return if_true(mla(s).q_lora_rank > 0, mla(s).q_lora_rank); },
+     .otherwise = "",
+     .why = kOtherShapes},
+    {.key = "--kv-lora-rank",
+     .write = [](const Subject& s) { return if_true(has_mla(s), mla(s).kv_lora_rank); },
+     .otherwise = "32",
+     .why = kOtherShapes,
+     .judged = has_mla},
+    {.key = "--qk-head-dim",
+     .write = [](const Subject& s) { return if_true(has_mla(s), mla(s).qk_nope_head_dim); },
+     .otherwise = "128",
+     .why = kOtherShapes,
+     .judged = has_mla},
+    {.key = "--qk-pos-emb-head-dim",
+     .write = [](const Subject& s) { return if_true(has_mla(s), mla(s).qk_rope_head_dim); },
+     .otherwise = "64",
+     .why = kOtherShapes,
+     .judged = has_mla},
+    {.key = "--v-head-dim",
+     .write = [](const Subject& s) { return if_true(has_mla(s), mla(s).v_head_dim); },
+     .otherwise = "128",
+     .why = kOtherShapes,
+     .judged = has_mla},
+    {.key = "--rotary-scaling-factor",
+     .write =
+         [](const Subject& s) {
+           if (!has_mla(s)) return Json(nullptr);
+           const Json factor = rope_number(s, "factor");
+           return factor.is_null() ? Json(1) : factor;
+         },
+     .otherwise = "1.0",
+     .severity = warning,
+     .why = "long positions turn at another rate",
+     .judged = has_mla},
+    {.key = "--mscale",
+     .write =
+         [](const Subject& s) { return has_mla(s) ? rope_number(s, "mscale") : Json(nullptr); },
+     .otherwise = "1.0",
+     .severity = warning,
+     .why = "attention is scaled otherwise",
+     .judged = has_mla},
+    {.key = "--mscale-all-dim",
+     .write =
+         [](const Subject& s) {
+           return has_mla(s) ? rope_number(s, "mscale_all_dim") : Json(nullptr);
+         },
+     .otherwise = "0.0",
+     .severity = warning,
+     .why = "attention is scaled otherwise",
+     // Without rescaling its value multiplies a logarithm of one.
+     .judged = [](const Subject& s) { return has_mla(s) && s.model.rope_scaling; }},
+    {.key = "--mtp-num-layers",
+     .write =
+         [](const Subject& s) {
+           return if_true(s.model.num_mtp_layers > 0, s.model.num_mtp_layers);
+         },
+     .otherwise = "",
+     .severity = note,
+     .why = "the layers that predict further tokens are left out"},
+
+    // Experts.
+    {.key = "--num-experts",
+     .write = [](const Subject& s) { return if_true(has_experts(s), moe(s).num_experts); },
+     .otherwise = "",
+     .why = kOtherShapes},
+    {.key = "--moe-router-topk",
+     .write = [](const Subject& s) { return if_true(has_experts(s), moe(s).top_k); },
+     .otherwise = "2",
+     .why = "a token visits another number of experts",
+     .judged = has_experts},
+    {.key = "--moe-ffn-hidden-size",
+     .write =
+         [](const Subject& s) { return if_true(has_experts(s), moe(s).moe_intermediate_size); },
+     .otherwise = "",
+     .why = "experts get the width of --ffn-hidden-size",
+     .computed = [](const Subject& s) { return Json(s.model.intermediate_size); },
+     .judged = has_experts},
+    {.key = "--moe-layer-freq",
+     .write = layer_frequency,
+     .otherwise = "1",
+     .why = "other layers get experts",
+     .same = same_layers,
+     .judged = has_experts},
+    {.key = "--moe-shared-expert-intermediate-size",
+     .write =
+         [](const Subject& s) {
+           const std::int64_t width = moe(s).shared_expert_intermediate_size;
+           return if_true(width > 0, width);
+         },
+     .otherwise = "",
+     .why = kOtherShapes},
+    {.key = "--moe-shared-expert-gate",
+     .write = [](const Subject& s) { return if_true(moe(s).shared_expert_gate); },
+     .otherwise = "false",
+     .why = kOtherModel},
+    {.key = "--moe-latent-size",
+     .write = [](const Subject& s) { return if_true(moe(s).latent_size > 0, moe(s).latent_size); },
+     .otherwise = "",
+     .why = "experts work in the width of the model"},
+    {.key = "--use-fused-weighted-squared-relu",
+     .write =
+         [](const Subject& s) { return if_true(has_experts(s) && s.model.mlp == MlpKind::relu2); },
+     .otherwise = "false",
+     .severity = warning,
+     .why = "an expert's activation and its weight are kernels of their own"},
+    {.key = "--moe-router-score-function",
+     .write =
+         [](const Subject& s) {
+           return if_true(has_experts(s), moe(s).sigmoid_scores ? "sigmoid" : "softmax");
+         },
+     .otherwise = "softmax",
+     .why = kOtherModel,
+     .judged = has_experts},
+    {.key = "--moe-router-pre-softmax",
+     .write =
+         [](const Subject& s) {
+           // Scores are taken over all experts, then chosen: unless the chosen ones are made to sum
+           // to 1.
+           return if_true(has_experts(s) && (!moe(s).norm_topk_prob || moe(s).sigmoid_scores));
+         },
+     .otherwise = "false",
+     .severity = warning,
+     .why = "experts are weighted otherwise",
+     // With sigmoid scores it makes no difference.
+     .judged = [](const Subject& s) { return has_experts(s) && !moe(s).sigmoid_scores; }},
+    {.key = "--moe-router-enable-expert-bias",
+     .write = [](const Subject& s) { return if_true(moe(s).router_bias && moe(s).sigmoid_scores); },
+     .otherwise = "false",
+     .severity = warning,
+     .why = "experts are chosen otherwise"},
+    {.key = "--moe-router-num-groups",
+     .write = [](const Subject& s) { return if_true(moe(s).num_groups > 1, moe(s).num_groups); },
+     .otherwise = "1",
+     .severity = warning,
+     .why = "experts are chosen otherwise"},
+    {.key = "--moe-router-group-topk",
+     .write = [](const Subject& s) { return if_true(moe(s).num_groups > 1, moe(s).topk_group); },
+     .otherwise = "1",
+     .severity = warning,
+     .why = "experts are chosen otherwise"},
+    {.key = "--moe-router-topk-scaling-factor",
+     .write =
+         [](const Subject& s) {
+           return if_true(moe(s).routed_scaling_factor != 1, moe(s).routed_scaling_factor);
+         },
+     .otherwise = "1",
+     .severity = warning,
+     .why = "experts are weighted otherwise"},
+    {.key = "--moe-apply-probs-on-input",
+     .write = [](const Subject& s) { return if_true(moe(s).scales_inputs); },
+     .otherwise = "false",
+     .why = "what experts make is weighted, not what they read"},
+    {.key = "--moe-router-dtype",
+     .write = [](const Subject& s) { return if_true(has_experts(s), "fp32"); },
+     .otherwise = "",
+     .judged = never},
+    {.key = "--moe-router-load-balancing-type",
+     .write =
+         [](const Subject& s) {
+           return if_true(has_experts(s), moe(s).sigmoid_scores ? "seq_aux_loss" : "aux_loss");
+         },
+     .otherwise = "aux_loss",
+     .judged = never},
+    {.key = "--moe-aux-loss-coeff",
+     .write = aux_loss,
+     .otherwise = "0.0",
+     .severity = note,
+     .why = "nothing keeps the experts' loads even; right only where balance is learned already",
+     // Other coefficients are a choice; none at all is a default.
+     .same =
+         [](const Json& given, const Json& wanted) {
+           return number_of(wanted) == 0 || number_of(Json(first_of(given))) != 0;
+         }},
+    {.key = "--moe-grouped-gemm",
+     .write = [](const Subject& s) { return if_true(has_experts(s)); },
+     .otherwise = "false",
+     .severity = warning,
+     .why = "experts are multiplied one after another",
+     .judged = has_experts},
+});
+
+}  // namespace
+
+std::span<const Fact> megatron_facts() {
+  return kFacts;
+}
+
+}  // namespace qplan

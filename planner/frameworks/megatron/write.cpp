@@ -1,0 +1,281 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/writers.h"
+
+namespace qplan {
+namespace {
+
+using Written = std::vector<WrittenOption>;
+
+// Hopper and older order kernels by one queue; Megatron-FSDP wants several (arguments.py:1450).
+std::string_view queue_line(const Subject& s) {
+  return s.recipe == RecipeKind::megatron_fsdp ? "unset CUDA_DEVICE_MAX_CONNECTIONS\n"
+                                               : "export CUDA_DEVICE_MAX_CONNECTIONS=1\n";
+}
+
+// Dropless experts change their shapes every step, which fragments a caching allocator.
+std::string_view allocator_line(const Subject& s) {
+  return s.model.moe && !s.plan.cuda_graph
+             ? "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"
+             : "";
+}
+
+// What Megatron's deterministic mode wants to find (training/determinism.py; Megatron-Bridge's
+// config.py insists on the first).
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kFixedOrder{
+    {{"NCCL_ALGO", "Ring"},
+     {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0"},
+     {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"}}};
+
+std::string fixed_order_lines(const Subject& s) {
+  std::string lines;
+  if (!s.plan.deterministic) return lines;
+  for (const auto& [name, value] : kFixedOrder) lines += fmt::format("export {}={}\n", name, value);
+  return lines;
+}
+
+std::string torchrun(const Subject& s, std::string_view what) {
+  const Nodes nodes = nodes_of(s);
+  return fmt::format(
+      "torchrun --nproc-per-node {} --nnodes {} --node-rank \"${{NODE_RANK:-0}}\" \\\n"
+      "  --master-addr \"${{MASTER_ADDR:-localhost}}\" --master-port \"${{MASTER_PORT:-6000}}\" "
+      "\\\n"
+      "  {}",
+      nodes.gpus, nodes.count, what);
+}
+
+constexpr std::string_view kHowToStart =
+    "# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...> MASTER_ADDR=<of "
+    "the\n"
+    "# first> bash train.sh; under Slurm: sbatch train.sbatch.\n";
+
+// The degrees first, as people look for them; then everything else of the plan.
+Written megatron_checkpoints(const Subject& s) {
+  const bool fsdp = s.recipe == RecipeKind::megatron_fsdp;
+  return {{"--ckpt-format", fsdp ? "fsdp_dtensor" : "torch_dist"},
+          {"--save", "${CHECKPOINT_PATH}"},
+          {"--load", "${CHECKPOINT_PATH}"}};
+}
+
+void append(Written& to, const Written& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+bool forced_by_slime(std::string_view key) {
+  return key == "--use-distributed-optimizer" || key == "--bf16" || key == "--micro-batch-size" ||
+         key == "--global-batch-size" || key == "--seq-length" ||
+         key == "--make-vocab-size-divisible-by" || key == "--max-position-embeddings" ||
+         key == "--cross-entropy-loss-fusion" || key == "--cross-entropy-fusion-impl" ||
+         key == "--attention-dropout" || key == "--hidden-dropout" ||
+         key == "--accumulate-allreduce-grads-in-fp32";
+}
+
+bool of_optimizer(std::string_view key) {
+  return key.starts_with("--optimizer-") || key.starts_with("--exp-avg") ||
+         key.starts_with("--main-") || key == "--use-precision-aware-optimizer" ||
+         key == "--overlap-grad-reduce" || key == "--overlap-param-gather" ||
+         key == "--grad-reduce-in-bf16" || key == "--num-distributed-optimizer-instances";
+}
+
+constexpr auto kSlimeLimits = std::to_array<Limit>({
+    {"slime_optimizer", [](const Subject& s) { return s.plan.zero != 1; },
+     [](const Subject&) {
+       return std::string("slime always uses Megatron's distributed optimizer; use zero 1");
+     }},
+    {"slime_loss", [](const Subject& s) { return s.plan.loss != LossKind::by_framework; },
+     [](const Subject&) {
+       return std::string("slime has losses of its own, which take no fusion; leave loss out");
+     }},
+    {"slime_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
+     [](const Subject&) { return std::string("slime trains in bf16"); }},
+    {"slime_dispatcher",
+     [](const Subject& s) {
+       return s.model.moe && s.plan.moe_dispatcher != MoeDispatcher::alltoall;
+     },
+     [](const Subject&) {
+       return std::string("slime's sequences vary in length, which it exchanges by alltoall");
+     }},
+    {"slime_graphs", [](const Subject& s) { return s.plan.cuda_graph; },
+     [](const Subject&) {
+       return std::string("slime's sequences vary in length, which CUDA graphs exclude");
+     }},
+    {"slime_delta_net", [](const Subject& s) { return s.model.delta_net.has_value(); },
+     [](const Subject&) {
+       return std::string(
+           "slime runs Gated DeltaNet by a plug-in that repeats it on every rank of tp and cp, "
+           "which qplan does not price; use megatron");
+     }},
+    {"slime_mamba", [](const Subject& s) { return s.model.mamba.has_value(); },
+     [](const Subject&) {
+       return std::string("slime trains GPT models, without Mamba-2 layers; use megatron");
+     }},
+    {"slime_batch",
+     [](const Subject& s) { return s.plan.micro_batch_size * s.plan.seq_len % s.plan.cp != 0; },
+     [](const Subject& s) {
+       return fmt::format("{} tokens a microbatch do not divide by cp {}",
+                          s.plan.micro_batch_size * s.plan.seq_len, s.plan.cp);
+     }},
+});
+
+}  // namespace
+
+std::span<const Limit> slime_limits() {
+  return kSlimeLimits;
+}
+
+std::vector<EmittedFile> write_megatron(const Subject& s, const std::vector<std::string>& remarks) {
+  Written plan = written(megatron_options(), s);
+  Written training = megatron_training();
+  append(training, megatron_checkpoints(s));
+  // The optimizer on the host copies while the next bucket is being computed.
+  if (s.plan.offload.optimizer > 0) plan.push_back({"--overlap-cpu-optimizer-d2h-h2d", true});
+  std::string args = remark_lines(remarks) + '\n';
+  args += paths_block({{"TOKENIZER_PATH", "/path/to/tokenizer"},
+                       {"DATA_PATH", "/path/to/data_text_document"},
+                       {"CHECKPOINT_PATH", "/path/to/checkpoints"}});
+  args += '\n' + bash_array("MODEL_ARGS", written(megatron_facts(), s));
+  args += '\n' + bash_array("PLAN_ARGS", plan);
+  args += '\n' + bash_array("TRAINING_ARGS", training);
+  args += '\n' + bash_array("DATA_ARGS", {{"--tokenizer-type", "HuggingFaceTokenizer"},
+                                          {"--tokenizer-model", "${TOKENIZER_PATH}"},
+                                          {"--data-path", "${DATA_PATH}"},
+                                          {"--split", "99,1,0"},
+                                          {"--num-workers", 2}});
+  const std::string script = fmt::format(
+      "#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\nsource args.sh\n"
+      "MEGATRON_LM_DIR=${{MEGATRON_LM_DIR:-/path/to/Megatron-LM}}\n{}{}{}"
+      "{} \"$MEGATRON_LM_DIR/{}\" \\\n"
+      "  \"${{MODEL_ARGS[@]}}\" \"${{PLAN_ARGS[@]}}\" \"${{TRAINING_ARGS[@]}}\" "
+      "\"${{DATA_ARGS[@]}}\"\n",
+      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), fixed_order_lines(s),
+      torchrun(s, ""), s.model.mamba ? "pretrain_hybrid.py" : "pretrain_gpt.py");
+  return {
+      {"args.sh", args, false}, {"train.sh", script, true}, slurm_script(s, remarks, "train.sh")};
+}
+
+std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::string>& remarks) {
+  std::string text = remark_lines(remarks) +
+                     "#\n# Needs Megatron-Bridge; replace the paths at the end.\n"
+                     "import torch\n"
+                     "from megatron.bridge import recipes\n"
+                     "from megatron.bridge.training.comm_overlap import CommOverlapConfig\n"
+                     "from megatron.bridge.training.gpt_step import forward_step\n"
+                     "from megatron.bridge.training.mixed_precision import *  # noqa: F403\n"
+                     "from megatron.bridge.training.pretrain import pretrain\n\n\n"
+                     "def config():\n";
+  text += fmt::format("    cfg = recipes.{}()\n", bridge_recipe(s.model.name));
+  text += "    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)\n";
+  for (const BridgeAssignment& assignment : bridge_assignments(s)) {
+    text += fmt::format("    cfg.{} = {}\n", assignment.target, assignment.value);
+  }
+  if (s.plan.offload.optimizer > 0) {
+    text += "    cfg.optimizer.overlap_cpu_optimizer_d2h_h2d = True\n";
+  }
+  const bool fp32 = s.plan.grad_dtype == DType::fp32;
+  text += fmt::format("    cfg.ddp.grad_reduce_in_fp32 = {}\n", fp32 ? "True" : "False");
+  // One length, said in both places that check it.
+  text += fmt::format("    cfg.model.seq_length = {}\n", s.plan.seq_len);
+  if (s.plan.cuda_graph) {
+    text += "    cfg.rng.te_rng_tracker = True\n    cfg.model.use_te_rng_tracker = True\n";
+    text += "    cfg.rerun_state_machine.check_for_nan_in_loss = False\n";
+    text += "    cfg.ddp.check_for_nan_in_grad = False\n";
+  }
+  text += "    cfg.checkpoint.save = \"/path/to/checkpoints\"\n";
+  text += "    cfg.checkpoint.load = \"/path/to/checkpoints\"\n    return cfg\n\n\n";
+  text += "if __name__ == \"__main__\":\n    pretrain(config(), forward_step)\n";
+  const std::string script = fmt::format(
+      "#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\n{}{}{}{}pretrain.py\n",
+      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), fixed_order_lines(s),
+      torchrun(s, ""));
+  return {{"pretrain.py", text, false},
+          {"train.sh", script, true},
+          slurm_script(s, remarks, "train.sh")};
+}
+
+std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::string>& remarks) {
+  Written model = written(megatron_facts(), s), perf, optimizer;
+  std::erase_if(model, [](const WrittenOption& o) { return forced_by_slime(o.key); });
+  for (const WrittenOption& option : written(megatron_options(), s)) {
+    if (forced_by_slime(option.key)) continue;
+    (of_optimizer(option.key) ? optimizer : perf).push_back(option);
+  }
+  const std::int64_t tokens = s.plan.micro_batch_size * s.plan.seq_len / s.plan.cp;
+  append(perf, {{"--use-dynamic-batch-size", true}, {"--max-tokens-per-gpu", tokens}});
+  Written adam{{"--optimizer", "adam"}, {"--lr", "1e-6"},      {"--lr-decay-style", "constant"},
+               {"--weight-decay", 0.1}, {"--adam-beta1", 0.9}, {"--adam-beta2", 0.98}};
+  append(adam, optimizer);
+  if (s.plan.offload.optimizer > 0) adam.push_back({"--overlap-cpu-optimizer-d2h-h2d", true});
+  // One update a rollout: prompts x samples are the global batch.
+  const std::int64_t samples = s.plan.global_batch_size % 8 == 0 ? 8 : 1;
+  const Nodes nodes = nodes_of(s);
+  std::string text = fmt::format(
+      "#!/bin/bash\n{}# On the first node; others join by `ray start --address=<of the "
+      "first>:6379`.\n"
+      "set -euo pipefail\ncd \"$(dirname \"$0\")\"\nsource model.sh\n",
+      remark_lines(remarks));
+  text += paths_block({{"SLIME_DIR", "/path/to/slime"},
+                       {"MEGATRON_LM_DIR", "/path/to/Megatron-LM"},
+                       {"HF_CHECKPOINT", "/path/to/hugging_face_checkpoint"},
+                       {"MEGATRON_CHECKPOINT", "/path/to/torch_dist_checkpoint"},
+                       {"SAVE_PATH", "/path/to/checkpoints"},
+                       {"PROMPT_DATA", "/path/to/prompts.jsonl"}});
+  text += '\n' + bash_array("CKPT_ARGS", {{"--hf-checkpoint", "${HF_CHECKPOINT}"},
+                                          {"--ref-load", "${MEGATRON_CHECKPOINT}"},
+                                          {"--load", "${SAVE_PATH}"},
+                                          {"--save", "${SAVE_PATH}"},
+                                          {"--save-interval", 20}});
+  text += '\n' +
+          bash_array("ROLLOUT_ARGS", {{"--prompt-data", "${PROMPT_DATA}"},
+                                      {"--input-key", "prompt"},
+                                      {"--label-key", "label"},
+                                      {"--apply-chat-template", true},
+                                      {"--rollout-shuffle", true},
+                                      {"--rm-type", "deepscaler"},
+                                      {"--num-rollout", 3000},
+                                      {"--rollout-batch-size", s.plan.global_batch_size / samples},
+                                      {"--n-samples-per-prompt", samples},
+                                      {"--rollout-max-response-len", s.plan.seq_len * 3 / 4},
+                                      {"--rollout-temperature", 1},
+                                      {"--global-batch-size", s.plan.global_batch_size},
+                                      {"--balance-data", true}});
+  text += '\n' + bash_array("PERF_ARGS", perf);
+  text += '\n' + bash_array("OPTIMIZER_ARGS", adam);
+  text += '\n' + bash_array("GRPO_ARGS", {{"--advantage-estimator", "grpo"},
+                                          {"--eps-clip", 0.2},
+                                          {"--eps-clip-high", 0.28}});
+  text += '\n' + bash_array("SGLANG_ARGS", {{"--rollout-num-gpus-per-engine", nodes.gpus},
+                                            {"--sglang-mem-fraction-static", 0.7}});
+  text += '\n' + bash_array("MISC_ARGS", {{"--seq-length", s.plan.seq_len},
+                                          {"--attention-dropout", "0.0"},
+                                          {"--hidden-dropout", "0.0"},
+                                          {"--attention-softmax-in-fp32", true}});
+  if (s.plan.grad_dtype == DType::fp32) {
+    text += "MISC_ARGS+=(--accumulate-allreduce-grads-in-fp32)\n";
+  }
+  std::string environment;
+  for (const auto& [name, value] : kFixedOrder) {
+    if (s.plan.deterministic) environment += fmt::format(R"(, \"{}\": \"{}\")", name, value);
+  }
+  text += fmt::format(
+      "\nexport PYTHONUNBUFFERED=1\n"
+      "MASTER_ADDR=${{MASTER_ADDR:-127.0.0.1}}\n"
+      "ray start --head --node-ip-address \"$MASTER_ADDR\" --num-gpus {0} --disable-usage-stats\n"
+      "ray job submit --address=http://127.0.0.1:8265 \\\n"
+      "  --runtime-env-json=\"{{\\\"env_vars\\\": {{\\\"PYTHONPATH\\\": \\\"$MEGATRON_LM_DIR\\\", "
+      "\\\"CUDA_DEVICE_MAX_CONNECTIONS\\\": \\\"1\\\"{2}}}}}\" \\\n"
+      "  -- python3 \"$SLIME_DIR/train.py\" \\\n"
+      "  --actor-num-nodes {1} \\\n  --actor-num-gpus-per-node {0} \\\n  --colocate \\\n"
+      "  \"${{MODEL_ARGS[@]}}\" \"${{CKPT_ARGS[@]}}\" \"${{ROLLOUT_ARGS[@]}}\" \\\n"
+      "  \"${{OPTIMIZER_ARGS[@]}}\" \"${{GRPO_ARGS[@]}}\" \"${{PERF_ARGS[@]}}\" \\\n"
+      "  \"${{SGLANG_ARGS[@]}}\" \"${{MISC_ARGS[@]}}\"\n",
+      nodes.gpus, nodes.count, environment);
+  return {{"model.sh", remark_lines(remarks) + bash_array("MODEL_ARGS", model), false},
+          {"run.sh", text, true}};
+}
+
+}  // namespace qplan

@@ -1,0 +1,434 @@
+#include "planner/frameworks/readers/job_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+#include "models/error.h"
+#include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/readers/arguments.h"
+#include "planner/frameworks/readers/python_settings.h"
+#include "planner/frameworks/torch/torch.h"
+
+namespace qplan {
+namespace {
+
+void check_is_text(const ConfigText& file) {
+  if (file.text.find('\0') == std::string::npos) return;
+  throw Error(fmt::format("{} is not a text file; give a configuration or a script", file.name));
+}
+
+// Where a flag takes several values, "a b" and "[a b]" are two.
+Json several(const std::string& flag, const Json& value) {
+  const KnownOption* const known = known_options("megatron").find(flag);
+  if (!value.is_string() || known == nullptr || known->arity == "0" || known->arity == "1") {
+    return value;
+  }
+  std::string text = value.get<std::string>();
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  Json list = Json::array();
+  std::istringstream words(text);
+  for (std::string word; words >> word;) list.push_back(word);
+  return list;
+}
+
+// The convention of Megatron's functional tests: MODEL_ARGS maps flags to values. Mappings beside
+// it (MODEL_ARGS_2, an anchor that several share) are other runs' or parts of it.
+Settings flags_of(const Settings& yaml) {
+  const bool first_run = yaml.has_section("MODEL_ARGS.--");
+  Settings flags;
+  for (const Setting& setting : yaml) {
+    const std::size_t dashes = setting.key.find("--");
+    if (dashes == std::string::npos) continue;
+    if (first_run && !setting.key.starts_with("MODEL_ARGS.--")) continue;
+    Setting flag = setting;
+    flag.key = setting.key.substr(dashes);
+    flag.value = several(flag.key, flag.value);
+    if (text_of(flag.value).find("${") != std::string::npos) flag.resolved = false;
+    // A switch that is off is not passed.
+    const bool off = flag.value.is_boolean() && !flag.value.get<bool>();
+    if (!off) flags.add(std::move(flag));
+  }
+  return flags;
+}
+
+// "--training.steps 10" as its configuration names it.
+Settings torchtitan_keys(const Settings& arguments) {
+  Settings keys;
+  for (Setting setting : arguments) {
+    if (!setting.key.starts_with("--")) continue;
+    setting.key = setting.key.substr(2);
+    if (setting.key.find('.') != std::string::npos) keys.add(std::move(setting));
+  }
+  return keys;
+}
+
+// What launchers and Trainers share; the rest is not judged.
+Settings shared_with_trainers(const Settings& arguments) {
+  Settings result;
+  for (const Setting& setting : arguments) {
+    if (setting.key.starts_with("--deepspeed") || setting.key == "--megatron_config") {
+      result.add(setting);
+    }
+  }
+  return result;
+}
+
+// Words under Megatron's flags and its relatives'.
+Settings read_flags(const std::vector<ShellWord>& words, const std::string& script) {
+  static const std::array<const OptionList*, 3> kLists{
+      &known_options("megatron"), &known_options("slime"), &known_options("megatron_deepspeed")};
+  Settings settings = read_arguments(words, kLists);
+  if (dialect_of(settings, script) != Dialect::megatron_deepspeed) return settings;
+  // Two flags take several values in the one and one in the other.
+  static const std::array<const OptionList*, 1> kFork{&known_options("megatron_deepspeed")};
+  return read_arguments(words, kFork);
+}
+
+// How many parts at the end of two paths are the same: 0 if the files' names differ.
+std::size_t folders_alike(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::size_t alike = 0;
+  for (auto x = a.end(), y = b.end(); x != a.begin() && y != b.begin(); ++alike) {
+    if (*--x != *--y) break;
+  }
+  return alike;
+}
+
+class JobReader {
+ public:
+  explicit JobReader(std::span<const ConfigText> files) {
+    for (const ConfigText& file : files) job_.texts.push_back(file);
+  }
+
+  JobFiles read() {
+    for (const ConfigText& file : job_.texts) check_is_text(file);
+    const std::set<std::string> started = started_by_others();
+    for (const ConfigText& file : job_.texts) {
+      if (!started.contains(file.name)) read_file(file);
+    }
+    // Scripts that start something come first: what they source is not read a second time.
+    for (const Arrays& arrays : arrays_) {
+      if (sourced_.count(arrays.name) == 0) add_arguments(arrays.words, {arrays.name, 1}, "");
+    }
+    return std::move(job_);
+  }
+
+ private:
+  // Of a script that starts nothing.
+  struct Arrays {
+    std::string name;
+    std::vector<ShellWord> words;
+  };
+
+  // Scripts that other scripts start are read there, with what those hand to them; unless each is
+  // started by another.
+  std::set<std::string> started_by_others() {
+    std::set<std::string> started;
+    std::size_t scripts = 0;
+    for (const ConfigText& file : job_.texts) {
+      if (file_kind_of(file) != FileKind::script) continue;
+      ++scripts;
+      const ShellScript script = read_shell(file.text, file.name, finder(file.name));
+      started.insert(script.started.begin(), script.started.end());
+    }
+    sourced_.clear();
+    return started.size() < scripts ? started : std::set<std::string>();
+  }
+
+  void read_file(const ConfigText& file) {
+    const Place whole{file.name, 0};
+    switch (file_kind_of(file)) {
+      case FileKind::empty:
+        return note("empty_file", whole, "the file is empty", "");
+      case FileKind::prose:
+        return note("prose", whole, "prose is not read: no framework reads it", "");
+      case FileKind::json:
+        return read_json(file.text, file.name, 1);
+      case FileKind::yaml:
+        return read_yaml(file);
+      case FileKind::python:
+        return read_python_file(file);
+      case FileKind::toml:
+        return refuse_toml(whole);
+      case FileKind::hostfile:
+        return read_hostfile(file);
+      case FileKind::script:
+        return read_script(file);
+    }
+  }
+
+  void note(std::string rule, Place place, std::string message, std::string instead) {
+    job_.findings.push_back({Severity::note, std::move(rule), std::move(place), std::move(message),
+                             std::move(instead), ""});
+  }
+
+  void unknown(Place place, std::string message, std::string instead) {
+    job_.findings.push_back({Severity::error, "unknown_file", std::move(place), std::move(message),
+                             std::move(instead), ""});
+  }
+
+  void add(Dialect dialect, Settings settings, Place place, std::string script = "") {
+    job_.parts.push_back({dialect, std::move(settings), std::move(place), std::move(script)});
+  }
+
+  // ---- files of keys ----
+
+  void read_json(const std::string& text, const std::string& name, int first_line) {
+    FormatText read = read_json_settings(text, name, first_line);
+    job_.findings.insert(job_.findings.end(), read.findings.begin(), read.findings.end());
+    switch (json_kind_of(read.settings)) {
+      case JsonKind::plan:
+        throw Error(
+            fmt::format("{} is a plan file of qplan's; `qplan predict --plan` reads it", name));
+      case JsonKind::model:
+        return note("model_config", {name, 0},
+                    "this is the model's config.json, which --model reads",
+                    fmt::format("--model {}", name));
+      case JsonKind::ds_config:
+        return add(Dialect::ds_config, std::move(read.settings), {name, 0});
+      case JsonKind::unknown:
+        return unknown({name, 0},
+                       "this JSON has none of ds_config.json's keys (train_batch_size, "
+                       "zero_optimization, ...)",
+                       "give a ds_config.json");
+    }
+  }
+
+  void read_yaml(const ConfigText& file) {
+    Settings settings = read_yaml_settings(file.text, file.name).settings;
+    const Place whole{file.name, 0};
+    if (is_accelerate_deepspeed(settings)) {
+      return add_deepspeed_of(settings, whole);
+    }
+    if (is_accelerate(settings)) return add(Dialect::accelerate, std::move(settings), whole);
+    Settings flags = flags_of(settings);
+    if (flags.empty() && is_megatron_yaml(settings)) {
+      return add(Dialect::megatron_yaml, std::move(settings), whole);
+    }
+    if (flags.empty()) {
+      return unknown(whole,
+                     "this YAML has neither accelerate's keys nor Megatron's degrees or layers",
+                     "give accelerate's yaml, Megatron's arguments or the launch script");
+    }
+    const Dialect dialect = dialect_of(flags, "");
+    add(dialect, std::move(flags), whole);
+  }
+
+  void add_deepspeed_of(const Settings& accelerate, Place place) {
+    add(Dialect::ds_config, deepspeed_settings(accelerate), std::move(place));
+    job_.parts.back().of_accelerate = true;
+  }
+
+  void refuse_toml(Place place) {
+    job_.findings.push_back(
+        {Severity::error, "torchtitan_toml", std::move(place),
+         "torchtitan reads Python functions that return Trainer.Config; its TOML files are gone "
+         "since 0.2.2",
+         "write a configuration function, as `qplan emit --framework torchtitan` does",
+         "torchtitan/config/manager.py"});
+  }
+
+  void read_python_file(const ConfigText& file) {
+    PythonText text = read_python(file.text, file.name);
+    const Place whole{file.name, 0};
+    if (file.text.find("megatron.bridge") != std::string::npos) {
+      add(Dialect::bridge, bridge_settings(text), whole);
+    } else if (Settings titan = torchtitan_settings(text); !titan.empty()) {
+      add(Dialect::torchtitan, std::move(titan), whole);
+    }
+    if (Settings fsdp = fsdp_settings(text, file); !fsdp.empty()) {
+      add(Dialect::fsdp_module, std::move(fsdp), whole);
+    }
+    job_.python.push_back(std::move(text));
+  }
+
+  void read_hostfile(const ConfigText& file) {
+    std::int64_t slots = 0;
+    for (std::size_t at = 0; (at = file.text.find("slots=", at)) != std::string::npos;) {
+      at += 6;
+      std::int64_t n = 0;
+      while (at < file.text.size() && file.text[at] >= '0' && file.text[at] <= '9' && n < 1 << 20) {
+        n = 10 * n + (file.text[at++] - '0');
+      }
+      slots += n;
+    }
+    job_.host_slots = slots;
+  }
+
+  // ---- scripts ----
+
+  // Of the files given that a script, itself apart, can mean: the one whose path ends most alike.
+  FindFile finder(const std::string& reader) {
+    return [this, reader](const std::string& path) -> std::optional<FoundFile> {
+      const ConfigText* best = nullptr;
+      std::size_t most = 0;
+      for (const ConfigText& other : job_.texts) {
+        const std::size_t alike = folders_alike(other.name, path);
+        if (other.name == reader || alike <= most) continue;
+        best = &other;
+        most = alike;
+      }
+      if (best == nullptr) return std::nullopt;
+      sourced_.insert(best->name);
+      return FoundFile{best->name, best->text};
+    };
+  }
+
+  void read_script(const ConfigText& file) {
+    const ShellScript script = read_shell(file.text, file.name, finder(file.name));
+    job_.findings.insert(job_.findings.end(), script.findings.begin(), script.findings.end());
+    job_.missing.insert(job_.missing.end(), script.missing.begin(), script.missing.end());
+    for (const ShellFile& written : script.files) {
+      const std::size_t start = written.text.find_first_not_of(" \t\r\n");
+      if (start == std::string::npos || written.text[start] != '{' || !written.resolved) continue;
+      const std::size_t settings = job_.parts.size(), findings = job_.findings.size();
+      read_json(written.text, written.place.file, written.place.line);
+      place_in(written.span, settings, findings);
+    }
+    const std::size_t installs = job_.installs.size();
+    bool started = false;
+    for (const ShellCommand& command : script.commands) started |= read_command(command, script);
+    if (started || job_.installs.size() > installs) return;
+    Arrays arrays{file.name, {}};
+    for (const auto& [name, words] : script.arrays) {
+      arrays.words.insert(arrays.words.end(), words.begin(), words.end());
+    }
+    if (!arrays.words.empty()) {
+      arrays_.push_back(std::move(arrays));
+    } else if (const ShellWord* const swift = swift_command(script)) {
+      unknown(swift->place,
+              "ms-swift's commands are not read: it takes Megatron's options by other names",
+              "ask `qplan predict` with the same degrees (--tp, --pp, --ep, --seq-len, ...)");
+    } else if (!script.missing.empty()) {
+      const std::string name = shown(base_name(script.missing.back().text));
+      unknown(script.missing.back().place,
+              fmt::format("{} is started here and is not among the files given", name),
+              fmt::format("give {} too", name));
+    } else {
+      unknown({file.name, 0}, "nothing here starts a training job or lists its arguments",
+              "give a launch script, an argument list, ds_config.json, accelerate's yaml or a "
+              "torchtitan function");
+    }
+  }
+
+  // Of a here-document: what was read of it last stands in `span` of the script.
+  void place_in(Span span, std::size_t settings, std::size_t findings) {
+    const bool as_is = span.end > span.begin;
+    const auto moved = [&](Span s) {
+      return as_is ? Span{s.begin + span.begin, s.end + span.begin} : Span{};
+    };
+    for (std::size_t i = settings; i < job_.parts.size(); ++i) {
+      Settings placed;
+      for (Setting setting : job_.parts[i].settings) {
+        setting.whole = moved(setting.whole);
+        setting.text = moved(setting.text);
+        placed.add(std::move(setting));
+      }
+      job_.parts[i].settings = std::move(placed);
+    }
+    for (std::size_t i = findings; i < job_.findings.size(); ++i) {
+      for (Edit& edit : job_.findings[i].fix) {
+        edit.begin += span.begin;
+        edit.end += span.begin;
+      }
+      if (!as_is) job_.findings[i].fix.clear();
+    }
+  }
+
+  // "nsys profile ... torchrun": where the launcher stands behind a profiler, or behind what only a
+  // run can tell.
+  template <class Word>
+  static Word behind_wrappers(Word first, Word end) {
+    static constexpr std::array<std::string_view, 7> kWrappers{
+        "nsys", "ncu", "numactl", "time", "timeout", "uv", ""};  // "": of an empty array
+    const std::string program = base_name(first->text);
+    const bool wraps = std::find(kWrappers.begin(), kWrappers.end(), program) != kWrappers.end();
+    if (!wraps && first->resolved) return first;
+    const Word launcher =
+        std::find_if(first, end, [](const ShellWord& word) { return is_launcher(word.text); });
+    return launcher == end ? first : launcher;
+  }
+
+  // "megatron sft", "swift sft".
+  static const ShellWord* swift_command(const ShellScript& script) {
+    for (const ShellCommand& command : script.commands) {
+      const std::string program = base_name(command.words.front().text);
+      const bool has_verb = command.words.size() > 1 && !command.words[1].text.starts_with("-");
+      if ((program == "megatron" || program == "swift") && has_verb) return &command.words.front();
+    }
+    return nullptr;
+  }
+
+  // Whether it starts a job or lists its arguments.
+  bool read_command(const ShellCommand& command, const ShellScript& script) {
+    static constexpr std::array<std::string_view, 4> kPrefixes{"exec", "nohup", "env", "sudo"};
+    const auto& words = command.words;
+    const auto first = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+      return std::find(kPrefixes.begin(), kPrefixes.end(), word.text) == kPrefixes.end();
+    });
+    if (first == words.end()) return false;
+    const std::string program = base_name(first->text);
+    if (program == "pip" || program == "pip3") {
+      job_.installs.insert(job_.installs.end(), first, words.end());
+      return false;
+    }
+    // A bare argument list is a command that begins with a flag.
+    if (first->text.starts_with("--")) {
+      add_arguments({first, words.end()}, first->place, "");
+      return true;
+    }
+    const auto at = static_cast<std::size_t>(behind_wrappers(first, words.end()) - words.begin());
+    const auto started = read_launch(command, at, script.directives);
+    if (!started) return false;
+    job_.launches.push_back(started->launch);
+    if (started->launch.program == "accelerate") add_accelerate(started->launch);
+    add_arguments(started->arguments, started->launch.place, started->launch.script);
+    return true;
+  }
+
+  // Its arguments come on top of a yaml, which says the most of what it is given with.
+  void add_accelerate(const Launch& launch) {
+    const Settings& options = launch.options;
+    if (options.has("--config_file") || options.has("--deepspeed_config_file")) return;
+    Settings settings = accelerate_of_launch(launch.options);
+    if (is_accelerate_deepspeed(settings)) {
+      add_deepspeed_of(settings, launch.place);
+    } else if (!settings.empty()) {
+      add(Dialect::accelerate, std::move(settings), launch.place);
+    }
+  }
+
+  void add_arguments(const std::vector<ShellWord>& words, Place place, const std::string& script) {
+    Settings settings = read_flags(words, script);
+    Dialect dialect = dialect_of(settings, script);
+    if (dialect == Dialect::torchtitan) settings = torchtitan_keys(settings);
+    if (dialect == Dialect::megatron && is_own_script(settings, script)) {
+      dialect = Dialect::trainer;
+      settings = shared_with_trainers(settings);
+    }
+    if (!settings.empty()) add(dialect, std::move(settings), std::move(place), script);
+  }
+
+  JobFiles job_;
+  std::vector<Arrays> arrays_;
+  std::set<std::string> sourced_;
+};
+
+}  // namespace
+
+const ConfigPart* JobFiles::find(Dialect dialect) const {
+  const auto found = std::find_if(parts.begin(), parts.end(),
+                                  [&](const ConfigPart& part) { return part.dialect == dialect; });
+  return found == parts.end() ? nullptr : &*found;
+}
+
+JobFiles read_job_files(std::span<const ConfigText> files) {
+  return JobReader(files).read();
+}
+
+}  // namespace qplan

@@ -1,0 +1,42 @@
+#pragma once
+// The files of one job, told apart and read: which framework each speaks to, and what starts it.
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "planner/frameworks/readers/formats.h"
+#include "planner/frameworks/readers/launch.h"
+#include "planner/frameworks/readers/recognise.h"
+#include "planner/frameworks/setting.h"
+#include "planner/frameworks/shell/shell.h"
+
+namespace qplan {
+
+// Settings of one dialect, of one file or command.
+struct ConfigPart {
+  Dialect dialect = Dialect::megatron;
+  Settings settings;
+  Place place;
+  std::string script;          // that takes the arguments; empty: not known, or no arguments
+  bool of_accelerate = false;  // what accelerate makes ds_config.json's keys of
+};
+
+struct JobFiles {
+  std::vector<ConfigText> texts;
+  std::vector<ConfigPart> parts;
+  std::vector<Launch> launches;
+  std::vector<PythonText> python;
+  std::vector<ShellWord> installs;  // "deepspeed==0.10.0" of pip install
+  std::vector<ShellWord> missing;   // scripts that are started and were not given
+  std::vector<Finding> findings;
+  std::optional<std::int64_t> host_slots;  // GPUs that a hostfile lists
+
+  [[nodiscard]] const ConfigPart* find(Dialect dialect) const;
+};
+
+// Throws Error for a file that is no text, or cannot be read as what it plainly is.
+JobFiles read_job_files(std::span<const ConfigText> files);
+
+}  // namespace qplan

@@ -1,0 +1,314 @@
+// Python configuration functions, read for the keywords of their calls without running them.
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+
+#include "planner/frameworks/readers/formats.h"
+
+namespace qplan {
+namespace {
+
+constexpr int kDeepest = 100;
+constexpr std::size_t kMostCalls = 10'000;
+
+bool is_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, const std::string& name) : text_(text), name_(name) {
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      if (text[i] == '\n') ends_.push_back(i);
+    }
+  }
+
+  PythonText read() {
+    while (at_ < text_.size()) {
+      skip(true);
+      if (at_ >= text_.size()) break;
+      const char c = peek();
+      if (is_name(c) && !is_digit(c)) {
+        named(true, 0);
+      } else if (c == '"' || c == '\'') {
+        string();
+      } else {
+        ++at_;
+      }
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Value {
+    Json value;
+    bool resolved = false;
+  };
+
+  [[nodiscard]] char peek(std::size_t ahead = 0) const {
+    return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
+  }
+  [[nodiscard]] Place place(std::size_t at) const {
+    const auto line = std::lower_bound(ends_.begin(), ends_.end(), at) - ends_.begin() + 1;
+    return {name_, static_cast<int>(line)};
+  }
+
+  void skip(bool lines) {
+    for (;;) {
+      const char c = peek();
+      if (c == ' ' || c == '\t' || c == '\r' || (lines && c == '\n')) {
+        ++at_;
+      } else if (c == '\\' && peek(1) == '\n') {
+        at_ += 2;
+      } else if (c == '#') {
+        at_ = std::min(text_.find('\n', at_), text_.size());
+      } else {
+        return;
+      }
+    }
+  }
+
+  std::string string() {
+    const char quote = peek();
+    const bool triple = peek(1) == quote && peek(2) == quote;
+    at_ += triple ? 3 : 1;
+    std::string result;
+    while (at_ < text_.size()) {
+      if (peek() == '\\') {
+        ++at_;
+      } else if (peek() == quote && (!triple || (peek(1) == quote && peek(2) == quote))) {
+        at_ += triple ? 3 : 1;
+        return result;
+      } else if (peek() == '\n' && !triple) {
+        return result;  // not closed: what follows is code again
+      }
+      result += peek();
+      ++at_;
+    }
+    at_ = std::min(at_, text_.size());
+    return result;
+  }
+
+  std::string dotted() {
+    const std::size_t from = at_;
+    while (is_name(peek()) || (peek() == '.' && is_name(peek(1)))) ++at_;
+    return std::string(text_.substr(from, at_ - from));
+  }
+
+  // A name: the start of a call, of an assignment (at a statement), or itself.
+  Value named(bool statement, int depth) {
+    const std::size_t from = at_;
+    const std::string name = dotted();
+    skip(false);
+    if (peek() == '(') {
+      call(name, from, depth);
+      return {};
+    }
+    if (statement && peek() == '=' && peek(1) != '=') {
+      ++at_;
+      skip(false);
+      const PythonArgument value = argument("", depth);
+      result_.assignments.push_back({name, value});
+      return {};
+    }
+    if (name == "True" || name == "False") return {name == "True", true};
+    if (name == "None") return {nullptr, true};
+    return {};
+  }
+
+  void call(const std::string& callee, std::size_t from, int depth) {
+    ++at_;
+    const std::size_t mine = result_.calls.size();
+    result_.calls.push_back({callee, {}, place(from)});
+    while (at_ < text_.size()) {
+      skip(true);
+      if (peek() == ')' || at_ >= text_.size()) break;
+      if (peek() == ',') {
+        ++at_;
+        continue;
+      }
+      std::string keyword;
+      const std::size_t before = at_;
+      if (is_name(peek()) && !is_digit(peek())) {
+        const std::string name = dotted();
+        skip(true);
+        if (peek() == '=' && peek(1) != '=') {
+          keyword = name;
+          ++at_;
+          skip(true);
+        } else {
+          at_ = before;
+        }
+      }
+      PythonArgument read = argument(keyword, depth + 1);
+      if (at_ == before) ++at_;
+      result_.calls[mine].arguments.push_back(std::move(read));
+    }
+    if (at_ < text_.size()) ++at_;
+  }
+
+  // An expression up to a comma or bracket of its own level. Values are known for literals and for
+  // products and sums of them.
+  PythonArgument argument(const std::string& name, int depth) {
+    PythonArgument result{name, nullptr, "", place(at_), {}, true};
+    const std::size_t from = at_;
+    Value value = depth > kDeepest || result_.calls.size() > kMostCalls ? Value{} : sum(depth);
+    const bool inside = depth > 0;
+    skip(inside);
+    const char next = peek();
+    const bool ends = at_ >= text_.size() || next == ',' || next == ')' || next == ']' ||
+                      next == '}' || next == '\n' || next == ';';
+    if (!ends) {
+      value = {};
+      rest(inside, depth);
+    }
+    std::size_t end = at_;
+    while (end > from && (text_[end - 1] == ' ' || text_[end - 1] == '\n')) --end;
+    result.text = std::string(text_.substr(from, end - from));
+    result.span = {from, end};
+    result.value = value.value;
+    result.resolved = value.resolved;
+    return result;
+  }
+
+  // Over an expression that is not understood, still noticing the calls in it.
+  void rest(bool inside, int depth) {
+    int open = 0;
+    while (at_ < text_.size()) {
+      skip(inside || open > 0);
+      const char c = peek();
+      if (open == 0 && (c == ',' || c == ')' || c == ']' || c == '}')) return;
+      if (open == 0 && !inside && (c == '\n' || c == ';')) return;
+      if (at_ >= text_.size()) return;
+      if (c == '"' || c == '\'') {
+        string();
+      } else if (is_name(c) && depth < kDeepest) {
+        named(false, depth + 1);
+      } else {
+        if (c == '(' || c == '[' || c == '{') ++open;
+        if (c == ')' || c == ']' || c == '}') --open;
+        ++at_;
+      }
+    }
+  }
+
+  Value factor(int depth) {
+    if (depth > kDeepest) return {};
+    skip(depth > 0);
+    const char c = peek();
+    if (c == '"' || c == '\'') return {string(), true};
+    if (is_digit(c) || (c == '.' && is_digit(peek(1)))) return number();
+    if (c == '-') {
+      ++at_;
+      Value value = factor(depth + 1);
+      if (!value.resolved || !value.value.is_number()) return {};
+      value.value = value.value.is_number_integer() ? Json(-value.value.get<std::int64_t>())
+                                                    : Json(-value.value.get<double>());
+      return value;
+    }
+    if (c == '[') return list(depth);
+    if (is_name(c)) return named(false, depth);
+    return {};
+  }
+
+  Value list(int depth) {
+    ++at_;
+    Value result{Json::array(), true};
+    while (at_ < text_.size()) {
+      skip(true);
+      if (peek() == ']') {
+        ++at_;
+        return result;
+      }
+      if (peek() == ',') {
+        ++at_;
+        continue;
+      }
+      const std::size_t before = at_;
+      const PythonArgument item = argument("", depth + 1);
+      if (at_ == before) return {};
+      result.resolved = result.resolved && item.resolved;
+      result.value.push_back(item.value);
+    }
+    return {};
+  }
+
+  Value number() {
+    std::string digits;
+    while (is_name(peek()) || peek() == '.' ||
+           ((peek() == '-' || peek() == '+') && (digits.back() == 'e' || digits.back() == 'E'))) {
+      if (peek() != '_') digits += peek();
+      ++at_;
+    }
+    std::int64_t whole = 0;
+    double real = 0;
+    const char* const end = digits.data() + digits.size();
+    if (const auto [stop, code] = std::from_chars(digits.data(), end, whole);
+        code == std::errc{} && stop == end) {
+      return {whole, true};
+    }
+    const auto [stop, code] = std::from_chars(digits.data(), end, real);
+    return code == std::errc{} && stop == end ? Value{real, true} : Value{};
+  }
+
+  // Integers of a size that products of three stay exact in.
+  static std::optional<std::int64_t> small(const Value& value) {
+    constexpr std::int64_t kMost = std::int64_t{1} << 40U;
+    if (!value.resolved || !value.value.is_number_integer()) return std::nullopt;
+    const auto n = value.value.get<std::int64_t>();
+    return n > -kMost && n < kMost ? std::optional(n) : std::nullopt;
+  }
+
+  Value product(int depth) {
+    Value value = factor(depth);
+    for (;;) {
+      skip(depth > 0);
+      const bool divides = peek() == '/' && peek(1) == '/';
+      if (!(peek() == '*' && peek(1) != '*') && !divides) return value;
+      at_ += divides ? 2 : 1;
+      const auto a = small(value), b = small(factor(depth + 1));
+      const bool exact =
+          a && b && (!divides || *b != 0) &&
+          (divides || *b == 0 || std::abs(*a) < (std::int64_t{1} << 62U) / std::abs(*b));
+      value = exact ? Value{divides ? *a / *b : *a * *b, true} : Value{};
+    }
+  }
+
+  Value sum(int depth) {
+    if (depth > kDeepest) return {};
+    Value value = product(depth);
+    for (;;) {
+      skip(depth > 0);
+      const bool minus = peek() == '-';
+      if (peek() != '+' && !minus) return value;
+      ++at_;
+      const auto a = small(value), b = small(product(depth + 1));
+      value = a && b ? Value{minus ? *a - *b : *a + *b, true} : Value{};
+    }
+  }
+
+  std::string_view text_;
+  const std::string& name_;
+  std::size_t at_ = 0;
+  std::vector<std::size_t> ends_;
+  PythonText result_;
+};
+
+}  // namespace
+
+const PythonArgument* PythonCall::find(std::string_view name) const {
+  const auto found = std::find_if(arguments.begin(), arguments.end(),
+                                  [&](const PythonArgument& a) { return a.name == name; });
+  return found == arguments.end() ? nullptr : &*found;
+}
+
+PythonText read_python(std::string_view text, const std::string& name) {
+  return Reader(text, name).read();
+}
+
+}  // namespace qplan

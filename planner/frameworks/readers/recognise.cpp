@@ -1,0 +1,121 @@
+#include "planner/frameworks/readers/recognise.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <initializer_list>
+#include <string_view>
+
+namespace qplan {
+namespace {
+
+bool has_any(const Settings& settings, std::initializer_list<std::string_view> keys) {
+  return std::any_of(keys.begin(), keys.end(),
+                     [&](std::string_view key) { return settings.has(key); });
+}
+
+bool is_slime(const Settings& settings) {
+  return has_any(settings, {"--rollout-batch-size", "--actor-num-nodes", "--colocate",
+                            "--n-samples-per-prompt", "--rollout-num-gpus-per-engine",
+                            "--max-tokens-per-gpu"});
+}
+
+bool is_trainer(const Settings& settings) {
+  return has_any(settings, {"--per_device_train_batch_size", "--model_name_or_path",
+                            "--per-device-train-batch-size", "--gradient_checkpointing"});
+}
+
+bool is_megatron(const Settings& settings) {
+  return has_any(settings,
+                 {"--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--num-layers",
+                  "--hidden-size", "--micro-batch-size", "--expert-model-parallel-size",
+                  "--use-distributed-optimizer", "--recompute-granularity", "--moe-router-topk",
+                  "--context-parallel-size"});
+}
+
+bool is_megatron_deepspeed(const Settings& settings) {
+  const bool fork = has_any(settings, {"--ds-sequence-parallel-size", "--no-pipeline-parallel",
+                                       "--deepspeed-activation-checkpointing", "--zero-stage"});
+  return fork || (is_megatron(settings) &&
+                  has_any(settings, {"--deepspeed", "--deepspeed_config", "--deepspeed-config"}));
+}
+
+bool is_hostfile(const std::string& text) {
+  return text.find(" slots=") != std::string::npos && text.find("--") == std::string::npos;
+}
+
+}  // namespace
+
+FileKind file_kind_of(const ConfigText& file) {
+  const std::string extension = std::filesystem::path(file.name).extension().string();
+  const std::size_t start = file.text.find_first_not_of(" \t\r\n");
+  if (start == std::string::npos) return FileKind::empty;
+  if (extension == ".md") return FileKind::prose;
+  if (extension == ".json" || file.text[start] == '{') return FileKind::json;
+  if (extension == ".yaml" || extension == ".yml") return FileKind::yaml;
+  if (extension == ".py") return FileKind::python;
+  if (extension == ".toml") return FileKind::toml;
+  return is_hostfile(file.text) ? FileKind::hostfile : FileKind::script;
+}
+
+JsonKind json_kind_of(const Settings& settings) {
+  if (settings.has("fingerprint") && settings.has_section("plan.")) return JsonKind::plan;
+  if (has_any(settings, {"architectures", "model_type"})) return JsonKind::model;
+  const bool deepspeed = has_any(settings, {"train_batch_size", "train_micro_batch_size_per_gpu",
+                                            "gradient_accumulation_steps"}) ||
+                         settings.has_section("zero_optimization") ||
+                         settings.has_section("fp16.") || settings.has_section("bf16.");
+  return deepspeed ? JsonKind::ds_config : JsonKind::unknown;
+}
+
+Dialect dialect_of(const Settings& arguments, const std::string& script) {
+  if (is_slime(arguments)) return Dialect::slime;
+  if (is_megatron_deepspeed(arguments)) return Dialect::megatron_deepspeed;
+  if (script.find("torchtitan") != std::string::npos) return Dialect::torchtitan;
+  if (is_trainer(arguments) && !is_megatron(arguments)) return Dialect::trainer;
+  return Dialect::megatron;
+}
+
+bool is_own_script(const Settings& arguments, const std::string& script) {
+  return !is_megatron(arguments) && !script.empty() &&
+         base_name(script).find("pretrain") == std::string::npos;
+}
+
+bool is_of_megatron(const std::string& script) {
+  constexpr std::array<std::string_view, 7> kScripts{
+      "pretrain_gpt.py",  "pretrain_hybrid.py", "pretrain_mamba.py", "pretrain_vlm.py",
+      "pretrain_bert.py", "pretrain_t5.py",     "train_rl.py"};
+  return std::find(kScripts.begin(), kScripts.end(), base_name(script)) != kScripts.end();
+}
+
+bool is_megatron_yaml(const Settings& yaml) {
+  constexpr std::array<std::string_view, 8> kKeys{"tensor_model_parallel_size",
+                                                  "pipeline_model_parallel_size",
+                                                  "context_parallel_size",
+                                                  "expert_model_parallel_size",
+                                                  "num_layers",
+                                                  "hidden_size",
+                                                  "num_attention_heads",
+                                                  "use_distributed_optimizer"};
+  if (yaml.has_section("modules.")) return false;
+  return std::any_of(yaml.begin(), yaml.end(), [&](const Setting& setting) {
+    const std::string name = setting.key.substr(setting.key.rfind('.') + 1);
+    return std::find(kKeys.begin(), kKeys.end(), name) != kKeys.end();
+  });
+}
+
+bool is_accelerate(const Settings& yaml) {
+  return has_any(yaml, {"distributed_type", "compute_environment"}) ||
+         yaml.has_section("fsdp_config.");
+}
+
+bool is_accelerate_deepspeed(const Settings& yaml) {
+  const Setting* const type = yaml.find("distributed_type");
+  return type != nullptr && text_of(type->value) == "DEEPSPEED";
+}
+
+std::string base_name(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+}  // namespace qplan

@@ -1,0 +1,260 @@
+// YAML as settings with their places. libyaml parses: anchors, block scalars, flow collections and
+// quotes have rules of their own, and Megatron's test files use them all.
+
+#include <fmt/format.h>
+#include <yaml.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <span>
+
+#include "models/error.h"
+#include "planner/frameworks/readers/formats.h"
+
+namespace qplan {
+namespace {
+
+struct ParserDeleter {
+  void operator()(yaml_parser_t* parser) const noexcept {
+    yaml_parser_delete(parser);
+    delete parser;
+  }
+};
+struct DocumentDeleter {
+  void operator()(yaml_document_t* document) const noexcept {
+    yaml_document_delete(document);
+    delete document;
+  }
+};
+using OwnedParser = std::unique_ptr<yaml_parser_t, ParserDeleter>;
+using OwnedDocument = std::unique_ptr<yaml_document_t, DocumentDeleter>;
+
+// What a plain word stands for in YAML 1.1, which accelerate's reader follows.
+Json plain_scalar(const std::string& text) {
+  static constexpr std::array<std::string_view, 9> kTrue{"true", "True", "TRUE", "yes", "Yes",
+                                                         "YES",  "on",   "On",   "ON"};
+  static constexpr std::array<std::string_view, 9> kFalse{"false", "False", "FALSE", "no", "No",
+                                                          "NO",    "off",   "Off",   "OFF"};
+  static constexpr std::array<std::string_view, 4> kNull{"null", "Null", "NULL", "~"};
+  const auto one_of = [&text](const auto& words) {
+    return std::find(words.begin(), words.end(), text) != words.end();
+  };
+  if (one_of(kTrue)) return true;
+  if (one_of(kFalse)) return false;
+  if (one_of(kNull)) return nullptr;
+  std::int64_t whole = 0;
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  if (const auto [stop, code] = std::from_chars(text.data(), end, whole);
+      code == std::errc{} && stop == end) {
+    return whole;
+  }
+  if (const auto [stop, code] = std::from_chars(text.data(), end, number);
+      code == std::errc{} && stop == end && std::isfinite(number)) {
+    return number;
+  }
+  return text;
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, const std::string& name) : text_(text), name_(name) {
+    for (std::size_t at = 0; at < text.size(); ++at) {
+      const bool continues = (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;  // UTF-8
+      if (!continues) bytes_.push_back(at);
+    }
+    bytes_.push_back(text.size());
+  }
+
+  FormatText read() {
+    auto fresh = std::make_unique<yaml_parser_t>();
+    if (yaml_parser_initialize(fresh.get()) == 0) throw std::bad_alloc();
+    const OwnedParser parser(fresh.release());
+    yaml_parser_set_encoding(parser.get(), YAML_UTF8_ENCODING);
+    yaml_parser_set_input_string(parser.get(), reinterpret_cast<const unsigned char*>(text_.data()),
+                                 text_.size());
+    while (document(*parser)) {
+    }
+    return std::move(result_);
+  }
+
+ private:
+  [[noreturn]] void fail(int line, std::string_view sentence) const {
+    throw Error(fmt::format("{}:{}: {}", name_, line, sentence));
+  }
+  [[noreturn]] void fail(const yaml_node_t& at, std::string_view sentence) const {
+    fail(line_of_node(at), sentence);
+  }
+
+  // Whether one was read; false at the end.
+  bool document(yaml_parser_t& parser) {
+    auto fresh = std::make_unique<yaml_document_t>();
+    if (yaml_parser_load(&parser, fresh.get()) == 0) refuse(parser);
+    const OwnedDocument owned(fresh.release());
+    document_ = owned.get();
+    const yaml_node_t* const root = yaml_document_get_root_node(document_);
+    if (root == nullptr) return false;
+    if (root->type == YAML_SEQUENCE_NODE) {
+      fail(*root, "a list stands where keys are expected");
+    }
+    if (root->type == YAML_SCALAR_NODE && !text_of_scalar(*root).empty()) {
+      fail(*root, fmt::format("'{}' is no \"key: value\"", shown(text_of_scalar(*root))));
+    }
+    if (root->type == YAML_MAPPING_NODE) mapping(*root, "", 0);
+    return true;
+  }
+
+  [[noreturn]] void refuse(const yaml_parser_t& parser) const {
+    if (parser.error == YAML_MEMORY_ERROR) throw std::bad_alloc();
+    // What is no UTF-8 has no mark yet.
+    const std::size_t at =
+        parser.error == YAML_READER_ERROR ? parser.problem_offset : offset(parser.problem_mark);
+    const bool tab = at < text_.size() && text_[at] == '\t';
+    fail(line_of(text_, at), tab ? "YAML indents by spaces, not by tabs"
+                                 : fmt::format("this is not YAML: {}", parser.problem));
+  }
+
+  [[nodiscard]] const yaml_node_t& node(int id) const {
+    return *yaml_document_get_node(document_, id);
+  }
+
+  static int line_of_node(const yaml_node_t& node) {
+    return static_cast<int>(node.start_mark.line) + 1;
+  }
+
+  static std::string text_of_scalar(const yaml_node_t& node) {
+    const auto& scalar = node.data.scalar;
+    return {reinterpret_cast<const char*>(scalar.value), scalar.length};
+  }
+
+  static std::span<const yaml_node_pair_t> pairs_of(const yaml_node_t& mapping) {
+    return {mapping.data.mapping.pairs.start, mapping.data.mapping.pairs.top};
+  }
+
+  static std::span<const int> items_of(const yaml_node_t& list) {
+    return {list.data.sequence.items.start, list.data.sequence.items.top};
+  }
+
+  static bool is_merge(const yaml_node_t& key) {
+    return key.type == YAML_SCALAR_NODE && is_plain(key) && text_of_scalar(key) == "<<";
+  }
+
+  // Marks count characters.
+  [[nodiscard]] std::size_t offset(const yaml_mark_t& mark) const {
+    return bytes_[std::min(mark.index, bytes_.size() - 1)];
+  }
+
+  // Without the line's end, where a block scalar or a list ends.
+  [[nodiscard]] Span span_of(const yaml_node_t& node) const {
+    const Span span{offset(node.start_mark), offset(node.end_mark)};
+    const std::string_view text = text_.substr(span.begin, span.end - span.begin);
+    return {span.begin, span.begin + text.find_last_not_of(" \t\r\n") + 1};
+  }
+
+  // Aliases of aliases make many of few.
+  void count(const yaml_node_t& at) {
+    if (++count_ > kMostValues) fail(at, kTooManyValues);
+  }
+
+  // Merged mappings come first, for what the mapping says itself counts.
+  void mapping(const yaml_node_t& map, const std::string& path, int depth) {
+    count(map);
+    if (depth > kDeepestValue) {
+      fail(map, fmt::format("values are nested deeper than {}", kDeepestValue));
+    }
+    for (const auto& [key, value] : pairs_of(map)) {
+      if (is_merge(node(key))) merge(node(value), node(key), path, depth);
+    }
+    for (const auto& [key, value] : pairs_of(map)) {
+      if (is_merge(node(key))) continue;
+      if (node(key).type != YAML_SCALAR_NODE) {
+        fail(node(key), "a key must be a word, not a list or a mapping");
+      }
+      const std::string name = text_of_scalar(node(key));
+      member(node(key), node(value), path.empty() ? name : path + "." + name, depth);
+    }
+  }
+
+  // `<<: *x`, `<<: [*x, *y]`, of which the first counts.
+  void merge(const yaml_node_t& from, const yaml_node_t& key, const std::string& path, int depth) {
+    if (from.type == YAML_MAPPING_NODE) return mapping(from, path, depth + 1);
+    const bool list = from.type == YAML_SEQUENCE_NODE;
+    const auto items = list ? items_of(from) : std::span<const int>();
+    const bool mappings = std::all_of(items.begin(), items.end(), [this](int item) {
+      return node(item).type == YAML_MAPPING_NODE;
+    });
+    if (!list || !mappings) fail(key, "'<<' takes a mapping or a list of them");
+    for (auto item = items.rbegin(); item != items.rend(); ++item) {
+      mapping(node(*item), path, depth + 1);
+    }
+  }
+
+  void member(const yaml_node_t& key, const yaml_node_t& value, const std::string& path,
+              int depth) {
+    switch (value.type) {
+      case YAML_MAPPING_NODE:
+        if (pairs_of(value).empty()) return add(path, Json::object(), key, value);
+        return mapping(value, path, depth + 1);
+      case YAML_SEQUENCE_NODE:
+        return add(path, sequence(value, path, depth), key, value);
+      case YAML_SCALAR_NODE:
+        if (!is_plain(value) || value.data.scalar.length > 0) {
+          add(path, scalar(value), key, value);
+        }
+        return;
+      case YAML_NO_NODE:
+        return;
+    }
+  }
+
+  // Mappings in a list are sections of their own: "list.0".
+  Json sequence(const yaml_node_t& list, const std::string& path, int depth) {
+    Json result = Json::array();
+    for (const int item : items_of(list)) {
+      const yaml_node_t& value = node(item);
+      count(value);
+      if (value.type == YAML_MAPPING_NODE) {
+        mapping(value, fmt::format("{}.{}", path, result.size()), depth + 1);
+      }
+      result.push_back(value.type == YAML_SCALAR_NODE ? scalar(value) : Json(nullptr));
+    }
+    return result;
+  }
+
+  static bool is_plain(const yaml_node_t& scalar) {
+    return scalar.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
+  }
+
+  static Json scalar(const yaml_node_t& node) {
+    const std::string text = text_of_scalar(node);
+    return is_plain(node) ? plain_scalar(text) : Json(text);
+  }
+
+  // An alias stands elsewhere than its value, which others may share: no part of the file is it.
+  void add(const std::string& path, Json value, const yaml_node_t& key,
+           const yaml_node_t& spelled) {
+    const bool here = spelled.start_mark.index >= key.end_mark.index;
+    const Span text = here ? span_of(spelled) : Span{};
+    const Span whole = here ? Span{offset(key.start_mark), text.end} : Span{};
+    count(spelled);
+    result_.settings.add({path, std::move(value), {name_, line_of_node(key)}, whole, text, true});
+  }
+
+  std::string_view text_;
+  const std::string& name_;
+  std::vector<std::size_t> bytes_;  // where each character begins
+  yaml_document_t* document_ = nullptr;
+  std::size_t count_ = 0;
+  FormatText result_;
+};
+
+}  // namespace
+
+FormatText read_yaml_settings(std::string_view text, const std::string& name) {
+  return Reader(text, name).read();
+}
+
+}  // namespace qplan

@@ -1,0 +1,487 @@
+// Statements of a shell script: assignments, redirections, here-documents, commands, and other
+// scripts that it reads or starts. What is set where only a run can tell is marked.
+
+#include "planner/frameworks/shell/shell.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <span>
+
+#include "models/error.h"
+#include "planner/frameworks/shell/branches.h"
+#include "planner/frameworks/shell/starts.h"
+#include "planner/frameworks/shell/text.h"
+#include "planner/frameworks/shell/words.h"
+
+namespace qplan {
+namespace {
+
+constexpr std::size_t kMostCommands = 10'000;
+constexpr int kDeepestSource = 8;
+constexpr int kMostReads = 1000;  // of files that it reads or starts
+
+template <std::size_t N>
+using WordList = std::array<std::string_view, N>;
+
+constexpr WordList<4> kDeclarations{"export", "declare", "local", "readonly"};
+constexpr WordList<3> kReaders{"read", "printf", "mapfile"};  // that set variables as they run
+
+template <std::size_t N>
+bool is_in(const WordList<N>& list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+std::string base_of(const std::string& path) {
+  return std::filesystem::path(path).filename().string();
+}
+
+struct HereDocument {
+  std::string end;
+  bool strips_tabs = false, expands = true;
+};
+
+struct Redirections {
+  std::string target;  // "> name"
+  std::vector<HereDocument> documents;
+};
+
+class ScriptReader {
+ public:
+  ScriptReader(ShellScript& script, const FindFile& find_file)
+      : script_(script), find_file_(find_file) {}
+
+  void read(std::string_view text, const std::string& name) {
+    if (may_read()) read(ShellCursor{text, sources_.add(name, text), 0});
+  }
+
+  void finish() {
+    for (const auto& [name, variable] : variables_) {
+      if (!variable.is_array) continue;
+      for (const ShellText& value : variable.values) {
+        script_.arrays[name].push_back(sources_.word(value));
+      }
+    }
+  }
+
+ private:
+  using Environment = std::map<std::string, std::string>;
+
+  bool may_read() { return sourced_deep_ <= kDeepestSource && ++reads_ <= kMostReads; }
+
+  void read(const ShellCursor& cursor) {
+    const ShellCursor outer = in_;
+    in_ = cursor;
+    command_end_.reset();
+    while (!in_.at_end() && script_.commands.size() < kMostCommands) statement();
+    command_end_.reset();
+    in_ = outer;
+  }
+
+  // What expansion made of a word, as commands. Branches that it leaves open end with it.
+  void read_again(const ShellText& text) {
+    if (text.empty() || !may_read()) return;
+    const std::string spelled = plain(text);
+    const ShellBranches outer = branches_;
+    ++sourced_deep_;
+    read(ShellCursor{spelled, text.front().file, 0, &text});
+    --sourced_deep_;
+    branches_ = outer;
+  }
+
+  // Up to the end of a line, or to ';', '|', '&'.
+  void statement() {
+    const std::size_t begin = in_.at;
+    ShellCommand command;
+    command.environment = exported_;
+    handed_.clear();
+    Redirections redirections;
+    std::vector<ShellText> words;
+    bool declares = false, assigns = false;
+    const auto between = [&] {
+      return in_.peek() == ';' || in_.peek() == '|' || in_.peek() == '&';
+    };
+    for (;;) {
+      words_.skip_blanks();
+      if (in_.at_end() || in_.peek() == '\n') break;
+      if (in_.peek() == '#') {
+        remark();
+      } else if (is_in_test(words) && in_.at_operator()) {
+        words.push_back(in_.take_operator());
+      } else if (in_pattern()) {
+        ++in_.at;
+      } else if (between()) {
+        break;
+      } else if (in_.peek() == '<' || in_.peek() == '>') {
+        redirection(redirections);
+      } else if (in_.peek() == '(' || in_.peek() == ')') {
+        bracket(words);
+      } else if ((words.empty() || declares) &&
+                 assignment(declares ? exported_ : command.environment, declares)) {
+        assigns = true;
+      } else {
+        const bool first = words.empty();
+        for (ShellText& text : words_.word()) words.push_back(std::move(text));
+        if (first && words.size() == 1 && branches_.keyword(plain(words[0]))) {
+          sets_next_ = plain(words[0]) == "for";
+          words.clear();
+        }
+        declares = !words.empty() && is_in(kDeclarations, plain(words.front()));
+      }
+    }
+    const std::size_t end = in_.at;
+    while (between()) ++in_.at;
+    const std::string_view joint = in_.text.substr(end, in_.at - end);
+    if (in_.peek() == '\n') ++in_.at;
+    ShellText input;
+    for (const HereDocument& document : redirections.documents) {
+      input = here_document(document);
+      keep_file(redirections.target, input);
+    }
+    if (words.empty() && !assigns) return;
+    auto result = words.empty() ? Truth::yes : test_result(words);  // an assignment succeeds
+    if (!branches_.runs_in_order()) result = std::nullopt;
+    if (branches_.reached() != Truth::no) run(std::move(command), words, {begin, end}, input);
+    branches_.command_ends(result, joint);
+  }
+
+  // At the "|" of a pattern such as "-h|--help)".
+  [[nodiscard]] bool in_pattern() const {
+    if (in_.peek() != '|' || open_brackets_ > 0 || !branches_.in_cases()) return false;
+    const std::size_t end = in_.text.find_first_of("\n;&()", in_.at);
+    return end != std::string_view::npos && in_.text[end] == ')';
+  }
+
+  // Of a subshell; "name() {" is a function's head, and "--flag)" a pattern of a case.
+  void bracket(std::vector<ShellText>& words) {
+    const bool opens = in_.peek() == '(';
+    const bool function = words.size() == 1 && opens && in_.peek(1) == ')';
+    const bool pattern = !opens && open_brackets_ == 0 && branches_.in_cases();
+    if (function || pattern) words.clear();
+    open_brackets_ = std::max(0, open_brackets_ + (opens ? 1 : -1));
+    ++in_.at;
+  }
+
+  // "#SBATCH --nodes=4" is a remark that the batch system reads.
+  void remark() {
+    constexpr std::string_view kBatch = "#SBATCH";
+    const std::size_t end = in_.line_end();
+    if (!in_.text.substr(in_.at).starts_with(kBatch)) {
+      in_.at = end;
+      return;
+    }
+    in_.at += kBatch.size();
+    while (in_.at < end) {
+      while (is_shell_blank(in_.peek())) ++in_.at;
+      ShellText word;
+      while (in_.at < end && !is_shell_blank(in_.peek())) word.push_back(in_.take());
+      if (!word.empty()) script_.directives.push_back(sources_.word(word));
+    }
+  }
+
+  // ---- assignments ----
+
+  // NAME=..., NAME+=..., NAME=(...).
+  bool assignment(Environment& environment, bool exports) {
+    std::size_t ahead = 0;
+    while (is_shell_name(in_.peek(ahead))) ++ahead;
+    if (ahead == 0 || (in_.peek() >= '0' && in_.peek() <= '9')) return false;
+    const bool adds = in_.peek(ahead) == '+';
+    const std::size_t equals = ahead + (adds ? 1 : 0);
+    if (in_.peek(equals) != '=') return false;
+    const std::string name(in_.text.substr(in_.at, ahead));
+    in_.at += equals + 1;
+    ShellVariable value = assigned();
+    if (branches_.reached() == Truth::no) return true;
+    ShellVariable& variable = set(name, adds, std::move(value));
+    variable.exported = variable.exported || exports;
+    if (!exports) handed_.insert(name);
+    if (!variable.is_array && is_resolved(variable.values.front())) {
+      environment[name] = plain(variable.values.front());
+      if (variable.exported) exported_[name] = environment[name];
+    }
+    return true;
+  }
+
+  // Marked where only a run can tell whether it is set.
+  ShellVariable assigned() {
+    ShellVariable value;
+    value.is_array = in_.peek() == '(';
+    if (value.is_array) {
+      ++in_.at;
+      value.values = words_.items();
+    } else {
+      value.values = {words_.value()};
+    }
+    if (branches_.reached() == Truth::yes) return value;
+    for (ShellText& text : value.values) {
+      for (ShellLetter& l : text) l.certainty = std::max(l.certainty, Certainty::perhaps);
+    }
+    return value;
+  }
+
+  ShellVariable& set(const std::string& name, bool adds, ShellVariable value) {
+    ShellVariable& variable = variables_[name];
+    if (adds && value.is_array) {
+      variable.is_array = true;
+      variable.values.insert(variable.values.end(), value.values.begin(), value.values.end());
+    } else if (adds && !variable.values.empty()) {
+      ShellText& text = variable.values.front();
+      text.insert(text.end(), value.values.front().begin(), value.values.front().end());
+    } else {
+      value.exported = variable.exported;
+      variable = std::move(value);
+    }
+    return variable;
+  }
+
+  // ---- files ----
+
+  // "> name", "< name", "<<END", "<<-END", "<<'END'".
+  void redirection(Redirections& redirections) {
+    const bool in = in_.peek() == '<';
+    const std::size_t from = in_.at;
+    while (in_.peek() == '<' || in_.peek() == '>' || in_.peek() == '&') ++in_.at;
+    const bool here = in_.text.substr(from, in_.at - from) == "<<";
+    HereDocument document;
+    document.strips_tabs = here && in_.peek() == '-';
+    if (document.strips_tabs) ++in_.at;
+    words_.skip_blanks();
+    document.expands = in_.peek() != '\'' && in_.peek() != '"' && in_.peek() != '\\';
+    const std::vector<ShellText> words = words_.word();
+    const std::string name = words.empty() ? "" : plain(words.front());
+    if (here) {
+      document.end = name;
+      redirections.documents.push_back(document);
+    } else if (!in) {
+      redirections.target = name;
+    }
+  }
+
+  // The lines up to the document's end.
+  ShellText here_document(const HereDocument& document) {
+    ShellText text;
+    while (!in_.at_end()) {
+      const std::size_t end = in_.line_end();
+      std::string_view line = in_.text.substr(in_.at, end - in_.at);
+      if (document.strips_tabs) {
+        const std::size_t tabs = std::min(line.find_first_not_of('\t'), line.size());
+        line.remove_prefix(tabs);
+        in_.at += tabs;
+      }
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      const bool last = line == document.end;
+      const std::size_t stop = in_.at + line.size();
+      if (!last && document.expands) {
+        const ShellText expanded = words_.document_line(stop);
+        text.insert(text.end(), expanded.begin(), expanded.end());
+      }
+      while (!last && in_.at < stop) text.push_back(in_.take());
+      in_.at = std::max(in_.at, end);  // an expansion may have read on
+      if (!last) text.push_back(in_.letter(in_.at));
+      if (!last) text.back().c = '\n';
+      in_.skip_line();
+      if (last) break;
+    }
+    return text;
+  }
+
+  void keep_file(const std::string& name, const ShellText& text) {
+    if (name.empty() || branches_.reached() == Truth::no) return;
+    const ShellWord all = source(text);
+    script_.files.push_back({name, all.text, all.place, all.span, all.resolved});
+    written_[base_of(name)] = text;
+  }
+
+  void include(const ShellText& name) {
+    const ShellWord word = source(name);
+    if (const auto found = find_file_ ? find_file_(word.text) : std::nullopt) {
+      ++sourced_deep_;
+      read(found->text, found->name);
+      --sourced_deep_;
+      return;
+    }
+    const std::string base = base_of(word.text);
+    script_.findings.push_back(
+        {Severity::note, "sourced_file_missing", word.place,
+         fmt::format("{} is read here and is not among the files given", shown(base)),
+         fmt::format("give {} too", shown(base)), ""});
+  }
+
+  // ---- commands ----
+
+  // `words` that stand in `span` of the text, with a here-document's `input`.
+  void run(ShellCommand command, std::span<const ShellText> words, Span span,
+           const ShellText& input) {
+    if (words.empty() || test_result(words)) return;
+    if (sets_next_) {
+      sets_next_ = false;
+      return set_unknown(words[0]);
+    }
+    const std::string first = plain(words[0]);
+    if (first == "eval") return read_again(joined(words.subspan(1)));
+    const bool continues = lost_continuation(first, span.begin);
+    command_end_ = span.end;
+    if (continues) {
+      for (const ShellText& word : words) script_.commands.back().words.push_back(source(word));
+      return;
+    }
+    if (first == "source" || first == ".") {
+      if (words.size() > 1) include(words[1]);
+      return;
+    }
+    if (first == "shift") return forget_arguments();
+    if (first == "export") export_names(words.subspan(1));
+    if (is_in(kReaders, first)) {
+      for (const ShellText& word : words.subspan(1)) set_unknown(word);
+      return;
+    }
+    for (const ShellText& word : words) command.words.push_back(source(word));
+    script_.commands.push_back(std::move(command));
+    start_shell(words, input);
+  }
+
+  // As "eval" joins its words: by blanks.
+  static ShellText joined(std::span<const ShellText> words) {
+    ShellText text;
+    for (const ShellText& word : words) {
+      if (!text.empty()) {
+        text.push_back(text.back());
+        text.back().c = ' ';
+        text.back().certainty = Certainty::known;
+      }
+      text.insert(text.end(), word.begin(), word.end());
+    }
+    return text;
+  }
+
+  [[nodiscard]] ShellWord source(const ShellText& word) const { return sources_.word(word); }
+
+  // A line that begins with an argument, directly below a command with arguments: the backslash
+  // between them was forgotten.
+  bool lost_continuation(const std::string& first, std::size_t begin) {
+    if (!first.starts_with("--") || script_.commands.empty()) return false;
+    if (!command_end_ || *command_end_ + 1 != begin) return false;
+    const std::vector<ShellWord>& before = script_.commands.back().words;
+    const bool has_flags = !before.front().text.starts_with("-") &&
+                           std::any_of(before.begin(), before.end(), [](const ShellWord& word) {
+                             return word.text.starts_with("--");
+                           });
+    if (!has_flags) return false;
+    script_.findings.push_back(
+        {Severity::error, "missing_continuation", sources_.place(in_.letter(*command_end_)),
+         fmt::format("no backslash ends the line, so the command ends here and the line below, "
+                     "which begins with {}, is a command of its own",
+                     shown(first)),
+         "end the line with a backslash", "bash(1), quoting",
+         edit_of(sources_, in_, *command_end_, *command_end_, " \\")});
+    return true;
+  }
+
+  // "bash other.sh a b", "srun bash -c '...'": read with its arguments, and with what is exported.
+  void start_shell(std::span<const ShellText> words, const ShellText& input) {
+    std::vector<std::string> spelled;
+    for (const ShellText& word : words) spelled.push_back(plain(word));
+    const auto start = shell_start(spelled);
+    if (!start) return;
+    const std::size_t behind = std::min(start->arguments, words.size());
+    if (start->kind == ShellStart::Kind::file) {
+      return start_file(words[start->at], words.subspan(behind));
+    }
+    ShellText text = start->kind == ShellStart::Kind::input ? input : words[start->at];
+    text.erase(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(start->skip));
+    in_new_shell(words.subspan(behind), [&] { read_again(text); });
+  }
+
+  void start_file(const ShellText& name, std::span<const ShellText> arguments) {
+    const auto written = written_.find(base_of(plain(name)));
+    if (written != written_.end()) {
+      const ShellText text = written->second;
+      return in_new_shell(arguments, [&] { read_again(text); });
+    }
+    const auto found = find_file_ ? find_file_(plain(name)) : std::nullopt;
+    if (!found) return script_.missing.push_back(source(name));
+    script_.started.insert(found->name);
+    in_new_shell(arguments, [&] {
+      ++sourced_deep_;
+      read(found->text, found->name);
+      --sourced_deep_;
+    });
+  }
+
+  // With the variables that are handed on, which alone it may change.
+  template <class Read>
+  void in_new_shell(std::span<const ShellText> arguments, const Read& read_it) {
+    const ShellVariables outer = variables_;
+    const Environment outer_exports = exported_;
+    exported_ = script_.commands.back().environment;
+    for (const std::string& name : handed_) variables_[name].exported = true;
+    std::erase_if(variables_, [](const auto& v) { return !v.second.exported; });
+    set_arguments(arguments);
+    read_it();
+    variables_ = outer;
+    exported_ = outer_exports;
+  }
+
+  // "export A B", of variables that are set already.
+  void export_names(std::span<const ShellText> names) {
+    for (const ShellText& name : names) {
+      const auto found = variables_.find(plain(name));
+      if (found == variables_.end() || found->second.is_array) continue;
+      found->second.exported = true;
+      const ShellText& value = found->second.values.front();
+      if (is_resolved(value)) exported_[found->first] = plain(value);
+    }
+  }
+
+  void set_arguments(std::span<const ShellText> arguments) {
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      variables_[fmt::format("{}", i + 1)] = {.values = {arguments[i]}};
+    }
+    variables_["@"] =
+        variables_["*"] = {.is_array = true, .values = {arguments.begin(), arguments.end()}};
+  }
+
+  // After a "shift", whose count is not followed.
+  void forget_arguments() {
+    std::erase_if(variables_, [](const auto& v) {
+      return v.first == "@" || v.first == "*" || (v.first[0] >= '0' && v.first[0] <= '9');
+    });
+  }
+
+  void set_unknown(const ShellText& name) {
+    ShellText value = name;
+    for (ShellLetter& l : value) l.certainty = Certainty::unknown;
+    variables_[plain(name)] = {.values = {value}};
+  }
+
+  ShellScript& script_;
+  const FindFile& find_file_;
+  ShellSources sources_;
+  ShellCursor in_;
+  ShellVariables variables_;
+  Environment exported_;
+  ShellWordReader words_{in_, variables_, sources_, script_.findings};
+  ShellBranches branches_;
+  bool sets_next_ = false;  // behind "for"
+  int open_brackets_ = 0;
+  std::optional<std::size_t> command_end_;    // of the one before, in the same text
+  std::set<std::string> handed_;              // variables set before this command
+  std::map<std::string, ShellText> written_;  // files that it has written so far
+  int sourced_deep_ = 0;
+  int reads_ = 0;
+};
+
+}  // namespace
+
+ShellScript read_shell(std::string_view text, const std::string& name, const FindFile& find_file) {
+  ShellScript script;
+  ScriptReader reader(script, find_file);
+  reader.read(text, name);
+  reader.finish();
+  return script;
+}
+
+}  // namespace qplan

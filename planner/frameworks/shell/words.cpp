@@ -1,0 +1,176 @@
+#include "planner/frameworks/shell/words.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/error.h"
+
+namespace qplan {
+namespace {
+
+constexpr int kDeepest = 100;
+
+// Said once a file, with all its lines.
+void add_broken_continuation(std::vector<Finding>& findings, const Place& place,
+                             const std::vector<Edit>& fix) {
+  const auto same = std::find_if(findings.begin(), findings.end(), [&](const Finding& f) {
+    return f.rule == "broken_continuation" && f.place.file == place.file;
+  });
+  if (same != findings.end()) {
+    const bool second = same->message.find("so do lines") == std::string::npos;
+    same->message += fmt::format("{} {}", second ? "; so do lines" : ",", place.line);
+    same->fix.insert(same->fix.end(), fix.begin(), fix.end());
+    return;
+  }
+  findings.push_back(
+      {Severity::error, "broken_continuation", place,
+       "the backslash is not the last character of its line, so the command ends here and the "
+       "lines below are commands of their own",
+       "put remarks on lines of their own, outside the command", "bash(1), quoting", fix});
+}
+
+}  // namespace
+
+void ShellWordReader::skip_blanks() {
+  while (!in_.at_end()) {
+    if (is_shell_blank(in_.peek())) {
+      ++in_.at;
+    } else if (in_.peek() == '\\' && in_.peek(1) == '\n') {
+      in_.at += 2;
+    } else if (!broken_continuation()) {
+      return;
+    }
+  }
+}
+
+// A backslash that was meant to continue the line, with blanks or a remark behind it.
+bool ShellWordReader::broken_continuation() {
+  if (in_.peek() != '\\' || !is_shell_blank(in_.peek(1)) || in_.at_unknown()) return false;
+  std::size_t ahead = 1;
+  while (is_shell_blank(in_.peek(ahead))) ++ahead;
+  const bool at_end = in_.at + ahead >= in_.text.size();
+  if (!at_end && in_.peek(ahead) != '#' && in_.peek(ahead) != '\n') return false;
+  const std::size_t end = in_.line_end();
+  const bool from_windows = end == in_.at + 2 && in_.peek(1) == '\r';
+  if (!from_windows) {
+    add_broken_continuation(findings_, sources_.place(in_.letter(in_.at)),
+                            edit_of(sources_, in_, in_.at + 1, end, ""));
+  }
+  in_.skip_line();
+  return true;
+}
+
+bool ShellWordReader::at_word_end() const {
+  constexpr std::string_view kEnds = "\n;|&<>()";
+  const char c = in_.peek();
+  if (in_.at_unknown()) return false;
+  return in_.at_end() || is_shell_blank(c) || kEnds.find(c) != std::string_view::npos;
+}
+
+std::vector<ShellText> ShellWordReader::word() {
+  Words words(1);
+  bool quoted = false;
+  while (!at_word_end()) {
+    if (broken_continuation()) break;
+    quoted = quoted || in_.peek() == '"' || in_.peek() == '\'';
+    piece(words, Mode::word);
+  }
+  if (!quoted) std::erase_if(words, [](const ShellText& text) { return text.empty(); });
+  return words;
+}
+
+ShellText ShellWordReader::value() {
+  Words words(1);
+  while (!at_word_end()) piece(words, Mode::assignment);
+  ShellText text = std::move(words.front());
+  for (std::size_t i = 1; i < words.size(); ++i) {  // of "${ITEMS[@]}"
+    text.push_back({' '});
+    text.insert(text.end(), words[i].begin(), words[i].end());
+  }
+  return text;
+}
+
+std::vector<ShellText> ShellWordReader::items() {
+  std::vector<ShellText> items;
+  while (!in_.at_end() && in_.peek() != ')') {
+    skip_blanks();
+    if (in_.peek() == '\n') {
+      ++in_.at;
+    } else if (in_.peek() == '#') {
+      in_.at = in_.line_end();
+    } else if (!in_.at_end() && in_.peek() != ')') {
+      const std::size_t before = in_.at;
+      for (ShellText& text : word()) items.push_back(std::move(text));
+      if (in_.at == before) ++in_.at;  // a letter that belongs to no word, as '&'
+    }
+  }
+  if (!in_.at_end()) ++in_.at;
+  return items;
+}
+
+ShellText ShellWordReader::document_line(std::size_t end) {
+  Words words(1);
+  while (in_.at < end) {
+    const char next = in_.peek(1);
+    const bool escapes = in_.peek() == '\\' && (next == '$' || next == '`' || next == '\\');
+    if (in_.peek() == '$' && !in_.at_unknown()) {
+      expand(words, Mode::quoted);
+    } else if (escapes) {
+      ++in_.at;
+      words.back().push_back(in_.take());
+    } else {
+      words.back().push_back(in_.take());
+    }
+  }
+  return words.front();
+}
+
+// A backslash: it joins two lines, or takes the next letter as it is. Between double quotes it is
+// itself before all but a few.
+void ShellWordReader::escape(ShellText& to, Mode mode) {
+  constexpr std::string_view kEscaped = "$`\"\\";
+  if (in_.peek(1) == '\n') {
+    in_.at += 2;
+    return;
+  }
+  const bool keeps = mode == Mode::quoted && kEscaped.find(in_.peek(1)) == std::string_view::npos;
+  if (keeps) to.push_back(in_.letter(in_.at));
+  ++in_.at;
+  if (!in_.at_end()) to.push_back(in_.take());
+}
+
+// One quoted stretch, variable or letter of a word; moves on by one letter at least.
+void ShellWordReader::piece(Words& words, Mode mode) {
+  if (++depth_ > kDeepest) {
+    throw Error(fmt::format("{}: quotes and variables are nested deeper than {}", sources_.name(0),
+                            kDeepest));
+  }
+  const char c = in_.peek();
+  if (in_.at_unknown()) {
+    words.back().push_back(in_.take());
+  } else if (c == '\\') {
+    escape(words.back(), mode);
+  } else if (c == '\'' && mode != Mode::quoted) {
+    ++in_.at;
+    while (!in_.at_end() && in_.peek() != '\'') words.back().push_back(in_.take());
+    ++in_.at;
+  } else if (c == '"') {
+    ++in_.at;
+    while (!in_.at_end() && in_.peek() != '"') piece(words, Mode::quoted);
+    ++in_.at;
+  } else if (c == '$') {
+    expand(words, mode);
+  } else if (c == '`') {
+    const std::size_t from = in_.at++;
+    while (!in_.at_end() && in_.peek() != '`') ++in_.at;
+    if (!in_.at_end()) ++in_.at;
+    append_unknown(words.back(), from);
+  } else {
+    words.back().push_back(in_.take());
+  }
+  in_.at = std::min(in_.at, in_.text.size());
+  --depth_;
+}
+
+}  // namespace qplan

@@ -1,0 +1,64 @@
+#pragma once
+// Words of a shell script: quotes, escapes and continued lines (shell_words.cpp), and what follows
+// a '$': variables, arrays, defaults, arithmetic, other commands (shell_expansion.cpp).
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/frameworks/finding.h"
+#include "planner/frameworks/shell/text.h"
+
+namespace qplan {
+
+struct ShellVariable {
+  bool is_array = false, exported = false;
+  std::vector<ShellText> values;  // one, unless it is an array
+};
+using ShellVariables = std::map<std::string, ShellVariable>;
+
+// Reads at a cursor, which it moves, with the variables as they are then. Broken continuations are
+// findings. Throws Error for text that is nested too deep, or grows too long.
+class ShellWordReader {
+ public:
+  ShellWordReader(ShellCursor& cursor, const ShellVariables& variables, const ShellSources& sources,
+                  std::vector<Finding>& findings)
+      : in_(cursor), variables_(variables), sources_(sources), findings_(findings) {}
+
+  void skip_blanks();  // and backslashes that continue a line
+  [[nodiscard]] bool at_word_end() const;
+
+  // One word as it is written; where a variable's value falls apart, several, or none.
+  std::vector<ShellText> word();
+  ShellText value();                         // behind "NAME="
+  std::vector<ShellText> items();            // behind "NAME=(", and the ')'
+  ShellText document_line(std::size_t end);  // of a here-document, up to an offset
+
+ private:
+  // Where a piece of text stands: plain words fall apart at the blanks of a variable's value.
+  enum class Mode : std::uint8_t { word, assignment, quoted };
+  enum class Items : std::uint8_t { first, all, joined };  // of an array: "[@]"; "[*]" in quotes
+  using Words = std::vector<ShellText>;                    // the last one is being written
+
+  void piece(Words& words, Mode mode);
+  void escape(ShellText& to, Mode mode);
+  bool broken_continuation();
+
+  void expand(Words& words, Mode mode);
+  void braces(Words& words, std::size_t from, Mode mode);
+  void arithmetic(ShellText& to, std::size_t from);
+  void insert(Words& words, const std::string& name, std::size_t from, Mode mode, Items items);
+  void add_value(Words& words, const ShellText& value, Mode mode);
+  void append_unknown(ShellText& to, std::size_t from) const;
+
+  ShellCursor& in_;
+  const ShellVariables& variables_;
+  const ShellSources& sources_;
+  std::vector<Finding>& findings_;
+  std::size_t letters_ = 0;  // that variables gave
+  int depth_ = 0;            // of quotes and variables
+};
+
+}  // namespace qplan

@@ -1,0 +1,223 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "models/error.h"
+#include "planner/frameworks/torch/fsdp_mesh.h"
+#include "planner/frameworks/torch/torch.h"
+
+namespace qplan {
+namespace {
+
+using namespace fsdp;
+using P = ParallelPlan;
+using enum Severity;
+
+constexpr auto kAccelerate = std::to_array<Option>({
+    {"fsdp_config.fsdp_reshard_after_forward", "zero",
+     [](const Subject& s) { return Json(s.plan.zero == 3); },
+     [](Draft& d, const Json& v) { d.plan.zero = truth_of(v) ? 3 : 2; }},
+    {"fsdp_config.fsdp_offload_params", "offload",
+     [](const Subject& s) { return Json(offloads(s)); },
+     [](Draft& d, const Json& v) {
+       d.plan.offload.params = truth_of(v);
+       d.plan.offload.optimizer = truth_of(v) ? 1 : 0;
+     }},
+    {"fsdp_config.fsdp_activation_checkpointing", "recompute",
+     [](const Subject& s) { return Json(s.plan.recompute.kind == RecomputeKind::full); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) d.plan.recompute = {RecomputeKind::full, {}, 0};
+     }},
+    {"mixed_precision", "precision",
+     [](const Subject& s) { return Json(std::string(to_word(s.plan.precision))); },
+     [](Draft& d, const Json& v) {
+       if (text_of(v) != "no") d.plan.precision = from_word<Precision>(text_of(v));
+     }},
+    {"parallelism_config.parallelism_config_tp_size", "tp", plan_value<&P::tp>, set_degree<&P::tp>},
+    {"parallelism_config.parallelism_config_cp_size", "cp", plan_value<&P::cp>, set_degree<&P::cp>},
+    {"parallelism_config.parallelism_config_cp_comm_strategy", "cp_comm",
+     [](const Subject& s) {
+       const bool gathers = s.plan.cp_comm == CpComm::all_gather;
+       return if_true(s.plan.cp > 1, gathers ? "allgather" : "alltoall");
+     },
+     [](Draft& d, const Json& v) {
+       // torch rotates key-value blocks by all-to-all: a ring in all but name.
+       if (d.plan.cp > 1) {
+         d.plan.cp_comm = text_of(v) == "alltoall" ? CpComm::p2p : CpComm::all_gather;
+       }
+     }},
+    {"parallelism_config.parallelism_config_dp_replicate_size", "fsdp_shard",
+     [](const Subject& s) { return Json(dp_replicate(s.plan)); }, set_copies},
+    {"parallelism_config.parallelism_config_dp_shard_size", "dp",
+     [](const Subject& s) { return Json(dp_shard(s.plan)); },
+     [](Draft& d, const Json& v) { d.plan.dp = degree_of(v); }},
+});
+
+constexpr auto kAccelerateFacts = std::to_array<Fact>({
+    {.key = "compute_environment",
+     .write = [](const Subject&) { return Json("LOCAL_MACHINE"); },
+     .otherwise = "LOCAL_MACHINE",
+     .severity = warning,
+     .why = "the launcher starts elsewhere"},
+    {.key = "distributed_type",
+     .write = [](const Subject&) { return Json("FSDP"); },
+     .otherwise = "NO",
+     .why = "nothing is sharded",
+     .same =
+         [](const Json& given, const Json& wanted) {
+           return same_value(given, wanted) || text_of(given) == "MULTI_GPU";
+         }},
+    {.key = "fsdp_config.fsdp_version",
+     .write = [](const Subject&) { return Json(2); },
+     .otherwise = "1",
+     .severity = note,
+     .why = "FSDP1 is the older implementation, and some keys mean other things"},
+    {.key = "fsdp_config.fsdp_auto_wrap_policy",
+     .write = [](const Subject&) { return Json("TRANSFORMER_BASED_WRAP"); },
+     .otherwise = "NO_WRAP",
+     .why = "the whole model is one unit, gathered at once before the first layer runs",
+     .same =
+         [](const Json& given, const Json& wanted) {
+           return same_value(given, wanted) || text_of(given) == "SIZE_BASED_WRAP";
+         }},
+    {.key = "fsdp_config.fsdp_transformer_layer_cls_to_wrap",
+     .write =
+         [](const Subject& s) {
+           const std::string_view name = decoder_layer_class(s.model.architecture);
+           return if_true(!name.empty(), std::string(name));
+         },
+     .otherwise = "",
+     .why = "layers are not units of their own",
+     // Left out, accelerate asks the model (_no_split_modules).
+     .computed =
+         [](const Subject& s) {
+           return Json(std::string(decoder_layer_class(s.model.architecture)));
+         },
+     .same =
+         [](const Json& given, const Json& wanted) {
+           return text_of(given).find(text_of(wanted)) != std::string::npos;
+         }},
+});
+
+constexpr auto kAccelerateLimits = std::to_array<Limit>({
+    {"fp32_shards", [](const Subject& s) { return !fp32_states(s); }, fp32_only},
+    {"fsdp_overlap", [](const Subject& s) { return s.plan.overlap != fsdp_overlap(); },
+     [](const Subject&) {
+       return std::string(
+           "FSDP2 always prefetches and reduces behind compute, and nothing else; "
+           "use overlap=grad,param");
+     }},
+    {"sequence_parallel_of_modules", [](const Subject& s) { return s.plan.sequence_parallel; },
+     [](const Subject&) {
+       return std::string("accelerate's tp does not split norms; leave sequence_parallel out");
+     }},
+    {"ulysses_of_accelerate",
+     [](const Subject& s) { return s.plan.cp > 1 && s.plan.cp_comm == CpComm::a2a; },
+     [](const Subject&) {
+       return std::string(
+           "with FSDP, accelerate splits sequences by ring or all-gather; use "
+           "cp_comm p2p or all_gather");
+     }},
+    {"shards_of_mesh", shards_unevenly, whole_shards},
+    {"shard_above_one",
+     [](const Subject& s) { return dp_shard(s.plan) == 1 && (s.plan.tp > 1 || s.plan.cp > 1); },
+     [](const Subject&) {
+       return std::string(
+           "accelerate joins tp or cp only with a dp that shards (dp_shard above 1)");
+     }},
+    {"precision_of_accelerate",
+     [](const Subject& s) {
+       return s.plan.precision != Precision::bf16 && s.plan.precision != Precision::fp16;
+     },
+     [](const Subject& s) {
+       return fmt::format("qplan writes accelerate's files for bf16 and fp16, not {}",
+                          to_word(s.plan.precision));
+     }},
+    {"layer_class",
+     [](const Subject& s) { return decoder_layer_class(s.model.architecture).empty(); },
+     [](const Subject& s) {
+       return fmt::format("the layer class that FSDP wraps is not known for {}",
+                          s.model.architecture);
+     }},
+    {"dispatcher_of_modules",
+     [](const Subject& s) {
+       return s.model.moe && s.plan.moe_dispatcher != MoeDispatcher::alltoall;
+     },
+     [](const Subject&) {
+       return std::string(
+           "FSDP has no experts to exchange tokens with; use "
+           "moe_dispatcher=alltoall");
+     }},
+});
+
+}  // namespace
+
+std::span<const Option> accelerate_options() {
+  return kAccelerate;
+}
+
+std::span<const Fact> accelerate_facts() {
+  return kAccelerateFacts;
+}
+
+std::span<const Limit> accelerate_limits() {
+  return kAccelerateLimits;
+}
+
+bool is_replicated(const Settings& accelerate) {
+  const Setting* const type = accelerate.find("distributed_type");
+  return type != nullptr && text_of(type->value) == "MULTI_GPU";
+}
+
+void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus,
+                       int gpus_per_node) {
+  set_shards(draft, gpus);
+  if (is_replicated(settings)) draft.plan.fsdp_shard = 1;
+  const Setting* const version = settings.find("fsdp_config.fsdp_version");
+  const Setting* const strategy = settings.find("fsdp_config.fsdp_sharding_strategy");
+  const bool second = version != nullptr && same_value(version->value, Json(2));
+  if (strategy == nullptr || second) return;
+  // By name or by number (torch.distributed.fsdp.ShardingStrategy).
+  const std::string name = text_of(strategy->value);
+  if (name == "SHARD_GRAD_OP" || name == "2") draft.plan.zero = 2;
+  if (name == "NO_SHARD" || name == "3") draft.plan.fsdp_shard = 1;
+  if (name == "HYBRID_SHARD" || name == "4") {
+    draft.plan.fsdp_shard = std::min(draft.plan.dp, gpus_per_node);
+  }
+}
+
+std::string_view decoder_layer_class(std::string_view architecture) {
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kClasses{
+      {{"deepseek_v2", "DeepseekV2DecoderLayer"},
+       {"deepseek_v3", "DeepseekV3DecoderLayer"},
+       {"glm4_moe", "Glm4MoeDecoderLayer"},
+       {"gpt2", "GPT2Block"},
+       {"gpt_oss", "GptOssDecoderLayer"},
+       {"llama", "LlamaDecoderLayer"},
+       {"llama4", "Llama4TextDecoderLayer"},
+       {"llama4_text", "Llama4TextDecoderLayer"},
+       {"minimax_m2", "MiniMaxM2DecoderLayer"},
+       {"mistral", "MistralDecoderLayer"},
+       {"mixtral", "MixtralDecoderLayer"},
+       {"nemotron", "NemotronDecoderLayer"},
+       {"nemotron_h", "NemotronHBlock"},
+       {"qwen2", "Qwen2DecoderLayer"},
+       {"qwen2_moe", "Qwen2MoeDecoderLayer"},
+       {"qwen3", "Qwen3DecoderLayer"},
+       {"qwen3_5", "Qwen3_5DecoderLayer"},  // of the text model, as all of Qwen3.5 here
+       {"qwen3_5_moe", "Qwen3_5MoeDecoderLayer"},
+       {"qwen3_5_moe_text", "Qwen3_5MoeDecoderLayer"},
+       {"qwen3_5_text", "Qwen3_5DecoderLayer"},
+       {"qwen3_moe", "Qwen3MoeDecoderLayer"},
+       {"qwen3_next", "Qwen3NextDecoderLayer"},
+       {"qwen3_vl_moe", "Qwen3VLMoeTextDecoderLayer,Qwen3VLMoeVisionBlock"},
+       {"qwen3_vl_moe_text", "Qwen3VLMoeTextDecoderLayer"},
+       {"seed_oss", "SeedOssDecoderLayer"}}};
+  for (const auto& [name, layer] : kClasses) {
+    if (name == architecture) return layer;
+  }
+  return "";
+}
+
+}  // namespace qplan

@@ -1,0 +1,209 @@
+// FullyShardedDataParallel in a user's own script, and accelerate's yaml.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "models/error.h"
+#include "planner/frameworks/scene.h"
+#include "planner/frameworks/torch/torch.h"
+
+namespace qplan {
+namespace {
+
+using enum Severity;
+
+bool contains(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+void check_module(const ConfigPart& part, Findings& out) {
+  const Settings& s = part.settings;
+  const Setting* const call = s.find("FSDP");
+  const Setting* const policy = s.find("FSDP.auto_wrap_policy");
+  if (policy == nullptr && call != nullptr) {
+    out.push_back(
+        {error, "no_wrap_policy", call->place,
+         "without auto_wrap_policy the whole model is one unit, gathered at once on every "
+         "GPU before the first layer runs",
+         "auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, "
+         "transformer_layer_cls={<decoder layer>})",
+         "torch.distributed.fsdp"});
+  }
+  const Setting* const strategy = s.find("FSDP.sharding_strategy");
+  if (strategy != nullptr && !contains(text_of(strategy->value), "ShardingStrategy")) {
+    const std::string name = text_of(strategy->value);
+    const bool grads = contains(name, "SHARD_GRAD_OP");
+    out.push_back(
+        {error, "sharding_strategy", strategy->place,
+         fmt::format("sharding_strategy must be a ShardingStrategy, not the text {}{}", shown(name),
+                     grads ? "; SHARD_GRAD_OP is ZeRO-2, FULL_SHARD is ZeRO-3" : ""),
+         "ShardingStrategy.FULL_SHARD", "torch.distributed.fsdp.ShardingStrategy",
+         with_value(*strategy, "ShardingStrategy.FULL_SHARD")});
+  }
+  const Setting* const offload = s.find("FSDP.cpu_offload");
+  if (offload != nullptr && contains(text_of(offload->value), "True")) {
+    out.push_back(
+        {note, "offload_everything", offload->place,
+         "CPUOffload moves every sharded parameter, active or not, and the optimizer runs "
+         "on the host",
+         "leave it out where the shards fit", "torch.distributed.fsdp.CPUOffload"});
+  }
+}
+
+// torchtitan's loss over whole micro-batches, where parts of them are its default.
+void check_loss(const Scene& scene, const PythonCall& call, Findings& out) {
+  const PythonArgument* const loss = call.find("loss");
+  if (loss == nullptr || !loss->text.starts_with(kWholeLoss)) return;
+  ParallelPlan plan = scene.draft.plan;
+  plan.loss = LossKind::by_framework;
+  const ModelSpec& model = scene.question.model;
+  const std::int64_t tokens = plan.micro_batch_size * plan.seq_len / plan.cp;
+  const std::int64_t parts = torchtitan_loss_chunks(model, plan);
+  if (parts == 1) return;
+  // 16 bits each, and their gradient.
+  const double logits =
+      static_cast<double>(tokens) * static_cast<double>(model.vocab_size) / plan.tp;
+  const Bytes more(4 * logits * static_cast<double>(parts - 1) / static_cast<double>(parts));
+  out.push_back({note, "whole_loss", loss->place,
+                 fmt::format("logits of a whole micro-batch are there at once, {:.1f} GiB more "
+                             "than with {} parts of them one after the other",
+                             more / gib(1), parts),
+                 "ChunkedLossWrapper.Config(loss_fn=<this loss>)",
+                 "torchtitan components/loss.py:501"});
+}
+
+void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
+  for (const PythonCall& call : text.calls) {
+    const std::string name = call.callee.substr(call.callee.rfind('.') + 1);
+    if (scene.draft.recipe == RecipeKind::fsdp2_compile) check_loss(scene, call, out);
+    if (name == "init_process_group") {
+      const PythonArgument* const rank = call.find("rank");
+      if (rank != nullptr &&
+          (contains(rank->text, "local_rank") || contains(rank->text, "LOCAL_RANK"))) {
+        out.push_back(
+            {error,
+             "local_rank_as_rank",
+             rank->place,
+             "ranks of all nodes get the same numbers: the rank of the world is RANK, "
+             "LOCAL_RANK counts inside a node",
+             "rank=int(os.environ[\"RANK\"]), or no rank at all",
+             "torchrun",
+             {{rank->place.file, rank->span.begin, rank->span.end, "int(os.environ[\"RANK\"])"}}});
+      }
+    }
+    if (name == "MixedPrecision") {
+      const PythonArgument* const reduce = call.find("reduce_dtype");
+      if (reduce != nullptr && contains(reduce->text, "bfloat16")) {
+        out.push_back(
+            {warning,
+             "reduce_dtype",
+             reduce->place,
+             "gradients are summed over all ranks in bf16, which loses small ones",
+             "reduce_dtype=torch.float32",
+             "torchtitan allows float32 alone",
+             {{reduce->place.file, reduce->span.begin, reduce->span.end, "torch.float32"}}});
+      }
+    }
+    if (name == "partial" && !call.arguments.empty() &&
+        contains(call.arguments.front().text, "size_based_auto_wrap_policy")) {
+      out.push_back({warning, "wrap_by_size", call.place,
+                     "units cut by size may split layers; one decoder layer is the natural unit",
+                     "transformer_auto_wrap_policy with the decoder layer's class",
+                     "torch.distributed.fsdp.wrap"});
+    }
+    // A class that transformers has not.
+    const std::size_t dot = call.callee.rfind(".from_pretrained");
+    const auto wanted = scene.question.config.find("architectures");
+    if (dot != std::string::npos && wanted != scene.question.config.end() && !wanted->empty()) {
+      const std::string owner = call.callee.substr(0, dot);
+      const bool plausible = owner.starts_with("Auto") || contains(owner, "For") ||
+                             owner.ends_with("Model") || contains(owner, "Tokenizer") ||
+                             contains(owner, "Processor") || owner.empty() || owner[0] < 'A' ||
+                             owner[0] > 'Z';
+      if (!plausible) {
+        out.push_back({error, "model_class", call.place,
+                       fmt::format("transformers has no class {}", shown(owner)),
+                       fmt::format("{}", text_of(wanted->front())), "transformers"});
+      }
+    }
+  }
+}
+
+void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out) {
+  const Settings& s = part.settings;
+  if (is_replicated(s)) {
+    out.push_back({note, "replicated", s.find("distributed_type")->place,
+                   "MULTI_GPU is DDP: every GPU holds all weights, gradients and moments",
+                   "distributed_type: FSDP with an fsdp_config shards them", "accelerate"});
+  }
+  const Setting* const version = s.find("fsdp_config.fsdp_version");
+  const bool second = version != nullptr && same_value(version->value, Json(2));
+  const Setting* const reshard = s.find("fsdp_config.fsdp_reshard_after_forward");
+  if (reshard != nullptr && second && !reshard->value.is_boolean()) {
+    out.push_back({error, "reshard_is_boolean", reshard->place,
+                   fmt::format("FSDP2 takes true or false, not {}", shown(text_of(reshard->value))),
+                   "true (ZeRO-3) or false", "accelerate dataclasses.py:1869",
+                   with_value(*reshard, "true")});
+  }
+  const Setting* const forward = s.find("fsdp_config.fsdp_forward_prefetch");
+  if (forward != nullptr && second) {
+    out.push_back({error, "no_forward_prefetch", forward->place,
+                   "FSDP2 has no fsdp_forward_prefetch, and accelerate stops", "leave it out",
+                   "accelerate dataclasses.py:1947"});
+  }
+  const Setting* const strategy = s.find("fsdp_config.fsdp_sharding_strategy");
+  if (strategy != nullptr && second) {
+    out.push_back({note, "old_sharding_strategy", strategy->place,
+                   "fsdp_sharding_strategy is FSDP1's word and ignored by FSDP2",
+                   "fsdp_reshard_after_forward", "accelerate dataclasses.py"});
+  }
+  const bool parallel = s.has_section("parallelism_config.");
+  if (parallel && !second) {
+    out.push_back({error, "parallelism_needs_fsdp2", part.place,
+                   "parallelism_config goes with FSDP2 alone", "fsdp_version: 2",
+                   "accelerate parallelism_config.py"});
+  }
+  const Setting* const processes = s.find("num_processes");
+  if (processes != nullptr && scene.question.limits.gpus > 0 &&
+      !same_value(processes->value, Json(scene.question.limits.gpus))) {
+    out.push_back({error, "launched_world", processes->place,
+                   fmt::format("num_processes counts the GPUs of all nodes: {}, not the job's {}",
+                               text_of(processes->value), scene.question.limits.gpus),
+                   fmt::format("num_processes: {}", scene.question.limits.gpus),
+                   "accelerate config_args.py",
+                   with_value(*processes, fmt::format("{}", scene.question.limits.gpus))});
+  }
+  if (!parallel || processes == nullptr) return;
+  std::int64_t product = 1;
+  for (const std::string_view degree : {"dp_replicate", "dp_shard", "tp", "cp", "sp"}) {
+    const Setting* const size =
+        s.find(fmt::format("parallelism_config.parallelism_config_{}_size", degree));
+    if (size != nullptr) product *= whole_of(size->value, 1, 1 << 20);
+  }
+  if (!same_value(processes->value, Json(product))) {
+    out.push_back({error, "mesh_product", processes->place,
+                   fmt::format("the degrees of parallelism_config multiply to {}, not to "
+                               "num_processes {}",
+                               product, text_of(processes->value)),
+                   "", "accelerate parallelism_config.py"});
+  }
+}
+
+}  // namespace
+
+void check_torch(const Scene& scene, Findings& out) {
+  for (const ConfigPart& part : scene.files.parts) {
+    if (part.dialect == Dialect::fsdp_module) check_module(part, out);
+    if (part.dialect != Dialect::accelerate) continue;
+    try {
+      check_accelerate(scene, part, out);
+    } catch (const Error& problem) {
+      out.push_back({error, "bad_value", part.place, problem.what(), "", ""});
+    }
+  }
+  for (const PythonText& text : scene.files.python) check_calls(scene, text, out);
+}
+
+}  // namespace qplan

@@ -1,0 +1,431 @@
+#include "planner/search/enumerate.h"
+
+#include <algorithm>
+
+#include "models/program/loss.h"
+#include "models/program/step_program.h"
+#include "planner/rules/feasible.h"
+#include "planner/search/layout.h"
+
+namespace qplan {
+namespace {
+
+template <class T>
+std::vector<T> or_default(const std::vector<T>& asked, std::vector<T> offered) {
+  return asked.empty() ? std::move(offered) : asked;
+}
+
+// Stages worth trying: replicating optimizer states moves as many bytes as sharding them and only
+// holds more, so stage 0 waits until asked for. Megatron of 2021 has nothing else.
+std::vector<int> zero_stages(const Recipe& recipe) {
+  switch (recipe.kind) {
+    case RecipeKind::megatron_legacy:
+      return {0};
+    case RecipeKind::megatron:
+    case RecipeKind::nanotron:
+      return {1};
+    case RecipeKind::megatron_fsdp:
+    case RecipeKind::fsdp1:
+    case RecipeKind::fsdp2:
+    case RecipeKind::fsdp2_compile:
+      return {2, 3};
+    case RecipeKind::megatron_deepspeed:
+    case RecipeKind::deepspeed:
+    case RecipeKind::qplan:
+      return {1, 2, 3};
+  }
+  return {};
+}
+
+// Where the optimizer's states may go: FSDP offloads everything or nothing.
+std::vector<Offload> offload_choices(const Recipe& recipe) {
+  switch (recipe.kind) {
+    case RecipeKind::fsdp1:
+    case RecipeKind::fsdp2:
+    case RecipeKind::fsdp2_compile:
+      return {{}, {.optimizer = 1.0, .params = true}};
+    case RecipeKind::megatron_legacy:
+    case RecipeKind::megatron_fsdp:
+    case RecipeKind::nanotron:
+      return {{}};
+    case RecipeKind::megatron:
+    case RecipeKind::megatron_deepspeed:
+    case RecipeKind::deepspeed:
+    case RecipeKind::qplan:
+      return {{}, {.optimizer = 1.0}};
+  }
+  return {};
+}
+
+// FSDP and DeepSpeed over Hugging Face modules: no pipeline (DeepSpeed's needs a PipelineModule),
+// no norms split over tp, every layer checkpointed or none.
+bool of_modules(const Recipe& recipe) {
+  return recipe.kind == RecipeKind::fsdp1 || recipe.kind == RecipeKind::fsdp2 ||
+         recipe.kind == RecipeKind::deepspeed;
+}
+
+bool has_pipeline(const Recipe& recipe) {
+  return !of_modules(recipe);
+}
+
+bool is_megatron(const Recipe& recipe) {
+  return recipe.kind == RecipeKind::megatron || recipe.kind == RecipeKind::megatron_fsdp ||
+         recipe.kind == RecipeKind::qplan;
+}
+
+// What to recompute: nothing, everything, the first half of each chunk (Megatron's block method;
+// others have no word for it), and the modules that free memory (physics.md 5.4). core_attn frees
+// nothing under fused attention and is left to who asks for it.
+std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& recipe,
+                                         int layers_per_chunk) {
+  std::vector<Recompute> choices = {{}, {.kind = RecomputeKind::full, .modules = {}, .layers = 0}};
+  const bool by_blocks = is_megatron(recipe) || recipe.kind == RecipeKind::megatron_legacy;
+  if (layers_per_chunk > 1 && by_blocks) {
+    choices.push_back({.kind = RecomputeKind::full, .modules = {}, .layers = layers_per_chunk / 2});
+  }
+  const auto selective = [&](std::initializer_list<RecomputeModule> modules) {
+    Recompute r{.kind = RecomputeKind::selective, .modules = {}, .layers = 0};
+    for (const RecomputeModule m : modules) r.modules.add(m);
+    choices.push_back(r);
+  };
+  // Megatron-DeepSpeed's set is core_attn, and its one word for it has no modules.
+  const bool unnamed = recipe.kind == RecipeKind::megatron_deepspeed;
+  if (recipe.attention == AttentionKernel::unfused && !unnamed) {
+    selective({RecomputeModule::core_attn});
+  }
+  if (unnamed || recipe.kind == RecipeKind::fsdp2_compile) {
+    choices.push_back({.kind = RecomputeKind::selective, .modules = {}, .layers = 0});
+  }
+  if (!is_megatron(recipe)) return choices;
+  if (model.moe) {
+    selective({RecomputeModule::moe_act});
+    selective({RecomputeModule::moe});
+  } else {
+    if (!recipe.norms_in_linears) selective({RecomputeModule::layernorm});
+    selective({RecomputeModule::mlp});
+  }
+  if (model.moe && model.delta_net) {
+    selective({RecomputeModule::gdn_norm_out, RecomputeModule::moe_act});
+  }
+  if (model.mla) selective({RecomputeModule::mla_up_proj, RecomputeModule::layernorm});
+  return choices;
+}
+
+// Norms split over tp, or whole. Experts need them split where tp ranks would otherwise send the
+// same tokens.
+std::vector<bool> sequence_splits(const ModelSpec& model, const Recipe& recipe) {
+  if (of_modules(recipe)) return {false};
+  if (model.moe) return {true};
+  return {true, false};
+}
+
+// How ranks of a context exchange keys and values: torchtitan gathers them, accelerate's FSDP has
+// no all-to-all, DeepSpeed nothing else.
+std::vector<CpComm> cp_exchanges(const Recipe& recipe) {
+  if (recipe.kind == RecipeKind::fsdp2_compile) return {CpComm::all_gather};
+  if (recipe.kind == RecipeKind::fsdp2) return {CpComm::p2p, CpComm::all_gather};
+  const bool ulysses =
+      recipe.kind == RecipeKind::deepspeed || recipe.kind == RecipeKind::megatron_deepspeed;
+  if (ulysses) return {CpComm::a2a};
+  return {CpComm::p2p, CpComm::all_gather, CpComm::a2a};
+}
+
+struct Chunking {
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
+  int vpp = 1;
+};
+
+std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
+                                const SearchSpace& space, int pp) {
+  std::vector<Chunking> result;
+  const EnumSet<ScheduleKind> has = schedules_of(recipe.kind);
+  for (const auto& [kind, word] : Words<ScheduleKind>::table) {
+    const bool asked =
+        std::find(space.schedule.begin(), space.schedule.end(), kind) != space.schedule.end();
+    if (space.schedule.empty() ? !has.has(kind) : !asked) continue;
+    if (pp == 1 && kind != ScheduleKind::one_f_one_b && !asked) continue;
+    // Only on request: GPipe, which holds every microbatch and is never faster than 1F1B; ZB-V,
+    // whose schedule has no repeating part to shorten a simulation by; and DualPipe, which holds
+    // every stage twice.
+    const bool rare =
+        kind == ScheduleKind::gpipe || kind == ScheduleKind::zbv || kind == ScheduleKind::dualpipe;
+    if (rare && !asked) continue;
+    std::vector<int> chunks = {1};
+    if (kind == ScheduleKind::zbv) chunks = {2};
+    if (kind == ScheduleKind::interleaved) {
+      chunks.clear();
+      // Even chunks; where there are none, embedding and loss count as a layer each.
+      const std::int64_t extra = 2 + model.num_mtp_layers;
+      for (const std::int64_t layers : {model.num_layers, model.num_layers + extra}) {
+        if (!chunks.empty()) break;
+        for (int v = 2; v <= 12 && std::int64_t{pp} * v <= model.num_layers; ++v) {
+          if (layers % (std::int64_t{pp} * v) == 0) chunks.push_back(v);
+        }
+      }
+      // Where neither divides, a few uneven ones.
+      if (chunks.empty() && takes_layout(recipe.kind)) {
+        for (int v = 2; v <= 4 && std::int64_t{pp} * v <= model.num_layers; ++v) {
+          chunks.push_back(v);
+        }
+      }
+    }
+    for (const int v : space.vpp.empty() ? chunks : space.vpp) result.push_back({kind, v});
+  }
+  return result;
+}
+
+struct ExpertLayout {
+  int ep = 1, etp = 1;
+  MoeDispatcher dispatcher = MoeDispatcher::alltoall;
+};
+
+// Expert degrees that divide a stage's ranks, each with the dispatchers the recipe has.
+std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& recipe,
+                                         const SearchSpace& space, const Skeleton& k) {
+  const std::int64_t ranks = std::int64_t{k.tp} * k.cp * k.dp;
+  std::vector<int> eps = {1}, etps = {1};
+  if (model.moe) {
+    eps = divisors(model.moe->num_experts);
+    if (k.tp > 1) etps.push_back(k.tp);
+  }
+  std::vector<ExpertLayout> layouts;
+  for (const int ep : or_default(space.ep, eps)) {
+    for (const int etp : or_default(space.etp, etps)) {
+      // Degrees that do not divide are no plans at all; asked for, they are refused with the
+      // reason.
+      const bool asked = !space.ep.empty() || !space.etp.empty();
+      if (!asked && ranks % (std::int64_t{ep} * etp) != 0) continue;
+      std::vector<MoeDispatcher> dispatchers = {MoeDispatcher::alltoall};
+      if (ep > 1 && is_megatron(recipe) && recipe.kind != RecipeKind::qplan) {
+        // allgather holds every rank's tokens; frameworks.md 1.6 calls it poor, no run here
+        // measures it.
+        dispatchers = {MoeDispatcher::alltoall, MoeDispatcher::deepep};
+      }
+      for (const MoeDispatcher d : or_default(space.moe_dispatcher, dispatchers)) {
+        layouts.push_back({ep, etp, d});
+      }
+    }
+  }
+  return layouts;
+}
+
+// Micro-batches worth trying: powers of two to 8 sequences, and what else divides a rank's
+// sequences: odd ones (1026 over dp 18 are 57, which no 2 divides), and more of short ones, up to
+// 32 Ki tokens. Twice that where parameters are gathered for each microbatch: ZeRO-3 with full
+// recomputation was 6% faster by 16 x 4096 than by 8 x 4096 on 64 H100, and no faster by 32 x 4096.
+std::vector<std::int64_t> micro_batches(const Recipe& recipe, const SearchSpace& space,
+                                        const Skeleton& k) {
+  const std::vector<int> stages = or_default(space.zero, zero_stages(recipe));
+  const bool gathers = std::find(stages.begin(), stages.end(), 3) != stages.end();
+  constexpr std::int64_t kFew = 8, kMostTokens = 1 << 15;
+  const std::int64_t most = (gathers ? 2 : 1) * kMostTokens / space.seq_len;
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t size = 1; size <= std::max(kFew, most); ++size) {
+    const bool power = (size & (size - 1)) == 0, few = size <= kFew;
+    const bool divides = space.global_batch_size % (k.dp * size) == 0;
+    if (few ? power || divides : power && divides) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+struct Sharding {
+  int zero = 0;
+  EnumSet<OverlapKind> overlap;
+};
+
+// Without sharded optimizer states there are no parameters to gather beside forward.
+std::vector<Sharding> sharding(const Recipe& recipe, const SearchSpace& space,
+                               const ParallelPlan& so_far) {
+  const bool split_backward = splits_backward(so_far.schedule);
+  // Whatever the stage, parameters stay gathered through a step.
+  const bool alike = recipe.gathers_once_in_pipeline && so_far.pp > 1;
+  std::vector<Sharding> choices;
+  for (const int zero : or_default(space.zero, zero_stages(recipe))) {
+    if (alike && zero == 3 && space.zero.empty()) continue;
+    // Delayed weight gradients need whole gradients (rule split_backward_sharding).
+    if (split_backward && zero >= 2 && space.zero.empty()) continue;
+    for (EnumSet<OverlapKind> o : or_default(space.overlap, {so_far.overlap})) {
+      if (zero == 0) o.remove(OverlapKind::param);
+      choices.push_back({zero, o});
+    }
+  }
+  return choices;
+}
+
+// Shard sets of FSDP: everybody, or one a node (HSDP) where the group is larger than a node.
+std::vector<int> shard_sets(const Recipe& recipe, const HardwareProfile& hardware,
+                            const Skeleton& k) {
+  const int group = k.dp * k.cp, node = hardware.link.gpus_per_node;
+  std::vector<int> sets = {0};
+  if (recipe.shard_style == ShardStyle::fully_sharded && group > node && group % node == 0) {
+    sets.push_back(node);
+  }
+  return sets;
+}
+
+// One word of the plan with the values it takes.
+struct Word {
+  std::size_t count = 0;
+  std::function<void(ParallelPlan&, std::size_t)> set;
+};
+
+template <class T, class Set>
+Word word(std::vector<T> values, Set set) {
+  const std::size_t count = values.size();
+  return {count, [values = std::move(values), set](ParallelPlan& plan, std::size_t i) {
+            set(plan, values[i]);
+          }};
+}
+
+Word sharding_word(std::vector<Sharding> choices) {
+  return word(std::move(choices), [](ParallelPlan& plan, const Sharding& v) {
+    plan.zero = v.zero;
+    plan.overlap = v.overlap;
+  });
+}
+
+// All combinations, the last word turning fastest.
+void walk(const std::vector<Word>& words, std::size_t depth, ParallelPlan& plan,
+          const std::function<void(const ParallelPlan&)>& visit) {
+  if (depth == words.size()) {
+    visit(plan);
+    return;
+  }
+  for (std::size_t i = 0; i < words[depth].count; ++i) {
+    words[depth].set(plan, i);
+    walk(words, depth + 1, plan, visit);
+  }
+}
+
+}  // namespace
+
+std::vector<int> divisors(std::int64_t n) {
+  std::vector<int> result;
+  for (std::int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    result.push_back(static_cast<int>(d));
+    if (d != n / d) result.push_back(static_cast<int>(n / d));
+  }
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
+std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
+                                const HardwareProfile& hardware, const SearchSpace& space) {
+  const std::vector<int> all = divisors(space.gpus);
+  // Degrees nobody runs are left out unless asked for: tensor parallelism beyond the heads, a
+  // context share below 2048 tokens, more stages than layers.
+  const auto below = [&](std::int64_t limit) {
+    std::vector<int> few;
+    std::copy_if(all.begin(), all.end(), std::back_inserter(few),
+                 [limit](int d) { return d <= limit; });
+    return few;
+  };
+  const auto tps = or_default(space.tp, below(std::min<std::int64_t>(model.num_attention_heads,
+                                                                     hardware.link.nvlink_domain)));
+  const auto cps =
+      or_default(space.cp, below(std::clamp<std::int64_t>(space.seq_len / 2048, 1, 64)));
+  const auto pps = or_default(space.pp, below(has_pipeline(recipe) ? model.num_layers : 1));
+  std::vector<Skeleton> result;
+  for (const int tp : tps) {
+    for (const int cp : cps) {
+      for (const int pp : pps) {
+        const std::int64_t group = std::int64_t{tp} * cp * pp;
+        if (group > space.gpus || space.gpus % group != 0) continue;
+        const auto dp = static_cast<int>(space.gpus / group);
+        // accelerate joins tp or cp only with ranks that shard.
+        const bool alone = recipe.kind == RecipeKind::fsdp2 && dp == 1 && group > 1;
+        const bool asked = !space.tp.empty() || !space.cp.empty() || !space.dp.empty();
+        if (alone && !asked) continue;
+        if (!space.dp.empty() &&
+            std::find(space.dp.begin(), space.dp.end(), dp) == space.dp.end()) {
+          continue;
+        }
+        result.push_back({tp, cp, pp, dp});
+      }
+    }
+  }
+  return result;
+}
+
+void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
+               const SearchSpace& space, const Skeleton& k,
+               const std::function<void(const ParallelPlan&)>& visit) {
+  ParallelPlan p = default_plan(model, recipe, space.gpus, space.global_batch_size, space.seq_len);
+  p.tp = k.tp;
+  p.cp = k.cp;
+  p.pp = k.pp;
+  p.dp = k.dp;
+  p.document_len = space.document_len;
+  p.precision = space.precision;
+  p.routing = space.routing;
+  p.moe_capacity_factor = space.moe_capacity_factor;
+  p.moe_token_drop_policy = space.moe_token_drop_policy;
+  p.moe_permute_fusion = space.moe_permute_fusion;
+  p.fp8_param_gather = space.fp8_param_gather;
+  p.attention_backend = space.attention_backend;
+  p.dropout = space.dropout;
+
+  const std::vector<bool> sps =
+      k.tp == 1 ? std::vector<bool>{false}
+                : or_default(space.sequence_parallel, sequence_splits(model, recipe));
+  std::vector<CpComm> cp_comms = {CpComm::p2p};
+  if (k.cp > 1) cp_comms = or_default(space.cp_comm, cp_exchanges(recipe));
+  std::vector<Word> words = {
+      word(expert_layouts(model, recipe, space, k),
+           [](ParallelPlan& plan, const ExpertLayout& e) {
+             plan.ep = e.ep;
+             plan.etp = e.etp;
+             plan.moe_dispatcher = e.dispatcher;
+           }),
+      word(or_default(space.micro_batch_size, micro_batches(recipe, space, k)),
+           [](ParallelPlan& plan, std::int64_t v) { plan.micro_batch_size = v; }),
+      word(sps, [](ParallelPlan& plan, bool v) { plan.sequence_parallel = v; }),
+      word(cp_comms, [](ParallelPlan& plan, CpComm v) { plan.cp_comm = v; }),
+      Word{},  // recompute, which the chunks decide
+      word(or_default(space.grad_dtype, {p.grad_dtype}),
+           [](ParallelPlan& plan, DType v) { plan.grad_dtype = v; }),
+      word(or_default(space.cuda_graph, {p.cuda_graph}),
+           [](ParallelPlan& plan, bool v) { plan.cuda_graph = v; }),
+      word(or_default(space.cuda_graph_scope, {p.cuda_graph_scope}),
+           [](ParallelPlan& plan, CudaGraphScope v) { plan.cuda_graph_scope = v; }),
+      word(or_default(space.compile, {p.compile}),
+           [](ParallelPlan& plan, bool v) { plan.compile = v; }),
+      word(or_default(space.deterministic, {p.deterministic}),
+           [](ParallelPlan& plan, bool v) { plan.deterministic = v; }),
+      word(or_default(space.loss, {p.loss}),
+           [&recipe](ParallelPlan& plan, LossKind v) {
+             plan.loss = loss_word(v, plan.deterministic, recipe);
+           }),
+      // From here on the words only move states around; what was folded before serves them all.
+      Word{},  // sharding, which the schedule decides
+      word(or_default(space.fsdp_shard, shard_sets(recipe, hardware, k)),
+           [](ParallelPlan& plan, int v) { plan.fsdp_shard = v; }),
+      word(or_default(space.offload, offload_choices(recipe)),
+           [](ParallelPlan& plan, const Offload& v) { plan.offload = v; }),
+      word(or_default(space.main_params_dtype, {p.main_params_dtype}),
+           [](ParallelPlan& plan, DType v) { plan.main_params_dtype = v; }),
+      word(or_default(space.moment_dtype, {p.moment_dtype}),
+           [](ParallelPlan& plan, DType v) { plan.moment_dtype = v; }),
+  };
+  const auto open = [](const Word& w) { return w.set == nullptr; };
+  const auto recompute_word = std::find_if(words.begin(), words.end(), open);
+  const auto sharding_place = std::find_if(recompute_word + 1, words.end(), open);
+
+  for (const Chunking& chunking : chunkings(model, recipe, space, k.pp)) {
+    p.schedule = chunking.schedule;
+    p.vpp = chunking.vpp;
+    p.pipeline_layout = space.pipeline_layout;
+    const int stages = k.pp * chunks_per_rank(p);
+    if (p.pipeline_layout.empty() && model.num_layers % stages != 0) {
+      p.pipeline_layout = stage_layers(model, p);
+    }
+    const int per_chunk = std::max(1, static_cast<int>(model.num_layers) / stages);
+    *recompute_word = word(or_default(space.recompute, recompute_choices(model, recipe, per_chunk)),
+                           [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; });
+    *sharding_place = sharding_word(sharding(recipe, space, p));
+    walk(words, 0, p, visit);
+  }
+}
+
+}  // namespace qplan

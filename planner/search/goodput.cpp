@@ -1,0 +1,56 @@
+#include "planner/search/goodput.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace qplan {
+
+Bytes checkpoint_bytes(const ModelSpec& model) {
+  const ParameterCount count = count_parameters(model);
+  return Bytes(14.0 * static_cast<double>(count.total() + count.mtp));
+}
+
+Goodput goodput(const Reliability& facts, Bytes checkpoint, std::int64_t nodes) {
+  Goodput result;
+  const double failures_per_day =
+      facts.failures_per_1000_node_days * static_cast<double>(nodes) / 1000;
+  result.save_time = checkpoint / (facts.storage_per_node * static_cast<double>(nodes));
+  if (failures_per_day <= 0) {
+    result.mean_time_between_failures = result.save_interval = Seconds(HUGE_VAL);
+    return result;
+  }
+  result.mean_time_between_failures = Seconds(86400 / failures_per_day);
+  const double mtbf = result.mean_time_between_failures.value();
+  const double save = result.save_time.value();
+  const double interval = std::sqrt(2 * save * mtbf);
+  result.save_interval = Seconds(interval);
+  // Time spent saving, work lost since the last save (half an interval), and the way back.
+  const double waste =
+      (interval > 0 ? save / interval : 0) + interval / (2 * mtbf) + facts.restart.value() / mtbf;
+  result.share = std::max(0.0, 1 - waste);
+  return result;
+}
+
+double straggler_slowdown(std::int64_t gpus) {
+  const double position = (std::log2(static_cast<double>(gpus)) - 6) / 6;  // 64 .. 4096
+  return 0.03 + 0.07 * std::clamp(position, 0.0, 1.0);
+}
+
+RunCost cost_of_run(const RunFacts& facts, const ModelSpec& model, const HardwareProfile& hardware,
+                    std::int64_t gpus, double tokens_per_s) {
+  const std::int64_t per_node = hardware.link.gpus_per_node;
+  RunCost cost;
+  cost.goodput =
+      goodput(facts.reliability, checkpoint_bytes(model), (gpus + per_node - 1) / per_node);
+  cost.slowdown = straggler_slowdown(gpus);
+  cost.wall = Seconds(facts.tokens / tokens_per_s * (1 + cost.slowdown) / cost.goodput.share);
+  cost.gpu_hours = cost.wall.value() / 3600 * static_cast<double>(gpus);
+  cost.usd = cost.gpu_hours * facts.price_per_gpu_hour;
+  // Nodes draw their full power all the time: an upper estimate (GPUs alone run at 85-95% of it).
+  const double watt_per_gpu = (hardware.gpu.tdp_watt + hardware.host.watt_per_gpu) * facts.pue;
+  cost.kwh = cost.gpu_hours * watt_per_gpu / 1000;
+  cost.joule_per_token = cost.kwh * 3.6e6 / facts.tokens;
+  return cost;
+}
+
+}  // namespace qplan

@@ -1,0 +1,342 @@
+#include "planner/search/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <queue>
+#include <utility>
+
+#include "models/program/step_program.h"
+#include "planner/rules/feasible.h"
+#include "planner/search/enumerate.h"
+#include "planner/search/layout.h"
+#include "planner/search/parallel_for.h"
+
+namespace qplan {
+namespace {
+
+constexpr Seconds kNever(std::numeric_limits<double>::infinity());
+
+struct Candidate {
+  ParallelPlan plan;
+  Bytes device_peak;
+  StepBound own_work;  // by CostModel::own_work_bound()
+  Seconds step_time = kNever;
+};
+
+// What one skeleton's plans came to before any simulation.
+struct Found {
+  std::vector<Candidate> fitting;
+  std::map<std::string_view, std::int64_t> infeasible;
+  std::int64_t considered = 0, out_of_memory = 0;
+  std::optional<Candidate> smallest;
+};
+
+// Asks rules and memory of one plan and notes the answer.
+void judge(const CostModel& cost, const SearchSpace& space, const ParallelPlan& plan,
+           PlanSifter& sifter, Found& found) {
+  ++found.considered;
+  const ClusterLimits limits{space.gpus, cost.hardware().gpu.compute_capability};
+  const std::string_view rule = broken_rule(cost.model(), plan, cost.recipe(), limits);
+  if (!rule.empty()) {
+    ++found.infeasible[rule];
+    return;
+  }
+  const PlanSifter::Check check = sifter.check(plan);
+  if (check.fits) {
+    found.fitting.push_back({plan, check.device_peak, sifter.own_work_bound(plan), kNever});
+    return;
+  }
+  ++found.out_of_memory;
+  if (!found.smallest || check.device_peak < found.smallest->device_peak) {
+    found.smallest = Candidate{plan, check.device_peak, {}, {}};
+  }
+}
+
+Found sift(const CostModel& cost, const SearchSpace& space, const Skeleton& skeleton) {
+  Found found;
+  PlanSifter sifter(cost);
+  each_plan(cost.model(), cost.recipe(), cost.hardware(), space, skeleton,
+            [&](const ParallelPlan& plan) { judge(cost, space, plan, sifter, found); });
+  return found;
+}
+
+bool better(const Candidate& a, const Candidate& b) {
+  return a.step_time < b.step_time;
+}
+
+// The k best step times so far, ascending.
+class BestTimes {
+ public:
+  explicit BestTimes(int wanted) : wanted_(static_cast<std::size_t>(std::max(wanted, 1))) {}
+  void add(Seconds time) {
+    times_.insert(std::upper_bound(times_.begin(), times_.end(), time), time);
+    if (times_.size() > wanted_) times_.pop_back();
+  }
+  // Whether a step that takes at least this long changes nothing.
+  [[nodiscard]] bool rules_out(Seconds bound) const {
+    return times_.size() == wanted_ && bound > times_.back();
+  }
+
+ private:
+  std::size_t wanted_;
+  std::vector<Seconds> times_;
+};
+
+// Candidates in the order of their lower bounds, equal ones as they were enumerated. A bound is
+// asked for when that of the candidate's own work no longer keeps it behind the others.
+class ByBound {
+ public:
+  ByBound(const CostModel& cost, const std::vector<Candidate>& candidates, int threads)
+      : cost_(cost), candidates_(candidates), threads_(threads), waiting_(candidates.size()) {
+    std::iota(waiting_.begin(), waiting_.end(), std::size_t{0});
+    std::sort(waiting_.begin(), waiting_.end(), [&](std::size_t a, std::size_t b) {
+      return std::pair(own_work(a), a) < std::pair(own_work(b), b);
+    });
+  }
+
+  // The next candidate's index and bound; nothing when there are no more.
+  struct Bounded {
+    Seconds bound;
+    std::size_t index;
+    bool operator<(const Bounded& other) const {  // the heap's top is the first
+      return bound == other.bound ? index > other.index : other.bound < bound;
+    }
+  };
+  std::optional<Bounded> first() {
+    while (asked_ < waiting_.size() &&
+           (bounded_.empty() || own_work(waiting_[asked_]) <= bounded_.top().bound)) {
+      ask();
+    }
+    if (bounded_.empty()) return std::nullopt;
+    return bounded_.top();
+  }
+  void pop() { bounded_.pop(); }
+
+ private:
+  [[nodiscard]] Seconds own_work(std::size_t i) const { return candidates_[i].own_work.step; }
+  void ask() {
+    constexpr std::size_t kBatch = 64;
+    std::vector<Seconds> bounds(std::min(kBatch, waiting_.size() - asked_));
+    parallel_for(bounds.size(), threads_, [&](std::size_t i) {
+      bounds[i] = cost_.lower_bound(candidates_[waiting_[asked_ + i]].plan).step;
+    });
+    for (const Seconds bound : bounds) bounded_.push({bound, waiting_[asked_++]});
+  }
+
+  const CostModel& cost_;
+  const std::vector<Candidate>& candidates_;
+  int threads_;
+  std::vector<std::size_t> waiting_;  // ascending in the bound of their own work
+  std::size_t asked_ = 0;
+  std::priority_queue<Bounded> bounded_;
+};
+
+// Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is
+// below the k-th best time. Returns the simulated ones.
+std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& options,
+                                const std::vector<Candidate>& candidates, BestTimes& best) {
+  const int threads = thread_count(options.threads);
+  ByBound queue(cost, candidates, threads);
+  constexpr std::size_t kBatch = 32;
+  std::vector<Candidate> simulated;
+  while (const auto next = queue.first()) {
+    if (options.prune && best.rules_out(next->bound)) break;
+    const std::size_t done = simulated.size();
+    for (auto first = next; first && simulated.size() < done + kBatch; first = queue.first()) {
+      simulated.push_back(candidates[first->index]);
+      queue.pop();
+    }
+    parallel_for(simulated.size() - done, threads, [&](std::size_t i) {
+      Candidate& c = simulated[done + i];
+      c.step_time = cost.step_time(c.plan);
+    });
+    for (std::size_t i = done; i < simulated.size(); ++i) best.add(simulated[i].step_time);
+    if (options.progress) {
+      options.progress(0.5 + 0.5 * static_cast<double>(simulated.size()) /
+                                 static_cast<double>(candidates.size()));
+    }
+  }
+  return simulated;
+}
+
+// Whether moving layers between stages may make a plan faster than all the best so far. Where each
+// chunk recomputes a number of its layers, other chunks recompute others, and no bound holds.
+bool worth_evening(const CostModel& cost, const Candidate& c, const BestTimes& best, bool prune) {
+  constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
+  if (c.plan.pp == 1 || c.plan.schedule == ScheduleKind::dualpipe) return false;
+  if (c.plan.recompute.layers != 0) return false;
+  if (prune && best.rules_out(c.own_work.evened)) return false;
+  const StepBound bound = cost.lower_bound(c.plan);
+  return bound.imbalance >= kWorthwhile && !(prune && best.rules_out(bound.evened));
+}
+
+// Plans that fit once more, with layers moved away from the busiest pipeline rank: the one with the
+// head, where a large vocabulary weighs as much as several layers.
+std::vector<Found> even_out(const CostModel& cost, const SearchSpace& space,
+                            const SearchOptions& options, const std::vector<Candidate>& candidates,
+                            const BestTimes& best) {
+  if (!space.pipeline_layout.empty() || !takes_layout(cost.recipe().kind)) return {};
+  const int threads = thread_count(options.threads);
+  std::vector<std::uint8_t> worth(candidates.size());
+  parallel_for(candidates.size(), threads, [&](std::size_t i) {
+    worth[i] = worth_evening(cost, candidates[i], best, options.prune) ? 1 : 0;
+  });
+  std::vector<const ParallelPlan*> plans;
+  for (std::size_t i = 0; i < candidates.size(); ++i) {
+    if (worth[i] != 0) plans.push_back(&candidates[i].plan);
+  }
+  constexpr std::size_t kBatch = 64;  // neighbours share what a sifter remembers
+  std::vector<Found> found((plans.size() + kBatch - 1) / kBatch);
+  parallel_for(found.size(), threads, [&](std::size_t b) {
+    PlanSifter sifter(cost);
+    for (std::size_t i = b * kBatch; i < std::min(plans.size(), (b + 1) * kBatch); ++i) {
+      ParallelPlan plan = *plans[i];
+      plan.pipeline_layout = balanced_layout(cost.model().num_layers, plan, cost.end_work(plan));
+      if (plan.pipeline_layout.empty()) continue;
+      if (plan.pipeline_layout == stage_layers(cost.model(), *plans[i])) continue;
+      judge(cost, space, plan, sifter, found[b]);
+    }
+  });
+  return found;
+}
+
+std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
+  std::vector<RankedPlan> front;
+  Bytes least(std::numeric_limits<double>::infinity());
+  for (const Candidate& c : ranked) {  // ascending in time
+    if (c.device_peak >= least) continue;
+    least = c.device_peak;
+    front.push_back({c.plan, c.step_time, c.device_peak});
+  }
+  return front;
+}
+
+// What was found, counted in `result`; returns what fits.
+std::vector<Candidate> gather(std::vector<Found> found, SearchResult& result) {
+  std::vector<Candidate> candidates;
+  for (Found& f : found) {
+    for (const auto& [rule, count] : f.infeasible) result.infeasible[std::string(rule)] += count;
+    result.considered += f.considered;
+    result.out_of_memory += f.out_of_memory;
+    const auto& s = f.smallest;
+    if (s && (!result.smallest || s->device_peak < result.smallest->device_peak)) {
+      result.smallest = RankedPlan{s->plan, s->step_time, s->device_peak};
+    }
+    std::move(f.fitting.begin(), f.fitting.end(), std::back_inserter(candidates));
+  }
+  return candidates;
+}
+
+SearchResult search_world(const CostModel& cost, const SearchSpace& space,
+                          const SearchOptions& options) {
+  const std::vector<Skeleton> work = skeletons(cost.model(), cost.recipe(), cost.hardware(), space);
+  std::vector<Found> found(work.size());
+  std::atomic<std::size_t> finished{0};
+  parallel_for(work.size(), thread_count(options.threads), [&](std::size_t i) {
+    found[i] = sift(cost, space, work[i]);
+    ++finished;
+  });
+  if (options.progress) options.progress(0.5);
+
+  SearchResult result;
+  BestTimes best(options.top);
+  std::vector<Candidate> candidates = gather(std::move(found), result);
+  std::vector<Candidate> simulated = simulate(cost, options, candidates, best);
+  std::int64_t fitting = std::ssize(candidates);
+  candidates = gather(even_out(cost, space, options, candidates, best), result);
+  fitting += std::ssize(candidates);
+  std::vector<Candidate> evened = simulate(cost, options, candidates, best);
+  std::move(evened.begin(), evened.end(), std::back_inserter(simulated));
+  result.simulated = std::ssize(simulated);
+  result.bounded_out = fitting - result.simulated;
+  std::stable_sort(simulated.begin(), simulated.end(), better);
+  for (const Candidate& c : simulated) {
+    if (static_cast<int>(result.plans.size()) == options.top) break;
+    result.plans.push_back({c.plan, c.step_time, c.device_peak});
+  }
+  result.pareto = pareto_front(simulated);
+  return result;
+}
+
+void add_counts(SearchResult& to, const SearchResult& from) {
+  to.considered += from.considered;
+  to.out_of_memory += from.out_of_memory;
+  to.bounded_out += from.bounded_out;
+  to.simulated += from.simulated;
+  for (const auto& [rule, count] : from.infeasible) to.infeasible[rule] += count;
+}
+
+}  // namespace
+
+std::int64_t default_global_batch_size(std::int64_t gpus, std::int64_t seq_len) {
+  std::int64_t odd = gpus;
+  while (odd % 2 == 0) odd /= 2;
+  const double wanted = 4.0 * 1024 * 1024 / static_cast<double>(seq_len);
+  const auto multiple = std::llround(wanted / static_cast<double>(odd));
+  return std::max<std::int64_t>(multiple, 1) * odd;
+}
+
+bool splits_sequence(RecipeKind kind) {
+  switch (kind) {
+    case RecipeKind::megatron:
+    case RecipeKind::megatron_fsdp:
+    case RecipeKind::fsdp2_compile:
+    case RecipeKind::nanotron:
+    case RecipeKind::qplan:
+      return true;
+    case RecipeKind::megatron_legacy:
+    case RecipeKind::megatron_deepspeed:
+    case RecipeKind::deepspeed:
+    case RecipeKind::fsdp1:
+    case RecipeKind::fsdp2:
+      return false;
+  }
+  return false;
+}
+
+ParallelPlan default_plan(const ModelSpec&, const Recipe& recipe, std::int64_t gpus,
+                          std::int64_t global_batch_size, std::int64_t seq_len) {
+  ParallelPlan plan;
+  plan.dp = static_cast<int>(gpus);
+  plan.global_batch_size = global_batch_size;
+  plan.seq_len = seq_len;
+  plan.overlap = recipe.default_overlap;
+  plan.grad_dtype = recipe.default_grad_dtype;
+  plan.zero = recipe.shard_style == ShardStyle::fully_sharded ? 3 : 1;
+  if (recipe.kind == RecipeKind::megatron_legacy) plan.zero = 0;  // it has nothing else
+  plan.compile = recipe.kind == RecipeKind::fsdp2_compile;
+  return plan;
+}
+
+SearchResult search(const CostModel& cost, const SearchSpace& space, const SearchOptions& options) {
+  if (options.objective == Objective::tokens) return search_world(cost, space, options);
+  // Fewer GPUs may be cheaper a token, or simply enough: every world that divides the one asked
+  // for.
+  SearchResult result;
+  double best = std::numeric_limits<double>::infinity();
+  for (const int gpus : divisors(space.gpus)) {
+    SearchSpace smaller = space;
+    smaller.gpus = gpus;
+    SearchResult here = search_world(cost, smaller, options);
+    add_counts(here, result);
+    const bool found = !here.plans.empty();
+    const double gpu_seconds = found ? here.plans.front().step_time.value() * gpus
+                                     : std::numeric_limits<double>::infinity();
+    if (found && gpu_seconds < best) {
+      best = gpu_seconds;
+      result = std::move(here);
+      if (options.objective == Objective::gpus) return result;
+    } else {
+      const std::optional<RankedPlan> smallest = here.smallest;
+      here.plans = std::move(result.plans);
+      here.pareto = std::move(result.pareto);
+      result = std::move(here);
+      if (!result.smallest) result.smallest = smallest;
+    }
+  }
+  return result;
+}
+
+}  // namespace qplan

@@ -1,0 +1,334 @@
+#include "costmodel/fold/block_cost.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "costmodel/evaluate.h"
+#include "tests/costmodel/machine.h"
+
+using namespace qplan;
+
+namespace {
+
+constexpr Contention kContention{.nvlink = {.compute = 1.2, .comm = 1.5}, .network = {1.1, 1.3}};
+
+Op compute_op(StreamSet after = {}) {
+  return {.work = Gemm{.m = 64, .n = 64, .k = 64}, .stream = Stream::compute, .after = after};
+}
+
+Op comm_op(StreamSet after = only(Stream::compute)) {
+  return {.work = Collective{CollectiveKind::all_gather, Axis::tp, Bytes(1024)},
+          .stream = Stream::model_comm,
+          .after = after};
+}
+
+std::vector<Duration> stretched(const OpList& ops, std::vector<double> seconds) {
+  std::vector<Duration> durations;
+  for (const double s : seconds) durations.push_back({Seconds(s), Seconds(0)});
+  stretch(ops, durations, kContention, RankGrid{});
+  return durations;
+}
+
+struct Priced {
+  ModelSpec model = load_model("llama3-8b");
+  HardwareProfile hardware = load_hardware("h100-sxm");
+  ParallelPlan plan = parse_plan("tp8 gbs8 seq4096 sp");
+  RankGrid grid{plan, 8};
+  CostContext context{&hardware, &grid, &recipe_of(RecipeKind::megatron), std::nullopt};
+  Block block = build_block(model, *context.recipe, layer());
+
+  [[nodiscard]] BlockShape layer() const {
+    BlockShape s = base_shape(model, plan, *context.recipe, 1);
+    s.layer = model.layers.front();
+    return s;
+  }
+};
+
+double compute_clock(const OpList& ops, const std::vector<Duration>& durations) {
+  return apply(delay_of(ops, durations), clocks_at_zero())(index(Stream::compute))
+      .seconds()
+      .value();
+}
+
+}  // namespace
+
+TEST_CASE("a grouped product is priced by the experts that have rows") {
+  Priced p;
+  const Op op{.work = GroupedGemm{.groups = 128, .rows = 32768, .n = 1536, .k = 2048}};
+  Op fewer = op;
+  std::get<GroupedGemm>(fewer.work).groups = 32;
+  const Seconds even = price_of(op, p.context).time;
+  const Seconds of_fewer = price_of(fewer, p.context).time;
+  p.context.active_experts = 0.25;
+  CHECK(price_of(op, p.context).time.value() == of_fewer.value());
+  CHECK(of_fewer < even);
+  const JobFacts facts{.active_experts = 0.25};
+  CHECK(routed_share(parse_plan("gbs8 seq64 routing=natural"), facts) == 0.25);
+  CHECK(routed_share(parse_plan("gbs8 seq64"), facts) == 1);  // tokens are dealt out
+}
+
+TEST_CASE("products wait for the slowest of many GPUs, memory-bound kernels do not") {
+  CHECK(slowest_of(1) == 1);
+  CHECK(slowest_of(8) == 1);
+  // The largest of 512 normal draws is expected 3.04 sigmas up, of 8 draws 1.42: 1.5% each.
+  CHECK(slowest_of(512) == doctest::Approx(1 + 0.015 * (3.04 - 1.42)).epsilon(0.002));
+  Priced p;
+  const ParallelPlan wide = parse_plan("tp8 dp64 gbs64 seq4096 sp");
+  const RankGrid many(wide, 8);
+  CostContext of_many = p.context;
+  of_many.grid = &many;
+  const Op copy{.work = Rowwise{.kind = RowwiseKind::copy, .rows = 4096, .cols = 4096}};
+  CHECK(price_of(compute_op(), of_many).time.value() ==
+        doctest::Approx(price_of(compute_op(), p.context).time.value() * slowest_of(512)));
+  CHECK(price_of(copy, of_many).time.value() == price_of(copy, p.context).time.value());
+}
+
+TEST_CASE("compute alone is not stretched") {
+  const auto durations = stretched({compute_op(), compute_op()}, {3, 4});
+  CHECK(durations[0].time.value() == 3);
+  CHECK(durations[1].time.value() == 4);
+}
+
+TEST_CASE("a collective that compute waits for shares the machine with nobody") {
+  const OpList ops = {compute_op(), comm_op(), compute_op(only(Stream::model_comm))};
+  const auto durations = stretched(ops, {3, 2, 4});
+  CHECK(durations[0].time.value() == 3);
+  CHECK(durations[1].time.value() == 2);
+  CHECK(durations[2].time.value() == 4);
+}
+
+TEST_CASE("compute and a collective that run beside each other slow each other by the factors") {
+  // compute 1, then a collective of 2 beside compute of 4, then a wait.
+  const OpList ops = {compute_op(), comm_op(), compute_op(), compute_op(only(Stream::model_comm))};
+  const auto durations = stretched(ops, {1, 2, 4, 1});
+  CHECK(durations[0].time.value() == 1);
+  CHECK(durations[1].time.value() == doctest::Approx(2 * 1.5));
+  CHECK(durations[2].time.value() == doctest::Approx(4 * (1 + 0.2 * 2 / 4)));  // half of it
+  CHECK(durations[3].time.value() == 1);
+}
+
+TEST_CASE("a collective nobody waits for reaches into the next repetition") {
+  // 2 of compute, 2 of communication that runs beside the next copy's compute.
+  const auto durations = stretched({compute_op(), comm_op()}, {2, 2});
+  CHECK(durations[0].time.value() == doctest::Approx(2 * 1.2));
+  CHECK(durations[1].time.value() == doctest::Approx(2 * 1.5));
+}
+
+TEST_CASE("each op belongs to one kind of cost") {
+  CHECK(cost_of(compute_op(), Part::forward) == Cost::compute);
+  CHECK(cost_of(compute_op(), Part::update) == Cost::optimizer);
+  CHECK(cost_of(comm_op(), Part::forward) == Cost::tp);
+  Op again = compute_op();
+  again.recomputed = true;
+  CHECK(cost_of(again, Part::backward) == Cost::recompute);
+  const auto axis = [](Axis a) {
+    return cost_of({.work = Collective{CollectiveKind::all_to_all, a, Bytes(1)}}, Part::forward);
+  };
+  CHECK(axis(Axis::cp) == Cost::cp);
+  CHECK(axis(Axis::ep) == Cost::ep);
+  CHECK(axis(Axis::etp) == Cost::tp);
+  CHECK(axis(Axis::dp_cp) == Cost::dp);
+  CHECK(axis(Axis::edp) == Cost::dp);
+  CHECK(cost_of({.work = HostCopy{}}, Part::update) == Cost::offload);
+}
+
+TEST_CASE("waits launch nothing, unfused work several kernels, experts one each") {
+  const Recipe& eager = recipe_of(RecipeKind::fsdp2);
+  const Recipe& megatron = recipe_of(RecipeKind::megatron);
+  CHECK(launch_time({.work = Join{}}, eager) == Seconds(0));
+  CHECK(launch_time(compute_op(), eager) == eager.launch);
+  CHECK(launch_time(comm_op(), eager) == eager.collective_launch);
+  CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::swiglu, .fused = true}}, eager) ==
+        eager.launch);
+  CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::swiglu, .fused = false}}, eager) >
+        eager.launch);
+  const Op experts{.work = GroupedGemm{.groups = 16, .rows = 4096, .n = 64, .k = 64}};
+  CHECK(launch_time(experts, eager) == eager.launch);
+  CHECK(launch_time(experts, megatron) == megatron.launch + megatron.expert_launch * 16.0);
+  Op cast{.work = Rowwise{.kind = RowwiseKind::cast, .rows = 4096, .cols = 64}};
+  CHECK(launch_time(cast, eager) == eager.launch);
+  CHECK(launch_time(cast, megatron) == *megatron.cast_launch);
+  CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::amax}}, megatron) ==
+        *megatron.cast_launch);
+  std::get<Rowwise>(cast.work).groups = 16;
+  CHECK(launch_time(cast, megatron) == megatron.launch + megatron.expert_cast * 16.0);
+  // Its scale takes launches of its own, also expert by expert.
+  Op maximum{.work = Rowwise{.kind = RowwiseKind::amax, .groups = 16}};
+  CHECK(launch_time(maximum, megatron) == megatron.expert_scale * 16.0);
+  CHECK(megatron.expert_scale > Seconds(0));
+  // Softmax is one kernel of six, or five of ten (cast, scale, mask, softmax, cast).
+  Attention scores{.batch = 1, .heads = 4, .q_len = 64, .kv_len = 64};
+  scores.kernel = AttentionKernel::unfused;
+  CHECK(launch_time({.work = scores}, eager) == eager.launch * 6.0);
+  scores.heads = 2;
+  CHECK(launch_time({.work = scores}, eager) == eager.launch * 10.0);
+}
+
+TEST_CASE("a module's first kernel takes its launch, its further ones less") {
+  const Recipe& megatron = recipe_of(RecipeKind::megatron);
+  const Seconds further = *megatron.further_launch;
+  Op product = compute_op();
+  CHECK(launch_time(product, megatron) == megatron.launch);
+  product.piece = 1;
+  product.pieces = 4;
+  CHECK(launch_time(product, megatron) == further);
+  Op message = comm_op();
+  CHECK(launch_time(message, megatron) == megatron.collective_launch);
+  message.piece = 2;
+  CHECK(launch_time(message, megatron) == further);
+  // Steps of a ring of attention come from Python.
+  Op ring{.work = Attention{.batch = 1, .heads = 4, .q_len = 64, .kv_len = 64}};
+  ring.piece = 1;
+  CHECK(launch_time(ring, megatron) == megatron.launch + further);
+  CHECK(launch_time({.work = AdamW{}}, megatron) == further);
+  CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::zero_fill}}, megatron) == further);
+  // A recipe that launches kernel by kernel has one figure for all.
+  const Recipe& eager = recipe_of(RecipeKind::fsdp2);
+  CHECK(launch_time(product, eager) == eager.launch);
+  CHECK(launch_time(message, eager) == eager.collective_launch);
+}
+
+TEST_CASE("a slower host launches later") {
+  Priced p;
+  const OpList ops{compute_op()};
+  const auto launch = [&] { return price_ops(ops, p.context).durations.front().launch; };
+  const Seconds xeon = launch();
+  HardwareProfile grace = *p.context.hardware;
+  grace.host.launch_factor = 1.5;
+  p.context.hardware = &grace;
+  CHECK(launch().value() == doctest::Approx(1.5 * xeon.value()));
+  CHECK(machine("gb200").host.launch_factor > machine("b200").host.launch_factor);
+}
+
+TEST_CASE("graphs of layers leave the routed experts' launches to the host") {
+  CHECK_FALSE(graphs_of(parse_plan("tp1")).has_value());
+  CHECK(graphs_of(parse_plan("tp1 cuda_graph")) == CudaGraphScope::full);
+  CHECK(graphs_of(parse_plan("tp1 cuda_graph cuda_graph_scope=layer")) == CudaGraphScope::layer);
+  // Attention, router, experts, and what belongs to no layer.
+  const Work product = GroupedGemm{.groups = 4, .rows = 64, .n = 64, .k = 64};
+  OpList ops{compute_op(), compute_op(), Op{.work = product}, compute_op()};
+  ops[0].layer_module = LayerModule::attention;
+  ops[1].layer_module = LayerModule::router;
+  ops[2].layer_module = LayerModule::experts;
+  Priced p;
+  const Seconds one = p.context.recipe->launch;
+  const Seconds experts = launch_time(ops[2], *p.context.recipe);
+  const auto launches = [&](std::optional<CudaGraphScope> graphs) {
+    p.context.graphs = graphs;
+    std::vector<Seconds> times;
+    for (const Duration& d : price_ops(ops, p.context).durations) times.push_back(d.launch);
+    return times;
+  };
+  using Times = std::vector<Seconds>;
+  const Seconds none(0);
+  CHECK(launches(std::nullopt) == Times{one, one, experts, one});
+  CHECK(launches(CudaGraphScope::router) == Times{one, none, experts, one});
+  CHECK(launches(CudaGraphScope::layer) == Times{none, none, experts, one});
+  CHECK(launches(CudaGraphScope::mamba) == Times{one, one, experts, one});
+  ops[0].layer_module = LayerModule::mamba;
+  CHECK(launches(CudaGraphScope::mamba) == Times{none, one, experts, one});
+  CHECK(launches(CudaGraphScope::full) == Times{none, none, none, none});
+}
+
+TEST_CASE("a collective that leaves the node slows compute as the network's contention says") {
+  // Both streams busy for 2 s side by side: tp 16 crosses nodes of 8.
+  std::vector<Duration> durations(2, {Seconds(2), Seconds(0)});
+  stretch({compute_op(), comm_op({})}, durations, kContention,
+          RankGrid(parse_plan("tp16 gbs16"), 8));
+  CHECK(durations[0].time.value() == doctest::Approx(2 * 1.1));
+  CHECK(durations[1].time.value() == doctest::Approx(2 * 1.3));
+}
+
+TEST_CASE("a priced layer takes at least the sum of its compute, and free work shortens it") {
+  const Priced p;
+  for (const Part part : {Part::forward, Part::backward}) {
+    const PricedPart priced = price_part(p.block, part, p.context);
+    double compute = 0;
+    for (std::size_t i = 0; i < priced.ops.size(); ++i) {
+      if (priced.ops[i].stream == Stream::compute) compute += priced.durations[i].time.value();
+    }
+    const double all = compute_clock(priced.ops, priced.durations);
+    CHECK(all >= compute);
+    double before = all;
+    FreeWork free;
+    for (const Cost cost : {Cost::tp, Cost::host, Cost::compute}) {
+      const double now = compute_clock(priced.ops, without(priced, part, free.add(cost)));
+      CHECK(now <= before);
+      before = now;
+    }
+    CHECK(before == 0);
+  }
+}
+
+TEST_CASE("exposed tensor-parallel collectives cost what they take") {
+  const Priced p;
+  const PricedPart priced = price_part(p.block, Part::forward, p.context);
+  double collectives = 0;
+  for (std::size_t i = 0; i < priced.ops.size(); ++i) {
+    if (priced.ops[i].stream == Stream::model_comm) collectives += priced.durations[i].time.value();
+  }
+  const FreeWork no_host = FreeWork{}.add(Cost::host);
+  FreeWork neither = no_host;
+  neither.add(Cost::tp);
+  const double with = compute_clock(priced.ops, without(priced, Part::forward, no_host));
+  const double none = compute_clock(priced.ops, without(priced, Part::forward, neither));
+  CHECK(with - none == doctest::Approx(collectives).epsilon(1e-9));
+}
+
+TEST_CASE("a CUDA graph takes the launches away") {
+  Priced p;
+  p.context.graphs = CudaGraphScope::full;
+  for (const Duration& d : price_part(p.block, Part::forward, p.context).durations) {
+    CHECK(d.launch.value() == 0);
+  }
+}
+
+TEST_CASE("kernels in a CUDA graph follow each other sooner, our optimizer's are launched") {
+  Priced p;
+  p.hardware.gpu.graph_gain = microseconds(1);
+  p.context.recipe = &recipe_of(RecipeKind::qplan);
+  const Op norm{.work = Rowwise{.kind = RowwiseKind::rms_norm, .rows = 4096, .cols = 4096}};
+  const Op tiny{.work = Rowwise{.kind = RowwiseKind::rms_norm, .rows = 1, .cols = 8}};
+  const Op update{.work = AdamW{.params = 1 << 20}};
+  const auto seconds = [&](const Op& op) { return price_of(op, p.context).time.value(); };
+  const double launched = seconds(norm), alone = seconds(tiny), stepped = seconds(update);
+  const PricedPart outside = price_ops({norm, update}, p.context);
+  p.context.graphs = CudaGraphScope::full;
+  CHECK(launched - seconds(norm) == doctest::Approx(1e-6));
+  CHECK(seconds(tiny) == doctest::Approx(std::max(alone / 2, alone - 1e-6)));
+  CHECK(seconds(update) == stepped);
+  const PricedPart inside = price_ops({norm, update}, p.context);
+  CHECK(inside.durations[0].launch.value() == 0);
+  CHECK(inside.durations[1].launch == outside.durations[1].launch);
+}
+
+TEST_CASE("a block's memory has a transient above what it keeps") {
+  const Priced p;
+  const BlockMemory memory = memory_of(p.block, BackwardForm::whole);
+  CHECK(memory.forward.net > Bytes(0));
+  CHECK(memory.forward.peak > memory.forward.net);
+  CHECK(memory.backward.peak > Bytes(0));
+}
+
+TEST_CASE("a schedule that runs both forms of backward sees what each alone would see") {
+  const Priced p;
+  const BlockMemory whole = memory_of(p.block, BackwardForm::whole);
+  const BlockMemory halves = memory_of(p.block, BackwardForm::split);
+  const BlockMemory both = memory_of(p.block, BackwardForm::both);
+  CHECK(both.forward.net == halves.forward.net);
+  CHECK(both.forward.peak == halves.forward.peak);
+  CHECK(both.forward.peak == whole.forward.peak);
+  CHECK(both.backward.peak == whole.backward.peak);
+  CHECK(both.backward_input.peak == halves.backward_input.peak);
+  CHECK(both.backward_weight.net == halves.backward_weight.net);
+}
+
+TEST_CASE("backward in two halves frees the same, and holds more in between") {
+  const Priced p;
+  const BlockMemory whole = memory_of(p.block, BackwardForm::whole),
+                    halves = memory_of(p.block, BackwardForm::split);
+  CHECK(halves.forward.net == whole.forward.net);
+  CHECK((halves.backward_input.net + halves.backward_weight.net) == whole.backward.net);
+  CHECK(halves.backward_weight.net < Bytes(0));  // what W needs is freed by W
+}

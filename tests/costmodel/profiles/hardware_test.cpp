@@ -1,0 +1,234 @@
+#include "costmodel/profiles/hardware.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "models/error.h"
+#include "tests/complaint.h"
+
+using namespace qplan;
+
+namespace {
+
+Json h100() {
+  return load_hardware("h100-sxm").source;
+}
+
+std::string complaint(const Json& json) {
+  return complaint_of([&] { read_hardware(json, "profile"); });
+}
+
+std::string complaint_about_name(const std::string& name) {
+  return complaint_of([&] { load_hardware(name); });
+}
+
+bool mentions(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("every built-in profile loads under its own name and states its sources") {
+  CHECK(hardware_names().size() == 14);
+  for (const std::string& name : hardware_names()) {
+    CAPTURE(name);
+    const HardwareProfile profile = load_hardware(name);
+    CHECK(profile.name == name);
+    CHECK_FALSE(profile.description.empty());
+    for (const char* section :
+         {"gpu", "link", "host", "grouped_gemm", "attention", "collectives"}) {
+      CHECK(profile.source.at(section).contains("source"));
+    }
+    for (const auto& [where, slowdown] : profile.source.at("contention").items()) {
+      CHECK(slowdown.contains("source"));
+    }
+    for (const auto& [precision, fit] : profile.source.at("gemm").items()) {
+      CHECK(fit.contains("source"));
+    }
+  }
+}
+
+TEST_CASE("what is sold is more than a process may use, and NVLink is faster than a NIC") {
+  for (const std::string& name : hardware_names()) {
+    CAPTURE(name);
+    const HardwareProfile p = load_hardware(name);
+    CHECK(in_gib(p.gpu.usable_memory) * kGiB < p.gpu.memory.value() * 1.075);  // GB as sold: GiB
+    CHECK(p.link.nvlink > p.link.nic);
+    CHECK(p.link.nvlink_domain * p.link.nics_per_node > 0);
+    CHECK(p.gpu.matmul.at(Precision::fp16) == p.gpu.matmul.at(Precision::bf16));
+    CHECK(p.gemm.at(Precision::bf16).sustain <= 1);
+    CHECK(p.attention.front().head_dim <= 128);
+  }
+}
+
+// Measured on 2 H200 (docs/evidence/archive/issue6-eighth-round.md): a message that a network
+// bounds keeps its multiprocessors, if little of the memory, and compute does not make it slower.
+TEST_CASE("compute slows beside a network's messages, not more than beside NVLink's; they do not") {
+  for (const std::string& name : hardware_names()) {
+    CAPTURE(name);
+    const Contention c = load_hardware(name).contention;
+    CHECK(c.network.compute >= 1.17);
+    CHECK(c.network.compute <= c.nvlink.compute);
+    CHECK(c.network.comm == 1);
+    CHECK(c.nvlink.comm > 1);
+  }
+}
+
+// SimuMax's A100 at 300 W ran at 0.78 of what it did at 400 W.
+TEST_CASE("an H100 held to 500 W loses what the A100's law of power says") {
+  const HardwareProfile whole = load_hardware("h100-sxm"),
+                        held = load_hardware("h100-96gb-hbm2e-500w");
+  const double power = std::log(0.78) / std::log(300.0 / 400);
+  const double share = std::pow(held.gpu.tdp_watt / whole.gpu.tdp_watt, power);
+  for (const Precision p : {Precision::bf16, Precision::fp8}) {
+    CHECK(held.gemm.at(p).sustain ==
+          doctest::Approx(whole.gemm.at(p).sustain * share).epsilon(0.01));
+  }
+  // cuDNN's attention is at the limit of 700 W as well.
+  REQUIRE(held.attention.size() == whole.attention.size());
+  for (std::size_t i = 0; i < held.attention.size(); ++i) {
+    CHECK(held.attention[i].sustain ==
+          doctest::Approx(whole.attention[i].sustain * share).epsilon(0.01));
+  }
+}
+
+TEST_CASE("the H100 has the data sheet's figures") {
+  const HardwareProfile p = load_hardware("h100-sxm");
+  CHECK(p.gpu.matmul.at(Precision::bf16) == tflops(989));
+  CHECK(p.gpu.matmul.at(Precision::fp8) == tflops(1979));
+  CHECK(p.gpu.memory_bandwidth == gb_per_s(3350));
+  CHECK(p.gpu.usable_memory == gib(79.1));
+  CHECK(p.link.nic == gb_per_s(50));
+  CHECK_FALSE(p.gpu.matmul.contains(Precision::nvfp4));
+}
+
+TEST_CASE("a GB200 rack is one NVLink domain of 72 over trays of 4") {
+  const HardwareProfile p = load_hardware("gb200");
+  CHECK(p.link.nvlink_domain == 72);
+  CHECK(p.link.gpus_per_node == 4);
+}
+
+TEST_CASE("built-in tables have ascending axes, whole grids and times that never fall") {
+  for (const char* name : {"a100-80gb-sxm", "h100-sxm", "h200-sxm", "b200", "gb200"}) {
+    CAPTURE(name);
+    const HardwareProfile p = load_hardware(name);
+    // The A100 has no fp8; of the B200 fp8 alone (tables/NOTICE.md).
+    CHECK(p.gemm_tables.size() == (p.gpu.compute_capability == 80 || p.name == "b200" ? 1 : 2));
+    CHECK(p.collective_tables.size() >= 8);
+    for (const GemmTable& table : p.gemm_tables) {
+      CHECK(table.utilisation.size() == table.m.size() * table.n.size() * table.k.size());
+      for (const float u : table.utilisation) CHECK_FALSE(u > 1.0F);
+    }
+  }
+}
+
+TEST_CASE("a profile written back and read again is the same profile") {
+  const HardwareProfile once = read_hardware(h100(), "profile");
+  const HardwareProfile twice = read_hardware(once.source, "profile");
+  CHECK(once.source == twice.source);
+  CHECK(once.gemm_tables.size() == twice.gemm_tables.size());
+}
+
+TEST_CASE("a misspelt name offers the nearest") {
+  CHECK(mentions(complaint_about_name("h100-smx"), "h100-sxm"));
+  CHECK(mentions(complaint_about_name("no/such/profile.json"), "no/such"));
+}
+
+TEST_CASE("hostile profiles get one clear sentence") {
+  SUBCASE("an unknown key, with the nearest known one") {
+    Json json = h100();
+    json["gpu"]["memory_gbs_per_s"] = 1;
+    const std::string text = complaint(json);
+    CHECK(mentions(text, "profile.gpu"));
+    CHECK(mentions(text, "memory_gb_per_s"));
+  }
+  SUBCASE("a missing key") {
+    Json json = h100();
+    json["gpu"].erase("memory_gb");
+    CHECK(mentions(complaint(json), "profile.gpu.memory_gb"));
+  }
+  SUBCASE("a negative rate") {
+    Json json = h100();
+    json["link"]["nic_gb_per_s"] = -50;
+    CHECK(mentions(complaint(json), "profile.link.nic_gb_per_s"));
+  }
+  SUBCASE("a zero peak") {
+    Json json = h100();
+    json["gpu"]["matmul_bf16_tflops"] = 0;
+    CHECK(mentions(complaint(json), "matmul_bf16_tflops"));
+  }
+  SUBCASE("a figure without a source") {
+    Json json = h100();
+    json["host"].erase("source");
+    CHECK(mentions(complaint(json), "profile.host.source"));
+    json["host"]["source"] = "";
+    CHECK(mentions(complaint(json), "profile.host.source"));
+  }
+  SUBCASE("more usable memory than there is") {
+    Json json = h100();
+    json["gpu"]["usable_memory_gib"] = 800;
+    CHECK(mentions(complaint(json), "usable_memory_gib"));
+  }
+  SUBCASE("a table that is not built in") {
+    Json json = h100();
+    json["gemm_table"] = "h100";
+    CHECK(mentions(complaint(json), "h100-sxm"));
+  }
+  SUBCASE("a collective nobody knows") {
+    Json json = h100();
+    json["collectives"]["fits"][0]["kind"] = "all_shuffle";
+    CHECK(mentions(complaint(json), "profile.collectives.fits[0].kind"));
+    CHECK(mentions(complaint(json), "all_gather"));
+  }
+  SUBCASE("sections of another type") {
+    for (const char* key : {"gpu", "link", "host", "gemm", "attention", "collectives"}) {
+      CAPTURE(key);
+      Json json = h100();
+      json[key] = 3;
+      CHECK(mentions(complaint(json), key));
+    }
+  }
+  SUBCASE("no precision at all") {
+    Json json = h100();
+    json["gemm"] = Json::object();
+    CHECK(mentions(complaint(json), "profile.gemm.bf16"));
+  }
+  SUBCASE("not an object") {
+    CHECK(complaint(Json::array()) == "profile must be an object, is a list");
+  }
+}
+
+TEST_CASE("a profile may carry its own measured tables, and bad ones are refused") {
+  Json json = h100();
+  json.erase("gemm_table");
+  json.erase("collective_table");
+  json["tables"] = {
+      {"gemm",
+       {{{"dtype", "bf16"},
+         {"m", {128, 256}},
+         {"n", {64}},
+         {"k", {64, 128}},
+         {"utilisation_permille", {100, 200, 0, 400}}}}},
+      {"collectives",
+       {{{"kind", "all_reduce"}, {"ranks", 8}, {"bytes", {1, 2}}, {"microseconds", {5, 6}}}}},
+      {"source", "measured here"}};
+  const HardwareProfile p = read_hardware(json, "profile");
+  REQUIRE(p.gemm_tables.size() == 1);
+  CHECK(p.gemm_tables[0].utilisation[3] == doctest::Approx(0.4));
+  CHECK(std::isnan(p.gemm_tables[0].utilisation[2]));
+  CHECK(p.collective_tables[0].times[1] == microseconds(6));
+
+  Json bad = json;
+  bad["tables"]["gemm"][0]["m"] = {256, 128};
+  CHECK(mentions(complaint(bad), "profile.tables.gemm[0].m"));
+  bad = json;
+  bad["tables"]["gemm"][0]["utilisation_permille"] = {1, 2, 3};
+  CHECK(mentions(complaint(bad), "list of 4 numbers"));
+  bad = json;
+  bad["tables"]["collectives"][0]["microseconds"] = {6, 5};
+  CHECK(mentions(complaint(bad), "never fall"));
+  bad = json;
+  bad["tables"]["collectives"][0]["bytes"] = {0, 1e300};
+  CHECK(mentions(complaint(bad), "ascending"));
+}

@@ -1,0 +1,442 @@
+#include "planner/rules/feasible.h"
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <set>
+
+using namespace qplan;
+
+namespace {
+
+ModelSpec dense_model(std::int64_t layers, std::int64_t hidden, std::int64_t intermediate,
+                      std::int64_t heads, std::int64_t kv_heads) {
+  ModelSpec m;
+  m.hidden_size = hidden;
+  m.num_layers = layers;
+  m.vocab_size = 151936;
+  m.intermediate_size = intermediate;
+  m.num_attention_heads = heads;
+  m.num_key_value_heads = kv_heads;
+  m.head_dim = 128;
+  m.layers.resize(static_cast<std::size_t>(layers));
+  return m;
+}
+
+ModelSpec moe_model(ModelSpec m, std::int64_t experts, std::int64_t top_k,
+                    std::int64_t intermediate, std::int64_t dense_layers = 0) {
+  MoeSpec moe;
+  moe.num_experts = experts;
+  moe.top_k = top_k;
+  moe.moe_intermediate_size = intermediate;
+  m.moe = moe;
+  for (auto i = dense_layers; i < m.num_layers; ++i) {
+    m.layers[static_cast<std::size_t>(i)].moe = true;
+  }
+  return m;
+}
+
+// Shapes of the models' config.json files.
+ModelSpec llama3_70b() {
+  return dense_model(80, 8192, 28672, 64, 8);
+}
+ModelSpec qwen3_32b() {
+  ModelSpec m = dense_model(64, 5120, 25600, 64, 8);
+  m.qk_norm = true;
+  return m;
+}
+ModelSpec with_sinks(ModelSpec m) {
+  m.attention_sinks = true;
+  return m;
+}
+ModelSpec qwen3_30b() {
+  ModelSpec m = moe_model(dense_model(48, 2048, 6144, 32, 4), 128, 8, 768);
+  m.qk_norm = true;
+  return m;
+}
+ModelSpec qwen3_235b() {
+  ModelSpec m = moe_model(dense_model(94, 4096, 12288, 64, 4), 128, 8, 1536);
+  m.qk_norm = true;
+  return m;
+}
+ModelSpec deepseek_v3() {
+  ModelSpec m = moe_model(dense_model(61, 7168, 18432, 128, 128), 256, 8, 2048, 3);
+  m.moe->shared_expert_intermediate_size = 2048;
+  m.mla = MlaSpec{1536, 512, 128, 64, 128};
+  m.num_mtp_layers = 1;
+  return m;
+}
+ModelSpec gpt_oss() {
+  ModelSpec m = moe_model(dense_model(24, 2880, 2880, 64, 8), 32, 4, 2880);
+  m.moe->expert_bias = true;
+  m.layers[0].window = 128;
+  return m;
+}
+ModelSpec qwen3_vl() {
+  ModelSpec m = qwen3_30b();
+  m.vision = VisionSpec{};
+  m.vision->num_heads = 18;
+  m.vision->deepstack_layers = {8, 16, 24};
+  return m;
+}
+ModelSpec minimax() {
+  return load_model("minimax-m2");
+}
+ModelSpec hybrid() {
+  ModelSpec m = qwen3_32b();
+  m.delta_net = DeltaNetSpec{
+      .num_key_heads = 16, .num_value_heads = 48, .key_head_dim = 128, .value_head_dim = 128};
+  for (std::size_t i = 0; i < m.layers.size(); ++i)
+    m.layers[i].mixer = i % 4 == 3 ? Mixer::attention : Mixer::delta_net;
+  return m;
+}
+ModelSpec nemotron() {
+  return load_model("nemotron-3-nano-30b-a3b");
+}
+ModelSpec scout() {
+  return load_model("llama4-scout-17b-16e");
+}
+ModelSpec strange_rope() {
+  ModelSpec m = dense_model(24, 1024, 4096, 16, 16);
+  m.rope_scaling = RopeScaling{};
+  return m;
+}
+ModelSpec gpt2() {
+  ModelSpec m = dense_model(24, 1024, 4096, 16, 16);
+  m.position = PositionEmbedding::learned;
+  m.max_position_embeddings = 1024;
+  return m;
+}
+ModelSpec tied_model() {
+  ModelSpec m = dense_model(24, 1024, 4096, 16, 16);
+  m.tie_word_embeddings = true;
+  return m;
+}
+ModelSpec tied_predicting_two() {
+  ModelSpec m = tied_model();
+  m.num_mtp_layers = 1;
+  return m;
+}
+
+Recipe recipe(RecipeKind kind) {
+  Recipe r;
+  r.kind = kind;
+  return r;
+}
+
+struct Broken {
+  std::string_view rule;
+  RecipeKind kind;
+  ModelSpec model;
+  std::string_view plan;
+  ClusterLimits limits = {};
+  void (*twist)(ParallelPlan&) = nullptr;  // what no line can say
+};
+
+// One plan for each rule that breaks it.
+std::vector<Broken> broken_plans() {
+  using enum RecipeKind;
+  constexpr auto qplan_recipe = RecipeKind::qplan;
+  return {
+      {"positive_sizes", megatron, llama3_70b(), "tp1", {}, [](ParallelPlan& p) { p.tp = 0; }},
+      {"document_length", megatron, llama3_70b(), "seq4096 doc4097"},
+      {"world_size", megatron, llama3_70b(), "tp8 pp2 dp2 gbs2", {64, 90}},
+      {"batch_divisibility", megatron, llama3_70b(), "dp3 mbs2 gbs16"},
+      {"dense_experts", megatron, llama3_70b(), "dp8 ep8 gbs8"},
+      {"expert_world", megatron, qwen3_30b(), "dp8 ep16 gbs8"},
+      {"experts_per_rank", megatron, qwen3_30b(), "dp24 ep24 gbs24"},
+      {"fsdp_shard_divides", megatron_fsdp, llama3_70b(), "dp16 gbs16 zero3 fsdp_shard=6"},
+      {"fsdp_shard_without_zero", megatron, llama3_70b(), "dp16 gbs16 fsdp_shard=8"},
+      {"attention_heads", megatron, llama3_70b(), "tp12 gbs1"},
+      {"key_value_heads", megatron, qwen3_30b(), "tp3 sp seq3072"},
+      {"key_value_heads_split", fsdp2_compile, qwen3_30b(), "tp8 sp zero3"},
+      {"vision_heads", megatron, qwen3_vl(), "tp4 sp"},
+      {"recompute_delta_net", megatron, llama3_70b(), "recompute=selective:gdn_norm_out"},
+      {"delta_net_heads", megatron, hybrid(), "tp8 cp4 sp"},
+      {"delta_net_tensor_parallel", fsdp2, hybrid(), "tp2 zero3"},
+      {"delta_net_context", fsdp2, hybrid(), "cp2 zero3"},
+      {"delta_net_available", fsdp2_compile, hybrid(), "zero3"},
+      {"deterministic_delta_net", megatron, hybrid(), "zero1 deterministic"},
+      {"mamba_heads", megatron, nemotron(), "tp2 cp3 sp seq3072"},
+      {"mamba_tensor_parallel", fsdp2, nemotron(), "tp2 zero3"},
+      {"mamba_context", fsdp2, nemotron(), "cp2 zero3"},
+      {"mamba_available", fsdp2_compile, nemotron(), "zero3"},
+      {"deterministic_mamba", megatron, nemotron(), "zero1 deterministic"},
+      {"cuda_graph_mamba", megatron, llama3_70b(), "cuda_graph cuda_graph_scope=mamba"},
+      {"mlp_split", megatron, gpt2(), "tp3 seq1024"},
+      {"shared_expert_split", megatron, deepseek_v3(), "tp3 sp seq3072"},
+      {"expert_split", megatron, qwen3_30b(), "dp5 etp5 gbs5"},
+      {"expert_bias_split", megatron, gpt_oss(), "dp2 etp2 gbs2"},
+      {"sequence_parallel_alone", megatron, llama3_70b(), "sp"},
+      {"moe_needs_sequence_parallel", megatron, qwen3_30b(), "tp2"},
+      {"sequence_split", megatron, llama3_70b(), "cp8 seq4104"},
+      {"sequence_split_ulysses", deepspeed, llama3_70b(), "cp8 cp_comm=a2a seq4100 zero1"},
+      {"sequence_parallel_split", megatron, llama3_70b(), "tp8 sp seq4100"},
+      {"learned_positions", megatron, gpt2(), "seq2048"},
+      {"pipeline_depth", nanotron, gpt2(), "pp32 seq1024 gbs32"},
+      {"layers_per_stage", megatron, qwen3_235b(), "pp8 gbs32"},
+      {"layout_stages", megatron, llama3_70b(), "pp4 layout=40+40 gbs8"},
+      {"layout_layers", megatron, llama3_70b(), "pp4 layout=20+20+20+19 gbs8"},
+      {"layout_empty_stage", megatron, llama3_70b(), "pp4 layout=40+0+40+0 gbs8"},
+      {"schedule_without_pipeline", RecipeKind::qplan, llama3_70b(), "zb-h1"},
+      {"virtual_stages", megatron, llama3_70b(), "pp4 vpp2 1f1b gbs8"},
+      {"schedule_microbatches", megatron, llama3_70b(), "pp4 vpp2 interleaved gbs2"},
+      {"split_backward_sharding", qplan_recipe, llama3_70b(), "pp4 dp2 zb-h1 zero2 gbs16"},
+      {"interleaved_microbatches", megatron, llama3_70b(), "pp4 vpp2 interleaved gbs6"},
+      {"dualpipe_pairs", qplan_recipe, llama3_70b(), "pp5 dualpipe gbs10"},
+      {"schedule_available", megatron, llama3_70b(), "pp4 zb-h1 gbs8"},
+      {"pipeline_available", fsdp2, llama3_70b(), "pp4 gbs8 zero3"},
+      {"interleaved_depth", megatron_deepspeed, llama3_70b(), "pp2 vpp2 interleaved gbs8"},
+      {"context_parallel_available", fsdp1, llama3_70b(), "cp2 zero3"},
+      {"ulysses_heads", megatron, llama3_70b(), "tp4 cp4 cp_comm=a2a"},
+      {"deepspeed_ulysses_heads", deepspeed, llama3_70b(), "cp12 cp_comm=a2a seq3072"},
+      {"ulysses_only", deepspeed, llama3_70b(), "cp4 cp_comm=p2p"},
+      {"ulysses_with_sequence_parallel", megatron_deepspeed, llama3_70b(),
+       "tp2 sp cp2 cp_comm=a2a"},
+      {"ring_window", megatron, gpt_oss(), "cp2"},
+      {"chunked_context", megatron, scout(), "cp2 seq16384"},
+      {"every_expert", fsdp2, scout(), "zero3"},
+      {"mla_cp_comm", megatron, deepseek_v3(), "cp2 cp_comm=a2a"},
+      {"zero_above_one", megatron, llama3_70b(), "dp8 zero3 gbs8"},
+      {"zero_below_two", fsdp2, llama3_70b(), "dp8 zero1 gbs8"},
+      {"zero_with_pipeline", deepspeed, llama3_70b(), "pp2 dp8 zero2 gbs8"},
+      {"tensor_parallel_available", fsdp1, llama3_70b(), "tp2 zero3"},
+      {"autotp_zero", deepspeed, llama3_70b(), "tp2 dp4 gbs4 zero3"},
+      {"mics_zero", deepspeed, llama3_70b(), "dp8 gbs8 zero2 fsdp_shard=4"},
+      {"expert_parallel_available", fsdp2, qwen3_30b(), "dp8 ep8 gbs8 zero3"},
+      {"expert_tensor_available", fsdp2_compile, qwen3_30b(), "dp8 etp2 gbs8 zero3"},
+      {"experts_within_shards", fsdp2_compile, qwen3_30b(), "dp8 ep8 gbs8 zero3 fsdp_shard=4"},
+      {"autoep_zero3", deepspeed, qwen3_30b(), "cp2 dp8 ep8 gbs8 zero3 cp_comm=a2a"},
+      {"dispatcher_without_experts", megatron, llama3_70b(), "tp2 moe_dispatcher=deepep"},
+      {"dispatcher_available", qplan_recipe, qwen3_30b(), "dp8 ep8 gbs8 moe_dispatcher=deepep"},
+      {"capacity_available", deepspeed, qwen3_30b(), "dp8 gbs8 zero1 capacity=1.25"},
+      {"permute_fusion_available", deepspeed, qwen3_30b(),
+       "dp8 gbs8 zero1 moe_permute_fusion=false"},
+      {"fp8_parameters_available", deepspeed, llama3_70b(), "zero1 fp8_param_gather=false"},
+      {"fp8_parameters_without_fp8", megatron, llama3_70b(), "zero1 fp8_param_gather=false"},
+      {"capacity_without_experts", qplan_recipe, llama3_70b(), "capacity=1"},
+      {"drop_policy_without_capacity", megatron, qwen3_30b(), "drop=position"},
+      {"executor_graph", qplan_recipe, qwen3_30b(), "dp2 ep2 gbs2 cuda_graph"},
+      {"executor_graph", qplan_recipe, llama3_70b(), "tp2 cuda_graph"},
+      {"executor_graph", qplan_recipe, llama3_70b(), "cuda_graph cuda_graph_scope=layer"},
+      {"deepep_group", megatron, qwen3_30b(), "dp8 gbs8 moe_dispatcher=deepep"},
+      {"dispatcher_gpu", megatron, qwen3_30b(), "dp8 ep8 gbs8 moe_dispatcher=deepep", {0, 80}},
+      {"model_available", megatron_deepspeed, qwen3_32b(), "tp8"},
+      {"precision_gpu", megatron, llama3_70b(), "precision=mxfp8", {0, 90}},
+      {"precision_available", qplan_recipe, llama3_70b(), "precision=nvfp4", {0, 100}},
+      {"low_precision_tokens", megatron, llama3_70b(), "precision=fp8 seq4100"},
+      {"low_precision_widths", megatron, dense_model(24, 1000, 4000, 8, 8), "precision=fp8"},
+      {"low_precision_widths", megatron, moe_model(dense_model(24, 2880, 2880, 64, 8), 32, 4, 2880),
+       "tp8 etp8 sp precision=fp8"},
+      {"state_dtypes", megatron, llama3_70b(), "grad_dtype=int64"},
+      {"precision_aware_optimizer", megatron, llama3_70b(), "moment_dtype=bf16 zero0"},
+      {"executor_model", qplan_recipe, strange_rope(), "tp1"},
+      {"executor_model", qplan_recipe, minimax(), "dp256 gbs256"},
+      {"executor_model", qplan_recipe, hybrid(), "zero1"},
+      {"executor_model", qplan_recipe, nemotron(), "zero1"},
+      {"executor_model", qplan_recipe, scout(), "zero1"},
+      {"executor_documents", qplan_recipe, llama3_70b(), "doc256"},
+      {"executor_deepstack", qplan_recipe, qwen3_vl(), "pp24 gbs24"},
+      {"executor_vision_sp", qplan_recipe, qwen3_vl(), "tp2 sp seq4"},
+      {"executor_model", qplan_recipe, tied_predicting_two(), "tp1"},
+      {"executor_dispatcher", qplan_recipe, qwen3_30b(), "dp2 ep2 gbs2 moe_dispatcher=allgather"},
+      {"executor_fp8", qplan_recipe, qwen3_vl(), "precision=fp8"},
+      {"executor_state_dtypes", qplan_recipe, llama3_70b(), "moment_dtype=fp8"},
+      {"executor_overlap_tp", qplan_recipe, llama3_70b(), "tp2 sp overlap=tp seq4100"},
+      {"recompute_words",
+       megatron,
+       llama3_70b(),
+       "recompute=full:4",
+       {},
+       [](ParallelPlan& p) { p.recompute.modules.add(RecomputeModule::mlp); }},
+      {"recompute_experts", megatron, llama3_70b(), "recompute=selective:moe_act"},
+      {"recompute_mla", megatron, llama3_70b(), "recompute=selective:mla_up_proj"},
+      {"overlap_tp", megatron, llama3_70b(), "tp8 overlap=tp"},
+      {"overlap_param", megatron, llama3_70b(), "dp8 gbs8 zero1 overlap=param"},
+      {"overlap_ep", megatron, qwen3_30b(), "dp8 ep8 gbs8 overlap=ep recompute=full"},
+      {"offload_fraction",
+       megatron,
+       llama3_70b(),
+       "zero1",
+       {},
+       [](ParallelPlan& p) { p.offload.optimizer = 1.5; }},
+      {"offload_optimizer_available", nanotron, llama3_70b(), "zero1 offload=optimizer"},
+      {"offload_optimizer_zero", megatron, llama3_70b(), "zero0 offload=optimizer"},
+      {"offload_fraction_zero", deepspeed, llama3_70b(), "zero2 offload=optimizer:0.5"},
+      {"offload_whole", fsdp2, llama3_70b(), "zero3 offload=optimizer"},
+      {"offload_params_available", megatron, llama3_70b(), "zero1 offload=params"},
+      {"offload_params_zero", deepspeed, llama3_70b(), "zero2 offload=params"},
+      {"offload_nvme_available", qplan_recipe, llama3_70b(), "zero3 offload=optimizer,nvme"},
+      {"offload_nvme", deepspeed, llama3_70b(), "zero2 offload=optimizer,nvme"},
+      {"offload_activations_available", qplan_recipe, llama3_70b(), "offload=activations"},
+      {"offload_activation_layers", megatron, llama3_70b(), "pp2 gbs4 offload=activations:10"},
+      {"offload_checkpoints", deepspeed, llama3_70b(), "zero1 offload=activations"},
+      {"attention_backend_available", deepspeed, llama3_70b(), "zero1 attention_backend=flash"},
+      {"dropout_available", fsdp2, llama3_70b(), "zero3 dropout"},
+      {"deterministic_available", deepspeed, llama3_70b(), "zero1 deterministic"},
+      {"deterministic_overlap", megatron, llama3_70b(),
+       "tp2 zero1 sp deterministic overlap=tp+grad+param"},
+      {"deterministic_sinks", megatron, with_sinks(llama3_70b()), "zero1 deterministic"},
+      {"loss_available", deepspeed, llama3_70b(), "zero1 loss=te"},
+      {"deterministic_loss", megatron, llama3_70b(), "zero1 deterministic loss=native"},
+      {"cuda_graph_available", deepspeed, llama3_70b(), "zero1 cuda_graph"},
+      {"cuda_graph_parallel", fsdp2_compile, llama3_70b(), "pp2 gbs4 zero3 cuda_graph"},
+      {"cuda_graph_router", megatron, llama3_70b(), "zero1 cuda_graph cuda_graph_scope=router"},
+      {"cuda_graph_recompute", megatron, llama3_70b(),
+       "zero1 recompute=full cuda_graph cuda_graph_scope=layer"},
+      {"cuda_graph_offload", megatron, llama3_70b(), "zero1 offload=activations:1 cuda_graph"},
+  };
+}
+
+ParallelPlan plan_of(const Broken& example) {
+  ParallelPlan plan = parse_plan(example.plan);
+  if (example.twist != nullptr) example.twist(plan);
+  return plan;
+}
+
+}  // namespace
+
+TEST_CASE("every rule has a plan that breaks it, and says so in a sentence with the numbers") {
+  std::set<std::string_view> shown;
+  for (const Broken& example : broken_plans()) {
+    CAPTURE(example.rule);
+    const auto reasons =
+        why_infeasible(example.model, plan_of(example), recipe(example.kind), example.limits);
+    const auto reason = std::ranges::find(reasons, example.rule, &Infeasible::rule);
+    REQUIRE(reason != reasons.end());
+    CHECK(reason->message.size() > 20);
+    CHECK(reason->message.back() != '.');
+    CHECK(reason->message.find('?') == std::string::npos);  // an enumerator without a word
+    shown.insert(example.rule);
+  }
+  for (const RuleInfo& rule : feasibility_rules()) {
+    CAPTURE(rule.id);
+    CHECK(shown.contains(rule.id));
+    CHECK_FALSE(rule.source.empty());
+    CHECK_FALSE(rule.recipes.empty());
+  }
+}
+
+TEST_CASE("rule ids are unique") {
+  std::set<std::string_view> ids;
+  for (const RuleInfo& rule : feasibility_rules()) CHECK(ids.insert(rule.id).second);
+}
+
+TEST_CASE("most broken plans break one rule alone") {
+  // So that a rejection is counted under its own name. The rest break a second rule by necessity.
+  const std::set<std::string_view> in_company = {
+      "attention_heads", "key_value_heads",     "key_value_heads_split", "mlp_split",
+      "pipeline_depth",  "shared_expert_split", "state_dtypes",          "schedule_microbatches"};
+  for (const Broken& example : broken_plans()) {
+    if (in_company.contains(example.rule)) continue;
+    CAPTURE(example.rule);
+    const auto reasons =
+        why_infeasible(example.model, plan_of(example), recipe(example.kind), example.limits);
+    for (const Infeasible& reason : reasons) CHECK(reason.rule == example.rule);
+  }
+}
+
+TEST_CASE("our executor's words are feasible, one at a time and together") {
+  const Recipe ours = recipe(RecipeKind::qplan);
+  const ModelSpec model = llama3_70b();
+  for (const auto* line :
+       {"tp2 sp", "pp2 gpipe gbs2", "pp2 1f1b gbs2", "pp2 interleaved vpp2 gbs2", "pp2 zb-h1 gbs2",
+        "pp2 zbv vpp2 gbs2", "pp2 dualpipe gbs4", "pp4 dp2 dualpipe zero1 gbs16", "cp2",
+        "cp2 cp_comm=all_gather", "cp2 cp_comm=a2a", "dp2 zero1 gbs2", "dp2 zero2 gbs2",
+        "dp2 zero3 gbs2", "recompute=full", "recompute=selective:mlp+layernorm",
+        "zero1 offload=optimizer:0.5", "tp2 sp pp2 cp2 dp2 zero3 gbs4 interleaved vpp2"}) {
+    CAPTURE(line);
+    CHECK(broken_rule(model, parse_plan(line), ours, {}) == "");
+  }
+  CHECK(broken_rule(qwen3_30b(), parse_plan("tp2 sp dp2 ep2 etp2 gbs2"), ours, {}) == "");
+}
+
+TEST_CASE("what dualpipe asks for is said in one sentence each") {
+  const auto complaint = [](std::string_view line) {
+    const auto reasons =
+        why_infeasible(qwen3_30b(), parse_plan(line), recipe(RecipeKind::qplan), {});
+    return reasons.size() == 1 ? reasons[0].message : fmt::format("{} reasons", reasons.size());
+  };
+  CHECK(complaint("pp3 dualpipe gbs6") ==
+        "dualpipe feeds both ends of the pipeline alike, so pp and the number of microbatches must "
+        "be even, not 3 and 6");
+  CHECK(complaint("pp4 dualpipe gbs9") ==
+        "dualpipe feeds both ends of the pipeline alike, so pp and the number of microbatches must "
+        "be even, not 4 and 9");
+  CHECK(complaint("pp4 dualpipe gbs6") ==
+        "schedule dualpipe on pp 4 needs at least 8 microbatches, not 6");
+  CHECK(complaint("pp4 dualpipe vpp2 gbs8") ==
+        "schedule dualpipe needs vpp 1 (a rank's second stage is a copy of another rank's), not "
+        "vpp 2");
+  CHECK(complaint("pp4 dp2 dualpipe zero3 gbs16") ==
+        "schedule dualpipe delays weight gradients, which zero 3 would have to reduce twice; use "
+        "zero 0 or 1");
+  CHECK(complaint("pp4 dp4 ep4 dualpipe gbs32 overlap=ep") ==
+        "overlap ep needs another schedule: dualpipe always overlaps");
+  CHECK(complaint("pp32 dualpipe gbs64") ==
+        "48 layers do not divide evenly into pp 32 x vpp 1 = 32 stages; give a pipeline_layout");
+}
+
+TEST_CASE("an unknown machine is not held against a plan") {
+  const auto megatron = recipe(RecipeKind::megatron);
+  CHECK(broken_rule(llama3_70b(), parse_plan("precision=nvfp4"), megatron, {}) == "");
+  CHECK(broken_rule(llama3_70b(), parse_plan("precision=nvfp4"), megatron, {0, 90}) ==
+        "precision_gpu");
+}
+
+TEST_CASE("the search's answer is the first of the people's answers") {
+  std::mt19937 engine(11);
+  const auto pick = [&](int low, int high) {
+    return std::uniform_int_distribution<int>(low, high)(engine);
+  };
+  const auto word = [&]<class E>(E) {
+    const auto& table = Words<E>::table;
+    return table[static_cast<std::size_t>(pick(0, static_cast<int>(table.size()) - 1))].first;
+  };
+  const std::vector<ModelSpec> models = {llama3_70b(), qwen3_30b(), deepseek_v3(),
+                                         gpt_oss(),    qwen3_vl(),  gpt2()};
+  const std::vector<RuleInfo> rules = feasibility_rules();
+  int feasible = 0;
+  for (int i = 0; i < 20000; ++i) {
+    ParallelPlan plan;
+    plan.tp = 1 << pick(0, 3);
+    plan.pp = 1 << pick(0, 3);
+    plan.cp = pick(0, 2) == 0 ? 1 << pick(0, 2) : 1;
+    plan.dp = pick(0, 9) == 0 ? pick(0, 9) : 1 << pick(0, 4);
+    plan.ep = pick(0, 2) == 0 ? 1 << pick(0, 4) : 1;
+    plan.etp = pick(0, 4) == 0 ? 2 : 1;
+    plan.zero = pick(0, 3);
+    plan.vpp = pick(0, 3) == 0 ? 2 : 1;
+    plan.micro_batch_size = 1 << pick(0, 2);
+    plan.global_batch_size = 1 << pick(4, 9);
+    plan.sequence_parallel = plan.tp > 1 && pick(0, 4) != 0;
+    if (pick(0, 3) == 0) plan.schedule = word(ScheduleKind{});
+    if (pick(0, 3) == 0) plan.cp_comm = word(CpComm{});
+    if (pick(0, 5) == 0) plan.precision = word(Precision{});
+    if (pick(0, 5) == 0) plan.moe_dispatcher = word(MoeDispatcher{});
+    if (pick(0, 5) == 0) plan.overlap.add(word(OverlapKind{}));
+    if (pick(0, 5) == 0) plan.offload.optimizer = 1;
+    if (pick(0, 5) == 0) plan.recompute.kind = RecomputeKind::full;
+    const auto kind = word(RecipeKind{});
+    const ModelSpec& model = models[static_cast<std::size_t>(pick(0, 5))];
+    const ClusterLimits limits{pick(0, 1) == 0 ? 0 : plan.world(), pick(0, 1) == 0 ? 0 : 90};
+
+    CAPTURE(to_string(plan));
+    const auto first = broken_rule(model, plan, recipe(kind), limits);
+    const auto all = why_infeasible(model, plan, recipe(kind), limits);
+    if (all.empty()) {
+      ++feasible;
+      CHECK(first == "");
+    } else {
+      CHECK(first == all.front().rule);
+    }
+    for (const Infeasible& reason : all) {
+      const auto rule = std::ranges::find(rules, reason.rule, &RuleInfo::id);
+      REQUIRE(rule != rules.end());
+      CHECK(rule->recipes.has(kind));
+    }
+  }
+  CHECK(feasible > 200);  // the property was asked of both kinds of plan
+}
