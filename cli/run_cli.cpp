@@ -16,7 +16,7 @@
 namespace qplan {
 namespace {
 
-constexpr std::string_view kVersion = "0.1.0";
+constexpr std::string_view kVersion = QPLAN_VERSION;  // of the root CMakeLists.txt
 
 constexpr std::array kVerbs{
     Verb{"search", "the best parallel plans for a model on N GPUs, and why others lost",

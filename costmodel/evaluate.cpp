@@ -93,7 +93,7 @@ int communicator_count(const ParallelPlan& plan) {
 
 namespace {
 
-// Our executor's, measured on one to four H200s (NCCL 2.28.3, cuDNN 9.14): docs/evidence/
+// Our executor's, measured on one to four H200s (NCCL 2.28.3, cuDNN 9.14): docs/evidence/archive/
 // issue6-h200.md, issue6-four-h200.md. A group has one communicator for each stream that it meets
 // on, an edge of the pipeline one for each direction; the first of all loads NCCL's kernels.
 // Messages inside a group have buffers of their own: for each rank that experts' rows come from,

@@ -29,8 +29,8 @@ bool fp8_shapes(const ModelSpec& m, const ParallelPlan& p) {
 // aside begins before the compute that runs beside it. In queues of their own compute wins, for it
 // waits for no other lane; its blocks fill the GPU, and the message begins when they end (an
 // all-gather of 64 MiB beside a product of 1157 us was done 90 us behind it). Qwen3-0.6B, tp2 sp,
-// 2048 tokens: 188 ms a step, in one queue 164 (docs/evidence/issue6-h200-7.json). Ranks without
-// stages have the same order, so nobody waits for what is queued behind; stages have not.
+// 2048 tokens: 188 ms a step, in one queue 164 (docs/evidence/archive/issue6-h200-7.json). Ranks
+// without stages have the same order, so nobody waits for what is queued behind; stages have not.
 // A message that waits for the one before it holds up the compute that is queued behind it: the
 // gathers and reductions of a step's edge, one behind the other. Where compute waits for no message
 // in its layers there is nothing to make up for that (8B's width, dp2 zero1 overlapped: 335 ms a

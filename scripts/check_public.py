@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `qplan check` says of configurations that others published and run.
 
-For docs/evidence/issue4-public-configurations.md. A finding here is either a slip of theirs or a mistake of ours.
+For docs/evidence/frameworks.md. A finding here is either a slip of theirs or a mistake of ours.
 CHECKOUTS holds a checkout of each repository below, under its name:
 
     scripts/check_public.py CHECKOUTS --qplan build/release/cli/qplan

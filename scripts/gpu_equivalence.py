@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Losses of the same model and batch under many plans: on GPUs against the reference backend.
 
-For docs/evidence/issue6-h200.md. Small models, so that the reference backend can run them:
+For docs/evidence/executor.md. Small models, so that the reference backend can run them:
 
     scripts/gpu_equivalence.py --qplan build/release/cli/qplan --backend cpu -o cpu.json
     scripts/gpu_equivalence.py --qplan build/release/cli/qplan --backend cuda --against cpu.json -o gpu.json

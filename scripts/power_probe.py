@@ -5,7 +5,8 @@
 
 Needs torch with CUDA; some three minutes on an H100. `turns`: a product for a share of the time, then
 copies, sleep or attention. `shapes`: products of many sizes, one after the other among large ones,
-so that each runs at the clock that large ones leave. docs/evidence/issue3-fifteenth-round.md.
+so that each runs at the clock that large ones leave. Results:
+docs/evidence/archive/issue3-fifteenth-round.md.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """PyTorch FSDP2 on Hugging Face modules: tokens/s per GPU of one training step, to hold ours against.
 
-An oracle for docs/evidence/issue6-h200.md, no part of the product. Same model file, same number of
+An oracle for docs/evidence/executor.md, no part of the product. Same model file, same number of
 layers, same batch; fp32 main weights and AdamW moments, bf16 products, gradients reduced in fp32,
 optimizer step included; random tokens. One process a GPU:
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Loss of `qplan run --backend cuda` against Hugging Face transformers, same weights and tokens.
 
-An oracle for docs/evidence/issue6-h200.md, no part of the product. Makes a model of the given
+An oracle for docs/evidence/executor.md, no part of the product. Makes a model of the given
 width with a few layers, saves it as safetensors, trains it with torch (bf16 autocast, fp32 weights
 and AdamW moments), then runs qplan from the same files and compares every step's loss:
 

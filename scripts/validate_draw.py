@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Predicted against measured: a seeded draw of plans, stratified over axes, run on this machine's GPUs.
 
-For docs/evidence/issue6-sixth-round.md. Every stratum below fixes the axes; the rest (model, micro-batch,
+For docs/evidence/executor.md. Every stratum below fixes the axes; the rest (model, micro-batch,
 sequence, recomputation, batch) is drawn. Models keep their width; layers are cut where one or two
 GPUs cannot hold them all. Processes start once for all plans of as many GPUs (gpu_plans); what is
 predicted comes from plan_prices, which needs no GPU. Prints one line a plan, then the errors and

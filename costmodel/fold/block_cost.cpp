@@ -38,7 +38,7 @@ Cost cost_of_axis(Axis axis) {
 // fastest without outliers, on five clusters (arXiv 2208.11035). A box plot's whiskers span 5.4
 // sigmas. Twins of NeMo's runs that differ in the number of GPUs alone, 17 groups of 8 to 2304 H100
 // or GB200, slow by 0.36% a doubling, which is a sigma of 1.4%
-// (docs/evidence/issue3-eighth-round.md).
+// (docs/evidence/archive/issue3-eighth-round.md).
 constexpr double kSpeedSpread = 0.015;
 
 bool by_clock(const Work& work) {

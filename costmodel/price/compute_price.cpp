@@ -31,7 +31,7 @@ constexpr double kTf32Share = 0.5;
 // Memory-bound kernels reach their bandwidth within a tenth on most shapes (SimuMax's spread).
 constexpr double kMemoryBoundError = 0.12;
 // Fused AdamW walks many small lists: 35 B a parameter at a copy's rate where it moves 28 (torch
-// 2.11, fp32, on an H200; docs/evidence/issue3-h200.json).
+// 2.11, fp32, on an H200; docs/evidence/archive/issue3-h200.json).
 constexpr double kAdamShare = 0.79;
 constexpr double kHostError = 0.3;  // hosts differ: 1.7 to 5.3 Gparam/s a node in published runs
 // One cudaMemcpyAsync or a host step, from the launch to its first byte.
@@ -176,7 +176,7 @@ double effective_length(const Attention& a) {
 
 // How much longer backward takes when gradients of queries are added up in a fixed order. cuDNN
 // stores the scores' gradients from Hopper on and multiplies them on their own: 1.06, 1.11 and 1.14
-// times at 2k, 4k and 8k tokens (H100, our executor, Qwen3-0.6B; docs/evidence/
+// times at 2k, 4k and 8k tokens (H100, our executor, Qwen3-0.6B; docs/evidence/archive/
 // issue6-ninth-round.md). FlashAttention-2 splits the sum, a part for each share of the GPU that a
 // head's blocks of keys get: 1.2 times with two parts, 1.6 with five, 1.8 with nine (H100, torch
 // 2.11).
@@ -210,8 +210,8 @@ Seconds dropout_time(const Attention& a, const HardwareProfile& hardware) {
 
 // The gradient of learned logits: cuDNN's compute_dot_do_o takes 1.4 to 1.6 ns a query and head
 // longer with them (heads of 64 and 128, windows or none, 4k to 16k tokens on an H100, cuDNN 9.14
-// under Transformer Engine 2.12; docs/evidence/issue3-fourteenth-round.md). Taken to be as long on
-// Blackwell: it moves next to nothing and multiplies less.
+// under Transformer Engine 2.12; docs/evidence/archive/issue3-fourteenth-round.md). Taken to be as
+// long on Blackwell: it moves next to nothing and multiplies less.
 Seconds sinks_time(const Attention& a, const HardwareProfile& hardware) {
   constexpr int kHopper = 90;
   const bool cudnn =
@@ -339,7 +339,7 @@ Price host_copy_price(const HostCopy& work, const HardwareProfile& hardware) {
 
 // Every GPU of the node steps its shard at the same time and has its share of cores and drives, as
 // of the host's memory: where a job has some of a node's GPUs, the others' share is not its own.
-// A rank's share of the cores is what was measured (docs/evidence/issue6-four-h200.md).
+// A rank's share of the cores is what was measured (docs/evidence/archive/issue6-four-h200.md).
 Price host_adam_price(const HostAdam& work, const HardwareProfile& hardware) {
   if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
   const double params_of_node = as_double(work.params) * hardware.link.gpus_per_node;

@@ -40,7 +40,7 @@ struct AttentionFit {
   std::optional<double> backward_wave;
   // Rate in long runs over that in burst: among products, whose heat the clock follows, and alone.
   // Between them by the square of attention's share of the time, as measured on an H100 with
-  // FlashAttention-2 (docs/evidence/issue3-thirteenth-round.md).
+  // FlashAttention-2 (docs/evidence/archive/issue3-thirteenth-round.md).
   double sustain = 1;
   std::optional<double> sustain_alone;  // absent: as among products
   double error = 0.1;

@@ -19,7 +19,7 @@ using Uses = std::set<std::pair<Axis, Stream>>;
 // Of a group on NVLink, where bandwidth counts. NCCL 2.28.3 chooses 24 for two H200, with which
 // reductions of 256 MiB reach 237 GB/s each way and gathers 244; with 32, 253 and 264. Steps of
 // 8B's width with ZeRO-3 take 1.8% less, with ZeRO-1 0.9%, of experts on two ranks 0.3%
-// (docs/evidence/issue6-h200-10.json).
+// (docs/evidence/archive/issue6-h200-10.json).
 constexpr int kGroupBlocks = 32;
 // Stage boundaries hide behind compute; but a message that waits keeps its multiprocessors, and a
 // stage may wait for two and send two at once.

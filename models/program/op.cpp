@@ -34,9 +34,9 @@ struct TrafficRow {
 // SimuMax's training measurements (norm 4h, 8-10h; SwiGLU 6f, 10f; RoPE 4; permute 4h).
 // Unfused: PyTorch's own kernels behind Hugging Face's eager modules and their autograd nodes
 // (transformers, modeling_llama.py), as bytes that a copy would have moved in the same time:
-// measured on an H200 with torch 2.11 (docs/evidence/issue3-h200.json, 16384 x 4096 bf16). They are
-// more than the kernels' reads and writes: strided, broadcast and reducing kernels reach 30-70% of
-// a copy's rate.
+// measured on an H200 with torch 2.11 (docs/evidence/archive/issue3-h200.json, 16384 x 4096 bf16).
+// They are more than the kernels' reads and writes: strided, broadcast and reducing kernels reach
+// 30-70% of a copy's rate.
 constexpr TrafficRow traffic_of(RowwiseKind kind) {
   switch (kind) {
     // x.float(), pow, mean, + eps, rsqrt, *, .to(dtype), * weight
@@ -388,7 +388,8 @@ Bytes memory_traffic(const AdamW& w) {
   const double once =
       size_of(w.grad) + 2 * size_of(w.main_params) + 4 * size_of(w.moments) + size_of(w.working);
   // torch.optim.AdamW(foreach=True) walks the lists for decay, lerp, mul, addcmul, sqrt, div, add
-  // and addcdiv: 2.7 times the fused kernel's time in fp32 (H200, docs/evidence/issue3-h200.json).
+  // and addcdiv: 2.7 times the fused kernel's time in fp32 (H200,
+  // docs/evidence/archive/issue3-h200.json).
   constexpr double kForeach = 2.7;
   return Bytes(as_double(w.params) * once * (w.fused ? 1 : kForeach));
 }

@@ -28,15 +28,16 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
 // Host time is of one op of ours, the framework's Python and all its small kernels included, read
 // off runs that more tokens do not slow:
 //   eager Hugging Face: 2.3 ms for the 128 kernels of a layer, forward and backward (H200, torch
-//     2.11; docs/evidence/issue3-h200.json);
+//     2.11; docs/evidence/archive/issue3-h200.json);
 //   Megatron of 2021-22: 3.5 ms a layer of 42 ops, whatever the width and tp: traces of one
 //     layer on an A100, under CUPTI, of which vTrain's simulator makes its single-node steps
-//     (docs/evidence/issue3-seventh-round-ranking.md); no run that was timed says it;
+//     (docs/evidence/archive/issue3-seventh-round-ranking.md); no run that was timed says it;
 //   Megatron-Core: its own layers of 128 tokens on an H100 (megatron-core 0.16.1, Transformer
-//     Engine 2.12; docs/evidence/issue3-fourteenth-round.md). A dense layer's 23 ops take 3.5 ms,
-//     one with 8 experts' 37 take 7.5; 0.13 ms a layer for each expert more are 6 products, in fp8
-//     by tensorwise current scaling 0.31, with 4 operands that become fp8, by blocks 0.23. Dense
-//     layers in fp8, of 8 operands, take 0.33 ms longer under delayed scaling, 0.77 by tensorwise;
+//     Engine 2.12; docs/evidence/archive/issue3-fourteenth-round.md). A dense layer's 23 ops
+//     take 3.5 ms, one with 8 experts' 37 take 7.5; 0.13 ms a layer for each expert more are 6
+//     products, in fp8 by tensorwise current scaling 0.31, with 4 operands that become fp8, by
+//     blocks 0.23. Dense layers in fp8, of 8 operands, take 0.33 ms longer under delayed scaling,
+//     0.77 by tensorwise;
 //   nanotron: 4.5 ms a layer, 10 collectives behind Python autograd functions and some 60 kernels
 //     of eager RoPE, SwiGLU and gradient hooks (Ultra-Scale runs on tp 2-8, one node, micro-batch
 //     1);

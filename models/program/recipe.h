@@ -119,7 +119,7 @@ struct Recipe {
   // Norms are part of the product behind them (Transformer Engine's LayerNormLinear), but before
   // routed experts and latent attention: recomputing `layernorm` drops what those two make alone,
   // recomputing `mlp` what a dense layer's second norm makes (measured on Megatron's own layers:
-  // docs/evidence/issue3-fourteenth-round.md).
+  // docs/evidence/archive/issue3-fourteenth-round.md).
   bool norms_in_linears = false;
   EnumSet<RecomputeModule> selective{};  // what plain `selective` drops
   // ... or it goes by operators (recompute.h), as torchtitan's does.
@@ -181,7 +181,7 @@ struct Recipe {
   // arXiv 2104.04473; DeepSpeed's pipeline engine, is_pipe_partitioned).
   bool scatters_boundary = false;
   // What the recipe leaves out of the step time, one sigma: from the errors of measured runs after
-  // kernels' and collectives' own (docs/evidence/issue3-accuracy.md); 0.2 where nothing was
+  // kernels' and collectives' own (docs/evidence/archive/issue3-accuracy.md); 0.2 where nothing was
   // measured.
   double model_error = 0.05;
   // On top with experts: releases of one framework differ by half on one layout (Qwen3-30B on

@@ -101,7 +101,7 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
      "models/program/fp8_linear.cpp"},
     // One graph of a step up to the optimizer. An exchange of experts' tokens needs the host for
     // their counts; other collectives inside layers run in a graph, but slower than launched:
-    // Qwen3-0.6B, tp2 sp, 1024 tokens, 138 ms instead of 126 (docs/evidence/issue6-fp8.md).
+    // Qwen3-0.6B, tp2 sp, 1024 tokens, 138 ms instead of 126 (docs/evidence/archive/issue6-fp8.md).
     {"executor_graph", set_of(RecipeKind::qplan),
      [](const Case& c) {
        const bool alone = c.p.tp * c.p.cp * c.p.pp * c.p.ep * c.p.etp == 1 && c.p.zero <= 1;

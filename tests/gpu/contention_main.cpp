@@ -1,5 +1,6 @@
 // What compute and collectives do to each other when they run beside each other: every pair of the
-// works and messages below, for docs/evidence/issue6-eighth-round.md and the profiles' contention.
+// works and messages below, for docs/evidence/archive/issue6-eighth-round.md and the profiles'
+// contention.
 //
 //     gpu_contention RANKS > pairs.json
 //

@@ -1,5 +1,5 @@
 // Whole training steps that somebody measured and published (physics.md section 9). The tolerances
-// say how far we are today; see docs/evidence/issue2-witnesses.md.
+// say how far we are today; see docs/evidence/archive/issue2-witnesses.md.
 #include "tests/witnesses/witness.h"
 
 using namespace qplan;

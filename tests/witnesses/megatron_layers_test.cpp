@@ -1,5 +1,5 @@
 // Megatron-Core's own layers, run on one H100 by scripts/megatron_layers.py (megatron-core 0.16.1,
-// Transformer Engine 2.12; docs/evidence/issue3-megatron-layers.json).
+// Transformer Engine 2.12; docs/evidence/archive/issue3-megatron-layers.json).
 #include "costmodel/fold/block_cost.h"
 #include "tests/models/layer_blocks.h"
 #include "tests/witnesses/witness.h"

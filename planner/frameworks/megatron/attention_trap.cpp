@@ -1,5 +1,5 @@
 // Recomputed attention beside kernels that keep no scores: what it frees is asked of the memory
-// model (docs/evidence/issue3-fourteenth-round.md has it measured).
+// model (docs/evidence/archive/issue3-fourteenth-round.md has it measured).
 
 #include <fmt/format.h>
 

@@ -45,7 +45,8 @@ TEST_CASE("attention meets what cuDNN reached on an H200") {
   }
 }
 
-// torch SDPA's flash backend, 2026-11 (docs/evidence/issue3-h200.json); worst of 36 shapes 19%.
+// torch SDPA's flash backend, 2026-11 (docs/evidence/archive/issue3-h200.json); worst of 36 shapes
+// 19%.
 TEST_CASE("FlashAttention-2 on Hopper reaches half of what cuDNN does") {
   struct Row {
     std::int64_t batch, heads, s;
@@ -93,7 +94,7 @@ TEST_CASE("FlexAttention lies between FlashAttention-2 and cuDNN on Hopper") {
 }
 
 // cuDNN 9.19 on an H200, causal, among products (three parts of their time to one of attention's)
-// at the power limit, us (docs/evidence/issue6-hopper-12.json).
+// at the power limit, us (docs/evidence/archive/issue6-hopper-12.json).
 TEST_CASE("heads of 64 and 256 meet what cuDNN reached among products on an H200") {
   struct Row {
     std::int64_t batch, heads, s, head_dim;
@@ -118,7 +119,7 @@ TEST_CASE("heads of 64 and 256 meet what cuDNN reached among products on an H200
 
 // What alone stays below the power limit slows beside products, which do not. Of steps of both, by
 // one clock for all of it: 0.92 where attention takes 0.535 of the time, 0.89 at 0.26 (H100, 8192
-// tokens of 32 heads, docs/evidence/issue6-hopper-12.json).
+// tokens of 32 heads, docs/evidence/archive/issue6-hopper-12.json).
 TEST_CASE("FlashAttention-2 runs at the clock that the products beside it leave") {
   const HardwareProfile& p = machine("h100-sxm");
   Attention a = causal(1, 32, 8192, Pass::forward);
@@ -166,7 +167,7 @@ TEST_CASE("dropout takes attention longer by its random numbers") {
 }
 
 // cuDNN 9.14 under Transformer Engine 2.12 on an H100: compute_dot_do_o with learned logits, less
-// without, ms (docs/evidence/issue3-megatron-layers.json).
+// without, ms (docs/evidence/archive/issue3-megatron-layers.json).
 TEST_CASE("learned logits take cuDNN's backward longer, and nothing else") {
   for (const auto& [batch, heads, ms] :
        {std::tuple{1, 64, 0.373}, {4, 64, 1.710}, {1, 32, 0.178}, {4, 32, 0.811}}) {

@@ -62,8 +62,8 @@ TEST_CASE("what is sold is more than a process may use, and NVLink is faster tha
   }
 }
 
-// Measured on 2 H200 (docs/evidence/issue6-eighth-round.md): a message that a network bounds keeps
-// its multiprocessors, if little of the memory, and compute does not make it slower.
+// Measured on 2 H200 (docs/evidence/archive/issue6-eighth-round.md): a message that a network
+// bounds keeps its multiprocessors, if little of the memory, and compute does not make it slower.
 TEST_CASE("compute slows beside a network's messages, not more than beside NVLink's; they do not") {
   for (const std::string& name : hardware_names()) {
     CAPTURE(name);
