@@ -169,9 +169,11 @@ void print_text(const Job& job, const Question& question, const Found& found, st
 
 // ---- JSON ----
 
+// A plan that does not fit is not timed.
 Json ranked_json(const RankedPlan& plan) {
+  const double time = plan.step_time.value();
   return {{"short", to_string(plan.plan)},
-          {"step_time_s", plan.step_time.value()},
+          {"step_time_s", time > 0 ? Json(time) : Json(nullptr)},
           {"device_peak_gib", in_gib(plan.device_peak)}};
 }
 
