@@ -20,6 +20,31 @@ if(QPLAN_SANITIZE)
   target_link_options(qplan_flags INTERFACE -fsanitize=${QPLAN_SANITIZE})
 endif()
 
+# The headers that most files include are read once (-DQPLAN_PCH=OFF: by each file). No file may lean on
+# that: each includes what it needs, so that it compiles without as well.
+#   qplan_headers(name HEADERS <a> b... LINK target...): precompiles headers for libraries.
+#   qplan_use_headers(target name): for a target with the same options; gcc takes no others.
+function(qplan_headers name)
+  cmake_parse_arguments(ARG "" "" "HEADERS;LINK" ${ARGN})
+  if(QPLAN_PCH)
+    # CMake precompiles for a target that compiles something.
+    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/headers/${name}.cpp CONTENT "// Nothing.\n")
+    add_library(${name} OBJECT ${CMAKE_BINARY_DIR}/headers/${name}.cpp)
+    target_link_libraries(${name} PRIVATE qplan_flags ${ARG_LINK})
+    target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
+  endif()
+endfunction()
+function(qplan_use_headers target name)
+  if(QPLAN_PCH)
+    target_precompile_headers(${target} REUSE_FROM ${name})
+  endif()
+endfunction()
+
+set(common_headers <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp>
+  <algorithm> <array> <charconv> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <numeric>
+  <optional> <set> <span> <string> <string_view> <utility> <variant> <vector>)
+qplan_headers(qplan_headers HEADERS ${common_headers} LINK fmt::fmt nlohmann_json::nlohmann_json)
+
 # qplan_library(name [SOURCES a.cpp...] DEPENDS target...): one static library with our flags. Without
 # SOURCES it is made of this folder's *.cpp; folders below add theirs with qplan_part().
 function(qplan_library name)
@@ -31,6 +56,7 @@ function(qplan_library name)
   target_link_libraries(${name} PRIVATE qplan_flags PUBLIC ${ARG_DEPENDS})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
   target_compile_features(${name} PUBLIC cxx_std_20)
+  qplan_use_headers(${name} qplan_headers)
 endfunction()
 
 # qplan_sources(variable): this folder's *.cpp. A new file is built, and a test run, without being
@@ -59,6 +85,14 @@ function(qplan_embed target symbol)
   target_sources(${target} PRIVATE ${output})
 endfunction()
 
+# qplan_test_headers(target): a program of tests uses the precompiled headers of tests. They are made for
+# a library, and a program's usual -fPIE would not go with their -fPIC.
+function(qplan_test_headers target)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${target} PRIVATE -fPIC)
+  qplan_use_headers(${target} test_headers)
+endfunction()
+
 # qplan_test(name FOLDERS a b/... DEPENDS target...): a doctest program of every *_test.cpp in these
 # folders, and below those that end in /... ; every case is a ctest.
 function(qplan_test name)
@@ -79,5 +113,6 @@ function(qplan_test name)
   set_property(GLOBAL APPEND PROPERTY QPLAN_TEST_SOURCES ${found})
   add_executable(${name} ${found})
   target_link_libraries(${name} PRIVATE qplan_flags test_main ${ARG_DEPENDS})
+  qplan_test_headers(${name})
   doctest_discover_tests(${name})
 endfunction()
