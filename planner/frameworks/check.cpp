@@ -330,7 +330,7 @@ class Reading {
          fmt::format("{} sequences a step are not micro-batch {} x accumulation {} x "
                      "data-parallel {} = {}",
                      plan.global_batch_size, plan.micro_batch_size, accumulation, plan.dp, product),
-         accumulation_advice(plan), "deepspeed/runtime/config.py:937"});
+         accumulation_advice(plan), "DeepSpeed edaa7221, deepspeed/runtime/config.py:937"});
   }
 
   static std::string accumulation_advice(const ParallelPlan& plan) {
