@@ -218,4 +218,8 @@ void check_deepspeed(const Scene& scene, Findings& out) {
   }
 }
 
+void list_deepspeed_traps(std::vector<TrapInfo>& out) {
+  for (const Trap& trap : kTraps) out.push_back({trap.rule, trap.source});
+}
+
 }  // namespace qplan

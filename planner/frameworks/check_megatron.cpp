@@ -297,4 +297,11 @@ void check_megatron(const Scene& scene, Findings& out) {
   }
 }
 
+void list_megatron_traps(std::vector<TrapInfo>& out) {
+  for (const auto traps :
+       {std::span<const Trap>(kTraps), megatron_pipeline_traps(), megatron_expert_traps()}) {
+    for (const Trap& trap : traps) out.push_back({trap.rule, trap.source});
+  }
+}
+
 }  // namespace qplan
