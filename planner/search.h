@@ -49,7 +49,8 @@ struct SearchSpace {
   TokenDropPolicy moe_token_drop_policy = TokenDropPolicy::probs;
 };
 
-// The multiple of the odd part of `gpus` nearest to 4 Mi tokens / seq_len (contract.md).
+// The multiple of the odd part of `gpus` nearest to 4 Mi tokens / seq_len
+// (docs/reference/contract.md 3).
 std::int64_t default_global_batch_size(std::int64_t gpus, std::int64_t seq_len);
 
 struct SearchOptions {
