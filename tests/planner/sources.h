@@ -16,7 +16,9 @@ inline bool is_source(const std::string& source) {
       "(--[a-z0-9-]+|[A-Za-z0-9_/.-]+\\.(py|md)(:[0-9]+)?)"
       "(, (--[a-z0-9-]+|[A-Za-z0-9_/.-]+\\.(py|md)(:[0-9]+)?))*"
       "( \\([^;]+\\))?");
-  static const std::regex own("(arithmetic|launcher|PyPI|qplan): [^;]{3,}");
+  // A manual's page: "bash(1), quoting".
+  static const std::regex own(
+      "(arithmetic|launcher|PyPI|qplan): [^;]{3,}|[a-z]+\\([1-8]\\), [a-z ]+");
   std::string_view rest = source;
   for (;;) {
     const std::size_t end = rest.find("; ");
