@@ -255,7 +255,7 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
         "--sglang-enable-ep-moe is gone from sglang, and nothing takes its place "
         "silently";
     finding.instead = "write --sglang-ep-size with the number of GPUs of an engine";
-    finding.source = "sglang 0.5; slime scripts";
+    finding.source = "slime 624b824a, scripts/run-deepseek-r1.sh:116";
     const Setting* const gpus = part.settings.find("--rollout-num-gpus-per-engine");
     if (gpus != nullptr && setting.whole.end > setting.whole.begin) {
       finding.fix = {{setting.place.file, setting.whole.begin, setting.whole.end,

@@ -13,8 +13,8 @@ inline bool is_source(const std::string& source) {
       "(accelerate|DeepEP|DeepSpeed|DualPipe|Megatron-Bridge|Megatron-DeepSpeed|Megatron-LM|"
       "nanotron|PyTorch|Python|slime|torchtitan|TransformerEngine|transformers|zero-bubble) "
       "(v?[0-9]+(\\.[0-9]+)*|[0-9a-f]{7,10}), "
-      "(--[a-z0-9-]+|[A-Za-z0-9_/.-]+\\.(py|md)(:[0-9]+)?)"
-      "(, (--[a-z0-9-]+|[A-Za-z0-9_/.-]+\\.(py|md)(:[0-9]+)?))*"
+      "(--[a-z0-9-]+|[A-Za-z0-9_/.-]+\\.(py|md|sh)(:[0-9]+)?)"
+      "(, (--[a-z0-9-]+|[A-Za-z0-9_/.-]+\\.(py|md|sh)(:[0-9]+)?))*"
       "( \\([^;]+\\))?");
   // A manual's page: "bash(1), quoting".
   static const std::regex own(
