@@ -229,7 +229,7 @@ bool is_slip(std::string written, std::string real) {
 
 // The list of options that a name or a value is held against.
 std::string source_of_options(const ConfigPart& part) {
-  return fmt::format("qplan: planner/frameworks/options/{}.tsv, the options that it reads",
+  return fmt::format("qplan: planner/frameworks/options/{}.tsv, the options of its parser",
                      option_list_of(part.dialect));
 }
 

@@ -23,6 +23,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      [](const Case& c) {
        return not_in(c, "expert tensor parallelism", fmt::format("use etp 1, not {}", c.p.etp));
      },
+     "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:1159 (--moe-expert-parallel-size alone); "
      "DeepSpeed edaa7221, deepspeed/module_inject/auto_ep_folding.py:214; torchtitan b5bcd76c, "
      "torchtitan/distributed/parallel_dims.py:188; nanotron 2411b022, "
      "src/nanotron/config/parallelism_config.py:38"},
