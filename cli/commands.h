@@ -1,6 +1,6 @@
 #pragma once
 // The verbs. Each reads its own command line, answers on `out` and returns the exit code of
-// contract.md; what it cannot use it throws as Error.
+// docs/reference/contract.md 8; what it cannot use it throws as Error.
 
 #include <iosfwd>
 #include <span>

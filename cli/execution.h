@@ -80,7 +80,7 @@ bool reports(const Execution& execution);
 
 Bytes largest(const std::vector<Bytes>& bytes);
 
-// The object of contract.md (`run --json`).
+// The object of docs/reference/contract.md 5.2.
 Json to_json(const Execution& execution, const Executed& executed, const ExecutionChoices& choices);
 
 }  // namespace qplan

@@ -159,6 +159,8 @@ std::string rules_text(const Job& job, const SearchSpace& space,
         fmt::format("{}{} {}{}", std::string(count.size() < 9 ? 9 - count.size() : 0, ' '), count,
                     reason.rule, reason.example.empty() ? "" : ": " + reason.example),
         116, 12);
+    const std::string source = source_of_rule(reason.rule, job.framework);
+    if (!source.empty()) text += wrapped(fmt::format("{:12}[{}]", "", source), 116, 13);
   }
   return text;
 }

@@ -180,6 +180,7 @@ void print_text(const Asked& asked, const Answer& answer, const Question& questi
     out << notes << "\nThis plan cannot run:\n";
     for (const Infeasible& reason : answer.infeasible) {
       out << wrapped(fmt::format("  {}: {}", reason.rule, reason.message), 116, 4);
+      if (!reason.source.empty()) out << wrapped(fmt::format("    [{}]", reason.source), 116, 5);
     }
     return;
   }

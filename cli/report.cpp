@@ -279,7 +279,9 @@ Json report(const Job& job, const Answer& answer) {
   object["feasible"] = answer.feasible();
   Json& infeasible = object["infeasible"] = Json::array();
   for (const Infeasible& reason : answer.infeasible) {
-    infeasible.push_back({{"rule", reason.rule}, {"message", reason.message}});
+    infeasible.push_back({{"rule", reason.rule},
+                          {"message", reason.message},
+                          {"source", reason.source.empty() ? Json(nullptr) : Json(reason.source)}});
   }
   object["notes"] = notes_of(job, answer);
   if (answer.estimate) {

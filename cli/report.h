@@ -1,6 +1,6 @@
 #pragma once
-// What is said about a plan: the object of contract.md, and the same numbers as text. The lists of
-// parts here are the only ones.
+// What is said about a plan: the object of docs/reference/contract.md 4, and the same numbers as
+// text. The lists of parts here are the only ones.
 
 #include <optional>
 #include <span>
@@ -63,7 +63,7 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer);
 // What keeps our own executor from running a plan on GPUs: one sentence, or none.
 std::vector<std::string> backend_notes(const Job& job, const ParallelPlan& plan);
 
-// The object of contract.md. Plan files are this plus embed_job().
+// The object of docs/reference/contract.md 4. Plan files are this plus embed_job().
 Json report(const Job& job, const Answer& answer);
 
 // Bytes of the worst rank: the largest over the stages.

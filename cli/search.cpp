@@ -189,10 +189,14 @@ Json to_json(const Job& job, const Question& question, const Found& found) {
               {"notes", search_notes(job.model, question.space)},
               {"considered", result.considered},
               {"infeasible", Json::object()},
+              {"infeasible_sources", Json::object()},
               {"out_of_memory", result.out_of_memory},
               {"bounded_out", result.bounded_out},
               {"simulated", result.simulated}};
-  for (const auto& [rule, count] : result.infeasible) object["infeasible"][rule] = count;
+  for (const auto& [rule, count] : result.infeasible) {
+    object["infeasible"][rule] = count;
+    object["infeasible_sources"][rule] = source_of_rule(rule, job.framework);
+  }
   Json& plans = object["plans"] = Json::array();
   for (std::size_t i = 0; i < found.plans.size(); ++i) {
     Json plan = report(job, found.plans[i]);

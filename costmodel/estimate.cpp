@@ -139,7 +139,8 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
   const double relative = 1.28 * std::hypot(work.error(), recipe.model_error, experts);
   e.step_time_low = e.step_time * (1 - relative);
   e.step_time_high = e.step_time * (1 + relative);
-  // physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half that.
+  // docs/reference/physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half
+  // that.
   const double memory_error = cost.model().moe ? 0.05 : 0.03;
   const Bytes peak = e.memory.worst_stage().peak;
   e.peak_low = peak * (1 - memory_error);
@@ -150,7 +151,7 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
 
 Flops step_model_flops(const ModelSpec& whole, std::int64_t seq_len, std::int64_t sequences) {
   // Folded from the program's own ops on one rank: forward only, times three. Multi-token
-  // prediction does not count (physics.md 2.2 has the figures without).
+  // prediction does not count (docs/reference/physics.md 2.2 has the figures without).
   ModelSpec model = whole;
   model.num_mtp_layers = 0;
   BlockShape shape;

@@ -63,9 +63,9 @@ MemoryEstimate with_arena(const CostModel& cost, const ParallelPlan& plan,
 std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const ParallelPlan& plan,
                                              const Recipe& recipe) {
   std::vector<NamedReserve> reserves;
-  // physics.md 5.5: dispatcher buffers 1-4 GB (DeepEP's are known: deepep_bytes()); CUDA graphs a
-  // few GB, over 10 GB with pipelining (Megatron-Bridge's performance guide), but not those of the
-  // router alone, which hold little.
+  // docs/reference/physics.md 5.5: dispatcher buffers 1-4 GB (DeepEP's are known: deepep_bytes());
+  // CUDA graphs a few GB, over 10 GB with pipelining (Megatron-Bridge's performance guide), but not
+  // those of the router alone, which hold little.
   if (model.moe && plan.ep > 1 && plan.moe_dispatcher == MoeDispatcher::hybridep) {
     reserves.push_back({"expert-parallel dispatcher buffers", gib(2.5)});
   }

@@ -36,7 +36,8 @@ struct MemoryEstimate {
   }
 };
 
-// Parts of the step time on the rank that finishes last; they sum to it (contract.md `time`).
+// Parts of the step time on the rank that finishes last; they sum to it
+// (docs/reference/contract.md 4, `time`).
 struct TimeBreakdown {
   Seconds compute, recompute, tp, cp, ep, pp_bubble, pp_p2p, dp, optimizer, offload, host;
   [[nodiscard]] Seconds total() const {
@@ -63,7 +64,8 @@ struct Estimate {
   Bytes peak_low, peak_high;
 };
 
-// Share of usable memory that a plan may fill (contract.md): 0.92 for dropless experts, else 0.95.
+// Share of usable memory that a plan may fill (docs/reference/contract.md 4): 0.92 for experts,
+// else 0.95.
 double memory_share(const ModelSpec& model);
 
 // Model FLOPs of one step by Megatron's convention: 3 x forward, causal halved, head included.

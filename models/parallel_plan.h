@@ -162,7 +162,7 @@ std::string to_string(const ParallelPlan& plan);
 // Parses such a line on top of `defaults`. Throws Error naming the word that is wrong.
 ParallelPlan parse_plan(std::string_view line, const ParallelPlan& defaults = {});
 
-// The `plan` object of contract.md: every word, in a fixed order.
+// The `plan` object of docs/reference/contract.md 4: every word, in a fixed order.
 Json plan_to_json(const ParallelPlan& plan);
 ParallelPlan plan_from_json(const Json& object, std::string_view path);
 

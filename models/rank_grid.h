@@ -1,5 +1,6 @@
 #pragma once
-// Which rank sits where: Megatron's order tp-cp-ep-dp-pp, leftmost fastest (frameworks.md 1.7).
+// Which rank sits where: Megatron's order tp-cp-ep-dp-pp, leftmost fastest
+// (docs/reference/frameworks.md 1.7).
 
 #include <array>
 #include <cstdint>

@@ -14,7 +14,7 @@
 
 namespace qplan {
 
-// Kinds of work that the breakdown tells apart (contract.md `time`).
+// Kinds of work that the breakdown tells apart (docs/reference/contract.md 4, `time`).
 enum class Cost : std::uint8_t {
   compute,
   recompute,

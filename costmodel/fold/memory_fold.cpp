@@ -238,7 +238,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
 namespace {
 
 // What a caching allocator cannot give back at most: 2-10 GB of 80 without expandable segments
-// (physics.md 5.5).
+// (docs/reference/physics.md 5.5).
 constexpr double kFragmentation = 0.05;
 
 // A caching allocator keeps freed blocks while there is room for them, and frees them before it
@@ -299,9 +299,9 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
       estimate.worst = static_cast<int>(r);
     }
   }
-  // Offloaded optimizer: fp32 master, m, v and a gradient copy, 16 bytes a parameter (frameworks.md
-  // 2.2); offloaded parameters 2 more. With NVMe only staging buffers stay in memory (a tenth,
-  // assumed).
+  // Offloaded optimizer: fp32 master, m, v and a gradient copy, 16 bytes a parameter
+  // (docs/reference/frameworks.md 2.2); offloaded parameters 2 more. With NVMe only staging buffers
+  // stay in memory (a tenth, assumed).
   const double bytes = 16 * plan.offload.optimizer + (plan.offload.params ? 2 : 0);
   const double staged = plan.offload.nvme ? 0.1 : 1.0;
   const auto ranks_per_node =

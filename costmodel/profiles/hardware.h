@@ -16,7 +16,7 @@
 namespace qplan {
 
 // t = t0 + (tc^4 + tm^4)^(1/4), tc = 2mnk/(peak*e) (1+m0/m)(1+n0/n)(1+k0/k), tm = bytes/(eb*BW).
-// physics.md 1.3.
+// docs/reference/physics.md 1.3.
 struct GemmFit {
   double efficiency = 0.7;  // e
   double m0 = 0, n0 = 0, k0 = 0;
@@ -29,7 +29,7 @@ struct GemmFit {
   bool assumed = false;
 };
 
-// t = t0 + F/(peak*e) (1+s0/s)(1 + w*SM/(b*nh*ceil(s/128))). physics.md 1.5.
+// t = t0 + F/(peak*e) (1+s0/s)(1 + w*SM/(b*nh*ceil(s/128))). docs/reference/physics.md 1.5.
 struct AttentionFit {
   std::int64_t head_dim = 128;
   double efficiency = 0.5, s0 = 0, wave = 0;
@@ -76,7 +76,7 @@ struct ScanFit {
 };
 
 // t = alpha + V/B + gamma*sqrt(V), V = bytes each rank moves = bus_factor * full buffer.
-// physics.md 1.7.
+// docs/reference/physics.md 1.7.
 struct CollectiveFit {
   CollectiveKind kind = CollectiveKind::all_reduce;
   int ranks = 8;

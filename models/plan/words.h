@@ -238,7 +238,8 @@ inline constexpr std::tuple kPlanWords{
                          .rule = "attention_backend_available",
                          .lacks = "choice of attention's library",
                          .instead = "leave attention_backend out",
-                         .source = "Megatron-LM d98e8a64, --attention-backend"}},
+                         .source = "Megatron-LM d98e8a64, --attention-backend; qplan: no other "
+                                   "recipe has the choice"}},
     PlanWord{.key = "dropout",
              .member = &ParallelPlan::dropout,
              .value = "BOOL",
@@ -249,7 +250,8 @@ inline constexpr std::tuple kPlanWords{
                          .rule = "dropout_available",
                          .lacks = "choice of dropout",
                          .instead = "leave dropout out",
-                         .source = "Megatron-LM d98e8a64, --attention-dropout, --hidden-dropout"}},
+                         .source = "Megatron-LM d98e8a64, --attention-dropout, --hidden-dropout; "
+                                   "qplan: no other recipe has the choice"}},
     PlanWord{.key = "precision",
              .member = &ParallelPlan::precision,
              .value = "FORMAT",
@@ -283,35 +285,41 @@ inline constexpr std::tuple kPlanWords{
                      "evenly, and a token's experts are neighbours)",
              .given = Given::once,
              .gives_way = GivesWay::never},
-    PlanWord{.key = "moe_capacity_factor",
-             .member = &ParallelPlan::moe_capacity_factor,
-             .brief = "capacity",
-             .value = "RATIO",
-             .help = "token copies that an expert takes of a rank, over the mean; the rest are "
-                     "dropped; 0: none are",
-             .given = Given::once,
-             .said_by = {.recipes = kMegatronCore | set_of(RecipeKind::qplan),
-                         .rule = "capacity_available",
-                         .lacks = "capacity that drops token copies",
-                         .instead = "use capacity=0",
-                         .source = "Megatron-LM d98e8a64, --moe-expert-capacity-factor"}},
+    PlanWord{
+        .key = "moe_capacity_factor",
+        .member = &ParallelPlan::moe_capacity_factor,
+        .brief = "capacity",
+        .value = "RATIO",
+        .help = "token copies that an expert takes of a rank, over the mean; the rest are "
+                "dropped; 0: none are",
+        .given = Given::once,
+        .said_by =
+            {.recipes = kMegatronCore | set_of(RecipeKind::qplan),
+             .rule = "capacity_available",
+             .lacks = "capacity that drops token copies",
+             .instead = "use capacity=0",
+             .source = "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:917; "
+                       "qplan: no other recipe has the choice"}},
     PlanWord{.key = "moe_token_drop_policy",
              .member = &ParallelPlan::moe_token_drop_policy,
              .brief = "drop",
              .value = "KIND",
              .help = "which copies are dropped: the least probable, or the last",
              .given = Given::once},
-    PlanWord{.key = "moe_permute_fusion",
-             .member = &ParallelPlan::moe_permute_fusion,
-             .value = "BOOL",
-             .help = "kernels of their own sort tokens by expert (Megatron's --moe-permute-fusion)",
-             .given = Given::once,
-             .said_by = {.recipes = kMegatronCore,
-                         .rule = "permute_fusion_available",
-                         .lacks = "other way to sort tokens by expert",
-                         .instead = "leave moe_permute_fusion=false out: it is a flag of "
-                                    "Megatron's",
-                         .source = "Megatron-LM d98e8a64, core/transformer/moe/moe_utils.py"}},
+    PlanWord{
+        .key = "moe_permute_fusion",
+        .member = &ParallelPlan::moe_permute_fusion,
+        .value = "BOOL",
+        .help = "kernels of their own sort tokens by expert (Megatron's --moe-permute-fusion)",
+        .given = Given::once,
+        .said_by =
+            {.recipes = kMegatronCore,
+             .rule = "permute_fusion_available",
+             .lacks = "other way to sort tokens by expert",
+             .instead = "leave moe_permute_fusion=false out: it is a flag of "
+                        "Megatron's",
+             .source = "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:941; "
+                       "qplan: no other recipe has the choice"}},
     PlanWord{.key = "fp8_param_gather",
              .member = &ParallelPlan::fp8_param_gather,
              .value = "BOOL",
@@ -323,7 +331,8 @@ inline constexpr std::tuple kPlanWords{
                          .rule = "fp8_parameters_available",
                          .lacks = "choice of how fp8 keeps weights",
                          .instead = "leave fp8_param_gather=false out: it is a flag of Megatron's",
-                         .source = "Megatron-LM d98e8a64, --fp8-param-gather"}},
+                         .source = "Megatron-LM d98e8a64, --fp8-param-gather; qplan: no other "
+                                   "recipe has the choice"}},
 
     // States.
     PlanWord{.key = "grad_dtype",
@@ -361,8 +370,9 @@ inline constexpr std::tuple kPlanWords{
                     .rule = "cuda_graph_available",
                     .lacks = "CUDA graphs",
                     .instead = "leave cuda_graph out",
-                    .source = "Megatron-LM d98e8a64, --cuda-graph-impl; torchtitan b5bcd76c, "
-                              "compile.components"}},
+                    .source =
+                        "Megatron-LM d98e8a64, --cuda-graph-impl; torchtitan b5bcd76c, "
+                        "torchtitan/config/configs.py:75; qplan: no other recipe has the choice"}},
     PlanWord{.key = "cuda_graph_scope",
              .member = &ParallelPlan::cuda_graph_scope,
              .value = "SCOPE",
@@ -380,7 +390,8 @@ inline constexpr std::tuple kPlanWords{
                          .rule = "deterministic_available",
                          .lacks = "deterministic mode that qplan knows",
                          .instead = "leave deterministic out",
-                         .source = "Megatron-LM d98e8a64, training/determinism.py"}},
+                         .source = "Megatron-LM d98e8a64, megatron/training/determinism.py:24; "
+                                   "qplan: modes of other frameworks are not modelled"}},
     PlanWord{.key = "loss",
              .member = &ParallelPlan::loss,
              .value = "KIND",

@@ -28,8 +28,8 @@ AttentionPart::Sinks AttentionPart::learned_sinks(Pass pass) const {
 
 // Packed sequences are so many shorter ones, each split over a context-parallel group on its own
 // (Transformer Engine's `thd` layout, context_parallel.py).
-// Context parallelism (physics.md 3.2): ring of c equal steps on a balanced zig-zag split; gathered
-// keys and values; or heads exchanged for sequence (Ulysses).
+// Context parallelism (docs/reference/physics.md 3.2): ring of c equal steps on a balanced zig-zag
+// split; gathered keys and values; or heads exchanged for sequence (Ulysses).
 void AttentionPart::core(Pass pass) {
   auto& b = c_.b;
   const auto& s = c_.shape;

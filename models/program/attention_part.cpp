@@ -1,5 +1,6 @@
 // Attention of a decoder layer: norm, projections, rotary embedding, core (attention_core.cpp),
-// output projection, residual. Kept for backward: physics.md 5.2, frameworks.md 2.4.
+// output projection, residual. Kept for backward: docs/reference/physics.md 5.2,
+// docs/reference/frameworks.md 2.4.
 
 #include "models/program/layer_context.h"
 

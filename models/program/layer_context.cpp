@@ -158,7 +158,8 @@ void LayerContext::linear_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::i
   op.role = Role::input_gradient;
 }
 
-// Pieces of an overlapped product: Transformer Engine's userbuffers split by 4 (physics.md 3.1).
+// Pieces of an overlapped product: Transformer Engine's userbuffers split by 4
+// (docs/reference/physics.md 3.1).
 constexpr std::int64_t kOverlapPieces = 4;
 
 SlotId LayerContext::gathered_linear(ParameterRole role, SlotId x, SlotId y, std::int64_t n,
@@ -327,7 +328,7 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
 }
 
 // Eager Hugging Face modules keep 2f + 8h bytes a token more, with norms of queries and keys
-// 4(nh+nkv)d besides (physics.md 5.3, whose runs are all Qwen3's).
+// 4(nh+nkv)d besides (docs/reference/physics.md 5.3, whose runs are all Qwen3's).
 SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t rows,
                                 std::int64_t cols) {
   return recipe.keeps_eager_copies ? b.slot(name, dtype, rows, cols) : kNoSlot;

@@ -149,7 +149,8 @@ struct LayerContext {
   std::vector<NarrowWeight> narrow_weights_;
 };
 
-// Heads of one rank. With fewer key-value heads than tp ranks, each keeps one (frameworks.md M21).
+// Heads of one rank. With fewer key-value heads than tp ranks, each keeps one
+// (docs/reference/frameworks.md 1.8).
 struct Heads {
   std::int64_t q, kv, qk_dim, v_dim;
 };

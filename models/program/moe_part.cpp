@@ -1,5 +1,5 @@
 // Mixture of experts: norm, router, dispatch, expert MLPs, combine, shared expert, residual
-// (physics.md 3.3 and 6; frameworks.md 2.4 rows 9-18).
+// (docs/reference/physics.md 3.3 and 6; docs/reference/frameworks.md 2.4 rows 9-18).
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace qplan {
 namespace {
 
 // Distinct ranks that `k` of `experts` experts, spread over `ranks`, are expected to live on
-// (uniform routing): DeepEP sends a token once to each. physics.md 3.3.
+// (uniform routing): DeepEP sends a token once to each. docs/reference/physics.md 3.3.
 double distinct_ranks(std::int64_t experts, int ranks, std::int64_t k) {
   const double elsewhere = static_cast<double>(experts - experts / ranks);
   double none = 1;  // C(E - E/ranks, k) / C(E, k)

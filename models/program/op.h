@@ -256,7 +256,7 @@ ScanParts parts_of(const StateSpaceScan& work);
 // multiply or add, its chunks apart.
 Flops model_flops(const Work& work);
 
-// Bytes of device memory that a memory-bound work reads and writes (physics.md 1.6).
+// Bytes of device memory that a memory-bound work reads and writes (docs/reference/physics.md 1.6).
 Bytes memory_traffic(const Rowwise& work);
 Bytes memory_traffic(const AdamW& work);
 
@@ -404,8 +404,8 @@ enum class Role : std::uint8_t {
   // out of what came (group_rows), or back (ungroup_rows).
   expert_counts,
   sequence_balance,  // all-reduce of what the auxiliary loss knows of a sequence
-  // Vocabulary-parallel loss (physics.md 3.1): maxima over tp, each rank's sum of exponentials
-  // brought to it, and the result out of the sums.
+  // Vocabulary-parallel loss (docs/reference/physics.md 3.1): maxima over tp, each rank's sum of
+  // exponentials brought to it, and the result out of the sums.
   maximum,
   loss_rescale,
   loss_finish,

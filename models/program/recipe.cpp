@@ -24,7 +24,8 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
 // go; Megatron-FSDP keeps main_grad_buffer and fills it with zeros (megatron-core 0.16.1,
 // param_and_grad_buffer.py), as DeepSpeed does its partitions (assumed).
 //
-// Sources: frameworks.md (what each framework does), physics.md 5 (memory) and 6 (host).
+// Sources: docs/reference/frameworks.md (what each framework does), docs/reference/physics.md 5
+// (memory) and 6 (host).
 // Host time is of one op of ours, the framework's Python and all its small kernels included, read
 // off runs that more tokens do not slow:
 //   eager Hugging Face: 2.3 ms for the 128 kernels of a layer, forward and backward (H200, torch
@@ -92,7 +93,7 @@ constexpr std::array<Recipe, 10> kRecipes{{
     {.kind = RecipeKind::megatron_deepspeed,
      .description = "Megatron-DeepSpeed: ZeRO stages, Ulysses, GELU and LayerNorm models",
      .attention = AttentionKernel::unfused,  // its default; --use-flash-attn-v2 is an option
-                                             // (frameworks.md 3B)
+                                             // (docs/reference/frameworks.md 3B)
      .dropout = true,
      .loss = LossKind::unfused,
      .fp32_gradient_accumulation = false,

@@ -15,8 +15,8 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
 std::int64_t optimizer_bytes(const Recipe& r, const BlockShape& s) {
   const bool fp32_working = r.working_params == DType::fp32 && gathers_parameters(r, s.zero);
   double bytes = 2 * size_of(s.moment_dtype) + (fp32_working ? 0 : size_of(s.main_params_dtype));
-  // fp16 keeps an fp32 copy of the gradients beside the master weights (frameworks.md 2.2: 20
-  // bytes).
+  // fp16 keeps an fp32 copy of the gradients beside the master weights
+  // (docs/reference/frameworks.md 2.2: 20 bytes).
   if (s.precision == Precision::fp16 && !fp32_working) bytes += 4;
   return static_cast<std::int64_t>(bytes);
 }
@@ -255,7 +255,7 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name) {
   gather(n.expert, Axis::edp, s.expert_shard);
   if (!gathered) b.compute(Join{}, {}, {whole});  // one rank: only the working copy is made
   // Without overlap the next block's parameters are waited for before this block computes.
-  // DeepSpeed's overlap_comm is one switch for both directions (frameworks.md 3.1).
+  // DeepSpeed's overlap_comm is one switch for both directions (docs/reference/frameworks.md 3.1).
   const bool one_switch = c_.recipe.shard_style == ShardStyle::distributed_optimizer;
   const bool prefetches =
       s.overlap.has(OverlapKind::param) || (one_switch && s.overlap.has(OverlapKind::grad));

@@ -160,8 +160,8 @@ class LogitsPart {
     dgrad.role = Role::input_gradient;
   }
 
-  // Vocabulary-parallel loss: maximum, target logit and sum of exponentials (physics.md 3.1). Other
-  // recipes name one slot for what they keep in `copy_`.
+  // Vocabulary-parallel loss: maximum, target logit and sum of exponentials
+  // (docs/reference/physics.md 3.1). Other recipes name one slot for what they keep in `copy_`.
   void loss(std::int64_t rows, std::int64_t v) {
     auto& b = c_.b;
     const SlotId loss = b.slot("loss", DType::fp32, rows, 1);

@@ -330,7 +330,7 @@ class Reading {
          fmt::format("{} sequences a step are not micro-batch {} x accumulation {} x "
                      "data-parallel {} = {}",
                      plan.global_batch_size, plan.micro_batch_size, accumulation, plan.dp, product),
-         accumulation_advice(plan), "deepspeed/runtime/config.py:937"});
+         accumulation_advice(plan), "DeepSpeed edaa7221, deepspeed/runtime/config.py:937"});
   }
 
   static std::string accumulation_advice(const ParallelPlan& plan) {
@@ -383,12 +383,12 @@ void check_rules(const Scene& scene, Findings& out) {
                                  "predicted: here groups have pp {}",
                                  scene.draft.plan.num_microbatches(), *scene.draft.microbatch_group,
                                  scene.draft.plan.pp),
-                     "", fmt::format("rule of {}", to_word(recipe))});
+                     "", fmt::format("rule of {}: {}", to_word(recipe), reason.source)});
       continue;
     }
     if (!known) {
       out.push_back({Severity::error, std::string(reason.rule), place, reason.message, "",
-                     fmt::format("rule of {}", to_word(recipe))});
+                     fmt::format("rule of {}: {}", to_word(recipe), reason.source)});
     }
   }
 }
@@ -445,6 +445,13 @@ void sort_findings(Findings& findings) {
 }
 
 }  // namespace
+
+std::vector<TrapInfo> trap_infos() {
+  std::vector<TrapInfo> infos;
+  list_megatron_traps(infos);
+  list_deepspeed_traps(infos);
+  return infos;
+}
 
 bool Checked::has(Severity severity) const {
   return std::any_of(findings.begin(), findings.end(),

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/model_spec.h"
@@ -33,5 +34,11 @@ struct Checked {
 };
 
 Checked check(std::span<const ConfigText> files, const CheckQuestion& question);
+
+// What the tables of mistakes say of themselves: ids, and where the frameworks say so.
+struct TrapInfo {
+  std::string_view rule, source;
+};
+std::vector<TrapInfo> trap_infos();
 
 }  // namespace qplan

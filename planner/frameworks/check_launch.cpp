@@ -17,6 +17,10 @@ std::string base_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
+std::string launcher_of(const Launch& launch) {
+  return fmt::format("launcher: {}", launch.program);
+}
+
 const std::string& text_of_file(const Scene& scene, const std::string& name) {
   static const std::string nothing;
   for (const ConfigText& file : scene.files.texts) {
@@ -43,14 +47,14 @@ void check_world(const Scene& scene, const Launch& launch, Findings& out) {
     out.push_back(
         {note, "nodes_by_environment", launch.nodes_said->place,
          fmt::format("the environment says how many nodes start; without it, {}", *launch.nodes),
-         fmt::format("let it say {}", gpus / *launch.gpus_per_node), launch.program});
+         fmt::format("let it say {}", gpus / *launch.gpus_per_node), launcher_of(launch)});
     world = gpus;
   }
   if (world != gpus) {
     out.push_back({error, "launched_world", launch.place,
                    fmt::format("{} starts {} x {} = {} processes, not the job's {}", launch.program,
                                *launch.nodes, *launch.gpus_per_node, world, gpus),
-                   fmt::format("{} GPUs in all", gpus), launch.program});
+                   fmt::format("{} GPUs in all", gpus), launcher_of(launch)});
   }
   const ParallelPlan& p = scene.draft.plan;
   const std::int64_t model = std::int64_t{p.tp} * p.pp * p.cp;
@@ -58,7 +62,8 @@ void check_world(const Scene& scene, const Launch& launch, Findings& out) {
     out.push_back({error, "launched_degrees", launch.place,
                    fmt::format("{} processes are not a multiple of tp {} x pp {} x cp {} = {}",
                                world, p.tp, p.pp, p.cp, model),
-                   fmt::format("start a multiple of {}", model), "arguments.py:432"});
+                   fmt::format("start a multiple of {}", model),
+                   "Megatron-LM d98e8a64, megatron/training/arguments.py:432"});
   }
 }
 
@@ -73,7 +78,7 @@ void check_deepspeed_launch(const Scene& scene, const Launch& launch, Findings& 
                                *launch.nodes),
                    "--hostfile FILE with a line \"<host> slots=<GPUs>\" a node; or --no_ssh with "
                    "--node_rank on each",
-                   "deepspeed/launcher/runner.py"});
+                   "DeepSpeed edaa7221, deepspeed/launcher/runner.py:230"});
   }
   const bool some =
       include || o.has("--exclude") || o.has("-e") || launch.nodes || launch.gpus_per_node;
@@ -84,7 +89,8 @@ void check_deepspeed_launch(const Scene& scene, const Launch& launch, Findings& 
                    fmt::format("deepspeed starts a process on each of the hostfile's {} GPUs, not "
                                "the job's {}",
                                slots, gpus),
-                   fmt::format("{} GPUs in all", gpus), "deepspeed/launcher/runner.py"});
+                   fmt::format("{} GPUs in all", gpus),
+                   "DeepSpeed edaa7221, deepspeed/launcher/runner.py:230"});
   }
 }
 
@@ -97,7 +103,7 @@ void check_script(const Launch& launch, Findings& out) {
                  fmt::format("{} starts Python programs, and {} is a shell script", launch.program,
                              shown(launch.script)),
                  "start the Python program; a script that calls the launcher itself is run by bash",
-                 launch.program});
+                 launcher_of(launch)});
 }
 
 void check_environment(const Launch& launch, Findings& out) {
@@ -111,7 +117,7 @@ void check_environment(const Launch& launch, Findings& out) {
           {warning, "world_size_exported", launch.place,
            fmt::format("WORLD_SIZE={} is exported, and {} sets its own{}", world->second,
                        launch.program, started > 0 ? fmt::format(": {}", started) : std::string()),
-           "leave it to the launcher", launch.program});
+           "leave it to the launcher", launcher_of(launch)});
     }
   }
 }
@@ -126,7 +132,7 @@ void check_node_rank(const Scene& scene, const Launch& launch, Findings& out) {
     out.push_back({note, "one_node_rank", rank->place,
                    fmt::format("every node runs this with a rank of its own, and here it is {}",
                                text_of(rank->value)),
-                   fmt::format("{} $NODE_RANK", key), "torchrun"});
+                   fmt::format("{} $NODE_RANK", key), "launcher: torchrun"});
   }
 }
 
@@ -143,14 +149,15 @@ void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
   if (fsdp && one) {
     out.push_back({error, "queues_of_fsdp", launch.place,
                    "Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1", "unset it",
-                   "arguments.py:1120"});
+                   "Megatron-LM d98e8a64, megatron/training/arguments.py:1166"});
   }
   if (!fsdp && !one && (p.tp > 1 || p.cp > 1) && capability > 0 && capability < 100) {
     out.push_back(
         {warning, "queues", launch.place,
          "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script does "
          "not set; Megatron asserts it",
-         "export CUDA_DEVICE_MAX_CONNECTIONS=1", "arguments.py:1450"});
+         "export CUDA_DEVICE_MAX_CONNECTIONS=1",
+         "Megatron-LM d98e8a64, megatron/training/arguments.py:1477"});
   }
 }
 
@@ -203,10 +210,11 @@ void check_named_files(const Scene& scene, Findings& out) {
     }
     const Setting* const yaml = part.settings.find("--megatron_config");
     if (yaml == nullptr) continue;
-    out.push_back({error, "no_such_file_argument", yaml->place,
-                   "neither Megatron-LM nor DeepSpeed reads a file by --megatron_config",
-                   "pass Megatron's arguments themselves (`qplan emit` writes them)",
-                   "options/megatron.tsv"});
+    out.push_back(
+        {error, "no_such_file_argument", yaml->place,
+         "neither Megatron-LM nor DeepSpeed reads a file by --megatron_config",
+         "pass Megatron's arguments themselves (`qplan emit` writes them)",
+         "qplan: planner/frameworks/options/megatron.tsv has what Megatron-LM d98e8a64 reads"});
   }
 }
 
@@ -215,8 +223,7 @@ void check_installs(const Scene& scene, Findings& out) {
     if (word.text.starts_with("megatron-lm")) {
       out.push_back({error, "package_name", word.place,
                      "PyPI's package is called megatron-core, and holds no training scripts",
-                     "megatron-core, and a checkout of Megatron-LM",
-                     "pypi.org/project/megatron-core"});
+                     "megatron-core, and a checkout of Megatron-LM", "PyPI: megatron-core"});
     }
     const bool old = word.text.starts_with("deepspeed==0.") && word.text.size() > 13;
     if (!old) continue;
@@ -227,7 +234,7 @@ void check_installs(const Scene& scene, Findings& out) {
     if (minor < 10 || (minor == 10 && patch < 2)) {
       out.push_back({error, "deepspeed_version", word.place,
                      "sequence parallelism (Ulysses) needs deepspeed 0.10.2", "deepspeed>=0.10.2",
-                     "Megatron-DeepSpeed arguments.py:99"});
+                     "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:99"});
     }
   }
 }

@@ -227,13 +227,19 @@ bool is_slip(std::string written, std::string real) {
   return swapped || (left <= 1 && wanted <= 1);
 }
 
+// The list of options that a name or a value is held against.
+std::string source_of_options(const ConfigPart& part) {
+  return fmt::format("qplan: planner/frameworks/options/{}.tsv, the options of its parser",
+                     option_list_of(part.dialect));
+}
+
 Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting& setting) {
   Finding finding{Severity::error,
                   "unknown_option",
                   setting.place,
                   fmt::format("{}: {}", spelled_key(part, setting.key), fate(part, setting.key)),
                   "",
-                  fmt::format("options/{}.tsv", option_list_of(part.dialect))};
+                  source_of_options(part)};
   for (const Alias& alias : aliases_of(part.dialect)) {
     if (alias.written != setting.key) continue;
     finding.instead = alias.real.empty() ? fmt::format("leave it out{}", alias.remark)
@@ -249,7 +255,7 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
         "--sglang-enable-ep-moe is gone from sglang, and nothing takes its place "
         "silently";
     finding.instead = "write --sglang-ep-size with the number of GPUs of an engine";
-    finding.source = "sglang 0.5; slime scripts";
+    finding.source = "slime 624b824a, scripts/run-deepseek-r1.sh:116";
     const Setting* const gpus = part.settings.find("--rollout-num-gpus-per-engine");
     if (gpus != nullptr && setting.whole.end > setting.whole.begin) {
       finding.fix = {{setting.place.file, setting.whole.begin, setting.whole.end,
@@ -282,8 +288,7 @@ void check_value(const ConfigPart& part, const Setting& setting, Findings& out) 
     out.push_back({Severity::error, "refused_value", setting.place,
                    fmt::format("{} is {}, and must be {}", setting.key,
                                shown(text_of(setting.value)), wanted),
-                   "", fmt::format("options/{}.tsv", option_list_of(part.dialect)),
-                   std::move(fix)});
+                   "", source_of_options(part), std::move(fix)});
   };
   const bool flag = setting.value.is_boolean();
   if (known->arity == "0" && !flag) {
@@ -327,7 +332,7 @@ void check_repetition(const ConfigPart& part, Findings& out) {
                    fmt::format("{} is {} here and {} in {}, which counts", setting.key,
                                shown(text_of(setting.value)), shown(text_of(last->value)),
                                to_string(last->place)),
-                   "keep one", "argparse takes the last"});
+                   "keep one", "Python 3, Lib/argparse.py (the last counts)"});
   }
 }
 
@@ -341,7 +346,8 @@ void check_options(const Scene& scene, Findings& out) {
           {Severity::warning, "yaml_is_not_read", part.place,
            "Megatron takes arguments, and reads no file of this shape; it is judged as if "
            "its keys were arguments",
-           "an argument list, as `qplan emit` writes it", "arguments.py: yaml_cfg"});
+           "an argument list, as `qplan emit` writes it",
+           "Megatron-LM d98e8a64, megatron/training/arguments.py (yaml_cfg)"});
     }
     for (const Setting& setting : part.settings) {
       if (is_known(part, setting.key)) {

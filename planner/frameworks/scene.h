@@ -30,6 +30,8 @@ void check_megatron(const Scene& scene, Findings& out);
 void check_deepspeed(const Scene& scene, Findings& out);
 void check_torch(const Scene& scene, Findings& out);
 void check_launch(const Scene& scene, Findings& out);
+void list_megatron_traps(std::vector<TrapInfo>& out);
+void list_deepspeed_traps(std::vector<TrapInfo>& out);
 
 // The facts and options of a dialect; empty where it has none.
 std::span<const Option> options_of(Dialect dialect);

@@ -21,7 +21,8 @@ inline constexpr auto kContext = std::to_array<Rule>({
     {"context_parallel_available", set_of(megatron_legacy, fsdp1),
      [](const Case& c) { return c.p.cp > 1; },
      [](const Case& c) { return not_in(c, "context parallelism", "use cp 1"); },
-     "4.1: parallelism_config is FSDP2 only"},
+     "accelerate 16cb6eb8, src/accelerate/commands/launch.py:1206; qplan: Megatron-LM of 2021-22 "
+     "has no flag for it"},
     {"ulysses_heads", kEvery - kDeepSpeed,
      [](const Case& c) {
        return c.p.cp > 1 && c.p.cp_comm == CpComm::a2a &&
@@ -35,7 +36,8 @@ inline constexpr auto kContext = std::to_array<Rule>({
            c.m.num_attention_heads / c.p.tp, kv_heads_per_rank(c), c.p.cp,
            chunk_within(c.m, c.p) > 0 ? "a smaller cp" : "p2p");
      },
-     "M48, Q7"},
+     "TransformerEngine d0067d0d, "
+     "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:4246"},
     {"deepspeed_ulysses_heads", kDeepSpeed,
      [](const Case& c) {
        const std::int64_t heads = c.m.num_attention_heads / c.p.tp;
@@ -48,21 +50,22 @@ inline constexpr auto kContext = std::to_array<Rule>({
            "not split over cp {}",
            c.m.num_attention_heads / c.p.tp, kv_heads_per_rank(c), c.p.cp);
      },
-     "D06"},
+     "DeepSpeed edaa7221, deepspeed/runtime/sequence_parallel/ulysses_sp.py:145"},
     {"ulysses_only", kDeepSpeed,
      [](const Case& c) { return c.p.cp > 1 && c.p.cp_comm != CpComm::a2a; },
      [](const Case& c) {
        return fmt::format("{} splits sequences by Ulysses; use cp_comm a2a, not {}", recipe_name(c),
                           to_word(c.p.cp_comm));
      },
-     "D06, 3B"},
+     "DeepSpeed edaa7221, deepspeed/runtime/sequence_parallel/ulysses_sp.py; Megatron-DeepSpeed "
+     "4efb479d, megatron/arguments.py:974"},
     {"ulysses_with_sequence_parallel", set_of(megatron_deepspeed),
      [](const Case& c) { return c.p.cp > 1 && c.p.sequence_parallel; },
      [](const Case& c) {
        return fmt::format("megatron-deepspeed refuses sequence_parallel together with cp {}",
                           c.p.cp);
      },
-     "3B, initialize.py:247"},
+     "Megatron-DeepSpeed 4efb479d, megatron/initialize.py:247"},
     // Their context parallelism shares attention's keys, and has no word for a state that runs
     // through the sequence.
     {"delta_net_context", kDeepSpeed | kTorch,
@@ -73,7 +76,8 @@ inline constexpr auto kContext = std::to_array<Rule>({
            "whole sequence; use cp 1",
            recipe_name(c));
      },
-     "M26 has Megatron's; torch.distributed.tensor.experimental._attention"},
+     "PyTorch 2.11, torch/distributed/tensor/experimental/_attention.py (attention alone); "
+     "DeepSpeed edaa7221, deepspeed/runtime/sequence_parallel/ulysses_sp.py (attention alone)"},
     {"mamba_context", kDeepSpeed | kTorch, [](const Case& c) { return c.p.cp > 1 && c.m.mamba; },
      [](const Case& c) {
        return fmt::format(
@@ -81,14 +85,16 @@ inline constexpr auto kContext = std::to_array<Rule>({
            "sequence; use cp 1",
            recipe_name(c));
      },
-     "torch.distributed.tensor.experimental._attention"},
+     "PyTorch 2.11, torch/distributed/tensor/experimental/_attention.py (attention alone); "
+     "DeepSpeed edaa7221, deepspeed/runtime/sequence_parallel/ulysses_sp.py (attention alone)"},
     {"ring_window", kMegatronCore,
      [](const Case& c) { return c.p.cp > 1 && c.p.cp_comm == CpComm::p2p && has_window(c.m); },
      [](const Case&) {
        return std::string(
            "the ring (cp_comm p2p) has no sliding windows; use cp_comm a2a or all_gather");
      },
-     "Transformer Engine 015d2257, attn_forward_func_with_cp"},
+     "TransformerEngine d0067d0d, "
+     "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:5057"},
     // Where heads are traded for sequence a rank has whole chunks.
     {"chunked_context", kEvery,
      [](const Case& c) {
@@ -99,14 +105,17 @@ inline constexpr auto kContext = std::to_array<Rule>({
            "attention within chunks of {} tokens has no cp_comm {}; use cp_comm a2a, or cp 1",
            chunk_within(c.m, c.p), to_word(c.p.cp_comm));
      },
-     "Transformer Engine 015d2257, attn_forward_func_with_cp; torchtitan 030c210c, "
-     "llama4/model.py"},
+     "TransformerEngine d0067d0d, "
+     "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:5057 (a chunk "
+     "is a window); torchtitan 030c210c, torchtitan/models/llama4/model.py:185"},
     {"mla_cp_comm", kMegatronCore,
      [](const Case& c) { return c.p.cp > 1 && c.m.mla && c.p.cp_comm != CpComm::p2p; },
      [](const Case& c) {
        return fmt::format("latent attention has no cp_comm {}; use p2p", to_word(c.p.cp_comm));
      },
-     "Transformer Engine 015d2257, attn_forward_func_with_cp"},
+     "TransformerEngine v2.14, "
+     "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:4073; qplan: "
+     "not predicted, though v2.15 no longer refuses it"},
 });
 
 }  // namespace qplan::rules

@@ -22,7 +22,9 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
        return "degrees, batch sizes and seq_len must be at least 1 and zero 0 to 3: " +
               to_string(c.p);
      },
-     "M08"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:694; torchtitan b5bcd76c, "
+     "torchtitan/distributed/parallel_dims.py:176; arithmetic: nothing is split into less than one "
+     "part"},
 
     {"document_length", kEvery, [](const Case& c) { return c.p.document_len > c.p.seq_len; },
      [](const Case& c) {
@@ -31,7 +33,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            "for sequences that are whole",
            c.p.seq_len, c.p.document_len);
      },
-     "models/parallel_plan.h"},
+     "arithmetic: documents are packed into sequences, and none is cut"},
 
     // Group sizes and batch.
     {"world_size", kEvery,
@@ -40,7 +42,9 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
        return fmt::format("tp {} x cp {} x dp {} x pp {} is {} ranks, not {} GPUs", c.p.tp, c.p.cp,
                           c.p.dp, c.p.pp, c.p.world(), c.limits.gpus);
      },
-     "M01"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:432; torchtitan b5bcd76c, "
+     "torchtitan/distributed/parallel_dims.py:182; accelerate 16cb6eb8, "
+     "src/accelerate/parallelism_config.py:372"},
     {"batch_divisibility", kEvery,
      [](const Case& c) { return !divides(c.p.micro_batch_size * c.p.dp, c.p.global_batch_size); },
      [](const Case& c) {
@@ -49,13 +53,15 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            "use a multiple of {}",
            c.p.global_batch_size, c.p.micro_batch_size, c.p.dp, c.p.micro_batch_size * c.p.dp);
      },
-     "M07"},
+     "Megatron-LM d98e8a64, megatron/core/num_microbatches_calculator.py:381; DeepSpeed edaa7221, "
+     "deepspeed/runtime/config.py:937"},
     {"dense_experts", kEvery, [](const Case& c) { return !c.m.moe && (c.p.ep > 1 || c.p.etp > 1); },
      [](const Case& c) {
        return fmt::format("the model has no experts to split over ep {} x etp {}; use ep 1 etp 1",
                           c.p.ep, c.p.etp);
      },
-     "M03"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1656; Megatron-LM d98e8a64, "
+     "megatron/core/transformer/transformer_config.py:1595"},
     {"expert_world", kEvery,
      [](const Case& c) {
        return !divides(std::int64_t{c.p.etp} * c.p.ep, std::int64_t{c.p.tp} * c.p.cp * c.p.dp);
@@ -64,14 +70,17 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
        return fmt::format("etp {} x ep {} does not divide the {} ranks of a stage (tp x cp x dp)",
                           c.p.etp, c.p.ep, std::int64_t{c.p.tp} * c.p.cp * c.p.dp);
      },
-     "M02, Q5; torchtitan parallel_dims (4.3)"},
+     "Megatron-LM d98e8a64, megatron/core/parallel_state.py:881; torchtitan b5bcd76c, "
+     "torchtitan/distributed/parallel_dims.py:188; DeepSpeed edaa7221, "
+     "deepspeed/module_inject/auto_ep_folding.py:111"},
     {"experts_per_rank", kEvery,
      [](const Case& c) { return c.m.moe && !divides(c.p.ep, c.m.moe->num_experts); },
      [](const Case& c) {
        return fmt::format("{} experts cannot be split over ep {}; {}", c.m.moe->num_experts, c.p.ep,
                           use_divisor("ep", c.m.moe->num_experts));
      },
-     "M03, D04, D09"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1657; DeepSpeed edaa7221, "
+     "deepspeed/module_inject/auto_ep_config.py:285"},
     {"fsdp_shard_divides", kEvery,
      [](const Case& c) {
        return c.p.fsdp_shard > 0 && !divides(c.p.fsdp_shard, std::int64_t{c.p.dp} * c.p.cp);
@@ -80,14 +89,16 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
        return fmt::format("fsdp_shard {} does not divide the {} ranks of dp x cp", c.p.fsdp_shard,
                           std::int64_t{c.p.dp} * c.p.cp);
      },
-     "M06, D08"},
+     "Megatron-LM d98e8a64, megatron/core/parallel_state.py:924; torchtitan b5bcd76c, "
+     "torchtitan/distributed/parallel_dims.py:182; DeepSpeed edaa7221, "
+     "deepspeed/runtime/zero/mics_utils.py:178"},
     {"fsdp_shard_without_zero", kEvery,
      [](const Case& c) { return c.p.fsdp_shard > 0 && c.p.zero == 0; },
      [](const Case& c) {
        return fmt::format("fsdp_shard {} has nothing to shard at zero 0; use zero 1 to 3",
                           c.p.fsdp_shard);
      },
-     "M06"},
+     "arithmetic: at zero 0 every rank holds all states"},
 
     // Tensor and sequence parallel.
     {"attention_heads", kEvery,
@@ -97,7 +108,8 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
                           c.m.num_attention_heads, c.p.tp,
                           use_divisor("tp", c.m.num_attention_heads));
      },
-     "M20"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1446; torchtitan "
+     "b5bcd76c, torchtitan/models/common/decoder.py:190"},
     {"key_value_heads", kEvery,
      [](const Case& c) {
        const std::int64_t heads = c.m.num_key_value_heads;
@@ -109,7 +121,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            "divides {} or is a multiple of it",
            c.m.num_key_value_heads, c.p.tp, c.m.num_key_value_heads);
      },
-     "M21"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1462"},
     // DTensor shards the heads and does not repeat them.
     {"key_value_heads_split", set_of(fsdp2, fsdp2_compile),
      [](const Case& c) { return !c.m.mla && !divides(c.p.tp, c.m.num_key_value_heads); },
@@ -118,7 +130,8 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
                           c.m.num_key_value_heads, c.p.tp,
                           use_divisor("tp", c.m.num_key_value_heads));
      },
-     "M21 without repetition: a DTensor of K heads viewed as heads per rank"},
+     "torchtitan b5bcd76c, torchtitan/models/common/decoder.py:195; arithmetic: a DTensor is "
+     "viewed as whole heads"},
     // Whatever cp_comm is: between ranks that share sequences Gated DeltaNet trades them for heads.
     {"delta_net_heads", kMegatronCore,
      [](const Case& c) {
@@ -132,7 +145,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            c.m.delta_net->num_key_heads, c.m.delta_net->num_value_heads, c.p.tp, c.p.cp,
            c.m.delta_net->num_key_heads);
      },
-     "M26"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1502"},
     // Hugging Face's tensor-parallel plan gathers what Gated DeltaNet's projections make, and every
     // rank runs all heads (base_model_tp_plan in configuration_qwen3_next.py: gather_output).
     {"delta_net_tensor_parallel", kDeepSpeed | kTorch,
@@ -143,7 +156,8 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            "tp 1",
            recipe_name(c), c.p.tp);
      },
-     "transformers 5.23, configuration_qwen3_next.py"},
+     "transformers 5.23.0, models/qwen3_next/configuration_qwen3_next.py (base_model_tp_plan: "
+     "gather_output)"},
     {"mamba_heads", kMegatronCore,
      [](const Case& c) {
        if (!c.m.mamba) return false;
@@ -160,7 +174,8 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            c.m.mamba->num_heads, c.m.mamba->num_groups, c.p.tp, c.p.cp, c.m.mamba->num_groups,
            c.m.mamba->num_heads);
      },
-     "Megatron-LM d98e8a64, core/ssm/mamba_mixer.py and mamba_context_parallel.py"},
+     "Megatron-LM d98e8a64, megatron/core/ssm/mamba_mixer.py:262, "
+     "megatron/core/ssm/mamba_context_parallel.py:106"},
     // transformers' class has no tensor-parallel plan for its layers.
     {"mamba_tensor_parallel", kDeepSpeed | kTorch,
      [](const Case& c) { return c.m.mamba && c.p.tp > 1; },
@@ -168,14 +183,14 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
        return fmt::format("{} splits no heads of Mamba-2 over tp {}; use tp 1", recipe_name(c),
                           c.p.tp);
      },
-     "transformers 5.23, modeling_nemotron_h.py"},
+     "transformers 5.23.0, models/nemotron_h/modeling_nemotron_h.py (no tensor-parallel plan)"},
     {"vision_heads", kEvery,
      [](const Case& c) { return c.m.vision && !divides(c.p.tp, c.m.vision->num_heads); },
      [](const Case& c) {
        return fmt::format("the vision tower's {} heads cannot be split over tp {}; {}",
                           c.m.vision->num_heads, c.p.tp, use_divisor("tp", c.m.vision->num_heads));
      },
-     "M20"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1446"},
     // Vocabulary rows need no rule: every recipe pads them to a multiple of tp.
     {"mlp_split", kEvery,
      [](const Case& c) { return !divides(c.p.tp, c.m.intermediate_size) && has_dense_layer(c.m); },
@@ -183,7 +198,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
        return fmt::format("an MLP of {} columns cannot be split over tp {}; {}",
                           c.m.intermediate_size, c.p.tp, use_divisor("tp", c.m.intermediate_size));
      },
-     "Q4"},
+     "Megatron-LM d98e8a64, megatron/core/tensor_parallel/layers.py:1038"},
     {"shared_expert_split", kEvery,
      [](const Case& c) {
        return c.m.moe && !divides(c.p.tp, c.m.moe->shared_expert_intermediate_size);
@@ -193,7 +208,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
                           c.m.moe->shared_expert_intermediate_size, c.p.tp,
                           use_divisor("tp", c.m.moe->shared_expert_intermediate_size));
      },
-     "Q4"},
+     "Megatron-LM d98e8a64, megatron/core/tensor_parallel/layers.py:1038"},
     {"expert_split", kEvery,
      [](const Case& c) { return c.m.moe && !divides(c.p.etp, c.m.moe->moe_intermediate_size); },
      [](const Case& c) {
@@ -201,21 +216,22 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
                           c.m.moe->moe_intermediate_size, c.p.etp,
                           use_divisor("etp", c.m.moe->moe_intermediate_size));
      },
-     "Q4"},
+     "Megatron-LM d98e8a64, megatron/core/tensor_parallel/layers.py:1038"},
     {"expert_bias_split", kMegatronCore,
      [](const Case& c) { return c.m.moe && c.m.moe->expert_bias && c.p.etp > 1; },
      [](const Case& c) {
        return fmt::format("experts with biases cannot be split, so etp {} is impossible; use etp 1",
                           c.p.etp);
      },
-     "M61"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:2614"},
     {"sequence_parallel_alone", kEvery,
      [](const Case& c) { return c.p.sequence_parallel && c.p.tp == 1; },
      [](const Case&) {
        return std::string(
            "sequence_parallel shares work among tp ranks, and tp is 1; leave it out");
      },
-     "M22"},
+     "Megatron-LM d98e8a64, megatron/core/model_parallel_config.py:504, "
+     "megatron/training/arguments.py:1436"},
     {"moe_needs_sequence_parallel",
      set_of(megatron, megatron_fsdp, fsdp2_compile, RecipeKind::qplan),
      [](const Case& c) { return c.m.moe && c.p.tp > 1 && !c.p.sequence_parallel; },
@@ -225,7 +241,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            "tokens",
            c.p.tp);
      },
-     "Q1"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/moe/moe_layer.py:636"},
     {"sequence_split", kEvery - kDeepSpeed,
      [](const Case& c) { return c.p.cp > 1 && !divides(std::int64_t{2} * c.p.cp, c.p.seq_len); },
      [](const Case& c) {
@@ -233,13 +249,13 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            "a sequence of {} cannot be cut into the {} pieces (2 x cp) that balance a causal mask",
            c.p.seq_len, 2 * c.p.cp);
      },
-     "M09"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1336"},
     {"sequence_split_ulysses", kDeepSpeed,
      [](const Case& c) { return !divides(c.p.cp, c.p.seq_len); },
      [](const Case& c) {
        return fmt::format("a sequence of {} cannot be split over cp {}", c.p.seq_len, c.p.cp);
      },
-     "D06"},
+     "DeepSpeed edaa7221, deepspeed/runtime/sequence_parallel/ulysses_sp.py:697"},
     {"sequence_parallel_split", kEvery,
      [](const Case& c) {
        return c.p.sequence_parallel && !divides(std::int64_t{c.p.cp} * c.p.tp, c.p.seq_len);
@@ -249,7 +265,8 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            "sequence_parallel cannot split a sequence of {} over cp {} x tp {} = {} ranks",
            c.p.seq_len, c.p.cp, c.p.tp, c.p.cp * c.p.tp);
      },
-     "Q3"},
+     "Megatron-LM d98e8a64, megatron/core/tensor_parallel/mappings.py:73; torchtitan b5bcd76c, "
+     "torchtitan/trainer.py:302"},
     {"learned_positions", kEvery,
      [](const Case& c) {
        return c.m.position == PositionEmbedding::learned && c.m.max_position_embeddings > 0 &&
@@ -259,7 +276,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
        return fmt::format("the model has {} learned positions, too few for seq_len {}",
                           c.m.max_position_embeddings, c.p.seq_len);
      },
-     "M10"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1354"},
 });
 
 }  // namespace qplan::rules

@@ -60,13 +60,15 @@ inline constexpr auto kExecution = std::to_array<Rule>({
                               ? "modules and no layer count"
                               : "neither modules nor a layer count");
      },
-     "M80, M81"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1914, "
+     "megatron/core/transformer/transformer_config.py:1929"},
     {"recompute_experts", kEvery, [](const Case& c) { return lacks_experts(c.m, c.p.recompute); },
      [](const Case& c) {
        return fmt::format("recompute {} names expert modules that the model does not have",
                           to_string(c.p.recompute));
      },
-     "M82"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1964; arithmetic: "
+     "there is nothing to recompute"},
     {"recompute_mla", kEvery,
      [](const Case& c) {
        return c.p.recompute.modules.has(RecomputeModule::mla_up_proj) && !c.m.mla;
@@ -74,7 +76,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      [](const Case&) {
        return std::string("recompute mla_up_proj needs latent attention, which the model lacks");
      },
-     "M82"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1969"},
     {"recompute_delta_net", kEvery,
      [](const Case& c) {
        return c.p.recompute.modules.has(RecomputeModule::gdn_norm_out) && !c.m.delta_net;
@@ -83,7 +85,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return std::string(
            "recompute gdn_norm_out needs Gated DeltaNet layers, which the model lacks");
      },
-     "Megatron-LM d98e8a64, transformer_config.py: recompute_modules"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1974"},
 
     // Overlap.
     {"overlap_tp", kEvery,
@@ -93,7 +95,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      [](const Case& c) {
        return fmt::format("overlap tp at tp {} needs sequence_parallel", c.p.tp);
      },
-     "M23"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1441"},
     {"overlap_param", kMegatronCore,
      [](const Case& c) {
        return c.p.overlap.has(OverlapKind::param) &&
@@ -103,10 +105,10 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return fmt::format("overlap param needs overlap grad and zero 1 or more, not zero {}{}",
                           c.p.zero, c.p.overlap.has(OverlapKind::grad) ? "" : " without grad");
      },
-     "M50"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1025"},
     {"overlap_ep", kEvery, [](const Case& c) { return !expert_overlap_obstacle(c).empty(); },
      [](const Case& c) { return fmt::format("overlap ep needs {}", expert_overlap_obstacle(c)); },
-     "M70"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:3002"},
 
     // Offload.
     {"offload_fraction", kEvery,
@@ -115,16 +117,19 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return fmt::format("the offloaded fraction of the optimizer must be 0 to 1, not {}",
                           c.p.offload.optimizer);
      },
-     "1.2"},
+     "arithmetic: a share of a whole"},
     {"offload_optimizer_available", set_of(megatron_legacy, nanotron),
      [](const Case& c) { return c.p.offload.optimizer > 0; },
-     [](const Case& c) { return not_in(c, "optimizer offload", "use offload none"); }, "1.2"},
+     [](const Case& c) { return not_in(c, "optimizer offload", "use offload none"); },
+     "Megatron-LM d98e8a64, megatron/core/optimizer/optimizer_config.py:347 (since 2024); nanotron "
+     "2411b022, src/nanotron/optim/zero.py (no offload)"},
     {"offload_optimizer_zero", kDeepSpeed | set_of(megatron),
      [](const Case& c) { return c.p.offload.optimizer > 0 && c.p.zero == 0; },
      [](const Case&) {
        return std::string("optimizer offload needs a sharded optimizer; use zero 1 or more");
      },
-     "M55, M56, 3.2"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1885; DeepSpeed edaa7221, "
+     "deepspeed/runtime/zero/config.py:164"},
     {"offload_fraction_zero", kDeepSpeed,
      [](const Case& c) {
        return c.p.offload.optimizer > 0 && c.p.offload.optimizer < 1 && c.p.zero < 3;
@@ -134,7 +139,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "DeepSpeed offloads a fraction ({}) of the optimizer only at zero 3; offload all of it",
            c.p.offload.optimizer);
      },
-     "3.2"},
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:392"},
     // CPUOffloadPolicy moves parameters, gradients and states as one.
     {"offload_whole", kTorch,
      [](const Case& c) {
@@ -145,17 +150,21 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return fmt::format("{} offloads everything or nothing; use offload=optimizer,params",
                           recipe_name(c));
      },
-     "4.1 fsdp_offload_params, 4.3 enable_cpu_offload"},
+     "torchtitan b5bcd76c, torchtitan/config/configs.py:70; accelerate 16cb6eb8, "
+     "src/accelerate/utils/dataclasses.py:2172 (CPUOffloadPolicy)"},
     {"offload_params_available", kEvery - kDeepSpeed - kTorch,
      [](const Case& c) { return c.p.offload.params; },
      [](const Case& c) { return not_in(c, "parameter offload", "use deepspeed at zero 3"); },
-     "3.2"},
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:157; qplan: no other recipe has the "
+     "choice"},
     {"offload_params_zero", kDeepSpeed,
      [](const Case& c) { return c.p.offload.params && c.p.zero < 3; },
      [](const Case& c) { return fmt::format("parameter offload needs zero 3, not {}", c.p.zero); },
-     "3.2"},
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:157"},
     {"offload_nvme_available", kEvery - kDeepSpeed, [](const Case& c) { return c.p.offload.nvme; },
-     [](const Case& c) { return not_in(c, "offload to NVMe", "use deepspeed at zero 3"); }, "3.2"},
+     [](const Case& c) { return not_in(c, "offload to NVMe", "use deepspeed at zero 3"); },
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/offload_config.py:24; qplan: no other recipe has "
+     "the choice"},
     {"offload_nvme", kDeepSpeed,
      [](const Case& c) {
        return c.p.offload.nvme &&
@@ -167,11 +176,13 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "at zero {}",
            to_string(c.p.offload), c.p.zero);
      },
-     "3.2"},
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/stage3.py:777"},
     {"offload_activations_available",
      set_of(megatron_legacy, nanotron, fsdp1, fsdp2, fsdp2_compile, RecipeKind::qplan),
      [](const Case& c) { return c.p.offload.activation_layers != 0; },
-     [](const Case& c) { return not_in(c, "activation offload", "use recompute"); }, "1.3"},
+     [](const Case& c) { return not_in(c, "activation offload", "use recompute"); },
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1323; qplan: no other "
+     "recipe has the choice"},
     // `activations:N` is Transformer Engine's layer offload; `activations` is the fine-grained one,
     // which goes with a pipeline and with selective recompute.
     {"offload_activation_layers", kMegatronCore,
@@ -186,7 +197,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "{} layers",
            c.p.offload.activation_layers, c.m.num_layers);
      },
-     "M40"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1885"},
     {"offload_checkpoints", kDeepSpeed,
      [](const Case& c) {
        return c.p.offload.activation_layers != 0 && c.p.recompute.kind != RecomputeKind::full;
@@ -196,7 +207,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "DeepSpeed offloads only checkpoints (cpu_checkpointing); use "
            "recompute full");
      },
-     "3.4 activation_checkpointing"},
+     "DeepSpeed edaa7221, deepspeed/runtime/activation_checkpointing/checkpointing.py:1141"},
 
     // Launching.
     {"fp8_parameters_without_fp8", set_of(RecipeKind::megatron),
@@ -208,7 +219,8 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return fmt::format("{} has no weights in fp8; leave fp8_param_gather=false out",
                           to_word(c.p.precision));
      },
-     "Megatron-LM d98e8a64, --fp8-param-gather"},
+     "Megatron-LM d98e8a64, --fp8-param-gather; arithmetic: without fp8 there are no weights in "
+     "it"},
     {"deterministic_overlap", kMegatronCore,
      [](const Case& c) { return c.p.deterministic && c.p.overlap.has(OverlapKind::tp); },
      [](const Case&) {
@@ -216,7 +228,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "Megatron's deterministic mode refuses tensor-parallel overlap; leave tp out of "
            "overlap");
      },
-     "Megatron-LM d98e8a64, training/determinism.py"},
+     "Megatron-LM d98e8a64, megatron/training/determinism.py:24"},
     {"deterministic_sinks", kMegatronCore,
      [](const Case& c) { return c.p.deterministic && c.m.attention_sinks; },
      [](const Case&) {
@@ -224,7 +236,8 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "Transformer Engine's attention with sinks has no deterministic backward; leave "
            "deterministic out");
      },
-     "TransformerEngine, dot_product_attention/utils.py: softmax_type vanilla"},
+     "TransformerEngine d0067d0d, "
+     "transformer_engine/pytorch/attention/dot_product_attention/utils.py:1535"},
     {"loss_available", kEvery,
      [](const Case& c) {
        return c.p.loss != LossKind::by_framework && !losses_of(c.recipe).has(c.p.loss);
@@ -232,7 +245,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      [](const Case& c) {
        return not_in(c, fmt::format("loss {}", to_word(c.p.loss)), "use " + other_losses(c.recipe));
      },
-     "models/program/loss.h"},
+     "qplan: models/program/loss.h says which loss each framework has"},
     {"deterministic_loss", kMegatronCore,
      [](const Case& c) {
        return c.p.deterministic && (c.p.loss == LossKind::native || c.p.loss == LossKind::te);
@@ -240,7 +253,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      [](const Case&) {
        return std::string("Megatron's deterministic mode refuses its fused losses; leave loss out");
      },
-     "Megatron-LM d98e8a64, training/determinism.py"},
+     "Megatron-LM d98e8a64, megatron/training/determinism.py:24"},
     {"deterministic_delta_net", kMegatronCore,
      [](const Case& c) { return c.p.deterministic && c.m.delta_net; },
      [](const Case&) {
@@ -249,7 +262,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "not "
            "modelled; leave deterministic out");
      },
-     "Megatron-LM d98e8a64, core/ssm/gated_delta_net/gdn.py"},
+     "Megatron-LM d98e8a64, megatron/core/ssm/gated_delta_net/gdn.py:69; qplan: not modelled"},
     // Frameworks without the layer. torchtitan has Qwen3.5, behind a vision tower of its own, and
     // splits its heads otherwise (torchtitan/models/qwen3_5).
     {"delta_net_available", set_of(megatron_legacy, megatron_deepspeed, nanotron, fsdp2_compile),
@@ -257,7 +270,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      [](const Case& c) {
        return not_in(c, "Gated DeltaNet that qplan knows", "use megatron, deepspeed or fsdp2");
      },
-     "models/program/delta_net_part.cpp"},
+     "qplan: models/program/delta_net_part.cpp models it for other frameworks alone"},
     // Megatron's own kernels of it, which the mode takes, were not measured.
     {"deterministic_mamba", kMegatronCore,
      [](const Case& c) { return c.p.deterministic && c.m.mamba; },
@@ -266,13 +279,13 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "Megatron's deterministic mode runs Mamba-2's scan by kernels that are not modelled; "
            "leave deterministic out");
      },
-     "Megatron-LM d98e8a64, core/ssm/ops/common/determinism.py"},
+     "Megatron-LM d98e8a64, megatron/core/ssm/ops/common/determinism.py:27; qplan: not modelled"},
     {"mamba_available", set_of(megatron_legacy, megatron_deepspeed, nanotron, fsdp2_compile),
      [](const Case& c) { return c.m.mamba.has_value(); },
      [](const Case& c) {
        return not_in(c, "Mamba-2 that qplan knows", "use megatron, deepspeed or fsdp2");
      },
-     "models/program/mamba_part.cpp"},
+     "qplan: models/program/mamba_part.cpp models it for other frameworks alone"},
     {"cuda_graph_router", kEvery,
      [](const Case& c) {
        return c.p.cuda_graph && c.p.cuda_graph_scope == CudaGraphScope::router && !c.m.moe;
@@ -280,7 +293,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      [](const Case&) {
        return std::string("a dense model has no router to capture; use cuda_graph_scope layer");
      },
-     "Megatron-LM 1dcf0daf, transformer_config.py: moe_router wants experts"},
+     "Megatron-LM 1dcf0daf, megatron/core/transformer/transformer_config.py:1779"},
     {"cuda_graph_mamba", kEvery,
      [](const Case& c) {
        return c.p.cuda_graph && c.p.cuda_graph_scope == CudaGraphScope::mamba && !c.m.mamba;
@@ -289,7 +302,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
        return std::string(
            "a model without Mamba-2 layers has none to capture; use cuda_graph_scope layer");
      },
-     "Megatron-LM d98e8a64, core/ssm/mamba_layer.py"},
+     "Megatron-LM d98e8a64, megatron/core/ssm/mamba_layer.py:113"},
     // A graph of a layer's parts neither contains nor is contained in what is recomputed.
     {"cuda_graph_recompute", kMegatronCore,
      [](const Case& c) {
@@ -303,21 +316,22 @@ inline constexpr auto kExecution = std::to_array<Rule>({
            "graphs of layers exclude recompute {}; use cuda_graph_scope full, or less recompute",
            to_string(c.p.recompute));
      },
-     "Megatron-LM 1dcf0daf, transformer_config.py: recompute and cuda_graph_scope"},
+     "Megatron-LM 1dcf0daf, megatron/core/transformer/transformer_config.py:1808, "
+     "megatron/core/transformer/transformer_config.py:1819"},
     {"cuda_graph_offload", kMegatronCore,
      [](const Case& c) { return c.p.cuda_graph && c.p.offload.activation_layers > 0; },
      [](const Case& c) {
        return fmt::format("CUDA graphs exclude the offload of {} layers' activations",
                           c.p.offload.activation_layers);
      },
-     "Megatron-LM 1dcf0daf, transformer_config.py: cpu_offloading"},
+     "Megatron-LM 1dcf0daf, megatron/core/transformer/transformer_config.py:1748"},
     {"cuda_graph_parallel", set_of(fsdp2_compile),
      [](const Case& c) { return c.p.cuda_graph && (c.p.pp > 1 || c.p.ep > 1); },
      [](const Case& c) {
        return fmt::format("torchtitan's CUDA graphs exclude pp {} and ep {} above 1", c.p.pp,
                           c.p.ep);
      },
-     "4.3"},
+     "torchtitan b5bcd76c, torchtitan/trainer.py:172"},
 });
 
 }  // namespace qplan::rules

@@ -55,7 +55,7 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
        return fmt::format("qplan does not execute a model with {}; predict it as megatron",
                           unexecuted_part(c.m));
      },
-     "executor/"},
+     "qplan: its executor has no such layers yet"},
     {"executor_documents", set_of(RecipeKind::qplan),
      [](const Case& c) { return c.p.document_len > 0; },
      [](const Case&) {
@@ -63,7 +63,7 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
            "qplan does not execute packed documents; leave document_len out, or predict it as "
            "megatron");
      },
-     "executor/"},
+     "qplan: its executor runs whole sequences"},
     // Deepstack tokens are added where the tower is, in the first stage.
     {"executor_deepstack", set_of(RecipeKind::qplan),
      [](const Case& c) {
@@ -76,7 +76,7 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
            "the first layers beside the tower; use fewer stages",
            stage_layers(c.m, c.p).front(), c.m.vision->deepstack_layers.size());
      },
-     "models/program/step_program.cpp"},
+     "qplan: models/program/step_program.cpp adds a tower's tokens in the first stage"},
     {"executor_vision_sp", set_of(RecipeKind::qplan),
      [](const Case& c) {
        return c.m.vision && c.p.sequence_parallel && !divides(c.p.tp, visual_tokens(c));
@@ -86,11 +86,11 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
            "sp splits a microbatch's {} visual tokens, and tp {} does not divide them",
            visual_tokens(c), c.p.tp);
      },
-     "models/program/vision_blocks.cpp"},
+     "qplan: models/program/vision_blocks.cpp shares visual tokens over tp evenly"},
     {"executor_dispatcher", set_of(RecipeKind::qplan),
      [](const Case& c) { return c.p.ep > 1 && c.p.moe_dispatcher == MoeDispatcher::allgather; },
      [](const Case& c) { return not_in(c, "allgather dispatcher", "use alltoall"); },
-     "models/program/moe_part.cpp"},
+     "qplan: models/program/moe_part.cpp exchanges tokens all to all"},
     {"executor_fp8", set_of(RecipeKind::qplan),
      [](const Case& c) {
        return c.p.precision == Precision::fp8 && (c.m.vision || has_biases(c.m));
@@ -98,7 +98,7 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
      [](const Case& c) {
        return not_in(c, "precision fp8 of a model with biases or a vision tower", "use bf16");
      },
-     "models/program/fp8_linear.cpp"},
+     "qplan: models/program/fp8_linear.cpp has no biases and no towers"},
     // One graph of a step up to the optimizer. An exchange of experts' tokens needs the host for
     // their counts; other collectives inside layers run in a graph, but slower than launched:
     // Qwen3-0.6B, tp2 sp, 1024 tokens, 138 ms instead of 126 (docs/evidence/archive/issue6-fp8.md).
@@ -113,7 +113,7 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
            "cuda_graph out, or use tp, cp, pp, ep and etp 1, zero 0 or 1 and cuda_graph_scope "
            "full");
      },
-     "executor/cuda/backend.cpp"},
+     "qplan: its executor captures a step without communication inside layers"},
     {"executor_state_dtypes", set_of(RecipeKind::qplan),
      [](const Case& c) {
        return c.p.main_params_dtype != DType::fp32 || c.p.moment_dtype == DType::fp8;
@@ -123,7 +123,7 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
            "qplan keeps main parameters in fp32 and moments in fp32, bf16 or fp16, not {} and {}",
            to_word(c.p.main_params_dtype), to_word(c.p.moment_dtype));
      },
-     "executor/cpu/states.cpp"},
+     "qplan: its executor's AdamW has these formats alone"},
     // Pieces of an overlapped product (models/program/layer_context.cpp).
     {"executor_overlap_tp", set_of(RecipeKind::qplan),
      [](const Case& c) {
@@ -136,7 +136,7 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
            "cannot be cut so",
            c.p.micro_batch_size * c.p.seq_len / c.p.cp, c.p.tp);
      },
-     "models/program/layer_context.cpp"},
+     "qplan: models/program/layer_context.cpp cuts overlapped products into 4 pieces"},
 });
 
 }  // namespace qplan::rules

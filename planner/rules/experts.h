@@ -16,20 +16,24 @@ inline constexpr auto kExperts = std::to_array<Rule>({
        return not_in(c, "expert parallelism for this model",
                      fmt::format("use ep 1, not {}", c.p.ep));
      },
-     "3B, 4.1"},
+     "accelerate 16cb6eb8, src/accelerate/parallelism_config.py (no experts); Megatron-DeepSpeed "
+     "4efb479d, megatron/arguments.py:608 (experts of other models)"},
     {"expert_tensor_available", kEvery - set_of(megatron, megatron_fsdp, RecipeKind::qplan),
      [](const Case& c) { return c.p.etp > 1; },
      [](const Case& c) {
        return not_in(c, "expert tensor parallelism", fmt::format("use etp 1, not {}", c.p.etp));
      },
-     "D04, 4.3"},
+     "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:1159 (--moe-expert-parallel-size alone); "
+     "DeepSpeed edaa7221, deepspeed/module_inject/auto_ep_folding.py:214; torchtitan b5bcd76c, "
+     "torchtitan/distributed/parallel_dims.py:188; nanotron 2411b022, "
+     "src/nanotron/config/parallelism_config.py:38"},
     {"autoep_zero3", set_of(deepspeed),
      [](const Case& c) { return c.p.zero == 3 && c.p.ep > 1 && (c.p.tp > 1 || c.p.cp > 1); },
      [](const Case& c) {
        return fmt::format("DeepSpeed's AutoEP (ep {}) at zero 3 excludes tp and cp above 1",
                           c.p.ep);
      },
-     "D04"},
+     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:1896"},
     {"experts_within_shards", set_of(fsdp2_compile),
      [](const Case& c) {
        return c.p.fsdp_shard > 0 && std::int64_t{c.p.fsdp_shard} * c.p.tp % c.p.ep != 0;
@@ -40,26 +44,26 @@ inline constexpr auto kExperts = std::to_array<Rule>({
            "does not divide fsdp_shard {} x tp {}; shard over more ranks",
            c.p.ep, c.p.fsdp_shard, c.p.tp);
      },
-     "torchtitan distributed/parallel_dims.py:187"},
+     "torchtitan b5bcd76c, torchtitan/distributed/parallel_dims.py:188"},
     {"dispatcher_without_experts", kEvery,
      [](const Case& c) { return !c.m.moe && is_fused_dispatcher(c.p.moe_dispatcher); },
      [](const Case& c) {
        return fmt::format("the model has no experts for dispatcher {}",
                           to_word(c.p.moe_dispatcher));
      },
-     "M67"},
+     "arithmetic: without experts no token is sent"},
     {"dispatcher_available", kEvery - kMegatronCore - set_of(fsdp2, fsdp2_compile),
      [](const Case& c) { return is_fused_dispatcher(c.p.moe_dispatcher); },
      [](const Case& c) {
        return not_in(c, fmt::format("{} dispatcher", to_word(c.p.moe_dispatcher)), "use alltoall");
      },
-     "1.4"},
+     "Megatron-LM d98e8a64, --moe-flex-dispatcher-backend; qplan: no other recipe has the choice"},
     {"capacity_without_experts", kMegatronCore | set_of(RecipeKind::qplan),
      [](const Case& c) { return !c.m.moe && c.p.moe_capacity_factor > 0; },
      [](const Case& c) {
        return fmt::format("the model has no experts for capacity {}", c.p.moe_capacity_factor);
      },
-     "1.4"},
+     "arithmetic: without experts no copy is dropped"},
     {"drop_policy_without_capacity", kEvery,
      [](const Case& c) {
        return c.p.moe_capacity_factor == 0 && c.p.moe_token_drop_policy != TokenDropPolicy::probs;
@@ -69,7 +73,8 @@ inline constexpr auto kExperts = std::to_array<Rule>({
            "drop {} says which copies beyond a capacity are dropped; give a capacity",
            to_word(c.p.moe_token_drop_policy));
      },
-     "1.4"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:932; arithmetic: "
+     "without a capacity no copy is dropped"},
     {"deepep_group", kMegatronCore,
      [](const Case& c) {
        return c.p.moe_dispatcher == MoeDispatcher::deepep && std::int64_t{c.p.ep} * c.p.tp == 1;
@@ -77,7 +82,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      [](const Case&) {
        return std::string("dispatcher deepep needs ep x tp above 1; use alltoall");
      },
-     "M67"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/moe/token_dispatcher.py:1836"},
     {"dispatcher_gpu", kEvery,
      [](const Case& c) {
        return is_fused_dispatcher(c.p.moe_dispatcher) && c.limits.compute_capability > 0 &&
@@ -87,7 +92,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
        return fmt::format("dispatcher {} needs compute capability 90 (Hopper), not {}",
                           to_word(c.p.moe_dispatcher), c.limits.compute_capability);
      },
-     "DeepEP dd758ca"},
+     "DeepEP dd758ca, README.md:65"},
     // Whose modules are transformers'.
     {"every_expert", set_of(deepspeed, fsdp1, fsdp2),
      [](const Case& c) { return c.m.moe && c.m.moe->scales_inputs; },
@@ -97,7 +102,8 @@ inline constexpr auto kExperts = std::to_array<Rule>({
            "is not modelled; predict it as megatron, or fsdp2-compile",
            c.m.moe->num_experts);
      },
-     "transformers 5.23.0, Llama4TextMoe.forward"},
+     "transformers 5.23.0, models/llama4/modeling_llama4.py (Llama4TextMoe.forward); qplan: not "
+     "modelled"},
     {"model_available", set_of(megatron_legacy, megatron_deepspeed),
      [](const Case& c) { return c.m.qk_norm || c.m.moe || c.m.mla || c.m.vision; },
      [](const Case& c) {
@@ -107,7 +113,8 @@ inline constexpr auto kExperts = std::to_array<Rule>({
                           : c.m.vision ? "a vision tower"
                                        : "normalised queries and keys");
      },
-     "3B"},
+     "Megatron-DeepSpeed 4efb479d, megatron/model/transformer.py; qplan: Megatron-LM of 2021-22 "
+     "had none of these parts"},
 });
 
 }  // namespace qplan::rules

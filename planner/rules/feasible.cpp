@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 #include <utility>
 
 #include "planner/rules/context.h"
@@ -46,6 +47,53 @@ const Rule* first_broken(const Case& c, std::index_sequence<I...>) {
   const Rule* found = nullptr;
   static_cast<void>(((is_broken<I>(c) && (found = &kRules[I]) != nullptr) || ...));
   return found;
+}
+
+// What a recipe's sources are called.
+std::span<const std::string_view> repositories_of(RecipeKind recipe) {
+  static constexpr std::string_view kMegatron[] = {"Megatron-LM ", "TransformerEngine "},
+                                    kFork[] = {"Megatron-DeepSpeed ", "DeepSpeed "},
+                                    kDeepSpeed[] = {"DeepSpeed ", "transformers "},
+                                    kAccelerate[] = {"accelerate ", "PyTorch ", "transformers "},
+                                    kTitan[] = {"torchtitan ", "PyTorch "},
+                                    kNanotron[] = {"nanotron "}, kOwn[] = {"qplan: "};
+  switch (recipe) {
+    case megatron:
+    case megatron_legacy:
+    case megatron_fsdp:
+      return kMegatron;
+    case megatron_deepspeed:
+      return kFork;
+    case deepspeed:
+      return kDeepSpeed;
+    case fsdp1:
+    case fsdp2:
+      return kAccelerate;
+    case fsdp2_compile:
+      return kTitan;
+    case nanotron:
+      return kNanotron;
+    case RecipeKind::qplan:
+      return kOwn;
+  }
+  return {};
+}
+
+// The parts of a rule's source that speak of this recipe's framework; all, where none does.
+std::string own_source(std::string_view source, RecipeKind recipe) {
+  const auto repositories = repositories_of(recipe);
+  std::string own;
+  for (std::size_t from = 0; from < source.size();) {
+    const std::size_t to = std::min(source.find("; ", from), source.size());
+    const std::string_view part = source.substr(from, to - from);
+    from = to + 2;
+    const bool speaks = std::any_of(repositories.begin(), repositories.end(),
+                                    [&](std::string_view name) { return part.starts_with(name); });
+    if (!speaks) continue;
+    if (!own.empty()) own += "; ";
+    own += part;
+  }
+  return own.empty() ? std::string(source) : own;
 }
 
 }  // namespace
@@ -107,7 +155,7 @@ std::vector<Infeasible> why_infeasible(const ModelSpec& model, const ParallelPla
   const Case c{model, plan, recipe.kind, limits};
   for (const Rule& rule : kRules) {
     if (!rule.recipes.has(c.recipe) || !rule.broken(c)) continue;
-    reasons.push_back({rule.id, rule.message(c)});
+    reasons.push_back({rule.id, rule.message(c), own_source(rule.source, c.recipe)});
     if (&rule == kRules.data()) break;  // of sizes below one the other rules cannot be asked
   }
   return reasons;
@@ -117,6 +165,12 @@ std::vector<RuleInfo> feasibility_rules() {
   std::vector<RuleInfo> rules;
   for (const Rule& rule : kRules) rules.push_back({rule.id, rule.recipes, rule.source});
   return rules;
+}
+
+std::string source_of_rule(std::string_view id, RecipeKind recipe) {
+  const auto rule =
+      std::find_if(kRules.begin(), kRules.end(), [&](const Rule& r) { return r.id == id; });
+  return rule == kRules.end() ? std::string() : own_source(rule->source, recipe);
 }
 
 }  // namespace qplan

@@ -27,6 +27,7 @@ inline constexpr std::int64_t kMostSequences = 1 << 20;
 struct Infeasible {
   std::string_view rule;  // stable snake_case id
   std::string message;    // one sentence with the numbers
+  std::string source{};   // who refuses it, and where; empty: it is an answer, not a rule
 };
 
 // The id of the first broken rule, or empty when the plan can run. Allocates nothing: the search
@@ -46,6 +47,10 @@ struct RuleInfo {
   std::string_view source;
 };
 std::vector<RuleInfo> feasibility_rules();
+
+// Where a rule is enforced, as far as the recipe's own framework does; else wherever it is. Empty:
+// there is no such rule.
+std::string source_of_rule(std::string_view rule, RecipeKind recipe);
 
 // The schedules and precisions that a recipe's implementation has.
 EnumSet<ScheduleKind> schedules_of(RecipeKind recipe);

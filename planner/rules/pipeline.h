@@ -57,7 +57,7 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
        return fmt::format("{} layers cannot fill pp {} x vpp {} = {} stages", c.m.num_layers,
                           c.p.pp, c.p.vpp, stage_count(c.p));
      },
-     "M30"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:997; arithmetic: a stage holds a layer"},
     {"layers_per_stage", kEvenStages,
      [](const Case& c) {
        return c.p.pipeline_layout.empty() && !divides(stage_count(c.p), c.m.num_layers);
@@ -67,7 +67,8 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
            "{} layers do not divide evenly into pp {} x vpp {} = {} stages; give a pipeline_layout",
            c.m.num_layers, c.p.pp, c.p.vpp, stage_count(c.p));
      },
-     "M30, M32, Q2"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:968; Megatron-LM d98e8a64, "
+     "megatron/core/transformer/transformer_block.py:156"},
     {"layout_stages", kEvery,
      [](const Case& c) {
        return !c.p.pipeline_layout.empty() && std::ssize(c.p.pipeline_layout) != stage_count(c.p);
@@ -76,7 +77,8 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
        return fmt::format("pipeline_layout lists {} stages, not pp {} x vpp {} = {}",
                           c.p.pipeline_layout.size(), c.p.pp, c.p.vpp, stage_count(c.p));
      },
-     "M37"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:2280; arithmetic: a "
+     "count for each virtual stage"},
     {"layout_layers", kEvery,
      [](const Case& c) {
        const auto& layout = c.p.pipeline_layout;
@@ -89,7 +91,7 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
                           std::accumulate(layout.begin(), layout.end(), std::int64_t{0}),
                           c.m.num_layers);
      },
-     "M37"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/pipeline_parallel_layer_layout.py:107"},
     // The first stage has the embedding, the last the head, and the ones before it may be for
     // multi-token-prediction layers alone; every other stage holds a layer.
     {"layout_empty_stage", kEvery,
@@ -108,7 +110,8 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
            "and the last, with the head, may be 0",
            fmt::join(c.p.pipeline_layout, "+"));
      },
-     "M35, M37"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:2342; arithmetic: a "
+     "stage between the ends holds a layer"},
     {"schedule_without_pipeline", kEvery,
      [](const Case& c) {
        return c.p.pp == 1 && c.p.schedule != ScheduleKind::one_f_one_b &&
@@ -117,13 +120,16 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
      [](const Case& c) {
        return fmt::format("schedule {} needs pp above 1", to_word(c.p.schedule));
      },
-     "M33"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1003; arithmetic: one stage has nothing "
+     "to schedule"},
     {"virtual_stages", kEvery, [](const Case& c) { return !chunk_rule(c.p).empty(); },
      [](const Case& c) {
        return fmt::format("schedule {} needs {}, not vpp {}", to_word(c.p.schedule),
                           chunk_rule(c.p), c.p.vpp);
      },
-     "M33; zero-bubble 39f2c18 (two chunks); DualPipe 3da1bbe"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1002; zero-bubble 39f2c186, "
+     "megatron/core/pipeline_parallel/zerobubble/scheduler/zbv.py; DualPipe 3da1bbe, "
+     "dualpipe/dualpipe.py"},
     {"schedule_microbatches", kEvery,
      [](const Case& c) { return c.p.num_microbatches() < fewest_microbatches(c.p); },
      [](const Case& c) {
@@ -131,7 +137,8 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
                           to_word(c.p.schedule), c.p.pp, fewest_microbatches(c.p),
                           c.p.num_microbatches());
      },
-     "M34; zero-bubble 39f2c18; DualPipe 3da1bbe"},
+     "Megatron-LM d98e8a64, megatron/core/pipeline_parallel/schedules.py:1161; DualPipe 3da1bbe, "
+     "dualpipe/dualpipe.py:333; arithmetic: a warm-up needs microbatches to fill it"},
     {"interleaved_microbatches", kEvery,
      [](const Case& c) {
        return c.p.schedule == ScheduleKind::interleaved && !divides(c.p.pp, c.p.num_microbatches());
@@ -142,7 +149,8 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
            "fill whole groups",
            c.p.pp, c.p.num_microbatches());
      },
-     "M34 with the default group"},
+     "Megatron-LM d98e8a64, megatron/core/pipeline_parallel/schedules.py:1173 (with the default "
+     "group of pp)"},
     {"dualpipe_pairs", kEvery,
      [](const Case& c) {
        return c.p.schedule == ScheduleKind::dualpipe &&
@@ -154,7 +162,7 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
            "must be even, not {} and {}",
            c.p.pp, c.p.num_microbatches());
      },
-     "DualPipe 3da1bbe"},
+     "DualPipe 3da1bbe, dualpipe/dualpipe.py:332"},
     {"split_backward_sharding", kEvery,
      [](const Case& c) { return splits_backward(c.p.schedule) && c.p.zero >= 2; },
      [](const Case& c) {
@@ -164,26 +172,29 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
            "0 or 1",
            to_word(c.p.schedule), c.p.zero);
      },
-     "zero-bubble 39f2c18 (gradients stay whole until the step's end)"},
+     "zero-bubble 39f2c186, megatron/core/zbpp_utils.py (gradients stay whole until the step's "
+     "end)"},
     {"schedule_available", kEvery - set_of(fsdp1, fsdp2),
      [](const Case& c) { return !schedules_of(c.recipe).has(c.p.schedule); },
      [](const Case& c) {
        return not_in(c, fmt::format("{} schedule", to_word(c.p.schedule)),
                      "use " + words_of(schedules_of(c.recipe)));
      },
-     "1.1, 3B, 4.3; nanotron pp_engine"},
+     "Megatron-LM d98e8a64, megatron/core/pipeline_parallel/schedules.py; DeepSpeed edaa7221, "
+     "deepspeed/runtime/pipe/engine.py:389; torchtitan b5bcd76c, torchtitan/config/configs.py:216; "
+     "nanotron 2411b022, src/nanotron/config/utils_config.py:103"},
     {"pipeline_available", set_of(fsdp1, fsdp2), [](const Case& c) { return c.p.pp > 1; },
      [](const Case& c) {
        return not_in(c, "pipeline over Hugging Face modules",
                      fmt::format("use pp 1, not {}", c.p.pp));
      },
-     "4.1: parallelism_config has no pp"},
+     "accelerate 16cb6eb8, src/accelerate/parallelism_config.py (no pipeline)"},
     {"interleaved_depth", set_of(megatron_deepspeed),
      [](const Case& c) { return c.p.vpp > 1 && c.p.pp <= 2; },
      [](const Case& c) {
        return fmt::format("megatron-deepspeed interleaves only with pp above 2, not {}", c.p.pp);
      },
-     "3B, arguments.py:173"},
+     "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:173"},
 });
 
 }  // namespace qplan::rules

@@ -61,14 +61,16 @@ inline constexpr auto kPrecision = std::to_array<Rule>({
                           to_word(c.p.precision), capability_for(c.p.precision),
                           c.limits.compute_capability);
      },
-     "Transformer Engine: fp8 on Ada and Hopper, block scaling on Blackwell"},
+     "TransformerEngine d0067d0d, transformer_engine/pytorch/quantization.py:153"},
     {"precision_available", kEvery,
      [](const Case& c) { return !precisions_of(c.recipe).has(c.p.precision); },
      [](const Case& c) {
        return not_in(c, fmt::format("precision {}", to_word(c.p.precision)),
                      "use " + words_of(precisions_of(c.recipe)));
      },
-     "1.5, 3B, 4.3"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1527; torchtitan "
+     "b5bcd76c, torchtitan/components/quantization/__init__.py; Megatron-DeepSpeed 4efb479d, "
+     "megatron/arguments.py:506"},
     {"low_precision_tokens", kEvery,
      [](const Case& c) {
        return is_low_precision(c.p.precision) &&
@@ -79,7 +81,8 @@ inline constexpr auto kPrecision = std::to_array<Rule>({
                           to_word(c.p.precision), token_multiple(c.p.precision),
                           tokens_per_rank(c.p));
      },
-     "Q8"},
+     "TransformerEngine d0067d0d, transformer_engine/pytorch/utils.py:618; TransformerEngine "
+     "d0067d0d, transformer_engine/pytorch/tensor/mxfp8_tensor.py:131"},
     {"low_precision_widths", kMegatronCore,
      [](const Case& c) { return is_low_precision(c.p.precision) && odd_width(c) > 0; },
      [](const Case& c) {
@@ -88,7 +91,8 @@ inline constexpr auto kPrecision = std::to_array<Rule>({
            "one of {}; use bf16, or a smaller tp",
            to_word(c.p.precision), token_multiple(c.p.precision), odd_width(c));
      },
-     "Transformer Engine, issue 1422 and mxfp8's quantizer"},
+     "TransformerEngine d0067d0d, transformer_engine/pytorch/utils.py:618; TransformerEngine "
+     "d0067d0d, transformer_engine/pytorch/tensor/mxfp8_tensor.py:129"},
     {"precision_aware_optimizer", set_of(megatron),
      [](const Case& c) {
        return c.p.zero == 0 &&
@@ -97,7 +101,7 @@ inline constexpr auto kPrecision = std::to_array<Rule>({
      [](const Case&) {
        return std::string("optimizer states below fp32 need the distributed optimizer; use zero 1");
      },
-     "M56; optimizer_config.py"},
+     "Megatron-LM d98e8a64, megatron/core/optimizer/optimizer_config.py:469"},
 });
 
 }  // namespace qplan::rules

@@ -24,15 +24,16 @@ struct Case {
   const ClusterLimits& limits;
 };
 
-// Ids M, Q, D and section numbers are those of frameworks.md, whose sources are Megatron-LM
-// d98e8a64, DeepSpeed edaa7221, Megatron-DeepSpeed 4efb479d, torchtitan b5bcd76c, accelerate
-// 16cb6eb8. Predicates are total: each may be asked whatever the others say, of any plan that
-// passes `positive_sizes`.
+// Predicates are total: each may be asked whatever the others say, of any plan that passes
+// `positive_sizes`.
 struct Rule {
   std::string_view id;
   RecipeSet recipes;  // it holds for
   bool (*broken)(const Case&);
   std::string (*message)(const Case&);
+  // Who refuses it and where, for people to open: "Megatron-LM d98e8a64, <file>:<line>", several
+  // with "; " between. "arithmetic: ..." and "qplan: ..." where no framework says so: it follows
+  // from the numbers, or is not modelled.
   std::string_view source;
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 // How far predictions are from measurements: pure statistics of pairs, with every definition in one
-// place (contract.md, "CSV of measured runs").
+// place (docs/reference/contract.md 7).
 
 #include <cstddef>
 #include <cstdint>

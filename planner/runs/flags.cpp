@@ -1,6 +1,5 @@
-// other_flags: what a source says beside the columns, in its own words (flag_words.txt lists those
-// met, with counts). One table of the words that a plan or a model has a word for, and one of those
-// that change nothing that is priced.
+// other_flags: what a source says beside the columns, in its own words. One table of the words that
+// a plan or a model has a word for, and one of those that change nothing that is priced.
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #pragma once
-// Training runs that somebody measured, one a row of a CSV file (contract.md): what was run, in the
-// words of a question to the cost model, and what came out.
+// Training runs that somebody measured, one a row of a CSV file (docs/reference/contract.md 7):
+// what was run, in the words of a question to the cost model, and what came out.
 
 #include <cstdint>
 #include <optional>

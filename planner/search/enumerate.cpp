@@ -81,8 +81,8 @@ bool is_megatron(const Recipe& recipe) {
 }
 
 // What to recompute: nothing, everything, the first half of each chunk (Megatron's block method;
-// others have no word for it), and the modules that free memory (physics.md 5.4). core_attn frees
-// nothing under fused attention and is left to who asks for it.
+// others have no word for it), and the modules that free memory (docs/reference/physics.md 5.4).
+// core_attn frees nothing under fused attention and is left to who asks for it.
 std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& recipe,
                                          int layers_per_chunk) {
   std::vector<Recompute> choices = {{}, {.kind = RecomputeKind::full, .modules = {}, .layers = 0}};
@@ -204,8 +204,8 @@ std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& r
       if (!asked && ranks % (std::int64_t{ep} * etp) != 0) continue;
       std::vector<MoeDispatcher> dispatchers = {MoeDispatcher::alltoall};
       if (ep > 1 && is_megatron(recipe) && recipe.kind != RecipeKind::qplan) {
-        // allgather holds every rank's tokens; frameworks.md 1.6 calls it poor, no run here
-        // measures it.
+        // allgather holds every rank's tokens; docs/reference/frameworks.md 1.6 calls it poor, no
+        // run here measures it.
         dispatchers = {MoeDispatcher::alltoall, MoeDispatcher::deepep};
       }
       for (const MoeDispatcher d : or_default(space[&P::moe_dispatcher], dispatchers)) {

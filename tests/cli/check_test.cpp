@@ -218,6 +218,12 @@ TEST_CASE("scripts that a script reads or starts are found beside it") {
   CHECK_FALSE(ran.says("nothing here starts a training job"));
 }
 
+TEST_CASE("a rule's finding says who enforces it") {
+  const Ran ran = run("check " + config("megatron_deepspeed/ds_config.json") + " " +
+                      config("megatron_deepspeed/train.sh") + " --model gpt-1.3t --gpus 32");
+  CHECK(ran.says("source:  rule of megatron-deepspeed: DeepSpeed edaa7221, deepspeed/"));
+}
+
 TEST_CASE("check's JSON is the same twice") {
   const std::string line = "check " + config("megatron_deepspeed/ds_config.json") + " " +
                            config("megatron_deepspeed/train.sh") +

@@ -94,6 +94,10 @@ TEST_CASE("a plan that rules forbid is answered with every reason, and exit code
   CHECK(ran.code == 1);
   CHECK(ran.json()["feasible"] == false);
   CHECK(ran.json()["infeasible"].size() >= 2);
+  const Json reasons = ran.json()["infeasible"];
+  for (const Json& reason : reasons) {
+    CHECK(text.says("[" + reason["source"].get<std::string>().substr(0, 40)));
+  }
   CHECK(ran.json()["step_time_s"].is_null());  // every key, so that a script need not ask first
 }
 
@@ -105,6 +109,7 @@ TEST_CASE("a plan that does not fit says by how much, and what would make it fit
   CHECK(text.says("It would with:"));
   const Json json = run(line + "--json").json();
   CHECK(json["infeasible"][0]["rule"] == "out_of_memory");
+  CHECK(json["infeasible"][0]["source"].is_null());
   REQUIRE(json["would_fit"].size() > 0);
   // The advice holds: what it names fits.
   const std::string plan = json["would_fit"][0]["short"].get<std::string>();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "planner/rules/feasible.h"
 #include "tests/cli/run.h"
 
 using namespace qplan;
@@ -135,6 +136,21 @@ TEST_CASE("text says what limits the best plan, why the second lost and what was
                            "batch_divisibility:", "elapsed", "best:", "all with:", "Less memory"}) {
     CAPTURE(text);
     CHECK(ran.says(text));
+  }
+}
+
+TEST_CASE("who refuses plans is said beside each rule") {
+  const Json json = run(kTiny + "--json").json();
+  const Ran text = run(kTiny);
+  CHECK(json["infeasible"].size() > 0);
+  CHECK(json["infeasible_sources"].size() == json["infeasible"].size());
+  for (const auto& [rule, source] : json["infeasible_sources"].items()) {
+    CAPTURE(rule);
+    CHECK(json["infeasible"].contains(rule));
+    CHECK(source == source_of_rule(rule, RecipeKind::megatron));
+    // Its first line, wherever that is wrapped.
+    const std::string begin = source.get<std::string>().substr(0, 40);
+    CHECK(text.says("\n            [" + begin));
   }
 }
 

@@ -91,7 +91,7 @@ TEST_CASE("fused attention's backward executes 2.5 times the forward") {
   CHECK(flops_of<Attention>(block.backward) == 2.5 * flops_of<Attention>(block.forward));
 }
 
-// physics.md section 2, per token and layer.
+// docs/reference/physics.md 2, per token and layer.
 TEST_CASE("a dense layer's forward is qkv, output, core and three MLP products") {
   for (const char* name : {"llama3-8b", "llama3-70b", "qwen3-32b", "llama3-405b"}) {
     CAPTURE(name);

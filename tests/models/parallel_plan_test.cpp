@@ -97,7 +97,7 @@ bool contains(const std::string& text, std::string_view part) {
 
 }  // namespace
 
-TEST_CASE("the line of contract.md prints back as it was written") {
+TEST_CASE("the line of docs/reference/contract.md 3 prints back as it was written") {
   const std::string line =
       "tp4 pp2 dp32 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp4 recompute=selective";
   const ParallelPlan plan = parse_plan(line);
@@ -206,7 +206,7 @@ TEST_CASE("a capacity is a number of means, or 0 for no limit") {
   }
 }
 
-TEST_CASE("recompute reads as contract.md writes it") {
+TEST_CASE("recompute reads as docs/reference/contract.md 3 writes it") {
   CHECK(parse_recompute("none") == Recompute{});
   CHECK(parse_recompute("full:4") == Recompute{RecomputeKind::full, {}, 4});
   CHECK(to_string(parse_recompute("selective:moe_act+layernorm")) == "selective:layernorm+moe_act");
@@ -216,7 +216,7 @@ TEST_CASE("recompute reads as contract.md writes it") {
   }
 }
 
-TEST_CASE("offload reads as contract.md writes it") {
+TEST_CASE("offload reads as docs/reference/contract.md 3 writes it") {
   CHECK(parse_offload("optimizer").optimizer == 1);
   CHECK(parse_offload("optimizer:0.25,nvme") == Offload{.optimizer = 0.25, .nvme = true});
   CHECK(parse_offload("activations").activation_layers == -1);

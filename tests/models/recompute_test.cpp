@@ -117,7 +117,7 @@ TEST_CASE("ops that run again say so, and none does without recomputation") {
   CHECK(again(RecomputeKind::full) > 0);
 }
 
-// Bytes freed a token and layer: physics.md 5.4 (Megatron-LM's recompute modules).
+// Bytes freed a token and layer: docs/reference/physics.md 5.4 (Megatron-LM's recompute modules).
 TEST_CASE("recomputing the core of fused attention frees only the log-sum-exp") {
   const ModelSpec m = load_model("llama3-8b");
   CHECK(freed(m, RecomputeModule::core_attn) == 4 * m.num_attention_heads);

@@ -277,7 +277,8 @@ TEST_CASE("pairing holds one microbatch more") {
   }
 }
 
-// physics.md section 4: peak in-flight activations (Megatron-LM schedules; Qi et al. 2401.10241).
+// docs/reference/physics.md 4: peak in-flight activations (Megatron-LM schedules; Qi et al.
+// 2401.10241).
 TEST_CASE("gpipe holds every microbatch at once") {
   for (const auto& list : build_schedule({ScheduleKind::gpipe, 4, 1, 9})) {
     CHECK(max_in_flight(list) == 9);

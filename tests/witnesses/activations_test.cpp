@@ -1,5 +1,6 @@
-// Bytes that one token of one layer leaves for backward: physics.md 5.2 (Megatron-Core with fused
-// attention, checked against SimuMax's B200 runs) and Korthikanti et al. 2022 (arXiv 2205.05198).
+// Bytes that one token of one layer leaves for backward: docs/reference/physics.md 5.2
+// (Megatron-Core with fused attention, checked against SimuMax's B200 runs) and Korthikanti et al.
+// 2022 (arXiv 2205.05198).
 #include "costmodel/fold/block_cost.h"
 #include "tests/models/layer_blocks.h"
 #include "tests/witnesses/witness.h"

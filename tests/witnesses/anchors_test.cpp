@@ -1,5 +1,5 @@
-// Whole training steps that somebody measured and published (physics.md section 9). The tolerances
-// say how far we are today; see docs/evidence/archive/issue2-witnesses.md.
+// Whole training steps that somebody measured and published (docs/reference/physics.md 9). The
+// tolerances say how far we are today; see docs/evidence/archive/issue2-witnesses.md.
 #include "tests/witnesses/witness.h"
 
 using namespace qplan;
@@ -50,7 +50,8 @@ double qwen30b_error(const char* what, double measured, const char* words) {
                  seconds(job, kQwen30b + words), "s");
 }
 
-// Our own runs on 8 H200: FSDP2, Hugging Face modules, torch 2.11, bf16 (physics.md 9.3).
+// Our own runs on 8 H200: FSDP2, Hugging Face modules, torch 2.11, bf16
+// (docs/reference/physics.md 9.3).
 struct LocalRun {
   const char* name;
   const char* model;
@@ -124,7 +125,7 @@ TEST_CASE("witness: Qwen3-30B-A3B with HybridEP, overlapped and tuned") {
 }
 
 // Dispatcher buffers (2.5 GiB) and graph pools (3 GiB) are assumed; without them 14% short
-// (physics.md 5.5). 4% short today.
+// (docs/reference/physics.md 5.5). 4% short today.
 TEST_CASE("witness: Qwen3-30B-A3B's memory") {
   const WitnessJob job(load_model("qwen3-30b-a3b"), "h100-sxm", RecipeKind::megatron);
   const Bytes peak = job.cost.memory(parse_plan(kQwen30b + "moe_dispatcher=hybridep cuda_graph"))
@@ -134,7 +135,8 @@ TEST_CASE("witness: Qwen3-30B-A3B's memory") {
 }
 
 // Llama 3 paper (arXiv 2407.21783, table 4): TP8 PP16, 43% at 8192 GPUs; chunks and overlap are our
-// choice. 12% fast; stragglers, 3% to 10% at this size (physics.md section 8), are not in a step.
+// choice. 12% fast; stragglers, 3% to 10% at this size (docs/reference/physics.md 8), are not in a
+// step.
 TEST_CASE("witness: Llama-3 405B runs at 38-43% of the peak") {
   const WitnessJob job(load_model("llama3-405b"), "h100-sxm", RecipeKind::megatron);
   const Estimate e = job.cost.evaluate(parse_plan(
@@ -154,8 +156,8 @@ TEST_CASE("witness: FSDP2 on 8 H200, throughput of 0.6B") {
 }
 
 // -6% to +4%, 3% in the mean. What is left of 32B: Hugging Face's embedding and head are one FSDP
-// unit, gathered and with whole gradients to the end of backward; ours are two (physics.md 5.3,
-// P2).
+// unit, gathered and with whole gradients to the end of backward; ours are two
+// (docs/reference/physics.md 5.3, P2).
 TEST_CASE("witness: FSDP2 on 8 H200, allocated memory") {
   for (const LocalRun& run : kLocal) {
     const WitnessJob job(load_model(run.model), "h200-sxm", run.recipe, kEagerLoss);

@@ -1,5 +1,6 @@
 // Training FLOPs a token by Megatron's convention: 3 x forward, causal halved, head included.
-// Megatron-Bridge's published tokens/s and TFLOP/s agree with these to 0.5% (physics.md section 2).
+// Megatron-Bridge's published tokens/s and TFLOP/s agree with these to 0.5%
+// (docs/reference/physics.md 2.2).
 #include "tests/witnesses/witness.h"
 
 using namespace qplan;

@@ -1,4 +1,4 @@
-// Pipeline schedules seen through the whole cost model: physics.md section 4.
+// Pipeline schedules seen through the whole cost model: docs/reference/physics.md 4.
 #include "models/program/liveness.h"
 #include "tests/witnesses/witness.h"
 

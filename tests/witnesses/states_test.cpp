@@ -1,4 +1,5 @@
-// Bytes of weights, gradients and optimizer state a parameter: physics.md 5.1, frameworks.md 2.2.
+// Bytes of weights, gradients and optimizer state a parameter: docs/reference/physics.md 5.1,
+// docs/reference/frameworks.md 2.2.
 #include "tests/witnesses/witness.h"
 
 using namespace qplan;
@@ -18,8 +19,8 @@ double megatron(const char* line) {
   return bytes_per_parameter(line, RecipeKind::megatron);
 }
 
-// Megatron-LM's report_theoretical_memory (d98e8a6), weights and optimizer of the most loaded GPU,
-// run for frameworks.md section 8.
+// Megatron-LM's report_theoretical_memory (d98e8a6), weights and optimizer of the most loaded GPU
+// (docs/reference/frameworks.md 8).
 struct Theoretical {
   const char* model;
   const char* line;
@@ -121,7 +122,7 @@ TEST_CASE("witness: fp16 holds 20 bytes, or 4 + 16/d") {
   CHECK(megatron("dp8 zero1 gbs8 precision=fp16") == doctest::Approx(4 + 16.0 / 8).epsilon(1e-5));
 }
 
-// physics.md 5.3: 12P/N, and 4P/N more if gradients accumulate.
+// docs/reference/physics.md 5.3: 12P/N, and 4P/N more if gradients accumulate.
 TEST_CASE("nanotron's gradients are in DDP's buckets once more where ranks share them") {
   const auto nanotron = [](const char* line) {
     return bytes_per_parameter(line, RecipeKind::nanotron);

@@ -1,4 +1,4 @@
-// Bytes each rank sends, summed from the ops: physics.md section 3.
+// Bytes each rank sends, summed from the ops: docs/reference/physics.md 3.
 #include "costmodel/price/price.h"
 #include "tests/witnesses/witness.h"
 
@@ -147,7 +147,7 @@ TEST_CASE("witness: NCCL dispatch and combine move T k h each, and backward mirr
 TEST_CASE("witness: DeepEP sends a token once to each rank that holds one of its experts") {
   struct Row {
     int ep;
-    double ranks;  // distinct destinations of 8 of 128 experts (physics.md 3.3)
+    double ranks;  // distinct destinations of 8 of 128 experts (docs/reference/physics.md 3.3)
   };
   for (const Row& row :
        {Row{2, 1.99}, Row{4, 3.63}, Row{8, 5.34}, Row{16, 6.60}, Row{32, 7.36}, Row{64, 7.78}}) {

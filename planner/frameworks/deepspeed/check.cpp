@@ -1,4 +1,4 @@
-// What ds_config.json means. Line numbers are those of DeepSpeed edaa7221.
+// What ds_config.json means.
 
 #include <fmt/format.h>
 
@@ -60,7 +60,8 @@ bool leaves_batch_open(const Case& c) {
 constexpr auto kTraps = std::to_array<Trap>({
     {"two_precisions", error, "fp16.enabled",
      [](const Case& c) { return c.on("bf16.enabled") && c.on("fp16.enabled"); },
-     "bf16 and fp16 exclude each other", "switch one of them off", "config.py:827", "false"},
+     "bf16 and fp16 exclude each other", "switch one of them off",
+     "DeepSpeed edaa7221, deepspeed/runtime/config.py:827", "false"},
     {"fp16_of_bf16_model", warning, "fp16.enabled",
      [](const Case& c) {
        const int capability = c.scene.question.limits.compute_capability;
@@ -69,69 +70,78 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "fp16 overflows where the model was trained in bf16, and the GPU has bf16",
      "\"bf16\": {\"enabled\": true} in place of the fp16 block",
-     "Hugging Face config: torch_dtype"},
+     "qplan: the model's config.json says torch_dtype bfloat16"},
     {"loss_scale_power", warning, "fp16.initial_scale_power",
      [](const Case& c) {
        return c.on("fp16.enabled") && c.number("fp16.initial_scale_power", 16) > 16;
      },
      "losses start scaled above the default 2^16, which fp16 cannot hold: the first steps overflow "
      "and are skipped",
-     "leave initial_scale_power out", "precision_config.py", "16"},
+     "leave initial_scale_power out",
+     "DeepSpeed edaa7221, deepspeed/runtime/precision_config.py:135", "16"},
     {"communication_type", error, "communication_data_type",
      [](const Case& c) {
        const std::string type = c.text("communication_data_type");
        return !type.empty() && type != "fp16" && type != "bf16" && type != "fp32";
      },
      "communication_data_type must be fp16, bf16 or fp32; DeepSpeed stops", "fp16, bf16 or fp32",
-     "config.py:209"},
+     "DeepSpeed edaa7221, deepspeed/runtime/config.py:223"},
     {"only_accumulation", error, "gradient_accumulation_steps",
      [](const Case& c) {
        return leaves_batch_open(c) && !c.is_auto("gradient_accumulation_steps");
      },
      "accumulation alone leaves the batch open, and DeepSpeed stops",
-     "add train_micro_batch_size_per_gpu or train_batch_size", "config.py:925"},
+     "add train_micro_batch_size_per_gpu or train_batch_size",
+     "DeepSpeed edaa7221, deepspeed/runtime/config.py:985"},
     {"batch_left_open", error, "",
      [](const Case& c) { return leaves_batch_open(c) && !c.has("gradient_accumulation_steps"); },
      "the batch is left open, and DeepSpeed stops",
-     "add train_micro_batch_size_per_gpu or train_batch_size", "config.py:925"},
+     "add train_micro_batch_size_per_gpu or train_batch_size",
+     "DeepSpeed edaa7221, deepspeed/runtime/config.py:985"},
     {"prefetch_bucket", warning, "zero_optimization.stage3_prefetch_bucket_size",
      [](const Case& c) {
        return c.stage() == 3 &&
               c.number("zero_optimization.stage3_prefetch_bucket_size", 5e7) >= 5e8;
      },
      "parameters are gathered ahead ten times further than the default 5e7: 1 GB in bf16 and more",
-     "leave it out, or 5e7", "zero/config.py", "50000000"},
+     "leave it out, or 5e7", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:215",
+     "50000000"},
     {"reduce_bucket", warning, "zero_optimization.reduce_bucket_size",
      [](const Case& c) { return c.number("zero_optimization.reduce_bucket_size", 5e8) > 1e9; },
      "the reduction bucket takes 2 bytes an element on each GPU, twice with overlap_comm",
-     "5e8 is the default", "stage_1_and_2.py:2493", "500000000"},
+     "5e8 is the default", "DeepSpeed edaa7221, deepspeed/runtime/zero/stage_1_and_2.py:2493",
+     "500000000"},
     {"stage3_keys", note, "zero_optimization.stage3_prefetch_bucket_size",
      [](const Case& c) { return c.stage() < 3; }, "keys of stage 3 mean nothing at a lower stage",
-     "leave them out", "zero/config.py", "", true},
+     "leave them out", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:215", "", true},
     {"offload_said_twice", error, "zero_optimization.cpu_offload",
      [](const Case& c) {
        return c.has("zero_optimization.cpu_offload") &&
               c.part.settings.has_section("zero_optimization.offload_optimizer");
      },
      "cpu_offload is the old word for offload_optimizer, and both are refused together",
-     "keep offload_optimizer", "zero/config.py", "", true},
+     "keep offload_optimizer", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:202", "",
+     true},
     {"clipping_in_optimizer", error, "optimizer.params.max_grad_norm",
      [](const Case& c) { return c.has("optimizer.params.max_grad_norm"); },
-     "the optimizer refuses max_grad_norm", "gradient_clipping at the top", "engine.py", "", true},
+     "the optimizer refuses max_grad_norm", "gradient_clipping at the top",
+     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2090", "", true},
     {"one_bit_with_zero", error, "optimizer.type",
      [](const Case& c) { return is_one_bit(c.text("optimizer.type")) && c.stage() > 0; },
-     "optimizers that compress gradients exclude ZeRO", "AdamW", "engine.py:2152", "\"AdamW\""},
+     "optimizers that compress gradients exclude ZeRO", "AdamW",
+     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2152", "\"AdamW\""},
     {"adam_is_adamw", note, "optimizer.type",
      [](const Case& c) {
        return c.text("optimizer.type") == "Adam" && c.has("optimizer.params.weight_decay") &&
               !c.has("optimizer.params.adam_w_mode");
      },
-     "DeepSpeed's Adam decays weights as AdamW does", "write AdamW", "engine.py", "\"AdamW\""},
+     "DeepSpeed's Adam decays weights as AdamW does", "write AdamW",
+     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2099", "\"AdamW\""},
     {"mics_is_gone", warning, "zero_optimization.mics_shard_size",
      [](const Case& c) { return c.number("zero_optimization.mics_shard_size", -1) > 0; },
      "sharding in groups (MiCS) was taken out of DeepSpeed, which refuses the key since 0.19.8",
-     "zero_hpz_partition_size keeps a second copy in the node", "issue 8489 of DeepSpeed", "",
-     true},
+     "zero_hpz_partition_size keeps a second copy in the node",
+     "DeepSpeed v0.19.8, deepspeed/runtime/zero/config.py (issue 8489)", "", true},
     {"hpz_size", error, "zero_optimization.zero_hpz_partition_size",
      [](const Case& c) {
        const double size = c.number("zero_optimization.zero_hpz_partition_size", 1);
@@ -139,7 +149,8 @@ constexpr auto kTraps = std::to_array<Trap>({
        return size > 1 && gpus > 0 &&
               gpus / size != static_cast<double>(static_cast<int>(gpus / size));
      },
-     "the secondary partition must divide the GPUs", "the GPUs of a node", "utils/groups.py:876"},
+     "the secondary partition must divide the GPUs", "the GPUs of a node",
+     "DeepSpeed edaa7221, deepspeed/utils/groups.py:879"},
     {"auto_without_trainer", error, "",
      [](const Case& c) {
        // Arguments that are Megatron's say that no Trainer fills it in.
@@ -148,7 +159,7 @@ constexpr auto kTraps = std::to_array<Trap>({
                                       [](const Setting& s) { return text_of(s.value) == "auto"; });
      },
      "\"auto\" is filled in by Hugging Face's Trainer; DeepSpeed itself fails on it",
-     "write the numbers", "config.py"},
+     "write the numbers", "DeepSpeed edaa7221, deepspeed/runtime/config.py:925"},
 });
 
 // Blocks that DeepSpeed takes apart by their keys (zero/config.py, precision_config.py).
@@ -176,7 +187,7 @@ void check_blocks(const Case& c, Findings& out) {
                    fmt::format("{} is '{}', and DeepSpeed stops where it is no block of keys",
                                block, shown(text_of(found->value))),
                    fmt::format("\"{}\": {{...}}", block.substr(block.rfind('.') + 1)),
-                   "config.py",
+                   "DeepSpeed edaa7221, deepspeed/runtime/config_utils.py",
                    {}});
   }
 }
@@ -205,6 +216,10 @@ void check_deepspeed(const Scene& scene, Findings& out) {
                      std::move(fix)});
     }
   }
+}
+
+void list_deepspeed_traps(std::vector<TrapInfo>& out) {
+  for (const Trap& trap : kTraps) out.push_back({trap.rule, trap.source});
 }
 
 }  // namespace qplan

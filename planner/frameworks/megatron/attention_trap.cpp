@@ -102,7 +102,7 @@ void check_core_attention(const Case& c, Findings& out) {
                              "and attention's forward runs twice",
                              effect),
                  fmt::format("leave core_attn out; {}", what_frees(c)),
-                 "transformer_config.py:1987"});
+                 "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1987"});
 }
 
 }  // namespace qplan

@@ -1,4 +1,4 @@
-// What Megatron's arguments mean together. Files and lines are those of Megatron-LM d98e8a64.
+// What Megatron's arguments mean together.
 
 #include <fmt/format.h>
 
@@ -44,19 +44,19 @@ constexpr auto kTraps = std::to_array<Trap>({
        return is_full(c) && (!c.has("--recompute-method") || !counts);
      },
      "full recomputation needs a method and a number of layers",
-     "add --recompute-method uniform --recompute-num-layers 1", "transformer_config.py:1914",
+     "add --recompute-method uniform --recompute-num-layers 1", "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1914",
      "--recompute-method uniform --recompute-num-layers 1"},
     {"recompute_selective", error, "--recompute-method",
      [](const Case& c) { return is_selective(c) && c.has("--recompute-method"); },
-     "selective recomputation takes no method", "leave it out", "arguments.py:1426", "", true},
+     "selective recomputation takes no method", "leave it out", "Megatron-LM d98e8a64, megatron/training/arguments.py:1426", "", true},
     {"recompute_selective", error, "--recompute-num-layers",
      [](const Case& c) { return is_selective(c) && c.has("--recompute-num-layers"); },
      "selective recomputation takes no number of layers", "leave it out",
-     "transformer_config.py:1929", "", true},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1929", "", true},
     {"recompute_modules_alone", error, "--recompute-modules",
      [](const Case& c) { return c.has("--recompute-modules") && !is_selective(c); },
      "modules are recomputed only by selective recomputation",
-     "add --recompute-granularity selective", "transformer_config.py:1959"},
+     "add --recompute-granularity selective", "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1959"},
     {"recompute_delayed_scaling", error, "--recompute-modules",
      [](const Case& c) {
        const auto& modules = c.plan().recompute.modules;
@@ -64,7 +64,7 @@ constexpr auto kTraps = std::to_array<Trap>({
                           modules.has(RecomputeModule::layernorm));
      },
      "fp8 with delayed scaling cannot recompute moe_act or layernorm",
-     "add --fp8-recipe tensorwise", "transformer_config.py:2003"},
+     "add --fp8-recipe tensorwise", "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:2003"},
     {"recompute_no_norm", warning, "--recompute-modules",
      [](const Case& c) {
        return c.part.dialect == Dialect::megatron && !c.is("--transformer-impl", "local") &&
@@ -73,7 +73,7 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "layernorm recomputes the norms before routed experts and latent attention; this model's are "
      "parts of the products behind them, and nothing is freed",
-     "leave layernorm out; mlp or full recomputation free more", "transformer_layer.py:476"},
+     "leave layernorm out; mlp or full recomputation free more", "Megatron-LM d98e8a64, megatron/core/transformer/transformer_layer.py:476"},
     {"saved_activations", error, "--distribute-saved-activations",
      [](const Case& c) {
        return c.has("--distribute-saved-activations") &&
@@ -81,42 +81,42 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "saved activations are distributed over tp with full recomputation and without sequence "
      "parallelism",
-     "leave it out: --sequence-parallel distributes them already", "arguments.py:1410", "", true},
+     "leave it out: --sequence-parallel distributes them already", "Megatron-LM d98e8a64, megatron/training/arguments.py:1410", "", true},
 
     // Formats.
     {"two_precisions", error, "--fp16",
      [](const Case& c) { return c.has("--bf16") && c.has("--fp16"); },
-     "bf16 and fp16 exclude each other", "keep --bf16", "arguments.py:1196", "", true},
+     "bf16 and fp16 exclude each other", "keep --bf16", "Megatron-LM d98e8a64, megatron/training/arguments.py:1196", "", true},
     {"no_precision", warning, "",
      [](const Case& c) {
        return c.part.dialect == Dialect::megatron && is_whole(c) && !c.has("--bf16") && !c.has("--fp16");
      },
-     "neither --bf16 nor --fp16 is given, and Megatron trains in fp32", "add --bf16", "arguments.py:1205",
+     "neither --bf16 nor --fp16 is given, and Megatron trains in fp32", "add --bf16", "Megatron-LM d98e8a64, megatron/training/arguments.py:1205",
      "--bf16"},
     {"fp8_and_fp4", error, "--fp4-format",
      [](const Case& c) { return c.has("--fp8-format") && c.has("--fp4-format"); },
-     "fp8 and fp4 exclude each other", "keep one of them", "transformer_config.py:1530", "", true},
+     "fp8 and fp4 exclude each other", "keep one of them", "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1581", "", true},
     {"states_need_precision_aware", error, "--exp-avg-dtype",
      [](const Case& c) {
        return low_precision_states(c) && !c.has("--use-precision-aware-optimizer");
      },
      "states below fp32 are kept only by the precision-aware optimizer; without it the optimizer "
      "refuses them once the job runs",
-     "add --use-precision-aware-optimizer", "optimizer_config.py",
+     "add --use-precision-aware-optimizer", "Megatron-LM d98e8a64, megatron/core/optimizer/optimizer_config.py:469",
      "--use-precision-aware-optimizer"},
     {"fusion_of_te", error, "--cross-entropy-fusion-impl",
      [](const Case& c) {
        return c.is("--cross-entropy-fusion-impl", "te") && c.part.dialect != Dialect::bridge;
      },
      "Transformer Engine's fused loss is refused", "--cross-entropy-fusion-impl native",
-     "arguments.py:1697"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1697"},
     {"deterministic_loss", error, "--cross-entropy-loss-fusion",
      [](const Case& c) {
        return c.has("--deterministic-mode") && c.has("--cross-entropy-loss-fusion") &&
               !c.is("--cross-entropy-loss-fusion", "false");
      },
      "deterministic mode refuses the fused loss", "leave --cross-entropy-loss-fusion out",
-     "training/determinism.py", "", true},
+     "Megatron-LM d98e8a64, megatron/training/determinism.py:24", "", true},
     {"fp16_of_bf16_model", warning, "--fp16",
      [](const Case& c) {
        return c.has("--fp16") && c.model().position == PositionEmbedding::rope &&
@@ -124,7 +124,7 @@ constexpr auto kTraps = std::to_array<Trap>({
                c.scene.question.limits.compute_capability >= 80);
      },
      "fp16 overflows where the model was trained in bf16, and the GPU has bf16", "use --bf16",
-     "Hugging Face config: torch_dtype bfloat16"},
+     "qplan: the model's config.json says torch_dtype bfloat16"},
 
     // Data parallelism.
     {"offload_needs_precision_aware", error, "--optimizer-cpu-offload",
@@ -132,12 +132,12 @@ constexpr auto kTraps = std::to_array<Trap>({
        return c.has("--optimizer-cpu-offload") && !c.has("--use-precision-aware-optimizer");
      },
      "the optimizer goes to the host only with the precision-aware one",
-     "add --use-precision-aware-optimizer", "arguments.py:1886", "--use-precision-aware-optimizer"},
+     "add --use-precision-aware-optimizer", "Megatron-LM d98e8a64, megatron/training/arguments.py:1886", "--use-precision-aware-optimizer"},
     {"fsdp_checkpoint", error, "--use-megatron-fsdp",
      [](const Case& c) {
        return c.has("--use-megatron-fsdp") && !c.is("--ckpt-format", "fsdp_dtensor");
      },
-     "Megatron-FSDP saves by fsdp_dtensor alone", "add --ckpt-format fsdp_dtensor", "arguments.py:1120",
+     "Megatron-FSDP saves by fsdp_dtensor alone", "add --ckpt-format fsdp_dtensor", "Megatron-LM d98e8a64, megatron/training/arguments.py:1169",
      "--ckpt-format fsdp_dtensor"},
     {"checkpoint_of_fsdp", error, "--ckpt-format",
      [](const Case& c) {
@@ -145,20 +145,20 @@ constexpr auto kTraps = std::to_array<Trap>({
               (c.is("--ckpt-format", "torch_dcp") && !c.may_be_said("--use-torch-fsdp2"));
      },
      "fsdp_dtensor is Megatron-FSDP's format alone, and torch_dcp that of torch's FSDP2",
-     "--ckpt-format torch_dist", "arguments.py:1668"},
+     "--ckpt-format torch_dist", "Megatron-LM d98e8a64, megatron/training/arguments.py:1668"},
     {"precision_aware_adam", error, "--use-precision-aware-optimizer",
      [](const Case& c) {
        return c.has("--use-precision-aware-optimizer") && c.has("--optimizer") &&
               !c.is("--optimizer", "adam");
      },
-     "the precision-aware optimizer is Adam", "leave it out", "optimizer_config.py", "", true},
+     "the precision-aware optimizer is Adam", "leave it out", "Megatron-LM d98e8a64, megatron/core/optimizer/optimizer_config.py:434", "", true},
     {"optimizer_instances", error, "--num-distributed-optimizer-instances",
      [](const Case& c) {
        const Setting* const count = c.find("--num-distributed-optimizer-instances");
        return count != nullptr && (c.plan().dp * c.plan().cp) % degree_of(count->value) != 0;
      },
      "the dp x cp ranks do not divide into that many instances of the optimizer",
-     "use a divisor of dp x cp", "parallel_state.py:920"},
+     "use a divisor of dp x cp", "Megatron-LM d98e8a64, megatron/core/parallel_state.py:924"},
     {"torch_fsdp2", error, "--use-torch-fsdp2",
      [](const Case& c) {
        return c.has("--use-torch-fsdp2") &&
@@ -166,13 +166,13 @@ constexpr auto kTraps = std::to_array<Trap>({
                !c.has("--untie-embeddings-and-output-weights"));
      },
      "torch's FSDP2 in Megatron excludes pp, ep, the distributed optimizer and tied embeddings",
-     "use --use-megatron-fsdp", "arguments.py:1032"},
+     "use --use-megatron-fsdp", "Megatron-LM d98e8a64, megatron/training/arguments.py:1032"},
 
     // Sequence and attention.
     {"sequence_parallel_of_one", note, "--sequence-parallel",
      [](const Case& c) { return c.has("--sequence-parallel") && c.plan().tp == 1; },
      "with one tensor-parallel rank sequence parallelism is switched off silently", "leave it out",
-     "arguments.py:1436", "", true},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1436", "", true},
     {"positions", error, "--max-position-embeddings",
      [](const Case& c) {
        const Setting* const most = c.find("--max-position-embeddings");
@@ -180,12 +180,12 @@ constexpr auto kTraps = std::to_array<Trap>({
               number_of(most->value) < static_cast<double>(c.plan().seq_len);
      },
      "sequences are longer than --max-position-embeddings", "raise it to --seq-length at least",
-     "arguments.py:1354"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1354"},
     {"mla_and_groups", error, "--group-query-attention",
      [](const Case& c) {
        return c.has("--multi-latent-attention") && c.has("--group-query-attention");
      },
-     "latent attention has no query groups", "leave --group-query-attention out", "arguments.py:1974",
+     "latent attention has no query groups", "leave --group-query-attention out", "Megatron-LM d98e8a64, megatron/training/arguments.py:1974",
      "", true},
     {"cp_comm_of_layers", error, "--cp-comm-type",
      [](const Case& c) {
@@ -194,13 +194,13 @@ constexpr auto kTraps = std::to_array<Trap>({
        return said > 1 && said != static_cast<std::size_t>(c.model().num_layers);
      },
      "several kinds of context parallelism are one a layer", "give one, or as many as layers",
-     "transformer_config.py:3105"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:3105"},
     {"hierarchical_sizes", error, "--cp-comm-type",
      [](const Case& c) {
        return c.is("--cp-comm-type", "a2a+p2p") && !c.has("--hierarchical-context-parallel-sizes");
      },
      "a2a+p2p needs the sizes of its two levels",
-     "add --hierarchical-context-parallel-sizes, whose product is cp", "arguments.py:582"},
+     "add --hierarchical-context-parallel-sizes, whose product is cp", "Megatron-LM d98e8a64, megatron/training/arguments.py:582"},
 
     // Arguments that are gone, or do nothing.
     {"removed_argument", error, "--checkpoint-activations",
@@ -208,22 +208,22 @@ constexpr auto kTraps = std::to_array<Trap>({
        return c.has("--checkpoint-activations") && c.part.dialect != Dialect::megatron_deepspeed;
      },
      "--checkpoint-activations means recomputation, and Megatron-LM now prints so and exits",
-     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "arguments.py:601"},
+     "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1", "Megatron-LM d98e8a64, megatron/training/arguments.py:601"},
     {"idle_argument", note, "--use-mcore-models",
      [](const Case& c) {
        return c.has("--use-mcore-models") && c.part.dialect == Dialect::megatron;
      },
-     "--use-mcore-models changes nothing any more", "leave it out", "arguments.py", "", true},
+     "--use-mcore-models changes nothing any more", "leave it out", "Megatron-LM d98e8a64, megatron/training/arguments.py:2949", "", true},
     {"idle_argument", note, "--use-flash-attn",
      [](const Case& c) { return c.has("--use-flash-attn") && c.part.dialect == Dialect::megatron; },
-     "--use-flash-attn changes nothing any more", "--attention-backend flash", "arguments.py", "", true},
+     "--use-flash-attn changes nothing any more", "--attention-backend flash", "Megatron-LM d98e8a64, megatron/training/arguments.py:2910", "", true},
     {"checkpoints_for_recovery", note, "--checkpoint-activations",
      [](const Case& c) {
        return c.has("--checkpoint-activations") && c.has("--recompute-granularity") &&
               c.part.dialect == Dialect::megatron_deepspeed;
      },
      "--checkpoint-activations recomputes whole layers, beside --recompute-granularity",
-     "keep one of them", "Megatron-DeepSpeed arguments.py"},
+     "keep one of them", "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:864"},
 
     // The fork.
     {"pipeline_module", error, "--deepspeed",
@@ -233,12 +233,12 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "without --no-pipeline-parallel the model becomes a PipelineModule even on one stage, which "
      "ZeRO 2 and 3 refuse",
-     "add --no-pipeline-parallel", "pretrain_gpt.py:51, runtime/pipe/engine.py:76",
+     "add --no-pipeline-parallel", "Megatron-DeepSpeed 4efb479d, pretrain_gpt.py:51; DeepSpeed edaa7221, deepspeed/runtime/pipe/engine.py:77",
      "--no-pipeline-parallel"},
     {"no_pipeline_on_stages", error, "--no-pipeline-parallel",
      [](const Case& c) { return c.has("--no-pipeline-parallel") && c.plan().pp > 1; },
      "--no-pipeline-parallel asserts one stage", "leave it out, or use one stage",
-     "arguments.py:94", "", true},
+     "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:95", "", true},
     {"fpdt_chunks", warning, "--ds-sequence-parallel-fpdt",
      [](const Case& c) {
        const Setting* const chunk = c.find("--ds-sequence-parallel-fpdt-chunk-size");
@@ -247,12 +247,12 @@ constexpr auto kTraps = std::to_array<Trap>({
               static_cast<double>(c.plan().seq_len) <= size;
      },
      "a sequence is no longer than one chunk, so that nothing is chunked",
-     "lower --ds-sequence-parallel-fpdt-chunk-size", "arguments.py (65536)"},
+     "lower --ds-sequence-parallel-fpdt-chunk-size", "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:981"},
     {"old_flash_attention", note, "--use-flash-attn",
      [](const Case& c) {
        return c.has("--use-flash-attn") && c.part.dialect == Dialect::megatron_deepspeed;
      },
-     "--use-flash-attn is FlashAttention 1", "--use-flash-attn-v2", "arguments.py"},
+     "--use-flash-attn is FlashAttention 1", "--use-flash-attn-v2", "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:927"},
 
     // slime.
     {"no_tokens_bound", warning, "--micro-batch-size",
@@ -260,7 +260,7 @@ constexpr auto kTraps = std::to_array<Trap>({
        return c.slime() && c.has("--micro-batch-size") && c.has("--use-dynamic-batch-size");
      },
      "with --use-dynamic-batch-size the micro-batch is not used", "leave --micro-batch-size out",
-     "slime arguments.py", "", true},
+     "slime 624b824a, slime/utils/arguments.py:716", "", true},
 });
 
 bool holds(Dialect dialect) {
@@ -294,6 +294,13 @@ void check_megatron(const Scene& scene, Findings& out) {
     for (const Trap& trap : megatron_pipeline_traps()) spring(c, trap, out);
     for (const Trap& trap : megatron_expert_traps()) spring(c, trap, out);
     check_core_attention(c, out);
+  }
+}
+
+void list_megatron_traps(std::vector<TrapInfo>& out) {
+  for (const auto traps :
+       {std::span<const Trap>(kTraps), megatron_pipeline_traps(), megatron_expert_traps()}) {
+    for (const Trap& trap : traps) out.push_back({trap.rule, trap.source});
   }
 }
 

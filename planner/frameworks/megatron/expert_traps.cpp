@@ -40,7 +40,8 @@ constexpr auto kTraps = std::to_array<Trap>({
               !c.has("--moe-token-dispatcher-type") && c.part.dialect == Dialect::megatron;
      },
      "the default dispatcher gathers every token on every rank",
-     "add --moe-token-dispatcher-type alltoall", "transformer_config.py: moe_token_dispatcher_type",
+     "add --moe-token-dispatcher-type alltoall",
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:891",
      "--moe-token-dispatcher-type alltoall"},
     {"expert_tensor_default", warning, "--expert-model-parallel-size",
      [](const Case& c) {
@@ -48,21 +49,22 @@ constexpr auto kTraps = std::to_array<Trap>({
               !c.has("--expert-tensor-parallel-size");
      },
      "expert tensor parallelism is as wide as tp unless said, so that experts take etp x ep ranks",
-     "add --expert-tensor-parallel-size 1", "arguments.py:586", "--expert-tensor-parallel-size 1"},
+     "add --expert-tensor-parallel-size 1",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:586", "--expert-tensor-parallel-size 1"},
     {"capacity_drops_tokens", warning, "--moe-expert-capacity-factor",
      [](const Case& c) { return c.has("--moe-expert-capacity-factor") && c.model().moe; },
      "a capacity drops tokens, and this model is trained without dropping", "leave it out",
-     "transformer_config.py: moe_expert_capacity_factor", "", true},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:917", "", true},
     {"forced_balance", warning, "--moe-router-force-load-balancing",
      [](const Case& c) { return c.has("--moe-router-force-load-balancing"); },
-     "tokens go to random experts: for benchmarks only", "leave it out", "Megatron's MoE README",
-     "", true},
+     "tokens go to random experts: for benchmarks only", "leave it out",
+     "Megatron-LM d98e8a64, megatron/core/transformer/moe/README.md", "", true},
     {"flex_backend", error, "--moe-enable-deepep",
      [](const Case& c) {
        return c.has("--moe-enable-deepep") && !c.is("--moe-token-dispatcher-type", "flex");
      },
      "DeepEP is a backend of the flex dispatcher", "--moe-token-dispatcher-type flex",
-     "transformer_config.py:1745"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1745"},
     {"shared_overlap", error, "--moe-shared-expert-overlap",
      [](const Case& c) {
        return c.has("--moe-shared-expert-overlap") &&
@@ -71,20 +73,21 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "shared experts overlap with alltoall or flex, and not with "
      "--overlap-moe-expert-parallel-comm",
-     "leave it out", "transformer_config.py:1824", "", true},
+     "leave it out", "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1824",
+     "", true},
     {"delayed_weights", error, "--delay-wgrad-compute",
      [](const Case& c) {
        return c.has("--delay-wgrad-compute") && !c.has("--overlap-moe-expert-parallel-comm");
      },
      "weight gradients are delayed only behind --overlap-moe-expert-parallel-comm", "leave it out",
-     "transformer_config.py:3074", "", true},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:3074", "", true},
     {"padding_without_quantization", error, "--moe-router-padding-for-quantization",
      [](const Case& c) {
        return c.has("--moe-router-padding-for-quantization") && !c.has("--fp8-format") &&
               !c.has("--fp4-format");
      },
-     "routing is padded for fp8 and fp4 alone", "leave it out", "transformer_config.py:2651", "",
-     true},
+     "routing is padded for fp8 and fp4 alone", "leave it out",
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:2651", "", true},
     {"mapping_of_experts", error, "--use-tp-pp-dp-mapping",
      [](const Case& c) {
        const ParallelPlan& p = c.plan();
@@ -93,12 +96,13 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "with pipelines inside data parallelism experts have as many copies as the rest: etp x ep is "
      "tp x cp",
-     "leave it out", "parallel_state.py:896", "", true},
+     "leave it out", "Megatron-LM d98e8a64, megatron/core/parallel_state.py:897", "", true},
     {"router_groups", error, "--moe-router-group-topk",
      [](const Case& c) { return c.model().moe && !groups_fit(c); },
      "tokens choose among --moe-router-num-groups groups, which divide the experts and of which no "
      "more are chosen than there are",
-     "give a number of groups that divides the experts", "transformer_config.py:2678"},
+     "give a number of groups that divides the experts",
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:2678"},
     {"expert_bias_of_scores", error, "--moe-router-enable-expert-bias",
      [](const Case& c) {
        if (!c.has("--moe-router-enable-expert-bias")) return false;
@@ -107,7 +111,8 @@ constexpr auto kTraps = std::to_array<Trap>({
                                : text_of(score->value) == "softmax";
      },
      "experts have a bias only where scores are sigmoid or sqrtsoftplus",
-     "add --moe-router-score-function sigmoid, or leave it out", "transformer_config.py:2621"},
+     "add --moe-router-score-function sigmoid, or leave it out",
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:2621"},
     {"weights_of_balancing", error, "--moe-aux-loss-coeff",
      [](const Case& c) {
        const Setting* const kinds = c.find("--moe-router-load-balancing-type");
@@ -117,18 +122,19 @@ constexpr auto kTraps = std::to_array<Trap>({
        return several > 1 && several != list_of(weights->value).size();
      },
      "several ways of balancing have a weight each", "give as many weights as ways",
-     "transformer_config.py:1829"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1829"},
     {"capacity_of_balancing", error, "--moe-expert-capacity-factor",
      [](const Case& c) { return c.has("--moe-expert-capacity-factor") && !balances_by_loss(c); },
      "a capacity goes with tokens balanced by a loss, or not at all", "leave it out",
-     "transformer_config.py:1847", "", true},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1847", "", true},
     {"padding_without_capacity", error, "--moe-pad-expert-input-to-capacity",
      [](const Case& c) {
        return c.has("--moe-pad-expert-input-to-capacity") &&
               (!c.may_be_said("--moe-expert-capacity-factor") || c.has("--moe-enable-deepep"));
      },
      "experts' inputs are padded to a capacity, which there is none of, or which DeepEP has not",
-     "leave it out", "transformer_config.py:1864", "", true},
+     "leave it out", "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1864",
+     "", true},
     {"recompute_of_grouped", error, "--recompute-modules",
      [](const Case& c) {
        return c.model().moe && c.has("--recompute-modules") &&
@@ -136,7 +142,8 @@ constexpr auto kTraps = std::to_array<Trap>({
               !c.may_be_said("--moe-grouped-gemm");
      },
      "moe_act is recomputed only beside grouped products", "add --moe-grouped-gemm",
-     "transformer_config.py:1959", "--moe-grouped-gemm"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1959",
+     "--moe-grouped-gemm"},
 });
 
 }  // namespace

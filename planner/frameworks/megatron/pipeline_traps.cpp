@@ -47,7 +47,7 @@ constexpr auto kTraps = std::to_array<Trap>({
      "virtual stages are said in more than one way",
      "keep one of --num-virtual-stages-per-pipeline-rank, "
      "--num-layers-per-virtual-pipeline-stage, --pipeline-model-parallel-layout",
-     "arguments.py:928"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:928"},
     {"layout_and_counts", error, "--pipeline-model-parallel-layout",
      [](const Case& c) {
        return c.has("--pipeline-model-parallel-layout") &&
@@ -57,31 +57,36 @@ constexpr auto kTraps = std::to_array<Trap>({
                c.has("--account-for-loss-in-pipeline-split"));
      },
      "a layout says all stages; counts of single ones exclude it", "keep the layout",
-     "arguments.py:945"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:945"},
     {"counts_without_pipeline", error, "--decoder-last-pipeline-num-layers",
      [](const Case& c) {
        return c.plan().pp == 1 && (c.has("--decoder-first-pipeline-num-layers") ||
                                    c.has("--decoder-last-pipeline-num-layers"));
      },
      "with one stage there is no first or last one", "leave it out",
-     "slime megatron_utils/arguments.py; transformer_config.py:2304", "", true},
+     "slime 624b824a, slime/backends/megatron_utils/arguments.py:91; Megatron-LM d98e8a64, "
+     "megatron/core/transformer/transformer_config.py:2304",
+     "", true},
     {"counts_and_parts", error, "--pipeline-model-parallel-size",
      [](const Case& c) { return counts_stages(c) && counts_parts(c); },
      "where first or last stages have counts, embedding and loss cannot count as layers",
-     "keep one of the two", "transformer_config.py:2235"},
+     "keep one of the two",
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:2235"},
     {"counted_stages", error, "--pipeline-model-parallel-size",
      [](const Case& c) {
        return c.plan().pp > 1 && counts_stages(c) && !counts_parts(c) && !fills_stages(c);
      },
      "the layers that first and last stage leave do not divide into the other stages and their "
      "chunks",
-     "choose counts that leave a multiple of the other stages", "transformer_config.py:2304"},
+     "choose counts that leave a multiple of the other stages",
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:2304"},
     {"counted_parts", error, "--pipeline-model-parallel-size",
      [](const Case& c) { return !counts_stages(c) && counts_parts(c) && !fills_stages(c); },
      "the layers, with embedding and loss counted as asked, do not divide into the stages and "
      "their chunks",
      "count both, one or none of them, or change the stages",
-     "arguments.py:997; transformer_config.py:2409"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:997; Megatron-LM d98e8a64, "
+     "megatron/core/transformer/transformer_config.py:2409"},
     {"virtual_layers", error, "--num-layers-per-virtual-pipeline-stage",
      [](const Case& c) {
        const auto& chunk = c.scene.draft.layers_per_virtual_stage;
@@ -93,20 +98,21 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "a rank's layers do not divide into chunks of that many",
      "use a divisor of a rank's layers, without counts for first and last stage",
-     "arguments.py:955"},
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:955"},
     {"virtual_stages_of_few", error, "--num-layers-per-virtual-pipeline-stage",
      [](const Case& c) {
        const auto& chunk = c.scene.draft.layers_per_virtual_stage;
        return c.has("--num-layers-per-virtual-pipeline-stage") && chunk && c.plan().pp == 1 &&
               counted_layers(c.scene.draft, c.model()) > *chunk;
      },
-     "one stage has no virtual ones", "leave it out", "arguments.py:1002", "", true},
+     "one stage has no virtual ones", "leave it out",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1002", "", true},
     {"virtual_stages_of_few", error, "--no-overlap-p2p-communication",
      [](const Case& c) {
        return c.has("--no-overlap-p2p-communication") && c.plan().vpp > 1 && c.plan().pp == 2;
      },
-     "virtual stages on two stages need sends that overlap", "leave it out", "arguments.py:1009",
-     "", true},
+     "virtual stages on two stages need sends that overlap", "leave it out",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1009", "", true},
     {"layout_ends", error, "--pipeline-model-parallel-layout",
      [](const Case& c) {
        const std::string layout = c.text("--pipeline-model-parallel-layout");
@@ -114,13 +120,13 @@ constexpr auto kTraps = std::to_array<Trap>({
               (layout.find_last_of('E') != 0 || layout.find_first_of('L') != layout.size() - 1);
      },
      "a layout begins with the embedding and ends with the loss", "begin with E and end with L",
-     "pipeline_parallel_layer_layout.py:94"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/pipeline_parallel_layer_layout.py:95"},
     {"gather_with_step", error, "--overlap-param-gather-with-optimizer-step",
      [](const Case& c) {
        return c.has("--overlap-param-gather-with-optimizer-step") && c.plan().vpp == 1;
      },
      "parameters are gathered beside the optimizer's step only between virtual stages",
-     "leave it out", "arguments.py:1067", "", true},
+     "leave it out", "Megatron-LM d98e8a64, megatron/training/arguments.py:1067", "", true},
 });
 
 }  // namespace

@@ -1,6 +1,5 @@
 #pragma once
-// What a check of Megatron's arguments looks at, and how one mistake is told. Files and lines are
-// those of Megatron-LM d98e8a64. Private to check().
+// What a check of Megatron's arguments looks at, and how one mistake is told. Private to check().
 
 #include <algorithm>
 #include <span>

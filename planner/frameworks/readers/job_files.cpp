@@ -230,7 +230,7 @@ class JobReader {
          "torchtitan reads Python functions that return Trainer.Config; its TOML files are gone "
          "since 0.2.2",
          "write a configuration function, as `qplan emit --framework torchtitan` does",
-         "torchtitan/config/manager.py"});
+         "torchtitan b5bcd76c, torchtitan/config/manager.py"});
   }
 
   void read_python_file(const ConfigText& file) {

@@ -55,13 +55,14 @@ class Reader {
       }
       return;
     }
-    result_.findings.push_back({Severity::warning,
-                                std::string(rule),
-                                {name_, line()},
-                                std::string(message),
-                                "take them out: strict JSON is read everywhere",
-                                "deepspeed/runtime/config.py reads by hjson",
-                                {{name_, span.begin, span.end, ""}}});
+    result_.findings.push_back(
+        {Severity::warning,
+         std::string(rule),
+         {name_, line()},
+         std::string(message),
+         "take them out: strict JSON is read everywhere",
+         "DeepSpeed edaa7221, deepspeed/runtime/config.py:699 (reads by hjson)",
+         {{name_, span.begin, span.end, ""}}});
   }
 
   void skip() {

@@ -29,7 +29,7 @@ void check_module(const ConfigPart& part, Findings& out) {
          "GPU before the first layer runs",
          "auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, "
          "transformer_layer_cls={<decoder layer>})",
-         "torch.distributed.fsdp"});
+         "PyTorch 2.11, torch/distributed/fsdp/fully_sharded_data_parallel.py"});
   }
   const Setting* const strategy = s.find("FSDP.sharding_strategy");
   if (strategy != nullptr && !contains(text_of(strategy->value), "ShardingStrategy")) {
@@ -39,7 +39,8 @@ void check_module(const ConfigPart& part, Findings& out) {
         {error, "sharding_strategy", strategy->place,
          fmt::format("sharding_strategy must be a ShardingStrategy, not the text {}{}", shown(name),
                      grads ? "; SHARD_GRAD_OP is ZeRO-2, FULL_SHARD is ZeRO-3" : ""),
-         "ShardingStrategy.FULL_SHARD", "torch.distributed.fsdp.ShardingStrategy",
+         "ShardingStrategy.FULL_SHARD",
+         "PyTorch 2.11, torch/distributed/fsdp/api.py (ShardingStrategy)",
          with_value(*strategy, "ShardingStrategy.FULL_SHARD")});
   }
   const Setting* const offload = s.find("FSDP.cpu_offload");
@@ -48,7 +49,8 @@ void check_module(const ConfigPart& part, Findings& out) {
         {note, "offload_everything", offload->place,
          "CPUOffload moves every sharded parameter, active or not, and the optimizer runs "
          "on the host",
-         "leave it out where the shards fit", "torch.distributed.fsdp.CPUOffload"});
+         "leave it out where the shards fit",
+         "PyTorch 2.11, torch/distributed/fsdp/api.py (CPUOffload)"});
   }
 }
 
@@ -71,7 +73,7 @@ void check_loss(const Scene& scene, const PythonCall& call, Findings& out) {
                              "than with {} parts of them one after the other",
                              more / gib(1), parts),
                  "ChunkedLossWrapper.Config(loss_fn=<this loss>)",
-                 "torchtitan components/loss.py:501"});
+                 "torchtitan b5bcd76c, torchtitan/components/loss.py:501"});
 }
 
 void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
@@ -89,7 +91,7 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
              "ranks of all nodes get the same numbers: the rank of the world is RANK, "
              "LOCAL_RANK counts inside a node",
              "rank=int(os.environ[\"RANK\"]), or no rank at all",
-             "torchrun",
+             "PyTorch 2.11, torch/distributed/run.py (RANK, LOCAL_RANK)",
              {{rank->place.file, rank->span.begin, rank->span.end, "int(os.environ[\"RANK\"])"}}});
       }
     }
@@ -102,7 +104,7 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
              reduce->place,
              "gradients are summed over all ranks in bf16, which loses small ones",
              "reduce_dtype=torch.float32",
-             "torchtitan allows float32 alone",
+             "torchtitan b5bcd76c, torchtitan/config/configs.py:102 (float32 alone)",
              {{reduce->place.file, reduce->span.begin, reduce->span.end, "torch.float32"}}});
       }
     }
@@ -111,7 +113,7 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
       out.push_back({warning, "wrap_by_size", call.place,
                      "units cut by size may split layers; one decoder layer is the natural unit",
                      "transformer_auto_wrap_policy with the decoder layer's class",
-                     "torch.distributed.fsdp.wrap"});
+                     "PyTorch 2.11, torch/distributed/fsdp/wrap.py"});
     }
     // A class that transformers has not.
     const std::size_t dot = call.callee.rfind(".from_pretrained");
@@ -125,7 +127,8 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
       if (!plausible) {
         out.push_back({error, "model_class", call.place,
                        fmt::format("transformers has no class {}", shown(owner)),
-                       fmt::format("{}", text_of(wanted->front())), "transformers"});
+                       fmt::format("{}", text_of(wanted->front())),
+                       "transformers 5.23.0, models/auto/modeling_auto.py"});
       }
     }
   }
@@ -136,7 +139,8 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
   if (is_replicated(s)) {
     out.push_back({note, "replicated", s.find("distributed_type")->place,
                    "MULTI_GPU is DDP: every GPU holds all weights, gradients and moments",
-                   "distributed_type: FSDP with an fsdp_config shards them", "accelerate"});
+                   "distributed_type: FSDP with an fsdp_config shards them",
+                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:610"});
   }
   const Setting* const version = s.find("fsdp_config.fsdp_version");
   const bool second = version != nullptr && same_value(version->value, Json(2));
@@ -144,26 +148,28 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
   if (reshard != nullptr && second && !reshard->value.is_boolean()) {
     out.push_back({error, "reshard_is_boolean", reshard->place,
                    fmt::format("FSDP2 takes true or false, not {}", shown(text_of(reshard->value))),
-                   "true (ZeRO-3) or false", "accelerate dataclasses.py:1869",
+                   "true (ZeRO-3) or false",
+                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:1869",
                    with_value(*reshard, "true")});
   }
   const Setting* const forward = s.find("fsdp_config.fsdp_forward_prefetch");
   if (forward != nullptr && second) {
     out.push_back({error, "no_forward_prefetch", forward->place,
                    "FSDP2 has no fsdp_forward_prefetch, and accelerate stops", "leave it out",
-                   "accelerate dataclasses.py:1947"});
+                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:1947"});
   }
   const Setting* const strategy = s.find("fsdp_config.fsdp_sharding_strategy");
   if (strategy != nullptr && second) {
     out.push_back({note, "old_sharding_strategy", strategy->place,
                    "fsdp_sharding_strategy is FSDP1's word and ignored by FSDP2",
-                   "fsdp_reshard_after_forward", "accelerate dataclasses.py"});
+                   "fsdp_reshard_after_forward",
+                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:1833"});
   }
   const bool parallel = s.has_section("parallelism_config.");
   if (parallel && !second) {
     out.push_back({error, "parallelism_needs_fsdp2", part.place,
                    "parallelism_config goes with FSDP2 alone", "fsdp_version: 2",
-                   "accelerate parallelism_config.py"});
+                   "accelerate 16cb6eb8, src/accelerate/commands/launch.py:1206"});
   }
   const Setting* const processes = s.find("num_processes");
   if (processes != nullptr && scene.question.limits.gpus > 0 &&
@@ -172,7 +178,7 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
                    fmt::format("num_processes counts the GPUs of all nodes: {}, not the job's {}",
                                text_of(processes->value), scene.question.limits.gpus),
                    fmt::format("num_processes: {}", scene.question.limits.gpus),
-                   "accelerate config_args.py",
+                   "accelerate 16cb6eb8, src/accelerate/commands/config/config_args.py:180",
                    with_value(*processes, fmt::format("{}", scene.question.limits.gpus))});
   }
   if (!parallel || processes == nullptr) return;
@@ -187,7 +193,7 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
                    fmt::format("the degrees of parallelism_config multiply to {}, not to "
                                "num_processes {}",
                                product, text_of(processes->value)),
-                   "", "accelerate parallelism_config.py"});
+                   "", "accelerate 16cb6eb8, src/accelerate/parallelism_config.py:372"});
   }
 }
 

@@ -62,7 +62,7 @@ double bubble(const ScheduleShape& s, UnitRunner runner = {}) {
 
 }  // namespace
 
-// Bubbles of physics.md section 4, in units of one forward of a stage (or of a chunk).
+// Bubbles of docs/reference/physics.md 4, in units of one forward of a stage (or of a chunk).
 TEST_CASE("gpipe and 1F1B wait (pp - 1)(F + B)") {
   for (int pp = 1; pp <= 6; ++pp) {
     for (const int m : {pp, 2 * pp, 17}) {

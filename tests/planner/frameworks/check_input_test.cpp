@@ -248,8 +248,8 @@ TEST_SUITE("bad input") {
          "source model/a.sh\nsource train/a.sh\ntorchrun --nproc_per_node 8 --nnodes 8 "
          "pretrain_gpt.py ${MODEL_ARGS[@]} ${TRAIN_ARGS[@]} "
          "--tensor-model-parallel-size $1\n"}};
-    const Checked checked =
-        check(texts, question_of(load_model("qwen3-30b-a3b"), model_config("qwen3-30b-a3b"), 64));
+    const Checked checked = check_cited(
+        texts, question_of(load_model("qwen3-30b-a3b"), model_config("qwen3-30b-a3b"), 64));
     CHECK(find(checked, "not_resolved") == nullptr);
     CHECK(find(checked, "model_not_described") == nullptr);
     CHECK(checked.plan.tp == 4);

@@ -27,7 +27,7 @@ Checked ask(const Asked& asked) {
     const std::string path = std::string(QPLAN_TEST_DATA) + "/configs/" + asked.folder + "/" + name;
     texts.push_back({name, read_text_file(path)});
   }
-  return check(texts, question_of(model, config, asked.gpus));
+  return check_cited(texts, question_of(model, config, asked.gpus));
 }
 
 struct Expected {
@@ -178,7 +178,7 @@ TEST_SUITE("frameworks' own examples raise no alarm") {
           {"run-" + script, read_text_file(scripts + "run-" + script)},
           {script, read_text_file(scripts + "models/" + script)}};
       const Checked checked =
-          check(texts, question_of(load_model(model), model_config(model), gpus));
+          check_cited(texts, question_of(load_model(model), model_config(model), gpus));
       CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
       CHECK(checked.framework == Framework::slime);
     }

@@ -28,6 +28,26 @@ TEST_SUITE("traps") {
     return text.erase(at, part.size());
   }
 
+  TEST_CASE("every mistake in the tables cites what a reader can open") {
+    const std::vector<TrapInfo> traps = trap_infos();
+    CHECK(traps.size() > 60);
+    for (const TrapInfo& trap : traps) {
+      CAPTURE(trap.rule);
+      CAPTURE(trap.source);
+      CHECK(is_source(std::string(trap.source)));
+    }
+  }
+
+  TEST_CASE("a rule of plans is said with who enforces it, and by which recipe") {
+    const Checked checked =
+        ask_text("args.txt", without(kModel, "--num-layers 48 ") +
+                                 "--num-layers 48 --pipeline-model-parallel-size 5 ");
+    const Finding* const f = find(checked, "layers_per_stage");
+    REQUIRE(f != nullptr);
+    CHECK(f->source ==
+          "rule of megatron: " + source_of_rule("layers_per_stage", RecipeKind::megatron));
+  }
+
   TEST_CASE("the whole list of arguments is clean") {
     const Checked checked = ask_text("args.txt", kModel);
     CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));

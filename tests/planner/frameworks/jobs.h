@@ -1,6 +1,8 @@
 #pragma once
 // Configurations as check() takes them, for tests.
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -12,6 +14,7 @@
 #include "planner/frameworks/check.h"
 #include "planner/frameworks/emit.h"
 #include "planner/frameworks/torch/torch.h"
+#include "tests/planner/sources.h"
 
 namespace qplan {
 
@@ -65,13 +68,26 @@ inline ParallelPlan canonical(ParallelPlan p, const ModelSpec& model, RecipeKind
   return p;
 }
 
+// check(), whose findings cite what a reader can open.
+inline Checked check_cited(std::span<const ConfigText> files, const CheckQuestion& question) {
+  Checked checked = check(files, question);
+  for (const Finding& f : checked.findings) {
+    CAPTURE(f.rule);
+    CAPTURE(f.source);
+    const bool rule = f.source.starts_with("rule of ");  // "rule of megatron: ..."
+    const std::string cited = rule ? f.source.substr(f.source.find(": ") + 2) : f.source;
+    CHECK((cited.empty() || is_source(cited)));
+  }
+  return checked;
+}
+
 // What check() says of one file.
 inline Checked ask_text(const std::string& name, const std::string& text,
                         const std::string& model_name = "qwen3-30b-a3b", std::int64_t gpus = 64) {
   const ModelSpec model = load_model(model_name);
   const Json config = model_config(model_name);
   const std::vector<ConfigText> texts{{name, text}};
-  return check(texts, question_of(model, config, gpus));
+  return check_cited(texts, question_of(model, config, gpus));
 }
 
 // The first finding of a rule; null: there is none.
