@@ -44,6 +44,8 @@ constexpr auto kNames = std::to_array<Name>({
      "False"},
     {"--moe-token-dispatcher-type", "model.moe_token_dispatcher_type", ""},
     {"--moe-flex-dispatcher-backend", "model.moe_flex_dispatcher_backend", ""},
+    {"--moe-expert-capacity-factor", "model.moe_expert_capacity_factor", "None"},
+    {"--moe-token-drop-policy", "model.moe_token_drop_policy", ""},
     {"--moe-permute-fusion", "model.moe_permute_fusion", "False", Kind::switched},
     {"--fp8-param-gather", "mixed_precision.fp8_param_gather", "False", Kind::switched},
     {"--recompute-granularity", "model.recompute_granularity", "None"},
@@ -252,7 +254,7 @@ Settings bridge_settings(const PythonText& text) {
     for (const Name& name : kNames) {
       if (name.target != target) continue;
       Json flag = as_flag(name, value);
-      if (name.kind == Kind::negated && flag.is_null()) {
+      if (target == "mixed_precision.grad_reduce_in_fp32" && flag.is_null()) {
         add("--accumulate-allreduce-grads-in-fp32", true);
       }
       if (target == "model.cuda_graph_scope" && text_of(flag) == "full_iteration") {
