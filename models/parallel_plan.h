@@ -127,6 +127,9 @@ struct ParallelPlan {
   // In fp8 linear layers' weights are kept in fp8 alone (Megatron's --fp8-param-gather, on in
   // Megatron-Bridge's presets). false: in 16 bits, with copies in fp8 beside them.
   bool fp8_param_gather = true;
+  // The products of weight gradients add to the accumulated ones themselves. false: a kernel after
+  // each does (Megatron's --no-gradient-accumulation-fusion).
+  bool gradient_accumulation_fusion = true;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
   DType moment_dtype = DType::fp32;       // Adam's m and v

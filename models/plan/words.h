@@ -335,6 +335,19 @@ inline constexpr std::tuple kPlanWords{
                                    "recipe has the choice"}},
 
     // States.
+    PlanWord{.key = "gradient_accumulation_fusion",
+             .member = &ParallelPlan::gradient_accumulation_fusion,
+             .value = "BOOL",
+             .help = "products of weight gradients add to the accumulated ones themselves; false: "
+                     "a kernel after each does (Megatron's --no-gradient-accumulation-fusion)",
+             .given = Given::once,
+             .said_by = {.recipes = kMegatronCore,
+                         .rule = "gradient_fusion_available",
+                         .lacks = "choice of who adds gradients up",
+                         .instead = "leave gradient_accumulation_fusion=false out: it is a flag of "
+                                    "Megatron's",
+                         .source = "Megatron-LM d98e8a64, --no-gradient-accumulation-fusion; "
+                                   "qplan: no other recipe has the choice"}},
     PlanWord{.key = "grad_dtype",
              .member = &ParallelPlan::grad_dtype,
              .takes = set_of(DType::fp32, DType::bf16, DType::fp16),

@@ -88,8 +88,9 @@ struct BlockShape {
   bool fused_experts = false;
   // Selective recomputation goes by operators, not modules (Recipe::recomputes_operators).
   bool recomputes_operators = false;
-  bool deterministic = false;              // ParallelPlan::deterministic
-  LossKind loss = LossKind::by_framework;  // ParallelPlan::loss
+  bool deterministic = false;                // ParallelPlan::deterministic
+  bool gradient_accumulation_fusion = true;  // ParallelPlan::gradient_accumulation_fusion
+  LossKind loss = LossKind::by_framework;    // ParallelPlan::loss
   // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
   bool sorts_by_torch = false;
   bool operator==(const BlockShape&) const = default;
@@ -162,6 +163,9 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{.member = &BlockShape::counts_on_host, .touches = kWork},
     ShapeField{.member = &BlockShape::fused_experts, .touches = kWork},
     ShapeField{.member = &BlockShape::deterministic, .word = &ParallelPlan::deterministic},
+    ShapeField{.member = &BlockShape::gradient_accumulation_fusion,
+               .touches = kWork,
+               .word = &ParallelPlan::gradient_accumulation_fusion},
     ShapeField{.member = &BlockShape::loss, .word = &ParallelPlan::loss},
     ShapeField{.member = &BlockShape::sorts_by_torch, .touches = kWork},
 };

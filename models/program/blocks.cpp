@@ -14,7 +14,7 @@ namespace qplan {
 // One dummy bf16 weight gradient per distinct weight shape where gradients accumulate in the
 // weight-gradient product (docs/reference/physics.md 5.2).
 void dummy_weight_gradient(LayerContext& c, std::int64_t n, std::int64_t k) {
-  if (!c.recipe.dummy_weight_gradients) return;
+  if (!c.recipe.dummy_weight_gradients || !c.shape.gradient_accumulation_fusion) return;
   c.b.slot("dummy weight gradient", DType::bf16, n, k, Storage::shared);
 }
 

@@ -272,12 +272,15 @@ bool LayerContext::sums_in_fp32() const {
 }
 
 bool LayerContext::products_sum() const {
-  return sums_in_fp32() && recipe.fp32_gradient_accumulation && recipe.fused_gradient_accumulation;
+  return sums_in_fp32() && recipe.fp32_gradient_accumulation &&
+         recipe.fused_gradient_accumulation && shape.gradient_accumulation_fusion;
 }
 
 // Autograd, or a hook, adds it to the last microbatch's with a kernel of its own.
 void LayerContext::accumulate_apart(SlotId sum, std::int64_t rows, std::int64_t cols) {
-  const bool hooked = sums_in_fp32() && !products_sum();
+  // Products that are to add to bf16 gradients do so without a kernel more.
+  const bool apart = sums_in_fp32() || !shape.gradient_accumulation_fusion;
+  const bool hooked = apart && !products_sum();
   const bool by_autograd = !recipe.fp32_gradient_accumulation && shape.zero < 2;
   if (hooked || by_autograd) accumulate(sum, sum, rows, cols);
 }

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include "models/parallel_plan.h"
 #include "tests/models/framework_blocks.h"
 
@@ -74,4 +76,27 @@ TEST_CASE("dropout keeps a byte of mask for each number added to the residual") 
       if (const auto* a = std::get_if<Attention>(&op.work)) CHECK(a->dropout);
     }
   }
+}
+
+TEST_CASE("without gradient fusion a kernel adds each weight gradient, and no dummies are held") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto layer = [&](const std::string& words) {
+    return build_block(model, recipe_of(RecipeKind::megatron),
+                       layer_of(model, "dp8 gbs16 seq1024 " + words));
+  };
+  const auto added = [](const Block& block) {
+    return std::count_if(block.backward.begin(), block.backward.end(), [](const Op& op) {
+      const auto* r = std::get_if<Rowwise>(&op.work);
+      return r != nullptr && r->kind == RowwiseKind::accumulate;
+    });
+  };
+  const auto dummies = [](const Block& block) {
+    return std::count_if(block.slots.begin(), block.slots.end(),
+                         [](const Slot& slot) { return slot.name == "dummy weight gradient"; });
+  };
+  const Block fused = layer(""), apart = layer("gradient_accumulation_fusion=false");
+  CHECK(added(fused) == 0);
+  CHECK(added(apart) == 4);  // queries, keys and values; output; gate and up; down
+  CHECK(dummies(fused) == 4);
+  CHECK(dummies(apart) == 0);
 }

@@ -48,6 +48,8 @@ constexpr auto kNames = std::to_array<Name>({
     {"--moe-token-drop-policy", "model.moe_token_drop_policy", ""},
     {"--moe-permute-fusion", "model.moe_permute_fusion", "False", Kind::switched},
     {"--fp8-param-gather", "mixed_precision.fp8_param_gather", "False", Kind::switched},
+    {"--no-gradient-accumulation-fusion", "model.gradient_accumulation_fusion", "True",
+     Kind::negated},
     {"--recompute-granularity", "model.recompute_granularity", "None"},
     {"--recompute-method", "model.recompute_method", "None"},
     {"--recompute-num-layers", "model.recompute_num_layers", "None"},

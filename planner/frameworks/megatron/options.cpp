@@ -308,6 +308,9 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--fp4-format", "precision",
      [](const Subject& s) { return if_true(s.plan.precision == Precision::nvfp4, "e2m1"); },
      [](Draft& d, const Json&) { d.plan.precision = Precision::nvfp4; }},
+    {"--no-gradient-accumulation-fusion", "gradient_accumulation_fusion",
+     [](const Subject& s) { return if_true(!s.plan.gradient_accumulation_fusion); },
+     [](Draft& d, const Json& v) { d.plan.gradient_accumulation_fusion = !truth_of(v); }},
     {"--accumulate-allreduce-grads-in-fp32", "grad_dtype",
      [](const Subject& s) { return if_true(s.plan.grad_dtype == DType::fp32); },
      [](Draft& d, const Json& v) {
