@@ -1,5 +1,6 @@
-// Whole training steps that somebody measured and published (docs/reference/physics.md 9). The
-// tolerances say how far we are today; see docs/evidence/archive/issue2-witnesses.md.
+// Whole training steps that somebody measured and published (docs/reference/physics.md 9). Each
+// case prints what it predicts and the error; the tolerance is what the error must stay below. No
+// comment repeats a result: it would be wrong with the next change.
 #include "tests/witnesses/witness.h"
 
 using namespace qplan;
@@ -102,19 +103,19 @@ TEST_CASE("witness: Megatron's full recomputation, 22B to 1T on A100") {
   for (const PaperRun& run : kPaper) CHECK(std::abs(paper_error(run, false)) < 0.15);
 }
 
-// 2% slow, but not independent: the share of a NIC that NCCL's all-to-all reaches was set from the
+// Not independent: the share of a NIC that NCCL's all-to-all reaches was set from the
 // difference between this row and the next (collective_price.cpp).
 TEST_CASE("witness: Qwen3-30B-A3B with NCCL all-to-all") {
   CHECK(std::abs(qwen30b_error("NCCL a2a", 41.25, "moe_dispatcher=alltoall")) < 0.10);
 }
 
-// 2% fast, but not independent: that network and NVLink follow each other was read off this row and
+// Not independent: that network and NVLink follow each other was read off this row and
 // the last (collective_price.cpp).
 TEST_CASE("witness: Qwen3-30B-A3B with HybridEP, no overlap") {
   CHECK(std::abs(qwen30b_error("HybridEP", 24.71, "moe_dispatcher=hybridep")) < 0.05);
 }
 
-// 7% fast: 24.7 -> 20.1 s was measured (overlap and tuning), 24.3 -> 18.7 here.
+// Measured with the overlap of experts' messages and a tuned dispatcher at once.
 TEST_CASE("witness: Qwen3-30B-A3B with HybridEP, overlapped and tuned") {
   const std::string words = "overlap=grad+param+ep moe_dispatcher=hybridep cuda_graph";
   const WitnessJob job(load_model("qwen3-30b-a3b"), "h100-sxm", RecipeKind::megatron);
@@ -124,8 +125,7 @@ TEST_CASE("witness: Qwen3-30B-A3B with HybridEP, overlapped and tuned") {
         0.10);
 }
 
-// Dispatcher buffers (2.5 GiB) and graph pools (3 GiB) are assumed; without them 14% short
-// (docs/reference/physics.md 5.5). 4% short today.
+// Dispatcher buffers (2.5 GiB) and graph pools (3 GiB) are assumed (docs/reference/physics.md 5.5).
 TEST_CASE("witness: Qwen3-30B-A3B's memory") {
   const WitnessJob job(load_model("qwen3-30b-a3b"), "h100-sxm", RecipeKind::megatron);
   const Bytes peak = job.cost.memory(parse_plan(kQwen30b + "moe_dispatcher=hybridep cuda_graph"))
@@ -135,7 +135,7 @@ TEST_CASE("witness: Qwen3-30B-A3B's memory") {
 }
 
 // Llama 3 paper (arXiv 2407.21783, table 4): TP8 PP16, 43% at 8192 GPUs; chunks and overlap are our
-// choice. 12% fast; stragglers, 3% to 10% at this size (docs/reference/physics.md 8), are not in a
+// choice. Stragglers, 3% to 10% at this size (docs/reference/physics.md 8), are not in a
 // step.
 TEST_CASE("witness: Llama-3 405B runs at 38-43% of the peak") {
   const WitnessJob job(load_model("llama3-405b"), "h100-sxm", RecipeKind::megatron);
@@ -155,7 +155,7 @@ TEST_CASE("witness: FSDP2 on 8 H200, throughput of 0.6B") {
   CHECK(std::abs(throughput_error(kLocal.front())) < 0.15);
 }
 
-// -6% to +4%, 3% in the mean. What is left of 32B: Hugging Face's embedding and head are one FSDP
+// What is left of 32B: Hugging Face's embedding and head are one FSDP
 // unit, gathered and with whole gradients to the end of backward; ours are two
 // (docs/reference/physics.md 5.3, P2).
 TEST_CASE("witness: FSDP2 on 8 H200, allocated memory") {
