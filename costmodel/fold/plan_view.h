@@ -13,6 +13,7 @@
 #include "costmodel/evaluate.h"
 #include "costmodel/fold/pipeline.h"
 #include "models/error.h"
+#include "models/hash.h"
 
 namespace qplan {
 
@@ -22,12 +23,11 @@ struct ShapeHash {
 
 // Which groups a price may depend on, as one number.
 inline std::uint64_t groups_hash(const RankGrid& grid, std::initializer_list<Axis> axes) {
-  std::uint64_t hash = 1469598103934665603ULL;
+  std::uint64_t hash = kHashSeed;
   for (const Axis axis : axes) {
     const GroupShape& g = grid.shape(axis);
     for (const int n : {g.size, g.ranks_per_node, g.nodes, g.concurrent_groups}) {
-      hash = (hash ^ static_cast<std::uint64_t>(n)) * std::uint64_t{1099511628211};
-      hash ^= hash >> 29;
+      hash = hash_mix(hash, static_cast<std::uint64_t>(n));
     }
   }
   return hash;

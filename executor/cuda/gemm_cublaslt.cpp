@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "executor/math/quantize.h"
+#include "models/hash.h"
 
 namespace qplan {
 namespace {
@@ -117,14 +118,14 @@ struct CublasLt::Plan {
 };
 
 std::size_t CublasLt::Hash::operator()(const ProductShape& s) const {
-  std::size_t hash = 0;
+  std::uint64_t hash = kHashSeed;
   for (const std::int64_t x :
        {s.m, s.n, s.k, s.a_stride, s.b_stride, s.c_stride, std::int64_t{s.alignment},
         std::int64_t{s.a_transposed} + 2 * std::int64_t{s.b_transposed} +
             4 * std::int64_t{s.accumulate} + 8 * std::int64_t{s.fast_accumulation} +
             16 * static_cast<std::int64_t>(s.a) + 256 * static_cast<std::int64_t>(s.b) +
             4096 * static_cast<std::int64_t>(s.out) + 65536 * std::int64_t{s.biased}}) {
-    hash = hash * 1099511628211U + static_cast<std::size_t>(x);  // FNV's prime
+    hash = hash_mix(hash, static_cast<std::uint64_t>(x));
   }
   return hash;
 }

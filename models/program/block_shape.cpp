@@ -4,6 +4,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "models/hash.h"
 #include "models/program/blocks.h"
 #include "models/program/fp8_parameters.h"
 
@@ -162,23 +163,19 @@ class FieldHash {
     add(n.dense);
     add(n.expert);
   }
-  [[nodiscard]] std::uint64_t value() const { return used_ == 0 ? hash_ : mixed(hash_, word_); }
+  [[nodiscard]] std::uint64_t value() const { return used_ == 0 ? hash_ : hash_mix(hash_, word_); }
 
  private:
-  static std::uint64_t mixed(std::uint64_t hash, std::uint64_t word) {
-    hash = (hash ^ word) * 1099511628211ULL;
-    return hash ^ (hash >> 29U);
-  }
   void pack(std::uint64_t bits, unsigned count) {
     if (used_ + count > 64) {
-      hash_ = mixed(hash_, word_);
+      hash_ = hash_mix(hash_, word_);
       word_ = used_ = 0;
     }
     word_ |= bits << used_;
     used_ += count;
   }
 
-  std::uint64_t hash_ = 1469598103934665603ULL;
+  std::uint64_t hash_ = kHashSeed;
   std::uint64_t word_ = 0;
   unsigned used_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "models/hash.h"
 #include "models/image_layout.h"
 
 namespace qplan {
@@ -127,20 +128,15 @@ StageRuns chained(const ParametersOf& parameters_of, const BlockShape& base,
   return runs;
 }
 
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
-  hash = (hash ^ value) * 1099511628211ULL;
-  return hash ^ (hash >> 31);
-}
-
 std::uint64_t hash_ops(std::uint64_t hash, const OpList& ops) {
   for (const Op& op : ops) {
-    hash = mix(hash, hash_of(op.work));
-    hash = mix(hash, static_cast<std::uint64_t>(op.stream) * 256 + op.after.bits);
-    hash = mix(hash, static_cast<std::uint64_t>(op.role) * 65536 +
-                         static_cast<std::uint64_t>(op.parameter + 1) * 256 + op.piece +
-                         (std::uint64_t{op.copy} << 32U) + (std::uint64_t{op.ahead} << 40U));
-    for (const SlotId id : op.reads) hash = mix(hash, static_cast<std::uint64_t>(id));
-    for (const SlotId id : op.writes) hash = mix(hash, static_cast<std::uint64_t>(id) + 65536);
+    hash = hash_mix(hash, hash_of(op.work));
+    hash = hash_mix(hash, static_cast<std::uint64_t>(op.stream) * 256 + op.after.bits);
+    hash = hash_mix(hash, static_cast<std::uint64_t>(op.role) * 65536 +
+                              static_cast<std::uint64_t>(op.parameter + 1) * 256 + op.piece +
+                              (std::uint64_t{op.copy} << 32U) + (std::uint64_t{op.ahead} << 40U));
+    for (const SlotId id : op.reads) hash = hash_mix(hash, static_cast<std::uint64_t>(id));
+    for (const SlotId id : op.writes) hash = hash_mix(hash, static_cast<std::uint64_t>(id) + 65536);
   }
   return hash;
 }
@@ -323,16 +319,16 @@ StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
 }
 
 std::uint64_t fingerprint(const StepProgram& program) {
-  std::uint64_t hash = 14695981039346656037ULL;
+  std::uint64_t hash = kHashSeed;
   for (const Block& block : program.blocks) {
     for (const Slot& slot : block.slots) {
-      hash = mix(hash, static_cast<std::uint64_t>(slot.bytes().value()));
-      hash = mix(hash, static_cast<std::uint64_t>(slot.storage) * 16 +
-                           static_cast<std::uint64_t>(slot.dtype));
+      hash = hash_mix(hash, static_cast<std::uint64_t>(slot.bytes().value()));
+      hash = hash_mix(hash, static_cast<std::uint64_t>(slot.storage) * 16 +
+                                static_cast<std::uint64_t>(slot.dtype));
     }
     for (const PackedParameter& p : block.parameters) {
-      hash = mix(hash, static_cast<std::uint64_t>(p.whole.role) * 2 + int{p.whole.bias});
-      hash = mix(hash, static_cast<std::uint64_t>(p.offset));
+      hash = hash_mix(hash, static_cast<std::uint64_t>(p.whole.role) * 2 + int{p.whole.bias});
+      hash = hash_mix(hash, static_cast<std::uint64_t>(p.offset));
     }
     for (const OpList* ops : {&block.clear, &block.forward, &block.backward, &block.gather,
                               &block.reduce, &block.norm, &block.update}) {
@@ -341,20 +337,20 @@ std::uint64_t fingerprint(const StepProgram& program) {
   }
   for (const Stage& stage : program.stages) {
     for (const Stage::Part& run : stage.runs) {
-      hash = mix(hash, static_cast<std::uint64_t>(run.block) * 65536 +
-                           static_cast<std::uint64_t>(run.count));
+      hash = hash_mix(hash, static_cast<std::uint64_t>(run.block) * 65536 +
+                                static_cast<std::uint64_t>(run.count));
     }
   }
   if (program.send_buffer > Bytes(0)) {
-    hash = mix(hash, static_cast<std::uint64_t>(program.send_buffer.value()));
+    hash = hash_mix(hash, static_cast<std::uint64_t>(program.send_buffer.value()));
   }
   const ScheduleShape& s = program.schedule;
   for (const int n : {static_cast<int>(s.kind), s.pp, s.vpp, s.microbatches,
                       int{s.pairs} + 2 * int{s.whole_reductions}}) {
-    hash = mix(hash, static_cast<std::uint64_t>(n));
+    hash = hash_mix(hash, static_cast<std::uint64_t>(n));
   }
-  return mix(hash, static_cast<std::uint64_t>(program.reduce_overlapped) * 2 +
-                       static_cast<std::uint64_t>(program.gather_overlapped));
+  return hash_mix(hash, static_cast<std::uint64_t>(program.reduce_overlapped) * 2 +
+                            static_cast<std::uint64_t>(program.gather_overlapped));
 }
 
 OpList part_ops(const Block& block, Part part) {

@@ -113,11 +113,31 @@ std::string paths_block(const std::vector<std::pair<std::string, std::string>>& 
 }
 
 std::vector<WrittenOption> megatron_training() {
-  return {{"--train-iters", 1000},        {"--lr", "3e-4"},           {"--min-lr", "3e-5"},
-          {"--lr-decay-style", "cosine"}, {"--lr-warmup-iters", 100}, {"--weight-decay", 0.1},
-          {"--clip-grad", "1.0"},         {"--adam-beta1", 0.9},      {"--adam-beta2", 0.95},
-          {"--init-method-std", 0.02},    {"--log-interval", 10},     {"--save-interval", 500},
-          {"--eval-interval", 500},       {"--eval-iters", 10}};
+  const TrainingDefaults& t = kTraining;
+  return {{"--train-iters", t.steps},
+          {"--lr", t.learning_rate},
+          {"--min-lr", t.min_learning_rate},
+          {"--lr-decay-style", "cosine"},
+          {"--lr-warmup-iters", t.warmup_steps},
+          {"--weight-decay", t.weight_decay},
+          {"--clip-grad", t.clip_grad},
+          {"--adam-beta1", t.beta1},
+          {"--adam-beta2", t.beta2},
+          {"--init-method-std", 0.02},
+          {"--log-interval", t.log_interval},
+          {"--save-interval", t.save_interval},
+          {"--eval-interval", t.save_interval},
+          {"--eval-iters", 10}};
+}
+
+std::vector<WrittenOption> trainer_training() {
+  const TrainingDefaults& t = kTraining;
+  return {{"--learning_rate", t.learning_rate},
+          {"--max_steps", t.steps},
+          {"--adam_beta2", t.beta2},
+          {"--weight_decay", t.weight_decay},
+          {"--logging_steps", t.log_interval},
+          {"--save_steps", t.save_interval}};
 }
 
 EmittedFile readme(std::string_view title, const std::vector<std::string>& remarks,

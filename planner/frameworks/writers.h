@@ -52,8 +52,18 @@ TrainerScript trainer_script(const Subject& s);
 // What the model needs from the user: lines of NAME=/path/to/...
 std::string paths_block(const std::vector<std::pair<std::string, std::string>>& paths);
 
-// Steps' settings that no plan decides: learning rate, schedule, decay.
+// Settings of training that no plan decides. Files say them so that a run begins; their user
+// replaces them.
+struct TrainingDefaults {
+  std::string_view learning_rate = "3e-4", min_learning_rate = "3e-5";
+  double beta1 = 0.9, beta2 = 0.95, weight_decay = 0.1;
+  std::string_view clip_grad = "1.0";
+  int steps = 1000, warmup_steps = 100, log_interval = 10, save_interval = 500;
+};
+inline constexpr TrainingDefaults kTraining;
+// As Megatron's flags, and as arguments of transformers' Trainer.
 std::vector<WrittenOption> megatron_training();
+std::vector<WrittenOption> trainer_training();
 
 // ds_config.json for either user of DeepSpeed.
 std::string ds_config_text(const std::vector<WrittenOption>& options, const Subject& s);

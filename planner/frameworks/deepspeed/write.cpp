@@ -88,11 +88,14 @@ std::string ds_config_text(const std::vector<WrittenOption>& options, const Subj
     zero[std::string(part)]["pin_memory"] = true;
     if (s.plan.offload.nvme) zero[std::string(part)]["nvme_path"] = "/path/to/nvme";
   }
-  config["optimizer"] = {
-      {"type", "AdamW"},
-      {"params", {{"lr", 3e-4}, {"betas", {0.9, 0.95}}, {"eps", 1e-8}, {"weight_decay", 0.1}}}};
+  config["optimizer"] = {{"type", "AdamW"},
+                         {"params",
+                          {{"lr", std::stod(std::string(kTraining.learning_rate))},
+                           {"betas", {kTraining.beta1, kTraining.beta2}},
+                           {"eps", 1e-8},
+                           {"weight_decay", kTraining.weight_decay}}}};
   config["gradient_clipping"] = 1.0;
-  config["steps_per_print"] = 10;
+  config["steps_per_print"] = kTraining.log_interval;
   return config.dump(2) + '\n';
 }
 
@@ -103,9 +106,7 @@ std::vector<EmittedFile> write_deepspeed(const Subject& s,
   all.push_back({"--deepspeed", "ds_config.json"});
   const auto trainer = written(trainer_options(), s);
   all.insert(all.end(), trainer.begin(), trainer.end());
-  const std::vector<WrittenOption> rest{{"--learning_rate", "3e-4"}, {"--max_steps", 1000},
-                                        {"--adam_beta2", 0.95},      {"--weight_decay", 0.1},
-                                        {"--logging_steps", 10},     {"--save_steps", 500}};
+  const auto rest = trainer_training();
   all.insert(all.end(), rest.begin(), rest.end());
   std::string text = fmt::format("#!/bin/bash\n{}{}\nset -euo pipefail\ncd \"$(dirname \"$0\")\"\n",
                                  remark_lines(remarks), script.remark);

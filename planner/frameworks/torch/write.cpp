@@ -96,10 +96,9 @@ std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::st
   std::vector<WrittenOption> arguments = script.arguments;
   const auto trainer = written(trainer_options(), s);
   arguments.insert(arguments.end(), trainer.begin(), trainer.end());
-  const std::vector<WrittenOption> more{{"--learning_rate", "3e-4"}, {"--max_steps", 1000},
-                                        {"--adam_beta2", 0.95},      {"--weight_decay", 0.1},
-                                        {"--max_grad_norm", "1.0"},  {"--logging_steps", 10},
-                                        {"--save_steps", 500}};
+  auto more = trainer_training();
+  // DeepSpeed clips by its own configuration, the Trainer by its argument; before what it logs.
+  more.insert(more.end() - 2, {"--max_grad_norm", kTraining.clip_grad});
   arguments.insert(arguments.end(), more.begin(), more.end());
   std::string text = fmt::format(
       "#!/bin/bash\n{}# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...>\n"
@@ -163,17 +162,18 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
       "            dataset=ConcatThenSplitPackingConfig(dataset=DATASETS[\"c4\"]),\n"
       "        ),\n"
       "        model_spec=model_spec,\n"
-      "        optimizer=default_adamw(lr=3e-4),\n"
-      "        lr_scheduler=LRSchedulersContainer.Config(warmup_steps=100),\n"
-      "        training=TrainingConfig(\n{}            steps=1000,\n        ),\n"
+      "        optimizer=default_adamw(lr={}),\n"
+      "        lr_scheduler=LRSchedulersContainer.Config(warmup_steps={}),\n"
+      "        training=TrainingConfig(\n{}            steps={},\n        ),\n"
       "        parallelism=ParallelismConfig(\n{}        ),\n"
       "        compile=CompileConfig(\n{}        ),\n"
       "        activation_checkpoint={},\n"
-      "        checkpoint=CheckpointManager.Config(interval=500),\n"
+      "        checkpoint=CheckpointManager.Config(interval={}),\n"
       "    )\n",
-      model->flavor, moe, loss_lines(in_chunks), keywords(options, "training"),
-      keywords(options, "parallelism"), keywords(options, "compile"),
-      checkpoint == "None" ? "None" : checkpoint + ".Config()");
+      model->flavor, moe, loss_lines(in_chunks), kTraining.learning_rate, kTraining.warmup_steps,
+      keywords(options, "training"), kTraining.steps, keywords(options, "parallelism"),
+      keywords(options, "compile"), checkpoint == "None" ? "None" : checkpoint + ".Config()",
+      kTraining.save_interval);
   const Nodes nodes = nodes_of(s);
   const std::string script = fmt::format(
       "#!/bin/bash\n{}# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...>\n"
