@@ -24,21 +24,15 @@ std::size_t fit_of(const Work& work) {
   return std::holds_alternative<GroupedGemm>(work) ? Work(Gemm{}).index() : work.index();
 }
 
-// What all works of one fit are off by together, one sigma: the rate that a GPU sustains in
-// training. A long run on H200s is 4% slower than what calibration measured (issue6-four-h200.md).
-constexpr double kSharedError = 0.05;
-// ... and where another GPU's stands in, or its power said the rate: dense runs on GB200 and GB300,
-// whose rates are B200's by power, are within 7% for four in five (published.csv, 37 runs).
-constexpr double kAssumedError = 0.08;
-
-// The error of works priced by one fit, in seconds, one sigma. How far a fit misses single shapes
-// says little of the next shape, so that these errors average out; the shared part does not.
+// The error of works priced by one fit, in seconds, one sigma. How far the fit misses one shape
+// says little of how far it misses the next, so that these errors average out. What it misses all
+// shapes by together (Errors::sustained, Errors::assumed) does not.
 struct FitError {
   double shared = 0;
   std::map<std::string, double> apart;  // by work
 
-  void add(const Work& work, const Price& price, double seconds) {
-    const double most = price.source == PriceSource::assumed ? kAssumedError : kSharedError;
+  void add(const Work& work, const Price& price, double seconds, const Errors& typical) {
+    const double most = price.source == PriceSource::assumed ? typical.assumed : typical.sustained;
     const double together = std::min(price.error, most);
     shared += seconds * together;
     apart[to_string(work)] += seconds * std::sqrt(price.error * price.error - together * together);
@@ -51,12 +45,13 @@ struct FitError {
 
 // Every stage's forward and backward priced apart, one block at a time.
 struct PricedWork {
+  const Errors* typical = nullptr;  // the machine's
   std::vector<OwnWork> ranks;
   double table = 0, formula = 0, assumed = 0;              // seconds, by the source of the price
   std::array<FitError, std::variant_size_v<Work>> errors;  // by fit
 
   void add(const Work& work, const Price& price, double seconds) {
-    errors[fit_of(work)].add(work, price, seconds);
+    errors[fit_of(work)].add(work, price, seconds, *typical);
     switch (price.source) {
       case PriceSource::table:
         table += seconds;
@@ -93,6 +88,7 @@ PricedWork priced_work(const CostModel& cost, const View& v) {
   const CostContext context = context_of(plan, cost.hardware(), grid, cost.recipe(), cost.facts());
   const auto microbatches = static_cast<double>(microbatches_of_stage(v.schedule));
   PricedWork work;
+  work.typical = &cost.hardware().errors;
   work.ranks.resize(static_cast<std::size_t>(plan.pp));
   for (std::size_t i = 0; i < v.stages.of_stage.size(); ++i) {
     const int rank = rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i));

@@ -16,8 +16,7 @@ CostModel::CostModel(const ModelSpec& model, const Recipe& recipe, const Hardwar
       facts_(facts),
       memo_(std::make_unique<Memo>()) {
   facts_.nvlink_domain = hardware.link.nvlink_domain;
-  constexpr int kBlackwell = 100;
-  facts_.turns_fp8 = hardware.gpu.compute_capability < kBlackwell;
+  facts_.turns_fp8 = hardware.gpu.fp8_needs_transposes;
   capacity_ =
       memory_cap.value() > 0 ? memory_cap : hardware.gpu.usable_memory * memory_share(model);
 }
@@ -93,22 +92,13 @@ int communicator_count(const ParallelPlan& plan) {
 
 namespace {
 
-// Our executor's, measured on one to four H200s (NCCL 2.28.3, cuDNN 9.14): docs/evidence/archive/
-// issue6-h200.md, issue6-four-h200.md. A group has one communicator for each stream that it meets
-// on, an edge of the pipeline one for each direction; the first of all loads NCCL's kernels.
-// Messages inside a group have buffers of their own: for each rank that experts' rows come from,
-// and for a ring's neighbours together.
-constexpr Bytes kFirstCommunicator = gib(0.40), kEdge = gib(0.05);
-// Of NCCL's own 24 blocks, and what eight more of them add (nccl_world.cpp) once the group has a
-// collective: a ring and heads that are traded for sequence are messages.
-constexpr Bytes kGroup = gib(0.47), kMoreBlocks = mib(96);
-constexpr Bytes kExpertPeer = gib(0.42), kRing = gib(0.16);
-// What kernels share; attention's backward needs as much, and what exceeds it is taken besides:
-// twice the queries' gradients in fp32.
+// Memory that kernels share, one after the other. Only attention's backward may need more, which is
+// then taken besides.
 constexpr Bytes kScratch(static_cast<double>(kKernelScratch));
-constexpr double kAttentionBytes = 8;
 
-// In a fixed order it stores the scores' gradients instead, in 16 bits.
+// What attention's backward needs (cuDNN's): the queries' gradients in fp32 twice, 8 bytes each. In
+// a fixed order it stores the scores' gradients instead, in 16 bits.
+constexpr double kAttentionBytes = 8;
 Bytes attention_scratch(const ModelSpec& model, const ParallelPlan& plan) {
   const double rows = static_cast<double>(plan.micro_batch_size * plan.seq_len) / plan.cp *
                       static_cast<double>(model.num_attention_heads) / plan.tp;
@@ -118,7 +108,12 @@ Bytes attention_scratch(const ModelSpec& model, const ParallelPlan& plan) {
   return Bytes(2 * rows * static_cast<double>(plan.seq_len) / (in_turn ? plan.cp : 1));
 }
 
-Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {
+// Our own executor's. A group has one communicator for each stream that it meets on, an edge of the
+// pipeline one for each direction. Messages inside a group have buffers of their own: for each rank
+// that experts' rows come from, and for a ring's two neighbours together. Groups that run
+// collectives have more of NCCL's blocks than it takes by itself (executor/cuda/nccl_world.cpp).
+Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                       const Nccl& nccl) {
   Bytes bytes = recipe.context + std::max(kScratch, attention_scratch(model, plan)) - kScratch;
   if (plan.world() == 1) return bytes;
   const int reductions = plan.zero >= 1 ? 2 : 1;  // parameters are gathered on another stream
@@ -130,38 +125,38 @@ Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const R
   if (model.moe && plan.edp() > 1) groups += reductions;
   if (model.tie_word_embeddings && plan.pp > 1) ++groups;
   const int edges = plan.pp == 1 ? 0 : plan.pp == 2 && plan.vpp == 1 ? 2 : 4;
-  if (plan.ep > 1) bytes += kExpertPeer * static_cast<double>(plan.ep - 1);
+  if (plan.ep > 1) bytes += nccl.expert_peer * static_cast<double>(plan.ep - 1);
   const bool messages = plan.cp > 1 && plan.cp_comm != CpComm::all_gather;
-  if (messages) bytes += kRing;
-  return bytes + kFirstCommunicator + kGroup * static_cast<double>(groups) +
-         kMoreBlocks * static_cast<double>(groups - (messages ? 1 : 0)) +
-         kEdge * static_cast<double>(edges);
+  if (messages) bytes += nccl.ring_neighbours;
+  return bytes + nccl.first_communicator + nccl.group * static_cast<double>(groups) +
+         nccl.more_blocks * static_cast<double>(groups - (messages ? 1 : 0)) +
+         nccl.edge * static_cast<double>(edges);
 }
 
 // DeepEP's buffers, in the sizes that it hints at and Megatron takes (DeepEP v1.2.1,
 // csrc/config.hpp, recommended configurations in buffer.py; Megatron-Core's fused_a2a.py): ten
 // channels, each with room for some hundred tokens of every peer in the node and for 128 of every
 // node, there and back. CUDA and NVSHMEM allocate them, not torch.
-Bytes deepep_bytes(const ModelSpec& model, const ParallelPlan& plan) {
+Bytes deepep_bytes(const ModelSpec& model, const ParallelPlan& plan, int peers) {
   if (!model.moe || plan.ep == 1 || plan.moe_dispatcher != MoeDispatcher::deepep) return {};
-  constexpr int kNode = 8;
   constexpr double kChannels = 10, kNodeTokens = 128, kWorkspace = 32 << 20;
   // Source, 128 choices (index and weight), 128 scales.
   constexpr double kBesideRow = 8 + 128 * (8 + 4) + 128 * 4;
   const int ranks = plan.ep * plan.etp;
   const double row = 2.0 * static_cast<double>(model.hidden_size) + kBesideRow;
-  const double tokens = ranks <= kNode ? 256 : ranks <= 64 ? 288 : ranks <= 128 ? 560 : 720;
-  const double nodes = ranks <= kNode ? 0 : static_cast<double>(ranks) / kNode;
-  const double slots = std::min(ranks, kNode) * tokens + 2 * nodes * kNodeTokens;
+  const double tokens = ranks <= peers ? 256 : ranks <= 64 ? 288 : ranks <= 128 ? 560 : 720;
+  const double nodes = ranks <= peers ? 0 : static_cast<double>(ranks) / peers;
+  const double slots = std::min(ranks, peers) * tokens + 2 * nodes * kNodeTokens;
   return Bytes(kChannels * slots * row + kWorkspace);
 }
 
 }  // namespace
 
-Bytes outside_bytes(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {
-  if (recipe.executable) return executor_outside(model, plan, recipe);
+Bytes outside_bytes(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                    const HardwareProfile& hardware) {
+  if (recipe.executable) return executor_outside(model, plan, recipe, hardware.nccl);
   return recipe.context + recipe.communicator * static_cast<double>(communicator_count(plan)) +
-         deepep_bytes(model, plan);
+         deepep_bytes(model, plan, hardware.expert_library.nvlink_peers);
 }
 
 }  // namespace qplan

@@ -183,6 +183,7 @@ std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const Paral
 int communicator_count(const ParallelPlan& plan);
 
 // Device memory beside the program: CUDA context, communicators, libraries' workspaces.
-Bytes outside_bytes(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe);
+Bytes outside_bytes(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                    const HardwareProfile& hardware);
 
 }  // namespace qplan

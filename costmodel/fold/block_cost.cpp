@@ -34,13 +34,6 @@ Cost cost_of_axis(Axis axis) {
   return Cost::dp;
 }
 
-// GPUs of one kind differ in the clock that their power allows: by 8% from the slowest to the
-// fastest without outliers, on five clusters (arXiv 2208.11035). A box plot's whiskers span 5.4
-// sigmas. Twins of NeMo's runs that differ in the number of GPUs alone, 17 groups of 8 to 2304 H100
-// or GB200, slow by 0.36% a doubling, which is a sigma of 1.4%
-// (docs/evidence/archive/issue3-eighth-round.md).
-constexpr double kSpeedSpread = 0.015;
-
 bool by_clock(const Work& work) {
   return std::holds_alternative<Gemm>(work) || std::holds_alternative<GroupedGemm>(work) ||
          std::holds_alternative<Attention>(work) || std::holds_alternative<GatedDeltaRule>(work) ||
@@ -268,7 +261,7 @@ CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware
   return {&hardware, &grid, &recipe, graphs_of(plan), routed_share(plan, facts)};
 }
 
-double slowest_of(std::int64_t ranks) {
+double slowest_of(std::int64_t ranks, const SpeedSpread& spread) {
   // Of n normal draws the largest is expected here (Cramer, Mathematical Methods of Statistics,
   // 28.6); within 0.07 from 8 on.
   const auto expected = [](double n) {
@@ -276,15 +269,16 @@ double slowest_of(std::int64_t ranks) {
     return root - (std::log(std::log(n)) + std::log(4 * std::numbers::pi)) / (2 * root) +
            std::numbers::egamma / root;
   };
-  constexpr double measured = 8;  // ranks of the machines that rates were measured on
   const auto n = static_cast<double>(ranks);
-  return n <= measured ? 1 : 1 + kSpeedSpread * (expected(n) - expected(measured));
+  const double measured = spread.measured_ranks;
+  return n <= measured ? 1 : 1 + spread.sigma * (expected(n) - expected(measured));
 }
 
 Price price_of(const Op& op, const CostContext& context) {
   Price p =
       price(with_active_experts(op.work, context.active_experts), {context.hardware, context.grid});
-  if (by_clock(op.work)) p.time *= slowest_of(context.grid->world());
+  if (by_clock(op.work))
+    p.time *= slowest_of(context.grid->world(), context.hardware->gpu.speed_spread);
   if (op.stream == Stream::compute && captured(op, context.graphs, *context.recipe)) {
     // At most half of it: the gain is of kernels that are longer than their launch.
     const Seconds gain = context.hardware->gpu.graph_gain * kernels_of(op.work);

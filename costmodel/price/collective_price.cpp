@@ -9,39 +9,6 @@
 namespace qplan {
 namespace {
 
-// One sigma of an in-node table read between its sizes; 5% median when the sizes between were left
-// out (nccl-tests in aiconfigurator), most of it at protocol switches.
-constexpr double kTableError = 0.06;
-// Between nodes nothing was measured by us: two published fabrics (stas00/ml-engineering) and
-// NCCL's own tuner stand behind it.
-constexpr double kNetworkError = 0.15;
-constexpr double kNetworkAllToAllError = 0.25;
-// NCCL's grouped sends reach less of a NIC than its rings. Qwen3-30B on 2 nodes of H100 with EP16
-// (Megatron-Bridge): 41.25 s a step with NCCL's all-to-all, 24.7 s with HybridEP; the difference
-// puts NCCL near 31 of 50 GB/s.
-constexpr double kAllToAllNicShare = 0.7;
-// DeepEP: 43-58 GB/s logical a NIC of 50, standalone; in a node 0.85 of what nccl-tests' all-to-all
-// reaches (H200, EP8: 280-315 GB/s).
-constexpr double kExpertLibraryNicEfficiency = 0.95;
-constexpr double kExpertLibraryNvlinkShare = 0.85;
-// Its dispatch and combine begin with an exchange of counts between the ranks (assumed).
-constexpr Seconds kExpertLibraryLatency = microseconds(30);
-
-// NCCL's protocols as its tuner knows them (src/graph/tuning.cc): a start, a hop inside a node, a
-// hop between nodes as a share of Simple's 14 us, and what is left of the bandwidth.
-struct Protocol {
-  Seconds base, nvlink_hop;
-  double network_hop = 1, bandwidth = 1;
-};
-constexpr std::array<Protocol, 3> kRing{{{microseconds(6.6), microseconds(0.6), 2.7 / 14, 0.5},
-                                         {microseconds(14), microseconds(1.9), 4.0 / 14, 0.92},
-                                         {microseconds(8.4), microseconds(3.4), 1, 1}}};
-constexpr double kTreeShare = 0.92;  // of a ring's bandwidth
-constexpr std::array<Protocol, 3> kTree{
-    {{microseconds(6.8), microseconds(0.6), 5.0 / 14, 0.5 * kTreeShare},
-     {microseconds(14), microseconds(1.25), 8.5 / 14, 0.92 * kTreeShare},
-     {microseconds(8.4), microseconds(4), 1, kTreeShare}}};
-
 // A figure is a measured table or a fit, of one collective among one number of ranks.
 Seconds time_of(const CollectiveTable& table, Bytes bytes) {
   return time_at(table, bytes);
@@ -83,7 +50,7 @@ Neighbours<T> neighbours(const std::vector<T>& figures, CollectiveKind kind, int
   return near;
 }
 
-// A collective inside one NVLink domain; `start` is the part that an empty buffer takes too.
+// A collective inside one domain; `start` is the part that an empty buffer takes too.
 struct InNode {
   Seconds time, start;
   PriceSource source = PriceSource::formula;
@@ -145,25 +112,47 @@ InNode in_node_as_measured(CollectiveKind kind, Bytes bytes, int ranks,
   QPLAN_CHECK(tables.any() || fits.any(), "every profile has a fit of all_gather or all_reduce");
   const CollectiveFit* fit = fits.below ? fits.below : fits.above;
   const bool assumed = measured != kind || (fit && fit->assumed);
-  const double fit_error = fit ? fit->error : kTableError;
+  const double fit_error = fit ? fit->error : hardware.errors.collective_table;
   InNode result = tables.any() ? read_figures(tables, kind, bytes, ranks)
                                : read_figures(fits, kind, bytes, ranks);
   const bool from_table = tables.below && tables.below->ranks == ranks;
   result.source = assumed      ? PriceSource::assumed
                   : from_table ? PriceSource::table
                                : PriceSource::formula;
-  result.error = from_table && !assumed ? kTableError : fit_error;
+  result.error = from_table && !assumed ? hardware.errors.collective_table : fit_error;
   return result;
 }
 
-// Tables and fits hold all-reduces that add in the switch (NVLS; from Hopper on and above four
-// ranks). A machine without it reduces around a ring: a reduce-scatter, then an all-gather (H200:
-// 367 GB/s in place of 481, stas00/ml-engineering).
+// A ring over PCIe, where a node has no NVLink and nothing was measured: each rank sends and
+// receives at once, at what PCIe carries while all GPUs use it, by the faster of NCCL's protocols.
+// An all-to-all is one hop of messages.
+InNode over_pcie(CollectiveKind kind, Bytes bytes, int ranks, const HardwareProfile& hardware) {
+  const double around = ranks - 1;
+  const double hops = kind == CollectiveKind::all_to_all   ? 1
+                      : kind == CollectiveKind::all_reduce ? 2 * around
+                                                           : around;
+  const Seconds transfer = bytes * bus_factor(kind, ranks) / pcie_rate(hardware.link);
+  Seconds best(1e30);
+  for (const NcclProtocol& p : hardware.nccl.ring) {
+    if (!p.pcie_hop) continue;
+    best = std::min(best, p.base + *p.pcie_hop * hops + transfer / p.bandwidth);
+  }
+  return {best, best - transfer, PriceSource::assumed, hardware.errors.pcie};
+}
+
+// Whether what was measured is an all-reduce that the NVLink switch added up (NVLS). A machine that
+// cannot do so reduces around a ring: a reduce-scatter, then an all-gather (H200: 367 GB/s in place
+// of 481, stas00/ml-engineering).
 bool measured_in_switch(CollectiveKind kind, int ranks, const HardwareProfile& hardware) {
-  return kind == CollectiveKind::all_reduce && ranks > 4 && hardware.gpu.compute_capability >= 90;
+  const Interconnect& link = hardware.link;
+  return kind == CollectiveKind::all_reduce && !link.over_pcie() &&
+         link.in_switch_above_ranks > 0 && ranks > link.in_switch_above_ranks;
 }
 
 InNode in_node(CollectiveKind kind, Bytes bytes, int ranks, const HardwareProfile& hardware) {
+  if (hardware.collectives.empty() && hardware.collective_tables.empty()) {
+    return ranks <= 1 ? InNode{} : over_pcie(kind, bytes, ranks, hardware);
+  }
   const InNode measured = in_node_as_measured(kind, bytes, ranks, hardware);
   if (hardware.link.nvls || !measured_in_switch(kind, ranks, hardware)) return measured;
   InNode ring = in_node_as_measured(CollectiveKind::reduce_scatter, bytes, ranks, hardware);
@@ -193,8 +182,9 @@ Bytes network_bytes(CollectiveKind kind, Bytes bytes, const GroupShape& group) {
   return bytes * (inside * (group.size - inside) / group.size);
 }
 
+// Hops that a collective's bytes take one after the other.
 struct Steps {
-  double network = 0, nvlink = 0;
+  double network = 0, inside = 0;  // between nodes, inside one
 };
 
 Steps ring_steps(CollectiveKind kind, const GroupShape& group) {
@@ -213,20 +203,22 @@ Steps tree_steps(const GroupShape& group) {
 }
 
 // `calls` of the same bytes in all: each begins anew.
-Seconds fastest(const std::array<Protocol, 3>& protocols, Steps steps, double calls,
+Seconds fastest(const std::array<NcclProtocol, 3>& protocols, Steps steps, double calls,
                 Seconds transfer, const Interconnect& link) {
   Seconds best(1e30);
-  for (const Protocol& p : protocols) {
+  for (const NcclProtocol& p : protocols) {
     if (link.simple_only && &p != &protocols.back()) continue;
-    const Seconds latency = p.base + p.nvlink_hop * steps.nvlink +
-                            link.inter_node_latency * (p.network_hop * steps.network);
+    if (link.over_pcie() && !p.pcie_hop) continue;
+    const Seconds hop = link.over_pcie() ? *p.pcie_hop : p.nvlink_hop;
+    const Seconds latency =
+        p.base + hop * steps.inside + link.inter_node_latency * (p.network_hop * steps.network);
     best = std::min(best, latency * calls + transfer / p.bandwidth);
   }
   return best;
 }
 
-// NCCL's choice among its algorithms and protocols, each hop and byte counted; the slower of the
-// NVLink and the network part carries the bytes.
+// NCCL takes the fastest of its algorithms and protocols. Bytes go at the pace of the slower of the
+// two kinds of link, inside a node and between nodes.
 Seconds ring_or_tree_time(const Collective& work, const GroupShape& group,
                           const HardwareProfile& hardware) {
   const Interconnect& link = hardware.link;
@@ -235,9 +227,9 @@ Seconds ring_or_tree_time(const Collective& work, const GroupShape& group,
                           network_bandwidth(group, link.nic_efficiency, link);
   const Seconds transfer = std::max(network, node.time - node.start);
   const Steps around = ring_steps(work.kind, group);
-  const Seconds ring = fastest(kRing, around, work.calls, transfer, link);
+  const Seconds ring = fastest(hardware.nccl.ring, around, work.calls, transfer, link);
   if (work.kind != CollectiveKind::all_reduce) return ring;
-  return std::min(ring, fastest(kTree, tree_steps(group), work.calls, transfer, link));
+  return std::min(ring, fastest(hardware.nccl.tree, tree_steps(group), work.calls, transfer, link));
 }
 
 // Copies that go to nodes / copies that go to ranks. An expert-parallel library sends a token once
@@ -255,15 +247,16 @@ Seconds all_to_all_time(const Collective& work, const GroupShape& group,
                         const HardwareProfile& hardware) {
   const Interconnect& link = hardware.link;
   const bool library = work.expert_parallel_library;
+  const ExpertLibrary& experts = hardware.expert_library;
   const double efficiency =
-      library ? kExpertLibraryNicEfficiency : link.nic_efficiency * kAllToAllNicShare;
+      library ? experts.nic_efficiency : link.nic_efficiency * link.all_to_all_nic_share;
   // A library's copies all pass NVLink, those from other nodes too.
   const double part = library ? 1 : static_cast<double>(group.ranks_per_node) / group.size;
   const InNode node = in_node(work.kind, work.bytes * part, group.ranks_per_node, hardware);
-  const Seconds inside = (node.time - node.start) / (library ? kExpertLibraryNvlinkShare : 1);
+  const Seconds inside = (node.time - node.start) / (library ? experts.nvlink_share : 1);
   const Seconds network = network_bytes(work.kind, work.bytes, group) * node_copies(work, group) /
                           network_bandwidth(group, efficiency, link);
-  const Seconds start = library ? kExpertLibraryLatency : node.start;
+  const Seconds start = library ? experts.start : node.start;
   // What a library takes from other nodes it copies on, one after the other as far as a step shows:
   // Qwen3-30B with EP16 on 2 nodes of H100 needs 0.76 ms an exchange (24.7 s a step with HybridEP,
   // 41.25 s with NCCL; Megatron-Bridge), 0.35 ms of network and 0.35 ms of NVLink; DeepEP reaches
@@ -272,9 +265,10 @@ Seconds all_to_all_time(const Collective& work, const GroupShape& group,
   return start + link.inter_node_latency + transfer;
 }
 
-Price library_in_node(const InNode& node) {
-  const Seconds transfer = (node.time - node.start) / kExpertLibraryNvlinkShare;
-  return {kExpertLibraryLatency + transfer, PriceSource::formula, kNetworkError};
+Price library_in_node(const InNode& node, const HardwareProfile& hardware) {
+  const ExpertLibrary& experts = hardware.expert_library;
+  const Seconds transfer = (node.time - node.start) / experts.nvlink_share;
+  return {experts.start + transfer, PriceSource::formula, hardware.errors.network};
 }
 
 }  // namespace
@@ -300,7 +294,7 @@ Price collective_price(const Collective& work, const GroupShape& group,
   if (group.size <= 1 || work.bytes <= Bytes()) return {Seconds(), PriceSource::formula, 0};
   if (group.nodes <= 1) {
     const InNode node = in_node(work.kind, work.bytes, group.size, hardware);
-    if (work.expert_parallel_library) return library_in_node(node);
+    if (work.expert_parallel_library) return library_in_node(node, hardware);
     return {node.time, node.source, node.error};
   }
   const bool to_all = work.kind == CollectiveKind::all_to_all;
@@ -311,19 +305,21 @@ Price collective_price(const Collective& work, const GroupShape& group,
     const int together = std::min(group.size, hardware.link.nvlink_domain);
     time = std::max(time, in_node(work.kind, work.bytes, together, hardware).time);
   }
-  return {time, PriceSource::formula, to_all ? kNetworkAllToAllError : kNetworkError};
+  return {time, PriceSource::formula,
+          to_all ? hardware.errors.network_all_to_all : hardware.errors.network};
 }
 
 Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& hardware) {
   if (bytes <= Bytes()) return {Seconds(), PriceSource::formula, 0};
   const Interconnect& link = hardware.link;
   if (!crosses_nodes) {
-    return {link.message_start + bytes / link.message, PriceSource::formula, kNetworkError};
+    return {link.message_start + bytes / link.message, PriceSource::formula,
+            hardware.errors.network};
   }
   // Every GPU of the node sends to its neighbour at the same time.
   const double nics = std::min(1.0, static_cast<double>(link.nics_per_node) / link.gpus_per_node);
   const BytesPerSecond rate = link.nic * (nics * link.nic_efficiency / link.oversubscription);
-  return {link.inter_node_latency + bytes / rate, PriceSource::formula, kNetworkError};
+  return {link.inter_node_latency + bytes / rate, PriceSource::formula, hardware.errors.network};
 }
 
 }  // namespace qplan

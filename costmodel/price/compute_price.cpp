@@ -16,26 +16,8 @@ struct Overloaded : F... {
 template <class... F>
 Overloaded(F...) -> Overloaded<F...>;
 
-// One sigma. Table times one sustain factor against training-like runs on an H200: 3.6% median, 12%
-// p90 over 80 shapes; leaving sites out of the table alone: 3.6% median (aiconfigurator).
-constexpr double kTableError = 0.065;
-// Beyond a table's edge: p90 45-50% (aiconfigurator, frontier extrapolation).
-constexpr double kBeyondTableError = 0.25;
-// Weight gradients that accumulate into fp32 run at 0.95 (A100) and 0.986 (B200) of the forward's
-// rate for large shapes (SimuMax), besides their traffic.
-constexpr double kAccumulateRate = 0.97;
-constexpr double kAccumulateBytes = 8;  // fp32 read, added to and written
-constexpr double kAccumulateBandwidth = 0.8;
-// TF32 peaks are half the bf16 peaks on every GPU from A100 to B200 (data sheets).
-constexpr double kTf32Share = 0.5;
-// Memory-bound kernels reach their bandwidth within a tenth on most shapes (SimuMax's spread).
-constexpr double kMemoryBoundError = 0.12;
-// Fused AdamW walks many small lists: 35 B a parameter at a copy's rate where it moves 28 (torch
-// 2.11, fp32, on an H200; docs/evidence/archive/issue3-h200.json).
-constexpr double kAdamShare = 0.79;
-constexpr double kHostError = 0.3;  // hosts differ: 1.7 to 5.3 Gparam/s a node in published runs
-// One cudaMemcpyAsync or a host step, from the launch to its first byte.
-constexpr Seconds kHostLatency = microseconds(10);
+// An fp32 sum is read, added to and written.
+constexpr double kAccumulateBytes = 8;
 
 double as_double(std::int64_t n) {
   return static_cast<double>(n);
@@ -78,7 +60,7 @@ Engine engine_of(DType dtype, const HardwareProfile& hardware) {
     QPLAN_CHECK(peak != hardware.gpu.matmul.end() && fit != hardware.gemm.end(),
                 "every profile has a bf16 peak and a bf16 fit");
   }
-  const double share = dtype == DType::fp32 ? kTf32Share : 1;
+  const double share = dtype == DType::fp32 ? hardware.gpu.tf32_share : 1;
   return {peak->second * share, &fit->second, fit->second.assumed || lacking};
 }
 
@@ -99,7 +81,7 @@ Product scaled_to(const Product& product, GemmPoint point) {
   return {point.m, point.n, point.k, 1, product.input_bytes};
 }
 
-// The closed form (physics in hardware.h, GemmFit), before `sustain`.
+// The closed form that GemmFit is of, in bursts: before `sustain`.
 Seconds closed_form(const Product& p, const Engine& engine, BytesPerSecond bandwidth) {
   const GemmFit& fit = *engine.fit;
   const GemmPoint at = p.point();
@@ -125,8 +107,9 @@ bool inside(GemmPoint a, GemmPoint clamped) {
   return a.m == clamped.m && a.n == clamped.n && a.k == clamped.k;
 }
 
-// Before `sustain`: the table inside its hull; outside the closed form times what it misses by at
-// the nearest point of the hull, so that the two meet without a step.
+// In bursts, before `sustain`. Inside the table's range of m, n and k: the table. Outside: the
+// closed form, times what the table says over what the form says at the nearest point inside, so
+// that there is no step where the two meet.
 Price burst_price(const Product& p, DType dtype, const Engine& engine,
                   const HardwareProfile& hardware) {
   const BytesPerSecond bandwidth = hardware.gpu.memory_bandwidth;
@@ -137,13 +120,14 @@ Price burst_price(const Product& p, DType dtype, const Engine& engine,
   const auto utilisation = utilisation_at(*table, nearest);
   if (!utilisation) return formula;
   if (inside(p.point(), nearest)) {
-    return {ideal_time(p, engine, bandwidth) / *utilisation, PriceSource::table, kTableError};
+    return {ideal_time(p, engine, bandwidth) / *utilisation, PriceSource::table,
+            hardware.errors.gemm_table};
   }
   const Product edge = scaled_to(p, nearest);
   const Seconds measured = ideal_time(edge, engine, bandwidth) / *utilisation;
   const double residual = measured / closed_form(edge, engine, bandwidth);
   return {formula.time * residual, PriceSource::formula,
-          std::max(kBeyondTableError, engine.fit->error)};
+          std::max(hardware.errors.beyond_gemm_table, engine.fit->error)};
 }
 
 Price marked(Price price, bool assumed, double error) {
@@ -168,61 +152,50 @@ Seconds grouped_compute(const GroupedGemm& g, const Engine& engine, const GemmFi
   return flops(Work(g)) / (engine.peak * efficiency) * tiles;
 }
 
-// Scored pairs twice over the queries: the length of a causal sequence with as much work a query.
+// How long a causal sequence would be whose queries look at as many keys in the mean as these do:
+// in one of length s they look at s/2.
 double effective_length(const Attention& a) {
   const double longest = as_double(std::max(a.q_len, a.kv_len));
   return std::clamp(2 * score_pairs(a) / as_double(a.q_len), 1.0, longest);
 }
 
-// How much longer backward takes when gradients of queries are added up in a fixed order. cuDNN
-// stores the scores' gradients from Hopper on and multiplies them on their own: 1.06, 1.11 and 1.14
-// times at 2k, 4k and 8k tokens (H100, our executor, Qwen3-0.6B; docs/evidence/archive/
-// issue6-ninth-round.md). FlashAttention-2 splits the sum, a part for each share of the GPU that a
-// head's blocks of keys get: 1.2 times with two parts, 1.6 with five, 1.8 with nine (H100, torch
-// 2.11).
+// How much longer backward takes when it adds up the queries' gradients in a fixed order. A kernel
+// may store the scores' gradients and multiply them on their own, by a share that does not depend
+// on the shape; or it splits the sum, a part for each share of the GPU that one head's blocks of
+// keys get, and adds the parts up.
 double fixed_order_share(const Attention& a, const HardwareProfile& hardware) {
-  constexpr double kStored = 1.1, kEachPart = 0.1;
-  constexpr int kHopper = 90;
   if (!a.deterministic) return 1;
+  const AttentionOptions& options = hardware.attention_options;
   const bool flash = a.kernel != AttentionKernel::fused;
-  if (!flash && hardware.gpu.compute_capability >= kHopper) return kStored;
+  if (!flash && options.fixed_order_stored) return *options.fixed_order_stored;
   const double heads = as_double(a.batch) * as_double(a.heads);
-  return 1 + kEachPart * std::ceil(hardware.gpu.multiprocessors / heads);
+  return 1 + options.fixed_order_each_part * std::ceil(hardware.gpu.multiprocessors / heads);
 }
 
-// What a scored pair's random number takes: cuDNN 1.0 ps forward and 0.6 backward on the 132
-// multiprocessors of an H100, FlashAttention-2 0.35 and 0.55 (torch 2.11, heads of 64 and 128, 2k
-// to 8k tokens).
+// Dropout draws a random number for each score, in work that all multiprocessors share.
 Seconds dropout_time(const Attention& a, const HardwareProfile& hardware) {
   if (!a.dropout) return {};
-  constexpr double kFused = 1.0e-12, kFusedBackward = 0.6e-12;
-  constexpr double kFlash = 0.35e-12, kFlashBackward = 0.55e-12;
-  constexpr int kHopper = 90, kMeasured = 132;
-  const bool fused =
-      a.kernel == AttentionKernel::fused && hardware.gpu.compute_capability >= kHopper;
+  const AttentionOptions& options = hardware.attention_options;
+  const bool fused = a.kernel == AttentionKernel::fused;
   const bool forward = a.pass == Pass::forward;
-  const double each = fused     ? (forward ? kFused : kFusedBackward)
-                      : forward ? kFlash
-                                : kFlashBackward;
+  const Seconds each = fused ? (forward ? options.dropout_fused : options.dropout_fused_backward)
+                       : forward ? options.dropout_flash
+                                 : options.dropout_flash_backward;
   const double pairs = as_double(a.batch) * as_double(a.heads) * score_pairs(a);
-  return Seconds(each * pairs * kMeasured / hardware.gpu.multiprocessors);
+  return each * pairs * options.dropout_multiprocessors / hardware.gpu.multiprocessors;
 }
 
-// The gradient of learned logits: cuDNN's compute_dot_do_o takes 1.4 to 1.6 ns a query and head
-// longer with them (heads of 64 and 128, windows or none, 4k to 16k tokens on an H100, cuDNN 9.14
-// under Transformer Engine 2.12; docs/evidence/archive/issue3-fourteenth-round.md). Taken to be as
-// long on Blackwell: it moves next to nothing and multiplies less.
+// Attention with learned logits ("sinks"): their gradient is one more sum over each head's queries.
 Seconds sinks_time(const Attention& a, const HardwareProfile& hardware) {
-  constexpr int kHopper = 90;
-  const bool cudnn =
-      a.kernel == AttentionKernel::fused && hardware.gpu.compute_capability >= kHopper;
-  if (!a.sinks || !cudnn || a.pass == Pass::forward) return {};
-  constexpr double kEach = 1.5e-9;
-  return Seconds(kEach * as_double(a.batch) * as_double(a.heads) * as_double(a.q_len));
+  const bool vendors = a.kernel == AttentionKernel::fused;
+  if (!a.sinks || !vendors || a.pass == Pass::forward) return {};
+  return hardware.attention_options.sinks_backward * as_double(a.batch) * as_double(a.heads) *
+         as_double(a.q_len);
 }
 
-// Of the clock that attention has alone and among products, what it has beside so many: by its
-// share of a step's time, a backward pass after each forward.
+// What a long run leaves of attention's rate (AttentionFit::sustain): between what it keeps among
+// products and what it keeps alone, by the square of attention's part of the time that it and the
+// model's products take, forward and backward.
 double sustained_share(const Attention& a, const AttentionFit& fit,
                        const HardwareProfile& hardware) {
   if (!fit.sustain_alone) return fit.sustain;
@@ -280,23 +253,24 @@ Price fused_attention_price(const Attention& a, const HardwareProfile& hardware)
           (nearer_above ? b_price : a_price).source, std::max(a_price.error, b_price.error)};
 }
 
-// A batch of products, one a head. cuBLAS of 2021-22 used tensor cores only where each head's
-// matrix begins on 16 bytes; other head sizes ran on the fp32 cores (a sixteenth of the fp16 peak
-// on A100, a fifteenth on H100: data sheets). Of that, 0.7 is what BLOOM's trials with heads of 108
-// and 150 leave (bigscience chronicles-prequel), so the interval is wide.
+// A batch of products, one a head. Where a head's matrix begins off the alignment that tensor cores
+// need they run on the GPU's other cores.
 Price head_product_price(const Gemm& work, std::int64_t head_dim, const HardwareProfile& hardware) {
-  constexpr std::int64_t kAligned = 8;
-  constexpr double kFp32Cores = 0.7 / 16, kError = 0.25;
-  if (head_dim % kAligned == 0) return gemm_price(work, hardware);
-  const FlopsPerSecond rate = hardware.gpu.matmul.at(Precision::bf16) * kFp32Cores;
-  return {flops(Work(work)) / rate, PriceSource::assumed, kError};
+  const UnalignedProducts& unaligned = hardware.gpu.unaligned;
+  const double bytes = size_of(work.dtype) * as_double(head_dim);
+  if (std::fmod(bytes, unaligned.alignment_bytes) == 0) return gemm_price(work, hardware);
+  const FlopsPerSecond rate = hardware.gpu.matmul.at(Precision::bf16) * unaligned.share_of_bf16;
+  return {flops(Work(work)) / rate, PriceSource::assumed, unaligned.error};
 }
 
-// Scores written out: batched products over the full square, and elementwise passes between them.
-// Forward: masked softmax reads and writes (Megatron's own kernel, a copy's rate), dropout takes
-// what a copy of 7.3 B takes (H200, torch 2.11). Backward: dropout 7.3 B, softmax 3 passes; the
-// products run twice. Without that kernel the passes are over fp32: cast 6 B, scale, mask and
-// softmax 8 each (12 backward), cast 6.
+// Attention that writes its scores out, in 16 bits: two products a head, over all pairs whether
+// masked or not, and passes over the scores between them, at a copy's rate. Bytes a score:
+// - softmax in one kernel with scale and mask (Megatron's) reads and writes the scores, 4; backward
+//   reads two and writes one, 6;
+// - else each of these is a kernel in fp32: cast to it 6, scale, mask and softmax 8 each (softmax
+//   backward 12), cast from it 6: 36 and 40;
+// - dropout is a kernel in either pass.
+// Backward has two products for each of forward's.
 Price unfused_attention_price(const Attention& a, const HardwareProfile& hardware) {
   const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
   const std::int64_t batch = a.batch * a.heads;
@@ -306,27 +280,28 @@ Price unfused_attention_price(const Attention& a, const HardwareProfile& hardwar
                                           v_dim, hardware);
   const bool forward = a.pass == Pass::forward;
   const double elements = as_double(batch) * as_double(a.q_len) * as_double(a.kv_len);
-  constexpr double kDropout = 7.3;
   const bool fused = fused_softmax(a);
   const double softmax = fused ? (forward ? 4 : 6) : (forward ? 36 : 40);
-  const Bytes traffic(elements * (softmax + kDropout));
+  const Bytes traffic(elements * (softmax + hardware.attention_options.dropout_unfused.value()));
   const Seconds passes =
       traffic / (hardware.gpu.memory_bandwidth * hardware.gpu.memory_efficiency) +
       (fused ? 2 : 6) * hardware.gpu.kernel_launch;
   scores.time = (scores.time + values.time) * (forward ? 1 : 2) + passes;
-  scores.error = std::max({scores.error, values.error, kMemoryBoundError});
+  scores.error = std::max({scores.error, values.error, hardware.errors.memory_bound});
   return scores;
 }
 
 Price memory_bound(Bytes traffic, double efficiency, int kernels, const HardwareProfile& hardware) {
   const Seconds busy = traffic / (hardware.gpu.memory_bandwidth * efficiency);
-  return {busy + kernels * hardware.gpu.kernel_launch, PriceSource::formula, kMemoryBoundError};
+  return {busy + kernels * hardware.gpu.kernel_launch, PriceSource::formula,
+          hardware.errors.memory_bound};
 }
 
 Price adamw_price(const AdamW& work, const HardwareProfile& hardware) {
   if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
+  const Gpu& gpu = hardware.gpu;
   const double efficiency =
-      hardware.gpu.adamw_efficiency.value_or(hardware.gpu.memory_efficiency * kAdamShare);
+      gpu.adamw_efficiency.value_or(gpu.memory_efficiency * gpu.adamw_share_of_copy);
   return memory_bound(memory_traffic(work), efficiency, 1, hardware);
 }
 
@@ -334,12 +309,13 @@ Price host_copy_price(const HostCopy& work, const HardwareProfile& hardware) {
   if (work.bytes <= Bytes()) return {Seconds(), PriceSource::formula, 0};
   const BytesPerSecond rate =
       work.to_host ? hardware.link.device_to_host : hardware.link.host_to_device;
-  return {kHostLatency + work.bytes / rate, PriceSource::formula, 0.1};
+  return {hardware.host.copy_start + work.bytes / rate, PriceSource::formula,
+          hardware.errors.host_copy};
 }
 
-// Every GPU of the node steps its shard at the same time and has its share of cores and drives, as
-// of the host's memory: where a job has some of a node's GPUs, the others' share is not its own.
-// A rank's share of the cores is what was measured (docs/evidence/archive/issue6-four-h200.md).
+// All GPUs of a node step their shards at the same time, and each has its share of the node's
+// cores, drives and memory: a job that has some of a node's GPUs does not get the others' share.
+// That is how the cores' rate was measured (docs/evidence/archive/issue6-four-h200.md).
 Price host_adam_price(const HostAdam& work, const HardwareProfile& hardware) {
   if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
   const double params_of_node = as_double(work.params) * hardware.link.gpus_per_node;
@@ -353,7 +329,7 @@ Price host_adam_price(const HostAdam& work, const HardwareProfile& hardware) {
                              Bytes(14 * params_of_node) / hardware.host.nvme_write;
     time = std::max(time, streamed);
   }
-  return {kHostLatency + time, PriceSource::formula, kHostError};
+  return {hardware.host.copy_start + time, PriceSource::formula, hardware.errors.host};
 }
 
 }  // namespace
@@ -370,15 +346,16 @@ Price gemm_price(const Gemm& work, const HardwareProfile& hardware) {
     if (const auto exposed = engine.fit->accumulate_exposed) {
       price.time += traffic / hardware.gpu.memory_bandwidth * *exposed;
     } else {
-      const Seconds extra = traffic / (hardware.gpu.memory_bandwidth * kAccumulateBandwidth);
-      price.time = overlapped(price.time / kAccumulateRate, extra);
+      const Fp32Sums& sums = hardware.gpu.fp32_sums;
+      const Seconds extra = traffic / (hardware.gpu.memory_bandwidth * sums.bandwidth_efficiency);
+      price.time = overlapped(price.time / sums.rate, extra);
     }
   }
   return marked(price, engine.assumed, engine.fit->error);
 }
 
-// Residuals of the form against H200 (torch grouped_mm, 30 timings) 4.8% mean, 16% worst; B200
-// (SimuMax, 16 timings) 4.5% mean, 15% worst: tests/costmodel/compute_price_test.cpp.
+// Off by 4.8% in the mean and 16% at worst on an H200 (torch grouped_mm, 30 timings), by 4.5 and
+// 15% on a B200 (SimuMax, 16 timings): tests/costmodel/price/compute_price_test.cpp.
 Price grouped_gemm_price(const GroupedGemm& work, const HardwareProfile& hardware) {
   if (work.groups <= 0 || work.rows <= 0) return {Seconds(), {}, 0};
   const Engine engine = engine_of(work.dtype, hardware);
@@ -422,8 +399,9 @@ Price attention_price(const Attention& work, const HardwareProfile& hardware) {
   return price;
 }
 
-// A machine's own figure for a kind. Where rows of sources are grouped by expert and only sorting
-// tokens was measured, or both at once, that stands for it.
+// A machine's own figure for a kind, if it has one. Grouping received rows by expert and sorting
+// tokens before they are sent are kernels alike: where the first was not measured apart, the
+// second's figure stands for it.
 template <class Figures>
 typename Figures::const_iterator own_figure(const Figures& figures, RowwiseKind kind) {
   const auto found = figures.find(kind);
@@ -434,7 +412,8 @@ typename Figures::const_iterator own_figure(const Figures& figures, RowwiseKind 
 Price rowwise_price(const Rowwise& work, const HardwareProfile& hardware) {
   if (work.rows <= 0 || work.cols <= 0) return {Seconds(), {}, 0};
   const auto& exceptions = hardware.gpu.memory_efficiency_of;
-  // Exceptions are of fused kernels; an unfused kind's traffic is measured in copies already.
+  // These are fused kernels' efficiencies. An unfused kind's traffic is counted as that of the
+  // copies which take as long.
   const auto found = work.fused ? own_figure(exceptions, work.kind) : exceptions.end();
   const double efficiency =
       found == exceptions.end() ? hardware.gpu.memory_efficiency : found->second;

@@ -8,14 +8,13 @@
 #include <span>
 #include <utility>
 
+#include "costmodel/profiles/layers.h"
 #include "models/embedded.h"
 #include "models/error.h"
 
 namespace qplan {
 
-// Compiled in from profiles/ and profiles/tables/ (CMakeLists.txt).
-extern const EmbeddedFile profile_files[];
-extern const std::size_t profile_files_count;
+// Compiled in from profiles/tables/ (CMakeLists.txt).
 extern const EmbeddedFile kernel_table_files[];
 extern const std::size_t kernel_table_files_count;
 
@@ -23,32 +22,82 @@ namespace {
 
 constexpr double kHuge = 1e15;
 
-std::string_view text_of(const EmbeddedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes), file.size};
-}
+// ---- a reader that goes on after a missing key, to name them all ----
 
-std::vector<std::string> names_of(std::span<const EmbeddedFile> files) {
-  std::vector<std::string> names;
-  for (const EmbeddedFile& file : files) names.emplace_back(file.name);
-  std::sort(names.begin(), names.end());
-  return names;
-}
+// What is wrong with a profile's keys, each with its path.
+struct KeyComplaints {
+  std::vector<std::string> missing, unknown;
+};
 
-const EmbeddedFile* find(std::span<const EmbeddedFile> files, std::string_view name) {
-  const auto found = std::find_if(files.begin(), files.end(),
-                                  [&](const EmbeddedFile& file) { return file.name == name; });
-  return found == files.end() ? nullptr : &*found;
-}
+// As JsonReader, but a missing key is noted and read as something harmless: read_hardware() throws
+// what was noted in the end.
+class Section : public JsonReader {
+ public:
+  Section(const Json& object, std::string path, KeyComplaints& complaints)
+      : JsonReader(object, std::move(path)), complaints_(&complaints) {}
 
-std::span<const EmbeddedFile> profiles() {
-  return {profile_files, profile_files_count};
-}
-std::span<const EmbeddedFile> kernel_tables() {
-  return {kernel_table_files, kernel_table_files_count};
+  // One section in another. All that a missing one should hold is missing.
+  [[nodiscard]] Section section(std::string_view key) {
+    static const Json nothing = Json::object();
+    ignore({key});
+    const Json& object = has(key) ? JsonReader::value(key) : nothing;
+    return {object, path_of(key), *complaints_};
+  }
+  // An object that is no section of the profile's own, such as a list's.
+  [[nodiscard]] Section of(const Json& object, std::string path) const {
+    return {object, std::move(path), *complaints_};
+  }
+
+  std::int64_t integer(std::string_view key, std::int64_t low, std::int64_t high) {
+    return lacks(key) ? low : JsonReader::integer(key, low, high);
+  }
+  double number(std::string_view key, double low, double high) {
+    return lacks(key) ? low : JsonReader::number(key, low, high);
+  }
+  bool boolean(std::string_view key) { return lacks(key) ? false : JsonReader::boolean(key); }
+  std::string string(std::string_view key) { return lacks(key) ? "" : JsonReader::string(key); }
+  bool lacks(std::string_view key) {
+    if (has(key)) return false;
+    complaints_->missing.push_back(path_of(key));
+    ignore({key});  // known, and so the nearest name of a misspelt one
+    return true;
+  }
+
+  void finish() {
+    try {
+      JsonReader::finish();
+    } catch (const Error& unknown) {
+      complaints_->unknown.emplace_back(unknown.what());
+    }
+  }
+
+ private:
+  KeyComplaints* complaints_;
+};
+
+// One sentence for all of them. `top` is the profile's own path.
+[[noreturn]] void throw_complaints(const KeyComplaints& complaints, const Section& top,
+                                   const std::string& name) {
+  std::string text = fmt::format("{}", fmt::join(complaints.unknown, "; "));
+  if (!complaints.missing.empty()) {
+    const std::size_t prefix = top.path_of("").size();
+    std::vector<std::string> keys;
+    for (const std::string& path : complaints.missing) keys.push_back(path.substr(prefix));
+    const std::string like = nearest_name(name, hardware_names());
+    const std::string_view where = top.path();
+    text = fmt::format(
+        "{} lacks {}; write {} in, or let it extend a built-in machine and say what differs: "
+        "\"extends\": \"{}\"{}{}",
+        where.ends_with(':') ? where.substr(0, where.size() - 1) : where, fmt::join(keys, ", "),
+        keys.size() == 1 ? "it" : "them", like.empty() ? "h100-sxm" : like,
+        text.empty() ? "" : ". Besides, ", text);
+  }
+  throw Error(text);
 }
 
 // Every section says where its figures come from: one sentence, or one for each key.
-void read_source(JsonReader& in) {
+void read_source(Section& in) {
+  if (in.lacks("source")) return;
   const Json& source = in.value("source");
   const auto is_sentence = [](const Json& v) {
     return v.is_string() && !v.get_ref<const std::string&>().empty();
@@ -59,28 +108,49 @@ void read_source(JsonReader& in) {
   if (!by_key) in.fail("source", "must be a sentence, or an object with a sentence for each key");
 }
 
-// Calls read(JsonReader&, element) for each object of the list under `key`.
+// Calls read(Section&) for each object of the list under `key`.
 template <class F>
-void each_object(JsonReader& in, std::string_view key, F&& read) {
+void each_object(Section& in, std::string_view key, F&& read) {
+  if (in.lacks(key)) return;
   const Json& list = in.value(key);
   if (!list.is_array()) in.fail(key, "must be a list of objects");
   for (std::size_t i = 0; i < list.size(); ++i) {
-    JsonReader item(list[i], fmt::format("{}[{}]", in.path_of(key), i));
+    Section item = in.of(list[i], fmt::format("{}[{}]", in.path_of(key), i));
     read(item);
     item.finish();
   }
 }
 
 // A positive quantity; zero makes no sense for a rate or a size.
-double positive(JsonReader& in, std::string_view key) {
+double positive(Section& in, std::string_view key) {
   return in.number(key, 1e-6, kHuge);
 }
-double share(JsonReader& in, std::string_view key, double fallback) {
+double share(Section& in, std::string_view key) {
+  return in.number(key, 0.001, 2);
+}
+double share_or(Section& in, std::string_view key, double fallback) {
   return in.number_or(key, 0.001, 2, fallback);
+}
+Seconds time_us(Section& in, std::string_view key) {
+  return microseconds(in.number(key, 0, 1e6));
+}
+// A relative error, one sigma.
+double error_of(Section& in, std::string_view key) {
+  return in.number(key, 0, 1);
+}
+
+// What a fit says of its own error. One that was not measured on this GPU is as uncertain as
+// others of the kind at least.
+template <class Fit>
+void read_error(Section& in, const Errors& errors, Fit& fit) {
+  fit.error = in.number_or("error", 0, 1, errors.fit);
+  fit.assumed = in.boolean_or("assumed", false);
+  if (fit.assumed) fit.error = std::max(fit.error, errors.assumed);
 }
 
 template <class E>
-E word(JsonReader& in, std::string_view key) {
+E word(Section& in, std::string_view key) {
+  if (in.lacks(key)) return Words<E>::table.front().first;
   const std::string text = in.string(key);
   if (const auto value = try_from_word<E>(text)) return *value;
   std::string known;
@@ -91,7 +161,38 @@ E word(JsonReader& in, std::string_view key) {
   in.fail(key, fmt::format("must be one of {}, not '{}'", known, shown(text)));
 }
 
-Gpu read_gpu(JsonReader in) {
+Fp32Sums read_fp32_sums(Section in) {
+  const Fp32Sums sums{share(in, "rate"), share(in, "bandwidth_efficiency")};
+  read_source(in);
+  in.finish();
+  return sums;
+}
+
+UnalignedProducts read_unaligned(Section in) {
+  const UnalignedProducts products{in.number("alignment_bytes", 1, 4096),
+                                   share(in, "share_of_bf16"), error_of(in, "error")};
+  read_source(in);
+  in.finish();
+  return products;
+}
+
+SpeedSpread read_speed_spread(Section in) {
+  // Below two ranks nobody waits for another, and the law of many does not hold.
+  const SpeedSpread spread{in.number("sigma", 0, 1), in.number("measured_ranks", 2, 1e6)};
+  read_source(in);
+  in.finish();
+  return spread;
+}
+
+// A section with one figure.
+double read_share(Section in, std::string_view key) {
+  const double found = share(in, key);
+  read_source(in);
+  in.finish();
+  return found;
+}
+
+Gpu read_gpu(Section in) {
   Gpu gpu;
   gpu.name = in.string("name");
   for (const auto& [precision, name] : Words<Precision>::table) {
@@ -103,14 +204,19 @@ Gpu read_gpu(JsonReader in) {
   gpu.matmul.try_emplace(Precision::fp16, gpu.matmul[Precision::bf16]);  // equal on every GPU
   gpu.memory = Bytes(positive(in, "memory_gb") * 1e9);
   gpu.usable_memory = gib(positive(in, "usable_memory_gib"));
-  if (gpu.usable_memory > gpu.memory * 1.1) {
+  if (in.has("memory_gb") && gpu.usable_memory > gpu.memory * 1.1) {
     in.fail("usable_memory_gib", "is more than memory_gb; a process gets a little less than that");
   }
   gpu.memory_bandwidth = gb_per_s(positive(in, "memory_gb_per_s"));
-  gpu.memory_efficiency = share(in, "memory_efficiency", gpu.memory_efficiency);
-  if (in.has("adamw_efficiency")) gpu.adamw_efficiency = share(in, "adamw_efficiency", 0);
+  gpu.memory_efficiency = share(in, "memory_efficiency");
+  if (in.has("adamw_efficiency")) gpu.adamw_efficiency = share(in, "adamw_efficiency");
+  gpu.adamw_share_of_copy = read_share(in.section("adamw"), "share_of_copy");
+  gpu.tf32_share = read_share(in.section("tf32"), "share_of_bf16");
+  gpu.fp32_sums = read_fp32_sums(in.section("fp32_sums"));
+  gpu.unaligned = read_unaligned(in.section("unaligned_products"));
+  gpu.speed_spread = read_speed_spread(in.section("speed_spread"));
   if (in.has("memory_efficiency_of")) {
-    JsonReader of(in.value("memory_efficiency_of"), in.path_of("memory_efficiency_of"));
+    Section of = in.section("memory_efficiency_of");
     for (const auto& [kind, name] : Words<RowwiseKind>::table) {
       if (of.has(name))
         gpu.memory_efficiency_of[kind] = of.number(name, 0.001, kMostMemoryEfficiency);
@@ -118,7 +224,7 @@ Gpu read_gpu(JsonReader in) {
     of.finish();
   }
   if (in.has("memory_latency_us_of")) {
-    JsonReader of(in.value("memory_latency_us_of"), in.path_of("memory_latency_us_of"));
+    Section of = in.section("memory_latency_us_of");
     for (const auto& [kind, name] : Words<RowwiseKind>::table) {
       if (of.has(name)) gpu.memory_latency_of[kind] = microseconds(of.number(name, 0, 1e4));
     }
@@ -126,6 +232,7 @@ Gpu read_gpu(JsonReader in) {
   }
   gpu.multiprocessors = static_cast<int>(in.integer("multiprocessors", 1, 100000));
   gpu.compute_capability = static_cast<int>(in.integer("compute_capability", 10, 999));
+  gpu.fp8_needs_transposes = in.boolean("fp8_needs_transposes");
   gpu.tdp_watt = in.number("tdp_watt", 1, 1e5);
   gpu.kernel_launch = microseconds(in.number("kernel_launch_us", 0, 1e4));
   if (in.has("graph_gain_us")) gpu.graph_gain = microseconds(in.number("graph_gain_us", 0, 100));
@@ -134,47 +241,55 @@ Gpu read_gpu(JsonReader in) {
   return gpu;
 }
 
-Interconnect read_link(JsonReader in) {
+Interconnect read_link(Section in) {
   Interconnect link;
   link.gpus_per_node = static_cast<int>(in.integer("gpus_per_node", 1, 4096));
   link.nvlink_domain = static_cast<int>(in.integer("nvlink_domain", 1, 4096));
-  link.nvlink = gb_per_s(positive(in, "nvlink_gb_per_s"));
+  link.nvlink = gb_per_s(in.number("nvlink_gb_per_s", 0, kHuge));
+  link.host_to_device = gb_per_s(positive(in, "host_to_device_gb_per_s"));
+  link.device_to_host = gb_per_s(positive(in, "device_to_host_gb_per_s"));
+  if (link.over_pcie()) link.nvlink_domain = link.gpus_per_node;
   link.nvls = in.boolean_or("nvls", false);
-  link.message_start =
-      microseconds(in.number_or("message_start_us", 0, 1e6, link.message_start.value() * 1e6));
-  constexpr double kCopyShare = 0.88;  // hardware.h
-  link.message = gb_per_s(
-      in.number_or("message_gb_per_s", 1e-6, kHuge, link.nvlink.value() / 1e9 * kCopyShare));
+  link.in_switch_above_ranks = static_cast<int>(in.integer_or("in_switch_above_ranks", 1, 4096, 0));
+  link.message_start = time_us(in, "message_start_us");
+  const double nvlink_share = share(in, "message_share_of_nvlink");
+  if (in.has("message_gb_per_s")) {
+    link.message = gb_per_s(positive(in, "message_gb_per_s"));
+  } else if (link.over_pcie()) {
+    link.message = pcie_rate(link);
+  } else {
+    link.message = gb_per_s(link.nvlink.value() / 1e9 * nvlink_share);
+  }
   link.nics_per_node = static_cast<int>(in.integer("nics_per_node", 1, 4096));
   link.nic = gb_per_s(positive(in, "nic_gb_per_s"));
-  link.nic_efficiency = in.number_or("nic_efficiency", 0.01, 1, link.nic_efficiency);
+  link.nic_efficiency = in.number("nic_efficiency", 0.01, 1);
+  link.all_to_all_nic_share = share(in, "all_to_all_nic_share");
   link.inter_node_latency = microseconds(in.number("inter_node_latency_us", 0, 1e6));
   link.simple_only = in.boolean_or("simple_only", false);
   link.oversubscription = in.number_or("oversubscription", 1, 1000, 1);
-  link.host_to_device = gb_per_s(positive(in, "host_to_device_gb_per_s"));
-  link.device_to_host = gb_per_s(positive(in, "device_to_host_gb_per_s"));
   read_source(in);
   in.finish();
   return link;
 }
 
-Host read_host(JsonReader in) {
+Host read_host(Section in) {
   Host host;
   host.memory = Bytes(positive(in, "memory_gb") * 1e9);
   host.adam_params_per_s = 1e9 * positive(in, "adam_gparams_per_s");
   host.nvme_read = gb_per_s(in.number_or("nvme_read_gb_per_s", 0, kHuge, 0));
   host.nvme_write = gb_per_s(in.number_or("nvme_write_gb_per_s", 0, kHuge, 0));
   host.watt_per_gpu = in.number_or("watt_per_gpu", 0, 1e5, 0);
-  host.launch_factor = in.number_or("launch_factor", 0.01, 100, 1);
+  host.launch_factor = in.number("launch_factor", 0.01, 100);
+  host.copy_start = time_us(in, "copy_start_us");
   read_source(in);
   in.finish();
   return host;
 }
 
-Contention read_contention(JsonReader in) {
+Contention read_contention(Section in) {
   Contention contention;
   const auto slowdown = [&](std::string_view key) {
-    JsonReader item(in.value(key), in.path_of(key));
+    Section item = in.section(key);
     const Slowdown s{item.number("compute", 1, 10), item.number("comm", 1, 10)};
     read_source(item);
     item.finish();
@@ -182,48 +297,46 @@ Contention read_contention(JsonReader in) {
   };
   contention.nvlink = slowdown("nvlink");
   contention.network = slowdown("network");
-  if (in.has("expert_library")) contention.expert_library = slowdown("expert_library");
-  if (in.has("expert_library_network")) {
-    contention.expert_library_network = slowdown("expert_library_network");
-  }
+  contention.expert_library = slowdown("expert_library");
+  contention.expert_library_network = slowdown("expert_library_network");
   in.finish();
   return contention;
 }
 
-GemmFit read_gemm_fit(JsonReader in) {
+GemmFit read_gemm_fit(Section in, const Errors& errors) {
   GemmFit fit;
   fit.efficiency = in.number("efficiency", 0.001, 2);
   fit.m0 = in.number_or("m0", 0, 1e6, 0);
   fit.n0 = in.number_or("n0", 0, 1e6, 0);
   fit.k0 = in.number_or("k0", 0, 1e6, 0);
-  fit.bandwidth_efficiency = share(in, "bandwidth_efficiency", fit.bandwidth_efficiency);
+  fit.bandwidth_efficiency = share(in, "bandwidth_efficiency");
   fit.latency = microseconds(in.number_or("latency_us", 0, 1e6, 0));
-  fit.sustain = share(in, "sustain", 1);
-  fit.error = in.number_or("error", 0, 1, fit.error);
+  fit.sustain = share_or(in, "sustain", 1);
   if (in.has("accumulate_exposed")) {
     fit.accumulate_exposed = in.number("accumulate_exposed", 0, 10);
   }
-  fit.assumed = in.boolean_or("assumed", false);
+  read_error(in, errors, fit);
   read_source(in);
   in.finish();
   return fit;
 }
 
-std::map<Precision, GemmFit> read_gemm(JsonReader in) {
+std::map<Precision, GemmFit> read_gemm(Section in, const Errors& errors) {
   std::map<Precision, GemmFit> fits;
   for (const auto& [precision, name] : Words<Precision>::table) {
-    if (in.has(name)) fits[precision] = read_gemm_fit({in.value(name), in.path_of(name)});
+    const bool required = precision == Precision::bf16;
+    if (required || in.has(name)) fits[precision] = read_gemm_fit(in.section(name), errors);
   }
-  if (!fits.contains(Precision::bf16)) static_cast<void>(in.value("bf16"));
   fits.try_emplace(Precision::fp16, fits[Precision::bf16]);
   if (fits.contains(Precision::fp8)) fits.try_emplace(Precision::mxfp8, fits[Precision::fp8]);
   in.finish();
   return fits;
 }
 
-std::vector<AttentionFit> read_attention_fits(JsonReader& in, std::string_view key) {
+std::vector<AttentionFit> read_attention_fits(Section& in, std::string_view key,
+                                              const Errors& errors) {
   std::vector<AttentionFit> fits;
-  each_object(in, key, [&](JsonReader& item) {
+  each_object(in, key, [&](Section& item) {
     AttentionFit fit;
     fit.head_dim = item.integer("head_dim", 1, 65536);
     fit.efficiency = item.number("efficiency", 0.001, 2);
@@ -233,92 +346,200 @@ std::vector<AttentionFit> read_attention_fits(JsonReader& in, std::string_view k
     fit.backward_rate = item.number("backward_rate", 0.01, 2);
     fit.backward_s0 = item.number_or("backward_s0", 0, 1e6, 0);
     if (item.has("backward_wave")) fit.backward_wave = item.number("backward_wave", 0, 1e3);
-    fit.sustain = share(item, "sustain", 1);
-    if (item.has("sustain_alone")) fit.sustain_alone = share(item, "sustain_alone", 1);
-    fit.error = item.number_or("error", 0, 1, fit.error);
-    fit.assumed = item.boolean_or("assumed", false);
+    fit.sustain = share_or(item, "sustain", 1);
+    if (item.has("sustain_alone")) fit.sustain_alone = share(item, "sustain_alone");
+    read_error(item, errors, fit);
     fits.push_back(fit);
   });
-  if (fits.empty()) in.fail(key, "must hold at least one head_dim");
+  if (fits.empty() && in.has(key)) in.fail(key, "must hold at least one head_dim");
   std::sort(fits.begin(), fits.end(),
             [](const AttentionFit& a, const AttentionFit& b) { return a.head_dim < b.head_dim; });
   return fits;
 }
 
-DeltaRuleFit read_delta_rule_fit(JsonReader in) {
+DeltaRuleFit read_delta_rule_fit(Section in, const Errors& errors) {
   DeltaRuleFit fit;
-  fit.efficiency = share(in, "efficiency", fit.efficiency);
-  fit.bandwidth_efficiency = share(in, "bandwidth_efficiency", fit.bandwidth_efficiency);
-  fit.chunk = microseconds(in.number("chunk_us", 0, 1e6));
-  fit.backward_chunk = microseconds(in.number("backward_chunk_us", 0, 1e6));
-  fit.blocks_per_head = in.number_or("blocks_per_head", 0.01, 1e3, fit.blocks_per_head);
-  fit.error = in.number_or("error", 0, 1, fit.error);
-  fit.assumed = in.boolean_or("assumed", false);
+  fit.efficiency = share(in, "efficiency");
+  fit.bandwidth_efficiency = share(in, "bandwidth_efficiency");
+  fit.chunk = time_us(in, "chunk_us");
+  fit.backward_chunk = time_us(in, "backward_chunk_us");
+  fit.blocks_per_head = in.number("blocks_per_head", 0.01, 1e3);
+  read_error(in, errors, fit);
   read_source(in);
   in.finish();
   return fit;
 }
 
-ScanFit read_scan_fit(JsonReader in) {
+ScanFit read_scan_fit(Section in, const Errors& errors) {
   ScanFit fit;
-  fit.efficiency = share(in, "efficiency", fit.efficiency);
-  fit.bandwidth_efficiency = share(in, "bandwidth_efficiency", fit.bandwidth_efficiency);
-  fit.backward_efficiency = share(in, "backward_efficiency", fit.backward_efficiency);
-  fit.backward_bandwidth_efficiency =
-      share(in, "backward_bandwidth_efficiency", fit.backward_bandwidth_efficiency);
-  fit.chunk = microseconds(in.number("chunk_us", 0, 1e6));
-  fit.backward_chunk = microseconds(in.number("backward_chunk_us", 0, 1e6));
-  fit.error = in.number_or("error", 0, 1, fit.error);
-  fit.assumed = in.boolean_or("assumed", false);
+  fit.efficiency = share(in, "efficiency");
+  fit.bandwidth_efficiency = share(in, "bandwidth_efficiency");
+  fit.backward_efficiency = share(in, "backward_efficiency");
+  fit.backward_bandwidth_efficiency = share(in, "backward_bandwidth_efficiency");
+  fit.chunk = time_us(in, "chunk_us");
+  fit.backward_chunk = time_us(in, "backward_chunk_us");
+  read_error(in, errors, fit);
   read_source(in);
   in.finish();
   return fit;
 }
 
-// Gated DeltaNet's kernels are far from any peak: a tenth of the products' and, the convolution, a
-// quarter of a copy's. So are Mamba-2's: its scan's products, convolution and the norm's backward.
-// Where they were not measured they are taken to run as on an H200 (132
-// multiprocessors, 989 TFLOP/s, copies at 0.9 of 4.8 TB/s), each multiprocessor alike.
-void assume_recurrent_kernels(HardwareProfile& profile) {
-  constexpr double kMultiprocessors = 132, kPeak = 989e12, kCopies = 0.9 * 4.8e12;
+// Kernels that a profile has no figures of are taken to run as on another GPU, each multiprocessor
+// alike: far from any peak, they gain nothing from a higher one. What is said of them there is a
+// share of that GPU's rates, here of this one's. No kernel beats a peak.
+void read_stand_in(Section in, HardwareProfile& profile) {
   Gpu& gpu = profile.gpu;
-  const double share = gpu.multiprocessors / kMultiprocessors;
+  const double share = gpu.multiprocessors / in.number("multiprocessors", 1, 1e5);
   const double peak = gpu.matmul.at(Precision::bf16).value();
+  const double other_peak = tflops(positive(in, "matmul_bf16_tflops")).value();
+  const double copies = gb_per_s(positive(in, "copy_gb_per_s")).value();
+  profile.delta_rule = read_delta_rule_fit(in.section("delta_rule"), profile.errors);
+  profile.scan = read_scan_fit(in.section("scan"), profile.errors);
   for (double* efficiency : {&profile.delta_rule.efficiency, &profile.scan.efficiency,
                              &profile.scan.backward_efficiency}) {
-    *efficiency *= std::min(share * kPeak / peak, 1.0 / *efficiency);
+    *efficiency *= std::min(share * other_peak / peak, 1.0 / *efficiency);
   }
-  for (const RowwiseKind kind :
-       {RowwiseKind::causal_conv, RowwiseKind::causal_conv_backward, RowwiseKind::mamba_conv,
-        RowwiseKind::mamba_conv_backward, RowwiseKind::group_norm_backward}) {
+  const Json& kinds = in.value("copied_kinds");
+  if (!kinds.is_array()) in.fail("copied_kinds", "must be a list of kinds of row-wise kernels");
+  for (const Json& kind : kinds) {
+    const auto known =
+        kind.is_string() ? try_from_word<RowwiseKind>(kind.get<std::string>()) : std::nullopt;
+    if (!known) in.fail("copied_kinds", fmt::format("holds {}, which is no kind", kind.dump()));
     gpu.memory_efficiency_of.try_emplace(
-        kind, std::min(share * kCopies / gpu.memory_bandwidth.value(), kMostMemoryEfficiency));
+        *known, std::min(share * copies / gpu.memory_bandwidth.value(), kMostMemoryEfficiency));
   }
-}
-
-void read_attention(JsonReader in, HardwareProfile& profile) {
-  profile.attention = read_attention_fits(in, "fits");
-  if (in.has("flash2")) profile.flash2_attention = read_attention_fits(in, "flash2");
-  if (in.has("flex")) profile.flex_attention = read_attention_fits(in, "flex");
-  profile.flash1_rate = in.number_or("flash1_rate", 0.01, 1, profile.flash1_rate);
   read_source(in);
   in.finish();
 }
 
-std::vector<CollectiveFit> read_collectives(JsonReader in) {
+// A time in picoseconds or nanoseconds, `per_second` of which make a second.
+Seconds small_time(Section& in, std::string_view key, double per_second) {
+  return Seconds(in.number(key, 0, 1e9) / per_second);
+}
+
+void read_attention_options(Section& in, AttentionOptions& options) {
+  Section order = in.section("fixed_order");
+  if (order.has("stored")) options.fixed_order_stored = order.number("stored", 0.1, 100);
+  options.fixed_order_each_part = order.number("each_part", 0, 100);
+  read_source(order);
+  order.finish();
+  Section dropout = in.section("dropout");
+  constexpr double kPicoseconds = 1e12, kNanoseconds = 1e9;
+  options.dropout_multiprocessors = dropout.number("multiprocessors", 1, 1e5);
+  options.dropout_fused = small_time(dropout, "fused_ps", kPicoseconds);
+  options.dropout_fused_backward = small_time(dropout, "fused_backward_ps", kPicoseconds);
+  options.dropout_flash = small_time(dropout, "flash_ps", kPicoseconds);
+  options.dropout_flash_backward = small_time(dropout, "flash_backward_ps", kPicoseconds);
+  options.dropout_unfused = Bytes(dropout.number("unfused_bytes", 0, 1e3));
+  read_source(dropout);
+  dropout.finish();
+  Section sinks = in.section("sinks");
+  options.sinks_backward = small_time(sinks, "backward_ns", kNanoseconds);
+  read_source(sinks);
+  sinks.finish();
+}
+
+void read_attention(Section in, HardwareProfile& profile) {
+  const Errors& errors = profile.errors;
+  profile.attention = read_attention_fits(in, "fits", errors);
+  if (in.has("flash2")) profile.flash2_attention = read_attention_fits(in, "flash2", errors);
+  if (in.has("flex")) profile.flex_attention = read_attention_fits(in, "flex", errors);
+  profile.flash1_rate = in.number("flash1_rate", 0.01, 1);
+  read_attention_options(in, profile.attention_options);
+  read_source(in);
+  in.finish();
+}
+
+// The protocols of one algorithm. A hop's share of the network's latency is over `network_us`, what
+// NCCL takes that latency for.
+std::array<NcclProtocol, 3> read_nccl_protocols(Section& in, double network_us, double bandwidth) {
+  std::array<NcclProtocol, 3> protocols;
+  std::size_t i = 0;
+  for (const char* name : {"ll", "ll128", "simple"}) {
+    Section item = in.section(name);
+    NcclProtocol& p = protocols[i++];
+    p.base = time_us(item, "base_us");
+    p.nvlink_hop = time_us(item, "nvlink_hop_us");
+    if (item.has("pcie_hop_us")) p.pcie_hop = time_us(item, "pcie_hop_us");
+    p.network_hop = item.number("network_hop_us", 0, 1e6) / network_us;
+    p.bandwidth = share(item, "bandwidth_share") * bandwidth;
+    item.finish();
+  }
+  return protocols;
+}
+
+Nccl read_nccl(Section in) {
+  Nccl nccl;
+  Section ring = in.section("ring"), tree = in.section("tree");
+  Section simple = ring.section("simple");
+  const double network_us = positive(simple, "network_hop_us");
+  nccl.ring = read_nccl_protocols(ring, network_us, 1);
+  nccl.tree = read_nccl_protocols(tree, network_us, share(tree, "bandwidth_share"));
+  if (!nccl.ring.back().pcie_hop) ring.fail("simple.pcie_hop_us", "is missing");
+  ring.finish();
+  tree.finish();
+  Section memory = in.section("memory");
+  const auto held = [&](std::string_view key) { return gib(memory.number(key, 0, 1e3)); };
+  nccl.first_communicator = held("first_communicator_gib");
+  nccl.group = held("group_gib");
+  nccl.more_blocks = mib(memory.number("more_blocks_mib", 0, 1e6));
+  nccl.edge = held("edge_gib");
+  nccl.expert_peer = held("expert_peer_gib");
+  nccl.ring_neighbours = held("ring_neighbours_gib");
+  read_source(memory);
+  memory.finish();
+  read_source(in);
+  in.finish();
+  return nccl;
+}
+
+ExpertLibrary read_expert_library(Section in) {
+  ExpertLibrary library;
+  library.nic_efficiency = share(in, "nic_efficiency");
+  library.nvlink_share = share(in, "nvlink_share");
+  library.start = time_us(in, "start_us");
+  library.nvlink_peers = static_cast<int>(in.integer("nvlink_peers", 1, 4096));
+  read_source(in);
+  in.finish();
+  return library;
+}
+
+Errors read_errors(Section in) {
+  Errors errors;
+  errors.fit = error_of(in, "fit");
+  errors.gemm_table = error_of(in, "gemm_table");
+  errors.beyond_gemm_table = error_of(in, "beyond_gemm_table");
+  errors.memory_bound = error_of(in, "memory_bound");
+  errors.host_copy = error_of(in, "host_copy");
+  errors.host = error_of(in, "host");
+  errors.collective_table = error_of(in, "collective_table");
+  errors.network = error_of(in, "network");
+  errors.network_all_to_all = error_of(in, "network_all_to_all");
+  errors.pcie = error_of(in, "pcie");
+  errors.sustained = error_of(in, "sustained");
+  errors.assumed = error_of(in, "assumed");
+  read_source(in);
+  in.finish();
+  return errors;
+}
+
+std::vector<CollectiveFit> read_collectives(Section in, const Errors& errors) {
   std::vector<CollectiveFit> fits;
-  each_object(in, "fits", [&](JsonReader& item) {
+  each_object(in, "fits", [&](Section& item) {
     CollectiveFit fit;
     fit.kind = word<CollectiveKind>(item, "kind");
     fit.ranks = static_cast<int>(item.integer("ranks", 2, 4096));
     fit.alpha = microseconds(item.number("alpha_us", 0, 1e6));
     fit.bandwidth = gb_per_s(positive(item, "gb_per_s"));
     fit.gamma = 1e-9 * item.number_or("gamma_ns_per_sqrt_byte", 0, 1e6, 0);
-    fit.error = item.number_or("error", 0, 1, fit.error);
-    fit.assumed = item.boolean_or("assumed", false);
+    read_error(item, errors, fit);
     fits.push_back(fit);
   });
-  if (fits.empty()) in.fail("fits", "must hold at least one collective");
+  // One that was not measured is priced by one of these.
+  const bool usable = std::any_of(fits.begin(), fits.end(), [](const CollectiveFit& fit) {
+    return fit.kind == CollectiveKind::all_gather || fit.kind == CollectiveKind::all_reduce;
+  });
+  if (!usable && in.has("fits")) in.fail("fits", "must hold an all_gather or an all_reduce");
   std::sort(fits.begin(), fits.end(), [](const CollectiveFit& a, const CollectiveFit& b) {
     return std::pair(a.kind, a.ranks) < std::pair(b.kind, b.ranks);
   });
@@ -329,7 +550,8 @@ std::vector<CollectiveFit> read_collectives(JsonReader in) {
 
 // An ascending list of positive numbers.
 template <class T>
-std::vector<T> read_axis(JsonReader& in, std::string_view key) {
+std::vector<T> read_axis(Section& in, std::string_view key) {
+  if (in.lacks(key)) return {};
   const Json& list = in.value(key);
   if (!list.is_array() || list.empty()) in.fail(key, "must be a list of numbers");
   std::vector<T> axis;
@@ -342,13 +564,14 @@ std::vector<T> read_axis(JsonReader& in, std::string_view key) {
   return axis;
 }
 
-void read_gemm_tables(JsonReader& in, std::string_view key, std::vector<GemmTable>& tables) {
-  each_object(in, key, [&](JsonReader& item) {
+void read_gemm_tables(Section& in, std::string_view key, std::vector<GemmTable>& tables) {
+  each_object(in, key, [&](Section& item) {
     GemmTable table;
     table.dtype = word<DType>(item, "dtype");
     table.m = read_axis<std::int64_t>(item, "m");
     table.n = read_axis<std::int64_t>(item, "n");
     table.k = read_axis<std::int64_t>(item, "k");
+    if (item.lacks("utilisation_permille")) return;
     const Json& values = item.value("utilisation_permille");
     const std::size_t expected = table.m.size() * table.n.size() * table.k.size();
     if (!values.is_array() || values.size() != expected) {
@@ -367,13 +590,14 @@ void read_gemm_tables(JsonReader& in, std::string_view key, std::vector<GemmTabl
   });
 }
 
-void read_collective_tables(JsonReader& in, std::string_view key,
+void read_collective_tables(Section& in, std::string_view key,
                             std::vector<CollectiveTable>& tables) {
-  each_object(in, key, [&](JsonReader& item) {
+  each_object(in, key, [&](Section& item) {
     CollectiveTable table;
     table.kind = word<CollectiveKind>(item, "kind");
     table.ranks = static_cast<int>(item.integer("ranks", 2, 4096));
     for (const double bytes : read_axis<double>(item, "bytes")) table.bytes.emplace_back(bytes);
+    if (item.lacks("microseconds")) return;
     const Json& times = item.value("microseconds");
     if (!times.is_array() || times.size() != table.bytes.size()) {
       item.fail("microseconds", "must be a list as long as bytes");
@@ -390,73 +614,97 @@ void read_collective_tables(JsonReader& in, std::string_view key,
 }
 
 // Measured tables: written into the profile itself (calibration does), or built in, by name.
-void read_tables(JsonReader in, HardwareProfile& profile) {
+void read_tables(Section in, HardwareProfile& profile) {
   if (in.has("gemm")) read_gemm_tables(in, "gemm", profile.gemm_tables);
   if (in.has("collectives")) read_collective_tables(in, "collectives", profile.collective_tables);
   read_source(in);
   in.finish();
 }
 
-Json parse_built_in_table(JsonReader& in, std::string_view key) {
+Json parse_built_in_table(Section& in, std::string_view key) {
+  const std::span<const EmbeddedFile> files{kernel_table_files, kernel_table_files_count};
   const std::string name = in.string(key);
-  const EmbeddedFile* file = find(kernel_tables(), name);
-  if (file == nullptr) {
-    const auto known = names_of(kernel_tables());
-    in.fail(key, fmt::format("names no built-in table: '{}'; choose one of {}{}", shown(name),
-                             fmt::join(known, ", "), did_you_mean(name, known)));
+  std::vector<std::string> known;
+  for (const EmbeddedFile& file : files) {
+    if (file.name == name) {
+      return parse_json({reinterpret_cast<const char*>(file.bytes), file.size},
+                        fmt::format("built-in table {}", name));
+    }
+    known.emplace_back(file.name);
   }
-  return parse_json(text_of(*file), fmt::format("built-in table {}", name));
+  std::sort(known.begin(), known.end());
+  in.fail(key, fmt::format("names no built-in table: '{}'; choose one of {}{}", shown(name),
+                           fmt::join(known, ", "), did_you_mean(name, known)));
 }
 
-void read_built_in_tables(JsonReader& in, HardwareProfile& profile) {
+void read_built_in_tables(Section& in, HardwareProfile& profile) {
   if (in.has("gemm_table")) {
     const Json json = parse_built_in_table(in, "gemm_table");
-    JsonReader table(json, in.path_of("gemm_table"));
+    Section table = in.of(json, in.path_of("gemm_table"));
     read_gemm_tables(table, "gemm", profile.gemm_tables);
   }
   if (in.has("collective_table")) {
     const Json json = parse_built_in_table(in, "collective_table");
-    JsonReader table(json, in.path_of("collective_table"));
+    Section table = in.of(json, in.path_of("collective_table"));
     read_collective_tables(table, "collectives", profile.collective_tables);
   }
+}
+
+// A profile that lies over all others already.
+HardwareProfile read_whole(const Json& json, std::string_view path) {
+  KeyComplaints complaints;
+  Section in(json, std::string(path), complaints);
+  HardwareProfile profile;
+  profile.name = in.string("name");
+  profile.description = in.string_or("description", "");
+  profile.errors = read_errors(in.section("errors"));
+  const Errors& errors = profile.errors;
+  profile.gpu = read_gpu(in.section("gpu"));
+  profile.link = read_link(in.section("link"));
+  profile.host = read_host(in.section("host"));
+  profile.contention = read_contention(in.section("contention"));
+  profile.gemm = read_gemm(in.section("gemm"), errors);
+  profile.grouped_gemm = read_gemm_fit(in.section("grouped_gemm"), errors);
+  read_attention(in.section("attention"), profile);
+  read_stand_in(in.section("stand_in"), profile);
+  if (in.has("delta_rule")) {
+    profile.delta_rule = read_delta_rule_fit(in.section("delta_rule"), errors);
+  }
+  if (in.has("scan")) profile.scan = read_scan_fit(in.section("scan"), errors);
+  profile.nccl = read_nccl(in.section("nccl"));
+  profile.expert_library = read_expert_library(in.section("expert_library"));
+  if (!profile.link.over_pcie() || in.has("collectives")) {
+    profile.collectives = read_collectives(in.section("collectives"), errors);
+  }
+  if (in.has("tables")) read_tables(in.section("tables"), profile);
+  read_built_in_tables(in, profile);
+  profile.price_per_gpu_hour = in.number_or("price_per_gpu_hour_usd", 0, 1e6, 0);
+  in.finish();
+  if (!complaints.missing.empty() || !complaints.unknown.empty()) {
+    throw_complaints(complaints, in, profile.name);
+  }
+  profile.source = json;
+  return profile;
 }
 
 }  // namespace
 
 HardwareProfile read_hardware(const Json& json, std::string_view path) {
-  JsonReader in(json, std::string(path));
-  const auto section = [&](std::string_view key) {
-    return JsonReader(in.value(key), in.path_of(key));
-  };
-  HardwareProfile profile;
-  profile.name = in.string("name");
-  profile.description = in.string_or("description", "");
-  profile.gpu = read_gpu(section("gpu"));
-  profile.link = read_link(section("link"));
-  profile.host = read_host(section("host"));
-  profile.contention = read_contention(section("contention"));
-  profile.gemm = read_gemm(section("gemm"));
-  profile.grouped_gemm = read_gemm_fit(section("grouped_gemm"));
-  read_attention(section("attention"), profile);
-  assume_recurrent_kernels(profile);
-  if (in.has("delta_rule")) profile.delta_rule = read_delta_rule_fit(section("delta_rule"));
-  if (in.has("scan")) profile.scan = read_scan_fit(section("scan"));
-  profile.collectives = read_collectives(section("collectives"));
-  if (in.has("tables")) read_tables(section("tables"), profile);
-  read_built_in_tables(in, profile);
-  profile.price_per_gpu_hour = in.number_or("price_per_gpu_hour_usd", 0, 1e6, 0);
-  in.finish();
-  profile.source = json;
-  return profile;
+  const std::string where(path);
+  return read_whole(layered_profile(json, {.where = where, .file = "", .built_in = false}), where);
 }
 
 HardwareProfile load_hardware(const std::string& name_or_path) {
-  if (const EmbeddedFile* file = find(profiles(), name_or_path)) {
-    return read_hardware(parse_json(text_of(*file), name_or_path), name_or_path + ":");
+  if (const Json* built_in = built_in_profile(name_or_path)) {
+    return read_whole(*built_in, name_or_path + ":");
   }
   const bool is_path = name_or_path.find('/') != std::string::npos ||
                        name_or_path.ends_with(".json") || std::filesystem::exists(name_or_path);
-  if (is_path) return read_hardware(read_json_file(name_or_path), name_or_path + ":");
+  if (is_path) {
+    const std::string where = name_or_path + ":";
+    const Json own = read_json_file(name_or_path);
+    return read_whole(layered_profile(own, {.where = where, .file = name_or_path}), where);
+  }
   const auto known = hardware_names();
   throw Error(fmt::format("hardware '{}' is unknown; choose one of {}, or a profile's path{}",
                           shown(name_or_path), fmt::join(known, ", "),
@@ -464,7 +712,11 @@ HardwareProfile load_hardware(const std::string& name_or_path) {
 }
 
 std::vector<std::string> hardware_names() {
-  return names_of(profiles());
+  return built_in_profile_names();
+}
+
+BytesPerSecond pcie_rate(const Interconnect& link) {
+  return std::min(link.host_to_device, link.device_to_host);
 }
 
 void set_gpus_per_node(HardwareProfile& hardware, int count) {

@@ -438,7 +438,9 @@ TEST_CASE("DeepEP's buffers are those that it hints at, outside torch's memory")
     ParallelPlan plain = plan;
     plain.moe_dispatcher = MoeDispatcher::alltoall;
     CHECK(framework_reserves(model, plan, megatron).empty());
-    return (outside_bytes(model, plan, megatron) - outside_bytes(model, plain, megatron)).value();
+    const HardwareProfile& h = machine("h100-sxm");
+    return (outside_bytes(model, plan, megatron, h) - outside_bytes(model, plain, megatron, h))
+        .value();
   };
   constexpr double kRow = 2 * 7168 + 2056, kWorkspace = 32 << 20;
   CHECK(more("dp8 ep8 gbs8 moe_dispatcher=deepep") == 10 * 8 * 256 * kRow + kWorkspace);

@@ -69,18 +69,19 @@ TEST_CASE("a grouped product is priced by the experts that have rows") {
 }
 
 TEST_CASE("products wait for the slowest of many GPUs, memory-bound kernels do not") {
-  CHECK(slowest_of(1) == 1);
-  CHECK(slowest_of(8) == 1);
-  // The largest of 512 normal draws is expected 3.04 sigmas up, of 8 draws 1.42: 1.5% each.
-  CHECK(slowest_of(512) == doctest::Approx(1 + 0.015 * (3.04 - 1.42)).epsilon(0.002));
   Priced p;
+  const SpeedSpread& spread = p.hardware.gpu.speed_spread;
+  CHECK(slowest_of(1, spread) == 1);
+  CHECK(slowest_of(8, spread) == 1);
+  // The largest of 512 normal draws is expected 3.04 sigmas up, of 8 draws 1.42: 1.5% each.
+  CHECK(slowest_of(512, spread) == doctest::Approx(1 + 0.015 * (3.04 - 1.42)).epsilon(0.002));
   const ParallelPlan wide = parse_plan("tp8 dp64 gbs64 seq4096 sp");
   const RankGrid many(wide, 8);
   CostContext of_many = p.context;
   of_many.grid = &many;
   const Op copy{.work = Rowwise{.kind = RowwiseKind::copy, .rows = 4096, .cols = 4096}};
   CHECK(price_of(compute_op(), of_many).time.value() ==
-        doctest::Approx(price_of(compute_op(), p.context).time.value() * slowest_of(512)));
+        doctest::Approx(price_of(compute_op(), p.context).time.value() * slowest_of(512, spread)));
   CHECK(price_of(copy, of_many).time.value() == price_of(copy, p.context).time.value());
 }
 
