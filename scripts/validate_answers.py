@@ -94,6 +94,8 @@ def questions(folder):
     yield "model", "models show our-model", 0, None
     yield "hardware", "hardware --json", 0, None
     yield "profile", "hardware show our.json", 0, None
+    yield "profile", "hardware show slower.json", 0, None
+    yield "profile", "hardware show no_nvlink.json", 0, None
 
 
 # ---- the schemas ----
@@ -243,6 +245,10 @@ def set_up(run, folder):
     for path in [*(configs / "megatron_yaml_and_deepspeed").iterdir(), configs / "megatron_deepspeed/hostfile"]:
         (folder / path.name).write_text(path.read_text())
     write_profile(json.loads(run("hardware show h100-sxm").stdout), folder / "our.json")
+    # What is shown of files that extend others is whole.
+    for name, own in (("slower", {"extends": "our.json", "gpu": {"tdp_watt": 500}}),
+                      ("no_nvlink", {"extends": "slower.json", "link": {"nvlink_gb_per_s": 0}, "scan": None})):
+        (folder / f"{name}.json").write_text(json.dumps(own))
     for name, base, more in (("our-model", "tiny", {}), ("our-mtp", "tiny-mla", {"num_nextn_predict_layers": 1})):
         config = json.loads(run(f"models show {base}").stdout)["config"]
         (folder / name).mkdir()
