@@ -158,7 +158,7 @@ Execution prepare(const ExecutionChoices& choices) {
   } else {
     check_machine(execution);
   }
-  if (planned_for && *planned_for != RecipeKind::qplan) {
+  if (planned_for && !recipe_of(*planned_for).executable) {
     execution.notes.push_back(
         fmt::format("the plan was made for {}; its numbers here are of qplan's own executor",
                     to_word(*planned_for)));

@@ -218,7 +218,7 @@ std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace&
 }
 
 std::vector<std::string> backend_notes(const Job& job, const ParallelPlan& plan) {
-  if (job.framework != RecipeKind::qplan) return {};
+  if (!recipe_of(job.framework).executable) return {};
   const auto reason = unexecuted_on_gpu(job.model, plan);
   if (!reason) return {};
   return {*reason};

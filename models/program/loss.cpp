@@ -36,24 +36,7 @@ LossKind loss_word(LossKind loss, bool deterministic, const Recipe& recipe) {
 }
 
 EnumSet<LossKind> losses_of(RecipeKind recipe) {
-  EnumSet<LossKind> set;
-  set.add(recipe_of(recipe).loss);
-  switch (recipe) {
-    case RecipeKind::megatron:
-    case RecipeKind::megatron_fsdp:
-      return set.add(LossKind::unfused).add(LossKind::te);
-    case RecipeKind::fsdp2_compile:
-      return set.add(LossKind::compiled);
-    case RecipeKind::megatron_legacy:
-    case RecipeKind::megatron_deepspeed:
-    case RecipeKind::deepspeed:
-    case RecipeKind::fsdp1:
-    case RecipeKind::fsdp2:
-    case RecipeKind::nanotron:
-    case RecipeKind::qplan:
-      return set;
-  }
-  return set;
+  return recipe_of(recipe).can.losses;
 }
 
 std::int64_t loss_chunks(const ModelSpec& model, const LossTraits& loss, std::int64_t tokens) {

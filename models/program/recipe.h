@@ -10,6 +10,7 @@
 #include "models/dtype.h"
 #include "models/parallel_plan.h"
 #include "models/plan/recipe_kind.h"
+#include "models/program/capabilities.h"
 #include "models/program/op.h"
 #include "models/units.h"
 
@@ -192,6 +193,12 @@ struct Recipe {
   // the median, 26% four times in five; dropless 6 and 10%).
   double dropping_error = 0.18;
   bool executable = false;  // `qplan run` can execute it
+
+  // What a plan says where nobody asked.
+  int default_zero = 1;   // fully sharded states: 3
+  bool compiles = false;  // by torch.compile
+
+  Capabilities can{};
 };
 
 const Recipe& recipe_of(RecipeKind kind);

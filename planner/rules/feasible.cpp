@@ -19,7 +19,6 @@ namespace {
 
 using rules::Case;
 using rules::Rule;
-using enum RecipeKind;
 
 template <std::size_t... N>
 constexpr auto joined(const std::array<Rule, N>&... tables) {
@@ -99,47 +98,11 @@ std::string own_source(std::string_view source, RecipeKind recipe) {
 }  // namespace
 
 EnumSet<ScheduleKind> schedules_of(RecipeKind recipe) {
-  using enum ScheduleKind;
-  switch (recipe) {
-    case megatron:
-    case megatron_legacy:
-    case megatron_fsdp:
-    case megatron_deepspeed:
-      return set_of(one_f_one_b, interleaved);
-    case deepspeed:
-      return set_of(one_f_one_b);
-    case fsdp1:
-    case fsdp2:
-      return set_of(one_f_one_b);  // of one stage
-    case fsdp2_compile:
-      return set_of(gpipe, one_f_one_b, interleaved, zbv);
-    case nanotron:
-      return set_of(gpipe, one_f_one_b);
-    case RecipeKind::qplan:
-      return set_of(gpipe, one_f_one_b, interleaved, zb_h1, zbv, dualpipe);
-  }
-  return {};
+  return recipe_of(recipe).can.schedules;
 }
 
 EnumSet<Precision> precisions_of(RecipeKind recipe) {
-  using enum Precision;
-  switch (recipe) {
-    case megatron:
-    case megatron_fsdp:
-    case fsdp2_compile:
-      return set_of(bf16, fp16, fp8, mxfp8, nvfp4);
-    case megatron_deepspeed:
-    case fsdp1:
-    case fsdp2:
-      return set_of(bf16, fp16, fp8);
-    case megatron_legacy:
-    case deepspeed:
-    case nanotron:
-      return set_of(bf16, fp16);
-    case RecipeKind::qplan:
-      return set_of(bf16, fp8, fp32);
-  }
-  return {};
+  return recipe_of(recipe).can.precisions;
 }
 
 std::string_view broken_rule(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,

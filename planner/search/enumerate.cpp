@@ -22,62 +22,28 @@ std::vector<T> or_default(const std::vector<T>& asked, std::vector<T> offered) {
   return asked.empty() ? std::move(offered) : asked;
 }
 
-// Stages worth trying: replicating optimizer states moves as many bytes as sharding them and only
-// holds more, so stage 0 waits until asked for. Megatron of 2021 has nothing else.
 std::vector<int> zero_stages(const Recipe& recipe) {
-  switch (recipe.kind) {
-    case RecipeKind::megatron_legacy:
-      return {0};
-    case RecipeKind::megatron:
-    case RecipeKind::nanotron:
-      return {1};
-    case RecipeKind::megatron_fsdp:
-    case RecipeKind::fsdp1:
-    case RecipeKind::fsdp2:
-    case RecipeKind::fsdp2_compile:
-      return {2, 3};
-    case RecipeKind::megatron_deepspeed:
-    case RecipeKind::deepspeed:
-    case RecipeKind::qplan:
-      return {1, 2, 3};
-  }
-  return {};
+  std::vector<int> stages;
+  for (int z = recipe.can.zero.first; z <= recipe.can.zero.last; ++z) stages.push_back(z);
+  return stages;
 }
 
-// Where the optimizer's states may go: FSDP offloads everything or nothing.
+// Those of a set, in the order of their words.
+template <class E>
+std::vector<E> members(EnumSet<E> set) {
+  std::vector<E> result;
+  for (const auto& [e, word] : Words<E>::table) {
+    if (set.has(e)) result.push_back(e);
+  }
+  return result;
+}
+
 std::vector<Offload> offload_choices(const Recipe& recipe) {
-  switch (recipe.kind) {
-    case RecipeKind::fsdp1:
-    case RecipeKind::fsdp2:
-    case RecipeKind::fsdp2_compile:
-      return {{}, {.optimizer = 1.0, .params = true}};
-    case RecipeKind::megatron_legacy:
-    case RecipeKind::megatron_fsdp:
-    case RecipeKind::nanotron:
-      return {{}};
-    case RecipeKind::megatron:
-    case RecipeKind::megatron_deepspeed:
-    case RecipeKind::deepspeed:
-    case RecipeKind::qplan:
-      return {{}, {.optimizer = 1.0}};
-  }
-  return {};
-}
-
-// FSDP and DeepSpeed over Hugging Face modules: no pipeline (DeepSpeed's needs a PipelineModule),
-// no norms split over tp, every layer checkpointed or none.
-bool of_modules(const Recipe& recipe) {
-  return recipe.kind == RecipeKind::fsdp1 || recipe.kind == RecipeKind::fsdp2 ||
-         recipe.kind == RecipeKind::deepspeed;
-}
-
-bool has_pipeline(const Recipe& recipe) {
-  return !of_modules(recipe);
-}
-
-bool is_megatron(const Recipe& recipe) {
-  return recipe.kind == RecipeKind::megatron || recipe.kind == RecipeKind::megatron_fsdp ||
-         recipe.kind == RecipeKind::qplan;
+  const StateOffload has = recipe.can.offload;
+  std::vector<Offload> choices = {{}};
+  if (has == StateOffload::optimizer) choices.push_back({.optimizer = 1.0});
+  if (has == StateOffload::whole) choices.push_back({.optimizer = 1.0, .params = true});
+  return choices;
 }
 
 // What to recompute: nothing, everything, the first half of each chunk (Megatron's block method;
@@ -86,8 +52,8 @@ bool is_megatron(const Recipe& recipe) {
 std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& recipe,
                                          int layers_per_chunk) {
   std::vector<Recompute> choices = {{}, {.kind = RecomputeKind::full, .modules = {}, .layers = 0}};
-  const bool by_blocks = is_megatron(recipe) || recipe.kind == RecipeKind::megatron_legacy;
-  if (layers_per_chunk > 1 && by_blocks) {
+  const EnumSet<RecomputeChoice> has = recipe.can.recompute;
+  if (layers_per_chunk > 1 && has.has(RecomputeChoice::blocks)) {
     choices.push_back({.kind = RecomputeKind::full, .modules = {}, .layers = layers_per_chunk / 2});
   }
   const auto selective = [&](std::initializer_list<RecomputeModule> modules) {
@@ -95,15 +61,12 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& r
     for (const RecomputeModule m : modules) r.modules.add(m);
     choices.push_back(r);
   };
-  // Megatron-DeepSpeed's set is core_attn, and its one word for it has no modules.
-  const bool unnamed = recipe.kind == RecipeKind::megatron_deepspeed;
+  const bool unnamed = has.has(RecomputeChoice::unnamed);
   if (recipe.attention == AttentionKernel::unfused && !unnamed) {
     selective({RecomputeModule::core_attn});
   }
-  if (unnamed || recipe.kind == RecipeKind::fsdp2_compile) {
-    choices.push_back({.kind = RecomputeKind::selective, .modules = {}, .layers = 0});
-  }
-  if (!is_megatron(recipe)) return choices;
+  if (unnamed) choices.push_back({.kind = RecomputeKind::selective, .modules = {}, .layers = 0});
+  if (!has.has(RecomputeChoice::modules)) return choices;
   if (model.moe) {
     selective({RecomputeModule::moe_act});
     selective({RecomputeModule::moe});
@@ -121,20 +84,9 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& r
 // Norms split over tp, or whole. Experts need them split where tp ranks would otherwise send the
 // same tokens.
 std::vector<bool> sequence_splits(const ModelSpec& model, const Recipe& recipe) {
-  if (of_modules(recipe)) return {false};
+  if (recipe.can.sequence_split == SequenceSplit::none) return {false};
   if (model.moe) return {true};
   return {true, false};
-}
-
-// How ranks of a context exchange keys and values: torchtitan gathers them, accelerate's FSDP has
-// no all-to-all, DeepSpeed nothing else.
-std::vector<CpComm> cp_exchanges(const Recipe& recipe) {
-  if (recipe.kind == RecipeKind::fsdp2_compile) return {CpComm::all_gather};
-  if (recipe.kind == RecipeKind::fsdp2) return {CpComm::p2p, CpComm::all_gather};
-  const bool ulysses =
-      recipe.kind == RecipeKind::deepspeed || recipe.kind == RecipeKind::megatron_deepspeed;
-  if (ulysses) return {CpComm::a2a};
-  return {CpComm::p2p, CpComm::all_gather, CpComm::a2a};
 }
 
 struct Chunking {
@@ -145,7 +97,7 @@ struct Chunking {
 std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
                                 const SearchSpace& space, int pp) {
   std::vector<Chunking> result;
-  const EnumSet<ScheduleKind> has = schedules_of(recipe.kind);
+  const EnumSet<ScheduleKind> has = recipe.can.schedules;
   const auto& schedules = space[&P::schedule];
   for (const auto& [kind, word] : Words<ScheduleKind>::table) {
     const bool asked = contains(schedules, kind);
@@ -170,7 +122,7 @@ std::vector<Chunking> chunkings(const ModelSpec& model, const Recipe& recipe,
         }
       }
       // Where neither divides, a few uneven ones.
-      if (chunks.empty() && takes_layout(recipe.kind)) {
+      if (chunks.empty() && recipe.can.takes_layout) {
         for (int v = 2; v <= 4 && std::int64_t{pp} * v <= model.num_layers; ++v) {
           chunks.push_back(v);
         }
@@ -203,11 +155,7 @@ std::vector<ExpertLayout> expert_layouts(const ModelSpec& model, const Recipe& r
       const bool asked = !space[&P::ep].empty() || !space[&P::etp].empty();
       if (!asked && ranks % (std::int64_t{ep} * etp) != 0) continue;
       std::vector<MoeDispatcher> dispatchers = {MoeDispatcher::alltoall};
-      if (ep > 1 && is_megatron(recipe) && recipe.kind != RecipeKind::qplan) {
-        // allgather holds every rank's tokens; docs/reference/frameworks.md 1.6 calls it poor, no
-        // run here measures it.
-        dispatchers = {MoeDispatcher::alltoall, MoeDispatcher::deepep};
-      }
+      if (ep > 1) dispatchers = members(recipe.can.dispatchers);
       for (const MoeDispatcher d : or_default(space[&P::moe_dispatcher], dispatchers)) {
         layouts.push_back({ep, etp, d});
       }
@@ -342,7 +290,7 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
       below(std::min<std::int64_t>(model.num_attention_heads, hardware.link.nvlink_domain)));
   const auto cps =
       or_default(space[&P::cp], below(std::clamp<std::int64_t>(space.job.seq_len / 2048, 1, 64)));
-  const auto pps = or_default(space[&P::pp], below(has_pipeline(recipe) ? model.num_layers : 1));
+  const auto pps = or_default(space[&P::pp], below(recipe.can.pipeline ? model.num_layers : 1));
   std::vector<Skeleton> result;
   for (const int tp : tps) {
     for (const int cp : cps) {
@@ -350,8 +298,7 @@ std::vector<Skeleton> skeletons(const ModelSpec& model, const Recipe& recipe,
         const std::int64_t group = std::int64_t{tp} * cp * pp;
         if (group > space.gpus || space.gpus % group != 0) continue;
         const auto dp = static_cast<int>(space.gpus / group);
-        // accelerate joins tp or cp only with ranks that shard.
-        const bool alone = recipe.kind == RecipeKind::fsdp2 && dp == 1 && group > 1;
+        const bool alone = recipe.can.joins_sharding_ranks && dp == 1 && group > 1;
         const bool asked =
             !space[&P::tp].empty() || !space[&P::cp].empty() || !space[&P::dp].empty();
         if (alone && !asked) continue;
@@ -380,7 +327,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       k.tp == 1 ? std::vector<bool>{false}
                 : or_default(space[&P::sequence_parallel], sequence_splits(model, recipe));
   std::vector<CpComm> cp_comms = {CpComm::p2p};
-  if (k.cp > 1) cp_comms = or_default(space[&P::cp_comm], cp_exchanges(recipe));
+  if (k.cp > 1) cp_comms = or_default(space[&P::cp_comm], members(recipe.can.cp_exchanges));
   std::vector<Word> words = {
       word(expert_layouts(model, recipe, space, k),
            [](ParallelPlan& plan, const ExpertLayout& e) {

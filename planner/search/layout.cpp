@@ -17,7 +17,7 @@ namespace {
 // current stage, and the next stage begins once the cost so far exceeds that stage's share. Only
 // decoder layers and the output projection cost anything (models/llama.py,
 // get_block_compute_costs), so a large vocabulary leaves the last stages few layers or none.
-std::vector<int> nanotron_layout(const ModelSpec& model, int stages) {
+std::vector<int> layout_by_cost(const ModelSpec& model, int stages) {
   const auto hidden = static_cast<double>(model.hidden_size);
   const double layer =
       4 * hidden * hidden + 3 * static_cast<double>(model.intermediate_size) * hidden;
@@ -97,31 +97,13 @@ std::vector<int> framework_layout(const ModelSpec& model, const ParallelPlan& pl
                                   RecipeKind recipe) {
   const int stages = plan.pp * chunks_per_rank(plan);
   if (stages == 1) return {};
-  if (recipe == RecipeKind::nanotron) {
-    return stages > model.num_layers ? std::vector<int>{} : nanotron_layout(model, stages);
+  if (recipe_of(recipe).can.placement == LayerPlacement::by_cost) {
+    return stages > model.num_layers ? std::vector<int>{} : layout_by_cost(model, stages);
   }
   // Embedding and loss may have stages of their own.
   const std::int64_t places = model.num_layers + 2 + model.num_mtp_layers;
   if (model.num_layers % stages == 0 || stages > places) return {};
   return stage_layers(model, plan);
-}
-
-bool takes_layout(RecipeKind recipe) {
-  switch (recipe) {
-    case RecipeKind::megatron:
-    case RecipeKind::megatron_fsdp:
-    case RecipeKind::fsdp2_compile:
-    case RecipeKind::qplan:
-      return true;
-    case RecipeKind::megatron_legacy:
-    case RecipeKind::megatron_deepspeed:
-    case RecipeKind::deepspeed:
-    case RecipeKind::fsdp1:
-    case RecipeKind::fsdp2:
-    case RecipeKind::nanotron:
-      return false;
-  }
-  return false;
 }
 
 std::vector<int> balanced_layout(std::int64_t layers, const ParallelPlan& plan, EndWork ends) {

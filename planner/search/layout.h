@@ -17,10 +17,6 @@ namespace qplan {
 std::vector<int> framework_layout(const ModelSpec& model, const ParallelPlan& plan,
                                   RecipeKind recipe);
 
-// Whether the framework can be told how many layers each stage holds: Megatron's
-// --pipeline-model-parallel-layout, torchtitan's module_fqns_per_model_part, our executor.
-bool takes_layout(RecipeKind recipe);
-
 // Decoder layers of each virtual stage such that the busiest pipeline rank has the least to do,
 // what the ends run besides counted: layers alike go one by one to the rank with the least work
 // (the later of equals, which holds fewer microbatches), there to the chunk with the least. `plan`

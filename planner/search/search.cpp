@@ -177,7 +177,7 @@ bool worth_evening(const CostModel& cost, const Candidate& c, const BestTimes& b
 std::vector<Found> even_out(const CostModel& cost, const SearchSpace& space,
                             const SearchOptions& options, const std::vector<Candidate>& candidates,
                             const BestTimes& best) {
-  if (!space.job.pipeline_layout.empty() || !takes_layout(cost.recipe().kind)) return {};
+  if (!space.job.pipeline_layout.empty() || !cost.recipe().can.takes_layout) return {};
   const int threads = thread_count(options.threads);
   std::vector<std::uint8_t> worth(candidates.size());
   parallel_for(candidates.size(), threads, [&](std::size_t i) {
@@ -279,21 +279,7 @@ std::int64_t default_global_batch_size(std::int64_t gpus, std::int64_t seq_len) 
 }
 
 bool splits_sequence(RecipeKind kind) {
-  switch (kind) {
-    case RecipeKind::megatron:
-    case RecipeKind::megatron_fsdp:
-    case RecipeKind::fsdp2_compile:
-    case RecipeKind::nanotron:
-    case RecipeKind::qplan:
-      return true;
-    case RecipeKind::megatron_legacy:
-    case RecipeKind::megatron_deepspeed:
-    case RecipeKind::deepspeed:
-    case RecipeKind::fsdp1:
-    case RecipeKind::fsdp2:
-      return false;
-  }
-  return false;
+  return recipe_of(kind).can.sequence_split == SequenceSplit::unasked;
 }
 
 ParallelPlan default_plan(const ModelSpec&, const Recipe& recipe, std::int64_t gpus,
@@ -304,9 +290,8 @@ ParallelPlan default_plan(const ModelSpec&, const Recipe& recipe, std::int64_t g
   plan.seq_len = seq_len;
   plan.overlap = recipe.default_overlap;
   plan.grad_dtype = recipe.default_grad_dtype;
-  plan.zero = recipe.shard_style == ShardStyle::fully_sharded ? 3 : 1;
-  if (recipe.kind == RecipeKind::megatron_legacy) plan.zero = 0;  // it has nothing else
-  plan.compile = recipe.kind == RecipeKind::fsdp2_compile;
+  plan.zero = recipe.default_zero;
+  plan.compile = recipe.compiles;
   return plan;
 }
 

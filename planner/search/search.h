@@ -52,9 +52,7 @@ struct SearchResult {
 
 SearchResult search(const CostModel& cost, const SearchSpace& space, const SearchOptions& options);
 
-// Whether tensor parallelism splits norms and dropout too where nobody says. Megatron's recipes
-// turn it on with tp, torchtitan's enable_sequence_parallel defaults to true, nanotron's tp mode to
-// reduce-scatter; the others have none, or ask for it by name.
+// Whether tensor parallelism splits norms and dropout too where nobody says.
 bool splits_sequence(RecipeKind kind);
 
 // The recipe's own defaults for every word that the space leaves open.
