@@ -18,11 +18,14 @@
 
 namespace qplan {
 
-// How many cases a property test tries: `rounds`, or QPLAN_TEST_ROUNDS if that is set (sanitizer
-// runs).
+// How many cases a property test tries: `rounds`; at most QPLAN_TEST_ROUNDS if that is set
+// (sanitizer runs), and QPLAN_TEST_FACTOR times as many if that is (a long run by hand).
 inline int test_rounds(int rounds) {
-  const char* text = std::getenv("QPLAN_TEST_ROUNDS");
-  return text != nullptr ? std::min(rounds, std::max(1, std::atoi(text))) : rounds;
+  const auto number = [](const char* name, int otherwise) {
+    const char* const text = std::getenv(name);
+    return text != nullptr ? std::max(1, std::atoi(text)) : otherwise;
+  };
+  return std::min(rounds, number("QPLAN_TEST_ROUNDS", rounds)) * number("QPLAN_TEST_FACTOR", 1);
 }
 
 class RandomPlans {
