@@ -5,16 +5,10 @@
 #include "costmodel/price/interpolate.h"
 #include "costmodel/price/price.h"
 #include "models/error.h"
+#include "models/overloaded.h"
 
 namespace qplan {
 namespace {
-
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
 
 // One sigma. Table times one sustain factor against training-like runs on an H200: 3.6% median, 12%
 // p90 over 80 shapes; leaving sites out of the table alone: 3.6% median (aiconfigurator).
@@ -36,10 +30,6 @@ constexpr double kAdamShare = 0.79;
 constexpr double kHostError = 0.3;  // hosts differ: 1.7 to 5.3 Gparam/s a node in published runs
 // One cudaMemcpyAsync or a host step, from the launch to its first byte.
 constexpr Seconds kHostLatency = microseconds(10);
-
-double as_double(std::int64_t n) {
-  return static_cast<double>(n);
-}
 
 // Peak and fit of a matrix product's number format.
 struct Engine {
