@@ -5,17 +5,19 @@
 #include <algorithm>
 #include <ostream>
 
-#include "cli/accuracy_report.h"
+#include "cli/accuracy_json.h"
+#include "cli/accuracy_text.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/report.h"
 #include "models/error.h"
+#include "planner/runs/run_columns.h"
 
 namespace qplan {
 namespace {
 
 struct Question : AccuracyQuestion {
-  bool json = false, markdown = false;
+  bool json = false, markdown = false, wants_template = false;
   std::optional<double> max_error;
   std::int64_t threads = 0;
   std::string output;
@@ -75,12 +77,22 @@ void add_options(CommandLine& line, Question& question) {
       set_given(question.max_error, set_number, 0.0, 1e6));
   line.option({"--threads", "COUNT", "threads that predict", "all cores"},
               set_whole(question.threads, 1, 1024));
+  line.flag("--template", "print a file of runs to begin with: header and an example",
+            question.wants_template);
   line.group("Output");
   line.flag("--rows", "every run too", question.rows);
   line.flag("--json", "the same as JSON, with every run", question.json);
   line.flag("--markdown", "the tables as Markdown", question.markdown);
   line.option({"-o,--output", "FILE", "file for the answer instead of the terminal", ""},
               set_text(question.output));
+}
+
+void answer(const std::string& text, const Question& question, const Console& console) {
+  if (question.output.empty()) {
+    console.out << text;
+  } else {
+    write_file_atomically(question.output, text);
+  }
 }
 
 }  // namespace
@@ -93,20 +105,25 @@ Exit run_accuracy(const Args& args, const Console& console) {
                    "qplan accuracy runs.csv --by recipe,source --max-error 0.1");
   add_options(line, question);
   if (!line.parse(args, console.out)) return Exit::done;
-  if (question.files.empty()) throw Error("accuracy needs at least one CSV file of measured runs");
+  if (question.wants_template) {
+    if (!question.files.empty()) throw Error("--template takes no files of measured runs");
+    answer(run_template(), question, console);
+    return Exit::done;
+  }
+  if (question.files.empty()) {
+    throw Error(
+        "accuracy needs at least one CSV file of measured runs; --template prints one to begin "
+        "with");
+  }
   if (question.json && question.markdown) throw Error("--json and --markdown exclude each other");
 
   const std::vector<JudgedRun> runs =
       judge_all(read_runs(question), static_cast<int>(question.threads));
   const Accuracy accuracy = summarise(runs, question);
-  const std::string text = question.json       ? json_text(accuracy_json(runs, accuracy, question))
-                           : question.markdown ? accuracy_markdown(accuracy, question)
-                                               : accuracy_text(runs, accuracy, question);
-  if (question.output.empty()) {
-    console.out << text;
-  } else {
-    write_file_atomically(question.output, text);
-  }
+  answer(question.json       ? json_text(accuracy_json(runs, accuracy, question))
+         : question.markdown ? accuracy_markdown(accuracy, question)
+                             : accuracy_text(runs, accuracy, question),
+         question, console);
   // No timed row is no proof.
   const std::optional<double> median = accuracy.all.step_time.median_abs;
   const bool short_of = question.max_error && !(median && *median <= *question.max_error);

@@ -1,4 +1,4 @@
-// Accuracy as a person reads it: the same sheets as text and as Markdown.
+#include "cli/accuracy_text.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <functional>
 
-#include "cli/accuracy_report.h"
 #include "models/text.h"
 
 namespace qplan {

@@ -12,6 +12,7 @@
 #include "executor/cuda/run.h"
 #include "executor/io/checkpoint.h"
 #include "models/error.h"
+#include "models/statistics.h"
 
 namespace qplan {
 namespace {
@@ -61,11 +62,6 @@ void check_machine(const Execution& execution) {
                     "backend is for small models, such as tiny",
                     human_bytes(needed), human_bytes(here)));
   }
-}
-
-Seconds median_of(std::vector<Seconds> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "cli/report.h"
 #include "costmodel/fold/replay.h"
 #include "models/error.h"
+#include "models/statistics.h"
 
 namespace qplan {
 namespace {
@@ -41,9 +42,7 @@ Seconds readable_stretch(const Trace& trace, int columns) {
     if (event.category == "forward") forwards.push_back((event.end - event.begin).value());
   }
   if (forwards.empty()) return trace.end;
-  const auto middle = forwards.begin() + static_cast<std::ptrdiff_t>(forwards.size() / 2);
-  std::nth_element(forwards.begin(), middle, forwards.end());
-  return Seconds(*middle * columns / 2);
+  return Seconds(median_of(std::move(forwards)) * columns / 2);
 }
 
 constexpr int kLegendColumns = 80;  // words are not drawn wider than any terminal

@@ -6,6 +6,7 @@
 
 #include "models/error.h"
 #include "models/json.h"
+#include "models/plan_text.h"
 
 namespace qplan {
 namespace {
@@ -16,6 +17,14 @@ class Reader {
 
   [[nodiscard]] bool done() const { return at_ == text_.size(); }
   [[nodiscard]] std::size_t line() const { return line_; }
+
+  // Whether a remark stood here, which is behind us now.
+  bool skip_remark() {
+    if (next() != '#') return false;
+    while (!done() && take() != '\n') {
+    }
+    return true;
+  }
 
   // The cells up to the end of a line. A blank line is one empty cell.
   std::vector<std::string> record() {
@@ -90,12 +99,31 @@ class Reader {
   std::size_t at_ = 0, line_ = 1, column_ = 1;
 };
 
-void check_columns(const Reader& reader, const std::vector<std::string>& columns) {
+void check_columns(const CsvTable& table) {
+  const std::vector<std::string>& columns = table.columns;
   for (auto it = columns.begin(); it != columns.end(); ++it) {
-    if (std::find(columns.begin(), it, *it) != it) {
-      reader.fail(1, 1, fmt::format("the header names column '{}' twice", shown(*it)));
-    }
+    if (std::find(columns.begin(), it, *it) == it) continue;
+    throw Error(fmt::format("{}:1:1: the header names column '{}' twice", table.where, shown(*it)));
   }
+}
+
+// The first names the columns.
+void add_record(CsvTable& table, std::size_t line, std::vector<std::string> cells) {
+  if (table.columns.empty()) {
+    table.columns = std::move(cells);
+    check_columns(table);
+    return;
+  }
+  if (cells.size() != table.columns.size()) {
+    throw Error(fmt::format("{}:{}:1: the row has {} cells, and the header names {} columns",
+                            table.where, line, cells.size(), table.columns.size()));
+  }
+  table.rows.push_back({line, std::move(cells)});
+}
+
+void require_header(const CsvTable& table) {
+  if (!table.columns.empty()) return;
+  throw Error(fmt::format("{}: the file is empty; expected a header of column names", table.where));
 }
 
 }  // namespace
@@ -110,29 +138,33 @@ CsvTable parse_csv(std::string_view text, std::string_view where) {
   table.where = where;
   Reader reader(text, where);
   while (!reader.done()) {
+    if (reader.skip_remark()) continue;
     const std::size_t line = reader.line();
     std::vector<std::string> cells = reader.record();
     if (cells.size() == 1 && cells.front().empty()) continue;
-    if (table.columns.empty()) {
-      check_columns(reader, cells);
-      table.columns = std::move(cells);
-      continue;
-    }
-    if (cells.size() != table.columns.size()) {
-      reader.fail(line, 1,
-                  fmt::format("the row has {} cells, and the header names {} columns", cells.size(),
-                              table.columns.size()));
-    }
-    table.rows.push_back({line, std::move(cells)});
+    add_record(table, line, std::move(cells));
   }
-  if (table.columns.empty()) {
-    throw Error(fmt::format("{}: the file is empty; expected a header of column names", where));
-  }
+  require_header(table);
   return table;
 }
 
 CsvTable read_csv_file(const std::string& path) {
   return parse_csv(read_text_file(path), path);
+}
+
+CsvTable parse_tsv(std::string_view text, std::string_view where) {
+  CsvTable table;
+  table.where = where;
+  std::size_t number = 0;
+  for (const std::string_view line : split(text, '\n')) {
+    ++number;
+    if (line.empty() || line.front() == '#') continue;
+    std::vector<std::string> cells;
+    for (const std::string_view cell : split(line, '\t')) cells.emplace_back(cell);
+    add_record(table, number, std::move(cells));
+  }
+  require_header(table);
+  return table;
 }
 
 }  // namespace qplan

@@ -20,9 +20,12 @@ struct CsvTable {
 };
 
 // Throws Error with file, line and column of the text for a stray or unclosed quote, a row with
-// other than the header's number of cells, a column named twice, or no header. Blank lines are
-// skipped.
+// other than the header's number of cells, a column named twice, or no header. Blank lines and
+// lines that begin with '#' are skipped.
 CsvTable parse_csv(std::string_view text, std::string_view where);
 CsvTable read_csv_file(const std::string& path);
+
+// The same of tab-separated values without quotes, as the project's own tables have them.
+CsvTable parse_tsv(std::string_view text, std::string_view where);
 
 }  // namespace qplan

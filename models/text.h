@@ -20,6 +20,8 @@ std::string human_count(double count);    // "30.5B" parameters, "4.2M" tokens, 
 std::string percent(double share);        // 0.512 is "51.2"
 std::string fixed(double value, int decimals);  // "12.35"
 
+std::string_view trimmed(std::string_view text);  // without spaces at its ends
+
 // Columns a text takes on a terminal: code points, without ANSI colours.
 std::size_t display_width(std::string_view text);
 

@@ -2,8 +2,14 @@
 // Quantities that know their dimension: dividing the wrong way round does not compile.
 
 #include <compare>
+#include <cstdint>
 
 namespace qplan {
+
+// A count as a factor: exact up to 2^53.
+constexpr double as_double(std::int64_t n) {
+  return static_cast<double>(n);
+}
 
 // A number of (bytes^B * flops^F * seconds^S). Doubles hold whole bytes exactly up to 2^53 (8 PiB).
 template <int B, int F, int S>

@@ -59,8 +59,7 @@ std::optional<Found> find_in_zoo(const std::string& name) {
   for (std::size_t i = 0; i < zoo_files_count; ++i) {
     const EmbeddedFile& file = zoo_files[i];
     if (file.name != name) continue;
-    const std::string text(file.bytes, file.bytes + file.size);
-    return Found{name, name, parse_json(text, name)};
+    return Found{name, name, parse_json(file.text(), name)};
   }
   return std::nullopt;
 }

@@ -5,23 +5,13 @@
 #include "costmodel/price/interpolate.h"
 #include "costmodel/price/price.h"
 #include "models/error.h"
+#include "models/overloaded.h"
 
 namespace qplan {
 namespace {
 
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
-
 // An fp32 sum is read, added to and written.
 constexpr double kAccumulateBytes = 8;
-
-double as_double(std::int64_t n) {
-  return static_cast<double>(n);
-}
 
 // Peak and fit of a matrix product's number format.
 struct Engine {

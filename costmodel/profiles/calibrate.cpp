@@ -9,14 +9,10 @@
 
 #include "costmodel/price/price.h"
 #include "costmodel/profiles/calibration_grid.h"
+#include "models/statistics.h"
 
 namespace qplan {
 namespace {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 double rounded(double value, double digits) {
   const double scale = std::pow(10, digits - std::ceil(std::log10(std::abs(value))));
@@ -48,7 +44,7 @@ double sustain_of(const Calibration& c, DType format = DType::bf16) {
     });
     if (same != samples.end()) found.push_back(same->second / warm.time);
   }
-  return found.empty() ? 1 : std::clamp(median(found), 0.5, 1.1);
+  return found.empty() ? 1 : std::clamp(median_of(found), 0.5, 1.1);
 }
 
 // Ideal time over measured time, in thousandths; 0 where nothing was measured.
@@ -174,7 +170,7 @@ void fit_attention(Json& section, const Calibration& c, const HardwareProfile& b
   if (logs(Pass::forward).empty() || logs(Pass::backward).empty()) return;
   const bool many = logs(Pass::forward).size() >= 4;
   const auto scaled = [&](Pass pass, double& rate) {
-    const double centre = median(logs(pass));
+    const double centre = median_of(logs(pass));
     rate *= std::exp(centre);
     return spread(logs(pass), 0);
   };
@@ -226,7 +222,7 @@ std::optional<double> accumulate_exposed(const Calibration& c, const HardwarePro
     found.push_back((warm.time - without) / (traffic / base.gpu.memory_bandwidth));
   }
   if (found.empty()) return std::nullopt;
-  return std::round(100 * std::clamp(median(found), 0.0, 10.0)) / 100;
+  return std::round(100 * std::clamp(median_of(found), 0.0, 10.0)) / 100;
 }
 
 // AdamW's share of the memory's bandwidth.
@@ -236,7 +232,7 @@ std::optional<double> adamw_efficiency(const Calibration& c, const HardwareProfi
     found.push_back(memory_traffic(work) / base.gpu.memory_bandwidth / (time - c.launch));
   }
   if (found.empty()) return std::nullopt;
-  return rounded(std::clamp(median(found), 0.01, 1.0), 3);
+  return rounded(std::clamp(median_of(found), 0.01, 1.0), 3);
 }
 
 // Efficiencies of grouped products, and how much a tile that few rows fill costs: of all that a

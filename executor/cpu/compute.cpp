@@ -11,19 +11,13 @@
 #include "executor/math/gemm.h"
 #include "executor/math/norm.h"
 #include "models/error.h"
+#include "models/overloaded.h"
 
 namespace qplan {
 namespace {
 
 using math::ConstMatrix;
 using math::Matrix;
-
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
 
 const PackedParameter& parameter_of(const CpuRank& rank, const Command& c) {
   return rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];

@@ -6,16 +6,10 @@
 #include "executor/io/weights.h"
 #include "models/error.h"
 #include "models/kernel_scratch.h"
+#include "models/overloaded.h"
 
 namespace qplan {
 namespace {
-
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
 
 void* bytes_of(const Tensor& tensor) {
   return tensor.data;

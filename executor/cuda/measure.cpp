@@ -8,6 +8,7 @@
 
 #include "executor/cuda/measure_device.h"
 #include "executor/cuda/offload.h"
+#include "models/statistics.h"
 
 namespace qplan {
 namespace {
@@ -77,8 +78,7 @@ std::optional<Seconds> CudaMeasurer::warm_time(const Work& work) {
     for (int h = 0; h < heats; ++h) heat();
     turns.push_back(device_.elapsed(once, repetitions));
   }
-  std::sort(turns.begin(), turns.end());
-  return mean(turns[turns.size() / 2]);
+  return mean(median_of(turns));
 }
 
 constexpr int kRunsBeside = 3;            // whose median counts
@@ -92,11 +92,6 @@ OwnedStream first_stream() {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
   return OwnedStream(stream);
-}
-
-Seconds median_of(std::vector<Seconds> times) {
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
 }
 
 Seconds between(const OwnedEvent& first, const OwnedEvent& last) {

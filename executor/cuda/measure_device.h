@@ -20,6 +20,7 @@
 #include "executor/cuda/nccl_world.h"
 #include "kernels/kernels.h"
 #include "models/error.h"
+#include "models/statistics.h"
 
 namespace qplan {
 
@@ -176,8 +177,7 @@ struct MeasuringDevice {
     const int repetitions = std::clamp(static_cast<int>(wanted), 1, kMost);
     std::vector<Seconds> runs(wanted < 1 ? kLongRuns : kRuns);
     for (Seconds& run : runs) run = elapsed(once, repetitions);
-    std::sort(runs.begin(), runs.end());
-    return runs[runs.size() / 2];
+    return median_of(runs);
   }
 
   // A collective as a step has it: on a stream of its own, between kernels that it waits for and

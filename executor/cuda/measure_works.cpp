@@ -4,19 +4,9 @@
 #include <variant>
 
 #include "executor/cuda/measure_device.h"
+#include "models/overloaded.h"
 
 namespace qplan {
-namespace {
-
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
-
-}  // namespace
-
 std::function<void()> MeasuringDevice::any(const Work& work) {
   fill();
   return std::visit(

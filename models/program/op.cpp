@@ -8,16 +8,10 @@
 #include <type_traits>
 
 #include "models/error.h"
+#include "models/overloaded.h"
 
 namespace qplan {
 namespace {
-
-template <class... F>
-struct Overloaded : F... {
-  using F::operator()...;
-};
-template <class... F>
-Overloaded(F...) -> Overloaded<F...>;
 
 // What one element of a (rows, cols) array costs: `words` reads and writes of its dtype plus
 // `bytes` of a fixed format (fp32 internals, masks), in `kernels` launches.
@@ -193,10 +187,6 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
 
 const Traffic& pick(const TrafficRow& row, bool fused) {
   return fused ? row.fused : row.unfused;
-}
-
-double as_double(std::int64_t n) {
-  return static_cast<double>(n);
 }
 
 // Two products of every scored pair: q.k over head_dim, p.v over v_head_dim.

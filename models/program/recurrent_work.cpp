@@ -3,16 +3,9 @@
 #include <cmath>
 
 #include "models/program/op.h"
+#include "models/units.h"
 
 namespace qplan {
-namespace {
-
-double as_double(std::int64_t n) {
-  return static_cast<double>(n);
-}
-
-}  // namespace
-
 // Of a chunk of C tokens and a head with keys of K and values of V numbers, as fla's kernels
 // multiply and move it (fla/ops/gated_delta_rule and fla/ops/common, bc3b101d), 2 bytes an element.
 // Forward:

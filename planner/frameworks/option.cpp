@@ -58,8 +58,7 @@ const OptionList& known_options(std::string_view name) {
     auto* all = new std::map<std::string, OptionList, std::less<>>;
     for (std::size_t i = 0; i < option_files_count; ++i) {
       const EmbeddedFile& file = option_files[i];
-      const std::string text(file.bytes, file.bytes + file.size);
-      all->emplace(file.name, OptionList(file.name, text));
+      all->emplace(file.name, OptionList(file.name, file.text()));
     }
     return all;
   }();

@@ -3,19 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/statistics.h"
+
 namespace qplan {
 namespace {
-
-using Weighted = std::vector<std::pair<double, double>>;  // value, weight
-
-std::optional<double> weighted_mean(const Weighted& values) {
-  double sum = 0, weight = 0;
-  for (const auto& [value, w] : values) {
-    sum += value * w;
-    weight += w;
-  }
-  return weight > 0 ? std::optional(sum / weight) : std::nullopt;
-}
 
 // What one item weighs: 1, or its share of its source.
 class Weights {
@@ -143,9 +134,9 @@ std::vector<RankingSet> ranking_sets(const Outcomes& outcomes) {
 }
 
 std::optional<double> tau_of(const RankingSet& set) {
-  std::vector<Pair> pairs;
+  std::vector<std::pair<double, double>> pairs;
   for (const Contender& c : set.contenders) {
-    if (c.measured > 0 && c.predicted) pairs.push_back({c.measured, *c.predicted});
+    if (c.measured > 0 && c.predicted) pairs.emplace_back(c.measured, *c.predicted);
   }
   return kendall_tau_b(pairs);
 }
@@ -250,43 +241,6 @@ Outcomes without(const Outcomes& outcomes, const Outcomes& apart) {
     if (std::find(apart.begin(), apart.end(), o) == apart.end()) rest.push_back(o);
   }
   return rest;
-}
-
-std::optional<double> quantile(Weighted values, double q) {
-  if (values.empty()) return std::nullopt;
-  std::sort(values.begin(), values.end());
-  // Each value stands at the middle of its weight; the first and the last are the ends.
-  const double first = values.front().second / 2, last = values.back().second / 2;
-  double total = -first - last;
-  for (const auto& [value, weight] : values) total += weight;
-  const double wanted = q * total;
-  double at = -first;
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const double here = at + values[i].second / 2;
-    at += values[i].second;
-    if (i + 1 == values.size()) break;
-    const double next = at + values[i + 1].second / 2;
-    if (wanted > next) continue;
-    const double share = next > here ? (wanted - here) / (next - here) : 0;
-    return values[i].first + share * (values[i + 1].first - values[i].first);
-  }
-  return values.back().first;
-}
-
-std::optional<double> kendall_tau_b(const std::vector<Pair>& pairs) {
-  const auto order = [](double a, double b) { return a < b ? -1 : a > b ? 1 : 0; };
-  double agreement = 0, untied_measured = 0, untied_predicted = 0;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    for (std::size_t j = i + 1; j < pairs.size(); ++j) {
-      const int measured = order(pairs[i].measured, pairs[j].measured);
-      const int predicted = order(pairs[i].predicted, pairs[j].predicted);
-      agreement += measured * predicted;
-      untied_measured += measured != 0 ? 1 : 0;
-      untied_predicted += predicted != 0 ? 1 : 0;
-    }
-  }
-  if (untied_measured == 0 || untied_predicted == 0) return std::nullopt;
-  return agreement / std::sqrt(untied_measured * untied_predicted);
 }
 
 }  // namespace qplan

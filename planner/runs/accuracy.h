@@ -1,6 +1,5 @@
 #pragma once
-// How far predictions are from measurements: pure statistics of pairs, with every definition in one
-// place (docs/reference/contract.md 7).
+// How far predictions are from measurements: figures of pairs (docs/reference/contract.md 7).
 
 #include <cstddef>
 #include <cstdint>
@@ -80,16 +79,6 @@ inline constexpr double kTwinRatio = 1.5, kSlowRatio = 2;
 Outcomes in_doubt(const Outcomes& outcomes);
 // `outcomes` without those in `apart`.
 Outcomes without(const Outcomes& outcomes, const Outcomes& apart);
-
-// ---- the definitions ----
-
-// The value below which a share q of the weight lies, interpolated: with equal weights, the
-// (n-1)q-th of the sorted values. Nothing of no values.
-std::optional<double> quantile(std::vector<std::pair<double, double>> values_and_weights, double q);
-
-// Kendall's tau-b: -1 reversed, 1 the same order, ties in either counted out. Nothing where one
-// side is all ties.
-std::optional<double> kendall_tau_b(const std::vector<Pair>& pairs);
 
 // Smallest ranking set: distinct plans with a measured time.
 inline constexpr std::size_t kSmallestSet = 4;

@@ -2,17 +2,16 @@
 // Training runs that somebody measured, one a row of a CSV file (docs/reference/contract.md 7):
 // what was run, in the words of a question to the cost model, and what came out.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "models/csv.h"
-#include "models/model_spec.h"
-#include "models/parallel_plan.h"
-#include "models/program/recipe.h"
 #include "models/units.h"
-#include "planner/runs/network.h"
+#include "models/words.h"
+#include "planner/runs/run_inputs.h"
 
 namespace qplan {
 
@@ -26,18 +25,6 @@ struct Words<MemoryKind> {
       {{MemoryKind::unknown, "unknown"},
        {MemoryKind::allocated, "allocated"},
        {MemoryKind::reserved, "reserved"}}};
-};
-
-// What a prediction of the run needs.
-struct RunInputs {
-  ModelSpec model;
-  RecipeKind recipe = RecipeKind::megatron;
-  int month = 0;                       // of the framework, 202412 (month_of_run); 0: not stated
-  std::string hardware;                // a built-in machine
-  int gpus_per_node = 0;               // 0: the machine's
-  std::optional<NodeNetwork> network;  // none: the machine's
-  std::int64_t gpus = 0;
-  ParallelPlan plan;
 };
 
 struct MeasuredRun {
@@ -55,22 +42,8 @@ struct MeasuredRun {
   std::vector<std::string> unknown_flags;  // words of other_flags that nobody has looked at
 };
 
-// Cells that say nothing take the framework's default. Throws Error with file, line and column for
-// a column that is missing and a cell that is no number where one belongs; what is merely not
-// modelled leaves the run without inputs.
+// Throws Error with file, line and column for a column that is missing and a cell that is no number
+// where one belongs; what is merely not modelled leaves the run without inputs.
 std::vector<MeasuredRun> read_measured_runs(const CsvTable& table);
-
-// Tokens of a document where a row says that its sequences are packed: it never says how long
-// documents are. NeMo's fine-tuning benchmarks pack SQuAD's examples, of some 200 tokens (its
-// performance guide; v2.4.0, scripts/performance/utils.py: SquadDataModule with
-// PackedSequenceSpecs); collections of instructions have several hundred. Between 256 and 1024 a
-// step of Llama-3 8B with 4096 tokens changes by 1%.
-inline constexpr std::int64_t kPackedDocument = 512;
-
-// ---- the parts, for tests ----
-
-// Applies the words of an other_flags cell to what the columns said; returns those it does not
-// know.
-std::vector<std::string> apply_flags(std::string_view flags, RunInputs& inputs);
 
 }  // namespace qplan

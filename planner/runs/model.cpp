@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "models/error.h"
+#include "planner/runs/phrases.h"
 
 namespace qplan {
 namespace {
@@ -56,8 +57,6 @@ void set_layers(ModelSpec& m, std::int64_t count) {
   m.num_layers = count;
   m.num_mtp_layers = 0;  // a reduced model ends with its decoder
   m.layers.assign(static_cast<std::size_t>(count), LayerKind{});
-  // A proxy cut short to fit a node leaves out the extra prediction layer too.
-  if (static_cast<std::size_t>(count) < before.size()) m.num_mtp_layers = 0;
   if (before.empty()) return;
   for (std::size_t i = 0; i < m.layers.size(); ++i) {
     // The last two layers repeat: enough for windows on every other layer.
@@ -68,25 +67,16 @@ void set_layers(ModelSpec& m, std::int64_t count) {
   }
 }
 
-// "dense_layers=1 of 4", as notes of layer-reduced proxies say it.
-void set_dense_layers(ModelSpec& m, std::string_view notes) {
-  constexpr std::string_view kWord = "dense_layers=";
-  const auto at = notes.find(kWord);
-  if (at == std::string_view::npos || !m.moe) return;
-  std::size_t dense = 0;
-  const char* const digits = notes.data() + at + kWord.size();
-  std::from_chars(digits, notes.data() + notes.size(), dense);
-  for (std::size_t i = 0; i < m.layers.size(); ++i) m.layers[i].moe = i >= dense;
-}
-
 // In doubles, for the count itself must not overflow.
 void check_size(const ModelSpec& m) {
   constexpr double kMostParameters = 1e15;
-  const auto n = [](std::int64_t value) { return static_cast<double>(value); };
-  const double experts = m.moe ? n(m.moe->num_experts) * n(m.moe->moe_intermediate_size) : 0;
-  const double heads = n(m.num_attention_heads) * n(m.head_dim);
-  const double layer = n(m.hidden_size) * (4 * heads + 3 * (n(m.intermediate_size) + experts));
-  if (n(m.num_layers) * layer + n(m.vocab_size) * n(m.hidden_size) > kMostParameters) {
+  const double experts =
+      m.moe ? as_double(m.moe->num_experts) * as_double(m.moe->moe_intermediate_size) : 0;
+  const double heads = as_double(m.num_attention_heads) * as_double(m.head_dim);
+  const double mlps = as_double(m.intermediate_size) + experts;
+  const double layer = as_double(m.hidden_size) * (4 * heads + 3 * mlps);
+  const double words = as_double(m.vocab_size) * as_double(m.hidden_size);
+  if (as_double(m.num_layers) * layer + words > kMostParameters) {
     throw Error("the architecture columns describe more than 1e15 parameters");
   }
 }
@@ -182,10 +172,11 @@ void space_experts(const RunRow& row, ModelSpec& m) {
 
 }  // namespace
 
-ModelSpec model_of_run(const RunRow& row, RecipeKind recipe) {
+void set_model(const RunRow& row, RunInputs& in) {
   const std::string base = base_of_run(row);
   if (base.find('/') != std::string::npos) throw Error("base_model is no built-in model");
-  ModelSpec m = base.empty() ? blank_model(row, recipe) : load_model(base);
+  in.model = base.empty() ? blank_model(row, in.recipe) : load_model(base);
+  ModelSpec& m = in.model;
   // Known by its name alone, a model is what its config says; these columns hold what most are.
   const bool by_name = base != row.text("base_model");
   if (const auto kind = try_from_word<MlpKind>(row.text("mlp")); kind && !by_name) m.mlp = *kind;
@@ -203,12 +194,11 @@ ModelSpec model_of_run(const RunRow& row, RecipeKind recipe) {
   if (m.num_layers == 0) set_layers(m, layers_of_total(row, m));
   set_experts(row, m);
   check_size(m);
-  set_dense_layers(m, row.text("notes"));
+  known_phrases().apply_to_model("notes", row.text("notes"), row, in);
   m.tie_word_embeddings = row.yes("tied_embeddings").value_or(m.tie_word_embeddings);
   m.max_position_embeddings = std::max(m.max_position_embeddings,
                                        row.whole("seq_len", 1, std::int64_t{1} << 30).value_or(0));
   if (base.empty()) space_experts(row, m);
-  return m;
 }
 
 }  // namespace qplan

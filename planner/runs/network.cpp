@@ -31,12 +31,6 @@ std::optional<Number> number_at(std::string_view text, std::size_t at) {
   return Number{value, end};
 }
 
-Fabric fabric_of(std::string_view words) {
-  if (words.find("EFA") != std::string_view::npos) return Fabric::efa;
-  if (words.find("Omni-Path") != std::string_view::npos) return Fabric::omni_path;
-  return Fabric::infiniband;
-}
-
 }  // namespace
 
 std::optional<NodeNetwork> network_of_words(std::string_view words, int gpus_per_node) {
@@ -60,7 +54,7 @@ std::optional<NodeNetwork> network_of_words(std::string_view words, int gpus_per
     const bool per_gpu = words.find("per GPU") != std::string_view::npos;
     const int nics = per_gpu ? gpus_per_node : count;
     if (rate <= 0) return std::nullopt;
-    return NodeNetwork{nics, BytesPerSecond(rate * std::max(1, nics)), fabric_of(words)};
+    return NodeNetwork{nics, BytesPerSecond(rate * std::max(1, nics)), Fabric::infiniband};
   }
   return std::nullopt;
 }

@@ -22,10 +22,4 @@ struct RunPrediction {
 // One prediction a run, in their order, whatever the number of threads (0: all cores).
 std::vector<RunPrediction> predict_runs(const std::vector<MeasuredRun>& runs, int threads = 0);
 
-// Rules about what an implementation offers. The step program exists whatever they say, so a run
-// that somebody made is priced, and a plan is not called infeasible for them alone.
-bool is_soft_rule(std::string_view rule, RecipeKind recipe);
-
-std::size_t soft_rule_count();  // of those for every recipe
-
 }  // namespace qplan

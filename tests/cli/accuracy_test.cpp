@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <cmath>
+
+#include "models/csv.h"
 #include "tests/cli/run.h"
 
 namespace qplan {
@@ -149,10 +152,78 @@ TEST_CASE("accuracy says the same as text, as Markdown and into a file") {
   CHECK(run("accuracy " + kRuns + " --json").out == run("accuracy " + kRuns + " --json").out);
 }
 
+// Cells of a line of the template, none of which holds a quote.
+std::vector<std::string> cells_of(const std::string& line) {
+  const CsvTable table = parse_csv(line + '\n', "the template");
+  return table.columns;
+}
+
+TEST_CASE("--template prints the header and an example behind a '#'") {
+  const Ran ran = run("accuracy --template");
+  REQUIRE(ran.code == 0);
+  const std::size_t end = ran.out.find('\n');
+  const std::string header = ran.out.substr(0, end);
+  const std::string example = ran.out.substr(end + 1);
+  CHECK(header.starts_with("id,grade,hardware,recipe,base_model,"));
+  CHECK(header.ends_with(
+      ",step_time_s,tokens_per_s_per_gpu,tflops_per_gpu,mfu,mem_gb_per_gpu,notes"));
+  REQUIRE(example.starts_with('#'));
+  CHECK(example.find('\n') == example.size() - 1);
+  CHECK(cells_of(header).size() == 61);
+}
+
+TEST_CASE("the template is a file of no runs, and of one when its '#' is taken away") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("runs.csv");
+  CHECK(run("accuracy --template -o " + file).out.empty());
+  CHECK(run("accuracy " + file + " --json").json()["all"]["rows"] == 0);
+  std::string text = read_text_file(file);
+  text.erase(text.find('#'), 1);
+  write_file_atomically(file, text);
+  const Json json = run("accuracy " + file + " --json").json();
+  REQUIRE(json["rows"].size() == 1);
+  CHECK(json["rows"][0]["unpriced"].is_null());
+  CHECK(json["rows"][0]["measured_step_time_s"] == 25.07032);
+  CHECK(json["unknown_flags"].empty());
+  CHECK(std::abs(json["rows"][0]["error"].get<double>()) < 0.3);
+}
+
+TEST_CASE("columns that a file lacks are named at once, and those that may be misspelt") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("runs.csv");
+  const auto answer = [&](std::string_view header) {
+    write_file_atomically(file, std::string(header) + "\n");
+    const Ran ran = run("accuracy " + file);
+    CHECK(ran.code == 2);
+    return ran.err;
+  };
+  std::string header = run("accuracy --template").out;
+  header.resize(header.find('\n'));
+  const auto without = [&](std::string_view column, std::string_view instead) {
+    std::string changed = header;
+    changed.replace(changed.find(column), column.size(), instead);
+    return changed;
+  };
+  CHECK(
+      answer(without(",base_model", ",base-modl"))
+          .find(
+              "a column of measured runs is missing: 'base_model' (or is it 'base-modl'?); `qplan "
+              "accuracy --template` prints") != std::string::npos);
+  CHECK(answer(without(",mlp,norm", ""))
+            .find("2 columns of measured runs are missing: 'mlp', "
+                  "'norm'; ") != std::string::npos);
+  // Nothing reads these.
+  CHECK(run("accuracy " + file).err.find("mfu") == std::string::npos);
+  write_file_atomically(file, without(",tflops_per_gpu,mfu", "") + '\n');
+  CHECK(run("accuracy " + file).code == 0);
+  const Ran none = run("accuracy " QPLAN_TEST_DATA "/simumax_b200.csv");
+  CHECK(none.says("columns of measured runs are missing: 'id', 'grade', 'hardware', "));
+}
+
 TEST_CASE("accuracy refuses what it cannot read") {
   CHECK(run("accuracy").says("accuracy needs at least one CSV file"));
   CHECK(run("accuracy /no/such/file.csv").code == 2);
-  CHECK(run("accuracy " QPLAN_TEST_DATA "/simumax_b200.csv").says("column 'id' of measured runs"));
+  CHECK(run("accuracy " + kRuns + " --template").says("--template takes no files"));
 }
 
 }  // namespace

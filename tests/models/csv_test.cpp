@@ -26,6 +26,27 @@ TEST_CASE("lines end in LF, CRLF or with the file, and blank ones are no rows") 
   CHECK(table.rows[1].cells == Cells{"3", "4"});
 }
 
+TEST_CASE("a line that begins with '#' is a remark, wherever it stands") {
+  const CsvTable table = parse_csv("# of us\na,b\n#1,\"2\n3,#4\n", "t.csv");
+  CHECK(table.columns == Cells{"a", "b"});
+  REQUIRE(table.rows.size() == 1);
+  CHECK(table.rows[0].cells == Cells{"3", "#4"});
+  CHECK(table.rows[0].line == 4);
+}
+
+TEST_CASE("tab-separated values have neither quotes nor commas between them") {
+  const CsvTable table = parse_tsv("# a remark\na\tb\n\n\"x, y\t\n", "t.tsv");
+  CHECK(table.columns == Cells{"a", "b"});
+  REQUIRE(table.rows.size() == 1);
+  CHECK(table.rows[0].cells == Cells{"\"x, y", ""});
+  CHECK(table.rows[0].line == 4);
+  CHECK_THROWS_WITH_AS(parse_tsv("a\tb\n1\n", "t.tsv"),
+                       "t.tsv:2:1: the row has 1 cells, and the header names 2 columns", Error);
+  CHECK_THROWS_WITH_AS(parse_tsv("a\ta\n", "t.tsv"), "t.tsv:1:1: the header names column 'a' twice",
+                       Error);
+  CHECK_THROWS_AS(parse_tsv("# nothing\n", "t.tsv"), Error);
+}
+
 TEST_CASE("a malformed file is refused with file, line and column") {
   const auto refused = [](std::string_view text, const char* sentence) {
     CHECK_THROWS_WITH_AS(parse_csv(text, "t.csv"), sentence, Error);

@@ -2,8 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include <cmath>
-
 namespace qplan {
 namespace {
 
@@ -74,15 +72,6 @@ TEST_CASE("the interval covers what lies between its ends, ends included") {
   const IntervalFigures f = figures_of(pointers(runs)).interval;
   CHECK(near(f.coverage, 0.5));
   CHECK(near(f.median_half_width, 0.15));
-}
-
-TEST_CASE("tau-b counts agreeing pairs less disagreeing ones, ties out") {
-  CHECK(near(kendall_tau_b({{1, 10}, {2, 20}, {3, 30}}), 1));
-  CHECK(near(kendall_tau_b({{1, 30}, {2, 20}, {3, 10}}), -1));
-  CHECK(near(kendall_tau_b({{1, 10}, {2, 30}, {3, 20}}), 1.0 / 3));
-  // One tie in the prediction: 2 agreeing pairs over sqrt(3 x 2).
-  CHECK(near(kendall_tau_b({{1, 10}, {2, 10}, {3, 20}}), 2 / std::sqrt(6.0)));
-  CHECK_FALSE(kendall_tau_b({{1, 10}, {2, 10}}));
 }
 
 TEST_CASE("top-1 regret is the throughput lost by the plan ranked first") {

@@ -1,12 +1,12 @@
 #pragma once
-// Measured runs beside their predictions, as JSON, as text and as Markdown.
+// Measured runs beside their predictions, and what errors sum up to.
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "models/json.h"
 #include "planner/runs/accuracy.h"
 #include "planner/runs/predict_runs.h"
 
@@ -20,6 +20,11 @@ struct JudgedRun {
 };
 
 JudgedRun judge(MeasuredRun run, RunPrediction prediction);
+
+// Memory as it is measured: what PyTorch allocated, or else reserved.
+double predicted_memory_gib(const Estimate& e, MemoryKind kind);
+// ... beside its prediction, of whatever kind; nothing where either is missing.
+std::optional<Pair> memory_pair(const JudgedRun& judged);
 
 // What the rows may be grouped by; the words of --by.
 struct GroupKey {
@@ -54,11 +59,5 @@ struct Accuracy {
 };
 
 Accuracy summarise(const std::vector<JudgedRun>& runs, const AccuracyQuestion& question);
-
-Json accuracy_json(const std::vector<JudgedRun>& runs, const Accuracy& accuracy,
-                   const AccuracyQuestion& question);
-std::string accuracy_text(const std::vector<JudgedRun>& runs, const Accuracy& accuracy,
-                          const AccuracyQuestion& question);
-std::string accuracy_markdown(const Accuracy& accuracy, const AccuracyQuestion& question);
 
 }  // namespace qplan

@@ -1,0 +1,45 @@
+#pragma once
+// What a prediction of a measured run needs: the row's columns and phrases as a plan, a model and a
+// machine.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/model_spec.h"
+#include "models/parallel_plan.h"
+#include "models/program/recipe.h"
+#include "models/units.h"
+#include "planner/runs/network.h"
+#include "planner/runs/row.h"
+
+namespace qplan {
+
+// Of a run's machine, what phrases ask for.
+struct MachineFacts {
+  int compute_capability = 0;  // 90
+  int gpus_per_node = 0, nvlink_domain = 0;
+  Bytes memory;  // of a GPU, usable
+};
+
+struct RunInputs {
+  ModelSpec model;
+  RecipeKind recipe = RecipeKind::megatron;
+  int month = 0;         // of the framework, 202412 (releases.tsv); 0: not stated
+  int release = 0;       // the month that the row itself names; 0: none
+  std::string hardware;  // a built-in machine, or a profile's file
+  MachineFacts machine;
+  int gpus_per_node = 0;               // 0: the machine's
+  std::optional<NodeNetwork> network;  // none: the machine's
+  std::int64_t gpus = 0;
+  ParallelPlan plan;
+  bool fills_from_front = false;  // pipelines: see layout_of_run() in run_inputs.cpp
+};
+
+// Cells that say nothing take the framework's default. Adds to `unknown_flags` the words of
+// other_flags that nobody has looked at. Throws Error saying what cannot be asked about, BadCell
+// for a cell that is no number where one belongs.
+RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_flags);
+
+}  // namespace qplan
