@@ -1,5 +1,5 @@
 #pragma once
-// Accuracy as JSON (contract.md).
+// Accuracy as JSON (docs/reference/contract.md 7.1).
 
 #include <vector>
 

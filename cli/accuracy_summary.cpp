@@ -9,7 +9,7 @@ namespace {
 
 // ---- one run ----
 
-// What a ranking set shares (contract.md).
+// What a ranking set shares (docs/reference/contract.md 7.1).
 std::string set_of(const MeasuredRun& run) {
   const ParallelPlan& p = run.inputs->plan;
   return fmt::format("{}|{}|{}|{}|{}|{}|{}", run.model, run.recipe, run.hardware, run.inputs->gpus,

@@ -1,5 +1,5 @@
 #pragma once
-// The columns of a file of measured runs (contract.md).
+// The columns of a file of measured runs (docs/reference/contract.md 7).
 
 #include <span>
 #include <string>
