@@ -48,47 +48,38 @@ const Rule* first_broken(const Case& c, std::index_sequence<I...>) {
   return found;
 }
 
-// What a recipe's sources are called.
-std::span<const std::string_view> repositories_of(RecipeKind recipe) {
-  static constexpr std::string_view kMegatron[] = {"Megatron-LM ", "TransformerEngine "},
-                                    kFork[] = {"Megatron-DeepSpeed ", "DeepSpeed "},
-                                    kDeepSpeed[] = {"DeepSpeed ", "transformers "},
-                                    kAccelerate[] = {"accelerate ", "PyTorch ", "transformers "},
-                                    kTitan[] = {"torchtitan ", "PyTorch "},
-                                    kNanotron[] = {"nanotron "}, kOwn[] = {"qplan: "};
-  switch (recipe) {
-    case megatron:
-    case megatron_legacy:
-    case megatron_fsdp:
-      return kMegatron;
-    case megatron_deepspeed:
-      return kFork;
-    case deepspeed:
-      return kDeepSpeed;
-    case fsdp1:
-    case fsdp2:
-      return kAccelerate;
-    case fsdp2_compile:
-      return kTitan;
-    case nanotron:
-      return kNanotron;
-    case RecipeKind::qplan:
-      return kOwn;
-  }
-  return {};
+// What the sources of recipes' rules begin with.
+struct Repositories {
+  RecipeSet recipes;
+  std::array<std::string_view, 3> names;
+};
+constexpr auto kRepositories = std::to_array<Repositories>({
+    {kMegatronCore | set_of(RecipeKind::megatron_legacy), {"Megatron-LM ", "TransformerEngine "}},
+    {set_of(RecipeKind::megatron_deepspeed), {"Megatron-DeepSpeed ", "DeepSpeed "}},
+    {set_of(RecipeKind::deepspeed), {"DeepSpeed ", "transformers "}},
+    {set_of(RecipeKind::fsdp1, RecipeKind::fsdp2), {"accelerate ", "PyTorch ", "transformers "}},
+    {set_of(RecipeKind::fsdp2_compile), {"torchtitan ", "PyTorch "}},
+    {set_of(RecipeKind::nanotron), {"nanotron "}},
+    {set_of(RecipeKind::qplan), {"qplan: "}},
+});
+
+bool is_source_of(RecipeKind recipe, std::string_view source) {
+  return std::any_of(kRepositories.begin(), kRepositories.end(), [&](const Repositories& row) {
+    return row.recipes.has(recipe) &&
+           std::any_of(row.names.begin(), row.names.end(), [&](std::string_view name) {
+             return !name.empty() && source.starts_with(name);
+           });
+  });
 }
 
 // The parts of a rule's source that speak of this recipe's framework; all, where none does.
 std::string own_source(std::string_view source, RecipeKind recipe) {
-  const auto repositories = repositories_of(recipe);
   std::string own;
   for (std::size_t from = 0; from < source.size();) {
     const std::size_t to = std::min(source.find("; ", from), source.size());
     const std::string_view part = source.substr(from, to - from);
     from = to + 2;
-    const bool speaks = std::any_of(repositories.begin(), repositories.end(),
-                                    [&](std::string_view name) { return part.starts_with(name); });
-    if (!speaks) continue;
+    if (!is_source_of(recipe, part)) continue;
     if (!own.empty()) own += "; ";
     own += part;
   }
