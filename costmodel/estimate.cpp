@@ -130,9 +130,9 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
   // 80% of a normal distribution lies within 1.28 sigma; what the recipe leaves out comes on top.
   const Recipe& recipe = cost.recipe();
   const double experts = !cost.model().moe              ? 0
-                         : plan.moe_capacity_factor > 0 ? recipe.dropping_error
-                                                        : recipe.expert_error;
-  const double relative = 1.28 * std::hypot(work.error(), recipe.model_error, experts);
+                         : plan.moe_capacity_factor > 0 ? recipe.errors.dropping
+                                                        : recipe.errors.expert;
+  const double relative = 1.28 * std::hypot(work.error(), recipe.errors.model, experts);
   e.step_time_low = e.step_time * (1 - relative);
   e.step_time_high = e.step_time * (1 + relative);
   // docs/reference/physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half

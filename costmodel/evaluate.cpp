@@ -114,7 +114,8 @@ Bytes attention_scratch(const ModelSpec& model, const ParallelPlan& plan) {
 // collectives have more of NCCL's blocks than it takes by itself (executor/cuda/nccl_world.cpp).
 Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                        const Nccl& nccl) {
-  Bytes bytes = recipe.context + std::max(kScratch, attention_scratch(model, plan)) - kScratch;
+  Bytes bytes =
+      recipe.memory.context + std::max(kScratch, attention_scratch(model, plan)) - kScratch;
   if (plan.world() == 1) return bytes;
   const int reductions = plan.zero >= 1 ? 2 : 1;  // parameters are gathered on another stream
   int groups = 0;
@@ -155,7 +156,8 @@ Bytes deepep_bytes(const ModelSpec& model, const ParallelPlan& plan, int peers) 
 Bytes outside_bytes(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                     const HardwareProfile& hardware) {
   if (recipe.executable) return executor_outside(model, plan, recipe, hardware.nccl);
-  return recipe.context + recipe.communicator * static_cast<double>(communicator_count(plan)) +
+  return recipe.memory.context +
+         recipe.memory.communicator * static_cast<double>(communicator_count(plan)) +
          deepep_bytes(model, plan, hardware.expert_library.nvlink_peers);
 }
 

@@ -124,13 +124,14 @@ RingDelay ring_delay(const Work& work, const CostContext& context) {
   const auto* c = std::get_if<Collective>(&work);
   if (c == nullptr || c->axis != Axis::tp) return {};
   const Recipe& recipe = *context.recipe;
+  if (!recipe.host.ring) return {};
   const GroupShape& ring = context.grid->shape(Axis::tp);
   const double steps = ring.size - 1;
   RingDelay delay;
   if (context.grid->shape(Axis::pp).nodes > 1) {
-    delay.launch = recipe.pipelined_collective_step * steps;
+    delay.launch = recipe.host.ring->pipelined_step * steps;
   }
-  if (ring.nodes > 1) delay.time = recipe.crossing_collective_step * steps;
+  if (ring.nodes > 1) delay.time = recipe.host.ring->crossing_step * steps;
   return delay;
 }
 
@@ -190,24 +191,24 @@ std::optional<CudaGraphScope> graphs_of(const ParallelPlan& plan) {
 
 Seconds launch_time(const Op& op, const Recipe& recipe) {
   if (std::holds_alternative<Join>(op.work)) return Seconds(0);
-  const std::optional<Seconds>& further = recipe.further_launch;
+  const std::optional<Seconds>& further = recipe.host.further_launch;
   const bool enqueued_by_loop = op.piece > 0 && !std::holds_alternative<Attention>(op.work);
   if (further && (enqueued_by_loop || over_lists(op.work))) return *further;
-  if (std::holds_alternative<Collective>(op.work)) return recipe.collective_launch;
+  if (std::holds_alternative<Collective>(op.work)) return recipe.host.collective_launch;
   if (const auto* r = std::get_if<Rowwise>(&op.work); r != nullptr && r->groups > 1) {
     const auto experts = static_cast<double>(r->groups);
-    if (r->kind == RowwiseKind::amax) return recipe.expert_scale * experts;
-    if (r->kind == RowwiseKind::cast) return recipe.launch + recipe.expert_cast * experts;
-  } else if (r != nullptr && recipe.cast_launch) {
+    if (r->kind == RowwiseKind::amax) return recipe.host.expert.scale * experts;
+    if (r->kind == RowwiseKind::cast) return recipe.host.launch + recipe.host.expert.cast * experts;
+  } else if (r != nullptr && recipe.host.cast_launch) {
     const bool part_of_cast = r->kind == RowwiseKind::cast || r->kind == RowwiseKind::amax;
-    if (part_of_cast) return *recipe.cast_launch;
+    if (part_of_cast) return *recipe.host.cast_launch;
   }
   const auto* g = std::get_if<GroupedGemm>(&op.work);
-  if (g != nullptr && recipe.one_product_per_expert) {
-    return recipe.launch + recipe.expert_launch * static_cast<double>(g->groups);
+  if (g != nullptr && recipe.kernels.one_product_per_expert) {
+    return recipe.host.launch + recipe.host.expert.product * static_cast<double>(g->groups);
   }
   const double kernels = kernels_of(op.work);
-  return further ? recipe.launch + *further * (kernels - 1) : recipe.launch * kernels;
+  return further ? recipe.host.launch + *further * (kernels - 1) : recipe.host.launch * kernels;
 }
 
 void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,

@@ -244,8 +244,9 @@ constexpr double kFragmentation = 0.05;
 // A caching allocator keeps freed blocks while there is room for them, and frees them before it
 // fails; only fragments stay.
 Bytes reserved_bytes(Bytes peak, const Recipe& recipe, Bytes room) {
-  const Bytes least = peak * (1 + std::min(kFragmentation, recipe.allocator_overhead));
-  const Bytes cached = peak * (1 + recipe.allocator_overhead) + recipe.allocator_slack;
+  const Bytes least = peak * (1 + std::min(kFragmentation, recipe.memory.allocator_overhead));
+  const Bytes cached =
+      peak * (1 + recipe.memory.allocator_overhead) + recipe.memory.allocator_slack;
   return std::max(least, std::min(cached, room));
 }
 

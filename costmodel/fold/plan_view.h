@@ -185,8 +185,7 @@ inline constexpr std::initializer_list<Axis> kAllAxes = {
 // recipe's collectives, and the number of ranks, of which the slowest counts.
 inline std::uint64_t groups_of(std::initializer_list<Axis> axes, const RankGrid& grid,
                                const Recipe& recipe) {
-  const bool delayed =
-      recipe.pipelined_collective_step.value() > 0 && grid.shape(Axis::pp).nodes > 1;
+  const bool delayed = recipe.host.ring.has_value() && grid.shape(Axis::pp).nodes > 1;
   return groups_hash(grid, axes) + (delayed ? 1 : 0) + 2 * static_cast<std::uint64_t>(grid.world());
 }
 inline std::uint64_t compute_groups(const ParallelPlan& plan, const RankGrid& grid,

@@ -166,7 +166,7 @@ Seconds hop_time(const CostModel& cost, const ParallelPlan& plan, const RankGrid
   const BlockShape base = base_shape(cost.model(), plan, cost.recipe(), cost.facts().moe_imbalance);
   const bool crosses = grid.shape(Axis::pp).nodes > 1;
   const Bytes whole = boundary_bytes(cost.model(), base);
-  if (!cost.recipe().scatters_boundary || base.sequence_parallel || base.tp == 1) {
+  if (!cost.recipe().host.scatters_boundary || base.sequence_parallel || base.tp == 1) {
     return send_recv_price(whole, crosses, cost.hardware()).time;
   }
   const Collective gather{CollectiveKind::all_gather, Axis::tp, whole};
@@ -177,17 +177,18 @@ Seconds hop_time(const CostModel& cost, const ParallelPlan& plan, const RankGrid
 PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
                              const RankGrid& grid) {
   // Interleaved and zero-bubble schedules send beside compute; plain 1F1B as the recipe says.
-  const bool overlapped = cost.recipe().overlaps_p2p ||
+  const bool overlapped = cost.recipe().host.overlaps_p2p ||
                           plan.schedule == ScheduleKind::interleaved ||
                           splits_backward(plan.schedule);
-  const bool host_waits = cost.recipe().synchronous_p2p && !overlapped;
+  const bool host_waits = cost.recipe().host.synchronous_p2p && !overlapped;
+  const std::optional<RingDelays>& ring = cost.recipe().host.ring;
   const bool stalls =
-      host_waits && grid.shape(Axis::pp).nodes > 1 && grid.shape(Axis::tp).nodes > 2;
+      ring && host_waits && grid.shape(Axis::pp).nodes > 1 && grid.shape(Axis::tp).nodes > 2;
   return {.send = hop_time(cost, plan, grid),
           .overlapped = overlapped,
           .host_waits = host_waits,
-          .stall = stalls ? cost.recipe().stalled_message : Seconds(0),
-          .step_overhead = cost.recipe().step_overhead};
+          .stall = stalls ? ring->stalled_message : Seconds(0),
+          .step_overhead = cost.recipe().host.step_overhead};
 }
 
 Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
@@ -197,8 +198,8 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   const StagePricer pricer(model_, recipe_, context);
   const bool gather_overlapped = plan.overlap.has(OverlapKind::param);
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
-  const PartsInUse parts =
-      parts_in_use(v.backward, gather_overlapped, reduce_overlapped, recipe_.whole_reductions);
+  const PartsInUse parts = parts_in_use(v.backward, gather_overlapped, reduce_overlapped,
+                                        recipe_.states.whole_reductions);
   const std::uint64_t model_groups = compute_groups(plan, grid, recipe_);
   const std::uint64_t all_groups = groups_hash(grid, kAllAxes);
 

@@ -12,7 +12,7 @@ SlotId AttentionPart::forward(SlotId x) {
   const Heads heads = heads_of(c_);
   const DType act = c_.activation_dtype();
   x_ = x;
-  const bool apart = !c_.recipe.norms_in_linears || c_.model.mla;
+  const bool apart = !c_.recipe.kernels.norms_in_linears || c_.model.mla;
   if (apart) b.begin_module(RecomputeModule::layernorm);
   const SlotId normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();
@@ -147,7 +147,7 @@ void AttentionPart::project_apart(SlotId normed) {
 }
 
 void AttentionPart::project_forward(SlotId normed) {
-  if ((c_.shape.recomputes_operators || c_.projects_apart()) && !c_.recipe.fused_qkv &&
+  if ((c_.shape.recomputes_operators || c_.projects_apart()) && !c_.recipe.kernels.fused_qkv &&
       c_.model.position == PositionEmbedding::rope && c_.model.num_key_value_heads >= c_.shape.tp) {
     project_apart(normed);
     return;
@@ -204,7 +204,8 @@ void AttentionPart::project_forward(SlotId normed) {
 // part of what the first product made: queries and keys stay with them as they came, beside those
 // that were turned. A layer of Llama-3 8B keeps 1225 MB, where it has 1142 without the checkpoint.
 void AttentionPart::hold_packed(const Heads& heads) {
-  if (!c_.recipe.norms_in_linears || !c_.shape.recompute_modules.has(RecomputeModule::core_attn)) {
+  if (!c_.recipe.kernels.norms_in_linears ||
+      !c_.shape.recompute_modules.has(RecomputeModule::core_attn)) {
     return;
   }
   packed_ = c_.b.slot("q and k as they came", c_.activation_dtype(), c_.tokens,
@@ -227,7 +228,7 @@ void AttentionPart::mla_project_forward(SlotId normed) {
     q_down_ = b.slot("q down", act, rows, q_rank);
     q_normed_ = b.slot("q down normed", act, rows, q_rank);
     c_.linear(ParameterRole::q_a_proj, normed, q_down_, rows, q_rank, c_.hidden);
-    if (c_.recipe.norms_in_linears) b.begin_module(RecomputeModule::mla_up_proj);
+    if (c_.recipe.kernels.norms_in_linears) b.begin_module(RecomputeModule::mla_up_proj);
     c_.norm_forward(ParameterRole::q_a_norm, q_down_, q_normed_, rows, q_rank);
     b.end_module(RecomputeModule::mla_up_proj);
     q_in = q_normed_;
@@ -238,7 +239,7 @@ void AttentionPart::mla_project_forward(SlotId normed) {
   // The rotary key goes the way of the normed latent: to every rank of the tensor-parallel group.
   kv_normed_ = b.slot("kv down normed", act, rows, own ? kv_width : mla.kv_lora_rank);
   c_.linear(ParameterRole::kv_a_proj, normed, kv_down_, rows, kv_width, c_.hidden);
-  if (c_.recipe.norms_in_linears) b.begin_module(RecomputeModule::mla_up_proj);
+  if (c_.recipe.kernels.norms_in_linears) b.begin_module(RecomputeModule::mla_up_proj);
   c_.norm_forward(ParameterRole::kv_a_norm, kv_down_, kv_normed_, rows, mla.kv_lora_rank);
 
   b.begin_module(RecomputeModule::mla_up_proj);
@@ -340,7 +341,7 @@ SlotId AttentionPart::project_backward() {
   const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
   const SlotId partial = b.slot("dnormed partial", act, c_.tokens, c_.hidden);
   const LayerContext::Widths widths =
-      shared_heads || c_.recipe.fused_qkv
+      shared_heads || c_.recipe.kernels.fused_qkv
           ? LayerContext::Widths{width}
           : LayerContext::Widths{query_widths() * heads.q * d, heads.kv * d, heads.kv * d};
   c_.packed_dgrad(ParameterRole::q_proj, dqkv, partial, c_.tokens, widths, c_.hidden);

@@ -11,17 +11,17 @@
 namespace qplan {
 
 bool gathers_parameters(const Recipe& recipe, int zero) {
-  return zero == 3 || (recipe.shard_style == ShardStyle::fully_sharded && zero == 2);
+  return zero == 3 || (recipe.states.shard_style == ShardStyle::fully_sharded && zero == 2);
 }
 
 bool widens_gradients(const Recipe& recipe, const BlockShape& shape) {
-  return recipe.widens_gradients && shape.zero < 2 && shape.grad_dtype == DType::fp32 &&
+  return recipe.states.widens_gradients && shape.zero < 2 && shape.grad_dtype == DType::fp32 &&
          shape.precision != Precision::fp32;
 }
 
 bool may_keep_fp8_parameters(const ParallelPlan& plan, const Recipe& recipe) {
   const bool fp8 = plan.precision == Precision::fp8 || plan.precision == Precision::mxfp8;
-  return recipe.fp8_parameters && fp8 && plan.zero >= 1 && plan.offload.optimizer == 0;
+  return recipe.states.fp8_parameters && fp8 && plan.zero >= 1 && plan.offload.optimizer == 0;
 }
 
 bool keeps_fp8_parameters(const ParallelPlan& plan, const Recipe& recipe) {
@@ -29,12 +29,12 @@ bool keeps_fp8_parameters(const ParallelPlan& plan, const Recipe& recipe) {
 }
 
 int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
-  const bool once = recipe.gathers_once_in_pipeline && plan.pp > 1;
+  const bool once = recipe.states.gathers_once_in_pipeline && plan.pp > 1;
   return once ? std::min(plan.zero, 1) : plan.zero;
 }
 
 bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe) {
-  return recipe.drops_gradients && sharding_in_blocks(plan, recipe) >= 2 &&
+  return recipe.states.drops_gradients && sharding_in_blocks(plan, recipe) >= 2 &&
          plan.num_microbatches() == 1;
 }
 
@@ -52,7 +52,7 @@ EmbeddingTable embedding_table(const ModelSpec& model, const ParallelPlan& plan,
 
 // Scores that are written out are those of the whole sequence, masked.
 std::int64_t documents_of(const ParallelPlan& plan, const Recipe& recipe) {
-  if (plan.document_len == 0 || recipe.attention == AttentionKernel::unfused) return 1;
+  if (plan.document_len == 0 || recipe.kernels.attention == AttentionKernel::unfused) return 1;
   const std::int64_t rounded = (plan.seq_len + plan.document_len / 2) / plan.document_len;
   return std::clamp<std::int64_t>(rounded, 1, std::max<std::int64_t>(plan.seq_len / plan.cp, 1));
 }
@@ -66,7 +66,7 @@ std::int64_t documents_of(const ParallelPlan& plan, const Recipe& recipe) {
 // 16 bits all told: kept in fp4 alone they are 0.9 bytes a parameter less (fp4_param_gather).
 int narrow_copies(const ParallelPlan& plan, const Recipe& recipe, bool turns_fp8) {
   const bool fp8 = plan.precision == Precision::fp8 || plan.precision == Precision::mxfp8;
-  if (!recipe.fp8_parameters || !fp8 || keeps_fp8_parameters(plan, recipe)) return 0;
+  if (!recipe.states.fp8_parameters || !fp8 || keeps_fp8_parameters(plan, recipe)) return 0;
   return turns_fp8 || plan.precision == Precision::mxfp8 ? 2 : 1;
 }
 
@@ -92,10 +92,11 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.params_offload = plan.offload.params;
   s.nvme = plan.offload.nvme;
   s.recompute = plan.recompute.kind;
-  s.recompute_modules = plan.recompute.modules.empty() ? recipe.selective : plan.recompute.modules;
+  s.recompute_modules =
+      plan.recompute.modules.empty() ? recipe.keeps.selective : plan.recompute.modules;
   if (s.recompute != RecomputeKind::selective) s.recompute_modules = {};
   s.recomputes_operators = s.recompute == RecomputeKind::selective && s.recompute_modules.empty() &&
-                           recipe.recomputes_operators;
+                           recipe.keeps.recomputes_operators;
   // One rank with all the experts gets every token copy, whichever expert it is for.
   const bool uneven = model.moe && plan.ep > 1 && plan.routing == Routing::natural;
   s.moe_load = uneven ? moe_imbalance : 1.0;
@@ -117,13 +118,13 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // graph of the whole iteration, and not where a capacity fixes the counts.
   const bool whole_graph = plan.cuda_graph && plan.cuda_graph_scope == CudaGraphScope::full;
   s.counts_on_host =
-      model.moe && recipe.moe_host_sync && !whole_graph && plan.moe_capacity_factor == 0;
+      model.moe && recipe.host.moe_sync && !whole_graph && plan.moe_capacity_factor == 0;
   // Dropless experts in a graph of the whole iteration need products that read their row counts on
   // the device; in MXFP8 Megatron's are the CuTe DSL kernels with the activation and quantisation
   // in the epilogue (Megatron-Bridge pull request 4249, releases from 26.06 on). GPT-OSS has them
   // as well, biases and clamps in them (cutedsl_fused_grouped_mlp in Megatron-Bridge v0.5.0; issue
   // 256 of cudnn-frontend is about its grouped_gemm_dglu_dbias).
-  s.fused_experts = model.moe && recipe.one_product_per_expert && whole_graph &&
+  s.fused_experts = model.moe && recipe.kernels.one_product_per_expert && whole_graph &&
                     plan.precision == Precision::mxfp8 &&
                     plan.moe_dispatcher == MoeDispatcher::hybridep;
   return s;

@@ -86,7 +86,7 @@ struct BlockShape {
   bool counts_on_host = false;  // the launching thread reads how many rows each expert gets
   // SwiGLU and the casts around it are epilogues of the experts' products.
   bool fused_experts = false;
-  // Selective recomputation goes by operators, not modules (Recipe::recomputes_operators).
+  // Selective recomputation goes by operators, not modules (Recipe::keeps.recomputes_operators).
   bool recomputes_operators = false;
   bool deterministic = false;                // ParallelPlan::deterministic
   bool gradient_accumulation_fusion = true;  // ParallelPlan::gradient_accumulation_fusion

@@ -14,7 +14,7 @@ namespace qplan {
 // One dummy bf16 weight gradient per distinct weight shape where gradients accumulate in the
 // weight-gradient product (docs/reference/physics.md 5.2).
 void dummy_weight_gradient(LayerContext& c, std::int64_t n, std::int64_t k) {
-  if (!c.recipe.dummy_weight_gradients || !c.shape.gradient_accumulation_fusion) return;
+  if (!c.recipe.keeps.dummy_weight_gradients || !c.shape.gradient_accumulation_fusion) return;
   c.b.slot("dummy weight gradient", DType::bf16, n, k, Storage::shared);
 }
 
@@ -86,9 +86,11 @@ void mlp_weight_gradients(LayerContext& c) {
 
 // DeepSpeed's communication buckets, held for the whole step (docs/reference/frameworks.md 3.1).
 void communication_buckets(LayerContext& c) {
-  if (c.recipe.bucket_elements == 0) return;
-  c.b.slot("reduce bucket", c.activation_dtype(), c.recipe.bucket_elements, 1, Storage::shared);
-  c.b.slot("second bucket", c.activation_dtype(), c.recipe.bucket_elements, 2, Storage::shared);
+  if (c.recipe.states.held_bucket_elements == 0) return;
+  c.b.slot("reduce bucket", c.activation_dtype(), c.recipe.states.held_bucket_elements, 1,
+           Storage::shared);
+  c.b.slot("second bucket", c.activation_dtype(), c.recipe.states.held_bucket_elements, 2,
+           Storage::shared);
 }
 
 // Moves what backward needs to the host after forward and back before backward.

@@ -38,7 +38,8 @@ int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe);
 // True when parameters are gathered layer by layer (ZeRO-3, FSDP).
 bool gathers_parameters(const Recipe& recipe, int zero);
 
-// Each microbatch's gradients are made fp32 before they are added (Recipe::widens_gradients).
+// Each microbatch's gradients are made fp32 before they are added
+// (Recipe::states.widens_gradients).
 bool widens_gradients(const Recipe& recipe, const BlockShape& shape);
 
 Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape);

@@ -35,7 +35,8 @@ GatedDeltaRule DeltaNetPart::rule(Pass pass) const {
   const auto& s = c_.shape;
   const DeltaNetSpec& d = spec();
   const std::int64_t share = std::int64_t{s.tp} * s.cp;
-  const std::int64_t key_heads = c_.recipe.expands_key_heads ? d.num_value_heads : d.num_key_heads;
+  const std::int64_t key_heads =
+      c_.recipe.kernels.expands_key_heads ? d.num_value_heads : d.num_key_heads;
   return {.batch = s.micro_batch_size * s.documents,
           .seq_len = s.seq_len / s.documents,
           .key_heads = key_heads / share,
@@ -50,7 +51,7 @@ SlotId DeltaNetPart::forward(SlotId x) {
   const DType act = c_.activation_dtype();
   const Widths w = widths(c_.shape.cp);
   x_ = x;
-  const bool apart = !c_.recipe.norms_in_linears;
+  const bool apart = !c_.recipe.kernels.norms_in_linears;
   if (apart) b.begin_module(RecomputeModule::layernorm);
   const SlotId normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();
@@ -73,7 +74,9 @@ SlotId DeltaNetPart::forward(SlotId x) {
   b.begin_module(RecomputeModule::gdn_norm_out);
   // Norm and gate apart keep the norm's result as well; eager modules four fp32 arrays' bytes: the
   // input, the gate and its SiLU in fp32, the normed rows before and after the weight in 16 bits.
-  if (c_.recipe.expands_key_heads) normed_out_ = b.slot("delta out normed", act, w.rows, w.value);
+  if (c_.recipe.kernels.expands_key_heads) {
+    normed_out_ = b.slot("delta out normed", act, w.rows, w.value);
+  }
   eager_gate_ = c_.eager_copy("gated norm in fp32", DType::fp32, w.rows, 4 * w.value);
   SlotId gated = b.slot("delta gated", act, w.rows, w.value);
   c_.rowwise(RowwiseKind::gated_norm, w.rows, w.value, {out_, gate_, c_.weights},
@@ -139,7 +142,7 @@ void DeltaNetPart::prepare() {
   const SlotId qk = b.slot("delta qk", act, w.rows, 2 * w.key);
   qk_scale_ = b.slot("delta qk scale", DType::fp32, w.rows, 2 * key_heads);
   v_ = b.slot("delta v", act, w.rows, w.value);
-  if (!c_.recipe.expands_key_heads) {
+  if (!c_.recipe.kernels.expands_key_heads) {
     gate_ = gate_in_;
     q_ = b.slot("delta q", act, w.rows, w.key);
     k_ = b.slot("delta k", act, w.rows, w.key);
@@ -212,7 +215,7 @@ void DeltaNetPart::prepare_backward(bool apart) {
   const DType act = c_.activation_dtype();
   const Widths w = widths(c_.shape.cp);
   const SlotId dqk = b.slot("d delta qk", act, w.rows, 2 * w.key);
-  if (c_.recipe.expands_key_heads) {
+  if (c_.recipe.kernels.expands_key_heads) {
     // Gradients of the value heads that share a key head are added up.
     const SlotId sum = b.slot("d delta qk normed", act, w.rows, 2 * w.key);
     c_.rowwise(RowwiseKind::copy, w.rows, w.heads * spec().key_head_dim + w.key, {dq_, dk_}, {sum});

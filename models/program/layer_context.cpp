@@ -8,7 +8,7 @@ namespace qplan {
 namespace {
 
 bool copies_parts(const LayerContext& c) {
-  return c.recipe.copies_sequence_parts && c.shape.micro_batch_size > 1 && !c.overlaps_tp();
+  return c.recipe.kernels.copies_sequence_parts && c.shape.micro_batch_size > 1 && !c.overlaps_tp();
 }
 
 SlotId copied(LayerContext& c, SlotId x, std::string_view name) {
@@ -73,7 +73,7 @@ SlotId LayerContext::linear_input(SlotId x, std::int64_t rows, std::int64_t cols
   const auto pass_over = [&](RowwiseKind kind, BlockBuilder::Slots reads, SlotId result) {
     std::get<Rowwise>(rowwise(kind, rows, cols, reads, {result}).work).groups = groups;
   };
-  if (recipe.current_scaling && shape.precision == Precision::fp8) {
+  if (recipe.kernels.current_scaling && shape.precision == Precision::fp8) {
     const SlotId maxima = b.slot("fp8 maxima", DType::fp32, groups, 1);
     pass_over(RowwiseKind::amax, {x}, maxima);
     pass_over(RowwiseKind::cast, {x, maxima}, cast);
@@ -111,7 +111,8 @@ SlotId LayerContext::reduce_partial(SlotId x, std::string_view name, bool wait) 
 }
 
 SlotId LayerContext::reduce_input_gradient(SlotId x, std::string_view name) {
-  return reduce_partial(x, name, recipe.waits_for_input_gradients && !shape.sequence_parallel);
+  return reduce_partial(x, name,
+                        recipe.kernels.waits_for_input_gradients && !shape.sequence_parallel);
 }
 
 SlotId LayerContext::exchange_heads(SlotId x, std::int64_t width, Pass to_heads,
@@ -138,7 +139,7 @@ Op& LayerContext::linear(ParameterRole role, SlotId x, SlotId y, std::int64_t ro
                          std::int64_t k) {
   if (is_quantized(x)) return quantized_linear(role, x, y, rows, n, k);
   const auto same = [role](const NarrowWeight& known) { return known.role == role; };
-  if (recipe.separate_casts && linear_dtype() == DType::fp8 &&
+  if (recipe.kernels.separate_casts && linear_dtype() == DType::fp8 &&
       std::none_of(narrow_weights_.begin(), narrow_weights_.end(), same)) {
     const SlotId narrow = b.slot("fp8 weight", DType::fp8, n, k);
     rowwise(RowwiseKind::cast, n, k, {weights}, {narrow});
@@ -234,14 +235,14 @@ void LayerContext::packed_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::i
     return linear_dgrad(role, dy, dx, rows, all, k);
   }
   // A compiler adds up in one pass, or in the norm's backward where nothing lies between.
-  const bool in_norm = recipe.fused_kernels && shape.tp == 1;
+  const bool in_norm = recipe.kernels.fused && shape.tp == 1;
   SlotId first = kNoSlot;
   for (std::size_t i = 0; i < n.size(); ++i) {
     const bool apart = i > 0 && !in_norm;
     const SlotId part = apart ? b.slot("dx of one layer", activation_dtype(), rows, k) : dx;
     linear_dgrad(role, dy, part, rows, n[i], k);
     const bool last = i + 1 == n.size();
-    if (apart && (last || !recipe.fused_kernels)) {
+    if (apart && (last || !recipe.kernels.fused)) {
       rowwise(RowwiseKind::add, rows, k, {dx, part, first}, {dx});
     } else if (apart) {
       first = part;
@@ -267,13 +268,13 @@ void LayerContext::weight_gradient(std::int16_t parameter, Gemm product, SlotId 
 }
 
 bool LayerContext::sums_in_fp32() const {
-  const bool fp32 = recipe.fp32_gradient_accumulation && shape.grad_dtype == DType::fp32;
+  const bool fp32 = recipe.states.fp32_accumulation && shape.grad_dtype == DType::fp32;
   return fp32 || widens_gradients(recipe, shape);
 }
 
 bool LayerContext::products_sum() const {
-  return sums_in_fp32() && recipe.fp32_gradient_accumulation &&
-         recipe.fused_gradient_accumulation && shape.gradient_accumulation_fusion;
+  return sums_in_fp32() && recipe.states.fp32_accumulation &&
+         recipe.kernels.fused_gradient_accumulation && shape.gradient_accumulation_fusion;
 }
 
 // Autograd, or a hook, adds it to the last microbatch's with a kernel of its own.
@@ -281,7 +282,7 @@ void LayerContext::accumulate_apart(SlotId sum, std::int64_t rows, std::int64_t 
   // Products that are to add to bf16 gradients do so without a kernel more.
   const bool apart = sums_in_fp32() || !shape.gradient_accumulation_fusion;
   const bool hooked = apart && !products_sum();
-  const bool by_autograd = !recipe.fp32_gradient_accumulation && shape.zero < 2;
+  const bool by_autograd = !recipe.states.fp32_accumulation && shape.zero < 2;
   if (hooked || by_autograd) accumulate(sum, sum, rows, cols);
 }
 
@@ -298,13 +299,13 @@ void LayerContext::accumulate(SlotId fresh, SlotId sum, std::int64_t rows, std::
 AttentionKernel LayerContext::attention_kernel() const {
   switch (shape.attention_backend) {
     case AttentionBackend::automatic:
-      return recipe.attention;
+      return recipe.kernels.attention;
     case AttentionBackend::flash:
       return AttentionKernel::flash2;
     case AttentionBackend::fused:
       return AttentionKernel::fused;
   }
-  return recipe.attention;
+  return recipe.kernels.attention;
 }
 
 Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols,
@@ -313,15 +314,15 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
       kind == RowwiseKind::cross_entropy || kind == RowwiseKind::cross_entropy_backward;
   const bool norm = kind == RowwiseKind::rms_norm || kind == RowwiseKind::rms_norm_backward;
   const bool rope = kind == RowwiseKind::rope || kind == RowwiseKind::rope_backward;
-  const bool scaled_rope =
-      rope && !recipe.fused_rope_magnitude && !model.mla && rope_magnitude(model.rope_scaling) != 1;
-  const bool cast = kind == RowwiseKind::cast && recipe.separate_casts;
+  const bool scaled_rope = rope && !recipe.kernels.fused_rope_magnitude && !model.mla &&
+                           rope_magnitude(model.rope_scaling) != 1;
+  const bool cast = kind == RowwiseKind::cast && recipe.kernels.separate_casts;
   const bool sorts = kind == RowwiseKind::permute || kind == RowwiseKind::unpermute ||
                      kind == RowwiseKind::group_rows;
   const bool scales = kind == RowwiseKind::scale_rows || kind == RowwiseKind::scale_rows_backward;
   const bool apart = cast || scaled_rope || (sorts && shape.sorts_by_torch) ||
-                     (scales && recipe.one_product_per_expert);
-  const bool fused = (recipe.fused_kernels && !apart) || (norm && recipe.fused_norms);
+                     (scales && recipe.kernels.one_product_per_expert);
+  const bool fused = (recipe.kernels.fused && !apart) || (norm && recipe.kernels.fused_norms);
   return b.compute(Rowwise{.kind = kind,
                            .rows = rows,
                            .cols = cols,
@@ -334,7 +335,7 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
 // 4(nh+nkv)d besides (docs/reference/physics.md 5.3, whose runs are all Qwen3's).
 SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t rows,
                                 std::int64_t cols) {
-  return recipe.keeps_eager_copies ? b.slot(name, dtype, rows, cols) : kNoSlot;
+  return recipe.keeps.eager_copies ? b.slot(name, dtype, rows, cols) : kNoSlot;
 }
 
 // RMSNorm modules compute in fp32 what torch's layer_norm kernel converts on the fly.

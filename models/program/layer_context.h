@@ -84,7 +84,7 @@ struct LayerContext {
                     std::int64_t k);
   // The next product by `role` is another of those layers', whose weight is cast on its own.
   void next_layer(ParameterRole role);
-  [[nodiscard]] bool drops() const { return recipe.dropout || shape.dropout; }
+  [[nodiscard]] bool drops() const { return recipe.kernels.dropout || shape.dropout; }
   [[nodiscard]] AttentionKernel attention_kernel() const;
   [[nodiscard]] LossKind loss_kind() const {
     return loss_of(shape.loss, shape.deterministic, recipe);
@@ -94,7 +94,7 @@ struct LayerContext {
     return shape.kind == BlockKind::head ? qplan::loss_chunks(model, loss(), tokens) : 1;
   }
   [[nodiscard]] bool projects_apart() const {
-    return recipe.separate_projections && model.mlp == MlpKind::swiglu;
+    return recipe.kernels.separate_projections && model.mlp == MlpKind::swiglu;
   }
   // The product of a weight gradient, m x n of `parameter`, in whatever format the sum is kept.
   void weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x);

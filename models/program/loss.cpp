@@ -5,7 +5,7 @@ namespace qplan {
 LossTraits traits_of(LossKind loss, const Recipe& recipe) {
   switch (loss) {
     case LossKind::by_framework:
-      return traits_of(recipe.loss, recipe);
+      return traits_of(recipe.kernels.loss, recipe);
     case LossKind::eager:
       return {.fused = false, .kept_bytes = 8, .gradient_bytes = 4, .split_gradient_bytes = 2};
     case LossKind::unfused:
@@ -13,7 +13,7 @@ LossTraits traits_of(LossKind loss, const Recipe& recipe) {
     case LossKind::native:
       return {.keeps_logits = false, .kept_bytes = 4};
     case LossKind::te:
-      if (recipe.te_loss_in_place) return {};
+      if (recipe.keeps.te_loss_in_place) return {};
       return {.keeps_logits = false, .kept_bytes = 4};
     case LossKind::fused:
     case LossKind::compiled:
@@ -26,8 +26,9 @@ LossTraits traits_of(LossKind loss, const Recipe& recipe) {
 
 LossKind loss_of(LossKind asked, bool deterministic, const Recipe& recipe) {
   if (asked != LossKind::by_framework) return asked;
-  const bool megatron = recipe.loss == LossKind::native || recipe.loss == LossKind::te;
-  return megatron && deterministic ? LossKind::unfused : recipe.loss;
+  const bool megatron =
+      recipe.kernels.loss == LossKind::native || recipe.kernels.loss == LossKind::te;
+  return megatron && deterministic ? LossKind::unfused : recipe.kernels.loss;
 }
 
 LossKind loss_word(LossKind loss, bool deterministic, const Recipe& recipe) {

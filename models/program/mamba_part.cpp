@@ -35,13 +35,13 @@ StateSpaceScan MambaPart::scan(Pass pass) const {
           .head_dim = m.head_dim,
           .state_size = m.state_size,
           .chunk = m.chunk,
-          .gated = !c_.recipe.fused_scan_output,
+          .gated = !c_.recipe.kernels.fused_scan_output,
           .pass = pass};
 }
 
 // Megatron's rows go by token, then sequence; the kernels' by sequence, then token.
 SlotId MambaPart::turned(SlotId x, std::int64_t rows, std::int64_t cols, std::string_view name) {
-  if (c_.recipe.fused_scan_output || c_.shape.micro_batch_size == 1) return x;
+  if (c_.recipe.kernels.fused_scan_output || c_.shape.micro_batch_size == 1) return x;
   const SlotId result = c_.b.slot(name, c_.activation_dtype(), rows, cols);
   c_.rowwise(RowwiseKind::copy, rows, cols, {x}, {result});
   return result;
@@ -70,7 +70,7 @@ SlotId MambaPart::scratch(const StateSpaceScan& work) {
 SlotId MambaPart::norm_forward() {
   const std::int64_t width = widths(1).inner;
   const SlotId result = c_.b.slot("mamba normed", c_.activation_dtype(), c_.tokens, width);
-  const bool gates = c_.recipe.fused_scan_output;
+  const bool gates = c_.recipe.kernels.fused_scan_output;
   c_.rowwise(gates ? RowwiseKind::gated_group_norm : RowwiseKind::group_norm, c_.tokens, width,
              {gated_, gates ? projected_ : kNoSlot, c_.weights}, {result})
       .parameter = c_.b.parameter(ParameterRole::linear_norm);
@@ -108,7 +108,7 @@ SlotId MambaPart::forward(SlotId x) {
   }
   const SlotId normed_out = norm_forward();
   const SlotId out_in = c_.linear_input(normed_out, c_.tokens, widths(1).inner);
-  if (!c_.recipe.fused_scan_output) normed_out_ = out_in;
+  if (!c_.recipe.kernels.fused_scan_output) normed_out_ = out_in;
   const SlotId sum = c_.linear_reduced(ParameterRole::linear_out_proj, out_in, c_.hidden,
                                        widths(1).inner, "mamba sum");
   const SlotId y = b.slot("x2", act, c_.local_tokens, c_.hidden);
@@ -128,13 +128,13 @@ SlotId MambaPart::backward(SlotId dy) {
   c_.linear_dgrad(ParameterRole::linear_out_proj, dy_whole, dnormed_out, c_.tokens, c_.hidden,
                   width);
   // Made again by the kernel of the norm's gradient, at no price of its own.
-  if (c_.recipe.fused_scan_output) {
+  if (c_.recipe.kernels.fused_scan_output) {
     normed_out_ = b.slot("mamba normed again", act, c_.tokens, width);
   }
-  const SlotId remade = c_.recipe.fused_scan_output ? normed_out_ : kNoSlot;
+  const SlotId remade = c_.recipe.kernels.fused_scan_output ? normed_out_ : kNoSlot;
   dprojected_ = b.slot("d mamba projected", act, w.rows, w.projected());
   SlotId dout = b.slot("d scan gated", act, c_.tokens, width);
-  const bool gates = c_.recipe.fused_scan_output;
+  const bool gates = c_.recipe.kernels.fused_scan_output;
   c_.rowwise(RowwiseKind::group_norm_backward, c_.tokens, width,
              {gated_, gates ? projected_ : kNoSlot, dnormed_out, c_.weights_backward},
              {dout, remade, gates ? dprojected_ : kNoSlot, c_.gradients})

@@ -32,7 +32,7 @@ SlotId MlpPart::forward(SlotId x) {
   const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
   x_ = x;
   const RecomputeModule norm =
-      c_.recipe.norms_in_linears ? RecomputeModule::mlp : RecomputeModule::layernorm;
+      c_.recipe.kernels.norms_in_linears ? RecomputeModule::mlp : RecomputeModule::layernorm;
   b.begin_module(norm);
   const SlotId normed = b.slot("mlp normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();

@@ -8,7 +8,8 @@ namespace qplan {
 // gpt-oss under Megatron: clamps and the second bias are passes of their own, but where the
 // products are fused with what follows them.
 bool MoePart::apart_bias() const {
-  return c_.model.moe->expert_bias && c_.recipe.one_product_per_expert && !c_.shape.fused_experts;
+  return c_.model.moe->expert_bias && c_.recipe.kernels.one_product_per_expert &&
+         !c_.shape.fused_experts;
 }
 
 bool MoePart::scales_inputs() const {

@@ -101,7 +101,7 @@ SlotId MoePart::numbers(std::string_view name, SlotId like, std::int64_t rows) {
 // scaled, in a message of their own, and their gradients back (token_dispatch in megatron-core from
 // 0.13 on). What scales the rows stays with them elsewhere.
 void MoePart::exchange_probs() {
-  if (c_.recipe.executable || !c_.recipe.one_product_per_expert) return;
+  if (c_.recipe.executable || !c_.recipe.kernels.one_product_per_expert) return;
   const std::int64_t sent = rows().sent;
   const SlotId probs = c_.b.slot("exchanged probs", DType::fp32, sent, 1);
   const Bytes bytes(static_cast<double>(sent) * size_of(DType::fp32));
@@ -228,7 +228,7 @@ MoePart::Carried MoePart::combine(Carried expert_out, Pass pass) {
 // multi_tensor_quantize_impl in Transformer Engine v2.12 has one kernel for delayed scaling alone.
 SlotId MoePart::experts_input(SlotId x, std::int64_t rows, std::int64_t cols) {
   if (c_.recipe.executable) return x;
-  const bool apart = c_.recipe.one_product_per_expert && !c_.shape.fused_experts;
+  const bool apart = c_.recipe.kernels.one_product_per_expert && !c_.shape.fused_experts;
   const std::int64_t groups = apart ? c_.model.moe->num_experts / c_.shape.ep : 1;
   return c_.linear_input(x, rows, cols, Pass::forward, groups);
 }
@@ -251,12 +251,12 @@ SlotId MoePart::forward(SlotId x) {
   const Rows n = rows();
   b.layer_module(LayerModule::router);
   x_ = x;
-  if (c_.recipe.norms_in_linears) b.begin_module(RecomputeModule::layernorm);
+  if (c_.recipe.kernels.norms_in_linears) b.begin_module(RecomputeModule::layernorm);
   normed_ = b.slot("moe normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();
   c_.norm_forward(ParameterRole::post_attention_norm, x, normed_, c_.local_tokens, c_.hidden,
                   eager_norm_);
-  if (c_.recipe.norms_in_linears) b.end_module(RecomputeModule::layernorm);
+  if (c_.recipe.kernels.norms_in_linears) b.end_module(RecomputeModule::layernorm);
 
   b.begin_module(RecomputeModule::moe);
   const SlotId logits = b.slot("router logits", DType::fp32, c_.local_tokens, moe.num_experts);

@@ -3,9 +3,8 @@
 // our own executor is one code path with another row of this table.
 
 #include <cstdint>
-#include <string>
+#include <optional>
 #include <string_view>
-#include <vector>
 
 #include "models/dtype.h"
 #include "models/parallel_plan.h"
@@ -23,69 +22,38 @@ enum class ShardStyle : std::uint8_t {
   fully_sharded  // FSDP, ZeRO-3: parameters gathered per layer, gradients reduced per layer
 };
 
-struct Recipe {
-  RecipeKind kind = RecipeKind::megatron;
-  std::string_view description;
-
-  // Kernels.
-  bool fused_kernels = true;  // norms, SwiGLU, RoPE as one kernel each
-  bool fused_norms = true;    // norms are, whatever the others
+// Which kernels run, and over what.
+struct KernelChoices {
+  bool fused = true;        // norms, SwiGLU and RoPE are one kernel each
+  bool fused_norms = true;  // norms are one kernel each, even where the others are not
   // Transformer Engine's rotary kernel takes no factor on cosines and sines: where YaRN has one,
   // Megatron falls back on torch's operations (apply_rotary_pos_emb, megatron-core 0.16). Latent
   // attention has a kernel of its own that does.
   bool fused_rope_magnitude = true;
   AttentionKernel attention = AttentionKernel::fused;  // unfused: probabilities are stored
   bool dropout = false;                                // masks are kept (Megatron of 2021)
-  LossKind loss = LossKind::fused;                     // what it runs unasked
-  // fp8 by torchao: an array's scale, its cast and its transposed copy are kernels of their own (a
-  // compiler cannot fuse a cast with the maximum that it needs), and weights are cast in every
-  // microbatch. Transformer Engine casts and transposes at once, weights once a step.
+  LossKind loss = LossKind::fused;                     // where the plan names none
+  // torchao makes fp8 arrays by three kernels: one for the scale, one for the cast, one for the
+  // transposed copy (a compiler cannot fuse a cast with the maximum that it needs), and it casts
+  // weights in every microbatch. Transformer Engine casts and transposes at once, weights once a
+  // step.
   bool separate_casts = false;
-  bool fused_adam = true;
-  bool fp32_gradient_accumulation = true;   // gradients are summed in an fp32 main_grad buffer
-  bool fused_gradient_accumulation = true;  // ... by the wgrad GEMMs, not by a kernel after them
-
-  // Where gradients are kept in fp32 (BF16_Optimizer in DeepSpeed): a microbatch's are whole arrays
-  // of 16 bits until the next backward, and are made fp32 before they are added.
-  bool widens_gradients = false;
-  // Without sequence parallelism the gradient of a column-parallel layer's input is reduced behind
-  // the product of its weight gradient, not beside it (Megatron until 2022, without
-  // async_tensor_model_parallel_allreduce; BigScience's Megatron-DeepSpeed to the end).
-  bool waits_for_input_gradients = false;
-
-  // What stays for backward.
-  // Eager modules keep fp32 copies of norms and rotary inputs and both factors of SwiGLU.
-  bool keeps_eager_copies = false;
-  bool keeps_norm_output = true;  // the input of qkv and fc1 GEMMs is stored (not recomputed)
-  // Transformer Engine's loss before release 2.18 leaves the gradient, in 16 bits, where the logits
-  // were.
-  bool te_loss_in_place = false;
-  bool dummy_weight_gradients = false;  // TE keeps one bf16 dummy wgrad per distinct weight shape
-
-  std::int64_t bucket_elements = 0;  // DeepSpeed: elements of a communication bucket
-  Bytes reduction_bucket{};      // gradients are reduced in calls of so much, whole matrices each
-  bool gathers_at_once = false;  // updated parameters, all blocks in one call
-
-  // States.
-  ShardStyle shard_style = ShardStyle::distributed_optimizer;
-  DType working_params = DType::bf16;  // fp32: FSDP keeps only fp32 shards and gathers bf16 copies
-  DType default_grad_dtype = DType::fp32;
-  DType reduce_dtype = DType::fp32;  // of gradient reductions
-  bool whole_reductions = false;     // behind pipeline rank 0 a chunk is one bucket (schedule.h)
-  // FSDP2 gathers into one buffer and copies each parameter out of it (foreach_all_gather_copy_out
-  // in torch's _fsdp_collectives.py); FSDP1's and Megatron-FSDP's parameters are views of theirs.
-  bool copies_gathered = false;
-  // torch's functional collectives know the first dimension alone: along the sequence of a batch a
-  // gather is put together by torch.cat, and what is reduced and scattered is cut up by it first
-  // (torch/distributed/_functional_collectives.py), a copy of the whole array each. Async tensor
-  // parallelism does without.
-  bool copies_sequence_parts = false;
+  // fp8 scales an operand by its own maximum, which a pass of its own finds before the cast:
+  // tensorwise current scaling, Megatron-Bridge's fp8 on Hopper and what `emit` writes. Delayed
+  // scaling finds it in the cast (Transformer Engine v2.12, Float8CurrentScalingQuantizer).
+  bool current_scaling = false;
   // Queries, keys and values, and gate and up projection, are layers of their own (Hugging Face's
   // and torchtitan's modules of gated models): each has a product of its own in every pass, and
   // backward adds up what they give for their common input.
   bool separate_projections = false;
-  // ... but queries, keys and values are one (torchtitan since April 2026: fuse_qkv in its models).
+  // Queries, keys and values are one layer even where `separate_projections` holds (torchtitan
+  // since April 2026: fuse_qkv in its models).
   bool fused_qkv = false;
+  // Norms are part of the product behind them (Transformer Engine's LayerNormLinear), but before
+  // routed experts and latent attention: recomputing `layernorm` drops what those two make alone,
+  // recomputing `mlp` what a dense layer's second norm makes (measured on Megatron's own layers:
+  // docs/evidence/archive/issue3-fourteenth-round.md).
+  bool norms_in_linears = false;
   // Gated DeltaNet's queries and keys are repeated for each value head before its kernel, and
   // normalised by one of their own (_prepare_input_for_gated_delta_rule in Megatron-LM d98e8a64,
   // core/ssm/gated_delta_net/common.py); fla's kernel takes them as they are.
@@ -94,84 +62,123 @@ struct Recipe {
   // makes the norm's result again in backward, and rows go by sequence (transformers' module);
   // Megatron's are modules of their own, behind a gate in the scan's kernel.
   bool fused_scan_output = false;
+  // The host launches a grouped product expert by expert.
+  bool one_product_per_expert = false;
+  // torch's functional collectives know the first dimension alone: along the sequence of a batch a
+  // gather is put together by torch.cat, and what is reduced and scattered is cut up by it first
+  // (torch/distributed/_functional_collectives.py), a copy of the whole array each. Async tensor
+  // parallelism does without.
+  bool copies_sequence_parts = false;
+  // Without sequence parallelism the gradient of a column-parallel layer's input is reduced behind
+  // the product of its weight gradient, not beside it (Megatron until 2022, without
+  // async_tensor_model_parallel_allreduce; BigScience's Megatron-DeepSpeed to the end).
+  bool waits_for_input_gradients = false;
+  bool fused_gradient_accumulation = true;  // weight-gradient products add to an fp32 main_grad
+  bool fused_adam = true;
+};
+
+// What stays for backward, and what recomputation drops of it.
+struct KeptForBackward {
+  // Eager modules keep fp32 copies of norms and rotary inputs and both factors of SwiGLU.
+  bool eager_copies = false;
+  // Transformer Engine's loss before release 2.18 leaves the gradient, in 16 bits, where the logits
+  // were.
+  bool te_loss_in_place = false;
+  bool dummy_weight_gradients = false;   // TE keeps one bf16 dummy wgrad per distinct weight shape
+  EnumSet<RecomputeModule> selective{};  // what recompute `selective` without modules drops
+  // Recompute `selective` without modules goes by operators (recompute.h), as torchtitan's does.
+  bool recomputes_operators = false;
+  // Backward runs a recomputed layer whole once more: reentrant checkpoints (Megatron's,
+  // nanotron's, DeepSpeed's CheckpointFunction). Elsewhere backward leaves out ops whose results it
+  // does not read, the last product and the messages behind it among them: torch's other
+  // checkpoints stop there (set_checkpoint_early_stop, on since torch 2.1, and with
+  // checkpoint_wrapper's default), a compiled backward has no dead ops, nor has ours.
+  bool recomputes_dead_ops = true;
+};
+
+// DistributedDataParallel's buckets (nanotron).
+struct ReductionBuckets {
+  Bytes size{};                  // a reduction sends whole matrices of about so much
+  bool gathers_at_once = false;  // one call gathers the updated parameters of all blocks
+};
+
+// Parameters, gradients, optimizer states: which a rank holds and how they move.
+struct StateHandling {
+  ShardStyle shard_style = ShardStyle::distributed_optimizer;
+  DType working_params = DType::bf16;  // fp32: FSDP keeps only fp32 shards and gathers bf16 copies
+  DType reduce_dtype = DType::fp32;    // of gradient reductions
+  bool fp32_accumulation = true;       // an fp32 main_grad buffer holds the sum of gradients
+  // A microbatch's gradients stay whole arrays of 16 bits until the next backward, and become fp32
+  // before they are added, where the plan keeps gradients in fp32 (BF16_Optimizer in DeepSpeed).
+  bool widens_gradients = false;
+  bool drops_gradients = false;   // from the update until the next backward makes new ones
+  bool whole_reductions = false;  // behind pipeline rank 0 a chunk is one bucket (schedule.h)
+  // FSDP2 gathers into one buffer and copies each parameter out of it (foreach_all_gather_copy_out
+  // in torch's _fsdp_collectives.py); FSDP1's and Megatron-FSDP's parameters are views of theirs.
+  bool copies_gathered = false;
   // FSDP1's modules see views of one flat array: autograd puts their gradients together in another
   // (backward of torch.split), which is divided by about the root of the ranks before it is reduced
   // (_div_if_needed in torch's fsdp/_runtime_utils.py).
   bool flat_parameters = false;
-  // In fp8 linear layers' weights are kept in fp8 alone: Megatron's fp8_param_gather, which
-  // Megatron-Bridge's fp8 presets turn on (training/mixed_precision.py, v0.2.0 and v0.4.1).
-  bool fp8_parameters = false;
-  // fp8 scales an operand by its own maximum, which a pass of its own finds before the cast:
-  // tensorwise current scaling, Megatron-Bridge's fp8 on Hopper and what `emit` writes. Delayed
-  // scaling finds it in the cast (Transformer Engine v2.12, Float8CurrentScalingQuantizer).
-  bool current_scaling = false;
   // In a pipeline, parameters stay gathered through a step and gradients are reduced once, whatever
   // the ZeRO stage: torchtitan does not reshard after forward then, and torch's pipeline stages
   // reduce with their last microbatch.
   bool gathers_once_in_pipeline = false;
-  bool drops_gradients = false;  // after the update, until the next backward makes new ones
-  EnumSet<OverlapKind> default_overlap{};
-  // A layer that is recomputed runs whole once more: reentrant checkpoints (Megatron's, nanotron's,
-  // DeepSpeed's CheckpointFunction). Else ops whose results backward does not read are left out,
-  // the last product and the messages behind it among them: torch's other checkpoints stop there
-  // (set_checkpoint_early_stop, on since torch 2.1, and with checkpoint_wrapper's default), a
-  // compiled backward has no dead ops, nor has ours.
-  bool recomputes_dead_ops = true;
-  // Norms are part of the product behind them (Transformer Engine's LayerNormLinear), but before
-  // routed experts and latent attention: recomputing `layernorm` drops what those two make alone,
-  // recomputing `mlp` what a dense layer's second norm makes (measured on Megatron's own layers:
-  // docs/evidence/archive/issue3-fourteenth-round.md).
-  bool norms_in_linears = false;
-  EnumSet<RecomputeModule> selective{};  // what plain `selective` drops
-  // ... or it goes by operators (recompute.h), as torchtitan's does.
-  bool recomputes_operators = false;
+  // Linear layers keep their weights in fp8 alone under fp8: Megatron's fp8_param_gather, which
+  // Megatron-Bridge's fp8 presets turn on (training/mixed_precision.py, v0.2.0 and v0.4.1).
+  bool fp8_parameters = false;
+  std::int64_t held_bucket_elements = 0;  // DeepSpeed holds buckets of so many for the whole step
+  std::optional<ReductionBuckets> buckets{};
+};
 
-  // Host.
-  Seconds launch{};             // host time of one kernel launch, framework overhead included
+// What each expert of a grouped product costs the launching thread, where it goes expert by expert.
+struct ExpertLaunches {
+  Seconds product{};
+  // Its operand becomes fp8: a tensor object, its buffers, its kernels (Transformer Engine's
+  // split_quantize).
+  Seconds cast{};
+  // Tensorwise current scaling takes this much longer in the same call: kernels of their own clear
+  // the maximum, find it and make it a scale (three more a tensor), and buffers are not allocated
+  // all at once as MXFP8's are (Transformer Engine v2.12, split_quantize,
+  // Float8CurrentScalingQuantizer::quantize_impl).
+  Seconds scale{};
+};
+
+// What tensor-parallel rings and the pipeline's messages lose between nodes (nanotron on H100 nodes
+// with EFA; runs of the HF Ultra-Scale playbook).
+struct RingDelays {
+  // Once the pipeline leaves a node, each step of a ring takes the launching thread this much
+  // longer: a layer takes 4.5 ms at least on tp 2-8 and 8.4 on tp 16 without pp, whatever the
+  // tokens; with pp across nodes 8, 13, 21 and 44 ms on tp 2, 4, 8 and 16, over the layers of the
+  // longest stage (medians of 91 runs). Why is not known; the floor grows with the ring's steps.
+  Seconds pipelined_step{};
+  // Once the ring itself leaves its node, each step takes the stream this much longer: a gather of
+  // any size takes 0.7 ms over 16 H100 and 1.75 ms over 32, where EFA's latencies come to 0.14 and
+  // 0.34. Reductions and gathers of data parallelism on the same nodes show nothing of it.
+  Seconds crossing_step{};
+  // Either end of a pipeline's message between nodes goes on this much later where the
+  // tensor-parallel rings of its stages lie over more than two nodes. Most pipelines lose nothing a
+  // message, the others 0.25 to 0.36 s at each end whatever its size, hardly one between: all 24 on
+  // tp 32, of two models and micro-batches of 1 to 128, and 39 of 262 on tp 1 to 16, which their
+  // plans do not tell from the rest. Why is not known.
+  Seconds stalled_message{};
+};
+
+// What the launching thread does.
+struct HostWork {
+  Seconds launch{};             // of one kernel, framework overhead included
   Seconds collective_launch{};  // of one collective, its autograd function included
   // Where an op is a module with autograd around it, `launch` is of the module, and this of each
   // kernel further: an op's second and later ones, pieces that a loop in C++ enqueues, kernels over
-  // lists of parameters at a step's edges. Else these take `launch`, too.
-  std::optional<Seconds> further_launch = {};
-  // Of a dense operand that becomes fp8 within its module, and of its maximum, where that is found
-  // apart.
-  std::optional<Seconds> cast_launch = {};
-  // Grouped products are launched expert by expert: the module once, each expert this long.
-  bool one_product_per_expert = false;
-  Seconds expert_launch{};
-  // ... and their operands become fp8 expert by expert, this long each: a tensor object, its
-  // buffers, its kernels (Transformer Engine's split_quantize).
-  Seconds expert_cast{};
-  // ... and this much longer under tensorwise current scaling, in the same call: the maximum is
-  // cleared, found and made a scale by kernels of their own (three more a tensor), and buffers are
-  // not allocated all at once as MXFP8's are (Transformer Engine v2.12, split_quantize,
-  // Float8CurrentScalingQuantizer::quantize_impl).
-  Seconds expert_scale{};
-  // Once the pipeline leaves a node, each step of a tensor-parallel ring takes this much longer.
-  // nanotron on H100 nodes with EFA: a layer takes 4.5 ms at least on tp 2-8 and 8.4 on tp 16
-  // without pp, whatever the tokens; with pp across nodes 8, 13, 21 and 44 ms on tp 2, 4, 8 and
-  // 16, over the layers of the longest stage (medians of 91 published runs, HF Ultra-Scale
-  // playbook). Why is not known; the floor grows with the ring's steps.
-  Seconds pipelined_collective_step{};
-  // ... and once the ring itself leaves its node, this much: a gather of any size takes 0.7 ms over
-  // 16 H100 and 1.75 ms over 32 (the same runs), where EFA's latencies come to 0.14 and 0.34.
-  // Reductions and gathers of data parallelism on the same nodes show nothing of it.
-  Seconds crossing_collective_step{};
-  // Either end of a pipeline's message between nodes goes on this much later where the
-  // tensor-parallel rings of its stages lie over more than two nodes. Of nanotron's pipelines in
-  // those runs most lose nothing a message, the others 0.25 to 0.36 s at each end whatever its
-  // size, hardly one between: all 24 on tp 32, of two models and micro-batches of 1 to 128, and 39
-  // of 262 on tp 1 to 16, which their plans do not tell from the rest. Why is not known.
-  Seconds stalled_message{};
-  bool moe_host_sync = true;  // token counts are copied to the host in every MoE layer
-  Seconds step_overhead{};    // data loader, logging: host time a step
-
-  // Memory besides the program.
-  Bytes context{};                // CUDA context, kernels' code, cuBLAS workspaces
-  Bytes communicator{};           // NCCL buffers, per communicator
-  double allocator_overhead = 0;  // reserved / allocated - 1
-  Bytes allocator_slack{};        // held in addition by the caching allocator
-  bool overlaps_p2p = false;      // plain 1F1B sends and receives beside compute
+  // lists of parameters at a step's edges. Absent: `launch` for these, too.
+  std::optional<Seconds> further_launch{};
+  // Of the cast of a dense operand to fp8 within its module, and of the maximum's kernel where one
+  // finds it apart. Absent: `launch`.
+  std::optional<Seconds> cast_launch{};
+  ExpertLaunches expert{};
+  Seconds step_overhead{};    // data loader, logging: once a step
+  bool moe_sync = true;       // the host reads token counts in every MoE layer
+  bool overlaps_p2p = false;  // plain 1F1B sends and receives beside compute
   // The launching thread waits for each message of plain 1F1B. Megatron's p2p_communication.py
   // calls torch.cuda.synchronize() after each batch of sends and receives (batch_p2p_sync, its
   // default), unless interleaving overlaps them; nanotron's p2p.py copies a tensor's shape to the
@@ -181,23 +188,50 @@ struct Recipe {
   // sends its share and the receivers gather it in their node (Megatron until 2022, section 4.1 of
   // arXiv 2104.04473; DeepSpeed's pipeline engine, is_pipe_partitioned).
   bool scatters_boundary = false;
-  // What the recipe leaves out of the step time, one sigma: from the errors of measured runs after
-  // kernels' and collectives' own (docs/evidence/archive/issue3-accuracy.md); 0.2 where nothing was
-  // measured.
-  double model_error = 0.05;
+  std::optional<RingDelays> ring{};
+};
+
+// Memory besides the program.
+struct OtherMemory {
+  Bytes context{};                // CUDA context, kernels' code, cuBLAS workspaces
+  Bytes communicator{};           // NCCL buffers, per communicator
+  double allocator_overhead = 0;  // reserved / allocated - 1
+  Bytes allocator_slack{};        // the caching allocator holds it in addition
+};
+
+// What the recipe leaves out of the step time, one sigma.
+struct ModelErrors {
+  // From the errors of measured runs after kernels' and collectives' own
+  // (docs/evidence/archive/issue3-accuracy.md); 0.2 where nothing was measured.
+  double model = 0.05;
   // On top with experts: releases of one framework differ by half on one layout (Qwen3-30B on
   // GB300, Megatron-Bridge 26.02 to 26.06: 30.4k to 45.3k tokens/s a GPU).
-  double expert_error = 0.18;
-  // ... or this much where an expert takes a limited number of copies: what the paths of padding
+  double expert = 0.18;
+  // Instead of `expert` where an expert takes a limited number of copies: what the paths of padding
   // and dropping do besides is the least known part of it (NeMo of 2025 and PAI, 24 runs: 12% in
   // the median, 26% four times in five; dropless 6 and 10%).
-  double dropping_error = 0.18;
+  double dropping = 0.18;
+};
+
+// What a plan says where nobody asked.
+struct PlanDefaults {
+  EnumSet<OverlapKind> overlap{};
+  DType grad_dtype = DType::fp32;
+  int zero = 1;
+  bool compile = false;  // by torch.compile
+};
+
+struct Recipe {
+  RecipeKind kind = RecipeKind::megatron;
+  std::string_view description;
   bool executable = false;  // `qplan run` can execute it
-
-  // What a plan says where nobody asked.
-  int default_zero = 1;   // fully sharded states: 3
-  bool compiles = false;  // by torch.compile
-
+  KernelChoices kernels{};
+  KeptForBackward keeps{};
+  StateHandling states{};
+  HostWork host{};
+  OtherMemory memory{};
+  ModelErrors errors{};
+  PlanDefaults defaults{};
   Capabilities can{};
 };
 

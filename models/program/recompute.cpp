@@ -236,7 +236,7 @@ void recompute(Block& block, const Recipe& recipe, const BlockShape& shape, Slot
     case RecomputeKind::none:
       return;
     case RecomputeKind::full:
-      if (recipe.recomputes_dead_ops) {
+      if (recipe.keeps.recomputes_dead_ops) {
         recompute_all(block, weights);
       } else {
         recompute_needed(block, weights, [](const Op&) { return false; });

@@ -11,9 +11,9 @@ namespace qplan {
 // What the shape says. selective: the ops of each module run again just before backward first needs
 // one of their results; by operators, what torchtitan's policy does not keep runs again at the
 // start of backward, as far as backward needs it. full: forward runs again at the start of
-// backward, whole or as far as backward needs it (Recipe::recomputes_dead_ops); only the block's
-// input is kept. `forward_weights` are what the repeated ops read in forward; in backward they read
-// `backward_weights`.
+// backward, whole or as far as backward needs it (Recipe::keeps.recomputes_dead_ops); only the
+// block's input is kept. `forward_weights` are what the repeated ops read in forward; in backward
+// they read `backward_weights`.
 void recompute(Block& block, const Recipe& recipe, const BlockShape& shape, SlotId forward_weights,
                SlotId backward_weights);
 

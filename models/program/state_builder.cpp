@@ -13,7 +13,7 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
 
 // Bytes of optimizer state per parameter on the device.
 std::int64_t optimizer_bytes(const Recipe& r, const BlockShape& s) {
-  const bool fp32_working = r.working_params == DType::fp32 && gathers_parameters(r, s.zero);
+  const bool fp32_working = r.states.working_params == DType::fp32 && gathers_parameters(r, s.zero);
   double bytes = 2 * size_of(s.moment_dtype) + (fp32_working ? 0 : size_of(s.main_params_dtype));
   // fp16 keeps an fp32 copy of the gradients beside the master weights
   // (docs/reference/frameworks.md 2.2: 20 bytes).
@@ -31,9 +31,9 @@ RankParameters sharded(const RankParameters& n, const BlockShape& s) {
 
 // A layer has at most four matrices to cut between: qkv, o, gate and up, down.
 double reduction_calls(const Recipe& recipe, const BlockShape& s, std::int64_t count) {
-  if (recipe.reduction_bucket <= Bytes() || s.kind != BlockKind::decoder) return 1;
+  if (!recipe.states.buckets || s.kind != BlockKind::decoder) return 1;
   const Bytes gradients(static_cast<double>(count) * size_of(DType::bf16));
-  return std::clamp(gradients / recipe.reduction_bucket, 1.0, 4.0);
+  return std::clamp(gradients / recipe.states.buckets->size, 1.0, 4.0);
 }
 
 Rowwise zero_fill(DType dtype, std::int64_t elements) {
@@ -79,7 +79,7 @@ void StateBuilder::declare() {
   }
   // DDP reduces out of buckets of its own, beside the gradients that autograd makes, unless it is
   // told to make those views of them (gradient_as_bucket_view; nanotron's trainer.py does not).
-  const bool buckets = c_.recipe.reduction_bucket > Bytes() && s.dense_shard * s.dense_replicas > 1;
+  const bool buckets = c_.recipe.states.buckets && s.dense_shard * s.dense_replicas > 1;
   if (buckets && !borrows_) {
     b.slot("reduction buckets", c_.activation_dtype(), 1, own_.total(), Storage::gradient);
   }
@@ -106,7 +106,7 @@ void StateBuilder::declare() {
         s.zero == 3 ? whole_parameters("gathered weights again", own_) : whole;
   }
   if (reduces_every_microbatch(s)) {
-    const bool fp32 = c_.recipe.fp32_gradient_accumulation && !keeps_bf16_gradients();
+    const bool fp32 = c_.recipe.states.fp32_accumulation && !keeps_bf16_gradients();
     // A head that runs in parts adds up its gradients in the format that they are reduced in
     // (accumulate_unsharded_grad_if_needed in torch's _fsdp_param.py).
     const DType summed = c_.loss_chunks() > 1 ? reduce_dtype() : c_.activation_dtype();
@@ -129,19 +129,19 @@ bool StateBuilder::keeps_bf16_gradients() const {
 }
 
 DType StateBuilder::reduce_dtype() const {
-  return keeps_bf16_gradients() ? DType::bf16 : c_.recipe.reduce_dtype;
+  return keeps_bf16_gradients() ? DType::bf16 : c_.recipe.states.reduce_dtype;
 }
 
 // FSDP1 makes a reduced shard what its parameters are, however it was reduced
 // (_cast_grad_to_param_dtype in torch's fsdp/_runtime_utils.py).
 DType StateBuilder::kept_dtype() const {
   const DType dtype = c_.shape.grad_dtype;
-  return c_.recipe.flat_parameters && dtype == DType::bf16 ? DType::fp32 : dtype;
+  return c_.recipe.states.flat_parameters && dtype == DType::bf16 ? DType::fp32 : dtype;
 }
 
 // fp32 precision has no narrower copy to work with.
 DType StateBuilder::working_params() const {
-  return c_.shape.precision == Precision::fp32 ? DType::fp32 : c_.recipe.working_params;
+  return c_.shape.precision == Precision::fp32 ? DType::fp32 : c_.recipe.states.working_params;
 }
 
 void StateBuilder::enter_forward() {
@@ -164,13 +164,13 @@ void StateBuilder::copy_out(SlotId gathered) {
   const auto& s = c_.shape;
   const std::int64_t count =
       (s.dense_shard > 1 ? own_.dense : 0) + (s.expert_shard > 1 ? own_.expert : 0);
-  if (!c_.recipe.copies_gathered || count == 0) return;
+  if (!c_.recipe.states.copies_gathered || count == 0) return;
   c_.rowwise(RowwiseKind::copy, 1, count, {gathered}, {}).role = Role::copy_gathered;
 }
 
 bool StateBuilder::flattens() const {
   const auto& s = c_.shape;
-  return c_.recipe.flat_parameters && (s.dense_shard > 1 || s.expert_shard > 1);
+  return c_.recipe.states.flat_parameters && (s.dense_shard > 1 || s.expert_shard > 1);
 }
 
 SlotId StateBuilder::flat_gradients() {
@@ -256,7 +256,7 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name) {
   if (!gathered) b.compute(Join{}, {}, {whole});  // one rank: only the working copy is made
   // Without overlap the next block's parameters are waited for before this block computes.
   // DeepSpeed's overlap_comm is one switch for both directions (docs/reference/frameworks.md 3.1).
-  const bool one_switch = c_.recipe.shard_style == ShardStyle::distributed_optimizer;
+  const bool one_switch = c_.recipe.states.shard_style == ShardStyle::distributed_optimizer;
   const bool prefetches =
       s.overlap.has(OverlapKind::param) || (one_switch && s.overlap.has(OverlapKind::grad));
   if (gathered && !prefetches) {
@@ -271,7 +271,7 @@ void StateBuilder::once_a_step() {
   auto& b = c_.b;
   // Gradients are added to: ours, and a main_grad buffer (Megatron's zero_grad_buffer, nanotron's
   // accumulator, DeepSpeed's clear_hp_grads). torch's zero_grad drops gradients instead.
-  if (c_.recipe.executable || c_.recipe.fp32_gradient_accumulation ||
+  if (c_.recipe.executable || c_.recipe.states.fp32_accumulation ||
       widens_gradients(c_.recipe, s)) {
     const RankParameters kept = s.zero >= 2 ? sharded(own_, s) : own_;
     b.into(&Block::clear);
@@ -287,7 +287,7 @@ void StateBuilder::once_a_step() {
   b.into(&Block::reduce);
   if (!reduces_every_microbatch(s)) sum_embedding_copies();
   // Megatron does this too (finalize_model_grads.py); in the other recipes it is part of what their
-  // model_error was measured with.
+  // errors.model was measured with.
   if (own_.partial > 0 && c_.recipe.executable) {
     sum_shared(own_.partial, Axis::tp, Role::replicated_gradients);
   }
@@ -373,7 +373,9 @@ void StateBuilder::gather_updated(StreamSet after) {
     if (count == 0 || ranks == 1) return;
     const Bytes bytes(static_cast<double>(count) * size_of(c_.activation_dtype()));
     Collective gathering{CollectiveKind::all_gather, axis, bytes};
-    if (c_.recipe.gathers_at_once && s.kind != BlockKind::embedding) gathering.calls = 0;
+    const auto& buckets = c_.recipe.states.buckets;
+    const bool at_once = buckets && buckets->gathers_at_once;
+    if (at_once && s.kind != BlockKind::embedding) gathering.calls = 0;
     c_.b.aside(Stream::gather_comm, gathering, {weights_}, {weights_}).after = after;
   };
   gather(own_.dense, dense_axis(s), s.dense_shard);
@@ -409,7 +411,7 @@ void StateBuilder::optimizer_step() {
                     .main_params = s.main_params_dtype,
                     .moments = s.moment_dtype,
                     .working = working_params(),
-                    .fused = c_.recipe.fused_adam},
+                    .fused = c_.recipe.kernels.fused_adam},
               {gradients_, optimizer_}, {weights_, optimizer_});
   }
   if (on_host > 0) {

@@ -191,7 +191,8 @@ ScheduleShape schedule_shape(const ParallelPlan& plan, const Recipe& recipe) {
           .vpp = chunks_per_rank(plan),
           .microbatches = static_cast<int>(plan.num_microbatches()),
           .pairs = asked || plan.schedule == ScheduleKind::dualpipe,
-          .whole_reductions = recipe.whole_reductions && can_pair && reduces_once && plan.pp > 1};
+          .whole_reductions =
+              recipe.states.whole_reductions && can_pair && reduces_once && plan.pp > 1};
 }
 
 std::vector<int> stage_layers(const ModelSpec& model, const ParallelPlan& plan) {

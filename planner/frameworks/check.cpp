@@ -116,7 +116,7 @@ void check_contradictions(const Scene& scene, const Draft& unsaid, Findings& out
 void read_fsdp_module(const Settings& settings, Draft& draft) {
   draft.recipe = RecipeKind::fsdp1;
   draft.plan.zero = 3;
-  draft.plan.overlap = recipe_of(RecipeKind::fsdp1).default_overlap;
+  draft.plan.overlap = recipe_of(RecipeKind::fsdp1).defaults.overlap;
   if (const Setting* const strategy = settings.find("FSDP.sharding_strategy")) {
     const std::string name = text_of(strategy->value);
     if (name.find("SHARD_GRAD_OP") != std::string::npos) draft.plan.zero = 2;

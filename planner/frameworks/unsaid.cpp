@@ -21,14 +21,14 @@ ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind
     case Framework::deepspeed:
     case Framework::megatron_deepspeed:
       plan.grad_dtype = DType::bf16;
-      plan.overlap = recipe_of(recipe).default_overlap;
+      plan.overlap = recipe_of(recipe).defaults.overlap;
       break;
     case Framework::fsdp2:
-      plan.overlap = recipe_of(recipe).default_overlap;
+      plan.overlap = recipe_of(recipe).defaults.overlap;
       plan.zero = 3;
       break;
     case Framework::torchtitan:
-      plan.overlap = recipe_of(recipe).default_overlap;
+      plan.overlap = recipe_of(recipe).defaults.overlap;
       plan.zero = 3;
       plan.sequence_parallel = true;
       plan.cuda_graph = true;  // unless disable_cuda_graphs

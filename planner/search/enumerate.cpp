@@ -62,7 +62,7 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& r
     choices.push_back(r);
   };
   const bool unnamed = has.has(RecomputeChoice::unnamed);
-  if (recipe.attention == AttentionKernel::unfused && !unnamed) {
+  if (recipe.kernels.attention == AttentionKernel::unfused && !unnamed) {
     selective({RecomputeModule::core_attn});
   }
   if (unnamed) choices.push_back({.kind = RecomputeKind::selective, .modules = {}, .layers = 0});
@@ -71,7 +71,7 @@ std::vector<Recompute> recompute_choices(const ModelSpec& model, const Recipe& r
     selective({RecomputeModule::moe_act});
     selective({RecomputeModule::moe});
   } else {
-    if (!recipe.norms_in_linears) selective({RecomputeModule::layernorm});
+    if (!recipe.kernels.norms_in_linears) selective({RecomputeModule::layernorm});
     selective({RecomputeModule::mlp});
   }
   if (model.moe && model.delta_net) {
@@ -193,7 +193,7 @@ std::vector<Sharding> sharding(const Recipe& recipe, const SearchSpace& space,
                                const ParallelPlan& so_far) {
   const bool split_backward = splits_backward(so_far.schedule);
   // Whatever the stage, parameters stay gathered through a step.
-  const bool alike = recipe.gathers_once_in_pipeline && so_far.pp > 1;
+  const bool alike = recipe.states.gathers_once_in_pipeline && so_far.pp > 1;
   std::vector<Sharding> choices;
   for (const int zero : or_default(space[&P::zero], zero_stages(recipe))) {
     if (alike && zero == 3 && space[&P::zero].empty()) continue;
@@ -212,7 +212,7 @@ std::vector<int> shard_sets(const Recipe& recipe, const HardwareProfile& hardwar
                             const Skeleton& k) {
   const int group = k.dp * k.cp, node = hardware.link.gpus_per_node;
   std::vector<int> sets = {0};
-  if (recipe.shard_style == ShardStyle::fully_sharded && group > node && group % node == 0) {
+  if (recipe.states.shard_style == ShardStyle::fully_sharded && group > node && group % node == 0) {
     sets.push_back(node);
   }
   return sets;

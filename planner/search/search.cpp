@@ -288,10 +288,10 @@ ParallelPlan default_plan(const ModelSpec&, const Recipe& recipe, std::int64_t g
   plan.dp = static_cast<int>(gpus);
   plan.global_batch_size = global_batch_size;
   plan.seq_len = seq_len;
-  plan.overlap = recipe.default_overlap;
-  plan.grad_dtype = recipe.default_grad_dtype;
-  plan.zero = recipe.default_zero;
-  plan.compile = recipe.compiles;
+  plan.overlap = recipe.defaults.overlap;
+  plan.grad_dtype = recipe.defaults.grad_dtype;
+  plan.zero = recipe.defaults.zero;
+  plan.compile = recipe.defaults.compile;
   return plan;
 }
 

@@ -334,7 +334,7 @@ TEST_CASE("nanotron's messages stall where rings lie over more than two nodes") 
     return pipeline_links(cost, plan, RankGrid(plan, 8)).stall;
   };
   CHECK(stall(RecipeKind::nanotron, "tp32 pp2 gbs16 sp") ==
-        recipe_of(RecipeKind::nanotron).stalled_message);
+        recipe_of(RecipeKind::nanotron).host.ring->stalled_message);
   CHECK(stall(RecipeKind::nanotron, "tp16 pp2 gbs16 sp") == Seconds(0));
   CHECK(stall(RecipeKind::nanotron, "tp32 dp2 gbs16 sp") == Seconds(0));
   CHECK(stall(RecipeKind::megatron, "tp32 pp2 gbs16 sp") == Seconds(0));

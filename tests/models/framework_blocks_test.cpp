@@ -228,7 +228,7 @@ TEST_CASE("FSDP1 reduces in the plan's format, and keeps shards in fp32 whicheve
   CHECK(whole.reduced == 2 * half.reduced);
   CHECK(half.kept == DType::fp32);
   CHECK(whole.kept == DType::fp32);
-  CHECK(recipe_of(RecipeKind::fsdp1).default_grad_dtype == DType::bf16);
+  CHECK(recipe_of(RecipeKind::fsdp1).defaults.grad_dtype == DType::bf16);
 }
 
 TEST_CASE("torchao casts weights in each microbatch, and by kernels of their own") {

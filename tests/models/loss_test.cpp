@@ -106,7 +106,7 @@ TEST_CASE("what a framework runs unasked needs no word") {
   CHECK(loss_word(unfused, true, megatron) == by_framework);
   CHECK(loss_word(te, false, megatron) == te);
   for (const auto& [kind, word] : Words<RecipeKind>::table) {
-    CHECK(losses_of(kind).has(recipe_of(kind).loss));
+    CHECK(losses_of(kind).has(recipe_of(kind).kernels.loss));
     CHECK_FALSE(losses_of(kind).has(by_framework));
   }
 }

@@ -96,7 +96,7 @@ class RandomPlans {
     draw_states(recipe, p);
     draw_recompute(p);
     p.sequence_parallel = p.tp > 1 && coin(0.8);
-    if (coin(0.5)) p.overlap = recipe.default_overlap;
+    if (coin(0.5)) p.overlap = recipe.defaults.overlap;
     if (coin(0.2)) p.overlap.add(OverlapKind::tp);
     if (p.ep > 1 && coin(0.4)) p.overlap.add(OverlapKind::ep);
     return p;
@@ -171,7 +171,8 @@ class RandomPlans {
     if (coin(0.2)) p.fsdp_shard = pick<int>({1, 2, 4});
     if (coin(0.25)) p.offload.optimizer = pick<double>({0.5, 1.0, 1.0});
     // FSDP moves everything or nothing.
-    const bool whole = recipe.shard_style == ShardStyle::fully_sharded && p.offload.optimizer == 1;
+    const bool whole =
+        recipe.states.shard_style == ShardStyle::fully_sharded && p.offload.optimizer == 1;
     p.offload.params = whole || coin(0.05);
     if (coin(0.1)) p.offload.activation_layers = pick<int>({-1, 1});
     p.offload.nvme = coin(0.05);

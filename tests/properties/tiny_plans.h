@@ -63,7 +63,7 @@ class TinyPlans {
     if (r.coin(0.15)) p.offload.optimizer = r.pick<double>({0.5, 1.0});
     p.sequence_parallel = p.tp > 1 && r.coin(0.7);
     p.cp_comm = r.pick<CpComm>({CpComm::p2p, CpComm::all_gather, CpComm::a2a});
-    if (r.coin(0.6)) p.overlap = recipe.default_overlap;
+    if (r.coin(0.6)) p.overlap = recipe.defaults.overlap;
     if (r.coin(0.2)) p.overlap.add(OverlapKind::tp);
     if (p.ep > 1 && r.coin(0.3)) p.overlap.add(OverlapKind::ep);
     return p;

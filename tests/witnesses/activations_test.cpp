@@ -134,7 +134,7 @@ TEST_CASE("witness: selective recomputation of 2022 leaves 34h") {
   const ModelSpec model = load_model("megatron-22b");
   BlockShape s = layer_of(model, 2048);
   s.recompute = RecomputeKind::selective;
-  s.recompute_modules = recipe_of(RecipeKind::megatron_legacy).selective;
+  s.recompute_modules = recipe_of(RecipeKind::megatron_legacy).keeps.selective;
   CHECK(std::abs(witness("34h, selective", static_cast<double>(34 * model.hidden_size),
                          kept_per_token(model, RecipeKind::megatron_legacy, s), "B")) < 0.001);
 }

@@ -138,56 +138,57 @@ TEST_CASE("waits launch nothing, unfused work several kernels, experts one each"
   const Recipe& eager = recipe_of(RecipeKind::fsdp2);
   const Recipe& megatron = recipe_of(RecipeKind::megatron);
   CHECK(launch_time({.work = Join{}}, eager) == Seconds(0));
-  CHECK(launch_time(compute_op(), eager) == eager.launch);
-  CHECK(launch_time(comm_op(), eager) == eager.collective_launch);
+  CHECK(launch_time(compute_op(), eager) == eager.host.launch);
+  CHECK(launch_time(comm_op(), eager) == eager.host.collective_launch);
   CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::swiglu, .fused = true}}, eager) ==
-        eager.launch);
+        eager.host.launch);
   CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::swiglu, .fused = false}}, eager) >
-        eager.launch);
+        eager.host.launch);
   const Op experts{.work = GroupedGemm{.groups = 16, .rows = 4096, .n = 64, .k = 64}};
-  CHECK(launch_time(experts, eager) == eager.launch);
-  CHECK(launch_time(experts, megatron) == megatron.launch + megatron.expert_launch * 16.0);
+  CHECK(launch_time(experts, eager) == eager.host.launch);
+  CHECK(launch_time(experts, megatron) ==
+        megatron.host.launch + megatron.host.expert.product * 16.0);
   Op cast{.work = Rowwise{.kind = RowwiseKind::cast, .rows = 4096, .cols = 64}};
-  CHECK(launch_time(cast, eager) == eager.launch);
-  CHECK(launch_time(cast, megatron) == *megatron.cast_launch);
+  CHECK(launch_time(cast, eager) == eager.host.launch);
+  CHECK(launch_time(cast, megatron) == *megatron.host.cast_launch);
   CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::amax}}, megatron) ==
-        *megatron.cast_launch);
+        *megatron.host.cast_launch);
   std::get<Rowwise>(cast.work).groups = 16;
-  CHECK(launch_time(cast, megatron) == megatron.launch + megatron.expert_cast * 16.0);
+  CHECK(launch_time(cast, megatron) == megatron.host.launch + megatron.host.expert.cast * 16.0);
   // Its scale takes launches of its own, also expert by expert.
   Op maximum{.work = Rowwise{.kind = RowwiseKind::amax, .groups = 16}};
-  CHECK(launch_time(maximum, megatron) == megatron.expert_scale * 16.0);
-  CHECK(megatron.expert_scale > Seconds(0));
+  CHECK(launch_time(maximum, megatron) == megatron.host.expert.scale * 16.0);
+  CHECK(megatron.host.expert.scale > Seconds(0));
   // Softmax is one kernel of six, or five of ten (cast, scale, mask, softmax, cast).
   Attention scores{.batch = 1, .heads = 4, .q_len = 64, .kv_len = 64};
   scores.kernel = AttentionKernel::unfused;
-  CHECK(launch_time({.work = scores}, eager) == eager.launch * 6.0);
+  CHECK(launch_time({.work = scores}, eager) == eager.host.launch * 6.0);
   scores.heads = 2;
-  CHECK(launch_time({.work = scores}, eager) == eager.launch * 10.0);
+  CHECK(launch_time({.work = scores}, eager) == eager.host.launch * 10.0);
 }
 
 TEST_CASE("a module's first kernel takes its launch, its further ones less") {
   const Recipe& megatron = recipe_of(RecipeKind::megatron);
-  const Seconds further = *megatron.further_launch;
+  const Seconds further = *megatron.host.further_launch;
   Op product = compute_op();
-  CHECK(launch_time(product, megatron) == megatron.launch);
+  CHECK(launch_time(product, megatron) == megatron.host.launch);
   product.piece = 1;
   product.pieces = 4;
   CHECK(launch_time(product, megatron) == further);
   Op message = comm_op();
-  CHECK(launch_time(message, megatron) == megatron.collective_launch);
+  CHECK(launch_time(message, megatron) == megatron.host.collective_launch);
   message.piece = 2;
   CHECK(launch_time(message, megatron) == further);
   // Steps of a ring of attention come from Python.
   Op ring{.work = Attention{.batch = 1, .heads = 4, .q_len = 64, .kv_len = 64}};
   ring.piece = 1;
-  CHECK(launch_time(ring, megatron) == megatron.launch + further);
+  CHECK(launch_time(ring, megatron) == megatron.host.launch + further);
   CHECK(launch_time({.work = AdamW{}}, megatron) == further);
   CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::zero_fill}}, megatron) == further);
   // A recipe that launches kernel by kernel has one figure for all.
   const Recipe& eager = recipe_of(RecipeKind::fsdp2);
-  CHECK(launch_time(product, eager) == eager.launch);
-  CHECK(launch_time(message, eager) == eager.collective_launch);
+  CHECK(launch_time(product, eager) == eager.host.launch);
+  CHECK(launch_time(message, eager) == eager.host.collective_launch);
 }
 
 TEST_CASE("a slower host launches later") {
@@ -213,7 +214,7 @@ TEST_CASE("graphs of layers leave the routed experts' launches to the host") {
   ops[1].layer_module = LayerModule::router;
   ops[2].layer_module = LayerModule::experts;
   Priced p;
-  const Seconds one = p.context.recipe->launch;
+  const Seconds one = p.context.recipe->host.launch;
   const Seconds experts = launch_time(ops[2], *p.context.recipe);
   const auto launches = [&](std::optional<CudaGraphScope> graphs) {
     p.context.graphs = graphs;

@@ -25,16 +25,16 @@ TEST_CASE(
   CHECK(month("benchmarks/llama3_h100_202412.md", "torchtitan", "megatron") == 0);
 
   constexpr auto titan = RecipeKind::fsdp2_compile;
-  CHECK(recipe_of_month(titan, 202503).loss == LossKind::eager);
+  CHECK(recipe_of_month(titan, 202503).kernels.loss == LossKind::eager);
   for (const int early : {202504, 202604}) {
-    CHECK(recipe_of_month(titan, early).loss == LossKind::compiled);
+    CHECK(recipe_of_month(titan, early).kernels.loss == LossKind::compiled);
   }
   for (const int late : {0, 202605}) {
-    CHECK(recipe_of_month(titan, late).loss == LossKind::chunked);
+    CHECK(recipe_of_month(titan, late).kernels.loss == LossKind::chunked);
   }
-  CHECK(recipe_of_month(titan, 202606).attention == AttentionKernel::flash2);
+  CHECK(recipe_of_month(titan, 202606).kernels.attention == AttentionKernel::flash2);
   for (const int late : {0, 202607}) {
-    CHECK(recipe_of_month(titan, late).attention == AttentionKernel::flex);
+    CHECK(recipe_of_month(titan, late).kernels.attention == AttentionKernel::flex);
   }
 }
 
@@ -65,10 +65,12 @@ TEST_CASE("published runs of Megatron-Core have the loss and the month of their 
   CHECK(run("").month == 0);
 
   constexpr auto megatron = RecipeKind::megatron;
-  CHECK(recipe_of_month(megatron, 202406).loss == unfused);
-  CHECK(recipe_of_month(megatron, 202407).loss == native);
-  CHECK(recipe_of_month(megatron, 202608).te_loss_in_place);
-  for (const int late : {0, 202609}) CHECK_FALSE(recipe_of_month(megatron, late).te_loss_in_place);
+  CHECK(recipe_of_month(megatron, 202406).kernels.loss == unfused);
+  CHECK(recipe_of_month(megatron, 202407).kernels.loss == native);
+  CHECK(recipe_of_month(megatron, 202608).keeps.te_loss_in_place);
+  for (const int late : {0, 202609}) {
+    CHECK_FALSE(recipe_of_month(megatron, late).keeps.te_loss_in_place);
+  }
 }
 
 TEST_CASE(
@@ -125,9 +127,9 @@ TEST_CASE("Composer's runs with PURE recompute whole layers, as torch before 2.1
   const MeasuredRun early = run("FSDP FULL_SHARD mp=PURE"), later = run("FSDP FULL_SHARD");
   CHECK(early.inputs->month == 202305);
   CHECK(later.inputs->month == 0);
-  CHECK_FALSE(recipe_of_month(RecipeKind::fsdp1, 0).recomputes_dead_ops);
-  CHECK(recipe_of_month(RecipeKind::fsdp1, 202309).recomputes_dead_ops);
-  CHECK_FALSE(recipe_of_month(RecipeKind::fsdp1, 202310).recomputes_dead_ops);
+  CHECK_FALSE(recipe_of_month(RecipeKind::fsdp1, 0).keeps.recomputes_dead_ops);
+  CHECK(recipe_of_month(RecipeKind::fsdp1, 202309).keeps.recomputes_dead_ops);
+  CHECK_FALSE(recipe_of_month(RecipeKind::fsdp1, 202310).keeps.recomputes_dead_ops);
   // A layer without gates ends in a product of a third of its FLOPs, and forward is a quarter.
   CHECK(early.inputs->plan == later.inputs->plan);
   const auto step = [](const MeasuredRun& r) {
