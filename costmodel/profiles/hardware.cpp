@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <limits>
 #include <span>
@@ -75,24 +76,39 @@ class Section : public JsonReader {
   KeyComplaints* complaints_;
 };
 
-// One sentence for all of them. `top` is the profile's own path.
-[[noreturn]] void throw_complaints(const KeyComplaints& complaints, const Section& top,
-                                   const std::string& name) {
-  std::string text = fmt::format("{}", fmt::join(complaints.unknown, "; "));
-  if (!complaints.missing.empty()) {
-    const std::size_t prefix = top.path_of("").size();
-    std::vector<std::string> keys;
-    for (const std::string& path : complaints.missing) keys.push_back(path.substr(prefix));
-    const std::string like = nearest_name(name, hardware_names());
-    const std::string_view where = top.path();
-    text = fmt::format(
-        "{} lacks {}; write {} in, or let it extend a built-in machine and say what differs: "
-        "\"extends\": \"{}\"{}{}",
-        where.ends_with(':') ? where.substr(0, where.size() - 1) : where, fmt::join(keys, ", "),
-        keys.size() == 1 ? "it" : "them", like.empty() ? "h100-sxm" : like,
-        text.empty() ? "" : ". Besides, ", text);
+// The built-in machine that a profile may mean to change: "b200" for a "GB200" is no match if there
+// is a "gb200". The first of "h100-sxm" and "h100-pcie" is the plainer one.
+std::string machine_like(const std::string& gpu) {
+  std::string lower = gpu;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::string best = "h100-sxm";
+  std::size_t matched = 0;
+  for (const std::string& name : hardware_names()) {
+    const std::size_t length = std::min(name.find('-'), name.size());
+    if (length < matched || lower.find(name.substr(0, length)) == std::string::npos) continue;
+    if (length == matched && name.size() >= best.size()) continue;
+    best = name;
+    matched = length;
   }
-  throw Error(text);
+  return best;
+}
+
+// One sentence for all of them. `top` is the profile.
+[[noreturn]] void throw_complaints(const KeyComplaints& complaints, const Section& top,
+                                   const std::string& gpu) {
+  const std::string unknown = fmt::format("{}", fmt::join(complaints.unknown, "; "));
+  if (complaints.missing.empty()) throw Error(unknown);
+  const std::size_t prefix = top.path_of("").size();
+  std::vector<std::string> keys;
+  for (const std::string& path : complaints.missing) keys.push_back(path.substr(prefix));
+  std::string_view where = top.path();
+  if (where.ends_with(':')) where.remove_suffix(1);
+  throw Error(fmt::format(
+      "{} lacks {}; write {} in, or let it extend a built-in machine and say what differs: "
+      "\"extends\": \"{}\"{}{}",
+      where, fmt::join(keys, ", "), keys.size() == 1 ? "it" : "them", machine_like(gpu),
+      unknown.empty() ? "" : ". Besides, ", unknown));
 }
 
 // Every section says where its figures come from: one sentence, or one for each key.
@@ -245,7 +261,8 @@ Interconnect read_link(Section in) {
   Interconnect link;
   link.gpus_per_node = static_cast<int>(in.integer("gpus_per_node", 1, 4096));
   link.nvlink_domain = static_cast<int>(in.integer("nvlink_domain", 1, 4096));
-  link.nvlink = gb_per_s(in.number("nvlink_gb_per_s", 0, kHuge));
+  // 0 says that there is none; a missing one does not.
+  link.nvlink = gb_per_s(in.lacks("nvlink_gb_per_s") ? 1 : in.number("nvlink_gb_per_s", 0, kHuge));
   link.host_to_device = gb_per_s(positive(in, "host_to_device_gb_per_s"));
   link.device_to_host = gb_per_s(positive(in, "device_to_host_gb_per_s"));
   if (link.over_pcie()) link.nvlink_domain = link.gpus_per_node;
@@ -681,7 +698,7 @@ HardwareProfile read_whole(const Json& json, std::string_view path) {
   profile.price_per_gpu_hour = in.number_or("price_per_gpu_hour_usd", 0, 1e6, 0);
   in.finish();
   if (!complaints.missing.empty() || !complaints.unknown.empty()) {
-    throw_complaints(complaints, in, profile.name);
+    throw_complaints(complaints, in, profile.gpu.name);
   }
   profile.source = json;
   return profile;

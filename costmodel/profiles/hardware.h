@@ -240,10 +240,10 @@ struct Slowdown {
   double compute = 1, comm = 1;
 };
 struct Contention {
-  Slowdown nvlink;                  // collectives inside a domain
-  Slowdown network;                 // collectives that cross nodes
-  Slowdown expert_library;          // an expert library's inside a domain
-  Slowdown expert_library_network;  // ... and across nodes
+  Slowdown nvlink;                    // collectives inside a domain
+  Slowdown network;                   // collectives that cross nodes
+  Slowdown expert_library{};          // an expert library's inside a domain
+  Slowdown expert_library_network{};  // ... and across nodes
 };
 
 // How far prices are off, relative, one sigma, where a fit has no figure of its own.

@@ -70,9 +70,11 @@ Json laid_over(Json below, const Json& own) {
   return below;
 }
 
-// Adds what lies below where `own` has nothing, and keeps the order of what it has.
+// Adds what lies below where `own` has nothing, and keeps the order of what it has. A section says
+// itself where its figures come from.
 void fill(Json& own, const Json& below) {
   for (const auto& [key, value] : below.items()) {
+    if (key == "source" && !own.contains(key)) continue;
     if (!own.contains(key) || own[key].is_null()) {
       own[key] = value;
     } else if (own[key].is_object() && value.is_object()) {
@@ -326,7 +328,12 @@ Json extended(const Json& own, const ProfileOrigin& origin, Chain chain) {
 
 Json layered_profile(const Json& own, const ProfileOrigin& origin) {
   Json profile = extended(own, origin, {});
-  if (profile.is_object()) fill(profile, generation_of(profile));
+  if (!profile.is_object()) return profile;
+  // These it has to write itself, if only in part: their `source` is not filled in.
+  for (const char* section : {"gpu", "link", "host", "contention", "attention"}) {
+    if (at(profile, {section}) == nullptr) profile[section] = Json::object();
+  }
+  fill(profile, generation_of(profile));
   return profile;
 }
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "costmodel/fold/replay.h"
+#include "tests/costmodel/machine.h"
 
 using namespace qplan;
 
