@@ -8,6 +8,7 @@
 #include <type_traits>
 
 #include "models/error.h"
+#include "models/json.h"
 #include "models/plan_text.h"
 
 namespace qplan {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "models/dtype.h"
-#include "models/json.h"
+#include "models/json_fwd.h"
 #include "models/words.h"
 
 namespace qplan {
