@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/json_fwd.h"
 #include "planner/runs/accuracy.h"
 #include "planner/runs/predict_runs.h"
 

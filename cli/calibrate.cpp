@@ -4,7 +4,6 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <ctime>
 #include <filesystem>
@@ -13,6 +12,7 @@
 
 #include "cli/commands.h"
 #include "cli/execution.h"
+#include "cli/print.h"
 #include "cli/stopwatch.h"
 #include "executor/cuda/device_error.h"
 #include "executor/cuda/measure.h"
@@ -46,8 +46,8 @@ Calibration measure(const ProcessRank& process, const Console& console) {
       result.samples.push_back({work, *time, ranks});
     }
     if (console.terminal.progress && process.rank == 0) {
-      fmt::print(console.err, "\r{:4} of {} works, {:<60}", ++done,
-                 works.size() + groups.size() * together.size(), to_string(work));
+      print(console.err, "\r{:4} of {} works, {:<60}", ++done,
+            works.size() + groups.size() * together.size(), to_string(work));
       console.err.flush();
     }
   };
@@ -121,9 +121,9 @@ Exit run_calibrate(const Args& args, const Console& console) {
   const Json profile = calibrated_profile(start.source, calibration);
   static_cast<void>(read_hardware(profile, output));  // what is written can be read
   write_file_atomically(output, json_text(profile));
-  fmt::print(console.out, "{}: {} works on {} x {} in {:.0f} s, starting from {}\n", output,
-             calibration.samples.size(), calibration.ranks, calibration.gpu, watch.elapsed_s(),
-             start.name);
+  print(console.out, "{}: {} works on {} x {} in {:.0f} s, starting from {}\n", output,
+        calibration.samples.size(), calibration.ranks, calibration.gpu, watch.elapsed_s(),
+        start.name);
   return Exit::done;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "cli/commands.h"
-#include "models/json.h"
+#include "models/json_fwd.h"
 
 namespace qplan {
 

@@ -4,7 +4,6 @@
 #include "planner/frameworks/check.h"
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include "cli/advice.h"
 #include "cli/check_files.h"
 #include "cli/commands.h"
+#include "cli/print.h"
 #include "cli/report.h"
 #include "models/error.h"
 #include "planner/search/search.h"
@@ -155,8 +155,8 @@ void print_findings(const Checked& checked, std::ostream& out) {
     out << "No findings.\n";
     return;
   }
-  fmt::print(out, "\n{} error{}, {} warning{}, {} note{}\n", errors, with_s(errors), warnings,
-             with_s(warnings), notes, with_s(notes));
+  print(out, "\n{} error{}, {} warning{}, {} note{}\n", errors, with_s(errors), warnings,
+        with_s(warnings), notes, with_s(notes));
 }
 
 std::string speed_text(const Answer& answer) {
@@ -171,7 +171,7 @@ std::string speed_text(const Answer& answer) {
 void print_text(const Found& found, std::ostream& out) {
   const Checked& checked = found.checked;
   print_findings(checked, out);
-  for (const std::string& path : found.written) fmt::print(out, "corrected copy: {}\n", path);
+  for (const std::string& path : found.written) print(out, "corrected copy: {}\n", path);
   if (!found.yours) return;
   out << '\n' << model_line(*found.job);
   for (const std::string& sentence : checked.assumed)

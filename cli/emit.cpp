@@ -3,7 +3,6 @@
 #include "planner/frameworks/emit.h"
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include <system_error>
 
 #include "cli/commands.h"
+#include "cli/print.h"
 #include "cli/report.h"
 #include "models/error.h"
 
@@ -145,10 +145,10 @@ Exit run_emit(const Args& args, const Console& console) {
   const auto files = emit(framework, subject, remarks_of(*job, framework, answer));
   write_all(question.folder, files, question.force);
   for (const EmittedFile& written : files) {
-    fmt::print(console.out, "{}\n", (fs::path(question.folder) / written.name).string());
+    print(console.out, "{}\n", (fs::path(question.folder) / written.name).string());
   }
   if (!answer.feasible()) {
-    fmt::print(console.err, "note: the plan does not fit: {}\n", answer.infeasible.front().message);
+    print(console.err, "note: the plan does not fit: {}\n", answer.infeasible.front().message);
   }
   return Exit::done;
 }

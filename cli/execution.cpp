@@ -1,13 +1,13 @@
 #include "cli/execution.h"
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
+#include "cli/print.h"
 #include "executor/cuda/device_error.h"
 #include "executor/cuda/run.h"
 #include "executor/io/checkpoint.h"
@@ -171,7 +171,7 @@ std::function<void(int, double)> progress_line(const Console& console,
   return [&err = console.err, steps = choices.steps](int step, double loss) {
     const bool last = step + 1 == steps;
     const std::string text = fmt::format("step {} of {}, loss {:.6f}", step + 1, steps, loss);
-    fmt::print(err, "\r{:40}\r{}", "", last ? "" : text);
+    print(err, "\r{:40}\r{}", "", last ? "" : text);
     err.flush();
   };
 }

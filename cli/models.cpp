@@ -4,6 +4,7 @@
 
 #include "cli/catalog.h"
 #include "cli/commands.h"
+#include "models/json.h"
 #include "models/model_spec.h"
 #include "models/text.h"
 

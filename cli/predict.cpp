@@ -1,7 +1,6 @@
 // `qplan predict`: everything about one plan.
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <filesystem>
 #include <ostream>
@@ -9,6 +8,7 @@
 #include "cli/advice.h"
 #include "cli/commands.h"
 #include "cli/plan_words.h"
+#include "cli/print.h"
 #include "cli/report.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
@@ -190,7 +190,7 @@ void print_text(const Asked& asked, const Answer& answer, const Question& questi
       << stages_text(e) << wrapped(memory_legend(), 116) << '\n'
       << parts_text(e) << notes;
   if (answer.feasible()) return;
-  fmt::print(out, "\nThis plan does not fit: {}.\n", answer.infeasible.front().message);
+  print(out, "\nThis plan does not fit: {}.\n", answer.infeasible.front().message);
   const auto advice = what_makes_plan_fit(job, answer.plan);
   out << (advice.empty() ? "No single change of it fits; `qplan search` looks at all plans.\n"
                          : "It would with:\n" + advice_text(advice));
@@ -258,7 +258,7 @@ Exit run_predict(const Args& args, const Console& console) {
   } else {
     print_text(asked, answer, question, console.out);
     if (question.timing) {
-      fmt::print(console.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
+      print(console.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
     }
   }
   return answer.feasible() ? Exit::done : Exit::nothing_fits;

@@ -1,12 +1,12 @@
 // `qplan run`: executes a plan.
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <ostream>
 
 #include "cli/commands.h"
 #include "cli/execution.h"
+#include "cli/print.h"
 
 namespace qplan {
 namespace {
@@ -36,14 +36,14 @@ void print_text(const Execution& execution, const Executed& executed, std::ostre
       << wrapped("plan         " + to_string(execution.plan), 116, 13)
       << notes_text(execution.notes) << '\n'
       << losses_text(r);
-  fmt::print(out, "\nstep time    {} median, {} .. {}; {} tokens/s a rank\n",
-             human_seconds(executed.median), human_seconds(executed.least),
-             human_seconds(executed.most), significant(executed.tokens_per_s_per_gpu));
-  fmt::print(out, "memory       {} at once on the fullest rank, in an arena of {}\n",
-             human_bytes(largest(r.live_peak)), human_bytes(largest(r.arena)));
+  print(out, "\nstep time    {} median, {} .. {}; {} tokens/s a rank\n",
+        human_seconds(executed.median), human_seconds(executed.least), human_seconds(executed.most),
+        significant(executed.tokens_per_s_per_gpu));
+  print(out, "memory       {} at once on the fullest rank, in an arena of {}\n",
+        human_bytes(largest(r.live_peak)), human_bytes(largest(r.arena)));
   if (r.device_peak) {
-    fmt::print(out, "             {} of the device's, libraries included\n",
-               human_bytes(*r.device_peak));
+    print(out, "             {} of the device's, libraries included\n",
+          human_bytes(*r.device_peak));
   }
 }
 

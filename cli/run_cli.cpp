@@ -1,7 +1,6 @@
 // Picks the verb; the one place where errors become exit codes.
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
 #include <array>
@@ -10,6 +9,7 @@
 #include <ostream>
 
 #include "cli/commands.h"
+#include "cli/print.h"
 #include "executor/cuda/device_error.h"
 #include "models/error.h"
 
@@ -36,14 +36,14 @@ constexpr std::array kVerbs{
 };
 
 void print_help(std::ostream& out) {
-  fmt::print(out,
-             "qplan: which parallel plan for training a large language model, at what cost.\n\n"
-             "Usage: qplan VERB [options]\n\nVerbs:\n");
-  for (const Verb& verb : kVerbs) fmt::print(out, "  {:<10}{}\n", verb.name, verb.summary);
-  fmt::print(out,
-             "\n`qplan VERB --help` lists a verb's options; `qplan --version` prints {}.\n\n"
-             "Example: qplan search --model qwen3-30b-a3b --gpus 256\n",
-             kVersion);
+  print(out,
+        "qplan: which parallel plan for training a large language model, at what cost.\n\n"
+        "Usage: qplan VERB [options]\n\nVerbs:\n");
+  for (const Verb& verb : kVerbs) print(out, "  {:<10}{}\n", verb.name, verb.summary);
+  print(out,
+        "\n`qplan VERB --help` lists a verb's options; `qplan --version` prints {}.\n\n"
+        "Example: qplan search --model qwen3-30b-a3b --gpus 256\n",
+        kVersion);
 }
 
 Exit dispatch(const Args& args, const Console& console) {
@@ -59,7 +59,7 @@ Exit dispatch(const Args& args, const Console& console) {
   }
   if (word == "help") return dispatch({rest.front(), "--help"}, console);
   if (word == "--version") {
-    fmt::print(console.out, "qplan {}\n", kVersion);
+    print(console.out, "qplan {}\n", kVersion);
     return Exit::done;
   }
   std::vector<std::string> names;
@@ -82,7 +82,7 @@ std::span<const Verb> verbs() {
 int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
             const Terminal& terminal) {
   const auto fail = [&err](std::string_view sentence, Exit code = Exit::bad_input) {
-    fmt::print(err, "qplan: {}\n", sentence);
+    print(err, "qplan: {}\n", sentence);
     return static_cast<int>(code);
   };
   try {

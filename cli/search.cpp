@@ -1,7 +1,6 @@
 // `qplan search`: the best plans, what limits them, and why the others lost.
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <algorithm>
 #include <ostream>
@@ -10,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/explain.h"
 #include "cli/plan_words.h"
+#include "cli/print.h"
 #include "cli/report.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
@@ -41,13 +41,13 @@ Found look(Job& job, const Question& question, const Console& console) {
   options.objective = question.objective;
   if (console.terminal.progress) {
     options.progress = [&](double done) {
-      fmt::print(console.err, "\rsearching {:3.0f}%", 100 * done);
+      print(console.err, "\rsearching {:3.0f}%", 100 * done);
       console.err.flush();
     };
   }
   Found found;
   found.result = search(*job.cost, question.space, options);
-  if (console.terminal.progress) fmt::print(console.err, "\r              \r");
+  if (console.terminal.progress) print(console.err, "\r              \r");
   // Cheaper or fewer may mean fewer GPUs than were offered.
   if (!found.result.plans.empty()) job.gpus = found.result.plans.front().plan.world();
   for (const RankedPlan& ranked : found.result.plans) found.plans.push_back(ask(job, ranked.plan));
@@ -129,16 +129,15 @@ void print_nothing(const Job& job, const Question& question, const Found& found,
   const SearchResult& result = found.result;
   out << "Nothing fits.\n\n" << counts_text(job, question, result);
   if (result.considered == 0) {
-    fmt::print(out,
-               "The degrees asked for make no plan of {} GPUs: tp x cp x pp must divide them{}.\n",
-               question.space.gpus,
-               question.space[&ParallelPlan::dp].empty() ? "" : ", and dp be the rest");
+    print(out, "The degrees asked for make no plan of {} GPUs: tp x cp x pp must divide them{}.\n",
+          question.space.gpus,
+          question.space[&ParallelPlan::dp].empty() ? "" : ", and dp be the rest");
     return;
   }
   if (result.smallest) {
-    fmt::print(out, "\nThe plan that needs least has {} on the device, {} too much:\n",
-               human_bytes(result.smallest->device_peak),
-               human_bytes(result.smallest->device_peak - job.cost->capacity()));
+    print(out, "\nThe plan that needs least has {} on the device, {} too much:\n",
+          human_bytes(result.smallest->device_peak),
+          human_bytes(result.smallest->device_peak - job.cost->capacity()));
     out << wrapped("  " + to_string(result.smallest->plan), 116, 2);
   }
   const auto advice = what_makes_job_fit(job, question.space);
@@ -164,7 +163,7 @@ void print_text(const Job& job, const Question& question, const Found& found, st
     out << '\n' << counts_text(job, question, found.result);
     if (question.pareto) out << pareto_text(found.result);
   }
-  if (question.timing) fmt::print(out, "elapsed {}\n", human_seconds(Seconds(found.elapsed_s)));
+  if (question.timing) print(out, "elapsed {}\n", human_seconds(Seconds(found.elapsed_s)));
 }
 
 // ---- JSON ----

@@ -1,7 +1,6 @@
 // `qplan sweep`: a search per point, and what a training run of the best plan takes there.
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <algorithm>
 #include <functional>
@@ -11,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/explain.h"
 #include "cli/plan_words.h"
+#include "cli/print.h"
 #include "cli/report.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
@@ -81,7 +81,7 @@ std::vector<Point> all_points(const Question& question, const Console& console) 
       for (const std::int64_t batch : axis(question.batches, std::int64_t{0})) {
         for (const std::int64_t gpus : question.gpus) {
           if (console.terminal.progress) {
-            fmt::print(console.err, "\rpoint {} ({} GPUs)   ", points.size() + 1, gpus);
+            print(console.err, "\rpoint {} ({} GPUs)   ", points.size() + 1, gpus);
             console.err.flush();
           }
           points.push_back(look(question, hardware, gpus, seq_len, batch));
@@ -89,7 +89,7 @@ std::vector<Point> all_points(const Question& question, const Console& console) 
       }
     }
   }
-  if (console.terminal.progress) fmt::print(console.err, "\r{:40}\r", "");
+  if (console.terminal.progress) print(console.err, "\r{:40}\r", "");
   return points;
 }
 
@@ -217,9 +217,9 @@ std::vector<std::string> notes_of_all(const std::vector<Point>& points) {
 
 void print_text(const Question& question, const std::vector<Point>& points, std::ostream& out) {
   const ParameterCount count = count_parameters(points.front().job->model);
-  fmt::print(out, "{}, {} parameters, by {}; a run of {} tokens\n\n",
-             points.front().job->model.name, human_count(static_cast<double>(count.total())),
-             to_word(points.front().job->framework), human_count(question.run.tokens));
+  print(out, "{}, {} parameters, by {}; a run of {} tokens\n\n", points.front().job->model.name,
+        human_count(static_cast<double>(count.total())), to_word(points.front().job->framework),
+        human_count(question.run.tokens));
   out << table_text(question, points) << notes_text(notes_of_all(points)) << '\n';
   const Reliability& facts = question.run.reliability;
   out << wrapped(
@@ -362,7 +362,7 @@ Exit run_sweep(const Args& args, const Console& console) {
     text << json_text(json);
   } else {
     print_text(question, points, text);
-    if (question.timing) fmt::print(text, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
+    if (question.timing) print(text, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
   }
   if (question.output.empty()) {
     console.out << text.str();

@@ -3,12 +3,12 @@
 #include "models/program/trace.h"
 
 #include <fmt/format.h>
-#include <fmt/ostream.h>
 
 #include <algorithm>
 #include <ostream>
 
 #include "cli/commands.h"
+#include "cli/print.h"
 #include "cli/report.h"
 #include "costmodel/fold/replay.h"
 #include "models/error.h"
@@ -82,8 +82,8 @@ void write_trace(const Job& job, const ParallelPlan& plan, const Question& quest
   Trace trace = trace_step(*job.cost, plan, question.ops ? TraceGrain::op : TraceGrain::action);
   if (rank >= 0) std::erase_if(trace.events, [&](const TraceEvent& e) { return e.rank != rank; });
   write_file_atomically(question.output, to_chrome_json(trace));
-  fmt::print(console.err, "{}: {} events; open it at ui.perfetto.dev\n", question.output,
-             trace.events.size());
+  print(console.err, "{}: {} events; open it at ui.perfetto.dev\n", question.output,
+        trace.events.size());
 }
 
 }  // namespace
@@ -118,8 +118,8 @@ Exit run_trace(const Args& args, const Console& console) {
   const auto job = make_job(merged(question.choices, file.choices));
   const auto broken = why_infeasible(job->model, file.plan, job->recipe(), job->limits());
   if (!broken.empty()) {
-    fmt::print(console.err, "qplan: {}: the plan cannot run: {}\n", question.plan,
-               broken.front().message);
+    print(console.err, "qplan: {}: the plan cannot run: {}\n", question.plan,
+          broken.front().message);
     return Exit::nothing_fits;
   }
   if (!question.output.empty()) write_trace(*job, file.plan, question, console);

@@ -1,8 +1,5 @@
 // `qplan validate`: a plan executed and predicted, side by side.
 
-#include <fmt/format.h>
-#include <fmt/ostream.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -11,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/execution.h"
+#include "cli/print.h"
 #include "costmodel/fold/replay.h"
 #include "models/error.h"
 
@@ -146,15 +144,14 @@ void print_text(const Execution& execution, const Comparison& c, std::ostream& o
       << notes_text(execution.notes) << "\nOne step of each stage's first rank:\n"
       << kinds_text(c) << "\nMost bytes allocated at once:\n"
       << memory_text(c);
-  fmt::print(out, "\nstep time    predicted {} on {}, executed {} on this machine's {}\n",
-             human_seconds(c.predicted_step), execution.job->hardware.name,
-             human_seconds(c.executed_step), execution.process ? "GPUs" : "processor");
+  print(out, "\nstep time    predicted {} on {}, executed {} on this machine's {}\n",
+        human_seconds(c.predicted_step), execution.job->hardware.name,
+        human_seconds(c.executed_step), execution.process ? "GPUs" : "processor");
   if (!c.routed) return;
-  fmt::print(
-      out,
-      "             predicted {} of tokens as the routers spread them: {} of the experts had "
-      "any, the busiest rank {} of the mean\n",
-      human_seconds(c.routed_step), percent(c.routed->active), percent(c.routed->busiest));
+  print(out,
+        "             predicted {} of tokens as the routers spread them: {} of the experts had "
+        "any, the busiest rank {} of the mean\n",
+        human_seconds(c.routed_step), percent(c.routed->active), percent(c.routed->busiest));
 }
 
 Json to_json(const Comparison& c) {

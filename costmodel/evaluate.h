@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "costmodel/fold/block_cost.h"
 #include "costmodel/profiles/hardware.h"
 #include "models/model_spec.h"
 #include "models/program/step_program.h"
@@ -71,6 +70,7 @@ double memory_share(const ModelSpec& model);
 // Model FLOPs of one step by Megatron's convention: 3 x forward, causal halved, head included.
 Flops step_model_flops(const ModelSpec& model, std::int64_t seq_len, std::int64_t sequences);
 
+struct FreeWork;
 struct StageBusy;
 
 // What no step can undercut, from compute alone.

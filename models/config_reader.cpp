@@ -14,6 +14,7 @@
 
 #include "models/config/architectures.h"
 #include "models/error.h"
+#include "models/json.h"
 #include "models/model_spec.h"
 
 namespace qplan {

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <vector>
 
-namespace qplan {
+#include "models/json_fwd.h"
 
-using Json = nlohmann::ordered_json;  // keys keep their order, so output is deterministic
+namespace qplan {
 
 // How much is read before it is refused. The largest files of qplan's own are kernel tables of 30
 // kB and 7,000 values; a config.json has a few kB. These limits leave room and keep any refusal

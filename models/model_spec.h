@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/json.h"
+#include "models/json_fwd.h"
 #include "models/words.h"
 
 namespace qplan {

@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "models/error.h"
+#include "models/json.h"
 #include "models/plan/words.h"
 #include "models/plan_text.h"
 

@@ -9,7 +9,7 @@
 
 #include "models/dtype.h"
 #include "models/enum_set.h"
-#include "models/json.h"
+#include "models/json_fwd.h"
 #include "models/words.h"
 
 namespace qplan {

@@ -8,6 +8,7 @@
 
 #include "models/embedded.h"
 #include "models/error.h"
+#include "models/json.h"
 #include "models/model_spec.h"
 
 namespace qplan {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "costmodel/evaluate.h"
+#include "costmodel/fold/block_cost.h"
 #include "costmodel/fold/pipeline.h"
 #include "models/error.h"
 #include "models/hash.h"

@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "models/error.h"
+#include "models/json.h"
 
 namespace qplan {
 namespace {

@@ -14,7 +14,7 @@
 #include "executor/io/safetensors.h"
 #include "executor/io/weights.h"
 #include "models/files.h"
-#include "models/json.h"
+#include "models/json_fwd.h"
 #include "models/parameters.h"
 
 namespace qplan {

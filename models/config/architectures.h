@@ -2,6 +2,7 @@
 // One function an architecture, by its Hugging Face model_type. Defaults are those of the
 // architecture's own class (transformers 5.23, models/*/configuration_*.py).
 
+#include "models/json_fwd.h"
 #include "models/model_spec.h"
 
 namespace qplan::config {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/json.h"
 #include "models/model_spec.h"
 
 namespace qplan::config {

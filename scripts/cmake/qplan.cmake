@@ -40,15 +40,19 @@ function(qplan_use_headers target name)
   endif()
 endfunction()
 
-set(common_headers <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp>
+set(common_headers <fmt/format.h> <fmt/ranges.h>
   <algorithm> <array> <charconv> <cmath> <cstdint> <filesystem> <functional> <map> <memory> <numeric>
   <optional> <set> <span> <string> <string_view> <utility> <variant> <vector>)
-qplan_headers(qplan_headers HEADERS ${common_headers} LINK fmt::fmt nlohmann_json::nlohmann_json)
+# Apart, because a file that reads nlohmann/json compiles 0.4 s of it whether it uses any or not.
+set(json_headers ${common_headers} <nlohmann/json.hpp>)
+qplan_headers(qplan_headers HEADERS ${common_headers} LINK fmt::fmt)
+qplan_headers(qplan_json_headers HEADERS ${json_headers} LINK fmt::fmt nlohmann_json::nlohmann_json)
 
-# qplan_library(name [SOURCES a.cpp...] DEPENDS target...): one static library with our flags. Without
-# SOURCES it is made of this folder's *.cpp; folders below add theirs with qplan_part().
+# qplan_library(name [JSON] [SOURCES a.cpp...] DEPENDS target...): one static library with our flags.
+# Without SOURCES it is made of this folder's *.cpp; folders below add theirs with qplan_part(). JSON:
+# most of its files include models/json.h.
 function(qplan_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "JSON" "" "SOURCES;DEPENDS" ${ARGN})
   if(NOT ARG_SOURCES)
     qplan_sources(ARG_SOURCES)
   endif()
@@ -56,7 +60,11 @@ function(qplan_library name)
   target_link_libraries(${name} PRIVATE qplan_flags PUBLIC ${ARG_DEPENDS})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
   target_compile_features(${name} PUBLIC cxx_std_20)
-  qplan_use_headers(${name} qplan_headers)
+  if(ARG_JSON)
+    qplan_use_headers(${name} qplan_json_headers)
+  else()
+    qplan_use_headers(${name} qplan_headers)
+  endif()
 endfunction()
 
 # qplan_sources(variable): this folder's *.cpp. A new file is built, and a test run, without being
@@ -83,6 +91,7 @@ function(qplan_embed target symbol)
             -P ${CMAKE_SOURCE_DIR}/scripts/cmake/embed.cmake
     DEPENDS ${ARG_FILES} ${CMAKE_SOURCE_DIR}/scripts/cmake/embed.cmake VERBATIM)
   target_sources(${target} PRIVATE ${output})
+  set_source_files_properties(${output} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
 # qplan_test_headers(target): a program of tests uses the precompiled headers of tests. They are made for

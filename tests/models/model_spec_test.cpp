@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "models/error.h"
+#include "models/json.h"
 #include "tests/complaint.h"
 #include "tests/models/short_configs.h"
 

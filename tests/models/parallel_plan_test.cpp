@@ -5,6 +5,7 @@
 #include <random>
 
 #include "models/error.h"
+#include "models/json.h"
 #include "models/plan/words.h"
 
 using namespace qplan;

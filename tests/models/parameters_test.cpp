@@ -6,6 +6,8 @@
 #include <map>
 #include <set>
 
+#include "models/json.h"
+
 using namespace qplan;
 
 namespace {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "models/error.h"
+#include "models/json.h"
 #include "models/model_spec.h"
 #include "tests/complaint.h"
 #include "tests/temporary_folder.h"

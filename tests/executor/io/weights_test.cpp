@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "executor/io/safetensors.h"
+#include "models/json.h"
 #include "tests/complaint.h"
 #include "tests/temporary_folder.h"
 
