@@ -25,8 +25,7 @@ Loaded load() {
     if (std::string_view(problem).substr(0, std::string_view(kGpuLibraryFile).size()) ==
         kGpuLibraryFile) {
       return {nullptr,
-              "this build has no CUDA part: nvcc, NCCL and cuDNN were not found when it was "
-              "configured"};
+              "this build has no CUDA part: it is built where nvcc, NCCL and cuDNN are found"};
     }
     return {nullptr, fmt::format("the CUDA part cannot be loaded: {}", problem)};
   }

@@ -45,6 +45,3 @@ foreach(library nccl cudnn)
   target_include_directories(${library} SYSTEM INTERFACE ${QPLAN_${library}_INCLUDE})
   target_link_libraries(${library} INTERFACE ${QPLAN_${library}_LIBRARY})
 endforeach()
-
-# A program finds the CUDA executor beside itself, or where it was built.
-list(APPEND CMAKE_BUILD_RPATH $ORIGIN ${CMAKE_BINARY_DIR}/executor)
