@@ -159,13 +159,14 @@ std::string checkpoint_text(const Job& job, double storage_gb_per_s) {
 
 // What is said of the plan, and of the file it came from.
 std::vector<std::string> all_notes(const Asked& asked, const Answer& answer) {
-  std::vector<std::string> list = notes_of(*asked.job, answer);
+  std::vector<std::string> list;
   if (answer.estimate && !asked.fingerprint.empty() &&
       asked.fingerprint != fingerprint_of(*asked.job, answer.plan)) {
-    list.insert(list.begin(),
-                "the step program has changed since the plan file was written; its numbers were of "
-                "the old one");
+    list.emplace_back(
+        "the step program has changed since the plan file was written; its numbers were of the old "
+        "one");
   }
+  for (std::string& note : notes_of(*asked.job, answer)) list.push_back(std::move(note));
   return list;
 }
 
