@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <ostream>
+#include <utility>
 
 #include "cli/advice.h"
 #include "cli/commands.h"
