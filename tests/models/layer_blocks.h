@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "costmodel/fold/block_cost.h"
 #include "models/program/blocks.h"
 #include "models/program/liveness.h"
 

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "models/json.h"
 #include "models/model_spec.h"
 
 namespace qplan {
