@@ -80,6 +80,16 @@ constexpr auto kLimits = std::to_array<Limit>({
            "remainders of master weights are kept for bf16 weights only; use "
            "main_params_dtype=fp16, or precision bf16");
      }},
+    {"main_grads_format",
+     [](const Subject& s) {
+       return megatron_precision_aware(s) && s.plan.grad_dtype == DType::fp16;
+     },
+     [](const Subject&) {
+       return std::string(
+           "the precision-aware optimizer keeps gradients in fp32 or bf16 (--main-grads-dtype); "
+           "use "
+           "grad_dtype=fp32");
+     }},
     {"unwritten_attention",
      [](const Subject& s) {
        const auto slides = [](const LayerKind& layer) { return layer.window > 0; };

@@ -214,11 +214,13 @@ ParallelPlan changed(ParallelPlan p, const ModelSpec& model, RandomPlans& random
   return p;
 }
 
-// With one rank or stage Megatron drops these words silently; check says so by a note.
+// With one rank or stage Megatron drops these words silently; check says so by a note. A layout
+// says by itself how many stages there are.
 ParallelPlan as_megatron_takes_it(ParallelPlan p) {
   if (p.tp == 1) p.sequence_parallel = false;
   if (p.pp == 1) p.vpp = 1;
   p.schedule = p.vpp > 1 ? ScheduleKind::interleaved : ScheduleKind::one_f_one_b;
+  if (std::ssize(p.pipeline_layout) != p.pp * p.vpp) p.pipeline_layout.clear();
   return p;
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "models/plan/words.h"
 #include "tests/planner/sources.h"
 
 using namespace qplan;
@@ -313,6 +314,22 @@ TEST_CASE("every rule has a plan that breaks it, and says so in a sentence with 
     CHECK(reason->message.find('?') == std::string::npos);  // an enumerator without a word
     shown.insert(example.rule);
   }
+  // Switches that not every framework has: whoever lacks one refuses it.
+  for_each_word([&](const auto& word) {
+    if constexpr (std::is_same_v<typename std::decay_t<decltype(word)>::Value, bool>) {
+      if (word.said_by.rule.empty()) return;
+      ParallelPlan plan;
+      plan.*word.member = !(plan.*word.member);
+      for (const auto& [kind, name] : Words<RecipeKind>::table) {
+        CAPTURE(word.key);
+        CAPTURE(name);
+        const auto reasons = why_infeasible(llama3_70b(), plan, recipe(kind), {});
+        const auto reason = std::ranges::find(reasons, word.said_by.rule, &Infeasible::rule);
+        CHECK((reason == reasons.end()) == word.said_by.recipes.has(kind));
+      }
+      shown.insert(word.said_by.rule);
+    }
+  });
   for (const RuleInfo& rule : feasibility_rules()) {
     CAPTURE(rule.id);
     CHECK(shown.contains(rule.id));
