@@ -69,8 +69,9 @@ Json list_json() {
 Exit run_hardware(const Args& args, const Console& console) {
   return run_catalog(
       {.verb = "hardware",
-       .summary = "The built-in machines. `hardware show NAME` prints one whole: copy it, edit it, "
-                  "and give the file to --hardware.",
+       .summary = "The built-in machines. `hardware show NAME` prints one whole. For a machine of "
+                  "your own give --hardware a JSON file with what differs from one of them: "
+                  "{\"extends\": \"h100-sxm\", \"link\": {\"nic_gb_per_s\": 25}}.",
        .example = "qplan hardware show h100-sxm",
        .shows = "`show` prints one machine's profile",
        .names = "built-in name, or path of a profile",

@@ -231,8 +231,9 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
   for (const std::string& note : backend_notes(job, plan)) list.push_back(note);
   const Estimate& e = *answer.estimate;
   if (plan.tp > job.hardware.link.nvlink_domain) {
-    list.push_back(fmt::format("tp {} reaches beyond the {} GPUs that NVLink joins", plan.tp,
-                               job.hardware.link.nvlink_domain));
+    const Interconnect& link = job.hardware.link;
+    list.push_back(fmt::format("tp {} reaches beyond the {} GPUs that {} joins", plan.tp,
+                               link.nvlink_domain, link.over_pcie() ? "PCIe" : "NVLink"));
   }
   if (e.memory.host_per_node > e.memory.host_room) {
     list.push_back(host_memory_text(job, plan, e.memory));

@@ -165,6 +165,27 @@ TEST_CASE("a plan file carries the model and the machine that are not built in")
   CHECK(again.json()["hardware"] == "our-machine");
 }
 
+TEST_CASE("a machine that extends others is whole in the plan file") {
+  const TemporaryFolder folder;
+  const std::string base = folder.file("base.json"), machine = folder.file("machine.json"),
+                    plan = folder.file("plan.json");
+  write_file_atomically(base, R"({"extends": "h100-sxm", "gpu": {"memory_gb_per_s": 3000}})");
+  write_file_atomically(machine, R"({"extends": "base.json", "host": {"memory_gb": 500}})");
+  const Ran first = run("predict --model tiny --gpus 4 --seq-len 512 --json --hardware " + machine +
+                        " -o " + plan);
+  REQUIRE(first.code == 0);
+  CHECK(first.json()["hardware"] == "machine");
+  std::filesystem::remove(base);
+  std::filesystem::remove(machine);
+  const Json embedded = read_json_file(plan)["hardware_profile"];
+  CHECK_FALSE(embedded.contains("extends"));
+  CHECK(embedded["gpu"]["memory_gb_per_s"] == 3000);
+  CHECK(embedded["host"]["memory_gb"] == 500);
+  CHECK(embedded["gpu"]["memory_gb"] == 80);
+  CHECK(embedded["gemm"]["bf16"]["assumed"] == true);  // of another bandwidth than the H100's
+  CHECK(run("predict --json --plan " + plan).out == first.out);
+}
+
 TEST_CASE("a file that is no plan file is refused with its place") {
   const TemporaryFolder folder;
   const std::string file = folder.file("plan.json");

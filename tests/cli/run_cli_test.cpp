@@ -138,6 +138,7 @@ TEST_CASE("a machine that is shown can be given back as a profile") {
   const TemporaryFolder folder;
   const std::string file = folder.file("mine.json");
   write_file_atomically(file, run("hardware show h200-sxm").out);
+  CHECK(run("hardware show " + file).out == run("hardware show h200-sxm").out);
   const Ran built_in = run("predict --model tiny --gpus 8 --seq-len 512 --hardware h200-sxm");
   CHECK(run({"predict", "--model", "tiny", "--gpus", "8", "--seq-len", "512", "--hardware", file})
             .out == built_in.out);
