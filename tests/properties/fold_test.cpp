@@ -127,11 +127,13 @@ TEST_CASE("plans are drawn in every word of the table") {
   for_each_word([&](const auto& word) { drawn[word.key] = 0; });
   const ParallelPlan defaults;
   RandomPlans random(5);
+  constexpr int kDraws = 150;  // fewer, where rounds are cut, need not meet every word
+  const int draws = test_rounds(kDraws);
   for (const char* name : {"megatron-22b", "tiny-moe", "nemotron-h-8b"}) {
     const ModelSpec model = load_model(name);
     for (const auto& [kind, word] : Words<RecipeKind>::table) {
       if (!can_be_drawn(model, kind)) continue;
-      for (int i = 0; i < 150; ++i) {
+      for (int i = 0; i < draws; ++i) {
         const ParallelPlan plan = random.next(model, recipe_of(kind));
         for_each_word([&](const auto& w) {
           if (plan.*w.member != defaults.*w.member) ++drawn[w.key];
@@ -141,7 +143,7 @@ TEST_CASE("plans are drawn in every word of the table") {
   }
   for (const auto& [key, times] : drawn) {
     CAPTURE(key);
-    CHECK(times > 0);
+    if (draws >= kDraws) CHECK(times > 0);
   }
 }
 
