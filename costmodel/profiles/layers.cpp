@@ -171,7 +171,7 @@ bool has_gemm_table(const Json& profile, std::string_view dtype) {
   return tables != nullptr && tables->is_array() &&
          std::any_of(tables->begin(), tables->end(), [&](const Json& table) {
            const Json* of = at(table, {"dtype"});
-           return of != nullptr && *of == dtype;
+           return of != nullptr && of->is_string() && of->get_ref<const std::string&>() == dtype;
          });
 }
 
