@@ -6,7 +6,7 @@
 #include <string>
 
 #include "models/model_spec.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 
 namespace qplan {
 

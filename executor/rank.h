@@ -16,7 +16,7 @@
 #include "executor/weights.h"
 #include "models/image_layout.h"
 #include "models/model_spec.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/program/rank_program.h"
 
 namespace qplan {

@@ -6,7 +6,7 @@
 
 #include "models/error.h"
 #include "models/json.h"
-#include "models/plan_text.h"
+#include "models/plan/plan_text.h"
 
 namespace qplan {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/program/op.h"
 
 namespace qplan {

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "models/enum_set.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
+#include "models/plan/plan_text.h"
 #include "models/plan/recipe_kind.h"
-#include "models/plan_text.h"
 
 namespace qplan {
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/program/block.h"
 
 namespace qplan {

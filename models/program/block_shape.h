@@ -7,7 +7,7 @@
 #include <tuple>
 
 #include "models/model_spec.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/plan/words.h"
 #include "models/program/recipe.h"
 

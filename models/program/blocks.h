@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "models/model_spec.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/program/block.h"
 #include "models/program/block_shape.h"
 #include "models/program/recipe.h"

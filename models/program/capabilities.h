@@ -6,7 +6,7 @@
 
 #include "models/dtype.h"
 #include "models/enum_set.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 
 namespace qplan {
 

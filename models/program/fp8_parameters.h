@@ -2,7 +2,7 @@
 // Weights that are kept in fp8 alone, without a copy of 16 bits: Megatron's --fp8-param-gather. In
 // tensorwise fp8 and MXFP8.
 
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/program/recipe.h"
 
 namespace qplan {

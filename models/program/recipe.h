@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "models/dtype.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/plan/recipe_kind.h"
 #include "models/program/capabilities.h"
 #include "models/program/op.h"

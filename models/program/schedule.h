@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 
 namespace qplan {
 

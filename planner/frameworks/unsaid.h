@@ -2,7 +2,7 @@
 // The plan of a configuration that says nothing: what each framework takes by default.
 
 #include "models/model_spec.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/program/recipe.h"
 #include "planner/frameworks/emit.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "models/model_spec.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 
 namespace qplan {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "models/model_spec.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/program/recipe.h"
 
 namespace qplan {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "models/error.h"
-#include "models/plan_text.h"
+#include "models/plan/plan_text.h"
 #include "models/text.h"
 #include "planner/runs/pattern.h"
 #include "planner/runs/run_columns.h"

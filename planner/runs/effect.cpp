@@ -7,7 +7,7 @@
 #include <charconv>
 
 #include "models/error.h"
-#include "models/plan_text.h"
+#include "models/plan/plan_text.h"
 #include "planner/search/layout.h"
 
 namespace qplan {

@@ -7,7 +7,7 @@
 
 #include "costmodel/evaluate.h"
 #include "models/model_spec.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/program/recipe.h"
 
 namespace qplan {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "costmodel/evaluate.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "planner/search/space.h"
 
 namespace qplan {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/error.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/plan/words.h"
 
 namespace qplan {

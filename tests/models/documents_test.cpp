@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "models/parallel_plan.h"
-#include "models/plan_text.h"
+#include "models/plan/parallel_plan.h"
+#include "models/plan/plan_text.h"
 #include "tests/models/framework_blocks.h"
 
 using namespace qplan;

@@ -12,7 +12,7 @@
 #include "costmodel/evaluate.h"
 #include "executor/run.h"
 #include "models/model_spec.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "planner/rules/feasible.h"
 #include "tests/properties/tiny_plans.h"
 #include "tests/tiny_models.h"

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "costmodel/price/price.h"
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "models/rank_grid.h"
 
 using namespace qplan;

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 #include "tests/models/framework_blocks.h"
 
 using namespace qplan;

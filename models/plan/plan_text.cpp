@@ -1,4 +1,4 @@
-#include "models/plan_text.h"
+#include "models/plan/plan_text.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,8 +10,8 @@
 
 #include "models/error.h"
 #include "models/json.h"
+#include "models/plan/plan_text.h"
 #include "models/plan/words.h"
-#include "models/plan_text.h"
 
 namespace qplan {
 namespace {

@@ -1,4 +1,4 @@
-#include "models/parallel_plan.h"
+#include "models/plan/parallel_plan.h"
 
 #include <doctest/doctest.h>
 
