@@ -106,8 +106,15 @@ class Reader {
 
   void add(const std::string& key, Json value, std::size_t from) {
     if (++count_ > kMostValues) fail(kTooManyValues);
-    const std::size_t whole = key_at_ < from ? key_at_ : from;
-    result_.settings.add({key, std::move(value), {name_, line()}, {whole, at_}, {from, at_}, true});
+    const bool named = key_.begin > 0 && key_.begin < from;  // else of an item in a list
+    result_.settings.add({key,
+                          std::move(value),
+                          {name_, line()},
+                          {named ? key_.begin - 1 : from, at_},
+                          {from, at_},
+                          true,
+                          named ? key_ : Span{},
+                          Syntax::json});
   }
 
   void value(const std::string& path, int depth) {
@@ -146,20 +153,22 @@ class Reader {
     skip();
     for (bool first = true; peek() != '}'; first = false) {
       if (!first && comma('}')) break;
-      key_at_ = at_;
       if (at_ >= text_.size()) fail("the text ends inside an object; is the file cut off?");
       if (peek() != '"') fail("a key must stand in quotes");
       const std::size_t key_at = at_;
       const std::string key = string();
+      const Span spelled{key_at + 1, at_ - 1};
       skip();
       if (peek() != ':') fail(fmt::format("a ':' must follow the key \"{}\"", shown(key)));
       ++at_;
       skip();
-      key_at_ = key_at;
+      key_ = spelled;
       const std::string child = path.empty() ? key : path + "." + key;
       const bool section = peek() == '{';
+      const std::size_t from = at_;
       value(child, depth + 1);
-      if (section && !result_.settings.has_section(child + ".")) add(child, Json::object(), key_at);
+      key_ = spelled;
+      if (section && !result_.settings.has_section(child + ".")) add(child, Json::object(), from);
       skip();
     }
     ++at_;
@@ -195,7 +204,8 @@ class Reader {
 
   std::string_view text_;
   const std::string& name_;
-  std::size_t at_ = 0, counted_ = 0, key_at_ = 0, count_ = 0;
+  std::size_t at_ = 0, counted_ = 0, count_ = 0;
+  Span key_{};  // of the value that is read
   int line_;
   FormatText result_;
 };
