@@ -211,7 +211,12 @@ std::size_t uses_of(const Scene& scene, std::string_view name, const std::string
       if (&file.text == &text && at == definition.begin) continue;
       const std::string_view line = cut(file.text, line_at(file.text, at));
       const std::size_t first = line.find_first_not_of(kBlanks);
-      if (first != std::string_view::npos && line[first] != '#') uses += count_name(line, name);
+      if (first == std::string_view::npos || line[first] == '#') continue;
+      // What is made of it for another variable may be used anywhere.
+      std::size_t word = first;
+      while (word < line.size() && is_shell_name(line[word])) ++word;
+      const bool assigns = word > first && word < line.size() && line[word] == '=';
+      uses += count_name(line, name) * (assigns ? 2U : 1U);
     }
   }
   return uses;
@@ -560,13 +565,26 @@ Correction added(const Scene& scene, const ConfigPart& part, const std::string& 
   std::erase_if(wanted, [&](const Argument& a) { return part.settings.has(a.key); });
   if (wanted.empty()) return refused("what it needs is there, with another meaning");
   const std::string section = section_of(wanted.front().key);
+  std::vector<const Setting*> anchors;
   for (const Setting& setting : part.settings) {
-    if (is_empty(setting.whole) || section_of(setting.key) != section) continue;
+    if (!is_empty(setting.whole) && section_of(setting.key) == section) anchors.push_back(&setting);
+  }
+  // Keys stand beside their like: expert_tensor_parallel_size by expert_model_parallel_size.
+  const auto alike = [&](const Setting* setting) {
+    const std::string &a = setting->key, &b = wanted.front().key;
+    const std::size_t most = setting->syntax == Syntax::yaml ? std::min(a.size(), b.size()) : 0;
+    return std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(most), b.begin())
+               .first -
+           a.begin();
+  };
+  std::stable_sort(anchors.begin(), anchors.end(),
+                   [&](const Setting* a, const Setting* b) { return alike(a) > alike(b); });
+  for (const Setting* const anchor : anchors) {
     Correction correction;
-    if (setting.syntax == Syntax::words && setting.key.starts_with("--")) {
-      correction = added_words(scene, setting, wanted);
-    } else if (setting.syntax == Syntax::yaml) {
-      correction = added_yaml(scene, setting, wanted);
+    if (anchor->syntax == Syntax::words && anchor->key.starts_with("--")) {
+      correction = added_words(scene, *anchor, wanted);
+    } else if (anchor->syntax == Syntax::yaml) {
+      correction = added_yaml(scene, *anchor, wanted);
     }
     if (!correction.empty()) return correction;
   }

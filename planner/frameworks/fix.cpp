@@ -197,8 +197,7 @@ class Fixer {
     const auto refused = refused_.find(key_of(finding));
     if (refused != refused_.end()) return refused->second;
     if (!finding.fix.why_not.empty()) return finding.fix.why_not;
-    return finding.instead.empty() ? "what to change is for you to decide"
-                                   : "there is more than one way to do what is said here";
+    return "what to write is for you to decide";
   }
 
   const Judge& judge_;

@@ -65,6 +65,18 @@ class Reader {
          {{name_, span.begin, span.end, ""}}});
   }
 
+  // With the blanks before it; where nothing else stands on its line, with the line.
+  [[nodiscard]] Span whole_remark(std::size_t from, std::size_t end) const {
+    std::size_t begin = from;
+    while (begin > 0 && (text_[begin - 1] == ' ' || text_[begin - 1] == '\t')) --begin;
+    if (end > from && text_[end - 1] == '\r') --end;
+    const bool alone = begin == 0 || text_[begin - 1] == '\n';
+    const std::size_t next = std::min(text_.find_first_not_of(" \t\r", end), text_.size());
+    const bool to_end = next == text_.size() || text_[next] == '\n';
+    if (alone && to_end) return {begin, std::min(next + 1, text_.size())};
+    return {alone || !to_end ? from : begin, end};
+  }
+
   void skip() {
     for (;;) {
       while (peek() == ' ' || peek() == '\t' || peek() == '\n' || peek() == '\r') ++at_;
@@ -78,7 +90,7 @@ class Reader {
           "json_remark",
           "remarks are read by DeepSpeed's own reader; Hugging Face Trainer and accelerate read "
           "strict JSON and fail",
-          {from, end});
+          whole_remark(from, end));
       at_ = end;
     }
   }
