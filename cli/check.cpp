@@ -154,8 +154,6 @@ class FileJudge {
 
 void write_fixed(Found& found, const std::vector<ConfigText>& files, const std::string& folder) {
   std::error_code problem;
-  fs::create_directories(folder, problem);
-  if (problem) throw Error(fmt::format("--fix {} cannot be made: {}", folder, problem.message()));
   // All of them or none.
   struct Copy {
     std::string of;
@@ -174,6 +172,9 @@ void write_fixed(Found& found, const std::vector<ConfigText>& files, const std::
                               path.filename().string()));
     }
   }
+  if (copies.empty()) return;
+  fs::create_directories(folder, problem);
+  if (problem) throw Error(fmt::format("--fix {} cannot be made: {}", folder, problem.message()));
   for (const auto& [path, copy] : copies) {
     write_file_atomically(path.string(), *copy.text);
     // A script stays one that can be started.
@@ -197,6 +198,7 @@ void print_findings(const Found& found, std::ostream& out) {
     if (!finding.source.empty()) out << wrapped("    source:  " + finding.source, 116, 13);
     if (!found.wants_fix) continue;
     const std::string why = why_left(found.fixed, finding);
+    if (finding.severity == Severity::note && finding.fix.empty() && !why.empty()) continue;
     out << wrapped("    --fix:   " + (why.empty() ? "corrected" : "left: " + why), 116, 13);
   }
   const auto errors = count_of(checked, Severity::error),

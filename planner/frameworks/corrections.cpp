@@ -570,12 +570,12 @@ Correction added(const Scene& scene, const ConfigPart& part, const std::string& 
     if (!is_empty(setting.whole) && section_of(setting.key) == section) anchors.push_back(&setting);
   }
   // Keys stand beside their like: expert_tensor_parallel_size by expert_model_parallel_size.
-  const auto alike = [&](const Setting* setting) {
+  const auto alike = [&](const Setting* setting) -> std::ptrdiff_t {
+    if (setting->syntax != Syntax::yaml) return 0;
     const std::string &a = setting->key, &b = wanted.front().key;
-    const std::size_t most = setting->syntax == Syntax::yaml ? std::min(a.size(), b.size()) : 0;
-    return std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(most), b.begin())
-               .first -
-           a.begin();
+    const auto first = std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first;
+    const auto last = std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first;
+    return (first - a.begin()) + (last - a.rbegin());
   };
   std::stable_sort(anchors.begin(), anchors.end(),
                    [&](const Setting* a, const Setting* b) { return alike(a) > alike(b); });

@@ -379,6 +379,11 @@ TEST_SUITE("--fix corrects and breaks nothing") {
     // Digits and other words are meant.
     CHECK(fixed("--fp6-format hybrid") == "--fp6-format hybrid\n");
     CHECK(fixed("--ls 1") == "--ls 1\n");
+    // A switch for each format takes the place of a flag with its value.
+    const std::string fork =
+        "deepspeed pretrain_gpt.py --deepspeed --zero-stage 1 --micro-batch-size 1 ";
+    CHECK(fixed_text("train.sh", fork + "--fp8-format hybrid --bf16\n", "llama3-8b") ==
+          fork + "--fp8-hybrid --bf16\n");
   }
 
   TEST_CASE("a variable is corrected where it is set, unless others use it") {
