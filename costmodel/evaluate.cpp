@@ -69,8 +69,7 @@ std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const Paral
     reserves.push_back({"expert-parallel dispatcher buffers", gib(2.5)});
   }
   const bool deep = plan.pp > 1 && plan.cuda_graph_scope != CudaGraphScope::router;
-  // Ours are of one arena that is there in any case.
-  if (plan.cuda_graph && !recipe.executable)
+  if (plan.cuda_graph && !recipe.memory.one_arena)
     reserves.push_back({"CUDA graph pools", gib(deep ? 10 : 3)});
   return reserves;
 }
@@ -155,7 +154,7 @@ Bytes deepep_bytes(const ModelSpec& model, const ParallelPlan& plan, int peers) 
 
 Bytes outside_bytes(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                     const HardwareProfile& hardware) {
-  if (recipe.executable) return executor_outside(model, plan, recipe, hardware.nccl);
+  if (recipe.memory.nccl_as_measured) return executor_outside(model, plan, recipe, hardware.nccl);
   return recipe.memory.context +
          recipe.memory.communicator * static_cast<double>(communicator_count(plan)) +
          deepep_bytes(model, plan, hardware.expert_library.nvlink_peers);

@@ -100,7 +100,7 @@ bool over_lists(const Work& work) {
 // executor's graph of a step the optimizer, whose settings change.
 bool captured(const Op& op, std::optional<CudaGraphScope> graphs, const Recipe& recipe) {
   if (!graphs) return false;
-  if (recipe.executable && std::holds_alternative<AdamW>(op.work)) return false;
+  if (recipe.host.updates_outside_graph && std::holds_alternative<AdamW>(op.work)) return false;
   switch (*graphs) {
     case CudaGraphScope::full:
       return true;

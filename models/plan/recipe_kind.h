@@ -24,7 +24,7 @@ enum class RecipeKind : std::uint8_t {
 template <>
 struct Words<RecipeKind> {
   static constexpr std::string_view what = "framework";
-  static constexpr std::array<std::pair<RecipeKind, std::string_view>, 10> table{
+  static constexpr auto table = std::to_array<std::pair<RecipeKind, std::string_view>>(
       {{RecipeKind::megatron, "megatron"},
        {RecipeKind::megatron_legacy, "megatron-legacy"},
        {RecipeKind::megatron_deepspeed, "megatron-deepspeed"},
@@ -34,7 +34,7 @@ struct Words<RecipeKind> {
        {RecipeKind::fsdp2, "fsdp2"},
        {RecipeKind::fsdp2_compile, "fsdp2-compile"},
        {RecipeKind::nanotron, "nanotron"},
-       {RecipeKind::qplan, "qplan"}}};
+       {RecipeKind::qplan, "qplan"}});
 };
 
 using RecipeSet = EnumSet<RecipeKind>;

@@ -3,9 +3,15 @@
 #include <algorithm>
 #include <string_view>
 
+#include "models/program/attention_part.h"
+#include "models/program/delta_net_part.h"
 #include "models/program/deterministic.h"
+#include "models/program/image_part.h"
 #include "models/program/layer_context.h"
 #include "models/program/liveness.h"
+#include "models/program/mamba_part.h"
+#include "models/program/mlp_part.h"
+#include "models/program/moe_part.h"
 #include "models/program/recompute.h"
 #include "models/program/state_builder.h"
 
@@ -328,7 +334,7 @@ Block build_kind(const ModelSpec& model, const Recipe& recipe, const BlockShape&
 
 Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape) {
   Block block = build_kind(model, recipe, shape);
-  if (shape.deterministic && !recipe.executable) fill_new_arrays(block);
+  if (shape.deterministic && recipe.kernels.fills_new_arrays) fill_new_arrays(block);
   return block;
 }
 

@@ -1,11 +1,11 @@
 // Mixture of experts: norm, router, dispatch, expert MLPs, combine, shared expert, residual
 // (docs/reference/physics.md 3.3 and 6; docs/reference/frameworks.md 2.4 rows 9-18).
 
+#include "models/program/moe_part.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-
-#include "models/program/layer_context.h"
 
 namespace qplan {
 namespace {
@@ -55,7 +55,7 @@ MoePart::Rows MoePart::rows() const {
   }
   const auto received =
       static_cast<std::int64_t>(std::ceil(static_cast<double>(sent) * s.moe_load));
-  const bool dealt_out = c_.recipe.executable && s.ep > 1 && s.moe_load == 1;
+  const bool dealt_out = c_.recipe.form.routing && s.ep > 1 && s.moe_load == 1;
   return {sent, (dealt_out ? rows_dealt_out() : received) * s.etp};
 }
 
@@ -101,7 +101,7 @@ SlotId MoePart::numbers(std::string_view name, SlotId like, std::int64_t rows) {
 // scaled, in a message of their own, and their gradients back (token_dispatch in megatron-core from
 // 0.13 on). What scales the rows stays with them elsewhere.
 void MoePart::exchange_probs() {
-  if (c_.recipe.executable || !c_.recipe.kernels.one_product_per_expert) return;
+  if (c_.recipe.form.routing || !c_.recipe.kernels.one_product_per_expert) return;
   const std::int64_t sent = rows().sent;
   const SlotId probs = c_.b.slot("exchanged probs", DType::fp32, sent, 1);
   const Bytes bytes(static_cast<double>(sent) * size_of(DType::fp32));
@@ -223,21 +223,20 @@ MoePart::Carried MoePart::combine(Carried expert_out, Pass pass) {
   return combined;
 }
 
-// Experts' products stay in bf16 where we run them: their kernel takes nothing narrower. Fused
-// experts' operands become fp8 all at once, others one by one, maxima included:
+// Fused experts' operands become fp8 all at once, others one by one, maxima included:
 // multi_tensor_quantize_impl in Transformer Engine v2.12 has one kernel for delayed scaling alone.
 SlotId MoePart::experts_input(SlotId x, std::int64_t rows, std::int64_t cols) {
-  if (c_.recipe.executable) return x;
+  if (!c_.recipe.kernels.narrow_experts) return x;
   const bool apart = c_.recipe.kernels.one_product_per_expert && !c_.shape.fused_experts;
   const std::int64_t groups = apart ? c_.model.moe->num_experts / c_.shape.ep : 1;
   return c_.linear_input(x, rows, cols, Pass::forward, groups);
 }
 
-// The shared expert's products are any dense layer's (TELinear), but ours, which stay in bf16. What
+// The shared expert's products are any dense layer's (TELinear). What
 // the first reads is cast once more for its weight's gradient: the norm's output is kept as it is
 // for the router (set_save_original_input in Megatron's shared_experts.py).
 SlotId MoePart::shared_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass) {
-  return c_.recipe.executable ? x : c_.linear_input(x, rows, cols, pass);
+  return c_.recipe.kernels.narrow_experts ? c_.linear_input(x, rows, cols, pass) : x;
 }
 
 SlotId MoePart::forward(SlotId x) {
@@ -269,10 +268,10 @@ SlotId MoePart::forward(SlotId x) {
   tell_routing();
 
   b.layer_module(LayerModule::experts);
-  const bool own = c_.recipe.executable;
-  const Carried arrived = dispatch({to_latent(), own ? probs_ : kNoSlot}, Pass::forward);
+  const bool numbered = c_.recipe.form.routing;
+  const Carried arrived = dispatch({to_latent(), numbered ? probs_ : kNoSlot}, Pass::forward);
   expert_in_ = experts_input(scale_inputs(arrived.rows), n.received, width);
-  row_probs_ = own ? arrived.numbers : b.slot("row probs", DType::fp32, n.received, 2);
+  row_probs_ = numbered ? arrived.numbers : b.slot("row probs", DType::fp32, n.received, 2);
   up_ = b.slot("expert up", act, n.received, up_fe);
   const GroupedGemm up{
       .groups = groups, .rows = n.received, .n = up_fe, .k = width, .dtype = c_.product_dtype()};
@@ -285,7 +284,7 @@ SlotId MoePart::forward(SlotId x) {
   const GroupedGemm down{
       .groups = groups, .rows = n.received, .n = width, .k = fe, .dtype = c_.product_dtype()};
   // A bias behind the scaled activation is scaled as well, and its gradient.
-  const SlotId scaled = own && moe.expert_bias ? row_probs_ : kNoSlot;
+  const SlotId scaled = numbered && moe.expert_bias ? row_probs_ : kNoSlot;
   b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
       b.parameter(ParameterRole::expert_down_proj);
   if (s.fused_experts) page();
@@ -306,7 +305,7 @@ SlotId MoePart::forward(SlotId x) {
     shared_act_ = shared_input(activated, c_.tokens, fs, Pass::forward);
     SlotId shared = c_.linear_reduced(ParameterRole::shared_down_proj, shared_act_, c_.hidden, fs,
                                       "shared sum");
-    if (moe.shared_expert_gate && c_.recipe.executable) {
+    if (moe.shared_expert_gate && c_.recipe.form.routing) {
       ungated_ = shared;
       shared_gate_ = b.slot("shared gate", act, c_.local_tokens, 1);
       c_.linear(ParameterRole::shared_expert_gate, normed_, shared_gate_, c_.local_tokens, 1,
@@ -411,8 +410,8 @@ SlotId MoePart::backward(SlotId dy) {
                                .dtype = c_.product_dtype(),
                                .weight_gradient = true,
                                .accumulate_fp32 = c_.products_sum()};
-  const bool own = c_.recipe.executable;
-  const bool biased = own && moe.expert_bias;
+  const bool numbered = c_.recipe.form.routing;
+  const bool biased = numbered && moe.expert_bias;
   Op& wgrad = b.compute(down_wgrad, {dout_in, act_, counts_, biased ? row_probs_ : kNoSlot},
                         {c_.expert_gradients});
   wgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
@@ -451,13 +450,13 @@ SlotId MoePart::backward(SlotId dy) {
   weight_gradient.role = Role::weight_gradient;
   c_.accumulate_apart(c_.expert_gradients, groups * up_fe, width);
   const Carried dinputs = scale_inputs_backward({din, dprobs});
-  Carried dtokens = combine({dinputs.rows, own ? dprobs : kNoSlot}, Pass::backward);
+  Carried dtokens = combine({dinputs.rows, numbered ? dprobs : kNoSlot}, Pass::backward);
   dtokens.rows = to_latent_backward(dtokens.rows);
 
   b.layer_module(LayerModule::router);
   const SlotId dlogits = b.slot("d router logits", DType::fp32, c_.local_tokens, moe.num_experts);
   c_.rowwise(RowwiseKind::router_backward, c_.local_tokens, moe.num_experts,
-             {probs_, own ? dtokens.numbers : dinputs.numbers, row_map_, balance_}, {dlogits});
+             {probs_, numbered ? dtokens.numbers : dinputs.numbers, row_map_, balance_}, {dlogits});
   const SlotId drouter = b.slot("d router in", act, c_.local_tokens, c_.hidden);
   const DType router_dtype = act == DType::fp32 ? DType::fp32 : DType::bf16;
   Op& router_dgrad = b.compute(

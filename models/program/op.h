@@ -297,17 +297,17 @@ struct Words<Axis> {
 template <>
 struct Words<CollectiveKind> {
   static constexpr std::string_view what = "collective";
-  static constexpr std::array<std::pair<CollectiveKind, std::string_view>, 5> table{
+  static constexpr auto table = std::to_array<std::pair<CollectiveKind, std::string_view>>(
       {{CollectiveKind::all_reduce, "all_reduce"},
        {CollectiveKind::all_gather, "all_gather"},
        {CollectiveKind::reduce_scatter, "reduce_scatter"},
        {CollectiveKind::all_to_all, "all_to_all"},
-       {CollectiveKind::broadcast, "broadcast"}}};
+       {CollectiveKind::broadcast, "broadcast"}});
 };
 template <>
 struct Words<RowwiseKind> {
   static constexpr std::string_view what = "memory-bound kind";
-  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 49> table{
+  static constexpr auto table = std::to_array<std::pair<RowwiseKind, std::string_view>>(
       {{RowwiseKind::rms_norm, "rms_norm"},
        {RowwiseKind::rms_norm_backward, "rms_norm_backward"},
        {RowwiseKind::layer_norm, "layer_norm"},
@@ -356,7 +356,7 @@ struct Words<RowwiseKind> {
        {RowwiseKind::copy, "copy"},
        {RowwiseKind::zero_fill, "zero_fill"},
        {RowwiseKind::sum_of_squares, "sum_of_squares"},
-       {RowwiseKind::scale, "scale"}}};
+       {RowwiseKind::scale, "scale"}});
 };
 
 // A small set of streams.

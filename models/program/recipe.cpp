@@ -302,12 +302,30 @@ constexpr Recipe kOwn{
     .kind = RecipeKind::qplan,
     .description = "qplan's own executor",
     .executable = true,
+    .kernels = {.narrow_experts = false, .fused_qk_norm = true, .fills_new_arrays = false},
     .keeps = {.selective = only_core_attn(), .recomputes_dead_ops = false},
+    .states = {.adds_gradients = true,
+               .reduces_as_kept = false,
+               .sums_shared_gradients = true,
+               .shares_tied_table = true,
+               .clips_in_update = true,
+               .offloads_as_reduced = false},
     .host = {.launch = microseconds(3),
              .collective_launch = microseconds(5),
              .moe_sync = false,
-             .overlaps_p2p = true},
-    .memory = {.context = gib(0.63)},
+             .overlaps_p2p = true,
+             .updates_outside_graph = true},
+    .memory = {.context = gib(0.63),
+               .one_arena = true,
+               .send_buffers = true,
+               .nccl_as_measured = true},
+    .form = {.routing = true,
+             .fp8_scales = true,
+             .sinks = true,
+             .context_parts = true,
+             .rotary_key = true,
+             .loss = true,
+             .vision = true},
     .errors = {.model = 0.1},
     .defaults = {.overlap = overlaps(false, true, true)},
     .can = {.schedules =
@@ -322,7 +340,7 @@ constexpr Recipe kOwn{
             .recompute = set_of(RecomputeChoice::blocks, RecomputeChoice::modules)}};
 
 // In the order of RecipeKind.
-constexpr std::array<Recipe, 10> kRecipes{
+constexpr std::array kRecipes{
     kMegatron, kMegatronLegacy, megatron_deepspeed(), megatron_fsdp(), kDeepSpeedModules,
     fsdp1(),   kFsdp2,          fsdp2_compile(),      kNanotron,       kOwn};
 
