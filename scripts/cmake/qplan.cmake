@@ -48,6 +48,33 @@ set(json_headers ${common_headers} <nlohmann/json.hpp>)
 qplan_headers(qplan_headers HEADERS ${common_headers} LINK fmt::fmt)
 qplan_headers(qplan_json_headers HEADERS ${json_headers} LINK fmt::fmt nlohmann_json::nlohmann_json)
 
+# The files of a folder are compiled a few at a time, as one (QPLAN_UNITY): headers are read and templates
+# instantiated once for all of them. So no two files of a folder give one name two meanings, in their
+# unnamed namespaces too. A group ends where its text is as long as the compiler takes some seconds
+# for, so that there is work for all cores to the end.
+set(QPLAN_UNITY_BYTES 60000 CACHE STRING x)
+function(qplan_unity target)
+  if(NOT QPLAN_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  string(MAKE_C_IDENTIFIER "${folder}" group)
+  set(number 0)
+  set(bytes 0)
+  foreach(source IN LISTS ARGN)
+    get_filename_component(source ${source} ABSOLUTE)
+    file(SIZE ${source} size)
+    math(EXPR bytes "${bytes} + ${size}")
+    if(bytes GREATER QPLAN_UNITY_BYTES)
+      math(EXPR number "${number} + 1")
+      set(bytes ${size})
+    endif()
+    set_source_files_properties(${source} TARGET_DIRECTORY ${target}
+      PROPERTIES UNITY_GROUP ${group}_${number})
+  endforeach()
+endfunction()
+
 # qplan_library(name [JSON] [SOURCES a.cpp...] DEPENDS target...): one static library with our flags.
 # Without SOURCES it is made of this folder's *.cpp; folders below add theirs with qplan_part(). JSON:
 # most of its files include models/json.h.
@@ -65,6 +92,7 @@ function(qplan_library name)
   else()
     qplan_use_headers(${name} qplan_headers)
   endif()
+  qplan_unity(${name} ${ARG_SOURCES})
 endfunction()
 
 # qplan_sources(variable): this folder's *.cpp. A new file is built, and a test run, without being
@@ -78,6 +106,7 @@ endfunction()
 function(qplan_part name)
   qplan_sources(sources)
   target_sources(${name} PRIVATE ${sources})
+  qplan_unity(${name} ${sources})
 endfunction()
 
 # qplan_embed(target symbol FILES a.json b.json): compiles text files into `target` as

@@ -149,7 +149,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kRecipes
     {"qwen3-8b", "qwen3_8b_pretrain_4gpu_h100_bf16_config"},
 }};
 
-constexpr auto kLimits = std::to_array<Limit>({
+constexpr auto kBridgeLimits = std::to_array<Limit>({
     {"bridge_recipe", [](const Subject& s) { return bridge_recipe(s.model.name).empty(); },
      [](const Subject& s) {
        return fmt::format("Megatron-Bridge has no recipe of {} that qplan knows; use megatron",
@@ -272,7 +272,7 @@ Settings bridge_settings(const PythonText& text) {
 }
 
 std::span<const Limit> bridge_limits() {
-  return kLimits;
+  return kBridgeLimits;
 }
 
 }  // namespace qplan
