@@ -71,7 +71,7 @@ Point look(const SweepQuestion& question, const std::string& hardware, std::int6
 
 std::vector<Point> all_points(const SweepQuestion& question, const Console& console) {
   // An axis that nobody asked for has one point: what the words or the defaults say.
-  const auto axis = [](auto values, auto none) {
+  const auto axis = [](auto values, const auto& none) {
     if (values.empty()) values.push_back(none);
     return values;
   };
