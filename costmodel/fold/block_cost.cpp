@@ -343,6 +343,10 @@ BlockMemory memory_of(const Block& block, BackwardForm form) {
   for (const Slot& slot : block.slots) {
     if (slot.storage == Storage::shared) memory.shared.push_back(slot);
   }
+  for (const Op& op : block.forward) {
+    const auto* copy = std::get_if<HostCopy>(&op.work);
+    if (copy != nullptr && copy->to_host) memory.on_host += copy->bytes;
+  }
   const StepLiveness live = step_liveness(block, form);
   memory.forward = memory_use(block, live.forward);
   memory.backward = memory_use(block, live.backward);

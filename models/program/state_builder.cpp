@@ -145,7 +145,7 @@ DType StateBuilder::working_params() const {
 
 void StateBuilder::enter_forward() {
   if (!gathers_parameters(c_.recipe, c_.shape.zero)) return;
-  c_.b.wait_for(Stream::gather_comm);
+  wait_for_parameters();
   c_.b.compute(Join{}, {c_.weights}, {});
   copy_out(c_.weights);
   prefetch(c_.shape.next, "next weights");
@@ -153,10 +153,16 @@ void StateBuilder::enter_forward() {
 
 void StateBuilder::enter_backward() {
   if (!gathers_parameters(c_.recipe, c_.shape.zero) || c_.shape.zero != 3) return;
-  c_.b.wait_for(Stream::gather_comm);
+  wait_for_parameters();
   c_.b.compute(Join{}, {c_.weights_backward}, {});
   copy_out(c_.weights_backward);
   prefetch(c_.shape.previous, "previous weights");
+}
+
+// Where no rank has another share, the copy from the host is all that comes.
+void StateBuilder::wait_for_parameters() {
+  c_.b.wait_for(Stream::gather_comm);
+  if (c_.shape.params_offload) c_.b.wait_for(Stream::h2d);
 }
 
 void StateBuilder::copy_out(SlotId gathered) {
@@ -252,7 +258,8 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name) {
   };
   gather(n.dense, dense_axis(s), s.dense_shard);
   gather(n.expert, Axis::edp, s.expert_shard);
-  if (!gathered) b.compute(Join{}, {}, {whole});  // one rank: only the working copy is made
+  // One rank: only the working copy is made.
+  if (!gathered && !s.params_offload) b.compute(Join{}, {}, {whole});
   // Without overlap the next block's parameters are waited for before this block computes.
   // DeepSpeed's overlap_comm is one switch for both directions (docs/reference/frameworks.md 3.1).
   const bool one_switch = c_.recipe.states.shard_style == ShardStyle::distributed_optimizer;
