@@ -18,6 +18,7 @@ enum class RecipeKind : std::uint8_t {
   fsdp2,
   fsdp2_compile,
   nanotron,
+  dualpipe,
   qplan
 };
 
@@ -34,6 +35,7 @@ struct Words<RecipeKind> {
        {RecipeKind::fsdp2, "fsdp2"},
        {RecipeKind::fsdp2_compile, "fsdp2-compile"},
        {RecipeKind::nanotron, "nanotron"},
+       {RecipeKind::dualpipe, "dualpipe"},
        {RecipeKind::qplan, "qplan"}});
 };
 

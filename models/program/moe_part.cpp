@@ -72,23 +72,33 @@ std::int64_t MoePart::rows_dealt_out() const {
 }
 
 // One direction of the token exchange over the expert-parallel group.
-Collective MoePart::exchange() const {
+// `narrow`: rows go in fp8, a scale for each tile of 128 columns.
+Collective MoePart::exchange(bool narrow) const {
   const MoeSpec& moe = *c_.model.moe;
-  const double row = static_cast<double>(width()) * 2;
+  const auto columns = static_cast<double>(width());
+  const double row = narrow ? columns * (1 + 4.0 / 128) : columns * 2;
   const double sent = c_.shape.moe_capacity > 0
                           ? static_cast<double>(rows().received / c_.shape.etp)
                           : static_cast<double>(c_.local_tokens * moe.top_k) * c_.shape.moe_load;
   if (library_dispatch(c_.shape.dispatcher)) {
     const bool in_turn = c_.shape.moe_in_turn;
-    const double ranks = in_turn ? ranks_in_turn(moe.num_experts, c_.shape.ep, moe.top_k)
-                                 : distinct_ranks(moe.num_experts, c_.shape.ep, moe.top_k);
+    // A group of experts that fills whole ranks keeps a token's copies to some of them.
+    const bool limited = !in_turn && moe.num_groups > 1 && c_.shape.ep % moe.num_groups == 0;
+    const std::int64_t groups = limited ? moe.num_groups : 1;
+    const std::int64_t chosen = limited ? moe.topk_group : 1;
+    const double ranks =
+        in_turn ? ranks_in_turn(moe.num_experts, c_.shape.ep, moe.top_k)
+                : distinct_ranks(moe.num_experts / groups * chosen,
+                                 static_cast<int>(c_.shape.ep / groups * chosen), moe.top_k);
     const double copies = ranks / static_cast<double>(moe.top_k);
     return {.kind = CollectiveKind::all_to_all,
             .axis = Axis::ep,
             .bytes = Bytes(sent * copies * row),
             .expert_parallel_library = true,
             .rank_share = ranks / c_.shape.ep,
-            .neighbours = in_turn};
+            .neighbours = in_turn,
+            .groups = groups,
+            .groups_of_token = chosen};
   }
   return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * row)};
 }
@@ -115,6 +125,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
   const DType act = c_.activation_dtype();
   const Rows n = rows();
   const std::int64_t before_etp = n.received / s.etp;
+  const bool narrow = c_.recipe.kernels.narrow_dispatch && s.precision == Precision::fp8;
   Carried arrived;
   if (s.dispatcher == MoeDispatcher::allgather && s.ep > 1) {
     const std::int64_t all = c_.local_tokens * s.ep;
@@ -125,7 +136,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
     c_.rowwise(RowwiseKind::permute, before_etp, width(), {gathered, row_map_}, {arrived.rows});
   } else if (library_dispatch(s.dispatcher) && s.ep > 1) {
     const SlotId raw = b.slot("received", act, before_etp, width());
-    b.exposed(exchange(), {tokens.rows}, {raw});
+    b.exposed(exchange(narrow), {tokens.rows}, {raw});
     arrived.rows = b.slot("dispatched", act, before_etp, width());
     c_.rowwise(RowwiseKind::permute, before_etp, width(), {raw, row_map_}, {arrived.rows});
   } else {
@@ -138,7 +149,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
       const Carried sorted = arrived;
       arrived.rows = b.slot("received", act, before_etp, width());
       arrived.numbers = numbers("received probs", tokens.numbers, before_etp);
-      b.aside(Stream::model_comm, exchange(), {sorted.rows, counts_, sorted.numbers},
+      b.aside(Stream::model_comm, exchange(narrow), {sorted.rows, counts_, sorted.numbers},
               {arrived.rows, arrived.numbers})
           .role = Role::dispatch;
       if (pass == Pass::forward) exchange_probs();

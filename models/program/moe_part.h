@@ -27,7 +27,7 @@ class MoePart {
   };
   [[nodiscard]] Rows rows() const;
   [[nodiscard]] std::int64_t rows_dealt_out() const;
-  [[nodiscard]] Collective exchange() const;
+  [[nodiscard]] Collective exchange(bool narrow = false) const;
   void route(SlotId logits);
   void tell_routing();  // what ranks learn of it before tokens move
   void page();          // copies what backward reads of the experts' rows

@@ -189,7 +189,10 @@ struct Collective {
   bool expert_parallel_library = false;  // DeepEP or HybridEP kernels instead of NCCL
   double rank_share = 0;    // of such a library: ranks that a token goes to / ranks; 0: not known
   bool neighbours = false;  // those ranks are side by side, not anywhere
-  double calls = 1;         // of NCCL that these bytes are cut into; 0: part of another op's call
+  // Routing limited to groups (DeepSeek-V3, arXiv 2412.19437, 2.1.2): the ranks are cut into so
+  // many groups of neighbours, and a token's copies keep to so many of them.
+  std::int64_t groups = 1, groups_of_token = 1;
+  double calls = 1;  // of NCCL that these bytes are cut into; 0: part of another op's call
   bool operator==(const Collective&) const = default;
 };
 

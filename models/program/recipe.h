@@ -76,6 +76,9 @@ struct KernelChoices {
   // Under fp8 experts', shared experts' and latent attention's operands become fp8 as other layers'
   // do; else their products stay in 16 bits (our grouped kernel takes nothing narrower).
   bool narrow_experts = true;
+  // Under fp8 rows become fp8 before they are sent to experts, as gradients do in backward; what
+  // comes back has 16 bits (arXiv 2412.19437, 3.3.3).
+  bool narrow_dispatch = false;
   // Norms of queries and keys run with the rotation behind them and its copy of the values, one
   // pass over what one rank's heads are packed in.
   bool fused_qk_norm = false;
