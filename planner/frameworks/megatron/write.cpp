@@ -190,20 +190,22 @@ std::vector<EmittedFile> write_megatron(const Subject& s, const std::vector<std:
 }
 
 std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::string>& remarks) {
+  const BridgeRecipe& recipe = *bridge_recipe(s.model.name);
   const bool sees = s.model.vision.has_value();
   std::string text = remark_lines(remarks);
   text += fmt::format(
       "#\n# Needs Megatron-Bridge; replace the paths at the end{}.\n"
       "import torch\n"
-      "from megatron.bridge import recipes\n"
+      "from megatron.bridge import {}recipes\n"
       "from megatron.bridge.training.comm_overlap import CommOverlapConfig\n"
       "from {} import forward_step\n"
       "from megatron.bridge.training.mixed_precision import *  # noqa: F403\n"
       "from megatron.bridge.training.pretrain import pretrain\n\n\n"
       "def config():\n",
-      sees ? ", and the recipe's mock dataset" : "",
+      sees ? ", and the recipe's mock dataset" : "", recipe.provider.empty() ? "" : "AutoBridge, ",
       sees ? "megatron.bridge.models.qwen_vl.qwen3_vl_step" : "megatron.bridge.training.gpt_step");
-  text += fmt::format("    cfg = recipes.{}()\n", bridge_recipe(s.model.name));
+  text += fmt::format("    cfg = recipes.{}()\n", recipe.function);
+  if (!recipe.provider.empty()) text += fmt::format("    cfg.model = {}\n", recipe.provider);
   text += "    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)\n";
   // What recipes of some models say of stages and of what is trained is not the plan's.
   text +=
@@ -211,7 +213,7 @@ std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::s
       "    cfg.model.num_layers_in_last_pipeline_stage = None\n"
       "    cfg.model.account_for_embedding_in_pipeline_split = False\n"
       "    cfg.model.account_for_loss_in_pipeline_split = False\n";
-  if (bridge_recipe(s.model.name).starts_with("qwen35_text")) {
+  if (recipe.function.starts_with("qwen35_text")) {
     text += "    cfg.model.cuda_graph_modules = None\n";  // the recipe captures some
   }
   if (sees) {

@@ -422,8 +422,9 @@ TEST_CASE("the files of a recipe are those of the first framework that has the m
   };
   CHECK(files(RecipeKind::megatron, "qwen3-8b") == Framework::megatron);
   CHECK(files(RecipeKind::megatron, "qwen3-vl-30b-a3b") == Framework::megatron_bridge);
-  CHECK(files(RecipeKind::megatron, "minimax-m2") == Framework::megatron);  // nobody's
-  CHECK_FALSE(has_files_of(Framework::megatron, load_model("minimax-m2")));
+  CHECK(files(RecipeKind::megatron, "minimax-m2") == Framework::megatron_bridge);
+  CHECK(files(RecipeKind::megatron, "llama4-scout-17b-16e") == Framework::megatron);  // nobody's
+  CHECK_FALSE(has_files_of(Framework::megatron, load_model("llama4-scout-17b-16e")));
   CHECK(files(RecipeKind::fsdp2_compile, "gpt-oss-120b") == Framework::torchtitan);
   CHECK(files(RecipeKind::nanotron, "llama3-8b") == std::nullopt);
 }
@@ -434,10 +435,10 @@ TEST_CASE("gpt-oss's attention and experts are Megatron's flags") {
   const std::string args = file(files, "args.sh");
   for (const std::string flag :
        {"--softmax-type learnable", "--window-size 127,0", "--window-attn-skip-freq 2",
-        "--quick-geglu", "--glu-linear-offset 1.0", "--activation-func-clamp-value 7.0",
-        "--position-embedding-type yarn", "--rotary-scaling-factor 32.0",
-        "--yarn-original-max-position-embeddings 4096", "--yarn-beta-fast 32.0",
-        "--yarn-beta-slow 1.0", "--no-yarn-correction-range-round-to-int"}) {
+        "--quick-geglu", "--glu-linear-offset 1", "--activation-func-clamp-value 7",
+        "--position-embedding-type yarn", "--rotary-scaling-factor 32",
+        "--yarn-original-max-position-embeddings 4096", "--yarn-beta-fast 32", "--yarn-beta-slow 1",
+        "--no-yarn-correction-range-round-to-int"}) {
     CAPTURE(flag);
     CHECK(says(args, "  " + flag + "\n"));
   }
@@ -451,6 +452,26 @@ TEST_CASE("gpt-oss's attention and experts are Megatron's flags") {
   }
   const Checked checked = check(texts, question_of(j.model, j.config, 8));
   CHECK(find(checked, "other_model") != nullptr);
+}
+
+TEST_CASE("Megatron-Bridge trains towers whole, and models of its own without a recipe") {
+  const Job sees = job("qwen3-vl-30b-a3b", "tp1 pp2 dp8 ep8 zero1 mbs1 gbs64 seq4096",
+                       Framework::megatron_bridge);
+  const auto files = emit(Framework::megatron_bridge, sees.subject(), {});
+  const std::string program = file(files, "pretrain.py");
+  CHECK(says(program, "megatron.bridge.models.qwen_vl.qwen3_vl_step import forward_step"));
+  CHECK(says(program, "    cfg.model.freeze_language_model = False\n"));
+  CHECK(check(texts_of(files), question_of(sees.model, sees.config, 16)).plan == sees.plan);
+  // Taps of the tower belong to layers of the first stage.
+  const Job deep = job("qwen3-vl-30b-a3b", "tp1 pp24 dp8 ep8 zero1 mbs1 gbs192 seq4096",
+                       Framework::megatron_bridge);
+  CHECK(broken_limit(Framework::megatron_bridge, deep.subject()) == "bridge_deepstack");
+  const Job other =
+      job("minimax-m2", "tp1 pp2 dp8 ep8 zero1 mbs1 gbs64 seq4096", Framework::megatron_bridge);
+  const auto written = emit(Framework::megatron_bridge, other.subject(), {});
+  CHECK(says(file(written, "pretrain.py"), "import AutoBridge, recipes\n"));
+  CHECK(says(file(written, "pretrain.py"), "\"MiniMaxAI/MiniMax-M2\""));
+  CHECK(check(texts_of(written), question_of(other.model, other.config, 16)).plan == other.plan);
 }
 
 TEST_CASE("offloaded activations come with the variable that Megatron asks for") {

@@ -117,6 +117,7 @@ Best best_plan(Framework framework, const ModelSpec& model, const Json& config,
   const CostModel cost(model, recipe_of(recipe), hardware, {});
   SearchSpace space;
   space.gpus = gpus;
+  space.job.seq_len = std::min<std::int64_t>(4096, model.max_position_embeddings);
   space.job.global_batch_size = default_global_batch_size(gpus, space.job.seq_len);
   SearchOptions options;
   options.top = 1;
