@@ -17,9 +17,9 @@ SearchResult search_written(const CostModel& cost, const SearchSpace& space, Sea
 SearchResult search_offered(const CostModel& cost, const SearchSpace& space,
                             const SearchOptions& options, std::optional<Framework> framework,
                             const Json& config) {
+  if (!framework || !has_files_of(*framework, cost.model())) return search(cost, space, options);
   SearchResult result = search_written(cost, space, options, framework, config);
-  if (!framework || !result.plans.empty()) return result;
-  return search(cost, space, options);
+  return result.plans.empty() ? search(cost, space, options) : result;
 }
 
 }  // namespace qplan

@@ -11,7 +11,8 @@ namespace qplan {
 SearchResult search_written(const CostModel& cost, const SearchSpace& space, SearchOptions options,
                             std::optional<Framework> framework, const Json& config);
 
-// The same; where no such plan fits, what fits all the same, which emit() then refuses.
+// The same; where the files cannot name the model, or no such plan fits, what fits all the same,
+// which emit() then refuses.
 SearchResult search_offered(const CostModel& cost, const SearchSpace& space,
                             const SearchOptions& options, std::optional<Framework> framework,
                             const Json& config);

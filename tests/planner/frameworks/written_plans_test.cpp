@@ -47,6 +47,7 @@ TEST_CASE("where no plan that fits can be said, others are offered all the same"
   // Limits that ask the model alone leave every plan in: the model has no files, whatever is found.
   const Searched nobodys = searched("mixtral-8x7b", RecipeKind::fsdp2_compile, {1});
   CHECK(nobodys.written.infeasible.count("torchtitan_model") == 0);
+  CHECK(nobodys.offered.infeasible == nobodys.any.infeasible);
 }
 
 TEST_CASE("whoever has no files is searched as before") {
