@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Question {
+struct CheckWords {
   JobChoices choices;
   std::vector<std::string> files;
   std::optional<std::int64_t> seq_len, global_batch_size, micro_batch_size;
@@ -33,7 +33,7 @@ struct Question {
   bool json = false;
 };
 
-struct Found {
+struct FoundInFiles {
   Checked checked;
   std::unique_ptr<Job> job;  // in the implementation that the files speak to
   std::optional<Answer> yours;
@@ -43,7 +43,7 @@ struct Found {
   std::vector<std::string> written;  // corrected copies
 };
 
-void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
+void say_nothing_fits(FoundInFiles& found, const Job& job, const SearchSpace& space,
                       const RankedPlan& smallest) {
   if (!found.would_fit.empty()) return;  // said of another implementation
   found.checked.findings.insert(
@@ -61,7 +61,7 @@ void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
 }
 
 // The best plan for the same sequences, searched where the files' implementation has any.
-void find_best(Found& found, const JobChoices& choices) {
+void find_best(FoundInFiles& found, const JobChoices& choices) {
   const ParallelPlan& plan = found.checked.plan;
   for (const RecipeKind recipe : {found.checked.recipe, RecipeKind::megatron}) {
     JobChoices same = choices;
@@ -101,7 +101,7 @@ std::int64_t count_of(const Checked& checked, Severity severity) {
 }
 
 // A plan that the rules allow and the device does not.
-void add_memory_finding(Found& found) {
+void add_memory_finding(FoundInFiles& found) {
   for (const Infeasible& reason : found.yours->infeasible) {
     if (!found.yours->estimate) return;  // the rules said it already
     found.checked.findings.insert(found.checked.findings.begin(), {Severity::error,
@@ -113,7 +113,8 @@ void add_memory_finding(Found& found) {
   }
 }
 
-void write_fixed(Found& found, const std::vector<ConfigText>& files, const std::string& folder) {
+void write_fixed(FoundInFiles& found, const std::vector<ConfigText>& files,
+                 const std::string& folder) {
   std::vector<Edit> edits;
   for (const Finding& finding : found.checked.findings) {
     edits.insert(edits.end(), finding.fix.begin(), finding.fix.end());
@@ -173,7 +174,7 @@ std::string speed_text(const Answer& answer) {
                      significant(e.tokens_per_s_per_gpu, 4), percent(e.mfu));
 }
 
-void print_text(const Found& found, std::ostream& out) {
+void print_text(const FoundInFiles& found, std::ostream& out) {
   const Checked& checked = found.checked;
   print_findings(checked, out);
   for (const std::string& path : found.written) print(out, "corrected copy: {}\n", path);
@@ -205,7 +206,7 @@ void print_text(const Found& found, std::ostream& out) {
 
 // ---- JSON (docs/check.md) ----
 
-Json to_json(const Found& found) {
+Json to_json(const FoundInFiles& found) {
   const Checked& checked = found.checked;
   Json findings = Json::array();
   for (const Finding& f : checked.findings) {
@@ -234,7 +235,7 @@ Json to_json(const Found& found) {
 }  // namespace
 
 Exit run_check(const Args& args, const Console& console) {
-  Question question;
+  CheckWords question;
   CommandLine line("check",
                    "What is wrong with a configuration, the plan it amounts to, and a better one.",
                    "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64");
@@ -263,7 +264,7 @@ Exit run_check(const Args& args, const Console& console) {
   if (!question.choices.gpus) throw Error("--gpus is missing; say how many GPUs the job has");
 
   const std::vector<ConfigText> files = read_check_files(question.files);
-  Found found;
+  FoundInFiles found;
   found.job = make_job(question.choices);
   {
     const Job& job = *found.job;

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Question {
+struct EmitQuestion {
   JobChoices choices;
   std::string plan, folder;
   std::optional<Framework> framework;
@@ -107,7 +107,7 @@ void write_all(const std::string& folder, const std::vector<EmittedFile>& files,
 }  // namespace
 
 Exit run_emit(const Args& args, const Console& console) {
-  Question question;
+  EmitQuestion question;
   CommandLine line("emit", "A plan in a framework's own files: configuration and launch scripts.",
                    "qplan emit plan.json --framework megatron --out job");
   line.positional("PLAN", "plan file, as `qplan search -o` writes it", question.plan);

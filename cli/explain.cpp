@@ -19,7 +19,7 @@ std::vector<std::string> words_of(const ParallelPlan& plan) {
   return words;
 }
 
-bool contains(const std::vector<std::string>& words, const std::string& word) {
+bool has_word(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
@@ -27,7 +27,7 @@ bool contains(const std::vector<std::string>& words, const std::string& word) {
 std::string without(const std::vector<std::string>& a, const std::vector<std::string>& b) {
   std::string text;
   for (const std::string& word : a) {
-    if (contains(b, word)) continue;
+    if (has_word(b, word)) continue;
     if (!text.empty()) text += ' ';
     text += word;
   }
@@ -95,7 +95,7 @@ CommonWords split_common_words(const std::vector<Answer>& answers) {
   if (words.size() > 1) {
     for (const std::string& word : words.front()) {
       const bool everywhere = std::all_of(words.begin(), words.end(),
-                                          [&](const auto& plan) { return contains(plan, word); });
+                                          [&](const auto& plan) { return has_word(plan, word); });
       if (everywhere) common.push_back(word);
     }
   }

@@ -25,14 +25,14 @@ enum class Framework : std::uint8_t {
 template <>
 struct Words<Framework> {
   static constexpr std::string_view what = "framework";
-  static constexpr std::array<std::pair<Framework, std::string_view>, 7> table{
+  static constexpr auto table = std::to_array<std::pair<Framework, std::string_view>>(
       {{Framework::megatron, "megatron"},
        {Framework::megatron_bridge, "megatron-bridge"},
        {Framework::deepspeed, "deepspeed"},
        {Framework::megatron_deepspeed, "megatron-deepspeed"},
        {Framework::fsdp2, "fsdp2"},
        {Framework::torchtitan, "torchtitan"},
-       {Framework::slime, "slime"}}};
+       {Framework::slime, "slime"}});
 };
 
 // Whose implementation a framework's files run; Megatron's own runs Megatron-FSDP too.

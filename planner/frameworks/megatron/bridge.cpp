@@ -167,7 +167,7 @@ constexpr auto kRecipes = std::to_array<BridgeRecipe>({
     {"qwen3.5-9b", "qwen35_text_9b_pretrain_config"},
 });
 
-constexpr auto kLimits = std::to_array<Limit>({
+constexpr auto kBridgeLimits = std::to_array<Limit>({
     {"bridge_recipe", [](const Subject& s) { return bridge_recipe(s.model.name) == nullptr; },
      [](const Subject& s) {
        return fmt::format("Megatron-Bridge has no recipe of {} that qplan knows; use megatron",
@@ -306,7 +306,7 @@ Settings bridge_settings(const PythonText& text) {
 }
 
 std::span<const Limit> bridge_limits() {
-  return kLimits;
+  return kBridgeLimits;
 }
 
 }  // namespace qplan

@@ -5,14 +5,11 @@
 #include <algorithm>
 
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/megatron/shared.h"
 #include "planner/rules/chunks.h"
 
 namespace qplan {
 namespace {
-
-bool fsdp(const Subject& s) {
-  return s.recipe == RecipeKind::megatron_fsdp;
-}
 
 constexpr auto kLimits = std::to_array<Limit>({
     {"no_compile", [](const Subject& s) { return s.plan.compile; },
@@ -50,9 +47,10 @@ constexpr auto kLimits = std::to_array<Limit>({
      }},
     {"fsdp_states",
      [](const Subject& s) {
-       return fsdp(s) && (s.plan.moment_dtype != DType::fp32 || s.plan.offload.optimizer > 0 ||
-                          s.plan.main_params_dtype != DType::fp32 || s.plan.fsdp_shard > 0 ||
-                          s.plan.grad_dtype != DType::fp32);
+       return megatron::fsdp(s) &&
+              (s.plan.moment_dtype != DType::fp32 || s.plan.offload.optimizer > 0 ||
+               s.plan.main_params_dtype != DType::fp32 || s.plan.fsdp_shard > 0 ||
+               s.plan.grad_dtype != DType::fp32);
      },
      [](const Subject&) {
        return std::string(
@@ -154,8 +152,9 @@ constexpr auto kLimits = std::to_array<Limit>({
 }  // namespace
 
 bool megatron_precision_aware(const Subject& s) {
-  return !fsdp(s) && (s.plan.offload.optimizer > 0 || s.plan.main_params_dtype != DType::fp32 ||
-                      s.plan.moment_dtype != DType::fp32);
+  return !megatron::fsdp(s) &&
+         (s.plan.offload.optimizer > 0 || s.plan.main_params_dtype != DType::fp32 ||
+          s.plan.moment_dtype != DType::fp32);
 }
 
 std::span<const Limit> megatron_limits() {

@@ -13,7 +13,7 @@ using namespace megatron;
 using P = ParallelPlan;
 using enum Severity;
 
-constexpr auto kOptions = std::to_array<Option>({
+constexpr auto kDeepSpeedOptions = std::to_array<Option>({
     kTensorParallel,
     kSequenceParallel,
     kPipelineParallel,
@@ -67,7 +67,7 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft&, const Json&) {}},
 });
 
-constexpr auto kFacts = std::to_array<Fact>({
+constexpr auto kDeepSpeedFacts = std::to_array<Fact>({
     kLayers,
     kHidden,
     {.key = "--ffn-hidden-size",
@@ -129,7 +129,7 @@ constexpr auto kFacts = std::to_array<Fact>({
      .judged = modern},
 });
 
-constexpr auto kLimits = std::to_array<Limit>({
+constexpr auto kDeepSpeedLimits = std::to_array<Limit>({
     {"dense_attention_only",
      [](const Subject& s) {
        const auto slides = [](const LayerKind& layer) { return layer.window > 0; };
@@ -206,15 +206,15 @@ constexpr auto kLimits = std::to_array<Limit>({
 }  // namespace
 
 std::span<const Option> megatron_deepspeed_options() {
-  return kOptions;
+  return kDeepSpeedOptions;
 }
 
 std::span<const Fact> megatron_deepspeed_facts() {
-  return kFacts;
+  return kDeepSpeedFacts;
 }
 
 std::span<const Limit> megatron_deepspeed_limits() {
-  return kLimits;
+  return kDeepSpeedLimits;
 }
 
 // Batch, ZeRO, offload and formats; parallelism is Megatron's.
