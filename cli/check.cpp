@@ -18,7 +18,7 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "models/error.h"
-#include "planner/search/search.h"
+#include "planner/frameworks/written_plans.h"
 
 namespace qplan {
 namespace {
@@ -75,7 +75,12 @@ void find_best(FoundInFiles& found, const JobChoices& choices) {
     space.job.precision = plan.precision;
     SearchOptions options;
     options.top = 1;
-    const SearchResult result = search(*job->cost, space, options);
+    // The job's own framework runs the plan that is recommended, or another is named.
+    auto framework = files_of(*job);
+    const auto& of_files = found.checked.framework;
+    if (of_files && recipe_for(*of_files, recipe) == recipe) framework = of_files;
+    const Json config = config_of(*job);
+    const SearchResult result = search_written(*job->cost, space, options, framework, config);
     if (result.plans.empty()) {
       if (result.smallest) say_nothing_fits(found, *job, space, *result.smallest);
       continue;

@@ -46,7 +46,7 @@ FoundPlans look(Job& job, const SearchQuestion& question, const Console& console
     };
   }
   FoundPlans found;
-  found.result = search(*job.cost, question.space, options);
+  found.result = search_offered(job, question.space, options);
   if (console.terminal.progress) print(console.err, "\r              \r");
   // Cheaper or fewer may mean fewer GPUs than were offered.
   if (!found.result.plans.empty()) job.gpus = found.result.plans.front().plan.world();
@@ -196,7 +196,7 @@ Json to_json(const Job& job, const SearchQuestion& question, const FoundPlans& f
               {"simulated", result.simulated}};
   for (const auto& [rule, count] : result.infeasible) {
     object["infeasible"][rule] = count;
-    object["infeasible_sources"][rule] = source_of_rule(rule, job.framework);
+    object["infeasible_sources"][rule] = source_of_refusal(job, rule);
   }
   Json& plans = object["plans"] = Json::array();
   for (std::size_t i = 0; i < found.plans.size(); ++i) {

@@ -58,7 +58,7 @@ Point look(const SweepQuestion& question, const std::string& hardware, std::int6
   SearchOptions options;
   options.top = 1;
   options.threads = static_cast<int>(question.threads);
-  point.result = search(*job.cost, point.space, options);
+  point.result = search_offered(job, point.space, options);
   if (point.result.plans.empty()) return point;
   point.best = ask(job, point.result.plans.front().plan);
   RunFacts run = question.run;

@@ -33,6 +33,8 @@ struct SearchOptions {
   int threads = 0;    // 0: all cores
   bool prune = true;  // false: simulate every plan that fits (tests)
   Objective objective = Objective::tokens;
+  // Further plans that are refused: the name of why, or nothing. Asked of what the rules allow.
+  std::function<std::string_view(const ParallelPlan&)> refuses;
   std::function<void(double done)> progress;  // called now and then from one thread, 0..1
 };
 

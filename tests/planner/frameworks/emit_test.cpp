@@ -417,6 +417,111 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the files of a recipe are those of the first framework that has the model") {
+  const auto files = [](RecipeKind recipe, const std::string& model) {
+    return files_of(recipe, load_model(model));
+  };
+  CHECK(files(RecipeKind::megatron, "qwen3-8b") == Framework::megatron);
+  CHECK(files(RecipeKind::megatron, "qwen3-vl-30b-a3b") == Framework::megatron_bridge);
+  CHECK(files(RecipeKind::megatron, "minimax-m2") == Framework::megatron_bridge);
+  CHECK(files(RecipeKind::megatron, "llama4-scout-17b-16e") == Framework::megatron);  // nobody's
+  CHECK_FALSE(has_files_of(Framework::megatron, load_model("llama4-scout-17b-16e")));
+  CHECK(files(RecipeKind::fsdp2_compile, "gpt-oss-120b") == Framework::torchtitan);
+  CHECK(files(RecipeKind::nanotron, "llama3-8b") == std::nullopt);
+}
+
+TEST_CASE("gpt-oss's attention and experts are Megatron's flags") {
+  const Job j = job("gpt-oss-20b", "tp1 pp1 dp8 ep8 zero1 mbs1 gbs8 seq4096", Framework::megatron);
+  const auto files = emit(Framework::megatron, j.subject(), {});
+  const std::string args = file(files, "args.sh");
+  for (const std::string flag :
+       {"--softmax-type learnable", "--window-size 127,0", "--window-attn-skip-freq 2",
+        "--quick-geglu", "--glu-linear-offset 1", "--activation-func-clamp-value 7",
+        "--position-embedding-type yarn", "--rotary-scaling-factor 32",
+        "--yarn-original-max-position-embeddings 4096", "--yarn-beta-fast 32", "--yarn-beta-slow 1",
+        "--no-yarn-correction-range-round-to-int"}) {
+    CAPTURE(flag);
+    CHECK(says(args, "  " + flag + "\n"));
+  }
+  CHECK_FALSE(says(args, "--swiglu"));
+  CHECK_FALSE(says(args, "--use-rope-scaling"));
+  CHECK_FALSE(says(args, "--disable-bias-linear"));
+  // Another window is another model.
+  std::vector<ConfigText> texts = texts_of(files);
+  for (ConfigText& text : texts) {
+    if (text.name == "args.sh") text.text = with_words(text.text, "127,0", "(128,0)");
+  }
+  const Checked checked = check(texts, question_of(j.model, j.config, 8));
+  CHECK(find(checked, "other_model") != nullptr);
+}
+
+TEST_CASE("Megatron-Bridge trains towers whole, and models of its own without a recipe") {
+  const Job sees = job("qwen3-vl-30b-a3b", "tp1 pp2 dp8 ep8 zero1 mbs1 gbs64 seq4096",
+                       Framework::megatron_bridge);
+  const auto files = emit(Framework::megatron_bridge, sees.subject(), {});
+  const std::string program = file(files, "pretrain.py");
+  CHECK(says(program, "megatron.bridge.models.qwen_vl.qwen3_vl_step import forward_step"));
+  CHECK(says(program, "    cfg.model.freeze_language_model = False\n"));
+  CHECK(check(texts_of(files), question_of(sees.model, sees.config, 16)).plan == sees.plan);
+  // Taps of the tower belong to layers of the first stage.
+  const Job deep = job("qwen3-vl-30b-a3b", "tp1 pp24 dp8 ep8 zero1 mbs1 gbs192 seq4096",
+                       Framework::megatron_bridge);
+  CHECK(broken_limit(Framework::megatron_bridge, deep.subject()) == "bridge_deepstack");
+  const Job other =
+      job("minimax-m2", "tp1 pp2 dp8 ep8 zero1 mbs1 gbs64 seq4096", Framework::megatron_bridge);
+  const auto written = emit(Framework::megatron_bridge, other.subject(), {});
+  CHECK(says(file(written, "pretrain.py"), "import AutoBridge, recipes\n"));
+  CHECK(says(file(written, "pretrain.py"), "\"MiniMaxAI/MiniMax-M2\""));
+  CHECK(check(texts_of(written), question_of(other.model, other.config, 16)).plan == other.plan);
+}
+
+TEST_CASE("offloaded activations come with the variable that Megatron asks for") {
+  for (const Framework framework :
+       {Framework::megatron, Framework::megatron_bridge, Framework::slime}) {
+    const auto anywhere = [&](const std::string& words) {
+      const Job j = job("qwen3-8b", "tp2 dp4 zero1 gbs8 seq4096 sp" + words, framework);
+      const auto files = emit(framework, j.subject(), {});
+      return std::any_of(files.begin(), files.end(),
+                         [](const EmittedFile& f) { return says(f.text, "NVTE_CPU_OFFLOAD_V1"); });
+    };
+    CHECK(anywhere(" offload=activations"));
+    CHECK_FALSE(anywhere(""));
+  }
+}
+
+TEST_CASE("Megatron-DeepSpeed drops nothing that the plan does not, and runs fp8 by its library") {
+  const Job plain =
+      job("gpt3-175b", "tp8 pp1 dp8 zero3 mbs1 gbs64 seq2048", Framework::megatron_deepspeed);
+  const std::string script =
+      file(emit(Framework::megatron_deepspeed, plain.subject(), {}), "train.sh");
+  CHECK(says(script, "--attention-dropout 0.0\n"));
+  CHECK(says(script, "--hidden-dropout 0.0\n"));
+  CHECK_FALSE(says(script, "--transformer-impl"));
+  const Job fp8 = job("gpt3-175b", "tp8 pp1 dp8 zero3 mbs1 gbs64 seq2048 precision=fp8",
+                      Framework::megatron_deepspeed);
+  CHECK(says(file(emit(Framework::megatron_deepspeed, fp8.subject(), {}), "train.sh"),
+             "--transformer-impl transformer_engine\n"));
+}
+
+TEST_CASE("what files cannot say of a model stands at their top") {
+  const std::string plan = "tp8 pp1 dp8 ep8 zero1 mbs1 gbs64 seq4096 sp";
+  for (const Framework framework : {Framework::megatron, Framework::slime}) {
+    const Job kimi = job("kimi-k2", plan, framework);
+    for (const EmittedFile& f : emit(framework, kimi.subject(), {})) {
+      CHECK(
+          says(f.text, "no flag for beta_fast of latent attention's YaRN, which is 1 in kimi-k2"));
+    }
+    const Job deepseek = job("deepseek-v3", plan, framework);
+    CHECK(left_unsaid(framework, deepseek.subject()).empty());
+  }
+  const Job titan =
+      job("deepseek-v3", "tp1 pp4 dp16 ep16 zero2 mbs1 gbs64 seq4096 1f1b overlap=grad+param",
+          Framework::torchtitan);
+  const auto files = emit(Framework::torchtitan, titan.subject(), {});
+  CHECK(says(file(files, "qplan_config.py"), "# not trained: the layer that predicts"));
+  CHECK(says(file(files, "qplan_config.py"), "model_registry(\"671B\""));
+}
+
 TEST_CASE("models that a framework cannot build are refused whatever the plan") {
   const auto refuses = [](Framework framework, const std::string& model) {
     const Job j = job(model, "tp1 pp1 dp8 zero1 mbs1 gbs64 seq1024", framework);
@@ -426,8 +531,11 @@ TEST_CASE("models that a framework cannot build are refused whatever the plan") 
            !nearest_expressible(framework, j.subject(), limits, nearest);
   };
   CHECK(refuses(Framework::megatron_deepspeed, "qwen3-30b-a3b"));
-  CHECK(refuses(Framework::megatron, "gpt-oss-20b"));  // attention sinks
-  CHECK(refuses(Framework::megatron, "minimax-m2"));   // norms over all heads
+  CHECK(refuses(Framework::megatron, "minimax-m2"));        // norms over all heads
+  CHECK(refuses(Framework::megatron, "qwen3-vl-30b-a3b"));  // a vision tower
+  CHECK_FALSE(refuses(Framework::megatron_bridge, "qwen3-vl-30b-a3b"));
+  CHECK_FALSE(refuses(Framework::megatron, "gpt-oss-20b"));
+  CHECK(refuses(Framework::slime, "gpt-oss-20b"));  // no conversion of its weights
   CHECK(refuses(Framework::torchtitan, "minimax-m2"));
   CHECK(refuses(Framework::torchtitan, "qwen3-next-80b-a3b"));
   CHECK(refuses(Framework::torchtitan, "qwen3.5-9b"));
