@@ -20,14 +20,14 @@
 #include "cli/report.h"
 #include "models/error.h"
 #include "planner/frameworks/fix.h"
-#include "planner/search/search.h"
+#include "planner/frameworks/written_plans.h"
 
 namespace qplan {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Question {
+struct CheckWords {
   JobChoices choices;
   std::vector<std::string> files;
   std::optional<std::int64_t> seq_len, global_batch_size, micro_batch_size;
@@ -35,7 +35,7 @@ struct Question {
   bool json = false;
 };
 
-struct Found {
+struct FoundInFiles {
   Checked checked;
   std::shared_ptr<Job> job;  // in the implementation that the files speak to
   std::optional<Answer> yours;
@@ -47,7 +47,7 @@ struct Found {
   std::vector<std::string> written;  // corrected copies
 };
 
-void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
+void say_nothing_fits(FoundInFiles& found, const Job& job, const SearchSpace& space,
                       const RankedPlan& smallest) {
   if (!found.would_fit.empty()) return;  // said of another implementation
   found.checked.findings.insert(
@@ -65,7 +65,7 @@ void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
 }
 
 // The best plan for the same sequences, searched where the files' implementation has any.
-void find_best(Found& found, const JobChoices& choices) {
+void find_best(FoundInFiles& found, const JobChoices& choices) {
   const ParallelPlan& plan = found.checked.plan;
   for (const RecipeKind recipe : {found.checked.recipe, RecipeKind::megatron}) {
     JobChoices same = choices;
@@ -79,7 +79,12 @@ void find_best(Found& found, const JobChoices& choices) {
     space.job.precision = plan.precision;
     SearchOptions options;
     options.top = 1;
-    const SearchResult result = search(*job->cost, space, options);
+    // The job's own framework runs the plan that is recommended, or another is named.
+    auto framework = files_of(*job);
+    const auto& of_files = found.checked.framework;
+    if (of_files && recipe_for(*of_files, recipe) == recipe) framework = of_files;
+    const Json config = config_of(*job);
+    const SearchResult result = search_written(*job->cost, space, options, framework, config);
     if (result.plans.empty()) {
       if (result.smallest) say_nothing_fits(found, *job, space, *result.smallest);
       continue;
@@ -115,10 +120,8 @@ void add_memory_finding(Checked& checked, const Answer& answer) {
 // What check says of a job's files, the memory of their plan included.
 class FileJudge {
  public:
-  FileJudge(const Question& question, const Job& job)
-      : question_(question),
-        job_(job),
-        config_(job.model_config.is_null() ? model_config(job.model.name) : job.model_config) {}
+  FileJudge(const CheckWords& question, const Job& job)
+      : question_(question), job_(job), config_(config_of(job)) {}
 
   Checked operator()(std::span<const ConfigText> files) {
     Checked checked =
@@ -146,13 +149,14 @@ class FileJudge {
   }
 
  private:
-  const Question& question_;
+  const CheckWords& question_;
   const Job& job_;
   Json config_;
   std::map<RecipeKind, std::shared_ptr<Job>> jobs_;
 };
 
-void write_fixed(Found& found, const std::vector<ConfigText>& files, const std::string& folder) {
+void write_fixed(FoundInFiles& found, const std::vector<ConfigText>& files,
+                 const std::string& folder) {
   std::error_code problem;
   // All of them or none.
   struct Copy {
@@ -186,7 +190,7 @@ void write_fixed(Found& found, const std::vector<ConfigText>& files, const std::
 
 // ---- text ----
 
-void print_findings(const Found& found, std::ostream& out) {
+void print_findings(const FoundInFiles& found, std::ostream& out) {
   const Checked& checked = found.checked;
   for (const Finding& finding : checked.findings) {
     out << wrapped(fmt::format("{}: {}: {} [{}]", to_string(finding.place),
@@ -221,7 +225,7 @@ std::string speed_text(const Answer& answer) {
                      significant(e.tokens_per_s_per_gpu, 4), percent(e.mfu));
 }
 
-void print_text(const Found& found, std::ostream& out) {
+void print_text(const FoundInFiles& found, std::ostream& out) {
   const Checked& checked = found.checked;
   print_findings(found, out);
   for (const std::string& path : found.written) print(out, "corrected copy: {}\n", path);
@@ -254,7 +258,7 @@ void print_text(const Found& found, std::ostream& out) {
 
 // ---- JSON (docs/check.md) ----
 
-Json to_json(const Found& found) {
+Json to_json(const FoundInFiles& found) {
   const Checked& checked = found.checked;
   Json findings = Json::array();
   for (const Finding& f : checked.findings) {
@@ -285,7 +289,7 @@ Json to_json(const Found& found) {
 }  // namespace
 
 Exit run_check(const Args& args, const Console& console) {
-  Question question;
+  CheckWords question;
   CommandLine line("check",
                    "What is wrong with a configuration, the plan it amounts to, and a better one.",
                    "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64");
@@ -314,7 +318,7 @@ Exit run_check(const Args& args, const Console& console) {
   if (!question.choices.gpus) throw Error("--gpus is missing; say how many GPUs the job has");
 
   const std::vector<ConfigText> files = read_check_files(question.files);
-  Found found;
+  FoundInFiles found;
   found.job = make_job(question.choices);
   const std::shared_ptr<Job> asked = found.job;
   FileJudge judge(question, *asked);
