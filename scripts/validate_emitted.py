@@ -18,6 +18,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import types
@@ -45,6 +46,13 @@ def bash_words(folder, script):
     return text.stdout.split("\n")[:-1]
 
 
+def exported(folder, script):
+    """The variables that a script exports for good: "export NAME=value"."""
+    lines = (folder / script).read_text().splitlines()
+    found = (re.fullmatch(r"export ([A-Z_0-9]+)=([\w:.]+)", line) for line in lines)
+    return dict(match.groups() for match in found if match)
+
+
 # ---- Megatron-LM ----
 
 def megatron_validator():
@@ -70,7 +78,7 @@ def megatron_validator():
     for module in (arguments, transformer_config, utils):
         if hasattr(module, "is_te_min_version"):
             module.is_te_min_version = lambda *_, **__: True
-    known = set()
+    known, ours = set(), {}
     # What later versions call otherwise, and what only later ones know.
     renamed = {"--cuda-graph-modules": "--cuda-graph-scope"}
 
@@ -80,13 +88,19 @@ def megatron_validator():
         os.environ["WORLD_SIZE"] = str(job["gpus"])
         fsdp = "--use-megatron-fsdp" in words
         os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "8" if fsdp else "1"
+        for name in ours:
+            os.environ.pop(name, None)
+        ours.clear()
+        ours.update(exported(folder, "train.sh"))
+        os.environ.update(ours)
         if not known:
             import argparse as ap
             parser = arguments.add_megatron_arguments(ap.ArgumentParser(allow_abbrev=False))
             known.update(s for action in parser._actions for s in action.option_strings)
         kept, skip = [], False
         for word in words:
-            word = renamed.get(word, word)
+            if word not in known:
+                word = renamed.get(word, word)
             if word.startswith("--"):
                 skip = word not in known
                 if skip:
@@ -94,7 +108,7 @@ def megatron_validator():
             if not skip:
                 kept.append(word)
         # 0.16 spells a graph of the whole iteration by its scope.
-        if "full_iteration" in kept:
+        if "full_iteration" in kept and "--cuda-graph-modules" not in known:
             at = kept.index("full_iteration")
             kept[at:at + 1] = ["local", "--cuda-graph-scope", "full_iteration"]
         sys.argv = ["pretrain_gpt.py", *kept, "--no-rope-fusion", "--no-persist-layer-norm"]

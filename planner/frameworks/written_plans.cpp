@@ -1,5 +1,7 @@
 #include "planner/frameworks/written_plans.h"
 
+#include <algorithm>
+
 namespace qplan {
 
 SearchResult search_written(const CostModel& cost, const SearchSpace& space, SearchOptions options,
@@ -19,7 +21,12 @@ SearchResult search_offered(const CostModel& cost, const SearchSpace& space,
                             const Json& config) {
   if (!framework || !has_files_of(*framework, cost.model())) return search(cost, space, options);
   SearchResult result = search_written(cost, space, options, framework, config);
-  return result.plans.empty() ? search(cost, space, options) : result;
+  if (!result.plans.empty()) return result;
+  // Where limits refused nothing, a search without them finds nothing more.
+  const bool refused = std::any_of(
+      result.infeasible.begin(), result.infeasible.end(),
+      [&](const auto& count) { return source_of_rule(count.first, cost.recipe().kind).empty(); });
+  return refused ? search(cost, space, options) : result;
 }
 
 }  // namespace qplan

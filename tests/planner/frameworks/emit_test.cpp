@@ -441,11 +441,11 @@ TEST_CASE("gpt-oss's attention and experts are Megatron's flags") {
         "--yarn-original-max-position-embeddings 4096", "--yarn-beta-fast 32", "--yarn-beta-slow 1",
         "--no-yarn-correction-range-round-to-int"}) {
     CAPTURE(flag);
-    CHECK(says(args, "  " + flag + "\n"));
+    CHECK(has_text(args, "  " + flag + "\n"));
   }
-  CHECK_FALSE(says(args, "--swiglu"));
-  CHECK_FALSE(says(args, "--use-rope-scaling"));
-  CHECK_FALSE(says(args, "--disable-bias-linear"));
+  CHECK_FALSE(has_text(args, "--swiglu"));
+  CHECK_FALSE(has_text(args, "--use-rope-scaling"));
+  CHECK_FALSE(has_text(args, "--disable-bias-linear"));
   // Another window is another model.
   std::vector<ConfigText> texts = texts_of(files);
   for (ConfigText& text : texts) {
@@ -460,8 +460,8 @@ TEST_CASE("Megatron-Bridge trains towers whole, and models of its own without a 
                        Framework::megatron_bridge);
   const auto files = emit(Framework::megatron_bridge, sees.subject(), {});
   const std::string program = file(files, "pretrain.py");
-  CHECK(says(program, "megatron.bridge.models.qwen_vl.qwen3_vl_step import forward_step"));
-  CHECK(says(program, "    cfg.model.freeze_language_model = False\n"));
+  CHECK(has_text(program, "megatron.bridge.models.qwen_vl.qwen3_vl_step import forward_step"));
+  CHECK(has_text(program, "    cfg.model.freeze_language_model = False\n"));
   CHECK(check(texts_of(files), question_of(sees.model, sees.config, 16)).plan == sees.plan);
   // Taps of the tower belong to layers of the first stage.
   const Job deep = job("qwen3-vl-30b-a3b", "tp1 pp24 dp8 ep8 zero1 mbs1 gbs192 seq4096",
@@ -470,8 +470,8 @@ TEST_CASE("Megatron-Bridge trains towers whole, and models of its own without a 
   const Job other =
       job("minimax-m2", "tp1 pp2 dp8 ep8 zero1 mbs1 gbs64 seq4096", Framework::megatron_bridge);
   const auto written = emit(Framework::megatron_bridge, other.subject(), {});
-  CHECK(says(file(written, "pretrain.py"), "import AutoBridge, recipes\n"));
-  CHECK(says(file(written, "pretrain.py"), "\"MiniMaxAI/MiniMax-M2\""));
+  CHECK(has_text(file(written, "pretrain.py"), "import AutoBridge, recipes\n"));
+  CHECK(has_text(file(written, "pretrain.py"), "\"MiniMaxAI/MiniMax-M2\""));
   CHECK(check(texts_of(written), question_of(other.model, other.config, 16)).plan == other.plan);
 }
 
@@ -481,8 +481,9 @@ TEST_CASE("offloaded activations come with the variable that Megatron asks for")
     const auto anywhere = [&](const std::string& words) {
       const Job j = job("qwen3-8b", "tp2 dp4 zero1 gbs8 seq4096 sp" + words, framework);
       const auto files = emit(framework, j.subject(), {});
-      return std::any_of(files.begin(), files.end(),
-                         [](const EmittedFile& f) { return says(f.text, "NVTE_CPU_OFFLOAD_V1"); });
+      return std::any_of(files.begin(), files.end(), [](const EmittedFile& f) {
+        return has_text(f.text, "NVTE_CPU_OFFLOAD_V1");
+      });
     };
     CHECK(anywhere(" offload=activations"));
     CHECK_FALSE(anywhere(""));
@@ -494,13 +495,13 @@ TEST_CASE("Megatron-DeepSpeed drops nothing that the plan does not, and runs fp8
       job("gpt3-175b", "tp8 pp1 dp8 zero3 mbs1 gbs64 seq2048", Framework::megatron_deepspeed);
   const std::string script =
       file(emit(Framework::megatron_deepspeed, plain.subject(), {}), "train.sh");
-  CHECK(says(script, "--attention-dropout 0.0\n"));
-  CHECK(says(script, "--hidden-dropout 0.0\n"));
-  CHECK_FALSE(says(script, "--transformer-impl"));
+  CHECK(has_text(script, "--attention-dropout 0.0\n"));
+  CHECK(has_text(script, "--hidden-dropout 0.0\n"));
+  CHECK_FALSE(has_text(script, "--transformer-impl"));
   const Job fp8 = job("gpt3-175b", "tp8 pp1 dp8 zero3 mbs1 gbs64 seq2048 precision=fp8",
                       Framework::megatron_deepspeed);
-  CHECK(says(file(emit(Framework::megatron_deepspeed, fp8.subject(), {}), "train.sh"),
-             "--transformer-impl transformer_engine\n"));
+  CHECK(has_text(file(emit(Framework::megatron_deepspeed, fp8.subject(), {}), "train.sh"),
+                 "--transformer-impl transformer_engine\n"));
 }
 
 TEST_CASE("what files cannot say of a model stands at their top") {
@@ -508,8 +509,8 @@ TEST_CASE("what files cannot say of a model stands at their top") {
   for (const Framework framework : {Framework::megatron, Framework::slime}) {
     const Job kimi = job("kimi-k2", plan, framework);
     for (const EmittedFile& f : emit(framework, kimi.subject(), {})) {
-      CHECK(
-          says(f.text, "no flag for beta_fast of latent attention's YaRN, which is 1 in kimi-k2"));
+      CHECK(has_text(f.text,
+                     "no flag for beta_fast of latent attention's YaRN, which is 1 in kimi-k2"));
     }
     const Job deepseek = job("deepseek-v3", plan, framework);
     CHECK(left_unsaid(framework, deepseek.subject()).empty());
@@ -518,8 +519,8 @@ TEST_CASE("what files cannot say of a model stands at their top") {
       job("deepseek-v3", "tp1 pp4 dp16 ep16 zero2 mbs1 gbs64 seq4096 1f1b overlap=grad+param",
           Framework::torchtitan);
   const auto files = emit(Framework::torchtitan, titan.subject(), {});
-  CHECK(says(file(files, "qplan_config.py"), "# not trained: the layer that predicts"));
-  CHECK(says(file(files, "qplan_config.py"), "model_registry(\"671B\""));
+  CHECK(has_text(file(files, "qplan_config.py"), "# not trained: the layer that predicts"));
+  CHECK(has_text(file(files, "qplan_config.py"), "model_registry(\"671B\""));
 }
 
 TEST_CASE("models that a framework cannot build are refused whatever the plan") {
