@@ -55,8 +55,8 @@ TEST_CASE("the parts of the time sum to the step, those of memory to the peak") 
   CHECK(sum(json["time"]) == doctest::Approx(json["step_time_s"].get<double>()).epsilon(1e-9));
   for (const Json& stage : json["memory"]["stages"]) {
     double parts = 0;
-    for (const char* key : {"weights_gib", "gradients_gib", "optimizer_gib", "gathered_gib",
-                            "activations_gib", "buffers_gib"}) {
+    for (const char* key :
+         {"weights_gib", "gradients_gib", "optimizer_gib", "activations_gib", "buffers_gib"}) {
       parts += stage[key].get<double>();
     }
     CHECK(parts == doctest::Approx(stage["peak_gib"].get<double>()).epsilon(1e-9));
