@@ -16,6 +16,8 @@
 #include "cli/advice.h"
 #include "cli/check_files.h"
 #include "cli/commands.h"
+#include "cli/job_defaults.h"
+#include "cli/page.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "models/error.h"
@@ -195,15 +197,15 @@ void print_findings(const FoundInFiles& found, std::ostream& out) {
   for (const Finding& finding : checked.findings) {
     out << wrapped(fmt::format("{}: {}: {} [{}]", to_string(finding.place),
                                to_word(finding.severity), finding.message, finding.rule),
-                   116, 4);
+                   page().text, 4);
     if (!finding.instead.empty()) {
-      out << wrapped("    instead: " + finding.instead, 116, 13);
+      out << wrapped("    instead: " + finding.instead, page().text, 13);
     }
-    if (!finding.source.empty()) out << wrapped("    source:  " + finding.source, 116, 13);
+    if (!finding.source.empty()) out << wrapped("    source:  " + finding.source, page().text, 13);
     if (!found.wants_fix) continue;
     const std::string why = why_left(found.fixed, finding);
     if (finding.severity == Severity::note && finding.fix.empty() && !why.empty()) continue;
-    out << wrapped("    --fix:   " + (why.empty() ? "corrected" : "left: " + why), 116, 13);
+    out << wrapped("    --fix:   " + (why.empty() ? "corrected" : "left: " + why), page().text, 13);
   }
   const auto errors = count_of(checked, Severity::error),
              warnings = count_of(checked, Severity::warning),
@@ -216,13 +218,13 @@ void print_findings(const FoundInFiles& found, std::ostream& out) {
         with_s(warnings), notes, with_s(notes));
 }
 
-std::string speed_text(const Answer& answer) {
+std::string speed_text(const Job& job, const Answer& answer) {
   if (!answer.estimate) return "cannot run";
   const Estimate& e = *answer.estimate;
-  return fmt::format("{} of {} on the worst GPU{}; {} a step, {} tokens/s a GPU, MFU {}%",
+  return fmt::format("{} of {} on the worst GPU{}; {} a step, {} tokens/s a GPU, MFU {}",
                      human_bytes(e.memory.worst_stage().device), human_bytes(e.capacity),
                      answer.feasible() ? "" : " (does not fit)", human_seconds(e.step_time),
-                     significant(e.tokens_per_s_per_gpu, 4), percent(e.mfu));
+                     significant(e.tokens_per_s_per_gpu, 4), mfu_text(job, answer));
 }
 
 void print_text(const FoundInFiles& found, std::ostream& out) {
@@ -233,9 +235,9 @@ void print_text(const FoundInFiles& found, std::ostream& out) {
   if (!found.yours) return;
   out << '\n' << model_line(*found.job);
   for (const std::string& sentence : checked.assumed)
-    out << wrapped("assumed: " + sentence, 116, 9);
-  out << wrapped("this job  " + to_string(checked.plan), 116, 10)
-      << wrapped("          " + speed_text(*found.yours), 116, 10);
+    out << wrapped("assumed: " + sentence, page().text, 9);
+  out << wrapped("this job  " + to_string(checked.plan), page().text, 10)
+      << wrapped("          " + speed_text(*found.job, *found.yours), page().text, 10);
   if (!found.best) {
     out << "best      no plan fits these GPUs";
     out << (found.would_fit.empty() ? "\n" : "; one would with:\n" + advice_text(found.would_fit));
@@ -246,8 +248,9 @@ void print_text(const FoundInFiles& found, std::ostream& out) {
     return;
   }
   const std::string_view recipe = to_word(found.best_job->framework);
-  out << wrapped(fmt::format("best      {} (by {})", to_string(found.best->plan), recipe), 116, 10)
-      << wrapped("          " + speed_text(*found.best), 116, 10);
+  out << wrapped(fmt::format("best      {} (by {})", to_string(found.best->plan), recipe),
+                 page().text, 10)
+      << wrapped("          " + speed_text(*found.best_job, *found.best), page().text, 10);
   if (found.yours->feasible()) {
     const double ratio = found.yours->estimate->step_time / found.best->estimate->step_time;
     const bool tie = cannot_be_told(*found.best, *found.yours);
@@ -300,7 +303,7 @@ Exit run_check(const Args& args, const Console& console) {
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
               set_given(question.choices.model, set_text));
-  line.option({"--seq-len", "TOKENS", "tokens of a sequence, where no file says", "4096"},
+  line.option({"--seq-len", "TOKENS", "tokens of a sequence, where no file says", kDefaultLength},
               set_given(question.seq_len, set_whole, std::int64_t{1}, std::int64_t{1} << 30));
   line.option({"--global-batch-size", "SEQUENCES", "sequences a step, where no file says", ""},
               set_given(question.global_batch_size, set_whole, std::int64_t{1}, kMostSequences));
