@@ -96,7 +96,7 @@ TEST_CASE("a GPU has 1024 tokens of the default batch at least") {
 
 TEST_CASE("several worlds get one batch that each can divide, where there is any") {
   const std::vector<std::vector<std::int64_t>> sweeps = {
-      {24, 48, 96, 192}, {8, 16, 32, 64, 128, 256}, {7, 11, 13}};
+      {24, 48, 96, 192}, {8, 16, 32, 64, 128, 256}, {96, 100}, {7, 13}, {8, 1999}};
   for (const auto& sweep : sweeps) {
     const std::int64_t batch = default_global_batch_size(sweep, 4096);
     CAPTURE(batch);
