@@ -255,7 +255,6 @@ void print_text(const Asked& asked, const Answer& answer, const PredictQuestion&
 Json to_json(const Asked& asked, const Answer& answer, const PredictQuestion& question) {
   const Job& job = *asked.job;
   Json object = report(job, answer);
-  object["defaults"] = defaults_json(asked.defaults);
   object["notes"] = all_notes(asked, answer);
   if (answer.estimate) {
     const CheckpointSize size = checkpoint_of(job, answer.plan, question.storage_gb_per_s);

@@ -265,10 +265,7 @@ TEST_CASE("with nothing feasible a search says what would fit, having tried it")
 TEST_CASE("where no change alone is enough, two or three are found, and they hold") {
   for (const std::string line :
        {// No pipeline, and parameters that fill all of the 32 GPUs.
-        "--model gpt-1.3t --gpus 32 --framework deepspeed --hardware a100-80gb-sxm ",
-        // One sequence for eight ranks, each with all of the activations.
-        "--model llama3-8b --gpus 8 --framework deepspeed --hardware a100-40gb-sxm --tp 1 "
-        "--global-batch-size 1 --zero 3 --offload none --recompute none --seq-len 16384 "}) {
+        "--model gpt-1.3t --gpus 32 --framework deepspeed --hardware a100-80gb-sxm "}) {
     CAPTURE(line);
     const Ran ran = run("search " + std::string(line) + "--json");
     REQUIRE(ran.code == 1);

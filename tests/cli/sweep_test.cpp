@@ -103,7 +103,9 @@ TEST_CASE("the points of a sweep have one batch, chosen for all of them") {
     CHECK(point["defaults"] == points[0]["defaults"]);
   }
   const std::string text = run(line).out;
-  const std::string sentence = "layouts of 24, 48, 96 and 192 GPUs";
+  CHECK(points[0]["defaults"]["global_batch_size"].get<std::string>().find(
+            "layouts of 24, 48, 96 and 192 GPUs") != std::string::npos);
+  const std::string sentence = "default batch: ";
   CHECK(text.find(sentence) != std::string::npos);
   CHECK(text.find(sentence) == text.rfind(sentence));
 }
