@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "cli/page.h"
 #include "models/text.h"
 
 namespace qplan {
@@ -19,7 +20,7 @@ struct Sheet {
   [[nodiscard]] std::string text() const {
     Table table(columns);
     for (const auto& row : rows) table.row(row);
-    return table.text();
+    return table.text(page().table);
   }
 
   [[nodiscard]] std::string markdown() const {
@@ -238,7 +239,7 @@ std::string flags_sentence(const Accuracy& accuracy) {
 
 std::string accuracy_text(const std::vector<JudgedRun>& runs, const Accuracy& accuracy,
                           const AccuracyQuestion& question) {
-  std::string text = wrapped(heading(accuracy, question), 116, 2);
+  std::string text = wrapped(heading(accuracy, question), page().text, 2);
   text += "\nStep time, predicted/measured - 1, and how often the stated 80% interval holds\n";
   text += sheet_of(question.by, lines_of(accuracy), time_fields()).text();
   text += "\nMemory, ranking, and feasibility\n";
@@ -248,9 +249,9 @@ std::string accuracy_text(const std::vector<JudgedRun>& runs, const Accuracy& ac
   }
   if (!accuracy.all.unpriced.empty()) text += '\n' + unpriced_sheet(accuracy).text();
   text += '\n';
-  text += wrapped(apart_sentence(accuracy), 116);
-  text += wrapped(unknown_memory_sentence(accuracy), 116);
-  text += wrapped(flags_sentence(accuracy), 116);
+  text += wrapped(apart_sentence(accuracy), page().text);
+  text += wrapped(unknown_memory_sentence(accuracy), page().text);
+  text += wrapped(flags_sentence(accuracy), page().text);
   if (question.rows) text += '\n' + rows_sheet(runs).text();
   return text;
 }

@@ -11,15 +11,13 @@
 namespace qplan {
 namespace {
 
-constexpr std::size_t kMostAdvice = 6;
-
 std::optional<Advice> try_plan(const Job& job, std::string change, const ParallelPlan& plan) {
   const ClusterLimits limits{.gpus = 0, .compute_capability = job.limits().compute_capability};
   if (!broken_rule(job.model, plan, job.recipe(), limits).empty()) return std::nullopt;
   const MemoryEstimate memory = job.cost->memory(plan);
   if (!job.cost->fits(memory)) return std::nullopt;
-  return Advice{std::move(change), plan, plan.world(), memory.worst_stage().device,
-                job.cost->step_time(plan)};
+  return Advice{std::move(change),         plan,         plan.world(), memory.worst_stage().device,
+                job.cost->step_time(plan), job.framework};
 }
 
 // Doubles a degree at the expense of dp, or of more GPUs where dp is 1.
@@ -34,34 +32,41 @@ ParallelPlan with_doubled(ParallelPlan plan, int ParallelPlan::*degree) {
 struct Change {
   std::string name;
   ParallelPlan plan;
+  int word = 0;  // which word of the plan it changes, in the order of the list
 };
 
 std::vector<Change> single_changes(const ParallelPlan& plan) {
   std::vector<Change> changes;
+  int word = 0;
   const auto edit = [&](std::string name, auto&& change) {
     ParallelPlan changed = plan;
     change(changed);
-    if (!(changed == plan)) changes.push_back({std::move(name), changed});
+    if (!(changed == plan)) changes.push_back({std::move(name), changed, word});
   };
   for (const RecomputeKind kind : {RecomputeKind::selective, RecomputeKind::full}) {
     edit(fmt::format("recompute={}", to_word(kind)), [&](ParallelPlan& p) {
       p.recompute = Recompute{kind, {}, 0};
     });
   }
+  ++word;
   for (int stage = plan.zero + 1; stage <= 3; ++stage) {
     edit(fmt::format("zero {}", stage), [&](ParallelPlan& p) { p.zero = stage; });
   }
+  ++word;
   if (plan.micro_batch_size > 1) {
     edit("micro_batch_size 1", [](ParallelPlan& p) { p.micro_batch_size = 1; });
   }
+  ++word;
   edit("offload=optimizer", [](ParallelPlan& p) { p.offload.optimizer = 1; });
   const std::array<std::pair<std::string_view, int ParallelPlan::*>, 3> degrees{
       {{"tp", &ParallelPlan::tp}, {"pp", &ParallelPlan::pp}, {"cp", &ParallelPlan::cp}}};
   for (const auto& [name, degree] : degrees) {
     const ParallelPlan doubled = with_doubled(plan, degree);
-    changes.push_back({fmt::format("{} {}", name, doubled.*degree), doubled});
+    changes.push_back({fmt::format("{} {}", name, doubled.*degree), doubled, ++word});
   }
+  ++word;
   edit(fmt::format("ep {}", plan.ep * 2), [](ParallelPlan& p) { p.ep *= 2; });
+  ++word;
   if (plan.seq_len >= 2) {
     edit(fmt::format("seq_len {}", plan.seq_len / 2), [](ParallelPlan& p) { p.seq_len /= 2; });
   }
@@ -74,77 +79,39 @@ void keep_fastest(std::vector<Advice>& advice) {
   if (advice.size() > kMostAdvice) advice.resize(kMostAdvice);
 }
 
-std::optional<Advice> try_job(const Job& job, std::string change, const SearchSpace& space) {
-  SearchOptions options;
-  options.top = 1;
-  const SearchResult result = search_offered(job, space, options);
-  if (result.plans.empty()) return std::nullopt;
-  const RankedPlan& best = result.plans.front();
-  return Advice{std::move(change), best.plan, best.plan.world(), best.device_peak, best.step_time};
+// Tries `count` changes at once of what single_changes() offers, each of another word.
+void try_changes(const Job& job, const ParallelPlan& plan, const std::string& name, int after,
+                 int count, std::vector<Advice>& found) {
+  for (const Change& change : single_changes(plan)) {
+    if (change.word <= after) continue;
+    const std::string both = name.empty() ? change.name : name + " and " + change.name;
+    if (count > 1) {
+      try_changes(job, change.plan, both, change.word, count - 1, found);
+    } else if (auto fits = try_plan(job, both, change.plan)) {
+      found.push_back(*std::move(fits));
+    }
+  }
 }
 
 }  // namespace
 
 std::vector<Advice> what_makes_plan_fit(const Job& job, const ParallelPlan& plan) {
   std::vector<Advice> advice;
-  const std::vector<Change> changes = single_changes(plan);
-  for (const Change& change : changes) {
-    if (auto fits = try_plan(job, change.name, change.plan)) advice.push_back(*std::move(fits));
-  }
-  if (advice.empty()) {
-    // Nothing alone is enough: full recompute with one more.
-    for (const Change& change : changes) {
-      ParallelPlan both = change.plan;
-      both.recompute = Recompute{RecomputeKind::full, {}, 0};
-      const std::string name = "recompute=full and " + change.name;
-      if (auto fits = try_plan(job, name, both)) advice.push_back(*std::move(fits));
-    }
+  constexpr int kMostAtOnce = 3;
+  for (int count = 1; count <= kMostAtOnce && advice.empty(); ++count) {
+    try_changes(job, plan, "", -1, count, advice);
   }
   keep_fastest(advice);
   return advice;
 }
 
-std::vector<Advice> what_makes_job_fit(const Job& job, const SearchSpace& space) {
-  std::vector<Advice> advice;
-  const auto attempt = [&](std::string change, const SearchSpace& changed) {
-    auto fits = try_job(job, std::move(change), changed);
-    const bool found = fits.has_value();
-    if (found) advice.push_back(*std::move(fits));
-    return found;
-  };
-  SearchSpace changed = space;
-  // Where nobody constrained them, the search has tried these.
-  if (!space[&ParallelPlan::recompute].empty()) {
-    changed[&ParallelPlan::recompute] = {Recompute{RecomputeKind::full, {}, 0}};
-    attempt("recompute=full", changed);
-  }
-  if (!space[&ParallelPlan::offload].empty()) {
-    changed = space;
-    changed[&ParallelPlan::offload] = {Offload{.optimizer = 1}};
-    attempt("offload=optimizer", changed);
-    changed[&ParallelPlan::recompute] = {Recompute{RecomputeKind::full, {}, 0}};
-    if (advice.empty()) attempt("offload=optimizer and recompute=full", changed);
-  }
-  // Degrees that somebody fixed stay fixed; the world is what grows.
-  changed = space;
-  changed[&ParallelPlan::dp].clear();
-  constexpr std::int64_t kMostTimes = 256;
-  for (std::int64_t times = 2; times <= kMostTimes && space.gpus * times <= kMostGpus; times *= 2) {
-    changed.gpus = space.gpus * times;
-    if (attempt(fmt::format("{} GPUs instead of {}", changed.gpus, space.gpus), changed)) break;
-  }
-  changed = space;
-  for (changed.job.seq_len /= 2; changed.job.seq_len >= 512; changed.job.seq_len /= 2) {
-    if (attempt(fmt::format("sequences of {} tokens", changed.job.seq_len), changed)) break;
-  }
-  return advice;
-}
-
 std::string advice_text(const std::vector<Advice>& advice) {
+  std::size_t width = 28;
+  for (const Advice& a : advice) width = std::max(width, a.change.size());
   std::string text;
   for (const Advice& a : advice) {
-    text += fmt::format("  {:<28}  {:>9} a GPU, {} a step\n", a.change, human_bytes(a.device_peak),
-                        human_seconds(a.step_time));
+    text += fmt::format("  {:<{}}  {:>9} a GPU, {} a step\n", a.change, width,
+                        human_bytes(a.device_peak), human_seconds(a.step_time));
   }
   return text;
 }
@@ -156,7 +123,8 @@ Json advice_json(const std::vector<Advice>& advice) {
                     {"gpus", a.gpus},
                     {"short", to_string(a.plan)},
                     {"device_peak_gib", in_gib(a.device_peak)},
-                    {"step_time_s", a.step_time.value()}});
+                    {"step_time_s", a.step_time.value()},
+                    {"framework", to_word(a.framework)}});
   }
   return list;
 }

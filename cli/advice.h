@@ -9,20 +9,28 @@
 
 namespace qplan {
 
-// One change that makes things fit, with what comes out.
+// A change, or several at once, that makes things fit, with what comes out.
 struct Advice {
-  std::string change;  // "recompute=full"
+  std::string change;  // "recompute=full", "sequences of 512 tokens and a batch of 8 sequences"
   ParallelPlan plan;
   std::int64_t gpus = 0;
   Bytes device_peak;
   Seconds step_time;
+  RecipeKind framework = RecipeKind::megatron;
 };
+inline constexpr std::size_t kMostAdvice = 6;  // that anybody reads
 
-// Single changes of a plan that does not fit, on the same GPUs where possible; fastest first.
+// Changes of a plan that does not fit, on the same GPUs where possible; fastest first. Two at once
+// where none alone is enough, three where no two are.
 std::vector<Advice> what_makes_plan_fit(const Job& job, const ParallelPlan& plan);
 
-// Changes of a job for which the search found nothing: more GPUs, offload, shorter sequences.
+// Changes of a job for which the search found nothing, in job_advice.cpp: more GPUs, another batch,
+// shorter sequences, precision, offload, recompute, another framework. Two or three at once as
+// above; the smallest first.
 std::vector<Advice> what_makes_job_fit(const Job& job, const SearchSpace& space);
+
+// What was tried in vain, where the list is empty.
+std::string nothing_helps();
 
 // One line for each.
 std::string advice_text(const std::vector<Advice>& advice);

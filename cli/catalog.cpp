@@ -24,6 +24,11 @@ Exit run_catalog(const Catalog& catalog, const Args& args, const Console& consol
     console.out << (json ? json_text(catalog.list_json()) : catalog.list_text());
     return Exit::done;
   }
+  if (action != "show" && name.empty()) {
+    // `qplan hardware h100-sxm`: one of them.
+    console.out << json_text(catalog.one(action));
+    return Exit::done;
+  }
   if (action != "show") {
     throw Error(fmt::format("{} does not know '{}'; it lists, or shows one: `qplan {} show {}`",
                             catalog.verb, shown(action), catalog.verb,

@@ -1,23 +1,27 @@
 // `qplan check`: what is wrong with somebody's configuration, how fast it would be, and what would
 // be better.
 
-#include "planner/frameworks/check.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <memory>
 #include <ostream>
+#include <span>
 #include <system_error>
 
 #include "cli/advice.h"
 #include "cli/check_files.h"
 #include "cli/commands.h"
+#include "cli/job_defaults.h"
+#include "cli/page.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "models/error.h"
+#include "planner/frameworks/fix.h"
 #include "planner/frameworks/written_plans.h"
 
 namespace qplan {
@@ -35,11 +39,13 @@ struct CheckWords {
 
 struct FoundInFiles {
   Checked checked;
-  std::unique_ptr<Job> job;  // in the implementation that the files speak to
+  std::shared_ptr<Job> job;  // in the implementation that the files speak to
   std::optional<Answer> yours;
   std::unique_ptr<Job> best_job;  // the same, or another where that one cannot train the model
   std::optional<Answer> best;
-  std::vector<Advice> would_fit;     // where no plan does
+  std::vector<Advice> would_fit;  // where no plan does
+  FixedFiles fixed;               // what --fix writes
+  bool wants_fix = false;
   std::vector<std::string> written;  // corrected copies
 };
 
@@ -101,58 +107,105 @@ std::int64_t count_of(const Checked& checked, Severity severity) {
 }
 
 // A plan that the rules allow and the device does not.
-void add_memory_finding(FoundInFiles& found) {
-  for (const Infeasible& reason : found.yours->infeasible) {
-    if (!found.yours->estimate) return;  // the rules said it already
-    found.checked.findings.insert(found.checked.findings.begin(), {Severity::error,
-                                                                   std::string(reason.rule),
-                                                                   {"the plan", 0},
-                                                                   reason.message,
-                                                                   "see the plan below",
-                                                                   "qplan predict"});
+void add_memory_finding(Checked& checked, const Answer& answer) {
+  for (const Infeasible& reason : answer.infeasible) {
+    if (!answer.estimate) return;  // the rules said it already
+    checked.findings.insert(checked.findings.begin(), {Severity::error,
+                                                       std::string(reason.rule),
+                                                       {"the plan", 0},
+                                                       reason.message,
+                                                       "see the plan below",
+                                                       "qplan predict"});
   }
 }
 
+// What check says of a job's files, the memory of their plan included.
+class FileJudge {
+ public:
+  FileJudge(const CheckWords& question, const Job& job)
+      : question_(question), job_(job), config_(config_of(job)) {}
+
+  Checked operator()(std::span<const ConfigText> files) {
+    Checked checked =
+        check(files, {job_.model, config_, job_.limits(), job_.hardware.link.gpus_per_node,
+                      question_.seq_len, question_.global_batch_size, question_.micro_batch_size});
+    if (speaks_of_plan(checked)) {
+      add_memory_finding(checked, ask(*job_of(checked.recipe), checked.plan));
+    }
+    return checked;
+  }
+
+  static bool speaks_of_plan(const Checked& checked) {
+    return checked.framework && checked.says_plan;
+  }
+
+  // The same job in the implementation that files speak to.
+  std::shared_ptr<Job> job_of(RecipeKind recipe) {
+    std::shared_ptr<Job>& job = jobs_[recipe];
+    if (job == nullptr) {
+      JobChoices choices = question_.choices;
+      choices.framework = recipe;
+      job = make_job(choices);
+    }
+    return job;
+  }
+
+ private:
+  const CheckWords& question_;
+  const Job& job_;
+  Json config_;
+  std::map<RecipeKind, std::shared_ptr<Job>> jobs_;
+};
+
 void write_fixed(FoundInFiles& found, const std::vector<ConfigText>& files,
                  const std::string& folder) {
-  std::vector<Edit> edits;
-  for (const Finding& finding : found.checked.findings) {
-    edits.insert(edits.end(), finding.fix.begin(), finding.fix.end());
-  }
   std::error_code problem;
-  fs::create_directories(folder, problem);
-  if (problem) throw Error(fmt::format("--fix {} cannot be made: {}", folder, problem.message()));
   // All of them or none.
-  std::map<fs::path, std::string> copies;
-  for (const ConfigText& file : files) {
-    std::string text = with_edits(file.text, file.name, edits);
-    if (text == file.text) continue;
-    const fs::path path = fs::path(folder) / fs::path(file.name).filename();
+  struct Copy {
+    std::string of;
+    const std::string* text = nullptr;
+  };
+  std::map<fs::path, Copy> copies;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string& text = found.fixed.files[i].text;
+    if (text == files[i].text) continue;
+    const fs::path path = fs::path(folder) / fs::path(files[i].name).filename();
     if (fs::exists(path, problem)) {
       throw Error(fmt::format("{} exists; give another folder to --fix", path.string()));
     }
-    if (!copies.emplace(path, std::move(text)).second) {
+    if (!copies.emplace(path, Copy{files[i].name, &text}).second) {
       throw Error(fmt::format("two files with corrections are called {}; check them one by one",
                               path.filename().string()));
     }
   }
-  for (const auto& [path, text] : copies) {
-    write_file_atomically(path.string(), text);
+  if (copies.empty()) return;
+  fs::create_directories(folder, problem);
+  if (problem) throw Error(fmt::format("--fix {} cannot be made: {}", folder, problem.message()));
+  for (const auto& [path, copy] : copies) {
+    write_file_atomically(path.string(), *copy.text);
+    // A script stays one that can be started.
+    const fs::file_status status = fs::status(copy.of, problem);
+    if (!problem) fs::permissions(path, status.permissions(), problem);
     found.written.push_back(path.string());
   }
 }
 
 // ---- text ----
 
-void print_findings(const Checked& checked, std::ostream& out) {
+void print_findings(const FoundInFiles& found, std::ostream& out) {
+  const Checked& checked = found.checked;
   for (const Finding& finding : checked.findings) {
     out << wrapped(fmt::format("{}: {}: {} [{}]", to_string(finding.place),
                                to_word(finding.severity), finding.message, finding.rule),
-                   116, 4);
+                   page().text, 4);
     if (!finding.instead.empty()) {
-      out << wrapped("    instead: " + finding.instead, 116, 13);
+      out << wrapped("    instead: " + finding.instead, page().text, 13);
     }
-    if (!finding.source.empty()) out << wrapped("    source:  " + finding.source, 116, 13);
+    if (!finding.source.empty()) out << wrapped("    source:  " + finding.source, page().text, 13);
+    if (!found.wants_fix) continue;
+    const std::string why = why_left(found.fixed, finding);
+    if (finding.severity == Severity::note && finding.fix.empty() && !why.empty()) continue;
+    out << wrapped("    --fix:   " + (why.empty() ? "corrected" : "left: " + why), page().text, 13);
   }
   const auto errors = count_of(checked, Severity::error),
              warnings = count_of(checked, Severity::warning),
@@ -165,25 +218,26 @@ void print_findings(const Checked& checked, std::ostream& out) {
         with_s(warnings), notes, with_s(notes));
 }
 
-std::string speed_text(const Answer& answer) {
+std::string speed_text(const Job& job, const Answer& answer) {
   if (!answer.estimate) return "cannot run";
   const Estimate& e = *answer.estimate;
-  return fmt::format("{} of {} on the worst GPU{}; {} a step, {} tokens/s a GPU, MFU {}%",
+  return fmt::format("{} of {} on the worst GPU{}; {} a step, {} tokens/s a GPU, MFU {}",
                      human_bytes(e.memory.worst_stage().device), human_bytes(e.capacity),
                      answer.feasible() ? "" : " (does not fit)", human_seconds(e.step_time),
-                     significant(e.tokens_per_s_per_gpu, 4), percent(e.mfu));
+                     significant(e.tokens_per_s_per_gpu, 4), mfu_text(job, answer));
 }
 
 void print_text(const FoundInFiles& found, std::ostream& out) {
   const Checked& checked = found.checked;
-  print_findings(checked, out);
+  print_findings(found, out);
   for (const std::string& path : found.written) print(out, "corrected copy: {}\n", path);
+  if (found.wants_fix && found.written.empty()) out << "nothing was corrected\n";
   if (!found.yours) return;
   out << '\n' << model_line(*found.job);
   for (const std::string& sentence : checked.assumed)
-    out << wrapped("assumed: " + sentence, 116, 9);
-  out << wrapped("this job  " + to_string(checked.plan), 116, 10)
-      << wrapped("          " + speed_text(*found.yours), 116, 10);
+    out << wrapped("assumed: " + sentence, page().text, 9);
+  out << wrapped("this job  " + to_string(checked.plan), page().text, 10)
+      << wrapped("          " + speed_text(*found.job, *found.yours), page().text, 10);
   if (!found.best) {
     out << "best      no plan fits these GPUs";
     out << (found.would_fit.empty() ? "\n" : "; one would with:\n" + advice_text(found.would_fit));
@@ -194,8 +248,9 @@ void print_text(const FoundInFiles& found, std::ostream& out) {
     return;
   }
   const std::string_view recipe = to_word(found.best_job->framework);
-  out << wrapped(fmt::format("best      {} (by {})", to_string(found.best->plan), recipe), 116, 10)
-      << wrapped("          " + speed_text(*found.best), 116, 10);
+  out << wrapped(fmt::format("best      {} (by {})", to_string(found.best->plan), recipe),
+                 page().text, 10)
+      << wrapped("          " + speed_text(*found.best_job, *found.best), page().text, 10);
   if (found.yours->feasible()) {
     const double ratio = found.yours->estimate->step_time / found.best->estimate->step_time;
     const bool tie = cannot_be_told(*found.best, *found.yours);
@@ -210,6 +265,7 @@ Json to_json(const FoundInFiles& found) {
   const Checked& checked = found.checked;
   Json findings = Json::array();
   for (const Finding& f : checked.findings) {
+    const std::string why = why_left(found.fixed, f);
     findings.push_back({{"severity", to_word(f.severity)},
                         {"rule", f.rule},
                         {"file", f.place.file},
@@ -217,7 +273,8 @@ Json to_json(const FoundInFiles& found) {
                         {"message", f.message},
                         {"instead", f.instead.empty() ? Json(nullptr) : Json(f.instead)},
                         {"source", f.source.empty() ? Json(nullptr) : Json(f.source)},
-                        {"fixable", !f.fix.empty()}});
+                        {"fixable", why.empty()},
+                        {"not_fixable_because", why.empty() ? Json(nullptr) : Json(why)}});
   }
   Json object{{"framework", checked.framework ? Json(to_word(*checked.framework)) : Json(nullptr)},
               {"errors", count_of(checked, Severity::error)},
@@ -246,7 +303,7 @@ Exit run_check(const Args& args, const Console& console) {
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
               set_given(question.choices.model, set_text));
-  line.option({"--seq-len", "TOKENS", "tokens of a sequence, where no file says", "4096"},
+  line.option({"--seq-len", "TOKENS", "tokens of a sequence, where no file says", kDefaultLength},
               set_given(question.seq_len, set_whole, std::int64_t{1}, std::int64_t{1} << 30));
   line.option({"--global-batch-size", "SEQUENCES", "sequences a step, where no file says", ""},
               set_given(question.global_batch_size, set_whole, std::int64_t{1}, kMostSequences));
@@ -266,23 +323,17 @@ Exit run_check(const Args& args, const Console& console) {
   const std::vector<ConfigText> files = read_check_files(question.files);
   FoundInFiles found;
   found.job = make_job(question.choices);
-  {
-    const Job& job = *found.job;
-    const Json config =
-        job.model_config.is_null() ? model_config(job.model.name) : job.model_config;
-    found.checked =
-        check(files, {job.model, config, job.limits(), job.hardware.link.gpus_per_node,
-                      question.seq_len, question.global_batch_size, question.micro_batch_size});
-  }
-  if (found.checked.framework && found.checked.says_plan) {
-    JobChoices choices = question.choices;
-    choices.framework = found.checked.recipe;
-    found.job = make_job(choices);
+  const std::shared_ptr<Job> asked = found.job;
+  FileJudge judge(question, *asked);
+  found.fixed = fix(files, std::ref(judge));
+  found.checked = found.fixed.before;
+  found.wants_fix = !question.fix.empty();
+  if (FileJudge::speaks_of_plan(found.checked)) {
+    found.job = judge.job_of(found.checked.recipe);
     found.yours = ask(*found.job, found.checked.plan);
-    add_memory_finding(found);
     find_best(found, question.choices);
   }
-  if (!question.fix.empty()) write_fixed(found, files, question.fix);
+  if (found.wants_fix) write_fixed(found, files, question.fix);
   if (question.json) {
     console.out << json_text(to_json(found));
   } else {

@@ -16,7 +16,8 @@ enum class Exit : int { done = 0, nothing_fits = 1, bad_input = 2, device = 3 };
 struct Terminal {
   bool color = false;     // of `out`
   bool progress = false;  // `err` is a terminal: a line that says how far a search is
-  int columns = 100;
+  int columns = 100;      // of what is drawn
+  int page = 0;           // of `out`, where it is a terminal: text and tables are no wider
 };
 
 struct Console {

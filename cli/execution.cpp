@@ -13,6 +13,7 @@
 #include "executor/io/checkpoint.h"
 #include "models/error.h"
 #include "models/statistics.h"
+#include "planner/search/default_batch.h"
 
 namespace qplan {
 namespace {
@@ -120,17 +121,19 @@ Execution prepare(const ExecutionChoices& choices) {
   std::string fingerprint;
   std::optional<RecipeKind> planned_for;
   bool says_dp = false, says_batch = choices.words.contains("global_batch_size");
+  bool says_length = choices.words.contains("seq_len");
   if (is_plan_file(choices.plan)) {
     const PlanFile file = read_plan_file(choices.plan);
     planned_for = file.choices.framework;
     fingerprint = file.fingerprint;
     job = merged(choices.job, file.choices);
     execution.plan = file.plan;
-    says_batch = true;
+    says_batch = says_length = true;
   } else {
     execution.plan = parse_plan(choices.plan);
     says_dp = line_says(choices.plan, &ParallelPlan::dp);
     says_batch = says_batch || line_says(choices.plan, &ParallelPlan::global_batch_size);
+    says_length = says_length || line_says(choices.plan, &ParallelPlan::seq_len);
   }
   job.framework = RecipeKind::qplan;
   // Another number of GPUs asks for another dp than a file's; without one, what the plan says is
@@ -142,6 +145,7 @@ Execution prepare(const ExecutionChoices& choices) {
   if (!says_batch) plan.global_batch_size = plan.micro_batch_size * plan.dp * plan.pp;
   job.gpus = gpus > 0 ? gpus : execution.plan.world();
   execution.job = make_job(job);
+  if (!says_length) plan.seq_len = default_seq_len(execution.job->model);
   execution.predicted = ask(*execution.job, execution.plan);
   refuse_what_rules_forbid(execution);
   Estimate& predicted = *execution.predicted.estimate;
@@ -165,12 +169,13 @@ Execution prepare(const ExecutionChoices& choices) {
   return execution;
 }
 
-std::function<void(int, double)> progress_line(const Console& console,
-                                               const ExecutionChoices& choices) {
+std::function<void(const StepReport&)> progress_line(const Console& console,
+                                                     const ExecutionChoices& choices) {
   if (!console.terminal.progress) return {};
-  return [&err = console.err, steps = choices.steps](int step, double loss) {
-    const bool last = step + 1 == steps;
-    const std::string text = fmt::format("step {} of {}, loss {:.6f}", step + 1, steps, loss);
+  return [&err = console.err, steps = choices.steps](const StepReport& done) {
+    const bool last = done.step + 1 == steps;
+    const std::string text =
+        fmt::format("step {} of {}, loss {:.6f}", done.step + 1, steps, done.loss);
     print(err, "\r{:40}\r{}", "", last ? "" : text);
     err.flush();
   };

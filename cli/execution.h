@@ -54,8 +54,8 @@ struct Executed {
   double tokens_per_s_per_gpu = 0;
 };
 // What says on a terminal which step is done; empty: nobody looks.
-std::function<void(int, double)> progress_line(const Console& console,
-                                               const ExecutionChoices& choices);
+std::function<void(const StepReport&)> progress_line(const Console& console,
+                                                     const ExecutionChoices& choices);
 Executed execute(const Execution& execution, const ExecutionChoices& choices,
                  const RunOptions& extra = {});
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "cli/page.h"
 #include "planner/frameworks/emit.h"
 #include "planner/search/enumerate.h"
 
@@ -104,7 +105,9 @@ CommonWords split_common_words(const std::vector<Answer>& answers) {
   return result;
 }
 
-std::string limits_text(const Estimate& e) {
+std::string limits_text(const Job& job, const Answer& answer) {
+  const Estimate& e = *answer.estimate;
+  const Precision peak = peak_of(job, answer).format;
   const TimePart* loss = nullptr;  // the largest part that is not compute
   for (const TimePart& part : time_parts()) {
     if (part.value == &TimeBreakdown::compute) continue;
@@ -112,13 +115,14 @@ std::string limits_text(const Estimate& e) {
   }
   return wrapped(
       fmt::format(
-          "limits: compute is {}% of the step, at {}% of the GPU's peak; the largest loss is "
+          "limits: compute is {}% of the step, at {}% of the GPU's {}peak; the largest loss is "
           "{}, {}% ({}); {}",
           percent(e.time.compute / e.time.total()),
-          percent(e.mfu * (e.time.total() / e.time.compute)), loss->label,
+          percent(e.mfu * (e.time.total() / e.time.compute)),
+          peak == Precision::bf16 ? "" : std::string(to_word(peak)) + ' ', loss->label,
           percent(e.time.*loss->value / e.time.total()), human_seconds(e.time.*loss->value),
           memory_limit(e)),
-      116, 8);
+      page().text, 8);
 }
 
 std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
@@ -153,7 +157,7 @@ std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
                                  percent(lost / first.step_time),
                                  tie ? ", less than the prediction can tell" : "");
   if (!parts.empty()) text += ": " + parts;
-  return wrapped(text, 116, 8);
+  return wrapped(text, page().text, 8);
 }
 
 std::string source_of_refusal(const Job& job, const std::string& rule) {
@@ -178,9 +182,9 @@ std::string rules_text(const Job& job, const SearchSpace& space,
     text += wrapped(
         fmt::format("{}{} {}{}", std::string(count.size() < 9 ? 9 - count.size() : 0, ' '), count,
                     reason.rule, reason.example.empty() ? "" : ": " + reason.example),
-        116, 12);
+        page().text, 12);
     const std::string source = source_of_refusal(job, reason.rule);
-    if (!source.empty()) text += wrapped(fmt::format("{:12}[{}]", "", source), 116, 13);
+    if (!source.empty()) text += wrapped(fmt::format("{:12}[{}]", "", source), page().text, 13);
   }
   return text;
 }

@@ -19,7 +19,7 @@ struct CommonWords {
 CommonWords split_common_words(const std::vector<Answer>& answers);
 
 // "limits: 78% of the step is compute; the largest loss is ..., memory has 12 GiB to spare".
-std::string limits_text(const Estimate& estimate);
+std::string limits_text(const Job& job, const Answer& answer);
 
 // What the second plan does otherwise, and the parts that it loses and gains by.
 std::string runner_up_text(const Answer& best, const Answer& second, bool tie);

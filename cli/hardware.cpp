@@ -6,6 +6,7 @@
 
 #include "cli/catalog.h"
 #include "cli/commands.h"
+#include "cli/page.h"
 #include "models/text.h"
 
 namespace qplan {
@@ -44,7 +45,7 @@ std::string machines_text() {
                fmt::format("{}", p.link.gpus_per_node), fmt::format("{}", p.link.nics_per_node),
                significant(p.link.nic.value() / 1e9), std::string(basis(p))});
   }
-  return table.text();
+  return table.text(page().table);
 }
 
 Json machines_json() {

@@ -18,10 +18,11 @@ bool wants_color() {
   return isatty(STDOUT_FILENO) == 1 && (off == nullptr || *off == '\0');
 }
 
-int terminal_columns(int fallback) {
+// 0: no terminal.
+int terminal_columns() {
   winsize size{};
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
-  return known ? std::clamp(int{size.ws_col}, 40, 400) : fallback;
+  return known ? std::clamp(int{size.ws_col}, 40, 400) : 0;
 }
 
 }  // namespace
@@ -30,7 +31,8 @@ int main(int argc, char** argv) {
   qplan::Terminal terminal;
   terminal.color = wants_color();
   terminal.progress = isatty(STDERR_FILENO) == 1;
-  terminal.columns = terminal_columns(terminal.columns);
+  terminal.page = terminal_columns();
+  if (terminal.page > 0) terminal.columns = terminal.page;
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   const int code = qplan::run_cli(args, std::cout, std::cerr, terminal);
   std::cout.flush();

@@ -4,6 +4,7 @@
 
 #include "cli/catalog.h"
 #include "cli/commands.h"
+#include "cli/page.h"
 #include "models/json.h"
 #include "models/model_spec.h"
 #include "models/text.h"
@@ -50,7 +51,7 @@ std::string models_text() {
                fmt::format("{}", model.num_layers), fmt::format("{}", model.hidden_size),
                heads(model), experts(model), fmt::format("{}", model.max_position_embeddings)});
   }
-  return table.text();
+  return table.text(page().table);
 }
 
 Json models_json() {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/text.h"
 #include "models/words.h"
 
 namespace qplan {
@@ -61,7 +62,9 @@ SetOption set_count(double& value, double low, double high);
 
 template <class E>
 SetOption set_word(E& value) {
-  return [&value](const std::string&, const std::string& text) { value = from_word<E>(text); };
+  return [&value](const std::string&, const std::string& text) {
+    value = from_word<E>(lower_case(text));
+  };
 }
 
 // The same for a value that knows whether it was given.

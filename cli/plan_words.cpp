@@ -1,6 +1,7 @@
 #include "cli/plan_words.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -83,8 +84,21 @@ void add_single(CommandLine& line, const WordText& word, PlanWords& words,
   line.option({option_name(word.key), value_name(word), word.help, fallback}, set);
 }
 
+// "none,optimizer" of a word whose values have commas themselves was meant as two values.
+void refuse_alternatives(const std::string& option, const std::string& text) {
+  std::vector<std::string> parts = split_list(lower_case(text));
+  const auto none = std::find(parts.begin(), parts.end(), "none");
+  if (parts.size() < 2 || none == parts.end()) return;
+  parts.erase(none);
+  throw Error(
+      fmt::format("{}: none stands alone in a list; alternatives repeat the option: {} "
+                  "none {} {}",
+                  option, option, option, shown(fmt::format("{}", fmt::join(parts, ",")))));
+}
+
 void add_constraint(CommandLine& line, const WordText& word, SearchSpace& space) {
   const auto set = [&space, word](const std::string& option, const std::string& text) {
+    if (word.given == Given::again) refuse_alternatives(option, text);
     for (const std::string& value : alternatives(word, option, text)) {
       allow(space, word.key, naming(option, [&] { return with_word({}, word.key, value); }));
     }
@@ -111,26 +125,20 @@ void add_job_words(CommandLine& line, PlanWords& words,
   for (const WordText& word : word_texts()) {
     if (word.given != Given::once) continue;
     if (std::find(without.begin(), without.end(), word.key) != without.end()) continue;
-    const bool batch = word.key == "global_batch_size";
-    add_single(line, word, words, batch ? default_batch : word.fallback);
+    const bool batch = word.key == "global_batch_size", length = word.key == "seq_len";
+    add_single(line, word, words, batch ? default_batch : length ? kDefaultLength : word.fallback);
   }
 }
 
-void set_job_words(SearchSpace& space, const PlanWords& words, std::int64_t gpus) {
+JobDefaults set_job_words(SearchSpace& space, const PlanWords& words, const ModelSpec& model,
+                          std::int64_t gpus, std::span<const std::int64_t> worlds) {
   space.gpus = gpus;
-  space.job.seq_len = ParallelPlan{}.seq_len;
-  space.job.global_batch_size = 0;
   for (const auto& [key, value] : words) allow(space, key, with_word({}, key, value));
-  if (space.job.global_batch_size == 0) {
-    space.job.global_batch_size = default_global_batch_size(gpus, space.job.seq_len);
-    if (space.job.global_batch_size > kMostSequences) {
-      throw Error(fmt::format(
-          "about 4 Mi tokens a step are {} sequences of {}, and at most {} are simulated; give "
-          "--global-batch-size",
-          space.job.global_batch_size, space.job.seq_len, kMostSequences));
-    }
-  }
+  if (worlds.empty()) worlds = std::span(&gpus, 1);
+  JobDefaults defaults = set_defaults(
+      space.job, {given(words, "global_batch_size"), given(words, "seq_len")}, model, worlds);
   check_batch(space.job.global_batch_size);
+  return defaults;
 }
 
 void add_plan_words(CommandLine& line, PlanWords& words) {

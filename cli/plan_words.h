@@ -2,10 +2,12 @@
 // The words of a plan as options: one value each for `predict`, constraints for `search`.
 
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cli/job_defaults.h"
 #include "cli/options.h"
 #include "models/model_spec.h"
 #include "models/plan/parallel_plan.h"
@@ -21,9 +23,11 @@ using PlanWords = std::map<std::string, std::string, std::less<>>;
 // Those in `without` are left to the verb.
 void add_job_words(CommandLine& line, PlanWords& words,
                    const std::vector<std::string_view>& without = {},
-                   const std::string& default_batch = "about 4 Mi tokens");
-// The same for a search; batch and length have defaults.
-void set_job_words(SearchSpace& space, const PlanWords& words, std::int64_t gpus);
+                   const std::string& default_batch = kDefaultBatch);
+// The same for a search; batch and length have defaults. `worlds`: the GPUs of all searches that
+// are compared, which get one batch; empty: this search's.
+JobDefaults set_job_words(SearchSpace& space, const PlanWords& words, const ModelSpec& model,
+                          std::int64_t gpus, std::span<const std::int64_t> worlds = {});
 // The others, one value each.
 void add_plan_words(CommandLine& line, PlanWords& words);
 // The others, as sets of allowed values.

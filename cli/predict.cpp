@@ -2,18 +2,23 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <ostream>
+#include <span>
 #include <utility>
 
 #include "cli/advice.h"
 #include "cli/commands.h"
+#include "cli/page.h"
 #include "cli/plan_words.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
+#include "models/program/step_program.h"
 #include "planner/search/goodput.h"
+#include "planner/search/layout.h"
 
 namespace qplan {
 namespace {
@@ -21,7 +26,7 @@ namespace {
 struct PredictQuestion {
   JobChoices choices;
   PlanWords words;
-  std::string plan, output;
+  std::string plan, line, output;
   double storage_gb_per_s = Reliability{}.storage_per_node.value() / 1e9;
   bool json = false, timing = false;
 };
@@ -30,6 +35,8 @@ struct Asked {
   std::unique_ptr<Job> job;
   ParallelPlan plan;
   std::string fingerprint;  // of the plan file; empty: none
+  JobDefaults defaults;
+  std::string placed;  // what is said of layers that nobody placed; empty: they are even, or said
 };
 
 bool is_file(const std::string& text) {
@@ -37,10 +44,29 @@ bool is_file(const std::string& text) {
   return text.ends_with(".json") || std::filesystem::exists(text, ignored);
 }
 
-std::int64_t number_or(const PlanWords& words, std::string_view key, std::int64_t fallback) {
-  const auto found = words.find(key);
-  // The option's own check has passed: digits.
-  return found == words.end() ? fallback : std::stoll(found->second);
+// A layout as the search finds it, where layers do not divide among the stages and nobody says: the
+// faster of the framework's own and the one that evens out the work.
+void place_layers(Asked& asked) {
+  const Job& job = *asked.job;
+  ParallelPlan& plan = asked.plan;
+  const std::int64_t stages = std::int64_t{plan.pp} * chunks_per_rank(plan);
+  if (!plan.pipeline_layout.empty() || job.model.num_layers % stages == 0) return;
+  if (!job.recipe().can.takes_layout || stages > job.model.num_layers + 2) return;
+  const auto time_of = [&](const ParallelPlan& tried) {
+    const bool can_run = why_infeasible(job.model, tried, job.recipe(), job.limits()).empty();
+    return can_run ? job.cost->step_time(tried) : Seconds(HUGE_VAL);
+  };
+  ParallelPlan own = plan;
+  own.pipeline_layout = stage_layers(job.model, plan);
+  const Seconds best = time_of(own);
+  if (std::isinf(best.value())) return;  // what is wrong with the plan itself is said of it
+  ParallelPlan even = own;
+  even.pipeline_layout = balanced_layout(job.model.num_layers, own, job.cost->end_work(own));
+  if (!even.pipeline_layout.empty() && time_of(even) < best) own = even;
+  plan = own;
+  asked.placed = fmt::format(
+      "{} layers do not divide among {} stages; they are placed as a search places them",
+      job.model.num_layers, stages);
 }
 
 // A plan from options alone, or from a line of plan words with options on top.
@@ -50,16 +76,22 @@ Asked from_words(const PredictQuestion& question) {
   Asked asked;
   asked.job = make_job(question.choices, 0);
   Job& job = *asked.job;
-  const std::int64_t seq_len =
-      number_or(question.words, "seq_len", has_line ? line.seq_len : ParallelPlan{}.seq_len);
   if (job.gpus == 0 && has_line) job.gpus = line.world();
   if (job.gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
-  const std::int64_t batch =
-      number_or(question.words, "global_batch_size", default_global_batch_size(job.gpus, seq_len));
-  const ParallelPlan defaults = default_plan(job.model, job.recipe(), job.gpus, batch, seq_len);
+  const auto says = [&](std::string_view key, std::int64_t ParallelPlan::*number) {
+    return question.words.contains(key) || (has_line && line_says(question.plan, number));
+  };
+  ParallelPlan said = with_words(line, question.words, job.recipe(), job.gpus, true);
+  asked.defaults = set_defaults(said,
+                                {says("global_batch_size", &ParallelPlan::global_batch_size),
+                                 says("seq_len", &ParallelPlan::seq_len)},
+                                job.model, std::span(&job.gpus, 1));
+  const ParallelPlan defaults =
+      default_plan(job.model, job.recipe(), job.gpus, said.global_batch_size, said.seq_len);
   const bool says_dp = has_line && line_says(question.plan, &ParallelPlan::dp);
   asked.plan = with_words(has_line ? parse_plan(question.plan, defaults) : defaults, question.words,
                           job.recipe(), job.gpus, says_dp);
+  place_layers(asked);
   return asked;
 }
 
@@ -72,8 +104,10 @@ Asked from_file(const PredictQuestion& question) {
   const bool other_degrees = question.choices.gpus || question.words.contains("tp") ||
                              question.words.contains("pp") || question.words.contains("cp");
   asked.plan = with_words(file.plan, question.words, job.recipe(), job.gpus, !other_degrees);
-  const bool same_question = question.words.empty() && !question.choices.framework &&
-                             !question.choices.model && !question.choices.hardware;
+  // Another plan, or the same of another job, has another step program.
+  const JobChoices& options = question.choices;
+  const bool same_question = asked.plan == file.plan && !options.framework && !options.model &&
+                             !options.hardware && overrides_to_json(options).empty();
   if (same_question) asked.fingerprint = file.fingerprint;
   return asked;
 }
@@ -98,15 +132,16 @@ std::string stages_text(const Estimate& e) {
     }
     const StageMemory& stage = e.memory.stages[static_cast<std::size_t>(i)];
     std::vector<std::string> cells{fmt::format("{}{}", i == e.memory.worst ? "*" : "", i)};
-    for (const MemoryPart& part : memory_parts())
+    for (const MemoryPart& part : memory_parts()) {
       cells.push_back(fixed(in_gib(stage.*part.value), 2));
+    }
     for (const Bytes bytes : {stage.peak, stage.reserved, stage.device}) {
       cells.push_back(fixed(in_gib(bytes), 2));
     }
     cells.push_back(memory_bar(stage, e.capacity, 24));
     table.row(cells);
   }
-  return table.text();
+  return table.text(page().table);
 }
 
 std::string parts_text(const Estimate& e) {
@@ -123,10 +158,11 @@ std::string parts_text(const Estimate& e) {
     table.row({std::string(part.label), significant(time.value()), percent(share), drawn});
   }
   table.row({"step", significant(e.time.total().value()), "100.0"});
-  return table.text();
+  return table.text(page().table);
 }
 
-std::string summary_text(const Estimate& e) {
+std::string summary_text(const Job& job, const Answer& answer) {
+  const Estimate& e = *answer.estimate;
   const PricedFrom& from = e.priced_from;
   const auto whole = [](double share) { return fixed(100 * share, 0); };
   std::string text = fmt::format(
@@ -136,7 +172,7 @@ std::string summary_text(const Estimate& e) {
       whole(from.table), whole(from.formula), whole(from.assumed));
   text += fmt::format("throughput   {} tokens/s a GPU, {} tokens/s\n",
                       significant(e.tokens_per_s_per_gpu, 4), human_count(e.tokens_per_s));
-  text += fmt::format("MFU          {}%, {} model TFLOP/s a GPU\n", percent(e.mfu),
+  text += fmt::format("MFU          {}, {} model TFLOP/s a GPU\n", mfu_text(job, answer),
                       significant(e.model_tflops_per_gpu));
   text +=
       fmt::format("peak memory  {} allocated ({} .. {}), {} reserved, {} on the device\n",
@@ -149,18 +185,32 @@ std::string summary_text(const Estimate& e) {
   return text;
 }
 
-std::string checkpoint_text(const Job& job, double storage_gb_per_s) {
-  const Bytes bytes = checkpoint_bytes(job.model);
+struct CheckpointSize {
+  Bytes bytes;
+  double of_parameter = 0;
+  Seconds save;
+};
+
+CheckpointSize checkpoint_of(const Job& job, const ParallelPlan& plan, double storage_gb_per_s) {
+  const Bytes bytes = checkpoint_bytes(job.model, job.recipe(), plan);
+  const ParameterCount count = count_parameters(job.model);
   const std::int64_t per_node = job.hardware.link.gpus_per_node;
   const auto nodes = static_cast<double>((job.gpus + per_node - 1) / per_node);
-  return fmt::format("checkpoint   {} (14 bytes a parameter), {} to save at {} GB/s a node\n",
-                     human_bytes(bytes), human_seconds(bytes / gb_per_s(storage_gb_per_s * nodes)),
-                     significant(storage_gb_per_s));
+  return {bytes, bytes.value() / static_cast<double>(count.total() + count.mtp),
+          bytes / gb_per_s(storage_gb_per_s * nodes)};
+}
+
+std::string checkpoint_text(const Job& job, const ParallelPlan& plan, double storage_gb_per_s) {
+  const CheckpointSize size = checkpoint_of(job, plan, storage_gb_per_s);
+  return fmt::format("checkpoint   {} ({} bytes a parameter), {} to save at {} GB/s a node\n",
+                     human_bytes(size.bytes), fmt::format("{:.3g}", size.of_parameter),
+                     human_seconds(size.save), significant(storage_gb_per_s));
 }
 
 // What is said of the plan, and of the file it came from.
 std::vector<std::string> all_notes(const Asked& asked, const Answer& answer) {
   std::vector<std::string> list;
+  if (!asked.placed.empty()) list.push_back(asked.placed);
   if (answer.estimate && !asked.fingerprint.empty() &&
       asked.fingerprint != fingerprint_of(*asked.job, answer.plan)) {
     list.emplace_back(
@@ -176,40 +226,43 @@ void print_text(const Asked& asked, const Answer& answer, const PredictQuestion&
   const Job& job = *asked.job;
   out << model_line(job)
       << batch_line(job, answer.plan.global_batch_size, answer.plan.seq_len, answer.plan.precision)
-      << wrapped("plan         " + to_string(answer.plan), 116, 13);
+      << defaults_text(asked.defaults)
+      << wrapped("plan         " + to_string(answer.plan), page().text, 13);
   const std::string notes = notes_text(all_notes(asked, answer));
   if (!answer.estimate) {
     out << notes << "\nThis plan cannot run:\n";
     for (const Infeasible& reason : answer.infeasible) {
-      out << wrapped(fmt::format("  {}: {}", reason.rule, reason.message), 116, 4);
-      if (!reason.source.empty()) out << wrapped(fmt::format("    [{}]", reason.source), 116, 5);
+      out << wrapped(fmt::format("  {}: {}", reason.rule, reason.message), page().text, 4);
+      if (!reason.source.empty())
+        out << wrapped(fmt::format("    [{}]", reason.source), page().text, 5);
     }
     return;
   }
   const Estimate& e = *answer.estimate;
-  out << wrapped("groups       " + groups_text(job, answer.plan), 116, 13) << '\n'
-      << summary_text(e) << checkpoint_text(job, question.storage_gb_per_s) << '\n'
-      << stages_text(e) << wrapped(memory_legend(), 116) << '\n'
+  out << wrapped("groups       " + groups_text(job, answer.plan), page().text, 13) << '\n'
+      << summary_text(job, answer) << checkpoint_text(job, answer.plan, question.storage_gb_per_s)
+      << '\n'
+      << stages_text(e) << wrapped(memory_legend(), page().text) << '\n'
       << parts_text(e) << notes;
   if (answer.feasible()) return;
   print(out, "\nThis plan does not fit: {}.\n", answer.infeasible.front().message);
   const auto advice = what_makes_plan_fit(job, answer.plan);
-  out << (advice.empty() ? "No single change of it fits; `qplan search` looks at all plans.\n"
-                         : "It would with:\n" + advice_text(advice));
+  out << (advice.empty()
+              ? "No change of it that was tried fits; `qplan search` looks at all plans.\n"
+              : "It would with:\n" + advice_text(advice));
 }
 
 Json to_json(const Asked& asked, const Answer& answer, const PredictQuestion& question) {
   const Job& job = *asked.job;
   Json object = report(job, answer);
+  object["defaults"] = defaults_json(asked.defaults);
   object["notes"] = all_notes(asked, answer);
   if (answer.estimate) {
-    const std::int64_t per_node = job.hardware.link.gpus_per_node;
-    const auto nodes = static_cast<double>((job.gpus + per_node - 1) / per_node);
-    const Bytes bytes = checkpoint_bytes(job.model);
-    object["checkpoint"] = {
-        {"gib", in_gib(bytes)},
-        {"save_s", (bytes / gb_per_s(question.storage_gb_per_s * nodes)).value()},
-        {"storage_gb_per_s_per_node", question.storage_gb_per_s}};
+    const CheckpointSize size = checkpoint_of(job, answer.plan, question.storage_gb_per_s);
+    object["checkpoint"] = {{"gib", in_gib(size.bytes)},
+                            {"bytes_per_parameter", size.of_parameter},
+                            {"save_s", size.save.value()},
+                            {"storage_gb_per_s_per_node", question.storage_gb_per_s}};
     if (!answer.feasible()) {
       object["would_fit"] = advice_json(what_makes_plan_fit(job, answer.plan));
     }
@@ -231,6 +284,7 @@ Exit run_predict(const Args& args, const Console& console) {
       {"--storage-gb-per-s", "GB_PER_S", "rate at which one node writes a checkpoint (assumed)",
        significant(question.storage_gb_per_s)},
       set_number(question.storage_gb_per_s, 0.001, 1e5));
+  line.positional("PLAN", "the same as --plan", question.line);
   line.group("Plan");
   line.option({"--plan", "PLAN",
                "plan file, or a line such as \"tp4 pp2 dp8 zero1 mbs2\"; the "
@@ -244,6 +298,12 @@ Exit run_predict(const Args& args, const Console& console) {
   line.option({"-o,--output", "FILE", "plan file to write", ""}, set_text(question.output));
   if (!line.parse(args, console.out)) return Exit::done;
 
+  if (!question.line.empty()) {
+    if (!question.plan.empty()) {
+      throw Error("predict is given a plan and --plan; give one of them");
+    }
+    question.plan = question.line;
+  }
   const Asked asked = is_file(question.plan) ? from_file(question) : from_words(question);
   const Stopwatch stopwatch;
   const Answer answer = ask(*asked.job, asked.plan);

@@ -6,6 +6,7 @@
 #include <array>
 #include <numeric>
 
+#include "cli/page.h"
 #include "executor/gpu_limits.h"
 #include "planner/frameworks/emit.h"
 #include "planner/search/enumerate.h"
@@ -198,10 +199,11 @@ std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_l
       seq_len, most)};
 }
 
-std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace& space) {
+std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace& space,
+                                      const JobDefaults& defaults) {
   std::vector<std::string> list = length_notes(model, space.job.seq_len);
   const std::int64_t batch = space.job.global_batch_size;
-  if (batch != default_global_batch_size(space.gpus, space.job.seq_len)) return list;
+  if (defaults.batch.empty()) return list;
   // The most data-parallel ranks that get a sequence each.
   std::int64_t most = 1;
   for (const int dp : divisors(space.gpus)) {
@@ -215,6 +217,28 @@ std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace&
                     batch, splits, (batch + most / 2) / most * most, most));
   }
   return list;
+}
+
+bool rests_on_assumptions(const Estimate& estimate) {
+  return estimate.priced_from.assumed > 0.2;
+}
+
+Peak peak_of(const Job& job, const Answer& answer) {
+  const Estimate& e = *answer.estimate;
+  const auto& peaks = job.hardware.gpu.matmul;
+  const auto own = peaks.find(answer.plan.precision);  // as CostModel::evaluate() looks
+  const auto& [format, rate] = own != peaks.end() ? *own : *peaks.begin();
+  const auto bf16 = peaks.find(Precision::bf16);
+  const FlopsPerSecond common = bf16 != peaks.end() ? bf16->second : rate;
+  return {format, rate.value() / 1e12, e.model_tflops_per_gpu * 1e12 / common.value()};
+}
+
+std::string mfu_text(const Job& job, const Answer& answer) {
+  const double mfu = answer.estimate->mfu;
+  const Peak peak = peak_of(job, answer);
+  if (peak.format == Precision::bf16) return percent(mfu) + '%';
+  return fmt::format("{}% of the {} peak ({} TFLOP/s), {}% of bf16's", percent(mfu),
+                     to_word(peak.format), significant(peak.tflops, 4), percent(peak.mfu_bf16));
 }
 
 std::vector<std::string> backend_notes(const Job& job, const ParallelPlan& plan) {
@@ -247,7 +271,7 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
   if (e.fits && e.memory.worst_stage().device * 1.05 > e.capacity) {
     list.push_back("memory is within 5% of what may be filled: the prediction's own error decides");
   }
-  if (e.priced_from.assumed > 0.2) {
+  if (rests_on_assumptions(e)) {
     list.push_back(
         fmt::format("{}% of the step is priced from assumed efficiencies; calibrate, or "
                     "trust the interval",
@@ -265,7 +289,9 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
   return list;
 }
 
-Json report(const Job& job, const Answer& answer) {
+namespace {
+
+Json job_json(const Job& job) {
   Json object{{"model", job.model.name},
               {"hardware", job.hardware.name},
               {"framework", to_word(job.framework)},
@@ -273,6 +299,34 @@ Json report(const Job& job, const Answer& answer) {
   if (Json overrides = overrides_to_json(job.choices); !overrides.empty()) {
     object["overrides"] = std::move(overrides);
   }
+  return object;
+}
+
+// The same keys for every plan, so that a script need not ask first.
+void add_no_estimate(Json& object) {
+  for (const std::string_view key :
+       {"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
+        "mfu_peak", "mfu_bf16", "memory", "time", "interval", "priced_from", "groups"}) {
+    object[std::string(key)] = nullptr;
+  }
+}
+
+}  // namespace
+
+Json nothing_report(const Job& job) {
+  Json object = job_json(job);
+  for (const std::string_view key : {"plan", "short", "fingerprint"}) {
+    object[std::string(key)] = nullptr;
+  }
+  object["feasible"] = false;
+  object["infeasible"] = Json::array();
+  object["notes"] = Json::array();
+  add_no_estimate(object);
+  return object;
+}
+
+Json report(const Job& job, const Answer& answer) {
+  Json object = job_json(job);
   object["plan"] = plan_to_json(answer.plan);
   object["short"] = to_string(answer.plan);
   // A plan that a rule forbids has no step program.
@@ -287,14 +341,12 @@ Json report(const Job& job, const Answer& answer) {
   object["notes"] = notes_of(job, answer);
   if (answer.estimate) {
     add_estimate(object, *answer.estimate);
+    const Peak peak = peak_of(job, answer);
+    object["mfu_peak"] = {{"precision", to_word(peak.format)}, {"tflops", peak.tflops}};
+    object["mfu_bf16"] = peak.mfu_bf16;
     object["groups"] = groups_json(groups_of(job, answer.plan));
   } else {
-    // The same keys for every plan, so that a script need not ask first.
-    for (const std::string_view key :
-         {"step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "model_tflops_per_gpu", "mfu",
-          "memory", "time", "interval", "priced_from", "groups"}) {
-      object[std::string(key)] = nullptr;
-    }
+    add_no_estimate(object);
   }
   return object;
 }
@@ -313,27 +365,27 @@ std::string model_line(const Job& job, std::string_view executed_on) {
     line += fmt::format(" ({} active)", human_count(static_cast<double>(count.active())));
   }
   if (!executed_on.empty()) {
-    return line + fmt::format(", on {}, by {}\n", executed_on, to_word(job.framework));
+    return fitted(line + fmt::format(", on {}, by {}\n", executed_on, to_word(job.framework)));
   }
   line += fmt::format(", on {} x {}", job.gpus, job.hardware.name);
   if (job.gpus > job.hardware.link.gpus_per_node) {
     line += fmt::format(" in nodes of {}", job.hardware.link.gpus_per_node);
   }
-  return line + fmt::format(", by {}\n", to_word(job.framework));
+  return fitted(line + fmt::format(", by {}\n", to_word(job.framework)));
 }
 
 std::string batch_line(const Job& job, std::int64_t global_batch_size, std::int64_t seq_len,
                        Precision precision) {
   const double tokens = static_cast<double>(global_batch_size) * static_cast<double>(seq_len);
-  return fmt::format("global batch {} x {} tokens = {} tokens a step, {}; {} of {} may be filled\n",
-                     global_batch_size, seq_len, human_count(tokens), to_word(precision),
-                     human_bytes(job.cost->capacity()),
-                     human_bytes(job.hardware.gpu.usable_memory));
+  return fitted(
+      fmt::format("global batch {} x {} tokens = {} tokens a step, {}; {} of {} may be filled\n",
+                  global_batch_size, seq_len, human_count(tokens), to_word(precision),
+                  human_bytes(job.cost->capacity()), human_bytes(job.hardware.gpu.usable_memory)));
 }
 
 std::string notes_text(const std::vector<std::string>& notes) {
   std::string text;
-  for (const std::string& note : notes) text += wrapped("note: " + note, 116, 6);
+  for (const std::string& note : notes) text += wrapped("note: " + note, page().text, 6);
   return text;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/job.h"
+#include "cli/job_defaults.h"
 #include "models/rank_grid.h"
 #include "models/text.h"
 #include "planner/search/search.h"
@@ -57,14 +58,33 @@ bool cannot_be_told(const Answer& best, const Answer& other);
 std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_len);
 // Of a whole search: the length, and a batch near the default one where that splits over fewer
 // data-parallel ranks than there are sequences for.
-std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace& space);
+std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace& space,
+                                      const JobDefaults& defaults);
 // Of one plan, the length included:
 std::vector<std::string> notes_of(const Job& job, const Answer& answer);
+// Whether so much of the step is priced from assumed efficiencies that its rank is to be marked.
+bool rests_on_assumptions(const Estimate& estimate);
+inline constexpr const char* kAssumedMark =
+    "* more than a fifth of the step is priced from assumed efficiencies, not from measurements of "
+    "this GPU: its time, MFU and rank may be far off";
+// What MFU is a share of: the peak in the plan's precision, or bf16's where the GPU states none of
+// it. The plan has an estimate.
+struct Peak {
+  Precision format = Precision::bf16;
+  double tflops = 0;
+  double mfu_bf16 = 0;  // the same work over the bf16 peak: comparable among formats
+};
+Peak peak_of(const Job& job, const Answer& answer);
+// "41.2%"; of another peak than bf16's with its name, and over bf16's beside it.
+std::string mfu_text(const Job& job, const Answer& answer);
 // What keeps our own executor from running a plan on GPUs: one sentence, or none.
 std::vector<std::string> backend_notes(const Job& job, const ParallelPlan& plan);
 
 // The object of docs/reference/contract.md 4. Plan files are this plus embed_job().
 Json report(const Job& job, const Answer& answer);
+
+// The same keys where there is no plan at all.
+Json nothing_report(const Job& job);
 
 // Bytes of the worst rank: the largest over the stages.
 Bytes largest(const MemoryEstimate& memory, Bytes StageMemory::*value);

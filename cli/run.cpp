@@ -6,36 +6,50 @@
 
 #include "cli/commands.h"
 #include "cli/execution.h"
+#include "cli/page.h"
 #include "cli/print.h"
 
 namespace qplan {
 namespace {
 
-std::string losses_text(const RunResult& result) {
-  const bool predicts_two = !result.mtp_loss.empty();
-  std::vector<Table::Column> columns{{"step", ""}, {"loss", ""}};
-  if (predicts_two) columns.push_back({"next token's", ""});
-  columns.insert(columns.end(), {{"gradient norm", ""}, {"time", "s"}});
-  Table table(columns);
-  for (std::size_t i = 0; i < result.loss.size(); ++i) {
-    std::vector<std::string> row{std::to_string(result.first_step + static_cast<std::int64_t>(i)),
-                                 fixed(result.loss[i], 6)};
-    if (predicts_two) row.push_back(fixed(result.mtp_loss[i], 6));
-    row.push_back(significant(result.grad_norm[i], 4));
-    row.push_back(significant(result.step_time[i].value()));
-    table.row(row);
-  }
-  return table.text();
-}
+// A line a step, written as the step ends; columns are as wide as their headings, or the largest
+// loss and step that are likely.
+class StepLines {
+ public:
+  StepLines(std::ostream& out, bool predicts_two) : out_(out), predicts_two_(predicts_two) {}
 
-void print_text(const Execution& execution, const Executed& executed, std::ostream& out) {
-  const RunResult& r = executed.result;
+  void head() {
+    line("step", "loss", "MTP loss", "gradient norm", "time");
+    line("", "", "", "", "(s)");
+  }
+  void step(const StepReport& done) {
+    line(fmt::format("{}", done.number), fixed(done.loss, 6), fixed(done.mtp_loss, 6),
+         significant(done.grad_norm, 4), significant(done.time.value()));
+  }
+
+ private:
+  void line(const std::string& step, const std::string& loss, const std::string& mtp_loss,
+            const std::string& norm, const std::string& time) {
+    std::string text = fmt::format("{:>6}  {:>9}", step, loss);
+    if (predicts_two_) text += fmt::format("  {:>9}", mtp_loss);
+    print(out_, "{}  {:>13}  {:>8}\n", text, norm, time);
+    out_.flush();
+  }
+
+  std::ostream& out_;
+  bool predicts_two_;
+};
+
+void print_head(const Execution& execution, std::ostream& out) {
   const std::string threads =
       fmt::format("{} threads of this machine's processor", execution.plan.world());
   out << model_line(*execution.job, execution.process ? "" : threads)
-      << wrapped("plan         " + to_string(execution.plan), 116, 13)
-      << notes_text(execution.notes) << '\n'
-      << losses_text(r);
+      << wrapped("plan         " + to_string(execution.plan), page().text, 13)
+      << notes_text(execution.notes) << '\n';
+}
+
+void print_summary(const Executed& executed, std::ostream& out) {
+  const RunResult& r = executed.result;
   print(out, "\nstep time    {} median, {} .. {}; {} tokens/s a rank\n",
         human_seconds(executed.median), human_seconds(executed.least), human_seconds(executed.most),
         significant(executed.tokens_per_s_per_gpu));
@@ -66,14 +80,25 @@ Exit run_run(const Args& args, const Console& console) {
   if (const auto exit = run_by_local_ranks(execution, choices, "run", args)) return *exit;
   RunOptions extra;
   extra.keep_trace = !trace.empty();
-  extra.progress = progress_line(console, choices);
+  StepLines lines(console.out, execution.job->model.num_mtp_layers > 0);
+  if (!json && reports(execution)) {
+    extra.progress = [&](const StepReport& done) {
+      if (done.step == 0) {
+        print_head(execution, console.out);
+        lines.head();
+      }
+      lines.step(done);
+    };
+  } else {
+    extra.progress = progress_line(console, choices);
+  }
   const Executed executed = execute(execution, choices, extra);
   if (!reports(execution)) return Exit::done;
   if (!trace.empty()) write_file_atomically(trace, to_chrome_json(executed.result.trace));
   if (json) {
     console.out << json_text(to_json(execution, executed, choices));
   } else {
-    print_text(execution, executed, console.out);
+    print_summary(executed, console.out);
   }
   return Exit::done;
 }

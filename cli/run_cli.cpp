@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "cli/commands.h"
+#include "cli/page.h"
 #include "cli/print.h"
 #include "executor/cuda/device_error.h"
 #include "models/error.h"
@@ -85,6 +86,7 @@ int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostrea
     print(err, "qplan: {}\n", sentence);
     return static_cast<int>(code);
   };
+  const PageOf page(terminal.page);
   try {
     return static_cast<int>(dispatch(args, {out, err, terminal}));
   } catch (const Error& error) {

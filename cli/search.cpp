@@ -8,6 +8,7 @@
 #include "cli/advice.h"
 #include "cli/commands.h"
 #include "cli/explain.h"
+#include "cli/page.h"
 #include "cli/plan_words.h"
 #include "cli/print.h"
 #include "cli/report.h"
@@ -21,6 +22,7 @@ struct SearchQuestion {
   JobChoices choices;
   PlanWords words;
   SearchSpace space;
+  JobDefaults defaults;
   std::int64_t top = 10, threads = 0;
   Objective objective = Objective::tokens;
   std::string output;
@@ -70,36 +72,48 @@ std::vector<std::string> notes_of_plan(const Job& job, const Answer& answer) {
   return list;
 }
 
-std::string ranking_text(const FoundPlans& found) {
-  Table table({{"#", ""},
-               {"", "", Align::left},
-               {"step", "s"},
-               {"interval", "s", Align::left},
-               {"tok/s/GPU", ""},
-               {"MFU", "%"},
-               {"peak", "GiB"},
-               {"bubble", "%"},
-               {"exposed", "%"},
-               {"memory", "", Align::left},
-               {"time", "", Align::left}});
+std::string ranking_text(const Job& job, const FoundPlans& found) {
+  // Every plan of a search has the same precision.
+  const Precision peak = peak_of(job, found.plans.front()).format;
+  const bool is_bf16 = peak == Precision::bf16;
+  std::vector<Table::Column> columns{
+      {"#", ""},         {"", "", Align::left},
+      {"step", "s"},     {"interval", "s", Align::left},
+      {"tok/s/GPU", ""}, {"MFU", is_bf16 ? "%" : "% of " + std::string(to_word(peak))}};
+  if (!is_bf16) columns.push_back({"MFU", "% of bf16"});
+  columns.insert(columns.end(), {{"peak", "GiB"},
+                                 {"bubble", "%"},
+                                 {"exposed", "%"},
+                                 {"memory", "", Align::left},
+                                 {"time", "", Align::left}});
+  Table table(columns);
+  const bool marks = std::any_of(found.plans.begin(), found.plans.end(),
+                                 [](const Answer& a) { return rests_on_assumptions(*a.estimate); });
   const CommonWords words = split_common_words(found.plans);
   for (std::size_t i = 0; i < found.plans.size(); ++i) {
     const Estimate& e = *found.plans[i].estimate;
     const StageMemory& worst = e.memory.worst_stage();
-    table.row({fmt::format("{}", i + 1), is_tie(found, i) ? "tie" : "",
-               significant(e.step_time.value(), 4),
-               fmt::format("{} .. {}", significant(e.step_time_low.value()),
-                           significant(e.step_time_high.value())),
-               significant(e.tokens_per_s_per_gpu, 4), percent(e.mfu),
-               fixed(in_gib(worst.device), 1), percent(e.time.pp_bubble / e.time.total()),
-               percent(exposed_communication(e)), memory_bar(worst, e.capacity, 18),
-               time_bar(e.time, 18)});
+    const std::string mark = !marks ? "" : rests_on_assumptions(e) ? "*" : " ";
+    std::vector<std::string> cells{fmt::format("{}", i + 1),
+                                   is_tie(found, i) ? "tie" : "",
+                                   significant(e.step_time.value(), 4) + mark,
+                                   fmt::format("{} .. {}", significant(e.step_time_low.value()),
+                                               significant(e.step_time_high.value())),
+                                   significant(e.tokens_per_s_per_gpu, 4),
+                                   percent(e.mfu) + mark};
+    if (!is_bf16) cells.push_back(percent(peak_of(job, found.plans[i]).mfu_bf16) + mark);
+    cells.insert(cells.end(),
+                 {fixed(in_gib(worst.device), 1), percent(e.time.pp_bubble / e.time.total()),
+                  percent(exposed_communication(e)), memory_bar(worst, e.capacity, 18),
+                  time_bar(e.time, 18)});
+    table.row(cells);
     if (!words.own[i].empty()) table.note("   " + words.own[i]);
   }
-  std::string text = table.text();
-  if (!words.common.empty()) text += wrapped("all with: " + words.common, 116, 10);
-  return text + '\n' + wrapped("memory: " + memory_legend(), 116, 8) +
-         wrapped("time:   " + time_legend(), 116, 8);
+  std::string text = table.text(page().table);
+  if (marks) text += wrapped(kAssumedMark, page().text, 2);
+  if (!words.common.empty()) text += wrapped("all with: " + words.common, page().text, 10);
+  return text + '\n' + wrapped("memory: " + memory_legend(), page().text, 8) +
+         wrapped("time:   " + time_legend(), page().text, 8);
 }
 
 std::string pareto_text(const SearchResult& result) {
@@ -108,7 +122,7 @@ std::string pareto_text(const SearchResult& result) {
     table.row({fixed(in_gib(plan.device_peak), 1), significant(plan.step_time.value(), 4),
                to_string(plan.plan)});
   }
-  return "\nLess memory, more time (of the plans simulated):\n" + table.text();
+  return "\nLess memory, more time (of the plans simulated):\n" + table.text(page().table);
 }
 
 std::string counts_text(const Job& job, const SearchQuestion& question,
@@ -121,7 +135,7 @@ std::string counts_text(const Job& job, const SearchQuestion& question,
           "be faster), {} simulated.",
           grouped(result.considered), grouped(refused), grouped(result.out_of_memory),
           grouped(result.bounded_out), grouped(result.simulated)),
-      116);
+      page().text);
   return text + rules_text(job, question.space, result.infeasible);
 }
 
@@ -139,10 +153,10 @@ void print_nothing(const Job& job, const SearchQuestion& question, const FoundPl
     print(out, "\nThe plan that needs least has {} on the device, {} too much:\n",
           human_bytes(result.smallest->device_peak),
           human_bytes(result.smallest->device_peak - job.cost->capacity()));
-    out << wrapped("  " + to_string(result.smallest->plan), 116, 2);
+    out << wrapped("  " + to_string(result.smallest->plan), page().text, 2);
   }
   const auto advice = what_makes_job_fit(job, question.space);
-  out << (advice.empty() ? "\nNeither more GPUs, nor offload, nor shorter sequences help.\n"
+  out << (advice.empty() ? "\n" + wrapped(nothing_helps(), page().text)
                          : "\nIt would fit with:\n" + advice_text(advice));
 }
 
@@ -151,14 +165,15 @@ void print_text(const Job& job, const SearchQuestion& question, const FoundPlans
   out << model_line(job)
       << batch_line(job, question.space.job.global_batch_size, question.space.job.seq_len,
                     question.space.job.precision)
-      << notes_text(search_notes(job.model, question.space)) << '\n';
+      << defaults_text(question.defaults)
+      << notes_text(search_notes(job.model, question.space, question.defaults)) << '\n';
   if (found.plans.empty()) {
     print_nothing(job, question, found, out);
   } else {
-    out << ranking_text(found) << '\n'
-        << wrapped("best:   " + to_string(found.plans.front().plan), 116, 8)
+    out << ranking_text(job, found) << '\n'
+        << wrapped("best:   " + to_string(found.plans.front().plan), page().text, 8)
         << notes_text(notes_of_plan(job, found.plans.front()))
-        << limits_text(*found.plans.front().estimate);
+        << limits_text(job, found.plans.front());
     if (found.plans.size() > 1) {
       out << runner_up_text(found.plans[0], found.plans[1], is_tie(found, 1));
     }
@@ -187,7 +202,8 @@ Json to_json(const Job& job, const SearchQuestion& question, const FoundPlans& f
               {"global_batch_size", question.space.job.global_batch_size},
               {"seq_len", question.space.job.seq_len},
               {"precision", to_word(question.space.job.precision)},
-              {"notes", search_notes(job.model, question.space)},
+              {"defaults", defaults_json(question.defaults)},
+              {"notes", search_notes(job.model, question.space, question.defaults)},
               {"considered", result.considered},
               {"infeasible", Json::object()},
               {"infeasible_sources", Json::object()},
@@ -244,7 +260,7 @@ Exit run_search(const Args& args, const Console& console) {
 
   const auto job = make_job(question.choices);
   if (job->gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
-  set_job_words(question.space, question.words, job->gpus);
+  question.defaults = set_job_words(question.space, question.words, job->model, job->gpus);
   const FoundPlans found = look(*job, question, console);
   if (!question.output.empty() && !found.plans.empty()) {
     Json file = report(*job, found.plans.front());

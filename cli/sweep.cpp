@@ -1,6 +1,7 @@
 // `qplan sweep`: a search per point, and what a training run of the best plan takes there.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <functional>
@@ -9,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/explain.h"
+#include "cli/page.h"
 #include "cli/plan_words.h"
 #include "cli/print.h"
 #include "cli/report.h"
@@ -37,8 +39,10 @@ struct SweepQuestion {
 struct Point {
   std::unique_ptr<Job> job;
   SearchSpace space;
+  JobDefaults defaults;
   SearchResult result;
   std::optional<Answer> best;
+  Bytes checkpoint;  // of the best plan
   RunCost cost;
 };
 
@@ -54,7 +58,7 @@ Point look(const SweepQuestion& question, const std::string& hardware, std::int6
   if (seq_len > 0) words["seq_len"] = fmt::format("{}", seq_len);
   if (batch > 0) words["global_batch_size"] = fmt::format("{}", batch);
   point.space = question.space;
-  set_job_words(point.space, words, gpus);
+  point.defaults = set_job_words(point.space, words, job.model, gpus, question.gpus);
   SearchOptions options;
   options.top = 1;
   options.threads = static_cast<int>(question.threads);
@@ -65,7 +69,9 @@ Point look(const SweepQuestion& question, const std::string& hardware, std::int6
   run.price_per_gpu_hour = job.price_per_gpu_hour;
   run.reliability.restart = Seconds(60 * question.restart_min);
   run.reliability.storage_per_node = gb_per_s(question.storage_gb_per_s);
-  point.cost = cost_of_run(run, job.model, job.hardware, gpus, point.best->estimate->tokens_per_s);
+  point.checkpoint = checkpoint_bytes(job.model, job.recipe(), point.best->plan);
+  point.cost =
+      cost_of_run(run, point.checkpoint, job.hardware, gpus, point.best->estimate->tokens_per_s);
   return point;
 }
 
@@ -114,6 +120,10 @@ struct PointField {
   std::function<std::string(const Point&)> cell;
 };
 
+bool is_marked(const Point& point) {
+  return point.best && rests_on_assumptions(*point.best->estimate);
+}
+
 // What is said of the best plan; cost only where there is a price.
 std::vector<PointField> fields_of(const SweepQuestion& question, const std::vector<Point>& points) {
   std::vector<PointField> fields;
@@ -123,12 +133,34 @@ std::vector<PointField> fields_of(const SweepQuestion& question, const std::vect
                       }});
   };
   const auto estimate = [](const Point& p) -> const Estimate& { return *p.best->estimate; };
-  add(
+  const bool marks = std::any_of(points.begin(), points.end(), is_marked);
+  const auto add_marked = [&](const char* heading, const std::string& unit, auto value,
+                              int digits) {
+    fields.push_back({{heading, unit, Align::right}, [=](const Point& point) {
+                        const std::string mark = !marks ? "" : is_marked(point) ? "*" : " ";
+                        return significant(value(point), digits) + mark;
+                      }});
+  };
+  add_marked(
       "step", "s", [=](const Point& p) { return estimate(p).step_time.value(); }, 4);
   add(
       "tok/s/GPU", "", [=](const Point& p) { return estimate(p).tokens_per_s_per_gpu; }, 4);
-  add(
-      "MFU", "%", [=](const Point& p) { return 100 * estimate(p).mfu; }, 3);
+  // GPUs of one sweep may state different peaks; over bf16's all compare.
+  std::vector<std::string> peaks;
+  for (const Point& point : points) {
+    if (!point.best) continue;
+    std::string peak(to_word(peak_of(*point.job, *point.best).format));
+    if (std::find(peaks.begin(), peaks.end(), peak) == peaks.end()) peaks.push_back(peak);
+  }
+  const bool is_bf16 = peaks.empty() || (peaks.size() == 1 && peaks.front() == "bf16");
+  add_marked(
+      "MFU", is_bf16 ? "%" : fmt::format("% of {}", fmt::join(peaks, " or ")),
+      [=](const Point& p) { return 100 * estimate(p).mfu; }, 3);
+  if (!is_bf16) {
+    add_marked(
+        "MFU", "% of bf16", [=](const Point& p) { return 100 * peak_of(*p.job, *p.best).mfu_bf16; },
+        3);
+  }
   if (question.scales()) {
     add(
         "scaling", "%", [&points](const Point& p) { return 100 * scaling(points, p); }, 3);
@@ -195,24 +227,47 @@ std::string table_text(const SweepQuestion& question, const std::vector<Point>& 
     }
     table.row(cells);
     if (!point.best) continue;
-    std::string note = wrapped("      " + *own++, 116, 6);
+    std::string note = wrapped("      " + *own++, page().text, 6);
     note.pop_back();
     table.note(note);
   }
   const std::string common =
-      words.common.empty() ? "" : wrapped("all with: " + words.common, 116, 10);
-  return table.text() + common;
+      words.common.empty() ? "" : wrapped("all with: " + words.common, page().text, 10);
+  const bool marks = std::any_of(points.begin(), points.end(), is_marked);
+  return table.text(page().table) + (marks ? wrapped(kAssumedMark, page().text, 2) : "") + common;
+}
+
+// How what nobody said was chosen, once for each length.
+std::string defaults_of_all(const std::vector<Point>& points) {
+  std::string text;
+  for (const Point& point : points) {
+    const std::string own = defaults_text(point.defaults);
+    if (text.find(own) == std::string::npos) text += own;
+  }
+  return text;
 }
 
 // Each note once, in the order of the points.
 std::vector<std::string> notes_of_all(const std::vector<Point>& points) {
   std::vector<std::string> notes;
   for (const Point& point : points) {
-    for (std::string& note : search_notes(point.job->model, point.space)) {
+    for (std::string& note : search_notes(point.job->model, point.space, point.defaults)) {
       if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
     }
   }
   return notes;
+}
+
+// " of 398 GiB"; of several sizes the least and the most; nothing where no plan fits.
+std::string checkpoints_text(const std::vector<Point>& points) {
+  std::vector<Bytes> sizes;
+  for (const Point& point : points) {
+    if (point.best) sizes.push_back(point.checkpoint);
+  }
+  if (sizes.empty()) return "";
+  const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end());
+  if (*least == *most) return " of " + human_bytes(*least);
+  return fmt::format(" of {} to {}", human_bytes(*least), human_bytes(*most));
 }
 
 void print_text(const SweepQuestion& question, const std::vector<Point>& points,
@@ -221,17 +276,18 @@ void print_text(const SweepQuestion& question, const std::vector<Point>& points,
   print(out, "{}, {} parameters, by {}; a run of {} tokens\n\n", points.front().job->model.name,
         human_count(static_cast<double>(count.total())), to_word(points.front().job->framework),
         human_count(question.run.tokens));
-  out << table_text(question, points) << notes_text(notes_of_all(points)) << '\n';
+  out << table_text(question, points) << defaults_of_all(points) << notes_text(notes_of_all(points))
+      << '\n';
   const Reliability& facts = question.run.reliability;
   out << wrapped(
       fmt::format("Run, energy and cost include goodput ({} failures per 1000 node-days, {} min to "
-                  "come back, checkpoints of {} at {} GB/s a node as often as is best) and "
+                  "come back, checkpoints{} at {} GB/s a node as often as is best) and "
                   "stragglers (3% to 10%, assumed); energy is the nodes' full power times a PUE of "
                   "{}.",
                   significant(facts.failures_per_1000_node_days), significant(question.restart_min),
-                  human_bytes(checkpoint_bytes(points.front().job->model)),
-                  significant(question.storage_gb_per_s), significant(question.run.pue)),
-      116);
+                  checkpoints_text(points), significant(question.storage_gb_per_s),
+                  significant(question.run.pue)),
+      page().text);
 }
 
 // ---- JSON ----
@@ -261,19 +317,17 @@ Json point_json(const SweepQuestion& question, const std::vector<Point>& points,
     if (question.scales()) object["scaling"] = scaling(points, point);
     object["run"] = run_json(question, point);
   } else {
-    object = {{"model", point.job->model.name},
-              {"hardware", point.job->hardware.name},
-              {"framework", to_word(point.job->framework)},
-              {"gpus", point.space.gpus},
-              {"feasible", false},
-              {"notes", Json::array()}};
+    object = nothing_report(*point.job);
+    if (question.scales()) object["scaling"] = nullptr;
+    object["run"] = nullptr;
   }
   Json& notes = object["notes"];
-  for (const std::string& note : search_notes(point.job->model, point.space)) {
+  for (const std::string& note : search_notes(point.job->model, point.space, point.defaults)) {
     if (std::find(notes.begin(), notes.end(), note) == notes.end()) notes.push_back(note);
   }
   object["global_batch_size"] = point.space.job.global_batch_size;
   object["seq_len"] = point.space.job.seq_len;
+  object["defaults"] = defaults_json(point.defaults);
   object["considered"] = point.result.considered;
   object["out_of_memory"] = point.result.out_of_memory;
   return object;
@@ -315,10 +369,10 @@ void add_run_options(CommandLine& line, SweepQuestion& question) {
 void add_options(CommandLine& line, SweepQuestion& question) {
   constexpr std::int64_t kMost = 1 << 30;
   add_model_options(line, question.choices);
-  line.option(
-      {"--seq-len", "TOKENS,...", "tokens of a sequence: 4096, 4096..65536, 8192,131072", "4096"},
-      set_axis(question.seq_lens, 1, kMost));
-  line.option({"--global-batch-size", "SEQUENCES,...", "sequences a step", "about 4 Mi tokens"},
+  line.option({"--seq-len", "TOKENS,...", "tokens of a sequence: 4096, 4096..65536, 8192,131072",
+               kDefaultLength},
+              set_axis(question.seq_lens, 1, kMost));
+  line.option({"--global-batch-size", "SEQUENCES,...", "sequences a step", kDefaultBatch},
               set_axis(question.batches, 1, kMost));
   add_job_words(line, question.words, {"global_batch_size", "seq_len"});
   line.group("Cluster");

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/execution.h"
 #include "cli/op_totals.h"
+#include "cli/page.h"
 #include "cli/print.h"
 #include "costmodel/fold/replay.h"
 #include "models/error.h"
@@ -84,7 +85,7 @@ std::string kinds_text(const Comparison& c) {
     table.row({kind, std::to_string(p.ops), std::to_string(x.ops),
                significant(p.time.value() * 1e3), significant(x.time.value() * 1e3)});
   }
-  return table.text();
+  return table.text(page().table);
 }
 
 std::string memory_text(const Comparison& c) {
@@ -94,11 +95,12 @@ std::string memory_text(const Comparison& c) {
     table.row({std::to_string(i), grouped(static_cast<std::int64_t>(p)),
                grouped(static_cast<std::int64_t>(x)), percent(p / x - 1)});
   }
-  return table.text();
+  return table.text(page().table);
 }
 
 void print_text(const Execution& execution, const Comparison& c, std::ostream& out) {
-  out << model_line(*execution.job) << wrapped("plan         " + to_string(execution.plan), 116, 13)
+  out << model_line(*execution.job)
+      << wrapped("plan         " + to_string(execution.plan), page().text, 13)
       << notes_text(execution.notes)
       << (std::ssize(c.ops.pipeline_ranks) == execution.plan.pp
               ? "\nOne step of each pipeline rank's first rank:\n"

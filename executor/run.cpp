@@ -56,6 +56,7 @@ class CpuRun {
     result_.grad_norm.resize(result_.loss.size());
     if (job_.model.num_mtp_layers > 0) result_.mtp_loss.resize(result_.loss.size());
     result_.step_time.assign(result_.loss.size(), Seconds(0));
+    arrived_.assign(result_.loss.size(), 0);
     if (options_.keep_gradients) result_.gradients = empty_tensors(index_);
     if (options_.keep_weights) result_.weights = empty_tensors(index_);
     for (const RankProgram& p : programs_) {
@@ -155,7 +156,10 @@ class CpuRun {
     if (step == 0 && options_.keep_gradients) {
       collect(rank, index_, Collected::gradients, host_arrays(), result_.gradients);
     }
-    if (options_.progress && rank.rank == 0) options_.progress(step, rank.loss);
+    if (++arrived_[k] == job_.plan.world() && options_.progress) {
+      options_.progress({step, result_.first_step + step, result_.loss[k], rank.mtp_loss,
+                         result_.grad_norm[k], result_.step_time[k]});
+    }
     const bool last = step + 1 == options_.steps;
     if (last && options_.keep_weights) {
       collect(rank, index_, Collected::main_params, host_arrays(), result_.weights);
@@ -234,6 +238,7 @@ class CpuRun {
   std::mutex result_mutex_;
   std::condition_variable progressed_;
   std::int64_t progress_ = 0, ended_ = 0;  // ranks' steps; ranks
+  std::vector<std::int64_t> arrived_;      // ranks that have ended each step
   RunResult result_;
 };
 

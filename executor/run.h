@@ -19,6 +19,14 @@
 
 namespace qplan {
 
+// What came of a step.
+struct StepReport {
+  int step = 0;             // of this run, from 0
+  std::int64_t number = 1;  // counted from the first run's first
+  double loss = 0, mtp_loss = 0, grad_norm = 0;
+  Seconds time;
+};
+
 struct RunOptions {
   int steps = 1;
   OptimizerSettings optimizer;
@@ -37,8 +45,8 @@ struct RunOptions {
   Json plan_file = Json::object();        // what a checkpoint's plan.json holds
   Seconds timeout{600};                   // longest time without a rank that ends a step
   std::function<void()> alive;  // on GPUs: called after each block's loading and each step
-  // After each step of rank 0, the first being 0.
-  std::function<void(int step, double loss)> progress;
+  // After each step of all ranks (on GPUs: of this one).
+  std::function<void(const StepReport&)> progress;
   std::optional<std::uint64_t> shuffle;  // a random order of what the program leaves open; a seed
   std::function<void(std::int64_t rank, std::size_t command)> before;  // may throw; for tests
 

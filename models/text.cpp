@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <numeric>
 #include <utility>
 
 #include "models/error.h"
@@ -92,6 +93,14 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
+std::string lower_case(std::string_view text) {
+  std::string result(text);
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
 std::size_t display_width(std::string_view text) {
   std::size_t width = 0;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -116,7 +125,41 @@ void Table::note(std::string line) {
   lines_.push_back({{}, std::move(line)});
 }
 
-std::string Table::text() const {
+namespace {
+
+// One that has lines of its own is as wide as it should be.
+std::string note_text(const std::string& note, std::size_t most) {
+  const bool fits =
+      most == 0 || note.find('\n') != std::string::npos || display_width(note) <= most;
+  return fits ? note + '\n' : wrapped(note, most, 4);
+}
+
+}  // namespace
+
+std::string Table::stacked(std::size_t most) const {
+  std::string result;
+  for (const Line& line : lines_) {
+    if (line.cells.empty()) {
+      result += note_text(line.note, most);
+      continue;
+    }
+    std::string row;
+    for (std::size_t i = 0; i < line.cells.size(); ++i) {
+      const std::string_view cell = trimmed(line.cells[i]);
+      if (cell.empty()) continue;
+      const Column& column = columns_[i];
+      // What a row is called needs no heading.
+      if (i > 0) row += i == 1 ? "  " : ", ";
+      if (i > 0 && !column.heading.empty()) row += column.heading + ' ';
+      row += cell;
+      if (!column.unit.empty()) row += ' ' + column.unit;
+    }
+    result += wrapped(row, most, 2);
+  }
+  return result;
+}
+
+std::string Table::text(std::size_t most) const {
   std::vector<std::string> headings, units;
   for (const Column& column : columns_) {
     headings.push_back(column.heading);
@@ -131,6 +174,10 @@ std::string Table::text() const {
   widen(headings);
   widen(units);
   for (const Line& line : lines_) widen(line.cells);
+  const std::size_t between = columns_.empty() ? 0 : 2 * (columns_.size() - 1);
+  if (most > 0 && std::accumulate(widths.begin(), widths.end(), between) > most) {
+    return stacked(most);
+  }
 
   std::string result;
   const auto add = [&](const std::vector<std::string>& cells) {
@@ -148,7 +195,7 @@ std::string Table::text() const {
   if (std::any_of(units.begin(), units.end(), has_text)) add(units);
   for (const Line& line : lines_) {
     if (line.cells.empty()) {
-      result += line.note + '\n';
+      result += note_text(line.note, most);
     } else {
       add(line.cells);
     }

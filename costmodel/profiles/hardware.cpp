@@ -12,6 +12,7 @@
 #include "costmodel/profiles/layers.h"
 #include "models/embedded.h"
 #include "models/error.h"
+#include "models/text.h"
 
 namespace qplan {
 
@@ -712,9 +713,10 @@ HardwareProfile read_hardware(const Json& json, std::string_view path) {
 }
 
 HardwareProfile load_hardware(const std::string& name_or_path) {
-  if (const Json* built_in = built_in_profile(name_or_path)) {
-    return read_whole(*built_in, name_or_path + ":");
-  }
+  // Built-in names have no capitals; a file that is called so comes first.
+  const std::string name =
+      std::filesystem::exists(name_or_path) ? name_or_path : lower_case(name_or_path);
+  if (const Json* built_in = built_in_profile(name)) return read_whole(*built_in, name + ":");
   const bool is_path = name_or_path.find('/') != std::string::npos ||
                        name_or_path.ends_with(".json") || std::filesystem::exists(name_or_path);
   if (is_path) {
@@ -724,8 +726,7 @@ HardwareProfile load_hardware(const std::string& name_or_path) {
   }
   const auto known = hardware_names();
   throw Error(fmt::format("hardware '{}' is unknown; choose one of {}, or a profile's path{}",
-                          shown(name_or_path), fmt::join(known, ", "),
-                          did_you_mean(name_or_path, known)));
+                          shown(name_or_path), fmt::join(known, ", "), did_you_mean(name, known)));
 }
 
 std::vector<std::string> hardware_names() {

@@ -112,7 +112,10 @@ class GpuRun {
           expert_load(log->counts(), senders, job_.model.moe->num_experts, job_.plan.ep);
     }
     if (options_.alive) options_.alive();
-    if (options_.progress && process_.rank == 0) options_.progress(step, rank_.loss);
+    if (options_.progress && process_.rank == 0) {
+      options_.progress({step, result_.first_step + step, rank_.loss, rank_.mtp_loss,
+                         rank_.grad_norm, result_.step_time.back()});
+    }
     result_.loss.push_back(rank_.loss);
     result_.grad_norm.push_back(rank_.grad_norm);
     if (!std::isfinite(rank_.loss)) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstddef>
 #include <limits>
@@ -12,6 +13,7 @@
 #include "models/json.h"
 #include "models/plan/plan_text.h"
 #include "models/plan/words.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -87,6 +89,13 @@ void read_text(const PlanWord<double>& word, std::string_view text, double& valu
   }
 }
 
+// A set that says "none" and something says two things.
+void refuse_none_beside_others(std::string_view key, std::string_view text,
+                               const std::vector<std::string_view>& parts) {
+  if (parts.size() < 2 || std::find(parts.begin(), parts.end(), "none") == parts.end()) return;
+  throw Error(fmt::format("{} '{}' has none beside others; none stands alone", key, text));
+}
+
 // The enumerators that a word takes: where not all, a refusal names the word and those.
 template <class T>
 std::vector<std::string> words_taken(const PlanWord<T>& word) {
@@ -120,7 +129,12 @@ void read_text(const PlanWord<Offload>&, std::string_view text, Offload& value) 
 
 void read_text(const PlanWord<EnumSet<OverlapKind>>&, std::string_view text,
                EnumSet<OverlapKind>& value) {
-  value = text == "none" ? EnumSet<OverlapKind>{} : split_words<OverlapKind>(text);
+  if (text == "none") {
+    value = {};
+    return;
+  }
+  refuse_none_beside_others("overlap", text, split(text, '+'));
+  value = split_words<OverlapKind>(text);
 }
 
 void read_text(const PlanWord<std::vector<int>>&, std::string_view text, std::vector<int>& value) {
@@ -289,13 +303,14 @@ std::string to_string(const ParallelPlan& plan) {
   return line;
 }
 
-ParallelPlan parse_plan(std::string_view line, const ParallelPlan& defaults) {
+ParallelPlan parse_plan(std::string_view text, const ParallelPlan& defaults) {
+  const std::string line = lower_case(text);  // no word has capitals: "BF16" is one, too
   constexpr std::string_view kSpace = " \t\r\n";
   ParallelPlan plan = defaults;
   std::vector<std::string_view> seen;  // keys
   for (std::size_t from = line.find_first_not_of(kSpace); from != std::string_view::npos;) {
     const std::size_t to = line.find_first_of(kSpace, from);
-    const std::string_view token = line.substr(from, to - from);
+    const std::string_view token = std::string_view(line).substr(from, to - from);
     from = line.find_first_not_of(kSpace, to);
 
     const LineWord parts = take_apart(token);
@@ -433,6 +448,7 @@ Offload parse_offload(std::string_view text) {
   Offload offload;
   if (text == "none") return offload;
   std::vector<std::string_view> seen;
+  refuse_none_beside_others("offload", text, split(text, ','));
   for (const auto part : split(text, ',')) {
     const std::size_t colon = part.find(':');
     const std::string_view name = part.substr(0, colon);

@@ -14,6 +14,7 @@
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/unsaid.h"
+#include "planner/search/default_batch.h"
 #include "planner/search/search.h"
 
 namespace qplan {
@@ -212,6 +213,7 @@ class Reading {
     } else if (!is_said("seq_len") && framework_ != Framework::torchtitan) {
       const bool tokens = is_said("micro_batch_size") || framework_ != Framework::slime;
       if (tokens) {
+        plan.seq_len = default_seq_len(q.model);
         assumed.push_back(fmt::format(
             "sequences of {} tokens: the files do not say; --seq-len does", plan.seq_len));
       }

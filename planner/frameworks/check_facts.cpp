@@ -65,8 +65,7 @@ void check_fact(const Scene& scene, const ConfigPart& part, const Fact& fact,
              ? fmt::format("{} is missing: {}", fact.key, fact.why)
              : fmt::format("{} is missing and {} is taken, {} {}: {}", fact.key, text_of(taken),
                            of_model ? "where the model has" : "not", text_of(wanted), fact.why),
-         fmt::format("add {}", instead), "",
-         fact.key.starts_with("--") ? added(scene, part, instead) : std::vector<Edit>{}});
+         fmt::format("add {}", instead), "", added(scene, part, instead)});
     return;
   }
   if (wanted.is_null()) {
@@ -79,7 +78,7 @@ void check_fact(const Scene& scene, const ConfigPart& part, const Fact& fact,
                                given->value.is_boolean() ? std::string(fact.key)
                                                          : argument(fact.key, given->value),
                                subject.model.name, fact.why),
-                   fmt::format("leave {} out", fact.key), ""});
+                   fmt::format("leave {} out", fact.key), "", removed(scene, part, *given)});
     return;
   }
   bool equal = false;
@@ -94,7 +93,7 @@ void check_fact(const Scene& scene, const ConfigPart& part, const Fact& fact,
                              of_model ? "and " + subject.model.name + " has" : "not",
                              text_of(wanted), fact.why),
                  fmt::format("write {}", argument(fact.key, wanted)), "",
-                 with_value(*given, text_of(wanted))});
+                 with_value(scene, *given, text_of(wanted))});
 }
 
 }  // namespace

@@ -206,7 +206,7 @@ void check_named_files(const Scene& scene, Findings& out) {
       out.push_back({error, "other_file_name", named->place,
                      fmt::format("{} reads {}, and the file is called {}", key,
                                  shown(text_of(named->value)), given),
-                     fmt::format("{} {}", key, given), "", with_value(*named, given)});
+                     fmt::format("{} {}", key, given), "", with_value(scene, *named, given)});
     }
     const Setting* const yaml = part.settings.find("--megatron_config");
     if (yaml == nullptr) continue;

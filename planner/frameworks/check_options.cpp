@@ -8,6 +8,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 namespace {
@@ -213,18 +214,18 @@ std::string spelled_key(const ConfigPart& part, const std::string& key) {
   return name;
 }
 
-// One letter too many, too few, another, or two in each other's place; more is another word, as
-// --use-gpu is to --use-mup.
-bool is_slip(std::string written, std::string real) {
-  for (std::string* const name : {&written, &real}) {
-    std::replace(name->begin(), name->end(), '_', '-');
-  }
-  const auto [w, r] = std::mismatch(written.begin(), written.end(), real.begin(), real.end());
-  const std::string a(w, written.end()), b(r, real.end());
-  const auto [we, re] = std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend());
-  const auto left = a.rend() - we, wanted = b.rend() - re;
-  const bool swapped = left == 2 && wanted == 2 && a[0] == b[1] && a[1] == b[0];
-  return swapped || (left <= 1 && wanted <= 1);
+// The lists whose names a part may use.
+std::vector<const OptionList*> lists_of(const ConfigPart& part) {
+  std::vector<const OptionList*> lists{&known_options(option_list_of(part.dialect))};
+  if (part.dialect == Dialect::slime) lists.push_back(&known_options("megatron"));
+  return lists;
+}
+
+// The fork's fp8 is a switch for each format.
+std::string fp8_switch(const ConfigPart& part, const Setting& setting) {
+  if (part.dialect != Dialect::megatron_deepspeed || setting.key != "--fp8-format") return "";
+  const std::string flag = "--fp8-" + text_of(setting.value);
+  return is_known(part, flag) && !part.settings.has(flag) ? flag : "";
 }
 
 // The list of options that a name or a value is held against.
@@ -244,9 +245,12 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     if (alias.written != setting.key) continue;
     finding.instead = alias.real.empty() ? fmt::format("leave it out{}", alias.remark)
                                          : fmt::format("write {}{}", alias.real, alias.remark);
-    finding.fix = alias.real.empty() ? removed(scene, part, setting) : std::vector<Edit>{};
-    if (!alias.real.empty() && alias.remark.empty()) {
-      finding.fix = with_key(part, setting, std::string(alias.real));
+    finding.fix = alias.real.empty()     ? removed(scene, part, setting)
+                  : alias.remark.empty() ? with_key(scene, part, setting, std::string(alias.real))
+                                         : Correction{};
+    if (const std::string flag = fp8_switch(part, setting); !flag.empty()) {
+      finding.instead = fmt::format("write {}", flag);
+      finding.fix = replaced(scene, setting, flag);
     }
     return finding;
   }
@@ -257,13 +261,14 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     finding.instead = "write --sglang-ep-size with the number of GPUs of an engine";
     finding.source = "slime 624b824a, scripts/run-deepseek-r1.sh:116";
     const Setting* const gpus = part.settings.find("--rollout-num-gpus-per-engine");
-    if (gpus != nullptr && setting.whole.end > setting.whole.begin) {
-      finding.fix = {{setting.place.file, setting.whole.begin, setting.whole.end,
-                      "--sglang-ep-size " + text_of(gpus->value)}};
+    if (gpus != nullptr && gpus->resolved && !part.settings.has("--sglang-ep-size")) {
+      finding.fix = replaced(scene, setting, "--sglang-ep-size " + text_of(gpus->value));
     }
     return finding;
   }
-  const std::string near = nearest_name(setting.key, candidates(part, setting.key));
+  const std::string certain = certain_name(setting.key, lists_of(part));
+  const std::string near =
+      certain.empty() ? nearest_name(setting.key, candidates(part, setting.key)) : certain;
   if (part.dialect == Dialect::megatron && !part.script.empty() && !is_of_megatron(part.script)) {
     finding.severity = Severity::note;
     finding.message =
@@ -273,18 +278,19 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     return finding;
   }
   finding.instead = near.empty() ? "leave it out" : fmt::format("did you mean {}?", near);
-  if (!near.empty() && is_slip(setting.key, near)) finding.fix = with_key(part, setting, near);
+  if (!certain.empty()) finding.fix = with_key(scene, part, setting, certain);
   return finding;
 }
 
 // Types and choices, of options whose list tells them.
-void check_value(const ConfigPart& part, const Setting& setting, Findings& out) {
+void check_value(const Scene& scene, const ConfigPart& part, const Setting& setting,
+                 Findings& out) {
   const KnownOption* known = known_options(option_list_of(part.dialect)).find(setting.key);
   if (known == nullptr && part.dialect == Dialect::slime) {
     known = known_options("megatron").find(setting.key);
   }
   if (known == nullptr || !setting.resolved || setting.value.is_null()) return;
-  const auto refuse = [&](std::string wanted, std::vector<Edit> fix) {
+  const auto refuse = [&](std::string wanted, Correction fix) {
     out.push_back({Severity::error, "refused_value", setting.place,
                    fmt::format("{} is {}, and must be {}", setting.key,
                                shown(text_of(setting.value)), wanted),
@@ -292,7 +298,12 @@ void check_value(const ConfigPart& part, const Setting& setting, Findings& out) 
   };
   const bool flag = setting.value.is_boolean();
   if (known->arity == "0" && !flag) {
-    return refuse("given without a value", {});
+    const std::string word = text_of(setting.value);
+    const bool off = same_value(word, "false");
+    return refuse("given without a value", off ? removed(scene, part, setting)
+                                           : same_value(word, "true")
+                                               ? replaced(scene, setting, setting.key)
+                                               : Correction{});
   }
   if (known->arity == "1" && flag && setting.key.starts_with("--")) {
     return refuse("followed by a value", {});
@@ -302,14 +313,17 @@ void check_value(const ConfigPart& part, const Setting& setting, Findings& out) 
         known->choices.empty() || part.dialect == Dialect::torchtitan ||
         std::find(known->choices.begin(), known->choices.end(), value) != known->choices.end();
     if (!choice) {
-      return refuse(fmt::format("one of {}", fmt::join(known->choices, ", ")), {});
+      const std::string meant =
+          setting.value.is_array() ? "" : certain_choice(value, known->choices);
+      return refuse(fmt::format("one of {}", fmt::join(known->choices, ", ")),
+                    meant.empty() ? Correction{} : with_value(scene, setting, meant));
     }
     const bool digits =
         !value.empty() && value.find_first_not_of("-0123456789") == std::string::npos;
     if (known->type == "int" && setting.key.starts_with("--") && !digits) {
-      std::vector<Edit> fix;
+      Correction fix;
       try {  // 1e6
-        fix = with_value(setting, fmt::format("{}", whole_of(Json(value))));
+        fix = with_value(scene, setting, fmt::format("{}", whole_of(Json(value))));
       } catch (const Error&) {
       }
       return refuse("a whole number, in digits", std::move(fix));
@@ -351,7 +365,7 @@ void check_options(const Scene& scene, Findings& out) {
     }
     for (const Setting& setting : part.settings) {
       if (is_known(part, setting.key)) {
-        check_value(part, setting, out);
+        check_value(scene, part, setting, out);
       } else if (setting.resolved || setting.key.find('$') == std::string::npos) {
         out.push_back(unknown_option(scene, part, setting));
       }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <tuple>
 
 namespace qplan {
 
@@ -11,8 +12,10 @@ std::string to_string(const Place& place) {
 }
 
 std::string with_edits(const std::string& text, const std::string& file, std::vector<Edit> edits) {
-  std::stable_sort(edits.begin(), edits.end(),
-                   [](const Edit& a, const Edit& b) { return a.begin < b.begin; });
+  // What is put in comes before what is replaced from there on.
+  std::stable_sort(edits.begin(), edits.end(), [](const Edit& a, const Edit& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+  });
   std::string result;
   std::size_t at = 0;
   for (const Edit& edit : edits) {

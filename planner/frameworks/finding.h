@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/words.h"
@@ -36,6 +37,13 @@ struct Edit {
   std::string text;
 };
 
+// What makes a finding go away; of no edits, why nothing is written.
+struct Correction : std::vector<Edit> {
+  using std::vector<Edit>::vector;
+  Correction(std::vector<Edit> edits) : std::vector<Edit>(std::move(edits)) {}
+  std::string why_not;  // a sentence without its full stop; empty: there is nothing to tell
+};
+
 struct Finding {
   Severity severity = Severity::error;
   std::string rule;  // stable snake_case id
@@ -43,7 +51,7 @@ struct Finding {
   std::string message;  // what is true, one sentence without its full stop
   std::string instead;  // what to write; empty: nothing follows
   std::string source;   // where the framework says so
-  std::vector<Edit> fix{};
+  Correction fix{};
 };
 
 // `text` with the edits of this file made; of edits that overlap the first stands.

@@ -38,12 +38,22 @@ std::span<const Option> options_of(Dialect dialect);
 std::span<const Fact> facts_of(Dialect dialect);
 std::string_view option_list_of(Dialect dialect);  // of known_options(); empty: none
 
-// ---- corrections, for --fix; empty where the file cannot be edited in place ----
+// ---- corrections, for --fix, in the syntax of the place; else why there is none ----
 
-std::vector<Edit> with_value(const Setting& setting, const std::string& value);
-std::vector<Edit> with_key(const ConfigPart& part, const Setting& setting, const std::string& key);
-std::vector<Edit> removed(const Scene& scene, const ConfigPart& part, const Setting& setting);
-// "--flag value" behind the part's first argument.
-std::vector<Edit> added(const Scene& scene, const ConfigPart& part, const std::string& arguments);
+// A number, true, false or a word, in quotes where the place wants them. What a shell's variable
+// holds is corrected there, if nothing else reads it.
+Correction with_value(const Scene& scene, const Setting& setting, const std::string& value);
+// Another name, which must take the same value.
+Correction with_key(const Scene& scene, const ConfigPart& part, const Setting& setting,
+                    const std::string& key);
+Correction removed(const Scene& scene, const ConfigPart& part, const Setting& setting);
+// Of a shell's words: "--flag value" in place of a flag and its value.
+Correction replaced(const Scene& scene, const Setting& setting, const std::string& arguments);
+// "--flag value" behind the part's first argument, or as a key beside its first one.
+Correction added(const Scene& scene, const ConfigPart& part, const std::string& arguments);
+
+// Why an option does not take a value, a sentence; empty: it does, or its list does not tell.
+std::string why_not_accepted(const ConfigPart& part, const std::string& key,
+                             const Setting& setting);
 
 }  // namespace qplan

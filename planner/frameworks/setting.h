@@ -18,13 +18,18 @@ struct Span {
   std::size_t begin = 0, end = 0;
 };
 
+// How a file spells keys and values.
+enum class Syntax : std::uint8_t { words, yaml, json, python };  // words: "--key value" of a shell
+
 struct Setting {
   std::string key;
   Json value;  // true: a flag without a value; a list: several values
   Place place;
   Span whole{};          // key and value in the file
-  Span text{};           // the value alone
+  Span text{};           // the value alone, with its quotes where the syntax is not words
   bool resolved = true;  // false: the value is known only when the file runs
+  Span name{};           // the last part of the key, without quotes
+  Syntax syntax = Syntax::words;
 };
 
 class Settings {

@@ -2,12 +2,38 @@
 
 #include <algorithm>
 #include <cmath>
+#include <variant>
+
+#include "models/program/step_program.h"
 
 namespace qplan {
 
-Bytes checkpoint_bytes(const ModelSpec& model) {
-  const ParameterCount count = count_parameters(model);
-  return Bytes(14.0 * static_cast<double>(count.total() + count.mtp));
+Bytes checkpoint_bytes(const ModelSpec& model, const Recipe& recipe, const ParallelPlan& plan) {
+  // On one rank nothing is shared out and nothing is on the host: what the update writes is all.
+  ParallelPlan alone = plan;
+  alone.tp = alone.pp = alone.vpp = alone.cp = alone.ep = alone.etp = alone.dp = 1;
+  alone.fsdp_shard = 0;
+  alone.micro_batch_size = alone.global_batch_size = 1;
+  alone.schedule = ScheduleKind::one_f_one_b;
+  alone.pipeline_layout.clear();
+  alone.sequence_parallel = false;
+  alone.offload = {};
+  alone.moe_dispatcher = MoeDispatcher::alltoall;
+  const StepProgram program = build_step_program(model, alone, recipe, {});
+  Bytes sum;
+  for (const Stage& stage : program.stages) {
+    for (const Stage::Part& run : stage.runs) {
+      for (const Op& op : program.blocks[static_cast<std::size_t>(run.block)].update) {
+        const auto* const adamw = std::get_if<AdamW>(&op.work);
+        if (adamw == nullptr) continue;
+        // Weights that are worked with in the master copy's own format are that copy.
+        const double master = adamw->working == DType::fp32 ? 0 : size_of(adamw->main_params);
+        const double each = size_of(adamw->working) + master + 2 * size_of(adamw->moments);
+        sum += Bytes(each * static_cast<double>(adamw->params) * run.count);
+      }
+    }
+  }
+  return sum;
 }
 
 Goodput goodput(const Reliability& facts, Bytes checkpoint, std::int64_t nodes) {
@@ -36,12 +62,11 @@ double straggler_slowdown(std::int64_t gpus) {
   return 0.03 + 0.07 * std::clamp(position, 0.0, 1.0);
 }
 
-RunCost cost_of_run(const RunFacts& facts, const ModelSpec& model, const HardwareProfile& hardware,
+RunCost cost_of_run(const RunFacts& facts, Bytes checkpoint, const HardwareProfile& hardware,
                     std::int64_t gpus, double tokens_per_s) {
   const std::int64_t per_node = hardware.link.gpus_per_node;
   RunCost cost;
-  cost.goodput =
-      goodput(facts.reliability, checkpoint_bytes(model), (gpus + per_node - 1) / per_node);
+  cost.goodput = goodput(facts.reliability, checkpoint, (gpus + per_node - 1) / per_node);
   cost.slowdown = straggler_slowdown(gpus);
   cost.wall = Seconds(facts.tokens / tokens_per_s * (1 + cost.slowdown) / cost.goodput.share);
   cost.gpu_hours = cost.wall.value() / 3600 * static_cast<double>(gpus);

@@ -6,13 +6,16 @@
 
 #include "costmodel/profiles/hardware.h"
 #include "models/model_spec.h"
+#include "models/plan/parallel_plan.h"
+#include "models/program/recipe.h"
 #include "models/units.h"
 
 namespace qplan {
 
-// A full checkpoint: bf16 weights, fp32 master weights and Adam's two moments, 14 bytes a
-// parameter.
-Bytes checkpoint_bytes(const ModelSpec& model);
+// A full checkpoint: the weights, the optimizer's master copy of them where it keeps one, and
+// Adam's two moments, as the plan's update has them: 14 bytes a parameter of bf16 with the rest in
+// fp32.
+Bytes checkpoint_bytes(const ModelSpec& model, const Recipe& recipe, const ParallelPlan& plan);
 
 // What fails how often, and what it costs each time.
 struct Reliability {
@@ -56,7 +59,7 @@ struct RunCost {
   Goodput goodput;
   double slowdown = 0;  // stragglers
 };
-RunCost cost_of_run(const RunFacts& facts, const ModelSpec& model, const HardwareProfile& hardware,
+RunCost cost_of_run(const RunFacts& facts, Bytes checkpoint, const HardwareProfile& hardware,
                     std::int64_t gpus, double tokens_per_s);
 
 }  // namespace qplan

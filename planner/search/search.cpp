@@ -16,6 +16,10 @@
 namespace qplan {
 namespace {
 
+// As many plans are looked for whoever wants fewer, and layouts are tried for as many whoever wants
+// more, so that what is considered does not depend on how much is shown.
+constexpr std::size_t kFewest = 10;
+
 constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 
 struct Candidate {
@@ -76,9 +80,11 @@ class BestTimes {
     times_.insert(std::upper_bound(times_.begin(), times_.end(), time), time);
     if (times_.size() > wanted_) times_.pop_back();
   }
-  // Whether a step that takes at least this long changes nothing.
-  [[nodiscard]] bool rules_out(Seconds bound) const {
-    return times_.size() == wanted_ && bound > times_.back();
+  // Whether a step that takes at least this long changes nothing, of all that are kept or of the
+  // first few.
+  [[nodiscard]] bool rules_out(Seconds bound) const { return rules_out(bound, wanted_); }
+  [[nodiscard]] bool rules_out(Seconds bound, std::size_t few) const {
+    return times_.size() >= few && bound > times_[few - 1];
   }
 
  private:
@@ -163,15 +169,15 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
   return simulated;
 }
 
-// Whether moving layers between stages may make a plan faster than all the best so far. Where each
+// Whether moving layers between stages may make a plan one of the fastest so far. Where each
 // chunk recomputes a number of its layers, other chunks recompute others, and no bound holds.
 bool worth_evening(const CostModel& cost, const Candidate& c, const BestTimes& best, bool prune) {
   constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
   if (c.plan.pp == 1 || c.plan.schedule == ScheduleKind::dualpipe) return false;
   if (c.plan.recompute.layers != 0) return false;
-  if (prune && best.rules_out(c.own_work.evened)) return false;
+  if (prune && best.rules_out(c.own_work.evened, kFewest)) return false;
   const StepBound bound = cost.lower_bound(c.plan);
-  return bound.imbalance >= kWorthwhile && !(prune && best.rules_out(bound.evened));
+  return bound.imbalance >= kWorthwhile && !(prune && best.rules_out(bound.evened, kFewest));
 }
 
 // Plans that fit once more, with layers moved away from the busiest pipeline rank: the one with the
@@ -243,7 +249,7 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
   if (options.progress) options.progress(0.5);
 
   SearchResult result;
-  BestTimes best(options.top);
+  BestTimes best(std::max(options.top, static_cast<int>(kFewest)));
   std::vector<Candidate> candidates = gather(std::move(found), result);
   std::vector<Candidate> simulated = simulate(cost, options, candidates, best);
   std::int64_t fitting = std::ssize(candidates);
@@ -271,14 +277,6 @@ void add_counts(SearchResult& to, const SearchResult& from) {
 }
 
 }  // namespace
-
-std::int64_t default_global_batch_size(std::int64_t gpus, std::int64_t seq_len) {
-  std::int64_t odd = gpus;
-  while (odd % 2 == 0) odd /= 2;
-  const double wanted = 4.0 * 1024 * 1024 / static_cast<double>(seq_len);
-  const auto multiple = std::llround(wanted / static_cast<double>(odd));
-  return std::max<std::int64_t>(multiple, 1) * odd;
-}
 
 bool splits_sequence(RecipeKind kind) {
   return recipe_of(kind).can.sequence_split == SequenceSplit::unasked;

@@ -24,10 +24,6 @@ struct Words<Objective> {
       {{Objective::tokens, "tokens"}, {Objective::cost, "cost"}, {Objective::gpus, "gpus"}});
 };
 
-// The multiple of the odd part of `gpus` nearest to 4 Mi tokens / seq_len
-// (docs/reference/contract.md 3).
-std::int64_t default_global_batch_size(std::int64_t gpus, std::int64_t seq_len);
-
 struct SearchOptions {
   int top = 10;       // plans to report
   int threads = 0;    // 0: all cores

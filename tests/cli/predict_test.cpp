@@ -63,6 +63,81 @@ TEST_CASE("the parts of the time sum to the step, those of memory to the peak") 
   }
 }
 
+TEST_CASE("a share of a narrower format's peak is said to be one, beside bf16's") {
+  const std::string line =
+      "predict --model llama3-8b --gpus 8 --tp 2 --seq-len 4096 --global-batch-size 16 "
+      "--recompute full ";
+  const Json fp8 = run(line + "--precision fp8 --json").json();
+  const Json bf16 = run(line + "--json").json();
+  CHECK(fp8["mfu_peak"]["precision"] == "fp8");
+  CHECK(fp8["mfu_peak"]["tflops"].get<double>() > bf16["mfu_peak"]["tflops"].get<double>());
+  for (const Json& json : {fp8, bf16}) {
+    const double tflops = json["model_tflops_per_gpu"].get<double>();
+    CHECK(json["mfu"].get<double>() ==
+          doctest::Approx(tflops / json["mfu_peak"]["tflops"].get<double>()));
+    CHECK(json["mfu_bf16"].get<double>() ==
+          doctest::Approx(tflops / bf16["mfu_peak"]["tflops"].get<double>()));
+  }
+  CHECK(run(line + "--precision fp8").says("% of the fp8 peak ("));
+  CHECK_FALSE(run(line).says("peak ("));
+}
+
+TEST_CASE("a plan may stand before all options, as a line or a file, in any case") {
+  const std::string job = " --model tiny --gpus 8 --json";
+  const Ran named = run({"predict", "--model", "tiny", "--gpus", "8", "--json", "--plan",
+                         "tp2 dp4 gbs16 seq512 recompute=full"});
+  CHECK(named.code == 0);
+  CHECK(run({"predict", "tp2 dp4 gbs16 seq512 recompute=full", "--model", "tiny", "--gpus", "8",
+             "--json"})
+            .out == named.out);
+  CHECK(run({"predict", "TP2 DP4 GBS16 SEQ512 recompute=FULL", "--model", "tiny", "--gpus", "8",
+             "--json"})
+            .out == named.out);
+  CHECK(run({"predict", "tp2", "--plan", "tp2", "--model", "tiny"}).says("give one of them"));
+  CHECK(run("predict --model tiny --gpus 8 --precision BF16 --hardware H100-SXM").code == 0);
+}
+
+TEST_CASE("layers that do not divide among stages are placed as a search places them") {
+  const std::string line =
+      " --model qwen3-30b-a3b --gpus 20 --tp 1 --pp 5 --cp 1 --ep 4 --global-batch-size 40 "
+      "--seq-len "
+      "1024 --micro-batch-size 1 --schedule 1f1b --recompute none --moe-dispatcher alltoall --zero "
+      "1 "
+      "--json";
+  const Ran predicted = run("predict" + line);
+  REQUIRE(predicted.json()["step_time_s"].is_number());
+  CHECK(predicted.says("48 layers do not divide among 5 stages"));
+  const Json best =
+      run("search" + line + " --offload none --top 1 --memory-cap-gib 1000").json()["plans"][0];
+  CHECK(predicted.json()["plan"]["pipeline_layout"] == best["plan"]["pipeline_layout"]);
+}
+
+TEST_CASE("a plan file for other GPUs is another question, not an older program's answer") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("plan.json");
+  REQUIRE(run(kTiny + "--tp 2 -o " + file).code == 0);
+  for (const std::string changed :
+       {"--gpus 4", "--gpus 16", "--tp 1", "--hardware h200-sxm", "--gpus-per-node 4"}) {
+    CAPTURE(changed);
+    CHECK_FALSE(run("predict --plan " + file + " " + changed).says("step program has changed"));
+  }
+  CHECK_FALSE(run("predict --plan " + file).says("step program has changed"));
+  Json old = read_json_file(file);
+  old["fingerprint"] = "0000000000000000";
+  write_file_atomically(file, old.dump());
+  CHECK(run("predict --plan " + file).says("step program has changed"));
+  CHECK(run("predict --gpus 8 --plan " + file).says("step program has changed"));
+  CHECK_FALSE(run("predict --gpus 16 --plan " + file).says("step program has changed"));
+}
+
+TEST_CASE("a checkpoint's bytes follow from the formats of the optimizer's states") {
+  const Json wide = run(kTiny + "--json").json()["checkpoint"];
+  CHECK(wide["bytes_per_parameter"] == 14);
+  const Json narrow = run(kTiny + "--zero 1 --moment-dtype bf16 --json").json()["checkpoint"];
+  CHECK(narrow["bytes_per_parameter"] == 10);
+  CHECK(narrow["gib"].get<double>() == doctest::Approx(wide["gib"].get<double>() * 10 / 14));
+}
+
 TEST_CASE("data parallelism fills the GPUs that the other degrees leave") {
   CHECK(run(kPredict + "--tp 2 --json").json()["plan"]["dp"] == 4);
   CHECK(run(kPredict + "--tp 2 --pp 2 --json").json()["plan"]["dp"] == 2);

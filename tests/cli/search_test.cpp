@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "cli/report.h"
 #include "planner/rules/feasible.h"
 #include "tests/cli/run.h"
 
@@ -73,21 +74,43 @@ TEST_CASE("a value said twice makes no second plan") {
 }
 
 TEST_CASE("a default batch that splits over few ranks is said, with one that splits over more") {
-  const std::string line =
-      "search --model tiny --gpus 24 --seq-len 512 --tp 1 --cp 1 --recompute none --top 1 ";
-  // 4 Mi tokens are 8192 sequences; the multiple of 3 nearest to them is odd.
+  const ModelSpec model = load_model("tiny");
+  SearchSpace space;
+  space.gpus = 24;
+  space.job.seq_len = 512;
+  space.job.global_batch_size = 8193;
   const std::string sentence =
       "the default batch of 8193 sequences splits over dp 3 at most; --global-batch-size 8184 does "
       "over dp 24";
-  CHECK(run(line + "--json").json()["notes"] == Json::array({sentence}));
-  CHECK(run(line + "--global-batch-size 8184 --json").json()["notes"].empty());
-  CHECK(run("search --model tiny --gpus 16 --seq-len 512 --tp 1 --cp 1 --top 1 --json")
-            .json()["notes"]
-            .empty());
-  const Json point =
-      run("sweep --model tiny --gpus 24 --seq-len 512 --tp 1 --cp 1 --json").json()["points"][0];
-  const Json& notes = point["notes"];
-  CHECK(std::count(notes.begin(), notes.end(), sentence) == 1);
+  CHECK(search_notes(model, space, {.batch = "chosen", .length = ""}) ==
+        std::vector<std::string>{sentence});
+  CHECK(search_notes(model, space, {}).empty());  // somebody asked for it
+  space.job.global_batch_size = 8184;
+  CHECK(search_notes(model, space, {.batch = "chosen", .length = ""}).empty());
+}
+
+TEST_CASE("a search says how it chose what nobody said") {
+  const std::string few = "--tp 1 --pp 1 --cp 1 --micro-batch-size 1 --recompute none --top 1 ";
+  const std::string line = "search --model llama2-7b --gpus 96 " + few;
+  const Json both = run(line + "--json").json();
+  CHECK(both["global_batch_size"] == 960);
+  CHECK(both["defaults"]["global_batch_size"] ==
+        "960 sequences: of the batches near 4.19M tokens a step, the one that divides among most "
+        "layouts of 96 GPUs; --global-batch-size gives another");
+  CHECK(both["defaults"]["seq_len"] == "4096 tokens, as is usual");
+  const Json none = run(line + "--global-batch-size 96 --seq-len 512 --json").json();
+  CHECK(none["defaults"]["global_batch_size"].is_null());
+  CHECK(none["defaults"]["seq_len"].is_null());
+  CHECK(run(line).says("default batch: 960 sequences: of the batches near 4.19M tokens a step"));
+  CHECK_FALSE(run(line).says("default length"));
+  // Fewer positions than is usual.
+  const Json short_one = run("search --model gpt3-175b --gpus 128 --tp 8 --pp 8 --recompute full "
+                             "--micro-batch-size 1 --top 1 --json")
+                             .json();
+  CHECK(short_one["seq_len"] == 2048);
+  CHECK(short_one["plans"].size() == 1);
+  CHECK(short_one["defaults"]["seq_len"] ==
+        "2048 tokens, for the model has no more positions (max_position_embeddings)");
 }
 
 TEST_CASE("dualpipe is searched on request, and for its own framework") {
@@ -205,7 +228,7 @@ TEST_CASE("what a framework's files cannot say is searched on request, and said"
 TEST_CASE("a default batch that is too large says what to give") {
   const Ran ran = run("search --model llama3-8b --gpus 8 --seq-len 1");
   CHECK(ran.code == 2);
-  CHECK(ran.says("about 4 Mi tokens a step are 4194304 sequences of 1"));
+  CHECK(ran.says("about 4.19M tokens a step are 4194304 sequences of 1"));
   CHECK(ran.says("give --global-batch-size"));
 }
 
@@ -237,6 +260,40 @@ TEST_CASE("with nothing feasible a search says what would fit, having tried it")
   REQUIRE(json["would_fit"].size() > 0);
   const std::string plan = json["would_fit"][0]["short"].get<std::string>();
   CHECK(run({"predict", "--model", "llama3-8b", "--plan", plan}).code == 0);
+}
+
+TEST_CASE("where no change alone is enough, two or three are found, and they hold") {
+  for (const std::string line :
+       {// No pipeline, and parameters that fill all of the 32 GPUs.
+        "--model gpt-1.3t --gpus 32 --framework deepspeed --hardware a100-80gb-sxm ",
+        // One sequence for eight ranks, each with all of the activations.
+        "--model llama3-8b --gpus 8 --framework deepspeed --hardware a100-40gb-sxm --tp 1 "
+        "--global-batch-size 1 --zero 3 --offload none --recompute none --seq-len 16384 "}) {
+    CAPTURE(line);
+    const Ran ran = run("search " + std::string(line) + "--json");
+    REQUIRE(ran.code == 1);
+    const Json json = ran.json();
+    const Json list = json["would_fit"];
+    int several = 0;
+    for (const Json& advice : list) {
+      const std::string change = advice["change"].get<std::string>();
+      CAPTURE(change);
+      const bool home = advice["gpus"] == json["gpus"] && advice["framework"] == json["framework"];
+      if (home) several += change.find(" and ") != std::string::npos ? 1 : 0;
+      const std::vector<std::string> predict = {"predict",
+                                                "--model",
+                                                json["model"].get<std::string>(),
+                                                "--hardware",
+                                                json["hardware"].get<std::string>(),
+                                                "--framework",
+                                                advice["framework"].get<std::string>(),
+                                                "--plan",
+                                                advice["short"].get<std::string>()};
+      CHECK(run(predict).code == 0);
+    }
+    // With the same GPUs and framework, which nothing does alone.
+    CHECK(several > 0);
+  }
 }
 
 TEST_CASE("degrees that cannot make the world are said to be so") {

@@ -77,6 +77,54 @@ TEST_CASE("a point where nothing fits does not spoil the others") {
   CHECK(run("sweep --model llama3-405b --gpus 1 --global-batch-size 8").code == 1);
 }
 
+TEST_CASE("a point where nothing fits has the keys of the others") {
+  const Json points = run("sweep --model llama3-8b --gpus 1,8 --global-batch-size 8 "
+                          "--micro-batch-size 1 --offload none --recompute full --cp 1 --json")
+                          .json()["points"];
+  REQUIRE(points.size() == 2);
+  REQUIRE(points[0]["feasible"] == false);
+  REQUIRE(points[1]["feasible"] == true);
+  for (const auto& [key, value] : points[1].items()) {
+    CAPTURE(key);
+    CHECK(points[0].contains(key));
+  }
+  CHECK(points[0]["step_time_s"].is_null());
+  CHECK(points[0]["scaling"].is_null());
+}
+
+TEST_CASE("the points of a sweep have one batch, chosen for all of them") {
+  const std::string few = "--micro-batch-size 1 --recompute none --offload none --tp 1 --cp 1 ";
+  const std::string line = "sweep --model qwen3-0.6b --gpus 24,48,96,192 " + few;
+  const Json points = run(line + "--json").json()["points"];
+  REQUIRE(points.size() == 4);
+  for (const Json& point : points) {
+    CHECK(point["global_batch_size"] == points[0]["global_batch_size"]);
+    CHECK(point["global_batch_size"].get<int>() % 192 == 0);
+    CHECK(point["defaults"] == points[0]["defaults"]);
+  }
+  const std::string text = run(line).out;
+  const std::string sentence = "layouts of 24, 48, 96 and 192 GPUs";
+  CHECK(text.find(sentence) != std::string::npos);
+  CHECK(text.find(sentence) == text.rfind(sentence));
+}
+
+TEST_CASE("a rank that rests on assumed efficiencies is marked where it stands beside others") {
+  const std::string line =
+      "sweep --model llama3-8b --gpus 8 --seq-len 4096 --global-batch-size 16 --tp 2 --pp 1 "
+      "--cp 1 --micro-batch-size 1 --recompute none --offload none --hardware ";
+  const std::string text = run(line + "h100-sxm,h20").out;
+  std::istringstream lines(text);
+  int marked = 0, unmarked = 0;
+  for (std::string row; std::getline(lines, row);) {
+    if (row.starts_with("h20 ")) marked += row.find('*') != std::string::npos ? 1 : 0;
+    if (row.starts_with("h100-sxm ")) unmarked += row.find('*') == std::string::npos ? 1 : 0;
+  }
+  CHECK(marked == 1);
+  CHECK(unmarked == 1);
+  CHECK(text.find("* more than a fifth of the step is priced from assumed") != std::string::npos);
+  CHECK(run(line + "h100-sxm,h200-sxm").out.find('*') == std::string::npos);
+}
+
 TEST_CASE("a sweep can be written to a file") {
   const TemporaryFolder folder;
   const std::string file = folder.file("sweep.json");

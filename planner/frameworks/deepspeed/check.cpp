@@ -129,14 +129,14 @@ constexpr auto kTraps = std::to_array<Trap>({
     {"one_bit_with_zero", error, "optimizer.type",
      [](const Case& c) { return is_one_bit(c.text("optimizer.type")) && c.stage() > 0; },
      "optimizers that compress gradients exclude ZeRO", "AdamW",
-     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2152", "\"AdamW\""},
+     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2152", "AdamW"},
     {"adam_is_adamw", note, "optimizer.type",
      [](const Case& c) {
        return c.text("optimizer.type") == "Adam" && c.has("optimizer.params.weight_decay") &&
               !c.has("optimizer.params.adam_w_mode");
      },
      "DeepSpeed's Adam decays weights as AdamW does", "write AdamW",
-     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2099", "\"AdamW\""},
+     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2099", "AdamW"},
     {"mics_is_gone", warning, "zero_optimization.mics_shard_size",
      [](const Case& c) { return c.number("zero_optimization.mics_shard_size", -1) > 0; },
      "sharding in groups (MiCS) was taken out of DeepSpeed, which refuses the key since 0.19.8",
@@ -208,8 +208,9 @@ void check_deepspeed(const Scene& scene, Findings& out) {
       }
       if (!springs) continue;
       const Setting* const at = c.find(trap.at);
-      std::vector<Edit> fix;
-      if (at != nullptr && !trap.value.empty()) fix = with_value(*at, std::string(trap.value));
+      Correction fix;
+      if (at != nullptr && !trap.value.empty())
+        fix = with_value(scene, *at, std::string(trap.value));
       if (at != nullptr && trap.drop) fix = removed(scene, part, *at);
       out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : part.place,
                      std::string(trap.message), std::string(trap.instead), std::string(trap.source),

@@ -282,6 +282,7 @@ Settings deepspeed_settings(const Settings& accelerate) {
     Setting setting = *mixed;
     setting.key = text_of(mixed->value) + ".enabled";
     setting.value = true;
+    setting.whole = setting.text = setting.name = {};  // which the yaml spells otherwise
     if (text_of(mixed->value) != "no") result.add(std::move(setting));
   }
   return result;

@@ -266,8 +266,8 @@ Settings bridge_settings(const PythonText& text) {
     const std::string target = assignment.target.substr(dot + 1);
     const PythonArgument& value = assignment.value;
     const auto add = [&](std::string_view flag, Json flag_value) {
-      settings.add(
-          {std::string(flag), std::move(flag_value), value.place, value.span, value.span, true});
+      // What a flag would say, the file says in words of its own: no part of it is the flag's.
+      settings.add({std::string(flag), std::move(flag_value), value.place, {}, {}, true});
     };
     if (target == "mixed_precision") {
       std::string name = value.text.substr(0, value.text.find('('));

@@ -276,7 +276,7 @@ void spring(const Case& c, const Trap& trap, Findings& out) {
     return;  // a value that is none is said elsewhere
   }
   const Setting* const at = c.find(trap.at);
-  std::vector<Edit> fix;
+  Correction fix;
   if (!trap.add.empty()) fix = added(c.scene, c.part, std::string(trap.add));
   if (trap.drop && at != nullptr) fix = removed(c.scene, c.part, *at);
   out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : c.part.place,

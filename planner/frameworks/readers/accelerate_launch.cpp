@@ -38,7 +38,7 @@ Settings accelerate_of_launch(const Settings& options) {
     setting.key = key_of(name);
     const std::string text = text_of(setting.value);
     if (text == "true" || text == "false") setting.value = text == "true";
-    setting.text = setting.whole = {};  // corrections are written for the yaml
+    setting.text = setting.whole = setting.name = {};  // corrections are written for the yaml
     if (!setting.key.empty()) settings.add(std::move(setting));
   }
   return settings;

@@ -31,12 +31,15 @@ Settings read_arguments(std::span<const ShellWord> words,
   for (std::size_t at = 0; at < words.size();) {
     const ShellWord& flag = words[at++];
     if (!is_flag(flag)) continue;
-    Setting setting{flag.text, true, flag.place, flag.span, {}, flag.resolved};
+    Setting setting{flag.text, true, flag.place, flag.span, {}, flag.resolved, flag.span};
     const std::size_t equals = flag.text.find('=');
     if (equals != std::string::npos) {
       setting.key = flag.text.substr(0, equals);
       setting.value = flag.text.substr(equals + 1);
-      if (flag.span.end > 0) setting.text = {flag.span.begin + equals + 1, flag.span.end};
+      if (flag.span.end > 0) {
+        setting.name.end = flag.span.begin + equals;
+        setting.text = {setting.name.end + 1, flag.span.end};
+      }
       settings.add(std::move(setting));
       continue;
     }

@@ -38,6 +38,7 @@ struct PythonArgument {
   Place place;
   Span span{};  // of the value
   bool resolved = true;
+  Span name_span{};  // of the keyword, or of the last name of what is assigned to
 };
 
 // `a.b.C(x, name=1)`: calls with their arguments, outer ones first.

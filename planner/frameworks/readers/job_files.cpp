@@ -327,6 +327,7 @@ class JobReader {
       for (Setting setting : job_.parts[i].settings) {
         setting.whole = moved(setting.whole);
         setting.text = moved(setting.text);
+        setting.name = moved(setting.name);
         placed.add(std::move(setting));
       }
       job_.parts[i].settings = std::move(placed);

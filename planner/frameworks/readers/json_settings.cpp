@@ -65,6 +65,18 @@ class JsonTextReader {
          {{name_, span.begin, span.end, ""}}});
   }
 
+  // With the blanks before it; where nothing else stands on its line, with the line.
+  [[nodiscard]] Span whole_remark(std::size_t from, std::size_t end) const {
+    std::size_t begin = from;
+    while (begin > 0 && (text_[begin - 1] == ' ' || text_[begin - 1] == '\t')) --begin;
+    if (end > from && text_[end - 1] == '\r') --end;
+    const bool alone = begin == 0 || text_[begin - 1] == '\n';
+    const std::size_t next = std::min(text_.find_first_not_of(" \t\r", end), text_.size());
+    const bool to_end = next == text_.size() || text_[next] == '\n';
+    if (alone && to_end) return {begin, std::min(next + 1, text_.size())};
+    return {alone || !to_end ? from : begin, end};
+  }
+
   void skip() {
     for (;;) {
       while (peek() == ' ' || peek() == '\t' || peek() == '\n' || peek() == '\r') ++at_;
@@ -78,7 +90,7 @@ class JsonTextReader {
           "json_remark",
           "remarks are read by DeepSpeed's own reader; Hugging Face Trainer and accelerate read "
           "strict JSON and fail",
-          {from, end});
+          whole_remark(from, end));
       at_ = end;
     }
   }
@@ -106,8 +118,15 @@ class JsonTextReader {
 
   void add(const std::string& key, Json value, std::size_t from) {
     if (++count_ > kMostValues) fail(kTooManyValues);
-    const std::size_t whole = key_at_ < from ? key_at_ : from;
-    result_.settings.add({key, std::move(value), {name_, line()}, {whole, at_}, {from, at_}, true});
+    const bool named = key_.begin > 0 && key_.begin < from;  // else of an item in a list
+    result_.settings.add({key,
+                          std::move(value),
+                          {name_, line()},
+                          {named ? key_.begin - 1 : from, at_},
+                          {from, at_},
+                          true,
+                          named ? key_ : Span{},
+                          Syntax::json});
   }
 
   void value(const std::string& path, int depth) {
@@ -146,20 +165,22 @@ class JsonTextReader {
     skip();
     for (bool first = true; peek() != '}'; first = false) {
       if (!first && comma('}')) break;
-      key_at_ = at_;
       if (at_ >= text_.size()) fail("the text ends inside an object; is the file cut off?");
       if (peek() != '"') fail("a key must stand in quotes");
       const std::size_t key_at = at_;
       const std::string key = string();
+      const Span spelled{key_at + 1, at_ - 1};
       skip();
       if (peek() != ':') fail(fmt::format("a ':' must follow the key \"{}\"", shown(key)));
       ++at_;
       skip();
-      key_at_ = key_at;
+      key_ = spelled;
       const std::string child = path.empty() ? key : path + "." + key;
       const bool section = peek() == '{';
+      const std::size_t from = at_;
       value(child, depth + 1);
-      if (section && !result_.settings.has_section(child + ".")) add(child, Json::object(), key_at);
+      key_ = spelled;
+      if (section && !result_.settings.has_section(child + ".")) add(child, Json::object(), from);
       skip();
     }
     ++at_;
@@ -195,7 +216,8 @@ class JsonTextReader {
 
   std::string_view text_;
   const std::string& name_;
-  std::size_t at_ = 0, counted_ = 0, key_at_ = 0, count_ = 0;
+  std::size_t at_ = 0, counted_ = 0, count_ = 0;
+  Span key_{};  // of the value that is read
   int line_;
   FormatText result_;
 };

@@ -112,8 +112,11 @@ class PythonReader {
     if (statement && peek() == '=' && peek(1) != '=') {
       ++at_;
       skip(false);
-      const PythonArgument value = argument("", depth);
-      result_.assignments.push_back({name, value});
+      PythonArgument value = argument("", depth);
+      const std::size_t end = from + name.size();
+      const std::size_t dot = name.rfind('.');
+      value.name_span = {dot == std::string::npos ? from : from + dot + 1, end};
+      result_.assignments.push_back({name, std::move(value)});
       return {};
     }
     if (name == "True" || name == "False") return {name == "True", true};
@@ -133,12 +136,15 @@ class PythonReader {
         continue;
       }
       std::string keyword;
+      Span keyword_span;
       const std::size_t before = at_;
       if (is_name(peek()) && !is_digit(peek())) {
         const std::string name = dotted();
+        const std::size_t end = at_;
         skip(true);
         if (peek() == '=' && peek(1) != '=') {
           keyword = name;
+          keyword_span = {before, end};
           ++at_;
           skip(true);
         } else {
@@ -146,6 +152,7 @@ class PythonReader {
         }
       }
       PythonArgument read = argument(keyword, depth + 1);
+      read.name_span = keyword_span;
       if (at_ == before) ++at_;
       result_.calls[mine].arguments.push_back(std::move(read));
     }

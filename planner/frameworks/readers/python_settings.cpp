@@ -21,7 +21,9 @@ std::string callee_of(const PythonCall& call) {
 }
 
 Setting setting_of(std::string key, const PythonArgument& a) {
-  return {std::move(key), a.value, a.place, a.span, a.span, a.resolved};
+  const bool named = a.name_span.end > a.name_span.begin;
+  const Span whole{named ? a.name_span.begin : a.span.begin, a.span.end};
+  return {std::move(key), a.value, a.place, whole, a.span, a.resolved, a.name_span, Syntax::python};
 }
 
 // `"name": value` lines of a script that calls FSDP(model, **kwargs).
@@ -38,8 +40,16 @@ void read_keyword_dictionary(const ConfigText& file, Settings& fsdp) {
     value = value.substr(0, value.find('#'));
     while (!value.empty() && (value.back() == ' ' || value.back() == ',')) value.pop_back();
     const Span span{from, from + value.size()};
+    const Span name{at + 1, at + 1 + key.size()};
     const Place place{file.name, line_of(file.text, at)};
-    fsdp.add({"FSDP." + std::string(key), value, place, span, span, true});
+    fsdp.add({"FSDP." + std::string(key),
+              value,
+              place,
+              {at, span.end},
+              span,
+              true,
+              name,
+              Syntax::python});
   }
 }
 
@@ -60,7 +70,7 @@ Settings torchtitan_settings(const PythonText& text) {
       if (titan.empty()) continue;
       if (a.name == "activation_checkpoint" || a.name == "loss") {
         const std::string name = a.text.substr(0, a.text.find('.'));
-        titan.add({a.name, name, a.place, a.span, a.span, true});
+        titan.add({a.name, name, a.place, {}, {}, true});  // a part of the value
       }
       if (a.name == "moe_comm_backend" && a.resolved) titan.add(setting_of(a.name, a));
     }
@@ -83,11 +93,13 @@ Settings fsdp_settings(const PythonText& text, const ConfigText& file) {
       fsdp.add({"FSDP.gradient_checkpointing", true, call.place, {}, {}, true});
     }
     if (callee != "FSDP" && callee != "FullyShardedDataParallel") continue;
-    fsdp.add({"FSDP", true, call.place, {}, {}, true});
+    fsdp.add({"FSDP", call.callee, call.place, {}, {}, true});
     for (const PythonArgument& a : call.arguments) {
       if (a.name.empty()) continue;
-      Json value = a.resolved ? a.value : Json(a.text);
-      fsdp.add({"FSDP." + a.name, std::move(value), a.place, a.span, a.span, true});
+      Setting setting = setting_of("FSDP." + a.name, a);
+      if (!a.resolved) setting.value = a.text;
+      setting.resolved = true;
+      fsdp.add(std::move(setting));
     }
   }
   if (!fsdp.empty()) read_keyword_dictionary(file, fsdp);

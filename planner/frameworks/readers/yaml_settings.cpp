@@ -239,8 +239,17 @@ class YamlReader {
     const bool here = spelled.start_mark.index >= key.end_mark.index;
     const Span text = here ? span_of(spelled) : Span{};
     const Span whole = here ? Span{offset(key.start_mark), text.end} : Span{};
+    Span name = here ? span_of(key) : Span{};
+    if (here && !is_plain(key)) name = {name.begin + 1, name.end - 1};
     count(spelled);
-    result_.settings.add({path, std::move(value), {name_, line_of_node(key)}, whole, text, true});
+    result_.settings.add({path,
+                          std::move(value),
+                          {name_, line_of_node(key)},
+                          whole,
+                          text,
+                          true,
+                          name,
+                          Syntax::yaml});
   }
 
   std::string_view text_;

@@ -89,6 +89,7 @@ class ScriptReader {
   // Up to the end of a line, or to ';', '|', '&'.
   void statement() {
     const std::size_t begin = in_.at;
+    words_.begin_command();
     ShellCommand command;
     command.environment = exported_;
     handed_.clear();

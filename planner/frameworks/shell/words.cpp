@@ -20,7 +20,12 @@ void add_broken_continuation(std::vector<Finding>& findings, const Place& place,
   if (same != findings.end()) {
     const bool second = same->message.find("so do lines") == std::string::npos;
     same->message += fmt::format("{} {}", second ? "; so do lines" : ",", place.line);
-    same->fix.insert(same->fix.end(), fix.begin(), fix.end());
+    // A script that is started twice is read twice.
+    const bool known =
+        !fix.empty() && std::any_of(same->fix.begin(), same->fix.end(), [&](const Edit& edit) {
+          return edit.begin == fix.front().begin && edit.end == fix.front().end;
+        });
+    if (!known) same->fix.insert(same->fix.end(), fix.begin(), fix.end());
     return;
   }
   findings.push_back(
@@ -54,11 +59,35 @@ bool ShellWordReader::broken_continuation() {
   const std::size_t end = in_.line_end();
   const bool from_windows = end == in_.at + 2 && in_.peek(1) == '\r';
   if (!from_windows) {
-    add_broken_continuation(findings_, sources_.place(in_.letter(in_.at)),
-                            edit_of(sources_, in_, in_.at + 1, end, ""));
+    const std::size_t last = in_.text[end - 1] == '\r' ? end - 1 : end;
+    auto fix = edit_of(sources_, in_, in_.at + 1, last, "");
+    if (!fix.empty() && in_.peek(ahead) == '#' && in_.letters == nullptr) {
+      fix.push_back(remark_above(in_.at + ahead, end));
+    }
+    add_broken_continuation(findings_, sources_.place(in_.letter(in_.at)), fix);
   }
   in_.skip_line();
   return true;
+}
+
+// The remark in [begin, end), above its command, behind the word that its line begins with.
+Edit ShellWordReader::remark_above(std::size_t begin, std::size_t end) const {
+  const auto line_of = [this](std::size_t at) {
+    return at == 0 ? 0 : in_.text.rfind('\n', at - 1) + 1;  // npos + 1: the first
+  };
+  const std::size_t line = line_of(begin), above = line_of(std::min(command_, begin));
+  const auto indent_end = [this](std::size_t at) {
+    return std::min(in_.text.find_first_not_of(" \t", at), in_.text.size());
+  };
+  const std::size_t word = indent_end(line);
+  const std::size_t word_end = std::min(in_.text.find_first_of(" \t=\\", word), begin);
+  std::string_view remark = in_.text.substr(begin, end - begin);
+  if (remark.ends_with('\r')) remark.remove_suffix(1);
+  remark.remove_prefix(std::min(remark.find_first_not_of("# \t"), remark.size()));
+  const std::string_view line_break = in_.text.substr(0, end).ends_with('\r') ? "\r\n" : "\n";
+  return {sources_.name(in_.file), above, above,
+          fmt::format("{}# {}: {}{}", in_.text.substr(above, indent_end(above) - above),
+                      in_.text.substr(word, word_end - word), remark, line_break)};
 }
 
 bool ShellWordReader::at_word_end() const {

@@ -27,6 +27,8 @@ class ShellWordReader {
                   std::vector<Finding>& findings)
       : in_(cursor), variables_(variables), sources_(sources), findings_(findings) {}
 
+  // Where the command begins that is read from here on.
+  void begin_command() { command_ = in_.at; }
   void skip_blanks();  // and backslashes that continue a line
   [[nodiscard]] bool at_word_end() const;
 
@@ -45,6 +47,7 @@ class ShellWordReader {
   void piece(Words& words, Mode mode);
   void escape(ShellText& to, Mode mode);
   bool broken_continuation();
+  [[nodiscard]] Edit remark_above(std::size_t begin, std::size_t end) const;
 
   void expand(Words& words, Mode mode);
   void braces(Words& words, std::size_t from, Mode mode);
@@ -57,6 +60,7 @@ class ShellWordReader {
   const ShellVariables& variables_;
   const ShellSources& sources_;
   std::vector<Finding>& findings_;
+  std::size_t command_ = 0;
   std::size_t letters_ = 0;  // that variables gave
   int depth_ = 0;            // of quotes and variables
 };

@@ -7,6 +7,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/torch/python_names.h"
 #include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
@@ -18,7 +19,52 @@ bool contains(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
-void check_module(const ConfigPart& part, Findings& out) {
+const std::string& text_of_file(const Scene& scene, const std::string& name) {
+  static const std::string nothing;
+  for (const ConfigText& file : scene.files.texts) {
+    if (file.name == name) return file.text;
+  }
+  return nothing;
+}
+
+// The strategy that a text names; empty: none of torch's.
+std::string strategy_named(const std::string& text) {
+  for (const std::string_view name : {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD"}) {
+    const bool quoted = text == fmt::format("\"{}\"", name) || text == fmt::format("'{}'", name);
+    if (text == name || quoted) return std::string(name);
+  }
+  return "";
+}
+
+// `ShardingStrategy.NAME`, by the way that the file calls FSDP itself, with its import.
+Correction strategy_correction(const Scene& scene, const ConfigPart& part, const Setting& strategy,
+                               const std::string& name) {
+  Correction correction;
+  const std::string& text = text_of_file(scene, strategy.place.file);
+  const std::string raw = text.substr(std::min(strategy.text.begin, text.size()),
+                                      strategy.text.end - strategy.text.begin);
+  const bool is_text = raw == '"' + name + '"' || raw == "'" + name + "'";
+  if (name.empty() || !is_text) {
+    correction.why_not = "which strategy is meant is not certain";
+    return correction;
+  }
+  const std::string callee = text_of(part.settings.find("FSDP")->value);
+  const std::string module = callee.substr(0, callee.rfind('.') + 1);  // npos + 1: none
+  if (module.empty()) {
+    const ImportEdits import = import_of_fsdp(text, strategy.place.file, "ShardingStrategy");
+    if (!import.found) {
+      correction.why_not =
+          "the file does not say where FSDP comes from, and so would its strategies";
+      return correction;
+    }
+    correction = import.edits;
+  }
+  correction.push_back({strategy.place.file, strategy.text.begin, strategy.text.end,
+                        module + "ShardingStrategy." + name});
+  return correction;
+}
+
+void check_module(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Settings& s = part.settings;
   const Setting* const call = s.find("FSDP");
   const Setting* const policy = s.find("FSDP.auto_wrap_policy");
@@ -35,13 +81,14 @@ void check_module(const ConfigPart& part, Findings& out) {
   if (strategy != nullptr && !contains(text_of(strategy->value), "ShardingStrategy")) {
     const std::string name = text_of(strategy->value);
     const bool grads = contains(name, "SHARD_GRAD_OP");
+    const std::string named = strategy_named(name);
     out.push_back(
         {error, "sharding_strategy", strategy->place,
          fmt::format("sharding_strategy must be a ShardingStrategy, not the text {}{}", shown(name),
                      grads ? "; SHARD_GRAD_OP is ZeRO-2, FULL_SHARD is ZeRO-3" : ""),
-         "ShardingStrategy.FULL_SHARD",
+         fmt::format("ShardingStrategy.{}", named.empty() ? "FULL_SHARD" : named),
          "PyTorch 2.11, torch/distributed/fsdp/api.py (ShardingStrategy)",
-         with_value(*strategy, "ShardingStrategy.FULL_SHARD")});
+         strategy_correction(scene, part, *strategy, named)});
   }
   const Setting* const offload = s.find("FSDP.cpu_offload");
   if (offload != nullptr && contains(text_of(offload->value), "True")) {
@@ -84,28 +131,35 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
       const PythonArgument* const rank = call.find("rank");
       if (rank != nullptr &&
           (contains(rank->text, "local_rank") || contains(rank->text, "LOCAL_RANK"))) {
-        out.push_back(
-            {error,
-             "local_rank_as_rank",
-             rank->place,
-             "ranks of all nodes get the same numbers: the rank of the world is RANK, "
-             "LOCAL_RANK counts inside a node",
-             "rank=int(os.environ[\"RANK\"]), or no rank at all",
-             "PyTorch 2.11, torch/distributed/run.py (RANK, LOCAL_RANK)",
-             {{rank->place.file, rank->span.begin, rank->span.end, "int(os.environ[\"RANK\"])"}}});
+        const ImportEdits os =
+            import_module(text_of_file(scene, rank->place.file), rank->place.file, "os");
+        Correction fix = os.edits;
+        fix.push_back(
+            {rank->place.file, rank->span.begin, rank->span.end, "int(os.environ[\"RANK\"])"});
+        if (!os.found) {
+          fix.clear();
+          fix.why_not = "the file imports nothing, and RANK is read by os";
+        }
+        out.push_back({error, "local_rank_as_rank", rank->place,
+                       "ranks of all nodes get the same numbers: the rank of the world is RANK, "
+                       "LOCAL_RANK counts inside a node",
+                       "rank=int(os.environ[\"RANK\"]), or no rank at all",
+                       "PyTorch 2.11, torch/distributed/run.py (RANK, LOCAL_RANK)",
+                       std::move(fix)});
       }
     }
     if (name == "MixedPrecision") {
       const PythonArgument* const reduce = call.find("reduce_dtype");
       if (reduce != nullptr && contains(reduce->text, "bfloat16")) {
-        out.push_back(
-            {warning,
-             "reduce_dtype",
-             reduce->place,
-             "gradients are summed over all ranks in bf16, which loses small ones",
-             "reduce_dtype=torch.float32",
-             "torchtitan b5bcd76c, torchtitan/config/configs.py:102 (float32 alone)",
-             {{reduce->place.file, reduce->span.begin, reduce->span.end, "torch.float32"}}});
+        // The name alone: torch may have another one in the file.
+        const std::size_t at = reduce->span.begin + reduce->text.find("bfloat16");
+        out.push_back({warning,
+                       "reduce_dtype",
+                       reduce->place,
+                       "gradients are summed over all ranks in bf16, which loses small ones",
+                       "reduce_dtype=torch.float32",
+                       "torchtitan b5bcd76c, torchtitan/config/configs.py:102 (float32 alone)",
+                       {{reduce->place.file, at, at + 8, "float32"}}});
       }
     }
     if (name == "partial" && !call.arguments.empty() &&
@@ -150,7 +204,7 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
                    fmt::format("FSDP2 takes true or false, not {}", shown(text_of(reshard->value))),
                    "true (ZeRO-3) or false",
                    "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:1869",
-                   with_value(*reshard, "true")});
+                   with_value(scene, *reshard, "true")});
   }
   const Setting* const forward = s.find("fsdp_config.fsdp_forward_prefetch");
   if (forward != nullptr && second) {
@@ -179,7 +233,7 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
                                text_of(processes->value), scene.question.limits.gpus),
                    fmt::format("num_processes: {}", scene.question.limits.gpus),
                    "accelerate 16cb6eb8, src/accelerate/commands/config/config_args.py:180",
-                   with_value(*processes, fmt::format("{}", scene.question.limits.gpus))});
+                   with_value(scene, *processes, fmt::format("{}", scene.question.limits.gpus))});
   }
   if (!parallel || processes == nullptr) return;
   std::int64_t product = 1;
@@ -201,7 +255,7 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
 
 void check_torch(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
-    if (part.dialect == Dialect::fsdp_module) check_module(part, out);
+    if (part.dialect == Dialect::fsdp_module) check_module(scene, part, out);
     if (part.dialect != Dialect::accelerate) continue;
     try {
       check_accelerate(scene, part, out);

@@ -277,7 +277,7 @@ TEST_SUITE("bad input") {
     const std::string script = "STAGE=1\ncat > ds.json <<'EOF'\n" + json + "EOF\ndeepspeed t.py\n";
     CHECK(fixed(script, "unknown_option").find("8, # all\n \"zero_optimization\": {}}") !=
           std::string::npos);
-    CHECK(fixed(script, "json_remark").find("8, \n \"zero") != std::string::npos);
+    CHECK(fixed(script, "json_remark").find("8,\n \"zero") != std::string::npos);
     // Where the document was expanded, none.
     std::string open = script;
     open.replace(open.find("'EOF'"), 5, "EOF");

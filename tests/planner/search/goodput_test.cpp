@@ -54,20 +54,44 @@ TEST_CASE("stragglers cost 3% on a few nodes and 10% on many") {
 // 13 011 tokens/s a GPU on DGX H100 (10.2 kW / 8): 0.098 J a token, $0.053 a million tokens at
 // $2.5 an hour, before goodput.
 TEST_CASE("energy and cost of a token follow from power, price and throughput") {
-  const ModelSpec model = load_model("qwen3-30b-a3b");
   const HardwareProfile hardware = load_hardware("h100-sxm");
   RunFacts facts;
   facts.price_per_gpu_hour = 2.5;
   facts.reliability.failures_per_1000_node_days = 0;
-  const RunCost cost = cost_of_run(facts, model, hardware, 16, 16 * 13011.0);
+  const RunCost cost = cost_of_run(facts, Bytes(14.0 * 30e9), hardware, 16, 16 * 13011.0);
   const double straggling = 1 + cost.slowdown;
   CHECK(cost.joule_per_token / straggling == doctest::Approx(0.098).epsilon(0.01));
   CHECK(cost.usd / straggling / 1e6 == doctest::Approx(0.0534).epsilon(0.01));
   CHECK(cost.kwh == doctest::Approx(cost.joule_per_token * 1e12 / 3.6e6));
 }
 
-TEST_CASE("a checkpoint holds 14 bytes a parameter") {
-  const ModelSpec model = load_model("llama3-8b");
-  CHECK(checkpoint_bytes(model).value() ==
-        14.0 * static_cast<double>(count_parameters(model).total()));
+// bf16 2, and fp32 4 of the master copy and 4 of each moment; of FSDP, whose weights are fp32, 12.
+TEST_CASE("a checkpoint holds what the update writes, whatever the plan's degrees") {
+  struct Case {
+    RecipeKind recipe;
+    DType main_params, moments;
+    double bytes;
+  };
+  for (const std::string name : {"llama3-8b", "qwen3-30b-a3b", "qwen3-0.6b", "deepseek-v3"}) {
+    const ModelSpec model = load_model(name);
+    const ParameterCount count = count_parameters(model);
+    const auto parameters = static_cast<double>(count.total() + count.mtp);
+    for (const Case& c : {Case{RecipeKind::megatron, DType::fp32, DType::fp32, 14},
+                          Case{RecipeKind::megatron, DType::fp32, DType::bf16, 10},
+                          Case{RecipeKind::megatron, DType::bf16, DType::fp8, 6},
+                          Case{RecipeKind::deepspeed, DType::fp32, DType::fp32, 14},
+                          Case{RecipeKind::fsdp2, DType::fp32, DType::fp32, 12}}) {
+      ParallelPlan plan;
+      plan.zero = 3;
+      plan.dp = 8;
+      plan.pp = 2;
+      plan.offload.optimizer = 1;
+      plan.main_params_dtype = c.main_params;
+      plan.moment_dtype = c.moments;
+      CAPTURE(name);
+      CAPTURE(std::string(to_word(c.recipe)));
+      CHECK(checkpoint_bytes(model, recipe_of(c.recipe), plan).value() ==
+            doctest::Approx(c.bytes * parameters));
+    }
+  }
 }

@@ -71,7 +71,7 @@ TEST_SUITE("shell scripts") {
     CHECK(script.findings[0].message.find("2") != std::string::npos);
     const std::string fixed = with_edits("run --a 1 \\  # the first\n  --b 2 \\ # more\n  --c 3\n",
                                          "train.sh", script.findings[0].fix);
-    CHECK(fixed == "run --a 1 \\\n  --b 2 \\\n  --c 3\n");
+    CHECK(fixed == "# run: the first\n# --b: more\nrun --a 1 \\\n  --b 2 \\\n  --c 3\n");
     CHECK(read(fixed).findings.empty());
   }
 

@@ -1,0 +1,25 @@
+#pragma once
+// Names that a correction of a Python file needs, with the imports that bring them. Private to
+// check().
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/frameworks/finding.h"
+
+namespace qplan {
+
+// Edits of `text` that import `name` from torch.distributed.fsdp beside its import of FSDP; none
+// where it is imported already. Not found: the file imports nothing from there.
+struct ImportEdits {
+  bool found = false;
+  std::vector<Edit> edits;
+};
+ImportEdits import_of_fsdp(const std::string& text, const std::string& file, std::string_view name);
+
+// The same of a module of Python's own: "import os" before the first import.
+ImportEdits import_module(const std::string& text, const std::string& file,
+                          std::string_view module);
+
+}  // namespace qplan
