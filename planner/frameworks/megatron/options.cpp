@@ -112,7 +112,10 @@ Json optimizer_instances(const Subject& s) {
 Json offload_modules(const Subject& s) {
   if (s.plan.offload.activation_layers >= 0) return nullptr;
   Json list = Json::array({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm"});
-  if (s.model.moe) list.insert(list.end(), {"expert_fc1", "moe_act"});
+  // Of experts that are recomputed whole nothing is kept (transformer_config.py:2167).
+  if (s.model.moe && !s.plan.recompute.modules.has(RecomputeModule::moe)) {
+    list.insert(list.end(), {"expert_fc1", "moe_act"});
+  }
   return list;
 }
 

@@ -490,6 +490,18 @@ TEST_CASE("offloaded activations come with the variable that Megatron asks for")
   }
 }
 
+TEST_CASE("nothing of experts is moved that is recomputed with them") {
+  const auto moves = [](const std::string& recompute) {
+    const Job j =
+        job("qwen3-30b-a3b",
+            fmt::format("{} offload=activations recompute=selective:{}", kMoePlan, recompute),
+            Framework::megatron);
+    return has_text(file(emit(Framework::megatron, j.subject(), {}), "args.sh"), "expert_fc1");
+  };
+  CHECK(moves("layernorm"));
+  CHECK_FALSE(moves("moe"));
+}
+
 TEST_CASE("Megatron-DeepSpeed drops nothing that the plan does not, and runs fp8 by its library") {
   const Job plain =
       job("gpt3-175b", "tp8 pp1 dp8 zero3 mbs1 gbs64 seq2048", Framework::megatron_deepspeed);
