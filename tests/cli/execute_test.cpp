@@ -69,8 +69,8 @@ TEST_CASE("whoever looks at a terminal is told which step is done") {
     std::ostringstream out, err;
     Terminal terminal;
     terminal.progress = progress;
-    CHECK(run_cli({"run", "gbs1 seq16", "--model", "tiny", "--steps", "3"}, out, err, terminal) ==
-          0);
+    CHECK(run_cli({"run", "gbs1 seq16", "--model", "tiny", "--steps", "3", "--json"}, out, err,
+                  terminal) == 0);
     return err.str();
   };
   CHECK(said(true).find("step 2 of 3, loss 5.5") != std::string::npos);
