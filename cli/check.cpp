@@ -18,6 +18,8 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "models/error.h"
+#include "models/model_spec.h"
+#include "planner/frameworks/model_of_files.h"
 #include "planner/search/search.h"
 
 namespace qplan {
@@ -31,6 +33,8 @@ struct Question {
   std::optional<std::int64_t> seq_len, global_batch_size, micro_batch_size;
   std::string fix;
   bool json = false;
+  bool best = true;
+  std::vector<std::string> assumed;  // of a model that the files themselves describe
 };
 
 struct Found {
@@ -39,6 +43,7 @@ struct Found {
   std::optional<Answer> yours;
   std::unique_ptr<Job> best_job;  // the same, or another where that one cannot train the model
   std::optional<Answer> best;
+  bool searched = false;
   std::vector<Advice> would_fit;     // where no plan does
   std::vector<std::string> written;  // corrected copies
 };
@@ -62,6 +67,7 @@ void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
 
 // The best plan for the same sequences, searched where the files' implementation has any.
 void find_best(Found& found, const JobChoices& choices) {
+  found.searched = true;
   const ParallelPlan& plan = found.checked.plan;
   for (const RecipeKind recipe : {found.checked.recipe, RecipeKind::megatron}) {
     JobChoices same = choices;
@@ -178,6 +184,7 @@ void print_text(const Found& found, std::ostream& out) {
     out << wrapped("assumed: " + sentence, 116, 9);
   out << wrapped("this job  " + to_string(checked.plan), 116, 10)
       << wrapped("          " + speed_text(*found.yours), 116, 10);
+  if (!found.best && !found.searched) return;
   if (!found.best) {
     out << "best      no plan fits these GPUs";
     out << (found.would_fit.empty() ? "\n" : "; one would with:\n" + advice_text(found.would_fit));
@@ -226,10 +233,21 @@ Json to_json(const Found& found) {
   return object;
 }
 
+// A script that states every shape needs no --model.
+void read_model_of_files(Question& question, const std::vector<ConfigText>& files) {
+  const auto model = model_of_files(read_job_files(files));
+  if (!model) return;  // which make_job says
+  read_model(model->config, "the model that the arguments describe");
+  question.choices.model = "the-scripts-own";
+  question.choices.model_config = model->config;
+  question.assumed = model->assumed;
+}
+
 }  // namespace
 
 Exit run_check(const Args& args, const Console& console) {
   Question question;
+  bool no_best = false;
   CommandLine line("check",
                    "What is wrong with a configuration, the plan it amounts to, and a better one.",
                    "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64");
@@ -238,7 +256,8 @@ Exit run_check(const Args& args, const Console& console) {
                    "script, accelerate's yaml, slime's script, torchtitan's function",
                    question.files);
   line.group("Model");
-  line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
+  line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",
+               "what the arguments describe"},
               set_given(question.choices.model, set_text));
   line.option({"--seq-len", "TOKENS", "tokens of a sequence, where no file says", "4096"},
               set_given(question.seq_len, set_whole, std::int64_t{1}, std::int64_t{1} << 30));
@@ -250,6 +269,7 @@ Exit run_check(const Args& args, const Console& console) {
   add_cluster_options(line, question.choices);
   line.group("Output");
   line.option({"--fix", "DIR", "folder to write corrected copies to", ""}, set_text(question.fix));
+  line.flag("--no-best", "findings and this job's plan alone: no search for a better one", no_best);
   line.flag("--json", "the same as JSON", question.json);
   if (!line.parse(args, console.out)) return Exit::done;
   if (question.files.empty()) {
@@ -258,6 +278,8 @@ Exit run_check(const Args& args, const Console& console) {
   if (!question.choices.gpus) throw Error("--gpus is missing; say how many GPUs the job has");
 
   const std::vector<ConfigText> files = read_check_files(question.files);
+  question.best = !no_best;
+  if (!question.choices.model) read_model_of_files(question, files);
   Found found;
   found.job = make_job(question.choices);
   {
@@ -266,7 +288,10 @@ Exit run_check(const Args& args, const Console& console) {
         job.model_config.is_null() ? model_config(job.model.name) : job.model_config;
     found.checked =
         check(files, {job.model, config, job.limits(), job.hardware.link.gpus_per_node,
-                      question.seq_len, question.global_batch_size, question.micro_batch_size});
+                      question.seq_len, question.global_batch_size, question.micro_batch_size,
+                      !question.choices.model_config.is_null()});
+    found.checked.assumed.insert(found.checked.assumed.begin(), question.assumed.begin(),
+                                 question.assumed.end());
   }
   if (found.checked.framework && found.checked.says_plan) {
     JobChoices choices = question.choices;
@@ -274,7 +299,7 @@ Exit run_check(const Args& args, const Console& console) {
     found.job = make_job(choices);
     found.yours = ask(*found.job, found.checked.plan);
     add_memory_finding(found);
-    find_best(found, question.choices);
+    if (question.best) find_best(found, question.choices);
   }
   if (!question.fix.empty()) write_fixed(found, files, question.fix);
   if (question.json) {

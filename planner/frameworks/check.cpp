@@ -11,6 +11,7 @@
 #include "models/program/loss.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/relations.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/unsaid.h"
@@ -470,6 +471,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   if (!checked.framework) {
     const Scene scene{job, question, {}, {}};
     check_torch(scene, checked.findings);
+    check_python(scene, checked.findings);
     check_launch(scene, checked.findings);
     if (!checked.has(Severity::error)) {
       checked.findings.push_back(nothing_to_check(job));
@@ -481,10 +483,13 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   reading.read(checked.findings);
   Scene& scene = reading.scene();
   check_options(scene, checked.findings);
+  check_relations(scene, checked.findings);
   check_facts(scene, checked.findings);
   check_megatron(scene, checked.findings);
   check_deepspeed(scene, checked.findings);
+  check_trainer(scene, checked.findings);
   check_torch(scene, checked.findings);
+  check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
   const bool whole = !lacks_config(checked);
   checked.says_plan = whole && (!scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr);

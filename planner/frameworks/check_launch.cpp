@@ -151,11 +151,21 @@ void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
                    "Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1", "unset it",
                    "Megatron-LM d98e8a64, megatron/training/arguments.py:1166"});
   }
-  if (!fsdp && !one && (p.tp > 1 || p.cp > 1) && capability > 0 && capability < 100) {
+  // Megatron only advises where experts' exchanges run beside compute.
+  const ConfigPart* const part = scene.files.find(Dialect::megatron);
+  const bool advised = part->settings.has("--overlap-moe-expert-parallel-comm");
+  const bool needed = !fsdp && !advised && (p.tp > 1 || p.cp > 1) && capability < 100;
+  if (needed && !one && capability > 0) {
+    // Where the script leaves it alone, the environment that it runs in may say it.
+    const bool another =
+        queues != launch.environment.end() && queues->second.find('$') == std::string::npos;
     out.push_back(
-        {warning, "queues", launch.place,
-         "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script does "
-         "not set; Megatron asserts it",
+        {another ? error : warning, "queues", launch.place,
+         another ? fmt::format("tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, not {}; "
+                               "Megatron asserts it",
+                               shown(queues->second))
+                 : "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script "
+                   "does not set; Megatron asserts it",
          "export CUDA_DEVICE_MAX_CONNECTIONS=1",
          "Megatron-LM d98e8a64, megatron/training/arguments.py:1477"});
   }

@@ -2,6 +2,7 @@
 // How a plan and a model are spelled by a framework: one table a framework, used by the writer
 // (emit) and by the reader (check), so that what is written is what is read.
 
+#include <cmath>
 #include <optional>
 #include <span>
 #include <string>
@@ -104,9 +105,10 @@ Json if_true(bool condition, T value) {
 
 struct KnownOption {
   std::vector<std::string> spellings;
-  std::string arity;  // "0", "1", "3", "+", "*"
+  std::string arity;  // "0", "1", "3", "+", "*", "?"
   std::string type, otherwise;
   std::vector<std::string> choices;
+  double low = -INFINITY, high = INFINITY;  // of numbers: "int[0:3]", "float[0:]"
 };
 
 class OptionList {
@@ -121,7 +123,8 @@ class OptionList {
   std::vector<std::size_t> index_;  // of names_ in options_
 };
 
-// "megatron", "megatron_deepspeed", "slime", "deepspeed", "accelerate", "torchtitan".
+// "megatron", "megatron_deepspeed", "slime", "deepspeed", "accelerate", "torchtitan", "trainer",
+// "run_clm", "bridge_recipes", "bridge_fields", "torchtitan_names".
 const OptionList& known_options(std::string_view name);
 
 }  // namespace qplan

@@ -122,6 +122,35 @@ constexpr auto kTraps = std::to_array<Trap>({
      "cpu_offload is the old word for offload_optimizer, and both are refused together",
      "keep offload_optimizer", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:202", "",
      true},
+    {"nvme_without_path", error, "zero_optimization.offload_optimizer.device",
+     [](const Case& c) {
+       return c.text("zero_optimization.offload_optimizer.device") == "nvme" &&
+              !c.has("zero_optimization.offload_optimizer.nvme_path");
+     },
+     "states go to a drive that nothing names", "add nvme_path, a folder on the drive",
+     "DeepSpeed edaa7221, deepspeed/runtime/swap_tensor/optimizer_utils.py"},
+    {"nvme_without_path", error, "zero_optimization.offload_param.device",
+     [](const Case& c) {
+       return c.text("zero_optimization.offload_param.device") == "nvme" &&
+              !c.has("zero_optimization.offload_param.nvme_path");
+     },
+     "parameters go to a drive that nothing names", "add nvme_path, a folder on the drive",
+     "DeepSpeed edaa7221, deepspeed/runtime/swap_tensor/partitioned_param_swapper.py"},
+    {"offload_below_stage", warning, "zero_optimization.offload_param.device",
+     [](const Case& c) {
+       const std::string device = c.text("zero_optimization.offload_param.device");
+       return (device == "cpu" || device == "nvme") && c.stage() < 3 &&
+              !c.is_auto("zero_optimization.stage");
+     },
+     "parameters are offloaded by stage 3 alone", "stage 3, or leave offload_param out",
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/offload_config.py"},
+    {"offload_below_stage", warning, "zero_optimization.offload_optimizer.device",
+     [](const Case& c) {
+       return c.text("zero_optimization.offload_optimizer.device") == "nvme" && c.stage() < 3 &&
+              !c.is_auto("zero_optimization.stage");
+     },
+     "states go to a drive by stage 3 alone", "stage 3, or the device cpu",
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/offload_config.py"},
     {"clipping_in_optimizer", error, "optimizer.params.max_grad_norm",
      [](const Case& c) { return c.has("optimizer.params.max_grad_norm"); },
      "the optimizer refuses max_grad_norm", "gradient_clipping at the top",

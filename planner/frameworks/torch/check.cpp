@@ -181,19 +181,22 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
                    "accelerate 16cb6eb8, src/accelerate/commands/config/config_args.py:180",
                    with_value(*processes, fmt::format("{}", scene.question.limits.gpus))});
   }
-  if (!parallel || processes == nullptr) return;
+  const Json ranks = processes != nullptr ? processes->value : Json(scene.question.limits.gpus);
+  if (!parallel || same_value(ranks, Json(0))) return;
   std::int64_t product = 1;
   for (const std::string_view degree : {"dp_replicate", "dp_shard", "tp", "cp", "sp"}) {
     const Setting* const size =
         s.find(fmt::format("parallelism_config.parallelism_config_{}_size", degree));
     if (size != nullptr) product *= whole_of(size->value, 1, 1 << 20);
   }
-  if (!same_value(processes->value, Json(product))) {
-    out.push_back({error, "mesh_product", processes->place,
-                   fmt::format("the degrees of parallelism_config multiply to {}, not to "
-                               "num_processes {}",
-                               product, text_of(processes->value)),
-                   "", "accelerate 16cb6eb8, src/accelerate/parallelism_config.py:372"});
+  if (!same_value(ranks, Json(product))) {
+    out.push_back(
+        {error, "mesh_product", processes != nullptr ? processes->place : part.place,
+         fmt::format("the degrees of parallelism_config multiply to {}, not to {}", product,
+                     processes != nullptr
+                         ? fmt::format("num_processes {}", text_of(processes->value))
+                         : fmt::format("the job's {} GPUs", text_of(ranks))),
+         "", "accelerate 16cb6eb8, src/accelerate/parallelism_config.py:372"});
   }
 }
 
