@@ -2,7 +2,8 @@
 """Writes planner/frameworks/options/*.tsv: the options that frameworks' own parsers know.
 
 Columns: spellings (separated by spaces), values it takes (0, 1, 3, ?, + or *), type, default, choices
-(separated by commas). A type may say what its numbers lie between: int[0:3], float[0:]. Sources, each named by an argument:
+(separated by commas). A type may say what its numbers lie between: int[0:3], float[0:]; and "!"
+that it is never null. Sources, each named by an argument:
   --megatron DUMP        rows dumped from the live parser of Megatron-LM: spellings, destination,
                          action, type, number of values, default, choices as JSON
   --argparse NAME=FILE   a Python file that calls add_argument(), or a patch (.patch) that adds such
@@ -12,7 +13,9 @@ Columns: spellings (separated by spaces), values it takes (0, 1, 3, ?, + or *), 
   --torchtitan FILE      torchtitan/config/configs.py
   --torchtitan-names DIR a checkout of torchtitan: "module:name" of what modules define, and
                          "models.NAME/FLAVOR" of their registries
+  --launchers            the installed accelerate's, deepspeed's and torch's launchers
   --trainer              the installed transformers' TrainingArguments, as its parser has them
+  --older-trainer FILE... training_args.py of older versions, whose names are known too
   --run-clm FILE         transformers' examples/pytorch/language-modeling/run_clm.py
   --bridge-fields DIR DIR  checkouts of Megatron-Bridge and Megatron-LM: fields of its configuration
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions
@@ -91,13 +94,16 @@ def type_of_field(field):
     kind = kinds[0]
     if issubclass(kind, enum.Enum):
         return "", ",".join(str(member.value) for member in kind) if issubclass(kind, str) else ""
-    low = [getattr(m, "ge", getattr(m, "gt", None)) for m in field.metadata]
+    # Of whole numbers, above 0 is 1 and more.
+    low = [getattr(m, "ge", None) if getattr(m, "gt", None) is None else m.gt + (kind is int)
+           for m in field.metadata]
     high = [getattr(m, "le", getattr(m, "lt", None)) for m in field.metadata]
     low, high = ([b for b in bounds if b is not None] for bounds in (low, high))
     name = {int: "int", float: "float", bool: "bool", str: "str"}.get(kind, "")
     if name in ("int", "float") and (low or high):
         name += "[" + ":".join(str(b[0]) if b else "" for b in (low, high)) + "]"
-    return name, ""
+    optional = type(None) in typing.get_args(field.annotation) or field.default is None
+    return name + ("!" if name and not optional else ""), ""
 
 
 def model_rows(prefix, model):
@@ -167,7 +173,9 @@ def trainer_rows():
             continue
         choices = [str(getattr(c, "value", c)) for c in action.choices or ()]
         kind = getattr(action.type, "__name__", "")
-        kind = {"string_to_bool": "bool", "int": "int", "float": "float", "str": "str"}.get(kind, "")
+        kind = {"string_to_bool": "bool", "int": "int", "float": "float", "str": "str", "dict": "dict"}.get(kind, "")
+        if any(action.dest == name for name in ("logging_steps", "eval_steps", "save_steps")):
+            kind = "steps"  # a number of steps, or a share of them
         arity = "0" if any(s in type(action).__name__ for s in ("StoreTrue", "StoreFalse")) \
             else "1" if action.nargs is None else str(action.nargs)
         default = action.default if not callable(action.default) else None
@@ -175,8 +183,27 @@ def trainer_rows():
         yield " ".join(action.option_strings), arity, "" if choices else kind, default, ",".join(choices)
 
 
+def older_trainer_rows(paths):
+    """Names that older versions of TrainingArguments have: known, and no more than that."""
+    for path in paths:
+        for node in ast.parse(pathlib.Path(path).read_text()).body:
+            if not (isinstance(node, ast.ClassDef) and node.name == "TrainingArguments"):
+                continue
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and not field.target.id.startswith("_"):
+                    name = field.target.id
+                    words = {"--" + name, "--" + name.replace("_", "-"), "--no_" + name}
+                    yield " ".join(sorted(words)), "*", "", "", ""
+
+
+# What run_clm.py of transformers 4 had, and 5 calls otherwise.
+OLDER_RUN_CLM = ("torch_dtype", "low_cpu_mem_usage", "use_auth_token")
+
+
 def run_clm_rows(path):
     """The fields of its dataclasses, spelled as the parser spells them."""
+    for name in OLDER_RUN_CLM:
+        yield "--" + name, "*", "", "", ""
     for node in ast.parse(pathlib.Path(path).read_text()).body:
         if not (isinstance(node, ast.ClassDef) and node.name.endswith("Arguments")):
             continue
@@ -297,14 +324,14 @@ def bridge_field_rows(bridge, megatron):
 ACCELERATE_TYPES = {
     "compute_environment": ("", "LOCAL_MACHINE,AMAZON_SAGEMAKER"),
     "mixed_precision": ("", "no,fp16,bf16,fp8"),
-    "num_processes": ("int[1:]", ""), "num_machines": ("int[1:]", ""), "machine_rank": ("int[0:]", ""),
-    "use_cpu": ("bool", ""), "debug": ("bool", ""), "same_network": ("bool", ""),
-    "main_process_port": ("int", ""), "enable_cpu_affinity": ("bool", ""),
+    "num_processes": ("int[1:]", ""), "num_machines": ("int[1:]", ""), "use_cpu": ("bool", ""),
+    "main_process_port": ("int", ""),
     "fsdp_config.fsdp_version": ("int[1:2]", ""),
-    "fsdp_config.fsdp_min_num_params": ("int[0:]", ""),
-    "fsdp_config.fsdp_auto_wrap_policy": ("", "TRANSFORMER_BASED_WRAP,SIZE_BASED_WRAP,NO_WRAP"),
-    "fsdp_config.fsdp_state_dict_type": ("", "FULL_STATE_DICT,LOCAL_STATE_DICT,SHARDED_STATE_DICT"),
+    "fsdp_config.fsdp_auto_wrap_policy": ("any case", "TRANSFORMER_BASED_WRAP,SIZE_BASED_WRAP,NO_WRAP"),
+    "fsdp_config.fsdp_state_dict_type": ("any case", "FULL_STATE_DICT,LOCAL_STATE_DICT,SHARDED_STATE_DICT"),
+    "fsdp_config.fsdp_backward_prefetch": ("any case", "BACKWARD_PRE,BACKWARD_POST,NO_PREFETCH"),
     "parallelism_config.parallelism_config_cp_comm_strategy": ("", "allgather,alltoall"),
+    "parallelism_config.parallelism_config_cp_backend": ("", "torch"),
     "parallelism_config.parallelism_config_sp_backend": ("", "deepspeed"),
 }
 
@@ -312,6 +339,9 @@ ACCELERATE_TYPES = {
 def accelerate_rows():
     def typed(key):
         kind, choices = ACCELERATE_TYPES.get(key, ("", ""))
+        if key == "distributed_type":
+            from accelerate.utils import DistributedType
+            choices = ",".join(str(kind.value) for kind in DistributedType)
         if key.endswith("_size"):
             kind = "int[1:]"
         if key.startswith("fsdp_config.") and any(word in key for word in (
@@ -336,6 +366,29 @@ def accelerate_rows():
                 yield ("fsdp_config." + name, "1", *typed("fsdp_config." + name))
             if name.startswith("parallelism_config_"):
                 yield ("parallelism_config." + name, "1", *typed("parallelism_config." + name))
+
+
+def launcher_rows(parser):
+    """The options of a launcher's own parser."""
+    for action in parser._actions:
+        if action.option_strings:
+            arity = "0" if action.nargs == 0 else "1" if action.nargs is None else str(action.nargs)
+            yield " ".join(sorted(action.option_strings)), arity, "", "", ""
+
+
+def launchers():
+    from accelerate.commands import launch
+    from deepspeed.launcher import runner
+    from torch.distributed import run
+    import argparse as python
+    yield "accelerate_launch", launcher_rows(launch.launch_command_parser())
+    yield "torchrun", launcher_rows(run.get_args_parser())
+    made = []
+    parse = python.ArgumentParser.parse_args
+    python.ArgumentParser.parse_args = lambda self, *_, **__: made.append(self) or parse(self, ["x.py"])
+    runner.parse_args(["x.py"])
+    python.ArgumentParser.parse_args = parse
+    yield "deepspeed_launch", launcher_rows(made[0])
 
 
 def torchtitan_rows(path):
@@ -364,7 +417,9 @@ def main():
     parser.add_argument("--accelerate", action="store_true")
     parser.add_argument("--torchtitan")
     parser.add_argument("--torchtitan-names")
+    parser.add_argument("--launchers", action="store_true")
     parser.add_argument("--trainer", action="store_true")
+    parser.add_argument("--older-trainer", nargs="*", default=[])
     parser.add_argument("--run-clm")
     parser.add_argument("--bridge-recipes")
     parser.add_argument("--bridge-fields", nargs=2)
@@ -385,8 +440,18 @@ def main():
         write("bridge_fields", set(bridge_field_rows(*args.bridge_fields)))
     if args.torchtitan_names:
         write("torchtitan_names", set(torchtitan_name_rows(args.torchtitan_names)))
+    if args.launchers:
+        for name, rows in launchers():
+            write(name, set(rows))
     if args.trainer:
-        write("trainer", trainer_rows())
+        rows = list(trainer_rows())
+        known = {word for row in rows for word in row[0].split()}
+        for row in set(older_trainer_rows(args.older_trainer)):
+            words = [word for word in row[0].split() if word not in known]
+            if not set(row[0].split()) & known:
+                rows.append((" ".join(words), *row[1:]))
+                known.update(words)
+        write("trainer", rows)
     if args.run_clm:
         write("run_clm", set(run_clm_rows(args.run_clm)))
     if args.bridge_recipes:

@@ -156,10 +156,17 @@ def deepspeed_validator():
 def fork_arguments(where):
     """Megatron-DeepSpeed's own parser; its kernels and apex are not here."""
     import importlib
+
+    def absent(name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return object
+
     sys.path.insert(0, where)
     for name in ("apex", "apex.multi_tensor_apply", "apex.optimizers", "amp_C"):
         module = types.ModuleType(name)
-        module.__getattr__ = lambda _: object
+        module.__getattr__ = absent
+        module.__path__ = []
         sys.modules.setdefault(name, module)
     import torch
     hopper = types.SimpleNamespace(major=9, minor=0, multi_processor_count=132)

@@ -61,6 +61,7 @@ void read_part(const ConfigPart& part, Draft& draft,
   for (const Option& option : options_of(part.dialect)) {
     const Setting* const setting = part.settings.find(option.key);
     if (setting == nullptr || is_auto(*setting)) continue;
+    if (part.dialect == Dialect::ds_config && setting->value.is_null()) continue;
     if (!setting->resolved) {
       out.push_back({Severity::note, "not_resolved", setting->place,
                      fmt::format("{} is {}, which only a run can tell", setting->key,

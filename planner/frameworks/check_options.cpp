@@ -67,6 +67,9 @@ constexpr auto kForkAliases = std::to_array<Alias>({
     {"--num-query-groups", "--num-key-value-heads", ""},
     {"--norm-epsilon", "--layernorm-epsilon", ""},
     {"--rotary-base", "--rotary-position-embeddings-theta", ""},
+    {"--batch-size", "--micro-batch-size", ""},
+    {"--model-parallel-size", "--tensor-model-parallel-size", ""},
+    {"--warmup", "--lr-warmup-fraction", ""},
     {"--qk-layernorm", "", "; models that normalise queries and keys cannot be built"},
 });
 
@@ -142,7 +145,14 @@ bool is_known_to_trainer(const ConfigPart& part, const std::string& key) {
   return right < 5 || spelled_so > 0 || near.empty() || !is_slip(key, near);
 }
 
+// Names that the parser has only to say that they are gone (arguments.py:589).
+constexpr std::array<std::string_view, 3> kGone{"--batch-size", "--model-parallel-size",
+                                                "--warmup"};
+
 bool is_known(const ConfigPart& part, const std::string& key) {
+  const bool takes = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
+                     part.dialect == Dialect::megatron_deepspeed;
+  if (takes && std::find(kGone.begin(), kGone.end(), key) != kGone.end()) return false;
   const OptionList& list = known_options(option_list_of(part.dialect));
   if (list.find(key) != nullptr) return true;
   switch (part.dialect) {
@@ -320,6 +330,27 @@ const KnownOption* known_option(const ConfigPart& part, std::string_view key) {
   return known;
 }
 
+// Whether the script has no arguments without a flag. slime ignores what it does not know.
+bool takes_no_others(const ConfigPart& part) {
+  switch (part.dialect) {
+    case Dialect::megatron:
+      return is_of_megatron(part.script);
+    case Dialect::megatron_deepspeed:
+      return true;
+    case Dialect::trainer:
+      return base_name(part.script) == "run_clm.py";
+    case Dialect::slime:
+    case Dialect::torchtitan:
+    case Dialect::megatron_yaml:
+    case Dialect::bridge:
+    case Dialect::ds_config:
+    case Dialect::accelerate:
+    case Dialect::fsdp_module:
+      break;
+  }
+  return false;
+}
+
 // A number that argparse does not read and JSON would: 1e6.
 std::vector<Edit> in_digits(const KnownOption& known, const Setting& setting) {
   if (known.type != "int" || !setting.key.starts_with("--") || setting.value.is_array()) return {};
@@ -333,7 +364,7 @@ std::vector<Edit> in_digits(const KnownOption& known, const Setting& setting) {
 // Types, ranges and choices, of options whose list tells them.
 void check_value(const ConfigPart& part, const Setting& setting, Findings& out) {
   const KnownOption* const known = known_option(part, setting.key);
-  if (known == nullptr || !setting.resolved || setting.value.is_null()) return;
+  if (known == nullptr || !setting.resolved) return;
   // What a plan's word refuses was said already.
   const bool said = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
     return f.rule == "bad_value" && f.place.file == setting.place.file &&
@@ -348,6 +379,17 @@ void check_value(const ConfigPart& part, const Setting& setting, Findings& out) 
                                shown(text_of(setting.value)), wanted),
                    "", source_of_options(part), std::move(fix)});
   };
+  if (!setting.extra.empty() && takes_no_others(part)) {
+    out.push_back(
+        {Severity::error,
+         "stray_word",
+         setting.place,
+         fmt::format("{} takes {}, and {} behind it is an argument that nobody knows", setting.key,
+                     known->arity == "0" ? "no value" : "one value", shown(setting.extra)),
+         "leave it out",
+         "Python 3, Lib/argparse.py (unrecognized arguments)",
+         {}});
+  }
   const bool flag = setting.value.is_boolean(), argument = setting.key.starts_with("--");
   if (known->arity == "0" && !flag) {
     return refuse("given without a value", {});
@@ -367,14 +409,27 @@ void check_value(const ConfigPart& part, const Setting& setting, Findings& out) 
   }
 }
 
-void check_repetition(const ConfigPart& part, Findings& out) {
+void check_repetition(const ConfigPart& part, bool has_trainer, Findings& out) {
   if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::fsdp_module ||
       part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan) {
     return;
   }
   for (const Setting& setting : part.settings) {
     const Setting* const last = part.settings.find(setting.key);
-    if (last == &setting || same_value(last->value, setting.value)) continue;
+    if (last == &setting) continue;
+    // A Trainer reads the file by itself, and hands on what it made of it.
+    if (part.dialect == Dialect::ds_config && !has_trainer &&
+        last->place.file == setting.place.file && !setting.value.is_object()) {
+      out.push_back({Severity::error,
+                     "said_twice",
+                     setting.place,
+                     fmt::format("{} stands twice, and DeepSpeed stops", setting.key),
+                     "keep one",
+                     "DeepSpeed edaa7221, deepspeed/runtime/config_utils.py",
+                     {}});
+      continue;
+    }
+    if (same_value(last->value, setting.value)) continue;
     if (!last->resolved || !setting.resolved) continue;  // of two branches one is taken
     // A later file may well say another than an earlier one; in one file it is a slip.
     const bool slip = last->place.file == setting.place.file;
@@ -418,7 +473,7 @@ void check_options(const Scene& scene, Findings& out) {
         out.push_back(unknown_option(scene, part, setting));
       }
     }
-    check_repetition(part, out);
+    check_repetition(part, scene.files.find(Dialect::megatron_deepspeed) == nullptr, out);
   }
 }
 

@@ -31,6 +31,10 @@ namespace {
 
 // "int[0:3]": a type and what its numbers lie between, either of which may be left out.
 void set_range(KnownOption& option) {
+  if (option.type.ends_with('!')) {
+    option.never_null = true;
+    option.type.pop_back();
+  }
   const std::size_t bracket = option.type.find('[');
   const std::size_t colon = option.type.find(':');
   if (bracket == std::string::npos || colon == std::string::npos) return;

@@ -109,6 +109,7 @@ struct KnownOption {
   std::string type, otherwise;
   std::vector<std::string> choices;
   double low = -INFINITY, high = INFINITY;  // of numbers: "int[0:3]", "float[0:]"
+  bool never_null = false;                  // "int!"
 };
 
 class OptionList {
@@ -124,7 +125,8 @@ class OptionList {
 };
 
 // "megatron", "megatron_deepspeed", "slime", "deepspeed", "accelerate", "torchtitan", "trainer",
-// "run_clm", "bridge_recipes", "bridge_fields", "torchtitan_names".
+// "run_clm", "bridge_recipes", "bridge_fields", "torchtitan_names",
+// "accelerate_launch", "deepspeed_launch", "torchrun".
 const OptionList& known_options(std::string_view name);
 
 }  // namespace qplan

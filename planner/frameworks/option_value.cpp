@@ -115,14 +115,22 @@ std::string number_wanted(const KnownOption& known, const Json& value, ValueRead
 }  // namespace
 
 std::string wanted_instead(const KnownOption& known, const Json& value, ValueReader reader) {
-  if (value.is_null()) return "";
+  if (value.is_null()) return known.never_null ? "a value, not null" : "";
   if (!known.choices.empty()) {
-    const std::string text = text_of(value);
-    const bool choice =
-        std::find(known.choices.begin(), known.choices.end(), text) != known.choices.end();
+    const bool any_case = known.type == "any case";
+    const auto spelled = [&](const std::string& word) { return any_case ? lower(word) : word; };
+    const std::string text = spelled(text_of(value));
+    const bool choice = std::any_of(known.choices.begin(), known.choices.end(),
+                                    [&](const std::string& c) { return spelled(c) == text; });
     return choice ? "" : fmt::format("one of {}", fmt::join(known.choices, ", "));
   }
   if (known.type == "int" || known.type == "float") return number_wanted(known, value, reader);
+  if (known.type == "dict") return "set in Python: no argument is a dictionary";
+  if (known.type == "steps") {  // training_args.py (__post_init__)
+    const auto number = number_in(value, false, reader);
+    const bool fine = number && *number > 0 && (*number <= 1 || std::floor(*number) == *number);
+    return fine ? "" : "a whole number of steps, or a share of them below 1";
+  }
   // argparse's bool() takes any text for true.
   if (known.type == "bool" && reader != ValueReader::argparse && !is_truth(value, reader)) {
     return "true or false";

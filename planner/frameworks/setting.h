@@ -25,6 +25,7 @@ struct Setting {
   Span whole{};          // key and value in the file
   Span text{};           // the value alone
   bool resolved = true;  // false: the value is known only when the file runs
+  std::string extra{};   // words behind an argument that it does not take
 };
 
 class Settings {

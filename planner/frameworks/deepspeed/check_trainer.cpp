@@ -163,11 +163,20 @@ void check_trainer(const Scene& scene, Findings& out) {
   const ConfigPart* const trainer = scene.files.find(Dialect::trainer);
   if (config == nullptr || trainer == nullptr || config->of_accelerate) return;
   // A file that only lies beside the script is nobody's.
-  if (!trainer->settings.has("--deepspeed") ||
-      !trainer->settings.has("--per_device_train_batch_size")) {
-    return;
-  }
+  const auto known = std::count_if(
+      trainer->settings.begin(), trainer->settings.end(),
+      [](const Setting& s) { return known_options("trainer").find(s.key) != nullptr; });
+  if (!trainer->settings.has("--deepspeed") || known < 4) return;
   const Case c(*config, *trainer);
+  if (!config->settings.has_section("zero_optimization")) {
+    out.push_back({error,
+                   "trainer_needs_zero",
+                   config->place,
+                   "a Trainer wants the block zero_optimization, and stops without it",
+                   "\"zero_optimization\": {\"stage\": 0} shards nothing",
+                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py (DeepSpeedPlugin)",
+                   {}});
+  }
   check_pairs(c, out);
   check_betas(c, out);
   check_formats(c, out);

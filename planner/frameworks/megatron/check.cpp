@@ -29,6 +29,13 @@ bool low_precision_states(const Case& c) {
   return false;
 }
 
+// Arguments that a script is started with.
+bool is_started(const Case& c) {
+  const bool takes = c.part.dialect == Dialect::megatron ||
+                     c.part.dialect == Dialect::megatron_deepspeed;
+  return takes && !c.part.script.empty();
+}
+
 // The arguments of a whole job, not those of one array.
 bool is_whole(const Case& c) {
   return c.has("--num-layers") && c.has("--micro-batch-size");
@@ -138,8 +145,7 @@ constexpr auto kTraps = std::to_array<Trap>({
      "Megatron-LM d98e8a64, megatron/training/arguments.py:693"},
     {"no_positions", error, "",
      [](const Case& c) {
-       return c.part.dialect == Dialect::megatron && !c.part.script.empty() &&
-              c.has("--num-layers") && c.has("--seq-length") && c.has("--micro-batch-size") &&
+       return is_started(c) && c.has("--num-layers") && c.has("--seq-length") && c.has("--micro-batch-size") &&
               !c.may_be_said("--max-position-embeddings");
      },
      "--max-position-embeddings has no default, and Megatron stops without it",
@@ -147,8 +153,7 @@ constexpr auto kTraps = std::to_array<Trap>({
      "Megatron-LM d98e8a64, megatron/training/arguments.py:1316"},
     {"no_seq_length", error, "",
      [](const Case& c) {
-       return c.part.dialect == Dialect::megatron && !c.part.script.empty() &&
-              c.has("--num-layers") && c.has("--micro-batch-size") &&
+       return is_started(c) && c.has("--num-layers") && c.has("--micro-batch-size") &&
               c.has("--max-position-embeddings") && !c.may_be_said("--seq-length") &&
               !c.may_be_said("--encoder-seq-length") && !c.scene.question.seq_len;
      },

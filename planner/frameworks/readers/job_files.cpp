@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "models/error.h"
@@ -90,12 +91,27 @@ Settings read_flags(const std::vector<ShellWord>& words, const std::string& scri
   return read_arguments(words, kFork);
 }
 
+// Python's argparse takes the beginning of a name that no other has for the whole.
+std::string whole_name(const std::string& key, std::span<const OptionList* const> lists) {
+  std::string found;
+  for (const OptionList* const list : lists) {
+    if (list->find(key) != nullptr) return key;
+    for (const std::string& name : list->names()) {
+      if (!key.starts_with("--") || key.size() < 5 || !name.starts_with(key)) continue;
+      if (!found.empty()) return key;
+      found = name;
+    }
+  }
+  return found.empty() ? key : found;
+}
+
 // A Trainer's, which are spelled with '_' or with '-'.
 Settings read_trainer_flags(const std::vector<ShellWord>& words) {
   static const std::array<const OptionList*, 2> kLists{&known_options("trainer"),
                                                        &known_options("run_clm")};
   Settings settings;
   for (Setting setting : read_arguments(words, kLists)) {
+    setting.key = whole_name(setting.key, kLists);
     if (kLists.front()->find(setting.key) != nullptr && setting.key.size() > 2) {
       std::replace(setting.key.begin() + 2, setting.key.end(), '-', '_');
     }
