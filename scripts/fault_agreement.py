@@ -19,6 +19,7 @@ import collections
 import contextlib
 import io
 import json
+import logging
 import os
 import pathlib
 import random
@@ -41,6 +42,7 @@ LATER = {
     "other_model": "the validator does not know the model",
     "missing_option": "the validator does not know the model",
     "launched_world": "the launcher counts processes",
+    "actor_gpus": "the launcher counts processes",
     "launched_degrees": "the launcher counts processes",
     "contradiction": "two files are not read together by the validator",
     "batch_arithmetic": "two files are not read together by the validator",
@@ -495,6 +497,7 @@ def slime_validator():
         args.use_distributed_optimizer = True
         args.rank, args.world_size = 0, args.actor_num_nodes * args.actor_num_gpus_per_node
         arguments.validate_args(args)
+        arguments.core_transformer_config_from_args(args)
 
     return validate
 
@@ -640,6 +643,7 @@ def draw_faults(framework, folder, half, per_job, seed, most):
 
 
 def judge(framework, options):
+    logging.disable(logging.CRITICAL)
     validate = VALIDATORS[framework]()
     table = collections.defaultdict(collections.Counter)
     notes = []

@@ -140,8 +140,8 @@ curriculum_learning curriculum_learning.* data_efficiency data_efficiency.* comp
 compression_training.* sparse_attention sparse_attention.* progressive_layer_drop
 progressive_layer_drop.* eigenvalue eigenvalue.* quantize_training quantize_training.* nebula
 nebula.* hybrid_engine hybrid_engine.* checkpoint checkpoint.* data_parallel_size=int[1:]
-sequence_parallel_size=int[1:] sequence_parallel sequence_parallel.* tensor_parallel=block
-tensor_parallel.autotp_size=int[0:] tensor_parallel.* expert_parallel=block
+sequence_parallel_size=int[1:] sequence_parallel sequence_parallel.* tensor_parallel=block tensor_parallel.tp.*
+expert_parallel=block
 expert_parallel.enabled=bool expert_parallel.autoep_size=int[1:] expert_parallel.* pipeline pipeline.*
 compile compile.* timers timers.* log_level gradient_allreduce_op managed_gradient_accumulation=bool
 disable_python_gc=bool vocabulary_size=int[1:] zero_optimization.mics_shard_size=int
@@ -162,6 +162,11 @@ def deepspeed_rows():
     yield from model_rows("zero_optimization.offload_param.", offload.DeepSpeedZeroOffloadParamConfig)
     yield from model_rows("zero_optimization.offload_optimizer.",
                           offload.DeepSpeedZeroOffloadOptimizerConfig)
+    from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
+    yield from model_rows("tensor_parallel.", TPTrainingConfig)
+    for name, field in TPTrainingConfig.model_fields.items():
+        if not type_of_field(field)[0]:
+            yield f"tensor_parallel.{name}.*", "1", "", "", ""
     yield from model_rows("bf16.", precision.DeepSpeedBF16Config)
     yield from model_rows("fp16.", precision.DeepSpeedFP16Config)
 
@@ -248,6 +253,12 @@ def torchtitan_name_rows(folder):
                         yield f"{module}/{key.value}", "0", "", "", ""
             elif isinstance(node, (ast.Import, ast.ImportFrom)) and parts[-1] == "__init__":
                 names.update(alias.asname or alias.name for alias in node.names)
+            if isinstance(node, ast.ClassDef) and node.name == "Trainer":
+                for inner in node.body:
+                    if isinstance(inner, ast.ClassDef) and inner.name == "Config":
+                        for field in inner.body:
+                            if isinstance(field, ast.AnnAssign):
+                                yield f"Trainer.Config.{field.target.id}", "0", "", "", ""
         # Modules of a package are names of it, too.
         if parts[-1] == "__init__":
             names.update(p.stem for p in path.parent.iterdir())

@@ -143,6 +143,27 @@ void check_flavor(const Scene& scene, const PythonText& text,
   }
 }
 
+// Trainer.Config(model_spec=..., training=...)
+void check_keywords(const PythonText& text, Findings& out) {
+  const auto names = names_under("torchtitan_names", "Trainer.Config.");
+  for (const PythonCall& call : text.calls) {
+    if (!call.callee.ends_with("Trainer.Config")) continue;
+    for (const PythonArgument& argument : call.arguments) {
+      const bool known = argument.name.empty() ||
+                         std::find(names.begin(), names.end(), argument.name) != names.end();
+      if (known) continue;
+      out.push_back({error,
+                     "unknown_option",
+                     argument.place,
+                     fmt::format("Trainer.Config has no field {}, and torchtitan stops",
+                                 shown(argument.name)),
+                     nearest_of(argument.name, names),
+                     std::string(kTitanSource),
+                     {}});
+    }
+  }
+}
+
 // "qwen3_8b" of "qwen3_8b_pretrain_4gpu_h100_bf16_config".
 std::string model_of_recipe(std::string_view recipe) {
   for (const std::string_view stage : {"_pretrain_", "_sft_", "_peft_"}) {
@@ -252,6 +273,7 @@ void check_python(const Scene& scene, Findings& out) {
     const PythonText* const text = calls_of(scene, file.name);
     if (text == nullptr) continue;
     check_flavor(scene, *text, imports, out);
+    if (titan && scene.files.find(Dialect::torchtitan) != nullptr) check_keywords(*text, out);
     if (!bridge) continue;
     check_recipe(scene, *text, out);
     check_fields(*text, out);

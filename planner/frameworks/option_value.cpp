@@ -128,7 +128,7 @@ std::string wanted_instead(const KnownOption& known, const Json& value, ValueRea
   if (known.type == "dict") return "set in Python: no argument is a dictionary";
   if (known.type == "steps") {  // training_args.py (__post_init__)
     const auto number = number_in(value, false, reader);
-    const bool fine = number && *number > 0 && (*number <= 1 || std::floor(*number) == *number);
+    const bool fine = number && *number != 0 && (*number < 1 || std::floor(*number) == *number);
     return fine ? "" : "a whole number of steps, or a share of them below 1";
   }
   // argparse's bool() takes any text for true.

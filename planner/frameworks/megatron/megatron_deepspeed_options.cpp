@@ -46,6 +46,12 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft& d, const Json& v) {
        if (truth_of(v)) d.plan.precision = Precision::fp8;
      }},
+    // The parser stops at fp8 with the layers of its own that are the default (arguments.py:372).
+    {"--transformer-impl", "precision",
+     [](const Subject& s) {
+       return if_true(s.plan.precision == Precision::fp8, "transformer_engine");
+     },
+     [](Draft&, const Json&) {}},
     {"--checkpoint-activations", "recompute",
      [](const Subject& s) { return if_true(s.plan.recompute.kind == RecomputeKind::full); },
      [](Draft& d, const Json& v) {

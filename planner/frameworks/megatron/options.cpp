@@ -116,7 +116,9 @@ Json optimizer_instances(const Subject& s) {
 Json offload_modules(const Subject& s) {
   if (s.plan.offload.activation_layers >= 0) return nullptr;
   Json list = Json::array({"attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm"});
-  if (s.model.moe) list.insert(list.end(), {"expert_fc1", "moe_act"});
+  // Not what is recomputed as a whole (transformer_config.py:2170).
+  const bool again = s.plan.recompute.modules.has(RecomputeModule::moe);
+  if (s.model.moe && !again) list.insert(list.end(), {"expert_fc1", "moe_act"});
   return list;
 }
 

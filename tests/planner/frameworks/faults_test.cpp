@@ -270,7 +270,7 @@ TEST_SUITE("a trainer beside ds_config.json") {
         {"--bf16 true --fp16 true\n", "options_exclude"},
         {"--bf16 true --fsdp full_shard\n", "options_exclude"},
         {"--bf16 true --warmup_steps many\n", "refused_value"},
-        {"--bf16 perhaps\n", "refused_value"}};
+        {"--bf16 perhaps\n", "bad_value"}};
     for (const auto& [more, rule] : faults) {
       const Checked checked =
           ask({{"ds_config.json", config_with("")}, {"train.sh", kLaunch + more}});
