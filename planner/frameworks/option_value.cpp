@@ -128,7 +128,10 @@ std::string wanted_instead(const KnownOption& known, const Json& value, ValueRea
   if (known.type == "dict") return "set in Python: no argument is a dictionary";
   if (known.type == "steps") {  // training_args.py (__post_init__)
     const auto number = number_in(value, false, reader);
-    const bool fine = number && *number != 0 && (*number < 1 || std::floor(*number) == *number);
+    // Nothing is logged every 0 steps; to evaluate and to save, 0 means never.
+    const bool never = number && *number == 0 && known.spellings.front() != "--logging_steps";
+    const bool fine =
+        number && (never || *number != 0) && (*number < 1 || std::floor(*number) == *number);
     return fine ? "" : "a whole number of steps, or a share of them below 1";
   }
   // argparse's bool() takes any text for true.

@@ -522,6 +522,7 @@ class Judge {
       });
       return any == (term.op == "=");
     }
+    if (values->empty()) return false;  // nothing is no number of any size
     const auto left = number(*values);
     const auto right =
         term.value.starts_with("--") ? other_number(term.value) : number({std::string(term.value)});
@@ -530,6 +531,12 @@ class Judge {
     if (term.op == ">=") return *left >= *right;
     if (term.op == "<") return *left < *right;
     return *left <= *right;
+  }
+
+  // Whether the arguments describe the model, as those of a whole job do.
+  [[nodiscard]] bool is_whole() const {
+    return part_.dialect == Dialect::trainer || is_said_elsewhere("--num-layers") ||
+           is_said_elsewhere("--hidden-size");
   }
 
   [[nodiscard]] const Setting* find(std::string_view text) const {
@@ -600,20 +607,24 @@ std::string_view source_of(Dialect dialect) {
                                                 : "Megatron-LM d98e8a64";
 }
 
-void check_relation(const ConfigPart& part, const Judge& judge, const Relation& relation,
-                    Findings& out) {
+void check_relation(const ConfigPart& part, Dialect whose, const Judge& judge,
+                    const Relation& relation, Findings& out) {
   const auto conditions = parts_of(relation.when, '&');
   for (const std::string_view condition : conditions) {
     if (judge.holds(condition) != std::optional(true)) return;
   }
   const auto wanted = parts_of(relation.must, '|');
+  // Where the model is not described, a file is missing that may say more than the model.
+  const Term first_wanted = term_of(wanted.front());
+  const bool of_itself = relation.when.find(first_wanted.flag) != std::string_view::npos;
+  if (!first_wanted.negated && !of_itself && !judge.is_whole()) return;
   for (const std::string_view term : wanted) {
     if (judge.holds(term) != std::optional(false)) return;
   }
   std::vector<std::string> when, must;
   for (const std::string_view term : conditions) when.push_back(words_of(term));
   for (const std::string_view term : wanted) must.push_back(words_of(term));
-  const Term first = term_of(wanted.front());
+  const Term& first = first_wanted;
   const bool excludes = first.negated;
   const Setting* at = judge.find(conditions.front());
   if (excludes || at == nullptr) {
@@ -630,7 +641,7 @@ void check_relation(const ConfigPart& part, const Judge& judge, const Relation& 
                  at != nullptr ? at->place : part.place,
                  relation.why.empty() ? sentence : fmt::format("{}: {}", sentence, relation.why),
                  excludes ? "keep one of them" : fmt::format("write {}", must.front()),
-                 fmt::format("{}, {}", source_of(part.dialect), relation.source),
+                 fmt::format("{}, {}", source_of(whose), relation.source),
                  {}});
 }
 
@@ -662,7 +673,13 @@ void check_relations(const Scene& scene, Findings& out) {
     if (relations_of(part.dialect).empty()) continue;
     const Judge judge(scene, part);
     for (const Relation& relation : relations_of(part.dialect)) {
-      check_relation(part, judge, relation, out);
+      check_relation(part, part.dialect, judge, relation, out);
+    }
+    if (part.dialect != Dialect::slime) continue;
+    // slime runs Megatron's validation as well, and has the distributed optimizer on by itself.
+    for (const Relation& relation : kMegatron) {
+      const bool on = relation.must.find("--use-distributed-optimizer") != std::string_view::npos;
+      if (!on) check_relation(part, Dialect::megatron, judge, relation, out);
     }
   }
 }

@@ -43,6 +43,11 @@ class Case {
     return fixed ? found : nullptr;
   }
 
+  [[nodiscard]] bool says(std::string_view key) const {
+    const Setting* const found = config_.settings.find(key);
+    return found != nullptr && !found->value.is_null();
+  }
+
   // As given, or the parser's default; null: known only when it runs.
   [[nodiscard]] Json argument(std::string_view name) const {
     const Setting* const found = trainer_.settings.find(name);
@@ -156,6 +161,29 @@ void check_whole_batch(const Case& c, std::int64_t gpus, Findings& out) {
   }
 }
 
+// Where ds_config.json does not say the accumulation, accelerate fills in 1 and DeepSpeed
+// multiplies.
+void check_unsaid_accumulation(const Case& c, std::int64_t ranks, Findings& out) {
+  const Setting *const all = c.said("train_batch_size"), *const micro = c.said(
+                                                             "train_micro_batch_size_per_gpu");
+  if (all == nullptr || micro == nullptr || c.says("gradient_accumulation_steps")) return;
+  try {
+    const std::int64_t product = whole_of(micro->value, 1) * ranks;
+    if (ranks == 0 || whole_of(all->value, 1) == product) return;
+    out.push_back({error,
+                   "batch_arithmetic",
+                   all->place,
+                   fmt::format("{} sequences a step are not micro-batch {} x accumulation 1, which "
+                               "nobody says otherwise, x data-parallel {} = {}",
+                               text_of(all->value), text_of(micro->value), ranks, product),
+                   "add gradient_accumulation_steps",
+                   "DeepSpeed edaa7221, deepspeed/runtime/config.py:937",
+                   {}});
+  } catch (const Error&) {
+    return;  // what is no number is said elsewhere
+  }
+}
+
 }  // namespace
 
 void check_trainer(const Scene& scene, Findings& out) {
@@ -180,6 +208,7 @@ void check_trainer(const Scene& scene, Findings& out) {
   check_pairs(c, out);
   check_betas(c, out);
   check_formats(c, out);
+  check_unsaid_accumulation(c, scene.draft.plan.dp, out);
   const bool ranks_share = scene.draft.plan.cp > 1 || scene.draft.plan.tp > 1;
   if (!ranks_share) check_whole_batch(c, scene.question.limits.gpus, out);
 }

@@ -137,15 +137,18 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
 // A step is whole rounds of every rank's micro-batches.
 void check_tokens(const Scene& scene, Findings& out) {
   const Draft& draft = scene.draft;
-  if (!draft.train_tokens || !draft.microbatch_tokens) return;
-  const std::int64_t round = *draft.microbatch_tokens * draft.plan.dp;
+  const KnownOption* const unsaid =
+      known_options("torchtitan").find("training.num_tokens_per_microbatch_per_dp_rank");
+  if (!draft.train_tokens || unsaid == nullptr) return;
+  const std::int64_t micro = draft.microbatch_tokens.value_or(whole_of(Json(unsaid->otherwise), 1));
+  const std::int64_t round = micro * draft.plan.dp;
   if (round == 0 || *draft.train_tokens % round == 0) return;
   const auto at = scene.said.find("global_batch_size");
   out.push_back({error,
                  "tokens_a_step",
                  at == scene.said.end() ? Place{} : at->second,
                  fmt::format("{} tokens a step are no multiple of {} a micro-batch x {} ranks = {}",
-                             *draft.train_tokens, *draft.microbatch_tokens, draft.plan.dp, round),
+                             *draft.train_tokens, micro, draft.plan.dp, round),
                  fmt::format("a multiple of {}", round),
                  "torchtitan b5bcd76c, torchtitan/trainer.py (num_tokens_per_train_step)",
                  {}});
