@@ -16,7 +16,7 @@
 namespace qplan {
 namespace {
 
-struct Question : AccuracyQuestion {
+struct AccuracyWords : AccuracyQuestion {
   bool json = false, markdown = false, wants_template = false;
   std::optional<double> max_error;
   std::int64_t threads = 0;
@@ -35,7 +35,7 @@ SetOption set_by(std::vector<std::string>& by) {
   };
 }
 
-std::vector<MeasuredRun> read_runs(Question& question) {
+std::vector<MeasuredRun> read_runs(AccuracyWords& question) {
   std::vector<MeasuredRun> runs;
   for (const std::string& file : question.files) {
     for (MeasuredRun& run : read_measured_runs(read_csv_file(file))) {
@@ -61,7 +61,7 @@ std::vector<JudgedRun> judge_all(std::vector<MeasuredRun> runs, int threads) {
   return judged;
 }
 
-void add_options(CommandLine& line, Question& question) {
+void add_options(CommandLine& line, AccuracyWords& question) {
   line.positionals("RUNS", "files of measured runs", question.files);
   line.group("Runs");
   line.option({"--by", "WORD,...", "what the groups share: recipe, hardware, model, source",
@@ -87,7 +87,7 @@ void add_options(CommandLine& line, Question& question) {
               set_text(question.output));
 }
 
-void answer(const std::string& text, const Question& question, const Console& console) {
+void answer(const std::string& text, const AccuracyWords& question, const Console& console) {
   if (question.output.empty()) {
     console.out << text;
   } else {
@@ -98,7 +98,7 @@ void answer(const std::string& text, const Question& question, const Console& co
 }  // namespace
 
 Exit run_accuracy(const Args& args, const Console& console) {
-  Question question;
+  AccuracyWords question;
   question.by = {"recipe", "hardware"};
   question.grades = {"A", "B"};
   CommandLine line("accuracy", "Predicts measured training runs and reports the errors.",

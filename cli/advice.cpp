@@ -77,7 +77,7 @@ void keep_fastest(std::vector<Advice>& advice) {
 std::optional<Advice> try_job(const Job& job, std::string change, const SearchSpace& space) {
   SearchOptions options;
   options.top = 1;
-  const SearchResult result = search(*job.cost, space, options);
+  const SearchResult result = search_offered(job, space, options);
   if (result.plans.empty()) return std::nullopt;
   const RankedPlan& best = result.plans.front();
   return Advice{std::move(change), best.plan, best.plan.world(), best.device_peak, best.step_time};

@@ -20,14 +20,14 @@
 #include "models/error.h"
 #include "models/model_spec.h"
 #include "planner/frameworks/model_of_files.h"
-#include "planner/search/search.h"
+#include "planner/frameworks/written_plans.h"
 
 namespace qplan {
 namespace {
 
 namespace fs = std::filesystem;
 
-struct Question {
+struct CheckWords {
   JobChoices choices;
   std::vector<std::string> files;
   std::optional<std::int64_t> seq_len, global_batch_size, micro_batch_size;
@@ -37,7 +37,7 @@ struct Question {
   std::vector<std::string> assumed;  // of a model that the files themselves describe
 };
 
-struct Found {
+struct FoundInFiles {
   Checked checked;
   std::unique_ptr<Job> job;  // in the implementation that the files speak to
   std::optional<Answer> yours;
@@ -48,7 +48,7 @@ struct Found {
   std::vector<std::string> written;  // corrected copies
 };
 
-void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
+void say_nothing_fits(FoundInFiles& found, const Job& job, const SearchSpace& space,
                       const RankedPlan& smallest) {
   if (!found.would_fit.empty()) return;  // said of another implementation
   found.checked.findings.insert(
@@ -66,7 +66,7 @@ void say_nothing_fits(Found& found, const Job& job, const SearchSpace& space,
 }
 
 // The best plan for the same sequences, searched where the files' implementation has any.
-void find_best(Found& found, const JobChoices& choices) {
+void find_best(FoundInFiles& found, const JobChoices& choices) {
   found.searched = true;
   const ParallelPlan& plan = found.checked.plan;
   for (const RecipeKind recipe : {found.checked.recipe, RecipeKind::megatron}) {
@@ -81,7 +81,12 @@ void find_best(Found& found, const JobChoices& choices) {
     space.job.precision = plan.precision;
     SearchOptions options;
     options.top = 1;
-    const SearchResult result = search(*job->cost, space, options);
+    // The job's own framework runs the plan that is recommended, or another is named.
+    auto framework = files_of(*job);
+    const auto& of_files = found.checked.framework;
+    if (of_files && recipe_for(*of_files, recipe) == recipe) framework = of_files;
+    const Json config = config_of(*job);
+    const SearchResult result = search_written(*job->cost, space, options, framework, config);
     if (result.plans.empty()) {
       if (result.smallest) say_nothing_fits(found, *job, space, *result.smallest);
       continue;
@@ -102,7 +107,7 @@ std::int64_t count_of(const Checked& checked, Severity severity) {
 }
 
 // A plan that the rules allow and the device does not.
-void add_memory_finding(Found& found) {
+void add_memory_finding(FoundInFiles& found) {
   for (const Infeasible& reason : found.yours->infeasible) {
     if (!found.yours->estimate) return;  // the rules said it already
     found.checked.findings.insert(found.checked.findings.begin(), {Severity::error,
@@ -114,7 +119,8 @@ void add_memory_finding(Found& found) {
   }
 }
 
-void write_fixed(Found& found, const std::vector<ConfigText>& files, const std::string& folder) {
+void write_fixed(FoundInFiles& found, const std::vector<ConfigText>& files,
+                 const std::string& folder) {
   std::vector<Edit> edits;
   for (const Finding& finding : found.checked.findings) {
     edits.insert(edits.end(), finding.fix.begin(), finding.fix.end());
@@ -174,7 +180,7 @@ std::string speed_text(const Answer& answer) {
                      significant(e.tokens_per_s_per_gpu, 4), percent(e.mfu));
 }
 
-void print_text(const Found& found, std::ostream& out) {
+void print_text(const FoundInFiles& found, std::ostream& out) {
   const Checked& checked = found.checked;
   print_findings(checked, out);
   for (const std::string& path : found.written) print(out, "corrected copy: {}\n", path);
@@ -207,7 +213,7 @@ void print_text(const Found& found, std::ostream& out) {
 
 // ---- JSON (docs/check.md) ----
 
-Json to_json(const Found& found) {
+Json to_json(const FoundInFiles& found) {
   const Checked& checked = found.checked;
   Json findings = Json::array();
   for (const Finding& f : checked.findings) {
@@ -234,7 +240,7 @@ Json to_json(const Found& found) {
 }
 
 // A script that states every shape needs no --model.
-void read_model_of_files(Question& question, const std::vector<ConfigText>& files) {
+void read_model_of_files(CheckWords& question, const std::vector<ConfigText>& files) {
   const auto model = model_of_files(read_job_files(files));
   if (!model) return;  // which make_job says
   read_model(model->config, "the model that the arguments describe");
@@ -246,7 +252,7 @@ void read_model_of_files(Question& question, const std::vector<ConfigText>& file
 }  // namespace
 
 Exit run_check(const Args& args, const Console& console) {
-  Question question;
+  CheckWords question;
   bool no_best = false;
   CommandLine line("check",
                    "What is wrong with a configuration, the plan it amounts to, and a better one.",
@@ -280,7 +286,7 @@ Exit run_check(const Args& args, const Console& console) {
   const std::vector<ConfigText> files = read_check_files(question.files);
   question.best = !no_best;
   if (!question.choices.model) read_model_of_files(question, files);
-  Found found;
+  FoundInFiles found;
   found.job = make_job(question.choices);
   {
     const Job& job = *found.job;

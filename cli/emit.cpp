@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct Question {
+struct EmitQuestion {
   JobChoices choices;
   std::string plan, folder;
   std::optional<Framework> framework;
@@ -107,7 +107,7 @@ void write_all(const std::string& folder, const std::vector<EmittedFile>& files,
 }  // namespace
 
 Exit run_emit(const Args& args, const Console& console) {
-  Question question;
+  EmitQuestion question;
   CommandLine line("emit", "A plan in a framework's own files: configuration and launch scripts.",
                    "qplan emit plan.json --framework megatron --out job");
   line.positional("PLAN", "plan file, as `qplan search -o` writes it", question.plan);
@@ -127,7 +127,10 @@ Exit run_emit(const Args& args, const Console& console) {
   const PlanFile file = read_plan_file(question.plan);
   JobChoices choices = merged(question.choices, file.choices);
   const RecipeKind of_plan = choices.framework.value_or(RecipeKind::megatron);
-  if (!question.framework) question.framework = files_of(of_plan);
+  if (!question.framework) {
+    choices.framework = of_plan;
+    question.framework = files_of(*make_job(choices, file.plan.world()));
+  }
   if (!question.framework) {
     throw Error(fmt::format("a plan of {} has no framework of its own; give --framework, one of {}",
                             to_word(of_plan), word_list<Framework>()));

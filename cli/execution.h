@@ -20,8 +20,8 @@ enum class BackendKind : std::uint8_t { cpu, cuda };
 template <>
 struct Words<BackendKind> {
   static constexpr std::string_view what = "backend";
-  static constexpr std::array<std::pair<BackendKind, std::string_view>, 2> table{
-      {{BackendKind::cpu, "cpu"}, {BackendKind::cuda, "cuda"}}};
+  static constexpr auto table = std::to_array<std::pair<BackendKind, std::string_view>>(
+      {{BackendKind::cpu, "cpu"}, {BackendKind::cuda, "cuda"}});
 };
 
 struct ExecutionChoices {

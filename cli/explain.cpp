@@ -6,6 +6,7 @@
 #include <cmath>
 #include <sstream>
 
+#include "planner/frameworks/emit.h"
 #include "planner/search/enumerate.h"
 
 namespace qplan {
@@ -18,7 +19,7 @@ std::vector<std::string> words_of(const ParallelPlan& plan) {
   return words;
 }
 
-bool contains(const std::vector<std::string>& words, const std::string& word) {
+bool has_word(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
@@ -26,7 +27,7 @@ bool contains(const std::vector<std::string>& words, const std::string& word) {
 std::string without(const std::vector<std::string>& a, const std::vector<std::string>& b) {
   std::string text;
   for (const std::string& word : a) {
-    if (contains(b, word)) continue;
+    if (has_word(b, word)) continue;
     if (!text.empty()) text += ' ';
     text += word;
   }
@@ -43,15 +44,25 @@ struct Reason {
 void add_examples(const Job& job, const SearchSpace& space, std::vector<Reason>& reasons) {
   std::size_t missing = reasons.size();
   const ClusterLimits limits{space.gpus, job.limits().compute_capability};
+  const auto framework = files_of(job);
+  const Json config = config_of(job);
   for (const Skeleton& skeleton : skeletons(job.model, job.recipe(), job.hardware, space)) {
     if (missing == 0) return;
     each_plan(job.model, job.recipe(), job.hardware, space, skeleton, [&](const ParallelPlan& p) {
       if (missing == 0) return;
-      const std::string_view rule = broken_rule(job.model, p, job.recipe(), limits);
+      std::string_view rule = broken_rule(job.model, p, job.recipe(), limits);
+      const Subject subject{job.model, config, p, job.framework, job.hardware.link.gpus_per_node};
+      const bool unwritten = rule.empty() && framework;
+      if (unwritten) rule = broken_limit(*framework, subject);
+      if (rule.empty()) return;
       const auto reason = std::find_if(reasons.begin(), reasons.end(),
                                        [&](const Reason& r) { return r.rule == rule; });
       if (reason == reasons.end() || !reason->example.empty()) return;
-      reason->example = why_infeasible(job.model, p, job.recipe(), limits).front().message;
+      const auto why = unwritten ? why_inexpressible(*framework, subject, limits)
+                                 : why_infeasible(job.model, p, job.recipe(), limits);
+      const auto said =
+          std::find_if(why.begin(), why.end(), [&](const Infeasible& i) { return i.rule == rule; });
+      if (said != why.end()) reason->example = said->message;
       --missing;
     });
   }
@@ -84,7 +95,7 @@ CommonWords split_common_words(const std::vector<Answer>& answers) {
   if (words.size() > 1) {
     for (const std::string& word : words.front()) {
       const bool everywhere = std::all_of(words.begin(), words.end(),
-                                          [&](const auto& plan) { return contains(plan, word); });
+                                          [&](const auto& plan) { return has_word(plan, word); });
       if (everywhere) common.push_back(word);
     }
   }
@@ -145,6 +156,15 @@ std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
   return wrapped(text, 116, 8);
 }
 
+std::string source_of_refusal(const Job& job, const std::string& rule) {
+  std::string source = source_of_rule(rule, job.framework);
+  const auto framework = files_of(job);
+  if (source.empty() && framework) {
+    source = fmt::format("qplan: emit has no words for it in {}'s files", to_word(*framework));
+  }
+  return source;
+}
+
 std::string rules_text(const Job& job, const SearchSpace& space,
                        const std::map<std::string, std::int64_t>& refused) {
   std::vector<Reason> reasons;
@@ -159,7 +179,7 @@ std::string rules_text(const Job& job, const SearchSpace& space,
         fmt::format("{}{} {}{}", std::string(count.size() < 9 ? 9 - count.size() : 0, ' '), count,
                     reason.rule, reason.example.empty() ? "" : ": " + reason.example),
         116, 12);
-    const std::string source = source_of_rule(reason.rule, job.framework);
+    const std::string source = source_of_refusal(job, reason.rule);
     if (!source.empty()) text += wrapped(fmt::format("{:12}[{}]", "", source), 116, 13);
   }
   return text;

@@ -24,6 +24,9 @@ std::string limits_text(const Estimate& estimate);
 // What the second plan does otherwise, and the parts that it loses and gains by.
 std::string runner_up_text(const Answer& best, const Answer& second, bool tie);
 
+// Who refuses plans by a rule, or by what a framework's files can say.
+std::string source_of_refusal(const Job& job, const std::string& rule);
+
 // The refused plans by rule, most frequent first, each with one plan's reason.
 std::string rules_text(const Job& job, const SearchSpace& space,
                        const std::map<std::string, std::int64_t>& refused);

@@ -23,7 +23,7 @@ std::string_view basis(const HardwareProfile& profile) {
   return bf16 != profile.gemm.end() && bf16->second.assumed ? "assumed" : "fitted";
 }
 
-std::string list_text() {
+std::string machines_text() {
   Table table({{"hardware", "", Align::left},
                {"bf16", "TFLOP/s"},
                {"fp8", "TFLOP/s"},
@@ -47,7 +47,7 @@ std::string list_text() {
   return table.text();
 }
 
-Json list_json() {
+Json machines_json() {
   Json list = Json::array();
   for (const std::string& name : hardware_names()) {
     const HardwareProfile p = load_hardware(name);
@@ -75,8 +75,8 @@ Exit run_hardware(const Args& args, const Console& console) {
        .example = "qplan hardware show h100-sxm",
        .shows = "`show` prints one machine's profile",
        .names = "built-in name, or path of a profile",
-       .list_text = list_text,
-       .list_json = list_json,
+       .list_text = machines_text,
+       .list_json = machines_json,
        .one = [](const std::string& name) { return load_hardware(name).source; }},
       args, console);
 }

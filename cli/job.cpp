@@ -7,6 +7,7 @@
 
 #include "models/error.h"
 #include "models/program/step_program.h"
+#include "planner/frameworks/written_plans.h"
 
 namespace qplan {
 namespace {
@@ -223,6 +224,15 @@ void embed_job(Json& report, const Job& job) {
 
 Json config_of(const Job& job) {
   return job.model_config.is_null() ? model_config(job.model.name) : job.model_config;
+}
+
+std::optional<Framework> files_of(const Job& job) {
+  return files_of(job.framework, job.model);
+}
+
+SearchResult search_offered(const Job& job, const SearchSpace& space,
+                            const SearchOptions& options) {
+  return search_offered(*job.cost, space, options, files_of(job), config_of(job));
 }
 
 std::string fingerprint_of(const Job& job, const ParallelPlan& plan) {

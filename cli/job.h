@@ -17,6 +17,11 @@
 
 namespace qplan {
 
+enum class Framework : std::uint8_t;  // planner/frameworks/emit.h
+struct SearchOptions;                 // planner/search/search.h
+struct SearchResult;
+struct SearchSpace;
+
 // What was asked for; an empty optional was not.
 struct JobChoices {
   std::optional<std::string> model, hardware;
@@ -61,6 +66,12 @@ struct Job {
 // Reads the model and the machine. `gpus` is what a verb that needs no --gpus falls back to.
 // A pointer, because the cost model refers to the model and the machine.
 std::unique_ptr<Job> make_job(const JobChoices& choices, std::int64_t gpus = 0);
+
+// The framework whose files run the job, if one's do.
+std::optional<Framework> files_of(const Job& job);
+
+// A search for plans that those files can say; where none fits, for any.
+SearchResult search_offered(const Job& job, const SearchSpace& space, const SearchOptions& options);
 
 // The overrides among the choices, as a plan file keeps them ("overrides").
 Json overrides_to_json(const JobChoices& choices);

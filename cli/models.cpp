@@ -33,7 +33,7 @@ std::string experts(const ModelSpec& model) {
   return fmt::format("{} of {}", model.moe->top_k, model.moe->num_experts);
 }
 
-std::string list_text() {
+std::string models_text() {
   Table table({{"model", "", Align::left},
                {"parameters", ""},
                {"active", ""},
@@ -53,7 +53,7 @@ std::string list_text() {
   return table.text();
 }
 
-Json list_json() {
+Json models_json() {
   Json list = Json::array();
   for (const std::string& name : model_names()) {
     const ModelSpec model = load_model(name);
@@ -78,8 +78,8 @@ Exit run_models(const Args& args, const Console& console) {
        .example = "qplan models show qwen3-30b-a3b",
        .shows = "`show` prints one model's config.json and parameter counts",
        .names = "built-in name, or path of a config.json",
-       .list_text = list_text,
-       .list_json = list_json,
+       .list_text = models_text,
+       .list_json = models_json,
        .one = [](const std::string& name) { return model_json(name, load_model(name)); }},
       args, console);
 }

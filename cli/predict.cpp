@@ -18,7 +18,7 @@
 namespace qplan {
 namespace {
 
-struct Question {
+struct PredictQuestion {
   JobChoices choices;
   PlanWords words;
   std::string plan, output;
@@ -44,7 +44,7 @@ std::int64_t number_or(const PlanWords& words, std::string_view key, std::int64_
 }
 
 // A plan from options alone, or from a line of plan words with options on top.
-Asked from_words(const Question& question) {
+Asked from_words(const PredictQuestion& question) {
   const ParallelPlan line = parse_plan(question.plan);
   const bool has_line = !question.plan.empty();
   Asked asked;
@@ -63,7 +63,7 @@ Asked from_words(const Question& question) {
   return asked;
 }
 
-Asked from_file(const Question& question) {
+Asked from_file(const PredictQuestion& question) {
   const PlanFile file = read_plan_file(question.plan);
   Asked asked;
   asked.job = make_job(merged(question.choices, file.choices));
@@ -171,7 +171,7 @@ std::vector<std::string> all_notes(const Asked& asked, const Answer& answer) {
   return list;
 }
 
-void print_text(const Asked& asked, const Answer& answer, const Question& question,
+void print_text(const Asked& asked, const Answer& answer, const PredictQuestion& question,
                 std::ostream& out) {
   const Job& job = *asked.job;
   out << model_line(job)
@@ -198,7 +198,7 @@ void print_text(const Asked& asked, const Answer& answer, const Question& questi
                          : "It would with:\n" + advice_text(advice));
 }
 
-Json to_json(const Asked& asked, const Answer& answer, const Question& question) {
+Json to_json(const Asked& asked, const Answer& answer, const PredictQuestion& question) {
   const Job& job = *asked.job;
   Json object = report(job, answer);
   object["notes"] = all_notes(asked, answer);
@@ -220,7 +220,7 @@ Json to_json(const Asked& asked, const Answer& answer, const Question& question)
 }  // namespace
 
 Exit run_predict(const Args& args, const Console& console) {
-  Question question;
+  PredictQuestion question;
   CommandLine line("predict", "One plan: its memory, step time and where both go.",
                    "qplan predict --model llama3-70b --gpus 64 --tp 4 --pp 2 --micro-batch-size 1\n"
                    "         qplan predict --plan plan.json --hardware h200-sxm");

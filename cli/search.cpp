@@ -17,7 +17,7 @@
 namespace qplan {
 namespace {
 
-struct Question {
+struct SearchQuestion {
   JobChoices choices;
   PlanWords words;
   SearchSpace space;
@@ -27,13 +27,13 @@ struct Question {
   bool json = false, timing = false, pareto = false;
 };
 
-struct Found {
+struct FoundPlans {
   SearchResult result;
   std::vector<Answer> plans;
   double elapsed_s = 0;
 };
 
-Found look(Job& job, const Question& question, const Console& console) {
+FoundPlans look(Job& job, const SearchQuestion& question, const Console& console) {
   const Stopwatch stopwatch;
   SearchOptions options;
   options.top = static_cast<int>(question.top);
@@ -45,8 +45,8 @@ Found look(Job& job, const Question& question, const Console& console) {
       console.err.flush();
     };
   }
-  Found found;
-  found.result = search(*job.cost, question.space, options);
+  FoundPlans found;
+  found.result = search_offered(job, question.space, options);
   if (console.terminal.progress) print(console.err, "\r              \r");
   // Cheaper or fewer may mean fewer GPUs than were offered.
   if (!found.result.plans.empty()) job.gpus = found.result.plans.front().plan.world();
@@ -55,7 +55,7 @@ Found look(Job& job, const Question& question, const Console& console) {
   return found;
 }
 
-bool is_tie(const Found& found, std::size_t i) {
+bool is_tie(const FoundPlans& found, std::size_t i) {
   return i > 0 && cannot_be_told(found.plans[0], found.plans[i]);
 }
 
@@ -70,7 +70,7 @@ std::vector<std::string> notes_of_plan(const Job& job, const Answer& answer) {
   return list;
 }
 
-std::string ranking_text(const Found& found) {
+std::string ranking_text(const FoundPlans& found) {
   Table table({{"#", ""},
                {"", "", Align::left},
                {"step", "s"},
@@ -111,7 +111,8 @@ std::string pareto_text(const SearchResult& result) {
   return "\nLess memory, more time (of the plans simulated):\n" + table.text();
 }
 
-std::string counts_text(const Job& job, const Question& question, const SearchResult& result) {
+std::string counts_text(const Job& job, const SearchQuestion& question,
+                        const SearchResult& result) {
   std::int64_t refused = 0;
   for (const auto& [rule, count] : result.infeasible) refused += count;
   std::string text = wrapped(
@@ -124,7 +125,7 @@ std::string counts_text(const Job& job, const Question& question, const SearchRe
   return text + rules_text(job, question.space, result.infeasible);
 }
 
-void print_nothing(const Job& job, const Question& question, const Found& found,
+void print_nothing(const Job& job, const SearchQuestion& question, const FoundPlans& found,
                    std::ostream& out) {
   const SearchResult& result = found.result;
   out << "Nothing fits.\n\n" << counts_text(job, question, result);
@@ -145,7 +146,8 @@ void print_nothing(const Job& job, const Question& question, const Found& found,
                          : "\nIt would fit with:\n" + advice_text(advice));
 }
 
-void print_text(const Job& job, const Question& question, const Found& found, std::ostream& out) {
+void print_text(const Job& job, const SearchQuestion& question, const FoundPlans& found,
+                std::ostream& out) {
   out << model_line(job)
       << batch_line(job, question.space.job.global_batch_size, question.space.job.seq_len,
                     question.space.job.precision)
@@ -176,7 +178,7 @@ Json ranked_json(const RankedPlan& plan) {
           {"device_peak_gib", in_gib(plan.device_peak)}};
 }
 
-Json to_json(const Job& job, const Question& question, const Found& found) {
+Json to_json(const Job& job, const SearchQuestion& question, const FoundPlans& found) {
   const SearchResult& result = found.result;
   Json object{{"model", job.model.name},
               {"hardware", job.hardware.name},
@@ -194,7 +196,7 @@ Json to_json(const Job& job, const Question& question, const Found& found) {
               {"simulated", result.simulated}};
   for (const auto& [rule, count] : result.infeasible) {
     object["infeasible"][rule] = count;
-    object["infeasible_sources"][rule] = source_of_rule(rule, job.framework);
+    object["infeasible_sources"][rule] = source_of_refusal(job, rule);
   }
   Json& plans = object["plans"] = Json::array();
   for (std::size_t i = 0; i < found.plans.size(); ++i) {
@@ -212,7 +214,7 @@ Json to_json(const Job& job, const Question& question, const Found& found) {
   return object;
 }
 
-void add_options(CommandLine& line, Question& question) {
+void add_options(CommandLine& line, SearchQuestion& question) {
   add_model_options(line, question.choices);
   add_job_words(line, question.words);
   add_cluster_options(line, question.choices);
@@ -234,7 +236,7 @@ void add_options(CommandLine& line, Question& question) {
 }  // namespace
 
 Exit run_search(const Args& args, const Console& console) {
-  Question question;
+  SearchQuestion question;
   CommandLine line("search", "The best parallel plans for a model on N GPUs, and why others lost.",
                    "qplan search --model llama3-70b --gpus 64 --pp 2,4,8 --zero 0..1 -o plan.json");
   add_options(line, question);
@@ -243,7 +245,7 @@ Exit run_search(const Args& args, const Console& console) {
   const auto job = make_job(question.choices);
   if (job->gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
   set_job_words(question.space, question.words, job->gpus);
-  const Found found = look(*job, question, console);
+  const FoundPlans found = look(*job, question, console);
   if (!question.output.empty() && !found.plans.empty()) {
     Json file = report(*job, found.plans.front());
     embed_job(file, *job);

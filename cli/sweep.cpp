@@ -19,7 +19,7 @@
 namespace qplan {
 namespace {
 
-struct Question {
+struct SweepQuestion {
   JobChoices choices;
   PlanWords words;
   SearchSpace space;
@@ -42,7 +42,7 @@ struct Point {
   RunCost cost;
 };
 
-Point look(const Question& question, const std::string& hardware, std::int64_t gpus,
+Point look(const SweepQuestion& question, const std::string& hardware, std::int64_t gpus,
            std::int64_t seq_len, std::int64_t batch) {
   Point point;
   JobChoices choices = question.choices;
@@ -58,7 +58,7 @@ Point look(const Question& question, const std::string& hardware, std::int64_t g
   SearchOptions options;
   options.top = 1;
   options.threads = static_cast<int>(question.threads);
-  point.result = search(*job.cost, point.space, options);
+  point.result = search_offered(job, point.space, options);
   if (point.result.plans.empty()) return point;
   point.best = ask(job, point.result.plans.front().plan);
   RunFacts run = question.run;
@@ -69,9 +69,9 @@ Point look(const Question& question, const std::string& hardware, std::int64_t g
   return point;
 }
 
-std::vector<Point> all_points(const Question& question, const Console& console) {
+std::vector<Point> all_points(const SweepQuestion& question, const Console& console) {
   // An axis that nobody asked for has one point: what the words or the defaults say.
-  const auto axis = [](auto values, auto none) {
+  const auto axis = [](auto values, const auto& none) {
     if (values.empty()) values.push_back(none);
     return values;
   };
@@ -109,14 +109,14 @@ double scaling(const std::vector<Point>& points, const Point& point) {
 // ---- text ----
 
 // A column, and what stands in it for a point.
-struct Field {
+struct PointField {
   Table::Column column;
   std::function<std::string(const Point&)> cell;
 };
 
 // What is said of the best plan; cost only where there is a price.
-std::vector<Field> fields_of(const Question& question, const std::vector<Point>& points) {
-  std::vector<Field> fields;
+std::vector<PointField> fields_of(const SweepQuestion& question, const std::vector<Point>& points) {
+  std::vector<PointField> fields;
   const auto add = [&](const char* heading, const char* unit, auto value, int digits) {
     fields.push_back({{heading, unit, Align::right}, [value, digits](const Point& point) {
                         return significant(value(point), digits);
@@ -152,8 +152,8 @@ std::vector<Field> fields_of(const Question& question, const std::vector<Point>&
 }
 
 // Where on the swept axes a point lies.
-std::vector<Field> axes_of(const Question& question) {
-  std::vector<Field> axes;
+std::vector<PointField> axes_of(const SweepQuestion& question) {
+  std::vector<PointField> axes;
   if (question.hardware.size() > 1) {
     axes.push_back(
         {{"hardware", "", Align::left}, [](const Point& p) { return p.job->hardware.name; }});
@@ -172,11 +172,11 @@ std::vector<Field> axes_of(const Question& question) {
   return axes;
 }
 
-std::string table_text(const Question& question, const std::vector<Point>& points) {
-  const std::vector<Field> axes = axes_of(question), fields = fields_of(question, points);
+std::string table_text(const SweepQuestion& question, const std::vector<Point>& points) {
+  const std::vector<PointField> axes = axes_of(question), fields = fields_of(question, points);
   std::vector<Table::Column> columns;
-  for (const Field& field : axes) columns.push_back(field.column);
-  for (const Field& field : fields) columns.push_back(field.column);
+  for (const PointField& field : axes) columns.push_back(field.column);
+  for (const PointField& field : fields) columns.push_back(field.column);
   columns.push_back({"", "", Align::left});
   Table table(columns);
 
@@ -188,8 +188,8 @@ std::string table_text(const Question& question, const std::vector<Point>& point
   auto own = words.own.begin();
   for (const Point& point : points) {
     std::vector<std::string> cells;
-    for (const Field& field : axes) cells.push_back(field.cell(point));
-    for (const Field& field : fields) cells.push_back(point.best ? field.cell(point) : "-");
+    for (const PointField& field : axes) cells.push_back(field.cell(point));
+    for (const PointField& field : fields) cells.push_back(point.best ? field.cell(point) : "-");
     if (!point.best) {
       cells.emplace_back(point.result.out_of_memory > 0 ? "does not fit" : "no plan");
     }
@@ -215,7 +215,8 @@ std::vector<std::string> notes_of_all(const std::vector<Point>& points) {
   return notes;
 }
 
-void print_text(const Question& question, const std::vector<Point>& points, std::ostream& out) {
+void print_text(const SweepQuestion& question, const std::vector<Point>& points,
+                std::ostream& out) {
   const ParameterCount count = count_parameters(points.front().job->model);
   print(out, "{}, {} parameters, by {}; a run of {} tokens\n\n", points.front().job->model.name,
         human_count(static_cast<double>(count.total())), to_word(points.front().job->framework),
@@ -235,7 +236,7 @@ void print_text(const Question& question, const std::vector<Point>& points, std:
 
 // ---- JSON ----
 
-Json run_json(const Question& question, const Point& point) {
+Json run_json(const SweepQuestion& question, const Point& point) {
   const RunCost& cost = point.cost;
   const Goodput& good = cost.goodput;
   const bool priced = point.job->price_per_gpu_hour > 0;
@@ -252,7 +253,8 @@ Json run_json(const Question& question, const Point& point) {
           {"checkpoint_interval_s", good.save_interval.value()}};
 }
 
-Json point_json(const Question& question, const std::vector<Point>& points, const Point& point) {
+Json point_json(const SweepQuestion& question, const std::vector<Point>& points,
+                const Point& point) {
   Json object;
   if (point.best) {
     object = report(*point.job, *point.best);
@@ -277,7 +279,7 @@ Json point_json(const Question& question, const std::vector<Point>& points, cons
   return object;
 }
 
-Json to_json(const Question& question, const std::vector<Point>& points) {
+Json to_json(const SweepQuestion& question, const std::vector<Point>& points) {
   Json list = Json::array();
   for (const Point& point : points) list.push_back(point_json(question, points, point));
   return {{"points", std::move(list)}};
@@ -291,7 +293,7 @@ SetOption set_axis(std::vector<std::int64_t>& axis, std::int64_t low, std::int64
   };
 }
 
-void add_run_options(CommandLine& line, Question& question) {
+void add_run_options(CommandLine& line, SweepQuestion& question) {
   Reliability& facts = question.run.reliability;
   line.group("Run");
   line.option({"--tokens", "COUNT", "tokens of the training run", "1T"},
@@ -310,7 +312,7 @@ void add_run_options(CommandLine& line, Question& question) {
               set_number(question.run.pue, 1, 10));
 }
 
-void add_options(CommandLine& line, Question& question) {
+void add_options(CommandLine& line, SweepQuestion& question) {
   constexpr std::int64_t kMost = 1 << 30;
   add_model_options(line, question.choices);
   line.option(
@@ -342,7 +344,7 @@ void add_options(CommandLine& line, Question& question) {
 }  // namespace
 
 Exit run_sweep(const Args& args, const Console& console) {
-  Question question;
+  SweepQuestion question;
   CommandLine line("sweep",
                    "A search per world size (or sequence length, batch, hardware): scaling, days, "
                    "cost, energy.",

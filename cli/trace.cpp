@@ -17,7 +17,7 @@
 namespace qplan {
 namespace {
 
-struct Question {
+struct TraceQuestion {
   JobChoices choices;
   std::string plan, output;
   std::int64_t columns = 0, rank = -1;
@@ -71,7 +71,7 @@ void draw(const Trace& trace, int columns, const Console& console) {
       9);
 }
 
-void write_trace(const Job& job, const ParallelPlan& plan, const Question& question,
+void write_trace(const Job& job, const ParallelPlan& plan, const TraceQuestion& question,
                  const Console& console) {
   // All ops of all ranks are easily a gigabyte.
   const std::int64_t rank = question.ops && question.rank < 0 ? 0 : question.rank;
@@ -89,7 +89,7 @@ void write_trace(const Job& job, const ParallelPlan& plan, const Question& quest
 }  // namespace
 
 Exit run_trace(const Args& args, const Console& console) {
-  Question question;
+  TraceQuestion question;
   CommandLine line("trace", "One step of a plan over time: a Perfetto trace, or drawn as text.",
                    "qplan trace plan.json -o trace.json   (open it at ui.perfetto.dev)");
   line.positional("PLAN", "plan file, as `qplan search -o` writes it", question.plan);

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <ostream>
 
 #include "cli/commands.h"
 #include "cli/execution.h"
+#include "cli/op_totals.h"
 #include "cli/print.h"
 #include "costmodel/fold/replay.h"
 #include "models/error.h"
@@ -15,29 +15,8 @@
 namespace qplan {
 namespace {
 
-// Ops of one kind on the first rank of every pipeline stage in one step.
-struct KindTotals {
-  std::int64_t ops = 0;
-  Seconds time;
-};
-using Totals = std::map<std::string, KindTotals, std::less<>>;
-
-// Kinds are first words: "gemm" of "gemm 32x64x64 bf16". Messages between stages are left out: the
-// schedule prices them, they are no ops.
-template <class Counts>
-Totals totals_of(const Trace& trace, Counts counts) {
-  Totals totals;
-  for (const TraceEvent& event : trace.events) {
-    if (event.pipe || !counts(event.rank)) continue;
-    KindTotals& kind = totals[event.name.substr(0, event.name.find(' '))];
-    ++kind.ops;
-    kind.time = kind.time + (event.end - event.begin);
-  }
-  return totals;
-}
-
 struct Comparison {
-  Totals predicted, executed;
+  OpComparison ops;
   std::vector<Bytes> predicted_peak, executed_peak;  // of each pipeline rank
   Seconds predicted_step, executed_step;
   // Where routers chose: how they spread the tokens, and what is predicted of that.
@@ -51,12 +30,6 @@ struct Comparison {
       worst = std::max(worst, std::abs(predicted_peak[i] / executed_peak[i] - 1));
     }
     return worst;
-  }
-  [[nodiscard]] bool same_ops() const {
-    return std::equal(predicted.begin(), predicted.end(), executed.begin(), executed.end(),
-                      [](const auto& a, const auto& b) {
-                        return a.first == b.first && a.second.ops == b.second.ops;
-                      });
   }
   [[nodiscard]] double time_error() const { return predicted_step / executed_step - 1; }
 };
@@ -79,14 +52,9 @@ Seconds busy_time(const Trace& trace, int rank) {
 Comparison compare(const Execution& execution, const Executed& executed) {
   const Estimate& e = *execution.predicted.estimate;
   Comparison c;
-  // A prediction's ranks are the stages.
-  c.predicted = totals_of(trace_step(*execution.job->cost, execution.plan, TraceGrain::op),
-                          [](int) { return true; });
   const RankGrid grid(execution.plan, execution.job->cost->facts().nvlink_domain);
-  c.executed = totals_of(executed.result.trace, [&](int rank) {
-    const auto at = grid.dense(rank);
-    return at.tp == 0 && at.cp == 0 && at.dp == 0;
-  });
+  c.ops = compare_ops(trace_step(*execution.job->cost, execution.plan, TraceGrain::op),
+                      executed.result.trace, grid);
   for (const StageMemory& stage : e.memory.stages) c.predicted_peak.push_back(stage.peak);
   c.executed_peak = executed.result.live_peak;
   c.predicted_step = e.step_time;
@@ -100,17 +68,7 @@ Comparison compare(const Execution& execution, const Executed& executed) {
   return c;
 }
 
-std::vector<std::string> kinds_of(const Comparison& c) {
-  std::vector<std::string> kinds;
-  for (const auto& [kind, totals] : c.executed) kinds.push_back(kind);
-  for (const auto& [kind, totals] : c.predicted) {
-    if (!c.executed.contains(kind)) kinds.push_back(kind);
-  }
-  std::sort(kinds.begin(), kinds.end());
-  return kinds;
-}
-
-KindTotals at(const Totals& totals, const std::string& kind) {
+KindTotals at(const OpTotals& totals, const std::string& kind) {
   const auto found = totals.find(kind);
   return found == totals.end() ? KindTotals{} : found->second;
 }
@@ -121,8 +79,8 @@ std::string kinds_text(const Comparison& c) {
                {"executed", "ops"},
                {"predicted", "ms"},
                {"executed", "ms"}});
-  for (const std::string& kind : kinds_of(c)) {
-    const KindTotals p = at(c.predicted, kind), x = at(c.executed, kind);
+  for (const std::string& kind : c.ops.kinds()) {
+    const KindTotals p = at(c.ops.predicted, kind), x = at(c.ops.executed, kind);
     table.row({kind, std::to_string(p.ops), std::to_string(x.ops),
                significant(p.time.value() * 1e3), significant(x.time.value() * 1e3)});
   }
@@ -141,7 +99,10 @@ std::string memory_text(const Comparison& c) {
 
 void print_text(const Execution& execution, const Comparison& c, std::ostream& out) {
   out << model_line(*execution.job) << wrapped("plan         " + to_string(execution.plan), 116, 13)
-      << notes_text(execution.notes) << "\nOne step of each stage's first rank:\n"
+      << notes_text(execution.notes)
+      << (std::ssize(c.ops.pipeline_ranks) == execution.plan.pp
+              ? "\nOne step of each pipeline rank's first rank:\n"
+              : "\nOne step of the first pipeline rank's first rank:\n")
       << kinds_text(c) << "\nMost bytes allocated at once:\n"
       << memory_text(c);
   print(out, "\nstep time    predicted {} on {}, executed {} on this machine's {}\n",
@@ -156,8 +117,8 @@ void print_text(const Execution& execution, const Comparison& c, std::ostream& o
 
 Json to_json(const Comparison& c) {
   Json kinds = Json::array();
-  for (const std::string& kind : kinds_of(c)) {
-    const KindTotals p = at(c.predicted, kind), x = at(c.executed, kind);
+  for (const std::string& kind : c.ops.kinds()) {
+    const KindTotals p = at(c.ops.predicted, kind), x = at(c.ops.executed, kind);
     kinds.push_back({{"kind", kind},
                      {"predicted_ops", p.ops},
                      {"executed_ops", x.ops},
@@ -178,9 +139,10 @@ Json to_json(const Comparison& c) {
               {"step_time_error", c.routed_step / c.executed_step - 1}};
   }
   return {{"kinds", kinds},
+          {"kinds_of_pipeline_ranks", c.ops.pipeline_ranks},
           {"stages", stages},
           {"as_routed", routed},
-          {"same_ops", c.same_ops()},
+          {"same_ops", c.ops.same_ops()},
           {"traced_step_s", c.traced_step.value()},
           {"busy_s", c.busy.value()},
           {"memory_error", c.memory_error()},
@@ -226,7 +188,7 @@ Exit run_validate(const Args& args, const Console& console) {
   const double error = execution.process
                            ? std::max(comparison.memory_error(), std::abs(comparison.time_error()))
                            : comparison.memory_error();
-  const bool over = max_error && (error > *max_error || !comparison.same_ops());
+  const bool over = max_error && (error > *max_error || !comparison.ops.same_ops());
   return over ? Exit::nothing_fits : Exit::done;
 }
 

@@ -69,8 +69,7 @@ std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const Paral
     reserves.push_back({"expert-parallel dispatcher buffers", gib(2.5)});
   }
   const bool deep = plan.pp > 1 && plan.cuda_graph_scope != CudaGraphScope::router;
-  // Ours are of one arena that is there in any case.
-  if (plan.cuda_graph && !recipe.executable)
+  if (plan.cuda_graph && !recipe.memory.one_arena)
     reserves.push_back({"CUDA graph pools", gib(deep ? 10 : 3)});
   return reserves;
 }
@@ -113,7 +112,8 @@ Bytes attention_scratch(const ModelSpec& model, const ParallelPlan& plan) {
 // that experts' rows come from, and for a ring's two neighbours together. Groups that run
 // collectives have more of NCCL's blocks than it takes by itself (executor/cuda/nccl_world.cpp).
 Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
-                       const Nccl& nccl) {
+                       const HardwareProfile& hardware) {
+  const Nccl& nccl = hardware.nccl;
   Bytes bytes =
       recipe.memory.context + std::max(kScratch, attention_scratch(model, plan)) - kScratch;
   if (plan.world() == 1) return bytes;
@@ -126,7 +126,13 @@ Bytes executor_outside(const ModelSpec& model, const ParallelPlan& plan, const R
   if (model.moe && plan.edp() > 1) groups += reductions;
   if (model.tie_word_embeddings && plan.pp > 1) ++groups;
   const int edges = plan.pp == 1 ? 0 : plan.pp == 2 && plan.vpp == 1 ? 2 : 4;
-  if (plan.ep > 1) bytes += nccl.expert_peer * static_cast<double>(plan.ep - 1);
+  // Peers that NVLink reaches have as many channels as it can use. Over the network there are two a
+  // peer, each with a buffer of 4 MiB a direction (NCHANNELS_PER_NET_PEER in NCCL's
+  // src/graph/paths.cc, NCCL_BUFFSIZE); taken for what a pipeline's edge has, as nothing between
+  // nodes was measured.
+  const int beside = RankGrid(plan, hardware.link.nvlink_domain).shape(Axis::ep).ranks_per_node;
+  bytes += nccl.expert_peer * static_cast<double>(beside - 1) +
+           nccl.edge * static_cast<double>(plan.ep - beside);
   const bool messages = plan.cp > 1 && plan.cp_comm != CpComm::all_gather;
   if (messages) bytes += nccl.ring_neighbours;
   return bytes + nccl.first_communicator + nccl.group * static_cast<double>(groups) +
@@ -155,7 +161,7 @@ Bytes deepep_bytes(const ModelSpec& model, const ParallelPlan& plan, int peers) 
 
 Bytes outside_bytes(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
                     const HardwareProfile& hardware) {
-  if (recipe.executable) return executor_outside(model, plan, recipe, hardware.nccl);
+  if (recipe.memory.nccl_as_measured) return executor_outside(model, plan, recipe, hardware);
   return recipe.memory.context +
          recipe.memory.communicator * static_cast<double>(communicator_count(plan)) +
          deepep_bytes(model, plan, hardware.expert_library.nvlink_peers);

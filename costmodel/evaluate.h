@@ -28,7 +28,7 @@ struct StageMemory {
 struct MemoryEstimate {
   std::vector<StageMemory> stages;  // one a pipeline rank
   int worst = 0;                    // the stage with the highest device peak
-  Bytes host_per_node;              // offloaded states, pinned
+  Bytes host_per_node;              // offloaded states and activations, pinned
   Bytes host_room;                  // a node's memory, or the share of a job below a node
   [[nodiscard]] const StageMemory& worst_stage() const {
     return stages[static_cast<std::size_t>(worst)];

@@ -34,16 +34,16 @@ constexpr double size_of(DType t) {
 template <>
 struct Words<DType> {
   static constexpr std::string_view what = "dtype";
-  static constexpr std::array<std::pair<DType, std::string_view>, 9> table{
-      {{DType::fp32, "fp32"},
-       {DType::bf16, "bf16"},
-       {DType::fp16, "fp16"},
-       {DType::fp8, "fp8"},
-       {DType::fp4, "fp4"},
-       {DType::int64, "int64"},
-       {DType::int32, "int32"},
-       {DType::boolean, "bool"},
-       {DType::fp8_e5m2, "fp8_e5m2"}}};
+  static constexpr auto table =
+      std::to_array<std::pair<DType, std::string_view>>({{DType::fp32, "fp32"},
+                                                         {DType::bf16, "bf16"},
+                                                         {DType::fp16, "fp16"},
+                                                         {DType::fp8, "fp8"},
+                                                         {DType::fp4, "fp4"},
+                                                         {DType::int64, "int64"},
+                                                         {DType::int32, "int32"},
+                                                         {DType::boolean, "bool"},
+                                                         {DType::fp8_e5m2, "fp8_e5m2"}});
 };
 
 // What the matrix products run in; master weights and moments are separate words of the plan. fp32:
@@ -53,13 +53,13 @@ enum class Precision : std::uint8_t { bf16, fp16, fp8, mxfp8, nvfp4, fp32 };
 template <>
 struct Words<Precision> {
   static constexpr std::string_view what = "precision";
-  static constexpr std::array<std::pair<Precision, std::string_view>, 6> table{
-      {{Precision::bf16, "bf16"},
-       {Precision::fp16, "fp16"},
-       {Precision::fp8, "fp8"},
-       {Precision::mxfp8, "mxfp8"},
-       {Precision::nvfp4, "nvfp4"},
-       {Precision::fp32, "fp32"}}};
+  static constexpr auto table =
+      std::to_array<std::pair<Precision, std::string_view>>({{Precision::bf16, "bf16"},
+                                                             {Precision::fp16, "fp16"},
+                                                             {Precision::fp8, "fp8"},
+                                                             {Precision::mxfp8, "mxfp8"},
+                                                             {Precision::nvfp4, "nvfp4"},
+                                                             {Precision::fp32, "fp32"}});
 };
 
 }  // namespace qplan

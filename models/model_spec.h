@@ -171,8 +171,8 @@ struct ModelSpec {
 template <>
 struct Words<MlpKind> {
   static constexpr std::string_view what = "MLP kind";
-  static constexpr std::array<std::pair<MlpKind, std::string_view>, 3> table{
-      {{MlpKind::swiglu, "swiglu"}, {MlpKind::gelu, "gelu"}, {MlpKind::relu2, "relu2"}}};
+  static constexpr auto table = std::to_array<std::pair<MlpKind, std::string_view>>(
+      {{MlpKind::swiglu, "swiglu"}, {MlpKind::gelu, "gelu"}, {MlpKind::relu2, "relu2"}});
 };
 
 // Parameters by part, of the whole model (not of a rank). MTP and vision are counted apart.

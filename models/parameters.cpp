@@ -11,9 +11,9 @@ namespace {
 using enum ParameterRole;
 
 // A block's table as it grows.
-class Table {
+class ParameterTable {
  public:
-  explicit Table(const ModelSpec& model) : m_(model) {}
+  explicit ParameterTable(const ModelSpec& model) : m_(model) {}
 
   void weight(ParameterRole role, std::int64_t out, std::int64_t in, Split split,
               std::int64_t copies = 1) {
@@ -183,7 +183,7 @@ class Table {
 };
 
 // The main merger normalises patches before it merges them, the taps' mergers after.
-void mergers(Table& table, const VisionSpec& v) {
+void mergers(ParameterTable& table, const VisionSpec& v) {
   const std::int64_t wide = v.hidden_size * v.spatial_merge_size * v.spatial_merge_size;
   const auto add = [&](ParameterRole norm, std::int64_t width, ParameterRole fc1, ParameterRole fc2,
                        std::int64_t copies) {
@@ -200,7 +200,7 @@ void mergers(Table& table, const VisionSpec& v) {
 
 std::vector<Parameter> vision_parameters(const VisionSpec& v, ModelPart part) {
   const ModelSpec layers = tower_spec(v);
-  Table table(layers);
+  ParameterTable table(layers);
   if (part == ModelPart::vision) {
     table.decoder({});
   } else if (part == ModelPart::patchify) {
@@ -250,7 +250,7 @@ bool is_vector(const Parameter& p) {
 
 std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,
                                      const LayerKind& kind) {
-  Table table(model);
+  ParameterTable table(model);
   switch (part) {
     case ModelPart::embedding:
       table.weight(embed_tokens, model.vocab_size, model.hidden_size, Split::vocabulary);

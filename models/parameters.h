@@ -75,7 +75,7 @@ enum class ParameterRole : std::uint8_t {
 template <>
 struct Words<ParameterRole> {
   static constexpr std::string_view what = "parameter role";
-  static constexpr std::array<std::pair<ParameterRole, std::string_view>, 57> table{
+  static constexpr auto table = std::to_array<std::pair<ParameterRole, std::string_view>>(
       {{ParameterRole::embed_tokens, "embed_tokens"},
        {ParameterRole::embed_positions, "embed_positions"},
        {ParameterRole::input_norm, "input_norm"},
@@ -132,7 +132,7 @@ struct Words<ParameterRole> {
        {ParameterRole::merger_fc2, "merger_fc2"},
        {ParameterRole::deepstack_norm, "deepstack_norm"},
        {ParameterRole::deepstack_fc1, "deepstack_fc1"},
-       {ParameterRole::deepstack_fc2, "deepstack_fc2"}}};
+       {ParameterRole::deepstack_fc2, "deepstack_fc2"}});
 };
 
 // What of a parameter a tensor-parallel rank holds (experts': a rank of etp).

@@ -12,8 +12,9 @@
 
 namespace qplan {
 
-// Specialise with `static constexpr std::array<std::pair<E, std::string_view>, N> table` and
-// `static constexpr std::string_view what` ("schedule") for every enum that a person can write.
+// Specialise with `static constexpr auto table = std::to_array<std::pair<E,
+// std::string_view>>({...})` and `static constexpr std::string_view what` ("schedule") for every
+// enum that a person can write.
 template <class E>
 struct Words;
 

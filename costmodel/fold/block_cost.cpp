@@ -100,7 +100,7 @@ bool over_lists(const Work& work) {
 // executor's graph of a step the optimizer, whose settings change.
 bool captured(const Op& op, std::optional<CudaGraphScope> graphs, const Recipe& recipe) {
   if (!graphs) return false;
-  if (recipe.executable && std::holds_alternative<AdamW>(op.work)) return false;
+  if (recipe.host.updates_outside_graph && std::holds_alternative<AdamW>(op.work)) return false;
   switch (*graphs) {
     case CudaGraphScope::full:
       return true;
@@ -342,6 +342,10 @@ BlockMemory memory_of(const Block& block, BackwardForm form) {
   BlockMemory memory;
   for (const Slot& slot : block.slots) {
     if (slot.storage == Storage::shared) memory.shared.push_back(slot);
+  }
+  for (const Op& op : block.forward) {
+    const auto* copy = std::get_if<HostCopy>(&op.work);
+    if (copy != nullptr && copy->to_host) memory.on_host += copy->bytes;
   }
   const StepLiveness live = step_liveness(block, form);
   memory.forward = memory_use(block, live.forward);

@@ -87,6 +87,7 @@ Seconds least_compute(const OpList& ops, const CostContext& context);
 struct BlockMemory {
   MemoryUse forward, backward, backward_input, backward_weight, end;
   std::vector<Slot> shared;  // held once per distinct shape on a rank
+  Bytes on_host;             // of one microbatch, from forward to backward
 };
 BlockMemory memory_of(const Block& block, BackwardForm form);
 

@@ -60,6 +60,7 @@ struct DistinctStage {
   std::vector<const BlockMemory*> blocks;  // of its runs, in order
   std::vector<const Slot*> shared;
   std::vector<int> holds;  // how often it holds each kind of states
+  Bytes on_host;           // of one microbatch, from forward to backward
 };
 
 // Received before, sent (and freed) after.
@@ -94,6 +95,7 @@ struct CostModel::MemoryView {
   std::vector<int> like;          // rank -> the first rank that holds the same stages
   std::vector<Bytes> buffers;     // of each rank that is the first of its kind
   std::vector<Bytes> sending;     // of each rank, for what it sends
+  Bytes activations_on_host;      // of the rank that has most there at once
   std::vector<BlockShape> kinds;  // distinct holders of states
   std::vector<int> counts;        // [rank][kind], of the first ranks
   std::optional<StepBound> bound;
@@ -122,6 +124,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       const BlockMemory& block = memo_->memory.get(
           key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
       distinct[i].blocks.push_back(&block);
+      distinct[i].on_host += block.on_host * static_cast<double>(run.count);
       use.forward = then(use.forward, power(block.forward, run.count));
       use.backward = then(power(block.backward, run.count), use.backward);
       use.backward_input = then(power(block.backward_input, run.count), use.backward_input);
@@ -218,6 +221,26 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
     total = with_wires(total, wire, receives(v.schedule, f), sends(v.schedule, f));
     return with_wires(total, wire, sends(v.schedule, b), receives(v.schedule, b));
   };
+  // What a stage's forward leaves on the host its backward takes back.
+  const auto host_peak = [&](const std::vector<ActionRun>& runs) {
+    const auto of = [&](int stage) {
+      const auto d = static_cast<std::size_t>(v.stages.of_stage[static_cast<std::size_t>(stage)]);
+      return distinct[d].on_host;
+    };
+    MemoryUse held;
+    for (const ActionRun& run : runs) {
+      MemoryUse pattern;
+      for (const Action& a : run.pattern) {
+        const bool makes = a.kind == ActionKind::forward;
+        const bool takes = a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
+        if (makes) pattern = then(pattern, {of(a.stage), of(a.stage)});
+        if (takes) pattern = then(pattern, {-of(a.stage), Bytes(0)});
+        if (a.paired) pattern = then(pattern, {-of(a.microbatch), Bytes(0)});
+      }
+      held = then(held, power(pattern, run.count));
+    }
+    return held.peak;
+  };
   for (std::size_t r = 0; r < ranks; ++r) {
     MemoryUse step;
     for (const ActionRun& run : lists[r]) {
@@ -229,6 +252,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       step = then(step, power(pattern, run.count));
     }
     // The step's end frees what fresh gradients it finds, and no peak lies there.
+    result.activations_on_host = std::max(result.activations_on_host, host_peak(lists[r]));
     result.gradients.push_back(step.gradients_at_peak);
     result.activations.push_back(step.peak - step.gradients_at_peak);
   }
@@ -302,12 +326,14 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   }
   // Offloaded optimizer: fp32 master, m, v and a gradient copy, 16 bytes a parameter
   // (docs/reference/frameworks.md 2.2); offloaded parameters 2 more. With NVMe only staging buffers
-  // stay in memory (a tenth, assumed).
+  // stay in memory (a tenth, assumed). Activations are beside them; a node's ranks are taken to be
+  // of the stage that has most.
   const double bytes = 16 * plan.offload.optimizer + (plan.offload.params ? 2 : 0);
   const double staged = plan.offload.nvme ? 0.1 : 1.0;
   const auto ranks_per_node =
       static_cast<double>(std::min<std::int64_t>(plan.world(), hardware_.link.gpus_per_node));
-  estimate.host_per_node = Bytes(offloaded / plan.pp * bytes * staged * ranks_per_node);
+  estimate.host_per_node = Bytes(offloaded / plan.pp * bytes * staged * ranks_per_node) +
+                           v.activations_on_host * ranks_per_node;
   // Each GPU of a node brings its share of the host, memory as well as cores (host_adam_price()).
   estimate.host_room = hardware_.host.memory * (ranks_per_node / hardware_.link.gpus_per_node);
   return estimate;

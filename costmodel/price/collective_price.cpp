@@ -232,6 +232,27 @@ Seconds ring_or_tree_time(const Collective& work, const GroupShape& group,
   return std::min(ring, fastest(hardware.nccl.tree, tree_steps(group), work.calls, transfer, link));
 }
 
+// How many of the tokens that keep to some groups of ranks want a node: one that lies in a group
+// does with the group; of one that holds several, some are chosen (hypergeometric).
+double node_share_in_groups(const Collective& work, const GroupShape& group) {
+  const double n = group.ranks_per_node;
+  const auto all = as_double(work.groups), chosen = as_double(work.groups_of_token);
+  const double wanted = work.rank_share * all / chosen;  // of a chosen group's ranks
+  const double of_node = all * n / group.size;           // groups that a node holds
+  if (of_node <= 1) return chosen / all * (1 - std::pow(1 - wanted, n));
+  double share = 0;
+  const auto choose = [](double from, double k) {
+    return std::lgamma(from + 1) - std::lgamma(k + 1) - std::lgamma(from - k + 1);
+  };
+  for (double j = 1; j <= std::min(of_node, chosen); ++j) {
+    if (chosen - j > all - of_node) continue;
+    const double likely =
+        std::exp(choose(of_node, j) + choose(all - of_node, chosen - j) - choose(all, chosen));
+    share += likely * (1 - std::pow(1 - wanted, j * n / of_node));
+  }
+  return share;
+}
+
 // Copies that go to nodes / copies that go to ranks. An expert-parallel library sends a token once
 // to a node, where it is copied on to those of the n ranks that want it: with a share p of ranks
 // wanting it, a node does with 1 - (1 - p)^n (DeepEP README; the hypergeometric count differs by
@@ -240,6 +261,7 @@ double node_copies(const Collective& work, const GroupShape& group) {
   if (!work.expert_parallel_library || work.rank_share <= 0) return 1;
   const double n = group.ranks_per_node;
   if (work.neighbours) return std::max(1 / n, 1 / (work.rank_share * group.size));
+  if (work.groups > 1) return node_share_in_groups(work, group) / (n * work.rank_share);
   return (1 - std::pow(1 - work.rank_share, n)) / (n * work.rank_share);
 }
 

@@ -25,10 +25,10 @@ enum class StateKind : std::uint8_t { main, moment1, moment2 };
 template <>
 struct Words<StateKind> {
   static constexpr std::string_view what = "state";
-  static constexpr std::array<std::pair<StateKind, std::string_view>, 3> table{
-      {{StateKind::main, "main"},
-       {StateKind::moment1, "exp_avg"},
-       {StateKind::moment2, "exp_avg_sq"}}};
+  static constexpr auto table =
+      std::to_array<std::pair<StateKind, std::string_view>>({{StateKind::main, "main"},
+                                                             {StateKind::moment1, "exp_avg"},
+                                                             {StateKind::moment2, "exp_avg_sq"}});
 };
 
 // Elements of one parameter: `times` runs of `count`, run t from element begin + t * stride of the

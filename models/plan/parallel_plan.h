@@ -178,40 +178,40 @@ Offload parse_offload(std::string_view text);
 template <>
 struct Words<ScheduleKind> {
   static constexpr std::string_view what = "schedule";
-  static constexpr std::array<std::pair<ScheduleKind, std::string_view>, 6> table{
+  static constexpr auto table = std::to_array<std::pair<ScheduleKind, std::string_view>>(
       {{ScheduleKind::gpipe, "gpipe"},
        {ScheduleKind::one_f_one_b, "1f1b"},
        {ScheduleKind::interleaved, "interleaved"},
        {ScheduleKind::zb_h1, "zb-h1"},
        {ScheduleKind::zbv, "zbv"},
-       {ScheduleKind::dualpipe, "dualpipe"}}};
+       {ScheduleKind::dualpipe, "dualpipe"}});
 };
 template <>
 struct Words<CpComm> {
   static constexpr std::string_view what = "cp_comm";
-  static constexpr std::array<std::pair<CpComm, std::string_view>, 3> table{
-      {{CpComm::p2p, "p2p"}, {CpComm::all_gather, "all_gather"}, {CpComm::a2a, "a2a"}}};
+  static constexpr auto table = std::to_array<std::pair<CpComm, std::string_view>>(
+      {{CpComm::p2p, "p2p"}, {CpComm::all_gather, "all_gather"}, {CpComm::a2a, "a2a"}});
 };
 template <>
 struct Words<AttentionBackend> {
   static constexpr std::string_view what = "attention_backend";
-  static constexpr std::array<std::pair<AttentionBackend, std::string_view>, 3> table{
+  static constexpr auto table = std::to_array<std::pair<AttentionBackend, std::string_view>>(
       {{AttentionBackend::automatic, "auto"},
        {AttentionBackend::flash, "flash"},
-       {AttentionBackend::fused, "fused"}}};
+       {AttentionBackend::fused, "fused"}});
 };
 template <>
 struct Words<RecomputeKind> {
   static constexpr std::string_view what = "recompute";
-  static constexpr std::array<std::pair<RecomputeKind, std::string_view>, 3> table{
+  static constexpr auto table = std::to_array<std::pair<RecomputeKind, std::string_view>>(
       {{RecomputeKind::none, "none"},
        {RecomputeKind::selective, "selective"},
-       {RecomputeKind::full, "full"}}};
+       {RecomputeKind::full, "full"}});
 };
 template <>
 struct Words<RecomputeModule> {
   static constexpr std::string_view what = "recompute module";
-  static constexpr std::array<std::pair<RecomputeModule, std::string_view>, 8> table{
+  static constexpr auto table = std::to_array<std::pair<RecomputeModule, std::string_view>>(
       {{RecomputeModule::core_attn, "core_attn"},
        {RecomputeModule::layernorm, "layernorm"},
        {RecomputeModule::mlp, "mlp"},
@@ -219,59 +219,59 @@ struct Words<RecomputeModule> {
        {RecomputeModule::moe_act, "moe_act"},
        {RecomputeModule::mla_up_proj, "mla_up_proj"},
        {RecomputeModule::shared_experts, "shared_experts"},
-       {RecomputeModule::gdn_norm_out, "gdn_norm_out"}}};
+       {RecomputeModule::gdn_norm_out, "gdn_norm_out"}});
 };
 template <>
 struct Words<MoeDispatcher> {
   static constexpr std::string_view what = "moe_dispatcher";
-  static constexpr std::array<std::pair<MoeDispatcher, std::string_view>, 4> table{
+  static constexpr auto table = std::to_array<std::pair<MoeDispatcher, std::string_view>>(
       {{MoeDispatcher::alltoall, "alltoall"},
        {MoeDispatcher::allgather, "allgather"},
        {MoeDispatcher::deepep, "deepep"},
-       {MoeDispatcher::hybridep, "hybridep"}}};
+       {MoeDispatcher::hybridep, "hybridep"}});
 };
 template <>
 struct Words<Routing> {
   static constexpr std::string_view what = "routing";
-  static constexpr std::array<std::pair<Routing, std::string_view>, 3> table{
-      {{Routing::forced, "forced"}, {Routing::natural, "natural"}, {Routing::in_turn, "in_turn"}}};
+  static constexpr auto table = std::to_array<std::pair<Routing, std::string_view>>(
+      {{Routing::forced, "forced"}, {Routing::natural, "natural"}, {Routing::in_turn, "in_turn"}});
 };
 template <>
 struct Words<TokenDropPolicy> {
   static constexpr std::string_view what = "moe_token_drop_policy";
-  static constexpr std::array<std::pair<TokenDropPolicy, std::string_view>, 2> table{
-      {{TokenDropPolicy::probs, "probs"}, {TokenDropPolicy::position, "position"}}};
+  static constexpr auto table = std::to_array<std::pair<TokenDropPolicy, std::string_view>>(
+      {{TokenDropPolicy::probs, "probs"}, {TokenDropPolicy::position, "position"}});
 };
 template <>
 struct Words<CudaGraphScope> {
   static constexpr std::string_view what = "cuda_graph_scope";
-  static constexpr std::array<std::pair<CudaGraphScope, std::string_view>, 4> table{
+  static constexpr auto table = std::to_array<std::pair<CudaGraphScope, std::string_view>>(
       {{CudaGraphScope::full, "full"},
        {CudaGraphScope::layer, "layer"},
        {CudaGraphScope::router, "router"},
-       {CudaGraphScope::mamba, "mamba"}}};
+       {CudaGraphScope::mamba, "mamba"}});
 };
 template <>
 struct Words<LossKind> {
   static constexpr std::string_view what = "loss";
-  static constexpr std::array<std::pair<LossKind, std::string_view>, 8> table{
-      {{LossKind::by_framework, "default"},
-       {LossKind::eager, "eager"},
-       {LossKind::unfused, "unfused"},
-       {LossKind::fused, "fused"},
-       {LossKind::native, "native"},
-       {LossKind::te, "te"},
-       {LossKind::compiled, "compiled"},
-       {LossKind::chunked, "chunked"}}};
+  static constexpr auto table =
+      std::to_array<std::pair<LossKind, std::string_view>>({{LossKind::by_framework, "default"},
+                                                            {LossKind::eager, "eager"},
+                                                            {LossKind::unfused, "unfused"},
+                                                            {LossKind::fused, "fused"},
+                                                            {LossKind::native, "native"},
+                                                            {LossKind::te, "te"},
+                                                            {LossKind::compiled, "compiled"},
+                                                            {LossKind::chunked, "chunked"}});
 };
 template <>
 struct Words<OverlapKind> {
   static constexpr std::string_view what = "overlap";
-  static constexpr std::array<std::pair<OverlapKind, std::string_view>, 4> table{
-      {{OverlapKind::tp, "tp"},
-       {OverlapKind::grad, "grad"},
-       {OverlapKind::param, "param"},
-       {OverlapKind::ep, "ep"}}};
+  static constexpr auto table =
+      std::to_array<std::pair<OverlapKind, std::string_view>>({{OverlapKind::tp, "tp"},
+                                                               {OverlapKind::grad, "grad"},
+                                                               {OverlapKind::param, "param"},
+                                                               {OverlapKind::ep, "ep"}});
 };
 
 }  // namespace qplan

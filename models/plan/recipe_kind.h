@@ -18,13 +18,14 @@ enum class RecipeKind : std::uint8_t {
   fsdp2,
   fsdp2_compile,
   nanotron,
+  dualpipe,
   qplan
 };
 
 template <>
 struct Words<RecipeKind> {
   static constexpr std::string_view what = "framework";
-  static constexpr std::array<std::pair<RecipeKind, std::string_view>, 10> table{
+  static constexpr auto table = std::to_array<std::pair<RecipeKind, std::string_view>>(
       {{RecipeKind::megatron, "megatron"},
        {RecipeKind::megatron_legacy, "megatron-legacy"},
        {RecipeKind::megatron_deepspeed, "megatron-deepspeed"},
@@ -34,7 +35,8 @@ struct Words<RecipeKind> {
        {RecipeKind::fsdp2, "fsdp2"},
        {RecipeKind::fsdp2_compile, "fsdp2-compile"},
        {RecipeKind::nanotron, "nanotron"},
-       {RecipeKind::qplan, "qplan"}}};
+       {RecipeKind::dualpipe, "dualpipe"},
+       {RecipeKind::qplan, "qplan"}});
 };
 
 using RecipeSet = EnumSet<RecipeKind>;

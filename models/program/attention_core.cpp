@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "models/program/layer_context.h"
+#include "models/program/attention_part.h"
 
 namespace qplan {
 
@@ -20,7 +20,7 @@ Heads heads_of(const LayerContext& c) {
 // gpt-oss's learned logits. Where they are only priced they are left out of what attention reads
 // and writes.
 AttentionPart::Sinks AttentionPart::learned_sinks(Pass pass) const {
-  if (!c_.model.attention_sinks || !c_.recipe.executable) return {};
+  if (!c_.model.attention_sinks || !c_.recipe.form.sinks) return {};
   const std::int16_t parameter = c_.b.parameter(ParameterRole::sinks);
   if (pass == Pass::forward) return {c_.weights, kNoSlot, parameter};
   return {c_.weights_backward, c_.gradients, parameter};
@@ -49,7 +49,7 @@ void AttentionPart::core(Pass pass) {
                  .kernel = c_.attention_kernel(),
                  .deterministic = !forward && s.deterministic,
                  .dropout = c_.drops(),
-                 .sinks = c_.model.attention_sinks && !c_.recipe.executable,
+                 .sinks = c_.model.attention_sinks && !c_.recipe.form.sinks,
                  .products = products_beside_attention(c_.model, s.seq_len / s.documents)};
   const Sinks sinks = learned_sinks(pass);
   const auto attend = [&](const Attention& step, SlotId k, SlotId v) {
@@ -65,10 +65,11 @@ void AttentionPart::core(Pass pass) {
   }
   switch (s.cp_comm) {
     case CpComm::p2p:
-      c_.recipe.executable ? ring(pass, work) : priced_ring(pass, work);
+      c_.recipe.form.context_parts ? ring(pass, work) : priced_ring(pass, work);
       break;
     case CpComm::all_gather:
-      c_.recipe.executable&& work.window == 0 ? gathered(pass, work) : gathered_at_once(pass, work);
+      c_.recipe.form.context_parts&& work.window == 0 ? gathered(pass, work)
+                                                      : gathered_at_once(pass, work);
       break;
     case CpComm::a2a:
       by_heads(pass, work);
@@ -145,7 +146,7 @@ void AttentionPart::exchange_heads(Role role, std::int64_t width, BlockBuilder::
     b.aside(Stream::model_comm, exchange, from, to).role = role;
     b.wait_for(Stream::model_comm);
   };
-  if (!c_.recipe.executable) return send(reads, writes);
+  if (!c_.recipe.form.context_parts) return send(reads, writes);
   const bool to_heads = role == Role::dispatch;
   const SlotId leaving = b.slot("shares that leave", act, c_.tokens, width);
   const SlotId arriving = b.slot("shares that arrive", act, c_.tokens, width);

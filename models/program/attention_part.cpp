@@ -2,7 +2,7 @@
 // output projection, residual. Kept for backward: docs/reference/physics.md 5.2,
 // docs/reference/frameworks.md 2.4.
 
-#include "models/program/layer_context.h"
+#include "models/program/attention_part.h"
 
 namespace qplan {
 
@@ -17,8 +17,7 @@ SlotId AttentionPart::forward(SlotId x) {
   const SlotId normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
   eager_norm_ = c_.eager_norm_copy();
   c_.norm_forward(ParameterRole::input_norm, x, normed, c_.local_tokens, c_.hidden, eager_norm_);
-  // Latent attention's projections stay in bf16 where we run them.
-  const bool cast = !(c_.model.mla && c_.recipe.executable);
+  const bool cast = !c_.model.mla || c_.recipe.kernels.narrow_experts;
   normed_ = cast ? c_.linear_input(normed, c_.local_tokens, c_.hidden) : normed;
   if (apart) b.end_module(RecomputeModule::layernorm);
 
@@ -111,7 +110,7 @@ RowwiseKind AttentionPart::qk_norm_kind(Pass pass) const {
 // Norms of queries and keys run with the rotation that follows them, where one rank's heads are
 // packed side by side.
 bool AttentionPart::fuses_qk_norm() const {
-  return c_.recipe.executable && c_.model.qk_norm && !c_.model.qk_norm_whole &&
+  return c_.recipe.kernels.fused_qk_norm && c_.model.qk_norm && !c_.model.qk_norm_whole &&
          !c_.model.attention_output_gate && rotates() &&
          c_.model.num_key_value_heads >= c_.shape.tp && c_.model.head_dim <= 256;
 }
@@ -233,11 +232,11 @@ void AttentionPart::mla_project_forward(SlotId normed) {
     b.end_module(RecomputeModule::mla_up_proj);
     q_in = q_normed_;
   }
-  const bool own = c_.recipe.executable;
+  const bool beside = c_.recipe.form.rotary_key;
   const std::int64_t kv_width = mla.kv_lora_rank + mla.qk_rope_head_dim;
   kv_down_ = b.slot("kv down", act, rows, kv_width);
   // The rotary key goes the way of the normed latent: to every rank of the tensor-parallel group.
-  kv_normed_ = b.slot("kv down normed", act, rows, own ? kv_width : mla.kv_lora_rank);
+  kv_normed_ = b.slot("kv down normed", act, rows, beside ? kv_width : mla.kv_lora_rank);
   c_.linear(ParameterRole::kv_a_proj, normed, kv_down_, rows, kv_width, c_.hidden);
   if (c_.recipe.kernels.norms_in_linears) b.begin_module(RecomputeModule::mla_up_proj);
   c_.norm_forward(ParameterRole::kv_a_norm, kv_down_, kv_normed_, rows, mla.kv_lora_rank);
@@ -250,7 +249,7 @@ void AttentionPart::mla_project_forward(SlotId normed) {
   const SlotId kv_up = b.slot("kv up", act, c_.tokens, kv_up_width);
   const SlotId latent = c_.gathered_linear(ParameterRole::kv_b_proj, kv_normed_, kv_up, kv_up_width,
                                            mla.kv_lora_rank);
-  const SlotId rotary_key = own ? latent : kv_down_;
+  const SlotId rotary_key = beside ? latent : kv_down_;
   c_.rowwise(RowwiseKind::rope, c_.tokens, heads.q * mla.qk_rope_head_dim, {q_up, rotary_key},
              {q_});
   c_.rowwise(RowwiseKind::copy, c_.tokens, kv_up_width, {kv_up, rotary_key}, {k_, v_});
@@ -369,8 +368,8 @@ SlotId AttentionPart::mla_project_backward() {
   c_.rowwise(RowwiseKind::rope_backward, c_.tokens, heads.q * mla.qk_rope_head_dim, {dq_}, {dq_up});
   const SlotId dkv_up = b.slot("dkv up", act, c_.tokens, kv_up_width);
   // The gradient of the rotary key is every head's, and reduced beside the latent's.
-  const bool own = c_.recipe.executable;
-  const SlotId dlatent = own ? b.slot("d latent partial", act, c_.tokens, kv_width) : kNoSlot;
+  const bool beside = c_.recipe.form.rotary_key;
+  const SlotId dlatent = beside ? b.slot("d latent partial", act, c_.tokens, kv_width) : kNoSlot;
   c_.rowwise(RowwiseKind::copy, c_.tokens, kv_up_width, {dk_, dv_}, {dkv_up, dlatent});
 
   // Up projections: as any column-parallel product.

@@ -46,7 +46,8 @@ EmbeddingTable embedding_table(const ModelSpec& model, const ParallelPlan& plan,
   if (!model.tie_word_embeddings && model.num_mtp_layers == 0) return EmbeddingTable::own;
   const bool both_ends =
       plan.pp == 1 || plan.schedule == ScheduleKind::zbv || plan.schedule == ScheduleKind::dualpipe;
-  if (both_ends && (recipe.executable || model.num_mtp_layers > 0)) return EmbeddingTable::shared;
+  if (both_ends && (recipe.states.shares_tied_table || model.num_mtp_layers > 0))
+    return EmbeddingTable::shared;
   return plan.pp > 1 ? EmbeddingTable::copied : EmbeddingTable::own;
 }
 

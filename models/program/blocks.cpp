@@ -3,9 +3,15 @@
 #include <algorithm>
 #include <string_view>
 
+#include "models/program/attention_part.h"
+#include "models/program/delta_net_part.h"
 #include "models/program/deterministic.h"
+#include "models/program/image_part.h"
 #include "models/program/layer_context.h"
 #include "models/program/liveness.h"
+#include "models/program/mamba_part.h"
+#include "models/program/mlp_part.h"
+#include "models/program/moe_part.h"
 #include "models/program/recompute.h"
 #include "models/program/state_builder.h"
 
@@ -93,7 +99,12 @@ void communication_buckets(LayerContext& c) {
            Storage::shared);
 }
 
-// Moves what backward needs to the host after forward and back before backward.
+// Moves what backward needs to the host after forward, and back before backward. What is under way
+// lies in one buffer of a layer's size, so that a layer's copy runs beside the next layer's compute
+// and no further: compute waits for the copy before it hands on what it made itself, and a copy
+// back begins when the layer behind has taken its own out. (Transformer Engine keeps the tensors of
+// the window before last instead of moving them to a buffer: the same bytes, and nothing is copied.
+// AsyncDoubleBufferGroupOffloadHandler in its cpu_offload.py, v2.5.)
 void offload_activations(Block& block) {
   const auto live = liveness(block, {&block.forward, &block.backward});
   std::vector<bool> held(block.slots.size(), false);
@@ -106,24 +117,33 @@ void offload_activations(Block& block) {
     bytes += block.slots[i].bytes();
   }
   if (moved.empty()) return;
-  // An op names eight slots; a long list becomes several pieces of one copy.
+  const auto under_way = static_cast<SlotId>(block.slots.size());
+  block.slots.push_back({.name = "activations under way",
+                         .storage = Storage::shared,
+                         .dtype = DType::boolean,
+                         .shape = {static_cast<std::int64_t>(bytes.value()), 1, 1}});
+  // An op names eight slots; a long list becomes several pieces of one move.
   OpList out, back;
+  back.push_back(
+      {.work = HostCopy{bytes, false}, .stream = Stream::h2d, .after = only(Stream::d2h)});
+  back.front().writes.add(under_way);
   for (std::size_t i = 0; i < moved.size(); i += 8) {
-    Op copy_out{.work = HostCopy{{}, true}, .stream = Stream::d2h, .after = only(Stream::compute)};
-    Op copy_back{.work = HostCopy{{}, false}, .stream = Stream::h2d, .after = {}};
-    Bytes piece;
+    Op leave{.work = Join{}, .stream = Stream::compute, .after = only(Stream::d2h)};
+    Op come{.work = Join{}, .stream = Stream::compute, .after = only(Stream::h2d)};
+    leave.writes.add(under_way);
+    come.reads.add(under_way);
     for (std::size_t j = i; j < std::min(moved.size(), i + 8); ++j) {
-      copy_out.reads.add(moved[j]);
-      copy_back.writes.add(moved[j]);
-      piece += block.slots[static_cast<std::size_t>(moved[j])].bytes();
+      leave.reads.add(moved[j]);
+      come.writes.add(moved[j]);
     }
-    std::get<HostCopy>(copy_out.work).bytes = piece;
-    std::get<HostCopy>(copy_back.work).bytes = piece;
-    out.push_back(copy_out);
-    back.push_back(copy_back);
+    out.push_back(leave);
+    back.push_back(come);
   }
+  out.push_back(
+      {.work = HostCopy{bytes, true}, .stream = Stream::d2h, .after = only(Stream::compute)});
+  out.back().reads.add(under_way);
+  back.push_back({.work = Join{}, .stream = Stream::h2d, .after = only(Stream::compute)});
   block.forward.insert(block.forward.end(), out.begin(), out.end());
-  back.push_back({.work = Join{}, .stream = Stream::compute, .after = only(Stream::h2d)});
   block.backward.insert(block.backward.begin(), back.begin(), back.end());
 }
 
@@ -328,7 +348,7 @@ Block build_kind(const ModelSpec& model, const Recipe& recipe, const BlockShape&
 
 Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape) {
   Block block = build_kind(model, recipe, shape);
-  if (shape.deterministic && !recipe.executable) fill_new_arrays(block);
+  if (shape.deterministic && recipe.kernels.fills_new_arrays) fill_new_arrays(block);
   return block;
 }
 

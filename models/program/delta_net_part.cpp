@@ -3,7 +3,7 @@
 // flash-linear-attention and causal_conv1d installed (modeling_qwen3_next.py, transformers 5.23).
 // Kept for backward: what those modules and fla's autograd functions save (bc3b101d).
 
-#include "models/program/layer_context.h"
+#include "models/program/delta_net_part.h"
 
 namespace qplan {
 

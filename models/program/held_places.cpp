@@ -9,12 +9,6 @@
 namespace qplan {
 namespace {
 
-constexpr std::int64_t kNowhere = -1;
-
-std::int64_t size_in_bytes(const Slot& slot) {
-  return static_cast<std::int64_t>(slot.bytes().value());
-}
-
 bool is_held(Storage s) {
   return s == Storage::weight || s == Storage::gradient || s == Storage::optimizer ||
          s == Storage::shared;

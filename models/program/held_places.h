@@ -6,9 +6,16 @@
 #include <vector>
 
 #include "models/program/arena_layout.h"
+#include "models/program/block.h"
 #include "models/program/rank_program.h"
 
 namespace qplan {
+
+inline constexpr std::int64_t kNowhere = -1;  // the offset of what has no place in the arena
+
+inline std::int64_t size_in_bytes(const Slot& slot) {
+  return static_cast<std::int64_t>(slot.bytes().value());
+}
 
 struct HeldPlaces {
   struct Span {

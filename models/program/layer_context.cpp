@@ -62,13 +62,13 @@ DType LayerContext::linear_dtype() const {
 }
 
 DType LayerContext::product_dtype() const {
-  return recipe.executable ? activation_dtype() : linear_dtype();
+  return recipe.form.fp8_scales ? activation_dtype() : linear_dtype();
 }
 
 SlotId LayerContext::linear_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass,
                                   std::int64_t groups) {
   if (linear_dtype() == activation_dtype()) return x;
-  if (recipe.executable) return quantized_input(x, rows, cols, pass);
+  if (recipe.form.fp8_scales) return quantized_input(x, rows, cols, pass);
   const SlotId cast = b.slot("fp8 input", linear_dtype(), rows, cols);
   const auto pass_over = [&](RowwiseKind kind, BlockBuilder::Slots reads, SlotId result) {
     std::get<Rowwise>(rowwise(kind, rows, cols, reads, {result}).work).groups = groups;

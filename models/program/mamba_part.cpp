@@ -5,9 +5,9 @@
 // (mamba_ssm/ops/triton/ssd_combined.py, 2.3.0), the projection and the scan's output; convolution
 // and the chunks' states are made again.
 
-#include <algorithm>
+#include "models/program/mamba_part.h"
 
-#include "models/program/layer_context.h"
+#include <algorithm>
 
 namespace qplan {
 

@@ -1,6 +1,6 @@
 // The MLP of a dense layer: norm, up (and gate) projection, activation, down projection, residual.
 
-#include "models/program/layer_context.h"
+#include "models/program/mlp_part.h"
 
 namespace qplan {
 namespace {

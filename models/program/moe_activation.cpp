@@ -1,7 +1,7 @@
 // What stands between the two products of an expert, a bias behind the second, and projections of
 // tokens to the width of experts.
 
-#include "models/program/layer_context.h"
+#include "models/program/moe_part.h"
 
 namespace qplan {
 
@@ -13,7 +13,7 @@ bool MoePart::apart_bias() const {
 }
 
 bool MoePart::scales_inputs() const {
-  return c_.model.moe->scales_inputs && !c_.recipe.executable;
+  return c_.model.moe->scales_inputs && !c_.recipe.form.routing;
 }
 
 // The activation still takes probabilities in Megatron: ones.
@@ -139,7 +139,7 @@ void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
     // thread waits for all that it enqueued.
     b.host_sync();
     c_.rowwise(RowwiseKind::swiglu, rows, width, {clamped_, probs_}, {activated, row_probs_});
-  } else if (c_.recipe.executable) {
+  } else if (c_.recipe.form.routing) {
     c_.rowwise(activation(Pass::forward), rows, width, {up_, row_probs_, counts_}, {activated});
   } else {
     c_.rowwise(activation(Pass::forward), rows, width, {up_, probs_}, {activated, row_probs_});

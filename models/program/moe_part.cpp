@@ -1,11 +1,11 @@
 // Mixture of experts: norm, router, dispatch, expert MLPs, combine, shared expert, residual
 // (docs/reference/physics.md 3.3 and 6; docs/reference/frameworks.md 2.4 rows 9-18).
 
+#include "models/program/moe_part.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-
-#include "models/program/layer_context.h"
 
 namespace qplan {
 namespace {
@@ -55,7 +55,7 @@ MoePart::Rows MoePart::rows() const {
   }
   const auto received =
       static_cast<std::int64_t>(std::ceil(static_cast<double>(sent) * s.moe_load));
-  const bool dealt_out = c_.recipe.executable && s.ep > 1 && s.moe_load == 1;
+  const bool dealt_out = c_.recipe.form.routing && s.ep > 1 && s.moe_load == 1;
   return {sent, (dealt_out ? rows_dealt_out() : received) * s.etp};
 }
 
@@ -72,23 +72,33 @@ std::int64_t MoePart::rows_dealt_out() const {
 }
 
 // One direction of the token exchange over the expert-parallel group.
-Collective MoePart::exchange() const {
+// `narrow`: rows go in fp8, a scale for each tile of 128 columns.
+Collective MoePart::exchange(bool narrow) const {
   const MoeSpec& moe = *c_.model.moe;
-  const double row = static_cast<double>(width()) * 2;
+  const auto columns = static_cast<double>(width());
+  const double row = narrow ? columns * (1 + 4.0 / 128) : columns * 2;
   const double sent = c_.shape.moe_capacity > 0
                           ? static_cast<double>(rows().received / c_.shape.etp)
                           : static_cast<double>(c_.local_tokens * moe.top_k) * c_.shape.moe_load;
   if (library_dispatch(c_.shape.dispatcher)) {
     const bool in_turn = c_.shape.moe_in_turn;
-    const double ranks = in_turn ? ranks_in_turn(moe.num_experts, c_.shape.ep, moe.top_k)
-                                 : distinct_ranks(moe.num_experts, c_.shape.ep, moe.top_k);
+    // A group of experts that fills whole ranks keeps a token's copies to some of them.
+    const bool limited = !in_turn && moe.num_groups > 1 && c_.shape.ep % moe.num_groups == 0;
+    const std::int64_t groups = limited ? moe.num_groups : 1;
+    const std::int64_t chosen = limited ? moe.topk_group : 1;
+    const double ranks =
+        in_turn ? ranks_in_turn(moe.num_experts, c_.shape.ep, moe.top_k)
+                : distinct_ranks(moe.num_experts / groups * chosen,
+                                 static_cast<int>(c_.shape.ep / groups * chosen), moe.top_k);
     const double copies = ranks / static_cast<double>(moe.top_k);
     return {.kind = CollectiveKind::all_to_all,
             .axis = Axis::ep,
             .bytes = Bytes(sent * copies * row),
             .expert_parallel_library = true,
             .rank_share = ranks / c_.shape.ep,
-            .neighbours = in_turn};
+            .neighbours = in_turn,
+            .groups = groups,
+            .groups_of_token = chosen};
   }
   return {CollectiveKind::all_to_all, Axis::ep, Bytes(sent * row)};
 }
@@ -101,7 +111,7 @@ SlotId MoePart::numbers(std::string_view name, SlotId like, std::int64_t rows) {
 // scaled, in a message of their own, and their gradients back (token_dispatch in megatron-core from
 // 0.13 on). What scales the rows stays with them elsewhere.
 void MoePart::exchange_probs() {
-  if (c_.recipe.executable || !c_.recipe.kernels.one_product_per_expert) return;
+  if (c_.recipe.form.routing || !c_.recipe.kernels.one_product_per_expert) return;
   const std::int64_t sent = rows().sent;
   const SlotId probs = c_.b.slot("exchanged probs", DType::fp32, sent, 1);
   const Bytes bytes(static_cast<double>(sent) * size_of(DType::fp32));
@@ -115,6 +125,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
   const DType act = c_.activation_dtype();
   const Rows n = rows();
   const std::int64_t before_etp = n.received / s.etp;
+  const bool narrow = c_.recipe.kernels.narrow_dispatch && s.precision == Precision::fp8;
   Carried arrived;
   if (s.dispatcher == MoeDispatcher::allgather && s.ep > 1) {
     const std::int64_t all = c_.local_tokens * s.ep;
@@ -125,7 +136,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
     c_.rowwise(RowwiseKind::permute, before_etp, width(), {gathered, row_map_}, {arrived.rows});
   } else if (library_dispatch(s.dispatcher) && s.ep > 1) {
     const SlotId raw = b.slot("received", act, before_etp, width());
-    b.exposed(exchange(), {tokens.rows}, {raw});
+    b.exposed(exchange(narrow), {tokens.rows}, {raw});
     arrived.rows = b.slot("dispatched", act, before_etp, width());
     c_.rowwise(RowwiseKind::permute, before_etp, width(), {raw, row_map_}, {arrived.rows});
   } else {
@@ -138,7 +149,7 @@ MoePart::Carried MoePart::dispatch(Carried tokens, Pass pass) {
       const Carried sorted = arrived;
       arrived.rows = b.slot("received", act, before_etp, width());
       arrived.numbers = numbers("received probs", tokens.numbers, before_etp);
-      b.aside(Stream::model_comm, exchange(), {sorted.rows, counts_, sorted.numbers},
+      b.aside(Stream::model_comm, exchange(narrow), {sorted.rows, counts_, sorted.numbers},
               {arrived.rows, arrived.numbers})
           .role = Role::dispatch;
       if (pass == Pass::forward) exchange_probs();
@@ -223,21 +234,20 @@ MoePart::Carried MoePart::combine(Carried expert_out, Pass pass) {
   return combined;
 }
 
-// Experts' products stay in bf16 where we run them: their kernel takes nothing narrower. Fused
-// experts' operands become fp8 all at once, others one by one, maxima included:
+// Fused experts' operands become fp8 all at once, others one by one, maxima included:
 // multi_tensor_quantize_impl in Transformer Engine v2.12 has one kernel for delayed scaling alone.
 SlotId MoePart::experts_input(SlotId x, std::int64_t rows, std::int64_t cols) {
-  if (c_.recipe.executable) return x;
+  if (!c_.recipe.kernels.narrow_experts) return x;
   const bool apart = c_.recipe.kernels.one_product_per_expert && !c_.shape.fused_experts;
   const std::int64_t groups = apart ? c_.model.moe->num_experts / c_.shape.ep : 1;
   return c_.linear_input(x, rows, cols, Pass::forward, groups);
 }
 
-// The shared expert's products are any dense layer's (TELinear), but ours, which stay in bf16. What
+// The shared expert's products are any dense layer's (TELinear). What
 // the first reads is cast once more for its weight's gradient: the norm's output is kept as it is
 // for the router (set_save_original_input in Megatron's shared_experts.py).
 SlotId MoePart::shared_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass) {
-  return c_.recipe.executable ? x : c_.linear_input(x, rows, cols, pass);
+  return c_.recipe.kernels.narrow_experts ? c_.linear_input(x, rows, cols, pass) : x;
 }
 
 SlotId MoePart::forward(SlotId x) {
@@ -269,10 +279,10 @@ SlotId MoePart::forward(SlotId x) {
   tell_routing();
 
   b.layer_module(LayerModule::experts);
-  const bool own = c_.recipe.executable;
-  const Carried arrived = dispatch({to_latent(), own ? probs_ : kNoSlot}, Pass::forward);
+  const bool numbered = c_.recipe.form.routing;
+  const Carried arrived = dispatch({to_latent(), numbered ? probs_ : kNoSlot}, Pass::forward);
   expert_in_ = experts_input(scale_inputs(arrived.rows), n.received, width);
-  row_probs_ = own ? arrived.numbers : b.slot("row probs", DType::fp32, n.received, 2);
+  row_probs_ = numbered ? arrived.numbers : b.slot("row probs", DType::fp32, n.received, 2);
   up_ = b.slot("expert up", act, n.received, up_fe);
   const GroupedGemm up{
       .groups = groups, .rows = n.received, .n = up_fe, .k = width, .dtype = c_.product_dtype()};
@@ -285,7 +295,7 @@ SlotId MoePart::forward(SlotId x) {
   const GroupedGemm down{
       .groups = groups, .rows = n.received, .n = width, .k = fe, .dtype = c_.product_dtype()};
   // A bias behind the scaled activation is scaled as well, and its gradient.
-  const SlotId scaled = own && moe.expert_bias ? row_probs_ : kNoSlot;
+  const SlotId scaled = numbered && moe.expert_bias ? row_probs_ : kNoSlot;
   b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
       b.parameter(ParameterRole::expert_down_proj);
   if (s.fused_experts) page();
@@ -306,7 +316,7 @@ SlotId MoePart::forward(SlotId x) {
     shared_act_ = shared_input(activated, c_.tokens, fs, Pass::forward);
     SlotId shared = c_.linear_reduced(ParameterRole::shared_down_proj, shared_act_, c_.hidden, fs,
                                       "shared sum");
-    if (moe.shared_expert_gate && c_.recipe.executable) {
+    if (moe.shared_expert_gate && c_.recipe.form.routing) {
       ungated_ = shared;
       shared_gate_ = b.slot("shared gate", act, c_.local_tokens, 1);
       c_.linear(ParameterRole::shared_expert_gate, normed_, shared_gate_, c_.local_tokens, 1,
@@ -411,8 +421,8 @@ SlotId MoePart::backward(SlotId dy) {
                                .dtype = c_.product_dtype(),
                                .weight_gradient = true,
                                .accumulate_fp32 = c_.products_sum()};
-  const bool own = c_.recipe.executable;
-  const bool biased = own && moe.expert_bias;
+  const bool numbered = c_.recipe.form.routing;
+  const bool biased = numbered && moe.expert_bias;
   Op& wgrad = b.compute(down_wgrad, {dout_in, act_, counts_, biased ? row_probs_ : kNoSlot},
                         {c_.expert_gradients});
   wgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
@@ -451,13 +461,13 @@ SlotId MoePart::backward(SlotId dy) {
   weight_gradient.role = Role::weight_gradient;
   c_.accumulate_apart(c_.expert_gradients, groups * up_fe, width);
   const Carried dinputs = scale_inputs_backward({din, dprobs});
-  Carried dtokens = combine({dinputs.rows, own ? dprobs : kNoSlot}, Pass::backward);
+  Carried dtokens = combine({dinputs.rows, numbered ? dprobs : kNoSlot}, Pass::backward);
   dtokens.rows = to_latent_backward(dtokens.rows);
 
   b.layer_module(LayerModule::router);
   const SlotId dlogits = b.slot("d router logits", DType::fp32, c_.local_tokens, moe.num_experts);
   c_.rowwise(RowwiseKind::router_backward, c_.local_tokens, moe.num_experts,
-             {probs_, own ? dtokens.numbers : dinputs.numbers, row_map_, balance_}, {dlogits});
+             {probs_, numbered ? dtokens.numbers : dinputs.numbers, row_map_, balance_}, {dlogits});
   const SlotId drouter = b.slot("d router in", act, c_.local_tokens, c_.hidden);
   const DType router_dtype = act == DType::fp32 ? DType::fp32 : DType::bf16;
   Op& router_dgrad = b.compute(

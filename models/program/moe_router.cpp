@@ -1,7 +1,7 @@
 // Who goes where: the router's probabilities and choices, and what ranks tell each other of them
 // before tokens move.
 
-#include "models/program/layer_context.h"
+#include "models/program/moe_part.h"
 
 namespace qplan {
 
@@ -13,8 +13,8 @@ void MoePart::route(SlotId logits) {
   const MoeSpec& moe = *c_.model.moe;
   probs_ = b.slot("router probs", DType::fp32, c_.local_tokens, moe.num_experts);
   row_map_ = b.slot("row map", DType::int32, c_.local_tokens, 2 * moe.top_k);
-  if (c_.recipe.executable) counts_ = b.slot("expert counts", DType::int32, 1, moe.num_experts);
-  const bool balances = c_.recipe.executable && moe.aux_loss_coefficient > 0;
+  if (c_.recipe.form.routing) counts_ = b.slot("expert counts", DType::int32, 1, moe.num_experts);
+  const bool balances = c_.recipe.form.routing && moe.aux_loss_coefficient > 0;
   if (balances) {
     balance_ = b.slot("visits of sequences", DType::int32, s.micro_batch_size, moe.num_experts);
   }
@@ -57,7 +57,7 @@ void MoePart::tell_routing() {
   auto& b = c_.b;
   const auto& s = c_.shape;
   if (s.counts_on_host) b.host_sync();
-  if (s.dispatcher != MoeDispatcher::hybridep || s.ep == 1 || c_.recipe.executable) return;
+  if (s.dispatcher != MoeDispatcher::hybridep || s.ep == 1 || c_.recipe.form.routing) return;
   const std::int64_t tokens = c_.local_tokens * s.ep, experts = c_.model.moe->num_experts;
   const SlotId map = b.slot("routing of all", DType::boolean, tokens, experts);
   const Bytes bytes(static_cast<double>(tokens * experts) * size_of(DType::boolean));

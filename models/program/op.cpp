@@ -267,7 +267,8 @@ constexpr Overloaded each_field{
     },
     [](const Rowwise& w, auto&& f) { f(w.kind, w.rows, w.cols, w.dtype, w.fused, w.groups); },
     [](const Collective& w, auto&& f) {
-      f(w.kind, w.axis, w.bytes, w.expert_parallel_library, w.rank_share, w.neighbours);
+      f(w.kind, w.axis, w.bytes, w.expert_parallel_library, w.rank_share, w.neighbours, w.groups,
+        w.groups_of_token);
     },
     [](const SendRecv& w, auto&& f) { f(w.axis, w.bytes); },
     [](const AdamW& w, auto&& f) {

@@ -189,7 +189,10 @@ struct Collective {
   bool expert_parallel_library = false;  // DeepEP or HybridEP kernels instead of NCCL
   double rank_share = 0;    // of such a library: ranks that a token goes to / ranks; 0: not known
   bool neighbours = false;  // those ranks are side by side, not anywhere
-  double calls = 1;         // of NCCL that these bytes are cut into; 0: part of another op's call
+  // Routing limited to groups (DeepSeek-V3, arXiv 2412.19437, 2.1.2): the ranks are cut into so
+  // many groups of neighbours, and a token's copies keep to so many of them.
+  std::int64_t groups = 1, groups_of_token = 1;
+  double calls = 1;  // of NCCL that these bytes are cut into; 0: part of another op's call
   bool operator==(const Collective&) const = default;
 };
 
@@ -297,17 +300,17 @@ struct Words<Axis> {
 template <>
 struct Words<CollectiveKind> {
   static constexpr std::string_view what = "collective";
-  static constexpr std::array<std::pair<CollectiveKind, std::string_view>, 5> table{
+  static constexpr auto table = std::to_array<std::pair<CollectiveKind, std::string_view>>(
       {{CollectiveKind::all_reduce, "all_reduce"},
        {CollectiveKind::all_gather, "all_gather"},
        {CollectiveKind::reduce_scatter, "reduce_scatter"},
        {CollectiveKind::all_to_all, "all_to_all"},
-       {CollectiveKind::broadcast, "broadcast"}}};
+       {CollectiveKind::broadcast, "broadcast"}});
 };
 template <>
 struct Words<RowwiseKind> {
   static constexpr std::string_view what = "memory-bound kind";
-  static constexpr std::array<std::pair<RowwiseKind, std::string_view>, 49> table{
+  static constexpr auto table = std::to_array<std::pair<RowwiseKind, std::string_view>>(
       {{RowwiseKind::rms_norm, "rms_norm"},
        {RowwiseKind::rms_norm_backward, "rms_norm_backward"},
        {RowwiseKind::layer_norm, "layer_norm"},
@@ -356,7 +359,7 @@ struct Words<RowwiseKind> {
        {RowwiseKind::copy, "copy"},
        {RowwiseKind::zero_fill, "zero_fill"},
        {RowwiseKind::sum_of_squares, "sum_of_squares"},
-       {RowwiseKind::scale, "scale"}}};
+       {RowwiseKind::scale, "scale"}});
 };
 
 // A small set of streams.

@@ -11,12 +11,6 @@
 namespace qplan {
 namespace {
 
-constexpr std::int64_t kNowhere = -1;
-
-std::int64_t size_in_bytes(const Slot& slot) {
-  return static_cast<std::int64_t>(slot.bytes().value());
-}
-
 // The lanes of one rank: its streams, then one for each neighbour, direction and pass. Activations
 // and gradients may go the same way (interleaving over two ranks), each in an order of its own.
 class Links {

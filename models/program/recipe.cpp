@@ -298,16 +298,61 @@ constexpr Recipe kNanotron{
             // Its tp mode is reduce-scatter by default.
             .sequence_split = SequenceSplit::unasked}};
 
+// What DeepSeek says of the trainer of DeepSeek-V3 (arXiv 2412.19437, 3.2 and 3.3): DualPipe,
+// DeepEP, experts in fp8 by DeepGEMM's one kernel over all of them, maxima of tiles found as they
+// are cast, and no tensor parallelism. The rest is taken for Megatron's; nothing of it was measured
+// here.
+constexpr Recipe dualpipe() {
+  Recipe r = kMegatron;
+  r.kind = RecipeKind::dualpipe;
+  r.description = "DeepSeek's trainer as its reports tell of it: DualPipe, DeepEP, fp8 in tiles";
+  r.kernels.current_scaling = false;
+  r.kernels.norms_in_linears = false;
+  r.kernels.one_product_per_expert = false;
+  r.kernels.narrow_dispatch = true;
+  r.states.fp8_parameters = false;
+  r.states.whole_reductions = false;
+  r.host.synchronous_p2p = false;
+  r.host.overlaps_p2p = true;
+  r.errors = {.model = 0.2};
+  r.can = {.schedules = set_of(ScheduleKind::one_f_one_b, ScheduleKind::dualpipe),
+           .precisions = set_of(Precision::bf16, Precision::fp8),
+           .losses = set_of(LossKind::native),
+           .takes_layout = true,
+           .sequence_split = SequenceSplit::unasked,
+           .recompute = set_of(RecomputeChoice::modules),
+           .dispatchers = set_of(MoeDispatcher::alltoall, MoeDispatcher::deepep)};
+  return r;
+}
+
 constexpr Recipe kOwn{
     .kind = RecipeKind::qplan,
     .description = "qplan's own executor",
     .executable = true,
+    .kernels = {.narrow_experts = false, .fused_qk_norm = true, .fills_new_arrays = false},
     .keeps = {.selective = only_core_attn(), .recomputes_dead_ops = false},
+    .states = {.adds_gradients = true,
+               .reduces_as_kept = false,
+               .sums_shared_gradients = true,
+               .shares_tied_table = true,
+               .clips_in_update = true,
+               .offloads_as_reduced = false},
     .host = {.launch = microseconds(3),
              .collective_launch = microseconds(5),
              .moe_sync = false,
-             .overlaps_p2p = true},
-    .memory = {.context = gib(0.63)},
+             .overlaps_p2p = true,
+             .updates_outside_graph = true},
+    .memory = {.context = gib(0.63),
+               .one_arena = true,
+               .send_buffers = true,
+               .nccl_as_measured = true},
+    .form = {.routing = true,
+             .fp8_scales = true,
+             .sinks = true,
+             .context_parts = true,
+             .rotary_key = true,
+             .loss = true,
+             .vision = true},
     .errors = {.model = 0.1},
     .defaults = {.overlap = overlaps(false, true, true)},
     .can = {.schedules =
@@ -322,9 +367,10 @@ constexpr Recipe kOwn{
             .recompute = set_of(RecomputeChoice::blocks, RecomputeChoice::modules)}};
 
 // In the order of RecipeKind.
-constexpr std::array<Recipe, 10> kRecipes{
+constexpr std::array kRecipes{
     kMegatron, kMegatronLegacy, megatron_deepspeed(), megatron_fsdp(), kDeepSpeedModules,
-    fsdp1(),   kFsdp2,          fsdp2_compile(),      kNanotron,       kOwn};
+    fsdp1(),   kFsdp2,          fsdp2_compile(),      kNanotron,       dualpipe(),
+    kOwn};
 
 constexpr bool in_order() {
   for (std::size_t i = 0; i < kRecipes.size(); ++i) {

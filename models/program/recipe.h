@@ -73,6 +73,18 @@ struct KernelChoices {
   // the product of its weight gradient, not beside it (Megatron until 2022, without
   // async_tensor_model_parallel_allreduce; BigScience's Megatron-DeepSpeed to the end).
   bool waits_for_input_gradients = false;
+  // Under fp8 experts', shared experts' and latent attention's operands become fp8 as other layers'
+  // do; else their products stay in 16 bits (our grouped kernel takes nothing narrower).
+  bool narrow_experts = true;
+  // Under fp8 rows become fp8 before they are sent to experts, as gradients do in backward; what
+  // comes back has 16 bits (arXiv 2412.19437, 3.3.3).
+  bool narrow_dispatch = false;
+  // Norms of queries and keys run with the rotation behind them and its copy of the values, one
+  // pass over what one rank's heads are packed in.
+  bool fused_qk_norm = false;
+  // A plan in a fixed order fills every new array first (torch.utils.deterministic's
+  // fill_uninitialized_memory, on where deterministic algorithms are).
+  bool fills_new_arrays = true;
   bool fused_gradient_accumulation = true;  // weight-gradient products add to an fp32 main_grad
   bool fused_adam = true;
 };
@@ -120,6 +132,24 @@ struct StateHandling {
   // (backward of torch.split), which is divided by about the root of the ranks before it is reduced
   // (_div_if_needed in torch's fsdp/_runtime_utils.py).
   bool flat_parameters = false;
+  // Every gradient is added to one array that a step clears, whoever sums: products, biases, norms
+  // and the rows of an embedding's table, for which autograd makes a whole table of zeros.
+  bool adds_gradients = false;
+  // Gradients that the plan keeps in 16 bits are reduced in 16 bits; else in `reduce_dtype`.
+  bool reduces_as_kept = true;
+  // Gradients of what ranks hold alike (norms under sequence parallelism, a tied table's two
+  // copies) are summed by ops of their own on both sides. Megatron does this too
+  // (finalize_model_grads.py); in the recipes without, one of a table's copies carries the price of
+  // both and the rest is part of what their errors.model was measured with.
+  bool sums_shared_gradients = false;
+  // A tied table on one stage has one set of states; else it is priced without that knowledge.
+  bool shares_tied_table = false;
+  // The step's update multiplies by the clipping factor as it reads; else clipping is a pass over
+  // the gradients (Megatron's multi_tensor_scale, torch's and DeepSpeed's foreach multiplication).
+  bool clips_in_update = false;
+  // With the optimizer on the host, gradients go there as they are reduced (DeepSpeed); else when
+  // all are there.
+  bool offloads_as_reduced = true;
   // In a pipeline, parameters stay gathered through a step and gradients are reduced once, whatever
   // the ZeRO stage: torchtitan does not reshard after forward then, and torch's pipeline stages
   // reduce with their last microbatch.
@@ -184,6 +214,8 @@ struct HostWork {
   // default), unless interleaving overlaps them; nanotron's p2p.py copies a tensor's shape to the
   // GPU before it sends it and reads it back before it receives it.
   bool synchronous_p2p = false;
+  // A captured step leaves the optimizer, whose settings change, to the launching thread.
+  bool updates_outside_graph = false;
   // Without sequence parallelism the tensor-parallel ranks of a stage hold the same output: each
   // sends its share and the receivers gather it in their node (Megatron until 2022, section 4.1 of
   // arXiv 2104.04473; DeepSpeed's pipeline engine, is_pipe_partitioned).
@@ -197,6 +229,27 @@ struct OtherMemory {
   Bytes communicator{};           // NCCL buffers, per communicator
   double allocator_overhead = 0;  // reserved / allocated - 1
   Bytes allocator_slack{};        // the caching allocator holds it in addition
+  bool one_arena = false;         // all slots lie in one arena: a captured step needs no pools
+  bool send_buffers = false;      // what goes to the next stage is copied out first
+  // NCCL's buffers as they were measured by kind of group (the profile's `nccl`), instead of
+  // `communicator` for each.
+  bool nccl_as_measured = false;
+};
+
+// What of the step the ops say one by one. A program that ranks run needs every array that one op
+// hands to another; where a library's kernel is priced whole, what happens inside is its price.
+struct SpelledOut {
+  // Routing: counts of rows, who gets how many, probabilities beside their rows, the gate of shared
+  // experts and the auxiliary loss's counts are arrays of their own.
+  bool routing = false;
+  bool fp8_scales = false;  // scales of fp8 arrays and their transposed copies (fp8_linear.cpp)
+  bool sinks = false;       // attention's learned logits are read, their gradients written
+  // Context parallelism attends part by part: the own keys beside what travels, and copies around
+  // an exchange of heads. Else as Transformer Engine does (attention_core.cpp).
+  bool context_parts = false;
+  bool rotary_key = false;  // latent attention's travels beside the normed latent
+  bool loss = false;        // maxima and sums of ranks' shares of the vocabulary
+  bool vision = false;      // taps, tokens and their gradients travel between blocks
 };
 
 // What the recipe leaves out of the step time, one sigma.
@@ -224,12 +277,13 @@ struct PlanDefaults {
 struct Recipe {
   RecipeKind kind = RecipeKind::megatron;
   std::string_view description;
-  bool executable = false;  // `qplan run` can execute it
+  bool executable = false;  // `qplan run` takes its plans
   KernelChoices kernels{};
   KeptForBackward keeps{};
   StateHandling states{};
   HostWork host{};
   OtherMemory memory{};
+  SpelledOut form{};
   ModelErrors errors{};
   PlanDefaults defaults{};
   Capabilities can{};

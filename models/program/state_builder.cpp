@@ -83,8 +83,8 @@ void StateBuilder::declare() {
   if (buckets && !borrows_) {
     b.slot("reduction buckets", c_.activation_dtype(), 1, own_.total(), Storage::gradient);
   }
-  // DeepSpeed sends gradients to the host as they are reduced; our executor when all are there.
-  const bool on_host = s.zero >= 2 && s.optimizer_offload >= 1 && !c_.recipe.executable;
+  const bool on_host =
+      s.zero >= 2 && s.optimizer_offload >= 1 && c_.recipe.states.offloads_as_reduced;
   if (on_host) b.at(gradients_).fraction = 0;
   shard_ = s.zero >= 1 ? shard : own_;
   if (borrows_) {
@@ -123,9 +123,8 @@ void StateBuilder::borrow(SlotId slot) {
   c_.b.at(slot).fraction = 0;
 }
 
-// Gradients kept in bf16 are reduced in bf16; our executor reduces in fp32.
 bool StateBuilder::keeps_bf16_gradients() const {
-  return c_.shape.grad_dtype == DType::bf16 && !c_.recipe.executable;
+  return c_.shape.grad_dtype == DType::bf16 && c_.recipe.states.reduces_as_kept;
 }
 
 DType StateBuilder::reduce_dtype() const {
@@ -146,7 +145,7 @@ DType StateBuilder::working_params() const {
 
 void StateBuilder::enter_forward() {
   if (!gathers_parameters(c_.recipe, c_.shape.zero)) return;
-  c_.b.wait_for(Stream::gather_comm);
+  wait_for_parameters();
   c_.b.compute(Join{}, {c_.weights}, {});
   copy_out(c_.weights);
   prefetch(c_.shape.next, "next weights");
@@ -154,10 +153,16 @@ void StateBuilder::enter_forward() {
 
 void StateBuilder::enter_backward() {
   if (!gathers_parameters(c_.recipe, c_.shape.zero) || c_.shape.zero != 3) return;
-  c_.b.wait_for(Stream::gather_comm);
+  wait_for_parameters();
   c_.b.compute(Join{}, {c_.weights_backward}, {});
   copy_out(c_.weights_backward);
   prefetch(c_.shape.previous, "previous weights");
+}
+
+// Where no rank has another share, the copy from the host is all that comes.
+void StateBuilder::wait_for_parameters() {
+  c_.b.wait_for(Stream::gather_comm);
+  if (c_.shape.params_offload) c_.b.wait_for(Stream::h2d);
 }
 
 void StateBuilder::copy_out(SlotId gathered) {
@@ -185,7 +190,7 @@ SlotId StateBuilder::flat_gradients() {
 
 void StateBuilder::leave_backward() {
   if (!reduces_every_microbatch(c_.shape)) return;
-  if (own_.total() > 0 && c_.recipe.executable) {
+  if (own_.total() > 0 && c_.recipe.states.adds_gradients) {
     c_.b.before_first_write(c_.gradients, zero_fill(c_.b.at(c_.gradients).dtype, own_.total()));
   }
   drain();
@@ -253,7 +258,8 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name) {
   };
   gather(n.dense, dense_axis(s), s.dense_shard);
   gather(n.expert, Axis::edp, s.expert_shard);
-  if (!gathered) b.compute(Join{}, {}, {whole});  // one rank: only the working copy is made
+  // One rank: only the working copy is made.
+  if (!gathered && !s.params_offload) b.compute(Join{}, {}, {whole});
   // Without overlap the next block's parameters are waited for before this block computes.
   // DeepSpeed's overlap_comm is one switch for both directions (docs/reference/frameworks.md 3.1).
   const bool one_switch = c_.recipe.states.shard_style == ShardStyle::distributed_optimizer;
@@ -271,7 +277,7 @@ void StateBuilder::once_a_step() {
   auto& b = c_.b;
   // Gradients are added to: ours, and a main_grad buffer (Megatron's zero_grad_buffer, nanotron's
   // accumulator, DeepSpeed's clear_hp_grads). torch's zero_grad drops gradients instead.
-  if (c_.recipe.executable || c_.recipe.states.fp32_accumulation ||
+  if (c_.recipe.states.adds_gradients || c_.recipe.states.fp32_accumulation ||
       widens_gradients(c_.recipe, s)) {
     const RankParameters kept = s.zero >= 2 ? sharded(own_, s) : own_;
     b.into(&Block::clear);
@@ -286,9 +292,7 @@ void StateBuilder::once_a_step() {
   }
   b.into(&Block::reduce);
   if (!reduces_every_microbatch(s)) sum_embedding_copies();
-  // Megatron does this too (finalize_model_grads.py); in the other recipes it is part of what their
-  // errors.model was measured with.
-  if (own_.partial > 0 && c_.recipe.executable) {
+  if (own_.partial > 0 && c_.recipe.states.sums_shared_gradients) {
     sum_shared(own_.partial, Axis::tp, Role::replicated_gradients);
   }
   if (!reduces_every_microbatch(s)) {
@@ -326,10 +330,9 @@ void StateBuilder::sum_shared(std::int64_t count, Axis axis, Role role) {
       .role = role;
 }
 
-// Outside our own recipe one of the two carries the price of both.
 void StateBuilder::sum_embedding_copies() {
   const auto& s = c_.shape;
-  const bool has_copy = s.kind == BlockKind::embedding && c_.recipe.executable &&
+  const bool has_copy = s.kind == BlockKind::embedding && c_.recipe.states.sums_shared_gradients &&
                         s.embedding_table == EmbeddingTable::copied;
   if (!has_copy && !copies_embedding(c_.model, s)) return;
   sum_shared(vocabulary_share(c_.model, s) * c_.model.hidden_size, Axis::embedding,
@@ -397,9 +400,7 @@ void StateBuilder::optimizer_step() {
     back.after = only(Stream::host);
   }
   if (on_device > 0) {
-    // Clipping is a pass over the gradients (Megatron's multi_tensor_scale, torch's and DeepSpeed's
-    // foreach multiplication); ours is part of the step.
-    if (!c_.recipe.executable) {
+    if (!c_.recipe.states.clips_in_update) {
       b.compute(Rowwise{.kind = RowwiseKind::scale,
                         .rows = 1,
                         .cols = on_device,

@@ -57,6 +57,7 @@ class StateBuilder {
   SlotId whole_parameters(std::string_view name, const RankParameters& n);
 
   // Each parameter out of the buffer that all were gathered into, where the recipe does so.
+  void wait_for_parameters();
   void copy_out(SlotId gathered);
 
   // Gradients that autograd puts together in one array before they are reduced (FSDP1).

@@ -74,7 +74,7 @@ void append_vision(StageRuns& runs, const ModelSpec& model, const Recipe& recipe
   append(runs, with_kind(s, BlockKind::patchify), 1);
   for (std::int64_t i = 0; i < model.vision->depth; ++i) {
     const auto tap = std::find(taps.begin(), taps.end(), i);
-    const bool tapped = recipe.executable && tap != taps.end();
+    const bool tapped = recipe.form.vision && tap != taps.end();
     s.tap = static_cast<std::int8_t>(tapped ? tap - taps.begin() : -1);
     append(runs, with_kind(s, BlockKind::vision), 1);
   }
@@ -89,7 +89,7 @@ BlockShape with_images(BlockShape s, const ModelSpec& model, const Recipe& recip
                        const JobFacts& facts) {
   const ImageLayout layout(model, s.seq_len, facts.image_tokens);
   const std::int64_t images = s.micro_batch_size * layout.images();
-  s.images = recipe.executable ? images : std::max<std::int64_t>(1, images / s.cp);
+  s.images = recipe.form.vision ? images : std::max<std::int64_t>(1, images / s.cp);
   s.patches = layout.patches();
   return s;
 }
@@ -229,7 +229,7 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
   list.of_stage.reserve(layers.size());
   int first = 0;
   std::vector<int> starts;  // of the distinct stages: their first layer
-  const bool sees = model.vision && recipe.executable;
+  const bool sees = model.vision && recipe.form.vision;
   const BlockShape seeing = sees ? with_images(base, model, recipe, facts) : base;
   for (std::size_t i = 0; i < layers.size(); ++i, first += layers[i - 1]) {
     const bool inner = i > 0 && i + 1 < layers.size();
@@ -286,7 +286,7 @@ Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base) {
 }
 
 Bytes send_buffer_bytes(const ModelSpec& model, const BlockShape& base, const Recipe& recipe) {
-  return recipe.executable ? boundary_bytes(model, base) : Bytes(0);
+  return recipe.memory.send_buffers ? boundary_bytes(model, base) : Bytes(0);
 }
 
 StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "models/program/image_part.h"
 #include "models/program/layer_context.h"
 #include "models/program/state_builder.h"
 
@@ -138,15 +139,15 @@ class Merger {
 
 }  // namespace
 
-// Our executor hands taps in and tokens on by wires. Other recipes price the mergers' work alone,
-// on the last layer's result.
+// By wires taps come in and tokens go on; without, the mergers' work alone is priced, on the last
+// layer's result.
 Block build_merger(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   const VisionSpec& v = *m.vision;
   BlockBuilder b("merger");
   LayerContext c(m, r, s, b);
   StateBuilder state(c);
   state.declare();
-  const bool own = r.executable;
+  const bool wired = r.form.vision;
   const std::int64_t patches = patches_of_rank(s);
   const DType act = c.activation_dtype();
   std::vector<Merger> mergers;
@@ -154,14 +155,14 @@ Block build_merger(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   const std::int64_t rows = mergers.front().rows();
   const auto tokens_slot = [&](std::string_view name, std::size_t i) {
     const auto tap = static_cast<std::int64_t>(i) - 1;
-    if (own && i > 0) return tap_wire(c, name, rows, v.out_hidden_size, tap);
-    return b.slot(name, act, rows, v.out_hidden_size, own ? Storage::wire : Storage::local);
+    if (wired && i > 0) return tap_wire(c, name, rows, v.out_hidden_size, tap);
+    return b.slot(name, act, rows, v.out_hidden_size, wired ? Storage::wire : Storage::local);
   };
   b.into(&Block::forward);
   const SlotId x = b.slot("x", act, patches, v.hidden_size, Storage::wire);
   state.enter_forward();
   for (std::size_t i = 0; i < mergers.size(); ++i) {
-    const bool tapped = own && i > 0;
+    const bool tapped = wired && i > 0;
     const SlotId in =
         tapped ? tap_wire(c, "tapped", patches, v.hidden_size, static_cast<std::int64_t>(i) - 1)
                : x;
@@ -173,13 +174,14 @@ Block build_merger(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   SlotId dx = kNoSlot;
   for (std::size_t i = 0; i < mergers.size(); ++i) {
     const SlotId dtokens = tokens_slot("d visual tokens", i);
-    if (!own) b.compute(Join{}, {}, {dtokens});
+    if (!wired) b.compute(Join{}, {}, {dtokens});
     const bool last = i + 1 == mergers.size();
-    const SlotId sum = own ? kNoSlot : dx;
-    if (own && i > 0) {
+    const SlotId sum = wired ? kNoSlot : dx;
+    if (wired && i > 0) {
       dx = tap_wire(c, "d tapped", patches, v.hidden_size, static_cast<std::int64_t>(i) - 1);
     } else {
-      dx = b.slot("dx", act, patches, v.hidden_size, own || last ? Storage::wire : Storage::local);
+      dx =
+          b.slot("dx", act, patches, v.hidden_size, wired || last ? Storage::wire : Storage::local);
     }
     mergers[i].backward(dtokens, sum, dx);
   }

@@ -4,7 +4,11 @@
 #include <cstdint>
 #include <string_view>
 
+#include "models/program/attention_part.h"
+#include "models/program/image_part.h"
 #include "models/program/layer_context.h"
+#include "models/program/mlp_part.h"
+#include "models/program/moe_part.h"
 #include "models/program/recompute.h"
 #include "models/program/state_builder.h"
 
@@ -12,10 +16,10 @@ namespace qplan {
 namespace {
 
 // torch's embedding_dense_backward makes a gradient of the whole table, zeros but for the tokens'
-// rows. Ours adds those into the accumulated gradient and needs none; where every microbatch is
+// rows. Where rows are added to the accumulated gradient none is needed; where every microbatch is
 // reduced, the table is that gradient.
 SlotId dense_table_gradient(LayerContext& c) {
-  if (c.recipe.executable || c.shape.zero >= 2) return kNoSlot;
+  if (c.recipe.states.adds_gradients || c.shape.zero >= 2) return kNoSlot;
   const std::int64_t rows = vocabulary_share(c.model, c.shape);
   const SlotId table = c.b.slot("gradient of the table", c.activation_dtype(), rows, c.hidden);
   c.rowwise(RowwiseKind::zero_fill, rows, c.hidden, {}, {table});
@@ -124,9 +128,9 @@ class LogitsPart {
   SlotId loss_backward(std::int64_t rows, std::int64_t v) {
     auto& b = c_.b;
     const double bytes = loss_.gradient_bytes + (c_.shape.tp > 1 ? loss_.split_gradient_bytes : 0);
-    const SlotId dlogits = c_.recipe.executable ? b.slot("dlogits", c_.activation_dtype(), rows, v)
-                                                : b.slot("dlogits", DType::boolean, rows,
-                                                         static_cast<std::int64_t>(bytes) * v);
+    const SlotId dlogits = c_.recipe.form.loss ? b.slot("dlogits", c_.activation_dtype(), rows, v)
+                                               : b.slot("dlogits", DType::boolean, rows,
+                                                        static_cast<std::int64_t>(bytes) * v);
     if (kind_ == LossKind::native) {
       // calculate_gradients: a copy, less one at the targets; what it is times the loss's gradient
       // goes over the probabilities and, in 16 bits, out: as many bytes as a sum of two formats.
@@ -165,7 +169,7 @@ class LogitsPart {
   void loss(std::int64_t rows, std::int64_t v) {
     auto& b = c_.b;
     const SlotId loss = b.slot("loss", DType::fp32, rows, 1);
-    if (c_.recipe.executable) return own_loss(loss, rows, v);
+    if (c_.recipe.form.loss) return spelled_loss(loss, rows, v);
     if (kind_ == LossKind::native) {
       // calculate_logits_max, calculate_predicted_logits, calculate_cross_entropy_loss
       in_fp32(RowwiseKind::cast, rows, v, logits_, {copy_, loss}).ahead = ahead_;
@@ -189,7 +193,7 @@ class LogitsPart {
     c_.b.wait_for(Stream::model_comm);
   }
 
-  void own_loss(SlotId loss, std::int64_t rows, std::int64_t v) {
+  void spelled_loss(SlotId loss, std::int64_t rows, std::int64_t v) {
     auto& b = c_.b;
     log_sum_ = b.slot("log-sum of exponentials", DType::fp32, rows, 1);
     const bool split = c_.shape.tp > 1;

@@ -21,7 +21,7 @@ std::string launcher_of(const Launch& launch) {
   return fmt::format("launcher: {}", launch.program);
 }
 
-const std::string& text_of_file(const Scene& scene, const std::string& name) {
+const std::string& text_or_nothing(const Scene& scene, const std::string& name) {
   static const std::string nothing;
   for (const ConfigText& file : scene.files.texts) {
     if (file.name == name) return file.text;
@@ -32,7 +32,7 @@ const std::string& text_of_file(const Scene& scene, const std::string& name) {
 // Whether a shell script's value is the word of a "${NAME:-word}": what a run takes whose
 // environment does not say otherwise.
 bool is_default(const Scene& scene, const Setting& setting) {
-  const std::string& script = text_of_file(scene, setting.place.file);
+  const std::string& script = text_or_nothing(scene, setting.place.file);
   if (setting.text.begin >= script.size()) return false;
   const std::size_t brace = script.find_last_of("{}\n", setting.text.begin);
   return brace != std::string::npos && brace > 0 && script.substr(brace - 1, 2) == "${";

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <tuple>
 
 #include "models/error.h"
 #include "models/plan/words.h"
@@ -149,11 +151,39 @@ RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
   return RecipeKind::megatron;
 }
 
-std::optional<Framework> files_of(RecipeKind recipe) {
-  for (const auto& [framework, word] : Words<Framework>::table) {
-    if (recipe_for(framework, recipe) == recipe) return framework;
+bool has_files_of(Framework framework, const ModelSpec& model) {
+  const ParallelPlan plan;
+  const Json config;
+  const Subject subject{model, config, plan, recipe_for(framework, RecipeKind::megatron)};
+  for (const auto& table : limits_of(framework)) {
+    for (const Limit& limit : table) {
+      if (limit.of_model && holds_for(framework, limit) && limit.broken(subject)) return false;
+    }
   }
-  return std::nullopt;
+  return true;
+}
+
+std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model) {
+  std::optional<Framework> first;
+  for (const auto& [framework, word] : Words<Framework>::table) {
+    if (recipe_for(framework, recipe) != recipe) continue;
+    // slime's files train by reinforcement: they are written where they are asked for.
+    if (framework == Framework::slime) continue;
+    if (has_files_of(framework, model)) return framework;
+    if (!first) first = framework;
+  }
+  return first;
+}
+
+std::string_view broken_limit(Framework framework, const Subject& subject) {
+  for (const auto& table : limits_of(framework)) {
+    for (const Limit& limit : table) {
+      if (!limit.of_model && holds_for(framework, limit) && limit.broken(subject)) {
+        return limit.rule;
+      }
+    }
+  }
+  return {};
 }
 
 std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& subject,
@@ -224,8 +254,44 @@ std::vector<WrittenOption> written(std::span<const Fact> facts, const Subject& s
   return result;
 }
 
+std::vector<std::string> left_unsaid(Framework framework, const Subject& subject) {
+  std::vector<std::string> remarks;
+  const ModelSpec& model = subject.model;
+  const auto& scaling = model.rope_scaling;
+  // Megatron-Bridge reads the model's own configuration.
+  const bool flags = framework == Framework::megatron || framework == Framework::slime;
+  if (flags && model.mla && scaling && scaling->kind == RopeScalingKind::yarn) {
+    // MLATransformerConfig's defaults, of which the parser makes no flags (Megatron-LM d98e8a64,
+    // megatron/core/transformer/transformer_config.py:3318-3325).
+    const std::array<std::tuple<std::string_view, double, double>, 3> numbers{
+        {{"beta_fast", scaling->beta_fast, 32},
+         {"beta_slow", scaling->beta_slow, 1},
+         {"original_max_position_embeddings", scaling->original_positions, 4096}}};
+    for (const auto& [name, value, taken] : numbers) {
+      if (value == taken || value == 0) continue;
+      remarks.push_back(fmt::format(
+          "not said: Megatron-LM has no flag for {} of latent attention's YaRN, which is {} in {} "
+          "and {} there; positions turn at other rates until its code says {}",
+          name, value, model.name, taken, value));
+    }
+  }
+  const TorchtitanModel* const titan =
+      framework == Framework::torchtitan ? torchtitan_model(model.name) : nullptr;
+  if (titan != nullptr && titan->leaves_mtp_out) {
+    remarks.push_back(fmt::format(
+        "not trained: the {} that predict{} further tokens, which torchtitan's own recipes of the "
+        "model leave out; the prediction counts {}",
+        model.num_mtp_layers == 1 ? "layer" : "layers", model.num_mtp_layers == 1 ? "s" : "",
+        model.num_mtp_layers == 1 ? "it" : "them"));
+  }
+  return remarks;
+}
+
 std::vector<EmittedFile> emit(Framework framework, const Subject& subject,
-                              const std::vector<std::string>& remarks) {
+                              const std::vector<std::string>& given) {
+  std::vector<std::string> remarks = given;
+  const auto unsaid = left_unsaid(framework, subject);
+  remarks.insert(remarks.end(), unsaid.begin(), unsaid.end());
   switch (framework) {
     case Framework::megatron:
       return write_megatron(subject, remarks);

@@ -25,21 +25,29 @@ enum class Framework : std::uint8_t {
 template <>
 struct Words<Framework> {
   static constexpr std::string_view what = "framework";
-  static constexpr std::array<std::pair<Framework, std::string_view>, 7> table{
+  static constexpr auto table = std::to_array<std::pair<Framework, std::string_view>>(
       {{Framework::megatron, "megatron"},
        {Framework::megatron_bridge, "megatron-bridge"},
        {Framework::deepspeed, "deepspeed"},
        {Framework::megatron_deepspeed, "megatron-deepspeed"},
        {Framework::fsdp2, "fsdp2"},
        {Framework::torchtitan, "torchtitan"},
-       {Framework::slime, "slime"}}};
+       {Framework::slime, "slime"}});
 };
 
 // Whose implementation a framework's files run; Megatron's own runs Megatron-FSDP too.
 RecipeKind recipe_for(Framework framework, RecipeKind of_plan);
 
-// The framework whose files run an implementation, if one's do; of several the first listed.
-std::optional<Framework> files_of(RecipeKind recipe);
+// The framework whose files run an implementation of a model, if one's do: of several the first
+// listed that has the model, or the first of all, which then says why it has not.
+std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model);
+
+// Whether a framework's files can name the model at all.
+bool has_files_of(Framework framework, const ModelSpec& model);
+
+// The first limit of a framework's files that the plan breaks, leaving out those that ask the model
+// alone; empty: none.
+std::string_view broken_limit(Framework framework, const Subject& subject);
 
 // Every rule and every limit of its files that the plan breaks; empty: it can be written.
 std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& subject,
@@ -55,8 +63,11 @@ struct EmittedFile {
   bool executable = false;
 };
 
-// `remarks` stand at the top of each file, or in a README.md where a format has no comments. The
-// plan must be expressible.
+// What the files of a plan that can be written leave out of the model, a sentence each.
+std::vector<std::string> left_unsaid(Framework framework, const Subject& subject);
+
+// `remarks`, and what is left unsaid, stand at the top of each file, or in a README.md where a
+// format has no comments. The plan must be expressible.
 std::vector<EmittedFile> emit(Framework framework, const Subject& subject,
                               const std::vector<std::string>& remarks);
 

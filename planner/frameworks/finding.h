@@ -17,8 +17,8 @@ enum class Severity : std::uint8_t { error, warning, note };
 template <>
 struct Words<Severity> {
   static constexpr std::string_view what = "severity";
-  static constexpr std::array<std::pair<Severity, std::string_view>, 3> table{
-      {{Severity::error, "error"}, {Severity::warning, "warning"}, {Severity::note, "note"}}};
+  static constexpr auto table = std::to_array<std::pair<Severity, std::string_view>>(
+      {{Severity::error, "error"}, {Severity::warning, "warning"}, {Severity::note, "note"}});
 };
 
 struct Place {

@@ -15,7 +15,7 @@ extern const std::size_t option_files_count;
 
 namespace {
 
-std::vector<std::string> split(std::string_view text, char separator) {
+std::vector<std::string> pieces_of(std::string_view text, char separator) {
   std::vector<std::string> parts;
   for (std::size_t from = 0;;) {
     const std::size_t to = text.find(separator, from);
@@ -49,12 +49,12 @@ void set_range(KnownOption& option) {
 
 OptionList::OptionList(std::string_view name, std::string_view tsv) {
   std::vector<std::pair<std::string, std::size_t>> found;
-  for (const std::string& line : split(tsv, '\n')) {
+  for (const std::string& line : pieces_of(tsv, '\n')) {
     if (line.empty()) continue;
-    const auto columns = split(line, '\t');
+    const auto columns = pieces_of(line, '\t');
     QPLAN_CHECK(columns.size() == 5, "an option list has five columns: " + std::string(name));
-    KnownOption option{split(columns[0], ' '), columns[1], columns[2], columns[3], {}};
-    if (!columns[4].empty()) option.choices = split(columns[4], ',');
+    KnownOption option{pieces_of(columns[0], ' '), columns[1], columns[2], columns[3], {}};
+    if (!columns[4].empty()) option.choices = pieces_of(columns[4], ',');
     set_range(option);
     for (const std::string& spelling : option.spellings) {
       found.emplace_back(spelling, options_.size());

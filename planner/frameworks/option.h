@@ -72,6 +72,7 @@ struct Limit {
   std::string_view rule;
   bool (*broken)(const Subject&);
   std::string (*message)(const Subject&);
+  bool of_model = false;  // asks the model alone: whatever the plan, no files of it are written
 };
 
 // ---- what rows are made of ----

@@ -34,7 +34,7 @@ inline constexpr auto kContext = std::to_array<Rule>({
            "cp_comm a2a trades sequence for heads, and a rank's {} query and {} key-value heads "
            "do not split over cp {}; use {}",
            c.m.num_attention_heads / c.p.tp, kv_heads_per_rank(c), c.p.cp,
-           chunk_within(c.m, c.p) > 0 ? "a smaller cp" : "p2p");
+           chunk_within(c.m, c.p) > 0 || has_window(c.m) ? "a smaller cp" : "p2p");
      },
      "TransformerEngine d0067d0d, "
      "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:4246"},
@@ -95,6 +95,14 @@ inline constexpr auto kContext = std::to_array<Rule>({
      },
      "TransformerEngine d0067d0d, "
      "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:5057"},
+    {"sinks_context", kMegatronCore,
+     [](const Case& c) { return c.p.cp > 1 && c.m.attention_sinks && c.p.cp_comm != CpComm::a2a; },
+     [](const Case& c) {
+       return fmt::format("attention with sinks has no cp_comm {}; use a2a, or cp 1",
+                          to_word(c.p.cp_comm));
+     },
+     "TransformerEngine d0067d0d, "
+     "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:5066"},
     // Where heads are traded for sequence a rank has whole chunks.
     {"chunked_context", kEvery,
      [](const Case& c) {

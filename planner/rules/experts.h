@@ -52,7 +52,7 @@ inline constexpr auto kExperts = std::to_array<Rule>({
                           to_word(c.p.moe_dispatcher));
      },
      "arithmetic: without experts no token is sent"},
-    {"dispatcher_available", kEvery - kMegatronCore - set_of(fsdp2, fsdp2_compile),
+    {"dispatcher_available", kEvery - kMegatronCore - set_of(fsdp2, fsdp2_compile, dualpipe),
      [](const Case& c) { return is_fused_dispatcher(c.p.moe_dispatcher); },
      [](const Case& c) {
        return not_in(c, fmt::format("{} dispatcher", to_word(c.p.moe_dispatcher)), "use alltoall");

@@ -60,6 +60,7 @@ constexpr auto kRepositories = std::to_array<Repositories>({
     {set_of(RecipeKind::fsdp1, RecipeKind::fsdp2), {"accelerate ", "PyTorch ", "transformers "}},
     {set_of(RecipeKind::fsdp2_compile), {"torchtitan ", "PyTorch "}},
     {set_of(RecipeKind::nanotron), {"nanotron "}},
+    {set_of(RecipeKind::dualpipe), {"DualPipe ", "DeepEP "}},
     {set_of(RecipeKind::qplan), {"qplan: "}},
 });
 

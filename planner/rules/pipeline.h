@@ -174,6 +174,15 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
      },
      "zero-bubble 39f2c186, megatron/core/zbpp_utils.py (gradients stay whole until the step's "
      "end)"},
+    {"tied_stages", set_of(fsdp2_compile),
+     [](const Case& c) { return c.p.pp > 1 && c.m.tie_word_embeddings; },
+     [](const Case& c) {
+       return fmt::format(
+           "torchtitan shares no weights between stages, and the head's are the embedding's; use "
+           "pp 1, not {}",
+           c.p.pp);
+     },
+     "torchtitan b5bcd76c, torchtitan/models/common/decoder.py:168"},
     {"schedule_available", kEvery - set_of(fsdp1, fsdp2),
      [](const Case& c) { return !schedules_of(c.recipe).has(c.p.schedule); },
      [](const Case& c) {
@@ -189,12 +198,17 @@ inline constexpr auto kPipeline = std::to_array<Rule>({
                      fmt::format("use pp 1, not {}", c.p.pp));
      },
      "accelerate 16cb6eb8, src/accelerate/parallelism_config.py (no pipeline)"},
-    {"interleaved_depth", set_of(megatron_deepspeed),
-     [](const Case& c) { return c.p.vpp > 1 && c.p.pp <= 2; },
+    // Its parser takes virtual stages, makes a list of iterators for them, and hands that list to
+    // DeepSpeed's pipeline engine, which asks it for the next batch.
+    {"interleaved_iterators", set_of(megatron_deepspeed), [](const Case& c) { return c.p.vpp > 1; },
      [](const Case& c) {
-       return fmt::format("megatron-deepspeed interleaves only with pp above 2, not {}", c.p.pp);
+       return fmt::format(
+           "megatron-deepspeed hands its virtual stages' list of data iterators to a pipeline "
+           "engine that takes one, and stops at the first step; use vpp 1, not {}",
+           c.p.vpp);
      },
-     "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:173"},
+     "Megatron-DeepSpeed 4efb479d, megatron/training.py:188, megatron/training.py:677; DeepSpeed "
+     "edaa7221, deepspeed/runtime/pipe/engine.py:714"},
 });
 
 }  // namespace qplan::rules

@@ -21,10 +21,10 @@ enum class MemoryKind : std::uint8_t { unknown, allocated, reserved };
 template <>
 struct Words<MemoryKind> {
   static constexpr std::string_view what = "mem_kind";
-  static constexpr std::array<std::pair<MemoryKind, std::string_view>, 3> table{
-      {{MemoryKind::unknown, "unknown"},
-       {MemoryKind::allocated, "allocated"},
-       {MemoryKind::reserved, "reserved"}}};
+  static constexpr auto table =
+      std::to_array<std::pair<MemoryKind, std::string_view>>({{MemoryKind::unknown, "unknown"},
+                                                              {MemoryKind::allocated, "allocated"},
+                                                              {MemoryKind::reserved, "reserved"}});
 };
 
 struct MeasuredRun {

@@ -17,8 +17,8 @@ enum class Fabric : std::uint8_t { infiniband, efa, omni_path };  // RoCE is tak
 template <>
 struct Words<Fabric> {
   static constexpr std::string_view what = "fabric";
-  static constexpr std::array<std::pair<Fabric, std::string_view>, 3> table{
-      {{Fabric::infiniband, "infiniband"}, {Fabric::efa, "efa"}, {Fabric::omni_path, "omni_path"}}};
+  static constexpr auto table = std::to_array<std::pair<Fabric, std::string_view>>(
+      {{Fabric::infiniband, "infiniband"}, {Fabric::efa, "efa"}, {Fabric::omni_path, "omni_path"}});
 };
 
 struct NodeNetwork {

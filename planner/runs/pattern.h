@@ -16,8 +16,8 @@ enum class Match : std::uint8_t { exact, prefix, contains };
 template <>
 struct Words<Match> {
   static constexpr std::string_view what = "match";
-  static constexpr std::array<std::pair<Match, std::string_view>, 3> table{
-      {{Match::exact, "exact"}, {Match::prefix, "prefix"}, {Match::contains, "contains"}}};
+  static constexpr auto table = std::to_array<std::pair<Match, std::string_view>>(
+      {{Match::exact, "exact"}, {Match::prefix, "prefix"}, {Match::contains, "contains"}});
 };
 
 // What was found: the text, what follows the phrase in it, and the month named, 202412; 0: none.

@@ -7,13 +7,13 @@
 namespace qplan {
 namespace {
 
-constexpr std::array<std::string_view, 7> kColumns{"column", "match", "phrase", "where",
-                                                   "effect", "note",  "source"};
+constexpr std::array<std::string_view, 7> kPhraseColumns{"column", "match", "phrase", "where",
+                                                         "effect", "note",  "source"};
 
 }  // namespace
 
 PhraseTable::PhraseTable(std::string_view tsv, std::string_view where) {
-  read_run_table(tsv, where, kColumns, [this](const CsvTable::Row& row) {
+  read_run_table(tsv, where, kPhraseColumns, [this](const CsvTable::Row& row) {
     add_clue(phrases_, Phrase{read_clue(row), Effect(row.cells[4])});
   });
 }

@@ -10,8 +10,8 @@
 namespace qplan {
 namespace {
 
-constexpr std::array<std::string_view, 6> kColumns{"column", "match", "pattern",
-                                                   "where",  "month", "source"};
+constexpr std::array<std::string_view, 6> kReleaseColumns{"column", "match", "pattern",
+                                                          "where",  "month", "source"};
 
 // "named" is 0.
 int month_of(const std::string& text, const Pattern& pattern) {
@@ -25,7 +25,7 @@ int month_of(const std::string& text, const Pattern& pattern) {
 }  // namespace
 
 ReleaseTable::ReleaseTable(std::string_view tsv, std::string_view where) {
-  read_run_table(tsv, where, kColumns, [this](const CsvTable::Row& row) {
+  read_run_table(tsv, where, kReleaseColumns, [this](const CsvTable::Row& row) {
     Clue clue = read_clue(row);
     const int month = month_of(row.cells[4], clue.pattern);
     add_clue(releases_, Release{std::move(clue), month});

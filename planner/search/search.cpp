@@ -34,11 +34,12 @@ struct Found {
 };
 
 // Asks rules and memory of one plan and notes the answer.
-void judge(const CostModel& cost, const SearchSpace& space, const ParallelPlan& plan,
-           PlanSifter& sifter, Found& found) {
+void judge(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
+           const ParallelPlan& plan, PlanSifter& sifter, Found& found) {
   ++found.considered;
   const ClusterLimits limits{space.gpus, cost.hardware().gpu.compute_capability};
-  const std::string_view rule = broken_rule(cost.model(), plan, cost.recipe(), limits);
+  std::string_view rule = broken_rule(cost.model(), plan, cost.recipe(), limits);
+  if (rule.empty() && options.refuses) rule = options.refuses(plan);
   if (!rule.empty()) {
     ++found.infeasible[rule];
     return;
@@ -54,11 +55,12 @@ void judge(const CostModel& cost, const SearchSpace& space, const ParallelPlan& 
   }
 }
 
-Found sift(const CostModel& cost, const SearchSpace& space, const Skeleton& skeleton) {
+Found sift(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
+           const Skeleton& skeleton) {
   Found found;
   PlanSifter sifter(cost);
   each_plan(cost.model(), cost.recipe(), cost.hardware(), space, skeleton,
-            [&](const ParallelPlan& plan) { judge(cost, space, plan, sifter, found); });
+            [&](const ParallelPlan& plan) { judge(cost, space, options, plan, sifter, found); });
   return found;
 }
 
@@ -196,7 +198,7 @@ std::vector<Found> even_out(const CostModel& cost, const SearchSpace& space,
       plan.pipeline_layout = balanced_layout(cost.model().num_layers, plan, cost.end_work(plan));
       if (plan.pipeline_layout.empty()) continue;
       if (plan.pipeline_layout == stage_layers(cost.model(), *plans[i])) continue;
-      judge(cost, space, plan, sifter, found[b]);
+      judge(cost, space, options, plan, sifter, found[b]);
     }
   });
   return found;
@@ -235,7 +237,7 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
   std::vector<Found> found(work.size());
   std::atomic<std::size_t> finished{0};
   parallel_for(work.size(), thread_count(options.threads), [&](std::size_t i) {
-    found[i] = sift(cost, space, work[i]);
+    found[i] = sift(cost, space, options, work[i]);
     ++finished;
   });
   if (options.progress) options.progress(0.5);

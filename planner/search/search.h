@@ -20,8 +20,8 @@ enum class Objective : std::uint8_t { tokens, cost, gpus };
 template <>
 struct Words<Objective> {
   static constexpr std::string_view what = "objective";
-  static constexpr std::array<std::pair<Objective, std::string_view>, 3> table{
-      {{Objective::tokens, "tokens"}, {Objective::cost, "cost"}, {Objective::gpus, "gpus"}}};
+  static constexpr auto table = std::to_array<std::pair<Objective, std::string_view>>(
+      {{Objective::tokens, "tokens"}, {Objective::cost, "cost"}, {Objective::gpus, "gpus"}});
 };
 
 // The multiple of the odd part of `gpus` nearest to 4 Mi tokens / seq_len
@@ -33,6 +33,8 @@ struct SearchOptions {
   int threads = 0;    // 0: all cores
   bool prune = true;  // false: simulate every plan that fits (tests)
   Objective objective = Objective::tokens;
+  // Further plans that are refused: the name of why, or nothing. Asked of what the rules allow.
+  std::function<std::string_view(const ParallelPlan&)> refuses;
   std::function<void(double done)> progress;  // called now and then from one thread, 0..1
 };
 

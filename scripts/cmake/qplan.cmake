@@ -48,6 +48,43 @@ set(json_headers ${common_headers} <nlohmann/json.hpp>)
 qplan_headers(qplan_headers HEADERS ${common_headers} LINK fmt::fmt)
 qplan_headers(qplan_json_headers HEADERS ${json_headers} LINK fmt::fmt nlohmann_json::nlohmann_json)
 
+# qplan_unity(target source...): with QPLAN_UNITY, files of one folder are compiled some at a time as one:
+# headers are read, and templates made, once for all of them. So no two files of a folder may give a name
+# two meanings, in their unnamed namespaces too. The groups of a folder are about equal, and have at most
+# so many bytes of text as compile in some ten seconds and half a gigabyte, which leaves work for all
+# cores to the end. Generated files, and those with options of their own, stay apart.
+set(unity_bytes 60000)
+function(qplan_unity target)
+  if(NOT QPLAN_UNITY)
+    return()
+  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  foreach(source IN LISTS ARGN)
+    get_filename_component(source ${source} ABSOLUTE)
+    get_filename_component(folder ${source} DIRECTORY)
+    file(RELATIVE_PATH folder ${CMAKE_SOURCE_DIR} ${folder})
+    string(MAKE_C_IDENTIFIER ${folder} folder)
+    file(SIZE ${source} size)
+    if(NOT DEFINED bytes_${folder})
+      list(APPEND folders ${folder})
+      set(bytes_${folder} 0)
+    endif()
+    # Where its middle lies in the folder's text.
+    math(EXPR middle "${bytes_${folder}} + ${size} / 2")
+    math(EXPR bytes_${folder} "${bytes_${folder}} + ${size}")
+    list(APPEND files_${folder} ${source})
+    list(APPEND middles_${folder} ${middle})
+  endforeach()
+  foreach(folder IN LISTS folders)
+    math(EXPR groups "1 + ${bytes_${folder}} / ${unity_bytes}")
+    foreach(source middle IN ZIP_LISTS files_${folder} middles_${folder})
+      math(EXPR group "${middle} * ${groups} / ${bytes_${folder}}")
+      set_source_files_properties(${source} TARGET_DIRECTORY ${target}
+        PROPERTIES UNITY_GROUP ${folder}_${group})
+    endforeach()
+  endforeach()
+endfunction()
+
 # qplan_library(name [JSON] [SOURCES a.cpp...] DEPENDS target...): one static library with our flags.
 # Without SOURCES it is made of this folder's *.cpp; folders below add theirs with qplan_part(). JSON:
 # most of its files include models/json.h.
@@ -65,6 +102,7 @@ function(qplan_library name)
   else()
     qplan_use_headers(${name} qplan_headers)
   endif()
+  qplan_unity(${name} ${ARG_SOURCES})
 endfunction()
 
 # qplan_sources(variable): this folder's *.cpp. A new file is built, and a test run, without being
@@ -78,6 +116,7 @@ endfunction()
 function(qplan_part name)
   qplan_sources(sources)
   target_sources(${name} PRIVATE ${sources})
+  qplan_unity(${name} ${sources})
 endfunction()
 
 # qplan_embed(target symbol FILES a.json b.json): compiles text files into `target` as
@@ -123,5 +162,6 @@ function(qplan_test name)
   add_executable(${name} ${found})
   target_link_libraries(${name} PRIVATE qplan_flags test_main ${ARG_DEPENDS})
   qplan_test_headers(${name})
+  qplan_unity(${name} ${found})
   doctest_discover_tests(${name})
 endfunction()

@@ -44,6 +44,19 @@ TEST_CASE("check exits 0 for a clean job and says how fast it is") {
   CHECK(json["best"]["tokens_per_s"] >= json["this_job"]["tokens_per_s"]);
 }
 
+TEST_CASE("slime's job is told of a plan that slime runs") {
+  const std::string job =
+      std::string(QPLAN_TEST_DATA) + "/../../docs/examples/" + "slime-qwen3-30b-a3b/slime-64/";
+  const Ran ran =
+      run("check " + job + "run.sh " + job + "model.sh --model qwen3-30b-a3b --gpus 64 --json");
+  const Json best = ran.json()["best"]["plan"];
+  CHECK(best["moe_dispatcher"] == "alltoall");
+  CHECK(best["zero"] == 1);
+  // Megatron-LM alone is faster by another exchange of tokens.
+  const Ran searched = run("search --model qwen3-30b-a3b --gpus 64 --top 1 --json");
+  CHECK(searched.json()["plans"][0]["plan"]["moe_dispatcher"] == "deepep");
+}
+
 TEST_CASE("a job that is the best plan already is told so") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("fsdp.yaml"))

@@ -24,6 +24,17 @@ constexpr const char* kMoe =
     "--model qwen3-30b-a3b --gpus 64 --tp 1 --pp 1 --ep 8 --zero 1 --recompute full "
     "--global-batch-size 512";
 
+TEST_CASE("without --framework the files are of the first framework that has the model") {
+  const TemporaryFolder folder;
+  const std::string plan =
+      plan_file(folder,
+                "--model qwen3-vl-30b-a3b --gpus 16 --tp 1 --pp 2 --ep 8 --zero 1 --recompute full "
+                "--global-batch-size 64");
+  const Ran ran = run("emit " + plan + " --out " + folder.file("job"));
+  CHECK(ran.code == 0);
+  CHECK(ran.says("pretrain.py"));
+}
+
 TEST_CASE("emit writes the files it names, with the plan and what is predicted of it") {
   const TemporaryFolder folder;
   const std::string plan = plan_file(folder, kMoe);

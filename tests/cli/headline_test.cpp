@@ -12,7 +12,7 @@
 namespace qplan {
 namespace {
 
-const std::string kRuns = QPLAN_TEST_DATA "/runs/";
+const std::string kPublished = QPLAN_TEST_DATA "/runs/";
 
 // Half of the last digit that is stated, and a hundredth of it for compilers' last bits.
 constexpr double kRounding = 0.0505;
@@ -38,9 +38,9 @@ std::string drift(const Json& stated, const Json& measured, const std::string& p
 
 TEST_CASE(
     "accuracy over the published runs is what the headline states, neither worse nor better") {
-  const Json stated = read_json_file(kRuns + "headline.json");
-  const Ran ran = run({"accuracy", kRuns + stated["runs"].get<std::string>(), "--json", "--grade",
-                       stated["grades"].get<std::string>()});
+  const Json stated = read_json_file(kPublished + "headline.json");
+  const Ran ran = run({"accuracy", kPublished + stated["runs"].get<std::string>(), "--json",
+                       "--grade", stated["grades"].get<std::string>()});
   REQUIRE(ran.code == 0);
   const Json measured = ran.json()["all"];
   const std::string drifts =
@@ -52,7 +52,7 @@ TEST_CASE(
 }
 
 TEST_CASE("accuracy knows every word of the published runs") {
-  for (const MeasuredRun& run : read_measured_runs(read_csv_file(kRuns + "published.csv"))) {
+  for (const MeasuredRun& run : read_measured_runs(read_csv_file(kPublished + "published.csv"))) {
     CAPTURE(run.id);
     CHECK(run.unknown_flags.empty());
   }

@@ -8,7 +8,7 @@ using namespace qplan;
 
 namespace {
 
-const std::string kTiny = "predict --model tiny --gpus 8 --seq-len 512 --global-batch-size 16 ";
+const std::string kPredict = "predict --model tiny --gpus 8 --seq-len 512 --global-batch-size 16 ";
 
 double sum(const Json& object) {
   double total = 0;
@@ -29,7 +29,7 @@ TEST_CASE("every word of a plan is an option") {
 }
 
 TEST_CASE("the object of one plan has the keys of the contract") {
-  const Ran ran = run(kTiny + "--tp 2 --pp 2 --json");
+  const Ran ran = run(kPredict + "--tp 2 --pp 2 --json");
   REQUIRE(ran.code == 0);
   const Json json = ran.json();
   for (const char* key :
@@ -51,7 +51,7 @@ TEST_CASE("the object of one plan has the keys of the contract") {
 }
 
 TEST_CASE("the parts of the time sum to the step, those of memory to the peak") {
-  const Json json = run(kTiny + "--tp 2 --pp 2 --json").json();
+  const Json json = run(kPredict + "--tp 2 --pp 2 --json").json();
   CHECK(sum(json["time"]) == doctest::Approx(json["step_time_s"].get<double>()).epsilon(1e-9));
   for (const Json& stage : json["memory"]["stages"]) {
     double parts = 0;
@@ -64,10 +64,10 @@ TEST_CASE("the parts of the time sum to the step, those of memory to the peak") 
 }
 
 TEST_CASE("data parallelism fills the GPUs that the other degrees leave") {
-  CHECK(run(kTiny + "--tp 2 --json").json()["plan"]["dp"] == 4);
-  CHECK(run(kTiny + "--tp 2 --pp 2 --json").json()["plan"]["dp"] == 2);
-  CHECK(run(kTiny + "--tp 2 --vpp 2 --pp 2 --json").json()["plan"]["schedule"] == "interleaved");
-  CHECK(run(kTiny + "--tp 2 --json").json()["plan"]["sequence_parallel"] == true);
+  CHECK(run(kPredict + "--tp 2 --json").json()["plan"]["dp"] == 4);
+  CHECK(run(kPredict + "--tp 2 --pp 2 --json").json()["plan"]["dp"] == 2);
+  CHECK(run(kPredict + "--tp 2 --vpp 2 --pp 2 --json").json()["plan"]["schedule"] == "interleaved");
+  CHECK(run(kPredict + "--tp 2 --json").json()["plan"]["sequence_parallel"] == true);
 }
 
 TEST_CASE("experts without tokens cost nothing where routers are free, and nobody else less") {
@@ -86,11 +86,11 @@ TEST_CASE("experts without tokens cost nothing where routers are free, and nobod
 }
 
 TEST_CASE("a plan that rules forbid is answered with every reason, and exit code 1") {
-  const Ran text = run(kTiny + "--tp 3");
+  const Ran text = run(kPredict + "--tp 3");
   CHECK(text.code == 1);
   CHECK(text.says("world_size"));
   CHECK(text.says("attention_heads"));
-  const Ran ran = run(kTiny + "--tp 3 --json");
+  const Ran ran = run(kPredict + "--tp 3 --json");
   CHECK(ran.code == 1);
   CHECK(ran.json()["feasible"] == false);
   CHECK(ran.json()["infeasible"].size() >= 2);
@@ -117,7 +117,7 @@ TEST_CASE("a plan that does not fit says by how much, and what would make it fit
 }
 
 TEST_CASE("a line that was printed is a plan again") {
-  const Json json = run(kTiny + "--tp 2 --pp 2 --recompute full --json").json();
+  const Json json = run(kPredict + "--tp 2 --pp 2 --recompute full --json").json();
   const std::string line = json["short"].get<std::string>();
   const Ran again = run({"predict", "--model", "tiny", "--plan", line, "--json"});
   CHECK(again.json()["short"] == line);
@@ -127,7 +127,8 @@ TEST_CASE("a line that was printed is a plan again") {
 TEST_CASE("a plan file asks the same question again") {
   const TemporaryFolder folder;
   const std::string file = folder.file("plan.json");
-  const Ran first = run(kTiny + "--tp 2 --nic-gb-per-s 25 --memory-cap-gib 60 --json -o " + file);
+  const Ran first =
+      run(kPredict + "--tp 2 --nic-gb-per-s 25 --memory-cap-gib 60 --json -o " + file);
   REQUIRE(first.code == 0);
   const Ran again = run("predict --json --plan " + file);
   CHECK(again.code == 0);
@@ -139,7 +140,7 @@ TEST_CASE("a plan file asks the same question again") {
 TEST_CASE("options change what a plan file says") {
   const TemporaryFolder folder;
   const std::string file = folder.file("plan.json");
-  REQUIRE(run(kTiny + "--tp 2 -o " + file).code == 0);
+  REQUIRE(run(kPredict + "--tp 2 -o " + file).code == 0);
   const Json changed = run("predict --json --tp 4 --hardware h200-sxm --plan " + file).json();
   CHECK(changed["hardware"] == "h200-sxm");
   CHECK(changed["plan"]["tp"] == 4);

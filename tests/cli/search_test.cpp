@@ -179,6 +179,22 @@ TEST_CASE("the plans of a search can be written for its framework") {
   }
 }
 
+TEST_CASE("a plan that files cannot say counts as refused, with who refuses it") {
+  const Json searched =
+      run("search --framework deepspeed --model gpt-oss-20b --gpus 16 --top 1 --json").json();
+  CHECK(searched["plans"][0]["plan"]["ep"] == 1);
+  CHECK(searched["infeasible"]["autoep_presets"] > 0);
+  CHECK(searched["infeasible_sources"]["autoep_presets"] ==
+        "qplan: emit has no words for it in deepspeed's files");
+  std::int64_t refused = 0;
+  for (const auto& [rule, count] : searched["infeasible"].items()) refused += count.get<int>();
+  CHECK(searched["considered"] == refused + searched["out_of_memory"].get<std::int64_t>() +
+                                      searched["bounded_out"].get<std::int64_t>() +
+                                      searched["simulated"].get<std::int64_t>());
+  const Ran text = run("search --framework deepspeed --model gpt-oss-20b --gpus 16 --top 1");
+  CHECK(text.says("autoep_presets: DeepSpeed's AutoEP has no preset for gpt_oss; use ep 1"));
+}
+
 TEST_CASE("what a framework's files cannot say is searched on request, and said") {
   const Ran ran =
       run("search --framework fsdp2 --model qwen3-8b --gpus 8 --tp 2 --sequence-parallel --top 1");

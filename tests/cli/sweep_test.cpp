@@ -6,31 +6,31 @@ using namespace qplan;
 
 namespace {
 
-const std::string kSmall =
+const std::string kSmallSweep =
     "--tp 1,2 --pp 1 --micro-batch-size 1,2 --recompute none --offload none ";
-const std::string kTiny = "sweep --model tiny --seq-len 512 --global-batch-size 64 " + kSmall;
+const std::string kSweep = "sweep --model tiny --seq-len 512 --global-batch-size 64 " + kSmallSweep;
 
 }  // namespace
 
 TEST_CASE("a sweep has one point per world size, doubling over a range") {
-  const Json points = run(kTiny + "--gpus 2..8 --json").json()["points"];
+  const Json points = run(kSweep + "--gpus 2..8 --json").json()["points"];
   REQUIRE(points.size() == 3);
   for (std::size_t i = 0; i < 3; ++i) CHECK(points[i]["gpus"] == (2 << i));
   CHECK(points[0]["scaling"] == 1);
 }
 
 TEST_CASE("a point of a sweep is the best plan of its search") {
-  const Json point = run(kTiny + "--gpus 8 --json").json()["points"][0];
+  const Json point = run(kSweep + "--gpus 8 --json").json()["points"][0];
   const Json best =
       run("search --model tiny --seq-len 512 --global-batch-size 64 --gpus 8 --top 1 --json " +
-          kSmall)
+          kSmallSweep)
           .json()["plans"][0];
   CHECK(point["short"] == best["short"]);
   CHECK(point["step_time_s"] == best["step_time_s"]);
 }
 
 TEST_CASE("a run's days, cost and energy follow from its tokens") {
-  const std::string line = kTiny + "--gpus 8 --json --failures 0 --price 2 ";
+  const std::string line = kSweep + "--gpus 8 --json --failures 0 --price 2 ";
   const Json one = run(line + "--tokens 1B").json()["points"][0];
   const Json ten = run(line + "--tokens 10B").json()["points"][0];
   for (const char* key : {"days", "cost_usd", "energy_kwh", "gpu_hours"}) {
@@ -46,15 +46,15 @@ TEST_CASE("a run's days, cost and energy follow from its tokens") {
 }
 
 TEST_CASE("without a price a run has no cost") {
-  const Json run_facts = run(kTiny + "--gpus 8 --json").json()["points"][0]["run"];
+  const Json run_facts = run(kSweep + "--gpus 8 --json").json()["points"][0]["run"];
   CHECK(run_facts["cost_usd"].is_null());
-  CHECK_FALSE(run(kTiny + "--gpus 8").says("USD"));
+  CHECK_FALSE(run(kSweep + "--gpus 8").says("USD"));
 }
 
 TEST_CASE("lengths, batches and machines are swept together") {
   const Json points = run("sweep --model tiny --gpus 8 --seq-len 256,512 --global-batch-size 16,32 "
                           "--hardware h100-sxm,h200-sxm --json " +
-                          kSmall)
+                          kSmallSweep)
                           .json()["points"];
   REQUIRE(points.size() == 8);
   CHECK(points[0]["hardware"] == "h100-sxm");
@@ -80,15 +80,15 @@ TEST_CASE("a point where nothing fits does not spoil the others") {
 TEST_CASE("a sweep can be written to a file") {
   const TemporaryFolder folder;
   const std::string file = folder.file("sweep.json");
-  const Ran ran = run(kTiny + "--gpus 4 --json -o " + file);
+  const Ran ran = run(kSweep + "--gpus 4 --json -o " + file);
   CHECK(ran.code == 0);
   CHECK(ran.out.empty());
-  CHECK(read_json_file(file) == run(kTiny + "--gpus 4 --json").json());
+  CHECK(read_json_file(file) == run(kSweep + "--gpus 4 --json").json());
 }
 
 TEST_CASE("a sweep notes each length beyond the model's positions once") {
   const std::string line =
-      "sweep --model tiny --gpus 4,8 --seq-len 512,1024 --global-batch-size 16 " + kSmall;
+      "sweep --model tiny --gpus 4,8 --seq-len 512,1024 --global-batch-size 16 " + kSmallSweep;
   const std::string note = "note: sequences of 1024 are longer than the 512 positions";
   const std::string text = run(line).out;
   CHECK(text.find(note) != std::string::npos);

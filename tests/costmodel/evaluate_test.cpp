@@ -364,6 +364,40 @@ TEST_CASE("a busier expert rank makes natural routing slower and larger than for
         job.worst(line + " routing=forced").activations);
 }
 
+// One microbatch: every layer's activations go out before the first of them comes back.
+TEST_CASE("activations take their way to the host and back, and wait there") {
+  const Job job("llama3-8b");
+  for (const char* line : {"dp8 zero1 mbs1 gbs8", "tp4 dp2 sp zero1 mbs4 gbs8",
+                           "tp2 dp4 sp zero1 mbs2 gbs8 recompute=selective:mlp"}) {
+    CAPTURE(line);
+    const std::string plan = line, moved = plan + " offload=activations";
+    const MemoryEstimate memory = job.cost.memory(parse_plan(moved));
+    const Bytes of_rank = memory.host_per_node * (1.0 / 8);
+    CHECK(of_rank > gib(1));
+    // All that is on the host is not on the device, but for one layer's on its way.
+    const Bytes saved = job.worst(plan).peak - memory.worst_stage().peak;
+    CHECK(saved < of_rank);
+    const Bytes layers_less = of_rank * (1 - 3.0 / 32);
+    CHECK(saved > layers_less);
+    const Interconnect& link = job.hardware.link;
+    const double least = (of_rank / link.device_to_host + of_rank / link.host_to_device).value();
+    CHECK(job.seconds(moved) > least);
+    CHECK(job.seconds(moved) < job.seconds(plan) + least);
+  }
+}
+
+TEST_CASE("activations of the first layers only take less of the host, and less time") {
+  const Job job("llama3-8b");
+  const std::string plan = "tp4 dp2 sp zero1 mbs4 gbs8", all = plan + " offload=activations";
+  const std::string some = plan + " offload=activations:8";
+  const auto host = [&](const std::string& line) {
+    return job.cost.memory(parse_plan(line)).host_per_node;
+  };
+  CHECK(host(some) == host(all) * 0.25);
+  CHECK(job.seconds(plan) <= job.seconds(some));
+  CHECK(job.seconds(some) < job.seconds(all));
+}
+
 TEST_CASE("offloading the optimizer moves its bytes to the host and slows the step") {
   const Job job("llama3-8b");
   const std::string line = "dp8 zero1 gbs16";

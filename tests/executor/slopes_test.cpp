@@ -18,7 +18,7 @@ using namespace qplan;
 
 namespace {
 
-constexpr JobFacts kFacts{.moe_imbalance = 8};
+constexpr JobFacts kSlopeFacts{.moe_imbalance = 8};
 
 ParallelPlan one_rank() {
   ParallelPlan defaults;
@@ -125,7 +125,7 @@ WeightSource source_of(const ModelTensors& weights) {
 // What a block computes, op by op: "moe layer: rms_norm_backward input_norm".
 std::set<std::string> work_of(const ModelSpec& model) {
   const StepProgram program =
-      build_step_program(model, one_rank(), recipe_of(RecipeKind::qplan), kFacts);
+      build_step_program(model, one_rank(), recipe_of(RecipeKind::qplan), kSlopeFacts);
   std::set<std::string> all;
   for (const Block& block : program.blocks) {
     for (const OpList* ops : {&block.forward, &block.backward}) {
@@ -160,7 +160,7 @@ class Slopes {
     options_.tokens = seeded_tokens(1, model.vocab_size);
     RunOptions first = options_;
     first.keep_gradients = true;
-    gradients_ = run(model, one_rank(), kFacts, first).gradients;
+    gradients_ = run(model, one_rank(), kSlopeFacts, first).gradients;
   }
 
   // The squared norm of a parameter's gradient: the loss's slope along it.
@@ -187,7 +187,7 @@ class Slopes {
     for (std::size_t i = 0; i < moved.size(); ++i) {
       moved[i] += static_cast<float>(along * static_cast<double>(gradient(p)[i]));
     }
-    const RunResult result = run(model_, one_rank(), kFacts, options_);
+    const RunResult result = run(model_, one_rank(), kSlopeFacts, options_);
     moved = before;
     const bool predicts = model_.num_mtp_layers > 0;
     return result.loss[0] + (predicts ? model_.mtp_loss_weight * result.mtp_loss[0] : 0);

@@ -16,8 +16,8 @@
 namespace qplan {
 namespace {
 
-const std::string kRoot = QPLAN_SOURCE_DIR "/";
-const std::string kRuns = kRoot + "tests/data/runs/";
+const std::string kFolder = QPLAN_SOURCE_DIR "/";
+const std::string kRuns = kFolder + "tests/data/runs/";
 
 Json headline() {
   return read_json_file(kRuns + "headline.json");
@@ -56,7 +56,7 @@ bool says(std::string_view text, std::string_view start, const std::vector<std::
 }
 
 TEST_CASE("accuracy in README.md is quoted from the headline") {
-  const std::string page = one_line(read_text_file(kRoot + "README.md"));
+  const std::string page = one_line(read_text_file(kFolder + "README.md"));
   const Json h = headline();
   const Json& time = h["step_time"];
   const Json& memory = h["memory"];
@@ -76,7 +76,7 @@ TEST_CASE("accuracy in README.md is quoted from the headline") {
 }
 
 TEST_CASE("accuracy in the table of docs/accuracy.md is the headline's") {
-  std::string page = read_text_file(kRoot + "docs/accuracy.md");
+  std::string page = read_text_file(kFolder + "docs/accuracy.md");
   const std::size_t begin = page.find("\n## published\n");
   REQUIRE(begin != page.npos);
   page = page.substr(begin, page.find("\n## ", begin + 1) - begin);

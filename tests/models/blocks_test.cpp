@@ -15,7 +15,7 @@ const Recipe& plain() {
   return recipe_of(RecipeKind::qplan);
 }
 
-BlockShape shape_of(const ModelSpec& model, BlockKind kind, std::int64_t tokens = 512) {
+BlockShape shape_for(const ModelSpec& model, BlockKind kind, std::int64_t tokens = 512) {
   BlockShape s;
   s.kind = kind;
   s.layer = model.layers.back();
@@ -34,7 +34,7 @@ double flops_of(const OpList& ops) {
 
 // FLOPs of one decoder layer's forward, a token.
 double forward_per_token(const ModelSpec& model, std::int64_t seq_len) {
-  BlockShape s = shape_of(model, BlockKind::decoder, seq_len);
+  BlockShape s = shape_for(model, BlockKind::decoder, seq_len);
   double sum = 0;
   for (const Op& op : build_block(model, plain(), s).forward) sum += model_flops(op.work).value();
   return sum / static_cast<double>(seq_len);
@@ -65,7 +65,7 @@ TEST_CASE("backward products take twice the FLOPs of forward products, in every 
     if (model.num_mtp_layers > 0) kinds.push_back(BlockKind::mtp);
     if (model.vision) kinds.push_back(BlockKind::merger);
     for (const BlockKind kind : kinds) {
-      BlockShape s = shape_of(model, kind);
+      BlockShape s = shape_for(model, kind);
       s.images = 2;
       s.patches = 256;
       const Block block = build_block(model, plain(), s);
@@ -78,7 +78,7 @@ TEST_CASE("backward products take twice the FLOPs of forward products, in every 
 
 TEST_CASE("pixels need no gradient: the patch embedding's backward is its weight's alone") {
   const ModelSpec model = load_model("qwen3-vl-30b-a3b");
-  BlockShape s = shape_of(model, BlockKind::patchify);
+  BlockShape s = shape_for(model, BlockKind::patchify);
   s.images = 1;
   s.patches = 1024;
   const Block block = build_block(model, plain(), s);
@@ -87,7 +87,7 @@ TEST_CASE("pixels need no gradient: the patch embedding's backward is its weight
 
 TEST_CASE("fused attention's backward executes 2.5 times the forward") {
   const Block block = build_block(load_model("llama3-8b"), plain(),
-                                  shape_of(load_model("llama3-8b"), BlockKind::decoder));
+                                  shape_for(load_model("llama3-8b"), BlockKind::decoder));
   CHECK(flops_of<Attention>(block.backward) == 2.5 * flops_of<Attention>(block.forward));
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("the head is one product over the padded vocabulary") {
   for (const char* name : {"llama3-8b", "qwen3-30b-a3b", "megatron-22b"}) {
     CAPTURE(name);
     const ModelSpec m = load_model(name);
-    const Block head = build_block(m, plain(), shape_of(m, BlockKind::head, 100));
+    const Block head = build_block(m, plain(), shape_for(m, BlockKind::head, 100));
     CHECK(flops_of<Gemm>(head.forward) ==
           static_cast<double>(2 * 100 * m.hidden_size * padded(m.vocab_size, 1)));
   }
@@ -151,7 +151,7 @@ TEST_CASE("the head is one product over the padded vocabulary") {
 
 TEST_CASE("tensor parallelism divides a dense layer's FLOPs evenly") {
   const ModelSpec m = load_model("llama3-70b");
-  BlockShape s = shape_of(m, BlockKind::decoder);
+  BlockShape s = shape_for(m, BlockKind::decoder);
   const double whole = flops_of<Gemm, Attention>(build_block(m, plain(), s).forward);
   for (const int tp : {2, 4, 8}) {
     s.tp = tp;
@@ -185,7 +185,7 @@ TEST_CASE("a whole model on one rank holds its published parameters and the padd
 TEST_CASE("tied embeddings are held twice as soon as there are two stages") {
   const ModelSpec m = load_model("qwen3-0.6b");
   REQUIRE(m.tie_word_embeddings);
-  BlockShape s = shape_of(m, BlockKind::head);
+  BlockShape s = shape_for(m, BlockKind::head);
   const std::int64_t norm = m.hidden_size;
   CHECK(rank_parameters(m, s).total() == norm);
   s.embedding_table = EmbeddingTable::copied;
@@ -236,7 +236,7 @@ TEST_CASE("expert groups hold all experts between them") {
 TEST_CASE("the vocabulary is padded to a multiple of 128 tp") {
   ModelSpec m = load_model("llama3-8b");
   m.vocab_size = 1000;
-  BlockShape s = shape_of(m, BlockKind::embedding);
+  BlockShape s = shape_for(m, BlockKind::embedding);
   CHECK(rank_parameters(m, s).dense == 1024 * m.hidden_size);
   s.tp = 4;
   CHECK(rank_parameters(m, s).dense * 4 == 1024 * m.hidden_size);
@@ -248,7 +248,7 @@ TEST_CASE("stage ends and the step's edge hold no parameters") {
   const ModelSpec m = load_model("llama3-8b");
   for (const BlockKind kind :
        {BlockKind::stage_entry, BlockKind::stage_exit, BlockKind::step_edge}) {
-    CHECK(rank_parameters(m, shape_of(m, kind)).total() == 0);
+    CHECK(rank_parameters(m, shape_for(m, kind)).total() == 0);
   }
 }
 
@@ -261,12 +261,12 @@ TEST_CASE("parameters are gathered layer by layer under ZeRO-3, and under FSDP f
 
 TEST_CASE("below ZeRO-2 forward and backward do not depend on where states live") {
   const ModelSpec m = load_model("qwen3-30b-a3b");
-  BlockShape a = shape_of(m, BlockKind::decoder);
+  BlockShape a = shape_for(m, BlockKind::decoder);
   a.zero = 1;
   a.dense_shard = 64;
   a.expert_shard = 8;
   a.optimizer_offload = 0.5;
-  BlockShape b = shape_of(m, BlockKind::decoder);
+  BlockShape b = shape_for(m, BlockKind::decoder);
   CHECK(compute_shape(a) == compute_shape(b));
   const Block x = build_block(m, recipe_of(RecipeKind::megatron), a);
   const Block y = build_block(m, recipe_of(RecipeKind::megatron), b);
@@ -281,7 +281,7 @@ TEST_CASE("a block of states has the full block's states and once-a-step work") 
   const ModelSpec m = load_model("qwen3-30b-a3b");
   for (const int zero : {0, 1, 2, 3}) {
     CAPTURE(zero);
-    BlockShape s = shape_of(m, BlockKind::decoder);
+    BlockShape s = shape_for(m, BlockKind::decoder);
     s.zero = zero;
     s.dense_shard = zero == 0 ? 1 : 8;
     s.expert_shard = zero == 0 ? 1 : 4;
@@ -304,7 +304,7 @@ TEST_CASE("different shapes have different hashes, nearly always") {
       for (const int zero : {0, 1, 2, 3}) {
         for (const std::int64_t mbs : {1, 2, 4}) {
           for (const int ep : {1, 2, 8}) {
-            BlockShape s = shape_of(m, BlockKind::decoder);
+            BlockShape s = shape_for(m, BlockKind::decoder);
             s.tp = tp;
             s.cp = cp;
             s.zero = zero;
@@ -323,7 +323,7 @@ TEST_CASE("different shapes have different hashes, nearly always") {
 TEST_CASE("tokens dealt out in turn go to the ranks of neighbouring experts") {
   const ModelSpec qwen = load_model("qwen3-30b-a3b");  // 8 of 128 experts
   const auto exchange = [&](int ep, bool in_turn) {
-    BlockShape s = shape_of(qwen, BlockKind::decoder);
+    BlockShape s = shape_for(qwen, BlockKind::decoder);
     s.ep = ep;
     s.dispatcher = MoeDispatcher::deepep;
     s.moe_in_turn = in_turn;

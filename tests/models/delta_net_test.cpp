@@ -19,7 +19,7 @@ namespace {
 
 const LayerKind kDeltaNet{.mixer = Mixer::delta_net};
 
-std::string layers_of(const ModelSpec& m) {
+std::string mixers_of(const ModelSpec& m) {
   std::string text;
   for (const LayerKind& layer : m.layers) text += layer.mixer == Mixer::delta_net ? 'd' : 'a';
   return text;
@@ -31,9 +31,9 @@ TEST_CASE(
     "of four layers of a hybrid three have Gated DeltaNet, unless layer_types says otherwise") {
   const std::string next = R"("model_type": "qwen3_next", "num_experts": 4,
       "num_experts_per_tok": 2, "moe_intermediate_size": 16)";
-  CHECK(layers_of(read_short("{" + next + R"(, "num_hidden_layers": 6})")) == "dddadd");
-  CHECK(layers_of(read_short("{" + next + R"(, "full_attention_interval": 2})")) == "dada");
-  CHECK(layers_of(read_short("{" + next + R"(, "layer_types": ["full_attention",
+  CHECK(mixers_of(read_short("{" + next + R"(, "num_hidden_layers": 6})")) == "dddadd");
+  CHECK(mixers_of(read_short("{" + next + R"(, "full_attention_interval": 2})")) == "dada");
+  CHECK(mixers_of(read_short("{" + next + R"(, "layer_types": ["full_attention",
       "linear_attention", "linear_attention", "full_attention"]})")) == "adda");
   CHECK(complaint_of([&] {
           read_short("{" + next + R"(, "layer_types": ["mamba", "linear_attention",

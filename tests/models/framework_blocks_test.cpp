@@ -116,6 +116,39 @@ TEST_CASE("Megatron's alltoall sends the rows' probabilities apart, and their gr
   CHECK(exchanges(RecipeKind::megatron, MoeDispatcher::deepep)[0].size() == 2);
 }
 
+TEST_CASE(
+    "DeepSeek's trainer sends rows to experts in fp8, back in 16 bits, to half of the groups") {
+  const ModelSpec model = load_model("deepseek-v3");
+  BlockShape s = shape_of(model, BlockKind::decoder);
+  s.layer.moe = true;
+  s.ep = 64;
+  s.dispatcher = MoeDispatcher::deepep;
+  s.precision = Precision::fp8;
+  const auto exchanges = [&](RecipeKind recipe) {
+    const Block block = build_block(model, recipe_of(recipe), s);
+    std::vector<Collective> found;
+    for (const OpList* ops : {&block.forward, &block.backward}) {
+      for (const Op& op : *ops) {
+        const auto* c = std::get_if<Collective>(&op.work);
+        if (c != nullptr && c->expert_parallel_library) found.push_back(*c);
+      }
+    }
+    return found;
+  };
+  const auto narrow = exchanges(RecipeKind::dualpipe), wide = exchanges(RecipeKind::megatron);
+  REQUIRE(narrow.size() == 4);
+  REQUIRE(wide.size() == 4);
+  // There and back, in both passes: what goes there is narrow.
+  for (const std::size_t there : {0U, 2U}) {
+    CHECK(narrow[there].bytes / wide[there].bytes == doctest::Approx((1 + 4.0 / 128) / 2));
+    CHECK(narrow[there + 1].bytes == wide[there + 1].bytes);
+    CHECK(wide[there].groups == 8);
+    CHECK(wide[there].groups_of_token == 4);
+  }
+  // 8 experts of 4 groups' 32 ranks, 4 on each: 7.4 of them.
+  CHECK(wide[0].rank_share * 64 == doctest::Approx(7.36).epsilon(0.01));
+}
+
 TEST_CASE("torch's gated modules multiply by each projection, and add up its input's gradients") {
   struct Work {
     std::int64_t products = 0, adds = 0;

@@ -21,7 +21,7 @@ constexpr LayerKind kAttention{.mixer = Mixer::attention, .mlp = false};
 constexpr LayerKind kExperts{.moe = true, .mixer = Mixer::none};
 constexpr LayerKind kMlp{.mixer = Mixer::none};
 
-std::string layers_of(const ModelSpec& m) {
+std::string letters_of(const ModelSpec& m) {
   std::string text;
   for (const LayerKind& layer : m.layers) {
     text += layer == kMamba ? 'M' : layer == kAttention ? '*' : layer == kExperts ? 'E' : '-';
@@ -60,12 +60,12 @@ double megatron_flops(const ModelSpec& m, double tokens) {
 TEST_CASE("layers of one mixer are read from a pattern, or from either list of words") {
   const std::string start = R"({"model_type": "nemotron_h", "n_routed_experts": 4,)";
   const std::string end = R"("num_experts_per_tok": 2})";
-  CHECK(layers_of(read_short(start + R"("hybrid_override_pattern": "M*-E",)" + end)) == "M*-E");
-  CHECK(layers_of(read_short(
+  CHECK(letters_of(read_short(start + R"("hybrid_override_pattern": "M*-E",)" + end)) == "M*-E");
+  CHECK(letters_of(read_short(
             start + R"("layers_block_type": ["mamba", "moe", "attention", "mlp"],)" + end)) ==
         "ME*-");
   CHECK(
-      layers_of(read_short(
+      letters_of(read_short(
           start + R"("layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"],)" +
           end)) == "ME*-");
   const auto complaint = [&](const std::string& middle) {

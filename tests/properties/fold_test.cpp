@@ -72,13 +72,14 @@ TEST_CASE("a fold gives the replay's answer, in time to 1e-9 and in memory to th
       // Hybrids run in Hugging Face's modules, too, and not in our executor; Llama 4's experts in
       // neither.
       const bool scales = model.moe && model.moe->scales_inputs;
-      const Recipe& used = plain ? recipe
-                                 : recipe_of(i % 3 == 1   ? RecipeKind::megatron
-                                             : i % 3 == 2 ? RecipeKind::megatron_fsdp
-                                             : scales     ? RecipeKind::fsdp2_compile
-                                             : !hybrid    ? RecipeKind::qplan
-                                             : i % 2 == 0 ? RecipeKind::fsdp2
-                                                          : RecipeKind::deepspeed);
+      const Recipe& used =
+          plain ? recipe
+                : recipe_of(i % 3 == 1   ? RecipeKind::megatron
+                            : i % 3 == 2 ? RecipeKind::megatron_fsdp
+                            : scales     ? RecipeKind::fsdp2_compile
+                            : !hybrid    ? (i % 2 == 0 ? RecipeKind::qplan : RecipeKind::dualpipe)
+                            : i % 2 == 0 ? RecipeKind::fsdp2
+                                         : RecipeKind::deepspeed);
       const ParallelPlan plan = random.next(model, used);
       check_fold(model, used, hardware, plan);
     }

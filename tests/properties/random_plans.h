@@ -18,19 +18,24 @@
 
 namespace qplan {
 
+// A whole number above zero in the environment, or `otherwise`.
+inline int test_number(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text != nullptr ? std::max(1, std::atoi(text)) : otherwise;
+}
+
 // How many cases a property test tries: `rounds`; at most QPLAN_TEST_ROUNDS if that is set
 // (sanitizer runs), and QPLAN_TEST_FACTOR times as many if that is (a long run by hand).
 inline int test_rounds(int rounds) {
-  const auto number = [](const char* name, int otherwise) {
-    const char* const text = std::getenv(name);
-    return text != nullptr ? std::max(1, std::atoi(text)) : otherwise;
-  };
-  return std::min(rounds, number("QPLAN_TEST_ROUNDS", rounds)) * number("QPLAN_TEST_FACTOR", 1);
+  return std::min(rounds, test_number("QPLAN_TEST_ROUNDS", rounds)) *
+         test_number("QPLAN_TEST_FACTOR", 1);
 }
 
 class RandomPlans {
  public:
-  explicit RandomPlans(unsigned seed) : random_(seed) {}
+  // QPLAN_TEST_SEED draws others: programs side by side, one seed each, share a long run.
+  explicit RandomPlans(unsigned seed)
+      : random_(seed + 1000U * static_cast<unsigned>(test_number("QPLAN_TEST_SEED", 0))) {}
 
   template <class T>
   T pick(const std::vector<T>& from) {

@@ -31,9 +31,23 @@ bool is_device(const Json& value) {
   return name == "cpu" || name == "nvme";
 }
 
-// AutoEP knows the modules of these architectures (module_inject/auto_ep.py).
+// Whose modules AutoEP knows, and by which preset (module_inject/auto_ep_presets); empty: nobody's.
+std::string_view autoep_preset(const ModelSpec& model) {
+  constexpr auto kPresets = std::to_array<std::pair<std::string_view, std::string_view>>(
+      {{"deepseek_v2", "deepseek_v2"},
+       {"deepseek_v3", "deepseek_v3"},
+       {"mixtral", "mixtral"},
+       {"qwen2_moe", "qwen3_moe"},
+       {"qwen3_5_moe_text", "qwen3_5_moe"},
+       {"qwen3_moe", "qwen3_moe"}});
+  for (const auto& [architecture, preset] : kPresets) {
+    if (architecture == model.architecture) return preset;
+  }
+  return "";
+}
+
 Json expert_preset(const Subject& s) {
-  return if_true(s.plan.ep > 1, s.model.architecture);
+  return if_true(s.plan.ep > 1, std::string(autoep_preset(s.model)));
 }
 
 // The Trainer wants micro-batch x accumulation x all ranks here, DeepSpeed x the ranks that have
@@ -125,12 +139,7 @@ constexpr auto kConfigLimits = std::to_array<Limit>({
            s.plan.pp);
      }},
     {"autoep_presets",
-     [](const Subject& s) {
-       static constexpr std::array<std::string_view, 4> kPresets{"mixtral", "qwen3_moe",
-                                                                 "deepseek_v2", "deepseek_v3"};
-       return s.plan.ep > 1 &&
-              std::find(kPresets.begin(), kPresets.end(), s.model.architecture) == kPresets.end();
-     },
+     [](const Subject& s) { return s.plan.ep > 1 && autoep_preset(s.model).empty(); },
      [](const Subject& s) {
        return fmt::format("DeepSpeed's AutoEP has no preset for {}; use ep 1",
                           s.model.architecture);

@@ -121,17 +121,31 @@ Json as_flag(const Name& name, const PythonArgument& argument) {
   return argument.value;
 }
 
-constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kRecipes{{
+// Of models without a recipe: a relative's, with the model itself by AutoBridge, which reads its
+// configuration (Megatron-Bridge 067f987d, models/llama, models/minimax_m2).
+constexpr std::string_view kLlama2_13b = R"(AutoBridge.from_hf_pretrained(
+        "meta-llama/Llama-2-13b-hf").to_megatron_provider(load_weights=False))";
+constexpr std::string_view kLlama2_70b = R"(AutoBridge.from_hf_pretrained(
+        "meta-llama/Llama-2-70b-hf").to_megatron_provider(load_weights=False))";
+constexpr std::string_view kMiniMaxM2 = R"(AutoBridge.from_hf_pretrained(
+        "MiniMaxAI/MiniMax-M2").to_megatron_provider(load_weights=False))";
+
+constexpr auto kRecipes = std::to_array<BridgeRecipe>({
     {"deepseek-v2", "deepseek_v2_pretrain_128gpu_h100_bf16_config"},
     {"deepseek-v3", "deepseek_v3_pretrain_1024gpu_h100_bf16_config"},
+    {"glm4.5", "glm45_355b_pretrain_128gpu_h100_bf16_config"},
+    {"glm4.5-air", "glm45_air_106b_pretrain_32gpu_h100_bf16_config"},
     {"gpt-oss-120b", "gpt_oss_120b_pretrain_64gpu_h100_bf16_config"},
     {"gpt-oss-20b", "gpt_oss_20b_pretrain_16gpu_h100_bf16_config"},
     {"gpt3-175b", "gpt3_175b_pretrain_32gpu_h100_bf16_config"},
     {"kimi-k2", "kimi_k2_pretrain_512gpu_h100_bf16_config"},
+    {"llama2-13b", "llama2_7b_pretrain_2gpu_h100_bf16_config", kLlama2_13b},
+    {"llama2-70b", "llama2_7b_pretrain_2gpu_h100_bf16_config", kLlama2_70b},
     {"llama2-7b", "llama2_7b_pretrain_2gpu_h100_bf16_config"},
     {"llama3-405b", "llama31_405b_pretrain_256gpu_h100_bf16_config"},
     {"llama3-70b", "llama31_70b_pretrain_32gpu_h100_bf16_config"},
     {"llama3-8b", "llama31_8b_pretrain_2gpu_h100_bf16_config"},
+    {"minimax-m2", "qwen3_235b_a22b_pretrain_256gpu_h100_bf16_config", kMiniMaxM2},
     {"moonlight-16b-a3b", "moonlight_16b_pretrain_16gpu_h100_bf16_config"},
     {"nemotron-3-nano-30b-a3b", "nemotron_3_nano_pretrain_8gpu_h100_bf16_config"},
     {"nemotron-3-super-120b-a12b", "nemotron_3_super_pretrain_16gpu_h100_bf16_config"},
@@ -147,14 +161,19 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kRecipes
     {"qwen3-4b", "qwen3_4b_pretrain_2gpu_h100_bf16_config"},
     {"qwen3-next-80b-a3b", "qwen3_next_80b_a3b_pretrain_32gpu_h100_bf16_config"},
     {"qwen3-8b", "qwen3_8b_pretrain_4gpu_h100_bf16_config"},
-}};
+    {"qwen3-vl-30b-a3b", "qwen3_vl_30b_a3b_pretrain_8gpu_h100_bf16_mock_config"},
+    // Of the text alone, as the built-in models are; for 27b there is one with its vision tower.
+    {"qwen3.5-35b-a3b", "qwen35_text_35b_a3b_pretrain_config"},
+    {"qwen3.5-9b", "qwen35_text_9b_pretrain_config"},
+});
 
-constexpr auto kLimits = std::to_array<Limit>({
-    {"bridge_recipe", [](const Subject& s) { return bridge_recipe(s.model.name).empty(); },
+constexpr auto kBridgeLimits = std::to_array<Limit>({
+    {"bridge_recipe", [](const Subject& s) { return bridge_recipe(s.model.name) == nullptr; },
      [](const Subject& s) {
        return fmt::format("Megatron-Bridge has no recipe of {} that qplan knows; use megatron",
                           s.model.name);
-     }},
+     },
+     /*of_model=*/true},
     {"bridge_attention",
      [](const Subject& s) { return s.plan.attention_backend != AttentionBackend::automatic; },
      [](const Subject&) {
@@ -172,6 +191,21 @@ constexpr auto kLimits = std::to_array<Limit>({
            "qplan writes stages of one length for Megatron-Bridge's models with Mamba-2 layers, "
            "and no virtual ones; use megatron, or vpp 1 without pipeline_layout");
      }},
+    // Its first stage injects what the tower taps into the first of its layers.
+    {"bridge_deepstack",
+     [](const Subject& s) {
+       if (!s.model.vision || s.plan.pp == 1) return false;
+       const auto& layout = s.plan.pipeline_layout;
+       const std::int64_t first =
+           layout.empty() ? s.model.num_layers / (s.plan.pp * s.plan.vpp) : layout.front();
+       return std::ssize(s.model.vision->deepstack_layers) > first;
+     },
+     [](const Subject& s) {
+       return fmt::format(
+           "Megatron-Bridge's Qwen3-VL adds {} taps of the tower to layers of the first stage, "
+           "which must hold as many; use a smaller pp x vpp, or a pipeline_layout",
+           s.model.vision->deepstack_layers.size());
+     }},
     {"bridge_gradients", [](const Subject& s) { return s.plan.grad_dtype == DType::fp16; },
      [](const Subject&) {
        return std::string("qplan writes fp32 and bf16 gradients for Megatron-Bridge, not fp16");
@@ -180,11 +214,11 @@ constexpr auto kLimits = std::to_array<Limit>({
 
 }  // namespace
 
-std::string_view bridge_recipe(std::string_view model) {
-  for (const auto& [name, recipe] : kRecipes) {
-    if (name == model) return recipe;
-  }
-  return "";
+const BridgeRecipe* bridge_recipe(std::string_view model) {
+  const auto* const found =
+      std::find_if(kRecipes.begin(), kRecipes.end(),
+                   [&](const BridgeRecipe& recipe) { return recipe.model == model; });
+  return found == kRecipes.end() ? nullptr : found;
 }
 
 // Whether a switch that recipes have on is one of this job's.
@@ -272,7 +306,7 @@ Settings bridge_settings(const PythonText& text) {
 }
 
 std::span<const Limit> bridge_limits() {
-  return kLimits;
+  return kBridgeLimits;
 }
 
 }  // namespace qplan

@@ -12,8 +12,12 @@
 
 namespace qplan {
 
-// The recipe function whose model a built-in model is; empty: there is none.
-std::string_view bridge_recipe(std::string_view model);
+// The recipe function that a built-in model's job starts from; null: there is none.
+struct BridgeRecipe {
+  std::string_view model, function;
+  std::string_view provider{};  // of the model, in Python, where the recipe is a relative's
+};
+const BridgeRecipe* bridge_recipe(std::string_view model);
 
 struct BridgeAssignment {
   std::string target;  // "model.tensor_model_parallel_size"

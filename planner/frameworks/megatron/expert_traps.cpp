@@ -33,7 +33,7 @@ bool groups_fit(const Case& c) {
          (chosen == nullptr || degree_of(chosen->value) <= count);
 }
 
-constexpr auto kTraps = std::to_array<Trap>({
+constexpr auto kExpertTraps = std::to_array<Trap>({
     {"dispatcher_default", warning, "--num-experts",
      [](const Case& c) {
        return c.model().moe && !c.slime() && c.has("--num-experts") &&
@@ -149,7 +149,7 @@ constexpr auto kTraps = std::to_array<Trap>({
 }  // namespace
 
 std::span<const Trap> megatron_expert_traps() {
-  return kTraps;
+  return kExpertTraps;
 }
 
 }  // namespace qplan

@@ -60,6 +60,27 @@ Json rope_number(const Subject& s, std::string_view key) {
   return nullptr;
 }
 
+// gpt-oss's experts: SwiGLU by a sigmoid of 1.702 x, its linear half shifted by 1, both clamped.
+bool clamps_gates(const Subject& s) {
+  return s.model.architecture == "gpt_oss";
+}
+
+Json gate_clamp(const Subject& s) {
+  if (!clamps_gates(s)) return nullptr;
+  const auto limit = s.config.find("swiglu_limit");
+  return limit != s.config.end() && limit->is_number() ? *limit : Json(7.0);
+}
+
+// A number of YaRN's that a flag of its own says.
+template <double RopeScaling::*Number>
+Json yarn_number(const Subject& s) {
+  return rotates_by_yarn(s.model) ? Json((*s.model.rope_scaling).*Number) : Json(nullptr);
+}
+
+bool by_yarn(const Subject& s) {
+  return rotates_by_yarn(s.model);
+}
+
 // The first value: "--moe-aux-loss-coeff 0.001".
 Json aux_loss(const Subject& s) {
   return if_true(has_experts(s) && moe(s).aux_loss_coefficient > 0, moe(s).aux_loss_coefficient);
@@ -139,6 +160,52 @@ constexpr auto kFacts = std::to_array<Fact>({
            return same_value(given, wanted) ||
                   (text_of(given) == "yarn" && text_of(wanted) == "rope");
          }},
+    {.key = "--yarn-original-max-position-embeddings",
+     .write =
+         [](const Subject& s) {
+           const double positions = by_yarn(s) ? s.model.rope_scaling->original_positions : 0;
+           return if_true(positions > 0, static_cast<std::int64_t>(positions));
+         },
+     .otherwise = "",
+     .severity = warning,
+     .why = "long positions turn at another rate",
+     .computed = [](const Subject& s) { return by_yarn(s) ? Json(4096) : Json(nullptr); },
+     .judged = by_yarn},
+    {.key = "--yarn-beta-fast",
+     .write = yarn_number<&RopeScaling::beta_fast>,
+     .otherwise = "",
+     .severity = warning,
+     .why = "long positions turn at another rate",
+     .computed = [](const Subject& s) { return by_yarn(s) ? Json(32) : Json(nullptr); },
+     .judged = by_yarn},
+    {.key = "--yarn-beta-slow",
+     .write = yarn_number<&RopeScaling::beta_slow>,
+     .otherwise = "",
+     .severity = warning,
+     .why = "long positions turn at another rate",
+     .computed = [](const Subject& s) { return by_yarn(s) ? Json(1) : Json(nullptr); },
+     .judged = by_yarn},
+    {.key = "--no-yarn-correction-range-round-to-int",
+     .write =
+         [](const Subject& s) { return if_true(by_yarn(s) && !s.model.rope_scaling->truncate); },
+     .otherwise = "false",
+     .severity = warning,
+     .why = "long positions turn at another rate"},
+    {.key = "--window-size",
+     .write = window_size,
+     .otherwise = "",
+     .why = "every layer attends to the whole sequence",
+     .same = same_window},
+    {.key = "--window-attn-skip-freq",
+     .write = window_frequency,
+     .otherwise = "",
+     .why = "other layers attend to the whole sequence",
+     .same = same_mixers,
+     .judged = [](const Subject& s) { return !window_frequency(s).is_null(); }},
+    {.key = "--softmax-type",
+     .write = [](const Subject& s) { return if_true(s.model.attention_sinks, "learnable"); },
+     .otherwise = "vanilla",
+     .why = kOtherModel},
     {.key = "--rotary-base",
      .write = rope_theta,
      .otherwise = "10000",
@@ -160,14 +227,18 @@ constexpr auto kFacts = std::to_array<Fact>({
      .why = "other layers rotate",
      .same = same_rotation},
     {.key = "--use-rope-scaling",
-     .write = [](const Subject& s) { return if_true(s.model.rope_scaling && !has_mla(s)); },
+     .write =
+         [](const Subject& s) {
+           return if_true(s.model.rope_scaling && !has_mla(s) && !by_yarn(s));
+         },
      .otherwise = "false",
      .severity = warning,
      .why = "long positions turn at another rate"},
     {.key = "--rope-scaling-factor",
      .write =
          [](const Subject& s) {
-           return s.model.rope_scaling && !has_mla(s) ? rope_number(s, "factor") : Json(nullptr);
+           const bool llama = s.model.rope_scaling && !has_mla(s) && !by_yarn(s);
+           return llama ? rope_number(s, "factor") : Json(nullptr);
          },
      .otherwise = "8.0",
      .severity = warning,
@@ -184,7 +255,26 @@ constexpr auto kFacts = std::to_array<Fact>({
      .otherwise = "1e-05",
      .severity = warning,
      .why = "norms round otherwise"},
-    kSwiglu,
+    {.key = "--swiglu",
+     .write =
+         [](const Subject& s) {
+           return if_true(s.model.mlp == MlpKind::swiglu && !clamps_gates(s));
+         },
+     .otherwise = "false",
+     .why = kOtherModel},
+    {.key = "--quick-geglu",
+     .write = [](const Subject& s) { return if_true(clamps_gates(s)); },
+     .otherwise = "false",
+     .why = kOtherModel},
+    {.key = "--glu-linear-offset",
+     .write = [](const Subject& s) { return if_true(clamps_gates(s), 1.0); },
+     .otherwise = "0.0",
+     .why = kOtherModel},
+    {.key = "--activation-func-clamp-value",
+     .write = gate_clamp,
+     .otherwise = "",
+     .severity = warning,
+     .why = "what experts multiply is bounded otherwise"},
     kSquaredRelu,
     {.key = "--disable-bias-linear",
      .write = without_linear_bias,
@@ -331,6 +421,7 @@ constexpr auto kFacts = std::to_array<Fact>({
     {.key = "--rotary-scaling-factor",
      .write =
          [](const Subject& s) {
+           if (by_yarn(s)) return Json(s.model.rope_scaling->factor);
            if (!has_mla(s)) return Json(nullptr);
            const Json factor = rope_number(s, "factor");
            return factor.is_null() ? Json(1) : factor;
@@ -338,7 +429,7 @@ constexpr auto kFacts = std::to_array<Fact>({
      .otherwise = "1.0",
      .severity = warning,
      .why = "long positions turn at another rate",
-     .judged = has_mla},
+     .judged = [](const Subject& s) { return has_mla(s) || by_yarn(s); }},
     {.key = "--mscale",
      .write =
          [](const Subject& s) { return has_mla(s) ? rope_number(s, "mscale") : Json(nullptr); },

@@ -111,10 +111,14 @@ Json delta_net_frequency(const Subject& s) {
   return layer_list(layers, recurs);
 }
 
+bool rotates_by_yarn(const ModelSpec& model) {
+  return model.rope_scaling && model.rope_scaling->kind == RopeScalingKind::yarn && !model.mla;
+}
+
 Json position_word(const Subject& s) {
   switch (s.model.position) {
     case PositionEmbedding::rope:
-      return "rope";
+      return rotates_by_yarn(s.model) ? "yarn" : "rope";
     case PositionEmbedding::learned:
       return "learned_absolute";
     case PositionEmbedding::none:
@@ -131,6 +135,35 @@ Json rope_frequency(const Subject& s) {
   const std::int64_t n = last_of_each(layers, skips);
   if (n > 0 && s.model.num_layers % n == 0) return Json(n);
   return layer_list(layers, skips);
+}
+
+// A window of Hugging Face's counts the token itself, Megatron's those before it
+// (Megatron-Bridge 067f987d, models/gpt_oss/gpt_oss_bridge.py).
+Json window_size(const Subject& s) {
+  const auto& layers = s.model.layers;
+  const auto slides = std::find_if(layers.begin(), layers.end(),
+                                   [](const LayerKind& layer) { return layer.window > 0; });
+  return slides == layers.end() ? Json(nullptr) : Json(fmt::format("{},0", slides->window - 1));
+}
+
+bool same_window(const Json& a, const Json& b) {
+  const auto bare = [](const Json& value) {
+    std::string text = text_of(value);
+    std::erase_if(text, [](char c) { return c == '(' || c == ')' || c == ' '; });
+    return text;
+  };
+  return bare(a) == bare(b);
+}
+
+// "2": every second layer attends to everything; or which do not. Null: none does.
+Json window_frequency(const Subject& s) {
+  const auto& layers = s.model.layers;
+  const auto slides = [](const LayerKind& layer) { return layer.window > 0; };
+  const auto whole = [&](const LayerKind& layer) { return !slides(layer); };
+  if (std::none_of(layers.begin(), layers.end(), slides)) return nullptr;
+  if (std::none_of(layers.begin(), layers.end(), whole)) return nullptr;
+  if (const std::int64_t n = last_of_each(layers, whole); n > 0) return Json(n);
+  return layer_list(layers, slides);
 }
 
 bool same_layers(const Json& a, const Json& b) {

@@ -5,14 +5,11 @@
 #include <algorithm>
 
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/megatron/shared.h"
 #include "planner/rules/chunks.h"
 
 namespace qplan {
 namespace {
-
-bool fsdp(const Subject& s) {
-  return s.recipe == RecipeKind::megatron_fsdp;
-}
 
 constexpr auto kLimits = std::to_array<Limit>({
     {"no_compile", [](const Subject& s) { return s.plan.compile; },
@@ -50,9 +47,10 @@ constexpr auto kLimits = std::to_array<Limit>({
      }},
     {"fsdp_states",
      [](const Subject& s) {
-       return fsdp(s) && (s.plan.moment_dtype != DType::fp32 || s.plan.offload.optimizer > 0 ||
-                          s.plan.main_params_dtype != DType::fp32 || s.plan.fsdp_shard > 0 ||
-                          s.plan.grad_dtype != DType::fp32);
+       return megatron::fsdp(s) &&
+              (s.plan.moment_dtype != DType::fp32 || s.plan.offload.optimizer > 0 ||
+               s.plan.main_params_dtype != DType::fp32 || s.plan.fsdp_shard > 0 ||
+               s.plan.grad_dtype != DType::fp32);
      },
      [](const Subject&) {
        return std::string(
@@ -91,18 +89,13 @@ constexpr auto kLimits = std::to_array<Limit>({
            "grad_dtype=fp32");
      }},
     {"unwritten_attention",
+     [](const Subject& s) { return s.model.vision || s.model.qk_norm_whole; },
      [](const Subject& s) {
-       const auto slides = [](const LayerKind& layer) { return layer.window > 0; };
-       return s.model.attention_sinks || s.model.vision || s.model.qk_norm_whole ||
-              std::any_of(s.model.layers.begin(), s.model.layers.end(), slides);
+       return fmt::format(
+           "{} has {}, which qplan does not write for Megatron", s.model.name,
+           s.model.vision ? "a vision tower" : "norms of queries and keys over all heads");
      },
-     [](const Subject& s) {
-       return fmt::format("{} has {}, which qplan does not write for Megatron", s.model.name,
-                          s.model.vision            ? "a vision tower"
-                          : s.model.attention_sinks ? "attention sinks"
-                          : s.model.qk_norm_whole   ? "norms of queries and keys over all heads"
-                                                    : "sliding windows");
-     }},
+     /*of_model=*/true},
     {"partly_normed_queries",
      [](const Subject& s) {
        const auto rotates = [](const LayerKind& layer) { return layer.rotates; };
@@ -114,7 +107,8 @@ constexpr auto kLimits = std::to_array<Limit>({
            "{} normalises queries and keys in the layers that rotate them, and --qk-l2-norm does "
            "so in every layer: Megatron-LM would train another model",
            s.model.name);
-     }},
+     },
+     /*of_model=*/true},
     {"chunked_attention", [](const Subject& s) { return chunk_within(s.model, s.plan) > 0; },
      [](const Subject& s) {
        const std::int64_t chunk = chunk_within(s.model, s.plan);
@@ -141,7 +135,8 @@ constexpr auto kLimits = std::to_array<Limit>({
        return fmt::format(
            "--moe-apply-probs-on-input is for one expert a token, and {} has {} of them",
            s.model.name, s.model.moe->top_k);
-     }},
+     },
+     /*of_model=*/true},
     {"whole_rotary_base",
      [](const Subject& s) {
        return s.model.rope_theta !=
@@ -150,14 +145,16 @@ constexpr auto kLimits = std::to_array<Limit>({
      [](const Subject& s) {
        return fmt::format("--rotary-base is a whole number, and the model's is {}",
                           s.model.rope_theta);
-     }},
+     },
+     /*of_model=*/true},
 });
 
 }  // namespace
 
 bool megatron_precision_aware(const Subject& s) {
-  return !fsdp(s) && (s.plan.offload.optimizer > 0 || s.plan.main_params_dtype != DType::fp32 ||
-                      s.plan.moment_dtype != DType::fp32);
+  return !megatron::fsdp(s) &&
+         (s.plan.offload.optimizer > 0 || s.plan.main_params_dtype != DType::fp32 ||
+          s.plan.moment_dtype != DType::fp32);
 }
 
 std::span<const Limit> megatron_limits() {

@@ -13,7 +13,7 @@ using namespace megatron;
 using P = ParallelPlan;
 using enum Severity;
 
-constexpr auto kOptions = std::to_array<Option>({
+constexpr auto kDeepSpeedOptions = std::to_array<Option>({
     kTensorParallel,
     kSequenceParallel,
     kPipelineParallel,
@@ -21,9 +21,7 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--no-pipeline-parallel", "", [](const Subject& s) { return if_true(s.plan.pp == 1); },
      [](Draft&, const Json&) {}},
     {"--num-layers-per-virtual-pipeline-stage", "vpp",
-     [](const Subject& s) {
-       return if_true(s.plan.vpp > 1, s.model.num_layers / (s.plan.pp * s.plan.vpp));
-     },
+     [](const Subject&) { return Json(nullptr); },  // no plan that runs has any
      [](Draft& d, const Json& v) { d.layers_per_virtual_stage = degree_of(v); }},
     {"--ds-sequence-parallel-size", "cp", plan_value<&P::cp>,
      [](Draft& d, const Json& v) {
@@ -69,7 +67,7 @@ constexpr auto kOptions = std::to_array<Option>({
      [](Draft&, const Json&) {}},
 });
 
-constexpr auto kFacts = std::to_array<Fact>({
+constexpr auto kDeepSpeedFacts = std::to_array<Fact>({
     kLayers,
     kHidden,
     {.key = "--ffn-hidden-size",
@@ -118,20 +116,20 @@ constexpr auto kFacts = std::to_array<Fact>({
      .why = "linear layers get biases that the model has not"},
     kUntied,
     {.key = "--attention-dropout",
-     .write = [](const Subject& s) { return Json(modern(s) ? "0.0" : "0.1"); },
+     .write = [](const Subject&) { return Json("0.0"); },
      .otherwise = "0.1",
      .severity = warning,
      .why = "attention is dropped at random",
      .judged = modern},
     {.key = "--hidden-dropout",
-     .write = [](const Subject& s) { return Json(modern(s) ? "0.0" : "0.1"); },
+     .write = [](const Subject&) { return Json("0.0"); },
      .otherwise = "0.1",
      .severity = warning,
      .why = "activations are dropped at random",
      .judged = modern},
 });
 
-constexpr auto kLimits = std::to_array<Limit>({
+constexpr auto kDeepSpeedLimits = std::to_array<Limit>({
     {"dense_attention_only",
      [](const Subject& s) {
        const auto slides = [](const LayerKind& layer) { return layer.window > 0; };
@@ -143,7 +141,8 @@ constexpr auto kLimits = std::to_array<Limit>({
      [](const Subject& s) {
        return fmt::format("Megatron-DeepSpeed has no option for {}'s attention; use megatron",
                           s.model.name);
-     }},
+     },
+     /*of_model=*/true},
     {"uneven_stages", [](const Subject& s) { return !s.plan.pipeline_layout.empty(); },
      [](const Subject&) {
        return std::string("Megatron-DeepSpeed places layers by itself; leave pipeline_layout out");
@@ -207,15 +206,15 @@ constexpr auto kLimits = std::to_array<Limit>({
 }  // namespace
 
 std::span<const Option> megatron_deepspeed_options() {
-  return kOptions;
+  return kDeepSpeedOptions;
 }
 
 std::span<const Fact> megatron_deepspeed_facts() {
-  return kFacts;
+  return kDeepSpeedFacts;
 }
 
 std::span<const Limit> megatron_deepspeed_limits() {
-  return kLimits;
+  return kDeepSpeedLimits;
 }
 
 // Batch, ZeRO, offload and formats; parallelism is Megatron's.

@@ -23,10 +23,6 @@ using namespace megatron;
 using P = ParallelPlan;
 using enum OverlapKind;
 
-bool fsdp(const Subject& s) {
-  return s.recipe == RecipeKind::megatron_fsdp;
-}
-
 bool is_flex(MoeDispatcher d) {
   return d == MoeDispatcher::deepep || d == MoeDispatcher::hybridep;
 }

@@ -41,7 +41,7 @@ bool is_todays(const Case& c) {
   return c.part.dialect != Dialect::megatron_deepspeed;
 }
 
-constexpr auto kTraps = std::to_array<Trap>({
+constexpr auto kPipelineTraps = std::to_array<Trap>({
     {"virtual_stages_twice", error, "--num-virtual-stages-per-pipeline-rank",
      [](const Case& c) { return spelled_virtual_stages(c) > 1; },
      "virtual stages are said in more than one way",
@@ -132,7 +132,7 @@ constexpr auto kTraps = std::to_array<Trap>({
 }  // namespace
 
 std::span<const Trap> megatron_pipeline_traps() {
-  return kTraps;
+  return kPipelineTraps;
 }
 
 }  // namespace qplan

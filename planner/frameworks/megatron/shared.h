@@ -10,6 +10,11 @@
 
 namespace qplan::megatron {
 
+// Whether Megatron-LM's own FSDP shards the states.
+inline bool fsdp(const Subject& s) {
+  return s.recipe == RecipeKind::megatron_fsdp;
+}
+
 // ---- the plan ----
 
 inline constexpr Option kTensorParallel{"--tensor-model-parallel-size", "tp",

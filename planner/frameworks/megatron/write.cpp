@@ -32,10 +32,21 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kFixedOrd
      {"NVTE_ALLOW_NONDETERMINISTIC_ALGO", "0"},
      {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"}}};
 
-std::string fixed_order_lines(const Subject& s) {
+// What the plan's words want of the environment besides.
+std::vector<std::pair<std::string_view, std::string_view>> environment(const Subject& s) {
+  std::vector<std::pair<std::string_view, std::string_view>> variables;
+  if (s.plan.deterministic) variables.assign(kFixedOrder.begin(), kFixedOrder.end());
+  // From Transformer Engine 2.10 on its newer offload would take weights along, and Megatron stops
+  // (training/arguments.py:1939); older ones do not read it.
+  if (s.plan.offload.activation_layers < 0) variables.emplace_back("NVTE_CPU_OFFLOAD_V1", "1");
+  return variables;
+}
+
+std::string environment_lines(const Subject& s) {
   std::string lines;
-  if (!s.plan.deterministic) return lines;
-  for (const auto& [name, value] : kFixedOrder) lines += fmt::format("export {}={}\n", name, value);
+  for (const auto& [name, value] : environment(s)) {
+    lines += fmt::format("export {}={}\n", name, value);
+  }
   return lines;
 }
 
@@ -82,7 +93,25 @@ bool of_optimizer(std::string_view key) {
          key == "--grad-reduce-in-bf16" || key == "--num-distributed-optimizer-instances";
 }
 
+// Whose weights slime knows how to hand to its rollouts
+// (slime/backends/megatron_utils/megatron_to_hf/__init__.py).
+bool slime_converts(const ModelSpec& model) {
+  constexpr std::array<std::string_view, 11> kFamilies{
+      "deepseek_v3", "glm4_moe", "kimi_k2",   "llama",      "minimax_m2",  "qwen2",
+      "qwen2_moe",   "qwen3",    "qwen3_moe", "qwen3_next", "qwen3_vl_moe"};
+  return std::find(kFamilies.begin(), kFamilies.end(), model.architecture) != kFamilies.end();
+}
+
 constexpr auto kSlimeLimits = std::to_array<Limit>({
+    {"slime_model",
+     [](const Subject& s) {
+       return !slime_converts(s.model) && !s.model.delta_net && !s.model.mamba;
+     },
+     [](const Subject& s) {
+       return fmt::format("slime has no way to hand weights of {} to its rollouts; use megatron",
+                          s.model.architecture);
+     },
+     /*of_model=*/true},
     {"slime_optimizer", [](const Subject& s) { return s.plan.zero != 1; },
      [](const Subject&) {
        return std::string("slime always uses Megatron's distributed optimizer; use zero 1");
@@ -109,11 +138,13 @@ constexpr auto kSlimeLimits = std::to_array<Limit>({
        return std::string(
            "slime runs Gated DeltaNet by a plug-in that repeats it on every rank of tp and cp, "
            "which qplan does not price; use megatron");
-     }},
+     },
+     /*of_model=*/true},
     {"slime_mamba", [](const Subject& s) { return s.model.mamba.has_value(); },
      [](const Subject&) {
        return std::string("slime trains GPT models, without Mamba-2 layers; use megatron");
-     }},
+     },
+     /*of_model=*/true},
     {"slime_batch",
      [](const Subject& s) { return s.plan.micro_batch_size * s.plan.seq_len % s.plan.cp != 0; },
      [](const Subject& s) {
@@ -152,24 +183,44 @@ std::vector<EmittedFile> write_megatron(const Subject& s, const std::vector<std:
       "{} \"$MEGATRON_LM_DIR/{}\" \\\n"
       "  \"${{MODEL_ARGS[@]}}\" \"${{PLAN_ARGS[@]}}\" \"${{TRAINING_ARGS[@]}}\" "
       "\"${{DATA_ARGS[@]}}\"\n",
-      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), fixed_order_lines(s),
+      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), environment_lines(s),
       torchrun(s, ""), s.model.mamba ? "pretrain_hybrid.py" : "pretrain_gpt.py");
   return {
       {"args.sh", args, false}, {"train.sh", script, true}, slurm_script(s, remarks, "train.sh")};
 }
 
 std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::string>& remarks) {
-  std::string text = remark_lines(remarks) +
-                     "#\n# Needs Megatron-Bridge; replace the paths at the end.\n"
-                     "import torch\n"
-                     "from megatron.bridge import recipes\n"
-                     "from megatron.bridge.training.comm_overlap import CommOverlapConfig\n"
-                     "from megatron.bridge.training.gpt_step import forward_step\n"
-                     "from megatron.bridge.training.mixed_precision import *  # noqa: F403\n"
-                     "from megatron.bridge.training.pretrain import pretrain\n\n\n"
-                     "def config():\n";
-  text += fmt::format("    cfg = recipes.{}()\n", bridge_recipe(s.model.name));
+  const BridgeRecipe& recipe = *bridge_recipe(s.model.name);
+  const bool sees = s.model.vision.has_value();
+  std::string text = remark_lines(remarks);
+  text += fmt::format(
+      "#\n# Needs Megatron-Bridge; replace the paths at the end{}.\n"
+      "import torch\n"
+      "from megatron.bridge import {}recipes\n"
+      "from megatron.bridge.training.comm_overlap import CommOverlapConfig\n"
+      "from {} import forward_step\n"
+      "from megatron.bridge.training.mixed_precision import *  # noqa: F403\n"
+      "from megatron.bridge.training.pretrain import pretrain\n\n\n"
+      "def config():\n",
+      sees ? ", and the recipe's mock dataset" : "", recipe.provider.empty() ? "" : "AutoBridge, ",
+      sees ? "megatron.bridge.models.qwen_vl.qwen3_vl_step" : "megatron.bridge.training.gpt_step");
+  text += fmt::format("    cfg = recipes.{}()\n", recipe.function);
+  if (!recipe.provider.empty()) text += fmt::format("    cfg.model = {}\n", recipe.provider);
   text += "    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)\n";
+  // What recipes of some models say of stages and of what is trained is not the plan's.
+  text +=
+      "    cfg.model.num_layers_in_first_pipeline_stage = None\n"
+      "    cfg.model.num_layers_in_last_pipeline_stage = None\n"
+      "    cfg.model.account_for_embedding_in_pipeline_split = False\n"
+      "    cfg.model.account_for_loss_in_pipeline_split = False\n";
+  if (recipe.function.starts_with("qwen35_text")) {
+    text += "    cfg.model.cuda_graph_modules = None\n";  // the recipe captures some
+  }
+  if (sees) {
+    for (const std::string_view part : {"language_model", "vision_model", "vision_projection"}) {
+      text += fmt::format("    cfg.model.freeze_{} = False\n", part);
+    }
+  }
   for (const BridgeAssignment& assignment : bridge_assignments(s)) {
     text += fmt::format("    cfg.{} = {}\n", assignment.target, assignment.value);
   }
@@ -190,7 +241,7 @@ std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::s
   text += "if __name__ == \"__main__\":\n    pretrain(config(), forward_step)\n";
   const std::string script = fmt::format(
       "#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\n{}{}{}{}pretrain.py\n",
-      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), fixed_order_lines(s),
+      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), environment_lines(s),
       torchrun(s, ""));
   return {{"pretrain.py", text, false},
           {"train.sh", script, true},
@@ -257,9 +308,9 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
   if (s.plan.grad_dtype == DType::fp32) {
     text += "MISC_ARGS+=(--accumulate-allreduce-grads-in-fp32)\n";
   }
-  std::string environment;
-  for (const auto& [name, value] : kFixedOrder) {
-    if (s.plan.deterministic) environment += fmt::format(R"(, \"{}\": \"{}\")", name, value);
+  std::string variables;
+  for (const auto& [name, value] : environment(s)) {
+    variables += fmt::format(R"(, \"{}\": \"{}\")", name, value);
   }
   text += fmt::format(
       "\nexport PYTHONUNBUFFERED=1\n"
@@ -273,7 +324,7 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
       "  \"${{MODEL_ARGS[@]}}\" \"${{CKPT_ARGS[@]}}\" \"${{ROLLOUT_ARGS[@]}}\" \\\n"
       "  \"${{OPTIMIZER_ARGS[@]}}\" \"${{GRPO_ARGS[@]}}\" \"${{PERF_ARGS[@]}}\" \\\n"
       "  \"${{SGLANG_ARGS[@]}}\" \"${{MISC_ARGS[@]}}\"\n",
-      nodes.gpus, nodes.count, environment);
+      nodes.gpus, nodes.count, variables);
   return {{"model.sh", remark_lines(remarks) + bash_array("MODEL_ARGS", model), false},
           {"run.sh", text, true}};
 }

@@ -12,9 +12,9 @@
 namespace qplan {
 namespace {
 
-class Reader {
+class JsonTextReader {
  public:
-  Reader(std::string_view text, const std::string& name, int first_line)
+  JsonTextReader(std::string_view text, const std::string& name, int first_line)
       : text_(text), name_(name), line_(first_line) {}
 
   FormatText read() {
@@ -208,7 +208,7 @@ int line_of(std::string_view text, std::size_t offset) {
 }
 
 FormatText read_json_settings(std::string_view text, const std::string& name, int first_line) {
-  return Reader(text, name, first_line).read();
+  return JsonTextReader(text, name, first_line).read();
 }
 
 }  // namespace qplan

@@ -20,9 +20,9 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-class Reader {
+class PythonReader {
  public:
-  Reader(std::string_view text, const std::string& name) : text_(text), name_(name) {
+  PythonReader(std::string_view text, const std::string& name) : text_(text), name_(name) {
     for (std::size_t i = 0; i < text.size(); ++i) {
       if (text[i] == '\n') ends_.push_back(i);
     }
@@ -308,7 +308,7 @@ const PythonArgument* PythonCall::find(std::string_view name) const {
 }
 
 PythonText read_python(std::string_view text, const std::string& name) {
-  return Reader(text, name).read();
+  return PythonReader(text, name).read();
 }
 
 }  // namespace qplan

@@ -59,9 +59,9 @@ Json plain_scalar(const std::string& text) {
   return text;
 }
 
-class Reader {
+class YamlReader {
  public:
-  Reader(std::string_view text, const std::string& name) : text_(text), name_(name) {
+  YamlReader(std::string_view text, const std::string& name) : text_(text), name_(name) {
     for (std::size_t at = 0; at < text.size(); ++at) {
       const bool continues = (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;  // UTF-8
       if (!continues) bytes_.push_back(at);
@@ -254,7 +254,7 @@ class Reader {
 }  // namespace
 
 FormatText read_yaml_settings(std::string_view text, const std::string& name) {
-  return Reader(text, name).read();
+  return YamlReader(text, name).read();
 }
 
 }  // namespace qplan

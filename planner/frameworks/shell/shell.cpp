@@ -29,11 +29,6 @@ using WordList = std::array<std::string_view, N>;
 constexpr WordList<4> kDeclarations{"export", "declare", "local", "readonly"};
 constexpr WordList<3> kReaders{"read", "printf", "mapfile"};  // that set variables as they run
 
-template <std::size_t N>
-bool is_in(const WordList<N>& list, std::string_view word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
-}
-
 std::string base_of(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }

@@ -5,17 +5,13 @@
 #include <string_view>
 
 #include "planner/frameworks/readers/recognise.h"
+#include "planner/frameworks/shell/text.h"
 
 namespace qplan {
 namespace {
 
 using Kind = ShellStart::Kind;
 using Spelled = std::vector<std::string>;
-
-template <std::size_t N>
-bool is_in(const std::array<std::string_view, N>& list, std::string_view word) {
-  return std::find(list.begin(), list.end(), word) != list.end();
-}
 
 constexpr std::array<std::string_view, 5> kShells{"bash", "sh", "zsh", "dash", "ksh"};
 constexpr std::array<std::string_view, 5> kPrefixes{"exec", "nohup", "env", "sudo", "time"};

@@ -2,6 +2,9 @@
 // A shell script's text letter by letter: where each letter was written, and what can be known of
 // it without a run. Expansion mixes letters of several files; from them a word gets its place back.
 
+#include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -25,6 +28,12 @@ using ShellText = std::vector<ShellLetter>;
 
 std::string plain(const ShellText& text);
 bool is_resolved(const ShellText& text);  // every letter is known
+
+// Whether a word is one of these.
+template <std::size_t N>
+bool is_in(const std::array<std::string_view, N>& list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
 
 bool is_shell_name(char c);   // of a variable
 bool is_shell_blank(char c);  // '\r' too, for files from Windows

@@ -33,6 +33,11 @@ std::string_view decoder_layer_class(std::string_view architecture);
 // torchtitan's module and flavor of a model; null: it has none.
 struct TorchtitanModel {
   std::string_view model, module, flavor;
+  std::int64_t most_tokens;              // of a sequence, by the flavor's rotary embedding
+  std::string_view attention_backend{};  // said, where the default takes no context parallelism
+  // Whether its own recipes train without the layers that predict further tokens, which take
+  // neither stages nor context parallelism (models/deepseek_v3/mtp.py:199).
+  bool leaves_mtp_out = false;
 };
 const TorchtitanModel* torchtitan_model(std::string_view model);
 

@@ -184,19 +184,23 @@ constexpr auto kTorchtitan = std::to_array<Option>({
      }},
 });
 
-constexpr std::array<TorchtitanModel, 11> kModels{{
-    {"qwen3-0.6b", "qwen3", "0.6B"},
-    {"qwen3-1.7b", "qwen3", "1.7B"},
-    {"qwen3-4b", "qwen3", "4B"},
-    {"qwen3-8b", "qwen3", "8B"},
-    {"qwen3-14b", "qwen3", "14B"},
-    {"qwen3-32b", "qwen3", "32B"},
-    {"qwen3-30b-a3b", "qwen3", "30B-A3B"},
-    {"qwen3-235b-a22b", "qwen3", "235B-A22B"},
-    {"llama3-8b", "llama3", "8B"},
-    {"llama3-70b", "llama3", "70B"},
-    {"llama3-405b", "llama3", "405B"},
-}};
+constexpr auto kModels = std::to_array<TorchtitanModel>({
+    {"deepseek-v2", "deepseek_v3", "236B", 16384},
+    {"deepseek-v3", "deepseek_v3", "671B", 16384, "", true},
+    {"gpt-oss-20b", "gpt_oss", "20b", 131072, "flex"},
+    {"gpt-oss-120b", "gpt_oss", "120b", 131072, "flex"},
+    {"qwen3-0.6b", "qwen3", "0.6B", 40960},
+    {"qwen3-1.7b", "qwen3", "1.7B", 40960},
+    {"qwen3-4b", "qwen3", "4B", 40960},
+    {"qwen3-8b", "qwen3", "8B", 40960},
+    {"qwen3-14b", "qwen3", "14B", 40960},
+    {"qwen3-32b", "qwen3", "32B", 40960},
+    {"qwen3-30b-a3b", "qwen3", "30B-A3B", 40960},
+    {"qwen3-235b-a22b", "qwen3", "235B-A22B", 40960},
+    {"llama3-8b", "llama3", "8B", 131072},
+    {"llama3-70b", "llama3", "70B", 131072},
+    {"llama3-405b", "llama3", "405B", 131072},
+});
 
 constexpr auto kTorchtitanLimits = std::to_array<Limit>({
     {"torchtitan_model", [](const Subject& s) { return torchtitan_model(s.model.name) == nullptr; },
@@ -204,6 +208,20 @@ constexpr auto kTorchtitanLimits = std::to_array<Limit>({
        const bool other = s.model.moe && s.model.moe->scales_inputs;  // fsdp2 refuses it, too
        return fmt::format("torchtitan has no configuration of {} that qplan knows{}", s.model.name,
                           other ? "" : "; use fsdp2");
+     },
+     /*of_model=*/true},
+    // models/common/decoder.py:222.
+    {"torchtitan_positions",
+     [](const Subject& s) {
+       const TorchtitanModel* const model = torchtitan_model(s.model.name);
+       return model != nullptr && s.plan.seq_len > model->most_tokens;
+     },
+     [](const Subject& s) {
+       return fmt::format(
+           "torchtitan's configuration of {} has positions for {} tokens; use "
+           "seq_len {} or less",
+           s.model.name, torchtitan_model(s.model.name)->most_tokens,
+           torchtitan_model(s.model.name)->most_tokens);
      }},
     {"fp32_shards", [](const Subject& s) { return !fp32_states(s); }, fp32_only},
     {"fsdp_overlap",

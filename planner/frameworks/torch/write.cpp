@@ -149,8 +149,11 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
       "from torchtitan.models.{} import model_registry\n"
       "from torchtitan.trainer import Trainer\n\n\n",
       model->module);
-  const std::string moe =
+  std::string arguments =
       backend == nullptr ? "" : fmt::format(", moe_comm_backend={}", backend->value.dump());
+  if (!model->attention_backend.empty()) {
+    arguments += fmt::format(", attn_backend=\"{}\"", model->attention_backend);
+  }
   text += fmt::format(
       "def qplan() -> Trainer.Config:\n"
       "    model_spec = model_registry(\"{}\"{})\n"
@@ -170,10 +173,10 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
       "        activation_checkpoint={},\n"
       "        checkpoint=CheckpointManager.Config(interval={}),\n"
       "    )\n",
-      model->flavor, moe, loss_lines(in_chunks), kTraining.learning_rate, kTraining.warmup_steps,
-      keywords(options, "training"), kTraining.steps, keywords(options, "parallelism"),
-      keywords(options, "compile"), checkpoint == "None" ? "None" : checkpoint + ".Config()",
-      kTraining.save_interval);
+      model->flavor, arguments, loss_lines(in_chunks), kTraining.learning_rate,
+      kTraining.warmup_steps, keywords(options, "training"), kTraining.steps,
+      keywords(options, "parallelism"), keywords(options, "compile"),
+      checkpoint == "None" ? "None" : checkpoint + ".Config()", kTraining.save_interval);
   const Nodes nodes = nodes_of(s);
   const std::string script = fmt::format(
       "#!/bin/bash\n{}# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...>\n"

@@ -1,6 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <random>
+#include <set>
+#include <utility>
+#include <vector>
 
 #include "costmodel/price/interpolate.h"
 #include "costmodel/price/price.h"
@@ -246,6 +252,69 @@ TEST_CASE("an expert-parallel library sends a token once to a node") {
   work.rank_share = 7.78 / 64;
   CHECK((to_ranks - exchange()).value() ==
         doctest::Approx(network * (1 - 5.3 / 7.78)).epsilon(0.05));
+}
+
+namespace {
+
+// Of tokens that choose `top_k` of `experts` in `chosen` of so many groups of them, each as likely:
+// how many ranks and how many nodes of `per_node` they go to, counted over draws.
+std::pair<double, double> places(int experts, int top_k, int groups, int chosen, int ranks,
+                                 int per_node) {
+  std::mt19937 random(3);
+  constexpr int kTokens = 20'000;
+  std::vector<int> group_of(static_cast<std::size_t>(groups));
+  std::iota(group_of.begin(), group_of.end(), 0);
+  double all_ranks = 0, all_nodes = 0;
+  for (int token = 0; token < kTokens; ++token) {
+    std::shuffle(group_of.begin(), group_of.end(), random);
+    std::vector<int> eligible;
+    for (int g = 0; g < chosen; ++g) {
+      for (int e = 0; e < experts / groups; ++e) {
+        eligible.push_back(group_of[static_cast<std::size_t>(g)] * (experts / groups) + e);
+      }
+    }
+    std::shuffle(eligible.begin(), eligible.end(), random);
+    std::set<int> of_ranks, of_nodes;
+    for (int k = 0; k < top_k; ++k) {
+      const int rank = eligible[static_cast<std::size_t>(k)] / (experts / ranks);
+      of_ranks.insert(rank);
+      of_nodes.insert(rank / per_node);
+    }
+    all_ranks += static_cast<double>(of_ranks.size());
+    all_nodes += static_cast<double>(of_nodes.size());
+  }
+  return {all_ranks / kTokens, all_nodes / kTokens};
+}
+
+}  // namespace
+
+// DeepSeek-V3 on 8 nodes: 4 of 8 groups, each a node. Half a node's ranks are a group on 4 nodes,
+// and two nodes are one on 16.
+TEST_CASE("routing that is limited to groups sends a token to fewer nodes") {
+  HardwareProfile p = machine("h100-sxm");
+  const double row = mib(64).value();
+  for (const auto& [ranks, nodes] : {std::pair{64, 8}, std::pair{32, 4}, std::pair{128, 16}}) {
+    CAPTURE(ranks);
+    const auto [to_ranks, to_nodes] = places(256, 8, 8, 4, ranks, ranks / nodes);
+    const GroupShape group{ranks, 8, nodes, 1};
+    const auto exchange = [&](double share) {
+      const Collective work{.kind = CollectiveKind::all_to_all,
+                            .axis = Axis::ep,
+                            .bytes = Bytes(row * to_ranks),
+                            .expert_parallel_library = true,
+                            .rank_share = share,
+                            .groups = 8,
+                            .groups_of_token = 4};
+      return collective_price(work, group, p).time.value();
+    };
+    // Without the share every copy leaves: the difference is what nodes save.
+    const double elsewhere = 1 - 1.0 / nodes;
+    const double saved = exchange(0) - exchange(to_ranks / ranks);
+    const double network = row * elsewhere / 47.5e9;
+    CHECK(saved == doctest::Approx(network * (to_ranks - to_nodes)).epsilon(0.03));
+    // Unlimited routing touches more of them.
+    CHECK(to_nodes < places(256, 8, 1, 1, ranks, 8).second);
+  }
 }
 
 TEST_CASE("ranks side by side fill as few nodes as they can") {

@@ -23,7 +23,7 @@ std::string complaint_about_name(const std::string& name) {
   return complaint_of([&] { load_hardware(name); });
 }
 
-bool mentions(const std::string& text, std::string_view part) {
+bool has_part(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -131,8 +131,8 @@ TEST_CASE("a profile written back and read again is the same profile") {
 }
 
 TEST_CASE("a misspelt name offers the nearest") {
-  CHECK(mentions(complaint_about_name("h100-smx"), "h100-sxm"));
-  CHECK(mentions(complaint_about_name("no/such/profile.json"), "no/such"));
+  CHECK(has_part(complaint_about_name("h100-smx"), "h100-sxm"));
+  CHECK(has_part(complaint_about_name("no/such/profile.json"), "no/such"));
 }
 
 TEST_CASE("hostile profiles get one clear sentence") {
@@ -140,59 +140,59 @@ TEST_CASE("hostile profiles get one clear sentence") {
     Json json = h100();
     json["gpu"]["memory_gbs_per_s"] = 1;
     const std::string text = complaint(json);
-    CHECK(mentions(text, "profile.gpu"));
-    CHECK(mentions(text, "memory_gb_per_s"));
+    CHECK(has_part(text, "profile.gpu"));
+    CHECK(has_part(text, "memory_gb_per_s"));
   }
   SUBCASE("a missing key") {
     Json json = h100();
     json["gpu"].erase("memory_gb");
-    CHECK(mentions(complaint(json), "profile lacks gpu.memory_gb; "));
+    CHECK(has_part(complaint(json), "profile lacks gpu.memory_gb; "));
   }
   SUBCASE("a negative rate") {
     Json json = h100();
     json["link"]["nic_gb_per_s"] = -50;
-    CHECK(mentions(complaint(json), "profile.link.nic_gb_per_s"));
+    CHECK(has_part(complaint(json), "profile.link.nic_gb_per_s"));
   }
   SUBCASE("a zero peak") {
     Json json = h100();
     json["gpu"]["matmul_bf16_tflops"] = 0;
-    CHECK(mentions(complaint(json), "matmul_bf16_tflops"));
+    CHECK(has_part(complaint(json), "matmul_bf16_tflops"));
   }
   SUBCASE("a figure without a source") {
     Json json = h100();
     json["host"].erase("source");
-    CHECK(mentions(complaint(json), "profile lacks host.source; "));
+    CHECK(has_part(complaint(json), "profile lacks host.source; "));
     json["host"]["source"] = "";
-    CHECK(mentions(complaint(json), "profile.host.source"));
+    CHECK(has_part(complaint(json), "profile.host.source"));
   }
   SUBCASE("more usable memory than there is") {
     Json json = h100();
     json["gpu"]["usable_memory_gib"] = 800;
-    CHECK(mentions(complaint(json), "usable_memory_gib"));
+    CHECK(has_part(complaint(json), "usable_memory_gib"));
   }
   SUBCASE("a table that is not built in") {
     Json json = h100();
     json["gemm_table"] = "h100";
-    CHECK(mentions(complaint(json), "h100-sxm"));
+    CHECK(has_part(complaint(json), "h100-sxm"));
   }
   SUBCASE("a collective nobody knows") {
     Json json = h100();
     json["collectives"]["fits"][0]["kind"] = "all_shuffle";
-    CHECK(mentions(complaint(json), "profile.collectives.fits[0].kind"));
-    CHECK(mentions(complaint(json), "all_gather"));
+    CHECK(has_part(complaint(json), "profile.collectives.fits[0].kind"));
+    CHECK(has_part(complaint(json), "all_gather"));
   }
   SUBCASE("sections of another type") {
     for (const char* key : {"gpu", "link", "host", "gemm", "attention", "collectives"}) {
       CAPTURE(key);
       Json json = h100();
       json[key] = 3;
-      CHECK(mentions(complaint(json), key));
+      CHECK(has_part(complaint(json), key));
     }
   }
   SUBCASE("no precision at all") {
     Json json = h100();
     json["gemm"] = Json::object();
-    CHECK(mentions(complaint(json), "profile lacks gemm.bf16.efficiency, "));
+    CHECK(has_part(complaint(json), "profile lacks gemm.bf16.efficiency, "));
   }
   SUBCASE("not an object") {
     CHECK(complaint(Json::array()) == "profile must be an object, is a list");
@@ -221,14 +221,14 @@ TEST_CASE("a profile may carry its own measured tables, and bad ones are refused
 
   Json bad = json;
   bad["tables"]["gemm"][0]["m"] = {256, 128};
-  CHECK(mentions(complaint(bad), "profile.tables.gemm[0].m"));
+  CHECK(has_part(complaint(bad), "profile.tables.gemm[0].m"));
   bad = json;
   bad["tables"]["gemm"][0]["utilisation_permille"] = {1, 2, 3};
-  CHECK(mentions(complaint(bad), "list of 4 numbers"));
+  CHECK(has_part(complaint(bad), "list of 4 numbers"));
   bad = json;
   bad["tables"]["collectives"][0]["microseconds"] = {6, 5};
-  CHECK(mentions(complaint(bad), "never fall"));
+  CHECK(has_part(complaint(bad), "never fall"));
   bad = json;
   bad["tables"]["collectives"][0]["bytes"] = {0, 1e300};
-  CHECK(mentions(complaint(bad), "ascending"));
+  CHECK(has_part(complaint(bad), "ascending"));
 }

@@ -31,7 +31,7 @@ std::string file(const std::vector<EmittedFile>& files, const std::string& name)
   return "";
 }
 
-bool says(const std::string& text, const std::string& part) {
+bool has_text(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
@@ -51,26 +51,26 @@ TEST_CASE("Megatron's arguments say every default that nobody wants") {
         "--moe-aux-loss-coeff 0.001", "--accumulate-allreduce-grads-in-fp32", "--qk-layernorm",
         "--untie-embeddings-and-output-weights", "--sequence-parallel"}) {
     CAPTURE(flag);
-    CHECK(says(args, "  " + flag + "\n"));
+    CHECK(has_text(args, "  " + flag + "\n"));
   }
-  CHECK_FALSE(
-      says(args, "--moe-router-pre-softmax"));  // Qwen3's probabilities sum to 1 after the choice
-  for (const EmittedFile& f : files) CHECK(says(f.text, "# remark one"));
-  CHECK(says(file(files, "train.sh"), "--nproc-per-node 8 --nnodes 8"));
-  CHECK(says(file(files, "train.sh"), "CUDA_DEVICE_MAX_CONNECTIONS=1"));
-  CHECK(says(file(files, "train.sbatch"), "#SBATCH --nodes=8"));
+  CHECK_FALSE(has_text(
+      args, "--moe-router-pre-softmax"));  // Qwen3's probabilities sum to 1 after the choice
+  for (const EmittedFile& f : files) CHECK(has_text(f.text, "# remark one"));
+  CHECK(has_text(file(files, "train.sh"), "--nproc-per-node 8 --nnodes 8"));
+  CHECK(has_text(file(files, "train.sh"), "CUDA_DEVICE_MAX_CONNECTIONS=1"));
+  CHECK(has_text(file(files, "train.sbatch"), "#SBATCH --nodes=8"));
   // A model's name is its folder's, and may hold anything.
   Job odd = j;
   odd.model.name = "my 'model' $(x)";
   const auto named = emit(Framework::megatron, odd.subject(), {"a\nb"});
-  CHECK(says(file(named, "train.sbatch"), "# a b\n#SBATCH --job-name=my--model----x-\n"));
+  CHECK(has_text(file(named, "train.sbatch"), "# a b\n#SBATCH --job-name=my--model----x-\n"));
 }
 
 TEST_CASE("Megatron keeps fp8 weights alone where it can") {
   const auto says_so = [](const std::string& words) {
     const Job j = job("qwen3-8b", "tp2 dp4 gbs8 seq4096 " + words, Framework::megatron);
     const auto files = emit(Framework::megatron, j.subject(), {});
-    return says(file(files, "args.sh"), "--fp8-param-gather");
+    return has_text(file(files, "args.sh"), "--fp8-param-gather");
   };
   CHECK(says_so("zero1 precision=fp8"));
   CHECK_FALSE(says_so("zero0 precision=fp8"));  // without a distributed optimizer it is refused
@@ -91,7 +91,7 @@ TEST_CASE("how fp8 keeps weights is written and read, and off in a script that d
         const auto files = emit(framework, j.subject(), {"r"});
         const auto anywhere = [&](const std::string& text) {
           return std::any_of(files.begin(), files.end(),
-                             [&](const EmittedFile& f) { return says(f.text, text); });
+                             [&](const EmittedFile& f) { return has_text(f.text, text); });
         };
         const bool bridge = framework == Framework::megatron_bridge;
         const bool blocks = precision == Precision::mxfp8;
@@ -119,7 +119,7 @@ TEST_CASE(
     const auto others = emit(framework, other.subject(), {"r"});
     const auto anywhere = [](const std::vector<EmittedFile>& in, const std::string& words) {
       return std::any_of(in.begin(), in.end(),
-                         [&](const EmittedFile& f) { return says(f.text, words); });
+                         [&](const EmittedFile& f) { return has_text(f.text, words); });
     };
     const char* const flag = framework == Framework::megatron_bridge
                                  ? "cfg.model.deterministic_mode = True"
@@ -162,8 +162,8 @@ TEST_CASE("a plan's loss is written, and read back as the plan's") {
     const auto files = emit(c.framework, j.subject(), {"r"});
     std::string all;
     for (const EmittedFile& f : files) all += f.text;
-    CHECK(says(all, c.written));
-    if (std::string_view(c.written).empty()) CHECK_FALSE(says(all, "cross-entropy"));
+    CHECK(has_text(all, c.written));
+    if (std::string_view(c.written).empty()) CHECK_FALSE(has_text(all, "cross-entropy"));
     const ParallelPlan read = check(texts_of(files), question_of(j.model, j.config, 8)).plan;
     CHECK(canonical(read, j.model, recipe_for(c.framework, RecipeKind::megatron)) ==
           canonical(j.plan, j.model, recipe_for(c.framework, RecipeKind::megatron)));
@@ -198,7 +198,7 @@ TEST_CASE("permute fusion is written and read, and off in a script that does not
       const auto files = emit(framework, j.subject(), {"r"});
       const auto anywhere = [&](const std::string& text) {
         return std::any_of(files.begin(), files.end(),
-                           [&](const EmittedFile& f) { return says(f.text, text); });
+                           [&](const EmittedFile& f) { return has_text(f.text, text); });
       };
       const bool bridge = framework == Framework::megatron_bridge;
       CHECK(anywhere("--moe-permute-fusion") == (fused && !bridge));
@@ -211,7 +211,7 @@ TEST_CASE("permute fusion is written and read, and off in a script that does not
   // Nothing of it in a dense model's job.
   const Job dense = job("qwen3-8b", "tp2 dp4 zero1 gbs8 seq4096", Framework::megatron_bridge);
   for (const EmittedFile& f : emit(Framework::megatron_bridge, dense.subject(), {"r"})) {
-    CHECK_FALSE(says(f.text, "permute_fusion"));
+    CHECK_FALSE(has_text(f.text, "permute_fusion"));
   }
 }
 
@@ -241,7 +241,7 @@ TEST_CASE("which copies beyond a capacity are dropped is written and read") {
     const Job j = job("qwen3-30b-a3b", fmt::format("{} capacity=1.25 drop={}", kMoePlan, policy),
                       Framework::megatron);
     const auto files = emit(Framework::megatron, j.subject(), {});
-    CHECK(says(file(files, "args.sh"), fmt::format("--moe-token-drop-policy {}", policy)));
+    CHECK(has_text(file(files, "args.sh"), fmt::format("--moe-token-drop-policy {}", policy)));
     CHECK(check(texts_of(files), question_of(j.model, j.config, 64)).plan == j.plan);
   }
 }
@@ -252,11 +252,11 @@ TEST_CASE("torchtitan's loss is written in chunks where they divide a micro-batc
     return file(emit(Framework::torchtitan, j.subject(), {}), "qplan_config.py");
   };
   const std::string even = config("tp1 pp1 dp8 zero3 mbs1 gbs64 seq4096 overlap=grad+param");
-  CHECK(says(even, "loss=ChunkedLossWrapper.Config(\n"));
-  CHECK(says(even, "import ChunkedLossWrapper, CrossEntropyLoss\n"));
+  CHECK(has_text(even, "loss=ChunkedLossWrapper.Config(\n"));
+  CHECK(has_text(even, "import ChunkedLossWrapper, CrossEntropyLoss\n"));
   const std::string odd = config("tp1 pp1 dp8 zero3 mbs1 gbs64 seq4100 overlap=grad+param");
-  CHECK(says(odd, "loss=CrossEntropyLoss.Config(\n"));
-  CHECK_FALSE(says(odd, "ChunkedLossWrapper"));
+  CHECK(has_text(odd, "loss=CrossEntropyLoss.Config(\n"));
+  CHECK_FALSE(has_text(odd, "ChunkedLossWrapper"));
 }
 
 TEST_CASE("DeepSeek-V3's latent attention, groups and layers") {
@@ -272,9 +272,9 @@ TEST_CASE("DeepSeek-V3's latent attention, groups and layers") {
         "--moe-router-num-groups 8", "--moe-router-group-topk 4",
         "--moe-router-topk-scaling-factor 2.5", "--mtp-num-layers 1"}) {
     CAPTURE(flag);
-    CHECK(says(args, "  " + flag));
+    CHECK(has_text(args, "  " + flag));
   }
-  CHECK_FALSE(says(args, "--group-query-attention"));
+  CHECK_FALSE(has_text(args, "--group-query-attention"));
 }
 
 TEST_CASE("Gated DeltaNet's layers, heads and gates are written for Megatron and read back") {
@@ -290,14 +290,14 @@ TEST_CASE("Gated DeltaNet's layers, heads and gates are written for Megatron and
         "--apply-layernorm-1p", "--qk-layernorm", "--rotary-percent 0.25", "--rotary-base 10000000",
         "--moe-shared-expert-gate"}) {
     CAPTURE(flag);
-    CHECK(says(args, "  " + flag + "\n"));
+    CHECK(has_text(args, "  " + flag + "\n"));
   }
-  CHECK_FALSE(says(args, "--mtp-num-layers"));
-  CHECK_FALSE(
-      says(file(emit(Framework::megatron,
-                     job("qwen3-8b", "tp2 dp4 gbs8 seq4096", Framework::megatron).subject(), {}),
-                "args.sh"),
-           "--linear-"));
+  CHECK_FALSE(has_text(args, "--mtp-num-layers"));
+  CHECK_FALSE(has_text(
+      file(emit(Framework::megatron,
+                job("qwen3-8b", "tp2 dp4 gbs8 seq4096", Framework::megatron).subject(), {}),
+           "args.sh"),
+      "--linear-"));
   // Other spellings of the same layers, and one of others.
   const auto findings = [&](const std::string& from, const std::string& to) {
     std::string changed = args;
@@ -308,8 +308,9 @@ TEST_CASE("Gated DeltaNet's layers, heads and gates are written for Megatron and
   };
   CHECK(findings("gated_delta_net", "gdn").empty());
   CHECK(findings("freq 4", "freq '([1]*3+[0]*1)*12'").empty());
-  CHECK(says(findings("freq 4", "freq 3"), "--linear-attention-freq"));
-  CHECK(says(findings("  --attention-output-gate\n", ""), "--attention-output-gate is missing"));
+  CHECK(has_text(findings("freq 4", "freq 3"), "--linear-attention-freq"));
+  CHECK(
+      has_text(findings("  --attention-output-gate\n", ""), "--attention-output-gate is missing"));
 }
 
 TEST_CASE("layers of one mixer are written for Megatron as a pattern with bars, and read back") {
@@ -318,7 +319,7 @@ TEST_CASE("layers of one mixer are written for Megatron as a pattern with bars, 
       "overlap=grad+param cuda_graph cuda_graph_scope=layer";
   const Job j = job("nemotron-3-super-120b-a12b", plan, Framework::megatron);
   const auto files = emit(Framework::megatron, j.subject(), {"r"});
-  CHECK(says(file(files, "train.sh"), "pretrain_hybrid.py"));
+  CHECK(has_text(file(files, "train.sh"), "pretrain_hybrid.py"));
   const std::string args = file(files, "args.sh");
   const std::string pattern =
       "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEM|EMEMEM*EMEMEMEMEM*EM|EMEMEMEM*EMEMEMEMEM*|"
@@ -333,11 +334,11 @@ TEST_CASE("layers of one mixer are written for Megatron as a pattern with bars, 
         std::string("--position-embedding-type none"),
         std::string("--cuda-graph-modules attn mamba moe_router moe_preprocess")}) {
     CAPTURE(flag);
-    CHECK(says(args, "  " + flag + "\n"));
+    CHECK(has_text(args, "  " + flag + "\n"));
   }
   for (const char* flag :
        {"--pipeline-model-parallel-layout", "--num-virtual-stages", "--moe-layer-freq"}) {
-    CHECK_FALSE(says(args, flag));
+    CHECK_FALSE(has_text(args, flag));
   }
   const auto findings = [&](const std::string& from, const std::string& to) {
     return findings_text(
@@ -345,9 +346,9 @@ TEST_CASE("layers of one mixer are written for Megatron as a pattern with bars, 
   };
   CHECK(findings(pattern, pattern).empty());
   CHECK(findings("--hybrid-layer-pattern", "--hybrid-override-pattern").empty());
-  CHECK(says(findings("'MEME", "'MEEM"), "--hybrid-layer-pattern is MEEM"));
-  CHECK(says(findings("  --mamba-num-heads 128\n", ""), "--mamba-num-heads is missing"));
-  CHECK(says(findings("--moe-latent-size 1024", "--moe-latent-size 512"), "--moe-latent-size"));
+  CHECK(has_text(findings("'MEME", "'MEEM"), "--hybrid-layer-pattern is MEEM"));
+  CHECK(has_text(findings("  --mamba-num-heads 128\n", ""), "--mamba-num-heads is missing"));
+  CHECK(has_text(findings("--moe-latent-size 1024", "--moe-latent-size 512"), "--moe-latent-size"));
 }
 
 TEST_CASE("Megatron-Bridge's recipe of a hybrid gets the plan's multi-token prediction") {
@@ -355,8 +356,8 @@ TEST_CASE("Megatron-Bridge's recipe of a hybrid gets the plan's multi-token pred
   const Job j = job("qwen3-next-80b-a3b", plan, Framework::megatron_bridge);
   const std::string text =
       file(emit(Framework::megatron_bridge, j.subject(), {"r"}), "pretrain.py");
-  CHECK(says(text, "recipes.qwen3_next_80b_a3b_pretrain_32gpu_h100_bf16_config()"));
-  CHECK(says(text, "cfg.model.mtp_num_layers = None\n"));
+  CHECK(has_text(text, "recipes.qwen3_next_80b_a3b_pretrain_32gpu_h100_bf16_config()"));
+  CHECK(has_text(text, "cfg.model.mtp_num_layers = None\n"));
 }
 
 TEST_CASE("ds_config.json is strict JSON whose batch multiplies") {
@@ -372,8 +373,8 @@ TEST_CASE("ds_config.json is strict JSON whose batch multiplies") {
   CHECK(config["zero_optimization"]["stage"] == 3);
   CHECK(config["zero_optimization"]["offload_param"]["device"] == "cpu");
   CHECK(config["bf16"]["enabled"] == true);
-  CHECK(says(file(files, "README.md"), "remark"));
-  CHECK(says(file(files, "train.sh"), "--gradient_checkpointing"));
+  CHECK(has_text(file(files, "README.md"), "remark"));
+  CHECK(has_text(file(files, "train.sh"), "--gradient_checkpointing"));
 }
 
 TEST_CASE(
@@ -416,6 +417,111 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the files of a recipe are those of the first framework that has the model") {
+  const auto files = [](RecipeKind recipe, const std::string& model) {
+    return files_of(recipe, load_model(model));
+  };
+  CHECK(files(RecipeKind::megatron, "qwen3-8b") == Framework::megatron);
+  CHECK(files(RecipeKind::megatron, "qwen3-vl-30b-a3b") == Framework::megatron_bridge);
+  CHECK(files(RecipeKind::megatron, "minimax-m2") == Framework::megatron_bridge);
+  CHECK(files(RecipeKind::megatron, "llama4-scout-17b-16e") == Framework::megatron);  // nobody's
+  CHECK_FALSE(has_files_of(Framework::megatron, load_model("llama4-scout-17b-16e")));
+  CHECK(files(RecipeKind::fsdp2_compile, "gpt-oss-120b") == Framework::torchtitan);
+  CHECK(files(RecipeKind::nanotron, "llama3-8b") == std::nullopt);
+}
+
+TEST_CASE("gpt-oss's attention and experts are Megatron's flags") {
+  const Job j = job("gpt-oss-20b", "tp1 pp1 dp8 ep8 zero1 mbs1 gbs8 seq4096", Framework::megatron);
+  const auto files = emit(Framework::megatron, j.subject(), {});
+  const std::string args = file(files, "args.sh");
+  for (const std::string flag :
+       {"--softmax-type learnable", "--window-size 127,0", "--window-attn-skip-freq 2",
+        "--quick-geglu", "--glu-linear-offset 1", "--activation-func-clamp-value 7",
+        "--position-embedding-type yarn", "--rotary-scaling-factor 32",
+        "--yarn-original-max-position-embeddings 4096", "--yarn-beta-fast 32", "--yarn-beta-slow 1",
+        "--no-yarn-correction-range-round-to-int"}) {
+    CAPTURE(flag);
+    CHECK(says(args, "  " + flag + "\n"));
+  }
+  CHECK_FALSE(says(args, "--swiglu"));
+  CHECK_FALSE(says(args, "--use-rope-scaling"));
+  CHECK_FALSE(says(args, "--disable-bias-linear"));
+  // Another window is another model.
+  std::vector<ConfigText> texts = texts_of(files);
+  for (ConfigText& text : texts) {
+    if (text.name == "args.sh") text.text = with_words(text.text, "127,0", "(128,0)");
+  }
+  const Checked checked = check(texts, question_of(j.model, j.config, 8));
+  CHECK(find(checked, "other_model") != nullptr);
+}
+
+TEST_CASE("Megatron-Bridge trains towers whole, and models of its own without a recipe") {
+  const Job sees = job("qwen3-vl-30b-a3b", "tp1 pp2 dp8 ep8 zero1 mbs1 gbs64 seq4096",
+                       Framework::megatron_bridge);
+  const auto files = emit(Framework::megatron_bridge, sees.subject(), {});
+  const std::string program = file(files, "pretrain.py");
+  CHECK(says(program, "megatron.bridge.models.qwen_vl.qwen3_vl_step import forward_step"));
+  CHECK(says(program, "    cfg.model.freeze_language_model = False\n"));
+  CHECK(check(texts_of(files), question_of(sees.model, sees.config, 16)).plan == sees.plan);
+  // Taps of the tower belong to layers of the first stage.
+  const Job deep = job("qwen3-vl-30b-a3b", "tp1 pp24 dp8 ep8 zero1 mbs1 gbs192 seq4096",
+                       Framework::megatron_bridge);
+  CHECK(broken_limit(Framework::megatron_bridge, deep.subject()) == "bridge_deepstack");
+  const Job other =
+      job("minimax-m2", "tp1 pp2 dp8 ep8 zero1 mbs1 gbs64 seq4096", Framework::megatron_bridge);
+  const auto written = emit(Framework::megatron_bridge, other.subject(), {});
+  CHECK(says(file(written, "pretrain.py"), "import AutoBridge, recipes\n"));
+  CHECK(says(file(written, "pretrain.py"), "\"MiniMaxAI/MiniMax-M2\""));
+  CHECK(check(texts_of(written), question_of(other.model, other.config, 16)).plan == other.plan);
+}
+
+TEST_CASE("offloaded activations come with the variable that Megatron asks for") {
+  for (const Framework framework :
+       {Framework::megatron, Framework::megatron_bridge, Framework::slime}) {
+    const auto anywhere = [&](const std::string& words) {
+      const Job j = job("qwen3-8b", "tp2 dp4 zero1 gbs8 seq4096 sp" + words, framework);
+      const auto files = emit(framework, j.subject(), {});
+      return std::any_of(files.begin(), files.end(),
+                         [](const EmittedFile& f) { return says(f.text, "NVTE_CPU_OFFLOAD_V1"); });
+    };
+    CHECK(anywhere(" offload=activations"));
+    CHECK_FALSE(anywhere(""));
+  }
+}
+
+TEST_CASE("Megatron-DeepSpeed drops nothing that the plan does not, and runs fp8 by its library") {
+  const Job plain =
+      job("gpt3-175b", "tp8 pp1 dp8 zero3 mbs1 gbs64 seq2048", Framework::megatron_deepspeed);
+  const std::string script =
+      file(emit(Framework::megatron_deepspeed, plain.subject(), {}), "train.sh");
+  CHECK(says(script, "--attention-dropout 0.0\n"));
+  CHECK(says(script, "--hidden-dropout 0.0\n"));
+  CHECK_FALSE(says(script, "--transformer-impl"));
+  const Job fp8 = job("gpt3-175b", "tp8 pp1 dp8 zero3 mbs1 gbs64 seq2048 precision=fp8",
+                      Framework::megatron_deepspeed);
+  CHECK(says(file(emit(Framework::megatron_deepspeed, fp8.subject(), {}), "train.sh"),
+             "--transformer-impl transformer_engine\n"));
+}
+
+TEST_CASE("what files cannot say of a model stands at their top") {
+  const std::string plan = "tp8 pp1 dp8 ep8 zero1 mbs1 gbs64 seq4096 sp";
+  for (const Framework framework : {Framework::megatron, Framework::slime}) {
+    const Job kimi = job("kimi-k2", plan, framework);
+    for (const EmittedFile& f : emit(framework, kimi.subject(), {})) {
+      CHECK(
+          says(f.text, "no flag for beta_fast of latent attention's YaRN, which is 1 in kimi-k2"));
+    }
+    const Job deepseek = job("deepseek-v3", plan, framework);
+    CHECK(left_unsaid(framework, deepseek.subject()).empty());
+  }
+  const Job titan =
+      job("deepseek-v3", "tp1 pp4 dp16 ep16 zero2 mbs1 gbs64 seq4096 1f1b overlap=grad+param",
+          Framework::torchtitan);
+  const auto files = emit(Framework::torchtitan, titan.subject(), {});
+  CHECK(says(file(files, "qplan_config.py"), "# not trained: the layer that predicts"));
+  CHECK(says(file(files, "qplan_config.py"), "model_registry(\"671B\""));
+}
+
 TEST_CASE("models that a framework cannot build are refused whatever the plan") {
   const auto refuses = [](Framework framework, const std::string& model) {
     const Job j = job(model, "tp1 pp1 dp8 zero1 mbs1 gbs64 seq1024", framework);
@@ -425,8 +531,11 @@ TEST_CASE("models that a framework cannot build are refused whatever the plan") 
            !nearest_expressible(framework, j.subject(), limits, nearest);
   };
   CHECK(refuses(Framework::megatron_deepspeed, "qwen3-30b-a3b"));
-  CHECK(refuses(Framework::megatron, "gpt-oss-20b"));  // attention sinks
-  CHECK(refuses(Framework::megatron, "minimax-m2"));   // norms over all heads
+  CHECK(refuses(Framework::megatron, "minimax-m2"));        // norms over all heads
+  CHECK(refuses(Framework::megatron, "qwen3-vl-30b-a3b"));  // a vision tower
+  CHECK_FALSE(refuses(Framework::megatron_bridge, "qwen3-vl-30b-a3b"));
+  CHECK_FALSE(refuses(Framework::megatron, "gpt-oss-20b"));
+  CHECK(refuses(Framework::slime, "gpt-oss-20b"));  // no conversion of its weights
   CHECK(refuses(Framework::torchtitan, "minimax-m2"));
   CHECK(refuses(Framework::torchtitan, "qwen3-next-80b-a3b"));
   CHECK(refuses(Framework::torchtitan, "qwen3.5-9b"));
@@ -444,18 +553,18 @@ TEST_CASE(
   };
   const std::string rest = " zero2 mbs1 gbs32 seq8192 grad_dtype=bf16 overlap=grad";
   const auto whole = files_of_plan("dp16" + rest);
-  CHECK(says(file(whole, "ds_config.json"), "\"train_batch_size\": 32"));
-  CHECK_FALSE(says(file(whole, "train.sh"), "PARALLELISM_CONFIG"));
+  CHECK(has_text(file(whole, "ds_config.json"), "\"train_batch_size\": 32"));
+  CHECK_FALSE(has_text(file(whole, "train.sh"), "PARALLELISM_CONFIG"));
   // The Trainer compares train_batch_size with micro-batch x accumulation x all ranks: 1 x 16 x 16.
   const auto split = files_of_plan("dp2 cp8 cp_comm=a2a" + rest);
-  CHECK_FALSE(says(file(split, "ds_config.json"), "\"train_batch_size\""));
-  CHECK(says(file(split, "ds_config.json"), "\"gradient_accumulation_steps\": 16"));
+  CHECK_FALSE(has_text(file(split, "ds_config.json"), "\"train_batch_size\""));
+  CHECK(has_text(file(split, "ds_config.json"), "\"gradient_accumulation_steps\": 16"));
   const std::string script = file(split, "train.sh");
-  CHECK(says(script, "export PARALLELISM_CONFIG_SP_SIZE=8\n"));
-  CHECK(says(script, "export PARALLELISM_CONFIG_DP_REPLICATE_SIZE=2\n"));
-  CHECK(says(script, "> .deepspeed_env\n"));  // two nodes
+  CHECK(has_text(script, "export PARALLELISM_CONFIG_SP_SIZE=8\n"));
+  CHECK(has_text(script, "export PARALLELISM_CONFIG_DP_REPLICATE_SIZE=2\n"));
+  CHECK(has_text(script, "> .deepspeed_env\n"));  // two nodes
   const auto node = files_of_plan("dp1 cp8 cp_comm=a2a" + rest);
-  CHECK_FALSE(says(file(node, "train.sh"), ".deepspeed_env"));
+  CHECK_FALSE(has_text(file(node, "train.sh"), ".deepspeed_env"));
 }
 
 TEST_CASE("an optimizer on the host copies behind compute, by Megatron and by Bridge") {
@@ -464,11 +573,11 @@ TEST_CASE("an optimizer on the host copies behind compute, by Megatron and by Br
     CAPTURE(offload);
     const std::string line = plan + (offload ? " offload=optimizer" : "");
     const Job bridge = job("llama3-8b", line, Framework::megatron_bridge);
-    CHECK(says(file(emit(Framework::megatron_bridge, bridge.subject(), {"r"}), "pretrain.py"),
-               "cfg.optimizer.overlap_cpu_optimizer_d2h_h2d = True\n") == offload);
+    CHECK(has_text(file(emit(Framework::megatron_bridge, bridge.subject(), {"r"}), "pretrain.py"),
+                   "cfg.optimizer.overlap_cpu_optimizer_d2h_h2d = True\n") == offload);
     const Job megatron = job("llama3-8b", line, Framework::megatron);
-    CHECK(says(file(emit(Framework::megatron, megatron.subject(), {"r"}), "args.sh"),
-               "--overlap-cpu-optimizer-d2h-h2d\n") == offload);
+    CHECK(has_text(file(emit(Framework::megatron, megatron.subject(), {"r"}), "args.sh"),
+                   "--overlap-cpu-optimizer-d2h-h2d\n") == offload);
   }
 }
 

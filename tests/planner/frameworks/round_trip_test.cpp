@@ -1,13 +1,11 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "models/error.h"
 #include "tests/planner/frameworks/jobs.h"
+#include "tests/planner/frameworks/kept_jobs.h"
 #include "tests/properties/random_plans.h"
 
 namespace qplan {
@@ -107,23 +105,6 @@ class Expressible {
   std::vector<Model> models_;
   std::set<std::pair<std::string, RecipeKind>> hopeful_, hopeless_;
 };
-
-// For scripts/validate_emitted.py: QPLAN_TEST_KEEP=DIR keeps what is emitted.
-void keep(const std::string& framework, int round, const std::vector<EmittedFile>& files,
-          const ParallelPlan& plan, const std::string& model,
-          const std::vector<Infeasible>& broken = {}) {
-  const char* const folder = std::getenv("QPLAN_TEST_KEEP");
-  if (folder == nullptr) return;
-  namespace fs = std::filesystem;
-  const fs::path path = fs::path(folder) / framework / std::to_string(round);
-  fs::create_directories(path);
-  for (const EmittedFile& file : files) std::ofstream(path / file.name) << file.text;
-  Json note{{"model", model}, {"gpus", plan.world()}, {"short", to_string(plan)}};
-  note["plan"] = plan_to_json(plan);
-  Json& rules = note["rules"] = Json::array();
-  for (const Infeasible& reason : broken) rules.push_back(reason.rule);
-  std::ofstream(path / "plan.json") << note.dump(2) << '\n';
-}
 
 void round_trips(Framework framework, unsigned seed) {
   Expressible plans(framework, seed);

@@ -12,13 +12,14 @@
 namespace qplan {
 namespace {
 
-const std::string kHeader = "column\tmatch\tphrase\twhere\teffect\tnote\tsource\n";
+const std::string kPhraseHeader = "column\tmatch\tphrase\twhere\teffect\tnote\tsource\n";
 
 // A table of one row of these cells.
 PhraseTable one_phrase(const std::string& where, const std::string& effect,
                        const std::string& source = "a page") {
-  return {kHeader + "other_flags\texact\tword\t" + where + '\t' + effect + "\t\t" + source + '\n',
-          "t.tsv"};
+  return {
+      kPhraseHeader + "other_flags\texact\tword\t" + where + '\t' + effect + "\t\t" + source + '\n',
+      "t.tsv"};
 }
 
 TEST_CASE("every phrase has a source, and stands once in a place") {
@@ -47,7 +48,7 @@ TEST_CASE("a whole word of other_flags is none that begins like another phrase")
 
 TEST_CASE("a row that is none is refused with its line") {
   const auto refused = [](const std::string& row, const char* sentence) {
-    CHECK_THROWS_WITH_AS(PhraseTable(kHeader + row, "t.tsv"), sentence, Error);
+    CHECK_THROWS_WITH_AS(PhraseTable(kPhraseHeader + row, "t.tsv"), sentence, Error);
   };
   refused("colour\texact\tword\t\tvpp1\t\ta page\n",
           "t.tsv:2: 'colour' is no column of measured runs");
@@ -66,8 +67,8 @@ TEST_CASE("a row that is none is refused with its line") {
                        "source",
                        Error);
   // The same phrase may mean two things of two kinds of run.
-  CHECK(PhraseTable(kHeader + "notes\texact\tword\tmoe\tvpp1\t\ta page\n"
-                              "notes\texact\tword\t!moe\tvpp2\t\ta page\n",
+  CHECK(PhraseTable(kPhraseHeader + "notes\texact\tword\tmoe\tvpp1\t\ta page\n"
+                                    "notes\texact\tword\t!moe\tvpp2\t\ta page\n",
                     "t.tsv")
             .phrases()
             .size() == 2);
@@ -130,7 +131,7 @@ TEST_CASE("effects that read on take what follows the phrase") {
     std::vector<std::string> unknown;
     RunInputs inputs = inputs_of_run(row, unknown);
     const PhraseTable phrases(
-        kHeader + "other_flags\tcontains\tword=\t\t" + effect + "\t\ta page\n", "t.tsv");
+        kPhraseHeader + "other_flags\tcontains\tword=\t\t" + effect + "\t\ta page\n", "t.tsv");
     phrases.apply_to_model("other_flags", text, row, inputs);
     phrases.apply("other_flags", text, row, inputs);
     return inputs;

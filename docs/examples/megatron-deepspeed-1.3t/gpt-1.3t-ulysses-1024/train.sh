@@ -24,8 +24,8 @@ MODEL_ARGS=(
   --max-position-embeddings 2048
   --normalization layernorm
   --layernorm-epsilon 1e-05
-  --attention-dropout 0.1
-  --hidden-dropout 0.1
+  --attention-dropout 0.0
+  --hidden-dropout 0.0
 )
 
 PLAN_ARGS=(

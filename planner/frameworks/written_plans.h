@@ -1,0 +1,20 @@
+#pragma once
+// A search among the plans that a framework's files can say.
+
+#include "planner/frameworks/emit.h"
+#include "planner/search/search.h"
+
+namespace qplan {
+
+// Plans that break a limit of the framework's files count as refused, under the limit's name. No
+// framework: a search like any other.
+SearchResult search_written(const CostModel& cost, const SearchSpace& space, SearchOptions options,
+                            std::optional<Framework> framework, const Json& config);
+
+// The same; where the files cannot name the model, or no such plan fits, what fits all the same,
+// which emit() then refuses.
+SearchResult search_offered(const CostModel& cost, const SearchSpace& space,
+                            const SearchOptions& options, std::optional<Framework> framework,
+                            const Json& config);
+
+}  // namespace qplan
