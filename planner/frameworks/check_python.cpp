@@ -192,10 +192,11 @@ void check_recipe(const Scene& scene, const PythonText& text, Findings& out) {
                      {}});
       continue;
     }
-    const std::string_view wanted = bridge_recipe(scene.question.model.name);
-    if (wanted.empty() || scene.question.model_of_files || model_of_recipe(wanted) == model) {
-      continue;
-    }
+    const BridgeRecipe* const known = bridge_recipe(scene.question.model.name);
+    // A relative's recipe is given another model by its provider.
+    if (known == nullptr || !known->provider.empty() || scene.question.model_of_files) continue;
+    const std::string_view wanted = known->function;
+    if (model_of_recipe(wanted) == model) continue;
     // Llama 3.1's recipes are of the same shapes as Llama 3's.
     const auto family = [](std::string word) {
       const std::size_t at = word.find("llama31");

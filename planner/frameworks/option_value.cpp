@@ -14,7 +14,7 @@
 namespace qplan {
 namespace {
 
-std::string lower(std::string text) {
+std::string lower_case(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](char c) {
     return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
   });
@@ -45,7 +45,7 @@ std::optional<double> python_number(std::string_view text, bool whole) {
   while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
   const std::string_view bare = without_sign(text);
   if (whole && !are_digits(bare)) return std::nullopt;
-  const std::string word = lower(std::string(bare));
+  const std::string word = lower_case(std::string(bare));
   if (!whole && (word == "inf" || word == "infinity" || word == "nan")) return INFINITY;
   std::string plain;
   for (std::size_t i = 0; i < bare.size(); ++i) {
@@ -90,7 +90,7 @@ bool is_truth(const Json& value, ValueReader reader) {
   // transformers has no words for on and off (hf_argparser.py, string_to_bool).
   const std::size_t count = reader == ValueReader::trainer ? 10 : kWords.size();
   const auto words = std::span<const std::string_view>(kWords).first(count);
-  const std::string word = lower(text_of(value));
+  const std::string word = lower_case(text_of(value));
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
@@ -118,7 +118,9 @@ std::string wanted_instead(const KnownOption& known, const Json& value, ValueRea
   if (value.is_null()) return known.never_null ? "a value, not null" : "";
   if (!known.choices.empty()) {
     const bool any_case = known.type == "any case";
-    const auto spelled = [&](const std::string& word) { return any_case ? lower(word) : word; };
+    const auto spelled = [&](const std::string& word) {
+      return any_case ? lower_case(word) : word;
+    };
     const std::string text = spelled(text_of(value));
     const bool choice = std::any_of(known.choices.begin(), known.choices.end(),
                                     [&](const std::string& c) { return spelled(c) == text; });

@@ -31,9 +31,10 @@ constexpr auto kPairs = std::to_array<Pair>({
     {"scheduler.params.warmup_max_lr", "--learning_rate"},
 });
 
-class Case {
+class TrainerCase {
  public:
-  Case(const ConfigPart& config, const ConfigPart& trainer) : config_(config), trainer_(trainer) {}
+  TrainerCase(const ConfigPart& config, const ConfigPart& trainer)
+      : config_(config), trainer_(trainer) {}
 
   // Of ds_config.json; null: not said, "auto", or known only when it runs.
   [[nodiscard]] const Setting* said(std::string_view key) const {
@@ -98,7 +99,7 @@ bool is_said(const Setting& key, const Setting* given, const Findings& out) {
          });
 }
 
-void check_pairs(const Case& c, Findings& out) {
+void check_pairs(const TrainerCase& c, Findings& out) {
   for (const Pair& pair : kPairs) {
     const Setting* const key = c.said(pair.key);
     const Json taken = c.argument(pair.argument);
@@ -109,7 +110,7 @@ void check_pairs(const Case& c, Findings& out) {
   }
 }
 
-void check_betas(const Case& c, Findings& out) {
+void check_betas(const TrainerCase& c, Findings& out) {
   const Setting* const key = c.said("optimizer.params.betas");
   if (key == nullptr || !key->value.is_array() || key->value.size() != 2) return;
   constexpr std::array<std::string_view, 2> kNames{"--adam_beta1", "--adam_beta2"};
@@ -121,7 +122,7 @@ void check_betas(const Case& c, Findings& out) {
 }
 
 // "bf16": {"enabled": true} and --bf16 are one switch in two places.
-void check_formats(const Case& c, Findings& out) {
+void check_formats(const TrainerCase& c, Findings& out) {
   constexpr std::array<std::array<std::string_view, 3>, 2> kSwitches{
       {{"bf16.enabled", "--bf16", "--bf16_full_eval"},
        {"fp16.enabled", "--fp16", "--fp16_full_eval"}}};
@@ -135,7 +136,7 @@ void check_formats(const Case& c, Findings& out) {
 }
 
 // micro-batch x accumulation x all ranks, as the Trainer counts them.
-void check_whole_batch(const Case& c, std::int64_t gpus, Findings& out) {
+void check_whole_batch(const TrainerCase& c, std::int64_t gpus, Findings& out) {
   const Setting* const key = c.said("train_batch_size");
   if (key == nullptr || gpus == 0) return;
   try {
@@ -163,7 +164,7 @@ void check_whole_batch(const Case& c, std::int64_t gpus, Findings& out) {
 
 // Where ds_config.json does not say the accumulation, accelerate fills in 1 and DeepSpeed
 // multiplies.
-void check_unsaid_accumulation(const Case& c, std::int64_t ranks, Findings& out) {
+void check_unsaid_accumulation(const TrainerCase& c, std::int64_t ranks, Findings& out) {
   const Setting *const all = c.said("train_batch_size"), *const micro = c.said(
                                                              "train_micro_batch_size_per_gpu");
   if (all == nullptr || micro == nullptr || c.says("gradient_accumulation_steps")) return;
@@ -195,7 +196,7 @@ void check_trainer(const Scene& scene, Findings& out) {
       trainer->settings.begin(), trainer->settings.end(),
       [](const Setting& s) { return known_options("trainer").find(s.key) != nullptr; });
   if (!trainer->settings.has("--deepspeed") || known < 4) return;
-  const Case c(*config, *trainer);
+  const TrainerCase c(*config, *trainer);
   if (!config->settings.has_section("zero_optimization")) {
     out.push_back({error,
                    "trainer_needs_zero",
