@@ -21,7 +21,9 @@
 #include "cli/print.h"
 #include "cli/report.h"
 #include "models/error.h"
+#include "models/model_spec.h"
 #include "planner/frameworks/fix.h"
+#include "planner/frameworks/model_of_files.h"
 #include "planner/frameworks/written_plans.h"
 
 namespace qplan {
@@ -35,6 +37,8 @@ struct CheckWords {
   std::optional<std::int64_t> seq_len, global_batch_size, micro_batch_size;
   std::string fix;
   bool json = false;
+  bool best = true;
+  std::vector<std::string> assumed;  // of a model that the files themselves describe
 };
 
 struct FoundInFiles {
@@ -43,6 +47,7 @@ struct FoundInFiles {
   std::optional<Answer> yours;
   std::unique_ptr<Job> best_job;  // the same, or another where that one cannot train the model
   std::optional<Answer> best;
+  bool searched = false;
   std::vector<Advice> would_fit;  // where no plan does
   FixedFiles fixed;               // what --fix writes
   bool wants_fix = false;
@@ -68,6 +73,7 @@ void say_nothing_fits(FoundInFiles& found, const Job& job, const SearchSpace& sp
 
 // The best plan for the same sequences, searched where the files' implementation has any.
 void find_best(FoundInFiles& found, const JobChoices& choices) {
+  found.searched = true;
   const ParallelPlan& plan = found.checked.plan;
   for (const RecipeKind recipe : {found.checked.recipe, RecipeKind::megatron}) {
     JobChoices same = choices;
@@ -128,7 +134,10 @@ class FileJudge {
   Checked operator()(std::span<const ConfigText> files) {
     Checked checked =
         check(files, {job_.model, config_, job_.limits(), job_.hardware.link.gpus_per_node,
-                      question_.seq_len, question_.global_batch_size, question_.micro_batch_size});
+                      question_.seq_len, question_.global_batch_size, question_.micro_batch_size,
+                      !question_.choices.model_config.is_null()});
+    checked.assumed.insert(checked.assumed.begin(), question_.assumed.begin(),
+                           question_.assumed.end());
     if (speaks_of_plan(checked)) {
       add_memory_finding(checked, ask(*job_of(checked.recipe), checked.plan));
     }
@@ -238,6 +247,7 @@ void print_text(const FoundInFiles& found, std::ostream& out) {
     out << wrapped("assumed: " + sentence, page().text, 9);
   out << wrapped("this job  " + to_string(checked.plan), page().text, 10)
       << wrapped("          " + speed_text(*found.job, *found.yours), page().text, 10);
+  if (!found.best && !found.searched) return;
   if (!found.best) {
     out << "best      no plan fits these GPUs";
     out << (found.would_fit.empty() ? "\n" : "; one would with:\n" + advice_text(found.would_fit));
@@ -289,10 +299,21 @@ Json to_json(const FoundInFiles& found) {
   return object;
 }
 
+// A script that states every shape needs no --model.
+void read_model_of_files(CheckWords& question, const std::vector<ConfigText>& files) {
+  const auto model = model_of_files(read_job_files(files));
+  if (!model) return;  // which make_job says
+  read_model(model->config, "the model that the arguments describe");
+  question.choices.model = "the-scripts-own";
+  question.choices.model_config = model->config;
+  question.assumed = model->assumed;
+}
+
 }  // namespace
 
 Exit run_check(const Args& args, const Console& console) {
   CheckWords question;
+  bool no_best = false;
   CommandLine line("check",
                    "What is wrong with a configuration, the plan it amounts to, and a better one.",
                    "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64");
@@ -301,7 +322,8 @@ Exit run_check(const Args& args, const Console& console) {
                    "script, accelerate's yaml, slime's script, torchtitan's function",
                    question.files);
   line.group("Model");
-  line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
+  line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",
+               "what the arguments describe"},
               set_given(question.choices.model, set_text));
   line.option({"--seq-len", "TOKENS", "tokens of a sequence, where no file says", kDefaultLength},
               set_given(question.seq_len, set_whole, std::int64_t{1}, std::int64_t{1} << 30));
@@ -313,6 +335,7 @@ Exit run_check(const Args& args, const Console& console) {
   add_cluster_options(line, question.choices);
   line.group("Output");
   line.option({"--fix", "DIR", "folder to write corrected copies to", ""}, set_text(question.fix));
+  line.flag("--no-best", "findings and this job's plan alone: no search for a better one", no_best);
   line.flag("--json", "the same as JSON", question.json);
   if (!line.parse(args, console.out)) return Exit::done;
   if (question.files.empty()) {
@@ -321,6 +344,8 @@ Exit run_check(const Args& args, const Console& console) {
   if (!question.choices.gpus) throw Error("--gpus is missing; say how many GPUs the job has");
 
   const std::vector<ConfigText> files = read_check_files(question.files);
+  question.best = !no_best;
+  if (!question.choices.model) read_model_of_files(question, files);
   FoundInFiles found;
   found.job = make_job(question.choices);
   const std::shared_ptr<Job> asked = found.job;
@@ -331,7 +356,7 @@ Exit run_check(const Args& args, const Console& console) {
   if (FileJudge::speaks_of_plan(found.checked)) {
     found.job = judge.job_of(found.checked.recipe);
     found.yours = ask(*found.job, found.checked.plan);
-    find_best(found, question.choices);
+    if (question.best) find_best(found, question.choices);
   }
   if (found.wants_fix) write_fixed(found, files, question.fix);
   if (question.json) {

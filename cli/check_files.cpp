@@ -15,11 +15,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Behind the last of a path's parts that only a run can tell: "${DIR}", "$(cd "$(dirname "$0")"
+// &>/dev/null && pwd)", "$DIR". 0: it has none.
+std::size_t end_of_unknown(const std::string& path) {
+  std::size_t end = 0;
+  for (std::size_t at = 0; at < path.size(); ++at) {
+    if (path[at] != '$') continue;
+    const char open = at + 1 < path.size() ? path[at + 1] : '\0';
+    if (open == '(' || open == '{') {
+      const char close = open == '(' ? ')' : '}';
+      int depth = 0;
+      for (++at; at < path.size(); ++at) {
+        if (path[at] == open) ++depth;
+        if (path[at] == close && --depth == 0) break;
+      }
+    }
+    end = std::min(at + 1, path.size());
+  }
+  return end;
+}
+
 // What a script's path says below its own folder, whose name only a run can tell: "models/x.sh" of
 // "${DIR}/models/x.sh". Empty for a path from the root.
 fs::path below_folder(const std::string& path) {
-  const std::size_t unknown = path.rfind('$');
-  const std::size_t slash = unknown == std::string::npos ? unknown : path.find('/', unknown);
+  const std::size_t unknown = end_of_unknown(path);
+  const std::size_t slash = unknown == 0 ? std::string::npos : path.find('/', unknown);
   const fs::path end = slash == std::string::npos ? path : path.substr(slash + 1);
   return end.is_absolute() ? fs::path() : end;
 }

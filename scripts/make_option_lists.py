@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes planner/frameworks/options/*.tsv: the options that frameworks' own parsers know.
 
-Columns: spellings (separated by spaces), values it takes (0, 1, 3, + or *), type, default, choices
-(separated by commas). Sources, each named by an argument:
+Columns: spellings (separated by spaces), values it takes (0, 1, 3, ?, + or *), type, default, choices
+(separated by commas). A type may say what its numbers lie between: int[0:3], float[0:]; and "!"
+that it is never null. Sources, each named by an argument:
   --megatron DUMP        rows dumped from the live parser of Megatron-LM: spellings, destination,
                          action, type, number of values, default, choices as JSON
   --argparse NAME=FILE   a Python file that calls add_argument(), or a patch (.patch) that adds such
@@ -10,6 +11,14 @@ Columns: spellings (separated by spaces), values it takes (0, 1, 3, + or *), typ
   --deepspeed            the installed deepspeed package's configuration classes
   --accelerate           the installed accelerate package's configuration classes
   --torchtitan FILE      torchtitan/config/configs.py
+  --torchtitan-names DIR a checkout of torchtitan: "module:name" of what modules define, and
+                         "models.NAME/FLAVOR" of their registries
+  --launchers            the installed accelerate's, deepspeed's and torch's launchers
+  --trainer              the installed transformers' TrainingArguments, as its parser has them
+  --older-trainer FILE... training_args.py of older versions, whose names are known too
+  --run-clm FILE         transformers' examples/pytorch/language-modeling/run_clm.py
+  --bridge-fields DIR DIR  checkouts of Megatron-Bridge and Megatron-LM: fields of its configuration
+  --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions
 """
 import argparse
 import ast
@@ -18,6 +27,8 @@ import json
 import pathlib
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "planner" / "frameworks" / "options"
+# Types that a framework's parser names itself.
+NAMED_TYPES = {"_positive_int": "int[1:]", "_non_negative_int": "int[0:]", "_positive_float": "float[0:]"}
 SWITCHES = ("store_true", "store_false", "store_const", "BooleanOptionalAction", "StoreTrueAction",
             "StoreFalseAction", "HelpAction")
 
@@ -69,48 +80,81 @@ def argparse_rows(path):
         if isinstance(given.get("choices"), (ast.List, ast.Tuple)):
             choices = ",".join(str(c.value) for c in given["choices"].elts
                                if isinstance(c, ast.Constant))
-        yield " ".join(words), arity, kind.split(".")[-1], default.replace("\n", " "), choices
+        kind = NAMED_TYPES.get(kind.split(".")[-1], kind.split(".")[-1])
+        yield " ".join(words), arity, kind, default.replace("\n", " "), choices
+
+
+def type_of_field(field):
+    """A pydantic field's type with its range, and choices of an enumeration."""
+    import enum
+    import typing
+    kinds = [k for k in typing.get_args(field.annotation) or (field.annotation,) if k is not type(None)]
+    if len(kinds) != 1 or not isinstance(kinds[0], type):
+        return "", ""
+    kind = kinds[0]
+    if issubclass(kind, enum.Enum):
+        return "", ",".join(str(member.value) for member in kind) if issubclass(kind, str) else ""
+    # Of whole numbers, above 0 is 1 and more.
+    low = [getattr(m, "ge", None) if getattr(m, "gt", None) is None else m.gt + (kind is int)
+           for m in field.metadata]
+    high = [getattr(m, "le", getattr(m, "lt", None)) for m in field.metadata]
+    low, high = ([b for b in bounds if b is not None] for bounds in (low, high))
+    name = {int: "int", float: "float", bool: "bool", str: "str"}.get(kind, "")
+    if name in ("int", "float") and (low or high):
+        name += "[" + ":".join(str(b[0]) if b else "" for b in (low, high)) + "]"
+    optional = type(None) in typing.get_args(field.annotation) or field.default is None
+    return name + ("!" if name and not optional else ""), ""
 
 
 def model_rows(prefix, model):
     """The fields of a pydantic model; deprecated spellings are options too."""
     for name, field in model.model_fields.items():
         spellings = {name, field.alias or name}
+        kind, choices = type_of_field(field)
         for spelling in spellings:
-            yield prefix + spelling, "1", "", "", ""
+            yield prefix + spelling, "1", kind, "", choices
 
 
 # What deepspeed/runtime/config.py and its neighbours ask for by name (runtime/constants.py,
-# activation_checkpointing/config.py, module_inject); ".*": a block whose keys are not listed.
+# activation_checkpointing/config.py, module_inject), with the types that they are used as; ".*": a
+# block whose keys are not listed.
 DEEPSPEED_KEYS = """
-train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps optimizer optimizer.type
-optimizer.params optimizer.params.* optimizer.legacy_fusion scheduler scheduler.* gradient_clipping
-prescale_gradients gradient_predivide_factor sparse_gradients steps_per_print dump_state
-wall_clock_breakdown memory_breakdown disable_allgather communication_data_type
-seq_parallel_communication_data_type dataloader_drop_last zero_allow_untested_optimizer
-zero_force_ds_cpu_optimizer graph_harvesting use_data_before_expert_parallelism data_types
-data_types.grad_accum_dtype data_types.param_dtype data_types.buffer_dtype activation_checkpointing
-activation_checkpointing.partition_activations activation_checkpointing.number_checkpoints
-activation_checkpointing.contiguous_memory_optimization activation_checkpointing.cpu_checkpointing
-activation_checkpointing.profile activation_checkpointing.synchronize_checkpoint_boundary
+train_batch_size=int[1:] train_micro_batch_size_per_gpu=int[1:] gradient_accumulation_steps=int[1:]
+optimizer=block optimizer.type=str optimizer.params=block optimizer.params.* optimizer.params.lr=float
+optimizer.params.eps=float[0:] optimizer.params.weight_decay=float optimizer.params.betas=list
+optimizer.legacy_fusion=bool scheduler=block scheduler.type=str scheduler.* gradient_clipping=float[0:]
+prescale_gradients=bool gradient_predivide_factor=float sparse_gradients=bool steps_per_print=int
+dump_state=bool wall_clock_breakdown=bool memory_breakdown=bool disable_allgather=bool
+communication_data_type seq_parallel_communication_data_type dataloader_drop_last=bool
+zero_allow_untested_optimizer=bool zero_force_ds_cpu_optimizer=bool graph_harvesting=bool
+use_data_before_expert_parallelism=bool data_types=block data_types.grad_accum_dtype:fp32,fp16,bf16
+data_types.param_dtype data_types.buffer_dtype activation_checkpointing=block
+activation_checkpointing.partition_activations=bool activation_checkpointing.number_checkpoints=int
+activation_checkpointing.contiguous_memory_optimization=bool
+activation_checkpointing.cpu_checkpointing=bool activation_checkpointing.profile=bool
+activation_checkpointing.synchronize_checkpoint_boundary=bool
 zero_optimization fp16 bf16 bfloat16 bfloat16.* amp amp.* torch_autocast torch_autocast.* aio aio.*
 flops_profiler flops_profiler.* tensorboard tensorboard.* wandb wandb.* csv_monitor csv_monitor.*
 comet comet.* comms_logger comms_logger.* autotuning autotuning.* elasticity elasticity.*
 curriculum_learning curriculum_learning.* data_efficiency data_efficiency.* compression_training
 compression_training.* sparse_attention sparse_attention.* progressive_layer_drop
 progressive_layer_drop.* eigenvalue eigenvalue.* quantize_training quantize_training.* nebula
-nebula.* hybrid_engine hybrid_engine.* checkpoint checkpoint.* data_parallel_size
-sequence_parallel_size sequence_parallel sequence_parallel.* tensor_parallel tensor_parallel.*
-expert_parallel expert_parallel.* pipeline pipeline.* compile compile.* timers timers.*
-log_level gradient_allreduce_op managed_gradient_accumulation disable_python_gc vocabulary_size
-zero_optimization.mics_shard_size zero_optimization.mics_hierarchical_params_gather
-zero_optimization.leaf_module.* zero_optimization.zenflow.* weight_quantization.*
+nebula.* hybrid_engine hybrid_engine.* checkpoint checkpoint.* data_parallel_size=int[1:]
+sequence_parallel_size=int[1:] sequence_parallel sequence_parallel.* tensor_parallel=block tensor_parallel.tp.*
+expert_parallel=block
+expert_parallel.enabled=bool expert_parallel.autoep_size=int[1:] expert_parallel.* pipeline pipeline.*
+compile compile.* timers timers.* log_level gradient_allreduce_op managed_gradient_accumulation=bool
+disable_python_gc=bool vocabulary_size=int[1:] zero_optimization.mics_shard_size=int
+zero_optimization.mics_hierarchical_params_gather=bool zero_optimization.leaf_module.*
+zero_optimization.zenflow.* weight_quantization.*
 """
 
 
 def deepspeed_rows():
-    for key in DEEPSPEED_KEYS.split():
-        yield key, "1", "", "", ""
+    for word in DEEPSPEED_KEYS.split():
+        key, _, choices = word.partition(":") if "[" not in word else (word, "", "")
+        key, _, kind = key.partition("=")
+        yield key, "1", kind, "", choices
     from deepspeed.runtime.zero import config as zero
     from deepspeed.runtime.zero import offload_config as offload
     from deepspeed.runtime import precision_config as precision
@@ -118,11 +162,204 @@ def deepspeed_rows():
     yield from model_rows("zero_optimization.offload_param.", offload.DeepSpeedZeroOffloadParamConfig)
     yield from model_rows("zero_optimization.offload_optimizer.",
                           offload.DeepSpeedZeroOffloadOptimizerConfig)
+    from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
+    yield from model_rows("tensor_parallel.", TPTrainingConfig)
+    for name, field in TPTrainingConfig.model_fields.items():
+        if not type_of_field(field)[0]:
+            yield f"tensor_parallel.{name}.*", "1", "", "", ""
     yield from model_rows("bf16.", precision.DeepSpeedBF16Config)
     yield from model_rows("fp16.", precision.DeepSpeedFP16Config)
 
 
+def trainer_rows():
+    from transformers import HfArgumentParser, TrainingArguments
+    for action in HfArgumentParser([TrainingArguments])._actions:
+        if "HelpAction" in type(action).__name__:
+            continue
+        choices = [str(getattr(c, "value", c)) for c in action.choices or ()]
+        kind = getattr(action.type, "__name__", "")
+        kind = {"string_to_bool": "bool", "int": "int", "float": "float", "str": "str", "dict": "dict"}.get(kind, "")
+        if any(action.dest == name for name in ("logging_steps", "eval_steps", "save_steps")):
+            kind = "steps"  # a number of steps, or a share of them
+        arity = "0" if any(s in type(action).__name__ for s in ("StoreTrue", "StoreFalse")) \
+            else "1" if action.nargs is None else str(action.nargs)
+        default = action.default if not callable(action.default) else None
+        default = "" if default is None else str(getattr(default, "value", default)).split("\n")[0]
+        yield " ".join(action.option_strings), arity, "" if choices else kind, default, ",".join(choices)
+
+
+def older_trainer_rows(paths):
+    """Names that older versions of TrainingArguments have: known, and no more than that."""
+    for path in paths:
+        for node in ast.parse(pathlib.Path(path).read_text()).body:
+            if not (isinstance(node, ast.ClassDef) and node.name == "TrainingArguments"):
+                continue
+            for field in node.body:
+                if isinstance(field, ast.AnnAssign) and not field.target.id.startswith("_"):
+                    name = field.target.id
+                    words = {"--" + name, "--" + name.replace("_", "-"), "--no_" + name}
+                    yield " ".join(sorted(words)), "*", "", "", ""
+
+
+# What run_clm.py of transformers 4 had, and 5 calls otherwise.
+OLDER_RUN_CLM = ("torch_dtype", "low_cpu_mem_usage", "use_auth_token")
+
+
+def run_clm_rows(path):
+    """The fields of its dataclasses, spelled as the parser spells them."""
+    for name in OLDER_RUN_CLM:
+        yield "--" + name, "*", "", "", ""
+    for node in ast.parse(pathlib.Path(path).read_text()).body:
+        if not (isinstance(node, ast.ClassDef) and node.name.endswith("Arguments")):
+            continue
+        for field in node.body:
+            if not isinstance(field, ast.AnnAssign):
+                continue
+            kind = ast.unparse(field.annotation).replace("Optional[", "").replace(" | None", "").strip("]")
+            given = {k.arg: k.value for k in getattr(field.value, "keywords", ())}
+            metadata = ast.unparse(given["metadata"]) if "metadata" in given else ""
+            choices = ""
+            if "'choices': [" in metadata:
+                choices = ",".join(ast.literal_eval(
+                    "[" + metadata.split("'choices': [", 1)[1].split("]")[0] + "]"))
+            default = ast.unparse(given["default"]).strip("'") if "default" in given else ""
+            words = {"--" + field.target.id, "--" + field.target.id.replace("_", "-")}
+            if kind == "bool" and default == "True":
+                words |= {"--no_" + field.target.id, "--no-" + field.target.id.replace("_", "-")}
+            yield (" ".join(sorted(words)), "?" if kind == "bool" else "1", "" if choices else kind,
+                   default, choices)
+
+
+def torchtitan_name_rows(folder):
+    """What a configuration can import; of packages also what their __init__.py takes from others."""
+    root = pathlib.Path(folder)
+    for path in sorted((root / "torchtitan").rglob("*.py")):
+        parts = path.relative_to(root).with_suffix("").parts
+        inner = "models" in parts and parts[-1] not in ("__init__", "config_utils", "config_registry")
+        foreign = {"experiments", "tests", "overrides", "observability", "flex_shard", "minimal_async_ep"}
+        if foreign & set(parts) or inner:
+            continue
+        module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        names = set()
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                names.add(node.name)
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names.update(t.id for t in targets if isinstance(t, ast.Name))
+                if ast.unparse(targets[0]).endswith("_configs") and isinstance(node.value, ast.Dict) \
+                        and parts[-1] == "__init__" and "models" in parts:
+                    for key in node.value.keys:
+                        yield f"{module}/{key.value}", "0", "", "", ""
+            elif isinstance(node, (ast.Import, ast.ImportFrom)) and parts[-1] == "__init__":
+                names.update(alias.asname or alias.name for alias in node.names)
+            if isinstance(node, ast.ClassDef) and node.name == "Trainer":
+                for inner in node.body:
+                    if isinstance(inner, ast.ClassDef) and inner.name == "Config":
+                        for field in inner.body:
+                            if isinstance(field, ast.AnnAssign):
+                                yield f"Trainer.Config.{field.target.id}", "0", "", "", ""
+        # Modules of a package are names of it, too.
+        if parts[-1] == "__init__":
+            names.update(p.stem for p in path.parent.iterdir())
+        for name in names:
+            if name.isidentifier() and not name.startswith("_") and len(name) > 1:
+                yield f"{module}:{name}", "0", "", "", ""
+
+
+def bridge_recipe_rows(folder):
+    names = set()
+    for path in pathlib.Path(folder).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                names.add(node.name)
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith((".", "megatron")) or \
+                    isinstance(node, ast.ImportFrom) and node.level > 0:
+                names.update(alias.asname or alias.name for alias in node.names)
+    for name in names:
+        if name.endswith("_config") and not name.startswith("_") and \
+                any(part in name for part in ("_pretrain_", "_sft_", "_peft_")):
+            yield name, "0", "", "", ""
+
+
+def bridge_field_rows(bridge, megatron):
+    """"section.field" of a ConfigContainer: the fields of the section's class and of its bases; for
+    model and dataset of every class that may stand there."""
+    classes = collections.defaultdict(lambda: [set(), set()])  # name: fields, bases
+    files = [*(pathlib.Path(bridge) / "src").rglob("*.py"),
+             *(pathlib.Path(megatron) / "megatron").rglob("*.py")]
+    of_models, of_data = set(), set()
+    for path in files:
+        if "tests" in path.parts:
+            continue
+        tree = ast.parse(path.read_text())
+        renamed = {a.asname: a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)
+                   for a in n.names if a.asname}
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            fields, bases = classes[node.name]
+            fields.update(f.target.id for f in node.body
+                          if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name))
+            fields.update(f.name for f in node.body if isinstance(f, ast.FunctionDef)
+                          and any("property" in ast.unparse(d) for d in f.decorator_list))
+            bases.update(renamed.get(b, b) for b in (ast.unparse(b).split(".")[-1] for b in node.bases))
+            if "models" in path.parts or "transformer" in path.parts or "config" in path.name:
+                of_models.add(node.name)
+            if "data" in path.parts or "datasets" in path.parts or "Dataset" in node.name:
+                of_data.add(node.name)
+
+    def fields_of(name, seen=frozenset()):
+        if name in seen or name not in classes:
+            return set()
+        fields, bases = classes[name]
+        return fields.union(*(fields_of(b, seen | {name}) for b in bases))
+
+    container = pathlib.Path(bridge) / "src/megatron/bridge/training/config.py"
+    for node in ast.parse(container.read_text()).body:
+        if not (isinstance(node, ast.ClassDef) and node.name == "ConfigContainer"):
+            continue
+        for field in node.body:
+            if not isinstance(field, ast.AnnAssign):
+                continue
+            section = field.target.id
+            yield section, "1", "", "", ""
+            kinds = {n.id for n in ast.walk(field.annotation) if isinstance(n, ast.Name)}
+            kinds |= {"model": of_models, "dataset": of_data}.get(section, set())
+            for name in set().union(*(fields_of(k) for k in kinds)):
+                if not name.startswith("_"):
+                    yield f"{section}.{name}", "1", "", "", ""
+
+
+# What accelerate/commands/launch.py and utils/dataclasses.py take of a key that they read.
+ACCELERATE_TYPES = {
+    "compute_environment": ("", "LOCAL_MACHINE,AMAZON_SAGEMAKER"),
+    "mixed_precision": ("", "no,fp16,bf16,fp8"),
+    "num_processes": ("int[1:]", ""), "num_machines": ("int[1:]", ""), "use_cpu": ("bool", ""),
+    "main_process_port": ("int", ""),
+    "fsdp_config.fsdp_version": ("int[1:2]", ""),
+    "fsdp_config.fsdp_auto_wrap_policy": ("any case", "TRANSFORMER_BASED_WRAP,SIZE_BASED_WRAP,NO_WRAP"),
+    "fsdp_config.fsdp_state_dict_type": ("any case", "FULL_STATE_DICT,LOCAL_STATE_DICT,SHARDED_STATE_DICT"),
+    "fsdp_config.fsdp_backward_prefetch": ("any case", "BACKWARD_PRE,BACKWARD_POST,NO_PREFETCH"),
+    "parallelism_config.parallelism_config_cp_comm_strategy": ("", "allgather,alltoall"),
+    "parallelism_config.parallelism_config_cp_backend": ("", "torch"),
+    "parallelism_config.parallelism_config_sp_backend": ("", "deepspeed"),
+}
+
+
 def accelerate_rows():
+    def typed(key):
+        kind, choices = ACCELERATE_TYPES.get(key, ("", ""))
+        if key == "distributed_type":
+            from accelerate.utils import DistributedType
+            choices = ",".join(str(kind.value) for kind in DistributedType)
+        if key.endswith("_size"):
+            kind = "int[1:]"
+        if key.startswith("fsdp_config.") and any(word in key for word in (
+                "offload_params", "activation_checkpointing", "cpu_ram", "sync_module", "use_orig")):
+            kind = "bool"
+        return kind, "", choices
+
     for key in ("deepspeed_config.*", "megatron_lm_config.*", "dynamo_config.*", "fp8_config.*",
                 "mpirun_config.*"):
         yield key, "1", "", "", ""
@@ -132,14 +369,37 @@ def accelerate_rows():
     from accelerate.commands import launch
     for kind in (config_args.ClusterConfig,):
         for field in dataclasses.fields(kind):
-            yield field.name, "1", "", "", ""
+            yield (field.name, "1", *typed(field.name))
     for action in launch.launch_command_parser()._actions:
         for word in action.option_strings:
             name = word.lstrip("-").replace("-", "_")
             if name.startswith("fsdp_"):
-                yield "fsdp_config." + name, "1", "", "", ""
+                yield ("fsdp_config." + name, "1", *typed("fsdp_config." + name))
             if name.startswith("parallelism_config_"):
-                yield "parallelism_config." + name, "1", "", "", ""
+                yield ("parallelism_config." + name, "1", *typed("parallelism_config." + name))
+
+
+def launcher_rows(parser):
+    """The options of a launcher's own parser."""
+    for action in parser._actions:
+        if action.option_strings:
+            arity = "0" if action.nargs == 0 else "1" if action.nargs is None else str(action.nargs)
+            yield " ".join(sorted(action.option_strings)), arity, "", "", ""
+
+
+def launchers():
+    from accelerate.commands import launch
+    from deepspeed.launcher import runner
+    from torch.distributed import run
+    import argparse as python
+    yield "accelerate_launch", launcher_rows(launch.launch_command_parser())
+    yield "torchrun", launcher_rows(run.get_args_parser())
+    made = []
+    parse = python.ArgumentParser.parse_args
+    python.ArgumentParser.parse_args = lambda self, *_, **__: made.append(self) or parse(self, ["x.py"])
+    runner.parse_args(["x.py"])
+    python.ArgumentParser.parse_args = parse
+    yield "deepspeed_launch", launcher_rows(made[0])
 
 
 def torchtitan_rows(path):
@@ -152,6 +412,8 @@ def torchtitan_rows(path):
                     kind = ast.unparse(field.annotation)
                     words = ast.literal_eval(kind[7:]) if kind.startswith("Literal") else ()
                     words = [words] if isinstance(words, str) else words
+                    kind = {"float | int": "float", "int | None": "int", "str | None": "str",
+                            "list[list[str]] | None": "list", "list[str]": "list"}.get(kind, kind)
                     default = ast.unparse(field.value).strip("'") if field.value else ""
                     yield (f"{sections[node.name]}.{field.target.id}", "1",
                            "" if words else kind, default, ",".join(words))
@@ -165,6 +427,13 @@ def main():
     parser.add_argument("--deepspeed", action="store_true")
     parser.add_argument("--accelerate", action="store_true")
     parser.add_argument("--torchtitan")
+    parser.add_argument("--torchtitan-names")
+    parser.add_argument("--launchers", action="store_true")
+    parser.add_argument("--trainer", action="store_true")
+    parser.add_argument("--older-trainer", nargs="*", default=[])
+    parser.add_argument("--run-clm")
+    parser.add_argument("--bridge-recipes")
+    parser.add_argument("--bridge-fields", nargs=2)
     args = parser.parse_args()
     if args.megatron:
         write("megatron", megatron_rows(args.megatron))
@@ -178,6 +447,26 @@ def main():
         write("deepspeed", set(deepspeed_rows()))
     if args.accelerate:
         write("accelerate", set(accelerate_rows()))
+    if args.bridge_fields:
+        write("bridge_fields", set(bridge_field_rows(*args.bridge_fields)))
+    if args.torchtitan_names:
+        write("torchtitan_names", set(torchtitan_name_rows(args.torchtitan_names)))
+    if args.launchers:
+        for name, rows in launchers():
+            write(name, set(rows))
+    if args.trainer:
+        rows = list(trainer_rows())
+        known = {word for row in rows for word in row[0].split()}
+        for row in set(older_trainer_rows(args.older_trainer)):
+            words = [word for word in row[0].split() if word not in known]
+            if not set(row[0].split()) & known:
+                rows.append((" ".join(words), *row[1:]))
+                known.update(words)
+        write("trainer", rows)
+    if args.run_clm:
+        write("run_clm", set(run_clm_rows(args.run_clm)))
+    if args.bridge_recipes:
+        write("bridge_recipes", set(bridge_recipe_rows(args.bridge_recipes)))
     if args.torchtitan:
         write("torchtitan", set(torchtitan_rows(args.torchtitan)))
 

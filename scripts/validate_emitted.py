@@ -55,12 +55,16 @@ def exported(folder, script):
 
 # ---- Megatron-LM ----
 
-def megatron_validator():
+def megatron_modules():
+    """Megatron's arguments and its counter of microbatches, importable without a GPU."""
     where = os.environ.get("MEGATRON_LM_DIR")
     if not where:
         raise Skipped("MEGATRON_LM_DIR names no checkout of Megatron-LM")
     sys.path.insert(0, where)
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", CUDA_DEVICE_MAX_CONNECTIONS="1")
+    import typing
+    if not hasattr(typing, "override"):  # of Python 3.12
+        typing.override = lambda method: method
     import torch
     # Arguments ask the GPU for its age; Transformer Engine's kernels are not here.
     hopper = types.SimpleNamespace(major=9, minor=0, multi_processor_count=132)
@@ -78,6 +82,20 @@ def megatron_validator():
     for module in (arguments, transformer_config, utils):
         if hasattr(module, "is_te_min_version"):
             module.is_te_min_version = lambda *_, **__: True
+    return arguments, microbatches
+
+
+def build_microbatches(microbatches, args):
+    """What training builds before its first step; core 0.20 has no ramp any more."""
+    build = microbatches._build_num_microbatches_calculator
+    ramp = "rampup_batch_size" in inspect.signature(build).parameters
+    build(rank=1, global_batch_size=args.global_batch_size,
+          micro_batch_size=args.micro_batch_size, data_parallel_size=args.data_parallel_size,
+          decrease_batch_size_if_needed=False, **({"rampup_batch_size": None} if ramp else {}))
+
+
+def megatron_validator():
+    arguments, microbatches = megatron_modules()
     known, ours = set(), {}
     # What later versions call otherwise, and what only later ones know.
     renamed = {"--cuda-graph-modules": "--cuda-graph-scope"}
@@ -120,12 +138,7 @@ def megatron_validator():
         assert config.pipeline_model_parallel_size == plan["pp"], "pp"
         if args.num_experts:
             assert config.expert_tensor_parallel_size == plan["etp"], "etp"
-        # Which training builds before its first step; core 0.20 has no ramp any more.
-        build = microbatches._build_num_microbatches_calculator
-        ramp = "rampup_batch_size" in inspect.signature(build).parameters
-        build(rank=1, global_batch_size=args.global_batch_size,
-              micro_batch_size=args.micro_batch_size, data_parallel_size=args.data_parallel_size,
-              decrease_batch_size_if_needed=False, **({"rampup_batch_size": None} if ramp else {}))
+        build_microbatches(microbatches, args)
         assert (args.virtual_pipeline_model_parallel_size or 1) == plan["vpp"], "vpp"
 
     return validate
@@ -154,6 +167,27 @@ def deepspeed_validator():
     return validate
 
 
+def fork_arguments(where):
+    """Megatron-DeepSpeed's own parser; its kernels and apex are not here."""
+    import importlib
+
+    def absent(name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return object
+
+    sys.path.insert(0, where)
+    for name in ("apex", "apex.multi_tensor_apply", "apex.optimizers", "amp_C"):
+        module = types.ModuleType(name)
+        module.__getattr__ = absent
+        module.__path__ = []
+        sys.modules.setdefault(name, module)
+    import torch
+    hopper = types.SimpleNamespace(major=9, minor=0, multi_processor_count=132)
+    torch.cuda.get_device_properties = lambda *_: hopper
+    return importlib.import_module("megatron.arguments")
+
+
 # ---- accelerate ----
 
 def accelerate_validator():
@@ -178,7 +212,8 @@ def accelerate_validator():
 
 # ---- torchtitan ----
 
-def torchtitan_validator():
+def torchtitan_modules():
+    """torchtitan's configuration classes, and its mesh."""
     where = os.environ.get("TORCHTITAN_DIR")
     if not where:
         raise Skipped("TORCHTITAN_DIR names no checkout of torchtitan")
@@ -216,6 +251,11 @@ def torchtitan_validator():
     module.ParallelismConfig = configs.ParallelismConfig
     tree.body = [node for node in tree.body if not foreign(node)]
     exec(compile(tree, str(path), "exec"), module.__dict__)
+    return configs, module
+
+
+def torchtitan_validator():
+    configs, module = torchtitan_modules()
 
     def validate(folder, job, unknown):
         tree = ast.parse((folder / "qplan_config.py").read_text())

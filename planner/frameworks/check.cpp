@@ -11,6 +11,7 @@
 #include "models/program/loss.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/relations.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/unsaid.h"
@@ -61,6 +62,7 @@ void read_part(const ConfigPart& part, Draft& draft,
   for (const Option& option : options_of(part.dialect)) {
     const Setting* const setting = part.settings.find(option.key);
     if (setting == nullptr || is_auto(*setting)) continue;
+    if (part.dialect == Dialect::ds_config && setting->value.is_null()) continue;
     if (!setting->resolved) {
       out.push_back({Severity::note, "not_resolved", setting->place,
                      fmt::format("{} is {}, which only a run can tell", setting->key,
@@ -472,6 +474,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   if (!checked.framework) {
     const Scene scene{job, question, {}, {}};
     check_torch(scene, checked.findings);
+    check_python(scene, checked.findings);
     check_launch(scene, checked.findings);
     if (!checked.has(Severity::error)) {
       checked.findings.push_back(nothing_to_check(job));
@@ -483,10 +486,13 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   reading.read(checked.findings);
   Scene& scene = reading.scene();
   check_options(scene, checked.findings);
+  check_relations(scene, checked.findings);
   check_facts(scene, checked.findings);
   check_megatron(scene, checked.findings);
   check_deepspeed(scene, checked.findings);
+  check_trainer(scene, checked.findings);
   check_torch(scene, checked.findings);
+  check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
   const bool whole = !lacks_config(checked);
   checked.says_plan = whole && (!scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr);

@@ -21,6 +21,8 @@ struct CheckQuestion {
   int gpus_per_node = 8;
   // What the files may not say.
   std::optional<std::int64_t> seq_len, global_batch_size, micro_batch_size;
+  // The model was read from the files themselves, which are not compared with it then.
+  bool model_of_files = false;
 };
 
 struct Checked {

@@ -99,6 +99,7 @@ void check_fact(const Scene& scene, const ConfigPart& part, const Fact& fact,
 }  // namespace
 
 void check_facts(const Scene& scene, Findings& out) {
+  if (scene.question.model_of_files) return;
   const Subject subject{scene.question.model, scene.question.config, scene.draft.plan,
                         scene.draft.recipe, scene.question.gpus_per_node};
   for (const ConfigPart& part : scene.files.parts) {

@@ -94,6 +94,35 @@ void check_deepspeed_launch(const Scene& scene, const Launch& launch, Findings& 
   }
 }
 
+// Options of the launcher itself, which its own parser refuses.
+void check_launcher_options(const Launch& launch, Findings& out) {
+  const std::string_view name = launch.program == "accelerate"  ? "accelerate_launch"
+                                : launch.program == "deepspeed" ? "deepspeed_launch"
+                                : launch.program == "torchrun"  ? "torchrun"
+                                                                : "";
+  if (name.empty()) return;
+  const OptionList& list = known_options(name);
+  for (const Setting& setting : launch.options) {
+    if (!setting.key.starts_with("--") || setting.key.size() < 4 || !setting.resolved) continue;
+    const auto begins =
+        std::count_if(list.names().begin(), list.names().end(),
+                      [&](const std::string& known) { return known.starts_with(setting.key); });
+    // argparse takes a beginning for the whole, but accelerate's is told not to.
+    const bool short_for = launch.program != "accelerate" && begins > 0;
+    if (list.find(setting.key) != nullptr || short_for) continue;
+    const std::string near = nearest_name(setting.key, list.names());
+    if (near.empty() || !is_slip(setting.key, near)) continue;  // another version's
+    out.push_back(
+        {error,
+         "unknown_option",
+         setting.place,
+         fmt::format("{}: {} has no such option and stops", setting.key, launch.program),
+         fmt::format("did you mean {}?", near),
+         fmt::format("qplan: planner/frameworks/options/{}.tsv, the options of its parser", name),
+         {}});
+  }
+}
+
 void check_script(const Launch& launch, Findings& out) {
   if (!launch.script.ends_with(".sh") || launch.program == "srun" || launch.program == "ray" ||
       launch.program == "mpirun") {
@@ -151,11 +180,21 @@ void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
                    "Megatron-FSDP refuses CUDA_DEVICE_MAX_CONNECTIONS=1", "unset it",
                    "Megatron-LM d98e8a64, megatron/training/arguments.py:1166"});
   }
-  if (!fsdp && !one && (p.tp > 1 || p.cp > 1) && capability > 0 && capability < 100) {
+  // Megatron only advises where experts' exchanges run beside compute.
+  const ConfigPart* const part = scene.files.find(Dialect::megatron);
+  const bool advised = part->settings.has("--overlap-moe-expert-parallel-comm");
+  const bool needed = !fsdp && !advised && (p.tp > 1 || p.cp > 1) && capability < 100;
+  if (needed && !one && capability > 0) {
+    // Where the script leaves it alone, the environment that it runs in may say it.
+    const bool another =
+        queues != launch.environment.end() && queues->second.find('$') == std::string::npos;
     out.push_back(
-        {warning, "queues", launch.place,
-         "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script does "
-         "not set; Megatron asserts it",
+        {another ? error : warning, "queues", launch.place,
+         another ? fmt::format("tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, not {}; "
+                               "Megatron asserts it",
+                               shown(queues->second))
+                 : "tp and cp need CUDA_DEVICE_MAX_CONNECTIONS=1 on this GPU, which the script "
+                   "does not set; Megatron asserts it",
          "export CUDA_DEVICE_MAX_CONNECTIONS=1",
          "Megatron-LM d98e8a64, megatron/training/arguments.py:1477"});
   }
@@ -245,6 +284,7 @@ void check_launch(const Scene& scene, Findings& out) {
   for (const Launch& launch : scene.files.launches) {
     check_world(scene, launch, out);
     if (launch.program == "deepspeed") check_deepspeed_launch(scene, launch, out);
+    check_launcher_options(launch, out);
     check_script(launch, out);
     check_environment(launch, out);
     check_node_rank(scene, launch, out);

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "models/error.h"
+#include "planner/frameworks/option_value.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
 
@@ -67,6 +68,9 @@ constexpr auto kForkAliases = std::to_array<Alias>({
     {"--num-query-groups", "--num-key-value-heads", ""},
     {"--norm-epsilon", "--layernorm-epsilon", ""},
     {"--rotary-base", "--rotary-position-embeddings-theta", ""},
+    {"--batch-size", "--micro-batch-size", ""},
+    {"--model-parallel-size", "--tensor-model-parallel-size", ""},
+    {"--warmup", "--lr-warmup-fraction", ""},
     {"--qk-layernorm", "", "; models that normalise queries and keys cannot be built"},
 });
 
@@ -124,7 +128,32 @@ constexpr std::array<std::string_view, 8> kDeepspeedFlags{
     "--deepspeed",  "--deepspeed_config", "--deepspeed-config", "--deepscale",
     "--local_rank", "--local-rank",       "--deepspeed_mpi",    "--ds_inference"};
 
+// transformers' run_clm.py has its arguments and the Trainer's. Another script may have any of its
+// own: there a slip of the Trainer's words is one where most of them are right.
+bool is_known_to_trainer(const ConfigPart& part, const std::string& key) {
+  const OptionList &trainer = known_options("trainer"), &script = known_options("run_clm");
+  if (script.find(key) != nullptr || !key.starts_with("--")) return true;
+  const auto begins = [&](const std::string& name) { return name.starts_with(key); };
+  const auto spelled_so = std::count_if(trainer.names().begin(), trainer.names().end(), begins);
+  if (base_name(part.script) == "run_clm.py") {
+    // Python's argparse takes a beginning that only one name has.
+    return spelled_so == 1 && std::none_of(script.names().begin(), script.names().end(), begins);
+  }
+  const auto right =
+      std::count_if(part.settings.begin(), part.settings.end(),
+                    [&](const Setting& s) { return trainer.find(s.key) != nullptr; });
+  const std::string near = nearest_name(key, trainer.names());
+  return right < 5 || spelled_so > 0 || near.empty() || !is_slip(key, near);
+}
+
+// Names that the parser has only to say that they are gone (arguments.py:589).
+constexpr std::array<std::string_view, 3> kGone{"--batch-size", "--model-parallel-size",
+                                                "--warmup"};
+
 bool is_known(const ConfigPart& part, const std::string& key) {
+  const bool takes = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
+                     part.dialect == Dialect::megatron_deepspeed;
+  if (takes && std::find(kGone.begin(), kGone.end(), key) != kGone.end()) return false;
   const OptionList& list = known_options(option_list_of(part.dialect));
   if (list.find(key) != nullptr) return true;
   switch (part.dialect) {
@@ -137,6 +166,8 @@ bool is_known(const ConfigPart& part, const std::string& key) {
              kDeepspeedFlags.end();
     case Dialect::megatron_yaml:
       return !key.starts_with("--");  // the same key stands once as a flag
+    case Dialect::trainer:
+      return is_known_to_trainer(part, key);
     case Dialect::torchtitan:
       return key == "activation_checkpoint" || key == "moe_comm_backend" || key == "loss";
     case Dialect::ds_config:
@@ -152,7 +183,6 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     }
     case Dialect::megatron:
     case Dialect::bridge:
-    case Dialect::trainer:
     case Dialect::fsdp_module:
       break;
   }
@@ -183,8 +213,9 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
     }
     case Dialect::torchtitan:
       return "torchtitan has no such field and stops";
-    case Dialect::bridge:
     case Dialect::trainer:
+      return "transformers' parser knows no such argument and stops";
+    case Dialect::bridge:
     case Dialect::fsdp_module:
       break;
   }
@@ -193,6 +224,10 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
 
 std::vector<std::string> candidates(const ConfigPart& part, const std::string& key) {
   std::vector<std::string> names = known_options(option_list_of(part.dialect)).names();
+  if (part.dialect == Dialect::trainer) {
+    const auto& more = known_options("run_clm").names();
+    names.insert(names.end(), more.begin(), more.end());
+  }
   if (part.dialect == Dialect::slime) {
     const auto& more = known_options("megatron").names();
     names.insert(names.end(), more.begin(), more.end());
@@ -218,6 +253,7 @@ std::string spelled_key(const ConfigPart& part, const std::string& key) {
 std::vector<const OptionList*> lists_of(const ConfigPart& part) {
   std::vector<const OptionList*> lists{&known_options(option_list_of(part.dialect))};
   if (part.dialect == Dialect::slime) lists.push_back(&known_options("megatron"));
+  if (part.dialect == Dialect::trainer) lists.push_back(&known_options("run_clm"));
   return lists;
 }
 
@@ -282,21 +318,100 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   return finding;
 }
 
-// Types and choices, of options whose list tells them.
+ValueReader reader_of(const ConfigPart& part) {
+  switch (part.dialect) {
+    case Dialect::ds_config:
+      return ValueReader::json;
+    case Dialect::accelerate:
+      return ValueReader::yaml;
+    case Dialect::trainer:
+      return ValueReader::trainer;
+    case Dialect::torchtitan:
+      return part.script.empty() ? ValueReader::python : ValueReader::argparse;
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+    case Dialect::slime:
+    case Dialect::megatron_deepspeed:
+    case Dialect::bridge:
+    case Dialect::fsdp_module:
+      break;
+  }
+  return ValueReader::argparse;
+}
+
+const KnownOption* known_option(const ConfigPart& part, std::string_view key) {
+  const KnownOption* known = known_options(option_list_of(part.dialect)).find(key);
+  if (known == nullptr && part.dialect == Dialect::slime) {
+    known = known_options("megatron").find(key);
+  }
+  if (known == nullptr && part.dialect == Dialect::trainer) {
+    known = known_options("run_clm").find(key);
+  }
+  return known;
+}
+
+// Whether the script has no arguments without a flag. slime ignores what it does not know.
+bool takes_no_others(const ConfigPart& part) {
+  switch (part.dialect) {
+    case Dialect::megatron:
+      return is_of_megatron(part.script);
+    case Dialect::megatron_deepspeed:
+      return true;
+    case Dialect::trainer:
+      return base_name(part.script) == "run_clm.py";
+    case Dialect::slime:
+    case Dialect::torchtitan:
+    case Dialect::megatron_yaml:
+    case Dialect::bridge:
+    case Dialect::ds_config:
+    case Dialect::accelerate:
+    case Dialect::fsdp_module:
+      break;
+  }
+  return false;
+}
+
+// A number that argparse does not read and JSON would: 1e6.
+Correction in_digits(const Scene& scene, const KnownOption& known, const Setting& setting) {
+  if (known.type != "int" || !setting.key.starts_with("--") || setting.value.is_array()) return {};
+  try {
+    return with_value(scene, setting, fmt::format("{}", whole_of(setting.value)));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// Types, ranges and choices, of options whose list tells them.
 void check_value(const Scene& scene, const ConfigPart& part, const Setting& setting,
                  Findings& out) {
-  const KnownOption* known = known_options(option_list_of(part.dialect)).find(setting.key);
-  if (known == nullptr && part.dialect == Dialect::slime) {
-    known = known_options("megatron").find(setting.key);
-  }
-  if (known == nullptr || !setting.resolved || setting.value.is_null()) return;
+  const KnownOption* const known = known_option(part, setting.key);
+  if (known == nullptr || !setting.resolved) return;
+  // What a plan's word refuses was said already.
+  const bool said = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
+    return f.rule == "bad_value" && f.place.file == setting.place.file &&
+           f.place.line == setting.place.line && f.message.starts_with(setting.key + " ");
+  });
+  // Filled in by Hugging Face's Trainer, or a trap of its own.
+  const bool automatic = part.dialect == Dialect::ds_config && text_of(setting.value) == "auto";
+  if (said || automatic) return;
   const auto refuse = [&](std::string wanted, Correction fix) {
     out.push_back({Severity::error, "refused_value", setting.place,
                    fmt::format("{} is {}, and must be {}", setting.key,
                                shown(text_of(setting.value)), wanted),
                    "", source_of_options(part), std::move(fix)});
   };
-  const bool flag = setting.value.is_boolean();
+  if (!setting.extra.empty() && takes_no_others(part)) {
+    out.push_back(
+        {Severity::error,
+         "stray_word",
+         setting.place,
+         fmt::format("{} takes {}, and {} behind it is an argument that nobody knows", setting.key,
+                     known->arity == "0" ? "no value" : "one value", shown(setting.extra)),
+         "leave it out",
+         "Python 3, Lib/argparse.py (unrecognized arguments)",
+         {}});
+  }
+  const bool flag = setting.value.is_boolean(), argument = setting.key.starts_with("--");
   if (known->arity == "0" && !flag) {
     const std::string word = text_of(setting.value);
     const bool off = same_value(word, "false");
@@ -305,40 +420,46 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
                                                ? replaced(scene, setting, setting.key)
                                                : Correction{});
   }
-  if (known->arity == "1" && flag && setting.key.starts_with("--")) {
+  if ((known->arity == "1" || known->arity == "+") && flag && argument) {
     return refuse("followed by a value", {});
   }
-  for (const std::string& value : list_of(setting.value)) {
-    const bool choice =
-        known->choices.empty() || part.dialect == Dialect::torchtitan ||
-        std::find(known->choices.begin(), known->choices.end(), value) != known->choices.end();
-    if (!choice) {
-      const std::string meant =
-          setting.value.is_array() ? "" : certain_choice(value, known->choices);
-      return refuse(fmt::format("one of {}", fmt::join(known->choices, ", ")),
-                    meant.empty() ? Correction{} : with_value(scene, setting, meant));
-    }
-    const bool digits =
-        !value.empty() && value.find_first_not_of("-0123456789") == std::string::npos;
-    if (known->type == "int" && setting.key.starts_with("--") && !digits) {
-      Correction fix;
-      try {  // 1e6
-        fix = with_value(scene, setting, fmt::format("{}", whole_of(Json(value))));
-      } catch (const Error&) {
-      }
-      return refuse("a whole number, in digits", std::move(fix));
-    }
+  if (flag && argument) return;
+  const bool several = setting.value.is_array() && known->type != "list";
+  if (several && !argument && (known->type == "int" || known->type == "float")) {
+    return refuse("a number", {});
+  }
+  const auto values = several ? setting.value : Json::array({setting.value});
+  for (const Json& value : values) {
+    const std::string wanted = wanted_instead(*known, value, reader_of(part));
+    if (wanted.empty()) continue;
+    const std::string meant =
+        setting.value.is_array() ? "" : certain_choice(text_of(value), known->choices);
+    return refuse(wanted, meant.empty() ? in_digits(scene, *known, setting)
+                                        : with_value(scene, setting, meant));
   }
 }
 
-void check_repetition(const ConfigPart& part, Findings& out) {
+void check_repetition(const ConfigPart& part, bool has_trainer, Findings& out) {
   if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::fsdp_module ||
       part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan) {
     return;
   }
   for (const Setting& setting : part.settings) {
     const Setting* const last = part.settings.find(setting.key);
-    if (last == &setting || same_value(last->value, setting.value)) continue;
+    if (last == &setting) continue;
+    // A Trainer reads the file by itself, and hands on what it made of it.
+    if (part.dialect == Dialect::ds_config && !has_trainer &&
+        last->place.file == setting.place.file && !setting.value.is_object()) {
+      out.push_back({Severity::error,
+                     "said_twice",
+                     setting.place,
+                     fmt::format("{} stands twice, and DeepSpeed stops", setting.key),
+                     "keep one",
+                     "DeepSpeed edaa7221, deepspeed/runtime/config_utils.py",
+                     {}});
+      continue;
+    }
+    if (same_value(last->value, setting.value)) continue;
     if (!last->resolved || !setting.resolved) continue;  // of two branches one is taken
     // A later file may well say another than an earlier one; in one file it is a slip.
     const bool slip = last->place.file == setting.place.file;
@@ -351,6 +472,18 @@ void check_repetition(const ConfigPart& part, Findings& out) {
 }
 
 }  // namespace
+
+bool is_slip(std::string written, std::string real) {
+  for (std::string* const name : {&written, &real}) {
+    std::replace(name->begin(), name->end(), '_', '-');
+  }
+  const auto [w, r] = std::mismatch(written.begin(), written.end(), real.begin(), real.end());
+  const std::string a(w, written.end()), b(r, real.end());
+  const auto [we, re] = std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend());
+  const auto left = a.rend() - we, wanted = b.rend() - re;
+  const bool swapped = left == 2 && wanted == 2 && a[0] == b[1] && a[1] == b[0];
+  return swapped || (left <= 1 && wanted <= 1);
+}
 
 void check_options(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
@@ -370,7 +503,7 @@ void check_options(const Scene& scene, Findings& out) {
         out.push_back(unknown_option(scene, part, setting));
       }
     }
-    check_repetition(part, out);
+    check_repetition(part, scene.files.find(Dialect::megatron_deepspeed) == nullptr, out);
   }
 }
 

@@ -65,8 +65,9 @@ std::string_view option_list_of(Dialect dialect) {
       return "accelerate";
     case Dialect::torchtitan:
       return "torchtitan";
-    case Dialect::bridge:
     case Dialect::trainer:
+      return "trainer";
+    case Dialect::bridge:
     case Dialect::fsdp_module:
       break;
   }

@@ -27,6 +27,26 @@ std::vector<std::string> pieces_of(std::string_view text, char separator) {
 
 }  // namespace
 
+namespace {
+
+// "int[0:3]": a type and what its numbers lie between, either of which may be left out.
+void set_range(KnownOption& option) {
+  if (option.type.ends_with('!')) {
+    option.never_null = true;
+    option.type.pop_back();
+  }
+  const std::size_t bracket = option.type.find('[');
+  const std::size_t colon = option.type.find(':');
+  if (bracket == std::string::npos || colon == std::string::npos) return;
+  const std::string low = option.type.substr(bracket + 1, colon - bracket - 1);
+  const std::string high = option.type.substr(colon + 1, option.type.size() - colon - 2);
+  if (!low.empty()) option.low = std::stod(low);
+  if (!high.empty()) option.high = std::stod(high);
+  option.type.resize(bracket);
+}
+
+}  // namespace
+
 OptionList::OptionList(std::string_view name, std::string_view tsv) {
   std::vector<std::pair<std::string, std::size_t>> found;
   for (const std::string& line : pieces_of(tsv, '\n')) {
@@ -35,6 +55,7 @@ OptionList::OptionList(std::string_view name, std::string_view tsv) {
     QPLAN_CHECK(columns.size() == 5, "an option list has five columns: " + std::string(name));
     KnownOption option{pieces_of(columns[0], ' '), columns[1], columns[2], columns[3], {}};
     if (!columns[4].empty()) option.choices = pieces_of(columns[4], ',');
+    set_range(option);
     for (const std::string& spelling : option.spellings) {
       found.emplace_back(spelling, options_.size());
     }

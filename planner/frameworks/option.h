@@ -2,6 +2,7 @@
 // How a plan and a model are spelled by a framework: one table a framework, used by the writer
 // (emit) and by the reader (check), so that what is written is what is read.
 
+#include <cmath>
 #include <optional>
 #include <span>
 #include <string>
@@ -105,9 +106,11 @@ Json if_true(bool condition, T value) {
 
 struct KnownOption {
   std::vector<std::string> spellings;
-  std::string arity;  // "0", "1", "3", "+", "*"
+  std::string arity;  // "0", "1", "3", "+", "*", "?"
   std::string type, otherwise;
   std::vector<std::string> choices;
+  double low = -INFINITY, high = INFINITY;  // of numbers: "int[0:3]", "float[0:]"
+  bool never_null = false;                  // "int!"
 };
 
 class OptionList {
@@ -122,7 +125,9 @@ class OptionList {
   std::vector<std::size_t> index_;  // of names_ in options_
 };
 
-// "megatron", "megatron_deepspeed", "slime", "deepspeed", "accelerate", "torchtitan".
+// "megatron", "megatron_deepspeed", "slime", "deepspeed", "accelerate", "torchtitan", "trainer",
+// "run_clm", "bridge_recipes", "bridge_fields", "torchtitan_names",
+// "accelerate_launch", "deepspeed_launch", "torchrun".
 const OptionList& known_options(std::string_view name);
 
 }  // namespace qplan

@@ -28,7 +28,9 @@ void check_facts(const Scene& scene, Findings& out);
 // Combinations that a framework refuses, or takes and means otherwise.
 void check_megatron(const Scene& scene, Findings& out);
 void check_deepspeed(const Scene& scene, Findings& out);
+void check_trainer(const Scene& scene, Findings& out);  // beside ds_config.json
 void check_torch(const Scene& scene, Findings& out);
+void check_python(const Scene& scene, Findings& out);
 void check_launch(const Scene& scene, Findings& out);
 void list_megatron_traps(std::vector<TrapInfo>& out);
 void list_deepspeed_traps(std::vector<TrapInfo>& out);
@@ -37,6 +39,10 @@ void list_deepspeed_traps(std::vector<TrapInfo>& out);
 std::span<const Option> options_of(Dialect dialect);
 std::span<const Fact> facts_of(Dialect dialect);
 std::string_view option_list_of(Dialect dialect);  // of known_options(); empty: none
+
+// One letter too many, too few, another, or two in each other's place; more is another word, as
+// --use-gpu is to --use-mup.
+bool is_slip(std::string written, std::string real);
 
 // ---- corrections, for --fix, in the syntax of the place; else why there is none ----
 

@@ -30,6 +30,7 @@ struct Setting {
   bool resolved = true;  // false: the value is known only when the file runs
   Span name{};           // the last part of the key, without quotes
   Syntax syntax = Syntax::words;
+  std::string extra{};  // words behind an argument that it does not take
 };
 
 class Settings {

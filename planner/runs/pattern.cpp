@@ -2,16 +2,13 @@
 
 #include <fmt/format.h>
 
+#include "models/ascii.h"
 #include "models/error.h"
 
 namespace qplan {
 namespace {
 
 constexpr int kFirstYear = 2020, kLastYear = 2100;
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
-}
 
 // The month whose digits stand in `text` where `date` has Y and M; 0: none does.
 int month_in(std::string_view text, std::string_view date) {

@@ -229,6 +229,40 @@ TEST_CASE("scripts that a script reads or starts are found beside it") {
         "profile is read here and is not among the files given|"
         "none.sh is read here and is not among the files given|");
   CHECK_FALSE(ran.says("nothing here starts a training job"));
+
+  // The folder by the way that shells have to ask for it.
+  std::ofstream(folder.file("start.sh"))
+      << "HERE=\"$(cd -- \"$(dirname -- \"${BASH_SOURCE[0]}\")\" &>/dev/null && pwd)\"\n"
+         "source \"${HERE}/models/args.sh\"\n"
+         "torchrun --nproc_per_node 8 pretrain_gpt.py ${MODEL_ARGS[@]}\n";
+  const Ran asked = run("check " + folder.file("start.sh") + " --model qwen3-8b --gpus 8");
+  CHECK_FALSE(asked.says("sourced_file_missing"));
+}
+
+TEST_CASE("a script that states every shape needs no --model") {
+  const TemporaryFolder folder;
+  const std::string shapes =
+      "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 "
+      "--group-query-attention --num-query-groups 8 --swiglu --position-embedding-type rope "
+      "--normalization RMSNorm --disable-bias-linear --untie-embeddings-and-output-weights "
+      "--attention-dropout 0 --hidden-dropout 0 --max-position-embeddings 8192 ";
+  const std::string rest =
+      "--seq-length 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 "
+      "--use-distributed-optimizer --tensor-model-parallel-size 2 ";
+  const std::string start =
+      "export CUDA_DEVICE_MAX_CONNECTIONS=1\ntorchrun --nproc_per_node 8 "
+      "--nnodes 1 pretrain_gpt.py ";
+  std::ofstream(folder.file("train.sh")) << start << shapes << rest << "\n";
+  std::ofstream(folder.file("wrong.sh")) << start << shapes << rest << "--fp8-param-gather\n";
+  std::ofstream(folder.file("bare.sh")) << start << rest << "\n";
+  const Ran clean = run("check " + folder.file("train.sh") + " --gpus 8 --no-best");
+  CHECK(clean.says("a vocabulary of 128256 tokens"));
+  CHECK_FALSE(clean.says("error:"));
+  CHECK_FALSE(clean.says("best "));
+  CHECK(run("check " + folder.file("wrong.sh") + " --gpus 8 --no-best").says("[option_needs]"));
+  const Ran bare = run("check " + folder.file("bare.sh") + " --gpus 8");
+  CHECK(bare.code == 2);
+  CHECK(bare.says("--model is missing"));
 }
 
 TEST_CASE("a rule's finding says who enforces it") {

@@ -51,6 +51,38 @@ bool is_one_bit(const std::string& type) {
   return type.starts_with("OneBit") || type.starts_with("ZeroOne");
 }
 
+bool is_one_of(const std::string& word, std::string_view list) {
+  const std::string all = " " + std::string(list) + " ";
+  return word.empty() || word == "auto" || all.find(" " + word + " ") != std::string::npos;
+}
+
+std::string lower(std::string text) {
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
+// DeepSpeed's own in any case, else a class of torch.optim (engine.py:2090,
+// _configure_basic_optimizer).
+bool is_optimizer(const std::string& type) {
+  return is_one_of(lower(type),
+                   "adam adamw lamb onebitadam zerooneadam onebitlamb lion muon adagrad") ||
+         is_one_of(type,
+                   "Adadelta Adafactor Adagrad Adam AdamW SparseAdam Adamax ASGD SGD RAdam "
+                   "Rprop RMSprop NAdam LBFGS Muon");
+}
+
+// Its own schedules, else a class of torch.optim.lr_scheduler.
+bool is_scheduler(const std::string& type) {
+  return is_one_of(type, "LRRangeTest OneCycle WarmupLR WarmupDecayLR WarmupCosineLR") ||
+         is_one_of(type,
+                   "LambdaLR MultiplicativeLR StepLR MultiStepLR ConstantLR LinearLR "
+                   "ExponentialLR SequentialLR CosineAnnealingLR ChainedScheduler "
+                   "ReduceLROnPlateau CyclicLR CosineAnnealingWarmRestarts OneCycleLR "
+                   "PolynomialLR");
+}
+
 // accelerate has no word for the batch: its data loader does.
 bool leaves_batch_open(const Case& c) {
   return !c.part.of_accelerate && !c.has("train_batch_size") &&
@@ -122,10 +154,47 @@ constexpr auto kTraps = std::to_array<Trap>({
      "cpu_offload is the old word for offload_optimizer, and both are refused together",
      "keep offload_optimizer", "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:202", "",
      true},
+    {"nvme_without_path", error, "zero_optimization.offload_optimizer.device",
+     [](const Case& c) {
+       return c.text("zero_optimization.offload_optimizer.device") == "nvme" &&
+              !c.has("zero_optimization.offload_optimizer.nvme_path");
+     },
+     "states go to a drive that nothing names", "add nvme_path, a folder on the drive",
+     "DeepSpeed edaa7221, deepspeed/runtime/swap_tensor/optimizer_utils.py"},
+    {"nvme_without_path", error, "zero_optimization.offload_param.device",
+     [](const Case& c) {
+       return c.text("zero_optimization.offload_param.device") == "nvme" &&
+              !c.has("zero_optimization.offload_param.nvme_path");
+     },
+     "parameters go to a drive that nothing names", "add nvme_path, a folder on the drive",
+     "DeepSpeed edaa7221, deepspeed/runtime/swap_tensor/partitioned_param_swapper.py"},
+    {"offload_below_stage", warning, "zero_optimization.offload_param.device",
+     [](const Case& c) {
+       const std::string device = c.text("zero_optimization.offload_param.device");
+       return (device == "cpu" || device == "nvme") && c.stage() < 3 &&
+              !c.is_auto("zero_optimization.stage");
+     },
+     "parameters are offloaded by stage 3 alone", "stage 3, or leave offload_param out",
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/offload_config.py"},
+    {"offload_below_stage", warning, "zero_optimization.offload_optimizer.device",
+     [](const Case& c) {
+       return c.text("zero_optimization.offload_optimizer.device") == "nvme" && c.stage() < 3 &&
+              !c.is_auto("zero_optimization.stage");
+     },
+     "states go to a drive by stage 3 alone", "stage 3, or the device cpu",
+     "DeepSpeed edaa7221, deepspeed/runtime/zero/offload_config.py"},
     {"clipping_in_optimizer", error, "optimizer.params.max_grad_norm",
      [](const Case& c) { return c.has("optimizer.params.max_grad_norm"); },
      "the optimizer refuses max_grad_norm", "gradient_clipping at the top",
      "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2090", "", true},
+    {"unknown_optimizer", error, "optimizer.type",
+     [](const Case& c) { return !is_optimizer(c.text("optimizer.type")); },
+     "neither DeepSpeed nor torch.optim has an optimizer of that name", "AdamW",
+     "DeepSpeed edaa7221, deepspeed/runtime/engine.py:2090"},
+    {"unknown_scheduler", error, "scheduler.type",
+     [](const Case& c) { return !is_scheduler(c.text("scheduler.type")); },
+     "neither DeepSpeed nor torch has a learning-rate schedule of that name", "WarmupDecayLR",
+     "DeepSpeed edaa7221, deepspeed/runtime/lr_schedules.py"},
     {"one_bit_with_zero", error, "optimizer.type",
      [](const Case& c) { return is_one_bit(c.text("optimizer.type")) && c.stage() > 0; },
      "optimizers that compress gradients exclude ZeRO", "AdamW",

@@ -29,6 +29,13 @@ bool low_precision_states(const Case& c) {
   return false;
 }
 
+// Arguments that a script is started with.
+bool is_started(const Case& c) {
+  const bool takes = c.part.dialect == Dialect::megatron ||
+                     c.part.dialect == Dialect::megatron_deepspeed;
+  return takes && !c.part.script.empty();
+}
+
 // The arguments of a whole job, not those of one array.
 bool is_whole(const Case& c) {
   return c.has("--num-layers") && c.has("--micro-batch-size");
@@ -125,6 +132,33 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "fp16 overflows where the model was trained in bf16, and the GPU has bf16", "use --bf16",
      "qplan: the model's config.json says torch_dtype bfloat16"},
+
+    // What Megatron has no default of.
+    {"no_micro_batch", error, "",
+     [](const Case& c) {
+       const bool takes = c.part.dialect == Dialect::megatron ||
+                          c.part.dialect == Dialect::megatron_deepspeed;
+       return takes && c.has("--num-layers") && c.has("--hidden-size") && c.has("--seq-length") &&
+              !c.may_be_said("--micro-batch-size") && !c.scene.question.micro_batch_size;
+     },
+     "--micro-batch-size has no default, and Megatron stops without it", "add --micro-batch-size",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:693"},
+    {"no_positions", error, "",
+     [](const Case& c) {
+       return is_started(c) && c.has("--num-layers") && c.has("--seq-length") && c.has("--micro-batch-size") &&
+              !c.may_be_said("--max-position-embeddings");
+     },
+     "--max-position-embeddings has no default, and Megatron stops without it",
+     "add --max-position-embeddings, at least --seq-length",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1316"},
+    {"no_seq_length", error, "",
+     [](const Case& c) {
+       return is_started(c) && c.has("--num-layers") && c.has("--micro-batch-size") &&
+              c.has("--max-position-embeddings") && !c.may_be_said("--seq-length") &&
+              !c.may_be_said("--encoder-seq-length") && !c.scene.question.seq_len;
+     },
+     "--seq-length has no default, and Megatron stops without it", "add --seq-length",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1350"},
 
     // Data parallelism.
     {"offload_needs_precision_aware", error, "--optimizer-cpu-offload",
@@ -293,13 +327,15 @@ void check_megatron(const Scene& scene, Findings& out) {
     for (const Trap& trap : kTraps) spring(c, trap, out);
     for (const Trap& trap : megatron_pipeline_traps()) spring(c, trap, out);
     for (const Trap& trap : megatron_expert_traps()) spring(c, trap, out);
+    for (const Trap& trap : slime_traps()) spring(c, trap, out);
     check_core_attention(c, out);
   }
 }
 
 void list_megatron_traps(std::vector<TrapInfo>& out) {
   for (const auto traps :
-       {std::span<const Trap>(kTraps), megatron_pipeline_traps(), megatron_expert_traps()}) {
+       {std::span<const Trap>(kTraps), megatron_pipeline_traps(), megatron_expert_traps(),
+        slime_traps()}) {
     for (const Trap& trap : traps) out.push_back({trap.rule, trap.source});
   }
 }

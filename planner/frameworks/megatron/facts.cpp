@@ -86,6 +86,13 @@ Json aux_loss(const Subject& s) {
   return if_true(has_experts(s) && moe(s).aux_loss_coefficient > 0, moe(s).aux_loss_coefficient);
 }
 
+// Megatron rounds a vocabulary up; published ones are rounded already, and tokenizers have fewer.
+bool same_vocabulary(const Json& given, const Json& wanted) {
+  const std::int64_t x = whole_of(given, 1), y = whole_of(wanted, 1);
+  const auto rounded = [](std::int64_t n) { return (n + 127) / 128; };
+  return rounded(x) == rounded(y) || (x < y && 100 * x >= 99 * y);
+}
+
 constexpr auto kFacts = std::to_array<Fact>({
     // Shapes.
     kLayers,
@@ -131,9 +138,9 @@ constexpr auto kFacts = std::to_array<Fact>({
     {.key = "--vocab-size",
      .write = [](const Subject& s) { return Json(s.model.vocab_size); },
      .otherwise = "",
-     .severity = warning,
      .why = "embeddings get another size; without it the tokenizer decides",
-     .judged = never},
+     .computed = [](const Subject& s) { return Json(s.model.vocab_size); },
+     .same = same_vocabulary},
     {.key = "--make-vocab-size-divisible-by",
      .write = [](const Subject&) { return Json(128); },
      .otherwise = "128",

@@ -53,6 +53,8 @@ struct MegatronTrap {
 std::span<const MegatronTrap> megatron_pipeline_traps();
 // Experts, and the groups of ranks that they talk in.
 std::span<const MegatronTrap> megatron_expert_traps();
+// slime's GPUs and batches.
+std::span<const MegatronTrap> slime_traps();
 // Attention that is recomputed although its kernels keep no scores.
 void check_core_attention(const MegatronCase& c, Findings& out);
 

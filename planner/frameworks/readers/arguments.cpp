@@ -45,7 +45,12 @@ Settings read_arguments(std::span<const ShellWord> words,
     }
     std::size_t end = at;
     while (end < words.size() && !is_flag(words[end])) ++end;
-    const std::size_t count = std::min(most_values(find(lists, flag.text), end - at), end - at);
+    const KnownOption* const known = find(lists, flag.text);
+    const std::size_t count = std::min(most_values(known, end - at), end - at);
+    for (std::size_t i = at + count; i < end && known != nullptr; ++i) {
+      if (!words[i].resolved || words[i].text.empty()) continue;
+      setting.extra += (setting.extra.empty() ? "" : " ") + words[i].text;
+    }
     if (count > 0) {
       Json values = Json::array();
       bool in_place = flag.span.end > 0;

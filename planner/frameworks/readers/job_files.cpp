@@ -6,6 +6,7 @@
 #include <array>
 #include <filesystem>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "models/error.h"
@@ -88,6 +89,35 @@ Settings read_flags(const std::vector<ShellWord>& words, const std::string& scri
   // Two flags take several values in the one and one in the other.
   static const std::array<const OptionList*, 1> kFork{&known_options("megatron_deepspeed")};
   return read_arguments(words, kFork);
+}
+
+// Python's argparse takes the beginning of a name that no other has for the whole.
+std::string whole_name(const std::string& key, std::span<const OptionList* const> lists) {
+  std::string found;
+  for (const OptionList* const list : lists) {
+    if (list->find(key) != nullptr) return key;
+    for (const std::string& name : list->names()) {
+      if (!key.starts_with("--") || key.size() < 5 || !name.starts_with(key)) continue;
+      if (!found.empty()) return key;
+      found = name;
+    }
+  }
+  return found.empty() ? key : found;
+}
+
+// A Trainer's, which are spelled with '_' or with '-'.
+Settings read_trainer_flags(const std::vector<ShellWord>& words) {
+  static const std::array<const OptionList*, 2> kLists{&known_options("trainer"),
+                                                       &known_options("run_clm")};
+  Settings settings;
+  for (Setting setting : read_arguments(words, kLists)) {
+    setting.key = whole_name(setting.key, kLists);
+    if (kLists.front()->find(setting.key) != nullptr && setting.key.size() > 2) {
+      std::replace(setting.key.begin() + 2, setting.key.end(), '-', '_');
+    }
+    settings.add(std::move(setting));
+  }
+  return settings;
 }
 
 // How many parts at the end of two paths are the same: 0 if the files' names differ.
@@ -202,6 +232,12 @@ class JobReader {
   void read_yaml(const ConfigText& file) {
     Settings settings = read_yaml_settings(file.text, file.name).settings;
     const Place whole{file.name, 0};
+    if (const std::string_view tool = other_tool_of(settings); !tool.empty()) {
+      return unknown(whole,
+                     fmt::format("this is a configuration of {}, which is not read here", tool),
+                     "give the ds_config.json that it names, or ask `qplan predict` with the same "
+                     "degrees");
+    }
     if (is_accelerate_deepspeed(settings)) {
       return add_deepspeed_of(settings, whole);
     }
@@ -408,6 +444,7 @@ class JobReader {
     Settings settings = read_flags(words, script);
     Dialect dialect = dialect_of(settings, script);
     if (dialect == Dialect::torchtitan) settings = torchtitan_keys(settings);
+    if (dialect == Dialect::trainer) settings = read_trainer_flags(words);
     if (dialect == Dialect::megatron && is_own_script(settings, script)) {
       dialect = Dialect::trainer;
       settings = shared_with_trainers(settings);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "models/ascii.h"
 #include "planner/frameworks/readers/formats.h"
 
 namespace qplan {
@@ -15,9 +16,6 @@ constexpr std::size_t kMostCalls = 10'000;
 
 bool is_name(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
 }
 
 class PythonReader {

@@ -104,6 +104,22 @@ bool is_megatron_yaml(const Settings& yaml) {
   });
 }
 
+std::string_view other_tool_of(const Settings& yaml) {
+  // Keys that the documentation of each has all of its examples begin with.
+  if (has_any(yaml, {"base_model"}) &&
+      (has_any(yaml, {"micro_batch_size", "sequence_len", "num_epochs", "adapter", "val_set_size",
+                      "sample_packing", "flash_attention", "load_in_8bit", "load_in_4bit"}) ||
+       yaml.has_section("datasets"))) {
+    return "axolotl";
+  }
+  if (has_any(yaml, {"model_name_or_path"}) &&
+      has_any(yaml, {"finetuning_type", "stage", "template", "cutoff_len"})) {
+    return "LLaMA-Factory";
+  }
+  if (has_any(yaml, {"defaults"}) && yaml.has_section("trainer.")) return "NeMo or verl";
+  return "";
+}
+
 bool is_accelerate(const Settings& yaml) {
   return has_any(yaml, {"distributed_type", "compute_environment"}) ||
          yaml.has_section("fsdp_config.");

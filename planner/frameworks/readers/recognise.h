@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "planner/frameworks/setting.h"
 
@@ -54,6 +55,9 @@ bool is_of_megatron(const std::string& script);
 // YAML with Megatron's degrees or layers as keys, by themselves or in sections. Primus's files,
 // whose modules name a framework, are not.
 bool is_megatron_yaml(const Settings& yaml);
+
+// Whose file a YAML is that no reader here reads: "axolotl", "LLaMA-Factory"; empty: not known.
+std::string_view other_tool_of(const Settings& yaml);
 
 // accelerate's yaml: that it is, and that it starts DeepSpeed.
 bool is_accelerate(const Settings& yaml);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "models/ascii.h"
 #include "models/error.h"
 #include "planner/frameworks/shell/arithmetic.h"
 #include "planner/frameworks/shell/words.h"
@@ -18,10 +19,6 @@ constexpr std::size_t kMostLetters = std::size_t{1} << 22U;
 const ShellVariable* find(const ShellVariables& variables, const std::string& name) {
   const auto found = variables.find(name);
   return found == variables.end() ? nullptr : &found->second;
-}
-
-bool is_digit(char c) {
-  return c >= '0' && c <= '9';
 }
 
 // The ":-" of "${NAME:-word}" and its kin, by length; 0: `rest` begins with none.

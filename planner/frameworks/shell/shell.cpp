@@ -111,6 +111,7 @@ class ScriptReader {
       } else if (between()) {
         break;
       } else if (in_.peek() == '<' || in_.peek() == '>') {
+        drop_descriptor(words);
         redirection(redirections);
       } else if (in_.peek() == '(' || in_.peek() == ')') {
         bracket(words);
@@ -234,6 +235,14 @@ class ScriptReader {
   }
 
   // ---- files ----
+
+  // The 2 of "2>&1" is no word of the command.
+  void drop_descriptor(std::vector<ShellText>& words) const {
+    const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+    if (words.empty() || in_.at == 0 || !is_digit(in_.text[in_.at - 1])) return;
+    const std::string last = plain(words.back());
+    if (std::all_of(last.begin(), last.end(), is_digit)) words.pop_back();
+  }
 
   // "> name", "< name", "<<END", "<<-END", "<<'END'".
   void redirection(Redirections& redirections) {

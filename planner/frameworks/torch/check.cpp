@@ -188,8 +188,82 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
   }
 }
 
+// A step is whole rounds of every rank's micro-batches.
+void check_tokens(const Scene& scene, Findings& out) {
+  const Draft& draft = scene.draft;
+  const KnownOption* const unsaid =
+      known_options("torchtitan").find("training.num_tokens_per_microbatch_per_dp_rank");
+  if (!draft.train_tokens || unsaid == nullptr) return;
+  const std::int64_t micro = draft.microbatch_tokens.value_or(whole_of(Json(unsaid->otherwise), 1));
+  const std::int64_t round = micro * draft.plan.dp;
+  if (round == 0 || *draft.train_tokens % round == 0) return;
+  const auto at = scene.said.find("global_batch_size");
+  out.push_back({error,
+                 "tokens_a_step",
+                 at == scene.said.end() ? Place{} : at->second,
+                 fmt::format("{} tokens a step are no multiple of {} a micro-batch x {} ranks = {}",
+                             *draft.train_tokens, micro, draft.plan.dp, round),
+                 fmt::format("a multiple of {}", round),
+                 "torchtitan b5bcd76c, torchtitan/trainer.py (num_tokens_per_train_step)",
+                 {}});
+}
+
+bool is_on(const Settings& s, std::string_view key) {
+  const Setting* const found = s.find(key);
+  return found != nullptr && same_value(found->value, Json(true));
+}
+
+// What accelerate's plug-in for FSDP and its launcher ask of the yaml's keys together.
+void check_keys_together(const Scene& scene, const ConfigPart& part, Findings& out) {
+  const Settings& s = part.settings;
+  const Setting* const offload = s.find("fsdp_config.fsdp_activation_checkpointing_offload");
+  if (is_on(s, "fsdp_config.fsdp_activation_checkpointing_offload") &&
+      !is_on(s, "fsdp_config.fsdp_activation_checkpointing")) {
+    out.push_back({error,
+                   "option_needs",
+                   offload->place,
+                   "fsdp_activation_checkpointing_offload needs fsdp_activation_checkpointing",
+                   "fsdp_activation_checkpointing: true",
+                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py",
+                   {}});
+  }
+  const Setting* const sync = s.find("fsdp_config.fsdp_sync_module_states");
+  if (is_on(s, "fsdp_config.fsdp_cpu_ram_efficient_loading") && sync != nullptr &&
+      same_value(sync->value, Json(false))) {
+    out.push_back({error,
+                   "option_needs",
+                   sync->place,
+                   "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: the ranks that "
+                   "load nothing get their weights by it",
+                   "fsdp_sync_module_states: true",
+                   "accelerate 16cb6eb8, src/accelerate/commands/launch.py",
+                   {}});
+  }
+  const bool launched = std::any_of(
+      scene.files.launches.begin(), scene.files.launches.end(), [](const Launch& launch) {
+        return launch.program == "accelerate" && launch.options.has("--config_file");
+      });
+  const bool counted =
+      s.has("num_processes") || std::any_of(scene.files.launches.begin(),
+                                            scene.files.launches.end(), [](const Launch& launch) {
+                                              return launch.options.has("--num_processes") ||
+                                                     launch.options.has("--num-processes");
+                                            });
+  if (launched && !counted) {
+    out.push_back({error,
+                   "no_processes",
+                   part.place,
+                   "num_processes is neither in the yaml nor among the launcher's arguments, and "
+                   "accelerate stops",
+                   "num_processes: the GPUs of all nodes",
+                   "accelerate 16cb6eb8, src/accelerate/commands/launch.py (num_processes)",
+                   {}});
+  }
+}
+
 void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Settings& s = part.settings;
+  check_keys_together(scene, part, out);
   if (is_replicated(s)) {
     out.push_back({note, "replicated", s.find("distributed_type")->place,
                    "MULTI_GPU is DDP: every GPU holds all weights, gradients and moments",
@@ -208,9 +282,9 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
   }
   const Setting* const forward = s.find("fsdp_config.fsdp_forward_prefetch");
   if (forward != nullptr && second) {
-    out.push_back({error, "no_forward_prefetch", forward->place,
-                   "FSDP2 has no fsdp_forward_prefetch, and accelerate stops", "leave it out",
-                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:1947"});
+    out.push_back({note, "no_forward_prefetch", forward->place,
+                   "fsdp_forward_prefetch is FSDP1's word and not read for FSDP2", "leave it out",
+                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:1953"});
   }
   const Setting* const strategy = s.find("fsdp_config.fsdp_sharding_strategy");
   if (strategy != nullptr && second) {
@@ -235,19 +309,22 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
                    "accelerate 16cb6eb8, src/accelerate/commands/config/config_args.py:180",
                    with_value(scene, *processes, fmt::format("{}", scene.question.limits.gpus))});
   }
-  if (!parallel || processes == nullptr) return;
+  const Json ranks = processes != nullptr ? processes->value : Json(scene.question.limits.gpus);
+  if (!parallel || same_value(ranks, Json(0))) return;
   std::int64_t product = 1;
   for (const std::string_view degree : {"dp_replicate", "dp_shard", "tp", "cp", "sp"}) {
     const Setting* const size =
         s.find(fmt::format("parallelism_config.parallelism_config_{}_size", degree));
     if (size != nullptr) product *= whole_of(size->value, 1, 1 << 20);
   }
-  if (!same_value(processes->value, Json(product))) {
-    out.push_back({error, "mesh_product", processes->place,
-                   fmt::format("the degrees of parallelism_config multiply to {}, not to "
-                               "num_processes {}",
-                               product, text_of(processes->value)),
-                   "", "accelerate 16cb6eb8, src/accelerate/parallelism_config.py:372"});
+  if (!same_value(ranks, Json(product))) {
+    out.push_back(
+        {error, "mesh_product", processes != nullptr ? processes->place : part.place,
+         fmt::format("the degrees of parallelism_config multiply to {}, not to {}", product,
+                     processes != nullptr
+                         ? fmt::format("num_processes {}", text_of(processes->value))
+                         : fmt::format("the job's {} GPUs", text_of(ranks))),
+         "", "accelerate 16cb6eb8, src/accelerate/parallelism_config.py:372"});
   }
 }
 
@@ -263,6 +340,7 @@ void check_torch(const Scene& scene, Findings& out) {
       out.push_back({error, "bad_value", part.place, problem.what(), "", ""});
     }
   }
+  if (scene.files.find(Dialect::torchtitan) != nullptr) check_tokens(scene, out);
   for (const PythonText& text : scene.files.python) check_calls(scene, text, out);
 }
 

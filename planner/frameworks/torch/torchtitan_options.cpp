@@ -82,6 +82,7 @@ constexpr auto kTorchtitan = std::to_array<Option>({
      [](const Subject& s) { return Json(dp_shard(s.plan)); },
      [](Draft& d, const Json& v) {
        const auto degree = whole_of(v, -1, 1 << 20);
+       if (degree == 0) throw Error("must be -1 or at least 1");
        d.plan.dp = degree > 0 ? static_cast<int>(degree) : 0;  // 0: what is left of the world
      }},
     {"parallelism.fsdp_reshard_after_forward", "zero",
@@ -122,6 +123,7 @@ constexpr auto kTorchtitan = std::to_array<Option>({
     {"training.num_tokens_per_train_step", "global_batch_size",
      [](const Subject& s) { return Json(s.plan.global_batch_size * s.plan.seq_len); },
      [](Draft& d, const Json& v) {
+       if (whole_of(v, -1) == 0) throw Error("must be -1 or above 0");
        if (whole_of(v, -1) > 0) d.train_tokens = whole_of(v, 1);
      }},
     {"training.mixed_precision_param", "precision", [](const Subject&) { return Json("bfloat16"); },

@@ -1,0 +1,284 @@
+// Configurations that are Python: would an interpreter read them, and are the names there that they
+// take from torchtitan and Megatron-Bridge?
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "models/error.h"
+#include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/readers/python_syntax.h"
+#include "planner/frameworks/scene.h"
+#include "planner/frameworks/torch/torch.h"
+
+namespace qplan {
+namespace {
+
+using enum Severity;
+
+const PythonText* calls_of(const Scene& scene, const std::string& file) {
+  for (const PythonText& text : scene.files.python) {
+    const auto here = [&](const auto& all) {
+      return !all.empty() && all.front().place.file == file;
+    };
+    if (here(text.calls)) return &text;
+  }
+  return nullptr;
+}
+
+// Names of a list that begin so.
+std::vector<std::string> names_under(std::string_view list, const std::string& prefix) {
+  std::vector<std::string> names;
+  for (const std::string& name : known_options(list).names()) {
+    if (name.starts_with(prefix)) names.push_back(name.substr(prefix.size()));
+  }
+  return names;
+}
+
+std::string nearest_of(const std::string& name, const std::vector<std::string>& names) {
+  const std::string near = nearest_name(name, names);
+  return near.empty() ? "" : fmt::format("did you mean {}?", near);
+}
+
+constexpr std::string_view kTitanSource =
+    "qplan: planner/frameworks/options/torchtitan_names.tsv, what torchtitan b5bcd76c defines";
+constexpr std::string_view kBridgeSource =
+    "qplan: planner/frameworks/options/bridge_recipes.tsv, what Megatron-Bridge 067f987d defines";
+
+const std::vector<std::string>& modules_of_torchtitan() {
+  static const auto* const modules = [] {
+    auto* all = new std::vector<std::string>;
+    for (const std::string& name : known_options("torchtitan_names").names()) {
+      const std::string module = name.substr(0, name.find_first_of(":/"));
+      if (all->empty() || all->back() != module) all->push_back(module);
+    }
+    return all;
+  }();
+  return *modules;
+}
+
+// `from torchtitan.config import TrainingConfig`
+void check_imports(const std::string& file, const std::vector<PythonImport>& imports,
+                   Findings& out) {
+  for (const PythonImport& import : imports) {
+    if (!import.module.starts_with("torchtitan")) continue;
+    const auto names = names_under("torchtitan_names", import.module + ":");
+    // Not all of its modules are listed: a slip is told from another one by its neighbour.
+    if (names.empty()) {
+      const std::string near = nearest_name(import.module, modules_of_torchtitan());
+      const bool slip =
+          !near.empty() && near != import.module &&
+          std::abs(static_cast<int>(near.size()) - static_cast<int>(import.module.size())) <= 1 &&
+          std::count(near.begin(), near.end(), '.') ==
+              std::count(import.module.begin(), import.module.end(), '.');
+      if (!slip) continue;
+      out.push_back({error,
+                     "unknown_import",
+                     {file, import.line},
+                     fmt::format("torchtitan has no module {}", shown(import.module)),
+                     fmt::format("did you mean {}?", near),
+                     std::string(kTitanSource),
+                     {}});
+      continue;
+    }
+    for (const std::string& name : import.names) {
+      if (name == "*" || name.starts_with("_") ||
+          std::find(names.begin(), names.end(), name) != names.end()) {
+        continue;
+      }
+      out.push_back({error,
+                     "unknown_import",
+                     {file, import.line},
+                     fmt::format("{} has no {}", import.module, shown(name)),
+                     nearest_of(name, names),
+                     std::string(kTitanSource),
+                     {}});
+    }
+  }
+}
+
+// model_registry("8B") of torchtitan.models.qwen3.
+void check_flavor(const Scene& scene, const PythonText& text,
+                  const std::vector<PythonImport>& imports, Findings& out) {
+  std::string module;
+  for (const PythonImport& import : imports) {
+    const bool has =
+        std::find(import.names.begin(), import.names.end(), "model_registry") != import.names.end();
+    if (has) module = import.module;
+  }
+  const auto flavors = names_under("torchtitan_names", module + "/");
+  if (module.empty() || flavors.empty()) return;
+  for (const PythonCall& call : text.calls) {
+    if (call.callee != "model_registry" || call.arguments.empty()) continue;
+    const PythonArgument& name = call.arguments.front();
+    if (!name.name.empty() || !name.resolved || !name.value.is_string()) continue;
+    const auto flavor = name.value.get<std::string>();
+    if (std::find(flavors.begin(), flavors.end(), flavor) == flavors.end()) {
+      std::string near = nearest_of(flavor, flavors);
+      if (near.empty()) near = fmt::format("one of {}", fmt::join(flavors, ", "));
+      out.push_back({error,
+                     "unknown_flavor",
+                     name.place,
+                     fmt::format("{} has no {}", module, shown(flavor)),
+                     near,
+                     std::string(kTitanSource),
+                     {}});
+      continue;
+    }
+    const TorchtitanModel* const wanted = torchtitan_model(scene.question.model.name);
+    const bool same =
+        wanted == nullptr || (module.ends_with(wanted->module) && flavor == wanted->flavor);
+    if (same || scene.question.model_of_files) continue;
+    out.push_back(
+        {error,
+         "other_model",
+         name.place,
+         fmt::format("{} of {} is trained, not {}", flavor, module, scene.question.model.name),
+         fmt::format("model_registry(\"{}\") of torchtitan.models.{}", wanted->flavor,
+                     wanted->module),
+         std::string(kTitanSource),
+         {}});
+  }
+}
+
+// Trainer.Config(model_spec=..., training=...)
+void check_keywords(const PythonText& text, Findings& out) {
+  const auto names = names_under("torchtitan_names", "Trainer.Config.");
+  for (const PythonCall& call : text.calls) {
+    if (!call.callee.ends_with("Trainer.Config")) continue;
+    for (const PythonArgument& argument : call.arguments) {
+      const bool known = argument.name.empty() ||
+                         std::find(names.begin(), names.end(), argument.name) != names.end();
+      if (known) continue;
+      out.push_back({error,
+                     "unknown_option",
+                     argument.place,
+                     fmt::format("Trainer.Config has no field {}, and torchtitan stops",
+                                 shown(argument.name)),
+                     nearest_of(argument.name, names),
+                     std::string(kTitanSource),
+                     {}});
+    }
+  }
+}
+
+// "qwen3_8b" of "qwen3_8b_pretrain_4gpu_h100_bf16_config".
+std::string model_of_recipe(std::string_view recipe) {
+  for (const std::string_view stage : {"_pretrain_", "_sft_", "_peft_"}) {
+    const std::size_t at = recipe.find(stage);
+    if (at != std::string_view::npos) return std::string(recipe.substr(0, at));
+  }
+  return "";
+}
+
+void check_recipe(const Scene& scene, const PythonText& text, Findings& out) {
+  const OptionList& recipes = known_options("bridge_recipes");
+  for (const PythonCall& call : text.calls) {
+    const std::string name = call.callee.substr(call.callee.rfind('.') + 1);
+    const std::string model = model_of_recipe(name);
+    const bool of_recipes =
+        call.callee.starts_with("recipes.") || call.callee.find(".recipes.") != std::string::npos;
+    if (!of_recipes && (model.empty() || !name.ends_with("_config"))) continue;
+    if (recipes.find(name) == nullptr) {
+      if (!of_recipes) continue;  // a function of the file's own
+      out.push_back({error,
+                     "unknown_recipe",
+                     call.place,
+                     fmt::format("Megatron-Bridge has no recipe {}", shown(name)),
+                     nearest_of(name, recipes.names()),
+                     std::string(kBridgeSource),
+                     {}});
+      continue;
+    }
+    const BridgeRecipe* const known = bridge_recipe(scene.question.model.name);
+    // A relative's recipe is given another model by its provider.
+    if (known == nullptr || !known->provider.empty() || scene.question.model_of_files) continue;
+    const std::string_view wanted = known->function;
+    if (model_of_recipe(wanted) == model) continue;
+    // Llama 3.1's recipes are of the same shapes as Llama 3's.
+    const auto family = [](std::string word) {
+      const std::size_t at = word.find("llama31");
+      return at == std::string::npos ? word : word.replace(at, 7, "llama3");
+    };
+    if (family(model) == family(model_of_recipe(wanted))) continue;
+    out.push_back({error,
+                   "other_model",
+                   call.place,
+                   fmt::format("{} trains another model than {}", name, scene.question.model.name),
+                   fmt::format("recipes.{}()", wanted),
+                   std::string(kBridgeSource),
+                   {}});
+  }
+}
+
+// cfg.model.tensor_model_paralel_size = 2: Python makes a field of that name, which nobody reads.
+void check_fields(const PythonText& text, Findings& out) {
+  const OptionList& fields = known_options("bridge_fields");
+  for (const PythonAssignment& assignment : text.assignments) {
+    const std::size_t dot = assignment.target.find('.');
+    if (dot == std::string::npos) continue;
+    const std::string field = assignment.target.substr(dot + 1);
+    const std::size_t inner = field.find('.');
+    const std::string section = field.substr(0, inner);
+    if (fields.find(field) != nullptr || fields.find(section) == nullptr ||
+        inner == std::string::npos) {
+      continue;
+    }
+    const auto names = names_under("bridge_fields", section + ".");
+    const std::string name = field.substr(inner + 1), near = nearest_name(name, names);
+    if (near.empty() || !is_slip(name, near)) continue;  // a newer version's
+    out.push_back(
+        {error,
+         "unknown_option",
+         assignment.value.place,
+         fmt::format("{} has no field {}: it is set, and nobody reads it", section, shown(name)),
+         fmt::format("did you mean {}?", near),
+         "qplan: planner/frameworks/options/bridge_fields.tsv, the fields of "
+         "Megatron-Bridge 067f987d and Megatron-LM d98e8a64",
+         {}});
+  }
+}
+
+}  // namespace
+
+void check_python(const Scene& scene, Findings& out) {
+  for (const ConfigText& file : scene.files.texts) {
+    if (file_kind_of(file) != FileKind::python) continue;
+    if (const auto slip = python_slip(file.text)) {
+      out.push_back({error,
+                     "python_syntax",
+                     {file.name, slip->line},
+                     fmt::format("Python does not read this: {}", slip->message),
+                     "",
+                     "Python 3, Lib/ast.py",
+                     {}});
+      continue;
+    }
+    const bool titan = file.text.find("torchtitan") != std::string::npos;
+    const bool bridge = file.text.find("megatron.bridge") != std::string::npos;
+    // A configuration is run whole; what a program of one's own never reaches may lack a name.
+    if (!titan && !bridge) continue;
+    for (const PythonName& call : undefined_calls(file.text)) {
+      out.push_back({error,
+                     "undefined_name",
+                     {file.name, call.line},
+                     fmt::format("{} is called and nothing here defines or imports it", call.name),
+                     "",
+                     "Python 3, Lib/ast.py",
+                     {}});
+    }
+    const auto imports = python_imports(file.text);
+    check_imports(file.name, imports, out);
+    const PythonText* const text = calls_of(scene, file.name);
+    if (text == nullptr) continue;
+    check_flavor(scene, *text, imports, out);
+    if (titan && scene.files.find(Dialect::torchtitan) != nullptr) check_keywords(*text, out);
+    if (!bridge) continue;
+    check_recipe(scene, *text, out);
+    check_fields(*text, out);
+  }
+}
+
+}  // namespace qplan

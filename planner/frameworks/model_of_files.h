@@ -1,0 +1,21 @@
+#pragma once
+// The model that Megatron's arguments describe, for a job whose files say all of its shapes.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "planner/frameworks/readers/job_files.h"
+
+namespace qplan {
+
+struct ModelOfFiles {
+  Json config;                       // as a Hugging Face config.json says it
+  std::vector<std::string> assumed;  // what no argument says: sentences
+};
+
+// Nothing: no part describes a model by arguments, or a model of a kind that is not told by them
+// (latent attention, layers without attention).
+std::optional<ModelOfFiles> model_of_files(const JobFiles& files);
+
+}  // namespace qplan
