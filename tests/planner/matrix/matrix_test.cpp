@@ -16,6 +16,7 @@
 #include "costmodel/profiles/hardware.h"
 #include "models/json.h"
 #include "planner/frameworks/written_plans.h"
+#include "planner/search/default_batch.h"
 #include "tests/planner/frameworks/jobs.h"
 #include "tests/planner/frameworks/kept_jobs.h"
 #include "tests/properties/random_plans.h"
