@@ -115,7 +115,7 @@ TEST_CASE("layers that do not divide among stages are placed as a search places 
 TEST_CASE("a plan file for other GPUs is another question, not an older program's answer") {
   const TemporaryFolder folder;
   const std::string file = folder.file("plan.json");
-  REQUIRE(run(kTiny + "--tp 2 -o " + file).code == 0);
+  REQUIRE(run(kPredict + "--tp 2 -o " + file).code == 0);
   for (const std::string changed :
        {"--gpus 4", "--gpus 16", "--tp 1", "--hardware h200-sxm", "--gpus-per-node 4"}) {
     CAPTURE(changed);
@@ -131,9 +131,9 @@ TEST_CASE("a plan file for other GPUs is another question, not an older program'
 }
 
 TEST_CASE("a checkpoint's bytes follow from the formats of the optimizer's states") {
-  const Json wide = run(kTiny + "--json").json()["checkpoint"];
+  const Json wide = run(kPredict + "--json").json()["checkpoint"];
   CHECK(wide["bytes_per_parameter"] == 14);
-  const Json narrow = run(kTiny + "--zero 1 --moment-dtype bf16 --json").json()["checkpoint"];
+  const Json narrow = run(kPredict + "--zero 1 --moment-dtype bf16 --json").json()["checkpoint"];
   CHECK(narrow["bytes_per_parameter"] == 10);
   CHECK(narrow["gib"].get<double>() == doctest::Approx(wide["gib"].get<double>() * 10 / 14));
 }
