@@ -54,13 +54,21 @@ struct FoundInFiles {
   std::vector<std::string> written;  // corrected copies
 };
 
+constexpr std::string_view kNoPlanFits = "no_plan_fits";
+
+// Why --fix leaves a finding; empty: it corrects it. Of the job no file says anything.
+std::string why_stands(const FoundInFiles& found, const Finding& finding) {
+  if (finding.rule == kNoPlanFits) return "no text of these files makes the job smaller";
+  return why_left(found.fixed, finding);
+}
+
 void say_nothing_fits(FoundInFiles& found, const Job& job, const SearchSpace& space,
                       const RankedPlan& smallest) {
   if (!found.would_fit.empty()) return;  // said of another implementation
   found.checked.findings.insert(
       found.checked.findings.begin(),
       {Severity::error,
-       "no_plan_fits",
+       std::string(kNoPlanFits),
        {"the job", 0},
        fmt::format("no plan trains {} on {} x {} by {}: the one that needs least takes {} of each "
                    "GPU ({})",
@@ -212,7 +220,7 @@ void print_findings(const FoundInFiles& found, std::ostream& out) {
     }
     if (!finding.source.empty()) out << wrapped("    source:  " + finding.source, page().text, 13);
     if (!found.wants_fix) continue;
-    const std::string why = why_left(found.fixed, finding);
+    const std::string why = why_stands(found, finding);
     if (finding.severity == Severity::note && finding.fix.empty() && !why.empty()) continue;
     out << wrapped("    --fix:   " + (why.empty() ? "corrected" : "left: " + why), page().text, 13);
   }
@@ -275,7 +283,7 @@ Json to_json(const FoundInFiles& found) {
   const Checked& checked = found.checked;
   Json findings = Json::array();
   for (const Finding& f : checked.findings) {
-    const std::string why = why_left(found.fixed, f);
+    const std::string why = why_stands(found, f);
     findings.push_back({{"severity", to_word(f.severity)},
                         {"rule", f.rule},
                         {"file", f.place.file},

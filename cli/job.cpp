@@ -88,6 +88,21 @@ void read_hardware_of(Job& job) {
   }
 }
 
+// An implementation's word. Frameworks whose files `emit` writes are known by name: torchtitan runs
+// fsdp2-compile, slime megatron.
+SetOption set_implementation(std::optional<RecipeKind>& value) {
+  return [&value](const std::string& option, const std::string& text) {
+    const std::string word = lower_case(text);
+    const auto files = try_from_word<Framework>(word);
+    if (files && !try_from_word<RecipeKind>(word)) {
+      throw Error(fmt::format("{}: {}'s files run {}; write {} {}", option, to_word(*files),
+                              to_word(recipe_for(*files, RecipeKind::megatron)), option,
+                              to_word(recipe_for(*files, RecipeKind::megatron))));
+    }
+    value = from_word<RecipeKind>(word);
+  };
+}
+
 }  // namespace
 
 // ---- options ----
@@ -98,7 +113,7 @@ void add_model_options(CommandLine& line, JobChoices& choices) {
               set_given(choices.model, set_text));
   line.option(
       {"--framework", "NAME", "implementation to predict: " + word_list<RecipeKind>(), "megatron"},
-      set_given(choices.framework, set_word<RecipeKind>));
+      set_implementation(choices.framework));
   line.option(
       {"--moe-imbalance", "RATIO", "busiest over mean expert rank, with --routing natural", "1.2"},
       set_given(choices.moe_imbalance, set_number, 1.0, 1000.0));

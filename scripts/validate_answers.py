@@ -67,6 +67,7 @@ def questions(folder):
     yield "sweep", "sweep --model tiny --gpus 1..4 --seq-len 64,128 --price 2 --timing --json", 0, None
     yield "sweep", "sweep --model llama3-70b --gpus 8,64 --tp 8 --pp 1 --cp 1 --hardware h100-sxm,b200 --json", 0, None
     yield "sweep", "sweep --model llama3-405b --gpus 8 --json", 1, None
+    yield "sweep", "sweep --model llama3-70b --gpus 8,64 --memory-cap-gib 30 --json", 0, None
 
     yield "check", ("check megatron_config.yaml deepspeed_config.json train.sh --model qwen3-30b-a3b --gpus 16 "
                     f"--memory-cap-gib 70 --fix {folder}/fixed --json"), 1, None

@@ -1,6 +1,7 @@
 #include "planner/search/default_batch.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <map>
 #include <vector>
@@ -18,7 +19,8 @@ using Wishes = std::map<std::int64_t, double>;
 // A layout splits a model over t ranks (tensor and context parallelism) times p stages; its N / (t
 // p) data-parallel ranks get whole micro-batches of 1, 2 or 4 sequences, and interleaved stages get
 // a multiple of p of them. Larger micro-batches and degrees beyond 64 are rarer, and are left to
-// chance.
+// chance. Heads are split evenly, and most models have a power of two of them, so that other
+// numbers of ranks count for a tenth.
 Wishes wishes_of(std::int64_t gpus) {
   constexpr std::int64_t kMostRanks = 64, kMostStages = 64;
   Wishes wishes;
@@ -29,10 +31,11 @@ Wishes wishes_of(std::int64_t gpus) {
   };
   for (const std::int64_t t : divisors(gpus)) {
     if (t > kMostRanks) break;
+    const double splits = std::has_single_bit(static_cast<std::uint64_t>(t)) ? 1 : 0.1;
     for (const std::int64_t p : divisors(gpus / t)) {
       if (p > kMostStages) break;
       for (const std::int64_t micro_batch : {1, 2, 4}) {
-        const double weight = 1 / static_cast<double>(micro_batch);
+        const double weight = splits / static_cast<double>(micro_batch);
         wish(gpus / t / p * micro_batch, weight);
         if (p > 1) wish(gpus / t * micro_batch, weight);
       }

@@ -322,3 +322,21 @@ TEST_CASE("a search beyond the model's positions says so once in text, and in JS
   CHECK(run(kTiny + "--json").json()["notes"].empty());
   CHECK_FALSE(run(kTiny + "--json").says("positions of the model"));
 }
+
+TEST_CASE("where the host's memory is what lacks, that is what is said") {
+  const Ran ran =
+      run("search --model qwen3-32b --framework fsdp2 --gpus 2 --hardware a100-40gb-sxm --offload "
+          "optimizer,params --seq-len 2048 --global-batch-size 8");
+  CHECK(ran.code == 1);
+  CHECK(ran.says("in the memory of a node"));
+  CHECK_FALSE(ran.says(" -"));
+}
+
+TEST_CASE("a framework that emit writes for and nobody predicts by that name is pointed at") {
+  for (const auto& [word, recipe] :
+       {std::pair{"torchtitan", "fsdp2-compile"}, std::pair{"slime", "megatron"}}) {
+    const Ran ran = run("search --model tiny --gpus 8 --framework " + std::string(word));
+    CHECK(ran.code == 2);
+    CHECK(ran.says("write --framework " + std::string(recipe)));
+  }
+}
