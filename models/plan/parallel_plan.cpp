@@ -397,7 +397,7 @@ std::vector<WordText> word_texts() {
 }
 
 std::string to_string(const Recompute& recompute) {
-  const std::string kind(to_word(recompute.kind));
+  std::string kind(to_word(recompute.kind));
   if (recompute.kind == RecomputeKind::selective && !recompute.modules.empty()) {
     return kind + ':' + join_words(recompute.modules);
   }
