@@ -31,8 +31,8 @@ bool low_precision_states(const Case& c) {
 
 // Arguments that a script is started with.
 bool is_started(const Case& c) {
-  const bool takes = c.part.dialect == Dialect::megatron ||
-                     c.part.dialect == Dialect::megatron_deepspeed;
+  const bool takes =
+      c.part.dialect == Dialect::megatron || c.part.dialect == Dialect::megatron_deepspeed;
   return takes && !c.part.script.empty();
 }
 
@@ -333,9 +333,8 @@ void check_megatron(const Scene& scene, Findings& out) {
 }
 
 void list_megatron_traps(std::vector<TrapInfo>& out) {
-  for (const auto traps :
-       {std::span<const Trap>(kTraps), megatron_pipeline_traps(), megatron_expert_traps(),
-        slime_traps()}) {
+  for (const auto traps : {std::span<const Trap>(kTraps), megatron_pipeline_traps(),
+                           megatron_expert_traps(), slime_traps()}) {
     for (const Trap& trap : traps) out.push_back({trap.rule, trap.source});
   }
 }

@@ -84,7 +84,8 @@ constexpr auto kTraps = std::to_array<Trap>({
        // The engines' GPUs may be counted beside the job's.
        return says_cluster(c) && gpus > 0 && !c.has("--colocate") && actor_gpus(c) > gpus;
      },
-     "the actor takes --actor-num-nodes x --actor-num-gpus-per-node GPUs, more than the job has, and "
+     "the actor takes --actor-num-nodes x --actor-num-gpus-per-node GPUs, more than the job has, "
+     "and "
      "ray waits for them",
      "fewer of either", "slime 624b824a, slime/ray/placement_group.py"},
     {"engines_divide", error, "--rollout-num-gpus-per-engine",
@@ -119,7 +120,8 @@ constexpr auto kTraps = std::to_array<Trap>({
        return ranks == 0 || whole(c, "--rollout-num-gpus-per-engine", 1) % ranks != 0;
      },
      "the GPUs of an engine do not divide into --sglang-ep-size ranks of experts",
-     "a divisor of --rollout-num-gpus-per-engine", "qplan: sglang spreads experts over the ranks of one engine"},
+     "a divisor of --rollout-num-gpus-per-engine",
+     "qplan: sglang spreads experts over the ranks of one engine"},
     {"static_memory", error, "--sglang-mem-fraction-static",
      [](const Case& c) {
        return c.slime() && c.has("--colocate") && c.has("--sglang-mem-fraction-static") &&
