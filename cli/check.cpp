@@ -115,11 +115,6 @@ std::string_view with_s(std::int64_t count) {
   return count == 1 ? "" : "s";
 }
 
-std::int64_t count_of(const Checked& checked, Severity severity) {
-  return std::count_if(checked.findings.begin(), checked.findings.end(),
-                       [&](const Finding& f) { return f.severity == severity; });
-}
-
 // A plan that the rules allow and the device does not.
 void add_memory_finding(Checked& checked, const Answer& answer) {
   for (const Infeasible& reason : answer.infeasible) {
@@ -224,9 +219,8 @@ void print_findings(const FoundInFiles& found, std::ostream& out) {
     if (finding.severity == Severity::note && finding.fix.empty() && !why.empty()) continue;
     out << wrapped("    --fix:   " + (why.empty() ? "corrected" : "left: " + why), page().text, 13);
   }
-  const auto errors = count_of(checked, Severity::error),
-             warnings = count_of(checked, Severity::warning),
-             notes = count_of(checked, Severity::note);
+  const auto errors = checked.count(Severity::error), warnings = checked.count(Severity::warning),
+             notes = checked.count(Severity::note);
   if (errors + warnings + notes == 0) {
     out << "No findings.\n";
     return;
@@ -295,9 +289,9 @@ Json to_json(const FoundInFiles& found) {
                         {"not_fixable_because", why.empty() ? Json(nullptr) : Json(why)}});
   }
   Json object{{"framework", checked.framework ? Json(to_word(*checked.framework)) : Json(nullptr)},
-              {"errors", count_of(checked, Severity::error)},
-              {"warnings", count_of(checked, Severity::warning)},
-              {"notes", count_of(checked, Severity::note)},
+              {"errors", checked.count(Severity::error)},
+              {"warnings", checked.count(Severity::warning)},
+              {"notes", checked.count(Severity::note)},
               {"findings", std::move(findings)},
               {"assumed", checked.assumed},
               {"fixed_files", found.written}};

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "cli/page.h"
+#include "costmodel/peak.h"
 #include "executor/gpu_limits.h"
 #include "planner/frameworks/emit.h"
 #include "planner/search/enumerate.h"
@@ -225,12 +226,9 @@ bool rests_on_assumptions(const Estimate& estimate) {
 
 Peak peak_of(const Job& job, const Answer& answer) {
   const Estimate& e = *answer.estimate;
-  const auto& peaks = job.hardware.gpu.matmul;
-  const auto own = peaks.find(answer.plan.precision);  // as CostModel::evaluate() looks
-  const auto& [format, rate] = own != peaks.end() ? *own : *peaks.begin();
-  const auto bf16 = peaks.find(Precision::bf16);
-  const FlopsPerSecond common = bf16 != peaks.end() ? bf16->second : rate;
-  return {format, rate.value() / 1e12, e.model_tflops_per_gpu * 1e12 / common.value()};
+  const PeakRate own = peak_rate(job.hardware.gpu, answer.plan.precision);
+  const PeakRate common = peak_rate(job.hardware.gpu, Precision::bf16);
+  return {own.format, own.rate.value() / 1e12, e.model_tflops_per_gpu * 1e12 / common.rate.value()};
 }
 
 std::string mfu_text(const Job& job, const Answer& answer) {

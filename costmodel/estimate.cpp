@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "costmodel/fold/plan_view.h"
+#include "costmodel/peak.h"
 
 namespace qplan {
 namespace {
@@ -119,10 +120,8 @@ void set_rates(const CostModel& cost, const ParallelPlan& plan, Estimate& e) {
   e.tokens_per_s_per_gpu = e.tokens_per_s / gpus;
   const Flops flops = step_model_flops(cost.model(), plan.seq_len, plan.global_batch_size);
   e.model_tflops_per_gpu = flops.value() / e.step_time.value() / gpus / 1e12;
-  const auto& rates = cost.hardware().gpu.matmul;
-  const auto peak = rates.find(plan.precision);
-  const FlopsPerSecond rate = peak != rates.end() ? peak->second : rates.begin()->second;
-  e.mfu = e.model_tflops_per_gpu * 1e12 / rate.value();
+  e.mfu =
+      e.model_tflops_per_gpu * 1e12 / peak_rate(cost.hardware().gpu, plan.precision).rate.value();
 }
 
 void set_intervals(const CostModel& cost, const ParallelPlan& plan, const PricedWork& work,

@@ -457,9 +457,9 @@ std::vector<TrapInfo> trap_infos() {
   return infos;
 }
 
-bool Checked::has(Severity severity) const {
-  return std::any_of(findings.begin(), findings.end(),
-                     [&](const Finding& f) { return f.severity == severity; });
+std::int64_t Checked::count(Severity severity) const {
+  return std::count_if(findings.begin(), findings.end(),
+                       [&](const Finding& f) { return f.severity == severity; });
 }
 
 Checked check(std::span<const ConfigText> files, const CheckQuestion& question) {

@@ -1,6 +1,7 @@
 #pragma once
 // Reads somebody's configuration: what is wrong with it, and the plan it amounts to.
 
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,7 +33,8 @@ struct Checked {
   ParallelPlan plan;
   bool says_plan = false;            // some word of it was said, and it can be simulated
   std::vector<std::string> assumed;  // what the plan took from nowhere: sentences
-  [[nodiscard]] bool has(Severity severity) const;
+  [[nodiscard]] bool has(Severity severity) const { return count(severity) > 0; }
+  [[nodiscard]] std::int64_t count(Severity severity) const;  // of the findings
 };
 
 Checked check(std::span<const ConfigText> files, const CheckQuestion& question);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "models/edit_distance.h"
 #include "models/error.h"
 #include "planner/frameworks/option_value.h"
 #include "planner/frameworks/scene.h"
@@ -473,16 +474,8 @@ void check_repetition(const ConfigPart& part, bool has_trainer, Findings& out) {
 
 }  // namespace
 
-bool is_slip(std::string written, std::string real) {
-  for (std::string* const name : {&written, &real}) {
-    std::replace(name->begin(), name->end(), '_', '-');
-  }
-  const auto [w, r] = std::mismatch(written.begin(), written.end(), real.begin(), real.end());
-  const std::string a(w, written.end()), b(r, real.end());
-  const auto [we, re] = std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend());
-  const auto left = a.rend() - we, wanted = b.rend() - re;
-  const bool swapped = left == 2 && wanted == 2 && a[0] == b[1] && a[1] == b[0];
-  return swapped || (left <= 1 && wanted <= 1);
+bool is_slip(std::string_view written, std::string_view real) {
+  return edit_distance(written, real) <= 1;
 }
 
 void check_options(const Scene& scene, Findings& out) {

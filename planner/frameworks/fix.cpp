@@ -30,11 +30,6 @@ Kinds kinds_of(const Checked& checked) {
   return kinds;
 }
 
-std::int64_t count_of(const Checked& checked, Severity severity) {
-  return std::count_if(checked.findings.begin(), checked.findings.end(),
-                       [&](const Finding& f) { return f.severity == severity; });
-}
-
 std::int64_t number_of_kind(const Kinds& kinds, const std::string& rule) {
   const auto found = kinds.find(rule);
   return found == kinds.end() ? 0 : found->second;
@@ -188,8 +183,7 @@ class Fixer {
     const bool of_error = std::any_of(targets.begin(), targets.end(), [](const Finding* target) {
       return target->severity == Severity::error;
     });
-    const std::int64_t errors =
-        count_of(after, Severity::error) - count_of(checked_, Severity::error);
+    const std::int64_t errors = after.count(Severity::error) - checked_.count(Severity::error);
     return errors > 0 || (of_error && errors == 0) ? "with it there would be no fewer errors" : "";
   }
 

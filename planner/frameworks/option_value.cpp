@@ -12,16 +12,10 @@
 #include <span>
 
 #include "models/ascii.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
-
-std::string lower_case(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](char c) {
-    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  });
-  return text;
-}
 
 // Digits, in which Python allows single underscores.
 bool are_digits(std::string_view text) {
@@ -39,11 +33,9 @@ std::string_view without_sign(std::string_view text) {
 
 // As Python's int() and float() read text.
 std::optional<double> python_number(std::string_view text, bool whole) {
-  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
-  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
-  const std::string_view bare = without_sign(text);
+  const std::string_view bare = without_sign(trimmed(text));
   if (whole && !are_digits(bare)) return std::nullopt;
-  const std::string word = lower_case(std::string(bare));
+  const std::string word = lower_case(bare);
   if (!whole && (word == "inf" || word == "infinity" || word == "nan")) return INFINITY;
   std::string plain;
   for (std::size_t i = 0; i < bare.size(); ++i) {

@@ -42,7 +42,7 @@ std::string_view option_list_of(Dialect dialect);  // of known_options(); empty:
 
 // One letter too many, too few, another, or two in each other's place; more is another word, as
 // --use-gpu is to --use-mup.
-bool is_slip(std::string written, std::string real);
+bool is_slip(std::string_view written, std::string_view real);
 
 // ---- corrections, for --fix, in the syntax of the place; else why there is none ----
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "models/error.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -21,13 +22,6 @@ std::optional<double> try_number(const Json& value) {
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (code != std::errc{} || end != text.data() + text.size()) return std::nullopt;
   return number;
-}
-
-std::string lower(std::string text) {
-  for (char& c : text) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return text;
 }
 
 }  // namespace
@@ -72,7 +66,7 @@ double number_of(const Json& value) {
 
 bool truth_of(const Json& value) {
   if (value.is_boolean()) return value.get<bool>();
-  const std::string word = lower(text_of(value));
+  const std::string word = lower_case(text_of(value));
   if (word == "true" || word == "1" || word == "yes") return true;
   if (word == "false" || word == "0" || word == "no" || word == "null") return false;
   throw Error(fmt::format("must be true or false, not '{}'", shown(word)));
@@ -100,7 +94,7 @@ std::string first_of(const Json& value) {
 bool same_value(const Json& a, const Json& b) {
   const auto x = try_number(a), y = try_number(b);
   if (x && y) return *x == *y;
-  return lower(text_of(a)) == lower(text_of(b));
+  return lower_case(text_of(a)) == lower_case(text_of(b));
 }
 
 }  // namespace qplan

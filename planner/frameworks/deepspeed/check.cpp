@@ -6,6 +6,7 @@
 #include <array>
 
 #include "models/error.h"
+#include "models/text.h"
 #include "planner/frameworks/scene.h"
 
 namespace qplan {
@@ -56,17 +57,10 @@ bool is_one_of(const std::string& word, std::string_view list) {
   return word.empty() || word == "auto" || all.find(" " + word + " ") != std::string::npos;
 }
 
-std::string lower(std::string text) {
-  for (char& c : text) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return text;
-}
-
 // DeepSpeed's own in any case, else a class of torch.optim (engine.py:2090,
 // _configure_basic_optimizer).
 bool is_optimizer(const std::string& type) {
-  return is_one_of(lower(type),
+  return is_one_of(lower_case(type),
                    "adam adamw lamb onebitadam zerooneadam onebitlamb lion muon adagrad") ||
          is_one_of(type,
                    "Adadelta Adafactor Adagrad Adam AdamW SparseAdam Adamax ASGD SGD RAdam "
