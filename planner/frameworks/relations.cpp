@@ -47,9 +47,9 @@ Term term_of(std::string_view text) {
   return term;
 }
 
-class Judge {
+class Terms {
  public:
-  Judge(const Scene& scene, const ConfigPart& part)
+  Terms(const Scene& scene, const ConfigPart& part)
       : scene_(scene),
         part_(part),
         list_(known_options(option_list_of(part.dialect))),
@@ -161,28 +161,28 @@ std::string_view source_of(Dialect dialect) {
                                                 : "Megatron-LM d98e8a64";
 }
 
-void check_relation(const ConfigPart& part, Dialect whose, const Judge& judge,
+void check_relation(const ConfigPart& part, Dialect whose, const Terms& terms,
                     const Relation& relation, Findings& out) {
   const auto conditions = parts_of(relation.when, '&');
   for (const std::string_view condition : conditions) {
-    if (judge.holds(condition) != std::optional(true)) return;
+    if (terms.holds(condition) != std::optional(true)) return;
   }
   const auto wanted = parts_of(relation.must, '|');
   // Where the model is not described, a file is missing that may say more than the model.
   const Term first_wanted = term_of(wanted.front());
   const bool of_itself = relation.when.find(first_wanted.flag) != std::string_view::npos;
-  if (!first_wanted.negated && !of_itself && !judge.is_whole()) return;
+  if (!first_wanted.negated && !of_itself && !terms.is_whole()) return;
   for (const std::string_view term : wanted) {
-    if (judge.holds(term) != std::optional(false)) return;
+    if (terms.holds(term) != std::optional(false)) return;
   }
   std::vector<std::string> when, must;
   for (const std::string_view term : conditions) when.push_back(words_of(term));
   for (const std::string_view term : wanted) must.push_back(words_of(term));
   const Term& first = first_wanted;
   const bool excludes = first.negated;
-  const Setting* at = judge.find(conditions.front());
+  const Setting* at = terms.find(conditions.front());
   if (excludes || at == nullptr) {
-    if (const Setting* const other = judge.find(wanted.front())) at = other;
+    if (const Setting* const other = terms.find(wanted.front())) at = other;
   }
   const std::string sentence =
       excludes ? fmt::format("{} and {} exclude each other", fmt::join(when, " with "), first.flag)
@@ -225,15 +225,15 @@ std::span<const Relation> relations_of(Dialect dialect) {
 void check_relations(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (relations_of(part.dialect).empty()) continue;
-    const Judge judge(scene, part);
+    const Terms terms(scene, part);
     for (const Relation& relation : relations_of(part.dialect)) {
-      check_relation(part, part.dialect, judge, relation, out);
+      check_relation(part, part.dialect, terms, relation, out);
     }
     if (part.dialect != Dialect::slime) continue;
     // slime runs Megatron's validation as well, and has the distributed optimizer on by itself.
     for (const Relation& relation : kMegatronRelations) {
       const bool on = relation.must.find("--use-distributed-optimizer") != std::string_view::npos;
-      if (!on) check_relation(part, Dialect::megatron, judge, relation, out);
+      if (!on) check_relation(part, Dialect::megatron, terms, relation, out);
     }
   }
 }
