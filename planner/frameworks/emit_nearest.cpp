@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -47,7 +48,7 @@ std::vector<int> nearest_degrees(std::int64_t all, int present) {
   return degrees;
 }
 
-// Other values of a word that gives way freely: its default, then the others where it has a few.
+// Other values of a word: its default, then the others where it has a few.
 template <class Word, class Visit>
 void other_values(const Word& word, const P& plan, const P& defaults, Visit visit) {
   using T = typename Word::Value;
@@ -56,7 +57,7 @@ void other_values(const Word& word, const P& plan, const P& defaults, Visit visi
     if (value == present) return;
     P changed = plan;
     changed.*word.member = value;
-    visit(std::move(changed));
+    visit(std::move(changed), value == usual);
   };
   take(usual);
   if constexpr (std::is_enum_v<T>) {
@@ -83,24 +84,31 @@ std::vector<Change> changes_of(const Subject& subject, const P& plan, const P& d
     ++word;
     value = 0;
   };
-  const auto add = [&](P changed) {
+  const auto add = [&](P changed, int dearer = 0) {
     constexpr int kMostValues = 1 << 10;
     ++value;
-    if (changed != plan) changes.push_back({word, word * kMostValues + value, std::move(changed)});
+    if (changed == plan) return;
+    changes.push_back({word, (word + dearer) * kMostValues + value, std::move(changed)});
   };
   const auto edit = [&](auto&& change) {
     P changed = plan;
     change(changed);
     add(std::move(changed));
   };
+  // Of words that give way freely, any goes back to its default before one takes another value.
+  constexpr int kOtherValues = 100, kDear = 2 * kOtherValues;
+  static_assert(std::tuple_size_v<decltype(kPlanWords)> < kOtherValues);
   const auto last = [&](const auto& row) {
     next_word();
-    other_values(row, plan, defaults, add);
+    other_values(row, plan, defaults, [&](P changed, bool) { add(std::move(changed)); });
   };
   for_each_word([&](const auto& row) {
-    if (row.gives_way == GivesWay::freely) last(row);
+    if (row.gives_way != GivesWay::freely) return;
+    next_word();
+    other_values(row, plan, defaults,
+                 [&](P changed, bool usual) { add(std::move(changed), usual ? 0 : kOtherValues); });
   });
-  next_word();
+  word = kDear;
   // States are of one piece where a framework keeps them all in fp32.
   edit([&](P& p) {
     set_back<&P::grad_dtype, &P::main_params_dtype, &P::moment_dtype>(p, defaults);

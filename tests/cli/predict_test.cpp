@@ -345,7 +345,8 @@ TEST_CASE("what would fit leaves out each word that was given") {
   const auto changes = [](const Ran& ran) {
     CHECK(ran.code == 1);
     std::vector<std::string> found;
-    for (const Json& advice : ran.json()["would_fit"]) found.push_back(advice["change"]);
+    const Json json = ran.json();
+    for (const Json& advice : json["would_fit"]) found.push_back(advice["change"]);
     return found;
   };
   const std::vector<std::string> option = changes(run("predict " + job + " --fsdp-shard 1 --json"));

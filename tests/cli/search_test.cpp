@@ -408,7 +408,8 @@ TEST_CASE("a search for a framework's files offers what those files can say") {
       "--recompute full --global-batch-size 64 --top 3 ";
   const auto dispatchers = [&](const std::string& framework) {
     std::set<std::string> found;
-    for (const Json& answer : run(line + framework + " --json").json()["plans"]) {
+    const Json json = run(line + framework + " --json").json();
+    for (const Json& answer : json["plans"]) {
       found.insert(answer["plan"]["moe_dispatcher"].get<std::string>());
     }
     return found;
