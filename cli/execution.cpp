@@ -203,6 +203,9 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   options.alive = sign_of_life(environment);
   const MemoryEstimate& memory = execution.predicted.estimate->memory;
   options.predicted_device = memory.stages[static_cast<std::size_t>(memory.worst)].device;
+  if (plan.lora_rank > 0 && !(choices.save.empty() && choices.load.empty())) {
+    throw Error("checkpoints of adapters are not written or read yet; leave --save and --load out");
+  }
   options.plan_file = report(*execution.job, execution.predicted);
   embed_job(options.plan_file, *execution.job);
   if (!choices.weights.empty()) options.weights = checkpoint_weights(model, choices.weights);
