@@ -344,6 +344,16 @@ std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lo
   return adapters;
 }
 
+LoraTargets targets_of(const ModelSpec& model) {
+  LoraTargets targets;
+  for (const LayerKind& kind : model.layers) {
+    for (const Parameter& weight : parameters_of(model, ModelPart::decoder, kind)) {
+      if (const auto target = target_of(weight.role)) targets.add(*target);
+    }
+  }
+  return targets;
+}
+
 std::vector<ModelParameter> model_parameters(const ModelSpec& model, const Lora& lora) {
   std::vector<ModelParameter> all;
   std::vector<ModelParameter> adapters;

@@ -190,6 +190,9 @@ std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,
 // its weight: of a column-parallel one B's rows, of a row-parallel one A's columns.
 std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lora& lora);
 
+// The targets that any decoder layer of the model has.
+LoraTargets targets_of(const ModelSpec& model);
+
 // One parameter of the whole model.
 struct ModelParameter {
   Parameter parameter;
