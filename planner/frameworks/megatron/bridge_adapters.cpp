@@ -98,7 +98,7 @@ LoraTargets targets_in(const Module& module, const ModelSpec& model) {
   return is_in(module.part, model) ? module.targets & targets_of(model) : LoraTargets{};
 }
 
-LoraTargets chosen(const Lora& lora, LoraTargets among) {
+LoraTargets wanted_of(const Lora& lora, LoraTargets among) {
   return (lora.targets.empty() ? all_linear() : lora.targets) & among;
 }
 
@@ -115,10 +115,10 @@ Json target_modules(const Subject& s) {
     if (std::find(list.begin(), list.end(), pattern) == list.end()) list.push_back(pattern);
   };
   for (const Module& module : kModules) {
-    if (chosen(lora, targets_in(module, s.model)).empty()) continue;
+    if (wanted_of(lora, targets_in(module, s.model)).empty()) continue;
     const bool all = std::all_of(kModules.begin(), kModules.end(), [&](const Module& other) {
       const LoraTargets present = targets_in(other, s.model);
-      return other.name != module.name || present.empty() || !chosen(lora, present).empty();
+      return other.name != module.name || present.empty() || !wanted_of(lora, present).empty();
     });
     if (all && !s.model.vision) {
       add(std::string(module.name));
@@ -149,7 +149,7 @@ bool matches(std::string_view pattern, std::string_view name) {
 
 // Where layers stand in a GPT model, and in one of text and images.
 constexpr std::array<std::string_view, 2> kRoots{"decoder", "language_model.decoder"};
-constexpr int kLayers = 128;  // no model has more
+constexpr int kSampledLayers = 128;  // no model has more
 
 enum class Reach : std::uint8_t { none, some, all };
 
@@ -159,10 +159,10 @@ Reach reach_of(std::string_view pattern, std::string_view inside, std::string_vi
   bool some = false;
   for (const std::string_view root : kRoots) {
     int layers = 0;
-    for (int i = 0; i < kLayers; ++i) {
+    for (int i = 0; i < kSampledLayers; ++i) {
       if (matches(pattern, fmt::format("{}.layers.{}.{}.{}", root, i, inside, name))) ++layers;
     }
-    if (layers == kLayers) return Reach::all;
+    if (layers == kSampledLayers) return Reach::all;
     some = some || layers > 0;
   }
   return some ? Reach::some : Reach::none;
@@ -185,7 +185,7 @@ Target target_of(const std::string& written) {
 }
 
 // What of a module patterns name, in all of the model's layers.
-LoraTargets named(const Module& module, const std::vector<std::string>& patterns) {
+LoraTargets targets_named(const Module& module, const std::vector<std::string>& patterns) {
   LoraTargets found;
   for (const std::string& written : patterns) {
     const Target target = target_of(written);
@@ -220,13 +220,13 @@ constexpr std::string_view kAttentionAlone = "linear_qkv linear_proj";
 constexpr std::string_view kWithMamba =
     "linear_qkv linear_proj linear_fc1 linear_fc2 in_proj out_proj";
 
-struct Defaults {
+struct AdapterDefaults {
   std::string_view recipe;  // how its name begins
   int dim, alpha;
   std::string_view modules;
 };
 // Recipes whose adapters are not LoRA()'s own (src/megatron/bridge/recipes/*/h100).
-constexpr auto kOfRecipes = std::to_array<Defaults>({
+constexpr auto kOfRecipes = std::to_array<AdapterDefaults>({
     {"exaone_moe_", 8, 16, kAttentionAlone},
     {"gemma3_1b_", 8, 16, kFour},
     {"llama31_405b_", 16, 32, "linear_qkv"},
@@ -246,7 +246,7 @@ constexpr auto kOfRecipes = std::to_array<Defaults>({
     {"qwen3_30b_a3b_", 8, 16, kAttentionAlone},
     {"qwen3_8b_", 8, 16, kAttentionAlone},
 });
-constexpr Defaults kOfClass{"", 32, 32, kFour};
+constexpr AdapterDefaults kOfClass{"", 32, 32, kFour};
 constexpr std::string_view kCanonicalModules =
     "linear_q linear_k linear_v linear_proj linear_fc1_up linear_fc1_gate linear_fc2";
 
@@ -283,7 +283,7 @@ class AdapterReader {
     found_.push_back({std::string(key), std::move(value), place, {}, {}, resolved});
   }
 
-  void take(const Defaults& defaults, const std::string& of_class, const Place& place) {
+  void take(const AdapterDefaults& defaults, const std::string& of_class, const Place& place) {
     found_.clear();
     add("peft", of_class, place);
     add("peft.dim", defaults.dim, place);
@@ -294,7 +294,8 @@ class AdapterReader {
   }
 
   // "lora", "dora" or None.
-  void take_scheme(const Defaults& defaults, const PythonArgument* scheme, const Place& place) {
+  void take_scheme(const AdapterDefaults& defaults, const PythonArgument* scheme,
+                   const Place& place) {
     const std::string word = scheme == nullptr || !scheme->resolved ? "lora"
                              : scheme->value.is_null()              ? "none"
                                                                     : text_of(scheme->value);
@@ -320,7 +321,7 @@ class AdapterReader {
     }
     const auto* const own =
         std::find_if(kOfRecipes.begin(), kOfRecipes.end(),
-                     [&](const Defaults& entry) { return name.starts_with(entry.recipe); });
+                     [&](const AdapterDefaults& entry) { return name.starts_with(entry.recipe); });
     take_scheme(own == kOfRecipes.end() ? kOfClass : *own, call.find("peft_scheme"), call.place);
   }
 
@@ -365,7 +366,7 @@ std::span<const Option> bridge_options() {
 bool bridge_says_targets(const ModelSpec& model, const Lora& lora) {
   return lora.rank == 0 || std::all_of(kModules.begin(), kModules.end(), [&](const Module& module) {
            const LoraTargets present = targets_in(module, model);
-           const LoraTargets wanted = chosen(lora, present);
+           const LoraTargets wanted = wanted_of(lora, present);
            return wanted.empty() || wanted == present;
          });
 }
@@ -391,7 +392,7 @@ void settle_adapters(Draft& draft, const ModelSpec& model) {
   LoraTargets wanted, partly;
   for (const Module& module : kModules) {
     const LoraTargets present = targets_in(module, model);
-    const LoraTargets taken = named(module, draft.adapted_modules) & present;
+    const LoraTargets taken = targets_named(module, draft.adapted_modules) & present;
     wanted = wanted | taken;
     partly = partly | (present - taken);
   }
@@ -588,7 +589,7 @@ class AdapterCheck {
     LoraTargets taken, missing;
     for (const Module& module : kModules) {
       const LoraTargets present = targets_in(module, model);
-      const LoraTargets found = named(module, patterns) & present;
+      const LoraTargets found = targets_named(module, patterns) & present;
       taken = taken | found;
       missing = missing | (present - found);
     }

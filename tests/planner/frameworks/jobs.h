@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/error.h"
+#include "models/parameters.h"
 #include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
 #include "planner/frameworks/check.h"
