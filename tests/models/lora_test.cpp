@@ -83,11 +83,11 @@ TEST_CASE("a rank of tp holds its share of both of a parallel adapter's matrices
 namespace {
 
 // Bytes of tensor-parallel collectives of an array so many columns wide.
-double over_tp(const std::vector<Op>& ops, CollectiveKind kind, double bytes) {
-  return static_cast<double>(std::count_if(ops.begin(), ops.end(), [&](const Op& op) {
+std::int64_t over_tp(const OpList& ops, CollectiveKind kind, double bytes) {
+  return std::count_if(ops.begin(), ops.end(), [&](const Op& op) {
     const auto* const c = std::get_if<Collective>(&op.work);
     return c != nullptr && c->axis == Axis::tp && c->kind == kind && c->bytes.value() == bytes;
-  }));
+  });
 }
 
 }  // namespace

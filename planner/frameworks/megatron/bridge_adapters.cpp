@@ -287,7 +287,9 @@ class AdapterReader {
     found_.clear();
     add("peft", of_class, place);
     add("peft.dim", defaults.dim, place);
-    add("peft.alpha", defaults.alpha, place);
+    // DoRA() has another (peft/dora.py).
+    const bool of_dora = of_class == "DoRA" && defaults.recipe.empty();
+    add("peft.alpha", of_dora ? 64 : defaults.alpha, place);
     add("peft.dropout", 0.0, place);
     const bool canonical = of_class == "CanonicalLoRA";
     add("peft.target_modules", words_of(canonical ? kCanonicalModules : defaults.modules), place);

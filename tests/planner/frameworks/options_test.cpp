@@ -5,6 +5,7 @@
 
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/readers/arguments.h"
 #include "planner/frameworks/torch/torch.h"
@@ -45,7 +46,7 @@ TEST_CASE("every option of the tables is in the framework's own list") {
 
 TEST_CASE("every word of a plan is one that plan files have") {
   const Json words = plan_to_json({});
-  for (const auto options : {megatron_options(), megatron_deepspeed_options(), deepspeed_options(),
+  for (const auto options : {bridge_options(), megatron_deepspeed_options(), deepspeed_options(),
                              trainer_options(), accelerate_options(), torchtitan_options()}) {
     for (const Option& option : options) {
       CAPTURE(option.key);
