@@ -65,8 +65,8 @@ ModelSpec tower_spec(const VisionSpec& v) {
   t.intermediate_size = v.intermediate_size;
   t.num_attention_heads = t.num_key_value_heads = v.num_heads;
   t.head_dim = v.hidden_size / v.num_heads;
-  t.mlp = MlpKind::gelu;
-  t.norm = Norm::layer_norm;
+  t.mlp = v.gated ? MlpKind::swiglu : MlpKind::gelu;
+  t.norm = v.gated ? Norm::rms_norm : Norm::layer_norm;
   t.qkv_bias = t.attention_output_bias = t.mlp_bias = true;
   t.causal = false;
   return t;

@@ -102,9 +102,9 @@ Found find_config(const std::string& name_or_path) {
 
 }  // namespace
 
-ModelSpec load_model(const std::string& name_or_path) {
+ModelSpec load_model(const std::string& name_or_path, std::string_view as) {
   Found found = find_config(name_or_path);
-  ModelSpec model = read_model(found.config, found.where);
+  ModelSpec model = read_model(found.config, found.where, as);
   model.name = std::move(found.name);
   return model;
 }

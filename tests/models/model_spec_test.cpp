@@ -340,7 +340,10 @@ TEST_CASE("impossible sizes are refused with their path") {
        "config.json: n_embd (12288) must be a multiple of n_head (95)"},
       {"qwen3-vl-30b-a3b", R"({"text_config": null})", "config.json: text_config is missing"},
       {"qwen3-vl-30b-a3b", R"({"text_config": {}})",
-       "config.json: text_config.hidden_size is missing"},
+       "config.json: text_config.hidden_size, text_config.num_hidden_layers, "
+       "text_config.vocab_size, text_config.intermediate_size, text_config.num_attention_heads, "
+       "text_config.num_experts, text_config.num_experts_per_tok and "
+       "text_config.moe_intermediate_size are missing"},
       {"qwen3-vl-30b-a3b", R"({"vision_config": {}})",
        "config.json: vision_config.out_hidden_size (3584) must be the text model's hidden_size "
        "(2048)"},
@@ -395,11 +398,12 @@ TEST_CASE("whatever one value of a config becomes, it is read or refused in a se
 
 TEST_CASE("an unknown architecture is answered with the known ones") {
   const std::string known =
-      "deepseek_v2, deepseek_v3, glm4_moe, gpt2, gpt_oss, kimi_k2, llama, llama4, llama4_text, "
-      "minimax_m2, mistral, mixtral, nemotron, nemotron_h, qwen2, qwen2_moe, qwen3, qwen3_5, "
-      "qwen3_5_moe, "
-      "qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl, qwen3_vl_moe, "
-      "qwen3_vl_moe_text, qwen3_vl_text, seed_oss";
+      "cohere, cohere2, deepseek_v2, deepseek_v3, deepseek_v32, ernie4_5, ernie4_5_moe, gemma3, "
+      "gemma3_text, glm4, glm4_moe, gpt2, gpt_oss, hunyuan_v1_dense, hunyuan_v1_moe, internlm3, "
+      "kimi_k2, llama, llama4, llama4_text, mimo, minimax_m2, mistral, mixtral, nemotron, "
+      "nemotron_h, olmo2, olmo3, phi3, qwen2, qwen2_5_vl, qwen2_5_vl_text, qwen2_moe, qwen3, "
+      "qwen3_5, qwen3_5_moe, qwen3_5_moe_text, qwen3_5_text, qwen3_moe, qwen3_next, qwen3_vl, "
+      "qwen3_vl_moe, qwen3_vl_moe_text, qwen3_vl_text, seed_oss";
   CHECK(message_of("tiny", R"({"model_type": "mamba"})") ==
         "config.json: model_type 'mamba' is unknown; choose one of " + known);
   CHECK(message_of("tiny", R"({"model_type": "quen3"})") ==
@@ -411,7 +415,8 @@ TEST_CASE("an unknown architecture is answered with the known ones") {
 }
 
 TEST_CASE("architectures without a model here are refused by name") {
-  CHECK(message_of("qwen3-30b-a3b", R"({"model_type": "deepseek_v32"})") ==
-        "config.json: model_type 'deepseek_v32' attends to keys that an indexer chooses, which is "
-        "not modelled; deepseek_v3 is its nearest kin that is");
+  CHECK(message_of("qwen3-30b-a3b", R"({"model_type": "kimi_linear"})") ==
+        "config.json: model_type 'kimi_linear' has Kimi Delta Attention in three layers of four, "
+        "whose states forget each channel at a rate of its own, which is not modelled; qwen3_next "
+        "is its nearest kin that is");
 }
