@@ -164,6 +164,7 @@ struct ModelSpec {
   PositionEmbedding position = PositionEmbedding::rope;
   bool qk_norm = false;        // RMSNorm over head_dim of q and k
   bool qk_norm_whole = false;  // ... over all heads together instead
+  bool qk_norm_each = false;   // ... over a head, with weights of its own for each (Cohere)
   bool qk_l2_norm = false;     // Llama 4: the same without weights, in layers that rotate
   bool qkv_bias = false, attention_output_bias = false, mlp_bias = false;
   bool attention_sinks = false;  // gpt-oss: one learned logit a head

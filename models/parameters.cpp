@@ -91,7 +91,7 @@ class ParameterTable {
     } else {
       mlp(gate_proj, up_proj, down_proj, m_.intermediate_size, m_.mlp_bias);
     }
-    if (behind) norm(mlp_out_norm, m_.hidden_size);
+    if (behind) norm(mlp_out_norm, m_.hidden_size);  // of a dense MLP: no model has it of experts
   }
 
   // Two norms, the projection of [embedding; hidden], a decoder layer, the norm before the head;
@@ -121,7 +121,7 @@ class ParameterTable {
       bias(v_proj, key, Split::rows);
     }
     if (m_.qk_norm) {
-      const bool whole = m_.qk_norm_whole;
+      const bool whole = m_.qk_norm_whole || m_.qk_norm_each;
       weight(q_norm, whole ? query : d, 1, whole ? Split::rows : Split::none);
       weight(k_norm, whole ? key : d, 1, whole ? Split::rows : Split::none);
     }

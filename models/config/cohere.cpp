@@ -21,10 +21,9 @@ void read_command(JsonReader& in, double rope_theta, ModelSpec& m) {
 
 }  // namespace
 
-// Norms of queries and keys see a head each and have weights of their own for each.
 void read_cohere(JsonReader& in, ModelSpec& m) {
   read_command(in, 5e5, m);
-  m.qk_norm = m.qk_norm_whole = in.boolean_or("use_qk_norm", false);
+  m.qk_norm = m.qk_norm_each = in.boolean_or("use_qk_norm", false);
 }
 
 // Layers that see the whole sequence do not rotate (Cohere2Attention).

@@ -41,6 +41,8 @@ TEST_CASE("built-in models have the parameters of their checkpoints") {
   const CountCase cases[] = {
       {"deepseek-v2", 235'741'434'880, 21'375'800'320},
       {"deepseek-v3", 671'026'419'200, 37'552'297'472},
+      {"deepseek-v3.2", 671'877'944'064, 38'403'822'336},
+      {"gemma3-27b", 27'009'346'304, 27'009'346'304},  // its text model
       // GLM: summed by hand over the modules of transformers 4.57's Glm4MoeForCausalLM
       {"glm4.5", 352'797'829'024, 33'632'266'144},
       {"glm4.5-air", 106'852'251'264, 13'424'129'664},
@@ -74,8 +76,11 @@ TEST_CASE("built-in models have the parameters of their checkpoints") {
       {"nemotron-h-8b", 8'100'852'736, 8'100'852'736},
       {"nemotron4-15b", 15'628'775'424, 15'628'775'424},
       {"nemotron4-340b", 341'029'195'776, 341'029'195'776},
+      {"olmo2-32b", 32'234'279'936, 32'234'279'936},
+      {"phi-4", 14'659'507'200, 14'659'507'200},
       {"qwen2-57b-a14b", 57'408'658'944, 14'249'270'784},
       {"qwen2.5-14b", 14'770'033'664, 14'770'033'664},
+      {"qwen2.5-vl-7b", 8'292'166'656, 8'292'166'656},
       {"qwen3-0.6b", 596'049'920, 596'049'920},
       {"qwen3-1.7b", 1'720'574'976, 1'720'574'976},
       {"qwen3-14b", 14'768'307'200, 14'768'307'200},

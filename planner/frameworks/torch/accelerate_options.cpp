@@ -189,12 +189,23 @@ void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus
 }
 
 std::string_view decoder_layer_class(std::string_view architecture) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kClasses{
-      {{"deepseek_v2", "DeepseekV2DecoderLayer"},
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 41> kClasses{
+      {{"cohere", "CohereDecoderLayer"},
+       {"cohere2", "Cohere2DecoderLayer"},
+       {"deepseek_v2", "DeepseekV2DecoderLayer"},
        {"deepseek_v3", "DeepseekV3DecoderLayer"},
+       {"deepseek_v32", "DeepseekV32DecoderLayer"},
+       {"ernie4_5", "Ernie4_5DecoderLayer"},
+       {"ernie4_5_moe", "Ernie4_5_MoeDecoderLayer"},
+       {"gemma3", "Gemma3DecoderLayer"},
+       {"gemma3_text", "Gemma3DecoderLayer"},
+       {"glm4", "Glm4DecoderLayer"},
        {"glm4_moe", "Glm4MoeDecoderLayer"},
        {"gpt2", "GPT2Block"},
        {"gpt_oss", "GptOssDecoderLayer"},
+       {"hunyuan_v1_dense", "HunYuanDenseV1DecoderLayer"},
+       {"hunyuan_v1_moe", "HunYuanMoEV1DecoderLayer"},
+       {"internlm3", "LlamaDecoderLayer"},  // transformers runs it as Llama
        {"llama", "LlamaDecoderLayer"},
        {"llama4", "Llama4TextDecoderLayer"},
        {"llama4_text", "Llama4TextDecoderLayer"},
@@ -203,7 +214,12 @@ std::string_view decoder_layer_class(std::string_view architecture) {
        {"mixtral", "MixtralDecoderLayer"},
        {"nemotron", "NemotronDecoderLayer"},
        {"nemotron_h", "NemotronHBlock"},
+       {"olmo2", "Olmo2DecoderLayer"},
+       {"olmo3", "Olmo3DecoderLayer"},
+       {"phi3", "Phi3DecoderLayer"},
        {"qwen2", "Qwen2DecoderLayer"},
+       {"qwen2_5_vl", "Qwen2_5_VLDecoderLayer,Qwen2_5_VLVisionBlock"},
+       {"qwen2_5_vl_text", "Qwen2_5_VLDecoderLayer"},
        {"qwen2_moe", "Qwen2MoeDecoderLayer"},
        {"qwen3", "Qwen3DecoderLayer"},
        {"qwen3_5", "Qwen3_5DecoderLayer"},  // of the text model, as all of Qwen3.5 here

@@ -72,6 +72,11 @@ ModelSpec deepseek_v3() {
   m.num_mtp_layers = 1;
   return m;
 }
+ModelSpec sparse() {
+  ModelSpec m = deepseek_v3();
+  m.indexer = IndexerSpec{64, 128, 2048};
+  return m;
+}
 ModelSpec gpt_oss() {
   ModelSpec m = moe_model(dense_model(24, 2880, 2880, 64, 8), 32, 4, 2880);
   m.moe->expert_bias = true;
@@ -201,6 +206,7 @@ std::vector<Broken> broken_plans() {
       {"ulysses_with_sequence_parallel", megatron_deepspeed, llama3_70b(),
        "tp2 sp cp2 cp_comm=a2a"},
       {"ring_window", megatron, gpt_oss(), "cp2"},
+      {"indexer_context", megatron, sparse(), "cp2"},
       {"sinks_context", megatron, load_model("gpt-oss-20b"), "cp2 cp_comm=all_gather"},
       {"chunked_context", megatron, scout(), "cp2 seq16384"},
       {"every_expert", fsdp2, scout(), "zero3"},
