@@ -118,8 +118,9 @@ const Architecture& architecture_of(JsonReader& in) {
                         unmodelled.why, unmodelled.kin));
   }
   const std::vector<std::string> known = known_architectures();
-  in.fail("model_type", fmt::format("'{}' is unknown; choose one of {}{}", shown(type),
-                                    fmt::join(known, ", "), did_you_mean(type, known)));
+  in.fail("model_type",
+          fmt::format("'{}' is unknown; choose one of {}, or --as one of them{}", shown(type),
+                      fmt::join(known, ", "), did_you_mean(type, known)));
 }
 
 // The architecture that a config.json of an unknown one is to be read as.
@@ -214,9 +215,13 @@ Json stand_in(std::string_view key, const Json& object) {
                                                                : fallback;
   };
   if (key.ends_with("_config")) return Json::object();
-  if (key == "hidden_size") return 2 * known("num_attention_heads", 64);
+  constexpr std::int64_t kHeads = 128;  // a multiple of every class's key-value heads
+  if (key == "hidden_size") return 2 * known("num_attention_heads", kHeads);
   if (key == "n_embd") return 2 * known("n_head", 64);
-  if (key == "num_attention_heads") return known("num_key_value_heads", 1);
+  if (key == "num_attention_heads") {
+    const bool divides = known("hidden_size", kHeads) % kHeads == 0;
+    return known("num_key_value_heads", divides ? kHeads : 1);
+  }
   const bool experts =
       key.ends_with("num_experts") || key == "n_routed_experts" || key == "num_local_experts";
   return experts ? known("num_experts_per_tok", known("moe_k", 1)) * known("n_group", 1) : 1;

@@ -95,7 +95,8 @@ TEST_CASE("what an architecture has besides sizes is read as its class has it") 
   CHECK(tower.gated);
   CHECK(tower.window_patches == 64);  // 112 pixels are 8 patches of 14
   CHECK(tower.mrope_section == std::array<std::int64_t, 3>{16, 24, 24});
-  CHECK(of_type("mimo", R"(, "num_nextn_predict_layers": 1)").num_mtp_layers == 1);
+  CHECK(of_type("mimo", R"(, "num_key_value_heads": 2, "num_nextn_predict_layers": 1)")
+            .num_mtp_layers == 1);
 }
 
 TEST_CASE("what is not modelled of an architecture is refused in a sentence") {
@@ -128,8 +129,8 @@ TEST_CASE("every key that is missing is named at once") {
         "num_attention_heads are missing; did you mean 'hiden_size' for hidden_size?");
   CHECK(complaint(R"({"model_type": "qwen3_vl"})") ==
         "config.json: text_config, text_config.hidden_size, text_config.num_hidden_layers, "
-        "text_config.vocab_size, text_config.intermediate_size and "
-        "text_config.num_attention_heads are missing");
+        "text_config.vocab_size, text_config.intermediate_size, text_config.num_attention_heads "
+        "and vision_config are missing");
   // A stand-in for one key is no hint for another.
   CHECK(complaint(R"({"model_type": "deepseek_v3", "num_attention_heads": 12, "n_group": 2})") ==
         "config.json: hidden_size, num_hidden_layers, vocab_size, intermediate_size, "
@@ -276,12 +277,15 @@ TEST_CASE("our executor refuses what it has no kernels for, and says which part"
   CHECK(part("olmo2") == "norms of queries and keys over all heads together");
   CHECK(part("ernie4_5") == "rotary embedding of neighbouring numbers");
   CHECK(part("hunyuan_v1_dense") == "norms of queries and keys behind their rotation");
-  CHECK(part("mimo", R"(, "num_nextn_predict_layers": 1)") == "MiMo's multi-token prediction");
+  CHECK(part("mimo", R"(, "num_key_value_heads": 2, "num_nextn_predict_layers": 1)") ==
+        "MiMo's multi-token prediction");
   CHECK(part("phi3", R"(, "rope_scaling": {"type": "longrope"})") ==
         "a rule of rotary scaling other than linear, llama3 and yarn");
   CHECK(rules::unexecuted_part(of_type("deepseek_v32", kIndexed)) ==
         "attention to keys that an indexer chooses");
   CHECK(rules::unexecuted_part(load_model("qwen2.5-vl-7b")) ==
         "a vision tower of Qwen2.5-VL's kind");
-  for (const char* runs : {"phi3", "internlm3", "mimo"}) CHECK(part(runs) == "");
+  for (const char* runs : {"phi3", "internlm3", "mimo"}) {
+    CHECK(part(runs, R"(, "num_key_value_heads": 2)") == "");
+  }
 }

@@ -162,6 +162,7 @@ std::vector<Broken> broken_plans() {
       {"key_value_heads", megatron, qwen3_30b(), "tp3 sp seq3072"},
       {"key_value_heads_split", fsdp2_compile, qwen3_30b(), "tp8 sp zero3"},
       {"vision_heads", megatron, qwen3_vl(), "tp4 sp"},
+      {"vision_mlp_split", megatron, load_model("qwen2.5-vl-7b"), "tp8 sp"},
       {"recompute_delta_net", megatron, llama3_70b(), "recompute=selective:gdn_norm_out"},
       {"delta_net_heads", megatron, hybrid(), "tp8 cp4 sp"},
       {"delta_net_tensor_parallel", fsdp2, hybrid(), "tp2 zero3"},
