@@ -58,6 +58,7 @@ void IndexerPart::forward(SlotId normed, SlotId queries) {
 }
 
 void IndexerPart::backward() {
+  if (c_.shape.frozen) return;  // nothing of it is trained, so its loss is not made
   auto& b = c_.b;
   const IndexerSpec& indexer = *c_.model.indexer;
   const DType act = c_.activation_dtype();

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "planner/rules/adapters.h"
 #include "planner/rules/context.h"
 #include "planner/rules/data.h"
 #include "planner/rules/degrees.h"
@@ -31,7 +32,7 @@ constexpr auto joined(const std::array<Rule, N>&... tables) {
 // In the order they are asked. Cheap rules that reject most of a search's candidates come first.
 constexpr auto kRules =
     joined(rules::kDegrees, rules::kPipeline, rules::kContext, rules::kData, rules::kExperts,
-           rules::kPrecision, rules::kWords, rules::kExecution, rules::kExecutor);
+           rules::kPrecision, rules::kAdapters, rules::kWords, rules::kExecution, rules::kExecutor);
 
 template <std::size_t I>
 bool is_broken(const Case& c) {
@@ -102,6 +103,18 @@ std::string_view broken_rule(const ModelSpec& model, const ParallelPlan& plan, c
   const Rule* const rule =
       first_broken({model, plan, recipe.kind, limits}, std::make_index_sequence<kRules.size()>());
   return rule == nullptr ? std::string_view() : rule->id;
+}
+
+std::vector<std::string_view> broken_rules(const ModelSpec& model, const ParallelPlan& plan,
+                                           const Recipe& recipe, const ClusterLimits& limits) {
+  std::vector<std::string_view> ids;
+  const Case c{model, plan, recipe.kind, limits};
+  for (const Rule& rule : kRules) {
+    if (!rule.recipes.has(c.recipe) || !rule.broken(c)) continue;
+    ids.push_back(rule.id);
+    if (&rule == kRules.data()) break;  // of sizes below one the other rules cannot be asked
+  }
+  return ids;
 }
 
 std::vector<Infeasible> why_infeasible(const ModelSpec& model, const ParallelPlan& plan,
