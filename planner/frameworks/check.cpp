@@ -11,6 +11,7 @@
 #include "models/program/loss.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/relations.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/torch.h"
@@ -20,6 +21,13 @@
 
 namespace qplan {
 namespace {
+
+// Whether one of the job's programs wraps its model itself.
+bool wraps_model(const JobFiles& files) {
+  return std::any_of(files.parts.begin(), files.parts.end(), [](const ConfigPart& part) {
+    return part.dialect == Dialect::own_script && wraps_model(part.settings);
+  });
+}
 
 std::optional<Framework> framework_of(const JobFiles& files) {
   const auto has = [&](Dialect dialect) { return files.find(dialect) != nullptr; };
@@ -32,7 +40,7 @@ std::optional<Framework> framework_of(const JobFiles& files) {
   if (has(Dialect::torchtitan)) return Framework::torchtitan;
   if (megatron) return Framework::megatron;
   if (has(Dialect::ds_config)) return Framework::deepspeed;
-  if (has(Dialect::accelerate) || has(Dialect::fsdp_module)) return Framework::fsdp2;
+  if (has(Dialect::accelerate) || wraps_model(files)) return Framework::fsdp2;
   if (has(Dialect::trainer)) {
     const ConfigPart* const part = files.find(Dialect::trainer);
     if (part->settings.has("--deepspeed")) return Framework::deepspeed;
@@ -115,22 +123,24 @@ void check_contradictions(const Scene& scene, const Draft& unsaid, Findings& out
   }
 }
 
-// FullyShardedDataParallel(...) of a user's own script.
-void read_fsdp_module(const Settings& settings, Draft& draft) {
-  draft.recipe = RecipeKind::fsdp1;
-  draft.plan.zero = 3;
-  draft.plan.overlap = recipe_of(RecipeKind::fsdp1).defaults.overlap;
-  if (const Setting* const strategy = settings.find("FSDP.sharding_strategy")) {
-    const std::string name = text_of(strategy->value);
-    if (name.find("SHARD_GRAD_OP") != std::string::npos) draft.plan.zero = 2;
-  }
-  if (settings.has("FSDP.gradient_checkpointing")) {
-    draft.plan.recompute = {RecomputeKind::full, {}, 0};
-  }
-  if (const Setting* const offload = settings.find("FSDP.cpu_offload")) {
-    const bool on = text_of(offload->value).find("True") != std::string::npos;
-    draft.plan.offload.params = on;
-    draft.plan.offload.optimizer = on ? 1 : 0;
+// Whether activations are recomputed, where a program says so in a way that only a run can tell.
+void note_recompute(const Settings& own_script, Findings& out) {
+  const Setting* const said = own_script.find("recompute");
+  if (said == nullptr) return;
+  const Setting* const condition = own_script.find("recompute.if");
+  const bool on = !said->value.is_boolean() || said->value.get<bool>();
+  if (!said->resolved) {
+    out.push_back({Severity::note, "not_resolved", said->place,
+                   fmt::format("whether activations are recomputed is {}, which only a run can "
+                               "tell; it is judged as if they were not",
+                               shown(text_of(said->value))),
+                   "write True or False", ""});
+  } else if (condition != nullptr && condition->place.line == said->place.line && on) {
+    out.push_back({Severity::note, "not_resolved", said->place,
+                   fmt::format("activations are recomputed where {} holds, which only a run can "
+                               "tell; it is judged as if it did",
+                               shown(text_of(condition->value))),
+                   "", ""});
   }
 }
 
@@ -184,7 +194,13 @@ class Reading {
     const Draft unsaid = scene_.draft;
     for (const ConfigPart& part : scene_.files.parts) {
       read_part(part, scene_.draft, scene_.said, out);
-      if (part.dialect == Dialect::fsdp_module) read_fsdp_module(part.settings, scene_.draft);
+      if (part.dialect == Dialect::own_script) {
+        read_own_script(scene_.draft, part.settings);
+        note_recompute(part.settings, out);
+        if (const Setting* const said = part.settings.find("recompute")) {
+          scene_.said.emplace("recompute", said->place);
+        }
+      }
       if (part.dialect != Dialect::slime) continue;
       try {
         read_slime(part.settings, scene_.draft);
@@ -495,7 +511,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
   const bool whole = !lacks_config(checked);
-  checked.says_plan = whole && (!scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr);
+  checked.says_plan = whole && (!scene.said.empty() || wraps_model(job));
   if (checked.says_plan) {
     check_rules(scene, checked.findings);
     checked.says_plan = check_size(scene, checked.findings);

@@ -118,7 +118,7 @@ std::span<const Alias> aliases_of(Dialect dialect) {
     case Dialect::bridge:
     case Dialect::trainer:
     case Dialect::accelerate:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return {};
@@ -184,7 +184,7 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     }
     case Dialect::megatron:
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return false;
@@ -217,7 +217,7 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
     case Dialect::trainer:
       return "transformers' parser knows no such argument and stops";
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return "nobody reads it";
@@ -334,7 +334,7 @@ ValueReader reader_of(const ConfigPart& part) {
     case Dialect::slime:
     case Dialect::megatron_deepspeed:
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return ValueReader::argparse;
@@ -366,7 +366,7 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::bridge:
     case Dialect::ds_config:
     case Dialect::accelerate:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return false;
@@ -441,7 +441,7 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
 }
 
 void check_repetition(const ConfigPart& part, bool has_trainer, Findings& out) {
-  if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::fsdp_module ||
+  if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::own_script ||
       part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan) {
     return;
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "models/error.h"
 #include "planner/frameworks/megatron/trap.h"
@@ -39,6 +40,38 @@ bool is_started(const Case& c) {
 // The arguments of a whole job, not those of one array.
 bool is_whole(const Case& c) {
   return c.has("--num-layers") && c.has("--micro-batch-size");
+}
+
+// Arguments that validate_args asserts somebody gave, by any of their names.
+struct Required {
+  std::string_view flag, other{};
+};
+constexpr auto kRequired = std::to_array<Required>({{"--micro-batch-size"},
+                                                    {"--max-position-embeddings"},
+                                                    {"--seq-length", "--encoder-seq-length"},
+                                                    {"--num-layers", "--encoder-num-layers"},
+                                                    {"--hidden-size"},
+                                                    {"--num-attention-heads"}});
+
+// What of the arguments stands where nobody here can read it: in a variable that the script does
+// not set, a file of its own or a checkpoint.
+bool may_be_said_unseen(const Case& c) {
+  return c.part.open || c.has("--yaml-cfg") || c.has("--use-checkpoint-args") ||
+         c.has("--retro-project-dir");
+}
+
+// Whether the arguments of a whole job leave out what has no default. Those that say nothing of the
+// model are a part of them.
+template <std::size_t I>
+bool lacks(const Case& c) {
+  const Required& required = kRequired.at(I);
+  const bool describes = c.has("--num-layers") || c.has("--hidden-size");
+  if (!is_started(c) || !describes || may_be_said_unseen(c)) return false;
+  const CheckQuestion& q = c.scene.question;
+  if (required.flag == "--micro-batch-size" && q.micro_batch_size) return false;
+  if (required.flag == "--seq-length" && q.seq_len) return false;
+  return !c.may_be_said(required.flag) &&
+         (required.other.empty() || !c.may_be_said(required.other));
 }
 
 constexpr auto kTraps = std::to_array<Trap>({
@@ -134,31 +167,25 @@ constexpr auto kTraps = std::to_array<Trap>({
      "qplan: the model's config.json says torch_dtype bfloat16"},
 
     // What Megatron has no default of.
-    {"no_micro_batch", error, "",
-     [](const Case& c) {
-       const bool takes = c.part.dialect == Dialect::megatron ||
-                          c.part.dialect == Dialect::megatron_deepspeed;
-       return takes && c.has("--num-layers") && c.has("--hidden-size") && c.has("--seq-length") &&
-              !c.may_be_said("--micro-batch-size") && !c.scene.question.micro_batch_size;
-     },
+    {"no_micro_batch", error, "", lacks<0>,
      "--micro-batch-size has no default, and Megatron stops without it", "add --micro-batch-size",
      "Megatron-LM d98e8a64, megatron/training/arguments.py:693"},
-    {"no_positions", error, "",
-     [](const Case& c) {
-       return is_started(c) && c.has("--num-layers") && c.has("--seq-length") && c.has("--micro-batch-size") &&
-              !c.may_be_said("--max-position-embeddings");
-     },
+    {"no_positions", error, "", lacks<1>,
      "--max-position-embeddings has no default, and Megatron stops without it",
      "add --max-position-embeddings, at least --seq-length",
-     "Megatron-LM d98e8a64, megatron/training/arguments.py:1316"},
-    {"no_seq_length", error, "",
-     [](const Case& c) {
-       return is_started(c) && c.has("--num-layers") && c.has("--micro-batch-size") &&
-              c.has("--max-position-embeddings") && !c.may_be_said("--seq-length") &&
-              !c.may_be_said("--encoder-seq-length") && !c.scene.question.seq_len;
-     },
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1314"},
+    {"no_seq_length", error, "", lacks<2>,
      "--seq-length has no default, and Megatron stops without it", "add --seq-length",
      "Megatron-LM d98e8a64, megatron/training/arguments.py:1350"},
+    {"no_shape", error, "", lacks<3>,
+     "--num-layers has no default, and Megatron stops without it", "add --num-layers",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1314"},
+    {"no_shape", error, "", lacks<4>,
+     "--hidden-size has no default, and Megatron stops without it", "add --hidden-size",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1314"},
+    {"no_shape", error, "", lacks<5>,
+     "--num-attention-heads has no default, and Megatron stops without it",
+     "add --num-attention-heads", "Megatron-LM d98e8a64, megatron/training/arguments.py:1314"},
 
     // Data parallelism.
     {"offload_needs_precision_aware", error, "--optimizer-cpu-offload",

@@ -332,7 +332,7 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
 
 void check_torch(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
-    if (part.dialect == Dialect::fsdp_module) check_module(scene, part, out);
+    if (part.dialect == Dialect::own_script) check_module(scene, part, out);
     if (part.dialect != Dialect::accelerate) continue;
     try {
       check_accelerate(scene, part, out);

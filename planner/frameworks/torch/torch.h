@@ -22,6 +22,9 @@ Settings accelerate_of_launch(const Settings& options);
 // accelerate's yaml asks for DDP: every GPU holds all states. No section of FSDP's is read then.
 bool is_replicated(const Settings& accelerate);
 
+// What a program of one's own says (readers/own_script.h), on top of the draft.
+void read_own_script(Draft& draft, const Settings& own_script);
+
 std::span<const Option> torchtitan_options();
 std::span<const Limit> torchtitan_limits();
 void settle_torchtitan(Draft& draft, const ModelSpec& model, const Settings& settings,
