@@ -25,7 +25,7 @@ namespace {
 // Whether one of the job's programs wraps its model itself.
 bool wraps_model(const JobFiles& files) {
   return std::any_of(files.parts.begin(), files.parts.end(), [](const ConfigPart& part) {
-    return part.dialect == Dialect::own_script && wraps_model(part.settings);
+    return part.dialect == Dialect::own_script && !wrapper_of(part.settings).empty();
   });
 }
 
@@ -195,7 +195,7 @@ class Reading {
     for (const ConfigPart& part : scene_.files.parts) {
       read_part(part, scene_.draft, scene_.said, out);
       if (part.dialect == Dialect::own_script) {
-        read_own_script(scene_.draft, part.settings);
+        read_recompute(scene_.draft, part.settings);
         note_recompute(part.settings, out);
         if (const Setting* const said = part.settings.find("recompute")) {
           scene_.said.emplace("recompute", said->place);
@@ -270,10 +270,14 @@ class Reading {
         if (const ConfigPart* const part = scene_.files.find(Dialect::accelerate)) {
           settle_accelerate(draft, part->settings, gpus, scene_.question.gpus_per_node);
           scene_.said.emplace("zero", part->place);
+        } else if (wraps_model(scene_.files)) {
+          settle_own_script(draft, settings_of(Dialect::own_script), scene_.question.config, gpus,
+                            scene_.question.gpus_per_node);
+          assume_of_script();
         }
         break;
       case Framework::torchtitan:
-        settle_torchtitan(draft, model, torchtitan_settings(), gpus);
+        settle_torchtitan(draft, model, settings_of(Dialect::torchtitan), gpus);
         break;
     }
     if (const ConfigPart* const part = scene_.files.find(Dialect::ds_config)) {
@@ -285,12 +289,27 @@ class Reading {
     if (!model.moe || !splits_experts) plan.etp = 1;
   }
 
-  [[nodiscard]] Settings torchtitan_settings() const {
+  [[nodiscard]] Settings settings_of(Dialect dialect) const {
     Settings all;
     for (const ConfigPart& part : scene_.files.parts) {
-      if (part.dialect == Dialect::torchtitan) all.append(part.settings);
+      if (part.dialect == dialect) all.append(part.settings);
     }
     return all;
+  }
+
+  // What the plan of a program that wraps its model takes from nowhere.
+  void assume_of_script() {
+    const Settings own = settings_of(Dialect::own_script);
+    if (is_one_unit(own)) {
+      assumed.emplace_back(
+          "every layer is a unit of its own: the program makes one unit of the whole model, which "
+          "no plan can say");
+    }
+    if (own.has("loads") && !own.has("weights")) {
+      assumed.emplace_back(
+          "weights in fp32: the program does not say; transformers 5 loads them as the checkpoint "
+          "has them, 4 in fp32; torch_dtype says it");
+    }
   }
 
   // Data parallelism is what the other degrees leave of the GPUs.

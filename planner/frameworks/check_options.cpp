@@ -388,13 +388,18 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   const KnownOption* const known = known_option(part, setting.key);
   if (known == nullptr || !setting.resolved) return;
   // What a plan's word refuses was said already.
-  const bool said = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
+  const auto said = std::find_if(out.begin(), out.end(), [&](const Finding& f) {
     return f.rule == "bad_value" && f.place.file == setting.place.file &&
            f.place.line == setting.place.line && f.message.starts_with(setting.key + " ");
   });
   // Filled in by Hugging Face's Trainer, or a trap of its own.
   const bool automatic = part.dialect == Dialect::ds_config && text_of(setting.value) == "auto";
-  if (said || automatic) return;
+  if (said != out.end()) {
+    const std::string meant = certain_choice(text_of(setting.value), known->choices);
+    if (said->fix.empty() && !meant.empty()) said->fix = with_value(scene, setting, meant);
+    return;
+  }
+  if (automatic) return;
   const auto refuse = [&](std::string wanted, Correction fix) {
     out.push_back({Severity::error, "refused_value", setting.place,
                    fmt::format("{} is {}, and must be {}", setting.key,

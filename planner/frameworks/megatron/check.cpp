@@ -331,8 +331,10 @@ bool holds(Dialect dialect) {
 }
 
 void spring(const Case& c, const Trap& trap, Findings& out) {
+  std::string message(trap.message);
   try {
     if (!trap.springs(c)) return;
+    if (trap.numbers != nullptr) message += ": " + trap.numbers(c);
   } catch (const Error&) {
     return;  // a value that is none is said elsewhere
   }
@@ -341,7 +343,7 @@ void spring(const Case& c, const Trap& trap, Findings& out) {
   if (!trap.add.empty()) fix = added(c.scene, c.part, std::string(trap.add));
   if (trap.drop && at != nullptr) fix = removed(c.scene, c.part, *at);
   out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : c.part.place,
-                 std::string(trap.message), std::string(trap.instead), std::string(trap.source),
+                 std::move(message), std::string(trap.instead), std::string(trap.source),
                  std::move(fix)});
 }
 

@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "planner/frameworks/option.h"
+#include "models/ascii.h"
+#include "models/text.h"
 #include "planner/frameworks/readers/python_settings.h"
 
 namespace qplan {
@@ -59,19 +62,28 @@ class OwnScript {
       : text_(text),
         file_(file),
         lines_(lines_of(file.text)),
-        fsdp_(names_of(file.text, "FullyShardedDataParallel")) {
+        fsdp_(names_of(file.text, "FullyShardedDataParallel")),
+        ddp_(names_of(file.text, "DistributedDataParallel")),
+        shard_(names_of(file.text, "fully_shard")) {
     fsdp_.emplace_back("FSDP");
+    ddp_.emplace_back("DDP");
+    // Its own classes have the same names.
+    if (file.text.find("from megatron") != std::string::npos) ddp_.clear(), shard_.clear();
   }
 
   Settings read() {
     for (const PythonCall& call : text_.calls) {
       if (is_definition(call)) continue;
       const std::string callee = callee_of(call);
-      if (has(fsdp_, callee)) read_fsdp(call);
+      if (has(fsdp_, callee)) read_wrapper("FSDP", call, kFsdpParameters);
+      if (has(shard_, callee)) read_wrapper("fully_shard", call, kModule);
+      if (has(ddp_, callee)) read_wrapper("DDP", call, kModule);
+      read_formats(call, callee);
       read_recompute(call, callee);
     }
     for (const PythonAssignment& assignment : text_.assignments) read_recompute(assignment);
-    if (settings_.has("FSDP")) read_keyword_dictionary();
+    const std::string wrapper(wrapper_of(settings_));
+    if (!wrapper.empty()) read_keyword_dictionary(wrapper);
     return std::move(settings_);
   }
 
@@ -93,53 +105,202 @@ class OwnScript {
     settings_.add({std::move(key), std::move(value), place, {}, {}, resolved});
   }
 
-  // The condition of the innermost `if` around a line; empty: it stands under none.
-  [[nodiscard]] std::string condition_of(int number) const {
-    const auto depth_of = [](std::string_view words) {
-      return std::min(words.find_first_not_of(" \t"), words.size());
+  // The innermost line around another one that begins with one of these words; empty: none does.
+  [[nodiscard]] std::string_view enclosing(int number,
+                                           std::initializer_list<std::string_view> words) const {
+    const auto depth_of = [](std::string_view text) {
+      return std::min(text.find_first_not_of(" \t"), text.size());
     };
     std::size_t depth = depth_of(line(number));
     for (int above = number - 1; above > 0 && depth > 0; --above) {
-      const std::string_view words = stripped(line(above));
-      if (words.empty() || words.starts_with('#') || depth_of(line(above)) >= depth) continue;
+      const std::string_view text = stripped(line(above));
+      if (text.empty() || text.starts_with('#') || depth_of(line(above)) >= depth) continue;
       depth = depth_of(line(above));
-      const bool branch = words.starts_with("if ") || words.starts_with("elif ");
-      if (!branch && !words.starts_with("else:")) continue;
-      if (words.find("__name__") != std::string_view::npos) continue;
-      if (!branch) return "else";
-      const std::string_view condition = words.substr(words.find(' ') + 1);
-      return std::string(condition.substr(0, condition.rfind(':')));
+      const bool begins = std::any_of(words.begin(), words.end(), [&](std::string_view word) {
+        return text.starts_with(word);
+      });
+      if (begins && text.find("__name__") == std::string_view::npos) return text;
     }
-    return "";
+    return {};
   }
 
-  // ---- FSDP ----
+  // The condition of the innermost `if` around a line; empty: it stands under none.
+  [[nodiscard]] std::string condition_of(int number) const {
+    const std::string_view branch = enclosing(number, {"if ", "elif ", "else:"});
+    if (branch.empty() || branch.starts_with("else")) return std::string(branch.substr(0, 4));
+    const std::string_view condition = branch.substr(branch.find(' ') + 1);
+    return std::string(condition.substr(0, condition.rfind(':')));
+  }
 
-  // Of its signature, in order: what is given without a keyword.
-  static constexpr std::array<std::string_view, 7> kParameters{
+  // Whether a line is run for each of several things.
+  [[nodiscard]] bool is_repeated(int number) const {
+    const std::string_view code = line(number).substr(0, line(number).find('#'));
+    if (code.find(" for ") != std::string_view::npos) return true;
+    return !enclosing(number, {"for ", "while "}).empty();
+  }
+
+  // ---- what wraps the model ----
+
+  // Of the signatures, in order: what is given without a keyword.
+  static constexpr std::array<std::string_view, 1> kModule{"module"};
+  static constexpr std::array<std::string_view, 7> kFsdpParameters{
       "module",           "process_group",     "sharding_strategy", "cpu_offload",
       "auto_wrap_policy", "backward_prefetch", "mixed_precision"};
 
-  void read_fsdp(const PythonCall& call) {
-    said("FSDP", call.callee, call.place);
+  void read_wrapper(const std::string& wrapper, const PythonCall& call,
+                    std::span<const std::string_view> parameters) {
+    // The last call wraps the whole; those before it, and those in a loop, a part.
+    const bool repeated = is_repeated(call.place.line);
+    if (repeated || settings_.has(wrapper)) said(wrapper + ".layer", true, call.place);
+    said(wrapper, call.callee, call.place);
     std::size_t position = 0;
     for (const PythonArgument& a : call.arguments) {
       std::string name = a.name;
-      if (name.empty() && !a.text.starts_with('*') && position < kParameters.size()) {
-        name = kParameters.at(position++);
-      }
-      if (name.empty() || name == "module") continue;
-      Setting setting = setting_of("FSDP." + name, a);
-      if (!a.resolved) setting.value = a.text;
+      if (a.text.starts_with("**") && !is_assigned(a.text.substr(2))) name = "*";
+      const bool starred = a.text.starts_with('*');
+      if (name.empty() && !starred && position < parameters.size()) name = parameters[position++];
+      if (name.empty()) continue;
+      Setting setting =
+          setting_of(fmt::format("{}.{}{}", wrapper, repeated ? "layer." : "", name), a);
+      if (!a.resolved) setting.value = text_behind(a);
       setting.resolved = true;
       settings_.add(std::move(setting));
     }
   }
 
+  [[nodiscard]] bool is_assigned(const std::string& name) const {
+    return std::any_of(text_.assignments.begin(), text_.assignments.end(),
+                       [&](const PythonAssignment& a) { return a.target == name; });
+  }
+
+  // As it is written; of a name, what the file gives it.
+  [[nodiscard]] std::string text_behind(const PythonArgument& a) const {
+    for (const PythonAssignment& assignment : text_.assignments) {
+      if (assignment.target == a.text) return assignment.value.text;
+    }
+    return a.text;
+  }
+
+  // ---- formats, and the mesh ----
+
+  // "bf16" of "torch.bfloat16"; empty: none alone, or another one.
+  [[nodiscard]] std::string format_of(const PythonArgument& a) const {
+    const std::string text = a.value.is_string() ? a.value.get<std::string>() : text_behind(a);
+    const auto names = [&](std::string_view word) { return text.find(word) != std::string::npos; };
+    if (text == "auto") return text;
+    if (names(" if ") || names(" else ")) return "";
+    if (names("bfloat16") || names("bf16")) return "bf16";
+    if (names("float16") || names("half") || names("fp16")) return "fp16";
+    return names("float32") || names("fp32") || text == "torch.float" ? "fp32" : "";
+  }
+
+  static bool is_of_model(const std::string& callee) {
+    const std::size_t dot = callee.rfind('.');
+    return dot != std::string::npos &&
+           lower_case(callee.substr(0, dot)).find("model") != std::string::npos;
+  }
+
+  void read_formats(const PythonCall& call, const std::string& callee) {
+    if (callee == "MixedPrecision" || callee == "MixedPrecisionPolicy") {
+      for (const PythonArgument& a : call.arguments) {
+        if (a.name.empty()) continue;
+        Setting setting = setting_of("mixed_precision." + a.name, a);
+        setting.value = format_of(a);
+        setting.resolved = true;
+        settings_.add(std::move(setting));
+      }
+    }
+    // Below it, wrap(layer) makes a unit.
+    if (callee == "enable_wrap") said("wraps_by_hand", true, call.place);
+    if (callee == "autocast") said("autocast", true, call.place);
+    if (callee == "CPUOffloadPolicy") {
+      said("fully_shard.offload", condition_of(call.place.line).empty(), call.place);
+    }
+    if (callee == "init_device_mesh") read_mesh(call);
+    read_weights(call, callee);
+  }
+
+  void read_weights(const PythonCall& call, const std::string& callee) {
+    const auto weights = [&](const std::string& format) {
+      if (!format.empty()) said("weights", format, call.place);
+    };
+    const bool loads = callee == "from_pretrained" || callee == "from_config";
+    if (loads && call.callee.find("Tokenizer") == std::string::npos &&
+        call.callee.find("Processor") == std::string::npos && call.callee != callee) {
+      const PythonArgument* format = call.find("torch_dtype");
+      if (format == nullptr) format = call.find("dtype");
+      if (format != nullptr) return weights(format_of(*format));
+      if (call.callee.find("Model") != std::string::npos) said("loads", true, call.place);
+    }
+    if (callee == "set_default_dtype" && !call.arguments.empty()) {
+      weights(format_of(call.arguments.front()));
+    }
+    if (!is_of_model(call.callee)) return;
+    if (callee == "bfloat16") weights("bf16");
+    if (callee == "half") weights("fp16");
+    if (callee == "float") weights("fp32");
+    if (callee != "to") return;
+    for (const PythonArgument& a : call.arguments) {
+      if (a.name.empty() || a.name == "dtype") weights(format_of(a));
+    }
+  }
+
+  // init_device_mesh("cuda", (2, 8), mesh_dim_names=("replicate", "shard"))
+  void read_mesh(const PythonCall& call) {
+    const PythonArgument* shape = call.find("mesh_shape");
+    if (shape == nullptr && call.arguments.size() > 1) shape = &call.arguments[1];
+    if (shape == nullptr) return;
+    Json sizes = Json::array();
+    for (const std::string& part : parts_of(shape->text)) {
+      const bool number = !part.empty() && part.size() < 7 &&
+                          std::all_of(part.begin(), part.end(), [](char c) { return is_digit(c); });
+      sizes.push_back(number ? Json(std::stoll(part)) : Json(nullptr));
+    }
+    said("mesh", std::move(sizes), call.place);
+    const PythonArgument* const names = call.find("mesh_dim_names");
+    if (names == nullptr) return;
+    Json words = Json::array();
+    for (std::string part : parts_of(names->text)) {
+      std::erase_if(part, [](char c) { return c == '"' || c == '\''; });
+      words.push_back(part);
+    }
+    said("mesh.names", std::move(words), call.place);
+  }
+
+  // Of "(a, b // c)": what stands between commas of its own level, without blanks.
+  static std::vector<std::string> parts_of(std::string_view tuple) {
+    std::vector<std::string> parts;
+    if (!tuple.starts_with('(') && !tuple.starts_with('[')) return parts;
+    int depth = 0;
+    std::string part;
+    for (const char c : tuple) {
+      const bool opens = c == '(' || c == '[', closes = c == ')' || c == ']';
+      if (closes) --depth;
+      if ((c == ',' && depth == 1) || (closes && depth == 0)) {
+        if (!part.empty()) parts.push_back(part);
+        part.clear();
+      } else if (depth > 0 && c != ' ' && c != '\n') {
+        part += c;
+      }
+      if (opens) ++depth;
+    }
+    return parts;
+  }
+
   // `"name": value` lines of a script that calls FSDP(model, **kwargs).
-  void read_keyword_dictionary() {
-    for (const std::string_view key :
-         {"sharding_strategy", "auto_wrap_policy", "cpu_offload", "mixed_precision"}) {
+  void read_keyword_dictionary(const std::string& wrapper) {
+    for (const PythonCall& call : text_.calls) {
+      if (call.callee != "dict") continue;
+      for (const PythonArgument& a : call.arguments) {
+        if (a.name.empty()) continue;
+        Setting setting = setting_of(fmt::format("{}.{}", wrapper, a.name), a);
+        if (!a.resolved) setting.value = text_behind(a);
+        setting.resolved = true;
+        if (!settings_.has(setting.key)) settings_.add(std::move(setting));
+      }
+    }
+    for (const std::string_view key : {"sharding_strategy", "auto_wrap_policy", "cpu_offload",
+                                       "mixed_precision", "reshard_after_forward"}) {
       const std::string quoted = fmt::format("\"{}\":", key);
       const std::size_t at = file_.text.find(quoted);
       if (at == std::string::npos) continue;
@@ -152,7 +313,7 @@ class OwnScript {
       const Span span{from, from + value.size()};
       const Span name{at + 1, at + 1 + key.size()};
       const Place place{file_.name, line_of(file_.text, at)};
-      settings_.add({"FSDP." + std::string(key),
+      settings_.add({fmt::format("{}.{}", wrapper, key),
                      value,
                      place,
                      {at, span.end},
@@ -224,7 +385,7 @@ class OwnScript {
   const PythonText& text_;
   const ConfigText& file_;
   std::vector<std::string_view> lines_;
-  std::vector<std::string> fsdp_;
+  std::vector<std::string> fsdp_, ddp_, shard_;
   Settings settings_;
 };
 
@@ -234,8 +395,22 @@ Settings own_script_settings(const PythonText& text, const ConfigText& file) {
   return OwnScript(text, file).read();
 }
 
-bool wraps_model(const Settings& own_script) {
-  return own_script.has("FSDP");
+std::string_view wrapper_of(const Settings& own_script) {
+  // DDP beside one of the others is what a program does where it does not shard.
+  for (const std::string_view wrapper : {"fully_shard", "FSDP", "DDP"}) {
+    if (own_script.has(wrapper)) return wrapper;
+  }
+  return {};
+}
+
+bool is_one_unit(const Settings& own_script) {
+  const std::string wrapper(wrapper_of(own_script));
+  if (wrapper.empty() || wrapper == "DDP") return false;
+  const Setting* const policy = own_script.find("FSDP.auto_wrap_policy");
+  const bool none =
+      policy == nullptr || text_of(policy->value) == "None" || policy->value.is_null();
+  return none && !own_script.has(wrapper + ".layer") && !own_script.has(wrapper + ".*") &&
+         !own_script.has("wraps_by_hand");
 }
 
 Settings training_arguments(const PythonText& text) {

@@ -2,6 +2,7 @@
 
 #include "planner/frameworks/readers/own_script.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "planner/frameworks/torch/torch.h"
@@ -13,16 +14,109 @@ bool names(const Setting* setting, std::string_view word) {
   return setting != nullptr && text_of(setting->value).find(word) != std::string::npos;
 }
 
-void read_fsdp(const Settings& s, Draft& draft) {
-  draft.recipe = RecipeKind::fsdp1;
-  draft.plan.zero = 3;
-  draft.plan.overlap = recipe_of(RecipeKind::fsdp1).defaults.overlap;
-  if (names(s.find("FSDP.sharding_strategy"), "SHARD_GRAD_OP")) draft.plan.zero = 2;
-  if (const Setting* const offload = s.find("FSDP.cpu_offload")) {
-    const bool on = names(offload, "True");
-    draft.plan.offload.params = on;
-    draft.plan.offload.optimizer = on ? 1 : 0;
+bool is(const Setting* setting, std::string_view word) {
+  return setting != nullptr && text_of(setting->value) == word;
+}
+
+void take_recipe(Draft& draft, RecipeKind recipe) {
+  draft.recipe = recipe;
+  draft.plan.overlap = recipe_of(recipe).defaults.overlap;
+}
+
+void offload_all(ParallelPlan& plan) {
+  plan.offload.params = true;
+  plan.offload.optimizer = 1;
+}
+
+// The ranks that share states in a mesh of copies and shards; 0: it does not say.
+int shards_of_mesh(const Settings& s) {
+  const Setting* const mesh = s.find("mesh");
+  if (mesh == nullptr || mesh->value.size() < 2) return 0;
+  const Setting* const names_said = s.find("mesh.names");
+  const Json names = names_said == nullptr ? Json::array() : names_said->value;
+  // Copies first, as both FSDPs take a mesh of two; another dimension has a name of its own.
+  std::size_t at = mesh->value.size() == 2 && names.empty() ? 1 : mesh->value.size();
+  bool copies = names.empty();
+  for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), mesh->value.size()); ++i) {
+    const std::string name = text_of(names[i]);
+    const bool replicates = name.find("repl") != std::string::npos || name == "ddp";
+    copies = copies || replicates;
+    if (!replicates && (name.find("shard") != std::string::npos || name == "fsdp")) at = i;
   }
+  if (!copies || at >= mesh->value.size() || !mesh->value[at].is_number_integer()) return 0;
+  return static_cast<int>(whole_of(mesh->value[at], 1, 1 << 20));
+}
+
+void settle_fsdp(Draft& draft, const Settings& s, int gpus_per_node) {
+  ParallelPlan& plan = draft.plan;
+  take_recipe(draft, RecipeKind::fsdp1);
+  const Setting* strategy = s.find("FSDP.sharding_strategy");
+  if (strategy == nullptr) strategy = s.find("FSDP.layer.sharding_strategy");
+  const bool hybrid = names(strategy, "HYBRID_SHARD");
+  plan.zero = names(strategy, "SHARD_GRAD_OP") || names(strategy, "ZERO2") ? 2 : 3;
+  if (names(strategy, "NO_SHARD")) plan.fsdp_shard = 1;
+  const int of_mesh = shards_of_mesh(s);
+  if (hybrid) plan.fsdp_shard = of_mesh > 0 ? of_mesh : gpus_per_node;
+  if (names(s.find("FSDP.cpu_offload"), "True")) offload_all(plan);
+}
+
+void settle_fully_shard(Draft& draft, const Settings& s) {
+  ParallelPlan& plan = draft.plan;
+  take_recipe(draft, RecipeKind::fsdp2);
+  // The root's is another thing: it stays gathered from forward to backward by itself.
+  const Setting* const reshard =
+      s.find(s.has_section("fully_shard.layer.") ? "fully_shard.layer.reshard_after_forward"
+                                                 : "fully_shard.reshard_after_forward");
+  plan.zero = reshard != nullptr && same_value(reshard->value, Json(false)) ? 2 : 3;
+  plan.fsdp_shard = shards_of_mesh(s);
+  const Setting* const offload = s.find("fully_shard.offload");
+  if (offload != nullptr && truth_of(offload->value)) offload_all(plan);
+}
+
+// Every rank holds all of it, and autocast keeps a copy of all weights in 16 bits through a step.
+void settle_ddp(Draft& draft, bool narrow) {
+  take_recipe(draft, RecipeKind::fsdp1);
+  draft.plan.fsdp_shard = 1;
+  draft.plan.zero = narrow ? 3 : 2;
+}
+
+// Formats of products, sums and states.
+void settle_formats(Draft& draft, const Settings& s, std::string_view weights) {
+  ParallelPlan& plan = draft.plan;
+  const Setting* const products = s.find("mixed_precision.param_dtype");
+  const Setting* const sums = s.find("mixed_precision.reduce_dtype");
+  const bool half = is(products, "fp16") || (products == nullptr && weights == "fp16");
+  if (half) plan.precision = Precision::fp16;
+  const DType narrow = half ? DType::fp16 : DType::bf16;
+  const bool narrow_weights = weights == "bf16" || weights == "fp16";
+  // Gradients are reduced in the format of the products, unless it is said.
+  const bool narrow_products = products != nullptr ? !is(products, "fp32") : narrow_weights;
+  if (is(sums, "fp32")) {
+    plan.grad_dtype = DType::fp32;
+  } else if (is(sums, "bf16") || is(sums, "fp16") || (sums == nullptr && narrow_products)) {
+    plan.grad_dtype = narrow;
+  }
+  if (!narrow_weights) return;
+  const DType own = weights == "bf16" ? DType::bf16 : DType::fp16;
+  plan.main_params_dtype = plan.moment_dtype = own;
+}
+
+}  // namespace
+
+std::string weights_of_script(const Settings& own_script, const Json& config) {
+  const Setting* const said = own_script.find("weights");
+  if (said == nullptr) return "";
+  std::string format = text_of(said->value);
+  if (format != "auto") return format;
+  // What the checkpoint has; where the configuration does not say, as built-in ones, bf16 as nearly
+  // all that are published.
+  for (const std::string_view key : {"dtype", "torch_dtype"}) {
+    const auto found = config.find(key);
+    if (found == config.end() || !found->is_string()) continue;
+    const auto name = found->get<std::string>();
+    return name == "float16" ? "fp16" : name == "float32" ? "fp32" : "bf16";
+  }
+  return "bf16";
 }
 
 void read_recompute(Draft& draft, const Settings& own_script) {
@@ -35,11 +129,16 @@ void read_recompute(Draft& draft, const Settings& own_script) {
   }
 }
 
-}  // namespace
-
-void read_own_script(Draft& draft, const Settings& own_script) {
-  if (wraps_model(own_script)) read_fsdp(own_script, draft);
-  read_recompute(draft, own_script);
+void settle_own_script(Draft& draft, const Settings& own_script, const Json& config,
+                       std::int64_t gpus, int gpus_per_node) {
+  const std::string_view wrapper = wrapper_of(own_script);
+  const std::string weights = weights_of_script(own_script, config);
+  if (wrapper == "FSDP") settle_fsdp(draft, own_script, gpus_per_node);
+  if (wrapper == "fully_shard") settle_fully_shard(draft, own_script);
+  if (wrapper == "DDP") settle_ddp(draft, weights == "bf16" || weights == "fp16");
+  settle_formats(draft, own_script, weights);
+  const bool whole = draft.plan.fsdp_shard > 1 && gpus > 0 && draft.plan.fsdp_shard >= gpus;
+  if (whole) draft.plan.fsdp_shard = 0;
 }
 
 }  // namespace qplan

@@ -22,8 +22,14 @@ Settings accelerate_of_launch(const Settings& options);
 // accelerate's yaml asks for DDP: every GPU holds all states. No section of FSDP's is read then.
 bool is_replicated(const Settings& accelerate);
 
-// What a program of one's own says (readers/own_script.h), on top of the draft.
-void read_own_script(Draft& draft, const Settings& own_script);
+// What the programs of one's own say (readers/own_script.h) of a job that one of them wraps the
+// model of; `config` is the model's.
+void settle_own_script(Draft& draft, const Settings& own_script, const Json& config,
+                       std::int64_t gpus, int gpus_per_node);
+// The same of recomputation, whoever shards.
+void read_recompute(Draft& draft, const Settings& own_script);
+// The format that the weights are loaded in and stay in: "bf16", "fp16", "fp32"; empty: not said.
+std::string weights_of_script(const Settings& own_script, const Json& config);
 
 std::span<const Option> torchtitan_options();
 std::span<const Limit> torchtitan_limits();

@@ -1,11 +1,17 @@
 // Training programs of one's own: what they ask of torch and transformers.
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <span>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "planner/frameworks/check.h"
+#include "planner/frameworks/fix.h"
 #include "tests/planner/frameworks/jobs.h"
 
 namespace qplan {
@@ -113,6 +119,312 @@ TEST_SUITE("a Trainer's arguments in Python") {
     CHECK(checked.plan.global_batch_size == 64);
     REQUIRE(find(checked, "trainer_mismatch") != nullptr);
     CHECK(find(checked, "trainer_mismatch")->place.line == 2);
+  }
+}
+
+const std::string kPolicy =
+    "mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)\n";
+
+TEST_SUITE("programs that shard by themselves") {
+  TEST_CASE("FSDP's strategies, by any of its names and in any place of its signature") {
+    const auto plan_of = [](const std::string& call) { return ask_program(call, 32).plan; };
+    CHECK(plan_of("m = FSDP(m, auto_wrap_policy=p)\n").zero == 3);
+    CHECK(plan_of("m = FSDP(m, None, ShardingStrategy.SHARD_GRAD_OP)\n").zero == 2);
+    CHECK(plan_of("from torch.distributed.fsdp import FullyShardedDataParallel as Shard\n"
+                  "m = Shard(m, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n")
+              .zero == 2);
+    CHECK(plan_of("s = ShardingStrategy.HYBRID_SHARD\nm = FSDP(m, sharding_strategy=s)\n")
+              .fsdp_shard == 8);
+    const ParallelPlan mesh = plan_of(
+        "mesh = init_device_mesh('cuda', (8, 4))\n"
+        "m = FSDP(m, sharding_strategy=ShardingStrategy._HYBRID_SHARD_ZERO2, device_mesh=mesh)\n");
+    CHECK(mesh.fsdp_shard == 4);
+    CHECK(mesh.zero == 2);
+    CHECK(plan_of("m = FSDP(m, sharding_strategy=ShardingStrategy.NO_SHARD)\n").fsdp_shard == 1);
+  }
+
+  TEST_CASE("gradients are reduced as MixedPrecision says, and else in the products' format") {
+    const auto grads = [](const std::string& more) {
+      return ask_program(
+                 "m = FSDP(m, auto_wrap_policy=p, mixed_precision=MixedPrecision(\n"
+                 "    param_dtype=torch.bfloat16" +
+                 more + "))\n")
+          .plan.grad_dtype;
+    };
+    CHECK(grads("") == DType::bf16);
+    CHECK(grads(", reduce_dtype=torch.bfloat16") == DType::bf16);
+    CHECK(grads(", reduce_dtype=torch.float32") == DType::fp32);
+  }
+
+  TEST_CASE("fully_shard in a loop over layers is FSDP2") {
+    const std::string loop =
+        "mesh = init_device_mesh('cuda', (4, 8), mesh_dim_names=('replicate', 'shard'))\n" +
+        kPolicy +
+        "for layer in model.layers:\n"
+        "    fully_shard(layer, mesh=mesh, mp_policy=mp)\n"
+        "fully_shard(model, mesh=mesh, mp_policy=mp)\n";
+    const Checked checked = ask_program(loop, 32);
+    CHECK(checked.framework == Framework::fsdp2);
+    CHECK(checked.recipe == RecipeKind::fsdp2);
+    CHECK(checked.says_plan);
+    CHECK(checked.plan.dp == 32);
+    CHECK(checked.plan.fsdp_shard == 8);
+    CHECK(checked.plan.zero == 3);
+    CHECK(checked.plan.grad_dtype == DType::fp32);
+    CHECK(checked.plan.offload == Offload{});
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    const Checked kept =
+        ask_program(with_words(loop, "mp_policy=mp)", "reshard_after_forward=False)"), 32);
+    CHECK(kept.plan.zero == 2);
+    // The root stays gathered anyway.
+    CHECK(ask_program(with_words(loop, "(model, ", "(model, reshard_after_forward=False, "), 32)
+              .plan.zero == 3);
+    const Checked host = ask_program(
+        with_words(loop, "(layer, ", "(layer, offload_policy=CPUOffloadPolicy(), "), 32);
+    CHECK(host.plan.offload.params);
+    CHECK(host.plan.offload.optimizer == 1);
+    // Of one dimension, and of sizes that only a run can tell.
+    for (const std::string mesh : {"(32,)", "(world_size // 8, ranks)"}) {
+      CHECK(ask_program(with_words(loop, "(4, 8)", mesh), 32).plan.fsdp_shard == 0);
+    }
+    CHECK(ask_program(with_words(loop, "(4, 8)", "(world_size // 8, 8)"), 32).plan.fsdp_shard == 8);
+  }
+
+  TEST_CASE("a model that is one unit is said to be, with what it takes") {
+    for (const std::string call :
+         {"model = FSDP(model)\n", "model = FSDP(model, auto_wrap_policy=None)\n",
+          "kw = {\n    \"cpu_offload\": None,\n}\nmodel = FSDP(model, **kw)\n",
+          "fully_shard(model)\n"}) {
+      CAPTURE(call);
+      const Checked checked = ask_program(call);
+      const Finding* const found = find(checked, "no_wrap_policy");
+      REQUIRE_MESSAGE(found != nullptr, findings_text(checked));
+      CHECK(found->message.find("15.3 GiB of weights") != std::string::npos);   // 8.19e9 x 2
+      CHECK(found->message.find("of one layer it is 3") != std::string::npos);  // 193e6 x 2, in MiB
+      CHECK(std::any_of(checked.assumed.begin(), checked.assumed.end(), [](const auto& sentence) {
+        return sentence.find("a unit of its own") != std::string::npos;
+      }));
+    }
+    for (const std::string call :
+         {"model = FSDP(model, auto_wrap_policy=policy)\n",
+          "kw = dict(auto_wrap_policy=policy)\nmodel = FSDP(model, **kw)\n",
+          "model = FSDP(model, **kw)\n",  // which another file has
+          "for i, layer in enumerate(layers):\n    layers[i] = FSDP(layer)\nmodel = FSDP(model)\n",
+          "layers = [FSDP(layer) for layer in layers]\nmodel = FSDP(model)\n",
+          "with enable_wrap(wrapper_cls=FSDP):\n    layer = wrap(layer)\nmodel = FSDP(model)\n",
+          "for layer in model.layers:\n    fully_shard(layer)\nfully_shard(model)\n"}) {
+      CAPTURE(call);
+      CHECK(find(ask_program(call), "no_wrap_policy") == nullptr);
+    }
+  }
+
+  TEST_CASE("weights that are loaded in 16 bits stay so, with all that Adam keeps") {
+    const std::string wrap = kPolicy + "model = FSDP(model, auto_wrap_policy=p)\n";
+    for (const std::string load :
+         {"model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.bfloat16)\n",
+          "model = AutoModelForCausalLM.from_pretrained(name, dtype=\"bfloat16\")\n",
+          "model = AutoModelForCausalLM.from_pretrained(name, torch_dtype='auto')\n",
+          "kind = torch.bfloat16\nmodel = LlamaForCausalLM.from_pretrained(name, dtype=kind)\n",
+          "model = build().cuda()\nmodel.to(torch.bfloat16)\n", "model = model.bfloat16()\n",
+          "torch.set_default_dtype(torch.bfloat16)\n"}) {
+      CAPTURE(load);
+      const Checked checked = ask_program(load + wrap);
+      CHECK(checked.plan.main_params_dtype == DType::bf16);
+      CHECK(checked.plan.moment_dtype == DType::bf16);
+      REQUIRE(find(checked, "narrow_weights") != nullptr);
+      CHECK(find(checked, "narrow_weights")->severity == Severity::warning);
+    }
+    for (const std::string load :
+         {"model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.float32)\n",
+          "model = AutoModelForCausalLM.from_pretrained(name)\n",
+          "tokenizer = AutoTokenizer.from_pretrained(name, torch_dtype=torch.bfloat16)\n",
+          "batch = batch.to(torch.bfloat16)\n",
+          "model = M.from_pretrained(name, dtype=torch.bfloat16 if a else torch.float32)\n"}) {
+      CAPTURE(load);
+      const Checked checked = ask_program(load + wrap);
+      CHECK(checked.plan.main_params_dtype == DType::fp32);
+      CHECK(find(checked, "narrow_weights") == nullptr);
+    }
+    // accelerate makes them fp32 itself.
+    const Checked accelerate =
+        ask({{"train.py", "model = M.from_pretrained(name, torch_dtype=torch.bfloat16)\n"},
+             {"a.yaml",
+              "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n  fsdp_version: 2\n"}});
+    CHECK(accelerate.plan.main_params_dtype == DType::fp32);
+    CHECK(find(accelerate, "narrow_weights") == nullptr);
+  }
+
+  TEST_CASE("DistributedDataParallel shards nothing") {
+    for (const std::string call :
+         {"model = DDP(model, device_ids=[rank])\n",
+          "model = torch.nn.parallel.DistributedDataParallel(model)\n",
+          "from torch.nn.parallel import DistributedDataParallel as Copies\n"
+          "model = Copies(model)\n"}) {
+      CAPTURE(call);
+      const Checked checked = ask_program(call, 16);
+      CHECK(checked.framework == Framework::fsdp2);
+      CHECK(checked.recipe == RecipeKind::fsdp1);
+      CHECK(checked.says_plan);
+      CHECK(checked.plan.dp == 16);
+      CHECK(checked.plan.fsdp_shard == 1);
+      REQUIRE(find(checked, "replicated") != nullptr);
+      CHECK(find(checked, "replicated")->message.find("30.5 GiB") != std::string::npos);
+      CHECK_FALSE(checked.has(Severity::error));
+    }
+    const Checked views = ask_program("model = DDP(model, gradient_as_bucket_view=True)\n");
+    REQUIRE(find(views, "replicated") != nullptr);
+    CHECK(find(views, "replicated")->message.find("buckets") == std::string::npos);
+    // Of two ways in one program, the one that shards.
+    CHECK(ask_program("if shard:\n    model = FSDP(model, auto_wrap_policy=p)\n"
+                      "else:\n    model = DDP(model)\n")
+              .plan.fsdp_shard == 0);
+  }
+
+  TEST_CASE("accelerate's first FSDP is priced as FSDP1") {
+    const auto of_version = [](const std::string& lines) {
+      return ask_text("a.yaml",
+                      "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n"
+                      "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n" +
+                          lines,
+                      "qwen3-8b", 16);
+    };
+    CHECK(of_version("  fsdp_version: 1\n").recipe == RecipeKind::fsdp1);
+    CHECK(of_version("").recipe == RecipeKind::fsdp1);  // the default
+    CHECK(of_version("  fsdp_version: 2\n").recipe == RecipeKind::fsdp2);
+    const Checked first = of_version("  fsdp_version: 1\n");
+    CHECK(first.plan.grad_dtype == recipe_of(RecipeKind::fsdp1).defaults.grad_dtype);
+    CHECK(first.plan.zero == 3);
+    CHECK_FALSE(first.has(Severity::error));
+  }
+}
+
+// The files as --fix leaves them, and what is found in them then.
+FixedFiles mend(const std::vector<ConfigText>& files, const std::string& model_name,
+                std::int64_t gpus) {
+  const ModelSpec model = load_model(model_name);
+  const Json config = model_config(model_name);
+  return fix(files, [&](std::span<const ConfigText> texts) {
+    return check(texts, question_of(model, config, gpus));
+  });
+}
+
+TEST_SUITE("corrections with one answer") {
+  TEST_CASE("a wrap policy has the class of the model's layers, with its imports") {
+    for (const auto& [model, layer, module] :
+         {std::tuple("qwen3-8b", "Qwen3DecoderLayer", "qwen3"),
+          std::tuple("llama3-8b", "LlamaDecoderLayer", "llama"),
+          std::tuple("qwen3-vl-30b-a3b", "Qwen3VLMoeTextDecoderLayer, Qwen3VLMoeVisionBlock",
+                     "qwen3_vl_moe")}) {
+      CAPTURE(model);
+      for (const std::string call : {"FSDP(model)", "FSDP(model, use_orig_params=True)",
+                                     "FSDP(module=model)", "FSDP(model, **kw)"}) {
+        const std::string text =
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+            "kw = {}\nmodel = " +
+            call + "\n";
+        const FixedFiles fixed = mend({{"train.py", text}}, model, 8);
+        const std::string& mended = fixed.files.front().text;
+        CAPTURE(mended);
+        CHECK(find(fixed.before, "no_wrap_policy") != nullptr);
+        CHECK(find(fixed.checked, "no_wrap_policy") == nullptr);
+        CHECK(mended.find(fmt::format("transformer_layer_cls={{{}}})", layer)) !=
+              std::string::npos);
+        CHECK(mended.find(fmt::format("from transformers.models.{0}.modeling_{0} import {1}\n",
+                                      module, layer)) != std::string::npos);
+        CHECK(mended.starts_with("import functools\n"));
+        CHECK(find(fixed.checked, "python_syntax") == nullptr);
+      }
+    }
+    const FixedFiles bare = mend({{"train.py", "model = FSDP(model)\n"}}, "qwen3-8b", 8);
+    CHECK(find(bare.checked, "no_wrap_policy") != nullptr);  // nothing is imported
+    CHECK(why_left(bare, *find(bare.checked, "no_wrap_policy")).find("imports") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("a class that transformers has not is the model's own") {
+    const FixedFiles fixed = mend(
+        {{"train.py", "import torch\nmodel = Qwen38B.from_pretrained(name)\nm = DDP(model)\n"}},
+        "qwen3-8b", 8);
+    CHECK(find(fixed.before, "model_class") != nullptr);
+    CHECK(fixed.files.front().text ==
+          "from transformers import Qwen3ForCausalLM\nimport torch\n"
+          "model = Qwen3ForCausalLM.from_pretrained(name)\nm = DDP(model)\n");
+  }
+
+  TEST_CASE("formats by the names that an option has") {
+    for (const auto& [written, meant] :
+         {std::pair("float16", "fp16"), std::pair("bfloat16", "bf16"), std::pair("half", "fp16"),
+          std::pair("torch.float32", "fp32")}) {
+      CAPTURE(written);
+      const FixedFiles ds = mend({{"ds.json", fmt::format("{{\"train_batch_size\": 8, "
+                                                          "\"communication_data_type\": \"{}\"}}",
+                                                          written)}},
+                                 "qwen3-8b", 8);
+      CHECK(ds.files.front().text.find(fmt::format("\"{}\"", meant)) != std::string::npos);
+      CHECK_FALSE(ds.checked.has(Severity::error));
+    }
+    const FixedFiles other =
+        mend({{"ds.json", "{\"train_batch_size\": 8, \"communication_data_type\": \"int4\"}"}},
+             "qwen3-8b", 8);
+    CHECK(other.checked.has(Severity::error));
+    const FixedFiles yaml =
+        mend({{"a.yaml",
+               "distributed_type: FSDP\nmixed_precision: bfloat16\nfsdp_config:\n"
+               "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_version: 2\n"}},
+             "qwen3-8b", 8);
+    CHECK(yaml.files.front().text.find("mixed_precision: bf16\n") != std::string::npos);
+  }
+
+  TEST_CASE("WORLD_SIZE that is set by hand goes, and nothing else of its line") {
+    const std::string launch = "torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1\n";
+    const auto mended = [&](const std::string& before, const std::string& prefix = "") {
+      return mend({{"train.sh", before + prefix + launch}}, "qwen3-8b", 8).files.front().text;
+    };
+    CHECK(mended("export WORLD_SIZE=32\nexport A=1\n") == "export A=1\n" + launch);
+    CHECK(mended("  export WORLD_SIZE=32  # all\n") == "  # all\n" + launch);
+    CHECK(mended("export A=1 WORLD_SIZE=32 B=2\n") == "export A=1 B=2\n" + launch);
+    CHECK(mended("", "WORLD_SIZE=32 A=1 ") == "A=1 " + launch);
+    for (const std::string kept :
+         {"export WORLD_SIZE=32\necho $WORLD_SIZE\n", "export WORLD_SIZE=32; echo a\n",
+          "export WORLD_SIZE=16\nexport WORLD_SIZE=32\n"}) {
+      CAPTURE(kept);
+      CHECK(mended(kept) == kept + launch);
+    }
+  }
+}
+
+TEST_SUITE("what slime hands to its engines") {
+  TEST_CASE("experts, redundant ones too, lie evenly on an engine's ranks") {
+    const auto ask = [](const std::string& arguments) {
+      const Checked checked =
+          ask_text("run.sh",
+                   "ray job submit -- python3 train.py --rollout-batch-size 32 " + arguments + "\n",
+                   "qwen3-30b-a3b", 48);
+      const Finding* const found = find(checked, "redundant_experts");
+      return found == nullptr ? std::string() : found->message;
+    };
+    const std::string engine = "--rollout-num-gpus-per-engine 24 ";
+    CHECK(ask(engine + "--sglang-ep-size 24 --sglang-ep-num-redundant-experts 16").empty());
+    CHECK(ask(engine + "--sglang-ep-num-redundant-experts 16").empty());
+    CHECK(ask(engine + "--sglang-ep-size 8").empty());
+    CHECK(ask(engine).empty());
+    for (const std::string wrong :
+         {"--sglang-ep-size 24", "--sglang-expert-parallel-size 24",
+          "--sglang-ep-size 24 --sglang-ep-num-redundant-experts 8",
+          "--sglang-ep-num-redundant-experts 8", "--sglang-enable-ep-moe"}) {
+      CAPTURE(wrong);
+      CHECK(ask(engine + wrong).find("16 redundant ones would do") != std::string::npos);
+    }
+  }
+
+  TEST_CASE("GPUs that do not fit the job are named, both numbers") {
+    const Checked checked =
+        ask_text("run.sh",
+                 "ray job submit -- python3 train.py --rollout-batch-size 32 --colocate "
+                 "--actor-num-nodes 1 --actor-num-gpus-per-node 8\n",
+                 "qwen3-30b-a3b", 16);
+    REQUIRE(find(checked, "actor_gpus") != nullptr);
+    CHECK(find(checked, "actor_gpus")->message.find("1 x 8 = 8, of 16 GPUs") != std::string::npos);
   }
 }
 
