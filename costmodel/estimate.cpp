@@ -118,7 +118,8 @@ void set_rates(const CostModel& cost, const ParallelPlan& plan, Estimate& e) {
   const auto gpus = static_cast<double>(plan.world());
   e.tokens_per_s = tokens / e.step_time.value();
   e.tokens_per_s_per_gpu = e.tokens_per_s / gpus;
-  const Flops flops = step_model_flops(cost.model(), plan.seq_len, plan.global_batch_size);
+  const Flops flops =
+      step_model_flops(cost.model(), plan.seq_len, plan.global_batch_size, plan.lora());
   e.model_tflops_per_gpu = flops.value() / e.step_time.value() / gpus / 1e12;
   e.mfu =
       e.model_tflops_per_gpu * 1e12 / peak_rate(cost.hardware().gpu, plan.precision).rate.value();
@@ -144,34 +145,41 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
 
 }  // namespace
 
-Flops step_model_flops(const ModelSpec& whole, std::int64_t seq_len, std::int64_t sequences) {
-  // Folded from the program's own ops on one rank: forward only, times three. Multi-token
-  // prediction does not count (docs/reference/physics.md 2.2 has the figures without).
+Flops step_model_flops(const ModelSpec& whole, std::int64_t seq_len, std::int64_t sequences,
+                       const Lora& lora) {
+  // Folded from the program's own ops on one rank: forward only, times three; where weights are
+  // frozen, forward and the shorter backward. Multi-token prediction does not count
+  // (docs/reference/physics.md 2.2 has the figures without).
   ModelSpec model = whole;
   model.num_mtp_layers = 0;
   BlockShape shape;
   shape.seq_len = seq_len;
+  shape.lora_rank = lora.rank;
+  shape.lora_targets = lora.targets;
+  shape.frozen = lora.rank > 0;
   const Recipe& recipe = recipe_of(RecipeKind::qplan);
-  const auto forward = [&](BlockKind kind, LayerKind layer) {
+  const auto both_ways = [&](BlockKind kind, LayerKind layer) {
     BlockShape s = shape;
     s.kind = kind;
     s.layer = layer;
-    Flops sum;
-    for (const Op& op : build_block(model, recipe, s).forward) sum += model_flops(op.work);
-    return sum;
+    const Block block = build_block(model, recipe, s);
+    Flops forward, backward;
+    for (const Op& op : block.forward) forward += model_flops(op.work);
+    for (const Op& op : block.backward) backward += model_flops(op.work);
+    return s.frozen ? forward + backward : forward * 3.0;
   };
-  Flops total = forward(BlockKind::head, {});
+  Flops total = both_ways(BlockKind::head, {});
   std::vector<std::pair<LayerKind, Flops>> known;
   for (const LayerKind& kind : model.layers) {
     auto it = std::find_if(known.begin(), known.end(),
                            [&](const auto& entry) { return entry.first == kind; });
     if (it == known.end()) {
-      known.emplace_back(kind, forward(BlockKind::decoder, kind));
+      known.emplace_back(kind, both_ways(BlockKind::decoder, kind));
       it = known.end() - 1;
     }
     total += it->second;
   }
-  return total * (3.0 * static_cast<double>(sequences));
+  return total * static_cast<double>(sequences);
 }
 
 Estimate CostModel::evaluate(const ParallelPlan& plan) const {

@@ -67,8 +67,10 @@ struct Estimate {
 // else 0.95.
 double memory_share(const ModelSpec& model);
 
-// Model FLOPs of one step by Megatron's convention: 3 x forward, causal halved, head included.
-Flops step_model_flops(const ModelSpec& model, std::int64_t seq_len, std::int64_t sequences);
+// Model FLOPs of one step by Megatron's convention: 3 x forward, causal halved, head included. Of
+// weights that adapters leave frozen two of the three.
+Flops step_model_flops(const ModelSpec& model, std::int64_t seq_len, std::int64_t sequences,
+                       const Lora& lora = {});
 
 struct FreeWork;
 struct StageBusy;

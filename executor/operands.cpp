@@ -1,6 +1,7 @@
 #include "executor/operands.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "models/error.h"
 
@@ -23,6 +24,7 @@ Weight weight_of(const Rank& rank, const Command& c, const Tensor& slot, std::in
 }
 
 const PackedParameter* bias_of(const Rank& rank, const Command& c, const PackedParameter& p) {
+  if (p.whole.adapter != Adapter::none) return nullptr;
   for (const PackedParameter& other : rank.block(c).parameters) {
     if (other.whole.role == p.whole.role && other.whole.bias) return &other;
   }
@@ -32,6 +34,28 @@ const PackedParameter* bias_of(const Rank& rank, const Command& c, const PackedP
 bool adds_bias(const Rank& rank, const PackedParameter& p) {
   return p.whole.split != Split::cols ||
          (is_expert(p.whole.role) ? rank.expert_at.etp : rank.at.tp) == 0;
+}
+
+Adapter adapter_of(const Rank& rank, const Command& c) {
+  if (c.op->parameter == kNoParameter) return Adapter::none;
+  return rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)].whole.adapter;
+}
+
+AdapterView adapter_view(const Rank& rank, const Command& c) {
+  const auto& table = rank.block(c).parameters;
+  const ParameterRole role = table[static_cast<std::size_t>(c.op->parameter)].whole.role;
+  constexpr std::int64_t kEveryColumn = std::numeric_limits<std::int64_t>::max();
+  const ParallelPlan& plan = rank.job.plan;
+  std::int64_t inner = 0;
+  for (const AdaptedPart& part : adapted_parts(table, pack_begin(table, role), kEveryColumn)) {
+    if (part.b == c.op->parameter) {
+      return {part.column, part.width, inner, plan.lora_rank,
+              static_cast<float>(plan.lora_alpha) / static_cast<float>(plan.lora_rank)};
+    }
+    inner += plan.lora_rank;
+  }
+  QPLAN_CHECK(false, "an adapter stands beside its weight");
+  return {};
 }
 
 bool has_sinks(const Command& c) {
@@ -83,6 +107,11 @@ bool writes(const Rank& rank, const Command& c, Storage storage, Flow flow) {
   if (c.writes.count == 0) return false;
   const Slot& slot = rank.slot(c, c.writes[0]);
   return slot.storage == storage && (storage != Storage::wire || slot.flow == flow);
+}
+
+bool moves_frozen(const Rank& rank, const Command& c) {
+  const Slot& slot = rank.slot(c, c.writes[0]);
+  return slot.storage == Storage::wire && slot.channel == kFrozenChannel;
 }
 
 Tensor packed_part(const Tensor& slot, const StateShard::Section& s) {

@@ -21,6 +21,16 @@ const PackedParameter* bias_of(const Rank& rank, const Command& c, const PackedP
 // Whether this rank adds a product's bias: behind a reduction one rank's is everybody's.
 bool adds_bias(const Rank& rank, const PackedParameter& p);
 
+// Whether an op's parameter belongs to an adapter, and which.
+Adapter adapter_of(const Rank& rank, const Command& c);
+// What a product with an adapter's B works with: its columns of the layer's output (or of that
+// one's gradient), its columns of what all A that stand side by side make, and alpha / rank.
+struct AdapterView {
+  std::int64_t column = 0, width = 0, inner = 0, rank = 0;
+  float scale = 1;
+};
+AdapterView adapter_view(const Rank& rank, const Command& c);
+
 // Learned sinks (or their gradients, in `slot`) of the heads that an attention works on: with heads
 // exchanged for sequence, a share. has_sinks: attention has no other parameter; they are in the
 // last operand that it reads, their gradients in the last that it writes.
@@ -45,6 +55,9 @@ Piece piece_of(const Rank& rank, const Op& op, std::int64_t rows);
 // Whether the first slot that is read carries this flow; whether the first that is written is this.
 bool reads_flow(const Rank& rank, const Command& c, Flow flow);
 bool writes(const Rank& rank, const Command& c, Storage storage, Flow flow = Flow::activation);
+
+// Whether what is gathered ahead are frozen weights.
+bool moves_frozen(const Rank& rank, const Command& c);
 
 // The elements of a shard section inside a packed slot, and inside a slot that holds shards only.
 Tensor packed_part(const Tensor& slot, const StateShard::Section& section);

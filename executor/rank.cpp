@@ -88,9 +88,10 @@ std::int64_t Rank::position(Axis axis) const {
   return std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
 }
 
-StateShard Rank::shard(int instance) const {
+StateShard Rank::shard(int instance, bool frozen) const {
   const BlockShape& s = shape(instance);
-  const RankParameters own = sum_of(block(instance).parameters);
+  const RankParameters all = sum_of(block(instance).parameters);
+  const RankParameters own = frozen ? all.frozen() : all;
   const Axis dense = s.dense_replicas > 1 ? Axis::dp_shard : Axis::dp_cp;
   const bool whole = s.zero == 0;
   return {
@@ -108,12 +109,13 @@ bool Rank::is_first_holder(int instance, const PackedParameter& p) const {
   return s.dense_replicas == 1 || position(s.zero == 0 ? Axis::dp_cp : Axis::dp_replicate) == 0;
 }
 
-std::vector<StateRun> Rank::state_runs(int instance) const {
+std::vector<StateRun> Rank::state_runs(int instance, bool frozen) const {
   const Block& b = block(instance);
-  const StateShard mine = shard(instance);
+  const StateShard mine = shard(instance, frozen);
   std::vector<StateRun> runs;
   for (std::size_t i = 0; i < b.parameters.size(); ++i) {
     const PackedParameter& p = b.parameters[i];
+    if (p.frozen != frozen) continue;
     const bool expert = is_expert(p.whole.role);
     const StateShard::Section& part = expert ? mine.expert : mine.dense;
     const std::int64_t base = expert ? mine.dense.size : 0;

@@ -108,11 +108,12 @@ class Rank {
   [[nodiscard]] std::vector<std::int64_t> group(Axis axis) const;
   [[nodiscard]] std::int64_t position(Axis axis) const;
 
-  [[nodiscard]] StateShard shard(int instance) const;
+  // Of a block's trained parameters, or of its frozen ones.
+  [[nodiscard]] StateShard shard(int instance, bool frozen = false) const;
   // Whether no rank before this one holds the same elements of that parameter's states.
   [[nodiscard]] bool is_first_holder(int instance, const PackedParameter& p) const;
   // Every element of a shard, parameter by parameter.
-  [[nodiscard]] std::vector<StateRun> state_runs(int instance) const;
+  [[nodiscard]] std::vector<StateRun> state_runs(int instance, bool frozen = false) const;
   // The optimizer's arrays on the device, and where the plan offloads a part, on the host: the
   // first elements of the shard.
   [[nodiscard]] OptimizerState device_state(int instance) const;

@@ -34,7 +34,7 @@ class CpuRun {
              .optimizer = options.optimizer,
              .pixels = options.images},
         options_(options),
-        index_(model),
+        index_(model, plan.lora()),
         world_(static_cast<int>(plan.world())) {
     if (model.vision) job_.images.emplace(model, plan.seq_len, facts.image_tokens);
     for (int stage = 0; stage < plan.pp; ++stage)

@@ -23,8 +23,9 @@ const ArrayAccess& host_arrays();
 using ModelTensors = std::vector<std::vector<float>>;
 ModelTensors empty_tensors(const ParameterIndex& index);
 
-// Every matrix of a block's packed parameters, and where in the model it lies.
-std::vector<ParameterPiece> pieces_of(const Rank& rank, const ParameterIndex& index, int instance);
+// Every matrix of a block's packed parameters, trained or frozen, and where in the model it lies.
+std::vector<ParameterPiece> pieces_of(const Rank& rank, const ParameterIndex& index, int instance,
+                                      bool frozen = false);
 
 // Fills a block's main parameters and working copies.
 void load_weights(Rank& rank, const ParameterIndex& index, int instance,

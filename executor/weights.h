@@ -28,8 +28,9 @@ struct ParameterPiece {
 // Finds the model's parameters by what they are.
 class ParameterIndex {
  public:
-  explicit ParameterIndex(const ModelSpec& model);
-  [[nodiscard]] std::int64_t find(ModelPart part, std::int64_t layer, ParameterRole role, bool bias,
+  explicit ParameterIndex(const ModelSpec& model, const Lora& lora = {});
+  // The one of the same role, bias or not, of an adapter or not.
+  [[nodiscard]] std::int64_t find(ModelPart part, std::int64_t layer, const Parameter& parameter,
                                   std::int64_t copy) const;
   [[nodiscard]] const std::vector<ModelParameter>& all() const { return all_; }
 

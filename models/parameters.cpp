@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <utility>
 
 #include "models/error.h"
 
@@ -220,6 +222,10 @@ bool is_expert(ParameterRole role) {
   return role == expert_gate_proj || role == expert_up_proj || role == expert_down_proj;
 }
 
+bool has_adapters(ModelPart part) {
+  return part == ModelPart::decoder || part == ModelPart::mtp;
+}
+
 bool is_trained(ParameterRole role) {
   return role != score_correction;
 }
@@ -240,7 +246,8 @@ bool is_projection(const Parameter& p) {
       expert_gate_proj, expert_up_proj,   expert_down_proj, linear_qkvz_proj, linear_ba_proj,
       linear_qkv_proj,  linear_z_proj,    linear_b_proj,    linear_a_proj,    linear_out_proj,
       mamba_in_proj,    latent_down_proj, latent_up_proj};
-  return !p.bias && std::find(projections.begin(), projections.end(), p.role) != projections.end();
+  return !p.bias && p.adapter == Adapter::none &&
+         std::find(projections.begin(), projections.end(), p.role) != projections.end();
 }
 
 bool is_vector(const Parameter& p) {
@@ -280,12 +287,77 @@ std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,
   return {};
 }
 
-std::vector<ModelParameter> model_parameters(const ModelSpec& model) {
+namespace {
+
+// Every layer that a target names: shared experts' are matched by the same names as a dense MLP's.
+constexpr auto kTargets = std::to_array<std::pair<ParameterRole, LoraTarget>>({
+    {q_proj, LoraTarget::q_proj},
+    {k_proj, LoraTarget::k_proj},
+    {v_proj, LoraTarget::v_proj},
+    {o_proj, LoraTarget::o_proj},
+    {gate_proj, LoraTarget::gate_proj},
+    {shared_gate_proj, LoraTarget::gate_proj},
+    {up_proj, LoraTarget::up_proj},
+    {shared_up_proj, LoraTarget::up_proj},
+    {down_proj, LoraTarget::down_proj},
+    {shared_down_proj, LoraTarget::down_proj},
+    {expert_gate_proj, LoraTarget::experts},
+    {expert_up_proj, LoraTarget::experts},
+    {expert_down_proj, LoraTarget::experts},
+    {q_a_proj, LoraTarget::q_a_proj},
+    {q_b_proj, LoraTarget::q_b_proj},
+    {kv_a_proj, LoraTarget::kv_a_proj},
+    {kv_b_proj, LoraTarget::kv_b_proj},
+    {linear_qkvz_proj, LoraTarget::in_proj},
+    {linear_ba_proj, LoraTarget::in_proj},
+    {linear_qkv_proj, LoraTarget::in_proj},
+    {linear_z_proj, LoraTarget::in_proj},
+    {linear_b_proj, LoraTarget::in_proj},
+    {linear_a_proj, LoraTarget::in_proj},
+    {mamba_in_proj, LoraTarget::in_proj},
+    {linear_out_proj, LoraTarget::out_proj},
+});
+
+std::optional<LoraTarget> target_of(ParameterRole role) {
+  const auto* const found = std::find_if(kTargets.begin(), kTargets.end(),
+                                         [role](const auto& entry) { return entry.first == role; });
+  return found == kTargets.end() ? std::nullopt : std::optional(found->second);
+}
+
+}  // namespace
+
+std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lora& lora) {
+  std::vector<Parameter> adapters;
+  if (lora.rank == 0) return adapters;
+  for (const Adapter kind : {Adapter::lora_a, Adapter::lora_b}) {
+    for (const Parameter& weight : table) {
+      const auto target = target_of(weight.role);
+      if (weight.bias || !target || !lora.has(*target)) continue;
+      Parameter p = weight;
+      p.adapter = kind;
+      const bool in_side = kind == Adapter::lora_a;
+      (in_side ? p.rows : p.cols) = lora.rank;
+      if (weight.split != (in_side ? Split::cols : Split::rows)) p.split = Split::none;
+      adapters.push_back(p);
+    }
+  }
+  return adapters;
+}
+
+std::vector<ModelParameter> model_parameters(const ModelSpec& model, const Lora& lora) {
   std::vector<ModelParameter> all;
+  std::vector<ModelParameter> adapters;
   const auto add = [&](ModelPart part, std::int64_t layer, const LayerKind& kind = {}) {
-    for (const Parameter& parameter : parameters_of(model, part, kind)) {
+    const std::vector<Parameter> table = parameters_of(model, part, kind);
+    for (const Parameter& parameter : table) {
       for (std::int64_t copy = 0; copy < parameter.copies; ++copy) {
         all.push_back({parameter, part, layer, copy, static_cast<std::int64_t>(all.size())});
+      }
+    }
+    if (!has_adapters(part)) return;
+    for (const Parameter& parameter : adapters_of(table, lora)) {
+      for (std::int64_t copy = 0; copy < parameter.copies; ++copy) {
+        adapters.push_back({parameter, part, layer, copy, 0});
       }
     }
   };
@@ -299,6 +371,10 @@ std::vector<ModelParameter> model_parameters(const ModelSpec& model) {
     add(ModelPart::patchify, 0);
     for (std::int64_t i = 0; i < model.vision->depth; ++i) add(ModelPart::vision, i);
     add(ModelPart::merger, 0);
+  }
+  for (ModelParameter& adapter : adapters) {
+    adapter.index = static_cast<std::int64_t>(all.size());
+    all.push_back(adapter);
   }
   return all;
 }

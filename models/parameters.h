@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/lora.h"
 #include "models/model_spec.h"
 
 namespace qplan {
@@ -135,6 +136,10 @@ struct Words<ParameterRole> {
        {ParameterRole::deepstack_fc2, "deepstack_fc2"}});
 };
 
+// Whether a parameter is a weight of the model, or one of the two of an adapter beside that weight:
+// PEFT's lora_A (rank, in) and lora_B (out, rank).
+enum class Adapter : std::uint8_t { none, lora_a, lora_b };
+
 // What of a parameter a tensor-parallel rank holds (experts': a rank of etp).
 enum class Split : std::uint8_t {
   none,        // all of it
@@ -150,6 +155,7 @@ struct Parameter {
   std::int64_t rows = 0, cols = 1;
   Split split = Split::none;
   std::int64_t copies = 1;  // alike and side by side: experts (split over ep), deepstack mergers
+  Adapter adapter = Adapter::none;                                     // of `role`'s weight
   [[nodiscard]] std::int64_t elements() const { return rows * cols; }  // of one copy
   bool operator==(const Parameter&) const = default;
 };
@@ -169,11 +175,20 @@ bool is_vector(const Parameter& parameter);
 // Where in a model a parameter is used.
 enum class ModelPart : std::uint8_t { embedding, decoder, head, mtp, patchify, vision, merger };
 
+// Whether LoRA adapts layers there: those of the decoder, not of a vision tower (PEFT's
+// "all-linear" reaches the tower, too; recipes for vision-language models leave it frozen).
+bool has_adapters(ModelPart part);
+
 // The parameters of one block, in the order in which a rank packs them: q, k, v and gate, up are
 // neighbours, so that each group is one matrix. `kind` matters to decoder layers. The head of a
 // tied model has its norm only.
 std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,
                                      const LayerKind& kind = {});
+
+// The adapters of a block with these parameters: all A, then all B, each in the table's order, so
+// that those of weights packed side by side (q, k, v) are neighbours, too. An adapter is split with
+// its weight: of a column-parallel one B's rows, of a row-parallel one A's columns.
+std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lora& lora);
 
 // One parameter of the whole model.
 struct ModelParameter {
@@ -185,8 +200,8 @@ struct ModelParameter {
 };
 
 // All of them: embedding, decoder layers, head, MTP layers, vision tower. The order is fixed, for
-// seeded weights depend on `index`.
-std::vector<ModelParameter> model_parameters(const ModelSpec& model);
+// seeded weights depend on `index`: adapters come after all of them.
+std::vector<ModelParameter> model_parameters(const ModelSpec& model, const Lora& lora = {});
 
 // Where a checkpoint keeps a parameter: element (r, c) is element begin + r * row_stride +
 // c * col_stride of the named tensor. Strides tell GPT-2's transposed weights, fused q|k|v, and

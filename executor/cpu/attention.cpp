@@ -161,7 +161,7 @@ static void run_normed_rope(CpuRank& rank, const Command& c) {
     }
     std::vector<float> turned(own.all().begin(), own.all().end());
     turn(rank, c, Matrix(turned, rows, heads * h.dim), heads, true);
-    Values dweight(parameter_in(rank.tensor(c, c.writes[1]), table[id + i]));
+    NormGradient dweight(rank, c, table[id + i]);
     math::rms_norm_backward(by_head(raw), weight.all(), shape, by_head(turned), by_head(made),
                             dweight.all());
     dweight.commit();
@@ -289,8 +289,7 @@ void run_qk_norm(CpuRank& rank, const Command& c, bool backward) {
     return;
   }
   Values dqk(rank.tensor(c, c.reads[0])), dv(rank.tensor(c, c.reads[3]));
-  const Tensor gradients = rank.tensor(c, c.writes[1]);
-  Values dq_weight(parameter_in(gradients, q_norm)), dk_weight(parameter_in(gradients, k_norm));
+  NormGradient dq_weight(rank, c, q_norm), dk_weight(rank, c, k_norm);
   std::vector<float> dq(q_out.size()), dk(k_out.size());
   take({{0, 0, q_width}}, dqk.matrix(), Matrix(dq, q.matrix().rows, q_width));
   take({{q_width, 0, k_width}}, dqk.matrix(), Matrix(dk, k.matrix().rows, k_width));

@@ -23,6 +23,47 @@ const PackedParameter& parameter_of(const CpuRank& rank, const Command& c) {
   return rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
 }
 
+// Products with an adapter's B, and the one that takes a gradient through its A.
+// y[:, columns] += scale u[:, inner] B^T.
+void adapter_forward(CpuRank& rank, const Command& c) {
+  const AdapterView view = adapter_view(rank, c);
+  Values u(rank.tensor(c, c.reads[0])), y(rank.tensor(c, c.writes[0]));
+  Values b(parameter_in(rank.tensor(c, c.reads[1]), parameter_of(rank, c)));
+  math::multiply(u.matrix().columns(view.inner, view.rank), math::Op::plain, b.matrix(),
+                 math::Op::transposed, y.matrix().columns(view.column, view.width),
+                 /*accumulate=*/true, view.scale);
+  y.commit();
+}
+
+// du[:, inner] = scale dy[:, columns] B; or dx += du A.
+void adapter_input_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
+  Values dy(rank.tensor(c, c.reads[0])), dx(rank.tensor(c, c.writes[0]));
+  const Tensor weights = rank.tensor(c, c.reads[1]);
+  if (adapter_of(rank, c) == Adapter::lora_a) {
+    Values a(weight_of(rank, c, weights, work.k).weight);
+    math::multiply(dy.matrix(), math::Op::plain, a.matrix(), math::Op::plain, dx.matrix(),
+                   /*accumulate=*/true);
+  } else {
+    const AdapterView view = adapter_view(rank, c);
+    Values b(parameter_in(weights, parameter_of(rank, c)));
+    math::multiply(dy.matrix().columns(view.column, view.width), math::Op::plain, b.matrix(),
+                   math::Op::plain, dx.matrix().columns(view.inner, view.rank),
+                   /*accumulate=*/false, view.scale);
+  }
+  dx.commit();
+}
+
+// dB += scale dy[:, columns]^T u[:, inner].
+void adapter_weight_gradient(CpuRank& rank, const Command& c) {
+  const AdapterView view = adapter_view(rank, c);
+  Values dy(rank.tensor(c, c.reads[0])), u(rank.tensor(c, c.reads[1]));
+  Values gradient(parameter_in(rank.tensor(c, c.writes[0]), parameter_of(rank, c)));
+  math::multiply(dy.matrix().columns(view.column, view.width), math::Op::transposed,
+                 u.matrix().columns(view.inner, view.rank), math::Op::plain, gradient.matrix(),
+                 /*accumulate=*/true, view.scale);
+  gradient.commit();
+}
+
 // Of an overlapped product, its piece's rows alone: others arrive and leave meanwhile.
 void forward(CpuRank& rank, const Command& c, const Gemm& work) {
   const Tensor x = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
@@ -110,14 +151,15 @@ void norm_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
   Values x(rank.tensor(c, c.reads[0])), dy(rank.tensor(c, c.reads[1]));
   Values dx(rank.tensor(c, c.writes[0]), false);
   const NormParameters p = norm_parameters(rank, c, rank.tensor(c, c.reads[2]));
-  const NormParameters g = norm_parameters(rank, c, rank.tensor(c, c.writes[1]));
-  Values weight(p.weight), dweight(g.weight);
+  const PackedParameter& own = parameter_of(rank, c);
+  Values weight(p.weight);
+  NormGradient dweight(rank, c, own);
   const Matrix in = rows_of(x, work.cols), dout = rows_of(dy, work.cols),
                din = rows_of(dx, work.cols);
   if (work.kind == RowwiseKind::rms_norm_backward) {
     math::rms_norm_backward(in, weight.all(), norm_shape(rank, c), dout, din, dweight.all());
   } else {
-    Values dbias(g.bias);
+    NormGradient dbias(rank, c, *bias_of(rank, c, own));
     math::layer_norm_backward(in, weight.all(), norm_shape(rank, c), dout, din, dweight.all(),
                               dbias.all());
     dbias.commit();
@@ -286,9 +328,16 @@ void embed_backward(CpuRank& rank, const Command& c) {
 
 void run_product(CpuRank& rank, const Command& c, const Gemm& work) {
   if (work.dtype == DType::fp8) return run_fp8_product(rank, c, work);
-  if (c.op->role == Role::input_gradient) return input_gradient(rank, c, work);
-  if (c.op->role == Role::weight_gradient) return weight_gradient(rank, c, work);
-  forward(rank, c, work);
+  const Adapter adapter = adapter_of(rank, c);
+  if (c.op->role == Role::input_gradient) {
+    return adapter == Adapter::none ? input_gradient(rank, c, work)
+                                    : adapter_input_gradient(rank, c, work);
+  }
+  if (c.op->role == Role::weight_gradient) {
+    return adapter == Adapter::lora_b ? adapter_weight_gradient(rank, c)
+                                      : weight_gradient(rank, c, work);
+  }
+  adapter == Adapter::lora_b ? adapter_forward(rank, c) : forward(rank, c, work);
 }
 
 void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {

@@ -93,7 +93,7 @@ void apply_sinks(CpuRank& rank, const Command& c, const Attention& work, Matrix 
 
 void sinks_gradient(CpuRank& rank, const Command& c, const Attention& work, Matrix out, Matrix lse,
                     Matrix dout) {
-  if (!has_sinks(c)) return;
+  if (!has_sinks(c) || rank.shape(c.instance).frozen) return;
   const Tensor weights = rank.tensor(c, c.reads[c.reads.count - 1U]);
   const Tensor gradients = rank.tensor(c, c.writes[c.writes.count - 1U]);
   Values sinks(sinks_in(rank, c, weights, work.heads));

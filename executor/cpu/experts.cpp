@@ -200,60 +200,95 @@ void add_bias_to_scale_gradient(CpuRank& rank, const Command& c, Values& dscale)
   }
 }
 
-// forward {x, weights, counts} -> {y}; input gradient {dy, weights, counts} -> {dx}; weight
-// gradient {dy, x, counts} -> {gradients}.
-void run_experts_product(CpuRank& rank, const Command& c, const GroupedGemm& work) {
-  const auto& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
-  const bool wgrad = c.op->role == Role::weight_gradient;
-  const bool dgrad = c.op->role == Role::input_gradient;
-  // The weight is (out, in): of forward (n, k), of dgrad (k, n).
-  const std::int64_t out_features = dgrad ? work.k : work.n;
-  const Tensor slot = wgrad ? rank.tensor(c, c.writes[0]) : rank.tensor(c, c.reads[1]);
-  Values in(rank.tensor(c, c.reads[0]));
-  std::optional<Values> other;
-  if (wgrad) {
-    other.emplace(rank.tensor(c, c.reads[1]));
-  } else {
-    other.emplace(rank.tensor(c, c.writes[0]), false);
-    std::ranges::fill(other->all(), 0.0F);
+namespace {
+
+// How an expert's product reads and writes: all columns of fresh rows, or those of an adapter,
+// whose products are added to what stands there.
+struct ExpertsForm {
+  bool is_b = false, adds = false;  // of an adapter: with its B; to a layer's rows
+  AdapterView view;
+  [[nodiscard]] float scale() const { return is_b ? view.scale : 1.0F; }
+  // Columns on the layer's outer side, and on the inner side of an adapter.
+  [[nodiscard]] Matrix outer(Matrix all) const {
+    return is_b ? all.columns(view.column, view.width) : all;
   }
-  // Of neighbours the first one's, which the others' follow.
+  [[nodiscard]] Matrix inner(Matrix all) const {
+    return is_b ? all.columns(view.inner, view.rank) : all;
+  }
+};
+
+ExpertsForm form_of(const CpuRank& rank, const Command& c) {
+  const Adapter adapter = adapter_of(rank, c);
+  ExpertsForm form;
+  form.is_b = adapter == Adapter::lora_b;
+  const bool dgrad = c.op->role == Role::input_gradient;
+  form.adds = dgrad ? adapter == Adapter::lora_a : form.is_b;
+  if (form.is_b) form.view = adapter_view(rank, c);
+  return form;
+}
+
+// dW += dy^T x of each expert, and the gradients of its bias: {dy, x, counts, scale?} ->
+// {gradients}.
+void experts_weight_gradient(CpuRank& rank, const Command& c, const GroupedGemm& work) {
+  const auto& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  const ExpertsForm form = form_of(rank, c);
+  const Tensor slot = rank.tensor(c, c.writes[0]);
+  Values dy(rank.tensor(c, c.reads[0])), x(rank.tensor(c, c.reads[1]));
   const PackedParameter* bias = bias_of(rank, c, p);
   std::optional<Values> scale;  // of the bias, row by row
   if (c.reads.count > 3) scale.emplace(rank.tensor(c, c.reads[3]));
-  for (const ExpertRows& rows : expert_rows(rank, rank.tensor(c, c.reads[2]), in.matrix().rows)) {
+  for (const ExpertRows& rows : expert_rows(rank, rank.tensor(c, c.reads[2]), dy.matrix().rows)) {
     if (rows.count == 0) continue;
-    const auto scale_of = [&](std::int64_t i) {
-      return scale ? scale->all()[static_cast<std::size_t>(rows.first + i)] : 1.0F;
-    };
+    Values weight(slot.part(p.offset + rows.expert * p.stride, work.n, p.cols));
+    const Matrix out = form.outer(dy.matrix().row_range(rows.first, rows.count));
+    math::multiply(out, math::Op::transposed,
+                   form.inner(x.matrix().row_range(rows.first, rows.count)), math::Op::plain,
+                   weight.matrix(), /*accumulate=*/true, form.scale());
+    weight.commit();
+    if (bias == nullptr) continue;
+    Values dbias(slot.part(bias->offset + rows.expert * bias->stride, 1, work.n));
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+      const float share = scale ? scale->all()[static_cast<std::size_t>(rows.first + i)] : 1.0F;
+      for (std::int64_t j = 0; j < work.n; ++j) dbias.matrix().at(0, j) += share * out.at(i, j);
+    }
+    dbias.commit();
+  }
+}
+
+}  // namespace
+
+// forward {x, weights, counts} -> {y}; input gradient {dy, weights, counts} -> {dx}; weight
+// gradient {dy, x, counts} -> {gradients}.
+void run_experts_product(CpuRank& rank, const Command& c, const GroupedGemm& work) {
+  if (c.op->role == Role::weight_gradient) return experts_weight_gradient(rank, c, work);
+  const auto& p = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];
+  const bool dgrad = c.op->role == Role::input_gradient;
+  const ExpertsForm form = form_of(rank, c);
+  // The weight is (out, in): of forward (n, k), of dgrad (k, n).
+  const std::int64_t out_features = dgrad ? work.k : work.n;
+  const Tensor slot = rank.tensor(c, c.reads[1]);
+  Values in(rank.tensor(c, c.reads[0])), out(rank.tensor(c, c.writes[0]), form.is_b || form.adds);
+  const Matrix from = dgrad ? form.outer(in.matrix()) : form.inner(in.matrix());
+  const Matrix to = dgrad ? form.inner(out.matrix()) : form.outer(out.matrix());
+  for (std::int64_t i = 0; i < to.rows && !form.adds; ++i) std::ranges::fill(to.row(i), 0.0F);
+  // Of neighbours the first one's, which the others' follow.
+  const PackedParameter* bias = dgrad ? nullptr : bias_of(rank, c, p);
+  std::optional<Values> scale;  // of the bias, row by row
+  if (c.reads.count > 3) scale.emplace(rank.tensor(c, c.reads[3]));
+  for (const ExpertRows& rows : expert_rows(rank, rank.tensor(c, c.reads[2]), from.rows)) {
+    if (rows.count == 0) continue;
     Values weight(slot.part(p.offset + rows.expert * p.stride, out_features, p.cols));
-    const Matrix x = in.matrix().row_range(rows.first, rows.count);
-    const Matrix y = other->matrix().row_range(rows.first, rows.count);
-    if (wgrad) {
-      math::linear_wgrad(x, y, weight.matrix());
-      weight.commit();
-      if (bias == nullptr) continue;
-      Values dbias(slot.part(bias->offset + rows.expert * bias->stride, 1, out_features));
-      for (std::int64_t i = 0; i < rows.count; ++i) {
-        for (std::int64_t j = 0; j < out_features; ++j) {
-          dbias.matrix().at(0, j) += scale_of(i) * x.at(i, j);
-        }
-      }
-      dbias.commit();
-    } else if (dgrad) {
-      math::linear_dgrad(x, weight.matrix(), y);
-    } else {
-      math::linear(x, weight.matrix(), y);
-      if (bias == nullptr || !adds_bias(rank, p)) continue;
-      Values b(slot.part(bias->offset + rows.expert * bias->stride, 1, out_features));
-      for (std::int64_t i = 0; i < rows.count; ++i) {
-        for (std::int64_t j = 0; j < out_features; ++j) {
-          y.at(i, j) += scale_of(i) * b.matrix().at(0, j);
-        }
-      }
+    const Matrix y = to.row_range(rows.first, rows.count);
+    math::multiply(from.row_range(rows.first, rows.count), math::Op::plain, weight.matrix(),
+                   dgrad ? math::Op::plain : math::Op::transposed, y, form.adds, form.scale());
+    if (bias == nullptr || !adds_bias(rank, p)) continue;
+    Values b(slot.part(bias->offset + rows.expert * bias->stride, 1, out_features));
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+      const float share = scale ? scale->all()[static_cast<std::size_t>(rows.first + i)] : 1.0F;
+      for (std::int64_t j = 0; j < out_features; ++j) y.at(i, j) += share * b.matrix().at(0, j);
     }
   }
-  if (!wgrad) other->commit();
+  out.commit();
 }
 
 // All-to-all of rows between the ranks of an ep group. Sorted rows lie by expert, hence by rank

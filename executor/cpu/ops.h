@@ -3,6 +3,8 @@
 // Private to the CPU backend.
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "executor/cpu/rank.h"
@@ -84,6 +86,28 @@ inline math::Matrix rows_of(Values& values, std::int64_t cols) {
   if (m.cols >= cols) return m.columns(0, cols);
   return {values.all(), m.rows * m.cols / cols, cols};
 }
+
+// The gradient of a norm's parameter in the last slot that its backward writes. A frozen one has
+// none: what the mathematics makes of it goes nowhere.
+class NormGradient {
+ public:
+  NormGradient(const Rank& rank, const Command& c, const PackedParameter& p) {
+    if (p.frozen) {
+      nowhere_.resize(static_cast<std::size_t>(p.rows * p.cols));
+    } else {
+      const Tensor slot = rank.tensor(c, c.writes[c.writes.count - 1U]);
+      kept_.emplace(slot.part(p.offset + c.op->copy * p.stride, p.rows, p.cols));
+    }
+  }
+  [[nodiscard]] std::span<float> all() { return kept_ ? kept_->all() : std::span(nowhere_); }
+  void commit() {
+    if (kept_) kept_->commit();
+  }
+
+ private:
+  std::optional<Values> kept_;
+  std::vector<float> nowhere_;
+};
 
 // Of a model that has experts.
 inline const MoeSpec& moe_of(const CpuRank& rank) {

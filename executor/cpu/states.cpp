@@ -28,10 +28,13 @@ void accumulate(const Tensor& from, const Tensor& to) {
 }
 
 // One section of `whole` from a holder's shard.
-void place_shard(const CpuRank& holder, int instance, bool expert, const Tensor& whole) {
-  const StateShard shard = holder.shard(instance);
+void place_shard(const CpuRank& holder, const Command& c, bool expert, const Tensor& whole) {
+  const bool frozen = moves_frozen(holder, c);
+  const int instance = neighbour(holder, c);
+  const StateShard shard = holder.shard(instance, frozen);
   const Section& s = expert ? shard.expert : shard.dense;
-  copy(shard_part(holder.held(instance, Storage::weight), shard, expert), packed_part(whole, s));
+  const Tensor held = holder.held(instance, frozen ? Storage::frozen : Storage::weight);
+  copy(shard_part(held, shard, expert), packed_part(whole, s));
 }
 
 }  // namespace
@@ -39,7 +42,7 @@ void place_shard(const CpuRank& holder, int instance, bool expert, const Tensor&
 void run_join(CpuRank& rank, const Command& c) {
   if (writes(rank, c, Storage::wire, Flow::weights)) {
     const Tensor whole = rank.tensor(c, c.writes[0]);
-    for (const bool expert : {false, true}) place_shard(rank, neighbour(rank, c), expert, whole);
+    for (const bool expert : {false, true}) place_shard(rank, c, expert, whole);
   } else if (writes(rank, c, Storage::gradient) && reads_flow(rank, c, Flow::gradients)) {
     accumulate(rank.tensor(c, c.reads[0]), rank.tensor(c, c.writes[0]));
   }
@@ -54,7 +57,7 @@ void gather_parameters(const Parties& parties, Axis axis) {
     const bool ahead = writes(to.rank, to.command, Storage::wire, Flow::weights);
     for (const Party& from : parties) {
       if (ahead) {
-        place_shard(from.rank, neighbour(from.rank, from.command), expert, whole);
+        place_shard(from.rank, from.command, expert, whole);
         continue;
       }
       if (&from == &to) continue;
@@ -69,7 +72,7 @@ void gather_parameters(const Parties& parties, Axis axis) {
       const int other = neighbour(to.rank, to.command);
       const BlockShape& s = to.rank.shape(other);
       if (part != expert && (part ? s.expert_shard : s.dense_shard) == 1) {
-        place_shard(to.rank, other, part, whole);
+        place_shard(to.rank, to.command, part, whole);
       }
     }
   }

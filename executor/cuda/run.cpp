@@ -30,7 +30,7 @@ class GpuRun {
         device_(select_device(plan, process)),
         program_(build_step_program(model, plan, recipe_of(RecipeKind::qplan), facts)),
         job_{model, plan, program_, options.optimizer},
-        index_(model),
+        index_(model, plan.lora()),
         commands_(rank_program(program_, program_.grid.dense(process.rank).pp)),
         world_(meet(program_, process)),
         rank_(job_, commands_, process.rank),

@@ -130,6 +130,14 @@ WeightSource checkpoint_weights(const ModelSpec& model, const std::string& path)
   check_tensors(model, *store);
   return [store, model](const ModelParameter& parameter, std::int64_t first_row,
                         std::int64_t first_col, math::Matrix out) {
+    // Adapters start as PEFT's do: A at random, B at 0, so that they add nothing.
+    if (parameter.parameter.adapter == Adapter::lora_b) {
+      for (std::int64_t r = 0; r < out.rows; ++r) std::ranges::fill(out.row(r), 0.0F);
+      return;
+    }
+    if (parameter.parameter.adapter == Adapter::lora_a) {
+      return SeededWeights{}(parameter, first_row, first_col, out);
+    }
     read_part(*store, tensor_place(model, parameter), first_row, first_col, out);
   };
 }

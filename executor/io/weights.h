@@ -31,9 +31,10 @@ struct SeededWeights {
 };
 WeightSource seeded_weights(const ModelSpec& model, std::uint64_t seed);
 
-// Weights of a safetensors file or folder. All names and shapes are checked before anything is
-// read: throws Error for missing tensors, wrong shapes, and tensors the model has no parameter for
-// (other than the copies and buffers that checkpoints of its class may hold).
+// Weights of a safetensors file or folder; adapters are not in it, and start with B at 0. All names
+// and shapes are checked before anything is read: throws Error for missing tensors, wrong shapes,
+// and tensors the model has no parameter for (other than the copies and buffers that checkpoints of
+// its class may hold).
 WeightSource checkpoint_weights(const ModelSpec& model, const std::string& path);
 
 // Whether the norm's scale is 1 + weight (Nemotron), in which case it starts at 0.

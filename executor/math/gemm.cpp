@@ -15,29 +15,30 @@ ConstMap mapped(ConstMatrix m) {
 }
 
 template <class A, class B>
-void multiply_mapped(const A& a, const B& b, Matrix c, bool accumulate) {
+void multiply_mapped(const A& a, const B& b, Matrix c, bool accumulate, float scale) {
   QPLAN_CHECK(a.rows() == c.rows && b.cols() == c.cols && a.cols() == b.rows(),
               "the sides of a matrix product fit");
   Map result(c.data, c.rows, c.cols, Eigen::OuterStride<>(c.stride));
   if (accumulate) {
-    result.noalias() += a * b;
+    result.noalias() += scale * (a * b);
   } else {
-    result.noalias() = a * b;
+    result.noalias() = scale * (a * b);
   }
 }
 
 }  // namespace
 
-void multiply(ConstMatrix a, Op op_a, ConstMatrix b, Op op_b, Matrix c, bool accumulate) {
+void multiply(ConstMatrix a, Op op_a, ConstMatrix b, Op op_b, Matrix c, bool accumulate,
+              float scale) {
   const ConstMap left = mapped(a), right = mapped(b);
   if (op_a == Op::plain && op_b == Op::plain) {
-    multiply_mapped(left, right, c, accumulate);
+    multiply_mapped(left, right, c, accumulate, scale);
   } else if (op_a == Op::plain) {
-    multiply_mapped(left, right.transpose(), c, accumulate);
+    multiply_mapped(left, right.transpose(), c, accumulate, scale);
   } else if (op_b == Op::plain) {
-    multiply_mapped(left.transpose(), right, c, accumulate);
+    multiply_mapped(left.transpose(), right, c, accumulate, scale);
   } else {
-    multiply_mapped(left.transpose(), right.transpose(), c, accumulate);
+    multiply_mapped(left.transpose(), right.transpose(), c, accumulate, scale);
   }
 }
 

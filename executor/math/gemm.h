@@ -7,8 +7,9 @@ namespace qplan::math {
 
 enum class Op : std::uint8_t { plain, transposed };
 
-// c = op(a) op(b), or c += op(a) op(b).
-void multiply(ConstMatrix a, Op op_a, ConstMatrix b, Op op_b, Matrix c, bool accumulate = false);
+// c = scale op(a) op(b), or c += scale op(a) op(b).
+void multiply(ConstMatrix a, Op op_a, ConstMatrix b, Op op_b, Matrix c, bool accumulate = false,
+              float scale = 1);
 
 // y[rows, out] = x[rows, in] W^T.
 inline void linear(ConstMatrix x, ConstMatrix weight, Matrix y) {

@@ -64,8 +64,9 @@ std::string text_of(const T& value) {
   }
 }
 
-std::string text_of(const EnumSet<OverlapKind>& set) {
-  return set.empty() ? "none" : join_words(set);
+template <class E>
+std::string text_of(const EnumSet<E>& set) {
+  return set.empty() ? std::string(Words<E>::empty) : join_words(set);
 }
 
 std::string text_of(const std::vector<int>& layout) {
@@ -91,9 +92,10 @@ void read_text(const PlanWord<double>& word, std::string_view text, double& valu
 
 // A set that says "none" and something says two things.
 void refuse_none_beside_others(std::string_view key, std::string_view text,
-                               const std::vector<std::string_view>& parts) {
-  if (parts.size() < 2 || std::find(parts.begin(), parts.end(), "none") == parts.end()) return;
-  throw Error(fmt::format("{} '{}' has none beside others; none stands alone", key, text));
+                               const std::vector<std::string_view>& parts,
+                               std::string_view none = "none") {
+  if (parts.size() < 2 || std::find(parts.begin(), parts.end(), none) == parts.end()) return;
+  throw Error(fmt::format("{} '{}' has {} beside others; {} stands alone", key, text, none, none));
 }
 
 // The enumerators that a word takes: where not all, a refusal names the word and those.
@@ -127,14 +129,14 @@ void read_text(const PlanWord<Offload>&, std::string_view text, Offload& value) 
   value = parse_offload(text);
 }
 
-void read_text(const PlanWord<EnumSet<OverlapKind>>&, std::string_view text,
-               EnumSet<OverlapKind>& value) {
-  if (text == "none") {
+template <class E>
+void read_text(const PlanWord<EnumSet<E>>& word, std::string_view text, EnumSet<E>& value) {
+  if (text == Words<E>::empty) {
     value = {};
     return;
   }
-  refuse_none_beside_others("overlap", text, split(text, '+'));
-  value = split_words<OverlapKind>(text);
+  refuse_none_beside_others(word.key, text, split(text, '+'), Words<E>::empty);
+  value = split_words<E>(text);
 }
 
 void read_text(const PlanWord<std::vector<int>>&, std::string_view text, std::vector<int>& value) {
@@ -227,9 +229,10 @@ Json json_of(const T& value) {
   }
 }
 
-Json json_of(const EnumSet<OverlapKind>& set) {
+template <class E>
+Json json_of(const EnumSet<E>& set) {
   Json list = Json::array();
-  for (const auto& [e, word] : Words<OverlapKind>::table) {
+  for (const auto& [e, word] : Words<E>::table) {
     if (set.has(e)) list.push_back(word);
   }
   return list;
@@ -265,14 +268,17 @@ void read_json(JsonReader& reader, const PlanWord<std::vector<int>>& word,
   }
 }
 
-void read_json(JsonReader& reader, const PlanWord<EnumSet<OverlapKind>>& word,
-               EnumSet<OverlapKind>& value) {
+template <class E>
+void read_json(JsonReader& reader, const PlanWord<EnumSet<E>>& word, EnumSet<E>& value) {
   const Json* const list = list_of(reader, word.key);
   if (list == nullptr) return;
   value = {};
   for (const Json& item : *list) {
-    if (!item.is_string()) reader.fail(word.key, "must list words such as \"grad\"");
-    add_once(value, from_word<OverlapKind>(item.get<std::string>()));
+    if (!item.is_string()) {
+      reader.fail(word.key,
+                  fmt::format("must list words such as \"{}\"", Words<E>::table[1].second));
+    }
+    add_once(value, from_word<E>(item.get<std::string>()));
   }
 }
 
@@ -364,9 +370,10 @@ std::string values_text(const PlanWord<T>& word) {
   }
 }
 
-std::string values_text(const PlanWord<EnumSet<OverlapKind>>&) {
+template <class E>
+std::string values_text(const PlanWord<EnumSet<E>>&) {
   std::vector<std::string_view> words;
-  for (const auto& [e, name] : Words<OverlapKind>::table) words.push_back(name);
+  for (const auto& [e, name] : Words<E>::table) words.push_back(name);
   return fmt::format("{}", fmt::join(words, ", "));
 }
 

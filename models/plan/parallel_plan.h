@@ -10,6 +10,7 @@
 #include "models/dtype.h"
 #include "models/enum_set.h"
 #include "models/json_fwd.h"
+#include "models/lora.h"
 #include "models/words.h"
 
 namespace qplan {
@@ -130,6 +131,10 @@ struct ParallelPlan {
   // The products of weight gradients add to the accumulated ones themselves. false: a kernel after
   // each does (Megatron's --no-gradient-accumulation-fusion).
   bool gradient_accumulation_fusion = true;
+  // Adapters beside frozen weights (models/lora.h). 0: none, every weight is trained.
+  int lora_rank = 0;
+  int lora_alpha = 32;  // their products are scaled by alpha / rank
+  LoraTargets lora_targets;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
   DType moment_dtype = DType::fp32;       // Adam's m and v
@@ -143,6 +148,7 @@ struct ParallelPlan {
 
   bool operator==(const ParallelPlan&) const = default;
 
+  [[nodiscard]] Lora lora() const { return {lora_rank, lora_targets}; }
   [[nodiscard]] std::int64_t world() const { return std::int64_t{tp} * cp * dp * pp; }
   // Expert data parallelism: what is left of one stage's ranks after etp*ep.
   [[nodiscard]] std::int64_t edp() const {
@@ -267,6 +273,7 @@ struct Words<LossKind> {
 template <>
 struct Words<OverlapKind> {
   static constexpr std::string_view what = "overlap";
+  static constexpr std::string_view empty = "none";  // an empty set of these
   static constexpr auto table =
       std::to_array<std::pair<OverlapKind, std::string_view>>({{OverlapKind::tp, "tp"},
                                                                {OverlapKind::grad, "grad"},

@@ -334,6 +334,33 @@ inline constexpr std::tuple kPlanWords{
                          .source = "Megatron-LM d98e8a64, --fp8-param-gather; qplan: no other "
                                    "recipe has the choice"}},
 
+    // Adapters.
+    PlanWord{.key = "lora_rank",
+             .member = &ParallelPlan::lora_rank,
+             .brief = "lora",
+             .low = 0,
+             .high = kMaxDegree,
+             .value = "RANK",
+             .help = "rank of LoRA's adapters beside frozen weights; 0: every weight is trained",
+             .given = Given::once,
+             .touches = kAll,
+             .gives_way = GivesWay::never},
+    PlanWord{.key = "lora_alpha",
+             .member = &ParallelPlan::lora_alpha,
+             .high = kMaxCount,
+             .value = "ALPHA",
+             .help = "what adapters add is scaled by this over their rank",
+             .given = Given::once,
+             .touches = {},
+             .gives_way = GivesWay::never},
+    PlanWord{.key = "lora_targets",
+             .member = &ParallelPlan::lora_targets,
+             .value = "LIST",
+             .help = "linear layers with adapters; none said: all but routed experts'",
+             .given = Given::again,
+             .touches = kAll,
+             .gives_way = GivesWay::never},
+
     // States.
     PlanWord{.key = "gradient_accumulation_fusion",
              .member = &ParallelPlan::gradient_accumulation_fusion,

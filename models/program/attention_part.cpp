@@ -128,10 +128,8 @@ void AttentionPart::project_apart(SlotId normed) {
   SlotId k = as_they_are ? k_ : b.slot("k projected", act, c_.tokens, k_width);
   const SlotId whole = c_.gathered_linear(ParameterRole::q_proj, normed, q, projected, c_.hidden);
   take_gate(q);
-  c_.next_layer(ParameterRole::q_proj);
-  c_.linear(ParameterRole::q_proj, whole, k, c_.tokens, k_width, c_.hidden);
-  c_.next_layer(ParameterRole::q_proj);
-  c_.linear(ParameterRole::q_proj, whole, v_, c_.tokens, heads.kv * heads.v_dim, c_.hidden);
+  c_.linear(ParameterRole::k_proj, whole, k, c_.tokens, k_width, c_.hidden);
+  c_.linear(ParameterRole::v_proj, whole, v_, c_.tokens, heads.kv * heads.v_dim, c_.hidden);
   if (norms_qk()) {
     eager_qk_norm_ = eager_qk_norm_copy();
     q_raw_ = q;

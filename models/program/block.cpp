@@ -17,6 +17,7 @@ PersistentBytes persistent_bytes(const Block& block) {
   for (const Slot& slot : block.slots) {
     switch (slot.storage) {
       case Storage::weight:
+      case Storage::frozen:
         sum.weights += slot.bytes();
         break;
       case Storage::gradient:

@@ -24,6 +24,7 @@ namespace qplan {
 // update.
 enum class Storage : std::uint8_t {
   weight,
+  frozen,  // weights that are not trained
   gradient,
   optimizer,
   shared,
@@ -32,11 +33,20 @@ enum class Storage : std::uint8_t {
   fresh_gradient
 };
 
+// Whether a slot is there for the whole step.
+constexpr bool is_persistent(Storage s) {
+  return s == Storage::weight || s == Storage::frozen || s == Storage::gradient ||
+         s == Storage::optimizer || s == Storage::shared;
+}
+
 // What a wire carries to the neighbouring block: the microbatch's activations (their gradients in
 // backward), parameters gathered ahead of their use, gradients whose reduction is under way, and
 // beside the activations what multi-token prediction makes of them. `image` wires reach a later
 // block of the stage: what a vision tower's taps hand on, each by its channel.
 enum class Flow : std::uint8_t { activation, weights, gradients, prediction, image };
+
+// Frozen weights that are gathered ahead go beside the trained ones.
+inline constexpr std::int8_t kFrozenChannel = 1;
 
 struct Slot {
   std::string_view name;
@@ -68,13 +78,15 @@ struct PackedParameter {
   std::int64_t offset = 0, stride = 0;  // elements
   bool replicated = false;        // each rank of tp (experts': of etp) holds all of it, and ...
   bool partial_gradient = false;  // ... makes a part of its gradient only, from its heads or tokens
+  bool frozen = false;            // never trained: packed apart, into the block's frozen weights
   [[nodiscard]] std::int64_t elements() const { return rows * cols * copies; }
 };
 
 struct Block {
   std::string_view name;
   std::vector<Slot> slots;  // one table: a slot written by `forward` may be read by `backward`
-  // Dense ones first, those with partial gradients at the front; then the experts'.
+  // Trained ones, then frozen ones, each packed from 0 on. Dense ones first, those with partial
+  // gradients at the front; then the experts'.
   std::vector<PackedParameter> parameters;
   OpList clear;  // what gradients are added to becomes 0, before a step's first microbatch
   OpList forward, backward;

@@ -15,7 +15,8 @@ SlotId BlockBuilder::slot(std::string_view name, DType dtype, std::int64_t rows,
 std::int16_t BlockBuilder::parameter(ParameterRole role, bool bias) const {
   for (std::size_t i = 0; i < block_.parameters.size(); ++i) {
     const Parameter& p = block_.parameters[i].whole;
-    if (p.role == role && p.bias == bias) return static_cast<std::int16_t>(i);
+    if (p.role == role && p.bias == bias && p.adapter == Adapter::none)
+      return static_cast<std::int16_t>(i);
   }
   return kNoParameter;
 }

@@ -26,6 +26,7 @@ class BlockBuilder {
   void parameters(std::vector<PackedParameter> table) { block_.parameters = std::move(table); }
   [[nodiscard]] const std::vector<PackedParameter>& parameters() const { return block_.parameters; }
   // The place of a parameter in the block's table; kNoParameter where the block has none.
+  // (Of the model's, not of adapters.)
   [[nodiscard]] std::int16_t parameter(ParameterRole role, bool bias = false) const;
 
   Slot& at(SlotId id) { return block_.slots[static_cast<std::size_t>(id)]; }

@@ -88,6 +88,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.dense_replicas = group / s.dense_shard;
   s.expert_shard = s.zero == 0 ? 1 : expert_group;
   s.expert_replicas = expert_group / s.expert_shard;
+  s.frozen = plan.lora_rank > 0;
   s.grad_dtype = plan.precision == Precision::fp16 ? DType::fp16 : plan.grad_dtype;
   s.optimizer_offload = plan.offload.optimizer;
   s.params_offload = plan.offload.params;
@@ -127,7 +128,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   // 256 of cudnn-frontend is about its grouped_gemm_dglu_dbias).
   s.fused_experts = model.moe && recipe.kernels.one_product_per_expert && whole_graph &&
                     plan.precision == Precision::mxfp8 &&
-                    plan.moe_dispatcher == MoeDispatcher::hybridep;
+                    plan.moe_dispatcher == MoeDispatcher::hybridep && !s.frozen;
   return s;
 }
 

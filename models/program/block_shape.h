@@ -34,7 +34,12 @@ struct RankParameters {
   std::int64_t dense = 0;    // sharded over dp*cp
   std::int64_t expert = 0;   // sharded over edp
   std::int64_t partial = 0;  // of the dense ones: with partial gradients
+  // Beside those, which are trained: weights that are not, sharded the same way.
+  std::int64_t frozen_dense = 0, frozen_expert = 0;
   [[nodiscard]] std::int64_t total() const { return dense + expert; }
+  [[nodiscard]] RankParameters frozen() const {
+    return {.dense = frozen_dense, .expert = frozen_expert};
+  }
   bool operator==(const RankParameters&) const = default;
 };
 
@@ -91,9 +96,14 @@ struct BlockShape {
   bool deterministic = false;                // ParallelPlan::deterministic
   bool gradient_accumulation_fusion = true;  // ParallelPlan::gradient_accumulation_fusion
   LossKind loss = LossKind::by_framework;    // ParallelPlan::loss
+  int lora_rank = 0;                         // ParallelPlan::lora_rank
+  LoraTargets lora_targets;                  // ParallelPlan::lora_targets
+  bool frozen = false;  // the model's own weights are not trained, adapters or none
   // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
   bool sorts_by_torch = false;
   bool operator==(const BlockShape&) const = default;
+
+  [[nodiscard]] Lora lora() const { return {lora_rank, lora_targets}; }
 };
 
 // A field of BlockShape. `touches` as for plan words: `work` are the lists of forward and backward,
@@ -168,6 +178,9 @@ inline constexpr std::tuple kShapeFields{
                .word = &ParallelPlan::gradient_accumulation_fusion},
     ShapeField{.member = &BlockShape::loss, .word = &ParallelPlan::loss},
     ShapeField{.member = &BlockShape::sorts_by_torch, .touches = kWork},
+    ShapeField{.member = &BlockShape::lora_rank, .word = &ParallelPlan::lora_rank},
+    ShapeField{.member = &BlockShape::lora_targets, .word = &ParallelPlan::lora_targets},
+    ShapeField{.member = &BlockShape::frozen},
 };
 
 // Calls visit(field) for each row.

@@ -20,7 +20,10 @@ namespace qplan {
 // One dummy bf16 weight gradient per distinct weight shape where gradients accumulate in the
 // weight-gradient product (docs/reference/physics.md 5.2).
 void dummy_weight_gradient(LayerContext& c, std::int64_t n, std::int64_t k) {
-  if (!c.recipe.keeps.dummy_weight_gradients || !c.shape.gradient_accumulation_fusion) return;
+  if (!c.recipe.keeps.dummy_weight_gradients || !c.shape.gradient_accumulation_fusion ||
+      c.shape.frozen) {
+    return;
+  }
   c.b.slot("dummy weight gradient", DType::bf16, n, k, Storage::shared);
 }
 
@@ -231,22 +234,26 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   b.flush();
 
   b.into(&Block::backward);
-  SlotId dy = b.slot("dy", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
   state.enter_backward();
-  if (adds) images.take(dy);
-  if (feeds) {
-    const SlotId dtap = tap_wire(c, "d tapped", c.local_tokens, c.hidden, s.tap);
-    const SlotId sum = b.slot("dy and tap", c.activation_dtype(), c.local_tokens, c.hidden);
-    c.rowwise(RowwiseKind::add, c.local_tokens, c.hidden, {dy, dtap}, {sum});
-    dy = sum;
+  const bool goes_back = !(in_tower && s.frozen);  // gradients end where text begins
+  if (goes_back) {
+    SlotId dy = b.slot("dy", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
+    if (adds) images.take(dy);
+    if (feeds) {
+      const SlotId dtap = tap_wire(c, "d tapped", c.local_tokens, c.hidden, s.tap);
+      const SlotId sum = b.slot("dy and tap", c.activation_dtype(), c.local_tokens, c.hidden);
+      c.rowwise(RowwiseKind::add, c.local_tokens, c.hidden, {dy, dtap}, {sum});
+      dy = sum;
+    }
+    b.at(parts.mixer_backward(parts.mlp_backward(dy))).storage = Storage::wire;
+    b.layer_module(LayerModule::none);
   }
-  b.at(parts.mixer_backward(parts.mlp_backward(dy))).storage = Storage::wire;
-  b.layer_module(LayerModule::none);
   b.flush();
   state.leave_backward();
   state.once_a_step();
   Block block = b.take();
-  recompute(block, r, s, c.weights, c.weights_backward);
+  if (!goes_back) return block;
+  recompute(block, r, s, {{c.weights, c.weights_backward}, {c.adapters, c.adapters_backward}});
   if (s.activations_offload) offload_activations(block);
   return block;
 }
@@ -257,7 +264,7 @@ Block build_stage_entry(const ModelSpec& m, const Recipe& r, const BlockShape& s
   LayerContext c(m, r, s, b);
   StateBuilder state(c);
   b.into(&Block::forward);
-  if (gathers_parameters(r, s.zero)) state.prefetch(s.next, "next weights");
+  if (gathers_parameters(r, s.zero)) state.prefetch(s.next, "next weights", "next frozen weights");
   b.into(&Block::backward);
   state.drain();
   return b.take();
@@ -269,7 +276,8 @@ Block build_stage_exit(const ModelSpec& m, const Recipe& r, const BlockShape& s)
   LayerContext c(m, r, s, b);
   StateBuilder state(c);
   b.into(&Block::backward);
-  if (gathers_parameters(r, s.zero) && s.zero == 3) state.prefetch(s.previous, "previous weights");
+  if (gathers_parameters(r, s.zero) && s.zero == 3)
+    state.prefetch(s.previous, "previous weights", "previous frozen weights");
   return b.take();
 }
 
@@ -329,6 +337,7 @@ Block build_kind(const ModelSpec& model, const Recipe& recipe, const BlockShape&
       tower.micro_batch_size = shape.images;
       tower.seq_len = shape.patches;
       tower.cp = 1;
+      tower.lora_rank = 0;  // adapters stand in the text model
       return build_decoder(tower_spec(*model.vision), recipe, tower, "vision layer",
                            /*in_tower=*/true);
     }

@@ -26,6 +26,19 @@ std::vector<PackedParameter> packed_parameters(const ModelSpec& model, const Blo
 RankParameters sum_of(const std::vector<PackedParameter>& parameters);
 RankParameters rank_parameters(const ModelSpec& model, const BlockShape& shape);
 
+// An adapter of one of several weights packed side by side: its two matrices in the block's table,
+// and its columns of what the weights' product makes.
+struct AdaptedPart {
+  std::int16_t a = kNoParameter, b = kNoParameter;
+  std::int64_t column = 0, width = 0;
+};
+// Those beside the weights from `first` on that make so many columns together.
+std::vector<AdaptedPart> adapted_parts(const std::vector<PackedParameter>& table,
+                                       ParameterRole first, std::int64_t columns);
+
+// The first of the weights that are packed with this one: q_proj of k_proj and v_proj, gate of up.
+ParameterRole pack_begin(const std::vector<PackedParameter>& table, ParameterRole role);
+
 // Of so many elements with an optimizer's states, those whose states and step are the host's.
 std::int64_t offloaded_elements(const BlockShape& shape, std::int64_t elements);
 

@@ -116,9 +116,8 @@ void DeltaNetPart::project(SlotId normed) {
   strengths_in_ = b.slot("delta strengths", act, c_.tokens, 2 * w.heads);
   const SlotId whole = c_.gathered_linear(projection(), normed, first, products[0], c_.hidden);
   for (std::size_t i = 1; i < products.size(); ++i) {
-    c_.next_layer(projection());
     const SlotId to = !packed && i == 1 ? gate_in_ : strengths_in_;
-    c_.linear(projection(), whole, to, c_.tokens, products[i], c_.hidden);
+    c_.linear(c_.packed_role(projection(), i), whole, to, c_.tokens, products[i], c_.hidden);
   }
   // Each key head's queries, keys, values and gate lie together, and are put in order.
   if (packed) c_.rowwise(RowwiseKind::copy, c_.tokens, w.conv(), {first}, {conv_in_});

@@ -9,11 +9,6 @@
 namespace qplan {
 namespace {
 
-bool is_held(Storage s) {
-  return s == Storage::weight || s == Storage::gradient || s == Storage::optimizer ||
-         s == Storage::shared;
-}
-
 class Placement {
  public:
   Placement(const StepProgram& program, int rank, ArenaLayout& arena)
@@ -64,10 +59,10 @@ class Placement {
   void add_instance(BlockInstance instance) {
     for (const Slot& slot : slots_of(instance)) {
       const bool once = slot.storage == Storage::shared;
-      instance.held.push_back(once                    ? shared_place(slot)
-                              : slot.of_embedding     ? kNowhere
-                              : is_held(slot.storage) ? arena_.allocate(size_in_bytes(slot))
-                                                      : kNowhere);
+      instance.held.push_back(once                          ? shared_place(slot)
+                              : slot.of_embedding           ? kNowhere
+                              : is_persistent(slot.storage) ? arena_.allocate(size_in_bytes(slot))
+                                                            : kNowhere);
     }
     out_.instances.push_back(std::move(instance));
   }

@@ -135,8 +135,14 @@ SlotId LayerContext::exchange_heads(SlotId x, std::int64_t width, Pass to_heads,
   return result;
 }
 
-Op& LayerContext::linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
-                         std::int64_t k) {
+void LayerContext::linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
+                          std::int64_t k) {
+  product(role, x, y, rows, n, k);
+  adapt(role, x, y, rows, n, k);
+}
+
+Op& LayerContext::product(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
+                          std::int64_t k) {
   if (is_quantized(x)) return quantized_linear(role, x, y, rows, n, k);
   const auto same = [role](const NarrowWeight& known) { return known.role == role; };
   if (recipe.kernels.separate_casts && linear_dtype() == DType::fp8 &&
@@ -157,6 +163,7 @@ void LayerContext::linear_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::i
                      {dy, weights_backward}, {dx});
   op.parameter = b.parameter(role);
   op.role = Role::input_gradient;
+  adapt_dgrad(role, dy, dx, rows, n, k);
 }
 
 // Pieces of an overlapped product: Transformer Engine's userbuffers split by 4
@@ -185,12 +192,12 @@ SlotId LayerContext::gathered_linear(ParameterRole role, SlotId x, SlotId y, std
     in_pieces(gather, i);
     if (i > 0) {
       gather.after = {};  // its input was there before the first piece
-      in_pieces(linear(role, whole, y, tokens / kOverlapPieces, n, k), i - 1);
+      in_pieces(product(role, whole, y, tokens / kOverlapPieces, n, k), i - 1);
     }
     b.wait_for(Stream::model_comm);
     b.flush();
   }
-  in_pieces(linear(role, whole, y, tokens / kOverlapPieces, n, k), kOverlapPieces - 1);
+  in_pieces(product(role, whole, y, tokens / kOverlapPieces, n, k), kOverlapPieces - 1);
   return whole;
 }
 
@@ -205,9 +212,9 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
   const SlotId sum = b.slot(name, dtype, local_tokens, n);
   const Bytes piece(static_cast<double>(tokens * n) * size_of(dtype) / kOverlapPieces);
   for (std::int64_t i = 0; i < kOverlapPieces; ++i) {
-    Op& product = linear(role, x, partial, tokens / kOverlapPieces, n, k);
-    product.piece = static_cast<std::uint8_t>(i);
-    product.pieces = kOverlapPieces;
+    Op& piece_product = product(role, x, partial, tokens / kOverlapPieces, n, k);
+    piece_product.piece = static_cast<std::uint8_t>(i);
+    piece_product.pieces = kOverlapPieces;
     Op& reduce =
         b.aside(Stream::model_comm, Collective{CollectiveKind::reduce_scatter, Axis::tp, piece},
                 {partial}, {sum});
@@ -220,12 +227,14 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
 
 void LayerContext::linear_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows,
                                 std::int64_t n, std::int64_t k) {
+  if (shape.frozen) return adapt_wgrad(role, dy, x, rows, n, k);
   if (is_quantized(dy)) return quantized_wgrad(role, dy, x, rows, n, k);
   weight_gradient(b.parameter(role), {.m = n, .n = k, .k = rows, .dtype = product_dtype()}, dy, x);
 }
 
-void LayerContext::next_layer(ParameterRole role) {
-  std::erase_if(narrow_weights_, [role](const NarrowWeight& known) { return known.role == role; });
+ParameterRole LayerContext::packed_role(ParameterRole first, std::size_t i) const {
+  const auto at = static_cast<std::size_t>(b.parameter(first)) + i;
+  return b.parameters()[at].whole.role;
 }
 
 void LayerContext::packed_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows,
@@ -240,7 +249,7 @@ void LayerContext::packed_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::i
   for (std::size_t i = 0; i < n.size(); ++i) {
     const bool apart = i > 0 && !in_norm;
     const SlotId part = apart ? b.slot("dx of one layer", activation_dtype(), rows, k) : dx;
-    linear_dgrad(role, dy, part, rows, n[i], k);
+    linear_dgrad(packed_role(role, i), dy, part, rows, n[i], k);
     const bool last = i + 1 == n.size();
     if (apart && (last || !recipe.kernels.fused)) {
       rowwise(RowwiseKind::add, rows, k, {dx, part, first}, {dx});
@@ -256,15 +265,22 @@ void LayerContext::packed_wgrad(ParameterRole role, SlotId dy, SlotId x, std::in
     const std::int64_t all = std::accumulate(n.begin(), n.end(), std::int64_t{0});
     return linear_wgrad(role, dy, x, rows, all, k);
   }
-  for (const std::int64_t width : n) linear_wgrad(role, dy, x, rows, width, k);
+  for (std::size_t i = 0; i < n.size(); ++i) {
+    linear_wgrad(packed_role(role, i), dy, x, rows, n[i], k);
+  }
 }
 
 void LayerContext::weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x) {
+  if (gradients != kNoSlot) weight_gradient(parameter, product, dy, x, gradients);
+}
+
+void LayerContext::weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x,
+                                   SlotId sum) {
   product.accumulate_fp32 = products_sum();
-  Op& op = b.compute(product, {dy, x}, {gradients});
+  Op& op = b.compute(product, {dy, x}, {sum});
   op.parameter = parameter;
   op.role = Role::weight_gradient;
-  accumulate_apart(gradients, product.m, product.n);
+  accumulate_apart(sum, product.m, product.n);
 }
 
 bool LayerContext::sums_in_fp32() const {

@@ -16,6 +16,13 @@
 
 namespace qplan {
 
+// Products of each of so many experts, whose rows `counts` tells; none: of a layer that all rows
+// pass.
+struct Experts {
+  std::int64_t groups = 0;
+  SlotId counts = kNoSlot;
+};
+
 struct LayerContext {
   const ModelSpec& model;
   const Recipe& recipe;
@@ -31,6 +38,8 @@ struct LayerContext {
   // What forward and backward products read as weights, and what weight gradients are written to.
   SlotId weights = kNoSlot, weights_backward = kNoSlot, gradients = kNoSlot;
   SlotId expert_weights = kNoSlot, expert_weights_backward = kNoSlot, expert_gradients = kNoSlot;
+  // The same of adapters; then there are no gradients above, for those weights are frozen.
+  SlotId adapters = kNoSlot, adapters_backward = kNoSlot, adapter_gradients = kNoSlot;
 
   LayerContext(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape,
                BlockBuilder& builder);
@@ -65,8 +74,9 @@ struct LayerContext {
 
   // y[rows, n] = x[rows, k] W, and dx[rows, k] = dy[rows, n] W^T.
   // `role`: the weight, or the first of those that are packed as one (q, k, v; gate, up).
-  Op& linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
-             std::int64_t k);
+  // With adapters beside the weight, theirs follow, and the weight has no gradient (adapters.cpp).
+  void linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
+              std::int64_t k);
   void linear_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows, std::int64_t n,
                     std::int64_t k);
   // gather_sequence(x), then a product of it with the weights: y[tokens, n]. With tensor-parallel
@@ -85,8 +95,15 @@ struct LayerContext {
                     std::int64_t k);
   void packed_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows, const Widths& n,
                     std::int64_t k);
-  // The next product by `role` is another of those layers', whose weight is cast on its own.
-  void next_layer(ParameterRole role);
+  // The i-th of the layers that are packed from `first` on.
+  [[nodiscard]] ParameterRole packed_role(ParameterRole first, std::size_t i) const;
+  // What adapters add to a product that stands already, and to its two of backward.
+  void adapt(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
+             std::int64_t k, const Experts& experts = {});
+  void adapt_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows, std::int64_t n,
+                   std::int64_t k, const Experts& experts = {});
+  void adapt_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows, std::int64_t n,
+                   std::int64_t k, const Experts& experts = {});
   [[nodiscard]] bool drops() const { return recipe.kernels.dropout || shape.dropout; }
   [[nodiscard]] AttentionKernel attention_kernel() const;
   [[nodiscard]] LossKind loss_kind() const {
@@ -101,6 +118,7 @@ struct LayerContext {
   }
   // The product of a weight gradient, m x n of `parameter`, in whatever format the sum is kept.
   void weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x);
+  void weight_gradient(std::int16_t parameter, Gemm product, SlotId dy, SlotId x, SlotId sum);
   // The gradient of rows x cols parameters, `fresh` from a microbatch, is added to the sum.
   void accumulate(SlotId fresh, SlotId sum, std::int64_t rows, std::int64_t cols);
   // ... that a product has left in `sum`, where products do not add to it themselves.
@@ -126,6 +144,27 @@ struct LayerContext {
               BlockBuilder::Slots writes);
 
  private:
+  // The product alone, of a weight or of those packed with it.
+  Op& product(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
+              std::int64_t k);
+
+  // ---- adapters (adapters.cpp) ----
+
+  // Adapters whose A are packed and multiplied as one, what those products make of the layer's
+  // input, and the gradient of that.
+  struct AdapterRun {
+    std::vector<AdaptedPart> parts;
+    SlotId inner = kNoSlot, d_inner = kNoSlot;
+    std::vector<SlotId> d_outer;  // of each part: the gradient of what its B makes
+  };
+  std::vector<std::vector<AdaptedPart>> runs_of(ParameterRole role, std::int64_t n) const;
+  AdapterRun& run_of(const AdaptedPart& first);
+  Op& adapter_product(std::int64_t rows, std::int64_t n, std::int64_t k, const Experts& experts,
+                      SlotId x, SlotId weight, SlotId y);
+  void adapter_gradient(std::int16_t parameter, std::int64_t rows, std::int64_t n, std::int64_t k,
+                        const Experts& experts, SlotId dy, SlotId x);
+  std::vector<AdapterRun> adapter_runs_;
+
   // ---- fp8 as our executor runs it (fp8_linear.cpp) ----
 
   // Weights in fp8, (n, k) with k beside each other, and their scale.

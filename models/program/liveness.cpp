@@ -11,11 +11,6 @@ namespace {
 
 constexpr std::int32_t kNever = -1;
 
-bool persistent(Storage s) {
-  return s == Storage::weight || s == Storage::gradient || s == Storage::optimizer ||
-         s == Storage::shared;
-}
-
 // For each op: the last op of every stream that is known to have ended when this op starts.
 using Seen = std::array<std::int32_t, kStreamCount>;
 
@@ -126,7 +121,7 @@ std::vector<std::vector<LiveEvent>> liveness(const Block& block,
     for (std::size_t id = 0; id < block.slots.size(); ++id) {
       const Slot& slot = block.slots[id];
       const Usage& u = all[list][id];
-      if (persistent(slot.storage) || u.last_access == kNever) continue;
+      if (is_persistent(slot.storage) || u.last_access == kNever) continue;
       const bool arrived = arrives(u);
       if (!arrived) events.push_back({u.first_write, static_cast<SlotId>(id), true});
       const bool leaves = slot.storage == Storage::wire && !arrived;

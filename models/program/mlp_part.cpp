@@ -46,8 +46,7 @@ SlotId MlpPart::forward(SlotId x) {
     gate_ = b.slot("mlp gate", act, c_.tokens, f);
     up_ = b.slot("mlp up", act, c_.tokens, f);
     const SlotId whole = c_.gathered_linear(first_up(c_), normed_, gate_, f, c_.hidden);
-    c_.next_layer(first_up(c_));
-    c_.linear(first_up(c_), whole, up_, c_.tokens, f, c_.hidden);
+    c_.linear(ParameterRole::up_proj, whole, up_, c_.tokens, f, c_.hidden);
   } else {
     up_ = b.slot("mlp up", act, c_.tokens, up_width(c_, f));
     c_.gathered_linear(first_up(c_), normed_, up_, up_width(c_, f), c_.hidden);

@@ -290,6 +290,9 @@ SlotId MoePart::forward(SlotId x) {
   b.compute(up, {expert_in_, c_.expert_weights, counts_},
             {up_, act_, s.fused_experts ? row_probs_ : kNoSlot})
       .parameter = b.parameter(first_up(ParameterRole::expert_gate_proj));
+  const Experts experts{groups, counts_};
+  c_.adapt(first_up(ParameterRole::expert_gate_proj), expert_in_, up_, n.received, up_fe, width,
+           experts);
   if (!s.fused_experts) activate_experts(n.received, fe);
   const SlotId out = b.slot("expert out", act, n.received, width);
   const GroupedGemm down{
@@ -298,6 +301,7 @@ SlotId MoePart::forward(SlotId x) {
   const SlotId scaled = numbered && moe.expert_bias ? row_probs_ : kNoSlot;
   b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
       b.parameter(ParameterRole::expert_down_proj);
+  c_.adapt(ParameterRole::expert_down_proj, act_, out, n.received, width, fe, experts);
   if (s.fused_experts) page();
   SlotId sum =
       combine({apart_bias() ? add_bias(out, n.received) : out, kNoSlot}, Pass::forward).rows;
@@ -414,6 +418,8 @@ SlotId MoePart::backward(SlotId dy) {
           : b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_}, {dact});
   dgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
   dgrad.role = Role::input_gradient;
+  const Experts experts{groups, counts_};
+  c_.adapt_dgrad(ParameterRole::expert_down_proj, dout_in, dact, n.received, width, fe, experts);
   const GroupedGemm down_wgrad{.groups = groups,
                                .rows = n.received,
                                .n = width,
@@ -423,11 +429,15 @@ SlotId MoePart::backward(SlotId dy) {
                                .accumulate_fp32 = c_.products_sum()};
   const bool numbered = c_.recipe.form.routing;
   const bool biased = numbered && moe.expert_bias;
-  Op& wgrad = b.compute(down_wgrad, {dout_in, act_, counts_, biased ? row_probs_ : kNoSlot},
-                        {c_.expert_gradients});
-  wgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
-  wgrad.role = Role::weight_gradient;
-  c_.accumulate_apart(c_.expert_gradients, groups * width, fe);
+  if (s.frozen) {
+    c_.adapt_wgrad(ParameterRole::expert_down_proj, dout_in, act_, n.received, width, fe, experts);
+  } else {
+    Op& wgrad = b.compute(down_wgrad, {dout_in, act_, counts_, biased ? row_probs_ : kNoSlot},
+                          {c_.expert_gradients});
+    wgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
+    wgrad.role = Role::weight_gradient;
+    c_.accumulate_apart(c_.expert_gradients, groups * width, fe);
+  }
   if (!s.fused_experts) {
     const SlotId dup_raw = b.slot("d expert up", act, n.received, up_fe);
     const bool clamps = clamped_ != kNoSlot;
@@ -456,10 +466,16 @@ SlotId MoePart::backward(SlotId dy) {
                              .dtype = c_.product_dtype(),
                              .weight_gradient = true,
                              .accumulate_fp32 = c_.products_sum()};
-  Op& weight_gradient = b.compute(up_wgrad, {dup, expert_in_, counts_}, {c_.expert_gradients});
-  weight_gradient.parameter = b.parameter(first_up(ParameterRole::expert_gate_proj));
-  weight_gradient.role = Role::weight_gradient;
-  c_.accumulate_apart(c_.expert_gradients, groups * up_fe, width);
+  const ParameterRole first = first_up(ParameterRole::expert_gate_proj);
+  c_.adapt_dgrad(first, dup, din, n.received, up_fe, width, experts);
+  if (s.frozen) {
+    c_.adapt_wgrad(first, dup, expert_in_, n.received, up_fe, width, experts);
+  } else {
+    Op& weight_gradient = b.compute(up_wgrad, {dup, expert_in_, counts_}, {c_.expert_gradients});
+    weight_gradient.parameter = b.parameter(first);
+    weight_gradient.role = Role::weight_gradient;
+    c_.accumulate_apart(c_.expert_gradients, groups * up_fe, width);
+  }
   const Carried dinputs = scale_inputs_backward({din, dprobs});
   Carried dtokens = combine({dinputs.rows, numbered ? dprobs : kNoSlot}, Pass::backward);
   dtokens.rows = to_latent_backward(dtokens.rows);
@@ -475,11 +491,13 @@ SlotId MoePart::backward(SlotId dy) {
       {dlogits, c_.weights_backward}, {drouter});
   router_dgrad.parameter = b.parameter(ParameterRole::router);
   router_dgrad.role = Role::input_gradient;
-  Op& router_wgrad = b.compute(
-      Gemm{.m = moe.num_experts, .n = c_.hidden, .k = c_.local_tokens, .dtype = router_dtype},
-      {dlogits, normed_}, {c_.gradients});
-  router_wgrad.parameter = b.parameter(ParameterRole::router);
-  router_wgrad.role = Role::weight_gradient;
+  if (!s.frozen) {
+    Op& router_wgrad = b.compute(
+        Gemm{.m = moe.num_experts, .n = c_.hidden, .k = c_.local_tokens, .dtype = router_dtype},
+        {dlogits, normed_}, {c_.gradients});
+    router_wgrad.parameter = b.parameter(ParameterRole::router);
+    router_wgrad.role = Role::weight_gradient;
+  }
   const SlotId sum = b.slot("d moe normed", act, c_.local_tokens, c_.hidden);
   c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden,
              {dtokens.rows, drouter, dnormed_shared, dnormed_gate}, {sum});

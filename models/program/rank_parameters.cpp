@@ -1,7 +1,10 @@
 // Which parameters one rank holds of each kind of block, and where it packs them.
 
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <span>
+#include <utility>
 
 #include "models/error.h"
 #include "models/program/state_builder.h"
@@ -18,9 +21,19 @@ bool has_parameters(BlockKind kind) {
 // parallelism what works between the tensor-parallel regions sees a rank's tokens. Biases behind a
 // reduction and learned positions see the gradient of every token; a tower's positions that of a
 // rank's patches.
-bool makes_partial_gradient(const BlockShape& s, const Parameter& whole) {
+// An adapter's matrix beside a split weight that is whole itself sees the outputs (A) or the inputs
+// (B) of a rank's share; beside a whole weight it works where that does.
+bool makes_partial_gradient(const BlockShape& s, const Parameter& whole,
+                            const std::vector<Parameter>& table) {
   if (s.tp == 1 || whole.split != Split::none || is_expert(whole.role)) return false;
   using enum ParameterRole;
+  if (whole.adapter != Adapter::none) {
+    const auto weight = std::find_if(table.begin(), table.end(), [&](const Parameter& p) {
+      return p.role == whole.role && !p.bias && p.adapter == Adapter::none;
+    });
+    QPLAN_CHECK(weight != table.end(), "an adapter stands beside its weight");
+    return weight->split != Split::none || s.sequence_parallel;
+  }
   if (whole.role == q_norm || whole.role == k_norm || whole.role == linear_norm) return true;
   const bool behind_reduction = whole.bias && (whole.role == o_proj || whole.role == down_proj);
   const bool whole_positions = whole.role == embed_positions && s.kind != BlockKind::patchify;
@@ -28,12 +41,14 @@ bool makes_partial_gradient(const BlockShape& s, const Parameter& whole) {
 }
 
 // One rank's share; places are given later.
-PackedParameter share_of(const ModelSpec& m, const BlockShape& s, const Parameter& whole) {
+PackedParameter share_of(const ModelSpec& m, const BlockShape& s, const Parameter& whole,
+                         const std::vector<Parameter>& table) {
   const bool expert = is_expert(whole.role);
   const int ranks = expert ? s.etp : s.tp;
   PackedParameter p{.whole = whole, .rows = whole.rows, .cols = whole.cols, .copies = whole.copies};
   p.replicated = whole.split == Split::none;
-  p.partial_gradient = makes_partial_gradient(s, whole);
+  p.frozen = s.frozen && whole.adapter == Adapter::none;
+  p.partial_gradient = !p.frozen && makes_partial_gradient(s, whole, table);
   if (expert) p.copies /= s.ep;
   switch (whole.split) {
     case Split::none:
@@ -94,6 +109,10 @@ std::vector<Parameter> own_parameters(const ModelSpec& m, const BlockShape& s) {
     std::copy_if(copy.begin(), copy.end(), std::back_inserter(table),
                  [](const Parameter& p) { return is_table(p); });
   }
+  if (has_adapters(model_part(s.kind))) {
+    const std::vector<Parameter> adapters = adapters_of(table, s.lora());
+    table.insert(table.end(), adapters.begin(), adapters.end());
+  }
   return table;
 }
 
@@ -106,9 +125,7 @@ std::vector<Parameter> parameters_of_both_ends(const ModelSpec& m) {
 
 // One after the other in the order of their sections; one expert after the other, each with all its
 // matrices: gate and up of one are neighbours.
-void place(std::vector<PackedParameter>& table) {
-  std::stable_sort(table.begin(), table.end(),
-                   [](const auto& a, const auto& b) { return section(a) < section(b); });
+void place_one_after_the_other(std::span<PackedParameter> table) {
   std::int64_t next = 0, one_expert = 0;
   for (PackedParameter& p : table) {
     const bool expert = is_expert(p.whole.role);
@@ -123,6 +140,16 @@ void place(std::vector<PackedParameter>& table) {
   for (PackedParameter& p : table) {
     if (is_expert(p.whole.role)) p.stride = one_expert;
   }
+}
+
+void place(std::vector<PackedParameter>& table) {
+  std::stable_sort(table.begin(), table.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.frozen, section(a)) < std::pair(b.frozen, section(b));
+  });
+  const auto frozen =
+      std::find_if(table.begin(), table.end(), [](const auto& p) { return p.frozen; });
+  place_one_after_the_other({table.begin(), frozen});
+  place_one_after_the_other({frozen, table.end()});
 }
 
 }  // namespace
@@ -172,9 +199,8 @@ std::vector<PackedParameter> packed_parameters(const ModelSpec& m, const BlockSh
   if (!has_parameters(s.kind)) return table;
   const std::vector<Parameter> own = own_parameters(m, s);
   const bool both = packs_both_ends(m, s);
-  for (const Parameter& whole : both ? parameters_of_both_ends(m) : own) {
-    table.push_back(share_of(m, s, whole));
-  }
+  const std::vector<Parameter> packed = both ? parameters_of_both_ends(m) : own;
+  for (const Parameter& whole : packed) table.push_back(share_of(m, s, whole, packed));
   place(table);
   if (both && s.embedding_table == EmbeddingTable::copied) {
     std::erase_if(table, [&](const PackedParameter& p) {
@@ -188,13 +214,56 @@ RankParameters sum_of(const std::vector<PackedParameter>& table) {
   RankParameters n;
   for (const PackedParameter& p : table) {
     if (is_expert(p.whole.role)) {
-      n.expert += p.elements();
+      (p.frozen ? n.frozen_expert : n.expert) += p.elements();
     } else {
-      n.dense = std::max(n.dense, p.offset + p.elements());
+      std::int64_t& dense = p.frozen ? n.frozen_dense : n.dense;
+      dense = std::max(dense, p.offset + p.elements());
     }
     if (p.partial_gradient) n.partial += p.elements();
   }
   return n;
+}
+
+std::vector<AdaptedPart> adapted_parts(const std::vector<PackedParameter>& table,
+                                       ParameterRole first, std::int64_t columns) {
+  std::vector<AdaptedPart> parts;
+  const auto place_of = [&](ParameterRole role, Adapter adapter) {
+    const auto found = std::find_if(table.begin(), table.end(), [&](const PackedParameter& p) {
+      return p.whole.role == role && p.whole.adapter == adapter && !p.whole.bias;
+    });
+    return found == table.end() ? kNoParameter : static_cast<std::int16_t>(found - table.begin());
+  };
+  const std::int16_t begin = place_of(first, Adapter::none);
+  std::int64_t column = 0;
+  for (std::size_t i = static_cast<std::size_t>(begin); i < table.size() && column < columns; ++i) {
+    const PackedParameter& weight = table[i];
+    const std::int16_t a = place_of(weight.whole.role, Adapter::lora_a);
+    if (a != kNoParameter) {
+      parts.push_back({.a = a,
+                       .b = place_of(weight.whole.role, Adapter::lora_b),
+                       .column = column,
+                       .width = weight.rows});
+    }
+    column += weight.rows;
+  }
+  return parts;
+}
+
+ParameterRole pack_begin(const std::vector<PackedParameter>& table, ParameterRole role) {
+  using enum ParameterRole;
+  constexpr auto kBehind =
+      std::to_array<std::pair<ParameterRole, ParameterRole>>({{k_proj, q_proj},
+                                                              {v_proj, q_proj},
+                                                              {up_proj, gate_proj},
+                                                              {shared_up_proj, shared_gate_proj},
+                                                              {expert_up_proj, expert_gate_proj}});
+  for (const auto& [behind, first] : kBehind) {
+    const bool there = std::any_of(table.begin(), table.end(), [begin = first](const auto& p) {
+      return p.whole.role == begin;
+    });
+    if (behind == role && there) return first;
+  }
+  return role;
 }
 
 std::int64_t offloaded_elements(const BlockShape& s, std::int64_t elements) {

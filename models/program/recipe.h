@@ -73,6 +73,9 @@ struct KernelChoices {
   // the product of its weight gradient, not beside it (Megatron until 2022, without
   // async_tensor_model_parallel_allreduce; BigScience's Megatron-DeepSpeed to the end).
   bool waits_for_input_gradients = false;
+  // LoRA's second products add to the layer's output themselves, and the first ones of weights that
+  // are packed are one.
+  bool adapters_in_products = false;
   // Under fp8 experts', shared experts' and latent attention's operands become fp8 as other layers'
   // do; else their products stay in 16 bits (our grouped kernel takes nothing narrower).
   bool narrow_experts = true;

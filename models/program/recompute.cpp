@@ -49,10 +49,11 @@ void write_elsewhere(Block& block, Op& op, SlotId id) {
 
 // Where the repeated ops find the parameters.
 struct Weights {
-  SlotId forward, backward;
+  std::initializer_list<WeightSlots> pairs;
   void redirect(Op& op) const {
     for (std::uint8_t i = 0; i < op.reads.count; ++i) {
-      if (op.reads.ids[i] == forward) op.reads.ids[i] = backward;
+      const auto pair = std::ranges::find(pairs, op.reads.ids[i], &WeightSlots::forward);
+      if (pair != pairs.end()) op.reads.ids[i] = pair->backward;
     }
   }
 };
@@ -229,9 +230,9 @@ void recompute_needed(Block& block, Weights weights, Keeps keeps) {
 
 }  // namespace
 
-void recompute(Block& block, const Recipe& recipe, const BlockShape& shape, SlotId forward_weights,
-               SlotId backward_weights) {
-  const Weights weights{forward_weights, backward_weights};
+void recompute(Block& block, const Recipe& recipe, const BlockShape& shape,
+               std::initializer_list<WeightSlots> pairs) {
+  const Weights weights{pairs};
   switch (shape.recompute) {
     case RecomputeKind::none:
       return;

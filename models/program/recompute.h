@@ -2,6 +2,8 @@
 // Recomputation is an edit of a block: forward ops run again in backward, and what they write is no
 // longer kept, because backward now writes it before reading it.
 
+#include <initializer_list>
+
 #include "models/program/block.h"
 #include "models/program/blocks.h"
 #include "models/program/recipe.h"
@@ -12,9 +14,12 @@ namespace qplan {
 // one of their results; by operators, what torchtitan's policy does not keep runs again at the
 // start of backward, as far as backward needs it. full: forward runs again at the start of
 // backward, whole or as far as backward needs it (Recipe::keeps.recomputes_dead_ops); only the
-// block's input is kept. `forward_weights` are what the repeated ops read in forward; in backward
-// they read `backward_weights`.
-void recompute(Block& block, const Recipe& recipe, const BlockShape& shape, SlotId forward_weights,
-               SlotId backward_weights);
+// block's input is kept. Of each pair of weights the repeated ops read the first in forward, in
+// backward the second.
+struct WeightSlots {
+  SlotId forward = kNoSlot, backward = kNoSlot;
+};
+void recompute(Block& block, const Recipe& recipe, const BlockShape& shape,
+               std::initializer_list<WeightSlots> weights);
 
 }  // namespace qplan

@@ -56,6 +56,7 @@ bool reduces_every_microbatch(const BlockShape& s) {
 }  // namespace
 
 void StateBuilder::declare() {
+  declare_frozen();
   const auto& s = c_.shape;
   auto& b = c_.b;
   if (own_.total() == 0) return;
@@ -63,10 +64,11 @@ void StateBuilder::declare() {
   const RankParameters shard = sharded(own_, s);
   const RankParameters kept = gathers ? shard : own_;
   const DType working = gathers ? working_params() : c_.activation_dtype();
-  const std::int64_t narrow = s.fp8_parameters && !gathers ? linear_elements(b.parameters()) : 0;
+  const bool narrows = !gathers && !s.frozen;
+  const std::int64_t narrow = s.fp8_parameters && narrows ? linear_elements(b.parameters()) : 0;
   weights_ = b.slot("weights", working, 1, kept.total() - narrow, Storage::weight);
   if (narrow > 0) b.slot("fp8 weights", DType::fp8, 1, narrow, Storage::weight);
-  if (s.narrow_copies > 0 && !gathers) {
+  if (s.narrow_copies > 0 && narrows) {
     b.slot("fp8 copies of weights", DType::fp8, s.narrow_copies, linear_elements(b.parameters()),
            Storage::weight);
   }
@@ -96,14 +98,10 @@ void StateBuilder::declare() {
                         Storage::optimizer);
   }
 
-  c_.weights = c_.expert_weights = weights_;
-  c_.weights_backward = c_.expert_weights_backward = weights_;
-  c_.gradients = c_.expert_gradients = gradients_;
+  SlotId forward = weights_, backward = weights_, gradients = gradients_;
   if (gathers) {
-    const SlotId whole = whole_parameters("gathered weights", own_);
-    c_.weights = c_.expert_weights = whole;
-    c_.weights_backward = c_.expert_weights_backward =
-        s.zero == 3 ? whole_parameters("gathered weights again", own_) : whole;
+    forward = whole_parameters("gathered weights", own_);
+    backward = s.zero == 3 ? whole_parameters("gathered weights again", own_) : forward;
   }
   if (reduces_every_microbatch(s)) {
     const bool fp32 = c_.recipe.states.fp32_accumulation && !keeps_bf16_gradients();
@@ -113,9 +111,46 @@ void StateBuilder::declare() {
     const DType dtype = fp32 ? DType::fp32 : summed;
     const bool sent = dtype == reduce_dtype() && !flattens();
     const Storage storage = sent ? Storage::wire : Storage::local;
-    c_.gradients = c_.expert_gradients = b.slot("whole gradients", dtype, 1, own_.total(), storage);
-    b.at(c_.gradients).flow = Flow::gradients;
+    gradients = b.slot("whole gradients", dtype, 1, own_.total(), storage);
+    b.at(gradients).flow = Flow::gradients;
   }
+  whole_gradients_ = gradients;
+  if (s.frozen) {
+    c_.adapters = forward;
+    c_.adapters_backward = backward;
+    c_.adapter_gradients = gradients;
+  } else {
+    c_.weights = c_.expert_weights = forward;
+    c_.weights_backward = c_.expert_weights_backward = backward;
+    c_.gradients = c_.expert_gradients = gradients;
+  }
+}
+
+// Weights without gradients or an optimizer's states, in the format that products read.
+void StateBuilder::declare_frozen() {
+  const auto& s = c_.shape;
+  auto& b = c_.b;
+  const RankParameters frozen = own_.frozen();
+  if (frozen.total() == 0) return;
+  const bool gathers = gathers_parameters(c_.recipe, s.zero);
+  const RankParameters kept = gathers ? sharded(frozen, s) : frozen;
+  const std::int64_t narrow = s.fp8_parameters && !gathers ? linear_elements(b.parameters()) : 0;
+  frozen_ =
+      b.slot("frozen weights", c_.activation_dtype(), 1, kept.total() - narrow, Storage::frozen);
+  if (narrow > 0) b.slot("frozen fp8 weights", DType::fp8, 1, narrow, Storage::frozen);
+  if (s.narrow_copies > 0 && !gathers) {
+    b.slot("fp8 copies of weights", DType::fp8, s.narrow_copies, linear_elements(b.parameters()),
+           Storage::frozen);
+  }
+  if (s.params_offload) b.at(frozen_).fraction = 0;
+  if (borrows_) borrow(frozen_);
+  SlotId forward = frozen_, backward = frozen_;
+  if (gathers) {
+    forward = whole_frozen("gathered frozen weights", frozen);
+    backward = s.zero == 3 ? whole_frozen("gathered frozen weights again", frozen) : forward;
+  }
+  c_.weights = c_.expert_weights = forward;
+  c_.weights_backward = c_.expert_weights_backward = backward;
 }
 
 void StateBuilder::borrow(SlotId slot) {
@@ -155,17 +190,17 @@ DType StateBuilder::working_params() const {
 void StateBuilder::enter_forward() {
   if (!gathers_parameters(c_.recipe, c_.shape.zero)) return;
   wait_for_parameters();
-  c_.b.compute(Join{}, {c_.weights}, {});
+  c_.b.compute(Join{}, {c_.weights, c_.adapters}, {});
   copy_out(c_.weights);
-  prefetch(c_.shape.next, "next weights");
+  prefetch(c_.shape.next, "next weights", "next frozen weights");
 }
 
 void StateBuilder::enter_backward() {
   if (!gathers_parameters(c_.recipe, c_.shape.zero) || c_.shape.zero != 3) return;
   wait_for_parameters();
-  c_.b.compute(Join{}, {c_.weights_backward}, {});
+  c_.b.compute(Join{}, {c_.weights_backward, c_.adapters_backward}, {});
   copy_out(c_.weights_backward);
-  prefetch(c_.shape.previous, "previous weights");
+  prefetch(c_.shape.previous, "previous weights", "previous frozen weights");
 }
 
 // Where no rank has another share, the copy from the host is all that comes.
@@ -176,8 +211,9 @@ void StateBuilder::wait_for_parameters() {
 
 void StateBuilder::copy_out(SlotId gathered) {
   const auto& s = c_.shape;
-  const std::int64_t count =
-      (s.dense_shard > 1 ? own_.dense : 0) + (s.expert_shard > 1 ? own_.expert : 0);
+  const std::int64_t dense = own_.dense + own_.frozen_dense;
+  const std::int64_t expert = own_.expert + own_.frozen_expert;
+  const std::int64_t count = (s.dense_shard > 1 ? dense : 0) + (s.expert_shard > 1 ? expert : 0);
   if (!c_.recipe.states.copies_gathered || count == 0) return;
   c_.rowwise(RowwiseKind::copy, 1, count, {gathered}, {}).role = Role::copy_gathered;
 }
@@ -189,24 +225,25 @@ bool StateBuilder::flattens() const {
 
 SlotId StateBuilder::flat_gradients() {
   auto& b = c_.b;
-  const DType dtype = b.at(c_.gradients).dtype;
+  const DType dtype = b.at(whole_gradients_).dtype;
   const Storage storage = dtype == reduce_dtype() ? Storage::wire : Storage::local;
   const SlotId flat = b.slot("flat gradients", dtype, 1, own_.total(), storage);
   b.at(flat).flow = Flow::gradients;
-  c_.rowwise(RowwiseKind::copy, 1, own_.total(), {c_.gradients}, {flat});
+  c_.rowwise(RowwiseKind::copy, 1, own_.total(), {whole_gradients_}, {flat});
   return flat;
 }
 
 void StateBuilder::leave_backward() {
   if (!reduces_every_microbatch(c_.shape)) return;
   if (own_.total() > 0 && c_.recipe.states.adds_gradients) {
-    c_.b.before_first_write(c_.gradients, zero_fill(c_.b.at(c_.gradients).dtype, own_.total()));
+    c_.b.before_first_write(whole_gradients_,
+                            zero_fill(c_.b.at(whole_gradients_).dtype, own_.total()));
   }
   drain();
   if (own_.total() == 0) return;
   const auto& s = c_.shape;
   auto& b = c_.b;
-  SlotId input = flattens() ? flat_gradients() : c_.gradients;
+  SlotId input = flattens() ? flat_gradients() : whole_gradients_;
   if (b.at(input).dtype != reduce_dtype()) {
     const SlotId narrow = std::exchange(
         input, b.slot("reduction input", reduce_dtype(), 1, own_.total(), Storage::wire));
@@ -244,31 +281,25 @@ void StateBuilder::drain() {
   b.compute(Join{}, {pending}, {});
 }
 
-void StateBuilder::prefetch(const RankParameters& n, std::string_view name) {
-  if (n.total() == 0) return;
+void StateBuilder::prefetch(const RankParameters& n, std::string_view name,
+                            std::string_view frozen_name) {
   auto& b = c_.b;
   const auto& s = c_.shape;
-  const SlotId whole = whole_parameters(name, n);
-  if (s.params_offload) {
-    const double shard =
-        static_cast<double>(ceil_div(n.dense, s.dense_shard) + ceil_div(n.expert, s.expert_shard));
-    b.aside(Stream::h2d, HostCopy{Bytes(shard * size_of(c_.activation_dtype())), false}, {},
-            {whole});
-  }
-  const StreamSet offloaded = s.params_offload ? only(Stream::h2d) : StreamSet{};
   bool gathered = false;
-  const auto gather = [&](std::int64_t count, Axis axis, int ranks) {
-    if (count == 0 || ranks == 1) return;
-    const Bytes bytes(static_cast<double>(count) * size_of(c_.activation_dtype()));
-    Op& op = b.aside(Stream::gather_comm, Collective{CollectiveKind::all_gather, axis, bytes}, {},
-                     {whole});
-    op.after = op.after | offloaded;
-    gathered = true;
+  const auto bring = [&](const RankParameters& part, SlotId whole) {
+    if (s.params_offload) {
+      const double shard = static_cast<double>(ceil_div(part.dense, s.dense_shard) +
+                                               ceil_div(part.expert, s.expert_shard));
+      b.aside(Stream::h2d, HostCopy{Bytes(shard * size_of(c_.activation_dtype())), false}, {},
+              {whole});
+    }
+    const bool any = gather_shards(part, whole, s.params_offload ? only(Stream::h2d) : StreamSet{});
+    // One rank: only the working copy is made.
+    if (!any && !s.params_offload) b.compute(Join{}, {}, {whole});
+    gathered = gathered || any;
   };
-  gather(n.dense, dense_axis(s), s.dense_shard);
-  gather(n.expert, Axis::edp, s.expert_shard);
-  // One rank: only the working copy is made.
-  if (!gathered && !s.params_offload) b.compute(Join{}, {}, {whole});
+  if (n.frozen().total() > 0) bring(n.frozen(), whole_frozen(frozen_name, n.frozen()));
+  if (n.total() > 0) bring(n, whole_parameters(name, n));
   // Without overlap the next block's parameters are waited for before this block computes.
   // DeepSpeed's overlap_comm is one switch for both directions (docs/reference/frameworks.md 3.1).
   const bool one_switch = c_.recipe.states.shard_style == ShardStyle::distributed_optimizer;
@@ -278,6 +309,22 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name) {
     b.wait_for(Stream::gather_comm);
     b.flush();
   }
+}
+
+bool StateBuilder::gather_shards(const RankParameters& n, SlotId whole, StreamSet after) {
+  const auto& s = c_.shape;
+  bool any = false;
+  const auto gather = [&](std::int64_t count, Axis axis, int ranks) {
+    if (count == 0 || ranks == 1) return;
+    const Bytes bytes(static_cast<double>(count) * size_of(c_.activation_dtype()));
+    Op& op = c_.b.aside(Stream::gather_comm, Collective{CollectiveKind::all_gather, axis, bytes},
+                        {}, {whole});
+    op.after = op.after | after;
+    any = true;
+  };
+  gather(n.dense, dense_axis(s), s.dense_shard);
+  gather(n.expert, Axis::edp, s.expert_shard);
+  return any;
 }
 
 void StateBuilder::once_a_step() {
@@ -351,6 +398,12 @@ void StateBuilder::sum_embedding_copies() {
 SlotId StateBuilder::whole_parameters(std::string_view name, const RankParameters& n) {
   const SlotId id = c_.b.slot(name, c_.activation_dtype(), 1, n.total(), Storage::wire);
   c_.b.at(id).flow = Flow::weights;
+  return id;
+}
+
+SlotId StateBuilder::whole_frozen(std::string_view name, const RankParameters& n) {
+  const SlotId id = whole_parameters(name, n);
+  c_.b.at(id).channel = kFrozenChannel;
   return id;
 }
 

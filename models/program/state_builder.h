@@ -43,7 +43,8 @@ class StateBuilder {
 
   void drain();
 
-  void prefetch(const RankParameters& n, std::string_view name);
+  // Of trained and of frozen ones.
+  void prefetch(const RankParameters& n, std::string_view name, std::string_view frozen_name);
 
   // clear, gather, reduce, norm and update: once a step.
   void once_a_step();
@@ -56,6 +57,10 @@ class StateBuilder {
   [[nodiscard]] DType kept_dtype() const;  // of gradients between reduction and update
 
   SlotId whole_parameters(std::string_view name, const RankParameters& n);
+  SlotId whole_frozen(std::string_view name, const RankParameters& n);
+  void declare_frozen();
+  // The shards of `n` into `whole`. False where no other rank has any.
+  bool gather_shards(const RankParameters& n, SlotId whole, StreamSet after);
 
   // Each parameter out of the buffer that all were gathered into, where the recipe does so.
   void wait_for_parameters();
@@ -87,7 +92,8 @@ class StateBuilder {
   LayerContext& c_;
   RankParameters own_, shard_;
   bool borrows_ = false;
-  SlotId weights_ = kNoSlot, gradients_ = kNoSlot, optimizer_ = kNoSlot;
+  SlotId weights_ = kNoSlot, gradients_ = kNoSlot, optimizer_ = kNoSlot, frozen_ = kNoSlot;
+  SlotId whole_gradients_ = kNoSlot;  // what products write
 };
 
 }  // namespace qplan

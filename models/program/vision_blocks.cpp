@@ -54,12 +54,14 @@ Block build_patchify(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   add.parameter = positions;
   b.flush();
   b.into(&Block::backward);
-  const SlotId dy = b.slot("dy", act, rows, v.hidden_size, Storage::wire);
   state.enter_backward();
-  c.linear_wgrad(ParameterRole::patch_embed, dy, image, rows, v.hidden_size, pixels);
-  Op& sum = c.rowwise(RowwiseKind::embedding_backward, rows, v.hidden_size, {dy}, {c.gradients});
-  sum.role = Role::add_patch_positions;
-  sum.parameter = positions;
+  if (!s.frozen) {
+    const SlotId dy = b.slot("dy", act, rows, v.hidden_size, Storage::wire);
+    c.linear_wgrad(ParameterRole::patch_embed, dy, image, rows, v.hidden_size, pixels);
+    Op& sum = c.rowwise(RowwiseKind::embedding_backward, rows, v.hidden_size, {dy}, {c.gradients});
+    sum.role = Role::add_patch_positions;
+    sum.parameter = positions;
+  }
   b.flush();
   state.leave_backward();
   state.once_a_step();
@@ -172,7 +174,7 @@ Block build_merger(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   b.into(&Block::backward);
   state.enter_backward();
   SlotId dx = kNoSlot;
-  for (std::size_t i = 0; i < mergers.size(); ++i) {
+  for (std::size_t i = 0; i < mergers.size() && !s.frozen; ++i) {
     const SlotId dtokens = tokens_slot("d visual tokens", i);
     if (!wired) b.compute(Join{}, {}, {dtokens});
     const bool last = i + 1 == mergers.size();
@@ -223,7 +225,9 @@ SlotId ImagePart::add(SlotId y) {
   return sum;
 }
 
+// A frozen tower wants no gradients.
 void ImagePart::take(SlotId dy) {
+  if (c_.shape.frozen) return;
   auto& b = c_.b;
   const SlotId mine =
       c_.shape.tap >= 0

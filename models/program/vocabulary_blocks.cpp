@@ -80,7 +80,8 @@ class LogitsPart {
     auto& b = c_.b;
     const std::int64_t v = vocabulary_share(c_.model, c_.shape);
     const SlotId dlogits = loss_backward(c_.tokens, v);
-    const SlotId whole = c_.gather_sequence(normed_, /*wait=*/false);
+    const bool trains = c_.gradients != kNoSlot;
+    const SlotId whole = trains ? c_.gather_sequence(normed_, /*wait=*/false) : normed_;
     const SlotId partial = b.slot("dhead partial", c_.activation_dtype(), c_.tokens, c_.hidden);
     input_gradient(dlogits, partial, c_.tokens, v);
     if (whole != normed_) {
@@ -101,6 +102,7 @@ class LogitsPart {
     const std::int64_t chunks = c_.loss_chunks(), rows = c_.tokens / chunks;
     const SlotId assembled = b.slot("dhead partial in fp32", DType::fp32, c_.tokens, h);
     in_fp32(RowwiseKind::zero_fill, c_.tokens, h, kNoSlot, {assembled});
+    const bool trains = c_.gradients != kNoSlot;
     const bool reduced_later = c_.shape.zero >= 2;  // else each product's is added as it comes
     for (std::int64_t i = 0; i < chunks; ++i) {
       logits_ = b.slot("logits", act, rows, v);
@@ -110,6 +112,7 @@ class LogitsPart {
       const SlotId part = b.slot("dhead partial", act, rows, h);
       input_gradient(dlogits, part, rows, v);
       in_fp32(RowwiseKind::cast, rows, h, part, {assembled});
+      if (!trains) continue;
       if (!reduced_later) {
         c_.weight_gradient(table_, weight_product(rows, v), dlogits, whole_);
         continue;
@@ -279,12 +282,16 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   b.at(dy).flow = flow;
   state.enter_backward();
   if (sees) images.take(dy);
-  const SlotId whole = c.gather_sequence(dy);
-  const SlotId table = dense_table_gradient(c);
-  c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids},
-            {table == kNoSlot ? c.gradients : table})
-      .parameter = b.parameter(ParameterRole::embed_tokens);
-  if (table != kNoSlot) c.accumulate(table, c.gradients, vocabulary_share(m, s), c.hidden);
+  if (c.gradients != kNoSlot) {
+    const SlotId whole = c.gather_sequence(dy);
+    const SlotId table = dense_table_gradient(c);
+    c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids},
+              {table == kNoSlot ? c.gradients : table})
+        .parameter = b.parameter(ParameterRole::embed_tokens);
+    if (table != kNoSlot) c.accumulate(table, c.gradients, vocabulary_share(m, s), c.hidden);
+  } else {
+    b.compute(Join{}, {dy}, {});  // where gradients end
+  }
   b.flush();
   state.leave_backward();
   state.once_a_step();
@@ -381,7 +388,7 @@ Block build_mtp(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   state.leave_backward();
   state.once_a_step();
   Block block = b.take();
-  recompute(block, r, s, c.weights, c.weights_backward);
+  recompute(block, r, s, {{c.weights, c.weights_backward}, {c.adapters, c.adapters_backward}});
   return block;
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "planner/rules/adapters.h"
 #include "planner/rules/context.h"
 #include "planner/rules/data.h"
 #include "planner/rules/degrees.h"
@@ -31,7 +32,7 @@ constexpr auto joined(const std::array<Rule, N>&... tables) {
 // In the order they are asked. Cheap rules that reject most of a search's candidates come first.
 constexpr auto kRules =
     joined(rules::kDegrees, rules::kPipeline, rules::kContext, rules::kData, rules::kExperts,
-           rules::kPrecision, rules::kWords, rules::kExecution, rules::kExecutor);
+           rules::kPrecision, rules::kAdapters, rules::kWords, rules::kExecution, rules::kExecutor);
 
 template <std::size_t I>
 bool is_broken(const Case& c) {

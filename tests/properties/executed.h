@@ -36,6 +36,9 @@ inline ParallelPlan alone(const ParallelPlan& plan) {
   one.moe_token_drop_policy = plan.moe_token_drop_policy;
   if (plan.moe_capacity_factor > 0) one.micro_batch_size = plan.micro_batch_size;
   one.precision = plan.precision;
+  one.lora_rank = plan.lora_rank;
+  one.lora_alpha = plan.lora_alpha;
+  one.lora_targets = plan.lora_targets;
   one.routing = plan.routing;
   one.global_batch_size = plan.global_batch_size;
   one.seq_len = plan.seq_len;
@@ -121,7 +124,7 @@ inline void check_against(const ModelSpec& model, const ParallelPlan& reference,
   for (std::size_t i = 0; i < one.mtp_loss.size(); ++i) {
     CHECK(std::abs(many.mtp_loss[i] / one.mtp_loss[i] - 1) < (i == 0 ? 1e-5 : 1e-4));
   }
-  const std::vector<ModelParameter> parameters = model_parameters(model);
+  const std::vector<ModelParameter> parameters = model_parameters(model, plan.lora());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     CAPTURE(std::string(to_word(parameters[i].parameter.role)));
     CAPTURE(parameters[i].layer);

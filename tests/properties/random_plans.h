@@ -100,6 +100,7 @@ class RandomPlans {
     draw_stages(model, p);
     draw_states(recipe, p);
     draw_recompute(p);
+    draw_adapters(p);
     p.sequence_parallel = p.tp > 1 && coin(0.8);
     if (coin(0.5)) p.overlap = recipe.defaults.overlap;
     if (coin(0.2)) p.overlap.add(OverlapKind::tp);
@@ -113,7 +114,8 @@ class RandomPlans {
     return is_any_of(member, &P::tp, &P::pp, &P::dp, &P::cp, &P::ep, &P::etp, &P::zero,
                      &P::fsdp_shard, &P::micro_batch_size, &P::global_batch_size, &P::seq_len,
                      &P::document_len, &P::schedule, &P::vpp, &P::pipeline_layout, &P::recompute,
-                     &P::offload, &P::sequence_parallel, &P::overlap);
+                     &P::offload, &P::sequence_parallel, &P::overlap, &P::lora_rank,
+                     &P::lora_targets);
   }
 
   template <class T>
@@ -192,6 +194,16 @@ class RandomPlans {
       }
     }
     if (p.recompute.kind == RecomputeKind::full && coin(0.3)) p.recompute.layers = 1;
+  }
+
+  // Half of them everywhere, the others on some layers.
+  void draw_adapters(ParallelPlan& p) {
+    if (!coin(0.15)) return;
+    p.lora_rank = pick<int>({1, 2, 8});
+    if (coin(0.5)) return;
+    for (const auto& [target, word] : Words<LoraTarget>::table) {
+      if (coin(0.4)) p.lora_targets.add(target);
+    }
   }
 
   std::mt19937 random_;

@@ -61,6 +61,12 @@ class TinyPlans {
     }
     if (p.recompute.kind == RecomputeKind::full && r.coin(0.3)) p.recompute.layers = 1;
     if (r.coin(0.15)) p.offload.optimizer = r.pick<double>({0.5, 1.0});
+    if (r.coin(0.25)) {
+      p.lora_rank = r.pick<int>({1, 2, 4});
+      for (const auto& [target, word] : Words<LoraTarget>::table) {
+        if (r.coin(0.4)) p.lora_targets.add(target);
+      }
+    }
     p.sequence_parallel = p.tp > 1 && r.coin(0.7);
     p.cp_comm = r.pick<CpComm>({CpComm::p2p, CpComm::all_gather, CpComm::a2a});
     if (r.coin(0.6)) p.overlap = recipe.defaults.overlap;

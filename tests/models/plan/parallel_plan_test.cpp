@@ -54,8 +54,9 @@ void roll(Dice& dice, const PlanWord<T>& word, T& value) {
   }
 }
 
-void roll(Dice& dice, const PlanWord<EnumSet<OverlapKind>>&, EnumSet<OverlapKind>& value) {
-  value = dice.words<OverlapKind>();
+template <class E>
+void roll(Dice& dice, const PlanWord<EnumSet<E>>&, EnumSet<E>& value) {
+  value = dice.words<E>();
 }
 
 void roll(Dice& dice, const PlanWord<Recompute>&, Recompute& value) {

@@ -1,0 +1,72 @@
+#pragma once
+// Low-rank adaptation (LoRA, arXiv 2106.09685): beside a frozen weight W (out, in) stand two
+// trained matrices, A (rank, in) and B (out, rank), and y = x W^T + alpha/rank (x A^T) B^T.
+
+#include <cstdint>
+
+#include "models/enum_set.h"
+#include "models/words.h"
+
+namespace qplan {
+
+// Which linear layers have adapters, by Hugging Face's module names (PEFT's target_modules).
+// `experts`: the three matrices of every routed expert, each with adapters of its own; in_proj and
+// out_proj are those of Gated DeltaNet and Mamba-2.
+enum class LoraTarget : std::uint8_t {
+  q_proj,
+  k_proj,
+  v_proj,
+  o_proj,
+  gate_proj,
+  up_proj,
+  down_proj,
+  experts,
+  q_a_proj,
+  q_b_proj,
+  kv_a_proj,
+  kv_b_proj,
+  in_proj,
+  out_proj
+};
+
+template <>
+struct Words<LoraTarget> {
+  static constexpr std::string_view what = "LoRA target";
+  static constexpr std::string_view empty = "all-linear";  // an empty set of these
+  static constexpr auto table =
+      std::to_array<std::pair<LoraTarget, std::string_view>>({{LoraTarget::q_proj, "q_proj"},
+                                                              {LoraTarget::k_proj, "k_proj"},
+                                                              {LoraTarget::v_proj, "v_proj"},
+                                                              {LoraTarget::o_proj, "o_proj"},
+                                                              {LoraTarget::gate_proj, "gate_proj"},
+                                                              {LoraTarget::up_proj, "up_proj"},
+                                                              {LoraTarget::down_proj, "down_proj"},
+                                                              {LoraTarget::experts, "experts"},
+                                                              {LoraTarget::q_a_proj, "q_a_proj"},
+                                                              {LoraTarget::q_b_proj, "q_b_proj"},
+                                                              {LoraTarget::kv_a_proj, "kv_a_proj"},
+                                                              {LoraTarget::kv_b_proj, "kv_b_proj"},
+                                                              {LoraTarget::in_proj, "in_proj"},
+                                                              {LoraTarget::out_proj, "out_proj"}});
+};
+
+using LoraTargets = EnumSet<LoraTarget>;
+
+// What `lora_targets` means where it is empty: every linear layer but those of routed experts
+// (PEFT's "all-linear", which with transformers 5 does not reach them).
+constexpr LoraTargets all_linear() {
+  LoraTargets all;
+  for (const auto& [target, word] : Words<LoraTarget>::table) all.add(target);
+  return all.remove(LoraTarget::experts);
+}
+
+// Of what size and where. `rank` 0: no adapters, every weight is trained.
+struct Lora {
+  int rank = 0;
+  LoraTargets targets;
+  [[nodiscard]] constexpr bool has(LoraTarget target) const {
+    return (targets.empty() ? all_linear() : targets).has(target);
+  }
+};
+
+}  // namespace qplan
