@@ -44,7 +44,9 @@ std::optional<Framework> framework_of(const JobFiles& files) {
   if (has(Dialect::trainer)) {
     const ConfigPart* const part = files.find(Dialect::trainer);
     if (part->settings.has("--deepspeed")) return Framework::deepspeed;
-    if (part->settings.has("--per_device_train_batch_size")) return Framework::fsdp2;
+    if (part->settings.has("--per_device_train_batch_size") || part->settings.has("--fsdp")) {
+      return Framework::fsdp2;
+    }
   }
   return std::nullopt;
 }
@@ -208,6 +210,7 @@ class Reading {
         out.push_back({Severity::error, "bad_value", part.place, error.what(), "", ""});
       }
     }
+    read_adapters(out);
     check_contradictions(scene_, unsaid, out);
     fill_from_question();
     settle();
@@ -274,6 +277,10 @@ class Reading {
           settle_own_script(draft, settings_of(Dialect::own_script), scene_.question.config, gpus,
                             scene_.question.gpus_per_node);
           assume_of_script();
+        } else if (!is_launched_by_accelerate()) {
+          settle_trainer(draft, settings_of(Dialect::trainer), settings_of(Dialect::own_script),
+                         scene_.question.config, scene_.question.gpus_per_node);
+          scene_.said.emplace("zero", scene_.files.find(Dialect::trainer)->place);
         }
         break;
       case Framework::torchtitan:
@@ -295,6 +302,27 @@ class Reading {
       if (part.dialect == dialect) all.append(part.settings);
     }
     return all;
+  }
+
+  void read_adapters(Findings& out) {
+    const Settings own = settings_of(Dialect::own_script);
+    const Setting* const said = own.find("lora");
+    if (said == nullptr) return;
+    try {
+      const auto sentences = read_lora(scene_.draft, own);
+      assumed.insert(assumed.end(), sentences.begin(), sentences.end());
+      scene_.said.emplace("lora_rank", said->place);
+    } catch (const Error& error) {
+      out.push_back({Severity::error, "bad_value", said->place,
+                     fmt::format("LoraConfig {}", error.what()), "", ""});
+    }
+  }
+
+  // Its configuration may lie in a place of its own, which nobody gave.
+  [[nodiscard]] bool is_launched_by_accelerate() const {
+    const auto& launches = scene_.files.launches;
+    return std::any_of(launches.begin(), launches.end(),
+                       [](const Launch& launch) { return launch.program == "accelerate"; });
   }
 
   // What the plan of a program that wraps its model takes from nowhere.

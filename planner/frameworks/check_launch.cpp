@@ -258,6 +258,13 @@ void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
 
 void note_missing(const Setting& named, Findings& out) {
   const std::string file = text_of(named.value);
+  if (!named.resolved) {
+    out.push_back({note, "config_missing", named.place,
+                   fmt::format("{} names {}, which only a run can tell: what it says is not judged",
+                               named.key, shown(file.empty() ? "a value" : file)),
+                   "give the configuration too", ""});
+    return;
+  }
   out.push_back({note, "config_missing", named.place,
                  fmt::format("{} names {}, which is not among the files given: what it says is not "
                              "judged",
@@ -269,7 +276,7 @@ void note_missing(const Setting& named, Findings& out) {
 void check_missing_configs(const Scene& scene, Findings& out) {
   if (scene.files.find(Dialect::ds_config) != nullptr) return;
   const auto is_file = [](const Setting* s) {
-    return s != nullptr && s->resolved && s->value.is_string();
+    return s != nullptr && (s->value.is_string() || (!s->resolved && s->value.is_null()));
   };
   for (const ConfigPart& part : scene.files.parts) {
     for (const std::string_view key : {"--deepspeed_config", "--deepspeed-config", "--deepspeed"}) {

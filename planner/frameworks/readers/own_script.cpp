@@ -79,6 +79,7 @@ class OwnScript {
       if (has(shard_, callee)) read_wrapper("fully_shard", call, kModule);
       if (has(ddp_, callee)) read_wrapper("DDP", call, kModule);
       read_formats(call, callee);
+      if (callee == "LoraConfig") read_lora(call);
       read_recompute(call, callee);
     }
     for (const PythonAssignment& assignment : text_.assignments) read_recompute(assignment);
@@ -322,6 +323,23 @@ class OwnScript {
                      name,
                      Syntax::python});
     }
+  }
+
+  // ---- adapters ----
+
+  void read_lora(const PythonCall& call) {
+    const bool used = file_.text.find("get_peft_model") != std::string::npos ||
+                      file_.text.find("peft_config=") != std::string::npos ||
+                      file_.text.find("add_adapter") != std::string::npos;
+    if (!used) return;
+    said("lora", true, call.place);
+    for (const PythonArgument& a : call.arguments) {
+      if (a.name.empty() || (a.resolved && a.value.is_null())) continue;
+      settings_.add(setting_of("lora." + a.name, a));
+    }
+    const bool narrow = file_.text.find("load_in_4bit=True") != std::string::npos ||
+                        file_.text.find("load_in_8bit=True") != std::string::npos;
+    if (narrow) said("lora.quantized", true, call.place);
   }
 
   // ---- activations that are recomputed ----

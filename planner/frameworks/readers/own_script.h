@@ -20,6 +20,8 @@ namespace qplan {
 //   them without a word of it; "autocast": products run by it;
 // - "recompute": true, false or "selective", whichever way it is said (transformers', torch's,
 //   DeepSpeed's); "recompute.if": the condition that it stands under.
+// - "lora": peft's LoraConfig, where it is used, with "lora.r", "lora.lora_alpha" and
+//   "lora.target_modules" (a list, or a word); "lora.quantized": beside weights of fewer bits.
 // Empty: none of it is there.
 Settings own_script_settings(const PythonText& text, const ConfigText& file);
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "models/ascii.h"
 #include "models/error.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/check_script.h"
@@ -35,6 +36,14 @@ std::string strategy_named(const std::string& text) {
     if (text == name || quoted) return std::string(name);
   }
   return "";
+}
+
+// Text or a number, where a name may hold whatever a run gives it.
+bool is_literal(const Scene& scene, const Setting& setting) {
+  const std::string& text = text_of_file(scene, setting.place.file);
+  if (setting.text.begin >= text.size()) return false;
+  const char first = text[setting.text.begin];
+  return first == '"' || first == '\'' || is_digit(first);
 }
 
 // `ShardingStrategy.NAME`, by the way that the file calls FSDP itself, with its import.
@@ -68,7 +77,7 @@ Correction strategy_correction(const Scene& scene, const ConfigPart& part, const
 void check_module(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Settings& s = part.settings;
   const Setting* const strategy = s.find("FSDP.sharding_strategy");
-  if (strategy != nullptr && !contains(text_of(strategy->value), "ShardingStrategy")) {
+  if (strategy != nullptr && is_literal(scene, *strategy)) {
     const std::string name = text_of(strategy->value);
     const bool grads = contains(name, "SHARD_GRAD_OP");
     const std::string named = strategy_named(name);

@@ -90,7 +90,7 @@ void check_units(const Scene& scene, const Settings& s, Findings& out) {
 // Adam adds small steps to weights that have 8 bits of fraction, and keeps its moments in them too.
 void check_weights(const Scene& scene, const Settings& s, Findings& out) {
   const std::string format = weights_of_script(s, scene.question.config);
-  if (format != "bf16" && format != "fp16") return;
+  if ((format != "bf16" && format != "fp16") || s.has("lora")) return;
   const std::int64_t all = count_parameters(scene.question.model).total();
   out.push_back(
       {warning, "narrow_weights", s.find("weights")->place,
@@ -103,16 +103,21 @@ void check_weights(const Scene& scene, const Settings& s, Findings& out) {
        "PyTorch 2.11, torch/optim/adam.py (zeros_like of the parameter)"});
 }
 
+// DDP, by itself or by a Trainer.
 void check_copies(const Scene& scene, const Settings& s, Findings& out) {
-  if (wrapper_of(s) != "DDP") return;
+  const Setting* const call = s.find("DDP");
+  const ConfigPart* const trainer = scene.files.find(Dialect::trainer);
+  const bool copies = scene.draft.recipe == RecipeKind::fsdp1 && scene.draft.plan.fsdp_shard == 1;
+  if (wrapper_of(s) != "DDP" && !(trainer != nullptr && copies && wrapper_of(s).empty())) return;
   const std::int64_t all = count_parameters(scene.question.model).total();
   const Setting* const view = s.find("DDP.gradient_as_bucket_view");
   const bool buckets = view == nullptr || !same_value(view->value, Json(true));
   const std::string format = weights_of_script(s, scene.question.config);
   const int each = format == "bf16" || format == "fp16" ? 2 : 4;
   out.push_back(
-      {note, "replicated", s.find("DDP")->place,
-       fmt::format("DistributedDataParallel: every GPU holds all weights, gradients and moments{}",
+      {note, "replicated", call != nullptr ? call->place : trainer->place,
+       fmt::format("{}: every GPU holds all weights, gradients and moments{}",
+                   call != nullptr ? "DistributedDataParallel" : "a Trainer without fsdp is DDP",
                    buckets ? fmt::format("; its buckets hold the gradients once more, {}, which is "
                                          "not counted below",
                                          bytes_text(all, each))
@@ -130,7 +135,10 @@ void check_own_script(const Scene& scene, Findings& out) {
     if (part.dialect == Dialect::own_script) all.append(part.settings);
   }
   // accelerate wraps the model by itself, and its FSDP makes the weights fp32.
-  if (wrapper_of(all).empty() || scene.files.find(Dialect::accelerate) != nullptr) return;
+  if (scene.files.find(Dialect::accelerate) != nullptr) return;
+  const RecipeKind recipe = scene.draft.recipe;
+  if (recipe != RecipeKind::fsdp1 && recipe != RecipeKind::fsdp2) return;
+  if (wrapper_of(all).empty()) return check_copies(scene, all, out);
   check_units(scene, all, out);
   check_weights(scene, all, out);
   check_copies(scene, all, out);

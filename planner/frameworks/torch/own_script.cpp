@@ -2,9 +2,12 @@
 
 #include "planner/frameworks/readers/own_script.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string_view>
 
+#include "models/error.h"
 #include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
@@ -96,7 +99,8 @@ void settle_formats(Draft& draft, const Settings& s, std::string_view weights) {
   } else if (is(sums, "bf16") || is(sums, "fp16") || (sums == nullptr && narrow_products)) {
     plan.grad_dtype = narrow;
   }
-  if (!narrow_weights) return;
+  // peft keeps adapters in fp32 beside narrower weights (autocast_adapter_dtype).
+  if (!narrow_weights || s.has("lora")) return;
   const DType own = weights == "bf16" ? DType::bf16 : DType::fp16;
   plan.main_params_dtype = plan.moment_dtype = own;
 }
@@ -127,6 +131,69 @@ void read_recompute(Draft& draft, const Settings& own_script) {
   } else if (truth_of(said->value)) {
     draft.plan.recompute = {RecomputeKind::full, {}, 0};
   }
+}
+
+std::vector<std::string> read_lora(Draft& draft, const Settings& own_script) {
+  std::vector<std::string> assumed;
+  if (!own_script.has("lora")) return assumed;
+  // peft's own defaults (0.19, tuners/lora/config.py).
+  const auto number = [&](const std::string& key, std::int64_t otherwise) {
+    const Setting* const found = own_script.find("lora." + key);
+    if (found != nullptr && found->resolved) return whole_of(found->value, 1, 1 << 20);
+    assumed.push_back(fmt::format(
+        "{} {} of LoraConfig: {}", key, otherwise,
+        found == nullptr ? "the program does not say" : "only a run can tell what it says"));
+    return otherwise;
+  };
+  ParallelPlan& plan = draft.plan;
+  plan.lora_rank = static_cast<int>(number("r", 8));
+  plan.lora_alpha = static_cast<int>(number("lora_alpha", 8));
+  const Setting* const targets = own_script.find("lora.target_modules");
+  if (own_script.has("lora.quantized")) {
+    assumed.emplace_back("frozen weights in 16 bits: weights of 4 or 8 are not counted");
+  }
+  if (same_value(targets == nullptr ? Json(nullptr) : targets->value, Json("all-linear"))) {
+    return assumed;
+  }
+  std::string others;
+  if (targets != nullptr && targets->resolved && targets->value.is_array()) {
+    for (const Json& target : targets->value) {
+      try {
+        plan.lora_targets.add(from_word<LoraTarget>(text_of(target)));
+      } catch (const Error&) {
+        others += (others.empty() ? "" : ", ") + text_of(target);
+      }
+    }
+    if (!others.empty()) {
+      assumed.push_back(fmt::format("no adapters of {}, which no plan names", shown(others)));
+    }
+  }
+  if (plan.lora_targets.empty()) {
+    // What peft takes of Llama, Qwen and Mistral (utils/constants.py).
+    plan.lora_targets.add(LoraTarget::q_proj);
+    plan.lora_targets.add(LoraTarget::v_proj);
+    assumed.emplace_back("adapters of q_proj and v_proj, as peft has them where nobody says");
+  }
+  return assumed;
+}
+
+void settle_trainer(Draft& draft, const Settings& trainer, const Settings& own_script,
+                    const Json& config, int gpus_per_node) {
+  const std::string weights = weights_of_script(own_script, config);
+  const Setting* const fsdp = trainer.find("--fsdp");
+  const bool said = fsdp != nullptr && fsdp->resolved && !same_value(fsdp->value, Json(false)) &&
+                    !text_of(fsdp->value).empty();
+  if (!said || names(fsdp, "no_shard")) {
+    settle_ddp(draft, weights == "bf16" || weights == "fp16");
+    return settle_formats(draft, own_script, weights);
+  }
+  // By words, as the first FSDP had them, or true.
+  const bool words = names(fsdp, "shard");
+  take_recipe(draft, words ? RecipeKind::fsdp1 : RecipeKind::fsdp2);
+  if (words) draft.plan.grad_dtype = recipe_of(RecipeKind::fsdp1).defaults.grad_dtype;
+  draft.plan.zero = names(fsdp, "shard_grad_op") || names(fsdp, "zero2") ? 2 : 3;
+  if (names(fsdp, "hybrid_shard")) draft.plan.fsdp_shard = gpus_per_node;
+  if (names(fsdp, "offload")) offload_all(draft.plan);
 }
 
 void settle_own_script(Draft& draft, const Settings& own_script, const Json& config,

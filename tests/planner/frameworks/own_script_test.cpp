@@ -122,6 +122,92 @@ TEST_SUITE("a Trainer's arguments in Python") {
   }
 }
 
+TEST_SUITE("a Trainer that no accelerate configuration tells how to shard") {
+  TEST_CASE("does as its argument fsdp says, and else shards nothing") {
+    const auto plan_of = [](const std::string& more, const std::string& launcher) {
+      return ask(
+          {{"train.sh", launcher + " train.py\n"},
+           {"train.py", "args = TrainingArguments(output_dir='o', per_device_train_batch_size=1" +
+                            more + ")\n"}},
+          16);
+    };
+    const std::string torchrun = "torchrun --nnodes 2 --nproc_per_node 8";
+    const Checked copies = plan_of("", torchrun);
+    CHECK(copies.recipe == RecipeKind::fsdp1);
+    CHECK(copies.plan.fsdp_shard == 1);
+    CHECK(copies.says_plan);
+    REQUIRE(find(copies, "replicated") != nullptr);
+    CHECK(find(copies, "replicated")->message.find("without fsdp") != std::string::npos);
+    const Checked whole = plan_of(", fsdp='full_shard auto_wrap'", torchrun);
+    CHECK(whole.plan.zero == 3);
+    CHECK(whole.plan.fsdp_shard == 0);
+    CHECK(find(whole, "replicated") == nullptr);
+    CHECK(plan_of(", fsdp='shard_grad_op offload'", torchrun).plan.zero == 2);
+    CHECK(plan_of(", fsdp='shard_grad_op offload'", torchrun).plan.offload.params);
+    CHECK(plan_of(", fsdp='hybrid_shard auto_wrap'", torchrun).plan.fsdp_shard == 8);
+    CHECK(plan_of(", fsdp=''", torchrun).plan.fsdp_shard == 1);
+    // The same by arguments of its command line.
+    const Checked line =
+        ask({{"train.sh", torchrun + " train.py --model_name_or_path m --bf16 True "
+                                     "--per_device_train_batch_size 1 "
+                                     "--fsdp \"full_shard auto_wrap\"\n"}},
+            16);
+    CHECK(line.plan.zero == 3);
+    CHECK(line.plan.fsdp_shard == 0);
+    // accelerate has a configuration of its own somewhere.
+    CHECK(find(plan_of("", "accelerate launch --num_processes 16"), "replicated") == nullptr);
+  }
+
+  TEST_CASE("by a DeepSpeed configuration that only a run can tell is not judged") {
+    const Checked checked = ask_program(
+        "args = TrainingArguments(output_dir='o', per_device_train_batch_size=1, "
+        "deepspeed=options.config)\n");
+    CHECK(checked.framework == Framework::deepspeed);
+    CHECK(find(checked, "config_missing") != nullptr);
+    CHECK_FALSE(checked.says_plan);
+  }
+}
+
+TEST_SUITE("adapters beside frozen weights") {
+  TEST_CASE("peft's LoraConfig is a plan of its own, whoever shards") {
+    const std::string load =
+        "model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.bfloat16)\n";
+    const std::string lora =
+        "config = LoraConfig(r=16, lora_alpha=64, target_modules=['q_proj', 'o_proj'])\n"
+        "model = get_peft_model(model, config)\n";
+    const Checked checked = ask_program(load + lora + "model = FSDP(model, auto_wrap_policy=p)\n");
+    CHECK(checked.plan.lora_rank == 16);
+    CHECK(checked.plan.lora_alpha == 64);
+    CHECK(checked.plan.lora_targets ==
+          LoraTargets{}.add(LoraTarget::q_proj).add(LoraTarget::o_proj));
+    // Adapters are in fp32 beside frozen weights in bf16.
+    CHECK(checked.plan.moment_dtype == DType::fp32);
+    CHECK(find(checked, "narrow_weights") == nullptr);
+    CHECK_FALSE(checked.has(Severity::error));
+    const Checked deepspeed =
+        ask({{"train.py", lora},
+             {"ds.json", "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 2}}"}});
+    CHECK(deepspeed.plan.lora_rank == 16);
+    const Checked trl = ask_program(
+        "peft = LoraConfig(target_modules='all-linear', r=32)\n"
+        "args = SFTConfig(output_dir='o', per_device_train_batch_size=1)\n"
+        "trainer = SFTTrainer(model=model, args=args, peft_config=peft)\n");
+    CHECK(trl.plan.lora_rank == 32);
+    CHECK(trl.plan.lora_targets.empty());
+  }
+
+  TEST_CASE("what it does not say is peft's default, and said to be; unused, it is nothing") {
+    const Checked bare = ask_program(
+        "model = get_peft_model(model, LoraConfig())\nmodel = FSDP(model, auto_wrap_policy=p)\n");
+    CHECK(bare.plan.lora_rank == 8);
+    CHECK(bare.plan.lora_targets == LoraTargets{}.add(LoraTarget::q_proj).add(LoraTarget::v_proj));
+    CHECK(bare.assumed.size() >= 3);
+    const Checked unused =
+        ask_program("config = LoraConfig(r=16)\nmodel = FSDP(model, auto_wrap_policy=p)\n");
+    CHECK(unused.plan.lora_rank == 0);
+  }
+}
+
 const std::string kPolicy =
     "mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)\n";
 
@@ -141,6 +227,21 @@ TEST_SUITE("programs that shard by themselves") {
     CHECK(mesh.fsdp_shard == 4);
     CHECK(mesh.zero == 2);
     CHECK(plan_of("m = FSDP(m, sharding_strategy=ShardingStrategy.NO_SHARD)\n").fsdp_shard == 1);
+  }
+
+  TEST_CASE("a strategy that is text is none, and one that a name holds may be") {
+    for (const std::string strategy : {"'FULL_SHARD'", "\"SHARD_GRAD_OP\"", "1"}) {
+      CHECK(
+          find(ask_program("m = FSDP(m, auto_wrap_policy=p, sharding_strategy=" + strategy + ")\n"),
+               "sharding_strategy") != nullptr);
+    }
+    for (const std::string strategy :
+         {"args.strategy", "strategy", "pick(name)", "ShardingStrategy[args.name]",
+          "torch.distributed.fsdp.ShardingStrategy.FULL_SHARD"}) {
+      CHECK(
+          find(ask_program("m = FSDP(m, auto_wrap_policy=p, sharding_strategy=" + strategy + ")\n"),
+               "sharding_strategy") == nullptr);
+    }
   }
 
   TEST_CASE("gradients are reduced as MixedPrecision says, and else in the products' format") {
