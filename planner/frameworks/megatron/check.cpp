@@ -60,13 +60,24 @@ bool may_be_said_unseen(const Case& c) {
          c.has("--retro-project-dir");
 }
 
+// Arguments of a job in a file of their own: of the model's shapes and of the training.
+bool is_list_of_job(const Case& c) {
+  const bool takes = c.part.dialect == Dialect::megatron ||
+                     c.part.dialect == Dialect::megatron_deepspeed;
+  const JobFiles& files = c.scene.files;
+  return takes && c.part.script.empty() && files.launches.empty() && files.missing.empty() &&
+         c.has("--num-layers") && c.has("--hidden-size") && c.has("--num-attention-heads") &&
+         (c.has("--micro-batch-size") || c.has("--seq-length") || c.has("--train-iters"));
+}
+
 // Whether the arguments of a whole job leave out what has no default. Those that say nothing of the
-// model are a part of them.
+// model are a part of them, as those that say nothing else.
 template <std::size_t I>
 bool lacks(const Case& c) {
   const Required& required = kRequired.at(I);
   const bool describes = c.has("--num-layers") || c.has("--hidden-size");
-  if (!is_started(c) || !describes || may_be_said_unseen(c)) return false;
+  const bool whole = (is_started(c) && describes) || is_list_of_job(c);
+  if (!whole || may_be_said_unseen(c)) return false;
   const CheckQuestion& q = c.scene.question;
   if (required.flag == "--micro-batch-size" && q.micro_batch_size) return false;
   if (required.flag == "--seq-length" && q.seq_len) return false;
