@@ -62,8 +62,8 @@ bool may_be_said_unseen(const Case& c) {
 
 // Arguments of a job in a file of their own: of the model's shapes and of the training.
 bool is_list_of_job(const Case& c) {
-  const bool takes = c.part.dialect == Dialect::megatron ||
-                     c.part.dialect == Dialect::megatron_deepspeed;
+  const bool takes =
+      c.part.dialect == Dialect::megatron || c.part.dialect == Dialect::megatron_deepspeed;
   const JobFiles& files = c.scene.files;
   return takes && c.part.script.empty() && files.launches.empty() && files.missing.empty() &&
          c.has("--num-layers") && c.has("--hidden-size") && c.has("--num-attention-heads") &&

@@ -72,7 +72,8 @@ TEST_SUITE("arguments that Megatron has no default of") {
         ask_text("train.sh", script_without("--seq-length 4096", " --lr $LR --save \"$DIR\""),
                  "qwen3-8b", 8);
     CHECK(missing(value) == 1);
-    // Of a model's file, or of no script and without the model's shapes, they are a part, as are those that say nothing of the model.
+    // Of a model's file, or of no script and without the model's shapes, they are a part, as are
+    // those that say nothing of the model.
     const std::string shapes = "--num-layers 36 --hidden-size 4096 --num-attention-heads 32";
     CHECK(missing(ask_text("args.txt", "--num-layers 36 --seq-length 4096\n", "qwen3-8b", 8)) == 0);
     CHECK(missing(ask_text("model.sh", "MODEL_ARGS=(" + shapes + ")\n", "qwen3-8b", 8)) == 0);
