@@ -93,13 +93,25 @@ void try_changes(const Job& job, const ParallelPlan& plan, const std::string& na
   }
 }
 
+// A word less may come to the same plan as another value of it.
+void try_others(const Job& job, const std::vector<NamedPlan>& others, std::vector<Advice>& found) {
+  for (const NamedPlan& other : others) {
+    const bool known = std::any_of(found.begin(), found.end(),
+                                   [&](const Advice& a) { return a.plan == other.plan; });
+    if (known) continue;
+    if (auto fits = try_plan(job, other.change, other.plan)) found.push_back(*std::move(fits));
+  }
+}
+
 }  // namespace
 
-std::vector<Advice> what_makes_plan_fit(const Job& job, const ParallelPlan& plan) {
+std::vector<Advice> what_makes_plan_fit(const Job& job, const ParallelPlan& plan,
+                                        const std::vector<NamedPlan>& others) {
   std::vector<Advice> advice;
   constexpr int kMostAtOnce = 3;
   for (int count = 1; count <= kMostAtOnce && advice.empty(); ++count) {
     try_changes(job, plan, "", -1, count, advice);
+    if (count == 1) try_others(job, others, advice);
   }
   keep_fastest(advice);
   return advice;

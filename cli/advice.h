@@ -20,9 +20,16 @@ struct Advice {
 };
 inline constexpr std::size_t kMostAdvice = 6;  // that anybody reads
 
+struct NamedPlan {
+  std::string change;  // "without --fsdp-shard"
+  ParallelPlan plan;
+};
+
 // Changes of a plan that does not fit, on the same GPUs where possible; fastest first. Two at once
-// where none alone is enough, three where no two are.
-std::vector<Advice> what_makes_plan_fit(const Job& job, const ParallelPlan& plan);
+// where none alone is enough, three where no two are. `others`: plans that the question would make
+// otherwise, each a change by itself.
+std::vector<Advice> what_makes_plan_fit(const Job& job, const ParallelPlan& plan,
+                                        const std::vector<NamedPlan>& others = {});
 
 // Changes of a job for which the search found nothing, in job_advice.cpp: more GPUs, another batch,
 // shorter sequences, precision, offload, recompute, another framework. Two or three at once as

@@ -70,10 +70,9 @@ void say_nothing_fits(FoundInFiles& found, const Job& job, const SearchSpace& sp
       {Severity::error,
        std::string(kNoPlanFits),
        {"the job", 0},
-       fmt::format("no plan trains {} on {} x {} by {}: the one that needs least takes {} of each "
-                   "GPU ({})",
+       fmt::format("no plan trains {} on {} x {} by {}: the one that needs least has {} ({})",
                    job.model.name, job.gpus, job.hardware.name, to_word(job.framework),
-                   human_bytes(smallest.device_peak), to_string(smallest.plan)),
+                   excess_text(job, smallest), to_string(smallest.plan)),
        "more GPUs, or one of the changes below",
        "qplan search"});
   found.would_fit = what_makes_job_fit(job, space);

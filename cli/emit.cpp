@@ -50,16 +50,26 @@ std::vector<std::string> remarks_of(const Job& job, Framework framework, const A
   return remarks;
 }
 
-[[noreturn]] void refuse(Framework framework, const Subject& subject, const ClusterLimits& limits,
+// What can be written instead. Of plans as near one that fits is better.
+std::string nearest_text(const Job& job, Framework framework, const Subject& subject) {
+  const auto fits = [&job](const ParallelPlan& plan) {
+    return job.cost->fits(job.cost->memory(plan));
+  };
+  ParallelPlan nearest;
+  if (!nearest_expressible(framework, subject, job.limits(), nearest, fits)) {
+    return "No plan near it can be written either; choose another framework";
+  }
+  const Answer answer = ask(job, nearest);
+  return "The nearest plan that it can: " + to_string(nearest) +
+         (answer.feasible() ? "" : "; it does not fit: " + answer.infeasible.front().message);
+}
+
+[[noreturn]] void refuse(const Job& job, Framework framework, const Subject& subject,
                          const std::vector<Infeasible>& reasons) {
   std::vector<std::string> messages;
   for (const Infeasible& reason : reasons) messages.push_back(reason.message);
-  ParallelPlan nearest;
-  const bool found = nearest_expressible(framework, subject, limits, nearest);
-  throw Error(fmt::format(
-      "{} cannot express this plan: {}. {}", to_word(framework), fmt::join(messages, "; "),
-      found ? "The nearest plan that it can: " + to_string(nearest)
-            : std::string("No plan near it can be written either; choose another framework")));
+  throw Error(fmt::format("{} cannot express this plan: {}. {}", to_word(framework),
+                          fmt::join(messages, "; "), nearest_text(job, framework, subject)));
 }
 
 // All of them or none: whatever stands in the way is found before the first is written.
@@ -112,9 +122,13 @@ Exit run_emit(const Args& args, const Console& console) {
                    "qplan emit plan.json --framework megatron --out job");
   line.positional("PLAN", "plan file, as `qplan search -o` writes it", question.plan);
   line.group("Output");
-  line.option({"--framework", "NAME", "whose files: " + word_list<Framework>(),
-               "the plan's own, where it has files"},
-              set_given(question.framework, set_word<Framework>));
+  line.option(
+      {"--framework", "NAME", fmt::format("whose files: {}", fmt::join(files_words(), ", ")),
+       "the plan's own, where it has files"},
+      [&question](const std::string&, const std::string& text) {
+        const auto named = files_named(lower_case(text));
+        question.framework = named ? *named : from_word<Framework>(text);
+      });
   line.option({"--out", "DIR", "folder to write them to", ""}, set_text(question.folder));
   line.flag("--force", "overwrite files that are there", question.force);
   add_cluster_options(line, question.choices, {.with_gpus = false, .with_hardware = true});
@@ -137,12 +151,13 @@ Exit run_emit(const Args& args, const Console& console) {
   }
   const Framework framework = *question.framework;
   choices.framework = recipe_for(framework, of_plan);
+  choices.files = framework;
   const auto job = make_job(choices, file.plan.world());
   const Json config = config_of(*job);
   const Subject subject{job->model, config, file.plan, job->framework,
                         job->hardware.link.gpus_per_node};
   const auto reasons = why_inexpressible(framework, subject, job->limits());
-  if (!reasons.empty()) refuse(framework, subject, job->limits(), reasons);
+  if (!reasons.empty()) refuse(*job, framework, subject, reasons);
 
   const Answer answer = ask(*job, file.plan);
   const auto files = emit(framework, subject, remarks_of(*job, framework, answer));

@@ -36,10 +36,11 @@ void set_betas(math::AdamWSettings& adamw, const std::string& option, const std:
   set_number(adamw.beta2, 0, 1)(option, parts[1]);
 }
 
-void refuse_what_rules_forbid(const Execution& execution) {
+void refuse_what_rules_forbid(const Execution& execution, Notation notation) {
   for (const Infeasible& reason : execution.predicted.infeasible) {
     if (reason.rule == "out_of_memory") continue;  // of a GPU that is not used
-    throw Error(fmt::format("the plan cannot be executed: {} ({})", reason.message, reason.rule));
+    throw Error(fmt::format("the plan cannot be executed: {} ({})",
+                            in_notation(reason.message, notation), reason.rule));
   }
 }
 
@@ -122,6 +123,7 @@ Execution prepare(const ExecutionChoices& choices) {
   std::optional<RecipeKind> planned_for;
   bool says_dp = false, says_batch = choices.words.contains("global_batch_size");
   bool says_length = choices.words.contains("seq_len");
+  Notation notation = choices.plan.empty() ? Notation::options : Notation::line;
   if (is_plan_file(choices.plan)) {
     const PlanFile file = read_plan_file(choices.plan);
     planned_for = file.choices.framework;
@@ -129,6 +131,7 @@ Execution prepare(const ExecutionChoices& choices) {
     job = merged(choices.job, file.choices);
     execution.plan = file.plan;
     says_batch = says_length = true;
+    notation = Notation::file;
   } else {
     execution.plan = parse_plan(choices.plan);
     says_dp = line_says(choices.plan, &ParallelPlan::dp);
@@ -147,7 +150,7 @@ Execution prepare(const ExecutionChoices& choices) {
   execution.job = make_job(job);
   if (!says_length) plan.seq_len = default_seq_len(execution.job->model);
   execution.predicted = ask(*execution.job, execution.plan);
-  refuse_what_rules_forbid(execution);
+  refuse_what_rules_forbid(execution, notation);
   Estimate& predicted = *execution.predicted.estimate;
   predicted.memory = with_arena(*execution.job->cost, execution.plan, std::move(predicted.memory));
   if (choices.backend == BackendKind::cuda) {
@@ -158,10 +161,11 @@ Execution prepare(const ExecutionChoices& choices) {
   } else {
     check_machine(execution);
   }
-  if (planned_for && !recipe_of(*planned_for).executable) {
+  const auto made_for = choices.job.framework ? choices.job.framework : planned_for;
+  if (made_for && !recipe_of(*made_for).executable) {
     execution.notes.push_back(
         fmt::format("the plan was made for {}; its numbers here are of qplan's own executor",
-                    to_word(*planned_for)));
+                    to_word(*made_for)));
   } else if (planned_for && choices.words.empty() &&
              fingerprint != fingerprint_of(*execution.job, execution.plan)) {
     execution.notes.emplace_back("the step program has changed since the plan file was written");
@@ -199,6 +203,9 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   options.alive = sign_of_life(environment);
   const MemoryEstimate& memory = execution.predicted.estimate->memory;
   options.predicted_device = memory.stages[static_cast<std::size_t>(memory.worst)].device;
+  if (plan.lora_rank > 0 && !(choices.save.empty() && choices.load.empty())) {
+    throw Error("checkpoints of adapters are not written or read yet; leave --save and --load out");
+  }
   options.plan_file = report(*execution.job, execution.predicted);
   embed_job(options.plan_file, *execution.job);
   if (!choices.weights.empty()) options.weights = checkpoint_weights(model, choices.weights);

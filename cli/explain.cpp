@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "cli/page.h"
+#include "cli/plan_words.h"
 #include "planner/frameworks/emit.h"
 #include "planner/search/enumerate.h"
 
@@ -180,8 +181,10 @@ std::string rules_text(const Job& job, const SearchSpace& space,
   for (const Reason& reason : reasons) {
     const std::string count = grouped(reason.count);
     text += wrapped(
-        fmt::format("{}{} {}{}", std::string(count.size() < 9 ? 9 - count.size() : 0, ' '), count,
-                    reason.rule, reason.example.empty() ? "" : ": " + reason.example),
+        fmt::format(
+            "{}{} {}{}", std::string(count.size() < 9 ? 9 - count.size() : 0, ' '), count,
+            reason.rule,
+            reason.example.empty() ? "" : ": " + in_notation(reason.example, Notation::options)),
         page().text, 12);
     const std::string source = source_of_refusal(job, reason.rule);
     if (!source.empty()) text += wrapped(fmt::format("{:12}[{}]", "", source), page().text, 13);

@@ -1,6 +1,7 @@
 #include "cli/job.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -88,18 +89,18 @@ void read_hardware_of(Job& job) {
   }
 }
 
-// An implementation's word. Frameworks whose files `emit` writes are known by name: torchtitan runs
-// fsdp2-compile, slime megatron.
-SetOption set_implementation(std::optional<RecipeKind>& value) {
-  return [&value](const std::string& option, const std::string& text) {
+// An implementation's word, or that of files which `emit` writes: torchtitan's run fsdp2-compile,
+// slime's megatron. A word that both know means the implementation.
+SetOption set_implementation(JobChoices& choices) {
+  return [&choices](const std::string&, const std::string& text) {
     const std::string word = lower_case(text);
-    const auto files = try_from_word<Framework>(word);
-    if (files && !try_from_word<RecipeKind>(word)) {
-      throw Error(fmt::format("{}: {}'s files run {}; write {} {}", option, to_word(*files),
-                              to_word(recipe_for(*files, RecipeKind::megatron)), option,
-                              to_word(recipe_for(*files, RecipeKind::megatron))));
-    }
-    value = from_word<RecipeKind>(word);
+    choices.framework = try_from_word<RecipeKind>(word);
+    choices.files.reset();
+    if (choices.framework) return;
+    choices.files = files_named(word);
+    if (!choices.files) unknown_word(Words<RecipeKind>::what, word, all_framework_words());
+    choices.framework = recipe_for(*choices.files, RecipeKind::megatron);
+    if (to_word(*choices.files) == to_word(*choices.framework)) choices.files.reset();
   };
 }
 
@@ -111,9 +112,11 @@ void add_model_options(CommandLine& line, JobChoices& choices) {
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
               set_given(choices.model, set_text));
-  line.option(
-      {"--framework", "NAME", "implementation to predict: " + word_list<RecipeKind>(), "megatron"},
-      set_implementation(choices.framework));
+  line.option({"--framework", "NAME",
+               fmt::format("implementation to predict, or whose files are to be written: {}",
+                           fmt::join(all_framework_words(), ", ")),
+               "megatron"},
+              set_implementation(choices));
   line.option(
       {"--moe-imbalance", "RATIO", "busiest over mean expert rank, with --routing natural", "1.2"},
       set_given(choices.moe_imbalance, set_number, 1.0, 1000.0));
@@ -168,7 +171,10 @@ JobChoices merged(const JobChoices& options, const JobChoices& file) {
     result.hardware_profile = nullptr;
   }
   if (options.gpus) result.gpus = options.gpus;
-  if (options.framework) result.framework = options.framework;
+  if (options.framework) {
+    result.framework = options.framework;
+    result.files = options.files;
+  }
   for_each_override([&](std::string_view, auto member, double, double) {
     if (options.*member) result.*member = options.*member;
   });
@@ -180,6 +186,7 @@ Json overrides_to_json(const JobChoices& choices) {
   for_each_override([&](std::string_view key, auto member, double, double) {
     if (choices.*member) object[std::string(key)] = *(choices.*member);
   });
+  if (choices.files) object["files"] = to_word(*choices.files);
   return object;
 }
 
@@ -225,6 +232,7 @@ PlanFile read_plan_file(const std::string& path) {
     for_each_override([&](std::string_view key, auto member, double low, double high) {
       read_override(overrides, key, choices.*member, low, high);
     });
+    if (overrides.has("files")) choices.files = from_word<Framework>(overrides.string("files"));
     overrides.finish();
   }
   file.plan = plan_from_json(in.value("plan"), in.path_of("plan"));
@@ -242,7 +250,18 @@ Json config_of(const Job& job) {
 }
 
 std::optional<Framework> files_of(const Job& job) {
+  const auto& asked = job.choices.files;
+  if (asked && recipe_for(*asked, job.framework) == job.framework) return asked;
   return files_of(job.framework, job.model);
+}
+
+std::vector<std::string> all_framework_words() {
+  std::vector<std::string> words;
+  for (const auto& [kind, word] : Words<RecipeKind>::table) words.emplace_back(word);
+  for (const std::string_view word : files_words()) {
+    if (!try_from_word<RecipeKind>(word)) words.emplace_back(word);
+  }
+  return words;
 }
 
 SearchResult search_offered(const Job& job, const SearchSpace& space,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/options.h"
 #include "costmodel/evaluate.h"
@@ -28,6 +29,7 @@ struct JobChoices {
   Json model_config, hardware_profile;  // embedded in a plan file; null: built in
   std::optional<std::int64_t> gpus;
   std::optional<RecipeKind> framework;
+  std::optional<Framework> files;  // that the framework was named by, where it has another name
   std::optional<std::int64_t> gpus_per_node, nics_per_node;
   std::optional<double> nic_gb_per_s, oversubscription;
   std::optional<double> memory_cap_gib, moe_imbalance, moe_active, price;
@@ -67,7 +69,10 @@ struct Job {
 // A pointer, because the cost model refers to the model and the machine.
 std::unique_ptr<Job> make_job(const JobChoices& choices, std::int64_t gpus = 0);
 
-// The framework whose files run the job, if one's do.
+// What --framework takes: the implementations, and the names of files that have others.
+std::vector<std::string> all_framework_words();
+
+// The framework whose files run the job, if one's do: the one that was asked for.
 std::optional<Framework> files_of(const Job& job);
 
 // A search for plans that those files can say; where none fits, for any.

@@ -205,6 +205,7 @@ class Advisor {
     if (!other) {
       JobChoices choices = job_.choices;
       choices.framework = framework;
+      choices.files.reset();
       other = make_job(choices, job_.gpus);
     }
     return *other;

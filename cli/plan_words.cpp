@@ -14,12 +14,6 @@
 namespace qplan {
 namespace {
 
-std::string option_name(std::string_view key) {
-  std::string name = "--" + std::string(key);
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
-
 // One more value that a search may take of the word `key`: the one that `plan` has. Said twice, a
 // value is one: the plans of a search are distinct.
 void allow(SearchSpace& space, std::string_view key, const ParallelPlan& plan) {
@@ -120,6 +114,12 @@ bool given(const PlanWords& words, std::string_view key) {
 
 }  // namespace
 
+std::string option_name(std::string_view key) {
+  std::string name = "--" + std::string(key);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
 void add_job_words(CommandLine& line, PlanWords& words,
                    const std::vector<std::string_view>& without, const std::string& default_batch) {
   for (const WordText& word : word_texts()) {
@@ -156,7 +156,12 @@ void add_constraints(CommandLine& line, SearchSpace& space) {
 
 ParallelPlan with_words(ParallelPlan plan, const PlanWords& words, const Recipe& recipe,
                         std::int64_t gpus, bool dp_stands) {
+  const ParallelPlan before = plan;
   for (const auto& [key, value] : words) plan = with_word(plan, key, value);
+  if (!given(words, "grad_dtype") && plan.precision != before.precision &&
+      before.grad_dtype == default_grad_dtype(recipe, before.precision)) {
+    plan.grad_dtype = default_grad_dtype(recipe, plan.precision);
+  }
   if (!dp_stands && !given(words, "dp") && plan.world() != gpus) {
     // Where the other degrees do not divide the GPUs, the rule world_size says so.
     const std::int64_t others = std::int64_t{plan.tp} * plan.cp * plan.pp;
@@ -174,6 +179,29 @@ ParallelPlan with_words(ParallelPlan plan, const PlanWords& words, const Recipe&
   }
   plan.loss = loss_word(plan.loss, plan.deterministic, recipe);
   return plan;
+}
+
+std::string in_notation(const std::string& sentence, Notation notation) {
+  if (notation == Notation::file) return sentence;
+  const auto in_a_word = [](char c) {
+    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+  };
+  std::string text;
+  for (std::size_t from = 0; from < sentence.size();) {
+    std::size_t to = from;
+    while (to < sentence.size() && in_a_word(sentence[to])) ++to;
+    std::string word = sentence.substr(from, std::max<std::size_t>(1, to - from));
+    from += word.size();
+    for_each_word([&](const auto& row) {
+      if (word != row.key) return;
+      // An option's name without '_' is a word of English, too: "precision", "loss".
+      const bool option = notation == Notation::options && word.find('_') != std::string::npos;
+      if (notation == Notation::line) word = row.name();
+      if (option) word = option_name(row.key);
+    });
+    text += word;
+  }
+  return text;
 }
 
 std::vector<std::string_view> plan_option_keys() {

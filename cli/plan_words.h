@@ -1,6 +1,7 @@
 #pragma once
 // The words of a plan as options: one value each for `predict`, constraints for `search`.
 
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -34,19 +35,35 @@ void add_plan_words(CommandLine& line, PlanWords& words);
 void add_constraints(CommandLine& line, SearchSpace& space);
 
 // `words` on top of `plan`. What follows from them and was not given is set too: dp fills the GPUs,
-// several chunks are interleaved, tp takes the sequence along where the framework does.
+// several chunks are interleaved, tp takes the sequence along where the framework does, and
+// gradients that nobody placed go with the precision.
 // `dp_stands`: dp was said already, and a world that differs from `gpus` is for the rules to
 // refuse.
 ParallelPlan with_words(ParallelPlan plan, const PlanWords& words, const Recipe& recipe,
                         std::int64_t gpus, bool dp_stands = false);
 
-// Whether a plan's line gives this number itself: it is the same on top of any default.
-template <class N>
-bool line_says(const std::string& line, N ParallelPlan::*number) {
+// Whether a plan's line gives this word itself: it is the same on top of any default.
+template <class T>
+bool line_says(const std::string& line, T ParallelPlan::*word) {
   ParallelPlan other;
-  other.*number += 1;
-  return parse_plan(line).*number == parse_plan(line, other).*number;
+  if constexpr (std::is_enum_v<T>) {
+    const auto& table = Words<T>::table;
+    other.*word = table.front().first == other.*word ? table.back().first : table.front().first;
+  } else {
+    other.*word += 1;
+  }
+  return parse_plan(line).*word == parse_plan(line, other).*word;
 }
+
+// "--micro-batch-size" of "micro_batch_size".
+std::string option_name(std::string_view key);
+
+// How a plan was put: as a file, with the words' keys; as a line, with their brief forms; or as
+// options.
+enum class Notation : std::uint8_t { file, line, options };
+// A sentence that names words by their keys, as rules do, in the notation of the question:
+// "sequence_parallel" is "sp" in a line, and "--sequence-parallel" among options.
+std::string in_notation(const std::string& sentence, Notation notation);
 
 // The keys that have an option, in order (the tests compare them with the plan's own list).
 std::vector<std::string_view> plan_option_keys();

@@ -4,8 +4,10 @@
 
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <ostream>
 #include <span>
+#include <sstream>
 #include <utility>
 
 #include "cli/advice.h"
@@ -16,6 +18,7 @@
 #include "cli/report.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
+#include "models/plan/words.h"
 #include "models/program/step_program.h"
 #include "planner/search/goodput.h"
 #include "planner/search/layout.h"
@@ -36,7 +39,10 @@ struct Asked {
   ParallelPlan plan;
   std::string fingerprint;  // of the plan file; empty: none
   JobDefaults defaults;
+  Notation notation = Notation::options;
   std::string placed;  // what is said of layers that nobody placed; empty: they are even, or said
+  // The plan that the same question makes of another line and other words.
+  std::function<ParallelPlan(const std::string& line, const PlanWords& words)> with;
 };
 
 bool is_file(const std::string& text) {
@@ -45,13 +51,11 @@ bool is_file(const std::string& text) {
 }
 
 // A layout as the search finds it, where layers do not divide among the stages and nobody says: the
-// faster of the framework's own and the one that evens out the work.
-void place_layers(Asked& asked) {
-  const Job& job = *asked.job;
-  ParallelPlan& plan = asked.plan;
+// faster of the framework's own and the one that evens out the work. Returns what to say of it.
+std::string place_layers(const Job& job, ParallelPlan& plan) {
   const std::int64_t stages = std::int64_t{plan.pp} * chunks_per_rank(plan);
-  if (!plan.pipeline_layout.empty() || job.model.num_layers % stages == 0) return;
-  if (!job.recipe().can.takes_layout || stages > job.model.num_layers + 2) return;
+  if (!plan.pipeline_layout.empty() || job.model.num_layers % stages == 0) return "";
+  if (!job.recipe().can.takes_layout || stages > job.model.num_layers + 2) return "";
   const auto time_of = [&](const ParallelPlan& tried) {
     const bool can_run = why_infeasible(job.model, tried, job.recipe(), job.limits()).empty();
     return can_run ? job.cost->step_time(tried) : Seconds(HUGE_VAL);
@@ -59,57 +63,131 @@ void place_layers(Asked& asked) {
   ParallelPlan own = plan;
   own.pipeline_layout = stage_layers(job.model, plan);
   const Seconds best = time_of(own);
-  if (std::isinf(best.value())) return;  // what is wrong with the plan itself is said of it
+  if (std::isinf(best.value())) return "";  // what is wrong with the plan itself is said of it
   ParallelPlan even = own;
   even.pipeline_layout = balanced_layout(job.model.num_layers, own, job.cost->end_work(own));
   if (!even.pipeline_layout.empty() && time_of(even) < best) own = even;
   plan = own;
-  asked.placed = fmt::format(
+  return fmt::format(
       "{} layers do not divide among {} stages; they are placed as a search places them",
       job.model.num_layers, stages);
 }
 
+// Whether options or the line give a word themselves.
+template <class T>
+bool is_said(std::string_view key, T ParallelPlan::*word, const std::string& line,
+             const PlanWords& words) {
+  return words.contains(key) || (!line.empty() && line_says(line, word));
+}
+
+// What a line and options say, with `job`'s batch and length where they do not.
+ParallelPlan plan_of(const Job& job, const std::string& line, const PlanWords& words,
+                     const ParallelPlan& batch) {
+  const ParallelPlan said = with_words(parse_plan(line), words, job.recipe(), job.gpus, true);
+  ParallelPlan plan =
+      default_plan(job.model, job.recipe(), job.gpus, batch.global_batch_size, batch.seq_len);
+  plan.precision = said.precision;
+  plan.grad_dtype = default_grad_dtype(job.recipe(), said.precision);
+  const bool says_dp = !line.empty() && line_says(line, &ParallelPlan::dp);
+  plan = with_words(line.empty() ? plan : parse_plan(line, plan), words, job.recipe(), job.gpus,
+                    says_dp);
+  if (plan.cp > 1 && !is_said("cp_comm", &ParallelPlan::cp_comm, line, words)) {
+    plan.cp_comm = default_cp_comm(job.model, plan, job.recipe());
+  }
+  return plan;
+}
+
 // A plan from options alone, or from a line of plan words with options on top.
 Asked from_words(const PredictQuestion& question) {
-  const ParallelPlan line = parse_plan(question.plan);
-  const bool has_line = !question.plan.empty();
+  const std::string& text = question.plan;
+  const ParallelPlan line = parse_plan(text);
   Asked asked;
+  if (!text.empty()) asked.notation = Notation::line;
   asked.job = make_job(question.choices, 0);
   Job& job = *asked.job;
-  if (job.gpus == 0 && has_line) job.gpus = line.world();
+  if (job.gpus == 0 && !text.empty()) job.gpus = line.world();
   if (job.gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
-  const auto says = [&](std::string_view key, std::int64_t ParallelPlan::*number) {
-    return question.words.contains(key) || (has_line && line_says(question.plan, number));
+  const auto says = [&](std::string_view key, auto ParallelPlan::*word) {
+    return is_said(key, word, text, question.words);
   };
   ParallelPlan said = with_words(line, question.words, job.recipe(), job.gpus, true);
   asked.defaults = set_defaults(said,
                                 {says("global_batch_size", &ParallelPlan::global_batch_size),
                                  says("seq_len", &ParallelPlan::seq_len)},
                                 job.model, std::span(&job.gpus, 1));
-  const ParallelPlan defaults =
-      default_plan(job.model, job.recipe(), job.gpus, said.global_batch_size, said.seq_len);
-  const bool says_dp = has_line && line_says(question.plan, &ParallelPlan::dp);
-  asked.plan = with_words(has_line ? parse_plan(question.plan, defaults) : defaults, question.words,
-                          job.recipe(), job.gpus, says_dp);
-  place_layers(asked);
+  asked.plan = plan_of(job, text, question.words, said);
+  asked.placed = place_layers(job, asked.plan);
+  asked.with = [&job, said](const std::string& other, const PlanWords& words) {
+    ParallelPlan plan = plan_of(job, other, words, said);
+    place_layers(job, plan);
+    return plan;
+  };
   return asked;
+}
+
+// A file's plan with options on top.
+ParallelPlan plan_of(const Job& job, const ParallelPlan& file, const PlanWords& words,
+                     bool other_gpus) {
+  // Another world or other degrees ask for another dp; else the file's stands.
+  const bool other_degrees =
+      other_gpus || words.contains("tp") || words.contains("pp") || words.contains("cp");
+  ParallelPlan plan = with_words(file, words, job.recipe(), job.gpus, !other_degrees);
+  // Without a context the file says nothing of how its ranks exchange.
+  if (file.cp == 1 && plan.cp > 1 && !words.contains("cp_comm")) {
+    plan.cp_comm = default_cp_comm(job.model, plan, job.recipe());
+  }
+  return plan;
 }
 
 Asked from_file(const PredictQuestion& question) {
   const PlanFile file = read_plan_file(question.plan);
   Asked asked;
+  asked.notation = Notation::file;
   asked.job = make_job(merged(question.choices, file.choices));
   Job& job = *asked.job;
-  // Another world or other degrees ask for another dp; else the file's stands.
-  const bool other_degrees = question.choices.gpus || question.words.contains("tp") ||
-                             question.words.contains("pp") || question.words.contains("cp");
-  asked.plan = with_words(file.plan, question.words, job.recipe(), job.gpus, !other_degrees);
+  const bool other_gpus = question.choices.gpus.has_value();
+  asked.plan = plan_of(job, file.plan, question.words, other_gpus);
+  asked.with = [&job, plan = file.plan, other_gpus](const std::string&, const PlanWords& words) {
+    return plan_of(job, plan, words, other_gpus);
+  };
   // Another plan, or the same of another job, has another step program.
   const JobChoices& options = question.choices;
   const bool same_question = asked.plan == file.plan && !options.framework && !options.model &&
                              !options.hardware && overrides_to_json(options).empty();
   if (same_question) asked.fingerprint = file.fingerprint;
   return asked;
+}
+
+// The plan without each word that was given, of options and of the line. Batch, length and what
+// else belongs to the job stay.
+std::vector<NamedPlan> without_each_word(const Asked& asked, const PredictQuestion& question) {
+  std::vector<NamedPlan> plans;
+  const auto add = [&](const std::string& word, const std::string& line, const PlanWords& words) {
+    ParallelPlan plan = asked.with(line, words);
+    bool same_job = plan.world() == asked.plan.world();
+    for_each_word([&](const auto& row) {
+      const bool differs = plan.*row.member != asked.plan.*row.member;
+      if (row.gives_way == GivesWay::never && differs) same_job = false;
+    });
+    if (same_job && plan != asked.plan) plans.push_back({"without " + word, std::move(plan)});
+  };
+  const bool has_line = asked.notation == Notation::line;
+  for (const auto& [key, value] : question.words) {
+    PlanWords others = question.words;
+    others.erase(key);
+    add(option_name(key), question.plan, others);
+  }
+  std::istringstream line(has_line ? question.plan : "");
+  std::vector<std::string> words;
+  for (std::string word; line >> word;) words.push_back(word);
+  for (std::size_t left_out = 0; left_out < words.size() && words.size() > 1; ++left_out) {
+    std::string others;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      if (i != left_out) others += (others.empty() ? "" : " ") + words[i];
+    }
+    add(words[left_out], others, question.words);
+  }
+  return plans;
 }
 
 // ---- text ----
@@ -232,7 +310,8 @@ void print_text(const Asked& asked, const Answer& answer, const PredictQuestion&
   if (!answer.estimate) {
     out << notes << "\nThis plan cannot run:\n";
     for (const Infeasible& reason : answer.infeasible) {
-      out << wrapped(fmt::format("  {}: {}", reason.rule, reason.message), page().text, 4);
+      const std::string message = in_notation(reason.message, asked.notation);
+      out << wrapped(fmt::format("  {}: {}", reason.rule, message), page().text, 4);
       if (!reason.source.empty())
         out << wrapped(fmt::format("    [{}]", reason.source), page().text, 5);
     }
@@ -246,7 +325,7 @@ void print_text(const Asked& asked, const Answer& answer, const PredictQuestion&
       << parts_text(e) << notes;
   if (answer.feasible()) return;
   print(out, "\nThis plan does not fit: {}.\n", answer.infeasible.front().message);
-  const auto advice = what_makes_plan_fit(job, answer.plan);
+  const auto advice = what_makes_plan_fit(job, answer.plan, without_each_word(asked, question));
   out << (advice.empty()
               ? "No change of it that was tried fits; `qplan search` looks at all plans.\n"
               : "It would with:\n" + advice_text(advice));
@@ -263,7 +342,8 @@ Json to_json(const Asked& asked, const Answer& answer, const PredictQuestion& qu
                             {"save_s", size.save.value()},
                             {"storage_gb_per_s_per_node", question.storage_gb_per_s}};
     if (!answer.feasible()) {
-      object["would_fit"] = advice_json(what_makes_plan_fit(job, answer.plan));
+      object["would_fit"] =
+          advice_json(what_makes_plan_fit(job, answer.plan, without_each_word(asked, question)));
     }
   }
   return object;

@@ -369,7 +369,9 @@ std::string model_line(const Job& job, std::string_view executed_on) {
   if (job.gpus > job.hardware.link.gpus_per_node) {
     line += fmt::format(" in nodes of {}", job.hardware.link.gpus_per_node);
   }
-  return fitted(line + fmt::format(", by {}\n", to_word(job.framework)));
+  line += fmt::format(", by {}", to_word(job.framework));
+  if (job.choices.files) line += fmt::format(", which {}'s files run", to_word(*job.choices.files));
+  return fitted(line + '\n');
 }
 
 std::string batch_line(const Job& job, std::int64_t global_batch_size, std::int64_t seq_len,
@@ -379,6 +381,19 @@ std::string batch_line(const Job& job, std::int64_t global_batch_size, std::int6
       fmt::format("global batch {} x {} tokens = {} tokens a step, {}; {} of {} may be filled\n",
                   global_batch_size, seq_len, human_count(tokens), to_word(precision),
                   human_bytes(job.cost->capacity()), human_bytes(job.hardware.gpu.usable_memory)));
+}
+
+std::string excess_text(const Job& job, const RankedPlan& smallest) {
+  const Bytes device = smallest.device_peak, room = job.cost->capacity();
+  if (device > room) {
+    return fmt::format("{} on the device, {} too much", human_bytes(device),
+                       human_bytes(device - room));
+  }
+  const MemoryEstimate memory = job.cost->memory(smallest.plan);
+  return fmt::format(
+      "{} on the device, which would do, but {} in the memory of a node, {} too much",
+      human_bytes(device), human_bytes(memory.host_per_node),
+      human_bytes(memory.host_per_node - memory.host_room));
 }
 
 std::string notes_text(const std::vector<std::string>& notes) {

@@ -100,6 +100,10 @@ std::string model_line(const Job& job, std::string_view executed_on = {});
 std::string batch_line(const Job& job, std::int64_t global_batch_size, std::int64_t seq_len,
                        Precision precision);
 
+// What of a plan that does not fit is too much: "80.1 GiB on the device, 4.9 GiB too much", or what
+// it takes of a node's memory where the device would do.
+std::string excess_text(const Job& job, const RankedPlan& smallest);
+
 // "note: ..." for each, or nothing.
 std::string notes_text(const std::vector<std::string>& notes);
 

@@ -150,18 +150,7 @@ void print_nothing(const Job& job, const SearchQuestion& question, const FoundPl
     return;
   }
   if (result.smallest) {
-    const Bytes device = result.smallest->device_peak, room = job.cost->capacity();
-    if (device > room) {
-      print(out, "\nThe plan that needs least has {} on the device, {} too much:\n",
-            human_bytes(device), human_bytes(device - room));
-    } else {
-      const MemoryEstimate memory = job.cost->memory(result.smallest->plan);
-      print(out,
-            "\nThe plan that needs least has {} on the device, which would do, but {} in the "
-            "memory of a node, {} too much:\n",
-            human_bytes(device), human_bytes(memory.host_per_node),
-            human_bytes(memory.host_per_node - memory.host_room));
-    }
+    print(out, "\nThe plan that needs least has {}:\n", excess_text(job, *result.smallest));
     out << wrapped("  " + to_string(result.smallest->plan), page().text, 2);
   }
   const auto advice = what_makes_job_fit(job, question.space);

@@ -35,7 +35,7 @@ struct Lines {
 void rms_norm(bf16* y, Lines y_lines, const bf16* x, Lines x_lines, const bf16* w,
               std::int64_t rows, std::int64_t cols, float eps, cudaStream_t stream);
 // With r = 1/sqrt(mean(x^2) + eps), n = x r, g = dy w: dx = r (g - n mean(g n)) (+ residual),
-// dw += sum over rows of dy n. dw: (cols) fp32; residual: as dx, or null.
+// dw += sum over rows of dy n. dw: (cols) fp32, or null: not wanted; residual: as dx, or null.
 struct NormBackward {
   bf16* dx = nullptr;
   float* dw = nullptr;
@@ -56,7 +56,7 @@ void layer_norm(bf16* y, const bf16* x, const LayerNormWeights& weights, std::in
                 std::int64_t cols, float eps, cudaStream_t stream);
 // With r = 1/sqrt(variance + eps), n = (x - mean) r, g = dy (centre + weight): dx = r (g - mean(g)
 // - n mean(g n)) (+ residual), dw += sum over rows of dy n, db += sum over rows of dy. dw, db:
-// (cols) fp32; residual: as dx, or null.
+// (cols) fp32, or both null: not wanted; residual: as dx, or null.
 struct LayerNormBackward {
   bf16* dx = nullptr;
   float *dw = nullptr, *db = nullptr;

@@ -161,6 +161,7 @@ void layer_norm_backward(const LayerNormBackward& operands, std::int64_t rows, s
     layer_norm_backward_kernel<S::kRow, S::kVectors>
         <<<static_cast<unsigned>(blocks), S::kRow, 0, stream>>>(operands, scratch, rows, cols, eps,
                                                                 draw);
+    if (operands.dw == nullptr) return;
     add_parts(operands.dw, scratch, blocks, cols, 2 * cols, stream);
     add_parts(operands.db, scratch + cols, blocks, cols, 2 * cols, stream);
   });

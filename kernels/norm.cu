@@ -206,7 +206,7 @@ void rms_norm_backward(const NormBackward& operands, std::int64_t rows, std::int
     rms_norm_backward_kernel<S::kRow, S::kVectors, S::kThreads>
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(operands, scratch, rows, cols,
                                                                     eps, draw);
-    add_parts(operands.dw, scratch, blocks, cols, cols, stream);
+    if (operands.dw != nullptr) add_parts(operands.dw, scratch, blocks, cols, cols, stream);
   });
 }
 

@@ -232,6 +232,7 @@ void pack_normed_heads(bf16* dpacked, float* dq_norm, float* dk_norm, const Pack
         <<<static_cast<unsigned>(blocks), S::kThreads, 0, stream>>>(dpacked, scratch, heads,
                                                                     rotation, norms, draw);
     const std::int64_t d = heads.head_dim;
+    if (dq_norm == nullptr) return;
     add_parts(dq_norm, scratch, blocks, d, 2 * d, stream);
     add_parts(dk_norm, scratch + d, blocks, d, 2 * d, stream);
   });

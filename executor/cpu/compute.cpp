@@ -41,7 +41,7 @@ void adapter_input_gradient(CpuRank& rank, const Command& c, const Gemm& work) {
   const Tensor weights = rank.tensor(c, c.reads[1]);
   if (adapter_of(rank, c) == Adapter::lora_a) {
     Values a(weight_of(rank, c, weights, work.k).weight);
-    math::multiply(dy.matrix(), math::Op::plain, a.matrix(), math::Op::plain, dx.matrix(),
+    math::multiply(dy.matrix(), math::Op::plain, a.matrix(), math::Op::plain, rows_of(dx, work.n),
                    /*accumulate=*/true);
   } else {
     const AdapterView view = adapter_view(rank, c);

@@ -104,11 +104,13 @@ void launch_normed_heads(CudaRank& rank, const Command& c, cudaStream_t stream) 
                                  bf16_of(parameter_in(weights, table[id + 1])),
                                  static_cast<float>(rank.job.model.norm_epsilon)};
   if (!backward) return kernels::split_normed_heads(heads, rank.rotation(), norms, stream);
-  const Tensor gradients = rank.tensor(c, c.writes[1]);
-  kernels::pack_normed_heads(
-      bf16_of(rank.tensor(c, c.writes[0])), float_of(parameter_in(gradients, table[id])),
-      float_of(parameter_in(gradients, table[id + 1])), heads, rank.rotation(), norms,
-      static_cast<float*>(rank.scratch()), stream, row_order(rank));
+  const auto gradient_of = [&](const PackedParameter& norm) -> float* {
+    if (norm.frozen) return nullptr;
+    return float_of(parameter_in(rank.tensor(c, c.writes[1]), norm));
+  };
+  kernels::pack_normed_heads(bf16_of(rank.tensor(c, c.writes[0])), gradient_of(table[id]),
+                             gradient_of(table[id + 1]), heads, rank.rotation(), norms,
+                             static_cast<float*>(rank.scratch()), stream, row_order(rank));
 }
 
 namespace {
@@ -132,6 +134,7 @@ void launch_sinks(CudaRank& rank, const Command& c, const Attention& work,
                                      static_cast<float*>(o.log_sum_exp)};
   const kernels::HeadRows rows{work.batch, work.q_len, work.heads, work.v_head_dim};
   if (work.pass == Pass::forward) return kernels::apply_sinks(whole, sinks, rows, stream);
+  if (rank.shape(c.instance).frozen) return;
   const Tensor gradients = rank.tensor(c, c.writes[c.writes.count - 1U]);
   kernels::sinks_gradient(float_of(sinks_in(rank, c, gradients, work.heads)), whole,
                           static_cast<const kernels::bf16*>(o.dout), sinks, rows,

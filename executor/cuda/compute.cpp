@@ -44,6 +44,73 @@ void forward(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t st
   if (apart) kernels::add_bias(float_of(y), bf16_of(w.bias), y.rows, y.cols, stream);
 }
 
+// Products with an adapter's B, and the one that takes a gradient through its A.
+// y[:, columns] += scale u[:, inner] B^T.
+void adapter_forward(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const AdapterView view = adapter_view(rank, c);
+  const Tensor u = rank.tensor(c, c.reads[0]), y = rank.tensor(c, c.writes[0]);
+  const Tensor b = parameter_in(rank.tensor(c, c.reads[1]), parameter_of(rank, c));
+  rank.blas.multiply({.m = y.rows,
+                      .n = view.width,
+                      .k = view.rank,
+                      .a_stride = u.cols,
+                      .b_stride = b.cols,
+                      .c_stride = y.cols,
+                      .b_transposed = true,
+                      .accumulate = true,
+                      .out = y.dtype},
+                     u.part(view.inner, 1, 1).data, b.data, y.part(view.column, 1, 1).data, stream,
+                     {}, nullptr, view.scale);
+}
+
+// du[:, inner] = scale dy[:, columns] B; or dx += du A.
+void adapter_input_gradient(CudaRank& rank, const Command& c, const Gemm& work,
+                            cudaStream_t stream) {
+  const Tensor dy = rank.tensor(c, c.reads[0]), dx = rank.tensor(c, c.writes[0]);
+  const Tensor weights = rank.tensor(c, c.reads[1]);
+  if (adapter_of(rank, c) == Adapter::lora_a) {
+    const Tensor a = weight_of(rank, c, weights, work.k).weight;
+    return rank.blas.multiply({.m = dy.rows,
+                               .n = work.n,
+                               .k = work.k,
+                               .a_stride = dy.cols,
+                               .b_stride = a.cols,
+                               .c_stride = dx.cols,
+                               .accumulate = true,
+                               .out = dx.dtype},
+                              dy.data, a.data, dx.data, stream);
+  }
+  const AdapterView view = adapter_view(rank, c);
+  const Tensor b = parameter_in(weights, parameter_of(rank, c));
+  rank.blas.multiply({.m = dy.rows,
+                      .n = view.rank,
+                      .k = view.width,
+                      .a_stride = dy.cols,
+                      .b_stride = b.cols,
+                      .c_stride = dx.cols,
+                      .out = dx.dtype},
+                     dy.part(view.column, 1, 1).data, b.data, dx.part(view.inner, 1, 1).data,
+                     stream, {}, nullptr, view.scale);
+}
+
+// dB += scale dy[:, columns]^T u[:, inner].
+void adapter_weight_gradient(CudaRank& rank, const Command& c, cudaStream_t stream) {
+  const AdapterView view = adapter_view(rank, c);
+  const Tensor dy = rank.tensor(c, c.reads[0]), u = rank.tensor(c, c.reads[1]);
+  const Tensor db = parameter_in(rank.tensor(c, c.writes[0]), parameter_of(rank, c));
+  rank.blas.multiply({.m = view.width,
+                      .n = view.rank,
+                      .k = dy.rows,
+                      .a_stride = dy.cols,
+                      .b_stride = u.cols,
+                      .c_stride = db.cols,
+                      .a_transposed = true,
+                      .accumulate = true,
+                      .out = db.dtype},
+                     dy.part(view.column, 1, 1).data, u.part(view.inner, 1, 1).data, db.data,
+                     stream, {}, nullptr, view.scale);
+}
+
 // Gradients of a router's logits are fp32; products take bf16.
 Tensor narrowed(CudaRank& rank, const Tensor& x, cudaStream_t stream) {
   if (x.dtype != DType::fp32) return x;
@@ -139,19 +206,26 @@ void norm(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t st
 void norm_backward(CudaRank& rank, const Command& c, const Rowwise& work, cudaStream_t stream) {
   const Tensor x = rank.tensor(c, c.reads[0]), dy = rank.tensor(c, c.reads[1]);
   const Tensor weights = rank.tensor(c, c.reads[2]);
-  const Tensor dx = rank.tensor(c, c.writes[0]), gradients = rank.tensor(c, c.writes[1]);
-  const Tensor dw = parameter_in(gradients, parameter_of(rank, c));
+  const Tensor dx = rank.tensor(c, c.writes[0]);
+  // A frozen norm has no gradient.
+  const bool frozen = c.writes.count == 1;
+  const auto gradient_of = [&](bool bias) -> float* {
+    if (frozen) return nullptr;
+    const Tensor gradients = rank.tensor(c, c.writes[1]);
+    return float_of(bias ? bias_in(rank, c, gradients)
+                         : parameter_in(gradients, parameter_of(rank, c)));
+  };
   const kernels::bf16* residual = c.reads.count > 3 ? bf16_of(rank.tensor(c, c.reads[3])) : nullptr;
   auto* scratch = static_cast<float*>(rank.scratch());
   if (work.kind == RowwiseKind::layer_norm_backward) {
     return kernels::layer_norm_backward(
-        {bf16_of(dx), float_of(dw), float_of(bias_in(rank, c, gradients)), bf16_of(x), bf16_of(dy),
-         residual, layer_norm_of(rank, c, weights)},
+        {bf16_of(dx), gradient_of(false), gradient_of(true), bf16_of(x), bf16_of(dy), residual,
+         layer_norm_of(rank, c, weights)},
         work.rows, work.cols, epsilon_of(rank), scratch, stream, row_order(rank));
   }
   const Tensor w = parameter_in(weights, parameter_of(rank, c));
   kernels::rms_norm_backward({bf16_of(dx),
-                              float_of(dw),
+                              gradient_of(false),
                               bf16_of(x),
                               bf16_of(dy),
                               bf16_of(w),
@@ -362,8 +436,16 @@ void copy(const Tensor& from, const Tensor& to, cudaStream_t stream) {
 
 void launch_product(CudaRank& rank, const Command& c, const Gemm& work, cudaStream_t stream) {
   if (work.dtype == DType::fp8) return launch_fp8_product(rank, c, work, stream);
-  if (c.op->role == Role::input_gradient) return input_gradient(rank, c, work, stream);
-  if (c.op->role == Role::weight_gradient) return weight_gradient(rank, c, work, stream);
+  const Adapter adapter = adapter_of(rank, c);
+  if (c.op->role == Role::input_gradient) {
+    return adapter == Adapter::none ? input_gradient(rank, c, work, stream)
+                                    : adapter_input_gradient(rank, c, work, stream);
+  }
+  if (c.op->role == Role::weight_gradient) {
+    return adapter == Adapter::lora_b ? adapter_weight_gradient(rank, c, stream)
+                                      : weight_gradient(rank, c, work, stream);
+  }
+  if (adapter == Adapter::lora_b) return adapter_forward(rank, c, stream);
   forward(rank, c, work, stream);
 }
 

@@ -81,20 +81,30 @@ kernels::RowGroups groups_of(const CudaRank& rank, const Tensor& counts, std::in
 }
 
 // Without a grouped product: one product an expert, of as many rows as it has. `first`: its
-// expert's weight or weight gradient, the others `stride` numbers apart.
+// expert's weight or weight gradient, the others `stride` numbers apart. Of adapters, whose ranks
+// are narrower than a grouped product's tiles, always.
 void expert_by_expert(CudaRank& rank, const Command& c, const GroupedGemm& work, std::int64_t etp,
                       const Tensor& in, const Tensor& other, const Tensor& first,
                       std::int64_t stride, cudaStream_t stream) {
   const Copies copies(rank, c, rank.tensor(c, c.reads[2]), etp, stream);
   const std::int64_t first_expert = rank.expert_at.ep * copies.local_experts();
+  const Adapter adapter = adapter_of(rank, c);
+  const bool wgrad = c.op->role == Role::weight_gradient;
+  const bool dgrad = c.op->role == Role::input_gradient;
+  const bool is_b = adapter == Adapter::lora_b;
+  const AdapterView view = is_b ? adapter_view(rank, c) : AdapterView{};
+  // `in` holds a layer's outer columns in backward, and an adapter's inner ones in forward.
+  const std::int64_t in_column = wgrad || dgrad ? view.column : view.inner;
+  const std::int64_t other_column = wgrad || dgrad ? view.inner : view.column;
   std::int64_t begin = 0;
   for (std::int64_t expert = 0; expert < copies.local_experts(); ++expert) {
     const std::int64_t rows = copies.of_expert(first_expert + expert);
     if (rows == 0) continue;
     const Tensor w = first.part(expert * stride, first.rows, first.cols);
-    const Tensor x = in.row_range(begin, rows), y = other.row_range(begin, rows);
+    const Tensor x = in.row_range(begin, rows).part(in_column, rows, in.cols);
+    const Tensor y = other.row_range(begin, rows).part(other_column, rows, other.cols);
     begin += rows;
-    if (c.op->role == Role::weight_gradient) {
+    if (wgrad) {
       rank.blas.multiply({.m = w.rows,
                           .n = w.cols,
                           .k = rows,
@@ -104,7 +114,7 @@ void expert_by_expert(CudaRank& rank, const Command& c, const GroupedGemm& work,
                           .a_transposed = true,
                           .accumulate = true,
                           .out = w.dtype},
-                         x.data, y.data, w.data, stream);
+                         x.data, y.data, w.data, stream, {}, nullptr, view.scale);
     } else {
       rank.blas.multiply({.m = rows,
                           .n = work.n,
@@ -112,11 +122,13 @@ void expert_by_expert(CudaRank& rank, const Command& c, const GroupedGemm& work,
                           .a_stride = x.cols,
                           .b_stride = w.cols,
                           .c_stride = y.cols,
-                          .b_transposed = c.op->role != Role::input_gradient},
-                         x.data, w.data, y.data, stream);
+                          .b_transposed = !dgrad,
+                          .accumulate = dgrad ? adapter == Adapter::lora_a : is_b},
+                         x.data, w.data, y.data, stream, {}, nullptr, view.scale);
     }
   }
 }
+
 
 }  // namespace
 
@@ -302,7 +314,7 @@ void launch_experts_product(CudaRank& rank, const Command& c, const GroupedGemm&
       rank, counts, in.rows,
       [&](std::int64_t begin, std::int64_t share, const kernels::RowGroups& groups) {
         const Tensor x = in.row_range(begin, share), y = other.row_range(begin, share);
-        if (!kernels::has_grouped_products()) {
+        if (!kernels::has_grouped_products() || adapter_of(rank, c) != Adapter::none) {
           return expert_by_expert(rank, c, work, begin / share, x, y, first, p.stride, stream);
         }
         if (wgrad) {

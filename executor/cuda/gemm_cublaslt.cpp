@@ -145,13 +145,14 @@ CublasLt::Plan& CublasLt::plan_for(const ProductShape& shape, ProductScales scal
 }
 
 void CublasLt::multiply(ProductShape shape, const void* a, const void* b, void* c,
-                        cudaStream_t stream, ProductScales scales, const void* bias) {
+                        cudaStream_t stream, ProductScales scales, const void* bias, float scale) {
   shape.alignment = alignment_of({a, b, c});
   shape.biased = bias != nullptr;
   Plan& plan = plan_for(shape, scales);
   if (is_fp8(shape.a)) plan.scale(scales);
   if (shape.biased) plan.set_bias(bias);
-  const float alpha = unit_of(shape.a) * unit_of(shape.b), beta = shape.accumulate ? 1.0F : 0.0F;
+  const float alpha = scale * unit_of(shape.a) * unit_of(shape.b);
+  const float beta = shape.accumulate ? 1.0F : 0.0F;
   check(cublasLtMatmul(handle_, plan.product.handle, &alpha, b, plan.b.handle, a, plan.a.handle,
                        &beta, c, plan.c.handle, c, plan.c.handle, &plan.algorithm, workspace_.get(),
                        kWorkspaceBytes, stream));

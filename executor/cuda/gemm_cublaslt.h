@@ -12,8 +12,9 @@
 
 namespace qplan {
 
-// C[m, n] = op(A) op(B), or C += with `accumulate`. Row-major; a stride is that of stored rows.
-// A is stored (m, k), or (k, m) when transposed; B is stored (k, n), or (n, k) when transposed.
+// C[m, n] = scale op(A) op(B), or C += with `accumulate`. Row-major; a stride is that of stored
+// rows. A is stored (m, k), or (k, m) when transposed; B is stored (k, n), or (n, k) when
+// transposed.
 struct ProductShape {
   std::int64_t m = 0, n = 0, k = 0;
   std::int64_t a_stride = 0, b_stride = 0, c_stride = 0;
@@ -44,7 +45,7 @@ class CublasLt {
   // `shape.alignment` is found out from the pointers. Products of one CublasLt share a workspace:
   // they belong on one stream.
   void multiply(ProductShape shape, const void* a, const void* b, void* c, cudaStream_t stream,
-                ProductScales scales = {}, const void* bias = nullptr);
+                ProductScales scales = {}, const void* bias = nullptr, float scale = 1);
 
   // What it holds on the device besides the operands.
   static constexpr std::int64_t kWorkspaceBytes = 32 << 20;  // NVIDIA's advice for Hopper

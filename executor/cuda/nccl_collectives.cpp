@@ -79,11 +79,14 @@ void sum_to_all(const Tensor& t, ncclComm_t group, cudaStream_t stream) {
 }
 
 // One section of `whole` from this rank's shard.
-void place_shard(const CudaRank& rank, int instance, bool expert, const Tensor& whole,
+void place_shard(const CudaRank& rank, const Command& c, bool expert, const Tensor& whole,
                  cudaStream_t stream) {
-  const StateShard shard = rank.shard(instance);
-  copy(shard_part(rank.held(instance, Storage::weight), shard, expert),
-       packed_part(whole, expert ? shard.expert : shard.dense), stream);
+  const bool frozen = moves_frozen(rank, c);
+  const int instance = neighbour(rank, c);
+  const StateShard shard = rank.shard(instance, frozen);
+  const Tensor held = rank.held(instance, frozen ? Storage::frozen : Storage::weight);
+  copy(shard_part(held, shard, expert), packed_part(whole, expert ? shard.expert : shard.dense),
+       stream);
 }
 
 void add_to_kept(const CudaRank& rank, const Command& c, bool expert, cudaStream_t stream) {
@@ -137,17 +140,19 @@ void gather_parameters(CudaRank& rank, const Command& c, const Collective& work,
   const bool ahead = writes(rank, c, Storage::wire, Flow::weights);
   const int instance = ahead ? neighbour(rank, c) : c.instance;
   const Tensor whole = rank.tensor(c, c.writes[0]);
-  const StateShard shard = rank.shard(instance);
+  const bool frozen = moves_frozen(rank, c);
+  const StateShard shard = rank.shard(instance, frozen);
   const StateShard::Section& s = expert ? shard.expert : shard.dense;
-  const Tensor own = ahead ? shard_part(rank.held(instance, Storage::weight), shard, expert)
-                           : packed_part(whole, s);
+  const Storage storage = frozen ? Storage::frozen : Storage::weight;
+  const Tensor own =
+      ahead ? shard_part(rank.held(instance, storage), shard, expert) : packed_part(whole, s);
   gather_sections(own, whole.part(s.first, 1, s.total), s.size, group, stream);
   // The first gather brings what nobody shares, too.
   if (!ahead || !c.writes[0].fresh) return;
   const BlockShape& shape = rank.shape(instance);
   for (const bool part : {false, true}) {
     if (part == expert || (part ? shape.expert_shard : shape.dense_shard) > 1) continue;
-    place_shard(rank, instance, part, whole, stream);
+    place_shard(rank, c, part, whole, stream);
   }
 }
 
@@ -181,7 +186,7 @@ void launch_join(CudaRank& rank, const Command& c, cudaStream_t stream) {
   if (writes(rank, c, Storage::wire, Flow::weights)) {
     const Tensor whole = rank.tensor(c, c.writes[0]);
     for (const bool expert : {false, true}) {
-      place_shard(rank, neighbour(rank, c), expert, whole, stream);
+      place_shard(rank, c, expert, whole, stream);
     }
   } else if (writes(rank, c, Storage::gradient) && reads_flow(rank, c, Flow::gradients)) {
     const Tensor to = rank.tensor(c, c.writes[0]);

@@ -82,8 +82,7 @@ void CudaRank::make_rotation() {
 const std::vector<std::int32_t>& CudaRank::expert_counts(const Command& c, const Tensor& counts,
                                                          cudaStream_t stream) {
   const CountsOf of{c.instance, c.action.microbatch};
-  std::vector<std::int32_t>& known = counts_[of];
-  if (!known.empty()) return known;
+  if (const auto known = counts_.find(of); known != counts_.end()) return known->second;
   const auto here = [&] {
     return std::ranges::find_if(
         arriving_, [&](const Arriving& a) { return a.of == of && a.bytes == counts.bytes(); });
@@ -93,9 +92,8 @@ const std::vector<std::int32_t>& CudaRank::expert_counts(const Command& c, const
   wait_for(found.copied);
   const void* const memory = found.memory.get();
   const auto* const first = static_cast<const std::int32_t*>(memory);
-  known.assign(first, first + counts.elements());
   found.of = kNobodys;
-  return known;
+  return counts_[of] = {first, first + counts.elements()};
 }
 
 void CudaRank::bring_counts(const Command& c, const Tensor& counts, cudaStream_t stream) {

@@ -46,48 +46,61 @@ void draw_on_host(const CudaRank& rank, float* to, const kernels::SeededPart& pa
   }
 }
 
-// The same with numbers from a seed, made where they are needed.
+// Where a piece of a block's parameters lies in the model's.
+kernels::SeededPart part_of(const ParameterIndex& index, const SeededWeights& source,
+                            const ParameterPiece& piece) {
+  const ModelParameter& whole = index.all()[static_cast<std::size_t>(piece.index)];
+  return {source.seed,
+          static_cast<std::uint32_t>(piece.index),
+          source.centre(whole.parameter),
+          piece.cols,
+          whole.parameter.cols,
+          piece.first_row,
+          piece.first_col};
+}
+
+// A block's trained or frozen parameters from a seed, made where they are needed: working copies,
+// and main ones of what is trained.
+void draw_block(CudaRank& rank, const ParameterIndex& index, const SeededWeights& source, int i,
+                bool frozen) {
+  const Tensor weights = rank.held(i, frozen ? Storage::frozen : Storage::weight);
+  if (weights.data == nullptr) return;
+  check(cudaMemset(weights.data, 0, static_cast<std::size_t>(weights.bytes())));
+  const Tensor main = frozen ? Tensor{} : rank.device_state(i).main_params;
+  const std::int64_t host = frozen ? 0 : rank.offloaded(i);
+  const Tensor host_main = host > 0 ? rank.host_state(i).main_params : Tensor{};
+  const bool sharded = rank.shape(i).zero == 3;
+  const std::vector<StateRun> runs = rank.state_runs(i, frozen);
+  for (const ParameterPiece& piece : pieces_of(rank, index, i, frozen)) {
+    const kernels::SeededPart part = part_of(index, source, piece);
+    const std::int64_t end = piece.local + piece.rows * piece.cols;
+    if (!sharded) {
+      kernels::draw_weights(nullptr, bf16_of(weights.part(piece.local, 1, 1)), part, 0,
+                            end - piece.local, nullptr);
+    }
+    for (const StateRun& run : runs) {
+      const std::int64_t first = std::max(run.packed, piece.local);
+      const std::int64_t last = std::min(run.packed + run.count, end);
+      if (first >= last) continue;
+      const std::int64_t at = run.shard + first - run.packed;
+      const std::int64_t begin = first - piece.local;
+      const std::int64_t on_host = std::clamp<std::int64_t>(host - at, 0, last - first);
+      if (on_host > 0) draw_on_host(rank, numbers_of(host_main) + at, part, begin, on_host);
+      if (sharded) {
+        kernels::draw_weights(nullptr, bf16_of(weights.part(at, 1, 1)), part, begin, last - first,
+                              nullptr);
+      }
+      if (frozen || on_host == last - first) continue;
+      kernels::draw_weights(float_of(main.part(at + on_host - host, 1, 1)), nullptr, part,
+                            begin + on_host, last - first - on_host, nullptr);
+    }
+  }
+}
+
 void draw_weights(CudaRank& rank, const ParameterIndex& index, const SeededWeights& source) {
   for (int i = 0; i < static_cast<int>(rank.commands.instances.size()); ++i) {
     if (!rank.holds_states(i)) continue;
-    const Tensor weights = rank.held(i, Storage::weight);
-    check(cudaMemset(weights.data, 0, static_cast<std::size_t>(weights.bytes())));
-    const Tensor main = rank.device_state(i).main_params;
-    const std::int64_t host = rank.offloaded(i);
-    const Tensor host_main = host > 0 ? rank.host_state(i).main_params : Tensor{};
-    const bool sharded = rank.shape(i).zero == 3;
-    const std::vector<StateRun> runs = rank.state_runs(i);
-    for (const ParameterPiece& piece : pieces_of(rank, index, i)) {
-      const ModelParameter& whole = index.all()[static_cast<std::size_t>(piece.index)];
-      const kernels::SeededPart part{source.seed,
-                                     static_cast<std::uint32_t>(piece.index),
-                                     source.centre(whole.parameter),
-                                     piece.cols,
-                                     whole.parameter.cols,
-                                     piece.first_row,
-                                     piece.first_col};
-      const std::int64_t end = piece.local + piece.rows * piece.cols;
-      if (!sharded) {
-        kernels::draw_weights(nullptr, bf16_of(weights.part(piece.local, 1, 1)), part, 0,
-                              end - piece.local, nullptr);
-      }
-      for (const StateRun& run : runs) {
-        const std::int64_t first = std::max(run.packed, piece.local);
-        const std::int64_t last = std::min(run.packed + run.count, end);
-        if (first >= last) continue;
-        const std::int64_t at = run.shard + first - run.packed;
-        const std::int64_t begin = first - piece.local;
-        const std::int64_t on_host = std::clamp<std::int64_t>(host - at, 0, last - first);
-        if (on_host > 0) draw_on_host(rank, numbers_of(host_main) + at, part, begin, on_host);
-        if (sharded) {
-          kernels::draw_weights(nullptr, bf16_of(weights.part(at, 1, 1)), part, begin, last - first,
-                                nullptr);
-        }
-        if (on_host == last - first) continue;
-        kernels::draw_weights(float_of(main.part(at + on_host - host, 1, 1)), nullptr, part,
-                              begin + on_host, last - first - on_host, nullptr);
-      }
-    }
+    for (const bool frozen : {true, false}) draw_block(rank, index, source, i, frozen);
   }
   check(cudaGetLastError());
   check(cudaDeviceSynchronize());

@@ -370,15 +370,17 @@ class Reading {
     } else if (!total && (micro || accumulation > 0)) {
       plan.global_batch_size = plan.micro_batch_size * per_step;
     } else if (!total) {
-      // A Trainer fills the batch from its arguments; Megatron takes one microbatch.
+      // A Trainer fills the batch from its arguments, slime from its rollouts; Megatron takes one
+      // microbatch.
       plan.global_batch_size = plan.micro_batch_size * plan.dp;
-      if (framework_ == Framework::megatron || framework_ == Framework::slime) {
+      if (framework_ == Framework::megatron) {
         assumed.push_back(
             fmt::format("a global batch of {} sequences, one microbatch a rank: the files do not "
                         "say; --global-batch-size does",
                         plan.global_batch_size));
       }
-      if (framework_ == Framework::deepspeed || framework_ == Framework::fsdp2) {
+      if (framework_ == Framework::deepspeed || framework_ == Framework::fsdp2 ||
+          framework_ == Framework::slime) {
         plan.global_batch_size =
             default_global_batch_size(scene_.question.limits.gpus, plan.seq_len);
         assumed.push_back(

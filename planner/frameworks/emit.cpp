@@ -18,6 +18,9 @@
 namespace qplan {
 namespace {
 
+constexpr auto kOtherNames =
+    std::to_array<std::pair<std::string_view, Framework>>({{"accelerate", Framework::fsdp2}});
+
 std::vector<std::span<const Limit>> limits_of(Framework framework) {
   switch (framework) {
     case Framework::megatron:
@@ -46,91 +49,21 @@ bool holds_for(Framework framework, const Limit& limit) {
           limit.rule != "loss_of_te");
 }
 
-bool can_write(Framework framework, const Subject& subject, const ClusterLimits& limits) {
-  if (!broken_rule(subject.model, subject.plan, recipe_of(subject.recipe), limits).empty()) {
-    return false;
-  }
-  for (const auto& table : limits_of(framework)) {
-    for (const Limit& limit : table) {
-      if (holds_for(framework, limit) && limit.broken(subject)) return false;
-    }
-  }
-  return true;
-}
-
-// Words that may be set back, the dearest last: what the plan is about goes when nothing else
-// helps.
-struct Change {
-  void (*apply)(ParallelPlan&, const ParallelPlan& defaults);
-};
-
-using P = ParallelPlan;
-
-template <auto... Members>
-void set_back(P& plan, const P& defaults) {
-  ((plan.*Members = defaults.*Members), ...);
-}
-
-// Ranks that a degree gives up become data parallel.
-template <auto Member>
-void give_up(P& plan, const P&) {
-  plan.dp *= plan.*Member;
-  plan.*Member = 1;
-}
-
-// What the plan is about, after the words that give way freely.
-constexpr auto kDearChanges = std::to_array<Change>({
-    // Recompute.
-    {[](P& p, const P&) {
-      p.recompute = {RecomputeKind::full, {}, 0};
-    }},
-    {set_back<&P::offload>},
-    {set_back<&P::zero>},
-    {[](P& p, const P& d) { p.cp_comm = p.cp_comm == d.cp_comm ? CpComm::all_gather : d.cp_comm; }},
-    {[](P& p, const P&) { p.sequence_parallel = !p.sequence_parallel; }},
-    {set_back<&P::fsdp_shard>},
-    {set_back<&P::precision>},
-    // Stages.
-    {[](P& p, const P&) {
-      p.pipeline_layout.clear();
-      p.vpp = 1;
-      p.schedule = ScheduleKind::one_f_one_b;
-    }},
-    // Degrees.
-    {set_back<&P::etp>},
-    {set_back<&P::ep>},
-    {give_up<&P::cp>},
-    {[](P& p, const P& d) {
-      give_up<&P::pp>(p, d);
-      p.pipeline_layout.clear();
-      p.vpp = 1;
-      p.schedule = ScheduleKind::one_f_one_b;
-    }},
-    {[](P& p, const P& d) {
-      give_up<&P::tp>(p, d);
-      p.sequence_parallel = false;
-    }},
-});
-
-// Every change, cheapest first: each word of the table that gives way freely, by itself, then what
-// the plan is about.
-template <std::size_t... Rows>
-std::vector<Change> changes_of(std::index_sequence<Rows...>) {
-  std::vector<Change> changes;
-  const auto add = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
-    constexpr const auto& word = std::get<I>(kPlanWords);
-    if constexpr (word.gives_way == GivesWay::freely) changes.push_back({set_back<word.member>});
-  };
-  (add(std::integral_constant<std::size_t, Rows>{}), ...);
-  // Master weights of the other format: bf16 keeps a remainder beside 16-bit parameters.
-  changes.push_back({[](P& p, const P&) {
-    p.main_params_dtype = p.main_params_dtype == DType::fp32 ? DType::bf16 : DType::fp32;
-  }});
-  changes.insert(changes.end(), kDearChanges.begin(), kDearChanges.end());
-  return changes;
-}
-
 }  // namespace
+
+std::optional<Framework> files_named(std::string_view name) {
+  for (const auto& [alias, framework] : kOtherNames) {
+    if (same_word(alias, name)) return framework;
+  }
+  return try_from_word<Framework>(name);
+}
+
+std::vector<std::string_view> files_words() {
+  std::vector<std::string_view> words;
+  for (const auto& [framework, word] : Words<Framework>::table) words.push_back(word);
+  for (const auto& [alias, framework] : kOtherNames) words.push_back(alias);
+  return words;
+}
 
 RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
   switch (framework) {
@@ -175,6 +108,18 @@ std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model) {
   return first;
 }
 
+std::vector<std::string_view> refusals(Framework framework, const Subject& subject,
+                                       const ClusterLimits& limits) {
+  auto ids = broken_rules(subject.model, subject.plan, recipe_of(subject.recipe), limits);
+  if (!ids.empty() && ids.front() == "positive_sizes") return ids;
+  for (const auto& table : limits_of(framework)) {
+    for (const Limit& limit : table) {
+      if (holds_for(framework, limit) && limit.broken(subject)) ids.push_back(limit.rule);
+    }
+  }
+  return ids;
+}
+
 std::string_view broken_limit(Framework framework, const Subject& subject) {
   for (const auto& table : limits_of(framework)) {
     for (const Limit& limit : table) {
@@ -197,43 +142,6 @@ std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& su
     }
   }
   return reasons;
-}
-
-bool nearest_expressible(Framework framework, const Subject& subject, const ClusterLimits& limits,
-                         ParallelPlan& nearest) {
-  const ParallelPlan defaults =
-      default_plan(subject.model, recipe_of(subject.recipe), subject.plan.world(),
-                   subject.plan.global_batch_size, subject.plan.seq_len);
-  // Those that change anything, each by itself: the others leave every set of them as it is.
-  std::vector<const Change*> changes;
-  static const std::vector<Change> kChanges =
-      changes_of(std::make_index_sequence<std::tuple_size_v<decltype(kPlanWords)>>{});
-  for (const Change& change : kChanges) {
-    ParallelPlan plan = subject.plan;
-    change.apply(plan, defaults);
-    if (plan != subject.plan) changes.push_back(&change);
-  }
-  const std::size_t count = changes.size();
-  const auto works = [&](std::uint32_t set) {
-    ParallelPlan plan = subject.plan;
-    for (std::size_t i = 0; i < count; ++i) {
-      if ((set >> i & 1U) != 0) changes[i]->apply(plan, defaults);
-    }
-    const Subject changed{subject.model, subject.config, plan, subject.recipe,
-                          subject.gpus_per_node};
-    if (!can_write(framework, changed, limits)) return false;
-    nearest = plan;
-    return true;
-  };
-  // Sets of one, then of two, ...: cheap ones first within a size.
-  for (std::size_t size = 1; size <= count; ++size) {
-    for (std::uint32_t set = (1U << size) - 1U; set < 1U << count;) {
-      if (works(set)) return true;
-      const std::uint32_t low = set & (0U - set), next = set + low;  // Gosper's next subset
-      set = ((set ^ next) >> 2U) / low | next;
-    }
-  }
-  return false;
 }
 
 std::vector<WrittenOption> written(std::span<const Option> options, const Subject& subject) {

@@ -2,6 +2,7 @@
 // A plan in a framework's own files: configuration and launch scripts that run once the paths in
 // them are replaced.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,11 @@ struct Words<Framework> {
        {Framework::slime, "slime"}});
 };
 
+// The framework whose files go by a name: its own, or that of the tool that reads them (accelerate
+// reads those of fsdp2).
+std::optional<Framework> files_named(std::string_view name);
+std::vector<std::string_view> files_words();
+
 // Whose implementation a framework's files run; Megatron's own runs Megatron-FSDP too.
 RecipeKind recipe_for(Framework framework, RecipeKind of_plan);
 
@@ -53,10 +59,17 @@ std::string_view broken_limit(Framework framework, const Subject& subject);
 std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& subject,
                                           const ClusterLimits& limits);
 
-// The plan with the fewest words set back to the framework's defaults that can be written, the
-// degrees of parallelism kept as long as possible. False: there is none.
+// Their ids alone, in the same order.
+std::vector<std::string_view> refusals(Framework framework, const Subject& subject,
+                                       const ClusterLimits& limits);
+
+// The plan that can be written with the fewest words changed, those that the refusals are about,
+// and the degrees of parallelism kept as long as possible. Of plans with as few changes, or a
+// change or two more, one that fits comes first where `fits` is asked. False: there is none. In
+// emit_nearest.cpp.
+using PlanFits = std::function<bool(const ParallelPlan&)>;
 bool nearest_expressible(Framework framework, const Subject& subject, const ClusterLimits& limits,
-                         ParallelPlan& nearest);
+                         ParallelPlan& nearest, const PlanFits& fits = {});
 
 struct EmittedFile {
   std::string name, text;

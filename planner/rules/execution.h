@@ -45,6 +45,16 @@ inline std::string other_losses(RecipeKind recipe) {
   return fmt::format("{} or {}", fmt::join(words, ", "), last);
 }
 
+// Our own executor stands for whichever framework was asked for: another is no way out of it.
+inline std::string unmoved_states(const Case& c, std::string_view what) {
+  if (c.recipe != RecipeKind::qplan) return not_in(c, what, "use deepspeed at zero 3");
+  return fmt::format(
+      "qplan's executor runs no {}, whichever framework is asked for; run it with "
+      "offload=optimizer, "
+      "or predict it as deepspeed at zero 3",
+      what);
+}
+
 inline constexpr auto kExecution = std::to_array<Rule>({
     // Recompute.
     {"recompute_words", kEvery,
@@ -154,7 +164,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      "src/accelerate/utils/dataclasses.py:2172 (CPUOffloadPolicy)"},
     {"offload_params_available", kEvery - kDeepSpeed - kTorch,
      [](const Case& c) { return c.p.offload.params; },
-     [](const Case& c) { return not_in(c, "parameter offload", "use deepspeed at zero 3"); },
+     [](const Case& c) { return unmoved_states(c, "parameter offload"); },
      "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:157; qplan: no other recipe has the "
      "choice"},
     {"offload_params_zero", kDeepSpeed,
@@ -162,7 +172,7 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      [](const Case& c) { return fmt::format("parameter offload needs zero 3, not {}", c.p.zero); },
      "DeepSpeed edaa7221, deepspeed/runtime/zero/config.py:157"},
     {"offload_nvme_available", kEvery - kDeepSpeed, [](const Case& c) { return c.p.offload.nvme; },
-     [](const Case& c) { return not_in(c, "offload to NVMe", "use deepspeed at zero 3"); },
+     [](const Case& c) { return unmoved_states(c, "offload to NVMe"); },
      "DeepSpeed edaa7221, deepspeed/runtime/zero/offload_config.py:24; qplan: no other recipe has "
      "the choice"},
     {"offload_nvme", kDeepSpeed,

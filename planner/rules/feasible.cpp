@@ -105,6 +105,18 @@ std::string_view broken_rule(const ModelSpec& model, const ParallelPlan& plan, c
   return rule == nullptr ? std::string_view() : rule->id;
 }
 
+std::vector<std::string_view> broken_rules(const ModelSpec& model, const ParallelPlan& plan,
+                                           const Recipe& recipe, const ClusterLimits& limits) {
+  std::vector<std::string_view> ids;
+  const Case c{model, plan, recipe.kind, limits};
+  for (const Rule& rule : kRules) {
+    if (!rule.recipes.has(c.recipe) || !rule.broken(c)) continue;
+    ids.push_back(rule.id);
+    if (&rule == kRules.data()) break;  // of sizes below one the other rules cannot be asked
+  }
+  return ids;
+}
+
 std::vector<Infeasible> why_infeasible(const ModelSpec& model, const ParallelPlan& plan,
                                        const Recipe& recipe, const ClusterLimits& limits) {
   std::vector<Infeasible> reasons;

@@ -39,6 +39,10 @@ std::string_view broken_rule(const ModelSpec& model, const ParallelPlan& plan, c
 std::vector<Infeasible> why_infeasible(const ModelSpec& model, const ParallelPlan& plan,
                                        const Recipe& recipe, const ClusterLimits& limits);
 
+// Their ids alone, in the order in which they are asked.
+std::vector<std::string_view> broken_rules(const ModelSpec& model, const ParallelPlan& plan,
+                                           const Recipe& recipe, const ClusterLimits& limits);
+
 // What the table says of itself: ids in the order they are asked, with the recipes each holds for
 // and where the frameworks enforce it.
 struct RuleInfo {

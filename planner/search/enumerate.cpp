@@ -6,6 +6,7 @@
 #include "models/program/step_program.h"
 #include "planner/rules/feasible.h"
 #include "planner/search/layout.h"
+#include "planner/search/search.h"
 
 namespace qplan {
 namespace {
@@ -322,6 +323,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
   for_each_word([&](const auto& row) {
     if (row.given == Given::once) p.*row.member = space.job.*row.member;
   });
+  p.grad_dtype = default_grad_dtype(recipe, p.precision);
 
   const std::vector<bool> sps =
       k.tp == 1 ? std::vector<bool>{false}

@@ -295,6 +295,26 @@ ParallelPlan default_plan(const ModelSpec&, const Recipe& recipe, std::int64_t g
   return plan;
 }
 
+DType default_grad_dtype(const Recipe& recipe, Precision precision) {
+  const bool narrow = recipe.defaults.grad_dtype != DType::fp32;
+  return narrow && precision == Precision::fp16 ? DType::fp16 : recipe.defaults.grad_dtype;
+}
+
+CpComm default_cp_comm(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe) {
+  CpComm best = plan.cp_comm;
+  std::size_t fewest = std::numeric_limits<std::size_t>::max();
+  for (const auto& [kind, word] : Words<CpComm>::table) {
+    if (!recipe.can.cp_exchanges.has(kind)) continue;
+    ParallelPlan tried = plan;
+    tried.cp_comm = kind;
+    const std::size_t broken = why_infeasible(model, tried, recipe, {}).size();
+    if (broken >= fewest) continue;
+    fewest = broken;
+    best = kind;
+  }
+  return best;
+}
+
 SearchResult search(const CostModel& cost, const SearchSpace& space, const SearchOptions& options) {
   if (options.objective == Objective::tokens) return search_world(cost, space, options);
   // Fewer GPUs may be cheaper a token, or simply enough: every world that divides the one asked

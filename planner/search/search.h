@@ -57,4 +57,11 @@ bool splits_sequence(RecipeKind kind);
 ParallelPlan default_plan(const ModelSpec& model, const Recipe& recipe, std::int64_t gpus,
                           std::int64_t global_batch_size, std::int64_t seq_len);
 
+// Defaults that follow from other words. Gradients of 16 bits have the format of the weights: a
+// recipe that keeps them in bf16 keeps those of an fp16 job in fp16.
+DType default_grad_dtype(const Recipe& recipe, Precision precision);
+// The first of the recipe's exchanges under which the plan breaks fewest rules: its only kind, or
+// one that has the model's windows and sinks.
+CpComm default_cp_comm(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe);
+
 }  // namespace qplan

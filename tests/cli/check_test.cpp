@@ -278,5 +278,17 @@ TEST_CASE("check's JSON is the same twice") {
   CHECK(run(line).out == run(line).out);
 }
 
+TEST_CASE("a job that leaves its batch to its rollouts is judged with the tokens of any other") {
+  const Ran ran = run("check " + config("slime_qwen3_30b_a3b/run.sh") +
+                      " --model qwen3-30b-a3b --gpus 8 --hardware h800 --no-best --json");
+  const Json json = ran.json();
+  REQUIRE(json["framework"] == "slime");
+  const Json& plan = json["this_job"]["plan"];
+  const std::int64_t tokens =
+      plan["global_batch_size"].get<std::int64_t>() * plan["seq_len"].get<std::int64_t>();
+  CHECK(tokens > 2'000'000);
+  CHECK(json["assumed"].dump().find("a global batch of 1024 sequences") != std::string::npos);
+}
+
 }  // namespace
 }  // namespace qplan

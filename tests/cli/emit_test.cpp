@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "cli/job.h"
+#include "models/model_spec.h"
 #include "tests/cli/run.h"
 
 namespace qplan {
@@ -153,6 +155,56 @@ TEST_CASE("what emit cannot use it says in a sentence") {
   CHECK(run("emit " + plan + " --out x --framework megatronn").says("did you mean"));
   std::ofstream(folder.file("file")) << "x";
   CHECK(run("emit " + plan + " --out " + folder.file("file")).says("give a folder"));
+}
+
+TEST_CASE(
+    "what predict takes where nobody says, emit writes, or refuses for the precision itself") {
+  int written = 0;
+  for (const auto& [framework, word] : Words<Framework>::table) {
+    for (const auto& [precision, format] : Words<Precision>::table) {
+      CAPTURE(word);
+      CAPTURE(format);
+      const TemporaryFolder folder;
+      const bool fork = framework == Framework::megatron_deepspeed;
+      const std::string model = fork ? "llama2-7b" : "llama3-8b", path = folder.file("plan.json");
+      for (const std::string verb :
+           {"predict", "search --tp 1 --pp 1 --cp 1 --micro-batch-size 1 --top 1"}) {
+        const Ran asked =
+            run(verb + " --model " + model +
+                " --gpus 8 --hardware b200 --recompute full --global-batch-size 16 --framework " +
+                std::string(word) + " --precision " + std::string(format) + " -o " + path);
+        // Nothing that is searched for has such a precision.
+        if (asked.code == 1 && verb != "predict") continue;
+        const PlanFile file = read_plan_file(path);
+        const ModelSpec spec = load_model(model);
+        const Json config = model_config(model);
+        const RecipeKind recipe = recipe_for(framework, RecipeKind::megatron);
+        const auto reasons =
+            why_inexpressible(framework, {spec, config, file.plan, recipe, 8}, {8, 100});
+        written += reasons.empty() ? 1 : 0;
+        for (const Infeasible& reason : reasons) {
+          CAPTURE(reason.message);
+          const std::string_view rule = reason.rule;
+          CHECK(rule.find("precision") != std::string_view::npos);
+          CHECK(reason.message.find(format) != std::string::npos);
+        }
+      }
+    }
+  }
+  CHECK(written > 20);
+}
+
+TEST_CASE("the nearest plan keeps what no refusal is about, and fits where one that near does") {
+  const TemporaryFolder folder;
+  const std::string plan = plan_file(
+      folder,
+      "--model gpt-217b --framework megatron-deepspeed --gpus 256 --hardware a100-80gb-sxm --tp 8 "
+      "--pp 16 --precision fp16 --recompute full --grad-dtype bf16");
+  const Ran ran = run("emit " + plan + " --out " + folder.file("job"));
+  CHECK(ran.code == 2);
+  CHECK(ran.says("nearest plan that it can: tp8 pp8 dp4 "));
+  CHECK(ran.says("precision=fp16"));
+  CHECK_FALSE(ran.says("it does not fit"));
 }
 
 }  // namespace

@@ -195,3 +195,28 @@ TEST_CASE("what cannot be executed is refused with a reason") {
   refused("gbs2 seq16", "--model tiny --lr 1e3 --steps 50 --clip-grad 0 --precision fp32",
           "use a smaller --lr");
 }
+
+TEST_CASE("a refusal says what the executor lacks, and never to use what was asked for") {
+  for (const std::string verb : {"run", "validate"}) {
+    const Ran params = run_plan(verb, "dp2 zero3 gbs8 seq64 offload=optimizer,params",
+                                "--model tiny --framework deepspeed");
+    CHECK(params.code == 2);
+    CHECK(params.says("qplan's executor runs no parameter offload"));
+    CHECK(params.says("run it with offload=optimizer"));
+    CHECK_FALSE(params.says("use deepspeed"));
+    const Ran nvme = run_plan(verb, "dp2 zero3 gbs8 seq64 offload=optimizer,nvme", "--model tiny");
+    CHECK(nvme.says("qplan's executor runs no offload to NVMe"));
+    const Ran line = run_plan(verb, "tp2 dp2 ep4 etp1 zero1 gbs16 seq64", "--model tiny-moe");
+    CHECK(line.says("need sp,"));
+    const Ran options = run(verb + " --tp 2 --dp 2 --sequence-parallel false --model tiny-moe");
+    CHECK(options.says("need --sequence-parallel,"));
+  }
+}
+
+TEST_CASE("a run by another framework's name says that it is our own executor's") {
+  const std::string job = "--model tiny --steps 1 ";
+  CHECK(
+      run_plan("run", "dp2 gbs2 seq16", job + "--framework deepspeed").says("made for deepspeed"));
+  CHECK_FALSE(run_plan("run", "dp2 gbs2 seq16", job + "--framework qplan").says("note: the plan"));
+  CHECK_FALSE(run_plan("run", "dp2 gbs2 seq16", job).says("note: the plan"));
+}

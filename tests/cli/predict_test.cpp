@@ -2,6 +2,8 @@
 
 #include "cli/plan_words.h"
 #include "models/model_spec.h"
+#include "models/plan/words.h"
+#include "models/program/recipe.h"
 #include "tests/cli/run.h"
 
 using namespace qplan;
@@ -299,4 +301,65 @@ TEST_CASE("a length beyond the model's positions is noted, priced and not refuse
   const Ran refused = run(line + "--tp 3 --json");
   CHECK(refused.code == 1);
   CHECK(refused.json()["notes"] == Json::array({sentence}));
+}
+
+TEST_CASE("a sentence names words as they were typed") {
+  for_each_word([](const auto& word) {
+    const std::string key(word.key), sentence = "use " + key + ", not old_" + key;
+    CHECK(in_notation(sentence, Notation::file) == sentence);
+    CHECK(in_notation(sentence, Notation::line) ==
+          "use " + std::string(word.name()) + ", not old_" + key);
+    const bool dashed = key.find('_') != std::string::npos;
+    CHECK(in_notation(sentence, Notation::options) ==
+          "use " + (dashed ? option_name(key) : key) + ", not old_" + key);
+  });
+  const std::string job = "predict --model tiny-moe --gpus 8 ";
+  CHECK(run(job + "--tp 2 --sequence-parallel false").says("need --sequence-parallel"));
+  CHECK(run({"predict", "tp2 sp=false", "--model", "tiny-moe", "--gpus", "8"}).says("need sp,"));
+}
+
+TEST_CASE("a context's exchange is one that the framework has, where nobody says") {
+  for (const std::string model : {"llama3-8b", "gpt-oss-20b"}) {
+    for (const auto& [framework, word] : Words<RecipeKind>::table) {
+      CAPTURE(word);
+      const std::string job = "--model " + model + " --gpus 16 --framework " + std::string(word);
+      const Json plain = run("predict " + job + " --json").json();
+      const Json json = run("predict " + job + " --cp 2 --json").json();
+      const Json line = run({"predict", "cp2", "--model", model, "--gpus", "16", "--framework",
+                             std::string(word), "--json"})
+                            .json();
+      CHECK(line["plan"]["cp_comm"] == json["plan"]["cp_comm"]);
+      const auto kind = from_word<CpComm>(json["plan"]["cp_comm"].get<std::string>());
+      CHECK(recipe_of(framework).can.cp_exchanges.has(kind));
+      for (const Json& reason : json["infeasible"]) {
+        CHECK(reason["message"].get<std::string>().find("cp_comm") == std::string::npos);
+      }
+      CHECK(plain["plan"]["cp_comm"] == "p2p");  // says nothing
+    }
+  }
+}
+
+TEST_CASE("what would fit leaves out each word that was given") {
+  const std::string job =
+      "--model qwen3-8b --framework fsdp1 --gpus 8 --hardware a100-80gb-sxm --recompute full";
+  const auto changes = [](const Ran& ran) {
+    CHECK(ran.code == 1);
+    std::vector<std::string> found;
+    const Json json = ran.json();
+    for (const Json& advice : json["would_fit"]) found.push_back(advice["change"]);
+    return found;
+  };
+  const std::vector<std::string> option = changes(run("predict " + job + " --fsdp-shard 1 --json"));
+  CHECK(std::count(option.begin(), option.end(), "without --fsdp-shard") == 1);
+  const std::vector<std::string> line =
+      changes(run({"predict", "fsdp_shard=1 recompute=full", "--model", "qwen3-8b", "--framework",
+                   "fsdp1", "--gpus", "8", "--hardware", "a100-80gb-sxm", "--json"}));
+  CHECK(std::count(line.begin(), line.end(), "without fsdp_shard=1") == 1);
+  // The job itself stays: without its batch and length it would be another.
+  const std::vector<std::string> long_job = changes(
+      run("predict --model qwen3-8b --gpus 8 --seq-len 131072 --global-batch-size 8 --json"));
+  for (const std::string& change : long_job) {
+    CHECK(change.find("--seq-len") == std::string::npos);
+    CHECK(change.find("--global-batch-size") == std::string::npos);
+  }
 }

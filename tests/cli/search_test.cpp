@@ -4,6 +4,8 @@
 #include <set>
 
 #include "cli/report.h"
+#include "costmodel/evaluate.h"
+#include "planner/frameworks/emit.h"
 #include "planner/rules/feasible.h"
 #include "tests/cli/run.h"
 
@@ -332,11 +334,91 @@ TEST_CASE("where the host's memory is what lacks, that is what is said") {
   CHECK_FALSE(ran.says(" -"));
 }
 
-TEST_CASE("a framework that emit writes for and nobody predicts by that name is pointed at") {
-  for (const auto& [word, recipe] :
-       {std::pair{"torchtitan", "fsdp2-compile"}, std::pair{"slime", "megatron"}}) {
-    const Ran ran = run("search --model tiny --gpus 8 --framework " + std::string(word));
-    CHECK(ran.code == 2);
-    CHECK(ran.says("write --framework " + std::string(recipe)));
+TEST_CASE("what does not fit names the limit that it breaks, by amounts above zero") {
+  const TemporaryFolder folder;
+  const std::string small_host = folder.file("small-host.json");
+  write_file_atomically(
+      small_host, R"({"extends": "h100-sxm", "host": {"memory_gb": 8, "source": "a small host"}})");
+  int of_device = 0, of_host = 0;
+  for (const std::string model : {"qwen3-30b-a3b", "llama3-70b"}) {
+    for (const auto& [framework, word] : Words<RecipeKind>::table) {
+      for (const std::string& hardware : {std::string("a100-40gb-sxm"), small_host}) {
+        for (const Offload& offload :
+             {Offload{}, Offload{.optimizer = 1}, Offload{.optimizer = 1, .params = true}}) {
+          JobChoices choices;
+          choices.model = model;
+          choices.framework = framework;
+          choices.hardware = hardware;
+          choices.gpus = 8;
+          const auto job = make_job(choices);
+          SearchSpace space;
+          space.gpus = 8;
+          space.job.global_batch_size = 8;
+          space[&ParallelPlan::tp] = {1, 8};
+          space[&ParallelPlan::pp] = {1};
+          space[&ParallelPlan::cp] = {1};
+          space[&ParallelPlan::micro_batch_size] = {1};
+          space[&ParallelPlan::recompute] = {{RecomputeKind::full, {}, 0}};
+          space[&ParallelPlan::offload] = {offload};
+          const SearchResult result = search_offered(*job, space, {});
+          if (!result.plans.empty() || !result.smallest) continue;
+          const std::string text = excess_text(*job, *result.smallest);
+          CAPTURE(std::string(word) + ": " + text);
+          const bool device = result.smallest->device_peak > job->cost->capacity();
+          ++(device ? of_device : of_host);
+          CHECK((text.find("memory of a node") == std::string::npos) == device);
+          CHECK(text.find("too much") != std::string::npos);
+          CHECK(text.find('-') == std::string::npos);
+          CHECK(text.find(" 0 ") == std::string::npos);
+        }
+      }
+    }
   }
+  CHECK(of_device > 10);
+  CHECK(of_host > 3);
+}
+
+TEST_CASE("whatever emit calls a framework, a prediction takes by that name") {
+  for (const std::string_view word : files_words()) {
+    CAPTURE(word);
+    const Framework framework = *files_named(word);
+    const std::string recipe(to_word(recipe_for(framework, RecipeKind::megatron)));
+    const std::string model =
+        framework == Framework::megatron_deepspeed ? "llama2-7b" : "llama3-8b";
+    const std::string line = "--model " + model + " --gpus 16 --tp 2 --recompute full --framework ";
+    const Ran ran = run("predict " + line + std::string(word));
+    REQUIRE_MESSAGE(ran.code == 0, ran.err);
+    CHECK(ran.says(", by " + recipe));
+    const bool renamed = !try_from_word<RecipeKind>(word) && to_word(framework) != recipe;
+    CHECK(ran.says(", which " + std::string(word) + "'s files run") == renamed);
+    const Json json = run("predict " + line + std::string(word) + " --json").json();
+    CHECK(json["framework"] == recipe);
+    CHECK(json.contains("overrides") == renamed);
+  }
+  const Ran unknown = run("search --model tiny --gpus 8 --framework slimy");
+  CHECK(unknown.code == 2);
+  CHECK(unknown.says("torchtitan"));
+}
+
+TEST_CASE("a search for a framework's files offers what those files can say") {
+  const TemporaryFolder folder;
+  const std::string plan = folder.file("plan.json");
+  const std::string line =
+      "search --model qwen3-30b-a3b --gpus 16 --tp 1 --pp 1,2 --ep 8 --micro-batch-size 1 "
+      "--recompute full --global-batch-size 64 --top 3 ";
+  const auto dispatchers = [&](const std::string& framework) {
+    std::set<std::string> found;
+    const Json json = run(line + framework + " --json").json();
+    for (const Json& answer : json["plans"]) {
+      found.insert(answer["plan"]["moe_dispatcher"].get<std::string>());
+    }
+    return found;
+  };
+  CHECK(dispatchers("--framework megatron").count("deepep") == 1);
+  CHECK(dispatchers("--framework slime") == std::set<std::string>{"alltoall"});
+  // What was searched for is what is written.
+  REQUIRE(run(line + "--framework slime -o " + plan).code == 0);
+  const Ran emitted = run("emit " + plan + " --out " + folder.file("job"));
+  CHECK_MESSAGE(emitted.code == 0, emitted.err);
+  CHECK(emitted.says("run.sh"));
 }

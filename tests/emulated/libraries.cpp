@@ -62,7 +62,7 @@ std::size_t CublasLt::Hash::operator()(const ProductShape&) const {
 }
 
 void CublasLt::multiply(ProductShape s, const void* a, const void* b, void* c, cudaStream_t,
-                        ProductScales scales, const void* bias) {
+                        ProductScales scales, const void* bias, float scale) {
   Numbers left(a, s.a, s.a_transposed ? s.k : s.m, s.a_transposed ? s.m : s.k, s.a_stride);
   Numbers right(b, s.b, s.b_transposed ? s.n : s.k, s.b_transposed ? s.k : s.n, s.b_stride);
   if (scales.a != nullptr) left.scale(math::product_scale(s.a, *scales.a, s.b, *scales.b));
@@ -71,7 +71,7 @@ void CublasLt::multiply(ProductShape s, const void* a, const void* b, void* c, c
     return transposed ? math::Op::transposed : math::Op::plain;
   };
   math::multiply(left.matrix(), op(s.a_transposed), right.matrix(), op(s.b_transposed),
-                 result.matrix(), s.accumulate);
+                 result.matrix(), s.accumulate, scale);
   if (bias != nullptr) {
     Numbers row(bias, s.out, 1, s.n, s.n);
     math::add_bias(row.matrix().row(0), result.matrix());

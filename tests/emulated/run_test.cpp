@@ -29,20 +29,25 @@ RunOptions options_of(const ModelSpec& model, int steps) {
 
 // Bounds as on a GPU (tests/gpu/run_test.cpp).
 TEST_CASE("two steps of every kind of model are the reference backend's") {
-  for (const ModelSpec& model : {load_model("tiny"), load_model("tiny-moe"), load_model("tiny-mla"),
-                                 tied_gpt_model(), biased_model()}) {
-    const ParallelPlan plan =
-        parse_plan("mbs2 gbs4 seq32 zero3 recompute=full offload=optimizer:0.4");
-    CAPTURE(model.name);
-    const RunResult reference = run(model, plan, {}, options_of(model, 2));
-    const RunResult emulated = run_on_gpu(model, plan, {}, options_of(model, 2), {});
-    for (std::size_t i = 0; i < reference.loss.size(); ++i) {
-      CHECK(std::abs(emulated.loss[i] / reference.loss[i] - 1) < 2e-3);
-    }
-    const std::vector<ModelParameter> parameters = model_parameters(model);
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      CAPTURE(std::string(to_word(parameters[i].parameter.role)));
-      CHECK(test::distance(emulated.gradients[i], reference.gradients[i]) < 4e-2);
+  for (const char* line : {"mbs2 gbs4 seq32 zero3 recompute=full offload=optimizer:0.4",
+                           "mbs2 gbs4 seq32 zero3 recompute=full lora4",
+                           "mbs2 gbs4 seq32 lora4 lora_targets=k_proj+o_proj+up_proj+experts"}) {
+    for (const ModelSpec& model : {load_model("tiny"), load_model("tiny-moe"),
+                                   load_model("tiny-mla"), tied_gpt_model(), biased_model()}) {
+      const ParallelPlan plan = parse_plan(line);
+      CAPTURE(std::string(line));
+      CAPTURE(model.name);
+      const RunResult reference = run(model, plan, {}, options_of(model, 2));
+      const RunResult emulated = run_on_gpu(model, plan, {}, options_of(model, 2), {});
+      for (std::size_t i = 0; i < reference.loss.size(); ++i) {
+        CHECK(std::abs(emulated.loss[i] / reference.loss[i] - 1) < 2e-3);
+      }
+      const std::vector<ModelParameter> parameters = model_parameters(model, plan.lora());
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        CAPTURE(std::string(to_word(parameters[i].parameter.role)));
+        CAPTURE(static_cast<int>(parameters[i].parameter.adapter));
+        CHECK(test::distance(emulated.gradients[i], reference.gradients[i]) < 4e-2);
+      }
     }
   }
 }

@@ -43,8 +43,9 @@ void check_against_reference(const std::string& line, const ModelSpec& model) {
     CHECK(std::abs(gpu.loss[i] / reference.loss[i] - 1) < (narrow ? 4e-3 : 2e-3));
   }
   CHECK(std::abs(gpu.grad_norm[0] / reference.grad_norm[0] - 1) < (narrow ? 3e-2 : 1e-2));
-  CHECK(gpu.loss.back() < gpu.loss.front() - 0.1);
-  const std::vector<ModelParameter> parameters = model_parameters(model);
+  // Adapters beside frozen random weights learn less in eight steps than all weights do.
+  CHECK(gpu.loss.back() < gpu.loss.front() - (plan.lora_rank > 0 ? 0.01 : 0.1));
+  const std::vector<ModelParameter> parameters = model_parameters(model, plan.lora());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     CAPTURE(std::string(to_word(parameters[i].parameter.role)));
     CAPTURE(parameters[i].layer);
@@ -71,6 +72,14 @@ TEST_CASE("recompute and sharding over one rank change nothing on a GPU") {
   check_against_reference("mbs2 gbs4 seq128 recompute=selective");
   check_against_reference("gbs4 seq128 zero1");
   check_against_reference("gbs4 seq128 zero3");
+}
+
+TEST_CASE("adapters train on a GPU as on the reference backend") {
+  check_against_reference("mbs2 gbs4 seq128 lora8");
+  check_against_reference("gbs4 seq128 lora8 lora_targets=v_proj+o_proj+up_proj recompute=full");
+  check_against_reference("gbs4 seq128 lora8 zero3");
+  check_against_reference("mbs2 gbs4 seq128 lora8 lora_targets=experts+q_proj", "tiny-moe");
+  check_against_reference("mbs2 gbs4 seq128 lora8 zero1", "tiny-mla");
 }
 
 // Forced routing: bf16 rounding may turn the choice of a token between two experts that are as

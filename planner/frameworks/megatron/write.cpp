@@ -121,7 +121,9 @@ constexpr auto kSlimeLimits = std::to_array<Limit>({
        return std::string("slime has losses of its own, which take no fusion; leave loss out");
      }},
     {"slime_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
-     [](const Subject&) { return std::string("slime trains in bf16"); }},
+     [](const Subject& s) {
+       return fmt::format("slime trains in bf16, not in {}", to_word(s.plan.precision));
+     }},
     {"slime_dispatcher",
      [](const Subject& s) {
        return s.model.moe && s.plan.moe_dispatcher != MoeDispatcher::alltoall;

@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include "models/error.h"
+#include "models/plan/words.h"
 #include "planner/frameworks/readers/arguments.h"
 #include "tests/planner/frameworks/jobs.h"
+#include "tests/properties/random_plans.h"
 
 namespace qplan {
 namespace {
@@ -612,6 +614,62 @@ TEST_CASE("emitting is the same twice") {
       CHECK(once[i].text == again[i].text);
     }
   }
+}
+
+TEST_CASE("the nearest plan changes nothing that might have stayed") {
+  RandomPlans random(11);
+  int refused = 0, changed = 0;
+  for (const auto& [framework, word] : Words<Framework>::table) {
+    for (int i = 0; i < test_rounds(40); ++i) {
+      const std::string name = i % 2 == 0 ? "llama3-8b" : "qwen3-30b-a3b";
+      Job j = job(name, "tp1", framework);
+      j.plan = random.next(j.model, recipe_of(RecipeKind::megatron));
+      const ClusterLimits limits{j.plan.world(), 90};
+      if (why_inexpressible(framework, j.subject(), limits).empty()) continue;
+      ParallelPlan nearest;
+      if (!nearest_expressible(framework, j.subject(), limits, nearest)) continue;
+      ++refused;
+      CAPTURE(word);
+      CAPTURE(to_string(j.plan));
+      CAPTURE(to_string(nearest));
+      CHECK(nearest.world() == j.plan.world());
+      const auto is_refused = [&](const ParallelPlan& plan) {
+        Job other = j;
+        other.plan = plan;
+        return !refusals(framework, other.subject(), limits).empty();
+      };
+      CHECK_FALSE(is_refused(nearest));
+      // A degree takes dp and the stages along.
+      for_each_word([&](const auto& row) {
+        using P = ParallelPlan;
+        const bool together =
+            is_any_of(row.member, &P::tp, &P::pp, &P::dp, &P::cp, &P::ep, &P::etp, &P::schedule,
+                      &P::vpp, &P::pipeline_layout, &P::sequence_parallel);
+        if (together || nearest.*row.member == j.plan.*row.member) return;
+        CAPTURE(row.key);
+        ++changed;
+        ParallelPlan back = nearest;
+        back.*row.member = j.plan.*row.member;
+        CHECK(is_refused(back));
+      });
+    }
+  }
+  CHECK(refused > 50);
+  CHECK(changed > 50);
+}
+
+TEST_CASE("of plans as near, the one that fits is offered, and else the nearest of all") {
+  const Job j = job("gpt-217b", "tp8 pp16 dp2 zero1 mbs1 gbs1024 seq4096 recompute=full 1f1b",
+                    Framework::megatron_deepspeed);
+  const ClusterLimits limits{256, 80};
+  const auto nearest = [&](const PlanFits& fits) {
+    ParallelPlan plan;
+    REQUIRE(nearest_expressible(Framework::megatron_deepspeed, j.subject(), limits, plan, fits));
+    return plan;
+  };
+  CHECK(nearest({}).pp == 8);
+  CHECK(nearest([](const ParallelPlan& plan) { return plan.pp < 8; }).pp == 4);
+  CHECK(nearest([](const ParallelPlan&) { return false; }).pp == 8);
 }
 
 }  // namespace
