@@ -277,7 +277,7 @@ class Reading {
           settle_own_script(draft, settings_of(Dialect::own_script), scene_.question.config, gpus,
                             scene_.question.gpus_per_node);
           assume_of_script();
-        } else if (!is_launched_by_accelerate()) {
+        } else if (!is_launched_by_accelerate() && !says_parallelism()) {
           settle_trainer(draft, settings_of(Dialect::trainer), settings_of(Dialect::own_script),
                          scene_.question.config, scene_.question.gpus_per_node);
           scene_.said.emplace("zero", scene_.files.find(Dialect::trainer)->place);
@@ -325,6 +325,11 @@ class Reading {
                        [](const Launch& launch) { return launch.program == "accelerate"; });
   }
 
+  // TrainingArguments(parallelism_config=...): a mesh of accelerate's.
+  [[nodiscard]] bool says_parallelism() const {
+    return settings_of(Dialect::trainer).has("--parallelism_config");
+  }
+
   // What the plan of a program that wraps its model takes from nowhere.
   void assume_of_script() {
     const Settings own = settings_of(Dialect::own_script);
@@ -332,6 +337,10 @@ class Reading {
       assumed.emplace_back(
           "every layer is a unit of its own: the program makes one unit of the whole model, which "
           "no plan can say");
+    }
+    if (own.has("tensor_parallel")) {
+      assumed.emplace_back(
+          "no tensor parallelism: parallelize_module splits modules here, which is not read");
     }
     if (own.has("loads") && !own.has("weights")) {
       assumed.emplace_back(

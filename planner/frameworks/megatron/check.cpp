@@ -30,11 +30,13 @@ bool low_precision_states(const Case& c) {
   return false;
 }
 
-// Arguments that a script is started with.
+// Arguments that one of Megatron's scripts is started with, or one that is called as they are. What
+// another script's parser asks for is its own affair.
 bool is_started(const Case& c) {
   const bool takes =
       c.part.dialect == Dialect::megatron || c.part.dialect == Dialect::megatron_deepspeed;
-  return takes && !c.part.script.empty();
+  const std::string& script = c.part.script;
+  return takes && (is_of_megatron(script) || base_name(script).starts_with("pretrain"));
 }
 
 // The arguments of a whole job, not those of one array.
@@ -81,6 +83,9 @@ bool lacks(const Case& c) {
   const CheckQuestion& q = c.scene.question;
   if (required.flag == "--micro-batch-size" && q.micro_batch_size) return false;
   if (required.flag == "--seq-length" && q.seq_len) return false;
+  // A pattern counts the layers.
+  const bool counted = c.has("--hybrid-layer-pattern") || c.has("--hybrid-override-pattern");
+  if (required.flag == "--num-layers" && counted) return false;
   return !c.may_be_said(required.flag) &&
          (required.other.empty() || !c.may_be_said(required.other));
 }

@@ -108,6 +108,13 @@ std::string whole_name(const std::string& key, std::span<const OptionList* const
   return found.empty() ? key : found;
 }
 
+// accelerate has a ParallelismConfig of its own.
+bool is_of_accelerate(const std::string& program) {
+  return program.find("torchtitan") == std::string::npos &&
+         (program.find("from accelerate") != std::string::npos ||
+          program.find("import accelerate") != std::string::npos);
+}
+
 // Whether a flag takes no value.
 bool is_switch(const std::string& flag) {
   for (const std::string_view list : {"megatron", "slime", "megatron_deepspeed"}) {
@@ -313,7 +320,8 @@ class JobReader {
     const Place whole{file.name, 0};
     if (file.text.find("megatron.bridge") != std::string::npos) {
       add(Dialect::bridge, bridge_settings(text), whole);
-    } else if (Settings titan = torchtitan_settings(text); !titan.empty()) {
+    } else if (Settings titan = torchtitan_settings(text);
+               !titan.empty() && !is_of_accelerate(file.text)) {
       add(Dialect::torchtitan, std::move(titan), whole);
     }
     if (Settings own = own_script_settings(text, file); !own.empty()) {

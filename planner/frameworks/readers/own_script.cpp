@@ -218,6 +218,7 @@ class OwnScript {
       said("fully_shard.offload", condition_of(call.place.line).empty(), call.place);
     }
     if (callee == "init_device_mesh") read_mesh(call);
+    if (callee == "parallelize_module") said("tensor_parallel", true, call.place);
     read_weights(call, callee);
   }
 
@@ -425,6 +426,11 @@ bool is_one_unit(const Settings& own_script) {
   const std::string wrapper(wrapper_of(own_script));
   if (wrapper.empty() || wrapper == "DDP") return false;
   const Setting* const policy = own_script.find("FSDP.auto_wrap_policy");
+  // Nothing is gathered of what is not sharded.
+  const Setting* const strategy = own_script.find("FSDP.sharding_strategy");
+  const bool whole =
+      strategy != nullptr && text_of(strategy->value).find("NO_SHARD") != std::string::npos;
+  if (whole && wrapper == "FSDP") return false;
   const bool none =
       policy == nullptr || text_of(policy->value) == "None" || policy->value.is_null();
   return none && !own_script.has(wrapper + ".layer") && !own_script.has(wrapper + ".*") &&

@@ -17,7 +17,8 @@ namespace qplan {
 // - "mixed_precision.param_dtype" and the like, of MixedPrecision and MixedPrecisionPolicy;
 // - "mesh": the sizes of init_device_mesh, null where only a run can tell one, "mesh.names";
 // - "weights": "bf16", "fp16", "fp32" or "auto", as they are loaded or made; "loads": what loads
-//   them without a word of it; "autocast": products run by it;
+//   them without a word of it; "autocast": products run by it; "tensor_parallel": modules are
+//   split;
 // - "recompute": true, false or "selective", whichever way it is said (transformers', torch's,
 //   DeepSpeed's); "recompute.if": the condition that it stands under.
 // - "lora": peft's LoraConfig, where it is used, with "lora.r", "lora.lora_alpha" and

@@ -154,6 +154,12 @@ TEST_SUITE("a Trainer that no accelerate configuration tells how to shard") {
             16);
     CHECK(line.plan.zero == 3);
     CHECK(line.plan.fsdp_shard == 0);
+    CHECK(find(plan_of(", parallelism_config=mesh", torchrun), "replicated") == nullptr);
+    // Its words of the same name as torchtitan's are accelerate's.
+    CHECK(find(ask_program("from accelerate import ParallelismConfig\n"
+                           "mesh = ParallelismConfig(dp_shard_size=8, tp_size=2)\n"
+                           "model = DDP(model)\n"),
+               "unknown_option") == nullptr);
     // accelerate has a configuration of its own somewhere.
     CHECK(find(plan_of("", "accelerate launch --num_processes 16"), "replicated") == nullptr);
   }
@@ -308,6 +314,7 @@ TEST_SUITE("programs that shard by themselves") {
     }
     for (const std::string call :
          {"model = FSDP(model, auto_wrap_policy=policy)\n",
+          "model = FSDP(model, sharding_strategy=ShardingStrategy.NO_SHARD)\n",
           "kw = dict(auto_wrap_policy=policy)\nmodel = FSDP(model, **kw)\n",
           "model = FSDP(model, **kw)\n",  // which another file has
           "for i, layer in enumerate(layers):\n    layers[i] = FSDP(layer)\nmodel = FSDP(model)\n",

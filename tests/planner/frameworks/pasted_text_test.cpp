@@ -76,6 +76,12 @@ TEST_SUITE("arguments that Megatron has no default of") {
     // those that say nothing of the model.
     const std::string shapes = "--num-layers 36 --hidden-size 4096 --num-attention-heads 32";
     CHECK(missing(ask_text("args.txt", "--num-layers 36 --seq-length 4096\n", "qwen3-8b", 8)) == 0);
+    // Another script's parser has defaults of its own, and a pattern counts layers.
+    CHECK(missing(ask_text("train.sh", "torchrun finetune.py " + shapes + " --seq-length 4096\n",
+                           "qwen3-8b", 8)) == 0);
+    CHECK(missing(ask_text("train.sh",
+                           script_without("--num-layers 36", " --hybrid-layer-pattern M*-"),
+                           "qwen3-8b", 8)) == 0);
     CHECK(missing(ask_text("model.sh", "MODEL_ARGS=(" + shapes + ")\n", "qwen3-8b", 8)) == 0);
     CHECK(missing(ask_text("args.txt", shapes + " --micro-batch-size 1\n", "qwen3-8b", 8)) == 2);
     CHECK(missing(ask_text("train.sh", "torchrun pretrain_gpt.py --micro-batch-size 1\n",
