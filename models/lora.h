@@ -60,6 +60,50 @@ constexpr LoraTargets all_linear() {
   return all.remove(LoraTarget::experts);
 }
 
+// What frozen weights of linear layers lie in while adapters are trained. `computed`: the format of
+// activations; fp32: as FSDP keeps shards that it was given so, gathered in the format of
+// activations. The others are made into that format before each product: nf4 as bitsandbytes has it
+// (QLoRA, arXiv 2305.14314), nf4_double with its scales quantised, too; int8 (LLM.int8); int4 in
+// groups of 128 (GPTQ).
+enum class FrozenFormat : std::uint8_t { computed, fp32, int8, int4, nf4, nf4_double };
+
+template <>
+struct Words<FrozenFormat> {
+  static constexpr std::string_view what = "format of frozen weights";
+  static constexpr auto table = std::to_array<std::pair<FrozenFormat, std::string_view>>(
+      {{FrozenFormat::computed, "computed"},
+       {FrozenFormat::fp32, "fp32"},
+       {FrozenFormat::int8, "int8"},
+       {FrozenFormat::int4, "int4"},
+       {FrozenFormat::nf4, "nf4"},
+       {FrozenFormat::nf4_double, "nf4-double"}});
+};
+
+constexpr bool is_quantized(FrozenFormat format) {
+  return format != FrozenFormat::computed && format != FrozenFormat::fp32;
+}
+
+// Of a quantised number with its share of scales. nf4: an fp32 scale for each 64 numbers
+// (bitsandbytes/functional.py, quantize_4bit); doubled: 8 bits for each 64 and an fp32 number for
+// each 256 of those; int8: a number a row, left out; int4: a 16-bit scale and a 4-bit zero for
+// each 128 (AutoGPTQ's qzeros and scales).
+constexpr double quantized_bytes(FrozenFormat format) {
+  switch (format) {
+    case FrozenFormat::computed:
+    case FrozenFormat::fp32:
+      return 0;
+    case FrozenFormat::int8:
+      return 1;
+    case FrozenFormat::int4:
+      return 0.5 + 2.5 / 128;
+    case FrozenFormat::nf4:
+      return 0.5 + 4.0 / 64;
+    case FrozenFormat::nf4_double:
+      return 0.5 + 1.0 / 64 + 4.0 / (64 * 256);
+  }
+  return 0;
+}
+
 // Of what size and where. `rank` 0: no adapters, every weight is trained.
 struct Lora {
   int rank = 0;

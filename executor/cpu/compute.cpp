@@ -399,6 +399,7 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:
+    case RowwiseKind::dequantize:
     case RowwiseKind::expert_bias:
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:

@@ -391,6 +391,7 @@ void launch_rowwise(CudaRank& rank, const Command& c, const Rowwise& work, cudaS
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:
+    case RowwiseKind::dequantize:
     case RowwiseKind::expert_bias:
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:

@@ -129,7 +129,6 @@ void expert_by_expert(CudaRank& rank, const Command& c, const GroupedGemm& work,
   }
 }
 
-
 }  // namespace
 
 // {rows, counts, numbers?} -> {rows, numbers?}. Rows sorted by expert lie by the rank that holds

@@ -377,6 +377,7 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
     case RowwiseKind::dropout_add:
     case RowwiseKind::dropout_add_backward:
     case RowwiseKind::cast:
+    case RowwiseKind::dequantize:
     case RowwiseKind::expert_bias:
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:

@@ -135,6 +135,8 @@ struct ParallelPlan {
   int lora_rank = 0;
   int lora_alpha = 32;  // their products are scaled by alpha / rank
   LoraTargets lora_targets;
+  double lora_dropout = 0;  // of what adapters read, a share is dropped
+  FrozenFormat frozen_weights = FrozenFormat::computed;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
   DType moment_dtype = DType::fp32;       // Adam's m and v

@@ -22,6 +22,16 @@ std::vector<std::vector<AdaptedPart>> LayerContext::runs_of(ParameterRole role,
   return runs;
 }
 
+// Made anew for each product, forward and backward, and gone behind it (MatMul4Bit in bitsandbytes'
+// autograd/_functions.py; QuantLinear's dequantised weight).
+SlotId LayerContext::product_weight(SlotId packed, std::int64_t n, std::int64_t k,
+                                    std::int64_t groups) {
+  if (!shape.frozen || !qplan::is_quantized(shape.frozen_weights)) return packed;
+  const SlotId weight = b.slot("dequantised weight", activation_dtype(), groups * n, k);
+  rowwise(RowwiseKind::dequantize, groups * n, k, {packed}, {weight});
+  return weight;
+}
+
 LayerContext::AdapterRun& LayerContext::run_of(const AdaptedPart& first) {
   for (AdapterRun& run : adapter_runs_) {
     if (run.parts.front().a == first.a) return run;
@@ -67,8 +77,14 @@ void LayerContext::adapt(ParameterRole role, SlotId x, SlotId y, std::int64_t ro
   const std::int64_t rank = shape.lora_rank;
   for (const auto& parts : runs_of(role, n)) {
     const std::int64_t width = rank * std::ssize(parts);
+    SlotId read = x, mask = kNoSlot;
+    if (shape.lora_dropout > 0) {
+      read = b.slot("adapter in, some dropped", act, rows, k);
+      mask = b.slot("adapter dropout mask", DType::boolean, rows, k);
+      rowwise(RowwiseKind::dropout_add, rows, k, {x}, {read, mask});
+    }
     const SlotId inner = b.slot("adapter inner", act, rows, width);
-    adapter_product(rows, width, k, experts, x, adapters, inner).parameter = parts.front().a;
+    adapter_product(rows, width, k, experts, read, adapters, inner).parameter = parts.front().a;
     for (const AdaptedPart& part : parts) {
       const bool apart = !recipe.kernels.adapters_in_products;
       const SlotId outer = apart ? b.slot("adapter out", act, rows, part.width) : y;
@@ -78,7 +94,8 @@ void LayerContext::adapt(ParameterRole role, SlotId x, SlotId y, std::int64_t ro
       rowwise(RowwiseKind::scale, rows, part.width, {outer}, {scaled});
       rowwise(RowwiseKind::add, rows, part.width, {y, scaled}, {y});
     }
-    adapter_runs_.push_back({.parts = parts, .inner = inner, .d_outer = {}});
+    adapter_runs_.push_back(
+        {.parts = parts, .read = read, .mask = mask, .inner = inner, .d_outer = {}});
   }
 }
 
@@ -107,6 +124,9 @@ void LayerContext::adapt_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::in
     Op& op = adapter_product(rows, k, width, experts, run.d_inner, adapters_backward, into);
     op.parameter = parts.front().a;
     op.role = Role::input_gradient;
+    if (run.mask != kNoSlot) {
+      rowwise(RowwiseKind::dropout_add_backward, rows, k, {into, run.mask}, {into});
+    }
     if (apart) rowwise(RowwiseKind::add, rows, k, {dx, into}, {dx});
   }
 }
@@ -120,7 +140,10 @@ void LayerContext::adapt_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int
       const SlotId d_outer = i < run.d_outer.size() ? run.d_outer[i] : dy;
       adapter_gradient(parts[i].b, rows, parts[i].width, rank, experts, d_outer, run.inner);
     }
-    adapter_gradient(parts.front().a, rows, rank * std::ssize(parts), k, experts, run.d_inner, x);
+    // `x` has come again where the sequence is split; what was dropped of it is kept.
+    const SlotId read = run.mask == kNoSlot ? x : run.read;
+    adapter_gradient(parts.front().a, rows, rank * std::ssize(parts), k, experts, run.d_inner,
+                     read);
   }
 }
 

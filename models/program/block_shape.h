@@ -36,6 +36,7 @@ struct RankParameters {
   std::int64_t partial = 0;  // of the dense ones: with partial gradients
   // Beside those, which are trained: weights that are not, sharded the same way.
   std::int64_t frozen_dense = 0, frozen_expert = 0;
+  std::int64_t frozen_linear = 0;  // of the frozen dense ones: linear layers' (experts all are)
   [[nodiscard]] std::int64_t total() const { return dense + expert; }
   [[nodiscard]] RankParameters frozen() const {
     return {.dense = frozen_dense, .expert = frozen_expert};
@@ -98,6 +99,8 @@ struct BlockShape {
   LossKind loss = LossKind::by_framework;    // ParallelPlan::loss
   int lora_rank = 0;                         // ParallelPlan::lora_rank
   LoraTargets lora_targets;                  // ParallelPlan::lora_targets
+  double lora_dropout = 0;                   // ParallelPlan::lora_dropout
+  FrozenFormat frozen_weights = FrozenFormat::computed;  // ParallelPlan::frozen_weights
   bool frozen = false;  // the model's own weights are not trained, adapters or none
   // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
   bool sorts_by_torch = false;
@@ -180,6 +183,9 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{.member = &BlockShape::sorts_by_torch, .touches = kWork},
     ShapeField{.member = &BlockShape::lora_rank, .word = &ParallelPlan::lora_rank},
     ShapeField{.member = &BlockShape::lora_targets, .word = &ParallelPlan::lora_targets},
+    ShapeField{
+        .member = &BlockShape::lora_dropout, .touches = kWork, .word = &ParallelPlan::lora_dropout},
+    ShapeField{.member = &BlockShape::frozen_weights, .word = &ParallelPlan::frozen_weights},
     ShapeField{.member = &BlockShape::frozen},
 };
 

@@ -151,7 +151,8 @@ Op& LayerContext::product(ParameterRole role, SlotId x, SlotId y, std::int64_t r
     rowwise(RowwiseKind::cast, n, k, {weights}, {narrow});
     narrow_weights_.push_back({.role = role, .narrow = narrow});
   }
-  Op& op = b.compute(Gemm{.m = rows, .n = n, .k = k, .dtype = product_dtype()}, {x, weights}, {y});
+  const SlotId weight = product_weight(weights, n, k);
+  Op& op = b.compute(Gemm{.m = rows, .n = n, .k = k, .dtype = product_dtype()}, {x, weight}, {y});
   op.parameter = b.parameter(role);
   return op;
 }
@@ -159,8 +160,8 @@ Op& LayerContext::product(ParameterRole role, SlotId x, SlotId y, std::int64_t r
 void LayerContext::linear_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows,
                                 std::int64_t n, std::int64_t k) {
   if (is_quantized(dy)) return quantized_dgrad(role, dy, dx, rows, n, k);
-  Op& op = b.compute(Gemm{.m = rows, .n = k, .k = n, .dtype = product_dtype()},
-                     {dy, weights_backward}, {dx});
+  const SlotId weight = product_weight(weights_backward, n, k);
+  Op& op = b.compute(Gemm{.m = rows, .n = k, .k = n, .dtype = product_dtype()}, {dy, weight}, {dx});
   op.parameter = b.parameter(role);
   op.role = Role::input_gradient;
   adapt_dgrad(role, dy, dx, rows, n, k);

@@ -98,6 +98,9 @@ struct LayerContext {
   // The i-th of the layers that are packed from `first` on.
   [[nodiscard]] ParameterRole packed_role(ParameterRole first, std::size_t i) const;
   // What adapters add to a product that stands already, and to its two of backward.
+  // What a product of `n` by `k` numbers, of each of so many experts, reads as its weight:
+  // `weights` themselves, or, where frozen ones are quantised, what is made of them.
+  SlotId product_weight(SlotId packed, std::int64_t n, std::int64_t k, std::int64_t groups = 1);
   void adapt(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
              std::int64_t k, const Experts& experts = {});
   void adapt_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows, std::int64_t n,
@@ -148,12 +151,13 @@ struct LayerContext {
   Op& product(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
               std::int64_t k);
 
-  // ---- adapters (adapters.cpp) ----
+  // ---- frozen weights and adapters (adapters.cpp) ----
 
   // Adapters whose A are packed and multiplied as one, what those products make of the layer's
   // input, and the gradient of that.
   struct AdapterRun {
     std::vector<AdaptedPart> parts;
+    SlotId read = kNoSlot, mask = kNoSlot;  // the layer's input; what of it is dropped
     SlotId inner = kNoSlot, d_inner = kNoSlot;
     std::vector<SlotId> d_outer;  // of each part: the gradient of what its B makes
   };

@@ -287,7 +287,8 @@ SlotId MoePart::forward(SlotId x) {
   const GroupedGemm up{
       .groups = groups, .rows = n.received, .n = up_fe, .k = width, .dtype = c_.product_dtype()};
   if (s.fused_experts) act_ = b.slot("expert act", c_.product_dtype(), n.received, fe);
-  b.compute(up, {expert_in_, c_.expert_weights, counts_},
+  const SlotId up_weights = c_.product_weight(c_.expert_weights, up_fe, width, groups);
+  b.compute(up, {expert_in_, up_weights, counts_},
             {up_, act_, s.fused_experts ? row_probs_ : kNoSlot})
       .parameter = b.parameter(first_up(ParameterRole::expert_gate_proj));
   const Experts experts{groups, counts_};
@@ -299,7 +300,8 @@ SlotId MoePart::forward(SlotId x) {
       .groups = groups, .rows = n.received, .n = width, .k = fe, .dtype = c_.product_dtype()};
   // A bias behind the scaled activation is scaled as well, and its gradient.
   const SlotId scaled = numbered && moe.expert_bias ? row_probs_ : kNoSlot;
-  b.compute(down, {act_, c_.expert_weights, counts_, scaled}, {out}).parameter =
+  const SlotId down_weights = c_.product_weight(c_.expert_weights, width, fe, groups);
+  b.compute(down, {act_, down_weights, counts_, scaled}, {out}).parameter =
       b.parameter(ParameterRole::expert_down_proj);
   c_.adapt(ParameterRole::expert_down_proj, act_, out, n.received, width, fe, experts);
   if (s.fused_experts) page();
@@ -411,11 +413,11 @@ SlotId MoePart::backward(SlotId dy) {
   } else {
     dact = b.slot("d expert act", act, n.received, fe);
   }
+  const SlotId down_weights = c_.product_weight(c_.expert_weights_backward, width, fe, groups);
   Op& dgrad =
       s.fused_experts
-          ? b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_, up_, row_probs_},
-                      {dup, dprobs})
-          : b.compute(down_dgrad, {dout_in, c_.expert_weights_backward, counts_}, {dact});
+          ? b.compute(down_dgrad, {dout_in, down_weights, counts_, up_, row_probs_}, {dup, dprobs})
+          : b.compute(down_dgrad, {dout_in, down_weights, counts_}, {dact});
   dgrad.parameter = b.parameter(ParameterRole::expert_down_proj);
   dgrad.role = Role::input_gradient;
   const Experts experts{groups, counts_};
@@ -456,7 +458,8 @@ SlotId MoePart::backward(SlotId dy) {
   const SlotId din = b.slot("d expert in", act, n.received, width);
   const GroupedGemm up_dgrad{
       .groups = groups, .rows = n.received, .n = width, .k = up_fe, .dtype = c_.product_dtype()};
-  Op& input_gradient = b.compute(up_dgrad, {dup, c_.expert_weights_backward, counts_}, {din});
+  const SlotId up_weights = c_.product_weight(c_.expert_weights_backward, up_fe, width, groups);
+  Op& input_gradient = b.compute(up_dgrad, {dup, up_weights, counts_}, {din});
   input_gradient.parameter = b.parameter(first_up(ParameterRole::expert_gate_proj));
   input_gradient.role = Role::input_gradient;
   const GroupedGemm up_wgrad{.groups = groups,

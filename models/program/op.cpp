@@ -175,6 +175,9 @@ constexpr TrafficRow traffic_of(RowwiseKind kind) {
       return {{1, 0, 2}, {1, 0, 2}};
     case RowwiseKind::quantize:
       return {{1, 1, 1}, {1, 1, 1}};
+    // 4 bits and their scales; of 8 bits half a byte more, which is not told apart
+    case RowwiseKind::dequantize:
+      return {{1, 0.56, 1}, {1, 0.56, 1}};
     case RowwiseKind::copy:
     case RowwiseKind::scale:
       return {{2, 0, 1}, {2, 0, 1}};

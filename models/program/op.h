@@ -156,6 +156,7 @@ enum class RowwiseKind : std::uint8_t {
   cast,                    // to fp8 and its transpose
   amax,                    // the scale of an array that becomes fp8
   quantize,                // to fp8 by its scale, as it lies or transposed
+  dequantize,              // of frozen weights in few bits
   copy,
   zero_fill,
   sum_of_squares,  // gradient norm: one read
@@ -356,6 +357,7 @@ struct Words<RowwiseKind> {
        {RowwiseKind::cast, "cast"},
        {RowwiseKind::amax, "amax"},
        {RowwiseKind::quantize, "quantize"},
+       {RowwiseKind::dequantize, "dequantize"},
        {RowwiseKind::copy, "copy"},
        {RowwiseKind::zero_fill, "zero_fill"},
        {RowwiseKind::sum_of_squares, "sum_of_squares"},

@@ -218,6 +218,7 @@ RankParameters sum_of(const std::vector<PackedParameter>& table) {
     } else {
       std::int64_t& dense = p.frozen ? n.frozen_dense : n.dense;
       dense = std::max(dense, p.offset + p.elements());
+      if (p.frozen && is_projection(p.whole)) n.frozen_linear += p.elements();
     }
     if (p.partial_gradient) n.partial += p.elements();
   }

@@ -11,6 +11,10 @@ std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
   return (a + b - 1) / b;
 }
 
+std::int64_t ceil_of(double bytes) {
+  return static_cast<std::int64_t>(std::ceil(bytes));
+}
+
 // Bytes of optimizer state per parameter on the device.
 std::int64_t optimizer_bytes(const Recipe& r, const BlockShape& s) {
   const bool fp32_working = r.states.working_params == DType::fp32 && gathers_parameters(r, s.zero);
@@ -126,18 +130,25 @@ void StateBuilder::declare() {
   }
 }
 
-// Weights without gradients or an optimizer's states, in the format that products read.
+// Weights without gradients or an optimizer's states.
 void StateBuilder::declare_frozen() {
   const auto& s = c_.shape;
   auto& b = c_.b;
   const RankParameters frozen = own_.frozen();
   if (frozen.total() == 0) return;
   const bool gathers = gathers_parameters(c_.recipe, s.zero);
-  const RankParameters kept = gathers ? sharded(frozen, s) : frozen;
-  const std::int64_t narrow = s.fp8_parameters && !gathers ? linear_elements(b.parameters()) : 0;
-  frozen_ =
-      b.slot("frozen weights", c_.activation_dtype(), 1, kept.total() - narrow, Storage::frozen);
-  if (narrow > 0) b.slot("frozen fp8 weights", DType::fp8, 1, narrow, Storage::frozen);
+  const FrozenFormat format = s.frozen_weights;
+  if (is_quantized(format) || (format == FrozenFormat::fp32 && gathers)) {
+    // Bytes, for two formats share the array.
+    const double bytes = frozen_bytes(own_, gathers);
+    frozen_ = b.slot("frozen weights", DType::boolean, 1, ceil_of(bytes), Storage::frozen);
+  } else {
+    const RankParameters kept = gathers ? sharded(frozen, s) : frozen;
+    const std::int64_t narrow = s.fp8_parameters && !gathers ? linear_elements(b.parameters()) : 0;
+    frozen_ =
+        b.slot("frozen weights", c_.activation_dtype(), 1, kept.total() - narrow, Storage::frozen);
+    if (narrow > 0) b.slot("frozen fp8 weights", DType::fp8, 1, narrow, Storage::frozen);
+  }
   if (s.narrow_copies > 0 && !gathers) {
     b.slot("fp8 copies of weights", DType::fp8, s.narrow_copies, linear_elements(b.parameters()),
            Storage::frozen);
@@ -146,11 +157,26 @@ void StateBuilder::declare_frozen() {
   if (borrows_) borrow(frozen_);
   SlotId forward = frozen_, backward = frozen_;
   if (gathers) {
-    forward = whole_frozen("gathered frozen weights", frozen);
-    backward = s.zero == 3 ? whole_frozen("gathered frozen weights again", frozen) : forward;
+    forward = whole_frozen("gathered frozen weights", own_);
+    backward = s.zero == 3 ? whole_frozen("gathered frozen weights again", own_) : forward;
   }
   c_.weights = c_.expert_weights = forward;
   c_.weights_backward = c_.expert_weights_backward = backward;
+}
+
+// Bytes of frozen weights: of this rank's shards as they are kept, or whole as they are gathered.
+double StateBuilder::frozen_bytes(const RankParameters& n, bool of_shards) const {
+  const auto& s = c_.shape;
+  const auto share = [&](std::int64_t elements, int ranks) {
+    return static_cast<double>(of_shards ? ceil_div(elements, ranks) : elements);
+  };
+  const FrozenFormat format = s.frozen_weights;
+  const double plain = of_shards && format == FrozenFormat::fp32 ? size_of(DType::fp32)
+                                                                 : size_of(c_.activation_dtype());
+  const double linear = is_quantized(format) ? quantized_bytes(format) : plain;
+  return share(n.frozen_dense - n.frozen_linear, s.dense_shard) * plain +
+         share(n.frozen_linear, s.dense_shard) * linear +
+         share(n.frozen_expert, s.expert_shard) * linear;
 }
 
 void StateBuilder::borrow(SlotId slot) {
@@ -286,20 +312,22 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name,
   auto& b = c_.b;
   const auto& s = c_.shape;
   bool gathered = false;
-  const auto bring = [&](const RankParameters& part, SlotId whole) {
+  const auto bring = [&](const RankParameters& part, SlotId whole, double element) {
     if (s.params_offload) {
-      const double shard = static_cast<double>(ceil_div(part.dense, s.dense_shard) +
-                                               ceil_div(part.expert, s.expert_shard));
-      b.aside(Stream::h2d, HostCopy{Bytes(shard * size_of(c_.activation_dtype())), false}, {},
-              {whole});
+      const auto shard = static_cast<double>(ceil_div(part.dense, s.dense_shard) +
+                                             ceil_div(part.expert, s.expert_shard));
+      b.aside(Stream::h2d, HostCopy{Bytes(shard * element), false}, {}, {whole});
     }
-    const bool any = gather_shards(part, whole, s.params_offload ? only(Stream::h2d) : StreamSet{});
+    const bool any =
+        gather_shards(part, whole, element, s.params_offload ? only(Stream::h2d) : StreamSet{});
     // One rank: only the working copy is made.
     if (!any && !s.params_offload) b.compute(Join{}, {}, {whole});
     gathered = gathered || any;
   };
-  if (n.frozen().total() > 0) bring(n.frozen(), whole_frozen(frozen_name, n.frozen()));
-  if (n.total() > 0) bring(n, whole_parameters(name, n));
+  if (const auto count = static_cast<double>(n.frozen().total()); count > 0) {
+    bring(n.frozen(), whole_frozen(frozen_name, n), frozen_bytes(n, false) / count);
+  }
+  if (n.total() > 0) bring(n, whole_parameters(name, n), size_of(c_.activation_dtype()));
   // Without overlap the next block's parameters are waited for before this block computes.
   // DeepSpeed's overlap_comm is one switch for both directions (docs/reference/frameworks.md 3.1).
   const bool one_switch = c_.recipe.states.shard_style == ShardStyle::distributed_optimizer;
@@ -311,12 +339,13 @@ void StateBuilder::prefetch(const RankParameters& n, std::string_view name,
   }
 }
 
-bool StateBuilder::gather_shards(const RankParameters& n, SlotId whole, StreamSet after) {
+bool StateBuilder::gather_shards(const RankParameters& n, SlotId whole, double element,
+                                 StreamSet after) {
   const auto& s = c_.shape;
   bool any = false;
   const auto gather = [&](std::int64_t count, Axis axis, int ranks) {
     if (count == 0 || ranks == 1) return;
-    const Bytes bytes(static_cast<double>(count) * size_of(c_.activation_dtype()));
+    const Bytes bytes(static_cast<double>(count) * element);
     Op& op = c_.b.aside(Stream::gather_comm, Collective{CollectiveKind::all_gather, axis, bytes},
                         {}, {whole});
     op.after = op.after | after;
@@ -402,7 +431,11 @@ SlotId StateBuilder::whole_parameters(std::string_view name, const RankParameter
 }
 
 SlotId StateBuilder::whole_frozen(std::string_view name, const RankParameters& n) {
-  const SlotId id = whole_parameters(name, n);
+  const bool bytes = is_quantized(c_.shape.frozen_weights);
+  const SlotId id =
+      bytes ? c_.b.slot(name, DType::boolean, 1, ceil_of(frozen_bytes(n, false)), Storage::wire)
+            : whole_parameters(name, n.frozen());
+  c_.b.at(id).flow = Flow::weights;
   c_.b.at(id).channel = kFrozenChannel;
   return id;
 }

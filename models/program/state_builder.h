@@ -57,10 +57,12 @@ class StateBuilder {
   [[nodiscard]] DType kept_dtype() const;  // of gradients between reduction and update
 
   SlotId whole_parameters(std::string_view name, const RankParameters& n);
+  // Of the frozen ones among `n`.
   SlotId whole_frozen(std::string_view name, const RankParameters& n);
+  [[nodiscard]] double frozen_bytes(const RankParameters& n, bool of_shards) const;
   void declare_frozen();
-  // The shards of `n` into `whole`. False where no other rank has any.
-  bool gather_shards(const RankParameters& n, SlotId whole, StreamSet after);
+  // The shards of `n` into `whole`, `element` bytes each. False where no other rank has any.
+  bool gather_shards(const RankParameters& n, SlotId whole, double element, StreamSet after);
 
   // Each parameter out of the buffer that all were gathered into, where the recipe does so.
   void wait_for_parameters();

@@ -19,11 +19,16 @@ inline bool adapts_experts(const Case& c) {
 
 inline constexpr auto kAdapters = std::to_array<Rule>({
     {"lora_words_need_rank", kEvery,
-     [](const Case& c) { return c.p.lora_rank == 0 && !c.p.lora_targets.empty(); },
-     [](const Case&) {
-       return std::string(
-           "lora_targets say where adapters stand, and there are none; give a "
-           "lora_rank, or leave lora_targets out");
+     [](const Case& c) {
+       return c.p.lora_rank == 0 && (!c.p.lora_targets.empty() || c.p.lora_dropout > 0 ||
+                                     c.p.frozen_weights != FrozenFormat::computed);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "{} is said of LoRA, and there are no adapters; give a lora_rank, or leave it out",
+           !c.p.lora_targets.empty() ? "lora_targets"
+           : c.p.lora_dropout > 0    ? "lora_dropout"
+                                     : "frozen_weights");
      },
      "arithmetic: no rank, no adapters"},
     {"lora_adapts_a_layer", kEvery,
@@ -35,6 +40,26 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
            c.m.name);
      },
      "peft 0.19, tuners/tuners_utils.py: target modules not found in the base model"},
+    {"lora_dropout_share", kEvery, [](const Case& c) { return c.p.lora_dropout >= 1; },
+     [](const Case& c) {
+       return fmt::format("lora_dropout {} would drop everything; use a share below 1",
+                          c.p.lora_dropout);
+     },
+     "PyTorch, torch/nn/modules/dropout.py: a probability between 0 and 1"},
+    {"quantized_available", kEvery - (kTorch | kDeepSpeed),
+     [](const Case& c) { return c.p.frozen_weights != FrozenFormat::computed; },
+     [](const Case& c) {
+       return not_in(c, fmt::format("frozen weights in {}", to_word(c.p.frozen_weights)),
+                     "use frozen_weights computed");
+     },
+     "qplan: bitsandbytes' and GPTQ's layers are those of Hugging Face's models"},
+    {"quantized_tp", kEvery,
+     [](const Case& c) { return is_quantized(c.p.frozen_weights) && c.p.tp > 1; },
+     [](const Case& c) {
+       return fmt::format(
+           "quantised weights are not split over tensor parallelism; use tp 1, not {}", c.p.tp);
+     },
+     "transformers 5.23, quantizers/quantizer_bnb_4bit.py: no tensor-parallel plan"},
     {"lora_overlap_tp", kEvery,
      [](const Case& c) { return c.p.lora_rank > 0 && c.p.overlap.has(OverlapKind::tp); },
      [](const Case&) {
@@ -49,6 +74,10 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
        return not_in(c, "adapters beside a vision tower", "predict it as fsdp2 or megatron");
      },
      "qplan: its executor trains vision towers, and does not pass them frozen"},
+    {"lora_executor_dropout", set_of(RecipeKind::qplan),
+     [](const Case& c) { return c.p.lora_dropout > 0; },
+     [](const Case& c) { return not_in(c, "dropout before adapters", "use lora_dropout 0"); },
+     "qplan: its executor draws no random numbers in a step"},
     {"lora_experts_etp", set_of(RecipeKind::qplan),
      [](const Case& c) { return adapts_experts(c) && c.p.etp > 1; },
      [](const Case& c) { return not_in(c, "adapters of experts that etp splits", "use etp 1"); },

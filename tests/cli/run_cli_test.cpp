@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cli/plan_words.h"
+#include "models/plan/words.h"
 #include "models/text.h"
 #include "tests/cli/run.h"
 
@@ -74,10 +75,9 @@ TEST_CASE("bad input of every kind is exit code 2 and one sentence") {
 
 TEST_CASE(
     "a plan word given twice is refused, except where repeating is how a search takes several") {
-  for (const std::string_view key : plan_option_keys()) {
-    std::string option = "--" + std::string(key);
-    std::replace(option.begin(), option.end(), '_', '-');
-    const bool repeats = key == "offload" || key == "overlap";  // one value is a list already
+  for (const WordText& word : word_texts()) {
+    const std::string option = option_name(word.key);
+    const bool repeats = word.given == Given::again;  // one value is a list already
     for (const std::string verb : {"predict", "search", "sweep"}) {
       CAPTURE(verb);
       CAPTURE(option);

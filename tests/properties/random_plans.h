@@ -115,7 +115,7 @@ class RandomPlans {
                      &P::fsdp_shard, &P::micro_batch_size, &P::global_batch_size, &P::seq_len,
                      &P::document_len, &P::schedule, &P::vpp, &P::pipeline_layout, &P::recompute,
                      &P::offload, &P::sequence_parallel, &P::overlap, &P::lora_rank,
-                     &P::lora_targets);
+                     &P::lora_targets, &P::lora_dropout, &P::frozen_weights);
   }
 
   template <class T>
@@ -200,6 +200,12 @@ class RandomPlans {
   void draw_adapters(ParallelPlan& p) {
     if (!coin(0.15)) return;
     p.lora_rank = pick<int>({1, 2, 8});
+    if (coin(0.3)) p.lora_dropout = 0.1;
+    if (coin(0.4)) {
+      p.frozen_weights =
+          pick<FrozenFormat>({FrozenFormat::fp32, FrozenFormat::int8, FrozenFormat::int4,
+                              FrozenFormat::nf4, FrozenFormat::nf4_double});
+    }
     if (coin(0.5)) return;
     for (const auto& [target, word] : Words<LoraTarget>::table) {
       if (coin(0.4)) p.lora_targets.add(target);
