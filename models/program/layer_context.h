@@ -164,7 +164,7 @@ struct LayerContext {
   std::vector<std::vector<AdaptedPart>> runs_of(ParameterRole role, std::int64_t n) const;
   AdapterRun& run_of(const AdaptedPart& first);
   Op& adapter_product(std::int64_t rows, std::int64_t n, std::int64_t k, const Experts& experts,
-                      SlotId x, SlotId weight, SlotId y);
+                      SlotId x, SlotId weight, SlotId y, bool adds = false);
   void adapter_gradient(std::int16_t parameter, std::int64_t rows, std::int64_t n, std::int64_t k,
                         const Experts& experts, SlotId dy, SlotId x);
   std::vector<AdapterRun> adapter_runs_;

@@ -177,6 +177,26 @@ constexpr Recipe kDeepSpeedModules{
             .sequence_split = SequenceSplit::none,
             .cp_exchanges = set_of(CpComm::a2a)}};
 
+// torch's DistributedDataParallel around Hugging Face's modules, or one GPU: what a Trainer, TRL
+// and PEFT do where nobody tells them to shard.
+constexpr Recipe ddp() {
+  Recipe r = kDeepSpeedModules;
+  r.kind = RecipeKind::ddp;
+  r.description = "PyTorch DDP, or one GPU, on Hugging Face modules";
+  r.states.widens_gradients = false;
+  r.states.held_bucket_elements = 0;
+  // torch/nn/parallel/distributed.py: bucket_cap_mb 25, gradient_as_bucket_view off.
+  r.states.buckets = ReductionBuckets{.size = mib(25)};
+  r.host.step_overhead = Seconds(0.01);
+  // (Its checkpoints are reentrant: transformers 4's gradient_checkpointing_enable says so
+  // unasked.)
+  r.defaults = {.overlap = overlaps(false, true, false), .grad_dtype = DType::bf16, .zero = 0};
+  r.can.zero = {0, 0};
+  r.can.offload = StateOffload::none;
+  r.can.sequence_split = SequenceSplit::none;
+  return r;
+}
+
 constexpr Recipe kFsdp2{
     .kind = RecipeKind::fsdp2,
     .description = "PyTorch FSDP2 on Hugging Face modules, eager",
@@ -371,9 +391,8 @@ constexpr Recipe kOwn{
 
 // In the order of RecipeKind.
 constexpr std::array kRecipes{
-    kMegatron, kMegatronLegacy, megatron_deepspeed(), megatron_fsdp(), kDeepSpeedModules,
-    fsdp1(),   kFsdp2,          fsdp2_compile(),      kNanotron,       dualpipe(),
-    kOwn};
+    kMegatron, kMegatronLegacy, megatron_deepspeed(), megatron_fsdp(), kDeepSpeedModules, ddp(),
+    fsdp1(),   kFsdp2,          fsdp2_compile(),      kNanotron,       dualpipe(),        kOwn};
 
 constexpr bool in_order() {
   for (std::size_t i = 0; i < kRecipes.size(); ++i) {

@@ -118,7 +118,7 @@ std::span<const Alias> aliases_of(Dialect dialect) {
     case Dialect::bridge:
     case Dialect::trainer:
     case Dialect::accelerate:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return {};
@@ -184,7 +184,7 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     }
     case Dialect::megatron:
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return false;
@@ -217,7 +217,7 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
     case Dialect::trainer:
       return "transformers' parser knows no such argument and stops";
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return "nobody reads it";
@@ -334,7 +334,7 @@ ValueReader reader_of(const ConfigPart& part) {
     case Dialect::slime:
     case Dialect::megatron_deepspeed:
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return ValueReader::argparse;
@@ -366,7 +366,7 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::bridge:
     case Dialect::ds_config:
     case Dialect::accelerate:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return false;
@@ -388,13 +388,18 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   const KnownOption* const known = known_option(part, setting.key);
   if (known == nullptr || !setting.resolved) return;
   // What a plan's word refuses was said already.
-  const bool said = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
+  const auto said = std::find_if(out.begin(), out.end(), [&](const Finding& f) {
     return f.rule == "bad_value" && f.place.file == setting.place.file &&
            f.place.line == setting.place.line && f.message.starts_with(setting.key + " ");
   });
   // Filled in by Hugging Face's Trainer, or a trap of its own.
   const bool automatic = part.dialect == Dialect::ds_config && text_of(setting.value) == "auto";
-  if (said || automatic) return;
+  if (said != out.end()) {
+    const std::string meant = certain_choice(text_of(setting.value), known->choices);
+    if (said->fix.empty() && !meant.empty()) said->fix = with_value(scene, setting, meant);
+    return;
+  }
+  if (automatic) return;
   const auto refuse = [&](std::string wanted, Correction fix) {
     out.push_back({Severity::error, "refused_value", setting.place,
                    fmt::format("{} is {}, and must be {}", setting.key,
@@ -441,7 +446,7 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
 }
 
 void check_repetition(const ConfigPart& part, bool has_trainer, Findings& out) {
-  if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::fsdp_module ||
+  if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::own_script ||
       part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan) {
     return;
   }

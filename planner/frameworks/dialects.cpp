@@ -24,7 +24,7 @@ std::span<const Option> options_of(Dialect dialect) {
       return accelerate_options();
     case Dialect::torchtitan:
       return torchtitan_options();
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return {};
@@ -44,7 +44,7 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::ds_config:
     case Dialect::trainer:
     case Dialect::torchtitan:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return {};
@@ -68,7 +68,7 @@ std::string_view option_list_of(Dialect dialect) {
     case Dialect::trainer:
       return "trainer";
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return "";

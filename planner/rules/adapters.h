@@ -39,14 +39,14 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
            "lora_targets all-linear",
            c.m.name);
      },
-     "peft 0.19, tuners/tuners_utils.py: target modules not found in the base model"},
+     "arithmetic: no layer of these names, no adapters"},
     {"lora_dropout_share", kEvery, [](const Case& c) { return c.p.lora_dropout >= 1; },
      [](const Case& c) {
        return fmt::format("lora_dropout {} would drop everything; use a share below 1",
                           c.p.lora_dropout);
      },
-     "PyTorch, torch/nn/modules/dropout.py: a probability between 0 and 1"},
-    {"quantized_available", kEvery - (kTorch | kDeepSpeed),
+     "PyTorch 2.9, torch/nn/modules/dropout.py (a probability between 0 and 1)"},
+    {"quantized_available", kEvery - (kTorch | kDeepSpeed | set_of(RecipeKind::ddp)),
      [](const Case& c) { return c.p.frozen_weights != FrozenFormat::computed; },
      [](const Case& c) {
        return not_in(c, fmt::format("frozen weights in {}", to_word(c.p.frozen_weights)),
@@ -59,7 +59,8 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
        return fmt::format(
            "quantised weights are not split over tensor parallelism; use tp 1, not {}", c.p.tp);
      },
-     "transformers 5.23, quantizers/quantizer_bnb_4bit.py: no tensor-parallel plan"},
+     "transformers 5.23, src/transformers/quantizers/quantizer_bnb_4bit.py (no tensor-parallel "
+     "plan)"},
     {"lora_overlap_tp", kEvery,
      [](const Case& c) { return c.p.lora_rank > 0 && c.p.overlap.has(OverlapKind::tp); },
      [](const Case&) {
@@ -67,7 +68,7 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
            "adapters read a layer's whole input, which overlap tp brings in pieces; "
            "leave tp out of overlap");
      },
-     "qplan: models/program/layer_context.cpp; overlapped products with adapters are not modelled"},
+     "qplan: overlapped products with adapters are not modelled"},
     {"lora_vision", set_of(RecipeKind::qplan),
      [](const Case& c) { return c.p.lora_rank > 0 && c.m.vision.has_value(); },
      [](const Case& c) {

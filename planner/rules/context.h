@@ -18,11 +18,12 @@ inline std::int64_t kv_heads_per_rank(const Case& c) {
 }
 
 inline constexpr auto kContext = std::to_array<Rule>({
-    {"context_parallel_available", set_of(megatron_legacy, fsdp1),
+    {"context_parallel_available", set_of(megatron_legacy, ddp, fsdp1),
      [](const Case& c) { return c.p.cp > 1; },
      [](const Case& c) { return not_in(c, "context parallelism", "use cp 1"); },
-     "accelerate 16cb6eb8, src/accelerate/commands/launch.py:1206; qplan: Megatron-LM of 2021-22 "
-     "has no flag for it"},
+     "accelerate 16cb6eb8, src/accelerate/commands/launch.py:1206; PyTorch 2.9, "
+     "torch/nn/parallel/distributed.py (whole models); qplan: Megatron-LM of 2021-22 has no flag "
+     "for it"},
     {"ulysses_heads", kEvery - kDeepSpeed,
      [](const Case& c) {
        return c.p.cp > 1 && c.p.cp_comm == CpComm::a2a &&

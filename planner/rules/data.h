@@ -23,13 +23,18 @@ inline constexpr auto kData = std::to_array<Rule>({
      "torchtitan b5bcd76c, torchtitan/distributed/fsdp.py:124; accelerate 16cb6eb8, "
      "src/accelerate/utils/dataclasses.py:1869; Megatron-LM d98e8a64, "
      "--data-parallel-sharding-strategy"},
+    {"zero_of_ddp", set_of(ddp), [](const Case& c) { return c.p.zero > 0 || c.p.fsdp_shard > 0; },
+     [](const Case&) {
+       return std::string("ddp replicates every state; use zero 0, or fsdp1, fsdp2 or deepspeed");
+     },
+     "PyTorch 2.9, torch/nn/parallel/distributed.py (whole models on every rank)"},
     {"zero_with_pipeline", kDeepSpeed, [](const Case& c) { return c.p.pp > 1 && c.p.zero > 1; },
      [](const Case& c) {
        return fmt::format("DeepSpeed's pipeline (pp {}) works with zero 0 or 1, not {}", c.p.pp,
                           c.p.zero);
      },
      "DeepSpeed edaa7221, deepspeed/runtime/pipe/engine.py:77"},
-    {"tensor_parallel_available", set_of(fsdp1), [](const Case& c) { return c.p.tp > 1; },
+    {"tensor_parallel_available", set_of(ddp, fsdp1), [](const Case& c) { return c.p.tp > 1; },
      [](const Case& c) { return not_in(c, "tensor parallelism", "use tp 1"); },
      "accelerate 16cb6eb8, src/accelerate/commands/launch.py:1206"},
     {"autotp_zero", set_of(deepspeed), [](const Case& c) { return c.p.tp > 1 && c.p.zero > 2; },

@@ -10,7 +10,7 @@ constexpr bool is_fused_dispatcher(MoeDispatcher d) {
 }
 
 inline constexpr auto kExperts = std::to_array<Rule>({
-    {"expert_parallel_available", set_of(megatron_legacy, megatron_deepspeed, fsdp1, fsdp2),
+    {"expert_parallel_available", set_of(megatron_legacy, megatron_deepspeed, ddp, fsdp1, fsdp2),
      [](const Case& c) { return c.p.ep > 1; },
      [](const Case& c) {
        return not_in(c, "expert parallelism for this model",

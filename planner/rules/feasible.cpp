@@ -58,6 +58,7 @@ constexpr auto kRepositories = std::to_array<Repositories>({
     {kMegatronCore | set_of(RecipeKind::megatron_legacy), {"Megatron-LM ", "TransformerEngine "}},
     {set_of(RecipeKind::megatron_deepspeed), {"Megatron-DeepSpeed ", "DeepSpeed "}},
     {set_of(RecipeKind::deepspeed), {"DeepSpeed ", "transformers "}},
+    {set_of(RecipeKind::ddp), {"PyTorch ", "transformers ", "accelerate "}},
     {set_of(RecipeKind::fsdp1, RecipeKind::fsdp2), {"accelerate ", "PyTorch ", "transformers "}},
     {set_of(RecipeKind::fsdp2_compile), {"torchtitan ", "PyTorch "}},
     {set_of(RecipeKind::nanotron), {"nanotron "}},

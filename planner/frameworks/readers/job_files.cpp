@@ -13,7 +13,10 @@
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/readers/arguments.h"
+#include "planner/frameworks/readers/hostfile.h"
+#include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/readers/python_settings.h"
+#include "planner/frameworks/readers/remarks.h"
 #include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
@@ -105,6 +108,35 @@ std::string whole_name(const std::string& key, std::span<const OptionList* const
   return found.empty() ? key : found;
 }
 
+// accelerate has a ParallelismConfig of its own.
+bool is_of_accelerate(const std::string& program) {
+  return program.find("torchtitan") == std::string::npos &&
+         (program.find("from accelerate") != std::string::npos ||
+          program.find("import accelerate") != std::string::npos);
+}
+
+// Whether a flag takes no value.
+bool is_switch(const std::string& flag) {
+  for (const std::string_view list : {"megatron", "slime", "megatron_deepspeed"}) {
+    const KnownOption* const known = known_options(list).find(flag);
+    if (known != nullptr) return known->arity == "0";
+  }
+  return false;
+}
+
+// Whether a word that only a run can tell may be arguments of its own ($GPT_ARGS): one that is no
+// flag's first value.
+bool has_open_words(const std::vector<ShellWord>& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i].resolved || words[i].text.starts_with("--")) continue;
+    const bool value = i > 0 && words[i - 1].resolved && words[i - 1].text.starts_with("-") &&
+                       words[i - 1].text.find('=') == std::string::npos &&
+                       !is_switch(words[i - 1].text);
+    if (!value) return true;
+  }
+  return false;
+}
+
 // A Trainer's, which are spelled with '_' or with '-'.
 Settings read_trainer_flags(const std::vector<ShellWord>& words) {
   static const std::array<const OptionList*, 2> kLists{&known_options("trainer"),
@@ -170,9 +202,23 @@ class JobReader {
     return started.size() < scripts ? started : std::set<std::string>();
   }
 
+  // A file that cannot be read may be so because a remark has taken its end.
   void read_file(const ConfigText& file) {
+    const FileKind kind = file_kind_of(file);
+    const std::vector<Finding> swallowed = swallowed_by_remarks(file, kind);
+    job_.findings.insert(job_.findings.end(), swallowed.begin(), swallowed.end());
+    try {
+      read_as(file, kind);
+    } catch (const Error& error) {
+      if (swallowed.empty()) throw;
+      throw Error(fmt::format("{}; {}: {}", error.what(), to_string(swallowed.front().place),
+                              swallowed.front().message));
+    }
+  }
+
+  void read_as(const ConfigText& file, FileKind kind) {
     const Place whole{file.name, 0};
-    switch (file_kind_of(file)) {
+    switch (kind) {
       case FileKind::empty:
         return note("empty_file", whole, "the file is empty", "");
       case FileKind::prose:
@@ -186,7 +232,7 @@ class JobReader {
       case FileKind::toml:
         return refuse_toml(whole);
       case FileKind::hostfile:
-        return read_hostfile(file);
+        return read_hosts(file);
       case FileKind::script:
         return read_script(file);
     }
@@ -274,26 +320,23 @@ class JobReader {
     const Place whole{file.name, 0};
     if (file.text.find("megatron.bridge") != std::string::npos) {
       add(Dialect::bridge, bridge_settings(text), whole);
-    } else if (Settings titan = torchtitan_settings(text); !titan.empty()) {
+    } else if (Settings titan = torchtitan_settings(text);
+               !titan.empty() && !is_of_accelerate(file.text)) {
       add(Dialect::torchtitan, std::move(titan), whole);
     }
-    if (Settings fsdp = fsdp_settings(text, file); !fsdp.empty()) {
-      add(Dialect::fsdp_module, std::move(fsdp), whole);
+    if (Settings own = own_script_settings(text, file); !own.empty()) {
+      add(Dialect::own_script, std::move(own), whole);
+    }
+    if (Settings trainer = training_arguments(text); !trainer.empty()) {
+      add(Dialect::trainer, std::move(trainer), whole);
     }
     job_.python.push_back(std::move(text));
   }
 
-  void read_hostfile(const ConfigText& file) {
-    std::int64_t slots = 0;
-    for (std::size_t at = 0; (at = file.text.find("slots=", at)) != std::string::npos;) {
-      at += 6;
-      std::int64_t n = 0;
-      while (at < file.text.size() && file.text[at] >= '0' && file.text[at] <= '9' && n < 1 << 20) {
-        n = 10 * n + (file.text[at++] - '0');
-      }
-      slots += n;
-    }
-    job_.host_slots = slots;
+  void read_hosts(const ConfigText& file) {
+    const Hostfile hosts = read_hostfile(file);
+    job_.host_slots = hosts.slots;
+    job_.findings.insert(job_.findings.end(), hosts.findings.begin(), hosts.findings.end());
   }
 
   // ---- scripts ----
@@ -401,9 +444,65 @@ class JobReader {
     return nullptr;
   }
 
+  // Whether a word begins with a backslash of the file, or with the blank behind one. Quotes keep
+  // theirs: what stands in them is an argument, however odd.
+  [[nodiscard]] bool is_stray(const ShellWord& word) const {
+    if (word.span.end <= word.span.begin) return false;
+    const auto file = std::find_if(job_.texts.begin(), job_.texts.end(),
+                                   [&](const ConfigText& f) { return f.name == word.place.file; });
+    if (file == job_.texts.end()) return false;
+    if (word.text == "\\") return true;  // of a value in quotes, which falls apart at its blanks
+    const bool blank = word.text.starts_with(' ') || word.text.starts_with('\t');
+    return blank && word.span.begin > 0 && word.span.begin < file->text.size() &&
+           file->text[word.span.begin - 1] == '\\';
+  }
+
+  // Lines that were run together: "--nproc_per_node=8 \ --nnodes=2", where the backslash continues
+  // nothing. Said once a command, which is then read as it was meant.
+  ShellCommand without_strays(ShellCommand command) {
+    std::vector<const ShellWord*> strays;
+    Correction fix;
+    for (const ShellWord& word : command.words) {
+      if (!is_stray(word)) continue;
+      strays.push_back(&word);
+      const std::size_t at = word.span.begin - (word.text == "\\" ? 0 : 1);
+      fix.push_back({word.place.file, at, at + 1, ""});
+    }
+    if (strays.empty()) return command;
+    const ShellWord& first = *strays.front();
+    const std::string also =
+        strays.size() == 1 ? std::string()
+                           : fmt::format("; so do {} more of this command", strays.size() - 1);
+    job_.findings.push_back(
+        {Severity::error, "stray_backslash", first.place,
+         first.text == "\\"
+             ? fmt::format("a backslash within a line continues nothing: it is an argument of its "
+                           "own here{}",
+                           also)
+             : fmt::format(
+                   "a backslash within a line continues nothing: the blank behind it begins "
+                   "the argument {}{}",
+                   shown("'" + first.text + "'"), also),
+         "one option a line with the backslash last, or one line without backslashes",
+         "bash(1), quoting", std::move(fix)});
+    for (ShellWord& word : command.words) {
+      if (!is_stray(word)) continue;
+      word.text.erase(0, 1);
+      ++word.span.begin;
+    }
+    std::erase_if(command.words, [](const ShellWord& word) {
+      return word.text.empty() && word.resolved && word.span.end > 0;
+    });
+    return command;
+  }
+
   // Whether it starts a job or lists its arguments.
-  bool read_command(const ShellCommand& command, const ShellScript& script) {
+  bool read_command(const ShellCommand& written, const ShellScript& script) {
     static constexpr std::array<std::string_view, 4> kPrefixes{"exec", "nohup", "env", "sudo"};
+    const bool starts = std::any_of(written.words.begin(), written.words.end(), [](const auto& w) {
+      return is_launcher(w.text) || w.text.starts_with("--");
+    });
+    const ShellCommand command = starts ? without_strays(written) : written;
     const auto& words = command.words;
     const auto first = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
       return std::find(kPrefixes.begin(), kPrefixes.end(), word.text) == kPrefixes.end();
@@ -449,7 +548,9 @@ class JobReader {
       dialect = Dialect::trainer;
       settings = shared_with_trainers(settings);
     }
-    if (!settings.empty()) add(dialect, std::move(settings), std::move(place), script);
+    if (settings.empty()) return;
+    add(dialect, std::move(settings), std::move(place), script);
+    job_.parts.back().open = has_open_words(words);
   }
 
   JobFiles job_;

@@ -21,6 +21,7 @@ struct ConfigPart {
   Place place;
   std::string script;          // that takes the arguments; empty: not known, or no arguments
   bool of_accelerate = false;  // what accelerate makes ds_config.json's keys of
+  bool open = false;           // words that only a run can tell may be more arguments
 };
 
 struct JobFiles {

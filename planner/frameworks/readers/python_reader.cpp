@@ -125,7 +125,7 @@ class PythonReader {
   void call(const std::string& callee, std::size_t from, int depth) {
     ++at_;
     const std::size_t mine = result_.calls.size();
-    result_.calls.push_back({callee, {}, place(from)});
+    result_.calls.push_back({callee, {}, place(from), {from, from + callee.size()}});
     while (at_ < text_.size()) {
       skip(true);
       if (peek() == ')' || at_ >= text_.size()) break;

@@ -40,8 +40,12 @@ bool is_megatron_deepspeed(const Settings& settings) {
                   has_any(settings, {"--deepspeed", "--deepspeed_config", "--deepspeed-config"}));
 }
 
-bool is_hostfile(const std::string& text) {
-  return text.find(" slots=") != std::string::npos && text.find("--") == std::string::npos;
+// By its lines, or by its name where DeepSpeed would take none of them.
+bool is_hostfile(const ConfigText& file) {
+  if (file.text.find("--") != std::string::npos) return false;
+  const bool named = base_name(file.name).find("hostfile") != std::string::npos;
+  return named || file.text.find(" slots=") != std::string::npos ||
+         file.text.find("\tslots=") != std::string::npos;
 }
 
 }  // namespace
@@ -55,7 +59,7 @@ FileKind file_kind_of(const ConfigText& file) {
   if (extension == ".yaml" || extension == ".yml") return FileKind::yaml;
   if (extension == ".py") return FileKind::python;
   if (extension == ".toml") return FileKind::toml;
-  return is_hostfile(file.text) ? FileKind::hostfile : FileKind::script;
+  return is_hostfile(file) ? FileKind::hostfile : FileKind::script;
 }
 
 JsonKind json_kind_of(const Settings& settings) {

@@ -38,7 +38,7 @@ enum class Dialect : std::uint8_t {
   trainer,  // arguments of a Hugging Face Trainer script
   accelerate,
   torchtitan,
-  fsdp_module,  // FullyShardedDataParallel(...) in Python
+  own_script,  // calls of torch's and transformers' in a program of one's own
 };
 
 // Of arguments: slime's, the fork's, a Trainer's or Megatron's. `script` is what takes them; empty:

@@ -135,9 +135,10 @@ TEST_SUITE("configurations that articles show") {
   }
 
   TEST_CASE("FSDP of Qwen3-32B without a wrap policy") {
-    finds_exactly(
-        ask({"fsdp_qwen3_32b", "qwen3-32b", 16, {"train_qwen3_32b.py", "launch.sh"}}),
-        {{"train_qwen3_32b.py", 13, "no_wrap_policy"}, {"train_qwen3_32b.py", 17, "reduce_dtype"}});
+    finds_exactly(ask({"fsdp_qwen3_32b", "qwen3-32b", 16, {"train_qwen3_32b.py", "launch.sh"}}),
+                  {{"train_qwen3_32b.py", 6, "narrow_weights"},
+                   {"train_qwen3_32b.py", 13, "no_wrap_policy"},
+                   {"train_qwen3_32b.py", 17, "reduce_dtype"}});
     finds_exactly(ask({"fsdp_qwen3_32b", "qwen3-32b", 16, {"train_wrapped.py"}}),
                   {{"train_wrapped.py", 6, "wrap_by_size"}});
   }
