@@ -17,10 +17,6 @@
 namespace qplan {
 namespace {
 
-bool is_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
 // The words by which a file calls a class or a function: its own, and what an import renames it to.
 std::vector<std::string> names_of(const std::string& text, std::string_view name) {
   std::vector<std::string> names{std::string(name)};

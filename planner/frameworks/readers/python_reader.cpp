@@ -14,10 +14,6 @@ namespace {
 constexpr int kDeepest = 100;
 constexpr std::size_t kMostCalls = 10'000;
 
-bool is_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
 class PythonReader {
  public:
   PythonReader(std::string_view text, const std::string& name) : text_(text), name_(name) {

@@ -8,15 +8,12 @@
 #include <string>
 #include <string_view>
 
+#include "models/ascii.h"
 #include "planner/frameworks/option.h"
 #include "planner/frameworks/readers/python_syntax.h"
 
 namespace qplan {
 namespace {
-
-bool is_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
 
 bool is_blank(char c) {
   return c == ' ' || c == '\t' || c == '\r';
