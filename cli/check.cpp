@@ -95,7 +95,7 @@ void find_best(FoundInFiles& found, const JobChoices& choices) {
     SearchOptions options;
     options.top = 1;
     // The job's own framework runs the plan that is recommended, or another is named.
-    auto framework = files_of(*job);
+    auto framework = files_of(*job, space.job);
     const auto& of_files = found.checked.framework;
     if (of_files && recipe_for(*of_files, recipe) == recipe) framework = of_files;
     const Json config = config_of(*job);

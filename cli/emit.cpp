@@ -143,7 +143,7 @@ Exit run_emit(const Args& args, const Console& console) {
   const RecipeKind of_plan = choices.framework.value_or(RecipeKind::megatron);
   if (!question.framework) {
     choices.framework = of_plan;
-    question.framework = files_of(*make_job(choices, file.plan.world()));
+    question.framework = files_of(*make_job(choices, file.plan.world()), file.plan);
   }
   if (!question.framework) {
     throw Error(fmt::format("a plan of {} has no framework of its own; give --framework, one of {}",

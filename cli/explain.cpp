@@ -46,7 +46,7 @@ struct Reason {
 void add_examples(const Job& job, const SearchSpace& space, std::vector<Reason>& reasons) {
   std::size_t missing = reasons.size();
   const ClusterLimits limits{space.gpus, job.limits().compute_capability};
-  const auto framework = files_of(job);
+  const auto framework = files_of(job, space.job);
   const Json config = config_of(job);
   for (const Skeleton& skeleton : skeletons(job.model, job.recipe(), job.hardware, space)) {
     if (missing == 0) return;
@@ -161,9 +161,9 @@ std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
   return wrapped(text, page().text, 8);
 }
 
-std::string source_of_refusal(const Job& job, const std::string& rule) {
+std::string source_of_refusal(const Job& job, const SearchSpace& space, const std::string& rule) {
   std::string source = source_of_rule(rule, job.framework);
-  const auto framework = files_of(job);
+  const auto framework = files_of(job, space.job);
   if (source.empty() && framework) {
     source = fmt::format("qplan: emit has no words for it in {}'s files", to_word(*framework));
   }
@@ -186,7 +186,7 @@ std::string rules_text(const Job& job, const SearchSpace& space,
             reason.rule,
             reason.example.empty() ? "" : ": " + in_notation(reason.example, Notation::options)),
         page().text, 12);
-    const std::string source = source_of_refusal(job, reason.rule);
+    const std::string source = source_of_refusal(job, space, reason.rule);
     if (!source.empty()) text += wrapped(fmt::format("{:12}[{}]", "", source), page().text, 13);
   }
   return text;

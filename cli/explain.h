@@ -25,7 +25,7 @@ std::string limits_text(const Job& job, const Answer& answer);
 std::string runner_up_text(const Answer& best, const Answer& second, bool tie);
 
 // Who refuses plans by a rule, or by what a framework's files can say.
-std::string source_of_refusal(const Job& job, const std::string& rule);
+std::string source_of_refusal(const Job& job, const SearchSpace& space, const std::string& rule);
 
 // The refused plans by rule, most frequent first, each with one plan's reason.
 std::string rules_text(const Job& job, const SearchSpace& space,

@@ -264,10 +264,10 @@ Json config_of(const Job& job) {
   return job.model_config.is_null() ? model_config(job.model.name) : job.model_config;
 }
 
-std::optional<Framework> files_of(const Job& job) {
+std::optional<Framework> files_of(const Job& job, const ParallelPlan& plan) {
   const auto& asked = job.choices.files;
   if (asked && recipe_for(*asked, job.framework) == job.framework) return asked;
-  return files_of(job.framework, job.model);
+  return files_of(job.framework, job.model, plan);
 }
 
 std::vector<std::string> all_framework_words() {
@@ -281,7 +281,7 @@ std::vector<std::string> all_framework_words() {
 
 SearchResult search_offered(const Job& job, const SearchSpace& space,
                             const SearchOptions& options) {
-  return search_offered(*job.cost, space, options, files_of(job), config_of(job));
+  return search_offered(*job.cost, space, options, files_of(job, space.job), config_of(job));
 }
 
 std::string fingerprint_of(const Job& job, const ParallelPlan& plan) {

@@ -74,8 +74,9 @@ std::unique_ptr<Job> make_job(const JobChoices& choices, std::int64_t gpus = 0);
 // What --framework takes: the implementations, and the names of files that have others.
 std::vector<std::string> all_framework_words();
 
-// The framework whose files run the job, if one's do: the one that was asked for.
-std::optional<Framework> files_of(const Job& job);
+// The framework whose files run the job, if one's do: the one that was asked for, or one that has
+// words for the plan.
+std::optional<Framework> files_of(const Job& job, const ParallelPlan& plan);
 
 // A search for plans that those files can say; where none fits, for any.
 SearchResult search_offered(const Job& job, const SearchSpace& space, const SearchOptions& options);

@@ -88,7 +88,7 @@ Json groups_json(const std::vector<Group>& groups) {
 
 // A plan that the framework's own files have no words for can be predicted, not emitted.
 std::optional<std::string> emit_note(const Job& job, const ParallelPlan& plan) {
-  const auto framework = files_of(job);
+  const auto framework = files_of(job, plan);
   if (!framework) return std::nullopt;
   const Json config = config_of(job);
   const Subject subject{job.model, config, plan, job.framework, job.hardware.link.gpus_per_node};

@@ -210,7 +210,7 @@ Json to_json(const Job& job, const SearchQuestion& question, const FoundPlans& f
               {"simulated", result.simulated}};
   for (const auto& [rule, count] : result.infeasible) {
     object["infeasible"][rule] = count;
-    object["infeasible_sources"][rule] = source_of_refusal(job, rule);
+    object["infeasible_sources"][rule] = source_of_refusal(job, question.space, rule);
   }
   Json& plans = object["plans"] = Json::array();
   for (std::size_t i = 0; i < found.plans.size(); ++i) {

@@ -24,6 +24,9 @@ struct EnumSet {
   friend constexpr EnumSet operator|(EnumSet a, EnumSet b) {
     return {static_cast<std::uint16_t>(a.bits | b.bits)};
   }
+  friend constexpr EnumSet operator&(EnumSet a, EnumSet b) {
+    return {static_cast<std::uint16_t>(a.bits & b.bits)};
+  }
   friend constexpr EnumSet operator-(EnumSet a, EnumSet b) {
     return {static_cast<std::uint16_t>(a.bits & ~b.bits)};
   }

@@ -364,6 +364,40 @@ std::optional<LoraTarget> target_of(ParameterRole role) {
   return found == kTargets.end() ? std::nullopt : std::optional(found->second);
 }
 
+// Weights that are one linear layer of Megatron's (linear_qkv, linear_fc1, in_proj), by the first.
+ParameterRole layer_of(ParameterRole role, const std::vector<Parameter>& table) {
+  constexpr auto kBehind = std::to_array<std::pair<ParameterRole, ParameterRole>>({
+      {k_proj, q_proj},
+      {v_proj, q_proj},
+      {up_proj, gate_proj},
+      {shared_up_proj, shared_gate_proj},
+      {expert_up_proj, expert_gate_proj},
+      {linear_ba_proj, linear_qkvz_proj},
+      {linear_z_proj, linear_qkv_proj},
+      {linear_b_proj, linear_qkv_proj},
+      {linear_a_proj, linear_qkv_proj},
+  });
+  for (const auto& [behind, first] : kBehind) {
+    const bool there = std::any_of(table.begin(), table.end(),
+                                   [begin = first](const auto& p) { return p.role == begin; });
+    if (behind == role && there) return first;
+  }
+  return role;
+}
+
+// Rows of the weights that are one layer with this one, if all of them have adapters; else 0.
+std::int64_t adapted_rows(const std::vector<Parameter>& table, const Parameter& weight,
+                          const Lora& lora) {
+  std::int64_t rows = 0;
+  for (const Parameter& p : table) {
+    if (p.bias || layer_of(p.role, table) != layer_of(weight.role, table)) continue;
+    const auto target = target_of(p.role);
+    if (!target || !lora.has(*target)) return 0;
+    rows += p.rows;
+  }
+  return rows;
+}
+
 }  // namespace
 
 std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lora& lora) {
@@ -376,12 +410,30 @@ std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lo
       Parameter p = weight;
       p.adapter = kind;
       const bool in_side = kind == Adapter::lora_a;
+      if (lora.parallel) {
+        const std::int64_t rows = adapted_rows(table, weight, lora);
+        if (rows > 0 && layer_of(weight.role, table) != weight.role) continue;
+        if (rows > 0) p.rows = rows;
+        if (!in_side || weight.split != Split::cols) p.split = Split::rows;
+        if (lora.expert_copies > 0 && is_expert(weight.role)) p.copies = lora.expert_copies;
+      } else if (weight.split != (in_side ? Split::cols : Split::rows)) {
+        p.split = Split::none;
+      }
       (in_side ? p.rows : p.cols) = lora.rank;
-      if (weight.split != (in_side ? Split::cols : Split::rows)) p.split = Split::none;
       adapters.push_back(p);
     }
   }
   return adapters;
+}
+
+LoraTargets targets_of(const ModelSpec& model) {
+  LoraTargets targets;
+  for (const LayerKind& kind : model.layers) {
+    for (const Parameter& weight : parameters_of(model, ModelPart::decoder, kind)) {
+      if (const auto target = target_of(weight.role)) targets.add(*target);
+    }
+  }
+  return targets;
 }
 
 std::vector<ModelParameter> model_parameters(const ModelSpec& model, const Lora& lora) {

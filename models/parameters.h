@@ -199,8 +199,12 @@ std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,
 
 // The adapters of a block with these parameters: all A, then all B, each in the table's order, so
 // that those of weights packed side by side (q, k, v) are neighbours, too. An adapter is split with
-// its weight: of a column-parallel one B's rows, of a row-parallel one A's columns.
+// its weight: of a column-parallel one B's rows, of a row-parallel one A's columns; a parallel
+// adapter's other matrix by its rows, too. One beside several weights bears the first one's role.
 std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lora& lora);
+
+// The targets that any decoder layer of the model has.
+LoraTargets targets_of(const ModelSpec& model);
 
 // One parameter of the whole model.
 struct ModelParameter {

@@ -2,6 +2,8 @@
 // B; backward the other way, and both matrices' gradients. The weight's own gradient is not made,
 // so that what only it would read is not kept.
 
+#include <algorithm>
+
 #include "models/error.h"
 #include "models/program/layer_context.h"
 
@@ -74,18 +76,26 @@ void LayerContext::adapter_gradient(std::int16_t parameter, std::int64_t rows, s
   accumulate_apart(adapter_gradients, experts.groups * n, k);
 }
 
+SlotId LayerContext::drop(SlotId x, SlotId& mask, std::int64_t rows, std::int64_t k) {
+  if (shape.lora_dropout == 0) return x;
+  const SlotId read = b.slot("adapter in, some dropped", activation_dtype(), rows, k);
+  mask = b.slot("adapter dropout mask", DType::boolean, rows, k);
+  rowwise(RowwiseKind::dropout_add, rows, k, {x}, {read, mask});
+  return read;
+}
+
 void LayerContext::adapt(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
                          std::int64_t k, const Experts& experts) {
   const DType act = activation_dtype();
   const std::int64_t rank = shape.lora_rank;
   for (const auto& parts : runs_of(role, n)) {
-    const std::int64_t width = rank * std::ssize(parts);
-    SlotId read = x, mask = kNoSlot;
-    if (shape.lora_dropout > 0) {
-      read = b.slot("adapter in, some dropped", act, rows, k);
-      mask = b.slot("adapter dropout mask", DType::boolean, rows, k);
-      rowwise(RowwiseKind::dropout_add, rows, k, {x}, {read, mask});
+    if (shape.parallel_adapters) {
+      adapt_parallel(parts.front(), x, y, rows, n, k);
+      continue;
     }
+    const std::int64_t width = rank * std::ssize(parts);
+    SlotId mask = kNoSlot;
+    const SlotId read = drop(x, mask, rows, k);
     const SlotId inner = b.slot("adapter inner", act, rows, width);
     adapter_product(rows, width, k, experts, read, adapters, inner).parameter = parts.front().a;
     for (const AdaptedPart& part : parts) {
@@ -108,6 +118,10 @@ void LayerContext::adapt_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::in
   const DType act = activation_dtype();
   const std::int64_t rank = shape.lora_rank;
   for (const auto& parts : runs_of(role, n)) {
+    if (shape.parallel_adapters) {
+      adapt_parallel_dgrad(parts.front(), dy, dx, rows, n, k);
+      continue;
+    }
     AdapterRun& run = run_of(parts.front());
     const bool apart = !recipe.kernels.adapters_in_products;
     const std::int64_t width = rank * std::ssize(parts);
@@ -139,6 +153,10 @@ void LayerContext::adapt_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int
                                std::int64_t n, std::int64_t k, const Experts& experts) {
   const std::int64_t rank = shape.lora_rank;
   for (const auto& parts : runs_of(role, n)) {
+    if (shape.parallel_adapters) {
+      adapt_parallel_wgrad(parts.front(), rows, k, experts.groups > 0);
+      continue;
+    }
     const AdapterRun& run = run_of(parts.front());
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const SlotId d_outer = i < run.d_outer.size() ? run.d_outer[i] : dy;
@@ -149,6 +167,129 @@ void LayerContext::adapt_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int
     adapter_gradient(parts.front().a, rows, rank * std::ssize(parts), k, experts, run.d_inner,
                      read);
   }
+}
+
+// ---- parallel adapters (Megatron-Bridge) ----
+//
+// Beside a column-parallel layer A makes a rank's share of the inner columns, which are gathered,
+// and B a rank's share of the output. Beside a row-parallel one A's partial sums are summed, B
+// makes a rank's share of the output, and that is gathered: all of it, over all tokens, of which
+// each rank then takes its part of the sequence. Both layers' inputs' gradients come the other way.
+// All collectives are waited for where they stand.
+
+LayerContext::AdapterKind LayerContext::kind_of(const AdaptedPart& part) const {
+  const std::vector<PackedParameter>& table = b.parameters();
+  const Parameter& a = table[static_cast<std::size_t>(part.a)].whole;
+  if (a.split == Split::cols) return AdapterKind::row;
+  const auto weight = std::find_if(table.begin(), table.end(), [&](const PackedParameter& p) {
+    return p.whole.role == a.role && p.whole.adapter == Adapter::none && !p.whole.bias;
+  });
+  return weight->whole.split == Split::none ? AdapterKind::whole : AdapterKind::column;
+}
+
+SlotId LayerContext::over_tp(CollectiveKind kind, SlotId x, std::string_view name,
+                             std::int64_t rows, std::int64_t cols) {
+  const DType act = activation_dtype();
+  const SlotId result = kind == CollectiveKind::all_reduce ? x : b.slot(name, act, rows, cols);
+  const Bytes bytes(static_cast<double>(rows * cols) * size_of(act));
+  b.exposed(Collective{kind, Axis::tp, bytes}, {x}, {result});
+  return result;
+}
+
+void LayerContext::adapt_parallel(const AdaptedPart& part, SlotId x, SlotId y, std::int64_t rows,
+                                  std::int64_t n, std::int64_t k) {
+  const DType act = activation_dtype();
+  const std::int64_t rank = shape.lora_rank;
+  const AdapterKind kind = kind_of(part);
+  const bool alone =
+      shape.tp == 1 || is_expert(b.parameters()[static_cast<std::size_t>(part.a)].whole.role);
+  const std::int64_t inner_share = b.parameters()[static_cast<std::size_t>(part.a)].rows;
+  SlotId mask = kNoSlot;
+  const SlotId read = drop(x, mask, rows, k);
+  SlotId inner = b.slot("adapter inner", act, rows, inner_share);
+  adapter_product(rows, inner_share, k, {}, read, adapters, inner).parameter = part.a;
+  if (!alone) {
+    inner = kind == AdapterKind::row
+                ? over_tp(CollectiveKind::all_reduce, inner, "", rows, rank)
+                : over_tp(CollectiveKind::all_gather, inner, "adapter inner whole", rows, rank);
+  }
+  SlotId outer = b.slot("adapter out", act, rows, part.width);
+  adapter_product(rows, part.width, rank, {}, inner, adapters, outer).parameter = part.b;
+  std::int64_t columns = part.width, mine = rows;
+  if (!alone && kind != AdapterKind::column) {
+    outer = over_tp(CollectiveKind::all_gather, outer, "adapter out whole", rows, n);
+    columns = n;
+    if (kind == AdapterKind::row && shape.sequence_parallel) mine = local_tokens;
+  }
+  const SlotId scaled = b.slot("adapter out scaled", act, mine, columns);
+  rowwise(RowwiseKind::scale, mine, columns, {outer}, {scaled});
+  rowwise(RowwiseKind::add, mine, columns, {y, scaled}, {y});
+  adapter_runs_.push_back(
+      {.parts = {part}, .read = read, .mask = mask, .inner = inner, .d_outer = {}});
+}
+
+void LayerContext::adapt_parallel_dgrad(const AdaptedPart& part, SlotId dy, SlotId dx,
+                                        std::int64_t rows, std::int64_t n, std::int64_t k) {
+  const DType act = activation_dtype();
+  const std::int64_t rank = shape.lora_rank;
+  const AdapterKind kind = kind_of(part);
+  const bool alone =
+      shape.tp == 1 || is_expert(b.parameters()[static_cast<std::size_t>(part.a)].whole.role);
+  const bool gathered = !alone && kind != AdapterKind::column;
+  const std::int64_t inner_share = b.parameters()[static_cast<std::size_t>(part.a)].rows;
+  AdapterRun& run = run_of(part);
+  const bool scattered = gathered && kind == AdapterKind::row && shape.sequence_parallel;
+  const std::int64_t mine = scattered ? local_tokens : rows;
+  const std::int64_t columns = gathered ? n : part.width;
+  SlotId d_outer = b.slot("d adapter out", act, mine, columns);
+  rowwise(RowwiseKind::scale, mine, columns, {dy}, {d_outer});
+  if (scattered) {
+    d_outer = over_tp(CollectiveKind::all_gather, d_outer, "d adapter out whole", rows, n);
+  }
+  if (gathered) {
+    const SlotId share = b.slot("d adapter out share", act, rows, part.width);
+    rowwise(RowwiseKind::copy, rows, part.width, {d_outer}, {share});
+    d_outer = share;
+  }
+  run.d_outer = {d_outer};
+  SlotId d_inner = b.slot("d adapter inner", act, rows, rank);
+  Op& into_inner = adapter_product(rows, rank, part.width, {}, d_outer, adapters_backward, d_inner);
+  into_inner.parameter = part.b;
+  into_inner.role = Role::input_gradient;
+  if (!alone) over_tp(CollectiveKind::all_reduce, d_inner, "", rows, rank);
+  if (inner_share < rank) {
+    const SlotId share = b.slot("d adapter inner share", act, rows, inner_share);
+    rowwise(RowwiseKind::copy, rows, inner_share, {d_inner}, {share});
+    d_inner = share;
+  }
+  run.d_inner = d_inner;
+  const SlotId into = b.slot("dx of an adapter", act, rows, k);
+  Op& op = adapter_product(rows, k, inner_share, {}, d_inner, adapters_backward, into);
+  op.parameter = part.a;
+  op.role = Role::input_gradient;
+  // With sequence parallelism it is summed with the layer's own (disable_grad_reduce).
+  const bool sums = !alone && (kind == AdapterKind::whole ||
+                               (kind == AdapterKind::column && !shape.sequence_parallel));
+  if (sums) over_tp(CollectiveKind::all_reduce, into, "", rows, k);
+  if (run.mask != kNoSlot) {
+    rowwise(RowwiseKind::dropout_add_backward, rows, k, {into, run.mask}, {into});
+  }
+  rowwise(RowwiseKind::add, rows, k, {dx, into}, {dx});
+}
+
+void LayerContext::adapt_parallel_wgrad(const AdaptedPart& part, std::int64_t rows, std::int64_t k,
+                                        bool of_experts) {
+  const std::int64_t rank = shape.lora_rank;
+  const AdapterRun& run = run_of(part);
+  const std::int64_t inner_share = b.parameters()[static_cast<std::size_t>(part.a)].rows;
+  adapter_gradient(part.b, rows, part.width, rank, {}, run.d_outer.front(), run.inner);
+  adapter_gradient(part.a, rows, inner_share, k, {}, run.d_inner, run.read);
+  if (!of_experts || shape.ep == 1) return;
+  // Hooks sum both over the ranks of ep, on which the other experts are.
+  const Bytes bytes(static_cast<double>(rank * (part.width + k)) * size_of(activation_dtype()));
+  b.exposed(
+      Collective{.kind = CollectiveKind::all_reduce, .axis = Axis::ep, .bytes = bytes, .calls = 2},
+      {adapter_gradients}, {adapter_gradients});
 }
 
 }  // namespace qplan

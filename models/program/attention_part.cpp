@@ -350,7 +350,7 @@ SlotId AttentionPart::project_backward() {
   }
   dqkv = c_.linear_input(dqkv, c_.tokens, width, Pass::backward);
   // The re-gather of the input hides under dgrad, the reduce-scatter of dx under wgrad.
-  const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
+  const SlotId normed_whole = c_.gather_sequence_again(normed_, /*wait=*/false);
   const SlotId partial = b.slot("dnormed partial", act, c_.tokens, c_.hidden);
   const LayerContext::Widths widths =
       shared_heads || c_.recipe.kernels.fused_qkv
@@ -388,7 +388,7 @@ SlotId AttentionPart::mla_project_backward() {
   // Up projections: as any column-parallel product.
   const auto up_backward = [&](ParameterRole role, SlotId dy, SlotId input, std::int64_t n,
                                std::int64_t k, std::string_view name, SlotId wide) {
-    const SlotId whole = c_.gather_sequence(input, /*wait=*/false);
+    const SlotId whole = c_.gather_sequence_again(input, /*wait=*/false);
     const SlotId partial = wide != kNoSlot ? wide : b.slot("up partial", act, c_.tokens, k);
     c_.linear_dgrad(role, dy, partial, c_.tokens, n, k);
     if (whole != input) {

@@ -101,12 +101,18 @@ struct BlockShape {
   LoraTargets lora_targets;                  // ParallelPlan::lora_targets
   double lora_dropout = 0;                   // ParallelPlan::lora_dropout
   FrozenFormat frozen_weights = FrozenFormat::computed;  // ParallelPlan::frozen_weights
-  bool frozen = false;  // the model's own weights are not trained, adapters or none
+  bool frozen = false;             // the model's own weights are not trained, adapters or none
+  bool parallel_adapters = false;  // KernelChoices::parallel_adapters
   // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
   bool sorts_by_torch = false;
   bool operator==(const BlockShape&) const = default;
 
-  [[nodiscard]] Lora lora() const { return {lora_rank, lora_targets}; }
+  [[nodiscard]] Lora lora() const {
+    return {.rank = lora_rank,
+            .targets = lora_targets,
+            .parallel = parallel_adapters,
+            .expert_copies = parallel_adapters ? ep : 0};
+  }
 };
 
 // A field of BlockShape. `touches` as for plan words: `work` are the lists of forward and backward,
@@ -187,6 +193,7 @@ inline constexpr std::tuple kShapeFields{
         .member = &BlockShape::lora_dropout, .touches = kWork, .word = &ParallelPlan::lora_dropout},
     ShapeField{.member = &BlockShape::frozen_weights, .word = &ParallelPlan::frozen_weights},
     ShapeField{.member = &BlockShape::frozen},
+    ShapeField{.member = &BlockShape::parallel_adapters},
 };
 
 // Calls visit(field) for each row.

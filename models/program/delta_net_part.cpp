@@ -249,7 +249,7 @@ SlotId DeltaNetPart::project_backward() {
     dprojected = c_.exchange_heads(dprojected, width, Pass::backward, "d delta projected");
   }
   dprojected = c_.linear_input(dprojected, c_.tokens, width, Pass::backward);
-  const SlotId whole = c_.gather_sequence(normed_, /*wait=*/false);
+  const SlotId whole = c_.gather_sequence_again(normed_, /*wait=*/false);
   const SlotId partial = b.slot("dnormed partial", c_.activation_dtype(), c_.tokens, c_.hidden);
   c_.packed_dgrad(projection(), dprojected, partial, c_.tokens, projections(), c_.hidden);
   if (whole != normed_) {

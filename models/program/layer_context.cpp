@@ -206,8 +206,12 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
                                     std::string_view name) {
   const SlotId partial = b.slot("partial", activation_dtype(), tokens, n);
   if (!overlaps_tp()) {
-    linear(role, x, partial, tokens, n, k);
-    return reduce_partial(partial, name);
+    product(role, x, partial, tokens, n, k);
+    // Parallel adapters sum over the ranks themselves, and come to what the layer has summed.
+    if (!shape.parallel_adapters) adapt(role, x, partial, tokens, n, k);
+    const SlotId sum = reduce_partial(partial, name);
+    if (shape.parallel_adapters) adapt(role, x, sum, tokens, n, k);
+    return sum;
   }
   const DType dtype = activation_dtype();
   const SlotId sum = b.slot(name, dtype, local_tokens, n);

@@ -60,6 +60,11 @@ struct LayerContext {
   // Sequence shard -> whole sequence, before a column-parallel product; returns the slot to read.
   // Without sequence parallelism (or tp 1) it is `x` itself.
   SlotId gather_sequence(SlotId x, bool wait = true);
+  // The same in backward, for the weight's gradient: frozen weights have none, and parallel
+  // adapters keep what forward gathered.
+  SlotId gather_sequence_again(SlotId x, bool wait = true) {
+    return shape.parallel_adapters ? x : gather_sequence(x, wait);
+  }
   // Partial sums -> this rank's shard (reduce-scatter), or everybody's sum (all-reduce).
   SlotId reduce_partial(SlotId x, std::string_view name, bool wait = true);
   // The same for the gradient of a column-parallel layer's input, which runs beside the product of
@@ -163,6 +168,18 @@ struct LayerContext {
   };
   std::vector<std::vector<AdaptedPart>> runs_of(ParameterRole role, std::int64_t n) const;
   AdapterRun& run_of(const AdaptedPart& first);
+  // Parallel adapters of one layer.
+  enum class AdapterKind : std::uint8_t { column, row, whole };  // as the layer beside them
+  [[nodiscard]] AdapterKind kind_of(const AdaptedPart& part) const;
+  SlotId over_tp(CollectiveKind kind, SlotId x, std::string_view name, std::int64_t rows,
+                 std::int64_t cols);
+  void adapt_parallel(const AdaptedPart& part, SlotId x, SlotId y, std::int64_t rows,
+                      std::int64_t n, std::int64_t k);
+  void adapt_parallel_dgrad(const AdaptedPart& part, SlotId dy, SlotId dx, std::int64_t rows,
+                            std::int64_t n, std::int64_t k);
+  void adapt_parallel_wgrad(const AdaptedPart& part, std::int64_t rows, std::int64_t k,
+                            bool of_experts);
+  SlotId drop(SlotId x, SlotId& mask, std::int64_t rows, std::int64_t k);
   Op& adapter_product(std::int64_t rows, std::int64_t n, std::int64_t k, const Experts& experts,
                       SlotId x, SlotId weight, SlotId y, bool adds = false);
   void adapter_gradient(std::int16_t parameter, std::int64_t rows, std::int64_t n, std::int64_t k,

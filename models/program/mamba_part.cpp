@@ -173,7 +173,7 @@ SlotId MambaPart::project_backward() {
                                    "d mamba projected", kExchanged);
   }
   dprojected = c_.linear_input(dprojected, c_.tokens, width, Pass::backward);
-  const SlotId whole = c_.gather_sequence(normed_, /*wait=*/false);
+  const SlotId whole = c_.gather_sequence_again(normed_, /*wait=*/false);
   const SlotId partial = b.slot("dnormed partial", c_.activation_dtype(), c_.tokens, c_.hidden);
   c_.linear_dgrad(ParameterRole::mamba_in_proj, dprojected, partial, c_.tokens, width, c_.hidden);
   if (whole != normed_) {

@@ -101,7 +101,7 @@ SlotId MlpPart::backward(SlotId dy) {
              {up_, gate_, dact, eager_silu_}, {dup_raw});
   const SlotId dup = c_.linear_input(dup_raw, c_.tokens, wide, Pass::backward);
 
-  const SlotId normed_whole = c_.gather_sequence(normed_, /*wait=*/false);
+  const SlotId normed_whole = c_.gather_sequence_again(normed_, /*wait=*/false);
   const SlotId partial = b.slot("d mlp normed partial", act, c_.tokens, c_.hidden);
   c_.packed_dgrad(first_up(c_), dup, partial, c_.tokens, up_widths(c_, f), c_.hidden);
   if (normed_whole != normed_) {

@@ -390,7 +390,7 @@ SlotId MoePart::backward(SlotId dy) {
     c_.rowwise(activation(Pass::backward), c_.tokens, fs, {shared_up_, dact}, {dup_raw});
     const SlotId dup = shared_input(dup_raw, c_.tokens, up_columns(fs), Pass::backward);
     const SlotId normed_whole =
-        c_.gather_sequence(shared_input(normed_, c_.local_tokens, c_.hidden, Pass::forward));
+        c_.gather_sequence_again(shared_input(normed_, c_.local_tokens, c_.hidden, Pass::forward));
     const SlotId partial = b.slot("d shared partial", act, c_.tokens, c_.hidden);
     const ParameterRole role = first_up(ParameterRole::shared_gate_proj);
     c_.linear_dgrad(role, dup, partial, c_.tokens, up_columns(fs), c_.hidden);

@@ -240,10 +240,11 @@ std::vector<AdaptedPart> adapted_parts(const std::vector<PackedParameter>& table
     const PackedParameter& weight = table[i];
     const std::int16_t a = place_of(weight.whole.role, Adapter::lora_a);
     if (a != kNoParameter) {
+      const std::int16_t second = place_of(weight.whole.role, Adapter::lora_b);
       parts.push_back({.a = a,
-                       .b = place_of(weight.whole.role, Adapter::lora_b),
+                       .b = second,
                        .column = column,
-                       .width = weight.rows});
+                       .width = table[static_cast<std::size_t>(second)].rows});
     }
     column += weight.rows;
   }

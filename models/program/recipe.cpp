@@ -54,7 +54,8 @@ constexpr Recipe kMegatron{
                 .current_scaling = true,
                 .norms_in_linears = true,
                 .expands_key_heads = true,
-                .one_product_per_expert = true},
+                .one_product_per_expert = true,
+                .parallel_adapters = true},
     .keeps = {.dummy_weight_gradients = true, .selective = only_core_attn()},
     .states = {.whole_reductions = true, .fp8_parameters = true},
     .host = {.launch = microseconds(150),
@@ -329,6 +330,7 @@ constexpr Recipe dualpipe() {
   r.kernels.current_scaling = false;
   r.kernels.norms_in_linears = false;
   r.kernels.one_product_per_expert = false;
+  r.kernels.parallel_adapters = false;
   r.kernels.narrow_dispatch = true;
   r.states.fp8_parameters = false;
   r.states.whole_reductions = false;

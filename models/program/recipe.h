@@ -76,6 +76,10 @@ struct KernelChoices {
   // LoRA's second products add to the layer's output themselves, and the first ones of weights that
   // are packed are one.
   bool adapters_in_products = false;
+  // LoRA's matrices are parallel layers of their own, one pair a layer of the framework's (q, k and
+  // v are one), and one pair for all experts of a rank (ParallelLinearAdapter in Megatron-Bridge
+  // 067f987d, src/megatron/bridge/peft/utils.py).
+  bool parallel_adapters = false;
   // Under fp8 experts', shared experts' and latent attention's operands become fp8 as other layers'
   // do; else their products stay in 16 bits (our grouped kernel takes nothing narrower).
   bool narrow_experts = true;

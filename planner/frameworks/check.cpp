@@ -10,6 +10,7 @@
 #include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/relations.h"
@@ -257,6 +258,7 @@ class Reading {
       case Framework::megatron_bridge:
       case Framework::slime:
         settle_megatron(draft, model);
+        settle_adapters(draft, model);
         if (!may_keep_fp8_parameters(plan, recipe_of(draft.recipe))) plan.fp8_param_gather = true;
         if (framework_ != Framework::slime) {
           plan.loss = loss_word(draft.fuses_loss ? draft.fused_loss : LossKind::unfused,
@@ -563,6 +565,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   check_relations(scene, checked.findings);
   check_facts(scene, checked.findings);
   check_megatron(scene, checked.findings);
+  check_bridge_adapters(scene, checked.findings);
   check_deepspeed(scene, checked.findings);
   check_trainer(scene, checked.findings);
   check_torch(scene, checked.findings);

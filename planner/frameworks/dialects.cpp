@@ -1,6 +1,7 @@
 // Which tables read which files.
 
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/torch.h"
@@ -11,9 +12,10 @@ std::span<const Option> options_of(Dialect dialect) {
   switch (dialect) {
     case Dialect::megatron:
     case Dialect::megatron_yaml:
-    case Dialect::bridge:
     case Dialect::slime:
       return megatron_options();
+    case Dialect::bridge:
+      return bridge_options();
     case Dialect::megatron_deepspeed:
       return megatron_deepspeed_options();
     case Dialect::ds_config:

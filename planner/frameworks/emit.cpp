@@ -21,22 +21,47 @@ namespace {
 constexpr auto kOtherNames =
     std::to_array<std::pair<std::string_view, Framework>>({{"accelerate", Framework::fsdp2}});
 
+bool adapts(const Subject& s) {
+  return s.plan.lora_rank > 0;
+}
+
+// Who has no words for adapters.
+constexpr Limit kFlagsAdapters{"megatron_adapters", adapts, [](const Subject&) {
+                                 return std::string(
+                                     "Megatron's arguments have no adapters (LoRA): "
+                                     "Megatron-Bridge's recipes have; use megatron-bridge");
+                               }};
+constexpr Limit kScriptAdapters{"script_adapters", adapts, [](const Subject&) {
+                                  return std::string(
+                                      "adapters (LoRA) are made by the training script, with PEFT, "
+                                      "and these files are of its launcher; use megatron-bridge");
+                                }};
+constexpr Limit kTitanAdapters{"torchtitan_adapters", adapts, [](const Subject&) {
+                                 return std::string(
+                                     "qplan writes no adapters (LoRA) for torchtitan; use "
+                                     "megatron-bridge");
+                               }};
+
+std::span<const Limit> only(const Limit& limit) {
+  return {&limit, 1};
+}
+
 std::vector<std::span<const Limit>> limits_of(Framework framework) {
   switch (framework) {
     case Framework::megatron:
-      return {megatron_limits()};
+      return {megatron_limits(), only(kFlagsAdapters)};
     case Framework::megatron_bridge:
       return {megatron_limits(), bridge_limits()};
     case Framework::deepspeed:
-      return {deepspeed_limits(), trainer_limits()};
+      return {deepspeed_limits(), trainer_limits(), only(kScriptAdapters)};
     case Framework::megatron_deepspeed:
-      return {megatron_deepspeed_limits()};
+      return {megatron_deepspeed_limits(), only(kFlagsAdapters)};
     case Framework::fsdp2:
-      return {accelerate_limits(), trainer_limits()};
+      return {accelerate_limits(), trainer_limits(), only(kScriptAdapters)};
     case Framework::torchtitan:
-      return {torchtitan_limits()};
+      return {torchtitan_limits(), only(kTitanAdapters)};
     case Framework::slime:
-      return {megatron_limits(), slime_limits()};
+      return {megatron_limits(), slime_limits(), only(kFlagsAdapters)};
   }
   return {};
 }
@@ -96,13 +121,15 @@ bool has_files_of(Framework framework, const ModelSpec& model) {
   return true;
 }
 
-std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model) {
+std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model,
+                                  const ParallelPlan& plan) {
   std::optional<Framework> first;
   for (const auto& [framework, word] : Words<Framework>::table) {
     if (recipe_for(framework, recipe) != recipe) continue;
     // slime's files train by reinforcement: they are written where they are asked for.
     if (framework == Framework::slime) continue;
-    if (has_files_of(framework, model)) return framework;
+    const bool lacks_words = plan.lora_rank > 0 && framework != Framework::megatron_bridge;
+    if (!lacks_words && has_files_of(framework, model)) return framework;
     if (!first) first = framework;
   }
   return first;

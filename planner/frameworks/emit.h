@@ -45,8 +45,10 @@ std::vector<std::string_view> files_words();
 RecipeKind recipe_for(Framework framework, RecipeKind of_plan);
 
 // The framework whose files run an implementation of a model, if one's do: of several the first
-// listed that has the model, or the first of all, which then says why it has not.
-std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model);
+// listed that has the model, and words for the plan's adapters, or the first of all, which then
+// says why it has not.
+std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model,
+                                  const ParallelPlan& plan = {});
 
 // Whether a framework's files can name the model at all.
 bool has_files_of(Framework framework, const ModelSpec& model);

@@ -43,6 +43,7 @@ struct Draft {
   LossKind fused_loss = LossKind::native;
   std::optional<bool> attention_dropout, hidden_dropout;
   std::optional<std::int64_t> train_tokens, microbatch_tokens;  // torchtitan
+  std::vector<std::string> adapted_modules;  // Megatron-Bridge: patterns, which the model explains
 };
 
 // A word of the plan. `write` gives null for what is left out; `read` throws Error.

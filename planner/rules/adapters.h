@@ -17,6 +17,9 @@ inline bool adapts_experts(const Case& c) {
   return c.p.lora_rank > 0 && c.m.moe && c.p.lora().has(LoraTarget::experts);
 }
 
+// Whose adapters are Megatron-Bridge's (KernelChoices::parallel_adapters).
+inline constexpr auto kParallelAdapters = set_of(RecipeKind::megatron, RecipeKind::megatron_fsdp);
+
 inline constexpr auto kAdapters = std::to_array<Rule>({
     {"lora_words_need_rank", kEvery,
      [](const Case& c) {
@@ -80,10 +83,20 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
      [](const Case& c) { return c.p.lora_dropout > 0; },
      [](const Case& c) { return not_in(c, "dropout before adapters", "use lora_dropout 0"); },
      "qplan: its executor draws no random numbers in a step"},
-    {"lora_experts_etp", set_of(RecipeKind::qplan),
+    {"lora_experts_etp", kParallelAdapters | set_of(RecipeKind::qplan),
      [](const Case& c) { return adapts_experts(c) && c.p.etp > 1; },
      [](const Case& c) { return not_in(c, "adapters of experts that etp splits", "use etp 1"); },
-     "qplan: models/program/state_builder.cpp sums parts of gradients over tp alone"},
+     "qplan: models/program/state_builder.cpp sums parts of gradients over tp alone, and "
+     "models/program/adapters.cpp gathers over tp"},
+    {"lora_rank_tp", kParallelAdapters,
+     [](const Case& c) { return c.p.lora_rank > 0 && c.p.lora_rank % c.p.tp != 0; },
+     [](const Case& c) {
+       return fmt::format(
+           "tp {} splits the {} rows of an adapter's first matrix; use a lora_rank that it divides",
+           c.p.tp, c.p.lora_rank);
+     },
+     "Megatron-Bridge 067f987d, src/megatron/bridge/peft/utils.py (ColumnParallelLinear of "
+     "ParallelLinearAdapter)"},
     {"lora_fp8", set_of(RecipeKind::qplan),
      [](const Case& c) { return c.p.lora_rank > 0 && c.p.precision == Precision::fp8; },
      [](const Case& c) { return not_in(c, "adapters beside fp8 products", "use bf16"); },

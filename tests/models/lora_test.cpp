@@ -47,12 +47,88 @@ TEST_CASE("adapters have as many parameters as PEFT's") {
   CHECK(adapter_parameters(moe, {8, {}}) == 48LL * 8 * (2 * (2048 + 4096) + 2 * (2048 + 512)));
 }
 
+TEST_CASE("Megatron-Bridge's adapters are one a layer of Megatron's") {
+  // LoRA() of Megatron-Bridge (dim 32 beside linear_qkv, linear_proj, linear_fc1, linear_fc2). Its
+  // ParallelLinearAdapter has linear_in (dim, in_features) and linear_out (out_features, dim) of
+  // the whole Megatron layer (get_adapter_attributes_from_linear), so of Llama-3 8B, a layer:
+  //   linear_qkv   4096 in, (32 + 2 x 8) heads x 128 = 6144 out:  32 x 10240 =   327,680
+  //   linear_proj  4096 in, 4096 out:                             32 x  8192 =   262,144
+  //   linear_fc1   4096 in, gate and up: 2 x 14336 = 28672 out:   32 x 32768 = 1,048,576
+  //   linear_fc2   14336 in, 4096 out:                            32 x 18432 =   589,824
+  // 2,228,224 together, and 71,303,168 in 32 layers; PEFT's seven are 83,886,080.
+  const ModelSpec llama = load_model("llama3-8b");
+  CHECK(adapter_parameters(llama, {.rank = 32, .targets = {}, .parallel = true}) == 71'303'168);
+  CHECK(adapter_parameters(llama, {.rank = 32, .targets = {}}) == 83'886'080);
+  // CanonicalLoRA's, where not all of a layer is meant.
+  const LoraTargets two = set_of(LoraTarget::q_proj, LoraTarget::v_proj);
+  CHECK(adapter_parameters(llama, {.rank = 16, .targets = two, .parallel = true}) == 6'815'744);
+  // Beside routed experts one adapter a rank of ep, linear_fc1 (2048 in, 2 x 768 out) and
+  // linear_fc2.
+  const ModelSpec moe = load_model("qwen3-30b-a3b");
+  const Lora experts{
+      .rank = 8, .targets = set_of(LoraTarget::experts), .parallel = true, .expert_copies = 4};
+  CHECK(adapter_parameters(moe, experts) == 48LL * 4 * 8 * (2048 + 2 * 768 + 768 + 2048));
+}
+
+TEST_CASE("a rank of tp holds its share of both of a parallel adapter's matrices") {
+  const ModelSpec model = load_model("llama3-8b");
+  const Block block = layer(model, RecipeKind::megatron, "tp4 dp1 gbs1 seq1024 sp zero0 lora32");
+  const double adapters = 2'228'224.0 / 4;
+  const double weights = (218'112'000 - 2 * 4096) / 4.0 + 2 * 4096;  // the norms are whole
+  const PersistentBytes bytes = persistent_bytes(block);
+  CHECK(bytes.weights.value() == doctest::Approx(2 * (weights + adapters)).epsilon(1e-5));
+  CHECK(bytes.optimizer.value() == doctest::Approx(12 * adapters).epsilon(1e-3));
+}
+
+namespace {
+
+// Bytes of tensor-parallel collectives of an array so many columns wide.
+double over_tp(const std::vector<Op>& ops, CollectiveKind kind, double bytes) {
+  return static_cast<double>(std::count_if(ops.begin(), ops.end(), [&](const Op& op) {
+    const auto* const c = std::get_if<Collective>(&op.work);
+    return c != nullptr && c->axis == Axis::tp && c->kind == kind && c->bytes.value() == bytes;
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("what a parallel adapter gathers and sums over tp") {
+  const ModelSpec model = load_model("llama3-8b");
+  const double inner = 1024.0 * 32 * 2, hidden = 1024.0 * 4096 * 2;
+  using enum CollectiveKind;
+  const std::string job = "tp4 dp1 gbs1 seq1024 lora32 zero0 lora_targets=";
+  for (const char* sp : {"", " sp"}) {
+    CAPTURE(sp);
+    const bool splits = *sp != '\0';
+    const auto count = [&](const std::string& targets, bool forward, CollectiveKind kind,
+                           double bytes) {
+      const Block with = layer(model, RecipeKind::megatron, job + targets + sp);
+      return over_tp(forward ? with.forward : with.backward, kind, bytes);
+    };
+    // Column-parallel: A's shares are gathered; backward their gradients are summed, and, without
+    // sequence parallelism, the input's gradient beside the layer's own.
+    const std::string qkv = "q_proj+k_proj+v_proj", none = "o_proj";
+    CHECK(count(qkv, true, all_gather, inner) == 1);
+    CHECK(count(qkv, false, all_reduce, inner) == 1);
+    CHECK(count(qkv, true, all_reduce, inner) == 0);
+    CHECK(count(qkv, false, all_reduce, hidden) == (splits ? 0 : 3));
+    // Row-parallel: A's partial sums are summed, B's shares gathered over all tokens.
+    CHECK(count(none, true, all_reduce, inner) == 1);
+    CHECK(count(none, false, all_reduce, inner) == 1);
+    CHECK(count(none, true, all_gather, hidden) == (splits ? 3 : 1));
+    // Frozen weights gather no input again: backward has the gradients of both sums, and the
+    // adapter's own.
+    CHECK(count(none, false, all_gather, hidden) == (splits ? 3 : 0));
+  }
+}
+
 TEST_CASE("frozen weights have neither gradients nor an optimizer's states") {
   const ModelSpec model = load_model("llama3-8b");
   const std::int64_t weights = 218'112'000;  // a layer's
-  const std::int64_t adapters = 41'943'040 / 32;
   for (const RecipeKind kind : {RecipeKind::megatron, RecipeKind::fsdp2, RecipeKind::deepspeed}) {
     const Block block = layer(model, kind, "gbs1 seq1024 zero0 lora16");
+    // PEFT's, and Megatron-Bridge's, half of what dim 32 has.
+    const std::int64_t adapters = kind == RecipeKind::megatron ? 2'228'224 / 2 : 41'943'040 / 32;
     const PersistentBytes bytes = persistent_bytes(block);
     CHECK(bytes.weights.value() == doctest::Approx(2.0 * (weights + adapters)).epsilon(1e-5));
     CHECK(bytes.optimizer.value() == doctest::Approx(12.0 * adapters).epsilon(1e-3));

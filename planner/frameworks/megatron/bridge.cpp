@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
 
 namespace qplan {
@@ -210,6 +211,15 @@ constexpr auto kBridgeLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("qplan writes fp32 and bf16 gradients for Megatron-Bridge, not fp16");
      }},
+    // Of a module that CanonicalLoRA adapts in part it calls the adapters that are not there
+    // (LoRALinearSplitQKV.forward in peft/canonical_lora.py).
+    {"bridge_adapters_in_part",
+     [](const Subject& s) { return !bridge_says_targets(s.model, s.plan.lora()); },
+     [](const Subject&) {
+       return std::string(
+           "Megatron-Bridge adapts q, k and v together or none of them, so gate and up, and so an "
+           "MLP's two layers in all experts; use lora_targets with all of these, or all-linear");
+     }},
 });
 
 }  // namespace
@@ -302,6 +312,7 @@ Settings bridge_settings(const PythonText& text) {
       }
     }
   }
+  add_adapter_settings(text, settings);
   return settings;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/writers.h"
 
@@ -193,19 +194,27 @@ std::vector<EmittedFile> write_megatron(const Subject& s, const std::vector<std:
 
 std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::string>& remarks) {
   const BridgeRecipe& recipe = *bridge_recipe(s.model.name);
-  const bool sees = s.model.vision.has_value();
+  const bool sees = s.model.vision.has_value(), adapts = s.plan.lora_rank > 0;
+  // finetune() is pretrain() that insists on weights to start from.
+  const std::string_view entry = adapts ? "finetune" : "pretrain";
   std::string text = remark_lines(remarks);
   text += fmt::format(
       "#\n# Needs Megatron-Bridge; replace the paths at the end{}.\n"
       "import torch\n"
       "from megatron.bridge import {}recipes\n"
+      "{}"
       "from megatron.bridge.training.comm_overlap import CommOverlapConfig\n"
       "from {} import forward_step\n"
       "from megatron.bridge.training.mixed_precision import *  # noqa: F403\n"
-      "from megatron.bridge.training.pretrain import pretrain\n\n\n"
+      "from megatron.bridge.training.{} import {}\n\n\n"
       "def config():\n",
-      sees ? ", and the recipe's mock dataset" : "", recipe.provider.empty() ? "" : "AutoBridge, ",
-      sees ? "megatron.bridge.models.qwen_vl.qwen3_vl_step" : "megatron.bridge.training.gpt_step");
+      sees     ? ", and the recipe's mock dataset"
+      : adapts ? ", and the recipe's dataset"
+               : "",
+      recipe.provider.empty() ? "" : "AutoBridge, ",
+      adapts ? "from megatron.bridge.peft.lora import LoRA\n" : "",
+      sees ? "megatron.bridge.models.qwen_vl.qwen3_vl_step" : "megatron.bridge.training.gpt_step",
+      entry, entry);
   text += fmt::format("    cfg = recipes.{}()\n", recipe.function);
   if (!recipe.provider.empty()) text += fmt::format("    cfg.model = {}\n", recipe.provider);
   text += "    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=False)\n";
@@ -238,16 +247,19 @@ std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::s
     text += "    cfg.rerun_state_machine.check_for_nan_in_loss = False\n";
     text += "    cfg.ddp.check_for_nan_in_grad = False\n";
   }
+  if (adapts) {
+    text += fmt::format("    cfg.peft = {}\n", bridge_adapters(s));
+    text += "    cfg.checkpoint.pretrained_checkpoint = \"/path/to/pretrained_checkpoint\"\n";
+  }
   text += "    cfg.checkpoint.save = \"/path/to/checkpoints\"\n";
   text += "    cfg.checkpoint.load = \"/path/to/checkpoints\"\n    return cfg\n\n\n";
-  text += "if __name__ == \"__main__\":\n    pretrain(config(), forward_step)\n";
-  const std::string script = fmt::format(
-      "#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\n{}{}{}{}pretrain.py\n",
-      remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s), environment_lines(s),
-      torchrun(s, ""));
-  return {{"pretrain.py", text, false},
-          {"train.sh", script, true},
-          slurm_script(s, remarks, "train.sh")};
+  text += fmt::format("if __name__ == \"__main__\":\n    {}(config(), forward_step)\n", entry);
+  const std::string program = std::string(entry) + ".py";
+  const std::string script =
+      fmt::format("#!/bin/bash\n{}{}set -euo pipefail\ncd \"$(dirname \"$0\")\"\n{}{}{}{}{}\n",
+                  remark_lines(remarks), kHowToStart, queue_line(s), allocator_line(s),
+                  environment_lines(s), torchrun(s, ""), program);
+  return {{program, text, false}, {"train.sh", script, true}, slurm_script(s, remarks, "train.sh")};
 }
 
 std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::string>& remarks) {

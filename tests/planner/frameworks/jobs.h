@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/error.h"
+#include "models/parameters.h"
 #include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
 #include "planner/frameworks/check.h"
@@ -63,6 +64,12 @@ inline ParallelPlan canonical(ParallelPlan p, const ModelSpec& model, RecipeKind
   unsaid.loss = LossKind::by_framework;
   const bool titan = recipe == RecipeKind::fsdp2_compile;
   if (titan && torchtitan_loss_chunks(model, unsaid) == 1) p.loss = LossKind::by_framework;
+  if (p.lora_rank == 0) p.lora_alpha = defaults.lora_alpha;
+  if (p.lora_rank > 0 && !p.lora_targets.empty()) {
+    const LoraTargets present = targets_of(model);
+    p.lora_targets = p.lora_targets & present;
+    if (p.lora_targets == (all_linear() & present)) p.lora_targets = {};
+  }
   if (p.pp == 1) p.schedule = ScheduleKind::one_f_one_b;
   if (p.fsdp_shard == p.dp * p.cp) p.fsdp_shard = 0;
   return p;

@@ -249,6 +249,7 @@ std::vector<Broken> broken_plans() {
       {"lora_overlap_tp", megatron, llama3_70b(), "tp2 sp overlap=tp lora8"},
       {"lora_executor_dropout", qplan_recipe, llama3_70b(), "lora8 lora_dropout=0.1"},
       {"lora_experts_etp", qplan_recipe, qwen3_30b(), "tp2 sp etp2 lora8 lora_targets=experts"},
+      {"lora_rank_tp", megatron, llama3_70b(), "tp2 sp lora3"},
       {"lora_vision", qplan_recipe, qwen3_vl(), "lora8"},
       {"lora_fp8", qplan_recipe, llama3_70b(), "lora8 precision=fp8"},
       {"executor_graph", qplan_recipe, qwen3_30b(), "dp2 ep2 gbs2 cuda_graph"},

@@ -1,0 +1,29 @@
+#pragma once
+// LoRA in Megatron-Bridge's words (067f987d, src/megatron/bridge/peft): cfg.peft = LoRA(...), whose
+// targets are patterns over Megatron's module names.
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "planner/frameworks/option.h"
+#include "planner/frameworks/readers/formats.h"
+
+namespace qplan {
+
+// Megatron's options, and those of cfg.peft behind them ("peft.dim").
+std::span<const Option> bridge_options();
+
+// Whether one LoRA(...) says which layers have adapters: it has one adapter for q, k and v.
+bool bridge_says_targets(const ModelSpec& model, const Lora& lora);
+
+// The call that makes the plan's adapters: "LoRA(\n        target_modules=[...], ...)".
+std::string bridge_adapters(const Subject& subject);
+
+// What a file's LoRA(...), the recipe that it starts from, and assignments to the result say.
+void add_adapter_settings(const PythonText& text, Settings& settings);
+
+// The plan's targets: those that the modules' patterns name in every layer of the model.
+void settle_adapters(Draft& draft, const ModelSpec& model);
+
+}  // namespace qplan
