@@ -217,6 +217,9 @@ class Reading {
     settle();
     set_data_parallel();
     set_batch(out);
+    count_pairs();
+    const auto& sentences = scene_.files.assumed;
+    assumed.insert(assumed.end(), sentences.begin(), sentences.end());
   }
 
   Scene& scene() { return scene_; }
@@ -318,6 +321,18 @@ class Reading {
       out.push_back({Severity::error, "bad_value", said->place,
                      fmt::format("LoraConfig {}", error.what()), "", ""});
     }
+  }
+
+  // A sample of preferences is two sequences of one batch: the answer chosen and the one rejected.
+  void count_pairs() {
+    if (!settings_of(Dialect::own_script).has("pairs")) return;
+    ParallelPlan& plan = scene_.draft.plan;
+    plan.micro_batch_size *= 2;
+    plan.global_batch_size *= 2;
+    assumed.push_back(
+        fmt::format("a micro-batch of {} sequences: each of its {} samples is an answer chosen and "
+                    "one rejected",
+                    plan.micro_batch_size, plan.micro_batch_size / 2));
   }
 
   // Its configuration may lie in a place of its own, which nobody gave.
@@ -550,6 +565,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   if (!checked.framework) {
     const Scene scene{job, question, {}, {}};
     check_torch(scene, checked.findings);
+    check_finetuning(scene, checked.findings);
     check_python(scene, checked.findings);
     check_launch(scene, checked.findings);
     if (!checked.has(Severity::error)) {
@@ -569,6 +585,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   check_deepspeed(scene, checked.findings);
   check_trainer(scene, checked.findings);
   check_torch(scene, checked.findings);
+  check_finetuning(scene, checked.findings);
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
   const bool whole = !lacks_config(checked);

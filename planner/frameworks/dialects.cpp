@@ -27,6 +27,8 @@ std::span<const Option> options_of(Dialect dialect) {
     case Dialect::torchtitan:
       return torchtitan_options();
     case Dialect::own_script:
+    case Dialect::llama_factory:  // read as the Trainer's job that it asks for
+    case Dialect::axolotl:
       break;
   }
   return {};
@@ -47,6 +49,8 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::trainer:
     case Dialect::torchtitan:
     case Dialect::own_script:
+    case Dialect::llama_factory:
+    case Dialect::axolotl:
       break;
   }
   return {};
@@ -69,6 +73,10 @@ std::string_view option_list_of(Dialect dialect) {
       return "torchtitan";
     case Dialect::trainer:
       return "trainer";
+    case Dialect::llama_factory:
+      return "llama_factory";
+    case Dialect::axolotl:
+      return "axolotl";
     case Dialect::bridge:
     case Dialect::own_script:
       break;

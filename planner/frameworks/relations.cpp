@@ -217,6 +217,8 @@ std::span<const Relation> relations_of(Dialect dialect) {
     case Dialect::accelerate:
     case Dialect::torchtitan:
     case Dialect::own_script:
+    case Dialect::llama_factory:
+    case Dialect::axolotl:
       break;
   }
   return {};

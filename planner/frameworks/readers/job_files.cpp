@@ -11,6 +11,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/readers/arguments.h"
 #include "planner/frameworks/readers/hostfile.h"
@@ -177,10 +178,87 @@ class JobReader {
     for (const Arrays& arrays : arrays_) {
       if (sourced_.count(arrays.name) == 0) add_arguments(arrays.words, {arrays.name, 1}, "");
     }
+    hand_overrides();
+    for (std::size_t i = 0; i < job_.parts.size(); ++i) derive(i);  // which adds parts
     return std::move(job_);
   }
 
  private:
+  // What a command says on top of the YAML that it names.
+  struct Override {
+    ShellWord file;
+    Settings settings;
+  };
+
+  void hand_overrides() {
+    for (const Override& override : overrides_) {
+      ConfigPart* best = nullptr;
+      std::size_t most = 0;
+      for (ConfigPart& part : job_.parts) {
+        if (part.dialect != Dialect::llama_factory && part.dialect != Dialect::axolotl) continue;
+        const std::size_t alike = folders_alike(part.place.file, override.file.text);
+        if (alike <= most) continue;
+        best = &part;
+        most = alike;
+      }
+      if (best == nullptr) {
+        job_.missing.push_back(override.file);
+      } else {
+        best->settings.append(override.settings);
+      }
+    }
+  }
+
+  // The Trainer's job that a YAML of LLaMA-Factory's or axolotl's asks for.
+  void derive(std::size_t at) {
+    const Dialect dialect = job_.parts[at].dialect;
+    if (dialect != Dialect::llama_factory && dialect != Dialect::axolotl) return;
+    const Place place = job_.parts[at].place;
+    TrainerJob made = dialect == Dialect::axolotl
+                          ? job_of_axolotl(job_.parts[at].settings, place)
+                          : job_of_llama_factory(job_.parts[at].settings, place);
+    const auto hand = [&](Dialect of, Settings settings) {
+      if (settings.empty()) return;
+      add(of, std::move(settings), place);
+      job_.parts.back().derived = true;
+    };
+    hand(Dialect::trainer, std::move(made.trainer));
+    hand(Dialect::own_script, std::move(made.own_script));
+    hand(Dialect::ds_config, std::move(made.ds_config));
+    hand(Dialect::accelerate, std::move(made.accelerate));
+    job_.assumed.insert(job_.assumed.end(), made.assumed.begin(), made.assumed.end());
+  }
+
+  // "a=b" of LLaMA-Factory's command, "--a-b c" of axolotl's.
+  static Settings words_of_command(const std::vector<ShellWord>& words) {
+    Settings settings;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      std::string key = words[i].text, value;
+      const std::size_t equals = key.find('=');
+      if (equals != std::string::npos) {
+        value = key.substr(equals + 1);
+        key.resize(equals);
+      } else if (key.starts_with("--") && i + 1 < words.size() &&
+                 !words[i + 1].text.starts_with("--")) {
+        value = words[i + 1].text;
+      } else {
+        value = "true";
+      }
+      const bool dashes = key.starts_with("--");
+      if (dashes) key.erase(0, 2);
+      if (!dashes && equals == std::string::npos) continue;
+      if (dashes) std::replace(key.begin(), key.end(), '-', '_');
+      try {
+        for (Setting setting : read_yaml_settings(key + ": " + value, "").settings) {
+          settings.add({setting.key, setting.value, words[i].place, {}, {}, words[i].resolved});
+        }
+      } catch (const Error&) {
+        settings.add({key, value, words[i].place, {}, {}, words[i].resolved});
+      }
+    }
+    return settings;
+  }
+
   // Of a script that starts nothing.
   struct Arrays {
     std::string name;
@@ -284,6 +362,8 @@ class JobReader {
                      "give the ds_config.json that it names, or ask `qplan predict` with the same "
                      "degrees");
     }
+    if (is_llama_factory(settings)) return add_llama_factory(std::move(settings), whole);
+    if (is_axolotl(settings)) return add(Dialect::axolotl, std::move(settings), whole);
     if (is_accelerate_deepspeed(settings)) {
       return add_deepspeed_of(settings, whole);
     }
@@ -299,6 +379,15 @@ class JobReader {
     }
     const Dialect dialect = dialect_of(flags, "");
     add(dialect, std::move(flags), whole);
+  }
+
+  // Its files for chatting, exporting and evaluating have the same keys.
+  void add_llama_factory(Settings settings, Place place) {
+    const bool trains = is_switched_on(settings, "do_train");
+    add(Dialect::llama_factory, std::move(settings), place);
+    if (trains) return;
+    unknown(std::move(place), "do_train is not true: LLaMA-Factory trains nothing by this file",
+            "do_train: true, or give a configuration that trains");
   }
 
   void add_deepspeed_of(const Settings& accelerate, Place place) {
@@ -513,6 +602,14 @@ class JobReader {
       job_.installs.insert(job_.installs.end(), first, words.end());
       return false;
     }
+    // "llamafactory-cli train x.yaml a=b", "axolotl train x.yaml --a b".
+    const bool finetunes =
+        program == "llamafactory-cli" || program == "lmf" || program == "axolotl";
+    if (finetunes && words.end() - first > 2) {
+      if (std::next(first)->text != "train") return false;
+      add_arguments({first + 2, words.end()}, first->place, program);
+      return true;
+    }
     // A bare argument list is a command that begins with a flag.
     if (first->text.starts_with("--")) {
       add_arguments({first, words.end()}, first->place, "");
@@ -540,7 +637,15 @@ class JobReader {
   }
 
   void add_arguments(const std::vector<ShellWord>& words, Place place, const std::string& script) {
+    if (!words.empty() &&
+        (words.front().text.ends_with(".yaml") || words.front().text.ends_with(".yml"))) {
+      overrides_.push_back({words.front(), words_of_command({words.begin() + 1, words.end()})});
+      return;
+    }
     Settings settings = read_flags(words, script);
+    if (settings.has("--finetuning_type")) {
+      return add_llama_factory(words_of_command(words), std::move(place));
+    }
     Dialect dialect = dialect_of(settings, script);
     if (dialect == Dialect::torchtitan) settings = torchtitan_keys(settings);
     if (dialect == Dialect::trainer) settings = read_trainer_flags(words);
@@ -555,6 +660,7 @@ class JobReader {
 
   JobFiles job_;
   std::vector<Arrays> arrays_;
+  std::vector<Override> overrides_;
   std::set<std::string> sourced_;
 };
 

@@ -76,6 +76,7 @@ class OwnScript {
       if (has(ddp_, callee)) read_wrapper("DDP", call, kModule);
       read_formats(call, callee);
       if (callee == "LoraConfig") read_lora(call);
+      read_frozen(call, callee);
       read_recompute(call, callee);
     }
     for (const PythonAssignment& assignment : text_.assignments) read_recompute(assignment);
@@ -334,9 +335,29 @@ class OwnScript {
       if (a.name.empty() || (a.resolved && a.value.is_null())) continue;
       settings_.add(setting_of("lora." + a.name, a));
     }
-    const bool narrow = file_.text.find("load_in_4bit=True") != std::string::npos ||
-                        file_.text.find("load_in_8bit=True") != std::string::npos;
-    if (narrow) said("lora.quantized", true, call.place);
+  }
+
+  // Weights of 4 or 8 bits: BitsAndBytesConfig(load_in_4bit=True), GPTQConfig(bits=4), and what
+  // from_pretrained took by itself before.
+  void read_frozen(const PythonCall& call, const std::string& callee) {
+    if (callee == "prepare_model_for_kbit_training") said("kbit", true, call.place);
+    const auto on = [&](std::string_view name) {
+      const PythonArgument* const a = call.find(name);
+      return a != nullptr && a->resolved && a->value.is_boolean() && a->value.get<bool>();
+    };
+    const auto text = [&](std::string_view name) {
+      const PythonArgument* const a = call.find(name);
+      return a == nullptr ? std::string() : text_of(a->value);
+    };
+    if (on("load_in_8bit")) said("frozen", "int8", call.place);
+    if (on("load_in_4bit")) {
+      said("frozen", on("bnb_4bit_use_double_quant") ? "nf4-double" : "nf4", call.place);
+      // bitsandbytes takes fp4 unless it is told otherwise, which has as many bytes.
+      if (text("bnb_4bit_quant_type") != "nf4") said("frozen.fp4", true, call.place);
+    }
+    if (callee == "GPTQConfig" && (text("bits") == "4" || text("bits") == "8")) {
+      said("frozen", text("bits") == "4" ? "int4" : "int8", call.place);
+    }
   }
 
   // ---- activations that are recomputed ----

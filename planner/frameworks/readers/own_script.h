@@ -21,8 +21,10 @@ namespace qplan {
 //   split;
 // - "recompute": true, false or "selective", whichever way it is said (transformers', torch's,
 //   DeepSpeed's); "recompute.if": the condition that it stands under.
-// - "lora": peft's LoraConfig, where it is used, with "lora.r", "lora.lora_alpha" and
-//   "lora.target_modules" (a list, or a word); "lora.quantized": beside weights of fewer bits.
+// - "lora": peft's LoraConfig, where it is used, with "lora.r", "lora.lora_alpha",
+//   "lora.lora_dropout" and "lora.target_modules" (a list, or a word);
+// - "frozen": what weights are quantised to, as a plan names it ("nf4-double"), "frozen.fp4" where
+//   fp4 is in its place; "kbit": peft's prepare_model_for_kbit_training is called.
 // Empty: none of it is there.
 Settings own_script_settings(const PythonText& text, const ConfigText& file);
 

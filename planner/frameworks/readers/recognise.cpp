@@ -108,17 +108,23 @@ bool is_megatron_yaml(const Settings& yaml) {
   });
 }
 
+// Keys that the documentation of each has its examples begin with.
+bool is_llama_factory(const Settings& yaml) {
+  return has_any(yaml, {"model_name_or_path"}) &&
+         has_any(yaml, {"finetuning_type", "stage", "template", "cutoff_len", "lora_target"});
+}
+
+bool is_axolotl(const Settings& yaml) {
+  return has_any(yaml, {"base_model"}) &&
+         (has_any(yaml, {"micro_batch_size", "sequence_len", "num_epochs", "adapter",
+                         "val_set_size", "sample_packing", "flash_attention", "load_in_8bit",
+                         "load_in_4bit", "pretraining_dataset"}) ||
+          yaml.has_section("datasets"));
+}
+
 std::string_view other_tool_of(const Settings& yaml) {
-  // Keys that the documentation of each has all of its examples begin with.
-  if (has_any(yaml, {"base_model"}) &&
-      (has_any(yaml, {"micro_batch_size", "sequence_len", "num_epochs", "adapter", "val_set_size",
-                      "sample_packing", "flash_attention", "load_in_8bit", "load_in_4bit"}) ||
-       yaml.has_section("datasets"))) {
-    return "axolotl";
-  }
-  if (has_any(yaml, {"model_name_or_path"}) &&
-      has_any(yaml, {"finetuning_type", "stage", "template", "cutoff_len"})) {
-    return "LLaMA-Factory";
+  if (has_any(yaml, {"dist_config", "train_dataset"}) || yaml.has_section("dist_config.")) {
+    return "LLaMA-Factory's second version";
   }
   if (has_any(yaml, {"defaults"}) && yaml.has_section("trainer.")) return "NeMo or verl";
   return "";

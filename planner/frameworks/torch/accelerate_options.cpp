@@ -173,19 +173,23 @@ bool is_replicated(const Settings& accelerate) {
 
 void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus,
                        int gpus_per_node) {
+  if (is_replicated(settings)) {
+    draft.recipe = RecipeKind::ddp;
+    draft.plan.overlap = recipe_of(RecipeKind::ddp).defaults.overlap;
+    draft.plan.grad_dtype = DType::fp32;
+    draft.plan.zero = draft.plan.fsdp_shard = 0;
+    return;
+  }
   set_shards(draft, gpus);
-  if (is_replicated(settings)) draft.plan.fsdp_shard = 1;
   const Setting* const version = settings.find("fsdp_config.fsdp_version");
   const Setting* const strategy = settings.find("fsdp_config.fsdp_sharding_strategy");
   const bool second = (version != nullptr && same_value(version->value, Json(2))) ||
                       settings.has_section("parallelism_config.");  // which FSDP1 has not
   if (!second) {
-    // DDP's copies are what FSDP1 has of one rank each.
     draft.recipe = RecipeKind::fsdp1;
     draft.plan.overlap = recipe_of(RecipeKind::fsdp1).defaults.overlap;
     draft.plan.grad_dtype = recipe_of(RecipeKind::fsdp1).defaults.grad_dtype;
   }
-  if (is_replicated(settings)) draft.plan.grad_dtype = DType::fp32;
   if (strategy == nullptr || second) return;
   // By name or by number (torch.distributed.fsdp.ShardingStrategy).
   const std::string name = text_of(strategy->value);

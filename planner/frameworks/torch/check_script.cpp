@@ -103,28 +103,65 @@ void check_weights(const Scene& scene, const Settings& s, Findings& out) {
        "PyTorch 2.11, torch/optim/adam.py (zeros_like of the parameter)"});
 }
 
+// DDP's buckets, which hold the gradients once more; of adapters they are small. Recipe ddp counts
+// 16 bits of them.
+std::string buckets_text(const Scene& scene, const Settings& s) {
+  const Setting* const view = s.find("DDP.gradient_as_bucket_view");
+  const bool views = view != nullptr && same_value(view->value, Json(true));
+  const ParallelPlan& plan = scene.draft.plan;
+  if (views || plan.lora_rank > 0) return "";
+  const std::int64_t all = count_parameters(scene.question.model).total();
+  const std::string format = weights_of_script(s, scene.question.config);
+  const int each = format == "bf16" || format == "fp16" ? 2 : 4;
+  const bool half = scene.draft.recipe == RecipeKind::ddp && each == 4;
+  return fmt::format("; its buckets hold the gradients once more, {}, {} not counted below",
+                     bytes_text(all, each), half ? "half of which is" : "which is");
+}
+
 // DDP, by itself or by a Trainer.
 void check_copies(const Scene& scene, const Settings& s, Findings& out) {
   const Setting* const call = s.find("DDP");
   const ConfigPart* const trainer = scene.files.find(Dialect::trainer);
-  const bool copies = scene.draft.recipe == RecipeKind::fsdp1 && scene.draft.plan.fsdp_shard == 1;
+  const RecipeKind recipe = scene.draft.recipe;
+  const bool copies = recipe == RecipeKind::ddp ||
+                      (recipe == RecipeKind::fsdp1 && scene.draft.plan.fsdp_shard == 1);
   if (wrapper_of(s) != "DDP" && !(trainer != nullptr && copies && wrapper_of(s).empty())) return;
-  const std::int64_t all = count_parameters(scene.question.model).total();
-  const Setting* const view = s.find("DDP.gradient_as_bucket_view");
-  const bool buckets = view == nullptr || !same_value(view->value, Json(true));
-  const std::string format = weights_of_script(s, scene.question.config);
-  const int each = format == "bf16" || format == "fp16" ? 2 : 4;
+  if (call == nullptr && scene.question.limits.gpus == 1) return;  // nothing is copied
+  const std::string buckets = buckets_text(scene, s);
+  const bool adapters = scene.draft.plan.lora_rank > 0;
   out.push_back(
       {note, "replicated", call != nullptr ? call->place : trainer->place,
-       fmt::format("{}: every GPU holds all weights, gradients and moments{}",
+       fmt::format("{}: every GPU holds all {}{}",
                    call != nullptr ? "DistributedDataParallel" : "a Trainer without fsdp is DDP",
-                   buckets ? fmt::format("; its buckets hold the gradients once more, {}, which is "
-                                         "not counted below",
-                                         bytes_text(all, each))
-                           : std::string()),
-       buckets ? "fully_shard shards them; gradient_as_bucket_view=True makes one of the two copies"
-               : "fully_shard shards them",
+                   adapters ? "frozen weights, and the adapters with their gradients and moments"
+                            : "weights, gradients and moments",
+                   buckets),
+       buckets.empty()
+           ? "fully_shard shards them"
+           : "fully_shard shards them; gradient_as_bucket_view=True makes one of the two copies",
        "PyTorch 2.11, torch/nn/parallel/distributed.py (gradient_as_bucket_view)"});
+}
+
+// peft makes what is not quantised fp32, the embedding among it, and so the residual stream.
+void check_residual(const Scene& scene, const Settings& s, Findings& out) {
+  const Setting* const kbit = s.find("kbit");
+  const ParallelPlan& plan = scene.draft.plan;
+  const ModelSpec& model = scene.question.model;
+  if (kbit == nullptr || plan.lora_rank == 0) return;
+  const std::int64_t tokens = plan.micro_batch_size * plan.seq_len / plan.cp;
+  const auto layers = static_cast<std::int64_t>(model.layers.size());
+  out.push_back(
+      {note, "fp32_residual", kbit->place,
+       fmt::format(
+           "prepare_model_for_kbit_training makes embeddings and norms fp32, and the residual "
+           "stream with them: what every layer is given takes {} more than 16 bits do (2 bytes x "
+           "{} tokens x {} wide x {} layers), which is not counted below",
+           human_bytes(Bytes(2.0 * static_cast<double>(tokens * model.hidden_size * layers))),
+           tokens, model.hidden_size, layers),
+       "leave the call out and freeze the weights by get_peft_model alone, or make the embedding "
+       "16 bits again",
+       "PEFT 0.19, src/peft/utils/other.py (prepare_model_for_kbit_training); arithmetic: 2 bytes "
+       "a number"});
 }
 
 }  // namespace
@@ -134,10 +171,12 @@ void check_own_script(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (part.dialect == Dialect::own_script) all.append(part.settings);
   }
+  check_residual(scene, all, out);
   // accelerate wraps the model by itself, and its FSDP makes the weights fp32.
   if (scene.files.find(Dialect::accelerate) != nullptr) return;
   const RecipeKind recipe = scene.draft.recipe;
-  if (recipe != RecipeKind::fsdp1 && recipe != RecipeKind::fsdp2) return;
+  const bool ours = recipe == RecipeKind::fsdp1 || recipe == RecipeKind::fsdp2;
+  if (!ours && recipe != RecipeKind::ddp) return;
   if (wrapper_of(all).empty()) return check_copies(scene, all, out);
   check_units(scene, all, out);
   check_weights(scene, all, out);

@@ -76,11 +76,18 @@ void settle_fully_shard(Draft& draft, const Settings& s) {
   if (offload != nullptr && truth_of(offload->value)) offload_all(plan);
 }
 
-// Every rank holds all of it, and autocast keeps a copy of all weights in 16 bits through a step.
+// Every rank holds all of it. Weights that are trained in 16 bits without others of 32 beside them
+// are what fsdp1 has with one rank a shard; ddp's recipe keeps master weights.
 void settle_ddp(Draft& draft, bool narrow) {
-  take_recipe(draft, RecipeKind::fsdp1);
-  draft.plan.fsdp_shard = 1;
-  draft.plan.zero = narrow ? 3 : 2;
+  ParallelPlan& plan = draft.plan;
+  if (narrow && plan.lora_rank == 0) {
+    take_recipe(draft, RecipeKind::fsdp1);
+    plan.fsdp_shard = 1;
+    plan.zero = 3;
+    return;
+  }
+  take_recipe(draft, RecipeKind::ddp);
+  plan.zero = plan.fsdp_shard = 0;
 }
 
 // Formats of products, sums and states.
@@ -149,8 +156,11 @@ std::vector<std::string> read_lora(Draft& draft, const Settings& own_script) {
   plan.lora_rank = static_cast<int>(number("r", 8));
   plan.lora_alpha = static_cast<int>(number("lora_alpha", 8));
   const Setting* const targets = own_script.find("lora.target_modules");
-  if (own_script.has("lora.quantized")) {
-    assumed.emplace_back("frozen weights in 16 bits: weights of 4 or 8 are not counted");
+  const Setting* const dropout = own_script.find("lora.lora_dropout");
+  if (dropout != nullptr && dropout->resolved) plan.lora_dropout = number_of(dropout->value);
+  if (const Setting* const frozen = own_script.find("frozen")) {
+    plan.frozen_weights = from_word<FrozenFormat>(text_of(frozen->value));
+    if (own_script.has("frozen.fp4")) assumed.emplace_back("weights in nf4, which has fp4's bytes");
   }
   if (same_value(targets == nullptr ? Json(nullptr) : targets->value, Json("all-linear"))) {
     return assumed;

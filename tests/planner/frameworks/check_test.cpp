@@ -241,7 +241,8 @@ num_processes: 64
     REQUIRE(find(checked, "replicated") != nullptr);
     CHECK(find(checked, "replicated")->severity == Severity::note);
     CHECK(checked.plan.dp == 64);
-    CHECK(checked.plan.fsdp_shard == 1);
+    CHECK(checked.recipe == RecipeKind::ddp);
+    CHECK(checked.plan.zero == 0);
   }
 
   TEST_CASE("FSDP1's strategies are plans of their own") {

@@ -133,8 +133,8 @@ TEST_SUITE("a Trainer that no accelerate configuration tells how to shard") {
     };
     const std::string torchrun = "torchrun --nnodes 2 --nproc_per_node 8";
     const Checked copies = plan_of("", torchrun);
-    CHECK(copies.recipe == RecipeKind::fsdp1);
-    CHECK(copies.plan.fsdp_shard == 1);
+    CHECK(copies.recipe == RecipeKind::ddp);
+    CHECK(copies.plan.zero == 0);
     CHECK(copies.says_plan);
     REQUIRE(find(copies, "replicated") != nullptr);
     CHECK(find(copies, "replicated")->message.find("without fsdp") != std::string::npos);
@@ -145,7 +145,7 @@ TEST_SUITE("a Trainer that no accelerate configuration tells how to shard") {
     CHECK(plan_of(", fsdp='shard_grad_op offload'", torchrun).plan.zero == 2);
     CHECK(plan_of(", fsdp='shard_grad_op offload'", torchrun).plan.offload.params);
     CHECK(plan_of(", fsdp='hybrid_shard auto_wrap'", torchrun).plan.fsdp_shard == 8);
-    CHECK(plan_of(", fsdp=''", torchrun).plan.fsdp_shard == 1);
+    CHECK(plan_of(", fsdp=''", torchrun).recipe == RecipeKind::ddp);
     // The same by arguments of its command line.
     const Checked line =
         ask({{"train.sh", torchrun + " train.py --model_name_or_path m --bf16 True "
@@ -175,6 +175,41 @@ TEST_SUITE("a Trainer that no accelerate configuration tells how to shard") {
 }
 
 TEST_SUITE("adapters beside frozen weights") {
+  TEST_CASE("weights of 4 or 8 bits beside adapters are the plan's frozen weights") {
+    const auto plan_of = [](const std::string& quantised) {
+      return ask_program(
+                 quantised +
+                 "model = AutoModelForCausalLM.from_pretrained(name, dtype='bfloat16', "
+                 "quantization_config=q)\n"
+                 "model = get_peft_model(model, LoraConfig(r=8, lora_dropout=0.05))\n"
+                 "args = TrainingArguments(output_dir='o', per_device_train_batch_size=1)\n")
+          .plan;
+    };
+    CHECK(plan_of("q = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4')\n")
+              .frozen_weights == FrozenFormat::nf4);
+    CHECK(plan_of("q = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True)\n")
+              .frozen_weights == FrozenFormat::nf4_double);
+    CHECK(plan_of("q = BitsAndBytesConfig(load_in_8bit=True)\n").frozen_weights ==
+          FrozenFormat::int8);
+    CHECK(plan_of("q = GPTQConfig(bits=4)\n").frozen_weights == FrozenFormat::int4);
+    CHECK(plan_of("q = BitsAndBytesConfig(load_in_4bit=False)\n").frozen_weights ==
+          FrozenFormat::computed);
+    CHECK(plan_of("").lora_dropout == 0.05);
+    CHECK(plan_of("").zero == 0);
+  }
+
+  TEST_CASE("what peft makes fp32 is counted where it is called") {
+    const std::string job =
+        "model = get_peft_model(model, LoraConfig(r=8))\n"
+        "args = TrainingArguments(output_dir='o', per_device_train_batch_size=2)\n";
+    CHECK(find(ask_program(job), "fp32_residual") == nullptr);
+    const Checked checked = ask_program("model = prepare_model_for_kbit_training(model)\n" + job);
+    REQUIRE(find(checked, "fp32_residual") != nullptr);
+    // 2 bytes x 2 sequences of 4096 x 4096 wide x 36 layers.
+    CHECK(checked.plan.seq_len == 4096);
+    CHECK(find(checked, "fp32_residual")->message.find("2.25 GiB") != std::string::npos);
+  }
+
   TEST_CASE("peft's LoraConfig is a plan of its own, whoever shards") {
     const std::string load =
         "model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.bfloat16)\n";
@@ -371,10 +406,10 @@ TEST_SUITE("programs that shard by themselves") {
       CAPTURE(call);
       const Checked checked = ask_program(call, 16);
       CHECK(checked.framework == Framework::fsdp2);
-      CHECK(checked.recipe == RecipeKind::fsdp1);
+      CHECK(checked.recipe == RecipeKind::ddp);
       CHECK(checked.says_plan);
       CHECK(checked.plan.dp == 16);
-      CHECK(checked.plan.fsdp_shard == 1);
+      CHECK(checked.plan.zero == 0);
       REQUIRE(find(checked, "replicated") != nullptr);
       CHECK(find(checked, "replicated")->message.find("30.5 GiB") != std::string::npos);
       CHECK_FALSE(checked.has(Severity::error));
