@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <ostream>
 
+#include "cli/job.h"
 #include "cli/options.h"
 #include "cli/report.h"
 #include "models/error.h"
@@ -14,6 +16,11 @@ Exit run_catalog(const Catalog& catalog, const Args& args, const Console& consol
   std::string action, name;
   bool json = false;
   CommandLine line(catalog.verb, catalog.summary, catalog.example);
+  std::optional<std::string> as;
+  if (catalog.reads_as) {
+    line.group("Model");
+    add_read_as_option(line, as);
+  }
   line.group("Output");
   line.flag("--json", "the list as JSON (show always prints JSON)", json);
   line.positional("show", catalog.shows, action);
@@ -26,7 +33,7 @@ Exit run_catalog(const Catalog& catalog, const Args& args, const Console& consol
   }
   if (action != "show" && name.empty()) {
     // `qplan hardware h100-sxm`: one of them.
-    console.out << json_text(catalog.one(action));
+    console.out << json_text(catalog.one(action, as.value_or("")));
     return Exit::done;
   }
   if (action != "show") {
@@ -38,7 +45,7 @@ Exit run_catalog(const Catalog& catalog, const Args& args, const Console& consol
     throw Error(
         fmt::format("{} show needs a name; `qplan {}` lists them", catalog.verb, catalog.verb));
   }
-  console.out << json_text(catalog.one(name));
+  console.out << json_text(catalog.one(name, as.value_or("")));
   return Exit::done;
 }
 

@@ -14,7 +14,9 @@ struct Catalog {
   std::string shows, names;            // what `show` prints; what NAME may be
   std::string (*list_text)();
   Json (*list_json)();
-  Json (*one)(const std::string& name);  // throws Error for a name it does not know
+  // Throws Error for a name it does not know. `as`: what --as says, where it is an option.
+  Json (*one)(const std::string& name, const std::string& as);
+  bool reads_as = false;
 };
 
 Exit run_catalog(const Catalog& catalog, const Args& args, const Console& console);

@@ -39,6 +39,7 @@ struct CheckWords {
   bool json = false;
   bool best = true;
   std::vector<std::string> assumed;  // of a model that the files themselves describe
+  bool by_name = false;              // or name: its positions may be another's
 };
 
 struct FoundInFiles {
@@ -137,7 +138,7 @@ class FileJudge {
     Checked checked =
         check(files, {job_.model, config_, job_.limits(), job_.hardware.link.gpus_per_node,
                       question_.seq_len, question_.global_batch_size, question_.micro_batch_size,
-                      !question_.choices.model_config.is_null()});
+                      question_.by_name || !question_.choices.model_config.is_null()});
     checked.assumed.insert(checked.assumed.begin(), question_.assumed.begin(),
                            question_.assumed.end());
     if (speaks_of_plan(checked)) {
@@ -302,7 +303,20 @@ Json to_json(const FoundInFiles& found) {
 
 // A script that states every shape needs no --model.
 void read_model_of_files(CheckWords& question, const std::vector<ConfigText>& files) {
-  const auto model = model_of_files(read_job_files(files));
+  const JobFiles job = read_job_files(files);
+  if (const std::string id = model_id_of_files(job); !id.empty()) {
+    const std::string name = built_in_of_id(id);
+    if (name.empty()) {
+      throw Error(fmt::format(
+          "the files train {}, which is not built in; give its config.json as --model", shown(id)));
+    }
+    question.choices.model = name;
+    question.assumed = {
+        fmt::format("{} is of the size of the built-in {}; --model says another", shown(id), name)};
+    question.by_name = true;
+    return;
+  }
+  const auto model = model_of_files(job);
   if (!model) return;  // which make_job says
   read_model(model->config, "the model that the arguments describe");
   question.choices.model = "the-scripts-own";
@@ -320,12 +334,14 @@ Exit run_check(const Args& args, const Console& console) {
                    "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64");
   line.positionals("FILE",
                    "the files of one job: ds_config.json, Megatron's arguments or launch "
-                   "script, accelerate's yaml, slime's script, torchtitan's function",
+                   "script, accelerate's, LLaMA-Factory's or axolotl's yaml, slime's script, "
+                   "torchtitan's function",
                    question.files);
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",
-               "what the arguments describe"},
+               "what the files describe or name"},
               set_given(question.choices.model, set_text));
+  add_read_as_option(line, question.choices.read_as);
   line.option({"--seq-len", "TOKENS", "tokens of a sequence, where no file says", kDefaultLength},
               set_given(question.seq_len, set_whole, std::int64_t{1}, std::int64_t{1} << 30));
   line.option({"--global-batch-size", "SEQUENCES", "sequences a step, where no file says", ""},

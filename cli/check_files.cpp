@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <optional>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 
@@ -52,7 +53,9 @@ class CheckFiles {
 
   std::vector<ConfigText> read() {
     for (std::size_t i = 0; i < files_.size(); ++i) {  // which grows by what is found
-      if (file_kind_of(files_[i]) == FileKind::script) follow(ConfigText(files_[i]));
+      const FileKind kind = file_kind_of(files_[i]);
+      if (kind == FileKind::script) follow(ConfigText(files_[i]));
+      if (kind == FileKind::yaml) follow_yaml(ConfigText(files_[i]));
     }
     return std::move(files_);
   }
@@ -65,6 +68,36 @@ class CheckFiles {
     };
     const ShellScript script = read_shell(file.text, file.name, beside);
     for (const ShellCommand& command : script.commands) find_configs(command);
+  }
+
+  // "deepspeed: examples/deepspeed/ds_z3_config.json" of LLaMA-Factory's and axolotl's YAML, whose
+  // paths begin where the job is started: in one of the folders above.
+  void follow_yaml(const ConfigText& file) {
+    constexpr std::string_view kKey = "deepspeed:";
+    std::istringstream lines(file.text);
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with(kKey)) continue;
+      std::istringstream words(line.substr(kKey.size()));
+      std::string path;
+      words >> path;
+      std::erase_if(path, [](char c) { return c == '"' || c == '\''; });
+      find_above(file.name, path, {".json"});
+    }
+  }
+
+  void find_above(const std::string& reader, const std::string& path,
+                  std::initializer_list<std::string_view> extensions) {
+    constexpr int kMostFolders = 8;
+    std::error_code no;
+    fs::path folder = fs::absolute(reader, no).parent_path();
+    for (int above = 0; above < kMostFolders; ++above) {
+      if (fs::is_regular_file(folder / path, no)) {
+        find((folder / "reader").string(), path, extensions);
+        return;
+      }
+      if (!folder.has_relative_path()) return;
+      folder = folder.parent_path();
+    }
   }
 
   // Null: no such file lies beside `reader`.
@@ -96,6 +129,11 @@ class CheckFiles {
     };
     for (std::size_t i = 0; i < command.words.size(); ++i) {
       const ShellWord& word = command.words[i];
+      // "llamafactory-cli train x.yaml", "accelerate launch -m axolotl.cli.train x.yaml".
+      const bool yaml = word.text.ends_with(".yaml") || word.text.ends_with(".yml");
+      if (yaml && i > 0 && !command.words[i - 1].text.starts_with("--")) {
+        find_above(word.place.file, word.text, {".yaml", ".yml"});
+      }
       const std::string before = i == 0 ? "" : command.words[i - 1].text;
       const std::size_t equals = word.text.find('=');
       if (equals != std::string::npos && is_key(word.text.substr(0, equals))) {

@@ -59,16 +59,17 @@ bool contains(const std::vector<std::string>& names, const std::string& name) {
 
 void read_model_of(Job& job) {
   const JobChoices& choices = job.choices;
+  const std::string as = choices.read_as.value_or("");
   if (!choices.model) {
     throw Error("--model is missing; `qplan models` lists the built-in ones");
   }
   if (!choices.model_config.is_null()) {
-    job.model = read_model(choices.model_config, "the plan file's model_config");
+    job.model = read_model(choices.model_config, "the plan file's model_config", as);
     job.model.name = *choices.model;
     job.model_config = choices.model_config;
     return;
   }
-  job.model = load_model(*choices.model);
+  job.model = load_model(*choices.model, as);
   // A file may share its name with a built-in model and differ from it.
   const bool built_in =
       contains(model_names(), job.model.name) && load_model(job.model.name) == job.model;
@@ -108,10 +109,18 @@ SetOption set_implementation(JobChoices& choices) {
 
 // ---- options ----
 
+void add_read_as_option(CommandLine& line, std::optional<std::string>& architecture) {
+  line.option(
+      {"--as", "MODEL_TYPE",
+       "read a config.json of an unknown model_type as this one's (llama, qwen3_moe, ...)", ""},
+      set_given(architecture, set_text));
+}
+
 void add_model_options(CommandLine& line, JobChoices& choices) {
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
               set_given(choices.model, set_text));
+  add_read_as_option(line, choices.read_as);
   line.option({"--framework", "NAME",
                fmt::format("implementation to predict, or whose files are to be written: {}",
                            fmt::join(all_framework_words(), ", ")),
@@ -165,7 +174,9 @@ JobChoices merged(const JobChoices& options, const JobChoices& file) {
   if (options.model) {
     result.model = options.model;
     result.model_config = nullptr;
+    result.read_as.reset();
   }
+  if (options.read_as) result.read_as = options.read_as;
   if (options.hardware) {
     result.hardware = options.hardware;
     result.hardware_profile = nullptr;
@@ -226,6 +237,10 @@ PlanFile read_plan_file(const std::string& path) {
   choices.framework = from_word<RecipeKind>(in.string_or("framework", "megatron"));
   choices.gpus = in.integer("gpus", 1, kMostGpus);
   if (in.has("model_config")) choices.model_config = in.value("model_config");
+  if (in.has("read_as")) {
+    JsonReader as(in.value("read_as"), in.path_of("read_as"));
+    choices.read_as = as.string("architecture");
+  }
   if (in.has("hardware_profile")) choices.hardware_profile = in.value("hardware_profile");
   if (in.has("overrides")) {
     JsonReader overrides(in.value("overrides"), in.path_of("overrides"));

@@ -26,6 +26,7 @@ struct SearchSpace;
 // What was asked for; an empty optional was not.
 struct JobChoices {
   std::optional<std::string> model, hardware;
+  std::optional<std::string> read_as;   // the architecture to read an unknown model_type as
   Json model_config, hardware_profile;  // embedded in a plan file; null: built in
   std::optional<std::int64_t> gpus;
   std::optional<RecipeKind> framework;
@@ -36,6 +37,7 @@ struct JobChoices {
 };
 
 void add_model_options(CommandLine& line, JobChoices& choices);
+void add_read_as_option(CommandLine& line, std::optional<std::string>& architecture);  // --as
 // `with_gpus` and `with_hardware` false: the verb reads lists of them itself.
 struct ClusterOptions {
   bool with_gpus = true, with_hardware = true;

@@ -23,13 +23,13 @@ constexpr std::int64_t kShortest = 512;   // tokens of a sequence
 constexpr std::size_t kMostAtOnce = 3;    // changes
 
 // What is asked: by whose implementation, over which plans.
-struct Asked {
+struct JobQuestion {
   SearchSpace space;
   RecipeKind framework = RecipeKind::megatron;
 };
 
 // One change: applies itself and says what it is; nothing where it changes nothing.
-using Step = std::function<std::string(Asked&)>;
+using Step = std::function<std::string(JobQuestion&)>;
 
 // A kind of change. Where steps are `ordered`, each needs less memory than the one before, and the
 // last says whether any of them helps; `probes` are those that are looked at to know.
@@ -41,7 +41,7 @@ struct Kind {
 };
 
 // Which step of which kinds; kinds ascend.
-using Change = std::vector<std::pair<std::size_t, std::size_t>>;
+using ChosenSteps = std::vector<std::pair<std::size_t, std::size_t>>;
 
 // ---- the kinds, in the order in which they are applied and said ----
 
@@ -51,7 +51,7 @@ Kind framework_kind(RecipeKind present) {
   for (const RecipeKind other : {RecipeKind::megatron, RecipeKind::deepspeed, RecipeKind::fsdp2}) {
     if (other == present) continue;
     kind.probes.push_back(kind.steps.size());
-    kind.steps.push_back([other](Asked& asked) {
+    kind.steps.push_back([other](JobQuestion& asked) {
       asked.framework = other;
       return fmt::format("framework {}", to_word(other));
     });
@@ -62,7 +62,7 @@ Kind framework_kind(RecipeKind present) {
 Kind gpus_kind(const SearchSpace& space) {
   Kind kind{.steps = {}, .ordered = true, .probes = {}, .at_home = false};
   for (std::int64_t times = 2; times <= kMostTimes && space.gpus * times <= kMostGpus; times *= 2) {
-    kind.steps.push_back([times](Asked& asked) {
+    kind.steps.push_back([times](JobQuestion& asked) {
       const std::int64_t before = asked.space.gpus;
       // Degrees that somebody fixed stay fixed; the world is what grows.
       asked.space[&P::dp].clear();
@@ -78,7 +78,7 @@ Kind gpus_kind(const SearchSpace& space) {
   return kind;
 }
 
-std::string with_batch(Asked& asked, std::int64_t batch) {
+std::string with_batch(JobQuestion& asked, std::int64_t batch) {
   if (batch == asked.space.job.global_batch_size || batch > kMostSequences) return "";
   asked.space.job.global_batch_size = batch;
   return fmt::format("a batch of {} sequences", batch);
@@ -86,18 +86,18 @@ std::string with_batch(Asked& asked, std::int64_t batch) {
 
 // Sequences that every GPU gets as many of: the nearest, then one each.
 Kind batch_kind() {
-  const auto nearest = [](Asked& asked) {
+  const auto nearest = [](JobQuestion& asked) {
     const std::int64_t gpus = asked.space.gpus, batch = asked.space.job.global_batch_size;
     return with_batch(asked, std::max<std::int64_t>(1, (batch + gpus / 2) / gpus) * gpus);
   };
-  const auto one_each = [](Asked& asked) { return with_batch(asked, asked.space.gpus); };
+  const auto one_each = [](JobQuestion& asked) { return with_batch(asked, asked.space.gpus); };
   return {.steps = {nearest, one_each}, .ordered = true, .probes = {1}, .at_home = true};
 }
 
 Kind length_kind(const SearchSpace& space) {
   Kind kind;
   for (std::int64_t length = space.job.seq_len / 2; length >= kShortest; length /= 2) {
-    kind.steps.push_back([length](Asked& asked) {
+    kind.steps.push_back([length](JobQuestion& asked) {
       asked.space.job.seq_len = length;
       return fmt::format("sequences of {} tokens", length);
     });
@@ -120,7 +120,7 @@ Kind precision_kind(const SearchSpace& space) {
   Kind kind{.steps = {}, .ordered = false, .probes = {}, .at_home = true};
   const auto add = [&kind](Precision precision) {
     kind.probes.push_back(kind.steps.size());
-    kind.steps.push_back([precision](Asked& asked) {
+    kind.steps.push_back([precision](JobQuestion& asked) {
       asked.space.job.precision = precision;
       return fmt::format("precision={}", to_word(precision));
     });
@@ -145,7 +145,7 @@ Kind offload_kind(const Job& job, const SearchSpace& space) {
                                                asked_for.end();
     if (tried) continue;
     kind.probes.push_back(kind.steps.size());
-    kind.steps.push_back([offload](Asked& asked) {
+    kind.steps.push_back([offload](JobQuestion& asked) {
       asked.space[&P::offload] = {offload};
       return fmt::format("offload={}", to_string(offload));
     });
@@ -159,7 +159,7 @@ Kind recompute_kind(const SearchSpace& space) {
   const bool tried = asked_for.empty() ||
                      std::find(asked_for.begin(), asked_for.end(), kEverything) != asked_for.end();
   if (tried) return {};
-  const auto everything = [](Asked& asked) {
+  const auto everything = [](JobQuestion& asked) {
     asked.space[&P::recompute] = {kEverything};
     return std::string("recompute=full");
   };
@@ -212,8 +212,8 @@ class Advisor {
   }
 
   // Nothing: some part of the change changes nothing.
-  std::optional<std::pair<Asked, std::string>> changed(const Change& change) const {
-    Asked asked = present_;
+  std::optional<std::pair<JobQuestion, std::string>> changed(const ChosenSteps& change) const {
+    JobQuestion asked = present_;
     std::string name;
     for (const auto& [kind, step] : change) {
       const std::string said = kinds_[kind].steps[step](asked);
@@ -224,7 +224,7 @@ class Advisor {
     return std::pair(std::move(asked), std::move(name));
   }
 
-  bool can_be(const std::pair<Asked, std::string>& asked) {
+  bool can_be(const std::pair<JobQuestion, std::string>& asked) {
     ParallelPlan plan;
     plan.zero = 3;  // what any offload may ask for
     plan.precision = asked.first.space.job.precision;
@@ -235,7 +235,7 @@ class Advisor {
 
   // Whether any plan fits. Those that need least memory tell: everything computed again, one
   // sequence at a time, no more than one stage a rank.
-  bool fits(const Change& change) {
+  bool fits(const ChosenSteps& change) {
     const auto asked = changed(change);
     if (!asked || !can_be(*asked)) return false;
     const Job& job = of_framework(asked->first.framework);
@@ -252,7 +252,7 @@ class Advisor {
   }
 
   // The fastest of all the plans.
-  std::optional<Advice> best(const Change& change) {
+  std::optional<Advice> best(const ChosenSteps& change) {
     const auto asked = changed(change);
     if (!asked || !can_be(*asked)) return std::nullopt;
     const Job& job = of_framework(asked->first.framework);
@@ -305,11 +305,11 @@ class Advisor {
   }
 
   // A change of these kinds that fits, among the steps that are probed.
-  std::optional<Change> some_of(const std::vector<std::size_t>& chosen, Change so_far) {
+  std::optional<ChosenSteps> some_of(const std::vector<std::size_t>& chosen, ChosenSteps so_far) {
     if (so_far.size() == chosen.size()) return fits(so_far) ? std::optional(so_far) : std::nullopt;
     const std::size_t kind = chosen[so_far.size()];
     for (const std::size_t step : kinds_[kind].probes) {
-      Change more = so_far;
+      ChosenSteps more = so_far;
       more.emplace_back(kind, step);
       if (auto change = some_of(chosen, std::move(more))) return change;
     }
@@ -317,7 +317,7 @@ class Advisor {
   }
 
   const Job& job_;
-  Asked present_;
+  JobQuestion present_;
   std::vector<Kind> kinds_;
   std::map<RecipeKind, std::unique_ptr<Job>> others_;
 };

@@ -5,6 +5,7 @@
 #include "cli/catalog.h"
 #include "cli/commands.h"
 #include "cli/page.h"
+#include "cli/report.h"
 #include "models/json.h"
 #include "models/model_spec.h"
 #include "models/text.h"
@@ -18,10 +19,14 @@ Json counts_json(const ParameterCount& count) {
           {"vision", count.vision}};
 }
 
-Json model_json(const std::string& name, const ModelSpec& model) {
-  return {{"name", model.name},
-          {"parameters", counts_json(count_parameters(model))},
-          {"config", model_config(name)}};
+Json model_json(const std::string& name, const std::string& as) {
+  const ModelSpec model = load_model(name, as);
+  Json object{{"name", model.name},
+              {"parameters", counts_json(count_parameters(model))},
+              {"notes", model_notes(model)}};
+  if (model.read_as) object["read_as"] = read_as_json(model);
+  object["config"] = model_config(name);
+  return object;
 }
 
 std::string heads(const ModelSpec& model) {
@@ -73,16 +78,16 @@ Json models_json() {
 }  // namespace
 
 Exit run_models(const Args& args, const Console& console) {
-  return run_catalog(
-      {.verb = "models",
-       .summary = "The built-in models, and `models show NAME` for one in full.",
-       .example = "qplan models show qwen3-30b-a3b",
-       .shows = "`show` prints one model's config.json and parameter counts",
-       .names = "built-in name, or path of a config.json",
-       .list_text = models_text,
-       .list_json = models_json,
-       .one = [](const std::string& name) { return model_json(name, load_model(name)); }},
-      args, console);
+  return run_catalog({.verb = "models",
+                      .summary = "The built-in models, and `models show NAME` for one in full.",
+                      .example = "qplan models show qwen3-30b-a3b",
+                      .shows = "`show` prints one model's config.json and parameter counts",
+                      .names = "built-in name, or path of a config.json",
+                      .list_text = models_text,
+                      .list_json = models_json,
+                      .one = model_json,
+                      .reads_as = true},
+                     args, console);
 }
 
 }  // namespace qplan

@@ -192,6 +192,12 @@ bool cannot_be_told(const Answer& best, const Answer& other) {
   return other.estimate->step_time <= best.estimate->step_time_high;
 }
 
+Json read_as_json(const ModelSpec& model) {
+  return {{"architecture", model.architecture},
+          {"model_type", model.read_as->model_type},
+          {"ignored_keys", model.read_as->ignored_keys}};
+}
+
 std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_len) {
   const std::int64_t most = model.max_position_embeddings;
   if (most <= 0 || seq_len <= most) return {};
@@ -202,7 +208,8 @@ std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_l
 
 std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace& space,
                                       const JobDefaults& defaults) {
-  std::vector<std::string> list = length_notes(model, space.job.seq_len);
+  std::vector<std::string> list = model_notes(model);
+  for (std::string& note : length_notes(model, space.job.seq_len)) list.push_back(std::move(note));
   const std::int64_t batch = space.job.global_batch_size;
   if (defaults.batch.empty()) return list;
   // The most data-parallel ranks that get a sequence each.
@@ -248,7 +255,8 @@ std::vector<std::string> backend_notes(const Job& job, const ParallelPlan& plan)
 
 std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
   const ParallelPlan& plan = answer.plan;
-  std::vector<std::string> list = length_notes(job.model, plan.seq_len);
+  std::vector<std::string> list = model_notes(job.model);
+  for (std::string& note : length_notes(job.model, plan.seq_len)) list.push_back(std::move(note));
   if (!answer.estimate) return list;
   for (const std::string& note : backend_notes(job, plan)) list.push_back(note);
   const Estimate& e = *answer.estimate;
@@ -297,6 +305,7 @@ Json job_json(const Job& job) {
   if (Json overrides = overrides_to_json(job.choices); !overrides.empty()) {
     object["overrides"] = std::move(overrides);
   }
+  if (job.model.read_as) object["read_as"] = read_as_json(job.model);
   return object;
 }
 

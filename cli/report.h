@@ -55,6 +55,9 @@ bool cannot_be_told(const Answer& best, const Answer& other);
 
 // What a person should know before trusting an answer, each a sentence without its full stop.
 // Of sequences of this length, whatever the plan:
+// What stands in JSON for a model that was read as an architecture that is not its own.
+Json read_as_json(const ModelSpec& model);
+
 std::vector<std::string> length_notes(const ModelSpec& model, std::int64_t seq_len);
 // Of a whole search: the length, and a batch near the default one where that splits over fewer
 // data-parallel ranks than there are sequences for.

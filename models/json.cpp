@@ -245,6 +245,11 @@ std::string_view type_name(const Json& value) {
   return "an object";
 }
 
+MissingKey::MissingKey(std::string path, std::string hint)
+    : Error(path + " is missing" + (hint.empty() ? "" : fmt::format("; did you mean '{}'?", hint))),
+      path_(std::move(path)),
+      hint_(std::move(hint)) {}
+
 JsonReader::JsonReader(const Json& object, std::string path)
     : object_(object), path_(std::move(path)) {
   if (!object.is_object()) {
@@ -283,7 +288,7 @@ const Json& JsonReader::require(std::string_view key) {
   if (is_null(key)) fail(key, "is null; a value is required");
   std::vector<std::string> present;
   for (const auto& [name, value] : object_.items()) present.push_back(name);
-  fail(key, "is missing" + did_you_mean(key, present));
+  throw MissingKey(path_of(key), nearest_name(key, present));
 }
 
 std::int64_t JsonReader::integer(std::string_view key, std::int64_t low, std::int64_t high) {
@@ -352,6 +357,14 @@ std::string JsonReader::string_or(std::string_view key, std::string fallback) {
 
 void JsonReader::ignore(std::initializer_list<std::string_view> keys) {
   asked_.insert(asked_.end(), keys.begin(), keys.end());
+}
+
+std::vector<std::string> JsonReader::never_asked_for() const {
+  std::vector<std::string> keys;
+  for (const auto& [name, value] : object_.items()) {
+    if (std::find(asked_.begin(), asked_.end(), name) == asked_.end()) keys.push_back(name);
+  }
+  return keys;
 }
 
 void JsonReader::finish() const {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/error.h"
 #include "models/json_fwd.h"
 
 namespace qplan {
@@ -38,6 +39,17 @@ void write_file_atomically(const std::string& path, std::string_view text);
 // "a list", "a string", ...: what a value is, for messages.
 std::string_view type_name(const Json& value);
 
+// A required key that is not there.
+class MissingKey : public Error {
+ public:
+  MissingKey(std::string path, std::string hint);
+  [[nodiscard]] const std::string& path() const { return path_; }  // "config.json: hidden_size"
+  [[nodiscard]] const std::string& hint() const { return hint_; }  // a near name that is there
+
+ private:
+  std::string path_, hint_;
+};
+
 // One object, read key by key; `finish()` complains about keys nobody asked for.
 class JsonReader {
  public:
@@ -61,7 +73,9 @@ class JsonReader {
 
   void ignore(std::initializer_list<std::string_view> keys);  // known, of no interest here
   void finish() const;  // throws Error for a key never asked for, with the nearest known key
+  [[nodiscard]] std::vector<std::string> never_asked_for() const;
 
+  [[nodiscard]] const Json& object() const { return object_; }
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::string path_of(std::string_view key) const;
   // Throws Error "<path of key> <sentence>".

@@ -28,14 +28,14 @@ std::int64_t inactive(const ModelSpec& model, const std::vector<Parameter>& laye
 }
 
 // (query, key) pairs that causal attention scores in a sequence.
-double scored_pairs(const LayerKind& kind, double tokens) {
+double scored_pairs(const ModelSpec& model, const LayerKind& kind, double tokens) {
   if (kind.chunk > 0 && static_cast<double>(kind.chunk) < tokens) {
     const auto chunk = static_cast<double>(kind.chunk);
     const double whole = std::floor(tokens / chunk), rest = tokens - whole * chunk;
     return (whole * chunk * chunk + rest * rest) / 2;
   }
-  const double window =
-      kind.window > 0 ? std::min(static_cast<double>(kind.window), tokens) : tokens;
+  const std::int64_t seen = model.indexer ? model.indexer->top_k : kind.window;
+  const double window = seen > 0 ? std::min(static_cast<double>(seen), tokens) : tokens;
   return window * (tokens - window / 2);
 }
 
@@ -65,8 +65,8 @@ ModelSpec tower_spec(const VisionSpec& v) {
   t.intermediate_size = v.intermediate_size;
   t.num_attention_heads = t.num_key_value_heads = v.num_heads;
   t.head_dim = v.hidden_size / v.num_heads;
-  t.mlp = MlpKind::gelu;
-  t.norm = Norm::layer_norm;
+  t.mlp = v.gated ? MlpKind::swiglu : MlpKind::gelu;
+  t.norm = v.gated ? Norm::rms_norm : Norm::layer_norm;
   t.qkv_bias = t.attention_output_bias = t.mlp_bias = true;
   t.causal = false;
   return t;
@@ -110,7 +110,7 @@ double products_beside_attention(const ModelSpec& model, std::int64_t seq_len) {
     const std::int64_t idle = kind.moe ? inactive(model, layer) : 0;
     products += alike * 2 * static_cast<double>(elements(layer) - idle) * tokens;
     if (kind.mixer != Mixer::attention) continue;
-    attention += alike * 2 * static_cast<double>(dims) * heads * scored_pairs(kind, tokens);
+    attention += alike * 2 * static_cast<double>(dims) * heads * scored_pairs(model, kind, tokens);
   }
   return attention > 0 ? products / attention : 0;
 }

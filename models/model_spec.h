@@ -17,6 +17,9 @@ namespace qplan {
 enum class Norm : std::uint8_t { rms_norm, layer_norm };
 enum class MlpKind : std::uint8_t { swiglu, gelu, relu2 };  // relu2: squared ReLU (Nemotron-4)
 enum class PositionEmbedding : std::uint8_t { rope, learned, none };
+// Where a layer's norms stand: before attention and MLP, as in most models; behind them, on what
+// they add to the residual stream (OLMo 2); or both (Gemma, GLM-4).
+enum class NormPlace : std::uint8_t { before, behind, both };
 // How the tokens of a sequence learn of each other within a layer. none: the layer is an MLP alone.
 enum class Mixer : std::uint8_t { attention, delta_net, mamba, none };
 
@@ -26,6 +29,13 @@ struct MlaSpec {
   std::int64_t q_lora_rank = 0, kv_lora_rank = 0;
   std::int64_t qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
   bool operator==(const MlaSpec&) const = default;
+};
+
+// DeepSeek-V3.2's lightning indexer (arXiv 2512.02556, section 2.1) beside latent attention: heads
+// of its own, which share one key, score all keys before a query; attention then sees the top_k.
+struct IndexerSpec {
+  std::int64_t num_heads = 0, head_dim = 0, top_k = 0;
+  bool operator==(const IndexerSpec&) const = default;
 };
 
 // Gated DeltaNet (arXiv 2412.06464) in attention's place: a state of key_head_dim x value_head_dim
@@ -69,6 +79,7 @@ struct MoeSpec {
   bool router_bias = false;                     // V3's e_score_correction_bias, gpt-oss router bias
   bool expert_bias = false;                     // gpt-oss: biases in the expert projections
   bool sigmoid_scores = false;                  // DeepSeek-V3; else softmax
+  bool corrects_softmax = false;                // ERNIE 4.5: router_bias is V3's, of a softmax
   std::int64_t num_groups = 1, topk_group = 1;  // device-limited routing
   double aux_loss_coefficient = 0;
   bool norm_topk_prob = true;        // the chosen experts' weights are scaled to sum to 1
@@ -81,12 +92,17 @@ struct MoeSpec {
   bool operator==(const MoeSpec&) const = default;
 };
 
-// Qwen3-VL's vision tower: patches -> encoder layers -> mergers into the text width.
+// A vision tower of Qwen's: patches -> encoder layers -> mergers into the text width.
 struct VisionSpec {
   std::int64_t depth = 0, hidden_size = 0, intermediate_size = 0, num_heads = 0;
   std::int64_t patch_size = 0, temporal_patch_size = 0, in_channels = 3, spatial_merge_size = 2;
   std::int64_t num_position_embeddings = 0, out_hidden_size = 0;
   std::vector<std::int64_t> deepstack_layers;  // taps; each has a merger of its own
+  // Qwen2.5-VL: RMSNorms, gated MLPs, no learned positions, and layers that attend within windows
+  // of so many patches but for the listed ones; 0: every layer attends to the whole image.
+  bool gated = false;
+  std::int64_t window_patches = 0;
+  std::vector<std::int64_t> whole_layers;
   // The text's rotary pairs that turn by time, height and width. Interleaved: of every three, the
   // second turns by height and the third by width, until there have been as many.
   std::array<std::int64_t, 3> mrope_section{24, 20, 20};
@@ -125,6 +141,13 @@ struct LayerKind {
   bool operator==(const LayerKind&) const = default;
 };
 
+// A config.json of a model_type that is unknown, read as an architecture that is not its own.
+struct ReadAs {
+  std::string model_type;                 // its own, "" where it has none
+  std::vector<std::string> ignored_keys;  // that the architecture has no word for
+  bool operator==(const ReadAs&) const = default;
+};
+
 struct ModelSpec {
   std::string name;          // zoo name or file stem
   std::string architecture;  // Hugging Face model_type
@@ -133,10 +156,15 @@ struct ModelSpec {
   std::int64_t intermediate_size = 0;  // dense MLP
   std::int64_t num_attention_heads = 0, num_key_value_heads = 0, head_dim = 0;
   MlpKind mlp = MlpKind::swiglu;
+  bool gelu_gate = false;  // swiglu's gate goes through a GELU (Gemma), which costs the same
   Norm norm = Norm::rms_norm;
+  NormPlace norm_place = NormPlace::before;
+  // Cohere: attention and MLP read one norm of the layer's input, and both are added to it.
+  bool parallel_mlp = false;
   PositionEmbedding position = PositionEmbedding::rope;
   bool qk_norm = false;        // RMSNorm over head_dim of q and k
   bool qk_norm_whole = false;  // ... over all heads together instead
+  bool qk_norm_each = false;   // ... over a head, with weights of its own for each (Cohere)
   bool qk_l2_norm = false;     // Llama 4: the same without weights, in layers that rotate
   bool qkv_bias = false, attention_output_bias = false, mlp_bias = false;
   bool attention_sinks = false;  // gpt-oss: one learned logit a head
@@ -156,6 +184,7 @@ struct ModelSpec {
   std::optional<RopeScaling> rope_scaling;
 
   std::optional<MlaSpec> mla;
+  std::optional<IndexerSpec> indexer;     // with mla
   std::optional<DeltaNetSpec> delta_net;  // of the layers that say so
   std::optional<MambaSpec> mamba;         // of the layers that say so
   std::optional<MoeSpec> moe;
@@ -164,6 +193,12 @@ struct ModelSpec {
   double mtp_loss_weight = 0.1;     // of their mean loss (Megatron's --mtp-loss-scaling-factor)
 
   std::vector<LayerKind> layers;  // num_layers entries, in order
+
+  // What the config says and no word above does ("logits scaled by 0.0625"): it changes results and
+  // next to nothing of time and memory, so it is told and not priced, and never executed.
+  std::vector<std::string> unmodelled;
+  std::vector<std::string> left_out;  // parts of the model that are not planned ("vision tower")
+  std::optional<ReadAs> read_as;
 
   bool operator==(const ModelSpec&) const = default;
 };
@@ -195,15 +230,19 @@ std::int64_t layer_parameters(const ModelSpec& model, const LayerKind& kind);
 double products_beside_attention(const ModelSpec& model, std::int64_t seq_len);
 
 // The layers of a vision tower as a model of their own: an encoder with LayerNorms, GELU and biases
-// throughout (Qwen3VLMoeVision*).
+// throughout (Qwen3VLMoeVision*), or one with RMSNorms and gated MLPs (Qwen2_5_VLVision*).
 ModelSpec tower_spec(const VisionSpec& vision);
 
-// Reads a config.json that has been parsed; `where` names it in messages. Throws Error for an
-// unknown architecture (lists the known), missing keys, wrong types, impossible sizes.
-ModelSpec read_model(const Json& config, std::string_view where);
+// What an answer about the model should say besides: what is not modelled, left out or ignored.
+std::vector<std::string> model_notes(const ModelSpec& model);
+
+// Reads a config.json that has been parsed; `where` names it in messages. `as`: the architecture to
+// read one of an unknown model_type as. Throws Error for an unknown architecture (lists the known),
+// missing keys (all of them), wrong types, impossible sizes.
+ModelSpec read_model(const Json& config, std::string_view where, std::string_view as = "");
 
 // A zoo name, a config.json, or a folder that holds one. Throws Error with the nearest zoo name.
-ModelSpec load_model(const std::string& name_or_path);
+ModelSpec load_model(const std::string& name_or_path, std::string_view as = "");
 
 // Whether load_model() has a built-in model of this name, its publisher's prefix and case aside.
 bool is_built_in(std::string_view name);

@@ -32,6 +32,12 @@ constexpr Module kDecoder[] = {{embed_tokens, "embed_tokens"},
                                {kv_a_proj, "self_attn.kv_a_proj_with_mqa"},
                                {kv_a_norm, "self_attn.kv_a_layernorm"},
                                {kv_b_proj, "self_attn.kv_b_proj"},
+                               {index_q_proj, "self_attn.indexer.wq_b"},
+                               {index_k_proj, "self_attn.indexer.wk"},
+                               {index_k_norm, "self_attn.indexer.k_norm"},
+                               {index_weights_proj, "self_attn.indexer.weights_proj"},
+                               {attention_out_norm, "post_attention_layernorm"},
+                               {mlp_out_norm, "post_feedforward_layernorm"},
                                {linear_qkvz_proj, "linear_attn.in_proj_qkvz"},
                                {linear_ba_proj, "linear_attn.in_proj_ba"},
                                {linear_qkv_proj, "linear_attn.in_proj_qkv"},
@@ -78,6 +84,19 @@ constexpr Module kLlama4[] = {{gate_proj, "feed_forward.gate_proj"},
 
 constexpr Module kGptOss[] = {{router, "mlp.router"}};
 
+// Its norm before the MLP has a name of its own, that behind attention Llama's.
+constexpr Module kGemma3[] = {{post_attention_norm, "pre_feedforward_layernorm"}};
+
+constexpr Module kGlm4[] = {{attention_out_norm, "post_self_attn_layernorm"},
+                            {mlp_out_norm, "post_mlp_layernorm"}};
+
+constexpr Module kHunyuan[] = {{q_norm, "self_attn.query_layernorm"},
+                               {k_norm, "self_attn.key_layernorm"},
+                               {router, "mlp.gate.wg"},
+                               {shared_gate_proj, "mlp.shared_mlp.gate_proj"},
+                               {shared_up_proj, "mlp.shared_mlp.up_proj"},
+                               {shared_down_proj, "mlp.shared_mlp.down_proj"}};
+
 constexpr Module kGpt2[] = {
     {embed_tokens, "wte"},     {embed_positions, "wpe"},      {input_norm, "ln_1"},
     {q_proj, "attn.c_attn"},   {k_proj, "attn.c_attn"},       {v_proj, "attn.c_attn"},
@@ -118,6 +137,11 @@ constexpr Module kVision[] = {{patch_embed, "patch_embed.proj"},
                               {deepstack_fc1, "linear_fc1"},
                               {deepstack_fc2, "linear_fc2"}};
 
+// Qwen2.5-VL's where they are others.
+constexpr Module kGatedVision[] = {{gate_proj, "mlp.gate_proj"}, {up_proj, "mlp.up_proj"},
+                                   {down_proj, "mlp.down_proj"}, {merger_norm, "ln_q"},
+                                   {merger_fc1, "mlp.0"},        {merger_fc2, "mlp.2"}};
+
 std::string_view find(std::span<const Module> modules, ParameterRole role) {
   for (const Module& module : modules) {
     if (module.role == role) return module.path;
@@ -137,6 +161,9 @@ std::string_view module_of(const ModelSpec& m, ParameterRole role) {
   if (m.architecture == "mixtral") own = kMixtral;
   if (m.architecture == "gpt_oss") own = kGptOss;
   if (is_llama4(m)) own = kLlama4;
+  if (m.architecture.starts_with("gemma3")) own = kGemma3;
+  if (m.architecture == "glm4") own = kGlm4;
+  if (m.architecture.starts_with("hunyuan_v1")) own = kHunyuan;
   const std::string_view word = find(own, role);
   return word.empty() ? find(kDecoder, role) : word;
 }
@@ -175,16 +202,38 @@ TensorPlace gpt2_place(const ModelParameter& it) {
   return {std::move(name), {p.cols, out}, first, 1, out};
 }
 
-// Qwen3-VL's tower: q, k, v in one, layers called blocks, a convolution as the patch embedding.
+// Phi-3's q|k|v and gate|up, and GLM-4's gate|up: rows of one tensor, one behind the other.
+TensorPlace stacked_rows(const ModelSpec& m, const Parameter& p, const std::string& layer) {
+  const std::int64_t query = m.num_attention_heads * m.head_dim;
+  const std::int64_t key = m.num_key_value_heads * m.head_dim;
+  const bool attends = is_qkv(p.role);
+  const std::int64_t rows = attends ? query + 2 * key : 2 * m.intermediate_size;
+  std::int64_t first = 0;
+  if (p.role == k_proj) first = query;
+  if (p.role == v_proj) first = query + key;
+  if (p.role == up_proj) first = m.intermediate_size;
+  const std::string name = layer + (attends ? "self_attn.qkv_proj" : "mlp.gate_up_proj");
+  return {name + ".weight", {rows, p.cols}, first * p.cols, p.cols, 1};
+}
+
+bool stacks_rows(const ModelSpec& m, const Parameter& p) {
+  const bool gates = p.role == gate_proj || p.role == up_proj;
+  return (m.architecture == "phi3" && (gates || is_qkv(p.role))) ||
+         (m.architecture == "glm4" && gates);
+}
+
+// Qwen's towers: q, k, v in one, layers called blocks, a convolution as the patch embedding.
 TensorPlace vision_place(const VisionSpec& v, const ModelParameter& it) {
   const Parameter& p = it.parameter;
-  std::string prefix = "model.visual.";
+  std::string prefix = v.gated ? "visual." : "model.visual.";
   if (it.part == ModelPart::vision) prefix += fmt::format("blocks.{}.", it.layer);
   if (it.part == ModelPart::merger) {
     const bool main = p.role == merger_norm || p.role == merger_fc1 || p.role == merger_fc2;
     prefix += main ? "merger." : fmt::format("deepstack_merger_list.{}.", it.copy);
   }
-  TensorPlace place = whole(p, named(prefix, find(kVision, p.role), p));
+  std::string_view module = v.gated ? find(kGatedVision, p.role) : "";
+  if (module.empty()) module = find(kVision, p.role);
+  TensorPlace place = whole(p, named(prefix, module, p));
   if (is_qkv(p.role)) {
     place.begin = third(p.role) * p.elements();
     place.shape.front() *= 3;
@@ -264,10 +313,12 @@ TensorPlace tensor_place(const ModelSpec& m, const ModelParameter& it) {
     QPLAN_CHECK(m.vision.has_value(), "a vision part belongs to a model with a vision tower");
     return vision_place(*m.vision, it);
   }
-  // Llama 4's text model stands whole beside its vision tower.
-  const std::string outer = m.architecture == "llama4" ? "language_model." : "";
+  // Llama 4's and Gemma 3's text models stand whole beside their vision towers.
+  const bool beside = m.architecture == "llama4" || m.architecture == "gemma3";
+  const std::string outer = beside ? "language_model." : "";
   if (p.role == lm_head) return whole(p, outer + "lm_head.weight");
-  const std::string model = outer + (m.vision ? "model.language_model." : "model.");
+  const std::string model =
+      outer + (m.vision && !m.vision->gated ? "model.language_model." : "model.");
   if (it.part == ModelPart::embedding || it.part == ModelPart::head) {
     return whole(p, named(model, module_of(m, p.role), p));
   }
@@ -283,7 +334,18 @@ TensorPlace tensor_place(const ModelSpec& m, const ModelParameter& it) {
     return place;
   }
   if (p.role == sinks) return whole(p, layer + "self_attn.sinks");
+  if (p.role == score_correction && m.moe->corrects_softmax) {
+    TensorPlace place = whole(p, layer + "mlp.moe_statics.e_score_correction_bias");
+    place.shape = {1, p.rows};
+    return place;
+  }
   if (p.role == score_correction) return whole(p, layer + "mlp.gate.e_score_correction_bias");
+  if (stacks_rows(m, p)) return stacked_rows(m, p, layer);
+  if (m.qk_norm_each && (p.role == q_norm || p.role == k_norm)) {
+    TensorPlace place = whole(p, named(layer, module_of(m, p.role), p));
+    place.shape = {p.rows / m.head_dim, m.head_dim};
+    return place;
+  }
   return whole(p, named(layer, module_of(m, p.role), p));
 }
 

@@ -63,7 +63,7 @@ class ParameterTable {
 
   void experts(const MoeSpec& moe) {
     weight(router, moe.num_experts, m_.hidden_size, Split::none);
-    if (moe.router_bias && moe.sigmoid_scores) {
+    if (moe.router_bias && (moe.sigmoid_scores || moe.corrects_softmax)) {
       weight(score_correction, moe.num_experts, 1, Split::none);
     } else if (moe.router_bias) {
       bias(router, moe.num_experts, Split::none);
@@ -81,15 +81,19 @@ class ParameterTable {
   }
 
   void decoder(const LayerKind& kind) {
-    if (kind.mixer != Mixer::none) norm(input_norm, m_.hidden_size);
+    const bool before = m_.norm_place != NormPlace::behind;
+    const bool behind = m_.norm_place != NormPlace::before;
+    if (before && kind.mixer != Mixer::none) norm(input_norm, m_.hidden_size);
     mixer(kind.mixer);
+    if (behind && kind.mixer != Mixer::none) norm(attention_out_norm, m_.hidden_size);
     if (!kind.mlp) return;
-    norm(post_attention_norm, m_.hidden_size);
+    if (before && !m_.parallel_mlp) norm(post_attention_norm, m_.hidden_size);
     if (kind.moe) {
       experts(*m_.moe);
     } else {
       mlp(gate_proj, up_proj, down_proj, m_.intermediate_size, m_.mlp_bias);
     }
+    if (behind) norm(mlp_out_norm, m_.hidden_size);  // of a dense MLP: no model has it of experts
   }
 
   // Two norms, the projection of [embedding; hidden], a decoder layer, the norm before the head;
@@ -119,7 +123,7 @@ class ParameterTable {
       bias(v_proj, key, Split::rows);
     }
     if (m_.qk_norm) {
-      const bool whole = m_.qk_norm_whole;
+      const bool whole = m_.qk_norm_whole || m_.qk_norm_each;
       weight(q_norm, whole ? query : d, 1, whole ? Split::rows : Split::none);
       weight(k_norm, whole ? key : d, 1, whole ? Split::rows : Split::none);
     }
@@ -178,6 +182,17 @@ class ParameterTable {
     weight(kv_b_proj, heads * (a.qk_nope_head_dim + a.v_head_dim), a.kv_lora_rank, Split::rows);
     weight(o_proj, h, heads * a.v_head_dim, Split::cols);
     if (m_.attention_output_bias) bias(o_proj, h, Split::cols);
+    if (m_.indexer) lightning_indexer(*m_.indexer, a.q_lora_rank);
+  }
+
+  // transformers 5.23, modeling_deepseek_v32.py. Every rank of tp has all of it (Megatron-LM
+  // 00bebb45, megatron/core/transformer/experimental_attention_variant/dsa.py: "duplicated").
+  void lightning_indexer(const IndexerSpec& i, std::int64_t query_rank) {
+    weight(index_q_proj, i.num_heads * i.head_dim, query_rank, Split::none);
+    weight(index_k_proj, i.head_dim, m_.hidden_size, Split::none);
+    weight(index_k_norm, i.head_dim, 1, Split::none);
+    bias(index_k_norm, i.head_dim, Split::none);
+    weight(index_weights_proj, i.num_heads, m_.hidden_size, Split::none);
   }
 
   const ModelSpec& m_;
@@ -208,6 +223,7 @@ std::vector<Parameter> vision_parameters(const VisionSpec& v, ModelPart part) {
   } else if (part == ModelPart::patchify) {
     const std::int64_t pixels = v.in_channels * v.temporal_patch_size * v.patch_size * v.patch_size;
     table.weight(patch_embed, v.hidden_size, pixels, Split::none);
+    if (v.gated) return table.take();
     table.bias(patch_embed, v.hidden_size, Split::none);
     table.weight(embed_positions, v.num_position_embeddings, v.hidden_size, Split::none);
   } else {
@@ -231,21 +247,45 @@ bool is_trained(ParameterRole role) {
 }
 
 bool is_norm(ParameterRole role) {
-  constexpr std::array norms{
-      input_norm,  post_attention_norm, final_norm,     q_norm,         k_norm,
-      q_a_norm,    kv_a_norm,           mtp_embed_norm, mtp_final_norm, mtp_hidden_norm,
-      merger_norm, deepstack_norm,      linear_norm};
+  constexpr std::array norms{input_norm,      post_attention_norm, final_norm,     q_norm,
+                             k_norm,          attention_out_norm,  mlp_out_norm,   index_k_norm,
+                             q_a_norm,        kv_a_norm,           mtp_embed_norm, mtp_final_norm,
+                             mtp_hidden_norm, merger_norm,         deepstack_norm, linear_norm};
   return std::find(norms.begin(), norms.end(), role) != norms.end();
 }
 
 bool is_projection(const Parameter& p) {
-  constexpr std::array projections{
-      q_proj,           k_proj,           v_proj,           o_proj,           q_a_proj,
-      q_b_proj,         kv_a_proj,        kv_b_proj,        gate_proj,        up_proj,
-      down_proj,        mtp_proj,         shared_gate_proj, shared_up_proj,   shared_down_proj,
-      expert_gate_proj, expert_up_proj,   expert_down_proj, linear_qkvz_proj, linear_ba_proj,
-      linear_qkv_proj,  linear_z_proj,    linear_b_proj,    linear_a_proj,    linear_out_proj,
-      mamba_in_proj,    latent_down_proj, latent_up_proj};
+  constexpr std::array projections{q_proj,
+                                   k_proj,
+                                   v_proj,
+                                   o_proj,
+                                   q_a_proj,
+                                   q_b_proj,
+                                   kv_a_proj,
+                                   kv_b_proj,
+                                   gate_proj,
+                                   up_proj,
+                                   down_proj,
+                                   mtp_proj,
+                                   shared_gate_proj,
+                                   shared_up_proj,
+                                   shared_down_proj,
+                                   expert_gate_proj,
+                                   expert_up_proj,
+                                   expert_down_proj,
+                                   linear_qkvz_proj,
+                                   linear_ba_proj,
+                                   linear_qkv_proj,
+                                   linear_z_proj,
+                                   linear_b_proj,
+                                   linear_a_proj,
+                                   linear_out_proj,
+                                   mamba_in_proj,
+                                   latent_down_proj,
+                                   latent_up_proj,
+                                   index_q_proj,
+                                   index_k_proj,
+                                   index_weights_proj};
   return !p.bias && p.adapter == Adapter::none &&
          std::find(projections.begin(), projections.end(), p.role) != projections.end();
 }

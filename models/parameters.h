@@ -30,7 +30,12 @@ enum class ParameterRole : std::uint8_t {
   kv_a_proj,  // ... and of keys and values; its last qk_rope_head_dim rows are the shared rope key
   kv_a_norm,
   kv_b_proj,
-  linear_qkvz_proj,  // Gated DeltaNet (linear_attn): Qwen3-Next's projections ...
+  index_q_proj,  // DeepSeek-V3.2's indexer: queries of the compressed ones, one key, heads' weights
+  index_k_proj,
+  index_k_norm,
+  index_weights_proj,
+  attention_out_norm,  // of what attention adds to the residual stream
+  linear_qkvz_proj,    // Gated DeltaNet (linear_attn): Qwen3-Next's projections ...
   linear_ba_proj,
   linear_qkv_proj,  // ... and Qwen3.5's
   linear_z_proj,
@@ -47,6 +52,7 @@ enum class ParameterRole : std::uint8_t {
   gate_proj,
   up_proj,
   down_proj,
+  mlp_out_norm,  // of what the MLP or the experts add
   router,
   score_correction,  // DeepSeek-V3's e_score_correction_bias: chosen by, never trained by gradient
   shared_gate_proj,
@@ -93,6 +99,11 @@ struct Words<ParameterRole> {
        {ParameterRole::kv_a_proj, "kv_a_proj"},
        {ParameterRole::kv_a_norm, "kv_a_norm"},
        {ParameterRole::kv_b_proj, "kv_b_proj"},
+       {ParameterRole::index_q_proj, "index_q_proj"},
+       {ParameterRole::index_k_proj, "index_k_proj"},
+       {ParameterRole::index_k_norm, "index_k_norm"},
+       {ParameterRole::index_weights_proj, "index_weights_proj"},
+       {ParameterRole::attention_out_norm, "attention_out_norm"},
        {ParameterRole::linear_qkvz_proj, "linear_qkvz_proj"},
        {ParameterRole::linear_ba_proj, "linear_ba_proj"},
        {ParameterRole::linear_qkv_proj, "linear_qkv_proj"},
@@ -110,6 +121,7 @@ struct Words<ParameterRole> {
        {ParameterRole::gate_proj, "gate_proj"},
        {ParameterRole::up_proj, "up_proj"},
        {ParameterRole::down_proj, "down_proj"},
+       {ParameterRole::mlp_out_norm, "mlp_out_norm"},
        {ParameterRole::router, "router"},
        {ParameterRole::score_correction, "score_correction"},
        {ParameterRole::shared_gate_proj, "shared_gate_proj"},

@@ -26,8 +26,12 @@ struct Found {
 };
 
 // Other names of the same sizes. The zoo's Llama 3 is 3.1, whose files hold the longer positions.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kAliases{
-    {{"llama3.1-8b", "llama3-8b"},
+constexpr std::array<std::pair<std::string_view, std::string_view>, 23> kAliases{
+    {{"deepseek-v3.2-exp", "deepseek-v3.2"},
+     {"gemma-3-27b", "gemma3-27b"},
+     {"gemma-3-27b-it", "gemma3-27b"},
+     {"gemma-3-27b-pt", "gemma3-27b"},
+     {"llama3.1-8b", "llama3-8b"},
      {"llama3.1-70b", "llama3-70b"},
      {"llama3.1-405b", "llama3-405b"},
      {"llama-3.1-8b", "llama3-8b"},
@@ -38,6 +42,13 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kAliases
      {"llama-4-scout-17b-16e", "llama4-scout-17b-16e"},
      {"llama-4-scout-17b-16e-instruct", "llama4-scout-17b-16e"},
      {"nemotron-3-ultra-550b", "nemotron-3-ultra-550b-a55b"},
+     {"glm-4.5", "glm4.5"},
+     {"glm-4.5-air", "glm4.5-air"},
+     {"olmo-2-32b", "olmo2-32b"},
+     {"olmo-2-0325-32b", "olmo2-32b"},
+     {"olmo-2-0325-32b-instruct", "olmo2-32b"},
+     {"phi4", "phi-4"},
+     {"qwen2.5-vl-7b-instruct", "qwen2.5-vl-7b"},
      {"qwen3-next-80b-a3b-instruct", "qwen3-next-80b-a3b"}}};
 
 // "Qwen/Qwen3-30B_A3B" is "qwen3-30b-a3b".
@@ -102,9 +113,9 @@ Found find_config(const std::string& name_or_path) {
 
 }  // namespace
 
-ModelSpec load_model(const std::string& name_or_path) {
+ModelSpec load_model(const std::string& name_or_path, std::string_view as) {
   Found found = find_config(name_or_path);
-  ModelSpec model = read_model(found.config, found.where);
+  ModelSpec model = read_model(found.config, found.where, as);
   model.name = std::move(found.name);
   return model;
 }

@@ -18,6 +18,8 @@ that it is never null. Sources, each named by an argument:
   --older-trainer FILE... training_args.py of older versions, whose names are known too
   --run-clm FILE         transformers' examples/pytorch/language-modeling/run_clm.py
   --bridge-fields DIR DIR  checkouts of Megatron-Bridge and Megatron-LM: fields of its configuration
+  --llama-factory DIR    a checkout of LLaMA-Factory: its src/llamafactory/hparams
+  --axolotl DIR          a checkout of axolotl: its src/axolotl/utils/schemas and the arguments of its plugins
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions
 """
 import argparse
@@ -419,6 +421,104 @@ def torchtitan_rows(path):
                            "" if words else kind, default, ",".join(words))
 
 
+def annotated_type(annotation, enums):
+    """A field's type and choices, of its annotation as Python: of one type alone, beside None."""
+    parts, todo = [], [annotation]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.BinOp):
+            todo += [node.left, node.right]
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) in ("Optional", "Union", "Annotated"):
+            # Of Annotated the type comes first, and remarks behind it.
+            several = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            todo += several[:1] if ast.unparse(node.value) == "Annotated" else several
+        elif not (isinstance(node, ast.Constant) and node.value is None):
+            parts.append(node)
+    kinds = [ast.unparse(part) for part in parts]
+    words = []
+    for part, kind in zip(parts, kinds):
+        if kind.startswith("Literal["):
+            words += part.slice.elts if isinstance(part.slice, ast.Tuple) else [part.slice]
+    choices = [str(word.value) for word in words]
+    if len(parts) == 1 and kinds[0] in enums:
+        choices = enums[kinds[0]]
+    if set(kinds) - {"bool"} and all(kind == "bool" or kind.startswith("Literal[") for kind in kinds) and choices:
+        return "", ",".join(choices + (["true", "false"] if "bool" in kinds else []))
+    if choices:
+        return "", ",".join(choices) if len(parts) == 1 else ""
+    named = {"PositiveInt": "int[1:]", "NonNegativeInt": "int[0:]"}
+    kind = named.get(kinds[0], kinds[0]) if len(kinds) == 1 else ""
+    return (kind if kind in ("int", "int[1:]", "int[0:]", "float", "bool", "str") else ""), ""
+
+
+def classes_of(paths):
+    """Classes of Python files by name, and the words of those that are enumerations of texts."""
+    classes = {node.name: node for path in sorted(paths) for node in ast.parse(path.read_text()).body
+               if isinstance(node, ast.ClassDef)}
+    enums = {name: [n.value.value for n in node.body
+                    if isinstance(n, ast.Assign) and isinstance(n.value, ast.Constant)]
+             for name, node in classes.items() if {"str", "StrEnum"} & {ast.unparse(b) for b in node.bases}}
+    return classes, {name: words for name, words in enums.items() if words}
+
+
+def field_rows(classes, name, enums, prefix=""):
+    """The fields of a class and of those that it is made of; of fsdp_config, what stands in it."""
+    node = classes.get(name)
+    for base in node.bases if node else []:
+        yield from field_rows(classes, ast.unparse(base), enums, prefix)
+    for item in node.body if node else []:
+        if not isinstance(item, ast.AnnAssign) or item.target.id.startswith("_"):
+            continue
+        given = {k.arg: k.value for k in getattr(item.value, "keywords", [])}
+        if ast.unparse(given.get("init", ast.Constant(True))) == "False":
+            continue  # set by the program alone
+        kind, choices = annotated_type(item.annotation, enums)
+        default = given.get("default", None if isinstance(item.value, ast.Call) else item.value)
+        text = str(default.value) if isinstance(default, ast.Constant) else ""
+        text = "" if text == "None" or "\n" in text else text
+        spellings = {item.target.id}
+        alias = given.get("validation_alias", given.get("alias"))
+        if alias is not None:
+            spellings |= {n.value for n in ast.walk(alias) if isinstance(n, ast.Constant)}
+        blocks = [n.id for n in ast.walk(item.annotation) if isinstance(n, ast.Name) and n.id == "FSDPConfig"]
+        for spelling in spellings:
+            yield prefix + spelling, "1", kind, text, choices
+            for block in blocks:
+                yield from field_rows(classes, block, enums, f"{prefix}{spelling}.")
+
+
+def llama_factory_rows(folder):
+    source = pathlib.Path(folder) / "src" / "llamafactory"
+    classes, enums = classes_of([*(source / "hparams").glob("*.py"), source / "extras" / "constants.py"])
+    roots = ["ModelArguments", "DataArguments", "TrainingArguments", "FinetuningArguments",
+             "GeneratingArguments", "EvaluationArguments", "MegatronBridgeArguments"]
+    for root in roots:
+        yield from field_rows(classes, root, enums)
+
+
+def axolotl_rows(folder):
+    source = pathlib.Path(folder) / "src" / "axolotl"
+    schemas = [p for p in (source / "utils" / "schemas").glob("*.py")]
+    classes, enums = classes_of(schemas)
+    yield from field_rows(classes, "AxolotlInputConfig", enums)
+    for path in sorted((source / "integrations").glob("*/args.py")):
+        of_plugin, _ = classes_of([path])
+        for name in of_plugin:
+            if not name.endswith("Args"):
+                continue  # what stands in a field
+            yield from field_rows(of_plugin, name, enums)
+
+
+def merged(rows):
+    """One row a name: a type or choices where all that have it agree."""
+    found = {}
+    for row in rows:
+        old = found.get(row[0])
+        found[row[0]] = row if old is None or old == row else (
+            row[0], "1", *(a if a == b else "" for a, b in zip(old[2:], row[2:])))
+    return found.values()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -434,6 +534,8 @@ def main():
     parser.add_argument("--run-clm")
     parser.add_argument("--bridge-recipes")
     parser.add_argument("--bridge-fields", nargs=2)
+    parser.add_argument("--llama-factory")
+    parser.add_argument("--axolotl")
     args = parser.parse_args()
     if args.megatron:
         write("megatron", megatron_rows(args.megatron))
@@ -467,6 +569,10 @@ def main():
         write("run_clm", set(run_clm_rows(args.run_clm)))
     if args.bridge_recipes:
         write("bridge_recipes", set(bridge_recipe_rows(args.bridge_recipes)))
+    if args.llama_factory:
+        write("llama_factory", merged(llama_factory_rows(args.llama_factory)))
+    if args.axolotl:
+        write("axolotl", merged(axolotl_rows(args.axolotl)))
     if args.torchtitan:
         write("torchtitan", set(torchtitan_rows(args.torchtitan)))
 

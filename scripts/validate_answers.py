@@ -54,6 +54,7 @@ def questions(folder):
                       "--pipeline-layout 3,5,4,4,4,4,4,4 --recompute selective:core_attn+mlp "
                       "--offload optimizer:0.5 --json"), 0, None
     yield "predict", "predict --model qwen3-vl-30b-a3b --gpus 32 --framework fsdp2 --zero 3 --json", 0, None
+    yield "predict", f"predict {tiny} --framework torchtitan --json", 0, None
     yield "predict", f"predict {tiny} --framework qplan --precision fp32 --json", 0, None
 
     yield "search", f"search {tiny} --top 3 --timing --json", 0, None

@@ -90,8 +90,10 @@ Bytes bytes_of(const std::vector<const Slot*>& slots) {
 struct CostModel::MemoryView {
   ParallelPlan key;
   PlanView view;  // of `key`
-  // Of each rank, what its actions hold at its peak: gradients that they made, and all the rest.
-  std::vector<Bytes> gradients, activations;
+  // Of each rank, what its actions hold at its peak: gradients that they made, gathered parameters,
+  // and all the rest.
+  std::vector<MemoryParts> parts;
+  std::vector<Bytes> activations;
   std::vector<int> like;          // rank -> the first rank that holds the same stages
   std::vector<Bytes> buffers;     // of each rank that is the first of its kind
   std::vector<Bytes> sending;     // of each rank, for what it sends
@@ -253,8 +255,8 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
     }
     // The step's end frees what fresh gradients it finds, and no peak lies there.
     result.activations_on_host = std::max(result.activations_on_host, host_peak(lists[r]));
-    result.gradients.push_back(step.gradients_at_peak);
-    result.activations.push_back(step.peak - step.gradients_at_peak);
+    result.parts.push_back(step.at_peak);
+    result.activations.push_back(step.peak - step.at_peak.gradients - step.at_peak.gathered);
   }
   return result;
 }
@@ -312,9 +314,10 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
       memory.gradients += persistent[k].gradients * n;
       memory.optimizer += persistent[k].optimizer * n;
     }
-    memory.gradients += v.gradients[r];
+    memory.gradients += v.parts[r].gradients;
     memory.activations = v.activations[r];
-    memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + v.sending[r] + reserves;
+    memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + v.sending[r] +
+                     v.parts[r].gathered + reserves;
     memory.peak =
         memory.weights + memory.gradients + memory.optimizer + memory.buffers + memory.activations;
     memory.reserved = reserved_bytes(memory.peak, recipe_, capacity_ - outside);

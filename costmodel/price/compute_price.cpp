@@ -341,6 +341,11 @@ Price gemm_price(const Gemm& work, const HardwareProfile& hardware) {
       price.time = overlapped(price.time / sums.rate, extra);
     }
   }
+  // What is added to is read; the result leaves as any product's.
+  if (work.adds) {
+    const Bytes sums(size_of(work.dtype) * product.m * product.n * product.batch);
+    price.time += sums / hardware.gpu.memory_bandwidth;
+  }
   return marked(price, engine.assumed, engine.fit->error);
 }
 
@@ -365,7 +370,8 @@ Price grouped_gemm_price(const GroupedGemm& work, const HardwareProfile& hardwar
     price.time += overlapped(compute, inputs / bandwidth) + output / bandwidth;
   } else {
     const Bytes traffic(element * (rows * k + weights) + std::max(2.0, element) * rows * n);
-    price.time += overlapped(compute, traffic / bandwidth);
+    const Bytes sums(work.adds ? std::max(2.0, element) * rows * n : 0);
+    price.time += overlapped(compute, (traffic + sums) / bandwidth);
   }
   price.error = std::max(price.error, engine.fit->error);
   return marked(price, engine.assumed || grouped.assumed, price.error);

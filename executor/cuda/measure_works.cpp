@@ -35,12 +35,12 @@ std::function<void()> MeasuringDevice::once(const Gemm& w) {
                            .c_stride = w.n,
                            .a_transposed = gradient,
                            .b_transposed = !gradient,
-                           .accumulate = gradient,
+                           .accumulate = gradient || w.adds,
                            .out = gradient ? DType::fp32 : DType::bf16};
   return [this, shape] {
     const bf16* a = numbers(shape.m * shape.k);
     const bf16* b = numbers(shape.k * shape.n);
-    void* c = take(shape.m * shape.n * (shape.accumulate ? 4 : 2));
+    void* c = take(shape.m * shape.n * (shape.out == DType::fp32 ? 4 : 2));
     blas.multiply(shape, a, b, c, stream.get());
   };
 }

@@ -13,9 +13,14 @@ void read_mistral(JsonReader& in, ModelSpec& m);
 void read_mixtral(JsonReader& in, ModelSpec& m);
 void read_minimax_m2(JsonReader& in, ModelSpec& m);
 void read_seed_oss(JsonReader& in, ModelSpec& m);
+void read_phi3(JsonReader& in, ModelSpec& m);
+void read_internlm3(JsonReader& in, ModelSpec& m);
 
 // qwen.cpp
 void read_qwen2(JsonReader& in, ModelSpec& m);
+void read_mimo(JsonReader& in, ModelSpec& m);
+void read_qwen2_5_vl(JsonReader& in, ModelSpec& m);
+void read_qwen2_5_vl_text(JsonReader& in, ModelSpec& m);
 void read_qwen2_moe(JsonReader& in, ModelSpec& m);
 void read_qwen3(JsonReader& in, ModelSpec& m);
 void read_qwen3_moe(JsonReader& in, ModelSpec& m);
@@ -34,7 +39,25 @@ void read_qwen3_next(JsonReader& in, ModelSpec& m);
 // deepseek.cpp
 void read_deepseek_v2(JsonReader& in, ModelSpec& m);
 void read_deepseek_v3(JsonReader& in, ModelSpec& m);
+void read_deepseek_v32(JsonReader& in, ModelSpec& m);
 void read_glm4_moe(JsonReader& in, ModelSpec& m);
+
+// norms_behind.cpp
+void read_gemma3(JsonReader& in, ModelSpec& m);
+void read_gemma3_text(JsonReader& in, ModelSpec& m);
+void read_glm4(JsonReader& in, ModelSpec& m);
+void read_olmo2(JsonReader& in, ModelSpec& m);
+void read_olmo3(JsonReader& in, ModelSpec& m);
+
+// cohere.cpp
+void read_cohere(JsonReader& in, ModelSpec& m);
+void read_cohere2(JsonReader& in, ModelSpec& m);
+
+// ernie_hunyuan.cpp
+void read_ernie4_5(JsonReader& in, ModelSpec& m);
+void read_ernie4_5_moe(JsonReader& in, ModelSpec& m);
+void read_hunyuan_v1_dense(JsonReader& in, ModelSpec& m);
+void read_hunyuan_v1_moe(JsonReader& in, ModelSpec& m);
 
 // llama4.cpp
 void read_llama4(JsonReader& in, ModelSpec& m);

@@ -55,7 +55,9 @@ void read_rope(JsonReader& in, double theta, ModelSpec& m) {
 }
 
 void read_heads(JsonReader& in, const Defaults& defaults, ModelSpec& m) {
-  const std::int64_t heads = in.integer("num_attention_heads", 1, kMostHeads);
+  const std::int64_t heads =
+      defaults.heads > 0 ? in.integer_or("num_attention_heads", 1, kMostHeads, defaults.heads)
+                         : in.integer("num_attention_heads", 1, kMostHeads);
   m.num_attention_heads = heads;
   m.num_key_value_heads =
       integer_unless_null(in, "num_key_value_heads", 1, kMostHeads,
@@ -97,13 +99,14 @@ void read_decoder(JsonReader& in, const Defaults& defaults, ModelSpec& m) {
   m.hidden_size = in.integer("hidden_size", 1, kWidest);
   m.num_layers =
       defaults.layers > 0 ? defaults.layers : in.integer("num_hidden_layers", 1, kMostLayers);
-  m.vocab_size = in.integer("vocab_size", 1, kMostWords);
+  m.vocab_size = defaults.vocab > 0 ? in.integer_or("vocab_size", 1, kMostWords, defaults.vocab)
+                                    : in.integer("vocab_size", 1, kMostWords);
   m.max_position_embeddings =
       in.integer_or("max_position_embeddings", 1, kMostPositions, defaults.max_positions);
   m.intermediate_size = defaults.intermediate > 0
                             ? in.integer_or("intermediate_size", 1, kWidest, defaults.intermediate)
                             : in.integer("intermediate_size", 1, kWidest);
-  m.tie_word_embeddings = in.boolean_or("tie_word_embeddings", false);
+  m.tie_word_embeddings = in.boolean_or("tie_word_embeddings", defaults.tied);
   m.norm_epsilon = in.number_or("rms_norm_eps", 0, 1, defaults.norm_epsilon);
   read_heads(in, defaults, m);
   read_rope(in, defaults.rope_theta, m);
@@ -164,6 +167,11 @@ void read_windows(JsonReader& in, std::int64_t window,
   }
 }
 
+void read_spaced_windows(JsonReader& in, std::int64_t window, std::int64_t every, ModelSpec& m) {
+  read_windows(
+      in, window, [&](std::int64_t i) { return (i + 1) % every != 0; }, m);
+}
+
 std::int64_t read_window(JsonReader& in, std::int64_t if_absent) {
   return integer_unless_null(in, "sliding_window", 0, kMostPositions, if_absent, 0);
 }
@@ -172,20 +180,25 @@ void read_text_alone(JsonReader& in, void (*read)(JsonReader&, ModelSpec&), Mode
   JsonReader text(in.value("text_config"), in.path_of("text_config"));
   read(text, m);
   m.tie_word_embeddings = in.boolean_or("tie_word_embeddings", m.tie_word_embeddings);
+  if (in.has("vision_config")) m.left_out.emplace_back("vision tower");
 }
 
 void read_attention_bias(JsonReader& in, bool fallback, ModelSpec& m) {
   m.qkv_bias = m.attention_output_bias = in.boolean_or("attention_bias", fallback);
 }
 
-MoeSpec read_experts(JsonReader& in, std::initializer_list<std::string_view> names) {
+MoeSpec read_experts(JsonReader& in, std::initializer_list<std::string_view> names,
+                     std::initializer_list<std::string_view> per_token) {
+  const auto present = [&](std::initializer_list<std::string_view> list) {
+    const auto* found =
+        std::find_if(list.begin(), list.end(), [&](std::string_view name) { return in.has(name); });
+    return found == list.end() ? *list.begin() : *found;
+  };
   MoeSpec moe;
-  const auto* present =
-      std::find_if(names.begin(), names.end(), [&](std::string_view name) { return in.has(name); });
-  moe.num_experts = in.integer(present == names.end() ? *names.begin() : *present, 1, kMostExperts);
-  moe.top_k = in.integer("num_experts_per_tok", 1, kMostExperts);
+  moe.num_experts = in.integer(present(names), 1, kMostExperts);
+  moe.top_k = in.integer(present(per_token), 1, kMostExperts);
   if (moe.top_k > moe.num_experts) {
-    in.fail("num_experts_per_tok",
+    in.fail(present(per_token),
             fmt::format("({}) must not exceed the {} experts", moe.top_k, moe.num_experts));
   }
   moe.aux_loss_coefficient = in.number_or("router_aux_loss_coef", 0, 1e6, 0.001);

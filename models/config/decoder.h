@@ -23,11 +23,13 @@ constexpr std::int64_t kMostPositions = std::int64_t{1} << 32;
 
 // What classes default to where they differ; 0 heads or width: follow from the query heads.
 struct Defaults {
+  std::int64_t heads = 0, vocab = 0;  // 0: the key is required
   std::int64_t kv_heads = 0, head_dim = 0;
   std::int64_t intermediate = 0;  // 0: the key is required
   std::int64_t layers = 0;        // where something else than num_hidden_layers tells them
   std::int64_t max_positions = 32768;
   double rope_theta = 10000, norm_epsilon = 1e-6;
+  bool tied = false;
 };
 
 // Null is a value for these keys, another than that of an absent one.
@@ -49,8 +51,8 @@ void read_attention_bias(JsonReader& in, bool fallback, ModelSpec& m);
 std::vector<std::int64_t> indices_or(JsonReader& in, std::string_view key, std::int64_t end,
                                      std::vector<std::int64_t> fallback);
 
-// Of a config that describes a vision tower as well, which is left out: the plan is of training on
-// text, and so are the counts.
+// Of a config that describes a vision tower as well, which is left out and said to be: the plan is
+// of training on text, and so are the counts.
 void read_text_alone(JsonReader& in, void (*read)(JsonReader&, ModelSpec&), ModelSpec& m);
 
 // sliding_window, in tokens; 0: there is none.
@@ -63,8 +65,12 @@ const Json& read_layer_types(JsonReader& in, std::size_t layers);
 void read_windows(JsonReader& in, std::int64_t window,
                   const std::function<bool(std::int64_t)>& slides, ModelSpec& m);
 
+// Three layers of four slide, say: all but every so-many-th, unless layer_types says otherwise.
+void read_spaced_windows(JsonReader& in, std::int64_t window, std::int64_t every, ModelSpec& m);
+
 // Number of experts under the names that a class knows, and how many a token visits.
-MoeSpec read_experts(JsonReader& in, std::initializer_list<std::string_view> names);
+MoeSpec read_experts(JsonReader& in, std::initializer_list<std::string_view> names,
+                     std::initializer_list<std::string_view> per_token = {"num_experts_per_tok"});
 
 // Groups of experts, of which a token chooses first: that they fit each other.
 void check_groups(JsonReader& in, const MoeSpec& moe);

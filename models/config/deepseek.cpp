@@ -1,5 +1,5 @@
-// DeepSeek-V2 and V3: latent attention, experts in groups. GLM-4.5: their experts behind grouped
-// queries.
+// DeepSeek-V2, V3 and V3.2: latent attention, experts in groups. GLM-4.5: their experts behind
+// grouped queries.
 
 #include <fmt/format.h>
 
@@ -8,6 +8,7 @@
 
 #include "models/config/architectures.h"
 #include "models/config/decoder.h"
+#include "models/error.h"
 
 namespace qplan::config {
 namespace {
@@ -71,6 +72,32 @@ void read_deepseek(JsonReader& in, const Defaults& decoder, const DeepseekDefaul
   read_deepseek_moe(in, defaults, m);
 }
 
+constexpr DeepseekDefaults kV3{.shared = 1,
+                               .dense_layers = 3,
+                               .groups = 8,
+                               .topk_group = 4,
+                               .mtp = 1,
+                               .scaling = 2.5,
+                               .norm_topk_prob = true,
+                               .scores = "sigmoid",
+                               .method = "noaux_tc"};
+
+// Which layers have experts, a word each.
+void read_mlp_types(JsonReader& in, ModelSpec& m) {
+  if (!in.has("mlp_layer_types")) return;
+  const Json& types = in.value("mlp_layer_types");
+  if (!types.is_array() || types.size() != m.layers.size()) {
+    in.fail("mlp_layer_types",
+            fmt::format("must be a list of num_hidden_layers ({}) entries", m.layers.size()));
+  }
+  for (std::size_t i = 0; i < m.layers.size(); ++i) {
+    m.layers[i].moe = types[i] == "sparse";
+    if (m.layers[i].moe || types[i] == "dense") continue;
+    in.fail("mlp_layer_types",
+            fmt::format("holds {}; only dense and sparse are modelled", shown(types[i].dump())));
+  }
+}
+
 }  // namespace
 
 // Their own head_dim key is the rotary part; 64 keeps hidden_size free of divisibility.
@@ -89,17 +116,21 @@ void read_deepseek_v2(JsonReader& in, ModelSpec& m) {
 }
 
 void read_deepseek_v3(JsonReader& in, ModelSpec& m) {
-  read_deepseek(in, {.head_dim = 64, .max_positions = 4096},
-                {.shared = 1,
-                 .dense_layers = 3,
-                 .groups = 8,
-                 .topk_group = 4,
-                 .mtp = 1,
-                 .scaling = 2.5,
-                 .norm_topk_prob = true,
-                 .scores = "sigmoid",
-                 .method = "noaux_tc"},
-                m);
+  read_deepseek(in, {.head_dim = 64, .max_positions = 4096}, kV3, m);
+}
+
+void read_deepseek_v32(JsonReader& in, ModelSpec& m) {
+  read_deepseek(in, {.head_dim = 64, .max_positions = 163840}, kV3, m);
+  read_mlp_types(in, m);
+  if (m.mla->q_lora_rank == 0) {
+    in.fail("q_lora_rank",
+            "is null; the indexer reads the compressed queries, which there must be");
+  }
+  IndexerSpec indexer;
+  indexer.num_heads = in.integer_or("index_n_heads", 1, kMostHeads, 64);
+  indexer.head_dim = in.integer_or("index_head_dim", 1, kMostHeads, 128);
+  indexer.top_k = in.integer_or("index_topk", 1, kMostPositions, 2048);
+  m.indexer = indexer;
 }
 
 // Heads share keys and values; q, k and v have biases, the output has none (Glm4MoeAttention). Half

@@ -58,4 +58,24 @@ void read_seed_oss(JsonReader& in, ModelSpec& m) {
   m.mlp_bias = in.boolean_or("mlp_bias", false);
 }
 
+// Llama with q|k|v and gate|up in one tensor each. Its rotary scaling is "longrope" alone, which
+// older files call "su" or "yarn" (Phi3Config.convert_rope_params_to_dict).
+void read_phi3(JsonReader& in, ModelSpec& m) {
+  read_decoder(in, {.max_positions = 4096, .norm_epsilon = 1e-5}, m);
+  read_silu(in);
+  if (m.rope_scaling) m.rope_scaling = RopeScaling{};
+  read_windows(
+      in, read_window(in, 0), [](std::int64_t) { return true; }, m);
+}
+
+// Its own code's keys and transformers' (attribute_map of InternLM3Config): the first bias is that
+// of q, k and v, the other that of every linear layer behind them.
+void read_internlm3(JsonReader& in, ModelSpec& m) {
+  read_decoder(in, {.kv_heads = 2, .head_dim = 128, .max_positions = 32768, .norm_epsilon = 1e-5},
+               m);
+  read_silu(in);
+  m.qkv_bias = in.boolean_or("qkv_bias", in.boolean_or("attention_bias", false));
+  m.attention_output_bias = m.mlp_bias = in.boolean_or("bias", in.boolean_or("mlp_bias", false));
+}
+
 }  // namespace qplan::config

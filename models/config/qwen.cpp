@@ -1,4 +1,4 @@
-// Qwen2, Qwen3, their mixtures of experts, and Qwen3-VL.
+// Qwen2, Qwen3, their mixtures of experts, Qwen2.5-VL and Qwen3-VL; MiMo, which is built on Qwen2.
 
 #include <fmt/format.h>
 
@@ -32,6 +32,17 @@ void read_qwen3_decoder(JsonReader& in, const Defaults& defaults, ModelSpec& m) 
   m.qk_norm = true;
 }
 
+void check_tower(JsonReader& in, const VisionSpec& v, const ModelSpec& text) {
+  if (v.hidden_size % v.num_heads != 0) {
+    in.fail("hidden_size",
+            fmt::format("({}) must be a multiple of num_heads ({})", v.hidden_size, v.num_heads));
+  }
+  if (v.out_hidden_size != text.hidden_size) {
+    in.fail("out_hidden_size", fmt::format("({}) must be the text model's hidden_size ({})",
+                                           v.out_hidden_size, text.hidden_size));
+  }
+}
+
 VisionSpec read_vision(JsonReader& in, const ModelSpec& text) {
   VisionSpec v;
   v.depth = in.integer_or("depth", 1, kMostLayers, 27);
@@ -45,17 +56,39 @@ VisionSpec read_vision(JsonReader& in, const ModelSpec& text) {
   v.num_position_embeddings = in.integer_or("num_position_embeddings", 1, kMostWords, 2304);
   v.out_hidden_size = in.integer_or("out_hidden_size", 1, kWidest, 3584);
   v.deepstack_layers = indices_or(in, "deepstack_visual_indexes", v.depth, {8, 16, 24});
-  if (v.hidden_size % v.num_heads != 0) {
-    in.fail("hidden_size",
-            fmt::format("({}) must be a multiple of num_heads ({})", v.hidden_size, v.num_heads));
-  }
-  if (v.out_hidden_size != text.hidden_size) {
-    in.fail("out_hidden_size", fmt::format("({}) must be the text model's hidden_size ({})",
-                                           v.out_hidden_size, text.hidden_size));
-  }
+  check_tower(in, v, text);
   if (static_cast<std::int64_t>(v.deepstack_layers.size()) > text.num_layers) {
     in.fail("deepstack_visual_indexes", "has more taps than the text model has layers");
   }
+  return v;
+}
+
+// Published files say in_chans, the class in_channels.
+VisionSpec read_windowed_vision(JsonReader& in, const ModelSpec& text) {
+  VisionSpec v;
+  v.gated = true;
+  v.depth = in.integer_or("depth", 1, kMostLayers, 32);
+  v.hidden_size = in.integer_or("hidden_size", 1, kWidest, 3584);
+  v.intermediate_size = in.integer_or("intermediate_size", 1, kWidest, 3420);
+  v.num_heads = in.integer_or("num_heads", 1, kMostHeads, 16);
+  v.patch_size = in.integer_or("patch_size", 1, 1024, 14);
+  v.temporal_patch_size = in.integer_or("temporal_patch_size", 1, 1024, 2);
+  v.in_channels = in.integer_or("in_channels", 1, 1024, in.integer_or("in_chans", 1, 1024, 3));
+  v.spatial_merge_size = in.integer_or("spatial_merge_size", 1, 64, 2);
+  v.out_hidden_size = in.integer_or("out_hidden_size", 1, kWidest, 3584);
+  v.mrope_section = {16, 24, 24};
+  read_silu(in);
+  // A window is a square of so many pixels, of whole tokens of the text model.
+  const std::int64_t pixels = in.integer_or("window_size", 1, 1 << 16, 112);
+  const std::int64_t side = pixels / v.patch_size / v.spatial_merge_size * v.spatial_merge_size;
+  if (side == 0) {
+    in.fail("window_size",
+            fmt::format("({}) must hold a token of {} x {} patches of {} pixels", pixels,
+                        v.spatial_merge_size, v.spatial_merge_size, v.patch_size));
+  }
+  v.window_patches = side * side;
+  v.whole_layers = indices_or(in, "fullatt_block_indexes", v.depth, {7, 15, 23, 31});
+  check_tower(in, v, text);
   return v;
 }
 
@@ -106,6 +139,22 @@ void read_qwen2(JsonReader& in, ModelSpec& m) {
   read_upper_windows(in, m);
 }
 
+// Qwen2 with DeepSeek-V3's kind of multi-token prediction (MiMo's own code, modeling_mimo.py; not a
+// class of transformers).
+void read_mimo(JsonReader& in, ModelSpec& m) {
+  read_qwen2(in, m);
+  m.num_mtp_layers = in.integer_or("num_nextn_predict_layers", 0, 1, 0);
+}
+
+void read_qwen2_5_vl_text(JsonReader& in, ModelSpec& m) {
+  read_decoder(in, {.kv_heads = 8, .rope_theta = 1e6, .norm_epsilon = 1e-5}, m);
+  read_silu(in);
+  m.qkv_bias = true;  // not a key: Qwen2_5_VLAttention writes bias=True
+  const std::int64_t first = in.integer_or("max_window_layers", 0, kMostLayers, 80);
+  read_windows(
+      in, read_switched_window(in), [&](std::int64_t i) { return i >= first; }, m);
+}
+
 void read_qwen2_moe(JsonReader& in, ModelSpec& m) {
   read_decoder(in, {.kv_heads = 16}, m);
   read_silu(in);
@@ -152,6 +201,19 @@ void read_qwen3_vl(JsonReader& in, ModelSpec& m) {
 
 void read_qwen3_vl_moe(JsonReader& in, ModelSpec& m) {
   read_vision_model(in, read_qwen3_vl_moe_text, m);
+}
+
+// Published files keep the text's keys beside vision_config; transformers 5 writes text_config.
+void read_qwen2_5_vl(JsonReader& in, ModelSpec& m) {
+  const bool nested = in.has("text_config");
+  JsonReader inner(nested ? in.value("text_config") : in.object(),
+                   nested ? in.path_of("text_config") : in.path());
+  JsonReader& text = nested ? inner : in;
+  read_qwen2_5_vl_text(text, m);
+  m.tie_word_embeddings = in.boolean_or("tie_word_embeddings", m.tie_word_embeddings);
+  JsonReader vision(in.value("vision_config"), in.path_of("vision_config"));
+  m.vision = read_windowed_vision(vision, m);
+  read_mrope(text, *m.vision);
 }
 
 }  // namespace qplan::config

@@ -43,13 +43,16 @@ LayerContext::AdapterRun& LayerContext::run_of(const AdaptedPart& first) {
 }
 
 Op& LayerContext::adapter_product(std::int64_t rows, std::int64_t n, std::int64_t k,
-                                  const Experts& experts, SlotId x, SlotId weight, SlotId y) {
+                                  const Experts& experts, SlotId x, SlotId weight, SlotId y,
+                                  bool adds) {
   const DType dtype = product_dtype();
   if (experts.groups == 0) {
-    return b.compute(Gemm{.m = rows, .n = n, .k = k, .dtype = dtype}, {x, weight}, {y});
+    return b.compute(Gemm{.m = rows, .n = n, .k = k, .dtype = dtype, .adds = adds}, {x, weight},
+                     {y});
   }
   return b.compute(
-      GroupedGemm{.groups = experts.groups, .rows = rows, .n = n, .k = k, .dtype = dtype},
+      GroupedGemm{
+          .groups = experts.groups, .rows = rows, .n = n, .k = k, .dtype = dtype, .adds = adds},
       {x, weight, experts.counts}, {y});
 }
 
@@ -98,7 +101,8 @@ void LayerContext::adapt(ParameterRole role, SlotId x, SlotId y, std::int64_t ro
     for (const AdaptedPart& part : parts) {
       const bool apart = !recipe.kernels.adapters_in_products;
       const SlotId outer = apart ? b.slot("adapter out", act, rows, part.width) : y;
-      adapter_product(rows, part.width, rank, experts, inner, adapters, outer).parameter = part.b;
+      adapter_product(rows, part.width, rank, experts, inner, adapters, outer, !apart).parameter =
+          part.b;
       if (!apart) continue;
       const SlotId scaled = b.slot("adapter out scaled", act, rows, part.width);
       rowwise(RowwiseKind::scale, rows, part.width, {outer}, {scaled});
@@ -135,7 +139,7 @@ void LayerContext::adapt_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::in
       op.role = Role::input_gradient;
     }
     const SlotId into = apart ? b.slot("dx of an adapter", act, rows, k) : dx;
-    Op& op = adapter_product(rows, k, width, experts, run.d_inner, adapters_backward, into);
+    Op& op = adapter_product(rows, k, width, experts, run.d_inner, adapters_backward, into, !apart);
     op.parameter = parts.front().a;
     op.role = Role::input_gradient;
     if (run.mask != kNoSlot) {

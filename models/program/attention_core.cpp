@@ -17,6 +17,17 @@ Heads heads_of(const LayerContext& c) {
           std::max<std::int64_t>(m.num_key_value_heads / c.shape.tp, 1), m.head_dim, m.head_dim};
 }
 
+namespace {
+
+// A window's length; 0: every query sees all keys before it. Keys that an indexer chose cost what
+// as many neighbours do: reading them here and there is not priced.
+std::int64_t seen_keys(const LayerContext& c, std::int64_t q_len) {
+  if (!c.model.indexer) return c.shape.layer.window;
+  return c.model.indexer->top_k < q_len ? c.model.indexer->top_k : 0;
+}
+
+}  // namespace
+
 // gpt-oss's learned logits. Where they are only priced they are left out of what attention reads
 // and writes.
 AttentionPart::Sinks AttentionPart::learned_sinks(Pass pass) const {
@@ -43,7 +54,7 @@ void AttentionPart::core(Pass pass) {
                  .kv_len = q_len,
                  .head_dim = heads.qk_dim,
                  .v_head_dim = heads.v_dim,
-                 .window = s.layer.window,
+                 .window = seen_keys(c_, q_len),
                  .causal = c_.model.causal,
                  .pass = pass,
                  .kernel = c_.attention_kernel(),

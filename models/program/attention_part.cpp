@@ -14,9 +14,12 @@ SlotId AttentionPart::forward(SlotId x) {
   x_ = x;
   const bool apart = !c_.recipe.kernels.norms_in_linears || c_.model.mla;
   if (apart) b.begin_module(RecomputeModule::layernorm);
-  const SlotId normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
-  eager_norm_ = c_.eager_norm_copy();
-  c_.norm_forward(ParameterRole::input_norm, x, normed, c_.local_tokens, c_.hidden, eager_norm_);
+  SlotId normed = x;
+  if (norms_before(c_)) {
+    normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
+    eager_norm_ = c_.eager_norm_copy();
+    c_.norm_forward(ParameterRole::input_norm, x, normed, c_.local_tokens, c_.hidden, eager_norm_);
+  }
   const bool cast = !c_.model.mla || c_.recipe.kernels.narrow_experts;
   normed_ = cast ? c_.linear_input(normed, c_.local_tokens, c_.hidden) : normed;
   if (apart) b.end_module(RecomputeModule::layernorm);
@@ -36,6 +39,7 @@ SlotId AttentionPart::forward(SlotId x) {
   }
   if (c_.model.mla) {
     mla_project_forward(normed_);
+    if (c_.model.indexer) indexer_.forward(normed_, q_normed_);
   } else {
     project_forward(normed_);
   }
@@ -52,8 +56,8 @@ SlotId AttentionPart::forward(SlotId x) {
     c_.rowwise(RowwiseKind::swiglu, c_.tokens, heads.q * heads.v_dim, {out_, gate_}, {gated_});
   }
   const SlotId projected_in = c_.linear_input(gated_, c_.tokens, heads.q * heads.v_dim);
-  const SlotId sum = c_.linear_reduced(ParameterRole::o_proj, projected_in, c_.hidden,
-                                       heads.q * heads.v_dim, "attention sum");
+  const SlotId sum = behind_.forward(c_.linear_reduced(
+      ParameterRole::o_proj, projected_in, c_.hidden, heads.q * heads.v_dim, "attention sum"));
   const SlotId y = b.slot("x2", act, c_.local_tokens, c_.hidden);
   if (c_.drops()) {
     drop_ = b.slot("dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
@@ -111,7 +115,7 @@ RowwiseKind AttentionPart::qk_norm_kind(Pass pass) const {
 // packed side by side.
 bool AttentionPart::fuses_qk_norm() const {
   return c_.recipe.kernels.fused_qk_norm && c_.model.qk_norm && !c_.model.qk_norm_whole &&
-         !c_.model.attention_output_gate && rotates() &&
+         !c_.model.qk_norm_each && !c_.model.attention_output_gate && rotates() &&
          c_.model.num_key_value_heads >= c_.shape.tp && c_.model.head_dim <= 256;
 }
 
@@ -254,7 +258,7 @@ void AttentionPart::mla_project_forward(SlotId normed) {
   b.end_module(RecomputeModule::mla_up_proj);
 }
 
-SlotId AttentionPart::backward(SlotId dy) {
+SlotId AttentionPart::backward(SlotId dy, SlotId also) {
   auto& b = c_.b;
   const Heads heads = heads_of(c_);
   const DType act = c_.activation_dtype();
@@ -267,6 +271,7 @@ SlotId AttentionPart::backward(SlotId dy) {
     dsum = b.slot("d attention sum", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, drop_}, {dsum});
   }
+  dsum = behind_.backward(dsum);
   const SlotId dy_in = c_.linear_input(dsum, c_.local_tokens, c_.hidden, Pass::backward);
   const SlotId dy_whole = c_.gather_sequence(dy_in);
   const bool gates = c_.model.attention_output_gate;
@@ -284,8 +289,18 @@ SlotId AttentionPart::backward(SlotId dy) {
   dv_ = b.slot("dv", act, c_.tokens, heads.kv * heads.v_dim);
   core(Pass::backward);
 
-  const SlotId dnormed = c_.model.mla ? mla_project_backward() : project_backward();
+  if (c_.model.indexer) indexer_.backward();
+  SlotId dnormed = c_.model.mla ? mla_project_backward() : project_backward();
+  if (also != kNoSlot) {
+    const SlotId both = b.slot("dnormed of both", act, c_.local_tokens, c_.hidden);
+    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, also}, {both});
+    dnormed = both;
+  }
   const SlotId dx = b.slot("dx", act, c_.local_tokens, c_.hidden, Storage::wire);
+  if (!norms_before(c_)) {
+    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, dy}, {dx});
+    return dx;
+  }
   c_.norm_backward(ParameterRole::input_norm, x_, dnormed, dy, dx, c_.local_tokens, c_.hidden,
                    eager_norm_);
   return dx;

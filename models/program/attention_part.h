@@ -4,17 +4,22 @@
 #include <cstdint>
 #include <vector>
 
+#include "models/program/indexer_part.h"
 #include "models/program/layer_context.h"
+#include "models/program/norm_behind.h"
 
 namespace qplan {
 
 class AttentionPart {
  public:
-  explicit AttentionPart(LayerContext& context) : c_(context) {}
+  explicit AttentionPart(LayerContext& context)
+      : c_(context), indexer_(context), behind_(context, ParameterRole::attention_out_norm) {}
   // x[local_tokens, hidden] -> x + attention(norm(x)).
   SlotId forward(SlotId x);
-  // Gradient of the output -> gradient of x.
-  SlotId backward(SlotId dy);
+  // Gradient of the output -> gradient of x. `also`: another gradient of the normed input, of an
+  // MLP beside attention.
+  SlotId backward(SlotId dy, SlotId also = kNoSlot);
+  [[nodiscard]] SlotId normed() const { return normed_; }  // the input as products take it
 
  private:
   [[nodiscard]] bool rotates() const;
@@ -49,6 +54,8 @@ class AttentionPart {
   void priced_ring(Pass pass, const Attention& whole);
 
   LayerContext& c_;
+  IndexerPart indexer_;
+  NormBehind behind_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, q_raw_ = kNoSlot, k_raw_ = kNoSlot;
   SlotId qkv_ = kNoSlot;     // packed, before norm and rotation
   SlotId packed_ = kNoSlot;  // queries and keys of it, held by a checkpoint around attention

@@ -41,6 +41,10 @@ void attention_weight_gradients(LayerContext& c) {
     dummy_weight_gradient(c, a.kv_lora_rank + a.qk_rope_head_dim, h);
     dummy_weight_gradient(c, heads * (a.qk_nope_head_dim + a.v_head_dim), a.kv_lora_rank);
     dummy_weight_gradient(c, h, heads * a.v_head_dim);
+    if (!m.indexer) return;
+    dummy_weight_gradient(c, m.indexer->num_heads * m.indexer->head_dim, a.q_lora_rank);
+    dummy_weight_gradient(c, m.indexer->head_dim, h);
+    dummy_weight_gradient(c, m.indexer->num_heads, h);
     return;
   }
   const std::int64_t q = m.num_attention_heads * m.head_dim;
@@ -175,7 +179,7 @@ class LayerParts {
     c_.b.layer_module(LayerModule::attention);
     switch (c_.shape.layer.mixer) {
       case Mixer::attention:
-        return attention_.backward(dy);
+        return attention_.backward(dy, mlp_.normed_gradient());
       case Mixer::delta_net:
         return delta_net_.backward(dy);
       case Mixer::mamba:
@@ -188,7 +192,8 @@ class LayerParts {
 
   SlotId mlp_forward(SlotId x) {
     if (!c_.shape.layer.mlp) return x;
-    return c_.shape.layer.moe ? moe_.forward(x) : mlp_.forward(x);
+    if (c_.shape.layer.moe) return moe_.forward(x);
+    return mlp_.forward(x, c_.model.parallel_mlp ? attention_.normed() : kNoSlot);
   }
 
   SlotId mlp_backward(SlotId dy) {

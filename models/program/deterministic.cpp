@@ -6,8 +6,12 @@ namespace qplan {
 namespace {
 
 bool writes_what_torch_empty_gave(const Work& work) {
-  if (const auto* gemm = std::get_if<Gemm>(&work)) return !gemm->accumulate_fp32;
-  if (const auto* gemm = std::get_if<GroupedGemm>(&work)) return !gemm->accumulate_fp32;
+  if (const auto* gemm = std::get_if<Gemm>(&work)) {
+    return !gemm->accumulate_fp32 && !gemm->adds;
+  }
+  if (const auto* gemm = std::get_if<GroupedGemm>(&work)) {
+    return !gemm->accumulate_fp32 && !gemm->adds;
+  }
   if (std::holds_alternative<Attention>(work)) return true;
   const auto* rowwise = std::get_if<Rowwise>(&work);
   if (rowwise == nullptr) return false;

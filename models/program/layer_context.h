@@ -181,7 +181,7 @@ struct LayerContext {
                             bool of_experts);
   SlotId drop(SlotId x, SlotId& mask, std::int64_t rows, std::int64_t k);
   Op& adapter_product(std::int64_t rows, std::int64_t n, std::int64_t k, const Experts& experts,
-                      SlotId x, SlotId weight, SlotId y);
+                      SlotId x, SlotId weight, SlotId y, bool adds = false);
   void adapter_gradient(std::int16_t parameter, std::int64_t rows, std::int64_t n, std::int64_t k,
                         const Experts& experts, SlotId dy, SlotId x);
   std::vector<AdapterRun> adapter_runs_;

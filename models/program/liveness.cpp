@@ -160,10 +160,11 @@ MemoryUse memory_use(const Block& block, const std::vector<LiveEvent>& events) {
     const Slot& slot = block.slots[static_cast<std::size_t>(event.slot)];
     const Bytes change = event.allocate ? slot.bytes() : -slot.bytes();
     use.net += change;
-    if (slot.storage == Storage::fresh_gradient) use.gradients += change;
+    if (slot.storage == Storage::fresh_gradient) use.parts.gradients += change;
+    if (slot.storage == Storage::wire && slot.flow == Flow::weights) use.parts.gathered += change;
     if (use.net > use.peak) {
       use.peak = use.net;
-      use.gradients_at_peak = use.gradients;
+      use.at_peak = use.parts;
     }
   }
   return use;

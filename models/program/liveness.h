@@ -33,11 +33,24 @@ struct StepLiveness {
 };
 StepLiveness step_liveness(const Block& block, BackwardForm form);
 
-// Net change and peak of a piece of program, both relative to what is held when it begins; and what
-// fresh gradients have in the one and in the other (the earliest of equal peaks).
+// What of a change or a peak is told apart: gradients that a step makes anew, and parameters that
+// were gathered for a block.
+struct MemoryParts {
+  Bytes gradients{}, gathered{};
+  bool operator==(const MemoryParts&) const = default;
+  friend constexpr MemoryParts operator+(MemoryParts a, MemoryParts b) {
+    return {a.gradients + b.gradients, a.gathered + b.gathered};
+  }
+  friend constexpr MemoryParts operator*(MemoryParts a, double times) {
+    return {a.gradients * times, a.gathered * times};
+  }
+};
+
+// Net change and peak of a piece of program, both relative to what is held when it begins; and the
+// parts of the one and of the other (the earliest of equal peaks).
 struct MemoryUse {
   Bytes net, peak;
-  Bytes gradients{}, gradients_at_peak{};
+  MemoryParts parts{}, at_peak{};
   bool operator==(const MemoryUse&) const = default;
 };
 
@@ -45,8 +58,8 @@ struct MemoryUse {
 constexpr MemoryUse then(MemoryUse a, MemoryUse b) {
   const Bytes tail = a.net + b.peak;
   const bool later = tail > a.peak;
-  return {a.net + b.net, later ? tail : a.peak, a.gradients + b.gradients,
-          later ? a.gradients + b.gradients_at_peak : a.gradients_at_peak};
+  return {a.net + b.net, later ? tail : a.peak, a.parts + b.parts,
+          later ? a.parts + b.at_peak : a.at_peak};
 }
 
 // `n` times in sequence. The peak of a repeated piece lies in its first or in its last copy.
@@ -55,9 +68,8 @@ constexpr MemoryUse power(MemoryUse a, std::int64_t n) {
   const double before_last = static_cast<double>(n - 1);
   const Bytes last = a.net * before_last + a.peak;
   const bool later = last > a.peak;
-  return {a.net * static_cast<double>(n), later ? last : a.peak,
-          a.gradients * static_cast<double>(n),
-          later ? a.gradients * before_last + a.gradients_at_peak : a.gradients_at_peak};
+  return {a.net * static_cast<double>(n), later ? last : a.peak, a.parts * static_cast<double>(n),
+          later ? a.parts * before_last + a.at_peak : a.at_peak};
 }
 
 MemoryUse memory_use(const Block& block, const std::vector<LiveEvent>& events);

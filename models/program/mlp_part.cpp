@@ -25,7 +25,7 @@ ParameterRole first_up(const LayerContext& c) {
 
 }  // namespace
 
-SlotId MlpPart::forward(SlotId x) {
+SlotId MlpPart::forward(SlotId x, SlotId shared) {
   auto& b = c_.b;
   b.layer_module(LayerModule::mlp);
   const DType act = c_.activation_dtype();
@@ -33,13 +33,21 @@ SlotId MlpPart::forward(SlotId x) {
   x_ = x;
   const RecomputeModule norm =
       c_.recipe.kernels.norms_in_linears ? RecomputeModule::mlp : RecomputeModule::layernorm;
-  b.begin_module(norm);
-  const SlotId normed = b.slot("mlp normed", act, c_.local_tokens, c_.hidden);
-  eager_norm_ = c_.eager_norm_copy();
-  c_.norm_forward(ParameterRole::post_attention_norm, x, normed, c_.local_tokens, c_.hidden,
-                  eager_norm_);
-  normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
-  b.end_module(norm);
+  beside_ = shared != kNoSlot;
+  if (beside_) {
+    normed_ = shared;
+  } else {
+    b.begin_module(norm);
+    SlotId normed = x;
+    if (norms_before(c_)) {
+      normed = b.slot("mlp normed", act, c_.local_tokens, c_.hidden);
+      eager_norm_ = c_.eager_norm_copy();
+      c_.norm_forward(ParameterRole::post_attention_norm, x, normed, c_.local_tokens, c_.hidden,
+                      eager_norm_);
+    }
+    normed_ = c_.linear_input(normed, c_.local_tokens, c_.hidden);
+    b.end_module(norm);
+  }
 
   b.begin_module(RecomputeModule::mlp);
   if (gated(c_) && (c_.shape.recomputes_operators || c_.projects_apart())) {
@@ -58,13 +66,14 @@ SlotId MlpPart::forward(SlotId x) {
   act_ = c_.linear_input(activated, c_.tokens, f);
   const SlotId sum = c_.linear_reduced(ParameterRole::down_proj, act_, c_.hidden, f, "mlp sum");
   b.end_module(RecomputeModule::mlp);
+  const SlotId added = behind_.forward(sum);
 
   const SlotId y = b.slot("y", act, c_.local_tokens, c_.hidden, Storage::wire);
   if (c_.drops()) {
     mask_ = b.slot("mlp dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
-    c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, mask_});
+    c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {added, x}, {y, mask_});
   } else {
-    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
+    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {added, x}, {y});
   }
   return y;
 }
@@ -81,6 +90,7 @@ SlotId MlpPart::backward(SlotId dy) {
     dout = b.slot("d dropped", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, mask_}, {dout});
   }
+  dout = behind_.backward(dout);
   const SlotId dy_in = c_.linear_input(dout, c_.local_tokens, c_.hidden, Pass::backward);
   const SlotId dy_whole = c_.gather_sequence(dy_in);
   const SlotId dact = b.slot("d mlp act", act, c_.tokens, f);
@@ -102,7 +112,15 @@ SlotId MlpPart::backward(SlotId dy) {
   c_.packed_wgrad(first_up(c_), dup, normed_whole, c_.tokens, up_widths(c_, f), c_.hidden);
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
 
+  if (beside_) {
+    dnormed_ = dnormed;
+    return dy;
+  }
   const SlotId dx = b.slot("d x2", act, c_.local_tokens, c_.hidden);
+  if (!norms_before(c_)) {
+    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, dy}, {dx});
+    return dx;
+  }
   c_.norm_backward(ParameterRole::post_attention_norm, x_, dnormed, dy, dx, c_.local_tokens,
                    c_.hidden, eager_norm_);
   return dx;

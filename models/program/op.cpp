@@ -260,9 +260,9 @@ class Hasher {
 
 // Every field of each kind, in order: what makes two works the same work.
 constexpr Overloaded each_field{
-    [](const Gemm& w, auto&& f) { f(w.m, w.n, w.k, w.batch, w.dtype, w.accumulate_fp32); },
+    [](const Gemm& w, auto&& f) { f(w.m, w.n, w.k, w.batch, w.dtype, w.accumulate_fp32, w.adds); },
     [](const GroupedGemm& w, auto&& f) {
-      f(w.groups, w.rows, w.n, w.k, w.dtype, w.weight_gradient, w.accumulate_fp32);
+      f(w.groups, w.rows, w.n, w.k, w.dtype, w.weight_gradient, w.accumulate_fp32, w.adds);
     },
     [](const Attention& w, auto&& f) {
       f(w.batch, w.heads, w.kv_heads, w.q_len, w.kv_len, w.head_dim, w.v_head_dim, w.window,
@@ -411,11 +411,16 @@ std::string to_string(const Work& work) {
           [](const Gemm& w) {
             const std::string batch = w.batch > 1 ? fmt::format("{} x ", w.batch) : "";
             return fmt::format("gemm {}{}x{}x{} {}{}", batch, w.m, w.n, w.k, to_word(w.dtype),
-                               w.accumulate_fp32 ? " +fp32" : "");
+                               w.accumulate_fp32 ? " +fp32"
+                               : w.adds          ? " +="
+                                                 : "");
           },
           [](const GroupedGemm& w) {
             return fmt::format("{} {} experts {}x{}x{} {}{}", grouped_name(w), w.groups, w.rows,
-                               w.n, w.k, to_word(w.dtype), w.accumulate_fp32 ? " +fp32" : "");
+                               w.n, w.k, to_word(w.dtype),
+                               w.accumulate_fp32 ? " +fp32"
+                               : w.adds          ? " +="
+                                                 : "");
           },
           [](const Attention& w) { return attention_text(w); },
           [](const Rowwise& w) {

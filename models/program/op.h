@@ -52,11 +52,13 @@ enum class Pass : std::uint8_t { forward, backward };
 enum class AttentionKernel : std::uint8_t { fused, flash2, flash1, unfused, flex };
 
 // C[m,n] = A[m,k] B[k,n], `batch` of them. `accumulate_fp32`: C is read, added to and written in
-// fp32 (Megatron's main_grad).
+// fp32 (Megatron's main_grad). `adds`: the same in its own format (what an adapter adds to a
+// layer).
 struct Gemm {
   std::int64_t m = 0, n = 0, k = 0, batch = 1;
   DType dtype = DType::bf16;
   bool accumulate_fp32 = false;
+  bool adds = false;
   bool operator==(const Gemm&) const = default;
 };
 
@@ -67,6 +69,7 @@ struct GroupedGemm {
   DType dtype = DType::bf16;
   bool weight_gradient = false;
   bool accumulate_fp32 = false;
+  bool adds = false;
   bool operator==(const GroupedGemm&) const = default;
 };
 

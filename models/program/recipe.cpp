@@ -189,7 +189,8 @@ constexpr Recipe ddp() {
   // torch/nn/parallel/distributed.py: bucket_cap_mb 25, gradient_as_bucket_view off.
   r.states.buckets = ReductionBuckets{.size = mib(25)};
   r.host.step_overhead = Seconds(0.01);
-  // (Its checkpoints are reentrant: transformers 4's gradient_checkpointing_enable says so unasked.)
+  // (Its checkpoints are reentrant: transformers 4's gradient_checkpointing_enable says so
+  // unasked.)
   r.defaults = {.overlap = overlaps(false, true, false), .grad_dtype = DType::bf16, .zero = 0};
   r.can.zero = {0, 0};
   r.can.offload = StateOffload::none;

@@ -192,16 +192,25 @@ DType StateBuilder::reduce_dtype() const {
   return keeps_bf16_gradients() ? DType::bf16 : c_.recipe.states.reduce_dtype;
 }
 
-// FSDP1 makes a reduced shard what its parameters are, however it was reduced
-// (_cast_grad_to_param_dtype in torch's fsdp/_runtime_utils.py).
+// Both FSDPs make a reduced shard what its parameters are, however it was reduced
+// (_cast_grad_to_param_dtype in torch's fsdp/_runtime_utils.py, foreach_reduce in
+// fsdp/_fully_shard/_fsdp_collectives.py).
 DType StateBuilder::kept_dtype() const {
   const DType dtype = c_.shape.grad_dtype;
+  if (narrow_shards()) return working_params();
   return c_.recipe.states.flat_parameters && dtype == DType::bf16 ? DType::fp32 : dtype;
+}
+
+// A program that loads its weights in 16 bits shards those, and no wider copy is made of them.
+bool StateBuilder::narrow_shards() const {
+  return c_.recipe.states.working_params == DType::fp32 && c_.shape.precision != Precision::fp32 &&
+         c_.shape.main_params_dtype != DType::fp32;
 }
 
 // fp32 precision has no narrower copy to work with.
 DType StateBuilder::working_params() const {
-  return c_.shape.precision == Precision::fp32 ? DType::fp32 : c_.recipe.states.working_params;
+  if (c_.shape.precision == Precision::fp32) return DType::fp32;
+  return narrow_shards() ? c_.shape.main_params_dtype : c_.recipe.states.working_params;
 }
 
 void StateBuilder::enter_forward() {

@@ -51,6 +51,7 @@ class StateBuilder {
 
  private:
   [[nodiscard]] DType working_params() const;
+  [[nodiscard]] bool narrow_shards() const;
   [[nodiscard]] bool keeps_bf16_gradients() const;
   [[nodiscard]] DType reduce_dtype() const;
   [[nodiscard]] DType kept_dtype() const;  // of gradients between reduction and update

@@ -69,6 +69,7 @@ void append_layers(StageRuns& runs, const ModelSpec& model, const ParallelPlan& 
 void append_vision(StageRuns& runs, const ModelSpec& model, const Recipe& recipe,
                    const BlockShape& base) {
   const std::vector<std::int64_t>& taps = model.vision->deepstack_layers;
+  const std::vector<std::int64_t>& whole_layers = model.vision->whole_layers;
   BlockShape s = base;
   s.layer = {};
   append(runs, with_kind(s, BlockKind::patchify), 1);
@@ -76,9 +77,13 @@ void append_vision(StageRuns& runs, const ModelSpec& model, const Recipe& recipe
     const auto tap = std::find(taps.begin(), taps.end(), i);
     const bool tapped = recipe.form.vision && tap != taps.end();
     s.tap = static_cast<std::int8_t>(tapped ? tap - taps.begin() : -1);
+    // A window's patches are a sequence of their own.
+    const bool whole = std::find(whole_layers.begin(), whole_layers.end(), i) != whole_layers.end();
+    s.layer.chunk = whole ? 0 : model.vision->window_patches;
     append(runs, with_kind(s, BlockKind::vision), 1);
   }
   s.tap = -1;
+  s.layer = {};
   append(runs, with_kind(s, BlockKind::merger), 1);
 }
 

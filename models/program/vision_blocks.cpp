@@ -41,26 +41,32 @@ Block build_patchify(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   const std::int64_t rows = patches_of_rank(s);
   const std::int64_t pixels = v.in_channels * v.temporal_patch_size * v.patch_size * v.patch_size;
   const DType act = c.activation_dtype();
-  const auto positions = b.parameter(ParameterRole::embed_positions);
+  const auto positions = b.parameter(ParameterRole::embed_positions);  // Qwen2.5-VL has none
   b.into(&Block::forward);
   state.enter_forward();
   const SlotId image = b.slot("pixels", act, rows, pixels);
   b.compute(Join{}, {}, {image}).role = Role::load_pixels;
-  const SlotId projected = b.slot("projected patches", act, rows, v.hidden_size);
-  c.linear(ParameterRole::patch_embed, image, projected, rows, v.hidden_size, pixels);
+  const bool placed = positions != kNoParameter;
   const SlotId y = b.slot("patches", act, rows, v.hidden_size, Storage::wire);
-  Op& add = c.rowwise(RowwiseKind::add, rows, v.hidden_size, {projected, c.weights}, {y});
-  add.role = Role::add_patch_positions;
-  add.parameter = positions;
+  const SlotId projected = placed ? b.slot("projected patches", act, rows, v.hidden_size) : y;
+  c.linear(ParameterRole::patch_embed, image, projected, rows, v.hidden_size, pixels);
+  if (placed) {
+    Op& add = c.rowwise(RowwiseKind::add, rows, v.hidden_size, {projected, c.weights}, {y});
+    add.role = Role::add_patch_positions;
+    add.parameter = positions;
+  }
   b.flush();
   b.into(&Block::backward);
   state.enter_backward();
   if (!s.frozen) {
     const SlotId dy = b.slot("dy", act, rows, v.hidden_size, Storage::wire);
     c.linear_wgrad(ParameterRole::patch_embed, dy, image, rows, v.hidden_size, pixels);
-    Op& sum = c.rowwise(RowwiseKind::embedding_backward, rows, v.hidden_size, {dy}, {c.gradients});
-    sum.role = Role::add_patch_positions;
-    sum.parameter = positions;
+    if (placed) {
+      Op& sum =
+          c.rowwise(RowwiseKind::embedding_backward, rows, v.hidden_size, {dy}, {c.gradients});
+      sum.role = Role::add_patch_positions;
+      sum.parameter = positions;
+    }
   }
   b.flush();
   state.leave_backward();
@@ -91,7 +97,9 @@ class Merger {
     normed_ = b.slot("merged normed", act, norm_rows_, norm_cols_);
     up_ = b.slot("merged up", act, rows_, wide_);
     activated_ = b.slot("merged act", act, rows_, wide_);
-    c_.rowwise(RowwiseKind::layer_norm, norm_rows_, norm_cols_, {x, c_.weights}, {normed_})
+    const bool rms = c_.model.vision->gated;
+    c_.rowwise(rms ? RowwiseKind::rms_norm : RowwiseKind::layer_norm, norm_rows_, norm_cols_,
+               {x, c_.weights}, {normed_})
         .parameter = b.parameter(norm());
     c_.linear(fc1(), normed_, up_, rows_, wide_, wide_);
     c_.rowwise(RowwiseKind::gelu, rows_, wide_, {up_}, {activated_});
@@ -111,8 +119,9 @@ class Merger {
     const SlotId dnormed = b.slot("d merged normed", act, norm_rows_, norm_cols_);
     c_.linear_dgrad(fc1(), dup, dnormed, rows_, wide_, wide_);
     c_.linear_wgrad(fc1(), dup, normed_, rows_, wide_, wide_);
-    c_.rowwise(RowwiseKind::layer_norm_backward, norm_rows_, norm_cols_,
-               {x_, dnormed, c_.weights_backward, sum}, {dx, c_.gradients})
+    const bool rms = c_.model.vision->gated;
+    c_.rowwise(rms ? RowwiseKind::rms_norm_backward : RowwiseKind::layer_norm_backward, norm_rows_,
+               norm_cols_, {x_, dnormed, c_.weights_backward, sum}, {dx, c_.gradients})
         .parameter = b.parameter(norm());
   }
 

@@ -12,6 +12,7 @@
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/relations.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/torch.h"
@@ -21,6 +22,13 @@
 
 namespace qplan {
 namespace {
+
+// Whether one of the job's programs wraps its model itself.
+bool wraps_model(const JobFiles& files) {
+  return std::any_of(files.parts.begin(), files.parts.end(), [](const ConfigPart& part) {
+    return part.dialect == Dialect::own_script && !wrapper_of(part.settings).empty();
+  });
+}
 
 std::optional<Framework> framework_of(const JobFiles& files) {
   const auto has = [&](Dialect dialect) { return files.find(dialect) != nullptr; };
@@ -33,11 +41,13 @@ std::optional<Framework> framework_of(const JobFiles& files) {
   if (has(Dialect::torchtitan)) return Framework::torchtitan;
   if (megatron) return Framework::megatron;
   if (has(Dialect::ds_config)) return Framework::deepspeed;
-  if (has(Dialect::accelerate) || has(Dialect::fsdp_module)) return Framework::fsdp2;
+  if (has(Dialect::accelerate) || wraps_model(files)) return Framework::fsdp2;
   if (has(Dialect::trainer)) {
     const ConfigPart* const part = files.find(Dialect::trainer);
     if (part->settings.has("--deepspeed")) return Framework::deepspeed;
-    if (part->settings.has("--per_device_train_batch_size")) return Framework::fsdp2;
+    if (part->settings.has("--per_device_train_batch_size") || part->settings.has("--fsdp")) {
+      return Framework::fsdp2;
+    }
   }
   return std::nullopt;
 }
@@ -116,22 +126,24 @@ void check_contradictions(const Scene& scene, const Draft& unsaid, Findings& out
   }
 }
 
-// FullyShardedDataParallel(...) of a user's own script.
-void read_fsdp_module(const Settings& settings, Draft& draft) {
-  draft.recipe = RecipeKind::fsdp1;
-  draft.plan.zero = 3;
-  draft.plan.overlap = recipe_of(RecipeKind::fsdp1).defaults.overlap;
-  if (const Setting* const strategy = settings.find("FSDP.sharding_strategy")) {
-    const std::string name = text_of(strategy->value);
-    if (name.find("SHARD_GRAD_OP") != std::string::npos) draft.plan.zero = 2;
-  }
-  if (settings.has("FSDP.gradient_checkpointing")) {
-    draft.plan.recompute = {RecomputeKind::full, {}, 0};
-  }
-  if (const Setting* const offload = settings.find("FSDP.cpu_offload")) {
-    const bool on = text_of(offload->value).find("True") != std::string::npos;
-    draft.plan.offload.params = on;
-    draft.plan.offload.optimizer = on ? 1 : 0;
+// Whether activations are recomputed, where a program says so in a way that only a run can tell.
+void note_recompute(const Settings& own_script, Findings& out) {
+  const Setting* const said = own_script.find("recompute");
+  if (said == nullptr) return;
+  const Setting* const condition = own_script.find("recompute.if");
+  const bool on = !said->value.is_boolean() || said->value.get<bool>();
+  if (!said->resolved) {
+    out.push_back({Severity::note, "not_resolved", said->place,
+                   fmt::format("whether activations are recomputed is {}, which only a run can "
+                               "tell; it is judged as if they were not",
+                               shown(text_of(said->value))),
+                   "write True or False", ""});
+  } else if (condition != nullptr && condition->place.line == said->place.line && on) {
+    out.push_back({Severity::note, "not_resolved", said->place,
+                   fmt::format("activations are recomputed where {} holds, which only a run can "
+                               "tell; it is judged as if it did",
+                               shown(text_of(condition->value))),
+                   "", ""});
   }
 }
 
@@ -185,7 +197,13 @@ class Reading {
     const Draft unsaid = scene_.draft;
     for (const ConfigPart& part : scene_.files.parts) {
       read_part(part, scene_.draft, scene_.said, out);
-      if (part.dialect == Dialect::fsdp_module) read_fsdp_module(part.settings, scene_.draft);
+      if (part.dialect == Dialect::own_script) {
+        read_recompute(scene_.draft, part.settings);
+        note_recompute(part.settings, out);
+        if (const Setting* const said = part.settings.find("recompute")) {
+          scene_.said.emplace("recompute", said->place);
+        }
+      }
       if (part.dialect != Dialect::slime) continue;
       try {
         read_slime(part.settings, scene_.draft);
@@ -193,11 +211,15 @@ class Reading {
         out.push_back({Severity::error, "bad_value", part.place, error.what(), "", ""});
       }
     }
+    read_adapters(out);
     check_contradictions(scene_, unsaid, out);
     fill_from_question();
     settle();
     set_data_parallel();
     set_batch(out);
+    count_pairs();
+    const auto& sentences = scene_.files.assumed;
+    assumed.insert(assumed.end(), sentences.begin(), sentences.end());
   }
 
   Scene& scene() { return scene_; }
@@ -256,10 +278,18 @@ class Reading {
         if (const ConfigPart* const part = scene_.files.find(Dialect::accelerate)) {
           settle_accelerate(draft, part->settings, gpus, scene_.question.gpus_per_node);
           scene_.said.emplace("zero", part->place);
+        } else if (wraps_model(scene_.files)) {
+          settle_own_script(draft, settings_of(Dialect::own_script), scene_.question.config, gpus,
+                            scene_.question.gpus_per_node);
+          assume_of_script();
+        } else if (!is_launched_by_accelerate() && !says_parallelism()) {
+          settle_trainer(draft, settings_of(Dialect::trainer), settings_of(Dialect::own_script),
+                         scene_.question.config, scene_.question.gpus_per_node);
+          scene_.said.emplace("zero", scene_.files.find(Dialect::trainer)->place);
         }
         break;
       case Framework::torchtitan:
-        settle_torchtitan(draft, model, torchtitan_settings(), gpus);
+        settle_torchtitan(draft, model, settings_of(Dialect::torchtitan), gpus);
         break;
     }
     if (const ConfigPart* const part = scene_.files.find(Dialect::ds_config)) {
@@ -271,12 +301,69 @@ class Reading {
     if (!model.moe || !splits_experts) plan.etp = 1;
   }
 
-  [[nodiscard]] Settings torchtitan_settings() const {
+  [[nodiscard]] Settings settings_of(Dialect dialect) const {
     Settings all;
     for (const ConfigPart& part : scene_.files.parts) {
-      if (part.dialect == Dialect::torchtitan) all.append(part.settings);
+      if (part.dialect == dialect) all.append(part.settings);
     }
     return all;
+  }
+
+  void read_adapters(Findings& out) {
+    const Settings own = settings_of(Dialect::own_script);
+    const Setting* const said = own.find("lora");
+    if (said == nullptr) return;
+    try {
+      const auto sentences = read_lora(scene_.draft, own);
+      assumed.insert(assumed.end(), sentences.begin(), sentences.end());
+      scene_.said.emplace("lora_rank", said->place);
+    } catch (const Error& error) {
+      out.push_back({Severity::error, "bad_value", said->place,
+                     fmt::format("LoraConfig {}", error.what()), "", ""});
+    }
+  }
+
+  // A sample of preferences is two sequences of one batch: the answer chosen and the one rejected.
+  void count_pairs() {
+    if (!settings_of(Dialect::own_script).has("pairs")) return;
+    ParallelPlan& plan = scene_.draft.plan;
+    plan.micro_batch_size *= 2;
+    plan.global_batch_size *= 2;
+    assumed.push_back(
+        fmt::format("a micro-batch of {} sequences: each of its {} samples is an answer chosen and "
+                    "one rejected",
+                    plan.micro_batch_size, plan.micro_batch_size / 2));
+  }
+
+  // Its configuration may lie in a place of its own, which nobody gave.
+  [[nodiscard]] bool is_launched_by_accelerate() const {
+    const auto& launches = scene_.files.launches;
+    return std::any_of(launches.begin(), launches.end(),
+                       [](const Launch& launch) { return launch.program == "accelerate"; });
+  }
+
+  // TrainingArguments(parallelism_config=...): a mesh of accelerate's.
+  [[nodiscard]] bool says_parallelism() const {
+    return settings_of(Dialect::trainer).has("--parallelism_config");
+  }
+
+  // What the plan of a program that wraps its model takes from nowhere.
+  void assume_of_script() {
+    const Settings own = settings_of(Dialect::own_script);
+    if (is_one_unit(own)) {
+      assumed.emplace_back(
+          "every layer is a unit of its own: the program makes one unit of the whole model, which "
+          "no plan can say");
+    }
+    if (own.has("tensor_parallel")) {
+      assumed.emplace_back(
+          "no tensor parallelism: parallelize_module splits modules here, which is not read");
+    }
+    if (own.has("loads") && !own.has("weights")) {
+      assumed.emplace_back(
+          "weights in fp32: the program does not say; transformers 5 loads them as the checkpoint "
+          "has them, 4 in fp32; torch_dtype says it");
+    }
   }
 
   // Data parallelism is what the other degrees leave of the GPUs.
@@ -478,6 +565,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   if (!checked.framework) {
     const Scene scene{job, question, {}, {}};
     check_torch(scene, checked.findings);
+    check_finetuning(scene, checked.findings);
     check_python(scene, checked.findings);
     check_launch(scene, checked.findings);
     if (!checked.has(Severity::error)) {
@@ -497,10 +585,11 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   check_deepspeed(scene, checked.findings);
   check_trainer(scene, checked.findings);
   check_torch(scene, checked.findings);
+  check_finetuning(scene, checked.findings);
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
   const bool whole = !lacks_config(checked);
-  checked.says_plan = whole && (!scene.said.empty() || job.find(Dialect::fsdp_module) != nullptr);
+  checked.says_plan = whole && (!scene.said.empty() || wraps_model(job));
   if (checked.says_plan) {
     check_rules(scene, checked.findings);
     checked.says_plan = check_size(scene, checked.findings);

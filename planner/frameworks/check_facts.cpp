@@ -19,6 +19,7 @@ bool describes_model(const ConfigPart& part) {
 // slime trains what is trained already: balance and lengths are its own affair. Gated DeltaNet
 // comes with a plug-in that reads the checkpoint's config (slime_plugins/models/qwen3_next.py).
 bool judged(const ConfigPart& part, const Fact& fact, const Subject& subject) {
+  if (part.derived) return false;
   if (fact.judged != nullptr && !fact.judged(subject)) return false;
   if (part.dialect == Dialect::megatron_yaml) return part.settings.has(fact.key);
   if (fact.key.starts_with("fsdp_config.") && is_replicated(part.settings)) return false;

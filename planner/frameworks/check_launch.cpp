@@ -46,7 +46,10 @@ void check_world(const Scene& scene, const Launch& launch, Findings& out) {
       is_default(scene, *launch.nodes_said)) {
     out.push_back(
         {note, "nodes_by_environment", launch.nodes_said->place,
-         fmt::format("the environment says how many nodes start; without it, {}", *launch.nodes),
+         fmt::format(
+             "the environment says how many nodes start; without it, {} x {} = {} processes "
+             "of the job's {}",
+             *launch.nodes, *launch.gpus_per_node, world, gpus),
          fmt::format("let it say {}", gpus / *launch.gpus_per_node), launcher_of(launch)});
     world = gpus;
   }
@@ -135,7 +138,59 @@ void check_script(const Launch& launch, Findings& out) {
                  launcher_of(launch)});
 }
 
-void check_environment(const Launch& launch, Findings& out) {
+// The statement that sets a variable, where the script has it once and does not read it: its line,
+// or its word among others.
+Correction without_variable(const Scene& scene, const Launch& launch, const std::string& name) {
+  Correction correction;
+  const std::string& text = text_or_nothing(scene, launch.place.file);
+  const std::string sets = name + "=";
+  std::vector<std::size_t> places;
+  for (std::size_t at = 0; (at = text.find(sets, at)) != std::string::npos; ++at) {
+    if (at == 0 || std::string_view(" \t\n;").find(text[at - 1]) != std::string_view::npos) {
+      places.push_back(at);
+    }
+  }
+  if (places.size() != 1) {
+    correction.why_not = "it is not set in one place of this file";
+    return correction;
+  }
+  if (text.find("$" + name) != std::string::npos || text.find("${" + name) != std::string::npos) {
+    correction.why_not = "the script reads it itself";
+    return correction;
+  }
+  const std::size_t begin = places.front();
+  const std::size_t end = std::min(text.find_first_of(" \t\r\n;#", begin), text.size());
+  const std::size_t line = text.rfind('\n', begin) + 1;  // npos + 1: the first
+  const std::size_t line_end = std::min(text.find('\n', begin), text.size());
+  const std::string_view before = std::string_view(text).substr(line, begin - line);
+  std::string_view after = std::string_view(text).substr(end, line_end - end);
+  after.remove_prefix(std::min(after.find_first_not_of(" \t\r"), after.size()));
+  const bool quoted = text.substr(begin, end - begin).find_first_of("\"'`$\\") != std::string::npos;
+  if (quoted) {
+    correction.why_not = "its value is more than a word";
+    return correction;
+  }
+  const std::size_t word = std::min(before.find_first_not_of(" \t"), before.size());
+  const bool alone = before.substr(word) == "export " || before.substr(word).empty();
+  if (alone && after.empty()) {
+    correction.push_back({launch.place.file, line, std::min(line_end + 1, text.size()), ""});
+    return correction;
+  }
+  if (alone && after.starts_with('#')) {  // which stays
+    correction.push_back({launch.place.file, line + word, text.find('#', end), ""});
+    return correction;
+  }
+  const std::size_t next = std::min(text.find_first_not_of(" \t", end), text.size());
+  const std::size_t last = next < text.size() && text[next] != '\n' ? next : end;
+  if (text[end] == ';' || (before.substr(word) == "export " && text[last] == ';')) {
+    correction.why_not = "another command stands on its line";
+    return correction;
+  }
+  correction.push_back({launch.place.file, begin, last, ""});
+  return correction;
+}
+
+void check_environment(const Scene& scene, const Launch& launch, Findings& out) {
   const auto world = launch.environment.find("WORLD_SIZE");
   const bool sets_it = launch.program == "deepspeed" || launch.program == "torchrun" ||
                        launch.program == "accelerate";
@@ -146,7 +201,8 @@ void check_environment(const Launch& launch, Findings& out) {
           {warning, "world_size_exported", launch.place,
            fmt::format("WORLD_SIZE={} is exported, and {} sets its own{}", world->second,
                        launch.program, started > 0 ? fmt::format(": {}", started) : std::string()),
-           "leave it to the launcher", launcher_of(launch)});
+           "leave it to the launcher", launcher_of(launch),
+           without_variable(scene, launch, "WORLD_SIZE")});
     }
   }
 }
@@ -202,6 +258,13 @@ void check_queues(const Scene& scene, const Launch& launch, Findings& out) {
 
 void note_missing(const Setting& named, Findings& out) {
   const std::string file = text_of(named.value);
+  if (!named.resolved) {
+    out.push_back({note, "config_missing", named.place,
+                   fmt::format("{} names {}, which only a run can tell: what it says is not judged",
+                               named.key, shown(file.empty() ? "a value" : file)),
+                   "give the configuration too", ""});
+    return;
+  }
   out.push_back({note, "config_missing", named.place,
                  fmt::format("{} names {}, which is not among the files given: what it says is not "
                              "judged",
@@ -213,7 +276,7 @@ void note_missing(const Setting& named, Findings& out) {
 void check_missing_configs(const Scene& scene, Findings& out) {
   if (scene.files.find(Dialect::ds_config) != nullptr) return;
   const auto is_file = [](const Setting* s) {
-    return s != nullptr && s->resolved && s->value.is_string();
+    return s != nullptr && (s->value.is_string() || (!s->resolved && s->value.is_null()));
   };
   for (const ConfigPart& part : scene.files.parts) {
     for (const std::string_view key : {"--deepspeed_config", "--deepspeed-config", "--deepspeed"}) {
@@ -286,7 +349,7 @@ void check_launch(const Scene& scene, Findings& out) {
     if (launch.program == "deepspeed") check_deepspeed_launch(scene, launch, out);
     check_launcher_options(launch, out);
     check_script(launch, out);
-    check_environment(launch, out);
+    check_environment(scene, launch, out);
     check_node_rank(scene, launch, out);
     check_queues(scene, launch, out);
   }

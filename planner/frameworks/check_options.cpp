@@ -103,6 +103,32 @@ constexpr auto kTorchtitanAliases = std::to_array<Alias>({
     {"parallelism.expert_tensor_parallel_degree", "", "; experts are not split"},
 });
 
+constexpr auto kLlamaFactoryAliases = std::to_array<Alias>({
+    {"lora_r", "lora_rank", ""},
+    {"lora_target_modules", "lora_target", ""},
+    {"load_in_4bit", "quantization_bit", ": 4"},
+    {"load_in_8bit", "quantization_bit", ": 8"},
+    {"base_model", "model_name_or_path", ""},
+    {"max_length", "cutoff_len", ""},
+    {"max_seq_length", "cutoff_len", ""},
+    {"sequence_len", "cutoff_len", ""},
+    {"flash_attention", "flash_attn", ": fa2"},
+    {"sample_packing", "packing", ""},
+    {"micro_batch_size", "per_device_train_batch_size", ""},
+    {"num_epochs", "num_train_epochs", ""},
+});
+
+constexpr auto kAxolotlAliases = std::to_array<Alias>({
+    {"lora_rank", "lora_r", ""},
+    {"lora_target", "lora_target_modules", ""},
+    {"cutoff_len", "sequence_len", ""},
+    {"max_seq_length", "sequence_len", ""},
+    {"packing", "sample_packing", ""},
+    {"per_device_train_batch_size", "micro_batch_size", ""},
+    {"num_train_epochs", "num_epochs", ""},
+    {"adam_eps", "adam_epsilon", ""},
+});
+
 std::span<const Alias> aliases_of(Dialect dialect) {
   switch (dialect) {
     case Dialect::megatron:
@@ -115,10 +141,14 @@ std::span<const Alias> aliases_of(Dialect dialect) {
       return kDeepspeedAliases;
     case Dialect::torchtitan:
       return kTorchtitanAliases;
+    case Dialect::llama_factory:
+      return kLlamaFactoryAliases;
+    case Dialect::axolotl:
+      return kAxolotlAliases;
     case Dialect::bridge:
     case Dialect::trainer:
     case Dialect::accelerate:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return {};
@@ -151,6 +181,21 @@ bool is_known_to_trainer(const ConfigPart& part, const std::string& key) {
 constexpr std::array<std::string_view, 3> kGone{"--batch-size", "--model-parallel-size",
                                                 "--warmup"};
 
+const KnownOption* known_option(const ConfigPart& part, std::string_view key) {
+  const KnownOption* known = known_options(option_list_of(part.dialect)).find(key);
+  if (known == nullptr && part.dialect == Dialect::slime) {
+    known = known_options("megatron").find(key);
+  }
+  if (known == nullptr && part.dialect == Dialect::trainer) {
+    known = known_options("run_clm").find(key);
+  }
+  // A Trainer's arguments are LLaMA-Factory's too.
+  if (known == nullptr && part.dialect == Dialect::llama_factory) {
+    known = known_options("trainer").find(fmt::format("--{}", key));
+  }
+  return known;
+}
+
 bool is_known(const ConfigPart& part, const std::string& key) {
   const bool takes = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
                      part.dialect == Dialect::megatron_deepspeed;
@@ -182,9 +227,20 @@ bool is_known(const ConfigPart& part, const std::string& key) {
       }
       return false;
     }
+    case Dialect::llama_factory:
+    case Dialect::axolotl: {
+      // Of a block only fsdp_config's keys are listed, which older releases began with "fsdp_".
+      const std::size_t dot = key.find('.');
+      if (dot == std::string::npos) return known_option(part, key) != nullptr;
+      constexpr std::string_view kShards = "fsdp_config.";
+      if (part.dialect == Dialect::llama_factory || !key.starts_with(kShards)) {
+        return is_known(part, key.substr(0, dot));
+      }
+      return key.substr(kShards.size()).starts_with("fsdp_");
+    }
     case Dialect::megatron:
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return false;
@@ -216,8 +272,12 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
       return "torchtitan has no such field and stops";
     case Dialect::trainer:
       return "transformers' parser knows no such argument and stops";
+    case Dialect::llama_factory:
+      return "LLaMA-Factory knows no such argument and stops";
+    case Dialect::axolotl:
+      return "axolotl knows no such key and ignores it silently";
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return "nobody reads it";
@@ -232,6 +292,11 @@ std::vector<std::string> candidates(const ConfigPart& part, const std::string& k
   if (part.dialect == Dialect::slime) {
     const auto& more = known_options("megatron").names();
     names.insert(names.end(), more.begin(), more.end());
+  }
+  if (part.dialect == Dialect::llama_factory) {
+    for (const std::string& name : known_options("trainer").names()) {
+      if (name.find('-', 2) == std::string::npos) names.push_back(name.substr(2));
+    }
   }
   // Of the same block.
   const std::size_t dot = key.rfind('.');
@@ -314,6 +379,10 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     finding.instead = near.empty() ? "" : fmt::format("did you mean {}?", near);
     return finding;
   }
+  // What nobody reads is a slip, or another release's or a plugin's.
+  if (part.dialect == Dialect::axolotl && (near.empty() || !is_slip(setting.key, near))) {
+    finding.severity = Severity::warning;
+  }
   finding.instead = near.empty() ? "leave it out" : fmt::format("did you mean {}?", near);
   if (!certain.empty()) finding.fix = with_key(scene, part, setting, certain);
   return finding;
@@ -327,6 +396,9 @@ ValueReader reader_of(const ConfigPart& part) {
       return ValueReader::yaml;
     case Dialect::trainer:
       return ValueReader::trainer;
+    case Dialect::llama_factory:
+    case Dialect::axolotl:
+      return ValueReader::yaml;
     case Dialect::torchtitan:
       return part.script.empty() ? ValueReader::python : ValueReader::argparse;
     case Dialect::megatron:
@@ -334,21 +406,10 @@ ValueReader reader_of(const ConfigPart& part) {
     case Dialect::slime:
     case Dialect::megatron_deepspeed:
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return ValueReader::argparse;
-}
-
-const KnownOption* known_option(const ConfigPart& part, std::string_view key) {
-  const KnownOption* known = known_options(option_list_of(part.dialect)).find(key);
-  if (known == nullptr && part.dialect == Dialect::slime) {
-    known = known_options("megatron").find(key);
-  }
-  if (known == nullptr && part.dialect == Dialect::trainer) {
-    known = known_options("run_clm").find(key);
-  }
-  return known;
 }
 
 // Whether the script has no arguments without a flag. slime ignores what it does not know.
@@ -366,7 +427,9 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::bridge:
     case Dialect::ds_config:
     case Dialect::accelerate:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
+    case Dialect::llama_factory:
+    case Dialect::axolotl:
       break;
   }
   return false;
@@ -388,13 +451,18 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   const KnownOption* const known = known_option(part, setting.key);
   if (known == nullptr || !setting.resolved) return;
   // What a plan's word refuses was said already.
-  const bool said = std::any_of(out.begin(), out.end(), [&](const Finding& f) {
+  const auto said = std::find_if(out.begin(), out.end(), [&](const Finding& f) {
     return f.rule == "bad_value" && f.place.file == setting.place.file &&
            f.place.line == setting.place.line && f.message.starts_with(setting.key + " ");
   });
   // Filled in by Hugging Face's Trainer, or a trap of its own.
   const bool automatic = part.dialect == Dialect::ds_config && text_of(setting.value) == "auto";
-  if (said || automatic) return;
+  if (said != out.end()) {
+    const std::string meant = certain_choice(text_of(setting.value), known->choices);
+    if (said->fix.empty() && !meant.empty()) said->fix = with_value(scene, setting, meant);
+    return;
+  }
+  if (automatic) return;
   const auto refuse = [&](std::string wanted, Correction fix) {
     out.push_back({Severity::error, "refused_value", setting.place,
                    fmt::format("{} is {}, and must be {}", setting.key,
@@ -413,7 +481,13 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
          {}});
   }
   const bool flag = setting.value.is_boolean(), argument = setting.key.starts_with("--");
-  if (known->arity == "0" && !flag) {
+  // What the Trainer's parser wants in words, a YAML may say as it is.
+  if (part.dialect == Dialect::llama_factory || part.dialect == Dialect::axolotl) {
+    const bool no =
+        setting.value.is_boolean() && !known->choices.empty() && known->choices.front() == "no";
+    if (setting.value.is_structured() || known->type == "dict" || known->type == "str" || no)
+      return;
+  } else if (known->arity == "0" && !flag) {
     const std::string word = text_of(setting.value);
     const bool off = same_value(word, "false");
     return refuse("given without a value", off ? removed(scene, part, setting)
@@ -441,7 +515,7 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
 }
 
 void check_repetition(const ConfigPart& part, bool has_trainer, Findings& out) {
-  if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::fsdp_module ||
+  if (part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::own_script ||
       part.dialect == Dialect::bridge || part.dialect == Dialect::torchtitan) {
     return;
   }
@@ -480,7 +554,7 @@ bool is_slip(std::string_view written, std::string_view real) {
 
 void check_options(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
-    if (option_list_of(part.dialect).empty()) continue;
+    if (option_list_of(part.dialect).empty() || part.derived) continue;
     if (part.dialect == Dialect::megatron_yaml) {
       out.push_back(
           {Severity::warning, "yaml_is_not_read", part.place,

@@ -26,7 +26,9 @@ std::span<const Option> options_of(Dialect dialect) {
       return accelerate_options();
     case Dialect::torchtitan:
       return torchtitan_options();
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
+    case Dialect::llama_factory:  // read as the Trainer's job that it asks for
+    case Dialect::axolotl:
       break;
   }
   return {};
@@ -46,7 +48,9 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::ds_config:
     case Dialect::trainer:
     case Dialect::torchtitan:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
+    case Dialect::llama_factory:
+    case Dialect::axolotl:
       break;
   }
   return {};
@@ -69,8 +73,12 @@ std::string_view option_list_of(Dialect dialect) {
       return "torchtitan";
     case Dialect::trainer:
       return "trainer";
+    case Dialect::llama_factory:
+      return "llama_factory";
+    case Dialect::axolotl:
+      return "axolotl";
     case Dialect::bridge:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
       break;
   }
   return "";

@@ -203,8 +203,9 @@ class Way {
           refused.push_back(std::move(step));
           continue;
         }
-        if (!fits || fits(step.plan)) return step.plan;
-        if (!first) first = step.plan;
+        const P plan = with_needless_undone(step.plan, fits);
+        if (!fits || fits(plan)) return plan;
+        if (!first) first = plan;
       }
       if (first && ++further > kMostFurther) break;
       steps = std::move(refused);
@@ -213,6 +214,18 @@ class Way {
   }
 
  private:
+  // A later change may have ended what an earlier one was for: its word goes back.
+  [[nodiscard]] P with_needless_undone(P plan, const PlanFits& fits) const {
+    for_each_word([&](const auto& row) {
+      if (plan.*row.member == subject_.plan.*row.member) return;
+      P back = plan;
+      back.*row.member = subject_.plan.*row.member;
+      if (back.world() != plan.world() || !refusals_of(back).empty()) return;
+      if (!fits || fits(back) || !fits(plan)) plan = std::move(back);
+    });
+    return plan;
+  }
+
   [[nodiscard]] std::vector<std::string_view> refusals_of(const P& plan) const {
     const Subject changed{subject_.model, subject_.config, plan, subject_.recipe,
                           subject_.gpus_per_node};

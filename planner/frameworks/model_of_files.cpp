@@ -7,6 +7,8 @@
 #include <string_view>
 
 #include "models/error.h"
+#include "models/model_spec.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -122,7 +124,39 @@ Json llama(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::in
   return config;
 }
 
+// Ends of a checkpoint's name that say how it was trained or stored, not of what size it is.
+constexpr std::array<std::string_view, 30> kEnds{
+    "-instruct", "-chat", "-hf",      "-base", "-it",   "-thinking",  "-2507",    "-fp16",
+    "-bf16",     "-fp8",  "-4bit",    "-8bit", "-bnb",  "-unsloth",   "-dynamic", "-gptq",
+    "-awq",      "-int4", "-int8",    "-v0.1", "-v0.2", "-v0.3",      "-v1",      "-aqlm",
+    "-2bit",     "-1x16", "-preview", "-text", "-nf4",  "-linearized"};
+
 }  // namespace
+
+std::string built_in_of_id(const std::string& id) {
+  std::string name = lower_case(id.substr(id.rfind('/') + 1));  // npos + 1: it has no owner
+  if (name.starts_with("meta-")) name.erase(0, 5);
+  for (;;) {
+    const auto end = std::find_if(kEnds.begin(), kEnds.end(),
+                                  [&](std::string_view word) { return name.ends_with(word); });
+    if (is_built_in(name)) return name;
+    if (end == kEnds.end()) break;
+    name.resize(name.size() - end->size());
+  }
+  // "llama-3-8b" is the size of "llama3-8b".
+  if (name.starts_with("llama-")) name.erase(5, 1);
+  return is_built_in(name) ? name : "";
+}
+
+std::string model_id_of_files(const JobFiles& files) {
+  for (const ConfigPart& part : files.parts) {
+    const bool factory = part.dialect == Dialect::llama_factory;
+    if (!factory && part.dialect != Dialect::axolotl) continue;
+    const Setting* const id = part.settings.find(factory ? "model_name_or_path" : "base_model");
+    if (id != nullptr && id->value.is_string()) return id->value.get<std::string>();
+  }
+  return "";
+}
 
 std::optional<ModelOfFiles> model_of_files(const JobFiles& files) {
   const Arguments a(files);

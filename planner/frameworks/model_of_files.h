@@ -18,4 +18,11 @@ struct ModelOfFiles {
 // (latent attention, layers without attention).
 std::optional<ModelOfFiles> model_of_files(const JobFiles& files);
 
+// The checkpoint that a YAML of LLaMA-Factory's or axolotl's names ("Qwen/Qwen3-8B-Base"); empty:
+// none does.
+std::string model_id_of_files(const JobFiles& files);
+
+// The built-in model of a checkpoint's size, by its name; empty: there is none.
+std::string built_in_of_id(const std::string& id);
+
 }  // namespace qplan

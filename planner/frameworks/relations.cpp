@@ -216,7 +216,9 @@ std::span<const Relation> relations_of(Dialect dialect) {
     case Dialect::ds_config:
     case Dialect::accelerate:
     case Dialect::torchtitan:
-    case Dialect::fsdp_module:
+    case Dialect::own_script:
+    case Dialect::llama_factory:
+    case Dialect::axolotl:
       break;
   }
   return {};

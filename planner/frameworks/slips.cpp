@@ -1,12 +1,14 @@
 #include "planner/frameworks/slips.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "models/edit_distance.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -112,7 +114,30 @@ std::string certain_name(std::string_view written, std::span<const OptionList* c
   return !several && is_slip(tokens, tokens_of(nearest), lists) ? nearest : "";
 }
 
+namespace {
+
+// Other names that people have for the formats.
+constexpr std::array<std::array<std::string_view, 4>, 3> kFormats{
+    {{"bf16", "bfloat16", "torch.bfloat16", "bf16-mixed"},
+     {"fp16", "float16", "torch.float16", "half"},
+     {"fp32", "float32", "torch.float32", "float"}}};
+
+// The one choice that is the same format by another name; empty: none is.
+std::string same_format(std::string_view written, const std::vector<std::string>& choices) {
+  const std::string word = lower_case(written);
+  for (const auto& names : kFormats) {
+    if (std::find(names.begin(), names.end(), word) == names.end()) continue;
+    for (const std::string& choice : choices) {
+      if (std::find(names.begin(), names.end(), choice) != names.end()) return choice;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
 std::string certain_choice(std::string_view written, const std::vector<std::string>& choices) {
+  if (std::string same = same_format(written, choices); !same.empty()) return same;
   const std::size_t most = written.size() >= 4 ? 1 : 0;
   std::string nearest;
   for (const std::string& choice : choices) {

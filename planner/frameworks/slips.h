@@ -15,7 +15,8 @@ namespace qplan {
 // Empty: none is, or several.
 std::string certain_name(std::string_view written, std::span<const OptionList* const> lists);
 
-// The same of an option's choices.
+// The same of an option's choices, or the one that is the same format by another name ("float16":
+// "fp16").
 std::string certain_choice(std::string_view written, const std::vector<std::string>& choices);
 
 }  // namespace qplan

@@ -29,9 +29,10 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
      [](const Case& c) {
        return fmt::format(
            "{} is said of LoRA, and there are no adapters; give a lora_rank, or leave it out",
-           !c.p.lora_targets.empty() ? "lora_targets"
-           : c.p.lora_dropout > 0    ? "lora_dropout"
-                                     : "frozen_weights");
+           !c.p.lora_targets.empty()                      ? "lora_targets"
+           : c.p.lora_dropout > 0                         ? "lora_dropout"
+           : c.p.frozen_weights != FrozenFormat::computed ? "frozen_weights"
+                                                          : "lora_alpha");
      },
      "arithmetic: no rank, no adapters"},
     {"lora_adapts_a_layer", kEvery,

@@ -117,6 +117,14 @@ inline constexpr auto kContext = std::to_array<Rule>({
      "TransformerEngine d0067d0d, "
      "transformer_engine/pytorch/attention/dot_product_attention/context_parallel.py:5057 (a chunk "
      "is a window); torchtitan 030c210c, torchtitan/models/llama4/model.py:185"},
+    {"indexer_context", kEvery, [](const Case& c) { return c.p.cp > 1 && c.m.indexer; },
+     [](const Case& c) {
+       return fmt::format(
+           "keys that an indexer chooses are not predicted with cp {}; use cp 1, and tp for longer "
+           "sequences",
+           c.p.cp);
+     },
+     "qplan: models/program/indexer_part.cpp scores the keys of one rank"},
     {"mla_cp_comm", kMegatronCore,
      [](const Case& c) { return c.p.cp > 1 && c.m.mla && c.p.cp_comm != CpComm::p2p; },
      [](const Case& c) {

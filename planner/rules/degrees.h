@@ -191,6 +191,14 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
                           c.m.vision->num_heads, c.p.tp, use_divisor("tp", c.m.vision->num_heads));
      },
      "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1446"},
+    {"vision_mlp_split", kEvery,
+     [](const Case& c) { return c.m.vision && !divides(c.p.tp, c.m.vision->intermediate_size); },
+     [](const Case& c) {
+       return fmt::format("the vision tower's MLP of {} columns cannot be split over tp {}; {}",
+                          c.m.vision->intermediate_size, c.p.tp,
+                          use_divisor("tp", c.m.vision->intermediate_size));
+     },
+     "Megatron-LM d98e8a64, megatron/core/tensor_parallel/layers.py:842"},
     // Vocabulary rows need no rule: every recipe pads them to a multiple of tp.
     {"mlp_split", kEvery,
      [](const Case& c) { return !divides(c.p.tp, c.m.intermediate_size) && has_dense_layer(c.m); },

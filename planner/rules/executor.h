@@ -32,6 +32,20 @@ inline std::string_view unexecuted_part(const ModelSpec& m) {
   if (m.qk_l2_norm) return "norms of queries and keys without weights";
   if (m.moe && m.moe->scales_inputs) return "experts that read scaled tokens";
   if (m.qk_norm_whole) return "norms of queries and keys over all heads together";
+  if (m.norm_place != NormPlace::before) return "norms behind attention and MLP";
+  if (m.parallel_mlp) return "an MLP beside attention";
+  if (m.gelu_gate) return "MLPs gated by a GELU";
+  if (m.indexer) return "attention to keys that an indexer chooses";
+  if (m.qk_norm_each) return "norms of queries and keys with weights of each head";
+  if (m.rotary_interleaved) return "rotary embedding of neighbouring numbers";
+  if (m.moe && m.moe->corrects_softmax) return "a softmax over experts that is corrected";
+  if (m.vision && m.vision->gated) return "a vision tower of Qwen2.5-VL's kind";
+  // It joins hidden state and embedding in the other order than DeepSeek-V3's.
+  if (m.architecture == "mimo" && m.num_mtp_layers > 0) return "MiMo's multi-token prediction";
+  if (!m.unmodelled.empty()) return m.unmodelled.front();
+  if (m.read_as && !m.read_as->ignored_keys.empty()) {
+    return "keys that were ignored (--as)";
+  }
   if (m.rope_scaling && m.rope_scaling->kind == RopeScalingKind::other) {
     return "a rule of rotary scaling other than linear, llama3 and yarn";
   }

@@ -104,14 +104,27 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      },
      "transformers 5.23.0, models/llama4/modeling_llama4.py (Llama4TextMoe.forward); qplan: not "
      "modelled"},
+    {"every_key", kDeepSpeed | kTorch, [](const Case& c) { return c.m.indexer.has_value(); },
+     [](const Case& c) {
+       return fmt::format(
+           "transformers' module of this model scores every key and masks all but the {} that its "
+           "indexer chose, which is not modelled; predict it as megatron",
+           c.m.indexer->top_k);
+     },
+     "transformers 5.23.0, models/deepseek_v32/modeling_deepseek_v32.py "
+     "(DeepseekV32Indexer.forward); qplan: not modelled"},
     {"model_available", set_of(megatron_legacy, megatron_deepspeed),
-     [](const Case& c) { return c.m.qk_norm || c.m.moe || c.m.mla || c.m.vision; },
+     [](const Case& c) {
+       return c.m.qk_norm || c.m.moe || c.m.mla || c.m.vision || c.m.parallel_mlp ||
+              c.m.norm_place != NormPlace::before || c.m.gelu_gate;
+     },
      [](const Case& c) {
        return fmt::format("{} cannot build a model with {}; use megatron", recipe_name(c),
-                          c.m.moe      ? "these experts"
-                          : c.m.mla    ? "latent attention"
-                          : c.m.vision ? "a vision tower"
-                                       : "normalised queries and keys");
+                          c.m.moe       ? "these experts"
+                          : c.m.mla     ? "latent attention"
+                          : c.m.vision  ? "a vision tower"
+                          : c.m.qk_norm ? "normalised queries and keys"
+                                        : "layers of this form");
      },
      "Megatron-DeepSpeed 4efb479d, megatron/model/transformer.py; qplan: Megatron-LM of 2021-22 "
      "had none of these parts"},

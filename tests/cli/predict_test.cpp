@@ -243,6 +243,34 @@ TEST_CASE("a plan file carries the model and the machine that are not built in")
   CHECK(again.json()["hardware"] == "our-machine");
 }
 
+TEST_CASE("a model of an unknown type is read as another, and answers and plan files say so") {
+  const TemporaryFolder folder;
+  const std::string config = folder.file("mine.json"), plan = folder.file("plan.json");
+  Json mine = model_config("tiny");
+  mine["model_type"] = "our_own";
+  mine["our_switch"] = true;
+  write_file_atomically(config, mine.dump());
+  const std::string question = "predict --gpus 4 --seq-len 512 --json --model " + config;
+  CHECK(run(question).says("model_type 'our_own' is unknown"));
+  const Ran first = run(question + " --as qwen3 -o " + plan);
+  REQUIRE(first.code == 0);
+  const Json answer = first.json();
+  CHECK(answer["read_as"] == Json{{"architecture", "qwen3"},
+                                  {"model_type", "our_own"},
+                                  {"ignored_keys", {"our_switch"}}});
+  CHECK(answer["notes"].dump().find("ignored of it: our_switch") != std::string::npos);
+  CHECK(answer["step_time_s"] ==
+        run("predict --gpus 4 --seq-len 512 --json --model tiny").json()["step_time_s"]);
+  std::filesystem::remove(config);
+  CHECK(run("predict --json --plan " + plan).out == first.out);
+  CHECK(run("predict --json --plan " + plan + " --model tiny").json().contains("read_as") == false);
+  write_file_atomically(config, mine.dump());
+  const Json shown = run("models show " + config + " --as qwen3").json();
+  CHECK(shown["read_as"] == answer["read_as"]);
+  CHECK(shown["parameters"] == run("models show tiny").json()["parameters"]);
+  CHECK(run("models show " + config + " --as nonsense").code == 2);
+}
+
 TEST_CASE("a machine that extends others is whole in the plan file") {
   const TemporaryFolder folder;
   const std::string base = folder.file("base.json"), machine = folder.file("machine.json"),

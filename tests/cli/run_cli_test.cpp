@@ -130,6 +130,8 @@ TEST_CASE("what is built in is listed, and shown whole") {
   const Json model = run("models show llama3-8b").json();
   CHECK(model["config"]["hidden_size"] == 4096);
   CHECK(model["parameters"]["total"].get<double>() == doctest::Approx(8.03e9).epsilon(0.001));
+  CHECK(model["notes"].empty());
+  CHECK(run("models show gemma3-27b").says("the model's vision tower is left out"));
   CHECK(run("models --json").json()["models"].size() > 10);
   CHECK(run("hardware --json").json()["hardware"].size() > 5);
 }

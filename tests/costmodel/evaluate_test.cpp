@@ -141,6 +141,18 @@ TEST_CASE("each ZeRO stage needs less memory than the one before") {
   }
 }
 
+TEST_CASE("gathered parameters are buffers, not activations") {
+  // Of Llama-3 8B a layer has 218 million parameters, of 2 bytes where products read them, and the
+  // next layer's come meanwhile; the embedding's and the head's are 525 million.
+  const Job job("llama3-8b", "h200-sxm", RecipeKind::fsdp2);
+  const StageMemory sharded = job.worst("dp8 zero3 gbs8 seq4096");
+  CHECK(sharded.buffers.value() >= 2 * 218e6);
+  CHECK(sharded.buffers.value() < 2 * (2 * 525e6 + 218e6));
+  // What is whole all the time is no buffer.
+  const Job replicated("llama3-8b", "h200-sxm", RecipeKind::ddp);
+  CHECK(replicated.worst("dp8 gbs8 seq4096").buffers.value() < 2 * 218e6);
+}
+
 // When the first gradient reduction of a rank begins, and when its last backward ends.
 TEST_CASE("behind the first rank Megatron reduces when a stage's last backward is done") {
   const auto reduced_early = [](const Job& job, int rank) {

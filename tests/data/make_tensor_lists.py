@@ -54,13 +54,32 @@ CONFIGS = [
     dict(model_type="nemotron_h", moe_latent_size=12, **MAMBA),
     dict(model_type="llama4_text", num_hidden_layers=2, head_dim=8, num_local_experts=3, num_experts_per_tok=1,
          interleave_moe_layer_step=2, intermediate_size_mlp=20, **SIZES),
+    dict(model_type="phi3", num_hidden_layers=1, **SIZES),
+    dict(model_type="internlm3", num_hidden_layers=1, head_dim=6, qkv_bias=True, bias=True, **SIZES),
+    dict(model_type="gemma3_text", num_hidden_layers=1, head_dim=6, **SIZES),
+    dict(model_type="glm4", num_hidden_layers=1, head_dim=6, **SIZES),
+    dict(model_type="olmo2", num_hidden_layers=1, **SIZES),
+    dict(model_type="olmo3", num_hidden_layers=1, attention_bias=True, **SIZES),
+    dict(model_type="cohere", num_hidden_layers=1, use_qk_norm=True, **SIZES),
+    dict(model_type="cohere2", num_hidden_layers=1, **SIZES),
+    dict(model_type="ernie4_5", num_hidden_layers=1, head_dim=6, use_bias=True, **SIZES),
+    dict(model_type="ernie4_5_moe", num_hidden_layers=2, moe_num_experts=3, moe_k=2, moe_intermediate_size=10, **SIZES),
+    dict(model_type="hunyuan_v1_dense", num_hidden_layers=1, head_dim=6, **SIZES),
+    dict(model_type="hunyuan_v1_moe", num_hidden_layers=1, head_dim=6, num_experts=3, moe_topk=2, **SIZES),
+    dict(model_type="deepseek_v32", q_lora_rank=12, index_n_heads=2, index_head_dim=6, index_topk=4, **DEEPSEEK),
+    dict(model_type="qwen2_5_vl", text_config=dict(model_type="qwen2_5_vl_text", num_hidden_layers=1, **SIZES),
+         vision_config=dict(depth=2, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=2,
+                            temporal_patch_size=2, window_size=8, out_hidden_size=16, fullatt_block_indexes=[1])),
     dict(model_type="qwen3_5_text", **HYBRID),
     dict(model_type="qwen3_5_moe_text", num_experts=3, shared_expert_intermediate_size=14, **HYBRID, **EXPERTS),
 ]
 
 
 def build(config):
-    options = {key: value for key, value in config.items() if key != "model_type"}
+    # The classes' padding words are of vocabularies larger than these.
+    options = dict({key: value for key, value in config.items() if key != "model_type"}, pad_token_id=None)
+    if "text_config" in options:
+        options["text_config"] = dict(options["text_config"], pad_token_id=None)
     settings = transformers.AutoConfig.for_model(config["model_type"], **options)
     if "vision_config" in config:
         return transformers.AutoModelForImageTextToText.from_config(settings)

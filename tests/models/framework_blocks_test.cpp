@@ -264,6 +264,37 @@ TEST_CASE("FSDP1 reduces in the plan's format, and keeps shards in fp32 whicheve
   CHECK(recipe_of(RecipeKind::fsdp1).defaults.grad_dtype == DType::bf16);
 }
 
+TEST_CASE("weights that are loaded in 16 bits are sharded so, with their gradients and moments") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto bytes = [&](RecipeKind recipe, DType weights, DType grads) {
+    BlockShape s = shape_of(model, BlockKind::decoder);
+    s.zero = 3;
+    s.dense_shard = 8;
+    s.grad_dtype = grads;
+    s.main_params_dtype = s.moment_dtype = weights;
+    const Block block = build_block(model, recipe_of(recipe), s);
+    double sum = 0, shard = 0;
+    for (const Slot& slot : block.slots) {
+      const bool state = slot.storage == Storage::weight || slot.storage == Storage::optimizer ||
+                         slot.storage == Storage::gradient ||
+                         slot.storage == Storage::fresh_gradient;
+      if (slot.storage == Storage::weight) shard += static_cast<double>(slot.elements());
+      if (!state) continue;
+      sum += static_cast<double>(slot.elements()) * size_of(slot.dtype);
+    }
+    return sum / shard;  // a parameter of the shard
+  };
+  for (const RecipeKind recipe : {RecipeKind::fsdp1, RecipeKind::fsdp2}) {
+    for (const DType grads : {DType::bf16, DType::fp32}) {
+      CHECK(bytes(recipe, DType::bf16, grads) == doctest::Approx(2 + 2 + 4));
+      CHECK(bytes(recipe, DType::fp32, DType::fp32) == doctest::Approx(4 + 4 + 8));
+    }
+  }
+  // Megatron's are master weights beside those that products read.
+  CHECK(bytes(RecipeKind::megatron_fsdp, DType::bf16, DType::fp32) >
+        bytes(RecipeKind::fsdp2, DType::bf16, DType::fp32));
+}
+
 TEST_CASE("torchao casts weights in each microbatch, and by kernels of their own") {
   const ModelSpec model = load_model("llama3-8b");
   const auto casts = [&](RecipeKind recipe, Precision precision) {

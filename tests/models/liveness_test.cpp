@@ -55,10 +55,12 @@ std::vector<MemoryUse> random_uses(int count) {
   std::vector<MemoryUse> uses;
   for (int i = 0; i < count; ++i) {
     const double n = net(random);
-    uses.push_back({Bytes(n), Bytes(std::max(n, 0.0) + above(random)),
-                    Bytes(static_cast<double>(net(random))),
-                    Bytes(static_cast<double>(above(random)))});
-    if (uses.back().peak.value() == 0) uses.back().gradients_at_peak = Bytes(0);
+    uses.push_back(
+        {Bytes(n),
+         Bytes(std::max(n, 0.0) + above(random)),
+         {Bytes(static_cast<double>(net(random))), Bytes(static_cast<double>(net(random)))},
+         {Bytes(static_cast<double>(above(random))), Bytes(static_cast<double>(above(random)))}});
+    if (uses.back().peak.value() == 0) uses.back().at_peak = {};
   }
   return uses;
 }
@@ -158,22 +160,26 @@ TEST_CASE("a fresh gradient lives from its first write in backward to the end of
   const MemoryUse backward = memory_use(s.block, live.backward);
   CHECK(backward.net == Bytes(-2 * kKiB));  // x goes before the gradient comes
   CHECK(backward.peak == Bytes(0));
-  CHECK(backward.gradients == Bytes(3 * kKiB));
+  CHECK(backward.parts.gradients == Bytes(3 * kKiB));
   CHECK(live.norm.empty());
   CHECK(freed_at(live.update, grad) == 1);
   // Two such layers: the peak is at the end of forward, before any gradient.
   const MemoryUse forward = power(memory_use(s.block, live.forward), 2);
   const MemoryUse both = then(forward, power(backward, 2));
   CHECK(both.peak == Bytes(10 * kKiB));
-  CHECK(both.gradients_at_peak == Bytes(0));
-  CHECK(both.gradients == Bytes(6 * kKiB));
+  CHECK(both.at_peak.gradients == Bytes(0));
+  CHECK(both.parts.gradients == Bytes(6 * kKiB));
 }
 
 TEST_CASE("what a peak holds of gradients is known of the earliest of equal peaks") {
-  const MemoryUse grows{Bytes(2), Bytes(3), Bytes(2), Bytes(1)};
-  CHECK(power(grows, 3) == MemoryUse{Bytes(6), Bytes(7), Bytes(6), Bytes(5)});
-  const MemoryUse level{Bytes(0), Bytes(3), Bytes(2), Bytes(1)};
-  CHECK(power(level, 3) == MemoryUse{Bytes(0), Bytes(3), Bytes(6), Bytes(1)});
+  const auto use = [](double net, double peak, double gradients, double at_peak) {
+    return MemoryUse{Bytes(net),
+                     Bytes(peak),
+                     {.gradients = Bytes(gradients), .gathered = {}},
+                     {.gradients = Bytes(at_peak), .gathered = {}}};
+  };
+  CHECK(power(use(2, 3, 2, 1), 3) == use(6, 7, 6, 5));
+  CHECK(power(use(0, 3, 2, 1), 3) == use(0, 3, 6, 1));
 }
 
 TEST_CASE("frees come before allocations at the same place") {

@@ -10,8 +10,10 @@ namespace qplan {
 // "Megatron-LM d98e8a64, a/file.py:12, b/file.py (words); arithmetic: words".
 inline bool is_source(const std::string& source) {
   static const std::regex repository(
-      "(accelerate|DeepEP|DeepSpeed|DualPipe|Megatron-Bridge|Megatron-DeepSpeed|Megatron-LM|"
-      "nanotron|PyTorch|Python|slime|torchtitan|TransformerEngine|transformers|zero-bubble) "
+      "(accelerate|axolotl|DeepEP|DeepSpeed|DualPipe|LLaMA-Factory|Megatron-Bridge|Megatron-"
+      "DeepSpeed|"
+      "Megatron-LM|nanotron|PEFT|PyTorch|Python|slime|torchtitan|TransformerEngine|transformers|"
+      "zero-bubble) "
       "(v?[0-9]+(\\.[0-9]+)*|[0-9a-f]{7,10}), "
       "(--[a-z0-9-]+|[A-Za-z0-9_/.-]+\\.(py|md|sh)(:[0-9]+)?)"
       "(, (--[a-z0-9-]+|[A-Za-z0-9_/.-]+\\.(py|md|sh)(:[0-9]+)?))*"

@@ -8,6 +8,7 @@
 #include "models/error.h"
 #include "models/text.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 namespace {
@@ -255,6 +256,12 @@ void check_blocks(const Case& c, Findings& out) {
   }
 }
 
+// DeepSpeed's name of a format that another one spells.
+Correction named_format(const Scene& scene, const Setting& setting) {
+  const std::string meant = certain_choice(text_of(setting.value), {"fp16", "bf16", "fp32"});
+  return meant.empty() ? Correction{} : with_value(scene, setting, meant);
+}
+
 }  // namespace
 
 void check_deepspeed(const Scene& scene, Findings& out) {
@@ -275,6 +282,7 @@ void check_deepspeed(const Scene& scene, Findings& out) {
       if (at != nullptr && !trap.value.empty())
         fix = with_value(scene, *at, std::string(trap.value));
       if (at != nullptr && trap.drop) fix = removed(scene, part, *at);
+      if (trap.rule == "communication_type") fix = named_format(scene, *at);
       out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : part.place,
                      std::string(trap.message), std::string(trap.instead), std::string(trap.source),
                      std::move(fix)});

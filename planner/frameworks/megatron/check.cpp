@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "models/error.h"
 #include "planner/frameworks/megatron/trap.h"
@@ -29,16 +30,64 @@ bool low_precision_states(const Case& c) {
   return false;
 }
 
-// Arguments that a script is started with.
+// Arguments that one of Megatron's scripts is started with, or one that is called as they are. What
+// another script's parser asks for is its own affair.
 bool is_started(const Case& c) {
   const bool takes =
       c.part.dialect == Dialect::megatron || c.part.dialect == Dialect::megatron_deepspeed;
-  return takes && !c.part.script.empty();
+  const std::string& script = c.part.script;
+  return takes && (is_of_megatron(script) || base_name(script).starts_with("pretrain"));
 }
 
 // The arguments of a whole job, not those of one array.
 bool is_whole(const Case& c) {
   return c.has("--num-layers") && c.has("--micro-batch-size");
+}
+
+// Arguments that validate_args asserts somebody gave, by any of their names.
+struct Required {
+  std::string_view flag, other{};
+};
+constexpr auto kRequired = std::to_array<Required>({{"--micro-batch-size"},
+                                                    {"--max-position-embeddings"},
+                                                    {"--seq-length", "--encoder-seq-length"},
+                                                    {"--num-layers", "--encoder-num-layers"},
+                                                    {"--hidden-size"},
+                                                    {"--num-attention-heads"}});
+
+// What of the arguments stands where nobody here can read it: in a variable that the script does
+// not set, a file of its own or a checkpoint.
+bool may_be_said_unseen(const Case& c) {
+  return c.part.open || c.has("--yaml-cfg") || c.has("--use-checkpoint-args") ||
+         c.has("--retro-project-dir");
+}
+
+// Arguments of a job in a file of their own: of the model's shapes and of the training.
+bool is_list_of_job(const Case& c) {
+  const bool takes =
+      c.part.dialect == Dialect::megatron || c.part.dialect == Dialect::megatron_deepspeed;
+  const JobFiles& files = c.scene.files;
+  return takes && c.part.script.empty() && files.launches.empty() && files.missing.empty() &&
+         c.has("--num-layers") && c.has("--hidden-size") && c.has("--num-attention-heads") &&
+         (c.has("--micro-batch-size") || c.has("--seq-length") || c.has("--train-iters"));
+}
+
+// Whether the arguments of a whole job leave out what has no default. Those that say nothing of the
+// model are a part of them, as those that say nothing else.
+template <std::size_t I>
+bool lacks(const Case& c) {
+  const Required& required = kRequired.at(I);
+  const bool describes = c.has("--num-layers") || c.has("--hidden-size");
+  const bool whole = (is_started(c) && describes) || is_list_of_job(c);
+  if (!whole || may_be_said_unseen(c)) return false;
+  const CheckQuestion& q = c.scene.question;
+  if (required.flag == "--micro-batch-size" && q.micro_batch_size) return false;
+  if (required.flag == "--seq-length" && q.seq_len) return false;
+  // A pattern counts the layers.
+  const bool counted = c.has("--hybrid-layer-pattern") || c.has("--hybrid-override-pattern");
+  if (required.flag == "--num-layers" && counted) return false;
+  return !c.may_be_said(required.flag) &&
+         (required.other.empty() || !c.may_be_said(required.other));
 }
 
 constexpr auto kTraps = std::to_array<Trap>({
@@ -134,31 +183,25 @@ constexpr auto kTraps = std::to_array<Trap>({
      "qplan: the model's config.json says torch_dtype bfloat16"},
 
     // What Megatron has no default of.
-    {"no_micro_batch", error, "",
-     [](const Case& c) {
-       const bool takes = c.part.dialect == Dialect::megatron ||
-                          c.part.dialect == Dialect::megatron_deepspeed;
-       return takes && c.has("--num-layers") && c.has("--hidden-size") && c.has("--seq-length") &&
-              !c.may_be_said("--micro-batch-size") && !c.scene.question.micro_batch_size;
-     },
+    {"no_micro_batch", error, "", lacks<0>,
      "--micro-batch-size has no default, and Megatron stops without it", "add --micro-batch-size",
      "Megatron-LM d98e8a64, megatron/training/arguments.py:693"},
-    {"no_positions", error, "",
-     [](const Case& c) {
-       return is_started(c) && c.has("--num-layers") && c.has("--seq-length") && c.has("--micro-batch-size") &&
-              !c.may_be_said("--max-position-embeddings");
-     },
+    {"no_positions", error, "", lacks<1>,
      "--max-position-embeddings has no default, and Megatron stops without it",
      "add --max-position-embeddings, at least --seq-length",
-     "Megatron-LM d98e8a64, megatron/training/arguments.py:1316"},
-    {"no_seq_length", error, "",
-     [](const Case& c) {
-       return is_started(c) && c.has("--num-layers") && c.has("--micro-batch-size") &&
-              c.has("--max-position-embeddings") && !c.may_be_said("--seq-length") &&
-              !c.may_be_said("--encoder-seq-length") && !c.scene.question.seq_len;
-     },
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1314"},
+    {"no_seq_length", error, "", lacks<2>,
      "--seq-length has no default, and Megatron stops without it", "add --seq-length",
      "Megatron-LM d98e8a64, megatron/training/arguments.py:1350"},
+    {"no_shape", error, "", lacks<3>,
+     "--num-layers has no default, and Megatron stops without it", "add --num-layers",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1314"},
+    {"no_shape", error, "", lacks<4>,
+     "--hidden-size has no default, and Megatron stops without it", "add --hidden-size",
+     "Megatron-LM d98e8a64, megatron/training/arguments.py:1314"},
+    {"no_shape", error, "", lacks<5>,
+     "--num-attention-heads has no default, and Megatron stops without it",
+     "add --num-attention-heads", "Megatron-LM d98e8a64, megatron/training/arguments.py:1314"},
 
     // Data parallelism.
     {"offload_needs_precision_aware", error, "--optimizer-cpu-offload",
@@ -304,8 +347,10 @@ bool holds(Dialect dialect) {
 }
 
 void spring(const Case& c, const Trap& trap, Findings& out) {
+  std::string message(trap.message);
   try {
     if (!trap.springs(c)) return;
+    if (trap.numbers != nullptr) message += ": " + trap.numbers(c);
   } catch (const Error&) {
     return;  // a value that is none is said elsewhere
   }
@@ -314,7 +359,7 @@ void spring(const Case& c, const Trap& trap, Findings& out) {
   if (!trap.add.empty()) fix = added(c.scene, c.part, std::string(trap.add));
   if (trap.drop && at != nullptr) fix = removed(c.scene, c.part, *at);
   out.push_back({trap.severity, std::string(trap.rule), at != nullptr ? at->place : c.part.place,
-                 std::string(trap.message), std::string(trap.instead), std::string(trap.source),
+                 std::move(message), std::string(trap.instead), std::string(trap.source),
                  std::move(fix)});
 }
 

@@ -11,6 +11,23 @@
 namespace qplan {
 namespace {
 
+// What of a model qplan does not write for Megatron, or "".
+std::string unwritten_part(const ModelSpec& m) {
+  if (m.vision) return "a vision tower";
+  if (m.qk_norm_whole) return "norms of queries and keys over all heads";
+  if (m.qk_norm_each) return "norms of queries and keys with weights of each head";
+  if (m.norm_place != NormPlace::before) return "norms behind attention and MLP";
+  if (m.parallel_mlp) return "an MLP beside attention";
+  if (m.gelu_gate) return "MLPs gated by a GELU";
+  if (m.indexer) return "an indexer of keys";
+  if (m.moe && m.moe->corrects_softmax) return "a corrected softmax over experts";
+  const bool scaled = m.rope_scaling && !m.mla;
+  if (scaled && m.rope_scaling->kind == RopeScalingKind::other) {
+    return "a rule of rotary scaling other than llama3 and yarn";
+  }
+  return m.unmodelled.empty() ? "" : m.unmodelled.front();
+}
+
 constexpr auto kLimits = std::to_array<Limit>({
     {"no_compile", [](const Subject& s) { return s.plan.compile; },
      [](const Subject&) {
@@ -88,12 +105,10 @@ constexpr auto kLimits = std::to_array<Limit>({
            "use "
            "grad_dtype=fp32");
      }},
-    {"unwritten_attention",
-     [](const Subject& s) { return s.model.vision || s.model.qk_norm_whole; },
+    {"unwritten_attention", [](const Subject& s) { return !unwritten_part(s.model).empty(); },
      [](const Subject& s) {
-       return fmt::format(
-           "{} has {}, which qplan does not write for Megatron", s.model.name,
-           s.model.vision ? "a vision tower" : "norms of queries and keys over all heads");
+       return fmt::format("{} has {}, which qplan does not write for Megatron", s.model.name,
+                          unwritten_part(s.model));
      },
      /*of_model=*/true},
     {"partly_normed_queries",

@@ -135,11 +135,14 @@ constexpr auto kDeepSpeedLimits = std::to_array<Limit>({
        const auto slides = [](const LayerKind& layer) { return layer.window > 0; };
        return s.model.attention_sinks || (s.model.rope_scaling && !s.model.mla) ||
               (s.model.qkv_bias && !s.model.attention_output_bias) ||
-              s.model.rotary_fraction != 1 || s.model.qk_norm_whole ||
+              s.model.rotary_fraction != 1 || s.model.qk_norm_whole || s.model.qk_norm_each ||
+              s.model.norm_place != NormPlace::before || s.model.parallel_mlp ||
+              s.model.gelu_gate || s.model.rotary_interleaved || s.model.indexer ||
+              !s.model.unmodelled.empty() ||
               std::any_of(s.model.layers.begin(), s.model.layers.end(), slides);
      },
      [](const Subject& s) {
-       return fmt::format("Megatron-DeepSpeed has no option for {}'s attention; use megatron",
+       return fmt::format("Megatron-DeepSpeed has no option for {}'s layers; use megatron",
                           s.model.name);
      },
      /*of_model=*/true},

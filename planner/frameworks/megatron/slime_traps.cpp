@@ -1,5 +1,7 @@
 // slime: who gets which GPUs, and how many answers make a step.
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "models/error.h"
@@ -49,6 +51,52 @@ std::int64_t rollout_gpus(const Case& c) {
   return whole(c, "--rollout-num-gpus", c.has("--colocate") ? actor_gpus(c) : 0);
 }
 
+std::string numbers_of_actor(const Case& c) {
+  return fmt::format("{} x {} = {}, of {} GPUs", whole(c, "--actor-num-nodes", 1),
+                     whole(c, "--actor-num-gpus-per-node", 8), actor_gpus(c),
+                     c.scene.question.limits.gpus);
+}
+
+std::string numbers_of_rollout(const Case& c) {
+  return fmt::format("{} x {} = {} answers, of --global-batch-size {}",
+                     whole(c, "--rollout-batch-size", 0), whole(c, "--n-samples-per-prompt", 1),
+                     answers(c), whole(c, "--global-batch-size", 0));
+}
+
+std::string numbers_of_engines(const Case& c) {
+  return fmt::format("{} GPUs by {}", rollout_gpus(c),
+                     whole(c, "--rollout-num-gpus-per-engine", 1));
+}
+
+// Ranks that an engine's experts lie on. 0: it does not say that it spreads them.
+std::int64_t expert_ranks(const Case& c) {
+  for (const std::string_view key : {"--sglang-ep-size", "--sglang-expert-parallel-size"}) {
+    if (c.has(key)) return whole(c, key, 1);
+  }
+  const bool by_engine =
+      c.has("--sglang-ep-num-redundant-experts") || c.has("--sglang-enable-ep-moe");
+  return by_engine ? whole(c, "--rollout-num-gpus-per-engine", 1) : 0;
+}
+
+std::int64_t redundant_experts(const Case& c) {
+  return whole(c, "--sglang-ep-num-redundant-experts", 0);
+}
+
+// Whether an engine's experts, copies of the busiest among them, lie unevenly on its ranks.
+bool experts_left_over(const Case& c) {
+  if (!c.slime() || !c.model().moe) return false;
+  const std::int64_t ranks = expert_ranks(c);
+  return ranks > 0 && (c.model().moe->num_experts + redundant_experts(c)) % ranks != 0;
+}
+
+std::string numbers_of_experts(const Case& c) {
+  const std::int64_t ranks = expert_ranks(c), experts = c.model().moe->num_experts,
+                     more = redundant_experts(c);
+  const std::int64_t lacking = (ranks - (experts + more) % ranks) % ranks;
+  return fmt::format("{} + {} experts by {} ranks; {} redundant ones would do", experts, more,
+                     ranks, more + lacking);
+}
+
 constexpr auto kTraps = std::to_array<Trap>({
     {"rollout_steps", error, "--global-batch-size",
      [](const Case& c) {
@@ -58,7 +106,8 @@ constexpr auto kTraps = std::to_array<Trap>({
      },
      "the global batch must be the answers of a rollout (--rollout-batch-size x "
      "--n-samples-per-prompt) over --num-steps-per-rollout",
-     "leave one of the two out", "slime 624b824a, slime/utils/arguments.py:1974"},
+     "leave one of the two out", "slime 624b824a, slime/utils/arguments.py:1974", "", false,
+     numbers_of_rollout},
     {"rollout_batch", error, "--global-batch-size",
      [](const Case& c) {
        if (!says_batches(c) || c.has("--num-steps-per-rollout")) return false;
@@ -68,7 +117,8 @@ constexpr auto kTraps = std::to_array<Trap>({
      "the answers of a rollout (--rollout-batch-size x --n-samples-per-prompt) are no whole number "
      "of global batches, and the rest of them trains nothing",
      "a --global-batch-size that divides their product",
-     "slime 624b824a, slime/utils/dp_schedule.py (build_dp_schedule)"},
+     "slime 624b824a, slime/utils/dp_schedule.py (build_dp_schedule)", "", false,
+     numbers_of_rollout},
     {"actor_gpus", error, "--actor-num-nodes",
      [](const Case& c) {
        const std::int64_t gpus = c.scene.question.limits.gpus;
@@ -77,7 +127,8 @@ constexpr auto kTraps = std::to_array<Trap>({
      "with --colocate the actor takes --actor-num-nodes x --actor-num-gpus-per-node GPUs, which "
      "are "
      "not the job's",
-     "numbers whose product is the job's GPUs", "slime 624b824a, slime/utils/arguments.py:1952"},
+     "numbers whose product is the job's GPUs", "slime 624b824a, slime/utils/arguments.py:1952", "",
+     false, numbers_of_actor},
     {"actor_gpus", error, "--actor-num-nodes",
      [](const Case& c) {
        const std::int64_t gpus = c.scene.question.limits.gpus;
@@ -87,7 +138,8 @@ constexpr auto kTraps = std::to_array<Trap>({
      "the actor takes --actor-num-nodes x --actor-num-gpus-per-node GPUs, more than the job has, "
      "and "
      "ray waits for them",
-     "fewer of either", "slime 624b824a, slime/ray/placement_group.py"},
+     "fewer of either", "slime 624b824a, slime/ray/placement_group.py", "", false,
+     numbers_of_actor},
     {"engines_divide", error, "--rollout-num-gpus-per-engine",
      [](const Case& c) {
        if (!c.slime() || !c.has("--rollout-num-gpus-per-engine")) return false;
@@ -97,22 +149,24 @@ constexpr auto kTraps = std::to_array<Trap>({
        return each == 0 || (all > 0 && all % each != 0);
      },
      "the GPUs that answer prompts do not divide into engines of --rollout-num-gpus-per-engine",
-     "a divisor of them", "slime 624b824a, slime/ray/rollout.py"},
+     "a divisor of them", "slime 624b824a, slime/ray/rollout.py", "", false, numbers_of_engines},
     {"redundant_experts", error, "--sglang-ep-num-redundant-experts",
      [](const Case& c) {
-       if (!c.slime() || !c.has("--sglang-ep-num-redundant-experts") || !c.model().moe)
-         return false;
-       const std::int64_t ranks = whole(
-           c, "--sglang-ep-size",
-           whole(c, "--sglang-expert-parallel-size", whole(c, "--rollout-num-gpus-per-engine", 1)));
-       const std::int64_t experts =
-           c.model().moe->num_experts + whole(c, "--sglang-ep-num-redundant-experts", 0);
-       return ranks > 0 && experts % ranks != 0;
+       return c.has("--sglang-ep-num-redundant-experts") && experts_left_over(c);
      },
      "the model's experts and --sglang-ep-num-redundant-experts together do not divide over the "
      "ranks of --sglang-ep-size",
      "a number that makes them divide",
-     "qplan: sglang lays out experts and redundant ones evenly over ranks"},
+     "qplan: sglang lays out experts and redundant ones evenly over ranks", "", false,
+     numbers_of_experts},
+    {"redundant_experts", error, "--sglang-ep-size",
+     [](const Case& c) {
+       return !c.has("--sglang-ep-num-redundant-experts") && experts_left_over(c);
+     },
+     "the model's experts do not divide over the ranks of an engine that they lie on",
+     "a --sglang-ep-size that divides them, or --sglang-ep-num-redundant-experts",
+     "qplan: sglang lays out experts and redundant ones evenly over ranks", "", false,
+     numbers_of_experts},
     {"expert_ranks_of_engine", error, "--sglang-ep-size",
      [](const Case& c) {
        if (!c.slime() || !c.has("--sglang-ep-size")) return false;

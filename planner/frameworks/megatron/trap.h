@@ -47,6 +47,8 @@ struct MegatronTrap {
   std::string_view message, instead, source;
   std::string_view add{};  // arguments that correct it; for --fix
   bool drop = false;       // the flag at fault goes; for --fix
+  // Numbers behind the message: "2 x 8 = 16, not 8".
+  std::string (*numbers)(const MegatronCase&) = nullptr;
 };
 
 // How layers are laid over stages.

@@ -46,6 +46,7 @@ struct PythonCall {
   std::string callee;  // "a.b.C"
   std::vector<PythonArgument> arguments;
   Place place;
+  Span name_span{};  // of the callee
   [[nodiscard]] const PythonArgument* find(std::string_view name) const;
 };
 

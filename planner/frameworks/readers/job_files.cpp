@@ -11,9 +11,13 @@
 
 #include "models/error.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/readers/arguments.h"
+#include "planner/frameworks/readers/hostfile.h"
+#include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/readers/python_settings.h"
+#include "planner/frameworks/readers/remarks.h"
 #include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
@@ -105,6 +109,35 @@ std::string whole_name(const std::string& key, std::span<const OptionList* const
   return found.empty() ? key : found;
 }
 
+// accelerate has a ParallelismConfig of its own.
+bool is_of_accelerate(const std::string& program) {
+  return program.find("torchtitan") == std::string::npos &&
+         (program.find("from accelerate") != std::string::npos ||
+          program.find("import accelerate") != std::string::npos);
+}
+
+// Whether a flag takes no value.
+bool is_switch(const std::string& flag) {
+  for (const std::string_view list : {"megatron", "slime", "megatron_deepspeed"}) {
+    const KnownOption* const known = known_options(list).find(flag);
+    if (known != nullptr) return known->arity == "0";
+  }
+  return false;
+}
+
+// Whether a word that only a run can tell may be arguments of its own ($GPT_ARGS): one that is no
+// flag's first value.
+bool has_open_words(const std::vector<ShellWord>& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i].resolved || words[i].text.starts_with("--")) continue;
+    const bool value = i > 0 && words[i - 1].resolved && words[i - 1].text.starts_with("-") &&
+                       words[i - 1].text.find('=') == std::string::npos &&
+                       !is_switch(words[i - 1].text);
+    if (!value) return true;
+  }
+  return false;
+}
+
 // A Trainer's, which are spelled with '_' or with '-'.
 Settings read_trainer_flags(const std::vector<ShellWord>& words) {
   static const std::array<const OptionList*, 2> kLists{&known_options("trainer"),
@@ -145,10 +178,87 @@ class JobReader {
     for (const Arrays& arrays : arrays_) {
       if (sourced_.count(arrays.name) == 0) add_arguments(arrays.words, {arrays.name, 1}, "");
     }
+    hand_overrides();
+    for (std::size_t i = 0; i < job_.parts.size(); ++i) derive(i);  // which adds parts
     return std::move(job_);
   }
 
  private:
+  // What a command says on top of the YAML that it names.
+  struct Override {
+    ShellWord file;
+    Settings settings;
+  };
+
+  void hand_overrides() {
+    for (const Override& override : overrides_) {
+      ConfigPart* best = nullptr;
+      std::size_t most = 0;
+      for (ConfigPart& part : job_.parts) {
+        if (part.dialect != Dialect::llama_factory && part.dialect != Dialect::axolotl) continue;
+        const std::size_t alike = folders_alike(part.place.file, override.file.text);
+        if (alike <= most) continue;
+        best = &part;
+        most = alike;
+      }
+      if (best == nullptr) {
+        job_.missing.push_back(override.file);
+      } else {
+        best->settings.append(override.settings);
+      }
+    }
+  }
+
+  // The Trainer's job that a YAML of LLaMA-Factory's or axolotl's asks for.
+  void derive(std::size_t at) {
+    const Dialect dialect = job_.parts[at].dialect;
+    if (dialect != Dialect::llama_factory && dialect != Dialect::axolotl) return;
+    const Place place = job_.parts[at].place;
+    TrainerJob made = dialect == Dialect::axolotl
+                          ? job_of_axolotl(job_.parts[at].settings, place)
+                          : job_of_llama_factory(job_.parts[at].settings, place);
+    const auto hand = [&](Dialect of, Settings settings) {
+      if (settings.empty()) return;
+      add(of, std::move(settings), place);
+      job_.parts.back().derived = true;
+    };
+    hand(Dialect::trainer, std::move(made.trainer));
+    hand(Dialect::own_script, std::move(made.own_script));
+    hand(Dialect::ds_config, std::move(made.ds_config));
+    hand(Dialect::accelerate, std::move(made.accelerate));
+    job_.assumed.insert(job_.assumed.end(), made.assumed.begin(), made.assumed.end());
+  }
+
+  // "a=b" of LLaMA-Factory's command, "--a-b c" of axolotl's.
+  static Settings words_of_command(const std::vector<ShellWord>& words) {
+    Settings settings;
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      std::string key = words[i].text, value;
+      const std::size_t equals = key.find('=');
+      if (equals != std::string::npos) {
+        value = key.substr(equals + 1);
+        key.resize(equals);
+      } else if (key.starts_with("--") && i + 1 < words.size() &&
+                 !words[i + 1].text.starts_with("--")) {
+        value = words[i + 1].text;
+      } else {
+        value = "true";
+      }
+      const bool dashes = key.starts_with("--");
+      if (dashes) key.erase(0, 2);
+      if (!dashes && equals == std::string::npos) continue;
+      if (dashes) std::replace(key.begin(), key.end(), '-', '_');
+      try {
+        for (Setting setting : read_yaml_settings(key + ": " + value, "").settings) {
+          settings.add({setting.key, setting.value, words[i].place, {}, {}, words[i].resolved});
+        }
+      } catch (const Error&) {
+        settings.add({key, value, words[i].place, {}, {}, words[i].resolved});
+      }
+    }
+    return settings;
+  }
+
   // Of a script that starts nothing.
   struct Arrays {
     std::string name;
@@ -170,9 +280,23 @@ class JobReader {
     return started.size() < scripts ? started : std::set<std::string>();
   }
 
+  // A file that cannot be read may be so because a remark has taken its end.
   void read_file(const ConfigText& file) {
+    const FileKind kind = file_kind_of(file);
+    const std::vector<Finding> swallowed = swallowed_by_remarks(file, kind);
+    job_.findings.insert(job_.findings.end(), swallowed.begin(), swallowed.end());
+    try {
+      read_as(file, kind);
+    } catch (const Error& error) {
+      if (swallowed.empty()) throw;
+      throw Error(fmt::format("{}; {}: {}", error.what(), to_string(swallowed.front().place),
+                              swallowed.front().message));
+    }
+  }
+
+  void read_as(const ConfigText& file, FileKind kind) {
     const Place whole{file.name, 0};
-    switch (file_kind_of(file)) {
+    switch (kind) {
       case FileKind::empty:
         return note("empty_file", whole, "the file is empty", "");
       case FileKind::prose:
@@ -186,7 +310,7 @@ class JobReader {
       case FileKind::toml:
         return refuse_toml(whole);
       case FileKind::hostfile:
-        return read_hostfile(file);
+        return read_hosts(file);
       case FileKind::script:
         return read_script(file);
     }
@@ -238,6 +362,8 @@ class JobReader {
                      "give the ds_config.json that it names, or ask `qplan predict` with the same "
                      "degrees");
     }
+    if (is_llama_factory(settings)) return add_llama_factory(std::move(settings), whole);
+    if (is_axolotl(settings)) return add(Dialect::axolotl, std::move(settings), whole);
     if (is_accelerate_deepspeed(settings)) {
       return add_deepspeed_of(settings, whole);
     }
@@ -253,6 +379,15 @@ class JobReader {
     }
     const Dialect dialect = dialect_of(flags, "");
     add(dialect, std::move(flags), whole);
+  }
+
+  // Its files for chatting, exporting and evaluating have the same keys.
+  void add_llama_factory(Settings settings, Place place) {
+    const bool trains = is_switched_on(settings, "do_train");
+    add(Dialect::llama_factory, std::move(settings), place);
+    if (trains) return;
+    unknown(std::move(place), "do_train is not true: LLaMA-Factory trains nothing by this file",
+            "do_train: true, or give a configuration that trains");
   }
 
   void add_deepspeed_of(const Settings& accelerate, Place place) {
@@ -274,26 +409,23 @@ class JobReader {
     const Place whole{file.name, 0};
     if (file.text.find("megatron.bridge") != std::string::npos) {
       add(Dialect::bridge, bridge_settings(text), whole);
-    } else if (Settings titan = torchtitan_settings(text); !titan.empty()) {
+    } else if (Settings titan = torchtitan_settings(text);
+               !titan.empty() && !is_of_accelerate(file.text)) {
       add(Dialect::torchtitan, std::move(titan), whole);
     }
-    if (Settings fsdp = fsdp_settings(text, file); !fsdp.empty()) {
-      add(Dialect::fsdp_module, std::move(fsdp), whole);
+    if (Settings own = own_script_settings(text, file); !own.empty()) {
+      add(Dialect::own_script, std::move(own), whole);
+    }
+    if (Settings trainer = training_arguments(text); !trainer.empty()) {
+      add(Dialect::trainer, std::move(trainer), whole);
     }
     job_.python.push_back(std::move(text));
   }
 
-  void read_hostfile(const ConfigText& file) {
-    std::int64_t slots = 0;
-    for (std::size_t at = 0; (at = file.text.find("slots=", at)) != std::string::npos;) {
-      at += 6;
-      std::int64_t n = 0;
-      while (at < file.text.size() && file.text[at] >= '0' && file.text[at] <= '9' && n < 1 << 20) {
-        n = 10 * n + (file.text[at++] - '0');
-      }
-      slots += n;
-    }
-    job_.host_slots = slots;
+  void read_hosts(const ConfigText& file) {
+    const Hostfile hosts = read_hostfile(file);
+    job_.host_slots = hosts.slots;
+    job_.findings.insert(job_.findings.end(), hosts.findings.begin(), hosts.findings.end());
   }
 
   // ---- scripts ----
@@ -401,9 +533,65 @@ class JobReader {
     return nullptr;
   }
 
+  // Whether a word begins with a backslash of the file, or with the blank behind one. Quotes keep
+  // theirs: what stands in them is an argument, however odd.
+  [[nodiscard]] bool is_stray(const ShellWord& word) const {
+    if (word.span.end <= word.span.begin) return false;
+    const auto file = std::find_if(job_.texts.begin(), job_.texts.end(),
+                                   [&](const ConfigText& f) { return f.name == word.place.file; });
+    if (file == job_.texts.end()) return false;
+    if (word.text == "\\") return true;  // of a value in quotes, which falls apart at its blanks
+    const bool blank = word.text.starts_with(' ') || word.text.starts_with('\t');
+    return blank && word.span.begin > 0 && word.span.begin < file->text.size() &&
+           file->text[word.span.begin - 1] == '\\';
+  }
+
+  // Lines that were run together: "--nproc_per_node=8 \ --nnodes=2", where the backslash continues
+  // nothing. Said once a command, which is then read as it was meant.
+  ShellCommand without_strays(ShellCommand command) {
+    std::vector<const ShellWord*> strays;
+    Correction fix;
+    for (const ShellWord& word : command.words) {
+      if (!is_stray(word)) continue;
+      strays.push_back(&word);
+      const std::size_t at = word.span.begin - (word.text == "\\" ? 0 : 1);
+      fix.push_back({word.place.file, at, at + 1, ""});
+    }
+    if (strays.empty()) return command;
+    const ShellWord& first = *strays.front();
+    const std::string also =
+        strays.size() == 1 ? std::string()
+                           : fmt::format("; so do {} more of this command", strays.size() - 1);
+    job_.findings.push_back(
+        {Severity::error, "stray_backslash", first.place,
+         first.text == "\\"
+             ? fmt::format("a backslash within a line continues nothing: it is an argument of its "
+                           "own here{}",
+                           also)
+             : fmt::format(
+                   "a backslash within a line continues nothing: the blank behind it begins "
+                   "the argument {}{}",
+                   shown("'" + first.text + "'"), also),
+         "one option a line with the backslash last, or one line without backslashes",
+         "bash(1), quoting", std::move(fix)});
+    for (ShellWord& word : command.words) {
+      if (!is_stray(word)) continue;
+      word.text.erase(0, 1);
+      ++word.span.begin;
+    }
+    std::erase_if(command.words, [](const ShellWord& word) {
+      return word.text.empty() && word.resolved && word.span.end > 0;
+    });
+    return command;
+  }
+
   // Whether it starts a job or lists its arguments.
-  bool read_command(const ShellCommand& command, const ShellScript& script) {
+  bool read_command(const ShellCommand& written, const ShellScript& script) {
     static constexpr std::array<std::string_view, 4> kPrefixes{"exec", "nohup", "env", "sudo"};
+    const bool starts = std::any_of(written.words.begin(), written.words.end(), [](const auto& w) {
+      return is_launcher(w.text) || w.text.starts_with("--");
+    });
+    const ShellCommand command = starts ? without_strays(written) : written;
     const auto& words = command.words;
     const auto first = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
       return std::find(kPrefixes.begin(), kPrefixes.end(), word.text) == kPrefixes.end();
@@ -413,6 +601,14 @@ class JobReader {
     if (program == "pip" || program == "pip3") {
       job_.installs.insert(job_.installs.end(), first, words.end());
       return false;
+    }
+    // "llamafactory-cli train x.yaml a=b", "axolotl train x.yaml --a b".
+    const bool finetunes =
+        program == "llamafactory-cli" || program == "lmf" || program == "axolotl";
+    if (finetunes && words.end() - first > 2) {
+      if (std::next(first)->text != "train") return false;
+      add_arguments({first + 2, words.end()}, first->place, program);
+      return true;
     }
     // A bare argument list is a command that begins with a flag.
     if (first->text.starts_with("--")) {
@@ -441,7 +637,15 @@ class JobReader {
   }
 
   void add_arguments(const std::vector<ShellWord>& words, Place place, const std::string& script) {
+    if (!words.empty() &&
+        (words.front().text.ends_with(".yaml") || words.front().text.ends_with(".yml"))) {
+      overrides_.push_back({words.front(), words_of_command({words.begin() + 1, words.end()})});
+      return;
+    }
     Settings settings = read_flags(words, script);
+    if (settings.has("--finetuning_type")) {
+      return add_llama_factory(words_of_command(words), std::move(place));
+    }
     Dialect dialect = dialect_of(settings, script);
     if (dialect == Dialect::torchtitan) settings = torchtitan_keys(settings);
     if (dialect == Dialect::trainer) settings = read_trainer_flags(words);
@@ -449,11 +653,14 @@ class JobReader {
       dialect = Dialect::trainer;
       settings = shared_with_trainers(settings);
     }
-    if (!settings.empty()) add(dialect, std::move(settings), std::move(place), script);
+    if (settings.empty()) return;
+    add(dialect, std::move(settings), std::move(place), script);
+    job_.parts.back().open = has_open_words(words);
   }
 
   JobFiles job_;
   std::vector<Arrays> arrays_;
+  std::vector<Override> overrides_;
   std::set<std::string> sourced_;
 };
 

@@ -21,6 +21,9 @@ struct ConfigPart {
   Place place;
   std::string script;          // that takes the arguments; empty: not known, or no arguments
   bool of_accelerate = false;  // what accelerate makes ds_config.json's keys of
+  bool open = false;           // words that only a run can tell may be more arguments
+  // Of another part, in the words of the framework that it hands them to: no names of its own.
+  bool derived = false;
 };
 
 struct JobFiles {
@@ -32,6 +35,8 @@ struct JobFiles {
   std::vector<ShellWord> missing;   // scripts that are started and were not given
   std::vector<Finding> findings;
   std::optional<std::int64_t> host_slots;  // GPUs that a hostfile lists
+  // What derived parts are judged as where no plan says what theirs do, in sentences.
+  std::vector<std::string> assumed;
 
   [[nodiscard]] const ConfigPart* find(Dialect dialect) const;
 };

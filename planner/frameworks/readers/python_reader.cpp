@@ -14,10 +14,6 @@ namespace {
 constexpr int kDeepest = 100;
 constexpr std::size_t kMostCalls = 10'000;
 
-bool is_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
-
 class PythonReader {
  public:
   PythonReader(std::string_view text, const std::string& name) : text_(text), name_(name) {
@@ -125,7 +121,7 @@ class PythonReader {
   void call(const std::string& callee, std::size_t from, int depth) {
     ++at_;
     const std::size_t mine = result_.calls.size();
-    result_.calls.push_back({callee, {}, place(from)});
+    result_.calls.push_back({callee, {}, place(from), {from, from + callee.size()}});
     while (at_ < text_.size()) {
       skip(true);
       if (peek() == ')' || at_ >= text_.size()) break;

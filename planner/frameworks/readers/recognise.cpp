@@ -40,8 +40,12 @@ bool is_megatron_deepspeed(const Settings& settings) {
                   has_any(settings, {"--deepspeed", "--deepspeed_config", "--deepspeed-config"}));
 }
 
-bool is_hostfile(const std::string& text) {
-  return text.find(" slots=") != std::string::npos && text.find("--") == std::string::npos;
+// By its lines, or by its name where DeepSpeed would take none of them.
+bool is_hostfile(const ConfigText& file) {
+  if (file.text.find("--") != std::string::npos) return false;
+  const bool named = base_name(file.name).find("hostfile") != std::string::npos;
+  return named || file.text.find(" slots=") != std::string::npos ||
+         file.text.find("\tslots=") != std::string::npos;
 }
 
 }  // namespace
@@ -55,7 +59,7 @@ FileKind file_kind_of(const ConfigText& file) {
   if (extension == ".yaml" || extension == ".yml") return FileKind::yaml;
   if (extension == ".py") return FileKind::python;
   if (extension == ".toml") return FileKind::toml;
-  return is_hostfile(file.text) ? FileKind::hostfile : FileKind::script;
+  return is_hostfile(file) ? FileKind::hostfile : FileKind::script;
 }
 
 JsonKind json_kind_of(const Settings& settings) {
@@ -104,17 +108,23 @@ bool is_megatron_yaml(const Settings& yaml) {
   });
 }
 
+// Keys that the documentation of each has its examples begin with.
+bool is_llama_factory(const Settings& yaml) {
+  return has_any(yaml, {"model_name_or_path"}) &&
+         has_any(yaml, {"finetuning_type", "stage", "template", "cutoff_len", "lora_target"});
+}
+
+bool is_axolotl(const Settings& yaml) {
+  return has_any(yaml, {"base_model"}) &&
+         (has_any(yaml, {"micro_batch_size", "sequence_len", "num_epochs", "adapter",
+                         "val_set_size", "sample_packing", "flash_attention", "load_in_8bit",
+                         "load_in_4bit", "pretraining_dataset"}) ||
+          yaml.has_section("datasets"));
+}
+
 std::string_view other_tool_of(const Settings& yaml) {
-  // Keys that the documentation of each has all of its examples begin with.
-  if (has_any(yaml, {"base_model"}) &&
-      (has_any(yaml, {"micro_batch_size", "sequence_len", "num_epochs", "adapter", "val_set_size",
-                      "sample_packing", "flash_attention", "load_in_8bit", "load_in_4bit"}) ||
-       yaml.has_section("datasets"))) {
-    return "axolotl";
-  }
-  if (has_any(yaml, {"model_name_or_path"}) &&
-      has_any(yaml, {"finetuning_type", "stage", "template", "cutoff_len"})) {
-    return "LLaMA-Factory";
+  if (has_any(yaml, {"dist_config", "train_dataset"}) || yaml.has_section("dist_config.")) {
+    return "LLaMA-Factory's second version";
   }
   if (has_any(yaml, {"defaults"}) && yaml.has_section("trainer.")) return "NeMo or verl";
   return "";

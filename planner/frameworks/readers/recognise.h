@@ -38,7 +38,9 @@ enum class Dialect : std::uint8_t {
   trainer,  // arguments of a Hugging Face Trainer script
   accelerate,
   torchtitan,
-  fsdp_module,  // FullyShardedDataParallel(...) in Python
+  own_script,     // calls of torch's and transformers' in a program of one's own
+  llama_factory,  // a YAML of a Trainer's arguments and its own
+  axolotl,
 };
 
 // Of arguments: slime's, the fork's, a Trainer's or Megatron's. `script` is what takes them; empty:
@@ -56,7 +58,11 @@ bool is_of_megatron(const std::string& script);
 // whose modules name a framework, are not.
 bool is_megatron_yaml(const Settings& yaml);
 
-// Whose file a YAML is that no reader here reads: "axolotl", "LLaMA-Factory"; empty: not known.
+// YAML of LLaMA-Factory, and of axolotl.
+bool is_llama_factory(const Settings& yaml);
+bool is_axolotl(const Settings& yaml);
+
+// Whose file a YAML is that no reader here reads: "NeMo or verl"; empty: not known.
 std::string_view other_tool_of(const Settings& yaml);
 
 // accelerate's yaml: that it is, and that it starts DeepSpeed.

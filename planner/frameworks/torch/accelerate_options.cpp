@@ -173,11 +173,23 @@ bool is_replicated(const Settings& accelerate) {
 
 void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus,
                        int gpus_per_node) {
+  if (is_replicated(settings)) {
+    draft.recipe = RecipeKind::ddp;
+    draft.plan.overlap = recipe_of(RecipeKind::ddp).defaults.overlap;
+    draft.plan.grad_dtype = DType::fp32;
+    draft.plan.zero = draft.plan.fsdp_shard = 0;
+    return;
+  }
   set_shards(draft, gpus);
-  if (is_replicated(settings)) draft.plan.fsdp_shard = 1;
   const Setting* const version = settings.find("fsdp_config.fsdp_version");
   const Setting* const strategy = settings.find("fsdp_config.fsdp_sharding_strategy");
-  const bool second = version != nullptr && same_value(version->value, Json(2));
+  const bool second = (version != nullptr && same_value(version->value, Json(2))) ||
+                      settings.has_section("parallelism_config.");  // which FSDP1 has not
+  if (!second) {
+    draft.recipe = RecipeKind::fsdp1;
+    draft.plan.overlap = recipe_of(RecipeKind::fsdp1).defaults.overlap;
+    draft.plan.grad_dtype = recipe_of(RecipeKind::fsdp1).defaults.grad_dtype;
+  }
   if (strategy == nullptr || second) return;
   // By name or by number (torch.distributed.fsdp.ShardingStrategy).
   const std::string name = text_of(strategy->value);
@@ -189,12 +201,23 @@ void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus
 }
 
 std::string_view decoder_layer_class(std::string_view architecture) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kClasses{
-      {{"deepseek_v2", "DeepseekV2DecoderLayer"},
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 41> kClasses{
+      {{"cohere", "CohereDecoderLayer"},
+       {"cohere2", "Cohere2DecoderLayer"},
+       {"deepseek_v2", "DeepseekV2DecoderLayer"},
        {"deepseek_v3", "DeepseekV3DecoderLayer"},
+       {"deepseek_v32", "DeepseekV32DecoderLayer"},
+       {"ernie4_5", "Ernie4_5DecoderLayer"},
+       {"ernie4_5_moe", "Ernie4_5_MoeDecoderLayer"},
+       {"gemma3", "Gemma3DecoderLayer"},
+       {"gemma3_text", "Gemma3DecoderLayer"},
+       {"glm4", "Glm4DecoderLayer"},
        {"glm4_moe", "Glm4MoeDecoderLayer"},
        {"gpt2", "GPT2Block"},
        {"gpt_oss", "GptOssDecoderLayer"},
+       {"hunyuan_v1_dense", "HunYuanDenseV1DecoderLayer"},
+       {"hunyuan_v1_moe", "HunYuanMoEV1DecoderLayer"},
+       {"internlm3", "LlamaDecoderLayer"},  // transformers runs it as Llama
        {"llama", "LlamaDecoderLayer"},
        {"llama4", "Llama4TextDecoderLayer"},
        {"llama4_text", "Llama4TextDecoderLayer"},
@@ -203,7 +226,12 @@ std::string_view decoder_layer_class(std::string_view architecture) {
        {"mixtral", "MixtralDecoderLayer"},
        {"nemotron", "NemotronDecoderLayer"},
        {"nemotron_h", "NemotronHBlock"},
+       {"olmo2", "Olmo2DecoderLayer"},
+       {"olmo3", "Olmo3DecoderLayer"},
+       {"phi3", "Phi3DecoderLayer"},
        {"qwen2", "Qwen2DecoderLayer"},
+       {"qwen2_5_vl", "Qwen2_5_VLDecoderLayer,Qwen2_5_VLVisionBlock"},
+       {"qwen2_5_vl_text", "Qwen2_5_VLDecoderLayer"},
        {"qwen2_moe", "Qwen2MoeDecoderLayer"},
        {"qwen3", "Qwen3DecoderLayer"},
        {"qwen3_5", "Qwen3_5DecoderLayer"},  // of the text model, as all of Qwen3.5 here

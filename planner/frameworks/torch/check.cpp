@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 
+#include "models/ascii.h"
 #include "models/error.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/torch/check_script.h"
 #include "planner/frameworks/torch/python_names.h"
 #include "planner/frameworks/torch/torch.h"
 
@@ -34,6 +36,14 @@ std::string strategy_named(const std::string& text) {
     if (text == name || quoted) return std::string(name);
   }
   return "";
+}
+
+// Text or a number, where a name may hold whatever a run gives it.
+bool is_literal(const Scene& scene, const Setting& setting) {
+  const std::string& text = text_of_file(scene, setting.place.file);
+  if (setting.text.begin >= text.size()) return false;
+  const char first = text[setting.text.begin];
+  return first == '"' || first == '\'' || is_digit(first);
 }
 
 // `ShardingStrategy.NAME`, by the way that the file calls FSDP itself, with its import.
@@ -66,19 +76,8 @@ Correction strategy_correction(const Scene& scene, const ConfigPart& part, const
 
 void check_module(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Settings& s = part.settings;
-  const Setting* const call = s.find("FSDP");
-  const Setting* const policy = s.find("FSDP.auto_wrap_policy");
-  if (policy == nullptr && call != nullptr) {
-    out.push_back(
-        {error, "no_wrap_policy", call->place,
-         "without auto_wrap_policy the whole model is one unit, gathered at once on every "
-         "GPU before the first layer runs",
-         "auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, "
-         "transformer_layer_cls={<decoder layer>})",
-         "PyTorch 2.11, torch/distributed/fsdp/fully_sharded_data_parallel.py"});
-  }
   const Setting* const strategy = s.find("FSDP.sharding_strategy");
-  if (strategy != nullptr && !contains(text_of(strategy->value), "ShardingStrategy")) {
+  if (strategy != nullptr && is_literal(scene, *strategy)) {
     const std::string name = text_of(strategy->value);
     const bool grads = contains(name, "SHARD_GRAD_OP");
     const std::string named = strategy_named(name);
@@ -121,6 +120,22 @@ void check_loss(const Scene& scene, const PythonCall& call, Findings& out) {
                              more / gib(1), parts),
                  "ChunkedLossWrapper.Config(loss_fn=<this loss>)",
                  "torchtitan b5bcd76c, torchtitan/components/loss.py:501"});
+}
+
+// The class that loads the model, where the file names another one, with its import.
+Correction class_correction(const Scene& scene, const PythonCall& call, const std::string& name) {
+  const std::string& file = call.place.file;
+  const ImportEdits import =
+      import_lines(text_of_file(scene, file), file, {{"transformers", name}});
+  Correction correction = import.edits;
+  if (!import.found) {
+    correction.clear();
+    correction.why_not = "the file imports nothing, and the class needs an import";
+    return correction;
+  }
+  const std::size_t end = call.name_span.begin + call.callee.rfind(".from_pretrained");
+  correction.push_back({file, call.name_span.begin, end, name});
+  return correction;
 }
 
 void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
@@ -182,7 +197,8 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
         out.push_back({error, "model_class", call.place,
                        fmt::format("transformers has no class {}", shown(owner)),
                        fmt::format("{}", text_of(wanted->front())),
-                       "transformers 5.23.0, models/auto/modeling_auto.py"});
+                       "transformers 5.23.0, models/auto/modeling_auto.py",
+                       class_correction(scene, call, text_of(wanted->front()))});
       }
     }
   }
@@ -332,7 +348,7 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
 
 void check_torch(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
-    if (part.dialect == Dialect::fsdp_module) check_module(scene, part, out);
+    if (part.dialect == Dialect::own_script) check_module(scene, part, out);
     if (part.dialect != Dialect::accelerate) continue;
     try {
       check_accelerate(scene, part, out);
@@ -340,6 +356,7 @@ void check_torch(const Scene& scene, Findings& out) {
       out.push_back({error, "bad_value", part.place, problem.what(), "", ""});
     }
   }
+  check_own_script(scene, out);
   if (scene.files.find(Dialect::torchtitan) != nullptr) check_tokens(scene, out);
   for (const PythonText& text : scene.files.python) check_calls(scene, text, out);
 }

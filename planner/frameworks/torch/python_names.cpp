@@ -92,7 +92,7 @@ std::vector<Import> imports_of(const std::string& text) {
   return imports;
 }
 
-std::string line_break(const std::string& text, std::size_t end) {
+std::string_view line_break(const std::string& text, std::size_t end) {
   return end < text.size() && text[end] == '\r' ? "\r\n" : "\n";
 }
 
@@ -118,17 +118,31 @@ ImportEdits import_of_fsdp(const std::string& text, const std::string& file,
 
 ImportEdits import_module(const std::string& text, const std::string& file,
                           std::string_view module) {
+  return import_lines(text, file, {{"", module}});
+}
+
+ImportEdits import_lines(const std::string& text, const std::string& file,
+                         const std::vector<WantedImport>& wanted) {
   const std::vector<Import> imports = imports_of(text);
   const Import* first = nullptr;
   for (const Import& import : imports) {
     if (!import.indent.empty()) continue;
-    if (import.module.empty() && binds(import.names, module)) return {true, {}};
     if (first == nullptr && import.module != "__future__") first = &import;
   }
-  if (first == nullptr) return {};
-  const std::string line =
-      fmt::format("import {}{}", module, line_break(text, line_end(text, first->begin)));
-  return {true, {{file, first->begin, first->begin, line}}};
+  std::string lines;
+  for (const auto& [module, names] : wanted) {
+    const bool known = std::any_of(imports.begin(), imports.end(), [&](const Import& import) {
+      return import.indent.empty() && import.module == module &&
+             binds(import.names, names.substr(0, names.find(',')));
+    });
+    if (known) continue;
+    if (first == nullptr) return {};
+    const std::string_view end = line_break(text, line_end(text, first->begin));
+    lines += module.empty() ? fmt::format("import {}{}", names, end)
+                            : fmt::format("from {} import {}{}", module, names, end);
+  }
+  if (lines.empty()) return {true, {}};
+  return {true, {{file, first->begin, first->begin, lines}}};
 }
 
 }  // namespace qplan

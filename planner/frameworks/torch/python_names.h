@@ -22,4 +22,13 @@ ImportEdits import_of_fsdp(const std::string& text, const std::string& file, std
 ImportEdits import_module(const std::string& text, const std::string& file,
                           std::string_view module);
 
+// Several: names of modules, and modules themselves where the module is empty. One edit before the
+// first import, of those that are not there.
+struct WantedImport {
+  std::string module;
+  std::string_view names;
+};
+ImportEdits import_lines(const std::string& text, const std::string& file,
+                         const std::vector<WantedImport>& wanted);
+
 }  // namespace qplan

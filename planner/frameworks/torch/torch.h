@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "planner/frameworks/option.h"
 
@@ -21,6 +22,22 @@ Settings accelerate_of_launch(const Settings& options);
 
 // accelerate's yaml asks for DDP: every GPU holds all states. No section of FSDP's is read then.
 bool is_replicated(const Settings& accelerate);
+
+// What the programs of one's own say (readers/own_script.h) of a job that one of them wraps the
+// model of; `config` is the model's.
+void settle_own_script(Draft& draft, const Settings& own_script, const Json& config,
+                       std::int64_t gpus, int gpus_per_node);
+// What a Trainer does that no accelerate configuration tells how to shard: by its argument --fsdp,
+// or not at all (DDP).
+void settle_trainer(Draft& draft, const Settings& trainer, const Settings& own_script,
+                    const Json& config, int gpus_per_node);
+// What the programs say of recomputation, whoever shards.
+void read_recompute(Draft& draft, const Settings& own_script);
+// The same of adapters: what was taken for what the program does not say, or a run alone can tell,
+// or what is not counted, in sentences.
+std::vector<std::string> read_lora(Draft& draft, const Settings& own_script);
+// The format that the weights are loaded in and stay in: "bf16", "fp16", "fp32"; empty: not said.
+std::string weights_of_script(const Settings& own_script, const Json& config);
 
 std::span<const Option> torchtitan_options();
 std::span<const Limit> torchtitan_limits();

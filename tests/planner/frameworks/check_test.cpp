@@ -135,9 +135,10 @@ TEST_SUITE("configurations that articles show") {
   }
 
   TEST_CASE("FSDP of Qwen3-32B without a wrap policy") {
-    finds_exactly(
-        ask({"fsdp_qwen3_32b", "qwen3-32b", 16, {"train_qwen3_32b.py", "launch.sh"}}),
-        {{"train_qwen3_32b.py", 13, "no_wrap_policy"}, {"train_qwen3_32b.py", 17, "reduce_dtype"}});
+    finds_exactly(ask({"fsdp_qwen3_32b", "qwen3-32b", 16, {"train_qwen3_32b.py", "launch.sh"}}),
+                  {{"train_qwen3_32b.py", 6, "narrow_weights"},
+                   {"train_qwen3_32b.py", 13, "no_wrap_policy"},
+                   {"train_qwen3_32b.py", 17, "reduce_dtype"}});
     finds_exactly(ask({"fsdp_qwen3_32b", "qwen3-32b", 16, {"train_wrapped.py"}}),
                   {{"train_wrapped.py", 6, "wrap_by_size"}});
   }
@@ -240,7 +241,8 @@ num_processes: 64
     REQUIRE(find(checked, "replicated") != nullptr);
     CHECK(find(checked, "replicated")->severity == Severity::note);
     CHECK(checked.plan.dp == 64);
-    CHECK(checked.plan.fsdp_shard == 1);
+    CHECK(checked.recipe == RecipeKind::ddp);
+    CHECK(checked.plan.zero == 0);
   }
 
   TEST_CASE("FSDP1's strategies are plans of their own") {

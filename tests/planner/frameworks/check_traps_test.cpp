@@ -20,7 +20,8 @@ TEST_SUITE("traps") {
       "--attention-dropout 0.0 --hidden-dropout 0.0 --num-experts 128 --moe-router-topk 8 "
       "--moe-ffn-hidden-size 768 --moe-aux-loss-coeff 0.001 --moe-grouped-gemm --bf16 "
       "--moe-token-dispatcher-type alltoall --expert-tensor-parallel-size 1 "
-      "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096 --use-distributed-optimizer ";
+      "--micro-batch-size 1 --global-batch-size 64 --seq-length 4096 "
+      "--max-position-embeddings 40960 --use-distributed-optimizer ";
 
   std::string without(std::string text, const std::string& part) {
     const std::size_t at = text.find(part);

@@ -437,7 +437,8 @@ TEST_SUITE("--fix corrects and breaks nothing") {
   }
 
   TEST_CASE("Python gets the names that its corrections use") {
-    const std::string call = "model = FSDP(model, sharding_strategy=\"SHARD_GRAD_OP\")\n";
+    const std::string call =
+        "model = FSDP(model, auto_wrap_policy=p, sharding_strategy=\"SHARD_GRAD_OP\")\n";
     const std::string import =
         "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP";
     const auto fixed = [](const std::string& text) {
@@ -445,24 +446,27 @@ TEST_SUITE("--fix corrects and breaks nothing") {
     };
     const std::string corrected = "sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n";
     CHECK(fixed(import + "\n" + call) ==
-          import + "\nfrom torch.distributed.fsdp import ShardingStrategy\nmodel = FSDP(model, " +
+          import +
+              "\nfrom torch.distributed.fsdp import ShardingStrategy\nmodel = FSDP(model, "
+              "auto_wrap_policy=p, " +
               corrected);
     CHECK(fixed(import + ", ShardingStrategy\n" + call) ==
-          import + ", ShardingStrategy\nmodel = FSDP(model, " + corrected);
+          import + ", ShardingStrategy\nmodel = FSDP(model, auto_wrap_policy=p, " + corrected);
     const std::string dotted =
         "import torch.distributed.fsdp as fsdp\nmodel = "
         "fsdp.FullyShardedDataParallel(model, sharding_strategy='";
     CHECK(fixed(dotted + "FULL_SHARD')\n").find("=fsdp.ShardingStrategy.FULL_SHARD)\n") !=
           std::string::npos);
     CHECK(fixed(call) == call);  // nothing says where FSDP comes from
-    const std::string other = import + "\nmodel = FSDP(model, sharding_strategy=\"most\")\n";
+    const std::string other =
+        import + "\nmodel = FSDP(model, auto_wrap_policy=p, sharding_strategy=\"most\")\n";
     CHECK(fixed(other) == other);
     CHECK(fixed("import torch\nimport torch.distributed as dist\n"
                 "dist.init_process_group(rank=local_rank)\n" +
-                import + "\nmodel = FSDP(model)\n") ==
+                import + "\nmodel = FSDP(model, auto_wrap_policy=p)\n") ==
           "import os\nimport torch\nimport torch.distributed as dist\n"
           "dist.init_process_group(rank=int(os.environ[\"RANK\"]))\n" +
-              import + "\nmodel = FSDP(model)\n");
+              import + "\nmodel = FSDP(model, auto_wrap_policy=p)\n");
   }
 
   TEST_CASE("what would not be better is left, and why is said") {

@@ -72,6 +72,11 @@ ModelSpec deepseek_v3() {
   m.num_mtp_layers = 1;
   return m;
 }
+ModelSpec sparse() {
+  ModelSpec m = deepseek_v3();
+  m.indexer = IndexerSpec{64, 128, 2048};
+  return m;
+}
 ModelSpec gpt_oss() {
   ModelSpec m = moe_model(dense_model(24, 2880, 2880, 64, 8), 32, 4, 2880);
   m.moe->expert_bias = true;
@@ -83,6 +88,13 @@ ModelSpec qwen3_vl() {
   m.vision = VisionSpec{};
   m.vision->num_heads = 18;
   m.vision->deepstack_layers = {8, 16, 24};
+  return m;
+}
+ModelSpec gated_tower() {
+  ModelSpec m = qwen3_30b();
+  m.vision = VisionSpec{};
+  m.vision->num_heads = 16;
+  m.vision->intermediate_size = 3420;
   return m;
 }
 ModelSpec minimax() {
@@ -157,6 +169,7 @@ std::vector<Broken> broken_plans() {
       {"key_value_heads", megatron, qwen3_30b(), "tp3 sp seq3072"},
       {"key_value_heads_split", fsdp2_compile, qwen3_30b(), "tp8 sp zero3"},
       {"vision_heads", megatron, qwen3_vl(), "tp4 sp"},
+      {"vision_mlp_split", megatron, gated_tower(), "tp8 sp"},
       {"recompute_delta_net", megatron, llama3_70b(), "recompute=selective:gdn_norm_out"},
       {"delta_net_heads", megatron, hybrid(), "tp8 cp4 sp"},
       {"delta_net_tensor_parallel", fsdp2, hybrid(), "tp2 zero3"},
@@ -201,6 +214,8 @@ std::vector<Broken> broken_plans() {
       {"ulysses_with_sequence_parallel", megatron_deepspeed, llama3_70b(),
        "tp2 sp cp2 cp_comm=a2a"},
       {"ring_window", megatron, gpt_oss(), "cp2"},
+      {"indexer_context", megatron, sparse(), "cp2"},
+      {"every_key", fsdp2, sparse(), "zero3"},
       {"sinks_context", megatron, load_model("gpt-oss-20b"), "cp2 cp_comm=all_gather"},
       {"chunked_context", megatron, scout(), "cp2 seq16384"},
       {"every_expert", fsdp2, scout(), "zero3"},

@@ -1,0 +1,348 @@
+// What LLaMA-Factory and axolotl refuse of their own YAML, and what it costs where they do not.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "models/text.h"
+#include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/scene.h"
+
+namespace qplan {
+namespace {
+
+using enum Severity;
+
+struct Case {
+  const Scene& scene;
+  const ConfigPart& part;
+  [[nodiscard]] bool has(std::string_view key) const { return part.settings.has(key); }
+  [[nodiscard]] bool on(std::string_view key) const { return is_switched_on(part.settings, key); }
+  [[nodiscard]] std::string word(std::string_view key, std::string_view otherwise = "") const {
+    return word_of(part.settings, key, otherwise);
+  }
+  [[nodiscard]] double figure(std::string_view key, double otherwise) const {
+    return figure_of(part.settings, key, otherwise);
+  }
+  [[nodiscard]] bool is(std::string_view key, std::string_view value,
+                        std::string_view otherwise = "") const {
+    return word(key, otherwise) == value;
+  }
+  // ZeRO-3 of a ds_config.json, or FSDP.
+  [[nodiscard]] bool zero3() const {
+    return scene.files.find(Dialect::ds_config) != nullptr && scene.draft.plan.zero == 3;
+  }
+  [[nodiscard]] bool fsdp() const {
+    const ConfigPart* const yaml = scene.files.find(Dialect::accelerate);
+    const Setting* const type = yaml == nullptr ? nullptr : yaml->settings.find("distributed_type");
+    const bool by_yaml = type != nullptr && text_of(type->value) == "FSDP";
+    return by_yaml || (part.dialect == Dialect::llama_factory && on("fsdp"));
+  }
+  // Of several GPUs.
+  [[nodiscard]] bool distributed() const { return scene.question.limits.gpus > 1; }
+};
+
+struct Trap {
+  Dialect dialect;
+  std::string_view rule;
+  Severity severity;
+  std::string_view at;  // the key whose line is shown; nothing springs where it is not said
+  bool (*springs)(const Case&);
+  std::string_view message, instead, source;
+};
+
+constexpr auto kFactory = Dialect::llama_factory;
+constexpr auto kAxolotl = Dialect::axolotl;
+constexpr std::string_view kParser = "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/parser.py";
+constexpr std::string_view kMethod =
+    "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/finetuning_args.py";
+constexpr std::string_view kData = "LLaMA-Factory ff6d4d12, src/llamafactory/hparams/data_args.py";
+constexpr std::string_view kQuantization =
+    "LLaMA-Factory ff6d4d12, src/llamafactory/model/model_utils/quantization.py";
+constexpr std::string_view kValidation =
+    "axolotl 067b021c, src/axolotl/utils/schemas/validation.py";
+constexpr std::string_view kPeft = "axolotl 067b021c, src/axolotl/utils/schemas/peft.py";
+
+bool is_lora(const Case& c) {
+  return c.is("finetuning_type", "lora", "lora");
+}
+
+bool is_full(const Case& c) {
+  return c.is("finetuning_type", "full", "lora") || c.is("finetuning_type", "freeze", "lora");
+}
+
+bool is_sft(const Case& c) {
+  return c.is("stage", "sft", "sft");
+}
+
+constexpr auto kTraps = std::to_array<Trap>({
+    // ---- LLaMA-Factory ----
+    {kFactory, "quantized_full", error, "quantization_bit", is_full,
+     "weights of 4 or 8 bits cannot be trained: LLaMA-Factory takes them for lora and oft alone",
+     "finetuning_type: lora, or leave quantization_bit out", kParser},
+    {kFactory, "quantized_bits", error, "quantization_bit",
+     [](const Case& c) {
+       const double bits = c.figure("quantization_bit", 4);
+       return quantizer_of(c.part.settings) == "bnb" && bits != 4 && bits != 8;
+     },
+     "bitsandbytes has weights of 4 and of 8 bits", "quantization_bit: 4", kQuantization},
+    {kFactory, "quantized_shards", error, "quantization_bit",
+     [](const Case& c) {
+       const bool four = quantizer_of(c.part.settings) == "bnb" && c.figure("quantization_bit", 4) == 4;
+       return !four && (c.zero3() || c.fsdp());
+     },
+     "ZeRO-3 and FSDP shard weights of bitsandbytes' 4 bits and no others that are quantised",
+     "quantization_bit: 4 with quantization_method: bnb, or ZeRO-2", kQuantization},
+    {kFactory, "quantized_shards", error, "model_name_or_path",
+     [](const Case& c) {
+       return is_quantized_checkpoint(c.word("model_name_or_path")) && (c.zero3() || c.fsdp());
+     },
+     "ZeRO-3 and FSDP do not shard a checkpoint that is quantised already",
+     "the checkpoint in 16 bits with quantization_bit: 4, or ZeRO-2", kQuantization},
+    {kFactory, "fp8_of_quantized", error, "fp8",
+     [](const Case& c) { return c.on("fp8") && c.has("quantization_bit"); },
+     "fp8 and quantization_bit exclude each other", "keep one of them", kParser},
+    {kFactory, "lora_word_without_lora", error, "adapter_name_or_path",
+     [](const Case& c) { return !is_lora(c); }, "adapters are read for finetuning_type lora alone",
+     "leave it out", kParser},
+    {kFactory, "lora_word_without_lora", error, "use_dora",
+     [](const Case& c) { return c.on("use_dora") && !is_lora(c); },
+     "use_dora goes with finetuning_type lora alone", "leave it out", kMethod},
+    {kFactory, "lora_word_without_lora", error, "use_rslora",
+     [](const Case& c) { return c.on("use_rslora") && !is_lora(c); },
+     "use_rslora goes with finetuning_type lora alone", "leave it out", kMethod},
+    {kFactory, "lora_word_without_lora", error, "loraplus_lr_ratio",
+     [](const Case& c) { return !is_lora(c); },
+     "loraplus_lr_ratio goes with finetuning_type lora alone", "leave it out", kMethod},
+    {kFactory, "lora_word_without_lora", error, "pissa_init",
+     [](const Case& c) { return c.on("pissa_init") && !is_lora(c); },
+     "pissa_init goes with finetuning_type lora alone", "leave it out", kMethod},
+    {kFactory, "projected_optimizer", error, "finetuning_type",
+     [](const Case& c) {
+       return is_lora(c) && (c.on("use_galore") || c.on("use_apollo") || c.on("use_badam"));
+     },
+     "GaLore, APOLLO and BAdam train whole weights, and lora none", "finetuning_type: full", kMethod},
+    {kFactory, "projected_optimizer", error, "deepspeed",
+     [](const Case& c) { return c.on("use_galore") || c.on("use_apollo"); },
+     "GaLore and APOLLO do not run under DeepSpeed", "leave deepspeed out", kParser},
+    {kFactory, "projected_optimizer", error, "use_badam",
+     [](const Case& c) {
+       return c.on("use_badam") && c.distributed() && (c.is("badam_mode", "ratio") || !c.zero3());
+     },
+     "on several GPUs BAdam goes layer by layer and under ZeRO-3 alone",
+     "badam_mode: layer with a ZeRO-3 ds_config.json, or one GPU", kParser},
+    {kFactory, "pure_bf16_zero3", error, "pure_bf16",
+     [](const Case& c) { return c.on("pure_bf16") && c.zero3(); },
+     "pure_bf16 and ZeRO-3 exclude each other", "bf16: true", kParser},
+    {kFactory, "unsloth_zero3", error, "use_unsloth",
+     [](const Case& c) { return c.on("use_unsloth") && c.zero3(); },
+     "Unsloth does not run under ZeRO-3", "ZeRO-2, or leave use_unsloth out", kParser},
+    {kFactory, "packing_stage", error, "neat_packing",
+     [](const Case& c) { return c.on("neat_packing") && !is_sft(c); },
+     "neat_packing is for stage sft alone", "leave it out", kParser},
+    {kFactory, "option_needs", error, "train_on_prompt",
+     [](const Case& c) { return c.on("train_on_prompt") && !is_sft(c); },
+     "train_on_prompt is for stage sft alone", "leave it out", kParser},
+    {kFactory, "option_needs", error, "mask_history",
+     [](const Case& c) { return c.on("mask_history") && !is_sft(c); },
+     "mask_history is for stage sft alone", "leave it out", kParser},
+    {kFactory, "options_exclude", error, "mask_history",
+     [](const Case& c) { return c.on("mask_history") && c.on("train_on_prompt"); },
+     "mask_history and train_on_prompt exclude each other", "keep one of them", kData},
+    {kFactory, "option_needs", error, "predict_with_generate",
+     [](const Case& c) { return c.on("predict_with_generate") && !is_sft(c); },
+     "predict_with_generate is for stage sft alone", "leave it out", kParser},
+    {kFactory, "options_exclude", error, "predict_with_generate",
+     [](const Case& c) { return c.on("predict_with_generate") && c.zero3(); },
+     "predict_with_generate does not run under ZeRO-3", "leave it out, or ZeRO-2", kParser},
+    {kFactory, "option_needs", error, "stage",
+     [](const Case& c) { return c.is("stage", "ppo") && !c.has("reward_model"); },
+     "stage ppo needs a reward_model", "reward_model: the path of one", kMethod},
+    {kFactory, "option_needs", error, "stage",
+     [](const Case& c) {
+       return c.is("stage", "ppo") && is_full(c) && c.is("reward_model_type", "lora", "lora");
+     },
+     "a reward model of type lora, the default, goes with finetuning_type lora alone",
+     "reward_model_type: full", kMethod},
+    {kFactory, "options_exclude", error, "val_size",
+     [](const Case& c) { return c.figure("val_size", 0) > 1e-6 && c.has("eval_dataset"); },
+     "val_size and eval_dataset exclude each other", "keep one of them", kData},
+    {kFactory, "options_exclude", error, "max_samples",
+     [](const Case& c) { return c.on("streaming"); }, "streaming takes no max_samples",
+     "max_steps in its place", kData},
+    {kFactory, "option_needs", error, "streaming",
+     [](const Case& c) { return c.on("streaming") && c.figure("max_steps", -1) <= 0; },
+     "streaming needs max_steps: nobody knows how long the data is", "max_steps: a number", kParser},
+    {kFactory, "option_needs", error, "interleave_probs",
+     [](const Case& c) { return c.is("mix_strategy", "concat", "concat"); },
+     "interleave_probs needs a mix_strategy that interleaves", "mix_strategy: interleave_over",
+     kData},
+    {kFactory, "option_needs", error, "do_train",
+     [](const Case& c) { return c.on("do_train") && !c.has("dataset") && !c.has("tokenized_path"); },
+     "do_train needs a dataset", "dataset: a name of dataset_info.json", kParser},
+    {kFactory, "no_mixed_precision", warning, "do_train",
+     [](const Case& c) {
+       return c.on("do_train") && !c.on("bf16") && !c.on("fp16") && !c.on("pure_bf16");
+     },
+     "neither bf16 nor fp16 is on: products run in fp32, many times slower", "bf16: true", kParser},
+
+    // ---- axolotl ----
+    {kAxolotl, "quantized_full", error, "load_in_4bit",
+     [](const Case& c) { return c.on("load_in_4bit") && !c.has("adapter"); },
+     "weights of 4 bits cannot be trained: axolotl wants an adapter beside them",
+     "adapter: qlora, or load_in_4bit: false", kPeft},
+    {kAxolotl, "quantized_full", error, "load_in_8bit",
+     [](const Case& c) { return c.on("load_in_8bit") && !c.has("adapter"); },
+     "weights of 8 bits cannot be trained: axolotl wants an adapter beside them",
+     "adapter: lora, or load_in_8bit: false", kPeft},
+    {kAxolotl, "quantized_bits", error, "adapter",
+     [](const Case& c) { return c.is("adapter", "qlora") && c.on("load_in_8bit"); },
+     "adapter qlora takes weights of 4 bits, not of 8", "adapter: lora", kPeft},
+    {kAxolotl, "quantized_bits", error, "adapter",
+     [](const Case& c) { return c.is("adapter", "qlora") && c.on("gptq"); },
+     "adapter qlora takes weights of bitsandbytes, not of GPTQ", "adapter: lora", kPeft},
+    {kAxolotl, "quantized_bits", error, "adapter",
+     [](const Case& c) {
+       return c.is("adapter", "qlora") && !c.on("load_in_4bit") && !c.on("load_in_8bit") &&
+              !c.on("gptq") && !c.on("merge_lora");
+     },
+     "adapter qlora needs load_in_4bit", "load_in_4bit: true, or adapter: lora", kPeft},
+    {kAxolotl, "options_exclude", error, "deepspeed",
+     [](const Case& c) { return c.on("deepspeed") && c.on("fsdp"); },
+     "deepspeed and fsdp exclude each other", "keep one of them", kValidation},
+    {kAxolotl, "packing_stage", error, "sample_packing",
+     [](const Case& c) { return c.on("sample_packing") && c.on("rl"); },
+     "sample_packing does not go with rl", "sample_packing: false", kValidation},
+    {kAxolotl, "option_needs", error, "rl",
+     [](const Case& c) {
+       return c.is("rl", "kto") && (!c.has("remove_unused_columns") || c.on("remove_unused_columns"));
+     },
+     "kto needs remove_unused_columns: false", "remove_unused_columns: false", kValidation},
+    {kAxolotl, "batch_left_open", error, "base_model",
+     [](const Case& c) {
+       return c.on("micro_batch_size") + c.on("gradient_accumulation_steps") + c.on("batch_size") < 2;
+     },
+     "axolotl wants two of micro_batch_size, gradient_accumulation_steps and batch_size",
+     "micro_batch_size and gradient_accumulation_steps", kValidation},
+    {kAxolotl, "options_exclude", error, "batch_size",
+     [](const Case& c) { return c.on("batch_size") && c.on("gradient_accumulation_steps"); },
+     "batch_size and gradient_accumulation_steps exclude each other", "leave batch_size out",
+     kValidation},
+    {kAxolotl, "options_exclude", error, "warmup_ratio",
+     [](const Case& c) { return c.on("warmup_steps") && c.figure("warmup_ratio", 0) > 0; },
+     "warmup_ratio and warmup_steps exclude each other", "keep one of them", kValidation},
+    {kAxolotl, "options_exclude", error, "saves_per_epoch",
+     [](const Case& c) { return c.on("saves_per_epoch") && c.on("save_steps"); },
+     "saves_per_epoch and save_steps exclude each other", "keep one of them", kValidation},
+    {kAxolotl, "options_exclude", error, "evals_per_epoch",
+     [](const Case& c) { return c.on("evals_per_epoch") && c.on("eval_steps"); },
+     "evals_per_epoch and eval_steps exclude each other", "keep one of them", kValidation},
+    {kAxolotl, "options_exclude", error, "val_set_size",
+     [](const Case& c) {
+       return c.figure("val_set_size", 0) > 0 &&
+              (c.has("test_datasets") || c.part.settings.has_section("test_datasets."));
+     },
+     "val_set_size and test_datasets exclude each other", "val_set_size: 0", kValidation},
+    {kAxolotl, "narrow_optimizer", error, "optimizer",
+     [](const Case& c) {
+       const bool second = c.is("fsdp_version", "2") || c.is("fsdp_config.fsdp_version", "2") ||
+                           c.is("fsdp_config.version", "2");
+       return c.part.settings.has_section("fsdp_config.") && second &&
+              (c.is("optimizer", "adamw_8bit") || c.is("optimizer", "adamw_bnb_8bit"));
+     },
+     "bitsandbytes' 8-bit Adam does not run under FSDP2", "optimizer: adamw_torch_8bit", kValidation},
+    {kAxolotl, "narrow_optimizer", error, "optimizer",
+     [](const Case& c) {
+       const bool offloads =
+           c.on("fsdp_config.offload_params") || c.on("fsdp_config.fsdp_offload_params");
+       const bool second = c.is("fsdp_version", "2") || c.is("fsdp_config.fsdp_version", "2") ||
+                           c.is("fsdp_config.version", "2");
+       return offloads && !second && c.word("optimizer").find("8bit") != std::string::npos;
+     },
+     "an 8-bit optimizer does not run where FSDP1 offloads parameters", "optimizer: adamw_torch",
+     kValidation},
+    {kAxolotl, "option_needs", error, "pretraining_dataset",
+     [](const Case& c) { return !c.on("max_steps"); },
+     "pretraining_dataset needs max_steps: nobody knows how long the data is",
+     "max_steps: a number", kValidation},
+    {kAxolotl, "option_needs", error, "activation_offloading",
+     [](const Case& c) { return c.on("activation_offloading") && !c.on("gradient_checkpointing"); },
+     "activation_offloading needs gradient_checkpointing", "gradient_checkpointing: true",
+     kValidation},
+    {kAxolotl, "option_needs", error, "context_parallel_size",
+     [](const Case& c) {
+       return c.figure("context_parallel_size", 1) > 1 && c.on("sample_packing") &&
+              c.figure("micro_batch_size", 1) > 1;
+     },
+     "context parallelism of packed samples takes one of them at a time", "micro_batch_size: 1",
+     kValidation},
+    {kAxolotl, "options_exclude", error, "batch_flattening",
+     [](const Case& c) { return c.on("batch_flattening") && c.on("sample_packing"); },
+     "batch_flattening and sample_packing exclude each other", "keep one of them", kValidation},
+    {kAxolotl, "option_needs", error, "chat_template",
+     [](const Case& c) { return c.is("chat_template", "jinja") && !c.has("chat_template_jinja"); },
+     "chat_template jinja needs chat_template_jinja", "chat_template_jinja: the template",
+     kValidation},
+});
+
+// Longer than the model's positions, where its checkpoint is the model that was asked for.
+void check_length(const Case& c, std::string_view key, Findings& out) {
+  const Setting* const length = c.part.settings.find(key);
+  const std::int64_t most = c.scene.question.model.max_position_embeddings;
+  if (length == nullptr || most == 0 || c.scene.question.model_of_files || c.has("rope_scaling"))
+    return;
+  if (c.figure(key, 0) <= static_cast<double>(most)) return;
+  out.push_back({warning, "long_sequences", length->place,
+                 fmt::format("{} is {}, and the model was made for {} positions", key,
+                             text_of(length->value), most),
+                 fmt::format("{}: {}", key, most), "arithmetic: max_position_embeddings"});
+}
+
+// A model that stands beside the one that is trained, to be compared with. Of adapters it is the
+// same model without them.
+void check_reference(const Case& c, Findings& out) {
+  const bool factory = c.part.dialect == kFactory;
+  const std::string_view key = factory ? "stage" : "rl";
+  const std::string way = c.word(key);
+  const std::string loss = c.word("pref_loss", "sigmoid");
+  const bool compares =
+      factory ? (way == "dpo" && loss != "orpo" && loss != "simpo") || way == "kto" || way == "ppo"
+              : way == "dpo" || way == "ipo" || way == "kto" || way == "grpo";
+  const bool whole = factory ? is_full(c) : !c.has("adapter");
+  if (!compares || (!whole && !c.has("ref_model"))) return;
+  const std::int64_t all = count_parameters(c.scene.question.model).total();
+  const bool shards = c.zero3() || c.fsdp();
+  const std::int64_t ranks = shards ? std::max<std::int64_t>(1, c.scene.question.limits.gpus) : 1;
+  out.push_back(
+      {note, "reference_model", c.part.settings.find(key)->place,
+       fmt::format("{} holds a second model to compare with, {} in 16 bits on every GPU, which is "
+                   "not counted below, nor is its forward",
+                   way,
+                   human_bytes(Bytes(2.0 * static_cast<double>(all) / static_cast<double>(ranks)))),
+       factory ? "finetuning_type: lora compares with the model without its adapters"
+               : "adapter: lora compares with the model without its adapters",
+       fmt::format("{}; arithmetic: 2 bytes a parameter",
+                   factory ? "LLaMA-Factory ff6d4d12, src/llamafactory/train/trainer_utils.py"
+                           : "axolotl 067b021c, src/axolotl/core/builders/rl.py")});
+}
+
+}  // namespace
+
+void check_finetuning(const Scene& scene, Findings& out) {
+  for (const ConfigPart& part : scene.files.parts) {
+    if (part.dialect != kFactory && part.dialect != kAxolotl) continue;
+    const Case c{scene, part};
+    for (const Trap& trap : kTraps) {
+      if (trap.dialect != part.dialect || !part.settings.has(trap.at) || !trap.springs(c)) continue;
+      out.push_back({trap.severity, std::string(trap.rule), part.settings.find(trap.at)->place,
+                     std::string(trap.message), std::string(trap.instead),
+                     std::string(trap.source)});
+    }
+    check_length(c, part.dialect == kFactory ? "cutoff_len" : "sequence_len", out);
+    check_reference(c, out);
+  }
+}
+
+}  // namespace qplan

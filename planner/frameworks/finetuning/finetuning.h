@@ -1,0 +1,37 @@
+#pragma once
+// LLaMA-Factory's (ff6d4d12) and axolotl's (067b021c) YAML. Both make a Hugging Face Trainer's job
+// of it, so what they say is handed to the readers of such jobs in their words; what only these two
+// check is found by check_finetuning (scene.h).
+
+#include <string>
+#include <vector>
+
+#include "planner/frameworks/setting.h"
+
+namespace qplan {
+
+// A YAML in the words of a Trainer's command line, of a program's calls (readers/own_script.h, and
+// "pairs": a sample is two sequences), of ds_config.json and of accelerate's yaml. All empty: it
+// trains nothing.
+struct TrainerJob {
+  Settings trainer, own_script, ds_config, accelerate;
+  std::vector<std::string> assumed;  // what it is judged as where no plan says it, in sentences
+};
+
+TrainerJob job_of_llama_factory(const Settings& yaml, const Place& place);
+TrainerJob job_of_axolotl(const Settings& yaml, const Place& place);
+
+// ---- values of a YAML, of which none is refused: what is none of these is no such value ----
+
+// Whether a switch is on; a word that is no "false" is ("full", "offload").
+bool is_switched_on(const Settings& yaml, std::string_view key);
+// As an argument spells it; empty: not said.
+std::string word_of(const Settings& yaml, std::string_view key, std::string_view otherwise = "");
+double figure_of(const Settings& yaml, std::string_view key, double otherwise);
+
+// What LLaMA-Factory quantises weights to when it loads them: "bnb", "hqq", ...; empty: nothing.
+std::string quantizer_of(const Settings& llama_factory);
+// Whether a checkpoint's name says that its weights are quantised ("...-GPTQ-Int4").
+bool is_quantized_checkpoint(std::string_view model);
+
+}  // namespace qplan

@@ -1,0 +1,575 @@
+// Training programs of one's own: what they ask of torch and transformers.
+
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "planner/frameworks/check.h"
+#include "planner/frameworks/fix.h"
+#include "tests/planner/frameworks/jobs.h"
+
+namespace qplan {
+namespace {
+
+// Of several files, on one node's GPUs unless said.
+Checked ask(const std::vector<ConfigText>& texts, std::int64_t gpus = 8,
+            const std::string& model_name = "qwen3-8b") {
+  const ModelSpec model = load_model(model_name);
+  const Json config = model_config(model_name);
+  return check_cited(texts, question_of(model, config, gpus));
+}
+
+Checked ask_program(const std::string& text, std::int64_t gpus = 8) {
+  return ask({{"train.py", text}}, gpus);
+}
+
+const std::string kWrap =
+    "model = FSDP(model, auto_wrap_policy=policy, mixed_precision=MixedPrecision(\n"
+    "    param_dtype=torch.bfloat16, reduce_dtype=torch.float32))\n";
+
+TEST_SUITE("activations that a program recomputes") {
+  // Each by itself makes every layer be computed again.
+  const std::vector<std::string> kWays{
+      "model.gradient_checkpointing_enable()\n",
+      "model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': "
+      "False})\n",
+      "apply_activation_checkpointing(model, checkpoint_wrapper_fn=wrapper, check_fn=is_layer)\n",
+      "for i, layer in enumerate(model.layers):\n    model.layers[i] = checkpoint_wrapper(layer)\n",
+      "args = TrainingArguments(output_dir='o', gradient_checkpointing=True)\n",
+      "args = trl.SFTConfig(output_dir='o', gradient_checkpointing=True)\n",
+      "model.config.gradient_checkpointing = True\n",
+      "model = AutoModelForCausalLM.from_pretrained(name, gradient_checkpointing=True)\n",
+      "from torch.utils.checkpoint import checkpoint\nx = checkpoint(layer, x)\n",
+      "x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)\n",
+      "plugin = FullyShardedDataParallelPlugin(activation_checkpointing=True)\n"};
+
+  TEST_CASE("wherever it stands, and in whichever file") {
+    for (const std::string& way : kWays) {
+      CAPTURE(way);
+      for (const std::string& text : {way + kWrap, kWrap + way}) {
+        const Checked checked = ask_program(text);
+        CHECK(checked.plan.recompute.kind == RecomputeKind::full);
+        CHECK_MESSAGE(find(checked, "not_resolved") == nullptr, findings_text(checked));
+      }
+      const Checked apart = ask({{"model.py", way}, {"train.py", kWrap}});
+      CHECK(apart.plan.recompute.kind == RecomputeKind::full);
+      const std::string config = "{\"train_batch_size\": 8, \"bf16\": {\"enabled\": true}}";
+      const Checked deepspeed = ask({{"train.py", way}, {"ds.json", config}});
+      CHECK(deepspeed.framework == Framework::deepspeed);
+      CHECK(deepspeed.plan.recompute.kind == RecomputeKind::full);
+    }
+  }
+
+  TEST_CASE("what is switched off, only defined, or another's checkpoint is none") {
+    for (const std::string text :
+         {"model.gradient_checkpointing_enable()\nmodel.gradient_checkpointing_disable()\n",
+          "args = TrainingArguments(output_dir='o', gradient_checkpointing=False)\n",
+          "model.config.gradient_checkpointing = False\n",
+          "def checkpoint_wrapper(layer):\n    return layer\n", "saver.checkpoint(model)\n",
+          "# model.gradient_checkpointing_enable()\n",
+          "note = 'model.gradient_checkpointing_enable()'\n"}) {
+      CAPTURE(text);
+      CHECK(ask_program(text + kWrap).plan.recompute.kind == RecomputeKind::none);
+    }
+  }
+
+  TEST_CASE("torch's selective checkpoints choose operators") {
+    const Checked checked = ask_program(
+        "from torch.utils.checkpoint import create_selective_checkpoint_contexts\n"
+        "layer = checkpoint_wrapper(layer, context_fn=chosen)\n" +
+        kWrap);
+    CHECK(checked.plan.recompute.kind == RecomputeKind::selective);
+  }
+
+  TEST_CASE("what only a run can tell is said to be so") {
+    const Checked guarded =
+        ask_program("if args.save_memory:\n    model.gradient_checkpointing_enable()\n" + kWrap);
+    CHECK(guarded.plan.recompute.kind == RecomputeKind::full);
+    REQUIRE(find(guarded, "not_resolved") != nullptr);
+    CHECK(find(guarded, "not_resolved")->message.find("where args.save_memory holds") !=
+          std::string::npos);
+    const Checked passed =
+        ask_program("model = build(gradient_checkpointing=args.save_memory)\n" + kWrap);
+    CHECK(passed.plan.recompute.kind == RecomputeKind::none);
+    REQUIRE(find(passed, "not_resolved") != nullptr);
+    CHECK(find(passed, "not_resolved")->place.line == 1);
+    const Checked main = ask_program(
+        "if __name__ == '__main__':\n    model.gradient_checkpointing_enable()\n" + kWrap);
+    CHECK(find(main, "not_resolved") == nullptr);
+  }
+}
+
+TEST_SUITE("a Trainer's arguments in Python") {
+  TEST_CASE("are those of its command line") {
+    const Checked checked = ask({{"train.py",
+                                  "args = TrainingArguments(output_dir='o', bf16=True,\n"
+                                  "    per_device_train_batch_size=2, max_grad_norm=0.5,\n"
+                                  "    gradient_accumulation_steps=4, deepspeed='ds.json')\n"},
+                                 {"ds.json",
+                                  "{\"zero_optimization\": {\"stage\": 3}, \"bf16\": {\"enabled\": "
+                                  "true}, \"gradient_clipping\": 1.0}"}});
+    CHECK(checked.framework == Framework::deepspeed);
+    CHECK(checked.plan.micro_batch_size == 2);
+    CHECK(checked.plan.global_batch_size == 64);
+    REQUIRE(find(checked, "trainer_mismatch") != nullptr);
+    CHECK(find(checked, "trainer_mismatch")->place.line == 2);
+  }
+}
+
+TEST_SUITE("a Trainer that no accelerate configuration tells how to shard") {
+  TEST_CASE("does as its argument fsdp says, and else shards nothing") {
+    const auto plan_of = [](const std::string& more, const std::string& launcher) {
+      return ask(
+          {{"train.sh", launcher + " train.py\n"},
+           {"train.py", "args = TrainingArguments(output_dir='o', per_device_train_batch_size=1" +
+                            more + ")\n"}},
+          16);
+    };
+    const std::string torchrun = "torchrun --nnodes 2 --nproc_per_node 8";
+    const Checked copies = plan_of("", torchrun);
+    CHECK(copies.recipe == RecipeKind::ddp);
+    CHECK(copies.plan.zero == 0);
+    CHECK(copies.says_plan);
+    REQUIRE(find(copies, "replicated") != nullptr);
+    CHECK(find(copies, "replicated")->message.find("without fsdp") != std::string::npos);
+    const Checked whole = plan_of(", fsdp='full_shard auto_wrap'", torchrun);
+    CHECK(whole.plan.zero == 3);
+    CHECK(whole.plan.fsdp_shard == 0);
+    CHECK(find(whole, "replicated") == nullptr);
+    CHECK(plan_of(", fsdp='shard_grad_op offload'", torchrun).plan.zero == 2);
+    CHECK(plan_of(", fsdp='shard_grad_op offload'", torchrun).plan.offload.params);
+    CHECK(plan_of(", fsdp='hybrid_shard auto_wrap'", torchrun).plan.fsdp_shard == 8);
+    CHECK(plan_of(", fsdp=''", torchrun).recipe == RecipeKind::ddp);
+    // The same by arguments of its command line.
+    const Checked line =
+        ask({{"train.sh", torchrun + " train.py --model_name_or_path m --bf16 True "
+                                     "--per_device_train_batch_size 1 "
+                                     "--fsdp \"full_shard auto_wrap\"\n"}},
+            16);
+    CHECK(line.plan.zero == 3);
+    CHECK(line.plan.fsdp_shard == 0);
+    CHECK(find(plan_of(", parallelism_config=mesh", torchrun), "replicated") == nullptr);
+    // Its words of the same name as torchtitan's are accelerate's.
+    CHECK(find(ask_program("from accelerate import ParallelismConfig\n"
+                           "mesh = ParallelismConfig(dp_shard_size=8, tp_size=2)\n"
+                           "model = DDP(model)\n"),
+               "unknown_option") == nullptr);
+    // accelerate has a configuration of its own somewhere.
+    CHECK(find(plan_of("", "accelerate launch --num_processes 16"), "replicated") == nullptr);
+  }
+
+  TEST_CASE("by a DeepSpeed configuration that only a run can tell is not judged") {
+    const Checked checked = ask_program(
+        "args = TrainingArguments(output_dir='o', per_device_train_batch_size=1, "
+        "deepspeed=options.config)\n");
+    CHECK(checked.framework == Framework::deepspeed);
+    CHECK(find(checked, "config_missing") != nullptr);
+    CHECK_FALSE(checked.says_plan);
+  }
+}
+
+TEST_SUITE("adapters beside frozen weights") {
+  TEST_CASE("weights of 4 or 8 bits beside adapters are the plan's frozen weights") {
+    const auto plan_of = [](const std::string& quantised) {
+      return ask_program(
+                 quantised +
+                 "model = AutoModelForCausalLM.from_pretrained(name, dtype='bfloat16', "
+                 "quantization_config=q)\n"
+                 "model = get_peft_model(model, LoraConfig(r=8, lora_dropout=0.05))\n"
+                 "args = TrainingArguments(output_dir='o', per_device_train_batch_size=1)\n")
+          .plan;
+    };
+    CHECK(plan_of("q = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4')\n")
+              .frozen_weights == FrozenFormat::nf4);
+    CHECK(plan_of("q = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True)\n")
+              .frozen_weights == FrozenFormat::nf4_double);
+    CHECK(plan_of("q = BitsAndBytesConfig(load_in_8bit=True)\n").frozen_weights ==
+          FrozenFormat::int8);
+    CHECK(plan_of("q = GPTQConfig(bits=4)\n").frozen_weights == FrozenFormat::int4);
+    CHECK(plan_of("q = BitsAndBytesConfig(load_in_4bit=False)\n").frozen_weights ==
+          FrozenFormat::computed);
+    CHECK(plan_of("").lora_dropout == 0.05);
+    CHECK(plan_of("").zero == 0);
+  }
+
+  TEST_CASE("what peft makes fp32 is counted where it is called") {
+    const std::string job =
+        "model = get_peft_model(model, LoraConfig(r=8))\n"
+        "args = TrainingArguments(output_dir='o', per_device_train_batch_size=2)\n";
+    CHECK(find(ask_program(job), "fp32_residual") == nullptr);
+    const Checked checked = ask_program("model = prepare_model_for_kbit_training(model)\n" + job);
+    REQUIRE(find(checked, "fp32_residual") != nullptr);
+    // 2 bytes x 2 sequences of 4096 x 4096 wide x 36 layers.
+    CHECK(checked.plan.seq_len == 4096);
+    CHECK(find(checked, "fp32_residual")->message.find("2.25 GiB") != std::string::npos);
+  }
+
+  TEST_CASE("peft's LoraConfig is a plan of its own, whoever shards") {
+    const std::string load =
+        "model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.bfloat16)\n";
+    const std::string lora =
+        "config = LoraConfig(r=16, lora_alpha=64, target_modules=['q_proj', 'o_proj'])\n"
+        "model = get_peft_model(model, config)\n";
+    const Checked checked = ask_program(load + lora + "model = FSDP(model, auto_wrap_policy=p)\n");
+    CHECK(checked.plan.lora_rank == 16);
+    CHECK(checked.plan.lora_alpha == 64);
+    CHECK(checked.plan.lora_targets ==
+          LoraTargets{}.add(LoraTarget::q_proj).add(LoraTarget::o_proj));
+    // Adapters are in fp32 beside frozen weights in bf16.
+    CHECK(checked.plan.moment_dtype == DType::fp32);
+    CHECK(find(checked, "narrow_weights") == nullptr);
+    CHECK_FALSE(checked.has(Severity::error));
+    const Checked deepspeed =
+        ask({{"train.py", lora},
+             {"ds.json", "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 2}}"}});
+    CHECK(deepspeed.plan.lora_rank == 16);
+    const Checked trl = ask_program(
+        "peft = LoraConfig(target_modules='all-linear', r=32)\n"
+        "args = SFTConfig(output_dir='o', per_device_train_batch_size=1)\n"
+        "trainer = SFTTrainer(model=model, args=args, peft_config=peft)\n");
+    CHECK(trl.plan.lora_rank == 32);
+    CHECK(trl.plan.lora_targets.empty());
+  }
+
+  TEST_CASE("what it does not say is peft's default, and said to be; unused, it is nothing") {
+    const Checked bare = ask_program(
+        "model = get_peft_model(model, LoraConfig())\nmodel = FSDP(model, auto_wrap_policy=p)\n");
+    CHECK(bare.plan.lora_rank == 8);
+    CHECK(bare.plan.lora_targets == LoraTargets{}.add(LoraTarget::q_proj).add(LoraTarget::v_proj));
+    CHECK(bare.assumed.size() >= 3);
+    const Checked unused =
+        ask_program("config = LoraConfig(r=16)\nmodel = FSDP(model, auto_wrap_policy=p)\n");
+    CHECK(unused.plan.lora_rank == 0);
+  }
+}
+
+const std::string kPolicy =
+    "mp = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)\n";
+
+TEST_SUITE("programs that shard by themselves") {
+  TEST_CASE("FSDP's strategies, by any of its names and in any place of its signature") {
+    const auto plan_of = [](const std::string& call) { return ask_program(call, 32).plan; };
+    CHECK(plan_of("m = FSDP(m, auto_wrap_policy=p)\n").zero == 3);
+    CHECK(plan_of("m = FSDP(m, None, ShardingStrategy.SHARD_GRAD_OP)\n").zero == 2);
+    CHECK(plan_of("from torch.distributed.fsdp import FullyShardedDataParallel as Shard\n"
+                  "m = Shard(m, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)\n")
+              .zero == 2);
+    CHECK(plan_of("s = ShardingStrategy.HYBRID_SHARD\nm = FSDP(m, sharding_strategy=s)\n")
+              .fsdp_shard == 8);
+    const ParallelPlan mesh = plan_of(
+        "mesh = init_device_mesh('cuda', (8, 4))\n"
+        "m = FSDP(m, sharding_strategy=ShardingStrategy._HYBRID_SHARD_ZERO2, device_mesh=mesh)\n");
+    CHECK(mesh.fsdp_shard == 4);
+    CHECK(mesh.zero == 2);
+    CHECK(plan_of("m = FSDP(m, sharding_strategy=ShardingStrategy.NO_SHARD)\n").fsdp_shard == 1);
+  }
+
+  TEST_CASE("a strategy that is text is none, and one that a name holds may be") {
+    for (const std::string strategy : {"'FULL_SHARD'", "\"SHARD_GRAD_OP\"", "1"}) {
+      CHECK(
+          find(ask_program("m = FSDP(m, auto_wrap_policy=p, sharding_strategy=" + strategy + ")\n"),
+               "sharding_strategy") != nullptr);
+    }
+    for (const std::string strategy :
+         {"args.strategy", "strategy", "pick(name)", "ShardingStrategy[args.name]",
+          "torch.distributed.fsdp.ShardingStrategy.FULL_SHARD"}) {
+      CHECK(
+          find(ask_program("m = FSDP(m, auto_wrap_policy=p, sharding_strategy=" + strategy + ")\n"),
+               "sharding_strategy") == nullptr);
+    }
+  }
+
+  TEST_CASE("gradients are reduced as MixedPrecision says, and else in the products' format") {
+    const auto grads = [](const std::string& more) {
+      return ask_program(
+                 "m = FSDP(m, auto_wrap_policy=p, mixed_precision=MixedPrecision(\n"
+                 "    param_dtype=torch.bfloat16" +
+                 more + "))\n")
+          .plan.grad_dtype;
+    };
+    CHECK(grads("") == DType::bf16);
+    CHECK(grads(", reduce_dtype=torch.bfloat16") == DType::bf16);
+    CHECK(grads(", reduce_dtype=torch.float32") == DType::fp32);
+  }
+
+  TEST_CASE("fully_shard in a loop over layers is FSDP2") {
+    const std::string loop =
+        "mesh = init_device_mesh('cuda', (4, 8), mesh_dim_names=('replicate', 'shard'))\n" +
+        kPolicy +
+        "for layer in model.layers:\n"
+        "    fully_shard(layer, mesh=mesh, mp_policy=mp)\n"
+        "fully_shard(model, mesh=mesh, mp_policy=mp)\n";
+    const Checked checked = ask_program(loop, 32);
+    CHECK(checked.framework == Framework::fsdp2);
+    CHECK(checked.recipe == RecipeKind::fsdp2);
+    CHECK(checked.says_plan);
+    CHECK(checked.plan.dp == 32);
+    CHECK(checked.plan.fsdp_shard == 8);
+    CHECK(checked.plan.zero == 3);
+    CHECK(checked.plan.grad_dtype == DType::fp32);
+    CHECK(checked.plan.offload == Offload{});
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    const Checked kept =
+        ask_program(with_words(loop, "mp_policy=mp)", "reshard_after_forward=False)"), 32);
+    CHECK(kept.plan.zero == 2);
+    // The root stays gathered anyway.
+    CHECK(ask_program(with_words(loop, "(model, ", "(model, reshard_after_forward=False, "), 32)
+              .plan.zero == 3);
+    const Checked host = ask_program(
+        with_words(loop, "(layer, ", "(layer, offload_policy=CPUOffloadPolicy(), "), 32);
+    CHECK(host.plan.offload.params);
+    CHECK(host.plan.offload.optimizer == 1);
+    // Of one dimension, and of sizes that only a run can tell.
+    for (const std::string mesh : {"(32,)", "(world_size // 8, ranks)"}) {
+      CHECK(ask_program(with_words(loop, "(4, 8)", mesh), 32).plan.fsdp_shard == 0);
+    }
+    CHECK(ask_program(with_words(loop, "(4, 8)", "(world_size // 8, 8)"), 32).plan.fsdp_shard == 8);
+  }
+
+  TEST_CASE("a model that is one unit is said to be, with what it takes") {
+    for (const std::string call :
+         {"model = FSDP(model)\n", "model = FSDP(model, auto_wrap_policy=None)\n",
+          "kw = {\n    \"cpu_offload\": None,\n}\nmodel = FSDP(model, **kw)\n",
+          "fully_shard(model)\n"}) {
+      CAPTURE(call);
+      const Checked checked = ask_program(call);
+      const Finding* const found = find(checked, "no_wrap_policy");
+      REQUIRE_MESSAGE(found != nullptr, findings_text(checked));
+      CHECK(found->message.find("15.3 GiB of weights") != std::string::npos);   // 8.19e9 x 2
+      CHECK(found->message.find("of one layer it is 3") != std::string::npos);  // 193e6 x 2, in MiB
+      CHECK(std::any_of(checked.assumed.begin(), checked.assumed.end(), [](const auto& sentence) {
+        return sentence.find("a unit of its own") != std::string::npos;
+      }));
+    }
+    for (const std::string call :
+         {"model = FSDP(model, auto_wrap_policy=policy)\n",
+          "model = FSDP(model, sharding_strategy=ShardingStrategy.NO_SHARD)\n",
+          "kw = dict(auto_wrap_policy=policy)\nmodel = FSDP(model, **kw)\n",
+          "model = FSDP(model, **kw)\n",  // which another file has
+          "for i, layer in enumerate(layers):\n    layers[i] = FSDP(layer)\nmodel = FSDP(model)\n",
+          "layers = [FSDP(layer) for layer in layers]\nmodel = FSDP(model)\n",
+          "with enable_wrap(wrapper_cls=FSDP):\n    layer = wrap(layer)\nmodel = FSDP(model)\n",
+          "for layer in model.layers:\n    fully_shard(layer)\nfully_shard(model)\n"}) {
+      CAPTURE(call);
+      CHECK(find(ask_program(call), "no_wrap_policy") == nullptr);
+    }
+  }
+
+  TEST_CASE("weights that are loaded in 16 bits stay so, with all that Adam keeps") {
+    const std::string wrap = kPolicy + "model = FSDP(model, auto_wrap_policy=p)\n";
+    for (const std::string load :
+         {"model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.bfloat16)\n",
+          "model = AutoModelForCausalLM.from_pretrained(name, dtype=\"bfloat16\")\n",
+          "model = AutoModelForCausalLM.from_pretrained(name, torch_dtype='auto')\n",
+          "kind = torch.bfloat16\nmodel = LlamaForCausalLM.from_pretrained(name, dtype=kind)\n",
+          "model = build().cuda()\nmodel.to(torch.bfloat16)\n", "model = model.bfloat16()\n",
+          "torch.set_default_dtype(torch.bfloat16)\n"}) {
+      CAPTURE(load);
+      const Checked checked = ask_program(load + wrap);
+      CHECK(checked.plan.main_params_dtype == DType::bf16);
+      CHECK(checked.plan.moment_dtype == DType::bf16);
+      REQUIRE(find(checked, "narrow_weights") != nullptr);
+      CHECK(find(checked, "narrow_weights")->severity == Severity::warning);
+    }
+    for (const std::string load :
+         {"model = AutoModelForCausalLM.from_pretrained(name, torch_dtype=torch.float32)\n",
+          "model = AutoModelForCausalLM.from_pretrained(name)\n",
+          "tokenizer = AutoTokenizer.from_pretrained(name, torch_dtype=torch.bfloat16)\n",
+          "batch = batch.to(torch.bfloat16)\n",
+          "model = M.from_pretrained(name, dtype=torch.bfloat16 if a else torch.float32)\n"}) {
+      CAPTURE(load);
+      const Checked checked = ask_program(load + wrap);
+      CHECK(checked.plan.main_params_dtype == DType::fp32);
+      CHECK(find(checked, "narrow_weights") == nullptr);
+    }
+    // accelerate makes them fp32 itself.
+    const Checked accelerate =
+        ask({{"train.py", "model = M.from_pretrained(name, torch_dtype=torch.bfloat16)\n"},
+             {"a.yaml",
+              "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n  fsdp_version: 2\n"}});
+    CHECK(accelerate.plan.main_params_dtype == DType::fp32);
+    CHECK(find(accelerate, "narrow_weights") == nullptr);
+  }
+
+  TEST_CASE("DistributedDataParallel shards nothing") {
+    for (const std::string call :
+         {"model = DDP(model, device_ids=[rank])\n",
+          "model = torch.nn.parallel.DistributedDataParallel(model)\n",
+          "from torch.nn.parallel import DistributedDataParallel as Copies\n"
+          "model = Copies(model)\n"}) {
+      CAPTURE(call);
+      const Checked checked = ask_program(call, 16);
+      CHECK(checked.framework == Framework::fsdp2);
+      CHECK(checked.recipe == RecipeKind::ddp);
+      CHECK(checked.says_plan);
+      CHECK(checked.plan.dp == 16);
+      CHECK(checked.plan.zero == 0);
+      REQUIRE(find(checked, "replicated") != nullptr);
+      CHECK(find(checked, "replicated")->message.find("30.5 GiB") != std::string::npos);
+      CHECK_FALSE(checked.has(Severity::error));
+    }
+    const Checked views = ask_program("model = DDP(model, gradient_as_bucket_view=True)\n");
+    REQUIRE(find(views, "replicated") != nullptr);
+    CHECK(find(views, "replicated")->message.find("buckets") == std::string::npos);
+    // Of two ways in one program, the one that shards.
+    CHECK(ask_program("if shard:\n    model = FSDP(model, auto_wrap_policy=p)\n"
+                      "else:\n    model = DDP(model)\n")
+              .plan.fsdp_shard == 0);
+  }
+
+  TEST_CASE("accelerate's first FSDP is priced as FSDP1") {
+    const auto of_version = [](const std::string& lines) {
+      return ask_text("a.yaml",
+                      "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config:\n"
+                      "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n" +
+                          lines,
+                      "qwen3-8b", 16);
+    };
+    CHECK(of_version("  fsdp_version: 1\n").recipe == RecipeKind::fsdp1);
+    CHECK(of_version("").recipe == RecipeKind::fsdp1);  // the default
+    CHECK(of_version("  fsdp_version: 2\n").recipe == RecipeKind::fsdp2);
+    const Checked first = of_version("  fsdp_version: 1\n");
+    CHECK(first.plan.grad_dtype == recipe_of(RecipeKind::fsdp1).defaults.grad_dtype);
+    CHECK(first.plan.zero == 3);
+    CHECK_FALSE(first.has(Severity::error));
+  }
+}
+
+// The files as --fix leaves them, and what is found in them then.
+FixedFiles mend(const std::vector<ConfigText>& files, const std::string& model_name,
+                std::int64_t gpus) {
+  const ModelSpec model = load_model(model_name);
+  const Json config = model_config(model_name);
+  return fix(files, [&](std::span<const ConfigText> texts) {
+    return check(texts, question_of(model, config, gpus));
+  });
+}
+
+TEST_SUITE("corrections with one answer") {
+  TEST_CASE("a wrap policy has the class of the model's layers, with its imports") {
+    for (const auto& [model, layer, module] :
+         {std::tuple("qwen3-8b", "Qwen3DecoderLayer", "qwen3"),
+          std::tuple("llama3-8b", "LlamaDecoderLayer", "llama"),
+          std::tuple("qwen3-vl-30b-a3b", "Qwen3VLMoeTextDecoderLayer, Qwen3VLMoeVisionBlock",
+                     "qwen3_vl_moe")}) {
+      CAPTURE(model);
+      for (const std::string call : {"FSDP(model)", "FSDP(model, use_orig_params=True)",
+                                     "FSDP(module=model)", "FSDP(model, **kw)"}) {
+        const std::string text =
+            "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP\n"
+            "kw = {}\nmodel = " +
+            call + "\n";
+        const FixedFiles fixed = mend({{"train.py", text}}, model, 8);
+        const std::string& mended = fixed.files.front().text;
+        CAPTURE(mended);
+        CHECK(find(fixed.before, "no_wrap_policy") != nullptr);
+        CHECK(find(fixed.checked, "no_wrap_policy") == nullptr);
+        CHECK(mended.find(fmt::format("transformer_layer_cls={{{}}})", layer)) !=
+              std::string::npos);
+        CHECK(mended.find(fmt::format("from transformers.models.{0}.modeling_{0} import {1}\n",
+                                      module, layer)) != std::string::npos);
+        CHECK(mended.starts_with("import functools\n"));
+        CHECK(find(fixed.checked, "python_syntax") == nullptr);
+      }
+    }
+    const FixedFiles bare = mend({{"train.py", "model = FSDP(model)\n"}}, "qwen3-8b", 8);
+    CHECK(find(bare.checked, "no_wrap_policy") != nullptr);  // nothing is imported
+    CHECK(why_left(bare, *find(bare.checked, "no_wrap_policy")).find("imports") !=
+          std::string::npos);
+  }
+
+  TEST_CASE("a class that transformers has not is the model's own") {
+    const FixedFiles fixed = mend(
+        {{"train.py", "import torch\nmodel = Qwen38B.from_pretrained(name)\nm = DDP(model)\n"}},
+        "qwen3-8b", 8);
+    CHECK(find(fixed.before, "model_class") != nullptr);
+    CHECK(fixed.files.front().text ==
+          "from transformers import Qwen3ForCausalLM\nimport torch\n"
+          "model = Qwen3ForCausalLM.from_pretrained(name)\nm = DDP(model)\n");
+  }
+
+  TEST_CASE("formats by the names that an option has") {
+    for (const auto& [written, meant] :
+         {std::pair("float16", "fp16"), std::pair("bfloat16", "bf16"), std::pair("half", "fp16"),
+          std::pair("torch.float32", "fp32")}) {
+      CAPTURE(written);
+      const FixedFiles ds = mend({{"ds.json", fmt::format("{{\"train_batch_size\": 8, "
+                                                          "\"communication_data_type\": \"{}\"}}",
+                                                          written)}},
+                                 "qwen3-8b", 8);
+      CHECK(ds.files.front().text.find(fmt::format("\"{}\"", meant)) != std::string::npos);
+      CHECK_FALSE(ds.checked.has(Severity::error));
+    }
+    const FixedFiles other =
+        mend({{"ds.json", "{\"train_batch_size\": 8, \"communication_data_type\": \"int4\"}"}},
+             "qwen3-8b", 8);
+    CHECK(other.checked.has(Severity::error));
+    const FixedFiles yaml =
+        mend({{"a.yaml",
+               "distributed_type: FSDP\nmixed_precision: bfloat16\nfsdp_config:\n"
+               "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  fsdp_version: 2\n"}},
+             "qwen3-8b", 8);
+    CHECK(yaml.files.front().text.find("mixed_precision: bf16\n") != std::string::npos);
+  }
+
+  TEST_CASE("WORLD_SIZE that is set by hand goes, and nothing else of its line") {
+    const std::string launch = "torchrun --nproc_per_node 8 pretrain_gpt.py --micro-batch-size 1\n";
+    const auto mended = [&](const std::string& before, const std::string& prefix = "") {
+      return mend({{"train.sh", before + prefix + launch}}, "qwen3-8b", 8).files.front().text;
+    };
+    CHECK(mended("export WORLD_SIZE=32\nexport A=1\n") == "export A=1\n" + launch);
+    CHECK(mended("  export WORLD_SIZE=32  # all\n") == "  # all\n" + launch);
+    CHECK(mended("export A=1 WORLD_SIZE=32 B=2\n") == "export A=1 B=2\n" + launch);
+    CHECK(mended("", "WORLD_SIZE=32 A=1 ") == "A=1 " + launch);
+    for (const std::string kept :
+         {"export WORLD_SIZE=32\necho $WORLD_SIZE\n", "export WORLD_SIZE=32; echo a\n",
+          "export WORLD_SIZE=16\nexport WORLD_SIZE=32\n"}) {
+      CAPTURE(kept);
+      CHECK(mended(kept) == kept + launch);
+    }
+  }
+}
+
+TEST_SUITE("what slime hands to its engines") {
+  TEST_CASE("experts, redundant ones too, lie evenly on an engine's ranks") {
+    const auto ask = [](const std::string& arguments) {
+      const Checked checked =
+          ask_text("run.sh",
+                   "ray job submit -- python3 train.py --rollout-batch-size 32 " + arguments + "\n",
+                   "qwen3-30b-a3b", 48);
+      const Finding* const found = find(checked, "redundant_experts");
+      return found == nullptr ? std::string() : found->message;
+    };
+    const std::string engine = "--rollout-num-gpus-per-engine 24 ";
+    CHECK(ask(engine + "--sglang-ep-size 24 --sglang-ep-num-redundant-experts 16").empty());
+    CHECK(ask(engine + "--sglang-ep-num-redundant-experts 16").empty());
+    CHECK(ask(engine + "--sglang-ep-size 8").empty());
+    CHECK(ask(engine).empty());
+    for (const std::string wrong :
+         {"--sglang-ep-size 24", "--sglang-expert-parallel-size 24",
+          "--sglang-ep-size 24 --sglang-ep-num-redundant-experts 8",
+          "--sglang-ep-num-redundant-experts 8", "--sglang-enable-ep-moe"}) {
+      CAPTURE(wrong);
+      CHECK(ask(engine + wrong).find("16 redundant ones would do") != std::string::npos);
+    }
+  }
+
+  TEST_CASE("GPUs that do not fit the job are named, both numbers") {
+    const Checked checked =
+        ask_text("run.sh",
+                 "ray job submit -- python3 train.py --rollout-batch-size 32 --colocate "
+                 "--actor-num-nodes 1 --actor-num-gpus-per-node 8\n",
+                 "qwen3-30b-a3b", 16);
+    REQUIRE(find(checked, "actor_gpus") != nullptr);
+    CHECK(find(checked, "actor_gpus")->message.find("1 x 8 = 8, of 16 GPUs") != std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace qplan
