@@ -20,6 +20,10 @@ inline bool adapts_experts(const Case& c) {
 // Whose adapters are Megatron-Bridge's (KernelChoices::parallel_adapters).
 inline constexpr auto kParallelAdapters = set_of(RecipeKind::megatron, RecipeKind::megatron_fsdp);
 
+// Beside row-parallel layers the first matrix is split by its columns; experts' over etp.
+inline constexpr auto kWholeRank =
+    set_of(LoraTarget::o_proj, LoraTarget::down_proj, LoraTarget::out_proj, LoraTarget::experts);
+
 inline constexpr auto kAdapters = std::to_array<Rule>({
     {"lora_words_need_rank", kEvery,
      [](const Case& c) {
@@ -89,7 +93,10 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
      "qplan: models/program/state_builder.cpp sums parts of gradients over tp alone, and "
      "models/program/adapters.cpp gathers over tp"},
     {"lora_rank_tp", kParallelAdapters,
-     [](const Case& c) { return c.p.lora_rank > 0 && c.p.lora_rank % c.p.tp != 0; },
+     [](const Case& c) {
+       return c.p.lora_rank % c.p.tp != 0 &&
+              !((c.p.lora_targets.empty() ? all_linear() : c.p.lora_targets) - kWholeRank).empty();
+     },
      [](const Case& c) {
        return fmt::format(
            "tp {} splits the {} rows of an adapter's first matrix; use a lora_rank that it divides",
