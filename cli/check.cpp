@@ -22,6 +22,7 @@
 #include "cli/report.h"
 #include "models/error.h"
 #include "models/model_spec.h"
+#include "models/plan/words.h"
 #include "planner/frameworks/fix.h"
 #include "planner/frameworks/model_of_files.h"
 #include "planner/frameworks/written_plans.h"
@@ -89,9 +90,12 @@ void find_best(FoundInFiles& found, const JobChoices& choices) {
     auto job = make_job(same);
     SearchSpace space;
     space.gpus = job->gpus;
-    space.job.seq_len = plan.seq_len;
-    space.job.document_len = plan.document_len;
-    space.job.global_batch_size = plan.global_batch_size;
+    // What makes it this job and no other: sequences, batch, adapters.
+    for_each_word([&](const auto& word) {
+      if (word.gives_way == GivesWay::never && word.given != Given::listed) {
+        space.job.*word.member = plan.*word.member;
+      }
+    });
     space.job.precision = plan.precision;
     SearchOptions options;
     options.top = 1;
