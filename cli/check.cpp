@@ -97,6 +97,12 @@ void find_best(FoundInFiles& found, const JobChoices& choices) {
       }
     });
     space.job.precision = plan.precision;
+    // Adapters beside frozen weights are what is trained, not how.
+    space.job.lora_rank = plan.lora_rank;
+    space.job.lora_alpha = plan.lora_alpha;
+    space.job.lora_targets = plan.lora_targets;
+    space.job.lora_dropout = plan.lora_dropout;
+    space.job.frozen_weights = plan.frozen_weights;
     SearchOptions options;
     options.top = 1;
     // The job's own framework runs the plan that is recommended, or another is named.
@@ -123,12 +129,17 @@ std::string_view with_s(std::int64_t count) {
 void add_memory_finding(Checked& checked, const Answer& answer) {
   for (const Infeasible& reason : answer.infeasible) {
     if (!answer.estimate) return;  // the rules said it already
-    checked.findings.insert(checked.findings.begin(), {Severity::error,
-                                                       std::string(reason.rule),
-                                                       {"the plan", 0},
-                                                       reason.message,
-                                                       "see the plan below",
-                                                       "qplan predict"});
+    // What the plan does not say of the job may be what makes it fit.
+    const bool sure = !checked.takes_less;
+    checked.findings.insert(checked.findings.begin(),
+                            {sure ? Severity::error : Severity::warning,
+                             std::string(reason.rule),
+                             {"the plan", 0},
+                             sure ? reason.message
+                                  : reason.message + "; the job needs less by what is "
+                                                     "assumed below",
+                             "see the plan below",
+                             "qplan predict"});
   }
 }
 

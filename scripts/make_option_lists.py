@@ -494,6 +494,11 @@ def llama_factory_rows(folder):
              "GeneratingArguments", "EvaluationArguments", "MegatronBridgeArguments"]
     for root in roots:
         yield from field_rows(classes, root, enums)
+    # Of transformers' Seq2SeqTrainingArguments, and of its fork for KTransformers.
+    for name, kind in (("predict_with_generate", "bool"), ("generation_max_length", "int"),
+                       ("generation_num_beams", "int"), ("sortish_sampler", "bool"),
+                       ("generation_config", ""), ("kt_config", "")):
+        yield name, "1", kind, "", ""
 
 
 def axolotl_rows(folder):
@@ -504,7 +509,7 @@ def axolotl_rows(folder):
     for path in sorted((source / "integrations").glob("*/args.py")):
         of_plugin, _ = classes_of([path])
         for name in of_plugin:
-            if not name.endswith("Args"):
+            if not name.endswith("Args") and name != "SwanLabConfig":
                 continue  # what stands in a field
             yield from field_rows(of_plugin, name, enums)
 

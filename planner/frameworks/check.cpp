@@ -217,6 +217,7 @@ class Reading {
     settle();
     set_data_parallel();
     set_batch(out);
+    read_moments();
     count_pairs();
     const auto& sentences = scene_.files.assumed;
     assumed.insert(assumed.end(), sentences.begin(), sentences.end());
@@ -321,6 +322,11 @@ class Reading {
       out.push_back({Severity::error, "bad_value", said->place,
                      fmt::format("LoraConfig {}", error.what()), "", ""});
     }
+  }
+
+  void read_moments() {
+    const bool narrow = settings_of(Dialect::own_script).has("moments8");
+    if (narrow) scene_.draft.plan.moment_dtype = DType::fp8;
   }
 
   // A sample of preferences is two sequences of one batch: the answer chosen and the one rejected.
@@ -598,6 +604,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   checked.recipe = scene.draft.recipe;
   checked.plan = scene.draft.plan;
   checked.assumed = reading.assumed;
+  checked.takes_less = job.takes_less;
   return checked;
 }
 

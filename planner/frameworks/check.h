@@ -33,6 +33,7 @@ struct Checked {
   ParallelPlan plan;
   bool says_plan = false;            // some word of it was said, and it can be simulated
   std::vector<std::string> assumed;  // what the plan took from nowhere: sentences
+  bool takes_less = false;           // the job needs less memory than the plan, by what is assumed
   [[nodiscard]] bool has(Severity severity) const { return count(severity) > 0; }
   [[nodiscard]] std::int64_t count(Severity severity) const;  // of the findings
 };

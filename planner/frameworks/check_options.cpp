@@ -236,7 +236,11 @@ bool is_known(const ConfigPart& part, const std::string& key) {
       if (part.dialect == Dialect::llama_factory || !key.starts_with(kShards)) {
         return is_known(part, key.substr(0, dot));
       }
-      return key.substr(kShards.size()).starts_with("fsdp_");
+      // (What is the default may be said, though nobody reads it.)
+      const std::string name = key.substr(kShards.size());
+      return name.starts_with("fsdp_") ||
+             (name == "sharding_strategy" &&
+              same_value(part.settings.find(key)->value, Json("FULL_SHARD")));
     }
     case Dialect::megatron:
     case Dialect::bridge:
@@ -397,8 +401,9 @@ ValueReader reader_of(const ConfigPart& part) {
     case Dialect::trainer:
       return ValueReader::trainer;
     case Dialect::llama_factory:
-    case Dialect::axolotl:
       return ValueReader::yaml;
+    case Dialect::axolotl:  // pydantic, which takes false for 0
+      return ValueReader::json;
     case Dialect::torchtitan:
       return part.script.empty() ? ValueReader::python : ValueReader::argparse;
     case Dialect::megatron:

@@ -128,7 +128,7 @@ class OptionList {
 
 // "megatron", "megatron_deepspeed", "slime", "deepspeed", "accelerate", "torchtitan", "trainer",
 // "run_clm", "bridge_recipes", "bridge_fields", "torchtitan_names",
-// "accelerate_launch", "deepspeed_launch", "torchrun".
+// "accelerate_launch", "deepspeed_launch", "torchrun", "llama_factory", "axolotl".
 const OptionList& known_options(std::string_view name);
 
 }  // namespace qplan

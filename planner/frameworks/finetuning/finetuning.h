@@ -16,6 +16,7 @@ namespace qplan {
 struct TrainerJob {
   Settings trainer, own_script, ds_config, accelerate;
   std::vector<std::string> assumed;  // what it is judged as where no plan says it, in sentences
+  bool takes_less = false;           // memory than what it is judged as
 };
 
 TrainerJob job_of_llama_factory(const Settings& yaml, const Place& place);

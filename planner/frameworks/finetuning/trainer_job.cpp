@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "models/error.h"
+#include "models/lora.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/option.h"
@@ -18,6 +19,24 @@ namespace {
 
 bool contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
+}
+
+// Layers that a pattern names ("...layers.[\d]+.(mlp|self_attn).(up|down|q|k)_proj"): the words of
+// the group before "_proj", or of the whole.
+Json layers_of_pattern(const std::string& pattern) {
+  Json names = Json::array();
+  for (const auto& [target, word] : Words<LoraTarget>::table) {
+    bool named = contains(pattern, word);
+    constexpr std::string_view kEnd = "_proj";
+    const std::size_t close = pattern.find(")_proj");
+    const std::size_t open = close == std::string::npos ? close : pattern.rfind('(', close);
+    if (!named && open != std::string::npos && word.ends_with(kEnd)) {
+      const std::string group = "|" + pattern.substr(open + 1, close - open - 1) + "|";
+      named = contains(group, fmt::format("|{}|", word.substr(0, word.size() - kEnd.size())));
+    }
+    if (named) names.push_back(std::string(word));
+  }
+  return names;
 }
 
 class JobMaker {
@@ -63,6 +82,8 @@ class JobMaker {
     Json names = Json::array();
     if (found->value.is_array()) {
       names = found->value;
+    } else if (contains(text_of(found->value), "(") || contains(text_of(found->value), ".*")) {
+      names = layers_of_pattern(text_of(found->value));
     } else {
       std::string name;
       for (const char c : text_of(found->value) + ",") {
@@ -79,17 +100,19 @@ class JobMaker {
     say(job_.own_script, "lora.target_modules", all ? Json("all-linear") : std::move(names), key);
   }
 
+  void assume_less(std::string sentence) {
+    job_.assumed.push_back(std::move(sentence));
+    job_.takes_less = true;
+  }
+
   // A Trainer's optimizer whose moments are not Adam's in fp32.
-  void assume_optimizer(const std::string& name) {
-    if (name.empty() || contains(name, "adamw")) {
-      if (contains(name, "8bit")) {
-        job_.assumed.push_back(fmt::format(
-            "moments of Adam in fp32: {} keeps them in 8 bits, 6 bytes a trained weight less",
-            name));
-      }
-      return;
+  void read_optimizer(const std::string& name) {
+    if (contains(name, "8bit")) {
+      say(job_.own_script, "moments8", true, yaml_.has("optim") ? "optim" : "optimizer");
+      job_.assumed.push_back(fmt::format("moments of 8 bits, priced as fp8: {}", shown(name)));
     }
-    job_.assumed.push_back(fmt::format("Adam's two moments in fp32 in place of {}'s", name));
+    if (name.empty() || contains(name, "adamw")) return;
+    assume_less(fmt::format("Adam's two moments in place of what {} keeps", shown(name)));
   }
 
   void assume_length(std::string_view key, bool packs, std::int64_t length) {
@@ -112,7 +135,7 @@ class LlamaFactory : JobMaker {
     if (!is_switched_on(yaml_, "do_train")) return std::move(job_);
     hand_trainer();
     const std::string kind = word_of(yaml_, "finetuning_type", "lora");
-    if (kind == "lora") make_adapters();
+    if (kind == "lora" || kind == "oft") make_adapters();
     make_weights(kind);
     say(job_.own_script, "recompute", !is_switched_on(yaml_, "disable_gradient_checkpointing"),
         "disable_gradient_checkpointing");
@@ -181,7 +204,8 @@ class LlamaFactory : JobMaker {
                                    ? "bf16"
                                : is_switched_on(yaml_, "fp16") ? "fp16"
                                                                : "fp32";
-    const bool narrow = kind == "lora" || is_switched_on(yaml_, "pure_bf16");
+    const bool adapts = kind == "lora" || kind == "oft";
+    const bool narrow = adapts || is_switched_on(yaml_, "pure_bf16");
     say(job_.own_script, "weights", narrow ? format : "fp32", "pure_bf16");
     if (format == "fp32") {
       job_.assumed.emplace_back(
@@ -191,27 +215,24 @@ class LlamaFactory : JobMaker {
 
   void assume(const std::string& kind) {
     if (kind == "freeze") {
-      job_.assumed.push_back(fmt::format(
-          "every weight is trained: freeze trains {} layers, which no plan can say, and takes less",
-          std::abs(figure_of(yaml_, "freeze_trainable_layers", 2))));
+      assume_less(
+          fmt::format("every weight is trained: freeze trains {} layers, which no plan can say",
+                      std::abs(figure_of(yaml_, "freeze_trainable_layers", 2))));
     }
-    if (kind == "oft") job_.assumed.emplace_back("every weight is trained: oft is not counted");
+    if (kind == "oft") job_.assumed.emplace_back("LoRA's adapters of rank 8 in place of oft's");
     for (const std::string_view key : {"use_galore", "use_apollo", "use_badam", "use_muon"}) {
-      if (is_switched_on(yaml_, key)) assume_optimizer(std::string(key.substr(4)));
+      if (is_switched_on(yaml_, key)) read_optimizer(std::string(key.substr(4)));
     }
-    assume_optimizer(word_of(yaml_, "optim"));
+    read_optimizer(word_of(yaml_, "optim"));
     for (const std::string_view key : {"use_unsloth", "enable_liger_kernel", "use_kt"}) {
-      if (is_switched_on(yaml_, key)) {
-        job_.assumed.push_back(
-            fmt::format("transformers' own modules: what {} changes is not counted", key));
-      }
+      if (!is_switched_on(yaml_, key)) continue;
+      assume_less(fmt::format("transformers' own modules: what {} changes is not counted", key));
     }
-    for (const std::string_view key : {"use_mca", "use_megatron_bridge"}) {
-      if (is_switched_on(yaml_, key)) {
-        job_.assumed.push_back(
-            fmt::format("a Trainer's job: what {} makes of it by Megatron is not read", key));
-      }
-    }
+    // Of which no key tells: an environment variable does (USE_MCA).
+    const bool megatron =
+        yaml_.has("tensor_model_parallel_size") || yaml_.has("pipeline_model_parallel_size") ||
+        is_switched_on(yaml_, "use_mca") || is_switched_on(yaml_, "use_megatron_bridge");
+    if (megatron) assume_less("a Trainer's job: what Megatron makes of it is not read");
   }
 };
 
@@ -329,18 +350,24 @@ class Axolotl : JobMaker {
 
   void assume(const std::string& adapter, const std::string& rl) {
     if (!adapter.empty() && adapter != "lora" && adapter != "qlora") {
-      job_.assumed.push_back(
+      assume_less(
           fmt::format("every weight is trained: adapter {} is not counted", shown(adapter)));
     }
-    if (yaml_.has("unfrozen_parameters") || yaml_.has("lisa_n_layers")) {
-      job_.assumed.push_back(
-          fmt::format("every weight is trained: {} leaves some out, which no "
-                      "plan can say, and takes less",
-                      yaml_.has("lisa_n_layers") ? "lisa_n_layers" : "unfrozen_parameters"));
+    for (const std::string_view key : {"unfrozen_parameters", "lisa_n_layers"}) {
+      if (!yaml_.has(key)) continue;
+      assume_less(
+          fmt::format("every weight is trained: {} leaves some out, which no plan can say", key));
     }
-    if (yaml_.has("plugins") || yaml_.has("lora_mlp_kernel")) {
-      job_.assumed.emplace_back(
-          "transformers' own modules: what plugins and kernels change is not counted");
+    for (const std::string_view key : {"quantize_moe_experts", "activation_offloading",
+                                       "layer_offloading", "tiled_mlp", "lora_mlp_kernel"}) {
+      if (!is_switched_on(yaml_, key)) continue;
+      assume_less(fmt::format("nothing of {}, which is not counted", key));
+    }
+    if (word_of(yaml_, "gradient_checkpointing").starts_with("offload")) {
+      assume_less("activations on the GPU: gradient_checkpointing: offload is not counted");
+    }
+    if (yaml_.has("plugins")) {
+      assume_less("transformers' own modules: what plugins change is not counted");
     }
     if (rl == "grpo" || rl == "gdpo" || rl == "ebft") {
       job_.assumed.push_back(fmt::format("training alone: {}'s generation is not counted", rl));
@@ -351,7 +378,7 @@ class Axolotl : JobMaker {
         job_.assumed.push_back(fmt::format("no {}: it is not read without fsdp_config", key));
       }
     }
-    assume_optimizer(word_of(yaml_, "optimizer"));
+    read_optimizer(word_of(yaml_, "optimizer"));
   }
 };
 

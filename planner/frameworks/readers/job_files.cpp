@@ -227,6 +227,7 @@ class JobReader {
     hand(Dialect::ds_config, std::move(made.ds_config));
     hand(Dialect::accelerate, std::move(made.accelerate));
     job_.assumed.insert(job_.assumed.end(), made.assumed.begin(), made.assumed.end());
+    job_.takes_less = job_.takes_less || made.takes_less;
   }
 
   // "a=b" of LLaMA-Factory's command, "--a-b c" of axolotl's.

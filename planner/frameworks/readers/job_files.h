@@ -37,6 +37,7 @@ struct JobFiles {
   std::optional<std::int64_t> host_slots;  // GPUs that a hostfile lists
   // What derived parts are judged as where no plan says what theirs do, in sentences.
   std::vector<std::string> assumed;
+  bool takes_less = false;  // memory, they do, than what they are judged as
 
   [[nodiscard]] const ConfigPart* find(Dialect dialect) const;
 };

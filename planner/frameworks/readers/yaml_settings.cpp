@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 
+#include "models/ascii.h"
 #include "models/error.h"
 #include "planner/frameworks/readers/formats.h"
 
@@ -45,6 +46,13 @@ Json plain_scalar(const std::string& text) {
   if (one_of(kTrue)) return true;
   if (one_of(kFalse)) return false;
   if (one_of(kNull)) return nullptr;
+  // "500_000" is a number to YAML 1.1.
+  if (text.find('_') != std::string::npos && is_digit(text.front()) &&
+      text.find_first_not_of("0123456789_") == std::string::npos) {
+    std::string digits = text;
+    std::erase(digits, '_');
+    return plain_scalar(digits);
+  }
   std::int64_t whole = 0;
   double number = 0;
   const char* const end = text.data() + text.size();

@@ -131,12 +131,16 @@ void check_copies(const Scene& scene, const Settings& s, Findings& out) {
   const bool adapters = scene.draft.plan.lora_rank > 0;
   out.push_back(
       {note, "replicated", call != nullptr ? call->place : trainer->place,
-       fmt::format("{}: every GPU holds all {}{}",
-                   call != nullptr ? "DistributedDataParallel" : "a Trainer without fsdp is DDP",
-                   adapters ? "frozen weights, and the adapters with their gradients and moments"
-                            : "weights, gradients and moments",
-                   buckets),
-       buckets.empty()
+       fmt::format(
+           "{}: every GPU holds all {}{}",
+           call != nullptr ? "DistributedDataParallel" : "a Trainer that nothing shards is DDP",
+           adapters ? "frozen weights, and the adapters with their gradients and moments"
+                    : "weights, gradients and moments",
+           buckets),
+       trainer != nullptr && trainer->derived
+           ? "give the accelerate configuration that starts it, if one does; or deepspeed: a "
+             "ds_config.json of ZeRO"
+       : buckets.empty()
            ? "fully_shard shards them"
            : "fully_shard shards them; gradient_as_bucket_view=True makes one of the two copies",
        "PyTorch 2.11, torch/nn/parallel/distributed.py (gradient_as_bucket_view)"});

@@ -414,13 +414,17 @@ TEST_SUITE("a model that the arguments state") {
 }
 
 TEST_SUITE("other classes") {
-  TEST_CASE("a configuration of axolotl is said to be one") {
+  TEST_CASE("a configuration of axolotl is no accelerate's, and one of verl is said to be one") {
     const Checked checked = ask({{"config.yml",
                                   "base_model: Qwen/Qwen3-8B\nsequence_len: 4096\n"
                                   "micro_batch_size: 2\nfsdp_config:\n  fsdp_version: 2\n"}});
-    const Finding* const f = find(checked, "unknown_file");
+    CHECK(find(checked, "unknown_file") == nullptr);
+    CHECK(find(checked, "unknown_option") == nullptr);
+    CHECK(checked.plan.micro_batch_size == 2);
+    const Checked other = ask({{"ppo.yaml", "defaults: x\ntrainer:\n  nnodes: 1\n"}});
+    const Finding* const f = find(other, "unknown_file");
     REQUIRE(f != nullptr);
-    CHECK(f->message.find("axolotl") != std::string::npos);
+    CHECK(f->message.find("verl") != std::string::npos);
   }
 
   TEST_CASE("a recipe of Megatron-Bridge has to exist, and be the model's") {

@@ -137,7 +137,7 @@ TEST_SUITE("a Trainer that no accelerate configuration tells how to shard") {
     CHECK(copies.plan.zero == 0);
     CHECK(copies.says_plan);
     REQUIRE(find(copies, "replicated") != nullptr);
-    CHECK(find(copies, "replicated")->message.find("without fsdp") != std::string::npos);
+    CHECK(find(copies, "replicated")->message.find("nothing shards") != std::string::npos);
     const Checked whole = plan_of(", fsdp='full_shard auto_wrap'", torchrun);
     CHECK(whole.plan.zero == 3);
     CHECK(whole.plan.fsdp_shard == 0);

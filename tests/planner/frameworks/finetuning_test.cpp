@@ -1,0 +1,225 @@
+// LLaMA-Factory's and axolotl's YAML: the job that they ask for, and what both refuse.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "models/json.h"
+#include "planner/frameworks/check.h"
+#include "planner/frameworks/model_of_files.h"
+#include "tests/planner/frameworks/jobs.h"
+
+namespace qplan {
+namespace {
+
+std::string text_of_fixture(const std::string& name) {
+  return read_text_file(std::string(QPLAN_TEST_DATA) + "/configs/finetuning/" + name);
+}
+
+Checked ask(const std::vector<ConfigText>& texts, const std::string& model_name = "llama3-8b",
+            std::int64_t gpus = 8) {
+  const ModelSpec model = load_model(model_name);
+  const Json config = model_config(model_name);
+  return check_cited(texts, question_of(model, config, gpus));
+}
+
+// One of the fixtures, with more keys.
+Checked ask_factory(const std::string& more = "", const std::string& from = "",
+                    const std::string& to = "") {
+  const std::string text = text_of_fixture("factory_lora.yaml") + more;
+  return ask({{"job.yaml", from.empty() ? text : with_words(text, from, to)}});
+}
+
+Checked ask_axolotl(const std::string& more = "", const std::string& from = "",
+                    const std::string& to = "") {
+  const std::string text = text_of_fixture("axolotl_qlora_fsdp.yaml") + more;
+  return ask({{"job.yml", from.empty() ? text : with_words(text, from, to)}}, "llama3-70b");
+}
+
+TEST_SUITE("LLaMA-Factory's YAML") {
+  TEST_CASE("is a Trainer's job with adapters") {
+    const Checked checked = ask_factory();
+    CHECK_FALSE_MESSAGE(checked.has(Severity::error), findings_text(checked));
+    CHECK_FALSE_MESSAGE(checked.has(Severity::warning), findings_text(checked));
+    CHECK(checked.recipe == RecipeKind::ddp);
+    CHECK(checked.says_plan);
+    const ParallelPlan& plan = checked.plan;
+    CHECK(plan.lora_rank == 16);
+    CHECK(plan.lora_alpha == 32);  // twice the rank where nobody says
+    CHECK(plan.lora_dropout == 0.05);
+    CHECK(plan.lora_targets == LoraTargets{}.add(LoraTarget::q_proj).add(LoraTarget::v_proj));
+    CHECK(plan.frozen_weights == FrozenFormat::nf4_double);
+    CHECK(plan.recompute.kind == RecomputeKind::full);
+    CHECK(plan.seq_len == 4096);
+    CHECK(plan.micro_batch_size == 2);
+    CHECK(plan.global_batch_size == 64);
+  }
+
+  TEST_CASE("is read with what its command says on top") {
+    const std::string yaml = text_of_fixture("factory_lora.yaml");
+    const Checked checked = ask({{"run.sh",
+                                  "FORCE_TORCHRUN=1 llamafactory-cli train job.yaml "
+                                  "lora_rank=64 disable_gradient_checkpointing=true\n"},
+                                 {"job.yaml", yaml}});
+    CHECK(checked.plan.lora_rank == 64);
+    CHECK(checked.plan.recompute.kind == RecomputeKind::none);
+    const Checked arguments =
+        ask({{"run.sh",
+              "llamafactory-cli train --stage sft --do_train true "
+              "--model_name_or_path m --finetuning_type lora --dataset d "
+              "--lora_rank 4 --per_device_train_batch_size 2 --bf16 true\n"}});
+    CHECK(arguments.plan.lora_rank == 4);
+    CHECK(arguments.plan.micro_batch_size == 2);
+    const Checked missing = ask({{"run.sh", "llamafactory-cli train job.yaml\n"}});
+    REQUIRE(find(missing, "nothing_to_check") != nullptr);
+    CHECK(find(missing, "nothing_to_check")->instead == "give job.yaml too");
+  }
+
+  TEST_CASE("names its ds_config.json, whose ZeRO it is; pairs and a reference are told") {
+    const std::string yaml = text_of_fixture("factory_full_dpo.yaml");
+    const Checked checked =
+        ask({{"job.yaml", yaml}, {"ds_z3.json", text_of_fixture("ds_z3.json")}}, "qwen3-8b");
+    CHECK_FALSE_MESSAGE(checked.has(Severity::error), findings_text(checked));
+    CHECK(checked.framework == Framework::deepspeed);
+    CHECK(checked.plan.zero == 3);
+    CHECK(checked.plan.lora_rank == 0);
+    CHECK(checked.plan.micro_batch_size == 2);
+    CHECK(checked.plan.global_batch_size == 128);
+    REQUIRE(find(checked, "reference_model") != nullptr);
+    // 8.19e9 parameters of 2 bytes over 8 GPUs.
+    CHECK(find(checked, "reference_model")->message.find("1.91 GiB") != std::string::npos);
+    const Checked alone = ask({{"job.yaml", yaml}}, "qwen3-8b");
+    CHECK(find(alone, "config_missing") != nullptr);
+    CHECK_FALSE(alone.says_plan);
+    const std::string wanted = "\"bf16\": {\"enabled\": \"auto\"}";
+    const Checked half = ask({{"job.yaml", yaml},
+                              {"ds_z3.json", with_words(text_of_fixture("ds_z3.json"), wanted,
+                                                        "\"gradient_accumulation_steps\": 4")}},
+                             "qwen3-8b");
+    CHECK(half.has(Severity::error));
+  }
+
+  TEST_CASE("what its own validation refuses") {
+    const auto rule = [](const std::string& id, const Checked& checked) {
+      CAPTURE(id);
+      CHECK_MESSAGE(find(checked, id) != nullptr, findings_text(checked));
+    };
+    rule("quantized_full", ask_factory("", "finetuning_type: lora", "finetuning_type: full"));
+    rule("quantized_bits", ask_factory("", "quantization_bit: 4", "quantization_bit: 3"));
+    rule("packing_stage", ask_factory("neat_packing: true\n", "stage: sft", "stage: dpo"));
+    rule("projected_optimizer", ask_factory("use_galore: true\n"));
+    rule("options_exclude", ask_factory("val_size: 0.1\neval_dataset: d\n"));
+    rule("option_needs", ask_factory("", "dataset: alpaca_en_demo\n", ""));
+    rule("no_mixed_precision", ask_factory("", "bf16: true\n", ""));
+    rule("long_sequences", ask_factory("", "cutoff_len: 4096", "cutoff_len: 200000"));
+    const Checked shards =
+        ask({{"job.yaml", with_words(text_of_fixture("factory_lora.yaml"), "quantization_bit: 4",
+                                     "quantization_bit: 8\ndeepspeed: ds_z3.json")},
+             {"ds_z3.json", text_of_fixture("ds_z3.json")}});
+    rule("quantized_shards", shards);
+  }
+
+  TEST_CASE("names and types are its parser's, a Trainer's among them") {
+    const Checked slip = ask_factory("lora_rnak: 8\n");
+    REQUIRE(find(slip, "unknown_option") != nullptr);
+    CHECK(find(slip, "unknown_option")->instead == "did you mean lora_rank?");
+    CHECK(find(slip, "unknown_option")->place.line == 23);
+    const Checked other = ask_factory("lora_r: 8\n");
+    REQUIRE(find(other, "unknown_option") != nullptr);
+    CHECK(find(other, "unknown_option")->instead == "write lora_rank");
+    CHECK(find(ask_factory("lr_scheduler_type: cosine\nddp_timeout: 1800\n"), "unknown_option") ==
+          nullptr);
+    CHECK(find(ask_factory("save_steps: 500\nresume_from_checkpoint: null\n"), "refused_value") ==
+          nullptr);
+    CHECK(find(ask_factory("preprocessing_num_workers: many\n"), "refused_value") != nullptr);
+  }
+
+  TEST_CASE("a file that exports or chats trains nothing") {
+    const Checked checked = ask({{"chat.yaml", "model_name_or_path: m\ntemplate: qwen3\n"}});
+    CHECK_FALSE(checked.says_plan);
+    CHECK(checked.has(Severity::error));
+  }
+}
+
+TEST_SUITE("axolotl's YAML") {
+  TEST_CASE("is a Trainer's job, whose FSDP is accelerate's") {
+    const Checked checked = ask_axolotl();
+    CHECK_FALSE_MESSAGE(checked.has(Severity::error), findings_text(checked));
+    CHECK(checked.recipe == RecipeKind::fsdp2);
+    CHECK(checked.says_plan);
+    const ParallelPlan& plan = checked.plan;
+    CHECK(plan.lora_rank == 8);
+    CHECK(plan.lora_alpha == 16);
+    CHECK(plan.lora_targets.empty());
+    CHECK(plan.frozen_weights == FrozenFormat::nf4_double);
+    CHECK(plan.recompute.kind == RecomputeKind::full);
+    CHECK(plan.seq_len == 2048);
+    CHECK(plan.zero == 3);
+    CHECK(plan.global_batch_size == 32);
+  }
+
+  TEST_CASE("without FSDP and DeepSpeed it is DDP, and an optimizer's bits are the plan's") {
+    const std::string text = text_of_fixture("axolotl_qlora_fsdp.yaml");
+    const std::string whole = text.substr(0, text.find("fsdp_version"));
+    const auto with_optimizer = [&](const std::string& name) {
+      return ask({{"job.yml", with_words(whole, "adamw_torch", name)}});
+    };
+    CHECK(with_optimizer("adamw_torch").recipe == RecipeKind::ddp);
+    CHECK(with_optimizer("adamw_torch").plan.moment_dtype == DType::fp32);
+    CHECK(with_optimizer("paged_adamw_8bit").plan.moment_dtype == DType::fp8);
+    CHECK_FALSE(with_optimizer("adamw_torch").takes_less);
+    CHECK(with_optimizer("lion_8bit").takes_less);
+  }
+
+  TEST_CASE("what its own validation refuses") {
+    const auto rule = [](const std::string& id, const Checked& checked) {
+      CAPTURE(id);
+      CHECK_MESSAGE(find(checked, id) != nullptr, findings_text(checked));
+    };
+    rule("quantized_full", ask_axolotl("", "adapter: qlora\n", ""));
+    rule("quantized_bits", ask_axolotl("", "load_in_4bit: true\n", ""));
+    rule("packing_stage", ask_axolotl("rl: dpo\n"));
+    rule("batch_left_open", ask_axolotl("", "micro_batch_size: 1\n", ""));
+    rule("options_exclude", ask_axolotl("batch_size: 8\n"));
+    rule("narrow_optimizer", ask_axolotl("", "adamw_torch", "adamw_8bit"));
+    rule("option_needs",
+         ask_axolotl("activation_offloading: true\n", "gradient_checkpointing: true\n", ""));
+  }
+
+  TEST_CASE("a pattern of modules is the layers that it names") {
+    const auto targets_of = [](const std::string& pattern) {
+      return ask_axolotl("lora_target_modules: '" + pattern + "'\n", "lora_target_linear: true\n",
+                         "")
+          .plan.lora_targets;
+    };
+    CHECK(targets_of("model.layers.[\\d]+.(mlp|self_attn).(up|q)_proj") ==
+          LoraTargets{}.add(LoraTarget::up_proj).add(LoraTarget::q_proj));
+    CHECK(targets_of(".*v_proj") == LoraTargets{}.add(LoraTarget::v_proj));
+  }
+
+  TEST_CASE("a key that is a slip fails the job's purpose, another is only not read") {
+    const Checked slip = ask_axolotl("context_parapllel_size: 2\n");
+    REQUIRE(find(slip, "unknown_option") != nullptr);
+    CHECK(find(slip, "unknown_option")->instead == "did you mean context_parallel_size?");
+    const Checked other = ask_axolotl("gptq_groupsize: 128\n");
+    REQUIRE(find(other, "unknown_option") != nullptr);
+    CHECK(find(other, "unknown_option")->severity == Severity::warning);
+    CHECK(find(ask_axolotl("liger_rope: true\n"), "unknown_option") == nullptr);
+    CHECK(find(ask_axolotl("micro_batchsize: 2\n"), "unknown_option") != nullptr);
+  }
+}
+
+TEST_SUITE("checkpoints by name") {
+  TEST_CASE("are of the size of a built-in model, or of none") {
+    CHECK(built_in_of_id("meta-llama/Meta-Llama-3-8B-Instruct") == "llama3-8b");
+    CHECK(built_in_of_id("NousResearch/Llama-2-7b-hf") == "llama2-7b");
+    CHECK(built_in_of_id("Qwen/Qwen3-4B-Instruct-2507") == "qwen3-4b");
+    CHECK(built_in_of_id("unsloth/Qwen3-8B-unsloth-bnb-4bit") == "qwen3-8b");
+    CHECK(built_in_of_id("mistralai/Mistral-7B-v0.1").empty());
+    CHECK(built_in_of_id("meta-llama/Llama-3.2-1B").empty());
+  }
+}
+
+}  // namespace
+}  // namespace qplan
