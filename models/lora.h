@@ -108,9 +108,9 @@ constexpr double quantized_bytes(FrozenFormat format) {
 struct Lora {
   int rank = 0;
   LoraTargets targets;
-  // As Megatron-Bridge makes them: one beside weights that are packed as one layer (q, k, v), if all
-  // of those are targets; A and B both split over tensor parallelism; and one beside all experts of
-  // a rank, of which there are so many (0: one an expert).
+  // As Megatron-Bridge makes them: one beside weights that are packed as one layer (q, k, v), if
+  // all of those are targets; A and B both split over tensor parallelism; and one beside all
+  // experts of a rank, of which there are so many (0: one an expert).
   bool parallel = false;
   int expert_copies = 0;
   [[nodiscard]] constexpr bool has(LoraTarget target) const {

@@ -400,7 +400,7 @@ inline constexpr std::tuple kPlanWords{
              .takes = set_of(DType::fp32, DType::bf16, DType::fp16),
              .value = "FORMAT",
              .help = "master weights",
-             .touches = kStates},
+             .touches = kAll},
     PlanWord{.key = "moment_dtype",
              .member = &ParallelPlan::moment_dtype,
              .takes = set_of(DType::fp32, DType::bf16, DType::fp16, DType::fp8),

@@ -157,9 +157,8 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{.member = &BlockShape::recomputes_operators, .touches = kWork, .of_plan = false},
     ShapeField{.member = &BlockShape::overlap, .touches = kWork, .word = &ParallelPlan::overlap},
     ShapeField{.member = &BlockShape::grad_dtype},
-    ShapeField{.member = &BlockShape::main_params_dtype,
-               .touches = kStates,
-               .word = &ParallelPlan::main_params_dtype},
+    // FSDP's gradients are in the format of its shards.
+    ShapeField{.member = &BlockShape::main_params_dtype, .word = &ParallelPlan::main_params_dtype},
     ShapeField{.member = &BlockShape::moment_dtype,
                .touches = kStates,
                .word = &ParallelPlan::moment_dtype},

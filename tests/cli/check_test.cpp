@@ -172,7 +172,8 @@ TEST_CASE("--fix writes corrected copies and leaves the files alone") {
       "--position-embedding-type rope --rotary-base 1e6 --normalization RMSNorm --norm-epsilon "
       "1e-6\n"
       "--swiglu --disable-bias-linear --hidden-dropout 0.0 --bf16 --micro-batch-sise 1\n"
-      "--global-batch-size 64 --seq-length 4096 --use-distributed-optimizer\n";
+      "--global-batch-size 64 --seq-length 4096 --max-position-embeddings 40960 "
+      "--use-distributed-optimizer\n";
   // Lines of a list are commands of a script, unless a backslash continues them.
   std::string joined = text;
   for (char& c : joined) c = c == '\n' ? ' ' : c;
