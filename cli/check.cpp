@@ -97,12 +97,6 @@ void find_best(FoundInFiles& found, const JobChoices& choices) {
       }
     });
     space.job.precision = plan.precision;
-    // Adapters beside frozen weights are what is trained, not how.
-    space.job.lora_rank = plan.lora_rank;
-    space.job.lora_alpha = plan.lora_alpha;
-    space.job.lora_targets = plan.lora_targets;
-    space.job.lora_dropout = plan.lora_dropout;
-    space.job.frozen_weights = plan.frozen_weights;
     SearchOptions options;
     options.top = 1;
     // The job's own framework runs the plan that is recommended, or another is named.
