@@ -203,7 +203,7 @@ class Way {
           refused.push_back(std::move(step));
           continue;
         }
-        const P plan = with_needless_undone(step.plan, fits);
+        P plan = with_needless_undone(step.plan, fits);
         if (!fits || fits(plan)) return plan;
         if (!first) first = plan;
       }

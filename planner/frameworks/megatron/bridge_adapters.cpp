@@ -111,7 +111,7 @@ Json target_modules(const Subject& s) {
   const Lora lora = s.plan.lora();
   const std::string_view root = s.model.vision ? "*language_model.*" : "*";
   Json list = Json::array();
-  const auto add = [&](std::string pattern) {
+  const auto add = [&](const std::string& pattern) {
     if (std::find(list.begin(), list.end(), pattern) == list.end()) list.push_back(pattern);
   };
   for (const Module& module : kModules) {
