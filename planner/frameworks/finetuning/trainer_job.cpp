@@ -329,7 +329,7 @@ class Axolotl : JobMaker {
       if (!setting.key.starts_with(kSection)) continue;
       std::string name = setting.key.substr(kSection.size());
       if (name == "version") name = "fsdp_version";
-      if (!name.starts_with("fsdp_")) name = "fsdp_" + name;
+      if (!name.starts_with("fsdp_")) name.insert(0, "fsdp_");
       setting.key = std::string(kSection) + name;
       accelerate.add(std::move(setting));
     }

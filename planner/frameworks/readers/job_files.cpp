@@ -250,7 +250,8 @@ class JobReader {
       if (!dashes && equals == std::string::npos) continue;
       if (dashes) std::replace(key.begin(), key.end(), '-', '_');
       try {
-        for (Setting setting : read_yaml_settings(key + ": " + value, "").settings) {
+        const std::string line = fmt::format("{}: {}", key, value);
+        for (const Setting& setting : read_yaml_settings(line, "").settings) {
           settings.add({setting.key, setting.value, words[i].place, {}, {}, words[i].resolved});
         }
       } catch (const Error&) {
