@@ -94,6 +94,15 @@ def questions(folder):
     yield "plan", f"predict --model our-model --gpus 8 --hardware our.json -o {folder}/ours.json", 0, "ours.json"
     yield "models", "models --json", 0, None
     yield "model", "models show our-model", 0, None
+    # A model_type that nobody knows, read as another's.
+    strange = "--model strange-model --as llama"
+    yield "model", "models show strange-model --as llama", 0, None
+    yield "predict", f"predict {strange} --gpus 8 --tp 8 --json", 0, None
+    yield "search", f"search {strange} --gpus 2 --top 2 --json -o {folder}/strange.json", 0, None
+    yield "plan", None, 0, "strange.json"
+    yield "check", f"check emitted/train.sh {strange} --gpus 8 --json", None, None
+    yield "sweep", f"sweep {strange} --gpus 1,2 --json", 0, None
+    yield "sweep", f"sweep {strange} --gpus 1,2 --memory-cap-gib 0.5 --json", None, None
     yield "hardware", "hardware --json", 0, None
     yield "profile", "hardware show our.json", 0, None
     yield "profile", "hardware show slower.json", 0, None
@@ -251,7 +260,8 @@ def set_up(run, folder):
     for name, own in (("slower", {"extends": "our.json", "gpu": {"tdp_watt": 500}}),
                       ("no_nvlink", {"extends": "slower.json", "link": {"nvlink_gb_per_s": 0}, "scan": None})):
         (folder / f"{name}.json").write_text(json.dumps(own))
-    for name, base, more in (("our-model", "tiny", {}), ("our-mtp", "tiny-mla", {"num_nextn_predict_layers": 1})):
+    for name, base, more in (("our-model", "tiny", {}), ("our-mtp", "tiny-mla", {"num_nextn_predict_layers": 1}),
+                             ("strange-model", "llama3-8b", {"model_type": "strange", "twists": 3})):
         config = json.loads(run(f"models show {base}").stdout)["config"]
         (folder / name).mkdir()
         (folder / name / "config.json").write_text(json.dumps({**config, **more}))
