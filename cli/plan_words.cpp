@@ -7,6 +7,7 @@
 #include <array>
 
 #include "cli/job.h"
+#include "models/ascii.h"
 #include "models/error.h"
 #include "models/plan/words.h"
 #include "models/program/loss.h"
@@ -183,13 +184,10 @@ ParallelPlan with_words(ParallelPlan plan, const PlanWords& words, const Recipe&
 
 std::string in_notation(const std::string& sentence, Notation notation) {
   if (notation == Notation::file) return sentence;
-  const auto in_a_word = [](char c) {
-    return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  };
   std::string text;
   for (std::size_t from = 0; from < sentence.size();) {
     std::size_t to = from;
-    while (to < sentence.size() && in_a_word(sentence[to])) ++to;
+    while (to < sentence.size() && is_name(sentence[to])) ++to;
     std::string word = sentence.substr(from, std::max<std::size_t>(1, to - from));
     from += word.size();
     for_each_word([&](const auto& row) {

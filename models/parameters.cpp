@@ -364,25 +364,12 @@ std::optional<LoraTarget> target_of(ParameterRole role) {
   return found == kTargets.end() ? std::nullopt : std::optional(found->second);
 }
 
-// Weights that are one linear layer of Megatron's (linear_qkv, linear_fc1, in_proj), by the first.
+// The same, where the first is in the block.
 ParameterRole layer_of(ParameterRole role, const std::vector<Parameter>& table) {
-  constexpr auto kBehind = std::to_array<std::pair<ParameterRole, ParameterRole>>({
-      {k_proj, q_proj},
-      {v_proj, q_proj},
-      {up_proj, gate_proj},
-      {shared_up_proj, shared_gate_proj},
-      {expert_up_proj, expert_gate_proj},
-      {linear_ba_proj, linear_qkvz_proj},
-      {linear_z_proj, linear_qkv_proj},
-      {linear_b_proj, linear_qkv_proj},
-      {linear_a_proj, linear_qkv_proj},
-  });
-  for (const auto& [behind, first] : kBehind) {
-    const bool there = std::any_of(table.begin(), table.end(),
-                                   [begin = first](const auto& p) { return p.role == begin; });
-    if (behind == role && there) return first;
-  }
-  return role;
+  const ParameterRole first = pack_begin(role);
+  const bool there =
+      std::any_of(table.begin(), table.end(), [first](const auto& p) { return p.role == first; });
+  return there ? first : role;
 }
 
 // Rows of the weights that are one layer with this one, if all of them have adapters; else 0.
@@ -399,6 +386,23 @@ std::int64_t adapted_rows(const std::vector<Parameter>& table, const Parameter& 
 }
 
 }  // namespace
+
+ParameterRole pack_begin(ParameterRole role) {
+  constexpr auto kBehind = std::to_array<std::pair<ParameterRole, ParameterRole>>({
+      {k_proj, q_proj},
+      {v_proj, q_proj},
+      {up_proj, gate_proj},
+      {shared_up_proj, shared_gate_proj},
+      {expert_up_proj, expert_gate_proj},
+      {linear_ba_proj, linear_qkvz_proj},
+      {linear_z_proj, linear_qkv_proj},
+      {linear_b_proj, linear_qkv_proj},
+      {linear_a_proj, linear_qkv_proj},
+  });
+  const auto* const found = std::find_if(kBehind.begin(), kBehind.end(),
+                                         [role](const auto& entry) { return entry.first == role; });
+  return found == kBehind.end() ? role : found->second;
+}
 
 std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lora& lora) {
   std::vector<Parameter> adapters;

@@ -197,6 +197,10 @@ bool has_adapters(ModelPart part);
 std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,
                                      const LayerKind& kind = {});
 
+// The first of the weights that are one packed layer with this one, where the model has it: q_proj
+// of k_proj and v_proj, gate of up (Megatron's linear_qkv, linear_fc1, in_proj). Else itself.
+ParameterRole pack_begin(ParameterRole role);
+
 // The adapters of a block with these parameters: all A, then all B, each in the table's order, so
 // that those of weights packed side by side (q, k, v) are neighbours, too. An adapter is split with
 // its weight: of a column-parallel one B's rows, of a row-parallel one A's columns; a parallel

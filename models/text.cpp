@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "models/ascii.h"
 #include "models/error.h"
 
 namespace qplan {
@@ -250,8 +251,6 @@ namespace {
 // "1.02 s" stays together: a number and the unit after it.
 bool binds(std::string_view word, std::string_view next) {
   constexpr std::size_t kLongestUnit = 5;  // "days,"
-  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
-  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   return !word.empty() && is_digit(word.back()) && !next.empty() && is_letter(next.front()) &&
          next.size() <= kLongestUnit;
 }

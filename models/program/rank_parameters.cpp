@@ -252,20 +252,10 @@ std::vector<AdaptedPart> adapted_parts(const std::vector<PackedParameter>& table
 }
 
 ParameterRole pack_begin(const std::vector<PackedParameter>& table, ParameterRole role) {
-  using enum ParameterRole;
-  constexpr auto kBehind =
-      std::to_array<std::pair<ParameterRole, ParameterRole>>({{k_proj, q_proj},
-                                                              {v_proj, q_proj},
-                                                              {up_proj, gate_proj},
-                                                              {shared_up_proj, shared_gate_proj},
-                                                              {expert_up_proj, expert_gate_proj}});
-  for (const auto& [behind, first] : kBehind) {
-    const bool there = std::any_of(table.begin(), table.end(), [begin = first](const auto& p) {
-      return p.whole.role == begin;
-    });
-    if (behind == role && there) return first;
-  }
-  return role;
+  const ParameterRole first = pack_begin(role);
+  const bool there = std::any_of(table.begin(), table.end(),
+                                 [first](const auto& p) { return p.whole.role == first; });
+  return there ? first : role;
 }
 
 std::int64_t offloaded_elements(const BlockShape& s, std::int64_t elements) {

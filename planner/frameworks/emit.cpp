@@ -128,7 +128,12 @@ std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model,
     if (recipe_for(framework, recipe) != recipe) continue;
     // slime's files train by reinforcement: they are written where they are asked for.
     if (framework == Framework::slime) continue;
-    const bool lacks_words = plan.lora_rank > 0 && framework != Framework::megatron_bridge;
+    const auto tables = limits_of(framework);
+    const bool lacks_words =
+        plan.lora_rank > 0 && std::any_of(tables.begin(), tables.end(), [](const auto& table) {
+          return std::any_of(table.begin(), table.end(),
+                             [](const Limit& limit) { return limit.broken == adapts; });
+        });
     if (!lacks_words && has_files_of(framework, model)) return framework;
     if (!first) first = framework;
   }

@@ -14,18 +14,11 @@
 #include <string>
 #include <vector>
 
+#include "tests/house/text.h"
+
+using namespace qplan::house;
+
 namespace {
-
-namespace fs = std::filesystem;
-
-const fs::path kRoot = QPLAN_SOURCE_DIR;
-
-std::string text_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 // Source, tests, scripts and pages, but this file, which has to name what it looks for.
 std::vector<fs::path> texts() {

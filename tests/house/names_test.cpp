@@ -11,18 +11,11 @@
 #include <string>
 #include <string_view>
 
+#include "tests/house/text.h"
+
+using namespace qplan::house;
+
 namespace {
-
-namespace fs = std::filesystem;
-
-const fs::path kRoot = QPLAN_SOURCE_DIR;
-
-std::string text_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
 
 // What stands between "namespace {" and its end, as clang-format writes both.
 std::string unnamed_parts(const std::string& text) {

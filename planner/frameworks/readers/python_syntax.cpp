@@ -11,9 +11,9 @@
 namespace qplan {
 namespace {
 
-bool is_letter(char c) {
+bool begins_name(char c) {
   const auto byte = static_cast<unsigned char>(c);
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || byte >= 0x80;
+  return is_letter(c) || c == '_' || byte >= 0x80;
 }
 
 enum class Kind : std::uint8_t { name, number, string, symbol, line_end };
@@ -100,14 +100,14 @@ class Scanner {
       return;
     }
     if (c == '"' || c == '\'') return string(at_);
-    if (is_letter(c)) return word();
+    if (begins_name(c)) return word();
     if (is_digit(c) || (c == '.' && is_digit(peek(1)))) return number();
     symbol();
   }
 
   void word() {
     const std::size_t from = at_;
-    while (is_letter(peek()) || is_digit(peek())) ++at_;
+    while (begins_name(peek()) || is_digit(peek())) ++at_;
     // r"...", f'...', Rb"""..."""
     if ((peek() == '"' || peek() == '\'') && at_ - from <= 2) return string(from);
     add(Kind::name, std::string(text_.substr(from, at_ - from)), line_, from);
@@ -119,7 +119,7 @@ class Scanner {
       const char c = peek(), before = at_ > from ? text_[at_ - 1] : '\0';
       const bool exponent = (c == '+' || c == '-') && (before == 'e' || before == 'E') &&
                             text_.substr(from, 2) != "0x" && text_.substr(from, 2) != "0X";
-      if (!is_letter(c) && !is_digit(c) && c != '.' && !exponent) break;
+      if (!begins_name(c) && !is_digit(c) && c != '.' && !exponent) break;
       ++at_;
     }
     add(Kind::number, std::string(text_.substr(from, at_ - from)), line_, from);

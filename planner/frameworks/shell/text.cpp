@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/ascii.h"
+
 namespace qplan {
 
 std::string plain(const ShellText& text) {
@@ -17,7 +19,7 @@ bool is_resolved(const ShellText& text) {
 }
 
 bool is_shell_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  return is_name(c);
 }
 
 bool is_shell_blank(char c) {

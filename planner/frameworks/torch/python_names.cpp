@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "models/ascii.h"
 #include "planner/frameworks/readers/formats.h"
 
 namespace qplan {
@@ -16,10 +17,6 @@ struct Import {
   std::string module;  // of "from module import names"; empty: "import names"
   std::string names;
 };
-
-bool is_name(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
 
 // Whether names ("a, b as c") bind this one.
 bool binds(const std::string& names, std::string_view name) {
