@@ -20,6 +20,7 @@ that it is never null. Sources, each named by an argument:
   --bridge-fields DIR DIR  checkouts of Megatron-Bridge and Megatron-LM: fields of its configuration
   --llama-factory DIR    a checkout of LLaMA-Factory: its src/llamafactory/hparams
   --axolotl DIR          a checkout of axolotl: its src/axolotl/utils/schemas and the arguments of its plugins
+  --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions
 """
 import argparse
@@ -487,6 +488,11 @@ def field_rows(classes, name, enums, prefix=""):
                 yield from field_rows(classes, block, enums, f"{prefix}{spelling}.")
 
 
+# Of transformers' Seq2SeqTrainingArguments, beside TrainingArguments.
+SEQ2SEQ = (("predict_with_generate", "bool"), ("generation_max_length", "int"),
+           ("generation_num_beams", "int"), ("sortish_sampler", "bool"), ("generation_config", ""))
+
+
 def llama_factory_rows(folder):
     source = pathlib.Path(folder) / "src" / "llamafactory"
     classes, enums = classes_of([*(source / "hparams").glob("*.py"), source / "extras" / "constants.py"])
@@ -494,10 +500,8 @@ def llama_factory_rows(folder):
              "GeneratingArguments", "EvaluationArguments", "MegatronBridgeArguments"]
     for root in roots:
         yield from field_rows(classes, root, enums)
-    # Of transformers' Seq2SeqTrainingArguments, and of its fork for KTransformers.
-    for name, kind in (("predict_with_generate", "bool"), ("generation_max_length", "int"),
-                       ("generation_num_beams", "int"), ("sortish_sampler", "bool"),
-                       ("generation_config", ""), ("kt_config", "")):
+    # Of the fork of transformers for KTransformers, too.
+    for name, kind in (*SEQ2SEQ, ("kt_config", "")):
         yield name, "1", kind, "", ""
 
 
@@ -512,6 +516,34 @@ def axolotl_rows(folder):
             if not name.endswith("Args") and name != "SwanLabConfig":
                 continue  # what stands in a field
             yield from field_rows(of_plugin, name, enums)
+
+
+def spelled_as_arguments(rows, annotations):
+    """Fields as transformers' parser makes arguments of them."""
+    for name, _, kind, default, choices in rows:
+        words = {"--" + name, "--" + name.replace("_", "-")}
+        if kind == "bool" and default == "True":
+            words |= {"--no_" + name, "--no-" + name.replace("_", "-")}
+        several = any(a.startswith(("List[", "Optional[List[")) for a in annotations.get(name, ()))
+        arity = "*" if several else "?" if kind == "bool" else "1"
+        yield " ".join(sorted(words)), arity, kind, default, choices
+
+
+def ms_swift_rows(folder, root):
+    """All fields of one class of arguments. Those of a Trainer are transformers' own."""
+    source = pathlib.Path(folder) / "swift"
+    classes, enums = classes_of([*(source / "megatron" / "arguments").glob("*.py"),
+                                 *(source / "arguments").rglob("*.py"), source / "ray_utils" / "arguments.py",
+                                 source / "rlhf_trainers" / "args_mixin.py", source / "trainers" / "arguments.py"])
+    annotations = collections.defaultdict(set)
+    for node in classes.values():
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign):
+                annotations[item.target.id].add(ast.unparse(item.annotation))
+    rows = list(merged(field_rows(classes, root, enums)))
+    if root == "RLHFArguments":
+        rows += [(name, "1", kind, "", "") for name, kind in SEQ2SEQ]
+    return spelled_as_arguments(rows, annotations)
 
 
 def merged(rows):
@@ -541,6 +573,7 @@ def main():
     parser.add_argument("--bridge-fields", nargs=2)
     parser.add_argument("--llama-factory")
     parser.add_argument("--axolotl")
+    parser.add_argument("--ms-swift")
     args = parser.parse_args()
     if args.megatron:
         write("megatron", megatron_rows(args.megatron))
@@ -578,6 +611,9 @@ def main():
         write("llama_factory", merged(llama_factory_rows(args.llama_factory)))
     if args.axolotl:
         write("axolotl", merged(axolotl_rows(args.axolotl)))
+    if args.ms_swift:
+        write("ms_swift", ms_swift_rows(args.ms_swift, "RLHFArguments"))
+        write("ms_swift_megatron", ms_swift_rows(args.ms_swift, "MegatronSftArguments"))
     if args.torchtitan:
         write("torchtitan", set(torchtitan_rows(args.torchtitan)))
 

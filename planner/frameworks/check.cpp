@@ -12,6 +12,7 @@
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/megatron/swift.h"
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/relations.h"
 #include "planner/frameworks/scene.h"
@@ -50,6 +51,13 @@ std::optional<Framework> framework_of(const JobFiles& files) {
     }
   }
   return std::nullopt;
+}
+
+// Who hands the job to another framework's code, by whose words it is read.
+std::optional<Framework> named_by(const JobFiles& files) {
+  const bool swift =
+      files.find(Dialect::ms_swift) != nullptr || files.find(Dialect::ms_swift_megatron) != nullptr;
+  return swift ? std::optional(Framework::ms_swift) : std::nullopt;
 }
 
 // ---- reading ----
@@ -258,6 +266,7 @@ class Reading {
     ParallelPlan& plan = draft.plan;
     const std::int64_t gpus = scene_.question.limits.gpus;
     switch (framework_) {
+      case Framework::ms_swift:
       case Framework::megatron:
       case Framework::megatron_bridge:
       case Framework::slime:
@@ -392,6 +401,11 @@ class Reading {
   void set_batch(Findings& out) {
     Draft& draft = scene_.draft;
     ParallelPlan& plan = draft.plan;
+    if (const Setting* const of = settings_of(Dialect::own_script).find("steps_of")) {
+      const std::int64_t ranks = std::max<std::int64_t>(1, scene_.question.limits.gpus);
+      const std::int64_t each = plan.micro_batch_size * ranks;
+      draft.accumulation = (whole_of(of->value) + each - 1) / each;
+    }
     const std::int64_t accumulation = draft.accumulation.value_or(0);
     const bool total = is_said("global_batch_size") || plan.global_batch_size > 0;
     const bool micro = is_said("micro_batch_size") || scene_.question.micro_batch_size;
@@ -510,9 +524,8 @@ bool check_size(const Scene& scene, Findings& out) {
 }
 
 // Whether the file is missing that says how states are sharded: without it there is no plan.
-bool lacks_config(const Checked& checked) {
-  const bool says_it =
-      checked.framework == Framework::deepspeed || checked.framework == Framework::fsdp2;
+bool lacks_config(const Checked& checked, Framework framework) {
+  const bool says_it = framework == Framework::deepspeed || framework == Framework::fsdp2;
   return says_it && std::any_of(checked.findings.begin(), checked.findings.end(),
                                 [](const Finding& f) { return f.rule == "config_missing"; });
 }
@@ -531,6 +544,33 @@ Finding nothing_to_check(const JobFiles& job) {
   finding.message += fmt::format(": {} is started here and is not among the files given", name);
   finding.instead = fmt::format("give {} too", name);
   return finding;
+}
+
+// Of ms-swift's arguments what Megatron-Core refuses holds, and what Megatron-LM's own script does
+// not, which is not run.
+void check_megatron_of(const Scene& scene, Findings& out) {
+  const std::size_t before = out.size();
+  check_megatron(scene, out);
+  if (scene.files.find(Dialect::ms_swift_megatron) == nullptr) return;
+  const auto begin = out.begin() + static_cast<std::ptrdiff_t>(before);
+  const auto of_script = [](const Finding& f) {
+    return f.severity == Severity::error &&
+           f.source.find("megatron/training/") != std::string::npos;
+  };
+  out.erase(std::remove_if(begin, out.end(), of_script), out.end());
+}
+
+// Findings in the words that the files have. Corrections in others than these are none.
+void respell(const JobFiles& files, Findings& out) {
+  if (files.find(Dialect::ms_swift_megatron) == nullptr) return;
+  for (Finding& finding : out) {
+    finding.message = swift_spelled(finding.message);
+    finding.instead = swift_spelled(finding.instead);
+    const bool words = std::any_of(finding.fix.begin(), finding.fix.end(), [](const Edit& edit) {
+      return edit.text.find("--") != std::string::npos && swift_spelled(edit.text) != edit.text;
+    });
+    if (words) finding.fix.clear();
+  }
 }
 
 void sort_findings(Findings& findings) {
@@ -567,8 +607,9 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   }
   Checked checked;
   checked.findings = job.findings;
-  checked.framework = framework_of(job);
-  if (!checked.framework) {
+  const auto framework = framework_of(job);
+  checked.framework = framework ? named_by(job).value_or(*framework) : framework;
+  if (!framework) {
     const Scene scene{job, question, {}, {}};
     check_torch(scene, checked.findings);
     check_finetuning(scene, checked.findings);
@@ -580,13 +621,13 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
     sort_findings(checked.findings);
     return checked;
   }
-  Reading reading(job, question, *checked.framework);
+  Reading reading(job, question, *framework);
   reading.read(checked.findings);
   Scene& scene = reading.scene();
   check_options(scene, checked.findings);
   check_relations(scene, checked.findings);
   check_facts(scene, checked.findings);
-  check_megatron(scene, checked.findings);
+  check_megatron_of(scene, checked.findings);
   check_bridge_adapters(scene, checked.findings);
   check_deepspeed(scene, checked.findings);
   check_trainer(scene, checked.findings);
@@ -594,7 +635,8 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   check_finetuning(scene, checked.findings);
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
-  const bool whole = !lacks_config(checked);
+  respell(job, checked.findings);
+  const bool whole = !lacks_config(checked, *framework);
   checked.says_plan = whole && (!scene.said.empty() || wraps_model(job));
   if (checked.says_plan) {
     check_rules(scene, checked.findings);

@@ -70,6 +70,19 @@ constexpr auto kFractions = std::to_array<Fraction>({
     {"linear_fc1_up", "linear_fc1", up_proj},
 });
 
+std::vector<std::string> all_names(bool canonical) {
+  std::vector<std::string> names;
+  for (const Module& module : kModules) {
+    const bool split = module.name == "linear_qkv" || module.name == "linear_fc1";
+    const std::string name(module.name);
+    const bool there = std::find(names.begin(), names.end(), name) != names.end();
+    if (!there && !(canonical && split)) names.push_back(name);
+  }
+  if (!canonical) return names;
+  for (const Fraction& part : kFractions) names.emplace_back(part.name);
+  return names;
+}
+
 bool is_in(Part part, const ModelSpec& model) {
   const auto any = [&](auto&& holds) {
     return std::any_of(model.layers.begin(), model.layers.end(), holds);
@@ -100,35 +113,6 @@ LoraTargets targets_in(const Module& module, const ModelSpec& model) {
 
 LoraTargets wanted_of(const Lora& lora, LoraTargets among) {
   return (lora.targets.empty() ? all_linear() : lora.targets) & among;
-}
-
-// ---- writing ----
-
-// A module's name reaches all of that name, in a vision tower and among experts, too; a pattern
-// reaches those whose full names it matches. One name for all, where all are meant.
-Json target_modules(const Subject& s) {
-  if (s.plan.lora_rank == 0) return nullptr;
-  const Lora lora = s.plan.lora();
-  const std::string_view root = s.model.vision ? "*language_model.*" : "*";
-  Json list = Json::array();
-  const auto add = [&](const std::string& pattern) {
-    if (std::find(list.begin(), list.end(), pattern) == list.end()) list.push_back(pattern);
-  };
-  for (const Module& module : kModules) {
-    if (wanted_of(lora, targets_in(module, s.model)).empty()) continue;
-    const bool all = std::all_of(kModules.begin(), kModules.end(), [&](const Module& other) {
-      const LoraTargets present = targets_in(other, s.model);
-      return other.name != module.name || present.empty() || !wanted_of(lora, present).empty();
-    });
-    if (all && !s.model.vision) {
-      add(std::string(module.name));
-    } else if (all) {
-      add(fmt::format("{}.{}", root, module.name));
-    } else {
-      add(fmt::format("{}.{}.{}", root, module.inside, module.name));
-    }
-  }
-  return list;
 }
 
 // ---- reading ----
@@ -365,12 +349,45 @@ std::span<const Option> bridge_options() {
   return *options;
 }
 
+// ---- writing ----
+
+// A module's name reaches all of that name, in a vision tower and among experts, too; a pattern
+// reaches those whose full names it matches. One name for all, where all are meant.
+Json target_modules(const Subject& s) {
+  if (s.plan.lora_rank == 0) return nullptr;
+  const Lora lora = s.plan.lora();
+  const std::string_view root = s.model.vision ? "*language_model.*" : "*";
+  Json list = Json::array();
+  const auto add = [&](const std::string& pattern) {
+    if (std::find(list.begin(), list.end(), pattern) == list.end()) list.push_back(pattern);
+  };
+  for (const Module& module : kModules) {
+    if (wanted_of(lora, targets_in(module, s.model)).empty()) continue;
+    const bool all = std::all_of(kModules.begin(), kModules.end(), [&](const Module& other) {
+      const LoraTargets present = targets_in(other, s.model);
+      return other.name != module.name || present.empty() || !wanted_of(lora, present).empty();
+    });
+    if (all && !s.model.vision) {
+      add(std::string(module.name));
+    } else if (all) {
+      add(fmt::format("{}.{}", root, module.name));
+    } else {
+      add(fmt::format("{}.{}.{}", root, module.inside, module.name));
+    }
+  }
+  return list;
+}
+
 bool bridge_says_targets(const ModelSpec& model, const Lora& lora) {
   return lora.rank == 0 || std::all_of(kModules.begin(), kModules.end(), [&](const Module& module) {
            const LoraTargets present = targets_in(module, model);
            const LoraTargets wanted = wanted_of(lora, present);
            return wanted.empty() || wanted == present;
          });
+}
+
+std::vector<std::string> adaptable_modules() {
+  return all_names(/*canonical=*/false);
 }
 
 std::string bridge_adapters(const Subject& s) {
@@ -407,19 +424,6 @@ void settle_adapters(Draft& draft, const ModelSpec& model) {
 // ---- findings ----
 
 namespace {
-
-std::vector<std::string> all_names(bool canonical) {
-  std::vector<std::string> names;
-  for (const Module& module : kModules) {
-    const bool split = module.name == "linear_qkv" || module.name == "linear_fc1";
-    const std::string name(module.name);
-    const bool there = std::find(names.begin(), names.end(), name) != names.end();
-    if (!there && !(canonical && split)) names.push_back(name);
-  }
-  if (!canonical) return names;
-  for (const Fraction& part : kFractions) names.emplace_back(part.name);
-  return names;
-}
 
 // Modules that Megatron-Bridge adapts, too, or that stand in a tower.
 bool is_elsewhere(const std::string& pattern) {
