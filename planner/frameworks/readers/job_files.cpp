@@ -583,6 +583,7 @@ class JobReader {
     for (Setting setting : yaml) {
       if (setting.key.starts_with(kTraining)) setting.key.erase(0, kTraining.size());
       if (setting.key.find('.') != std::string::npos || setting.key == "gpus") continue;
+      if (setting.key == "colocate_groups") continue;
       if (setting.value.is_object() || setting.key == "ENV" || setting.value.is_null()) continue;
       setting.key.insert(0, "--");
       arguments.add(std::move(setting));

@@ -124,6 +124,7 @@ bool is_axolotl(const Settings& yaml) {
 }
 
 bool is_ms_swift(const Settings& yaml) {
+  if (has_any(yaml, {"sampler_engine", "num_return_sequences"})) return false;
   return has_any(yaml, {"model", "mcore_model", "adapters", "load_args"}) &&
          has_any(yaml, {"dataset", "cached_dataset", "tuner_type", "rlhf_type", "template"}) &&
          (has_any(yaml, {"tuner_type", "rlhf_type", "per_device_train_batch_size",
