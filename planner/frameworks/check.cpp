@@ -613,6 +613,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
     const Scene scene{job, question, {}, {}};
     check_torch(scene, checked.findings);
     check_finetuning(scene, checked.findings);
+    check_generations(scene, checked.findings);
     check_python(scene, checked.findings);
     check_launch(scene, checked.findings);
     if (!checked.has(Severity::error)) {
@@ -633,6 +634,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   check_trainer(scene, checked.findings);
   check_torch(scene, checked.findings);
   check_finetuning(scene, checked.findings);
+  check_generations(scene, checked.findings);
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
   respell(job, checked.findings);

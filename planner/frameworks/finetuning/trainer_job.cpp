@@ -426,6 +426,7 @@ class Swift : JobMaker {
     const std::string_view length =
         packs && yaml_.has("--packing_length") ? "--packing_length" : "--max_length";
     hand(job_.trainer, length, "--max_length");
+    job_.takes_less = !packs;  // than of sequences that are all as long as may be
     if (yaml_.has(length)) {
       assume_length(length.substr(2), packs,
                     static_cast<std::int64_t>(figure_of(yaml_, length, 0)));
@@ -516,6 +517,9 @@ class Swift : JobMaker {
         assume_less(fmt::format(
             "every weight is trained: {} leaves some out, which no plan can say", key.substr(2)));
       }
+    }
+    if (way == "rm" || (yaml_.has("--task_type") && word_of(yaml_, "--task_type") != "causal_lm")) {
+      assume_less("a head as large as the vocabulary: this task has a small one");
     }
     if (is_switched_on(yaml_, "--use_galore")) read_optimizer("galore");
     read_optimizer(word_of(yaml_, "--optim"));

@@ -23,6 +23,8 @@ using enum Severity;
 constexpr std::string_view kSource = "Megatron-Bridge 067f987d, src/megatron/bridge/peft/lora.py";
 constexpr std::string_view kMatcher =
     "Megatron-Bridge 067f987d, src/megatron/bridge/peft/module_matcher.py";
+constexpr std::string_view kPeft =
+    "peft 0.19, src/peft/tuners/tuners_utils.py (check_target_module_exists)";
 constexpr std::string_view kCanonical =
     "Megatron-Bridge 067f987d, src/megatron/bridge/peft/canonical_lora.py";
 
@@ -436,8 +438,9 @@ bool is_elsewhere(const std::string& pattern) {
 
 class AdapterCheck {
  public:
-  AdapterCheck(const Scene& scene, const Settings& settings, Findings& out)
-      : scene_(scene), settings_(settings), out_(out) {}
+  AdapterCheck(const Scene& scene, const Settings& settings, Findings& out,
+               std::string_view matcher)
+      : scene_(scene), settings_(settings), out_(out), matcher_(matcher) {}
 
   void run() {
     const Setting* const peft = settings_.find("peft");
@@ -454,6 +457,10 @@ class AdapterCheck {
           "a2a_experimental", "sequence_parallel_input_regather"}) {
       check_unpriced(option);
     }
+    check_names();
+  }
+
+  void check_names() {
     if (const Setting* const modules = settings_.find("peft.target_modules")) {
       if (modules->resolved) check_modules(*modules);
     }
@@ -518,7 +525,7 @@ class AdapterCheck {
       return say(error, "unknown_target", setting.place,
                  fmt::format("LoRA finds no module by {}: it is a name of CanonicalLoRA's",
                              shown(written)),
-                 target.pattern, kMatcher);
+                 target.pattern, matcher_);
     }
     Reach best = Reach::none;
     bool present = false;
@@ -531,7 +538,7 @@ class AdapterCheck {
     if (best == Reach::none && is_elsewhere(written)) {
       return say(note, "adapters_unpriced", setting.place,
                  fmt::format("adapters of {} are not part of the prediction", shown(written)), "",
-                 kMatcher);
+                 matcher_);
     }
     if (best == Reach::none) {
       const auto names = all_names(canonical);
@@ -542,20 +549,20 @@ class AdapterCheck {
                              shown(written)),
                  slip ? fmt::format("did you mean {}?", near)
                       : fmt::format("one of {}", fmt::join(names, ", ")),
-                 kMatcher);
+                 matcher_);
     }
     if (best == Reach::some) {
       return say(warning, "adapters_of_some_layers", setting.place,
                  fmt::format("{} names modules of some layers alone, which are predicted without "
                              "adapters",
                              shown(written)),
-                 "", kMatcher);
+                 "", matcher_);
     }
     if (!present) {
       say(note, "absent_target", setting.place,
           fmt::format("{} has no {}, and nothing is adapted by it", scene_.question.model.name,
                       shown(written)),
-          "", kMatcher);
+          "", matcher_);
     }
   }
 
@@ -608,20 +615,28 @@ class AdapterCheck {
     say(warning, "adapters_of_some_layers", setting.place,
         fmt::format("of {} some have adapters and some have not; they are predicted without",
                     fmt::join(words, ", ")),
-        "", kMatcher);
+        "", matcher_);
   }
 
   const Scene& scene_;
   const Settings& settings_;
   Findings& out_;
+  std::string_view matcher_;  // who finds modules by their names
   std::string class_;
 };
 
 }  // namespace
 
 void check_bridge_adapters(const Scene& scene, Findings& out) {
+  if (const ConfigPart* const swift = scene.files.find(Dialect::ms_swift_megatron)) {
+    const Setting* const said = swift->settings.find("--target_modules");
+    const bool by_name = said != nullptr && text_of(said->value).find("all-") == std::string::npos;
+    const ConfigPart* const flags = scene.files.find(Dialect::megatron);
+    if (by_name) AdapterCheck(scene, flags->settings, out, kPeft).check_names();
+    return;
+  }
   if (const ConfigPart* const part = scene.files.find(Dialect::bridge)) {
-    AdapterCheck(scene, part->settings, out).run();
+    AdapterCheck(scene, part->settings, out, kMatcher).run();
   }
 }
 

@@ -153,6 +153,7 @@ class Translator {
       job_.megatron.add(std::move(setting));
     }
     if (!on("--packing")) {
+      job_.takes_less = true;
       job_.assumed.push_back(fmt::format(
           "every sequence has {}{}, the most: without packing one has its own tokens alone",
           key.substr(2), in_.has(key) ? " " + word_of(in_, key) : std::string()));
@@ -208,6 +209,10 @@ class Translator {
       if (value.empty() || value == "false" || value == "0") continue;
       job_.assumed.push_back(fmt::format(
           "every weight is trained: {} leaves some out, which no plan can say", key.substr(2)));
+      job_.takes_less = true;
+    }
+    if (way == "rm" || word_of(in_, "--task_type", "causal_lm") != "causal_lm") {
+      job_.assumed.emplace_back("a head as large as the vocabulary: this task has a small one");
       job_.takes_less = true;
     }
     if (const std::string name = word_of(in_, "--optimizer", "adam"); name != "adam") {

@@ -87,6 +87,42 @@ TEST_SUITE("ms-swift's Megatron form") {
     }
   }
 
+  TEST_CASE("what ms-swift refuses") {
+    struct Wrong {
+      std::string more, rule;
+    };
+    const std::vector<Wrong> all{
+        {"--recompute_method uniform", "recompute_method"},
+        {"--group_by_length true", "options_exclude"},
+        {"--decoder_first_pipeline_num_layers 2", "uneven_stages"},
+        {"--decoder_last_pipeline_num_layers 2", "uneven_stages"},
+        {"--async_save true --save_total_limit 3", "options_exclude"},
+        {"--save_total_limit 1", "option_needs"},
+        {"--tuner_type lora_llm", "option_needs"},
+        {"--tuner_type lora --bridge_backend megatron-bridge", "option_needs"},
+        {"--freeze_parameters_ratio 0.5 --pipeline_model_parallel_size 2", "options_exclude"},
+        {"--tp_comm_overlap true --sequence_parallel false", "option_needs"},
+        {"--use_megatron_fsdp true --optimizer muon", "option_needs"},
+        {"--use_megatron_fsdp true", "queues_of_fsdp"},
+        {"--optimizer muon --overlap_grad_reduce true", "options_exclude"},
+        {"--rlhf_type grpo --num_iterations 2", "option_needs"},
+        {"--rlhf_type grpo --use_vllm false", "option_needs"},
+        {"--rlhf_type grpo --truncation_strategy right", "option_needs"},
+        {"--rlhf_type gkd --teacher_model_server http://t", "option_needs"},
+        {"--rlhf_type grpo --num_generations 6", "generation_batch"},
+        {"--rlhf_type grpo --num_generations 8 --global_batch_size 32", "generation_batch"},
+        {"--global_batch_size 12", "batch_divisibility"},
+        {"--tuner_type lora --target_modules q_proj v_proj", "unknown_target"},
+    };
+    for (const Wrong& wrong : all) {
+      CAPTURE(wrong.more);
+      const Checked checked = ask_megatron(wrong.more + " ");
+      CHECK_MESSAGE(find(checked, wrong.rule) != nullptr, findings_text(checked));
+    }
+    CHECK(find(ask_megatron("--rlhf_type grpo --num_generations 8 --global_batch_size 64 "),
+               "generation_batch") == nullptr);
+  }
+
   TEST_CASE("counts pairs of answers, and leaves generation to others") {
     const Checked dpo = ask({{"dpo.sh", with_words(kMegatron, "sft", "rlhf") +
                                             "  --rlhf_type dpo --global_batch_size 16\n"}});
@@ -142,6 +178,50 @@ TEST_SUITE("ms-swift's plain form") {
     CHECK_MESSAGE(!fsdp.has(Severity::error), findings_text(fsdp));
     CHECK(fsdp.recipe == RecipeKind::fsdp2);
     CHECK(fsdp.plan.zero == 3);
+  }
+
+  TEST_CASE("what ms-swift refuses") {
+    struct Wrong {
+      std::string more, rule;
+    };
+    const std::vector<Wrong> all{
+        {"--attn_impl sdpa", "packing_attention"},
+        {"--lazy_tokenize true", "options_exclude"},
+        {"--fsdp fsdp2 --deepspeed zero2", "options_exclude"},
+        {"--fsdp fsdp2 --save_only_model true", "options_exclude"},
+        {"--deepspeed_autotp_size 2", "option_needs"},
+        {"--deepspeed_autotp_size 2 --deepspeed zero3", "option_needs"},
+        {"--quant_method bnb", "option_needs"},
+        {"--quant_method bnb --quant_bits 3", "quantized_bits"},
+        {"--quant_bits 4", "option_needs"},
+        {"--warmup_ratio 0.1 --warmup_steps 10", "options_exclude"},
+        {"--warmup_ratio 1", "option_needs"},
+        {"--rlhf_type grpo --use_vllm true", "option_needs"},
+        {"--rlhf_type dpo --ref_model m", "options_exclude"},
+        {"--rlhf_type grpo --num_generations 7", "generation_batch"},
+        {"--rlhf_type grpo --generation_batch_size 20", "generation_batch"},
+    };
+    for (const Wrong& wrong : all) {
+      CAPTURE(wrong.more);
+      const Checked checked = ask({{"train.sh", kPlain + wrong.more + "\n"}}, "llama3-8b");
+      CHECK_MESSAGE(find(checked, wrong.rule) != nullptr, findings_text(checked));
+    }
+  }
+
+  TEST_CASE("GRPO's batch of answers is whole groups, with the arithmetic") {
+    const Checked wrong = ask({{"train.sh", kPlain + "--rlhf_type grpo --num_generations 6 "
+                                                     "--per_device_train_batch_size 2 "
+                                                     "--gradient_accumulation_steps 4\n"}},
+                              "llama3-8b");
+    const Finding* const batch = find(wrong, "generation_batch");
+    REQUIRE(batch != nullptr);
+    CHECK(batch->message ==
+          "a batch of 64 answers = per_device_train_batch_size 2 x 8 GPUs x 4 steps is no whole "
+          "number of groups of num_generations 6");
+    const Checked right = ask({{"train.sh", kPlain + "--rlhf_type grpo --num_generations 8 "
+                                                     "--per_device_train_batch_size 2\n"}},
+                              "llama3-8b");
+    CHECK(find(right, "generation_batch") == nullptr);
   }
 
   TEST_CASE("weights of 4 bits") {
