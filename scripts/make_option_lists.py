@@ -20,6 +20,7 @@ that it is never null. Sources, each named by an argument:
   --bridge-fields DIR DIR  checkouts of Megatron-Bridge and Megatron-LM: fields of its configuration
   --llama-factory DIR    a checkout of LLaMA-Factory: its src/llamafactory/hparams
   --axolotl DIR          a checkout of axolotl: its src/axolotl/utils/schemas and the arguments of its plugins
+  --automodel DIR        a checkout of NeMo AutoModel: the classes of distributed, peft and step_scheduler
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions
 """
@@ -546,6 +547,28 @@ def ms_swift_rows(folder, root):
     return spelled_as_arguments(rows, annotations)
 
 
+def automodel_rows(folder):
+    """Of blocks whose keys are the fields of a class. Of "distributed" the strategy is one of three, and
+    sizes and what runs beside it stand there too (recipes/_dist_utils.py)."""
+    source = pathlib.Path(folder) / "nemo_automodel" / "components"
+    classes, enums = classes_of([source / "distributed" / "config.py", source / "distributed" / "pipelining" / "config.py",
+                                 source / "_peft" / "lora.py", source / "training" / "step_scheduler.py"])
+    blocks = {"distributed.": ("FSDP2Config", "MegatronFSDPConfig", "DDPConfig"), "peft.": ("PeftConfig",),
+              "distributed.pipeline.": ("PipelineConfig",), "distributed.moe.": ("MoEParallelizerConfig",),
+              "step_scheduler.": ("StepSchedulerConfig",)}
+    for prefix, names in blocks.items():
+        for name in names:
+            for key, arity, kind, default, choices in field_rows(classes, name, enums, prefix):
+                yield key, arity, kind, "", choices  # a default is one strategy's
+    for size in ("tp", "pp", "cp", "ep", "dp", "dp_replicate"):
+        yield f"distributed.{size}_size", "1", "int[1:]", "", ""
+    yield "distributed.strategy", "1", "any case", "", "fsdp2,megatron_fsdp,megatron-fsdp,mfsdp,ddp"
+    for key in ("distributed.pipeline", "distributed.moe", "step_scheduler.dataloader"):
+        yield key, "1", "", "", ""
+    for key in ("step_scheduler.local_batch_size", "step_scheduler.dp_size"):
+        yield key, "1", "int[1:]", "", ""
+
+
 def merged(rows):
     """One row a name: a type or choices where all that have it agree."""
     found = {}
@@ -574,6 +597,7 @@ def main():
     parser.add_argument("--llama-factory")
     parser.add_argument("--axolotl")
     parser.add_argument("--ms-swift")
+    parser.add_argument("--automodel")
     args = parser.parse_args()
     if args.megatron:
         write("megatron", megatron_rows(args.megatron))
@@ -611,6 +635,8 @@ def main():
         write("llama_factory", merged(llama_factory_rows(args.llama_factory)))
     if args.axolotl:
         write("axolotl", merged(axolotl_rows(args.axolotl)))
+    if args.automodel:
+        write("automodel", merged(automodel_rows(args.automodel)))
     if args.ms_swift:
         write("ms_swift", ms_swift_rows(args.ms_swift, "RLHFArguments"))
         write("ms_swift_megatron", ms_swift_rows(args.ms_swift, "MegatronSftArguments"))

@@ -57,6 +57,7 @@ std::optional<Framework> framework_of(const JobFiles& files) {
 std::optional<Framework> named_by(const JobFiles& files) {
   const bool swift =
       files.find(Dialect::ms_swift) != nullptr || files.find(Dialect::ms_swift_megatron) != nullptr;
+  if (files.find(Dialect::automodel) != nullptr) return Framework::automodel;
   return swift ? std::optional(Framework::ms_swift) : std::nullopt;
 }
 
@@ -284,9 +285,14 @@ class Reading {
         break;
       case Framework::deepspeed:
         break;
+      case Framework::automodel:
       case Framework::fsdp2:
         if (const ConfigPart* const part = scene_.files.find(Dialect::accelerate)) {
           settle_accelerate(draft, part->settings, gpus, scene_.question.gpus_per_node);
+          if (scene_.files.find(Dialect::automodel) != nullptr) {
+            const Settings own = settings_of(Dialect::own_script);
+            settle_formats(draft, own, weights_of_script(own, scene_.question.config));
+          }
           scene_.said.emplace("zero", part->place);
         } else if (wraps_model(scene_.files)) {
           settle_own_script(draft, settings_of(Dialect::own_script), scene_.question.config, gpus,
@@ -401,7 +407,12 @@ class Reading {
   void set_batch(Findings& out) {
     Draft& draft = scene_.draft;
     ParallelPlan& plan = draft.plan;
-    if (const Setting* const of = settings_of(Dialect::own_script).find("steps_of")) {
+    const Settings own = settings_of(Dialect::own_script);
+    if (const Setting* const all = own.find("global_batch")) {
+      plan.global_batch_size = whole_of(all->value, 1, std::int64_t{1} << 30);
+      scene_.said.emplace("global_batch_size", all->place);
+    }
+    if (const Setting* const of = own.find("steps_of")) {
       const std::int64_t ranks = std::max<std::int64_t>(1, scene_.question.limits.gpus);
       const std::int64_t each = plan.micro_batch_size * ranks;
       draft.accumulation = (whole_of(of->value) + each - 1) / each;

@@ -8,6 +8,7 @@
 
 #include "models/edit_distance.h"
 #include "models/error.h"
+#include "models/text.h"
 #include "planner/frameworks/option_value.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
@@ -129,6 +130,20 @@ constexpr auto kAxolotlAliases = std::to_array<Alias>({
     {"adam_eps", "adam_epsilon", ""},
 });
 
+constexpr auto kAutoModelAliases = std::to_array<Alias>({
+    {"step_scheduler.micro_batch_size", "step_scheduler.local_batch_size", ""},
+    {"step_scheduler.grad_acc_steps", "step_scheduler.global_batch_size",
+     ": local_batch_size x accumulation x data-parallel ranks"},
+    {"peft.rank", "peft.dim", ""},
+    {"peft.r", "peft.dim", ""},
+    {"peft.lora_alpha", "peft.alpha", ""},
+    {"peft.lora_dropout", "peft.dropout", ""},
+    {"distributed.tensor_parallel_size", "distributed.tp_size", ""},
+    {"distributed.context_parallel_size", "distributed.cp_size", ""},
+    {"distributed.pipeline_parallel_size", "distributed.pp_size", ""},
+    {"distributed.expert_parallel_size", "distributed.ep_size", ""},
+});
+
 constexpr auto kSwiftAliases = std::to_array<Alias>({
     {"--train_type", "--tuner_type", ""},
     {"--sft_type", "--tuner_type", ""},
@@ -179,6 +194,8 @@ std::span<const Alias> aliases_of(Dialect dialect) {
       return kLlamaFactoryAliases;
     case Dialect::axolotl:
       return kAxolotlAliases;
+    case Dialect::automodel:
+      return kAutoModelAliases;
     case Dialect::ms_swift:
       return kSwiftAliases;
     case Dialect::ms_swift_megatron:
@@ -283,6 +300,18 @@ bool is_known(const ConfigPart& part, const std::string& key) {
              (name == "sharding_strategy" &&
               same_value(part.settings.find(key)->value, Json("FULL_SHARD")));
     }
+    case Dialect::automodel: {
+      // Of these blocks the classes are known that their keys go to; of their own blocks the names.
+      constexpr std::array<std::string_view, 3> kBlocks{"distributed.", "peft.", "step_scheduler."};
+      constexpr std::array<std::string_view, 2> kInner{"distributed.pipeline.", "distributed.moe."};
+      const auto begins = [&](std::string_view block) { return key.starts_with(block); };
+      if (std::none_of(kBlocks.begin(), kBlocks.end(), begins)) return true;
+      const bool inner = std::any_of(kInner.begin(), kInner.end(), begins);
+      std::size_t end = key.find('.', key.find('.') + 1);
+      if (inner && end != std::string::npos) end = key.find('.', end + 1);
+      const std::string name = key.substr(0, end);
+      return list.find(name) != nullptr || name.ends_with('_');  // "_target_"
+    }
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron: {
       // Python's argparse takes a beginning that only one name has.
@@ -328,6 +357,8 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
       return "LLaMA-Factory knows no such argument and stops";
     case Dialect::axolotl:
       return "axolotl knows no such key and ignores it silently";
+    case Dialect::automodel:
+      return "NeMo AutoModel's class of this block has no such field and stops";
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
       return "ms-swift has no such argument and stops";
@@ -460,6 +491,8 @@ ValueReader reader_of(const ConfigPart& part) {
       return ValueReader::trainer;
     case Dialect::llama_factory:
       return ValueReader::yaml;
+    case Dialect::automodel:
+      return ValueReader::yaml;
     case Dialect::axolotl:  // pydantic, which takes false for 0
       return ValueReader::json;
     case Dialect::torchtitan:
@@ -495,6 +528,7 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::axolotl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
+    case Dialect::automodel:
       break;
   }
   return false;
@@ -547,7 +581,9 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   }
   const bool flag = setting.value.is_boolean(), argument = setting.key.starts_with("--");
   // What the Trainer's parser wants in words, a YAML may say as it is.
-  if (part.dialect == Dialect::llama_factory || part.dialect == Dialect::axolotl) {
+  if (part.dialect == Dialect::automodel && lower_case(text_of(setting.value)) == "none") return;
+  if (part.dialect == Dialect::llama_factory || part.dialect == Dialect::axolotl ||
+      part.dialect == Dialect::automodel) {
     const bool no =
         setting.value.is_boolean() && !known->choices.empty() && known->choices.front() == "no";
     if (setting.value.is_structured() || known->type == "dict" || known->type == "str" || no)

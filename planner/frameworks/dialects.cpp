@@ -31,6 +31,7 @@ std::span<const Option> options_of(Dialect dialect) {
     case Dialect::axolotl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
+    case Dialect::automodel:
       break;
   }
   return {};
@@ -55,6 +56,7 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::axolotl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
+    case Dialect::automodel:
       break;
   }
   return {};
@@ -81,6 +83,8 @@ std::string_view option_list_of(Dialect dialect) {
       return "llama_factory";
     case Dialect::axolotl:
       return "axolotl";
+    case Dialect::automodel:
+      return "automodel";
     case Dialect::ms_swift:
       return "ms_swift";
     case Dialect::ms_swift_megatron:

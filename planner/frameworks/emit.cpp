@@ -63,6 +63,8 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
       return {torchtitan_limits(), only(kTitanAdapters)};
     case Framework::slime:
       return {megatron_limits(), slime_limits(), only(kFlagsAdapters)};
+    case Framework::automodel:
+      return {accelerate_limits(), trainer_limits(), automodel_limits()};
     case Framework::ms_swift:
       if (recipe == RecipeKind::deepspeed)
         return {deepspeed_limits(), trainer_limits(), swift_limits()};
@@ -115,6 +117,7 @@ RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
     case Framework::megatron_deepspeed:
       return RecipeKind::megatron_deepspeed;
     case Framework::fsdp2:
+    case Framework::automodel:
       return RecipeKind::fsdp2;
     case Framework::torchtitan:
       return RecipeKind::fsdp2_compile;
@@ -262,6 +265,8 @@ std::vector<EmittedFile> emit(Framework framework, const Subject& subject,
       return write_slime(subject, remarks);
     case Framework::ms_swift:
       return write_swift(subject, remarks);
+    case Framework::automodel:
+      return write_automodel(subject, remarks);
   }
   return {};
 }

@@ -21,7 +21,8 @@ enum class Framework : std::uint8_t {
   fsdp2,
   torchtitan,
   slime,
-  ms_swift
+  ms_swift,
+  automodel
 };
 
 template <>
@@ -35,7 +36,8 @@ struct Words<Framework> {
        {Framework::fsdp2, "fsdp2"},
        {Framework::torchtitan, "torchtitan"},
        {Framework::slime, "slime"},
-       {Framework::ms_swift, "ms-swift"}});
+       {Framework::ms_swift, "ms-swift"},
+       {Framework::automodel, "automodel"}});
 };
 
 // The framework whose files go by a name: its own, or that of the tool that reads them (accelerate

@@ -221,6 +221,7 @@ std::span<const Relation> relations_of(Dialect dialect) {
     case Dialect::axolotl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
+    case Dialect::automodel:
       break;
   }
   return {};

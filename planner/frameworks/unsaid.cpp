@@ -24,6 +24,7 @@ ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind
       plan.grad_dtype = DType::bf16;
       plan.overlap = recipe_of(recipe).defaults.overlap;
       break;
+    case Framework::automodel:  // read as the job of another's that it makes
     case Framework::fsdp2:
       plan.overlap = recipe_of(recipe).defaults.overlap;
       plan.zero = 3;

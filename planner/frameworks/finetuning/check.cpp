@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 
@@ -68,6 +69,17 @@ constexpr std::string_view kPeft = "axolotl 067b021c, src/axolotl/utils/schemas/
 
 constexpr auto kSwift = Dialect::ms_swift;
 constexpr auto kSwiftMegatron = Dialect::ms_swift_megatron;
+constexpr auto kNemo = Dialect::automodel;
+constexpr std::string_view kNemoDist =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/recipes/_dist_utils.py";
+constexpr std::string_view kNemoMesh =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/components/distributed/mesh_utils.py";
+constexpr std::string_view kNemoPeft =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/components/_peft/module_matcher.py";
+constexpr std::string_view kNemoPipe =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/components/distributed/pipelining/autopipeline.py";
+constexpr std::string_view kNemoTrain =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/recipes/llm/train_ft.py";
 constexpr std::string_view kSwiftSft = "ms-swift 3602360a, swift/arguments/sft_args.py";
 constexpr std::string_view kSwiftBase = "ms-swift 3602360a, swift/arguments/base_args/base_args.py";
 constexpr std::string_view kSwiftQuant =
@@ -76,6 +88,11 @@ constexpr std::string_view kSwiftRlhf = "ms-swift 3602360a, swift/arguments/rlhf
 constexpr std::string_view kSwiftTrainer = "ms-swift 3602360a, swift/trainers/arguments.py";
 constexpr std::string_view kSwiftCore =
     "ms-swift 3602360a, swift/megatron/arguments/megatron_args.py";
+
+bool is_megatron_fsdp(const Case& c) {
+  return c.is("distributed.strategy", "megatron_fsdp") ||
+         c.is("distributed.strategy", "megatron-fsdp") || c.is("distributed.strategy", "mfsdp");
+}
 
 bool is_flash(const Case& c) {
   return c.word("--attn_impl").starts_with("flash_att");
@@ -452,6 +469,103 @@ constexpr auto kTraps = std::to_array<Trap>({
               !c.is("--truncation_strategy", "delete");
      },
      "grpo truncates on the left, or deletes", "--truncation_strategy left", kSwiftCore},
+    // ---- NeMo AutoModel ----
+    {kNemo, "option_needs", error, "distributed.pp_size",
+     [](const Case& c) {
+       return c.figure("distributed.pp_size", 1) > 1 && !c.has("distributed.pipeline") &&
+              !c.part.settings.has_section("distributed.pipeline.");
+     },
+     "pp_size above 1 needs a block distributed.pipeline, which says schedule and microbatch",
+     "pipeline: {pp_schedule: 1f1b, pp_microbatch_size: 1}", kNemoDist},
+    {kNemo, "idle_option", note, "distributed.pipeline.pp_schedule",
+     [](const Case& c) { return c.figure("distributed.pp_size", 1) <= 1; },
+     "distributed.pipeline does nothing with one stage", "pp_size above 1", kNemoDist},
+    {kNemo, "strategy_degrees", error, "distributed.pp_size",
+     [](const Case& c) {
+       return c.figure("distributed.pp_size", 1) > 1 &&
+              (is_megatron_fsdp(c) || c.is("distributed.strategy", "ddp"));
+     },
+     "Megatron-FSDP and DDP have no pipeline stages", "strategy: fsdp2", kNemoMesh},
+    {kNemo, "strategy_degrees", error, "distributed.ep_size",
+     [](const Case& c) {
+       return c.figure("distributed.ep_size", 1) > 1 &&
+              (is_megatron_fsdp(c) || c.is("distributed.strategy", "ddp"));
+     },
+     "Megatron-FSDP and DDP have no expert parallelism", "strategy: fsdp2", kNemoMesh},
+    {kNemo, "strategy_degrees", error, "distributed.dp_replicate_size",
+     [](const Case& c) {
+       return c.figure("distributed.dp_replicate_size", 1) > 1 &&
+              (is_megatron_fsdp(c) || c.is("distributed.strategy", "ddp"));
+     },
+     "dp_replicate_size goes with FSDP2 alone", "strategy: fsdp2", kNemoMesh},
+    {kNemo, "strategy_degrees", error, "distributed.tp_size",
+     [](const Case& c) {
+       return c.figure("distributed.tp_size", 1) > 1 && c.is("distributed.strategy", "ddp");
+     },
+     "DDP has no tensor parallelism", "strategy: fsdp2", kNemoMesh},
+    {kNemo, "strategy_degrees", error, "distributed.cp_size",
+     [](const Case& c) {
+       return c.figure("distributed.cp_size", 1) > 1 && c.is("distributed.strategy", "ddp");
+     },
+     "DDP has no context parallelism", "strategy: fsdp2", kNemoMesh},
+    {kNemo, "option_needs", error, "distributed.activation_checkpointing",
+     [](const Case& c) {
+       return c.is("distributed.activation_checkpointing", "selective") && is_megatron_fsdp(c);
+     },
+     "selective checkpointing goes with FSDP2 and DDP alone", "activation_checkpointing: true",
+     kNemoDist},
+    {kNemo, "replicas", error, "distributed.dp_replicate_size",
+     [](const Case& c) {
+       const double copies = c.figure("distributed.dp_replicate_size", 1);
+       const double all = c.figure("distributed.dp_size", 0);
+       return copies > 1 && all > 0 && (copies >= all || std::fmod(all, copies) != 0);
+     },
+     "dp_size is a multiple of dp_replicate_size, and larger: FSDP2 has no copies alone",
+     "dp_replicate_size: the copies, dp_size: all data-parallel ranks", kNemoMesh},
+    {kNemo, "pipeline_batch", error, "distributed.pipeline.pp_microbatch_size",
+     [](const Case& c) {
+       const double micro = c.figure("distributed.pipeline.pp_microbatch_size", 1);
+       return c.figure("distributed.pp_size", 1) > 1 && micro > 0 &&
+              std::fmod(c.figure("step_scheduler.local_batch_size", 1), micro) != 0;
+     },
+     "local_batch_size is no whole number of pp_microbatch_size, and all of it passes through the "
+     "stages at once",
+     "local_batch_size: a multiple of pp_microbatch_size", kNemoPipe},
+    {kNemo, "options_exclude", error, "peft.exclude_modules",
+     [](const Case& c) { return c.has("peft.target_modules"); },
+     "target_modules and exclude_modules exclude each other", "keep one of them", kNemoPeft},
+    {kNemo, "options_exclude", error, "peft.match_all_linear",
+     [](const Case& c) {
+       return c.on("peft.match_all_linear") &&
+              (c.has("peft.target_modules") || c.has("peft.exclude_modules"));
+     },
+     "match_all_linear takes neither target_modules nor exclude_modules", "keep one of them",
+     kNemoPeft},
+    {kNemo, "option_needs", error, "loss_fn._target_",
+     [](const Case& c) {
+       return c.word("loss_fn._target_").find("fusedlinearcrossentropy") != std::string::npos &&
+              !c.on("model.output_hidden_states") && !c.on("model.text_config.output_hidden_states") &&
+              c.word("recipe").find("vlm") == std::string::npos;
+     },
+     "FusedLinearCrossEntropy reads hidden states, which the model has to hand out",
+     "model.output_hidden_states: true", kNemoTrain},
+    {kNemo, "options_exclude", error, "qat.enabled",
+     [](const Case& c) { return c.on("qat.enabled") && c.part.settings.has_section("peft."); },
+     "quantisation-aware training does not go with adapters", "keep one of them", kNemoTrain},
+    {kNemo, "half_states", warning, "model.torch_dtype",
+     [](const Case& c) {
+       const std::string type = c.word("model.torch_dtype");
+       const bool narrow = type.find("bf16") != std::string::npos ||
+                           type.find("bfloat16") != std::string::npos;
+       return narrow && !c.part.settings.has_section("peft.") &&
+              c.word("optimizer._target_").starts_with("torch.optim.adam") &&
+              c.scene.files.find(Dialect::accelerate) != nullptr &&
+              c.word("recipe").find("benchmark") == std::string::npos;
+     },
+     "weights and Adam's moments stay in bf16, where small updates are rounded away",
+     "torch_dtype: float32, whose products run in bf16 all the same",
+     "NeMo-AutoModel 36044ad3, nemo_automodel/components/distributed/config.py"},
+
     {kSwiftMegatron, "option_needs", error, "--teacher_model_server",
      [](const Case& c) { return c.is("--rlhf_type", "gkd") && !c.has("--gkd_logits_topk"); },
      "a teacher_model_server sends the likeliest tokens alone: gkd_logits_topk says how many",
@@ -516,7 +630,8 @@ void check_reference(const Case& c, Findings& out) {
 void check_finetuning(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     const bool swift = part.dialect == kSwift || part.dialect == kSwiftMegatron;
-    if (part.dialect != kFactory && part.dialect != kAxolotl && !swift) continue;
+    const bool nemo = part.dialect == kNemo;
+    if (part.dialect != kFactory && part.dialect != kAxolotl && !swift && !nemo) continue;
     const Case c{scene, part};
     for (const Trap& trap : kTraps) {
       if (trap.dialect != part.dialect || !part.settings.has(trap.at) || !trap.springs(c)) continue;
@@ -524,6 +639,7 @@ void check_finetuning(const Scene& scene, Findings& out) {
                      std::string(trap.message), std::string(trap.instead),
                      std::string(trap.source)});
     }
+    if (nemo) continue;
     check_length(c,
                  part.dialect == kFactory ? "cutoff_len"
                  : swift                  ? "--max_length"

@@ -217,6 +217,8 @@ class JobReader {
         return job_of_llama_factory;
       case Dialect::axolotl:
         return job_of_axolotl;
+      case Dialect::automodel:
+        return job_of_automodel;
       case Dialect::ms_swift:
         return job_of_swift;
       case Dialect::ms_swift_megatron:
@@ -253,6 +255,7 @@ class JobReader {
     hand(Dialect::ds_config, std::move(made.ds_config));
     hand(Dialect::accelerate, std::move(made.accelerate));
     hand(Dialect::megatron, std::move(made.megatron));
+    hand(Dialect::torchtitan, std::move(made.torchtitan));
     job_.assumed.insert(job_.assumed.end(), made.assumed.begin(), made.assumed.end());
     job_.takes_less = job_.takes_less || made.takes_less;
   }
@@ -409,6 +412,13 @@ class JobReader {
     }
     if (is_llama_factory(settings)) return add_llama_factory(std::move(settings), whole);
     if (is_axolotl(settings)) return add(Dialect::axolotl, std::move(settings), whole);
+    if (is_automodel(settings)) return add(Dialect::automodel, std::move(settings), whole);
+    if (is_automodel_of_others(settings)) {
+      return unknown(whole,
+                     "this recipe of NeMo AutoModel's trains no language model, or does more than "
+                     "that, which is not read here",
+                     "a recipe of next-token prediction");
+    }
     if (is_ms_swift(settings)) {
       const bool megatron = is_ms_swift_megatron(settings);
       return add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift,
@@ -572,6 +582,28 @@ class JobReader {
     return launcher == end ? first : launcher;
   }
 
+  // "automodel x.yaml --nproc-per-node 8 --model.torch_dtype float32".
+  void add_automodel(const std::vector<ShellWord>& words, const Place& place) {
+    const auto yaml = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+      return word.text.ends_with(".yaml") || word.text.ends_with(".yml");
+    });
+    if (yaml == words.end()) return;
+    Launch launch;
+    launch.program = "automodel";
+    launch.place = place;
+    Settings settings;
+    for (const Setting& setting : words_of_command({std::next(yaml), words.end()})) {
+      if (setting.key != "nproc_per_node") {
+        settings.add(setting);
+      } else if (setting.resolved && setting.value.is_number_integer()) {
+        launch.gpus_per_node = setting.value.get<std::int64_t>();
+        launch.nodes = 1;
+      }
+    }
+    job_.launches.push_back(std::move(launch));
+    overrides_.push_back({*yaml, std::move(settings)});
+  }
+
   static bool is_verb_of_swift(const std::string& word) {
     return word == "sft" || word == "pt" || word == "rlhf";
   }
@@ -727,6 +759,10 @@ class JobReader {
     if (finetunes && words.end() - first > 2) {
       if (std::next(first)->text != "train") return false;
       add_arguments({first + 2, words.end()}, first->place, program);
+      return true;
+    }
+    if (program == "automodel" && words.end() - first > 1) {
+      add_automodel({first + 1, words.end()}, first->place);
       return true;
     }
     const bool verb = words.end() - first > 2 && is_verb_of_swift(std::next(first)->text);

@@ -136,6 +136,24 @@ bool is_ms_swift_megatron(const Settings& yaml) {
                         "expert_model_parallel_size", "recompute_granularity", "train_iters"});
 }
 
+bool is_automodel(const Settings& yaml) {
+  const Setting* const model = yaml.find("model._target_");
+  const bool of_nemo =
+      model != nullptr && text_of(model->value).find("NeMoAutoModel") != std::string::npos;
+  return yaml.has("step_scheduler.local_batch_size") && yaml.has_section("model.") &&
+         (of_nemo || has_any(yaml, {"recipe"}) || yaml.has_section("distributed.")) &&
+         !is_automodel_of_others(yaml);
+}
+
+bool is_automodel_of_others(const Settings& yaml) {
+  const Setting* const recipe = yaml.find("recipe");
+  if (recipe == nullptr) return false;
+  const std::string name = text_of(recipe->value);
+  const bool trains = name.find("NextTokenPrediction") != std::string::npos ||
+                      name.find("VLM") != std::string::npos;
+  return name.find("Recipe") != std::string::npos && !trains;
+}
+
 std::string_view other_tool_of(const Settings& yaml) {
   if (has_any(yaml, {"dist_config", "train_dataset"}) || yaml.has_section("dist_config.")) {
     return "LLaMA-Factory's second version";

@@ -49,6 +49,7 @@ enum class Dialect : std::uint8_t {
   axolotl,
   ms_swift,           // arguments of `swift sft`: a Trainer's and its own
   ms_swift_megatron,  // of `megatron sft`
+  automodel,          // NeMo AutoModel's YAML
 };
 
 // Of arguments: slime's, the fork's, a Trainer's or Megatron's. `script` is what takes them; empty:
@@ -73,6 +74,10 @@ bool is_axolotl(const Settings& yaml);
 // ms-swift's YAML, whose keys are its arguments; and whether they are those of its Megatron form.
 bool is_ms_swift(const Settings& yaml);
 bool is_ms_swift_megatron(const Settings& yaml);
+
+// NeMo AutoModel's YAML of a recipe that trains a language model, and of any other.
+bool is_automodel(const Settings& yaml);
+bool is_automodel_of_others(const Settings& yaml);
 
 // Whose file a YAML is that no reader here reads: "NeMo or verl"; empty: not known.
 std::string_view other_tool_of(const Settings& yaml);
