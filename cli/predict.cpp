@@ -338,7 +338,7 @@ void print_text(const Asked& asked, const Answer& answer, const PredictQuestion&
 struct AskedRl {
   RlJob job;
   RolloutLayout layout;
-  RlEstimate estimate;
+  std::optional<RlEstimate> estimate;  // none: a rule forbids the update's plan
 };
 
 // The length of its sequences where nobody says it, and no batch: that follows.
@@ -371,8 +371,11 @@ AskedRl ask_rl(const PredictQuestion& question, RlJob job, Asked& asked) {
   const auto faults = rl_faults(rl.job, train.model, asked.plan, rl.layout, gpus);
   if (!faults.empty()) throw Error(fmt::format("the step cannot be: {}", fmt::join(faults, "; ")));
   asked.defaults = {};
-  rl.estimate = evaluate_rl(*train.cost, rl.job, asked.plan, rl.layout, gpus);
-  asked.plan = update_plan(rl.job, train.model, asked.plan);
+  const ParallelPlan update = update_plan(rl.job, train.model, asked.plan);
+  if (why_infeasible(train.model, update, train.recipe(), train.limits()).empty()) {
+    rl.estimate = evaluate_rl(*train.cost, rl.job, asked.plan, rl.layout, gpus);
+  }
+  asked.plan = update;
   return rl;
 }
 
@@ -445,19 +448,22 @@ Exit run_predict(const Args& args, const Console& console) {
   if (question.json) {
     Json json = to_json(asked, answer, question);
     if (question.timing) json["elapsed_s"] = elapsed_s;
-    if (rl) json["step"] = rl_json(rl->job, rl->layout, rl->job.rollout_gpus, rl->estimate);
+    if (rl && rl->estimate) {
+      json["step"] = rl_json(rl->job, rl->layout, rl->job.rollout_gpus, *rl->estimate);
+    }
     console.out << json_text(json);
   } else {
-    if (rl) {
-      console.out << rl_job_text(rl->job) << '\n'
-                  << phases_text(rl->estimate) << "\nOne optimizer step of the update:\n";
+    if (rl) console.out << rl_job_text(rl->job) << '\n';
+    if (rl && rl->estimate) {
+      console.out << phases_text(*rl->estimate) << "\nOne optimizer step of the update:\n";
     }
     print_text(asked, answer, question, console.out);
     if (question.timing) {
       print(console.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
     }
   }
-  return answer.feasible() && (!rl || rl->estimate.fits) ? Exit::done : Exit::nothing_fits;
+  const bool fits = !rl || (rl->estimate && rl->estimate->fits);
+  return answer.feasible() && fits ? Exit::done : Exit::nothing_fits;
 }
 
 }  // namespace qplan

@@ -15,7 +15,7 @@ struct ResponseLengths {
   // published run that we hold says more than mean and maximum. The higher, the more answers reach
   // the cut and the longer the few last ones keep an engine from the next phase.
   double spread = 0.6;
-  std::vector<std::int64_t> stated;  // empty: the distribution
+  std::vector<std::int64_t> stated{};  // empty: the distribution
 
   // `n` lengths, ascending: the distribution's quantiles at (i + 1/2) / n, each at least 1.
   [[nodiscard]] std::vector<std::int64_t> quantiles(std::int64_t n) const;

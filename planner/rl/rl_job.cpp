@@ -198,8 +198,12 @@ Packing packing_of(const RlJob& job, const ModelSpec& model, const ParallelPlan&
   constexpr std::int64_t kMostPacked = 4096;
   const std::int64_t tried = std::min(each, kMostPacked);
   const std::vector<std::int64_t> lengths = whole_lengths(job, tried);
+  // Interleaved stages take micro-batches in groups of the pipeline's size (verl's
+  // rearrange_micro_batches, num_batches_divided_by, makes as many).
+  const std::int64_t group = plan.schedule == ScheduleKind::interleaved ? plan.pp : 1;
   const auto whole_micro_batches = [&](std::int64_t rows) {
-    return ceil_div(ceil_div(rows * each, tried), plan.micro_batch_size) * plan.micro_batch_size;
+    const std::int64_t unit = plan.micro_batch_size * group;
+    return ceil_div(ceil_div(rows * each, tried), unit) * unit;
   };
   Packing packing;
   if (!job.packed) {
@@ -357,7 +361,7 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   const auto node_gpus =
       static_cast<double>(std::min<std::int64_t>(train_gpus, hardware.link.gpus_per_node));
   Bytes host = result.update.memory.host_per_node;
-  if (moves) host += states * node_gpus;
+  if (moves) host += states * (critic ? 2.0 : 1.0) * node_gpus;
   if (reference) host += stage.weights * node_gpus;
   if (job.generates() && job.colocated() && job.sleep_level == 1) {
     host += RolloutModel(cost.model(), hardware, layout, cost.facts()).weights() * node_gpus;

@@ -109,7 +109,8 @@ struct RlEstimate {
 RolloutCost rollout_cost(const RolloutModel& engine, const RlJob& job, const RolloutLayout& layout,
                          std::int64_t gpus);
 
-// `cost` prices the training side on its GPUs; `gpus` is the whole job's.
+// `cost` prices the training side on its GPUs; `gpus` is the whole job's. No rule forbids
+// update_plan(), nor has rl_faults() anything to say.
 RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
                        const RolloutLayout& layout, std::int64_t gpus);
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <numeric>
 
-#include "models/rank_grid.h"
+#include "planner/rules/feasible.h"
 
 namespace qplan {
 namespace {
@@ -120,11 +120,16 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
     for (const RankedPlan& ranked : plans.plans) {
       ParallelPlan plan = ranked.plan;
       plan.document_len = space.job.document_len;
+      // Its own packing makes another batch than was searched with.
+      const ParallelPlan update = update_plan(split, cost.model(), plan);
+      const ClusterLimits limits{.gpus = training.gpus,
+                                 .compute_capability = cost.hardware().gpu.compute_capability};
+      if (!broken_rule(cost.model(), update, cost.recipe(), limits).empty()) continue;
       for (const PricedLayout& priced : layouts) {
         ++result.combined;
         RlPlan combined{plan, priced.layout, aside,
                         evaluate_rl(cost, split, plan, priced.layout, space.gpus)};
-        combined.plan = update_plan(split, cost.model(), plan);
+        combined.plan = update;
         found.push_back(std::move(combined));
       }
     }
