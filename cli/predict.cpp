@@ -440,17 +440,20 @@ Exit run_predict(const Args& args, const Console& console) {
   if (question.rl.asked()) rl = ask_rl(question, rl_job, asked);
   const Answer answer = ask(*asked.job, asked.plan);
   const double elapsed_s = stopwatch.elapsed_s();
+  const auto add_step = [&](Json& json) {
+    if (!rl || !rl->estimate) return;
+    json["step"] = rl_json(rl->job, rl->layout, rl->job.rollout_gpus, *rl->estimate);
+  };
   if (!question.output.empty()) {
     Json file = report(*asked.job, answer);
+    add_step(file);
     embed_job(file, *asked.job);
     write_file_atomically(question.output, json_text(file));
   }
   if (question.json) {
     Json json = to_json(asked, answer, question);
     if (question.timing) json["elapsed_s"] = elapsed_s;
-    if (rl && rl->estimate) {
-      json["step"] = rl_json(rl->job, rl->layout, rl->job.rollout_gpus, *rl->estimate);
-    }
+    add_step(json);
     console.out << json_text(json);
   } else {
     if (rl) console.out << rl_job_text(rl->job) << '\n';
