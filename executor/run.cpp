@@ -36,7 +36,7 @@ class CpuRun {
         options_(options),
         index_(model, plan.lora()),
         world_(static_cast<int>(plan.world())) {
-    if (model.vision) job_.images.emplace(model, plan.seq_len, facts.image_tokens);
+    if (model.vision) job_.images.emplace(model, plan.seq_len, facts.images);
     for (int stage = 0; stage < plan.pp; ++stage)
       programs_.push_back(rank_program(program_, stage));
     weights_ = options.weights;
