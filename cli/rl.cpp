@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 #include <utility>
 
@@ -38,7 +39,7 @@ std::vector<std::int64_t> read_lengths(const std::string& path) {
 // Where a phase lies within the step.
 std::string timeline(const RlPhase& phase, Seconds step) {
   const auto at = [&](Seconds time) {
-    return static_cast<std::size_t>(kTimelineWidth * (time / step) + 0.5);
+    return static_cast<std::size_t>(std::llround(kTimelineWidth * (time / step)));
   };
   const std::size_t begin = at(phase.begin), end = std::max(at(phase.end), begin + 1);
   return std::string(begin, ' ') + std::string(end - begin, '#');
