@@ -313,6 +313,9 @@ Exit search_steps(Job& job, SearchQuestion& question, const RlJob& rl_job, const
   options.search.top = static_cast<int>(question.top);
   options.search.threads = static_cast<int>(question.threads);
   options.split = !question.rl.rollout_gpus.has_value();
+  options.find = [&job](const SearchSpace& space, const SearchOptions& how) {
+    return search_offered(job, space, how);
+  };
   if (!question.rl.rollout.empty()) options.layouts.push_back(said);
   const RlSearchResult result = search_rl(*job.cost, rl_job, question.space, options);
   const double elapsed_s = stopwatch.elapsed_s();

@@ -120,6 +120,13 @@ Price burst_price(const Product& p, DType dtype, const Engine& engine,
           std::max(hardware.errors.beyond_gemm_table, engine.fit->error)};
 }
 
+// How much longer a product takes in a long run than in a burst: its arithmetic waits for a clock
+// that falls with the power it draws, what it reads and writes does not.
+double long_run_share(const Product& p, const Engine& engine, BytesPerSecond bandwidth) {
+  const Seconds compute = p.flops() / engine.peak, memory = p.bytes() / bandwidth;
+  return overlapped(compute / engine.fit->sustain, memory) / overlapped(compute, memory);
+}
+
 Price marked(Price price, bool assumed, double error) {
   if (!assumed) return price;
   return {price.time, PriceSource::assumed, std::max(price.error, error)};
@@ -354,7 +361,7 @@ Price gemm_price(const Gemm& work, const HardwareProfile& hardware) {
   const Product product{as_double(work.m), as_double(work.n), as_double(work.k),
                         as_double(work.batch), size_of(work.dtype)};
   Price price = burst_price(product, work.dtype, engine, hardware);
-  price.time = price.time / engine.fit->sustain;
+  price.time = price.time * long_run_share(product, engine, hardware.gpu.memory_bandwidth);
   if (work.accumulate_fp32) {
     const Bytes traffic(kAccumulateBytes * product.m * product.n * product.batch);
     if (const auto exposed = engine.fit->accumulate_exposed) {

@@ -245,17 +245,38 @@ RolloutCost rollout_cost(const RolloutModel& engine, const RlJob& job, const Rol
                       .in_flight = std::max<std::int64_t>(1, job.staleness)});
 }
 
+TrainerCost trainer_cost(const CostModel& cost, const RlJob& job, const ParallelPlan& plan) {
+  TrainerCost trainer;
+  trainer.packing = packing_of(job, cost.model(), plan);
+  // Memory is what a full sequence takes, time what the mean one does.
+  const ParallelPlan filled = filled_plan(plan, trainer.packing, cost.model().moe.has_value());
+  ParallelPlan forward = filled;
+  forward.recompute = {};
+  trainer.update = cost.step_time(filled) * trainer.packing.imbalance;
+  trainer.forward = cost.forward_time(forward) * trainer.packing.imbalance;
+  trainer.memory = cost.memory(update_plan(job, cost.model(), plan));
+  return trainer;
+}
+
 RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
                        const RolloutLayout& layout, std::int64_t gpus) {
+  RolloutCost rollout;
+  if (job.generates()) {
+    const RolloutModel engine(cost.model(), cost.hardware(), layout, cost.facts());
+    rollout = rollout_cost(engine, job, layout, job.colocated() ? gpus : job.rollout_gpus);
+  }
+  return evaluate_rl(cost, job, plan, trainer_cost(cost, job, plan), layout, rollout, gpus);
+}
+
+RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
+                       const TrainerCost& trained, const RolloutLayout& layout,
+                       const RolloutCost& rollout, std::int64_t gpus) {
   RlEstimate result;
   const HardwareProfile& hardware = cost.hardware();
-  result.packing = packing_of(job, cost.model(), plan);
-  const Packing& packing = result.packing;
-  const ParallelPlan filled = filled_plan(plan, packing, cost.model().moe.has_value());
-  // Memory is what a full sequence takes, time what the mean one does.
-  result.update = cost.evaluate(filled);
-  result.update.memory = cost.memory(update_plan(job, cost.model(), plan));
-  const StageMemory& stage = result.update.memory.worst_stage();
+  const Packing& packing = trained.packing;
+  result.packing = packing;
+  result.rollout = rollout;
+  const StageMemory& stage = trained.memory.worst_stage();
   const std::int64_t batches = std::max<std::int64_t>(1, job.answers() / job.batch());
   result.optimizer_steps = job.epochs * batches;
 
@@ -268,10 +289,7 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   const BytesPerSecond out = hardware.link.device_to_host, in = hardware.link.host_to_device;
 
   // The trainer's side.
-  ParallelPlan forward = filled;
-  forward.recompute = {};
-  const Seconds per_pass =
-      cost.forward_time(forward) * packing.imbalance * static_cast<double>(batches);
+  const Seconds per_pass = trained.forward * static_cast<double>(batches);
   const bool critic = job.algorithm == Algorithm::ppo;
   const bool reference = job.reference && job.algorithm != Algorithm::sft;
   const Bytes asleep = job.generates() && job.colocated()
@@ -289,8 +307,7 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
       phases.add("reference", per_pass, passing, train_gpus, "forwards of the frozen model");
     }
     if (critic) phases.add("values", per_pass, passing, train_gpus, "forwards of the critic");
-    const Seconds steps =
-        result.update.step_time * packing.imbalance * static_cast<double>(result.optimizer_steps);
+    const Seconds steps = trained.update * static_cast<double>(result.optimizer_steps);
     phases.add(
         "update", steps, training, train_gpus,
         fmt::format(
@@ -314,7 +331,6 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   } else {
     const RolloutModel engine(cost.model(), hardware, layout, cost.facts());
     const std::int64_t engines = std::max<std::int64_t>(1, rollout_gpus / layout.gpus());
-    result.rollout = rollout_cost(engine, job, layout, rollout_gpus);
     const Bytes left =
         job.colocated() ? (job.offload_trainer ? context : states + context) : Bytes(0);
     generating = usable * layout.memory_share + left;
@@ -331,8 +347,8 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
       side.add("refit", refit_time(cost, job, plan, layout, gpus) + kChangeOfHands, generating,
                rollout_gpus, "the trainer's weights to the engines");
       side.add("rollout", result.rollout.time(), generating, rollout_gpus,
-               fmt::format("{} engines of {}, {} answers each", engines, to_string(layout),
-                           ceil_div(job.answers(), engines)));
+               fmt::format("{} engine{} of {}, {} answers each", engines, engines == 1 ? "" : "s",
+                           to_string(layout), ceil_div(job.answers(), engines)));
       if (job.colocated() && job.sleep_level == 1) {
         side.add("engine sleeps", engine.weights() / out + kChangeOfHands, generating,
                  rollout_gpus);
@@ -360,14 +376,14 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   result.device = std::max(training, generating);
   const auto node_gpus =
       static_cast<double>(std::min<std::int64_t>(train_gpus, hardware.link.gpus_per_node));
-  Bytes host = result.update.memory.host_per_node;
+  Bytes host = trained.memory.host_per_node;
   if (moves) host += states * (critic ? 2.0 : 1.0) * node_gpus;
   if (reference) host += stage.weights * node_gpus;
   if (job.generates() && job.colocated() && job.sleep_level == 1) {
     host += RolloutModel(cost.model(), hardware, layout, cost.facts()).weights() * node_gpus;
   }
   result.host_per_node = host;
-  result.host_room = result.update.memory.host_room;
+  result.host_room = trained.memory.host_room;
   if (result.misfit.empty() && training > result.capacity) {
     result.misfit = fmt::format("the update takes {} of the {} that may be filled",
                                 human_bytes(training), human_bytes(result.capacity));

@@ -93,7 +93,6 @@ struct RlEstimate {
   std::vector<RlPhase> phases;
   RolloutCost rollout;
   Packing packing;
-  Estimate update;  // of one optimizer step, its memory that of full sequences
   std::int64_t optimizer_steps = 1;
   Seconds step_time;
   double tokens = 0;  // prompts and answers of a step
@@ -109,9 +108,22 @@ struct RlEstimate {
 RolloutCost rollout_cost(const RolloutModel& engine, const RlJob& job, const RolloutLayout& layout,
                          std::int64_t gpus);
 
+// What the training side takes, whatever makes the answers.
+struct TrainerCost {
+  Packing packing;
+  Seconds update, forward;  // of one optimizer step's answers, each
+  MemoryEstimate memory;    // of full sequences
+};
+// No rule forbids update_plan().
+TrainerCost trainer_cost(const CostModel& cost, const RlJob& job, const ParallelPlan& plan);
+
 // `cost` prices the training side on its GPUs; `gpus` is the whole job's. No rule forbids
 // update_plan(), nor has rl_faults() anything to say.
 RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
                        const RolloutLayout& layout, std::int64_t gpus);
+// The same of costs that are known already.
+RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
+                       const TrainerCost& trainer, const RolloutLayout& layout,
+                       const RolloutCost& rollout, std::int64_t gpus);
 
 }  // namespace qplan

@@ -14,15 +14,16 @@ namespace {
 constexpr int kPlansCombined = 12;
 constexpr std::size_t kLayoutsCombined = 6;
 
-// Halves, quarters and eighths of the GPUs, in whole nodes where there are several: the finest that
-// a rollout's share is looked for in.
+// Eighths of the GPUs, in whole nodes where there are several, where both sides run at once;
+// quarters where one waits for the other, which pays only by what changes of hands take.
 std::vector<std::int64_t> splits_of(const RlJob& job, std::int64_t gpus, std::int64_t node) {
   if (!job.colocated()) return {job.rollout_gpus};
   std::vector<std::int64_t> splits;
   if (job.staleness == 0) splits.push_back(0);
   const std::int64_t unit = gpus > node ? node : 1;
-  for (int eighths = 1; eighths < 8; ++eighths) {
-    const std::int64_t aside = gpus * eighths / 8 / unit * unit;
+  const int finest = job.staleness > 0 ? 8 : 4;
+  for (int part = 1; part < finest; ++part) {
+    const std::int64_t aside = gpus * part / finest / unit * unit;
     if (aside == 0 || aside >= gpus) continue;
     if (std::find(splits.begin(), splits.end(), aside) == splits.end()) splits.push_back(aside);
   }
@@ -39,7 +40,7 @@ std::int64_t divisible_batch(std::int64_t sequences, std::int64_t gpus) {
 
 struct PricedLayout {
   RolloutLayout layout;
-  Seconds time;
+  RolloutCost cost;
 };
 
 }  // namespace
@@ -94,11 +95,12 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
         ++result.layouts;
         const RolloutModel engine(cost.model(), cost.hardware(), layout, cost.facts());
         if (engine.cache_room().value() <= 0) continue;
-        layouts.push_back({layout, rollout_cost(engine, split, layout, engines_on).time()});
+        layouts.push_back({layout, rollout_cost(engine, split, layout, engines_on)});
       }
-      std::stable_sort(
-          layouts.begin(), layouts.end(),
-          [](const PricedLayout& a, const PricedLayout& b) { return a.time < b.time; });
+      std::stable_sort(layouts.begin(), layouts.end(),
+                       [](const PricedLayout& a, const PricedLayout& b) {
+                         return a.cost.time() < b.cost.time();
+                       });
       if (layouts.size() > kLayoutsCombined) layouts.resize(kLayoutsCombined);
     } else {
       layouts.push_back({});
@@ -115,7 +117,8 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
     if (cost.model().moe) training.job.routing = Routing::natural;
     SearchOptions search_options = options.search;
     search_options.top = std::max(kPlansCombined, options.search.top);
-    const SearchResult plans = search(cost, training, search_options);
+    const SearchResult plans = options.find ? options.find(training, search_options)
+                                            : search(cost, training, search_options);
     result.considered += plans.considered;
     for (const RankedPlan& ranked : plans.plans) {
       ParallelPlan plan = ranked.plan;
@@ -125,10 +128,12 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
       const ClusterLimits limits{.gpus = training.gpus,
                                  .compute_capability = cost.hardware().gpu.compute_capability};
       if (!broken_rule(cost.model(), update, cost.recipe(), limits).empty()) continue;
+      const TrainerCost trainer = trainer_cost(cost, split, plan);
       for (const PricedLayout& priced : layouts) {
         ++result.combined;
-        RlPlan combined{plan, priced.layout, aside,
-                        evaluate_rl(cost, split, plan, priced.layout, space.gpus)};
+        RlPlan combined{
+            plan, priced.layout, aside,
+            evaluate_rl(cost, split, plan, trainer, priced.layout, priced.cost, space.gpus)};
         combined.plan = update;
         found.push_back(std::move(combined));
       }

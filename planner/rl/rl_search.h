@@ -21,6 +21,8 @@ struct RlSearchOptions {
   SearchOptions search;
   // Layouts of the rollout to look at; empty: all that the model divides by.
   std::vector<RolloutLayout> layouts;
+  // How training plans are looked for; empty: search().
+  std::function<SearchResult(const SearchSpace&, const SearchOptions&)> find;
   bool split = true;  // also ways to set GPUs aside for the rollout, where the job leaves it open
 };
 

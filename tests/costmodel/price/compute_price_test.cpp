@@ -23,7 +23,9 @@ HardwareProfile formulas_of(const std::string& name) {
 
 // As the tables' makers measured it: in a short burst.
 double burst_teraflops(const Gemm& work, const std::string& name) {
-  return teraflops(work, machine(name)) / machine(name).gemm.at(Precision::bf16).sustain;
+  HardwareProfile burst = machine(name);
+  burst.gemm.at(Precision::bf16).sustain = 1;
+  return teraflops(work, burst);
 }
 
 }  // namespace
@@ -46,6 +48,22 @@ TEST_CASE("measured bursts come back from the table") {
         doctest::Approx(1505).epsilon(0.01));
   CHECK(gemm_price({.m = 4096, .n = 4096, .k = 4096}, machine("h100-sxm")).source ==
         PriceSource::table);
+}
+
+TEST_CASE("long runs slow down arithmetic, not what only reads its weights") {
+  for (const char* name : {"a100-80gb-sxm", "h100-sxm", "b200"}) {
+    HardwareProfile burst = machine(name);
+    const double sustain = burst.gemm.at(Precision::bf16).sustain;
+    burst.gemm.at(Precision::bf16).sustain = 1;
+    const auto slower = [&](std::int64_t rows) {
+      const Gemm work{.m = rows, .n = 8192, .k = 8192};
+      return gemm_price(work, machine(name)).time / gemm_price(work, burst).time;
+    };
+    CHECK(slower(1) == doctest::Approx(1).epsilon(1e-6));
+    CHECK(slower(16384) == doctest::Approx(1 / sustain).epsilon(1e-3));
+    CHECK(slower(256) > slower(1));
+    CHECK(slower(256) < slower(16384));
+  }
 }
 
 TEST_CASE("the closed form is the one of the header, by hand") {
