@@ -12,6 +12,10 @@ Bytes Slot::bytes() const {
   return rounded(Bytes(std::ceil(static_cast<double>(elements()) * size_of(dtype) * fraction)));
 }
 
+std::int64_t factors_of(const PackedParameter& p) {
+  return is_vector(p.whole) ? p.rows * p.cols : p.rows + p.cols;
+}
+
 PersistentBytes persistent_bytes(const Block& block) {
   PersistentBytes sum;
   for (const Slot& slot : block.slots) {

@@ -104,6 +104,9 @@ struct BlockShape {
   LoraTargets lora_targets;                  // ParallelPlan::lora_targets
   double lora_dropout = 0;                   // ParallelPlan::lora_dropout
   FrozenFormat frozen_weights = FrozenFormat::computed;  // ParallelPlan::frozen_weights
+  OptimizerKind optimizer = OptimizerKind::adam;         // ParallelPlan::optimizer
+  // Layers of a stage, where Muon deals the matrices of all out to the ranks that share states.
+  std::int64_t dealt_layers = 0;
   bool frozen = false;             // the model's own weights are not trained, adapters or none
   bool parallel_adapters = false;  // KernelChoices::parallel_adapters
   // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
@@ -195,6 +198,9 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{
         .member = &BlockShape::lora_dropout, .touches = kWork, .word = &ParallelPlan::lora_dropout},
     ShapeField{.member = &BlockShape::frozen_weights, .word = &ParallelPlan::frozen_weights},
+    ShapeField{
+        .member = &BlockShape::optimizer, .touches = kStates, .word = &ParallelPlan::optimizer},
+    ShapeField{.member = &BlockShape::dealt_layers, .touches = kStates},
     ShapeField{.member = &BlockShape::frozen},
     ShapeField{.member = &BlockShape::parallel_adapters},
 };
