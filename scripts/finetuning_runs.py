@@ -128,26 +128,27 @@ def fms(row, metrics, at):
     words = []
     lora = re.search(r"lora r=(\d+)\S* alpha=(\d+)", row["notes"])
     if lora:
-        words += lora_words(lora.group(1), ["q_proj", "k_proj", "v_proj", "o_proj"], lora.group(2))
+        words += lora_words(lora.group(1), ["q_proj", "k_proj", "v_proj", "o_proj"], lora.group(2)) + ["lora_dropout=0.1"]
         if "gptq" in kernels:
             words.append("frozen_weights=int4")
         elif "bnb" in kernels:
-            words.append("frozen_weights=nf4")
+            words.append("frozen_weights=nf4-double")
         if "baseline" in kernels:
-            words.append("kbit")
+            words.append("fp32_norms=true")
     elif not sharded or file in ("base", "granite"):
         # Since accelerate 0.33 what FSDP trains is made fp32 (the later files); before, it was left as loaded.
         words += ALL_IN_16_BITS
+    # Fused operations and kernels: rotary embeddings, norms and the loss; SwiGLU is torch's.
     if "foak" in kernels:
-        words.append("loss=fused")
-    if kernels.endswith("liger"):
-        words[-1] = "loss=liger"
+        words += ["module_kernels=norms", "loss=liger" if kernels.endswith("liger") else "loss=fused"]
     steps, batch = 100, int(row["gbs"])
     runtime, rate = number(metrics.get("train_runtime_s")), number(metrics.get("tokens_per_s_per_gpu"))
     exact = file in ("base", "liger", "granite")
     if not runtime or not rate:
         out["status"] = "failed"
     elif exact:
+        # Tokens that were counted: a model of shorter positions takes shorter sequences.
+        out["seq_len"] = round(rate * runtime * gpus / (steps * batch))
         out["step_time_s"] = round(runtime / steps, 6)
     else:
         # A whole epoch of so many documents (Orca-Math's subsets; 100 steps of the MoE file).

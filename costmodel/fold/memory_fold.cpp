@@ -121,12 +121,14 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   std::vector<DistinctStage> distinct(v.stages.distinct.size());
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     StageMoves& use = distinct[i].moves;
+    Bytes staying;
     for (const Run& run : v.stages.distinct[i]) {
       const DelayKey key{buffer_shape(run.shape), 0, std::nullopt, v.backward};
       const BlockMemory& block = memo_->memory.get(
           key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
       distinct[i].blocks.push_back(&block);
       distinct[i].on_host += block.on_host * static_cast<double>(run.count);
+      staying += block.staying * static_cast<double>(run.count);
       use.forward = then(use.forward, power(block.forward, run.count));
       use.backward = then(power(block.backward, run.count), use.backward);
       use.backward_input = then(power(block.backward_input, run.count), use.backward_input);
@@ -141,6 +143,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       if (holds.size() <= kind) holds.resize(kind + 1, 0);
       holds[kind] += run.count;
     }
+    use.backward = then(use.backward, {-staying, Bytes(0)});
   }
 
   const Bytes wire = boundary_bytes(model_, v.base);
@@ -308,16 +311,26 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   estimate.stages.reserve(v.like.size());
   for (std::size_t r = 0; r < v.like.size(); ++r) {
     StageMemory memory;
+    Bytes fresh, update;
     for (std::size_t k = 0; k < persistent.size(); ++k) {
       const double n = v.count(r, k);
+      fresh += persistent[k].fresh * n;
+      update += persistent[k].update * n;
       memory.weights += persistent[k].weights * n;
       memory.gradients += persistent[k].gradients * n;
       memory.optimizer += persistent[k].optimizer * n;
     }
-    memory.gradients += v.parts[r].gradients;
-    memory.activations = v.activations[r];
-    memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + v.sending[r] +
-                     v.parts[r].gathered + reserves;
+    const Bytes shared = v.buffers[static_cast<std::size_t>(v.like[r])] + v.sending[r] + reserves;
+    const Bytes passes = v.parts[r].gradients + v.activations[r] + v.parts[r].gathered;
+    if (update > Bytes(0) && fresh + update > passes) {
+      // The peak lies in the update, when activations are gone.
+      memory.gradients += fresh;
+      memory.buffers = shared + update;
+    } else {
+      memory.gradients += v.parts[r].gradients;
+      memory.activations = v.activations[r];
+      memory.buffers = shared + v.parts[r].gathered;
+    }
     memory.peak =
         memory.weights + memory.gradients + memory.optimizer + memory.buffers + memory.activations;
     memory.reserved = reserved_bytes(memory.peak, recipe_, capacity_ - outside);

@@ -53,8 +53,14 @@ enum class LossKind : std::uint8_t {
   native,        // Megatron's --cross-entropy-fusion-impl native
   te,            // ... te: Transformer Engine's
   compiled,      // torch.compile's
-  chunked        // ... in parts of the tokens, head included (torchtitan's ChunkedLossWrapper)
+  chunked,       // ... in parts of the tokens, head included (torchtitan's ChunkedLossWrapper)
+  liger          // the same in one kernel's parts, gradients made in forward (Liger's)
 };
+
+// Which of a module's parts Hugging Face's models run as one kernel each, instead of torch's
+// operation by operation: norms and rotary embeddings (fms-acceleration's fused ops and kernels,
+// Unsloth's), or SwiGLU as well (Liger's, transformers' --use_liger_kernel).
+enum class ModuleKernels : std::uint8_t { eager, norms, all };
 
 // What selective recomputation drops and computes again (Megatron's --recompute-modules).
 enum class RecomputeModule : std::uint8_t {
@@ -137,6 +143,10 @@ struct ParallelPlan {
   LoraTargets lora_targets;
   double lora_dropout = 0;  // of what adapters read, a share is dropped
   FrozenFormat frozen_weights = FrozenFormat::computed;
+  // Norms' frozen weights are fp32, and so are, beside bitsandbytes' layers, the hidden states
+  // (PEFT's prepare_model_for_kbit_training).
+  bool fp32_norms = false;
+  ModuleKernels module_kernels = ModuleKernels::eager;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
   DType moment_dtype = DType::fp32;       // Adam's m and v
@@ -270,7 +280,16 @@ struct Words<LossKind> {
                                                             {LossKind::native, "native"},
                                                             {LossKind::te, "te"},
                                                             {LossKind::compiled, "compiled"},
-                                                            {LossKind::chunked, "chunked"}});
+                                                            {LossKind::chunked, "chunked"},
+                                                            {LossKind::liger, "liger"}});
+};
+template <>
+struct Words<ModuleKernels> {
+  static constexpr std::string_view what = "module_kernels";
+  static constexpr auto table =
+      std::to_array<std::pair<ModuleKernels, std::string_view>>({{ModuleKernels::eager, "eager"},
+                                                                 {ModuleKernels::norms, "norms"},
+                                                                 {ModuleKernels::all, "all"}});
 };
 template <>
 struct Words<OverlapKind> {

@@ -101,6 +101,8 @@ struct BlockShape {
   LoraTargets lora_targets;                  // ParallelPlan::lora_targets
   double lora_dropout = 0;                   // ParallelPlan::lora_dropout
   FrozenFormat frozen_weights = FrozenFormat::computed;  // ParallelPlan::frozen_weights
+  bool fp32_norms = false;                               // ParallelPlan::fp32_norms
+  ModuleKernels module_kernels = ModuleKernels::eager;   // ParallelPlan::module_kernels
   bool frozen = false;             // the model's own weights are not trained, adapters or none
   bool parallel_adapters = false;  // KernelChoices::parallel_adapters
   // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
@@ -191,6 +193,10 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{
         .member = &BlockShape::lora_dropout, .touches = kWork, .word = &ParallelPlan::lora_dropout},
     ShapeField{.member = &BlockShape::frozen_weights, .word = &ParallelPlan::frozen_weights},
+    ShapeField{.member = &BlockShape::fp32_norms, .word = &ParallelPlan::fp32_norms},
+    ShapeField{.member = &BlockShape::module_kernels,
+               .touches = kWork,
+               .word = &ParallelPlan::module_kernels},
     ShapeField{.member = &BlockShape::frozen},
     ShapeField{.member = &BlockShape::parallel_adapters},
 };

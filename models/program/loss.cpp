@@ -1,5 +1,8 @@
 #include "models/program/loss.h"
 
+#include <algorithm>
+#include <bit>
+
 namespace qplan {
 
 LossTraits traits_of(LossKind loss, const Recipe& recipe) {
@@ -20,6 +23,8 @@ LossTraits traits_of(LossKind loss, const Recipe& recipe) {
       return {};
     case LossKind::chunked:
       return {.chunks = 8};  // ChunkedLossWrapper's default
+    case LossKind::liger:
+      return {.by_vocabulary = true};
   }
   return {};
 }
@@ -41,7 +46,15 @@ EnumSet<LossKind> losses_of(RecipeKind recipe) {
 }
 
 std::int64_t loss_chunks(const ModelSpec& model, const LossTraits& loss, std::int64_t tokens) {
-  return model.num_mtp_layers > 0 || tokens % loss.chunks != 0 ? 1 : loss.chunks;
+  std::int64_t chunks = loss.chunks;
+  if (loss.by_vocabulary) {
+    // A part has the power of two of tokens that is no less than tokens over this ratio.
+    const std::int64_t ratio = (model.vocab_size + model.hidden_size - 1) / model.hidden_size;
+    const std::int64_t rows = static_cast<std::int64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>((tokens + ratio - 1) / ratio)));
+    chunks = std::max<std::int64_t>(1, tokens / rows);
+  }
+  return model.num_mtp_layers > 0 || tokens % chunks != 0 ? 1 : chunks;
 }
 
 }  // namespace qplan

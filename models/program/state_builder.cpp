@@ -18,10 +18,14 @@ std::int64_t ceil_of(double bytes) {
 // Bytes of optimizer state per parameter on the device.
 std::int64_t optimizer_bytes(const Recipe& r, const BlockShape& s) {
   const bool fp32_working = r.states.working_params == DType::fp32 && gathers_parameters(r, s.zero);
-  double bytes = 2 * size_of(s.moment_dtype) + (fp32_working ? 0 : size_of(s.main_params_dtype));
+  // Weights that were loaded in 16 bits and are updated in place are their own master.
+  const bool one_copy =
+      r.states.updates_working_weights && size_of(s.main_params_dtype) < size_of(DType::fp32);
+  const double main = fp32_working || one_copy ? 0 : size_of(s.main_params_dtype);
+  double bytes = 2 * size_of(s.moment_dtype) + main;
   // fp16 keeps an fp32 copy of the gradients beside the master weights
-  // (docs/reference/frameworks.md 2.2: 20 bytes).
-  if (s.precision == Precision::fp16 && !fp32_working) bytes += 4;
+  // (docs/reference/frameworks.md 2.2: 20 bytes); torch's own optimizers have neither.
+  if (s.precision == Precision::fp16 && main > 0 && !r.states.updates_working_weights) bytes += 4;
   return static_cast<std::int64_t>(bytes);
 }
 
@@ -87,7 +91,7 @@ void StateBuilder::declare() {
   // told to make those views of them (gradient_as_bucket_view; nanotron's trainer.py does not).
   const bool buckets = c_.recipe.states.buckets && s.dense_shard * s.dense_replicas > 1;
   if (buckets && !borrows_) {
-    b.slot("reduction buckets", c_.activation_dtype(), 1, own_.total(), Storage::gradient);
+    b.slot("reduction buckets", kept_dtype(), 1, own_.total(), Storage::gradient);
   }
   const bool on_host =
       s.zero >= 2 && s.optimizer_offload >= 1 && c_.recipe.states.offloads_as_reduced;
