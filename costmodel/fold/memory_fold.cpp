@@ -272,8 +272,11 @@ constexpr double kFragmentation = 0.05;
 
 // A caching allocator keeps freed blocks while there is room for them, and frees them before it
 // fails; only fragments stay.
-Bytes reserved_bytes(Bytes peak, const Recipe& recipe, Bytes room) {
-  const Bytes least = peak * (1 + std::min(kFragmentation, recipe.memory.allocator_overhead));
+Bytes reserved_bytes(const StageMemory& memory, const Recipe& recipe, Bytes room) {
+  const Bytes peak = memory.peak;
+  // States are allocated once and leave no fragments.
+  const Bytes moving = memory.activations + memory.buffers;
+  const Bytes least = peak + moving * std::min(kFragmentation, recipe.memory.allocator_overhead);
   const Bytes cached =
       peak * (1 + recipe.memory.allocator_overhead) + recipe.memory.allocator_slack;
   return std::max(least, std::min(cached, room));
@@ -333,7 +336,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
     }
     memory.peak =
         memory.weights + memory.gradients + memory.optimizer + memory.buffers + memory.activations;
-    memory.reserved = reserved_bytes(memory.peak, recipe_, capacity_ - outside);
+    memory.reserved = reserved_bytes(memory, recipe_, capacity_ - outside);
     memory.device = memory.reserved + outside;
     estimate.stages.push_back(memory);
     if (memory.device > estimate.stages[static_cast<std::size_t>(estimate.worst)].device) {

@@ -334,7 +334,8 @@ void LayerContext::accumulate_apart(SlotId sum, std::int64_t rows, std::int64_t 
   // Products that are to add to bf16 gradients do so without a kernel more.
   const bool apart = sums_in_fp32() || !shape.gradient_accumulation_fusion;
   const bool hooked = apart && !products_sum();
-  const bool by_autograd = !recipe.states.fp32_accumulation && shape.zero < 2;
+  const bool by_autograd =
+      !recipe.states.fp32_accumulation && shape.zero < 2 && !shape.fresh_gradients;
   if (hooked || by_autograd) accumulate(sum, sum, rows, cols);
 }
 

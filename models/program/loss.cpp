@@ -19,6 +19,13 @@ LossTraits traits_of(LossKind loss, const Recipe& recipe) {
       if (recipe.keeps.te_loss_in_place) return {};
       return {.keeps_logits = false, .kept_bytes = 4};
     case LossKind::fused:
+      // Hugging Face's forward hands any loss logits in fp32, a copy of all but the last token's,
+      // whose gradient takes their place; backward puts it back among all (transformers 4.45,
+      // modeling_llama.py).
+      if (kHuggingFace.has(recipe.kind) && recipe.kernels.loss != LossKind::fused) {
+        return {.keeps_logits = false, .kept_bytes = 4, .gradient_bytes = 4};
+      }
+      return {};
     case LossKind::compiled:
       return {};
     case LossKind::chunked:

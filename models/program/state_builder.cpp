@@ -91,7 +91,9 @@ void StateBuilder::declare() {
   // told to make those views of them (gradient_as_bucket_view; nanotron's trainer.py does not).
   const bool buckets = c_.recipe.states.buckets && s.dense_shard * s.dense_replicas > 1;
   if (buckets && !borrows_) {
-    b.slot("reduction buckets", kept_dtype(), 1, own_.total(), Storage::gradient);
+    // nanotron's are of what autograd makes, which hooks add to fp32 sums.
+    const DType reduced = c_.recipe.states.fp32_accumulation ? c_.activation_dtype() : kept_dtype();
+    b.slot("reduction buckets", reduced, 1, own_.total(), Storage::gradient);
   }
   const bool on_host =
       s.zero >= 2 && s.optimizer_offload >= 1 && c_.recipe.states.offloads_as_reduced;

@@ -19,7 +19,9 @@ namespace {
 // rows. Where rows are added to the accumulated gradient none is needed; where every microbatch is
 // reduced, the table is that gradient.
 SlotId dense_table_gradient(LayerContext& c) {
-  if (c.recipe.states.adds_gradients || c.shape.zero >= 2) return kNoSlot;
+  if (c.recipe.states.adds_gradients || c.shape.zero >= 2 || c.shape.fresh_gradients) {
+    return kNoSlot;
+  }
   const std::int64_t rows = vocabulary_share(c.model, c.shape);
   const SlotId table = c.b.slot("gradient of the table", c.activation_dtype(), rows, c.hidden);
   c.rowwise(RowwiseKind::zero_fill, rows, c.hidden, {}, {table});
