@@ -57,6 +57,12 @@ def questions(folder):
     yield "predict", f"predict {tiny} --framework torchtitan --json", 0, None
     yield "predict", f"predict {tiny} --framework qplan --precision fp32 --json", 0, None
 
+    yield "predict", f"predict {tiny} --algorithm grpo --max-response-len 300 --prompt-len 50 --rollout tp2 --json", 0, None
+    yield "search_steps", f"search {tiny} --algorithm grpo --max-response-len 300 --prompt-len 50 --timing --json", 0, None
+    yield "search_steps", f"search {tiny} --algorithm sft --max-response-len 300 --json", 0, None
+    yield "search_steps", "search --model llama3-70b --gpus 1 --algorithm grpo --json", 1, None  # nothing fits
+    yield "plan", (f"search {tiny} --algorithm grpo --max-response-len 300 --prompt-len 50 "
+                   f"-o {folder}/steps.json"), 0, "steps.json"
     yield "search", f"search {tiny} --top 3 --timing --json", 0, None
     yield "search", (f"search {moe} --pp 2 --cp 1 --ep 8 --micro-batch-size 1 --vpp 1,2 {natural} {changed} "
                      f"--pareto --top 4 --json -o {folder}/moe.json"), 0, None

@@ -132,14 +132,18 @@ double rows_of_one(const GroupedGemm& g) {
 // All experts' compute time. A weight gradient contracts over the rows: they take k's place.
 Seconds grouped_compute(const GroupedGemm& g, const Engine& engine, const GemmFit& grouped) {
   const GemmFit& fit = *engine.fit;
-  const double rows = rows_of_one(g);
+  // (rows + m0)(rows + grouped.m0) / rows is least at the root of their product. Fewer rows never
+  // take longer: below, that least time stands (kernels have smaller tiles for few rows).
+  const double own_rows = rows_of_one(g);
+  const double rows =
+      g.weight_gradient ? own_rows : std::max(own_rows, std::sqrt(fit.m0 * grouped.m0));
   const double n = as_double(g.n);
   const double k = as_double(g.k);
   const double tiles = g.weight_gradient ? (1 + fit.m0 / n) * (1 + fit.n0 / k) * (1 + fit.k0 / rows)
                                          : (1 + fit.m0 / rows) * (1 + fit.n0 / n) *
                                                (1 + fit.k0 / k) * (1 + grouped.m0 / rows);
   const double efficiency = fit.efficiency * fit.sustain * grouped.efficiency * grouped.sustain;
-  return flops(Work(g)) / (engine.peak * efficiency) * tiles;
+  return flops(Work(g)) * (rows / own_rows) / (engine.peak * efficiency) * tiles;
 }
 
 // How long a causal sequence would be whose queries look at as many keys in the mean as these do:
@@ -391,6 +395,12 @@ Price attention_price(const Attention& work, const HardwareProfile& hardware) {
   }
   if (work.kernel == AttentionKernel::unfused) return unfused_attention_price(work, hardware);
   Price price = fused_attention_price(work, hardware);
+  // Few queries of many cached keys: reading those takes longer than the products.
+  if (work.kv_len > work.q_len) {
+    const BytesPerSecond rate = hardware.gpu.memory_bandwidth * hardware.gpu.memory_efficiency;
+    price.time = overlapped(price.time, key_value_bytes(work) / rate);
+    price.error = std::max(price.error, hardware.errors.memory_bound);
+  }
   price.time += dropout_time(work, hardware) + sinks_time(work, hardware);
   return price;
 }

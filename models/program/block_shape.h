@@ -58,6 +58,9 @@ struct BlockShape {
   BlockKind kind = BlockKind::decoder;
   LayerKind layer;
   std::int64_t micro_batch_size = 1, seq_len = 4096;
+  // Tokens of each sequence whose keys and values a cache holds: attention sees them, nothing else
+  // does (generation).
+  std::int64_t cached = 0;
   std::int64_t documents = 1;  // of a packed sequence, equally long; attention stays within each
   int tp = 1, cp = 1, ep = 1, etp = 1;
   int dense_shard = 1, expert_shard = 1;        // ranks that share one copy of the sharded states
@@ -135,6 +138,7 @@ inline constexpr std::tuple kShapeFields{
                .touches = kWork,
                .word = &ParallelPlan::micro_batch_size},
     ShapeField{.member = &BlockShape::seq_len, .touches = kWork, .word = &ParallelPlan::seq_len},
+    ShapeField{.member = &BlockShape::cached, .touches = kWork},
     ShapeField{.member = &BlockShape::documents},
     ShapeField{.member = &BlockShape::tp, .word = &ParallelPlan::tp},
     ShapeField{.member = &BlockShape::cp, .word = &ParallelPlan::cp},

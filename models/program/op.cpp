@@ -266,7 +266,7 @@ constexpr Overloaded each_field{
     },
     [](const Attention& w, auto&& f) {
       f(w.batch, w.heads, w.kv_heads, w.q_len, w.kv_len, w.head_dim, w.v_head_dim, w.window,
-        w.causal, w.pass, w.kernel, w.deterministic, w.dropout, w.sinks);
+        w.causal, w.pass, w.kernel, w.deterministic, w.dropout, w.sinks, w.latent);
     },
     [](const Rowwise& w, auto&& f) { f(w.kind, w.rows, w.cols, w.dtype, w.fused, w.groups); },
     [](const Collective& w, auto&& f) {
@@ -335,6 +335,14 @@ double score_pairs(const Attention& a) {
   const double begin = std::max(0.0, kv - q);
   const double bend = std::clamp(window, begin, kv);
   return (bend * bend - begin * begin) / 2 + (kv - bend) * window;
+}
+
+Bytes key_value_bytes(const Attention& a, double element) {
+  const std::int64_t seen = a.window > 0 ? std::min(a.kv_len, a.window + a.q_len - 1) : a.kv_len;
+  const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
+  const std::int64_t width = a.head_dim + (a.latent ? 0 : v_dim);
+  return Bytes(element * as_double(a.batch) * as_double(a.kv_heads) * as_double(seen) *
+               as_double(width));
 }
 
 Flops flops(const Work& work) {

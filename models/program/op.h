@@ -74,7 +74,8 @@ struct GroupedGemm {
 };
 
 // Fused attention of q_len queries over kv_len keys; FLOPs of causal attention count the lower
-// triangle. `window` > 0 limits each query to that many keys.
+// triangle. `window` > 0 limits each query to that many keys. More keys than queries: the first
+// kv_len - q_len come from a cache (generation).
 struct Attention {
   std::int64_t batch = 0, heads = 0, kv_heads = 0, q_len = 0, kv_len = 0;
   std::int64_t head_dim = 0, v_head_dim = 0, window = 0;
@@ -84,6 +85,7 @@ struct Attention {
   bool deterministic = false;  // backward: gradients of queries are added up in a fixed order
   bool dropout = false;        // fused: probabilities are dropped, by random numbers drawn anew
   bool sinks = false;          // fused: each head has a learned logit, which gets a gradient, too
+  bool latent = false;         // values are the first v_head_dim columns of the keys
   // FLOPs of the model's products beside attention's own, over a whole sequence: what else heats
   // the GPU while this runs. 0: nothing, it runs alone.
   double products = 0;
@@ -276,6 +278,9 @@ int kernel_count(const StateSpaceScan& work);
 // heads and lengths in fours (fused_softmax.py, is_kernel_available); otherwise torch casts to
 // fp32, scales, masks, normalises and casts back, a kernel each.
 bool fused_softmax(const Attention& a);
+
+// Bytes of the keys and values that attention reads, each number of `element` bytes.
+Bytes key_value_bytes(const Attention& work, double element = 2);
 
 // (query, key) pairs that attention scores, each causal diagonal counted half.
 double score_pairs(const Attention& work);
