@@ -247,10 +247,13 @@ def mlperf(row, metrics, at):
     out.update(recipe="megatron", base_model="llama2-70b", zero=1, tp=tp, pp=row["pp"], cp=cp, sp=int(tp > 1), vpp=row["vpp"],
                seq_len=row["seq"], recompute_words="none", precision_words="nvfp4" if nvfp4 else "fp8",
                cuda_graph="layer" if graphs else "",
+               overlap="tp" if tp > 1 and re.search("TP_COMM_OVERLAP=(1|True)", notes) else "",
                step_time_s=metrics["step_time_s"])
     words = lora_words(16, ["q_proj", "k_proj", "v_proj", "o_proj"], 32) + ["lora_dropout=0.1"]
-    if "FP8_PARAM_GATHER=0" in notes:
-        words.append("fp8_param_gather=false")
+    if tp > 1 and "LORA_A2A=1" in notes:
+        words.append("lora_a2a=true")
+    # (FP8_PARAM_GATHER is of weights that are trained: frozen ones lie in fp8 alone, or 144 GiB would not leave
+    # the 80 GiB that some of these cards have.)
     out["plan_words"] = " ".join(words)
     if "peak_memory_GB" in metrics:
         out.update(mem_gib=metrics["peak_memory_GB"], mem_kind="allocated")

@@ -142,6 +142,9 @@ struct ParallelPlan {
   int lora_alpha = 32;  // their products are scaled by alpha / rank
   LoraTargets lora_targets;
   double lora_dropout = 0;  // of what adapters read, a share is dropped
+  // Parallel adapters beside row-parallel layers come to the ranks' tokens by an all-to-all, not by
+  // gathering all columns of all tokens (Megatron-Bridge's LoRA, a2a_experimental).
+  bool lora_a2a = false;
   FrozenFormat frozen_weights = FrozenFormat::computed;
   // Norms' frozen weights are fp32, and so are, beside bitsandbytes' layers, the hidden states
   // (PEFT's prepare_model_for_kbit_training).

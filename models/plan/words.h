@@ -366,6 +366,20 @@ inline constexpr std::tuple kPlanWords{
              .help = "share of what adapters read that is dropped",
              .given = Given::once,
              .gives_way = GivesWay::never},
+    PlanWord{.key = "lora_a2a",
+             .member = &ParallelPlan::lora_a2a,
+             .value = "BOOL",
+             .help = "adapters beside row-parallel layers exchange tokens for columns instead of "
+                     "gathering them (Megatron-Bridge's a2a_experimental)",
+             .given = Given::once,
+             .gives_way = GivesWay::never,
+             .said_by = {.recipes = kMegatronCore,
+                         .rule = "lora_a2a_available",
+                         .lacks = "all-to-all of adapters",
+                         .instead = "leave lora_a2a out",
+                         .source = "Megatron-Bridge 067f987d, src/megatron/bridge/peft/lora.py: "
+                                   "a2a_experimental; qplan: no other recipe has parallel "
+                                   "adapters"}},
     PlanWord{.key = "frozen_weights",
              .member = &ParallelPlan::frozen_weights,
              .brief = "frozen",

@@ -104,6 +104,7 @@ struct BlockShape {
   LoraTargets lora_targets;                  // ParallelPlan::lora_targets
   double lora_dropout = 0;                   // ParallelPlan::lora_dropout
   FrozenFormat frozen_weights = FrozenFormat::computed;  // ParallelPlan::frozen_weights
+  bool lora_a2a = false;                                 // ParallelPlan::lora_a2a
   bool fp32_norms = false;                               // ParallelPlan::fp32_norms
   ModuleKernels module_kernels = ModuleKernels::eager;   // ParallelPlan::module_kernels
   bool frozen = false;             // the model's own weights are not trained, adapters or none
@@ -197,6 +198,7 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{
         .member = &BlockShape::lora_dropout, .touches = kWork, .word = &ParallelPlan::lora_dropout},
     ShapeField{.member = &BlockShape::frozen_weights, .word = &ParallelPlan::frozen_weights},
+    ShapeField{.member = &BlockShape::lora_a2a, .touches = kWork, .word = &ParallelPlan::lora_a2a},
     ShapeField{.member = &BlockShape::fp32_norms, .word = &ParallelPlan::fp32_norms},
     ShapeField{.member = &BlockShape::module_kernels,
                .touches = kWork,

@@ -261,7 +261,7 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   if (!goes_back) return block;
   recompute(block, r, s, {{c.weights, c.weights_backward}, {c.adapters, c.adapters_backward}});
   if (s.activations_offload) offload_activations(block);
-  const bool sharded = gathers_parameters(r, s.zero) && s.dense_shard > 1;
+  const bool sharded = gathers_parameters(r, s.zero) && s.dense_shard > 1 && !s.activations_offload;
   if (r.keeps.frozen_inputs_stay && s.frozen && sharded && s.recompute == RecomputeKind::full) {
     block.until_backward_ends = {x, arriving};
   }

@@ -230,6 +230,8 @@ SlotId LayerContext::gathered_linear(ParameterRole role, SlotId x, SlotId y, std
     b.flush();
   }
   in_pieces(product(role, whole, y, tokens / kOverlapPieces, n, k), kOverlapPieces - 1);
+  // Adapters read what the pieces have brought together.
+  adapt(role, whole, y, tokens, n, k);
   return whole;
 }
 
@@ -258,6 +260,7 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
     reduce.pieces = kOverlapPieces;
   }
   b.wait_for(Stream::model_comm);
+  if (shape.parallel_adapters) adapt(role, x, sum, tokens, n, k);
   return sum;
 }
 

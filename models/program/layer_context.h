@@ -190,6 +190,8 @@ struct LayerContext {
   [[nodiscard]] AdapterKind kind_of(const AdaptedPart& part) const;
   SlotId over_tp(CollectiveKind kind, SlotId x, std::string_view name, std::int64_t rows,
                  std::int64_t cols);
+  SlotId exchanged(SlotId x, std::string_view name, std::int64_t numbers, std::int64_t rows,
+                   std::int64_t cols);
   void adapt_parallel(const AdaptedPart& part, SlotId x, SlotId y, std::int64_t rows,
                       std::int64_t n, std::int64_t k);
   void adapt_parallel_dgrad(const AdaptedPart& part, SlotId dy, SlotId dx, std::int64_t rows,

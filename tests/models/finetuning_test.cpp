@@ -122,3 +122,23 @@ TEST_CASE("Liger's loss runs in parts as many as the vocabulary is wider than hi
   CHECK(loss_chunks(load_model("llama2-7b"), liger, 16384) == 8);
   CHECK(loss_chunks(load_model("llama2-7b"), liger, 7) == 7);
 }
+
+TEST_CASE("parallel adapters read what overlapped products have brought together") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto adapters = [&](const std::string& words) {
+    const Block block =
+        block_of(model, RecipeKind::megatron,
+                 "tp2 sp gbs1 seq1024 lora8 lora_targets=q_proj+k_proj+v_proj " + words);
+    std::vector<Gemm> products;
+    for (const Op& op : block.forward) {
+      const auto* gemm = std::get_if<Gemm>(&op.work);
+      if (gemm != nullptr && op.pieces <= 1 && op.parameter != kNoParameter &&
+          block.parameters[static_cast<std::size_t>(op.parameter)].whole.adapter != Adapter::none) {
+        products.push_back(*gemm);
+      }
+    }
+    return products;
+  };
+  CHECK(adapters("").size() == 2);
+  CHECK(adapters("overlap=tp") == adapters(""));
+}
