@@ -24,9 +24,9 @@ namespace {
 Bytes update_bytes(const Block& block) {
   Bytes sum;
   for (const Op& op : block.update) {
-    const auto* adam = std::get_if<AdamW>(&op.work);
-    if (adam == nullptr || adam->fused) continue;
-    sum += rounded(Bytes(static_cast<double>(adam->params) * size_of(adam->moments)));
+    const auto* step = std::get_if<Update>(&op.work);
+    if (step == nullptr || step->fused || step->optimizer != OptimizerKind::adam) continue;
+    sum += rounded(Bytes(static_cast<double>(step->params) * size_of(step->moments)));
   }
   return sum;
 }
