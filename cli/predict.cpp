@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -16,6 +17,7 @@
 #include "cli/plan_words.h"
 #include "cli/print.h"
 #include "cli/report.h"
+#include "cli/rl.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
 #include "models/plan/words.h"
@@ -30,6 +32,7 @@ struct PredictQuestion {
   JobChoices choices;
   PlanWords words;
   std::string plan, line, output;
+  RlQuestion rl;
   double storage_gb_per_s = Reliability{}.storage_per_node.value() / 1e9;
   bool json = false, timing = false;
 };
@@ -331,6 +334,51 @@ void print_text(const Asked& asked, const Answer& answer, const PredictQuestion&
               : "It would with:\n" + advice_text(advice));
 }
 
+// A step of --algorithm: its phases around the update that `asked` is.
+struct AskedRl {
+  RlJob job;
+  RolloutLayout layout;
+  std::optional<RlEstimate> estimate;  // none: a rule forbids the update's plan
+};
+
+// The length of its sequences where nobody says it, and no batch: that follows.
+void set_rl_words(PredictQuestion& question, const RlJob& job) {
+  const std::string& line = is_file(question.plan) ? std::string() : question.plan;
+  if (is_said("global_batch_size", &ParallelPlan::global_batch_size, line, question.words)) {
+    throw Error(
+        "--global-batch-size follows from --prompts, --samples and --train-batch of an "
+        "--algorithm; "
+        "leave it out");
+  }
+  // The plan is of the GPUs that train.
+  if (question.choices.gpus && job.rollout_gpus > 0) {
+    if (job.rollout_gpus >= *question.choices.gpus) {
+      throw Error(fmt::format("--rollout-gpus {} of --gpus {} leave none to train",
+                              job.rollout_gpus, *question.choices.gpus));
+    }
+    *question.choices.gpus -= job.rollout_gpus;
+  }
+  if (is_file(question.plan)) return;
+  if (!is_said("seq_len", &ParallelPlan::seq_len, line, question.words)) {
+    question.words["seq_len"] = std::to_string(longest_of(job));
+  }
+}
+
+AskedRl ask_rl(const PredictQuestion& question, RlJob job, Asked& asked) {
+  AskedRl rl{.job = std::move(job), .layout = rollout_layout_of(question.rl), .estimate = {}};
+  const Job& train = *asked.job;
+  const std::int64_t gpus = train.gpus + rl.job.rollout_gpus;
+  const auto faults = rl_faults(rl.job, train.model, asked.plan, rl.layout, gpus);
+  if (!faults.empty()) throw Error(fmt::format("the step cannot be: {}", fmt::join(faults, "; ")));
+  asked.defaults = {};
+  const ParallelPlan update = update_plan(rl.job, train.model, asked.plan);
+  if (why_infeasible(train.model, update, train.recipe(), train.limits()).empty()) {
+    rl.estimate = evaluate_rl(*train.cost, rl.job, asked.plan, rl.layout, gpus);
+  }
+  asked.plan = update;
+  return rl;
+}
+
 Json to_json(const Asked& asked, const Answer& answer, const PredictQuestion& question) {
   const Job& job = *asked.job;
   Json object = report(job, answer);
@@ -371,6 +419,7 @@ Exit run_predict(const Args& args, const Console& console) {
                "the framework's defaults"},
               set_text(question.plan));
   add_plan_words(line, question.words);
+  add_rl_options(line, question.rl);
   line.group("Output");
   line.flag("--json", "the same as JSON", question.json);
   line.flag("--timing", "also how long the answer took", question.timing);
@@ -383,26 +432,41 @@ Exit run_predict(const Args& args, const Console& console) {
     }
     question.plan = question.line;
   }
-  const Asked asked = is_file(question.plan) ? from_file(question) : from_words(question);
+  const RlJob rl_job = rl_job_of(question.rl);
+  if (question.rl.asked()) set_rl_words(question, rl_job);
+  Asked asked = is_file(question.plan) ? from_file(question) : from_words(question);
   const Stopwatch stopwatch;
+  std::optional<AskedRl> rl;
+  if (question.rl.asked()) rl = ask_rl(question, rl_job, asked);
   const Answer answer = ask(*asked.job, asked.plan);
   const double elapsed_s = stopwatch.elapsed_s();
+  const auto add_step = [&](Json& json) {
+    if (!rl || !rl->estimate) return;
+    json["step"] = rl_json(rl->job, rl->layout, rl->job.rollout_gpus, *rl->estimate);
+  };
   if (!question.output.empty()) {
     Json file = report(*asked.job, answer);
+    add_step(file);
     embed_job(file, *asked.job);
     write_file_atomically(question.output, json_text(file));
   }
   if (question.json) {
     Json json = to_json(asked, answer, question);
     if (question.timing) json["elapsed_s"] = elapsed_s;
+    add_step(json);
     console.out << json_text(json);
   } else {
+    if (rl) console.out << rl_job_text(rl->job) << '\n';
+    if (rl && rl->estimate) {
+      console.out << phases_text(*rl->estimate) << "\nOne optimizer step of the update:\n";
+    }
     print_text(asked, answer, question, console.out);
     if (question.timing) {
       print(console.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
     }
   }
-  return answer.feasible() ? Exit::done : Exit::nothing_fits;
+  const bool fits = !rl || (rl->estimate && rl->estimate->fits);
+  return answer.feasible() && fits ? Exit::done : Exit::nothing_fits;
 }
 
 }  // namespace qplan

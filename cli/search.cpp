@@ -12,6 +12,7 @@
 #include "cli/plan_words.h"
 #include "cli/print.h"
 #include "cli/report.h"
+#include "cli/rl.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
 
@@ -26,6 +27,7 @@ struct SearchQuestion {
   std::int64_t top = 10, threads = 0;
   Objective objective = Objective::tokens;
   std::string output;
+  RlQuestion rl;
   bool json = false, timing = false, pareto = false;
 };
 
@@ -228,12 +230,117 @@ Json to_json(const Job& job, const SearchQuestion& question, const FoundPlans& f
   return object;
 }
 
+// ---- of a step of --algorithm ----
+
+// A plan file of the best update, with the step around it.
+void write_best(const Job& job, const RlJob& rl_job, const RlPlan& best, const std::string& path) {
+  Json file = report(job, ask(job, best.plan));
+  file["step"] = rl_json(rl_job, best.layout, best.rollout_gpus, best.estimate);
+  embed_job(file, job);
+  write_file_atomically(path, json_text(file));
+}
+
+Json to_json(Job& job, const SearchQuestion& question, const RlJob& rl_job,
+             const RlSearchResult& result) {
+  Json object{{"model", job.model.name},
+              {"hardware", job.hardware.name},
+              {"framework", to_word(job.framework)},
+              {"gpus", question.space.gpus},
+              {"seq_len", question.space.job.seq_len},
+              {"precision", to_word(question.space.job.precision)},
+              {"considered", result.considered},
+              {"layouts", result.layouts},
+              {"splits", result.splits},
+              {"combined", result.combined},
+              {"steps", Json::array()},
+              {"misfits", Json::array()}};
+  for (const auto& [list, key] :
+       {std::pair{&result.plans, "steps"}, std::pair{&result.misfits, "misfits"}}) {
+    for (const RlPlan& plan : *list) {
+      RlJob split = rl_job;
+      split.rollout_gpus = plan.rollout_gpus;
+      Json step = rl_json(split, plan.layout, plan.rollout_gpus, plan.estimate);
+      step["plan"] = plan_to_json(plan.plan);
+      step["short"] = to_string(plan.plan);
+      object[key].push_back(std::move(step));
+    }
+  }
+  return object;
+}
+
+void print_text(const Job& job, const RlJob& rl_job, bool open, const RlSearchResult& result,
+                std::ostream& out) {
+  out << model_line(job) << rl_job_text(rl_job, open) << '\n';
+  if (result.plans.empty()) {
+    out << "Nothing fits.\n";
+    if (!result.misfits.empty()) {
+      const RlPlan& nearest = result.misfits.front();
+      out << wrapped("The fastest that does not: " + nearest.estimate.misfit + ".", page().text)
+          << rl_ranking_text(rl_job, {nearest});
+    }
+    return;
+  }
+  out << rl_ranking_text(rl_job, result.plans) << "\nbest:\n"
+      << phases_text(result.plans.front().estimate) << '\n'
+      << wrapped(fmt::format("{} training plans and {} rollout layouts considered over {} way{} to "
+                             "share the GPUs, {} combinations priced whole.",
+                             grouped(result.considered), grouped(result.layouts), result.splits,
+                             result.splits == 1 ? "" : "s", grouped(result.combined)),
+                 page().text);
+}
+
+Exit search_steps(Job& job, SearchQuestion& question, const RlJob& rl_job, const Console& console) {
+  if (question.words.contains("global_batch_size")) {
+    throw Error(
+        "--global-batch-size follows from --prompts, --samples and --train-batch of an "
+        "--algorithm; "
+        "leave it out");
+  }
+  question.words.try_emplace("seq_len", std::to_string(longest_of(rl_job)));
+  set_job_words(question.space, question.words, job.model, job.gpus);
+  // What no plan can mend is said before any is looked for.
+  RolloutLayout any;
+  const RolloutLayout said = rollout_layout_of(question.rl);
+  ParallelPlan one = question.space.job;
+  RlJob whole = rl_job;
+  if (question.rl.rollout.empty()) whole.staleness = 0;
+  if (rl_job.rollout_gpus == 0) whole.staleness = 0;
+  const auto faults =
+      rl_faults(whole, job.model, one, question.rl.rollout.empty() ? any : said, job.gpus);
+  if (!faults.empty()) throw Error(fmt::format("the step cannot be: {}", fmt::join(faults, "; ")));
+  const Stopwatch stopwatch;
+  RlSearchOptions options;
+  options.search.top = static_cast<int>(question.top);
+  options.search.threads = static_cast<int>(question.threads);
+  options.split = !question.rl.rollout_gpus.has_value();
+  options.find = [&job](const SearchSpace& space, const SearchOptions& how) {
+    return search_offered(job, space, how);
+  };
+  if (!question.rl.rollout.empty()) options.layouts.push_back(said);
+  const RlSearchResult result = search_rl(*job.cost, rl_job, question.space, options);
+  const double elapsed_s = stopwatch.elapsed_s();
+  if (!question.output.empty() && !result.plans.empty()) {
+    job.gpus = result.plans.front().plan.world();
+    write_best(job, rl_job, result.plans.front(), question.output);
+  }
+  if (question.json) {
+    Json object = to_json(job, question, rl_job, result);
+    if (question.timing) object["elapsed_s"] = elapsed_s;
+    console.out << json_text(object);
+  } else {
+    print_text(job, rl_job, options.split, result, console.out);
+    if (question.timing) print(console.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
+  }
+  return result.plans.empty() ? Exit::nothing_fits : Exit::done;
+}
+
 void add_options(CommandLine& line, SearchQuestion& question) {
   add_model_options(line, question.choices);
   add_job_words(line, question.words);
   add_cluster_options(line, question.choices);
   line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");
   add_constraints(line, question.space);
+  add_rl_options(line, question.rl);
   line.group("Output");
   line.option({"--top", "COUNT", "plans to show", "10"}, set_whole(question.top, 1, 1000));
   line.option({"--objective", "GOAL",
@@ -258,6 +365,8 @@ Exit run_search(const Args& args, const Console& console) {
 
   const auto job = make_job(question.choices);
   if (job->gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
+  const RlJob rl_job = rl_job_of(question.rl);
+  if (question.rl.asked()) return search_steps(*job, question, rl_job, console);
   question.defaults = set_job_words(question.space, question.words, job->model, job->gpus);
   const FoundPlans found = look(*job, question, console);
   if (!question.output.empty() && !found.plans.empty()) {

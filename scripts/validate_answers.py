@@ -53,10 +53,16 @@ def questions(folder):
     yield "predict", ("predict --model llama3-8b --gpus 64 --tp 2 --pp 4 --vpp 2 --cp 2 --schedule interleaved "
                       "--pipeline-layout 3,5,4,4,4,4,4,4 --recompute selective:core_attn+mlp "
                       "--offload optimizer:0.5 --json"), 0, None
-    yield "predict", "predict --model qwen3-vl-30b-a3b --gpus 32 --framework fsdp2 --zero 3 --json", 0, None
+    yield "predict", "predict --model qwen3-vl-30b-a3b --gpus 32 --framework fsdp2 --zero 3 --images 2 --image-size 1024 --json", 0, None
     yield "predict", f"predict {tiny} --framework torchtitan --json", 0, None
     yield "predict", f"predict {tiny} --framework qplan --precision fp32 --json", 0, None
 
+    yield "predict", f"predict {tiny} --algorithm grpo --max-response-len 300 --prompt-len 50 --rollout tp2 --json", 0, None
+    yield "search_steps", f"search {tiny} --algorithm grpo --max-response-len 300 --prompt-len 50 --timing --json", 0, None
+    yield "search_steps", f"search {tiny} --algorithm sft --max-response-len 300 --json", 0, None
+    yield "search_steps", "search --model llama3-70b --gpus 1 --algorithm grpo --json", 1, None  # nothing fits
+    yield "plan", (f"search {tiny} --algorithm grpo --max-response-len 300 --prompt-len 50 "
+                   f"-o {folder}/steps.json"), 0, "steps.json"
     yield "search", f"search {tiny} --top 3 --timing --json", 0, None
     yield "search", (f"search {moe} --pp 2 --cp 1 --ep 8 --micro-batch-size 1 --vpp 1,2 {natural} {changed} "
                      f"--pareto --top 4 --json -o {folder}/moe.json"), 0, None

@@ -53,8 +53,14 @@ enum class LossKind : std::uint8_t {
   native,        // Megatron's --cross-entropy-fusion-impl native
   te,            // ... te: Transformer Engine's
   compiled,      // torch.compile's
-  chunked        // ... in parts of the tokens, head included (torchtitan's ChunkedLossWrapper)
+  chunked,       // ... in parts of the tokens, head included (torchtitan's ChunkedLossWrapper)
+  liger          // the same in one kernel's parts, gradients made in forward (Liger's)
 };
+
+// Which of a module's parts Hugging Face's models run as one kernel each, instead of torch's
+// operation by operation: norms and rotary embeddings (fms-acceleration's fused ops and kernels,
+// Unsloth's), or SwiGLU as well (Liger's, transformers' --use_liger_kernel).
+enum class ModuleKernels : std::uint8_t { eager, norms, all };
 
 // What selective recomputation drops and computes again (Megatron's --recompute-modules).
 enum class RecomputeModule : std::uint8_t {
@@ -73,6 +79,18 @@ enum class RecomputeModule : std::uint8_t {
 enum class AttentionBackend : std::uint8_t { automatic, flash, fused };
 
 enum class OverlapKind : std::uint8_t { tp, grad, param, ep };
+
+// Which optimizer steps the weights, and so what it keeps of each beside a master copy:
+//   adam       two moments (AdamW, arXiv 1711.05101)
+//   adam8bit   the same in blocks of 256 numbers of 8 bits with an fp32 scale (bitsandbytes, arXiv
+//              2110.02861; torchao's is as large)
+//   adafactor  of a matrix its rows' and columns' mean squares, of a vector a second moment; no
+//              first moment (arXiv 1804.04235, as transformers has it)
+//   sgd        a momentum (Megatron's --sgd-momentum, 0.9; torch's SGD without one keeps nothing)
+//   muon       a momentum of the hidden layers' matrices, which steps along its nearest orthogonal
+//              matrix; Adam for embeddings, head, norms and biases (arXiv 2502.16982)
+//   lion       a momentum, whose sign is the step (arXiv 2302.06675)
+enum class OptimizerKind : std::uint8_t { adam, adam8bit, adafactor, sgd, muon, lion };
 
 struct Recompute {
   RecomputeKind kind = RecomputeKind::none;
@@ -136,10 +154,18 @@ struct ParallelPlan {
   int lora_alpha = 32;  // their products are scaled by alpha / rank
   LoraTargets lora_targets;
   double lora_dropout = 0;  // of what adapters read, a share is dropped
+  // Parallel adapters beside row-parallel layers come to the ranks' tokens by an all-to-all, not by
+  // gathering all columns of all tokens (Megatron-Bridge's LoRA, a2a_experimental).
+  bool lora_a2a = false;
   FrozenFormat frozen_weights = FrozenFormat::computed;
+  // Norms' frozen weights are fp32, and so are, beside bitsandbytes' layers, the hidden states
+  // (PEFT's prepare_model_for_kbit_training).
+  bool fp32_norms = false;
+  ModuleKernels module_kernels = ModuleKernels::eager;
+  OptimizerKind optimizer = OptimizerKind::adam;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
-  DType moment_dtype = DType::fp32;       // Adam's m and v
+  DType moment_dtype = DType::fp32;       // Adam's m and v, a momentum
   EnumSet<OverlapKind> overlap;
   bool cuda_graph = false;
   CudaGraphScope cuda_graph_scope = CudaGraphScope::full;
@@ -270,7 +296,27 @@ struct Words<LossKind> {
                                                             {LossKind::native, "native"},
                                                             {LossKind::te, "te"},
                                                             {LossKind::compiled, "compiled"},
-                                                            {LossKind::chunked, "chunked"}});
+                                                            {LossKind::chunked, "chunked"},
+                                                            {LossKind::liger, "liger"}});
+};
+template <>
+struct Words<ModuleKernels> {
+  static constexpr std::string_view what = "module_kernels";
+  static constexpr auto table =
+      std::to_array<std::pair<ModuleKernels, std::string_view>>({{ModuleKernels::eager, "eager"},
+                                                                 {ModuleKernels::norms, "norms"},
+                                                                 {ModuleKernels::all, "all"}});
+};
+template <>
+struct Words<OptimizerKind> {
+  static constexpr std::string_view what = "optimizer";
+  static constexpr auto table = std::to_array<std::pair<OptimizerKind, std::string_view>>(
+      {{OptimizerKind::adam, "adam"},
+       {OptimizerKind::adam8bit, "adam8bit"},
+       {OptimizerKind::adafactor, "adafactor"},
+       {OptimizerKind::sgd, "sgd"},
+       {OptimizerKind::muon, "muon"},
+       {OptimizerKind::lion, "lion"}});
 };
 template <>
 struct Words<OverlapKind> {

@@ -51,10 +51,10 @@ void AttentionPart::core(Pass pass) {
                  .heads = heads.q,
                  .kv_heads = heads.kv,
                  .q_len = q_len,
-                 .kv_len = q_len,
+                 .kv_len = q_len + s.cached,
                  .head_dim = heads.qk_dim,
                  .v_head_dim = heads.v_dim,
-                 .window = seen_keys(c_, q_len),
+                 .window = seen_keys(c_, q_len + s.cached),
                  .causal = c_.model.causal,
                  .pass = pass,
                  .kernel = c_.attention_kernel(),
@@ -62,6 +62,15 @@ void AttentionPart::core(Pass pass) {
                  .dropout = c_.drops(),
                  .sinks = c_.model.attention_sinks && !c_.recipe.form.sinks,
                  .products = products_beside_attention(c_.model, s.seq_len / s.documents)};
+  // A cache of latent attention holds the latent and the rotary key, which all heads share: scores
+  // and values are made of those, the up-projections being part of queries and outputs
+  // (arXiv 2405.04434, section 2.1.2).
+  if (s.cached > 0 && c_.model.mla) {
+    work.kv_heads = 1;
+    work.head_dim = c_.model.mla->kv_lora_rank + c_.model.mla->qk_rope_head_dim;
+    work.v_head_dim = c_.model.mla->kv_lora_rank;
+    work.latent = true;
+  }
   const Sinks sinks = learned_sinks(pass);
   const auto attend = [&](const Attention& step, SlotId k, SlotId v) {
     Op& op = forward

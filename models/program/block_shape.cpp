@@ -34,8 +34,10 @@ int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
 }
 
 bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe) {
-  return recipe.states.drops_gradients && sharding_in_blocks(plan, recipe) >= 2 &&
-         plan.num_microbatches() == 1;
+  // Sharded ones are reduced and gone with each block; whole ones are torch's own (DDP).
+  const bool made_anew =
+      sharding_in_blocks(plan, recipe) >= 2 || recipe.states.updates_working_weights;
+  return recipe.states.drops_gradients && made_anew && plan.num_microbatches() == 1;
 }
 
 namespace {
@@ -94,6 +96,9 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.optimizer_offload = plan.offload.optimizer;
   s.params_offload = plan.offload.params;
   s.nvme = plan.offload.nvme;
+  if (plan.optimizer == OptimizerKind::muon && plan.zero > 0) {
+    s.dealt_layers = (model.num_layers + plan.pp - 1) / plan.pp;
+  }
   s.recompute = plan.recompute.kind;
   s.recompute_modules =
       plan.recompute.modules.empty() ? recipe.keeps.selective : plan.recompute.modules;

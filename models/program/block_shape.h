@@ -58,6 +58,9 @@ struct BlockShape {
   BlockKind kind = BlockKind::decoder;
   LayerKind layer;
   std::int64_t micro_batch_size = 1, seq_len = 4096;
+  // Tokens of each sequence whose keys and values a cache holds: attention sees them, nothing else
+  // does (generation).
+  std::int64_t cached = 0;
   std::int64_t documents = 1;  // of a packed sequence, equally long; attention stays within each
   int tp = 1, cp = 1, ep = 1, etp = 1;
   int dense_shard = 1, expert_shard = 1;        // ranks that share one copy of the sharded states
@@ -101,6 +104,12 @@ struct BlockShape {
   LoraTargets lora_targets;                  // ParallelPlan::lora_targets
   double lora_dropout = 0;                   // ParallelPlan::lora_dropout
   FrozenFormat frozen_weights = FrozenFormat::computed;  // ParallelPlan::frozen_weights
+  bool lora_a2a = false;                                 // ParallelPlan::lora_a2a
+  bool fp32_norms = false;                               // ParallelPlan::fp32_norms
+  ModuleKernels module_kernels = ModuleKernels::eager;   // ParallelPlan::module_kernels
+  OptimizerKind optimizer = OptimizerKind::adam;         // ParallelPlan::optimizer
+  // Layers of a stage, where Muon deals the matrices of all out to the ranks that share states.
+  std::int64_t dealt_layers = 0;
   bool frozen = false;             // the model's own weights are not trained, adapters or none
   bool parallel_adapters = false;  // KernelChoices::parallel_adapters
   // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
@@ -133,6 +142,7 @@ inline constexpr std::tuple kShapeFields{
                .touches = kWork,
                .word = &ParallelPlan::micro_batch_size},
     ShapeField{.member = &BlockShape::seq_len, .touches = kWork, .word = &ParallelPlan::seq_len},
+    ShapeField{.member = &BlockShape::cached, .touches = kWork},
     ShapeField{.member = &BlockShape::documents},
     ShapeField{.member = &BlockShape::tp, .word = &ParallelPlan::tp},
     ShapeField{.member = &BlockShape::cp, .word = &ParallelPlan::cp},
@@ -191,6 +201,14 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{
         .member = &BlockShape::lora_dropout, .touches = kWork, .word = &ParallelPlan::lora_dropout},
     ShapeField{.member = &BlockShape::frozen_weights, .word = &ParallelPlan::frozen_weights},
+    ShapeField{.member = &BlockShape::lora_a2a, .touches = kWork, .word = &ParallelPlan::lora_a2a},
+    ShapeField{.member = &BlockShape::fp32_norms, .word = &ParallelPlan::fp32_norms},
+    ShapeField{.member = &BlockShape::module_kernels,
+               .touches = kWork,
+               .word = &ParallelPlan::module_kernels},
+    ShapeField{
+        .member = &BlockShape::optimizer, .touches = kStates, .word = &ParallelPlan::optimizer},
+    ShapeField{.member = &BlockShape::dealt_layers, .touches = kStates},
     ShapeField{.member = &BlockShape::frozen},
     ShapeField{.member = &BlockShape::parallel_adapters},
 };

@@ -46,6 +46,15 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
 constexpr EnumSet<Precision> kAllButFp32 =
     set_of(Precision::bf16, Precision::fp16, Precision::fp8, Precision::mxfp8, Precision::nvfp4);
 
+// What each framework has of optimizers: --optimizer of Megatron-LM d98e8a64
+// (megatron/training/arguments.py:2913; Megatron-FSDP two of them, :1150) and of Megatron-DeepSpeed
+// 4efb479d (megatron/arguments.py:940); DeepSpeed edaa7221, deepspeed/runtime/engine.py:2079;
+// nanotron 2411b022, src/nanotron/config/config.py:391; a Trainer's --optim, whose Adafactor
+// wants whole matrices and so no shards.
+constexpr auto kAdamAndSgd = set_of(OptimizerKind::adam, OptimizerKind::sgd);
+constexpr auto kElementwise =
+    set_of(OptimizerKind::adam, OptimizerKind::adam8bit, OptimizerKind::sgd, OptimizerKind::lion);
+
 constexpr Recipe kMegatron{
     .kind = RecipeKind::megatron,
     .description = "Megatron-Core with Transformer Engine (also Megatron-Bridge, NeMo, slime)",
@@ -55,7 +64,8 @@ constexpr Recipe kMegatron{
                 .norms_in_linears = true,
                 .expands_key_heads = true,
                 .one_product_per_expert = true,
-                .parallel_adapters = true},
+                .parallel_adapters = true,
+                .orthogonalizes_layers = true},
     .keeps = {.dummy_weight_gradients = true, .selective = only_core_attn()},
     .states = {.whole_reductions = true, .fp8_parameters = true},
     .host = {.launch = microseconds(150),
@@ -76,6 +86,7 @@ constexpr Recipe kMegatron{
     .defaults = {.overlap = overlaps(false, true, true)},
     .can = {.schedules = set_of(ScheduleKind::one_f_one_b, ScheduleKind::interleaved),
             .precisions = kAllButFp32,
+            .optimizers = kAdamAndSgd | set_of(OptimizerKind::muon),
             .losses = set_of(LossKind::native, LossKind::unfused, LossKind::te),
             .takes_layout = true,  // --pipeline-model-parallel-layout
             .offload = StateOffload::optimizer,
@@ -92,6 +103,7 @@ constexpr Recipe megatron_fsdp() {
   r.states.fp8_parameters = false;
   r.errors = {.model = 0.1};
   r.defaults.zero = 3;
+  r.can.optimizers = kAdamAndSgd;
   r.can.zero = {2, 3};
   r.can.offload = StateOffload::none;
   return r;
@@ -115,6 +127,7 @@ constexpr Recipe kMegatronLegacy{
     .defaults = {.zero = 0},
     .can = {.schedules = set_of(ScheduleKind::one_f_one_b, ScheduleKind::interleaved),
             .precisions = set_of(Precision::bf16, Precision::fp16),
+            .optimizers = kAdamAndSgd,
             .losses = set_of(LossKind::unfused),
             .zero = {0, 0},  // it has nothing else
             .recompute = set_of(RecomputeChoice::blocks)}};
@@ -148,6 +161,12 @@ constexpr Recipe megatron_deepspeed() {
   return r;
 }
 
+// Of one expert in a loop over all of them: its rows are looked up and taken, go through a product
+// and what follows it, and are added back, a dozen kernels. Training of IBM's granite-3.0-3b-a800m
+// on an A100 (40 experts, 2232 tokens a microbatch, recomputation; fms-acceleration,
+// a100_80gb_moe.csv) takes 36 ms a layer, whose products are 12 grouped ones of ours.
+constexpr Seconds kModulesExpert = microseconds(75);
+
 constexpr Recipe kDeepSpeedModules{
     .kind = RecipeKind::deepspeed,
     .description = "DeepSpeed ZeRO-1/2/3 on Hugging Face modules",
@@ -155,7 +174,8 @@ constexpr Recipe kDeepSpeedModules{
                 .fused_norms = false,
                 .loss = LossKind::eager,
                 .separate_projections = true,
-                .fused_scan_output = true},
+                .fused_scan_output = true,
+                .one_product_per_expert = true},
     .keeps = {.eager_copies = true},
     .states = {.reduce_dtype = DType::bf16,
                .fp32_accumulation = false,
@@ -163,6 +183,7 @@ constexpr Recipe kDeepSpeedModules{
                .held_bucket_elements = 500000000},
     .host = {.launch = microseconds(15),
              .collective_launch = microseconds(50),
+             .expert = {.product = kModulesExpert},
              .step_overhead = Seconds(0.02)},
     .memory = {.context = gib(1.6),
                .communicator = mib(120),
@@ -171,7 +192,8 @@ constexpr Recipe kDeepSpeedModules{
     .errors = {.model = 0.2},
     .defaults = {.overlap = overlaps(false, true, false), .grad_dtype = DType::bf16},
     .can = {.precisions = set_of(Precision::bf16, Precision::fp16),
-            .losses = set_of(LossKind::eager),
+            .optimizers = kElementwise | set_of(OptimizerKind::muon),
+            .losses = set_of(LossKind::eager, LossKind::fused, LossKind::liger),
             .pipeline = false,  // DeepSpeed's needs a PipelineModule
             .zero = {1, 3},
             .offload = StateOffload::optimizer,
@@ -184,7 +206,11 @@ constexpr Recipe ddp() {
   Recipe r = kDeepSpeedModules;
   r.kind = RecipeKind::ddp;
   r.description = "PyTorch DDP, or one GPU, on Hugging Face modules";
+  // torch's AdamW over lists of parameters: transformers 4's adamw_torch.
+  r.kernels.fused_adam = false;
   r.states.widens_gradients = false;
+  r.states.updates_working_weights = true;
+  r.states.drops_gradients = true;
   r.states.held_bucket_elements = 0;
   // torch/nn/parallel/distributed.py: bucket_cap_mb 25, gradient_as_bucket_view off.
   r.states.buckets = ReductionBuckets{.size = mib(25)};
@@ -192,6 +218,7 @@ constexpr Recipe ddp() {
   // (Its checkpoints are reentrant: transformers 4's gradient_checkpointing_enable says so
   // unasked.)
   r.defaults = {.overlap = overlaps(false, true, false), .grad_dtype = DType::bf16, .zero = 0};
+  r.can.optimizers = kElementwise | set_of(OptimizerKind::adafactor, OptimizerKind::muon);
   r.can.zero = {0, 0};
   r.can.offload = StateOffload::none;
   r.can.sequence_split = SequenceSplit::none;
@@ -224,7 +251,8 @@ constexpr Recipe kFsdp2{
     .errors = {.model = 0.14},  // nine runs, the worst 17% off
     .defaults = {.overlap = overlaps(false, true, true), .zero = 3},
     .can = {.precisions = set_of(Precision::bf16, Precision::fp16, Precision::fp8),
-            .losses = set_of(LossKind::eager),
+            .optimizers = kElementwise,
+            .losses = set_of(LossKind::eager, LossKind::fused, LossKind::liger),
             .pipeline = false,
             .zero = {2, 3},
             .offload = StateOffload::whole,
@@ -237,19 +265,20 @@ constexpr Recipe fsdp1() {
   Recipe r = kFsdp2;
   r.kind = RecipeKind::fsdp1;
   r.description = "PyTorch FSDP1 on Hugging Face style modules";
-  r.kernels.attention = AttentionKernel::flash1;  // of 2022-23 (MPT's Triton kernel is one)
-  r.kernels.loss = LossKind::fused;
+  r.kernels.attention = AttentionKernel::flash2;
   r.kernels.separate_casts = false;
   r.kernels.copies_sequence_parts = false;
+  r.kernels.one_product_per_expert = true;
+  r.host.expert.product = kModulesExpert;
   // torch's default (foreach); Composer's DecoupledAdamW is as many passes.
   r.kernels.fused_adam = false;
   r.keeps.recomputes_operators = false;
+  r.keeps.frozen_inputs_stay = true;
   r.states.copies_gathered = false;
   r.states.flat_parameters = true;
   r.host.collective_launch = microseconds(60);
   r.errors.model = 0.045;
   r.defaults.grad_dtype = DType::bf16;  // torch reduces what it gathers unless told otherwise
-  r.can.losses = set_of(LossKind::fused);
   r.can.cp_exchanges = Capabilities{}.cp_exchanges;
   r.can.joins_sharding_ranks = false;
   return r;
@@ -278,6 +307,9 @@ constexpr Recipe fsdp2_compile() {
   r.can.schedules = set_of(ScheduleKind::gpipe, ScheduleKind::one_f_one_b,
                            ScheduleKind::interleaved, ScheduleKind::zbv);
   r.can.precisions = kAllButFp32;
+  // OPTIMIZERS in torchtitan b5bcd76c, torchtitan/components/optimizer/optimizer.py:143; its
+  // DistMuon wants FlexShard's placement of whole matrices, which is not modelled.
+  r.can.optimizers = set_of(OptimizerKind::adam);
   r.can.losses = set_of(LossKind::chunked, LossKind::compiled);
   r.can.pipeline = true;
   r.can.takes_layout = true;                        // module_fqns_per_model_part
@@ -314,6 +346,7 @@ constexpr Recipe kNanotron{
     .errors = {.model = 0.14},
     .can = {.schedules = set_of(ScheduleKind::gpipe, ScheduleKind::one_f_one_b),
             .precisions = set_of(Precision::bf16, Precision::fp16),
+            .optimizers = kAdamAndSgd,
             .losses = set_of(LossKind::unfused),
             .placement = LayerPlacement::by_cost,
             // Its tp mode is reduce-scatter by default.
@@ -384,6 +417,7 @@ constexpr Recipe kOwn{
                 set_of(ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
                        ScheduleKind::zb_h1, ScheduleKind::zbv, ScheduleKind::dualpipe),
             .precisions = set_of(Precision::bf16, Precision::fp8, Precision::fp32),
+            .optimizers = kAdamAndSgd | set_of(OptimizerKind::adafactor, OptimizerKind::muon),
             .losses = set_of(LossKind::fused),
             .takes_layout = true,
             .zero = {1, 3},
@@ -412,11 +446,16 @@ const Recipe& recipe_of(RecipeKind kind) {
 
 Recipe recipe_of_month(RecipeKind kind, int month) {
   // The first whole months with what they name.
-  constexpr int kEarlyStop = 202310, kCompiledLoss = 202504, kChunkedLoss = 202605, kFlex = 202607;
+  constexpr int kEarlyStop = 202310, kFlash2 = 202401, kCompiledLoss = 202504,
+                kChunkedLoss = 202605, kFlex = 202607;
   constexpr int kMegatronFusedLoss = 202407, kTeLossInFp32 = 202609, kCurrentScaling = 202509;
   Recipe recipe = recipe_of(kind);
   if (month == 0) return recipe;
   if (kind == RecipeKind::fsdp1) recipe.keeps.recomputes_dead_ops = month < kEarlyStop;
+  if (kind == RecipeKind::fsdp1 && month < kFlash2) {
+    recipe.kernels.attention = AttentionKernel::flash1;
+    recipe.kernels.loss = LossKind::fused;
+  }
   if (recipe.kernels.loss == LossKind::native) {
     if (month < kMegatronFusedLoss) recipe.kernels.loss = LossKind::unfused;
     recipe.keeps.te_loss_in_place = month < kTeLossInFp32;

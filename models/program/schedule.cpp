@@ -433,6 +433,15 @@ int microbatches_per_period(const ScheduleShape& s) {
   return s.kind == ScheduleKind::dualpipe ? 2 : 1;  // one a direction
 }
 
+std::vector<std::vector<Action>> forward_schedule(const ScheduleShape& shape) {
+  std::vector<std::vector<Action>> lists = build_schedule(shape);
+  for (std::vector<Action>& list : lists) {
+    std::erase_if(list, [](const Action& a) { return a.kind != ActionKind::forward; });
+    for (Action& a : list) a.first = a.last = a.paired = false;
+  }
+  return lists;
+}
+
 SteadyPart steady_part(const ScheduleShape& s, int rank) {
   const int m = s.microbatches;
   const int extra = s.pairs ? 1 : 0;

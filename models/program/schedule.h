@@ -79,6 +79,9 @@ bool stage_runs(const ScheduleShape& shape, int stage, int microbatch);
 // and what is left over at the end.
 std::vector<std::vector<Action>> build_schedule(const ScheduleShape& shape);
 
+// What is left of a schedule where nothing is trained: its forwards, in their order.
+std::vector<std::vector<Action>> forward_schedule(const ScheduleShape& shape);
+
 // Where rank `rank` is in a repeating body: actions before it, actions of one period, and periods.
 // Every period moves the rank by `microbatches_per_period` microbatches of each of its stages.
 struct SteadyPart {

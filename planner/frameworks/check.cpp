@@ -13,6 +13,7 @@
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/swift.h"
+#include "planner/frameworks/optimizer_names.h"
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/relations.h"
 #include "planner/frameworks/scene.h"
@@ -226,7 +227,9 @@ class Reading {
     settle();
     set_data_parallel();
     set_batch(out);
-    read_moments();
+    read_optimizer_of_program();
+    settle_optimizer();
+    for (std::string& sentence : scene_.draft.assumed) assumed.push_back(std::move(sentence));
     count_pairs();
     const auto& sentences = scene_.files.assumed;
     assumed.insert(assumed.end(), sentences.begin(), sentences.end());
@@ -339,9 +342,39 @@ class Reading {
     }
   }
 
-  void read_moments() {
-    const bool narrow = settings_of(Dialect::own_script).has("moments8");
-    if (narrow) scene_.draft.plan.moment_dtype = DType::fp8;
+  void read_optimizer_of_program() {
+    const Settings own = settings_of(Dialect::own_script);
+    if (const Setting* const hook = own.find("compression")) {
+      const std::string name = text_of(hook->value);
+      scene_.draft.assumed.push_back(fmt::format(
+          "gradients that are reduced whole: what {} sends of them is not modelled{}", shown(name),
+          name == "PowerSGD" ? ", nor the errors that it keeps, as large as the gradients" : ""));
+    }
+    const Setting* const said = own.find("optimizer");
+    if (said == nullptr) return;
+    read_optimizer(scene_.draft, said->value);
+  }
+
+  // What runs, and is not modelled with these states, is judged as Adam. (What Megatron refuses is
+  // found as such.)
+  void settle_optimizer() {
+    Draft& draft = scene_.draft;
+    ParallelPlan& plan = draft.plan;
+    const bool known = recipe_of(draft.recipe).can.optimizers.has(plan.optimizer);
+    const bool on_host = plan.optimizer != OptimizerKind::adam && plan.offload.optimizer > 0 &&
+                         !kMegatronCore.has(draft.recipe);
+    const bool at_reductions = plan.optimizer == OptimizerKind::muon && plan.zero == 3 &&
+                               draft.recipe == RecipeKind::deepspeed;
+    if (known && !on_host && !at_reductions) return;
+    draft.assumed.push_back(fmt::format(
+        "Adam's two moments and step in place of {}'s, which {} is not modelled under {}",
+        to_word(plan.optimizer),
+        on_host         ? "on the host"
+        : at_reductions ? "at ZeRO-3"
+                        : "with its states",
+        to_word(draft.recipe)));
+    plan.optimizer = OptimizerKind::adam;
+    draft.takes_less = true;
   }
 
   // A sample of preferences is two sequences of one batch: the answer chosen and the one rejected.
@@ -667,7 +700,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   checked.recipe = scene.draft.recipe;
   checked.plan = scene.draft.plan;
   checked.assumed = reading.assumed;
-  checked.takes_less = job.takes_less;
+  checked.takes_less = job.takes_less || scene.draft.takes_less;
   return checked;
 }
 

@@ -103,14 +103,9 @@ class JobMaker {
     job_.takes_less = true;
   }
 
-  // A Trainer's optimizer whose moments are not Adam's in fp32.
   void read_optimizer(const std::string& name) {
-    if (contains(name, "8bit")) {
-      say(job_.own_script, "moments8", true, yaml_.has("optim") ? "optim" : "optimizer");
-      job_.assumed.push_back(fmt::format("moments of 8 bits, priced as fp8: {}", shown(name)));
-    }
-    if (name.empty() || contains(name, "adamw")) return;
-    assume_less(fmt::format("Adam's two moments in place of what {} keeps", shown(name)));
+    if (name.empty()) return;
+    say(job_.own_script, "optimizer", name, yaml_.has("optim") ? "optim" : "optimizer");
   }
 
   void assume_length(std::string_view key, bool packs, std::int64_t length) {

@@ -98,6 +98,14 @@ std::string numbers_of_experts(const Case& c) {
 }
 
 constexpr auto kTraps = std::to_array<Trap>({
+    {"option_needs", error, "--n-samples-per-prompt",
+     [](const Case& c) {
+       return says_cluster(c) && c.has("--global-batch-size") && c.has("--n-samples-per-prompt") &&
+              !c.part.open && !c.may_be_said("--rollout-batch-size");
+     },
+     "slime has no default for --rollout-batch-size, the prompts of a rollout",
+     "add it: the global batch over --n-samples-per-prompt, where a rollout is one step",
+     "slime 624b824a, slime/utils/arguments.py:690"},
     {"rollout_steps", error, "--global-batch-size",
      [](const Case& c) {
        if (!says_batches(c) || !c.has("--num-steps-per-rollout")) return false;

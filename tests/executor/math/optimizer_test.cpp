@@ -1,8 +1,31 @@
 #include "executor/math/optimizer.h"
 
+#include <cmath>
+#include <random>
+
 #include "tests/executor/math/gradient.h"
 
 using namespace qplan::math;
+
+namespace {
+
+std::vector<float> random_numbers(std::size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> numbers(count);
+  for (float& x : numbers) x = normal(random);
+  return numbers;
+}
+
+std::vector<float> transposed(const std::vector<float>& x, std::int64_t rows, std::int64_t cols) {
+  std::vector<float> y(x.size());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) y[at(c * rows + r)] = x[at(r * cols + c)];
+  }
+  return y;
+}
+
+}  // namespace
 
 TEST_CASE("the first step of AdamW moves by the learning rate against the gradient's sign") {
   std::vector<float> p{1, 1}, m(2), v(2);
@@ -39,4 +62,95 @@ TEST_CASE("gradients are clipped to the limit only when above it") {
   CHECK(clip_scale(5, 1) == doctest::Approx(0.2));
   CHECK(clip_scale(0.5, 1) == 1);
   CHECK(clip_scale(5, 0) == 1);
+}
+
+// torch.optim.SGD(lr=0.1, momentum=0.9, weight_decay=0.1): buf = 0.9 buf + (g + 0.1 p).
+TEST_CASE("SGD adds gradients up in its momentum, weight decay with them") {
+  std::vector<float> p{0.5}, m(1);
+  const SgdSettings settings{.lr = 0.1, .momentum = 0.9, .weight_decay = 0.1};
+  double expected = 0.5, momentum = 0;
+  for (const float g : {0.3F, -0.2F, 0.1F}) {
+    sgd(settings, std::vector<float>{2 * g}, 0.5, p, m);
+    momentum = 0.9 * momentum + g + 0.1 * expected;
+    expected -= 0.1 * momentum;
+    CHECK(p[0] == doctest::Approx(expected).epsilon(1e-6));
+    CHECK(m[0] == doctest::Approx(momentum).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("Newton-Schulz makes rows, or columns, nearly orthonormal, whatever the shape") {
+  for (const auto& [rows, cols] : {std::pair{4, 4}, {3, 8}, {8, 3}, {1, 6}, {16, 16}}) {
+    CAPTURE(rows);
+    CAPTURE(cols);
+    std::vector<float> x = random_numbers(static_cast<std::size_t>(rows * cols), 3);
+    const std::vector<float> before = x;
+    orthogonalize({std::span(x), rows, cols});
+    // The trace of X X^T is the sum of squared singular values: each between 0.4 and 1.6 squared,
+    // but for tiny ones of a square matrix.
+    const double squares = sum_of_squares(x);
+    const int rank = std::min(rows, cols);
+    CHECK(squares > 0.3 * rank);
+    CHECK(squares < 1.6 * rank);
+    // As the polar factor does, it leans the way the matrix did.
+    double inner = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) inner += static_cast<double>(x[i]) * before[i];
+    CHECK(inner > 0);
+    // A transpose of the transpose; a multiple is as good as the matrix itself.
+    std::vector<float> y = transposed(before, rows, cols);
+    for (float& v : y) v *= 7;
+    orthogonalize({std::span(y), cols, rows});
+    const std::vector<float> back = transposed(y, cols, rows);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      CHECK(back[i] == doctest::Approx(x[i]).epsilon(1e-4));
+  }
+}
+
+TEST_CASE("Muon's step does not hang on how large the gradient is, and is as large as Adam's") {
+  constexpr std::int64_t kRows = 24, kCols = 40;
+  const std::vector<float> gradient = random_numbers(kRows * kCols, 5);
+  std::vector<float> small(gradient.size()), large(gradient.size());
+  for (auto* p : {&small, &large}) {
+    std::vector<float> m(gradient.size());
+    muon({.lr = 1}, {std::span(gradient), kRows, kCols}, p == &small ? 1e-3 : 10,
+         {std::span(*p), kRows, kCols}, {std::span(m), kRows, kCols});
+  }
+  for (std::size_t i = 0; i < small.size(); ++i) {
+    CHECK(small[i] == doctest::Approx(large[i]).epsilon(1e-3));
+  }
+  // arXiv 2502.16982: a mean square of about 0.2 squared.
+  const double rms = std::sqrt(sum_of_squares(small) / static_cast<double>(small.size()));
+  CHECK(rms > 0.1);
+  CHECK(rms < 0.3);
+}
+
+TEST_CASE("of squares that are a product of rows and columns Adafactor's first step is the sign") {
+  constexpr std::int64_t kRows = 3, kCols = 5;
+  std::vector<float> gradient(kRows * kCols), p(gradient.size()), means(kRows + kCols);
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t c = 0; c < kCols; ++c) {
+      gradient[at(r * kCols + c)] =
+          static_cast<float>((r + 1) * (c + 2)) * ((r + c) % 2 == 0 ? 1.0F : -1.0F);
+    }
+  }
+  adafactor({.lr = 0.1}, 1, {std::span(std::as_const(gradient)), kRows, kCols}, 1,
+            {std::span(p), kRows, kCols}, means, false);
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    CHECK(p[i] == doctest::Approx(gradient[i] > 0 ? -0.1 : 0.1).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("Adafactor's means forget as the step's number says, and its step is clipped to 1") {
+  std::vector<float> p{0}, mean(1);
+  double expected = 0, v = 0;
+  for (int step = 1; step <= 4; ++step) {
+    const float g = step == 3 ? 10.0F : 1.0F;
+    const std::vector<float> gradient{g};
+    adafactor({.lr = 0.1}, step, {std::span(gradient), 1, 1}, 1, {std::span(p), 1, 1}, mean, true);
+    const double decay = 1 - std::pow(step, -0.8);
+    v = decay * v + (1 - decay) * g * g;
+    const double u = g / std::sqrt(v);
+    expected -= 0.1 * u / std::max(1.0, std::abs(u));
+    CHECK(mean[0] == doctest::Approx(v).epsilon(1e-5));
+    CHECK(p[0] == doctest::Approx(expected).epsilon(1e-5));
+  }
 }

@@ -537,6 +537,17 @@ TEST_SUITE("corrections with one answer") {
 }
 
 TEST_SUITE("what slime hands to its engines") {
+  TEST_CASE("a rollout's prompts have no default") {
+    const std::string job =
+        "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 --colocate "
+        "--n-samples-per-prompt 8 --global-batch-size 64 ";
+    CHECK(find(ask_text("run.sh", job + "\n"), "option_needs") != nullptr);
+    for (const std::string rest : {"--rollout-batch-size 8", "${ROLLOUT_ARGS[@]}"}) {
+      CAPTURE(rest);
+      CHECK(find(ask_text("run.sh", job + rest + "\n"), "option_needs") == nullptr);
+    }
+  }
+
   TEST_CASE("experts, redundant ones too, lie evenly on an engine's ranks") {
     const auto ask = [](const std::string& arguments) {
       const Checked checked =

@@ -1,0 +1,129 @@
+#pragma once
+// One step of fine-tuning on answers of real lengths: what is asked for, and the phases it is made
+// of. Every phase that a model runs through is a step program of its own: answers are decoding
+// steps (costmodel/rollout), log-probabilities the forwards of the training plan, the update its
+// step.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "costmodel/evaluate.h"
+#include "costmodel/rollout/rollout.h"
+#include "models/plan/parallel_plan.h"
+#include "models/words.h"
+
+namespace qplan {
+
+// sft: answers are given; dpo: pairs of them, and a frozen model's log-probabilities; grpo: the
+// policy makes them itself (RLOO, REINFORCE++ and DAPO run the same phases); ppo: and a critic is
+// trained beside it.
+enum class Algorithm : std::uint8_t { sft, dpo, grpo, ppo };
+template <>
+struct Words<Algorithm> {
+  static constexpr std::string_view what = "algorithm";
+  static constexpr auto table =
+      std::to_array<std::pair<Algorithm, std::string_view>>({{Algorithm::sft, "sft"},
+                                                             {Algorithm::dpo, "dpo"},
+                                                             {Algorithm::grpo, "grpo"},
+                                                             {Algorithm::ppo, "ppo"}});
+};
+
+struct RlJob {
+  Algorithm algorithm = Algorithm::grpo;
+  // Of a step (verl's train_batch_size, slime's rollout_batch_size; sft's examples, dpo's pairs).
+  std::int64_t prompts = 64;
+  std::int64_t samples = 8;  // answers to each; 1 for sft, 2 for dpo
+  std::int64_t prompt_len = 512;
+  ResponseLengths response;
+  std::int64_t train_batch = 0;  // answers of one optimizer step; 0: all of a step's
+  std::int64_t epochs = 1;       // times that a rollout is trained on
+  bool reference = true;         // a frozen model's log-probabilities are made, too (KL)
+  bool old_logprobs = true;      // the policy's own are made by the trainer before it is updated
+  bool packed = true;            // answers are packed into sequences of the plan's length
+  bool balanced = true;  // ... and dealt to data-parallel ranks by their work (verl, NeMo-RL)
+  // GPUs that generate beside those that train; 0: the same ones do both in turn.
+  std::int64_t rollout_gpus = 0;
+  // Training on answers of so many steps before: both halves run at once (one-step off-policy).
+  std::int64_t staleness = 0;
+  // Between phases the other side's states are on the host: trainer's while answers are made
+  // (slime's and verl's offload), engine's weights while it trains (sleep level 1; 2 drops them).
+  bool offload_trainer = true;
+  int sleep_level = 1;
+
+  [[nodiscard]] std::int64_t answers() const { return prompts * samples; }
+  [[nodiscard]] std::int64_t batch() const { return train_batch > 0 ? train_batch : answers(); }
+  [[nodiscard]] bool generates() const {
+    return algorithm == Algorithm::grpo || algorithm == Algorithm::ppo;
+  }
+  [[nodiscard]] bool colocated() const { return rollout_gpus == 0; }
+};
+
+// Sentences that say why the job cannot be; empty where it can.
+std::vector<std::string> rl_faults(const RlJob& job, const ModelSpec& model,
+                                   const ParallelPlan& plan, const RolloutLayout& layout,
+                                   std::int64_t gpus);
+
+// One optimizer step's answers as a plan's batch.
+struct Packing {
+  std::int64_t sequences = 1;  // of the whole batch, a multiple of what data-parallel ranks take
+  std::int64_t filled = 1;     // tokens of one that are not padding, in the mean
+  std::int64_t document = 0;   // tokens of an answer, the mean weighted by tokens; 0: not packed
+  // Work of the busiest data-parallel rank over the mean's, where answers are not dealt out by it.
+  double imbalance = 1;
+};
+// `plan` says the degrees, the micro-batch and the length of a sequence.
+Packing packing_of(const RlJob& job, const ModelSpec& model, const ParallelPlan& plan);
+
+// The training plan with the batch that the job's answers make of it.
+ParallelPlan update_plan(const RlJob& job, const ModelSpec& model, const ParallelPlan& plan);
+
+struct RlPhase {
+  std::string
+      name;  // "rollout", "log-probabilities", "reference", "values", "update", "refit", ...
+  Seconds begin, end;
+  Bytes device;  // of the fullest GPU that it runs on
+  std::int64_t gpus = 0;
+  std::string note;
+  [[nodiscard]] Seconds time() const { return end - begin; }
+};
+
+struct RlEstimate {
+  std::vector<RlPhase> phases;
+  RolloutCost rollout;
+  Packing packing;
+  std::int64_t optimizer_steps = 1;
+  Seconds step_time;
+  double tokens = 0;  // prompts and answers of a step
+  double tokens_per_s_per_gpu = 0;
+  Bytes device, capacity;  // the fullest phase's, and what a phase may fill
+  Bytes host_per_node;     // what is offloaded between phases
+  Bytes host_room;
+  bool fits = false;
+  std::string misfit;  // what does not fit, as a sentence
+};
+
+// The answers' cost on engines of `layout`, of which `gpus` make as many as they hold.
+RolloutCost rollout_cost(const RolloutModel& engine, const RlJob& job, const RolloutLayout& layout,
+                         std::int64_t gpus);
+
+// What the training side takes, whatever makes the answers.
+struct TrainerCost {
+  Packing packing;
+  Seconds update, forward;  // of one optimizer step's answers, each
+  MemoryEstimate memory;    // of full sequences
+};
+// No rule forbids update_plan().
+TrainerCost trainer_cost(const CostModel& cost, const RlJob& job, const ParallelPlan& plan);
+
+// `cost` prices the training side on its GPUs; `gpus` is the whole job's. No rule forbids
+// update_plan(), nor has rl_faults() anything to say.
+RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
+                       const RolloutLayout& layout, std::int64_t gpus);
+// The same of costs that are known already.
+RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
+                       const TrainerCost& trainer, const RolloutLayout& layout,
+                       const RolloutCost& rollout, std::int64_t gpus);
+
+}  // namespace qplan

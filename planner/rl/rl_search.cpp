@@ -1,0 +1,154 @@
+#include "planner/rl/rl_search.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+
+#include "planner/rules/feasible.h"
+
+namespace qplan {
+namespace {
+
+// Training plans and layouts that are combined, best first by their own time: the sum of two times
+// is least among few of each, unless memory forbids.
+constexpr int kPlansCombined = 12;
+constexpr std::size_t kLayoutsCombined = 6;
+
+// Eighths of the GPUs, in whole nodes where there are several, where both sides run at once;
+// quarters where one waits for the other, which pays only by what changes of hands take.
+std::vector<std::int64_t> splits_of(const RlJob& job, std::int64_t gpus, std::int64_t node) {
+  if (!job.colocated()) return {job.rollout_gpus};
+  std::vector<std::int64_t> splits;
+  if (job.staleness == 0) splits.push_back(0);
+  const std::int64_t unit = gpus > node ? node : 1;
+  const int finest = job.staleness > 0 ? 8 : 4;
+  for (int part = 1; part < finest; ++part) {
+    const std::int64_t aside = gpus * part / finest / unit * unit;
+    if (aside == 0 || aside >= gpus) continue;
+    if (std::find(splits.begin(), splits.end(), aside) == splits.end()) splits.push_back(aside);
+  }
+  return splits;
+}
+
+// A batch near `sequences` that many data-parallel degrees divide: what a search is asked about
+// before each plan's own packing is known.
+std::int64_t divisible_batch(std::int64_t sequences, std::int64_t gpus) {
+  std::int64_t unit = 1;
+  while (unit < gpus && gpus % (2 * unit) == 0 && 8 * unit <= sequences) unit *= 2;
+  return std::max<std::int64_t>(1, (sequences + unit - 1) / unit) * unit;
+}
+
+struct PricedLayout {
+  RolloutLayout layout;
+  RolloutCost cost;
+};
+
+}  // namespace
+
+std::vector<RolloutLayout> rollout_layouts(const ModelSpec& model, std::int64_t gpus,
+                                           const RolloutLayout& like) {
+  // An engine of more than 64 GPUs is no rollout that anybody publishes.
+  constexpr std::int64_t kLargestEngine = 64;
+  std::vector<RolloutLayout> layouts;
+  const auto add = [&](int tp, int dp, int ep) {
+    RolloutLayout layout = like;
+    layout.tp = tp;
+    layout.dp = dp;
+    layout.ep = ep;
+    if (layout.ep == 1) layout.redundant_experts = 0;
+    const bool there = std::find(layouts.begin(), layouts.end(), layout) != layouts.end();
+    if (!there && rollout_fault(model, layout).empty()) layouts.push_back(layout);
+  };
+  for (int tp = 1; tp <= std::min(gpus, kLargestEngine); tp *= 2) {
+    if (gpus % tp != 0) continue;
+    add(tp, 1, 1);
+    if (!model.moe) continue;
+    for (int dp = 1; std::int64_t{tp} * dp <= std::min(gpus, kLargestEngine); dp *= 2) {
+      if (gpus % (std::int64_t{tp} * dp) == 0 && tp * dp > 1) add(tp, dp, tp * dp);
+    }
+  }
+  return layouts;
+}
+
+RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSpace& space,
+                         const RlSearchOptions& options) {
+  RlSearchResult result;
+  std::vector<RlPlan> found;
+  std::vector<std::int64_t> splits = {0};
+  if (job.generates()) {
+    splits = splits_of(job, space.gpus, cost.hardware().link.gpus_per_node);
+    if (!options.split && job.colocated() && job.staleness == 0) splits = {0};
+  }
+  for (const std::int64_t aside : splits) {
+    RlJob split = job;
+    split.rollout_gpus = aside;
+    ++result.splits;
+
+    // The rollout's side: every layout's time.
+    const std::int64_t engines_on = aside > 0 ? aside : space.gpus;
+    std::vector<PricedLayout> layouts;
+    if (job.generates()) {
+      const std::vector<RolloutLayout> candidates =
+          options.layouts.empty() ? rollout_layouts(cost.model(), engines_on) : options.layouts;
+      for (const RolloutLayout& layout : candidates) {
+        if (engines_on % layout.gpus() != 0) continue;
+        ++result.layouts;
+        const RolloutModel engine(cost.model(), cost.hardware(), layout, cost.facts());
+        if (engine.cache_room().value() <= 0) continue;
+        layouts.push_back({layout, rollout_cost(engine, split, layout, engines_on)});
+      }
+      std::stable_sort(layouts.begin(), layouts.end(),
+                       [](const PricedLayout& a, const PricedLayout& b) {
+                         return a.cost.time() < b.cost.time();
+                       });
+      if (layouts.size() > kLayoutsCombined) layouts.resize(kLayoutsCombined);
+    } else {
+      layouts.push_back({});
+    }
+    if (layouts.empty()) continue;
+
+    // The training side, asked about a batch near what its answers make.
+    SearchSpace training = space;
+    training.gpus = space.gpus - aside;
+    ParallelPlan one = space.job;
+    const Packing packing = packing_of(split, cost.model(), one);
+    training.job.global_batch_size = divisible_batch(packing.sequences, training.gpus);
+    training.job.document_len = packing.document;
+    if (cost.model().moe) training.job.routing = Routing::natural;
+    SearchOptions search_options = options.search;
+    search_options.top = std::max(kPlansCombined, options.search.top);
+    const SearchResult plans = options.find ? options.find(training, search_options)
+                                            : search(cost, training, search_options);
+    result.considered += plans.considered;
+    for (const RankedPlan& ranked : plans.plans) {
+      ParallelPlan plan = ranked.plan;
+      plan.document_len = space.job.document_len;
+      // Its own packing makes another batch than was searched with.
+      const ParallelPlan update = update_plan(split, cost.model(), plan);
+      const ClusterLimits limits{.gpus = training.gpus,
+                                 .compute_capability = cost.hardware().gpu.compute_capability};
+      if (!broken_rule(cost.model(), update, cost.recipe(), limits).empty()) continue;
+      const TrainerCost trainer = trainer_cost(cost, split, plan);
+      for (const PricedLayout& priced : layouts) {
+        ++result.combined;
+        RlPlan combined{
+            plan, priced.layout, aside,
+            evaluate_rl(cost, split, plan, trainer, priced.layout, priced.cost, space.gpus)};
+        combined.plan = update;
+        found.push_back(std::move(combined));
+      }
+    }
+  }
+  std::stable_sort(found.begin(), found.end(), [](const RlPlan& a, const RlPlan& b) {
+    return a.estimate.step_time < b.estimate.step_time;
+  });
+  const auto top = static_cast<std::size_t>(options.search.top);
+  for (RlPlan& plan : found) {
+    std::vector<RlPlan>& to = plan.estimate.fits ? result.plans : result.misfits;
+    if (to.size() < top) to.push_back(std::move(plan));
+  }
+  if (!result.plans.empty()) result.misfits.clear();
+  return result;
+}
+
+}  // namespace qplan

@@ -1,0 +1,104 @@
+// `predict` and `search` of --algorithm.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "models/files.h"
+#include "models/words.h"
+#include "planner/rl/rl_job.h"
+#include "tests/cli/run.h"
+
+using namespace qplan;
+
+namespace {
+
+const std::string kTiny = " --model tiny --gpus 8 --prompt-len 50 --max-response-len 300 ";
+
+Ran step(const std::string& verb, const std::string& rest) {
+  return run(verb + kTiny + rest);
+}
+
+}  // namespace
+
+TEST_CASE("every algorithm is predicted, and its phases fill the step") {
+  for (const auto& [algorithm, word] : Words<Algorithm>::table) {
+    CAPTURE(word);
+    const Ran ran = step("predict", "--algorithm " + std::string(word) + " --json");
+    REQUIRE(ran.code == 0);
+    const Json answer = ran.json()["step"];
+    CHECK(answer["algorithm"] == word);
+    CHECK(answer["fits"] == true);
+    double total = 0;
+    for (const Json& phase : answer["phases"]) {
+      total += phase["end_s"].get<double>() - phase["begin_s"].get<double>();
+    }
+    CHECK(total == doctest::Approx(answer["step_time_s"].get<double>()));
+    // The plan is of the batch that the answers make.
+    CHECK(ran.json()["plan"]["global_batch_size"] == answer["packed_sequences"]);
+    CHECK(ran.json()["plan"]["seq_len"] == 350);
+    CHECK(answer["rollout"].is_null() == (word == "sft" || word == "dpo"));
+  }
+}
+
+TEST_CASE("a search's best step is predicted the same from its file") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/best.json";
+  const Ran found = step("search", "--algorithm grpo --json -o " + file);
+  REQUIRE(found.code == 0);
+  const Json best = found.json()["steps"][0];
+  CHECK(best["rollout"]["gpus"].get<int>() >= 0);
+  const Json written = read_json_file(file);
+  CHECK(written["step"]["step_time_s"] == best["step_time_s"]);
+  CHECK(written["plan"] == best["plan"]);
+  // Layout and share of the GPUs are the question's to repeat.
+  const std::string line = best["rollout"]["layout"].get<std::string>();
+  const Ran again = run({"predict", "--plan", file, "--algorithm", "grpo", "--prompt-len", "50",
+                         "--max-response-len", "300", "--rollout", line, "--json"});
+  REQUIRE(again.code == 0);
+  if (best["rollout"]["gpus"] == 0) {
+    CHECK(again.json()["step"]["step_time_s"].get<double>() ==
+          doctest::Approx(best["step_time_s"].get<double>()));
+  }
+}
+
+TEST_CASE("lengths of a file are those of the answers") {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/lengths.txt";
+  write_file_atomically(file, "[100, 200, 300]\n");
+  const Ran ran = run("predict --model tiny --gpus 8 --algorithm sft --prompts 24 --lengths " +
+                      file + " --json");
+  REQUIRE(ran.code == 0);
+  CHECK(ran.json()["step"]["response_len"] == 200);
+  CHECK(ran.json()["step"]["max_response_len"] == 300);
+  CHECK(ran.json()["plan"]["seq_len"] == 300);
+  write_file_atomically(file, "12 x\n");
+  const Ran wrong = run("predict --model tiny --gpus 8 --algorithm sft --lengths " + file);
+  CHECK(wrong.code == 2);
+  CHECK(wrong.says("'x'"));
+}
+
+TEST_CASE("what does not go together is said in one sentence") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"", "--prompt-len needs --algorithm"},
+      {"--algorithm rloo", "algorithm"},
+      {"--algorithm grpo --global-batch-size 8", "follows from --prompts"},
+      {"--algorithm sft --samples 2", "--samples is for grpo and ppo"},
+      {"--algorithm dpo --rollout tp1", "makes no answers"},
+      {"--algorithm grpo --rollout pp2", "'pp2'"},
+      {"--algorithm grpo --rollout tp16", "engines"},
+      {"--algorithm grpo --train-batch 7", "optimizer steps"},
+      {"--algorithm grpo --staleness 1", "--rollout-gpus"},
+      {"--algorithm grpo --rollout-gpus 8", "none"},
+      {"--algorithm grpo --lengths lengths.txt", "give one of them"}};
+  for (const auto& [options, words] : cases) {
+    CAPTURE(options);
+    const Ran ran = step("predict", options);
+    CHECK(ran.code == 2);
+    CHECK(ran.says(words));
+    CHECK(ran.out.empty());
+  }
+  CHECK(run("predict --model tiny --gpus 8 --padded").says("--padded needs --algorithm"));
+  CHECK(run("predict --model tiny --gpus 8 --algorithm sft --lengths /nowhere").says("/nowhere"));
+}
