@@ -350,6 +350,9 @@ BlockMemory memory_of(const Block& block, BackwardForm form) {
   for (const Slot& slot : block.slots) {
     if (slot.storage == Storage::shared) memory.shared.push_back(slot);
   }
+  for (const SlotId slot : block.until_backward_ends) {
+    memory.staying += block.slots[static_cast<std::size_t>(slot)].bytes();
+  }
   for (const Op& op : block.forward) {
     const auto* copy = std::get_if<HostCopy>(&op.work);
     if (copy != nullptr && copy->to_host) memory.on_host += copy->bytes;

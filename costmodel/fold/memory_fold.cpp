@@ -129,12 +129,14 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   std::vector<DistinctStage> distinct(v.stages.distinct.size());
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     StageMoves& use = distinct[i].moves;
+    Bytes staying;
     for (const Run& run : v.stages.distinct[i]) {
       const DelayKey key{buffer_shape(run.shape), 0, std::nullopt, v.backward};
       const BlockMemory& block = memo_->memory.get(
           key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
       distinct[i].blocks.push_back(&block);
       distinct[i].on_host += block.on_host * static_cast<double>(run.count);
+      staying += block.staying * static_cast<double>(run.count);
       use.forward = then(use.forward, power(block.forward, run.count));
       use.backward = then(power(block.backward, run.count), use.backward);
       use.backward_input = then(power(block.backward_input, run.count), use.backward_input);
@@ -149,6 +151,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       if (holds.size() <= kind) holds.resize(kind + 1, 0);
       holds[kind] += run.count;
     }
+    use.backward = then(use.backward, {-staying, Bytes(0)});
   }
 
   const Bytes wire = boundary_bytes(model_, v.base);
@@ -277,8 +280,11 @@ constexpr double kFragmentation = 0.05;
 
 // A caching allocator keeps freed blocks while there is room for them, and frees them before it
 // fails; only fragments stay.
-Bytes reserved_bytes(Bytes peak, const Recipe& recipe, Bytes room) {
-  const Bytes least = peak * (1 + std::min(kFragmentation, recipe.memory.allocator_overhead));
+Bytes reserved_bytes(const StageMemory& memory, const Recipe& recipe, Bytes room) {
+  const Bytes peak = memory.peak;
+  // States are allocated once and leave no fragments.
+  const Bytes moving = memory.activations + memory.buffers;
+  const Bytes least = peak + moving * std::min(kFragmentation, recipe.memory.allocator_overhead);
   const Bytes cached =
       peak * (1 + recipe.memory.allocator_overhead) + recipe.memory.allocator_slack;
   return std::max(least, std::min(cached, room));
@@ -316,24 +322,32 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   estimate.stages.reserve(v.like.size());
   for (std::size_t r = 0; r < v.like.size(); ++r) {
     StageMemory memory;
-    Bytes update_peak;
+    Bytes fresh, lists, update_peak;
     for (std::size_t k = 0; k < persistent.size(); ++k) {
       const double n = v.count(r, k);
+      fresh += persistent[k].fresh * n;
+      lists += persistent[k].update * n;
       if (n > 0) update_peak = std::max(update_peak, persistent[k].update_peak);
       memory.weights += persistent[k].weights * n;
       memory.gradients += persistent[k].gradients * n;
       memory.optimizer += persistent[k].optimizer * n;
     }
-    memory.gradients += v.parts[r].gradients;
-    // Blocks step one after the other, when activations are gone. (What is gathered and made anew
-    // each step has no optimizer that takes memory.)
-    memory.activations =
-        std::max(v.activations[r], update_peak - v.parts[r].gathered - v.parts[r].gradients);
-    memory.buffers = v.buffers[static_cast<std::size_t>(v.like[r])] + v.sending[r] +
-                     v.parts[r].gathered + reserves;
+    // Blocks step one after the other; lists of all parameters stand for all of them.
+    const Bytes update = std::max(lists, update_peak);
+    const Bytes shared = v.buffers[static_cast<std::size_t>(v.like[r])] + v.sending[r] + reserves;
+    const Bytes passes = v.parts[r].gradients + v.activations[r] + v.parts[r].gathered;
+    if (update > Bytes(0) && fresh + update > passes) {
+      // The peak lies in the update, when activations are gone.
+      memory.gradients += fresh;
+      memory.buffers = shared + update;
+    } else {
+      memory.gradients += v.parts[r].gradients;
+      memory.activations = v.activations[r];
+      memory.buffers = shared + v.parts[r].gathered;
+    }
     memory.peak =
         memory.weights + memory.gradients + memory.optimizer + memory.buffers + memory.activations;
-    memory.reserved = reserved_bytes(memory.peak, recipe_, capacity_ - outside);
+    memory.reserved = reserved_bytes(memory, recipe_, capacity_ - outside);
     memory.device = memory.reserved + outside;
     estimate.stages.push_back(memory);
     if (memory.device > estimate.stages[static_cast<std::size_t>(estimate.worst)].device) {

@@ -53,8 +53,14 @@ enum class LossKind : std::uint8_t {
   native,        // Megatron's --cross-entropy-fusion-impl native
   te,            // ... te: Transformer Engine's
   compiled,      // torch.compile's
-  chunked        // ... in parts of the tokens, head included (torchtitan's ChunkedLossWrapper)
+  chunked,       // ... in parts of the tokens, head included (torchtitan's ChunkedLossWrapper)
+  liger          // the same in one kernel's parts, gradients made in forward (Liger's)
 };
+
+// Which of a module's parts Hugging Face's models run as one kernel each, instead of torch's
+// operation by operation: norms and rotary embeddings (fms-acceleration's fused ops and kernels,
+// Unsloth's), or SwiGLU as well (Liger's, transformers' --use_liger_kernel).
+enum class ModuleKernels : std::uint8_t { eager, norms, all };
 
 // What selective recomputation drops and computes again (Megatron's --recompute-modules).
 enum class RecomputeModule : std::uint8_t {
@@ -148,7 +154,14 @@ struct ParallelPlan {
   int lora_alpha = 32;  // their products are scaled by alpha / rank
   LoraTargets lora_targets;
   double lora_dropout = 0;  // of what adapters read, a share is dropped
+  // Parallel adapters beside row-parallel layers come to the ranks' tokens by an all-to-all, not by
+  // gathering all columns of all tokens (Megatron-Bridge's LoRA, a2a_experimental).
+  bool lora_a2a = false;
   FrozenFormat frozen_weights = FrozenFormat::computed;
+  // Norms' frozen weights are fp32, and so are, beside bitsandbytes' layers, the hidden states
+  // (PEFT's prepare_model_for_kbit_training).
+  bool fp32_norms = false;
+  ModuleKernels module_kernels = ModuleKernels::eager;
   OptimizerKind optimizer = OptimizerKind::adam;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
@@ -283,7 +296,16 @@ struct Words<LossKind> {
                                                             {LossKind::native, "native"},
                                                             {LossKind::te, "te"},
                                                             {LossKind::compiled, "compiled"},
-                                                            {LossKind::chunked, "chunked"}});
+                                                            {LossKind::chunked, "chunked"},
+                                                            {LossKind::liger, "liger"}});
+};
+template <>
+struct Words<ModuleKernels> {
+  static constexpr std::string_view what = "module_kernels";
+  static constexpr auto table =
+      std::to_array<std::pair<ModuleKernels, std::string_view>>({{ModuleKernels::eager, "eager"},
+                                                                 {ModuleKernels::norms, "norms"},
+                                                                 {ModuleKernels::all, "all"}});
 };
 template <>
 struct Words<OptimizerKind> {

@@ -56,5 +56,8 @@ inline constexpr RecipeSet kDeepSpeed =
     set_of(RecipeKind::deepspeed, RecipeKind::megatron_deepspeed);
 inline constexpr RecipeSet kTorch =
     set_of(RecipeKind::fsdp1, RecipeKind::fsdp2, RecipeKind::fsdp2_compile);
+// Hugging Face's modules, run operation by operation.
+inline constexpr RecipeSet kHuggingFace =
+    set_of(RecipeKind::deepspeed, RecipeKind::ddp, RecipeKind::fsdp1, RecipeKind::fsdp2);
 
 }  // namespace qplan

@@ -366,6 +366,20 @@ inline constexpr std::tuple kPlanWords{
              .help = "share of what adapters read that is dropped",
              .given = Given::once,
              .gives_way = GivesWay::never},
+    PlanWord{.key = "lora_a2a",
+             .member = &ParallelPlan::lora_a2a,
+             .value = "BOOL",
+             .help = "adapters beside row-parallel layers exchange tokens for columns instead of "
+                     "gathering them (Megatron-Bridge's a2a_experimental)",
+             .given = Given::once,
+             .gives_way = GivesWay::never,
+             .said_by = {.recipes = kMegatronCore,
+                         .rule = "lora_a2a_available",
+                         .lacks = "all-to-all of adapters",
+                         .instead = "leave lora_a2a out",
+                         .source = "Megatron-Bridge 067f987d, src/megatron/bridge/peft/lora.py: "
+                                   "a2a_experimental; qplan: no other recipe has parallel "
+                                   "adapters"}},
     PlanWord{.key = "frozen_weights",
              .member = &ParallelPlan::frozen_weights,
              .brief = "frozen",
@@ -374,6 +388,33 @@ inline constexpr std::tuple kPlanWords{
              .given = Given::once,
              .touches = kAll,
              .gives_way = GivesWay::never},
+    PlanWord{.key = "fp32_norms",
+             .member = &ParallelPlan::fp32_norms,
+             .value = "BOOL",
+             .help = "frozen norms are fp32, and hidden states beside bitsandbytes' layers (PEFT's "
+                     "prepare_model_for_kbit_training)",
+             .given = Given::once,
+             .touches = kAll,
+             .gives_way = GivesWay::never,
+             .said_by = {.recipes = kHuggingFace,
+                         .rule = "fp32_norms_available",
+                         .lacks = "norms in fp32 beside quantised weights",
+                         .instead = "leave fp32_norms out",
+                         .source = "PEFT 0.13.2, src/peft/utils/other.py: "
+                                   "prepare_model_for_kbit_training; qplan: no other recipe has "
+                                   "Hugging Face's modules"}},
+    PlanWord{.key = "module_kernels",
+             .member = &ParallelPlan::module_kernels,
+             .value = "KIND",
+             .help = "what of Hugging Face's modules is one kernel each: nothing; norms and rotary "
+                     "embeddings; SwiGLU, too (Liger's)",
+             .given = Given::once,
+             .said_by = {.recipes = kHuggingFace,
+                         .rule = "module_kernels_available",
+                         .lacks = "choice of its modules' kernels",
+                         .instead = "leave module_kernels out",
+                         .source = "transformers 5.23, src/transformers/integrations/liger.py; "
+                                   "qplan: no other recipe has Hugging Face's modules"}},
 
     // States.
     PlanWord{.key = "gradient_accumulation_fusion",

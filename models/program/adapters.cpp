@@ -196,6 +196,16 @@ SlotId LayerContext::over_tp(CollectiveKind kind, SlotId x, std::string_view nam
   return result;
 }
 
+// A rank's share of the columns of all tokens becomes all columns of its share of the tokens, or
+// back: as many numbers either way.
+SlotId LayerContext::exchanged(SlotId x, std::string_view name, std::int64_t numbers,
+                               std::int64_t rows, std::int64_t cols) {
+  const SlotId result = b.slot(name, activation_dtype(), rows, cols);
+  const Bytes bytes(static_cast<double>(numbers) * size_of(activation_dtype()));
+  b.exposed(Collective{CollectiveKind::all_to_all, Axis::tp, bytes}, {x}, {result});
+  return result;
+}
+
 void LayerContext::adapt_parallel(const AdaptedPart& part, SlotId x, SlotId y, std::int64_t rows,
                                   std::int64_t n, std::int64_t k) {
   const DType act = activation_dtype();
@@ -216,10 +226,13 @@ void LayerContext::adapt_parallel(const AdaptedPart& part, SlotId x, SlotId y, s
   SlotId outer = b.slot("adapter out", act, rows, part.width);
   adapter_product(rows, part.width, rank, {}, inner, adapters, outer).parameter = part.b;
   std::int64_t columns = part.width, mine = rows;
+  const bool split = kind == AdapterKind::row && shape.sequence_parallel;
   if (!alone && kind != AdapterKind::column) {
-    outer = over_tp(CollectiveKind::all_gather, outer, "adapter out whole", rows, n);
     columns = n;
-    if (kind == AdapterKind::row && shape.sequence_parallel) mine = local_tokens;
+    if (split) mine = local_tokens;
+    outer = split && shape.lora_a2a
+                ? exchanged(outer, "adapter out of own tokens", rows * part.width, mine, columns)
+                : over_tp(CollectiveKind::all_gather, outer, "adapter out whole", rows, n);
   }
   const SlotId scaled = b.slot("adapter out scaled", act, mine, columns);
   rowwise(RowwiseKind::scale, mine, columns, {outer}, {scaled});
@@ -243,10 +256,13 @@ void LayerContext::adapt_parallel_dgrad(const AdaptedPart& part, SlotId dy, Slot
   const std::int64_t columns = gathered ? n : part.width;
   SlotId d_outer = b.slot("d adapter out", act, mine, columns);
   rowwise(RowwiseKind::scale, mine, columns, {dy}, {d_outer});
-  if (scattered) {
+  const bool exchanges = scattered && shape.lora_a2a;
+  if (exchanges) {
+    d_outer = exchanged(d_outer, "d adapter out share", rows * part.width, rows, part.width);
+  } else if (scattered) {
     d_outer = over_tp(CollectiveKind::all_gather, d_outer, "d adapter out whole", rows, n);
   }
-  if (gathered) {
+  if (gathered && !exchanges) {
     const SlotId share = b.slot("d adapter out share", act, rows, part.width);
     rowwise(RowwiseKind::copy, rows, part.width, {d_outer}, {share});
     d_outer = share;

@@ -16,7 +16,7 @@ SlotId AttentionPart::forward(SlotId x) {
   if (apart) b.begin_module(RecomputeModule::layernorm);
   SlotId normed = x;
   if (norms_before(c_)) {
-    normed = b.slot("normed", act, c_.local_tokens, c_.hidden);
+    normed = b.slot("normed", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
     eager_norm_ = c_.eager_norm_copy();
     c_.norm_forward(ParameterRole::input_norm, x, normed, c_.local_tokens, c_.hidden, eager_norm_);
   }
@@ -58,7 +58,7 @@ SlotId AttentionPart::forward(SlotId x) {
   const SlotId projected_in = c_.linear_input(gated_, c_.tokens, heads.q * heads.v_dim);
   const SlotId sum = behind_.forward(c_.linear_reduced(
       ParameterRole::o_proj, projected_in, c_.hidden, heads.q * heads.v_dim, "attention sum"));
-  const SlotId y = b.slot("x2", act, c_.local_tokens, c_.hidden);
+  const SlotId y = b.slot("x2", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
   if (c_.drops()) {
     drop_ = b.slot("dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, drop_});
@@ -71,6 +71,7 @@ SlotId AttentionPart::forward(SlotId x) {
 // Norms of queries and keys keep fp32 copies as others do. Eager rotation keeps nothing: cosines
 // and sines need no gradient, so autograd stores those alone.
 SlotId AttentionPart::eager_qk_norm_copy() {
+  if (c_.shape.module_kernels != ModuleKernels::eager) return kNoSlot;
   const Heads heads = heads_of(c_);
   return c_.eager_copy("qk norm in fp32", DType::fp32, c_.tokens,
                        (heads.q + heads.kv) * heads.qk_dim);
@@ -296,7 +297,7 @@ SlotId AttentionPart::backward(SlotId dy, SlotId also) {
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, also}, {both});
     dnormed = both;
   }
-  const SlotId dx = b.slot("dx", act, c_.local_tokens, c_.hidden, Storage::wire);
+  const SlotId dx = b.slot("dx", c_.hidden_dtype(), c_.local_tokens, c_.hidden, Storage::wire);
   if (!norms_before(c_)) {
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, dy}, {dx});
     return dx;

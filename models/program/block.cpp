@@ -16,8 +16,26 @@ std::int64_t factors_of(const PackedParameter& p) {
   return is_vector(p.whole) ? p.rows * p.cols : p.rows + p.cols;
 }
 
+namespace {
+
+// torch's AdamW walks lists of all parameters at once, and has the roots of all second moments in a
+// list of their own (_multi_tensor_adam in torch/optim/adam.py, exp_avg_sq_sqrt). A fused kernel
+// has none.
+Bytes update_bytes(const Block& block) {
+  Bytes sum;
+  for (const Op& op : block.update) {
+    const auto* step = std::get_if<Update>(&op.work);
+    if (step == nullptr || step->fused || step->optimizer != OptimizerKind::adam) continue;
+    sum += rounded(Bytes(static_cast<double>(step->params) * size_of(step->moments)));
+  }
+  return sum;
+}
+
+}  // namespace
+
 PersistentBytes persistent_bytes(const Block& block) {
   PersistentBytes sum;
+  sum.update = update_bytes(block);
   for (const Slot& slot : block.slots) {
     switch (slot.storage) {
       case Storage::weight:
@@ -33,7 +51,9 @@ PersistentBytes persistent_bytes(const Block& block) {
       case Storage::shared:
       case Storage::local:
       case Storage::wire:
+        break;
       case Storage::fresh_gradient:
+        sum.fresh += slot.bytes();
         break;
     }
   }

@@ -91,6 +91,8 @@ struct Block {
   // Trained ones, then frozen ones, each packed from 0 on. Dense ones first, those with partial
   // gradients at the front; then the experts'.
   std::vector<PackedParameter> parameters;
+  // Slots that backward would free and that stay until the whole stage's backward has ended.
+  std::vector<SlotId> until_backward_ends;
   OpList clear;  // what gradients are added to becomes 0, before a step's first microbatch
   OpList forward, backward;
   OpList gather;  // this block's parameters, once a step, where the optimizer left them sharded
@@ -103,6 +105,8 @@ struct Block {
 struct PersistentBytes {
   Bytes weights, gradients, optimizer;
   Bytes update_peak;  // beside them while the optimizer steps
+  Bytes fresh;   // of gradients that a step makes anew and its update finds
+  Bytes update;  // what the optimizer holds besides while it runs
   [[nodiscard]] Bytes total() const { return weights + gradients + optimizer; }
 };
 PersistentBytes persistent_bytes(const Block& block);

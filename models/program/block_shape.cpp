@@ -34,8 +34,10 @@ int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
 }
 
 bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe) {
-  return recipe.states.drops_gradients && sharding_in_blocks(plan, recipe) >= 2 &&
-         plan.num_microbatches() == 1;
+  // Sharded ones are reduced and gone with each block; whole ones are torch's own (DDP).
+  const bool made_anew =
+      sharding_in_blocks(plan, recipe) >= 2 || recipe.states.updates_working_weights;
+  return recipe.states.drops_gradients && made_anew && plan.num_microbatches() == 1;
 }
 
 namespace {

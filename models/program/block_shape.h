@@ -104,6 +104,9 @@ struct BlockShape {
   LoraTargets lora_targets;                  // ParallelPlan::lora_targets
   double lora_dropout = 0;                   // ParallelPlan::lora_dropout
   FrozenFormat frozen_weights = FrozenFormat::computed;  // ParallelPlan::frozen_weights
+  bool lora_a2a = false;                                 // ParallelPlan::lora_a2a
+  bool fp32_norms = false;                               // ParallelPlan::fp32_norms
+  ModuleKernels module_kernels = ModuleKernels::eager;   // ParallelPlan::module_kernels
   OptimizerKind optimizer = OptimizerKind::adam;         // ParallelPlan::optimizer
   // Layers of a stage, where Muon deals the matrices of all out to the ranks that share states.
   std::int64_t dealt_layers = 0;
@@ -198,6 +201,11 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{
         .member = &BlockShape::lora_dropout, .touches = kWork, .word = &ParallelPlan::lora_dropout},
     ShapeField{.member = &BlockShape::frozen_weights, .word = &ParallelPlan::frozen_weights},
+    ShapeField{.member = &BlockShape::lora_a2a, .touches = kWork, .word = &ParallelPlan::lora_a2a},
+    ShapeField{.member = &BlockShape::fp32_norms, .word = &ParallelPlan::fp32_norms},
+    ShapeField{.member = &BlockShape::module_kernels,
+               .touches = kWork,
+               .word = &ParallelPlan::module_kernels},
     ShapeField{
         .member = &BlockShape::optimizer, .touches = kStates, .word = &ParallelPlan::optimizer},
     ShapeField{.member = &BlockShape::dealt_layers, .touches = kStates},

@@ -226,7 +226,7 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   ImagePart images(c);
 
   b.into(&Block::forward);
-  const SlotId x = b.slot("x", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
+  const SlotId x = b.slot("x", c.hidden_dtype(), c.local_tokens, c.hidden, Storage::wire);
   state.enter_forward();
   const SlotId y = parts.mlp_forward(parts.mixer_forward(x));
   b.at(y).storage = Storage::wire;
@@ -241,8 +241,9 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   b.into(&Block::backward);
   state.enter_backward();
   const bool goes_back = !(in_tower && s.frozen);  // gradients end where text begins
+  SlotId arriving = kNoSlot;
   if (goes_back) {
-    SlotId dy = b.slot("dy", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
+    SlotId dy = arriving = b.slot("dy", c.hidden_dtype(), c.local_tokens, c.hidden, Storage::wire);
     if (adds) images.take(dy);
     if (feeds) {
       const SlotId dtap = tap_wire(c, "d tapped", c.local_tokens, c.hidden, s.tap);
@@ -260,6 +261,10 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   if (!goes_back) return block;
   recompute(block, r, s, {{c.weights, c.weights_backward}, {c.adapters, c.adapters_backward}});
   if (s.activations_offload) offload_activations(block);
+  const bool sharded = gathers_parameters(r, s.zero) && s.dense_shard > 1 && !s.activations_offload;
+  if (r.keeps.frozen_inputs_stay && s.frozen && sharded && s.recompute == RecomputeKind::full) {
+    block.until_backward_ends = {x, arriving};
+  }
   return block;
 }
 
@@ -343,6 +348,7 @@ Block build_kind(const ModelSpec& model, const Recipe& recipe, const BlockShape&
       tower.seq_len = shape.patches;
       tower.cp = 1;
       tower.lora_rank = 0;  // adapters stand in the text model
+      tower.fp32_norms = false;
       return build_decoder(tower_spec(*model.vision), recipe, tower, "vision layer",
                            /*in_tower=*/true);
     }

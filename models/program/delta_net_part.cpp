@@ -89,7 +89,7 @@ SlotId DeltaNetPart::forward(SlotId x) {
   gated_ = c_.linear_input(gated, c_.tokens, widths(1).value);
   const SlotId sum = c_.linear_reduced(ParameterRole::linear_out_proj, gated_, c_.hidden,
                                        widths(1).value, "delta sum");
-  const SlotId y = b.slot("x2", act, c_.local_tokens, c_.hidden);
+  const SlotId y = b.slot("x2", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
   c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
   return y;
 }
@@ -203,7 +203,7 @@ SlotId DeltaNetPart::backward(SlotId dy) {
   prepare_backward(apart);
 
   const SlotId dnormed = project_backward();
-  const SlotId dx = b.slot("dx", act, c_.local_tokens, c_.hidden, Storage::wire);
+  const SlotId dx = b.slot("dx", c_.hidden_dtype(), c_.local_tokens, c_.hidden, Storage::wire);
   c_.norm_backward(ParameterRole::input_norm, x_, dnormed, dy, dx, c_.local_tokens, c_.hidden,
                    eager_norm_);
   return dx;

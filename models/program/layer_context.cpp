@@ -46,6 +46,14 @@ DType LayerContext::activation_dtype() const {
   return DType::bf16;
 }
 
+DType LayerContext::hidden_dtype() const {
+  const bool by_bitsandbytes = shape.frozen_weights == FrozenFormat::int8 ||
+                               shape.frozen_weights == FrozenFormat::nf4 ||
+                               shape.frozen_weights == FrozenFormat::nf4_double;
+  const bool wide = shape.fp32_norms && by_bitsandbytes && model.num_mtp_layers == 0;
+  return wide ? DType::fp32 : activation_dtype();
+}
+
 DType LayerContext::linear_dtype() const {
   switch (shape.precision) {
     case Precision::bf16:
@@ -137,8 +145,28 @@ SlotId LayerContext::exchange_heads(SlotId x, std::int64_t width, Pass to_heads,
 
 void LayerContext::linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
                           std::int64_t k) {
-  product(role, x, y, rows, n, k);
+  const SlotId result = product_result(y, rows, n);
+  product(role, narrowed(x, rows, k), result, rows, n, k);
+  widen(result, y, rows, n);
   adapt(role, x, y, rows, n, k);
+}
+
+// Hidden states in fp32 become the format of products before a layer of bitsandbytes' and its
+// result fp32 again behind it (Linear4bit.forward in its nn/modules.py).
+SlotId LayerContext::narrowed(SlotId x, std::int64_t rows, std::int64_t cols) {
+  if (hidden_dtype() == activation_dtype() || b.at(x).dtype != hidden_dtype()) return x;
+  const SlotId narrow = b.slot("narrowed for a product", activation_dtype(), rows, cols);
+  rowwise(RowwiseKind::cast, rows, cols, {x}, {narrow});
+  return narrow;
+}
+
+SlotId LayerContext::product_result(SlotId y, std::int64_t rows, std::int64_t cols) {
+  if (hidden_dtype() == activation_dtype() || b.at(y).dtype != hidden_dtype()) return y;
+  return b.slot("result of a product", activation_dtype(), rows, cols);
+}
+
+void LayerContext::widen(SlotId result, SlotId y, std::int64_t rows, std::int64_t cols) {
+  if (result != y) rowwise(RowwiseKind::cast, rows, cols, {result}, {y});
 }
 
 Op& LayerContext::product(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
@@ -161,9 +189,12 @@ void LayerContext::linear_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::i
                                 std::int64_t n, std::int64_t k) {
   if (is_quantized(dy)) return quantized_dgrad(role, dy, dx, rows, n, k);
   const SlotId weight = product_weight(weights_backward, n, k);
-  Op& op = b.compute(Gemm{.m = rows, .n = k, .k = n, .dtype = product_dtype()}, {dy, weight}, {dx});
+  const SlotId narrow = narrowed(dy, rows, n), result = product_result(dx, rows, k);
+  Op& op = b.compute(Gemm{.m = rows, .n = k, .k = n, .dtype = product_dtype()}, {narrow, weight},
+                     {result});
   op.parameter = b.parameter(role);
   op.role = Role::input_gradient;
+  widen(result, dx, rows, k);
   adapt_dgrad(role, dy, dx, rows, n, k);
 }
 
@@ -199,6 +230,8 @@ SlotId LayerContext::gathered_linear(ParameterRole role, SlotId x, SlotId y, std
     b.flush();
   }
   in_pieces(product(role, whole, y, tokens / kOverlapPieces, n, k), kOverlapPieces - 1);
+  // Adapters read what the pieces have brought together.
+  adapt(role, whole, y, tokens, n, k);
   return whole;
 }
 
@@ -206,7 +239,7 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
                                     std::string_view name) {
   const SlotId partial = b.slot("partial", activation_dtype(), tokens, n);
   if (!overlaps_tp()) {
-    product(role, x, partial, tokens, n, k);
+    product(role, narrowed(x, tokens, k), partial, tokens, n, k);
     // Parallel adapters sum over the ranks themselves, and come to what the layer has summed.
     if (!shape.parallel_adapters) adapt(role, x, partial, tokens, n, k);
     const SlotId sum = reduce_partial(partial, name);
@@ -227,6 +260,7 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
     reduce.pieces = kOverlapPieces;
   }
   b.wait_for(Stream::model_comm);
+  if (shape.parallel_adapters) adapt(role, x, sum, tokens, n, k);
   return sum;
 }
 
@@ -303,7 +337,8 @@ void LayerContext::accumulate_apart(SlotId sum, std::int64_t rows, std::int64_t 
   // Products that are to add to bf16 gradients do so without a kernel more.
   const bool apart = sums_in_fp32() || !shape.gradient_accumulation_fusion;
   const bool hooked = apart && !products_sum();
-  const bool by_autograd = !recipe.states.fp32_accumulation && shape.zero < 2;
+  const bool by_autograd =
+      !recipe.states.fp32_accumulation && shape.zero < 2 && !shape.fresh_gradients;
   if (hooked || by_autograd) accumulate(sum, sum, rows, cols);
 }
 
@@ -343,11 +378,17 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
   const bool scales = kind == RowwiseKind::scale_rows || kind == RowwiseKind::scale_rows_backward;
   const bool apart = cast || scaled_rope || (sorts && shape.sorts_by_torch) ||
                      (scales && recipe.kernels.one_product_per_expert);
-  const bool fused = (recipe.kernels.fused && !apart) || (norm && recipe.kernels.fused_norms);
+  const bool swiglu = kind == RowwiseKind::swiglu || kind == RowwiseKind::swiglu_backward;
+  const bool one_kernel = (norm && fuses_norms()) ||
+                          (rope && shape.module_kernels != ModuleKernels::eager) ||
+                          (swiglu && fuses_swiglu());
+  const bool fused = (recipe.kernels.fused && !apart) || one_kernel;
+  const bool on_hidden = norm || swiglu || kind == RowwiseKind::add;
+  const bool wide = on_hidden && reads.size() > 0 && b.at(*reads.begin()).dtype == hidden_dtype();
   return b.compute(Rowwise{.kind = kind,
                            .rows = rows,
                            .cols = cols,
-                           .dtype = activation_dtype(),
+                           .dtype = wide ? hidden_dtype() : activation_dtype(),
                            .fused = loss ? this->loss().fused : fused},
                    reads, writes);
 }
@@ -361,7 +402,8 @@ SlotId LayerContext::eager_copy(std::string_view name, DType dtype, std::int64_t
 
 // RMSNorm modules compute in fp32 what torch's layer_norm kernel converts on the fly.
 SlotId LayerContext::eager_norm_copy() {
-  if (model.norm != Norm::rms_norm) return kNoSlot;
+  if (model.norm != Norm::rms_norm || shape.module_kernels != ModuleKernels::eager) return kNoSlot;
+  if (hidden_dtype() == DType::fp32) return kNoSlot;  // the input is in fp32 itself
   // 1 + weight multiplies in fp32: what it multiplies is kept so, not in 16 bits (Gemma3RMSNorm,
   // which Qwen3-Next's is; NemotronHRMSNorm).
   const bool wide = model.zero_centered_norms || model.wide_norms;

@@ -144,9 +144,26 @@ struct LayerContext {
                     SlotId kept = kNoSlot);
   void norm_backward(ParameterRole role, SlotId x, SlotId dy, SlotId residual, SlotId dx,
                      std::int64_t rows, std::int64_t cols, SlotId kept = kNoSlot);
+  // Whether Hugging Face's norms and rotary embeddings, its SwiGLU, are one kernel each.
+  [[nodiscard]] bool fuses_norms() const {
+    return recipe.kernels.fused_norms || shape.module_kernels != ModuleKernels::eager;
+  }
+  [[nodiscard]] bool fuses_swiglu() const {
+    return recipe.kernels.fused || shape.module_kernels == ModuleKernels::all;
+  }
+  // Of hidden states between the parts of a layer, and of what bitsandbytes' layers make of them: a
+  // layer's result has the format of its input (Linear4bit.forward in bitsandbytes' nn/modules.py),
+  // and norms of fp32 weights give fp32.
+  [[nodiscard]] DType hidden_dtype() const;
   // A slot that only unfused kernels need between forward and backward; kNoSlot when fused.
   SlotId eager_copy(std::string_view name, DType dtype, std::int64_t rows, std::int64_t cols);
   SlotId eager_norm_copy();
+
+  // Of a product whose operand or result is a hidden state in fp32: what it reads, what it writes,
+  // and the copy of that in the format asked for.
+  SlotId narrowed(SlotId x, std::int64_t rows, std::int64_t cols);
+  SlotId product_result(SlotId y, std::int64_t rows, std::int64_t cols);
+  void widen(SlotId result, SlotId y, std::int64_t rows, std::int64_t cols);
 
   Op& rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols, BlockBuilder::Slots reads,
               BlockBuilder::Slots writes);
@@ -173,6 +190,8 @@ struct LayerContext {
   [[nodiscard]] AdapterKind kind_of(const AdaptedPart& part) const;
   SlotId over_tp(CollectiveKind kind, SlotId x, std::string_view name, std::int64_t rows,
                  std::int64_t cols);
+  SlotId exchanged(SlotId x, std::string_view name, std::int64_t numbers, std::int64_t rows,
+                   std::int64_t cols);
   void adapt_parallel(const AdaptedPart& part, SlotId x, SlotId y, std::int64_t rows,
                       std::int64_t n, std::int64_t k);
   void adapt_parallel_dgrad(const AdaptedPart& part, SlotId dy, SlotId dx, std::int64_t rows,

@@ -125,7 +125,10 @@ std::vector<std::vector<LiveEvent>> liveness(const Block& block,
       const bool arrived = arrives(u);
       if (!arrived) events.push_back({u.first_write, static_cast<SlotId>(id), true});
       const bool leaves = slot.storage == Storage::wire && !arrived;
-      if (leaves || kept(id, list, all)) continue;
+      const auto& stay = block.until_backward_ends;
+      const bool stays =
+          list > 0 && std::find(stay.begin(), stay.end(), static_cast<SlotId>(id)) != stay.end();
+      if (leaves || stays || kept(id, list, all)) continue;
       events.push_back({free_place(u, ops, seen), static_cast<SlotId>(id), false});
     }
     std::sort(events.begin(), events.end(),

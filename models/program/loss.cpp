@@ -1,5 +1,8 @@
 #include "models/program/loss.h"
 
+#include <algorithm>
+#include <bit>
+
 namespace qplan {
 
 LossTraits traits_of(LossKind loss, const Recipe& recipe) {
@@ -16,10 +19,19 @@ LossTraits traits_of(LossKind loss, const Recipe& recipe) {
       if (recipe.keeps.te_loss_in_place) return {};
       return {.keeps_logits = false, .kept_bytes = 4};
     case LossKind::fused:
+      // Hugging Face's forward hands any loss logits in fp32, a copy of all but the last token's,
+      // whose gradient takes their place; backward puts it back among all (transformers 4.45,
+      // modeling_llama.py).
+      if (kHuggingFace.has(recipe.kind) && recipe.kernels.loss != LossKind::fused) {
+        return {.keeps_logits = false, .kept_bytes = 4, .gradient_bytes = 4};
+      }
+      return {};
     case LossKind::compiled:
       return {};
     case LossKind::chunked:
       return {.chunks = 8};  // ChunkedLossWrapper's default
+    case LossKind::liger:
+      return {.by_vocabulary = true};
   }
   return {};
 }
@@ -41,7 +53,15 @@ EnumSet<LossKind> losses_of(RecipeKind recipe) {
 }
 
 std::int64_t loss_chunks(const ModelSpec& model, const LossTraits& loss, std::int64_t tokens) {
-  return model.num_mtp_layers > 0 || tokens % loss.chunks != 0 ? 1 : loss.chunks;
+  std::int64_t chunks = loss.chunks;
+  if (loss.by_vocabulary) {
+    // A part has the power of two of tokens that is no less than tokens over this ratio.
+    const std::int64_t ratio = (model.vocab_size + model.hidden_size - 1) / model.hidden_size;
+    const std::int64_t rows = static_cast<std::int64_t>(
+        std::bit_ceil(static_cast<std::uint64_t>((tokens + ratio - 1) / ratio)));
+    chunks = std::max<std::int64_t>(1, tokens / rows);
+  }
+  return model.num_mtp_layers > 0 || tokens % chunks != 0 ? 1 : chunks;
 }
 
 }  // namespace qplan

@@ -17,6 +17,10 @@
 //             backward scales and autograd casts. Before, the gradient took the logits' place;
 //             measured runs have 4 bytes (SimuMax's on B200, Transformer Engine 2.11, to 0.3%).
 //   fused, compiled  one kernel each way over 16-bit logits, the gradient beside them.
+//   liger     linear-cross-entropy in parts (ops/fused_linear_cross_entropy.py of Liger-Kernel
+//   0.3):
+//             as many parts as make a part's logits about as large as the hidden states, each
+//             part's gradient in the logits' place, the hidden states' put together in 16 bits.
 //   chunked   components/loss.py:501: head, loss and the head's backward run over eighths of the
 //             tokens one after the other, so that only a part's logits are there at once.
 
@@ -37,6 +41,7 @@ struct LossTraits {
   // product (_nll_loss_and_log_softmax_backward in torch/distributed/tensor/parallel/loss.py).
   double split_gradient_bytes = 0;
   std::int64_t chunks = 1;
+  bool by_vocabulary = false;  // as many parts as the vocabulary is wider than the hidden states
 };
 
 LossTraits traits_of(LossKind loss, const Recipe& recipe);

@@ -111,7 +111,7 @@ SlotId MambaPart::forward(SlotId x) {
   if (!c_.recipe.kernels.fused_scan_output) normed_out_ = out_in;
   const SlotId sum = c_.linear_reduced(ParameterRole::linear_out_proj, out_in, c_.hidden,
                                        widths(1).inner, "mamba sum");
-  const SlotId y = b.slot("x2", act, c_.local_tokens, c_.hidden);
+  const SlotId y = b.slot("x2", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
   c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
   return y;
 }
@@ -156,7 +156,7 @@ SlotId MambaPart::backward(SlotId dy) {
       .parameter = b.parameter(ParameterRole::linear_conv);
 
   const SlotId dnormed = project_backward();
-  const SlotId dx = b.slot("dx", act, c_.local_tokens, c_.hidden, Storage::wire);
+  const SlotId dx = b.slot("dx", c_.hidden_dtype(), c_.local_tokens, c_.hidden, Storage::wire);
   c_.norm_backward(ParameterRole::input_norm, x_, dnormed, dy, dx, c_.local_tokens, c_.hidden,
                    eager_norm_);
   return dx;

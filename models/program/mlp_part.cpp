@@ -28,7 +28,7 @@ ParameterRole first_up(const LayerContext& c) {
 SlotId MlpPart::forward(SlotId x, SlotId shared) {
   auto& b = c_.b;
   b.layer_module(LayerModule::mlp);
-  const DType act = c_.activation_dtype();
+  const DType act = c_.activation_dtype(), wide = c_.hidden_dtype();
   const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
   x_ = x;
   const RecomputeModule norm =
@@ -40,7 +40,7 @@ SlotId MlpPart::forward(SlotId x, SlotId shared) {
     b.begin_module(norm);
     SlotId normed = x;
     if (norms_before(c_)) {
-      normed = b.slot("mlp normed", act, c_.local_tokens, c_.hidden);
+      normed = b.slot("mlp normed", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
       eager_norm_ = c_.eager_norm_copy();
       c_.norm_forward(ParameterRole::post_attention_norm, x, normed, c_.local_tokens, c_.hidden,
                       eager_norm_);
@@ -51,16 +51,16 @@ SlotId MlpPart::forward(SlotId x, SlotId shared) {
 
   b.begin_module(RecomputeModule::mlp);
   if (gated(c_) && (c_.shape.recomputes_operators || c_.projects_apart())) {
-    gate_ = b.slot("mlp gate", act, c_.tokens, f);
-    up_ = b.slot("mlp up", act, c_.tokens, f);
+    gate_ = b.slot("mlp gate", wide, c_.tokens, f);
+    up_ = b.slot("mlp up", wide, c_.tokens, f);
     const SlotId whole = c_.gathered_linear(first_up(c_), normed_, gate_, f, c_.hidden);
     c_.linear(ParameterRole::up_proj, whole, up_, c_.tokens, f, c_.hidden);
   } else {
     up_ = b.slot("mlp up", act, c_.tokens, up_width(c_, f));
     c_.gathered_linear(first_up(c_), normed_, up_, up_width(c_, f), c_.hidden);
   }
-  const SlotId activated = b.slot("mlp act", act, c_.tokens, f);
-  if (gated(c_)) eager_silu_ = c_.eager_copy("silu", act, c_.tokens, f);
+  const SlotId activated = b.slot("mlp act", wide, c_.tokens, f);
+  if (gated(c_) && !c_.fuses_swiglu()) eager_silu_ = c_.eager_copy("silu", wide, c_.tokens, f);
   c_.rowwise(gated(c_) ? RowwiseKind::swiglu : RowwiseKind::gelu, c_.tokens, f, {up_, gate_},
              {activated, eager_silu_});
   act_ = c_.linear_input(activated, c_.tokens, f);
@@ -68,7 +68,7 @@ SlotId MlpPart::forward(SlotId x, SlotId shared) {
   b.end_module(RecomputeModule::mlp);
   const SlotId added = behind_.forward(sum);
 
-  const SlotId y = b.slot("y", act, c_.local_tokens, c_.hidden, Storage::wire);
+  const SlotId y = b.slot("y", c_.hidden_dtype(), c_.local_tokens, c_.hidden, Storage::wire);
   if (c_.drops()) {
     mask_ = b.slot("mlp dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {added, x}, {y, mask_});
@@ -93,10 +93,10 @@ SlotId MlpPart::backward(SlotId dy) {
   dout = behind_.backward(dout);
   const SlotId dy_in = c_.linear_input(dout, c_.local_tokens, c_.hidden, Pass::backward);
   const SlotId dy_whole = c_.gather_sequence(dy_in);
-  const SlotId dact = b.slot("d mlp act", act, c_.tokens, f);
+  const SlotId dact = b.slot("d mlp act", c_.hidden_dtype(), c_.tokens, f);
   c_.linear_dgrad(ParameterRole::down_proj, dy_whole, dact, c_.tokens, c_.hidden, f);
   c_.linear_wgrad(ParameterRole::down_proj, dy_whole, act_, c_.tokens, c_.hidden, f);
-  const SlotId dup_raw = b.slot("d mlp up", act, c_.tokens, wide);
+  const SlotId dup_raw = b.slot("d mlp up", c_.hidden_dtype(), c_.tokens, wide);
   c_.rowwise(gated(c_) ? RowwiseKind::swiglu_backward : RowwiseKind::gelu_backward, c_.tokens, f,
              {up_, gate_, dact, eager_silu_}, {dup_raw});
   const SlotId dup = c_.linear_input(dup_raw, c_.tokens, wide, Pass::backward);
@@ -116,7 +116,7 @@ SlotId MlpPart::backward(SlotId dy) {
     dnormed_ = dnormed;
     return dy;
   }
-  const SlotId dx = b.slot("d x2", act, c_.local_tokens, c_.hidden);
+  const SlotId dx = b.slot("d x2", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
   if (!norms_before(c_)) {
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, dy}, {dx});
     return dx;

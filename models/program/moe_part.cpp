@@ -338,7 +338,7 @@ SlotId MoePart::forward(SlotId x) {
     sum = both;
   }
   b.end_module(RecomputeModule::moe);
-  const SlotId y = b.slot("y", act, c_.local_tokens, c_.hidden, Storage::wire);
+  const SlotId y = b.slot("y", c_.hidden_dtype(), c_.local_tokens, c_.hidden, Storage::wire);
   if (c_.drops()) {
     mask_ = b.slot("moe dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, mask_});
@@ -504,7 +504,7 @@ SlotId MoePart::backward(SlotId dy) {
   const SlotId sum = b.slot("d moe normed", act, c_.local_tokens, c_.hidden);
   c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden,
              {dtokens.rows, drouter, dnormed_shared, dnormed_gate}, {sum});
-  const SlotId dx = b.slot("d x2", act, c_.local_tokens, c_.hidden);
+  const SlotId dx = b.slot("d x2", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
   c_.norm_backward(ParameterRole::post_attention_norm, x_, sum, dy, dx, c_.local_tokens, c_.hidden,
                    eager_norm_);
   return dx;

@@ -54,7 +54,7 @@ class Writer {
     QPLAN_CHECK(wires_.empty() && arena_.live() == held_bytes_,
                 "a step frees everything it allocates");
     out_.lanes = links_.count();
-    out_.live_peak = Bytes(static_cast<double>(arena_.live_peak()));
+    out_.live_peak = Bytes(static_cast<double>(std::max(arena_.live_peak(), at_update_)));
     out_.extent = arena_.extent();
     return std::move(out_);
   }
@@ -81,6 +81,7 @@ class Writer {
     const bool before = receives(p_.schedule, a.stage), after = sends(p_.schedule, a.stage);
     if (!weight && (forward ? before : after)) receive(a);
     walk(a, events_of(a.kind));
+    release_staying();
     if (weight) return;
     forward ? after ? send(a) : pass_on(a) : before ? send(a) : pass_on(a);
   }
@@ -108,6 +109,7 @@ class Writer {
         }
       }
     }
+    release_staying();
     sends(p_.schedule, f.stage) ? send(f) : pass_on(f);
     receives(p_.schedule, b.stage) ? send(b) : pass_on(b);
   }
@@ -169,6 +171,11 @@ class Writer {
     join(only_lane(kStreamCount) - 1);
     all(Part::norm, &StepLiveness::norm);
     block(kEdge, Part::norm, last, &StepLiveness::norm);
+    Bytes update;
+    for (const auto& instance : out_.instances) {
+      update += persistent_bytes(p_.blocks[static_cast<std::size_t>(instance.block)]).update;
+    }
+    at_update_ = arena_.live() + static_cast<std::int64_t>(update.value());
     all(Part::update, &StepLiveness::update);
     block(kEdge, Part::update, last, &StepLiveness::update);
   }
@@ -340,9 +347,20 @@ class Writer {
       wires_[wire_key(w.action, w.block.slots[static_cast<std::size_t>(slot)])] = place;
       place = {};
     }
+    if (w.action.kind != ActionKind::forward) {
+      for (const SlotId slot : w.block.until_backward_ends) {
+        staying_.push_back(std::exchange(w.table[static_cast<std::size_t>(slot)], Place{}));
+      }
+    }
     const bool empty = std::all_of(w.table.begin(), w.table.end(),
                                    [](const Place& place) { return place.offset == kNowhere; });
     if (empty) tables_.erase(key_of(w.instance, w.action));
+  }
+
+  // What blocks kept until a stage's backward ended.
+  void release_staying() {
+    for (const Place& place : staying_) arena_.release(place.offset, place.bytes);
+    staying_.clear();
   }
 
   void block(const Action& a, Part p, int instance, Events StepLiveness::*events) {
@@ -428,13 +446,15 @@ class Writer {
   const StepProgram& p_;
   ArenaLayout arena_;
   HeldPlaces held_;
-  std::int64_t held_bytes_;  // of those
+  std::int64_t held_bytes_;     // of those
+  std::int64_t at_update_ = 0;  // all that is held while the optimizer runs
   RankProgram out_;
   std::vector<StepLiveness> live_;
   std::map<int, StageRuns> runs_;
   Links links_;
   std::map<std::pair<int, int>, std::vector<Place>> tables_;  // instance, microbatch
   std::map<WireKey, Place> wires_;
+  std::vector<Place> staying_;
   std::map<Lane, std::int64_t> send_buffers_;
 };
 

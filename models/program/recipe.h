@@ -116,6 +116,13 @@ struct KeptForBackward {
   // checkpoints stop there (set_checkpoint_early_stop, on since torch 2.1, and with
   // checkpoint_wrapper's default), a compiled backward has no dead ops, nor has ours.
   bool recomputes_dead_ops = true;
+  // Where a unit's weights are frozen, FSDP1 learns from a hook on the unit's inputs when to let
+  // what it gathered go (_register_post_backward_reshard_only_hook in torch's
+  // fsdp/_runtime_utils.py). Reentrant checkpoints, which transformers 4 takes unasked, make those
+  // inputs leaves of a graph of their own. What counts their hooks holds the node that adds up
+  // their gradients (register_multi_grad_hook in torch/autograd/graph.py), and that node holds
+  // them: until backward has ended, every layer's input and its gradient stay.
+  bool frozen_inputs_stay = false;
 };
 
 // DistributedDataParallel's buckets (nanotron).
@@ -157,6 +164,9 @@ struct StateHandling {
   // The step's update multiplies by the clipping factor as it reads; else clipping is a pass over
   // the gradients (Megatron's multi_tensor_scale, torch's and DeepSpeed's foreach multiplication).
   bool clips_in_update = false;
+  // The optimizer updates the weights that the model computes with, in whatever format they were
+  // loaded, and has no other copy: one whose master weights have 16 bits was loaded so.
+  bool updates_working_weights = false;
   // With the optimizer on the host, gradients go there as they are reduced (DeepSpeed); else when
   // all are there.
   bool offloads_as_reduced = true;
@@ -310,7 +320,9 @@ const Recipe& recipe_of(RecipeKind kind);
 //   in fp32 from release 2.18 on, which Megatron-Bridge took in August 2026. Its fp8 was by delayed
 //   scaling in NeMo, before Megatron-Bridge's first release in September 2025.
 // - fsdp1: what is recomputed runs whole before torch 2.1 of October 2023, which stops where
-//   backward has what it needs (set_checkpoint_early_stop).
+//   backward has what it needs (set_checkpoint_early_stop). Published runs of 2022-23 are of models
+//   with attention kernels (MPT's Triton kernel is one) and losses of their own; later ones are
+//   Hugging Face's.
 Recipe recipe_of_month(RecipeKind kind, int month);
 
 }  // namespace qplan

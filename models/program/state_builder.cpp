@@ -18,11 +18,15 @@ std::int64_t ceil_of(double bytes) {
 // Bytes per parameter on the device that any optimizer has.
 double master_bytes(const Recipe& r, const BlockShape& s) {
   const bool fp32_working = r.states.working_params == DType::fp32 && gathers_parameters(r, s.zero);
-  double bytes = fp32_working ? 0 : size_of(s.main_params_dtype);
+  // Weights that were loaded in 16 bits and are updated in place are their own master.
+  const bool one_copy =
+      r.states.updates_working_weights && size_of(s.main_params_dtype) < size_of(DType::fp32);
+  const double main = fp32_working || one_copy ? 0 : size_of(s.main_params_dtype);
   // fp16 keeps an fp32 copy of the gradients beside the master weights
-  // (docs/reference/frameworks.md 2.2: 20 bytes).
-  if (s.precision == Precision::fp16 && !fp32_working) bytes += 4;
-  return bytes;
+  // (docs/reference/frameworks.md 2.2: 20 bytes); torch's own optimizers have neither.
+  const bool copies_gradients =
+      s.precision == Precision::fp16 && main > 0 && !r.states.updates_working_weights;
+  return main + (copies_gradients ? 4 : 0);
 }
 
 Axis dense_axis(const BlockShape& s) {
@@ -96,7 +100,9 @@ void StateBuilder::declare() {
   // told to make those views of them (gradient_as_bucket_view; nanotron's trainer.py does not).
   const bool buckets = c_.recipe.states.buckets && s.dense_shard * s.dense_replicas > 1;
   if (buckets && !borrows_) {
-    b.slot("reduction buckets", c_.activation_dtype(), 1, own_.total(), Storage::gradient);
+    // nanotron's are of what autograd makes, which hooks add to fp32 sums.
+    const DType reduced = c_.recipe.states.fp32_accumulation ? c_.activation_dtype() : kept_dtype();
+    b.slot("reduction buckets", reduced, 1, own_.total(), Storage::gradient);
   }
   const bool on_host =
       s.zero >= 2 && s.optimizer_offload >= 1 && c_.recipe.states.offloads_as_reduced;

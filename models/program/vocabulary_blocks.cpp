@@ -19,7 +19,9 @@ namespace {
 // rows. Where rows are added to the accumulated gradient none is needed; where every microbatch is
 // reduced, the table is that gradient.
 SlotId dense_table_gradient(LayerContext& c) {
-  if (c.recipe.states.adds_gradients || c.shape.zero >= 2) return kNoSlot;
+  if (c.recipe.states.adds_gradients || c.shape.zero >= 2 || c.shape.fresh_gradients) {
+    return kNoSlot;
+  }
   const std::int64_t rows = vocabulary_share(c.model, c.shape);
   const SlotId table = c.b.slot("gradient of the table", c.activation_dtype(), rows, c.hidden);
   c.rowwise(RowwiseKind::zero_fill, rows, c.hidden, {}, {table});
@@ -60,7 +62,6 @@ class LogitsPart {
   // The gradient of what forward took leaves the block.
   void backward() {
     auto& b = c_.b;
-    const DType act = c_.activation_dtype();
     const SlotId dnormed = c_.loss_chunks() > 1 ? head_in_chunks() : head_backward();
     if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
     if (!has_norm()) {
@@ -69,7 +70,7 @@ class LogitsPart {
       b.flush();
       return;
     }
-    const SlotId dx = b.slot("dx", act, c_.local_tokens, c_.hidden, Storage::wire);
+    const SlotId dx = b.slot("dx", c_.hidden_dtype(), c_.local_tokens, c_.hidden, Storage::wire);
     c_.norm_backward(ParameterRole::final_norm, x_, dnormed, kNoSlot, dx, c_.local_tokens,
                      c_.hidden);
   }
@@ -100,8 +101,14 @@ class LogitsPart {
     const DType act = c_.activation_dtype();
     const std::int64_t v = vocabulary_share(c_.model, c_.shape), h = c_.hidden;
     const std::int64_t chunks = c_.loss_chunks(), rows = c_.tokens / chunks;
-    const SlotId assembled = b.slot("dhead partial in fp32", DType::fp32, c_.tokens, h);
-    in_fp32(RowwiseKind::zero_fill, c_.tokens, h, kNoSlot, {assembled});
+    const bool narrow = kind_ == LossKind::liger;
+    const SlotId assembled = narrow ? b.slot("dhead partial", act, c_.tokens, h)
+                                    : b.slot("dhead partial in fp32", DType::fp32, c_.tokens, h);
+    if (narrow) {
+      c_.rowwise(RowwiseKind::zero_fill, c_.tokens, h, {}, {assembled});
+    } else {
+      in_fp32(RowwiseKind::zero_fill, c_.tokens, h, kNoSlot, {assembled});
+    }
     const bool trains = c_.gradients != kNoSlot;
     const bool reduced_later = c_.shape.zero >= 2;  // else each product's is added as it comes
     for (std::int64_t i = 0; i < chunks; ++i) {
@@ -109,9 +116,13 @@ class LogitsPart {
       b.compute(product(rows, v, h), {whole_, c_.weights_backward}, {logits_}).parameter = table_;
       loss(rows, v);
       const SlotId dlogits = loss_backward(rows, v);
-      const SlotId part = b.slot("dhead partial", act, rows, h);
-      input_gradient(dlogits, part, rows, v);
-      in_fp32(RowwiseKind::cast, rows, h, part, {assembled});
+      if (narrow) {
+        input_gradient(dlogits, assembled, rows, v);
+      } else {
+        const SlotId part = b.slot("dhead partial", act, rows, h);
+        input_gradient(dlogits, part, rows, v);
+        in_fp32(RowwiseKind::cast, rows, h, part, {assembled});
+      }
       if (!trains) continue;
       if (!reduced_later) {
         c_.weight_gradient(table_, weight_product(rows, v), dlogits, whole_);
@@ -123,6 +134,7 @@ class LogitsPart {
       wgrad.role = Role::weight_gradient;
       in_fp32(i == 0 ? RowwiseKind::cast : RowwiseKind::accumulate, v, h, fresh, {c_.gradients});
     }
+    if (narrow) return c_.reduce_input_gradient(assembled, "dhead");
     const SlotId partial = b.slot("dhead partial", act, c_.tokens, h);
     c_.rowwise(RowwiseKind::cast, c_.tokens, h, {assembled}, {partial});
     return c_.reduce_input_gradient(partial, "dhead");
@@ -259,14 +271,13 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   LayerContext c(m, r, s, b);
   StateBuilder state(c);
   state.declare();
-  const DType act = c.activation_dtype();
   b.into(&Block::forward);
   state.enter_forward();
   const SlotId ids = b.slot("token ids", DType::int64, c.tokens, 1);
   // With one tp rank (or plain all-reduce) the looked-up rows are the block's output themselves.
   const bool scattered = s.tp > 1 && s.sequence_parallel;
-  const SlotId rows =
-      b.slot("embedded", act, c.tokens, c.hidden, scattered ? Storage::local : Storage::wire);
+  const SlotId rows = b.slot("embedded", c.hidden_dtype(), c.tokens, c.hidden,
+                             scattered ? Storage::local : Storage::wire);
   Op& lookup = c.rowwise(RowwiseKind::embedding, c.tokens, c.hidden, {c.weights}, {rows, ids});
   lookup.parameter = b.parameter(ParameterRole::embed_tokens);
   lookup.ahead = next ? 1 : 0;
@@ -278,7 +289,7 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   if (sees) images.put(y);
   b.flush();
   b.into(&Block::backward);
-  const SlotId dy = b.slot("dy", act, c.local_tokens, c.hidden, Storage::wire);
+  const SlotId dy = b.slot("dy", c.hidden_dtype(), c.local_tokens, c.hidden, Storage::wire);
   b.at(dy).flow = flow;
   state.enter_backward();
   if (sees) images.take(dy);
@@ -307,7 +318,7 @@ Block build_head(const ModelSpec& m, const Recipe& r, const BlockShape& s) {
   const bool two = m.num_mtp_layers > 0;
   LogitsPart logits(c), next_logits(c, 1);
   b.into(&Block::forward);
-  const SlotId x = b.slot("x", c.activation_dtype(), c.local_tokens, c.hidden, Storage::wire);
+  const SlotId x = b.slot("x", c.hidden_dtype(), c.local_tokens, c.hidden, Storage::wire);
   state.enter_forward();
   if (two) next_logits.forward(prediction(c, "mtp hidden"));
   logits.forward(x);

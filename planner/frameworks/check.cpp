@@ -12,6 +12,7 @@
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/megatron/swift.h"
 #include "planner/frameworks/optimizer_names.h"
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/relations.h"
@@ -51,6 +52,14 @@ std::optional<Framework> framework_of(const JobFiles& files) {
     }
   }
   return std::nullopt;
+}
+
+// Who hands the job to another framework's code, by whose words it is read.
+std::optional<Framework> named_by(const JobFiles& files) {
+  const bool swift =
+      files.find(Dialect::ms_swift) != nullptr || files.find(Dialect::ms_swift_megatron) != nullptr;
+  if (files.find(Dialect::automodel) != nullptr) return Framework::automodel;
+  return swift ? std::optional(Framework::ms_swift) : std::nullopt;
 }
 
 // ---- reading ----
@@ -261,6 +270,7 @@ class Reading {
     ParallelPlan& plan = draft.plan;
     const std::int64_t gpus = scene_.question.limits.gpus;
     switch (framework_) {
+      case Framework::ms_swift:
       case Framework::megatron:
       case Framework::megatron_bridge:
       case Framework::slime:
@@ -278,9 +288,14 @@ class Reading {
         break;
       case Framework::deepspeed:
         break;
+      case Framework::automodel:
       case Framework::fsdp2:
         if (const ConfigPart* const part = scene_.files.find(Dialect::accelerate)) {
           settle_accelerate(draft, part->settings, gpus, scene_.question.gpus_per_node);
+          if (scene_.files.find(Dialect::automodel) != nullptr) {
+            const Settings own = settings_of(Dialect::own_script);
+            settle_formats(draft, own, weights_of_script(own, scene_.question.config));
+          }
           scene_.said.emplace("zero", part->place);
         } else if (wraps_model(scene_.files)) {
           settle_own_script(draft, settings_of(Dialect::own_script), scene_.question.config, gpus,
@@ -432,6 +447,16 @@ class Reading {
   void set_batch(Findings& out) {
     Draft& draft = scene_.draft;
     ParallelPlan& plan = draft.plan;
+    const Settings own = settings_of(Dialect::own_script);
+    if (const Setting* const all = own.find("global_batch")) {
+      plan.global_batch_size = whole_of(all->value, 1, std::int64_t{1} << 30);
+      scene_.said.emplace("global_batch_size", all->place);
+    }
+    if (const Setting* const of = own.find("steps_of")) {
+      const std::int64_t ranks = std::max<std::int64_t>(1, scene_.question.limits.gpus);
+      const std::int64_t each = plan.micro_batch_size * ranks;
+      draft.accumulation = (whole_of(of->value) + each - 1) / each;
+    }
     const std::int64_t accumulation = draft.accumulation.value_or(0);
     const bool total = is_said("global_batch_size") || plan.global_batch_size > 0;
     const bool micro = is_said("micro_batch_size") || scene_.question.micro_batch_size;
@@ -550,9 +575,8 @@ bool check_size(const Scene& scene, Findings& out) {
 }
 
 // Whether the file is missing that says how states are sharded: without it there is no plan.
-bool lacks_config(const Checked& checked) {
-  const bool says_it =
-      checked.framework == Framework::deepspeed || checked.framework == Framework::fsdp2;
+bool lacks_config(const Checked& checked, Framework framework) {
+  const bool says_it = framework == Framework::deepspeed || framework == Framework::fsdp2;
   return says_it && std::any_of(checked.findings.begin(), checked.findings.end(),
                                 [](const Finding& f) { return f.rule == "config_missing"; });
 }
@@ -571,6 +595,33 @@ Finding nothing_to_check(const JobFiles& job) {
   finding.message += fmt::format(": {} is started here and is not among the files given", name);
   finding.instead = fmt::format("give {} too", name);
   return finding;
+}
+
+// Of ms-swift's arguments what Megatron-Core refuses holds, and what Megatron-LM's own script does
+// not, which is not run.
+void check_megatron_of(const Scene& scene, Findings& out) {
+  const std::size_t before = out.size();
+  check_megatron(scene, out);
+  if (scene.files.find(Dialect::ms_swift_megatron) == nullptr) return;
+  const auto begin = out.begin() + static_cast<std::ptrdiff_t>(before);
+  const auto of_script = [](const Finding& f) {
+    return f.severity == Severity::error &&
+           f.source.find("megatron/training/") != std::string::npos;
+  };
+  out.erase(std::remove_if(begin, out.end(), of_script), out.end());
+}
+
+// Findings in the words that the files have. Corrections in others than these are none.
+void respell(const JobFiles& files, Findings& out) {
+  if (files.find(Dialect::ms_swift_megatron) == nullptr) return;
+  for (Finding& finding : out) {
+    finding.message = swift_spelled(finding.message);
+    finding.instead = swift_spelled(finding.instead);
+    const bool words = std::any_of(finding.fix.begin(), finding.fix.end(), [](const Edit& edit) {
+      return edit.text.find("--") != std::string::npos && swift_spelled(edit.text) != edit.text;
+    });
+    if (words) finding.fix.clear();
+  }
 }
 
 void sort_findings(Findings& findings) {
@@ -607,11 +658,13 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   }
   Checked checked;
   checked.findings = job.findings;
-  checked.framework = framework_of(job);
-  if (!checked.framework) {
+  const auto framework = framework_of(job);
+  checked.framework = framework ? named_by(job).value_or(*framework) : framework;
+  if (!framework) {
     const Scene scene{job, question, {}, {}};
     check_torch(scene, checked.findings);
     check_finetuning(scene, checked.findings);
+    check_generations(scene, checked.findings);
     check_python(scene, checked.findings);
     check_launch(scene, checked.findings);
     if (!checked.has(Severity::error)) {
@@ -620,21 +673,23 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
     sort_findings(checked.findings);
     return checked;
   }
-  Reading reading(job, question, *checked.framework);
+  Reading reading(job, question, *framework);
   reading.read(checked.findings);
   Scene& scene = reading.scene();
   check_options(scene, checked.findings);
   check_relations(scene, checked.findings);
   check_facts(scene, checked.findings);
-  check_megatron(scene, checked.findings);
+  check_megatron_of(scene, checked.findings);
   check_bridge_adapters(scene, checked.findings);
   check_deepspeed(scene, checked.findings);
   check_trainer(scene, checked.findings);
   check_torch(scene, checked.findings);
   check_finetuning(scene, checked.findings);
+  check_generations(scene, checked.findings);
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
-  const bool whole = !lacks_config(checked);
+  respell(job, checked.findings);
+  const bool whole = !lacks_config(checked, *framework);
   checked.says_plan = whole && (!scene.said.empty() || wraps_model(job));
   if (checked.says_plan) {
     check_rules(scene, checked.findings);

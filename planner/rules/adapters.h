@@ -27,14 +27,17 @@ inline constexpr auto kWholeRank =
 inline constexpr auto kAdapters = std::to_array<Rule>({
     {"lora_words_need_rank", kEvery,
      [](const Case& c) {
-       return c.p.lora_rank == 0 && (!c.p.lora_targets.empty() || c.p.lora_dropout > 0 ||
-                                     c.p.frozen_weights != FrozenFormat::computed);
+       return c.p.lora_rank == 0 &&
+              (!c.p.lora_targets.empty() || c.p.lora_dropout > 0 || c.p.fp32_norms ||
+               c.p.lora_a2a || c.p.frozen_weights != FrozenFormat::computed);
      },
      [](const Case& c) {
        return fmt::format(
            "{} is said of LoRA, and there are no adapters; give a lora_rank, or leave it out",
            !c.p.lora_targets.empty()                      ? "lora_targets"
            : c.p.lora_dropout > 0                         ? "lora_dropout"
+           : c.p.fp32_norms                               ? "fp32_norms"
+           : c.p.lora_a2a                                 ? "lora_a2a"
            : c.p.frozen_weights != FrozenFormat::computed ? "frozen_weights"
                                                           : "lora_alpha");
      },
@@ -69,7 +72,9 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
      },
      "transformers 5.23, src/transformers/quantizers/quantizer_bnb_4bit.py (no tensor-parallel "
      "plan)"},
-    {"lora_overlap_tp", kEvery,
+    // Parallel adapters read the gathered input that Transformer Engine's overlapped layers return
+    // (return_layernorm_output_gathered), and add to what such a layer has reduced.
+    {"lora_overlap_tp", kEvery - kParallelAdapters,
      [](const Case& c) { return c.p.lora_rank > 0 && c.p.overlap.has(OverlapKind::tp); },
      [](const Case&) {
        return std::string(

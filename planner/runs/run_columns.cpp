@@ -81,8 +81,9 @@ constexpr auto kColumns = std::to_array<RunColumn>({
     {"notes", true, "mean of the last 10 of 50 or 100 steps; real data; dp derived"},
 });
 
-// Not in the header that all files share.
-constexpr std::array<std::string_view, 2> kBesides{"tied_embeddings", "status"};
+// Not in the header that all files share. `plan_words`: what no column of the header says, as words
+// of a plan's line ("lora16 frozen_weights=nf4").
+constexpr std::array<std::string_view, 3> kBesides{"tied_embeddings", "status", "plan_words"};
 
 bool has(const CsvTable& table, std::string_view column) {
   return std::find(table.columns.begin(), table.columns.end(), column) != table.columns.end();

@@ -7,6 +7,7 @@
 
 #include "costmodel/profiles/hardware.h"
 #include "models/error.h"
+#include "models/plan/plan_text.h"
 #include "planner/runs/flags.h"
 #include "planner/runs/model.h"
 #include "planner/runs/phrases.h"
@@ -220,6 +221,9 @@ RunInputs inputs_of_run(const RunRow& row, std::vector<std::string>& unknown_fla
   set_words(row, in);
   phrases.apply("notes", row, in);
   unknown_flags = apply_flags(row, in);
+  // Words of the plan itself leave nothing to be understood, and come last.
+  const std::string& words = row.text("plan_words");
+  if (!words.empty()) in.plan = parse_plan(words, in.plan);
   drop_empty_words(in.plan);
   if (in.plan.pipeline_layout.empty()) in.plan.pipeline_layout = layout_of_run(in);
   return in;

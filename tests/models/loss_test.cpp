@@ -82,7 +82,10 @@ TEST_CASE("each loss holds and moves its bytes a logit") {
   check_bytes(LossKind::te, recipe_of_month(RecipeKind::megatron, 202601), 2, 2, 4, 14);
   check_bytes(LossKind::by_framework, recipe_of(RecipeKind::fsdp2), 10, 10, 14, 58);
   check_bytes(LossKind::compiled, recipe_of(RecipeKind::fsdp2_compile), 2, 2, 4, 14);
-  check_bytes(LossKind::by_framework, recipe_of(RecipeKind::fsdp1), 2, 2, 4, 14);
+  check_bytes(LossKind::by_framework, recipe_of(RecipeKind::fsdp1), 10, 10, 14, 58);
+  check_bytes(LossKind::by_framework, recipe_of_month(RecipeKind::fsdp1, 202311), 2, 2, 4, 14);
+  // Hugging Face's forward has made the logits fp32 before any loss sees them.
+  check_bytes(LossKind::fused, recipe_of(RecipeKind::ddp), 6, 4, 8, 14);
 }
 
 TEST_CASE("losses of a split vocabulary send what their code sends") {

@@ -38,11 +38,17 @@ void check_fold(const ModelSpec& model, const Recipe& recipe, const HardwareProf
 
 TEST_CASE("a fold gives the replay's answer, in time to 1e-9 and in memory to the byte") {
   const HardwareProfile hardware = load_hardware("h100-sxm");
-  const std::vector<RecipeKind> recipes = {
-      RecipeKind::megatron, RecipeKind::megatron_deepspeed, RecipeKind::deepspeed,
-      RecipeKind::fsdp2,    RecipeKind::fsdp2_compile,      RecipeKind::qplan,
-      RecipeKind::nanotron, RecipeKind::megatron_fsdp,      RecipeKind::megatron_legacy,
-      RecipeKind::fsdp1};
+  const std::vector<RecipeKind> recipes = {RecipeKind::megatron,
+                                           RecipeKind::megatron_deepspeed,
+                                           RecipeKind::deepspeed,
+                                           RecipeKind::fsdp2,
+                                           RecipeKind::fsdp2_compile,
+                                           RecipeKind::qplan,
+                                           RecipeKind::nanotron,
+                                           RecipeKind::megatron_fsdp,
+                                           RecipeKind::megatron_legacy,
+                                           RecipeKind::fsdp1,
+                                           RecipeKind::ddp};
   const std::vector<std::string> models = {"tiny",
                                            "tiny-moe",
                                            "tiny-mla",

@@ -115,7 +115,8 @@ class RandomPlans {
                      &P::fsdp_shard, &P::micro_batch_size, &P::global_batch_size, &P::seq_len,
                      &P::document_len, &P::schedule, &P::vpp, &P::pipeline_layout, &P::recompute,
                      &P::offload, &P::sequence_parallel, &P::overlap, &P::lora_rank,
-                     &P::lora_targets, &P::lora_dropout, &P::frozen_weights);
+                     &P::lora_targets, &P::lora_dropout, &P::frozen_weights, &P::fp32_norms,
+                     &P::lora_a2a);
   }
 
   template <class T>
@@ -201,6 +202,8 @@ class RandomPlans {
     if (!coin(0.15)) return;
     p.lora_rank = pick<int>({1, 2, 8});
     if (coin(0.3)) p.lora_dropout = 0.1;
+    p.fp32_norms = coin(0.3);
+    p.lora_a2a = coin(0.3);
     if (coin(0.4)) {
       p.frozen_weights =
           pick<FrozenFormat>({FrozenFormat::fp32, FrozenFormat::int8, FrozenFormat::int4,

@@ -124,9 +124,13 @@ TEST_CASE("Composer's runs with PURE recompute whole layers, as torch before 2.1
                  {"micro_batch", "8"},
                  {"recompute_words", "full"}});
   };
-  const MeasuredRun early = run("FSDP FULL_SHARD mp=PURE"), later = run("FSDP FULL_SHARD");
+  const MeasuredRun early = run("FSDP FULL_SHARD mp=PURE");
+  MeasuredRun later = run("FSDP FULL_SHARD");
   CHECK(early.inputs->month == 202305);
   CHECK(later.inputs->month == 0);
+  // Its tables that say DEFAULT are of 2023, too.
+  CHECK(run("FSDP FULL_SHARD mp=DEFAULT").inputs->month == 202311);
+  later.inputs->month = 202311;
   CHECK_FALSE(recipe_of_month(RecipeKind::fsdp1, 0).keeps.recomputes_dead_ops);
   CHECK(recipe_of_month(RecipeKind::fsdp1, 202309).keeps.recomputes_dead_ops);
   CHECK_FALSE(recipe_of_month(RecipeKind::fsdp1, 202310).keeps.recomputes_dead_ops);

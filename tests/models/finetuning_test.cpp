@@ -1,0 +1,144 @@
+// What fine-tuning with Hugging Face's modules holds: FSDP1 beside frozen weights, norms in fp32
+// beside bitsandbytes' layers, kernels that stand for several of torch's.
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "models/plan/parallel_plan.h"
+#include "models/program/loss.h"
+#include "tests/models/framework_blocks.h"
+
+using namespace qplan;
+using namespace qplan::test;
+
+namespace {
+
+BlockShape layer_of(const ModelSpec& model, RecipeKind recipe, const std::string& words) {
+  BlockShape s = base_shape(model, parse_plan(words), recipe_of(recipe), 1);
+  s.kind = BlockKind::decoder;
+  s.layer = model.layers.back();
+  s.recompute = parse_plan(words).recompute.kind;
+  return s;
+}
+
+Block block_of(const ModelSpec& model, RecipeKind recipe, const std::string& words) {
+  return build_block(model, recipe_of(recipe), layer_of(model, recipe, words));
+}
+
+Bytes staying(const ModelSpec& model, RecipeKind recipe, const std::string& words) {
+  const Block block = block_of(model, recipe, words);
+  Bytes sum;
+  for (const SlotId id : block.until_backward_ends) {
+    sum += block.slots[static_cast<std::size_t>(id)].bytes();
+  }
+  return sum;
+}
+
+const Slot& slot_of(const Block& block, std::string_view name) {
+  for (const Slot& slot : block.slots) {
+    if (slot.name == name) return slot;
+  }
+  FAIL("no slot ", std::string(name));
+  return block.slots.front();
+}
+
+}  // namespace
+
+TEST_CASE("FSDP1 keeps every frozen layer's input, and its gradient, until backward has ended") {
+  const ModelSpec model = load_model("llama3-8b");
+  const std::string plan = "dp2 gbs2 seq1024 ";
+  // 1024 x 4096 numbers of 16 bits, twice.
+  CHECK(staying(model, RecipeKind::fsdp1, plan + "zero3 recompute=full lora8") == mib(16));
+  CHECK(staying(model, RecipeKind::fsdp1, plan + "zero3 recompute=full") == Bytes());
+  CHECK(staying(model, RecipeKind::fsdp1, plan + "zero3 lora8") == Bytes());
+  CHECK(staying(model, RecipeKind::fsdp1, "gbs2 seq1024 zero3 recompute=full lora8") == Bytes());
+  CHECK(staying(model, RecipeKind::fsdp2, plan + "zero3 recompute=full lora8") == Bytes());
+  CHECK(staying(model, RecipeKind::ddp, plan + "zero0 recompute=full lora8") == Bytes());
+}
+
+TEST_CASE("hidden states are fp32 where PEFT prepares a model of bitsandbytes' layers") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto format = [&](const std::string& words, std::string_view slot) {
+    return slot_of(block_of(model, RecipeKind::ddp, "gbs1 seq1024 zero0 lora8 " + words), slot)
+        .dtype;
+  };
+  for (const char* slot : {"x", "y", "x2", "mlp gate"}) {
+    CAPTURE(slot);
+    CHECK(format("frozen=nf4 fp32_norms", slot) == DType::fp32);
+    CHECK(format("frozen=nf4", slot) == DType::bf16);
+    // GPTQ's models are left as they are, and so is one that is not quantised.
+    CHECK(format("frozen=int4 fp32_norms", slot) == DType::bf16);
+    CHECK(format("fp32_norms", slot) == DType::bf16);
+  }
+  CHECK(format("frozen=nf4 fp32_norms", "q") == DType::bf16);
+}
+
+TEST_CASE("kernels that a plan names stand for torch's own, and keep no copies in fp32") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto unfused = [&](const std::string& words) {
+    const BlockShape s = layer_of(model, RecipeKind::ddp, "gbs1 seq1024 zero0 " + words);
+    return count_rowwise(model, RecipeKind::ddp, s,
+                         [](const Rowwise& r) { return !r.fused && r.kind != RowwiseKind::add; });
+  };
+  const auto copies = [&](const std::string& words, std::string_view name) {
+    const Block block = block_of(model, RecipeKind::ddp, "gbs1 seq1024 zero0 " + words);
+    return std::count_if(block.slots.begin(), block.slots.end(),
+                         [name](const Slot& slot) { return slot.name == name; });
+  };
+  // Two norms, one rotation and SwiGLU, there and back.
+  CHECK(unfused("") == 8);
+  CHECK(unfused("module_kernels=norms") == 2);
+  CHECK(unfused("module_kernels=all") == 0);
+  CHECK(copies("", "norm in fp32") == 2);
+  CHECK(copies("module_kernels=norms", "norm in fp32") == 0);
+  CHECK(copies("module_kernels=norms", "silu") == 1);
+  CHECK(copies("module_kernels=all", "silu") == 0);
+}
+
+TEST_CASE("torch's AdamW holds the roots of all second moments at once, a fused one nothing") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto held = [&](RecipeKind recipe, const std::string& words) {
+    return persistent_bytes(build_states(model, recipe_of(recipe), layer_of(model, recipe, words)));
+  };
+  const double layer = 218112000;  // parameters
+  const auto ddp = held(RecipeKind::ddp, "gbs1 seq1024 zero0");
+  CHECK(ddp.update.value() == doctest::Approx(4 * layer).epsilon(1e-6));
+  CHECK(ddp.optimizer.value() == doctest::Approx(12 * layer).epsilon(1e-6));
+  // Weights of 16 bits are updated where they are.
+  const auto narrow =
+      held(RecipeKind::ddp, "gbs1 seq1024 zero0 main_params_dtype=bf16 moment_dtype=bf16");
+  CHECK(narrow.update.value() == doctest::Approx(2 * layer).epsilon(1e-6));
+  CHECK(narrow.optimizer.value() == doctest::Approx(4 * layer).epsilon(1e-6));
+  CHECK(held(RecipeKind::fsdp1, "dp2 gbs2 seq1024 zero3").update.value() ==
+        doctest::Approx(4 * layer / 2).epsilon(1e-6));
+  CHECK(held(RecipeKind::megatron, "gbs1 seq1024 zero1").update == Bytes());
+}
+
+TEST_CASE("Liger's loss runs in parts as many as the vocabulary is wider than hidden states") {
+  const LossTraits liger = traits_of(LossKind::liger, recipe_of(RecipeKind::ddp));
+  // 128,256 words of 4096: 32 parts; 32,000: 8.
+  CHECK(loss_chunks(load_model("llama3-8b"), liger, 16384) == 32);
+  CHECK(loss_chunks(load_model("llama2-7b"), liger, 16384) == 8);
+  CHECK(loss_chunks(load_model("llama2-7b"), liger, 7) == 7);
+}
+
+TEST_CASE("parallel adapters read what overlapped products have brought together") {
+  const ModelSpec model = load_model("llama3-8b");
+  const auto adapters = [&](const std::string& words) {
+    const Block block =
+        block_of(model, RecipeKind::megatron,
+                 "tp2 sp gbs1 seq1024 lora8 lora_targets=q_proj+k_proj+v_proj " + words);
+    std::vector<Gemm> products;
+    for (const Op& op : block.forward) {
+      const auto* gemm = std::get_if<Gemm>(&op.work);
+      if (gemm != nullptr && op.pieces <= 1 && op.parameter != kNoParameter &&
+          block.parameters[static_cast<std::size_t>(op.parameter)].whole.adapter != Adapter::none) {
+        products.push_back(*gemm);
+      }
+    }
+    return products;
+  };
+  CHECK(adapters("").size() == 2);
+  CHECK(adapters("overlap=tp") == adapters(""));
+}
