@@ -292,10 +292,7 @@ class Reading {
       case Framework::fsdp2:
         if (const ConfigPart* const part = scene_.files.find(Dialect::accelerate)) {
           settle_accelerate(draft, part->settings, gpus, scene_.question.gpus_per_node);
-          if (scene_.files.find(Dialect::automodel) != nullptr) {
-            const Settings own = settings_of(Dialect::own_script);
-            settle_formats(draft, own, weights_of_script(own, scene_.question.config));
-          }
+          settle_formats_of_nemo();
           scene_.said.emplace("zero", part->place);
         } else if (wraps_model(scene_.files)) {
           settle_own_script(draft, settings_of(Dialect::own_script), scene_.question.config, gpus,
@@ -309,6 +306,7 @@ class Reading {
         break;
       case Framework::torchtitan:
         settle_torchtitan(draft, model, settings_of(Dialect::torchtitan), gpus);
+        settle_formats_of_nemo();
         break;
     }
     if (const ConfigPart* const part = scene_.files.find(Dialect::ds_config)) {
@@ -318,6 +316,13 @@ class Reading {
         framework_ == Framework::megatron || framework_ == Framework::megatron_bridge ||
         framework_ == Framework::slime || framework_ == Framework::megatron_deepspeed;
     if (!model.moe || !splits_experts) plan.etp = 1;
+  }
+
+  // NeMo AutoModel's states are as wide as the weights are stored.
+  void settle_formats_of_nemo() {
+    if (scene_.files.find(Dialect::automodel) == nullptr) return;
+    const Settings own = settings_of(Dialect::own_script);
+    settle_formats(scene_.draft, own, weights_of_script(own, scene_.question.config));
   }
 
   [[nodiscard]] Settings settings_of(Dialect dialect) const {

@@ -146,8 +146,7 @@ class AutoModel : JobMaker {
           dispatcher == "deepep" || dispatcher == "hybridep" ? dispatcher : "standard",
           "model.backend.dispatcher");
     }
-    job_.assumed.emplace_back(
-        "torchtitan's layers in place of NeMo AutoModel's own, which no recipe here has");
+    assume_less("torchtitan's layers in place of NeMo AutoModel's own, which no recipe here has");
   }
 
   void make_stages(std::int64_t local, std::int64_t micro) {

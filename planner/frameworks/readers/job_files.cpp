@@ -369,6 +369,7 @@ class JobReader {
   void read_json(const std::string& text, const std::string& name, int first_line) {
     FormatText read = read_json_settings(text, name, first_line);
     job_.findings.insert(job_.findings.end(), read.findings.begin(), read.findings.end());
+    if (is_ms_swift(read.settings)) return add_swift_keys(read.settings, {name, 0});
     switch (json_kind_of(read.settings)) {
       case JsonKind::plan:
         throw Error(
@@ -422,11 +423,7 @@ class JobReader {
                      "that, which is not read here",
                      "a recipe of next-token prediction");
     }
-    if (is_ms_swift(settings)) {
-      const bool megatron = is_ms_swift_megatron(settings);
-      return add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift,
-                 swift_arguments(settings), whole);
-    }
+    if (is_ms_swift(settings)) return add_swift_keys(settings, whole);
     if (is_accelerate_deepspeed(settings)) {
       return add_deepspeed_of(settings, whole);
     }
@@ -624,6 +621,12 @@ class JobReader {
       arguments.add(std::move(setting));
     }
     return arguments;
+  }
+
+  void add_swift_keys(const Settings& keys, Place place) {
+    const bool megatron = is_ms_swift_megatron(keys);
+    add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift, swift_arguments(keys),
+        std::move(place));
   }
 
   // "NPROC_PER_NODE=8 megatron sft --model X": it starts torchrun by what its environment says.
