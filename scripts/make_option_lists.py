@@ -21,6 +21,7 @@ that it is never null. Sources, each named by an argument:
   --llama-factory DIR    a checkout of LLaMA-Factory: its src/llamafactory/hparams
   --axolotl DIR          a checkout of axolotl: its src/axolotl/utils/schemas and the arguments of its plugins
   --automodel DIR        a checkout of NeMo AutoModel: the classes of distributed, peft and step_scheduler
+  --trl DIR              a checkout of TRL: the classes of arguments of its commands
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions
 """
@@ -525,7 +526,7 @@ def spelled_as_arguments(rows, annotations):
         words = {"--" + name, "--" + name.replace("_", "-")}
         if kind == "bool" and default == "True":
             words |= {"--no_" + name, "--no-" + name.replace("_", "-")}
-        several = any(a.startswith(("List[", "Optional[List[")) for a in annotations.get(name, ()))
+        several = any(a.startswith(("List[", "Optional[List[", "list[")) for a in annotations.get(name, ()))
         arity = "*" if several else "?" if kind == "bool" else "1"
         yield " ".join(sorted(words)), arity, kind, default, choices
 
@@ -545,6 +546,22 @@ def ms_swift_rows(folder, root):
     if root == "RLHFArguments":
         rows += [(name, "1", kind, "", "") for name, kind in SEQ2SEQ]
     return spelled_as_arguments(rows, annotations)
+
+
+def trl_rows(folder):
+    source = pathlib.Path(folder) / "trl"
+    classes, enums = classes_of([*(source / "trainer").glob("*_config.py"), source / "scripts" / "utils.py",
+                                 *(source / "scripts").glob("*.py")])
+    annotations = collections.defaultdict(set)
+    for node in classes.values():
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign):
+                annotations[item.target.id].add(ast.unparse(item.annotation))
+    rows = [row for name in sorted(classes) if name.endswith(("Config", "Arguments"))
+            for row in field_rows(classes, name, enums)]
+    # Of the commands themselves (trl/cli/commands/training.py).
+    rows += [(name, "1", "", "", "") for name in ("config", "accelerate_config", "datasets")]
+    return spelled_as_arguments(merged(rows), annotations)
 
 
 def automodel_rows(folder):
@@ -598,6 +615,7 @@ def main():
     parser.add_argument("--axolotl")
     parser.add_argument("--ms-swift")
     parser.add_argument("--automodel")
+    parser.add_argument("--trl")
     args = parser.parse_args()
     if args.megatron:
         write("megatron", megatron_rows(args.megatron))
@@ -635,6 +653,8 @@ def main():
         write("llama_factory", merged(llama_factory_rows(args.llama_factory)))
     if args.axolotl:
         write("axolotl", merged(axolotl_rows(args.axolotl)))
+    if args.trl:
+        write("trl", trl_rows(args.trl))
     if args.automodel:
         write("automodel", merged(automodel_rows(args.automodel)))
     if args.ms_swift:

@@ -130,6 +130,12 @@ constexpr auto kAxolotlAliases = std::to_array<Alias>({
     {"adam_eps", "adam_epsilon", ""},
 });
 
+constexpr auto kTrlAliases = std::to_array<Alias>({
+    {"--max_seq_length", "--max_length", ""},
+    {"--lora_rank", "--lora_r", ""},
+    {"--dataset_text_field_name", "--dataset_text_field", ""},
+});
+
 constexpr auto kAutoModelAliases = std::to_array<Alias>({
     {"step_scheduler.micro_batch_size", "step_scheduler.local_batch_size", ""},
     {"step_scheduler.grad_acc_steps", "step_scheduler.global_batch_size",
@@ -196,6 +202,8 @@ std::span<const Alias> aliases_of(Dialect dialect) {
       return kAxolotlAliases;
     case Dialect::automodel:
       return kAutoModelAliases;
+    case Dialect::trl:
+      return kTrlAliases;
     case Dialect::ms_swift:
       return kSwiftAliases;
     case Dialect::ms_swift_megatron:
@@ -248,7 +256,7 @@ const KnownOption* known_option(const ConfigPart& part, std::string_view key) {
   if (known == nullptr && part.dialect == Dialect::llama_factory) {
     known = known_options("trainer").find(fmt::format("--{}", key));
   }
-  if (known == nullptr && part.dialect == Dialect::ms_swift) {
+  if (known == nullptr && (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl)) {
     known = known_options("trainer").find(key);
   }
   return known;
@@ -312,8 +320,12 @@ bool is_known(const ConfigPart& part, const std::string& key) {
       const std::string name = key.substr(0, end);
       return list.find(name) != nullptr || name.ends_with('_');  // "_target_"
     }
+    case Dialect::trl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron: {
+      if (part.dialect == Dialect::trl && known_options("accelerate_launch").find(key) != nullptr) {
+        return true;  // which it hands to the launcher
+      }
       // Python's argparse takes a beginning that only one name has.
       const auto begins = [&](const std::string& name) { return name.starts_with(key); };
       return known_option(part, key) != nullptr || !key.starts_with("--") ||
@@ -359,6 +371,8 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
       return "axolotl knows no such key and ignores it silently";
     case Dialect::automodel:
       return "NeMo AutoModel's class of this block has no such field and stops";
+    case Dialect::trl:
+      return "TRL has no such argument and stops";
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
       return "ms-swift has no such argument and stops";
@@ -379,7 +393,7 @@ std::vector<std::string> candidates(const ConfigPart& part, const std::string& k
     const auto& more = known_options("megatron").names();
     names.insert(names.end(), more.begin(), more.end());
   }
-  if (part.dialect == Dialect::ms_swift) {
+  if (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl) {
     const auto& more = known_options("trainer").names();
     names.insert(names.end(), more.begin(), more.end());
   }
@@ -410,7 +424,9 @@ std::vector<const OptionList*> lists_of(const ConfigPart& part) {
   std::vector<const OptionList*> lists{&known_options(option_list_of(part.dialect))};
   if (part.dialect == Dialect::slime) lists.push_back(&known_options("megatron"));
   if (part.dialect == Dialect::trainer) lists.push_back(&known_options("run_clm"));
-  if (part.dialect == Dialect::ms_swift) lists.push_back(&known_options("trainer"));
+  if (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl) {
+    lists.push_back(&known_options("trainer"));
+  }
   return lists;
 }
 
@@ -486,6 +502,7 @@ ValueReader reader_of(const ConfigPart& part) {
     case Dialect::accelerate:
       return ValueReader::yaml;
     case Dialect::trainer:
+    case Dialect::trl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
       return ValueReader::trainer;
@@ -529,6 +546,7 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
+    case Dialect::trl:
       break;
   }
   return false;

@@ -32,6 +32,7 @@ std::span<const Option> options_of(Dialect dialect) {
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
+    case Dialect::trl:
       break;
   }
   return {};
@@ -57,6 +58,7 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
+    case Dialect::trl:
       break;
   }
   return {};
@@ -85,6 +87,8 @@ std::string_view option_list_of(Dialect dialect) {
       return "axolotl";
     case Dialect::automodel:
       return "automodel";
+    case Dialect::trl:
+      return "trl";
     case Dialect::ms_swift:
       return "ms_swift";
     case Dialect::ms_swift_megatron:

@@ -156,6 +156,8 @@ static std::vector<std::string_view> model_keys(Dialect dialect) {
       return {"model_name_or_path"};
     case Dialect::axolotl:
       return {"base_model"};
+    case Dialect::trl:
+      return {"--model_name_or_path", "--model"};
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
       return {"--model"};

@@ -222,6 +222,7 @@ std::span<const Relation> relations_of(Dialect dialect) {
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
+    case Dialect::trl:
       break;
   }
   return {};

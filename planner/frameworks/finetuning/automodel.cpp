@@ -258,10 +258,10 @@ class AutoModel : JobMaker {
       assume_less(
           fmt::format("every weight is trained: {} leaves some out, which no plan can say", key));
     }
-    const std::string optimizer = word_of(yaml_, "optimizer._target_", "adamw");
-    if (!contains(optimizer, "adam")) {
-      assume_less(fmt::format("Adam's two moments in place of what {} keeps", shown(optimizer)));
-    }
+    // By its class: "torch.optim.AdamW", Transformer Engine's FusedAdam.
+    const std::string optimizer = word_of(yaml_, "optimizer._target_");
+    const std::string name = optimizer.substr(optimizer.rfind('.') + 1);
+    if (!contains(name, "adam")) read_optimizer(name);
     if (contains(word_of(yaml_, "loss_fn._target_"), "linear_ce") ||
         is_switched_on(yaml_, "model.use_liger_kernel")) {
       assume_less("transformers' own loss: a fused one keeps no logits");
@@ -278,6 +278,11 @@ constexpr auto kLimits = std::to_array<Limit>({
     {"automodel_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
      [](const Subject&) {
        return std::string("NeMo AutoModel's products are written in bf16; use precision=bf16");
+     }},
+    {"automodel_optimizer",
+     [](const Subject& s) { return s.plan.optimizer != OptimizerKind::adam; },
+     [](const Subject&) {
+       return std::string("qplan writes AdamW for NeMo AutoModel; use optimizer=adam, or fsdp2");
      }},
     {"automodel_context",
      [](const Subject& s) { return s.plan.cp > 1 && s.plan.cp_comm != CpComm::all_gather; },

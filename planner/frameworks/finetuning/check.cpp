@@ -69,6 +69,9 @@ constexpr std::string_view kPeft = "axolotl 067b021c, src/axolotl/utils/schemas/
 
 constexpr auto kSwift = Dialect::ms_swift;
 constexpr auto kSwiftMegatron = Dialect::ms_swift_megatron;
+constexpr auto kTrl = Dialect::trl;
+constexpr std::string_view kTrlSft = "TRL f2cd5771, trl/trainer/sft_trainer.py";
+constexpr std::string_view kTrlGrpo = "TRL f2cd5771, trl/trainer/grpo_config.py";
 constexpr auto kNemo = Dialect::automodel;
 constexpr std::string_view kNemoDist =
     "NeMo-AutoModel 36044ad3, nemo_automodel/recipes/_dist_utils.py";
@@ -469,6 +472,30 @@ constexpr auto kTraps = std::to_array<Trap>({
               !c.is("--truncation_strategy", "delete");
      },
      "grpo truncates on the left, or deletes", "--truncation_strategy left", kSwiftCore},
+    // ---- trl sft ----
+    {kTrl, "option_needs", error, "--padding_free",
+     [](const Case& c) {
+       return c.on("--padding_free") && !c.on("--packing") && c.is("verb", "sft", "sft") &&
+              !c.is("--max_length", "none", "1024");
+     },
+     "padding_free without packing does not cut samples to max_length, whose default is 1024",
+     "--packing true", kTrlSft},
+    {kTrl, "packing_attention", warning, "--packing",
+     [](const Case& c) {
+       const std::string kernels = c.word("--attn_implementation");
+       return c.on("--packing") && kernels.find("flash") == std::string::npos &&
+              c.is("--packing_strategy", "bfd", "bfd");
+     },
+     "samples that are packed attend to each other without FlashAttention",
+     "--attn_implementation flash_attention_2", kTrlSft},
+    {kTrl, "options_exclude", error, "--auto_find_batch_size",
+     [](const Case& c) { return c.on("--auto_find_batch_size") && c.is("verb", "grpo"); },
+     "grpo's batch holds whole groups of answers, which auto_find_batch_size would split",
+     "--per_device_train_batch_size, smaller", kTrlGrpo},
+    {kTrl, "option_needs", error, "--log_completions_hub_repo",
+     [](const Case& c) { return !c.on("--log_completions"); },
+     "log_completions_hub_repo needs log_completions", "--log_completions true", kTrlGrpo},
+
     // ---- NeMo AutoModel ----
     {kNemo, "option_needs", error, "distributed.pp_size",
      [](const Case& c) {
@@ -545,6 +572,7 @@ constexpr auto kTraps = std::to_array<Trap>({
      [](const Case& c) {
        return c.word("loss_fn._target_").find("fusedlinearcrossentropy") != std::string::npos &&
               !c.on("model.output_hidden_states") && !c.on("model.text_config.output_hidden_states") &&
+              !c.part.settings.has_section("model.backend.") &&  // whose models are its own
               c.word("recipe").find("vlm") == std::string::npos;
      },
      "FusedLinearCrossEntropy reads hidden states, which the model has to hand out",
@@ -630,7 +658,7 @@ void check_reference(const Case& c, Findings& out) {
 void check_finetuning(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     const bool swift = part.dialect == kSwift || part.dialect == kSwiftMegatron;
-    const bool nemo = part.dialect == kNemo;
+    const bool nemo = part.dialect == kNemo || part.dialect == kTrl;
     if (part.dialect != kFactory && part.dialect != kAxolotl && !swift && !nemo) continue;
     const Case c{scene, part};
     for (const Trap& trap : kTraps) {

@@ -29,6 +29,8 @@ TrainerJob job_of_swift(const Settings& arguments, const Place& place);  // `swi
 
 TrainerJob job_of_automodel(const Settings& yaml, const Place& place);  // NeMo AutoModel
 
+TrainerJob job_of_trl(const Settings& arguments, const Place& place);  // `trl sft`
+
 std::span<const Limit> automodel_limits();
 std::span<const Limit> swift_limits();  // of `swift sft`
 

@@ -30,7 +30,9 @@ class Generations {
       : scene_(scene), part_(part), out_(out) {}
 
   void run() {
-    if (!generates() || !is_known()) return;
+    if (!generates()) return;
+    check_share();
+    if (!is_known()) return;
     groups_ = whole("--num_generations", 8);
     // Sequences of one step of the optimizer, or of a Trainer's one pass on all ranks.
     const std::int64_t ranks = std::max<std::int64_t>(1, scene_.question.limits.gpus);
@@ -62,6 +64,7 @@ class Generations {
 
   [[nodiscard]] bool generates() const {
     if (part_.derived) return false;
+    if (part_.dialect == Dialect::trl) return word_of(part_.settings, "verb") == "grpo";
     if (part_.dialect == Dialect::trainer) return part_.settings.has("--num_generations");
     return (megatron() || part_.dialect == Dialect::ms_swift) &&
            word_of(part_.settings, "--rlhf_type") == "grpo";
@@ -101,6 +104,37 @@ class Generations {
                     {}});
   }
 
+  // vLLM beside training, in the same GPUs: what it keeps is none of the memory below.
+  void check_share() {
+    const bool trl = part_.dialect == Dialect::trainer || part_.dialect == Dialect::trl;
+    const Setting* const vllm = part_.settings.find("--use_vllm");
+    const bool on = vllm != nullptr ? is_switched_on(part_.settings, "--use_vllm") : megatron();
+    const bool inside = word_of(part_.settings, "--vllm_mode", trl ? "colocate" : "") == "colocate";
+    if (!on || !inside) return;
+    const double share =
+        figure_of(part_.settings, "--vllm_gpu_memory_utilization", trl ? 0.3 : 0.9);
+    const bool sleeps = is_switched_on(part_.settings, "--vllm_enable_sleep_mode") ||
+                        figure_of(part_.settings, "--sleep_level", 0) > 0;
+    const bool much = share >= 0.8 && !sleeps;
+    const Setting* const at = part_.settings.find("--vllm_gpu_memory_utilization");
+    out_.push_back(
+        {much ? warning : note,
+         "vllm_share",
+         at != nullptr     ? at->place
+         : vllm != nullptr ? vllm->place
+                           : part_.place,
+         fmt::format("vLLM keeps {} of each GPU's memory beside training{}, which is not counted "
+                     "below: {:.2g} of it is left",
+                     share, sleeps ? " while it generates" : "", 1 - share),
+         much ? (trl ? "vllm_enable_sleep_mode true, or a smaller vllm_gpu_memory_utilization"
+                     : "sleep_level 1, or a smaller vllm_gpu_memory_utilization")
+              : "",
+         std::string(trl          ? kTrl
+                     : megatron() ? kSwiftMegatron
+                                  : kSwift),
+         {}});
+  }
+
   void too_few() {
     say("--num_generations",
         fmt::format("{} answer of a prompt has nothing to be compared with", groups_),
@@ -114,7 +148,8 @@ class Generations {
     batch_ = unit_ * steps_;
     if (!sized) return true;
     const std::int64_t said = whole("--generation_batch_size", batch_);
-    if (stepped && part_.dialect == Dialect::trainer) {
+    const bool trl = part_.dialect == Dialect::trainer || part_.dialect == Dialect::trl;
+    if (stepped && trl) {
       say("--generation_batch_size",
           "generation_batch_size and steps_per_generation exclude each other", "keep one of them");
       return false;

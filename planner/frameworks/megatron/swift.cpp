@@ -81,6 +81,9 @@ class Translator {
   }
 
   [[nodiscard]] bool on(std::string_view argument) const { return is_switched_on(in_, argument); }
+  [[nodiscard]] bool orthogonalises() const {
+    return word_of(in_, "--optimizer").find("muon") != std::string::npos;
+  }
   [[nodiscard]] bool off(std::string_view argument) const {
     return in_.has(argument) && !on(argument);
   }
@@ -94,6 +97,8 @@ class Translator {
       if (on(setting.key)) add(flag, "deepep", setting.key);
     } else if (flag == "--bf16" || flag == "--fp16" || flag == "--seq-length") {
       return;  // they follow from several
+    } else if (flag == "--use-distributed-optimizer" && orthogonalises()) {
+      return;  // switched off beside muon (_check_muon)
     } else if (known_options("megatron").find(flag) != nullptr && denial_of(flag) != value) {
       Setting translated = setting;
       translated.key = flag;
@@ -122,6 +127,7 @@ class Translator {
     if (ours == nullptr || theirs == nullptr || in_.has(argument)) return;
     if (ours->otherwise.empty() || ours->otherwise == theirs->otherwise) return;
     if (flag.starts_with("--no-") || flag == "--moe-flex-dispatcher-backend") return;
+    if (flag == "--use-distributed-optimizer" && orthogonalises()) return;
     if (!is_switch(flag)) {
       add(flag, ours->otherwise);
     } else if (ours->otherwise == "True") {
@@ -215,10 +221,6 @@ class Translator {
       job_.assumed.emplace_back("a head as large as the vocabulary: this task has a small one");
       job_.takes_less = true;
     }
-    if (const std::string name = word_of(in_, "--optimizer", "adam"); name != "adam") {
-      job_.assumed.push_back(fmt::format("Adam's two moments in place of what {} keeps", name));
-      job_.takes_less = true;
-    }
     if (in_.has("--megatron_extra_kwargs")) {
       job_.assumed.emplace_back("nothing of megatron_extra_kwargs, which is not read");
     }
@@ -291,6 +293,12 @@ constexpr auto kLimits = std::to_array<Limit>({
        return std::string(
            "ms-swift sums gradients in fp32 beside weights in bf16, unless the precision-aware "
            "optimizer takes them otherwise (main_grads_dtype); use grad_dtype=fp32");
+     }},
+    {"swift_optimizer",
+     [](const Subject& s) { return s.plan.optimizer == OptimizerKind::muon && s.plan.zero > 0; },
+     [](const Subject&) {
+       return std::string(
+           "ms-swift switches Megatron's distributed optimizer off beside muon; use zero 0");
      }},
     {"swift_mxfp8_weights",
      [](const Subject& s) {

@@ -219,6 +219,8 @@ class JobReader {
         return job_of_axolotl;
       case Dialect::automodel:
         return job_of_automodel;
+      case Dialect::trl:
+        return job_of_trl;
       case Dialect::ms_swift:
         return job_of_swift;
       case Dialect::ms_swift_megatron:
@@ -412,6 +414,7 @@ class JobReader {
     }
     if (is_llama_factory(settings)) return add_llama_factory(std::move(settings), whole);
     if (is_axolotl(settings)) return add(Dialect::axolotl, std::move(settings), whole);
+    if (is_trl(settings)) return add(Dialect::trl, swift_arguments(settings), whole);
     if (is_automodel(settings)) return add(Dialect::automodel, std::move(settings), whole);
     if (is_automodel_of_others(settings)) {
       return unknown(whole,
@@ -640,12 +643,27 @@ class JobReader {
     add_swift_arguments(words, command.words.front().place, megatron);
   }
 
-  void add_swift_arguments(const std::vector<ShellWord>& words, const Place& place, bool megatron) {
-    static const std::array<const OptionList*, 1> kMegatron{&known_options("ms_swift_megatron")};
-    static const std::array<const OptionList*, 2> kPlain{&known_options("ms_swift"),
+  static bool is_verb_of_trl(const std::string& word) {
+    constexpr std::array<std::string_view, 6> kVerbs{"sft", "dpo", "grpo", "kto", "reward", "rloo"};
+    return std::find(kVerbs.begin(), kVerbs.end(), word) != kVerbs.end();
+  }
+
+  void add_trl(const std::string& verb, const std::vector<ShellWord>& words, const Place& place) {
+    static const std::array<const OptionList*, 2> kLists{&known_options("trl"),
                                                          &known_options("trainer")};
-    const auto lists = megatron ? std::span<const OptionList* const>(kMegatron)
-                                : std::span<const OptionList* const>(kPlain);
+    Settings settings = underscored(words, kLists);
+    settings.add({"verb", verb, place});
+    if (const Setting* const config = settings.find("--config")) {
+      const ShellWord named{text_of(config->value), config->place};
+      return overrides_.push_back({named, std::move(settings)});
+    }
+    add(Dialect::trl, std::move(settings), place);
+    job_.parts.back().open = has_open_words(words);
+  }
+
+  // Arguments of transformers' parser, whose names may have either sign and be cut short.
+  static Settings underscored(const std::vector<ShellWord>& words,
+                              std::span<const OptionList* const> lists) {
     Settings settings;
     for (Setting setting : read_arguments(words, lists)) {
       setting.key = whole_name(setting.key, lists);
@@ -654,6 +672,16 @@ class JobReader {
       }
       settings.add(std::move(setting));
     }
+    return settings;
+  }
+
+  void add_swift_arguments(const std::vector<ShellWord>& words, const Place& place, bool megatron) {
+    static const std::array<const OptionList*, 1> kMegatron{&known_options("ms_swift_megatron")};
+    static const std::array<const OptionList*, 2> kPlain{&known_options("ms_swift"),
+                                                         &known_options("trainer")};
+    const auto lists = megatron ? std::span<const OptionList* const>(kMegatron)
+                                : std::span<const OptionList* const>(kPlain);
+    Settings settings = underscored(words, lists);
     const auto yaml = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
       return word.text.ends_with(".yaml") || word.text.ends_with(".yml");
     });
@@ -763,6 +791,15 @@ class JobReader {
     }
     if (program == "automodel" && words.end() - first > 1) {
       add_automodel({first + 1, words.end()}, first->place);
+      return true;
+    }
+    if (program == "trl" && words.end() - first > 2 && is_verb_of_trl(std::next(first)->text)) {
+      Launch launch;
+      launch.program = program;
+      launch.place = first->place;
+      launch.environment = command.environment;
+      job_.launches.push_back(std::move(launch));
+      add_trl(std::next(first)->text, {first + 2, words.end()}, first->place);
       return true;
     }
     const bool verb = words.end() - first > 2 && is_verb_of_swift(std::next(first)->text);

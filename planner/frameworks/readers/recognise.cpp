@@ -136,6 +136,11 @@ bool is_ms_swift_megatron(const Settings& yaml) {
                         "expert_model_parallel_size", "recompute_granularity", "train_iters"});
 }
 
+bool is_trl(const Settings& yaml) {
+  return has_any(yaml, {"model_name_or_path"}) &&
+         has_any(yaml, {"dataset_name", "dataset_config", "datasets"}) && !is_llama_factory(yaml);
+}
+
 bool is_automodel(const Settings& yaml) {
   const Setting* const model = yaml.find("model._target_");
   const bool of_nemo =

@@ -50,6 +50,7 @@ enum class Dialect : std::uint8_t {
   ms_swift,           // arguments of `swift sft`: a Trainer's and its own
   ms_swift_megatron,  // of `megatron sft`
   automodel,          // NeMo AutoModel's YAML
+  trl,                // arguments of `trl sft`, and "verb": what it trains by
 };
 
 // Of arguments: slime's, the fork's, a Trainer's or Megatron's. `script` is what takes them; empty:
@@ -74,6 +75,9 @@ bool is_axolotl(const Settings& yaml);
 // ms-swift's YAML, whose keys are its arguments; and whether they are those of its Megatron form.
 bool is_ms_swift(const Settings& yaml);
 bool is_ms_swift_megatron(const Settings& yaml);
+
+// TRL's YAML, whose keys are its arguments.
+bool is_trl(const Settings& yaml);
 
 // NeMo AutoModel's YAML of a recipe that trains a language model, and of any other.
 bool is_automodel(const Settings& yaml);

@@ -67,6 +67,8 @@ TEST_CASE("what a framework's files say of optimizers is what the framework has"
   CHECK(said_by(Framework::deepspeed) == set_of(adam, adam8bit, sgd, muon, lion));
   CHECK(said_by(Framework::fsdp2) == set_of(adam, adam8bit));
   CHECK(said_by(Framework::torchtitan) == set_of(adam));
+  CHECK(said_by(Framework::automodel) == set_of(adam));
+  CHECK(said_by(Framework::ms_swift) == set_of(adam, sgd, muon));
 }
 
 TEST_CASE("an emit's nearest plan keeps the optimizer, which belongs to the job") {

@@ -101,7 +101,8 @@ class Expressible {
     if (random_.coin(0.3)) p.compile = true;
     if (random_.coin(0.2)) p.overlap = p.overlap.add(OverlapKind::grad).add(OverlapKind::param);
     if (random_.coin(0.1)) p.offload = {1.0, true, 0, false};
-    if (framework_ == Framework::ms_swift && random_.coin(0.3)) {
+    const bool adapts = framework_ == Framework::ms_swift || framework_ == Framework::automodel;
+    if (adapts && random_.coin(0.3)) {
       p.lora_rank = random_.pick<int>({8, 64});
       p.lora_alpha = 16;
       p.lora_dropout = 0.05;
@@ -262,6 +263,9 @@ TEST_SUITE("what emit writes, check reads back as the same plan with no findings
   }
   TEST_CASE("torchtitan") {
     round_trips(Framework::torchtitan, 6);
+  }
+  TEST_CASE("NeMo AutoModel") {
+    round_trips(Framework::automodel, 9);
   }
   TEST_CASE("ms-swift") {
     round_trips(Framework::ms_swift, 8);

@@ -208,6 +208,14 @@ TEST_SUITE("ms-swift's plain form") {
     }
   }
 
+  TEST_CASE("vLLM beside training takes most of a GPU unless it sleeps") {
+    const Checked awake =
+        ask({{"train.sh", kPlain + "--rlhf_type grpo --use_vllm true --vllm_mode colocate\n"}},
+            "llama3-8b");
+    REQUIRE(find(awake, "vllm_share") != nullptr);
+    CHECK(find(awake, "vllm_share")->severity == Severity::warning);
+  }
+
   TEST_CASE("GRPO's batch of answers is whole groups, with the arithmetic") {
     const Checked wrong = ask({{"train.sh", kPlain + "--rlhf_type grpo --num_generations 6 "
                                                      "--per_device_train_batch_size 2 "
