@@ -84,14 +84,6 @@ Bytes bytes_of(const std::vector<const Slot*>& slots) {
   return sum;
 }
 
-// States, and what the optimizer's step takes beside them for a while.
-PersistentBytes persistent_of(const Block& block) {
-  PersistentBytes bytes = persistent_bytes(block);
-  const auto events = liveness(block, {&block.update});
-  bytes.update_peak = memory_use(block, events.front()).peak;
-  return bytes;
-}
-
 }  // namespace
 
 // What the compute words of a plan decide, per pipeline rank.
@@ -308,7 +300,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   for (std::size_t k = 0; k < v.kinds.size(); ++k) {
     const BlockShape shape = with_states_of(v.kinds[k], base);
     persistent.push_back(memo_->states.get(
-        shape, [&] { return persistent_of(build_states(model_, recipe_, shape)); }));
+        shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); }));
     if (plan.offload.optimizer > 0 || plan.offload.params) {
       if (shares_embedding(model_, shape)) continue;
       const RankParameters own = parameters(shape);

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "models/program/liveness.h"
+
 namespace qplan {
 
 Bytes rounded(Bytes bytes) {
@@ -36,6 +38,7 @@ Bytes update_bytes(const Block& block) {
 PersistentBytes persistent_bytes(const Block& block) {
   PersistentBytes sum;
   sum.update = update_bytes(block);
+  sum.update_peak = memory_use(block, liveness(block, {&block.update}).front()).peak;
   for (const Slot& slot : block.slots) {
     switch (slot.storage) {
       case Storage::weight:

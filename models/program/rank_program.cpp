@@ -171,11 +171,14 @@ class Writer {
     join(only_lane(kStreamCount) - 1);
     all(Part::norm, &StepLiveness::norm);
     block(kEdge, Part::norm, last, &StepLiveness::norm);
-    Bytes update;
+    // Gradients that are made anew go when all blocks have stepped (torch's zero_grad).
+    Bytes lists, most;
     for (const auto& instance : out_.instances) {
-      update += persistent_bytes(p_.blocks[static_cast<std::size_t>(instance.block)]).update;
+      const auto bytes = persistent_bytes(p_.blocks[static_cast<std::size_t>(instance.block)]);
+      lists += bytes.update;
+      most = std::max(most, bytes.update_peak);
     }
-    at_update_ = arena_.live() + static_cast<std::int64_t>(update.value());
+    at_update_ = arena_.live() + static_cast<std::int64_t>(std::max(lists, most).value());
     all(Part::update, &StepLiveness::update);
     block(kEdge, Part::update, last, &StepLiveness::update);
   }
