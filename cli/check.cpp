@@ -343,8 +343,8 @@ Exit run_check(const Args& args, const Console& console) {
                    "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64");
   line.positionals("FILE",
                    "the files of one job: ds_config.json, Megatron's arguments or launch "
-                   "script, accelerate's, LLaMA-Factory's or axolotl's yaml, slime's script, "
-                   "torchtitan's function",
+                   "script, accelerate's, LLaMA-Factory's, axolotl's or NeMo AutoModel's yaml, "
+                   "slime's, ms-swift's or TRL's script, torchtitan's function",
                    question.files);
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",

@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "models/error.h"
+#include "models/plan/plan_text.h"
 #include "models/program/step_program.h"
 #include "planner/frameworks/written_plans.h"
 
@@ -28,6 +29,8 @@ void for_each_override(Visit&& visit) {
   visit("memory_cap_gib", &C::memory_cap_gib, 0.001, 1e6);
   visit("moe_imbalance", &C::moe_imbalance, 1.0, 1000.0);
   visit("moe_active", &C::moe_active, 1e-4, 1.0);
+  visit("images", &C::images, 1.0, 1e6);
+  visit("image_pixels", &C::image_pixels, 1.0, 1e5);
   visit("price_per_gpu_hour_usd", &C::price, 0.0, 1e6);
 }
 
@@ -105,6 +108,18 @@ SetOption set_implementation(JobChoices& choices) {
   };
 }
 
+// "1024" or "1280x720" as the side of the square of as many pixels.
+SetOption set_pixels(std::optional<std::int64_t>& side) {
+  return [&side](const std::string& option, const std::string& text) {
+    constexpr std::int64_t kMost = 100000;
+    const std::size_t cross = text.find('x');
+    const std::int64_t width = parse_count(option, text.substr(0, cross), 1, kMost);
+    const std::int64_t height =
+        cross == std::string::npos ? width : parse_count(option, text.substr(cross + 1), 1, kMost);
+    side = std::llround(std::sqrt(static_cast<double>(width) * static_cast<double>(height)));
+  };
+}
+
 }  // namespace
 
 // ---- options ----
@@ -132,6 +147,12 @@ void add_model_options(CommandLine& line, JobChoices& choices) {
   line.option(
       {"--moe-active", "SHARE", "of the experts that get tokens, with --routing natural", "1"},
       set_given(choices.moe_active, set_number, 1e-4, 1.0));
+  line.option({"--images", "COUNT", "images of a vision-language sequence",
+               "as many as a quarter of it has room for"},
+              set_given(choices.images, set_whole, std::int64_t{1}, std::int64_t{1000000}));
+  line.option({"--image-size", "PIXELS", "of one image: 1024, or 1280x720",
+               "16 x 16 tokens, 512 pixels with patches of 16 merged in twos"},
+              set_pixels(choices.image_pixels));
 }
 
 void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions which) {
@@ -212,6 +233,16 @@ std::unique_ptr<Job> make_job(const JobChoices& choices, std::int64_t gpus) {
   job->price_per_gpu_hour = choices.price.value_or(job->hardware.price_per_gpu_hour);
   JobFacts facts;
   facts.moe_imbalance = choices.moe_imbalance.value_or(facts.moe_imbalance);
+  if ((choices.images || choices.image_pixels) && !job->model.vision) {
+    throw Error(
+        fmt::format("--images and --image-size are for models that see; {} has no vision tower",
+                    job->model.name));
+  }
+  facts.images.count = choices.images.value_or(0);
+  if (choices.image_pixels) {
+    facts.images.side =
+        tokens_a_side(*job->model.vision, *choices.image_pixels, *choices.image_pixels);
+  }
   facts.active_experts = choices.moe_active.value_or(facts.active_experts);
   job->cost = std::make_unique<CostModel>(job->model, job->recipe(), job->hardware, facts,
                                           gib(choices.memory_cap_gib.value_or(0)));
@@ -279,8 +310,20 @@ std::vector<std::string> all_framework_words() {
   return words;
 }
 
+void check_images(const Job& job, std::int64_t seq_len) {
+  const SequenceImages& images = job.cost->facts().images;
+  if (images.count == 0) return;
+  const std::int64_t side = images.side > 0 ? images.side : 16, tokens = side * side;
+  if (images.count * tokens <= seq_len) return;
+  throw Error(
+      fmt::format("{} images of {} tokens are {}, and a sequence has {}: say fewer --images, a "
+                  "smaller --image-size or --seq-len {}",
+                  images.count, tokens, images.count * tokens, seq_len, images.count * tokens));
+}
+
 SearchResult search_offered(const Job& job, const SearchSpace& space,
                             const SearchOptions& options) {
+  check_images(job, space.job.seq_len);
   return search_offered(*job.cost, space, options, files_of(job, space.job), config_of(job));
 }
 

@@ -34,6 +34,8 @@ struct JobChoices {
   std::optional<std::int64_t> gpus_per_node, nics_per_node;
   std::optional<double> nic_gb_per_s, oversubscription;
   std::optional<double> memory_cap_gib, moe_imbalance, moe_active, price;
+  // Of a vision-language sequence: how many images, and the square side of one in pixels.
+  std::optional<std::int64_t> images, image_pixels;
 };
 
 void add_model_options(CommandLine& line, JobChoices& choices);
@@ -77,6 +79,9 @@ std::vector<std::string> all_framework_words();
 // The framework whose files run the job, if one's do: the one that was asked for, or one that has
 // words for the plan.
 std::optional<Framework> files_of(const Job& job, const ParallelPlan& plan);
+
+// Throws Error where the images that were asked for are more than a sequence has tokens.
+void check_images(const Job& job, std::int64_t seq_len);
 
 // A search for plans that those files can say; where none fits, for any.
 SearchResult search_offered(const Job& job, const SearchSpace& space, const SearchOptions& options);

@@ -169,6 +169,7 @@ std::string host_memory_text(const Job& job, const ParallelPlan& plan,
 
 Answer ask(const Job& job, const ParallelPlan& plan) {
   check_batch(plan.global_batch_size);
+  check_images(job, plan.seq_len);
   Answer answer{plan, why_infeasible(job.model, plan, job.recipe(), job.limits()), {}};
   if (!answer.feasible()) return answer;
   answer.estimate = job.cost->evaluate(plan);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 #include <utility>
 
@@ -38,7 +39,7 @@ std::vector<std::int64_t> read_lengths(const std::string& path) {
 // Where a phase lies within the step.
 std::string timeline(const RlPhase& phase, Seconds step) {
   const auto at = [&](Seconds time) {
-    return static_cast<std::size_t>(kTimelineWidth * (time / step) + 0.5);
+    return static_cast<std::size_t>(std::llround(kTimelineWidth * (time / step)));
   };
   const std::size_t begin = at(phase.begin), end = std::max(at(phase.end), begin + 1);
   return std::string(begin, ' ') + std::string(end - begin, '#');
@@ -176,16 +177,23 @@ std::int64_t longest_of(const RlJob& job) {
   return job.prompt_len + job.response.max;
 }
 
-std::string rl_job_text(const RlJob& job) {
+std::string rl_job_text(const RlJob& job, bool shared_as_found) {
   std::string text = fmt::format(
-      "{}: {}, prompts of {} tokens, answers of {} in the mean and {} at "
-      "most{}",
+      "{}: {}, prompts of {} tokens, answers of {} in the mean and {} at most{}",
       to_word(job.algorithm), algorithm_text(job), job.prompt_len,
       significant(job.response.mean, 4), job.response.max, job.packed ? ", packed" : ", padded");
   if (job.generates()) {
-    text += job.colocated() ? "; the same GPUs make answers and train"
-                            : fmt::format("; {} GPUs make answers", job.rollout_gpus);
-    if (job.staleness > 0) text += fmt::format(" of up to {} steps before", job.staleness);
+    if (shared_as_found) {
+      text += "; who makes answers is looked for";
+    } else if (job.colocated()) {
+      text += "; the same GPUs make answers and train";
+    } else {
+      text += fmt::format("; {} GPUs make answers", job.rollout_gpus);
+    }
+    if (job.staleness > 0) {
+      text += fmt::format("; answers may be {} step{} old", job.staleness,
+                          job.staleness == 1 ? "" : "s");
+    }
   }
   return wrapped("step         " + text, page().text, 13);
 }
@@ -273,10 +281,10 @@ std::string rl_ranking_text(const RlJob& job, const std::vector<RlPlan>& plans) 
   Table table({{"#", ""},
                {"step", "s"},
                {"tok/s/GPU", ""},
-               {"rollout", "s"},
                {"update", "s"},
                {"device", "GiB"},
-               {"host", "GiB"}});
+               {"host", "GiB"},
+               {job.generates() ? "rollout" : "", job.generates() ? "s" : ""}});
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const RlEstimate& e = plans[i].estimate;
     Seconds update;
@@ -284,9 +292,9 @@ std::string rl_ranking_text(const RlJob& job, const std::vector<RlPlan>& plans) 
       if (phase.name == "update") update = phase.time();
     }
     table.row({fmt::format("{}", i + 1), significant(e.step_time.value(), 4),
-               significant(e.tokens_per_s_per_gpu, 4), significant(e.rollout.time().value()),
-               significant(update.value()), fixed(in_gib(e.device), 1),
-               fixed(in_gib(e.host_per_node), 0)});
+               significant(e.tokens_per_s_per_gpu, 4), significant(update.value()),
+               fixed(in_gib(e.device), 1), fixed(in_gib(e.host_per_node), 0),
+               job.generates() ? significant(e.rollout.time().value()) : std::string()});
     table.note("   train   " + to_string(plans[i].plan));
     if (!job.generates()) continue;
     table.note(fmt::format("   rollout {} on {}", to_string(plans[i].layout),

@@ -33,7 +33,8 @@ RolloutLayout rollout_layout_of(const RlQuestion& question);
 // The longest sequence that it trains on: prompt and longest answer.
 std::int64_t longest_of(const RlJob& job);
 
-std::string rl_job_text(const RlJob& job);
+// `shared_as_found`: a search looks for who makes answers.
+std::string rl_job_text(const RlJob& job, bool shared_as_found = false);
 std::string phases_text(const RlEstimate& estimate);
 Json rl_json(const RlJob& job, const RolloutLayout& layout, std::int64_t rollout_gpus,
              const RlEstimate& estimate);

@@ -268,9 +268,9 @@ Json to_json(Job& job, const SearchQuestion& question, const RlJob& rl_job,
   return object;
 }
 
-void print_text(const Job& job, const RlJob& rl_job, const RlSearchResult& result,
+void print_text(const Job& job, const RlJob& rl_job, bool open, const RlSearchResult& result,
                 std::ostream& out) {
-  out << model_line(job) << rl_job_text(rl_job) << '\n';
+  out << model_line(job) << rl_job_text(rl_job, open) << '\n';
   if (result.plans.empty()) {
     out << "Nothing fits.\n";
     if (!result.misfits.empty()) {
@@ -328,7 +328,7 @@ Exit search_steps(Job& job, SearchQuestion& question, const RlJob& rl_job, const
     if (question.timing) object["elapsed_s"] = elapsed_s;
     console.out << json_text(object);
   } else {
-    print_text(job, rl_job, result, console.out);
+    print_text(job, rl_job, options.split, result, console.out);
     if (question.timing) print(console.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
   }
   return result.plans.empty() ? Exit::nothing_fits : Exit::done;

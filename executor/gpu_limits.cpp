@@ -105,6 +105,9 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
       p.main_params_dtype != DType::fp32) {
     return lacks("narrow gradients and optimizer states", "use fp32");
   }
+  if (p.optimizer != OptimizerKind::adam) {
+    return lacks("optimizers other than Adam", "use optimizer adam, or --backend cpu");
+  }
   const std::int64_t turned = std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction);
   if (m.qk_norm && m.head_dim > 256) return lacks("norms of such wide heads", "use --backend cpu");
   if (m.mla) {

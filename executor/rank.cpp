@@ -138,8 +138,32 @@ OptimizerState Rank::device_state(int instance) const {
   const std::int64_t n = shard(instance).size() - offloaded(instance);
   const Tensor all = held(instance, Storage::optimizer);
   OptimizerState state;
-  state.moment1 = {all.data, s.moment_dtype, 1, n};
-  state.moment2 = {state.moment1.data + state.moment1.bytes(), s.moment_dtype, 1, n};
+  std::int64_t first = n, second = n;
+  switch (s.optimizer) {
+    case OptimizerKind::adam:
+      break;
+    case OptimizerKind::sgd:
+    case OptimizerKind::lion:
+      second = 0;
+      break;
+    case OptimizerKind::muon:
+      first = second = 0;
+      for (const StateRun& run : state_runs(instance)) {
+        first += run.count;
+        if (!is_hidden_matrix(block(instance).parameters[run.parameter].whole)) second += run.count;
+      }
+      break;
+    case OptimizerKind::adafactor:
+      first = second = 0;
+      for (const PackedParameter& p : block(instance).parameters) {
+        if (!p.frozen) second += p.copies * factors_of(p);
+      }
+      break;
+    case OptimizerKind::adam8bit:
+      QPLAN_CHECK(false, "optimizers that the executor has not are refused before they run");
+  }
+  state.moment1 = {all.data, s.moment_dtype, 1, first};
+  state.moment2 = {state.moment1.data + state.moment1.bytes(), s.moment_dtype, 1, second};
   state.main_params = {state.moment2.data + state.moment2.bytes(), s.main_params_dtype, 1, n};
   return state;
 }

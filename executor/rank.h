@@ -57,7 +57,10 @@ struct StateRun {
   std::int64_t packed = 0, shard = 0, count = 0;
 };
 
-// AdamW's arrays of a block, each with one number an element of the shard.
+// An optimizer's arrays of a block. AdamW's have one number an element of the shard each. A
+// momentum alone is moment1. Muon's moments follow each other parameter by parameter, as
+// state_runs() goes, moment2 those of what AdamW steps alone; Adafactor's moment2 are means of
+// squares, copy by copy in the order of the block's parameters.
 struct OptimizerState {
   Tensor moment1, moment2, main_params;
 };

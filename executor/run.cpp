@@ -36,7 +36,13 @@ class CpuRun {
         options_(options),
         index_(model, plan.lora()),
         world_(static_cast<int>(plan.world())) {
-    if (model.vision) job_.images.emplace(model, plan.seq_len, facts.image_tokens);
+    if (model.vision) job_.images.emplace(model, plan.seq_len, facts.images);
+    if (plan.optimizer != OptimizerKind::adam && !(options.load.empty() && options.save.empty())) {
+      throw Error(
+          fmt::format("checkpoints hold AdamW's moments, and the plan's optimizer is {}; "
+                      "leave --load and --save out, or use optimizer=adam",
+                      to_word(plan.optimizer)));
+    }
     for (int stage = 0; stage < plan.pp; ++stage)
       programs_.push_back(rank_program(program_, stage));
     weights_ = options.weights;

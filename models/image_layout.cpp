@@ -1,17 +1,31 @@
 #include "models/image_layout.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "models/error.h"
 
 namespace qplan {
 
-ImageLayout::ImageLayout(const ModelSpec& model, std::int64_t seq_len, double share) {
+std::int64_t tokens_a_side(const VisionSpec& vision, std::int64_t width, std::int64_t height) {
+  const auto pixels = static_cast<double>(width) * static_cast<double>(height);
+  const auto token = static_cast<double>(vision.patch_size * vision.spatial_merge_size);
+  return std::max<std::int64_t>(1, std::llround(std::sqrt(pixels) / token));
+}
+
+ImageLayout::ImageLayout(const ModelSpec& model, std::int64_t seq_len,
+                         const SequenceImages& images) {
   QPLAN_CHECK(model.vision.has_value(), "images belong to a model with a vision tower");
   merge_ = model.vision->spatial_merge_size;
-  const auto room = static_cast<std::int64_t>(share * static_cast<double>(seq_len));
-  while (side_ > 1 && tokens() > room) side_ /= 2;
-  images_ = std::max<std::int64_t>(1, room / tokens());
+  if (images.side > 0) side_ = images.side;
+  if (images.count > 0) {
+    images_ = images.count;
+    QPLAN_CHECK(images_ * tokens() <= seq_len, "images that are counted fit into their sequence");
+  } else {
+    const auto room = static_cast<std::int64_t>(images.share * static_cast<double>(seq_len));
+    while (side_ > 1 && tokens() > room) side_ /= 2;
+    images_ = std::max<std::int64_t>(1, room / tokens());
+  }
   part_ = seq_len / images_;
 }
 

@@ -295,6 +295,12 @@ bool is_vector(const Parameter& p) {
          p.role == linear_dt_bias || p.role == linear_a_log || p.role == mamba_skip;
 }
 
+bool is_hidden_matrix(const Parameter& p) {
+  const bool at_an_end = p.role == embed_tokens || p.role == embed_positions || p.role == lm_head ||
+                         p.role == patch_embed;
+  return !is_vector(p) && !at_an_end && p.role != linear_conv;
+}
+
 std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,
                                      const LayerKind& kind) {
   ParameterTable table(model);

@@ -184,6 +184,11 @@ bool is_projection(const Parameter& parameter);
 // Whether it has one dim only: norms, biases, sinks, the score correction.
 bool is_vector(const Parameter& parameter);
 
+// Whether Muon orthogonalises it: a matrix of a hidden layer. Embeddings, the head, convolutions
+// and vectors are Adam's (is_managed_by_layer_wise_optimizer in Megatron-LM d98e8a64,
+// megatron/core/optimizer/layer_wise_optimizer.py).
+bool is_hidden_matrix(const Parameter& parameter);
+
 // Where in a model a parameter is used.
 enum class ModelPart : std::uint8_t { embedding, decoder, head, mtp, patchify, vision, merger };
 

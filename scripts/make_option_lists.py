@@ -20,6 +20,9 @@ that it is never null. Sources, each named by an argument:
   --bridge-fields DIR DIR  checkouts of Megatron-Bridge and Megatron-LM: fields of its configuration
   --llama-factory DIR    a checkout of LLaMA-Factory: its src/llamafactory/hparams
   --axolotl DIR          a checkout of axolotl: its src/axolotl/utils/schemas and the arguments of its plugins
+  --automodel DIR        a checkout of NeMo AutoModel: the classes of distributed, peft and step_scheduler
+  --trl DIR              a checkout of TRL: the classes of arguments of its commands
+  --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions
 """
 import argparse
@@ -487,6 +490,11 @@ def field_rows(classes, name, enums, prefix=""):
                 yield from field_rows(classes, block, enums, f"{prefix}{spelling}.")
 
 
+# Of transformers' Seq2SeqTrainingArguments, beside TrainingArguments.
+SEQ2SEQ = (("predict_with_generate", "bool"), ("generation_max_length", "int"),
+           ("generation_num_beams", "int"), ("sortish_sampler", "bool"), ("generation_config", ""))
+
+
 def llama_factory_rows(folder):
     source = pathlib.Path(folder) / "src" / "llamafactory"
     classes, enums = classes_of([*(source / "hparams").glob("*.py"), source / "extras" / "constants.py"])
@@ -494,10 +502,8 @@ def llama_factory_rows(folder):
              "GeneratingArguments", "EvaluationArguments", "MegatronBridgeArguments"]
     for root in roots:
         yield from field_rows(classes, root, enums)
-    # Of transformers' Seq2SeqTrainingArguments, and of its fork for KTransformers.
-    for name, kind in (("predict_with_generate", "bool"), ("generation_max_length", "int"),
-                       ("generation_num_beams", "int"), ("sortish_sampler", "bool"),
-                       ("generation_config", ""), ("kt_config", "")):
+    # Of the fork of transformers for KTransformers, too.
+    for name, kind in (*SEQ2SEQ, ("kt_config", "")):
         yield name, "1", kind, "", ""
 
 
@@ -512,6 +518,72 @@ def axolotl_rows(folder):
             if not name.endswith("Args") and name != "SwanLabConfig":
                 continue  # what stands in a field
             yield from field_rows(of_plugin, name, enums)
+
+
+def spelled_as_arguments(rows, annotations):
+    """Fields as transformers' parser makes arguments of them."""
+    for name, _, kind, default, choices in rows:
+        words = {"--" + name, "--" + name.replace("_", "-")}
+        if kind == "bool" and default == "True":
+            words |= {"--no_" + name, "--no-" + name.replace("_", "-")}
+        several = any(a.startswith(("List[", "Optional[List[", "list[")) for a in annotations.get(name, ()))
+        arity = "*" if several else "?" if kind == "bool" else "1"
+        yield " ".join(sorted(words)), arity, kind, default, choices
+
+
+def ms_swift_rows(folder, root):
+    """All fields of one class of arguments. Those of a Trainer are transformers' own."""
+    source = pathlib.Path(folder) / "swift"
+    classes, enums = classes_of([*(source / "megatron" / "arguments").glob("*.py"),
+                                 *(source / "arguments").rglob("*.py"), source / "ray_utils" / "arguments.py",
+                                 source / "rlhf_trainers" / "args_mixin.py", source / "trainers" / "arguments.py"])
+    annotations = collections.defaultdict(set)
+    for node in classes.values():
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign):
+                annotations[item.target.id].add(ast.unparse(item.annotation))
+    rows = list(merged(field_rows(classes, root, enums)))
+    if root == "RLHFArguments":
+        rows += [(name, "1", kind, "", "") for name, kind in SEQ2SEQ]
+    return spelled_as_arguments(rows, annotations)
+
+
+def trl_rows(folder):
+    source = pathlib.Path(folder) / "trl"
+    classes, enums = classes_of([*(source / "trainer").glob("*_config.py"), source / "scripts" / "utils.py",
+                                 *(source / "scripts").glob("*.py")])
+    annotations = collections.defaultdict(set)
+    for node in classes.values():
+        for item in node.body:
+            if isinstance(item, ast.AnnAssign):
+                annotations[item.target.id].add(ast.unparse(item.annotation))
+    rows = [row for name in sorted(classes) if name.endswith(("Config", "Arguments"))
+            for row in field_rows(classes, name, enums)]
+    # Of the commands themselves (trl/cli/commands/training.py).
+    rows += [(name, "1", "", "", "") for name in ("config", "accelerate_config", "datasets")]
+    return spelled_as_arguments(merged(rows), annotations)
+
+
+def automodel_rows(folder):
+    """Of blocks whose keys are the fields of a class. Of "distributed" the strategy is one of three, and
+    sizes and what runs beside it stand there too (recipes/_dist_utils.py)."""
+    source = pathlib.Path(folder) / "nemo_automodel" / "components"
+    classes, enums = classes_of([source / "distributed" / "config.py", source / "distributed" / "pipelining" / "config.py",
+                                 source / "_peft" / "lora.py", source / "training" / "step_scheduler.py"])
+    blocks = {"distributed.": ("FSDP2Config", "MegatronFSDPConfig", "DDPConfig"), "peft.": ("PeftConfig",),
+              "distributed.pipeline.": ("PipelineConfig",), "distributed.moe.": ("MoEParallelizerConfig",),
+              "step_scheduler.": ("StepSchedulerConfig",)}
+    for prefix, names in blocks.items():
+        for name in names:
+            for key, arity, kind, default, choices in field_rows(classes, name, enums, prefix):
+                yield key, arity, kind, "", choices  # a default is one strategy's
+    for size in ("tp", "pp", "cp", "ep", "dp", "dp_replicate"):
+        yield f"distributed.{size}_size", "1", "int[1:]", "", ""
+    yield "distributed.strategy", "1", "any case", "", "fsdp2,megatron_fsdp,megatron-fsdp,mfsdp,ddp"
+    for key in ("distributed.pipeline", "distributed.moe", "step_scheduler.dataloader"):
+        yield key, "1", "", "", ""
+    for key in ("step_scheduler.local_batch_size", "step_scheduler.dp_size"):
+        yield key, "1", "int[1:]", "", ""
 
 
 def merged(rows):
@@ -541,6 +613,9 @@ def main():
     parser.add_argument("--bridge-fields", nargs=2)
     parser.add_argument("--llama-factory")
     parser.add_argument("--axolotl")
+    parser.add_argument("--ms-swift")
+    parser.add_argument("--automodel")
+    parser.add_argument("--trl")
     args = parser.parse_args()
     if args.megatron:
         write("megatron", megatron_rows(args.megatron))
@@ -578,6 +653,13 @@ def main():
         write("llama_factory", merged(llama_factory_rows(args.llama_factory)))
     if args.axolotl:
         write("axolotl", merged(axolotl_rows(args.axolotl)))
+    if args.trl:
+        write("trl", trl_rows(args.trl))
+    if args.automodel:
+        write("automodel", merged(automodel_rows(args.automodel)))
+    if args.ms_swift:
+        write("ms_swift", ms_swift_rows(args.ms_swift, "RLHFArguments"))
+        write("ms_swift_megatron", ms_swift_rows(args.ms_swift, "MegatronSftArguments"))
     if args.torchtitan:
         write("torchtitan", set(torchtitan_rows(args.torchtitan)))
 

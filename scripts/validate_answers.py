@@ -53,7 +53,7 @@ def questions(folder):
     yield "predict", ("predict --model llama3-8b --gpus 64 --tp 2 --pp 4 --vpp 2 --cp 2 --schedule interleaved "
                       "--pipeline-layout 3,5,4,4,4,4,4,4 --recompute selective:core_attn+mlp "
                       "--offload optimizer:0.5 --json"), 0, None
-    yield "predict", "predict --model qwen3-vl-30b-a3b --gpus 32 --framework fsdp2 --zero 3 --json", 0, None
+    yield "predict", "predict --model qwen3-vl-30b-a3b --gpus 32 --framework fsdp2 --zero 3 --images 2 --image-size 1024 --json", 0, None
     yield "predict", f"predict {tiny} --framework torchtitan --json", 0, None
     yield "predict", f"predict {tiny} --framework qplan --precision fp32 --json", 0, None
 

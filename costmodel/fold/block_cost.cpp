@@ -79,6 +79,8 @@ double kernels_of(const Work& work) {
   if (const auto* r = std::get_if<Rowwise>(&work)) return kernel_count(*r);
   if (const auto* d = std::get_if<GatedDeltaRule>(&work)) return kernel_count(*d);
   if (const auto* s = std::get_if<StateSpaceScan>(&work)) return kernel_count(*s);
+  if (const auto* u = std::get_if<Update>(&work)) return kernel_count(*u);
+  if (const auto* m = std::get_if<Muon>(&work)) return kernel_count(*m);
   if (const auto* a = std::get_if<Attention>(&work)) {
     if (a->kernel != AttentionKernel::unfused) return 2;
     constexpr double kBesideSoftmax = 5;
@@ -87,9 +89,13 @@ double kernels_of(const Work& work) {
   return 1;
 }
 
+bool is_update(const Work& work) {
+  return std::holds_alternative<Update>(work) || std::holds_alternative<Muon>(work);
+}
+
 // At a step's edges kernels go over lists of parameters, whichever layers these are of.
 bool over_lists(const Work& work) {
-  if (std::holds_alternative<AdamW>(work)) return true;
+  if (is_update(work)) return true;
   const auto* r = std::get_if<Rowwise>(&work);
   if (r == nullptr) return false;
   return r->kind == RowwiseKind::zero_fill || r->kind == RowwiseKind::sum_of_squares ||
@@ -100,7 +106,7 @@ bool over_lists(const Work& work) {
 // executor's graph of a step the optimizer, whose settings change.
 bool captured(const Op& op, std::optional<CudaGraphScope> graphs, const Recipe& recipe) {
   if (!graphs) return false;
-  if (recipe.host.updates_outside_graph && std::holds_alternative<AdamW>(op.work)) return false;
+  if (recipe.host.updates_outside_graph && is_update(op.work)) return false;
   switch (*graphs) {
     case CudaGraphScope::full:
       return true;
@@ -193,6 +199,7 @@ Seconds launch_time(const Op& op, const Recipe& recipe) {
   if (std::holds_alternative<Join>(op.work)) return Seconds(0);
   const std::optional<Seconds>& further = recipe.host.further_launch;
   const bool enqueued_by_loop = op.piece > 0 && !std::holds_alternative<Attention>(op.work);
+  if (further && is_update(op.work)) return *further * kernels_of(op.work);
   if (further && (enqueued_by_loop || over_lists(op.work))) return *further;
   if (std::holds_alternative<Collective>(op.work)) return recipe.host.collective_launch;
   if (const auto* r = std::get_if<Rowwise>(&op.work); r != nullptr && r->groups > 1) {

@@ -84,6 +84,14 @@ Bytes bytes_of(const std::vector<const Slot*>& slots) {
   return sum;
 }
 
+// States, and what the optimizer's step takes beside them for a while.
+PersistentBytes persistent_of(const Block& block) {
+  PersistentBytes bytes = persistent_bytes(block);
+  const auto events = liveness(block, {&block.update});
+  bytes.update_peak = memory_use(block, events.front()).peak;
+  return bytes;
+}
+
 }  // namespace
 
 // What the compute words of a plan decide, per pipeline rank.
@@ -300,7 +308,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   for (std::size_t k = 0; k < v.kinds.size(); ++k) {
     const BlockShape shape = with_states_of(v.kinds[k], base);
     persistent.push_back(memo_->states.get(
-        shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); }));
+        shape, [&] { return persistent_of(build_states(model_, recipe_, shape)); }));
     if (plan.offload.optimizer > 0 || plan.offload.params) {
       if (shares_embedding(model_, shape)) continue;
       const RankParameters own = parameters(shape);
@@ -314,15 +322,18 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   estimate.stages.reserve(v.like.size());
   for (std::size_t r = 0; r < v.like.size(); ++r) {
     StageMemory memory;
-    Bytes fresh, update;
+    Bytes fresh, lists, update_peak;
     for (std::size_t k = 0; k < persistent.size(); ++k) {
       const double n = v.count(r, k);
       fresh += persistent[k].fresh * n;
-      update += persistent[k].update * n;
+      lists += persistent[k].update * n;
+      if (n > 0) update_peak = std::max(update_peak, persistent[k].update_peak);
       memory.weights += persistent[k].weights * n;
       memory.gradients += persistent[k].gradients * n;
       memory.optimizer += persistent[k].optimizer * n;
     }
+    // Blocks step one after the other; lists of all parameters stand for all of them.
+    const Bytes update = std::max(lists, update_peak);
     const Bytes shared = v.buffers[static_cast<std::size_t>(v.like[r])] + v.sending[r] + reserves;
     const Bytes passes = v.parts[r].gradients + v.activations[r] + v.parts[r].gathered;
     if (update > Bytes(0) && fresh + update > passes) {

@@ -120,6 +120,13 @@ Price burst_price(const Product& p, DType dtype, const Engine& engine,
           std::max(hardware.errors.beyond_gemm_table, engine.fit->error)};
 }
 
+// How much longer a product takes in a long run than in a burst: its arithmetic waits for a clock
+// that falls with the power it draws, what it reads and writes does not.
+double long_run_share(const Product& p, const Engine& engine, BytesPerSecond bandwidth) {
+  const Seconds compute = p.flops() / engine.peak, memory = p.bytes() / bandwidth;
+  return overlapped(compute / engine.fit->sustain, memory) / overlapped(compute, memory);
+}
+
 Price marked(Price price, bool assumed, double error) {
   if (!assumed) return price;
   return {price.time, PriceSource::assumed, std::max(price.error, error)};
@@ -291,12 +298,32 @@ Price memory_bound(Bytes traffic, double efficiency, int kernels, const Hardware
           hardware.errors.memory_bound};
 }
 
-Price adamw_price(const AdamW& work, const HardwareProfile& hardware) {
+// Other optimizers' passes over long arrays are taken to be as quick as AdamW's.
+Price update_price(const Update& work, const HardwareProfile& hardware) {
   if (work.params <= 0) return {Seconds(), PriceSource::formula, 0};
   const Gpu& gpu = hardware.gpu;
   const double efficiency =
       gpu.adamw_efficiency.value_or(gpu.memory_efficiency * gpu.adamw_share_of_copy);
-  return memory_bound(memory_traffic(work), efficiency, 1, hardware);
+  return memory_bound(memory_traffic(work), efficiency,
+                      static_cast<int>(std::ceil(kernel_count(work))), hardware);
+}
+
+// Its products one after the other, as matrices of that size are multiplied in a layer.
+Price muon_price(const Muon& work, const HardwareProfile& hardware) {
+  if (work.rows <= 0 || work.cols <= 0 || work.matrices <= 0) return {Seconds(), {}, 0};
+  Price sum{Seconds(), PriceSource::table, 0};
+  for (const Gemm& product : newton_schulz_products(work)) {
+    const Price one = gemm_price(product, hardware);
+    sum.time += one.time * (kNewtonSchulzSteps * work.matrices);
+    sum.source = std::max(sum.source, one.source);
+    sum.error = std::max(sum.error, one.error);
+  }
+  const double launches = kernel_count(work) - 3 * kNewtonSchulzSteps * work.matrices;
+  const Price passes =
+      memory_bound(memory_traffic(work), hardware.gpu.memory_efficiency, 0, hardware);
+  sum.time += passes.time + hardware.gpu.kernel_launch * launches;
+  sum.error = std::max(sum.error, passes.error);
+  return sum;
 }
 
 Price host_copy_price(const HostCopy& work, const HardwareProfile& hardware) {
@@ -334,7 +361,7 @@ Price gemm_price(const Gemm& work, const HardwareProfile& hardware) {
   const Product product{as_double(work.m), as_double(work.n), as_double(work.k),
                         as_double(work.batch), size_of(work.dtype)};
   Price price = burst_price(product, work.dtype, engine, hardware);
-  price.time = price.time / engine.fit->sustain;
+  price.time = price.time * long_run_share(product, engine, hardware.gpu.memory_bandwidth);
   if (work.accumulate_fp32) {
     const Bytes traffic(kAccumulateBytes * product.m * product.n * product.batch);
     if (const auto exposed = engine.fit->accumulate_exposed) {
@@ -449,7 +476,8 @@ Price price(const Work& work, const PriceContext& context) {
                  [&](const SendRecv& w) {
                    return send_recv_price(w.bytes, shape(w.axis).nodes > 1, hardware);
                  },
-                 [&](const AdamW& w) { return adamw_price(w, hardware); },
+                 [&](const Update& w) { return update_price(w, hardware); },
+                 [&](const Muon& w) { return muon_price(w, hardware); },
                  [&](const HostCopy& w) { return host_copy_price(w, hardware); },
                  [&](const HostAdam& w) { return host_adam_price(w, hardware); },
                  [](const Join&) {

@@ -228,7 +228,7 @@ std::optional<double> accumulate_exposed(const Calibration& c, const HardwarePro
 // AdamW's share of the memory's bandwidth.
 std::optional<double> adamw_efficiency(const Calibration& c, const HardwareProfile& base) {
   std::vector<double> found;
-  for (const auto& [work, time] : samples_of<AdamW>(c)) {
+  for (const auto& [work, time] : samples_of<Update>(c)) {
     found.push_back(memory_traffic(work) / base.gpu.memory_bandwidth / (time - c.launch));
   }
   if (found.empty()) return std::nullopt;

@@ -147,7 +147,7 @@ std::vector<Work> calibration_works() {
       works.emplace_back(Rowwise{.kind = kind, .rows = rows, .cols = cols, .dtype = dtype});
     }
   }
-  works.emplace_back(AdamW{.params = 1 << 27});
+  works.emplace_back(Update{.params = 1 << 27});
   for (const RowwiseKind kind : {RowwiseKind::rms_norm, RowwiseKind::rms_norm_backward}) {
     works.emplace_back(Rowwise{.kind = kind, .rows = 131072, .cols = 128});  // heads
   }

@@ -204,7 +204,6 @@ RolloutModel::RolloutModel(const ModelSpec& model, const HardwareProfile& hardwa
       recipe_(recipe_of(RecipeKind::megatron)) {
   facts_.nvlink_domain = hardware.link.nvlink_domain;
   facts_.turns_fp8 = hardware.gpu.fp8_needs_transposes;
-  facts_.image_tokens = 0;
 }
 
 Seconds RolloutModel::forward(std::int64_t sequences, std::int64_t length,

@@ -431,7 +431,7 @@ void compute(CpuRank& rank, const Command& c) {
                  [&](const GroupedGemm& work) { run_experts_product(rank, c, work); },
                  [&](const Attention& work) { run_attention(rank, c, work); },
                  [&](const Rowwise& work) { run_rowwise(rank, c, work); },
-                 [&](const AdamW&) { run_adamw(rank, c, false); },
+                 [&](const Update& work) { run_update(rank, c, work); },
                  [&](const HostAdam&) { run_adamw(rank, c, true); },
                  [&](const Join&) { run_join(rank, c); },
                  [&](const GatedDeltaRule&) {
@@ -440,6 +440,7 @@ void compute(CpuRank& rank, const Command& c) {
                  [&](const StateSpaceScan&) {
                    QPLAN_CHECK(false, "models with Mamba-2 are refused before they run");
                  },
+                 [&](const Muon&) { run_muon(rank, c); },
                  // The host's share of the optimizer reads and writes the arena itself.
                  [&](const HostCopy&) {},
                  [&](const Collective&) { QPLAN_CHECK(false, "nobody is alone in a collective"); },

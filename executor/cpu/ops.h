@@ -38,6 +38,8 @@ void add_bias_to_scale_gradient(CpuRank& rank, const Command& command, Values& d
 void run_router(CpuRank& rank, const Command& command, bool backward);
 void run_permute(CpuRank& rank, const Command& command);
 void run_adamw(CpuRank& rank, const Command& command, bool on_host);
+void run_update(CpuRank& rank, const Command& command, const Update& work);
+void run_muon(CpuRank& rank, const Command& command);
 void run_sum_of_squares(CpuRank& rank, const Command& command);
 // Linear layers in fp8.
 void run_amax(CpuRank& rank, const Command& command, const Rowwise& work);

@@ -173,6 +173,150 @@ void run_sum_of_squares(CpuRank& rank, const Command& c) {
   }
 }
 
+namespace {
+
+// One parameter's numbers in the arrays of a block that is not sharded: where they are packed.
+struct Stepped {
+  Values gradient, main;
+  Tensor working;
+
+  Stepped(const CpuRank& rank, const Command& c, const OptimizerState& state, std::int64_t packed,
+          std::int64_t shard, std::int64_t rows, std::int64_t cols)
+      : gradient(rank.held(c.instance, Storage::gradient).part(packed, rows, cols)),
+        main(state.main_params.part(shard, rows, cols)),
+        working(rank.held(c.instance, Storage::weight).part(packed, rows, cols)) {}
+
+  void commit() {
+    main.commit();
+    Values narrow(working, false);
+    std::ranges::copy(main.all(), narrow.all().begin());
+    narrow.commit();
+  }
+};
+
+double clipping(const CpuRank& rank) {
+  return math::clip_scale(rank.grad_norm, rank.job.optimizer.clip_grad);
+}
+
+double decay_of(const CpuRank& rank, const Parameter& p) {
+  return is_vector(p) ? 0 : rank.job.optimizer.adamw.weight_decay;
+}
+
+void run_sgd(CpuRank& rank, const Command& c) {
+  const Block& block = rank.block(c);
+  const BlockShape& shape = rank.shape(c.instance);
+  const OptimizerState state = rank.device_state(c.instance);
+  const Tensor gradients = rank.held(c.instance, Storage::gradient);
+  const Tensor weights = rank.held(c.instance, Storage::weight);
+  for (const StateRun& run : rank.state_runs(c.instance)) {
+    const Parameter& p = block.parameters[run.parameter].whole;
+    if (!is_trained(p.role)) continue;
+    Values gradient(gradients.part(shape.zero >= 2 ? run.shard : run.packed, 1, run.count));
+    Values main(state.main_params.part(run.shard, 1, run.count));
+    Values momentum(state.moment1.part(run.shard, 1, run.count));
+    math::sgd({.lr = rank.job.optimizer.adamw.lr, .weight_decay = decay_of(rank, p)},
+              gradient.all(), clipping(rank), main.all(), momentum.all());
+    main.commit();
+    momentum.commit();
+    Values working(weights.part(shape.zero == 3 ? run.shard : run.packed, 1, run.count), false);
+    std::ranges::copy(main.all(), working.all().begin());
+    working.commit();
+  }
+}
+
+void run_adafactor(CpuRank& rank, const Command& c) {
+  const Block& block = rank.block(c);
+  const OptimizerState state = rank.device_state(c.instance);
+  std::int64_t next = 0;
+  for (const PackedParameter& p : block.parameters) {
+    if (p.frozen) continue;
+    for (std::int64_t copy = 0; copy < p.copies; ++copy) {
+      const std::int64_t first = p.offset + copy * p.stride;
+      Values means(state.moment2.part(next, 1, factors_of(p)));
+      next += factors_of(p);
+      if (!is_trained(p.whole.role)) continue;
+      Stepped stepped(rank, c, state, first, first, p.rows, p.cols);
+      math::adafactor({.lr = rank.job.optimizer.adamw.lr, .weight_decay = decay_of(rank, p.whole)},
+                      rank.step, stepped.gradient.matrix(), clipping(rank), stepped.main.matrix(),
+                      means.all(), is_vector(p.whole));
+      means.commit();
+      stepped.commit();
+    }
+  }
+}
+
+// Where Muon's moments of each run begin.
+struct MuonPlace {
+  StateRun run;
+  std::int64_t moment1 = 0, moment2 = 0;
+};
+
+std::vector<MuonPlace> muon_places(const CpuRank& rank, const Command& c) {
+  std::vector<MuonPlace> places;
+  std::int64_t first = 0, second = 0;
+  for (const StateRun& run : rank.state_runs(c.instance)) {
+    places.push_back({run, first, second});
+    first += run.count;
+    if (!is_hidden_matrix(rank.block(c).parameters[run.parameter].whole)) second += run.count;
+  }
+  return places;
+}
+
+// What Muon leaves to AdamW.
+void run_rest_of_muon(CpuRank& rank, const Command& c) {
+  const OptimizerState state = rank.device_state(c.instance);
+  for (const MuonPlace& at : muon_places(rank, c)) {
+    const Parameter& p = rank.block(c).parameters[at.run.parameter].whole;
+    if (is_hidden_matrix(p) || !is_trained(p.role)) continue;
+    Stepped stepped(rank, c, state, at.run.packed, at.run.shard, 1, at.run.count);
+    Values m(state.moment1.part(at.moment1, 1, at.run.count));
+    Values v(state.moment2.part(at.moment2, 1, at.run.count));
+    math::AdamWSettings settings = rank.job.optimizer.adamw;
+    settings.weight_decay = decay_of(rank, p);
+    math::adamw(settings, rank.step, stepped.gradient.all(), clipping(rank), stepped.main.all(),
+                m.all(), v.all());
+    m.commit();
+    v.commit();
+    stepped.commit();
+  }
+}
+
+}  // namespace
+
+// Of one parameter: each copy is a run of its own, for nothing is sharded.
+void run_muon(CpuRank& rank, const Command& c) {
+  const OptimizerState state = rank.device_state(c.instance);
+  const auto number = static_cast<std::size_t>(c.op->parameter);
+  const PackedParameter& p = rank.block(c).parameters[number];
+  for (const MuonPlace& at : muon_places(rank, c)) {
+    if (at.run.parameter != number) continue;
+    Stepped stepped(rank, c, state, at.run.packed, at.run.shard, p.rows, p.cols);
+    Values momentum(state.moment1.part(at.moment1, p.rows, p.cols));
+    math::muon({.lr = rank.job.optimizer.adamw.lr, .weight_decay = decay_of(rank, p.whole)},
+               stepped.gradient.matrix(), clipping(rank), stepped.main.matrix(), momentum.matrix());
+    momentum.commit();
+    stepped.commit();
+  }
+}
+
+void run_update(CpuRank& rank, const Command& c, const Update& work) {
+  const OptimizerKind optimizer = rank.shape(c.instance).optimizer;
+  switch (optimizer) {
+    case OptimizerKind::adam:
+      return run_adamw(rank, c, false);
+    case OptimizerKind::sgd:
+      return run_sgd(rank, c);
+    case OptimizerKind::adafactor:
+      return run_adafactor(rank, c);
+    case OptimizerKind::muon:
+      QPLAN_CHECK(work.optimizer == OptimizerKind::adam, "Muon leaves its vectors to AdamW");
+      return run_rest_of_muon(rank, c);
+    case OptimizerKind::adam8bit:
+    case OptimizerKind::lion:
+      QPLAN_CHECK(false, "optimizers that the executor has not are refused before they run");
+  }
+}
+
 // Weight decay is for matrices: norms, biases and other vectors are not decayed (as Megatron does).
 void run_adamw(CpuRank& rank, const Command& c, bool on_host) {
   const std::int64_t host = rank.offloaded(c.instance);

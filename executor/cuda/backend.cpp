@@ -38,7 +38,7 @@ bool is_shared(const Op& op) {
 // Commands before the optimizer's first.
 std::size_t before_update(const std::vector<Command>& commands) {
   const auto updates = [](const Command& c) {
-    return c.kind == CommandKind::op && (std::holds_alternative<AdamW>(c.op->work) ||
+    return c.kind == CommandKind::op && (std::holds_alternative<Update>(c.op->work) ||
                                          std::holds_alternative<HostCopy>(c.op->work) ||
                                          std::holds_alternative<HostAdam>(c.op->work));
   };

@@ -456,7 +456,7 @@ void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
                  [&](const GroupedGemm& work) { launch_experts_product(rank, c, work, stream); },
                  [&](const Attention& work) { launch_attention(rank, c, work, stream); },
                  [&](const Rowwise& work) { launch_rowwise(rank, c, work, stream); },
-                 [&](const AdamW&) { launch_adamw(rank, c, stream); },
+                 [&](const Update&) { launch_adamw(rank, c, stream); },
                  [&](const HostAdam&) { launch_host_adam(rank, c, stream); },
                  [&](const HostCopy& work) { launch_host_copy(rank, c, work, stream); },
                  [&](const Join&) { launch_join(rank, c, stream); },
@@ -465,6 +465,9 @@ void launch(CudaRank& rank, const Command& c, cudaStream_t stream) {
                  },
                  [&](const StateSpaceScan&) {
                    QPLAN_CHECK(false, "models with Mamba-2 are refused before they run");
+                 },
+                 [&](const Muon&) {
+                   QPLAN_CHECK(false, "optimizers other than Adam are refused before they run");
                  },
                  [&](const Collective&) { QPLAN_CHECK(false, "nobody is alone in a collective"); },
                  [&](const SendRecv&) { QPLAN_CHECK(false, "nobody is alone in a ring"); }},

@@ -228,7 +228,7 @@ struct MeasuringDevice {
   std::function<void()> routed(const Rowwise& w);
   std::function<void()> permuted(const Rowwise& w);
   std::function<void()> looked_up(const Rowwise& w);
-  std::function<void()> once(const AdamW& w);
+  std::function<void()> once(const Update& w);
   std::function<void()> once(const Collective& w);
   std::function<void()> once(const SendRecv& w);
 

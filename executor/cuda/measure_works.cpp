@@ -13,7 +13,7 @@ std::function<void()> MeasuringDevice::any(const Work& work) {
       Overloaded{
           [&](const Gemm& w) { return once(w); }, [&](const GroupedGemm& w) { return once(w); },
           [&](const Attention& w) { return once(w); }, [&](const Rowwise& w) { return once(w); },
-          [&](const AdamW& w) { return once(w); }, [&](const Collective& w) { return once(w); },
+          [&](const Update& w) { return once(w); }, [&](const Collective& w) { return once(w); },
           [&](const SendRecv& w) { return once(w); },
           [](const auto&) { return std::function<void()>(); }},
       work);
@@ -403,7 +403,7 @@ std::function<void()> MeasuringDevice::once(const Rowwise& w) {
   return {};
 }
 
-std::function<void()> MeasuringDevice::once(const AdamW& w) {
+std::function<void()> MeasuringDevice::once(const Update& w) {
   return [this, n = w.params] {
     const kernels::AdamW settings{1e-3F, 0.9F, 0.95F, 1e-8F, 0.1F, 0.1F, 0.05F, 0, nullptr};
     kernels::adamw(numbers(n), floats(n), floats(n), floats(n), floats(n), n, settings,

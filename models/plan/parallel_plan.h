@@ -80,6 +80,18 @@ enum class AttentionBackend : std::uint8_t { automatic, flash, fused };
 
 enum class OverlapKind : std::uint8_t { tp, grad, param, ep };
 
+// Which optimizer steps the weights, and so what it keeps of each beside a master copy:
+//   adam       two moments (AdamW, arXiv 1711.05101)
+//   adam8bit   the same in blocks of 256 numbers of 8 bits with an fp32 scale (bitsandbytes, arXiv
+//              2110.02861; torchao's is as large)
+//   adafactor  of a matrix its rows' and columns' mean squares, of a vector a second moment; no
+//              first moment (arXiv 1804.04235, as transformers has it)
+//   sgd        a momentum (Megatron's --sgd-momentum, 0.9; torch's SGD without one keeps nothing)
+//   muon       a momentum of the hidden layers' matrices, which steps along its nearest orthogonal
+//              matrix; Adam for embeddings, head, norms and biases (arXiv 2502.16982)
+//   lion       a momentum, whose sign is the step (arXiv 2302.06675)
+enum class OptimizerKind : std::uint8_t { adam, adam8bit, adafactor, sgd, muon, lion };
+
 struct Recompute {
   RecomputeKind kind = RecomputeKind::none;
   EnumSet<RecomputeModule> modules;  // selective; empty: the recipe's default set
@@ -150,9 +162,10 @@ struct ParallelPlan {
   // (PEFT's prepare_model_for_kbit_training).
   bool fp32_norms = false;
   ModuleKernels module_kernels = ModuleKernels::eager;
+  OptimizerKind optimizer = OptimizerKind::adam;
   DType grad_dtype = DType::fp32;         // accumulated gradients
   DType main_params_dtype = DType::fp32;  // master weights (bf16 here: a 2-byte remainder is kept)
-  DType moment_dtype = DType::fp32;       // Adam's m and v
+  DType moment_dtype = DType::fp32;       // Adam's m and v, a momentum
   EnumSet<OverlapKind> overlap;
   bool cuda_graph = false;
   CudaGraphScope cuda_graph_scope = CudaGraphScope::full;
@@ -293,6 +306,17 @@ struct Words<ModuleKernels> {
       std::to_array<std::pair<ModuleKernels, std::string_view>>({{ModuleKernels::eager, "eager"},
                                                                  {ModuleKernels::norms, "norms"},
                                                                  {ModuleKernels::all, "all"}});
+};
+template <>
+struct Words<OptimizerKind> {
+  static constexpr std::string_view what = "optimizer";
+  static constexpr auto table = std::to_array<std::pair<OptimizerKind, std::string_view>>(
+      {{OptimizerKind::adam, "adam"},
+       {OptimizerKind::adam8bit, "adam8bit"},
+       {OptimizerKind::adafactor, "adafactor"},
+       {OptimizerKind::sgd, "sgd"},
+       {OptimizerKind::muon, "muon"},
+       {OptimizerKind::lion, "lion"}});
 };
 template <>
 struct Words<OverlapKind> {

@@ -429,6 +429,14 @@ inline constexpr std::tuple kPlanWords{
                                     "Megatron's",
                          .source = "Megatron-LM d98e8a64, --no-gradient-accumulation-fusion; "
                                    "qplan: no other recipe has the choice"}},
+    PlanWord{.key = "optimizer",
+             .member = &ParallelPlan::optimizer,
+             .value = "KIND",
+             .help = "optimizer, and so the states beside the weights (sgd: with a momentum; muon: "
+                     "Adam for embeddings, head, norms and biases)",
+             .given = Given::once,
+             .touches = kStates,
+             .gives_way = GivesWay::never},
     PlanWord{.key = "grad_dtype",
              .member = &ParallelPlan::grad_dtype,
              .takes = set_of(DType::fp32, DType::bf16, DType::fp16),

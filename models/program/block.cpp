@@ -12,6 +12,10 @@ Bytes Slot::bytes() const {
   return rounded(Bytes(std::ceil(static_cast<double>(elements()) * size_of(dtype) * fraction)));
 }
 
+std::int64_t factors_of(const PackedParameter& p) {
+  return is_vector(p.whole) ? p.rows * p.cols : p.rows + p.cols;
+}
+
 namespace {
 
 // torch's AdamW walks lists of all parameters at once, and has the roots of all second moments in a
@@ -20,9 +24,9 @@ namespace {
 Bytes update_bytes(const Block& block) {
   Bytes sum;
   for (const Op& op : block.update) {
-    const auto* adam = std::get_if<AdamW>(&op.work);
-    if (adam == nullptr || adam->fused) continue;
-    sum += rounded(Bytes(static_cast<double>(adam->params) * size_of(adam->moments)));
+    const auto* step = std::get_if<Update>(&op.work);
+    if (step == nullptr || step->fused || step->optimizer != OptimizerKind::adam) continue;
+    sum += rounded(Bytes(static_cast<double>(step->params) * size_of(step->moments)));
   }
   return sum;
 }

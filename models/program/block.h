@@ -82,6 +82,9 @@ struct PackedParameter {
   [[nodiscard]] std::int64_t elements() const { return rows * cols * copies; }
 };
 
+// Numbers that Adafactor keeps of one copy: a mean square a row and column, of a vector an element.
+std::int64_t factors_of(const PackedParameter& parameter);
+
 struct Block {
   std::string_view name;
   std::vector<Slot> slots;  // one table: a slot written by `forward` may be read by `backward`
@@ -101,6 +104,7 @@ struct Block {
 // Bytes a block holds for the whole step.
 struct PersistentBytes {
   Bytes weights, gradients, optimizer;
+  Bytes update_peak;  // beside them while the optimizer steps
   Bytes fresh;   // of gradients that a step makes anew and its update finds
   Bytes update;  // what the optimizer holds besides while it runs
   [[nodiscard]] Bytes total() const { return weights + gradients + optimizer; }

@@ -96,6 +96,9 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.optimizer_offload = plan.offload.optimizer;
   s.params_offload = plan.offload.params;
   s.nvme = plan.offload.nvme;
+  if (plan.optimizer == OptimizerKind::muon && plan.zero > 0) {
+    s.dealt_layers = (model.num_layers + plan.pp - 1) / plan.pp;
+  }
   s.recompute = plan.recompute.kind;
   s.recompute_modules =
       plan.recompute.modules.empty() ? recipe.keeps.selective : plan.recompute.modules;

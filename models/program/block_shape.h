@@ -107,6 +107,9 @@ struct BlockShape {
   bool lora_a2a = false;                                 // ParallelPlan::lora_a2a
   bool fp32_norms = false;                               // ParallelPlan::fp32_norms
   ModuleKernels module_kernels = ModuleKernels::eager;   // ParallelPlan::module_kernels
+  OptimizerKind optimizer = OptimizerKind::adam;         // ParallelPlan::optimizer
+  // Layers of a stage, where Muon deals the matrices of all out to the ranks that share states.
+  std::int64_t dealt_layers = 0;
   bool frozen = false;             // the model's own weights are not trained, adapters or none
   bool parallel_adapters = false;  // KernelChoices::parallel_adapters
   // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
@@ -203,6 +206,9 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{.member = &BlockShape::module_kernels,
                .touches = kWork,
                .word = &ParallelPlan::module_kernels},
+    ShapeField{
+        .member = &BlockShape::optimizer, .touches = kStates, .word = &ParallelPlan::optimizer},
+    ShapeField{.member = &BlockShape::dealt_layers, .touches = kStates},
     ShapeField{.member = &BlockShape::frozen},
     ShapeField{.member = &BlockShape::parallel_adapters},
 };

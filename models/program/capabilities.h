@@ -39,6 +39,7 @@ enum class RecomputeChoice : std::uint8_t {
 struct Capabilities {
   EnumSet<ScheduleKind> schedules = set_of(ScheduleKind::one_f_one_b);
   EnumSet<Precision> precisions{};
+  EnumSet<OptimizerKind> optimizers = set_of(OptimizerKind::adam);  // a search keeps to the plan's
   EnumSet<LossKind> losses{};  // the words that its plans may say
   bool pipeline = true;        // else a plan has one stage
   bool takes_layout = false;   // a plan may say how many layers each stage holds

@@ -273,9 +273,13 @@ constexpr Overloaded each_field{
       f(w.kind, w.axis, w.bytes, w.expert_parallel_library, w.rank_share, w.neighbours, w.groups,
         w.groups_of_token);
     },
+    [](const Muon& w, auto&& f) {
+      f(w.rows, w.cols, w.matrices, w.params, w.grad, w.main_params, w.moments, w.working);
+    },
     [](const SendRecv& w, auto&& f) { f(w.axis, w.bytes); },
-    [](const AdamW& w, auto&& f) {
-      f(w.params, w.grad, w.main_params, w.moments, w.working, w.fused);
+    [](const Update& w, auto&& f) {
+      f(w.params, w.grad, w.main_params, w.moments, w.working, w.fused, w.optimizer, w.factors,
+        w.tensors);
     },
     [](const HostCopy& w, auto&& f) { f(w.bytes, w.to_host); },
     [](const HostAdam& w, auto&& f) { f(w.params, w.nvme); },
@@ -320,6 +324,12 @@ std::string scan_text(const StateSpaceScan& w) {
                      w.pass == Pass::backward ? " backward" : "");
 }
 
+Flops newton_schulz_flops(const Muon& w) {
+  Flops sum;
+  for (const Gemm& product : newton_schulz_products(w)) sum += gemm_flops(product);
+  return sum * (kNewtonSchulzSteps * w.matrices);
+}
+
 std::string_view grouped_name(const GroupedGemm& g) {
   return g.weight_gradient ? "grouped_gemm wgrad" : "grouped_gemm";
 }
@@ -351,14 +361,15 @@ Flops flops(const Work& work) {
                  [](const GroupedGemm& w) { return grouped_flops(w); },
                  [](const Attention& w) { return executed_attention_flops(w); },
                  [](const Rowwise&) { return Flops(); }, [](const Collective&) { return Flops(); },
-                 [](const SendRecv&) { return Flops(); }, [](const AdamW&) { return Flops(); },
+                 [](const SendRecv&) { return Flops(); }, [](const Update&) { return Flops(); },
                  [](const HostCopy&) { return Flops(); }, [](const HostAdam&) { return Flops(); },
                  [](const Join&) { return Flops(); },
                  [](const GatedDeltaRule& w) {
                    const DeltaRuleParts parts = parts_of(w);
                    return parts.within_flops + parts.between_flops;
                  },
-                 [](const StateSpaceScan& w) { return parts_of(w).flops; }},
+                 [](const StateSpaceScan& w) { return parts_of(w).flops; },
+                 [](const Muon& w) { return newton_schulz_flops(w); }},
       work);
 }
 
@@ -368,6 +379,7 @@ Flops model_flops(const Work& work) {
   }
   if (const auto* rule = std::get_if<GatedDeltaRule>(&work)) return delta_rule_model_flops(*rule);
   if (const auto* scan = std::get_if<StateSpaceScan>(&work)) return scan_model_flops(*scan);
+  if (std::holds_alternative<Muon>(work)) return Flops();  // an optimizer's are not the model's
   return flops(work);
 }
 
@@ -386,14 +398,81 @@ bool fused_softmax(const Attention& a) {
   return (a.batch * a.heads) % 4 == 0 && a.q_len % 4 == 0 && a.kv_len % 4 == 0;
 }
 
-Bytes memory_traffic(const AdamW& w) {
-  const double once =
-      size_of(w.grad) + 2 * size_of(w.main_params) + 4 * size_of(w.moments) + size_of(w.working);
+Bytes memory_traffic(const Update& w) {
+  const double params = as_double(w.params);
+  const Bytes once =
+      Bytes(params * (size_of(w.grad) + 2 * size_of(w.main_params) + size_of(w.working))) +
+      2 * state_bytes(w);
+  if (w.optimizer == OptimizerKind::adafactor) {
+    // Passes of transformers' Adafactor (optimization.py) over fp32 numbers beside the gradient and
+    // the weight itself: a gradient in fp32, its square and that plus epsilon (5 words), means of
+    // rows and of columns (2), their product, times the gradient (4), its mean square and the
+    // scaling by it (3), by the learning rate (2), minus, and the weight's own mean square (3).
+    constexpr double kWords = 5 + 2 + 4 + 3 + 2 + 3;
+    return once + Bytes(params * kWords * size_of(DType::fp32));
+  }
   // torch.optim.AdamW(foreach=True) walks the lists for decay, lerp, mul, addcmul, sqrt, div, add
   // and addcdiv: 2.7 times the fused kernel's time in fp32 (H200,
-  // docs/evidence/archive/issue3-h200.json).
+  // docs/evidence/archive/issue3-h200.json). Of other optimizers assumed.
   constexpr double kForeach = 2.7;
-  return Bytes(as_double(w.params) * once * (w.fused ? 1 : kForeach));
+  return once * (w.fused ? 1 : kForeach);
+}
+
+// Gradient and momentum in, momentum and what is orthogonalised out; that in again, its norm and
+// the division by it; what the iterations give onto master weight and working copy.
+Bytes memory_traffic(const Muon& w) {
+  const double own = size_of(w.grad) + 2 * size_of(w.moments) + 2 * size_of(w.main_params) +
+                     size_of(w.working) + 2 * size_of(DType::fp32);
+  const double whole = 3 * size_of(DType::fp32) + 2 * size_of(DType::bf16);
+  return Bytes(as_double(w.params) * own +
+               as_double(w.rows) * as_double(w.cols) * w.matrices * whole);
+}
+
+Bytes state_bytes(const Update& w) {
+  const double params = as_double(w.params), moments = params * size_of(w.moments);
+  switch (w.optimizer) {
+    case OptimizerKind::adam:
+      return Bytes(2 * moments);
+    case OptimizerKind::adam8bit:
+      // A byte each, and an fp32 scale for each 256 (bitsandbytes' blockwise states, block size
+      // 256 since 0.45).
+      return Bytes(2 * (params + std::ceil(params / 256) * size_of(DType::fp32)));
+    case OptimizerKind::adafactor:
+      return Bytes(as_double(w.factors) * size_of(DType::fp32));
+    case OptimizerKind::sgd:
+    case OptimizerKind::muon:
+    case OptimizerKind::lion:
+      return Bytes(moments);
+  }
+  return {};
+}
+
+Bytes state_bytes(const Muon& w) {
+  return Bytes(as_double(w.params) * size_of(w.moments));
+}
+
+// Adafactor's torch operations on one tensor: 20 (transformers, optimization.py).
+double kernel_count(const Update& w) {
+  constexpr double kAdafactor = 20;
+  return as_double(w.tensors) * (w.optimizer == OptimizerKind::adafactor ? kAdafactor : 1);
+}
+
+// Of each matrix its iterations' products, and decay, two interpolations, norm, division, cast and
+// addition.
+double kernel_count(const Muon& w) {
+  return w.matrices * (3 * kNewtonSchulzSteps + 7);
+}
+
+std::array<Gemm, 3> newton_schulz_products(const Muon& w) {
+  const std::int64_t small = std::min(w.rows, w.cols), large = std::max(w.rows, w.cols);
+  return {Gemm{.m = small, .n = small, .k = large}, Gemm{.m = small, .n = small, .k = small},
+          Gemm{.m = small, .n = large, .k = small}};
+}
+
+Bytes newton_schulz_bytes(const Muon& w) {
+  const double small = as_double(std::min(w.rows, w.cols));
+  const double large = as_double(std::max(w.rows, w.cols));
+  return Bytes(size_of(DType::bf16) * (2 * small * large + 2 * small * small));
 }
 
 std::string_view kind_name(const Work& work) {
@@ -404,12 +483,15 @@ std::string_view kind_name(const Work& work) {
                  [](const Rowwise& w) { return to_word(w.kind); },
                  [](const Collective& w) { return to_word(w.kind); },
                  [](const SendRecv&) -> std::string_view { return "send_recv"; },
-                 [](const AdamW&) -> std::string_view { return "adamw"; },
+                 [](const Update& w) -> std::string_view {
+                   return w.optimizer == OptimizerKind::adam ? "adamw" : to_word(w.optimizer);
+                 },
                  [](const HostCopy&) -> std::string_view { return "host_copy"; },
                  [](const HostAdam&) -> std::string_view { return "host_adam"; },
                  [](const Join&) -> std::string_view { return "join"; },
                  [](const GatedDeltaRule&) -> std::string_view { return "gated_delta_rule"; },
-                 [](const StateSpaceScan&) -> std::string_view { return "state_space_scan"; }},
+                 [](const StateSpaceScan&) -> std::string_view { return "state_space_scan"; },
+                 [](const Muon&) -> std::string_view { return "muon"; }},
       work);
 }
 
@@ -442,7 +524,7 @@ std::string to_string(const Work& work) {
           [](const SendRecv& w) {
             return fmt::format("send_recv {} {}", to_word(w.axis), bytes_text(w.bytes));
           },
-          [](const AdamW& w) { return fmt::format("adamw {} params", w.params); },
+          [](const Update& w) { return fmt::format("{} {} params", kind_name(w), w.params); },
           [](const HostCopy& w) {
             return fmt::format("host_copy {} {}", w.to_host ? "to host" : "to device",
                                bytes_text(w.bytes));
@@ -452,7 +534,10 @@ std::string to_string(const Work& work) {
           },
           [](const Join&) { return std::string("join"); },
           [](const GatedDeltaRule& w) { return delta_rule_text(w); },
-          [](const StateSpaceScan& w) { return scan_text(w); }},
+          [](const StateSpaceScan& w) { return scan_text(w); },
+          [](const Muon& w) {
+            return fmt::format("muon {:.3g} x {}x{}", w.matrices, w.rows, w.cols);
+          }},
       work);
 }
 

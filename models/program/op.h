@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "models/dtype.h"
+#include "models/plan/parallel_plan.h"
 #include "models/units.h"
 
 namespace qplan {
@@ -209,14 +210,36 @@ struct SendRecv {
   bool operator==(const SendRecv&) const = default;
 };
 
-// Fused AdamW over this rank's shard: reads the gradient, updates master weight, m and v, writes
-// the working copy. Sizes are of one element.
-struct AdamW {
+// An optimizer's step over this rank's shard, element by element: reads the gradient, updates
+// master weight and states, writes the working copy. Sizes are of one element.
+struct Update {
   std::int64_t params = 0;
   DType grad = DType::fp32, main_params = DType::fp32, moments = DType::fp32, working = DType::bf16;
   bool fused = true;
-  bool operator==(const AdamW&) const = default;
+  OptimizerKind optimizer = OptimizerKind::adam;
+  std::int64_t factors = 0;  // Adafactor: numbers of the second moments, rows' and columns'
+  std::int64_t tensors = 1;  // that kernels go through one after the other; 1: lists of them
+  bool operator==(const Update&) const = default;
 };
+
+// Muon's step of matrices that are alike: gradients into the momentum, Newton-Schulz iterations of
+// whole matrices, and what they give onto the weights.
+struct Muon {
+  std::int64_t rows = 0, cols = 0;  // of one matrix, whole
+  // That this rank orthogonalises. Not a whole number where the matrices of several layers are
+  // dealt out to the ranks that share states: the mean of a layer.
+  double matrices = 1;
+  std::int64_t params = 0;  // elements that it steps: its own share of them
+  DType grad = DType::fp32, main_params = DType::fp32, moments = DType::fp32, working = DType::bf16;
+  bool operator==(const Muon&) const = default;
+};
+// A quintic iteration takes three products (X X^T, its square, and that times X): Newton-Schulz as
+// Muon has it (Keller Jordan's muon.py, DeepSpeed edaa7221, deepspeed/runtime/zero/muon).
+inline constexpr int kNewtonSchulzSteps = 5;
+// Of one matrix and iteration, in bf16.
+std::array<Gemm, 3> newton_schulz_products(const Muon& work);
+// What iterations of one matrix hold: X and its successor, the small product and its square.
+Bytes newton_schulz_bytes(const Muon& work);
 
 struct HostCopy {
   Bytes bytes;
@@ -236,8 +259,8 @@ struct Join {
   bool operator==(const Join&) const = default;
 };
 
-using Work = std::variant<Gemm, GroupedGemm, Attention, Rowwise, Collective, SendRecv, AdamW,
-                          HostCopy, HostAdam, Join, GatedDeltaRule, StateSpaceScan>;
+using Work = std::variant<Gemm, GroupedGemm, Attention, Rowwise, Collective, SendRecv, Update,
+                          HostCopy, HostAdam, Join, GatedDeltaRule, StateSpaceScan, Muon>;
 
 // FLOPs a work executes: multiply and add are two; memory-bound work counts none. Fused attention
 // backward recomputes the scores: 2.5 times the forward.
@@ -267,10 +290,17 @@ Flops model_flops(const Work& work);
 
 // Bytes of device memory that a memory-bound work reads and writes (docs/reference/physics.md 1.6).
 Bytes memory_traffic(const Rowwise& work);
-Bytes memory_traffic(const AdamW& work);
+Bytes memory_traffic(const Update& work);
+Bytes memory_traffic(const Muon& work);  // but for its products
+
+// What an optimizer keeps of the elements that it steps, besides a master copy.
+Bytes state_bytes(const Update& work);
+Bytes state_bytes(const Muon& work);
 
 // Kernels a work launches, one after the other.
 int kernel_count(const Rowwise& work);
+double kernel_count(const Update& work);
+double kernel_count(const Muon& work);
 int kernel_count(const GatedDeltaRule& work);
 int kernel_count(const StateSpaceScan& work);
 

@@ -46,6 +46,15 @@ constexpr EnumSet<RecomputeModule> only_core_attn() {
 constexpr EnumSet<Precision> kAllButFp32 =
     set_of(Precision::bf16, Precision::fp16, Precision::fp8, Precision::mxfp8, Precision::nvfp4);
 
+// What each framework has of optimizers: --optimizer of Megatron-LM d98e8a64
+// (megatron/training/arguments.py:2913; Megatron-FSDP two of them, :1150) and of Megatron-DeepSpeed
+// 4efb479d (megatron/arguments.py:940); DeepSpeed edaa7221, deepspeed/runtime/engine.py:2079;
+// nanotron 2411b022, src/nanotron/config/config.py:391; a Trainer's --optim, whose Adafactor
+// wants whole matrices and so no shards.
+constexpr auto kAdamAndSgd = set_of(OptimizerKind::adam, OptimizerKind::sgd);
+constexpr auto kElementwise =
+    set_of(OptimizerKind::adam, OptimizerKind::adam8bit, OptimizerKind::sgd, OptimizerKind::lion);
+
 constexpr Recipe kMegatron{
     .kind = RecipeKind::megatron,
     .description = "Megatron-Core with Transformer Engine (also Megatron-Bridge, NeMo, slime)",
@@ -55,7 +64,8 @@ constexpr Recipe kMegatron{
                 .norms_in_linears = true,
                 .expands_key_heads = true,
                 .one_product_per_expert = true,
-                .parallel_adapters = true},
+                .parallel_adapters = true,
+                .orthogonalizes_layers = true},
     .keeps = {.dummy_weight_gradients = true, .selective = only_core_attn()},
     .states = {.whole_reductions = true, .fp8_parameters = true},
     .host = {.launch = microseconds(150),
@@ -76,6 +86,7 @@ constexpr Recipe kMegatron{
     .defaults = {.overlap = overlaps(false, true, true)},
     .can = {.schedules = set_of(ScheduleKind::one_f_one_b, ScheduleKind::interleaved),
             .precisions = kAllButFp32,
+            .optimizers = kAdamAndSgd | set_of(OptimizerKind::muon),
             .losses = set_of(LossKind::native, LossKind::unfused, LossKind::te),
             .takes_layout = true,  // --pipeline-model-parallel-layout
             .offload = StateOffload::optimizer,
@@ -92,6 +103,7 @@ constexpr Recipe megatron_fsdp() {
   r.states.fp8_parameters = false;
   r.errors = {.model = 0.1};
   r.defaults.zero = 3;
+  r.can.optimizers = kAdamAndSgd;
   r.can.zero = {2, 3};
   r.can.offload = StateOffload::none;
   return r;
@@ -115,6 +127,7 @@ constexpr Recipe kMegatronLegacy{
     .defaults = {.zero = 0},
     .can = {.schedules = set_of(ScheduleKind::one_f_one_b, ScheduleKind::interleaved),
             .precisions = set_of(Precision::bf16, Precision::fp16),
+            .optimizers = kAdamAndSgd,
             .losses = set_of(LossKind::unfused),
             .zero = {0, 0},  // it has nothing else
             .recompute = set_of(RecomputeChoice::blocks)}};
@@ -179,6 +192,7 @@ constexpr Recipe kDeepSpeedModules{
     .errors = {.model = 0.2},
     .defaults = {.overlap = overlaps(false, true, false), .grad_dtype = DType::bf16},
     .can = {.precisions = set_of(Precision::bf16, Precision::fp16),
+            .optimizers = kElementwise | set_of(OptimizerKind::muon),
             .losses = set_of(LossKind::eager, LossKind::fused, LossKind::liger),
             .pipeline = false,  // DeepSpeed's needs a PipelineModule
             .zero = {1, 3},
@@ -204,6 +218,7 @@ constexpr Recipe ddp() {
   // (Its checkpoints are reentrant: transformers 4's gradient_checkpointing_enable says so
   // unasked.)
   r.defaults = {.overlap = overlaps(false, true, false), .grad_dtype = DType::bf16, .zero = 0};
+  r.can.optimizers = kElementwise | set_of(OptimizerKind::adafactor, OptimizerKind::muon);
   r.can.zero = {0, 0};
   r.can.offload = StateOffload::none;
   r.can.sequence_split = SequenceSplit::none;
@@ -236,6 +251,7 @@ constexpr Recipe kFsdp2{
     .errors = {.model = 0.14},  // nine runs, the worst 17% off
     .defaults = {.overlap = overlaps(false, true, true), .zero = 3},
     .can = {.precisions = set_of(Precision::bf16, Precision::fp16, Precision::fp8),
+            .optimizers = kElementwise,
             .losses = set_of(LossKind::eager, LossKind::fused, LossKind::liger),
             .pipeline = false,
             .zero = {2, 3},
@@ -291,6 +307,9 @@ constexpr Recipe fsdp2_compile() {
   r.can.schedules = set_of(ScheduleKind::gpipe, ScheduleKind::one_f_one_b,
                            ScheduleKind::interleaved, ScheduleKind::zbv);
   r.can.precisions = kAllButFp32;
+  // OPTIMIZERS in torchtitan b5bcd76c, torchtitan/components/optimizer/optimizer.py:143; its
+  // DistMuon wants FlexShard's placement of whole matrices, which is not modelled.
+  r.can.optimizers = set_of(OptimizerKind::adam);
   r.can.losses = set_of(LossKind::chunked, LossKind::compiled);
   r.can.pipeline = true;
   r.can.takes_layout = true;                        // module_fqns_per_model_part
@@ -327,6 +346,7 @@ constexpr Recipe kNanotron{
     .errors = {.model = 0.14},
     .can = {.schedules = set_of(ScheduleKind::gpipe, ScheduleKind::one_f_one_b),
             .precisions = set_of(Precision::bf16, Precision::fp16),
+            .optimizers = kAdamAndSgd,
             .losses = set_of(LossKind::unfused),
             .placement = LayerPlacement::by_cost,
             // Its tp mode is reduce-scatter by default.
@@ -397,6 +417,7 @@ constexpr Recipe kOwn{
                 set_of(ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
                        ScheduleKind::zb_h1, ScheduleKind::zbv, ScheduleKind::dualpipe),
             .precisions = set_of(Precision::bf16, Precision::fp8, Precision::fp32),
+            .optimizers = kAdamAndSgd | set_of(OptimizerKind::adafactor, OptimizerKind::muon),
             .losses = set_of(LossKind::fused),
             .takes_layout = true,
             .zero = {1, 3},

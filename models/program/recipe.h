@@ -94,6 +94,9 @@ struct KernelChoices {
   bool fills_new_arrays = true;
   bool fused_gradient_accumulation = true;  // weight-gradient products add to an fp32 main_grad
   bool fused_adam = true;
+  // Muon takes gate and up projection, one layer, as one matrix; queries, keys and values, one
+  // layer too, apart (--muon-split-qkv, on in Megatron-LM d98e8a64).
+  bool orthogonalizes_layers = false;
 };
 
 // What stays for backward, and what recomputation drops of it.

@@ -15,18 +15,18 @@ std::int64_t ceil_of(double bytes) {
   return static_cast<std::int64_t>(std::ceil(bytes));
 }
 
-// Bytes of optimizer state per parameter on the device.
-std::int64_t optimizer_bytes(const Recipe& r, const BlockShape& s) {
+// Bytes per parameter on the device that any optimizer has.
+double master_bytes(const Recipe& r, const BlockShape& s) {
   const bool fp32_working = r.states.working_params == DType::fp32 && gathers_parameters(r, s.zero);
   // Weights that were loaded in 16 bits and are updated in place are their own master.
   const bool one_copy =
       r.states.updates_working_weights && size_of(s.main_params_dtype) < size_of(DType::fp32);
   const double main = fp32_working || one_copy ? 0 : size_of(s.main_params_dtype);
-  double bytes = 2 * size_of(s.moment_dtype) + main;
   // fp16 keeps an fp32 copy of the gradients beside the master weights
   // (docs/reference/frameworks.md 2.2: 20 bytes); torch's own optimizers have neither.
-  if (s.precision == Precision::fp16 && main > 0 && !r.states.updates_working_weights) bytes += 4;
-  return static_cast<std::int64_t>(bytes);
+  const bool copies_gradients =
+      s.precision == Precision::fp16 && main > 0 && !r.states.updates_working_weights;
+  return main + (copies_gradients ? 4 : 0);
 }
 
 Axis dense_axis(const BlockShape& s) {
@@ -55,6 +55,15 @@ std::int64_t linear_elements(const std::vector<PackedParameter>& table) {
     if (is_projection(p.whole)) sum += p.elements();
   }
   return sum;
+}
+
+// Whether the second weight is the up projection of the first one's gated MLP.
+bool is_up_of(const Parameter& gate, const Parameter& up) {
+  using enum ParameterRole;
+  const bool packed =
+      gate.role == gate_proj || gate.role == shared_gate_proj || gate.role == expert_gate_proj;
+  return packed && up.role != gate.role && pack_begin(up.role) == gate.role &&
+         gate.adapter == Adapter::none && up.adapter == Adapter::none;
 }
 
 bool reduces_every_microbatch(const BlockShape& s) {
@@ -103,9 +112,7 @@ void StateBuilder::declare() {
     borrow(weights_);
     borrow(gradients_);
   } else {
-    const std::int64_t on_device = shard_.total() - offloaded_elements(s, shard_.total());
-    optimizer_ = b.slot("optimizer", DType::boolean, optimizer_bytes(c_.recipe, s), on_device,
-                        Storage::optimizer);
+    declare_optimizer();
   }
 
   SlotId forward = weights_, backward = weights_, gradients = gradients_;
@@ -134,6 +141,15 @@ void StateBuilder::declare() {
     c_.weights_backward = c_.expert_weights_backward = backward;
     c_.gradients = c_.expert_gradients = gradients;
   }
+}
+
+// As many bytes as the update's ops say that they keep.
+void StateBuilder::declare_optimizer() {
+  const std::int64_t on_device = shard_.total() - offloaded_elements(c_.shape, shard_.total());
+  Bytes states = state_bytes(elementwise_update());
+  for (const MatrixUpdate& update : matrix_updates()) states += state_bytes(update.step);
+  const double all = master_bytes(c_.recipe, c_.shape) * as_double(on_device) + states.value();
+  optimizer_ = c_.b.slot("optimizer", DType::boolean, 1, ceil_of(all), Storage::optimizer);
 }
 
 // Weights without gradients or an optimizer's states.
@@ -508,13 +524,10 @@ void StateBuilder::optimizer_step() {
                         .dtype = s.main_params_dtype},
                 {gradients_}, {gradients_});
     }
-    b.compute(AdamW{.params = on_device,
-                    .grad = kept_dtype(),
-                    .main_params = s.main_params_dtype,
-                    .moments = s.moment_dtype,
-                    .working = working_params(),
-                    .fused = c_.recipe.kernels.fused_adam},
-              {gradients_, optimizer_}, {weights_, optimizer_});
+    for (const MatrixUpdate& update : matrix_updates()) orthogonalize(update);
+    if (const Update rest = elementwise_update(); rest.params > 0) {
+      b.compute(rest, {gradients_, optimizer_}, {weights_, optimizer_});
+    }
   }
   if (on_host > 0) {
     b.wait_for(Stream::h2d);
@@ -526,6 +539,121 @@ void StateBuilder::optimizer_step() {
     b.wait_for(Stream::gather_comm);
     b.flush();
   }
+}
+
+Update StateBuilder::elementwise_update() const {
+  const auto& s = c_.shape;
+  const auto& table = c_.b.parameters();
+  Update step{.params = shard_.total() - offloaded_elements(s, shard_.total()),
+              .grad = kept_dtype(),
+              .main_params = s.main_params_dtype,
+              .moments = s.moment_dtype,
+              .working = working_params(),
+              .fused = c_.recipe.kernels.fused_adam,
+              .optimizer = s.optimizer};
+  const auto trained =
+      std::count_if(table.begin(), table.end(), [](const PackedParameter& p) { return !p.frozen; });
+  switch (s.optimizer) {
+    case OptimizerKind::adam:
+    case OptimizerKind::sgd:
+    case OptimizerKind::lion:
+      break;
+    case OptimizerKind::adam8bit:
+      // bitsandbytes goes through tensors one by one; shards are one.
+      if (s.zero == 0) step.tensors = trained;
+      break;
+    case OptimizerKind::adafactor:
+      step.tensors = trained;
+      for (const PackedParameter& p : table) {
+        if (!p.frozen) step.factors += p.copies * factors_of(p);
+      }
+      break;
+    case OptimizerKind::muon:
+      step.optimizer = OptimizerKind::adam;
+      step.params = 0;
+      for (const PackedParameter& p : table) {
+        if (p.frozen || is_hidden_matrix(p.whole)) continue;
+        const bool expert = is_expert(p.whole.role);
+        step.params += ceil_div(p.elements(), s.zero == 0 ? 1
+                                              : expert    ? s.expert_shard
+                                                          : s.dense_shard);
+      }
+      break;
+  }
+  return step;
+}
+
+// Those of this rank's parameters, whole, as many as it has of each.
+std::vector<StateBuilder::MatrixUpdate> StateBuilder::hidden_matrices() const {
+  const auto& s = c_.shape;
+  const auto& table = c_.b.parameters();
+  std::vector<MatrixUpdate> all;
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const PackedParameter& p = table[i];
+    if (p.frozen || !is_hidden_matrix(p.whole)) continue;
+    const bool expert = is_expert(p.whole.role), split = p.whole.split != Split::none;
+    const int ranks = !split ? 1 : expert ? s.etp : s.tp;
+    const Muon step{.rows = p.rows * (p.whole.split == Split::cols ? 1 : ranks),
+                    .cols = p.cols * (p.whole.split == Split::cols ? ranks : 1),
+                    .matrices = as_double(p.copies),
+                    .params = p.elements(),
+                    .grad = kept_dtype(),
+                    .main_params = s.main_params_dtype,
+                    .moments = s.moment_dtype,
+                    .working = working_params()};
+    const bool one_layer =
+        c_.recipe.kernels.orthogonalizes_layers && !all.empty() &&
+        is_up_of(table[static_cast<std::size_t>(all.back().parameter)].whole, p.whole);
+    if (one_layer) {
+      all.back().step.rows += step.rows;
+      all.back().step.params += step.params;
+    } else {
+      all.push_back({step, static_cast<std::int16_t>(i), ranks, expert});
+    }
+  }
+  return all;
+}
+
+// Megatron and DeepSpeed deal whole matrices out to the ranks that share states
+// (LayerWiseDistributedOptimizer, Megatron-LM d98e8a64,
+// megatron/core/optimizer/layer_wise_optimizer.py; get_flat_partition, DeepSpeed edaa7221,
+// deepspeed/runtime/zero/stage_1_and_2.py). What is meant is the rank that has most of a stage's,
+// all taken to be of one size, and blocks beside the layers as one of these.
+std::vector<StateBuilder::MatrixUpdate> StateBuilder::matrix_updates() const {
+  const auto& s = c_.shape;
+  if (s.optimizer != OptimizerKind::muon) return {};
+  std::vector<MatrixUpdate> updates = hidden_matrices();
+  const double layers = as_double(std::max<std::int64_t>(s.dealt_layers, 1));
+  double dense = 0, expert = 0;
+  for (const MatrixUpdate& u : updates) (u.expert ? expert : dense) += u.step.matrices;
+  for (MatrixUpdate& u : updates) {
+    const int ranks = s.zero == 0 ? 1 : u.expert ? s.expert_shard : s.dense_shard;
+    const double all = (u.expert ? expert : dense) * layers;
+    const double share = std::ceil(all / ranks) / all;
+    u.step.matrices *= share;
+    u.step.params = ceil_of(as_double(u.step.params) * share);
+  }
+  return updates;
+}
+
+// Of matrices that tensor parallelism splits each rank gathers the momentum and orthogonalises the
+// whole (--muon-tp-mode duplicated, Megatron-LM d98e8a64's default).
+void StateBuilder::orthogonalize(const MatrixUpdate& update) {
+  auto& b = c_.b;
+  const Muon& step = update.step;
+  const SlotId iterated = b.slot("Newton-Schulz iterations", DType::boolean, 1,
+                                 ceil_of(newton_schulz_bytes(step).value()));
+  SlotId momentum = kNoSlot;
+  if (update.ranks > 1) {
+    momentum = b.slot("gathered momentum", DType::fp32, step.rows, step.cols);
+    Collective gathering{
+        CollectiveKind::all_gather, update.expert ? Axis::etp : Axis::tp,
+        Bytes(as_double(step.rows) * as_double(step.cols) * step.matrices * size_of(DType::fp32))};
+    gathering.calls = step.matrices;
+    b.exposed(gathering, {gradients_, optimizer_}, {momentum});
+  }
+  b.compute(step, {gradients_, optimizer_, momentum}, {weights_, optimizer_, iterated}).parameter =
+      update.parameter;
 }
 
 }  // namespace qplan

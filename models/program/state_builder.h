@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "models/program/layer_context.h"
 
@@ -87,6 +88,18 @@ class StateBuilder {
   void gather_updated(StreamSet after);
 
   void optimizer_step();
+  // What it does on the device: a pass over elements, and Muon's steps of matrices.
+  [[nodiscard]] Update elementwise_update() const;
+  struct MatrixUpdate {
+    Muon step;
+    std::int16_t parameter = kNoParameter;
+    int ranks = 1;  // of tp, experts' of etp, that hold a part of each matrix
+    bool expert = false;
+  };
+  [[nodiscard]] std::vector<MatrixUpdate> matrix_updates() const;
+  [[nodiscard]] std::vector<MatrixUpdate> hidden_matrices() const;
+  void orthogonalize(const MatrixUpdate& update);
+  void declare_optimizer();
 
   // Held by the embedding of this rank, where its states are worked with.
   void borrow(SlotId slot);

@@ -92,7 +92,7 @@ void append_vision(StageRuns& runs, const ModelSpec& model, const Recipe& recipe
 // its own; others deal the images out.
 BlockShape with_images(BlockShape s, const ModelSpec& model, const Recipe& recipe,
                        const JobFacts& facts) {
-  const ImageLayout layout(model, s.seq_len, facts.image_tokens);
+  const ImageLayout layout(model, s.seq_len, facts.images);
   const std::int64_t images = s.micro_batch_size * layout.images();
   s.images = recipe.form.vision ? images : std::max<std::int64_t>(1, images / s.cp);
   s.patches = layout.patches();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "models/image_layout.h"
 #include "models/model_spec.h"
 #include "models/plan/parallel_plan.h"
 #include "models/program/block.h"
@@ -29,7 +30,7 @@ using StageRuns = std::vector<Run>;
 struct JobFacts {
   double moe_imbalance = 1.2;  // busiest / mean expert rank, under natural routing
   double active_experts = 1;   // share of the experts that get tokens, under natural routing
-  double image_tokens = 0.25;  // share of a vision-language sequence that are image tokens
+  SequenceImages images{};     // of a vision-language sequence
   int nvlink_domain = 8;       // consecutive ranks joined by NVLink
   bool turns_fp8 = true;       // fp8 products need transposed copies (blocks.h)
 };

@@ -12,6 +12,8 @@
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/megatron/swift.h"
+#include "planner/frameworks/optimizer_names.h"
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/relations.h"
 #include "planner/frameworks/scene.h"
@@ -50,6 +52,14 @@ std::optional<Framework> framework_of(const JobFiles& files) {
     }
   }
   return std::nullopt;
+}
+
+// Who hands the job to another framework's code, by whose words it is read.
+std::optional<Framework> named_by(const JobFiles& files) {
+  const bool swift =
+      files.find(Dialect::ms_swift) != nullptr || files.find(Dialect::ms_swift_megatron) != nullptr;
+  if (files.find(Dialect::automodel) != nullptr) return Framework::automodel;
+  return swift ? std::optional(Framework::ms_swift) : std::nullopt;
 }
 
 // ---- reading ----
@@ -217,7 +227,9 @@ class Reading {
     settle();
     set_data_parallel();
     set_batch(out);
-    read_moments();
+    read_optimizer_of_program();
+    settle_optimizer();
+    for (std::string& sentence : scene_.draft.assumed) assumed.push_back(std::move(sentence));
     count_pairs();
     const auto& sentences = scene_.files.assumed;
     assumed.insert(assumed.end(), sentences.begin(), sentences.end());
@@ -258,6 +270,7 @@ class Reading {
     ParallelPlan& plan = draft.plan;
     const std::int64_t gpus = scene_.question.limits.gpus;
     switch (framework_) {
+      case Framework::ms_swift:
       case Framework::megatron:
       case Framework::megatron_bridge:
       case Framework::slime:
@@ -275,9 +288,11 @@ class Reading {
         break;
       case Framework::deepspeed:
         break;
+      case Framework::automodel:
       case Framework::fsdp2:
         if (const ConfigPart* const part = scene_.files.find(Dialect::accelerate)) {
           settle_accelerate(draft, part->settings, gpus, scene_.question.gpus_per_node);
+          settle_formats_of_nemo();
           scene_.said.emplace("zero", part->place);
         } else if (wraps_model(scene_.files)) {
           settle_own_script(draft, settings_of(Dialect::own_script), scene_.question.config, gpus,
@@ -291,6 +306,7 @@ class Reading {
         break;
       case Framework::torchtitan:
         settle_torchtitan(draft, model, settings_of(Dialect::torchtitan), gpus);
+        settle_formats_of_nemo();
         break;
     }
     if (const ConfigPart* const part = scene_.files.find(Dialect::ds_config)) {
@@ -300,6 +316,13 @@ class Reading {
         framework_ == Framework::megatron || framework_ == Framework::megatron_bridge ||
         framework_ == Framework::slime || framework_ == Framework::megatron_deepspeed;
     if (!model.moe || !splits_experts) plan.etp = 1;
+  }
+
+  // NeMo AutoModel's states are as wide as the weights are stored.
+  void settle_formats_of_nemo() {
+    if (scene_.files.find(Dialect::automodel) == nullptr) return;
+    const Settings own = settings_of(Dialect::own_script);
+    settle_formats(scene_.draft, own, weights_of_script(own, scene_.question.config));
   }
 
   [[nodiscard]] Settings settings_of(Dialect dialect) const {
@@ -324,9 +347,46 @@ class Reading {
     }
   }
 
-  void read_moments() {
-    const bool narrow = settings_of(Dialect::own_script).has("moments8");
-    if (narrow) scene_.draft.plan.moment_dtype = DType::fp8;
+  void read_optimizer_of_program() {
+    const Settings own = settings_of(Dialect::own_script);
+    if (const Setting* const hook = own.find("compression")) {
+      const std::string name = text_of(hook->value);
+      scene_.draft.assumed.push_back(fmt::format(
+          "gradients that are reduced whole: what {} sends of them is not modelled{}", shown(name),
+          name == "PowerSGD" ? ", nor the errors that it keeps, as large as the gradients" : ""));
+    }
+    const Setting* const said = own.find("optimizer");
+    if (said == nullptr) return;
+    read_optimizer(scene_.draft, said->value);
+  }
+
+  // What runs, and is not modelled with these states, is judged as Adam. (What Megatron refuses is
+  // found as such.)
+  void settle_optimizer() {
+    Draft& draft = scene_.draft;
+    ParallelPlan& plan = draft.plan;
+    const bool known = recipe_of(draft.recipe).can.optimizers.has(plan.optimizer);
+    const bool on_host = plan.optimizer != OptimizerKind::adam && plan.offload.optimizer > 0 &&
+                         !kMegatronCore.has(draft.recipe);
+    const bool at_reductions = plan.optimizer == OptimizerKind::muon && plan.zero == 3 &&
+                               draft.recipe == RecipeKind::deepspeed;
+    if (known && !on_host && !at_reductions) {
+      // Of weights in 16 bits a momentum is, too; these have formats of their own.
+      const bool own = plan.optimizer == OptimizerKind::adam8bit ||
+                       plan.optimizer == OptimizerKind::adafactor ||
+                       plan.optimizer == OptimizerKind::muon;
+      if (own) plan.moment_dtype = DType::fp32;
+      return;
+    }
+    draft.assumed.push_back(fmt::format(
+        "Adam's two moments and step in place of {}'s, which {} is not modelled under {}",
+        to_word(plan.optimizer),
+        on_host         ? "on the host"
+        : at_reductions ? "at ZeRO-3"
+                        : "with its states",
+        to_word(draft.recipe)));
+    plan.optimizer = OptimizerKind::adam;
+    draft.takes_less = true;
   }
 
   // A sample of preferences is two sequences of one batch: the answer chosen and the one rejected.
@@ -392,6 +452,16 @@ class Reading {
   void set_batch(Findings& out) {
     Draft& draft = scene_.draft;
     ParallelPlan& plan = draft.plan;
+    const Settings own = settings_of(Dialect::own_script);
+    if (const Setting* const all = own.find("global_batch")) {
+      plan.global_batch_size = whole_of(all->value, 1, std::int64_t{1} << 30);
+      scene_.said.emplace("global_batch_size", all->place);
+    }
+    if (const Setting* const of = own.find("steps_of")) {
+      const std::int64_t ranks = std::max<std::int64_t>(1, scene_.question.limits.gpus);
+      const std::int64_t each = plan.micro_batch_size * ranks;
+      draft.accumulation = (whole_of(of->value) + each - 1) / each;
+    }
     const std::int64_t accumulation = draft.accumulation.value_or(0);
     const bool total = is_said("global_batch_size") || plan.global_batch_size > 0;
     const bool micro = is_said("micro_batch_size") || scene_.question.micro_batch_size;
@@ -487,7 +557,15 @@ void check_rules(const Scene& scene, Findings& out) {
                      "", fmt::format("rule of {}: {}", to_word(recipe), reason.source)});
       continue;
     }
-    if (!known) {
+    // Of layers that NeMo AutoModel has and the recipe that stands in for it has not.
+    const bool stands_in = scene.files.find(Dialect::automodel) != nullptr &&
+                           (reason.rule.find("_available") != std::string_view::npos ||
+                            reason.rule.starts_with("delta_net"));
+    if (stands_in) {
+      out.push_back({Severity::note, std::string(reason.rule), place,
+                     fmt::format("not predicted: {}", reason.message), "",
+                     fmt::format("rule of {}: {}", to_word(recipe), reason.source)});
+    } else if (!known) {
       out.push_back({Severity::error, std::string(reason.rule), place, reason.message, "",
                      fmt::format("rule of {}: {}", to_word(recipe), reason.source)});
     }
@@ -510,9 +588,8 @@ bool check_size(const Scene& scene, Findings& out) {
 }
 
 // Whether the file is missing that says how states are sharded: without it there is no plan.
-bool lacks_config(const Checked& checked) {
-  const bool says_it =
-      checked.framework == Framework::deepspeed || checked.framework == Framework::fsdp2;
+bool lacks_config(const Checked& checked, Framework framework) {
+  const bool says_it = framework == Framework::deepspeed || framework == Framework::fsdp2;
   return says_it && std::any_of(checked.findings.begin(), checked.findings.end(),
                                 [](const Finding& f) { return f.rule == "config_missing"; });
 }
@@ -531,6 +608,33 @@ Finding nothing_to_check(const JobFiles& job) {
   finding.message += fmt::format(": {} is started here and is not among the files given", name);
   finding.instead = fmt::format("give {} too", name);
   return finding;
+}
+
+// Of ms-swift's arguments what Megatron-Core refuses holds, and what Megatron-LM's own script does
+// not, which is not run.
+void check_megatron_of(const Scene& scene, Findings& out) {
+  const std::size_t before = out.size();
+  check_megatron(scene, out);
+  if (scene.files.find(Dialect::ms_swift_megatron) == nullptr) return;
+  const auto begin = out.begin() + static_cast<std::ptrdiff_t>(before);
+  const auto of_script = [](const Finding& f) {
+    return f.severity == Severity::error &&
+           f.source.find("megatron/training/") != std::string::npos;
+  };
+  out.erase(std::remove_if(begin, out.end(), of_script), out.end());
+}
+
+// Findings in the words that the files have. Corrections in others than these are none.
+void respell(const JobFiles& files, Findings& out) {
+  if (files.find(Dialect::ms_swift_megatron) == nullptr) return;
+  for (Finding& finding : out) {
+    finding.message = swift_spelled(finding.message);
+    finding.instead = swift_spelled(finding.instead);
+    const bool words = std::any_of(finding.fix.begin(), finding.fix.end(), [](const Edit& edit) {
+      return edit.text.find("--") != std::string::npos && swift_spelled(edit.text) != edit.text;
+    });
+    if (words) finding.fix.clear();
+  }
 }
 
 void sort_findings(Findings& findings) {
@@ -567,11 +671,13 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   }
   Checked checked;
   checked.findings = job.findings;
-  checked.framework = framework_of(job);
-  if (!checked.framework) {
+  const auto framework = framework_of(job);
+  checked.framework = framework ? named_by(job).value_or(*framework) : framework;
+  if (!framework) {
     const Scene scene{job, question, {}, {}};
     check_torch(scene, checked.findings);
     check_finetuning(scene, checked.findings);
+    check_generations(scene, checked.findings);
     check_python(scene, checked.findings);
     check_launch(scene, checked.findings);
     if (!checked.has(Severity::error)) {
@@ -580,21 +686,23 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
     sort_findings(checked.findings);
     return checked;
   }
-  Reading reading(job, question, *checked.framework);
+  Reading reading(job, question, *framework);
   reading.read(checked.findings);
   Scene& scene = reading.scene();
   check_options(scene, checked.findings);
   check_relations(scene, checked.findings);
   check_facts(scene, checked.findings);
-  check_megatron(scene, checked.findings);
+  check_megatron_of(scene, checked.findings);
   check_bridge_adapters(scene, checked.findings);
   check_deepspeed(scene, checked.findings);
   check_trainer(scene, checked.findings);
   check_torch(scene, checked.findings);
   check_finetuning(scene, checked.findings);
+  check_generations(scene, checked.findings);
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
-  const bool whole = !lacks_config(checked);
+  respell(job, checked.findings);
+  const bool whole = !lacks_config(checked, *framework);
   checked.says_plan = whole && (!scene.said.empty() || wraps_model(job));
   if (checked.says_plan) {
     check_rules(scene, checked.findings);
@@ -604,7 +712,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   checked.recipe = scene.draft.recipe;
   checked.plan = scene.draft.plan;
   checked.assumed = reading.assumed;
-  checked.takes_less = job.takes_less;
+  checked.takes_less = job.takes_less || scene.draft.takes_less;
   return checked;
 }
 

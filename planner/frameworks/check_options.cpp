@@ -8,6 +8,7 @@
 
 #include "models/edit_distance.h"
 #include "models/error.h"
+#include "models/text.h"
 #include "planner/frameworks/option_value.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
@@ -129,6 +130,60 @@ constexpr auto kAxolotlAliases = std::to_array<Alias>({
     {"adam_eps", "adam_epsilon", ""},
 });
 
+constexpr auto kTrlAliases = std::to_array<Alias>({
+    {"--max_seq_length", "--max_length", ""},
+    {"--lora_rank", "--lora_r", ""},
+    {"--dataset_text_field_name", "--dataset_text_field", ""},
+});
+
+constexpr auto kAutoModelAliases = std::to_array<Alias>({
+    {"step_scheduler.micro_batch_size", "step_scheduler.local_batch_size", ""},
+    {"step_scheduler.grad_acc_steps", "step_scheduler.global_batch_size",
+     ": local_batch_size x accumulation x data-parallel ranks"},
+    {"peft.rank", "peft.dim", ""},
+    {"peft.r", "peft.dim", ""},
+    {"peft.lora_alpha", "peft.alpha", ""},
+    {"peft.lora_dropout", "peft.dropout", ""},
+    {"distributed.tensor_parallel_size", "distributed.tp_size", ""},
+    {"distributed.context_parallel_size", "distributed.cp_size", ""},
+    {"distributed.pipeline_parallel_size", "distributed.pp_size", ""},
+    {"distributed.expert_parallel_size", "distributed.ep_size", ""},
+});
+
+constexpr auto kSwiftAliases = std::to_array<Alias>({
+    {"--train_type", "--tuner_type", ""},
+    {"--sft_type", "--tuner_type", ""},
+    {"--quantization_bit", "--quant_bits", ""},
+    {"--model_id_or_path", "--model", ""},
+    {"--model_name_or_path", "--model", ""},
+    {"--lora_r", "--lora_rank", ""},
+    {"--lora_target_modules", "--target_modules", ""},
+    {"--batch_size", "--per_device_train_batch_size", ""},
+    {"--max_seq_length", "--max_length", ""},
+    {"--use_flash_attn", "--attn_impl", ": flash_attn"},
+});
+
+constexpr auto kSwiftMegatronAliases = std::to_array<Alias>({
+    {"--load", "--mcore_model", ""},
+    {"--train_type", "--tuner_type", ""},
+    {"--save", "--output_dir", ""},
+    {"--max_epochs", "--num_train_epochs", ""},
+    {"--save_interval", "--save_steps", ""},
+    {"--eval_interval", "--eval_steps", ""},
+    {"--log_interval", "--logging_steps", ""},
+    {"--num_workers", "--dataloader_num_workers", ""},
+    {"--seq_length", "--max_length", ""},
+    {"--per_device_train_batch_size", "--micro_batch_size", ""},
+    {"--learning_rate", "--lr", ""},
+    {"--gradient_accumulation_steps", "--global_batch_size",
+     ": micro_batch_size x accumulation x data-parallel ranks"},
+    {"--adapter_load", "--mcore_adapter", ""},
+    {"--ref_load", "--mcore_ref_model", ""},
+    {"--no_initialization", "--perform_initialization", ": false"},
+    {"--num_layers_per_virtual_pipeline_stage", "--virtual_pipeline_model_parallel_size",
+     ": the chunks a stage holds"},
+});
+
 std::span<const Alias> aliases_of(Dialect dialect) {
   switch (dialect) {
     case Dialect::megatron:
@@ -145,6 +200,14 @@ std::span<const Alias> aliases_of(Dialect dialect) {
       return kLlamaFactoryAliases;
     case Dialect::axolotl:
       return kAxolotlAliases;
+    case Dialect::automodel:
+      return kAutoModelAliases;
+    case Dialect::trl:
+      return kTrlAliases;
+    case Dialect::ms_swift:
+      return kSwiftAliases;
+    case Dialect::ms_swift_megatron:
+      return kSwiftMegatronAliases;
     case Dialect::bridge:
     case Dialect::trainer:
     case Dialect::accelerate:
@@ -192,6 +255,9 @@ const KnownOption* known_option(const ConfigPart& part, std::string_view key) {
   // A Trainer's arguments are LLaMA-Factory's too.
   if (known == nullptr && part.dialect == Dialect::llama_factory) {
     known = known_options("trainer").find(fmt::format("--{}", key));
+  }
+  if (known == nullptr && (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl)) {
+    known = known_options("trainer").find(key);
   }
   return known;
 }
@@ -242,6 +308,29 @@ bool is_known(const ConfigPart& part, const std::string& key) {
              (name == "sharding_strategy" &&
               same_value(part.settings.find(key)->value, Json("FULL_SHARD")));
     }
+    case Dialect::automodel: {
+      // Of these blocks the classes are known that their keys go to; of their own blocks the names.
+      constexpr std::array<std::string_view, 3> kBlocks{"distributed.", "peft.", "step_scheduler."};
+      constexpr std::array<std::string_view, 2> kInner{"distributed.pipeline.", "distributed.moe."};
+      const auto begins = [&](std::string_view block) { return key.starts_with(block); };
+      if (std::none_of(kBlocks.begin(), kBlocks.end(), begins)) return true;
+      const bool inner = std::any_of(kInner.begin(), kInner.end(), begins);
+      std::size_t end = key.find('.', key.find('.') + 1);
+      if (inner && end != std::string::npos) end = key.find('.', end + 1);
+      const std::string name = key.substr(0, end);
+      return list.find(name) != nullptr || name.ends_with('_');  // "_target_"
+    }
+    case Dialect::trl:
+    case Dialect::ms_swift:
+    case Dialect::ms_swift_megatron: {
+      if (part.dialect == Dialect::trl && known_options("accelerate_launch").find(key) != nullptr) {
+        return true;  // which it hands to the launcher
+      }
+      // Python's argparse takes a beginning that only one name has.
+      const auto begins = [&](const std::string& name) { return name.starts_with(key); };
+      return known_option(part, key) != nullptr || !key.starts_with("--") ||
+             std::count_if(list.names().begin(), list.names().end(), begins) == 1;
+    }
     case Dialect::megatron:
     case Dialect::bridge:
     case Dialect::own_script:
@@ -280,6 +369,13 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
       return "LLaMA-Factory knows no such argument and stops";
     case Dialect::axolotl:
       return "axolotl knows no such key and ignores it silently";
+    case Dialect::automodel:
+      return "NeMo AutoModel's class of this block has no such field and stops";
+    case Dialect::trl:
+      return "TRL has no such argument and stops";
+    case Dialect::ms_swift:
+    case Dialect::ms_swift_megatron:
+      return "ms-swift has no such argument and stops";
     case Dialect::bridge:
     case Dialect::own_script:
       break;
@@ -295,6 +391,10 @@ std::vector<std::string> candidates(const ConfigPart& part, const std::string& k
   }
   if (part.dialect == Dialect::slime) {
     const auto& more = known_options("megatron").names();
+    names.insert(names.end(), more.begin(), more.end());
+  }
+  if (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl) {
+    const auto& more = known_options("trainer").names();
     names.insert(names.end(), more.begin(), more.end());
   }
   if (part.dialect == Dialect::llama_factory) {
@@ -324,6 +424,9 @@ std::vector<const OptionList*> lists_of(const ConfigPart& part) {
   std::vector<const OptionList*> lists{&known_options(option_list_of(part.dialect))};
   if (part.dialect == Dialect::slime) lists.push_back(&known_options("megatron"));
   if (part.dialect == Dialect::trainer) lists.push_back(&known_options("run_clm"));
+  if (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl) {
+    lists.push_back(&known_options("trainer"));
+  }
   return lists;
 }
 
@@ -399,8 +502,13 @@ ValueReader reader_of(const ConfigPart& part) {
     case Dialect::accelerate:
       return ValueReader::yaml;
     case Dialect::trainer:
+    case Dialect::trl:
+    case Dialect::ms_swift:
+    case Dialect::ms_swift_megatron:
       return ValueReader::trainer;
     case Dialect::llama_factory:
+      return ValueReader::yaml;
+    case Dialect::automodel:
       return ValueReader::yaml;
     case Dialect::axolotl:  // pydantic, which takes false for 0
       return ValueReader::json;
@@ -435,6 +543,10 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::own_script:
     case Dialect::llama_factory:
     case Dialect::axolotl:
+    case Dialect::ms_swift:
+    case Dialect::ms_swift_megatron:
+    case Dialect::automodel:
+    case Dialect::trl:
       break;
   }
   return false;
@@ -487,7 +599,9 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   }
   const bool flag = setting.value.is_boolean(), argument = setting.key.starts_with("--");
   // What the Trainer's parser wants in words, a YAML may say as it is.
-  if (part.dialect == Dialect::llama_factory || part.dialect == Dialect::axolotl) {
+  if (part.dialect == Dialect::automodel && lower_case(text_of(setting.value)) == "none") return;
+  if (part.dialect == Dialect::llama_factory || part.dialect == Dialect::axolotl ||
+      part.dialect == Dialect::automodel) {
     const bool no =
         setting.value.is_boolean() && !known->choices.empty() && known->choices.front() == "no";
     if (setting.value.is_structured() || known->type == "dict" || known->type == "str" || no)

@@ -10,10 +10,10 @@ namespace qplan {
 
 std::span<const Option> options_of(Dialect dialect) {
   switch (dialect) {
-    case Dialect::megatron:
     case Dialect::megatron_yaml:
     case Dialect::slime:
       return megatron_options();
+    case Dialect::megatron:  // ms-swift's arguments hold adapters, too
     case Dialect::bridge:
       return bridge_options();
     case Dialect::megatron_deepspeed:
@@ -29,6 +29,10 @@ std::span<const Option> options_of(Dialect dialect) {
     case Dialect::own_script:
     case Dialect::llama_factory:  // read as the Trainer's job that it asks for
     case Dialect::axolotl:
+    case Dialect::ms_swift:
+    case Dialect::ms_swift_megatron:
+    case Dialect::automodel:
+    case Dialect::trl:
       break;
   }
   return {};
@@ -51,6 +55,10 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::own_script:
     case Dialect::llama_factory:
     case Dialect::axolotl:
+    case Dialect::ms_swift:
+    case Dialect::ms_swift_megatron:
+    case Dialect::automodel:
+    case Dialect::trl:
       break;
   }
   return {};
@@ -77,6 +85,14 @@ std::string_view option_list_of(Dialect dialect) {
       return "llama_factory";
     case Dialect::axolotl:
       return "axolotl";
+    case Dialect::automodel:
+      return "automodel";
+    case Dialect::trl:
+      return "trl";
+    case Dialect::ms_swift:
+      return "ms_swift";
+    case Dialect::ms_swift_megatron:
+      return "ms_swift_megatron";
     case Dialect::bridge:
     case Dialect::own_script:
       break;

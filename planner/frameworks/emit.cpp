@@ -11,6 +11,7 @@
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/megatron/swift.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/writers.h"
 #include "planner/search/search.h"
@@ -46,7 +47,7 @@ std::span<const Limit> only(const Limit& limit) {
   return {&limit, 1};
 }
 
-std::vector<std::span<const Limit>> limits_of(Framework framework) {
+std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind recipe) {
   switch (framework) {
     case Framework::megatron:
       return {megatron_limits(), only(kFlagsAdapters)};
@@ -62,13 +63,24 @@ std::vector<std::span<const Limit>> limits_of(Framework framework) {
       return {torchtitan_limits(), only(kTitanAdapters)};
     case Framework::slime:
       return {megatron_limits(), slime_limits(), only(kFlagsAdapters)};
+    case Framework::automodel:
+      return {accelerate_limits(), trainer_limits(), automodel_limits()};
+    case Framework::ms_swift:
+      if (recipe == RecipeKind::deepspeed)
+        return {deepspeed_limits(), trainer_limits(), swift_limits()};
+      if (recipe == RecipeKind::fsdp2)
+        return {accelerate_limits(), trainer_limits(), swift_limits()};
+      return {megatron_limits(), swift_megatron_limits()};
   }
   return {};
 }
 
 // Bridge's recipes bring layers that qplan does not write as Megatron's flags, and its training
-// takes the loss that Megatron-LM's refuses.
+// takes the loss that Megatron-LM's refuses. ms-swift reads the model's own configuration.
 bool holds_for(Framework framework, const Limit& limit) {
+  if (framework == Framework::ms_swift) {
+    return limit.rule != "whole_rotary_base" && limit.rule != "loss_of_te";
+  }
   return framework != Framework::megatron_bridge ||
          (limit.rule != "unwritten_attention" && limit.rule != "whole_rotary_base" &&
           limit.rule != "loss_of_te");
@@ -92,6 +104,9 @@ std::vector<std::string_view> files_words() {
 
 RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
   switch (framework) {
+    case Framework::ms_swift:
+      if (of_plan == RecipeKind::deepspeed || of_plan == RecipeKind::fsdp2) return of_plan;
+      [[fallthrough]];
     case Framework::megatron:
       return of_plan == RecipeKind::megatron_fsdp ? of_plan : RecipeKind::megatron;
     case Framework::megatron_bridge:
@@ -102,6 +117,7 @@ RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
     case Framework::megatron_deepspeed:
       return RecipeKind::megatron_deepspeed;
     case Framework::fsdp2:
+    case Framework::automodel:
       return RecipeKind::fsdp2;
     case Framework::torchtitan:
       return RecipeKind::fsdp2_compile;
@@ -113,7 +129,7 @@ bool has_files_of(Framework framework, const ModelSpec& model) {
   const ParallelPlan plan;
   const Json config;
   const Subject subject{model, config, plan, recipe_for(framework, RecipeKind::megatron)};
-  for (const auto& table : limits_of(framework)) {
+  for (const auto& table : limits_of(framework, subject.recipe)) {
     for (const Limit& limit : table) {
       if (limit.of_model && holds_for(framework, limit) && limit.broken(subject)) return false;
     }
@@ -128,7 +144,7 @@ std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model,
     if (recipe_for(framework, recipe) != recipe) continue;
     // slime's files train by reinforcement: they are written where they are asked for.
     if (framework == Framework::slime) continue;
-    const auto tables = limits_of(framework);
+    const auto tables = limits_of(framework, recipe);
     const bool lacks_words =
         plan.lora_rank > 0 && std::any_of(tables.begin(), tables.end(), [](const auto& table) {
           return std::any_of(table.begin(), table.end(),
@@ -144,7 +160,7 @@ std::vector<std::string_view> refusals(Framework framework, const Subject& subje
                                        const ClusterLimits& limits) {
   auto ids = broken_rules(subject.model, subject.plan, recipe_of(subject.recipe), limits);
   if (!ids.empty() && ids.front() == "positive_sizes") return ids;
-  for (const auto& table : limits_of(framework)) {
+  for (const auto& table : limits_of(framework, subject.recipe)) {
     for (const Limit& limit : table) {
       if (holds_for(framework, limit) && limit.broken(subject)) ids.push_back(limit.rule);
     }
@@ -153,7 +169,7 @@ std::vector<std::string_view> refusals(Framework framework, const Subject& subje
 }
 
 std::string_view broken_limit(Framework framework, const Subject& subject) {
-  for (const auto& table : limits_of(framework)) {
+  for (const auto& table : limits_of(framework, subject.recipe)) {
     for (const Limit& limit : table) {
       if (!limit.of_model && holds_for(framework, limit) && limit.broken(subject)) {
         return limit.rule;
@@ -167,7 +183,7 @@ std::vector<Infeasible> why_inexpressible(Framework framework, const Subject& su
                                           const ClusterLimits& limits) {
   auto reasons = why_infeasible(subject.model, subject.plan, recipe_of(subject.recipe), limits);
   if (!reasons.empty() && reasons.front().rule == "positive_sizes") return reasons;
-  for (const auto& table : limits_of(framework)) {
+  for (const auto& table : limits_of(framework, subject.recipe)) {
     for (const Limit& limit : table) {
       if (!holds_for(framework, limit) || !limit.broken(subject)) continue;
       reasons.push_back({limit.rule, limit.message(subject)});
@@ -247,6 +263,10 @@ std::vector<EmittedFile> emit(Framework framework, const Subject& subject,
       return write_torchtitan(subject, remarks);
     case Framework::slime:
       return write_slime(subject, remarks);
+    case Framework::ms_swift:
+      return write_swift(subject, remarks);
+    case Framework::automodel:
+      return write_automodel(subject, remarks);
   }
   return {};
 }

@@ -20,7 +20,9 @@ enum class Framework : std::uint8_t {
   megatron_deepspeed,
   fsdp2,
   torchtitan,
-  slime
+  slime,
+  ms_swift,
+  automodel
 };
 
 template <>
@@ -33,7 +35,9 @@ struct Words<Framework> {
        {Framework::megatron_deepspeed, "megatron-deepspeed"},
        {Framework::fsdp2, "fsdp2"},
        {Framework::torchtitan, "torchtitan"},
-       {Framework::slime, "slime"}});
+       {Framework::slime, "slime"},
+       {Framework::ms_swift, "ms-swift"},
+       {Framework::automodel, "automodel"}});
 };
 
 // The framework whose files go by a name: its own, or that of the tool that reads them (accelerate

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <vector>
 
 #include "models/error.h"
 #include "models/model_spec.h"
@@ -148,12 +149,42 @@ std::string built_in_of_id(const std::string& id) {
   return is_built_in(name) ? name : "";
 }
 
+// Which of a dialect's keys may name the checkpoint.
+static std::vector<std::string_view> model_keys(Dialect dialect) {
+  switch (dialect) {
+    case Dialect::llama_factory:
+      return {"model_name_or_path"};
+    case Dialect::axolotl:
+      return {"base_model"};
+    case Dialect::trl:
+      return {"--model_name_or_path", "--model"};
+    case Dialect::ms_swift:
+    case Dialect::ms_swift_megatron:
+      return {"--model"};
+    case Dialect::automodel:
+      return {"model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path",
+              "model.config"};
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+    case Dialect::bridge:
+    case Dialect::slime:
+    case Dialect::megatron_deepspeed:
+    case Dialect::ds_config:
+    case Dialect::trainer:
+    case Dialect::accelerate:
+    case Dialect::torchtitan:
+    case Dialect::own_script:
+      break;
+  }
+  return {};
+}
+
 std::string model_id_of_files(const JobFiles& files) {
   for (const ConfigPart& part : files.parts) {
-    const bool factory = part.dialect == Dialect::llama_factory;
-    if (!factory && part.dialect != Dialect::axolotl) continue;
-    const Setting* const id = part.settings.find(factory ? "model_name_or_path" : "base_model");
-    if (id != nullptr && id->value.is_string()) return id->value.get<std::string>();
+    for (const std::string_view key : model_keys(part.dialect)) {
+      const Setting* const id = part.settings.find(key);
+      if (id != nullptr && id->value.is_string()) return id->value.get<std::string>();
+    }
   }
   return "";
 }

@@ -43,6 +43,8 @@ struct Draft {
   LossKind fused_loss = LossKind::native;
   std::optional<bool> attention_dropout, hidden_dropout;
   std::optional<std::int64_t> train_tokens, microbatch_tokens;  // torchtitan
+  std::vector<std::string> assumed;  // in sentences: what it is read as where no plan says it,
+  bool takes_less = false;           // and whether it takes less memory than that
   std::vector<std::string> adapted_modules;  // Megatron-Bridge: patterns, which the model explains
 };
 
@@ -128,7 +130,8 @@ class OptionList {
 
 // "megatron", "megatron_deepspeed", "slime", "deepspeed", "accelerate", "torchtitan", "trainer",
 // "run_clm", "bridge_recipes", "bridge_fields", "torchtitan_names",
-// "accelerate_launch", "deepspeed_launch", "torchrun", "llama_factory", "axolotl".
+// "accelerate_launch", "deepspeed_launch", "torchrun", "llama_factory", "axolotl",
+// "ms_swift", "ms_swift_megatron", "automodel", "trl".
 const OptionList& known_options(std::string_view name);
 
 }  // namespace qplan

@@ -31,7 +31,8 @@ void check_bridge_adapters(const Scene& scene, Findings& out);
 void check_deepspeed(const Scene& scene, Findings& out);
 void check_trainer(const Scene& scene, Findings& out);  // beside ds_config.json
 void check_torch(const Scene& scene, Findings& out);
-void check_finetuning(const Scene& scene, Findings& out);  // LLaMA-Factory's and axolotl's YAML
+void check_finetuning(const Scene& scene, Findings& out);   // LLaMA-Factory's and axolotl's YAML
+void check_generations(const Scene& scene, Findings& out);  // GRPO's batches of answers
 void check_python(const Scene& scene, Findings& out);
 void check_launch(const Scene& scene, Findings& out);
 void list_megatron_traps(std::vector<TrapInfo>& out);

@@ -9,6 +9,7 @@ ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind
   plan.moe_permute_fusion = !model.moe || !parsed;  // off in Megatron's parser, unless said
   plan.dropout = parsed;                            // 0.1 there
   switch (framework) {
+    case Framework::ms_swift:  // read as the job of another's that it makes
     case Framework::megatron:
       plan.moe_dispatcher = model.moe ? MoeDispatcher::allgather : MoeDispatcher::alltoall;
       break;
@@ -23,6 +24,7 @@ ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind
       plan.grad_dtype = DType::bf16;
       plan.overlap = recipe_of(recipe).defaults.overlap;
       break;
+    case Framework::automodel:  // read as the job of another's that it makes
     case Framework::fsdp2:
       plan.overlap = recipe_of(recipe).defaults.overlap;
       plan.zero = 3;

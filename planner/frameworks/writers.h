@@ -19,6 +19,9 @@ std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::st
 std::vector<EmittedFile> write_torchtitan(const Subject& s,
                                           const std::vector<std::string>& remarks);
 
+std::vector<EmittedFile> write_automodel(const Subject& s, const std::vector<std::string>& remarks);
+std::vector<EmittedFile> write_swift(const Subject& s, const std::vector<std::string>& remarks);
+
 std::span<const Limit> slime_limits();
 
 // ---- what they share ----

@@ -58,7 +58,7 @@ inline bool has_biases(const ModelSpec& m) {
 
 // Of a microbatch.
 inline std::int64_t visual_tokens(const Case& c) {
-  const ImageLayout layout(c.m, c.p.seq_len, JobFacts{}.image_tokens);
+  const ImageLayout layout(c.m, c.p.seq_len, JobFacts{}.images);
   return c.p.micro_batch_size * layout.images() * layout.tokens();
 }
 

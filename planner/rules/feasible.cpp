@@ -12,6 +12,7 @@
 #include "planner/rules/execution.h"
 #include "planner/rules/executor.h"
 #include "planner/rules/experts.h"
+#include "planner/rules/optimizers.h"
 #include "planner/rules/pipeline.h"
 #include "planner/rules/precision.h"
 
@@ -32,7 +33,8 @@ constexpr auto joined(const std::array<Rule, N>&... tables) {
 // In the order they are asked. Cheap rules that reject most of a search's candidates come first.
 constexpr auto kRules =
     joined(rules::kDegrees, rules::kPipeline, rules::kContext, rules::kData, rules::kExperts,
-           rules::kPrecision, rules::kAdapters, rules::kWords, rules::kExecution, rules::kExecutor);
+           rules::kPrecision, rules::kOptimizers, rules::kAdapters, rules::kWords,
+           rules::kExecution, rules::kExecutor);
 
 template <std::size_t I>
 bool is_broken(const Case& c) {

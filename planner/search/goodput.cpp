@@ -8,6 +8,18 @@
 
 namespace qplan {
 
+namespace {
+
+// Weights, their master copy where there is one, and the optimizer's states.
+template <class Step>
+Bytes saved(const Step& step) {
+  // Weights that are worked with in the master copy's own format are that copy.
+  const double master = step.working == DType::fp32 ? 0 : size_of(step.main_params);
+  return Bytes((size_of(step.working) + master) * as_double(step.params)) + state_bytes(step);
+}
+
+}  // namespace
+
 Bytes checkpoint_bytes(const ModelSpec& model, const Recipe& recipe, const ParallelPlan& plan) {
   // On one rank nothing is shared out and nothing is on the host: what the update writes is all.
   ParallelPlan alone = plan;
@@ -24,12 +36,8 @@ Bytes checkpoint_bytes(const ModelSpec& model, const Recipe& recipe, const Paral
   for (const Stage& stage : program.stages) {
     for (const Stage::Part& run : stage.runs) {
       for (const Op& op : program.blocks[static_cast<std::size_t>(run.block)].update) {
-        const auto* const adamw = std::get_if<AdamW>(&op.work);
-        if (adamw == nullptr) continue;
-        // Weights that are worked with in the master copy's own format are that copy.
-        const double master = adamw->working == DType::fp32 ? 0 : size_of(adamw->main_params);
-        const double each = size_of(adamw->working) + master + 2 * size_of(adamw->moments);
-        sum += Bytes(each * static_cast<double>(adamw->params) * run.count);
+        if (const auto* update = std::get_if<Update>(&op.work)) sum += saved(*update) * run.count;
+        if (const auto* muon = std::get_if<Muon>(&op.work)) sum += saved(*muon) * run.count;
       }
     }
   }

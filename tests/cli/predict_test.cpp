@@ -391,3 +391,22 @@ TEST_CASE("what would fit leaves out each word that was given") {
     CHECK(change.find("--global-batch-size") == std::string::npos);
   }
 }
+
+TEST_CASE("images of a sequence may be counted, and cost what they are") {
+  const std::string line = "predict --model qwen3-vl-30b-a3b --gpus 32 --framework fsdp2 --zero 3 ";
+  const auto time = [&](const std::string& rest) {
+    const Ran ran = run(line + rest + " --json");
+    CAPTURE(ran.err);
+    REQUIRE(ran.code == 0);
+    return ran.json()["step_time_s"].get<double>();
+  };
+  // The default: a quarter of 4096 tokens, four images of 512 pixels.
+  CHECK(time("") == time("--images 4 --image-size 512x512"));
+  CHECK(time("--images 8") > time("--images 1"));
+  // The same tokens in larger images: attention of the tower sees more.
+  CHECK(time("--images 2 --image-size 1024") > time("--images 8 --image-size 512"));
+  const Ran many = run(line + "--images 40");
+  CHECK(many.code == 2);
+  CHECK(many.says("--seq-len 10240"));
+  CHECK(run("predict --model llama3-8b --gpus 8 --images 2").says("no vision tower"));
+}

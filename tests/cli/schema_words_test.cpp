@@ -52,6 +52,7 @@ TEST_CASE("schemas list the words of plans, as they are") {
   check_words<TokenDropPolicy>(property(plan, "moe_token_drop_policy"));
   check_words<CudaGraphScope>(property(plan, "cuda_graph_scope"));
   check_words<LossKind>(property(plan, "loss"));
+  check_words<OptimizerKind>(property(plan, "optimizer"));
   check_words<OverlapKind>(property(plan, "overlap,*"));
   for (const char* dtype : {"grad_dtype", "main_params_dtype", "moment_dtype"}) {
     check_words<DType>(property(plan, dtype));

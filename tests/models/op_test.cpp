@@ -128,9 +128,21 @@ TEST_CASE("an unfused kind never moves fewer bytes nor launches fewer kernels") 
 }
 
 TEST_CASE("fused AdamW moves 30 bytes a parameter, 28 with bf16 gradients") {
-  CHECK(memory_traffic(AdamW{.params = 1}).value() == 30);
-  CHECK(memory_traffic(AdamW{.params = 1, .grad = DType::bf16}).value() == 28);
-  CHECK(memory_traffic(AdamW{.params = 1, .fused = false}).value() == doctest::Approx(81));
+  CHECK(memory_traffic(Update{.params = 1}).value() == 30);
+  CHECK(memory_traffic(Update{.params = 1, .grad = DType::bf16}).value() == 28);
+  CHECK(memory_traffic(Update{.params = 1, .fused = false}).value() == doctest::Approx(81));
+}
+
+TEST_CASE("an update moves its states twice, beside gradient, master and working copy") {
+  for (const auto& [kind, word] : Words<OptimizerKind>::table) {
+    CAPTURE(std::string(word));
+    const Update work{.params = 1 << 20, .optimizer = kind, .factors = 2048};
+    const double beside = memory_traffic(work).value() - 2 * state_bytes(work).value();
+    // Adafactor's passes over whole arrays come on top.
+    const double passes = kind == OptimizerKind::adafactor ? 19 * 4 : 0;
+    CHECK(beside == doctest::Approx((14 + passes) * (1 << 20)));
+    CHECK(kernel_count(work) >= 1);
+  }
 }
 
 TEST_CASE("works print as a person would write them") {
@@ -163,7 +175,11 @@ TEST_CASE("works that differ in one field differ in hash") {
       Collective{.bytes = Bytes(1), .expert_parallel_library = true},
       Collective{.axis = Axis::ep, .bytes = Bytes(1)},
       SendRecv{.bytes = Bytes(1)},
-      AdamW{.params = 1},
+      Update{.params = 1},
+      Update{.params = 1, .optimizer = OptimizerKind::lion},
+      Update{.params = 1, .optimizer = OptimizerKind::adafactor, .factors = 3},
+      Muon{.rows = 1, .cols = 2},
+      Muon{.rows = 2, .cols = 1},
       HostCopy{.bytes = Bytes(1)},
       HostCopy{.bytes = Bytes(1), .to_host = false},
       HostAdam{.params = 1},

@@ -39,6 +39,7 @@ inline ParallelPlan alone(const ParallelPlan& plan) {
   one.lora_rank = plan.lora_rank;
   one.lora_alpha = plan.lora_alpha;
   one.lora_targets = plan.lora_targets;
+  one.optimizer = plan.optimizer;
   one.routing = plan.routing;
   one.global_batch_size = plan.global_batch_size;
   one.seq_len = plan.seq_len;

@@ -114,7 +114,7 @@ class Watch {
   }
   static bool on_device(const Command& c) {
     const auto* rowwise = std::get_if<Rowwise>(&c.op->work);
-    return std::holds_alternative<AdamW>(c.op->work) ||
+    return std::holds_alternative<Update>(c.op->work) ||
            (rowwise != nullptr && rowwise->kind == RowwiseKind::scale);
   }
 

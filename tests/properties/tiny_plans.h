@@ -67,6 +67,10 @@ class TinyPlans {
         if (r.coin(0.4)) p.lora_targets.add(target);
       }
     }
+    if (r.coin(0.3)) {
+      p.optimizer = r.pick<OptimizerKind>(
+          {OptimizerKind::sgd, OptimizerKind::muon, OptimizerKind::adafactor});
+    }
     p.sequence_parallel = p.tp > 1 && r.coin(0.7);
     p.cp_comm = r.pick<CpComm>({CpComm::p2p, CpComm::all_gather, CpComm::a2a});
     if (r.coin(0.6)) p.overlap = recipe.defaults.overlap;

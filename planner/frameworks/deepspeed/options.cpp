@@ -8,6 +8,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/optimizer_names.h"
 
 namespace qplan {
 namespace {
@@ -128,6 +129,28 @@ constexpr auto kConfig = std::to_array<Option>({
     {"expert_parallel.autoep_size", "ep",
      [](const Subject& s) { return if_true(s.plan.ep > 1, s.plan.ep); }, set_degree<&P::ep>},
     {"expert_parallel.preset_model", "", expert_preset, [](Draft&, const Json&) {}},
+    {"optimizer.type", "optimizer",
+     [](const Subject& s) {
+       const std::string_view name = deepspeed_optimizer(s.plan.optimizer);
+       return if_true(!name.empty(), std::string(name));
+     },
+     read_optimizer},
+    // torch's SGD keeps what Megatron's does where it has a momentum.
+    {"optimizer.params.momentum", "optimizer",
+     [](const Subject& s) {
+       return if_true(s.plan.optimizer == OptimizerKind::sgd, kSgdMomentum);
+     },
+     [](Draft& d, const Json& v) {
+       if (d.plan.optimizer != OptimizerKind::sgd || number_of(v) == 0) return;
+       std::erase(d.assumed, optimizer_named("sgd").assumed);
+       d.takes_less = false;
+     }},
+    // Gram Newton-Schulz, the default, multiplies less of what is not square.
+    {"optimizer.params.ns_method", "optimizer",
+     [](const Subject& s) {
+       return if_true(s.plan.optimizer == OptimizerKind::muon, std::string("standard"));
+     },
+     [](Draft&, const Json&) {}},
 });
 
 constexpr auto kConfigLimits = std::to_array<Limit>({
@@ -215,6 +238,15 @@ constexpr auto kTrainer = std::to_array<Option>({
      [](Draft& d, const Json& v) {
        if (truth_of(v)) d.plan.recompute = {RecomputeKind::full, {}, 0};
      }},
+    // Of what DeepSpeed's own file has no name for, and accelerate's none at all. bitsandbytes'
+    // optimizers know no shards of FSDP2's; torchao's do.
+    {"--optim", "optimizer",
+     [](const Subject& s) {
+       const bool narrow = s.plan.optimizer == OptimizerKind::adam8bit;
+       const bool deepspeed = s.recipe == RecipeKind::deepspeed;
+       return if_true(narrow, std::string(deepspeed ? "adamw_bnb_8bit" : "adamw_torch_8bit"));
+     },
+     read_optimizer},
     {"--torch_compile", "compile", [](const Subject& s) { return if_true(s.plan.compile); },
      [](Draft& d, const Json& v) { d.plan.compile = truth_of(v); }},
 });

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/optimizer_names.h"
 #include "planner/frameworks/writers.h"
 
 namespace qplan {
@@ -76,6 +77,23 @@ std::vector<WrittenOption> buckets(const Subject& s) {
   return keys;
 }
 
+// Where it has a name there: its settings.
+void place_optimizer(Json& config, OptimizerKind kind) {
+  const std::string_view name = deepspeed_optimizer(kind);
+  if (name.empty()) return;
+  Json& optimizer = config["optimizer"];
+  optimizer["type"] = std::string(name);
+  Json params{{"lr", std::stod(std::string(kTraining.learning_rate))}};
+  const bool has_betas = kind != OptimizerKind::sgd && kind != OptimizerKind::muon;
+  if (has_betas) params["betas"] = {kTraining.beta1, kTraining.beta2};
+  if (kind == OptimizerKind::adam) params["eps"] = 1e-8;
+  params["weight_decay"] = kTraining.weight_decay;
+  if (optimizer.contains("params")) params.update(optimizer["params"]);
+  optimizer["params"] = std::move(params);
+  // DeepSpeed asks for this of an optimizer that its ZeRO was not tried with (zero/utils.py).
+  if (kind == OptimizerKind::sgd) config["zero_allow_untested_optimizer"] = true;
+}
+
 }  // namespace
 
 std::string ds_config_text(const std::vector<WrittenOption>& options, const Subject& s) {
@@ -88,12 +106,7 @@ std::string ds_config_text(const std::vector<WrittenOption>& options, const Subj
     zero[std::string(part)]["pin_memory"] = true;
     if (s.plan.offload.nvme) zero[std::string(part)]["nvme_path"] = "/path/to/nvme";
   }
-  config["optimizer"] = {{"type", "AdamW"},
-                         {"params",
-                          {{"lr", std::stod(std::string(kTraining.learning_rate))},
-                           {"betas", {kTraining.beta1, kTraining.beta2}},
-                           {"eps", 1e-8},
-                           {"weight_decay", kTraining.weight_decay}}}};
+  place_optimizer(config, s.plan.optimizer);
   config["gradient_clipping"] = 1.0;
   config["steps_per_print"] = kTraining.log_interval;
   return config.dump(2) + '\n';

@@ -1,8 +1,10 @@
-// What LLaMA-Factory and axolotl refuse of their own YAML, and what it costs where they do not.
+// What LLaMA-Factory and axolotl refuse of their own YAML and ms-swift of its arguments, and what
+// it costs where they do not.
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <string_view>
 
@@ -64,6 +66,44 @@ constexpr std::string_view kQuantization =
 constexpr std::string_view kValidation =
     "axolotl 067b021c, src/axolotl/utils/schemas/validation.py";
 constexpr std::string_view kPeft = "axolotl 067b021c, src/axolotl/utils/schemas/peft.py";
+
+constexpr auto kSwift = Dialect::ms_swift;
+constexpr auto kSwiftMegatron = Dialect::ms_swift_megatron;
+constexpr auto kTrl = Dialect::trl;
+constexpr std::string_view kTrlSft = "TRL f2cd5771, trl/trainer/sft_trainer.py";
+constexpr std::string_view kTrlGrpo = "TRL f2cd5771, trl/trainer/grpo_config.py";
+constexpr auto kNemo = Dialect::automodel;
+constexpr std::string_view kNemoDist =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/recipes/_dist_utils.py";
+constexpr std::string_view kNemoMesh =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/components/distributed/mesh_utils.py";
+constexpr std::string_view kNemoPeft =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/components/_peft/module_matcher.py";
+constexpr std::string_view kNemoPipe =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/components/distributed/pipelining/autopipeline.py";
+constexpr std::string_view kNemoTrain =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/recipes/llm/train_ft.py";
+constexpr std::string_view kSwiftSft = "ms-swift 3602360a, swift/arguments/sft_args.py";
+constexpr std::string_view kSwiftBase = "ms-swift 3602360a, swift/arguments/base_args/base_args.py";
+constexpr std::string_view kSwiftQuant =
+    "ms-swift 3602360a, swift/arguments/base_args/quant_args.py";
+constexpr std::string_view kSwiftRlhf = "ms-swift 3602360a, swift/arguments/rlhf_args.py";
+constexpr std::string_view kSwiftTrainer = "ms-swift 3602360a, swift/trainers/arguments.py";
+constexpr std::string_view kSwiftCore =
+    "ms-swift 3602360a, swift/megatron/arguments/megatron_args.py";
+
+bool is_megatron_fsdp(const Case& c) {
+  return c.is("distributed.strategy", "megatron_fsdp") ||
+         c.is("distributed.strategy", "megatron-fsdp") || c.is("distributed.strategy", "mfsdp");
+}
+
+bool is_flash(const Case& c) {
+  return c.word("--attn_impl").starts_with("flash_att");
+}
+
+bool denies(const Case& c, std::string_view key) {
+  return c.has(key) && !c.on(key);
+}
 
 bool is_lora(const Case& c) {
   return c.is("finetuning_type", "lora", "lora");
@@ -285,13 +325,287 @@ constexpr auto kTraps = std::to_array<Trap>({
      [](const Case& c) { return c.is("chat_template", "jinja") && !c.has("chat_template_jinja"); },
      "chat_template jinja needs chat_template_jinja", "chat_template_jinja: the template",
      kValidation},
+
+    // ---- swift sft ----
+    {kSwift, "packing_attention", error, "--packing",
+     [](const Case& c) { return c.on("--packing") && !is_flash(c); },
+     "packing needs FlashAttention, for samples of one sequence would attend to each other",
+     "--attn_impl flash_attn, or no packing", kSwiftSft},
+    {kSwift, "packing_attention", error, "--padding_free",
+     [](const Case& c) { return c.on("--padding_free") && !c.on("--packing") && !is_flash(c); },
+     "padding_free needs FlashAttention, for samples of one sequence would attend to each other",
+     "--attn_impl flash_attn, or no padding_free", kSwiftSft},
+    {kSwift, "options_exclude", error, "--lazy_tokenize",
+     [](const Case& c) { return c.on("--lazy_tokenize") && c.on("--packing"); },
+     "lazy_tokenize and packing exclude each other", "keep one of them", kSwiftBase},
+    {kSwift, "options_exclude", error, "--lazy_tokenize",
+     [](const Case& c) { return c.on("--lazy_tokenize") && c.on("--streaming"); },
+     "lazy_tokenize and streaming exclude each other", "keep one of them", kSwiftBase},
+    {kSwift, "options_exclude", error, "--fsdp", [](const Case& c) { return c.has("--deepspeed"); },
+     "fsdp and deepspeed exclude each other", "keep one of them", kSwiftSft},
+    {kSwift, "options_exclude", error, "--save_only_model",
+     [](const Case& c) { return c.on("--save_only_model") && c.is("--fsdp", "fsdp2"); },
+     "FSDP2 saves shards, and save_only_model does not go with them", "--save_only_model false",
+     kSwiftSft},
+    {kSwift, "option_needs", error, "--deepspeed_autotp_size",
+     [](const Case& c) { return !c.has("--deepspeed"); },
+     "deepspeed_autotp_size needs deepspeed", "--deepspeed zero0, zero1 or zero2", kSwiftSft},
+    {kSwift, "option_needs", error, "--deepspeed_autotp_size",
+     [](const Case& c) { return c.word("--deepspeed").starts_with("zero3"); },
+     "AutoTP does not run under ZeRO-3", "--deepspeed zero0, zero1 or zero2", kSwiftSft},
+    {kSwift, "option_needs", error, "--zero_hpz_partition_size",
+     [](const Case& c) { return !c.has("--deepspeed"); },
+     "zero_hpz_partition_size needs deepspeed", "--deepspeed zero3", kSwiftSft},
+    {kSwift, "option_needs", error, "--quant_method",
+     [](const Case& c) { return !c.is("--quant_method", "fp8") && !c.has("--quant_bits"); },
+     "quant_method needs quant_bits", "--quant_bits 4", kSwiftQuant},
+    {kSwift, "quantized_bits", error, "--quant_bits",
+     [](const Case& c) {
+       const double bits = c.figure("--quant_bits", 4);
+       return c.is("--quant_method", "bnb") && bits != 4 && bits != 8;
+     },
+     "bitsandbytes has weights of 4 and of 8 bits", "--quant_bits 4", kSwiftQuant},
+    {kSwift, "option_needs", warning, "--quant_bits",
+     [](const Case& c) { return !c.has("--quant_method"); },
+     "quant_bits does nothing without quant_method: weights stay as they are stored",
+     "--quant_method bnb", kSwiftQuant},
+    {kSwift, "options_exclude", error, "--warmup_ratio",
+     [](const Case& c) {
+       return c.figure("--warmup_ratio", 0) > 0 && c.figure("--warmup_steps", 0) > 0;
+     },
+     "warmup_ratio and warmup_steps exclude each other", "keep one of them", kSwiftTrainer},
+    {kSwift, "option_needs", error, "--warmup_ratio",
+     [](const Case& c) { return c.figure("--warmup_ratio", 0) >= 1; },
+     "warmup_ratio is a share of the steps, below 1", "--warmup_steps", kSwiftTrainer},
+    {kSwift, "option_needs", error, "--use_vllm",
+     [](const Case& c) {
+       const bool generates = c.is("--rlhf_type", "grpo") || c.is("--rlhf_type", "gkd");
+       return generates && c.on("--use_vllm") && !c.has("--vllm_mode");
+     },
+     "use_vllm needs a vllm_mode", "--vllm_mode colocate, or server", kSwiftRlhf},
+    {kSwift, "option_needs", error, "--vllm_mode",
+     [](const Case& c) { return denies(c, "--use_vllm"); },
+     "vllm_mode goes with use_vllm alone", "--use_vllm true", kSwiftRlhf},
+    {kSwift, "option_needs", error, "--async_generate",
+     [](const Case& c) { return c.on("--async_generate") && !c.is("--vllm_mode", "server"); },
+     "async_generate needs a server of vLLM's", "--vllm_mode server", kSwiftRlhf},
+    {kSwift, "options_exclude", error, "--ref_model",
+     [](const Case& c) {
+       const bool refers = c.is("--rlhf_type", "dpo") || c.is("--rlhf_type", "kto") ||
+                           c.is("--rlhf_type", "grpo") || c.is("--rlhf_type", "ppo");
+       const bool none = c.is("--rlhf_type", "grpo") && c.figure("--beta", 0.04) == 0;
+       return c.has("--rlhf_type") && !none && (!refers || !c.is("--tuner_type", "full", "lora"));
+     },
+     "a reference model stands beside dpo, kto, ppo and grpo with tuner_type full alone: adapters "
+     "compare with the model without them",
+     "leave it out", kSwiftRlhf},
+
+    // ---- megatron sft ----
+    {kSwiftMegatron, "recompute_method", error, "--recompute_method",
+     [](const Case& c) { return c.is("--recompute_granularity", "selective", "selective"); },
+     "recompute_method goes with recompute_granularity full alone; selective is the default",
+     "--recompute_granularity full", kSwiftCore},
+    {kSwiftMegatron, "options_exclude", error, "--group_by_length",
+     [](const Case& c) { return c.on("--group_by_length") && !denies(c, "--padding_free"); },
+     "group_by_length and padding_free, which is on unless said, exclude each other",
+     "--padding_free false", kSwiftCore},
+    {kSwiftMegatron, "uneven_stages", error, "--decoder_first_pipeline_num_layers",
+     [](const Case& c) { return c.figure("--pipeline_model_parallel_size", 1) <= 1; },
+     "the first of one stage has all layers", "leave it out, or more stages", kSwiftCore},
+    {kSwiftMegatron, "uneven_stages", error, "--decoder_last_pipeline_num_layers",
+     [](const Case& c) { return c.figure("--pipeline_model_parallel_size", 1) <= 1; },
+     "the last of one stage has all layers", "leave it out, or more stages", kSwiftCore},
+    {kSwiftMegatron, "options_exclude", error, "--async_save",
+     [](const Case& c) { return c.on("--async_save") && c.has("--save_total_limit"); },
+     "async_save and save_total_limit exclude each other", "keep one of them", kSwiftCore},
+    {kSwiftMegatron, "option_needs", error, "--save_total_limit",
+     [](const Case& c) { return c.figure("--save_total_limit", 2) < 2; },
+     "save_total_limit is 2 at least", "--save_total_limit 2", kSwiftCore},
+    {kSwiftMegatron, "option_needs", error, "--tuner_type",
+     [](const Case& c) { return c.is("--tuner_type", "lora_llm") && !c.on("--no_save_optim"); },
+     "lora_llm needs no_save_optim", "--no_save_optim true", kSwiftCore},
+    {kSwiftMegatron, "option_needs", error, "--tuner_type",
+     [](const Case& c) {
+       return c.is("--tuner_type", "lora_llm") &&
+              (denies(c, "--merge_lora") || denies(c, "--save_safetensors"));
+     },
+     "lora_llm needs merge_lora", "--merge_lora true", kSwiftCore},
+    {kSwiftMegatron, "option_needs", error, "--bridge_backend",
+     [](const Case& c) {
+       return c.is("--bridge_backend", "megatron-bridge") && !c.is("--tuner_type", "full", "full");
+     },
+     "bridge_backend megatron-bridge has no adapters", "--bridge_backend mcore-bridge", kSwiftCore},
+    {kSwiftMegatron, "options_exclude", error, "--freeze_parameters_ratio",
+     [](const Case& c) {
+       const double ratio = c.figure("--freeze_parameters_ratio", 0);
+       return ratio > 0 && ratio < 1 && c.figure("--pipeline_model_parallel_size", 1) > 1;
+     },
+     "freeze_parameters_ratio does not go with pipeline stages", "--freeze_parameters", kSwiftCore},
+    {kSwiftMegatron, "option_needs", error, "--tp_comm_overlap",
+     [](const Case& c) { return c.on("--tp_comm_overlap") && !c.on("--sequence_parallel"); },
+     "tp_comm_overlap needs sequence_parallel", "--sequence_parallel true", kSwiftCore},
+    {kSwiftMegatron, "option_needs", error, "--use_megatron_fsdp",
+     [](const Case& c) {
+       return c.on("--use_megatron_fsdp") && c.word("--optimizer").find("muon") != std::string::npos;
+     },
+     "Megatron-FSDP has Adam and SGD, not muon", "--optimizer adam", kSwiftCore},
+    {kSwiftMegatron, "options_exclude", error, "--optimizer",
+     [](const Case& c) {
+       return c.is("--optimizer", "muon") &&
+              (c.on("--overlap_grad_reduce") || c.on("--overlap_param_gather"));
+     },
+     "muon does not go with overlap_grad_reduce and overlap_param_gather",
+     "--optimizer dist_muon", kSwiftCore},
+    {kSwiftMegatron, "option_needs", error, "--num_iterations",
+     [](const Case& c) {
+       return c.is("--rlhf_type", "grpo") && c.figure("--num_iterations", 1) > 1;
+     },
+     "the Megatron form of grpo has one iteration a batch", "--num_iterations 1", kSwiftCore},
+    {kSwiftMegatron, "option_needs", error, "--use_vllm",
+     [](const Case& c) {
+       return c.is("--rlhf_type", "grpo") && denies(c, "--use_vllm") && !c.on("--use_ray");
+     },
+     "the Megatron form of grpo generates by vLLM alone", "--use_vllm true", kSwiftCore},
+    {kSwiftMegatron, "option_needs", error, "--truncation_strategy",
+     [](const Case& c) {
+       return c.is("--rlhf_type", "grpo") && !c.is("--truncation_strategy", "left") &&
+              !c.is("--truncation_strategy", "delete");
+     },
+     "grpo truncates on the left, or deletes", "--truncation_strategy left", kSwiftCore},
+    // ---- trl sft ----
+    {kTrl, "option_needs", error, "--padding_free",
+     [](const Case& c) {
+       return c.on("--padding_free") && !c.on("--packing") && c.is("verb", "sft", "sft") &&
+              !c.is("--max_length", "none", "1024");
+     },
+     "padding_free without packing does not cut samples to max_length, whose default is 1024",
+     "--packing true", kTrlSft},
+    {kTrl, "packing_attention", warning, "--packing",
+     [](const Case& c) {
+       const std::string kernels = c.word("--attn_implementation");
+       return c.on("--packing") && kernels.find("flash") == std::string::npos &&
+              c.is("--packing_strategy", "bfd", "bfd");
+     },
+     "samples that are packed attend to each other without FlashAttention",
+     "--attn_implementation flash_attention_2", kTrlSft},
+    {kTrl, "options_exclude", error, "--auto_find_batch_size",
+     [](const Case& c) { return c.on("--auto_find_batch_size") && c.is("verb", "grpo"); },
+     "grpo's batch holds whole groups of answers, which auto_find_batch_size would split",
+     "--per_device_train_batch_size, smaller", kTrlGrpo},
+    {kTrl, "option_needs", error, "--log_completions_hub_repo",
+     [](const Case& c) { return !c.on("--log_completions"); },
+     "log_completions_hub_repo needs log_completions", "--log_completions true", kTrlGrpo},
+
+    // ---- NeMo AutoModel ----
+    {kNemo, "option_needs", error, "distributed.pp_size",
+     [](const Case& c) {
+       return c.figure("distributed.pp_size", 1) > 1 && !c.has("distributed.pipeline") &&
+              !c.part.settings.has_section("distributed.pipeline.");
+     },
+     "pp_size above 1 needs a block distributed.pipeline, which says schedule and microbatch",
+     "pipeline: {pp_schedule: 1f1b, pp_microbatch_size: 1}", kNemoDist},
+    {kNemo, "idle_option", note, "distributed.pipeline.pp_schedule",
+     [](const Case& c) { return c.figure("distributed.pp_size", 1) <= 1; },
+     "distributed.pipeline does nothing with one stage", "pp_size above 1", kNemoDist},
+    {kNemo, "strategy_degrees", error, "distributed.pp_size",
+     [](const Case& c) {
+       return c.figure("distributed.pp_size", 1) > 1 &&
+              (is_megatron_fsdp(c) || c.is("distributed.strategy", "ddp"));
+     },
+     "Megatron-FSDP and DDP have no pipeline stages", "strategy: fsdp2", kNemoMesh},
+    {kNemo, "strategy_degrees", error, "distributed.ep_size",
+     [](const Case& c) {
+       return c.figure("distributed.ep_size", 1) > 1 &&
+              (is_megatron_fsdp(c) || c.is("distributed.strategy", "ddp"));
+     },
+     "Megatron-FSDP and DDP have no expert parallelism", "strategy: fsdp2", kNemoMesh},
+    {kNemo, "strategy_degrees", error, "distributed.dp_replicate_size",
+     [](const Case& c) {
+       return c.figure("distributed.dp_replicate_size", 1) > 1 &&
+              (is_megatron_fsdp(c) || c.is("distributed.strategy", "ddp"));
+     },
+     "dp_replicate_size goes with FSDP2 alone", "strategy: fsdp2", kNemoMesh},
+    {kNemo, "strategy_degrees", error, "distributed.tp_size",
+     [](const Case& c) {
+       return c.figure("distributed.tp_size", 1) > 1 && c.is("distributed.strategy", "ddp");
+     },
+     "DDP has no tensor parallelism", "strategy: fsdp2", kNemoMesh},
+    {kNemo, "strategy_degrees", error, "distributed.cp_size",
+     [](const Case& c) {
+       return c.figure("distributed.cp_size", 1) > 1 && c.is("distributed.strategy", "ddp");
+     },
+     "DDP has no context parallelism", "strategy: fsdp2", kNemoMesh},
+    {kNemo, "option_needs", error, "distributed.activation_checkpointing",
+     [](const Case& c) {
+       return c.is("distributed.activation_checkpointing", "selective") && is_megatron_fsdp(c);
+     },
+     "selective checkpointing goes with FSDP2 and DDP alone", "activation_checkpointing: true",
+     kNemoDist},
+    {kNemo, "replicas", error, "distributed.dp_replicate_size",
+     [](const Case& c) {
+       const double copies = c.figure("distributed.dp_replicate_size", 1);
+       const double all = c.figure("distributed.dp_size", 0);
+       return copies > 1 && all > 0 && (copies >= all || std::fmod(all, copies) != 0);
+     },
+     "dp_size is a multiple of dp_replicate_size, and larger: FSDP2 has no copies alone",
+     "dp_replicate_size: the copies, dp_size: all data-parallel ranks", kNemoMesh},
+    {kNemo, "pipeline_batch", error, "distributed.pipeline.pp_microbatch_size",
+     [](const Case& c) {
+       const double micro = c.figure("distributed.pipeline.pp_microbatch_size", 1);
+       return c.figure("distributed.pp_size", 1) > 1 && micro > 0 &&
+              std::fmod(c.figure("step_scheduler.local_batch_size", 1), micro) != 0;
+     },
+     "local_batch_size is no whole number of pp_microbatch_size, and all of it passes through the "
+     "stages at once",
+     "local_batch_size: a multiple of pp_microbatch_size", kNemoPipe},
+    {kNemo, "options_exclude", error, "peft.exclude_modules",
+     [](const Case& c) { return c.has("peft.target_modules"); },
+     "target_modules and exclude_modules exclude each other", "keep one of them", kNemoPeft},
+    {kNemo, "options_exclude", error, "peft.match_all_linear",
+     [](const Case& c) {
+       return c.on("peft.match_all_linear") &&
+              (c.has("peft.target_modules") || c.has("peft.exclude_modules"));
+     },
+     "match_all_linear takes neither target_modules nor exclude_modules", "keep one of them",
+     kNemoPeft},
+    {kNemo, "option_needs", error, "loss_fn._target_",
+     [](const Case& c) {
+       return c.word("loss_fn._target_").find("fusedlinearcrossentropy") != std::string::npos &&
+              !c.on("model.output_hidden_states") && !c.on("model.text_config.output_hidden_states") &&
+              !c.part.settings.has_section("model.backend.") &&  // whose models are its own
+              c.word("recipe").find("vlm") == std::string::npos;
+     },
+     "FusedLinearCrossEntropy reads hidden states, which the model has to hand out",
+     "model.output_hidden_states: true", kNemoTrain},
+    {kNemo, "options_exclude", error, "qat.enabled",
+     [](const Case& c) { return c.on("qat.enabled") && c.part.settings.has_section("peft."); },
+     "quantisation-aware training does not go with adapters", "keep one of them", kNemoTrain},
+    {kNemo, "half_states", warning, "model.torch_dtype",
+     [](const Case& c) {
+       const std::string type = c.word("model.torch_dtype");
+       const bool narrow = type.find("bf16") != std::string::npos ||
+                           type.find("bfloat16") != std::string::npos;
+       return narrow && !c.part.settings.has_section("peft.") &&
+              c.word("optimizer._target_").starts_with("torch.optim.adam") &&
+              c.scene.files.find(Dialect::accelerate) != nullptr &&
+              c.word("recipe").find("benchmark") == std::string::npos;
+     },
+     "weights and Adam's moments stay in bf16, where small updates are rounded away",
+     "torch_dtype: float32, whose products run in bf16 all the same",
+     "NeMo-AutoModel 36044ad3, nemo_automodel/components/distributed/config.py"},
+
+    {kSwiftMegatron, "option_needs", error, "--teacher_model_server",
+     [](const Case& c) { return c.is("--rlhf_type", "gkd") && !c.has("--gkd_logits_topk"); },
+     "a teacher_model_server sends the likeliest tokens alone: gkd_logits_topk says how many",
+     "--gkd_logits_topk 64", kSwiftCore},
 });
 
 // Longer than the model's positions, where its checkpoint is the model that was asked for.
 void check_length(const Case& c, std::string_view key, Findings& out) {
   const Setting* const length = c.part.settings.find(key);
   const std::int64_t most = c.scene.question.model.max_position_embeddings;
-  if (length == nullptr || most == 0 || c.scene.question.model_of_files || c.has("rope_scaling"))
+  if (length == nullptr || most == 0 || c.scene.question.model_of_files || c.has("rope_scaling") ||
+      c.has("--rope_scaling"))
     return;
   if (c.figure(key, 0) <= static_cast<double>(most)) return;
   out.push_back({warning, "long_sequences", length->place,
@@ -304,17 +618,26 @@ void check_length(const Case& c, std::string_view key, Findings& out) {
 // same model without them.
 void check_reference(const Case& c, Findings& out) {
   const bool factory = c.part.dialect == kFactory;
-  const std::string_view key = factory ? "stage" : "rl";
+  const bool swift = c.part.dialect == kSwift || c.part.dialect == kSwiftMegatron;
+  const std::string_view key = factory ? "stage" : swift ? "--rlhf_type" : "rl";
   const std::string way = c.word(key);
   const std::string loss = c.word("pref_loss", "sigmoid");
   const bool compares =
       factory ? (way == "dpo" && loss != "orpo" && loss != "simpo") || way == "kto" || way == "ppo"
-              : way == "dpo" || way == "ipo" || way == "kto" || way == "grpo";
-  const bool whole = factory ? is_full(c) : !c.has("adapter");
+              : way == "dpo" || way == "ipo" || way == "kto" || way == "grpo" || way == "ppo";
+  const bool whole = factory ? is_full(c)
+                     : swift
+                         ? c.is("--tuner_type", "full", c.part.dialect == kSwift ? "lora" : "full")
+                         : !c.has("adapter");
+  if (swift && way == "grpo" && c.figure("--beta", 0.04) == 0) return;
   if (!compares || (!whole && !c.has("ref_model"))) return;
   const std::int64_t all = count_parameters(c.scene.question.model).total();
   const bool shards = c.zero3() || c.fsdp();
-  const std::int64_t ranks = shards ? std::max<std::int64_t>(1, c.scene.question.limits.gpus) : 1;
+  const ParallelPlan& plan = c.scene.draft.plan;
+  const std::int64_t ranks = c.part.dialect == kSwiftMegatron
+                                 ? std::int64_t{plan.tp} * plan.pp * plan.ep
+                             : shards ? std::max<std::int64_t>(1, c.scene.question.limits.gpus)
+                                      : 1;
   out.push_back(
       {note, "reference_model", c.part.settings.find(key)->place,
        fmt::format("{} holds a second model to compare with, {} in 16 bits on every GPU, which is "
@@ -322,9 +645,11 @@ void check_reference(const Case& c, Findings& out) {
                    way,
                    human_bytes(Bytes(2.0 * static_cast<double>(all) / static_cast<double>(ranks)))),
        factory ? "finetuning_type: lora compares with the model without its adapters"
+       : swift ? "--tuner_type lora compares with the model without its adapters"
                : "adapter: lora compares with the model without its adapters",
        fmt::format("{}; arithmetic: 2 bytes a parameter",
                    factory ? "LLaMA-Factory ff6d4d12, src/llamafactory/train/trainer_utils.py"
+                   : swift ? "ms-swift 3602360a, swift/arguments/rlhf_args.py (ref_model)"
                            : "axolotl 067b021c, src/axolotl/core/builders/rl.py")});
 }
 
@@ -332,7 +657,9 @@ void check_reference(const Case& c, Findings& out) {
 
 void check_finetuning(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
-    if (part.dialect != kFactory && part.dialect != kAxolotl) continue;
+    const bool swift = part.dialect == kSwift || part.dialect == kSwiftMegatron;
+    const bool nemo = part.dialect == kNemo || part.dialect == kTrl;
+    if (part.dialect != kFactory && part.dialect != kAxolotl && !swift && !nemo) continue;
     const Case c{scene, part};
     for (const Trap& trap : kTraps) {
       if (trap.dialect != part.dialect || !part.settings.has(trap.at) || !trap.springs(c)) continue;
@@ -340,7 +667,12 @@ void check_finetuning(const Scene& scene, Findings& out) {
                      std::string(trap.message), std::string(trap.instead),
                      std::string(trap.source)});
     }
-    check_length(c, part.dialect == kFactory ? "cutoff_len" : "sequence_len", out);
+    if (nemo) continue;
+    check_length(c,
+                 part.dialect == kFactory ? "cutoff_len"
+                 : swift                  ? "--max_length"
+                                          : "sequence_len",
+                 out);
     check_reference(c, out);
   }
 }

@@ -3,9 +3,11 @@
 // of it, so what they say is handed to the readers of such jobs in their words; what only these two
 // check is found by check_finetuning (scene.h).
 
+#include <span>
 #include <string>
 #include <vector>
 
+#include "planner/frameworks/option.h"
 #include "planner/frameworks/setting.h"
 
 namespace qplan {
@@ -15,12 +17,22 @@ namespace qplan {
 // trains nothing.
 struct TrainerJob {
   Settings trainer, own_script, ds_config, accelerate;
+  Settings megatron{};               // flags of Megatron's, where its code is what trains
+  Settings torchtitan{};             // its configuration's keys, of stages and experts on torch
   std::vector<std::string> assumed;  // what it is judged as where no plan says it, in sentences
   bool takes_less = false;           // memory than what it is judged as
 };
 
 TrainerJob job_of_llama_factory(const Settings& yaml, const Place& place);
 TrainerJob job_of_axolotl(const Settings& yaml, const Place& place);
+TrainerJob job_of_swift(const Settings& arguments, const Place& place);  // `swift sft`
+
+TrainerJob job_of_automodel(const Settings& yaml, const Place& place);  // NeMo AutoModel
+
+TrainerJob job_of_trl(const Settings& arguments, const Place& place);  // `trl sft`
+
+std::span<const Limit> automodel_limits();
+std::span<const Limit> swift_limits();  // of `swift sft`
 
 // ---- values of a YAML, of which none is refused: what is none of these is no such value ----
 

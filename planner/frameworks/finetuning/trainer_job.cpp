@@ -12,120 +12,11 @@
 #include "models/lora.h"
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/finetuning/job_maker.h"
 #include "planner/frameworks/option.h"
 
 namespace qplan {
 namespace {
-
-bool contains(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
-// Layers that a pattern names ("...layers.[\d]+.(mlp|self_attn).(up|down|q|k)_proj"): the words of
-// the group before "_proj", or of the whole.
-Json layers_of_pattern(const std::string& pattern) {
-  Json names = Json::array();
-  for (const auto& [target, word] : Words<LoraTarget>::table) {
-    bool named = contains(pattern, word);
-    constexpr std::string_view kEnd = "_proj";
-    const std::size_t close = pattern.find(")_proj");
-    const std::size_t open = close == std::string::npos ? close : pattern.rfind('(', close);
-    if (!named && open != std::string::npos && word.ends_with(kEnd)) {
-      const std::string group = "|" + pattern.substr(open + 1, close - open - 1) + "|";
-      named = contains(group, fmt::format("|{}|", word.substr(0, word.size() - kEnd.size())));
-    }
-    if (named) names.push_back(std::string(word));
-  }
-  return names;
-}
-
-class JobMaker {
- public:
-  JobMaker(const Settings& yaml, const Place& place) : yaml_(yaml), place_(place) {}
-
- protected:
-  // A key of the YAML under another name; nothing where it is not said.
-  void hand(Settings& to, std::string_view key, std::string name) const {
-    const Setting* const found = yaml_.find(key);
-    if (found == nullptr) return;
-    Setting setting = *found;
-    setting.key = std::move(name);
-    to.add(std::move(setting));
-  }
-
-  // What stands nowhere, or follows; it has the place of `key`.
-  void say(Settings& to, std::string name, Json value, std::string_view key = "") const {
-    const Setting* const found = yaml_.find(key);
-    to.add({std::move(name), std::move(value), found != nullptr ? found->place : place_});
-  }
-
-  void hand_or(Settings& to, std::string_view key, std::string name, Json otherwise) const {
-    if (yaml_.has(key)) return hand(to, key, std::move(name));
-    say(to, std::move(name), std::move(otherwise));
-  }
-
-  // A block of ds_config.json's keys in place of a path.
-  void hand_deepspeed() {
-    constexpr std::string_view kBlock = "deepspeed.";
-    for (Setting setting : yaml_) {
-      if (!setting.key.starts_with(kBlock)) continue;
-      setting.key = setting.key.substr(kBlock.size());
-      job_.ds_config.add(std::move(setting));
-    }
-    if (!job_.ds_config.empty()) say(job_.trainer, "--deepspeed", "a block of this file");
-  }
-
-  // Adapters of these layers: all linear ones, or those of a list ("q_proj,v_proj").
-  void target(std::string_view key) {
-    const Setting* const found = yaml_.find(key);
-    if (found == nullptr) return;
-    Json names = Json::array();
-    if (found->value.is_array()) {
-      names = found->value;
-    } else if (contains(text_of(found->value), "(") || contains(text_of(found->value), ".*")) {
-      names = layers_of_pattern(text_of(found->value));
-    } else {
-      std::string name;
-      for (const char c : text_of(found->value) + ",") {
-        if (c == ' ') continue;
-        if (c != ',') {
-          name += c;
-        } else if (!name.empty()) {
-          names.push_back(std::exchange(name, ""));
-        }
-      }
-    }
-    const bool all =
-        names.size() == 1 && (text_of(names[0]) == "all" || text_of(names[0]) == "all-linear");
-    say(job_.own_script, "lora.target_modules", all ? Json("all-linear") : std::move(names), key);
-  }
-
-  void assume_less(std::string sentence) {
-    job_.assumed.push_back(std::move(sentence));
-    job_.takes_less = true;
-  }
-
-  // A Trainer's optimizer whose moments are not Adam's in fp32.
-  void read_optimizer(const std::string& name) {
-    if (contains(name, "8bit")) {
-      say(job_.own_script, "moments8", true, yaml_.has("optim") ? "optim" : "optimizer");
-      job_.assumed.push_back(fmt::format("moments of 8 bits, priced as fp8: {}", shown(name)));
-    }
-    if (name.empty() || contains(name, "adamw")) return;
-    assume_less(fmt::format("Adam's two moments in place of what {} keeps", shown(name)));
-  }
-
-  void assume_length(std::string_view key, bool packs, std::int64_t length) {
-    if (packs) return;
-    job_.assumed.push_back(fmt::format(
-        "every sequence has {} {}, the most: without packing one has its own tokens alone", key,
-        length));
-  }
-
-  const Settings& yaml_;
-  const Place& place_;
-  TrainerJob job_;
-};
 
 class LlamaFactory : JobMaker {
  public:
@@ -382,6 +273,163 @@ class Axolotl : JobMaker {
   }
 };
 
+// `swift sft`: its arguments are a Trainer's and its own, side by side.
+class Swift : JobMaker {
+ public:
+  using JobMaker::JobMaker;
+
+  TrainerJob make() {
+    hand_trainer();
+    hand_presets();
+    const std::string tuner = word_of(yaml_, "--tuner_type", "lora");
+    const bool adapts = tuner == "lora" || tuner == "adalora" || tuner == "longlora";
+    if (adapts) make_adapters();
+    say(job_.own_script, "weights", is_half() ? "fp16" : "bf16", "--torch_dtype");
+    const bool keeps =
+        yaml_.has("--gradient_checkpointing") && !is_switched_on(yaml_, "--gradient_checkpointing");
+    if (job_.accelerate.empty()) {
+      say(job_.own_script, "recompute", !keeps, "--gradient_checkpointing");
+    }
+    const std::string way = word_of(yaml_, "--rlhf_type");
+    for (const std::string_view pairs : {"dpo", "rm", "cpo", "orpo", "simpo"}) {
+      if (way == pairs) say(job_.own_script, "pairs", true, "--rlhf_type");
+    }
+    assume(tuner, adapts, way);
+    return std::move(job_);
+  }
+
+ private:
+  // What the checkpoint is stored in decides, unless it is said; bf16 as nearly all are.
+  [[nodiscard]] bool is_half() const {
+    return is_switched_on(yaml_, "--fp16") || word_of(yaml_, "--torch_dtype") == "float16";
+  }
+
+  void hand_trainer() {
+    const OptionList& trainer = known_options("trainer");
+    for (const Setting& setting : yaml_) {
+      const bool ours = setting.key == "--gradient_checkpointing" || setting.key == "--deepspeed" ||
+                        setting.key == "--fsdp" || setting.key == "--bf16" ||
+                        setting.key == "--fp16";
+      if (!ours && trainer.find(setting.key) != nullptr) job_.trainer.add(setting);
+    }
+    say(job_.trainer, is_half() ? "--fp16" : "--bf16", true, "--torch_dtype");
+    const bool packs = is_switched_on(yaml_, "--packing");
+    const std::string_view length =
+        packs && yaml_.has("--packing_length") ? "--packing_length" : "--max_length";
+    hand(job_.trainer, length, "--max_length");
+    job_.takes_less = !packs;  // than of sequences that are all as long as may be
+    if (yaml_.has(length)) {
+      assume_length(length.substr(2), packs,
+                    static_cast<std::int64_t>(figure_of(yaml_, length, 0)));
+    }
+    if (!yaml_.has("--per_device_train_batch_size")) {
+      say(job_.trainer, "--per_device_train_batch_size", 1);
+    }
+    // As many as make a step of 16 sequences (swift/trainers/arguments.py).
+    if (!yaml_.has("--gradient_accumulation_steps")) say(job_.own_script, "steps_of", 16);
+  }
+
+  // Its own files of DeepSpeed's and FSDP2's configuration (swift/config).
+  void hand_presets() {
+    const std::string deepspeed = word_of(yaml_, "--deepspeed");
+    if (deepspeed.size() >= 5 && deepspeed.starts_with("zero") && !contains(deepspeed, ".")) {
+      Settings& config = job_.ds_config;
+      say(config, "zero_optimization.stage", deepspeed[4] - '0', "--deepspeed");
+      say(config, "zero_optimization.overlap_comm", false, "--deepspeed");
+      for (const std::string_view key :
+           {"train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+            "gradient_clipping", "bf16.enabled", "fp16.enabled"}) {
+        say(config, std::string(key), "auto", "--deepspeed");
+      }
+      if (deepspeed.ends_with("_offload")) {
+        say(config, "zero_optimization.offload_optimizer.device", "cpu", "--deepspeed");
+        if (deepspeed[4] == '3') {
+          say(config, "zero_optimization.offload_param.device", "cpu", "--deepspeed");
+        }
+      }
+      say(job_.trainer, "--deepspeed", "a preset of ms-swift's", "--deepspeed");
+    } else {
+      hand(job_.trainer, "--deepspeed", "--deepspeed");
+    }
+    if (yaml_.has("--deepspeed")) {
+      hand(job_.ds_config, "--deepspeed_autotp_size", "tensor_parallel.autotp_size");
+      hand(job_.ds_config, "--sequence_parallel_size", "sequence_parallel_size");
+    }
+    const std::string fsdp = word_of(yaml_, "--fsdp");
+    if (fsdp == "fsdp2") {
+      Settings& config = job_.accelerate;
+      say(config, "distributed_type", "FSDP", "--fsdp");
+      say(config, "fsdp_config.fsdp_version", 2, "--fsdp");
+      say(config, "fsdp_config.fsdp_reshard_after_forward", true, "--fsdp");
+      say(config, "fsdp_config.fsdp_activation_checkpointing", true, "--fsdp");
+      say(config, "mixed_precision", is_half() ? "fp16" : "bf16", "--torch_dtype");
+    } else if (!fsdp.empty()) {
+      say(job_.trainer, "--fsdp", true, "--fsdp");
+    }
+  }
+
+  void make_adapters() {
+    Settings& own = job_.own_script;
+    say(own, "lora", true, "--tuner_type");
+    hand_or(own, "--lora_rank", "lora.r", 8);
+    hand_or(own, "--lora_alpha", "lora.lora_alpha", 32);
+    hand_or(own, "--lora_dropout", "lora.lora_dropout", 0.05);
+    if (yaml_.has("--target_modules") && !yaml_.has("--target_regex")) {
+      target("--target_modules");
+    } else if (yaml_.has("--target_regex")) {
+      say(own, "lora.target_modules", layers_of_pattern(word_of(yaml_, "--target_regex")),
+          "--target_regex");
+    } else {
+      say(own, "lora.target_modules", "all-linear");
+    }
+    const std::string quantizer = word_of(yaml_, "--quant_method");
+    const bool four = figure_of(yaml_, "--quant_bits", 8) <= 4;
+    if (quantizer == "bnb") {
+      const bool once = yaml_.has("--bnb_4bit_use_double_quant") &&
+                        !is_switched_on(yaml_, "--bnb_4bit_use_double_quant");
+      say(own, "frozen", !four ? "int8" : once ? "nf4" : "nf4-double", "--quant_method");
+    } else if (!quantizer.empty()) {
+      say(own, "frozen", four ? "int4" : "int8", "--quant_method");
+    } else if (is_quantized_checkpoint(word_of(yaml_, "--model"))) {
+      say(own, "frozen", "int4", "--model");
+    }
+  }
+
+  void assume(const std::string& tuner, bool adapts, const std::string& way) {
+    if (!adapts && tuner != "full") {
+      assume_less(fmt::format("every weight is trained: tuner_type {} is not counted", tuner));
+    }
+    if (!adapts) {
+      for (const std::string_view key :
+           {"--freeze_llm", "--freeze_parameters", "--freeze_parameters_regex",
+            "--freeze_parameters_ratio", "--lisa_activated_layers"}) {
+        const std::string value = word_of(yaml_, key);
+        if (value.empty() || value == "false" || value == "0") continue;
+        assume_less(fmt::format(
+            "every weight is trained: {} leaves some out, which no plan can say", key.substr(2)));
+      }
+    }
+    if (way == "rm" || (yaml_.has("--task_type") && word_of(yaml_, "--task_type") != "causal_lm")) {
+      assume_less("a head as large as the vocabulary: this task has a small one");
+    }
+    if (is_switched_on(yaml_, "--use_galore")) read_optimizer("galore");
+    read_optimizer(word_of(yaml_, "--optim"));
+    if (yaml_.has("--optimizer"))
+      assume_less("Adam's two moments in place of what optimizer keeps");
+    if (is_switched_on(yaml_, "--use_liger_kernel") ||
+        word_of(yaml_, "--tuner_backend") == "unsloth") {
+      assume_less("transformers' own modules: other kernels' savings are not counted");
+    }
+    if (way == "grpo" || way == "gkd" || way == "ppo") {
+      job_.assumed.push_back(fmt::format("training alone: {}'s generation is not counted", way));
+    }
+    if (figure_of(yaml_, "--sequence_parallel_size", 1) > 1 && !yaml_.has("--deepspeed")) {
+      job_.assumed.emplace_back("no sequence_parallel_size: it is read beside deepspeed alone");
+      job_.takes_less = true;
+    }
+  }
+};
+
 }  // namespace
 
 bool is_switched_on(const Settings& yaml, std::string_view key) {
@@ -423,6 +471,10 @@ TrainerJob job_of_llama_factory(const Settings& yaml, const Place& place) {
 
 TrainerJob job_of_axolotl(const Settings& yaml, const Place& place) {
   return Axolotl(yaml, place).make();
+}
+
+TrainerJob job_of_swift(const Settings& arguments, const Place& place) {
+  return Swift(arguments, place).make();
 }
 
 }  // namespace qplan

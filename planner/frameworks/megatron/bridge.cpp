@@ -56,6 +56,7 @@ constexpr auto kNames = std::to_array<Name>({
     {"--recompute-num-layers", "model.recompute_num_layers", "None"},
     {"--recompute-modules", "model.recompute_modules", "None"},
     {"--grad-reduce-in-bf16", "mixed_precision.grad_reduce_in_fp32", "True", Kind::negated},
+    {"--optimizer", "optimizer.optimizer", ""},
     {"--use-precision-aware-optimizer", "optimizer.use_precision_aware_optimizer", "False"},
     {"--main-grads-dtype", "optimizer.main_grads_dtype", "torch.float32", Kind::dtype},
     {"--main-params-dtype", "optimizer.main_params_dtype", "torch.float32", Kind::dtype},
@@ -175,6 +176,13 @@ constexpr auto kBridgeLimits = std::to_array<Limit>({
                           s.model.name);
      },
      /*of_model=*/true},
+    {"bridge_muon",
+     [](const Subject& s) { return s.plan.optimizer == OptimizerKind::muon && s.plan.zero > 0; },
+     [](const Subject&) {
+       return std::string(
+           "Megatron-Bridge deals Muon's matrices out by another name (dist_muon) and without its "
+           "distributed optimizer, which qplan does not write; use zero 0, or megatron");
+     }},
     {"bridge_attention",
      [](const Subject& s) { return s.plan.attention_backend != AttentionBackend::automatic; },
      [](const Subject&) {

@@ -23,6 +23,8 @@ using enum Severity;
 constexpr std::string_view kSource = "Megatron-Bridge 067f987d, src/megatron/bridge/peft/lora.py";
 constexpr std::string_view kMatcher =
     "Megatron-Bridge 067f987d, src/megatron/bridge/peft/module_matcher.py";
+constexpr std::string_view kPeft =
+    "peft 0.19, src/peft/tuners/tuners_utils.py (check_target_module_exists)";
 constexpr std::string_view kCanonical =
     "Megatron-Bridge 067f987d, src/megatron/bridge/peft/canonical_lora.py";
 
@@ -70,6 +72,19 @@ constexpr auto kFractions = std::to_array<Fraction>({
     {"linear_fc1_up", "linear_fc1", up_proj},
 });
 
+std::vector<std::string> all_names(bool canonical) {
+  std::vector<std::string> names;
+  for (const Module& module : kModules) {
+    const bool split = module.name == "linear_qkv" || module.name == "linear_fc1";
+    const std::string name(module.name);
+    const bool there = std::find(names.begin(), names.end(), name) != names.end();
+    if (!there && !(canonical && split)) names.push_back(name);
+  }
+  if (!canonical) return names;
+  for (const Fraction& part : kFractions) names.emplace_back(part.name);
+  return names;
+}
+
 bool is_in(Part part, const ModelSpec& model) {
   const auto any = [&](auto&& holds) {
     return std::any_of(model.layers.begin(), model.layers.end(), holds);
@@ -100,35 +115,6 @@ LoraTargets targets_in(const Module& module, const ModelSpec& model) {
 
 LoraTargets wanted_of(const Lora& lora, LoraTargets among) {
   return (lora.targets.empty() ? all_linear() : lora.targets) & among;
-}
-
-// ---- writing ----
-
-// A module's name reaches all of that name, in a vision tower and among experts, too; a pattern
-// reaches those whose full names it matches. One name for all, where all are meant.
-Json target_modules(const Subject& s) {
-  if (s.plan.lora_rank == 0) return nullptr;
-  const Lora lora = s.plan.lora();
-  const std::string_view root = s.model.vision ? "*language_model.*" : "*";
-  Json list = Json::array();
-  const auto add = [&](const std::string& pattern) {
-    if (std::find(list.begin(), list.end(), pattern) == list.end()) list.push_back(pattern);
-  };
-  for (const Module& module : kModules) {
-    if (wanted_of(lora, targets_in(module, s.model)).empty()) continue;
-    const bool all = std::all_of(kModules.begin(), kModules.end(), [&](const Module& other) {
-      const LoraTargets present = targets_in(other, s.model);
-      return other.name != module.name || present.empty() || !wanted_of(lora, present).empty();
-    });
-    if (all && !s.model.vision) {
-      add(std::string(module.name));
-    } else if (all) {
-      add(fmt::format("{}.{}", root, module.name));
-    } else {
-      add(fmt::format("{}.{}.{}", root, module.inside, module.name));
-    }
-  }
-  return list;
 }
 
 // ---- reading ----
@@ -365,12 +351,45 @@ std::span<const Option> bridge_options() {
   return *options;
 }
 
+// ---- writing ----
+
+// A module's name reaches all of that name, in a vision tower and among experts, too; a pattern
+// reaches those whose full names it matches. One name for all, where all are meant.
+Json target_modules(const Subject& s) {
+  if (s.plan.lora_rank == 0) return nullptr;
+  const Lora lora = s.plan.lora();
+  const std::string_view root = s.model.vision ? "*language_model.*" : "*";
+  Json list = Json::array();
+  const auto add = [&](const std::string& pattern) {
+    if (std::find(list.begin(), list.end(), pattern) == list.end()) list.push_back(pattern);
+  };
+  for (const Module& module : kModules) {
+    if (wanted_of(lora, targets_in(module, s.model)).empty()) continue;
+    const bool all = std::all_of(kModules.begin(), kModules.end(), [&](const Module& other) {
+      const LoraTargets present = targets_in(other, s.model);
+      return other.name != module.name || present.empty() || !wanted_of(lora, present).empty();
+    });
+    if (all && !s.model.vision) {
+      add(std::string(module.name));
+    } else if (all) {
+      add(fmt::format("{}.{}", root, module.name));
+    } else {
+      add(fmt::format("{}.{}.{}", root, module.inside, module.name));
+    }
+  }
+  return list;
+}
+
 bool bridge_says_targets(const ModelSpec& model, const Lora& lora) {
   return lora.rank == 0 || std::all_of(kModules.begin(), kModules.end(), [&](const Module& module) {
            const LoraTargets present = targets_in(module, model);
            const LoraTargets wanted = wanted_of(lora, present);
            return wanted.empty() || wanted == present;
          });
+}
+
+std::vector<std::string> adaptable_modules() {
+  return all_names(/*canonical=*/false);
 }
 
 std::string bridge_adapters(const Subject& s) {
@@ -408,19 +427,6 @@ void settle_adapters(Draft& draft, const ModelSpec& model) {
 
 namespace {
 
-std::vector<std::string> all_names(bool canonical) {
-  std::vector<std::string> names;
-  for (const Module& module : kModules) {
-    const bool split = module.name == "linear_qkv" || module.name == "linear_fc1";
-    const std::string name(module.name);
-    const bool there = std::find(names.begin(), names.end(), name) != names.end();
-    if (!there && !(canonical && split)) names.push_back(name);
-  }
-  if (!canonical) return names;
-  for (const Fraction& part : kFractions) names.emplace_back(part.name);
-  return names;
-}
-
 // Modules that Megatron-Bridge adapts, too, or that stand in a tower.
 bool is_elsewhere(const std::string& pattern) {
   constexpr std::array<std::string_view, 5> kElsewhere{"router", "output_layer", "vision", "audio",
@@ -432,8 +438,9 @@ bool is_elsewhere(const std::string& pattern) {
 
 class AdapterCheck {
  public:
-  AdapterCheck(const Scene& scene, const Settings& settings, Findings& out)
-      : scene_(scene), settings_(settings), out_(out) {}
+  AdapterCheck(const Scene& scene, const Settings& settings, Findings& out,
+               std::string_view matcher)
+      : scene_(scene), settings_(settings), out_(out), matcher_(matcher) {}
 
   void run() {
     const Setting* const peft = settings_.find("peft");
@@ -450,6 +457,10 @@ class AdapterCheck {
           "a2a_experimental", "sequence_parallel_input_regather"}) {
       check_unpriced(option);
     }
+    check_names();
+  }
+
+  void check_names() {
     if (const Setting* const modules = settings_.find("peft.target_modules")) {
       if (modules->resolved) check_modules(*modules);
     }
@@ -514,7 +525,7 @@ class AdapterCheck {
       return say(error, "unknown_target", setting.place,
                  fmt::format("LoRA finds no module by {}: it is a name of CanonicalLoRA's",
                              shown(written)),
-                 target.pattern, kMatcher);
+                 target.pattern, matcher_);
     }
     Reach best = Reach::none;
     bool present = false;
@@ -527,7 +538,7 @@ class AdapterCheck {
     if (best == Reach::none && is_elsewhere(written)) {
       return say(note, "adapters_unpriced", setting.place,
                  fmt::format("adapters of {} are not part of the prediction", shown(written)), "",
-                 kMatcher);
+                 matcher_);
     }
     if (best == Reach::none) {
       const auto names = all_names(canonical);
@@ -538,20 +549,20 @@ class AdapterCheck {
                              shown(written)),
                  slip ? fmt::format("did you mean {}?", near)
                       : fmt::format("one of {}", fmt::join(names, ", ")),
-                 kMatcher);
+                 matcher_);
     }
     if (best == Reach::some) {
       return say(warning, "adapters_of_some_layers", setting.place,
                  fmt::format("{} names modules of some layers alone, which are predicted without "
                              "adapters",
                              shown(written)),
-                 "", kMatcher);
+                 "", matcher_);
     }
     if (!present) {
       say(note, "absent_target", setting.place,
           fmt::format("{} has no {}, and nothing is adapted by it", scene_.question.model.name,
                       shown(written)),
-          "", kMatcher);
+          "", matcher_);
     }
   }
 
@@ -604,20 +615,28 @@ class AdapterCheck {
     say(warning, "adapters_of_some_layers", setting.place,
         fmt::format("of {} some have adapters and some have not; they are predicted without",
                     fmt::join(words, ", ")),
-        "", kMatcher);
+        "", matcher_);
   }
 
   const Scene& scene_;
   const Settings& settings_;
   Findings& out_;
+  std::string_view matcher_;  // who finds modules by their names
   std::string class_;
 };
 
 }  // namespace
 
 void check_bridge_adapters(const Scene& scene, Findings& out) {
+  if (const ConfigPart* const swift = scene.files.find(Dialect::ms_swift_megatron)) {
+    const Setting* const said = swift->settings.find("--target_modules");
+    const bool by_name = said != nullptr && text_of(said->value).find("all-") == std::string::npos;
+    const ConfigPart* const flags = scene.files.find(Dialect::megatron);
+    if (by_name) AdapterCheck(scene, flags->settings, out, kPeft).check_names();
+    return;
+  }
   if (const ConfigPart* const part = scene.files.find(Dialect::bridge)) {
-    AdapterCheck(scene, part->settings, out).run();
+    AdapterCheck(scene, part->settings, out, kMatcher).run();
   }
 }
 

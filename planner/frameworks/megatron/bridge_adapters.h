@@ -17,6 +17,12 @@ std::span<const Option> bridge_options();
 // Whether one LoRA(...) says which layers have adapters: it has one adapter for q, k and v.
 bool bridge_says_targets(const ModelSpec& model, const Lora& lora);
 
+// Names of the modules that adapters may stand beside, each once.
+std::vector<std::string> adaptable_modules();
+
+// Patterns of those that the plan's adapters stand beside.
+Json target_modules(const Subject& subject);
+
 // The call that makes the plan's adapters: "LoRA(\n        target_modules=[...], ...)".
 std::string bridge_adapters(const Subject& subject);
 

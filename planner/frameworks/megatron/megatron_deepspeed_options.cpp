@@ -44,6 +44,22 @@ constexpr auto kDeepSpeedOptions = std::to_array<Option>({
      [](Draft& d, const Json& v) {
        if (truth_of(v)) d.plan.precision = Precision::fp8;
      }},
+    {"--optimizer", "optimizer",
+     [](const Subject& s) {
+       return if_true(s.plan.optimizer != OptimizerKind::adam,
+                      std::string(to_word(s.plan.optimizer)));
+     },
+     [](Draft& d, const Json& v) { d.plan.optimizer = from_word<OptimizerKind>(text_of(v)); }},
+    // FPDT cuts a rank's sequence of attention and MLP into chunks, one after the other, and keeps
+    // those that wait on the host (arXiv 2408.16978).
+    {"--ds-sequence-parallel-fpdt", "", [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) {
+       if (!truth_of(v)) return;
+       d.assumed.emplace_back(
+           "attention and MLP over a rank's whole sequence: FPDT (--ds-sequence-parallel-fpdt), "
+           "which goes through it in chunks and holds less, is not modelled");
+       d.takes_less = true;
+     }},
     // The parser stops at fp8 with the layers of its own that are the default (arguments.py:372).
     {"--transformer-impl", "precision",
      [](const Subject& s) {

@@ -56,6 +56,22 @@ void set_recompute_modules(Draft& draft, const Json& value) {
   }
 }
 
+// dist_muon is muon beside the distributed optimizer by its old name. SOAP and adaptive Muon keep
+// more than any plan says, and Megatron's Lion leaves embeddings and vectors to Adam.
+void read_megatron_optimizer(Draft& draft, const Json& value) {
+  const std::string name = text_of(value);
+  if (name == "dist_muon") {
+    draft.plan.optimizer = OptimizerKind::muon;
+    draft.plan.zero = std::max(draft.plan.zero, 1);
+  } else if (name == "soap" || name == "adaptive_muon" || name == "lion") {
+    draft.assumed.push_back(fmt::format(
+        "Adam's two moments and step in place of what {} keeps and does, which is not modelled",
+        name));
+  } else {
+    draft.plan.optimizer = from_word<OptimizerKind>(name);
+  }
+}
+
 bool recomputes_fully(const Subject& s) {
   return s.plan.recompute.kind == RecomputeKind::full;
 }
@@ -310,6 +326,12 @@ constexpr auto kOptions = std::to_array<Option>({
     {"--no-gradient-accumulation-fusion", "gradient_accumulation_fusion",
      [](const Subject& s) { return if_true(!s.plan.gradient_accumulation_fusion); },
      [](Draft& d, const Json& v) { d.plan.gradient_accumulation_fusion = !truth_of(v); }},
+    {"--optimizer", "optimizer",
+     [](const Subject& s) {
+       return if_true(s.plan.optimizer != OptimizerKind::adam,
+                      std::string(to_word(s.plan.optimizer)));
+     },
+     read_megatron_optimizer},
     {"--accumulate-allreduce-grads-in-fp32", "grad_dtype",
      [](const Subject& s) { return if_true(s.plan.grad_dtype == DType::fp32); },
      [](Draft& d, const Json& v) {

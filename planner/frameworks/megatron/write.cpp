@@ -88,7 +88,7 @@ bool forced_by_slime(std::string_view key) {
 }
 
 bool of_optimizer(std::string_view key) {
-  return key.starts_with("--optimizer-") || key.starts_with("--exp-avg") ||
+  return key.starts_with("--optimizer") || key.starts_with("--exp-avg") ||
          key.starts_with("--main-") || key == "--use-precision-aware-optimizer" ||
          key == "--overlap-grad-reduce" || key == "--overlap-param-gather" ||
          key == "--grad-reduce-in-bf16" || key == "--num-distributed-optimizer-instances";
@@ -271,8 +271,13 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
   }
   const std::int64_t tokens = s.plan.micro_batch_size * s.plan.seq_len / s.plan.cp;
   append(perf, {{"--use-dynamic-batch-size", true}, {"--max-tokens-per-gpu", tokens}});
-  Written adam{{"--optimizer", "adam"}, {"--lr", "1e-6"},      {"--lr-decay-style", "constant"},
-               {"--weight-decay", 0.1}, {"--adam-beta1", 0.9}, {"--adam-beta2", 0.98}};
+  Written adam;
+  if (s.plan.optimizer == OptimizerKind::adam) adam.push_back({"--optimizer", "adam"});
+  append(adam, {{"--lr", "1e-6"},
+                {"--lr-decay-style", "constant"},
+                {"--weight-decay", 0.1},
+                {"--adam-beta1", 0.9},
+                {"--adam-beta2", 0.98}});
   append(adam, optimizer);
   if (s.plan.offload.optimizer > 0) adam.push_back({"--overlap-cpu-optimizer-d2h-h2d", true});
   // One update a rollout: prompts x samples are the global batch.

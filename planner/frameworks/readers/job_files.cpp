@@ -13,6 +13,7 @@
 #include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/megatron/swift.h"
 #include "planner/frameworks/readers/arguments.h"
 #include "planner/frameworks/readers/hostfile.h"
 #include "planner/frameworks/readers/own_script.h"
@@ -195,7 +196,7 @@ class JobReader {
       ConfigPart* best = nullptr;
       std::size_t most = 0;
       for (ConfigPart& part : job_.parts) {
-        if (part.dialect != Dialect::llama_factory && part.dialect != Dialect::axolotl) continue;
+        if (maker_of(part.dialect) == nullptr) continue;
         const std::size_t alike = folders_alike(part.place.file, override.file.text);
         if (alike <= most) continue;
         best = &part;
@@ -209,14 +210,43 @@ class JobReader {
     }
   }
 
-  // The Trainer's job that a YAML of LLaMA-Factory's or axolotl's asks for.
+  // What makes another framework's job of a dialect; null: nothing.
+  static TrainerJob (*maker_of(Dialect dialect))(const Settings&, const Place&) {
+    switch (dialect) {
+      case Dialect::llama_factory:
+        return job_of_llama_factory;
+      case Dialect::axolotl:
+        return job_of_axolotl;
+      case Dialect::automodel:
+        return job_of_automodel;
+      case Dialect::trl:
+        return job_of_trl;
+      case Dialect::ms_swift:
+        return job_of_swift;
+      case Dialect::ms_swift_megatron:
+        return job_of_swift_megatron;
+      case Dialect::megatron:
+      case Dialect::megatron_yaml:
+      case Dialect::bridge:
+      case Dialect::slime:
+      case Dialect::megatron_deepspeed:
+      case Dialect::ds_config:
+      case Dialect::trainer:
+      case Dialect::accelerate:
+      case Dialect::torchtitan:
+      case Dialect::own_script:
+        break;
+    }
+    return nullptr;
+  }
+
+  // The job that a YAML of LLaMA-Factory's or axolotl's, or ms-swift's arguments, ask for.
   void derive(std::size_t at) {
     const Dialect dialect = job_.parts[at].dialect;
-    if (dialect != Dialect::llama_factory && dialect != Dialect::axolotl) return;
+    const auto make = maker_of(dialect);
+    if (make == nullptr) return;
     const Place place = job_.parts[at].place;
-    TrainerJob made = dialect == Dialect::axolotl
-                          ? job_of_axolotl(job_.parts[at].settings, place)
-                          : job_of_llama_factory(job_.parts[at].settings, place);
+    TrainerJob made = make(job_.parts[at].settings, place);
     const auto hand = [&](Dialect of, Settings settings) {
       if (settings.empty()) return;
       add(of, std::move(settings), place);
@@ -226,6 +256,8 @@ class JobReader {
     hand(Dialect::own_script, std::move(made.own_script));
     hand(Dialect::ds_config, std::move(made.ds_config));
     hand(Dialect::accelerate, std::move(made.accelerate));
+    hand(Dialect::megatron, std::move(made.megatron));
+    hand(Dialect::torchtitan, std::move(made.torchtitan));
     job_.assumed.insert(job_.assumed.end(), made.assumed.begin(), made.assumed.end());
     job_.takes_less = job_.takes_less || made.takes_less;
   }
@@ -337,6 +369,7 @@ class JobReader {
   void read_json(const std::string& text, const std::string& name, int first_line) {
     FormatText read = read_json_settings(text, name, first_line);
     job_.findings.insert(job_.findings.end(), read.findings.begin(), read.findings.end());
+    if (is_ms_swift(read.settings)) return add_swift_keys(read.settings, {name, 0});
     switch (json_kind_of(read.settings)) {
       case JsonKind::plan:
         throw Error(
@@ -347,12 +380,28 @@ class JobReader {
                     fmt::format("--model {}", name));
       case JsonKind::ds_config:
         return add(Dialect::ds_config, std::move(read.settings), {name, 0});
+      case JsonKind::fsdp:
+        return add(Dialect::accelerate, fsdp_settings(read.settings), {name, 0});
       case JsonKind::unknown:
         return unknown({name, 0},
                        "this JSON has none of ds_config.json's keys (train_batch_size, "
                        "zero_optimization, ...)",
                        "give a ds_config.json");
     }
+  }
+
+  // The Trainer's FSDP as accelerate's yaml has it.
+  static Settings fsdp_settings(const Settings& json) {
+    constexpr std::string_view kSection = "fsdp_config.", kPrefix = "fsdp_";
+    Settings yaml;
+    yaml.add({"distributed_type", "FSDP", json.begin()->place});
+    for (Setting setting : json) {
+      if (!setting.key.starts_with(kSection)) continue;
+      const bool named = setting.key.compare(kSection.size(), kPrefix.size(), kPrefix) == 0;
+      if (!named) setting.key.insert(kSection.size(), kPrefix);
+      yaml.add(std::move(setting));
+    }
+    return yaml;
   }
 
   void read_yaml(const ConfigText& file) {
@@ -366,6 +415,15 @@ class JobReader {
     }
     if (is_llama_factory(settings)) return add_llama_factory(std::move(settings), whole);
     if (is_axolotl(settings)) return add(Dialect::axolotl, std::move(settings), whole);
+    if (is_trl(settings)) return add(Dialect::trl, swift_arguments(settings), whole);
+    if (is_automodel(settings)) return add(Dialect::automodel, std::move(settings), whole);
+    if (is_automodel_of_others(settings)) {
+      return unknown(whole,
+                     "this recipe of NeMo AutoModel's trains no language model, or does more than "
+                     "that, which is not read here",
+                     "a recipe of next-token prediction");
+    }
+    if (is_ms_swift(settings)) return add_swift_keys(settings, whole);
     if (is_accelerate_deepspeed(settings)) {
       return add_deepspeed_of(settings, whole);
     }
@@ -471,9 +529,8 @@ class JobReader {
     if (!arrays.words.empty()) {
       arrays_.push_back(std::move(arrays));
     } else if (const ShellWord* const swift = swift_command(script)) {
-      unknown(swift->place,
-              "ms-swift's commands are not read: it takes Megatron's options by other names",
-              "ask `qplan predict` with the same degrees (--tp, --pp, --ep, --seq-len, ...)");
+      unknown(swift->place, "ms-swift trains nothing by this command: sft, pt and rlhf do",
+              "give a script that trains");
     } else if (!script.missing.empty()) {
       const std::string name = shown(base_name(script.missing.back().text));
       unknown(script.missing.back().place,
@@ -523,6 +580,129 @@ class JobReader {
     const Word launcher =
         std::find_if(first, end, [](const ShellWord& word) { return is_launcher(word.text); });
     return launcher == end ? first : launcher;
+  }
+
+  // "automodel x.yaml --nproc-per-node 8 --model.torch_dtype float32".
+  void add_automodel(const std::vector<ShellWord>& words, const Place& place) {
+    const auto yaml = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+      return word.text.ends_with(".yaml") || word.text.ends_with(".yml");
+    });
+    if (yaml == words.end()) return;
+    Launch launch;
+    launch.program = "automodel";
+    launch.place = place;
+    Settings settings;
+    for (const Setting& setting : words_of_command({std::next(yaml), words.end()})) {
+      if (setting.key != "nproc_per_node") {
+        settings.add(setting);
+      } else if (setting.resolved && setting.value.is_number_integer()) {
+        launch.gpus_per_node = setting.value.get<std::int64_t>();
+        launch.nodes = 1;
+      }
+    }
+    job_.launches.push_back(std::move(launch));
+    overrides_.push_back({*yaml, std::move(settings)});
+  }
+
+  static bool is_verb_of_swift(const std::string& word) {
+    return word == "sft" || word == "pt" || word == "rlhf";
+  }
+
+  // A YAML's keys as arguments. Those of Ray's groups are theirs but for what trains.
+  static Settings swift_arguments(const Settings& yaml) {
+    constexpr std::string_view kTraining = "train.";
+    Settings arguments;
+    for (Setting setting : yaml) {
+      if (setting.key.starts_with(kTraining)) setting.key.erase(0, kTraining.size());
+      if (setting.key.find('.') != std::string::npos || setting.key == "gpus") continue;
+      if (setting.key == "colocate_groups") continue;
+      if (setting.value.is_object() || setting.key == "ENV" || setting.value.is_null()) continue;
+      setting.key.insert(0, "--");
+      arguments.add(std::move(setting));
+    }
+    return arguments;
+  }
+
+  void add_swift_keys(const Settings& keys, Place place) {
+    const bool megatron = is_ms_swift_megatron(keys);
+    add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift, swift_arguments(keys),
+        std::move(place));
+  }
+
+  // "NPROC_PER_NODE=8 megatron sft --model X": it starts torchrun by what its environment says.
+  void add_swift(const ShellCommand& command, const std::string& program,
+                 const std::vector<ShellWord>& words) {
+    Launch launch;
+    launch.program = program;
+    launch.place = command.words.front().place;
+    launch.environment = command.environment;
+    launch.gpus_per_node = counted(command, "NPROC_PER_NODE");
+    launch.nodes = counted(command, "NNODES");
+    if (launch.gpus_per_node && command.environment.count("NNODES") == 0) launch.nodes = 1;
+    const bool megatron = program == "megatron";
+    // Set by it, where nobody else does (swift/megatron/arguments/megatron_args.py).
+    if (megatron) launch.environment.emplace("CUDA_DEVICE_MAX_CONNECTIONS", "1");
+    job_.launches.push_back(std::move(launch));
+    add_swift_arguments(words, command.words.front().place, megatron);
+  }
+
+  static bool is_verb_of_trl(const std::string& word) {
+    constexpr std::array<std::string_view, 6> kVerbs{"sft", "dpo", "grpo", "kto", "reward", "rloo"};
+    return std::find(kVerbs.begin(), kVerbs.end(), word) != kVerbs.end();
+  }
+
+  void add_trl(const std::string& verb, const std::vector<ShellWord>& words, const Place& place) {
+    static const std::array<const OptionList*, 2> kLists{&known_options("trl"),
+                                                         &known_options("trainer")};
+    Settings settings = underscored(words, kLists);
+    settings.add({"verb", verb, place});
+    if (const Setting* const config = settings.find("--config")) {
+      const ShellWord named{text_of(config->value), config->place};
+      return overrides_.push_back({named, std::move(settings)});
+    }
+    add(Dialect::trl, std::move(settings), place);
+    job_.parts.back().open = has_open_words(words);
+  }
+
+  // Arguments of transformers' parser, whose names may have either sign and be cut short.
+  static Settings underscored(const std::vector<ShellWord>& words,
+                              std::span<const OptionList* const> lists) {
+    Settings settings;
+    for (Setting setting : read_arguments(words, lists)) {
+      setting.key = whole_name(setting.key, lists);
+      if (setting.key.starts_with("--") && setting.key.size() > 2) {
+        std::replace(setting.key.begin() + 2, setting.key.end(), '-', '_');
+      }
+      settings.add(std::move(setting));
+    }
+    return settings;
+  }
+
+  void add_swift_arguments(const std::vector<ShellWord>& words, const Place& place, bool megatron) {
+    static const std::array<const OptionList*, 1> kMegatron{&known_options("ms_swift_megatron")};
+    static const std::array<const OptionList*, 2> kPlain{&known_options("ms_swift"),
+                                                         &known_options("trainer")};
+    const auto lists = megatron ? std::span<const OptionList* const>(kMegatron)
+                                : std::span<const OptionList* const>(kPlain);
+    Settings settings = underscored(words, lists);
+    const auto yaml = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+      return word.text.ends_with(".yaml") || word.text.ends_with(".yml");
+    });
+    const bool named =
+        yaml != words.end() && (yaml == words.begin() || std::prev(yaml)->text == "--config");
+    if (named) return overrides_.push_back({*yaml, std::move(settings)});
+    add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift, std::move(settings), place);
+    job_.parts.back().open = has_open_words(words);
+  }
+
+  static std::optional<std::int64_t> counted(const ShellCommand& command, const char* variable) {
+    const auto said = command.environment.find(variable);
+    if (said == command.environment.end()) return std::nullopt;
+    try {
+      return whole_of(said->second, 1, 1 << 20);
+    } catch (const Error&) {
+      return std::nullopt;  // what only a run can tell
+    }
   }
 
   // "megatron sft", "swift sft".
@@ -610,6 +790,24 @@ class JobReader {
     if (finetunes && words.end() - first > 2) {
       if (std::next(first)->text != "train") return false;
       add_arguments({first + 2, words.end()}, first->place, program);
+      return true;
+    }
+    if (program == "automodel" && words.end() - first > 1) {
+      add_automodel({first + 1, words.end()}, first->place);
+      return true;
+    }
+    if (program == "trl" && words.end() - first > 2 && is_verb_of_trl(std::next(first)->text)) {
+      Launch launch;
+      launch.program = program;
+      launch.place = first->place;
+      launch.environment = command.environment;
+      job_.launches.push_back(std::move(launch));
+      add_trl(std::next(first)->text, {first + 2, words.end()}, first->place);
+      return true;
+    }
+    const bool verb = words.end() - first > 2 && is_verb_of_swift(std::next(first)->text);
+    if ((program == "megatron" || program == "swift") && verb) {
+      add_swift(command, program, {first + 2, words.end()});
       return true;
     }
     // A bare argument list is a command that begins with a flag.

@@ -12,6 +12,7 @@
 
 #include "models/ascii.h"
 #include "models/text.h"
+#include "planner/frameworks/optimizer_names.h"
 #include "planner/frameworks/readers/python_settings.h"
 
 namespace qplan {
@@ -77,6 +78,8 @@ class OwnScript {
       read_formats(call, callee);
       if (callee == "LoraConfig") read_lora(call);
       read_frozen(call, callee);
+      read_optimizer(call, callee);
+      read_compression(call, callee);
       read_recompute(call, callee);
     }
     for (const PythonAssignment& assignment : text_.assignments) read_recompute(assignment);
@@ -357,6 +360,32 @@ class OwnScript {
     }
     if (callee == "GPTQConfig" && (text("bits") == "4" || text("bits") == "8")) {
       said("frozen", text("bits") == "4" ? "int4" : "int8", call.place);
+    }
+  }
+
+  // An optimizer that is not Adam in 32 bits.
+  void read_optimizer(const PythonCall& call, const std::string& callee) {
+    constexpr std::array<std::string_view, 12> kClasses{
+        "Adafactor", "Adam8bit", "AdamW8bit", "PagedAdam8bit", "PagedAdamW8bit", "AdamW4bit",
+        "SGD",       "Lion",     "Lion8bit",  "Muon",          "AdEMAMix",       "Adagrad"};
+    if (std::find(kClasses.begin(), kClasses.end(), callee) == kClasses.end()) return;
+    const bool momentum = callee == "SGD" && call.find("momentum") != nullptr;
+    said("optimizer", momentum ? std::string(kSgdWithMomentum) : callee, call.place);
+  }
+
+  // DDP's communication hooks, which send gradients otherwise than they are; accelerate's name of
+  // one.
+  void read_compression(const PythonCall& call, const std::string& callee) {
+    const bool registers = callee == "register_comm_hook";
+    if (!registers && callee != "DistributedDataParallelKwargs") return;
+    for (const PythonArgument& a : call.arguments) {
+      const std::string text = lower_case(a.text);
+      const bool low_rank =
+          text.find("powersgd") != std::string::npos || text.find("power_sgd") != std::string::npos;
+      const bool narrow = text.find("_compress_hook") != std::string::npos ||
+                          text.find("communicationhooktype.fp16") != std::string::npos ||
+                          text.find("communicationhooktype.bf16") != std::string::npos;
+      if (low_rank || narrow) return said("compression", low_rank ? "PowerSGD" : a.text, a.place);
     }
   }
 

@@ -25,8 +25,10 @@ namespace qplan {
 //   "lora.lora_dropout" and "lora.target_modules" (a list, or a word);
 // - "frozen": what weights are quantised to, as a plan names it ("nf4-double"), "frozen.fp4" where
 //   fp4 is in its place; "kbit": peft's prepare_model_for_kbit_training is called.
-// - "moments8" and "pairs", of files that are read as a program (finetuning/finetuning.h): moments
-//   of 8 bits; samples of two sequences.
+// - "optimizer": its class, or what a file that is read as a program calls it
+//   (optimizer_names.h);
+// - "compression": a communication hook of DDP's that makes gradients smaller ("PowerSGD");
+// - "pairs", of such files (finetuning/finetuning.h): samples of two sequences.
 // Empty: none of it is there.
 Settings own_script_settings(const PythonText& text, const ConfigText& file);
 

@@ -65,6 +65,7 @@ FileKind file_kind_of(const ConfigText& file) {
 JsonKind json_kind_of(const Settings& settings) {
   if (settings.has("fingerprint") && settings.has_section("plan.")) return JsonKind::plan;
   if (has_any(settings, {"architectures", "model_type"})) return JsonKind::model;
+  if (settings.has_section("fsdp_config.")) return JsonKind::fsdp;
   const bool deepspeed = has_any(settings, {"train_batch_size", "train_micro_batch_size_per_gpu",
                                             "gradient_accumulation_steps"}) ||
                          settings.has_section("zero_optimization") ||
@@ -120,6 +121,42 @@ bool is_axolotl(const Settings& yaml) {
                          "val_set_size", "sample_packing", "flash_attention", "load_in_8bit",
                          "load_in_4bit", "pretraining_dataset"}) ||
           yaml.has_section("datasets"));
+}
+
+bool is_ms_swift(const Settings& yaml) {
+  if (has_any(yaml, {"sampler_engine", "num_return_sequences"})) return false;
+  return has_any(yaml, {"model", "mcore_model", "adapters", "load_args"}) &&
+         has_any(yaml, {"dataset", "cached_dataset", "tuner_type", "rlhf_type", "template"}) &&
+         (has_any(yaml, {"tuner_type", "rlhf_type", "per_device_train_batch_size",
+                         "micro_batch_size", "dataset_num_proc", "max_length"}));
+}
+
+bool is_ms_swift_megatron(const Settings& yaml) {
+  return has_any(yaml, {"micro_batch_size", "global_batch_size", "tensor_model_parallel_size",
+                        "expert_model_parallel_size", "recompute_granularity", "train_iters"});
+}
+
+bool is_trl(const Settings& yaml) {
+  return has_any(yaml, {"model_name_or_path"}) &&
+         has_any(yaml, {"dataset_name", "dataset_config", "datasets"}) && !is_llama_factory(yaml);
+}
+
+bool is_automodel(const Settings& yaml) {
+  const Setting* const model = yaml.find("model._target_");
+  const bool of_nemo =
+      model != nullptr && text_of(model->value).find("NeMoAutoModel") != std::string::npos;
+  return yaml.has("step_scheduler.local_batch_size") && yaml.has_section("model.") &&
+         (of_nemo || has_any(yaml, {"recipe"}) || yaml.has_section("distributed.")) &&
+         !is_automodel_of_others(yaml);
+}
+
+bool is_automodel_of_others(const Settings& yaml) {
+  const Setting* const recipe = yaml.find("recipe");
+  if (recipe == nullptr) return false;
+  const std::string name = text_of(recipe->value);
+  const bool trains = name.find("NextTokenPrediction") != std::string::npos ||
+                      name.find("VLM") != std::string::npos;
+  return name.find("Recipe") != std::string::npos && !trains;
 }
 
 std::string_view other_tool_of(const Settings& yaml) {

@@ -25,7 +25,13 @@ enum class FileKind : std::uint8_t {
 };
 FileKind file_kind_of(const ConfigText& file);
 
-enum class JsonKind : std::uint8_t { plan, model, ds_config, unknown };
+enum class JsonKind : std::uint8_t {
+  plan,
+  model,
+  ds_config,
+  fsdp,  // what ms-swift's --fsdp names
+  unknown
+};
 JsonKind json_kind_of(const Settings& settings);
 
 enum class Dialect : std::uint8_t {
@@ -41,6 +47,10 @@ enum class Dialect : std::uint8_t {
   own_script,     // calls of torch's and transformers' in a program of one's own
   llama_factory,  // a YAML of a Trainer's arguments and its own
   axolotl,
+  ms_swift,           // arguments of `swift sft`: a Trainer's and its own
+  ms_swift_megatron,  // of `megatron sft`
+  automodel,          // NeMo AutoModel's YAML
+  trl,                // arguments of `trl sft`, and "verb": what it trains by
 };
 
 // Of arguments: slime's, the fork's, a Trainer's or Megatron's. `script` is what takes them; empty:
@@ -61,6 +71,17 @@ bool is_megatron_yaml(const Settings& yaml);
 // YAML of LLaMA-Factory, and of axolotl.
 bool is_llama_factory(const Settings& yaml);
 bool is_axolotl(const Settings& yaml);
+
+// ms-swift's YAML, whose keys are its arguments; and whether they are those of its Megatron form.
+bool is_ms_swift(const Settings& yaml);
+bool is_ms_swift_megatron(const Settings& yaml);
+
+// TRL's YAML, whose keys are its arguments.
+bool is_trl(const Settings& yaml);
+
+// NeMo AutoModel's YAML of a recipe that trains a language model, and of any other.
+bool is_automodel(const Settings& yaml);
+bool is_automodel_of_others(const Settings& yaml);
 
 // Whose file a YAML is that no reader here reads: "NeMo or verl"; empty: not known.
 std::string_view other_tool_of(const Settings& yaml);

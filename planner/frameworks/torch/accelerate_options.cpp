@@ -102,6 +102,17 @@ constexpr auto kAccelerateFacts = std::to_array<Fact>({
 
 constexpr auto kAccelerateLimits = std::to_array<Limit>({
     {"fp32_shards", [](const Subject& s) { return !fp32_states(s); }, fp32_only},
+    {"optimizer_of_trainer",
+     [](const Subject& s) {
+       return s.plan.optimizer != OptimizerKind::adam &&
+              s.plan.optimizer != OptimizerKind::adam8bit;
+     },
+     [](const Subject& s) {
+       return fmt::format(
+           "a Trainer's SGD has no momentum and its Lion is bitsandbytes', which does not run "
+           "under FSDP2; use optimizer adam or adam8bit, not {}",
+           to_word(s.plan.optimizer));
+     }},
     {"fsdp_overlap", [](const Subject& s) { return s.plan.overlap != fsdp_overlap(); },
      [](const Subject&) {
        return std::string(

@@ -349,7 +349,9 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
 void check_torch(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     if (part.dialect == Dialect::own_script) check_module(scene, part, out);
-    if (part.dialect != Dialect::accelerate) continue;
+    // What NeMo AutoModel does of it is no file of accelerate's.
+    const bool of_nemo = part.derived && scene.files.find(Dialect::automodel) != nullptr;
+    if (part.dialect != Dialect::accelerate || of_nemo) continue;
     try {
       check_accelerate(scene, part, out);
     } catch (const Error& problem) {
@@ -357,7 +359,8 @@ void check_torch(const Scene& scene, Findings& out) {
     }
   }
   check_own_script(scene, out);
-  if (scene.files.find(Dialect::torchtitan) != nullptr) check_tokens(scene, out);
+  const ConfigPart* const titan = scene.files.find(Dialect::torchtitan);
+  if (titan != nullptr && !titan->derived) check_tokens(scene, out);
   for (const PythonText& text : scene.files.python) check_calls(scene, text, out);
 }
 

@@ -90,6 +90,8 @@ void settle_ddp(Draft& draft, bool narrow) {
   plan.zero = plan.fsdp_shard = 0;
 }
 
+}  // namespace
+
 // Formats of products, sums and states.
 void settle_formats(Draft& draft, const Settings& s, std::string_view weights) {
   ParallelPlan& plan = draft.plan;
@@ -111,8 +113,6 @@ void settle_formats(Draft& draft, const Settings& s, std::string_view weights) {
   const DType own = weights == "bf16" ? DType::bf16 : DType::fp16;
   plan.main_params_dtype = plan.moment_dtype = own;
 }
-
-}  // namespace
 
 std::string weights_of_script(const Settings& own_script, const Json& config) {
   const Setting* const said = own_script.find("weights");

@@ -31,6 +31,8 @@ void settle_own_script(Draft& draft, const Settings& own_script, const Json& con
 // or not at all (DDP).
 void settle_trainer(Draft& draft, const Settings& trainer, const Settings& own_script,
                     const Json& config, int gpus_per_node);
+// What the programs say of formats: of products, of sums, and of states by the weights' own.
+void settle_formats(Draft& draft, const Settings& own_script, std::string_view weights);
 // What the programs say of recomputation, whoever shards.
 void read_recompute(Draft& draft, const Settings& own_script);
 // The same of adapters: what was taken for what the program does not say, or a run alone can tell,

@@ -183,7 +183,10 @@ TEST_CASE("a module's first kernel takes its launch, its further ones less") {
   Op ring{.work = Attention{.batch = 1, .heads = 4, .q_len = 64, .kv_len = 64}};
   ring.piece = 1;
   CHECK(launch_time(ring, megatron) == megatron.host.launch + further);
-  CHECK(launch_time({.work = AdamW{}}, megatron) == further);
+  CHECK(launch_time({.work = Update{}}, megatron) == further);
+  // Muon goes from matrix to matrix.
+  CHECK(launch_time({.work = Muon{.rows = 8, .cols = 8, .matrices = 2}}, megatron) ==
+        further * (2.0 * (15 + 7)));
   CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::zero_fill}}, megatron) == further);
   // A recipe that launches kernel by kernel has one figure for all.
   const Recipe& eager = recipe_of(RecipeKind::fsdp2);
@@ -292,7 +295,7 @@ TEST_CASE("kernels in a CUDA graph follow each other sooner, our optimizer's are
   p.context.recipe = &recipe_of(RecipeKind::qplan);
   const Op norm{.work = Rowwise{.kind = RowwiseKind::rms_norm, .rows = 4096, .cols = 4096}};
   const Op tiny{.work = Rowwise{.kind = RowwiseKind::rms_norm, .rows = 1, .cols = 8}};
-  const Op update{.work = AdamW{.params = 1 << 20}};
+  const Op update{.work = Update{.params = 1 << 20}};
   const auto seconds = [&](const Op& op) { return price_of(op, p.context).time.value(); };
   const double launched = seconds(norm), alone = seconds(tiny), stepped = seconds(update);
   const PricedPart outside = price_ops({norm, update}, p.context);

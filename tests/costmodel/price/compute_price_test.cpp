@@ -23,7 +23,9 @@ HardwareProfile formulas_of(const std::string& name) {
 
 // As the tables' makers measured it: in a short burst.
 double burst_teraflops(const Gemm& work, const std::string& name) {
-  return teraflops(work, machine(name)) / machine(name).gemm.at(Precision::bf16).sustain;
+  HardwareProfile burst = machine(name);
+  burst.gemm.at(Precision::bf16).sustain = 1;
+  return teraflops(work, burst);
 }
 
 }  // namespace
@@ -46,6 +48,22 @@ TEST_CASE("measured bursts come back from the table") {
         doctest::Approx(1505).epsilon(0.01));
   CHECK(gemm_price({.m = 4096, .n = 4096, .k = 4096}, machine("h100-sxm")).source ==
         PriceSource::table);
+}
+
+TEST_CASE("long runs slow down arithmetic, not what only reads its weights") {
+  for (const char* name : {"a100-80gb-sxm", "h100-sxm", "b200"}) {
+    HardwareProfile burst = machine(name);
+    const double sustain = burst.gemm.at(Precision::bf16).sustain;
+    burst.gemm.at(Precision::bf16).sustain = 1;
+    const auto slower = [&](std::int64_t rows) {
+      const Gemm work{.m = rows, .n = 8192, .k = 8192};
+      return gemm_price(work, machine(name)).time / gemm_price(work, burst).time;
+    };
+    CHECK(slower(1) == doctest::Approx(1).epsilon(1e-6));
+    CHECK(slower(16384) == doctest::Approx(1 / sustain).epsilon(1e-3));
+    CHECK(slower(256) > slower(1));
+    CHECK(slower(256) < slower(16384));
+  }
 }
 
 TEST_CASE("the closed form is the one of the header, by hand") {
@@ -311,7 +329,7 @@ TEST_CASE("the fused loss takes on Blackwell what Transformer Engine's kernels t
 TEST_CASE("the optimizer and the host take their published time") {
   const HardwareProfile& p = machine("h100-sxm");
   const PriceContext context{&p, nullptr};
-  CHECK(price(AdamW{.params = 1'000'000'000}, context).time.value() ==
+  CHECK(price(Update{.params = 1'000'000'000}, context).time.value() ==
         doctest::Approx(30e9 / (0.9 * 3.35e12)).epsilon(0.01));
   CHECK(price(HostCopy{.bytes = Bytes(55.1e9)}, context).time.value() ==
         doctest::Approx(1).epsilon(0.01));
@@ -322,11 +340,35 @@ TEST_CASE("the optimizer and the host take their published time") {
   CHECK(price(Join{}, context).time == Seconds());
 }
 
+TEST_CASE("Muon takes the time of its products and passes, in proportion to its matrices") {
+  for (const std::string& name : hardware_names()) {
+    CAPTURE(name);
+    const HardwareProfile& p = machine(name);
+    const PriceContext context{&p, nullptr};
+    for (const auto& [rows, cols] :
+         {std::pair{4096, 4096}, {28672, 4096}, {1024, 7168}, {1, 512}}) {
+      const Muon one{.rows = rows, .cols = cols, .params = std::int64_t{rows} * cols};
+      Seconds products;
+      for (const Gemm& g : newton_schulz_products(one)) products += gemm_price(g, p).time * 5;
+      const Seconds time = price(one, context).time;
+      CHECK(time > products);
+      CHECK(time <
+            products + memory_traffic(one) / (p.gpu.memory_bandwidth * 0.3) + microseconds(200));
+      Muon quarter = one;
+      quarter.matrices = 0.25;
+      quarter.params /= 4;
+      CHECK(price(quarter, context).time.value() ==
+            doctest::Approx(time.value() / 4).epsilon(1e-3));
+    }
+  }
+}
+
 TEST_CASE("no work takes no time") {
   const HardwareProfile& p = machine("h100-sxm");
   const PriceContext context{&p, nullptr};
-  for (const Work& work : {Work(Gemm{}), Work(GroupedGemm{}), Work(Attention{}), Work(Rowwise{}),
-                           Work(AdamW{}), Work(HostCopy{.bytes = Bytes()}), Work(HostAdam{})}) {
+  for (const Work& work :
+       {Work(Gemm{}), Work(GroupedGemm{}), Work(Attention{}), Work(Rowwise{}), Work(Update{}),
+        Work(Muon{}), Work(HostCopy{.bytes = Bytes()}), Work(HostAdam{})}) {
     CHECK(price(work, context).time == Seconds());
   }
 }

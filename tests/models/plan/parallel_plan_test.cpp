@@ -121,7 +121,8 @@ TEST_CASE("every word has its place in the line") {
       "sp "
       "cp_comm=a2a precision=fp8 recompute=selective:layernorm+moe_act "
       "offload=optimizer:0.5,params,activations:4,nvme moe_dispatcher=deepep routing=natural "
-      "capacity=1.25 grad_dtype=bf16 main_params_dtype=bf16 moment_dtype=fp8 overlap=tp+grad "
+      "capacity=1.25 optimizer=lion grad_dtype=bf16 main_params_dtype=bf16 moment_dtype=fp8 "
+      "overlap=tp+grad "
       "cuda_graph "
       "cuda_graph_scope=layer compile";
   CHECK(to_string(parse_plan(line)) == line);

@@ -167,9 +167,9 @@ TEST_SUITE("bad input") {
                "unknown_option") != nullptr);
   }
 
-  TEST_CASE("ms-swift's commands are named") {
+  TEST_CASE("ms-swift's commands that train nothing are named") {
     const Checked checked = ask_text(
-        "sft.sh", "NPROC_PER_NODE=8 \\\nmegatron sft \\\n  --tensor_model_parallel_size 8\n");
+        "infer.sh", "NPROC_PER_NODE=8 \\\nmegatron export \\\n  --tensor_model_parallel_size 8\n");
     REQUIRE(find(checked, "unknown_file") != nullptr);
     CHECK(find(checked, "unknown_file")->message.find("ms-swift") != std::string::npos);
     CHECK(find(checked, "unknown_file")->place.line == 2);

@@ -166,10 +166,14 @@ TEST_SUITE("axolotl's YAML") {
       return ask({{"job.yml", with_words(whole, "adamw_torch", name)}});
     };
     CHECK(with_optimizer("adamw_torch").recipe == RecipeKind::ddp);
-    CHECK(with_optimizer("adamw_torch").plan.moment_dtype == DType::fp32);
-    CHECK(with_optimizer("paged_adamw_8bit").plan.moment_dtype == DType::fp8);
+    CHECK(with_optimizer("adamw_torch").plan.optimizer == OptimizerKind::adam);
+    CHECK(with_optimizer("paged_adamw_8bit").plan.optimizer == OptimizerKind::adam8bit);
+    CHECK(with_optimizer("adafactor").plan.optimizer == OptimizerKind::adafactor);
+    CHECK(with_optimizer("sgd").plan.optimizer == OptimizerKind::sgd);
     CHECK_FALSE(with_optimizer("adamw_torch").takes_less);
+    CHECK_FALSE(with_optimizer("paged_adamw_8bit").takes_less);
     CHECK(with_optimizer("lion_8bit").takes_less);
+    CHECK(with_optimizer("galore_adamw").takes_less);
   }
 
   TEST_CASE("what its own validation refuses") {

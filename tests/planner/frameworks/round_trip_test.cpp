@@ -37,8 +37,12 @@ class Expressible {
   Case next() {
     for (;;) {
       const Model& model = models_[random_.pick(indices())];
+      const bool swift = framework_ == Framework::ms_swift;  // which has files of three more
       const RecipeKind of_plan =
-          random_.coin(0.2) ? RecipeKind::megatron_fsdp : RecipeKind::megatron;
+          swift && random_.coin(0.4)
+              ? random_.pick<RecipeKind>({RecipeKind::deepspeed, RecipeKind::fsdp2})
+          : random_.coin(0.2) ? RecipeKind::megatron_fsdp
+                              : RecipeKind::megatron;
       const RecipeKind recipe = recipe_for(framework_, of_plan);
       if (hopeless(model, recipe)) continue;
       ParallelPlan plan = vary(random_any(model.spec));
@@ -97,6 +101,12 @@ class Expressible {
     if (random_.coin(0.3)) p.compile = true;
     if (random_.coin(0.2)) p.overlap = p.overlap.add(OverlapKind::grad).add(OverlapKind::param);
     if (random_.coin(0.1)) p.offload = {1.0, true, 0, false};
+    const bool adapts = framework_ == Framework::ms_swift || framework_ == Framework::automodel;
+    if (adapts && random_.coin(0.3)) {
+      p.lora_rank = random_.pick<int>({8, 64});
+      p.lora_alpha = 16;
+      p.lora_dropout = 0.05;
+    }
     return p;
   }
 
@@ -125,6 +135,7 @@ void round_trips(Framework framework, unsigned seed) {
     // a capacity for a model that was trained without.
     const bool half = plan.precision == Precision::fp16;
     const bool drops = plan.moe_capacity_factor > 0;
+    const bool longer = plan.seq_len > model.spec.max_position_embeddings;
     const bool norms = plan.recompute.modules.has(RecomputeModule::layernorm);
     const bool core =
         plan.recompute.kind == RecomputeKind::selective &&
@@ -133,6 +144,7 @@ void round_trips(Framework framework, unsigned seed) {
         std::all_of(checked.findings.begin(), checked.findings.end(), [&](const Finding& f) {
           return (half && f.rule == "fp16_of_bf16_model") ||
                  (drops && f.rule == "capacity_drops_tokens") ||
+                 (longer && f.rule == "long_sequences") ||
                  (norms && f.rule == "recompute_no_norm") ||
                  (core && f.rule == "recompute_fused_attention");
         });
@@ -251,6 +263,12 @@ TEST_SUITE("what emit writes, check reads back as the same plan with no findings
   }
   TEST_CASE("torchtitan") {
     round_trips(Framework::torchtitan, 6);
+  }
+  TEST_CASE("NeMo AutoModel") {
+    round_trips(Framework::automodel, 9);
+  }
+  TEST_CASE("ms-swift") {
+    round_trips(Framework::ms_swift, 8);
   }
   TEST_CASE("slime") {
     round_trips(Framework::slime, 7);

@@ -199,6 +199,46 @@ TEST_CASE("multi-token prediction computes what one rank does, wherever its tabl
   }
 }
 
+TEST_CASE("other optimizers step as on one rank, and train") {
+  for (const char* name : {"tiny", "tiny-moe"}) {
+    const ModelSpec model = load_model(name);
+    const bool experts = model.moe.has_value();
+    for (const std::string optimizer : {"sgd", "muon", "adafactor"}) {
+      for (const std::string& line :
+           {std::string("dp2 gbs4 seq16 optimizer="), std::string("pp2 gbs4 seq16 1f1b optimizer="),
+            std::string(experts ? "dp2 ep2 etp1 gbs4 seq16 optimizer="
+                                : "cp2 gbs2 seq16 optimizer=")}) {
+        check_against_one_rank(model, line + optimizer);
+      }
+    }
+    for (const char* line :
+         {"dp2 zero1 gbs4 seq16 optimizer=sgd", "tp2 gbs2 seq16 sp optimizer=sgd",
+          "dp2 zero3 gbs4 seq16 optimizer=sgd"}) {
+      check_against_one_rank(model, line);
+    }
+  }
+  const ModelSpec model = load_model("tiny");
+  for (const char* line : {"optimizer=sgd", "optimizer=muon", "optimizer=adafactor"}) {
+    CAPTURE(line);
+    RunOptions options = five_steps(model);
+    options.optimizer.adamw.lr = std::string_view(line) == "optimizer=sgd" ? 0.1 : 3e-3;
+    const TokenSource tokens = seeded_tokens(1, model.vocab_size);
+    options.tokens = [&](std::int64_t sequence, std::span<std::int32_t> ids) {
+      tokens(sequence % 4, ids);  // the same batch every step
+    };
+    const RunResult result =
+        run(model, plan_of("gbs4 seq16 " + std::string(line)), kFacts, options);
+    CHECK(result.loss.back() < result.loss.front() - 0.05);
+  }
+}
+
+TEST_CASE("a checkpoint is refused where it would not hold the optimizer's states") {
+  const ModelSpec model = load_model("tiny");
+  RunOptions options = five_steps(model);
+  options.save = "never-written";
+  CHECK_THROWS_AS(run(model, plan_of("gbs4 seq16 optimizer=muon"), kFacts, options), Error);
+}
+
 TEST_CASE("an optimizer on the host computes what one on the device does") {
   const ModelSpec model = load_model("tiny");
   for (const char* line :
