@@ -124,8 +124,13 @@ class CheckFiles {
     constexpr std::array<std::string_view, 5> kKeys{"--deepspeed", "--deepspeed_config",
                                                     "--deepspeed-config", "--config_file",
                                                     "--deepspeed_config_file"};
+    // NeMo AutoModel's recipes; other programs' --config is anything.
+    const bool automodel = std::any_of(
+        command.words.begin(), command.words.end(),
+        [](const ShellWord& word) { return word.text.find("automodel") != std::string::npos; });
     const auto is_key = [&](std::string_view word) {
-      return std::find(kKeys.begin(), kKeys.end(), word) != kKeys.end();
+      return std::find(kKeys.begin(), kKeys.end(), word) != kKeys.end() ||
+             (automodel && (word == "--config" || word == "-c"));
     };
     for (std::size_t i = 0; i < command.words.size(); ++i) {
       const ShellWord& word = command.words[i];

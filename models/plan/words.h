@@ -377,9 +377,8 @@ inline constexpr std::tuple kPlanWords{
                          .rule = "lora_a2a_available",
                          .lacks = "all-to-all of adapters",
                          .instead = "leave lora_a2a out",
-                         .source = "Megatron-Bridge 067f987d, src/megatron/bridge/peft/lora.py: "
-                                   "a2a_experimental; qplan: no other recipe has parallel "
-                                   "adapters"}},
+                         .source = "qplan: Megatron-Bridge 067f987d alone has parallel adapters "
+                                   "(a2a_experimental in src/megatron/bridge/peft/lora.py)"}},
     PlanWord{.key = "frozen_weights",
              .member = &ParallelPlan::frozen_weights,
              .brief = "frozen",
@@ -400,9 +399,9 @@ inline constexpr std::tuple kPlanWords{
                          .rule = "fp32_norms_available",
                          .lacks = "norms in fp32 beside quantised weights",
                          .instead = "leave fp32_norms out",
-                         .source = "PEFT 0.13.2, src/peft/utils/other.py: "
-                                   "prepare_model_for_kbit_training; qplan: no other recipe has "
-                                   "Hugging Face's modules"}},
+                         .source = "qplan: PEFT 0.13.2 (prepare_model_for_kbit_training in "
+                                   "src/peft/utils/other.py); no other recipe has Hugging Face's "
+                                   "modules"}},
     PlanWord{.key = "module_kernels",
              .member = &ParallelPlan::module_kernels,
              .value = "KIND",

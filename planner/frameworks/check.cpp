@@ -370,7 +370,14 @@ class Reading {
                          !kMegatronCore.has(draft.recipe);
     const bool at_reductions = plan.optimizer == OptimizerKind::muon && plan.zero == 3 &&
                                draft.recipe == RecipeKind::deepspeed;
-    if (known && !on_host && !at_reductions) return;
+    if (known && !on_host && !at_reductions) {
+      // Of weights in 16 bits a momentum is, too; these have formats of their own.
+      const bool own = plan.optimizer == OptimizerKind::adam8bit ||
+                       plan.optimizer == OptimizerKind::adafactor ||
+                       plan.optimizer == OptimizerKind::muon;
+      if (own) plan.moment_dtype = DType::fp32;
+      return;
+    }
     draft.assumed.push_back(fmt::format(
         "Adam's two moments and step in place of {}'s, which {} is not modelled under {}",
         to_word(plan.optimizer),

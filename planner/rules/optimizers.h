@@ -23,19 +23,23 @@ inline constexpr auto kOptimizers = std::to_array<Rule>({
      "src/transformers/optimization.py (Adafactor factors matrices, not flat shards); torchtitan "
      "b5bcd76c, torchtitan/components/optimizer/optimizer.py:143; nanotron 2411b022, "
      "src/nanotron/config/config.py:408"},
+    // A momentum alone is of its parameter's format in torch; Megatron's and our own are fp32.
     {"moment_format_of_adam", kEvery,
      [](const Case& c) {
-       return c.p.optimizer != OptimizerKind::adam && c.p.moment_dtype != DType::fp32;
+       const bool in_torch = !(kMegatronCore | set_of(qplan)).has(c.recipe);
+       const bool narrows = c.p.optimizer == OptimizerKind::adam ||
+                            (in_torch && (c.p.optimizer == OptimizerKind::sgd ||
+                                          c.p.optimizer == OptimizerKind::lion));
+       return !narrows && c.p.moment_dtype != DType::fp32;
      },
      [](const Case& c) {
        return fmt::format(
-           "moment_dtype {} is a choice of Adam's moments, and optimizer {} has formats of its "
-           "own; "
-           "use moment_dtype fp32, or optimizer adam",
+           "moment_dtype {} is a choice of Adam's moments, and {} has formats of its own; use "
+           "moment_dtype fp32, or optimizer adam",
            to_word(c.p.moment_dtype), to_word(c.p.optimizer));
      },
-     "Megatron-LM d98e8a64, megatron/core/optimizer/optimizer_config.py:434; qplan: other "
-     "optimizers keep what they have in fp32, or in their own 8 bits"},
+     "Megatron-LM d98e8a64, megatron/core/optimizer/optimizer_config.py:434; qplan: its "
+     "executor's momentum is fp32, and states of 8 bits, factors and Muon's have one format"},
     {"precision_aware_adam", kMegatronCore,
      [](const Case& c) {
        return c.p.optimizer != OptimizerKind::adam && c.p.main_params_dtype != DType::fp32;

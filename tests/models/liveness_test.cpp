@@ -251,7 +251,8 @@ TEST_CASE("a step leaves no memory behind in any stage") {
           halves += (memory.forward.net + memory.backward_input.net + memory.backward_weight.net +
                      memory.end.net) *
                     n;
-          CHECK(memory.end.peak == Bytes(0));
+          // Muon's iterations hold whole matrices for a while; other updates only free.
+          if (plan.optimizer != OptimizerKind::muon) CHECK(memory.end.peak == Bytes(0));
         }
         CHECK(whole.value() == 0);
         if (splits) CHECK(halves.value() == 0);

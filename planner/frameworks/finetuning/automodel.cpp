@@ -275,8 +275,10 @@ class AutoModel : JobMaker {
 
 constexpr auto kLimits = std::to_array<Limit>({
     {"automodel_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
-     [](const Subject&) {
-       return std::string("NeMo AutoModel's products are written in bf16; use precision=bf16");
+     [](const Subject& s) {
+       return fmt::format(
+           "NeMo AutoModel's products are written in bf16, not in {}; use precision=bf16",
+           to_word(s.plan.precision));
      }},
     {"automodel_optimizer",
      [](const Subject& s) { return s.plan.optimizer != OptimizerKind::adam; },

@@ -300,13 +300,13 @@ constexpr auto kLimits = std::to_array<Limit>({
        return std::string(
            "ms-swift switches Megatron's distributed optimizer off beside muon; use zero 0");
      }},
-    {"swift_mxfp8_weights",
+    {"swift_precision_weights",
      [](const Subject& s) {
        return s.plan.precision == Precision::mxfp8 && s.plan.fp8_param_gather;
      },
      [](const Subject&) {
        return no_word(
-           "the buffer that MXFP8's weights are gathered in (--reuse-grad-buf-for-"
+           "the buffer that weights of mxfp8 are gathered in (--reuse-grad-buf-for-"
            "mxfp8-param-ag)",
            "use fp8_param_gather=off");
      }},

@@ -154,3 +154,53 @@ TEST_CASE("Adafactor's means forget as the step's number says, and its step is c
     CHECK(p[0] == doctest::Approx(expected).epsilon(1e-5));
   }
 }
+
+namespace {
+
+const std::vector<float> kStart{0.5F, -0.25F, 0.125F, 0.75F, 0.3F, -0.6F};
+const std::vector<std::vector<float>> kGradients{{0.3F, -0.2F, 0.1F, 0.05F, 0.4F, -0.15F},
+                                                 {-0.1F, 0.25F, 0.2F, 0.3F, -0.35F, 0.05F},
+                                                 {0.15F, 0.1F, -0.3F, -0.2F, 0.02F, 0.45F}};
+
+void check_close(const std::vector<float>& values, const std::vector<double>& expected,
+                 double within) {
+  REQUIRE(values.size() == expected.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    CAPTURE(i);
+    CHECK(std::abs(values[i] - expected[i]) < within);
+  }
+}
+
+}  // namespace
+
+// torch.optim.SGD(lr=0.01, momentum=0.9, weight_decay=0.1) of torch 2.15.0.
+TEST_CASE("three steps of SGD are torch's") {
+  std::vector<float> p = kStart, m(p.size());
+  for (const auto& g : kGradients) {
+    sgd({.lr = 0.01, .momentum = 0.9, .weight_decay = 0.1}, g, 1, p, m);
+  }
+  check_close(p, {0.48947778, -0.24893379, 0.12079515, 0.74074596, 0.29394016, -0.59802711}, 1e-6);
+}
+
+// Adafactor(lr=0.01, scale_parameter=False, relative_step=False, weight_decay=0.1) of transformers
+// 5.23.0.
+TEST_CASE("three steps of Adafactor are transformers'") {
+  std::vector<float> p = kStart, means(2 + 3);
+  for (std::size_t step = 0; step < kGradients.size(); ++step) {
+    adafactor({.lr = 0.01, .weight_decay = 0.1}, static_cast<std::int64_t>(step) + 1,
+              {std::span(kGradients[step]), 2, 3}, 1, {std::span(p), 2, 3}, means, false);
+  }
+  check_close(p, {0.47993276, -0.25627521, 0.11354911, 0.74255884, 0.2963821, -0.60524309}, 1e-6);
+}
+
+// torch.optim.Muon(lr=0.01, momentum=0.95, nesterov=True, weight_decay=0.1,
+// adjust_lr_fn='match_rms_adamw') of torch 2.15.0, whose iterations are in bf16: a step of 3e-3 is
+// off by some percent.
+TEST_CASE("three steps of Muon are torch's, to bf16's accuracy") {
+  std::vector<float> p = kStart, m(p.size());
+  for (const auto& g : kGradients) {
+    muon({.lr = 0.01, .momentum = 0.95, .weight_decay = 0.1}, {std::span(g), 2, 3}, 1,
+         {std::span(p), 2, 3}, {std::span(m), 2, 3});
+  }
+  check_close(p, {0.49269098, -0.25163281, 0.12190849, 0.7427572, 0.29738569, -0.5995909}, 2e-4);
+}

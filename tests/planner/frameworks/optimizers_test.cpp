@@ -154,15 +154,27 @@ TEST_CASE("an optimizer that is not modelled where it is asked for is judged as 
 }
 
 TEST_CASE("a program's optimizer is the plan's") {
-  const auto ask = [](const std::string& line) {
+  const auto ask = [](const std::string& line, const std::string& format = "float32") {
     return ask_text("train.py",
                     "import torch\nfrom transformers import AutoModelForCausalLM\n"
                     "from torch.nn.parallel import DistributedDataParallel as DDP\n"
-                    "m = AutoModelForCausalLM.from_pretrained('x', torch_dtype=torch.float32)\n"
-                    "m = DDP(m)\n" +
-                        line + "\n",
+                    "m = AutoModelForCausalLM.from_pretrained('x', torch_dtype=torch." +
+                        format + ")\nm = DDP(m)\n" + line + "\n",
                     "qwen3-0.6b", 8);
   };
+  // Whatever format the weights are trained in.
+  for (const std::string line :
+       {"o = bnb.optim.AdamW8bit(m.parameters())", "o = Adafactor(m.parameters())",
+        "o = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)",
+        "o = bnb.optim.Lion(m.parameters())", "o = torch.optim.Muon(m.parameters())"}) {
+    for (const std::string format : {"float32", "bfloat16"}) {
+      CAPTURE(line);
+      CAPTURE(format);
+      const Checked checked = ask(line, format);
+      CHECK_MESSAGE(!checked.has(Severity::error), findings_text(checked));
+      CHECK(checked.says_plan);
+    }
+  }
   using enum OptimizerKind;
   CHECK(ask("o = torch.optim.AdamW(m.parameters())").plan.optimizer == adam);
   CHECK(ask("o = bnb.optim.AdamW8bit(m.parameters())").plan.optimizer == adam8bit);
