@@ -400,8 +400,8 @@ inline constexpr std::tuple kPlanWords{
                          .lacks = "norms in fp32 beside quantised weights",
                          .instead = "leave fp32_norms out",
                          .source = "qplan: PEFT 0.13.2 (prepare_model_for_kbit_training in "
-                                   "src/peft/utils/other.py); no other recipe has Hugging Face's "
-                                   "modules"}},
+                                   "src/peft/utils/other.py), and no other recipe has Hugging "
+                                   "Face's modules"}},
     PlanWord{.key = "module_kernels",
              .member = &ParallelPlan::module_kernels,
              .value = "KIND",

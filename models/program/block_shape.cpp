@@ -235,7 +235,9 @@ BlockShape buffer_shape(BlockShape s) {
 }
 
 BlockShape own_work_shape(BlockShape s) {
-  s.fresh_gradients = false;
+  // Below ZeRO-2 products write fresh gradients where they else add to them: that is their own
+  // work. From there on they lie elsewhere, and no more.
+  if (s.zero >= 2) s.fresh_gradients = false;
   s = buffer_shape(s);
   s.next = s.previous = {};
   return s;

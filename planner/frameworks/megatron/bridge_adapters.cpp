@@ -195,6 +195,9 @@ constexpr auto kAdapterOptions = std::to_array<Option>({
     {"peft.dropout", "lora_dropout",
      [](const Subject& s) { return if_true(s.plan.lora_rank > 0, s.plan.lora_dropout); },
      [](Draft& d, const Json& v) { d.plan.lora_dropout = number_of(v); }},
+    {"peft.a2a_experimental", "lora_a2a",
+     [](const Subject& s) { return if_true(s.plan.lora_rank > 0 && s.plan.lora_a2a, true); },
+     [](Draft& d, const Json& v) { d.plan.lora_a2a = truth_of(v); }},
     {"peft.target_modules", "lora_targets", target_modules,
      [](Draft& d, const Json& v) { d.adapted_modules = list_of(v); }},
 });
@@ -398,9 +401,10 @@ std::string bridge_adapters(const Subject& s) {
   const double dropout = s.plan.lora_dropout;
   return fmt::format(
       "LoRA(\n        target_modules=[{}],\n        dim={},\n        alpha={},\n"
-      "        dropout={},\n    )",
+      "        dropout={},\n{}    )",
       fmt::join(quoted, ", "), s.plan.lora_rank, s.plan.lora_alpha,
-      dropout == 0 ? "0.0" : fmt::format("{}", dropout));
+      dropout == 0 ? "0.0" : fmt::format("{}", dropout),
+      s.plan.lora_a2a ? "        a2a_experimental=True,\n" : "");
 }
 
 void add_adapter_settings(const PythonText& text, Settings& settings) {
@@ -454,7 +458,7 @@ class AdapterCheck {
     check_checkpoint(peft->place);
     for (const std::string_view option :
          {"share_expert_adapters", "experts_shared_outer_loras", "normalize_moe_lora",
-          "a2a_experimental", "sequence_parallel_input_regather"}) {
+          "sequence_parallel_input_regather"}) {
       check_unpriced(option);
     }
     check_names();

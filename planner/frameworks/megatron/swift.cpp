@@ -317,6 +317,11 @@ constexpr auto kLimits = std::to_array<Limit>({
      [](const Subject&) {
        return no_word("stages of a model with Mamba-2 layers", "use vpp 1 without pipeline_layout");
      }},
+    {"swift_adapters_exchange", [](const Subject& s) { return s.plan.lora_a2a; },
+     [](const Subject&) {
+       return no_word("adapters' exchange (lora_a2a)",
+                      "leave lora_a2a out, or use megatron-bridge");
+     }},
     {"swift_adapters_in_part",
      [](const Subject& s) { return !bridge_says_targets(s.model, s.plan.lora()); },
      [](const Subject&) {
