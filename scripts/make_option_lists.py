@@ -550,8 +550,9 @@ def ms_swift_rows(folder, root):
 
 def trl_rows(folder):
     source = pathlib.Path(folder) / "trl"
-    classes, enums = classes_of([*(source / "trainer").glob("*_config.py"), source / "scripts" / "utils.py",
-                                 *(source / "scripts").glob("*.py")])
+    # vllm_serve.py has ScriptArguments of its own, of another command.
+    scripts = [path for path in (source / "scripts").glob("*.py") if path.name != "vllm_serve.py"]
+    classes, enums = classes_of([*(source / "trainer").glob("*_config.py"), *scripts])
     annotations = collections.defaultdict(set)
     for node in classes.values():
         for item in node.body:
