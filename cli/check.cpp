@@ -20,6 +20,7 @@
 #include "cli/page.h"
 #include "cli/print.h"
 #include "cli/report.h"
+#include "cli/rl.h"
 #include "models/error.h"
 #include "models/model_spec.h"
 #include "models/plan/words.h"
@@ -47,7 +48,8 @@ struct FoundInFiles {
   Checked checked;
   std::shared_ptr<Job> job;  // in the implementation that the files speak to
   std::optional<Answer> yours;
-  std::unique_ptr<Job> best_job;  // the same, or another where that one cannot train the model
+  std::optional<RlEstimate> step;  // of a job that makes the answers it is trained on
+  std::unique_ptr<Job> best_job;   // the same, or another where that one cannot train the model
   std::optional<Answer> best;
   bool searched = false;
   std::vector<Advice> would_fit;  // where no plan does
@@ -137,6 +139,45 @@ void add_memory_finding(Checked& checked, const Answer& answer) {
   }
 }
 
+// The phases of a step, each on its GPUs: those that make answers, too. Nothing: the step cannot
+// be, which findings say.
+std::optional<RlEstimate> estimate_step(const Job& job, const Checked& checked) {
+  if (!checked.step) return std::nullopt;
+  const auto& [asked, layout] = *checked.step;
+  const std::int64_t gpus = job.gpus + asked.rollout_gpus;
+  if (!rl_faults(asked, job.model, checked.plan, layout, gpus).empty()) return std::nullopt;
+  if (!ask(job, update_plan(asked, job.model, checked.plan)).estimate) return std::nullopt;
+  return evaluate_rl(*job.cost, asked, checked.plan, layout, gpus);
+}
+
+// A step that cannot be, where no finding says so yet; or one of which some phase does not fit the
+// device, or what waits for its turn not the host.
+void add_step_findings(Checked& checked, const Job& job) {
+  const auto& [asked, layout] = *checked.step;
+  const bool known = checked.has(Severity::error);
+  for (const std::string& fault :
+       rl_faults(asked, job.model, checked.plan, layout, job.gpus + asked.rollout_gpus)) {
+    if (known) break;
+    checked.findings.insert(checked.findings.begin(), {Severity::error,
+                                                       "step_faults",
+                                                       {"the step", 0},
+                                                       fault,
+                                                       "see the step below",
+                                                       "qplan predict"});
+  }
+  const std::optional<RlEstimate> e = estimate_step(job, checked);
+  if (!e || e->fits) return;
+  const bool sure = !checked.takes_less;
+  checked.findings.insert(
+      checked.findings.begin(),
+      {sure ? Severity::error : Severity::warning,
+       "step_memory",
+       {"the step", 0},
+       sure ? e->misfit : e->misfit + "; the job needs less by what is assumed below",
+       "see the phases below",
+       "qplan predict"});
+}
+
 // What check says of a job's files, the memory of their plan included.
 class FileJudge {
  public:
@@ -151,7 +192,13 @@ class FileJudge {
     checked.assumed.insert(checked.assumed.begin(), question_.assumed.begin(),
                            question_.assumed.end());
     if (speaks_of_plan(checked)) {
-      add_memory_finding(checked, ask(*job_of(checked.recipe), checked.plan));
+      const Job& job = *job_of(checked);
+      const Answer answer = ask(job, checked.plan);
+      if (!checked.step) {
+        add_memory_finding(checked, answer);
+      } else if (answer.estimate) {
+        add_step_findings(checked, job);
+      }
     }
     return checked;
   }
@@ -160,12 +207,13 @@ class FileJudge {
     return checked.framework && checked.says_plan;
   }
 
-  // The same job in the implementation that files speak to.
-  std::shared_ptr<Job> job_of(RecipeKind recipe) {
-    std::shared_ptr<Job>& job = jobs_[recipe];
+  // The same job in the implementation that files speak to, on the GPUs that train.
+  std::shared_ptr<Job> job_of(const Checked& checked) {
+    std::shared_ptr<Job>& job = jobs_[checked.recipe];
     if (job == nullptr) {
       JobChoices choices = question_.choices;
-      choices.framework = recipe;
+      choices.framework = checked.recipe;
+      if (checked.step) *choices.gpus -= checked.step->job.rollout_gpus;
       job = make_job(choices);
     }
     return job;
@@ -257,7 +305,10 @@ void print_text(const FoundInFiles& found, std::ostream& out) {
   for (const std::string& sentence : checked.assumed)
     out << wrapped("assumed: " + sentence, page().text, 9);
   out << wrapped("this job  " + to_string(checked.plan), page().text, 10)
-      << wrapped("          " + speed_text(*found.job, *found.yours), page().text, 10);
+      << (found.step
+              ? std::string()
+              : wrapped("          " + speed_text(*found.job, *found.yours), page().text, 10));
+  if (found.step) out << rl_job_text(checked.step->job) << phases_text(*found.step);
   if (!found.best && !found.searched) return;
   if (!found.best) {
     out << "best      no plan fits these GPUs";
@@ -305,6 +356,9 @@ Json to_json(const FoundInFiles& found) {
               {"assumed", checked.assumed},
               {"fixed_files", found.written}};
   object["this_job"] = found.yours ? report(*found.job, *found.yours) : Json(nullptr);
+  object["step"] = found.step ? rl_json(checked.step->job, checked.step->layout,
+                                        checked.step->job.rollout_gpus, *found.step)
+                              : Json(nullptr);
   object["would_fit"] = advice_json(found.would_fit);
   object["best"] = found.best ? report(*found.best_job, *found.best) : Json(nullptr);
   return object;
@@ -341,11 +395,12 @@ Exit run_check(const Args& args, const Console& console) {
   CommandLine line("check",
                    "What is wrong with a configuration, the plan it amounts to, and a better one.",
                    "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64");
-  line.positionals("FILE",
-                   "the files of one job: ds_config.json, Megatron's arguments or launch "
-                   "script, accelerate's, LLaMA-Factory's, axolotl's or NeMo AutoModel's yaml, "
-                   "slime's, ms-swift's or TRL's script, torchtitan's function",
-                   question.files);
+  line.positionals(
+      "FILE",
+      "the files of one job: ds_config.json, Megatron's arguments or launch "
+      "script, accelerate's, LLaMA-Factory's, axolotl's or NeMo AutoModel's yaml, "
+      "slime's, ms-swift's or TRL's script, verl's script, NeMo-RL's yaml, torchtitan's function",
+      question.files);
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",
                "what the files describe or name"},
@@ -380,9 +435,14 @@ Exit run_check(const Args& args, const Console& console) {
   found.checked = found.fixed.before;
   found.wants_fix = !question.fix.empty();
   if (FileJudge::speaks_of_plan(found.checked)) {
-    found.job = judge.job_of(found.checked.recipe);
+    found.job = judge.job_of(found.checked);
     found.yours = ask(*found.job, found.checked.plan);
-    if (question.best) find_best(found, question.choices);
+    // A better step is `qplan search --algorithm`'s question.
+    if (found.checked.step) {
+      if (found.yours->estimate) found.step = estimate_step(*found.job, found.checked);
+    } else if (question.best) {
+      find_best(found, question.choices);
+    }
   }
   if (found.wants_fix) write_fixed(found, files, question.fix);
   if (question.json) {

@@ -75,7 +75,9 @@ class CheckFiles {
   void follow_yaml(const ConfigText& file) {
     constexpr std::string_view kKey = "deepspeed:";
     std::istringstream lines(file.text);
+    bool lists_parents = false;
     for (std::string line; std::getline(lines, line);) {
+      lists_parents = find_parents(file.name, line, lists_parents);
       if (!line.starts_with(kKey)) continue;
       std::istringstream words(line.substr(kKey.size()));
       std::string path;
@@ -83,6 +85,25 @@ class CheckFiles {
       std::erase_if(path, [](char c) { return c == '"' || c == '\''; });
       find_above(file.name, path, {".json"});
     }
+  }
+
+  // "defaults: ../grpo_math_1B.yaml" of NeMo-RL's, or a list of them, beside the file itself.
+  // Whether the next line may go on with the list.
+  bool find_parents(const std::string& reader, const std::string& line, bool in_list) {
+    constexpr std::string_view kDefaults = "defaults:";
+    std::string rest = line;
+    if (line.starts_with(kDefaults)) {
+      rest = line.substr(kDefaults.size());
+    } else if (!in_list || line.find_first_not_of(" -") == std::string::npos ||
+               line.find('-') == std::string::npos || line[0] == '#') {
+      return in_list && line.empty();
+    }
+    std::istringstream words(rest.substr(0, rest.find('#')));
+    for (std::string path; words >> path;) {
+      std::erase_if(path, [](char c) { return c == '"' || c == '\''; });
+      find(reader, path, {".yaml", ".yml"});
+    }
+    return true;
   }
 
   void find_above(const std::string& reader, const std::string& path,
@@ -132,11 +153,14 @@ class CheckFiles {
       return std::find(kKeys.begin(), kKeys.end(), word) != kKeys.end() ||
              (automodel && (word == "--config" || word == "-c"));
     };
+    find_hydra_yaml(command);
     for (std::size_t i = 0; i < command.words.size(); ++i) {
       const ShellWord& word = command.words[i];
       // "llamafactory-cli train x.yaml", "accelerate launch -m axolotl.cli.train x.yaml".
       const bool yaml = word.text.ends_with(".yaml") || word.text.ends_with(".yml");
-      if (yaml && i > 0 && !command.words[i - 1].text.starts_with("--")) {
+      const bool named = i > 0 && (!command.words[i - 1].text.starts_with("--") ||
+                                   command.words[i - 1].text == "--config");  // NeMo-RL's
+      if (yaml && named) {
         find_above(word.place.file, word.text, {".yaml", ".yml"});
       }
       const std::string before = i == 0 ? "" : command.words[i - 1].text;
@@ -151,6 +175,24 @@ class CheckFiles {
         find_python(word.place.file, word.text, "megatron.bridge");
       }
     }
+  }
+
+  // verl's "--config-path=examples/config --config-name=x", whose paths begin where the job is
+  // started.
+  void find_hydra_yaml(const ShellCommand& command) {
+    std::string folder, name, reader;
+    for (const ShellWord& word : command.words) {
+      const std::size_t equals = word.text.find('=');
+      if (equals == std::string::npos) continue;
+      if (word.text.starts_with("--config-path=")) folder = word.text.substr(equals + 1);
+      if (!word.text.starts_with("--config-name=")) continue;
+      name = word.text.substr(equals + 1);
+      reader = word.place.file;
+    }
+    if (folder.empty() || name.empty()) return;
+    if (!name.ends_with(".yaml")) name += ".yaml";
+    const fs::path below = below_folder(folder + "/" + name);
+    if (!below.empty()) find_above(reader, below.string(), {".yaml"});
   }
 
   // Programs are read where they are configurations.

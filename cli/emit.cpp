@@ -154,8 +154,12 @@ Exit run_emit(const Args& args, const Console& console) {
   choices.files = framework;
   const auto job = make_job(choices, file.plan.world());
   const Json config = config_of(*job);
-  const Subject subject{job->model, config, file.plan, job->framework,
-                        job->hardware.link.gpus_per_node};
+  const Subject subject{job->model,
+                        config,
+                        file.plan,
+                        job->framework,
+                        job->hardware.link.gpus_per_node,
+                        file.step ? &*file.step : nullptr};
   const auto reasons = why_inexpressible(framework, subject, job->limits());
   if (!reasons.empty()) refuse(*job, framework, subject, reasons);
 

@@ -282,6 +282,7 @@ PlanFile read_plan_file(const std::string& path) {
     overrides.finish();
   }
   file.plan = plan_from_json(in.value("plan"), in.path_of("plan"));
+  if (in.has("step")) file.step = rl_step_from_json(in.value("step"), in.path_of("step"));
   file.fingerprint = in.string_or("fingerprint", "");
   return file;
 }

@@ -14,6 +14,7 @@
 #include "models/json.h"
 #include "models/model_spec.h"
 #include "models/program/recipe.h"
+#include "planner/rl/rl_step.h"
 #include "planner/rules/feasible.h"
 
 namespace qplan {
@@ -94,6 +95,7 @@ Json overrides_to_json(const JobChoices& choices);
 struct PlanFile {
   JobChoices choices;
   ParallelPlan plan;
+  std::optional<RlStep> step;  // that the plan is a part of
   std::string fingerprint;
 };
 // Reads what `search -o` and `predict -o` write. Throws Error naming the place.

@@ -11,6 +11,7 @@
 #include "models/error.h"
 #include "models/plan/plan_text.h"
 #include "models/text.h"
+#include "planner/rl/rl_step.h"
 
 namespace qplan {
 namespace {
@@ -257,24 +258,30 @@ Json rl_json(const RlJob& job, const RolloutLayout& layout, std::int64_t rollout
                {"cache_limits", e.rollout.cache_limits},
                {"tokens_per_s_per_engine", e.rollout.tokens_per_s}};
   }
-  return {{"algorithm", to_word(job.algorithm)},
-          {"prompts", job.prompts},
-          {"samples", job.samples},
-          {"prompt_len", job.prompt_len},
-          {"response_len", job.response.mean},
-          {"max_response_len", job.response.max},
-          {"step_time_s", e.step_time.value()},
-          {"tokens_per_s_per_gpu", e.tokens_per_s_per_gpu},
-          {"optimizer_steps", e.optimizer_steps},
-          {"packed_sequences", e.packing.sequences},
-          {"filled_tokens", e.packing.filled},
-          {"imbalance", e.packing.imbalance},
-          {"device_peak_gib", in_gib(e.device)},
-          {"host_per_node_gib", in_gib(e.host_per_node)},
-          {"fits", e.fits},
-          {"misfit", e.misfit},
-          {"rollout", std::move(rollout)},
-          {"phases", std::move(phases)}};
+  Json step{{"algorithm", to_word(job.algorithm)},
+            {"prompts", job.prompts},
+            {"samples", job.samples},
+            {"prompt_len", job.prompt_len},
+            {"response_len", job.response.mean},
+            {"max_response_len", job.response.max},
+            {"step_time_s", e.step_time.value()},
+            {"tokens_per_s_per_gpu", e.tokens_per_s_per_gpu},
+            {"optimizer_steps", e.optimizer_steps},
+            {"packed_sequences", e.packing.sequences},
+            {"filled_tokens", e.packing.filled},
+            {"imbalance", e.packing.imbalance},
+            {"device_peak_gib", in_gib(e.device)},
+            {"host_per_node_gib", in_gib(e.host_per_node)},
+            {"fits", e.fits},
+            {"misfit", e.misfit},
+            {"rollout", std::move(rollout)},
+            {"phases", std::move(phases)}};
+  // What a plan file needs to be read again.
+  const Json asked = rl_step_json({job, layout});
+  for (const auto& [key, value] : asked.items()) {
+    if (!step.contains(key)) step[key] = value;
+  }
+  return step;
 }
 
 std::string rl_ranking_text(const RlJob& job, const std::vector<RlPlan>& plans) {

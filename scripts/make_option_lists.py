@@ -20,6 +20,7 @@ that it is never null. Sources, each named by an argument:
   --bridge-fields DIR DIR  checkouts of Megatron-Bridge and Megatron-LM: fields of its configuration
   --llama-factory DIR    a checkout of LLaMA-Factory: its src/llamafactory/hparams
   --axolotl DIR          a checkout of axolotl: its src/axolotl/utils/schemas and the arguments of its plugins
+  --verl DIR             verl's verl/trainer/config: the whole configurations that it generates there
   --automodel DIR        a checkout of NeMo AutoModel: the classes of distributed, peft and step_scheduler
   --trl DIR              a checkout of TRL: the classes of arguments of its commands
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
@@ -520,6 +521,22 @@ def axolotl_rows(folder):
             yield from field_rows(of_plugin, name, enums)
 
 
+def yaml_rows(path):
+    """Keys with the types and defaults that a whole configuration gives them; "{}" and "[]" are theirs."""
+    import yaml
+
+    def walk(value, key):
+        if isinstance(value, dict) and value:
+            for name, inner in value.items():
+                yield from walk(inner, f"{key}.{name}" if key else str(name))
+            return
+        kind = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(value), "")
+        if isinstance(value, str) and value.startswith("${"):
+            kind = ""  # what another key says
+        text = "" if value is None else json.dumps(value) if isinstance(value, (dict, list)) else str(value)
+        yield key, "1", kind, text, ""
+
+    yield from walk(yaml.safe_load(pathlib.Path(path).read_text()), "")
 def spelled_as_arguments(rows, annotations):
     """Fields as transformers' parser makes arguments of them."""
     for name, _, kind, default, choices in rows:
@@ -614,6 +631,7 @@ def main():
     parser.add_argument("--bridge-fields", nargs=2)
     parser.add_argument("--llama-factory")
     parser.add_argument("--axolotl")
+    parser.add_argument("--verl")
     parser.add_argument("--ms-swift")
     parser.add_argument("--automodel")
     parser.add_argument("--trl")
@@ -654,6 +672,10 @@ def main():
         write("llama_factory", merged(llama_factory_rows(args.llama_factory)))
     if args.axolotl:
         write("axolotl", merged(axolotl_rows(args.axolotl)))
+    if args.verl:
+        folder = pathlib.Path(args.verl)
+        write("verl", set(yaml_rows(folder / "_generated_ppo_trainer.yaml")))
+        write("verl_megatron", set(yaml_rows(folder / "_generated_ppo_megatron_trainer.yaml")))
     if args.trl:
         write("trl", trl_rows(args.trl))
     if args.automodel:

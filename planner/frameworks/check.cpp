@@ -16,6 +16,7 @@
 #include "planner/frameworks/optimizer_names.h"
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/relations.h"
+#include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/unsaid.h"
@@ -34,6 +35,8 @@ bool wraps_model(const JobFiles& files) {
 
 std::optional<Framework> framework_of(const JobFiles& files) {
   const auto has = [&](Dialect dialect) { return files.find(dialect) != nullptr; };
+  if (has(Dialect::verl)) return Framework::verl;
+  if (has(Dialect::nemo_rl)) return Framework::nemo_rl;
   if (has(Dialect::slime)) return Framework::slime;
   const bool megatron = has(Dialect::megatron) || has(Dialect::megatron_yaml);
   if (has(Dialect::megatron_deepspeed) || (has(Dialect::ds_config) && megatron)) {
@@ -190,11 +193,26 @@ void read_slime(const Settings& settings, Draft& draft) {
 
 // ---- what follows from several words ----
 
+// Whose configuration says what a step of reinforcement learning is.
+bool is_rl(Framework framework) {
+  return framework == Framework::verl || framework == Framework::nemo_rl;
+}
+
+// Whose implementation trains, which those say.
+RecipeKind trainer_of(Framework framework, const JobFiles& files) {
+  RecipeKind kind = RecipeKind::megatron;
+  if (framework == Framework::verl) kind = recipe_of_verl(files.find(Dialect::verl)->settings);
+  if (framework == Framework::nemo_rl) {
+    kind = recipe_of_nemo_rl(files.find(Dialect::nemo_rl)->settings);
+  }
+  return kind;
+}
+
 class Reading {
  public:
   Reading(const JobFiles& files, const CheckQuestion& question, Framework framework)
       : scene_{files, question, {}, {}}, framework_(framework) {
-    scene_.draft.recipe = recipe_for(framework, RecipeKind::megatron);
+    scene_.draft.recipe = trainer_of(framework, files);
     scene_.draft.plan = plan_unsaid(framework, question.model, scene_.draft.recipe);
     // Of Megatron-Bridge's recipes that qplan knows 16 of 20 say te, and all are fused.
     if (framework == Framework::megatron_bridge) {
@@ -221,6 +239,19 @@ class Reading {
         out.push_back({Severity::error, "bad_value", part.place, error.what(), "", ""});
       }
     }
+    if (is_rl(framework_)) {
+      for (const ConfigPart& part : scene_.files.parts) {
+        const bool verl = part.dialect == Dialect::verl;
+        if (!verl && part.dialect != Dialect::nemo_rl) continue;
+        scene_.said.emplace("seq_len", part.place);  // the job's own
+        const ConfigPart flags{.dialect = Dialect::megatron,
+                               .settings = verl ? megatron_flags_of_verl(part.settings)
+                                                : megatron_flags_of_nemo_rl(part.settings),
+                               .place = part.place,
+                               .script = {}};
+        read_part(flags, scene_.draft, scene_.said, out);
+      }
+    }
     read_adapters(out);
     check_contradictions(scene_, unsaid, out);
     fill_from_question();
@@ -237,6 +268,7 @@ class Reading {
 
   Scene& scene() { return scene_; }
   std::vector<std::string> assumed;
+  bool takes_less = false;
 
  private:
   [[nodiscard]] bool is_said(std::string_view word) const {
@@ -304,6 +336,18 @@ class Reading {
           scene_.said.emplace("zero", scene_.files.find(Dialect::trainer)->place);
         }
         break;
+      case Framework::verl:
+      case Framework::nemo_rl: {
+        RlReading reading =
+            framework_ == Framework::verl
+                ? settle_verl(draft, scene_.files.find(Dialect::verl)->settings, model, gpus)
+                : settle_nemo_rl(draft, scene_.files.find(Dialect::nemo_rl)->settings, model, gpus);
+        scene_.step = std::move(reading.step);
+        scene_.rl_gpus = reading.gpus;
+        takes_less = reading.takes_less;
+        assumed.insert(assumed.end(), reading.assumed.begin(), reading.assumed.end());
+        break;
+      }
       case Framework::torchtitan:
         settle_torchtitan(draft, model, settings_of(Dialect::torchtitan), gpus);
         settle_formats_of_nemo();
@@ -314,7 +358,8 @@ class Reading {
     }
     const bool splits_experts =
         framework_ == Framework::megatron || framework_ == Framework::megatron_bridge ||
-        framework_ == Framework::slime || framework_ == Framework::megatron_deepspeed;
+        framework_ == Framework::slime || framework_ == Framework::megatron_deepspeed ||
+        draft.recipe == RecipeKind::megatron;
     if (!model.moe || !splits_experts) plan.etp = 1;
   }
 
@@ -437,8 +482,8 @@ class Reading {
     Draft& draft = scene_.draft;
     ParallelPlan& plan = draft.plan;
     const std::int64_t others = std::int64_t{plan.tp} * plan.cp * plan.pp;
-    const bool of_mesh =
-        plan.dp > 0 && (framework_ == Framework::fsdp2 || framework_ == Framework::torchtitan);
+    const bool of_mesh = plan.dp > 0 && (framework_ == Framework::fsdp2 ||
+                                         framework_ == Framework::torchtitan || is_rl(framework_));
     if (!of_mesh) {
       const std::int64_t rest = scene_.question.limits.gpus / std::max<std::int64_t>(1, others);
       plan.dp = static_cast<int>(std::max<std::int64_t>(1, rest));
@@ -531,8 +576,10 @@ bool runs_in_groups(const Draft& draft) {
 void check_rules(const Scene& scene, Findings& out) {
   const CheckQuestion& q = scene.question;
   const RecipeKind recipe = scene.draft.recipe;
-  for (Infeasible& reason :
-       why_infeasible(q.model, scene.draft.plan, recipe_of(recipe), q.limits)) {
+  // Those that make answers beside them train nothing.
+  ClusterLimits limits = q.limits;
+  if (scene.step && limits.gpus > 0) limits.gpus -= scene.step->job.rollout_gpus;
+  for (Infeasible& reason : why_infeasible(q.model, scene.draft.plan, recipe_of(recipe), limits)) {
     Place place;
     std::size_t first = std::string::npos;
     for (const auto& [word, said] : scene.said) {
@@ -698,6 +745,8 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   check_trainer(scene, checked.findings);
   check_torch(scene, checked.findings);
   check_finetuning(scene, checked.findings);
+  check_verl(scene, checked.findings);
+  check_nemo_rl(scene, checked.findings);
   check_generations(scene, checked.findings);
   check_python(scene, checked.findings);
   check_launch(scene, checked.findings);
@@ -712,7 +761,8 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   checked.recipe = scene.draft.recipe;
   checked.plan = scene.draft.plan;
   checked.assumed = reading.assumed;
-  checked.takes_less = job.takes_less || scene.draft.takes_less;
+  checked.takes_less = job.takes_less || reading.takes_less || scene.draft.takes_less;
+  checked.step = std::move(scene.step);
   return checked;
 }
 

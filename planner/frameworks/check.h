@@ -11,6 +11,7 @@
 #include "models/model_spec.h"
 #include "planner/frameworks/emit.h"
 #include "planner/frameworks/readers/job_files.h"
+#include "planner/rl/rl_step.h"
 #include "planner/rules/feasible.h"
 
 namespace qplan {
@@ -33,6 +34,7 @@ struct Checked {
   ParallelPlan plan;
   bool says_plan = false;            // some word of it was said, and it can be simulated
   std::vector<std::string> assumed;  // what the plan took from nowhere: sentences
+  std::optional<RlStep> step;        // of a job that makes the answers it is trained on
   bool takes_less = false;           // the job needs less memory than the plan, by what is assumed
   [[nodiscard]] bool has(Severity severity) const { return count(severity) > 0; }
   [[nodiscard]] std::int64_t count(Severity severity) const;  // of the findings

@@ -208,6 +208,8 @@ std::span<const Alias> aliases_of(Dialect dialect) {
       return kSwiftAliases;
     case Dialect::ms_swift_megatron:
       return kSwiftMegatronAliases;
+    case Dialect::verl:
+    case Dialect::nemo_rl:
     case Dialect::bridge:
     case Dialect::trainer:
     case Dialect::accelerate:
@@ -334,6 +336,8 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     case Dialect::megatron:
     case Dialect::bridge:
     case Dialect::own_script:
+    case Dialect::verl:
+    case Dialect::nemo_rl:
       break;
   }
   return false;
@@ -376,6 +380,8 @@ std::string_view fate(const ConfigPart& part, const std::string& key) {
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
       return "ms-swift has no such argument and stops";
+    case Dialect::verl:
+    case Dialect::nemo_rl:
     case Dialect::bridge:
     case Dialect::own_script:
       break;
@@ -520,6 +526,8 @@ ValueReader reader_of(const ConfigPart& part) {
     case Dialect::megatron_deepspeed:
     case Dialect::bridge:
     case Dialect::own_script:
+    case Dialect::verl:
+    case Dialect::nemo_rl:
       break;
   }
   return ValueReader::argparse;
@@ -543,6 +551,8 @@ bool takes_no_others(const ConfigPart& part) {
     case Dialect::own_script:
     case Dialect::llama_factory:
     case Dialect::axolotl:
+    case Dialect::verl:
+    case Dialect::nemo_rl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:

@@ -29,6 +29,8 @@ std::span<const Option> options_of(Dialect dialect) {
     case Dialect::own_script:
     case Dialect::llama_factory:  // read as the Trainer's job that it asks for
     case Dialect::axolotl:
+    case Dialect::verl:  // read by tables of their own
+    case Dialect::nemo_rl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
@@ -55,6 +57,8 @@ std::span<const Fact> facts_of(Dialect dialect) {
     case Dialect::own_script:
     case Dialect::llama_factory:
     case Dialect::axolotl:
+    case Dialect::verl:
+    case Dialect::nemo_rl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:
@@ -95,6 +99,8 @@ std::string_view option_list_of(Dialect dialect) {
       return "ms_swift_megatron";
     case Dialect::bridge:
     case Dialect::own_script:
+    case Dialect::verl:
+    case Dialect::nemo_rl:
       break;
   }
   return "";

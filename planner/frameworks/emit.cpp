@@ -12,6 +12,7 @@
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/swift.h"
+#include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/writers.h"
 #include "planner/search/search.h"
@@ -63,6 +64,10 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
       return {torchtitan_limits(), only(kTitanAdapters)};
     case Framework::slime:
       return {megatron_limits(), slime_limits(), only(kFlagsAdapters)};
+    case Framework::verl:
+      return {verl_limits()};
+    case Framework::nemo_rl:
+      return {nemo_rl_limits()};
     case Framework::automodel:
       return {accelerate_limits(), trainer_limits(), automodel_limits()};
     case Framework::ms_swift:
@@ -121,6 +126,9 @@ RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
       return RecipeKind::fsdp2;
     case Framework::torchtitan:
       return RecipeKind::fsdp2_compile;
+    case Framework::verl:
+    case Framework::nemo_rl:
+      return of_plan == RecipeKind::fsdp2 ? of_plan : RecipeKind::megatron;
   }
   return RecipeKind::megatron;
 }
@@ -142,8 +150,11 @@ std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model,
   std::optional<Framework> first;
   for (const auto& [framework, word] : Words<Framework>::table) {
     if (recipe_for(framework, recipe) != recipe) continue;
-    // slime's files train by reinforcement: they are written where they are asked for.
-    if (framework == Framework::slime) continue;
+    // These train by reinforcement: they are written where they are asked for.
+    if (framework == Framework::slime || framework == Framework::verl ||
+        framework == Framework::nemo_rl) {
+      continue;
+    }
     const auto tables = limits_of(framework, recipe);
     const bool lacks_words =
         plan.lora_rank > 0 && std::any_of(tables.begin(), tables.end(), [](const auto& table) {
@@ -263,6 +274,10 @@ std::vector<EmittedFile> emit(Framework framework, const Subject& subject,
       return write_torchtitan(subject, remarks);
     case Framework::slime:
       return write_slime(subject, remarks);
+    case Framework::verl:
+      return write_verl(subject, remarks);
+    case Framework::nemo_rl:
+      return write_nemo_rl(subject, remarks);
     case Framework::ms_swift:
       return write_swift(subject, remarks);
     case Framework::automodel:

@@ -21,6 +21,8 @@ enum class Framework : std::uint8_t {
   fsdp2,
   torchtitan,
   slime,
+  verl,
+  nemo_rl,
   ms_swift,
   automodel
 };
@@ -36,6 +38,8 @@ struct Words<Framework> {
        {Framework::fsdp2, "fsdp2"},
        {Framework::torchtitan, "torchtitan"},
        {Framework::slime, "slime"},
+       {Framework::verl, "verl"},
+       {Framework::nemo_rl, "nemo-rl"},
        {Framework::ms_swift, "ms-swift"},
        {Framework::automodel, "automodel"}});
 };

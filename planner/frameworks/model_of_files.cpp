@@ -10,6 +10,7 @@
 #include "models/error.h"
 #include "models/model_spec.h"
 #include "models/text.h"
+#include "planner/frameworks/rl/rl.h"
 
 namespace qplan {
 namespace {
@@ -174,6 +175,8 @@ static std::vector<std::string_view> model_keys(Dialect dialect) {
     case Dialect::accelerate:
     case Dialect::torchtitan:
     case Dialect::own_script:
+    case Dialect::verl:  // which know it behind references
+    case Dialect::nemo_rl:
       break;
   }
   return {};
@@ -181,6 +184,8 @@ static std::vector<std::string_view> model_keys(Dialect dialect) {
 
 std::string model_id_of_files(const JobFiles& files) {
   for (const ConfigPart& part : files.parts) {
+    if (part.dialect == Dialect::verl) return model_of_verl(part.settings);
+    if (part.dialect == Dialect::nemo_rl) return model_of_nemo_rl(part.settings);
     for (const std::string_view key : model_keys(part.dialect)) {
       const Setting* const id = part.settings.find(key);
       if (id != nullptr && id->value.is_string()) return id->value.get<std::string>();

@@ -16,6 +16,8 @@
 
 namespace qplan {
 
+struct RlStep;
+
 // What is written down.
 struct Subject {
   const ModelSpec& model;
@@ -23,6 +25,8 @@ struct Subject {
   const ParallelPlan& plan;
   RecipeKind recipe = RecipeKind::megatron;
   int gpus_per_node = 8;
+  // Of a plan that is one part of a step (planner/rl/rl_step.h): the rest; null: it is all.
+  const RlStep* step = nullptr;
 };
 
 // A plan while its words are still being read. What several settings say together waits here.

@@ -219,6 +219,8 @@ std::span<const Relation> relations_of(Dialect dialect) {
     case Dialect::own_script:
     case Dialect::llama_factory:
     case Dialect::axolotl:
+    case Dialect::verl:
+    case Dialect::nemo_rl:
     case Dialect::ms_swift:
     case Dialect::ms_swift_megatron:
     case Dialect::automodel:

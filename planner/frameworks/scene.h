@@ -2,11 +2,13 @@
 // What the checks look at, and the ways they say what they found. Private to check().
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "planner/frameworks/check.h"
+#include "planner/rl/rl_step.h"
 
 namespace qplan {
 
@@ -17,6 +19,10 @@ struct Scene {
   Draft draft;
   // Where each word of the plan was said.
   std::map<std::string, Place, std::less<>> said{};
+  // Of a job that is fine-tuned on answers that it makes: the step, and the GPUs that the files say
+  // it has in all (0: they do not).
+  std::optional<RlStep> step{};
+  std::int64_t rl_gpus = 0;
 };
 
 using Findings = std::vector<Finding>;
@@ -33,6 +39,8 @@ void check_trainer(const Scene& scene, Findings& out);  // beside ds_config.json
 void check_torch(const Scene& scene, Findings& out);
 void check_finetuning(const Scene& scene, Findings& out);   // LLaMA-Factory's and axolotl's YAML
 void check_generations(const Scene& scene, Findings& out);  // GRPO's batches of answers
+void check_verl(const Scene& scene, Findings& out);
+void check_nemo_rl(const Scene& scene, Findings& out);
 void check_python(const Scene& scene, Findings& out);
 void check_launch(const Scene& scene, Findings& out);
 void list_megatron_traps(std::vector<TrapInfo>& out);

@@ -16,6 +16,14 @@ ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind
     case Framework::slime:
       plan.zero = 1;
       break;
+    case Framework::verl:
+    case Framework::nemo_rl:
+      plan.overlap = recipe == RecipeKind::megatron ? EnumSet<OverlapKind>()
+                                                    : recipe_of(recipe).defaults.overlap;
+      plan.grad_dtype = DType::fp32;
+      // TransformerConfig's own default, which verl's scripts set where they want the kernels.
+      if (recipe == RecipeKind::megatron) plan.moe_permute_fusion = !model.moe;
+      break;
     case Framework::megatron_bridge:
       plan.grad_dtype = DType::fp32;
       break;

@@ -11,6 +11,8 @@ namespace qplan {
 
 std::vector<EmittedFile> write_megatron(const Subject& s, const std::vector<std::string>& remarks);
 std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::string>& remarks);
+std::vector<EmittedFile> write_verl(const Subject& s, const std::vector<std::string>& remarks);
+std::vector<EmittedFile> write_nemo_rl(const Subject& s, const std::vector<std::string>& remarks);
 std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::string>& remarks);
 std::vector<EmittedFile> write_deepspeed(const Subject& s, const std::vector<std::string>& remarks);
 std::vector<EmittedFile> write_megatron_deepspeed(const Subject& s,

@@ -17,16 +17,16 @@ constexpr std::string_view kBlanks = " \t\r\f\v";
 constexpr std::string_view kSource =
     "DeepSpeed edaa7221, deepspeed/launcher/runner.py (_parse_hostfile)";
 
-struct Host {
+struct ListedHost {
   std::string_view name;
   std::int64_t slots = 0;
 };
 
 // ^(\S+)\s+slots=(\d+), whatever follows.
-std::optional<Host> host_of(std::string_view line) {
+std::optional<ListedHost> host_of(std::string_view line) {
   const std::size_t end = line.find_first_of(kBlanks);
   if (end == std::string_view::npos) return std::nullopt;
-  Host host{line.substr(0, end)};
+  ListedHost host{line.substr(0, end)};
   line.remove_prefix(std::min(line.find_first_not_of(kBlanks, end), line.size()));
   constexpr std::string_view kSlots = "slots=";
   if (!line.starts_with(kSlots) || line.size() == kSlots.size() || !is_digit(line[kSlots.size()])) {

@@ -19,6 +19,7 @@
 #include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/remarks.h"
+#include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
@@ -180,6 +181,8 @@ class JobReader {
       if (sourced_.count(arrays.name) == 0) add_arguments(arrays.words, {arrays.name, 1}, "");
     }
     hand_overrides();
+    merge_overridden();
+    merge_inherited();
     for (std::size_t i = 0; i < job_.parts.size(); ++i) derive(i);  // which adds parts
     return std::move(job_);
   }
@@ -210,6 +213,125 @@ class JobReader {
     }
   }
 
+  // NeMo-RL's: a file on top of those that its "defaults" name, and the words of a command on top
+  // of all. Of several files that nobody names the first is the job.
+  void merge_inherited() {
+    std::vector<ConfigPart> others, files, commands;
+    for (ConfigPart& part : job_.parts) {
+      auto& where = part.dialect != Dialect::nemo_rl ? others
+                    : part.place.line == 0           ? files
+                                                     : commands;
+      where.push_back(std::move(part));
+    }
+    std::set<const ConfigPart*> parents;
+    std::vector<Setting> missing;
+    for (const ConfigPart& file : files) {
+      for (const ConfigPart* const parent : parents_of(file, files, missing)) {
+        parents.insert(parent);
+      }
+    }
+    const auto child = std::find_if(files.begin(), files.end(), [&](const ConfigPart& file) {
+      return parents.count(&file) == 0;
+    });
+    if (child != files.end()) {
+      ConfigPart whole = *child;
+      whole.settings = {};
+      std::set<const ConfigPart*> read;
+      missing.clear();
+      inherit(*child, files, read, missing, whole.settings);
+      note_missing_parents(missing, whole.settings);
+      for (const ConfigPart& command : commands) whole.settings.append(command.settings);
+      others.push_back(std::move(whole));
+    } else {
+      others.insert(others.end(), commands.begin(), commands.end());
+    }
+    job_.parts = std::move(others);
+  }
+
+  // A file that says itself who trains says the most of what is judged.
+  void note_missing_parents(const std::vector<Setting>& missing, const Settings& whole) {
+    if (whole.has("policy.megatron_cfg.enabled") && whole.has("cluster.num_nodes")) return;
+    for (const Setting& named : missing) {
+      const std::string name = text_of(named.value);
+      note("config_missing", named.place,
+           fmt::format("defaults names {}, which is not among the files given: what it says is not "
+                       "judged",
+                       shown(name)),
+           fmt::format("give {} too", shown(base_name(name))));
+    }
+  }
+
+  // Those among the files that "defaults" name; what is not there is added to `missing`.
+  static std::vector<const ConfigPart*> parents_of(const ConfigPart& file,
+                                                   const std::vector<ConfigPart>& files,
+                                                   std::vector<Setting>& missing) {
+    std::vector<const ConfigPart*> parents;
+    const Setting* const named = file.settings.find("defaults");
+    if (named == nullptr) return parents;
+    for (const std::string& name : list_of(named->value)) {
+      const ConfigPart* best = nullptr;
+      std::size_t most = 0;
+      for (const ConfigPart& other : files) {
+        const std::size_t alike = folders_alike(other.place.file, name);
+        if (&other == &file || alike <= most) continue;
+        best = &other;
+        most = alike;
+      }
+      if (best != nullptr) {
+        parents.push_back(best);
+      } else {
+        missing.push_back(*named);
+        missing.back().value = name;
+      }
+    }
+    return parents;
+  }
+
+  // Parents first, for what the file says itself counts. "_override_" drops a section of theirs.
+  static void inherit(const ConfigPart& file, const std::vector<ConfigPart>& files,
+                      std::set<const ConfigPart*>& read, std::vector<Setting>& missing,
+                      Settings& whole) {
+    if (!read.insert(&file).second) return;
+    for (const ConfigPart* const parent : parents_of(file, files, missing)) {
+      inherit(*parent, files, read, missing, whole);
+    }
+    constexpr std::string_view kOverride = "_override_";
+    for (const Setting& setting : file.settings) {
+      if (!setting.key.ends_with(kOverride) || !same_value(setting.value, Json(true))) continue;
+      const std::string section = setting.key.substr(0, setting.key.size() - kOverride.size());
+      Settings kept;
+      for (const Setting& old : whole) {
+        if (!old.key.starts_with(section)) kept.add(old);
+      }
+      whole = std::move(kept);
+    }
+    whole.append(file.settings);
+  }
+
+  // verl's: the words of a command on top of the YAML that it may name. Of several commands the
+  // first trains; the others train something else, or the same by other engines.
+  void merge_overridden() {
+    std::vector<ConfigPart> others;
+    std::optional<ConfigPart> yaml, command;
+    for (ConfigPart& part : job_.parts) {
+      if (part.dialect != Dialect::verl) {
+        others.push_back(std::move(part));
+      } else if (part.place.line == 0) {
+        if (!yaml) yaml = std::move(part);
+      } else if (!command) {
+        command = std::move(part);
+      }
+    }
+    if (yaml && command) {
+      yaml->settings.append(command->settings);
+      yaml->place = command->place;
+      command.reset();
+    }
+    if (yaml) others.push_back(std::move(*yaml));
+    if (command) others.push_back(std::move(*command));
+    job_.parts = std::move(others);
+  }
+
   // What makes another framework's job of a dialect; null: nothing.
   static TrainerJob (*maker_of(Dialect dialect))(const Settings&, const Place&) {
     switch (dialect) {
@@ -235,6 +357,8 @@ class JobReader {
       case Dialect::accelerate:
       case Dialect::torchtitan:
       case Dialect::own_script:
+      case Dialect::verl:
+      case Dialect::nemo_rl:
         break;
     }
     return nullptr;
@@ -407,6 +531,8 @@ class JobReader {
   void read_yaml(const ConfigText& file) {
     Settings settings = read_yaml_settings(file.text, file.name).settings;
     const Place whole{file.name, 0};
+    if (is_verl_yaml(settings)) return add(Dialect::verl, std::move(settings), whole);
+    if (is_nemo_rl_yaml(settings)) return add(Dialect::nemo_rl, std::move(settings), whole);
     if (const std::string_view tool = other_tool_of(settings); !tool.empty()) {
       return unknown(whole,
                      fmt::format("this is a configuration of {}, which is not read here", tool),
@@ -841,6 +967,16 @@ class JobReader {
         (words.front().text.ends_with(".yaml") || words.front().text.ends_with(".yml"))) {
       overrides_.push_back({words.front(), words_of_command({words.begin() + 1, words.end()})});
       return;
+    }
+    if (is_nemo_rl(script)) {
+      return add(Dialect::nemo_rl, verl_settings(words, script), std::move(place), script);
+    }
+    if (is_verl(words, script)) {
+      if (trains_by_verl(script)) {
+        return add(Dialect::verl, verl_settings(words, script), std::move(place), script);
+      }
+      return unknown(std::move(place), fmt::format("{} trains nothing", shown(script)),
+                     "give the script that trains");
     }
     Settings settings = read_flags(words, script);
     if (settings.has("--finetuning_type")) {

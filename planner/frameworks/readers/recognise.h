@@ -47,6 +47,8 @@ enum class Dialect : std::uint8_t {
   own_script,     // calls of torch's and transformers' in a program of one's own
   llama_factory,  // a YAML of a Trainer's arguments and its own
   axolotl,
+  verl,               // Hydra's overrides, and YAML below them
+  nemo_rl,            // YAML, and overrides of it
   ms_swift,           // arguments of `swift sft`: a Trainer's and its own
   ms_swift_megatron,  // of `megatron sft`
   automodel,          // NeMo AutoModel's YAML

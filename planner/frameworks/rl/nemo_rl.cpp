@@ -1,0 +1,469 @@
+// NeMo-RL's YAML: what it asks for, and what NeMo-RL and its engines refuse of it.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "models/error.h"
+#include "models/text.h"
+#include "planner/frameworks/megatron/bridge_adapters.h"
+#include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/readers/recognise.h"
+#include "planner/frameworks/rl/megatron_words.h"
+#include "planner/frameworks/rl/rl.h"
+#include "planner/frameworks/scene.h"
+
+namespace qplan {
+namespace {
+
+using enum Severity;
+
+constexpr std::string_view kShards = "policy.dtensor_cfg.";
+constexpr std::string_view kMegatron = "policy.megatron_cfg.";
+constexpr std::string_view kEngine = "policy.generation.";
+
+std::string under(std::string_view section, std::string_view name) {
+  return std::string(section) + std::string(name);
+}
+
+bool by_megatron_cfg(const OmegaConfig& c) {
+  return c.on(under(kMegatron, "enabled"));
+}
+
+int degree_said(const OmegaConfig& c, const std::string& name) {
+  return static_cast<int>(std::clamp<std::int64_t>(c.whole(name, 1), 1, 1 << 20));
+}
+
+// What is trained: "grpo", "ppo", "dpo", "sft"; empty: something else.
+std::string_view method_of(const Settings& settings) {
+  for (const std::string_view method : {"ppo", "grpo", "dpo", "sft"}) {
+    if (settings.has_section(under(method, "."))) return method;
+  }
+  return "";
+}
+
+// How the engine that makes answers names its sizes: vLLM's, SGLang's, TensorRT-LLM's.
+struct EngineKeys {
+  std::string_view backend, tp, pp, ep, dp, share, running;
+};
+constexpr auto kEngineKeys = std::to_array<EngineKeys>({
+    {"vllm", "vllm_cfg.tensor_parallel_size", "vllm_cfg.pipeline_parallel_size",
+     "vllm_cfg.expert_parallel_size", "", "vllm_cfg.gpu_memory_utilization",
+     "vllm_kwargs.max_num_seqs"},
+    {"sglang", "sglang_cfg.tp_size", "sglang_cfg.pp_size", "sglang_cfg.ep_size",
+     "sglang_cfg.dp_size", "sglang_cfg.mem_fraction_static", "sglang_cfg.max_running_requests"},
+    {"trtllm", "trtllm_cfg.tensor_parallel_size", "trtllm_cfg.pipeline_parallel_size",
+     "trtllm_cfg.moe_expert_parallel_size", "", "trtllm_cfg.gpu_memory_utilization",
+     "trtllm_cfg.max_batch_size"},
+});
+
+// Null: its engine is none of those (Megatron's own, Dynamo).
+const EngineKeys* engine_of(const OmegaConfig& c) {
+  const std::string backend = c.word(under(kEngine, "backend"), "vllm");
+  const auto* const found = std::find_if(kEngineKeys.begin(), kEngineKeys.end(),
+                                         [&](const EngineKeys& e) { return e.backend == backend; });
+  return found == kEngineKeys.end() ? nullptr : found;
+}
+
+struct Gpus {
+  std::int64_t all = 1, engines = 0;  // of the files; those set aside for answers
+};
+
+// NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:857.
+Gpus gpus_of(const OmegaConfig& c) {
+  const std::int64_t nodes = std::max<std::int64_t>(1, c.whole("cluster.num_nodes", 1));
+  const std::int64_t each = std::max<std::int64_t>(1, c.whole("cluster.gpus_per_node", 1));
+  Gpus gpus{nodes * each, 0};
+  if (c.on(under(kEngine, "colocated.enabled"), true)) return gpus;
+  const std::int64_t of_node = c.whole(under(kEngine, "colocated.resources.gpus_per_node"), 0);
+  gpus.engines =
+      nodes == 1 ? of_node : c.whole(under(kEngine, "colocated.resources.num_nodes"), 0) * each;
+  gpus.engines = std::clamp<std::int64_t>(gpus.engines, 0, gpus.all - 1);
+  return gpus;
+}
+
+// Of other GPUs than the files say, the same share makes answers.
+std::int64_t engines_of(const Gpus& said, std::int64_t gpus) {
+  return said.all == gpus ? said.engines : gpus * said.engines / said.all;
+}
+
+void read_adapters(Draft& draft, const OmegaConfig& c, std::vector<std::string>& assumed) {
+  const std::string section =
+      by_megatron_cfg(c) ? under(kMegatron, "peft.") : under(kShards, "lora_cfg.");
+  if (!c.on(section + "enabled")) return;
+  ParallelPlan& plan = draft.plan;
+  plan.lora_rank = static_cast<int>(std::max<std::int64_t>(1, c.whole(section + "dim", 8)));
+  plan.lora_alpha = static_cast<int>(std::max<std::int64_t>(1, c.whole(section + "alpha", 32)));
+  plan.lora_dropout = std::clamp(c.figure(section + "dropout", 0), 0.0, 0.99);
+  const Json targets = c.value(section + "target_modules");
+  if (!targets.is_array() || targets.empty()) return;  // all linear layers
+  if (by_megatron_cfg(c)) {
+    draft.adapted_modules = list_of(targets);
+    return;
+  }
+  if (c.on(section + "match_all_linear", true)) return;
+  for (const std::string& target : list_of(targets)) {
+    if (const auto known = try_from_word<LoraTarget>(target)) plan.lora_targets.add(*known);
+  }
+  if (plan.lora_targets.empty()) {
+    assumed.emplace_back("adapters of every linear layer: their patterns are not read");
+  }
+}
+
+// DTensor's mesh, or AutoModel's with its own experts.
+void settle_shards(Draft& draft, const OmegaConfig& c, std::int64_t trainers,
+                   std::vector<std::string>& assumed) {
+  ParallelPlan& plan = draft.plan;
+  plan.tp = degree_said(c, under(kShards, "tensor_parallel_size"));
+  plan.cp = degree_said(c, under(kShards, "context_parallel_size"));
+  plan.zero = 3;
+  plan.dp = static_cast<int>(std::max<std::int64_t>(1, trainers / (plan.tp * plan.cp)));
+  const int copies = degree_said(c, under(kShards, "dp_replicate_size"));
+  if (copies > 1) plan.fsdp_shard = std::max(1, plan.dp * plan.cp / copies);
+  plan.sequence_parallel = plan.tp > 1 && c.on(under(kShards, "sequence_parallel"));
+  const int experts = degree_said(c, under(kShards, "expert_parallel_size"));
+  if (experts > 1) {
+    plan.ep = experts;
+    draft.recipe = RecipeKind::fsdp2_compile;
+    assumed.emplace_back(
+        "experts as torchtitan spreads them over FSDP2's ranks, in the place of AutoModel's");
+  }
+  if (c.on(under(kShards, "activation_checkpointing"))) {
+    plan.recompute = {RecomputeKind::full, {}, 0};
+  }
+  if (c.on(under(kShards, "cpu_offload"))) {
+    plan.offload.params = true;
+    plan.offload.optimizer = 1;
+  }
+}
+
+RolloutLayout layout_of(const OmegaConfig& c, const ParallelPlan& plan,
+                        std::vector<std::string>& assumed) {
+  RolloutLayout layout;
+  const EngineKeys* const engine = engine_of(c);
+  if (engine == nullptr) {
+    layout.tp = plan.tp;
+    layout.ep = 1;
+    assumed.push_back(
+        fmt::format("engines of vLLM's kind at the trainer's tp {}: those of {} are "
+                    "not predicted",
+                    plan.tp, shown(c.word(under(kEngine, "backend")))));
+    return layout;
+  }
+  layout.tp = degree_said(c, under(kEngine, engine->tp));
+  layout.ep = degree_said(c, under(kEngine, engine->ep));
+  // vLLM's experts lie over dp x tp ranks (nemo_rl/models/generation/vllm/vllm_generation.py:135).
+  layout.dp = engine->dp.empty() ? std::max(1, layout.ep / layout.tp)
+                                 : degree_said(c, under(kEngine, engine->dp));
+  if (engine->backend == "trtllm") layout.dp = 1;
+  layout.memory_share = std::clamp(c.figure(under(kEngine, engine->share), 0.6), 0.01, 1.0);
+  layout.max_running = std::max<std::int64_t>(1, c.whole(under(kEngine, engine->running), 256));
+  if (c.word(under(kEngine, "vllm_cfg.precision")) == "fp8") layout.precision = Precision::fp8;
+  return layout;
+}
+
+RlStep step_of(const OmegaConfig& c, std::string_view method, const ParallelPlan& plan,
+               std::int64_t length, std::int64_t engines, std::vector<std::string>& assumed) {
+  RlStep step;
+  RlJob& job = step.job;
+  const std::string section = under(method, ".");
+  job.algorithm = method == "ppo" ? Algorithm::ppo : Algorithm::grpo;
+  job.prompts = std::max<std::int64_t>(1, c.whole(section + "num_prompts_per_step", 32));
+  job.samples = std::max<std::int64_t>(1, c.whole(section + "num_generations_per_prompt", 16));
+  const std::int64_t longest = std::min(length, c.whole(under(kEngine, "max_new_tokens"), length));
+  // Prompt and answer share max_total_sequence_length; of mathematics' a prompt is a small part.
+  job.prompt_len = std::max<std::int64_t>(
+      1, std::max(length - longest, std::min<std::int64_t>(512, length / 8)));
+  job.response.max = std::max<std::int64_t>(1, length - job.prompt_len);
+  job.response.mean = std::max(1.0, static_cast<double>(job.response.max) / 2);
+  assumed.push_back(fmt::format(
+      "prompts of {} tokens and answers of {} in the mean, half of the longest: no file "
+      "says what they are",
+      job.prompt_len, static_cast<std::int64_t>(job.response.mean)));
+  job.train_batch =
+      std::min(job.answers(), c.whole("policy.train_global_batch_size", job.answers()));
+  if (job.train_batch < 1 || job.answers() % job.train_batch != 0) job.train_batch = job.answers();
+  job.epochs = method == "ppo" ? std::max<std::int64_t>(1, c.whole("ppo.ppo_epochs", 1)) : 1;
+  job.reference = !c.on(section + "skip_reference_policy_logprobs_calculation");
+  job.old_logprobs = !c.on("loss_fn.force_on_policy_ratio");
+  job.packed = c.on("policy.sequence_packing.enabled") || c.on("policy.dynamic_batching.enabled");
+  job.balanced = true;  // BatchedDataDict.shard_by_batch_size deals packed sequences by length
+  job.rollout_gpus = engines;
+  const std::string async = fmt::format("{}async_{}.", section, method);
+  if (engines > 0 && c.on(async + "enabled")) {
+    job.staleness = std::clamp<std::int64_t>(c.whole(async + "max_trajectory_age_steps", 1), 1, 64);
+  }
+  step.layout = layout_of(c, plan, assumed);
+  return step;
+}
+
+}  // namespace
+
+bool is_nemo_rl(const std::string& script) {
+  const std::string name = base_name(script);
+  return name.starts_with("run_grpo") || name.starts_with("run_ppo") ||
+         name.starts_with("run_dpo") || name == "run_sft.py" || name == "run_rm.py" ||
+         name.starts_with("run_distillation") || name == "run_vlm_grpo.py";
+}
+
+bool is_nemo_rl_yaml(const Settings& yaml) {
+  const bool trains = !method_of(yaml).empty() || yaml.has_section("distillation.") ||
+                      yaml.has_section("rm.") || yaml.has_section("loss_fn.") ||
+                      yaml.has_section("cluster.") || yaml.has("defaults");
+  return trains && (yaml.has_section("policy.") ||
+                    (yaml.has("defaults") && !yaml.has_section("trainer.") &&
+                     (!method_of(yaml).empty() || yaml.has_section("cluster."))));
+}
+
+RecipeKind recipe_of_nemo_rl(const Settings& settings) {
+  return by_megatron_cfg(OmegaConfig(settings)) ? RecipeKind::megatron : RecipeKind::fsdp2;
+}
+
+Settings megatron_flags_of_nemo_rl(const Settings& settings) {
+  const OmegaConfig c(settings);
+  if (!by_megatron_cfg(c)) return {};
+  return megatron_flags(MegatronKeys::nemo_rl, c);
+}
+
+std::string model_of_nemo_rl(const Settings& settings) {
+  const std::string name = OmegaConfig(settings).word("policy.model_name");
+  return name.find('$') == std::string::npos ? name : "";
+}
+
+RlReading settle_nemo_rl(Draft& draft, const Settings& settings, const ModelSpec& model,
+                         std::int64_t gpus) {
+  const OmegaConfig c(settings);
+  RlReading reading;
+  ParallelPlan& plan = draft.plan;
+  const Gpus said = gpus_of(c);
+  const bool says = c.said("cluster.num_nodes") != nullptr || c.said("cluster.gpus_per_node");
+  reading.gpus = says ? said.all : 0;
+  const std::int64_t engines = engines_of(said, gpus), trainers = gpus - engines;
+  read_adapters(draft, c, reading.assumed);
+  if (by_megatron_cfg(c)) {
+    settle_megatron(draft, model);
+    settle_adapters(draft, model);
+    const std::int64_t split = std::int64_t{plan.tp} * plan.pp * plan.cp;
+    plan.dp = static_cast<int>(std::max<std::int64_t>(1, trainers / split));
+    if (c.on(under(kMegatron, "fp8_cfg.enabled"))) {
+      plan.precision = Precision::fp8;
+      plan.fp8_param_gather = c.on(under(kMegatron, "fp8_cfg.fp8_param"));
+    }
+  } else {
+    settle_shards(draft, c, trainers, reading.assumed);
+  }
+  if (model.num_mtp_layers > 0 && c.whole(under(kMegatron, "mtp_num_layers"), 0) == 0) {
+    reading.takes_less = true;
+    reading.assumed.emplace_back(
+        "layers that predict further tokens are counted: mtp_num_layers is 0");
+  }
+
+  const std::int64_t length =
+      std::max<std::int64_t>(1, c.whole("policy.max_total_sequence_length", 512));
+  const std::int64_t micro = std::max<std::int64_t>(1, c.whole("policy.train_micro_batch_size", 1));
+  const bool packing = c.on("policy.sequence_packing.enabled");
+  const bool dynamic = c.on("policy.dynamic_batching.enabled");
+  plan.seq_len = length;
+  plan.micro_batch_size = micro;
+  if (packing || dynamic) {
+    const std::string tokens = packing ? "policy.sequence_packing.train_mb_tokens"
+                                       : "policy.dynamic_batching.train_mb_tokens";
+    plan.seq_len = std::max(length, c.whole(tokens, length * micro));
+    plan.micro_batch_size = 1;
+  }
+  const std::int64_t batch =
+      std::max<std::int64_t>(1, c.whole("policy.train_global_batch_size", 512));
+  const std::string_view method = method_of(settings);
+  if (method == "grpo" || method == "ppo") {
+    reading.step = step_of(c, method, plan, length, engines, reading.assumed);
+    const RlJob& job = reading.step->job;
+    plan.global_batch_size = job.packed ? packing_of(job, model, plan).sequences : job.batch();
+    return reading;
+  }
+  // Answers are given: of each a sequence, and two where they are compared.
+  const std::int64_t answers = method == "dpo" || settings.has_section("rm.") ? 2 : 1;
+  if (method.empty() && !settings.has_section("rm.")) {
+    reading.assumed.emplace_back(
+        "training alone: what the teachers of a distillation take is not counted");
+  }
+  if (packing || dynamic) {
+    const std::int64_t sequences =
+        std::max<std::int64_t>(1, answers * batch * length / plan.seq_len);
+    plan.global_batch_size = (sequences + plan.dp - 1) / plan.dp * plan.dp;
+    reading.assumed.emplace_back("sequences that are full: how long the samples are no file says");
+  } else {
+    plan.micro_batch_size *= answers;
+    plan.global_batch_size = batch * answers;
+  }
+  return reading;
+}
+
+// ---- what is wrong ----
+
+namespace {
+
+class NemoCheck {
+ public:
+  NemoCheck(const Scene& scene, const ConfigPart& part, Findings& out)
+      : scene_(scene), part_(part), out_(out), c_(part.settings) {}
+
+  void run() {
+    check_world();
+    check_back_ends();
+    check_engines();
+    check_batches();
+  }
+
+ private:
+  [[nodiscard]] Place place_of(std::initializer_list<std::string> keys) const {
+    for (const std::string& name : keys) {
+      if (const Setting* const found = c_.said(name)) return found->place;
+    }
+    return part_.place;
+  }
+
+  void find(Severity severity, std::string_view rule, Place place, std::string message,
+            std::string instead, std::string_view source) {
+    out_.push_back({severity,
+                    std::string(rule),
+                    std::move(place),
+                    std::move(message),
+                    std::move(instead),
+                    std::string(source),
+                    {}});
+  }
+
+  void check_world() {
+    const std::int64_t gpus = scene_.question.limits.gpus, said = scene_.rl_gpus;
+    if (said <= 0 || gpus <= 0 || said == gpus) return;
+    find(error, "launched_world", place_of({"cluster.num_nodes", "cluster.gpus_per_node"}),
+         fmt::format("cluster has {} nodes of {} GPUs = {}, not the job's {}",
+                     c_.whole("cluster.num_nodes", 1), c_.whole("cluster.gpus_per_node", 1), said,
+                     gpus),
+         fmt::format("{} GPUs in all", gpus), "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:857");
+  }
+
+  void check_back_ends() {
+    const bool shards = c_.on(under(kShards, "enabled")), megatron = by_megatron_cfg(c_);
+    constexpr std::string_view kPolicy = "NeMo-RL 7ea279ab, nemo_rl/models/policy/lm_policy.py";
+    if (shards && megatron) {
+      find(error, "two_trainers", place_of({under(kMegatron, "enabled")}),
+           "dtensor_cfg and megatron_cfg are both enabled: NeMo-RL raises an error",
+           "dtensor_cfg.enabled: false", kPolicy);
+    } else if (!shards && !megatron && c_.said("policy.model_name") != nullptr) {
+      find(error, "no_trainer", place_of({under(kMegatron, "enabled"), under(kShards, "enabled")}),
+           "neither dtensor_cfg nor megatron_cfg is enabled: nothing trains",
+           "megatron_cfg.enabled: true", kPolicy);
+    }
+    if (c_.on("policy.sequence_packing.enabled") && c_.on("policy.dynamic_batching.enabled")) {
+      find(error, "two_batchings", place_of({"policy.dynamic_batching.enabled"}),
+           "sequence_packing and dynamic_batching exclude each other: NeMo-RL asserts it",
+           "dynamic_batching.enabled: false", kPolicy);
+    }
+  }
+
+  void check_engines() {
+    if (!scene_.step) return;
+    const Gpus said = gpus_of(c_);
+    const std::int64_t gpus = scene_.question.limits.gpus;
+    const std::int64_t engines = engines_of(said, gpus);
+    const bool apart = !c_.on(under(kEngine, "colocated.enabled"), true);
+    if (apart && said.engines == 0) {
+      find(error, "no_engines",
+           place_of({under(kEngine, "colocated.resources.num_nodes"),
+                     under(kEngine, "colocated.enabled")}),
+           "generation is not colocated, and no GPUs are set aside for it: NeMo-RL asserts it",
+           "generation.colocated.resources.num_nodes, or gpus_per_node on a single node",
+           "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:867");
+      return;
+    }
+    const EngineKeys* const engine = engine_of(c_);
+    if (engine == nullptr) return;
+    const RolloutLayout& layout = scene_.step->layout;
+    const int pp = degree_said(c_, under(kEngine, engine->pp));
+    const std::int64_t on = apart ? engines : gpus, each = std::int64_t{layout.gpus()} * pp;
+    const std::string tp = under(kEngine, engine->tp);
+    if (on % each != 0) {
+      find(error, "rollout_divisibility", place_of({tp}),
+           fmt::format("{} GPUs that make answers are no whole number of engines of {} ({}{})", on,
+                       each, to_string(layout), pp > 1 ? fmt::format(" pp{}", pp) : ""),
+           "degrees of the engine that divide them",
+           "NeMo-RL 7ea279ab, nemo_rl/models/generation/vllm/vllm_generation.py:121");
+    }
+    if (engine->backend == "vllm" && layout.ep > 1 && layout.ep % layout.tp != 0) {
+      find(error, "rollout_experts", place_of({under(kEngine, engine->ep)}),
+           fmt::format("vLLM's expert_parallel_size {} is no multiple of its tensor_parallel_size "
+                       "{}",
+                       layout.ep, layout.tp),
+           fmt::format("a multiple of {}", layout.tp),
+           "NeMo-RL 7ea279ab, nemo_rl/models/generation/vllm/vllm_generation.py:135");
+    }
+    const std::string async = "grpo.async_grpo.enabled";
+    if (c_.on(async) && !apart) {
+      find(error, "async_colocated", place_of({async}),
+           "async_grpo trains on older answers while others are made, and generation shares its "
+           "GPUs: NeMo-RL asserts that it does not",
+           "generation.colocated.enabled: false",
+           "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:4177");
+    }
+  }
+
+  void check_batches() {
+    const std::int64_t batch = c_.whole("policy.train_global_batch_size", 0);
+    const ParallelPlan& plan = scene_.draft.plan;
+    const Place place = place_of({"policy.train_global_batch_size"});
+    constexpr std::string_view kShardBatch = "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:4671";
+    if (scene_.step) {
+      const RlJob& job = scene_.step->job;
+      if (batch > 0 && job.answers() % batch != 0) {
+        find(batch > job.answers() ? error : warning, "batch_arithmetic", place,
+             fmt::format("{} answers of a step ({} prompts x {}) are no whole number of optimizer "
+                         "steps of {} (train_global_batch_size)",
+                         job.answers(), job.prompts, job.samples, batch),
+             "a train_global_batch_size that divides them", kShardBatch);
+      }
+      if (job.answers() % plan.dp != 0) {
+        find(error, "batch_arithmetic", place,
+             fmt::format("{} answers of a step ({} prompts x {}) do not divide among {} "
+                         "data-parallel ranks",
+                         job.answers(), job.prompts, job.samples, plan.dp),
+             fmt::format("a multiple of {}", plan.dp), kShardBatch);
+      }
+    }
+    if (batch <= 0) return;
+    const std::int64_t micro =
+        std::max<std::int64_t>(1, c_.whole("policy.train_micro_batch_size", 1));
+    const bool by_tokens =
+        c_.on("policy.sequence_packing.enabled") || c_.on("policy.dynamic_batching.enabled");
+    if (batch % plan.dp != 0) {
+      find(error, "batch_arithmetic", place,
+           fmt::format("train_global_batch_size {} is no multiple of {} data-parallel ranks", batch,
+                       plan.dp),
+           fmt::format("a multiple of {}", plan.dp),
+           "NeMo-RL 7ea279ab, nemo_rl/distributed/batched_data_dict.py (shard_by_batch_size)");
+    } else if (!by_tokens && batch / plan.dp % micro != 0) {
+      find(error, "batch_arithmetic", place_of({"policy.train_micro_batch_size"}),
+           fmt::format("{} samples of each of {} data-parallel ranks are no multiple of "
+                       "train_micro_batch_size {}",
+                       batch / plan.dp, plan.dp, micro),
+           "a train_micro_batch_size that divides them",
+           "NeMo-RL 7ea279ab, nemo_rl/distributed/batched_data_dict.py (make_microbatch_iterator)");
+    }
+  }
+
+  const Scene& scene_;
+  const ConfigPart& part_;
+  Findings& out_;
+  OmegaConfig c_;
+};
+
+}  // namespace
+
+void check_nemo_rl(const Scene& scene, Findings& out) {
+  for (const ConfigPart& part : scene.files.parts) {
+    if (part.dialect == Dialect::nemo_rl) NemoCheck(scene, part, out).run();
+  }
+}
+
+}  // namespace qplan

@@ -1,0 +1,57 @@
+#pragma once
+// verl (b178a3cd) and NeMo-RL (7ea279ab): a training plan, the job, and the engines that make its
+// answers, in one configuration each.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "planner/frameworks/emit.h"
+#include "planner/frameworks/shell/shell.h"
+#include "planner/rl/rl_step.h"
+
+namespace qplan {
+
+// What a configuration asks for beside the words of a plan.
+struct RlReading {
+  std::optional<RlStep> step;  // none: it is fine-tuned on answers that are given
+  std::int64_t gpus = 0;       // of the whole job, as it says them; 0: it does not
+  std::vector<std::string> assumed;
+  bool takes_less = false;  // memory than the plan
+};
+
+// ---- verl ----
+
+// Whether a program, or what it is given, is verl's.
+bool is_verl(const std::vector<ShellWord>& words, const std::string& script);
+// Hydra's overrides ("a.b=c", "+a.b=c", "--config-name x") by their keys.
+Settings verl_settings(const std::vector<ShellWord>& words, const std::string& script);
+// YAML that overrides verl's own.
+bool is_verl_yaml(const Settings& yaml);
+// Whether the program trains anything.
+bool trains_by_verl(const std::string& script);
+
+RecipeKind recipe_of_verl(const Settings& settings);
+// The words of the plan as Megatron's flags, where Megatron trains.
+Settings megatron_flags_of_verl(const Settings& settings);
+RlReading settle_verl(Draft& draft, const Settings& settings, const ModelSpec& model,
+                      std::int64_t gpus);
+std::string model_of_verl(const Settings& settings);
+
+std::span<const Limit> verl_limits();
+
+// ---- NeMo-RL ----
+
+// Whether a program is one of its examples'; and whether YAML is its configuration.
+bool is_nemo_rl(const std::string& script);
+bool is_nemo_rl_yaml(const Settings& yaml);
+RecipeKind recipe_of_nemo_rl(const Settings& settings);
+Settings megatron_flags_of_nemo_rl(const Settings& settings);
+RlReading settle_nemo_rl(Draft& draft, const Settings& settings, const ModelSpec& model,
+                         std::int64_t gpus);
+std::string model_of_nemo_rl(const Settings& settings);
+
+std::span<const Limit> nemo_rl_limits();
+
+}  // namespace qplan

@@ -1,0 +1,265 @@
+// A step as verl's run script.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/error.h"
+#include "planner/frameworks/rl/megatron_words.h"
+#include "planner/frameworks/rl/rl.h"
+#include "planner/frameworks/rl/verl_keys.h"
+#include "planner/frameworks/rl/written_step.h"
+#include "planner/frameworks/writers.h"
+
+namespace qplan {
+namespace {
+
+using namespace verl;
+
+constexpr auto kVerlLimits = std::to_array<Limit>({
+    {"verl_word",
+     [](const Subject& s) {
+       return by_megatron(s) && !flag_without_key(MegatronKeys::verl, s).flag.empty();
+     },
+     [](const Subject& s) {
+       const UnsaidFlag unsaid = flag_without_key(MegatronKeys::verl, s);
+       return fmt::format("verl's configuration has no key for Megatron's {}; leave {} out",
+                          unsaid.flag, unsaid.word);
+     }},
+    {"rl_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
+     [](const Subject& s) { return rl_precision_message(s, "verl"); }},
+    {"rl_states", [](const Subject& s) { return has_rl_states(s); },
+     [](const Subject& s) { return rl_states_message(s, "verl"); }},
+    {"rl_loss", [](const Subject& s) { return s.plan.loss != LossKind::by_framework; },
+     [](const Subject&) {
+       return std::string("verl has a loss of its own over logits; leave loss out");
+     }},
+    {"written_dropout", [](const Subject& s) { return s.plan.dropout; },
+     [](const Subject&) {
+       return std::string("jobs are written without dropout; leave dropout out");
+     }},
+    {"rl_compile", [](const Subject& s) { return s.plan.compile; },
+     [](const Subject&) { return std::string("verl compiles no modules; leave compile out"); }},
+    {"verl_adapters", [](const Subject& s) { return by_megatron(s) && s.plan.lora_rank > 0; },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes verl's adapters (LoRA) for FSDP alone; plan it as fsdp2 or leave "
+           "lora_rank "
+           "out");
+     }},
+    {"verl_shards",
+     [](const Subject& s) { return by_shards(s) && (s.plan.tp > 1 || s.plan.sequence_parallel); },
+     [](const Subject&) {
+       return std::string(
+           "verl's FSDP splits no matrices: use tp 1 and leave sequence_parallel out");
+     }},
+    {"verl_ulysses",
+     [](const Subject& s) {
+       return by_shards(s) && s.plan.cp > 1 &&
+              (s.plan.cp_comm != CpComm::p2p || s.model.num_attention_heads % s.plan.cp != 0);
+     },
+     [](const Subject& s) {
+       return fmt::format(
+           "verl's FSDP splits sequences by heads (Ulysses), of which there are {}: use a cp that "
+           "divides them, with cp_comm p2p as it is predicted",
+           s.model.num_attention_heads);
+     }},
+    {"verl_recompute",
+     [](const Subject& s) {
+       const Recompute& r = s.plan.recompute;
+       return by_shards(s) && (r.kind == RecomputeKind::selective || r.layers > 0);
+     },
+     [](const Subject&) {
+       return std::string(
+           "verl's FSDP recomputes whole layers, all of them or none; use recompute "
+           "full or none");
+     }},
+    {"verl_offload",
+     [](const Subject& s) {
+       const Offload& o = s.plan.offload;
+       const bool whole = o.params ? o.optimizer == 1 : o.optimizer == 0;
+       return by_shards(s) && (!whole || o.activation_layers != 0 || o.nvme);
+     },
+     [](const Subject&) {
+       return std::string(
+           "verl's FSDP offloads weights and optimizer during a step or neither; "
+           "leave offload out");
+     }},
+    {"verl_overlap",
+     [](const Subject& s) {
+       return by_shards(s) && s.plan.overlap != recipe_of(s.recipe).defaults.overlap;
+     },
+     [](const Subject&) {
+       return std::string(
+           "FSDP2 always prefetches and reduces behind compute; use "
+           "overlap=grad,param");
+     }},
+});
+
+// "key=value" of Hydra; what the configuration has not is added by a '+'.
+std::string overriding(const OptionList& list, const WrittenOption& option) {
+  const bool known = list.find(option.key) != nullptr;
+  return fmt::format("{}{}={}", known ? "" : "+", option.key, hydra_text(option.value));
+}
+
+std::vector<WrittenOption> shard_keys(const Subject& s) {
+  const ParallelPlan& p = s.plan;
+  std::vector<WrittenOption> keys{
+      {key(kActor, "strategy"), "fsdp2"},
+      {key(kActor, "ulysses_sequence_parallel_size"), p.cp},
+      {key(kActor, "fsdp_config.reshard_after_forward"), p.zero == 3},
+      {key(kActor, "fsdp_config.fsdp_size"), p.fsdp_shard > 0 ? p.fsdp_shard : -1},
+      {key(kModel, "enable_gradient_checkpointing"), p.recompute.kind == RecomputeKind::full}};
+  if (p.offload.params) keys.push_back({key(kActor, "fsdp_config.offload_policy"), true});
+  if (p.main_params_dtype == DType::bf16) {
+    keys.push_back({key(kActor, "fsdp_config.model_dtype"), "bfloat16"});
+  }
+  if (p.lora_rank > 0) {
+    keys.push_back({key(kModel, "lora_rank"), p.lora_rank});
+    keys.push_back({key(kModel, "lora_alpha"), p.lora_alpha});
+    Json targets = Json::array();
+    for (const auto& [target, word] : Words<LoraTarget>::table) {
+      if (p.lora_targets.has(target)) targets.push_back(std::string(word));
+    }
+    keys.push_back(
+        {key(kModel, "target_modules"), targets.empty() ? Json("all-linear") : std::move(targets)});
+  }
+  return keys;
+}
+
+// The micro-batches of one who passes over sequences: by tokens, or by their number.
+void add_micro_batches(std::vector<WrittenOption>& keys, const std::string& section,
+                       std::string_view sequences, std::string_view tokens,
+                       std::string_view dynamic, const Subject& s, bool packs) {
+  keys.push_back({section + std::string(dynamic), packs});
+  if (packs) {
+    keys.push_back(
+        {section + std::string(tokens), s.plan.seq_len * s.plan.micro_batch_size / s.plan.cp});
+  } else {
+    keys.push_back({section + std::string(sequences), s.plan.micro_batch_size});
+  }
+}
+
+std::vector<WrittenOption> step_keys(const Subject& s, const WrittenStep& written) {
+  const RlJob& job = written.step.job;
+  const RolloutLayout& layout = written.step.layout;
+  const bool critic = job.algorithm == Algorithm::ppo;
+  const std::string states = key(kActor, by_megatron(s) ? "megatron." : "fsdp_config.");
+  const bool moves = job.offload_trainer && job.colocated();
+  std::vector<WrittenOption> keys{
+      {"algorithm.adv_estimator", critic ? "gae" : "grpo"},
+      {"data.train_files", "$TRAIN_FILES"},
+      {"data.val_files", "$VAL_FILES"},
+      {"data.train_batch_size", job.prompts},
+      {"data.max_prompt_length", job.prompt_len},
+      {"data.max_response_length", job.response.max},
+      {"data.filter_overlong_prompts", true},
+      {key(kModel, "path"), "$MODEL_PATH"},
+      {by_megatron(s) ? key(kActor, "megatron.use_remove_padding")
+                      : key(kModel, "use_remove_padding"),
+       job.packed},
+      {key(kActor, "optim.lr"), "1e-6"},
+      {key(kActor, "ppo_mini_batch_size"), job.batch() / job.samples},
+      {key(kActor, "ppo_epochs"), job.epochs},
+      {key(kActor, "use_kl_loss"), job.reference},
+      {states + "param_offload", moves},
+      {states + "optimizer_offload", moves},
+  };
+  if (by_megatron(s)) keys.push_back({states + "grad_offload", moves});
+  const auto add = [&](const std::string& section, std::string_view sequences,
+                       std::string_view tokens, std::string_view dynamic) {
+    add_micro_batches(keys, section, sequences, tokens, dynamic, s, written.packs);
+  };
+  add(std::string(kActor), "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu",
+      "use_dynamic_bsz");
+  add(std::string(kRollout), "log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu",
+      "log_prob_use_dynamic_bsz");
+  if (job.reference) {
+    add(std::string(kRef), "log_prob_micro_batch_size_per_gpu", "log_prob_max_token_len_per_gpu",
+        "log_prob_use_dynamic_bsz");
+    keys.push_back(
+        {key(kRef, by_megatron(s) ? "megatron.param_offload" : "fsdp_config.param_offload"), true});
+  }
+  if (critic) {
+    keys.push_back({"critic.model.path", "$MODEL_PATH"});
+    add("critic.", "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu", "use_dynamic_bsz");
+  }
+  if (!job.old_logprobs) keys.push_back({"algorithm.rollout_correction.bypass_mode", true});
+  keys.insert(keys.end(),
+              {{key(kRollout, "name"), "vllm"},
+               {key(kRollout, "n"), job.samples},
+               {key(kRollout, "tensor_model_parallel_size"), layout.tp},
+               {key(kRollout, "data_parallel_size"), layout.dp},
+               {key(kRollout, "expert_parallel_size"), layout.ep},
+               {key(kRollout, "gpu_memory_utilization"), layout.memory_share},
+               {key(kRollout, "max_num_seqs"), layout.max_running},
+               {key(kRollout, "free_cache_engine"), job.colocated() && job.sleep_level > 0}});
+  if (layout.precision == Precision::fp8) keys.push_back({key(kRollout, "quantization"), "fp8"});
+  const std::int64_t batched = std::max<std::int64_t>(8192, layout.max_running);
+  keys.push_back({key(kRollout, "max_num_batched_tokens"), batched});
+  keys.push_back({"trainer.balance_batch", job.balanced});
+  return keys;
+}
+
+std::vector<WrittenOption> trainer_keys(const Subject& s, const RlJob& job) {
+  const Nodes nodes = nodes_of(s);
+  std::vector<WrittenOption> keys{{"trainer.nnodes", nodes.count},
+                                  {"trainer.n_gpus_per_node", nodes.gpus}};
+  if (!job.colocated()) {
+    ParallelPlan engines;
+    engines.dp = static_cast<int>(job.rollout_gpus);
+    const Subject beside{s.model, s.config, engines, s.recipe, s.gpus_per_node};
+    const Nodes others = nodes_of(beside);
+    keys.push_back({"rollout.nnodes", others.count});
+    keys.push_back({"rollout.n_gpus_per_node", others.gpus});
+    keys.push_back({"actor_rollout_ref.hybrid_engine", false});
+  }
+  keys.insert(keys.end(), {{"trainer.logger", Json::array({"console"})},
+                           {"trainer.project_name", "qplan"},
+                           {"trainer.experiment_name", s.model.name},
+                           {"trainer.save_freq", 20},
+                           {"trainer.test_freq", -1},
+                           {"trainer.total_epochs", 15}});
+  return keys;
+}
+
+}  // namespace
+
+std::span<const Limit> verl_limits() {
+  return kVerlLimits;
+}
+
+std::vector<EmittedFile> write_verl(const Subject& s, const std::vector<std::string>& remarks) {
+  const WrittenStep step = step_to_write(s);
+  const RlJob& job = step.step.job;
+  std::vector<WrittenOption> keys = step_keys(s, step);
+  const auto words = by_megatron(s) ? megatron_keys(MegatronKeys::verl, s) : shard_keys(s);
+  keys.insert(keys.end(), words.begin(), words.end());
+  const auto trainer = trainer_keys(s, job);
+  keys.insert(keys.end(), trainer.begin(), trainer.end());
+
+  const OptionList& list = known_options(by_megatron(s) ? "verl_megatron" : "verl");
+  const bool apart = !job.colocated();
+  // Keys of the configuration that the other program adds.
+  std::string text;
+  for (const WrittenOption& option : keys) {
+    const bool of_engines = option.key.starts_with("rollout.");
+    const std::string word = of_engines ? fmt::format("{}={}", option.key, hydra_text(option.value))
+                                        : overriding(list, option);
+    text += fmt::format(" \\\n  {}", quoted_override(word));
+  }
+  std::string config = apart ? "one_step_off_ppo" : "ppo";
+  config += by_megatron(s) ? "_megatron_trainer" : "_trainer";
+  const std::string file = fmt::format(
+      "#!/bin/bash\n{}set -euo pipefail\n\n{}\n{}python3 -m {} --config-name={}{} \"$@\"\n",
+      remark_lines(remarks),
+      paths_block({{"MODEL_PATH", "/path/to/" + s.model.name},
+                   {"TRAIN_FILES", "/path/to/train.parquet"},
+                   {"VAL_FILES", "/path/to/test.parquet"}}),
+      by_megatron(s) ? "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" : "",
+      apart ? "verl.experimental.one_step_off_policy.main_ppo" : "verl.trainer.main_ppo", config,
+      text);
+  return {{"run.sh", file, true}};
+}
+
+}  // namespace qplan

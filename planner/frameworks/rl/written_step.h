@@ -1,0 +1,39 @@
+#pragma once
+// What the writers of verl and NeMo-RL share.
+
+#include <string>
+#include <string_view>
+
+#include "planner/frameworks/emit.h"
+#include "planner/rl/rl_step.h"
+
+namespace qplan {
+
+// Who trains: Megatron, or FSDP2 over transformers' modules.
+inline bool by_megatron(const Subject& s) {
+  return s.recipe == RecipeKind::megatron;
+}
+inline bool by_shards(const Subject& s) {
+  return s.recipe == RecipeKind::fsdp2;
+}
+
+struct WrittenStep {
+  RlStep step;
+  bool packs = true;  // micro-batches are made by tokens
+};
+
+// The subject's own; for a plan by itself one of GRPO whose optimizer steps are the plan's batch,
+// each answer a sequence of its length.
+WrittenStep step_to_write(const Subject& subject);
+
+// A value as Hydra reads it: "True", "[a,b]", "null".
+std::string hydra_text(const Json& value);
+// In a shell.
+std::string quoted_override(const std::string& word);
+
+// Formats that neither has words for.
+std::string rl_precision_message(const Subject& subject, std::string_view framework);
+bool has_rl_states(const Subject& subject);
+std::string rl_states_message(const Subject& subject, std::string_view framework);
+
+}  // namespace qplan

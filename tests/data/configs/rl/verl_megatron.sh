@@ -1,0 +1,27 @@
+#!/bin/bash
+TP=${TP:-4}
+python3 -m verl.trainer.main_ppo --config-path=config \
+  --config-name='ppo_megatron_trainer.yaml' \
+  algorithm.adv_estimator=grpo \
+  data.train_batch_size=128 \
+  data.max_prompt_length=2048 \
+  data.max_response_length=6144 \
+  actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B \
+  actor_rollout_ref.actor.ppo_mini_batch_size=128 \
+  actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2 \
+  actor_rollout_ref.actor.megatron.tensor_model_parallel_size=$TP \
+  actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2 \
+  actor_rollout_ref.actor.megatron.expert_model_parallel_size=8 \
+  actor_rollout_ref.actor.megatron.expert_tensor_parallel_size=1 \
+  actor_rollout_ref.actor.megatron.param_offload=True \
+  actor_rollout_ref.actor.megatron.optimizer_offload=True \
+  +actor_rollout_ref.actor.megatron.override_transformer_config.moe_permute_fusion=True \
+  actor_rollout_ref.actor.megatron.override_transformer_config.recompute_granularity=full \
+  actor_rollout_ref.actor.megatron.override_transformer_config.recompute_method=uniform \
+  actor_rollout_ref.actor.megatron.override_transformer_config.recompute_num_layers=1 \
+  actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 \
+  actor_rollout_ref.rollout.name=vllm \
+  actor_rollout_ref.rollout.n=8 \
+  actor_rollout_ref.rollout.tensor_model_parallel_size=4 \
+  trainer.n_gpus_per_node=8 \
+  trainer.nnodes=4

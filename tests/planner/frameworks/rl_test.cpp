@@ -1,0 +1,343 @@
+// verl's scripts and NeMo-RL's YAML: the plan, the job and the engines that they ask for, what goes
+// wrong with them, and that what is written is read back.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "models/json.h"
+#include "planner/frameworks/check.h"
+#include "planner/frameworks/model_of_files.h"
+#include "planner/frameworks/rl/omega_config.h"
+#include "planner/rl/rl_step.h"
+#include "tests/planner/frameworks/jobs.h"
+
+namespace qplan {
+namespace {
+
+std::string fixture(const std::string& name) {
+  return read_text_file(std::string(QPLAN_TEST_DATA) + "/configs/rl/" + name);
+}
+
+Checked ask(const std::vector<ConfigText>& texts, const std::string& model_name,
+            std::int64_t gpus) {
+  const ModelSpec model = load_model(model_name);
+  const Json config = model_config(model_name);
+  return check_cited(texts, question_of(model, config, gpus));
+}
+
+Checked ask_shards(const std::string& from = "", const std::string& to = "",
+                   std::int64_t gpus = 16) {
+  const std::string text = fixture("verl_grpo.sh");
+  return ask({{"run.sh", from.empty() ? text : with_words(text, from, to)}}, "qwen3-8b", gpus);
+}
+
+Checked ask_megatron(const std::string& from = "", const std::string& to = "") {
+  const std::string text = fixture("verl_megatron.sh");
+  return ask({{"run.sh", from.empty() ? text : with_words(text, from, to)}}, "qwen3-30b-a3b", 32);
+}
+
+Checked ask_nemo(const std::string& from = "", const std::string& to = "", std::int64_t gpus = 32) {
+  const std::string text = fixture("nemo_async.yaml");
+  return ask({{"configs/nemo_async.yaml", from.empty() ? text : with_words(text, from, to)},
+              {"configs/nemo_base.yaml", fixture("nemo_base.yaml")}},
+             "qwen3-30b-a3b", gpus);
+}
+
+void rule(const std::string& id, const Checked& checked, const std::string& words = "") {
+  const Finding* const found = find(checked, id);
+  REQUIRE_MESSAGE(found != nullptr, id << " among:\n" << findings_text(checked));
+  CHECK_MESSAGE(found->message.find(words) != std::string::npos, found->message);
+}
+
+}  // namespace
+
+TEST_SUITE("OmegaConf") {
+  TEST_CASE("follows references, its own defaults among them, and ends in circles") {
+    Settings said;
+    const auto say = [&](const std::string& key, const std::string& value) {
+      said.add({key, hydra_value(value), {}, {}, {}, true});
+    };
+    say("a.b", "3");
+    say("a.c", "${.b}");
+    say("x", "${oc.select:missing,${a.c}}");
+    say("y", "${mul:${a.b}, 4}");
+    say("z", "${z}");
+    const OmegaConfig c(said, &known_options("verl"));
+    CHECK(c.whole("x", 0) == 3);
+    CHECK(c.whole("y", 0) == 12);
+    CHECK(c.value("z").is_null());
+    CHECK(c.whole("critic.ppo_mini_batch_size", 0) == 256);      // "${oc.select:actor...,256}"
+    CHECK(c.value("actor_rollout_ref.rollout.name").is_null());  // "???"
+  }
+
+  TEST_CASE("values are Hydra's") {
+    CHECK(hydra_value("True") == true);
+    CHECK(hydra_value("null").is_null());
+    CHECK(hydra_value("1e-6") == 1e-6);
+    CHECK(hydra_value("'4'") == "4");
+    CHECK(hydra_value("[a, 2]") == Json::array({"a", 2}));
+  }
+}
+
+TEST_SUITE("verl") {
+  TEST_CASE("a script of FSDP is a plan, a job and engines") {
+    const Checked checked = ask_shards();
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    CHECK(checked.framework == Framework::verl);
+    CHECK(checked.recipe == RecipeKind::fsdp2);
+    const ParallelPlan& plan = checked.plan;
+    CHECK(plan.dp == 8);
+    CHECK(plan.cp == 2);
+    CHECK(plan.zero == 3);
+    CHECK(plan.recompute.kind == RecomputeKind::full);
+    CHECK(plan.seq_len == 16384);  // 8192 tokens on each of two ranks
+    CHECK(plan.micro_batch_size == 1);
+    REQUIRE(checked.step.has_value());
+    const RlJob& job = checked.step->job;
+    CHECK(job.algorithm == Algorithm::grpo);
+    CHECK(job.prompts == 256);
+    CHECK(job.samples == 8);
+    CHECK(job.prompt_len == 1024);
+    CHECK(job.response.max == 3072);
+    CHECK(job.train_batch == 512);
+    CHECK(job.reference);
+    CHECK(job.packed);
+    CHECK(job.offload_trainer);
+    CHECK(job.colocated());
+    CHECK(checked.step->layout.tp == 2);
+    CHECK(checked.step->layout.memory_share == 0.6);
+  }
+
+  TEST_CASE("a script of Megatron has its degrees, defaults and words of its classes") {
+    const Checked checked = ask_megatron();
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    CHECK(checked.recipe == RecipeKind::megatron);
+    const ParallelPlan& plan = checked.plan;
+    CHECK(plan.tp == 4);
+    CHECK(plan.pp == 2);
+    CHECK(plan.dp == 4);
+    CHECK(plan.ep == 8);
+    CHECK(plan.etp == 1);
+    CHECK(plan.zero == 1);
+    CHECK(plan.sequence_parallel);
+    CHECK(plan.moe_permute_fusion);
+    CHECK(plan.recompute.kind == RecomputeKind::full);
+    CHECK(plan.grad_dtype == DType::fp32);
+    CHECK(plan.micro_batch_size == 2);
+    CHECK(plan.seq_len == 8192);
+    CHECK(plan.global_batch_size == 1024);
+  }
+
+  TEST_CASE("the checkpoint names the model, behind a variable, too") {
+    const std::vector<ConfigText> texts{{"run.sh", fixture("verl_grpo.sh")}};
+    CHECK(built_in_of_id(model_id_of_files(read_job_files(texts))) == "qwen3-8b");
+  }
+
+  TEST_CASE("keys that nobody has are found, and those that a + may add are not") {
+    rule("unknown_option", ask_shards("rollout.n=8", "rollout.nn=8"), "rollout.nn");
+    rule("unknown_option", ask_shards("ppo_mini_batch_size", "ppo_mini_batchsize"));
+    rule("key_is_there", ask_shards("data.train_batch_size", "+data.train_batch_size"));
+    CHECK(find(ask_shards("trainer.nnodes=2",
+                          "trainer.nnodes=2 "
+                          "+actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space=4"),
+               "unknown_option") == nullptr);
+    // Another program may have keys of its own.
+    CHECK(find(ask_shards("main_ppo \\\n", "main_ppo --config-name=mine mine.key=1 \\\n"),
+               "unknown_option") == nullptr);
+  }
+
+  TEST_CASE("the arithmetic of batches is verl's") {
+    rule("batch_arithmetic", ask_shards("train_batch_size=256", "train_batch_size=32"),
+         "fewer than the 64");
+    rule("batch_arithmetic", ask_shards("ppo_mini_batch_size=64", "ppo_mini_batch_size=60"),
+         "no whole number");
+    rule("batch_arithmetic",
+         ask_megatron("ppo_micro_batch_size_per_gpu=2", "ppo_micro_batch_size_per_gpu=3"),
+         "micro-batch 3 = 12");
+    rule("micro_batch_unsaid",
+         ask_megatron("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 ", ""));
+    rule("micro_batch_twice",
+         ask_megatron("actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2",
+                      "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=2 "
+                      "actor_rollout_ref.rollout.log_prob_micro_batch_size=8"));
+    rule("micro_batch_tokens",
+         ask_shards("$((2 * (prompt + answer)))", "$(((prompt + answer) / 4))"), "x Ulysses 2");
+  }
+
+  TEST_CASE("engines and degrees have to divide the GPUs") {
+    rule("rollout_divisibility",
+         ask_shards("tensor_model_parallel_size=2", "tensor_model_parallel_size=3"));
+    rule("rollout_heads", ask_shards("tensor_model_parallel_size=2",
+                                     "tensor_model_parallel_size=2 "
+                                     "actor_rollout_ref.rollout.tensor_model_parallel_size=1 "
+                                     "actor_rollout_ref.rollout.tensor_model_parallel_size=64",
+                                     64));
+    rule("rollout_experts", ask_megatron("rollout.tensor_model_parallel_size=4",
+                                         "rollout.tensor_model_parallel_size=4 "
+                                         "actor_rollout_ref.rollout.expert_parallel_size=8"));
+    rule("rollout_prefill",
+         ask_shards("rollout.n=8", "rollout.n=8 actor_rollout_ref.rollout.max_num_seqs=16384"));
+    rule("rollout_prefill",
+         ask_megatron("rollout.n=8",
+                      "rollout.n=8 actor_rollout_ref.rollout.enable_chunked_prefill=False "
+                      "actor_rollout_ref.rollout.max_num_batched_tokens=4096"));
+    rule("ulysses_heads",
+         ask_shards("ulysses_sequence_parallel_size=2", "ulysses_sequence_parallel_size=3"));
+    rule("ulysses_padding",
+         ask_shards("rollout.n=8", "rollout.n=8 actor_rollout_ref.model.use_remove_padding=False"));
+    rule("world_divisibility", ask_megatron("TP:-4", "TP:-3"));
+    rule("launched_world", ask_shards("nnodes=2", "nnodes=4"), "32 GPUs");
+  }
+
+  TEST_CASE("GPUs that make answers alone train nothing") {
+    const Checked checked = ask_shards(
+        "trainer.nnodes=2", "trainer.nnodes=1 rollout.nnodes=1 rollout.n_gpus_per_node=8");
+    REQUIRE(checked.step.has_value());
+    CHECK(checked.step->job.rollout_gpus == 8);
+    CHECK(checked.step->job.staleness == 1);
+    CHECK(checked.plan.dp == 4);
+    CHECK(find(checked, "launched_world") == nullptr);
+  }
+
+  TEST_CASE("supervised fine-tuning is a plan alone") {
+    const Checked checked = ask(
+        {{"sft.sh",
+          "torchrun --standalone --nnodes=1 --nproc_per_node=8 -m verl.trainer.fsdp_sft_trainer "
+          "data.train_batch_size=64 data.micro_batch_size_per_gpu=4 data.max_length=2048 "
+          "model.partial_pretrain=Qwen/Qwen3-8B ulysses_sequence_parallel_size=2 "
+          "use_remove_padding=true\n"}},
+        "qwen3-8b", 8);
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    CHECK_FALSE(checked.step.has_value());
+    CHECK(checked.plan.dp == 4);
+    CHECK(checked.plan.cp == 2);
+    CHECK(checked.plan.micro_batch_size == 4);
+    CHECK(checked.plan.global_batch_size == 64);
+    CHECK(checked.plan.seq_len == 2048);
+  }
+
+  TEST_CASE("its generation trains nothing") {
+    rule("unknown_file",
+         ask_text("gen.sh",
+                  "python3 -m verl.trainer.main_generation data.path=x rollout.temperature=1\n"));
+  }
+}
+
+TEST_SUITE("NeMo-RL") {
+  TEST_CASE("a YAML is read on top of its parents") {
+    const Checked checked = ask_nemo();
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    CHECK(checked.framework == Framework::nemo_rl);
+    CHECK(checked.recipe == RecipeKind::megatron);
+    const ParallelPlan& plan = checked.plan;
+    CHECK(plan.dp == 16);
+    CHECK(plan.ep == 8);
+    CHECK(plan.zero == 1);
+    CHECK(plan.grad_dtype == DType::bf16);
+    CHECK(plan.overlap.has(OverlapKind::grad));
+    CHECK(plan.recompute.kind == RecomputeKind::none);
+    CHECK(plan.seq_len == 4096);  // "${mul:...}" of the child's micro-batch
+    REQUIRE(checked.step.has_value());
+    const RlJob& job = checked.step->job;
+    CHECK(job.prompts == 64);
+    CHECK(job.samples == 16);
+    CHECK(job.rollout_gpus == 16);
+    CHECK(job.staleness == 1);
+    CHECK(job.packed);
+    CHECK(checked.step->layout.tp == 2);
+  }
+
+  TEST_CASE("the parent alone is DTensor's job") {
+    const Checked checked = ask({{"nemo_base.yaml", fixture("nemo_base.yaml")}}, "qwen3-8b", 8);
+    CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));
+    CHECK(checked.recipe == RecipeKind::fsdp2);
+    CHECK(checked.plan.dp == 8);
+    CHECK(checked.plan.recompute.kind == RecomputeKind::full);
+    CHECK(checked.plan.seq_len == 8192);
+  }
+
+  TEST_CASE("what it asserts is found") {
+    rule("two_trainers", ask_nemo("  dtensor_cfg:\n    enabled: false\n", ""));
+    rule("async_colocated",
+         ask_nemo("colocated:\n      enabled: false", "colocated:\n      enabled: true"));
+    rule("no_engines", ask_nemo("num_nodes: 2", "num_nodes: 0"));
+    rule("rollout_divisibility", ask_nemo("tensor_parallel_size: 2", "tensor_parallel_size: 3"));
+    rule("rollout_experts", ask_nemo("tensor_parallel_size: 2",
+                                     "tensor_parallel_size: 2\n      expert_parallel_size: 3"));
+    rule("batch_arithmetic",
+         ask_nemo("train_global_batch_size: 1024", "train_global_batch_size: 1000"));
+    rule("launched_world", ask_nemo("num_nodes: 4", "num_nodes: 3"), "24");
+    rule("two_batchings",
+         ask_nemo("  dtensor_cfg:", "  dynamic_batching:\n    enabled: true\n  dtensor_cfg:"));
+    const std::vector<ConfigText> alone{
+        {"child.yaml", "defaults: ./parent.yaml\ngrpo:\n  seed: 1\n"}};
+    rule("config_missing", ask(alone, "qwen3-8b", 8), "parent.yaml");
+  }
+}
+
+TEST_SUITE("steps") {
+  TEST_CASE("a step comes back from JSON") {
+    RlStep step;
+    step.job.prompts = 48;
+    step.job.train_batch = 96;
+    step.job.rollout_gpus = 8;
+    step.job.staleness = 1;
+    step.job.reference = false;
+    step.job.response = {.mean = 900, .max = 3000, .spread = 0.4, .stated = {}};
+    step.layout = {.tp = 2, .dp = 4, .ep = 8, .memory_share = 0.7, .max_running = 64};
+    const RlStep again = rl_step_from_json(rl_step_json(step), "step");
+    CHECK(rl_step_json(again) == rl_step_json(step));
+    CHECK(again.layout == step.layout);
+    CHECK(again.job.rollout_gpus == 8);
+    Json wrong = rl_step_json(step);
+    wrong["prompts"] = 0;
+    CHECK_THROWS_AS(rl_step_from_json(wrong, "step"), Error);
+  }
+
+  TEST_CASE("what is written of a step is read back, and nothing is found") {
+    for (const Framework framework : {Framework::verl, Framework::nemo_rl}) {
+      for (const RecipeKind recipe : {RecipeKind::megatron, RecipeKind::fsdp2}) {
+        for (const std::int64_t apart : {0, 8}) {
+          const ModelSpec model = load_model("qwen3-8b");
+          const Json config = model_config("qwen3-8b");
+          const bool megatron = recipe == RecipeKind::megatron;
+          RlStep step;
+          step.job.prompts = 64;
+          step.job.samples = 16;
+          step.job.train_batch = 256;
+          step.job.prompt_len = 512;
+          step.job.response.max = 3584;
+          step.job.response.mean = 1792;
+          step.job.rollout_gpus = apart;
+          step.job.staleness = apart > 0 ? 1 : 0;
+          step.layout = {.tp = 2, .memory_share = 0.6, .max_running = 128};
+          ParallelPlan plan = parse_plan(
+              megatron ? "tp2 pp1 dp8 zero1 mbs1 gbs64 seq8192 recompute=full sequence_parallel"
+                       : "tp1 pp1 dp16 zero3 mbs1 gbs64 seq8192 recompute=full overlap=grad+param");
+          plan = update_plan(step.job, model, plan);
+          plan.routing = ParallelPlan{}.routing;
+          const Subject subject{model, config, plan, recipe, 8, &step};
+          CAPTURE(to_word(framework));
+          CAPTURE(to_word(recipe));
+          CAPTURE(apart);
+          const ClusterLimits limits{plan.world(), 90};
+          for (const Infeasible& reason : why_inexpressible(framework, subject, limits)) {
+            FAIL_CHECK(reason.message);
+          }
+          const auto files = emit(framework, subject, {"a remark"});
+          const Checked checked =
+              check_cited(texts_of(files), question_of(model, config, plan.world() + apart));
+          CHECK_MESSAGE(checked.findings.empty(), findings_text(checked) << files.front().text);
+          CHECK(to_string(checked.plan) == to_string(plan));
+          REQUIRE(checked.step.has_value());
+          // Lengths are the longest's there, and half of it.
+          CHECK(rl_step_json(*checked.step) == rl_step_json(step));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace qplan
