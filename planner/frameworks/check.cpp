@@ -198,14 +198,13 @@ bool is_rl(Framework framework) {
   return framework == Framework::verl || framework == Framework::nemo_rl;
 }
 
-// Whose implementation trains, which those say.
+// Whose implementation trains, which those say themselves.
 RecipeKind trainer_of(Framework framework, const JobFiles& files) {
-  RecipeKind kind = RecipeKind::megatron;
-  if (framework == Framework::verl) kind = recipe_of_verl(files.find(Dialect::verl)->settings);
+  if (framework == Framework::verl) return recipe_of_verl(files.find(Dialect::verl)->settings);
   if (framework == Framework::nemo_rl) {
-    kind = recipe_of_nemo_rl(files.find(Dialect::nemo_rl)->settings);
+    return recipe_of_nemo_rl(files.find(Dialect::nemo_rl)->settings);
   }
-  return kind;
+  return recipe_for(framework, RecipeKind::megatron);
 }
 
 class Reading {

@@ -244,6 +244,7 @@ RlReading settle_nemo_rl(Draft& draft, const Settings& settings, const ModelSpec
   if (by_megatron_cfg(c)) {
     settle_megatron(draft, model);
     settle_adapters(draft, model);
+    if (!model.moe) plan.moe_permute_fusion = true;  // nothing to fuse
     const std::int64_t split = std::int64_t{plan.tp} * plan.pp * plan.cp;
     plan.dp = static_cast<int>(std::max<std::int64_t>(1, trainers / split));
     if (c.on(under(kMegatron, "fp8_cfg.enabled"))) {

@@ -15,7 +15,8 @@ namespace {
 constexpr auto kNemoLimits = std::to_array<Limit>({
     {"nemo_rl_word",
      [](const Subject& s) {
-       return by_megatron(s) && !flag_without_key(MegatronKeys::nemo_rl, s).flag.empty();
+       return by_megatron(s) && s.plan.precision == Precision::bf16 &&
+              !flag_without_key(MegatronKeys::nemo_rl, s).flag.empty();
      },
      [](const Subject& s) {
        const UnsaidFlag unsaid = flag_without_key(MegatronKeys::nemo_rl, s);

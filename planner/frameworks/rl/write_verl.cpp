@@ -19,7 +19,8 @@ using namespace verl;
 constexpr auto kVerlLimits = std::to_array<Limit>({
     {"verl_word",
      [](const Subject& s) {
-       return by_megatron(s) && !flag_without_key(MegatronKeys::verl, s).flag.empty();
+       return by_megatron(s) && s.plan.precision == Precision::bf16 &&
+              !flag_without_key(MegatronKeys::verl, s).flag.empty();
      },
      [](const Subject& s) {
        const UnsaidFlag unsaid = flag_without_key(MegatronKeys::verl, s);
