@@ -106,7 +106,8 @@ class CostModel {
   [[nodiscard]] StepBound own_work_bound(const ParallelPlan& plan) const;
   [[nodiscard]] EndWork end_work(const ParallelPlan& plan) const;
   [[nodiscard]] Seconds step_time(const ParallelPlan& plan) const;
-  // A step of which nothing is trained: every microbatch's forward, and no more (log-probabilities).
+  // A step of which nothing is trained: every microbatch's forward, and no more
+  // (log-probabilities).
   [[nodiscard]] Seconds forward_time(const ParallelPlan& plan) const;
   [[nodiscard]] Estimate evaluate(const ParallelPlan& plan) const;
 

@@ -105,8 +105,8 @@ struct Block {
 struct PersistentBytes {
   Bytes weights, gradients, optimizer;
   Bytes update_peak;  // beside them while the optimizer steps
-  Bytes fresh;   // of gradients that a step makes anew and its update finds
-  Bytes update;  // what the optimizer holds besides while it runs
+  Bytes fresh;        // of gradients that a step makes anew and its update finds
+  Bytes update;       // what the optimizer holds besides while it runs
   [[nodiscard]] Bytes total() const { return weights + gradients + optimizer; }
 };
 PersistentBytes persistent_bytes(const Block& block);

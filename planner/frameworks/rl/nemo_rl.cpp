@@ -208,12 +208,14 @@ bool is_nemo_rl(const std::string& script) {
 }
 
 bool is_nemo_rl_yaml(const Settings& yaml) {
+  // What stands on top of a parent says as little as it likes.
+  const Setting* const parent = yaml.find("defaults");
+  const bool on_top = parent != nullptr && text_of(parent->value).ends_with(".yaml");
+  if (on_top && !yaml.has_section("trainer.")) return true;
   const bool trains = !method_of(yaml).empty() || yaml.has_section("distillation.") ||
                       yaml.has_section("rm.") || yaml.has_section("loss_fn.") ||
-                      yaml.has_section("cluster.") || yaml.has("defaults");
-  return trains && (yaml.has_section("policy.") ||
-                    (yaml.has("defaults") && !yaml.has_section("trainer.") &&
-                     (!method_of(yaml).empty() || yaml.has_section("cluster."))));
+                      yaml.has_section("cluster.");
+  return trains && yaml.has_section("policy.");
 }
 
 RecipeKind recipe_of_nemo_rl(const Settings& settings) {

@@ -23,6 +23,15 @@ constexpr auto kNemoLimits = std::to_array<Limit>({
        return fmt::format("NeMo-RL's megatron_cfg has no key for Megatron's {}; leave {} out",
                           unsaid.flag, unsaid.word);
      }},
+    {"rl_hybrid_stages",
+     [](const Subject& s) {
+       return s.model.mamba && (s.plan.vpp > 1 || !s.plan.pipeline_layout.empty());
+     },
+     [](const Subject&) {
+       return std::string(
+           "NeMo-RL has no key for stages of a model with Mamba-2 layers, which a pattern "
+           "says; use vpp 1 without pipeline_layout");
+     }},
     {"rl_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
      [](const Subject& s) { return rl_precision_message(s, "NeMo-RL"); }},
     {"rl_states",

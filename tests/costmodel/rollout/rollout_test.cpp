@@ -27,7 +27,7 @@ const std::vector<Engine>& engines() {
   static const std::vector<Engine> list = {
       {"llama3-8b", "h100-sxm", "tp1"},         {"qwen3-32b", "h100-sxm", "tp4"},
       {"qwen3-30b-a3b", "h200-sxm", "tp2"},     {"qwen3-30b-a3b", "h100-sxm", "tp1 dp8 ep8"},
-      {"deepseek-v3", "gb200", "tp16"},          {"gpt-oss-20b", "h100-sxm", "tp1"},
+      {"deepseek-v3", "gb200", "tp16"},         {"gpt-oss-20b", "h100-sxm", "tp1"},
       {"qwen3-next-80b-a3b", "h200-sxm", "tp4"}};
   return list;
 }
