@@ -356,9 +356,7 @@ Json to_json(const FoundInFiles& found) {
               {"assumed", checked.assumed},
               {"fixed_files", found.written}};
   object["this_job"] = found.yours ? report(*found.job, *found.yours) : Json(nullptr);
-  object["step"] = found.step ? rl_json(checked.step->job, checked.step->layout,
-                                        checked.step->job.rollout_gpus, *found.step)
-                              : Json(nullptr);
+  object["step"] = found.step ? rl_json(*checked.step, *found.step) : Json(nullptr);
   object["would_fit"] = advice_json(found.would_fit);
   object["best"] = found.best ? report(*found.best_job, *found.best) : Json(nullptr);
   return object;

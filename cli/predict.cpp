@@ -344,12 +344,8 @@ struct AskedRl {
 // The length of its sequences where nobody says it, and no batch: that follows.
 void set_rl_words(PredictQuestion& question, const RlJob& job) {
   const std::string& line = is_file(question.plan) ? std::string() : question.plan;
-  if (is_said("global_batch_size", &ParallelPlan::global_batch_size, line, question.words)) {
-    throw Error(
-        "--global-batch-size follows from --prompts, --samples and --train-batch of an "
-        "--algorithm; "
-        "leave it out");
-  }
+  refuse_batch(
+      is_said("global_batch_size", &ParallelPlan::global_batch_size, line, question.words));
   // The plan is of the GPUs that train.
   if (question.choices.gpus && job.rollout_gpus > 0) {
     if (job.rollout_gpus >= *question.choices.gpus) {
@@ -442,7 +438,7 @@ Exit run_predict(const Args& args, const Console& console) {
   const double elapsed_s = stopwatch.elapsed_s();
   const auto add_step = [&](Json& json) {
     if (!rl || !rl->estimate) return;
-    json["step"] = rl_json(rl->job, rl->layout, rl->job.rollout_gpus, *rl->estimate);
+    json["step"] = rl_json({rl->job, rl->layout}, *rl->estimate);
   };
   if (!question.output.empty()) {
     Json file = report(*asked.job, answer);

@@ -236,9 +236,27 @@ std::string phases_text(const RlEstimate& e) {
   return text;
 }
 
-Json rl_json(const RlJob& job, const RolloutLayout& layout, std::int64_t rollout_gpus,
-             const RlEstimate& e) {
-  Json phases = Json::array();
+Json rl_json(const RlStep& step, const RlEstimate& e) {
+  Json object = rl_step_json(step);
+  object.update({{"step_time_s", e.step_time.value()},
+                 {"tokens_per_s_per_gpu", e.tokens_per_s_per_gpu},
+                 {"optimizer_steps", e.optimizer_steps},
+                 {"packed_sequences", e.packing.sequences},
+                 {"filled_tokens", e.packing.filled},
+                 {"imbalance", e.packing.imbalance},
+                 {"device_peak_gib", in_gib(e.device)},
+                 {"host_per_node_gib", in_gib(e.host_per_node)},
+                 {"fits", e.fits},
+                 {"misfit", e.misfit}});
+  if (step.job.generates()) {
+    object["rollout"].update({{"prefill_s", e.rollout.prefill.value()},
+                              {"decode_s", e.rollout.decode.value()},
+                              {"tail_s", e.rollout.tail.value()},
+                              {"running", e.rollout.running},
+                              {"cache_limits", e.rollout.cache_limits},
+                              {"tokens_per_s_per_engine", e.rollout.tokens_per_s}});
+  }
+  Json& phases = object["phases"] = Json::array();
   for (const RlPhase& phase : e.phases) {
     phases.push_back({{"name", phase.name},
                       {"begin_s", phase.begin.value()},
@@ -247,41 +265,14 @@ Json rl_json(const RlJob& job, const RolloutLayout& layout, std::int64_t rollout
                       {"device_peak_gib", in_gib(phase.device)},
                       {"note", phase.note}});
   }
-  Json rollout = nullptr;
-  if (job.generates()) {
-    rollout = {{"layout", to_string(layout)},
-               {"gpus", rollout_gpus},
-               {"prefill_s", e.rollout.prefill.value()},
-               {"decode_s", e.rollout.decode.value()},
-               {"tail_s", e.rollout.tail.value()},
-               {"running", e.rollout.running},
-               {"cache_limits", e.rollout.cache_limits},
-               {"tokens_per_s_per_engine", e.rollout.tokens_per_s}};
-  }
-  Json step{{"algorithm", to_word(job.algorithm)},
-            {"prompts", job.prompts},
-            {"samples", job.samples},
-            {"prompt_len", job.prompt_len},
-            {"response_len", job.response.mean},
-            {"max_response_len", job.response.max},
-            {"step_time_s", e.step_time.value()},
-            {"tokens_per_s_per_gpu", e.tokens_per_s_per_gpu},
-            {"optimizer_steps", e.optimizer_steps},
-            {"packed_sequences", e.packing.sequences},
-            {"filled_tokens", e.packing.filled},
-            {"imbalance", e.packing.imbalance},
-            {"device_peak_gib", in_gib(e.device)},
-            {"host_per_node_gib", in_gib(e.host_per_node)},
-            {"fits", e.fits},
-            {"misfit", e.misfit},
-            {"rollout", std::move(rollout)},
-            {"phases", std::move(phases)}};
-  // What a plan file needs to be read again.
-  const Json asked = rl_step_json({job, layout});
-  for (const auto& [key, value] : asked.items()) {
-    if (!step.contains(key)) step[key] = value;
-  }
-  return step;
+  return object;
+}
+
+void refuse_batch(bool said) {
+  if (!said) return;
+  throw Error(
+      "--global-batch-size follows from --prompts, --samples and --train-batch of an --algorithm; "
+      "leave it out");
 }
 
 std::string rl_ranking_text(const RlJob& job, const std::vector<RlPlan>& plans) {

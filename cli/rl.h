@@ -10,6 +10,7 @@
 #include "cli/options.h"
 #include "models/json.h"
 #include "planner/rl/rl_search.h"
+#include "planner/rl/rl_step.h"
 
 namespace qplan {
 
@@ -30,14 +31,16 @@ void add_rl_options(CommandLine& line, RlQuestion& question);
 // for a file that cannot be read.
 RlJob rl_job_of(const RlQuestion& question);
 RolloutLayout rollout_layout_of(const RlQuestion& question);
+// Throws Error: a step's answers make its batch.
+void refuse_batch(bool said);
 // The longest sequence that it trains on: prompt and longest answer.
 std::int64_t longest_of(const RlJob& job);
 
 // `shared_as_found`: a search looks for who makes answers.
 std::string rl_job_text(const RlJob& job, bool shared_as_found = false);
 std::string phases_text(const RlEstimate& estimate);
-Json rl_json(const RlJob& job, const RolloutLayout& layout, std::int64_t rollout_gpus,
-             const RlEstimate& estimate);
+// What is asked for (rl_step_json) and what it costs.
+Json rl_json(const RlStep& step, const RlEstimate& estimate);
 
 // A table of a search's combinations.
 std::string rl_ranking_text(const RlJob& job, const std::vector<RlPlan>& plans);

@@ -232,10 +232,17 @@ Json to_json(const Job& job, const SearchQuestion& question, const FoundPlans& f
 
 // ---- of a step of --algorithm ----
 
+// The step that a combination of a search is.
+RlStep step_of(const RlJob& job, const RlPlan& plan) {
+  RlStep step{job, plan.layout};
+  step.job.rollout_gpus = plan.rollout_gpus;
+  return step;
+}
+
 // A plan file of the best update, with the step around it.
 void write_best(const Job& job, const RlJob& rl_job, const RlPlan& best, const std::string& path) {
   Json file = report(job, ask(job, best.plan));
-  file["step"] = rl_json(rl_job, best.layout, best.rollout_gpus, best.estimate);
+  file["step"] = rl_json(step_of(rl_job, best), best.estimate);
   embed_job(file, job);
   write_file_atomically(path, json_text(file));
 }
@@ -257,9 +264,7 @@ Json to_json(Job& job, const SearchQuestion& question, const RlJob& rl_job,
   for (const auto& [list, key] :
        {std::pair{&result.plans, "steps"}, std::pair{&result.misfits, "misfits"}}) {
     for (const RlPlan& plan : *list) {
-      RlJob split = rl_job;
-      split.rollout_gpus = plan.rollout_gpus;
-      Json step = rl_json(split, plan.layout, plan.rollout_gpus, plan.estimate);
+      Json step = rl_json(step_of(rl_job, plan), plan.estimate);
       step["plan"] = plan_to_json(plan.plan);
       step["short"] = to_string(plan.plan);
       object[key].push_back(std::move(step));
@@ -290,23 +295,14 @@ void print_text(const Job& job, const RlJob& rl_job, bool open, const RlSearchRe
 }
 
 Exit search_steps(Job& job, SearchQuestion& question, const RlJob& rl_job, const Console& console) {
-  if (question.words.contains("global_batch_size")) {
-    throw Error(
-        "--global-batch-size follows from --prompts, --samples and --train-batch of an "
-        "--algorithm; "
-        "leave it out");
-  }
+  refuse_batch(question.words.contains("global_batch_size"));
   question.words.try_emplace("seq_len", std::to_string(longest_of(rl_job)));
   set_job_words(question.space, question.words, job.model, job.gpus);
-  // What no plan can mend is said before any is looked for.
-  RolloutLayout any;
+  // What no plan can mend is said before any is looked for; who makes answers may be.
   const RolloutLayout said = rollout_layout_of(question.rl);
-  ParallelPlan one = question.space.job;
   RlJob whole = rl_job;
-  if (question.rl.rollout.empty()) whole.staleness = 0;
-  if (rl_job.rollout_gpus == 0) whole.staleness = 0;
-  const auto faults =
-      rl_faults(whole, job.model, one, question.rl.rollout.empty() ? any : said, job.gpus);
+  if (whole.colocated()) whole.staleness = 0;
+  const auto faults = rl_faults(whole, job.model, question.space.job, said, job.gpus);
   if (!faults.empty()) throw Error(fmt::format("the step cannot be: {}", fmt::join(faults, "; ")));
   const Stopwatch stopwatch;
   RlSearchOptions options;

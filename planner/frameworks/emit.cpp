@@ -13,6 +13,7 @@
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/swift.h"
 #include "planner/frameworks/rl/rl.h"
+#include "planner/frameworks/rl/written_step.h"
 #include "planner/frameworks/torch/torch.h"
 #include "planner/frameworks/writers.h"
 #include "planner/search/search.h"
@@ -65,9 +66,9 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
     case Framework::slime:
       return {megatron_limits(), slime_limits(), only(kFlagsAdapters)};
     case Framework::verl:
-      return {verl_limits()};
+      return {rl_limits(), verl_limits()};
     case Framework::nemo_rl:
-      return {nemo_rl_limits()};
+      return {rl_limits(), nemo_rl_limits()};
     case Framework::automodel:
       return {accelerate_limits(), trainer_limits(), automodel_limits()};
     case Framework::ms_swift:

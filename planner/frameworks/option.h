@@ -82,6 +82,12 @@ struct Limit {
   bool of_model = false;  // asks the model alone: whatever the plan, no files of it are written
 };
 
+// Whether a model with Mamba-2 layers is cut elsewhere than evenly among whole stages: Megatron
+// takes that in the layers' pattern alone.
+inline bool splits_hybrid(const Subject& s) {
+  return s.model.mamba && (s.plan.vpp > 1 || !s.plan.pipeline_layout.empty());
+}
+
 // ---- what rows are made of ----
 
 template <auto Member>

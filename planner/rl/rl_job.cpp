@@ -103,11 +103,7 @@ struct HandedOver {
 HandedOver weights_of(const ModelSpec& model, const RolloutLayout& layout) {
   const auto parameters = static_cast<double>(count_parameters(model).total());
   const double each = layout.precision == Precision::fp8 ? 1 : 2;
-  // A layer's tensors as checkpoints name them: four of attention, two norms, three of an MLP or of
-  // each expert.
-  const double experts = model.moe ? static_cast<double>(model.moe->num_experts) : 1;
-  const double layers = static_cast<double>(model.num_layers);
-  return {Bytes(each * parameters), layers * (6 + 3 * experts)};
+  return {Bytes(each * parameters), static_cast<double>(model_parameters(model).size())};
 }
 
 // Every engine's GPU is handed the whole model piece by piece, of which it keeps its part: the

@@ -310,10 +310,7 @@ constexpr auto kLimits = std::to_array<Limit>({
            "mxfp8-param-ag)",
            "use fp8_param_gather=off");
      }},
-    {"swift_hybrid_stages",
-     [](const Subject& s) {
-       return s.model.mamba && (s.plan.vpp > 1 || !s.plan.pipeline_layout.empty());
-     },
+    {"swift_hybrid_stages", splits_hybrid,
      [](const Subject&) {
        return no_word("stages of a model with Mamba-2 layers", "use vpp 1 without pipeline_layout");
      }},

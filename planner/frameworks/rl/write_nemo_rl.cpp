@@ -23,35 +23,12 @@ constexpr auto kNemoLimits = std::to_array<Limit>({
        return fmt::format("NeMo-RL's megatron_cfg has no key for Megatron's {}; leave {} out",
                           unsaid.flag, unsaid.word);
      }},
-    {"rl_hybrid_stages",
-     [](const Subject& s) {
-       return s.model.mamba && (s.plan.vpp > 1 || !s.plan.pipeline_layout.empty());
-     },
-     [](const Subject&) {
-       return std::string(
-           "NeMo-RL has no key for stages of a model with Mamba-2 layers, which a pattern "
-           "says; use vpp 1 without pipeline_layout");
-     }},
-    {"rl_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
-     [](const Subject& s) { return rl_precision_message(s, "NeMo-RL"); }},
     {"rl_states",
      [](const Subject& s) {
        const bool narrow = by_shards(s) && s.plan.main_params_dtype != DType::fp32;
        return narrow || has_rl_states(s);
      },
      [](const Subject& s) { return rl_states_message(s, "NeMo-RL"); }},
-    {"rl_loss", [](const Subject& s) { return s.plan.loss != LossKind::by_framework; },
-     [](const Subject&) {
-       return std::string("NeMo-RL has a loss of its own over logits; leave loss out");
-     }},
-    {"written_dropout", [](const Subject& s) { return s.plan.dropout; },
-     [](const Subject&) {
-       return std::string("jobs are written without dropout; leave dropout out");
-     }},
-    {"rl_compile", [](const Subject& s) { return s.plan.compile; },
-     [](const Subject&) {
-       return std::string("NeMo-RL compiles no modules of the trainer; leave compile out");
-     }},
     {"nemo_rl_adapters", [](const Subject& s) { return s.plan.lora_rank > 0; },
      [](const Subject&) {
        return std::string(
@@ -66,17 +43,6 @@ constexpr auto kNemoLimits = std::to_array<Limit>({
        return std::string(
            "NeMo-RL recomputes all layers or none of them whole; use recompute full");
      }},
-    {"nemo_rl_offload",
-     [](const Subject& s) {
-       const Offload& o = s.plan.offload;
-       const bool whole = o.params ? o.optimizer == 1 : o.optimizer == 0;
-       return by_shards(s) && (!whole || o.activation_layers != 0 || o.nvme);
-     },
-     [](const Subject&) {
-       return std::string(
-           "DTensor's cpu_offload takes weights and optimizer or neither; leave "
-           "offload out");
-     }},
     {"nemo_rl_shards",
      [](const Subject& s) {
        return by_shards(s) && (s.plan.zero != 3 || s.plan.cp_comm != CpComm::p2p ||
@@ -86,15 +52,6 @@ constexpr auto kNemoLimits = std::to_array<Limit>({
        return std::string(
            "NeMo-RL's FSDP2 shards weights, too, and rotates keys around a ring; use "
            "zero 3 and cp_comm p2p");
-     }},
-    {"nemo_rl_overlap",
-     [](const Subject& s) {
-       return by_shards(s) && s.plan.overlap != recipe_of(s.recipe).defaults.overlap;
-     },
-     [](const Subject&) {
-       return std::string(
-           "FSDP2 always prefetches and reduces behind compute; use "
-           "overlap=grad,param");
      }},
 });
 

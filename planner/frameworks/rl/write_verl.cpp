@@ -27,29 +27,8 @@ constexpr auto kVerlLimits = std::to_array<Limit>({
        return fmt::format("verl's configuration has no key for Megatron's {}; leave {} out",
                           unsaid.flag, unsaid.word);
      }},
-    {"rl_hybrid_stages",
-     [](const Subject& s) {
-       return s.model.mamba && (s.plan.vpp > 1 || !s.plan.pipeline_layout.empty());
-     },
-     [](const Subject&) {
-       return std::string(
-           "verl has no key for stages of a model with Mamba-2 layers, which a pattern "
-           "says; use vpp 1 without pipeline_layout");
-     }},
-    {"rl_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
-     [](const Subject& s) { return rl_precision_message(s, "verl"); }},
     {"rl_states", [](const Subject& s) { return has_rl_states(s); },
      [](const Subject& s) { return rl_states_message(s, "verl"); }},
-    {"rl_loss", [](const Subject& s) { return s.plan.loss != LossKind::by_framework; },
-     [](const Subject&) {
-       return std::string("verl has a loss of its own over logits; leave loss out");
-     }},
-    {"written_dropout", [](const Subject& s) { return s.plan.dropout; },
-     [](const Subject&) {
-       return std::string("jobs are written without dropout; leave dropout out");
-     }},
-    {"rl_compile", [](const Subject& s) { return s.plan.compile; },
-     [](const Subject&) { return std::string("verl compiles no modules; leave compile out"); }},
     {"verl_adapters", [](const Subject& s) { return by_megatron(s) && s.plan.lora_rank > 0; },
      [](const Subject&) {
        return std::string(
@@ -83,26 +62,6 @@ constexpr auto kVerlLimits = std::to_array<Limit>({
        return std::string(
            "verl's FSDP recomputes whole layers, all of them or none; use recompute "
            "full or none");
-     }},
-    {"verl_offload",
-     [](const Subject& s) {
-       const Offload& o = s.plan.offload;
-       const bool whole = o.params ? o.optimizer == 1 : o.optimizer == 0;
-       return by_shards(s) && (!whole || o.activation_layers != 0 || o.nvme);
-     },
-     [](const Subject&) {
-       return std::string(
-           "verl's FSDP offloads weights and optimizer during a step or neither; "
-           "leave offload out");
-     }},
-    {"verl_overlap",
-     [](const Subject& s) {
-       return by_shards(s) && s.plan.overlap != recipe_of(s.recipe).defaults.overlap;
-     },
-     [](const Subject&) {
-       return std::string(
-           "FSDP2 always prefetches and reduces behind compute; use "
-           "overlap=grad,param");
      }},
 });
 

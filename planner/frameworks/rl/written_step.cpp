@@ -3,10 +3,59 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "planner/frameworks/writers.h"
 
 namespace qplan {
+namespace {
+
+constexpr auto kLimits = std::to_array<Limit>({
+    {"rl_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
+     [](const Subject& s) {
+       return fmt::format("qplan writes steps of reinforcement learning for bf16, not {}",
+                          to_word(s.plan.precision));
+     }},
+    {"rl_hybrid_stages", splits_hybrid,
+     [](const Subject&) {
+       return std::string(
+           "stages of a model with Mamba-2 layers are said by a pattern, which has no key here; "
+           "use "
+           "vpp 1 without pipeline_layout");
+     }},
+    {"rl_loss", [](const Subject& s) { return s.plan.loss != LossKind::by_framework; },
+     [](const Subject&) {
+       return std::string("the loss is one of the framework's own over logits; leave loss out");
+     }},
+    {"rl_dropout", [](const Subject& s) { return s.plan.dropout; },
+     [](const Subject&) {
+       return std::string("jobs are written without dropout; leave dropout out");
+     }},
+    {"rl_compile", [](const Subject& s) { return s.plan.compile; },
+     [](const Subject&) {
+       return std::string("the trainer's modules are not compiled; leave compile out");
+     }},
+    {"rl_offload",
+     [](const Subject& s) {
+       const Offload& o = s.plan.offload;
+       const bool whole = o.params ? o.optimizer == 1 : o.optimizer == 0;
+       return by_shards(s) && (!whole || o.activation_layers != 0 || o.nvme);
+     },
+     [](const Subject&) {
+       return std::string(
+           "FSDP offloads weights and optimizer during a step or neither; leave offload out");
+     }},
+    {"rl_overlap",
+     [](const Subject& s) {
+       return by_shards(s) && s.plan.overlap != recipe_of(s.recipe).defaults.overlap;
+     },
+     [](const Subject&) {
+       return std::string(
+           "FSDP2 always prefetches and reduces behind compute; use overlap=grad,param");
+     }},
+});
+
+}  // namespace
 
 WrittenStep step_to_write(const Subject& s) {
   if (s.step != nullptr) return {*s.step, s.step->job.packed};
@@ -46,9 +95,8 @@ std::string quoted_override(const std::string& word) {
   return plain ? word : "'" + word + "'";
 }
 
-std::string rl_precision_message(const Subject& s, std::string_view framework) {
-  return fmt::format("qplan writes {}'s configuration for bf16, not {}", framework,
-                     to_word(s.plan.precision));
+std::span<const Limit> rl_limits() {
+  return kLimits;
 }
 
 bool has_rl_states(const Subject& s) {

@@ -1,10 +1,12 @@
 #pragma once
 // What the writers of verl and NeMo-RL share.
 
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "planner/frameworks/emit.h"
+#include "planner/frameworks/option.h"
 #include "planner/rl/rl_step.h"
 
 namespace qplan {
@@ -31,8 +33,9 @@ std::string hydra_text(const Json& value);
 // In a shell.
 std::string quoted_override(const std::string& word);
 
-// Formats that neither has words for.
-std::string rl_precision_message(const Subject& subject, std::string_view framework);
+// What neither's files say.
+std::span<const Limit> rl_limits();
+// Formats of states that neither has words for.
 bool has_rl_states(const Subject& subject);
 std::string rl_states_message(const Subject& subject, std::string_view framework);
 
