@@ -190,6 +190,10 @@ struct ParallelPlan {
     if (zero == 0) return 1;
     return fsdp_shard > 0 ? fsdp_shard : dp * cp * stage_copies(schedule);
   }
+  // Whether any rank has the same weights as another, so that their states can be sharded.
+  [[nodiscard]] bool shares_states() const {
+    return std::max<std::int64_t>(std::int64_t{dp} * cp, edp()) * stage_copies(schedule) > 1;
+  }
 };
 
 // One line; words at their default are left out except tp pp dp zero mbs gbs seq and the schedule
