@@ -8,6 +8,7 @@
 
 #include "models/error.h"
 #include "models/program/state_builder.h"
+#include "models/trained.h"
 
 namespace qplan {
 namespace {
@@ -43,13 +44,9 @@ bool makes_partial_gradient(const BlockShape& s, const Parameter& whole,
   return s.sequence_parallel && !behind_reduction && !whole_positions;
 }
 
-bool is_table(const Parameter& p) {
-  return p.role == ParameterRole::embed_tokens || p.role == ParameterRole::lm_head;
-}
-
-// Whether adapters leave it as it is.
+// A vision tower's and MTP's weights are frozen without adapters of their own, too.
 bool is_frozen(const BlockShape& s, const Parameter& p) {
-  return s.frozen && p.adapter == Adapter::none && !(s.lora_embeddings && is_table(p));
+  return s.frozen && Trained{{.rank = 1}, s.lora_embeddings}.leaves_frozen(p);
 }
 
 // One rank's share; places are given later.
