@@ -46,7 +46,9 @@ bool makes_partial_gradient(const BlockShape& s, const Parameter& whole,
 
 // A vision tower's and MTP's weights are frozen without adapters of their own, too.
 bool is_frozen(const BlockShape& s, const Parameter& p) {
-  return s.frozen && Trained{{.rank = 1}, s.lora_embeddings}.leaves_frozen(p);
+  Trained trained{s.lora(), s.lora_embeddings};
+  trained.lora.rank = 1;
+  return s.frozen && trained.leaves_frozen(p);
 }
 
 // One rank's share; places are given later.
