@@ -86,6 +86,8 @@ struct RunResult {
 // behind those that runs before it have read.
 std::vector<std::int32_t> read_batch(const RunOptions& options, const ParallelPlan& plan,
                                      const CheckpointFacts& done, int step);
+// What a plan's checkpoints hold.
+Trained trained_by(const ParallelPlan& plan);
 // What has been done after so many steps of this run.
 CheckpointFacts facts_after(const CheckpointFacts& done, const ParallelPlan& plan,
                             std::int64_t steps);

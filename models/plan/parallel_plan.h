@@ -157,6 +157,9 @@ struct ParallelPlan {
   // Parallel adapters beside row-parallel layers come to the ranks' tokens by an all-to-all, not by
   // gathering all columns of all tokens (Megatron-Bridge's LoRA, a2a_experimental).
   bool lora_a2a = false;
+  AdapterFormat lora_dtype = AdapterFormat::computed;
+  bool lora_embeddings = false;  // embedding and head are trained beside the adapters
+  bool dora = false;             // adapters have magnitudes (Lora::magnitudes)
   FrozenFormat frozen_weights = FrozenFormat::computed;
   // Norms' frozen weights are fp32, and so are, beside bitsandbytes' layers, the hidden states
   // (PEFT's prepare_model_for_kbit_training).
@@ -176,7 +179,9 @@ struct ParallelPlan {
 
   bool operator==(const ParallelPlan&) const = default;
 
-  [[nodiscard]] Lora lora() const { return {lora_rank, lora_targets}; }
+  [[nodiscard]] Lora lora() const {
+    return {.rank = lora_rank, .targets = lora_targets, .magnitudes = dora};
+  }
   [[nodiscard]] std::int64_t world() const { return std::int64_t{tp} * cp * dp * pp; }
   // Expert data parallelism: what is left of one stage's ranks after etp*ep.
   [[nodiscard]] std::int64_t edp() const {

@@ -93,6 +93,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.expert_replicas = expert_group / s.expert_shard;
   s.frozen = plan.lora_rank > 0;
   s.parallel_adapters = s.frozen && recipe.kernels.parallel_adapters;
+  s.keeps_originals = s.frozen && s.lora_embeddings && kHuggingFace.has(recipe.kind);
   s.grad_dtype = plan.precision == Precision::fp16 ? DType::fp16 : plan.grad_dtype;
   s.optimizer_offload = plan.offload.optimizer;
   s.params_offload = plan.offload.params;
