@@ -2,6 +2,7 @@
 // How one training step is spread over the GPUs: a plain value, printed and parsed as one line
 // ("tp4 pp2 dp32 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp4 recompute=selective").
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
