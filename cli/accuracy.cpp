@@ -39,8 +39,7 @@ SetOption set_by(std::vector<std::string>& by) {
 }
 
 // Of a CSV file, of a file of golden values, or of those in a folder.
-std::vector<MeasuredRun> runs_in(const std::string& name,
-                                 const std::optional<std::int64_t>& gpus) {
+std::vector<MeasuredRun> runs_in(const std::string& name, const std::optional<std::int64_t>& gpus) {
   std::vector<std::string> golden;
   if (std::filesystem::is_directory(name)) {
     golden = golden_files_below(name);

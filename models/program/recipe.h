@@ -254,7 +254,7 @@ struct OtherMemory {
   // What products of matrices fill while they run lies in torch's pool and is never given back
   // (product_workspaces() in costmodel/evaluate.cpp).
   bool product_workspaces = false;
-  bool engine_layers = true;     // ... of Transformer Engine's layers, or of torch's
+  bool engine_layers = true;      // ... of Transformer Engine's layers, or of torch's
   bool expert_workspaces = true;  // ... and of experts' products, which run on streams of their own
   // NCCL's buffers as they were measured by kind of group (the profile's `nccl`), instead of
   // `communicator` for each.

@@ -297,7 +297,8 @@ std::string model_id_of_files(const JobFiles& files) {
 ModelSpec shapes_of_files(const JobFiles& files) {
   const Arguments a(files);
   refuse_other_kinds(a);
-  const std::string pattern = a.text("--hybrid-layer-pattern") + a.text("--hybrid-override-pattern");
+  const std::string pattern =
+      a.text("--hybrid-layer-pattern") + a.text("--hybrid-override-pattern");
   ModelSpec m;
   m.name = m.architecture = "arguments";
   const auto needed = [&a](std::string_view key) {
@@ -310,16 +311,15 @@ ModelSpec shapes_of_files(const JobFiles& files) {
   m.num_key_value_heads = key_value_heads(a, m.num_attention_heads);
   m.head_dim = a.whole("--kv-channels").value_or(m.hidden_size / m.num_attention_heads);
   if (m.head_dim == 0 || m.num_attention_heads % m.num_key_value_heads != 0) {
-    throw Error(fmt::format("{} query heads, {} key-value heads and a width of {} do not go together",
-                            m.num_attention_heads, m.num_key_value_heads, m.hidden_size));
+    throw Error(
+        fmt::format("{} query heads, {} key-value heads and a width of {} do not go together",
+                    m.num_attention_heads, m.num_key_value_heads, m.hidden_size));
   }
   m.max_position_embeddings = a.whole("--max-position-embeddings").value_or(4096);
   m.vocab_size = padded_vocabulary(a);
   const bool gated = a.has("--swiglu");
   m.intermediate_size = mlp_width(a, m.hidden_size, gated);
-  m.mlp = gated                       ? MlpKind::swiglu
-          : a.has("--squared-relu") ? MlpKind::relu2
-                                      : MlpKind::gelu;
+  m.mlp = gated ? MlpKind::swiglu : a.has("--squared-relu") ? MlpKind::relu2 : MlpKind::gelu;
   m.norm = a.text("--normalization") == "RMSNorm" ? Norm::rms_norm : Norm::layer_norm;
   const std::string position = a.text("--position-embedding-type");
   m.position = turns(a) || position == "yarn" || a.has("--multi-latent-attention")
@@ -343,11 +343,10 @@ ModelSpec shapes_of_files(const JobFiles& files) {
   } else {
     m.layers.assign(static_cast<std::size_t>(needed("--num-layers")), LayerKind{});
     const std::string every = a.text("--moe-layer-freq");
-    const std::vector<bool> sparse =
-        moe_layers(every.empty() ? "1" : every, m.layers.size());
+    const std::vector<bool> sparse = moe_layers(every.empty() ? "1" : every, m.layers.size());
     if (sparse.size() != m.layers.size()) {
-      throw Error(fmt::format("--moe-layer-freq lists {} layers of {}", sparse.size(),
-                              m.layers.size()));
+      throw Error(
+          fmt::format("--moe-layer-freq lists {} layers of {}", sparse.size(), m.layers.size()));
     }
     for (std::size_t i = 0; m.moe && i < sparse.size(); ++i) m.layers[i].moe = sparse[i];
   }

@@ -38,9 +38,10 @@ std::string machine_of(const std::string& setting) {
   if (has("gb200")) return "gb200";
   if (has("h100")) return "h100-sxm";
   if (has("a100")) return "a100-80gb-sxm";
-  throw Error(fmt::format("the machine is not stated: '{}' names none of dgx_a100, dgx_h100 and "
-                          "dgx_gb200",
-                          shown(setting)));
+  throw Error(
+      fmt::format("the machine is not stated: '{}' names none of dgx_a100, dgx_h100 and "
+                  "dgx_gb200",
+                  shown(setting)));
 }
 
 // ---- what was measured ----
@@ -194,7 +195,8 @@ std::vector<std::string> golden_files_below(const std::string& folder) {
   std::vector<std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with(kPrefix) && name.ends_with(".json")) files.push_back(entry.path().string());
+    if (name.starts_with(kPrefix) && name.ends_with(".json"))
+      files.push_back(entry.path().string());
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -225,8 +227,7 @@ MeasuredRun read_golden_run(const std::string& path, std::optional<std::int64_t>
   try {
     run.hardware = machine_of(setting);
     const fs::path recipes = recipes_above(file);
-    const auto job =
-        recipes.empty() ? std::nullopt : job_of_test(recipes, run.model, setting);
+    const auto job = recipes.empty() ? std::nullopt : job_of_test(recipes, run.model, setting);
     // Where no recipe runs the test on this platform the file is of an earlier commit, whose
     // arguments may have been others.
     if (job) {

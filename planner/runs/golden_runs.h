@@ -1,6 +1,7 @@
 #pragma once
 // Runs of Megatron-LM's own tests as measured runs: a file of golden values, what a step took and
-// allocated, beside the model_config.yaml whose arguments were run (docs/reference/contract.md 7.2).
+// allocated, beside the model_config.yaml whose arguments were run
+// (docs/reference/contract.md 7.2).
 
 #include <cstdint>
 #include <optional>

@@ -79,10 +79,11 @@ TEST_CASE("what no argument says of a golden run is said") {
 
 TEST_CASE("golden runs of experts, latent attention and patterns are models of their own") {
   const std::string whole = kSizes + "  --vocab-size: 1000\n";
-  const MeasuredRun experts = run_with(
-      whole + "  --num-experts: 8\n  --moe-router-topk: 2\n  --expert-model-parallel-size: 2\n"
-              "  --moe-layer-freq: ([0]*1+[1]*3)\n  --moe-grouped-gemm: true\n",
-      8);
+  const MeasuredRun experts =
+      run_with(whole +
+                   "  --num-experts: 8\n  --moe-router-topk: 2\n  --expert-model-parallel-size: 2\n"
+                   "  --moe-layer-freq: ([0]*1+[1]*3)\n  --moe-grouped-gemm: true\n",
+               8);
   REQUIRE(experts.inputs);
   CHECK(experts.inputs->model.moe->num_experts == 8);
   CHECK(experts.inputs->model.moe->expert_bias);
@@ -91,10 +92,11 @@ TEST_CASE("golden runs of experts, latent attention and patterns are models of t
   CHECK_FALSE(experts.inputs->single_experts);
   CHECK(run_with(whole + "  --num-experts: 8\n", 8).inputs->single_experts);
 
-  const MeasuredRun latent = run_with(
-      whole + "  --multi-latent-attention: true\n  --kv-lora-rank: 64\n  --qk-head-dim: 16\n"
-              "  --qk-pos-emb-head-dim: 8\n  --v-head-dim: 16\n",
-      8);
+  const MeasuredRun latent =
+      run_with(whole +
+                   "  --multi-latent-attention: true\n  --kv-lora-rank: 64\n  --qk-head-dim: 16\n"
+                   "  --qk-pos-emb-head-dim: 8\n  --v-head-dim: 16\n",
+               8);
   REQUIRE(latent.inputs);
   CHECK(latent.inputs->model.mla->kv_lora_rank == 64);
   CHECK(latent.inputs->model.mla->q_lora_rank == 0);
