@@ -76,8 +76,9 @@ enum class RecomputeModule : std::uint8_t {
 };
 
 // Which library computes attention: the one that the framework takes by itself; FlashAttention-2;
-// cuDNN (Megatron's --attention-backend, Transformer Engine's NVTE_FUSED_ATTN).
-enum class AttentionBackend : std::uint8_t { automatic, flash, fused };
+// cuDNN (Megatron's --attention-backend, Transformer Engine's NVTE_FUSED_ATTN); or products and a
+// softmax of their own, whose probabilities stay for backward.
+enum class AttentionBackend : std::uint8_t { automatic, flash, fused, unfused };
 
 enum class OverlapKind : std::uint8_t { tp, grad, param, ep };
 
@@ -242,7 +243,8 @@ struct Words<AttentionBackend> {
   static constexpr auto table = std::to_array<std::pair<AttentionBackend, std::string_view>>(
       {{AttentionBackend::automatic, "auto"},
        {AttentionBackend::flash, "flash"},
-       {AttentionBackend::fused, "fused"}});
+       {AttentionBackend::fused, "fused"},
+       {AttentionBackend::unfused, "unfused"}});
 };
 template <>
 struct Words<RecomputeKind> {

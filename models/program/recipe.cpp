@@ -80,7 +80,8 @@ constexpr Recipe kMegatron{
     .memory = {.context = gib(1.5),
                .communicator = mib(120),
                .allocator_overhead = 0.03,
-               .allocator_slack = gib(0.5)},
+               .allocator_slack = gib(0.5),
+               .product_workspaces = true},
     // The intervals of 85 measured dropless runs then cover 82% of them, of 24 that drop 79%.
     .errors = {.model = 0.04, .expert = 0.03, .dropping = 0.25},
     .defaults = {.overlap = overlaps(false, true, true)},

@@ -254,6 +254,11 @@ struct OtherMemory {
   Bytes allocator_slack{};        // the caching allocator holds it in addition
   bool one_arena = false;         // all slots lie in one arena: a captured step needs no pools
   bool send_buffers = false;      // what goes to the next stage is copied out first
+  // What products of matrices fill while they run lies in torch's pool and is never given back
+  // (product_workspaces() in costmodel/evaluate.cpp).
+  bool product_workspaces = false;
+  bool engine_layers = true;      // ... of Transformer Engine's layers, or of torch's
+  bool expert_workspaces = true;  // ... and of experts' products, which run on streams of their own
   // NCCL's buffers as they were measured by kind of group (the profile's `nccl`), instead of
   // `communicator` for each.
   bool nccl_as_measured = false;
