@@ -268,6 +268,7 @@ class Reading {
   Scene& scene() { return scene_; }
   std::vector<std::string> assumed;
   bool takes_less = false;
+  bool length_unsaid = false;
 
  private:
   [[nodiscard]] bool is_said(std::string_view word) const {
@@ -283,6 +284,7 @@ class Reading {
       const bool tokens = is_said("micro_batch_size") || framework_ != Framework::slime;
       if (tokens) {
         plan.seq_len = default_seq_len(q.model);
+        length_unsaid = true;
         assumed.push_back(fmt::format(
             "sequences of {} tokens: the files do not say; --seq-len does", plan.seq_len));
       }
@@ -761,6 +763,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   checked.plan = scene.draft.plan;
   checked.assumed = reading.assumed;
   checked.takes_less = job.takes_less || reading.takes_less || scene.draft.takes_less;
+  checked.shorter = job.shorter || reading.length_unsaid;
   checked.step = std::move(scene.step);
   return checked;
 }
