@@ -179,6 +179,16 @@ TEST_CASE(
   CHECK(severity(lora + "sequence_len: 8192\nmicro_batch_size: 16\n") == "warning");
   CHECK(severity(lora + "sequence_len: 8192\nmicro_batch_size: 16\nsample_packing: true\n") ==
         "error");
+  const auto of_program = [&](const std::string& script) {
+    std::ofstream(folder.file("run.sh"))
+        << "python " << script << " --model_name_or_path m --output_dir o --bf16 "
+        << "--per_device_train_batch_size 16 --max_length 8192 --block_size 8192\n";
+    return run("check " + folder.file("run.sh") + " --model qwen3-0.6b --gpus 1 --no-best --json")
+        .json()["findings"][0];
+  };
+  CHECK(of_program("own.py")["rule"] == "out_of_memory");
+  CHECK(of_program("own.py")["severity"] == "warning");
+  CHECK(of_program("run_clm.py")["severity"] == "error");
   const std::string whole = "sequence_len: 1024\nmicro_batch_size: 1\n";
   CHECK(severity(whole + "deepspeed:\n  zero_optimization:\n    stage: 0\n") == "error");
 }

@@ -75,7 +75,7 @@ class Trl : JobMaker {
       job_.shorter = true;
       return;
     }
-    if (!yaml_.has("--max_length")) hand_or(job_.trainer, length_key(), "--max_length", 1024);
+    hand_or(job_.trainer, length_key(), "--max_length", 1024);
     const bool packs = is_switched_on(yaml_, "--packing");
     assume_length("max_length", packs,
                   static_cast<std::int64_t>(figure_of(yaml_, length_key(), 1024)));

@@ -988,6 +988,13 @@ class JobReader {
     }
     Dialect dialect = dialect_of(settings, script);
     if (dialect == Dialect::torchtitan) settings = torchtitan_keys(settings);
+    const bool by_trl = std::any_of(words.begin(), words.end(), [](const ShellWord& word) {
+      return word.text == "--use_peft" || word.text == "--use-peft";  // its own word for adapters
+    });
+    if (dialect == Dialect::trainer && by_trl) {
+      const std::string verb = verb_of_script(script);
+      return add_trl(verb.empty() ? "sft" : verb, words, place, base_name(script));
+    }
     if (dialect == Dialect::trainer) settings = read_trainer_flags(words);
     if (dialect == Dialect::megatron && is_own_script(settings, script)) {
       dialect = Dialect::trainer;

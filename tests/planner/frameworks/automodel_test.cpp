@@ -145,6 +145,9 @@ TEST_SUITE("TRL's commands") {
     CHECK(checked.plan.global_batch_size == 64);
     CHECK(checked.plan.seq_len == 4096);
     CHECK(checked.plan.recompute.kind == RecomputeKind::full);
+    const Checked shorter =
+        ask({{"run.sh", with_words(kSft, "--max_length 4096", "--max_length 512")}});
+    CHECK(shorter.plan.seq_len == 512);  // none of qplan's own defaults
   }
 
   TEST_CASE("bring configurations of accelerate's") {
@@ -192,6 +195,17 @@ TEST_SUITE("TRL's commands") {
     CHECK(find(own, "unknown_option")->severity == Severity::error);  // TRL's own stops
     const Checked slip = ask({{"config.yaml", yaml + "gradient_accumulation_step: 2\n"}});
     CHECK(slip.has(Severity::error));
+  }
+
+  TEST_CASE("are read of its own scripts, with their adapters") {
+    const Checked checked =
+        ask({{"run.sh",
+              "python trl/scripts/reward_modeling.py --model_name_or_path m --dataset_name d "
+              "--per_device_train_batch_size 8 --max_length 2048 --use_peft --lora_r 32\n"}},
+            "llama3-8b", 1);
+    CHECK(checked.plan.lora_rank == 32);
+    CHECK(checked.plan.seq_len == 2048);
+    CHECK(checked.plan.micro_batch_size == 16);  // pairs
   }
 
   TEST_CASE("GRPO's arithmetic, and vLLM's share of a GPU") {
