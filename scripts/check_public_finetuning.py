@@ -116,14 +116,14 @@ def trl_commands(root):
         if not head:
             continue
         # Fences and blank lines end a command.
-        for number, block in enumerate(re.findall(r"(?m)^((?:accelerate launch|python|trl) .*(?:\n(?!```)\S.*|\n +.*)*)",
-                                                  head[1].replace("\\\\\n", "\\\n"))):
+        command = r"(?m)^((?:accelerate launch|python|trl) .*(?:\n(?!```)\S.*|\n +.*)*)"
+        for number, block in enumerate(re.findall(command, head[1].replace("\\\\\n", "\\\n"))):
             if ".py" in block and "--model" in block or block.startswith("trl "):
                 yield path, number, block
 
 
 def jobs(root):
-    """Of every configuration: framework, name, files, GPUs that are stated (None: unsaid), the text that states them."""
+    """Of every configuration: framework, name, files, GPUs that are stated (None: unsaid), the text that states it."""
     swift = os.path.join(root, "ms-swift")
     for path in below(swift, "examples", ".sh"):
         text = text_of(os.path.join(swift, path))
@@ -165,7 +165,9 @@ def jobs(root):
             named = re.search(r"^deepspeed: *(\S+)", text, re.MULTILINE)
             started = re.search(r"^# .*--config_file (\S+)", text, re.MULTILINE)  # by accelerate, as its remark says
             more = [os.path.join(factory, file[1]) for file in (named, started) if file]
-            yield "LLaMA-Factory", path, [os.path.join(factory, path), *filter(os.path.exists, more)], said_by_yaml(text + "".join(map(text_of, filter(os.path.exists, more)))), text
+            more = list(filter(os.path.exists, more))
+            said = said_by_yaml(text + "".join(map(text_of, more)))
+            yield "LLaMA-Factory", path, [os.path.join(factory, path), *more], said, text
     for path in below(os.path.join(root, "open-thoughts"), "train", ".yaml"):
         full = os.path.join(root, "open-thoughts", path)
         yield "LLaMA-Factory", f"open-thoughts/{path}", [full], None, text_of(full)
@@ -178,12 +180,14 @@ def jobs(root):
             named = re.search(r"^deepspeed: *(\S+\.json)", text, re.MULTILINE)
             more = [os.path.join(root, "axolotl", named[1])] if named else []
             files = [os.path.join(base, path), *[file for file in more if os.path.exists(file)]]
-            yield "axolotl", path if folder == "examples" else f"llm-finetuning/{path}", files, said_by_axolotl(text), text
+            name = path if folder == "examples" else f"llm-finetuning/{path}"
+            yield "axolotl", name, files, said_by_axolotl(text), text
 
 
 def shape_of(text, folder):
     """A config.json of the checkpoint that is named first, if its shape is known; empty: it is not."""
-    named = re.search(r"(?:base_model|model_name_or_path|pretrained_model_name_or_path|--model|MODEL_NAME)[:= ]+['\"]?([\w./-]+)", text)
+    keys = "base_model|model_name_or_path|pretrained_model_name_or_path|--model|MODEL_NAME"
+    named = re.search(rf"(?:{keys})[:= ]+['\"]?([\w./-]+)", text)
     if not named:
         return ""
     for name, (kind, hidden, layers, heads, groups, inner, words, tied) in SHAPES.items():
@@ -191,8 +195,9 @@ def shape_of(text, folder):
             continue
         path = os.path.join(folder, "config.json")
         with open(path, "w", encoding="utf-8") as out:
-            json.dump({"model_type": kind, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads,
-                       "num_key_value_heads": groups, "intermediate_size": inner, "vocab_size": words,
+            json.dump({"model_type": kind, "hidden_size": hidden, "num_hidden_layers": layers,
+                       "num_attention_heads": heads, "num_key_value_heads": groups,
+                       "intermediate_size": inner, "vocab_size": words,
                        "tie_word_embeddings": tied, "hidden_act": "silu", "max_position_embeddings": 32768,
                        "rope_theta": 1000000, "rms_norm_eps": 1e-6, "torch_dtype": "bfloat16"}, out)
         return path
@@ -262,7 +267,8 @@ def main():
         results = list(pool.map(lambda job: judged(args.qplan, job), jobs(args.checkouts)))
     picked = list(chosen(results, args.each))
     for result in picked:
-        print(f"{result['framework']}: {result['name']}: {result['gpus']} GPUs{'' if result['gpus_said'] else ' (unsaid)'}, "
+        unsaid = "" if result["gpus_said"] else " (unsaid)"
+        print(f"{result['framework']}: {result['name']}: {result['gpus']} GPUs{unsaid}, "
               f"model {result['model']}: exit {result['exit']}{'' if result['findings'] else ', nothing'}")
         for finding in result["findings"]:
             print(f"    {finding['severity']}, {finding['rule']}, line {finding['line']}: {finding['message']}")
