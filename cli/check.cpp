@@ -121,19 +121,33 @@ std::string_view with_s(std::int64_t count) {
   return count == 1 ? "" : "s";
 }
 
+// Why a plan that does not fit may still run; empty: it does not.
+std::string doubt_of(const Checked& checked, const Infeasible& reason, const Estimate& estimate,
+                     const HardwareProfile& hardware) {
+  if (checked.takes_less) return "; the job needs less by what is assumed below";
+  if (reason.rule != "out_of_memory") return "";
+  const StageMemory& stage = estimate.memory.worst_stage();
+  // Shorter sequences keep fewer activations; states are what they are.
+  const Bytes states = stage.weights + stage.gradients + stage.optimizer;
+  if (checked.shorter && !(states > estimate.capacity)) {
+    return "; sequences may be shorter than is assumed below";
+  }
+  // What a plan leaves free is for the allocator, which may get along with less.
+  if (stage.device > hardware.gpu.usable_memory) return "";
+  return fmt::format("; the device has {}, and it may just run",
+                     human_bytes(hardware.gpu.usable_memory));
+}
+
 // A plan that the rules allow and the device does not.
-void add_memory_finding(Checked& checked, const Answer& answer) {
+void add_memory_finding(Checked& checked, const Answer& answer, const HardwareProfile& hardware) {
   for (const Infeasible& reason : answer.infeasible) {
     if (!answer.estimate) return;  // the rules said it already
-    // What the plan does not say of the job may be what makes it fit.
-    const bool sure = !checked.takes_less;
+    const std::string doubt = doubt_of(checked, reason, *answer.estimate, hardware);
     checked.findings.insert(checked.findings.begin(),
-                            {sure ? Severity::error : Severity::warning,
+                            {doubt.empty() ? Severity::error : Severity::warning,
                              std::string(reason.rule),
                              {"the plan", 0},
-                             sure ? reason.message
-                                  : reason.message + "; the job needs less by what is "
-                                                     "assumed below",
+                             reason.message + doubt,
                              "see the plan below",
                              "qplan predict"});
   }
@@ -195,7 +209,7 @@ class FileJudge {
       const Job& job = *job_of(checked);
       const Answer answer = ask(job, checked.plan);
       if (!checked.step) {
-        add_memory_finding(checked, answer);
+        add_memory_finding(checked, answer, job.hardware);
       } else if (answer.estimate) {
         add_step_findings(checked, job);
       }

@@ -10,6 +10,7 @@
 #include "models/program/fp8_parameters.h"
 #include "models/program/loss.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/megatron/swift.h"
@@ -268,6 +269,7 @@ class Reading {
   Scene& scene() { return scene_; }
   std::vector<std::string> assumed;
   bool takes_less = false;
+  bool length_unsaid = false;
 
  private:
   [[nodiscard]] bool is_said(std::string_view word) const {
@@ -283,6 +285,7 @@ class Reading {
       const bool tokens = is_said("micro_batch_size") || framework_ != Framework::slime;
       if (tokens) {
         plan.seq_len = default_seq_len(q.model);
+        length_unsaid = true;
         assumed.push_back(fmt::format(
             "sequences of {} tokens: the files do not say; --seq-len does", plan.seq_len));
       }
@@ -695,6 +698,15 @@ void sort_findings(Findings& findings) {
   findings.erase(std::unique(findings.begin(), findings.end(), same), findings.end());
 }
 
+// Whether a Trainer's program has samples of their own lengths, the longest as long as is said:
+// run_clm.py cuts all text into blocks, and others where they are told to pack.
+bool pads_samples(const JobFiles& files) {
+  return std::any_of(files.parts.begin(), files.parts.end(), [](const ConfigPart& part) {
+    return part.dialect == Dialect::trainer && !part.derived && !part.script.empty() &&
+           base_name(part.script) != "run_clm.py" && !is_switched_on(part.settings, "--packing");
+  });
+}
+
 }  // namespace
 
 std::vector<TrapInfo> trap_infos() {
@@ -761,6 +773,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   checked.plan = scene.draft.plan;
   checked.assumed = reading.assumed;
   checked.takes_less = job.takes_less || reading.takes_less || scene.draft.takes_less;
+  checked.shorter = job.shorter || reading.length_unsaid || pads_samples(job);
   checked.step = std::move(scene.step);
   return checked;
 }

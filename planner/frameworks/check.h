@@ -36,6 +36,7 @@ struct Checked {
   std::vector<std::string> assumed;  // what the plan took from nowhere: sentences
   std::optional<RlStep> step;        // of a job that makes the answers it is trained on
   bool takes_less = false;           // the job needs less memory than the plan, by what is assumed
+  bool shorter = false;              // its sequences may be, than the plan's: activations are fewer
   [[nodiscard]] bool has(Severity severity) const { return count(severity) > 0; }
   [[nodiscard]] std::int64_t count(Severity severity) const;  // of the findings
 };

@@ -131,6 +131,8 @@ constexpr auto kAxolotlAliases = std::to_array<Alias>({
 });
 
 constexpr auto kTrlAliases = std::to_array<Alias>({
+    {"--torch_dtype", "--dtype", ""},
+    {"--max_prompt_length", "", "; this release cuts no prompts"},
     {"--max_seq_length", "--max_length", ""},
     {"--lora_rank", "--lora_r", ""},
     {"--dataset_text_field_name", "--dataset_text_field", ""},
@@ -449,6 +451,12 @@ std::string source_of_options(const ConfigPart& part) {
                      option_list_of(part.dialect));
 }
 
+// Whether a program of one's own may read this file or these words, beside TRL: it has arguments of
+// its own, and may want an older release.
+bool is_around_trl(const ConfigPart& part) {
+  return part.dialect == Dialect::trl && part.script != "trl";
+}
+
 Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting& setting) {
   Finding finding{Severity::error,
                   "unknown_option",
@@ -456,6 +464,12 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
                   fmt::format("{}: {}", spelled_key(part, setting.key), fate(part, setting.key)),
                   "",
                   source_of_options(part)};
+  if (is_around_trl(part)) {
+    finding.severity = Severity::note;
+    finding.message = fmt::format("{}: TRL has no such argument; the job stops unless {} adds it",
+                                  spelled_key(part, setting.key),
+                                  part.script.empty() ? "the program" : part.script);
+  }
   for (const Alias& alias : aliases_of(part.dialect)) {
     if (alias.written != setting.key) continue;
     finding.instead = alias.real.empty() ? fmt::format("leave it out{}", alias.remark)
@@ -491,6 +505,10 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
                     setting.key, base_name(part.script));
     finding.instead = near.empty() ? "" : fmt::format("did you mean {}?", near);
     return finding;
+  }
+  if (is_around_trl(part) && !near.empty() && is_slip(setting.key, near)) {
+    finding.severity = Severity::error;
+    finding.message = fmt::format("{}: {}", setting.key, fate(part, setting.key));
   }
   // What nobody reads is a slip, or another release's or a plugin's.
   if (part.dialect == Dialect::axolotl && (near.empty() || !is_slip(setting.key, near))) {
@@ -625,6 +643,10 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
                                                : Correction{});
   }
   if ((known->arity == "1" || known->arity == "+") && flag && argument) {
+    // A YAML's false is a value, which TRL's parser hands on as it is.
+    const bool of_yaml =
+        setting.place.file.ends_with(".yaml") || setting.place.file.ends_with(".yml");
+    if (of_yaml && known->type == "str" && part.dialect == Dialect::trl) return;
     return refuse("followed by a value", {});
   }
   if (flag && argument) return;

@@ -70,6 +70,9 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
     case Framework::nemo_rl:
       return {rl_limits(), nemo_rl_limits()};
     case Framework::automodel:
+      if (recipe == RecipeKind::fsdp2_compile) {
+        return {torchtitan_limits(), automodel_limits(), automodel_spread_limits()};
+      }
       return {accelerate_limits(), trainer_limits(), automodel_limits()};
     case Framework::ms_swift:
       if (recipe == RecipeKind::deepspeed)
@@ -86,6 +89,9 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
 bool holds_for(Framework framework, const Limit& limit) {
   if (framework == Framework::ms_swift) {
     return limit.rule != "whole_rotary_base" && limit.rule != "loss_of_te";
+  }
+  if (framework == Framework::automodel) {  // whose models are none of torchtitan's
+    return limit.rule != "torchtitan_model" && limit.rule != "torchtitan_positions";
   }
   return framework != Framework::megatron_bridge ||
          (limit.rule != "unwritten_attention" && limit.rule != "whole_rotary_base" &&
@@ -122,8 +128,9 @@ RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
       return RecipeKind::deepspeed;
     case Framework::megatron_deepspeed:
       return RecipeKind::megatron_deepspeed;
-    case Framework::fsdp2:
     case Framework::automodel:
+      return of_plan == RecipeKind::fsdp2_compile ? of_plan : RecipeKind::fsdp2;
+    case Framework::fsdp2:
       return RecipeKind::fsdp2;
     case Framework::torchtitan:
       return RecipeKind::fsdp2_compile;
@@ -156,6 +163,8 @@ std::optional<Framework> files_of(RecipeKind recipe, const ModelSpec& model,
         framework == Framework::nemo_rl) {
       continue;
     }
+    // So are its stages and experts: layers of its own, of which torchtitan's are a stand-in.
+    if (framework == Framework::automodel && recipe == RecipeKind::fsdp2_compile) continue;
     const auto tables = limits_of(framework, recipe);
     const bool lacks_words =
         plan.lora_rank > 0 && std::any_of(tables.begin(), tables.end(), [](const auto& table) {

@@ -11,6 +11,7 @@
 #include "models/error.h"
 #include "models/model_spec.h"
 #include "models/text.h"
+#include "planner/frameworks/finetuning/finetuners.h"
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/rl/rl.h"
 
@@ -250,43 +251,13 @@ std::string built_in_of_id(const std::string& id) {
   return is_built_in(name) ? name : "";
 }
 
-// Which of a dialect's keys may name the checkpoint.
-static std::vector<std::string_view> model_keys(Dialect dialect) {
-  switch (dialect) {
-    case Dialect::llama_factory:
-      return {"model_name_or_path"};
-    case Dialect::axolotl:
-      return {"base_model"};
-    case Dialect::trl:
-      return {"--model_name_or_path", "--model"};
-    case Dialect::ms_swift:
-    case Dialect::ms_swift_megatron:
-      return {"--model"};
-    case Dialect::automodel:
-      return {"model.pretrained_model_name_or_path", "model.config.pretrained_model_name_or_path",
-              "model.config"};
-    case Dialect::megatron:
-    case Dialect::megatron_yaml:
-    case Dialect::bridge:
-    case Dialect::slime:
-    case Dialect::megatron_deepspeed:
-    case Dialect::ds_config:
-    case Dialect::trainer:
-    case Dialect::accelerate:
-    case Dialect::torchtitan:
-    case Dialect::own_script:
-    case Dialect::verl:  // which know it behind references
-    case Dialect::nemo_rl:
-      break;
-  }
-  return {};
-}
-
 std::string model_id_of_files(const JobFiles& files) {
   for (const ConfigPart& part : files.parts) {
     if (part.dialect == Dialect::verl) return model_of_verl(part.settings);
     if (part.dialect == Dialect::nemo_rl) return model_of_nemo_rl(part.settings);
-    for (const std::string_view key : model_keys(part.dialect)) {
+    const FineTuner* const tuner = finetuner_of(part.dialect);
+    if (tuner == nullptr) continue;
+    for (const std::string_view key : tuner->model_keys) {
       const Setting* const id = part.settings.find(key);
       if (id != nullptr && id->value.is_string()) return id->value.get<std::string>();
     }

@@ -162,6 +162,37 @@ TEST_CASE("a job that does not fit is an error") {
   CHECK(ran.json()["findings"][0]["rule"] == "out_of_memory");
 }
 
+TEST_CASE(
+    "what may just fit, or has shorter sequences, is a warning; states that do not fit are none") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("job.yaml");
+  const auto severity = [&](const std::string& keys) {
+    std::ofstream(file) << "base_model: meta-llama/Meta-Llama-3-8B\ndatasets:\n  - path: d\n"
+                           "optimizer: adamw_torch\nbf16: true\ngradient_checkpointing: true\n"
+                        << keys;
+    const Json found = run("check " + file + " --gpus 1 --no-best --json").json()["findings"];
+    REQUIRE(!found.empty());
+    CHECK(found[0]["rule"] == "out_of_memory");
+    return found[0]["severity"].get<std::string>();
+  };
+  const std::string lora = "adapter: lora\nlora_r: 16\nlora_target_linear: true\n";
+  CHECK(severity(lora + "sequence_len: 8192\nmicro_batch_size: 16\n") == "warning");
+  CHECK(severity(lora + "sequence_len: 8192\nmicro_batch_size: 16\nsample_packing: true\n") ==
+        "error");
+  const auto of_program = [&](const std::string& script) {
+    std::ofstream(folder.file("run.sh"))
+        << "python " << script << " --model_name_or_path m --output_dir o --bf16 "
+        << "--per_device_train_batch_size 16 --max_length 8192 --block_size 8192\n";
+    return run("check " + folder.file("run.sh") + " --model qwen3-0.6b --gpus 1 --no-best --json")
+        .json()["findings"][0];
+  };
+  CHECK(of_program("own.py")["rule"] == "out_of_memory");
+  CHECK(of_program("own.py")["severity"] == "warning");
+  CHECK(of_program("run_clm.py")["severity"] == "error");
+  const std::string whole = "sequence_len: 1024\nmicro_batch_size: 1\n";
+  CHECK(severity(whole + "deepspeed:\n  zero_optimization:\n    stage: 0\n") == "error");
+}
+
 TEST_CASE("--fix writes corrected copies and leaves the files alone") {
   const TemporaryFolder folder;
   const std::string args = folder.file("args.txt");

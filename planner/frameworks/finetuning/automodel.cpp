@@ -1,16 +1,16 @@
-// NeMo AutoModel (36044ad3): its YAML as the job of torch's that it asks for, and its own YAML
-// written. Without stages and experts spread over ranks it is FSDP2, or DDP, on Hugging Face's
-// modules; with them it has torchtitan's degrees and schedules.
+// NeMo AutoModel (36044ad3): its YAML as the job of torch's that it asks for. Without stages and
+// experts spread over ranks it is FSDP2, or DDP, on Hugging Face's modules; with them it has
+// torchtitan's degrees and schedules.
+
+#include "planner/frameworks/finetuning/automodel.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 
-#include "planner/frameworks/deepspeed/deepspeed.h"
 #include "planner/frameworks/finetuning/job_maker.h"
 #include "planner/frameworks/torch/torch.h"
-#include "planner/frameworks/writers.h"
 
 namespace qplan {
 namespace {
@@ -115,6 +115,10 @@ class AutoModel : JobMaker {
           is_switched_on(yaml_, "distributed.reshard_after_forward") ? "always" : "never",
           "distributed.reshard_after_forward");
     }
+    if (is_switched_on(yaml_, "distributed.enable_async_tensor_parallel")) {
+      say(to, "compile.enable_async_tensor_parallel", true,
+          "distributed.enable_async_tensor_parallel");
+    }
     if (yaml_.has_section("distributed.offload_policy.")) {
       say(to, "training.enable_cpu_offload", true, "distributed.offload_policy._target_");
     }
@@ -151,20 +155,15 @@ class AutoModel : JobMaker {
 
   void make_stages(std::int64_t local, std::int64_t micro) {
     Settings& to = job_.torchtitan;
-    constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kSchedules{
-        {{"1f1b", "1F1B"},
-         {"gpipe", "GPipe"},
-         {"interleaved1f1b", "Interleaved1F1B"},
-         {"interleaved_1f1b", "Interleaved1F1B"},
-         {"zbvzerobubble", "ZBVZeroBubble"}}};
-    const std::string said = word_of(yaml_, "distributed.pipeline.pp_schedule", "1f1b");
+    std::string said = word_of(yaml_, "distributed.pipeline.pp_schedule", "1f1b");
+    std::erase(said, '_');
     const auto* const known =
-        std::find_if(kSchedules.begin(), kSchedules.end(),
-                     [&](const auto& schedule) { return schedule.first == said; });
+        std::find_if(kAutoModelSchedules.begin(), kAutoModelSchedules.end(),
+                     [&](const AutoModelSchedule& schedule) { return schedule.word == said; });
+    const bool is_known = known != kAutoModelSchedules.end();
     say(to, "parallelism.pipeline_parallel_schedule",
-        known == kSchedules.end() ? "1F1B" : std::string(known->second),
-        "distributed.pipeline.pp_schedule");
-    if (known == kSchedules.end()) {
+        is_known ? std::string(known->of_torchtitan) : "1F1B", "distributed.pipeline.pp_schedule");
+    if (!is_known) {
       job_.assumed.push_back(fmt::format("schedule 1F1B in place of {}", shown(said)));
     }
     if (figure_of(yaml_, "distributed.pipeline.layers_per_stage", 0) > 0) {
@@ -172,7 +171,8 @@ class AutoModel : JobMaker {
            "parallelism.pipeline_parallel_layers_per_stage");
     }
     const std::int64_t all = whole("step_scheduler.global_batch_size", 32);
-    if (all > local * std::max<std::int64_t>(1, micro)) {
+    const bool one_pass = all <= local * whole("distributed.dp_size", 1);
+    if (!one_pass && all > local * std::max<std::int64_t>(1, micro)) {
       job_.assumed.emplace_back(
           "one pass through the stages a step: local_batch_size is one pass, and each of a step "
           "fills and empties them");
@@ -246,7 +246,7 @@ class AutoModel : JobMaker {
     if (!packs) {
       job_.assumed.emplace_back(
           "every sequence has the most tokens: without packing one has its own alone");
-      job_.takes_less = true;
+      job_.shorter = true;
     }
     if (yaml_.has_section("teacher_model.")) {
       job_.assumed.emplace_back(
@@ -274,163 +274,10 @@ class AutoModel : JobMaker {
   std::string strategy_;
 };
 
-constexpr auto kLimits = std::to_array<Limit>({
-    {"automodel_embeddings", [](const Subject& s) { return s.plan.lora_embeddings; },
-     [](const Subject&) {
-       return std::string(
-           "NeMo AutoModel's adapters leave embedding and head frozen; leave lora_embeddings out");
-     }},
-    {"automodel_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
-     [](const Subject& s) {
-       return fmt::format(
-           "NeMo AutoModel's products are written in bf16, not in {}; use precision=bf16",
-           to_word(s.plan.precision));
-     }},
-    {"automodel_optimizer",
-     [](const Subject& s) { return s.plan.optimizer != OptimizerKind::adam; },
-     [](const Subject&) {
-       return std::string("qplan writes AdamW for NeMo AutoModel; use optimizer=adam, or fsdp2");
-     }},
-    {"automodel_replicas", [](const Subject& s) { return s.plan.fsdp_shard == 1; },
-     [](const Subject&) {
-       return std::string(
-           "NeMo AutoModel's FSDP2 has no copies alone (dp_replicate_size below "
-           "dp_size); use fsdp_shard=0, or more than 1");
-     }},
-    {"automodel_context",
-     [](const Subject& s) { return s.plan.cp > 1 && s.plan.cp_comm != CpComm::all_gather; },
-     [](const Subject&) {
-       return std::string("NeMo AutoModel gathers keys and values; use cp_comm=all_gather");
-     }},
-    {"automodel_vision", [](const Subject& s) { return s.model.vision.has_value(); },
-     [](const Subject&) {
-       return std::string("qplan writes NeMo AutoModel's recipe of text models; use fsdp2");
-     },
-     /*of_model=*/true},
-});
-
-std::string yaml_value(const Json& value) {
-  if (value.is_string()) return value.get<std::string>();
-  if (!value.is_array()) return value.dump();
-  std::string list;
-  for (const Json& item : value) list += (list.empty() ? "" : ", ") + item.dump();
-  return "[" + list + "]";
-}
-
-// "a.b.c" under one another, sections in the order they first appear.
-std::string yaml_text(const std::vector<WrittenOption>& options) {
-  std::string text;
-  std::vector<std::string> open;
-  for (const auto& [key, value] : options) {
-    std::vector<std::string> path;
-    for (std::size_t from = 0;;) {
-      const std::size_t dot = key.find('.', from);
-      path.push_back(key.substr(from, dot == std::string::npos ? dot : dot - from));
-      if (dot == std::string::npos) break;
-      from = dot + 1;
-    }
-    for (std::size_t depth = 0; depth < path.size(); ++depth) {
-      const bool leaf = depth + 1 == path.size();
-      if (!leaf && depth < open.size() && open[depth] == path[depth]) continue;
-      if (depth == 0) text += '\n';
-      text += fmt::format("{}{}:{}\n", std::string(2 * depth, ' '), path[depth],
-                          leaf ? " " + yaml_value(value) : "");
-      open.resize(depth);
-      if (!leaf) open.push_back(path[depth]);
-    }
-  }
-  return text;
-}
-
-Json target_patterns(const Subject& s) {
-  const LoraTargets chosen = s.plan.lora().targets;
-  if (chosen.empty()) return Json::array({"*_proj"});
-  Json list = Json::array();
-  for (const auto& [target, word] : Words<LoraTarget>::table) {
-    if (chosen.has(target)) list.push_back(fmt::format("*{}", word));
-  }
-  return list;
-}
-
 }  // namespace
-
-std::span<const Limit> automodel_limits() {
-  return kLimits;
-}
 
 TrainerJob job_of_automodel(const Settings& yaml, const Place& place) {
   return AutoModel(yaml, place).make();
-}
-
-std::vector<EmittedFile> write_automodel(const Subject& s,
-                                         const std::vector<std::string>& remarks) {
-  const Nodes nodes = nodes_of(s);
-  const bool adapts = s.plan.lora_rank > 0;
-  const int shard = s.plan.fsdp_shard > 0 ? s.plan.fsdp_shard / s.plan.cp : s.plan.dp;
-  const TrainingDefaults& t = kTraining;
-  std::vector<WrittenOption> all{
-      {"recipe", "TrainFinetuneRecipeForNextTokenPrediction"},
-      {"step_scheduler.global_batch_size", s.plan.global_batch_size},
-      {"step_scheduler.local_batch_size", s.plan.micro_batch_size},
-      {"step_scheduler.ckpt_every_steps", t.save_interval},
-      {"step_scheduler.max_steps", t.steps},
-      {"dist_env.backend", "nccl"},
-      {"dist_env.timeout_minutes", 10},
-      {"model._target_", "nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained"},
-      {"model.pretrained_model_name_or_path", "/path/to/hugging_face_checkpoint"},
-      // States are as wide as the weights: fp32 beside products in bf16.
-      {"model.torch_dtype", adapts ? "bfloat16" : "float32"},
-      {"compile.enabled", s.plan.compile},
-      {"distributed.strategy", "fsdp2"},
-      {"distributed.dp_size", s.plan.dp},
-      {"distributed.dp_replicate_size", s.plan.dp / std::max(1, shard)},
-      {"distributed.tp_size", s.plan.tp},
-      {"distributed.cp_size", s.plan.cp},
-      {"distributed.sequence_parallel", false},
-      {"distributed.activation_checkpointing", s.plan.recompute.kind == RecomputeKind::full},
-      {"distributed.reshard_after_forward", s.plan.zero == 3}};
-  if (s.plan.offload.params) {
-    all.push_back(
-        {"distributed.offload_policy._target_", "torch.distributed.fsdp.CPUOffloadPolicy"});
-  }
-  if (adapts) {
-    all.insert(all.end(), {{"peft._target_", "nemo_automodel.components._peft.lora.PeftConfig"},
-                           {"peft.target_modules", target_patterns(s)},
-                           {"peft.dim", s.plan.lora_rank},
-                           {"peft.alpha", s.plan.lora_alpha},
-                           {"peft.dropout", s.plan.lora_dropout}});
-    if (s.plan.dora) all.push_back({"peft.use_dora", true});
-  }
-  all.insert(
-      all.end(),
-      {{"loss_fn._target_", "nemo_automodel.components.loss.masked_ce.MaskedCrossEntropy"},
-       {"dataset._target_", "nemo_automodel.components.datasets.llm.squad.make_squad_dataset"},
-       {"dataset.dataset_name", "/path/to/data"},
-       {"dataset.split", "train"},
-       {"packed_sequence.packed_sequence_size", s.plan.seq_len},
-       {"dataloader._target_", "torchdata.stateful_dataloader.StatefulDataLoader"},
-       {"dataloader.collate_fn", "nemo_automodel.components.datasets.utils.default_collater"},
-       {"optimizer._target_", "torch.optim.AdamW"},
-       {"optimizer.lr", std::stod(std::string(t.learning_rate))},
-       {"optimizer.betas", Json::array({t.beta1, t.beta2})},
-       {"optimizer.weight_decay", t.weight_decay},
-       {"lr_scheduler.lr_decay_style", "cosine"},
-       {"lr_scheduler.lr_warmup_steps", t.warmup_steps},
-       {"checkpoint.enabled", true},
-       {"checkpoint.checkpoint_dir", "/path/to/checkpoints"}});
-  const std::string script = fmt::format(
-      "#!/bin/bash\n{}# One node: bash train.sh. Several: on each of them NODE_RANK=<0, 1, ...>\n"
-      "# MASTER_ADDR=<of the first> bash train.sh; under Slurm: sbatch train.sbatch. Replace the "
-      "paths\n# and the dataset in automodel.yaml.\n"
-      "set -euo pipefail\ncd \"$(dirname \"$0\")\"\n"
-      "torchrun --nproc-per-node {} --nnodes {} --node-rank \"${{NODE_RANK:-0}}\" \\\n"
-      "  --master-addr \"${{MASTER_ADDR:-localhost}}\" --master-port \"${{MASTER_PORT:-6000}}\" "
-      "\\\n"
-      "  -m nemo_automodel.recipes.llm.train_ft --config automodel.yaml\n",
-      remark_lines(remarks), nodes.gpus, nodes.count);
-  return {{"automodel.yaml", remark_lines(remarks) + yaml_text(all), false},
-          {"train.sh", script, true},
-          slurm_script(s, remarks, "train.sh")};
 }
 
 }  // namespace qplan

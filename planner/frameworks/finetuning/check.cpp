@@ -572,7 +572,9 @@ constexpr auto kTraps = std::to_array<Trap>({
      [](const Case& c) {
        return c.word("loss_fn._target_").find("fusedlinearcrossentropy") != std::string::npos &&
               !c.on("model.output_hidden_states") && !c.on("model.text_config.output_hidden_states") &&
-              !c.part.settings.has_section("model.backend.") &&  // whose models are its own
+              // Its own models, which alone spread experts, hand them out; stages are asked to.
+              !c.part.settings.has_section("model.backend.") &&
+              c.figure("distributed.ep_size", 1) <= 1 && c.figure("distributed.pp_size", 1) <= 1 &&
               c.word("recipe").find("vlm") == std::string::npos;
      },
      "FusedLinearCrossEntropy reads hidden states, which the model has to hand out",

@@ -21,6 +21,7 @@ struct TrainerJob {
   Settings torchtitan{};             // its configuration's keys, of stages and experts on torch
   std::vector<std::string> assumed;  // what it is judged as where no plan says it, in sentences
   bool takes_less = false;           // memory than what it is judged as
+  bool shorter = false;              // its sequences may be, than those of the plan
 };
 
 TrainerJob job_of_llama_factory(const Settings& yaml, const Place& place);
@@ -32,6 +33,7 @@ TrainerJob job_of_automodel(const Settings& yaml, const Place& place);  // NeMo 
 TrainerJob job_of_trl(const Settings& arguments, const Place& place);  // `trl sft`
 
 std::span<const Limit> automodel_limits();
+std::span<const Limit> automodel_spread_limits();  // of plans with stages or spread experts
 std::span<const Limit> swift_limits();  // of `swift sft`
 
 // ---- values of a YAML, of which none is refused: what is none of these is no such value ----

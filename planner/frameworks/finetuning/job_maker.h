@@ -125,6 +125,7 @@ class JobMaker {
 
   void assume_length(std::string_view key, bool packs, std::int64_t length) {
     if (packs) return;
+    job_.shorter = true;
     job_.assumed.push_back(fmt::format(
         "every sequence has {} {}, the most: without packing one has its own tokens alone", key,
         length));

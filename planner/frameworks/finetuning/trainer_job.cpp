@@ -321,7 +321,7 @@ class Swift : JobMaker {
     const std::string_view length =
         packs && yaml_.has("--packing_length") ? "--packing_length" : "--max_length";
     hand(job_.trainer, length, "--max_length");
-    job_.takes_less = !packs;  // than of sequences that are all as long as may be
+    job_.shorter = !packs;  // than as long as may be
     if (yaml_.has(length)) {
       assume_length(length.substr(2), packs,
                     static_cast<std::int64_t>(figure_of(yaml_, length, 0)));

@@ -31,13 +31,22 @@ class Trl : JobMaker {
     const bool keeps =
         yaml_.has("--gradient_checkpointing") && !is_switched_on(yaml_, "--gradient_checkpointing");
     say(job_.own_script, "recompute", !keeps, "--gradient_checkpointing");
-    if (verb_ == "dpo" || verb_ == "reward") say(job_.own_script, "pairs", true, "verb");
+    if (has_pairs()) say(job_.own_script, "pairs", true, "verb");
     assume();
     return std::move(job_);
   }
 
  private:
   [[nodiscard]] bool generates() const { return verb_ == "grpo" || verb_ == "rloo"; }
+  [[nodiscard]] bool has_pairs() const {
+    return verb_ == "dpo" || verb_ == "reward" || verb_ == "orpo" || verb_ == "cpo";
+  }
+
+  // By its name, or the one that older releases gave it.
+  [[nodiscard]] std::string_view length_key() const {
+    return yaml_.has("--max_length") || !yaml_.has("--max_seq_length") ? "--max_length"
+                                                                       : "--max_seq_length";
+  }
 
   void hand_trainer() {
     const OptionList& trainer = known_options("trainer");
@@ -63,14 +72,13 @@ class Trl : JobMaker {
       job_.assumed.push_back(
           fmt::format("sequences of {} tokens: a prompt of {} and an answer of {}, the most",
                       length, prompt, answer));
-      job_.takes_less = true;
+      job_.shorter = true;
       return;
     }
-    if (!yaml_.has("--max_length")) say(job_.trainer, "--max_length", 1024);
+    hand_or(job_.trainer, length_key(), "--max_length", 1024);
     const bool packs = is_switched_on(yaml_, "--packing");
-    job_.takes_less = !packs;
     assume_length("max_length", packs,
-                  static_cast<std::int64_t>(figure_of(yaml_, "--max_length", 1024)));
+                  static_cast<std::int64_t>(figure_of(yaml_, length_key(), 1024)));
   }
 
   // Configurations of accelerate's that it brings by name (trl/accelerate_configs).

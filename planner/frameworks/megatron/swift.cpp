@@ -159,7 +159,7 @@ class Translator {
       job_.megatron.add(std::move(setting));
     }
     if (!on("--packing")) {
-      job_.takes_less = true;
+      job_.shorter = true;
       job_.assumed.push_back(fmt::format(
           "every sequence has {}{}, the most: without packing one has its own tokens alone",
           key.substr(2), in_.has(key) ? " " + word_of(in_, key) : std::string()));

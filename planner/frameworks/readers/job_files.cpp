@@ -11,6 +11,7 @@
 
 #include "models/error.h"
 #include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/finetuning/finetuners.h"
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/swift.h"
@@ -193,6 +194,7 @@ class JobReader {
   struct Override {
     ShellWord file;
     Settings settings;
+    std::string script;  // that reads both
   };
 
   void hand_overrides() {
@@ -200,7 +202,7 @@ class JobReader {
       ConfigPart* best = nullptr;
       std::size_t most = 0;
       for (ConfigPart& part : job_.parts) {
-        if (maker_of(part.dialect) == nullptr) continue;
+        if (finetuner_of(part.dialect) == nullptr) continue;
         const std::size_t alike = folders_alike(part.place.file, override.file.text);
         if (alike <= most) continue;
         best = &part;
@@ -210,6 +212,7 @@ class JobReader {
         job_.missing.push_back(override.file);
       } else {
         best->settings.append(override.settings);
+        best->script = override.script;
       }
     }
   }
@@ -333,45 +336,12 @@ class JobReader {
     job_.parts = std::move(others);
   }
 
-  // What makes another framework's job of a dialect; null: nothing.
-  static TrainerJob (*maker_of(Dialect dialect))(const Settings&, const Place&) {
-    switch (dialect) {
-      case Dialect::llama_factory:
-        return job_of_llama_factory;
-      case Dialect::axolotl:
-        return job_of_axolotl;
-      case Dialect::automodel:
-        return job_of_automodel;
-      case Dialect::trl:
-        return job_of_trl;
-      case Dialect::ms_swift:
-        return job_of_swift;
-      case Dialect::ms_swift_megatron:
-        return job_of_swift_megatron;
-      case Dialect::megatron:
-      case Dialect::megatron_yaml:
-      case Dialect::bridge:
-      case Dialect::slime:
-      case Dialect::megatron_deepspeed:
-      case Dialect::ds_config:
-      case Dialect::trainer:
-      case Dialect::accelerate:
-      case Dialect::torchtitan:
-      case Dialect::own_script:
-      case Dialect::verl:
-      case Dialect::nemo_rl:
-        break;
-    }
-    return nullptr;
-  }
-
   // The job that a YAML of LLaMA-Factory's or axolotl's, or ms-swift's arguments, ask for.
   void derive(std::size_t at) {
-    const Dialect dialect = job_.parts[at].dialect;
-    const auto make = maker_of(dialect);
-    if (make == nullptr) return;
+    const FineTuner* const tuner = finetuner_of(job_.parts[at].dialect);
+    if (tuner == nullptr) return;
     const Place place = job_.parts[at].place;
-    TrainerJob made = make(job_.parts[at].settings, place);
+    TrainerJob made = tuner->make(job_.parts[at].settings, place);
     const auto hand = [&](Dialect of, Settings settings) {
       if (settings.empty()) return;
       add(of, std::move(settings), place);
@@ -385,6 +355,7 @@ class JobReader {
     hand(Dialect::torchtitan, std::move(made.torchtitan));
     job_.assumed.insert(job_.assumed.end(), made.assumed.begin(), made.assumed.end());
     job_.takes_less = job_.takes_less || made.takes_less;
+    job_.shorter = job_.shorter || made.shorter;
   }
 
   // "a=b" of LLaMA-Factory's command, "--a-b c" of axolotl's.
@@ -728,7 +699,7 @@ class JobReader {
       }
     }
     job_.launches.push_back(std::move(launch));
-    overrides_.push_back({*yaml, std::move(settings)});
+    overrides_.push_back({*yaml, std::move(settings), ""});
   }
 
   static bool is_verb_of_swift(const std::string& word) {
@@ -778,16 +749,45 @@ class JobReader {
     return std::find(kVerbs.begin(), kVerbs.end(), word) != kVerbs.end();
   }
 
-  void add_trl(const std::string& verb, const std::vector<ShellWord>& words, const Place& place) {
+  // What a script around TRL trains by, if its name says so: "scripts/run_dpo.py".
+  static std::string verb_of_script(const std::string& script) {
+    constexpr std::array<std::string_view, 2> kPairs{"orpo", "cpo"};
+    std::string word;
+    for (const char c : base_name(script)) {
+      if (c != '_' && c != '-' && c != '.') {
+        word += c;
+        continue;
+      }
+      const bool pairs = std::find(kPairs.begin(), kPairs.end(), word) != kPairs.end();
+      if (pairs || is_verb_of_trl(word)) return word;
+      word.clear();
+    }
+    return "";
+  }
+
+  // "scripts/sft.py --config x.yaml", "scripts/dpo.py x.yaml".
+  static bool names_yaml(const std::vector<ShellWord>& words) {
+    for (std::size_t i = 0; i < words.size(); ++i) {
+      const std::string_view word = words[i].text;
+      if (!word.ends_with(".yaml") && !word.ends_with(".yml")) continue;
+      if (i == 0 || words[i - 1].text == "--config") return true;
+    }
+    return false;
+  }
+
+  // `trl VERB`, or a script around it: "trl" or the script's name.
+  void add_trl(const std::string& verb, const std::vector<ShellWord>& words, const Place& place,
+               const std::string& script) {
     static const std::array<const OptionList*, 2> kLists{&known_options("trl"),
                                                          &known_options("trainer")};
     Settings settings = underscored(words, kLists);
     settings.add({"verb", verb, place});
     if (const Setting* const config = settings.find("--config")) {
       const ShellWord named{text_of(config->value), config->place};
-      return overrides_.push_back({named, std::move(settings)});
+      return overrides_.push_back({named, std::move(settings), script});
     }
-    add(Dialect::trl, std::move(settings), place);
+    if (names_yaml(words)) return overrides_.push_back({words[0], std::move(settings), script});
+    add(Dialect::trl, std::move(settings), place, script);
     job_.parts.back().open = has_open_words(words);
   }
 
@@ -817,7 +817,7 @@ class JobReader {
     });
     const bool named =
         yaml != words.end() && (yaml == words.begin() || std::prev(yaml)->text == "--config");
-    if (named) return overrides_.push_back({*yaml, std::move(settings)});
+    if (named) return overrides_.push_back({*yaml, std::move(settings), ""});
     add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift, std::move(settings), place);
     job_.parts.back().open = has_open_words(words);
   }
@@ -929,7 +929,7 @@ class JobReader {
       launch.place = first->place;
       launch.environment = command.environment;
       job_.launches.push_back(std::move(launch));
-      add_trl(std::next(first)->text, {first + 2, words.end()}, first->place);
+      add_trl(std::next(first)->text, {first + 2, words.end()}, first->place, program);
       return true;
     }
     const bool verb = words.end() - first > 2 && is_verb_of_swift(std::next(first)->text);
@@ -964,9 +964,13 @@ class JobReader {
   }
 
   void add_arguments(const std::vector<ShellWord>& words, Place place, const std::string& script) {
+    if (const std::string verb = verb_of_script(script); !verb.empty() && names_yaml(words)) {
+      return add_trl(verb, words, place, base_name(script));
+    }
     if (!words.empty() &&
         (words.front().text.ends_with(".yaml") || words.front().text.ends_with(".yml"))) {
-      overrides_.push_back({words.front(), words_of_command({words.begin() + 1, words.end()})});
+      overrides_.push_back(
+          {words.front(), words_of_command({words.begin() + 1, words.end()}), script});
       return;
     }
     if (is_nemo_rl(script)) {
@@ -985,6 +989,13 @@ class JobReader {
     }
     Dialect dialect = dialect_of(settings, script);
     if (dialect == Dialect::torchtitan) settings = torchtitan_keys(settings);
+    const bool by_trl = std::any_of(words.begin(), words.end(), [](const ShellWord& word) {
+      return word.text == "--use_peft" || word.text == "--use-peft";  // its own word for adapters
+    });
+    if (dialect == Dialect::trainer && by_trl) {
+      const std::string verb = verb_of_script(script);
+      return add_trl(verb.empty() ? "sft" : verb, words, place, base_name(script));
+    }
     if (dialect == Dialect::trainer) settings = read_trainer_flags(words);
     if (dialect == Dialect::megatron && is_own_script(settings, script)) {
       dialect = Dialect::trainer;

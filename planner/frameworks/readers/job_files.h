@@ -38,6 +38,7 @@ struct JobFiles {
   // What derived parts are judged as where no plan says what theirs do, in sentences.
   std::vector<std::string> assumed;
   bool takes_less = false;  // memory, they do, than what they are judged as
+  bool shorter = false;     // sequences may be, than what they are judged as
 
   [[nodiscard]] const ConfigPart* find(Dialect dialect) const;
 };

@@ -137,8 +137,10 @@ bool is_ms_swift_megatron(const Settings& yaml) {
 }
 
 bool is_trl(const Settings& yaml) {
-  return has_any(yaml, {"model_name_or_path"}) &&
-         has_any(yaml, {"dataset_name", "dataset_config", "datasets"}) && !is_llama_factory(yaml);
+  // Mixtures are named so by TRL itself and by programs around it.
+  const bool has_data = has_any(yaml, {"dataset_name", "dataset_config", "datasets"}) ||
+                        yaml.has_section("dataset_mixture") || yaml.has_section("dataset_mixer");
+  return has_any(yaml, {"model_name_or_path"}) && has_data && !is_llama_factory(yaml);
 }
 
 bool is_automodel(const Settings& yaml) {

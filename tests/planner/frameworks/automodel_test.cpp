@@ -145,6 +145,9 @@ TEST_SUITE("TRL's commands") {
     CHECK(checked.plan.global_batch_size == 64);
     CHECK(checked.plan.seq_len == 4096);
     CHECK(checked.plan.recompute.kind == RecomputeKind::full);
+    const Checked shorter =
+        ask({{"run.sh", with_words(kSft, "--max_length 4096", "--max_length 512")}});
+    CHECK(shorter.plan.seq_len == 512);  // none of qplan's own defaults
   }
 
   TEST_CASE("bring configurations of accelerate's") {
@@ -163,6 +166,46 @@ TEST_SUITE("TRL's commands") {
               "gradient_accumulation_steps: 2\n"}});
     CHECK(checked.plan.lora_rank == 8);
     CHECK(checked.plan.micro_batch_size == 8);  // pairs
+  }
+
+  // alignment-handbook's and open-r1's shape: a program around TRL, its YAML and accelerate's.
+  TEST_CASE("are read of a program around it, which may have arguments of its own") {
+    const std::string yaml =
+        "model_name_or_path: m\ntorch_dtype: bfloat16\ndataset_mixture:\n  datasets:\n    - id: d\n"
+        "use_peft: true\nlora_r: 8\nmax_seq_length: 2048\nper_device_train_batch_size: 4\n"
+        "scale_rewards: false\nsystem_prompt: p\n";
+    const ConfigText accelerate{"zero3.yaml",
+                                "distributed_type: DEEPSPEED\nnum_processes: 8\n"
+                                "deepspeed_config:\n  zero_stage: 3\n"};
+    for (const std::string words : {"--config config.yaml", "config.yaml"}) {
+      const Checked checked = ask(
+          {{"run.sh", "accelerate launch --config_file zero3.yaml scripts/dpo.py " + words + "\n"},
+           {"config.yaml", yaml},
+           accelerate});
+      CHECK_MESSAGE(!checked.has(Severity::error), findings_text(checked));
+      CHECK(checked.plan.zero == 3);
+      CHECK(checked.plan.lora_rank == 8);
+      CHECK(checked.plan.seq_len == 2048);
+      CHECK(checked.plan.micro_batch_size == 8);  // pairs
+      REQUIRE(find(checked, "unknown_option") != nullptr);
+      CHECK(find(checked, "unknown_option")->severity == Severity::note);
+    }
+    const Checked own = ask({{"run.sh", "trl dpo --config config.yaml\n"}, {"config.yaml", yaml}});
+    REQUIRE(find(own, "unknown_option") != nullptr);
+    CHECK(find(own, "unknown_option")->severity == Severity::error);  // TRL's own stops
+    const Checked slip = ask({{"config.yaml", yaml + "gradient_accumulation_step: 2\n"}});
+    CHECK(slip.has(Severity::error));
+  }
+
+  TEST_CASE("are read of its own scripts, with their adapters") {
+    const Checked checked =
+        ask({{"run.sh",
+              "python trl/scripts/reward_modeling.py --model_name_or_path m --dataset_name d "
+              "--per_device_train_batch_size 8 --max_length 2048 --use_peft --lora_r 32\n"}},
+            "llama3-8b", 1);
+    CHECK(checked.plan.lora_rank == 32);
+    CHECK(checked.plan.seq_len == 2048);
+    CHECK(checked.plan.micro_batch_size == 16);  // pairs
   }
 
   TEST_CASE("GRPO's arithmetic, and vLLM's share of a GPU") {

@@ -41,8 +41,9 @@ class Expressible {
       const RecipeKind of_plan =
           swift && random_.coin(0.4)
               ? random_.pick<RecipeKind>({RecipeKind::deepspeed, RecipeKind::fsdp2})
-          : random_.coin(0.2) ? RecipeKind::megatron_fsdp
-                              : RecipeKind::megatron;
+          : framework_ == Framework::automodel && random_.coin(0.5) ? RecipeKind::fsdp2_compile
+          : random_.coin(0.2)                                       ? RecipeKind::megatron_fsdp
+                                                                    : RecipeKind::megatron;
       const RecipeKind recipe = recipe_for(framework_, of_plan);
       if (hopeless(model, recipe)) continue;
       ParallelPlan plan = vary(random_any(model.spec));
