@@ -21,6 +21,7 @@ that it is never null. Sources, each named by an argument:
   --llama-factory DIR    a checkout of LLaMA-Factory: its src/llamafactory/hparams
   --axolotl DIR          a checkout of axolotl: its src/axolotl/utils/schemas and the arguments of its plugins
   --verl DIR             verl's verl/trainer/config: the whole configurations that it generates there
+  --nemo-rl DIR          a checkout of NeMo-RL: the keys of the configurations that its examples start with
   --automodel DIR        a checkout of NeMo AutoModel: the classes of distributed, peft and step_scheduler
   --trl DIR              a checkout of TRL: the classes of arguments of its commands
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
@@ -632,6 +633,7 @@ def main():
     parser.add_argument("--llama-factory")
     parser.add_argument("--axolotl")
     parser.add_argument("--verl")
+    parser.add_argument("--nemo-rl")
     parser.add_argument("--ms-swift")
     parser.add_argument("--automodel")
     parser.add_argument("--trl")
@@ -678,6 +680,9 @@ def main():
         write("verl_megatron", set(yaml_rows(folder / "_generated_ppo_megatron_trainer.yaml")))
     if args.trl:
         write("trl", trl_rows(args.trl))
+    if args.nemo_rl:
+        files = sorted((pathlib.Path(args.nemo_rl) / "examples" / "configs").glob("*.yaml"))
+        write("nemo_rl", merged(row for file in files for row in yaml_rows(file)))
     if args.automodel:
         write("automodel", merged(automodel_rows(args.automodel)))
     if args.ms_swift:

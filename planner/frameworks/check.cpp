@@ -311,6 +311,10 @@ class Reading {
         if (framework_ != Framework::slime) {
           plan.loss = loss_word(draft.fuses_loss ? draft.fused_loss : LossKind::unfused,
                                 plan.deterministic, recipe_of(draft.recipe));
+        } else {
+          const ConfigPart* const part = scene_.files.find(Dialect::slime);
+          scene_.step = step_of_slime(settings_of(Dialect::slime),
+                                      part == nullptr ? "" : part->script, plan, assumed);
         }
         break;
       case Framework::megatron_deepspeed:
@@ -603,10 +607,13 @@ void check_rules(const Scene& scene, Findings& out) {
                      "", fmt::format("rule of {}: {}", to_word(recipe), reason.source)});
       continue;
     }
-    // Of layers that NeMo AutoModel has and the recipe that stands in for it has not.
-    const bool stands_in = scene.files.find(Dialect::automodel) != nullptr &&
-                           (reason.rule.find("_available") != std::string_view::npos ||
-                            reason.rule.starts_with("delta_net"));
+    // Of layers that NeMo AutoModel has and the recipe that stands in for it has not; NeMo-RL
+    // trains by it, too.
+    const bool of_nemo =
+        scene.files.find(Dialect::automodel) != nullptr ||
+        (scene.files.find(Dialect::nemo_rl) != nullptr && recipe == RecipeKind::fsdp2_compile);
+    const bool stands_in = of_nemo && (reason.rule.find("_available") != std::string_view::npos ||
+                                       reason.rule.starts_with("delta_net"));
     if (stands_in) {
       out.push_back({Severity::note, std::string(reason.rule), place,
                      fmt::format("not predicted: {}", reason.message), "",
