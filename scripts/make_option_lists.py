@@ -65,14 +65,23 @@ def added_calls(patch):
     return "\n".join(calls)
 
 
+def megatron_has(word):
+    rows = (FOLDER / "megatron.tsv").read_text().splitlines()
+    return any(word in row.split("\t")[0].split() for row in rows)
+
+
 def argparse_rows(path):
     text = pathlib.Path(path).read_text()
     for node in ast.walk(ast.parse(added_calls(text) if path.endswith(".patch") else text)):
-        if not (isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"):
+        if not isinstance(node, ast.Call):
+            continue
+        # slime's reset_arg() gives Megatron's options other defaults, and adds what Megatron has not.
+        reset = getattr(node.func, "id", "") == "reset_arg"
+        if getattr(node.func, "attr", "") != "add_argument" and not reset:
             continue
         words = [a.value for a in node.args
                  if isinstance(a, ast.Constant) and str(a.value).startswith("-")]
-        if not words:
+        if not words or (reset and megatron_has(words[0])):
             continue
         given = {k.arg: k.value for k in node.keywords}
         action = ast.unparse(given["action"]) if "action" in given else ""
