@@ -186,7 +186,8 @@ void add_step_findings(Checked& checked, const Job& job) {
          "qplan predict"});
   }
   if (!e || e->fits) return;
-  const bool sure = !checked.takes_less;
+  // Formats of slime's engines (int4, fp8) are the checkpoint's, which no argument says.
+  const bool sure = !checked.takes_less && step_is_job(checked);
   checked.findings.insert(
       checked.findings.begin(),
       {sure ? Severity::error : Severity::warning,

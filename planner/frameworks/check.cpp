@@ -581,7 +581,8 @@ void check_rules(const Scene& scene, Findings& out) {
   const RecipeKind recipe = scene.draft.recipe;
   // Those that make answers beside them train nothing.
   ClusterLimits limits = q.limits;
-  if (scene.step && limits.gpus > 0) limits.gpus -= scene.step->job.rollout_gpus;
+  const bool beside = scene.files.find(Dialect::slime) != nullptr;  // the job's own GPUs
+  if (scene.step && limits.gpus > 0 && !beside) limits.gpus -= scene.step->job.rollout_gpus;
   for (Infeasible& reason : why_infeasible(q.model, scene.draft.plan, recipe_of(recipe), limits)) {
     Place place;
     std::size_t first = std::string::npos;
