@@ -164,6 +164,12 @@ std::optional<RlEstimate> estimate_step(const Job& job, const Checked& checked) 
   return evaluate_rl(*job.cost, asked, checked.plan, layout, gpus);
 }
 
+// Whose files say the whole step and all its GPUs. slime's say a plan of Megatron's with its own
+// batch, and engines' GPUs beside the job's.
+bool step_is_job(const Checked& checked) {
+  return checked.step && checked.framework != Framework::slime;
+}
+
 // A step that cannot be, where no finding says so yet; or one of which some phase does not fit the
 // device, or what waits for its turn not the host.
 void add_step_findings(Checked& checked, const Job& job) {
@@ -171,7 +177,7 @@ void add_step_findings(Checked& checked, const Job& job) {
   const bool known = checked.has(Severity::error);
   for (const std::string& fault :
        rl_faults(asked, job.model, checked.plan, layout, job.gpus + asked.rollout_gpus)) {
-    if (known) break;
+    if (known || !step_is_job(checked)) break;
     checked.findings.insert(checked.findings.begin(), {Severity::error,
                                                        "step_faults",
                                                        {"the step", 0},
@@ -180,8 +186,22 @@ void add_step_findings(Checked& checked, const Job& job) {
                                                        "qplan predict"});
   }
   const std::optional<RlEstimate> e = estimate_step(job, checked);
+  if (e && e->fits && e->longest > e->capacity) {
+    checked.findings.push_back(
+        {Severity::note,
+         "long_answers_memory",
+         {"the step", 0},
+         fmt::format("the update fits with answers of the length that is assumed, and takes {} of "
+                     "the {} that may be filled once all of a micro-batch are of the longest ({} "
+                     "tokens): it runs out of memory after some steps if answers grow",
+                     human_bytes(e->longest), human_bytes(e->capacity), e->longest_tokens),
+         fmt::format("fewer answers a micro-batch, or micro-batches by tokens, of {} at most",
+                     e->tokens_that_fit),
+         "qplan predict"});
+  }
   if (!e || e->fits) return;
-  const bool sure = !checked.takes_less;
+  // Formats of slime's engines (int4, fp8) are the checkpoint's, which no argument says.
+  const bool sure = !checked.takes_less && step_is_job(checked);
   checked.findings.insert(
       checked.findings.begin(),
       {sure ? Severity::error : Severity::warning,
@@ -208,9 +228,10 @@ class FileJudge {
     if (speaks_of_plan(checked)) {
       const Job& job = *job_of(checked);
       const Answer answer = ask(job, checked.plan);
-      if (!checked.step) {
-        add_memory_finding(checked, answer, job.hardware);
-      } else if (answer.estimate) {
+      if (!step_is_job(checked)) add_memory_finding(checked, answer, job.hardware);
+      // Of slime's step what checks of its arguments say comes first.
+      const bool judged = step_is_job(checked) || !checked.has(Severity::error);
+      if (checked.step && answer.estimate && judged) {
         add_step_findings(checked, job);
       }
     }
@@ -227,7 +248,7 @@ class FileJudge {
     if (job == nullptr) {
       JobChoices choices = question_.choices;
       choices.framework = checked.recipe;
-      if (checked.step) *choices.gpus -= checked.step->job.rollout_gpus;
+      if (step_is_job(checked)) *choices.gpus -= checked.step->job.rollout_gpus;
       job = make_job(choices);
     }
     return job;
@@ -449,10 +470,11 @@ Exit run_check(const Args& args, const Console& console) {
   if (FileJudge::speaks_of_plan(found.checked)) {
     found.job = judge.job_of(found.checked);
     found.yours = ask(*found.job, found.checked.plan);
+    if (found.checked.step && found.yours->estimate) {
+      found.step = estimate_step(*found.job, found.checked);
+    }
     // A better step is `qplan search --algorithm`'s question.
-    if (found.checked.step) {
-      if (found.yours->estimate) found.step = estimate_step(*found.job, found.checked);
-    } else if (question.best) {
+    if (!step_is_job(found.checked) && question.best) {
       find_best(found, question.choices);
     }
   }

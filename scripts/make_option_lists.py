@@ -21,6 +21,7 @@ that it is never null. Sources, each named by an argument:
   --llama-factory DIR    a checkout of LLaMA-Factory: its src/llamafactory/hparams
   --axolotl DIR          a checkout of axolotl: its src/axolotl/utils/schemas and the arguments of its plugins
   --verl DIR             verl's verl/trainer/config: the whole configurations that it generates there
+  --nemo-rl DIR          a checkout of NeMo-RL: the keys of the configurations that its examples start with
   --automodel DIR        a checkout of NeMo AutoModel: the classes of distributed, peft and step_scheduler
   --trl DIR              a checkout of TRL: the classes of arguments of its commands
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
@@ -64,14 +65,23 @@ def added_calls(patch):
     return "\n".join(calls)
 
 
+def megatron_has(word):
+    rows = (FOLDER / "megatron.tsv").read_text().splitlines()
+    return any(word in row.split("\t")[0].split() for row in rows)
+
+
 def argparse_rows(path):
     text = pathlib.Path(path).read_text()
     for node in ast.walk(ast.parse(added_calls(text) if path.endswith(".patch") else text)):
-        if not (isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_argument"):
+        if not isinstance(node, ast.Call):
+            continue
+        # slime's reset_arg() gives Megatron's options other defaults, and adds what Megatron has not.
+        reset = getattr(node.func, "id", "") == "reset_arg"
+        if getattr(node.func, "attr", "") != "add_argument" and not reset:
             continue
         words = [a.value for a in node.args
                  if isinstance(a, ast.Constant) and str(a.value).startswith("-")]
-        if not words:
+        if not words or (reset and megatron_has(words[0])):
             continue
         given = {k.arg: k.value for k in node.keywords}
         action = ast.unparse(given["action"]) if "action" in given else ""
@@ -632,6 +642,7 @@ def main():
     parser.add_argument("--llama-factory")
     parser.add_argument("--axolotl")
     parser.add_argument("--verl")
+    parser.add_argument("--nemo-rl")
     parser.add_argument("--ms-swift")
     parser.add_argument("--automodel")
     parser.add_argument("--trl")
@@ -678,6 +689,9 @@ def main():
         write("verl_megatron", set(yaml_rows(folder / "_generated_ppo_megatron_trainer.yaml")))
     if args.trl:
         write("trl", trl_rows(args.trl))
+    if args.nemo_rl:
+        files = sorted((pathlib.Path(args.nemo_rl) / "examples" / "configs").glob("*.yaml"))
+        write("nemo_rl", merged(row for file in files for row in yaml_rows(file)))
     if args.automodel:
         write("automodel", merged(automodel_rows(args.automodel)))
     if args.ms_swift:

@@ -314,6 +314,10 @@ class Reading {
         if (framework_ != Framework::slime) {
           plan.loss = loss_word(draft.fuses_loss ? draft.fused_loss : LossKind::unfused,
                                 plan.deterministic, recipe_of(draft.recipe));
+        } else {
+          const ConfigPart* const part = scene_.files.find(Dialect::slime);
+          scene_.step = step_of_slime(settings_of(Dialect::slime),
+                                      part == nullptr ? "" : part->script, plan, assumed);
         }
         break;
       case Framework::megatron_deepspeed:
@@ -580,7 +584,8 @@ void check_rules(const Scene& scene, Findings& out) {
   const RecipeKind recipe = scene.draft.recipe;
   // Those that make answers beside them train nothing.
   ClusterLimits limits = q.limits;
-  if (scene.step && limits.gpus > 0) limits.gpus -= scene.step->job.rollout_gpus;
+  const bool beside = scene.files.find(Dialect::slime) != nullptr;  // the job's own GPUs
+  if (scene.step && limits.gpus > 0 && !beside) limits.gpus -= scene.step->job.rollout_gpus;
   for (Infeasible& reason : why_infeasible(q.model, scene.draft.plan, recipe_of(recipe), limits)) {
     Place place;
     std::size_t first = std::string::npos;
@@ -606,10 +611,13 @@ void check_rules(const Scene& scene, Findings& out) {
                      "", fmt::format("rule of {}: {}", to_word(recipe), reason.source)});
       continue;
     }
-    // Of layers that NeMo AutoModel has and the recipe that stands in for it has not.
-    const bool stands_in = scene.files.find(Dialect::automodel) != nullptr &&
-                           (reason.rule.find("_available") != std::string_view::npos ||
-                            reason.rule.starts_with("delta_net"));
+    // Of layers that NeMo AutoModel has and the recipe that stands in for it has not; NeMo-RL
+    // trains by it, too.
+    const bool of_nemo =
+        scene.files.find(Dialect::automodel) != nullptr ||
+        (scene.files.find(Dialect::nemo_rl) != nullptr && recipe == RecipeKind::fsdp2_compile);
+    const bool stands_in = of_nemo && (reason.rule.find("_available") != std::string_view::npos ||
+                                       reason.rule.starts_with("delta_net"));
     if (stands_in) {
       out.push_back({Severity::note, std::string(reason.rule), place,
                      fmt::format("not predicted: {}", reason.message), "",

@@ -127,6 +127,38 @@ Seconds refit_time(const CostModel& cost, const RlJob& job, const ParallelPlan& 
   return kTensorHandOver * handed.tensors;
 }
 
+// Logits of a micro-batch whose log-probabilities are made, on the rank that has them.
+struct PassLogits {
+  std::int64_t tokens = 0, words = 0;
+  double each = 0;
+  [[nodiscard]] Bytes bytes() const {
+    return Bytes(static_cast<double>(tokens) * static_cast<double>(words) * each);
+  }
+  [[nodiscard]] std::string text() const {
+    return fmt::format("{} tokens of a micro-batch x {} logits x {} bytes = {}", tokens, words,
+                       significant(each), human_bytes(bytes()));
+  }
+};
+PassLogits pass_logits(const RlJob& job, const ModelSpec& model, const ParallelPlan& plan) {
+  const std::int64_t tokens =
+      job.pass_tokens > 0 ? job.pass_tokens : plan.seq_len * plan.micro_batch_size / plan.cp;
+  return {tokens, ceil_div(model.vocab_size, plan.tp), job.logit_bytes};
+}
+
+// What makes a device full, part by part.
+std::string parts_text(const StageMemory& stage, Bytes beside) {
+  std::string text;
+  for (const auto& [name, bytes] : {std::pair{"weights", stage.weights},
+                                    {"gradients", stage.gradients},
+                                    {"optimizer states", stage.optimizer},
+                                    {"activations and logits", stage.activations},
+                                    {"the engine asleep", beside}}) {
+    if (in_gib(bytes) < 0.05) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, human_bytes(bytes));
+  }
+  return text;
+}
+
 // A step's phases one after the other, or on two sides at once.
 class PhaseList {
  public:
@@ -212,7 +244,8 @@ Packing packing_of(const RlJob& job, const ModelSpec& model, const ParallelPlan&
     total += static_cast<double>(n);
     squares += static_cast<double>(n) * static_cast<double>(n);
   }
-  const std::int64_t rows = whole_micro_batches(packed_sequences(lengths, plan.seq_len));
+  const std::int64_t rows =
+      whole_micro_batches(job.by_number ? tried : packed_sequences(lengths, plan.seq_len));
   packing.sequences = rows * step;
   // Sequence and context parallelism cut a sequence into equal parts.
   const std::int64_t part = std::int64_t{2} * plan.cp * plan.tp;
@@ -222,6 +255,24 @@ Packing packing_of(const RlJob& job, const ModelSpec& model, const ParallelPlan&
   packing.document = std::min(packing.filled, static_cast<std::int64_t>(squares / total));
   if (!job.balanced) packing.imbalance = imbalance_of(lengths, model.hidden_size, each, step);
   return packing;
+}
+
+// Tokens of a sequence whose memory an update needs: full ones, but no more than a rank has in all.
+// Micro-batches by number hold answers of the mean length, and the longest among them.
+static std::int64_t tokens_of_update(const RlJob& job, const ParallelPlan& plan,
+                                     const Packing& packing, bool all_longest) {
+  if (!job.packed) return plan.seq_len;
+  const std::int64_t longest = job.prompt_len + job.response.max, part = 2 * plan.cp * plan.tp;
+  const auto in_parts = [&](std::int64_t tokens) {
+    return std::min(plan.seq_len, ceil_div(tokens, part) * part);
+  };
+  if (job.by_number) {
+    if (all_longest) return plan.seq_len;
+    return in_parts(std::max(packing.filled, ceil_div(longest, plan.micro_batch_size)));
+  }
+  const std::int64_t each =
+      ceil_div(job.batch(), std::int64_t{plan.dp} * stage_copies(plan.schedule));
+  return in_parts(each * longest);
 }
 
 ParallelPlan update_plan(const RlJob& job, const ModelSpec& model, const ParallelPlan& plan) {
@@ -245,12 +296,18 @@ TrainerCost trainer_cost(const CostModel& cost, const RlJob& job, const Parallel
   TrainerCost trainer;
   trainer.packing = packing_of(job, cost.model(), plan);
   // Memory is what a full sequence takes, time what the mean one does.
-  const ParallelPlan filled = filled_plan(plan, trainer.packing, cost.model().moe.has_value());
+  ParallelPlan filled = filled_plan(plan, trainer.packing, cost.model().moe.has_value());
+  ParallelPlan update = update_plan(job, cost.model(), plan);
+  if (job.loss != LossKind::by_framework) filled.loss = update.loss = job.loss;
   ParallelPlan forward = filled;
   forward.recompute = {};
   trainer.update = cost.step_time(filled) * trainer.packing.imbalance;
   trainer.forward = cost.forward_time(forward) * trainer.packing.imbalance;
-  trainer.memory = cost.memory(update_plan(job, cost.model(), plan));
+  update.seq_len = tokens_of_update(job, plan, trainer.packing, false);
+  trainer.memory = cost.memory(update);
+  if (!job.by_number) return trainer;
+  update.seq_len = tokens_of_update(job, plan, trainer.packing, true);
+  trainer.longest = cost.memory(update);
   return trainer;
 }
 
@@ -293,14 +350,24 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
                            : Bytes(0);
   const Bytes training = stage.device + asleep + (critic && !moves ? states : Bytes(0));
   const Bytes passing = stage.device - stage.activations + asleep;
+  // Forwards keep neither gradients nor, where states come back one by one, the optimizer's.
+  const PassLogits logits = pass_logits(job, cost.model(), plan);
+  const auto scored_by = [&](const StageMemory& s, Bytes more) {
+    return s.device - s.activations - s.gradients - (moves ? s.optimizer : Bytes(0)) + asleep +
+           more;
+  };
+  const bool counted = job.logit_bytes > 0 && job.generates();
+  const Bytes scoring = counted ? std::max(scored_by(stage, Bytes(0)),
+                                           scored_by(trained.memory.stages.back(), logits.bytes()))
+                                : passing;
   const auto trainer = [&](PhaseList& phases) {
     if (moves)
       phases.add("trainer back to the device", states / in + kChangeOfHands, passing, train_gpus);
     if (job.old_logprobs && job.generates()) {
-      phases.add("log-probabilities", per_pass, passing, train_gpus, "forwards of the policy");
+      phases.add("log-probabilities", per_pass, scoring, train_gpus, "forwards of the policy");
     }
     if (reference) {
-      phases.add("reference", per_pass, passing, train_gpus, "forwards of the frozen model");
+      phases.add("reference", per_pass, scoring, train_gpus, "forwards of the frozen model");
     }
     if (critic) phases.add("values", per_pass, passing, train_gpus, "forwards of the critic");
     const Seconds steps = trained.update * static_cast<double>(result.optimizer_steps);
@@ -369,20 +436,36 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   result.tokens_per_s_per_gpu =
       result.tokens / result.step_time.value() / static_cast<double>(gpus);
   result.capacity = cost.capacity();
-  result.device = std::max(training, generating);
+  result.device = std::max({training, generating, counted ? scoring : Bytes(0)});
+  if (job.by_number && !trained.longest.stages.empty()) {
+    result.longest = training + (trained.longest.worst_stage().device - stage.device);
+    const std::int64_t now = plan.micro_batch_size * tokens_of_update(job, plan, packing, false);
+    result.longest_tokens = plan.micro_batch_size * plan.seq_len;
+    const double more = (result.longest - training).value();
+    const double share = more <= 0 ? 1 : (result.capacity - training).value() / more;
+    result.tokens_that_fit = std::max<std::int64_t>(
+        0,
+        now + static_cast<std::int64_t>(share * static_cast<double>(result.longest_tokens - now)));
+  }
   const auto node_gpus =
       static_cast<double>(std::min<std::int64_t>(train_gpus, hardware.link.gpus_per_node));
   Bytes host = trained.memory.host_per_node;
   if (moves) host += states * (critic ? 2.0 : 1.0) * node_gpus;
-  if (reference) host += stage.weights * node_gpus;
+  // Without its adapters the policy is its own reference.
+  if (reference && plan.lora_rank == 0) host += stage.weights * node_gpus;
   if (job.generates() && job.colocated() && job.sleep_level == 1) {
     host += RolloutModel(cost.model(), hardware, layout, cost.facts()).weights() * node_gpus;
   }
   result.host_per_node = host;
   result.host_room = trained.memory.host_room;
   if (result.misfit.empty() && training > result.capacity) {
-    result.misfit = fmt::format("the update takes {} of the {} that may be filled",
-                                human_bytes(training), human_bytes(result.capacity));
+    result.misfit =
+        fmt::format("the update takes {} of the {} that may be filled ({})", human_bytes(training),
+                    human_bytes(result.capacity), parts_text(stage, asleep));
+  }
+  if (result.misfit.empty() && counted && scoring > result.capacity) {
+    result.misfit = fmt::format("log-probabilities take {} of the {} that may be filled: {}",
+                                human_bytes(scoring), human_bytes(result.capacity), logits.text());
   }
   if (result.misfit.empty() && generating > usable) {
     result.misfit =

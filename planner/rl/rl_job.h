@@ -43,6 +43,16 @@ struct RlJob {
   bool old_logprobs = true;      // the policy's own are made by the trainer before it is updated
   bool packed = true;            // answers are packed into sequences of the plan's length
   bool balanced = true;  // ... and dealt to data-parallel ranks by their work (verl, NeMo-RL)
+  // Unpadded micro-batches are made of so many answers, and are as long as those are; else of as
+  // many as fit into a sequence of the plan's length.
+  bool by_number = false;
+  // What follows is read from frameworks' files, and no key of rl_step_json. The loss over the
+  // logits, where it is not the training implementation's own:
+  LossKind loss = LossKind::by_framework;
+  // Log-probabilities without training: tokens of a micro-batch on a rank (0: as the update's), and
+  // bytes of each of their logits that are there at once (0: not counted).
+  std::int64_t pass_tokens = 0;
+  double logit_bytes = 0;
   // GPUs that generate beside those that train; 0: the same ones do both in turn.
   std::int64_t rollout_gpus = 0;
   // Training on answers of so many steps before: both halves run at once (one-step off-policy).
@@ -102,6 +112,10 @@ struct RlEstimate {
   Bytes host_room;
   bool fits = false;
   std::string misfit;  // what does not fit, as a sentence
+  // The update's where every answer of a micro-batch is of the longest, tokens of the micro-batch,
+  // and how many fit. 0: micro-batches have as many tokens whatever the answers are.
+  Bytes longest;
+  std::int64_t longest_tokens = 0, tokens_that_fit = 0;
 };
 
 // The answers' cost on engines of `layout`, of which `gpus` make as many as they hold.
@@ -112,7 +126,8 @@ RolloutCost rollout_cost(const RolloutModel& engine, const RlJob& job, const Rol
 struct TrainerCost {
   Packing packing;
   Seconds update, forward;  // of one optimizer step's answers, each
-  MemoryEstimate memory;    // of full sequences
+  MemoryEstimate memory;    // of full sequences, or of the answers of a micro-batch (by_number)
+  MemoryEstimate longest;   // where those are all of the longest
 };
 // No rule forbids update_plan().
 TrainerCost trainer_cost(const CostModel& cost, const RlJob& job, const ParallelPlan& plan);

@@ -115,17 +115,6 @@ class VerlCheck {
     return false;
   }
 
-  static std::string near_key(const std::string& name, const OptionList& list) {
-    const std::size_t dot = name.rfind('.');
-    const std::string section = dot == std::string::npos ? "" : name.substr(0, dot + 1);
-    std::vector<std::string> names = list.names();
-    std::erase_if(names, [&](const std::string& other) {
-      return !other.starts_with(section) || other.find('.', section.size()) != std::string::npos;
-    });
-    const std::string near = nearest_name(name, names);
-    return !near.empty() && is_slip(name, near) ? near : "";
-  }
-
   void check_key(const Setting& setting, const OptionList& list) {
     const std::string& name = setting.key;
     const KnownOption* const known = list.find(name);
@@ -144,7 +133,7 @@ class VerlCheck {
       }
       return;
     }
-    const std::string near = near_key(name, list);
+    const std::string near = slip_of_key(name, list);
     if (mark.empty() && !near.empty()) {
       find(error, "unknown_option", setting.place,
            fmt::format("{}: verl's configuration has no such key, and Hydra stops", name),

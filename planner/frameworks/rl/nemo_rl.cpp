@@ -37,7 +37,7 @@ int degree_said(const OmegaConfig& c, const std::string& name) {
 
 // What is trained: "grpo", "ppo", "dpo", "sft"; empty: something else.
 std::string_view method_of(const Settings& settings) {
-  for (const std::string_view method : {"ppo", "grpo", "dpo", "sft"}) {
+  for (const std::string_view method : {"ppo", "grpo", "distillation", "dpo", "sft"}) {
     if (settings.has_section(under(method, "."))) return method;
   }
   return "";
@@ -187,6 +187,12 @@ RlStep step_of(const OmegaConfig& c, std::string_view method, const ParallelPlan
   job.epochs = method == "ppo" ? std::max<std::int64_t>(1, c.whole("ppo.ppo_epochs", 1)) : 1;
   job.reference = !c.on(section + "skip_reference_policy_logprobs_calculation");
   job.old_logprobs = !c.on("loss_fn.force_on_policy_ratio");
+  if (method == "distillation") {
+    // Of the student's answers the teacher's logits are made, and nothing of the student's own.
+    job.reference = true;
+    job.old_logprobs = false;
+    assumed.emplace_back("a teacher of the student's size, in the place of a reference");
+  }
   job.packed = c.on("policy.sequence_packing.enabled") || c.on("policy.dynamic_batching.enabled");
   job.balanced = true;  // BatchedDataDict.shard_by_batch_size deals packed sequences by length
   job.rollout_gpus = engines;
@@ -247,6 +253,13 @@ RlReading settle_nemo_rl(Draft& draft, const Settings& settings, const ModelSpec
     settle_megatron(draft, model);
     settle_adapters(draft, model);
     if (!model.moe) plan.moe_permute_fusion = true;  // nothing to fuse
+    // Megatron-Core takes it (what its own script asserts is not run); no plan says it.
+    if (plan.overlap.has(OverlapKind::param) && !plan.overlap.has(OverlapKind::grad)) {
+      plan.overlap.remove(OverlapKind::param);
+      reading.assumed.emplace_back(
+          "weights that are gathered ahead of a step: overlap_param_gather without "
+          "overlap_grad_reduce is not predicted");
+    }
     const std::int64_t split = std::int64_t{plan.tp} * plan.pp * plan.cp;
     plan.dp = static_cast<int>(std::max<std::int64_t>(1, trainers / split));
     if (c.on(under(kMegatron, "fp8_cfg.enabled"))) {
@@ -278,7 +291,7 @@ RlReading settle_nemo_rl(Draft& draft, const Settings& settings, const ModelSpec
   const std::int64_t batch =
       std::max<std::int64_t>(1, c.whole("policy.train_global_batch_size", 512));
   const std::string_view method = method_of(settings);
-  if (method == "grpo" || method == "ppo") {
+  if (method == "grpo" || method == "ppo" || method == "distillation") {
     reading.step = step_of(c, method, plan, length, engines, reading.assumed);
     const RlJob& job = reading.step->job;
     plan.global_batch_size = job.packed ? packing_of(job, model, plan).sequences : job.batch();
@@ -312,6 +325,7 @@ class NemoCheck {
       : scene_(scene), part_(part), out_(out), c_(part.settings) {}
 
   void run() {
+    check_keys();
     check_world();
     check_back_ends();
     check_engines();
@@ -335,6 +349,21 @@ class NemoCheck {
                     std::move(instead),
                     std::string(source),
                     {}});
+  }
+
+  // Classes have more keys than the configurations that are listed: only a slip is told.
+  void check_keys() {
+    const OptionList& list = known_options("nemo_rl");
+    for (const Setting& setting : part_.settings) {
+      if (list.find(setting.key) != nullptr) continue;
+      const std::string near = slip_of_key(setting.key, list);
+      // One who says both means both.
+      if (near.empty() || c_.said(near) != nullptr) continue;
+      find(warning, "unknown_option", setting.place,
+           fmt::format("{} is a key that no configuration of NeMo-RL 7ea279ab has", setting.key),
+           fmt::format("did you mean {}?", near),
+           "qplan: keys of NeMo-RL's own configurations (planner/frameworks/options/nemo_rl.tsv)");
+    }
   }
 
   void check_world() {

@@ -41,6 +41,13 @@ std::string model_of_verl(const Settings& settings);
 
 std::span<const Limit> verl_limits();
 
+// ---- slime ----
+
+// The rollout side of its script; none where it makes no answers, or only a run can tell. The plan
+// is Megatron's.
+std::optional<RlStep> step_of_slime(const Settings& settings, const std::string& script,
+                                    const ParallelPlan& plan, std::vector<std::string>& assumed);
+
 // ---- NeMo-RL ----
 
 // Whether a program is one of its examples'; and whether YAML is its configuration.

@@ -211,6 +211,44 @@ void settle_shards(Draft& draft, const OmegaConfig& c, const Numbers& n,
   }
 }
 
+// Micro-batches of log-probabilities, and what the loss over the logits keeps. FSDP's worker hands
+// logits of 16 bits to flash-attn's cross entropy, whose gradient takes their place; where the
+// entropy is trained, or answers are padded and cut out of the logits, a copy stands beside
+// (workers/actor/dp_actor.py, _forward_micro_batch). The policy's log-probabilities come with the
+// entropy: compiled in one pass where padding is removed, else torch's softmax and its product
+// beside logits and their copy. Megatron's has a clone and a softmax beside the logits, and then
+// the cross entropy's fp32 copy (workers/actor/megatron_actor.py,
+// utils/megatron/tensor_parallel.py). Fused kernels make no logits.
+void settle_passes(RlJob& job, const OmegaConfig& c, const Numbers& n, bool megatron) {
+  const bool fused = c.on(key(kModel, "use_fused_kernels"));
+  const bool entropy = c.figure(key(kActor, "entropy_coeff"), 0) != 0;
+  if (!megatron) {
+    job.loss = fused                    ? LossKind::liger
+               : entropy || !job.packed ? LossKind::unfused
+                                        : LossKind::compiled;
+  }
+  job.logit_bytes = fused ? 0 : megatron || !job.packed ? 8 : 2;
+  const double length = job.packed ? static_cast<double>(job.prompt_len) + job.response.mean
+                                   : static_cast<double>(n.longest);
+  const auto tokens_of = [&](std::string_view section) -> std::int64_t {
+    if (c.on(key(section, "log_prob_use_dynamic_bsz"), c.on(key(kActor, "use_dynamic_bsz")))) {
+      return c.whole(key(section, "log_prob_max_token_len_per_gpu"), 16384);
+    }
+    const std::int64_t all = c.whole(key(section, "log_prob_micro_batch_size"), n.dp());
+    const std::int64_t answers =
+        c.whole(key(section, "log_prob_micro_batch_size_per_gpu"), all / n.dp());
+    const auto one =
+        static_cast<std::int64_t>(length * static_cast<double>(std::max<std::int64_t>(1, answers)));
+    return std::max(one, n.longest) / n.parts;
+  };
+  const std::int64_t mine = job.old_logprobs ? tokens_of(kRollout) : 0;
+  job.pass_tokens = std::max(mine, job.reference ? tokens_of(kRef) : 0);
+  if (job.pass_tokens == 0) job.logit_bytes = 0;
+  // No more than a rank has in all.
+  const std::int64_t each = (job.answers() + n.dp() - 1) / n.dp();
+  job.pass_tokens = std::min(job.pass_tokens, each * n.longest / n.parts);
+}
+
 RlStep step_of(const OmegaConfig& c, const Numbers& n, bool megatron,
                std::vector<std::string>& assumed) {
   RlStep step;
@@ -250,6 +288,7 @@ RlStep step_of(const OmegaConfig& c, const Numbers& n, bool megatron,
                             "are made: optimizer_offload is off");
   }
   job.sleep_level = apart || c.on(key(kRollout, "free_cache_engine"), true) ? 1 : 0;
+  settle_passes(job, c, n, megatron);
 
   RolloutLayout& layout = step.layout;
   const auto degree = [&](std::string_view name) {
@@ -403,6 +442,11 @@ RlReading settle_verl(Draft& draft, const Settings& settings, const ModelSpec& m
         1, c.whole(key(kActor, "ppo_micro_batch_size_per_gpu"), sft ? 4 : all / n.dp()));
   }
   if (sft) {
+    if (!megatron) {
+      reading.takes_less = true;
+      reading.assumed.emplace_back(
+          "torch's loss over fp32 logits; verl's takes less, as its logits have 16 bits");
+    }
     const std::int64_t batch = std::max<std::int64_t>(1, c.whole("data.train_batch_size", 256));
     plan.global_batch_size = dynamic ? std::max(batch * longest / plan.seq_len, n.dp()) : batch;
     if (dynamic) {
@@ -412,13 +456,14 @@ RlReading settle_verl(Draft& draft, const Settings& settings, const ModelSpec& m
     return reading;
   }
   reading.step = step_of(c, n, megatron, reading.assumed);
-  const RlJob& job = reading.step->job;
-  if (!dynamic && job.packed && plan.micro_batch_size > 1) {
+  RlJob& job = reading.step->job;
+  job.by_number = !dynamic && job.packed;
+  if (job.by_number && plan.micro_batch_size > 1) {
     reading.takes_less = true;
     reading.assumed.push_back(fmt::format(
-        "micro-batches of {} answers that are all of the longest, {} tokens: without padding they "
-        "are as long as they are",
-        plan.micro_batch_size, plan.seq_len));
+        "memory of micro-batches of {} answers of the mean length: without padding they are as "
+        "long as they are",
+        plan.micro_batch_size));
   }
   // What does not divide among ranks and micro-batches is left out of a step (or stops it, as the
   // checks say).

@@ -162,6 +162,9 @@ TEST_SUITE("bad input") {
                  "--tensor-model-parallel-size 2 --use-gated-attention\n");
     CHECK(slime.framework == Framework::slime);
     CHECK(find(slime, "unknown_option") == nullptr);
+    // What its reset_arg() adds, too.
+    CHECK(known_options("slime").find("--custom-config-path") != nullptr);
+    CHECK(known_options("slime").find("--freeze-indexer") != nullptr);
     CHECK(find(ask_text("train.sh",
                         "torchrun pretrain_gpt.py --micro-batch-size 2 --use-gated-attention\n"),
                "unknown_option") != nullptr);

@@ -130,6 +130,28 @@ TEST_SUITE("verl") {
     CHECK(plan.global_batch_size == 1024);
   }
 
+  TEST_CASE("its passes over the vocabulary are its own") {
+    const auto job_of = [](const std::string& more) {
+      return ask_shards("rollout.n=8", "rollout.n=8 " + more).step.value().job;
+    };
+    const RlJob plain = job_of("");
+    CHECK(plain.loss == LossKind::compiled);
+    CHECK(plain.logit_bytes == 2);
+    CHECK(plain.pass_tokens == 8192);  // the actor's, which log-probabilities follow
+    CHECK_FALSE(plain.by_number);
+    CHECK(job_of("actor_rollout_ref.actor.entropy_coeff=0.001").loss == LossKind::unfused);
+    const RlJob fused = job_of("actor_rollout_ref.model.use_fused_kernels=True");
+    CHECK(fused.loss == LossKind::liger);
+    CHECK(fused.logit_bytes == 0);
+    CHECK(job_of("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=20000").pass_tokens ==
+          20000);
+    const RlJob megatron = ask_megatron().step.value().job;
+    CHECK(megatron.by_number);
+    CHECK(megatron.loss == LossKind::by_framework);
+    CHECK(megatron.logit_bytes == 8);
+    CHECK(megatron.pass_tokens == 2 * (2048 + 3072));
+  }
+
   TEST_CASE("the checkpoint names the model, behind a variable, too") {
     const std::vector<ConfigText> texts{{"run.sh", fixture("verl_grpo.sh")}};
     CHECK(built_in_of_id(model_id_of_files(read_job_files(texts))) == "qwen3-8b");
@@ -269,11 +291,51 @@ TEST_SUITE("NeMo-RL") {
     rule("batch_arithmetic",
          ask_nemo("train_global_batch_size: 1024", "train_global_batch_size: 1000"));
     rule("launched_world", ask_nemo("num_nodes: 4", "num_nodes: 3"), "24");
+    rule("unknown_option",
+         ask_nemo("train_global_batch_size: 1024", "train_global_batch_sizes: 1024"),
+         "policy.train_global_batch_sizes");
     rule("two_batchings",
          ask_nemo("  dtensor_cfg:", "  dynamic_batching:\n    enabled: true\n  dtensor_cfg:"));
     const std::vector<ConfigText> alone{
         {"child.yaml", "defaults: ./parent.yaml\ngrpo:\n  seed: 1\n"}};
     rule("config_missing", ask(alone, "qwen3-8b", 8), "parent.yaml");
+  }
+}
+
+TEST_SUITE("slime") {
+  TEST_CASE("its rollout side is a step, colocated or apart") {
+    const auto step_of = [](const std::string& more) {
+      const std::string script =
+          "python3 train.py --actor-num-nodes 1 --actor-num-gpus-per-node 8 "
+          "--tensor-model-parallel-size 4 --sequence-parallel --expert-model-parallel-size 8 "
+          "--expert-tensor-parallel-size 1 --use-dynamic-batch-size --max-tokens-per-gpu 20480 "
+          "--rollout-batch-size 32 --n-samples-per-prompt 8 --global-batch-size 128 "
+          "--rollout-max-response-len 8192 --rollout-num-gpus-per-engine 8 "
+          "--sglang-mem-fraction-static 0.7 " +
+          more + "\n";
+      return ask({{"run.sh", script}}, "qwen3-30b-a3b", 8).step;
+    };
+    const auto together = step_of(
+        "--colocate --sglang-enable-dp-attention --sglang-dp-size 8 --sglang-ep-size 8 "
+        "--sglang-ep-num-redundant-experts 16 --use-kl-loss --kl-loss-coef 0.001");
+    REQUIRE(together.has_value());
+    CHECK(together->job.prompts == 32);
+    CHECK(together->job.samples == 8);
+    CHECK(together->job.train_batch == 128);
+    CHECK(together->job.prompt_len == 512);
+    CHECK(together->job.response.max == 8192);
+    CHECK(together->job.reference);
+    CHECK(together->job.colocated());
+    CHECK(to_string(together->layout) ==
+          to_string(parse_rollout_layout("tp1 dp8 ep8 redundant16 share0.7 running64")));
+    const auto apart = step_of("--rollout-num-gpus 16 --balance-data");
+    REQUIRE(apart.has_value());
+    CHECK(apart->job.rollout_gpus == 16);
+    CHECK(apart->layout.tp == 8);
+    CHECK(apart->job.balanced);
+    CHECK_FALSE(apart->job.reference);
+    CHECK_FALSE(step_of("").has_value());  // nobody says who makes answers
+    CHECK_FALSE(step_of("--colocate --loss-type sft_loss").has_value());
   }
 }
 

@@ -113,6 +113,64 @@ TEST_CASE("a step's phases follow one another, or run at once where answers may 
   CHECK(at_once.step_time.value() == doctest::Approx(longest.value()));
 }
 
+TEST_CASE("unpadded micro-batches by number need what their answers have, and more as they grow") {
+  const ModelSpec model = load_model("llama3-8b");
+  const CostModel cost = cost_of(model);
+  const ParallelPlan plan = parse_plan("tp2 dp4 zero1 sp mbs16 seq2200 recompute=full");
+  RlJob job = grpo();
+  job.by_number = true;
+  const RlEstimate mean = evaluate_rl(cost, job, plan, {}, 8);
+  CHECK(mean.packing.sequences == job.answers());
+  CHECK(mean.packing.filled >= 900);
+  CHECK(mean.packing.filled < 1200);
+  CHECK(mean.longest_tokens == 16 * 2200);
+  CHECK(mean.longest > mean.device);
+  job.response.mean = 1800;
+  const RlEstimate more = evaluate_rl(cost, job, plan, {}, 8);
+  CHECK(more.device > mean.device);
+  CHECK(more.longest.value() == doctest::Approx(mean.longest.value()));
+  // Of one answer each the longest comes for sure.
+  const ParallelPlan single = parse_plan("tp2 dp4 zero1 sp mbs1 seq2200 recompute=full");
+  const RlEstimate alone = evaluate_rl(cost, job, single, {}, 8);
+  CHECK(alone.longest.value() == doctest::Approx(alone.device.value()).epsilon(0.01));
+}
+
+TEST_CASE("log-probabilities hold their micro-batch's logits") {
+  const ModelSpec model = load_model("llama3-8b");
+  const CostModel cost = cost_of(model);
+  const ParallelPlan plan = parse_plan("tp2 dp4 zero1 sp mbs1 seq4096 recompute=full");
+  RlJob job = grpo();
+  job.logit_bytes = 8;
+  const auto scored = [&](std::int64_t tokens) {
+    job.pass_tokens = tokens;
+    for (const RlPhase& phase : evaluate_rl(cost, job, plan, {}, 8).phases) {
+      if (phase.name == "log-probabilities") return phase.device.value();
+    }
+    return 0.0;
+  };
+  CHECK(scored(32768) - scored(16384) == doctest::Approx(16384.0 * 128256 / 2 * 8));
+  job.pass_tokens = 262144;
+  const RlEstimate full = evaluate_rl(cost, job, plan, {}, 8);
+  CHECK_FALSE(full.fits);
+  CHECK(full.misfit.find("262144 tokens of a micro-batch x 64128 logits x 8 bytes") !=
+        std::string::npos);
+}
+
+TEST_CASE("a policy with adapters is its own reference, and its host holds no other") {
+  const ModelSpec model = load_model("llama3-8b");
+  const CostModel cost = cost_of(model);
+  RlJob job = grpo();
+  const auto held = [&](const std::string& more) {
+    const ParallelPlan plan = parse_plan("tp2 dp4 zero1 sp mbs1 seq4096 recompute=full" + more);
+    job.reference = true;
+    const double with = evaluate_rl(cost, job, plan, {}, 8).host_per_node.value();
+    job.reference = false;
+    return with - evaluate_rl(cost, job, plan, {}, 8).host_per_node.value();
+  };
+  CHECK(held("") > 0);
+  CHECK(held(" lora16") == 0);
+}
+
 TEST_CASE("what an algorithm does not do takes no time") {
   const ModelSpec model = load_model("llama3-8b");
   const CostModel cost = cost_of(model);
