@@ -109,7 +109,7 @@ def questions(folder):
     yield "check", f"check emitted/train.sh {strange} --gpus 8 --json", None, None
     yield "sweep", f"sweep {strange} --gpus 1,2 --json", 0, None
     yield "sweep", f"sweep {strange} --gpus 1,2 --memory-cap-gib 0.5 --json", None, None
-    yield "compare", "compare tp1 'tp2 mbs2 zero0' --model tiny --gpus 8 --json", 0, None
+    yield "compare", "compare tp1 'tp2 mbs2 sp' --model tiny --gpus 8 --json", 0, None
     yield "compare", "compare small.json --best --json", 0, None
     yield "compare", "compare tp1 tp3 --model tiny --gpus 8 --json", 1, None  # no such plan
     yield "size", "size --model llama3-70b --seq-len 8192 --json", 0, None
