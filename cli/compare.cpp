@@ -28,7 +28,7 @@ struct CompareQuestion {
   bool best = false, json = false;
 };
 
-struct Comparison {
+struct TwoPlans {
   ComparedPlan a, b;
   Causes causes;
   [[nodiscard]] bool has_times() const { return a.answer->estimate && b.answer->estimate; }
@@ -126,8 +126,8 @@ ComparedPlan best_beside(const ComparedPlan& plan) {
           .answer = {}};
 }
 
-Comparison compare(const CompareQuestion& question) {
-  Comparison found;
+TwoPlans compare(const CompareQuestion& question) {
+  TwoPlans found;
   if (question.best) {
     const bool files = question.names.size() > 1;
     found.a = files ? plan_of_files(question, question.names)
@@ -158,7 +158,7 @@ std::string gib_delta(Bytes bytes) {
   return with_sign(bytes.value(), fixed(std::abs(in_gib(bytes)), 2));
 }
 
-std::string sides_text(const Comparison& found) {
+std::string sides_text(const TwoPlans& found) {
   std::string text;
   for (const auto& [letter, side] : {std::pair{'A', &found.a}, std::pair{'B', &found.b}}) {
     text += wrapped(fmt::format("{}  {}", letter, side->label), page().text, 3);
@@ -178,7 +178,7 @@ std::string sides_text(const Comparison& found) {
 }
 
 // "B is 1.16 times as fast as A a token, ..."; "as fast as A" where they do the same.
-std::string verdict_text(const Comparison& found) {
+std::string verdict_text(const TwoPlans& found) {
   const Estimate &a = *found.a.answer->estimate, &b = *found.b.answer->estimate;
   const double ratio = b.tokens_per_s / a.tokens_per_s;
   if (found.a.plan == found.b.plan && found.causes.differences.empty()) {
@@ -199,7 +199,7 @@ std::string verdict_text(const Comparison& found) {
                  page().text);
 }
 
-std::string numbers_text(const Comparison& found) {
+std::string numbers_text(const TwoPlans& found) {
   const Estimate &a = *found.a.answer->estimate, &b = *found.b.answer->estimate;
   const PlanDelta delta = delta_of(a, b);
   Table table({{"", "", Align::left}, {"A", ""}, {"B", ""}, {"B less A", ""}});
@@ -277,7 +277,7 @@ std::string causes_text(const Causes& causes) {
              page().text);
 }
 
-void print_text(const Comparison& found, std::ostream& out) {
+void print_text(const TwoPlans& found, std::ostream& out) {
   out << sides_text(found) << '\n';
   if (!found.has_times()) {
     std::vector<std::size_t> all;
@@ -302,7 +302,7 @@ Json delta_json(const PlanDelta& delta) {
           {"memory", std::move(memory)}};
 }
 
-Json to_json(const Comparison& found) {
+Json to_json(const TwoPlans& found) {
   Json object = Json::object();
   for (const auto& [key, side] : {std::pair{"a", &found.a}, std::pair{"b", &found.b}}) {
     object[key] = {{"name", side->label},
@@ -368,7 +368,7 @@ Exit run_compare(const Args& args, const Console& console) {
                     "with commas, and --best takes one job",
                     question.names.size()));
   }
-  const Comparison found = compare(question);
+  const TwoPlans found = compare(question);
   if (question.json) {
     console.out << json_text(to_json(found));
   } else {
