@@ -16,16 +16,14 @@
 #include "cli/advice.h"
 #include "cli/check_files.h"
 #include "cli/commands.h"
+#include "cli/files_plan.h"
 #include "cli/job_defaults.h"
 #include "cli/page.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "cli/rl.h"
 #include "models/error.h"
-#include "models/model_spec.h"
-#include "models/plan/words.h"
 #include "planner/frameworks/fix.h"
-#include "planner/frameworks/model_of_files.h"
 #include "planner/frameworks/written_plans.h"
 
 namespace qplan {
@@ -33,15 +31,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-struct CheckWords {
-  JobChoices choices;
+struct CheckWords : FilesQuestion {
   std::vector<std::string> files;
-  std::optional<std::int64_t> seq_len, global_batch_size, micro_batch_size;
   std::string fix;
   bool json = false;
   bool best = true;
-  std::vector<std::string> assumed;  // of a model that the files themselves describe
-  bool by_name = false;              // or name: its positions may be another's
 };
 
 struct FoundInFiles {
@@ -90,15 +84,7 @@ void find_best(FoundInFiles& found, const JobChoices& choices) {
     JobChoices same = choices;
     same.framework = recipe;
     auto job = make_job(same);
-    SearchSpace space;
-    space.gpus = job->gpus;
-    // What makes it this job and no other: sequences, batch, adapters.
-    for_each_word([&](const auto& word) {
-      if (word.gives_way == GivesWay::never && word.given != Given::listed) {
-        space.job.*word.member = plan.*word.member;
-      }
-    });
-    space.job.precision = plan.precision;
+    const SearchSpace space = space_of_job(plan, job->gpus);
     SearchOptions options;
     options.top = 1;
     // The job's own framework runs the plan that is recommended, or another is named.
@@ -164,12 +150,6 @@ std::optional<RlEstimate> estimate_step(const Job& job, const Checked& checked) 
   return evaluate_rl(*job.cost, asked, checked.plan, layout, gpus);
 }
 
-// Whose files say the whole step and all its GPUs. slime's say a plan of Megatron's with its own
-// batch, and engines' GPUs beside the job's.
-bool step_is_job(const Checked& checked) {
-  return checked.step && checked.framework != Framework::slime;
-}
-
 // A step that cannot be, where no finding says so yet; or one of which some phase does not fit the
 // device, or what waits for its turn not the host.
 void add_step_findings(Checked& checked, const Job& job) {
@@ -215,16 +195,10 @@ void add_step_findings(Checked& checked, const Job& job) {
 // What check says of a job's files, the memory of their plan included.
 class FileJudge {
  public:
-  FileJudge(const CheckWords& question, const Job& job)
-      : question_(question), job_(job), config_(config_of(job)) {}
+  FileJudge(const CheckWords& question, const Job& job) : question_(question), job_(job) {}
 
   Checked operator()(std::span<const ConfigText> files) {
-    Checked checked =
-        check(files, {job_.model, config_, job_.limits(), job_.hardware.link.gpus_per_node,
-                      question_.seq_len, question_.global_batch_size, question_.micro_batch_size,
-                      question_.by_name || !question_.choices.model_config.is_null()});
-    checked.assumed.insert(checked.assumed.begin(), question_.assumed.begin(),
-                           question_.assumed.end());
+    Checked checked = check_files(question_, job_, files);
     if (speaks_of_plan(checked)) {
       const Job& job = *job_of(checked);
       const Answer answer = ask(job, checked.plan);
@@ -238,26 +212,16 @@ class FileJudge {
     return checked;
   }
 
-  static bool speaks_of_plan(const Checked& checked) {
-    return checked.framework && checked.says_plan;
-  }
-
   // The same job in the implementation that files speak to, on the GPUs that train.
   std::shared_ptr<Job> job_of(const Checked& checked) {
     std::shared_ptr<Job>& job = jobs_[checked.recipe];
-    if (job == nullptr) {
-      JobChoices choices = question_.choices;
-      choices.framework = checked.recipe;
-      if (step_is_job(checked)) *choices.gpus -= checked.step->job.rollout_gpus;
-      job = make_job(choices);
-    }
+    if (job == nullptr) job = job_of_files(question_, checked);
     return job;
   }
 
  private:
   const CheckWords& question_;
   const Job& job_;
-  Json config_;
   std::map<RecipeKind, std::shared_ptr<Job>> jobs_;
 };
 
@@ -397,29 +361,6 @@ Json to_json(const FoundInFiles& found) {
   return object;
 }
 
-// A script that states every shape needs no --model.
-void read_model_of_files(CheckWords& question, const std::vector<ConfigText>& files) {
-  const JobFiles job = read_job_files(files);
-  if (const std::string id = model_id_of_files(job); !id.empty()) {
-    const std::string name = built_in_of_id(id);
-    if (name.empty()) {
-      throw Error(fmt::format(
-          "the files train {}, which is not built in; give its config.json as --model", shown(id)));
-    }
-    question.choices.model = name;
-    question.assumed = {
-        fmt::format("{} is of the size of the built-in {}; --model says another", shown(id), name)};
-    question.by_name = true;
-    return;
-  }
-  const auto model = model_of_files(job);
-  if (!model) return;  // which make_job says
-  read_model(model->config, "the model that the arguments describe");
-  question.choices.model = "the-scripts-own";
-  question.choices.model_config = model->config;
-  question.assumed = model->assumed;
-}
-
 }  // namespace
 
 Exit run_check(const Args& args, const Console& console) {
@@ -467,7 +408,7 @@ Exit run_check(const Args& args, const Console& console) {
   found.fixed = fix(files, std::ref(judge));
   found.checked = found.fixed.before;
   found.wants_fix = !question.fix.empty();
-  if (FileJudge::speaks_of_plan(found.checked)) {
+  if (speaks_of_plan(found.checked)) {
     found.job = judge.job_of(found.checked);
     found.yours = ask(*found.job, found.checked.plan);
     if (found.checked.step && found.yours->estimate) {

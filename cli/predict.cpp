@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <filesystem>
-#include <functional>
 #include <ostream>
-#include <span>
 #include <sstream>
 #include <utility>
 
 #include "cli/advice.h"
+#include "cli/asked_plan.h"
 #include "cli/commands.h"
 #include "cli/page.h"
 #include "cli/plan_words.h"
@@ -23,147 +20,20 @@
 #include "models/plan/words.h"
 #include "models/program/step_program.h"
 #include "planner/search/goodput.h"
-#include "planner/search/layout.h"
 
 namespace qplan {
 namespace {
 
-struct PredictQuestion {
-  JobChoices choices;
-  PlanWords words;
-  std::string plan, line, output;
+struct PredictQuestion : PlanQuestion {
+  std::string line, output;
   RlQuestion rl;
   double storage_gb_per_s = Reliability{}.storage_per_node.value() / 1e9;
   bool json = false, timing = false;
 };
 
-struct Asked {
-  std::unique_ptr<Job> job;
-  ParallelPlan plan;
-  std::string fingerprint;  // of the plan file; empty: none
-  JobDefaults defaults;
-  Notation notation = Notation::options;
-  std::string placed;  // what is said of layers that nobody placed; empty: they are even, or said
-  // The plan that the same question makes of another line and other words.
-  std::function<ParallelPlan(const std::string& line, const PlanWords& words)> with;
-};
-
-bool is_file(const std::string& text) {
-  std::error_code ignored;
-  return text.ends_with(".json") || std::filesystem::exists(text, ignored);
-}
-
-// A layout as the search finds it, where layers do not divide among the stages and nobody says: the
-// faster of the framework's own and the one that evens out the work. Returns what to say of it.
-std::string place_layers(const Job& job, ParallelPlan& plan) {
-  const std::int64_t stages = std::int64_t{plan.pp} * chunks_per_rank(plan);
-  if (!plan.pipeline_layout.empty() || job.model.num_layers % stages == 0) return "";
-  if (!job.recipe().can.takes_layout || stages > job.model.num_layers + 2) return "";
-  const auto time_of = [&](const ParallelPlan& tried) {
-    const bool can_run = why_infeasible(job.model, tried, job.recipe(), job.limits()).empty();
-    return can_run ? job.cost->step_time(tried) : Seconds(HUGE_VAL);
-  };
-  ParallelPlan own = plan;
-  own.pipeline_layout = stage_layers(job.model, plan);
-  const Seconds best = time_of(own);
-  if (std::isinf(best.value())) return "";  // what is wrong with the plan itself is said of it
-  ParallelPlan even = own;
-  even.pipeline_layout = balanced_layout(job.model.num_layers, own, job.cost->end_work(own));
-  if (!even.pipeline_layout.empty() && time_of(even) < best) own = even;
-  plan = own;
-  return fmt::format(
-      "{} layers do not divide among {} stages; they are placed as a search places them",
-      job.model.num_layers, stages);
-}
-
-// Whether options or the line give a word themselves.
-template <class T>
-bool is_said(std::string_view key, T ParallelPlan::*word, const std::string& line,
-             const PlanWords& words) {
-  return words.contains(key) || (!line.empty() && line_says(line, word));
-}
-
-// What a line and options say, with `job`'s batch and length where they do not.
-ParallelPlan plan_of(const Job& job, const std::string& line, const PlanWords& words,
-                     const ParallelPlan& batch) {
-  const ParallelPlan said = with_words(parse_plan(line), words, job.recipe(), job.gpus, true);
-  ParallelPlan plan =
-      default_plan(job.model, job.recipe(), job.gpus, batch.global_batch_size, batch.seq_len);
-  plan.precision = said.precision;
-  plan.grad_dtype = default_grad_dtype(job.recipe(), said.precision);
-  const bool says_dp = !line.empty() && line_says(line, &ParallelPlan::dp);
-  plan = with_words(line.empty() ? plan : parse_plan(line, plan), words, job.recipe(), job.gpus,
-                    says_dp);
-  if (plan.cp > 1 && !is_said("cp_comm", &ParallelPlan::cp_comm, line, words)) {
-    plan.cp_comm = default_cp_comm(job.model, plan, job.recipe());
-  }
-  return plan;
-}
-
-// A plan from options alone, or from a line of plan words with options on top.
-Asked from_words(const PredictQuestion& question) {
-  const std::string& text = question.plan;
-  const ParallelPlan line = parse_plan(text);
-  Asked asked;
-  if (!text.empty()) asked.notation = Notation::line;
-  asked.job = make_job(question.choices, 0);
-  Job& job = *asked.job;
-  if (job.gpus == 0 && !text.empty()) job.gpus = line.world();
-  if (job.gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
-  const auto says = [&](std::string_view key, auto ParallelPlan::*word) {
-    return is_said(key, word, text, question.words);
-  };
-  ParallelPlan said = with_words(line, question.words, job.recipe(), job.gpus, true);
-  asked.defaults = set_defaults(said,
-                                {says("global_batch_size", &ParallelPlan::global_batch_size),
-                                 says("seq_len", &ParallelPlan::seq_len)},
-                                job.model, std::span(&job.gpus, 1));
-  asked.plan = plan_of(job, text, question.words, said);
-  asked.placed = place_layers(job, asked.plan);
-  asked.with = [&job, said](const std::string& other, const PlanWords& words) {
-    ParallelPlan plan = plan_of(job, other, words, said);
-    place_layers(job, plan);
-    return plan;
-  };
-  return asked;
-}
-
-// A file's plan with options on top.
-ParallelPlan plan_of(const Job& job, const ParallelPlan& file, const PlanWords& words,
-                     bool other_gpus) {
-  // Another world or other degrees ask for another dp; else the file's stands.
-  const bool other_degrees =
-      other_gpus || words.contains("tp") || words.contains("pp") || words.contains("cp");
-  ParallelPlan plan = with_words(file, words, job.recipe(), job.gpus, !other_degrees);
-  // Without a context the file says nothing of how its ranks exchange.
-  if (file.cp == 1 && plan.cp > 1 && !words.contains("cp_comm")) {
-    plan.cp_comm = default_cp_comm(job.model, plan, job.recipe());
-  }
-  return plan;
-}
-
-Asked from_file(const PredictQuestion& question) {
-  const PlanFile file = read_plan_file(question.plan);
-  Asked asked;
-  asked.notation = Notation::file;
-  asked.job = make_job(merged(question.choices, file.choices));
-  Job& job = *asked.job;
-  const bool other_gpus = question.choices.gpus.has_value();
-  asked.plan = plan_of(job, file.plan, question.words, other_gpus);
-  asked.with = [&job, plan = file.plan, other_gpus](const std::string&, const PlanWords& words) {
-    return plan_of(job, plan, words, other_gpus);
-  };
-  // Another plan, or the same of another job, has another step program.
-  const JobChoices& options = question.choices;
-  const bool same_question = asked.plan == file.plan && !options.framework && !options.model &&
-                             !options.hardware && overrides_to_json(options).empty();
-  if (same_question) asked.fingerprint = file.fingerprint;
-  return asked;
-}
-
 // The plan without each word that was given, of options and of the line. Batch, length and what
 // else belongs to the job stay.
-std::vector<NamedPlan> without_each_word(const Asked& asked, const PredictQuestion& question) {
+std::vector<NamedPlan> without_each_word(const AskedPlan& asked, const PredictQuestion& question) {
   std::vector<NamedPlan> plans;
   const auto add = [&](const std::string& word, const std::string& line, const PlanWords& words) {
     ParallelPlan plan = asked.with(line, words);
@@ -289,7 +159,7 @@ std::string checkpoint_text(const Job& job, const ParallelPlan& plan, double sto
 }
 
 // What is said of the plan, and of the file it came from.
-std::vector<std::string> all_notes(const Asked& asked, const Answer& answer) {
+std::vector<std::string> all_notes(const AskedPlan& asked, const Answer& answer) {
   std::vector<std::string> list;
   if (!asked.placed.empty()) list.push_back(asked.placed);
   if (answer.estimate && !asked.fingerprint.empty() &&
@@ -302,7 +172,7 @@ std::vector<std::string> all_notes(const Asked& asked, const Answer& answer) {
   return list;
 }
 
-void print_text(const Asked& asked, const Answer& answer, const PredictQuestion& question,
+void print_text(const AskedPlan& asked, const Answer& answer, const PredictQuestion& question,
                 std::ostream& out) {
   const Job& job = *asked.job;
   out << model_line(job)
@@ -343,7 +213,7 @@ struct AskedRl {
 
 // The length of its sequences where nobody says it, and no batch: that follows.
 void set_rl_words(PredictQuestion& question, const RlJob& job) {
-  const std::string& line = is_file(question.plan) ? std::string() : question.plan;
+  const std::string& line = is_plan_file(question.plan) ? std::string() : question.plan;
   refuse_batch(
       is_said("global_batch_size", &ParallelPlan::global_batch_size, line, question.words));
   // The plan is of the GPUs that train.
@@ -354,13 +224,13 @@ void set_rl_words(PredictQuestion& question, const RlJob& job) {
     }
     *question.choices.gpus -= job.rollout_gpus;
   }
-  if (is_file(question.plan)) return;
+  if (is_plan_file(question.plan)) return;
   if (!is_said("seq_len", &ParallelPlan::seq_len, line, question.words)) {
     question.words["seq_len"] = std::to_string(longest_of(job));
   }
 }
 
-AskedRl ask_rl(const PredictQuestion& question, RlJob job, Asked& asked) {
+AskedRl ask_rl(const PredictQuestion& question, RlJob job, AskedPlan& asked) {
   AskedRl rl{.job = std::move(job), .layout = rollout_layout_of(question.rl), .estimate = {}};
   const Job& train = *asked.job;
   const std::int64_t gpus = train.gpus + rl.job.rollout_gpus;
@@ -375,7 +245,7 @@ AskedRl ask_rl(const PredictQuestion& question, RlJob job, Asked& asked) {
   return rl;
 }
 
-Json to_json(const Asked& asked, const Answer& answer, const PredictQuestion& question) {
+Json to_json(const AskedPlan& asked, const Answer& answer, const PredictQuestion& question) {
   const Job& job = *asked.job;
   Json object = report(job, answer);
   object["notes"] = all_notes(asked, answer);
@@ -430,7 +300,7 @@ Exit run_predict(const Args& args, const Console& console) {
   }
   const RlJob rl_job = rl_job_of(question.rl);
   if (question.rl.asked()) set_rl_words(question, rl_job);
-  Asked asked = is_file(question.plan) ? from_file(question) : from_words(question);
+  AskedPlan asked = asked_plan(question);
   const Stopwatch stopwatch;
   std::optional<AskedRl> rl;
   if (question.rl.asked()) rl = ask_rl(question, rl_job, asked);

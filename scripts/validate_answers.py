@@ -109,6 +109,16 @@ def questions(folder):
     yield "check", f"check emitted/train.sh {strange} --gpus 8 --json", None, None
     yield "sweep", f"sweep {strange} --gpus 1,2 --json", 0, None
     yield "sweep", f"sweep {strange} --gpus 1,2 --memory-cap-gib 0.5 --json", None, None
+    yield "compare", "compare tp1 'tp2 mbs2 sp' --model tiny --gpus 8 --json", 0, None
+    yield "compare", "compare small.json --best --json", 0, None
+    yield "compare", "compare tp1 tp3 --model tiny --gpus 8 --json", 1, None  # no such plan
+    yield "size", "size --model llama3-70b --seq-len 8192 --json", 0, None
+    yield "size", "size --longest --model tiny --gpus 1 --memory-cap-gib 3 --json", 0, None
+    yield "size", "size --longest --model llama3-405b --gpus 1 --json", 1, None  # nothing fits
+    yield "size", "size --model tiny --gpus 2 --prices prices.csv --json", 0, None
+    yield "fit", "fit --measured 2s --plan tp2 --model tiny --gpus 8 --json", 0, None
+    yield "fit", f"fit --runs {DATA}/runs/published.csv --rows titan-llama3-8b-h100-96gb-hbm2e-64 --leave-one-out --json", 0, None
+    yield "targets", "targets small.json --json", 0, None
     yield "hardware", "hardware --json", 0, None
     yield "profile", "hardware show our.json", 0, None
     yield "profile", "hardware show slower.json", 0, None
@@ -262,6 +272,7 @@ def set_up(run, folder):
     for path in [*(configs / "megatron_yaml_and_deepspeed").iterdir(), configs / "megatron_deepspeed/hostfile"]:
         (folder / path.name).write_text(path.read_text())
     write_profile(json.loads(run("hardware show h100-sxm").stdout), folder / "our.json")
+    (folder / "prices.csv").write_text("hardware,usd_per_gpu_hour,source\nh100-sxm,2,invented\n")
     # What is shown of files that extend others is whole.
     for name, own in (("slower", {"extends": "our.json", "gpu": {"tdp_watt": 500}}),
                       ("no_nvlink", {"extends": "slower.json", "link": {"nvlink_gb_per_s": 0}, "scan": None})):

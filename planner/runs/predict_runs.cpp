@@ -28,7 +28,7 @@ struct Asked {
 };
 
 // A deque: the cost models keep references.
-Asked& asked_for(const RunInputs& in, std::deque<Asked>& known) {
+Asked& asked_for(const RunInputs& in, std::deque<Asked>& known, const MachineOfName& machine) {
   for (Asked& asked : known) {
     if (asked.kind == in.recipe && asked.month == in.month && asked.hardware_name == in.hardware &&
         asked.gpus_per_node == in.gpus_per_node && asked.network == in.network &&
@@ -54,7 +54,7 @@ Asked& asked_for(const RunInputs& in, std::deque<Asked>& known) {
   asked.hardware_name = in.hardware;
   asked.gpus_per_node = in.gpus_per_node;
   asked.network = in.network;
-  asked.hardware = load_hardware(in.hardware);
+  asked.hardware = machine(in.hardware);
   if (in.gpus_per_node > 0) set_gpus_per_node(asked.hardware, in.gpus_per_node);
   if (in.network) set_network(asked.hardware, *in.network);
   asked.cost = std::make_unique<CostModel>(asked.model, asked.recipe, asked.hardware, JobFacts{});
@@ -86,11 +86,12 @@ RunPrediction predict_run(const RunInputs& in, const Asked& asked) {
 
 }  // namespace
 
-std::vector<RunPrediction> predict_runs(const std::vector<MeasuredRun>& runs, int threads) {
+std::vector<RunPrediction> predict_runs(const std::vector<MeasuredRun>& runs, int threads,
+                                        const MachineOfName& machine) {
   std::deque<Asked> known;
   std::vector<const Asked*> asked(runs.size());
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    if (runs[i].inputs) asked[i] = &asked_for(*runs[i].inputs, known);
+    if (runs[i].inputs) asked[i] = &asked_for(*runs[i].inputs, known, machine);
   }
   std::vector<RunPrediction> predictions(runs.size());
   parallel_for(runs.size(), thread_count(threads), [&](std::size_t i) {

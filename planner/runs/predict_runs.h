@@ -1,11 +1,13 @@
 #pragma once
 // What the cost model says of measured runs.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "costmodel/evaluate.h"
+#include "costmodel/profiles/hardware.h"
 #include "planner/runs/measured_runs.h"
 
 namespace qplan {
@@ -19,7 +21,11 @@ struct RunPrediction {
   bool feasible = false;
 };
 
+// The machine that a run's `hardware` names.
+using MachineOfName = std::function<HardwareProfile(const std::string& name)>;
+
 // One prediction a run, in their order, whatever the number of threads (0: all cores).
-std::vector<RunPrediction> predict_runs(const std::vector<MeasuredRun>& runs, int threads = 0);
+std::vector<RunPrediction> predict_runs(const std::vector<MeasuredRun>& runs, int threads = 0,
+                                        const MachineOfName& machine = load_hardware);
 
 }  // namespace qplan

@@ -1,0 +1,45 @@
+#pragma once
+// One plan of one job, as somebody puts it: options, a line of plan words, or a plan file, with
+// options on top.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "cli/job.h"
+#include "cli/job_defaults.h"
+#include "cli/plan_words.h"
+
+namespace qplan {
+
+struct PlanQuestion {
+  JobChoices choices;
+  PlanWords words;   // of options
+  std::string plan;  // a plan file or a line of words; empty: the framework's defaults
+};
+
+struct AskedPlan {
+  std::unique_ptr<Job> job;
+  ParallelPlan plan;
+  std::string fingerprint;  // of the plan file; empty: none
+  JobDefaults defaults;
+  Notation notation = Notation::options;
+  std::string placed;  // what is said of layers that nobody placed; empty: they are even, or said
+  // The plan that the same question makes of another line and other words.
+  std::function<ParallelPlan(const std::string& line, const PlanWords& words)> with;
+};
+// Throws Error for a plan that cannot be read, and where nobody says how many GPUs there are.
+AskedPlan asked_plan(const PlanQuestion& question);
+
+// A path, not a line of words.
+bool is_plan_file(const std::string& text);
+
+// Whether options or the line give a word themselves.
+template <class T>
+bool is_said(std::string_view key, T ParallelPlan::*word, const std::string& line,
+             const PlanWords& words) {
+  return words.contains(key) || (!line.empty() && line_says(line, word));
+}
+
+}  // namespace qplan

@@ -1,0 +1,512 @@
+// `qplan size`: how many GPUs, how long, how large, how cheap. Every point asked about is a search.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <ostream>
+
+#include "cli/commands.h"
+#include "cli/page.h"
+#include "cli/plan_words.h"
+#include "cli/print.h"
+#include "cli/report.h"
+#include "models/csv.h"
+#include "models/error.h"
+#include "planner/search/default_batch.h"
+#include "planner/search/enumerate.h"
+#include "planner/search/goodput.h"
+
+namespace qplan {
+namespace {
+
+enum class SizeOf : std::uint8_t { gpus, sequence, micro_batch, cost, model };
+
+struct SizeQuestion {
+  JobChoices choices;
+  PlanWords words;
+  SearchSpace space;
+  bool fewest = false, longest = false, micro = false, largest_model = false;
+  std::string prices;
+  double tokens = 1e12, days = 0;  // of a run; 0 days: however long it takes
+  std::int64_t threads = 0;
+  bool json = false, tried = false;
+  SizeOf of = SizeOf::gpus;
+};
+
+// A point that was searched.
+struct Sized {
+  std::shared_ptr<Job> job;
+  ParallelPlan asked;  // batch, length
+  std::int64_t micro_batch = 0;
+  std::optional<Answer> best;   // none: nothing fits
+  std::optional<RunCost> cost;  // of --cheapest
+};
+
+struct SizeAnswer {
+  std::vector<Sized> tried;           // in their order
+  std::optional<std::size_t> chosen;  // of them
+  std::string how;                    // a sentence without its full stop
+  bool bisected = false;
+};
+
+Sized look(const SizeQuestion& question, const JobChoices& choices, const PlanWords& words,
+           std::int64_t micro_batch = 0) {
+  Sized point;
+  point.micro_batch = micro_batch;
+  point.job = make_job(choices);
+  SearchSpace space = question.space;
+  if (micro_batch > 0) space[&ParallelPlan::micro_batch_size] = {micro_batch};
+  set_job_words(space, words, point.job->model, point.job->gpus);
+  point.asked = space.job;
+  SearchOptions options;
+  options.top = 1;
+  options.threads = static_cast<int>(question.threads);
+  const SearchResult result = search_offered(*point.job, space, options);
+  if (!result.plans.empty()) point.best = ask(*point.job, result.plans.front().plan);
+  return point;
+}
+
+// Keeps a point; true: it fits.
+bool keep(SizeAnswer& answer, Sized point) {
+  answer.tried.push_back(std::move(point));
+  return answer.tried.back().best.has_value();
+}
+
+std::int64_t node_of(const JobChoices& choices) {
+  return make_job(choices, 1)->hardware.link.gpus_per_node;
+}
+
+// Doubling from one GPU, in whole nodes above one node.
+std::vector<std::int64_t> doubling_worlds(std::int64_t node, std::int64_t most) {
+  std::vector<std::int64_t> worlds;
+  for (const int part : divisors(node)) {
+    if (part <= most) worlds.push_back(part);
+  }
+  for (std::int64_t gpus = 2 * node; gpus <= most; gpus *= 2) worlds.push_back(gpus);
+  return worlds;
+}
+
+constexpr std::int64_t kMostAsked = 16384;  // GPUs, where nobody says how many there are
+
+SizeAnswer fewest_gpus(const SizeQuestion& question) {
+  SizeAnswer answer;
+  answer.how =
+      "doubled until something fits, then every whole number of nodes between, from below: more "
+      "GPUs need not fit where fewer do, for batch and layers must divide among them";
+  const std::int64_t node = node_of(question.choices);
+  const auto fits = [&](std::int64_t gpus) {
+    JobChoices choices = question.choices;
+    choices.gpus = gpus;
+    if (!keep(answer, look(question, choices, question.words))) return false;
+    answer.chosen = answer.tried.size() - 1;
+    return true;
+  };
+  std::int64_t below = 0;
+  for (const std::int64_t gpus :
+       doubling_worlds(node, question.choices.gpus.value_or(kMostAsked))) {
+    if (!fits(gpus)) {
+      below = gpus;
+      continue;
+    }
+    for (std::int64_t between = below / node * node + node; between < gpus; between += node) {
+      if (fits(between)) break;
+    }
+    break;
+  }
+  return answer;
+}
+
+// The largest value on a grid that fits: doubling from `first`, then bisection of the last
+// doubling in eighths, as far as whole numbers go.
+void bisect(SizeAnswer& answer, std::int64_t first, std::int64_t most, bool refine,
+            const std::function<bool(std::int64_t)>& fits) {
+  answer.bisected = true;
+  std::int64_t largest = 0, value = first;
+  while (value <= most && fits(value)) {
+    answer.chosen = answer.tried.size() - 1;
+    largest = value;
+    value *= 2;
+  }
+  if (largest == 0 || !refine) return;
+  const std::int64_t grain = std::max<std::int64_t>(1, largest / 8);
+  std::int64_t low = 0, high = (std::min(value, most) - largest) / grain;  // in grains above
+  while (high - low > 1) {
+    const std::int64_t middle = (low + high) / 2;
+    if (fits(largest + middle * grain)) {
+      answer.chosen = answer.tried.size() - 1;
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+}
+
+SizeAnswer longest_sequence(const SizeQuestion& question) {
+  SizeAnswer answer;
+  answer.how =
+      "doubled from 1024 tokens, then bisected to an eighth: the memory of every plan grows with "
+      "the length, and lengths on this grid divide alike";
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
+  bisect(answer, 1024, kMostTokens, true, [&](std::int64_t tokens) {
+    PlanWords words = question.words;
+    words["seq_len"] = fmt::format("{}", tokens);
+    return keep(answer, look(question, question.choices, words));
+  });
+  return answer;
+}
+
+SizeAnswer largest_micro_batch(const SizeQuestion& question) {
+  SizeAnswer answer;
+  const bool said = question.words.contains("global_batch_size");
+  answer.how = said ? "doubled from 1 within the batch that was given: others need not divide it"
+                    : "doubled from 1, then bisected to an eighth: the memory of every plan grows "
+                      "with the micro-batch; the batch is a multiple of it near 4 Mi tokens";
+  constexpr std::int64_t kMostSequencesOfRank = 1 << 16;
+  bisect(answer, 1, kMostSequencesOfRank, !said, [&](std::int64_t micro_batch) {
+    PlanWords words = question.words;
+    if (!said) {
+      SearchSpace space;
+      const auto job = make_job(question.choices);
+      set_job_words(space, words, job->model, job->gpus);
+      const std::int64_t bundles =
+          default_global_batch_size(job->gpus, space.job.seq_len * micro_batch);
+      words["global_batch_size"] = fmt::format("{}", bundles * micro_batch);
+    }
+    return keep(answer, look(question, question.choices, words, micro_batch));
+  });
+  return answer;
+}
+
+struct ListedPrice {
+  std::string hardware, source;
+  double usd = 0;  // a GPU and hour
+};
+
+// "hardware,usd_per_gpu_hour,source": who asks a price says where it is from.
+std::vector<ListedPrice> read_prices(const std::string& path) {
+  const CsvTable table = read_csv_file(path);
+  const std::array<std::string_view, 3> needed{"hardware", "usd_per_gpu_hour", "source"};
+  std::array<std::size_t, 3> at{};
+  for (std::size_t i = 0; i < needed.size(); ++i) {
+    const auto found = std::find(table.columns.begin(), table.columns.end(), needed[i]);
+    if (found == table.columns.end()) {
+      throw Error(
+          fmt::format("{} has no column {}; a price list has hardware, usd_per_gpu_hour and "
+                      "source",
+                      path, needed[i]));
+    }
+    at[i] = static_cast<std::size_t>(found - table.columns.begin());
+  }
+  std::vector<ListedPrice> prices;
+  for (const CsvTable::Row& row : table.rows) {
+    ListedPrice price{row.cells[at[0]], row.cells[at[2]], 0};
+    set_number(price.usd, 0.0001, 1e6)(fmt::format("{}:{}: usd_per_gpu_hour", path, row.line),
+                                       row.cells[at[1]]);
+    if (price.source.empty()) {
+      throw Error(fmt::format("{}:{}: the price of {} has no source; say where it is from", path,
+                              row.line, price.hardware));
+    }
+    prices.push_back(std::move(price));
+  }
+  if (prices.empty()) throw Error(fmt::format("{} lists no price", path));
+  return prices;
+}
+
+SizeAnswer cheapest(const SizeQuestion& question) {
+  SizeAnswer answer;
+  answer.how = fmt::format(
+      "every machine of the list, doubled from the fewest GPUs that fit{}; costs are not monotone, "
+      "so that every point was asked",
+      question.days > 0 ? fmt::format("; runs beyond {} days do not count", question.days) : "");
+  for (const ListedPrice& price : read_prices(question.prices)) {
+    JobChoices choices = question.choices;
+    choices.hardware = price.hardware;
+    choices.price = price.usd;
+    for (const std::int64_t gpus :
+         doubling_worlds(node_of(choices), question.choices.gpus.value_or(1024))) {
+      choices.gpus = gpus;
+      if (!keep(answer, look(question, choices, question.words))) continue;
+      Sized& point = answer.tried.back();
+      RunFacts facts;
+      facts.tokens = question.tokens;
+      facts.price_per_gpu_hour = price.usd;
+      const Bytes checkpoint =
+          checkpoint_bytes(point.job->model, point.job->recipe(), point.best->plan);
+      point.cost = cost_of_run(facts, checkpoint, point.job->hardware, gpus,
+                               point.best->estimate->tokens_per_s);
+      const bool in_time = question.days <= 0 || point.cost->wall.value() <= question.days * 86400;
+      if (!in_time) continue;
+      if (!answer.chosen || point.cost->usd < answer.tried[*answer.chosen].cost->usd) {
+        answer.chosen = answer.tried.size() - 1;
+      }
+    }
+  }
+  return answer;
+}
+
+SizeAnswer largest_model(const SizeQuestion& question) {
+  SizeAnswer answer;
+  answer.how =
+      "the built-in models from the largest down: whether one fits says nothing of another";
+  std::vector<std::pair<double, std::string>> models;
+  for (const std::string& name : model_names()) {
+    models.emplace_back(static_cast<double>(count_parameters(load_model(name)).total()), name);
+  }
+  std::stable_sort(models.begin(), models.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (const auto& [parameters, name] : models) {
+    JobChoices choices = question.choices;
+    choices.model = name;
+    if (!keep(answer, look(question, choices, question.words))) continue;
+    answer.chosen = answer.tried.size() - 1;
+    break;
+  }
+  return answer;
+}
+
+SizeAnswer size_of(const SizeQuestion& question) {
+  switch (question.of) {
+    case SizeOf::gpus:
+      return fewest_gpus(question);
+    case SizeOf::sequence:
+      return longest_sequence(question);
+    case SizeOf::micro_batch:
+      return largest_micro_batch(question);
+    case SizeOf::cost:
+      return cheapest(question);
+    case SizeOf::model:
+      return largest_model(question);
+  }
+  return {};
+}
+
+// ---- text ----
+
+std::string subject_text(const Sized& point) {
+  return fmt::format("{} at {} tokens", point.job->model.name, grouped(point.asked.seq_len));
+}
+
+std::string cluster_text(const Sized& point) {
+  return fmt::format("{} x {}", point.job->gpus, point.job->hardware.name);
+}
+
+std::string best_text(const Sized& point) {
+  const Estimate& e = *point.best->estimate;
+  return fmt::format("{} ({} of {}, {} a step, {} tokens/s a GPU)", to_string(point.best->plan),
+                     human_bytes(e.memory.worst_stage().device), human_bytes(e.capacity),
+                     human_seconds(e.step_time), significant(e.tokens_per_s_per_gpu, 4));
+}
+
+std::string cost_text(const Sized& point) {
+  return fmt::format("{} USD, {} days", grouped(std::llround(point.cost->usd)),
+                     significant(point.cost->wall.value() / 86400));
+}
+
+// One line, however long: what is asked most often is pasted elsewhere.
+std::string line_of(const SizeQuestion& question, const SizeAnswer& answer) {
+  if (!answer.chosen) {
+    const Sized& last = answer.tried.back();
+    switch (question.of) {
+      case SizeOf::gpus:
+        return fmt::format("no cluster of up to {} {} fits {}", last.job->gpus,
+                           last.job->hardware.name, subject_text(last));
+      case SizeOf::cost:
+        return fmt::format("no cluster of the list trains {}{}", subject_text(last),
+                           question.days > 0 ? fmt::format(" within {} days", question.days) : "");
+      case SizeOf::model:
+        return fmt::format("no built-in model fits {}", cluster_text(last));
+      case SizeOf::sequence:
+      case SizeOf::micro_batch:
+        return fmt::format("{} does not fit {}", subject_text(last), cluster_text(last));
+    }
+  }
+  const Sized& best = answer.tried[*answer.chosen];
+  switch (question.of) {
+    case SizeOf::gpus:
+      return fmt::format("{} is the least for {}: {}", cluster_text(best), subject_text(best),
+                         best_text(best));
+    case SizeOf::sequence: {
+      std::string text = fmt::format("{} tokens is the longest sequence of {} on {}: {}",
+                                     grouped(best.asked.seq_len), best.job->model.name,
+                                     cluster_text(best), best_text(best));
+      for (const std::string& note : length_notes(best.job->model, best.asked.seq_len)) {
+        text += "; " + note;
+      }
+      return text;
+    }
+    case SizeOf::micro_batch:
+      return fmt::format("micro-batches of {} are the largest of {} on {}: {}", best.micro_batch,
+                         subject_text(best), cluster_text(best), best_text(best));
+    case SizeOf::cost:
+      return fmt::format("{} is the cheapest for {} tokens of {} ({}): {}", cluster_text(best),
+                         human_count(question.tokens), best.job->model.name, cost_text(best),
+                         best_text(best));
+    case SizeOf::model:
+      return fmt::format(
+          "{} ({} parameters) is the largest built-in model for {} at {} tokens: {}",
+          best.job->model.name,
+          human_count(static_cast<double>(count_parameters(best.job->model).total())),
+          cluster_text(best), grouped(best.asked.seq_len), best_text(best));
+  }
+  return "";
+}
+
+std::string tried_text(const SizeAnswer& answer) {
+  Table table({{"GPUs", ""},
+               {"hardware", "", Align::left},
+               {"model", "", Align::left},
+               {"length", "tokens"},
+               {"micro-batch", ""},
+               {"batch", "sequences"},
+               {"memory", "GiB"},
+               {"step", "s"},
+               {"cost", "", Align::left}});
+  for (const Sized& point : answer.tried) {
+    const bool fits = point.best.has_value();
+    table.row({fmt::format("{}", point.job->gpus), point.job->hardware.name, point.job->model.name,
+               fmt::format("{}", point.asked.seq_len),
+               fits                    ? fmt::format("{}", point.best->plan.micro_batch_size)
+               : point.micro_batch > 0 ? fmt::format("{}", point.micro_batch)
+                                       : "-",
+               fmt::format("{}", point.asked.global_batch_size),
+               fits ? fixed(in_gib(point.best->estimate->memory.worst_stage().device), 1)
+                    : "does not fit",
+               fits ? significant(point.best->estimate->step_time.value(), 4) : "-",
+               point.cost ? cost_text(point) : ""});
+  }
+  return '\n' + table.text(page().table) + wrapped("How: " + answer.how + ".", page().text, 5);
+}
+
+// ---- JSON ----
+
+constexpr std::string_view name_of(SizeOf of) {
+  switch (of) {
+    case SizeOf::gpus:
+      return "fewest_gpus";
+    case SizeOf::sequence:
+      return "longest_sequence";
+    case SizeOf::micro_batch:
+      return "largest_micro_batch";
+    case SizeOf::cost:
+      return "cheapest";
+    case SizeOf::model:
+      return "largest_model";
+  }
+  return "?";
+}
+
+Json to_json(const SizeQuestion& question, const SizeAnswer& answer) {
+  Json tried = Json::array();
+  for (const Sized& point : answer.tried) {
+    const bool fits = point.best.has_value();
+    tried.push_back(
+        {{"model", point.job->model.name},
+         {"hardware", point.job->hardware.name},
+         {"gpus", point.job->gpus},
+         {"seq_len", point.asked.seq_len},
+         {"global_batch_size", point.asked.global_batch_size},
+         {"micro_batch_size",
+          fits ? Json(point.best->plan.micro_batch_size)
+               : (point.micro_batch > 0 ? Json(point.micro_batch) : Json(nullptr))},
+         {"feasible", fits},
+         {"short", fits ? Json(to_string(point.best->plan)) : Json(nullptr)},
+         {"step_time_s", fits ? Json(point.best->estimate->step_time.value()) : Json(nullptr)},
+         {"cost_usd", point.cost ? Json(point.cost->usd) : Json(nullptr)},
+         {"days", point.cost ? Json(point.cost->wall.value() / 86400) : Json(nullptr)}});
+  }
+  const Sized* const best = answer.chosen ? &answer.tried[*answer.chosen] : nullptr;
+  return {{"question", name_of(question.of)},
+          {"text", line_of(question, answer)},
+          {"bisected", answer.bisected},
+          {"how", answer.how},
+          {"chosen", answer.chosen ? Json(*answer.chosen) : Json(nullptr)},
+          {"tried", std::move(tried)},
+          {"best", best != nullptr ? report(*best->job, *best->best) : Json(nullptr)}};
+}
+
+void add_options(CommandLine& line, SizeQuestion& question) {
+  line.group("Question (one of them)");
+  line.flag("--fewest-gpus", "the least GPUs that train the model (the default)", question.fewest);
+  line.flag("--longest", "the longest sequence that fits --gpus", question.longest);
+  line.flag("--largest-micro-batch", "the most sequences that a rank handles at once",
+            question.micro);
+  line.option(
+      {"--prices", "FILE",
+       "the cheapest cluster by this list: a CSV of hardware, usd_per_gpu_hour, source", ""},
+      set_text(question.prices));
+  line.flag("--largest-model", "the largest built-in model that fits --gpus",
+            question.largest_model);
+  line.option({"--tokens", "COUNT", "tokens of the run that --prices prices", "1T"},
+              set_count(question.tokens, 1, 1e18));
+  line.option({"--days", "DAYS", "within which that run has to end", "however long it takes"},
+              set_number(question.days, 0.001, 1e6));
+  add_model_options(line, question.choices);
+  add_job_words(line, question.words);
+  add_cluster_options(line, question.choices);
+  line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");
+  add_constraints(line, question.space);
+  line.group("Output");
+  line.option({"--threads", "COUNT", "threads that search", "all cores"},
+              set_whole(question.threads, 1, 1024));
+  line.flag("--tried", "also every point that was searched, and how they were chosen",
+            question.tried);
+  line.flag("--json", "the same as JSON", question.json);
+}
+
+void settle_question(SizeQuestion& question) {
+  const std::array asked{std::pair{question.fewest, SizeOf::gpus},
+                         std::pair{question.longest, SizeOf::sequence},
+                         std::pair{question.micro, SizeOf::micro_batch},
+                         std::pair{!question.prices.empty(), SizeOf::cost},
+                         std::pair{question.largest_model, SizeOf::model}};
+  int count = 0;
+  for (const auto& [wanted, of] : asked) {
+    if (!wanted) continue;
+    question.of = of;
+    ++count;
+  }
+  if (count > 1) {
+    throw Error(
+        "size answers one question at a time: --fewest-gpus, --longest, "
+        "--largest-micro-batch, --prices or --largest-model");
+  }
+  const bool on_cluster = question.of != SizeOf::gpus && question.of != SizeOf::cost;
+  if (on_cluster && !question.choices.gpus) {
+    throw Error("--gpus is missing; say how many GPUs there are");
+  }
+  if (question.of == SizeOf::cost && (question.choices.hardware || question.choices.price)) {
+    throw Error("--prices has hardware and prices already; leave --hardware and --price out");
+  }
+  if (question.of == SizeOf::model && question.choices.model) {
+    throw Error("--largest-model looks at all built-in models; leave --model out");
+  }
+  if (question.of == SizeOf::sequence && question.words.contains("seq_len")) {
+    throw Error("--longest looks for the length; leave --seq-len out");
+  }
+}
+
+}  // namespace
+
+Exit run_size(const Args& args, const Console& console) {
+  SizeQuestion question;
+  CommandLine line("size", "How many GPUs a job needs, and how large a job a cluster takes.",
+                   "qplan size --model qwen3-32b --seq-len 16384\n"
+                   "         qplan size --longest --model llama3-70b --gpus 64");
+  add_options(line, question);
+  if (!line.parse(args, console.out)) return Exit::done;
+  settle_question(question);
+  const SizeAnswer answer = size_of(question);
+  if (question.json) {
+    console.out << json_text(to_json(question, answer));
+  } else {
+    console.out << line_of(question, answer) << '\n';
+    if (question.tried) console.out << tried_text(answer);
+  }
+  return answer.chosen ? Exit::done : Exit::nothing_fits;
+}
+
+}  // namespace qplan

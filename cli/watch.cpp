@@ -1,0 +1,183 @@
+// `qplan watch`: a live log beside what was predicted; alerts as JSON lines.
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <memory>
+#include <ostream>
+#include <thread>
+
+#include "cli/asked_plan.h"
+#include "cli/commands.h"
+#include "cli/print.h"
+#include "cli/report.h"
+#include "models/error.h"
+#include "planner/runs/run_log.h"
+#include "planner/runs/step_watch.h"
+
+namespace qplan {
+namespace {
+
+struct WatchQuestion : PlanQuestion {
+  std::string log;
+  std::vector<std::string> command;  // after --
+  bool follow = false;
+};
+
+// Reads lines, and says what is wrong as soon as it is.
+class LogWatcher {
+ public:
+  LogWatcher(const AskedPlan& asked, const Estimate& estimate, std::ostream& out)
+      : asked_(asked),
+        estimate_(estimate),
+        watch_({estimate.step_time_low, estimate.step_time_high, estimate.peak_high}),
+        out_(out) {}
+
+  void read(std::string_view text) {
+    const std::optional<LogLine> line = read_log_line(text);
+    if (!line) return;
+    const ParallelPlan& plan = asked_.plan;
+    const auto seconds =
+        step_seconds(*line, plan.global_batch_size, plan.seq_len, asked_.job->gpus);
+    if (seconds) step_ = line->step.value_or(step_ + 1);
+    if (seconds) say(watch_.add_step(step_, *seconds));
+    if (line->allocated) say(watch_.add_memory(step_, *line->allocated));
+  }
+
+  // What was seen, in one line.
+  void finish() {
+    const auto typical = typical_step_seconds(watch_.seconds());
+    const Json interval{estimate_.step_time_low.value(), estimate_.step_time_high.value()};
+    const bool inside = typical && Seconds(*typical) >= estimate_.step_time_low &&
+                        Seconds(*typical) <= estimate_.step_time_high;
+    out_ << Json{{"summary", "end of log"},
+                 {"steps", watch_.seconds().size()},
+                 {"step_time_s", typical ? Json(*typical) : Json(nullptr)},
+                 {"predicted_step_time_s", estimate_.step_time.value()},
+                 {"interval_s", interval},
+                 {"inside", typical ? Json(inside) : Json(nullptr)},
+                 {"alerts", alerts_}}
+                .dump()
+         << '\n';
+    out_.flush();
+  }
+
+  [[nodiscard]] bool saw_alert() const { return alerts_ > 0; }
+
+ private:
+  void say(const std::vector<Alert>& alerts) {
+    for (const Alert& alert : alerts) {
+      out_ << Json{{"alert", to_word(alert.kind)},
+                   {"step", alert.step},
+                   {"value", alert.value},
+                   {"threshold", alert.threshold},
+                   {"may_be", meaning_of(alert.kind)}}
+                  .dump()
+           << '\n';
+      out_.flush();
+      ++alerts_;
+    }
+  }
+
+  const AskedPlan& asked_;
+  const Estimate& estimate_;
+  StepWatch watch_;
+  std::ostream& out_;
+  std::int64_t step_ = 0;
+  int alerts_ = 0;
+};
+
+void watch_file(const WatchQuestion& question, LogWatcher& watcher) {
+  std::ifstream file(question.log);
+  if (!file) throw Error(fmt::format("{} cannot be read", question.log));
+  std::string line;
+  for (;;) {
+    while (std::getline(file, line)) watcher.read(line);
+    if (!question.follow) return;
+    file.clear();
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return text + "'";
+}
+
+// The command's exit code. What it prints goes to `err`, both streams, as it comes.
+int watch_command(const WatchQuestion& question, LogWatcher& watcher, std::ostream& err) {
+  std::string line;
+  for (const std::string& word : question.command) line += (line.empty() ? "" : " ") + quoted(word);
+  line += " 2>&1";
+  std::FILE* const pipe = popen(line.c_str(), "r");
+  if (pipe == nullptr) throw Error(fmt::format("{} cannot be started", question.command.front()));
+  std::string text;
+  for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
+    if (c != '\n') {
+      text += static_cast<char>(c);
+      continue;
+    }
+    err << text << '\n';
+    err.flush();
+    watcher.read(text);
+    text.clear();
+  }
+  if (!text.empty()) {
+    err << text << '\n';
+    watcher.read(text);
+  }
+  const int status = pclose(pipe);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
+}
+
+}  // namespace
+
+Exit run_watch(const Args& args, const Console& console) {
+  WatchQuestion question;
+  CommandLine line("watch", "A log beside what was predicted; alerts as JSON lines.",
+                   "qplan watch train.log --plan plan.json\n"
+                   "         qplan watch --plan plan.json -- torchrun train.py");
+  line.positional("LOG", "a run's log, of the kinds that `qplan fit` reads; or a command after --",
+                  question.log);
+  line.flag("--follow", "go on at the end of the log, until interrupted", question.follow);
+  add_model_options(line, question.choices);
+  add_job_words(line, question.words);
+  add_cluster_options(line, question.choices);
+  line.group("Plan");
+  line.option({"--plan", "PLAN", "that is run: plan file, or a line such as \"tp4 pp2 mbs1\"",
+               "the framework's defaults"},
+              set_text(question.plan));
+  add_plan_words(line, question.words);
+  const auto dashes = std::find(args.begin(), args.end(), "--");
+  if (dashes != args.end()) question.command.assign(dashes + 1, args.end());
+  if (!line.parse(Args(args.begin(), dashes), console.out)) return Exit::done;
+  if (question.log.empty() == question.command.empty()) {
+    throw Error(
+        "watch needs a log or, after --, a command: qplan watch train.log --plan plan.json");
+  }
+  const AskedPlan asked = asked_plan(question);
+  const Answer answer = ask(*asked.job, asked.plan);
+  if (!answer.estimate) {
+    throw Error("the plan that is run cannot run: " + answer.infeasible.front().message);
+  }
+  LogWatcher watcher(asked, *answer.estimate, console.out);
+  int code = 0;
+  if (question.command.empty()) {
+    watch_file(question, watcher);
+  } else {
+    code = watch_command(question, watcher, console.err);
+  }
+  watcher.finish();
+  if (code != 0) {
+    print(console.err, "qplan: {} ended with exit code {}\n", question.command.front(), code);
+    return Exit::device;
+  }
+  return watcher.saw_alert() ? Exit::nothing_fits : Exit::done;
+}
+
+}  // namespace qplan

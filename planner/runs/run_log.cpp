@@ -1,0 +1,199 @@
+#include "planner/runs/run_log.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "models/error.h"
+#include "models/json.h"
+#include "models/text.h"
+
+namespace qplan {
+namespace {
+
+// Without escape sequences of a terminal ("\x1b[32m").
+std::string without_colours(std::string_view line) {
+  std::string text;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    if (line[i] != '\x1b') {
+      text += line[i];
+      continue;
+    }
+    while (i < line.size() && line[i] != 'm') ++i;
+  }
+  return text;
+}
+
+// The number after `mark`, blanks between; thousands may be set apart by commas ("7,123").
+std::optional<double> number_after(std::string_view line, std::string_view mark) {
+  const std::size_t at = line.find(mark);
+  if (at == std::string_view::npos) return std::nullopt;
+  std::string digits;
+  for (const char c : trimmed(line.substr(at + mark.size()))) {
+    const bool part =
+        (c >= '0' && c <= '9') || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-';
+    if (c == ',' && !digits.empty()) continue;
+    if (!part) break;
+    digits += c;
+  }
+  double value = 0;
+  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (code != std::errc{} || end == digits.data()) return std::nullopt;
+  return value;
+}
+
+std::optional<double> above_zero(std::optional<double> value) {
+  return value && *value > 0 ? value : std::nullopt;
+}
+
+std::optional<std::int64_t> whole_after(std::string_view line, std::string_view mark) {
+  const auto value = number_after(line, mark);
+  if (!value || *value < 0 || *value > 1e15) return std::nullopt;
+  return static_cast<std::int64_t>(*value);
+}
+
+std::optional<Bytes> bytes_after(std::string_view line, std::string_view mark, double unit) {
+  const auto value = above_zero(number_after(line, mark));
+  return value ? std::optional(Bytes(*value * unit)) : std::nullopt;
+}
+
+constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+
+// Megatron-LM d98e8a64, megatron/training/training.py (training_log) and utils.py (report_memory,
+// in MiB): "iteration 5/ 100 | ... | elapsed time per iteration (ms): 1234.5 | ...".
+std::optional<LogLine> read_megatron(std::string_view line) {
+  LogLine said{.kind = LogKind::megatron};
+  if (const auto ms = above_zero(number_after(line, "elapsed time per iteration (ms):"))) {
+    said.step = whole_after(line, "iteration");
+    said.step_s = *ms / 1000;
+    return said;
+  }
+  if (line.find("memory (MB)") == std::string_view::npos) return std::nullopt;
+  said.allocated = bytes_after(line, "max allocated:", kMiB);
+  said.reserved = bytes_after(line, "max reserved:", kMiB);
+  if (!said.allocated && !said.reserved) return std::nullopt;
+  return said;
+}
+
+// Megatron-Bridge, src/megatron/bridge/training/utils/train_utils.py: "Step Time : 3.51s GPU
+// utilization: ...".
+std::optional<LogLine> read_bridge(std::string_view line) {
+  const auto seconds = above_zero(number_after(line, "Step Time :"));
+  if (!seconds) return std::nullopt;
+  return LogLine{.kind = LogKind::megatron_bridge, .step = {}, .step_s = seconds};
+}
+
+// NeMo 2's progress printer: "... | global_step: 5 | ... | train_step_timing in s: 12.3 | ...".
+std::optional<LogLine> read_nemo(std::string_view line) {
+  const auto seconds = above_zero(number_after(line, "train_step_timing in s:"));
+  if (!seconds) return std::nullopt;
+  return LogLine{
+      .kind = LogKind::nemo, .step = whole_after(line, "global_step:"), .step_s = seconds};
+}
+
+// torchtitan b5bcd76c, torchtitan/components/metrics.py: "step: 10  loss: ...  memory:
+// 40.18GiB(42.29%)  tps: 7,123  tflops: ...  mfu: ..."; tokens a second of one GPU, reserved
+// memory.
+std::optional<LogLine> read_torchtitan(std::string_view line) {
+  const auto rate = above_zero(number_after(line, "tps:"));
+  const auto step = whole_after(line, "step:");
+  if (!rate || !step) return std::nullopt;
+  LogLine said{.kind = LogKind::torchtitan, .step = step};
+  said.tokens_per_s_per_gpu = rate;
+  said.reserved = bytes_after(line, "memory:", kGiB);
+  return said;
+}
+
+// DeepSpeed, deepspeed/utils/timer.py (ThroughputTimer.stop):
+// "epoch=0/micro_step=10/global_step=10, RunningAvgSamplesPerSec=..., CurrSamplesPerSec=...,
+// MemAllocated=..GB, MaxMemAllocated=..GB", where a GB is 2^30 bytes.
+std::optional<LogLine> read_deepspeed(std::string_view line) {
+  const auto rate = above_zero(number_after(line, "CurrSamplesPerSec="));
+  if (!rate) return std::nullopt;
+  LogLine said{.kind = LogKind::deepspeed, .step = whole_after(line, "global_step=")};
+  said.samples_per_s = rate;
+  said.allocated = bytes_after(line, "MaxMemAllocated=", kGiB);
+  return said;
+}
+
+// transformers' Trainer, its last line or all_results.json: "train_steps_per_second": 0.5 (with
+// either kind of quotes).
+std::optional<LogLine> read_trainer(std::string_view line) {
+  for (const char* mark : {"\"train_steps_per_second\":", "'train_steps_per_second':"}) {
+    const auto rate = above_zero(number_after(line, mark));
+    if (!rate) continue;
+    return LogLine{.kind = LogKind::trainer, .step = {}, .step_s = 1 / *rate};
+  }
+  return std::nullopt;
+}
+
+// MLPerf's ":::MLLOG {json}": `tracked_stats` with a `throughput` in samples a second, or
+// `train_step_time` in seconds.
+std::optional<LogLine> read_mllog(std::string_view line) {
+  const std::size_t at = line.find(":::MLLOG");
+  if (at == std::string_view::npos) return std::nullopt;
+  try {
+    const Json json = parse_json(trimmed(line.substr(at + 8)), "MLLOG");
+    if (!json.is_object() || json.value("key", "") != "tracked_stats") return std::nullopt;
+    if (!json.contains("value") || !json["value"].is_object()) return std::nullopt;
+    const Json& value = json["value"];
+    LogLine said{.kind = LogKind::mllog};
+    const auto number = [&value](const char* key) -> std::optional<double> {
+      if (!value.contains(key) || !value[key].is_number()) return std::nullopt;
+      return above_zero(value[key].get<double>());
+    };
+    said.step_s = number("train_step_time");
+    if (!said.step_s) said.samples_per_s = number("throughput");
+    if (json.contains("metadata") && json["metadata"].is_object() &&
+        json["metadata"].contains("step") && json["metadata"]["step"].is_number_integer()) {
+      said.step = json["metadata"]["step"].get<std::int64_t>();
+    }
+    return said.says_speed() ? std::optional(said) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;  // a line that was cut
+  }
+}
+
+}  // namespace
+
+std::optional<LogLine> read_log_line(std::string_view line) {
+  const std::string plain = without_colours(line);
+  for (const auto read : {read_mllog, read_megatron, read_bridge, read_nemo, read_deepspeed,
+                          read_torchtitan, read_trainer}) {
+    if (auto said = read(plain)) return said;
+  }
+  return std::nullopt;
+}
+
+std::vector<LogLine> read_log(std::string_view text) {
+  std::vector<LogLine> lines;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    if (const auto said = read_log_line(text.substr(0, end))) lines.push_back(*said);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+std::optional<double> step_seconds(const LogLine& line, std::int64_t global_batch_size,
+                                   std::int64_t seq_len, std::int64_t gpus) {
+  const auto samples = static_cast<double>(global_batch_size);
+  if (line.step_s) return line.step_s;
+  if (line.samples_per_s) return samples / *line.samples_per_s;
+  if (!line.tokens_per_s_per_gpu) return std::nullopt;
+  return samples * static_cast<double>(seq_len) /
+         (*line.tokens_per_s_per_gpu * static_cast<double>(gpus));
+}
+
+std::optional<double> typical_step_seconds(std::vector<double> seconds) {
+  if (seconds.empty()) return std::nullopt;
+  constexpr std::size_t kFew = 4;
+  if (seconds.size() > kFew) {
+    const std::size_t warm_up = std::max<std::size_t>(2, seconds.size() / 10);
+    seconds.erase(seconds.begin(), seconds.begin() + static_cast<std::ptrdiff_t>(warm_up));
+  }
+  std::sort(seconds.begin(), seconds.end());
+  const std::size_t half = seconds.size() / 2;
+  return seconds.size() % 2 == 1 ? seconds[half] : (seconds[half - 1] + seconds[half]) / 2;
+}
+
+}  // namespace qplan

@@ -1,0 +1,67 @@
+#pragma once
+// What a training log says of its steps, whoever wrote it: one line at a time, so that a live log
+// is read as one that ended.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "models/units.h"
+#include "models/words.h"
+
+namespace qplan {
+
+enum class LogKind : std::uint8_t {
+  megatron,
+  megatron_bridge,
+  nemo,
+  torchtitan,
+  deepspeed,
+  trainer,
+  mllog
+};
+
+template <>
+struct Words<LogKind> {
+  static constexpr std::string_view what = "log";
+  static constexpr auto table = std::to_array<std::pair<LogKind, std::string_view>>(
+      {{LogKind::megatron, "megatron"},
+       {LogKind::megatron_bridge, "megatron-bridge"},
+       {LogKind::nemo, "nemo"},
+       {LogKind::torchtitan, "torchtitan"},
+       {LogKind::deepspeed, "deepspeed"},
+       {LogKind::trainer, "trainer"},
+       {LogKind::mllog, "mllog"}});
+};
+
+// What a line says; what it does not is absent.
+struct LogLine {
+  LogKind kind = LogKind::megatron;
+  std::optional<std::int64_t> step{};
+  std::optional<double> step_s{};         // one of these three says how fast it is
+  std::optional<double> samples_per_s{};  // of the whole job
+  std::optional<double> tokens_per_s_per_gpu{};
+  std::optional<Bytes> allocated{}, reserved{};  // peaks of the GPU that logs
+  [[nodiscard]] bool says_speed() const {
+    return step_s || samples_per_s || tokens_per_s_per_gpu;
+  }
+};
+
+// Nothing: the line speaks of no step. Colours are ignored.
+std::optional<LogLine> read_log_line(std::string_view line);
+
+// A whole log, line by line; a JSON file of a Trainer (trainer_state.json, all_results.json) is
+// one.
+std::vector<LogLine> read_log(std::string_view text);
+
+// Seconds a step, where the line says how fast it is.
+std::optional<double> step_seconds(const LogLine& line, std::int64_t global_batch_size,
+                                   std::int64_t seq_len, std::int64_t gpus);
+
+// The median of those after warm-up, which is a tenth of the steps and two at least, where more
+// than four were logged; none: no line says how fast a step is.
+std::optional<double> typical_step_seconds(std::vector<double> seconds);
+
+}  // namespace qplan

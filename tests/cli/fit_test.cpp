@@ -1,0 +1,106 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "tests/cli/run.h"
+
+using namespace qplan;
+
+namespace {
+
+const std::vector<std::string> kJob{"--plan",    "tp1 pp1 mbs2", "--model",
+                                    "llama3-8b", "--gpus",       "8"};
+
+Ran fit(std::vector<std::string> args, bool json = true) {
+  args.insert(args.begin(), "fit");
+  args.insert(args.end(), kJob.begin(), kJob.end());
+  if (json) args.emplace_back("--json");
+  return run(args);
+}
+
+double predicted_s(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> args{"predict", "--json"};
+  args.insert(args.end(), kJob.begin(), kJob.end());
+  args.insert(args.end(), more.begin(), more.end());
+  return run(args).json()["step_time_s"];
+}
+
+std::string seconds_text(double seconds) {
+  return std::to_string(seconds) + "s";
+}
+
+}  // namespace
+
+TEST_CASE("a corrected profile predicts what fit says that it does, nearer to the measurement") {
+  const TemporaryFolder folder;
+  const std::string ours = folder.path() + "/ours.json";
+  const double measured = 1.15 * predicted_s();
+  const Ran ran = fit({"--measured", seconds_text(measured), "-o", ours});
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  const Json found = ran.json();
+  const double after = predicted_s({"--hardware", ours});
+  CHECK(found["runs"][0]["corrected_s"].get<double>() == doctest::Approx(after));
+  CHECK(std::abs(after - measured) < std::abs(predicted_s() - measured));
+  CHECK(found["narrowed"].get<double>() < 1);
+  CHECK(found["plans_after"].size() == 3);
+  CHECK(found["profile"]["extends"] == "h100-sxm");
+}
+
+TEST_CASE("a corrected profile is corrected further by more runs") {
+  const TemporaryFolder folder;
+  const std::string once = folder.path() + "/once.json", twice = folder.path() + "/twice.json";
+  const double measured = 1.15 * predicted_s();
+  REQUIRE(fit({"--measured", seconds_text(measured), "-o", once, "--top", "0"}).code == 0);
+  REQUIRE(fit({"--measured", seconds_text(measured), "--hardware", once, "-o", twice, "--top", "0"})
+              .code == 0);
+  CHECK(std::abs(predicted_s({"--hardware", twice}) - measured) <
+        std::abs(predicted_s({"--hardware", once}) - measured));
+}
+
+TEST_CASE("a log says the same as its median step") {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/train.log";
+  const double ms = 1100 * predicted_s();
+  std::string text = "starting\n";
+  for (int i = 1; i <= 20; ++i) {
+    text += " iteration " + std::to_string(i) +
+            "/ 20 | elapsed time per iteration (ms): " + std::to_string(i < 3 ? 9 * ms : ms) +
+            " |\n";
+  }
+  write_file_atomically(log, text);
+  const Json of_log = fit({log, "--top", "0"}).json();
+  CHECK(of_log["runs"][0]["measured_s"].get<double>() == doctest::Approx(ms / 1000).epsilon(1e-5));
+  CHECK(of_log["plans_after"].empty());
+  write_file_atomically(log, "nothing\n");
+  const Ran ran = fit({log});
+  CHECK(ran.code == 2);
+  CHECK(ran.says("megatron"));
+}
+
+TEST_CASE("rows of measured runs correct one machine, and each is judged by the others") {
+  const std::string runs = QPLAN_TEST_DATA "/runs/published.csv";
+  const Ran ran = run("fit --runs " + runs +
+                      " --rows titan-llama3-8b-h100-96gb-hbm2e-64 --leave-one-out --json");
+  CAPTURE(ran.err);
+  REQUIRE(ran.code == 0);
+  const Json found = ran.json();
+  CHECK(found["hardware"] == "h100-96gb-hbm2e-500w");
+  CHECK(found["runs"].size() == 4);
+  CHECK(found["left_out"].size() == 4);
+  double before = 0, after = 0;
+  for (const Json& row : found["runs"]) {
+    const double measured = row["measured_s"];
+    before += std::pow(std::log(row["predicted_s"].get<double>() / measured), 2);
+    after += std::pow(std::log(row["corrected_s"].get<double>() / measured), 2);
+  }
+  CHECK(after <= before);
+  const Ran mixed = run("fit --runs " + runs);
+  CHECK(mixed.code == 2);
+  CHECK(mixed.says("--rows"));
+}
+
+TEST_CASE("fit needs a run") {
+  CHECK(run("fit --model tiny --gpus 8").code == 2);
+  CHECK(run("fit --model tiny --gpus 8 --measured fast").code == 2);
+}

@@ -1,0 +1,91 @@
+#include "planner/runs/run_log.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using namespace qplan;
+
+namespace {
+
+LogLine line_of(const std::string& text) {
+  const auto line = read_log_line(text);
+  REQUIRE(line.has_value());
+  return *line;
+}
+
+}  // namespace
+
+TEST_CASE("Megatron's line says the step and its milliseconds") {
+  const LogLine line = line_of(
+      " [2026-11-26 10:00:00.123] iteration        7/     100 | consumed samples: 896 | elapsed "
+      "time "
+      "per iteration (ms): 1520.4 | throughput per GPU (TFLOP/s/GPU): 412.0 | learning rate: 3e-4 "
+      "|");
+  CHECK(line.kind == LogKind::megatron);
+  CHECK(line.step == 7);
+  CHECK(*line.step_s == doctest::Approx(1.5204));
+  const LogLine memory = line_of(
+      "[Rank 0] (after 2 iterations) memory (MB) | allocated: 100.0 | max allocated: 2048.0 | "
+      "reserved: 3000.0 | max reserved: 3072.0");
+  CHECK_FALSE(memory.says_speed());
+  CHECK(memory.allocated->value() == 2147483648.0);
+  CHECK(memory.reserved->value() == 3221225472.0);
+}
+
+TEST_CASE("torchtitan's tokens a second are one GPU's, colours and commas aside") {
+  const LogLine line = line_of(
+      "[titan] \x1b[31mstep: 10  \x1b[32mloss:  8.1  \x1b[33mgrad_norm: 1.2  memory: "
+      "40.00GiB(50.6%)  \x1b[34mtps: 7,123  \x1b[36mtflops: 412.3  mfu: 41.7%\x1b[39m");
+  CHECK(line.kind == LogKind::torchtitan);
+  CHECK(line.step == 10);
+  CHECK(*line.tokens_per_s_per_gpu == 7123);
+  CHECK(line.reserved->value() == 40 * 1073741824.0);
+  // 16 sequences of 4096 tokens on 8 GPUs.
+  CHECK(*step_seconds(line, 16, 4096, 8) == doctest::Approx(16.0 * 4096 / 7123 / 8));
+}
+
+TEST_CASE("DeepSpeed, Bridge, NeMo, a Trainer and MLPerf are told apart") {
+  const LogLine speed = line_of(
+      "[2026-11-26] [INFO] [timer.py:264:stop] epoch=0/micro_step=20/global_step=20, "
+      "RunningAvgSamplesPerSec=60.1, CurrSamplesPerSec=64.0, MemAllocated=3.26GB, "
+      "MaxMemAllocated=21.5GB");
+  CHECK(speed.kind == LogKind::deepspeed);
+  CHECK(speed.step == 20);
+  CHECK(*step_seconds(speed, 128, 4096, 8) == doctest::Approx(2));
+  CHECK(line_of("Step Time : 3.51s GPU utilization: 402.1MODEL_TFLOP/s/GPU").kind ==
+        LogKind::megatron_bridge);
+  const LogLine nemo = line_of(
+      "Training epoch 0, iteration 5/99 | lr: 1e-5 | global_step: 5 | "
+      "train_step_timing in s: 12.5 | consumed_samples: 768");
+  CHECK(nemo.kind == LogKind::nemo);
+  CHECK(nemo.step == 5);
+  CHECK(*nemo.step_s == 12.5);
+  CHECK(*line_of("{'train_runtime': 100.0, 'train_steps_per_second': 0.25}").step_s == 4);
+  CHECK(*line_of("  \"train_steps_per_second\": 0.5,").step_s == 2);
+  const LogLine mlperf = line_of(
+      ":::MLLOG {\"namespace\": \"\", \"time_ms\": 1, \"event_type\": \"POINT_IN_TIME\", \"key\": "
+      "\"tracked_stats\", \"value\": {\"throughput\": 32.0}, \"metadata\": {\"step\": 40}}");
+  CHECK(mlperf.kind == LogKind::mllog);
+  CHECK(mlperf.step == 40);
+  CHECK(*step_seconds(mlperf, 64, 8192, 8) == 2);
+}
+
+TEST_CASE("lines that speak of no step are passed over") {
+  for (const char* line :
+       {"", "loss: 3.2", ":::MLLOG {\"key\": \"run_start\"", "tps: fast step: 1",
+        "elapsed time per iteration (ms): nan", "elapsed time per iteration (ms): 0"}) {
+    CAPTURE(line);
+    CHECK_FALSE(read_log_line(line).has_value());
+  }
+}
+
+TEST_CASE("a typical step is the median after warm-up") {
+  CHECK_FALSE(typical_step_seconds({}).has_value());
+  CHECK(*typical_step_seconds({3}) == 3);
+  CHECK(*typical_step_seconds({90, 40, 1, 2, 3}) == 2);  // the first two are left out
+  const auto lines = read_log(
+      "step time\n elapsed time per iteration (ms): 1000 |\nnothing\n"
+      " elapsed time per iteration (ms): 2000 |");
+  CHECK(lines.size() == 2);
+}
