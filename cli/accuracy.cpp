@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <ostream>
 
 #include "cli/accuracy_json.h"
@@ -11,12 +12,14 @@
 #include "cli/options.h"
 #include "cli/report.h"
 #include "models/error.h"
+#include "planner/runs/golden_runs.h"
 #include "planner/runs/run_columns.h"
 
 namespace qplan {
 namespace {
 
 struct AccuracyWords : AccuracyQuestion {
+  std::optional<std::int64_t> gpus;  // of golden values
   bool json = false, markdown = false, wants_template = false;
   std::optional<double> max_error;
   std::int64_t threads = 0;
@@ -35,10 +38,28 @@ SetOption set_by(std::vector<std::string>& by) {
   };
 }
 
+// Of a CSV file, of a file of golden values, or of those in a folder.
+std::vector<MeasuredRun> runs_in(const std::string& name, const std::optional<std::int64_t>& gpus) {
+  std::vector<std::string> golden;
+  if (std::filesystem::is_directory(name)) {
+    golden = golden_files_below(name);
+    if (golden.empty()) {
+      throw Error(fmt::format("{} holds no golden_values_*.json, nor do folders below it", name));
+    }
+  } else if (name.ends_with(".json")) {
+    golden = {name};
+  } else {
+    return read_measured_runs(read_csv_file(name));
+  }
+  std::vector<MeasuredRun> runs;
+  for (const std::string& file : golden) runs.push_back(read_golden_run(file, gpus));
+  return runs;
+}
+
 std::vector<MeasuredRun> read_runs(AccuracyWords& question) {
   std::vector<MeasuredRun> runs;
   for (const std::string& file : question.files) {
-    for (MeasuredRun& run : read_measured_runs(read_csv_file(file))) {
+    for (MeasuredRun& run : runs_in(file, question.gpus)) {
       const auto& grades = question.grades;
       const bool wanted = std::find(grades.begin(), grades.end(), run.grade) != grades.end();
       if (wanted) {
@@ -62,8 +83,13 @@ std::vector<JudgedRun> judge_all(std::vector<MeasuredRun> runs, int threads) {
 }
 
 void add_options(CommandLine& line, AccuracyWords& question) {
-  line.positionals("RUNS", "files of measured runs", question.files);
+  line.positionals("RUNS",
+                   "CSV files of measured runs, or Megatron-LM's golden_values_*.json, each beside "
+                   "its model_config.yaml, or folders of those",
+                   question.files);
   line.group("Runs");
+  line.option({"--gpus", "COUNT", "GPUs of golden values whose recipe is not there", ""},
+              set_given(question.gpus, set_whole, std::int64_t{1}, std::int64_t{1} << 20));
   line.option({"--by", "WORD,...", "what the groups share: recipe, hardware, model, source",
                "recipe,hardware"},
               set_by(question.by));

@@ -53,9 +53,7 @@ Json row_json(const JudgedRun& judged) {
   const bool timed = o.step_s && o.measured_step_s;
   row["error"] = timed ? Json(Pair{*o.measured_step_s, *o.step_s}.error()) : Json(nullptr);
   row["predicted_peak_gib"] =
-      !estimate ? Json(nullptr)
-                : Json(predicted_memory_gib(*estimate,
-                                            run.memory ? run.memory_kind : MemoryKind::allocated));
+      !estimate ? Json(nullptr) : Json(predicted_memory_gib(*estimate, run));
   row["measured_mem"] = run.memory ? Json(in_gib(*run.memory)) : Json(nullptr);
   row["memory_error"] = memory ? Json(memory->error()) : Json(nullptr);
   row["feasible"] = o.feasible ? Json(*o.feasible) : Json(nullptr);

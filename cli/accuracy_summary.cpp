@@ -65,16 +65,17 @@ ErrorFigures figures_of_unknown_memory(const std::vector<JudgedRun>& runs) {
 
 }  // namespace
 
-double predicted_memory_gib(const Estimate& e, MemoryKind kind) {
-  const auto value = kind == MemoryKind::allocated ? &StageMemory::peak : &StageMemory::reserved;
+double predicted_memory_gib(const Estimate& e, const MeasuredRun& run) {
+  const bool allocated = !run.memory || run.memory_kind == MemoryKind::allocated;
+  const auto value = allocated ? &StageMemory::peak : &StageMemory::reserved;
+  if (run.memory_of_last_stage) return in_gib(e.memory.stages.back().*value);
   return in_gib(largest(e.memory, value));
 }
 
 std::optional<Pair> memory_pair(const JudgedRun& judged) {
   const MeasuredRun& run = judged.run;
   if (!run.memory || !judged.prediction.estimate) return std::nullopt;
-  return Pair{in_gib(*run.memory),
-              predicted_memory_gib(*judged.prediction.estimate, run.memory_kind)};
+  return Pair{in_gib(*run.memory), predicted_memory_gib(*judged.prediction.estimate, run)};
 }
 
 const std::vector<GroupKey>& group_keys() {

@@ -23,7 +23,7 @@ struct JudgedRun {
 JudgedRun judge(MeasuredRun run, RunPrediction prediction);
 
 // Memory as it is measured: what PyTorch allocated, or else reserved.
-double predicted_memory_gib(const Estimate& e, MemoryKind kind);
+double predicted_memory_gib(const Estimate& e, const MeasuredRun& run);
 // ... beside its prediction, of whatever kind; nothing where either is missing.
 std::optional<Pair> memory_pair(const JudgedRun& judged);
 

@@ -59,9 +59,37 @@ MemoryEstimate with_arena(const CostModel& cost, const ParallelPlan& plan,
   return estimate;
 }
 
+namespace {
+
+// What cuBLAS is handed to work in, in torch's pool for good. torch has one array a handle, of
+// which the launching thread and the one that runs backward have one each
+// (at::cuda::getCUDABlasWorkspace in torch's CUDABlas.cpp and CublasHandlePool.cpp): 32 MiB on
+// Hopper, 8.1 MiB elsewhere, and 32 MiB in a fixed order, for which Megatron's deterministic mode
+// wants CUBLAS_WORKSPACE_CONFIG=:4096:8. Transformer Engine has one of its own, 32 MiB from Hopper
+// on and 4 MiB before, and four more for experts' grouped products (get_cublas_workspace_size_bytes
+// and get_multi_stream_cublas_workspace in v2.4's module/base.py). torch's own layers take two a
+// thread. On 60 runs of Megatron-LM's tests what is left of the allocated bytes after a step is
+// this to 1 MiB with a distributed optimizer (docs/evidence/accuracy.md).
+Bytes product_workspaces(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,
+                         const HardwareProfile& hardware) {
+  if (!recipe.memory.product_workspaces) return Bytes(0);
+  const int generation = hardware.gpu.compute_capability;
+  const Bytes handle = plan.deterministic || generation == 90 ? mib(32) : mib(8.125);
+  if (!recipe.memory.engine_layers) return handle * 4.0;
+  const Bytes engine = generation >= 90 ? mib(32) : mib(4);
+  const bool grouped = model.moe && recipe.memory.expert_workspaces;
+  return handle * 2.0 + engine * (grouped ? 5.0 : 1.0);
+}
+
+}  // namespace
+
 std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const ParallelPlan& plan,
-                                             const Recipe& recipe) {
+                                             const Recipe& recipe,
+                                             const HardwareProfile& hardware) {
   std::vector<NamedReserve> reserves;
+  if (const Bytes bytes = product_workspaces(model, plan, recipe, hardware); bytes > Bytes(0)) {
+    reserves.push_back({"workspaces of matrix products", bytes});
+  }
   // docs/reference/physics.md 5.5: dispatcher buffers 1-4 GB (DeepEP's are known: deepep_bytes());
   // CUDA graphs a few GB, over 10 GB with pipelining (Megatron-Bridge's performance guide), but not
   // those of the router alone, which hold little.

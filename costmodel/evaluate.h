@@ -182,7 +182,7 @@ struct NamedReserve {
   Bytes bytes;
 };
 std::vector<NamedReserve> framework_reserves(const ModelSpec& model, const ParallelPlan& plan,
-                                             const Recipe& recipe);
+                                             const Recipe& recipe, const HardwareProfile& hardware);
 
 // How many NCCL communicators a rank opens.
 int communicator_count(const ParallelPlan& plan);

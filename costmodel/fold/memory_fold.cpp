@@ -291,7 +291,8 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
 MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) const {
   const BlockShape base = base_shape(model_, plan, recipe_, facts_.moe_imbalance, facts_.turns_fp8);
   Bytes reserves;
-  for (const NamedReserve& r : framework_reserves(model_, plan, recipe_)) reserves += r.bytes;
+  for (const NamedReserve& r : framework_reserves(model_, plan, recipe_, hardware_))
+    reserves += r.bytes;
   const Bytes outside = outside_bytes(model_, plan, recipe_, hardware_);
 
   // Small and fixed: a model has a handful of kinds.

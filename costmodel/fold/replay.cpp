@@ -239,7 +239,8 @@ Replay replay(const CostModel& cost, const ParallelPlan& plan) {
   const std::int64_t ops = runner.count;
   const Seconds end2 = state.step(runner, session.program.actions, session.links);
   Bytes reserves;
-  for (const NamedReserve& r : framework_reserves(cost.model(), plan, cost.recipe())) {
+  for (const NamedReserve& r :
+       framework_reserves(cost.model(), plan, cost.recipe(), cost.hardware())) {
     reserves += r.bytes;
   }
   Replay result{end2 - end1, {}, ops};

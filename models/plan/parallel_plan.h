@@ -2,6 +2,7 @@
 // How one training step is spread over the GPUs: a plain value, printed and parsed as one line
 // ("tp4 pp2 dp32 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp4 recompute=selective").
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -75,8 +76,9 @@ enum class RecomputeModule : std::uint8_t {
 };
 
 // Which library computes attention: the one that the framework takes by itself; FlashAttention-2;
-// cuDNN (Megatron's --attention-backend, Transformer Engine's NVTE_FUSED_ATTN).
-enum class AttentionBackend : std::uint8_t { automatic, flash, fused };
+// cuDNN (Megatron's --attention-backend, Transformer Engine's NVTE_FUSED_ATTN); or products and a
+// softmax of their own, whose probabilities stay for backward.
+enum class AttentionBackend : std::uint8_t { automatic, flash, fused, unfused };
 
 enum class OverlapKind : std::uint8_t { tp, grad, param, ep };
 
@@ -195,6 +197,10 @@ struct ParallelPlan {
     if (zero == 0) return 1;
     return fsdp_shard > 0 ? fsdp_shard : dp * cp * stage_copies(schedule);
   }
+  // Whether any rank has the same weights as another, so that their states can be sharded.
+  [[nodiscard]] bool shares_states() const {
+    return std::max<std::int64_t>(std::int64_t{dp} * cp, edp()) * stage_copies(schedule) > 1;
+  }
 };
 
 // One line; words at their default are left out except tp pp dp zero mbs gbs seq and the schedule
@@ -237,7 +243,8 @@ struct Words<AttentionBackend> {
   static constexpr auto table = std::to_array<std::pair<AttentionBackend, std::string_view>>(
       {{AttentionBackend::automatic, "auto"},
        {AttentionBackend::flash, "flash"},
-       {AttentionBackend::fused, "fused"}});
+       {AttentionBackend::fused, "fused"},
+       {AttentionBackend::unfused, "unfused"}});
 };
 template <>
 struct Words<RecomputeKind> {

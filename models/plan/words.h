@@ -232,7 +232,7 @@ inline constexpr std::tuple kPlanWords{
     PlanWord{.key = "attention_backend",
              .member = &ParallelPlan::attention_backend,
              .value = "KIND",
-             .help = "library of attention (flash: FlashAttention-2, fused: cuDNN)",
+             .help = "library of attention (flash: FlashAttention-2, fused: cuDNN, unfused)",
              .given = Given::once,
              .said_by = {.recipes = kMegatronCore,
                          .rule = "attention_backend_available",

@@ -30,7 +30,8 @@ bool keeps_fp8_parameters(const ParallelPlan& plan, const Recipe& recipe) {
 
 int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
   const bool once = recipe.states.gathers_once_in_pipeline && plan.pp > 1;
-  return once ? std::min(plan.zero, 1) : plan.zero;
+  const bool alone = recipe.states.alone_as_zero1 && !plan.shares_states();
+  return once || alone ? std::min(plan.zero, 1) : plan.zero;
 }
 
 bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe) {

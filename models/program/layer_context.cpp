@@ -368,6 +368,8 @@ AttentionKernel LayerContext::attention_kernel() const {
       return AttentionKernel::flash2;
     case AttentionBackend::fused:
       return AttentionKernel::fused;
+    case AttentionBackend::unfused:
+      return AttentionKernel::unfused;
   }
   return recipe.kernels.attention;
 }

@@ -174,6 +174,9 @@ struct StateHandling {
   // the ZeRO stage: torchtitan does not reshard after forward then, and torch's pipeline stages
   // reduce with their last microbatch.
   bool gathers_once_in_pipeline = false;
+  // A rank that shares its states with nobody has them as under ZeRO-1: gradients are added up where
+  // they stay, and weights are not copied.
+  bool alone_as_zero1 = false;
   // Linear layers keep their weights in fp8 alone under fp8: Megatron's fp8_param_gather, which
   // Megatron-Bridge's fp8 presets turn on (training/mixed_precision.py, v0.2.0 and v0.4.1).
   bool fp8_parameters = false;
@@ -251,6 +254,11 @@ struct OtherMemory {
   Bytes allocator_slack{};        // the caching allocator holds it in addition
   bool one_arena = false;         // all slots lie in one arena: a captured step needs no pools
   bool send_buffers = false;      // what goes to the next stage is copied out first
+  // What products of matrices fill while they run lies in torch's pool and is never given back
+  // (product_workspaces() in costmodel/evaluate.cpp).
+  bool product_workspaces = false;
+  bool engine_layers = true;      // ... of Transformer Engine's layers, or of torch's
+  bool expert_workspaces = true;  // ... and of experts' products, which run on streams of their own
   // NCCL's buffers as they were measured by kind of group (the profile's `nccl`), instead of
   // `communicator` for each.
   bool nccl_as_measured = false;

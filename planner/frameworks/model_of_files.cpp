@@ -7,9 +7,11 @@
 #include <string_view>
 #include <vector>
 
+#include "models/ascii.h"
 #include "models/error.h"
 #include "models/model_spec.h"
 #include "models/text.h"
+#include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/rl/rl.h"
 
 namespace qplan {
@@ -71,12 +73,25 @@ bool turns(const Arguments& a) {
   return a.has("--use-rotary-position-embeddings") || a.text("--position-embedding-type") == "rope";
 }
 
+// With --swiglu two thirds of 4 h, in multiples of 64 (transformer_config.py).
+std::int64_t mlp_width(const Arguments& a, std::int64_t hidden, bool gated) {
+  return a.whole("--ffn-hidden-size").value_or(gated ? 8 * hidden / 3 / 64 * 64 : 4 * hidden);
+}
+
+std::int64_t key_value_heads(const Arguments& a, std::int64_t heads) {
+  const bool groups = a.has("--group-query-attention") ||
+                      (!a.has("--num-query-groups") && a.has("--num-key-value-heads"));
+  const std::int64_t said =
+      a.whole("--num-query-groups").value_or(a.whole("--num-key-value-heads").value_or(heads));
+  return groups ? said : heads;
+}
+
 Json gpt2(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::int64_t heads) {
   return {{"model_type", "gpt2"},
           {"n_embd", hidden},
           {"n_layer", layers},
           {"n_head", heads},
-          {"n_inner", a.whole("--ffn-hidden-size").value_or(4 * hidden)},
+          {"n_inner", mlp_width(a, hidden, /*gated=*/false)},
           {"n_positions", a.whole("--max-position-embeddings").value_or(2048)},
           {"activation_function", "gelu_new"},
           {"tie_word_embeddings", !a.has("--untie-embeddings-and-output-weights")}};
@@ -85,12 +100,7 @@ Json gpt2(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::int
 Json llama(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::int64_t heads) {
   const bool experts = a.whole("--num-experts").has_value();
   const bool norms = a.has("--qk-layernorm");
-  // With --swiglu two thirds of 4 h, in multiples of 64 (transformer_config.py).
-  const std::int64_t wide = a.whole("--ffn-hidden-size").value_or(8 * hidden / 3 / 64 * 64);
-  const bool groups = a.has("--group-query-attention") ||
-                      (!a.has("--num-query-groups") && a.has("--num-key-value-heads"));
-  const std::int64_t said =
-      a.whole("--num-query-groups").value_or(a.whole("--num-key-value-heads").value_or(heads));
+  const std::int64_t wide = mlp_width(a, hidden, /*gated=*/true);
   const bool bias = !a.has("--disable-bias-linear");
   Json config{{"model_type", experts ? "qwen3_moe"
                              : norms ? "qwen3"
@@ -98,7 +108,7 @@ Json llama(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::in
               {"hidden_size", hidden},
               {"num_hidden_layers", layers},
               {"num_attention_heads", heads},
-              {"num_key_value_heads", groups ? said : heads},
+              {"num_key_value_heads", key_value_heads(a, heads)},
               {"intermediate_size", wide},
               {"hidden_act", "silu"},
               {"max_position_embeddings", a.whole("--max-position-embeddings").value_or(4096)},
@@ -124,6 +134,96 @@ Json llama(const Arguments& a, std::int64_t hidden, std::int64_t layers, std::in
   config["num_local_experts"] = config["num_experts"];
   config["intermediate_size"] = config["moe_intermediate_size"];
   return config;
+}
+
+// ---- shapes ----
+
+// Tokens that the tokenizer knows; those of a file's own vocabulary are in no argument.
+std::int64_t vocabulary_of(const Arguments& a) {
+  if (const auto said = a.whole("--vocab-size")) return *said;
+  const std::string tokenizer = a.text("--tokenizer-type");
+  // Byte pairs of two files are GPT-2's, whose vocabulary the rank's files spell out
+  // (examples/gpt3 of Megatron-LM d98e8a64 name gpt2-vocab.json and gpt2-merges.txt).
+  if (a.has("--merge-file") && (tokenizer.empty() || tokenizer == "GPT2BPETokenizer")) return 50257;
+  if (tokenizer == "Llama2Tokenizer") return 32000;
+  // A file that is named for its size, "nemotron_2_256k.model", in thousands.
+  const std::string file = a.text("--tokenizer-model");
+  const std::size_t end = file.find("k.model");
+  std::size_t begin = end;
+  while (end != std::string::npos && begin > 0 && is_digit(file[begin - 1])) --begin;
+  if (begin != end) return 1000 * std::stoll(file.substr(begin, end - begin));
+  throw Error("the vocabulary is not stated: the tokenizer decides; --vocab-size says it");
+}
+
+// In whole rows for each rank (_vocab_size_with_padding in Megatron-LM's tokenizers).
+std::int64_t padded_vocabulary(const Arguments& a) {
+  const std::int64_t unit = a.whole("--make-vocab-size-divisible-by").value_or(128) *
+                            a.whole("--tensor-model-parallel-size").value_or(1);
+  return (vocabulary_of(a) + unit - 1) / unit * unit;
+}
+
+std::vector<LayerKind> layers_of_pattern(const std::string& pattern) {
+  std::vector<LayerKind> layers;
+  for (const char c : pattern.substr(0, pattern.find('/'))) {
+    if (c == '|') continue;
+    LayerKind kind{.mixer = Mixer::none};
+    if (c == 'M' || c == '*') {
+      kind = {.mixer = c == 'M' ? Mixer::mamba : Mixer::attention, .mlp = false};
+    } else if (c == 'E') {
+      kind.moe = true;
+    } else if (c != '-') {
+      throw Error(fmt::format("the pattern of layers holds '{}'; only M, *, - and E are modelled",
+                              shown(std::string(1, c))));
+    }
+    layers.push_back(kind);
+  }
+  return layers;
+}
+
+MambaSpec mamba_of(const Arguments& a, std::int64_t hidden) {
+  MambaSpec s;
+  s.head_dim = a.whole("--mamba-head-dim").value_or(64);
+  s.num_heads = a.whole("--mamba-num-heads").value_or(2 * hidden / s.head_dim);
+  s.num_groups = a.whole("--mamba-num-groups").value_or(8);
+  s.state_size = a.whole("--mamba-state-dim").value_or(128);
+  return s;
+}
+
+MoeSpec experts_of(const Arguments& a, std::int64_t wide) {
+  MoeSpec moe;
+  moe.num_experts = *a.whole("--num-experts");
+  moe.top_k = a.whole("--moe-router-topk").value_or(2);
+  moe.moe_intermediate_size = a.whole("--moe-ffn-hidden-size").value_or(wide);
+  moe.shared_expert_intermediate_size =
+      a.whole("--moe-shared-expert-intermediate-size").value_or(0);
+  moe.latent_size = a.whole("--moe-latent-size").value_or(0);
+  moe.router_bias = a.has("--moe-router-enable-expert-bias");
+  moe.expert_bias = !a.has("--disable-bias-linear");
+  moe.sigmoid_scores = a.text("--moe-router-score-function") == "sigmoid";
+  moe.num_groups = a.whole("--moe-router-num-groups").value_or(1);
+  moe.topk_group = a.whole("--moe-router-group-topk").value_or(1);
+  return moe;
+}
+
+MlaSpec latent_attention_of(const Arguments& a) {
+  return {.q_lora_rank = a.whole("--q-lora-rank").value_or(0),
+          .kv_lora_rank = a.whole("--kv-lora-rank").value_or(512),
+          .qk_nope_head_dim = a.whole("--qk-head-dim").value_or(128),
+          .qk_rope_head_dim = a.whole("--qk-pos-emb-head-dim").value_or(64),
+          .v_head_dim = a.whole("--v-head-dim").value_or(128)};
+}
+
+void refuse_other_kinds(const Arguments& a) {
+  if (a.whole("--encoder-num-layers")) throw Error("an encoder beside a decoder is not modelled");
+  if (a.text("--tokenizer-type").starts_with("BertWordPiece")) {
+    throw Error("an encoder that learns from words left out is not modelled");
+  }
+  if (a.has("--perform-rl-step")) throw Error("a step of reinforcement learning has other phases");
+  if (a.has("--export-kd-teacher-load")) throw Error("a teacher's forward is not modelled");
+  if (a.has("--is-hybrid-model") && a.text("--hybrid-layer-pattern").empty() &&
+      a.text("--hybrid-override-pattern").empty()) {
+    throw Error("the pattern of a hybrid model's layers is not stated");
+  }
 }
 
 // Ends of a checkpoint's name that say how it was trained or stored, not of what size it is.
@@ -192,6 +292,66 @@ std::string model_id_of_files(const JobFiles& files) {
     }
   }
   return "";
+}
+
+ModelSpec shapes_of_files(const JobFiles& files) {
+  const Arguments a(files);
+  refuse_other_kinds(a);
+  const std::string pattern =
+      a.text("--hybrid-layer-pattern") + a.text("--hybrid-override-pattern");
+  ModelSpec m;
+  m.name = m.architecture = "arguments";
+  const auto needed = [&a](std::string_view key) {
+    const auto value = a.whole(key);
+    if (!value) throw Error(fmt::format("{} is not stated", key));
+    return *value;
+  };
+  m.hidden_size = needed("--hidden-size");
+  m.num_attention_heads = needed("--num-attention-heads");
+  m.num_key_value_heads = key_value_heads(a, m.num_attention_heads);
+  m.head_dim = a.whole("--kv-channels").value_or(m.hidden_size / m.num_attention_heads);
+  if (m.head_dim == 0 || m.num_attention_heads % m.num_key_value_heads != 0) {
+    throw Error(
+        fmt::format("{} query heads, {} key-value heads and a width of {} do not go together",
+                    m.num_attention_heads, m.num_key_value_heads, m.hidden_size));
+  }
+  m.max_position_embeddings = a.whole("--max-position-embeddings").value_or(4096);
+  m.vocab_size = padded_vocabulary(a);
+  const bool gated = a.has("--swiglu");
+  m.intermediate_size = mlp_width(a, m.hidden_size, gated);
+  m.mlp = gated ? MlpKind::swiglu : a.has("--squared-relu") ? MlpKind::relu2 : MlpKind::gelu;
+  m.norm = a.text("--normalization") == "RMSNorm" ? Norm::rms_norm : Norm::layer_norm;
+  const std::string position = a.text("--position-embedding-type");
+  m.position = turns(a) || position == "yarn" || a.has("--multi-latent-attention")
+                   ? PositionEmbedding::rope
+               : position == "none" || !pattern.empty() ? PositionEmbedding::none
+                                                        : PositionEmbedding::learned;
+  const bool bias = !a.has("--disable-bias-linear");
+  m.qkv_bias = bias || a.has("--add-qkv-bias");
+  m.attention_output_bias = m.mlp_bias = bias;
+  m.tie_word_embeddings = !a.has("--untie-embeddings-and-output-weights");
+  m.num_mtp_layers = a.whole("--mtp-num-layers").value_or(0);
+  if (a.has("--multi-latent-attention")) {
+    m.mla = latent_attention_of(a);
+  } else {
+    m.qk_norm = a.has("--qk-layernorm");
+  }
+  if (a.whole("--num-experts")) m.moe = experts_of(a, m.intermediate_size);
+  if (!pattern.empty()) {
+    m.layers = layers_of_pattern(pattern);
+    m.mamba = mamba_of(a, m.hidden_size);
+  } else {
+    m.layers.assign(static_cast<std::size_t>(needed("--num-layers")), LayerKind{});
+    const std::string every = a.text("--moe-layer-freq");
+    const std::vector<bool> sparse = moe_layers(every.empty() ? "1" : every, m.layers.size());
+    if (sparse.size() != m.layers.size()) {
+      throw Error(
+          fmt::format("--moe-layer-freq lists {} layers of {}", sparse.size(), m.layers.size()));
+    }
+    for (std::size_t i = 0; m.moe && i < sparse.size(); ++i) m.layers[i].moe = sparse[i];
+  }
+  m.num_layers = static_cast<std::int64_t>(m.layers.size());
+  return m;
 }
 
 std::optional<ModelOfFiles> model_of_files(const JobFiles& files) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "models/model_spec.h"
 #include "planner/frameworks/readers/job_files.h"
 
 namespace qplan {
@@ -17,6 +18,11 @@ struct ModelOfFiles {
 // Nothing: no part describes a model by arguments, or a model of a kind that is not told by them
 // (latent attention, layers without attention).
 std::optional<ModelOfFiles> model_of_files(const JobFiles& files);
+
+// The same as shapes, of more kinds than a config.json tells: rotation without a gate, biases in
+// experts, latent attention, patterns of Mamba-2 layers. The vocabulary is padded as Megatron pads
+// it. Throws Error saying what is not stated or not modelled (encoders).
+ModelSpec shapes_of_files(const JobFiles& files);
 
 // The checkpoint that a YAML of LLaMA-Factory's or axolotl's names ("Qwen/Qwen3-8B-Base"); empty:
 // none does.

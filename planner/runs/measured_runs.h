@@ -36,6 +36,7 @@ struct MeasuredRun {
   std::optional<Seconds> step_time;
   std::optional<Bytes> memory;  // of one GPU
   MemoryKind memory_kind = MemoryKind::unknown;
+  bool memory_of_last_stage = false;  // not of the GPU that has most
 
   std::optional<RunInputs> inputs;         // none: the run cannot be asked about
   std::string unpriced;                    // why, in one sentence

@@ -18,6 +18,7 @@ struct Asked {
   ModelSpec model;
   RecipeKind kind = RecipeKind::megatron;
   int month = 0;
+  bool torch_layers = false, single_experts = false;
   Recipe recipe;
   std::string hardware_name;
   int gpus_per_node = 0;
@@ -31,6 +32,7 @@ Asked& asked_for(const RunInputs& in, std::deque<Asked>& known) {
   for (Asked& asked : known) {
     if (asked.kind == in.recipe && asked.month == in.month && asked.hardware_name == in.hardware &&
         asked.gpus_per_node == in.gpus_per_node && asked.network == in.network &&
+        asked.torch_layers == in.torch_layers && asked.single_experts == in.single_experts &&
         asked.model == in.model) {
       return asked;
     }
@@ -39,7 +41,16 @@ Asked& asked_for(const RunInputs& in, std::deque<Asked>& known) {
   asked.model = in.model;
   asked.kind = in.recipe;
   asked.month = in.month;
+  asked.torch_layers = in.torch_layers;
+  asked.single_experts = in.single_experts;
   asked.recipe = recipe_of_month(in.recipe, in.month);
+  asked.recipe.memory.expert_workspaces = !in.single_experts;
+  if (in.torch_layers) {
+    asked.recipe.kernels.attention = AttentionKernel::unfused;
+    asked.recipe.kernels.norms_in_linears = false;
+    asked.recipe.keeps.dummy_weight_gradients = false;
+    asked.recipe.memory.engine_layers = false;
+  }
   asked.hardware_name = in.hardware;
   asked.gpus_per_node = in.gpus_per_node;
   asked.network = in.network;

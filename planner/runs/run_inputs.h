@@ -34,6 +34,9 @@ struct RunInputs {
   std::optional<NodeNetwork> network;  // none: the machine's
   std::int64_t gpus = 0;
   ParallelPlan plan;
+  // Of Megatron's layers: by torch alone (--transformer-impl local); experts one by one, without
+  // --moe-grouped-gemm.
+  bool torch_layers = false, single_experts = false;
   bool fills_from_front = false;  // pipelines: see layout_of_run() in run_inputs.cpp
 };
 

@@ -481,13 +481,34 @@ TEST_CASE("dropless experts leave more room than dense models") {
   CHECK(memory_share(load_model("qwen3-30b-a3b")) == 0.92);
 }
 
+TEST_CASE("what cuBLAS works in is torch's and Transformer Engine's, by generation and order") {
+  const Recipe& megatron = recipe_of(RecipeKind::megatron);
+  const auto workspaces = [&](const char* model, const char* hardware, const char* line) {
+    return framework_reserves(load_model(model), parse_plan(line), megatron, machine(hardware))
+               .front()
+               .bytes /
+           mib(1);
+  };
+  CHECK(workspaces("llama3-8b", "h100-sxm", "dp8 gbs8") == 2 * 32 + 32);
+  CHECK(workspaces("llama3-8b", "a100-80gb-sxm", "dp8 gbs8") == 2 * 8.125 + 4);
+  CHECK(workspaces("llama3-8b", "a100-80gb-sxm", "dp8 gbs8 deterministic") == 2 * 32 + 4);
+  CHECK(workspaces("qwen3-30b-a3b", "h100-sxm", "dp8 ep8 gbs8") == 2 * 32 + 5 * 32);
+  Recipe local = megatron;
+  local.memory.engine_layers = false;
+  CHECK(framework_reserves(load_model("llama3-8b"), parse_plan("dp8 gbs8"), local,
+                           machine("h100-sxm"))
+            .front()
+            .bytes == mib(128));
+}
+
 TEST_CASE("CUDA graphs of the router alone hold little, in a pipeline as elsewhere") {
   const ModelSpec model = load_model("qwen3-30b-a3b");
   const Recipe& megatron = recipe_of(RecipeKind::megatron);
   const auto pools = [&](const char* line) {
     Bytes sum;
-    for (const NamedReserve& r : framework_reserves(model, parse_plan(line), megatron)) {
-      sum += r.bytes;
+    for (const NamedReserve& r :
+         framework_reserves(model, parse_plan(line), megatron, machine("h100-sxm"))) {
+      if (r.name == "CUDA graph pools") sum += r.bytes;
     }
     return sum.value() / gib(1).value();
   };
@@ -503,8 +524,8 @@ TEST_CASE("DeepEP's buffers are those that it hints at, outside torch's memory")
     const ParallelPlan plan = parse_plan(line);
     ParallelPlan plain = plan;
     plain.moe_dispatcher = MoeDispatcher::alltoall;
-    CHECK(framework_reserves(model, plan, megatron).empty());
     const HardwareProfile& h = machine("h100-sxm");
+    CHECK(framework_reserves(model, plan, megatron, h).size() == 1);  // products' workspaces
     return (outside_bytes(model, plan, megatron, h) - outside_bytes(model, plain, megatron, h))
         .value();
   };

@@ -418,8 +418,12 @@ constexpr auto kOptions = std::to_array<Option>({
                       std::string(to_word(s.plan.attention_backend)));
      },
      [](Draft& d, const Json& v) {
+       // "local" is torch's products and Megatron's own softmax (core's DotProductAttention).
+       const std::string name = text_of(v);
        d.plan.attention_backend =
-           try_from_word<AttentionBackend>(text_of(v)).value_or(AttentionBackend::automatic);
+           name == "local"
+               ? AttentionBackend::unfused
+               : try_from_word<AttentionBackend>(name).value_or(AttentionBackend::automatic);
      }},
     // Written as 0, by the facts.
     {"--attention-dropout", "dropout", [](const Subject&) { return Json(nullptr); },

@@ -33,10 +33,11 @@ void check_is_text(const ConfigText& file) {
 // Where a flag takes several values, "a b" and "[a b]" are two.
 Json several(const std::string& flag, const Json& value) {
   const KnownOption* const known = known_options("megatron").find(flag);
-  if (!value.is_string() || known == nullptr || known->arity == "0" || known->arity == "1") {
-    return value;
-  }
-  std::string text = value.get<std::string>();
+  if (known == nullptr || known->arity == "0" || known->arity == "1") return value;
+  // "[a b]" is a list of one word to YAML.
+  const bool one_word = value.is_array() && value.size() == 1 && value.front().is_string();
+  if (!value.is_string() && !one_word) return value;
+  std::string text = (one_word ? value.front() : value).get<std::string>();
   if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
   Json list = Json::array();
   std::istringstream words(text);

@@ -51,6 +51,7 @@ TEST_CASE("a plan's attention backend stands for the recipe's") {
   CHECK(kernel("") == AttentionKernel::fused);
   CHECK(kernel("attention_backend=flash") == AttentionKernel::flash2);
   CHECK(kernel("attention_backend=fused") == AttentionKernel::fused);
+  CHECK(kernel("attention_backend=unfused") == AttentionKernel::unfused);
 }
 
 TEST_CASE("dropout keeps a byte of mask for each number added to the residual") {
