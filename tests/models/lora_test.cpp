@@ -313,5 +313,5 @@ TEST_CASE("adapters in fp32 are their own master copy") {
   CHECK(wide.weights.value() - narrow.weights.value() ==
         doctest::Approx(2 * adapters).epsilon(1e-3));
   CHECK(wide.optimizer.value() == doctest::Approx(8 * adapters).epsilon(1e-3));
-  CHECK(wide.gradients.value() == doctest::Approx(4 * adapters).epsilon(1e-3));
+  CHECK(wide.fresh.value() == doctest::Approx(4 * adapters).epsilon(1e-3));
 }
