@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/execution.h"
 #include "cli/print.h"
+#include "cli/step_samples.h"
 #include "cli/stopwatch.h"
 #include "executor/cuda/device_error.h"
 #include "executor/cuda/measure.h"
@@ -28,8 +29,26 @@ std::string today() {
   return fmt::format("{:%Y-%m-%d}", *std::gmtime(&now));
 }
 
-Calibration measure(const ProcessRank& process, const Console& console) {
-  const std::unique_ptr<Measurer> measurer = make_measurer(process, Queues::one);
+// Other profiles, of a GPU of the same name, may say more than ours; without one the nearest
+// serves.
+std::string base_for(const std::string& gpu) {
+  for (const auto& [part, name] : {std::pair{"H200", "h200-sxm"},
+                                   {"H100 PCIe", "h100-pcie"},
+                                   {"H100", "h100-sxm"},
+                                   {"A100", "a100-80gb-sxm"},
+                                   {"B200", "b200"},
+                                   {"B300", "b300"}}) {
+    if (gpu.find(part) != std::string::npos) return name;
+  }
+  throw Error(
+      fmt::format("no built-in profile is of a '{}'; name one to start from with "
+                  "--hardware",
+                  gpu));
+}
+
+Calibration measure(const ProcessRank& process, const Console& console, const std::string& base,
+                    const std::vector<std::string>& models) {
+  std::unique_ptr<Measurer> measurer = make_measurer(process, Queues::one);
   const GpuFacts& facts = measurer->facts();
   Calibration result{.gpu = facts.name,
                      .driver = facts.driver,
@@ -61,40 +80,26 @@ Calibration measure(const ProcessRank& process, const Console& console) {
   for (const Work& work : warm_works()) {
     if (const auto time = measurer->warm_time(work)) result.warm.push_back({work, *time});
   }
-  // A step goes at the pace of the slowest GPU.
+  result.host_to_device = measurer->copy_rate(false);
+  result.device_to_host = measurer->copy_rate(true);
+  result.host_adam = measurer->host_adam_rate();
   const double slowest = measurer->slowest();
-  for (std::vector<Sample>* samples : {&result.samples, &result.warm}) {
+  measurer.reset();  // its memory is for the models now
+  const HardwareProfile start = load_hardware(base.empty() ? base_for(result.gpu) : base);
+  result.steps = step_samples(models, start, process, console);
+  // A step goes at the pace of the slowest GPU.
+  for (std::vector<Sample>* samples : {&result.samples, &result.warm, &result.steps}) {
     for (Sample& s : *samples) {
       if (s.ranks == 1) s.time = s.time * slowest;
     }
   }
-  result.host_to_device = measurer->copy_rate(false);
-  result.device_to_host = measurer->copy_rate(true);
-  result.host_adam = measurer->host_adam_rate();
   return result;
-}
-
-// Other profiles, of a GPU of the same name, may say more than ours; without one the nearest
-// serves.
-std::string base_for(const std::string& gpu) {
-  for (const auto& [part, name] : {std::pair{"H200", "h200-sxm"},
-                                   {"H100 PCIe", "h100-pcie"},
-                                   {"H100", "h100-sxm"},
-                                   {"A100", "a100-80gb-sxm"},
-                                   {"B200", "b200"},
-                                   {"B300", "b300"}}) {
-    if (gpu.find(part) != std::string::npos) return name;
-  }
-  throw Error(
-      fmt::format("no built-in profile is of a '{}'; name one to start from with "
-                  "--hardware",
-                  gpu));
 }
 
 }  // namespace
 
 Exit run_calibrate(const Args& args, const Console& console) {
-  std::string output, base;
+  std::string output, base, models;
   std::int64_t ranks = 0;
   CommandLine line("calibrate", "Measures this machine's GPUs and writes a hardware profile.",
                    "qplan calibrate -o profile.json\n"
@@ -103,6 +108,10 @@ Exit run_calibrate(const Args& args, const Console& console) {
               set_text(output));
   line.option({"--hardware", "NAME", "profile whose other figures it takes", "by the GPU's name"},
               set_text(base));
+  line.option(
+      {"--model", "NAMES", "whose steps it measures: zoo names or config.json files, with commas",
+       "one of each kind of layer"},
+      set_text(models));
   line.option(
       {"--ranks", "COUNT", "GPUs that measure; collectives among 2, 4, ... and all of them", "all"},
       set_whole(ranks, 1, 1 << 16));
@@ -115,15 +124,20 @@ Exit run_calibrate(const Args& args, const Console& console) {
   if (!process && ranks > 1) return run_again_by_local_ranks(ranks, "calibrate", args);
   if (!process) process = ProcessRank{};
   const Stopwatch watch;
-  const Calibration calibration = measure(*process, console);
+  std::vector<std::string> names;
+  for (const std::string_view name : split(models, ',')) names.emplace_back(name);
+  if (models.empty()) names = usual_step_models();
+  for (const std::string& name : names)
+    static_cast<void>(load_model(name));  // before anything runs
+  const Calibration calibration = measure(*process, console, base, names);
   if (process->rank > 0) return Exit::done;
   const HardwareProfile start = load_hardware(base.empty() ? base_for(calibration.gpu) : base);
   const Json profile = calibrated_profile(start.source, calibration);
   static_cast<void>(read_hardware(profile, output));  // what is written can be read
   write_file_atomically(output, json_text(profile));
-  print(console.out, "{}: {} works on {} x {} in {:.0f} s, starting from {}\n", output,
-        calibration.samples.size(), calibration.ranks, calibration.gpu, watch.elapsed_s(),
-        start.name);
+  print(console.out, "{}: {} works and {} ops of steps on {} x {} in {:.0f} s, starting from {}\n",
+        output, calibration.samples.size(), calibration.steps.size(), calibration.ranks,
+        calibration.gpu, watch.elapsed_s(), start.name);
   return Exit::done;
 }
 

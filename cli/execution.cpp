@@ -203,15 +203,18 @@ Executed execute(const Execution& execution, const ExecutionChoices& choices,
   options.alive = sign_of_life(environment);
   const MemoryEstimate& memory = execution.predicted.estimate->memory;
   options.predicted_device = memory.stages[static_cast<std::size_t>(memory.worst)].device;
-  if (plan.lora_rank > 0 && !(choices.save.empty() && choices.load.empty())) {
-    throw Error("checkpoints of adapters are not written or read yet; leave --save and --load out");
+  if (plan.lora_rank > 0 && execution.process && !(choices.save.empty() && choices.load.empty())) {
+    throw Error(
+        "the cuda backend does not write or read checkpoints of adapters yet; leave --save and "
+        "--load out, or use --backend cpu");
   }
   options.plan_file = report(*execution.job, execution.predicted);
   embed_job(options.plan_file, *execution.job);
   if (!choices.weights.empty()) options.weights = checkpoint_weights(model, choices.weights);
   if (!choices.tokens.empty()) {
     std::int64_t sequences = choices.steps * plan.global_batch_size;
-    if (!choices.load.empty()) sequences += Checkpoint(choices.load, model).facts().sequences;
+    if (!choices.load.empty())
+      sequences += Checkpoint(choices.load, model, trained_by(plan)).facts().sequences;
     options.tokens = file_tokens(choices.tokens, {.vocab_size = model.vocab_size,
                                                   .seq_len = plan.seq_len,
                                                   .sequences = sequences,

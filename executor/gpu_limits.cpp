@@ -57,6 +57,10 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
   if (p.precision == Precision::fp8 && !plain) {
     return lacks("fp8 products of models with biases, LayerNorm or GELU", "use precision bf16");
   }
+  if (p.dora) return lacks("DoRA", "use --backend cpu");
+  if (p.lora_embeddings) {
+    return lacks("embeddings that are trained beside adapters", "use --backend cpu");
+  }
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
   if (m.vocab_size > kKernelScratch / kTableRowScratch) {

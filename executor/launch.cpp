@@ -235,6 +235,11 @@ void broadcast(const ProcessRank& own, std::span<std::byte> bytes) {
   own.rank == 0 ? serve(own, bytes) : fetch(own, bytes);
 }
 
+int meeting_port(int port, int meeting) {
+  constexpr int kFirst = 20000, kJobs = 100, kMeetings = 100;
+  return kFirst + port % kJobs * kMeetings + meeting % kMeetings;
+}
+
 std::function<void()> sign_of_life(const Environment& environment) {
   const auto pipe = environment(kSignVariable);
   if (!pipe) return [] {};

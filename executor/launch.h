@@ -47,6 +47,11 @@ struct LocalResult {
 // are ended within seconds; they end with this process, too.
 LocalResult run_local_ranks(const LocalJob& job);
 
+// Where the processes of a job meet for its `meeting`th time, from 0: they do so anew for each plan
+// that they run. Below the ports that Linux gives to whoever asks for any, and apart from those of
+// other jobs of the machine, which their launchers gave other ports.
+int meeting_port(int port, int meeting);
+
 // What a rank calls now and then, at least after every step: tells the launcher that started it, if
 // run_local_ranks() did. One rank that has stopped stops all, wherever they wait for it.
 std::function<void()> sign_of_life(const Environment& environment);

@@ -41,20 +41,41 @@ Adapter adapter_of(const Rank& rank, const Command& c) {
   return rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)].whole.adapter;
 }
 
-AdapterView adapter_view(const Rank& rank, const Command& c) {
+namespace {
+
+// The adapters from the first weight on that is packed with that of an op's parameter.
+std::vector<AdaptedPart> parts_of_layer(const Rank& rank, const Command& c) {
   const auto& table = rank.block(c).parameters;
   const ParameterRole role = table[static_cast<std::size_t>(c.op->parameter)].whole.role;
   constexpr std::int64_t kEveryColumn = std::numeric_limits<std::int64_t>::max();
+  return adapted_parts(table, pack_begin(table, role), kEveryColumn);
+}
+
+}  // namespace
+
+AdapterView adapter_view(const Rank& rank, const Command& c) {
   const ParallelPlan& plan = rank.job.plan;
   std::int64_t inner = 0;
-  for (const AdaptedPart& part : adapted_parts(table, pack_begin(table, role), kEveryColumn)) {
+  for (const AdaptedPart& part : parts_of_layer(rank, c)) {
     if (part.b == c.op->parameter) {
-      return {part.column, part.width, inner, plan.lora_rank,
-              static_cast<float>(plan.lora_alpha) / static_cast<float>(plan.lora_rank)};
+      return {part.column,
+              part.width,
+              inner,
+              plan.lora_rank,
+              static_cast<float>(plan.lora_alpha) / static_cast<float>(plan.lora_rank),
+              part.a};
     }
     inner += plan.lora_rank;
   }
   QPLAN_CHECK(false, "an adapter stands beside its weight");
+  return {};
+}
+
+AdaptedPart adapted_part(const Rank& rank, const Command& c) {
+  for (const AdaptedPart& part : parts_of_layer(rank, c)) {
+    if (part.weight == c.op->parameter) return part;
+  }
+  QPLAN_CHECK(false, "norms are taken of weights with adapters");
   return {};
 }
 

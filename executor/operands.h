@@ -28,8 +28,11 @@ Adapter adapter_of(const Rank& rank, const Command& c);
 struct AdapterView {
   std::int64_t column = 0, width = 0, inner = 0, rank = 0;
   float scale = 1;
+  std::int16_t a = kNoParameter;  // the same adapter's A
 };
 AdapterView adapter_view(const Rank& rank, const Command& c);
+// DoRA: the adapter beside a weight that is one of those packed with it.
+AdaptedPart adapted_part(const Rank& rank, const Command& c);
 
 // Learned sinks (or their gradients, in `slot`) of the heads that an attention works on: with heads
 // exchanged for sequence, a share. has_sinks: attention has no other parameter; they are in the

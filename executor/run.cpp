@@ -47,9 +47,9 @@ class CpuRun {
       programs_.push_back(rank_program(program_, stage));
     weights_ = options.weights;
     if (!options.load.empty()) {
-      loaded_.emplace(options.load, model);
+      loaded_.emplace(options.load, model, trained_by(plan));
       done_ = loaded_->facts();
-      weights_ = weights_of(*loaded_);
+      weights_ = weights_of(*loaded_, options.weights);
     }
     for (std::int64_t r = 0; r < plan.world(); ++r) {
       const auto stage = static_cast<std::size_t>(program_.grid.dense(r).pp);
@@ -182,7 +182,8 @@ class CpuRun {
       std::unique_ptr<Save>& entry = saves_[rank.step];
       if (!entry) {
         entry = std::make_unique<Save>(options_.save, job_.model,
-                                       facts_after(done_, job_.plan, rank.step - done_.step));
+                                       facts_after(done_, job_.plan, rank.step - done_.step),
+                                       trained_by(job_.plan));
       }
       mine = entry.get();
     }
@@ -222,8 +223,9 @@ class CpuRun {
   }
 
   struct Save {
-    Save(const std::string& root, const ModelSpec& model, const CheckpointFacts& facts)
-        : writer(root, model, facts) {}
+    Save(const std::string& root, const ModelSpec& model, const CheckpointFacts& facts,
+         const Trained& trained)
+        : writer(root, model, facts, trained) {}
     CheckpointWriter writer;
     std::atomic<std::int64_t> written{0};
   };
@@ -273,6 +275,10 @@ CheckpointFacts facts_after(const CheckpointFacts& done, const ParallelPlan& pla
   return {.step = done.step + steps,
           .sequences = done.sequences + steps * plan.global_batch_size,
           .plan = to_string(plan)};
+}
+
+Trained trained_by(const ParallelPlan& plan) {
+  return {plan.lora(), plan.lora_embeddings};
 }
 
 RunResult run(const ModelSpec& model, const ParallelPlan& plan, const JobFacts& facts,

@@ -60,6 +60,13 @@ struct ExpertLoad {
   double active = 1, busiest = 1;
 };
 
+// What an op of a traced step took on its stream; `ranks` of a collective's group.
+struct TimedWork {
+  Work work;
+  Seconds time;
+  int ranks = 1;
+};
+
 struct RunResult {
   std::int64_t first_step = 1;          // counted from the first run's first
   std::vector<double> loss, grad_norm;  // one a step
@@ -70,6 +77,7 @@ struct RunResult {
   std::optional<Bytes> device_peak;     // of rank 0's GPU, as its driver shows it
   ModelTensors gradients, weights;
   Trace trace;
+  std::vector<TimedWork> works;           // of the traced step of this rank, on a GPU
   std::optional<ExpertLoad> expert_load;  // of the traced step of rank 0, on a GPU
   bool in_program_order = true;  // every rank ended its commands lane by lane in program order
 };
@@ -78,6 +86,8 @@ struct RunResult {
 // behind those that runs before it have read.
 std::vector<std::int32_t> read_batch(const RunOptions& options, const ParallelPlan& plan,
                                      const CheckpointFacts& done, int step);
+// What a plan's checkpoints hold.
+Trained trained_by(const ParallelPlan& plan);
 // What has been done after so many steps of this run.
 CheckpointFacts facts_after(const CheckpointFacts& done, const ParallelPlan& plan,
                             std::int64_t steps);

@@ -104,6 +104,18 @@ constexpr double quantized_bytes(FrozenFormat format) {
   return 0;
 }
 
+// What adapters lie in. `computed`: the format of activations, with whatever master copy the plan
+// keeps; fp32: in fp32 alone, made into the format of activations for each product (PEFT's
+// autocast_adapter_dtype, and torch's autocast around the products).
+enum class AdapterFormat : std::uint8_t { computed, fp32 };
+
+template <>
+struct Words<AdapterFormat> {
+  static constexpr std::string_view what = "format of adapters";
+  static constexpr auto table = std::to_array<std::pair<AdapterFormat, std::string_view>>(
+      {{AdapterFormat::computed, "computed"}, {AdapterFormat::fp32, "fp32"}});
+};
+
 // Of what size and where. `rank` 0: no adapters, every weight is trained.
 struct Lora {
   int rank = 0;
@@ -113,6 +125,9 @@ struct Lora {
   // experts of a rank, of which there are so many (0: one an expert).
   bool parallel = false;
   int expert_copies = 0;
+  // Weight-decomposed (DoRA, arXiv 2402.09353): a trained magnitude m beside each row of W, and
+  // y = m / |W + alpha/rank B A| (W + alpha/rank B A) x, whose norms of rows get no gradient.
+  bool magnitudes = false;
   [[nodiscard]] constexpr bool has(LoraTarget target) const {
     return (targets.empty() ? all_linear() : targets).has(target);
   }

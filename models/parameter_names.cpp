@@ -302,10 +302,24 @@ TensorPlace expert_place(const ModelSpec& m, const ModelParameter& it, const std
   return whole(p, named(fmt::format("{}{}.", experts, it.copy), module_of(m, p.role), p));
 }
 
+// The module of the weight that an adapter stands beside, in PEFT's model around the model's class.
+TensorPlace adapter_place(const ModelSpec& m, const ModelParameter& it) {
+  ModelParameter weight = it;
+  weight.parameter.adapter = Adapter::none;
+  std::string module = tensor_place(m, weight).name;
+  if (module.ends_with(".weight")) module.resize(module.size() - std::size(".weight") + 1);
+  const Parameter& p = it.parameter;
+  const std::string_view part = p.adapter == Adapter::lora_a   ? "lora_A.weight"
+                                : p.adapter == Adapter::lora_b ? "lora_B.weight"
+                                                               : "lora_magnitude_vector";
+  return whole(p, fmt::format("base_model.model.{}.{}", module, part));
+}
+
 }  // namespace
 
 TensorPlace tensor_place(const ModelSpec& m, const ModelParameter& it) {
   const Parameter& p = it.parameter;
+  if (p.adapter != Adapter::none) return adapter_place(m, it);
   if (m.architecture == "gpt2") return gpt2_place(it);
   if (m.architecture == "nemotron_h") return nemotron_h_place(m, it);
   if (it.part == ModelPart::patchify || it.part == ModelPart::vision ||

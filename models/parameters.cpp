@@ -291,8 +291,9 @@ bool is_projection(const Parameter& p) {
 }
 
 bool is_vector(const Parameter& p) {
-  return p.bias || is_norm(p.role) || p.role == sinks || p.role == score_correction ||
-         p.role == linear_dt_bias || p.role == linear_a_log || p.role == mamba_skip;
+  return p.bias || p.adapter == Adapter::magnitude || is_norm(p.role) || p.role == sinks ||
+         p.role == score_correction || p.role == linear_dt_bias || p.role == linear_a_log ||
+         p.role == mamba_skip;
 }
 
 bool is_hidden_matrix(const Parameter& p) {
@@ -413,7 +414,8 @@ ParameterRole pack_begin(ParameterRole role) {
 std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lora& lora) {
   std::vector<Parameter> adapters;
   if (lora.rank == 0) return adapters;
-  for (const Adapter kind : {Adapter::lora_a, Adapter::lora_b}) {
+  for (const Adapter kind : {Adapter::lora_a, Adapter::lora_b, Adapter::magnitude}) {
+    if (kind == Adapter::magnitude && !lora.magnitudes) continue;
     for (const Parameter& weight : table) {
       const auto target = target_of(weight.role);
       if (weight.bias || !target || !lora.has(*target)) continue;
@@ -424,12 +426,20 @@ std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lo
         const std::int64_t rows = adapted_rows(table, weight, lora);
         if (rows > 0 && layer_of(weight.role, table) != weight.role) continue;
         if (rows > 0) p.rows = rows;
-        if (!in_side || weight.split != Split::cols) p.split = Split::rows;
+        if (kind == Adapter::magnitude) {
+          if (weight.split == Split::cols) p.split = Split::none;
+        } else if (!in_side || weight.split != Split::cols) {
+          p.split = Split::rows;
+        }
         if (lora.expert_copies > 0 && is_expert(weight.role)) p.copies = lora.expert_copies;
       } else if (weight.split != (in_side ? Split::cols : Split::rows)) {
         p.split = Split::none;
       }
-      (in_side ? p.rows : p.cols) = lora.rank;
+      if (kind == Adapter::magnitude) {
+        p.cols = 1;
+      } else {
+        (in_side ? p.rows : p.cols) = lora.rank;
+      }
       adapters.push_back(p);
     }
   }

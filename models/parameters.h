@@ -148,9 +148,9 @@ struct Words<ParameterRole> {
        {ParameterRole::deepstack_fc2, "deepstack_fc2"}});
 };
 
-// Whether a parameter is a weight of the model, or one of the two of an adapter beside that weight:
-// PEFT's lora_A (rank, in) and lora_B (out, rank).
-enum class Adapter : std::uint8_t { none, lora_a, lora_b };
+// Whether a parameter is a weight of the model, or one of an adapter beside that weight: PEFT's
+// lora_A (rank, in) and lora_B (out, rank), and DoRA's lora_magnitude_vector (out, 1).
+enum class Adapter : std::uint8_t { none, lora_a, lora_b, magnitude };
 
 // What of a parameter a tensor-parallel rank holds (experts': a rank of etp).
 enum class Split : std::uint8_t {
@@ -206,10 +206,11 @@ std::vector<Parameter> parameters_of(const ModelSpec& model, ModelPart part,
 // of k_proj and v_proj, gate of up (Megatron's linear_qkv, linear_fc1, in_proj). Else itself.
 ParameterRole pack_begin(ParameterRole role);
 
-// The adapters of a block with these parameters: all A, then all B, each in the table's order, so
-// that those of weights packed side by side (q, k, v) are neighbours, too. An adapter is split with
-// its weight: of a column-parallel one B's rows, of a row-parallel one A's columns; a parallel
-// adapter's other matrix by its rows, too. One beside several weights bears the first one's role.
+// The adapters of a block with these parameters: all A, then all B, then all magnitudes, each in
+// the table's order, so that those of weights packed side by side (q, k, v) are neighbours, too. An
+// adapter is split with its weight: of a column-parallel one the rows of B and the magnitudes, of a
+// row-parallel one A's columns; a parallel adapter's other matrix by its rows, too. One beside
+// several weights bears the first one's role.
 std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lora& lora);
 
 // The targets that any decoder layer of the model has.

@@ -10,6 +10,10 @@ Kendall's tau, and writes all as JSON, which can be held against other profiles 
     qplan calibrate -o measured.json
     scripts/validate_draw.py --tests build/release/tests --hardware measured.json --gpus 4 -o draw.json
     scripts/validate_draw.py --tests build/release/tests --hardware other.json --again draw.json
+
+With --search QPLAN plans are drawn from those that `qplan search --framework qplan` ranks, over models
+of every kind that the executor runs (MODELS), instead of the strata. `--list` writes them with -o, so
+that a machine without the command can run them by --plans.
 """
 
 import argparse
@@ -68,6 +72,15 @@ STRATA_OF_FOUR = [
 ]
 
 
+# With --search: of every kind that the executor runs on GPUs. Layers are cut to what the GPUs hold.
+MODELS = ["gpt-oss-20b", "llama3-8b", "mixtral-8x7b", "moonlight-16b-a3b", "qwen2.5-14b", "qwen3-14b", "qwen3-30b-a3b",
+          "qwen3-4b", "qwen3-8b", "llama2-7b", "llama2-13b", "phi-4", "qwen3-32b", "glm4.5-air", "seed-oss-36b",
+          "mixtral-8x22b", "llama3-70b", "qwen3-0.6b", "qwen3-1.7b", "gpt-oss-120b", "qwen3-235b-a22b"]
+TOKENS_OF_GPU = 65536  # of a step
+RANKED = 40            # plans of a search that one is drawn from
+DEPTHS = [2, 4, 6, 8, 12, 16, 24]
+
+
 def strata(chance, most_gpus):
     """All of few GPUs; of four GPUs all, of two a drawn half."""
     if most_gpus < 4:
@@ -94,10 +107,43 @@ def draw(seed, most_gpus):
     return lines
 
 
+def ranked(args, folder, model, layers, gpus, length):
+    """Plans that a search ranks, none where it finds none."""
+    batch = TOKENS_OF_GPU * gpus // length
+    command = [args.search, "search", "--model", model_file(folder, model, layers), "--framework", "qplan",
+               "--hardware", args.hardware or "h100-sxm", "--gpus", str(gpus), "--gpus-per-node", "8",
+               "--seq-len", str(length), "--global-batch-size", str(batch), "--top", str(RANKED), "--json"]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    if answer.returncode != 0:
+        return []
+    return [plan["short"] for plan in json.loads(answer.stdout).get("plans", [])]
+
+
+def draw_from_search(args, folder):
+    """As draw(): each plan of a model, a number of GPUs and a length that are drawn first. A model that has had
+    its turn waits for all others; layers are drawn among the numbers with which anything fits."""
+    chance, lines, waiting = random.Random(args.seed), [], []
+    while len(lines) < args.plans_drawn:
+        waiting = waiting or chance.sample(MODELS, len(MODELS))
+        model = waiting.pop()
+        gpus = chance.choice([args.of] if args.of else [g for g in (1, 2, 4, 8) if g <= args.gpus])
+        length = chance.choice([2048, 4096, 8192])
+        with open(os.path.join(ZOO, model + ".json")) as file:
+            whole = json.load(file)["num_hidden_layers"]
+        for layers in chance.sample([d for d in DEPTHS if d <= whole], len([d for d in DEPTHS if d <= whole])):
+            plans = ranked(args, folder, model, layers, gpus, length)
+            if plans:
+                lines.append((model, layers, chance.choice(plans), gpus))
+                break
+    return lines
+
+
 def model_file(folder, model, layers):
     with open(os.path.join(ZOO, model + ".json")) as file:
         fields = json.load(file)
     fields["num_hidden_layers"] = layers or fields["num_hidden_layers"]
+    if "layer_types" in fields:
+        fields["layer_types"] = fields["layer_types"][:fields["num_hidden_layers"]]
     path = os.path.join(folder, f"{model}-{fields['num_hidden_layers']}.json")
     with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
         json.dump(fields, file)
@@ -202,15 +248,26 @@ def main():
     parser.add_argument("--budget", type=float, default=1e9, help="seconds for all; then no more begin")
     parser.add_argument("--of", type=int, help="only the plans of so many GPUs")
     parser.add_argument("--list", action="store_true", help="only print the plans")
+    parser.add_argument("--search", help="the qplan command: plans are drawn from what its search ranks")
+    parser.add_argument("--plans-drawn", type=int, default=16, help="with --search: how many")
+    parser.add_argument("--plans", help="what --list has written: the plans to run")
     parser.add_argument("--again", help="what a draw has measured, predicted again")
     parser.add_argument("-o", "--output")
     args = parser.parse_args()
     args.until = time.time() + args.budget
-    runs = [dict(zip(("model", "layers", "plan", "gpus"), line)) for line in draw(args.seed, args.gpus)
-            if args.of in (None, line[3])]
+    if args.plans:
+        with open(args.plans) as file:
+            runs = json.load(file)["runs"]
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            lines = draw_from_search(args, folder) if args.search else draw(args.seed, args.gpus)
+        runs = [dict(zip(("model", "layers", "plan", "gpus"), line)) for line in lines if args.of in (None, line[3])]
     if args.list:
         for run in runs:
             print(*run.values())
+        if args.output:
+            with open(args.output, "w") as file:
+                json.dump({"seed": args.seed, "runs": runs}, file)
         return 0
     with tempfile.TemporaryDirectory() as folder:
         if args.again:
@@ -241,7 +298,9 @@ def main():
         batch, length = (int(re.search(rf"\b{word}(\d+)", run["plan"])[1]) for word in ("gbs", "seq"))
         measured = statistics.median(times_of(run)) * run["gpus"] / (batch * length)
         rates.append((measured, measured * (1 + run["step_error"])))
+    signed = statistics.mean(run["step_error"] for run in done)
     print(f"{len(done)} of {len(runs)} plans: step time error median {100 * statistics.median(errors):.1f}%, "
+          f"signed mean {100 * signed:+.1f}%, "
           f"worst {100 * max(errors):.1f}%; device memory median {100 * statistics.median(memory):.1f}%, "
           f"worst {100 * max(memory):.1f}%; Kendall's tau {kendall(rates):.3f}")
     return 0

@@ -4,6 +4,7 @@
 
 #include "costmodel/price/interpolate.h"
 #include "costmodel/price/price.h"
+#include "costmodel/price/step_ratio.h"
 #include "models/error.h"
 #include "models/overloaded.h"
 
@@ -458,7 +459,10 @@ Price rowwise_price(const Rowwise& work, const HardwareProfile& hardware) {
   return price;
 }
 
-Price price(const Work& work, const PriceContext& context) {
+namespace {
+
+// As measured alone, or by closed forms.
+Price price_alone(const Work& work, const PriceContext& context) {
   QPLAN_CHECK(context.hardware != nullptr, "a price needs a machine");
   const HardwareProfile& hardware = *context.hardware;
   const auto shape = [&](Axis axis) -> const GroupShape& {
@@ -484,6 +488,20 @@ Price price(const Work& work, const PriceContext& context) {
                    return Price{Seconds(), PriceSource::formula, 0};
                  }},
       work);
+}
+
+}  // namespace
+
+Price price(const Work& work, const PriceContext& context) {
+  Price price = price_alone(work, context);
+  if (context.hardware->step_ratios.empty()) return price;
+  GroupShape group;
+  if (const auto* collective = std::get_if<Collective>(&work)) {
+    group = context.grid->shape(collective->axis);
+    if (group.nodes > 1) return price;  // steps were measured on one node
+  }
+  price.time = price.time * step_ratio(point_of(work, group.size), context.hardware->step_ratios);
+  return price;
 }
 
 }  // namespace qplan

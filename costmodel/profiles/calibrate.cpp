@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "costmodel/price/price.h"
+#include "costmodel/price/step_ratio.h"
 #include "costmodel/profiles/calibration_grid.h"
 #include "models/statistics.h"
 
@@ -308,6 +309,37 @@ Json collective_tables(const Calibration& c) {
   return tables;
 }
 
+// Median times of equal works of the measured steps, over what `profile` prices them.
+Json step_ratios(const Calibration& c, const HardwareProfile& profile) {
+  std::map<std::pair<std::string, int>, std::pair<Work, std::vector<Seconds>>> found;
+  for (const Sample& s : c.steps) {
+    auto& [work, times] = found[{to_string(s.work), s.ranks}];
+    work = s.work;
+    times.push_back(s.time);
+  }
+  // A kind and sizes that several works share, which differ in what a price hardly depends on.
+  std::map<std::pair<std::string, std::vector<double>>, std::vector<double>> ratios;
+  for (const auto& [name, measured] : found) {
+    const auto& [work, times] = measured;
+    const int ranks = name.second;
+    const WorkPoint point = point_of(work, ranks);
+    ParallelPlan plan;
+    plan.dp = ranks;
+    const RankGrid grid(plan, profile.link.gpus_per_node);
+    Work on_world = work;
+    if (auto* collective = std::get_if<Collective>(&on_world)) collective->axis = Axis::world;
+    const Seconds alone = price(on_world, {&profile, &grid}).time;
+    if (point.kind.empty() || alone.value() <= 0) continue;
+    ratios[{point.kind, point.sizes}].push_back(median_of(times) / alone);
+  }
+  Json steps = Json::array();
+  for (const auto& [key, values] : ratios) {
+    const double ratio = std::clamp(median_of(values), 0.1, 10.0);
+    steps.push_back({{"kind", key.first}, {"sizes", key.second}, {"ratio", rounded(ratio, 3)}});
+  }
+  return steps;
+}
+
 }  // namespace
 
 Json calibrated_profile(const Json& base_json, const Calibration& c) {
@@ -355,6 +387,10 @@ Json calibrated_profile(const Json& base_json, const Calibration& c) {
     profile["tables"]["collectives"] = collectives;
   }
   profile["tables"]["source"] = source;
+  profile["tables"].erase("steps");
+  if (const Json steps = step_ratios(c, read_hardware(profile, "measured")); !steps.empty()) {
+    profile["tables"]["steps"] = steps;
+  }
   return profile;
 }
 

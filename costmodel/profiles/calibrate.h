@@ -20,7 +20,8 @@ struct Calibration {
   std::string gpu, driver, date;  // of the machine; the day, as 2026-01-31
   int ranks = 1;                  // GPUs that measured, all the same works
   std::vector<Sample> samples{};
-  std::vector<Sample> warm{};  // the same works, or the like, of GPUs at their power limit
+  std::vector<Sample> steps{};  // in training steps of several models, a sample an op
+  std::vector<Sample> warm{};   // the same works, or the like, of GPUs at their power limit
   Seconds launch{}, graph_gain{};
   BytesPerSecond host_to_device{}, device_to_host{};
   double host_adam = 0;  // parameters a second of one GPU's share of the host's cores

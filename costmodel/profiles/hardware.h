@@ -113,6 +113,13 @@ struct GemmTable {
   std::vector<float> utilisation;     // [m][n][k]; NaN where not measured
 };
 
+// What works of a kind took in steps that were measured, over their price (price/step_ratio.h).
+struct StepRatio {
+  std::vector<double> sizes;
+  double ratio = 1;
+};
+using StepRatios = std::map<std::string, std::vector<StepRatio>>;  // by kind
+
 // A kind's efficiency is the traffic that op.cpp counts for it / time / bandwidth. It may be well
 // above 1: traffic is counted for a kernel that reads each logit twice and keeps it in fp32, and
 // one that reads it once and keeps 16 bits moves a quarter of that. More than this is a mistake.
@@ -288,6 +295,7 @@ struct HardwareProfile {
   std::vector<CollectiveFit> collectives;  // inside a domain; empty: rings over PCIe
   std::vector<GemmTable> gemm_tables;
   std::vector<CollectiveTable> collective_tables;
+  StepRatios step_ratios;
   Errors errors;
   double price_per_gpu_hour = 0;  // USD; 0: unknown
   Json source;                    // the whole profile as JSON, sources of figures included

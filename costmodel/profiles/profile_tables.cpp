@@ -82,11 +82,33 @@ void read_collective_tables(Section& in, std::string_view key,
   });
 }
 
+void read_step_ratios(Section& in, std::string_view key, StepRatios& ratios) {
+  each_object(in, key, [&](Section& item) {
+    const std::string kind = item.string("kind");
+    StepRatio measured;
+    measured.ratio = item.number("ratio", 0.01, 100);
+    if (item.lacks("sizes")) return;
+    const Json& sizes = item.value("sizes");
+    if (!sizes.is_array() || sizes.empty()) item.fail("sizes", "must be a list of numbers");
+    for (const Json& size : sizes) {
+      const bool ok = size.is_number() && size.get<double>() >= 0 && size.get<double>() <= kHuge;
+      if (!ok) item.fail("sizes", "must hold numbers that are not negative");
+      measured.sizes.push_back(size.get<double>());
+    }
+    std::vector<StepRatio>& known = ratios[kind];
+    if (!known.empty() && known.front().sizes.size() != measured.sizes.size()) {
+      item.fail("sizes", fmt::format("must be as many as the first of kind '{}' has", kind));
+    }
+    known.push_back(std::move(measured));
+  });
+}
+
 }  // namespace
 
 void read_tables(Section in, HardwareProfile& profile) {
   if (in.has("gemm")) read_gemm_tables(in, "gemm", profile.gemm_tables);
   if (in.has("collectives")) read_collective_tables(in, "collectives", profile.collective_tables);
+  if (in.has("steps")) read_step_ratios(in, "steps", profile.step_ratios);
   read_source(in);
   in.finish();
 }

@@ -328,6 +328,7 @@ void embed_backward(CpuRank& rank, const Command& c) {
 
 void run_product(CpuRank& rank, const Command& c, const Gemm& work) {
   if (work.dtype == DType::fp8) return run_fp8_product(rank, c, work);
+  if (c.op->role == Role::merge_adapter) return run_merge(rank, c);
   const Adapter adapter = adapter_of(rank, c);
   if (c.op->role == Role::input_gradient) {
     return adapter == Adapter::none ? input_gradient(rank, c, work)
@@ -362,6 +363,7 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::gelu_backward:
       return activate_backward(rank, c, work);
     case RowwiseKind::add:
+      if (c.op->role == Role::magnify_backward) return run_magnify_backward(rank, c, work);
       return add(rank, c);
     case RowwiseKind::embedding:
       return embed(rank, c);
@@ -378,6 +380,8 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::scale:
       if (c.op->role == Role::gate) return gate(rank, c);
       if (c.op->role == Role::gate_backward) return gate_backward(rank, c);
+      if (c.op->role == Role::merged_squares) return run_merged_squares(rank, c);
+      if (c.op->role == Role::magnify) return run_magnify(rank, c, work);
       return run_loss(rank, c, work.kind);
     case RowwiseKind::cross_entropy:
     case RowwiseKind::cross_entropy_backward:

@@ -26,6 +26,11 @@ void run_product(CpuRank& rank, const Command& command, const Gemm& work);
 void run_experts_product(CpuRank& rank, const Command& command, const GroupedGemm& work);
 void run_attention(CpuRank& rank, const Command& command, const Attention& work);
 void run_rowwise(CpuRank& rank, const Command& command, const Rowwise& work);
+// DoRA: an adapter's B A, norms of merged rows, and what is scaled by them.
+void run_merge(CpuRank& rank, const Command& command);
+void run_merged_squares(CpuRank& rank, const Command& command);
+void run_magnify(CpuRank& rank, const Command& command, const Rowwise& work);
+void run_magnify_backward(CpuRank& rank, const Command& command, const Rowwise& work);
 void run_rope(CpuRank& rank, const Command& command, const Rowwise& work);
 void run_copy(CpuRank& rank, const Command& command);
 // A copy into or out of what ranks exchange when heads are traded for sequence.

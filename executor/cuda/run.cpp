@@ -142,6 +142,11 @@ class GpuRun {
     backend_.meet();
   }
 
+  [[nodiscard]] int ranks_of(const Work& work) const {
+    const auto* collective = std::get_if<Collective>(&work);
+    return collective == nullptr ? 1 : program_.grid.shape(collective->axis).size;
+  }
+
   void make_trace() {
     const auto times = backend_.times();
     Trace& trace = result_.trace;
@@ -157,7 +162,10 @@ class GpuRun {
                    .action = c.action,
                    .begin = times[i].begin,
                    .end = times[i].end};
-      if (op) e.stream = c.op->stream;
+      if (op) {
+        e.stream = c.op->stream;
+        result_.works.push_back({c.op->work, e.end - e.begin, ranks_of(c.op->work)});
+      }
       trace.end = std::max(trace.end, e.end);
       trace.events.push_back(std::move(e));
     }

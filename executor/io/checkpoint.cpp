@@ -61,10 +61,13 @@ std::optional<std::pair<StateKind, ElementRuns>> parse_name(std::string_view nam
   return std::pair(*kind, runs);
 }
 
-// What makes two models' checkpoints interchangeable: names and shapes of all parameters. FNV-1a.
-std::string fingerprint(const ModelSpec& model, const std::vector<ModelParameter>& parameters) {
+// What makes two models' checkpoints interchangeable: names and shapes of all parameters that are
+// trained. FNV-1a.
+std::string fingerprint(const ModelSpec& model, const std::vector<ModelParameter>& parameters,
+                        const Trained& trained) {
   std::uint64_t hash = 0xcbf29ce484222325ULL;
   for (const ModelParameter& it : parameters) {
+    if (trained.leaves_frozen(it.parameter)) continue;
     const std::string text = fmt::format("{} {} {};", tensor_place(model, it).name,
                                          it.parameter.rows, it.parameter.cols);
     for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
@@ -72,9 +75,11 @@ std::string fingerprint(const ModelSpec& model, const std::vector<ModelParameter
   return fmt::format("{:016x}", hash);
 }
 
-std::int64_t total_elements(const std::vector<ModelParameter>& parameters) {
+std::int64_t total_elements(const std::vector<ModelParameter>& parameters, const Trained& trained) {
   std::int64_t sum = 0;
-  for (const ModelParameter& it : parameters) sum += it.parameter.elements();
+  for (const ModelParameter& it : parameters) {
+    if (!trained.leaves_frozen(it.parameter)) sum += it.parameter.elements();
+  }
   return sum;
 }
 
@@ -107,12 +112,13 @@ SaveClaim::SaveClaim(const std::string& root)
 }
 
 CheckpointWriter::CheckpointWriter(const std::string& root, const ModelSpec& model,
-                                   const CheckpointFacts& facts)
+                                   const CheckpointFacts& facts, const Trained& trained)
     : folder_((fs::path(root) / step_name(facts.step)).string()),
       partial_(made(folder_ + std::string(kPartial))),
       model_(model),
       facts_(facts),
-      parameters_(model_parameters(model)) {}
+      trained_(trained),
+      parameters_(model_parameters(model, trained.lora)) {}
 
 CheckpointWriter::~CheckpointWriter() {
   std::error_code ignored;
@@ -135,8 +141,8 @@ void CheckpointWriter::write_rank(std::int64_t rank, const std::vector<SavedStat
 void CheckpointWriter::finish(std::int64_t ranks, const Json& plan_file) {
   const Json facts{{"format", kFormat},
                    {"model", model_.name},
-                   {"parameters", total_elements(parameters_)},
-                   {"fingerprint", fingerprint(model_, parameters_)},
+                   {"parameters", total_elements(parameters_, trained_)},
+                   {"fingerprint", fingerprint(model_, parameters_, trained_)},
                    {"step", facts_.step},
                    {"sequences", facts_.sequences},
                    {"plan", facts_.plan},
@@ -163,10 +169,10 @@ void CheckpointWriter::finish(std::int64_t ranks, const Json& plan_file) {
   fs::remove_all(old, ignored);
 }
 
-Checkpoint::Checkpoint(const std::string& path, const ModelSpec& model)
-    : path_(find_checkpoint(path)) {
+Checkpoint::Checkpoint(const std::string& path, const ModelSpec& model, const Trained& trained)
+    : path_(find_checkpoint(path)), trained_(trained) {
   read_facts(model);
-  const std::vector<ModelParameter> parameters = model_parameters(model);
+  const std::vector<ModelParameter> parameters = model_parameters(model, trained.lora);
   for (std::int64_t rank = 0; rank < ranks_; ++rank) {
     add_file((fs::path(path_) / rank_name(rank)).string(), parameters);
   }
@@ -182,12 +188,13 @@ void Checkpoint::read_facts(const ModelSpec& model) {
   }
   const std::string name = in.string("model");
   const std::int64_t count = in.integer("parameters", 1, std::int64_t{1} << 60);
-  const std::vector<ModelParameter> parameters = model_parameters(model);
-  if (in.string("fingerprint") != fingerprint(model, parameters)) {
+  const std::vector<ModelParameter> parameters = model_parameters(model, trained_.lora);
+  if (in.string("fingerprint") != fingerprint(model, parameters, trained_)) {
     throw Error(
-        fmt::format("'{}' is a checkpoint of {} ({} parameters), not of {} ({} "
+        fmt::format("'{}' is a checkpoint of {} ({} parameters), not of {}{} ({} "
                     "parameters)",
-                    path_, shown(name), count, model.name, total_elements(parameters)));
+                    path_, shown(name), count, trained_.lora.rank > 0 ? "these adapters of " : "",
+                    model.name, total_elements(parameters, trained_)));
   }
   facts_.step = in.integer("step", 0, std::int64_t{1} << 40);
   facts_.sequences = in.integer("sequences", 0, std::int64_t{1} << 60);
@@ -223,6 +230,7 @@ void Checkpoint::add_file(const std::string& path, const std::vector<ModelParame
 
 void Checkpoint::check_complete(const std::vector<ModelParameter>& parameters) const {
   for (const ModelParameter& it : parameters) {
+    if (!holds(it)) continue;
     for (const auto& [kind, word] : Words<StateKind>::table) {
       const auto found = stored_.find({kind, it.index});
       std::int64_t sum = 0;
@@ -265,9 +273,10 @@ void Checkpoint::read(StateKind kind, std::int64_t index, std::int64_t first,
   }
 }
 
-WeightSource weights_of(const Checkpoint& checkpoint) {
-  return [&checkpoint](const ModelParameter& it, std::int64_t first_row, std::int64_t first_col,
-                       math::Matrix out) {
+WeightSource weights_of(const Checkpoint& checkpoint, const WeightSource& frozen) {
+  return [&checkpoint, frozen](const ModelParameter& it, std::int64_t first_row,
+                               std::int64_t first_col, math::Matrix out) {
+    if (!checkpoint.holds(it)) return frozen(it, first_row, first_col, out);
     for (std::int64_t r = 0; r < out.rows; ++r) {
       checkpoint.read(StateKind::main, it.index, (first_row + r) * it.parameter.cols + first_col,
                       out.row(r));

@@ -15,7 +15,7 @@
 #include "executor/io/weights.h"
 #include "models/files.h"
 #include "models/json_fwd.h"
-#include "models/parameters.h"
+#include "models/trained.h"
 
 namespace qplan {
 
@@ -69,7 +69,8 @@ class SaveClaim {
 // these, and one of them finishes after all have written.
 class CheckpointWriter {
  public:
-  CheckpointWriter(const std::string& root, const ModelSpec& model, const CheckpointFacts& facts);
+  CheckpointWriter(const std::string& root, const ModelSpec& model, const CheckpointFacts& facts,
+                   const Trained& trained = {});
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
   ~CheckpointWriter();
@@ -84,6 +85,7 @@ class CheckpointWriter {
   std::string folder_, partial_;
   const ModelSpec model_;
   CheckpointFacts facts_;
+  Trained trained_;
   std::vector<ModelParameter> parameters_;
   bool finished_ = false;
 };
@@ -91,15 +93,19 @@ class CheckpointWriter {
 // A checkpoint that is being read. Reading is safe from several threads.
 class Checkpoint {
  public:
-  // `path`: a checkpoint's folder, or a ROOT, whose latest is taken. Throws Error for a folder
-  // without one, a checkpoint of another model, files that are missing, damaged or incomplete.
-  Checkpoint(const std::string& path, const ModelSpec& model);
+  // `path`: a checkpoint's folder, or a ROOT, whose latest is taken. What `trained` leaves frozen
+  // is not in it. Throws Error for a folder without one, a checkpoint of another model or of other
+  // adapters, files that are missing, damaged or incomplete.
+  Checkpoint(const std::string& path, const ModelSpec& model, const Trained& trained = {});
 
   [[nodiscard]] const CheckpointFacts& facts() const { return facts_; }
   [[nodiscard]] const std::string& path() const { return path_; }
 
   // Elements first .. first + out.size() - 1 of a parameter, row-major.
   void read(StateKind kind, std::int64_t index, std::int64_t first, std::span<float> out) const;
+  [[nodiscard]] bool holds(const ModelParameter& parameter) const {
+    return !trained_.leaves_frozen(parameter.parameter);
+  }
 
  private:
   struct Stored {
@@ -113,13 +119,15 @@ class Checkpoint {
   void check_complete(const std::vector<ModelParameter>& parameters) const;
 
   std::string path_;
+  Trained trained_;
   CheckpointFacts facts_;
   std::int64_t ranks_ = 0;
   std::vector<SafetensorsFile> files_;
   std::map<std::pair<StateKind, std::int64_t>, std::vector<Stored>> stored_;
 };
 
-// The checkpoint's main parameters as what a run starts from; the checkpoint must outlive it.
-WeightSource weights_of(const Checkpoint& checkpoint);
+// The checkpoint's main parameters as what a run starts from, `frozen` for those that it does not
+// hold; the checkpoint must outlive it.
+WeightSource weights_of(const Checkpoint& checkpoint, const WeightSource& frozen = {});
 
 }  // namespace qplan

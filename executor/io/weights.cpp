@@ -99,6 +99,27 @@ void read_part(const TensorStore& store, const TensorPlace& place, std::int64_t 
   }
 }
 
+// Magnitudes start as the norms of their weight's rows (DoraLinearLayer.update_layer in PEFT), for
+// B is 0.
+void read_norms(const TensorStore& store, const ModelSpec& model, const ModelParameter& magnitude,
+                std::int64_t first_row, math::Matrix out) {
+  const LayerKind kind = magnitude.part == ModelPart::decoder
+                             ? model.layers[static_cast<std::size_t>(magnitude.layer)]
+                             : LayerKind{};
+  ModelParameter weight = magnitude;
+  for (const Parameter& p : parameters_of(model, magnitude.part, kind)) {
+    if (p.role == magnitude.parameter.role && !p.bias) weight.parameter = p;
+  }
+  const std::int64_t cols = weight.parameter.cols;
+  std::vector<float> row(static_cast<std::size_t>(cols));
+  for (std::int64_t r = 0; r < out.rows; ++r) {
+    read_part(store, tensor_place(model, weight), first_row + r, 0, {row, 1, cols});
+    double squares = 0;
+    for (const float x : row) squares += static_cast<double>(x) * static_cast<double>(x);
+    out.at(r, 0) = static_cast<float>(std::sqrt(squares));
+  }
+}
+
 }  // namespace
 
 bool norm_around_zero(const ModelSpec& model) {
@@ -106,6 +127,8 @@ bool norm_around_zero(const ModelSpec& model) {
 }
 
 float SeededWeights::centre(const Parameter& p) const {
+  // So long are rows of 64 such numbers, which tiny models have: DoRA's start as its weights' rows.
+  if (p.adapter == Adapter::magnitude) return static_cast<float>(8 * kDeviation);
   return is_norm(p.role) && !p.bias ? norm_centre : 0.0F;
 }
 
@@ -130,6 +153,9 @@ WeightSource checkpoint_weights(const ModelSpec& model, const std::string& path)
   check_tensors(model, *store);
   return [store, model](const ModelParameter& parameter, std::int64_t first_row,
                         std::int64_t first_col, math::Matrix out) {
+    if (parameter.parameter.adapter == Adapter::magnitude) {
+      return read_norms(*store, model, parameter, first_row, out);
+    }
     // Adapters start as PEFT's do: A at random, B at 0, so that they add nothing.
     if (parameter.parameter.adapter == Adapter::lora_b) {
       for (std::int64_t r = 0; r < out.rows; ++r) std::ranges::fill(out.row(r), 0.0F);

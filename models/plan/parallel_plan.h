@@ -2,6 +2,7 @@
 // How one training step is spread over the GPUs: a plain value, printed and parsed as one line
 // ("tp4 pp2 dp32 ep8 etp1 zero1 mbs2 gbs1024 seq4096 interleaved vpp4 recompute=selective").
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -158,6 +159,9 @@ struct ParallelPlan {
   // Parallel adapters beside row-parallel layers come to the ranks' tokens by an all-to-all, not by
   // gathering all columns of all tokens (Megatron-Bridge's LoRA, a2a_experimental).
   bool lora_a2a = false;
+  AdapterFormat lora_dtype = AdapterFormat::computed;
+  bool lora_embeddings = false;  // embedding and head are trained beside the adapters
+  bool dora = false;             // adapters have magnitudes (Lora::magnitudes)
   FrozenFormat frozen_weights = FrozenFormat::computed;
   // Norms' frozen weights are fp32, and so are, beside bitsandbytes' layers, the hidden states
   // (PEFT's prepare_model_for_kbit_training).
@@ -177,7 +181,9 @@ struct ParallelPlan {
 
   bool operator==(const ParallelPlan&) const = default;
 
-  [[nodiscard]] Lora lora() const { return {lora_rank, lora_targets}; }
+  [[nodiscard]] Lora lora() const {
+    return {.rank = lora_rank, .targets = lora_targets, .magnitudes = dora};
+  }
   [[nodiscard]] std::int64_t world() const { return std::int64_t{tp} * cp * dp * pp; }
   // Expert data parallelism: what is left of one stage's ranks after etp*ep.
   [[nodiscard]] std::int64_t edp() const {
@@ -190,6 +196,10 @@ struct ParallelPlan {
   [[nodiscard]] int shard_degree() const {
     if (zero == 0) return 1;
     return fsdp_shard > 0 ? fsdp_shard : dp * cp * stage_copies(schedule);
+  }
+  // Whether any rank has the same weights as another, so that their states can be sharded.
+  [[nodiscard]] bool shares_states() const {
+    return std::max<std::int64_t>(std::int64_t{dp} * cp, edp()) * stage_copies(schedule) > 1;
   }
 };
 

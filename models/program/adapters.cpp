@@ -76,12 +76,41 @@ void LayerContext::adapter_gradient(std::int16_t parameter, std::int64_t rows, s
   accumulate_apart(adapter_gradients, experts.groups * n, k);
 }
 
+Op& LayerContext::in_format(RowwiseKind kind, DType dtype, std::int64_t rows, std::int64_t cols,
+                            BlockBuilder::Slots reads, BlockBuilder::Slots writes) {
+  Op& op = rowwise(kind, rows, cols, reads, writes);
+  std::get<Rowwise>(op.work).dtype = dtype;
+  return op;
+}
+
+// What an adapter reads becomes what it lies in, is dropped so, and becomes the format of products
+// again (_cast_input_dtype in peft/tuners/tuners_utils.py, and torch's autocast).
 SlotId LayerContext::drop(SlotId x, SlotId& mask, std::int64_t rows, std::int64_t k) {
-  if (shape.lora_dropout == 0) return x;
-  const SlotId read = b.slot("adapter in, some dropped", activation_dtype(), rows, k);
-  mask = b.slot("adapter dropout mask", DType::boolean, rows, k);
-  rowwise(RowwiseKind::dropout_add, rows, k, {x}, {read, mask});
-  return read;
+  const bool wide = wide_adapters();
+  const DType act = activation_dtype(), dtype = wide ? DType::fp32 : act;
+  SlotId read = x;
+  if (wide && b.at(x).dtype != dtype) {
+    read = b.slot("adapter in, widened", dtype, rows, k);
+    in_format(RowwiseKind::cast, dtype, rows, k, {x}, {read});
+  }
+  if (shape.lora_dropout > 0) {
+    const SlotId kept = b.slot("adapter in, some dropped", dtype, rows, k);
+    mask = b.slot("adapter dropout mask", DType::boolean, rows, k);
+    in_format(RowwiseKind::dropout_add, dtype, rows, k, {read}, {kept, mask});
+    read = kept;
+  }
+  if (!wide) return read;
+  const SlotId narrow = b.slot("adapter in", act, rows, k);
+  in_format(RowwiseKind::cast, dtype, rows, k, {read}, {narrow});
+  return narrow;
+}
+
+// Autocast keeps what it has made of a parameter until backward has read it, too.
+SlotId LayerContext::narrow_adapter(std::int16_t parameter, std::int64_t rows, std::int64_t cols) {
+  if (!wide_adapters()) return adapters;
+  const SlotId narrow = b.slot("adapter as products read it", activation_dtype(), rows, cols);
+  in_format(RowwiseKind::cast, DType::fp32, rows, cols, {adapters}, {narrow}).parameter = parameter;
+  return narrow;
 }
 
 void LayerContext::adapt(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
@@ -93,23 +122,36 @@ void LayerContext::adapt(ParameterRole role, SlotId x, SlotId y, std::int64_t ro
       adapt_parallel(parts.front(), x, y, rows, n, k);
       continue;
     }
+    const bool apart = !recipe.kernels.adapters_in_products;
     const std::int64_t width = rank * std::ssize(parts);
-    SlotId mask = kNoSlot;
-    const SlotId read = drop(x, mask, rows, k);
-    const SlotId inner = b.slot("adapter inner", act, rows, width);
-    adapter_product(rows, width, k, experts, read, adapters, inner).parameter = parts.front().a;
+    const std::int64_t each = std::max<std::int64_t>(experts.groups, 1);
+    AdapterRun run;
+    run.parts = parts;
+    run.read = drop(x, run.mask, rows, k);
+    Merged merged;
+    if (apart && shape.dora) {
+      run.norms = b.slot("norms of merged rows", DType::fp32, parts.front().width, 1);
+      merged = merge(parts.front(), parts.front().width, k, run.norms);
+    }
+    run.a = narrow_adapter(parts.front().a, each * width, k);
+    run.inner = b.slot("adapter inner", act, rows, width);
+    adapter_product(rows, width, k, experts, run.read, run.a, run.inner).parameter =
+        parts.front().a;
     for (const AdaptedPart& part : parts) {
-      const bool apart = !recipe.kernels.adapters_in_products;
       const SlotId outer = apart ? b.slot("adapter out", act, rows, part.width) : y;
-      adapter_product(rows, part.width, rank, experts, inner, adapters, outer, !apart).parameter =
+      run.b = narrow_adapter(part.b, each * part.width, rank);
+      adapter_product(rows, part.width, rank, experts, run.inner, run.b, outer, !apart).parameter =
           part.b;
       if (!apart) continue;
+      if (shape.dora) {
+        add_magnified(run, y, outer, rows, k, merged);
+        continue;
+      }
       const SlotId scaled = b.slot("adapter out scaled", act, rows, part.width);
       rowwise(RowwiseKind::scale, rows, part.width, {outer}, {scaled});
       rowwise(RowwiseKind::add, rows, part.width, {y, scaled}, {y});
     }
-    adapter_runs_.push_back(
-        {.parts = parts, .read = read, .mask = mask, .inner = inner, .d_outer = {}});
+    adapter_runs_.push_back(std::move(run));
   }
 }
 
@@ -125,25 +167,49 @@ void LayerContext::adapt_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::in
     AdapterRun& run = run_of(parts.front());
     const bool apart = !recipe.kernels.adapters_in_products;
     const std::int64_t width = rank * std::ssize(parts);
+    const bool wide = wide_adapters();
     run.d_inner = b.slot("d adapter inner", act, rows, width);
-    for (const AdaptedPart& part : parts) {
-      SlotId d_outer = dy;
-      if (apart) {
-        d_outer = b.slot("d adapter out", act, rows, part.width);
-        rowwise(RowwiseKind::scale, rows, part.width, {dy}, {d_outer});
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      const AdaptedPart& part = parts[i];
+      if (i == run.d_outer.size()) {  // DoRA has made it already
+        SlotId d_outer = dy;
+        if (apart) {
+          d_outer = b.slot("d adapter out", act, rows, part.width);
+          rowwise(RowwiseKind::scale, rows, part.width, {dy}, {d_outer});
+        }
+        run.d_outer.push_back(d_outer);
       }
-      run.d_outer.push_back(d_outer);
-      Op& op =
-          adapter_product(rows, rank, part.width, experts, d_outer, adapters_backward, run.d_inner);
+      Op& op = adapter_product(rows, rank, part.width, experts, run.d_outer[i],
+                               wide ? run.b : adapters_backward, run.d_inner);
       op.parameter = part.b;
       op.role = Role::input_gradient;
     }
-    const SlotId into = apart ? b.slot("dx of an adapter", act, rows, k) : dx;
-    Op& op = adapter_product(rows, k, width, experts, run.d_inner, adapters_backward, into, !apart);
+    SlotId into = apart ? b.slot("dx of an adapter", act, rows, k) : dx;
+    Op& op = adapter_product(rows, k, width, experts, run.d_inner, wide ? run.a : adapters_backward,
+                             into, !apart);
     op.parameter = parts.front().a;
     op.role = Role::input_gradient;
+    if (run.d_base != kNoSlot) {  // DoRA with dropout: through the layer's product once more
+      const SlotId through = b.slot("dx of what was dropped", act, rows, k);
+      const std::int64_t n_part = parts.front().width;
+      const SlotId weight = product_weight(weights_backward, n_part, k);
+      b.compute(Gemm{.m = rows, .n = k, .k = n_part, .dtype = product_dtype()},
+                {run.d_base, weight}, {through});
+      rowwise(RowwiseKind::add, rows, k, {into, through}, {into});
+    }
+    const DType dtype = wide ? DType::fp32 : act;
+    if (wide) {
+      const SlotId widened = b.slot("dx of an adapter, widened", dtype, rows, k);
+      in_format(RowwiseKind::cast, dtype, rows, k, {into}, {widened});
+      into = widened;
+    }
     if (run.mask != kNoSlot) {
-      rowwise(RowwiseKind::dropout_add_backward, rows, k, {into, run.mask}, {into});
+      in_format(RowwiseKind::dropout_add_backward, dtype, rows, k, {into, run.mask}, {into});
+    }
+    if (wide && b.at(dx).dtype != dtype) {
+      const SlotId narrow = b.slot("dx of an adapter, narrowed", act, rows, k);
+      in_format(RowwiseKind::cast, dtype, rows, k, {into}, {narrow});
+      into = narrow;
     }
     if (apart) rowwise(RowwiseKind::add, rows, k, {dx, into}, {dx});
   }
@@ -163,7 +229,7 @@ void LayerContext::adapt_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int
       adapter_gradient(parts[i].b, rows, parts[i].width, rank, experts, d_outer, run.inner);
     }
     // `x` has come again where the sequence is split; what was dropped of it is kept.
-    const SlotId read = run.mask == kNoSlot ? x : run.read;
+    const SlotId read = run.mask == kNoSlot && !wide_adapters() ? x : run.read;
     adapter_gradient(parts.front().a, rows, rank * std::ssize(parts), k, experts, run.d_inner,
                      read);
   }
@@ -216,6 +282,8 @@ void LayerContext::adapt_parallel(const AdaptedPart& part, SlotId x, SlotId y, s
   const std::int64_t inner_share = b.parameters()[static_cast<std::size_t>(part.a)].rows;
   SlotId mask = kNoSlot;
   const SlotId read = drop(x, mask, rows, k);
+  const std::int64_t outputs = alone || kind == AdapterKind::column ? part.width : n;
+  SlotId norms = kNoSlot, before = kNoSlot;
   SlotId inner = b.slot("adapter inner", act, rows, inner_share);
   adapter_product(rows, inner_share, k, {}, read, adapters, inner).parameter = part.a;
   if (!alone) {
@@ -236,9 +304,23 @@ void LayerContext::adapt_parallel(const AdaptedPart& part, SlotId x, SlotId y, s
   }
   const SlotId scaled = b.slot("adapter out scaled", act, mine, columns);
   rowwise(RowwiseKind::scale, mine, columns, {outer}, {scaled});
-  rowwise(RowwiseKind::add, mine, columns, {y, scaled}, {y});
-  adapter_runs_.push_back(
-      {.parts = {part}, .read = read, .mask = mask, .inner = inner, .d_outer = {}});
+  if (shape.dora) {  // DoRALinear.forward in Megatron-Bridge's peft/dora_layers.py
+    norms = b.slot("norms of merged rows", DType::fp32, outputs, 1);
+    merge(part, outputs, k, norms);
+    before = b.slot("before magnitudes", act, mine, columns);
+    rowwise(RowwiseKind::add, mine, columns, {y, scaled}, {before});
+    rowwise(RowwiseKind::scale, mine, columns, {before, norms, adapters}, {y});
+  } else {
+    rowwise(RowwiseKind::add, mine, columns, {y, scaled}, {y});
+  }
+  AdapterRun run;
+  run.parts = {part};
+  run.read = read;
+  run.mask = mask;
+  run.inner = inner;
+  run.base = before;
+  run.norms = norms;
+  adapter_runs_.push_back(std::move(run));
 }
 
 void LayerContext::adapt_parallel_dgrad(const AdaptedPart& part, SlotId dy, SlotId dx,
@@ -254,6 +336,14 @@ void LayerContext::adapt_parallel_dgrad(const AdaptedPart& part, SlotId dy, Slot
   const bool scattered = gathered && kind == AdapterKind::row && shape.sequence_parallel;
   const std::int64_t mine = scattered ? local_tokens : rows;
   const std::int64_t columns = gathered ? n : part.width;
+  if (shape.dora) {
+    const SlotId times = b.slot("d magnitudes of each token", act, mine, columns);
+    rowwise(RowwiseKind::add, mine, columns, {dy, run.base}, {times});
+    rowwise(RowwiseKind::sum_of_squares, mine, columns, {times}, {adapter_gradients});
+    const SlotId d_before = b.slot("d before magnitudes", act, mine, columns);
+    rowwise(RowwiseKind::scale, mine, columns, {dy, run.norms, adapters_backward}, {d_before});
+    dy = d_before;
+  }
   SlotId d_outer = b.slot("d adapter out", act, mine, columns);
   rowwise(RowwiseKind::scale, mine, columns, {dy}, {d_outer});
   const bool exchanges = scattered && shape.lora_a2a;

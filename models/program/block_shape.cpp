@@ -30,7 +30,8 @@ bool keeps_fp8_parameters(const ParallelPlan& plan, const Recipe& recipe) {
 
 int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
   const bool once = recipe.states.gathers_once_in_pipeline && plan.pp > 1;
-  return once ? std::min(plan.zero, 1) : plan.zero;
+  const bool alone = recipe.states.alone_as_zero1 && !plan.shares_states();
+  return once || alone ? std::min(plan.zero, 1) : plan.zero;
 }
 
 bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe) {
@@ -92,6 +93,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.expert_replicas = expert_group / s.expert_shard;
   s.frozen = plan.lora_rank > 0;
   s.parallel_adapters = s.frozen && recipe.kernels.parallel_adapters;
+  s.keeps_originals = s.frozen && s.lora_embeddings && kHuggingFace.has(recipe.kind);
   s.grad_dtype = plan.precision == Precision::fp16 ? DType::fp16 : plan.grad_dtype;
   s.optimizer_offload = plan.offload.optimizer;
   s.params_offload = plan.offload.params;

@@ -105,6 +105,9 @@ struct BlockShape {
   double lora_dropout = 0;                   // ParallelPlan::lora_dropout
   FrozenFormat frozen_weights = FrozenFormat::computed;  // ParallelPlan::frozen_weights
   bool lora_a2a = false;                                 // ParallelPlan::lora_a2a
+  AdapterFormat lora_dtype = AdapterFormat::computed;    // ParallelPlan::lora_dtype
+  bool lora_embeddings = false;                          // ParallelPlan::lora_embeddings
+  bool dora = false;                                     // ParallelPlan::dora
   bool fp32_norms = false;                               // ParallelPlan::fp32_norms
   ModuleKernels module_kernels = ModuleKernels::eager;   // ParallelPlan::module_kernels
   OptimizerKind optimizer = OptimizerKind::adam;         // ParallelPlan::optimizer
@@ -112,6 +115,9 @@ struct BlockShape {
   std::int64_t dealt_layers = 0;
   bool frozen = false;             // the model's own weights are not trained, adapters or none
   bool parallel_adapters = false;  // KernelChoices::parallel_adapters
+  // Beside trained embeddings and head lie the frozen ones that they began as (PEFT's
+  // ModulesToSaveWrapper).
+  bool keeps_originals = false;
   // torch's own kernels sort tokens by expert (ParallelPlan::moe_permute_fusion).
   bool sorts_by_torch = false;
   bool operator==(const BlockShape&) const = default;
@@ -120,7 +126,8 @@ struct BlockShape {
     return {.rank = lora_rank,
             .targets = lora_targets,
             .parallel = parallel_adapters,
-            .expert_copies = parallel_adapters ? ep : 0};
+            .expert_copies = parallel_adapters ? ep : 0,
+            .magnitudes = dora};
   }
 };
 
@@ -202,6 +209,9 @@ inline constexpr std::tuple kShapeFields{
         .member = &BlockShape::lora_dropout, .touches = kWork, .word = &ParallelPlan::lora_dropout},
     ShapeField{.member = &BlockShape::frozen_weights, .word = &ParallelPlan::frozen_weights},
     ShapeField{.member = &BlockShape::lora_a2a, .touches = kWork, .word = &ParallelPlan::lora_a2a},
+    ShapeField{.member = &BlockShape::lora_dtype, .word = &ParallelPlan::lora_dtype},
+    ShapeField{.member = &BlockShape::lora_embeddings, .word = &ParallelPlan::lora_embeddings},
+    ShapeField{.member = &BlockShape::dora, .word = &ParallelPlan::dora},
     ShapeField{.member = &BlockShape::fp32_norms, .word = &ParallelPlan::fp32_norms},
     ShapeField{.member = &BlockShape::module_kernels,
                .touches = kWork,
@@ -211,6 +221,7 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{.member = &BlockShape::dealt_layers, .touches = kStates},
     ShapeField{.member = &BlockShape::frozen},
     ShapeField{.member = &BlockShape::parallel_adapters},
+    ShapeField{.member = &BlockShape::keeps_originals},
 };
 
 // Calls visit(field) for each row.

@@ -26,10 +26,11 @@ std::vector<PackedParameter> packed_parameters(const ModelSpec& model, const Blo
 RankParameters sum_of(const std::vector<PackedParameter>& parameters);
 RankParameters rank_parameters(const ModelSpec& model, const BlockShape& shape);
 
-// An adapter of one of several weights packed side by side: its two matrices in the block's table,
-// and its columns of what the weights' product makes.
+// An adapter of one of several weights packed side by side: its matrices (and magnitudes, if it has
+// such) in the block's table, and its columns of what the weights' product makes.
 struct AdaptedPart {
-  std::int16_t a = kNoParameter, b = kNoParameter;
+  std::int16_t a = kNoParameter, b = kNoParameter, magnitude = kNoParameter;
+  std::int16_t weight = kNoParameter;  // what it stands beside
   std::int64_t column = 0, width = 0;
 };
 // Those beside the weights from `first` on that make so many columns together.

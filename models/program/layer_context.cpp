@@ -145,10 +145,13 @@ SlotId LayerContext::exchange_heads(SlotId x, std::int64_t width, Pass to_heads,
 
 void LayerContext::linear(ParameterRole role, SlotId x, SlotId y, std::int64_t rows, std::int64_t n,
                           std::int64_t k) {
-  const SlotId result = product_result(y, rows, n);
+  const bool scaled = magnifies(role, n);
+  const SlotId made = scaled ? b.slot("before magnitudes", b.at(y).dtype, rows, n) : y;
+  const SlotId result = product_result(made, rows, n);
   product(role, narrowed(x, rows, k), result, rows, n, k);
-  widen(result, y, rows, n);
-  adapt(role, x, y, rows, n, k);
+  widen(result, made, rows, n);
+  adapt(role, x, made, rows, n, k);
+  if (scaled) magnify(role, made, y, rows, n, k);
 }
 
 // Hidden states in fp32 become the format of products before a layer of bitsandbytes' and its
@@ -188,14 +191,15 @@ Op& LayerContext::product(ParameterRole role, SlotId x, SlotId y, std::int64_t r
 void LayerContext::linear_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::int64_t rows,
                                 std::int64_t n, std::int64_t k) {
   if (is_quantized(dy)) return quantized_dgrad(role, dy, dx, rows, n, k);
+  const SlotId own = magnify_backward(role, dy, rows, n);
   const SlotId weight = product_weight(weights_backward, n, k);
-  const SlotId narrow = narrowed(dy, rows, n), result = product_result(dx, rows, k);
+  const SlotId narrow = narrowed(own, rows, n), result = product_result(dx, rows, k);
   Op& op = b.compute(Gemm{.m = rows, .n = k, .k = n, .dtype = product_dtype()}, {narrow, weight},
                      {result});
   op.parameter = b.parameter(role);
   op.role = Role::input_gradient;
   widen(result, dx, rows, k);
-  adapt_dgrad(role, dy, dx, rows, n, k);
+  adapt_dgrad(role, recipe.kernels.adapters_in_products ? own : dy, dx, rows, n, k);
 }
 
 // Pieces of an overlapped product: Transformer Engine's userbuffers split by 4
@@ -239,9 +243,13 @@ SlotId LayerContext::linear_reduced(ParameterRole role, SlotId x, std::int64_t n
                                     std::string_view name) {
   const SlotId partial = b.slot("partial", activation_dtype(), tokens, n);
   if (!overlaps_tp()) {
-    product(role, narrowed(x, tokens, k), partial, tokens, n, k);
+    const bool scaled = magnifies(role, n);
+    const SlotId made =
+        scaled ? b.slot("before magnitudes", activation_dtype(), tokens, n) : partial;
+    product(role, narrowed(x, tokens, k), made, tokens, n, k);
     // Parallel adapters sum over the ranks themselves, and come to what the layer has summed.
-    if (!shape.parallel_adapters) adapt(role, x, partial, tokens, n, k);
+    if (!shape.parallel_adapters) adapt(role, x, made, tokens, n, k);
+    if (scaled) magnify(role, made, partial, tokens, n, k);
     const SlotId sum = reduce_partial(partial, name);
     if (shape.parallel_adapters) adapt(role, x, sum, tokens, n, k);
     return sum;

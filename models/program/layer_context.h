@@ -112,6 +112,21 @@ struct LayerContext {
                    std::int64_t k, const Experts& experts = {});
   void adapt_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int64_t rows, std::int64_t n,
                    std::int64_t k, const Experts& experts = {});
+  // What products with the tables of the vocabulary read and write: trained beside adapters, or
+  // handled as all other weights.
+  [[nodiscard]] bool trains_tables() const { return shape.frozen && shape.lora_embeddings; }
+  [[nodiscard]] SlotId table_weights() const { return trains_tables() ? adapters : weights; }
+  [[nodiscard]] SlotId table_weights_backward() const {
+    return trains_tables() ? adapters_backward : weights_backward;
+  }
+  [[nodiscard]] SlotId table_gradients() const {
+    return trains_tables() ? adapter_gradients : gradients;
+  }
+  // Whether adapters lie in a wider format than that of products.
+  [[nodiscard]] bool wide_adapters() const {
+    return shape.frozen && shape.lora_dtype == AdapterFormat::fp32 &&
+           activation_dtype() != DType::fp32 && has_adapters(model_part(shape.kind));
+  }
   [[nodiscard]] bool drops() const { return recipe.kernels.dropout || shape.dropout; }
   [[nodiscard]] AttentionKernel attention_kernel() const;
   [[nodiscard]] LossKind loss_kind() const {
@@ -181,7 +196,11 @@ struct LayerContext {
     std::vector<AdaptedPart> parts;
     SlotId read = kNoSlot, mask = kNoSlot;  // the layer's input; what of it is dropped
     SlotId inner = kNoSlot, d_inner = kNoSlot;
-    std::vector<SlotId> d_outer;  // of each part: the gradient of what its B makes
+    std::vector<SlotId> d_outer;      // of each part: the gradient of what its B makes
+    SlotId a = kNoSlot, b = kNoSlot;  // of wide adapters: both matrices as products read them
+    // DoRA: what is scaled, by its norms; the adapter's own share of it, where that is apart, and
+    // the gradient of the layer's.
+    SlotId base = kNoSlot, outer = kNoSlot, norms = kNoSlot, d_base = kNoSlot;
   };
   std::vector<std::vector<AdaptedPart>> runs_of(ParameterRole role, std::int64_t n) const;
   AdapterRun& run_of(const AdaptedPart& first);
@@ -199,6 +218,34 @@ struct LayerContext {
   void adapt_parallel_wgrad(const AdaptedPart& part, std::int64_t rows, std::int64_t k,
                             bool of_experts);
   SlotId drop(SlotId x, SlotId& mask, std::int64_t rows, std::int64_t k);
+  Op& in_format(RowwiseKind kind, DType dtype, std::int64_t rows, std::int64_t cols,
+                BlockBuilder::Slots reads, BlockBuilder::Slots writes);
+  // A wide adapter's matrix in the format of products.
+  SlotId narrow_adapter(std::int16_t parameter, std::int64_t rows, std::int64_t cols);
+
+  // ---- DoRA (magnitudes.cpp) ----
+
+  // Whether this layer's output, its adapters' in it, is scaled by one kernel.
+  [[nodiscard]] bool magnifies(ParameterRole role, std::int64_t n) const;
+  // The norms of the n rows of W + scale B A (n, k) of `part` come to stand in `norms`. What was
+  // made for them and lives on beside them.
+  struct Merged {
+    SlotId identity = kNoSlot, change = kNoSlot, weight = kNoSlot;
+  };
+  Merged merge(const AdaptedPart& part, std::int64_t n, std::int64_t k, SlotId norms);
+  // before[rows, n] -> y by one kernel. Backward: magnitudes' gradients, and what takes the place
+  // of dy in the layer's own product.
+  void magnify(ParameterRole role, SlotId before, SlotId y, std::int64_t rows, std::int64_t n,
+               std::int64_t k);
+  SlotId magnify_backward(ParameterRole role, SlotId dy, std::int64_t rows, std::int64_t n);
+  // As PEFT has it: {y} becomes y + (m/norm - 1) base + m/norm outer.
+  void add_magnified(AdapterRun& run, SlotId y, SlotId outer, std::int64_t rows, std::int64_t k,
+                     const Merged& merged);
+  struct Magnified {
+    std::int16_t first = kNoParameter;  // of the packed weights
+    SlotId before = kNoSlot, norms = kNoSlot;
+  };
+  std::vector<Magnified> magnified_;
   Op& adapter_product(std::int64_t rows, std::int64_t n, std::int64_t k, const Experts& experts,
                       SlotId x, SlotId weight, SlotId y, bool adds = false);
   void adapter_gradient(std::int16_t parameter, std::int64_t rows, std::int64_t n, std::int64_t k,

@@ -8,6 +8,7 @@
 
 #include "models/error.h"
 #include "models/program/state_builder.h"
+#include "models/trained.h"
 
 namespace qplan {
 namespace {
@@ -32,12 +33,22 @@ bool makes_partial_gradient(const BlockShape& s, const Parameter& whole,
       return p.role == whole.role && !p.bias && p.adapter == Adapter::none;
     });
     QPLAN_CHECK(weight != table.end(), "an adapter stands beside its weight");
+    // A parallel layer's magnitudes scale what all ranks have summed, and nobody adds theirs up
+    // (dora_layers.py in Megatron-Bridge 067f987d: weight_magnitude is marked in no way).
+    if (whole.adapter == Adapter::magnitude && s.parallel_adapters) return false;
     return weight->split != Split::none || s.sequence_parallel;
   }
   if (whole.role == q_norm || whole.role == k_norm || whole.role == linear_norm) return true;
   const bool behind_reduction = whole.bias && (whole.role == o_proj || whole.role == down_proj);
   const bool whole_positions = whole.role == embed_positions && s.kind != BlockKind::patchify;
   return s.sequence_parallel && !behind_reduction && !whole_positions;
+}
+
+// A vision tower's and MTP's weights are frozen without adapters of their own, too.
+bool is_frozen(const BlockShape& s, const Parameter& p) {
+  Trained trained{s.lora(), s.lora_embeddings};
+  trained.lora.rank = 1;
+  return s.frozen && trained.leaves_frozen(p);
 }
 
 // One rank's share; places are given later.
@@ -47,7 +58,7 @@ PackedParameter share_of(const ModelSpec& m, const BlockShape& s, const Paramete
   const int ranks = expert ? s.etp : s.tp;
   PackedParameter p{.whole = whole, .rows = whole.rows, .cols = whole.cols, .copies = whole.copies};
   p.replicated = whole.split == Split::none;
-  p.frozen = s.frozen && whole.adapter == Adapter::none;
+  p.frozen = is_frozen(s, whole);
   p.partial_gradient = !p.frozen && makes_partial_gradient(s, whole, table);
   if (expert) p.copies /= s.ep;
   switch (whole.split) {
@@ -64,10 +75,6 @@ PackedParameter share_of(const ModelSpec& m, const BlockShape& s, const Paramete
       break;
   }
   return p;
-}
-
-bool is_table(const Parameter& p) {
-  return p.role == ParameterRole::embed_tokens || p.role == ParameterRole::lm_head;
 }
 
 // 0: dense with partial gradients, 1: other dense, 2: tables of the vocabulary, 3: experts'.
@@ -201,6 +208,12 @@ std::vector<PackedParameter> packed_parameters(const ModelSpec& m, const BlockSh
   const bool both = packs_both_ends(m, s);
   const std::vector<Parameter> packed = both ? parameters_of_both_ends(m) : own;
   for (const Parameter& whole : packed) table.push_back(share_of(m, s, whole, packed));
+  for (std::size_t i = 0; s.keeps_originals && i < packed.size(); ++i) {
+    if (!is_table(table[i].whole)) continue;
+    PackedParameter original = table[i];
+    original.frozen = true;
+    table.push_back(original);
+  }
   place(table);
   if (both && s.embedding_table == EmbeddingTable::copied) {
     std::erase_if(table, [&](const PackedParameter& p) {
@@ -243,6 +256,8 @@ std::vector<AdaptedPart> adapted_parts(const std::vector<PackedParameter>& table
       const std::int16_t second = place_of(weight.whole.role, Adapter::lora_b);
       parts.push_back({.a = a,
                        .b = second,
+                       .magnitude = place_of(weight.whole.role, Adapter::magnitude),
+                       .weight = static_cast<std::int16_t>(i),
                        .column = column,
                        .width = table[static_cast<std::size_t>(second)].rows});
     }

@@ -80,7 +80,8 @@ void StateBuilder::declare() {
   const bool gathers = gathers_parameters(c_.recipe, s.zero);
   const RankParameters shard = sharded(own_, s);
   const RankParameters kept = gathers ? shard : own_;
-  const DType working = gathers ? working_params() : c_.activation_dtype();
+  const DType in_place = c_.wide_adapters() ? DType::fp32 : c_.activation_dtype();
+  const DType working = gathers ? working_params() : in_place;
   const bool narrows = !gathers && !s.frozen;
   const std::int64_t narrow = s.fp8_parameters && narrows ? linear_elements(b.parameters()) : 0;
   weights_ = b.slot("weights", working, 1, kept.total() - narrow, Storage::weight);
@@ -148,7 +149,8 @@ void StateBuilder::declare_optimizer() {
   const std::int64_t on_device = shard_.total() - offloaded_elements(c_.shape, shard_.total());
   Bytes states = state_bytes(elementwise_update());
   for (const MatrixUpdate& update : matrix_updates()) states += state_bytes(update.step);
-  const double all = master_bytes(c_.recipe, c_.shape) * as_double(on_device) + states.value();
+  const double master = c_.wide_adapters() ? 0 : master_bytes(c_.recipe, c_.shape);
+  const double all = master * as_double(on_device) + states.value();
   optimizer_ = c_.b.slot("optimizer", DType::boolean, 1, ceil_of(all), Storage::optimizer);
 }
 
@@ -220,6 +222,7 @@ DType StateBuilder::reduce_dtype() const {
 DType StateBuilder::kept_dtype() const {
   const DType dtype = c_.shape.grad_dtype;
   if (narrow_shards()) return working_params();
+  if (c_.wide_adapters()) return DType::fp32;  // autograd makes a gradient what its parameter is
   return c_.recipe.states.flat_parameters && dtype == DType::bf16 ? DType::fp32 : dtype;
 }
 

@@ -51,7 +51,8 @@ class LogitsPart {
     const SlotId whole = whole_ = c_.gather_sequence(normed_);
     if (c_.loss_chunks() > 1) return;  // all of it is done in backward, which follows at once
     logits_ = b.slot("logits", act, c_.tokens, v);
-    b.compute(product(c_.tokens, v, c_.hidden), {whole, c_.weights}, {logits_}).parameter = table_;
+    b.compute(product(c_.tokens, v, c_.hidden), {whole, c_.table_weights()}, {logits_}).parameter =
+        table_;
     if (loss_.kept_bytes > 0) {
       copy_ = b.slot("fp32 copies of logits", DType::boolean, c_.tokens,
                      static_cast<std::int64_t>(loss_.kept_bytes) * v);
@@ -81,7 +82,7 @@ class LogitsPart {
     auto& b = c_.b;
     const std::int64_t v = vocabulary_share(c_.model, c_.shape);
     const SlotId dlogits = loss_backward(c_.tokens, v);
-    const bool trains = c_.gradients != kNoSlot;
+    const bool trains = c_.table_gradients() != kNoSlot;
     const SlotId whole = trains ? c_.gather_sequence(normed_, /*wait=*/false) : normed_;
     const SlotId partial = b.slot("dhead partial", c_.activation_dtype(), c_.tokens, c_.hidden);
     input_gradient(dlogits, partial, c_.tokens, v);
@@ -90,7 +91,10 @@ class LogitsPart {
       b.flush();
     }
     const SlotId dnormed = c_.reduce_input_gradient(partial, "dhead");
-    c_.weight_gradient(table_, weight_product(c_.tokens, v), dlogits, whole);
+    if (trains) {
+      c_.weight_gradient(table_, weight_product(c_.tokens, v), dlogits, whole,
+                         c_.table_gradients());
+    }
     return dnormed;
   }
 
@@ -109,11 +113,12 @@ class LogitsPart {
     } else {
       in_fp32(RowwiseKind::zero_fill, c_.tokens, h, kNoSlot, {assembled});
     }
-    const bool trains = c_.gradients != kNoSlot;
+    const bool trains = c_.table_gradients() != kNoSlot;
     const bool reduced_later = c_.shape.zero >= 2;  // else each product's is added as it comes
     for (std::int64_t i = 0; i < chunks; ++i) {
       logits_ = b.slot("logits", act, rows, v);
-      b.compute(product(rows, v, h), {whole_, c_.weights_backward}, {logits_}).parameter = table_;
+      b.compute(product(rows, v, h), {whole_, c_.table_weights_backward()}, {logits_}).parameter =
+          table_;
       loss(rows, v);
       const SlotId dlogits = loss_backward(rows, v);
       if (narrow) {
@@ -125,14 +130,15 @@ class LogitsPart {
       }
       if (!trains) continue;
       if (!reduced_later) {
-        c_.weight_gradient(table_, weight_product(rows, v), dlogits, whole_);
+        c_.weight_gradient(table_, weight_product(rows, v), dlogits, whole_, c_.table_gradients());
         continue;
       }
       const SlotId fresh = b.slot("dtable of a part", act, v, h);
       Op& wgrad = b.compute(weight_product(rows, v), {dlogits, whole_}, {fresh});
       wgrad.parameter = table_;
       wgrad.role = Role::weight_gradient;
-      in_fp32(i == 0 ? RowwiseKind::cast : RowwiseKind::accumulate, v, h, fresh, {c_.gradients});
+      in_fp32(i == 0 ? RowwiseKind::cast : RowwiseKind::accumulate, v, h, fresh,
+              {c_.table_gradients()});
     }
     if (narrow) return c_.reduce_input_gradient(assembled, "dhead");
     const SlotId partial = b.slot("dhead partial", act, c_.tokens, h);
@@ -173,8 +179,8 @@ class LogitsPart {
   }
 
   void input_gradient(SlotId dlogits, SlotId partial, std::int64_t rows, std::int64_t v) {
-    Op& dgrad =
-        c_.b.compute(product(rows, c_.hidden, v), {dlogits, c_.weights_backward}, {partial});
+    Op& dgrad = c_.b.compute(product(rows, c_.hidden, v), {dlogits, c_.table_weights_backward()},
+                             {partial});
     dgrad.parameter = table_;
     dgrad.role = Role::input_gradient;
   }
@@ -278,7 +284,8 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   const bool scattered = s.tp > 1 && s.sequence_parallel;
   const SlotId rows = b.slot("embedded", c.hidden_dtype(), c.tokens, c.hidden,
                              scattered ? Storage::local : Storage::wire);
-  Op& lookup = c.rowwise(RowwiseKind::embedding, c.tokens, c.hidden, {c.weights}, {rows, ids});
+  Op& lookup =
+      c.rowwise(RowwiseKind::embedding, c.tokens, c.hidden, {c.table_weights()}, {rows, ids});
   lookup.parameter = b.parameter(ParameterRole::embed_tokens);
   lookup.ahead = next ? 1 : 0;
   const SlotId y = c.reduce_partial(rows, "y");
@@ -293,13 +300,15 @@ Block build_embedding(const ModelSpec& m, const Recipe& r, const BlockShape& s) 
   b.at(dy).flow = flow;
   state.enter_backward();
   if (sees) images.take(dy);
-  if (c.gradients != kNoSlot) {
+  if (c.table_gradients() != kNoSlot) {
     const SlotId whole = c.gather_sequence(dy);
     const SlotId table = dense_table_gradient(c);
     c.rowwise(RowwiseKind::embedding_backward, c.tokens, c.hidden, {whole, ids},
-              {table == kNoSlot ? c.gradients : table})
+              {table == kNoSlot ? c.table_gradients() : table})
         .parameter = b.parameter(ParameterRole::embed_tokens);
-    if (table != kNoSlot) c.accumulate(table, c.gradients, vocabulary_share(m, s), c.hidden);
+    if (table != kNoSlot) {
+      c.accumulate(table, c.table_gradients(), vocabulary_share(m, s), c.hidden);
+    }
   } else {
     b.compute(Join{}, {dy}, {});  // where gradients end
   }

@@ -27,9 +27,10 @@ inline constexpr auto kWholeRank =
 inline constexpr auto kAdapters = std::to_array<Rule>({
     {"lora_words_need_rank", kEvery,
      [](const Case& c) {
-       return c.p.lora_rank == 0 &&
-              (!c.p.lora_targets.empty() || c.p.lora_dropout > 0 || c.p.fp32_norms ||
-               c.p.lora_a2a || c.p.frozen_weights != FrozenFormat::computed);
+       return c.p.lora_rank == 0 && (!c.p.lora_targets.empty() || c.p.lora_dropout > 0 ||
+                                     c.p.fp32_norms || c.p.lora_a2a || c.p.lora_embeddings ||
+                                     c.p.dora || c.p.lora_dtype != AdapterFormat::computed ||
+                                     c.p.frozen_weights != FrozenFormat::computed);
      },
      [](const Case& c) {
        return fmt::format(
@@ -38,6 +39,9 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
            : c.p.lora_dropout > 0                         ? "lora_dropout"
            : c.p.fp32_norms                               ? "fp32_norms"
            : c.p.lora_a2a                                 ? "lora_a2a"
+           : c.p.lora_embeddings                          ? "lora_embeddings"
+           : c.p.dora                                     ? "dora"
+           : c.p.lora_dtype != AdapterFormat::computed    ? "lora_dtype"
            : c.p.frozen_weights != FrozenFormat::computed ? "frozen_weights"
                                                           : "lora_alpha");
      },
@@ -109,6 +113,44 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
      },
      "Megatron-Bridge 067f987d, src/megatron/bridge/peft/utils.py (ColumnParallelLinear of "
      "ParallelLinearAdapter)"},
+    {"lora_embeddings_tied", kHuggingFace,
+     [](const Case& c) { return c.p.lora_embeddings && c.m.tie_word_embeddings; },
+     [](const Case& c) {
+       return fmt::format(
+           "{} has one table for embedding and head, of which PEFT makes two trained ones; that is "
+           "not modelled; leave lora_embeddings out",
+           c.m.name);
+     },
+     "PEFT 5d602fdb, src/peft/tuners/lora/config.py (ensure_weight_tying, off)"},
+    {"lora_embeddings_lookup", kEvery,
+     [](const Case& c) {
+       return c.p.lora_embeddings &&
+              (c.m.num_mtp_layers > 0 || c.m.position == PositionEmbedding::learned ||
+               c.m.vision.has_value());
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "embeddings of {} stand beside what adapters leave frozen in one array (learned "
+           "positions, multi-token prediction, a vision tower); leave lora_embeddings out",
+           c.m.name);
+     },
+     "qplan: models/program/vocabulary_blocks.cpp looks both up in one array"},
+    {"dora_experts", kEvery, [](const Case& c) { return c.p.dora && adapts_experts(c); },
+     [](const Case&) {
+       return std::string(
+           "experts' adapters have no magnitudes; leave experts out of lora_targets, or dora out");
+     },
+     "PEFT 5d602fdb, src/peft/tuners/lora/layer.py:2283 (ParamWrapper does not work with "
+     "use_dora); Megatron-Bridge 067f987d, src/megatron/bridge/peft/dora_layers.py (reads the one "
+     "weight of a layer)"},
+    {"dora_parallel", kParallelAdapters,
+     [](const Case& c) { return c.p.dora && (c.p.lora_dropout > 0 || c.p.lora_a2a); },
+     [](const Case& c) {
+       return not_in(c, "DoRA with dropout or an all-to-all of adapters",
+                     "use lora_dropout 0 and leave lora_a2a out");
+     },
+     "Megatron-Bridge 067f987d, src/megatron/bridge/peft/dora.py (no a2a_experimental); qplan: the "
+     "second product that dropout takes there is not modelled"},
     {"lora_fp8", set_of(RecipeKind::qplan),
      [](const Case& c) { return c.p.lora_rank > 0 && c.p.precision == Precision::fp8; },
      [](const Case& c) { return not_in(c, "adapters beside fp8 products", "use bf16"); },

@@ -195,9 +195,11 @@ std::vector<Sharding> sharding(const Recipe& recipe, const SearchSpace& space,
   const bool split_backward = splits_backward(so_far.schedule);
   // Whatever the stage, parameters stay gathered through a step.
   const bool alike = recipe.states.gathers_once_in_pipeline && so_far.pp > 1;
+  const bool alone = recipe.states.alone_as_zero1 && !so_far.shares_states();
   std::vector<Sharding> choices;
   for (const int zero : or_default(space[&P::zero], zero_stages(recipe))) {
     if (alike && zero == 3 && space[&P::zero].empty()) continue;
+    if (alone && zero > 1 && space[&P::zero].empty()) continue;
     // Delayed weight gradients need whole gradients (rule split_backward_sharding).
     if (split_backward && zero >= 2 && space[&P::zero].empty()) continue;
     for (EnumSet<OverlapKind> o : or_default(space[&P::overlap], {so_far.overlap})) {

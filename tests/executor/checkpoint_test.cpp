@@ -88,19 +88,21 @@ std::vector<float> moments_of(const OptimizerState& state) {
 }  // namespace
 
 TEST_CASE("a run goes on from a checkpoint under another plan with the same losses and weights") {
-  for (const Change& c :
-       std::initializer_list<Change>{{"tiny", "mbs1", "mbs1"},
-                                     {"tiny", "mbs1", "tp4 sp"},
-                                     {"tiny", "tp8", "dp4 zero3"},
-                                     {"tiny", "dp4 zero1", "pp4 1f1b"},
-                                     {"tiny", "tp2 pp2 dp2 zero2 sp", "dp2 mbs2"},
-                                     {"tiny", "dp2 zero3 recompute=full", "tp2 dp2 zero1"},
-                                     {"tiny", "pp2 dualpipe", "dp2"},
-                                     {"tiny", "dp2 zero2 offload=optimizer:0.4", "tp2"},
-                                     {"tiny", "dp2", "dp2 zero1 offload=optimizer:0.4"},
-                                     {"tiny-moe", "dp4 ep4 zero1", "tp2 sp ep2 etp1"},
-                                     {"tiny-moe", "tp2 dp2 ep2 etp2 sp", "pp2 dp2 ep2 zero3"},
-                                     {"tiny-vl", "tp2 dp2 ep2 etp1 sp zero3", "pp2 dp2 mbs2"}}) {
+  for (const Change& c : std::initializer_list<Change>{
+           {"tiny", "mbs1", "mbs1"},
+           {"tiny", "mbs1", "tp4 sp"},
+           {"tiny", "tp8", "dp4 zero3"},
+           {"tiny", "dp4 zero1", "pp4 1f1b"},
+           {"tiny", "tp2 pp2 dp2 zero2 sp", "dp2 mbs2"},
+           {"tiny", "dp2 zero3 recompute=full", "tp2 dp2 zero1"},
+           {"tiny", "pp2 dualpipe", "dp2"},
+           {"tiny", "dp2 zero2 offload=optimizer:0.4", "tp2"},
+           {"tiny", "dp2", "dp2 zero1 offload=optimizer:0.4"},
+           {"tiny-moe", "dp4 ep4 zero1", "tp2 sp ep2 etp1"},
+           {"tiny-moe", "tp2 dp2 ep2 etp2 sp", "pp2 dp2 ep2 zero3"},
+           {"tiny-vl", "tp2 dp2 ep2 etp1 sp zero3", "pp2 dp2 mbs2"},
+           {"tiny", "lora2 dora tp2", "lora2 dora dp2 zero3"},
+           {"tiny", "lora2 lora_embeddings dp2 zero1", "lora2 lora_embeddings pp2 1f1b"}}) {
     CAPTURE(c.model);
     CAPTURE(c.before);
     CAPTURE(c.after);
@@ -117,6 +119,30 @@ TEST_CASE("a run goes on from a checkpoint under another plan with the same loss
     // learning rate, 0.01, hence not tighter.
     CHECK(largest_difference(second.weights, whole.weights) < 2e-3);
   }
+}
+
+TEST_CASE("a checkpoint of adapters holds what is trained, and is no other adapters'") {
+  const TemporaryFolder folder;
+  const ModelSpec model = load_model("tiny");
+  train(model, "dp2 lora2", 1, "", folder.path());
+  const ParallelPlan plan = parse_plan("lora2");
+  const Trained trained = trained_by(plan);
+  const Checkpoint checkpoint(folder.path(), model, trained);
+  for (const ModelParameter& it : model_parameters(model, plan.lora())) {
+    CHECK(checkpoint.holds(it) == (it.parameter.adapter != Adapter::none));
+  }
+  const auto loads = [&](const Trained& other) {
+    return complaint_of([&] { Checkpoint(folder.path(), model, other); });
+  };
+  CHECK(loads(trained_by(parse_plan("lora4"))).find("not of these adapters of tiny") !=
+        std::string::npos);
+  CHECK(loads(trained_by(parse_plan("lora2 dora"))) != "accepted");
+  CHECK(loads(trained_by(parse_plan("lora2 lora_embeddings"))) != "accepted");
+  CHECK(loads({}) != "accepted");
+  CHECK(loads(trained) == "accepted");
+  // Frozen weights are those that the run is given.
+  const RunResult same = train(model, "lora2", 1, folder.path());
+  CHECK(same.loss[0] == doctest::Approx(train(model, "lora2", 2).loss[1]).epsilon(1e-6));
 }
 
 TEST_CASE("under the same plan a resumed run is the same bit by bit") {

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <chrono>
 #include <cstdio>
@@ -19,6 +20,8 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "executor/cuda/device_error.h"
 #include "executor/cuda/run.h"
@@ -29,10 +32,6 @@
 using namespace qplan;
 
 namespace {
-
-// Each plan's processes meet anew. Below the ports that Linux gives to whoever asks for any; jobs
-// beside each other begin at different ones, by the port that their launcher was given.
-constexpr int kFirstPort = 20000, kJobs = 100, kPlansOfJob = 100;
 
 std::optional<std::string> environment(const std::string& name) {
   const char* value = std::getenv(name.c_str());
@@ -66,6 +65,33 @@ Json works_of(const Trace& trace) {
   return found;
 }
 
+// Where a timed step's compute stream does nothing: the longest pauses, in milliseconds, and what
+// came before and after.
+Json pauses_of(const Trace& trace) {
+  constexpr std::size_t kShown = 8;
+  std::vector<const TraceEvent*> events;
+  for (const TraceEvent& event : trace.events) {
+    if (!event.pipe && event.stream == Stream::compute) events.push_back(&event);
+  }
+  std::sort(events.begin(), events.end(),
+            [](const TraceEvent* a, const TraceEvent* b) { return a->begin < b->begin; });
+  std::vector<std::tuple<double, std::string, std::string>> found;
+  double sum = 0, reached = 0;
+  std::string before = "begin";
+  for (const TraceEvent* event : events) {
+    const double pause = event->begin.value() - reached;
+    if (pause > 0) {
+      sum += pause;
+      found.emplace_back(1e3 * pause, before, event->name);
+    }
+    reached = std::max(reached, event->end.value());
+    before = event->name;
+  }
+  std::sort(found.rbegin(), found.rend());
+  found.resize(std::min(found.size(), kShown));
+  return {{"ms", 1e3 * sum}, {"longest", found}};
+}
+
 // How routers spread the tokens of the timed step, where they chose; else null.
 Json routed_of(const RunResult& result) {
   if (!result.expert_load) return nullptr;
@@ -94,6 +120,7 @@ Json answer_of(const RunResult& result) {
           {"step_s", seconds},
           {"device_gib", in_gib(result.device_peak.value_or(Bytes()))},
           {"works", works_of(result.trace)},
+          {"pauses", pauses_of(result.trace)},
           {"routed", routed_of(result)},
           {"ended", now.count()}};  // of the clock that a power meter's readings have
 }
@@ -112,12 +139,12 @@ void go_on_from(std::size_t plan, char** words) {
 }
 
 void run_all(const Json& jobs, ProcessRank process, char** words) {
-  const int first_port = kFirstPort + process.port % kJobs * kPlansOfJob;
+  const int port = process.port;
   const std::size_t first = std::stoul(environment(kFirstPlan).value_or("0"));
   for (std::size_t i = first; i < jobs.size(); ++i) {
     if (in_one_queue(jobs[i]) != in_one_queue(jobs[first])) go_on_from(i, words);
     process.door = -1;
-    process.port = first_port + static_cast<int>(i);
+    process.port = meeting_port(port, static_cast<int>(i));
     const RunResult result = run_one(jobs[i], process);
     const bool digests = jobs[i].value("digest", false);
     if (process.rank != 0 && !digests) continue;

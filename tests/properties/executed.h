@@ -39,6 +39,8 @@ inline ParallelPlan alone(const ParallelPlan& plan) {
   one.lora_rank = plan.lora_rank;
   one.lora_alpha = plan.lora_alpha;
   one.lora_targets = plan.lora_targets;
+  one.lora_embeddings = plan.lora_embeddings;
+  one.dora = plan.dora;
   one.optimizer = plan.optimizer;
   one.routing = plan.routing;
   one.global_batch_size = plan.global_batch_size;

@@ -116,7 +116,7 @@ class RandomPlans {
                      &P::document_len, &P::schedule, &P::vpp, &P::pipeline_layout, &P::recompute,
                      &P::offload, &P::sequence_parallel, &P::overlap, &P::lora_rank,
                      &P::lora_targets, &P::lora_dropout, &P::frozen_weights, &P::fp32_norms,
-                     &P::lora_a2a);
+                     &P::lora_a2a, &P::lora_dtype, &P::lora_embeddings, &P::dora);
   }
 
   template <class T>
@@ -204,6 +204,9 @@ class RandomPlans {
     if (coin(0.3)) p.lora_dropout = 0.1;
     p.fp32_norms = coin(0.3);
     p.lora_a2a = coin(0.3);
+    p.lora_embeddings = coin(0.2);
+    p.dora = coin(0.3);
+    if (coin(0.2)) p.lora_dtype = AdapterFormat::fp32;
     if (coin(0.4)) {
       p.frozen_weights =
           pick<FrozenFormat>({FrozenFormat::fp32, FrozenFormat::int8, FrozenFormat::int4,

@@ -63,6 +63,8 @@ class TinyPlans {
     if (r.coin(0.15)) p.offload.optimizer = r.pick<double>({0.5, 1.0});
     if (r.coin(0.25)) {
       p.lora_rank = r.pick<int>({1, 2, 4});
+      p.lora_embeddings = r.coin(0.3);
+      p.dora = r.coin(0.4);
       for (const auto& [target, word] : Words<LoraTarget>::table) {
         if (r.coin(0.4)) p.lora_targets.add(target);
       }

@@ -209,6 +209,7 @@ class AutoModel : JobMaker {
     hand_or(own, "peft.dim", "lora.r", 8);
     hand_or(own, "peft.alpha", "lora.lora_alpha", 32);
     hand(own, "peft.dropout", "lora.lora_dropout");
+    hand(own, "peft.use_dora", "lora.use_dora");
     Json names = Json::array();
     if (const Setting* const said = yaml_.find("peft.target_modules")) {
       for (std::string name : list_of(said->value)) {
@@ -274,6 +275,11 @@ class AutoModel : JobMaker {
 };
 
 constexpr auto kLimits = std::to_array<Limit>({
+    {"automodel_embeddings", [](const Subject& s) { return s.plan.lora_embeddings; },
+     [](const Subject&) {
+       return std::string(
+           "NeMo AutoModel's adapters leave embedding and head frozen; leave lora_embeddings out");
+     }},
     {"automodel_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
      [](const Subject& s) {
        return fmt::format(
@@ -393,6 +399,7 @@ std::vector<EmittedFile> write_automodel(const Subject& s,
                            {"peft.dim", s.plan.lora_rank},
                            {"peft.alpha", s.plan.lora_alpha},
                            {"peft.dropout", s.plan.lora_dropout}});
+    if (s.plan.dora) all.push_back({"peft.use_dora", true});
   }
   all.insert(
       all.end(),

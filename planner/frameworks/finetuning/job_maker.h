@@ -37,6 +37,22 @@ inline Json layers_of_pattern(const std::string& pattern) {
   return names;
 }
 
+// Names of a list, or of words with commas between.
+inline Json names_in(const Json& value) {
+  if (value.is_array()) return value;
+  Json names = Json::array();
+  std::string name;
+  for (const char c : text_of(value) + ",") {
+    if (c == ' ') continue;
+    if (c != ',') {
+      name += c;
+    } else if (!name.empty()) {
+      names.push_back(std::exchange(name, ""));
+    }
+  }
+  return names;
+}
+
 class JobMaker {
  public:
   JobMaker(const Settings& yaml, const Place& place) : yaml_(yaml), place_(place) {}
@@ -83,19 +99,18 @@ class JobMaker {
     } else if (contains(text_of(found->value), "(") || contains(text_of(found->value), ".*")) {
       names = layers_of_pattern(text_of(found->value));
     } else {
-      std::string name;
-      for (const char c : text_of(found->value) + ",") {
-        if (c == ' ') continue;
-        if (c != ',') {
-          name += c;
-        } else if (!name.empty()) {
-          names.push_back(std::exchange(name, ""));
-        }
-      }
+      names = names_in(found->value);
     }
     const bool all =
         names.size() == 1 && (text_of(names[0]) == "all" || text_of(names[0]) == "all-linear");
     say(job_.own_script, "lora.target_modules", all ? Json("all-linear") : std::move(names), key);
+  }
+
+  // Modules that are trained whole beside adapters.
+  void save_modules(std::string_view key) {
+    const Setting* const found = yaml_.find(key);
+    if (found == nullptr || found->value.is_null()) return;
+    say(job_.own_script, "lora.modules_to_save", names_in(found->value), key);
   }
 
   void assume_less(std::string sentence) {

@@ -69,6 +69,8 @@ class LlamaFactory : JobMaker {
     hand_or(own, "lora_rank", "lora.r", 8);
     hand_or(own, "lora_alpha", "lora.lora_alpha", 2 * rank);
     hand(own, "lora_dropout", "lora.lora_dropout");
+    hand(own, "use_dora", "lora.use_dora");
+    save_modules("additional_target");
     if (yaml_.has("lora_target")) {
       target("lora_target");
     } else {
@@ -181,6 +183,8 @@ class Axolotl : JobMaker {
     hand(own, "lora_r", "lora.r");
     hand(own, "lora_alpha", "lora.lora_alpha");
     hand(own, "lora_dropout", "lora.lora_dropout");
+    hand(own, "peft_use_dora", "lora.use_dora");
+    save_modules("lora_modules_to_save");
     if (is_switched_on(yaml_, "lora_target_linear")) {
       say(own, "lora.target_modules", "all-linear", "lora_target_linear");
     } else {
@@ -374,6 +378,8 @@ class Swift : JobMaker {
     hand_or(own, "--lora_rank", "lora.r", 8);
     hand_or(own, "--lora_alpha", "lora.lora_alpha", 32);
     hand_or(own, "--lora_dropout", "lora.lora_dropout", 0.05);
+    hand(own, "--use_dora", "lora.use_dora");
+    save_modules("--modules_to_save");
     if (yaml_.has("--target_modules") && !yaml_.has("--target_regex")) {
       target("--target_modules");
     } else if (yaml_.has("--target_regex")) {

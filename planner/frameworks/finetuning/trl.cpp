@@ -97,6 +97,8 @@ class Trl : JobMaker {
     hand_or(own, "--lora_r", "lora.r", 16);
     hand_or(own, "--lora_alpha", "lora.lora_alpha", 32);
     hand_or(own, "--lora_dropout", "lora.lora_dropout", 0.05);
+    hand(own, "--use_dora", "lora.use_dora");
+    save_modules("--lora_modules_to_save");
     target("--lora_target_modules");
     if (is_switched_on(yaml_, "--load_in_4bit")) {
       say(own, "frozen", is_switched_on(yaml_, "--use_bnb_nested_quant") ? "nf4-double" : "nf4",

@@ -14,6 +14,12 @@ namespace qplan {
 namespace {
 
 constexpr auto kLimits = std::to_array<Limit>({
+    {"swift_lora_dtype",
+     [](const Subject& s) { return s.plan.lora_dtype != AdapterFormat::computed; },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes ms-swift's adapters in the format of its weights; leave lora_dtype out");
+     }},
     {"swift_degrees", [](const Subject& s) { return s.plan.tp > 1 || s.plan.cp > 1; },
      [](const Subject& s) {
        return fmt::format(
@@ -66,6 +72,10 @@ Written adapters(const Subject& s) {
               {"--lora_alpha", s.plan.lora_alpha},
               {"--lora_dropout", s.plan.lora_dropout},
               {"--target_modules", std::move(targets)}};
+  if (s.plan.dora) all.push_back({"--use_dora", "true"});
+  if (s.plan.lora_embeddings) {
+    all.push_back({"--modules_to_save", Json::array({"embed_tokens", "lm_head"})});
+  }
   return all;
 }
 

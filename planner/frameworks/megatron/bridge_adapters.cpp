@@ -184,6 +184,8 @@ LoraTargets targets_named(const Module& module, const std::vector<std::string>& 
 }
 
 constexpr auto kAdapterOptions = std::to_array<Option>({
+    {"peft", "dora", [](const Subject&) { return Json(nullptr); },
+     [](Draft& d, const Json& v) { d.plan.dora = text_of(v) == "DoRA"; }},
     {"peft.dim", "lora_rank",
      [](const Subject& s) { return if_true(s.plan.lora_rank > 0, s.plan.lora_rank); },
      set_degree<&ParallelPlan::lora_rank>},
@@ -400,9 +402,9 @@ std::string bridge_adapters(const Subject& s) {
   for (const Json& name : target_modules(s)) quoted.push_back('"' + name.get<std::string>() + '"');
   const double dropout = s.plan.lora_dropout;
   return fmt::format(
-      "LoRA(\n        target_modules=[{}],\n        dim={},\n        alpha={},\n"
+      "{}(\n        target_modules=[{}],\n        dim={},\n        alpha={},\n"
       "        dropout={},\n{}    )",
-      fmt::join(quoted, ", "), s.plan.lora_rank, s.plan.lora_alpha,
+      s.plan.dora ? "DoRA" : "LoRA", fmt::join(quoted, ", "), s.plan.lora_rank, s.plan.lora_alpha,
       dropout == 0 ? "0.0" : fmt::format("{}", dropout),
       s.plan.lora_a2a ? "        a2a_experimental=True,\n" : "");
 }
@@ -413,7 +415,11 @@ void add_adapter_settings(const PythonText& text, Settings& settings) {
 
 void settle_adapters(Draft& draft, const ModelSpec& model) {
   ParallelPlan& plan = draft.plan;
-  if (plan.lora_rank == 0) return;
+  if (plan.lora_rank == 0) {
+    plan.dora = false;
+    return;
+  }
+  if (plan.dora) plan.lora_dropout = 0;  // said by dora_dropout, below
   LoraTargets wanted, partly;
   for (const Module& module : kModules) {
     const LoraTargets present = targets_in(module, model);
@@ -423,7 +429,7 @@ void settle_adapters(Draft& draft, const ModelSpec& model) {
   }
   // What one module of several of a kind has no adapters of, the plan has none of.
   wanted = wanted - partly;
-  if (wanted.empty()) plan.lora_rank = 0;
+  if (wanted.empty()) plan.lora_rank = 0, plan.dora = false;
   plan.lora_targets = wanted == (all_linear() & targets_of(model)) ? LoraTargets{} : wanted;
 }
 
@@ -450,10 +456,12 @@ class AdapterCheck {
     const Setting* const peft = settings_.find("peft");
     if (peft == nullptr) return;
     class_ = text_of(peft->value);
-    if (class_ == "DoRA") {
-      say(note, "dora_as_lora", peft->place,
-          "DoRA is predicted as LoRA is: its magnitudes, a number an output, are left out", "",
-          "Megatron-Bridge 067f987d, src/megatron/bridge/peft/dora.py");
+    const Setting* const dropout = settings_.find("peft.dropout");
+    if (class_ == "DoRA" && dropout != nullptr && dropout->resolved &&
+        number_of(dropout->value) > 0) {
+      say(note, "dora_dropout", dropout->place,
+          "DoRA is predicted without dropout, for which it takes a layer's product twice", "",
+          "Megatron-Bridge 067f987d, src/megatron/bridge/peft/dora_layers.py");
     }
     check_checkpoint(peft->place);
     for (const std::string_view option :

@@ -252,6 +252,10 @@ std::string no_word(std::string_view what, std::string_view instead) {
 }
 
 constexpr auto kLimits = std::to_array<Limit>({
+    {"swift_megatron_dora", [](const Subject& s) { return s.plan.dora; },
+     [](const Subject&) {
+       return std::string("`megatron sft` has no DoRA; leave dora out, or use megatron-bridge");
+     }},
     {"swift_model", [](const Subject& s) { return !converts(s.model); },
      [](const Subject& s) {
        return fmt::format("ms-swift has no way to hand weights of {} to Megatron; use megatron",

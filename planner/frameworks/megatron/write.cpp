@@ -212,7 +212,9 @@ std::vector<EmittedFile> write_bridge(const Subject& s, const std::vector<std::s
       : adapts ? ", and the recipe's dataset"
                : "",
       recipe.provider.empty() ? "" : "AutoBridge, ",
-      adapts ? "from megatron.bridge.peft.lora import LoRA\n" : "",
+      !adapts       ? ""
+      : s.plan.dora ? "from megatron.bridge.peft.dora import DoRA\n"
+                    : "from megatron.bridge.peft.lora import LoRA\n",
       sees ? "megatron.bridge.models.qwen_vl.qwen3_vl_step" : "megatron.bridge.training.gpt_step",
       entry, entry);
   text += fmt::format("    cfg = recipes.{}()\n", recipe.function);

@@ -22,7 +22,8 @@ namespace qplan {
 // - "recompute": true, false or "selective", whichever way it is said (transformers', torch's,
 //   DeepSpeed's); "recompute.if": the condition that it stands under.
 // - "lora": peft's LoraConfig, where it is used, with "lora.r", "lora.lora_alpha",
-//   "lora.lora_dropout" and "lora.target_modules" (a list, or a word);
+//   "lora.lora_dropout", "lora.use_dora", "lora.modules_to_save" (a list) and "lora.target_modules"
+//   (a list, or a word);
 // - "frozen": what weights are quantised to, as a plan names it ("nf4-double"), "frozen.fp4" where
 //   fp4 is in its place; "kbit": peft's prepare_model_for_kbit_training is called.
 // - "optimizer": its class, or what a file that is read as a program calls it

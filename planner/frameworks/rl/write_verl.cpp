@@ -36,6 +36,11 @@ constexpr auto kVerlLimits = std::to_array<Limit>({
            "lora_rank "
            "out");
      }},
+    {"verl_adapter_kinds", [](const Subject& s) { return s.plan.dora || s.plan.lora_embeddings; },
+     [](const Subject& s) {
+       return fmt::format("qplan writes plain adapters for verl; leave {} out",
+                          s.plan.dora ? "dora" : "lora_embeddings");
+     }},
     {"verl_shards",
      [](const Subject& s) { return by_shards(s) && (s.plan.tp > 1 || s.plan.sequence_parallel); },
      [](const Subject&) {

@@ -140,6 +140,35 @@ void read_recompute(Draft& draft, const Settings& own_script) {
   }
 }
 
+namespace {
+
+// Both tables are trained or none is: a plan has no word for one.
+void read_saved_modules(ParallelPlan& plan, const Setting& saved,
+                        std::vector<std::string>& assumed) {
+  if (!saved.resolved || saved.value.is_null()) return;
+  bool embedding = false, head = false;
+  std::string others;
+  for (const std::string& name : list_of(saved.value)) {
+    if (name == "embed_tokens") {
+      embedding = true;
+    } else if (name == "lm_head") {
+      head = true;
+    } else {
+      others += (others.empty() ? "" : ", ") + name;
+    }
+  }
+  plan.lora_embeddings = embedding && head;
+  if (embedding != head) {
+    assumed.push_back(fmt::format("{} is left frozen: a plan trains embedding and head, or neither",
+                                  embedding ? "embed_tokens" : "lm_head"));
+  }
+  if (!others.empty()) {
+    assumed.push_back(fmt::format("{} is left frozen, which no plan names", shown(others)));
+  }
+}
+
+}  // namespace
+
 std::vector<std::string> read_lora(Draft& draft, const Settings& own_script) {
   std::vector<std::string> assumed;
   if (!own_script.has("lora")) return assumed;
@@ -158,6 +187,11 @@ std::vector<std::string> read_lora(Draft& draft, const Settings& own_script) {
   const Setting* const targets = own_script.find("lora.target_modules");
   const Setting* const dropout = own_script.find("lora.lora_dropout");
   if (dropout != nullptr && dropout->resolved) plan.lora_dropout = number_of(dropout->value);
+  const Setting* const dora = own_script.find("lora.use_dora");
+  plan.dora = dora != nullptr && dora->resolved && truth_of(dora->value);
+  if (const Setting* const saved = own_script.find("lora.modules_to_save")) {
+    read_saved_modules(plan, *saved, assumed);
+  }
   if (const Setting* const frozen = own_script.find("frozen")) {
     plan.frozen_weights = from_word<FrozenFormat>(text_of(frozen->value));
     if (own_script.has("frozen.fp4")) assumed.emplace_back("weights in nf4, which has fp4's bytes");

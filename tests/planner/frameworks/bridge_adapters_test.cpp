@@ -182,7 +182,12 @@ TEST_CASE("targets that name nothing are found, and what the class would stop at
         Severity::error);
   CHECK(finding("CanonicalLoRA()", "canonical_as_lora").severity == Severity::note);
   CHECK(with_adapters("llama3-8b", kDense, "CanonicalLoRA()").plan.lora_targets.empty());
-  CHECK(finding("DoRA()", "dora_as_lora").severity == Severity::note);
+  CHECK(finding("DoRA(dropout=0.1)", "dora_dropout").severity == Severity::note);
+  const Checked dora = with_adapters("llama3-8b", kDense, "DoRA(dropout=0.1)");
+  CHECK(dora.plan.dora);
+  CHECK(dora.plan.lora_alpha == 64);
+  CHECK(dora.plan.lora_dropout == 0);
+  CHECK(!with_adapters("llama3-8b", kDense, "LoRA()").plan.dora);
   // Nothing to say of what is written.
   const Checked clean = with_adapters("llama3-8b", kDense, "LoRA(dim=16)");
   CHECK_MESSAGE(clean.findings.empty(), findings_text(clean));
@@ -196,6 +201,7 @@ TEST_CASE("adapters come back from the files as they went in") {
   for (const auto& [model, words] : std::initializer_list<std::pair<const char*, std::string>>{
            {"llama3-8b", kDense + " lora_alpha=64 lora_dropout=0.05"},
            {"llama3-8b", kDense + " lora_targets=q_proj+k_proj+v_proj+down_proj"},
+           {"llama3-8b", kDense + " dora lora_alpha=64"},
            {"qwen3-30b-a3b", kExperts},
            {"qwen3-30b-a3b", kExperts + " lora_targets=experts+o_proj"},
            {"glm4.5-air", kExperts + " lora_targets=down_proj+experts+o_proj"},
@@ -218,6 +224,7 @@ TEST_CASE("adapters come back from the files as they went in") {
     CHECK(checked.plan.lora_alpha == plan.lora_alpha);
     CHECK(checked.plan.lora_dropout == plan.lora_dropout);
     CHECK(checked.plan.lora_targets == plan.lora_targets);
+    CHECK(checked.plan.dora == plan.dora);
   }
 }
 

@@ -56,6 +56,19 @@ TEST_SUITE("LLaMA-Factory's YAML") {
     CHECK(plan.global_batch_size == 64);
   }
 
+  TEST_CASE("says DoRA, and what is trained beside adapters") {
+    const ParallelPlan plan =
+        ask_factory("use_dora: true\nadditional_target: embed_tokens,lm_head\n").plan;
+    CHECK(plan.dora);
+    CHECK(plan.lora_embeddings);
+    CHECK(!ask_factory().plan.dora);
+    const Checked one = ask_factory("additional_target: embed_tokens\n");
+    CHECK(!one.plan.lora_embeddings);
+    CHECK(std::any_of(one.assumed.begin(), one.assumed.end(), [](const std::string& sentence) {
+      return sentence.find("embed_tokens is left frozen") != std::string::npos;
+    }));
+  }
+
   TEST_CASE("is read with what its command says on top") {
     const std::string yaml = text_of_fixture("factory_lora.yaml");
     const Checked checked = ask({{"run.sh",
@@ -143,6 +156,14 @@ TEST_SUITE("LLaMA-Factory's YAML") {
 }
 
 TEST_SUITE("axolotl's YAML") {
+  TEST_CASE("says DoRA, and what is trained beside adapters") {
+    const ParallelPlan plan =
+        ask_axolotl("peft_use_dora: true\nlora_modules_to_save:\n  - embed_tokens\n  - lm_head\n")
+            .plan;
+    CHECK(plan.dora);
+    CHECK(plan.lora_embeddings);
+  }
+
   TEST_CASE("is a Trainer's job, whose FSDP is accelerate's") {
     const Checked checked = ask_axolotl();
     CHECK_FALSE_MESSAGE(checked.has(Severity::error), findings_text(checked));

@@ -136,6 +136,24 @@ TEST_CASE("a plan with adapters computes what one rank does, on every axis") {
         "dp2 zero1 gbs4 seq16 lora2 offload=optimizer"}) {
     check_against_one_rank(model, plan_of(line));
   }
+  for (const char* line :
+       {"tp2 gbs2 seq16 lora4 dora", "tp4 gbs2 seq16 sp lora2 dora",
+        "dp2 zero3 gbs4 seq16 lora2 dora recompute=full", "cp2 gbs2 seq16 lora2 dora",
+        "pp2 gbs8 seq16 zbv vpp2 lora2 dora",
+        "tp2 dp2 zero2 gbs4 seq16 lora2 dora lora_targets=v_proj+o_proj+down_proj",
+        "tp2 gbs2 seq16 sp lora2 lora_embeddings", "dp2 zero3 gbs4 seq16 lora2 lora_embeddings",
+        "pp2 dp2 zero1 gbs8 seq16 1f1b lora2 lora_embeddings dora",
+        "dp2 zero1 gbs4 seq16 lora2 lora_embeddings offload=optimizer"}) {
+    check_against_one_rank(model, plan_of(line));
+  }
+  // A tied table is trained on both ends.
+  const ModelSpec tied = tied_model();
+  for (const char* line :
+       {"dp2 zero1 gbs4 seq16 lora2 lora_embeddings", "pp2 gbs4 seq16 1f1b lora2 lora_embeddings",
+        "pp2 dp2 zero3 gbs8 seq16 1f1b lora2 lora_embeddings",
+        "tp2 gbs2 seq16 sp lora2 lora_embeddings"}) {
+    check_against_one_rank(tied, plan_of(line));
+  }
   const ModelSpec experts = load_model("tiny-moe");
   for (const char* line : {"dp2 ep2 gbs4 seq16 lora2 lora_targets=experts",
                            "dp2 ep2 zero3 gbs4 seq16 lora2 lora_targets=experts+q_proj",

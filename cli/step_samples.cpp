@@ -1,0 +1,148 @@
+#include "cli/step_samples.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "cli/execution.h"
+#include "cli/print.h"
+#include "costmodel/evaluate.h"
+#include "executor/cuda/run.h"
+#include "executor/gpu_library.h"
+#include "executor/gpu_limits.h"
+#include "models/model_spec.h"
+#include "models/program/recipe.h"
+#include "models/statistics.h"
+#include "planner/rules/executor.h"
+
+namespace qplan {
+namespace {
+
+// Of one GPU: 4096 tokens a micro-batch and 8192, as steps of most plans have. The first that fits
+// of each line.
+const std::vector<std::vector<std::string>> kPlans = {
+    {"mbs1 gbs8 seq4096", "mbs1 gbs8 seq4096 recompute=full"},
+    {"mbs4 gbs16 seq2048", "mbs4 gbs16 seq2048 recompute=full"}};
+// Of all GPUs together, whose collectives are kept: nothing runs beside them.
+std::vector<std::string> plans_of(std::int64_t ranks, bool moe) {
+  if (moe)
+    return {fmt::format("dp{0} ep{0} zero1 mbs1 gbs{1} seq4096 overlap=none", ranks, 4 * ranks)};
+  return {fmt::format("tp{} sp mbs1 gbs8 seq4096 overlap=none", ranks),
+          fmt::format("dp{} zero1 mbs1 gbs{} seq4096 overlap=none", ranks, 4 * ranks),
+          fmt::format("dp{} zero3 mbs1 gbs{} seq4096 overlap=none", ranks, 4 * ranks)};
+}
+
+// Long enough that clocks have settled, within a second on an H100.
+constexpr int kSteps = 8, kFirstSteps = 20;
+
+bool fits(const ModelSpec& model, const ParallelPlan& plan, const HardwareProfile& hardware) {
+  const CostModel cost(model, recipe_of(RecipeKind::qplan), hardware, {});
+  return cost.fits(cost.memory(plan));
+}
+
+// Of the last step, which alone is timed op by op, at the pace of the steps before it.
+std::vector<Sample> samples_of(const RunResult& result, bool collectives) {
+  std::vector<Seconds> before(result.step_time.begin() + 1, result.step_time.end() - 1);
+  const double pace = median_of(before) / result.step_time.back();
+  std::vector<Sample> samples;
+  for (const TimedWork& timed : result.works) {
+    if (std::holds_alternative<Collective>(timed.work) != collectives) continue;
+    const Seconds time = collectives ? timed.time : timed.time * std::clamp(pace, 0.9, 1.1);
+    if (time.value() > 0) samples.push_back({timed.work, time, timed.ranks});
+  }
+  return samples;
+}
+
+RunResult run_steps(const ModelSpec& model, const ParallelPlan& plan, const ProcessRank& process,
+                    int steps) {
+  RunOptions options;
+  options.steps = steps;
+  options.weights = seeded_weights(model, 1);
+  options.tokens = seeded_tokens(1, model.vocab_size);
+  options.optimizer.adamw.lr = 1e-3;
+  options.timeout = Seconds(60);
+  options.keep_trace = true;
+  options.alive = sign_of_life(environment);
+  return run_on_gpu(model, plan, {.moe_imbalance = 1}, options, process);
+}
+
+}  // namespace
+
+std::vector<std::string> usual_step_models() {
+  return {"qwen3-8b",    "llama2-13b",   "qwen3-30b-a3b",
+          "gpt-oss-20b", "mixtral-8x7b", "moonlight-16b-a3b"};
+}
+
+ModelSpec few_layers_of(ModelSpec model) {
+  std::vector<LayerKind> seen;
+  std::size_t count = std::min<std::size_t>(2, model.layers.size());
+  for (std::size_t i = 0; i < model.layers.size(); ++i) {
+    if (std::find(seen.begin(), seen.end(), model.layers[i]) != seen.end()) continue;
+    seen.push_back(model.layers[i]);
+    count = std::max(count, i + 1);
+  }
+  model.layers.resize(count);
+  model.num_layers = static_cast<std::int64_t>(count);
+  model.num_mtp_layers = 0;
+  return model;
+}
+
+std::vector<Sample> step_samples(const std::vector<std::string>& models,
+                                 const HardwareProfile& base, const ProcessRank& process,
+                                 const Console& console) {
+  std::vector<Sample> samples;
+  ProcessRank alone;
+  alone.local_rank = process.local_rank;
+  int steps = kFirstSteps, meeting = 0;
+  bool dense_done = false, moe_done = false;
+  const auto say = [&](std::string_view text) {
+    if (process.rank == 0 && console.terminal.progress) {
+      print(console.err, "\r{:<79}", text);
+      console.err.flush();
+    }
+  };
+  const auto measure = [&](const ModelSpec& model, const std::string& line,
+                           const ProcessRank& ranks) {
+    const bool together = ranks.world > 1;
+    const ParallelPlan plan = parse_plan(line);
+    if (unexecuted_on_gpu(model, plan) || !fits(model, plan, base)) return false;
+    say(fmt::format("steps of {}: {}", model.name, line));
+    const std::vector<Sample> found = samples_of(run_steps(model, plan, ranks, steps), together);
+    samples.insert(samples.end(), found.begin(), found.end());
+    steps = kSteps;
+    return true;
+  };
+  for (const std::string& name : models) {
+    const ModelSpec model = few_layers_of(load_model(name));
+    if (const std::string_view lacks = rules::unexecuted_part(model); !lacks.empty()) {
+      if (process.rank == 0) {
+        print(console.err, "{}: no steps, for qplan does not execute a model with {}\n", name,
+              lacks);
+      }
+      continue;
+    }
+    bool any = false;
+    for (const std::vector<std::string>& lines : kPlans) {
+      any |= std::any_of(lines.begin(), lines.end(),
+                         [&](const std::string& line) { return measure(model, line, alone); });
+    }
+    if (!any && process.rank == 0) {
+      print(console.err, "{}: no steps, for {} of its layers do not fit one {}\n", name,
+            model.num_layers, base.gpu.name);
+    }
+    bool& done = model.moe ? moe_done : dense_done;
+    if (process.world > 1 && !done) {
+      for (const std::string& line : plans_of(process.world, model.moe.has_value())) {
+        ProcessRank all = process;
+        all.door = -1;
+        all.port = meeting_port(process.port, meeting++);
+        done |= measure(model, line, all);
+      }
+    }
+  }
+  if (process.rank == 0 && console.terminal.progress) console.err << '\n';
+  return samples;
+}
+
+}  // namespace qplan

@@ -1,0 +1,107 @@
+#include "costmodel/price/step_ratio.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <variant>
+
+#include "models/overloaded.h"
+#include "models/statistics.h"
+
+namespace qplan {
+namespace {
+
+// A size that is twice another's, or half, has exp(-1/2) of the weight of one that is equal.
+constexpr double kOctave = 1;
+// ... and the kind's median ratio as much as a ratio some two octaves away.
+constexpr double kMedianWeight = 0.1;
+
+double nearness(const std::vector<double>& a, const std::vector<double>& b) {
+  double square = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double octaves = std::log2(std::max(a[i], 1.0) / std::max(b[i], 1.0));
+    square += octaves * octaves;
+  }
+  return std::exp(-square / (2 * kOctave * kOctave));
+}
+
+std::string_view sums_of(bool accumulate_fp32, bool adds) {
+  return accumulate_fp32 ? " +fp32" : adds ? " +=" : "";
+}
+
+WorkPoint point(const Gemm& w) {
+  const std::string family = fmt::format("gemm {}", to_word(w.dtype));
+  return {family,
+          fmt::format("{}{}", family, sums_of(w.accumulate_fp32, w.adds)),
+          {as_double(w.m * w.batch), as_double(w.n), as_double(w.k)}};
+}
+
+WorkPoint point(const GroupedGemm& w) {
+  if (w.groups <= 0) return {};
+  const std::string family = fmt::format("grouped_gemm {}", to_word(w.dtype));
+  return {family,
+          fmt::format("{}{}{}", family, w.weight_gradient ? " wgrad" : "",
+                      sums_of(w.accumulate_fp32, w.adds)),
+          {as_double(w.rows) / as_double(w.groups), as_double(w.groups), as_double(w.n),
+           as_double(w.k)}};
+}
+
+WorkPoint point(const Attention& w) {
+  if (w.kernel != AttentionKernel::fused) return {};
+  const std::string family =
+      fmt::format("attention {}", w.pass == Pass::forward ? "forward" : "backward");
+  const std::int64_t v_dim = w.v_head_dim > 0 ? w.v_head_dim : w.head_dim;
+  return {family,
+          fmt::format("{} {}/{}{}{}", family, w.head_dim, v_dim, w.window > 0 ? " window" : "",
+                      w.sinks ? " sinks" : ""),
+          {as_double(w.q_len), as_double(w.batch * w.heads)}};
+}
+
+WorkPoint point(const Rowwise& w) {
+  if (!w.fused) return {};
+  const std::string kind = fmt::format("{} {}", to_word(w.kind), to_word(w.dtype));
+  return {kind, kind, {as_double(w.rows), as_double(w.cols)}};
+}
+
+WorkPoint point(const Collective& w, int ranks) {
+  if (w.expert_parallel_library || ranks < 2) return {};
+  const std::string kind = fmt::format("{} {}", to_word(w.kind), ranks);
+  return {kind, kind, {w.bytes.value()}};
+}
+
+}  // namespace
+
+WorkPoint point_of(const Work& work, int ranks) {
+  return std::visit(Overloaded{[](const Gemm& w) { return point(w); },
+                               [](const GroupedGemm& w) { return point(w); },
+                               [](const Attention& w) { return point(w); },
+                               [](const Rowwise& w) { return point(w); },
+                               [&](const Collective& w) { return point(w, ranks); },
+                               [](const auto&) { return WorkPoint(); }},
+                    work);
+}
+
+double step_ratio(const WorkPoint& point, const StepRatios& ratios) {
+  if (point.kind.empty()) return 1;
+  double sum = 0, weights = 0;
+  std::vector<double> logs;
+  const auto add = [&](const StepRatio& measured, double weight) {
+    const double log = std::log(measured.ratio);
+    logs.push_back(log);
+    sum += weight * log;
+    weights += weight;
+  };
+  if (const auto own = ratios.find(point.kind); own != ratios.end()) {
+    for (const StepRatio& r : own->second) add(r, nearness(point.sizes, r.sizes));
+  } else {
+    // Relatives: how near is not known.
+    for (const auto& [kind, measured] : ratios) {
+      if (kind != point.family && kind.rfind(point.family + " ", 0) != 0) continue;
+      for (const StepRatio& r : measured) add(r, 0);
+    }
+  }
+  if (logs.empty()) return 1;
+  return std::exp((sum + kMedianWeight * median_of(logs)) / (weights + kMedianWeight));
+}
+
+}  // namespace qplan

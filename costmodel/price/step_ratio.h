@@ -1,0 +1,27 @@
+#pragma once
+// What works take in a training step, over what they are priced alone. In a step kinds alternate
+// within the window of the GPU's power limit and share one clock; a kernel finds the caches as the
+// one before has left them, and operands are a model's. Steps that were measured say how much that
+// is, for each kind of work at the sizes that they had; near those sizes it is much the same.
+
+#include <string>
+#include <vector>
+
+#include "costmodel/profiles/hardware.h"
+#include "models/program/op.h"
+
+namespace qplan {
+
+// Works that behave alike (kind), among those what is related, and the sizes by which they differ.
+struct WorkPoint {
+  std::string family, kind;
+  std::vector<double> sizes;
+};
+// `ranks` of a collective's group. An empty kind: steps say nothing of such works.
+WorkPoint point_of(const Work& work, int ranks);
+
+// A price without it times this is the work's time in a step: the geometric mean of the ratios of
+// its kind, weighed by how near their sizes are. 1 where its kind was not measured.
+double step_ratio(const WorkPoint& point, const StepRatios& ratios);
+
+}  // namespace qplan
