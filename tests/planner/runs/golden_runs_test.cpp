@@ -24,7 +24,8 @@ TEST_CASE("golden values are a run of the arguments beside them") {
   CHECK(run.hardware == "h100-sxm");
   CHECK(run.inputs->gpus == 8);  // the recipe's
   CHECK(to_string(run.inputs->plan) ==
-        "tp2 pp2 dp2 zero1 mbs2 gbs16 seq1024 1f1b sp attention_backend=unfused dropout");
+        "tp2 pp2 dp2 zero1 mbs2 gbs16 seq1024 1f1b sp attention_backend=unfused dropout "
+        "loss=unfused");
   // The last half of the steps, in the order of their numbers: 0.25, 0.25 and step 10's 0.5.
   CHECK(run.step_time->value() == 0.25);
   CHECK(*run.memory == gib(3));
