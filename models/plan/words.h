@@ -391,8 +391,8 @@ inline constexpr std::tuple kPlanWords{
                          .lacks = "adapters in a format of their own",
                          .instead = "leave lora_dtype out",
                          .source = "PEFT 5d602fdb, src/peft/tuners/tuners_utils.py "
-                                   "(cast_adapter_dtype); DeepSpeed makes all weights 16 bits "
-                                   "(engine.py), FSDP gathers in the format of activations"}},
+                                   "(cast_adapter_dtype); qplan: DeepSpeed makes all weights 16 "
+                                   "bits and FSDP gathers in the format of activations"}},
     PlanWord{
         .key = "lora_embeddings",
         .member = &ParallelPlan::lora_embeddings,

@@ -124,8 +124,9 @@ Json overlay_of(const HardwareProfile& base, const FitFactors& factors, double n
   add_collectives(overlay, base, factors.communication, narrowed);
   overlay["link"] = {
       {"nic_efficiency", std::min(1.0, base.link.nic_efficiency * factors.communication)}};
-  overlay["expert_library"] = {{"nic_efficiency", std::min(1.0, base.expert_library.nic_efficiency *
-                                                                    factors.communication)}};
+  overlay["expert_library"] = {
+      {"nic_efficiency", std::min(1.0, base.expert_library.nic_efficiency * factors.communication)},
+      {"source", kSource}};
   overlay["host"] = {{"launch_factor", base.host.launch_factor * factors.launch}};
   Json errors{{"source", kSource}};
   const Json known = source.value("errors", Json::object());

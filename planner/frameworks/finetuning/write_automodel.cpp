@@ -30,11 +30,13 @@ constexpr auto kLimits = std::to_array<Limit>({
      [](const Subject&) {
        return std::string("qplan writes AdamW for NeMo AutoModel; use optimizer=adam, or fsdp2");
      }},
-    {"automodel_replicas", [](const Subject& s) { return s.plan.fsdp_shard == 1; },
-     [](const Subject&) {
-       return std::string(
-           "NeMo AutoModel's FSDP2 has no copies alone (dp_replicate_size below "
-           "dp_size); use fsdp_shard=0, or more than 1");
+    {"automodel_replicas",
+     [](const Subject& s) { return s.plan.fsdp_shard > 0 && s.plan.fsdp_shard < 2 * s.plan.cp; },
+     [](const Subject& s) {
+       return fmt::format(
+           "NeMo AutoModel's FSDP2 has no copies alone (dp_replicate_size below dp_size); use "
+           "fsdp_shard=0, or at least {}",
+           2 * s.plan.cp);
      }},
     {"automodel_context",
      [](const Subject& s) { return s.plan.cp > 1 && s.plan.cp_comm != CpComm::all_gather; },

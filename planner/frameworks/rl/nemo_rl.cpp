@@ -357,8 +357,11 @@ class NemoCheck {
     for (const Setting& setting : part_.settings) {
       if (list.find(setting.key) != nullptr) continue;
       const std::string near = slip_of_key(setting.key, list);
-      // One who says both means both.
-      if (near.empty() || c_.said(near) != nullptr) continue;
+      // A file that says both means both; that a parent says the right one is no sign.
+      const auto says_near = [&](const Setting& other) { return other.key == near; };
+      if (near.empty() || std::any_of(part_.settings.begin(), part_.settings.end(), says_near)) {
+        continue;
+      }
       find(warning, "unknown_option", setting.place,
            fmt::format("{} is a key that no configuration of NeMo-RL 7ea279ab has", setting.key),
            fmt::format("did you mean {}?", near),

@@ -56,6 +56,7 @@ double ratio_on(const HardwareProfile& hardware, const Work& work) {
 TEST_CASE("a work of a measured step is priced as it was measured, others by how near they are") {
   const HardwareProfile hardware = with_steps({{product(4096, 4096, 4096), 1.2},
                                                {product(4096, 65536, 4096), 0.8},
+                                               {product(131072, 512, 512), 1.0},
                                                {attention(4096, 128), 1.3}});
   CHECK(ratio_on(hardware, product(4096, 4096, 4096)) == doctest::Approx(1.2).epsilon(0.03));
   CHECK(ratio_on(hardware, product(4096, 65536, 4096)) == doctest::Approx(0.8).epsilon(0.03));

@@ -31,7 +31,7 @@ double predicted(const std::string& line, const FitFactors& factors) {
 }
 
 const char* const kCompute = "tp1 pp1 dp8 zero1 mbs2 gbs128 seq4096";
-const char* const kTalks = "tp8 pp1 dp2 zero1 mbs1 gbs128 seq4096 sp";
+const char* const kTalks = "tp8 pp1 dp2 zero1 mbs8 gbs128 seq4096 sp";
 
 double squares(const ProfileFit& fit, bool after) {
   double sum = 0;
@@ -81,7 +81,7 @@ TEST_CASE("one run moves the factors part of the way, more runs further") {
 TEST_CASE("runs that a slower network explains are laid to the network") {
   const FitFactors truth{.communication = 0.7};
   std::vector<FitRun> runs;
-  for (const char* line : {kCompute, kTalks, "tp4 pp1 dp4 zero1 mbs1 gbs128 seq4096 sp"}) {
+  for (const char* line : {kCompute, kTalks, "tp4 pp1 dp4 zero1 mbs4 gbs128 seq4096 sp"}) {
     for (int i = 0; i < 3; ++i) runs.push_back(run_of(line, predicted(line, truth)));
   }
   const ProfileFit fit = fit_profile("h100-sxm", runs);

@@ -7,11 +7,11 @@
 
 using namespace qplan;
 
-TEST_CASE("our executor runs ZeRO-2 and 3 of a rank alone as ZeRO-1, and no other recipe does") {
+TEST_CASE("our executor runs ZeRO-2 and 3 of a rank alone as ZeRO-1") {
   const ModelSpec model = load_model("qwen3-8b");
   const HardwareProfile hardware = load_hardware("h100-sxm");
   const CostModel own(model, recipe_of(RecipeKind::qplan), hardware, {});
-  for (const char* axes : {"", "tp2 sp", "pp2"}) {
+  for (const char* axes : {"", "tp2 etp2 sp", "pp2"}) {
     CAPTURE(axes);
     const auto plan = [&](const char* zero) {
       return parse_plan(std::string(axes) + " " + zero + " mbs1 gbs8 seq4096 recompute=full");
@@ -30,7 +30,4 @@ TEST_CASE("our executor runs ZeRO-2 and 3 of a rank alone as ZeRO-1, and no othe
         .peak;
   };
   CHECK(peak("zero2") < peak("zero1"));
-  const CostModel fsdp(model, recipe_of(RecipeKind::fsdp2), hardware, {});
-  CHECK(fsdp.evaluate(parse_plan("zero3 mbs1 gbs8 seq4096 recompute=full")).step_time !=
-        fsdp.evaluate(parse_plan("zero2 mbs1 gbs8 seq4096 recompute=full")).step_time);
 }
