@@ -358,7 +358,9 @@ class NemoCheck {
       if (list.find(setting.key) != nullptr) continue;
       const std::string near = slip_of_key(setting.key, list);
       // A file that says both means both; that a parent says the right one is no sign.
-      const auto says_near = [&](const Setting& other) { return other.key == near; };
+      const auto says_near = [&](const Setting& other) {
+        return other.key == near && other.place.file == setting.place.file;
+      };
       if (near.empty() || std::any_of(part_.settings.begin(), part_.settings.end(), says_near)) {
         continue;
       }

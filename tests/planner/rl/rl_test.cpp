@@ -159,7 +159,7 @@ TEST_CASE("log-probabilities hold their micro-batch's logits") {
   const RlEstimate full = evaluate_rl(cost, job, plan, {}, 8);
   CHECK_FALSE(full.fits);
   CAPTURE(full.misfit);
-  CHECK(full.misfit.find("262144 tokens of a micro-batch x 64128 logits x 8 bytes") !=
+  CHECK(full.misfit.find("262144 tokens of a micro-batch x 64128 logits x 8.00 bytes") !=
         std::string::npos);
 }
 

@@ -246,7 +246,7 @@ std::vector<Broken> broken_plans() {
       {"lora_a2a_available", ddp, llama3_70b(), "dp8 gbs8 zero0 lora8 lora_a2a"},
       {"lora_dtype_available", megatron, llama3_70b(), "lora8 lora_dtype=fp32"},
       {"lora_embeddings_tied", fsdp2, load_model("qwen3-0.6b"), "zero3 lora8 lora_embeddings"},
-      {"lora_embeddings_lookup", megatron, load_model("deepseek-v3"), "lora8 lora_embeddings"},
+      {"lora_embeddings_lookup", fsdp2, load_model("qwen2.5-vl-7b"), "zero3 lora8 lora_embeddings"},
       {"dora_experts", fsdp2, qwen3_30b(), "zero3 lora8 lora_targets=experts dora"},
       {"dora_parallel", megatron, llama3_70b(), "lora8 lora_dropout=0.1 dora"},
       {"fp32_norms_available", megatron, llama3_70b(), "lora8 fp32_norms"},

@@ -85,8 +85,10 @@ TEST_CASE("runs that a slower network explains are laid to the network") {
     for (int i = 0; i < 3; ++i) runs.push_back(run_of(line, predicted(line, truth)));
   }
   const ProfileFit fit = fit_profile("h100-sxm", runs);
-  CHECK(fit.factors.communication < 0.85);
-  CHECK(std::abs(fit.factors.compute - 1) < 0.03);
+  // Most of it: what is known of a machine beforehand holds every factor to 1.
+  CHECK(fit.factors.communication < 0.9);
+  CHECK(std::abs(std::log(fit.factors.compute)) <
+        0.5 * std::abs(std::log(fit.factors.communication)));
 }
 
 TEST_CASE("published runs are never further off, taken together, than they were") {
