@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "cli/asked_plan.h"
 #include "cli/print.h"
 #include "executor/cuda/device_error.h"
 #include "executor/cuda/run.h"
@@ -20,11 +21,6 @@ namespace {
 
 // Ranks of the reference backend are threads, and all their memory is this machine's.
 constexpr std::int64_t kMostCpuRanks = 256;
-
-bool is_plan_file(const std::string& text) {
-  std::error_code ignored;
-  return text.ends_with(".json") || std::filesystem::exists(text, ignored);
-}
 
 void set_betas(math::AdamWSettings& adamw, const std::string& option, const std::string& text) {
   const std::vector<std::string> parts = split_list(text);

@@ -262,6 +262,7 @@ def write_profile(profile, path):
     profile["tables"] = {
         "gemm": [{"dtype": "bf16", "m": [1, 2], "n": [1], "k": [1], "utilisation_permille": [0, 500]}],
         "collectives": [{"kind": "all_reduce", "ranks": 2, "bytes": [1, 2], "microseconds": [1, 2]}],
+        "steps": [{"kind": "gemm bf16", "sizes": [4096, 4096, 4096], "ratio": 1.1}],
         "source": "invented"}
     path.write_text(json.dumps(profile))
 

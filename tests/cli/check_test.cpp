@@ -37,7 +37,8 @@ TEST_CASE("check exits 0 for a clean job and says how fast it is") {
   const Json json = ran.json();
   CHECK(json["framework"] == "slime");
   CHECK(json["errors"] == 0);
-  CHECK(json["findings"].empty());
+  // The plan fills the device; an engine asleep beside it has 2 GiB more.
+  for (const Json& finding : json["findings"]) CHECK(finding["rule"] == "step_memory");
   CHECK(json["this_job"]["plan"]["ep"] == 8);
   CHECK(json["this_job"]["feasible"] == true);
   CHECK(json["best"]["feasible"] == true);

@@ -13,7 +13,7 @@
 namespace qplan {
 namespace {
 
-constexpr auto kLimits = std::to_array<Limit>({
+constexpr auto kAutoModelLimits = std::to_array<Limit>({
     {"automodel_embeddings", [](const Subject& s) { return s.plan.lora_embeddings; },
      [](const Subject&) {
        return std::string(
@@ -180,7 +180,7 @@ std::vector<WrittenOption> spread_options(const Subject& s, std::int64_t local) 
 }  // namespace
 
 std::span<const Limit> automodel_limits() {
-  return kLimits;
+  return kAutoModelLimits;
 }
 
 std::span<const Limit> automodel_spread_limits() {
