@@ -116,6 +116,17 @@ AskedPlan from_file(const PlanQuestion& question) {
 
 }  // namespace
 
+void add_plan_question(CommandLine& line, PlanQuestion& question) {
+  add_model_options(line, question.choices);
+  add_job_words(line, question.words);
+  add_cluster_options(line, question.choices);
+  line.group("Plan");
+  line.option({"--plan", "PLAN", "that is run: plan file, or a line such as \"tp4 pp2 mbs1\"",
+               "the framework's defaults"},
+              set_text(question.plan));
+  add_plan_words(line, question.words);
+}
+
 bool is_plan_file(const std::string& text) {
   std::error_code ignored;
   return text.ends_with(".json") || std::filesystem::exists(text, ignored);

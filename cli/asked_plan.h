@@ -9,6 +9,7 @@
 
 #include "cli/job.h"
 #include "cli/job_defaults.h"
+#include "cli/options.h"
 #include "cli/plan_words.h"
 
 namespace qplan {
@@ -18,6 +19,9 @@ struct PlanQuestion {
   PlanWords words;   // of options
   std::string plan;  // a plan file or a line of words; empty: the framework's defaults
 };
+
+// The options of a question about a plan that was run or is running.
+void add_plan_question(CommandLine& line, PlanQuestion& question);
 
 struct AskedPlan {
   std::unique_ptr<Job> job;

@@ -339,14 +339,7 @@ Exit run_fit(const Args& args, const Console& console) {
   line.option({"--rows", "ID", "of --runs the rows whose id begins so", "all"},
               set_text(question.rows));
   line.flag("--leave-one-out", "also each run by the fit of the others", question.leave_one_out);
-  add_model_options(line, question.choices);
-  add_job_words(line, question.words);
-  add_cluster_options(line, question.choices);
-  line.group("Plan");
-  line.option({"--plan", "PLAN", "that was run: plan file, or a line such as \"tp4 pp2 mbs1\"",
-               "the framework's defaults"},
-              set_text(question.plan));
-  add_plan_words(line, question.words);
+  add_plan_question(line, question);
   line.group("Output");
   line.option({"--top", "COUNT", "plans to rank anew (0: none)", "3"},
               set_whole(question.top, 0, 100));

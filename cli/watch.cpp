@@ -145,14 +145,7 @@ Exit run_watch(const Args& args, const Console& console) {
   line.positional("LOG", "a run's log, of the kinds that `qplan fit` reads; or a command after --",
                   question.log);
   line.flag("--follow", "go on at the end of the log, until interrupted", question.follow);
-  add_model_options(line, question.choices);
-  add_job_words(line, question.words);
-  add_cluster_options(line, question.choices);
-  line.group("Plan");
-  line.option({"--plan", "PLAN", "that is run: plan file, or a line such as \"tp4 pp2 mbs1\"",
-               "the framework's defaults"},
-              set_text(question.plan));
-  add_plan_words(line, question.words);
+  add_plan_question(line, question);
   const auto dashes = std::find(args.begin(), args.end(), "--");
   if (dashes != args.end()) question.command.assign(dashes + 1, args.end());
   if (!line.parse(Args(args.begin(), dashes), console.out)) return Exit::done;

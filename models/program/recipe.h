@@ -174,8 +174,8 @@ struct StateHandling {
   // the ZeRO stage: torchtitan does not reshard after forward then, and torch's pipeline stages
   // reduce with their last microbatch.
   bool gathers_once_in_pipeline = false;
-  // A rank that shares its states with nobody has them as under ZeRO-1: gradients are added up where
-  // they stay, and weights are not copied.
+  // A rank that shares its states with nobody has them as under ZeRO-1: gradients are added up
+  // where they stay, and weights are not copied.
   bool alone_as_zero1 = false;
   // Linear layers keep their weights in fp8 alone under fp8: Megatron's fp8_param_gather, which
   // Megatron-Bridge's fp8 presets turn on (training/mixed_precision.py, v0.2.0 and v0.4.1).

@@ -16,7 +16,8 @@ namespace qplan {
 std::vector<std::string> golden_files_below(const std::string& folder);
 
 // `gpus`: of the job, where no recipe beside the tests states them. Throws Error for a file that is
-// no golden values; a job that cannot be asked about has no inputs, as a row has none.
+// no golden values by its name nor what it holds; a job that cannot be asked about, or a test that
+// trains nothing, has no inputs, as a row has none.
 MeasuredRun read_golden_run(const std::string& path, std::optional<std::int64_t> gpus = {});
 
 }  // namespace qplan

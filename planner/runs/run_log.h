@@ -44,9 +44,7 @@ struct LogLine {
   std::optional<double> samples_per_s{};  // of the whole job
   std::optional<double> tokens_per_s_per_gpu{};
   std::optional<Bytes> allocated{}, reserved{};  // peaks of the GPU that logs
-  [[nodiscard]] bool says_speed() const {
-    return step_s || samples_per_s || tokens_per_s_per_gpu;
-  }
+  [[nodiscard]] bool says_speed() const { return step_s || samples_per_s || tokens_per_s_per_gpu; }
 };
 
 // Nothing: the line speaks of no step. Colours are ignored.

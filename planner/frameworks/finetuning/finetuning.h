@@ -34,7 +34,7 @@ TrainerJob job_of_trl(const Settings& arguments, const Place& place);  // `trl s
 
 std::span<const Limit> automodel_limits();
 std::span<const Limit> automodel_spread_limits();  // of plans with stages or spread experts
-std::span<const Limit> swift_limits();  // of `swift sft`
+std::span<const Limit> swift_limits();             // of `swift sft`
 
 // ---- values of a YAML, of which none is refused: what is none of these is no such value ----
 

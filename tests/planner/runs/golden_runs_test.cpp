@@ -122,10 +122,14 @@ TEST_CASE("layers of torch alone keep their probabilities") {
   CHECK(peak(local) - peak(engine) > 100e6);
 }
 
-TEST_CASE("a file without losses is no golden file") {
+TEST_CASE("a golden file without losses is not priced, and any other is no golden file") {
   const TemporaryFolder folder;
   std::ofstream(folder.file("golden_values_dev_dgx_h100.json")) << "{}";
-  CHECK_THROWS_AS(read_golden_run(folder.file("golden_values_dev_dgx_h100.json")), Error);
+  std::ofstream(folder.file("other.json")) << "{}";
+  const MeasuredRun run = read_golden_run(folder.file("golden_values_dev_dgx_h100.json"));
+  CHECK_FALSE(run.inputs);
+  CHECK(run.unpriced.starts_with("no training: "));
+  CHECK_THROWS_AS(read_golden_run(folder.file("other.json")), Error);
 }
 
 }  // namespace
