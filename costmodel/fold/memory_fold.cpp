@@ -148,8 +148,9 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
 
   const Bytes wire = boundary_bytes(model_, v.base);
   for (int r = 0; r < plan.pp; ++r) {
+    // Of links out, and of as many in.
     result.sending.push_back(send_buffer_bytes(model_, v.base, recipe_) *
-                             outgoing_links(v.schedule, r));
+                             (2 * outgoing_links(v.schedule, r)));
   }
   std::vector<StageMoves> uses(stage_count);
   std::vector<int> stages_of(stage_count);  // [rank][chunk] -> distinct stage
