@@ -39,11 +39,12 @@ constexpr auto kTrlLimits = std::to_array<Limit>({
            "not {}",
            s.plan.micro_batch_size);
      }},
-    {"trl_degrees", [](const Subject& s) { return s.plan.tp > 1 || s.plan.cp > 1; },
+    {"trl_degrees",
+     [](const Subject& s) { return s.plan.tp > 1 || s.plan.cp > 1 || s.plan.pp > 1; },
      [](const Subject& s) {
        return fmt::format(
-           "qplan writes data parallelism alone for TRL, not tp {} and cp {}; use 1 of each",
-           s.plan.tp, s.plan.cp);
+           "qplan writes data parallelism alone for TRL, not tp {}, cp {} and pp {}; use 1 of each",
+           s.plan.tp, s.plan.cp, s.plan.pp);
      }},
     {"trl_adapters", [](const Subject& s) { return s.plan.lora_dtype != AdapterFormat::computed; },
      [](const Subject&) {
@@ -88,6 +89,10 @@ constexpr auto kDdpLimits = std::to_array<Limit>({
      [](const Subject& s) {
        return fmt::format("qplan writes a Trainer's AdamW under DDP; use adam or adam8bit, not {}",
                           to_word(s.plan.optimizer));
+     }},
+    {"ddp_offload", [](const Subject& s) { return s.plan.offload != Offload{}; },
+     [](const Subject&) {
+       return std::string("DDP keeps everything on the device; leave offload out, or use fsdp2");
      }},
     {"ddp_overlap",
      [](const Subject& s) { return s.plan.overlap != recipe_of(s.recipe).defaults.overlap; },
