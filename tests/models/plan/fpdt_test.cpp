@@ -52,9 +52,11 @@ TEST_CASE("chunks of a sequence do the work of the whole, and the MLP's first pr
                     static_cast<double>(model.intermediate_size);
   CHECK(products(chunked.backward) ==
         doctest::Approx(products(whole.backward) + up).epsilon(1e-12));
-  // A causal diagonal counts half: of 4 chunks 4 halves and 6 wholes are the half of 16.
-  CHECK(scores(chunked.forward) == doctest::Approx(scores(whole.forward)).epsilon(1e-12));
-  CHECK(scores(chunked.backward) == doctest::Approx(scores(whole.backward)).epsilon(1e-12));
+  // Of 4 chunks 4 diagonals, which count half, and 6 wholes are the half of the 16 that the fork's
+  // written-out attention multiplies; kernels that keep no scores make them again in backward.
+  const double forward = scores(chunked.forward);
+  CHECK(forward == doctest::Approx(scores(whole.forward) / 2).epsilon(1e-12));
+  CHECK(scores(chunked.backward) == doctest::Approx(2.5 * forward).epsilon(1e-12));
 }
 
 TEST_CASE("what waits between chunks leaves once, and keys come again for all later queries") {
