@@ -182,7 +182,7 @@ TEST_CASE("a rollout's layout is read as it is written, and what it cannot be is
                            "tp1 dp8 ep8 redundant16 fp8 share0.7 running64"}) {
     CHECK(to_string(parse_rollout_layout(text)) == text);
   }
-  CHECK(complaint_of([] { parse_rollout_layout("tp2 pp2"); }).find("'pp2'") != std::string::npos);
+  CHECK(complaint_of([] { parse_rollout_layout("tp2 cp2"); }).find("'cp2'") != std::string::npos);
   CHECK(complaint_of([] { parse_rollout_layout("share1.5"); }).find("1.5") != std::string::npos);
   CHECK(complaint_of([] { parse_rollout_layout("tp0"); }).find("tp") != std::string::npos);
   const ModelSpec dense = load_model("llama3-8b"), moe = load_model("qwen3-30b-a3b");
