@@ -61,6 +61,7 @@ struct DistinctStage {
   std::vector<const Slot*> shared;
   std::vector<int> holds;  // how often it holds each kind of states
   Bytes on_host;           // of one microbatch, from forward to backward
+  Bytes passing_host;      // ... and of the one block that runs
 };
 
 // Received before, sent (and freed) after.
@@ -128,6 +129,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
           key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
       distinct[i].blocks.push_back(&block);
       distinct[i].on_host += block.on_host * static_cast<double>(run.count);
+      distinct[i].passing_host = std::max(distinct[i].passing_host, block.passing_host);
       staying += block.staying * static_cast<double>(run.count);
       use.forward = then(use.forward, power(block.forward, run.count));
       use.backward = then(power(block.backward, run.count), use.backward);
@@ -247,6 +249,10 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
     }
     return held.peak;
   };
+  Bytes passing_host;
+  for (const DistinctStage& stage : distinct) {
+    passing_host = std::max(passing_host, stage.passing_host);
+  }
   for (std::size_t r = 0; r < ranks; ++r) {
     MemoryUse step;
     for (const ActionRun& run : lists[r]) {
@@ -258,7 +264,8 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       step = then(step, power(pattern, run.count));
     }
     // The step's end frees what fresh gradients it finds, and no peak lies there.
-    result.activations_on_host = std::max(result.activations_on_host, host_peak(lists[r]));
+    result.activations_on_host =
+        std::max(result.activations_on_host, host_peak(lists[r]) + passing_host);
     result.parts.push_back(step.at_peak);
     result.activations.push_back(step.peak - step.at_peak.gradients - step.at_peak.gathered);
   }

@@ -116,6 +116,25 @@ TEST_CASE("dualpipe folds as it replays, from its shortest step to long ones") {
   }
 }
 
+TEST_CASE("sequences in chunks that wait on the host fold as they replay") {
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const Recipe& recipe = recipe_of(RecipeKind::megatron_deepspeed);
+  const ModelSpec model = load_model("megatron-22b");
+  RandomPlans random(29);
+  for (int i = 0; i < test_rounds(40);) {
+    ParallelPlan plan = random.next(model, recipe);
+    plan.tp = plan.pp = 1;
+    plan.sequence_parallel = false;
+    plan.pipeline_layout.clear();
+    plan.cp = random.pick<int>({1, 2, 4});
+    plan.cp_comm = CpComm::a2a;
+    plan.fpdt_chunk = plan.seq_len / random.pick<std::int64_t>({1, 2, 4, 8});
+    if (!broken_rule(model, plan, recipe, {plan.world(), 90}).empty()) continue;
+    check_fold(model, recipe, hardware, plan);
+    ++i;
+  }
+}
+
 namespace {
 
 // Whether the rules leave any plan of a model to a recipe: some build no models like it.
