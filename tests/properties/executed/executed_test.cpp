@@ -204,7 +204,7 @@ TEST_CASE("attention in chunks and experts that read scaled tokens compute what 
   for (const char* line :
        {"gbs4 mbs2 seq32", "gbs2 mbs2 seq16 recompute=full", "dp2 zero3 gbs4 seq32",
         "tp2 sp ep2 etp1 gbs2 seq32", "tp2 sp dp2 ep2 etp2 zero1 gbs4 seq32", "tp8 sp gbs2 seq32",
-        "pp4 gbs4 seq32 1f1b", "pp2 dp2 ep2 zero2 gbs8 seq32 zb-h1",
+        "pp4 gbs4 seq32 1f1b", "pp2 dp2 ep2 zero1 gbs8 seq32 zb-h1",
         "cp2 gbs4 mbs2 seq32 cp_comm=a2a", "tp2 sp cp2 gbs2 seq32 cp_comm=a2a",
         "cp2 gbs2 seq32 cp_comm=a2a recompute=selective:core_attn+moe_act"}) {
     check_against_one_rank(model, line);
