@@ -35,7 +35,8 @@ SlotId AttentionPart::forward(SlotId x) {
   gated_ = out_;
   if (c_.model.attention_output_gate) {
     gated_ = b.slot("attention gated", act, c_.tokens, heads.q * heads.v_dim);
-    c_.rowwise(RowwiseKind::swiglu, c_.tokens, heads.q * heads.v_dim, {out_, gate_}, {gated_});
+    c_.rowwise(RowwiseKind::swiglu, c_.tokens, heads.q * heads.v_dim, {out_, gate_}, {gated_})
+        .role = Role::gate;
   }
   const SlotId projected_in = c_.linear_input(gated_, c_.tokens, heads.q * heads.v_dim);
   const SlotId sum = behind_.forward(c_.linear_reduced(
@@ -106,7 +107,7 @@ void AttentionPart::take_gate(SlotId projected) {
   if (!c_.model.attention_output_gate) return;
   const std::int64_t width = heads_of(c_).q * heads_of(c_).qk_dim;
   gate_ = c_.b.slot("attention gate", c_.activation_dtype(), c_.tokens, width);
-  c_.rowwise(RowwiseKind::copy, c_.tokens, width, {projected}, {gate_});
+  c_.rowwise(RowwiseKind::copy, c_.tokens, width, {projected}, {gate_}).role = Role::gate;
 }
 
 bool AttentionPart::rotates() const {
@@ -293,7 +294,8 @@ SlotId AttentionPart::backward(SlotId dy, SlotId also) {
   if (gates) {
     dgate_ = b.slot("d attention gate", act, c_.tokens, width);
     c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, width, {dgated, out_, gate_},
-               {dout_, dgate_});
+               {dout_, dgate_})
+        .role = Role::gate_backward;
   }
 
   SlotId dnormed = c_.shape.fpdt_chunk > 0 ? fpdt_.attention_backward(dout_) : attend_backward();
