@@ -151,7 +151,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   const Bytes wire = boundary_bytes(model_, v.base);
   for (int r = 0; r < plan.pp; ++r) {
     // Of links out, and of as many in.
-    result.sending.push_back(send_buffer_bytes(model_, v.base, recipe_) *
+    result.sending.push_back(message_buffer_bytes(model_, v.base, recipe_) *
                              (2 * outgoing_links(v.schedule, r)));
   }
   std::vector<StageMoves> uses(stage_count);

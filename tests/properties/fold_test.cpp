@@ -64,7 +64,7 @@ TEST_CASE("a fold gives the replay's answer, in time to 1e-9 and in memory to th
                                            "llama4-scout-17b-16e",
                                            "llama4-maverick-17b-128e"};
   RandomPlans random(7);
-  const int rounds = test_rounds(200);
+  const int rounds = test_rounds(120);
   for (const std::string& name : models) {
     ModelSpec model = load_model(name);
     for (LayerKind& layer : model.layers) {

@@ -74,7 +74,7 @@ class Watch {
       const bool arrives = c.kind == CommandKind::receive, taken = c.kind == CommandKind::take;
       // Only recipes that run have buffers of links; others are priced as if messages were where
       // they go.
-      touch(c, c.buffer, static_cast<std::int64_t>(program_.send_buffer.value()), !taken, number,
+      touch(c, c.buffer, static_cast<std::int64_t>(program_.message_buffer.value()), !taken, number,
             wrong);
       if (!arrives) touch(c, c.offset, c.bytes, taken, number, wrong);
     }
