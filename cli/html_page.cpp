@@ -32,8 +32,9 @@ constexpr std::array kKinds{
     AnswerKind{"accuracy", {"all", "rows"}},
 };
 
-// Bars that a browser draws anew while somebody zooms: 20,000 take 0.1 s on a phone's share of a
-// processor (docs/evidence/doors.md), and half a megabyte.
+// Bars that a browser draws anew while somebody zooms: 20,000 take Chromium 0.14 s on a core that
+// others use, and 0.4 s at a quarter of its speed (docs/evidence/doors.md); they are half a
+// megabyte.
 constexpr std::size_t kMostEvents = 20'000;
 
 std::string embedded(std::string_view name) {

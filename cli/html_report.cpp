@@ -180,8 +180,7 @@ std::vector<Heard> hear(const PageQuestion& question, const Args& all, const Con
   }
   if (is_drawn(first)) return {ask(first, later, asked, console)};
   if (is_verb(first)) {
-    throw Error(fmt::format("report draws the answers of {}; {}'s is for reading as text",
-                            drawn_verbs(), first));
+    throw Error(fmt::format("report draws the answers of {}, none of {}'s", drawn_verbs(), first));
   }
   if (first != "-" && (!is_plan_file(first) || options)) {
     return {ask("predict", question.rest, asked, console)};

@@ -147,7 +147,7 @@ function cards(pairs) {
       el("span", {}, label), el("b", {}, value), note ? el("span", {}, note) : null)));
 }
 function notes(list) {
-  return list.length ? el("ul", {class: "notes"}, list.map((note) => el("li", {}, sentence(note)))) : null;
+  return list.length ? el("ul", {class: "notes"}, list.map((note) => el("li", {}, note))) : null;
 }
 function closed(title, ...content) {
   return el("details", {}, el("summary", {}, title), content);

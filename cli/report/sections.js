@@ -127,7 +127,7 @@ function refusedSection(plan) {
   if (!reasons.length) return [];
   return [el("div", {class: "alert"}, el("p", {}, plan.time ? "This plan does not fit." : "This plan cannot run."),
     el("ul", {class: "notes"}, reasons.map((reason) =>
-      el("li", {}, `${reason.rule}: ${sentence(reason.message)}`, reason.source ? ` [${reason.source}]` : ""))))];
+      el("li", {}, `${reason.rule}: ${reason.message}`, reason.source ? ` [${reason.source}]` : ""))))];
 }
 
 function adviceSection(list) {
