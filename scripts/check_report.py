@@ -98,6 +98,15 @@ COLORS = """canvas => {
 }"""
 
 
+# Whether plots on paper are written in something dark.
+ON_PAPER = """() => {
+  dispatchEvent(new Event("beforeprint"));
+  const ink = Chart.defaults.color;
+  dispatchEvent(new Event("afterprint"));
+  return [1, 3, 5].every(at => parseInt(ink.slice(at, at + 2), 16) < 0x40);
+}"""
+
+
 def look(opened, page):
     """What holds of every page."""
     name = opened.name
@@ -223,6 +232,7 @@ def main():
                     if words.keep:
                         page.screenshot(path=folder / f"{name}-{colors}-{viewport['width']}.png", full_page=True)
             with Opened(browser, folder, name, "dark") as page:
+                check(page.evaluate(ON_PAPER), name, "plots are printed in the colours of the dark")
                 print_ = page.pdf(path=folder / f"{name}.pdf" if words.keep else None, format="A4")
                 check(len(print_) > 20_000, name, "its print is empty")
                 check(page.locator("details[data-printed]").count() == 0, name, "tables stay open after a print")

@@ -52,12 +52,16 @@ if (hasPlots) {
   // On paper plots have the page's width and light colours, and the tables behind them are open.
   const PAPER = 680; // pixels of CSS that an A4 sheet or a letter has between its margins
   addEventListener("beforeprint", () => {
+    document.documentElement.classList.add("paper");
     redraw();
     for (const plot of plots) {
       if (plot.chart) plot.chart.resize(Math.min(PAPER, plot.canvas.clientWidth || PAPER), plot.height);
     }
   });
-  addEventListener("afterprint", redraw);
+  addEventListener("afterprint", () => {
+    document.documentElement.classList.remove("paper");
+    redraw();
+  });
 }
 addEventListener("beforeprint", () => {
   const short = 40; // rows: a longer table is for the screen
@@ -203,7 +207,8 @@ const namesInBars = {
 
 function timelineTable(timeline) {
   const scale = timeline.end_s / timeline.ticks;
-  const kinds = [...new Set(timeline.rows.map((row) => row.category))];
+  const order = Object.keys(COLOR_OF);
+  const kinds = [...new Set(timeline.rows.map((row) => row.category))].sort((a, b) => order.indexOf(a) - order.indexOf(b));
   const busy = new Map();
   for (const row of timeline.rows) {
     const total = sum(row.end.map((end, i) => end - row.begin[i])) * scale;
