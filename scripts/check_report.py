@@ -98,8 +98,9 @@ COLORS = """canvas => {
 }"""
 
 
-# Whether plots on paper are written in something dark.
+# Whether plots on paper, if any, are written in something dark.
 ON_PAPER = """() => {
+  if (!document.querySelector("canvas")) return true;
   dispatchEvent(new Event("beforeprint"));
   const ink = Chart.defaults.color;
   dispatchEvent(new Event("afterprint"));

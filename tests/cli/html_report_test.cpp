@@ -237,10 +237,12 @@ TEST_CASE("a page draws the step of its plans, and of no plan that has changed s
 TEST_CASE("of a step of too many events the middle is left out of the drawing") {
   Trace trace{.ranks = 1, .end = Seconds(10), .events = {}};
   for (int i = 0; i < 10; ++i) {
-    trace.events.push_back({.name = std::to_string(i),
-                            .category = "forward",
-                            .begin = Seconds(i),
-                            .end = Seconds(i + 1)});
+    TraceEvent event;
+    event.name = std::to_string(i);
+    event.category = "forward";
+    event.begin = Seconds(i);
+    event.end = Seconds(i + 1);
+    trace.events.push_back(event);
   }
   CHECK(timeline_json(trace, 10)["left_out"].is_null());
   const Json part = timeline_json(trace, 4);
