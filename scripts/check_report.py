@@ -195,13 +195,12 @@ def shrunk(path):
 
 def take_pictures(browser, folder, pictures):
     pictures.mkdir(parents=True, exist_ok=True)
-    with Opened(browser, folder, "search", viewport={"width": 1000, "height": 900}) as page:
-        page.get_by_role("heading", name="Plan 1, the best").scroll_into_view_if_needed()
-        page.evaluate("document.querySelector('.controls select').scrollIntoView()")
-        page.screenshot(path=pictures / "report.png")
-    with Opened(browser, folder, "search", colors="dark", viewport=PHONE) as page:
-        page.screenshot(path=pictures / "report-phone.png")
-    for name in ("report.png", "report-phone.png"):
+    views = (("report.png", "light", {"width": 1200, "height": 2250}, "Ranked plans"),
+             ("report-phone.png", "dark", PHONE, "Plan 1, the best"))
+    for name, colors, viewport, heading in views:
+        with Opened(browser, folder, "search", colors, viewport) as page:
+            page.get_by_role("heading", name=heading).evaluate("heading => heading.scrollIntoView()")
+            page.screenshot(path=pictures / name)
         shrunk(pictures / name)
         print(f"{pictures / name}: {os.path.getsize(pictures / name) // 1000} kB")
 
