@@ -7,9 +7,9 @@
 
 Makes a page of each verb's answer, and opens each in light and dark colours, on a phone and in print. No
 page may write to the console, fail, ask for anything but itself or be wider than its screen; every plot
-must be drawn and named. On the page of a search the table is sorted, another plan chosen and the timeline
-zoomed, by mouse and by keys. Needs playwright (PyPI) and Chromium (the distribution's `chromium` will do);
-without them exits 77, which ctest shows as skipped.
+must be drawn and named, with its numbers in a table. On the page of a search the table is sorted, another
+plan chosen and the timeline zoomed, by mouse and by keys. Needs playwright (PyPI) and Chromium (the
+distribution's `chromium` will do); without them exits 77, which ctest shows as skipped.
 """
 import argparse
 import os
@@ -119,7 +119,8 @@ def look(opened, page):
         check(canvas.evaluate(COLORS) >= 3, name, f"nothing is drawn: {label}")
     for figure in page.locator("figure").all():
         words = figure.locator("figcaption").inner_text()
-        check(figure.locator("table").count() > 0 or "table" in page.locator("body").inner_text(), name, f"no table behind {words}")
+        tables = figure.locator("table").count() or figure.locator("xpath=ancestor::section").locator("table").count()
+        check(tables > 0, name, f"no table behind or beside: {words}")
     for table in page.locator("table").all():
         check(table.locator("caption").count() == 1, name, "a table has no caption")
     nameless = page.evaluate("[...document.querySelectorAll('button')].filter(b => !(b.getAttribute('aria-label') || b.textContent).trim()).length")

@@ -81,6 +81,7 @@ addEventListener("afterprint", () => {
 // A plot with its caption, and its numbers as a table behind it; without Chart.js the table alone.
 //   config: a function that gives Chart.js its configuration; said: what a person hears who cannot see it
 function figure(title, {said, text, height, config, behind, extra, drawn, open}) {
+  if (!hasPlots && !behind) return null;
   const node = el("figure", {}, el("figcaption", {}, title), text ? el("p", {class: "faint"}, text) : null);
   if (hasPlots) {
     const canvas = el("canvas", {role: "img", "aria-label": said || title});
