@@ -81,7 +81,7 @@ Exit run_run(const Args& args, const Console& console) {
   if (!line.parse(args, console.out)) return Exit::done;
 
   const Execution execution = prepare(choices);
-  if (const auto exit = run_by_local_ranks(execution, choices, "run", args)) return *exit;
+  if (const auto exit = run_by_local_ranks(execution, choices, "run", args, console)) return *exit;
   RunOptions extra;
   extra.keep_trace = !trace.empty();
   StepLines lines(console.out, execution.job->model.num_mtp_layers > 0);
