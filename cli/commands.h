@@ -21,10 +21,14 @@ struct Terminal {
   int page = 0;           // of `out`, where it is a terminal: text and tables are no wider
 };
 
+using Args = std::vector<std::string>;  // without the verb
+
 struct Console {
   std::ostream& out;
   std::ostream& err;
   Terminal terminal;
+  // The whole command line that asked, where that was another verb's (`report validate ...`).
+  Args asked = {};
   // Told now and then how far an answer is, 0 to 1; what it throws ends the command.
   std::function<void(double done)> progress{};
 };
@@ -33,8 +37,6 @@ struct Console {
 int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
             const Terminal& terminal = {});
 int run_cli(const std::vector<std::string>& args, const Console& console);
-
-using Args = std::vector<std::string>;  // without the verb
 
 Exit run_search(const Args& args, const Console& console);
 Exit run_predict(const Args& args, const Console& console);
@@ -51,6 +53,7 @@ Exit run_run(const Args& args, const Console& console);
 Exit run_validate(const Args& args, const Console& console);
 Exit run_calibrate(const Args& args, const Console& console);
 Exit run_accuracy(const Args& args, const Console& console);
+Exit run_report(const Args& args, const Console& console);
 Exit run_models(const Args& args, const Console& console);
 Exit run_hardware(const Args& args, const Console& console);
 Exit run_mcp(const Args& args, const Console& console);

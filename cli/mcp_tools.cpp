@@ -279,7 +279,7 @@ Json call_mcp_tool(std::string_view tool, const Json& arguments,
     return error_result(error.what());
   }
   std::ostringstream out, err;
-  const int code = run_cli(words, {out, err, {}, std::move(progress)});
+  const int code = run_cli(words, {out, err, {}, {}, std::move(progress)});
   const std::string said = sentence_of(err.str());
   const bool answered = code == static_cast<int>(Exit::done) ||
                         (code == static_cast<int>(Exit::nothing_fits) && !out.str().empty());

@@ -43,6 +43,8 @@ constexpr std::array kVerbs{
     Verb{"calibrate", "a hardware profile, measured on this machine's GPUs", run_calibrate},
     Verb{"accuracy", "predictions beside measured runs, and their errors", run_accuracy, "accuracy",
          true},
+    Verb{"report", "an answer as a page: ranked plans, memory, time, timeline, in one HTML file",
+         run_report},
     Verb{"models", "the built-in models; `models show NAME`", run_models, "models model", true},
     Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware,
          "hardware profile", true},

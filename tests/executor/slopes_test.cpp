@@ -92,7 +92,10 @@ std::vector<ModelSpec> small_models() {
           without_choice(biased),
           without_choice(half_rotated),
           without_choice(full_queries),
-          without_choice(load_model("tiny-vl"))};
+          without_choice(load_model("tiny-vl")),
+          without_choice(chunked_model()),
+          without_choice(delta_net_model()),
+          without_choice(mamba_model())};
 }
 
 // Weights five times as large as at initialization: gradients and the loss's changes are far above
