@@ -45,6 +45,8 @@ struct FoundInFiles {
   std::optional<RlEstimate> step;  // of a job that makes the answers it is trained on
   std::unique_ptr<Job> best_job;   // the same, or another where that one cannot train the model
   std::optional<Answer> best;
+  std::optional<RlStep> best_step_asked;  // of such a job: its own with the engines that were found
+  std::optional<RlEstimate> best_step;
   bool searched = false;
   std::vector<Advice> would_fit;  // where no plan does
   FixedFiles fixed;               // what --fix writes
@@ -101,6 +103,47 @@ void find_best(FoundInFiles& found, const JobChoices& choices) {
     found.best_job = std::move(job);
     return;
   }
+}
+
+// Who trains how, and on which engines answers are made, of the same step on the same GPUs: those
+// that the files set aside stay so.
+void find_best_step(FoundInFiles& found, const JobChoices& choices) {
+  const Checked& checked = found.checked;
+  const RlStep& own = *checked.step;
+  JobChoices all = choices;
+  all.framework = checked.recipe;
+  auto job = make_job(all);
+  RolloutLayout any = own.layout;  // another one may be in its place
+  any.tp = any.dp = any.ep = 1;
+  if (!rl_faults(own.job, job->model, checked.plan, any, job->gpus).empty()) return;
+  found.searched = true;
+  const Json config = config_of(*job);
+  RlSearchOptions options;
+  options.search.top = 1;
+  options.split = false;
+  options.find = [&](const SearchSpace& space, const SearchOptions& how) {
+    return search_written(*job->cost, space, how, checked.framework, config);
+  };
+  const std::int64_t engines_on = own.job.colocated() ? job->gpus : own.job.rollout_gpus;
+  if (own.job.generates()) {
+    options.layouts = rollout_layouts(job->model, engines_on, own.layout);
+  }
+  const RlSearchResult result =
+      search_rl(*job->cost, own.job, space_of_job(checked.plan, job->gpus), options);
+  if (result.plans.empty()) return;
+  const RlPlan& best = result.plans.front();
+  const bool slower =
+      found.step && found.step->fits && found.step->step_time <= best.estimate.step_time;
+  found.best_step_asked = own;
+  if (!slower) {
+    found.best_step_asked->layout = best.layout;
+    found.best_step_asked->job.rollout_gpus = best.rollout_gpus;
+  }
+  found.best_step = slower ? *found.step : best.estimate;
+  const ParallelPlan plan = slower ? update_plan(own.job, job->model, checked.plan) : best.plan;
+  job->gpus = plan.world();
+  found.best = ask(*job, plan);
+  found.best_job = std::move(job);
 }
 
 std::string_view with_s(std::int64_t count) {
@@ -294,6 +337,27 @@ std::string speed_text(const Job& job, const Answer& answer) {
                      significant(e.tokens_per_s_per_gpu, 4), mfu_text(job, answer));
 }
 
+void print_best_step(const FoundInFiles& found, std::ostream& out) {
+  const RlStep& asked = *found.best_step_asked;
+  const bool same = found.step && found.step->step_time == found.best_step->step_time;
+  if (same) {
+    out << "best      the same: no step that was found is faster\n";
+    return;
+  }
+  out << wrapped(fmt::format("best      {} (by {})", to_string(found.best->plan),
+                             to_word(found.best_job->framework)),
+                 page().text, 10);
+  if (asked.job.generates()) {
+    out << wrapped(fmt::format("          answers by engines of {}", to_string(asked.layout)),
+                   page().text, 10);
+  }
+  out << phases_text(*found.best_step);
+  if (found.step && found.step->fits) {
+    out << fmt::format("          {} times as fast as this step\n",
+                       significant(found.step->step_time / found.best_step->step_time));
+  }
+}
+
 void print_text(const FoundInFiles& found, std::ostream& out) {
   const Checked& checked = found.checked;
   print_findings(found, out);
@@ -309,6 +373,7 @@ void print_text(const FoundInFiles& found, std::ostream& out) {
               : wrapped("          " + speed_text(*found.job, *found.yours), page().text, 10));
   if (found.step) out << rl_job_text(checked.step->job) << phases_text(*found.step);
   if (!found.best && !found.searched) return;
+  if (found.best_step) return print_best_step(found, out);
   if (!found.best) {
     out << "best      no plan fits these GPUs";
     out << (found.would_fit.empty() ? "\n" : "; one would with:\n" + advice_text(found.would_fit));
@@ -358,6 +423,8 @@ Json to_json(const FoundInFiles& found) {
   object["step"] = found.step ? rl_json(*checked.step, *found.step) : Json(nullptr);
   object["would_fit"] = advice_json(found.would_fit);
   object["best"] = found.best ? report(*found.best_job, *found.best) : Json(nullptr);
+  object["best_step"] =
+      found.best_step ? rl_json(*found.best_step_asked, *found.best_step) : Json(nullptr);
   return object;
 }
 
@@ -414,9 +481,9 @@ Exit run_check(const Args& args, const Console& console) {
     if (found.checked.step && found.yours->estimate) {
       found.step = estimate_step(*found.job, found.checked);
     }
-    // A better step is `qplan search --algorithm`'s question.
-    if (!step_is_job(found.checked) && question.best) {
-      find_best(found, question.choices);
+    if (question.best) {
+      step_is_job(found.checked) ? find_best_step(found, question.choices)
+                                 : find_best(found, question.choices);
     }
   }
   if (found.wants_fix) write_fixed(found, files, question.fix);

@@ -73,13 +73,17 @@ class CheckFiles {
   // "deepspeed: examples/deepspeed/ds_z3_config.json" of LLaMA-Factory's and axolotl's YAML, whose
   // paths begin where the job is started: in one of the folders above.
   void follow_yaml(const ConfigText& file) {
-    constexpr std::string_view kKey = "deepspeed:";
+    constexpr std::string_view kKey = "deepspeed:", kBlock = "deepspeed_config_file:";
     std::istringstream lines(file.text);
     bool lists_parents = false;
     for (std::string line; std::getline(lines, line);) {
       lists_parents = find_parents(file.name, line, lists_parents);
-      if (!line.starts_with(kKey)) continue;
-      std::istringstream words(line.substr(kKey.size()));
+      // accelerate's yaml has it in a block.
+      const std::size_t begin = line.find_first_not_of(' ');
+      const bool block =
+          begin != std::string::npos && line.compare(begin, kBlock.size(), kBlock) == 0;
+      if (!block && !line.starts_with(kKey)) continue;
+      std::istringstream words(line.substr(block ? begin + kBlock.size() : kKey.size()));
       std::string path;
       words >> path;
       std::erase_if(path, [](char c) { return c == '"' || c == '\''; });
@@ -159,7 +163,8 @@ class CheckFiles {
       // "llamafactory-cli train x.yaml", "accelerate launch -m axolotl.cli.train x.yaml".
       const bool yaml = word.text.ends_with(".yaml") || word.text.ends_with(".yml");
       const bool named = i > 0 && (!command.words[i - 1].text.starts_with("--") ||
-                                   command.words[i - 1].text == "--config");  // NeMo-RL's
+                                   command.words[i - 1].text == "--config" ||  // NeMo-RL's, TRL's
+                                   command.words[i - 1].text == "--accelerate_config");
       if (yaml && named) {
         find_above(word.place.file, word.text, {".yaml", ".yml"});
       }

@@ -20,17 +20,19 @@ struct Terminal {
   int page = 0;           // of `out`, where it is a terminal: text and tables are no wider
 };
 
+using Args = std::vector<std::string>;  // without the verb
+
 struct Console {
   std::ostream& out;
   std::ostream& err;
   Terminal terminal;
+  // The whole command line that asked, where that was another verb's (`report validate ...`).
+  Args asked = {};
 };
 
 // `args` without the program's name. Catches Error and prints its sentence on `err`.
 int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
             const Terminal& terminal = {});
-
-using Args = std::vector<std::string>;  // without the verb
 
 Exit run_search(const Args& args, const Console& console);
 Exit run_predict(const Args& args, const Console& console);
@@ -47,6 +49,7 @@ Exit run_run(const Args& args, const Console& console);
 Exit run_validate(const Args& args, const Console& console);
 Exit run_calibrate(const Args& args, const Console& console);
 Exit run_accuracy(const Args& args, const Console& console);
+Exit run_report(const Args& args, const Console& console);
 Exit run_models(const Args& args, const Console& console);
 Exit run_hardware(const Args& args, const Console& console);
 

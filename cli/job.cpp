@@ -259,8 +259,12 @@ PlanFile read_plan_file(const std::string& path) {
                     "writes one",
                     path, path));
   }
+  return plan_file_of(json, path + ":");
+}
+
+PlanFile plan_file_of(const Json& object, const std::string& where) {
   // The rest of the report is for people and scripts; it is computed again, not read.
-  JsonReader in(json, path + ":");
+  JsonReader in(object, where);
   PlanFile file;
   JobChoices& choices = file.choices;
   choices.model = in.string("model");

@@ -100,6 +100,8 @@ struct PlanFile {
 };
 // Reads what `search -o` and `predict -o` write. Throws Error naming the place.
 PlanFile read_plan_file(const std::string& path);
+// The same of the object of docs/reference/contract.md 4 in any answer; `where` is said of it.
+PlanFile plan_file_of(const Json& object, const std::string& where);
 
 // What a plan file holds besides the report: everything needed to ask again on another machine.
 void embed_job(Json& report, const Job& job);

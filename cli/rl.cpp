@@ -94,7 +94,7 @@ void add_rl_options(CommandLine& line, RlQuestion& question) {
   line.option({"--lengths", "FILE", "answers' lengths, one a line or a JSON array", ""},
               noted(set_text(question.lengths)));
   line.option({"--rollout", "LAYOUT",
-               "an engine that makes answers: \"tp2 share0.8\"; words tp, dp, ep, redundant, share "
+               "an engine that makes answers: \"tp2 share0.8\"; words tp, pp, dp, ep, redundant, share "
                "(of memory), running (at once), fp8",
                "search: all"},
               noted(set_text(question.rollout)));

@@ -40,6 +40,8 @@ constexpr std::array kVerbs{
     Verb{"validate", "a plan executed and predicted, side by side", run_validate},
     Verb{"calibrate", "a hardware profile, measured on this machine's GPUs", run_calibrate},
     Verb{"accuracy", "predictions beside measured runs, and their errors", run_accuracy},
+    Verb{"report", "an answer as a page: ranked plans, memory, time, timeline, in one HTML file",
+         run_report},
     Verb{"models", "the built-in models; `models show NAME`", run_models},
     Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware},
 };

@@ -207,12 +207,16 @@ Json to_json(const Job& job, const SearchQuestion& question, const FoundPlans& f
               {"considered", result.considered},
               {"infeasible", Json::object()},
               {"infeasible_sources", Json::object()},
+              {"infeasible_examples", Json::object()},
               {"out_of_memory", result.out_of_memory},
               {"bounded_out", result.bounded_out},
               {"simulated", result.simulated}};
-  for (const auto& [rule, count] : result.infeasible) {
-    object["infeasible"][rule] = count;
-    object["infeasible_sources"][rule] = source_of_refusal(job, question.space, rule);
+  for (const Refusal& refusal : refusals_of(job, question.space, result.infeasible)) {
+    object["infeasible"][refusal.rule] = refusal.count;
+    object["infeasible_sources"][refusal.rule] =
+        source_of_refusal(job, question.space, refusal.rule);
+    object["infeasible_examples"][refusal.rule] =
+        refusal.example.empty() ? Json(nullptr) : Json(refusal.example);
   }
   Json& plans = object["plans"] = Json::array();
   for (std::size_t i = 0; i < found.plans.size(); ++i) {

@@ -353,10 +353,18 @@ BlockMemory memory_of(const Block& block, BackwardForm form) {
   for (const SlotId slot : block.until_backward_ends) {
     memory.staying += block.slots[static_cast<std::size_t>(slot)].bytes();
   }
-  for (const Op& op : block.forward) {
-    const auto* copy = std::get_if<HostCopy>(&op.work);
-    if (copy != nullptr && copy->to_host) memory.on_host += copy->bytes;
-  }
+  const auto leaves = [](const OpList& ops, bool recomputed) {
+    Bytes sum;
+    for (const Op& op : ops) {
+      const auto* copy = std::get_if<HostCopy>(&op.work);
+      if (copy != nullptr && copy->to_host && op.recomputed == recomputed) sum += copy->bytes;
+    }
+    return sum;
+  };
+  // What is made again in backward was dropped behind forward.
+  const Bytes again = leaves(block.backward, true);
+  memory.on_host = leaves(block.forward, false) - again;
+  memory.passing_host = again;
   const StepLiveness live = step_liveness(block, form);
   memory.forward = memory_use(block, live.forward);
   memory.backward = memory_use(block, live.backward);

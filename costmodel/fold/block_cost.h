@@ -88,6 +88,7 @@ struct BlockMemory {
   MemoryUse forward, backward, backward_input, backward_weight, end;
   std::vector<Slot> shared;  // held once per distinct shape on a rank
   Bytes on_host;             // of one microbatch, from forward to backward
+  Bytes passing_host;        // the most that is there while the block runs, and gone behind it
   Bytes staying;             // that only the end of the whole stage's backward frees
 };
 BlockMemory memory_of(const Block& block, BackwardForm form);

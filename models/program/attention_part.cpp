@@ -23,29 +23,11 @@ SlotId AttentionPart::forward(SlotId x) {
   const bool cast = !c_.model.mla || c_.recipe.kernels.narrow_experts;
   normed_ = cast ? c_.linear_input(normed, c_.local_tokens, c_.hidden) : normed;
   if (apart) b.end_module(RecomputeModule::layernorm);
-
-  q_ = b.slot("q", act, c_.tokens, heads.q * heads.qk_dim);
-  k_ = b.slot("k", act, c_.tokens, heads.kv * heads.qk_dim);
-  v_ = b.slot("v", act, c_.tokens, heads.kv * heads.v_dim);
-  out_ = b.slot("attention out", act, c_.tokens, heads.q * heads.v_dim);
-  // Where heads are exchanged for sequence, of whole sequences.
-  const int share = s.cp_comm == CpComm::a2a ? s.cp : 1;
-  lse_ = b.slot("log-sum-exp", DType::fp32, c_.tokens * share, heads.q / share);
-  if (c_.attention_kernel() == AttentionKernel::unfused) {
-    // Probabilities, their dropout mask and the dropped result: 5 bytes a score (Korthikanti, 5as).
-    const std::int64_t rows = c_.tokens * heads.q;
-    scores_ = b.slot("softmax", act, rows, s.seq_len);
-    if (c_.drops()) mask_ = b.slot("softmax mask and dropout", DType::boolean, rows, 3 * s.seq_len);
-  }
-  if (c_.model.mla) {
-    mla_project_forward(normed_);
-    if (c_.model.indexer) indexer_.forward(normed_, q_normed_);
+  if (s.fpdt_chunk > 0) {
+    out_ = fpdt_.attention_forward(normed_);
   } else {
-    project_forward(normed_);
+    attend(normed_);
   }
-  b.begin_module(RecomputeModule::core_attn);
-  core(Pass::forward);
-  b.end_module(RecomputeModule::core_attn);
 
   // Cast, but kept as it came, for attention's backward reads it, too: Megatron has the product of
   // fp8 keep its original input here (set_save_original_input in core's attention.py; delayed
@@ -67,6 +49,35 @@ SlotId AttentionPart::forward(SlotId x) {
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
   }
   return y;
+}
+
+void AttentionPart::attend(SlotId normed) {
+  auto& b = c_.b;
+  const auto& s = c_.shape;
+  const Heads heads = heads_of(c_);
+  const DType act = c_.activation_dtype();
+  q_ = b.slot("q", act, c_.tokens, heads.q * heads.qk_dim);
+  k_ = b.slot("k", act, c_.tokens, heads.kv * heads.qk_dim);
+  v_ = b.slot("v", act, c_.tokens, heads.kv * heads.v_dim);
+  out_ = b.slot("attention out", act, c_.tokens, heads.q * heads.v_dim);
+  // Where heads are exchanged for sequence, of whole sequences.
+  const int share = s.cp_comm == CpComm::a2a ? s.cp : 1;
+  lse_ = b.slot("log-sum-exp", DType::fp32, c_.tokens * share, heads.q / share);
+  if (c_.attention_kernel() == AttentionKernel::unfused) {
+    // Probabilities, their dropout mask and the dropped result: 5 bytes a score (Korthikanti, 5as).
+    const std::int64_t rows = c_.tokens * heads.q;
+    scores_ = b.slot("softmax", act, rows, s.seq_len);
+    if (c_.drops()) mask_ = b.slot("softmax mask and dropout", DType::boolean, rows, 3 * s.seq_len);
+  }
+  if (c_.model.mla) {
+    mla_project_forward(normed);
+    if (c_.model.indexer) indexer_.forward(normed, q_normed_);
+  } else {
+    project_forward(normed);
+  }
+  b.begin_module(RecomputeModule::core_attn);
+  core(Pass::forward);
+  b.end_module(RecomputeModule::core_attn);
 }
 
 // Norms of queries and keys keep fp32 copies as others do. Eager rotation keeps nothing: cosines
@@ -287,13 +298,7 @@ SlotId AttentionPart::backward(SlotId dy, SlotId also) {
         .role = Role::gate_backward;
   }
 
-  dq_ = b.slot("dq", act, c_.tokens, heads.q * heads.qk_dim);
-  dk_ = b.slot("dk", act, c_.tokens, heads.kv * heads.qk_dim);
-  dv_ = b.slot("dv", act, c_.tokens, heads.kv * heads.v_dim);
-  core(Pass::backward);
-
-  if (c_.model.indexer) indexer_.backward();
-  SlotId dnormed = c_.model.mla ? mla_project_backward() : project_backward();
+  SlotId dnormed = c_.shape.fpdt_chunk > 0 ? fpdt_.attention_backward(dout_) : attend_backward();
   if (also != kNoSlot) {
     const SlotId both = b.slot("dnormed of both", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, also}, {both});
@@ -307,6 +312,18 @@ SlotId AttentionPart::backward(SlotId dy, SlotId also) {
   c_.norm_backward(ParameterRole::input_norm, x_, dnormed, dy, dx, c_.local_tokens, c_.hidden,
                    eager_norm_);
   return dx;
+}
+
+SlotId AttentionPart::attend_backward() {
+  auto& b = c_.b;
+  const Heads heads = heads_of(c_);
+  const DType act = c_.activation_dtype();
+  dq_ = b.slot("dq", act, c_.tokens, heads.q * heads.qk_dim);
+  dk_ = b.slot("dk", act, c_.tokens, heads.kv * heads.qk_dim);
+  dv_ = b.slot("dv", act, c_.tokens, heads.kv * heads.v_dim);
+  core(Pass::backward);
+  if (c_.model.indexer) indexer_.backward();
+  return c_.model.mla ? mla_project_backward() : project_backward();
 }
 
 SlotId AttentionPart::project_backward() {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "models/program/fpdt_part.h"
+
 namespace qplan {
 
 namespace {
@@ -360,6 +362,12 @@ void LayerContext::accumulate(SlotId fresh, SlotId sum, std::int64_t rows, std::
                     .dtype = fp32 ? DType::fp32 : activation_dtype(),
                     .fused = !widens_gradients(recipe, shape)},
             {fresh, sum}, {sum});
+}
+
+std::int64_t LayerContext::loss_chunks() const {
+  if (shape.kind != BlockKind::head) return 1;
+  if (shape.fpdt_chunk > 0) return kLossPartsOfChunk * (shape.seq_len / shape.fpdt_chunk);
+  return qplan::loss_chunks(model, loss(), tokens);
 }
 
 AttentionKernel LayerContext::attention_kernel() const {

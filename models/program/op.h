@@ -470,6 +470,7 @@ enum class Role : std::uint8_t {
   replicated_gradients,  // all-reduce of what every tp rank holds a part of the gradient of
   tied_gradients,        // all-reduce of the embedding's two copies
   copy_gathered,         // parameters out of the buffer that they were gathered into
+  chunk_copy,            // to the host or back: what waits between chunks of a sequence (FPDT)
   // DoRA: an adapter's B A; the squares of a row of W + scale B A, summed; rows of a layer's output
   // times magnitude over norm, and the gradients of both.
   merge_adapter,

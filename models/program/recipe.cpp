@@ -405,7 +405,7 @@ constexpr Recipe kOwn{
              .updates_outside_graph = true},
     .memory = {.context = gib(0.63),
                .one_arena = true,
-               .send_buffers = true,
+               .message_buffers = true,
                .nccl_as_measured = true},
     .form = {.routing = true,
              .fp8_scales = true,

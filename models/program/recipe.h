@@ -256,7 +256,7 @@ struct OtherMemory {
   double allocator_overhead = 0;  // reserved / allocated - 1
   Bytes allocator_slack{};        // the caching allocator holds it in addition
   bool one_arena = false;         // all slots lie in one arena: a captured step needs no pools
-  bool send_buffers = false;      // what goes to the next stage is copied out first
+  bool message_buffers = false;   // each link has one at both ends: sent from, received into
   // What products of matrices fill while they run lies in torch's pool and is never given back
   // (product_workspaces() in costmodel/evaluate.cpp).
   bool product_workspaces = false;

@@ -400,7 +400,7 @@ TEST_CASE("in fp8 a tiny model trains as in bf16") {
 TEST_CASE("any plan of a tiny model computes what one rank does, in the memory predicted for it") {
   const std::vector<ModelSpec> models = tiny_models();
   TinyPlans plans(11);
-  const int rounds = test_rounds(500);
+  const int rounds = test_rounds(300);
   for (int i = 0; i < rounds; ++i) {
     const ModelSpec& model = models[static_cast<std::size_t>(i) % models.size()];
     check_against_one_rank(model, plans.next(model));
