@@ -8,6 +8,7 @@
 
 #include "cli/accuracy_json.h"
 #include "cli/accuracy_text.h"
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/report.h"
@@ -146,7 +147,7 @@ Exit run_accuracy(const Args& args, const Console& console) {
   const std::vector<JudgedRun> runs =
       judge_all(read_runs(question), static_cast<int>(question.threads));
   const Accuracy accuracy = summarise(runs, question);
-  answer(question.json       ? json_text(accuracy_json(runs, accuracy, question))
+  answer(question.json       ? answer_text("accuracy", accuracy_json(runs, accuracy, question))
          : question.markdown ? accuracy_markdown(accuracy, question)
                              : accuracy_text(runs, accuracy, question),
          question, console);

@@ -2,6 +2,7 @@
 // The verbs. Each reads its own command line, answers on `out` and returns the exit code of
 // docs/reference/contract.md 8; what it cannot use it throws as Error.
 
+#include <functional>
 #include <iosfwd>
 #include <span>
 #include <string>
@@ -28,11 +29,14 @@ struct Console {
   Terminal terminal;
   // The whole command line that asked, where that was another verb's (`report validate ...`).
   Args asked = {};
+  // Told now and then how far an answer is, 0 to 1; what it throws ends the command.
+  std::function<void(double done)> progress{};
 };
 
 // `args` without the program's name. Catches Error and prints its sentence on `err`.
 int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
             const Terminal& terminal = {});
+int run_cli(const std::vector<std::string>& args, const Console& console);
 
 Exit run_search(const Args& args, const Console& console);
 Exit run_predict(const Args& args, const Console& console);
@@ -52,10 +56,14 @@ Exit run_accuracy(const Args& args, const Console& console);
 Exit run_report(const Args& args, const Console& console);
 Exit run_models(const Args& args, const Console& console);
 Exit run_hardware(const Args& args, const Console& console);
+Exit run_mcp(const Args& args, const Console& console);
 
 struct Verb {
   std::string_view name, summary;
   Exit (*run)(const Args&, const Console&);
+  // The schemas of its answers in JSON (docs/reference/schema), with spaces between; empty: none.
+  std::string_view answers{};
+  bool is_tool = false;  // of `qplan mcp`: it only reads and computes, and needs no device
 };
 std::span<const Verb> verbs();
 

@@ -39,11 +39,21 @@ struct JobChoices {
   std::optional<std::int64_t> images, image_pixels;
 };
 
-void add_model_options(CommandLine& line, JobChoices& choices);
+// What --framework names: an implementation, and the files if it was named by theirs.
+struct NamedFramework {
+  std::optional<RecipeKind> framework;
+  std::optional<Framework> files;
+  bool operator==(const NamedFramework&) const = default;
+};
+
+// `several`: --framework takes a list; a list of one is `choices`' too.
+void add_model_options(CommandLine& line, JobChoices& choices,
+                       std::vector<NamedFramework>* several = nullptr);
 void add_read_as_option(CommandLine& line, std::optional<std::string>& architecture);  // --as
 // `with_gpus` and `with_hardware` false: the verb reads lists of them itself.
 struct ClusterOptions {
   bool with_gpus = true, with_hardware = true;
+  std::vector<std::string>* several = nullptr;  // --hardware takes a list; one is `choices`' too
 };
 void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions which = {});
 

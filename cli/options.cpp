@@ -10,7 +10,9 @@
 #include <cmath>
 #include <ostream>
 
+#include "cli/answer.h"
 #include "models/error.h"
+#include "models/json.h"
 #include "models/text.h"
 
 namespace qplan {
@@ -72,8 +74,11 @@ struct CommandLine::Parser {
     SetOption set;
     bool repeatable, value_optional;
     bool list = false;  // one value is several, with commas between
+    std::string group{}, value_name{}, help{}, fallback{};
+    [[nodiscard]] bool positional() const { return !name.starts_with('-'); }
   };
   CLI::App app;
+  std::string summary, example;
   std::vector<Entry> entries;
 
   // CLI11 keeps the texts; they are read after it is done, so that an unknown option is the first
@@ -88,14 +93,17 @@ struct CommandLine::Parser {
     return result;
   }
   void refuse_unknown(const std::string& verb) const;
+  [[nodiscard]] Json table(const std::string& verb) const;
   static void refuse_repeated(const Entry& entry, const std::vector<std::string>& texts);
 };
 
 CommandLine::CommandLine(std::string verb, const std::string& summary, const std::string& example)
-    : parser_(std::make_unique<Parser>()), verb_(std::move(verb)) {
+    : parser_(std::make_unique<Parser>()), verb_(std::move(verb)), group_("Options") {
   CLI::App& app = parser_->app;
   app.name("qplan " + verb_);
   app.description(summary);
+  parser_->summary = summary;
+  parser_->example = example;
   app.footer("Example: " + example);
   app.formatter(std::make_shared<HelpFormatter>());
   app.set_help_flag();  // parse() adds it: last in help
@@ -118,19 +126,20 @@ void CommandLine::repeatable(const OptionText& text, SetOption set) {
   option->expected(value_optional ? 0 : 1, 1);
   const std::string name = text.name.substr(text.name.rfind(',') + 1);
   const bool list = text.value_name.ends_with(",...");
-  parser_->entries.push_back({option, name, std::move(set), true, value_optional, list});
+  parser_->entries.push_back({option, name, std::move(set), true, value_optional, list, group_,
+                              text.value_name, text.help, text.fallback});
 }
 
 void CommandLine::flag(const std::string& name, const std::string& help, bool& value) {
   CLI::Option* const option = parser_->app.add_flag(name, help)->group(group_);
-  parser_->entries.push_back({option, name,
-                              [&value](const std::string&, const std::string&) { value = true; },
-                              true, true});
+  const SetOption set({.holds = Holds::truth},
+                      [&value](const std::string&, const std::string&) { value = true; });
+  parser_->entries.push_back({option, name, set, true, true, false, group_, "", help, ""});
 }
 
 void CommandLine::positional(const std::string& name, const std::string& help, std::string& value) {
   CLI::Option* const option = parser_->add(name, help);
-  parser_->entries.push_back({option, name, set_text(value), false, false});
+  parser_->entries.push_back({option, name, set_text(value), false, false, false, "", name, help});
 }
 
 void CommandLine::positionals(const std::string& name, const std::string& help,
@@ -139,7 +148,7 @@ void CommandLine::positionals(const std::string& name, const std::string& help,
   const auto add = [&values](const std::string&, const std::string& text) {
     values.push_back(text);
   };
-  parser_->entries.push_back({option, name, add, true, false});
+  parser_->entries.push_back({option, name, add, true, false, false, "", name, help});
 }
 
 void CommandLine::Parser::refuse_unknown(const std::string& verb) const {
@@ -159,6 +168,30 @@ void CommandLine::Parser::refuse_unknown(const std::string& verb) const {
                   hint.empty() ? fmt::format("; `qplan {} --help` lists them", verb) : hint));
 }
 
+// What `--help` shows, key by key (docs/reference/schema/options.schema.json).
+Json CommandLine::Parser::table(const std::string& verb) const {
+  const auto said = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  Json list = Json::array();
+  for (const Entry& entry : entries) {
+    const ValueType& type = entry.set.type();
+    const bool bounded = type.low < type.high;
+    const bool is_flag = !entry.positional() && entry.value_name.empty();
+    list.push_back({{"name", entry.name},
+                    {"positional", entry.positional()},
+                    {"group", said(entry.group)},
+                    {"value", said(entry.value_name)},
+                    {"help", entry.help},
+                    {"default", said(entry.fallback)},
+                    {"type", to_word(type.holds)},
+                    {"low", bounded ? Json(type.low) : Json()},
+                    {"high", bounded ? Json(type.high) : Json()},
+                    {"words", type.words},
+                    {"list", entry.list},
+                    {"repeatable", entry.repeatable && !is_flag}});
+  }
+  return {{"verb", verb}, {"summary", summary}, {"example", example}, {"options", std::move(list)}};
+}
+
 // Which of two values was meant nobody can tell.
 void CommandLine::Parser::refuse_repeated(const Entry& entry,
                                           const std::vector<std::string>& texts) {
@@ -170,6 +203,10 @@ void CommandLine::Parser::refuse_repeated(const Entry& entry,
 }
 
 bool CommandLine::parse(const std::vector<std::string>& args, std::ostream& out) {
+  if (std::find(args.begin(), args.end(), "--help=json") != args.end()) {
+    out << answer_text("options", parser_->table(verb_));
+    return false;
+  }
   std::vector<std::string> reversed;  // CLI11 pops from the back
   for (const std::string& arg : args) reversed.insert(reversed.begin(), with_dashes(arg));
   parser_->app.set_help_flag("-h,--help", "this text")->group("Output");
@@ -239,25 +276,27 @@ SetOption set_text(std::string& value) {
 }
 
 SetOption set_whole(std::int64_t& value, std::int64_t low, std::int64_t high) {
-  return [&value, low, high](const std::string& option, const std::string& text) {
-    value = read_whole(option, text, low, high);
-  };
+  return {{Holds::whole, static_cast<double>(low), static_cast<double>(high), {}},
+          [&value, low, high](const std::string& option, const std::string& text) {
+            value = read_whole(option, text, low, high);
+          }};
 }
 
 SetOption set_number(double& value, double low, double high) {
-  return [&value, low, high](const std::string& option, const std::string& text) {
-    std::string rest;
-    const double number = leading_number(text, rest);
-    const bool in_range = number >= low && number <= high;  // false for NaN
-    if (!in_range || !rest.empty()) {
-      refuse(option, fmt::format("a number from {} to {}", low, high), text);
-    }
-    value = number;
-  };
+  return {{Holds::number, low, high, {}},
+          [&value, low, high](const std::string& option, const std::string& text) {
+            std::string rest;
+            const double number = leading_number(text, rest);
+            const bool in_range = number >= low && number <= high;  // false for NaN
+            if (!in_range || !rest.empty()) {
+              refuse(option, fmt::format("a number from {} to {}", low, high), text);
+            }
+            value = number;
+          }};
 }
 
 SetOption set_count(double& value, double low, double high) {
-  return [&value, low, high](const std::string& option, const std::string& text) {
+  const auto set = [&value, low, high](const std::string& option, const std::string& text) {
     static constexpr std::array<std::pair<char, double>, 6> kSuffixes{
         {{'k', 1e3}, {'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'G', 1e9}, {'T', 1e12}}};
     std::string rest;
@@ -275,6 +314,7 @@ SetOption set_count(double& value, double low, double high) {
     }
     value = number;
   };
+  return {{Holds::count, low, high, {}}, set};
 }
 
 // ---- lists ----

@@ -8,6 +8,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "models/text.h"
@@ -15,8 +17,41 @@
 
 namespace qplan {
 
+// What an option's value is, for who asks by machine (`--help=json`, `qplan mcp`). The option
+// itself judges its text.
+enum class Holds : std::uint8_t { text, whole, number, count, truth };
+
+template <>
+struct Words<Holds> {
+  static constexpr std::string_view what = "type";
+  static constexpr auto table =
+      std::to_array<std::pair<Holds, std::string_view>>({{Holds::text, "text"},
+                                                         {Holds::whole, "whole"},
+                                                         {Holds::number, "number"},
+                                                         {Holds::count, "count"},
+                                                         {Holds::truth, "truth"}});
+};
+
+struct ValueType {
+  Holds holds = Holds::text;
+  double low = 0, high = 0;          // of numbers; both 0: no bounds are known
+  std::vector<std::string> words{};  // of text: all there are; empty: any
+};
+
 // Takes an option's text; throws Error that names the option.
-using SetOption = std::function<void(const std::string& option, const std::string& text)>;
+class SetOption {
+ public:
+  using Set = std::function<void(const std::string& option, const std::string& text)>;
+  template <class F>
+  requires std::is_convertible_v<F, Set> SetOption(F set) : set_(std::move(set)) {}
+  SetOption(ValueType type, Set set) : type_(std::move(type)), set_(std::move(set)) {}
+  void operator()(const std::string& option, const std::string& text) const { set_(option, text); }
+  [[nodiscard]] const ValueType& type() const { return type_; }
+
+ private:
+  ValueType type_;
+  Set set_;
+};
 
 struct OptionText {
   std::string name;        // "--gpus", "-o,--output"
@@ -43,7 +78,8 @@ class CommandLine {
   void positionals(const std::string& name, const std::string& help,
                    std::vector<std::string>& values);
 
-  // False: help was asked for and printed. Throws Error for anything it cannot use.
+  // False: help was asked for and printed (`--help=json`: the same as JSON). Throws Error for
+  // anything it cannot use.
   bool parse(const std::vector<std::string>& args, std::ostream& out);
 
  private:
@@ -62,19 +98,23 @@ SetOption set_count(double& value, double low, double high);
 
 template <class E>
 SetOption set_word(E& value) {
-  return [&value](const std::string&, const std::string& text) {
-    value = from_word<E>(lower_case(text));
-  };
+  ValueType type;
+  for (const auto& [e, word] : Words<E>::table) type.words.emplace_back(word);
+  return {std::move(type), [&value](const std::string&, const std::string& text) {
+            value = from_word<E>(lower_case(text));
+          }};
 }
 
 // The same for a value that knows whether it was given.
 template <class Optional, class Make, class... Bounds>
 SetOption set_given(Optional& value, Make make, Bounds... bounds) {
-  return [&value, make, bounds...](const std::string& option, const std::string& text) {
-    typename Optional::value_type read{};
-    make(read, bounds...)(option, text);
-    value = std::move(read);
-  };
+  typename Optional::value_type any{};
+  return {make(any, bounds...).type(),
+          [&value, make, bounds...](const std::string& option, const std::string& text) {
+            typename Optional::value_type read{};
+            make(read, bounds...)(option, text);
+            value = std::move(read);
+          }};
 }
 
 // "a, b, c" of an enum, for help.

@@ -359,10 +359,6 @@ Json report(const Job& job, const Answer& answer) {
   return object;
 }
 
-std::string json_text(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
-}
-
 // ---- text ----
 
 std::string model_line(const Job& job, std::string_view executed_on) {

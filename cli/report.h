@@ -97,9 +97,6 @@ Json nothing_report(const Job& job);
 // Bytes of the worst rank: the largest over the stages.
 Bytes largest(const MemoryEstimate& memory, Bytes StageMemory::*value);
 
-// Indented, with a newline; names that are no UTF-8 lose what is not.
-std::string json_text(const Json& json);
-
 // ---- text ----
 
 // "qwen3-30b-a3b, 30.5B parameters (3.3B active), on 256 x h100-sxm in nodes of 8".

@@ -4,6 +4,7 @@
 
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/execution.h"
 #include "cli/page.h"
@@ -105,7 +106,7 @@ Exit run_run(const Args& args, const Console& console) {
   }
   if (!reports(execution)) return Exit::done;
   if (json) {
-    console.out << json_text(to_json(execution, executed, choices));
+    console.out << answer_text("run", to_json(execution, executed, choices));
   } else {
     print_summary(executed, console.out);
   }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/execution.h"
 #include "cli/op_totals.h"
@@ -182,7 +183,7 @@ Exit run_validate(const Args& args, const Console& console) {
   if (json) {
     Json object = to_json(execution, executed, choices);
     object["comparison"] = to_json(comparison);
-    console.out << json_text(object);
+    console.out << answer_text("validate", object);
   } else {
     print_text(execution, comparison, console.out);
   }

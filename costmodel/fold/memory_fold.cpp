@@ -297,7 +297,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
 }
 
 MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) const {
-  const BlockShape base = base_shape(model_, plan, recipe_, facts_.moe_imbalance, facts_.turns_fp8);
+  const BlockShape base = base_shape_on(hardware_, model_, plan, recipe_, facts_);
   Bytes reserves;
   for (const NamedReserve& r : framework_reserves(model_, plan, recipe_, hardware_))
     reserves += r.bytes;
