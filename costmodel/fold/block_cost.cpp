@@ -169,14 +169,6 @@ Work with_active_experts(const Work& work, double share) {
   return active;
 }
 
-Work with_engines_kernel(const Work& work, bool flash) {
-  const auto* attention = std::get_if<Attention>(&work);
-  if (!flash || attention == nullptr || attention->kernel != AttentionKernel::fused) return work;
-  Attention taken = *attention;
-  taken.kernel = AttentionKernel::flash2;
-  return taken;
-}
-
 // Collectives that run beside work which the list does not show: they are slower, and that work,
 // for which the list's last op stands, loses what compute loses beside them.
 void beside_compute(PricedPart& priced, const Contention& contention, const RankGrid& grid) {
@@ -289,29 +281,21 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
 // (nvte_get_fused_attn_backend in Transformer Engine d0067d0d, common/fused_attn/fused_attn.cpp;
 // get_attention_backend in its pytorch/attention/dot_product_attention/utils.py), and neither
 // FlashAttention-3 nor 4 has dropout.
-bool engine_takes_flash(const ParallelPlan& plan, const HardwareProfile& hardware,
-                        const Recipe& recipe) {
+ParallelPlan plan_on(const HardwareProfile& hardware, const ParallelPlan& plan,
+                     const Recipe& recipe) {
   const bool engine = recipe.memory.product_workspaces && recipe.memory.engine_layers;
-  if (!engine || plan.attention_backend != AttentionBackend::automatic) return false;
+  ParallelPlan runs = plan;
+  if (!engine || plan.attention_backend != AttentionBackend::automatic) return runs;
   const int generation = hardware.gpu.compute_capability;
-  return generation < 90 || (generation >= 100 && plan.deterministic && plan.dropout);
-}
-
-BlockShape base_shape_on(const HardwareProfile& hardware, const ModelSpec& model,
-                         const ParallelPlan& plan, const Recipe& recipe, const JobFacts& facts) {
-  BlockShape base = base_shape(model, plan, recipe, facts.moe_imbalance, facts.turns_fp8);
-  if (engine_takes_flash(plan, hardware, recipe)) base.attention_backend = AttentionBackend::flash;
-  return base;
+  if (generation < 90 || (generation >= 100 && plan.deterministic && plan.dropout)) {
+    runs.attention_backend = AttentionBackend::flash;
+  }
+  return runs;
 }
 
 CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,
                        const RankGrid& grid, const Recipe& recipe, const JobFacts& facts) {
-  return {&hardware,
-          &grid,
-          &recipe,
-          graphs_of(plan),
-          routed_share(plan, facts),
-          engine_takes_flash(plan, hardware, recipe)};
+  return {&hardware, &grid, &recipe, graphs_of(plan), routed_share(plan, facts)};
 }
 
 double slowest_of(std::int64_t ranks, const SpeedSpread& spread) {
@@ -328,9 +312,8 @@ double slowest_of(std::int64_t ranks, const SpeedSpread& spread) {
 }
 
 Price price_of(const Op& op, const CostContext& context) {
-  const Work work = with_engines_kernel(with_active_experts(op.work, context.active_experts),
-                                        context.engine_takes_flash);
-  Price p = price(work, {context.hardware, context.grid});
+  Price p =
+      price(with_active_experts(op.work, context.active_experts), {context.hardware, context.grid});
   if (by_clock(op.work))
     p.time *= slowest_of(context.grid->world(), context.hardware->gpu.speed_spread);
   if (op.stream == Stream::compute && captured(op, context.graphs, *context.recipe)) {

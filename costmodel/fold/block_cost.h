@@ -47,16 +47,12 @@ struct CostContext {
   const Recipe* recipe = nullptr;
   std::optional<CudaGraphScope> graphs;  // launches inside them cost nothing
   double active_experts = 1;             // share of a grouped product's groups that have rows
-  bool engine_takes_flash = false;       // where the plan leaves attention's kernel to the engine
 };
 
-// Whether Transformer Engine, where a plan leaves attention's kernel to it, takes FlashAttention-2.
-bool engine_takes_flash(const ParallelPlan& plan, const HardwareProfile& hardware,
-                        const Recipe& recipe);
-
-// base_shape() of a plan on a machine: with the kernel of attention that runs there.
-BlockShape base_shape_on(const HardwareProfile& hardware, const ModelSpec& model,
-                         const ParallelPlan& plan, const Recipe& recipe, const JobFacts& facts);
+// The plan as a machine runs it: where it leaves attention's kernel to Transformer Engine, with the
+// kernel that this takes there.
+ParallelPlan plan_on(const HardwareProfile& hardware, const ParallelPlan& plan,
+                     const Recipe& recipe);
 
 // A plan's. Machine, grid and recipe must outlive it.
 CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,

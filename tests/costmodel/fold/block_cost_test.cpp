@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "costmodel/evaluate.h"
+#include "costmodel/fold/replay.h"
 #include "tests/costmodel/machine.h"
 
 using namespace qplan;
@@ -211,7 +212,8 @@ TEST_CASE("a slower host launches later") {
 
 TEST_CASE("Transformer Engine takes FlashAttention where cuDNN's attention cannot be had") {
   const auto takes = [](const char* line, const char* gpu, RecipeKind kind) {
-    return engine_takes_flash(parse_plan(line), machine(gpu), recipe_of(kind));
+    const ParallelPlan runs = plan_on(machine(gpu), parse_plan(line), recipe_of(kind));
+    return runs.attention_backend == AttentionBackend::flash;
   };
   CHECK(takes("tp1", "a100-80gb-sxm", RecipeKind::megatron));
   CHECK_FALSE(takes("tp1 attention_backend=fused", "a100-80gb-sxm", RecipeKind::megatron));
@@ -234,6 +236,14 @@ TEST_CASE("what FlashAttention returns is turned and stays twice, of several seq
   // 32 layers, 2 sequences of 4096 tokens, 32 heads of 128 in 16 bits.
   const double apart = kept("", "mbs2") - kept(" attention_backend=fused", "mbs2");
   CHECK(apart == doctest::Approx(32. * 2 * 4096 * 4096 * 2).epsilon(0.03));
+}
+
+TEST_CASE("a traced step is as long as a predicted one, whichever attention runs") {
+  const ModelSpec model = load_model("llama3-8b");
+  const CostModel cost(model, recipe_of(RecipeKind::megatron), machine("a100-80gb-sxm"), {});
+  const ParallelPlan plan = parse_plan("tp4 dp2 zero1 mbs2 gbs8 seq4096 sp");
+  CHECK(replay(cost, plan).step_time.value() ==
+        doctest::Approx(cost.step_time(plan).value()).epsilon(1e-6));
 }
 
 TEST_CASE("graphs of layers leave the routed experts' launches to the host") {
