@@ -102,6 +102,13 @@ bool over_lists(const Work& work) {
          r->kind == RowwiseKind::scale;
 }
 
+// What a hook of a parameter enqueues, what makes an array contiguous, and a loss's kernel behind
+// its others: no module of their own.
+bool single_kernel(const Work& work) {
+  const auto* r = std::get_if<Rowwise>(&work);
+  return r != nullptr && (r->kind == RowwiseKind::accumulate || r->kind == RowwiseKind::copy);
+}
+
 // Graphs of layers leave embedding, loss and the step's edge to the launching thread; our
 // executor's graph of a step the optimizer, whose settings change.
 bool captured(const Op& op, std::optional<CudaGraphScope> graphs, const Recipe& recipe) {
@@ -200,7 +207,9 @@ Seconds launch_time(const Op& op, const Recipe& recipe) {
   const std::optional<Seconds>& further = recipe.host.further_launch;
   const bool enqueued_by_loop = op.piece > 0 && !std::holds_alternative<Attention>(op.work);
   if (further && is_update(op.work)) return *further * kernels_of(op.work);
-  if (further && (enqueued_by_loop || over_lists(op.work))) return *further;
+  if (further && (enqueued_by_loop || over_lists(op.work) || single_kernel(op.work))) {
+    return *further;
+  }
   if (std::holds_alternative<Collective>(op.work)) return recipe.host.collective_launch;
   if (const auto* r = std::get_if<Rowwise>(&op.work); r != nullptr && r->groups > 1) {
     const auto experts = static_cast<double>(r->groups);
@@ -212,7 +221,10 @@ Seconds launch_time(const Op& op, const Recipe& recipe) {
   }
   const auto* g = std::get_if<GroupedGemm>(&op.work);
   if (g != nullptr && recipe.kernels.one_product_per_expert) {
-    return recipe.host.launch + recipe.host.expert.product * static_cast<double>(g->groups);
+    // One module's products, or as many modules.
+    const Seconds each = recipe.host.expert.product;
+    const Seconds module = each < recipe.host.launch ? recipe.host.launch : Seconds(0);
+    return module + each * static_cast<double>(g->groups);
   }
   const double kernels = kernels_of(op.work);
   return further ? recipe.host.launch + *further * (kernels - 1) : recipe.host.launch * kernels;
@@ -262,6 +274,23 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
     stretched[i].time *= 1 + lost / std::max(length, beside);
   }
   durations = stretched;
+}
+
+// Left to itself, Transformer Engine takes cuDNN's attention from Hopper on and FlashAttention-2
+// before. cuDNN's backward has no fixed order with dropout on Blackwell
+// (nvte_get_fused_attn_backend in Transformer Engine d0067d0d, common/fused_attn/fused_attn.cpp;
+// get_attention_backend in its pytorch/attention/dot_product_attention/utils.py), and neither
+// FlashAttention-3 nor 4 has dropout.
+ParallelPlan plan_on(const HardwareProfile& hardware, const ParallelPlan& plan,
+                     const Recipe& recipe) {
+  const bool engine = recipe.memory.product_workspaces && recipe.memory.engine_layers;
+  ParallelPlan runs = plan;
+  if (!engine || plan.attention_backend != AttentionBackend::automatic) return runs;
+  const int generation = hardware.gpu.compute_capability;
+  if (generation < 90 || (generation >= 100 && plan.deterministic && plan.dropout)) {
+    runs.attention_backend = AttentionBackend::flash;
+  }
+  return runs;
 }
 
 CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,

@@ -297,7 +297,8 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
 }
 
 MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) const {
-  const BlockShape base = base_shape(model_, plan, recipe_, facts_.moe_imbalance, facts_.turns_fp8);
+  const BlockShape base = base_shape(model_, plan_on(hardware_, plan, recipe_), recipe_,
+                                     facts_.moe_imbalance, facts_.turns_fp8);
   Bytes reserves;
   for (const NamedReserve& r : framework_reserves(model_, plan, recipe_, hardware_))
     reserves += r.bytes;

@@ -221,7 +221,8 @@ struct Session {
   PipelineLinks links;
 
   Session(const CostModel& cost, const ParallelPlan& plan)
-      : program(build_step_program(cost.model(), plan, cost.recipe(), cost.facts())),
+      : program(build_step_program(cost.model(), plan_on(cost.hardware(), plan, cost.recipe()),
+                                   cost.recipe(), cost.facts())),
         context(context_of(plan, cost.hardware(), program.grid, cost.recipe(), cost.facts())),
         links(pipeline_links(cost, plan, program.grid)) {}
   Session(const Session&) = delete;

@@ -7,7 +7,6 @@
 #include "executor/cpu/ops.h"
 #include "executor/math/causal_conv.h"
 #include "executor/math/delta_rule.h"
-#include "executor/math/embedding.h"
 #include "executor/math/norm.h"
 #include "models/error.h"
 
@@ -30,6 +29,8 @@ DeltaHeads heads_of(const CpuRank& rank, const Command& c) {
 struct Scratch {
   Scratch(std::int64_t rows, std::int64_t cols)
       : values(static_cast<std::size_t>(rows * cols)), matrix(values, rows, cols) {}
+  Scratch(const Scratch&) = delete;  // a copy's matrix would be the other's
+  Scratch(Scratch&&) = default;
   std::vector<float> values;
   Matrix matrix;
 };

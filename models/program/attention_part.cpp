@@ -24,7 +24,7 @@ SlotId AttentionPart::forward(SlotId x) {
   normed_ = cast ? c_.linear_input(normed, c_.local_tokens, c_.hidden) : normed;
   if (apart) b.end_module(RecomputeModule::layernorm);
   if (s.fpdt_chunk > 0) {
-    out_ = fpdt_.attention_forward(normed_);
+    turned_ = out_ = fpdt_.attention_forward(normed_);
   } else {
     attend(normed_);
   }
@@ -32,10 +32,10 @@ SlotId AttentionPart::forward(SlotId x) {
   // Cast, but kept as it came, for attention's backward reads it, too: Megatron has the product of
   // fp8 keep its original input here (set_save_original_input in core's attention.py; delayed
   // scaling alone has a cast copy as well).
-  gated_ = out_;
+  gated_ = turned_;
   if (c_.model.attention_output_gate) {
     gated_ = b.slot("attention gated", act, c_.tokens, heads.q * heads.v_dim);
-    c_.rowwise(RowwiseKind::swiglu, c_.tokens, heads.q * heads.v_dim, {out_, gate_}, {gated_})
+    c_.rowwise(RowwiseKind::swiglu, c_.tokens, heads.q * heads.v_dim, {turned_, gate_}, {gated_})
         .role = Role::gate;
   }
   const SlotId projected_in = c_.linear_input(gated_, c_.tokens, heads.q * heads.v_dim);
@@ -77,6 +77,7 @@ void AttentionPart::attend(SlotId normed) {
   }
   b.begin_module(RecomputeModule::core_attn);
   core(Pass::forward);
+  turned_ = turned_out();
   b.end_module(RecomputeModule::core_attn);
 }
 
@@ -271,6 +272,22 @@ void AttentionPart::mla_project_forward(SlotId normed) {
   b.end_module(RecomputeModule::mla_up_proj);
 }
 
+// Megatron's rows go by token, then sequence, FlashAttention's by sequence: Transformer Engine
+// turns what it returns into an array of its own, and both stay, this one for the projection's
+// backward (FlashAttention.forward in Transformer Engine d0067d0d, backends.py).
+SlotId AttentionPart::turned_out() {
+  const OtherMemory& memory = c_.recipe.memory;
+  const bool engine = memory.product_workspaces && memory.engine_layers;
+  const bool flash = c_.attention_kernel() == AttentionKernel::flash2;
+  if (!engine || !flash || c_.shape.micro_batch_size == 1) return out_;
+  const Heads heads = heads_of(c_);
+  const std::int64_t width = heads.q * heads.v_dim;
+  const SlotId result =
+      c_.b.slot("attention out by token", c_.activation_dtype(), c_.tokens, width);
+  c_.rowwise(RowwiseKind::copy, c_.tokens, width, {out_}, {result});
+  return result;
+}
+
 SlotId AttentionPart::backward(SlotId dy, SlotId also) {
   auto& b = c_.b;
   const Heads heads = heads_of(c_);
@@ -288,15 +305,18 @@ SlotId AttentionPart::backward(SlotId dy, SlotId also) {
   const SlotId dy_in = c_.linear_input(dsum, c_.local_tokens, c_.hidden, Pass::backward);
   const SlotId dy_whole = c_.gather_sequence(dy_in);
   const bool gates = c_.model.attention_output_gate;
-  const SlotId dgated = gates ? b.slot("d attention gated", act, c_.tokens, width) : dout_;
+  const bool turned = turned_ != out_;
+  const SlotId dturned = turned ? b.slot("dout by token", act, c_.tokens, width) : dout_;
+  const SlotId dgated = gates ? b.slot("d attention gated", act, c_.tokens, width) : dturned;
   c_.linear_dgrad(ParameterRole::o_proj, dy_whole, dgated, c_.tokens, c_.hidden, width);
   c_.linear_wgrad(ParameterRole::o_proj, dy_whole, gated_, c_.tokens, c_.hidden, width);
   if (gates) {
     dgate_ = b.slot("d attention gate", act, c_.tokens, width);
-    c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, width, {dgated, out_, gate_},
-               {dout_, dgate_})
+    c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, width, {dgated, turned_, gate_},
+               {dturned, dgate_})
         .role = Role::gate_backward;
   }
+  if (turned) c_.rowwise(RowwiseKind::copy, c_.tokens, width, {dturned}, {dout_});
 
   SlotId dnormed = c_.shape.fpdt_chunk > 0 ? fpdt_.attention_backward(dout_) : attend_backward();
   if (also != kNoSlot) {

@@ -38,6 +38,7 @@ class AttentionPart {
   SlotId project_backward();
   SlotId mla_project_backward();
   void core(Pass pass);
+  SlotId turned_out();
   SlotId eager_qk_norm_copy();
   void sum_qk_norm(SlotId of);
   [[nodiscard]] std::int64_t query_widths() const;
@@ -67,6 +68,7 @@ class AttentionPart {
   SlotId qkv_ = kNoSlot;     // packed, before norm and rotation
   SlotId packed_ = kNoSlot;  // queries and keys of it, held by a checkpoint around attention
   SlotId q_ = kNoSlot, k_ = kNoSlot, v_ = kNoSlot, out_ = kNoSlot, lse_ = kNoSlot;
+  SlotId turned_ = kNoSlot;                                    // the output by token, then sequence
   SlotId gate_ = kNoSlot, gated_ = kNoSlot, dgate_ = kNoSlot;  // of the output
   SlotId scores_ = kNoSlot, mask_ = kNoSlot, drop_ = kNoSlot;
   // Ulysses: of whole sequences, a share of the heads.
