@@ -49,11 +49,14 @@ Exit run_calibrate(const Args& args, const Console& console);
 Exit run_accuracy(const Args& args, const Console& console);
 Exit run_models(const Args& args, const Console& console);
 Exit run_hardware(const Args& args, const Console& console);
+Exit run_completions(const Args& args, const Console& console);
+Exit run_man(const Args& args, const Console& console);
 
 struct Verb {
   std::string_view name, summary;
   Exit (*run)(const Args&, const Console&);
 };
 std::span<const Verb> verbs();
+std::string_view program_version();
 
 }  // namespace qplan

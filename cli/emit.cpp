@@ -122,13 +122,15 @@ Exit run_emit(const Args& args, const Console& console) {
                    "qplan emit plan.json --framework megatron --out job");
   line.positional("PLAN", "plan file, as `qplan search -o` writes it", question.plan);
   line.group("Output");
+  const std::vector<std::string_view> framework_files = files_words();
   line.option(
-      {"--framework", "NAME", fmt::format("whose files: {}", fmt::join(files_words(), ", ")),
+      {"--framework", "NAME", fmt::format("whose files: {}", fmt::join(framework_files, ", ")),
        "the plan's own, where it has files"},
-      [&question](const std::string&, const std::string& text) {
-        const auto named = files_named(lower_case(text));
-        question.framework = named ? *named : from_word<Framework>(text);
-      });
+      {[&question](const std::string&, const std::string& text) {
+         const auto named = files_named(lower_case(text));
+         question.framework = named ? *named : from_word<Framework>(text);
+       },
+       {framework_files.begin(), framework_files.end()}});
   line.option({"--out", "DIR", "folder to write them to", ""}, set_text(question.folder));
   line.flag("--force", "overwrite files that are there", question.force);
   add_cluster_options(line, question.choices, {.with_gpus = false, .with_hardware = true});

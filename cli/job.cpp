@@ -96,7 +96,7 @@ void read_hardware_of(Job& job) {
 // An implementation's word, or that of files which `emit` writes: torchtitan's run fsdp2-compile,
 // slime's megatron. A word that both know means the implementation.
 SetOption set_implementation(JobChoices& choices) {
-  return [&choices](const std::string&, const std::string& text) {
+  const auto set = [&choices](const std::string&, const std::string& text) {
     const std::string word = lower_case(text);
     choices.framework = try_from_word<RecipeKind>(word);
     choices.files.reset();
@@ -106,6 +106,7 @@ SetOption set_implementation(JobChoices& choices) {
     choices.framework = recipe_for(*choices.files, RecipeKind::megatron);
     if (to_word(*choices.files) == to_word(*choices.framework)) choices.files.reset();
   };
+  return {set, all_framework_words()};
 }
 
 // "1024" or "1280x720" as the side of the square of as many pixels.
@@ -134,7 +135,7 @@ void add_read_as_option(CommandLine& line, std::optional<std::string>& architect
 void add_model_options(CommandLine& line, JobChoices& choices) {
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
-              set_given(choices.model, set_text));
+              set_given(choices.model, set_name, model_names()));
   add_read_as_option(line, choices.read_as);
   line.option({"--framework", "NAME",
                fmt::format("implementation to predict, or whose files are to be written: {}",
@@ -164,7 +165,7 @@ void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions 
   if (which.with_hardware) {
     line.option({"--hardware", "NAME", "built-in name (`qplan hardware`), or path of a profile",
                  std::string(kDefaultHardware)},
-                set_given(choices.hardware, set_text));
+                set_given(choices.hardware, set_name, hardware_names()));
   }
   line.option({"--gpus-per-node", "COUNT", "GPUs of a node", "the hardware's, mostly 8"},
               set_given(choices.gpus_per_node, set_whole, std::int64_t{1}, std::int64_t{1024}));

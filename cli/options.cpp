@@ -10,7 +10,9 @@
 #include <cmath>
 #include <ostream>
 
+#include "cli/report.h"
 #include "models/error.h"
+#include "models/json.h"
 #include "models/text.h"
 
 namespace qplan {
@@ -68,12 +70,14 @@ std::string with_dashes(std::string arg) {
 struct CommandLine::Parser {
   struct Entry {
     CLI::Option* option;
+    OptionText text;  // of a flag and of a positional without a value's name
     std::string name;
     SetOption set;
     bool repeatable, value_optional;
     bool list = false;  // one value is several, with commas between
   };
   CLI::App app;
+  std::string example;
   std::vector<Entry> entries;
 
   // CLI11 keeps the texts; they are read after it is done, so that an unknown option is the first
@@ -87,16 +91,19 @@ struct CommandLine::Parser {
     for (const Entry& entry : entries) result.push_back(entry.name);
     return result;
   }
+  [[nodiscard]] Json json(const std::string& verb) const;
   void refuse_unknown(const std::string& verb) const;
   static void refuse_repeated(const Entry& entry, const std::vector<std::string>& texts);
 };
 
 CommandLine::CommandLine(std::string verb, const std::string& summary, const std::string& example)
     : parser_(std::make_unique<Parser>()), verb_(std::move(verb)) {
+  group_ = "Options";  // CLI11 hides what stands in a group without a name
   CLI::App& app = parser_->app;
   app.name("qplan " + verb_);
   app.description(summary);
   app.footer("Example: " + example);
+  parser_->example = example;
   app.formatter(std::make_shared<HelpFormatter>());
   app.set_help_flag();  // parse() adds it: last in help
   app.allow_extras();
@@ -118,28 +125,76 @@ void CommandLine::repeatable(const OptionText& text, SetOption set) {
   option->expected(value_optional ? 0 : 1, 1);
   const std::string name = text.name.substr(text.name.rfind(',') + 1);
   const bool list = text.value_name.ends_with(",...");
-  parser_->entries.push_back({option, name, std::move(set), true, value_optional, list});
+  parser_->entries.push_back({option, text, name, std::move(set), true, value_optional, list});
 }
 
 void CommandLine::flag(const std::string& name, const std::string& help, bool& value) {
   CLI::Option* const option = parser_->app.add_flag(name, help)->group(group_);
-  parser_->entries.push_back({option, name,
-                              [&value](const std::string&, const std::string&) { value = true; },
-                              true, true});
+  const auto set = [&value](const std::string&, const std::string&) { value = true; };
+  parser_->entries.push_back({option, {name, "", help, ""}, name, set, true, true});
 }
 
 void CommandLine::positional(const std::string& name, const std::string& help, std::string& value) {
+  positional(name, help, set_name(value, {}));
+}
+
+void CommandLine::positional(const std::string& name, const std::string& help, SetOption set) {
   CLI::Option* const option = parser_->add(name, help);
-  parser_->entries.push_back({option, name, set_text(value), false, false});
+  parser_->entries.push_back({option, {name, "", help, ""}, name, std::move(set), false, false});
 }
 
 void CommandLine::positionals(const std::string& name, const std::string& help,
                               std::vector<std::string>& values) {
   CLI::Option* const option = parser_->add(name, help)->expected(-1);
-  const auto add = [&values](const std::string&, const std::string& text) {
+  SetOption add = [&values](const std::string&, const std::string& text) {
     values.push_back(text);
   };
-  parser_->entries.push_back({option, name, add, true, false});
+  add.or_file = true;
+  parser_->entries.push_back({option, {name, "", help, ""}, name, std::move(add), true, false});
+}
+
+Json CommandLine::Parser::json(const std::string& verb) const {
+  Json options = Json::array(), positionals = Json::array();
+  for (const Entry& entry : entries) {
+    const bool named = entry.name.starts_with('-');
+    const OptionText& text = entry.text;
+    const bool file = entry.set.or_file || text.value_name == "FILE" || text.value_name == "PLAN";
+    Json row = {{"help", text.help},
+                {"words", entry.set.words},
+                {"path", file                       ? Json("file")
+                         : text.value_name == "DIR" ? Json("folder")
+                                                    : Json(nullptr)}};
+    if (!named) {
+      row["name"] = entry.name;
+      row["repeatable"] = entry.repeatable;
+      positionals.push_back(std::move(row));
+      continue;
+    }
+    row["names"] = split_list(text.name);
+    row["group"] = entry.option->get_group();
+    row["value"] = text.value_name.empty() ? Json(nullptr) : Json(text.value_name);
+    row["value_optional"] = entry.value_optional && !text.value_name.empty();
+    row["default"] = text.fallback.empty() ? Json(nullptr) : Json(text.fallback);
+    row["repeatable"] = entry.repeatable;
+    row["list"] = entry.list;
+    options.push_back(std::move(row));
+  }
+  const CLI::Option* const help = app.get_help_ptr();
+  options.push_back({{"names", split_list(help->get_name(false, true))},
+                     {"group", help->get_group()},
+                     {"help", help->get_description()},
+                     {"words", Json::array()},
+                     {"path", nullptr},
+                     {"value", nullptr},
+                     {"value_optional", false},
+                     {"default", nullptr},
+                     {"repeatable", true},
+                     {"list", false}});
+  return {{"verb", verb},
+          {"summary", app.get_description()},
+          {"example", example},
+          {"positionals", std::move(positionals)},
+          {"options", std::move(options)}};
 }
 
 void CommandLine::Parser::refuse_unknown(const std::string& verb) const {
@@ -173,6 +228,10 @@ bool CommandLine::parse(const std::vector<std::string>& args, std::ostream& out)
   std::vector<std::string> reversed;  // CLI11 pops from the back
   for (const std::string& arg : args) reversed.insert(reversed.begin(), with_dashes(arg));
   parser_->app.set_help_flag("-h,--help", "this text")->group("Output");
+  if (args.size() == 1 && args.front() == kHelpJson) {
+    out << json_text(parser_->json(verb_));
+    return false;
+  }
   try {
     parser_->app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
@@ -236,6 +295,13 @@ SetOption set_text(std::string& value) {
     if (text.empty()) throw Error(option + " is empty; give it a value");
     value = text;
   };
+}
+
+SetOption set_name(std::string& value, std::vector<std::string> names) {
+  SetOption set = set_text(value);
+  set.words = std::move(names);
+  set.or_file = true;
+  return set;
 }
 
 SetOption set_whole(std::int64_t& value, std::int64_t low, std::int64_t high) {

@@ -2,12 +2,14 @@
 // The command line of one verb: options in groups, every complaint one sentence, help with an
 // example. CLI11 does the parsing.
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "models/text.h"
@@ -15,8 +17,21 @@
 
 namespace qplan {
 
-// Takes an option's text; throws Error that names the option.
-using SetOption = std::function<void(const std::string& option, const std::string& text)>;
+// Takes an option's text; throws Error that names the option. Shells offer the words that it knows.
+struct SetOption {
+  std::function<void(const std::string& option, const std::string& text)> take;
+  std::vector<std::string> words = {};
+  bool or_file = false;  // a word, or a file's path
+
+  template <class Take>
+  requires(!std::same_as<std::remove_cvref_t<Take>, SetOption>)
+      SetOption(Take function, std::vector<std::string> known = {})  // NOLINT: a lambda is one
+      : take(std::move(function)), words(std::move(known)) {}
+  void operator()(const std::string& option, const std::string& text) const { take(option, text); }
+};
+
+// The one table of a verb's options, as data: what completions and pages are made of.
+inline constexpr std::string_view kHelpJson = "--help-json";
 
 struct OptionText {
   std::string name;        // "--gpus", "-o,--output"
@@ -36,14 +51,17 @@ class CommandLine {
   void option(const OptionText& text, SetOption set);
   void repeatable(const OptionText& text, SetOption set);  // may be given several times
   void flag(const std::string& name, const std::string& help, bool& value);
-  // Words without an option, in order; the last complaint says how many there may be.
+  // Words without an option, in order; the last complaint says how many there may be. `set` knows
+  // what the word may be; without it a file's path is meant.
   void positional(const std::string& name, const std::string& help, std::string& value);
+  void positional(const std::string& name, const std::string& help, SetOption set);
 
   // Any number of them.
   void positionals(const std::string& name, const std::string& help,
                    std::vector<std::string>& values);
 
-  // False: help was asked for and printed. Throws Error for anything it cannot use.
+  // False: help was asked for and printed, as text or, by kHelpJson alone, as JSON. Throws Error
+  // for anything it cannot use.
   bool parse(const std::vector<std::string>& args, std::ostream& out);
 
  private:
@@ -60,21 +78,35 @@ SetOption set_number(double& value, double low, double high);
 // "1T", "300B", "2e12".
 SetOption set_count(double& value, double low, double high);
 
+// The name of something built in, or the path of a file that is like it.
+SetOption set_name(std::string& value, std::vector<std::string> names);
+
+template <class E>
+std::vector<std::string> words_of() {
+  std::vector<std::string> words;
+  for (const auto& [e, word] : Words<E>::table) words.emplace_back(word);
+  return words;
+}
+
 template <class E>
 SetOption set_word(E& value) {
-  return [&value](const std::string&, const std::string& text) {
-    value = from_word<E>(lower_case(text));
-  };
+  return {[&value](const std::string&, const std::string& text) {
+            value = from_word<E>(lower_case(text));
+          },
+          words_of<E>()};
 }
 
 // The same for a value that knows whether it was given.
 template <class Optional, class Make, class... Bounds>
 SetOption set_given(Optional& value, Make make, Bounds... bounds) {
-  return [&value, make, bounds...](const std::string& option, const std::string& text) {
+  typename Optional::value_type none{};
+  SetOption set = make(none, bounds...);  // for what it knows
+  set.take = [&value, make, bounds...](const std::string& option, const std::string& text) {
     typename Optional::value_type read{};
     make(read, bounds...)(option, text);
     value = std::move(read);
   };
+  return set;
 }
 
 // "a, b, c" of an enum, for help.

@@ -9,6 +9,7 @@
 #include "cli/job.h"
 #include "models/ascii.h"
 #include "models/error.h"
+#include "models/plan/word_values.h"
 #include "models/plan/words.h"
 #include "models/program/loss.h"
 
@@ -76,7 +77,8 @@ void add_single(CommandLine& line, const WordText& word, PlanWords& words,
     naming(option, [&] { return with_word({}, key, text); });
     words[std::string(key)] = text;
   };
-  line.option({option_name(word.key), value_name(word), word.help, fallback}, set);
+  line.option({option_name(word.key), value_name(word), word.help, fallback},
+              {set, values_of_word(word.key)});
 }
 
 // "none,optimizer" of a word whose values have commas themselves was meant as two values.
@@ -103,9 +105,9 @@ void add_constraint(CommandLine& line, const WordText& word, SearchSpace& space)
                           ""};
   // Where one value is a list already, only repetition can give several.
   if (word.given == Given::again) {
-    line.repeatable(option, set);
+    line.repeatable(option, {set, values_of_word(word.key)});
   } else {
-    line.option(option, set);
+    line.option(option, {set, values_of_word(word.key)});
   }
 }
 

@@ -9,10 +9,14 @@
 #include <ostream>
 
 #include "cli/commands.h"
+#include "cli/option_table.h"
+#include "cli/options.h"
 #include "cli/page.h"
 #include "cli/print.h"
+#include "cli/report.h"
 #include "executor/cuda/device_error.h"
 #include "models/error.h"
+#include "models/json.h"
 
 namespace qplan {
 namespace {
@@ -42,13 +46,15 @@ constexpr std::array kVerbs{
     Verb{"accuracy", "predictions beside measured runs, and their errors", run_accuracy},
     Verb{"models", "the built-in models; `models show NAME`", run_models},
     Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware},
+    Verb{"completions", "what bash, zsh or fish completes", run_completions},
+    Verb{"man", "pages for man(1)", run_man},
 };
 
 void print_help(std::ostream& out) {
   print(out,
         "qplan: which parallel plan for training a large language model, at what cost.\n\n"
         "Usage: qplan VERB [options]\n\nVerbs:\n");
-  for (const Verb& verb : kVerbs) print(out, "  {:<10}{}\n", verb.name, verb.summary);
+  for (const Verb& verb : kVerbs) print(out, "  {:<13}{}\n", verb.name, verb.summary);
   print(out,
         "\n`qplan VERB --help` lists a verb's options; `qplan --version` prints {}.\n\n"
         "Example: qplan search --model qwen3-30b-a3b --gpus 256\n",
@@ -67,6 +73,10 @@ Exit dispatch(const Args& args, const Console& console) {
     return Exit::done;
   }
   if (word == "help") return dispatch({rest.front(), "--help"}, console);
+  if (word == kHelpJson && rest.empty()) {
+    console.out << json_text(verbs_json());
+    return Exit::done;
+  }
   if (word == "--version") {
     print(console.out, "qplan {}\n", kVersion);
     return Exit::done;
@@ -86,6 +96,10 @@ Exit dispatch(const Args& args, const Console& console) {
 
 std::span<const Verb> verbs() {
   return kVerbs;
+}
+
+std::string_view program_version() {
+  return kVersion;
 }
 
 int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
