@@ -8,6 +8,7 @@
 
 #include "cli/accuracy_json.h"
 #include "cli/accuracy_text.h"
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/report.h"
@@ -36,7 +37,7 @@ SetOption set_by(std::vector<std::string>& by) {
       unknown_word(option + " word", word, known);
     }
   };
-  return {set, known};
+  return {{.known = known}, set};
 }
 
 // Of a CSV file, of a file of golden values, or of those in a folder.
@@ -147,7 +148,7 @@ Exit run_accuracy(const Args& args, const Console& console) {
   const std::vector<JudgedRun> runs =
       judge_all(read_runs(question), static_cast<int>(question.threads));
   const Accuracy accuracy = summarise(runs, question);
-  answer(question.json       ? json_text(accuracy_json(runs, accuracy, question))
+  answer(question.json       ? answer_text("accuracy", accuracy_json(runs, accuracy, question))
          : question.markdown ? accuracy_markdown(accuracy, question)
                              : accuracy_text(runs, accuracy, question),
          question, console);

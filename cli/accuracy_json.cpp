@@ -87,8 +87,9 @@ Json accuracy_json(const std::vector<JudgedRun>& runs, const Accuracy& accuracy,
   for (const Outcome* o : accuracy.apart) ids.push_back(o->id);
   json["set_aside"] = {{"rule", fmt::format("ZeRO-0/1 twins whose measured step times differ by "
                                             "more than {}x; runs over {}x slower than one with a "
-                                            "smaller micro-batch, bubbles aside",
-                                            kTwinRatio, kSlowRatio)},
+                                            "smaller micro-batch, bubbles aside; runs the middle "
+                                            "half of whose steps spans over {} of their median",
+                                            kTwinRatio, kSlowRatio, kUnsteadySpread)},
                        {"ids", std::move(ids)},
                        {"all", to_json(accuracy.trusted)}};
   json["memory_of_unknown_kind"] = to_json(accuracy.unknown_memory);

@@ -103,6 +103,7 @@ JudgedRun judge(MeasuredRun run, RunPrediction prediction) {
     o.bubble = bubble_of(r.inputs->plan);
   }
   if (r.step_time) o.measured_step_s = r.step_time->value();
+  o.unsteady = r.unsteady;
   if (p.estimate) {
     o.step_s = p.estimate->step_time.value();
     o.step_low_s = p.estimate->step_time_low.value();

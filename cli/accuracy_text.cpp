@@ -211,9 +211,9 @@ std::string apart_sentence(const Accuracy& accuracy) {
   return fmt::format(
       "Set aside where said so: {} runs. Of ZeRO-0/1 twins, alike in all else, one took over {} "
       "times as long as the other, though both move the same bytes; or a run took over {} times as "
-      "long as one with a smaller micro-batch, pipeline bubbles aside. Something else was in "
-      "play.\n",
-      accuracy.apart.size(), kTwinRatio, kSlowRatio);
+      "long as one with a smaller micro-batch, pipeline bubbles aside; or the middle half of a "
+      "run's own steps spans over {} of their median. Something else was in play.\n",
+      accuracy.apart.size(), kTwinRatio, kSlowRatio, kUnsteadySpread);
 }
 
 std::string unknown_memory_sentence(const Accuracy& accuracy) {

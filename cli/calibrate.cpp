@@ -10,6 +10,7 @@
 #include <memory>
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/execution.h"
 #include "cli/print.h"
@@ -136,7 +137,7 @@ Exit run_calibrate(const Args& args, const Console& console) {
   const HardwareProfile start = load_hardware(base.empty() ? base_for(calibration.gpu) : base);
   const Json profile = calibrated_profile(start.source, calibration);
   static_cast<void>(read_hardware(profile, output));  // what is written can be read
-  write_file_atomically(output, json_text(profile));
+  write_file_atomically(output, answer_text("profile", profile));
   print(console.out, "{}: {} works and {} ops of steps on {} x {} in {:.0f} s, starting from {}\n",
         output, calibration.samples.size(), calibration.steps.size(), calibration.ranks,
         calibration.gpu, watch.elapsed_s(), start.name);

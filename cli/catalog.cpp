@@ -5,6 +5,7 @@
 #include <optional>
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/job.h"
 #include "cli/options.h"
 #include "cli/report.h"
@@ -30,12 +31,12 @@ Exit run_catalog(const Catalog& catalog, const Args& args, const Console& consol
   if (!line.parse(args, console.out)) return Exit::done;
 
   if (action.empty()) {
-    console.out << (json ? json_text(catalog.list_json()) : catalog.list_text());
+    console.out << (json ? answer_text(catalog.verb, catalog.list_json()) : catalog.list_text());
     return Exit::done;
   }
   if (action != "show" && name.empty()) {
     // `qplan hardware h100-sxm`: one of them.
-    console.out << json_text(catalog.one(action, as.value_or("")));
+    console.out << answer_text(catalog.shown, catalog.one(action, as.value_or("")));
     return Exit::done;
   }
   if (action != "show") {
@@ -47,7 +48,7 @@ Exit run_catalog(const Catalog& catalog, const Args& args, const Console& consol
     throw Error(
         fmt::format("{} show needs a name; `qplan {}` lists them", catalog.verb, catalog.verb));
   }
-  console.out << json_text(catalog.one(name, as.value_or("")));
+  console.out << answer_text(catalog.shown, catalog.one(name, as.value_or("")));
   return Exit::done;
 }
 

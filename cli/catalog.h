@@ -12,6 +12,7 @@ namespace qplan {
 
 struct Catalog {
   std::string verb, summary, example;  // as help says them
+  std::string shown;                   // the schema of what `show` prints
   std::string shows, names;            // what `show` prints; what NAME may be
   std::string (*list_text)();
   Json (*list_json)();

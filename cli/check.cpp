@@ -11,10 +11,13 @@
 #include <memory>
 #include <ostream>
 #include <span>
+#include <sstream>
 #include <system_error>
 
 #include "cli/advice.h"
+#include "cli/answer.h"
 #include "cli/check_files.h"
+#include "cli/check_formats.h"
 #include "cli/commands.h"
 #include "cli/files_plan.h"
 #include "cli/job_defaults.h"
@@ -33,23 +36,41 @@ namespace fs = std::filesystem;
 
 struct CheckWords : FilesQuestion {
   std::vector<std::string> files;
-  std::string fix;
-  bool json = false;
-  bool best = true;
+  std::string fix, sarif;
+  CheckFormat format = CheckFormat::text;
+  bool best = true, each = false, skip_unknown = false;
 };
 
 struct FoundInFiles {
+  std::vector<ConfigText> files;  // of one job
   Checked checked;
   std::shared_ptr<Job> job;  // in the implementation that the files speak to
   std::optional<Answer> yours;
   std::optional<RlEstimate> step;  // of a job that makes the answers it is trained on
   std::unique_ptr<Job> best_job;   // the same, or another where that one cannot train the model
   std::optional<Answer> best;
+  std::optional<RlStep> best_step_asked;  // of such a job: its own with the engines that were found
+  std::optional<RlEstimate> best_step;
   bool searched = false;
   std::vector<Advice> would_fit;  // where no plan does
   FixedFiles fixed;               // what --fix writes
   bool wants_fix = false;
   std::vector<std::string> written;  // corrected copies
+};
+
+// A file that was named and that no framework reads.
+struct SkippedFile {
+  std::string file, reason;
+};
+
+struct CheckAnswer {
+  std::vector<FoundInFiles> jobs;
+  std::vector<SkippedFile> skipped;
+  [[nodiscard]] std::int64_t count(Severity severity) const {
+    std::int64_t sum = 0;
+    for (const FoundInFiles& job : jobs) sum += job.checked.count(severity);
+    return sum;
+  }
 };
 
 constexpr std::string_view kNoPlanFits = "no_plan_fits";
@@ -101,6 +122,47 @@ void find_best(FoundInFiles& found, const JobChoices& choices) {
     found.best_job = std::move(job);
     return;
   }
+}
+
+// Who trains how, and on which engines answers are made, of the same step on the same GPUs: those
+// that the files set aside stay so.
+void find_best_step(FoundInFiles& found, const JobChoices& choices) {
+  const Checked& checked = found.checked;
+  const RlStep& own = *checked.step;
+  JobChoices all = choices;
+  all.framework = checked.recipe;
+  auto job = make_job(all);
+  RolloutLayout any = own.layout;  // another one may be in its place
+  any.tp = any.dp = any.ep = 1;
+  if (!rl_faults(own.job, job->model, checked.plan, any, job->gpus).empty()) return;
+  found.searched = true;
+  const Json config = config_of(*job);
+  RlSearchOptions options;
+  options.search.top = 1;
+  options.split = false;
+  options.find = [&](const SearchSpace& space, const SearchOptions& how) {
+    return search_written(*job->cost, space, how, checked.framework, config);
+  };
+  const std::int64_t engines_on = own.job.colocated() ? job->gpus : own.job.rollout_gpus;
+  if (own.job.generates()) {
+    options.layouts = rollout_layouts(job->model, engines_on, own.layout);
+  }
+  const RlSearchResult result =
+      search_rl(*job->cost, own.job, space_of_job(checked.plan, job->gpus), options);
+  if (result.plans.empty()) return;
+  const RlPlan& best = result.plans.front();
+  const bool slower =
+      found.step && found.step->fits && found.step->step_time <= best.estimate.step_time;
+  found.best_step_asked = own;
+  if (!slower) {
+    found.best_step_asked->layout = best.layout;
+    found.best_step_asked->job.rollout_gpus = best.rollout_gpus;
+  }
+  found.best_step = slower ? *found.step : best.estimate;
+  const ParallelPlan plan = slower ? update_plan(own.job, job->model, checked.plan) : best.plan;
+  job->gpus = plan.world();
+  found.best = ask(*job, plan);
+  found.best_job = std::move(job);
 }
 
 std::string_view with_s(std::int64_t count) {
@@ -294,9 +356,29 @@ std::string speed_text(const Job& job, const Answer& answer) {
                      significant(e.tokens_per_s_per_gpu, 4), mfu_text(job, answer));
 }
 
-void print_text(const FoundInFiles& found, std::ostream& out) {
+void print_best_step(const FoundInFiles& found, std::ostream& out) {
+  const RlStep& asked = *found.best_step_asked;
+  const bool same = found.step && found.step->step_time == found.best_step->step_time;
+  if (same) {
+    out << "best      the same: no step that was found is faster\n";
+    return;
+  }
+  out << wrapped(fmt::format("best      {} (by {})", to_string(found.best->plan),
+                             to_word(found.best_job->framework)),
+                 page().text, 10);
+  if (asked.job.generates()) {
+    out << wrapped(fmt::format("          answers by engines of {}", to_string(asked.layout)),
+                   page().text, 10);
+  }
+  out << phases_text(*found.best_step);
+  if (found.step && found.step->fits) {
+    out << fmt::format("          {} times as fast as this step\n",
+                       significant(found.step->step_time / found.best_step->step_time));
+  }
+}
+
+void print_job(const FoundInFiles& found, std::ostream& out) {
   const Checked& checked = found.checked;
-  print_findings(found, out);
   for (const std::string& path : found.written) print(out, "corrected copy: {}\n", path);
   if (found.wants_fix && found.written.empty()) out << "nothing was corrected\n";
   if (!found.yours) return;
@@ -309,6 +391,7 @@ void print_text(const FoundInFiles& found, std::ostream& out) {
               : wrapped("          " + speed_text(*found.job, *found.yours), page().text, 10));
   if (found.step) out << rl_job_text(checked.step->job) << phases_text(*found.step);
   if (!found.best && !found.searched) return;
+  if (found.best_step) return print_best_step(found, out);
   if (!found.best) {
     out << "best      no plan fits these GPUs";
     out << (found.would_fit.empty() ? "\n" : "; one would with:\n" + advice_text(found.would_fit));
@@ -328,6 +411,48 @@ void print_text(const FoundInFiles& found, std::ostream& out) {
     out << fmt::format("          {} times as fast as this job{}\n", significant(ratio),
                        tie ? ", less than the prediction can tell" : "");
   }
+}
+
+void print_text(const FoundInFiles& found, std::ostream& out) {
+  print_findings(found, out);
+  print_job(found, out);
+}
+
+// Of several jobs each under the name of its file; of files that are none nothing is said.
+void print_text(const CheckAnswer& answer, const CheckWords& question, std::ostream& out) {
+  for (std::size_t i = 0; i < answer.jobs.size(); ++i) {
+    const FoundInFiles& found = answer.jobs[i];
+    if (question.each) print(out, "{}{}:\n", i > 0 ? "\n" : "", found.files.front().name);
+    print_text(found, out);
+  }
+}
+
+// ---- other programs ----
+
+// A line without the space around it; line 0 is none.
+std::string line_text(const std::string& text, int line) {
+  std::istringstream lines(text);
+  std::string found;
+  for (int i = 0; i < line && std::getline(lines, found);) ++i;
+  if (line == 0) return "";
+  return std::string(trimmed(found));
+}
+
+// Where findings are shown: a finding of the plan or the job as a whole on the job's first file.
+std::vector<ShownFinding> shown_findings(const CheckAnswer& answer) {
+  std::vector<ShownFinding> shown;
+  for (const FoundInFiles& found : answer.jobs) {
+    for (const Finding& finding : found.checked.findings) {
+      const auto file =
+          std::find_if(found.files.begin(), found.files.end(),
+                       [&](const ConfigText& f) { return f.name == finding.place.file; });
+      const bool known = file != found.files.end();
+      shown.push_back({finding, why_stands(found, finding).empty(),
+                       known ? file->name : found.files.front().name,
+                       known ? line_text(file->text, finding.place.line) : ""});
+    }
+  }
+  return shown;
 }
 
 // ---- JSON (docs/check.md) ----
@@ -358,23 +483,37 @@ Json to_json(const FoundInFiles& found) {
   object["step"] = found.step ? rl_json(*checked.step, *found.step) : Json(nullptr);
   object["would_fit"] = advice_json(found.would_fit);
   object["best"] = found.best ? report(*found.best_job, *found.best) : Json(nullptr);
+  object["best_step"] =
+      found.best_step ? rl_json(*found.best_step_asked, *found.best_step) : Json(nullptr);
   return object;
 }
 
-}  // namespace
+Json skipped_json(const CheckAnswer& answer) {
+  Json list = Json::array();
+  for (const SkippedFile& skipped : answer.skipped) {
+    list.push_back({{"file", skipped.file}, {"reason", skipped.reason}});
+  }
+  return list;
+}
 
-Exit run_check(const Args& args, const Console& console) {
-  CheckWords question;
-  bool no_best = false;
-  CommandLine line("check",
-                   "What is wrong with a configuration, the plan it amounts to, and a better one.",
-                   "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64");
-  line.positionals(
-      "FILE",
-      "the files of one job: ds_config.json, Megatron's arguments or launch "
-      "script, accelerate's, LLaMA-Factory's, axolotl's or NeMo AutoModel's yaml, "
-      "slime's, ms-swift's or TRL's script, verl's script, NeMo-RL's yaml, torchtitan's function",
-      question.files);
+Json jobs_json(const CheckAnswer& answer) {
+  Json jobs = Json::array();
+  for (const FoundInFiles& found : answer.jobs) {
+    std::vector<std::string> names;
+    for (const ConfigText& file : found.files) names.push_back(file.name);
+    jobs.push_back({{"files", names}, {"answer", versioned("check", to_json(found))}});
+  }
+  return {{"errors", answer.count(Severity::error)},
+          {"warnings", answer.count(Severity::warning)},
+          {"notes", answer.count(Severity::note)},
+          {"jobs", std::move(jobs)},
+          {"skipped", skipped_json(answer)}};
+}
+
+// ---- what is asked ----
+
+// What may be said of a job on the command line and in a remark of its files.
+void add_job_options(CommandLine& line, CheckWords& question) {
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",
                "what the files describe or name"},
@@ -388,24 +527,42 @@ Exit run_check(const Args& args, const Console& console) {
       {"--micro-batch-size", "SEQUENCES", "sequences a rank handles, where no file says", "1"},
       set_given(question.micro_batch_size, set_whole, std::int64_t{1}, kMostSequences));
   add_cluster_options(line, question.choices);
-  line.group("Output");
-  line.option({"--fix", "DIR", "folder to write corrected copies to", ""}, set_text(question.fix));
-  line.flag("--no-best", "findings and this job's plan alone: no search for a better one", no_best);
-  line.flag("--json", "the same as JSON", question.json);
-  if (!line.parse(args, console.out)) return Exit::done;
-  if (question.files.empty()) {
-    throw Error("check needs files; for example `qplan check ds_config.json --model M --gpus N`");
+}
+
+void read_remark(CheckWords& question, const std::vector<ConfigText>& files) {
+  const JobRemark remark = job_remark(files);
+  if (remark.words.empty()) return;
+  CommandLine line("check", "", "");
+  add_job_options(line, question);
+  std::ostringstream help;
+  try {
+    if (line.parse(remark.words, help)) return;
+    throw Error("a remark of a file gives a job's options, and asks for no help");
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", to_string(remark.place), error.what()));
+  }
+}
+
+// ---- judging ----
+
+// One job's files. `question` is the job's own.
+FoundInFiles judge_job(CheckWords question, std::vector<ConfigText> files) {
+  read_remark(question, files);
+  if (!question.choices.gpus) {
+    question.choices.gpus = gpus_of_files(files);
+    if (question.choices.gpus) {
+      question.assumed.push_back(
+          fmt::format("{} GPUs, as the files start them", *question.choices.gpus));
+    }
   }
   if (!question.choices.gpus) throw Error("--gpus is missing; say how many GPUs the job has");
-
-  const std::vector<ConfigText> files = read_check_files(question.files);
-  question.best = !no_best;
   if (!question.choices.model) read_model_of_files(question, files);
   FoundInFiles found;
+  found.files = std::move(files);
   found.job = make_job(question.choices);
   const std::shared_ptr<Job> asked = found.job;
   FileJudge judge(question, *asked);
-  found.fixed = fix(files, std::ref(judge));
+  found.fixed = fix(found.files, std::ref(judge));
   found.checked = found.fixed.before;
   found.wants_fix = !question.fix.empty();
   if (speaks_of_plan(found.checked)) {
@@ -414,18 +571,161 @@ Exit run_check(const Args& args, const Console& console) {
     if (found.checked.step && found.yours->estimate) {
       found.step = estimate_step(*found.job, found.checked);
     }
-    // A better step is `qplan search --algorithm`'s question.
-    if (!step_is_job(found.checked) && question.best) {
-      find_best(found, question.choices);
+    if (question.best) {
+      step_is_job(found.checked) ? find_best_step(found, question.choices)
+                                 : find_best(found, question.choices);
     }
   }
-  if (found.wants_fix) write_fixed(found, files, question.fix);
-  if (question.json) {
-    console.out << json_text(to_json(found));
-  } else {
-    print_text(found, console.out);
+  if (found.wants_fix) write_fixed(found, found.files, question.fix);
+  return found;
+}
+
+// A job of which too little is known to judge it; of several that stops none of the others.
+FoundInFiles not_judged(std::vector<ConfigText> files, const std::string& why) {
+  FoundInFiles found;
+  found.checked.findings = {{Severity::note,
+                             "not_judged",
+                             {files.front().name, 0},
+                             "this job is not judged: " + why,
+                             "say it on the command line, or in a remark of the file: # qplan: "
+                             "--model NAME --gpus COUNT",
+                             "qplan check"}};
+  found.files = std::move(files);
+  found.fixed.before = found.fixed.checked = found.checked;
+  found.fixed.left = {{found.checked.findings.front(), "nothing in the file is wrong"}};
+  return found;
+}
+
+bool holds(const std::vector<ConfigText>& files, const std::string& name) {
+  std::error_code no;
+  return std::any_of(files.begin(), files.end(), [&](const ConfigText& file) {
+    return file.name == name || fs::equivalent(file.name, name, no);
+  });
+}
+
+// The files named, each with what it reads: those that another one reads are part of its job.
+std::vector<std::vector<ConfigText>> jobs_of_each(std::vector<std::vector<ConfigText>> each) {
+  std::vector<std::vector<ConfigText>> jobs;
+  for (std::size_t i = 0; i < each.size(); ++i) {
+    bool part = false;
+    for (std::size_t j = 0; j < each.size() && !part; ++j) {
+      if (i == j || !holds(each[j], each[i].front().name)) continue;
+      part = j < i || !holds(each[i], each[j].front().name);  // of two that read each other, one
+    }
+    if (!part) jobs.push_back(each[i]);
   }
-  return found.checked.has(Severity::error) ? Exit::nothing_fits : Exit::done;
+  return jobs;
+}
+
+CheckAnswer judge(const CheckWords& question) {
+  CheckAnswer answer;
+  std::vector<std::string> names;
+  std::vector<std::vector<ConfigText>> each;
+  for (const std::string& name : question.files) {
+    if (question.each || question.skip_unknown) {
+      std::error_code no;
+      std::vector<ConfigText> files;
+      std::string reason;
+      try {
+        files = read_check_files({name});
+        reason = why_no_config(files);
+      } catch (const Error& error) {
+        if (!question.skip_unknown || !fs::exists(name, no)) throw;
+        reason = error.what();
+      }
+      if (question.skip_unknown && !reason.empty()) {
+        answer.skipped.push_back({name, reason});
+        continue;
+      }
+      each.push_back(std::move(files));
+    }
+    names.push_back(name);
+  }
+  if (!question.each) {
+    if (!names.empty()) answer.jobs.push_back(judge_job(question, read_check_files(names)));
+    return answer;
+  }
+  for (std::vector<ConfigText>& files : jobs_of_each(std::move(each))) {
+    try {
+      answer.jobs.push_back(judge_job(question, files));
+    } catch (const Error& error) {
+      if (!question.skip_unknown) throw;
+      answer.jobs.push_back(not_judged(std::move(files), error.what()));
+    }
+  }
+  return answer;
+}
+
+void print_answer(const CheckAnswer& answer, const CheckWords& question, std::ostream& out) {
+  switch (question.format) {
+    case CheckFormat::text:
+      return print_text(answer, question, out);
+    case CheckFormat::json: {
+      if (question.each || answer.jobs.empty()) {
+        out << answer_text("check_each", jobs_json(answer));
+        return;
+      }
+      Json json = to_json(answer.jobs.front());
+      json["skipped"] = skipped_json(answer);
+      out << answer_text("check", json);
+      return;
+    }
+    case CheckFormat::sarif:
+      out << sarif_text(shown_findings(answer));
+      return;
+    case CheckFormat::github:
+      out << github_text(shown_findings(answer));
+      for (const FoundInFiles& found : answer.jobs) print_job(found, out);
+      return;
+  }
+}
+
+}  // namespace
+
+Exit run_check(const Args& args, const Console& console) {
+  CheckWords question;
+  bool no_best = false, json = false;
+  CommandLine line("check",
+                   "What is wrong with a configuration, the plan it amounts to, and a better one.",
+                   "qplan check ds_config.json train.sh --model qwen3-30b-a3b --gpus 64\n"
+                   "         git diff -z --name-only main | xargs -0 qplan check --each "
+                   "--skip-unknown --format github");
+  line.positionals(
+      "FILE",
+      "the files of one job: ds_config.json, Megatron's arguments or launch "
+      "script, accelerate's, LLaMA-Factory's, axolotl's or NeMo AutoModel's yaml, "
+      "slime's, ms-swift's or TRL's script, verl's script, NeMo-RL's yaml, torchtitan's function",
+      question.files);
+  line.group("Files");
+  line.flag("--each", "each file is a job of its own, but for those that another one reads",
+            question.each);
+  line.flag("--skip-unknown", "files that no framework reads are left out, without a word",
+            question.skip_unknown);
+  add_job_options(line, question);
+  line.group("Output");
+  line.option({"--fix", "DIR", "folder to write corrected copies to", ""}, set_text(question.fix));
+  line.flag("--no-best", "findings and this job's plan alone: no search for a better one", no_best);
+  line.option(
+      {"--format", "FORMAT",
+       "text, json, sarif (SARIF 2.1.0), or github (annotations of a pull request)", "text"},
+      set_word(question.format));
+  line.flag("--json", "the same as --format json", json);
+  line.option({"--sarif", "FILE", "file for SARIF besides", ""}, set_text(question.sarif));
+  if (!line.parse(args, console.out)) return Exit::done;
+  if (question.files.empty()) {
+    throw Error("check needs files; for example `qplan check ds_config.json --model M --gpus N`");
+  }
+  if (question.each && !question.fix.empty()) {
+    throw Error("--fix writes the files of one job; leave --each out");
+  }
+  if (json) question.format = CheckFormat::json;
+  question.best = !no_best;
+  const CheckAnswer answer = judge(question);
+  if (!question.sarif.empty()) {
+    write_file_atomically(question.sarif, sarif_text(shown_findings(answer)));
+  }
+  print_answer(answer, question, console.out);
+  return answer.count(Severity::error) > 0 ? Exit::nothing_fits : Exit::done;
 }
 
 }  // namespace qplan

@@ -8,7 +8,11 @@
 #include <string_view>
 #include <system_error>
 
+#include "models/error.h"
 #include "models/json.h"
+#include "planner/frameworks/option.h"
+#include "planner/frameworks/readers/job_files.h"
+#include "planner/frameworks/readers/own_script.h"
 #include "planner/frameworks/shell/shell.h"
 
 namespace qplan {
@@ -73,13 +77,17 @@ class CheckFiles {
   // "deepspeed: examples/deepspeed/ds_z3_config.json" of LLaMA-Factory's and axolotl's YAML, whose
   // paths begin where the job is started: in one of the folders above.
   void follow_yaml(const ConfigText& file) {
-    constexpr std::string_view kKey = "deepspeed:";
+    constexpr std::string_view kKey = "deepspeed:", kBlock = "deepspeed_config_file:";
     std::istringstream lines(file.text);
     bool lists_parents = false;
     for (std::string line; std::getline(lines, line);) {
       lists_parents = find_parents(file.name, line, lists_parents);
-      if (!line.starts_with(kKey)) continue;
-      std::istringstream words(line.substr(kKey.size()));
+      // accelerate's yaml has it in a block.
+      const std::size_t begin = line.find_first_not_of(' ');
+      const bool block =
+          begin != std::string::npos && line.compare(begin, kBlock.size(), kBlock) == 0;
+      if (!block && !line.starts_with(kKey)) continue;
+      std::istringstream words(line.substr(block ? begin + kBlock.size() : kKey.size()));
       std::string path;
       words >> path;
       std::erase_if(path, [](char c) { return c == '"' || c == '\''; });
@@ -159,7 +167,8 @@ class CheckFiles {
       // "llamafactory-cli train x.yaml", "accelerate launch -m axolotl.cli.train x.yaml".
       const bool yaml = word.text.ends_with(".yaml") || word.text.ends_with(".yml");
       const bool named = i > 0 && (!command.words[i - 1].text.starts_with("--") ||
-                                   command.words[i - 1].text == "--config");  // NeMo-RL's
+                                   command.words[i - 1].text == "--config" ||  // NeMo-RL's, TRL's
+                                   command.words[i - 1].text == "--accelerate_config");
       if (yaml && named) {
         find_above(word.place.file, word.text, {".yaml", ".yml"});
       }
@@ -210,6 +219,59 @@ class CheckFiles {
 
 std::vector<ConfigText> read_check_files(const std::vector<std::string>& names) {
   return CheckFiles(names).read();
+}
+
+namespace {
+
+// Arguments of whatever program, and programs of whatever use, are read as a job's where somebody
+// says that they are; here they have to show it.
+bool speaks_of_training(const ConfigPart& part) {
+  constexpr int kEnough = 2;  // options of Megatron's: one, such as --seed, is anybody's
+  if (part.dialect == Dialect::own_script) return !wrapper_of(part.settings).empty();
+  const bool arguments = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
+                         part.dialect == Dialect::megatron_deepspeed;
+  if (!arguments) return true;
+  const auto known =
+      std::count_if(part.settings.begin(), part.settings.end(), [](const Setting& setting) {
+        return known_options("megatron").find(setting.key) != nullptr ||
+               known_options("slime").find(setting.key) != nullptr ||
+               known_options("megatron_deepspeed").find(setting.key) != nullptr;
+      });
+  return known >= kEnough;
+}
+
+}  // namespace
+
+std::string why_no_config(const std::vector<ConfigText>& files) {
+  try {
+    const JobFiles job = read_job_files(files);
+    const bool speaks = std::any_of(job.parts.begin(), job.parts.end(), speaks_of_training);
+    if (job.host_slots || speaks) return "";
+    return job.findings.empty() ? "no framework reads it" : job.findings.front().message;
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+JobRemark job_remark(const std::vector<ConfigText>& files) {
+  constexpr std::string_view kMark = "qplan:";
+  for (const ConfigText& file : files) {
+    std::istringstream lines(file.text);
+    int number = 0;
+    for (std::string line; std::getline(lines, line);) {
+      ++number;
+      const std::size_t sign = line.find_first_of("#/");  // of a script's, YAML's or JSON's remark
+      const std::size_t mark = line.find(kMark, sign == std::string::npos ? line.size() : sign);
+      if (mark == std::string::npos) continue;
+      const std::string between = line.substr(sign, mark - sign);
+      if (between.find_first_not_of("#/ ") != std::string::npos) continue;
+      JobRemark remark{{file.name, number}, {}};
+      std::istringstream words(line.substr(mark + kMark.size()));
+      for (std::string word; words >> word;) remark.words.push_back(word);
+      if (!remark.words.empty()) return remark;
+    }
+  }
+  return {};
 }
 
 }  // namespace qplan

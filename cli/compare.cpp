@@ -9,6 +9,7 @@
 #include <ostream>
 #include <system_error>
 
+#include "cli/answer.h"
 #include "cli/asked_plan.h"
 #include "cli/check_files.h"
 #include "cli/commands.h"
@@ -370,7 +371,7 @@ Exit run_compare(const Args& args, const Console& console) {
   }
   const TwoPlans found = compare(question);
   if (question.json) {
-    console.out << json_text(to_json(found));
+    console.out << answer_text("compare", to_json(found));
   } else {
     print_text(found, console.out);
   }

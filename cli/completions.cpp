@@ -332,9 +332,11 @@ Exit run_completions(const Args& args, const Console& console) {
   std::string shell;
   CommandLine line("completions", "What a shell completes of qplan's command line, as its script.",
                    "qplan completions bash > ~/.local/share/bash-completion/completions/qplan");
-  SetOption set = set_text(shell);
-  set.words = shell_names();
-  line.positional("SHELL", fmt::format("{}", fmt::join(shell_names(), ", ")), std::move(set));
+  const SetOption text = set_text(shell);
+  line.positional(
+      "SHELL", fmt::format("{}", fmt::join(shell_names(), ", ")),
+      {{.words = shell_names()},
+       [text](const std::string& option, const std::string& word) { text(option, word); }});
   if (!line.parse(args, console.out)) return Exit::done;
   for (const auto& [name, script] : kShells) {
     if (name != shell) continue;

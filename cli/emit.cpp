@@ -10,6 +10,8 @@
 #include <ostream>
 #include <system_error>
 
+#include "cli/answer.h"
+#include "cli/asked_plan.h"
 #include "cli/commands.h"
 #include "cli/print.h"
 #include "cli/report.h"
@@ -24,8 +26,31 @@ struct EmitQuestion {
   JobChoices choices;
   std::string plan, folder;
   std::optional<Framework> framework;
-  bool force = false;
+  bool force = false, json = false;
 };
+
+// The plan file that is named, or a line of words as one.
+PlanFile plan_file_of(const EmitQuestion& question) {
+  if (is_plan_file(question.plan)) {
+    if (question.choices.gpus)
+      throw Error("a plan file has its GPUs; --gpus is of a line of words");
+    PlanFile file = read_plan_file(question.plan);
+    file.choices = merged(question.choices, file.choices);
+    return file;
+  }
+  PlanQuestion asked;
+  asked.choices = question.choices;
+  asked.plan = question.plan;
+  if (question.framework) {
+    asked.choices.framework = recipe_for(*question.framework, RecipeKind::megatron);
+  }
+  AskedPlan made = asked_plan(asked);
+  PlanFile file;
+  file.choices = made.job->choices;
+  file.choices.framework = made.job->framework;
+  file.plan = made.plan;
+  return file;
+}
 
 // What a file says of the plan it holds.
 std::vector<std::string> remarks_of(const Job& job, Framework framework, const Answer& answer) {
@@ -114,34 +139,66 @@ void write_all(const std::string& folder, const std::vector<EmittedFile>& files,
   }
 }
 
+Json to_json(const Job& job, Framework framework, const Answer& answer,
+             const std::vector<EmittedFile>& files, const EmitQuestion& question) {
+  Json list = Json::array();
+  for (const EmittedFile& file : files) {
+    const fs::path path = fs::path(question.folder) / file.name;
+    list.push_back({{"name", file.name},
+                    {"path", question.folder.empty() ? Json() : Json(path.string())},
+                    {"executable", file.executable},
+                    {"text", file.text}});
+  }
+  return {{"model", job.model.name},
+          {"hardware", job.hardware.name},
+          {"framework", to_word(job.framework)},
+          {"gpus", job.gpus},
+          {"short", to_string(answer.plan)},
+          {"feasible", answer.feasible()},
+          {"written_for", to_word(framework)},
+          {"files", std::move(list)}};
+}
+
 }  // namespace
 
 Exit run_emit(const Args& args, const Console& console) {
   EmitQuestion question;
   CommandLine line("emit", "A plan in a framework's own files: configuration and launch scripts.",
                    "qplan emit plan.json --framework megatron --out job");
-  line.positional("PLAN", "plan file, as `qplan search -o` writes it", question.plan);
+  line.positional("PLAN",
+                  "plan file, as `qplan search -o` writes it; or, with --model, a line such as "
+                  "\"tp4 pp2 dp8 zero1 mbs2\"",
+                  question.plan);
+  line.group("Model");
+  line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",
+               "the plan file's"},
+              set_given(question.choices.model, set_name, model_names()));
+  add_read_as_option(line, question.choices.read_as);
   line.group("Output");
   const std::vector<std::string_view> framework_files = files_words();
   line.option(
       {"--framework", "NAME", fmt::format("whose files: {}", fmt::join(framework_files, ", ")),
        "the plan's own, where it has files"},
-      {[&question](const std::string&, const std::string& text) {
+      {{.known = {framework_files.begin(), framework_files.end()}},
+       [&question](const std::string&, const std::string& text) {
          const auto named = files_named(lower_case(text));
          question.framework = named ? *named : from_word<Framework>(text);
-       },
-       {framework_files.begin(), framework_files.end()}});
+       }});
   line.option({"--out", "DIR", "folder to write them to", ""}, set_text(question.folder));
   line.flag("--force", "overwrite files that are there", question.force);
-  add_cluster_options(line, question.choices, {.with_gpus = false, .with_hardware = true});
+  line.flag("--json", "the files as JSON; without --out they are written nowhere else",
+            question.json);
+  add_cluster_options(line, question.choices, {.with_gpus = true, .with_hardware = true});
   if (!line.parse(args, console.out)) return Exit::done;
   if (question.plan.empty()) {
     throw Error("emit needs a plan file; `qplan search ... -o plan.json` writes one");
   }
-  if (question.folder.empty()) throw Error("emit needs --out DIR, the folder to write to");
+  if (question.folder.empty() && !question.json) {
+    throw Error("emit needs --out DIR, the folder to write to");
+  }
 
-  const PlanFile file = read_plan_file(question.plan);
-  JobChoices choices = merged(question.choices, file.choices);
+  const PlanFile file = plan_file_of(question);
+  JobChoices choices = file.choices;
   const RecipeKind of_plan = choices.framework.value_or(RecipeKind::megatron);
   if (!question.framework) {
     choices.framework = of_plan;
@@ -167,9 +224,13 @@ Exit run_emit(const Args& args, const Console& console) {
 
   const Answer answer = ask(*job, file.plan);
   const auto files = emit(framework, subject, remarks_of(*job, framework, answer));
-  write_all(question.folder, files, question.force);
-  for (const EmittedFile& written : files) {
-    print(console.out, "{}\n", (fs::path(question.folder) / written.name).string());
+  if (!question.folder.empty()) write_all(question.folder, files, question.force);
+  if (question.json) {
+    console.out << answer_text("emit", to_json(*job, framework, answer, files, question));
+  } else {
+    for (const EmittedFile& written : files) {
+      print(console.out, "{}\n", (fs::path(question.folder) / written.name).string());
+    }
   }
   if (!answer.feasible()) {
     print(console.err, "note: the plan does not fit: {}\n", answer.infeasible.front().message);

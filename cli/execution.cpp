@@ -269,10 +269,16 @@ Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const
 }
 
 std::optional<Exit> run_by_local_ranks(const Execution& execution, const ExecutionChoices& choices,
-                                       const std::string& verb, const Args& args) {
+                                       const std::string& verb, const Args& args,
+                                       const Console& console) {
   if (choices.backend != BackendKind::cuda || execution.process) return std::nullopt;
-  return run_again_by_local_ranks(execution.plan.world(), verb, args,
-                                  Seconds(choices.timeout_s) + kLastWords);
+  const Args& asked = console.asked;
+  const Seconds silence = Seconds(choices.timeout_s) + kLastWords;
+  if (asked.empty()) {
+    return run_again_by_local_ranks(execution.plan.world(), verb, args, silence);
+  }
+  return run_again_by_local_ranks(execution.plan.world(), asked.front(),
+                                  Args(asked.begin() + 1, asked.end()), silence);
 }
 
 bool reports(const Execution& execution) {

@@ -74,7 +74,8 @@ Exit run_again_by_local_ranks(std::int64_t ranks, const std::string& verb, const
 // On several GPUs without a launcher: run_again_by_local_ranks(). Absent: this process executes the
 // plan (or its rank of it) itself.
 std::optional<Exit> run_by_local_ranks(const Execution& execution, const ExecutionChoices& choices,
-                                       const std::string& verb, const Args& args);
+                                       const std::string& verb, const Args& args,
+                                       const Console& console);
 // Whether this process is the one that reports.
 bool reports(const Execution& execution);
 

@@ -36,14 +36,8 @@ std::string without(const std::vector<std::string>& a, const std::vector<std::st
   return text;
 }
 
-struct Reason {
-  std::string rule;
-  std::int64_t count;
-  std::string example;
-};
-
 // One plan's sentence for each rule: walks the space again until every rule has been met.
-void add_examples(const Job& job, const SearchSpace& space, std::vector<Reason>& reasons) {
+void add_examples(const Job& job, const SearchSpace& space, std::vector<Refusal>& reasons) {
   std::size_t missing = reasons.size();
   const ClusterLimits limits{space.gpus, job.limits().compute_capability};
   const auto framework = files_of(job, space.job);
@@ -58,7 +52,7 @@ void add_examples(const Job& job, const SearchSpace& space, std::vector<Reason>&
       if (unwritten) rule = broken_limit(*framework, subject);
       if (rule.empty()) return;
       const auto reason = std::find_if(reasons.begin(), reasons.end(),
-                                       [&](const Reason& r) { return r.rule == rule; });
+                                       [&](const Refusal& r) { return r.rule == rule; });
       if (reason == reasons.end() || !reason->example.empty()) return;
       const auto why = unwritten ? why_inexpressible(*framework, subject, limits)
                                  : why_infeasible(job.model, p, job.recipe(), limits);
@@ -170,21 +164,25 @@ std::string source_of_refusal(const Job& job, const SearchSpace& space, const st
   return source;
 }
 
-std::string rules_text(const Job& job, const SearchSpace& space,
-                       const std::map<std::string, std::int64_t>& refused) {
-  std::vector<Reason> reasons;
+std::vector<Refusal> refusals_of(const Job& job, const SearchSpace& space,
+                                 const std::map<std::string, std::int64_t>& refused) {
+  std::vector<Refusal> reasons;
   for (const auto& [rule, count] : refused) reasons.push_back({rule, count, ""});
   std::stable_sort(reasons.begin(), reasons.end(),
-                   [](const Reason& a, const Reason& b) { return a.count > b.count; });
+                   [](const Refusal& a, const Refusal& b) { return a.count > b.count; });
   add_examples(job, space, reasons);
+  for (Refusal& reason : reasons) reason.example = in_notation(reason.example, Notation::options);
+  return reasons;
+}
+
+std::string rules_text(const Job& job, const SearchSpace& space,
+                       const std::map<std::string, std::int64_t>& refused) {
   std::string text;
-  for (const Reason& reason : reasons) {
+  for (const Refusal& reason : refusals_of(job, space, refused)) {
     const std::string count = grouped(reason.count);
     text += wrapped(
-        fmt::format(
-            "{}{} {}{}", std::string(count.size() < 9 ? 9 - count.size() : 0, ' '), count,
-            reason.rule,
-            reason.example.empty() ? "" : ": " + in_notation(reason.example, Notation::options)),
+        fmt::format("{}{} {}{}", std::string(count.size() < 9 ? 9 - count.size() : 0, ' '), count,
+                    reason.rule, reason.example.empty() ? "" : ": " + reason.example),
         page().text, 12);
     const std::string source = source_of_refusal(job, space, reason.rule);
     if (!source.empty()) text += wrapped(fmt::format("{:12}[{}]", "", source), page().text, 13);

@@ -27,7 +27,17 @@ std::string runner_up_text(const Answer& best, const Answer& second, bool tie);
 // Who refuses plans by a rule, or by what a framework's files can say.
 std::string source_of_refusal(const Job& job, const SearchSpace& space, const std::string& rule);
 
-// The refused plans by rule, most frequent first, each with one plan's reason.
+// A rule that refused plans: how many, and what it says of one of them.
+struct Refusal {
+  std::string rule;
+  std::int64_t count = 0;
+  std::string example;  // empty: none was found
+};
+// The most frequent first.
+std::vector<Refusal> refusals_of(const Job& job, const SearchSpace& space,
+                                 const std::map<std::string, std::int64_t>& refused);
+
+// The same as text, each with who refuses.
 std::string rules_text(const Job& job, const SearchSpace& space,
                        const std::map<std::string, std::int64_t>& refused);
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "models/error.h"
 #include "models/plan/words.h"
 #include "planner/frameworks/model_of_files.h"
@@ -28,6 +30,25 @@ void read_model_of_files(FilesQuestion& question, const std::vector<ConfigText>&
   question.choices.model = "the-scripts-own";
   question.choices.model_config = model->config;
   question.assumed = model->assumed;
+}
+
+std::optional<std::int64_t> gpus_of_files(const std::vector<ConfigText>& files) {
+  // The keys by which files say nodes and the GPUs of each.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kKeys{
+      {{"trainer.nnodes", "trainer.n_gpus_per_node"},     // verl
+       {"cluster.num_nodes", "cluster.gpus_per_node"}}};  // NeMo-RL
+  const JobFiles job = read_job_files(files);
+  for (const Launch& launch : job.launches) {
+    if (launch.nodes && launch.gpus_per_node) return *launch.nodes * *launch.gpus_per_node;
+  }
+  for (const ConfigPart& part : job.parts) {
+    for (const auto& [nodes, each] : kKeys) {
+      const Setting *const n = part.settings.find(nodes), *const g = part.settings.find(each);
+      if (n == nullptr || g == nullptr || !n->resolved || !g->resolved) continue;
+      return std::int64_t{degree_of(n->value)} * degree_of(g->value);
+    }
+  }
+  return job.host_slots;
 }
 
 Checked check_files(const FilesQuestion& question, const Job& job,

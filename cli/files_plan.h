@@ -24,6 +24,10 @@ struct FilesQuestion {
 // A script that states every shape needs no --model, nor does one that names a built-in model.
 void read_model_of_files(FilesQuestion& question, const std::vector<ConfigText>& files);
 
+// The GPUs that the files themselves say, of their launcher or their own keys. Nothing: they do
+// not.
+std::optional<std::int64_t> gpus_of_files(const std::vector<ConfigText>& files);
+
 // `job`: of the question's choices, in whatever implementation.
 Checked check_files(const FilesQuestion& question, const Job& job,
                     std::span<const ConfigText> files);

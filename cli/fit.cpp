@@ -10,6 +10,7 @@
 #include <memory>
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/asked_plan.h"
 #include "cli/commands.h"
 #include "cli/files_plan.h"
@@ -349,10 +350,10 @@ Exit run_fit(const Args& args, const Console& console) {
   if (!line.parse(args, console.out)) return Exit::done;
   const FitAnswer answer = fit(question);
   if (!question.output.empty()) {
-    write_file_atomically(question.output, json_text(profile_of(answer)));
+    write_file_atomically(question.output, answer_text("profile", profile_of(answer)));
   }
   if (question.json) {
-    console.out << json_text(to_json(answer));
+    console.out << answer_text("fit", to_json(answer));
   } else {
     print_text(answer, question, console.out);
   }

@@ -74,6 +74,7 @@ Exit run_hardware(const Args& args, const Console& console) {
                   "your own give --hardware a JSON file with what differs from one of them: "
                   "{\"extends\": \"h100-sxm\", \"link\": {\"nic_gb_per_s\": 25}}.",
        .example = "qplan hardware show h100-sxm",
+       .shown = "profile",
        .shows = "`show` prints one machine's profile",
        .names = "built-in name, or path of a profile",
        .list_text = machines_text,

@@ -9,6 +9,7 @@
 #include "models/error.h"
 #include "models/plan/plan_text.h"
 #include "models/program/step_program.h"
+#include "models/schema_id.h"
 #include "planner/frameworks/written_plans.h"
 
 namespace qplan {
@@ -95,18 +96,46 @@ void read_hardware_of(Job& job) {
 
 // An implementation's word, or that of files which `emit` writes: torchtitan's run fsdp2-compile,
 // slime's megatron. A word that both know means the implementation.
-SetOption set_implementation(JobChoices& choices) {
-  const auto set = [&choices](const std::string&, const std::string& text) {
-    const std::string word = lower_case(text);
-    choices.framework = try_from_word<RecipeKind>(word);
-    choices.files.reset();
-    if (choices.framework) return;
-    choices.files = files_named(word);
-    if (!choices.files) unknown_word(Words<RecipeKind>::what, word, all_framework_words());
-    choices.framework = recipe_for(*choices.files, RecipeKind::megatron);
-    if (to_word(*choices.files) == to_word(*choices.framework)) choices.files.reset();
+NamedFramework framework_named(const std::string& text) {
+  const std::string word = lower_case(text);
+  NamedFramework named{try_from_word<RecipeKind>(word), std::nullopt};
+  if (named.framework) return named;
+  named.files = files_named(word);
+  if (!named.files) unknown_word(Words<RecipeKind>::what, word, all_framework_words());
+  named.framework = recipe_for(*named.files, RecipeKind::megatron);
+  if (to_word(*named.files) == to_word(*named.framework)) named.files.reset();
+  return named;
+}
+
+SetOption set_framework(JobChoices& choices, std::vector<NamedFramework>* several) {
+  const auto set = [&choices, several](const std::string&, const std::string& text) {
+    const std::vector<std::string> words =
+        several == nullptr ? std::vector<std::string>{text} : split_list(text);
+    std::vector<NamedFramework> all;
+    for (const std::string& word : words) {
+      const NamedFramework named = framework_named(word);
+      if (std::find(all.begin(), all.end(), named) == all.end()) all.push_back(named);
+    }
+    if (several != nullptr) *several = all;
+    if (all.size() > 1) return;
+    choices.framework = all.front().framework;
+    choices.files = all.front().files;
   };
-  return {set, all_framework_words()};
+  return {{.words = all_framework_words()}, set};
+}
+
+SetOption set_hardware(JobChoices& choices, std::vector<std::string>* several) {
+  if (several == nullptr) return set_given(choices.hardware, set_name, hardware_names());
+  return [&choices, several](const std::string& option, const std::string& text) {
+    std::optional<std::string> name;
+    for (const std::string& word : split_list(text)) {
+      set_given(name, set_text)(option, word);
+      if (std::find(several->begin(), several->end(), word) == several->end()) {
+        several->push_back(word);
+      }
+    }
+    if (several->size() == 1) choices.hardware = name;
+  };
 }
 
 // "1024" or "1280x720" as the side of the square of as many pixels.
@@ -132,16 +161,17 @@ void add_read_as_option(CommandLine& line, std::optional<std::string>& architect
       set_given(architecture, set_text));
 }
 
-void add_model_options(CommandLine& line, JobChoices& choices) {
+void add_model_options(CommandLine& line, JobChoices& choices,
+                       std::vector<NamedFramework>* several) {
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
               set_given(choices.model, set_name, model_names()));
   add_read_as_option(line, choices.read_as);
-  line.option({"--framework", "NAME",
+  line.option({"--framework", several == nullptr ? "NAME" : "NAME,...",
                fmt::format("implementation to predict, or whose files are to be written: {}",
                            fmt::join(all_framework_words(), ", ")),
                "megatron"},
-              set_implementation(choices));
+              set_framework(choices, several));
   line.option(
       {"--moe-imbalance", "RATIO", "busiest over mean expert rank, with --routing natural", "1.2"},
       set_given(choices.moe_imbalance, set_number, 1.0, 1000.0));
@@ -163,9 +193,10 @@ void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions 
                 set_given(choices.gpus, set_whole, std::int64_t{1}, kMostGpus));
   }
   if (which.with_hardware) {
-    line.option({"--hardware", "NAME", "built-in name (`qplan hardware`), or path of a profile",
-                 std::string(kDefaultHardware)},
-                set_given(choices.hardware, set_name, hardware_names()));
+    line.option(
+        {"--hardware", which.several == nullptr ? "NAME" : "NAME,...",
+         "built-in name (`qplan hardware`), or path of a profile", std::string(kDefaultHardware)},
+        set_hardware(choices, which.several));
   }
   line.option({"--gpus-per-node", "COUNT", "GPUs of a node", "the hardware's, mostly 8"},
               set_given(choices.gpus_per_node, set_whole, std::int64_t{1}, std::int64_t{1024}));
@@ -260,8 +291,13 @@ PlanFile read_plan_file(const std::string& path) {
                     "writes one",
                     path, path));
   }
+  check_schema(json, "plan", path);
+  return plan_file_of(json, path + ":");
+}
+
+PlanFile plan_file_of(const Json& object, const std::string& where) {
   // The rest of the report is for people and scripts; it is computed again, not read.
-  JsonReader in(json, path + ":");
+  JsonReader in(object, where);
   PlanFile file;
   JobChoices& choices = file.choices;
   choices.model = in.string("model");

@@ -39,11 +39,21 @@ struct JobChoices {
   std::optional<std::int64_t> images, image_pixels;
 };
 
-void add_model_options(CommandLine& line, JobChoices& choices);
+// What --framework names: an implementation, and the files if it was named by theirs.
+struct NamedFramework {
+  std::optional<RecipeKind> framework;
+  std::optional<Framework> files;
+  bool operator==(const NamedFramework&) const = default;
+};
+
+// `several`: --framework takes a list; a list of one is `choices`' too.
+void add_model_options(CommandLine& line, JobChoices& choices,
+                       std::vector<NamedFramework>* several = nullptr);
 void add_read_as_option(CommandLine& line, std::optional<std::string>& architecture);  // --as
 // `with_gpus` and `with_hardware` false: the verb reads lists of them itself.
 struct ClusterOptions {
   bool with_gpus = true, with_hardware = true;
+  std::vector<std::string>* several = nullptr;  // --hardware takes a list; one is `choices`' too
 };
 void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions which = {});
 
@@ -100,6 +110,8 @@ struct PlanFile {
 };
 // Reads what `search -o` and `predict -o` write. Throws Error naming the place.
 PlanFile read_plan_file(const std::string& path);
+// The same of the object of docs/reference/contract.md 4 in any answer; `where` is said of it.
+PlanFile plan_file_of(const Json& object, const std::string& where);
 
 // What a plan file holds besides the report: everything needed to ask again on another machine.
 void embed_job(Json& report, const Job& job);

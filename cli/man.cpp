@@ -153,10 +153,13 @@ Exit run_man(const Args& args, const Console& console) {
   std::string verb, folder;
   CommandLine line("man", "Pages for man(1): the command's, a verb's, or all of them as files.",
                    "qplan man search | man -l -");
-  SetOption set = set_text(verb);
-  for (const Verb& each : verbs()) set.words.emplace_back(each.name);
-  const std::vector<std::string> names = set.words;
-  line.positional("VERB", "whose page; without it the command's", std::move(set));
+  std::vector<std::string> names;
+  for (const Verb& each : verbs()) names.emplace_back(each.name);
+  const SetOption text = set_text(verb);
+  line.positional("VERB", "whose page; without it the command's",
+                  {{.words = names}, [text](const std::string& option, const std::string& word) {
+                     text(option, word);
+                   }});
   line.group("Output");
   line.option({"--out", "DIR", "folder to write all pages to", ""}, set_text(folder));
   if (!line.parse(args, console.out)) return Exit::done;

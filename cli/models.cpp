@@ -81,6 +81,7 @@ Exit run_models(const Args& args, const Console& console) {
   return run_catalog({.verb = "models",
                       .summary = "The built-in models, and `models show NAME` for one in full.",
                       .example = "qplan models show qwen3-30b-a3b",
+                      .shown = "model",
                       .shows = "`show` prints one model's config.json and parameter counts",
                       .names = "built-in name, or path of a config.json",
                       .list_text = models_text,

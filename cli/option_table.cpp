@@ -7,10 +7,42 @@
 
 namespace qplan {
 
+namespace {
+
+// What a path as its value names, as help's word for the value says it; null: a path is no value.
+Json path_of(const Json& row) {
+  const std::string value = text_at(row, "value");
+  const bool names = !row["known"].empty() && (value == "MODEL" || value.starts_with("NAME"));
+  const bool word = row["positional"].get<bool>() && row["words"].empty() && value != "show";
+  if (value == "DIR") return "folder";
+  return names || word || value == "FILE" || value == "PLAN" ? Json("file") : Json();
+}
+
+}  // namespace
+
 Json option_table(const Verb& verb) {
   std::ostringstream out, err;
-  verb.run({std::string(kHelpJson)}, {out, err, {}});
-  return parse_json(out.str(), verb.name);
+  verb.run({"--help=json"}, {out, err, {}});
+  Json table = parse_json(out.str(), verb.name);
+  Json options = Json::array(), positionals = Json::array();
+  for (Json& row : table["options"]) {
+    row["path"] = path_of(row);
+    for (const Json& word : row["known"]) row["words"].push_back(word);
+    (row["positional"].get<bool>() ? positionals : options).push_back(std::move(row));
+  }
+  options.push_back({{"names", split_list(kHelpNames)},
+                     {"group", "Output"},
+                     {"help", kHelpText},
+                     {"words", Json::array()},
+                     {"path", nullptr},
+                     {"value", nullptr},
+                     {"value_optional", false},
+                     {"default", nullptr},
+                     {"repeatable", true},
+                     {"list", false}});
+  table["options"] = std::move(options);
+  table["positionals"] = std::move(positionals);
+  return table;
 }
 
 std::vector<Json> option_tables() {

@@ -1,5 +1,5 @@
 #pragma once
-// What each verb's command line takes, as the verb itself says it (`qplan VERB --help-json`).
+// What each verb's command line takes, as the verb itself says it (`qplan VERB --help=json`).
 // Completions and pages walk these tables; there is no other list of options.
 
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace qplan {
 
-// docs/reference/schema/options.schema.json
+// The object of docs/reference/schema/options.schema.json; words without an option are apart
+// ("positionals"), `words` has what is `known` too, and `path` says whether a path may stand there.
 Json option_table(const Verb& verb);
 // Of all verbs, in their order.
 std::vector<Json> option_tables();

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <ostream>
 
-#include "cli/report.h"
+#include "cli/answer.h"
 #include "models/error.h"
 #include "models/json.h"
 #include "models/text.h"
@@ -70,14 +70,15 @@ std::string with_dashes(std::string arg) {
 struct CommandLine::Parser {
   struct Entry {
     CLI::Option* option;
-    OptionText text;  // of a flag and of a positional without a value's name
     std::string name;
     SetOption set;
     bool repeatable, value_optional;
     bool list = false;  // one value is several, with commas between
+    std::string group{}, value_name{}, help{}, fallback{};
+    [[nodiscard]] bool positional() const { return !name.starts_with('-'); }
   };
   CLI::App app;
-  std::string example;
+  std::string summary, example;
   std::vector<Entry> entries;
 
   // CLI11 keeps the texts; they are read after it is done, so that an unknown option is the first
@@ -91,19 +92,19 @@ struct CommandLine::Parser {
     for (const Entry& entry : entries) result.push_back(entry.name);
     return result;
   }
-  [[nodiscard]] Json json(const std::string& verb) const;
   void refuse_unknown(const std::string& verb) const;
+  [[nodiscard]] Json table(const std::string& verb) const;
   static void refuse_repeated(const Entry& entry, const std::vector<std::string>& texts);
 };
 
 CommandLine::CommandLine(std::string verb, const std::string& summary, const std::string& example)
-    : parser_(std::make_unique<Parser>()), verb_(std::move(verb)) {
-  group_ = "Options";  // CLI11 hides what stands in a group without a name
+    : parser_(std::make_unique<Parser>()), verb_(std::move(verb)), group_("Options") {
   CLI::App& app = parser_->app;
   app.name("qplan " + verb_);
   app.description(summary);
-  app.footer("Example: " + example);
+  parser_->summary = summary;
   parser_->example = example;
+  app.footer("Example: " + example);
   app.formatter(std::make_shared<HelpFormatter>());
   app.set_help_flag();  // parse() adds it: last in help
   app.allow_extras();
@@ -125,76 +126,33 @@ void CommandLine::repeatable(const OptionText& text, SetOption set) {
   option->expected(value_optional ? 0 : 1, 1);
   const std::string name = text.name.substr(text.name.rfind(',') + 1);
   const bool list = text.value_name.ends_with(",...");
-  parser_->entries.push_back({option, text, name, std::move(set), true, value_optional, list});
+  parser_->entries.push_back({option, name, std::move(set), true, value_optional, list, group_,
+                              text.value_name, text.help, text.fallback});
 }
 
 void CommandLine::flag(const std::string& name, const std::string& help, bool& value) {
   CLI::Option* const option = parser_->app.add_flag(name, help)->group(group_);
-  const auto set = [&value](const std::string&, const std::string&) { value = true; };
-  parser_->entries.push_back({option, {name, "", help, ""}, name, set, true, true});
+  const SetOption set({.holds = Holds::truth},
+                      [&value](const std::string&, const std::string&) { value = true; });
+  parser_->entries.push_back({option, name, set, true, true, false, group_, "", help, ""});
 }
 
 void CommandLine::positional(const std::string& name, const std::string& help, std::string& value) {
-  positional(name, help, set_name(value, {}));
+  positional(name, help, set_text(value));
 }
 
 void CommandLine::positional(const std::string& name, const std::string& help, SetOption set) {
   CLI::Option* const option = parser_->add(name, help);
-  parser_->entries.push_back({option, {name, "", help, ""}, name, std::move(set), false, false});
+  parser_->entries.push_back({option, name, std::move(set), false, false, false, "", name, help});
 }
 
 void CommandLine::positionals(const std::string& name, const std::string& help,
                               std::vector<std::string>& values) {
   CLI::Option* const option = parser_->add(name, help)->expected(-1);
-  SetOption add = [&values](const std::string&, const std::string& text) {
+  const auto add = [&values](const std::string&, const std::string& text) {
     values.push_back(text);
   };
-  add.or_file = true;
-  parser_->entries.push_back({option, {name, "", help, ""}, name, std::move(add), true, false});
-}
-
-Json CommandLine::Parser::json(const std::string& verb) const {
-  Json options = Json::array(), positionals = Json::array();
-  for (const Entry& entry : entries) {
-    const bool named = entry.name.starts_with('-');
-    const OptionText& text = entry.text;
-    const bool file = entry.set.or_file || text.value_name == "FILE" || text.value_name == "PLAN";
-    Json row = {{"help", text.help},
-                {"words", entry.set.words},
-                {"path", file                       ? Json("file")
-                         : text.value_name == "DIR" ? Json("folder")
-                                                    : Json(nullptr)}};
-    if (!named) {
-      row["name"] = entry.name;
-      row["repeatable"] = entry.repeatable;
-      positionals.push_back(std::move(row));
-      continue;
-    }
-    row["names"] = split_list(text.name);
-    row["group"] = entry.option->get_group();
-    row["value"] = text.value_name.empty() ? Json(nullptr) : Json(text.value_name);
-    row["value_optional"] = entry.value_optional && !text.value_name.empty();
-    row["default"] = text.fallback.empty() ? Json(nullptr) : Json(text.fallback);
-    row["repeatable"] = entry.repeatable;
-    row["list"] = entry.list;
-    options.push_back(std::move(row));
-  }
-  const CLI::Option* const help = app.get_help_ptr();
-  options.push_back({{"names", split_list(help->get_name(false, true))},
-                     {"group", help->get_group()},
-                     {"help", help->get_description()},
-                     {"words", Json::array()},
-                     {"path", nullptr},
-                     {"value", nullptr},
-                     {"value_optional", false},
-                     {"default", nullptr},
-                     {"repeatable", true},
-                     {"list", false}});
-  return {{"verb", verb},
-          {"summary", app.get_description()},
-          {"example", example},
-          {"positionals", std::move(positionals)},
-          {"options", std::move(options)}};
+  parser_->entries.push_back({option, name, add, true, false, false, "", name, help});
 }
 
 void CommandLine::Parser::refuse_unknown(const std::string& verb) const {
@@ -214,6 +172,33 @@ void CommandLine::Parser::refuse_unknown(const std::string& verb) const {
                   hint.empty() ? fmt::format("; `qplan {} --help` lists them", verb) : hint));
 }
 
+// What `--help` shows, key by key (docs/reference/schema/options.schema.json).
+Json CommandLine::Parser::table(const std::string& verb) const {
+  const auto said = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  Json list = Json::array();
+  for (const Entry& entry : entries) {
+    const ValueType& type = entry.set.type();
+    const bool bounded = type.low < type.high;
+    const bool is_flag = !entry.positional() && entry.value_name.empty();
+    list.push_back({{"name", entry.name},
+                    {"positional", entry.positional()},
+                    {"group", said(entry.group)},
+                    {"value", said(entry.value_name)},
+                    {"help", entry.help},
+                    {"default", said(entry.fallback)},
+                    {"type", to_word(type.holds)},
+                    {"low", bounded ? Json(type.low) : Json()},
+                    {"high", bounded ? Json(type.high) : Json()},
+                    {"words", type.words},
+                    {"known", type.known},
+                    {"names", split_list(entry.option->get_name(entry.positional(), true))},
+                    {"value_optional", entry.value_optional && !is_flag},
+                    {"list", entry.list},
+                    {"repeatable", entry.repeatable && !is_flag}});
+  }
+  return {{"verb", verb}, {"summary", summary}, {"example", example}, {"options", std::move(list)}};
+}
+
 // Which of two values was meant nobody can tell.
 void CommandLine::Parser::refuse_repeated(const Entry& entry,
                                           const std::vector<std::string>& texts) {
@@ -225,13 +210,13 @@ void CommandLine::Parser::refuse_repeated(const Entry& entry,
 }
 
 bool CommandLine::parse(const std::vector<std::string>& args, std::ostream& out) {
-  std::vector<std::string> reversed;  // CLI11 pops from the back
-  for (const std::string& arg : args) reversed.insert(reversed.begin(), with_dashes(arg));
-  parser_->app.set_help_flag("-h,--help", "this text")->group("Output");
-  if (args.size() == 1 && args.front() == kHelpJson) {
-    out << json_text(parser_->json(verb_));
+  if (std::find(args.begin(), args.end(), "--help=json") != args.end()) {
+    out << answer_text("options", parser_->table(verb_));
     return false;
   }
+  std::vector<std::string> reversed;  // CLI11 pops from the back
+  for (const std::string& arg : args) reversed.insert(reversed.begin(), with_dashes(arg));
+  parser_->app.set_help_flag(std::string(kHelpNames), std::string(kHelpText))->group("Output");
   try {
     parser_->app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
@@ -298,32 +283,33 @@ SetOption set_text(std::string& value) {
 }
 
 SetOption set_name(std::string& value, std::vector<std::string> names) {
-  SetOption set = set_text(value);
-  set.words = std::move(names);
-  set.or_file = true;
-  return set;
+  const SetOption text = set_text(value);
+  return {{.known = std::move(names)},
+          [text](const std::string& option, const std::string& word) { text(option, word); }};
 }
 
 SetOption set_whole(std::int64_t& value, std::int64_t low, std::int64_t high) {
-  return [&value, low, high](const std::string& option, const std::string& text) {
-    value = read_whole(option, text, low, high);
-  };
+  return {{Holds::whole, static_cast<double>(low), static_cast<double>(high), {}},
+          [&value, low, high](const std::string& option, const std::string& text) {
+            value = read_whole(option, text, low, high);
+          }};
 }
 
 SetOption set_number(double& value, double low, double high) {
-  return [&value, low, high](const std::string& option, const std::string& text) {
-    std::string rest;
-    const double number = leading_number(text, rest);
-    const bool in_range = number >= low && number <= high;  // false for NaN
-    if (!in_range || !rest.empty()) {
-      refuse(option, fmt::format("a number from {} to {}", low, high), text);
-    }
-    value = number;
-  };
+  return {{Holds::number, low, high, {}},
+          [&value, low, high](const std::string& option, const std::string& text) {
+            std::string rest;
+            const double number = leading_number(text, rest);
+            const bool in_range = number >= low && number <= high;  // false for NaN
+            if (!in_range || !rest.empty()) {
+              refuse(option, fmt::format("a number from {} to {}", low, high), text);
+            }
+            value = number;
+          }};
 }
 
 SetOption set_count(double& value, double low, double high) {
-  return [&value, low, high](const std::string& option, const std::string& text) {
+  const auto set = [&value, low, high](const std::string& option, const std::string& text) {
     static constexpr std::array<std::pair<char, double>, 6> kSuffixes{
         {{'k', 1e3}, {'K', 1e3}, {'M', 1e6}, {'B', 1e9}, {'G', 1e9}, {'T', 1e12}}};
     std::string rest;
@@ -341,6 +327,7 @@ SetOption set_count(double& value, double low, double high) {
     }
     value = number;
   };
+  return {{Holds::count, low, high, {}}, set};
 }
 
 // ---- lists ----

@@ -2,7 +2,6 @@
 // The command line of one verb: options in groups, every complaint one sentence, help with an
 // example. CLI11 does the parsing.
 
-#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
@@ -10,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "models/text.h"
@@ -17,21 +17,44 @@
 
 namespace qplan {
 
-// Takes an option's text; throws Error that names the option. Shells offer the words that it knows.
-struct SetOption {
-  std::function<void(const std::string& option, const std::string& text)> take;
-  std::vector<std::string> words = {};
-  bool or_file = false;  // a word, or a file's path
+// What an option's value is, for who asks by machine (`--help=json`, `qplan mcp`). The option
+// itself judges its text.
+enum class Holds : std::uint8_t { text, whole, number, count, truth };
 
-  template <class Take>
-  requires(!std::same_as<std::remove_cvref_t<Take>, SetOption>)
-      SetOption(Take function, std::vector<std::string> known = {})  // NOLINT: a lambda is one
-      : take(std::move(function)), words(std::move(known)) {}
-  void operator()(const std::string& option, const std::string& text) const { take(option, text); }
+template <>
+struct Words<Holds> {
+  static constexpr std::string_view what = "type";
+  static constexpr auto table =
+      std::to_array<std::pair<Holds, std::string_view>>({{Holds::text, "text"},
+                                                         {Holds::whole, "whole"},
+                                                         {Holds::number, "number"},
+                                                         {Holds::count, "count"},
+                                                         {Holds::truth, "truth"}});
 };
 
-// The one table of a verb's options, as data: what completions and pages are made of.
-inline constexpr std::string_view kHelpJson = "--help-json";
+struct ValueType {
+  Holds holds = Holds::text;
+  double low = 0, high = 0;          // of numbers; both 0: no bounds are known
+  std::vector<std::string> words{};  // of text: all there are; empty: any
+  std::vector<std::string> known{};  // of text: some that there are, which shells complete
+};
+
+// Takes an option's text; throws Error that names the option.
+class SetOption {
+ public:
+  using Set = std::function<void(const std::string& option, const std::string& text)>;
+  template <class F>
+  requires std::is_convertible_v<F, Set> SetOption(F set) : set_(std::move(set)) {}
+  SetOption(ValueType type, Set set) : type_(std::move(type)), set_(std::move(set)) {}
+  void operator()(const std::string& option, const std::string& text) const { set_(option, text); }
+  [[nodiscard]] const ValueType& type() const { return type_; }
+
+ private:
+  ValueType type_;
+  Set set_;
+};
+
+inline constexpr std::string_view kHelpNames = "-h,--help", kHelpText = "this text";
 
 struct OptionText {
   std::string name;        // "--gpus", "-o,--output"
@@ -51,8 +74,7 @@ class CommandLine {
   void option(const OptionText& text, SetOption set);
   void repeatable(const OptionText& text, SetOption set);  // may be given several times
   void flag(const std::string& name, const std::string& help, bool& value);
-  // Words without an option, in order; the last complaint says how many there may be. `set` knows
-  // what the word may be; without it a file's path is meant.
+  // Words without an option, in order; the last complaint says how many there may be.
   void positional(const std::string& name, const std::string& help, std::string& value);
   void positional(const std::string& name, const std::string& help, SetOption set);
 
@@ -60,8 +82,8 @@ class CommandLine {
   void positionals(const std::string& name, const std::string& help,
                    std::vector<std::string>& values);
 
-  // False: help was asked for and printed, as text or, by kHelpJson alone, as JSON. Throws Error
-  // for anything it cannot use.
+  // False: help was asked for and printed (`--help=json`: the same as JSON). Throws Error for
+  // anything it cannot use.
   bool parse(const std::vector<std::string>& args, std::ostream& out);
 
  private:
@@ -73,40 +95,32 @@ class CommandLine {
 // ---- what options hold ----
 
 SetOption set_text(std::string& value);
+// The name of something built in, or the path of a file that is like it.
+SetOption set_name(std::string& value, std::vector<std::string> names);
 SetOption set_whole(std::int64_t& value, std::int64_t low, std::int64_t high);
 SetOption set_number(double& value, double low, double high);
 // "1T", "300B", "2e12".
 SetOption set_count(double& value, double low, double high);
 
-// The name of something built in, or the path of a file that is like it.
-SetOption set_name(std::string& value, std::vector<std::string> names);
-
-template <class E>
-std::vector<std::string> words_of() {
-  std::vector<std::string> words;
-  for (const auto& [e, word] : Words<E>::table) words.emplace_back(word);
-  return words;
-}
-
 template <class E>
 SetOption set_word(E& value) {
-  return {[&value](const std::string&, const std::string& text) {
+  ValueType type;
+  for (const auto& [e, word] : Words<E>::table) type.words.emplace_back(word);
+  return {std::move(type), [&value](const std::string&, const std::string& text) {
             value = from_word<E>(lower_case(text));
-          },
-          words_of<E>()};
+          }};
 }
 
 // The same for a value that knows whether it was given.
 template <class Optional, class Make, class... Bounds>
 SetOption set_given(Optional& value, Make make, Bounds... bounds) {
-  typename Optional::value_type none{};
-  SetOption set = make(none, bounds...);  // for what it knows
-  set.take = [&value, make, bounds...](const std::string& option, const std::string& text) {
-    typename Optional::value_type read{};
-    make(read, bounds...)(option, text);
-    value = std::move(read);
-  };
-  return set;
+  typename Optional::value_type any{};
+  return {make(any, bounds...).type(),
+          [&value, make, bounds...](const std::string& option, const std::string& text) {
+            typename Optional::value_type read{};
+            make(read, bounds...)(option, text);
+            value = std::move(read);
+          }};
 }
 
 // "a, b, c" of an enum, for help.

@@ -12,6 +12,7 @@
 #include "models/plan/word_values.h"
 #include "models/plan/words.h"
 #include "models/program/loss.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -71,6 +72,13 @@ std::string value_name(const WordText& word) {
   return bare ? fmt::format("[{}]", word.value) : std::string(word.value);
 }
 
+ValueType type_of(const WordText& word) {
+  std::vector<std::string> known = values_of_word(word.key);
+  if (word.is_truth) return {.holds = Holds::truth, .known = std::move(known)};
+  return {.holds = word.is_number && word.given != Given::layout ? Holds::whole : Holds::text,
+          .known = std::move(known)};
+}
+
 void add_single(CommandLine& line, const WordText& word, PlanWords& words,
                 const std::string& fallback) {
   const auto set = [&words, key = word.key](const std::string& option, const std::string& text) {
@@ -78,7 +86,7 @@ void add_single(CommandLine& line, const WordText& word, PlanWords& words,
     words[std::string(key)] = text;
   };
   line.option({option_name(word.key), value_name(word), word.help, fallback},
-              {set, values_of_word(word.key)});
+              SetOption(type_of(word), set));
 }
 
 // "none,optimizer" of a word whose values have commas themselves was meant as two values.
@@ -105,9 +113,9 @@ void add_constraint(CommandLine& line, const WordText& word, SearchSpace& space)
                           ""};
   // Where one value is a list already, only repetition can give several.
   if (word.given == Given::again) {
-    line.repeatable(option, {set, values_of_word(word.key)});
+    line.repeatable(option, SetOption(type_of(word), set));
   } else {
-    line.option(option, {set, values_of_word(word.key)});
+    line.option(option, SetOption(type_of(word), set));
   }
 }
 
@@ -130,6 +138,20 @@ void add_job_words(CommandLine& line, PlanWords& words,
     if (std::find(without.begin(), without.end(), word.key) != without.end()) continue;
     const bool batch = word.key == "global_batch_size", length = word.key == "seq_len";
     add_single(line, word, words, batch ? default_batch : length ? kDefaultLength : word.fallback);
+  }
+}
+
+void add_job_word_list(CommandLine& line, std::string_view key, std::vector<std::string>& values) {
+  for (const WordText& word : word_texts()) {
+    if (word.key != key) continue;
+    const auto set = [&values, key = word.key](const std::string& option, const std::string& text) {
+      for (const std::string& value : split_list(lower_case(text))) {
+        naming(option, [&] { return with_word({}, key, value); });
+        if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+      }
+    };
+    line.option({option_name(word.key), std::string(word.value) + ",...", word.help, word.fallback},
+                SetOption(type_of(word), set));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "cli/advice.h"
+#include "cli/answer.h"
 #include "cli/asked_plan.h"
 #include "cli/commands.h"
 #include "cli/page.h"
@@ -314,13 +315,13 @@ Exit run_predict(const Args& args, const Console& console) {
     Json file = report(*asked.job, answer);
     add_step(file);
     embed_job(file, *asked.job);
-    write_file_atomically(question.output, json_text(file));
+    write_file_atomically(question.output, answer_text("plan", file));
   }
   if (question.json) {
     Json json = to_json(asked, answer, question);
     if (question.timing) json["elapsed_s"] = elapsed_s;
     add_step(json);
-    console.out << json_text(json);
+    console.out << answer_text("predict", json);
   } else {
     if (rl) console.out << rl_job_text(rl->job) << '\n';
     if (rl && rl->estimate) {

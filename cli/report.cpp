@@ -18,12 +18,12 @@ namespace {
 constexpr std::array kTimeParts{
     TimePart{"compute_s", "compute", 'C', &TimeBreakdown::compute},
     TimePart{"recompute_s", "recompute", 'R', &TimeBreakdown::recompute},
-    TimePart{"tp_s", "tensor parallel", 'T', &TimeBreakdown::tp},
-    TimePart{"cp_s", "context parallel", 'X', &TimeBreakdown::cp},
-    TimePart{"ep_s", "expert parallel", 'E', &TimeBreakdown::ep},
+    TimePart{"tp_s", "tensor parallel", 'T', &TimeBreakdown::tp, true},
+    TimePart{"cp_s", "context parallel", 'X', &TimeBreakdown::cp, true},
+    TimePart{"ep_s", "expert parallel", 'E', &TimeBreakdown::ep, true},
     TimePart{"pp_bubble_s", "pipeline bubble", 'B', &TimeBreakdown::pp_bubble},
-    TimePart{"pp_p2p_s", "pipeline sends", 'P', &TimeBreakdown::pp_p2p},
-    TimePart{"dp_s", "data parallel", 'D', &TimeBreakdown::dp},
+    TimePart{"pp_p2p_s", "pipeline sends", 'P', &TimeBreakdown::pp_p2p, true},
+    TimePart{"dp_s", "data parallel", 'D', &TimeBreakdown::dp, true},
     TimePart{"optimizer_s", "optimizer", 'O', &TimeBreakdown::optimizer},
     TimePart{"offload_s", "offload", 'F', &TimeBreakdown::offload},
     TimePart{"host_s", "host", 'H', &TimeBreakdown::host},
@@ -229,7 +229,7 @@ std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace&
 }
 
 bool rests_on_assumptions(const Estimate& estimate) {
-  return estimate.priced_from.assumed > 0.2;
+  return estimate.priced_from.assumed > kMuchAssumed;
 }
 
 Peak peak_of(const Job& job, const Answer& answer) {
@@ -359,10 +359,6 @@ Json report(const Job& job, const Answer& answer) {
   return object;
 }
 
-std::string json_text(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
-}
-
 // ---- text ----
 
 std::string model_line(const Job& job, std::string_view executed_on) {
@@ -432,7 +428,7 @@ std::string time_bar(const TimeBreakdown& time, int width) {
 std::string memory_legend() {
   std::string legend;
   for (const MemoryPart& part : kMemoryParts) legend += legend_of(part.letter, part.label) + ", ";
-  return legend + "+ allocator, context and NCCL, . free";
+  return legend + fmt::format("+ {}, . free", kBesidePeak);
 }
 
 std::string time_legend() {
@@ -445,8 +441,11 @@ std::string time_legend() {
 }
 
 double exposed_communication(const Estimate& estimate) {
-  const TimeBreakdown& t = estimate.time;
-  return (t.tp + t.cp + t.ep + t.pp_p2p + t.dp) / t.total();
+  Seconds exposed;
+  for (const TimePart& part : kTimeParts) {
+    if (part.communication) exposed += estimate.time.*part.value;
+  }
+  return exposed / estimate.time.total();
 }
 
 }  // namespace qplan

@@ -21,6 +21,7 @@ struct TimePart {
   std::string_view key, label;
   char letter;
   Seconds TimeBreakdown::*value;
+  bool communication = false;  // that no compute covers
 };
 std::span<const TimePart> time_parts();
 Json time_json(const TimeBreakdown& time);
@@ -31,6 +32,8 @@ struct MemoryPart {
   Bytes StageMemory::*value;
 };
 std::span<const MemoryPart> memory_parts();  // they sum to the peak
+// What a device holds besides.
+inline constexpr const char* kBesidePeak = "allocator, context and NCCL";
 
 // The groups of ranks that a plan talks in, and the nodes each of them touches.
 struct Group {
@@ -65,6 +68,8 @@ std::vector<std::string> search_notes(const ModelSpec& model, const SearchSpace&
                                       const JobDefaults& defaults);
 // Of one plan, the length included:
 std::vector<std::string> notes_of(const Job& job, const Answer& answer);
+// Above this share of assumed efficiencies ("a fifth", below).
+inline constexpr double kMuchAssumed = 0.2;
 // Whether so much of the step is priced from assumed efficiencies that its rank is to be marked.
 bool rests_on_assumptions(const Estimate& estimate);
 inline constexpr const char* kAssumedMark =
@@ -91,9 +96,6 @@ Json nothing_report(const Job& job);
 
 // Bytes of the worst rank: the largest over the stages.
 Bytes largest(const MemoryEstimate& memory, Bytes StageMemory::*value);
-
-// Indented, with a newline; names that are no UTF-8 lose what is not.
-std::string json_text(const Json& json);
 
 // ---- text ----
 

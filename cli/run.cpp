@@ -4,6 +4,7 @@
 
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/execution.h"
 #include "cli/page.h"
@@ -73,11 +74,15 @@ Exit run_run(const Args& args, const Console& console) {
   add_execution_options(line, choices);
   line.group("Output");
   line.flag("--json", "the same as JSON", json);
-  line.option({"--trace", "FILE", "the last step as a Perfetto trace", ""}, set_text(trace));
+  line.option(
+      {"--trace", "FILE",
+       "the last step as a Perfetto trace (on GPUs of rank 0; FILE.rank1 and so on of the others)",
+       ""},
+      set_text(trace));
   if (!line.parse(args, console.out)) return Exit::done;
 
   const Execution execution = prepare(choices);
-  if (const auto exit = run_by_local_ranks(execution, choices, "run", args)) return *exit;
+  if (const auto exit = run_by_local_ranks(execution, choices, "run", args, console)) return *exit;
   RunOptions extra;
   extra.keep_trace = !trace.empty();
   StepLines lines(console.out, execution.job->model.num_mtp_layers > 0);
@@ -93,10 +98,15 @@ Exit run_run(const Args& args, const Console& console) {
     extra.progress = progress_line(console, choices);
   }
   const Executed executed = execute(execution, choices, extra);
+  if (!trace.empty()) {
+    // On GPUs every rank is a process and knows its own step: one file each.
+    const std::string file =
+        reports(execution) ? trace : fmt::format("{}.rank{}", trace, execution.process->rank);
+    write_file_atomically(file, to_chrome_json(executed.result.trace));
+  }
   if (!reports(execution)) return Exit::done;
-  if (!trace.empty()) write_file_atomically(trace, to_chrome_json(executed.result.trace));
   if (json) {
-    console.out << json_text(to_json(execution, executed, choices));
+    console.out << answer_text("run", to_json(execution, executed, choices));
   } else {
     print_summary(executed, console.out);
   }

@@ -8,12 +8,11 @@
 #include <new>
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/option_table.h"
-#include "cli/options.h"
 #include "cli/page.h"
 #include "cli/print.h"
-#include "cli/report.h"
 #include "executor/cuda/device_error.h"
 #include "models/error.h"
 #include "models/json.h"
@@ -24,28 +23,35 @@ namespace {
 constexpr std::string_view kVersion = QPLAN_VERSION;  // of the root CMakeLists.txt
 
 constexpr std::array kVerbs{
-    Verb{"search", "the best parallel plans for a model on N GPUs, and why others lost",
-         run_search},
-    Verb{"predict", "one plan's memory, step time and breakdown", run_predict},
+    Verb{"search", "the best parallel plans for a model on N GPUs, and why others lost", run_search,
+         "search search_lists search_steps", true},
+    Verb{"predict", "one plan's memory, step time and breakdown", run_predict, "predict", true},
     Verb{"sweep", "a search per world size, batch, sequence length or GPU: scaling, days, cost",
-         run_sweep},
+         run_sweep, "sweep", true},
     Verb{"trace", "a plan's step as a Perfetto trace, or drawn in the terminal", run_trace},
-    Verb{"emit", "a plan as a framework's configuration and launch scripts", run_emit},
-    Verb{"check", "what is wrong with a framework's configuration, and a better plan", run_check},
+    Verb{"emit", "a plan as a framework's configuration and launch scripts", run_emit, "emit",
+         true},
+    Verb{"check", "what is wrong with a framework's configuration, and a better plan", run_check,
+         "check check_each", true},
     Verb{"size", "the fewest GPUs, longest sequence, largest batch or model, cheapest cluster",
-         run_size},
+         run_size, "size", true},
     Verb{"targets", "what a run of a plan should measure, as thresholds for monitoring",
-         run_targets},
-    Verb{"fit", "a profile corrected by your own runs, and the ranking anew", run_fit},
-    Verb{"watch", "a live log beside what was predicted: alerts as JSON lines", run_watch},
+         run_targets, "targets", true},
+    Verb{"fit", "a profile corrected by your own runs, and the ranking anew", run_fit, "fit", true},
+    Verb{"watch", "a live log beside what was predicted: alerts as JSON lines", run_watch, "watch"},
     Verb{"compare", "two plans, side by side: what differs, and what each difference does",
-         run_compare},
-    Verb{"run", "a plan, executed: losses, gradient norms, memory, step time", run_run},
-    Verb{"validate", "a plan executed and predicted, side by side", run_validate},
+         run_compare, "compare", true},
+    Verb{"run", "a plan, executed: losses, gradient norms, memory, step time", run_run, "run"},
+    Verb{"validate", "a plan executed and predicted, side by side", run_validate, "validate"},
     Verb{"calibrate", "a hardware profile, measured on this machine's GPUs", run_calibrate},
-    Verb{"accuracy", "predictions beside measured runs, and their errors", run_accuracy},
-    Verb{"models", "the built-in models; `models show NAME`", run_models},
-    Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware},
+    Verb{"accuracy", "predictions beside measured runs, and their errors", run_accuracy, "accuracy",
+         true},
+    Verb{"report", "an answer as a page: ranked plans, memory, time, timeline, in one HTML file",
+         run_report},
+    Verb{"models", "the built-in models; `models show NAME`", run_models, "models model", true},
+    Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware,
+         "hardware profile", true},
+    Verb{"mcp", "a server of these verbs for agents (Model Context Protocol, over stdio)", run_mcp},
     Verb{"completions", "what bash, zsh or fish completes", run_completions},
     Verb{"man", "pages for man(1)", run_man},
 };
@@ -73,8 +79,8 @@ Exit dispatch(const Args& args, const Console& console) {
     return Exit::done;
   }
   if (word == "help") return dispatch({rest.front(), "--help"}, console);
-  if (word == kHelpJson && rest.empty()) {
-    console.out << json_text(verbs_json());
+  if (word == "--help=json" && rest.empty()) {
+    console.out << answer_text("verbs", verbs_json());
     return Exit::done;
   }
   if (word == "--version") {
@@ -104,13 +110,17 @@ std::string_view program_version() {
 
 int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,
             const Terminal& terminal) {
-  const auto fail = [&err](std::string_view sentence, Exit code = Exit::bad_input) {
-    print(err, "qplan: {}\n", sentence);
+  return run_cli(args, {out, err, terminal});
+}
+
+int run_cli(const std::vector<std::string>& args, const Console& console) {
+  const auto fail = [&console](std::string_view sentence, Exit code = Exit::bad_input) {
+    print(console.err, "qplan: {}\n", sentence);
     return static_cast<int>(code);
   };
-  const PageOf page(terminal.page);
+  const PageOf page(console.terminal.page);
   try {
-    return static_cast<int>(dispatch(args, {out, err, terminal}));
+    return static_cast<int>(dispatch(args, console));
   } catch (const Error& error) {
     return fail(error.what());
   } catch (const DeviceError& error) {

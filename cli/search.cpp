@@ -6,52 +6,31 @@
 #include <ostream>
 
 #include "cli/advice.h"
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/explain.h"
 #include "cli/page.h"
-#include "cli/plan_words.h"
 #include "cli/print.h"
-#include "cli/report.h"
-#include "cli/rl.h"
+#include "cli/progress.h"
+#include "cli/search_answer.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
 
 namespace qplan {
-namespace {
 
-struct SearchQuestion {
-  JobChoices choices;
-  PlanWords words;
-  SearchSpace space;
-  JobDefaults defaults;
-  std::int64_t top = 10, threads = 0;
-  Objective objective = Objective::tokens;
-  std::string output;
-  RlQuestion rl;
-  bool json = false, timing = false, pareto = false;
-};
+// ---- one search ----
 
-struct FoundPlans {
-  SearchResult result;
-  std::vector<Answer> plans;
-  double elapsed_s = 0;
-};
-
-FoundPlans look(Job& job, const SearchQuestion& question, const Console& console) {
+FoundPlans find_plans(Job& job, const SearchQuestion& question, const Console& console, double from,
+                      double to) {
   const Stopwatch stopwatch;
   SearchOptions options;
   options.top = static_cast<int>(question.top);
   options.threads = static_cast<int>(question.threads);
   options.objective = question.objective;
-  if (console.terminal.progress) {
-    options.progress = [&](double done) {
-      print(console.err, "\rsearching {:3.0f}%", 100 * done);
-      console.err.flush();
-    };
-  }
+  options.progress = progress_of(console, from, to);
   FoundPlans found;
   found.result = search_offered(job, question.space, options);
-  if (console.terminal.progress) print(console.err, "\r              \r");
+  end_progress(console);
   // Cheaper or fewer may mean fewer GPUs than were offered.
   if (!found.result.plans.empty()) job.gpus = found.result.plans.front().plan.world();
   for (const RankedPlan& ranked : found.result.plans) found.plans.push_back(ask(job, ranked.plan));
@@ -62,6 +41,14 @@ FoundPlans look(Job& job, const SearchQuestion& question, const Console& console
 bool is_tie(const FoundPlans& found, std::size_t i) {
   return i > 0 && cannot_be_told(found.plans[0], found.plans[i]);
 }
+
+void write_plan(const Job& job, const Answer& answer, const std::string& path) {
+  Json file = report(job, answer);
+  embed_job(file, job);
+  write_file_atomically(path, answer_text("plan", file));
+}
+
+namespace {
 
 // ---- text ----
 
@@ -193,7 +180,9 @@ Json ranked_json(const RankedPlan& plan) {
           {"device_peak_gib", in_gib(plan.device_peak)}};
 }
 
-Json to_json(const Job& job, const SearchQuestion& question, const FoundPlans& found) {
+}  // namespace
+
+Json search_json(const Job& job, const SearchQuestion& question, const FoundPlans& found) {
   const SearchResult& result = found.result;
   Json object{{"model", job.model.name},
               {"hardware", job.hardware.name},
@@ -207,12 +196,16 @@ Json to_json(const Job& job, const SearchQuestion& question, const FoundPlans& f
               {"considered", result.considered},
               {"infeasible", Json::object()},
               {"infeasible_sources", Json::object()},
+              {"infeasible_examples", Json::object()},
               {"out_of_memory", result.out_of_memory},
               {"bounded_out", result.bounded_out},
               {"simulated", result.simulated}};
-  for (const auto& [rule, count] : result.infeasible) {
-    object["infeasible"][rule] = count;
-    object["infeasible_sources"][rule] = source_of_refusal(job, question.space, rule);
+  for (const Refusal& refusal : refusals_of(job, question.space, result.infeasible)) {
+    object["infeasible"][refusal.rule] = refusal.count;
+    object["infeasible_sources"][refusal.rule] =
+        source_of_refusal(job, question.space, refusal.rule);
+    object["infeasible_examples"][refusal.rule] =
+        refusal.example.empty() ? Json(nullptr) : Json(refusal.example);
   }
   Json& plans = object["plans"] = Json::array();
   for (std::size_t i = 0; i < found.plans.size(); ++i) {
@@ -230,6 +223,8 @@ Json to_json(const Job& job, const SearchQuestion& question, const FoundPlans& f
   return object;
 }
 
+namespace {
+
 // ---- of a step of --algorithm ----
 
 // The step that a combination of a search is.
@@ -244,7 +239,7 @@ void write_best(const Job& job, const RlJob& rl_job, const RlPlan& best, const s
   Json file = report(job, ask(job, best.plan));
   file["step"] = rl_json(step_of(rl_job, best), best.estimate);
   embed_job(file, job);
-  write_file_atomically(path, json_text(file));
+  write_file_atomically(path, answer_text("plan", file));
 }
 
 Json to_json(Job& job, const SearchQuestion& question, const RlJob& rl_job,
@@ -322,7 +317,7 @@ Exit search_steps(Job& job, SearchQuestion& question, const RlJob& rl_job, const
   if (question.json) {
     Json object = to_json(job, question, rl_job, result);
     if (question.timing) object["elapsed_s"] = elapsed_s;
-    console.out << json_text(object);
+    console.out << answer_text("search_steps", object);
   } else {
     print_text(job, rl_job, options.split, result, console.out);
     if (question.timing) print(console.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
@@ -331,9 +326,13 @@ Exit search_steps(Job& job, SearchQuestion& question, const RlJob& rl_job, const
 }
 
 void add_options(CommandLine& line, SearchQuestion& question) {
-  add_model_options(line, question.choices);
-  add_job_words(line, question.words);
-  add_cluster_options(line, question.choices);
+  add_model_options(line, question.choices, &question.frameworks);
+  add_job_words(line, question.words, {"precision"});
+  add_job_word_list(line, "precision", question.precisions);
+  add_cluster_options(line, question.choices, {.several = &question.hardware});
+  line.option({"--prices", "FILE",
+               "of several machines: a CSV of hardware, usd_per_gpu_hour and source", ""},
+              set_text(question.prices));
   line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");
   add_constraints(line, question.space);
   add_rl_options(line, question.rl);
@@ -354,24 +353,35 @@ void add_options(CommandLine& line, SearchQuestion& question) {
 
 Exit run_search(const Args& args, const Console& console) {
   SearchQuestion question;
-  CommandLine line("search", "The best parallel plans for a model on N GPUs, and why others lost.",
-                   "qplan search --model llama3-70b --gpus 64 --pp 2,4,8 --zero 0..1 -o plan.json");
+  CommandLine line(
+      "search", "The best parallel plans for a model on N GPUs, and why others lost.",
+      "qplan search --model llama3-70b --gpus 64 --pp 2,4,8 --zero 0..1 -o plan.json\n"
+      "         qplan search --model llama3-70b --gpus 64 --hardware h100-sxm,h200-sxm "
+      "--framework megatron,fsdp2");
   add_options(line, question);
   if (!line.parse(args, console.out)) return Exit::done;
 
+  if (question.precisions.size() == 1) question.words["precision"] = question.precisions.front();
+  if (question.has_lists()) {
+    if (question.rl.asked()) {
+      throw Error("--algorithm takes one machine, one framework and one precision at a time");
+    }
+    return search_lists(question, console);
+  }
+  if (!question.prices.empty()) {
+    throw Error("--prices is of several machines, which --hardware lists; --price is of one");
+  }
   const auto job = make_job(question.choices);
   if (job->gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
   const RlJob rl_job = rl_job_of(question.rl);
   if (question.rl.asked()) return search_steps(*job, question, rl_job, console);
   question.defaults = set_job_words(question.space, question.words, job->model, job->gpus);
-  const FoundPlans found = look(*job, question, console);
+  const FoundPlans found = find_plans(*job, question, console);
   if (!question.output.empty() && !found.plans.empty()) {
-    Json file = report(*job, found.plans.front());
-    embed_job(file, *job);
-    write_file_atomically(question.output, json_text(file));
+    write_plan(*job, found.plans.front(), question.output);
   }
   if (question.json) {
-    console.out << json_text(to_json(*job, question, found));
+    console.out << answer_text("search", search_json(*job, question, found));
   } else {
     print_text(*job, question, found, console.out);
   }

@@ -9,12 +9,14 @@
 #include <memory>
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/page.h"
 #include "cli/plan_words.h"
+#include "cli/prices.h"
 #include "cli/print.h"
+#include "cli/progress.h"
 #include "cli/report.h"
-#include "models/csv.h"
 #include "models/error.h"
 #include "planner/search/default_batch.h"
 #include "planner/search/enumerate.h"
@@ -35,6 +37,7 @@ struct SizeQuestion {
   std::int64_t threads = 0;
   bool json = false, tried = false;
   SizeOf of = SizeOf::gpus;
+  std::function<void(double)> progress;  // of each search
 };
 
 // A point that was searched.
@@ -65,6 +68,7 @@ Sized look(const SizeQuestion& question, const JobChoices& choices, const PlanWo
   SearchOptions options;
   options.top = 1;
   options.threads = static_cast<int>(question.threads);
+  options.progress = question.progress;
   const SearchResult result = search_offered(*point.job, space, options);
   if (!result.plans.empty()) point.best = ask(*point.job, result.plans.front().plan);
   return point;
@@ -179,41 +183,6 @@ SizeAnswer largest_micro_batch(const SizeQuestion& question) {
     return keep(answer, look(question, question.choices, words, micro_batch));
   });
   return answer;
-}
-
-struct ListedPrice {
-  std::string hardware, source;
-  double usd = 0;  // a GPU and hour
-};
-
-// "hardware,usd_per_gpu_hour,source": who asks a price says where it is from.
-std::vector<ListedPrice> read_prices(const std::string& path) {
-  const CsvTable table = read_csv_file(path);
-  const std::array<std::string_view, 3> needed{"hardware", "usd_per_gpu_hour", "source"};
-  std::array<std::size_t, 3> at{};
-  for (std::size_t i = 0; i < needed.size(); ++i) {
-    const auto found = std::find(table.columns.begin(), table.columns.end(), needed[i]);
-    if (found == table.columns.end()) {
-      throw Error(
-          fmt::format("{} has no column {}; a price list has hardware, usd_per_gpu_hour and "
-                      "source",
-                      path, needed[i]));
-    }
-    at[i] = static_cast<std::size_t>(found - table.columns.begin());
-  }
-  std::vector<ListedPrice> prices;
-  for (const CsvTable::Row& row : table.rows) {
-    ListedPrice price{row.cells[at[0]], row.cells[at[2]], 0};
-    set_number(price.usd, 0.0001, 1e6)(fmt::format("{}:{}: usd_per_gpu_hour", path, row.line),
-                                       row.cells[at[1]]);
-    if (price.source.empty()) {
-      throw Error(fmt::format("{}:{}: the price of {} has no source; say where it is from", path,
-                              row.line, price.hardware));
-    }
-    prices.push_back(std::move(price));
-  }
-  if (prices.empty()) throw Error(fmt::format("{} lists no price", path));
-  return prices;
 }
 
 SizeAnswer cheapest(const SizeQuestion& question) {
@@ -499,9 +468,11 @@ Exit run_size(const Args& args, const Console& console) {
   add_options(line, question);
   if (!line.parse(args, console.out)) return Exit::done;
   settle_question(question);
+  question.progress = progress_of(console);
   const SizeAnswer answer = size_of(question);
+  end_progress(console);
   if (question.json) {
-    console.out << json_text(to_json(question, answer));
+    console.out << answer_text("size", to_json(question, answer));
   } else {
     console.out << line_of(question, answer) << '\n';
     if (question.tried) console.out << tried_text(answer);

@@ -122,6 +122,10 @@ std::vector<Sample> step_samples(const std::vector<std::string>& models,
       }
       continue;
     }
+    if (const auto reason = unexecuted_on_gpu(model, parse_plan(kPlans.front().front()))) {
+      if (process.rank == 0) print(console.err, "{}: no steps, for {}\n", name, *reason);
+      continue;
+    }
     bool any = false;
     for (const std::vector<std::string>& lines : kPlans) {
       any |= std::any_of(lines.begin(), lines.end(),

@@ -8,11 +8,13 @@
 #include <ostream>
 #include <sstream>
 
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/explain.h"
 #include "cli/page.h"
 #include "cli/plan_words.h"
 #include "cli/print.h"
+#include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
@@ -47,7 +49,7 @@ struct Point {
 };
 
 Point look(const SweepQuestion& question, const std::string& hardware, std::int64_t gpus,
-           std::int64_t seq_len, std::int64_t batch) {
+           std::int64_t seq_len, std::int64_t batch, std::function<void(double)> progress) {
   Point point;
   JobChoices choices = question.choices;
   if (!hardware.empty()) choices.hardware = hardware;
@@ -62,6 +64,7 @@ Point look(const SweepQuestion& question, const std::string& hardware, std::int6
   SearchOptions options;
   options.top = 1;
   options.threads = static_cast<int>(question.threads);
+  options.progress = std::move(progress);
   point.result = search_offered(job, point.space, options);
   if (point.result.plans.empty()) return point;
   point.best = ask(job, point.result.plans.front().plan);
@@ -82,20 +85,23 @@ std::vector<Point> all_points(const SweepQuestion& question, const Console& cons
     return values;
   };
   std::vector<Point> points;
-  for (const std::string& hardware : axis(question.hardware, std::string())) {
-    for (const std::int64_t seq_len : axis(question.seq_lens, std::int64_t{0})) {
-      for (const std::int64_t batch : axis(question.batches, std::int64_t{0})) {
+  const auto machines = axis(question.hardware, std::string());
+  const auto seq_lens = axis(question.seq_lens, std::int64_t{0});
+  const auto batches = axis(question.batches, std::int64_t{0});
+  const auto all = static_cast<double>(machines.size() * seq_lens.size() * batches.size() *
+                                       question.gpus.size());
+  for (const std::string& hardware : machines) {
+    for (const std::int64_t seq_len : seq_lens) {
+      for (const std::int64_t batch : batches) {
         for (const std::int64_t gpus : question.gpus) {
-          if (console.terminal.progress) {
-            print(console.err, "\rpoint {} ({} GPUs)   ", points.size() + 1, gpus);
-            console.err.flush();
-          }
-          points.push_back(look(question, hardware, gpus, seq_len, batch));
+          const auto done = static_cast<double>(points.size());
+          const auto progress = progress_of(console, done / all, (done + 1) / all);
+          points.push_back(look(question, hardware, gpus, seq_len, batch, progress));
         }
       }
     }
   }
-  if (console.terminal.progress) print(console.err, "\r{:40}\r", "");
+  end_progress(console);
   return points;
 }
 
@@ -378,11 +384,11 @@ void add_options(CommandLine& line, SweepQuestion& question) {
   line.group("Cluster");
   line.option({"--gpus", "COUNT,...", "GPUs: 8..4096 (doubling), or 64,96,128", ""},
               set_axis(question.gpus, 1, kMostGpus));
-  line.option({"--hardware", "NAME,...", "built-in names or profiles", "h100-sxm"},
-              {[&question](const std::string&, const std::string& text) {
-                 question.hardware = split_list(text);
-               },
-               hardware_names()});
+  line.option(
+      {"--hardware", "NAME,...", "built-in names or profiles", "h100-sxm"},
+      {{.known = hardware_names()}, [&question](const std::string&, const std::string& text) {
+         question.hardware = split_list(text);
+       }});
   add_cluster_options(line, question.choices, {.with_gpus = false, .with_hardware = false});
   add_run_options(line, question);
   line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");
@@ -416,7 +422,7 @@ Exit run_sweep(const Args& args, const Console& console) {
   if (question.json) {
     Json json = to_json(question, points);
     if (question.timing) json["elapsed_s"] = elapsed_s;
-    text << json_text(json);
+    text << answer_text("sweep", json);
   } else {
     print_text(question, points, text);
     if (question.timing) print(text, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));

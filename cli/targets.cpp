@@ -7,6 +7,7 @@
 #include <cmath>
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/asked_plan.h"
 #include "cli/commands.h"
 #include "cli/page.h"
@@ -225,7 +226,7 @@ Exit run_targets(const Args& args, const Console& console) {
       console.out << targets_text(*asked.job, answer);
       break;
     case TargetFormat::json:
-      console.out << json_text(targets_json(*asked.job, answer));
+      console.out << answer_text("targets", targets_json(*asked.job, answer));
       break;
     case TargetFormat::prometheus:
       console.out << prometheus_text(*asked.job, answer, question);

@@ -5,6 +5,7 @@
 #include <optional>
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/execution.h"
 #include "cli/op_totals.h"
@@ -172,7 +173,8 @@ Exit run_validate(const Args& args, const Console& console) {
   if (!line.parse(args, console.out)) return Exit::done;
 
   const Execution execution = prepare(choices);
-  if (const auto exit = run_by_local_ranks(execution, choices, "validate", args)) return *exit;
+  if (const auto exit = run_by_local_ranks(execution, choices, "validate", args, console))
+    return *exit;
   RunOptions extra;
   extra.keep_trace = true;
   extra.progress = progress_line(console, choices);
@@ -182,7 +184,7 @@ Exit run_validate(const Args& args, const Console& console) {
   if (json) {
     Json object = to_json(execution, executed, choices);
     object["comparison"] = to_json(comparison);
-    console.out << json_text(object);
+    console.out << answer_text("validate", object);
   } else {
     print_text(execution, comparison, console.out);
   }

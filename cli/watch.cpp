@@ -11,6 +11,7 @@
 #include <ostream>
 #include <thread>
 
+#include "cli/answer.h"
 #include "cli/asked_plan.h"
 #include "cli/commands.h"
 #include "cli/print.h"
@@ -54,15 +55,13 @@ class LogWatcher {
     const Json interval{estimate_.step_time_low.value(), estimate_.step_time_high.value()};
     const bool inside = typical && Seconds(*typical) >= estimate_.step_time_low &&
                         Seconds(*typical) <= estimate_.step_time_high;
-    out_ << Json{{"summary", "end of log"},
-                 {"steps", watch_.seconds().size()},
-                 {"step_time_s", typical ? Json(*typical) : Json(nullptr)},
-                 {"predicted_step_time_s", estimate_.step_time.value()},
-                 {"interval_s", interval},
-                 {"inside", typical ? Json(inside) : Json(nullptr)},
-                 {"alerts", alerts_}}
-                .dump()
-         << '\n';
+    out_ << answer_line("watch", {{"summary", "end of log"},
+                                  {"steps", watch_.seconds().size()},
+                                  {"step_time_s", typical ? Json(*typical) : Json(nullptr)},
+                                  {"predicted_step_time_s", estimate_.step_time.value()},
+                                  {"interval_s", interval},
+                                  {"inside", typical ? Json(inside) : Json(nullptr)},
+                                  {"alerts", alerts_}});
     out_.flush();
   }
 
@@ -71,13 +70,11 @@ class LogWatcher {
  private:
   void say(const std::vector<Alert>& alerts) {
     for (const Alert& alert : alerts) {
-      out_ << Json{{"alert", to_word(alert.kind)},
-                   {"step", alert.step},
-                   {"value", alert.value},
-                   {"threshold", alert.threshold},
-                   {"may_be", meaning_of(alert.kind)}}
-                  .dump()
-           << '\n';
+      out_ << answer_line("watch", {{"alert", to_word(alert.kind)},
+                                    {"step", alert.step},
+                                    {"value", alert.value},
+                                    {"threshold", alert.threshold},
+                                    {"may_be", meaning_of(alert.kind)}});
       out_.flush();
       ++alerts_;
     }

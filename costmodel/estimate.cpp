@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "costmodel/fold/plan_view.h"
+#include "costmodel/measured.h"
 #include "costmodel/peak.h"
 
 namespace qplan {
@@ -125,6 +126,27 @@ void set_rates(const CostModel& cost, const ParallelPlan& plan, Estimate& e) {
       e.model_tflops_per_gpu * 1e12 / peak_rate(cost.hardware().gpu, plan.precision).rate.value();
 }
 
+// Of the time that the launching thread takes: processors and releases differ. One test of
+// Megatron's on one kind of machine takes up to 1.5 times as long in one run as in another, and 117
+// tests that this thread holds up are within 26% for four in five (docs/evidence/accuracy.md).
+constexpr double kLaunchError = 0.2;
+
+// Of a step whose router is free: the busiest rank's share is taken for 1.2, and runs lie between
+// none and half as much again (Megatron-Bridge's cards: 8,655 tokens/s for 13,011 by force).
+constexpr double kRoutingError = 0.1;
+
+// What one recipe on one GPU makes worse known than what `errors` of the recipe were read off. Our
+// own executor calibrates on the machine that it runs on.
+double unfamiliar(const CostModel& cost, const ParallelPlan& plan, const Estimate& e) {
+  const Recipe& recipe = cost.recipe();
+  if (recipe.executable) return 0;
+  const double launching = kLaunchError * (e.time.host / e.step_time);
+  const bool routed = cost.model().moe && plan.routing == Routing::natural;
+  const bool known = was_measured_on(recipe.kind, cost.hardware().gpu.name);
+  return std::hypot(launching, routed ? kRoutingError : 0,
+                    known ? 0 : cost.hardware().errors.assumed);
+}
+
 void set_intervals(const CostModel& cost, const ParallelPlan& plan, const PricedWork& work,
                    Estimate& e) {
   // 80% of a normal distribution lies within 1.28 sigma; what the recipe leaves out comes on top.
@@ -132,7 +154,8 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
   const double experts = !cost.model().moe              ? 0
                          : plan.moe_capacity_factor > 0 ? recipe.errors.dropping
                                                         : recipe.errors.expert;
-  const double relative = 1.28 * std::hypot(work.error(), recipe.errors.model, experts);
+  const double of_recipe = std::hypot(recipe.errors.model, experts);
+  const double relative = 1.28 * std::hypot(work.error(), of_recipe, unfamiliar(cost, plan, e));
   e.step_time_low = e.step_time * (1 - relative);
   e.step_time_high = e.step_time * (1 + relative);
   // docs/reference/physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half

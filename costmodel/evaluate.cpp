@@ -38,7 +38,7 @@ RankParameters CostModel::parameters(const BlockShape& shape) const {
 CostModel::PlanView CostModel::view(const ParallelPlan& plan) const {
   PlanView v;
   v.plan = &plan;
-  v.base = base_shape(model_, plan, recipe_, facts_.moe_imbalance, facts_.turns_fp8);
+  v.base = base_shape_on(hardware_, model_, plan, recipe_, facts_);
   v.stages = stage_list(model_, plan, recipe_, v.base, facts_,
                         [this](const BlockShape& shape) { return parameters(shape); });
   v.schedule = schedule_shape(plan, recipe_);

@@ -62,6 +62,19 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
     return lacks("embeddings that are trained beside adapters", "use --backend cpu");
   }
   if (m.vision) return lacks("a vision tower", "use --backend cpu");
+  if (m.delta_net) return lacks("Gated DeltaNet layers", "use --backend cpu");
+  if (m.mamba) return lacks("Mamba-2 layers", "use --backend cpu");
+  if (m.qk_l2_norm) return lacks("norms of queries and keys without weights", "use --backend cpu");
+  if (m.rotary_interleaved) {
+    return lacks("rotary embedding of neighbouring numbers", "use --backend cpu");
+  }
+  const auto in_parts = [](const LayerKind& l) {
+    return l.chunk > 0 || !l.rotates || !l.mlp || l.mixer == Mixer::none;
+  };
+  if (std::ranges::any_of(m.layers, in_parts)) {
+    return lacks("attention in chunks, layers that do not rotate and layers of one part",
+                 "use --backend cpu");
+  }
   if (m.num_mtp_layers > 0) return lacks("multi-token prediction", "use --backend cpu");
   if (m.vocab_size > kKernelScratch / kTableRowScratch) {
     return lacks("vocabularies of more than 8,388,608 words", "use --backend cpu");
@@ -72,6 +85,10 @@ std::optional<std::string> unexecuted_on_gpu(const ModelSpec& m, const ParallelP
       return lacks("other dispatchers", "use moe_dispatcher alltoall");
     }
     if (moe.shared_expert_gate) return lacks("a gate of shared experts", "use --backend cpu");
+    if (moe.scales_inputs) return lacks("experts that read scaled tokens", "use --backend cpu");
+    if (moe.latent_size > 0 || m.mlp != MlpKind::swiglu) {
+      return lacks("experts without a gate or behind a projection", "use --backend cpu");
+    }
     if (p.moe_capacity_factor > 0) return lacks("experts of limited capacity", "use capacity=0");
     if (moe.num_groups > 32) return lacks("more than 32 groups of experts", "use --backend cpu");
     if (moe.router_bias && moe.num_experts % 8 != 0) {

@@ -238,9 +238,21 @@ void Rank::begin_step() {
 }
 
 std::string describe(const Rank& rank, const Command& c) {
-  std::string what = c.kind == CommandKind::op        ? to_string(c.op->work)
-                     : c.kind == CommandKind::receive ? fmt::format("receive from stage {}", c.peer)
-                                                      : fmt::format("send to stage {}", c.peer);
+  std::string what;
+  switch (c.kind) {
+    case CommandKind::op:
+      what = to_string(c.op->work);
+      break;
+    case CommandKind::receive:
+      what = fmt::format("receive from stage {}", c.peer);
+      break;
+    case CommandKind::take:
+      what = fmt::format("take what stage {} sent", c.peer);
+      break;
+    case CommandKind::send:
+      what = fmt::format("send to stage {}", c.peer);
+      break;
+  }
   what += fmt::format(" of {} {}", rank.block(c).name, rank.instance(c).layer);
   if (c.action.stage >= 0) what += fmt::format(" ({})", to_string(c.action));
   return what;

@@ -210,7 +210,7 @@ class CpuRun {
       const Command& c = rank.commands.commands[i];
       if (c.kind == CommandKind::op && std::holds_alternative<Join>(c.op->work)) continue;
       TraceEvent e{.rank = static_cast<int>(rank.rank),
-                   .pipe = c.kind != CommandKind::op,
+                   .pipe = c.kind == CommandKind::receive || c.kind == CommandKind::send,
                    .name = describe(rank, c),
                    .category = c.kind == CommandKind::op ? "op" : "send",
                    .action = c.action,

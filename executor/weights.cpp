@@ -52,10 +52,21 @@ std::vector<ParameterPiece> pieces_of(const ParameterIndex& parameters, ModelPar
   const std::int64_t first_col = whole.split == Split::cols ? share * packed.cols : 0;
   std::vector<ParameterPiece> pieces;
   for (std::int64_t copy = 0; copy < packed.copies; ++copy) {
-    const std::int64_t rows = std::clamp<std::int64_t>(whole.rows - first_row, 0, packed.rows);
     const std::int64_t index = parameters.find(part, layer, whole, first_copy + copy);
-    pieces.push_back(
-        {packed.offset + copy * packed.stride, rows, packed.cols, index, first_row, first_col});
+    std::int64_t local = packed.offset + copy * packed.stride;
+    if (!by_rows || whole.parts.front() == 0) {
+      const std::int64_t rows = std::clamp<std::int64_t>(whole.rows - first_row, 0, packed.rows);
+      pieces.push_back({local, rows, packed.cols, index, first_row, first_col});
+      continue;
+    }
+    const std::int64_t ranks = whole.rows / packed.rows;
+    std::int64_t begin = 0;  // of a part in the whole
+    for (const std::int64_t all : whole.parts) {
+      const std::int64_t rows = all / ranks;
+      if (rows > 0) pieces.push_back({local, rows, packed.cols, index, begin + share * rows, 0});
+      local += rows * packed.cols;
+      begin += all;
+    }
   }
   return pieces;
 }

@@ -39,7 +39,7 @@ class ParameterIndex {
   std::vector<std::pair<std::uint64_t, std::int64_t>> by_key_;  // sorted
 };
 
-// One piece for each copy (expert) that the rank holds.
+// One piece for each copy (expert) that the rank holds, or for each part of what is stacked in it.
 std::vector<ParameterPiece> pieces_of(const ParameterIndex& parameters, ModelPart part,
                                       std::int64_t layer, const PackedParameter& packed,
                                       const ShardPlace& place);

@@ -61,6 +61,7 @@ struct MambaSpec {
   std::int64_t conv_kernel = 4;  // tokens that the convolution before the scan sees
   std::int64_t chunk = 128;      // tokens that the scan works on at once
   bool conv_bias = true;
+  double step_min = 0;  // step sizes are no smaller (changes results, not costs)
   [[nodiscard]] std::int64_t inner() const { return num_heads * head_dim; }
   [[nodiscard]] std::int64_t conv_dim() const { return inner() + 2 * num_groups * state_size; }
   // Gate, what the convolution reads, and a step size a head.
@@ -179,8 +180,9 @@ struct ModelSpec {
   double norm_epsilon = 1e-6, rope_theta = 10000, rotary_fraction = 1;
   bool rotary_interleaved = false;  // the two numbers that turn together lie side by side
   // Llama 4: queries of layers that do not rotate grow with the logarithm of their position, a step
-  // every so many tokens; 0: they do not.
+  // every so many tokens, times a scale; 0: they do not.
   std::int64_t temperature_step = 0;
+  double temperature_scale = 0.1;
   std::optional<RopeScaling> rope_scaling;
 
   std::optional<MlaSpec> mla;

@@ -21,6 +21,9 @@ class ParameterTable {
               std::int64_t copies = 1) {
     entries_.push_back({.role = role, .rows = out, .cols = in, .split = split, .copies = copies});
   }
+  // Of what is stacked in the entry before: its rows, each split on its own.
+  using Parts = std::array<std::int64_t, 5>;
+  void stacked(const Parts& parts) { entries_.back().parts = parts; }
   // The bias of a linear layer or norm: one number an output, split as outputs are.
   void bias(ParameterRole role, std::int64_t out, Split split, std::int64_t copies = 1) {
     const Split mine = split == Split::rows ? Split::rows : Split::none;
@@ -135,16 +138,19 @@ class ParameterTable {
   // transformers 5.23, modeling_qwen3_next.py and modeling_qwen3_5.py.
   void gated_delta_net(const DeltaNetSpec& d) {
     const std::int64_t h = m_.hidden_size, heads = d.num_value_heads;
+    const Parts channels{d.key_dim(), d.key_dim(), d.value_dim()};
     if (d.packed_projections) {
       weight(linear_qkvz_proj, d.conv_dim() + d.value_dim(), h, Split::rows);
       weight(linear_ba_proj, 2 * heads, h, Split::rows);
     } else {
       weight(linear_qkv_proj, d.conv_dim(), h, Split::rows);
+      stacked(channels);
       weight(linear_z_proj, d.value_dim(), h, Split::rows);
       weight(linear_b_proj, heads, h, Split::rows);
       weight(linear_a_proj, heads, h, Split::rows);
     }
     weight(linear_conv, d.conv_dim(), d.conv_kernel, Split::rows);
+    stacked(channels);
     weight(linear_dt_bias, heads, 1, Split::rows);
     weight(linear_a_log, heads, 1, Split::rows);
     weight(linear_norm, d.value_head_dim, 1, Split::none);
@@ -154,9 +160,15 @@ class ParameterTable {
   // transformers 5.23, modeling_nemotron_h.py. The norm is of a group's columns.
   void mamba(const MambaSpec& s) {
     const std::int64_t h = m_.hidden_size;
+    const std::int64_t shared = s.num_groups * s.state_size;  // of B, or C
     weight(mamba_in_proj, s.projected(), h, Split::rows);
+    stacked({s.inner(), s.inner(), shared, shared, s.num_heads});
     weight(linear_conv, s.conv_dim(), s.conv_kernel, Split::rows);
-    if (s.conv_bias) bias(linear_conv, s.conv_dim(), Split::rows);
+    stacked({s.inner(), shared, shared});
+    if (s.conv_bias) {
+      bias(linear_conv, s.conv_dim(), Split::rows);
+      stacked({s.inner(), shared, shared});
+    }
     weight(linear_dt_bias, s.num_heads, 1, Split::rows);
     weight(linear_a_log, s.num_heads, 1, Split::rows);
     weight(mamba_skip, s.num_heads, 1, Split::rows);
@@ -425,7 +437,10 @@ std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lo
       if (lora.parallel) {
         const std::int64_t rows = adapted_rows(table, weight, lora);
         if (rows > 0 && layer_of(weight.role, table) != weight.role) continue;
-        if (rows > 0) p.rows = rows;
+        if (rows > 0) {
+          p.rows = rows;
+          p.parts = {};
+        }
         if (kind == Adapter::magnitude) {
           if (weight.split == Split::cols) p.split = Split::none;
         } else if (!in_side || weight.split != Split::cols) {
@@ -439,6 +454,7 @@ std::vector<Parameter> adapters_of(const std::vector<Parameter>& table, const Lo
         p.cols = 1;
       } else {
         (in_side ? p.rows : p.cols) = lora.rank;
+        if (in_side) p.parts = {};
       }
       adapters.push_back(p);
     }

@@ -3,6 +3,7 @@
 // splits, and where a Hugging Face checkpoint keeps it. Counts, rank shares, seeded weights and
 // checkpoints are all read from these tables.
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -167,6 +168,9 @@ struct Parameter {
   std::int64_t rows = 0, cols = 1;
   Split split = Split::none;
   std::int64_t copies = 1;  // alike and side by side: experts (split over ep), deepstack mergers
+  // Rows of what is stacked in it and split part by part, each rank a share of every part (queries,
+  // keys, values of a convolution's channels); all 0: the rows are one part.
+  std::array<std::int64_t, 5> parts{};
   Adapter adapter = Adapter::none;                                     // of `role`'s weight
   [[nodiscard]] std::int64_t elements() const { return rows * cols; }  // of one copy
   bool operator==(const Parameter&) const = default;

@@ -45,6 +45,7 @@ def questions(folder):
     changed = ("--gpus-per-node 4 --nics-per-node 4 --nic-gb-per-s 25 --oversubscription 2 --memory-cap-gib 70 "
                "--price 2")
     natural = "--routing natural --moe-imbalance 4 --moe-active 0.9"
+    strange = "--model strange-model --as llama"  # a model_type that nobody knows, read as another's
 
     yield "predict", f"predict {tiny} --timing --json", 0, None
     yield "predict", f"predict {tiny} --tp 3 --json", 1, None  # a rule forbids it
@@ -83,6 +84,18 @@ def questions(folder):
     yield "check", "check remarked/ds_config.json --model tiny --gpus 8 --json", 0, None  # a warning, no error
     yield "check", "check big/ds_config.json --model llama3-405b --gpus 8 --json", 1, None  # no plan fits
 
+    yield "check", "check emitted/train.sh prices.csv --skip-unknown --model tiny --gpus 8 --json", 0, None
+    yield "check_each", ("check emitted/train.sh big/ds_config.json hostfile prices.csv --each --skip-unknown --model "
+                         "tiny --gpus 8 --no-best --json"), None, None
+    yield "emit", "emit small.json --framework megatron --json", 0, None
+    yield "emit", f"emit tp2 --model tiny --gpus 8 --framework megatron --json --out {folder}/line", 0, None
+    yield "search_lists", (f"search {tiny} --hardware h100-sxm,h200-sxm --precision bf16,fp8 --prices prices.csv --top 3 "
+                           "--timing --json"), 0, None
+    yield "search_lists", f"search {strange} --gpus 2 {changed} --framework megatron,fsdp2 --top 2 --json", None, None
+    yield "options", "search --help=json", 0, None
+    yield "options", "check --help=json", 0, None
+    yield "watch", "watch slow.log --plan tp2 --model tiny --gpus 8", 1, None
+
     yield "run", "run 'tp2 pp2 dp2 gbs8 seq32' --model tiny --steps 2 --json", 0, None
     yield "run", (f"run 'dp2 ep2 gbs4 seq32' --model tiny-moe --steps 3 {natural} --trace {folder}/ran.json "
                   "--json"), 0, None
@@ -100,8 +113,6 @@ def questions(folder):
     yield "plan", f"predict --model our-model --gpus 8 --hardware our.json -o {folder}/ours.json", 0, "ours.json"
     yield "models", "models --json", 0, None
     yield "model", "models show our-model", 0, None
-    # A model_type that nobody knows, read as another's.
-    strange = "--model strange-model --as llama"
     yield "model", "models show strange-model --as llama", 0, None
     yield "predict", f"predict {strange} --gpus 8 --tp 8 --json", 0, None
     yield "search", f"search {strange} --gpus 2 --top 2 --json -o {folder}/strange.json", 0, None
@@ -123,7 +134,7 @@ def questions(folder):
     yield "profile", "hardware show our.json", 0, None
     yield "profile", "hardware show slower.json", 0, None
     yield "profile", "hardware show no_nvlink.json", 0, None
-    yield "verbs", "--help-json", 0, None
+    yield "verbs", "--help=json", 0, None
 
 
 # ---- the schemas ----
@@ -177,6 +188,9 @@ class Schemas:
             jsonschema.Draft7Validator.check_schema(schema)
         for name, path, node in self.all_nodes():
             where = f"{name}: {path or '/'}"
+            const = node.get("properties", {}).get("schema", {}).get("const")
+            if const is not None and not const.startswith(f"qplan.{name.split('.', maxsplit=1)[0]}/"):
+                yield f"{where}: its answers say that they are {const}"
             if "$ref" in node:
                 if len(node) > 1:
                     yield f"{where}: what stands beside a $ref is not read"
@@ -293,6 +307,8 @@ def set_up(run, folder):
         done = run(line)
         if done.returncode > 1:
             sys.exit(f"{line}: {done.stderr}")
+    (folder / "slow.log").write_text("".join(
+        f" iteration {i}/ 30 | elapsed time per iteration (ms): 900000.0 |\n" for i in range(1, 31)))
     config = folder / "remarked/ds_config.json"
     config.write_text("/* ours */" + config.read_text())
 
@@ -307,6 +323,10 @@ def answers(run, folder):
                 continue
         try:
             text = done.stdout if file is None else (folder / file).read_text()
+            if schema == "watch":  # an answer a line
+                for row in text.splitlines():
+                    yield schema, line, json.loads(row), None
+                continue
             yield schema, line or f"... -o {file}", json.loads(text), None
         except (ValueError, OSError) as error:
             yield schema, line or file, None, f"no JSON: {error} {done.stderr.strip()}"
@@ -314,8 +334,8 @@ def answers(run, folder):
         for one in json.loads(run(f"{verb} --json").stdout)[key]:
             line = f"{verb} show {one['name']}"
             yield schema, line, json.loads(run(line).stdout), None
-    for verb in json.loads(run("--help-json").stdout)["verbs"]:
-        line = f"{verb['name']} --help-json"
+    for verb in json.loads(run("--help=json").stdout)["verbs"]:
+        line = f"{verb['name']} --help=json"
         yield "options", line, json.loads(run(line).stdout), None
 
 

@@ -5,8 +5,8 @@
                                            # rules accept and reject, for Megatron's verdict
   scripts/validate_emitted.py DIR [--only megatron,...]
 
-Megatron's come from a checkout named by MEGATRON_LM_DIR; DeepSpeed, accelerate and torchtitan's
-parallel_dims (TORCHTITAN_DIR) from what is installed. What is missing is skipped, and said so.
+Megatron's come from a checkout named by MEGATRON_LM_DIR; DeepSpeed, accelerate, TRL and
+torchtitan's parallel_dims (TORCHTITAN_DIR) from what is installed. What is missing is skipped, and said so.
 Prints one line a framework, and every refusal with its plan; exits 1 if a configuration is refused
 that no known difference of versions explains, 77 if everything was skipped.
 """
@@ -210,6 +210,71 @@ def accelerate_validator():
     return validate
 
 
+# ---- TRL ----
+
+def trl_validator():
+    """TRL's own parser of arguments and YAML, accelerate's of what it hands on, and their classes."""
+    for package in ("trl", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise Skipped(f"the package {package} is not installed")
+    import torch
+    torch.cuda.is_bf16_supported = lambda *_, **__: True
+    from accelerate.commands import launch
+    from trl import (DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser,
+                     get_peft_config, get_quantization_config)
+    try:
+        from trl.cli.accelerate_config import resolve_accelerate_config_argument as resolve
+    except ImportError:  # as its release 1 has it
+        from trl.cli.main import resolve_accelerate_config_argument as resolve
+    deepspeed = None
+    if importlib.util.find_spec("deepspeed") is not None:
+        deepspeed = deepspeed_validator()
+
+    def validate(folder, job, unknown):
+        plan = job["plan"]
+        # What bash makes of the command; each node has a rank of its own.
+        words = subprocess.run(
+            ["bash", "-c", f"trl() {{ printf '%s\\n' \"$@\"; }}; source '{folder}/train.sh'"],
+            capture_output=True, text=True, check=True).stdout.split("\n")[:-1]
+        assert words[0] == "sft", words[0]
+        parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig))
+        here = os.getcwd()
+        os.chdir(folder)
+        try:
+            *parsed, of_yaml, rest = parser.parse_args_and_config(
+                words[1:] + ["--use_cpu"], return_remaining_strings=True,
+                separate_remaining_strings=True)
+            assert not of_yaml, f"keys that TRL does not know: {of_yaml}"
+            arguments = launch.launch_command_parser().parse_args(resolve(rest) + ["sft.py"])
+            arguments, _, _ = launch._validate_launch_command(arguments)
+        finally:
+            os.chdir(here)
+        _, training, model, _ = parsed
+        assert arguments.num_processes == job["gpus"], "num_processes"
+        sequences = training.per_device_train_batch_size * training.gradient_accumulation_steps
+        assert sequences * plan["dp"] == plan["global_batch_size"], "the batch"
+        assert training.max_length == plan["seq_len"] and training.packing, "length"
+        full = plan["recompute"] == "full"
+        sharded = arguments.use_fsdp
+        assert training.gradient_checkpointing is (full and not sharded), "gradient_checkpointing"
+        if sharded:
+            assert arguments.fsdp_activation_checkpointing in (full, str(full).lower())
+        peft = get_peft_config(model)
+        assert (peft.r if peft else 0) == plan["lora_rank"], "lora_rank"
+        quantized = get_quantization_config(model)
+        frozen = "computed"
+        if quantized is not None:
+            double = quantized.bnb_4bit_use_double_quant
+            frozen = "int8" if quantized.load_in_8bit else "nf4-double" if double else "nf4"
+        assert frozen == plan["frozen_weights"], frozen
+        has_config = (folder / "ds_config.json").exists()
+        assert arguments.use_deepspeed == has_config, "DeepSpeed"
+        if has_config and deepspeed is not None:
+            deepspeed(folder, job, unknown)
+
+    return validate
+
+
 # ---- torchtitan ----
 
 def torchtitan_modules():
@@ -277,7 +342,7 @@ def torchtitan_validator():
 VALIDATORS = {"megatron": megatron_validator, "megatron-accepted": megatron_validator,
               "megatron-rejected": megatron_validator, "deepspeed": deepspeed_validator,
               "megatron-deepspeed": deepspeed_validator, "fsdp2": accelerate_validator,
-              "torchtitan": torchtitan_validator}
+              "trl": trl_validator, "torchtitan": torchtitan_validator}
 
 
 def main():

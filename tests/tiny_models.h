@@ -77,6 +77,58 @@ inline ModelSpec gated_model() {
   return m;
 }
 
+// With Llama 4's parts: chunks that do not divide a sequence, layers that rotate neighbouring
+// numbers and norm queries and keys without weights, layers that do neither, experts that read
+// scaled tokens.
+inline ModelSpec chunked_model() {
+  ModelSpec m = load_model("tiny-moe");
+  m.name = "tiny-moe, in chunks";
+  m.qk_norm = false;
+  m.qk_l2_norm = m.rotary_interleaved = true;
+  m.temperature_step = 4;
+  m.moe->scales_inputs = m.moe->sigmoid_scores = true;
+  m.moe->norm_topk_prob = false;
+  m.moe->shared_expert_intermediate_size = 32;
+  m.layers[0].moe = m.layers[3].moe = false;
+  m.layers[1].rotates = m.layers[3].rotates = false;
+  m.layers[0].chunk = m.layers[2].chunk = 12;
+  return m;
+}
+
+// With Qwen3-Next's: Gated DeltaNet, attention behind a gate, norms around zero.
+inline ModelSpec delta_net_model() {
+  ModelSpec m = gated_model();
+  m.name = "tiny-moe, with Gated DeltaNet";
+  m.delta_net = DeltaNetSpec{
+      .num_key_heads = 4, .num_value_heads = 8, .key_head_dim = 12, .value_head_dim = 8};
+  m.attention_output_gate = m.zero_centered_norms = true;
+  m.rotary_fraction = 0.25;
+  m.layers[0].mixer = m.layers[2].mixer = Mixer::delta_net;
+  m.layers[0].moe = m.layers[3].moe = false;
+  return m;
+}
+
+// With Nemotron 3's: layers of Mamba-2, of attention without positions, of an MLP or of experts
+// behind a latent projection.
+inline ModelSpec mamba_model() {
+  ModelSpec m = load_model("tiny-moe");
+  m.name = "tiny-moe, with Mamba-2";
+  m.mamba =
+      MambaSpec{.num_heads = 8, .head_dim = 8, .num_groups = 4, .state_size = 6, .step_min = 1e-3};
+  m.position = PositionEmbedding::none;
+  m.mlp = MlpKind::relu2;
+  m.qk_norm = false;
+  m.moe->sigmoid_scores = m.moe->router_bias = true;
+  m.moe->latent_size = 24;
+  m.moe->shared_expert_intermediate_size = 32;
+  m.moe->routed_scaling_factor = 1.5;
+  m.layers = {{.mixer = Mixer::mamba, .mlp = false},
+              {.mixer = Mixer::none},
+              {.mixer = Mixer::attention, .mlp = false},
+              {.moe = true, .mixer = Mixer::none}};
+  return m;
+}
+
 // With as many layers, heads and experts, each a quarter as large: for tests of many plans.
 inline ModelSpec smaller(ModelSpec m) {
   m.name += ", smaller";
@@ -95,6 +147,8 @@ inline ModelSpec smaller(ModelSpec m) {
     m.moe->moe_intermediate_size = 16;
     if (m.moe->shared_expert_intermediate_size > 0) m.moe->shared_expert_intermediate_size = 16;
   }
+  if (m.delta_net) m.delta_net->key_head_dim = m.delta_net->value_head_dim = 4;
+  if (m.mamba) m.mamba->head_dim = m.mamba->state_size = 4;
   if (m.vision) {
     m.vision->hidden_size = m.vision->intermediate_size = 16;
     m.vision->out_hidden_size = m.hidden_size;
@@ -106,9 +160,10 @@ inline ModelSpec smaller(ModelSpec m) {
 // One of every kind.
 inline std::vector<ModelSpec> tiny_models() {
   std::vector<ModelSpec> models = {
-      biased_model(),         gated_model(),         load_model("tiny"),  load_model("tiny-moe"),
-      load_model("tiny-mla"), tied_model(),          balanced_model(),    tied_gpt_model(),
-      predicting_model(),     load_model("tiny-vl"), dense_vision_model()};
+      biased_model(),         gated_model(),         load_model("tiny"),   load_model("tiny-moe"),
+      load_model("tiny-mla"), tied_model(),          balanced_model(),     tied_gpt_model(),
+      predicting_model(),     load_model("tiny-vl"), dense_vision_model(), chunked_model(),
+      delta_net_model(),      mamba_model()};
   for (ModelSpec& model : models) model = smaller(std::move(model));
   return models;
 }

@@ -102,6 +102,13 @@ bool over_lists(const Work& work) {
          r->kind == RowwiseKind::scale;
 }
 
+// What a hook of a parameter enqueues, what makes an array contiguous, and a loss's kernel behind
+// its others: no module of their own.
+bool single_kernel(const Work& work) {
+  const auto* r = std::get_if<Rowwise>(&work);
+  return r != nullptr && (r->kind == RowwiseKind::accumulate || r->kind == RowwiseKind::copy);
+}
+
 // Graphs of layers leave embedding, loss and the step's edge to the launching thread; our
 // executor's graph of a step the optimizer, whose settings change.
 bool captured(const Op& op, std::optional<CudaGraphScope> graphs, const Recipe& recipe) {
@@ -162,6 +169,14 @@ Work with_active_experts(const Work& work, double share) {
   return active;
 }
 
+Work with_engines_kernel(const Work& work, bool flash) {
+  const auto* attention = std::get_if<Attention>(&work);
+  if (!flash || attention == nullptr || attention->kernel != AttentionKernel::fused) return work;
+  Attention taken = *attention;
+  taken.kernel = AttentionKernel::flash2;
+  return taken;
+}
+
 // Collectives that run beside work which the list does not show: they are slower, and that work,
 // for which the list's last op stands, loses what compute loses beside them.
 void beside_compute(PricedPart& priced, const Contention& contention, const RankGrid& grid) {
@@ -200,7 +215,9 @@ Seconds launch_time(const Op& op, const Recipe& recipe) {
   const std::optional<Seconds>& further = recipe.host.further_launch;
   const bool enqueued_by_loop = op.piece > 0 && !std::holds_alternative<Attention>(op.work);
   if (further && is_update(op.work)) return *further * kernels_of(op.work);
-  if (further && (enqueued_by_loop || over_lists(op.work))) return *further;
+  if (further && (enqueued_by_loop || over_lists(op.work) || single_kernel(op.work))) {
+    return *further;
+  }
   if (std::holds_alternative<Collective>(op.work)) return recipe.host.collective_launch;
   if (const auto* r = std::get_if<Rowwise>(&op.work); r != nullptr && r->groups > 1) {
     const auto experts = static_cast<double>(r->groups);
@@ -212,7 +229,10 @@ Seconds launch_time(const Op& op, const Recipe& recipe) {
   }
   const auto* g = std::get_if<GroupedGemm>(&op.work);
   if (g != nullptr && recipe.kernels.one_product_per_expert) {
-    return recipe.host.launch + recipe.host.expert.product * static_cast<double>(g->groups);
+    // One module's products, or as many modules.
+    const Seconds each = recipe.host.expert.product;
+    const Seconds module = each < recipe.host.launch ? recipe.host.launch : Seconds(0);
+    return module + each * static_cast<double>(g->groups);
   }
   const double kernels = kernels_of(op.work);
   return further ? recipe.host.launch + *further * (kernels - 1) : recipe.host.launch * kernels;
@@ -264,9 +284,34 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
   durations = stretched;
 }
 
+// Left to itself, Transformer Engine takes cuDNN's attention from Hopper on and FlashAttention-2
+// before. cuDNN's backward has no fixed order with dropout on Blackwell
+// (nvte_get_fused_attn_backend in Transformer Engine d0067d0d, common/fused_attn/fused_attn.cpp;
+// get_attention_backend in its pytorch/attention/dot_product_attention/utils.py), and neither
+// FlashAttention-3 nor 4 has dropout.
+bool engine_takes_flash(const ParallelPlan& plan, const HardwareProfile& hardware,
+                        const Recipe& recipe) {
+  const bool engine = recipe.memory.product_workspaces && recipe.memory.engine_layers;
+  if (!engine || plan.attention_backend != AttentionBackend::automatic) return false;
+  const int generation = hardware.gpu.compute_capability;
+  return generation < 90 || (generation >= 100 && plan.deterministic && plan.dropout);
+}
+
+BlockShape base_shape_on(const HardwareProfile& hardware, const ModelSpec& model,
+                         const ParallelPlan& plan, const Recipe& recipe, const JobFacts& facts) {
+  BlockShape base = base_shape(model, plan, recipe, facts.moe_imbalance, facts.turns_fp8);
+  if (engine_takes_flash(plan, hardware, recipe)) base.attention_backend = AttentionBackend::flash;
+  return base;
+}
+
 CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,
                        const RankGrid& grid, const Recipe& recipe, const JobFacts& facts) {
-  return {&hardware, &grid, &recipe, graphs_of(plan), routed_share(plan, facts)};
+  return {&hardware,
+          &grid,
+          &recipe,
+          graphs_of(plan),
+          routed_share(plan, facts),
+          engine_takes_flash(plan, hardware, recipe)};
 }
 
 double slowest_of(std::int64_t ranks, const SpeedSpread& spread) {
@@ -283,8 +328,9 @@ double slowest_of(std::int64_t ranks, const SpeedSpread& spread) {
 }
 
 Price price_of(const Op& op, const CostContext& context) {
-  Price p =
-      price(with_active_experts(op.work, context.active_experts), {context.hardware, context.grid});
+  const Work work = with_engines_kernel(with_active_experts(op.work, context.active_experts),
+                                        context.engine_takes_flash);
+  Price p = price(work, {context.hardware, context.grid});
   if (by_clock(op.work))
     p.time *= slowest_of(context.grid->world(), context.hardware->gpu.speed_spread);
   if (op.stream == Stream::compute && captured(op, context.graphs, *context.recipe)) {
@@ -353,10 +399,18 @@ BlockMemory memory_of(const Block& block, BackwardForm form) {
   for (const SlotId slot : block.until_backward_ends) {
     memory.staying += block.slots[static_cast<std::size_t>(slot)].bytes();
   }
-  for (const Op& op : block.forward) {
-    const auto* copy = std::get_if<HostCopy>(&op.work);
-    if (copy != nullptr && copy->to_host) memory.on_host += copy->bytes;
-  }
+  const auto leaves = [](const OpList& ops, bool recomputed) {
+    Bytes sum;
+    for (const Op& op : ops) {
+      const auto* copy = std::get_if<HostCopy>(&op.work);
+      if (copy != nullptr && copy->to_host && op.recomputed == recomputed) sum += copy->bytes;
+    }
+    return sum;
+  };
+  // What is made again in backward was dropped behind forward.
+  const Bytes again = leaves(block.backward, true);
+  memory.on_host = leaves(block.forward, false) - again;
+  memory.passing_host = again;
   const StepLiveness live = step_liveness(block, form);
   memory.forward = memory_use(block, live.forward);
   memory.backward = memory_use(block, live.backward);

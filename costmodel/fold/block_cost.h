@@ -47,7 +47,16 @@ struct CostContext {
   const Recipe* recipe = nullptr;
   std::optional<CudaGraphScope> graphs;  // launches inside them cost nothing
   double active_experts = 1;             // share of a grouped product's groups that have rows
+  bool engine_takes_flash = false;       // where the plan leaves attention's kernel to the engine
 };
+
+// Whether Transformer Engine, where a plan leaves attention's kernel to it, takes FlashAttention-2.
+bool engine_takes_flash(const ParallelPlan& plan, const HardwareProfile& hardware,
+                        const Recipe& recipe);
+
+// base_shape() of a plan on a machine: with the kernel of attention that runs there.
+BlockShape base_shape_on(const HardwareProfile& hardware, const ModelSpec& model,
+                         const ParallelPlan& plan, const Recipe& recipe, const JobFacts& facts);
 
 // A plan's. Machine, grid and recipe must outlive it.
 CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,
@@ -88,6 +97,7 @@ struct BlockMemory {
   MemoryUse forward, backward, backward_input, backward_weight, end;
   std::vector<Slot> shared;  // held once per distinct shape on a rank
   Bytes on_host;             // of one microbatch, from forward to backward
+  Bytes passing_host;        // the most that is there while the block runs, and gone behind it
   Bytes staying;             // that only the end of the whole stage's backward frees
 };
 BlockMemory memory_of(const Block& block, BackwardForm form);

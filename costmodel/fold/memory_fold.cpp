@@ -61,6 +61,7 @@ struct DistinctStage {
   std::vector<const Slot*> shared;
   std::vector<int> holds;  // how often it holds each kind of states
   Bytes on_host;           // of one microbatch, from forward to backward
+  Bytes passing_host;      // ... and of the one block that runs
 };
 
 // Received before, sent (and freed) after.
@@ -128,6 +129,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
           key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
       distinct[i].blocks.push_back(&block);
       distinct[i].on_host += block.on_host * static_cast<double>(run.count);
+      distinct[i].passing_host = std::max(distinct[i].passing_host, block.passing_host);
       staying += block.staying * static_cast<double>(run.count);
       use.forward = then(use.forward, power(block.forward, run.count));
       use.backward = then(power(block.backward, run.count), use.backward);
@@ -148,8 +150,9 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
 
   const Bytes wire = boundary_bytes(model_, v.base);
   for (int r = 0; r < plan.pp; ++r) {
-    result.sending.push_back(send_buffer_bytes(model_, v.base, recipe_) *
-                             outgoing_links(v.schedule, r));
+    // Of links out, and of as many in.
+    result.sending.push_back(message_buffer_bytes(model_, v.base, recipe_) *
+                             (2 * outgoing_links(v.schedule, r)));
   }
   std::vector<StageMoves> uses(stage_count);
   std::vector<int> stages_of(stage_count);  // [rank][chunk] -> distinct stage
@@ -246,6 +249,10 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
     }
     return held.peak;
   };
+  Bytes passing_host;
+  for (const DistinctStage& stage : distinct) {
+    passing_host = std::max(passing_host, stage.passing_host);
+  }
   for (std::size_t r = 0; r < ranks; ++r) {
     MemoryUse step;
     for (const ActionRun& run : lists[r]) {
@@ -257,7 +264,8 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
       step = then(step, power(pattern, run.count));
     }
     // The step's end frees what fresh gradients it finds, and no peak lies there.
-    result.activations_on_host = std::max(result.activations_on_host, host_peak(lists[r]));
+    result.activations_on_host =
+        std::max(result.activations_on_host, host_peak(lists[r]) + passing_host);
     result.parts.push_back(step.at_peak);
     result.activations.push_back(step.peak - step.at_peak.gradients - step.at_peak.gathered);
   }
@@ -289,7 +297,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
 }
 
 MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) const {
-  const BlockShape base = base_shape(model_, plan, recipe_, facts_.moe_imbalance, facts_.turns_fp8);
+  const BlockShape base = base_shape_on(hardware_, model_, plan, recipe_, facts_);
   Bytes reserves;
   for (const NamedReserve& r : framework_reserves(model_, plan, recipe_, hardware_))
     reserves += r.bytes;

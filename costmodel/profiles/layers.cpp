@@ -12,6 +12,7 @@
 
 #include "models/embedded.h"
 #include "models/error.h"
+#include "models/schema_id.h"
 
 namespace qplan {
 
@@ -284,7 +285,10 @@ Json base_of(const std::string& name, const ProfileOrigin& origin, const Chain& 
 }
 
 // `own` over what it extends, without its generation.
-Json extended(const Json& own, const ProfileOrigin& origin, Chain chain) {
+Json extended(const Json& file, const ProfileOrigin& origin, Chain chain) {
+  check_schema(file, "profile", origin.where);
+  Json own = file;
+  if (own.is_object()) own.erase("schema");  // of the file, not of the machine
   if (!own.is_object() || !own.contains("extends")) return own;
   const Json& extends = own["extends"];
   if (!extends.is_string()) {

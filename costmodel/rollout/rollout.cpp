@@ -45,7 +45,7 @@ ParallelPlan plan_of(const ModelSpec& model, const RolloutLayout& layout) {
   // Experts that are not spread over the ranks are sliced by all of them. Between attention and
   // experts each rank then has its share of the tokens, as the program's layers want it; engines
   // hold all tokens on all of these ranks and sum at the end: the same bytes.
-  if (model.moe && layout.ep == 1) plan.etp = layout.gpus();
+  if (model.moe && layout.ep == 1) plan.etp = layout.ranks();
   plan.sequence_parallel = model.moe && layout.tp > 1;
   plan.precision = layout.precision;
   return plan;
@@ -122,6 +122,7 @@ std::vector<std::int64_t> in_drawn_order(const std::vector<std::int64_t>& ascend
 
 std::string to_string(const RolloutLayout& layout) {
   std::string text = fmt::format("tp{}", layout.tp);
+  if (layout.pp > 1) text += fmt::format(" pp{}", layout.pp);
   if (layout.dp > 1) text += fmt::format(" dp{}", layout.dp);
   if (layout.ep > 1) text += fmt::format(" ep{}", layout.ep);
   if (layout.redundant_experts > 0) text += fmt::format(" redundant{}", layout.redundant_experts);
@@ -140,6 +141,8 @@ RolloutLayout parse_rollout_layout(std::string_view text) {
     };
     if (key == "tp") {
       layout.tp = static_cast<int>(count(1));
+    } else if (key == "pp") {
+      layout.pp = static_cast<int>(count(1));
     } else if (key == "dp") {
       layout.dp = static_cast<int>(count(1));
     } else if (key == "ep") {
@@ -153,11 +156,11 @@ RolloutLayout parse_rollout_layout(std::string_view text) {
     } else if (word == "bf16" || word == "fp8") {
       layout.precision = from_word<Precision>(word);
     } else {
-      throw Error(
-          fmt::format("'{}' is no word of a rollout's layout; say tp, dp, ep, redundant, share and "
-                      "running with "
-                      "a number, and bf16 or fp8, as in 'tp2 share0.8'",
-                      shown(word)));
+      throw Error(fmt::format(
+          "'{}' is no word of a rollout's layout; say tp, pp, dp, ep, redundant, share and "
+          "running with "
+          "a number, and bf16 or fp8, as in 'tp2 share0.8'",
+          shown(word)));
     }
   }
   return layout;
@@ -178,8 +181,8 @@ std::string rollout_fault(const ModelSpec& model, const RolloutLayout& layout) {
     }
     return "";
   }
-  if (layout.ep != 1 && layout.ep != layout.gpus()) {
-    return fmt::format("ep is 1 or all {} GPUs of the engine, not {}", layout.gpus(), layout.ep);
+  if (layout.ep != 1 && layout.ep != layout.ranks()) {
+    return fmt::format("ep is 1 or all {} GPUs of the engine, not {}", layout.ranks(), layout.ep);
   }
   if (layout.ep > 1 && (model.moe->num_experts + layout.redundant_experts) % layout.ep != 0) {
     return fmt::format("{} experts{} do not divide by ep {}", model.moe->num_experts,
@@ -188,9 +191,9 @@ std::string rollout_fault(const ModelSpec& model, const RolloutLayout& layout) {
                            : "",
                        layout.ep);
   }
-  if (layout.ep == 1 && model.moe->moe_intermediate_size % layout.gpus() != 0) {
+  if (layout.ep == 1 && model.moe->moe_intermediate_size % layout.ranks() != 0) {
     return fmt::format("experts' {} columns do not divide by {} GPUs; ep{} spreads whole experts",
-                       model.moe->moe_intermediate_size, layout.gpus(), layout.gpus());
+                       model.moe->moe_intermediate_size, layout.ranks(), layout.ranks());
   }
   return "";
 }
@@ -236,7 +239,10 @@ Seconds RolloutModel::forward(std::int64_t sequences, std::int64_t length,
 }
 
 Seconds RolloutModel::step(std::int64_t sequences, double context) const {
-  std::int64_t each = (sequences + layout_.dp - 1) / layout_.dp;
+  // Stages work on as many batches at once, each of which passes all layers in a step. (What they
+  // hand on is next to nothing.)
+  const std::int64_t batches = std::int64_t{layout_.dp} * layout_.pp;
+  std::int64_t each = (sequences + batches - 1) / batches;
   if (model_.moe) each = (each + layout_.tp - 1) / layout_.tp * layout_.tp;
   const auto cached = static_cast<std::int64_t>(std::max(1.0, context - 1));
   return forward(each, 1, cached) + kEngineHost.step +
@@ -263,7 +269,7 @@ Bytes RolloutModel::weights() const {
     bytes += width * run.count *
              (static_cast<double>(held.dense) + experts * static_cast<double>(held.expert));
   }
-  return Bytes(bytes);
+  return Bytes(bytes / layout_.pp);  // the mean of its stages
 }
 
 // Keys and values in 16 bits; a latent, which every rank holds; a recurrent layer's state in fp32
@@ -301,7 +307,7 @@ Bytes RolloutModel::cache_bytes(std::int64_t context) const {
         break;
     }
   }
-  return Bytes(bytes);
+  return Bytes(bytes / layout_.pp);
 }
 
 Bytes RolloutModel::cache_room() const {
@@ -346,7 +352,9 @@ RolloutCost RolloutModel::cost(const RolloutWork& work) const {
 
   const std::int64_t to_read = work.prompts * work.prompt_len;
   const std::int64_t pieces = std::max<std::int64_t>(1, to_read / kPrefillTokens);
-  cost.prefill = prefill(to_read / pieces) * static_cast<double>(pieces);
+  // Pieces follow each other through the stages.
+  cost.prefill = prefill(to_read / pieces) * static_cast<double>(pieces + layout_.pp - 1) /
+                 static_cast<double>(layout_.pp);
 
   // Those that run, by the step in which they end; whoever ends makes room for the next.
   const StepTable steps(*this, cost.running, prompt + static_cast<double>(ascending.back()));

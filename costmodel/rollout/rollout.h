@@ -19,13 +19,15 @@ namespace qplan {
 struct RolloutLayout {
   int tp = 1;  // tensor-parallel ranks (vLLM's tensor_parallel_size)
   int dp = 1;  // copies of attention within an engine (SGLang's dp attention); experts are shared
+  int pp = 1;  // stages, each of its share of the layers (pipeline_parallel_size)
   int ep = 1;  // ranks that experts are spread over: 1 (each is sliced) or tp * dp
   int redundant_experts = 0;  // copies of busy experts (SGLang's --ep-num-redundant-experts)
   Precision precision = Precision::bf16;
   // Share of the GPU's memory for weights and cache (gpu_memory_utilization, mem_fraction_static).
   double memory_share = 0.85;
   std::int64_t max_running = 256;  // sequences at once of each copy of attention (max_num_seqs)
-  [[nodiscard]] int gpus() const { return tp * dp; }
+  [[nodiscard]] int gpus() const { return tp * dp * pp; }
+  [[nodiscard]] int ranks() const { return tp * dp; }  // of a stage
   bool operator==(const RolloutLayout&) const = default;
 };
 std::string to_string(const RolloutLayout& layout);  // "tp2", "tp1 dp8 ep8 share0.7 running128"

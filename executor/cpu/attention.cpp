@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <span>
 
 #include "executor/cpu/ops.h"
+#include "executor/io/weights.h"
 #include "executor/math/embedding.h"
 #include "executor/math/norm.h"
 #include "executor/math/rope.h"
@@ -26,28 +29,13 @@ Heads heads_of(const CpuRank& rank, const Command& c) {
           m.head_dim};
 }
 
-void take(const std::vector<ColumnRun>& runs, Matrix packed, Matrix own) {
-  for (std::int64_t r = 0; r < own.rows; ++r) {
-    for (const ColumnRun& run : runs) {
-      std::copy_n(&packed.at(r, run.packed), run.count, &own.at(r, run.own));
-    }
-  }
-}
-
-void put(const std::vector<ColumnRun>& runs, Matrix own, Matrix packed) {
-  for (std::int64_t r = 0; r < own.rows; ++r) {
-    for (const ColumnRun& run : runs) {
-      std::copy_n(&own.at(r, run.own), run.count, &packed.at(r, run.packed));
-    }
-  }
-}
-
 void turn(const CpuRank& rank, const Command& c, Matrix x, std::int64_t heads, bool back) {
   const ModelSpec& m = rank.spec(c);
   math::RopeShape shape{
       .heads = heads, .head_dim = m.head_dim, .magnitude = rope_magnitude(m.rope_scaling)};
   auto dims =
       static_cast<std::int64_t>(std::llround(static_cast<double>(m.head_dim) * m.rotary_fraction));
+  if (m.rotary_interleaved) shape.pairs = math::RopePairs::neighbours;
   if (m.mla) {
     shape.head_dim = m.mla->qk_nope_head_dim + m.mla->qk_rope_head_dim;
     shape.first = m.mla->qk_nope_head_dim;
@@ -101,7 +89,42 @@ void expand_latent_backward(CpuRank& rank, const Command& c) {
   dlatent.commit();
 }
 
+// Llama 4: what queries of layers that do not rotate are multiplied by, which grows with their
+// position (Llama4TextAttention in transformers 5.23).
+void raise_temperature(const CpuRank& rank, const Command& c, Matrix q) {
+  const ModelSpec& m = rank.spec(c);
+  if (m.temperature_step == 0 || rank.shape(c.instance).layer.rotates) return;
+  const std::vector<std::int64_t> positions = rank.positions();
+  for (std::int64_t r = 0; r < q.rows; ++r) {
+    const std::int64_t steps = (positions[math::at(r)] + 1) / m.temperature_step;
+    const double factor = 1 + m.temperature_scale * std::log1p(static_cast<double>(steps));
+    for (float& x : q.row(r)) x = static_cast<float>(factor * static_cast<double>(x));
+  }
+}
+
+// The shape of norms of heads.
+math::NormShape qk_norm_shape(const CpuRank& rank, const Command& c) {
+  return {.epsilon = rank.spec(c).norm_epsilon,
+          .weight_around_zero = norm_around_zero(rank.spec(c))};
+}
+
 }  // namespace
+
+void take(const std::vector<ColumnRun>& runs, Matrix packed, Matrix own) {
+  for (std::int64_t r = 0; r < own.rows; ++r) {
+    for (const ColumnRun& run : runs) {
+      std::copy_n(&packed.at(r, run.packed), run.count, &own.at(r, run.own));
+    }
+  }
+}
+
+void put(const std::vector<ColumnRun>& runs, Matrix own, Matrix packed) {
+  for (std::int64_t r = 0; r < own.rows; ++r) {
+    for (const ColumnRun& run : runs) {
+      std::copy_n(&own.at(r, run.own), run.count, &packed.at(r, run.packed));
+    }
+  }
+}
 
 HeadColumns head_columns(const CpuRank& rank, const Command& c, std::int64_t packed_cols) {
   const ModelSpec& m = rank.spec(c);
@@ -109,18 +132,28 @@ HeadColumns head_columns(const CpuRank& rank, const Command& c, std::int64_t pac
   const std::int64_t d = h.dim, tp = rank.job.plan.tp;
   const std::int64_t q_width = m.num_attention_heads * d / tp,
                      kv_width = m.num_key_value_heads * d / tp;
-  const std::int64_t width = q_width + 2 * kv_width;
-  if (packed_cols == width) {
-    return {{{0, 0, q_width}}, {{q_width, 0, kv_width}}, {{q_width + kv_width, 0, kv_width}}};
+  // With a gate of the output, each head's beside its query.
+  const bool gated = m.attention_output_gate;
+  const std::int64_t queries = gated ? 2 * q_width : q_width, width = queries + 2 * kv_width;
+  const bool own_rows = packed_cols == width;
+  const std::int64_t first = own_rows ? 0 : rank.at.tp * width;
+  HeadColumns columns;
+  if (!gated) columns.q = {{first, 0, q_width}};
+  for (std::int64_t head = 0; gated && head < h.q; ++head) {
+    columns.q.push_back({first + 2 * head * d, head * d, d});
+    columns.gate.push_back({first + (2 * head + 1) * d, head * d, d});
+  }
+  if (own_rows) {
+    columns.k = {{queries, 0, kv_width}};
+    columns.v = {{queries + kv_width, 0, kv_width}};
+    return columns;
   }
   QPLAN_CHECK(packed_cols == width * tp, "packed q|k|v are of one rank or of all");
-  HeadColumns columns;
-  columns.q = {{rank.at.tp * width, 0, q_width}};
   // The one key-value head of this rank, and the ranks that hold pieces of it.
   const std::int64_t head = rank.at.tp * h.q / (m.num_attention_heads / m.num_key_value_heads);
   for (std::int64_t own = 0; own < d; own += kv_width) {
     const std::int64_t holder = (head * d + own) / kv_width;
-    const std::int64_t begin = holder * width + q_width;
+    const std::int64_t begin = holder * width + queries;
     columns.k.push_back({begin, own, kv_width});
     columns.v.push_back({begin + kv_width, own, kv_width});
   }
@@ -131,7 +164,7 @@ HeadColumns head_columns(const CpuRank& rank, const Command& c, std::int64_t pac
 // the heads of queries and keys, then turned.
 static void run_normed_rope(CpuRank& rank, const Command& c) {
   const Heads h = heads_of(rank, c);
-  const math::NormShape shape{.epsilon = rank.spec(c).norm_epsilon};
+  const math::NormShape shape = qk_norm_shape(rank, c);
   const auto& table = rank.block(c).parameters;
   const auto id = static_cast<std::size_t>(c.op->parameter);
   QPLAN_CHECK(table[id + 1].whole.role == ParameterRole::k_norm, "k_norm is packed behind q_norm");
@@ -190,7 +223,7 @@ void run_rope(CpuRank& rank, const Command& c, const Rowwise& work) {
     return;
   }
   const std::int64_t q_width = h.q * h.dim, k_width = h.kv * h.dim;
-  const HeadColumns normed{{{0, 0, q_width}}, {{q_width, 0, k_width}}, {}};
+  const HeadColumns normed{{{0, 0, q_width}}, {{q_width, 0, k_width}}, {}, {}};
   if (!back) {
     Values packed(rank.tensor(c, c.reads[0]));
     Values q(rank.tensor(c, c.writes[0]), false), k(rank.tensor(c, c.writes[1]), false);
@@ -233,6 +266,12 @@ void run_copy(CpuRank& rank, const Command& c) {
   if (rank.spec(c).mla && c.reads.count == 2 && c.writes.count == 2) {
     return is_backward(c) ? expand_latent_backward(rank, c) : expand_latent(rank, c);
   }
+  if (c.op->role == Role::gate) {
+    Values packed(rank.tensor(c, c.reads[0])), own(rank.tensor(c, c.writes[0]), false);
+    take(head_columns(rank, c, packed.matrix().cols).gate, packed.matrix(), own.matrix());
+    own.commit();
+    return;
+  }
   if (c.reads.count == 1 && c.writes.count == 3) {
     Values packed(rank.tensor(c, c.reads[0]));
     const HeadColumns columns = head_columns(rank, c, packed.matrix().cols);
@@ -240,6 +279,7 @@ void run_copy(CpuRank& rank, const Command& c) {
     for (std::size_t i = 0; i < 3; ++i) {
       Values own(rank.tensor(c, c.writes[i]), false);
       take(*parts[i], packed.matrix(), own.matrix());
+      if (i == 0) raise_temperature(rank, c, own.matrix());
       own.commit();
     }
     return;
@@ -251,7 +291,10 @@ void run_copy(CpuRank& rank, const Command& c) {
     const std::vector<ColumnRun>* parts[] = {&columns.q, &columns.k, &columns.v};
     for (std::size_t i = 0; i < 3; ++i) {
       Values own(rank.tensor(c, c.reads[i]));
-      put(*parts[i], own.matrix(), packed.matrix());
+      std::vector<float> copy(own.all().begin(), own.all().end());
+      const Matrix gradient(copy, own.matrix().rows, own.matrix().cols);
+      if (i == 0) raise_temperature(rank, c, gradient);
+      put(*parts[i], gradient, packed.matrix());
     }
     packed.commit();
     return;
@@ -261,50 +304,83 @@ void run_copy(CpuRank& rank, const Command& c) {
   std::copy_n(from.data, from.bytes(), to.data);
 }
 
-// Norms of the heads of queries and keys: {q, k, weights} -> {q|k}; {d q|k, q, k, dv, weights} ->
-// {dq|dk|dv, gradients}.
+// The weights of norms of queries and keys, and their gradients; without weights, ones.
+class QkNorms {
+ public:
+  QkNorms(const CpuRank& rank, const Command& c, bool backward, std::size_t weights_at,
+          std::int64_t width)
+      : ones_(static_cast<std::size_t>(width), 1.0F), nowhere_(ones_.size()) {
+    if (c.op->parameter == kNoParameter) return;
+    const auto& table = rank.block(c).parameters;
+    const Tensor slot = rank.tensor(c, c.reads[weights_at]);
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+      const PackedParameter& p = table[static_cast<std::size_t>(c.op->parameter) + i];
+      QPLAN_CHECK(i == 0 || p.whole.role == ParameterRole::k_norm, "k_norm is behind q_norm");
+      weights_[i].emplace(parameter_in(slot, p));
+      if (backward) gradients_[i].emplace(rank, c, p);
+    }
+  }
+  [[nodiscard]] std::span<float> weight(std::size_t i) {
+    return weights_[i] ? weights_[i]->all() : std::span(ones_);
+  }
+  [[nodiscard]] std::span<float> gradient(std::size_t i) {
+    return gradients_[i] ? gradients_[i]->all() : std::span(nowhere_);
+  }
+  void commit() {
+    for (auto& gradient : gradients_) {
+      if (gradient) gradient->commit();
+    }
+  }
+
+ private:
+  std::vector<float> ones_, nowhere_;
+  std::optional<Values> weights_[2];
+  std::optional<NormGradient> gradients_[2];
+};
+
+// Norms of the heads of queries and keys: {q, k, weights?} -> {q|k}; {d q|k, q, k, dv, d gate?,
+// weights?} -> {dq|dk|dv, gradients?}.
 void run_qk_norm(CpuRank& rank, const Command& c, bool backward) {
   const Heads h = heads_of(rank, c);
   const std::int64_t q_width = h.q * h.dim, k_width = h.kv * h.dim;
-  const math::NormShape shape{.epsilon = rank.spec(c).norm_epsilon};
-  const auto& table = rank.block(c).parameters;
-  const auto& q_norm = table[static_cast<std::size_t>(c.op->parameter)];
-  const auto& k_norm = table[static_cast<std::size_t>(c.op->parameter) + 1];
-  QPLAN_CHECK(k_norm.whole.role == ParameterRole::k_norm, "k_norm is packed behind q_norm");
+  const bool gated = rank.spec(c).attention_output_gate;
+  math::NormShape shape = qk_norm_shape(rank, c);
+  if (c.op->parameter == kNoParameter) shape.weight_around_zero = false;
+  QkNorms norms(rank, c, backward, !backward ? 2 : gated ? 5 : 4, h.dim);
   const auto by_head = [&](std::span<float> x) {
     return Matrix(x, static_cast<std::int64_t>(x.size()) / h.dim, h.dim);
   };
   const std::size_t base = backward ? 1 : 0;
   Values q(rank.tensor(c, c.reads[base])), k(rank.tensor(c, c.reads[base + 1]));
-  const Tensor weights = rank.tensor(c, c.reads[backward ? 4 : 2]);
-  Values q_weight(parameter_in(weights, q_norm)), k_weight(parameter_in(weights, k_norm));
   std::vector<float> q_out(q.all().size()), k_out(k.all().size());
   if (!backward) {
     Values packed(rank.tensor(c, c.writes[0]), false);
-    math::rms_norm(by_head(q.all()), q_weight.all(), shape, by_head(q_out));
-    math::rms_norm(by_head(k.all()), k_weight.all(), shape, by_head(k_out));
+    math::rms_norm(by_head(q.all()), norms.weight(0), shape, by_head(q_out));
+    math::rms_norm(by_head(k.all()), norms.weight(1), shape, by_head(k_out));
     put({{0, 0, q_width}}, Matrix(q_out, q.matrix().rows, q_width), packed.matrix());
     put({{q_width, 0, k_width}}, Matrix(k_out, k.matrix().rows, k_width), packed.matrix());
     packed.commit();
     return;
   }
   Values dqk(rank.tensor(c, c.reads[0])), dv(rank.tensor(c, c.reads[3]));
-  NormGradient dq_weight(rank, c, q_norm), dk_weight(rank, c, k_norm);
   std::vector<float> dq(q_out.size()), dk(k_out.size());
   take({{0, 0, q_width}}, dqk.matrix(), Matrix(dq, q.matrix().rows, q_width));
   take({{q_width, 0, k_width}}, dqk.matrix(), Matrix(dk, k.matrix().rows, k_width));
-  math::rms_norm_backward(by_head(q.all()), q_weight.all(), shape, by_head(dq), by_head(q_out),
-                          dq_weight.all());
-  math::rms_norm_backward(by_head(k.all()), k_weight.all(), shape, by_head(dk), by_head(k_out),
-                          dk_weight.all());
-  dq_weight.commit();
-  dk_weight.commit();
+  math::rms_norm_backward(by_head(q.all()), norms.weight(0), shape, by_head(dq), by_head(q_out),
+                          norms.gradient(0));
+  math::rms_norm_backward(by_head(k.all()), norms.weight(1), shape, by_head(dk), by_head(k_out),
+                          norms.gradient(1));
+  norms.commit();
   Values packed(rank.tensor(c, c.writes[0]), false);
   std::ranges::fill(packed.all(), 0.0F);
   const HeadColumns columns = head_columns(rank, c, packed.matrix().cols);
   put(columns.q, Matrix(q_out, q.matrix().rows, q_width), packed.matrix());
   put(columns.k, Matrix(k_out, k.matrix().rows, k_width), packed.matrix());
   put(columns.v, dv.matrix(), packed.matrix());
+  if (gated) {
+    Values dgate(rank.tensor(c, c.reads[4]));
+    put(columns.gate, dgate.matrix(), packed.matrix());
+  }
   packed.commit();
 }
 

@@ -114,12 +114,17 @@ bool CpuBackend::start(Entry& entry) {
   const std::int64_t stride = rank_.job.program.grid.world() / rank_.job.plan.pp;
   const std::int64_t peer = rank_.rank + (c.peer - rank_.commands.rank) * stride;
   const bool backward = c.action.kind != ActionKind::forward;
-  const std::span<std::byte> message(rank_.memory(c.offset), static_cast<std::size_t>(c.bytes));
-  if (c.kind == CommandKind::send) {
-    const std::span<std::byte> buffer(rank_.memory(c.send_buffer), message.size());
-    return world_.try_send({rank_.rank, peer, backward}, tag_of(rank_, c), message, buffer);
+  const auto bytes = static_cast<std::size_t>(c.bytes);
+  const std::span<std::byte> buffer(rank_.memory(c.buffer), bytes);
+  if (c.kind == CommandKind::receive) {
+    return world_.try_receive({peer, rank_.rank, backward}, tag_of(rank_, c), buffer);
   }
-  return world_.try_receive({peer, rank_.rank, backward}, tag_of(rank_, c), message);
+  const std::span<std::byte> message(rank_.memory(c.offset), bytes);
+  if (c.kind == CommandKind::take) {
+    std::ranges::copy(buffer, message.begin());
+    return true;
+  }
+  return world_.try_send({rank_.rank, peer, backward}, tag_of(rank_, c), message, buffer);
 }
 
 bool CpuBackend::meet(Entry& entry, Axis axis) {

@@ -7,6 +7,7 @@
 #include "executor/cpu/ops.h"
 #include "executor/io/weights.h"
 #include "executor/math/activation.h"
+#include "executor/math/delta_rule.h"
 #include "executor/math/embedding.h"
 #include "executor/math/gemm.h"
 #include "executor/math/norm.h"
@@ -202,16 +203,15 @@ void activate_backward(CpuRank& rank, const Command& c, const Rowwise& work) {
   dx.commit();
 }
 
-double sigmoid(float x) {
-  return 1 / (1 + std::exp(-static_cast<double>(x)));
-}
+using math::sigmoid;
 
 void gate(CpuRank& rank, const Command& c) {
   Values x(rank.tensor(c, c.reads[0])), number(rank.tensor(c, c.reads[1]));
   Values y(rank.tensor(c, c.writes[0]), false);
+  const bool each = number.matrix().cols > 1;
   for (std::int64_t r = 0; r < x.matrix().rows; ++r) {
-    const double share = sigmoid(number.matrix().at(r, 0));
     for (std::int64_t i = 0; i < x.matrix().cols; ++i) {
+      const double share = sigmoid(number.matrix().at(r, each ? i : 0));
       y.matrix().at(r, i) = static_cast<float>(share * static_cast<double>(x.matrix().at(r, i)));
     }
   }
@@ -222,15 +222,17 @@ void gate_backward(CpuRank& rank, const Command& c) {
   Values dy(rank.tensor(c, c.reads[0])), x(rank.tensor(c, c.reads[1])),
       number(rank.tensor(c, c.reads[2]));
   Values dx(rank.tensor(c, c.writes[0]), false), dnumber(rank.tensor(c, c.writes[1]), false);
+  const bool each = number.matrix().cols > 1;
   for (std::int64_t r = 0; r < x.matrix().rows; ++r) {
-    const double share = sigmoid(number.matrix().at(r, 0));
     double dot = 0;
     for (std::int64_t i = 0; i < x.matrix().cols; ++i) {
+      const double share = sigmoid(number.matrix().at(r, each ? i : 0));
       const auto d = static_cast<double>(dy.matrix().at(r, i));
       dx.matrix().at(r, i) = static_cast<float>(share * d);
+      if (each) dot = 0;
       dot += d * static_cast<double>(x.matrix().at(r, i));
+      dnumber.matrix().at(r, each ? i : 0) = static_cast<float>(dot * share * (1 - share));
     }
-    dnumber.matrix().at(r, 0) = static_cast<float>(dot * share * (1 - share));
   }
   dx.commit();
   dnumber.commit();
@@ -346,6 +348,7 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
       c.op->parameter != kNoParameter &&
       rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)].whole.role ==
           ParameterRole::q_norm;
+  const bool by_delta_net = rank.shape(c.instance).layer.mixer == Mixer::delta_net;
   switch (work.kind) {
     case RowwiseKind::rms_norm:
     case RowwiseKind::layer_norm:
@@ -358,10 +361,38 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
       return run_rope(rank, c, work);
     case RowwiseKind::swiglu:
     case RowwiseKind::gelu:
+      if (c.op->role == Role::gate) return gate(rank, c);
       return activate(rank, c, work);
     case RowwiseKind::swiglu_backward:
     case RowwiseKind::gelu_backward:
+      if (c.op->role == Role::gate_backward) return gate_backward(rank, c);
       return activate_backward(rank, c, work);
+    case RowwiseKind::scale_rows:
+      return run_scale_rows(rank, c, false);
+    case RowwiseKind::scale_rows_backward:
+      return run_scale_rows(rank, c, true);
+    case RowwiseKind::l2_norm:
+      return by_delta_net ? run_delta_norm(rank, c, false) : run_qk_norm(rank, c, false);
+    case RowwiseKind::l2_norm_backward:
+      return by_delta_net ? run_delta_norm(rank, c, true) : run_qk_norm(rank, c, true);
+    case RowwiseKind::causal_conv:
+    case RowwiseKind::mamba_conv:
+      return run_convolution(rank, c, false);
+    case RowwiseKind::causal_conv_backward:
+    case RowwiseKind::mamba_conv_backward:
+      return run_convolution(rank, c, true);
+    case RowwiseKind::decay_gates:
+      return run_decay_gates(rank, c, false);
+    case RowwiseKind::decay_gates_backward:
+      return run_decay_gates(rank, c, true);
+    case RowwiseKind::gated_norm:
+      return run_gated_norm(rank, c, false);
+    case RowwiseKind::gated_norm_backward:
+      return run_gated_norm(rank, c, true);
+    case RowwiseKind::group_norm:
+      return run_group_norm(rank, c, false);
+    case RowwiseKind::group_norm_backward:
+      return run_group_norm(rank, c, true);
     case RowwiseKind::add:
       if (c.op->role == Role::magnify_backward) return run_magnify_backward(rank, c, work);
       return add(rank, c);
@@ -389,7 +420,8 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::copy:
       if (c.op->role == Role::transpose) return run_transpose(rank, c);
       if (moves_heads(c)) return move_heads(rank, c);
-      return c.op->role == Role::beside ? side_by_side(rank, c) : run_copy(rank, c);
+      if (c.op->role != Role::beside) return run_copy(rank, c);
+      return by_delta_net && c.reads.count == 3 ? put_projected(rank, c) : side_by_side(rank, c);
     case RowwiseKind::zero_fill:
       std::ranges::fill(rank.tensor(c, c.writes[0]).span(), std::byte{0});
       return;
@@ -408,21 +440,7 @@ void run_rowwise(CpuRank& rank, const Command& c, const Rowwise& work) {
     case RowwiseKind::expert_bias_backward:
     case RowwiseKind::clamp:
     case RowwiseKind::clamp_backward:
-    case RowwiseKind::scale_rows:
-    case RowwiseKind::scale_rows_backward:
-    case RowwiseKind::causal_conv:
-    case RowwiseKind::causal_conv_backward:
-    case RowwiseKind::l2_norm:
-    case RowwiseKind::l2_norm_backward:
-    case RowwiseKind::gated_norm:
-    case RowwiseKind::gated_norm_backward:
-    case RowwiseKind::decay_gates:
-    case RowwiseKind::decay_gates_backward:
-    case RowwiseKind::mamba_conv:
-    case RowwiseKind::mamba_conv_backward:
-    case RowwiseKind::group_norm:
     case RowwiseKind::gated_group_norm:
-    case RowwiseKind::group_norm_backward:
       break;
   }
   QPLAN_CHECK(false, "the qplan recipe has no dropout, and casts in two steps");
@@ -438,12 +456,8 @@ void compute(CpuRank& rank, const Command& c) {
                  [&](const Update& work) { run_update(rank, c, work); },
                  [&](const HostAdam&) { run_adamw(rank, c, true); },
                  [&](const Join&) { run_join(rank, c); },
-                 [&](const GatedDeltaRule&) {
-                   QPLAN_CHECK(false, "models with Gated DeltaNet are refused before they run");
-                 },
-                 [&](const StateSpaceScan&) {
-                   QPLAN_CHECK(false, "models with Mamba-2 are refused before they run");
-                 },
+                 [&](const GatedDeltaRule& work) { run_delta_rule(rank, c, work); },
+                 [&](const StateSpaceScan& work) { run_scan(rank, c, work); },
                  [&](const Muon&) { run_muon(rank, c); },
                  // The host's share of the optimizer reads and writes the arena itself.
                  [&](const HostCopy&) {},

@@ -44,8 +44,13 @@ struct KeyValues {
 // Attention of each sequence in turn.
 class Sequences {
  public:
-  Sequences(const CpuRank& rank, const Command& c, const Attention& work, Positions q_positions)
-      : shape_(shape_of(rank, c, work)), batch_(work.batch), positions_(std::move(q_positions)) {}
+  // `begins`: the first row of each, where they do not follow each other.
+  Sequences(const CpuRank& rank, const Command& c, const Attention& work, Positions q_positions,
+            Positions begins = {})
+      : shape_(shape_of(rank, c, work)),
+        batch_(work.batch),
+        positions_(std::move(q_positions)),
+        begins_(std::move(begins)) {}
 
   void forward(Matrix q, const KeyValues& kv, Matrix out, Matrix lse) const {
     for (std::int64_t b = 0; b < batch_; ++b) {
@@ -64,24 +69,27 @@ class Sequences {
                 Matrix dk, Matrix dv) const {
     for (std::int64_t b = 0; b < batch_; ++b) {
       math::attention_backward(input(q, kv, b), shape_, rows(out, b), rows(lse, b), rows(dout, b),
-                               rows(dq, b), dk.row_range(b * kv.length, kv.length),
-                               dv.row_range(b * kv.length, kv.length));
+                               rows(dq, b), dk.row_range(begin(b, kv.length), kv.length),
+                               dv.row_range(begin(b, kv.length), kv.length));
     }
   }
 
  private:
+  [[nodiscard]] std::int64_t begin(std::int64_t b, std::int64_t length) const {
+    return begins_.empty() ? b * length : begins_[math::at(b)];
+  }
   [[nodiscard]] Matrix rows(Matrix m, std::int64_t b) const {
     const std::int64_t n = std::ssize(positions_);
-    return m.row_range(b * n, n);
+    return m.row_range(begin(b, n), n);
   }
   [[nodiscard]] math::AttentionInput input(Matrix q, const KeyValues& kv, std::int64_t b) const {
-    return {rows(q, b), kv.k.row_range(b * kv.length, kv.length),
-            kv.v.row_range(b * kv.length, kv.length), positions_, kv.positions};
+    return {rows(q, b), kv.k.row_range(begin(b, kv.length), kv.length),
+            kv.v.row_range(begin(b, kv.length), kv.length), positions_, kv.positions};
   }
 
   math::AttentionShape shape_;
   std::int64_t batch_;
-  Positions positions_;
+  Positions positions_, begins_;
 };
 
 void apply_sinks(CpuRank& rank, const Command& c, const Attention& work, Matrix out, Matrix lse) {
@@ -112,20 +120,41 @@ Positions whole_sequence(std::int64_t length) {
   return positions;
 }
 
+// Where the chunks begin that attend to themselves alone (Llama 4): those of a chunk's length, or
+// what is left of each sequence behind them. Empty: sequences attend whole.
+Positions chunks_of(const CpuRank& rank, const Command& c, const Attention& work) {
+  const std::int64_t chunk = rank.shape(c.instance).layer.chunk, length = rank.job.plan.seq_len;
+  Positions begins;
+  if (chunk == 0 || chunk >= length) return begins;
+  const bool rest = work.q_len < chunk;
+  for (std::int64_t b = 0; b < rank.job.plan.micro_batch_size; ++b) {
+    const std::int64_t whole = length / chunk, first = b * length;
+    for (std::int64_t i = rest ? whole : 0; i < whole + (rest ? 1 : 0); ++i) {
+      begins.push_back(first + i * chunk);
+    }
+  }
+  QPLAN_CHECK(std::ssize(begins) == work.batch, "attention is over every chunk of this length");
+  return begins;
+}
+
 // {q, k, v} -> {out, lse}; {q, k, v, out, lse, dout} -> {dq, dk, dv}: on one rank, the first part
 // of keys on several, and whole sequences of some of the heads.
 void own_keys(CpuRank& rank, const Command& c, const Attention& work) {
   const ParallelPlan& plan = rank.job.plan;
+  const Positions chunks = chunks_of(rank, c, work);
+  const bool chunked = !chunks.empty();
   // An image's patches all see each other.
-  const Positions positions = !rank.spec(c).causal         ? Positions(math::at(work.q_len))
-                              : work.q_len == plan.seq_len ? whole_sequence(plan.seq_len)
-                                                           : positions_of(plan, rank.at.cp);
-  const Sequences sequences(rank, c, work, positions);
+  const Positions positions = !rank.spec(c).causal ? Positions(math::at(work.q_len))
+                              : chunked || work.q_len == plan.seq_len
+                                  ? whole_sequence(work.q_len)
+                                  : positions_of(plan, rank.at.cp);
+  const Sequences sequences(rank, c, work, positions, chunks);
   Values q(rank.tensor(c, c.reads[0])), k(rank.tensor(c, c.reads[1])),
       v(rank.tensor(c, c.reads[2]));
   const KeyValues kv{k.matrix(), v.matrix(), std::ssize(positions), positions};
   if (work.pass == Pass::forward) {
-    Values out(rank.tensor(c, c.writes[0]), false), lse(rank.tensor(c, c.writes[1]), false);
+    // Another op writes the other chunks' rows.
+    Values out(rank.tensor(c, c.writes[0]), chunked), lse(rank.tensor(c, c.writes[1]), chunked);
     sequences.forward(q.matrix(), kv, out.matrix(), lse.matrix());
     apply_sinks(rank, c, work, out.matrix(), lse.matrix());
     out.commit();
@@ -134,9 +163,16 @@ void own_keys(CpuRank& rank, const Command& c, const Attention& work) {
   }
   Values out(rank.tensor(c, c.reads[3])), lse(rank.tensor(c, c.reads[4])),
       dout(rank.tensor(c, c.reads[5]));
-  Values dq(rank.tensor(c, c.writes[0]), false), dk(rank.tensor(c, c.writes[1]), false),
-      dv(rank.tensor(c, c.writes[2]), false);
-  for (Values* gradient : {&dq, &dk, &dv}) clear(*gradient);
+  Values dq(rank.tensor(c, c.writes[0]), chunked), dk(rank.tensor(c, c.writes[1]), chunked),
+      dv(rank.tensor(c, c.writes[2]), chunked);
+  for (Values* gradient : {&dq, &dk, &dv}) {
+    if (!chunked) clear(*gradient);
+    for (const std::int64_t begin : chunks) {
+      for (std::int64_t r = begin; r < begin + work.q_len; ++r) {
+        std::ranges::fill(gradient->matrix().row(r), 0.0F);
+      }
+    }
+  }
   sequences.backward(q.matrix(), kv, out.matrix(), lse.matrix(), dout.matrix(), dq.matrix(),
                      dk.matrix(), dv.matrix());
   sinks_gradient(rank, c, work, out.matrix(), lse.matrix(), dout.matrix());
@@ -279,6 +315,26 @@ void run_attention(CpuRank& rank, const Command& c, const Attention& work) {
   packed_keys(rank, c, work);
 }
 
+std::vector<std::int64_t> exchanged_parts(const CpuRank& rank, const Command& c,
+                                          std::int64_t cols) {
+  const ModelSpec& m = rank.spec(c);
+  const std::int64_t tp = rank.job.plan.tp;
+  const Mixer mixer = rank.shape(c.instance).layer.mixer;
+  if (mixer == Mixer::mamba && cols > m.mamba->inner() / tp) {
+    const std::int64_t inner = m.mamba->inner() / tp, heads = m.mamba->num_heads / tp;
+    const std::int64_t shared = m.mamba->num_groups / tp * m.mamba->state_size;
+    return {inner, inner, shared, shared, heads};
+  }
+  if (mixer == Mixer::delta_net && cols > m.delta_net->value_dim() / tp) {
+    const DeltaNetSpec& d = *m.delta_net;
+    const std::int64_t key = d.key_dim() / tp, value = d.value_dim() / tp;
+    const std::int64_t heads = d.num_value_heads / tp;
+    if (d.packed_projections) return {2 * (key + value), 2 * heads};
+    return {key, key, value, value, heads, heads};
+  }
+  return {cols};
+}
+
 // Between what is exchanged and {q, k, v}, {out} or their gradients: with all heads of this rank's
 // positions (dispatch, combine), or with its heads of all positions (group_rows, ungroup_rows).
 void move_heads(CpuRank& rank, const Command& c) {
@@ -292,18 +348,25 @@ void move_heads(CpuRank& rank, const Command& c) {
   std::int64_t first = 0;  // column of the operand's share
   for (const Operand& operand : leaving ? c.reads : c.writes) {
     Values own(rank.tensor(c, operand));
-    const std::int64_t share = own.matrix().cols / (by_heads ? 1 : p.cp);
+    const std::int64_t cols = own.matrix().cols * (by_heads ? p.cp : 1);
+    const std::vector<std::int64_t> parts = exchanged_parts(rank, c, cols);
     for (std::int64_t other = 0; other < p.cp; ++other) {
       const Positions positions = positions_of(p, other);
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t place = r / local * p.seq_len + positions[math::at(r % local)];
-        float* const here =
-            by_heads ? &own.matrix().at(place, 0) : &own.matrix().at(r, other * share);
-        float* const there = &shares.at(other * rows + r, first);
-        leaving ? std::copy_n(here, share, there) : std::copy_n(there, share, here);
+        std::int64_t begin = 0, before = 0;  // of a part among all columns, among a share's
+        for (const std::int64_t part : parts) {
+          const std::int64_t share = part / p.cp;
+          float* const here = by_heads ? &own.matrix().at(place, before)
+                                       : &own.matrix().at(r, begin + other * share);
+          float* const there = &shares.at(other * rows + r, first + before);
+          leaving ? std::copy_n(here, share, there) : std::copy_n(there, share, here);
+          begin += part;
+          before += share;
+        }
       }
     }
-    first += share;
+    first += cols / p.cp;
     if (!leaving) own.commit();
   }
   if (leaving) buffer.commit();

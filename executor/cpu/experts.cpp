@@ -181,6 +181,31 @@ void run_permute(CpuRank& rank, const Command& c) {
   group_rows(rank, c, role == Role::group_rows);
 }
 
+// {rows, numbers} -> {rows}; {d rows, rows, numbers} -> {d rows, d numbers}.
+void run_scale_rows(CpuRank& rank, const Command& c, bool backward) {
+  const std::size_t first = backward ? 1 : 0;
+  Values x(rank.tensor(c, c.reads[first])), number(rank.tensor(c, c.reads[first + 1]));
+  Values given(rank.tensor(c, c.reads[0])), result(rank.tensor(c, c.writes[0]), false);
+  for (std::int64_t r = 0; r < x.matrix().rows; ++r) {
+    const float share = number.matrix().at(r, 0);
+    for (std::int64_t i = 0; i < x.matrix().cols; ++i) {
+      result.matrix().at(r, i) = share * given.matrix().at(r, i);
+    }
+  }
+  result.commit();
+  if (!backward) return;
+  Values dnumber(rank.tensor(c, c.writes[1]), false);
+  for (std::int64_t r = 0; r < x.matrix().rows; ++r) {
+    double dot = 0;
+    for (std::int64_t i = 0; i < x.matrix().cols; ++i) {
+      dot +=
+          static_cast<double>(x.matrix().at(r, i)) * static_cast<double>(given.matrix().at(r, i));
+    }
+    dnumber.matrix().at(r, 0) = static_cast<float>(dot);
+  }
+  dnumber.commit();
+}
+
 // What a scaled bias adds to the gradient of its scale: dout . bias.
 void add_bias_to_scale_gradient(CpuRank& rank, const Command& c, Values& dscale) {
   const auto& bias = rank.block(c).parameters[static_cast<std::size_t>(c.op->parameter)];

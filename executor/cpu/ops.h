@@ -2,6 +2,7 @@
 // What one command does to one rank's memory, in the reference mathematics of executor/math.
 // Private to the CPU backend.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -11,6 +12,7 @@
 #include "executor/cpu/world.h"
 #include "executor/math/router.h"
 #include "executor/operands.h"
+#include "models/error.h"
 
 namespace qplan {
 
@@ -36,6 +38,19 @@ void run_copy(CpuRank& rank, const Command& command);
 // A copy into or out of what ranks exchange when heads are traded for sequence.
 void move_heads(CpuRank& rank, const Command& command);
 void run_qk_norm(CpuRank& rank, const Command& command, bool backward);
+// Llama 4: experts' rows times a number each, before the experts read them.
+void run_scale_rows(CpuRank& rank, const Command& command, bool backward);
+// Gated DeltaNet, and what Mamba-2 shares with it.
+void run_convolution(CpuRank& rank, const Command& command, bool backward);
+void run_delta_norm(CpuRank& rank, const Command& command, bool backward);
+void run_decay_gates(CpuRank& rank, const Command& command, bool backward);
+void run_delta_rule(CpuRank& rank, const Command& command, const GatedDeltaRule& work);
+void run_gated_norm(CpuRank& rank, const Command& command, bool backward);
+// A copy between what the projection makes and arrays of its own.
+void put_projected(CpuRank& rank, const Command& command);
+// Mamba-2.
+void run_scan(CpuRank& rank, const Command& command, const StateSpaceScan& work);
+void run_group_norm(CpuRank& rank, const Command& command, bool backward);
 // What images need beyond a language model's work; false: this command is none of it.
 bool run_images(CpuRank& rank, const Command& command);
 void run_loss(CpuRank& rank, const Command& command, RowwiseKind kind);
@@ -76,8 +91,22 @@ struct ColumnRun {
   std::int64_t packed = 0, own = 0, count = 0;
 };
 struct HeadColumns {
-  std::vector<ColumnRun> q, k, v;
+  std::vector<ColumnRun> q, k, v, gate;
 };
+// Columns out of packed rows, and into them.
+void take(const std::vector<ColumnRun>& runs, math::Matrix packed, math::Matrix own);
+void put(const std::vector<ColumnRun>& runs, math::Matrix own, math::Matrix packed);
+// Columns of what Gated DeltaNet's projection makes: those that the convolution reads, the gate of
+// the norm, strengths and then decays; and what the convolution reads of Mamba-2's.
+struct DeltaColumns {
+  std::vector<ColumnRun> channels, gate, strengths;
+};
+DeltaColumns delta_columns(const CpuRank& rank, const Command& command);
+std::vector<ColumnRun> mamba_channels(const CpuRank& rank, const Command& command);
+// What stands side by side in `cols` columns of all heads that ranks exchange for sequence: each of
+// these is cut into the ranks' shares.
+std::vector<std::int64_t> exchanged_parts(const CpuRank& rank, const Command& command,
+                                          std::int64_t cols);
 HeadColumns head_columns(const CpuRank& rank, const Command& command, std::int64_t packed_cols);
 
 // Angles that rotary embedding turns a command's rows by, for each of the dims / 2 pairs of a head.
@@ -94,8 +123,19 @@ inline math::Matrix rows_of(Values& values, std::int64_t cols) {
   return {values.all(), m.rows * m.cols / cols, cols};
 }
 
-// The gradient of a norm's parameter in the last slot that its backward writes. A frozen one has
-// none: what the mathematics makes of it goes nowhere.
+// A parameter of a command's block.
+inline const PackedParameter& parameter_with(const Rank& rank, const Command& c,
+                                             ParameterRole role) {
+  const auto& table = rank.block(c).parameters;
+  const auto found = std::find_if(table.begin(), table.end(), [role](const PackedParameter& p) {
+    return p.whole.role == role && !p.whole.bias && p.whole.adapter == Adapter::none;
+  });
+  QPLAN_CHECK(found != table.end(), "a block has the parameters that its ops work with");
+  return *found;
+}
+
+// The gradient of a norm's or a recurrence's parameter in the last slot that its backward writes. A
+// frozen one has none: what the mathematics makes of it goes nowhere.
 class NormGradient {
  public:
   NormGradient(const Rank& rank, const Command& c, const PackedParameter& p) {
@@ -114,6 +154,30 @@ class NormGradient {
  private:
   std::optional<Values> kept_;
   std::vector<float> nowhere_;
+};
+
+// Rows of a parameter (or of its gradient, in the last slot that is written) that belong to the
+// heads of this rank: where heads are exchanged for sequence, its share of each part.
+class HeadParameter {
+ public:
+  HeadParameter(const CpuRank& rank, const Tensor& slot, const PackedParameter& p);
+  [[nodiscard]] std::span<float> all() { return own_; }
+  [[nodiscard]] math::Matrix matrix() { return {own_, std::ssize(own_) / cols_, cols_}; }
+
+ protected:
+  HeadParameter(const CpuRank& rank, const PackedParameter& p);
+  std::vector<ColumnRun> rows_;
+  std::int64_t cols_ = 1;
+  std::vector<float> own_;
+};
+class HeadGradient : public HeadParameter {
+ public:
+  HeadGradient(const CpuRank& rank, const Command& c, const PackedParameter& p)
+      : HeadParameter(rank, p), kept_(rank, c, p) {}
+  void commit();  // adds to the kept one
+
+ private:
+  NormGradient kept_;
 };
 
 // Of a model that has experts.

@@ -177,15 +177,20 @@ void CudaBackend::run(const Command& command) {
   last_[static_cast<std::size_t>(command.lane)] = &command;
   try {
     if (timed_) check(cudaEventRecord(begins_[place].get(), stream));
-    if (command.kind == CommandKind::send) {
-      // Others wait for the copy alone: two stages that send to each other would wait for ever.
-      check(cudaMemcpyAsync(rank_.memory(command.send_buffer), rank_.memory(command.offset),
+    const auto copy = [&](std::int64_t to, std::int64_t from) {
+      check(cudaMemcpyAsync(rank_.memory(to), rank_.memory(from),
                             static_cast<std::size_t>(command.bytes), cudaMemcpyDeviceToDevice,
                             stream));
+    };
+    if (command.kind == CommandKind::send) {
+      // Others wait for the copy alone: two stages that send to each other would wait for ever.
+      copy(command.buffer, command.offset);
       own.recorded = false;
       record(own);
     }
-    if (command.kind != CommandKind::op) {
+    if (command.kind == CommandKind::take) {
+      copy(command.offset, command.buffer);
+    } else if (command.kind != CommandKind::op) {
       launch_message(rank_, world_, command, stream);
     } else if (std::holds_alternative<Collective>(command.op->work)) {
       launch_collective(rank_, world_, command, stream);

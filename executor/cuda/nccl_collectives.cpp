@@ -233,9 +233,9 @@ void launch_message(CudaRank& rank, NcclWorld& world, const Command& c, cudaStre
   ncclComm_t edge = world.edge({sends ? own : c.peer, sends ? c.peer : own, backward});
   const auto bytes = static_cast<std::size_t>(c.bytes);
   if (sends) {
-    check(ncclSend(rank.memory(c.send_buffer), bytes, ncclInt8, 1, edge, stream));
+    check(ncclSend(rank.memory(c.buffer), bytes, ncclInt8, 1, edge, stream));
   } else {
-    check(ncclRecv(rank.memory(c.offset), bytes, ncclInt8, 0, edge, stream));
+    check(ncclRecv(rank.memory(c.buffer), bytes, ncclInt8, 0, edge, stream));
   }
 }
 

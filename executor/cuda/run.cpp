@@ -156,7 +156,7 @@ class GpuRun {
       const bool op = c.kind == CommandKind::op;
       if (op && std::holds_alternative<Join>(c.op->work)) continue;
       TraceEvent e{.rank = static_cast<int>(process_.rank),
-                   .pipe = !op,
+                   .pipe = c.kind == CommandKind::receive || c.kind == CommandKind::send,
                    .name = describe(rank_, c),
                    .category = op ? "op" : "send",
                    .action = c.action,

@@ -123,12 +123,14 @@ void read_norms(const TensorStore& store, const ModelSpec& model, const ModelPar
 }  // namespace
 
 bool norm_around_zero(const ModelSpec& model) {
-  return model.architecture == "nemotron";
+  return model.architecture == "nemotron" || model.zero_centered_norms;
 }
 
 float SeededWeights::centre(const Parameter& p) const {
   // So long are rows of 64 such numbers, which tiny models have: DoRA's start as its weights' rows.
   if (p.adapter == Adapter::magnitude) return static_cast<float>(8 * kDeviation);
+  // Gated DeltaNet's is never around 0 (Qwen3NextRMSNormGated).
+  if (p.role == ParameterRole::linear_norm) return 1;
   return is_norm(p.role) && !p.bias ? norm_centre : 0.0F;
 }
 

@@ -37,7 +37,7 @@ WeightSource seeded_weights(const ModelSpec& model, std::uint64_t seed);
 // its class may hold).
 WeightSource checkpoint_weights(const ModelSpec& model, const std::string& path);
 
-// Whether the norm's scale is 1 + weight (Nemotron), in which case it starts at 0.
+// Whether the norms' scales are 1 + weight (Nemotron, Qwen3-Next), in which case they start at 0.
 bool norm_around_zero(const ModelSpec& model);
 
 }  // namespace qplan

@@ -90,6 +90,7 @@ void read_llama4_text(JsonReader& in, ModelSpec& m) {
       !in.has("attn_temperature_tuning") || is_true(in.value("attn_temperature_tuning"));
   const std::int64_t step = in.integer_or("floor_scale", 1, kMostPositions, 8192);
   if (tunes) m.temperature_step = step;
+  m.temperature_scale = in.number_or("attn_scale", 0, 1e6, 0.1);
   read_rotation(in, m);
   read_chunks(in, m);
   read_interleaved_experts(in, m);

@@ -80,6 +80,7 @@ MambaSpec read_mamba(JsonReader& in) {
   s.conv_kernel = in.integer_or("conv_kernel", 1, 1024, 4);
   s.chunk = in.integer_or("chunk_size", 1, kMostHeads, 128);
   s.conv_bias = in.boolean_or("use_conv_bias", true);
+  s.step_min = in.number_or("time_step_min", 0, 1e6, 1e-3);  // NemotronHMamba2Mixer.time_step_limit
   require_word(in, "mamba_hidden_act", "silu", {"silu", "swish"});
   if (s.num_heads % s.num_groups != 0) {
     in.fail("mamba_num_heads",

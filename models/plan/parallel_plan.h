@@ -126,6 +126,9 @@ struct ParallelPlan {
   // Tokens of a document where sequences are packed and attention stays within documents: the mean,
   // weighted by tokens. 0: a sequence is one document.
   std::int64_t document_len = 0;
+  // Tokens of a sequence that attention, MLP and loss go through at once; keys, values and what
+  // else waits is on the host until then (FPDT, DeepSpeed's Ulysses-Offload). 0: all of them.
+  std::int64_t fpdt_chunk = 0;
   Precision precision = Precision::bf16;
   Recompute recompute;
   Offload offload;

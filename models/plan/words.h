@@ -191,6 +191,20 @@ inline constexpr std::tuple kPlanWords{
              .given = Given::once,
              .gives_way = GivesWay::never},
 
+    PlanWord{.key = "fpdt_chunk",
+             .member = &ParallelPlan::fpdt_chunk,
+             .low = 0,
+             .high = kMaxCount,
+             .value = "TOKENS",
+             .help = "tokens of a sequence that layers go through at once, while keys and values "
+                     "of the others wait on the host (FPDT, Ulysses-Offload); 0: all of them",
+             .said_by = {.recipes = set_of(RecipeKind::megatron_deepspeed),
+                         .rule = "fpdt_available",
+                         .lacks = "sequences in chunks that wait on the host (FPDT)",
+                         .instead = "leave fpdt_chunk out",
+                         .source = "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:979; "
+                                   "qplan: no other recipe has it"}},
+
     // The pipeline.
     PlanWord{.key = "schedule",
              .member = &ParallelPlan::schedule,

@@ -23,7 +23,39 @@ SlotId AttentionPart::forward(SlotId x) {
   const bool cast = !c_.model.mla || c_.recipe.kernels.narrow_experts;
   normed_ = cast ? c_.linear_input(normed, c_.local_tokens, c_.hidden) : normed;
   if (apart) b.end_module(RecomputeModule::layernorm);
+  if (s.fpdt_chunk > 0) {
+    turned_ = out_ = fpdt_.attention_forward(normed_);
+  } else {
+    attend(normed_);
+  }
 
+  // Cast, but kept as it came, for attention's backward reads it, too: Megatron has the product of
+  // fp8 keep its original input here (set_save_original_input in core's attention.py; delayed
+  // scaling alone has a cast copy as well).
+  gated_ = turned_;
+  if (c_.model.attention_output_gate) {
+    gated_ = b.slot("attention gated", act, c_.tokens, heads.q * heads.v_dim);
+    c_.rowwise(RowwiseKind::swiglu, c_.tokens, heads.q * heads.v_dim, {turned_, gate_}, {gated_})
+        .role = Role::gate;
+  }
+  const SlotId projected_in = c_.linear_input(gated_, c_.tokens, heads.q * heads.v_dim);
+  const SlotId sum = behind_.forward(c_.linear_reduced(
+      ParameterRole::o_proj, projected_in, c_.hidden, heads.q * heads.v_dim, "attention sum"));
+  const SlotId y = b.slot("x2", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
+  if (c_.drops()) {
+    drop_ = b.slot("dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
+    c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, drop_});
+  } else {
+    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
+  }
+  return y;
+}
+
+void AttentionPart::attend(SlotId normed) {
+  auto& b = c_.b;
+  const auto& s = c_.shape;
+  const Heads heads = heads_of(c_);
+  const DType act = c_.activation_dtype();
   q_ = b.slot("q", act, c_.tokens, heads.q * heads.qk_dim);
   k_ = b.slot("k", act, c_.tokens, heads.kv * heads.qk_dim);
   v_ = b.slot("v", act, c_.tokens, heads.kv * heads.v_dim);
@@ -38,34 +70,15 @@ SlotId AttentionPart::forward(SlotId x) {
     if (c_.drops()) mask_ = b.slot("softmax mask and dropout", DType::boolean, rows, 3 * s.seq_len);
   }
   if (c_.model.mla) {
-    mla_project_forward(normed_);
-    if (c_.model.indexer) indexer_.forward(normed_, q_normed_);
+    mla_project_forward(normed);
+    if (c_.model.indexer) indexer_.forward(normed, q_normed_);
   } else {
-    project_forward(normed_);
+    project_forward(normed);
   }
   b.begin_module(RecomputeModule::core_attn);
   core(Pass::forward);
+  turned_ = turned_out();
   b.end_module(RecomputeModule::core_attn);
-
-  // Cast, but kept as it came, for attention's backward reads it, too: Megatron has the product of
-  // fp8 keep its original input here (set_save_original_input in core's attention.py; delayed
-  // scaling alone has a cast copy as well).
-  gated_ = out_;
-  if (c_.model.attention_output_gate) {
-    gated_ = b.slot("attention gated", act, c_.tokens, heads.q * heads.v_dim);
-    c_.rowwise(RowwiseKind::swiglu, c_.tokens, heads.q * heads.v_dim, {out_, gate_}, {gated_});
-  }
-  const SlotId projected_in = c_.linear_input(gated_, c_.tokens, heads.q * heads.v_dim);
-  const SlotId sum = behind_.forward(c_.linear_reduced(
-      ParameterRole::o_proj, projected_in, c_.hidden, heads.q * heads.v_dim, "attention sum"));
-  const SlotId y = b.slot("x2", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
-  if (c_.drops()) {
-    drop_ = b.slot("dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
-    c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {sum, x}, {y, drop_});
-  } else {
-    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {sum, x}, {y});
-  }
-  return y;
 }
 
 // Norms of queries and keys keep fp32 copies as others do. Eager rotation keeps nothing: cosines
@@ -95,7 +108,7 @@ void AttentionPart::take_gate(SlotId projected) {
   if (!c_.model.attention_output_gate) return;
   const std::int64_t width = heads_of(c_).q * heads_of(c_).qk_dim;
   gate_ = c_.b.slot("attention gate", c_.activation_dtype(), c_.tokens, width);
-  c_.rowwise(RowwiseKind::copy, c_.tokens, width, {projected}, {gate_});
+  c_.rowwise(RowwiseKind::copy, c_.tokens, width, {projected}, {gate_}).role = Role::gate;
 }
 
 bool AttentionPart::rotates() const {
@@ -259,6 +272,22 @@ void AttentionPart::mla_project_forward(SlotId normed) {
   b.end_module(RecomputeModule::mla_up_proj);
 }
 
+// Megatron's rows go by token, then sequence, FlashAttention's by sequence: Transformer Engine
+// turns what it returns into an array of its own, and both stay, this one for the projection's
+// backward (FlashAttention.forward in Transformer Engine d0067d0d, backends.py).
+SlotId AttentionPart::turned_out() {
+  const OtherMemory& memory = c_.recipe.memory;
+  const bool engine = memory.product_workspaces && memory.engine_layers;
+  const bool flash = c_.attention_kernel() == AttentionKernel::flash2;
+  if (!engine || !flash || c_.shape.micro_batch_size == 1) return out_;
+  const Heads heads = heads_of(c_);
+  const std::int64_t width = heads.q * heads.v_dim;
+  const SlotId result =
+      c_.b.slot("attention out by token", c_.activation_dtype(), c_.tokens, width);
+  c_.rowwise(RowwiseKind::copy, c_.tokens, width, {out_}, {result});
+  return result;
+}
+
 SlotId AttentionPart::backward(SlotId dy, SlotId also) {
   auto& b = c_.b;
   const Heads heads = heads_of(c_);
@@ -276,22 +305,20 @@ SlotId AttentionPart::backward(SlotId dy, SlotId also) {
   const SlotId dy_in = c_.linear_input(dsum, c_.local_tokens, c_.hidden, Pass::backward);
   const SlotId dy_whole = c_.gather_sequence(dy_in);
   const bool gates = c_.model.attention_output_gate;
-  const SlotId dgated = gates ? b.slot("d attention gated", act, c_.tokens, width) : dout_;
+  const bool turned = turned_ != out_;
+  const SlotId dturned = turned ? b.slot("dout by token", act, c_.tokens, width) : dout_;
+  const SlotId dgated = gates ? b.slot("d attention gated", act, c_.tokens, width) : dturned;
   c_.linear_dgrad(ParameterRole::o_proj, dy_whole, dgated, c_.tokens, c_.hidden, width);
   c_.linear_wgrad(ParameterRole::o_proj, dy_whole, gated_, c_.tokens, c_.hidden, width);
   if (gates) {
     dgate_ = b.slot("d attention gate", act, c_.tokens, width);
-    c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, width, {dgated, out_, gate_},
-               {dout_, dgate_});
+    c_.rowwise(RowwiseKind::swiglu_backward, c_.tokens, width, {dgated, turned_, gate_},
+               {dturned, dgate_})
+        .role = Role::gate_backward;
   }
+  if (turned) c_.rowwise(RowwiseKind::copy, c_.tokens, width, {dturned}, {dout_});
 
-  dq_ = b.slot("dq", act, c_.tokens, heads.q * heads.qk_dim);
-  dk_ = b.slot("dk", act, c_.tokens, heads.kv * heads.qk_dim);
-  dv_ = b.slot("dv", act, c_.tokens, heads.kv * heads.v_dim);
-  core(Pass::backward);
-
-  if (c_.model.indexer) indexer_.backward();
-  SlotId dnormed = c_.model.mla ? mla_project_backward() : project_backward();
+  SlotId dnormed = c_.shape.fpdt_chunk > 0 ? fpdt_.attention_backward(dout_) : attend_backward();
   if (also != kNoSlot) {
     const SlotId both = b.slot("dnormed of both", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, also}, {both});
@@ -305,6 +332,18 @@ SlotId AttentionPart::backward(SlotId dy, SlotId also) {
   c_.norm_backward(ParameterRole::input_norm, x_, dnormed, dy, dx, c_.local_tokens, c_.hidden,
                    eager_norm_);
   return dx;
+}
+
+SlotId AttentionPart::attend_backward() {
+  auto& b = c_.b;
+  const Heads heads = heads_of(c_);
+  const DType act = c_.activation_dtype();
+  dq_ = b.slot("dq", act, c_.tokens, heads.q * heads.qk_dim);
+  dk_ = b.slot("dk", act, c_.tokens, heads.kv * heads.qk_dim);
+  dv_ = b.slot("dv", act, c_.tokens, heads.kv * heads.v_dim);
+  core(Pass::backward);
+  if (c_.model.indexer) indexer_.backward();
+  return c_.model.mla ? mla_project_backward() : project_backward();
 }
 
 SlotId AttentionPart::project_backward() {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "models/program/fpdt_part.h"
 #include "models/program/indexer_part.h"
 #include "models/program/layer_context.h"
 #include "models/program/norm_behind.h"
@@ -13,7 +14,10 @@ namespace qplan {
 class AttentionPart {
  public:
   explicit AttentionPart(LayerContext& context)
-      : c_(context), indexer_(context), behind_(context, ParameterRole::attention_out_norm) {}
+      : c_(context),
+        indexer_(context),
+        fpdt_(context),
+        behind_(context, ParameterRole::attention_out_norm) {}
   // x[local_tokens, hidden] -> x + attention(norm(x)).
   SlotId forward(SlotId x);
   // Gradient of the output -> gradient of x. `also`: another gradient of the normed input, of an
@@ -26,12 +30,15 @@ class AttentionPart {
   [[nodiscard]] bool norms_qk() const;
   [[nodiscard]] RowwiseKind qk_norm_kind(Pass pass) const;
   [[nodiscard]] bool fuses_qk_norm() const;
+  void attend(SlotId normed);  // the normed input -> `out_`
   void project_forward(SlotId normed);
   void project_apart(SlotId normed);
   void mla_project_forward(SlotId normed);
+  SlotId attend_backward();  // `dout_` -> the normed input's gradient
   SlotId project_backward();
   SlotId mla_project_backward();
   void core(Pass pass);
+  SlotId turned_out();
   SlotId eager_qk_norm_copy();
   void sum_qk_norm(SlotId of);
   [[nodiscard]] std::int64_t query_widths() const;
@@ -55,11 +62,13 @@ class AttentionPart {
 
   LayerContext& c_;
   IndexerPart indexer_;
+  FpdtPart fpdt_;
   NormBehind behind_;
   SlotId x_ = kNoSlot, normed_ = kNoSlot, q_raw_ = kNoSlot, k_raw_ = kNoSlot;
   SlotId qkv_ = kNoSlot;     // packed, before norm and rotation
   SlotId packed_ = kNoSlot;  // queries and keys of it, held by a checkpoint around attention
   SlotId q_ = kNoSlot, k_ = kNoSlot, v_ = kNoSlot, out_ = kNoSlot, lse_ = kNoSlot;
+  SlotId turned_ = kNoSlot;                                    // the output by token, then sequence
   SlotId gate_ = kNoSlot, gated_ = kNoSlot, dgate_ = kNoSlot;  // of the output
   SlotId scores_ = kNoSlot, mask_ = kNoSlot, drop_ = kNoSlot;
   // Ulysses: of whole sequences, a share of the heads.

@@ -61,7 +61,8 @@ struct BlockShape {
   // Tokens of each sequence whose keys and values a cache holds: attention sees them, nothing else
   // does (generation).
   std::int64_t cached = 0;
-  std::int64_t documents = 1;  // of a packed sequence, equally long; attention stays within each
+  std::int64_t fpdt_chunk = 0;  // ParallelPlan::fpdt_chunk
+  std::int64_t documents = 1;   // of a packed sequence, equally long; attention stays within each
   int tp = 1, cp = 1, ep = 1, etp = 1;
   int dense_shard = 1, expert_shard = 1;        // ranks that share one copy of the sharded states
   int dense_replicas = 1, expert_replicas = 1;  // copies of that (HSDP; ZeRO-0: all ranks)
@@ -150,6 +151,8 @@ inline constexpr std::tuple kShapeFields{
                .word = &ParallelPlan::micro_batch_size},
     ShapeField{.member = &BlockShape::seq_len, .touches = kWork, .word = &ParallelPlan::seq_len},
     ShapeField{.member = &BlockShape::cached, .touches = kWork},
+    ShapeField{
+        .member = &BlockShape::fpdt_chunk, .touches = kWork, .word = &ParallelPlan::fpdt_chunk},
     ShapeField{.member = &BlockShape::documents},
     ShapeField{.member = &BlockShape::tp, .word = &ParallelPlan::tp},
     ShapeField{.member = &BlockShape::cp, .word = &ParallelPlan::cp},

@@ -145,7 +145,7 @@ void DeltaNetPart::prepare() {
     gate_ = gate_in_;
     q_ = b.slot("delta q", act, w.rows, w.key);
     k_ = b.slot("delta k", act, w.rows, w.key);
-    c_.rowwise(RowwiseKind::copy, w.rows, w.conv(), {convolved}, {qk, v_});
+    c_.rowwise(RowwiseKind::copy, w.rows, w.conv(), {convolved}, {qk, v_}).role = Role::beside;
     c_.rowwise(RowwiseKind::l2_norm, w.rows, 2 * w.key, {qk}, {q_, k_, qk_scale_});
     return;
   }
@@ -225,7 +225,7 @@ void DeltaNetPart::prepare_backward(bool apart) {
                {dqk});
   }
   const SlotId dconvolved = b.slot("d delta convolved", act, w.rows, w.conv());
-  c_.rowwise(RowwiseKind::copy, w.rows, w.conv(), {dqk, dv_}, {dconvolved});
+  c_.rowwise(RowwiseKind::copy, w.rows, w.conv(), {dqk, dv_}, {dconvolved}).role = Role::beside;
   const SlotId dconv_in = apart ? dprojected_ : b.slot("d delta qkv", act, w.rows, w.conv());
   const SlotId dstrengths =
       apart ? dprojected_ : b.slot("d delta strengths", act, w.rows, 2 * w.heads);
@@ -237,7 +237,8 @@ void DeltaNetPart::prepare_backward(bool apart) {
       .parameter = b.parameter(ParameterRole::linear_dt_bias);
   if (apart) return;
   c_.rowwise(RowwiseKind::copy, w.rows, w.conv() + w.value + 2 * w.heads,
-             {dconv_in, dgate_, dstrengths}, {dprojected_});
+             {dconv_in, dgate_, dstrengths}, {dprojected_})
+      .role = Role::beside;
 }
 
 // As of any column-parallel layer (AttentionPart::project_backward).

@@ -18,9 +18,10 @@ class Placement {
     place_stages();
     add_instance({.stage = -1, .block = p_.edge});
     borrow_embedding();
-    for (int i = 0; i < outgoing_links(p_.schedule, rank_); ++i) {
-      out_.send_buffers.push_back(
-          arena_.allocate(static_cast<std::int64_t>(p_.send_buffer.value())));
+    // Who sends activations gets gradients back: as many links lead in as out.
+    for (int i = 0; i < 2 * outgoing_links(p_.schedule, rank_); ++i) {
+      out_.message_buffers.push_back(
+          arena_.allocate(static_cast<std::int64_t>(p_.message_buffer.value())));
     }
     return std::move(out_);
   }

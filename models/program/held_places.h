@@ -21,10 +21,10 @@ struct HeldPlaces {
   struct Span {
     int first = 0, count = 0;
   };
-  std::vector<BlockInstance> instances;    // the last is the step edge
-  std::vector<Span> stages;                // virtual stage -> its instances; none: another rank's
-  std::vector<int> own;                    // this rank's stages, in the order of the step's end
-  std::vector<std::int64_t> send_buffers;  // of its outgoing links
+  std::vector<BlockInstance> instances;  // the last is the step edge
+  std::vector<Span> stages;              // virtual stage -> its instances; none: another rank's
+  std::vector<int> own;                  // this rank's stages, in the order of the step's end
+  std::vector<std::int64_t> message_buffers;  // of its links, those out and those in
 };
 
 HeldPlaces place_held(const StepProgram& program, int pipeline_rank, ArenaLayout& arena);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "models/program/fpdt_part.h"
+
 namespace qplan {
 
 namespace {
@@ -133,13 +135,15 @@ SlotId LayerContext::exchange_heads(SlotId x, std::int64_t width, Pass to_heads,
   const SlotId leaving = b.slot("shares that leave", act, tokens, width);
   const SlotId arriving = b.slot("shares that arrive", act, tokens, width);
   const SlotId result = b.slot(name, act, rows, cols);
-  rowwise(RowwiseKind::copy, tokens, width, {x}, {leaving});
+  rowwise(RowwiseKind::copy, tokens, width, {x}, {leaving}).role =
+      arrives_by_heads ? Role::dispatch : Role::ungroup_rows;
   b.exposed(Collective{.kind = CollectiveKind::all_to_all,
                        .axis = Axis::cp,
                        .bytes = Bytes(static_cast<double>(tokens * width) * size_of(act)),
                        .calls = static_cast<double>(arrays)},
             {leaving}, {arriving});
-  rowwise(RowwiseKind::copy, tokens, width, {arriving}, {result});
+  rowwise(RowwiseKind::copy, tokens, width, {arriving}, {result}).role =
+      arrives_by_heads ? Role::group_rows : Role::combine;
   return result;
 }
 
@@ -358,6 +362,12 @@ void LayerContext::accumulate(SlotId fresh, SlotId sum, std::int64_t rows, std::
                     .dtype = fp32 ? DType::fp32 : activation_dtype(),
                     .fused = !widens_gradients(recipe, shape)},
             {fresh, sum}, {sum});
+}
+
+std::int64_t LayerContext::loss_chunks() const {
+  if (shape.kind != BlockKind::head) return 1;
+  if (shape.fpdt_chunk > 0) return kLossPartsOfChunk * (shape.seq_len / shape.fpdt_chunk);
+  return qplan::loss_chunks(model, loss(), tokens);
 }
 
 AttentionKernel LayerContext::attention_kernel() const {

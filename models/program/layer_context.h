@@ -127,15 +127,16 @@ struct LayerContext {
     return shape.frozen && shape.lora_dtype == AdapterFormat::fp32 &&
            activation_dtype() != DType::fp32 && has_adapters(model_part(shape.kind));
   }
-  [[nodiscard]] bool drops() const { return recipe.kernels.dropout || shape.dropout; }
+  // (FPDT's layers leave dropout out: Megatron-DeepSpeed 4efb479d, transformer.py:1356.)
+  [[nodiscard]] bool drops() const {
+    return (recipe.kernels.dropout || shape.dropout) && shape.fpdt_chunk == 0;
+  }
   [[nodiscard]] AttentionKernel attention_kernel() const;
   [[nodiscard]] LossKind loss_kind() const {
     return loss_of(shape.loss, shape.deterministic, recipe);
   }
   [[nodiscard]] LossTraits loss() const { return traits_of(loss_kind(), recipe); }
-  [[nodiscard]] std::int64_t loss_chunks() const {
-    return shape.kind == BlockKind::head ? qplan::loss_chunks(model, loss(), tokens) : 1;
-  }
+  [[nodiscard]] std::int64_t loss_chunks() const;
   [[nodiscard]] bool projects_apart() const {
     return recipe.kernels.separate_projections && model.mlp == MlpKind::swiglu;
   }

@@ -41,7 +41,10 @@ StateSpaceScan MambaPart::scan(Pass pass) const {
 
 // Megatron's rows go by token, then sequence; the kernels' by sequence, then token.
 SlotId MambaPart::turned(SlotId x, std::int64_t rows, std::int64_t cols, std::string_view name) {
-  if (c_.recipe.kernels.fused_scan_output || c_.shape.micro_batch_size == 1) return x;
+  const KernelChoices& kernels = c_.recipe.kernels;
+  if (kernels.fused_scan_output || kernels.rows_by_sequence || c_.shape.micro_batch_size == 1) {
+    return x;
+  }
   const SlotId result = c_.b.slot(name, c_.activation_dtype(), rows, cols);
   c_.rowwise(RowwiseKind::copy, rows, cols, {x}, {result});
   return result;

@@ -28,8 +28,6 @@ ParameterRole first_up(const LayerContext& c) {
 SlotId MlpPart::forward(SlotId x, SlotId shared) {
   auto& b = c_.b;
   b.layer_module(LayerModule::mlp);
-  const DType act = c_.activation_dtype(), wide = c_.hidden_dtype();
-  const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
   x_ = x;
   const RecomputeModule norm =
       c_.recipe.kernels.norms_in_linears ? RecomputeModule::mlp : RecomputeModule::layernorm;
@@ -49,6 +47,23 @@ SlotId MlpPart::forward(SlotId x, SlotId shared) {
     b.end_module(norm);
   }
 
+  const SlotId sum = c_.shape.fpdt_chunk > 0 ? fpdt_.mlp_forward(normed_) : multiply();
+  const SlotId added = behind_.forward(sum);
+
+  const SlotId y = b.slot("y", c_.hidden_dtype(), c_.local_tokens, c_.hidden, Storage::wire);
+  if (c_.drops()) {
+    mask_ = b.slot("mlp dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
+    c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {added, x}, {y, mask_});
+  } else {
+    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {added, x}, {y});
+  }
+  return y;
+}
+
+SlotId MlpPart::multiply() {
+  auto& b = c_.b;
+  const DType act = c_.activation_dtype(), wide = c_.hidden_dtype();
+  const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
   b.begin_module(RecomputeModule::mlp);
   if (gated(c_) && (c_.shape.recomputes_operators || c_.projects_apart())) {
     gate_ = b.slot("mlp gate", wide, c_.tokens, f);
@@ -66,31 +81,40 @@ SlotId MlpPart::forward(SlotId x, SlotId shared) {
   act_ = c_.linear_input(activated, c_.tokens, f);
   const SlotId sum = c_.linear_reduced(ParameterRole::down_proj, act_, c_.hidden, f, "mlp sum");
   b.end_module(RecomputeModule::mlp);
-  const SlotId added = behind_.forward(sum);
-
-  const SlotId y = b.slot("y", c_.hidden_dtype(), c_.local_tokens, c_.hidden, Storage::wire);
-  if (c_.drops()) {
-    mask_ = b.slot("mlp dropout mask", DType::boolean, c_.local_tokens, c_.hidden);
-    c_.rowwise(RowwiseKind::dropout_add, c_.local_tokens, c_.hidden, {added, x}, {y, mask_});
-  } else {
-    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {added, x}, {y});
-  }
-  return y;
+  return sum;
 }
 
 SlotId MlpPart::backward(SlotId dy) {
   auto& b = c_.b;
   b.layer_module(LayerModule::mlp);
   const DType act = c_.activation_dtype();
-  const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
-  const std::int64_t wide = up_width(c_, f);
-
   SlotId dout = dy;
   if (c_.drops()) {
     dout = b.slot("d dropped", act, c_.local_tokens, c_.hidden);
     c_.rowwise(RowwiseKind::dropout_add_backward, c_.local_tokens, c_.hidden, {dy, mask_}, {dout});
   }
   dout = behind_.backward(dout);
+  const SlotId dnormed =
+      c_.shape.fpdt_chunk > 0 ? fpdt_.mlp_backward(dout, normed_) : multiply_backward(dout);
+  if (beside_) {
+    dnormed_ = dnormed;
+    return dy;
+  }
+  const SlotId dx = b.slot("d x2", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
+  if (!norms_before(c_)) {
+    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, dy}, {dx});
+    return dx;
+  }
+  c_.norm_backward(ParameterRole::post_attention_norm, x_, dnormed, dy, dx, c_.local_tokens,
+                   c_.hidden, eager_norm_);
+  return dx;
+}
+
+SlotId MlpPart::multiply_backward(SlotId dout) {
+  auto& b = c_.b;
+  const DType act = c_.activation_dtype();
+  const std::int64_t f = c_.model.intermediate_size / c_.shape.tp;
+  const std::int64_t wide = up_width(c_, f);
   const SlotId dy_in = c_.linear_input(dout, c_.local_tokens, c_.hidden, Pass::backward);
   const SlotId dy_whole = c_.gather_sequence(dy_in);
   const SlotId dact = b.slot("d mlp act", c_.hidden_dtype(), c_.tokens, f);
@@ -111,19 +135,7 @@ SlotId MlpPart::backward(SlotId dy) {
   const SlotId dnormed = c_.reduce_input_gradient(partial, "d mlp normed");
   c_.packed_wgrad(first_up(c_), dup, normed_whole, c_.tokens, up_widths(c_, f), c_.hidden);
   if (c_.shape.tp > 1) b.wait_for(Stream::model_comm);
-
-  if (beside_) {
-    dnormed_ = dnormed;
-    return dy;
-  }
-  const SlotId dx = b.slot("d x2", c_.hidden_dtype(), c_.local_tokens, c_.hidden);
-  if (!norms_before(c_)) {
-    c_.rowwise(RowwiseKind::add, c_.local_tokens, c_.hidden, {dnormed, dy}, {dx});
-    return dx;
-  }
-  c_.norm_backward(ParameterRole::post_attention_norm, x_, dnormed, dy, dx, c_.local_tokens,
-                   c_.hidden, eager_norm_);
-  return dx;
+  return dnormed;
 }
 
 }  // namespace qplan

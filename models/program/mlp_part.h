@@ -1,6 +1,7 @@
 #pragma once
 // A part of a decoder layer (layer_context.h): the dense MLP with its norm and residual.
 
+#include "models/program/fpdt_part.h"
 #include "models/program/layer_context.h"
 #include "models/program/norm_behind.h"
 
@@ -9,7 +10,7 @@ namespace qplan {
 class MlpPart {
  public:
   explicit MlpPart(LayerContext& context)
-      : c_(context), behind_(context, ParameterRole::mlp_out_norm) {}
+      : c_(context), fpdt_(context), behind_(context, ParameterRole::mlp_out_norm) {}
   // `normed`: what it reads where it stands beside attention (ModelSpec::parallel_mlp).
   SlotId forward(SlotId x, SlotId normed = kNoSlot);
   SlotId backward(SlotId dy);
@@ -17,7 +18,11 @@ class MlpPart {
   [[nodiscard]] SlotId normed_gradient() const { return dnormed_; }
 
  private:
+  SlotId multiply();                      // `normed_` -> the down projection's result
+  SlotId multiply_backward(SlotId dout);  // its gradient -> that of `normed_`
+
   LayerContext& c_;
+  FpdtPart fpdt_;
   NormBehind behind_;
   bool beside_ = false;
   SlotId dnormed_ = kNoSlot;

@@ -13,7 +13,13 @@ bool MoePart::apart_bias() const {
 }
 
 bool MoePart::scales_inputs() const {
-  return c_.model.moe->scales_inputs && !c_.recipe.form.routing;
+  return c_.model.moe->scales_inputs;
+}
+
+// Our executor's activation scales rows by their probabilities, unless experts have read scaled
+// rows.
+bool MoePart::scales_activation() const {
+  return c_.recipe.form.routing && !scales_inputs();
 }
 
 // The activation still takes probabilities in Megatron: ones.
@@ -22,7 +28,8 @@ SlotId MoePart::scale_inputs(SlotId rows) {
   unscaled_ = rows;
   const std::int64_t received = this->rows().received;
   const SlotId scaled = c_.b.slot("scaled expert in", c_.activation_dtype(), received, width());
-  c_.rowwise(RowwiseKind::scale_rows, received, width(), {rows, probs_}, {scaled});
+  const SlotId numbers = c_.recipe.form.routing ? row_probs_ : probs_;
+  c_.rowwise(RowwiseKind::scale_rows, received, width(), {rows, numbers}, {scaled});
   return scaled;
 }
 
@@ -139,8 +146,10 @@ void MoePart::activate_experts(std::int64_t rows, std::int64_t width) {
     // thread waits for all that it enqueued.
     b.host_sync();
     c_.rowwise(RowwiseKind::swiglu, rows, width, {clamped_, probs_}, {activated, row_probs_});
-  } else if (c_.recipe.form.routing) {
+  } else if (scales_activation()) {
     c_.rowwise(activation(Pass::forward), rows, width, {up_, row_probs_, counts_}, {activated});
+  } else if (c_.recipe.form.routing) {
+    c_.rowwise(activation(Pass::forward), rows, width, {up_}, {activated});
   } else {
     c_.rowwise(activation(Pass::forward), rows, width, {up_, probs_}, {activated, row_probs_});
   }

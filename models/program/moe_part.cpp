@@ -281,8 +281,9 @@ SlotId MoePart::forward(SlotId x) {
   b.layer_module(LayerModule::experts);
   const bool numbered = c_.recipe.form.routing;
   const Carried arrived = dispatch({to_latent(), numbered ? probs_ : kNoSlot}, Pass::forward);
+  if (numbered) row_probs_ = arrived.numbers;
   expert_in_ = experts_input(scale_inputs(arrived.rows), n.received, width);
-  row_probs_ = numbered ? arrived.numbers : b.slot("row probs", DType::fp32, n.received, 2);
+  if (!numbered) row_probs_ = b.slot("row probs", DType::fp32, n.received, 2);
   up_ = b.slot("expert up", act, n.received, up_fe);
   const GroupedGemm up{
       .groups = groups, .rows = n.received, .n = up_fe, .k = width, .dtype = c_.product_dtype()};
@@ -445,11 +446,15 @@ SlotId MoePart::backward(SlotId dy) {
     const bool clamps = clamped_ != kNoSlot;
     const SlotId dclamped =
         clamps ? b.slot("d clamped expert up", act, n.received, up_fe) : dup_raw;
-    c_.rowwise(activation(Pass::backward), n.received, fe,
-               {clamps ? clamped_ : up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
-                biased ? c_.expert_weights_backward : kNoSlot},
-               {dclamped, dprobs})
-        .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
+    if (numbered && !scales_activation()) {
+      c_.rowwise(activation(Pass::backward), n.received, fe, {up_, dact}, {dclamped});
+    } else {
+      c_.rowwise(activation(Pass::backward), n.received, fe,
+                 {clamps ? clamped_ : up_, dact, row_probs_, counts_, biased ? dout_in : kNoSlot,
+                  biased ? c_.expert_weights_backward : kNoSlot},
+                 {dclamped, dprobs})
+          .parameter = biased ? b.parameter(ParameterRole::expert_down_proj, true) : kNoParameter;
+    }
     if (clamps) {
       c_.rowwise(RowwiseKind::clamp_backward, n.received, fe, {up_, dclamped}, {dup_raw});
     }
@@ -480,7 +485,7 @@ SlotId MoePart::backward(SlotId dy) {
     c_.accumulate_apart(c_.expert_gradients, groups * up_fe, width);
   }
   const Carried dinputs = scale_inputs_backward({din, dprobs});
-  Carried dtokens = combine({dinputs.rows, numbered ? dprobs : kNoSlot}, Pass::backward);
+  Carried dtokens = combine({dinputs.rows, numbered ? dinputs.numbers : kNoSlot}, Pass::backward);
   dtokens.rows = to_latent_backward(dtokens.rows);
 
   b.layer_module(LayerModule::router);

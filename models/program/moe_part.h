@@ -47,6 +47,7 @@ class MoePart {
   SlotId experts_input(SlotId x, std::int64_t rows, std::int64_t cols);
   // Llama 4: tokens times the router's probabilities, before experts read them.
   [[nodiscard]] bool scales_inputs() const;
+  [[nodiscard]] bool scales_activation() const;
   SlotId scale_inputs(SlotId rows);
   Carried scale_inputs_backward(Carried gradients);
   SlotId shared_input(SlotId x, std::int64_t rows, std::int64_t cols, Pass pass);

@@ -452,9 +452,11 @@ enum class Role : std::uint8_t {
   maximum,
   loss_rescale,
   loss_finish,
-  beside,         // two operands side by side, of a copy
-  transpose,      // rows become columns, of a copy or of what becomes fp8
-  gate,           // rows scaled by the sigmoid of a number each: {x, number} -> {y}
+  beside,     // operands side by side, of a copy; also one of all apart
+  transpose,  // rows become columns, of a copy or of what becomes fp8
+  // Numbers times the sigmoid of others, one each or one a row: {x, number} -> {y}. Of a copy: the
+  // gates of attention's output, out of what the projection packs with the queries.
+  gate,
   gate_backward,  // {dy, x, number} -> {dx, d number}
   // Vision: an image's pixels come in; the tower's learned positions, interpolated, are added to
   // patches; its hidden state is handed to a deepstack merger; visual tokens take the place of
@@ -468,6 +470,7 @@ enum class Role : std::uint8_t {
   replicated_gradients,  // all-reduce of what every tp rank holds a part of the gradient of
   tied_gradients,        // all-reduce of the embedding's two copies
   copy_gathered,         // parameters out of the buffer that they were gathered into
+  chunk_copy,            // to the host or back: what waits between chunks of a sequence (FPDT)
   // DoRA: an adapter's B A; the squares of a row of W + scale B A, summed; rows of a layer's output
   // times magnitude over norm, and the gradients of both.
   merge_adapter,

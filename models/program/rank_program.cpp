@@ -1,6 +1,8 @@
 #include "models/program/rank_program.h"
 
 #include <algorithm>
+#include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 
@@ -42,13 +44,16 @@ class Writer {
   RankProgram write() {
     begin_of_step();
     const auto& actions = p_.actions[static_cast<std::size_t>(out_.rank)];
-    for (std::size_t i = 0; i < actions.size(); ++i) {
-      if (actions[i].paired) {
-        pair(actions[i], actions[i + 1]);
-        ++i;
-      } else {
-        action(actions[i]);
-      }
+    // A message travels beside the turn before the one that takes it.
+    std::span<const Action> turn = turn_at(actions, 0);
+    for (const Action& a : turn) receive(a);
+    while (!turn.empty()) {
+      for (const Action& a : turn) take(a);
+      const auto next =
+          turn_at(actions, static_cast<std::size_t>(turn.data() - actions.data()) + turn.size());
+      for (const Action& a : next) receive(a);
+      turn.size() == 2 ? pair(turn[0], turn[1]) : action(turn[0]);
+      turn = next;
     }
     end_of_step();
     QPLAN_CHECK(wires_.empty() && arena_.live() == held_bytes_,
@@ -71,6 +76,12 @@ class Writer {
 
   // ---- actions ----
 
+  // What a rank runs at once: one action, or two that are paired; none at the end.
+  static std::span<const Action> turn_at(std::span<const Action> actions, std::size_t i) {
+    if (i == actions.size()) return {};
+    return actions.subspan(i, actions[i].paired ? 2 : 1);
+  }
+
   void action(const Action& a) {
     if (a.kind == ActionKind::reduce) {
       walk(a, nullptr);
@@ -79,7 +90,6 @@ class Writer {
     const bool forward = a.kind == ActionKind::forward;
     const bool weight = a.kind == ActionKind::backward_weight;
     const bool before = receives(p_.schedule, a.stage), after = sends(p_.schedule, a.stage);
-    if (!weight && (forward ? before : after)) receive(a);
     walk(a, events_of(a.kind));
     release_staying();
     if (weight) return;
@@ -88,8 +98,6 @@ class Writer {
 
   // A forward beside a backward runs layer by layer, the ops of both dealt out in turn.
   void pair(const Action& f, const Action& b) {
-    if (sends(p_.schedule, b.stage)) receive(b);
-    if (receives(p_.schedule, f.stage)) receive(f);
     int next_f = 0, next_b = held_.stages[static_cast<std::size_t>(b.stage)].count;
     const Part part_f = part(f), part_b = part(b);
     for (const PairedRun& run : pair_stages(runs_of(f.stage), runs_of(b.stage))) {
@@ -185,13 +193,45 @@ class Writer {
 
   // ---- messages ----
 
+  // The stage on another rank that an action's input comes from.
+  [[nodiscard]] std::optional<int> origin(const Action& a) const {
+    switch (a.kind) {
+      case ActionKind::forward:
+        if (!receives(p_.schedule, a.stage)) return std::nullopt;
+        return stage_before(p_.schedule, a.stage);
+      case ActionKind::backward:
+      case ActionKind::backward_input:
+        if (!sends(p_.schedule, a.stage)) return std::nullopt;
+        return stage_after(p_.schedule, a.stage);
+      case ActionKind::backward_weight:
+      case ActionKind::reduce:
+        break;
+    }
+    return std::nullopt;
+  }
+
   void receive(const Action& a) {
-    const bool forward = a.kind == ActionKind::forward;
-    const int from =
-        forward ? stage_before(p_.schedule, a.stage) : stage_after(p_.schedule, a.stage);
-    const std::int64_t at = arena_.allocate(boundary());
-    wires_[{a.stage, a.microbatch, !forward, Flow::activation, std::int8_t{0}}] = {at, boundary()};
-    message(CommandKind::receive, a, from, at);
+    const auto from = origin(a);
+    if (!from) return;
+    Command c = message(CommandKind::receive, a, *from);
+    c.lane = links_.lane(c.peer, false, a.kind != ActionKind::forward);
+    c.after = only_lane(index(Stream::compute));  // the buffer's last message is taken
+    c.buffer = buffer_of(c.lane);
+    out_.commands.push_back(c);
+  }
+
+  void take(const Action& a) {
+    const auto from = origin(a);
+    if (!from) return;
+    Command c = message(CommandKind::take, a, *from);
+    const Lane link = links_.lane(c.peer, false, a.kind != ActionKind::forward);
+    c.lane = index(Stream::compute);
+    c.after = only_lane(link);
+    c.buffer = buffer_of(link);
+    c.offset = arena_.allocate(boundary());
+    wires_[{a.stage, a.microbatch, a.kind != ActionKind::forward, Flow::activation,
+            std::int8_t{0}}] = {c.offset, boundary()};
+    out_.commands.push_back(c);
   }
 
   void send(const Action& a) {
@@ -200,7 +240,13 @@ class Writer {
     const auto it =
         wires_.find({a.stage, a.microbatch, !forward, Flow::activation, std::int8_t{0}});
     QPLAN_CHECK(it != wires_.end(), "a stage that sends has written its boundary");
-    message(CommandKind::send, a, to, it->second.offset);
+    Command c = message(CommandKind::send, a, to);
+    c.lane = links_.lane(c.peer, true, !forward);
+    c.after = only_lane(index(Stream::compute));
+    c.buffer = buffer_of(c.lane);
+    c.offset = it->second.offset;
+    out_.commands.push_back(c);
+    join(only_lane(c.lane));  // what was sent may be written over
     arena_.release(it->second.offset, it->second.bytes);
     wires_.erase(it);
   }
@@ -220,29 +266,22 @@ class Writer {
     return static_cast<std::int64_t>(p_.boundary.value());
   }
 
-  void message(CommandKind kind, const Action& a, int other_stage, std::int64_t offset) {
-    const int peer = rank_of_stage(p_.schedule.kind, p_.schedule.pp, other_stage);
-    Command c{.kind = kind,
-              .lane = links_.lane(peer, kind == CommandKind::send, a.kind != ActionKind::forward),
-              .after = only_lane(index(Stream::compute)),
-              .instance = held_.stages[static_cast<std::size_t>(a.stage)].first,
-              .action = a,
-              .part = part(a),
-              .peer = peer,
-              .offset = offset,
-              .bytes = boundary()};
-    if (kind == CommandKind::send) c.send_buffer = send_buffer(c.lane);
-    out_.commands.push_back(c);
-    join(only_lane(c.lane));
+  [[nodiscard]] Command message(CommandKind kind, const Action& a, int other_stage) {
+    return {.kind = kind,
+            .instance = held_.stages[static_cast<std::size_t>(a.stage)].first,
+            .action = a,
+            .part = part(a),
+            .peer = rank_of_stage(p_.schedule.kind, p_.schedule.pp, other_stage),
+            .bytes = boundary()};
   }
 
   // Each link's own, given out as links are first used.
-  [[nodiscard]] std::int64_t send_buffer(Lane lane) {
-    const auto next = send_buffers_.size();
-    const auto [it, added] = send_buffers_.try_emplace(lane, kNowhere);
+  [[nodiscard]] std::int64_t buffer_of(Lane link) {
+    const auto next = buffers_.size();
+    const auto [it, added] = buffers_.try_emplace(link, kNowhere);
     if (!added) return it->second;
-    QPLAN_CHECK(next < held_.send_buffers.size(), "every outgoing link has a buffer");
-    return it->second = held_.send_buffers[next];
+    QPLAN_CHECK(next < held_.message_buffers.size(), "every link has a buffer");
+    return it->second = held_.message_buffers[next];
   }
 
   // Compute waits for these lanes.
@@ -458,7 +497,7 @@ class Writer {
   std::map<std::pair<int, int>, std::vector<Place>> tables_;  // instance, microbatch
   std::map<WireKey, Place> wires_;
   std::vector<Place> staying_;
-  std::map<Lane, std::int64_t> send_buffers_;
+  std::map<Lane, std::int64_t> buffers_;  // of links
 };
 
 }  // namespace

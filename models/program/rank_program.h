@@ -44,7 +44,9 @@ struct Operands {
   [[nodiscard]] const Operand& operator[](std::size_t i) const { return list[i]; }
 };
 
-enum class CommandKind : std::uint8_t { op, receive, send };
+// A message is received into its link's buffer beside the action before the one that needs it, and
+// taken from there when that one begins; it is sent from its link's buffer as well.
+enum class CommandKind : std::uint8_t { op, receive, take, send };
 
 // Enqueued on its lane, after everything enqueued so far on the lanes of `after`.
 struct Command {
@@ -57,9 +59,9 @@ struct Command {
   Part part = Part::forward;   // which list of the block
   Operands reads{}, writes{};  // of an op
   int peer = -1;               // of a message: the other pipeline rank
-  std::int64_t offset = -1;    // of a message: where it lies
+  std::int64_t offset = -1;    // of a message: where its reader or writer has it; none in receive
   std::int64_t bytes = 0;
-  std::int64_t send_buffer = -1;  // where it waits for its receiver, once `offset` is free again
+  std::int64_t buffer = -1;  // of a message: its link's, for the whole step
 };
 
 struct RankProgram {

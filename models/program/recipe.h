@@ -62,6 +62,9 @@ struct KernelChoices {
   // makes the norm's result again in backward, and rows go by sequence (transformers' module);
   // Megatron's are modules of their own, behind a gate in the scan's kernel.
   bool fused_scan_output = false;
+  // Rows go by sequence, then token, as kernels of sequences take them; Megatron's go by token, and
+  // are turned before Mamba-2's scan and behind it.
+  bool rows_by_sequence = false;
   // The host launches a grouped product expert by expert.
   bool one_product_per_expert = false;
   // torch's functional collectives know the first dimension alone: along the sequence of a batch a
@@ -253,7 +256,7 @@ struct OtherMemory {
   double allocator_overhead = 0;  // reserved / allocated - 1
   Bytes allocator_slack{};        // the caching allocator holds it in addition
   bool one_arena = false;         // all slots lie in one arena: a captured step needs no pools
-  bool send_buffers = false;      // what goes to the next stage is copied out first
+  bool message_buffers = false;   // each link has one at both ends: sent from, received into
   // What products of matrices fill while they run lies in torch's pool and is never given back
   // (product_workspaces() in costmodel/evaluate.cpp).
   bool product_workspaces = false;

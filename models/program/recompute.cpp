@@ -101,7 +101,8 @@ void recompute_module(Block& block, RecomputeModule module, Weights weights) {
 // Parameter gathers are not repeated: backward has its own. What taps a layer or adds to its result
 // stands behind it.
 bool repeatable(const Op& op) {
-  if (op.stream == Stream::gather_comm || op.stream == Stream::h2d) return false;
+  const bool parameters = op.stream == Stream::h2d && op.role != Role::chunk_copy;
+  if (op.stream == Stream::gather_comm || parameters) return false;
   return op.role != Role::copy_gathered && op.role != Role::tap_tower &&
          op.role != Role::add_images;
 }

@@ -290,8 +290,8 @@ Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base) {
   return rounded(Bytes(static_cast<double>(local * model.hidden_size) * element));
 }
 
-Bytes send_buffer_bytes(const ModelSpec& model, const BlockShape& base, const Recipe& recipe) {
-  return recipe.memory.send_buffers ? boundary_bytes(model, base) : Bytes(0);
+Bytes message_buffer_bytes(const ModelSpec& model, const BlockShape& base, const Recipe& recipe) {
+  return recipe.memory.message_buffers ? boundary_bytes(model, base) : Bytes(0);
 }
 
 StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
@@ -318,7 +318,7 @@ StepProgram build_step_program(const ModelSpec& model, const ParallelPlan& plan,
   program.actions = build_schedule(program.schedule);
   program.grid = RankGrid(plan, facts.nvlink_domain);
   program.boundary = boundary_bytes(model, base);
-  program.send_buffer = send_buffer_bytes(model, base, recipe);
+  program.message_buffer = message_buffer_bytes(model, base, recipe);
   program.reduce_overlapped = plan.overlap.has(OverlapKind::grad);
   program.gather_overlapped = plan.overlap.has(OverlapKind::param);
   return program;
@@ -347,8 +347,8 @@ std::uint64_t fingerprint(const StepProgram& program) {
                                 static_cast<std::uint64_t>(run.count));
     }
   }
-  if (program.send_buffer > Bytes(0)) {
-    hash = hash_mix(hash, static_cast<std::uint64_t>(program.send_buffer.value()));
+  if (program.message_buffer > Bytes(0)) {
+    hash = hash_mix(hash, static_cast<std::uint64_t>(program.message_buffer.value()));
   }
   const ScheduleShape& s = program.schedule;
   for (const int n : {static_cast<int>(s.kind), s.pp, s.vpp, s.microbatches,

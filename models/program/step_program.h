@@ -70,7 +70,7 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
 Bytes boundary_bytes(const ModelSpec& model, const BlockShape& base);
 // Bytes of the buffer in which our executor leaves what it sends to a neighbour: the step goes on
 // while the neighbour has not come to take it.
-Bytes send_buffer_bytes(const ModelSpec& model, const BlockShape& base, const Recipe& recipe);
+Bytes message_buffer_bytes(const ModelSpec& model, const BlockShape& base, const Recipe& recipe);
 
 using BlockId = int;
 
@@ -91,7 +91,7 @@ struct StepProgram {
   std::vector<std::vector<Action>> actions;  // one list a pipeline rank
   RankGrid grid;
   Bytes boundary;                  // of a stage boundary
-  Bytes send_buffer;               // of each outgoing link of a rank, for the whole step
+  Bytes message_buffer;            // of each link of a rank, out or in, for the whole step
   bool reduce_overlapped = false;  // reductions run beside the last backward
   bool gather_overlapped = false;  // parameter gathers run beside the next step's first forward
 };

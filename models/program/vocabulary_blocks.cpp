@@ -49,6 +49,7 @@ class LogitsPart {
       c_.norm_forward(ParameterRole::final_norm, x, normed_, c_.local_tokens, c_.hidden);
     }
     const SlotId whole = whole_ = c_.gather_sequence(normed_);
+    if (c_.shape.fpdt_chunk > 0) copy_hidden(true);
     if (c_.loss_chunks() > 1) return;  // all of it is done in backward, which follows at once
     logits_ = b.slot("logits", act, c_.tokens, v);
     b.compute(product(c_.tokens, v, c_.hidden), {whole, c_.table_weights()}, {logits_}).parameter =
@@ -105,7 +106,9 @@ class LogitsPart {
     const DType act = c_.activation_dtype();
     const std::int64_t v = vocabulary_share(c_.model, c_.shape), h = c_.hidden;
     const std::int64_t chunks = c_.loss_chunks(), rows = c_.tokens / chunks;
-    const bool narrow = kind_ == LossKind::liger;
+    const bool twice = c_.shape.fpdt_chunk > 0;  // forward keeps none of its logits
+    if (twice) copy_hidden(false);
+    const bool narrow = kind_ == LossKind::liger || twice;
     const SlotId assembled = narrow ? b.slot("dhead partial", act, c_.tokens, h)
                                     : b.slot("dhead partial in fp32", DType::fp32, c_.tokens, h);
     if (narrow) {
@@ -120,6 +123,12 @@ class LogitsPart {
       b.compute(product(rows, v, h), {whole_, c_.table_weights_backward()}, {logits_}).parameter =
           table_;
       loss(rows, v);
+      if (twice) {
+        logits_ = b.slot("logits", act, rows, v);
+        b.compute(product(rows, v, h), {whole_, c_.table_weights_backward()}, {logits_}).parameter =
+            table_;
+        loss(rows, v);
+      }
       const SlotId dlogits = loss_backward(rows, v);
       if (narrow) {
         input_gradient(dlogits, assembled, rows, v);
@@ -144,6 +153,18 @@ class LogitsPart {
     const SlotId partial = b.slot("dhead partial", act, c_.tokens, h);
     c_.rowwise(RowwiseKind::cast, c_.tokens, h, {assembled}, {partial});
     return c_.reduce_input_gradient(partial, "dhead");
+  }
+
+  // FPDT's loss keeps its input on the host (FPDT_LogitsLoss in DeepSpeed's fpdt_layer.py).
+  void copy_hidden(bool to_host) {
+    auto& b = c_.b;
+    const Bytes bytes(static_cast<double>(c_.tokens * c_.hidden) * size_of(c_.activation_dtype()));
+    const Stream stream = to_host ? Stream::d2h : Stream::h2d;
+    Op& copy = to_host ? b.aside(stream, HostCopy{bytes, true}, {whole_}, {})
+                       : b.aside(stream, HostCopy{bytes, false}, {}, {whole_});
+    copy.role = Role::chunk_copy;
+    b.wait_for(stream);
+    if (to_host) b.flush();
   }
 
   SlotId loss_backward(std::int64_t rows, std::int64_t v) {

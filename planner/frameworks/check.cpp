@@ -63,6 +63,7 @@ std::optional<Framework> named_by(const JobFiles& files) {
   const bool swift =
       files.find(Dialect::ms_swift) != nullptr || files.find(Dialect::ms_swift_megatron) != nullptr;
   if (files.find(Dialect::automodel) != nullptr) return Framework::automodel;
+  if (files.find(Dialect::trl) != nullptr) return Framework::trl;
   return swift ? std::optional(Framework::ms_swift) : std::nullopt;
 }
 
@@ -327,6 +328,7 @@ class Reading {
       case Framework::deepspeed:
         break;
       case Framework::automodel:
+      case Framework::trl:
       case Framework::fsdp2:
         if (const ConfigPart* const part = scene_.files.find(Dialect::accelerate)) {
           settle_accelerate(draft, part->settings, gpus, scene_.question.gpus_per_node);

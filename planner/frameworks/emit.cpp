@@ -34,15 +34,16 @@ constexpr Limit kFlagsAdapters{"megatron_adapters", adapts, [](const Subject&) {
                                      "Megatron's arguments have no adapters (LoRA): "
                                      "Megatron-Bridge's recipes have; use megatron-bridge");
                                }};
-constexpr Limit kScriptAdapters{"script_adapters", adapts, [](const Subject&) {
-                                  return std::string(
-                                      "adapters (LoRA) are made by the training script, with PEFT, "
-                                      "and these files are of its launcher; use megatron-bridge");
-                                }};
+constexpr Limit kScriptAdapters{
+    "script_adapters", adapts, [](const Subject&) {
+      return std::string(
+          "adapters (LoRA) are made by the training script, with PEFT, "
+          "and these files are of its launcher; use trl, or megatron-bridge");
+    }};
 constexpr Limit kTitanAdapters{"torchtitan_adapters", adapts, [](const Subject&) {
                                  return std::string(
                                      "qplan writes no adapters (LoRA) for torchtitan; use "
-                                     "megatron-bridge");
+                                     "trl, or megatron-bridge");
                                }};
 
 std::span<const Limit> only(const Limit& limit) {
@@ -80,6 +81,11 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
       if (recipe == RecipeKind::fsdp2)
         return {accelerate_limits(), trainer_limits(), swift_limits()};
       return {megatron_limits(), swift_megatron_limits()};
+    case Framework::trl:
+      if (recipe == RecipeKind::deepspeed)
+        return {deepspeed_limits(), trainer_limits(), trl_limits()};
+      if (recipe == RecipeKind::ddp) return {ddp_limits(), trainer_limits(), trl_limits()};
+      return {accelerate_limits(), trainer_limits(), trl_limits()};
   }
   return {};
 }
@@ -131,6 +137,9 @@ RecipeKind recipe_for(Framework framework, RecipeKind of_plan) {
     case Framework::automodel:
       return of_plan == RecipeKind::fsdp2_compile ? of_plan : RecipeKind::fsdp2;
     case Framework::fsdp2:
+      return RecipeKind::fsdp2;
+    case Framework::trl:
+      if (of_plan == RecipeKind::deepspeed || of_plan == RecipeKind::ddp) return of_plan;
       return RecipeKind::fsdp2;
     case Framework::torchtitan:
       return RecipeKind::fsdp2_compile;
@@ -292,6 +301,8 @@ std::vector<EmittedFile> emit(Framework framework, const Subject& subject,
       return write_swift(subject, remarks);
     case Framework::automodel:
       return write_automodel(subject, remarks);
+    case Framework::trl:
+      return write_trl(subject, remarks);
   }
   return {};
 }

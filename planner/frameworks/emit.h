@@ -24,7 +24,8 @@ enum class Framework : std::uint8_t {
   verl,
   nemo_rl,
   ms_swift,
-  automodel
+  automodel,
+  trl
 };
 
 template <>
@@ -41,7 +42,8 @@ struct Words<Framework> {
        {Framework::verl, "verl"},
        {Framework::nemo_rl, "nemo-rl"},
        {Framework::ms_swift, "ms-swift"},
-       {Framework::automodel, "automodel"}});
+       {Framework::automodel, "automodel"},
+       {Framework::trl, "trl"}});
 };
 
 // The framework whose files go by a name: its own, or that of the tool that reads them (accelerate

@@ -33,6 +33,7 @@ ParallelPlan plan_unsaid(Framework framework, const ModelSpec& model, RecipeKind
       plan.overlap = recipe_of(recipe).defaults.overlap;
       break;
     case Framework::automodel:  // read as the job of another's that it makes
+    case Framework::trl:
     case Framework::fsdp2:
       plan.overlap = recipe_of(recipe).defaults.overlap;
       plan.zero = 3;

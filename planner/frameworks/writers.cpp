@@ -86,6 +86,16 @@ EmittedFile slurm_script(const Subject& s, const std::vector<std::string>& remar
       true};
 }
 
+Json lora_target_names(const Subject& s) {
+  const LoraTargets chosen = s.plan.lora().targets;
+  if (chosen.empty()) return "all-linear";
+  Json names = Json::array();
+  for (const auto& [target, word] : Words<LoraTarget>::table) {
+    if (chosen.has(target)) names.push_back(std::string(word));
+  }
+  return names;
+}
+
 TrainerScript trainer_script(const Subject& s) {
   if (s.model.vision) {
     return {"# sft_vlm.py is TRL's example: examples/scripts.",

@@ -22,6 +22,7 @@ std::vector<EmittedFile> write_torchtitan(const Subject& s,
                                           const std::vector<std::string>& remarks);
 
 std::vector<EmittedFile> write_automodel(const Subject& s, const std::vector<std::string>& remarks);
+std::vector<EmittedFile> write_trl(const Subject& s, const std::vector<std::string>& remarks);
 std::vector<EmittedFile> write_swift(const Subject& s, const std::vector<std::string>& remarks);
 
 std::span<const Limit> slime_limits();
@@ -69,6 +70,11 @@ inline constexpr TrainingDefaults kTraining;
 // As Megatron's flags, and as arguments of transformers' Trainer.
 std::vector<WrittenOption> megatron_training();
 std::vector<WrittenOption> trainer_training();
+
+// Adapters as PEFT has them: layers by name, or "all-linear".
+Json lora_target_names(const Subject& s);
+// accelerate's yaml for FSDP2, or for DeepSpeed by the ds_config.json beside it.
+std::string accelerate_text(const Subject& s, const std::vector<std::string>& remarks);
 
 // ds_config.json for either user of DeepSpeed.
 std::string ds_config_text(const std::vector<WrittenOption>& options, const Subject& s);

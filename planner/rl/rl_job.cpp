@@ -339,6 +339,8 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   const Bytes states = stage.weights + stage.optimizer;
   const Bytes context = cost.recipe().memory.context;
   const bool moves = job.generates() && job.colocated() && job.offload_trainer;
+  const Bytes moved = (job.weights_stay ? Bytes(0) : stage.weights) +
+                      (job.moments_stay ? Bytes(0) : stage.optimizer);
   const BytesPerSecond out = hardware.link.device_to_host, in = hardware.link.host_to_device;
 
   // The trainer's side.
@@ -353,8 +355,8 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   // Forwards keep neither gradients nor, where states come back one by one, the optimizer's.
   const PassLogits logits = pass_logits(job, cost.model(), plan);
   const auto scored_by = [&](const StageMemory& s, Bytes more) {
-    return s.device - s.activations - s.gradients - (moves ? s.optimizer : Bytes(0)) + asleep +
-           more;
+    const bool gone = moves && !job.moments_stay;
+    return s.device - s.activations - s.gradients - (gone ? s.optimizer : Bytes(0)) + asleep + more;
   };
   const bool counted = job.logit_bytes > 0 && job.generates();
   const Bytes scoring = counted ? std::max(scored_by(stage, Bytes(0)),
@@ -362,7 +364,7 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
                                 : passing;
   const auto trainer = [&](PhaseList& phases) {
     if (moves)
-      phases.add("trainer back to the device", states / in + kChangeOfHands, passing, train_gpus);
+      phases.add("trainer back to the device", moved / in + kChangeOfHands, passing, train_gpus);
     if (job.old_logprobs && job.generates()) {
       phases.add("log-probabilities", per_pass, scoring, train_gpus, "forwards of the policy");
     }
@@ -383,8 +385,7 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
       phases.add("critic's update", steps, training, train_gpus,
                  "taken to be of the policy's size");
     }
-    if (moves)
-      phases.add("trainer to the host", states / out + kChangeOfHands, passing, train_gpus);
+    if (moves) phases.add("trainer to the host", moved / out + kChangeOfHands, passing, train_gpus);
   };
 
   PhaseList phases;
@@ -394,8 +395,9 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   } else {
     const RolloutModel engine(cost.model(), hardware, layout, cost.facts());
     const std::int64_t engines = std::max<std::int64_t>(1, rollout_gpus / layout.gpus());
-    const Bytes left =
-        job.colocated() ? (job.offload_trainer ? context : states + context) : Bytes(0);
+    const Bytes left = job.colocated()
+                           ? (job.offload_trainer ? states - moved + context : states + context)
+                           : Bytes(0);
     generating = usable * layout.memory_share + left;
     if (engine.cache_room().value() <= 0) {
       result.misfit = fmt::format(
@@ -450,7 +452,7 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   const auto node_gpus =
       static_cast<double>(std::min<std::int64_t>(train_gpus, hardware.link.gpus_per_node));
   Bytes host = trained.memory.host_per_node;
-  if (moves) host += states * (critic ? 2.0 : 1.0) * node_gpus;
+  if (moves) host += moved * (critic ? 2.0 : 1.0) * node_gpus;
   // Without its adapters the policy is its own reference.
   if (reference && plan.lora_rank == 0) host += stage.weights * node_gpus;
   if (job.generates() && job.colocated() && job.sleep_level == 1) {

@@ -53,6 +53,8 @@ struct RlJob {
   // bytes of each of their logits that are there at once (0: not counted).
   std::int64_t pass_tokens = 0;
   double logit_bytes = 0;
+  // Of a trainer that makes room: what of it stays on the device all the same.
+  bool weights_stay = false, moments_stay = false;
   // GPUs that generate beside those that train; 0: the same ones do both in turn.
   std::int64_t rollout_gpus = 0;
   // Training on answers of so many steps before: both halves run at once (one-step off-policy).

@@ -53,6 +53,7 @@ std::vector<RolloutLayout> rollout_layouts(const ModelSpec& model, std::int64_t 
   const auto add = [&](int tp, int dp, int ep) {
     RolloutLayout layout = like;
     layout.tp = tp;
+    layout.pp = 1;
     layout.dp = dp;
     layout.ep = ep;
     if (layout.ep == 1) layout.redundant_experts = 0;

@@ -125,6 +125,49 @@ inline constexpr auto kContext = std::to_array<Rule>({
            c.p.cp);
      },
      "qplan: models/program/indexer_part.cpp scores the keys of one rank"},
+    {"fpdt_whole_chunks", set_of(megatron_deepspeed),
+     [](const Case& c) {
+       const std::int64_t chunk = c.p.fpdt_chunk;
+       return chunk > 0 &&
+              (!divides(chunk, c.p.seq_len) || !divides(std::int64_t{32} * c.p.cp, chunk) ||
+               c.p.document_len > 0 || c.p.seq_len / chunk > 64);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "sequences of {} are no whole number, of up to 64, of chunks of fpdt_chunk {} that cp "
+           "{} "
+           "cuts into 32 parts each; use an fpdt_chunk that divides {} and is a multiple of {}",
+           c.p.seq_len, c.p.fpdt_chunk, c.p.cp, c.p.seq_len, 32 * c.p.cp);
+     },
+     "DeepSpeed 4a21e491, deepspeed/sequence/fpdt_layer.py (FPDT_InputConstruct); "
+     "Megatron-DeepSpeed 4efb479d, megatron/model/gpt_model.py:47; qplan: more chunks than the "
+     "authors' 4M tokens have are not modelled"},
+    {"fpdt_layers", set_of(megatron_deepspeed),
+     [](const Case& c) {
+       const bool plain = c.m.mlp == MlpKind::gelu && c.m.qkv_bias && c.m.mlp_bias && !c.m.moe &&
+                          !c.m.mla && !c.m.qk_norm && !has_window(c.m) && !c.m.vision;
+       return c.p.fpdt_chunk > 0 && !plain;
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "FPDT's MLP is one projection with a bias and GELU, and its attention has biases: it "
+           "stops at {}'s layers; leave fpdt_chunk out",
+           c.m.name);
+     },
+     "DeepSpeed 4a21e491, deepspeed/sequence/fpdt_layer.py (FPDT_FFN, FPDT_Attention)"},
+    {"fpdt_alone", set_of(megatron_deepspeed),
+     [](const Case& c) {
+       return c.p.fpdt_chunk > 0 &&
+              (c.p.tp > 1 || c.p.pp > 1 || c.p.recompute.kind == RecomputeKind::selective ||
+               c.p.precision == Precision::fp8 || c.p.lora_rank > 0);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "layers of fpdt_chunk {} hold their weights whole and in 16 bits, outside of pipelines, "
+           "and are recomputed whole or not; use tp 1, pp 1, recompute none or full, no adapters",
+           c.p.fpdt_chunk);
+     },
+     "Megatron-DeepSpeed 4efb479d, megatron/model/transformer.py:911 (launch_chunk_attention)"},
     {"mla_cp_comm", kMegatronCore,
      [](const Case& c) { return c.p.cp > 1 && c.m.mla && c.p.cp_comm != CpComm::p2p; },
      [](const Case& c) {

@@ -133,7 +133,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
      "torchtitan b5bcd76c, torchtitan/models/common/decoder.py:195; arithmetic: a DTensor is "
      "viewed as whole heads"},
     // Whatever cp_comm is: between ranks that share sequences Gated DeltaNet trades them for heads.
-    {"delta_net_heads", kMegatronCore,
+    {"delta_net_heads", kMegatronCore | set_of(RecipeKind::qplan),
      [](const Case& c) {
        const std::int64_t ranks = std::int64_t{c.p.tp} * c.p.cp;
        return c.m.delta_net && !divides(ranks, c.m.delta_net->num_key_heads);
@@ -145,7 +145,8 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            c.m.delta_net->num_key_heads, c.m.delta_net->num_value_heads, c.p.tp, c.p.cp,
            c.m.delta_net->num_key_heads);
      },
-     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1502"},
+     "Megatron-LM d98e8a64, megatron/core/transformer/transformer_config.py:1502; qplan: "
+     "models/program/delta_net_part.cpp splits heads as Megatron does"},
     // Hugging Face's tensor-parallel plan gathers what Gated DeltaNet's projections make, and every
     // rank runs all heads (base_model_tp_plan in configuration_qwen3_next.py: gather_output).
     {"delta_net_tensor_parallel", kDeepSpeed | kTorch,
@@ -158,7 +159,7 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
      },
      "transformers 5.23.0, models/qwen3_next/configuration_qwen3_next.py (base_model_tp_plan: "
      "gather_output)"},
-    {"mamba_heads", kMegatronCore,
+    {"mamba_heads", kMegatronCore | set_of(RecipeKind::qplan),
      [](const Case& c) {
        if (!c.m.mamba) return false;
        const std::int64_t groups = c.m.mamba->num_groups;
@@ -175,7 +176,8 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            c.m.mamba->num_heads);
      },
      "Megatron-LM d98e8a64, megatron/core/ssm/mamba_mixer.py:262, "
-     "megatron/core/ssm/mamba_context_parallel.py:106"},
+     "megatron/core/ssm/mamba_context_parallel.py:106; qplan: models/program/mamba_part.cpp splits "
+     "heads as Megatron does"},
     // transformers' class has no tensor-parallel plan for its layers.
     {"mamba_tensor_parallel", kDeepSpeed | kTorch,
      [](const Case& c) { return c.m.mamba && c.p.tp > 1; },

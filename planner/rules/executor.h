@@ -14,30 +14,20 @@ inline std::string_view unexecuted_part(const ModelSpec& m) {
     return "multi-token prediction beside a tied embedding or learned positions";
   }
   if (m.num_mtp_layers > 0 && m.vision) return "multi-token prediction beside a vision tower";
-  if (m.delta_net) return "Gated DeltaNet layers";
-  if (m.mamba) return "Mamba-2 layers";
-  const auto whole = [](const LayerKind& layer) { return layer.mlp && layer.mixer != Mixer::none; };
-  if (!std::all_of(m.layers.begin(), m.layers.end(), whole)) {
-    return "layers of attention or an MLP alone";
+  if (m.num_mtp_layers > 0 && (m.delta_net || m.mamba)) {
+    return "multi-token prediction beside Gated DeltaNet or Mamba-2";
   }
-  if (m.moe && m.moe->latent_size > 0) return "experts behind a latent projection";
-  if (m.moe && m.mlp != MlpKind::swiglu) return "experts without a gate";
-  if (m.attention_output_gate) return "a gate on attention's output";
-  const auto chunked = [](const LayerKind& layer) { return layer.chunk > 0; };
-  if (std::any_of(m.layers.begin(), m.layers.end(), chunked)) return "attention in chunks";
+  if (m.attention_output_gate && !m.qk_norm) return "a gate on attention's output without norms";
   const auto rotates = [](const LayerKind& layer) { return layer.rotates; };
-  if (!std::all_of(m.layers.begin(), m.layers.end(), rotates)) {
-    return "layers with and without rotary embedding";
+  if (m.qk_norm && !std::all_of(m.layers.begin(), m.layers.end(), rotates)) {
+    return "norms of queries and keys in layers without rotary embedding";
   }
-  if (m.qk_l2_norm) return "norms of queries and keys without weights";
-  if (m.moe && m.moe->scales_inputs) return "experts that read scaled tokens";
   if (m.qk_norm_whole) return "norms of queries and keys over all heads together";
   if (m.norm_place != NormPlace::before) return "norms behind attention and MLP";
   if (m.parallel_mlp) return "an MLP beside attention";
   if (m.gelu_gate) return "MLPs gated by a GELU";
   if (m.indexer) return "attention to keys that an indexer chooses";
   if (m.qk_norm_each) return "norms of queries and keys with weights of each head";
-  if (m.rotary_interleaved) return "rotary embedding of neighbouring numbers";
   if (m.moe && m.moe->corrects_softmax) return "a softmax over experts that is corrected";
   if (m.vision && m.vision->gated) return "a vision tower of Qwen2.5-VL's kind";
   // It joins hidden state and embedding in the other order than DeepSeek-V3's.
@@ -101,6 +91,23 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
            visual_tokens(c), c.p.tp);
      },
      "qplan: models/program/vision_blocks.cpp shares visual tokens over tp evenly"},
+    {"executor_mamba_groups", set_of(RecipeKind::qplan),
+     [](const Case& c) {
+       return c.m.mamba && !divides(std::int64_t{c.p.tp} * c.p.cp, c.m.mamba->num_groups);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "qplan does not repeat Mamba-2's {} groups where tp {} x cp {} ranks share them; use a "
+           "product that divides {}",
+           c.m.mamba->num_groups, c.p.tp, c.p.cp, c.m.mamba->num_groups);
+     },
+     "qplan: executor/cpu/mamba.cpp has whole groups on a rank"},
+    {"executor_recurrence_fp8", set_of(RecipeKind::qplan),
+     [](const Case& c) { return c.p.precision == Precision::fp8 && (c.m.delta_net || c.m.mamba); },
+     [](const Case& c) {
+       return not_in(c, "precision fp8 of Gated DeltaNet and Mamba-2", "use bf16");
+     },
+     "qplan: no fp8 run of them was compared with another"},
     {"executor_dispatcher", set_of(RecipeKind::qplan),
      [](const Case& c) { return c.p.ep > 1 && c.p.moe_dispatcher == MoeDispatcher::allgather; },
      [](const Case& c) { return not_in(c, "allgather dispatcher", "use alltoall"); },

@@ -225,6 +225,10 @@ Outcomes in_doubt(const Outcomes& outcomes) {
   }
   Outcomes doubtful;
   for (const Outcome* o : outcomes) {
+    if (o->unsteady) {
+      doubtful.push_back(o);
+      continue;
+    }
     const auto kin = by_kin.find(o->kin);
     if (kin == by_kin.end() || o->failed || !o->measured_step_s || o->zero > 1) continue;
     const bool apart = std::any_of(

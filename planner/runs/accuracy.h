@@ -24,7 +24,8 @@ struct Outcome {
   std::string kin;   // the plan but for the ZeRO stage and the micro-batch
   int zero = 0;
   std::int64_t micro_batch = 0;
-  double bubble = 1;  // (m + pp - 1) / m, of m microbatches
+  double bubble = 1;      // (m + pp - 1) / m, of m microbatches
+  bool unsteady = false;  // MeasuredRun::unsteady
   bool failed = false;
   std::optional<double> measured_step_s;
   std::optional<double> step_s, step_low_s, step_high_s;  // predicted; none: not priced
@@ -73,7 +74,8 @@ Figures figures_of(const Outcomes& outcomes, Weighting weighting = Weighting::ro
 // Two runs alike but for ZeRO 0 or 1 move the same bytes; where their measured times differ by more
 // than kTwinRatio, something else was in play, and which of the two it hit cannot be told. A larger
 // micro-batch does the same work in fewer and larger pieces; where it takes over kSlowRatio times
-// as long as a smaller one, pipeline bubbles aside, something else hit it.
+// as long as a smaller one, pipeline bubbles aside, something else hit it; as it did a run whose
+// own steps differ.
 inline constexpr double kTwinRatio = 1.5, kSlowRatio = 2;
 // The outcomes that this puts in doubt, in their order.
 Outcomes in_doubt(const Outcomes& outcomes);

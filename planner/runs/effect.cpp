@@ -55,6 +55,13 @@ OfRun fabric(std::string_view value) {
   };
 }
 
+OfRun nvlinks(std::string_view value) {
+  const auto links = static_cast<int>(parse_count("nvlinks", value, 1, 64));
+  return [links](RunInputs& in, const Found&) {
+    if (in.network) in.network->nvlinks = links;
+  };
+}
+
 OfRun every_2nd_layer(std::string_view) {
   return [](RunInputs& in, const Found&) {
     const std::int64_t stages = std::int64_t{in.plan.pp} * in.plan.vpp;
@@ -134,6 +141,7 @@ constexpr auto kOfRun = std::to_array<Named<OfRun>>({
     {"month", Value::needed, month},
     {"documents", Value::needed, documents},
     {"fabric", Value::needed, fabric},
+    {"nvlinks", Value::needed, nvlinks},
     {"every_2nd_layer", Value::none, every_2nd_layer},
     {"graphs", Value::none, graphs},
     {"megatron_layout", Value::none, megatron_layout},

@@ -17,6 +17,7 @@ namespace qplan {
 //   month=202412           ... as it was in that month
 //   documents=512          packed sequences: documents of so many tokens, no longer than a sequence
 //   fabric=WORD            what the network between nodes is
+//   nvlinks=4              a GPU has so many NVLinks to the others of its node
 //   mtp_layers=1           layers of the model that predict further ahead
 //   dense_layers           as many leading layers without experts as the number that follows says
 //   every_2nd_layer        recomputes whole layers, every second

@@ -63,12 +63,16 @@ std::vector<double> values_of(const Json& golden, const char* metric) {
 }
 
 // The first steps warm up, and saving a checkpoint makes one step long.
-std::optional<Seconds> steady_time(const std::vector<double>& times) {
-  if (times.empty()) return std::nullopt;
+void read_times(const std::vector<double>& times, MeasuredRun& run) {
+  if (times.empty()) return;
   std::vector<double> late(times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2),
                            times.end());
-  const double middle = median_of(std::move(late));
-  return middle > 0 ? std::optional(Seconds(middle)) : std::nullopt;
+  const double middle = median_of(late);
+  if (middle <= 0) return;
+  run.step_time = Seconds(middle);
+  Weighted steps;
+  for (const double time : late) steps.emplace_back(time, 1);
+  run.unsteady = *quantile(steps, 0.75) - *quantile(steps, 0.25) > kUnsteadySpread * middle;
 }
 
 // ---- who ran it: tests/test_utils/recipes beside tests/functional_tests ----
@@ -221,7 +225,7 @@ MeasuredRun read_golden_run(const std::string& path, std::optional<std::int64_t>
     run.unpriced = "no training: the golden values have no \"lm loss\"";
     return run;
   }
-  run.step_time = steady_time(values_of(golden, "iteration-time"));
+  read_times(values_of(golden, "iteration-time"), run);
   // Bytes that one rank had allocated at most: the last, which writes the logs
   // (_set_tensorboard_writer in Megatron-LM d98e8a64, megatron/training/global_vars.py).
   const std::vector<double> peaks = values_of(golden, "mem-max-allocated-bytes");

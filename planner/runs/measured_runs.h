@@ -27,6 +27,10 @@ struct Words<MemoryKind> {
                                                               {MemoryKind::reserved, "reserved"}});
 };
 
+// Of a run whose every step is known: the middle half of its steps spans more than this share of
+// their median. Something that comes and goes takes part of the time.
+inline constexpr double kUnsteadySpread = 0.1;
+
 struct MeasuredRun {
   std::size_t line = 0;  // of the file
   std::string id, grade;
@@ -34,6 +38,7 @@ struct MeasuredRun {
   std::string model, recipe, hardware;  // as the file spells them
   bool failed = false;                  // it ran out of memory or never finished
   std::optional<Seconds> step_time;
+  bool unsteady = false;        // its own steps differ by more than kUnsteadySpread
   std::optional<Bytes> memory;  // of one GPU
   MemoryKind memory_kind = MemoryKind::unknown;
   bool memory_of_last_stage = false;  // not of the GPU that has most

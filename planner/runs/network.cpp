@@ -59,7 +59,27 @@ std::optional<NodeNetwork> network_of_words(std::string_view words, int gpus_per
   return std::nullopt;
 }
 
+namespace {
+
+// Messages and collectives inside a node go as much slower as there are fewer links; measured
+// tables are of all of them.
+void set_nvlinks(HardwareProfile& hardware, int links) {
+  Interconnect& link = hardware.link;
+  if (links <= 0 || link.over_pcie() || hardware.collectives.empty()) return;
+  // NVLink 2 to 4 carry 25 GB/s a link and direction, NVLink 5 50 (data sheets).
+  const BytesPerSecond one(hardware.gpu.compute_capability >= 100 ? 50e9 : 25e9);
+  const double share = one * static_cast<double>(links) / link.nvlink;
+  if (share >= 1) return;
+  link.nvlink *= share;
+  link.message *= share;
+  hardware.collective_tables.clear();
+  for (CollectiveFit& fit : hardware.collectives) fit.bandwidth *= share;
+}
+
+}  // namespace
+
 void set_network(HardwareProfile& hardware, const NodeNetwork& network) {
+  set_nvlinks(hardware, network.nvlinks);
   Interconnect& link = hardware.link;
   if (network.nics > 0) link.nics_per_node = network.nics;
   link.nic = network.of_node / static_cast<double>(link.nics_per_node);

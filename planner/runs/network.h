@@ -25,6 +25,7 @@ struct NodeNetwork {
   int nics = 0;            // 0: not said
   BytesPerSecond of_node;  // all of them, one direction
   Fabric fabric = Fabric::infiniband;
+  int nvlinks = 0;  // of each GPU to the others of its node; 0: the machine's
   bool operator==(const NodeNetwork&) const = default;
 };
 

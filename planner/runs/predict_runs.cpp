@@ -45,6 +45,9 @@ Asked& asked_for(const RunInputs& in, std::deque<Asked>& known, const MachineOfN
   asked.single_experts = in.single_experts;
   asked.recipe = recipe_of_month(in.recipe, in.month);
   asked.recipe.memory.expert_workspaces = !in.single_experts;
+  // Each expert is then a module as a dense MLP is (SequentialMLP in Megatron-LM d98e8a64,
+  // core/transformer/moe/experts.py).
+  if (in.single_experts) asked.recipe.host.expert.product = asked.recipe.host.launch;
   if (in.torch_layers) {
     asked.recipe.kernels.attention = AttentionKernel::unfused;
     asked.recipe.kernels.norms_in_linears = false;

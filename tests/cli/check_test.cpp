@@ -311,6 +311,25 @@ TEST_CASE("check's JSON is the same twice") {
   CHECK(run(line).out == run(line).out);
 }
 
+TEST_CASE("of a step that makes its answers check says a better one for the same GPUs") {
+  const std::string line = "check " + config("rl/verl_grpo.sh") + " --model qwen3-8b --gpus 16 ";
+  const Json json = run(line + "--json").json();
+  REQUIRE(json["step"].is_object());
+  const Json& best = json["best_step"];
+  REQUIRE(best.is_object());
+  CHECK(best["fits"] == true);
+  if (json["step"]["fits"] == true) {
+    CHECK(best["step_time_s"].get<double>() <= json["step"]["step_time_s"].get<double>());
+  }
+  CHECK(best["prompts"] == json["step"]["prompts"]);
+  CHECK(best["rollout"]["gpus"] == json["step"]["rollout"]["gpus"]);
+  CHECK(json["best"]["plan"]["global_batch_size"] == best["packed_sequences"]);
+  const Json alone = run(line + "--no-best --json").json();
+  CHECK(alone["best_step"].is_null());
+  CHECK(alone["step"] == json["step"]);
+  CHECK(run(line).says("best      "));
+}
+
 TEST_CASE("a job that leaves its batch to its rollouts is judged with the tokens of any other") {
   const Ran ran = run("check " + config("slime_qwen3_30b_a3b/run.sh") +
                       " --model qwen3-30b-a3b --gpus 8 --hardware h800 --no-best --json");

@@ -214,26 +214,3 @@ TEST_CASE("there is a page for the command and for each verb") {
   CHECK(set.code == 0);
   CHECK(set.out.empty());
 }
-
-TEST_CASE("what --help-json says of an option is what --help says") {
-  const Json table = run("predict --help-json").json();
-  CHECK(table["verb"] == "predict");
-  const Json verbs_of = run("--help-json").json();
-  CHECK(verbs_of["verbs"].size() == verbs().size());
-  const auto option = [&table](const std::string& name) -> const Json& {
-    for (const Json& row : table["options"]) {
-      for (const Json& each : row["names"]) {
-        if (each == name) return row;
-      }
-    }
-    FAIL("no option " << name);
-    return table;
-  };
-  CHECK(option("--json")["value"].is_null());
-  CHECK(option("--output")["names"] == Json{"-o", "--output"});
-  CHECK(option("--output")["path"] == "file");
-  CHECK(option("--model")["path"] == "file");
-  CHECK(option("--gpus")["words"].empty());
-  CHECK(option("--framework")["default"] == "megatron");
-  CHECK(option("--recompute")["words"] == Json{"none", "selective", "full"});
-}

@@ -34,7 +34,7 @@ class PythonPackage(unittest.TestCase):
             self.assertEqual(answer.exit_code, 0)
 
     def test_every_verb_of_the_command_is_a_function(self):
-        verbs = json.loads(printed("--help-json"))["verbs"]
+        verbs = json.loads(printed("--help=json"))["verbs"]
         self.assertGreater(len(verbs), 15)
         for verb in verbs:
             function = getattr(qplan, verb["name"])

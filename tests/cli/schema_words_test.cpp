@@ -13,6 +13,8 @@
 #include "planner/frameworks/emit.h"
 #include "planner/frameworks/finding.h"
 #include "planner/runs/measured_runs.h"
+#include "planner/runs/step_watch.h"
+#include "planner/search/search.h"
 #include "tests/cli/run.h"
 
 namespace qplan {
@@ -66,6 +68,10 @@ TEST_CASE("schemas list the words of answers, as they are") {
   const Json check = schema("check");
   check_words<Framework>(property(check, "framework"), {"null"});
   check_words<Severity>(property(check, "findings,*,severity"));
+  check_words<Framework>(property(schema("emit"), "written_for"));
+  check_words<Objective>(property(schema("search_lists"), "objective"));
+  check_words<Holds>(property(schema("options"), "options,*,type"));
+  check_words<StepAlert>(property(schema("watch")["definitions"]["alert"], "alert"));
   check_words<BackendKind>(property(schema("run"), "backend"));
   check_words<BackendKind>(property(schema("validate"), "backend"));
   check_words<MemoryKind>(property(schema("accuracy"), "rows,*,mem_kind"), {"null"});

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "costmodel/fold/replay.h"
+#include "costmodel/measured.h"
 #include "tests/costmodel/machine.h"
 
 using namespace qplan;
@@ -103,6 +104,34 @@ TEST_CASE("an estimate of experts that drop tokens is less sure than one of drop
   const char* const dropless = "dp8 ep8 zero1 gbs64 seq4096";
   const char* const dropping = "dp8 ep8 zero1 gbs64 seq4096 capacity=1";
   CHECK(width(dropping) > 1.5 * width(dropless));
+}
+
+TEST_CASE("an estimate is less sure where launches, a free router or a new GPU have their say") {
+  const auto width = [](const Job& job, const char* line) {
+    const Estimate e = job.cost.evaluate(parse_plan(line));
+    return (e.step_time_high - e.step_time_low) / e.step_time;
+  };
+  const Job dense("qwen3-0.6b");
+  CHECK(width(dense, "dp8 zero1 gbs64 mbs1 seq512") >
+        2 * width(dense, "dp8 zero1 gbs64 mbs1 seq512 cuda_graph"));
+  const Job experts("qwen3-30b-a3b");
+  CHECK(width(experts, "dp8 ep8 zero1 gbs64 seq4096 cuda_graph routing=natural") >
+        1.3 * width(experts, "dp8 ep8 zero1 gbs64 seq4096 cuda_graph"));
+  CHECK(was_measured_on(RecipeKind::megatron, machine("h800").gpu.name));
+  CHECK_FALSE(was_measured_on(RecipeKind::fsdp2_compile, machine("h800").gpu.name));
+  CHECK_FALSE(was_measured_on(RecipeKind::megatron, "a GPU"));
+  // Our own executor calibrates where it runs.
+  Job known("llama3-8b", "h100-sxm", RecipeKind::fsdp1);
+  HardwareProfile renamed = machine("h100-sxm");
+  renamed.gpu.name = "a GPU";
+  const auto on_renamed = [&](RecipeKind kind) {
+    const CostModel cost(known.model, recipe_of(kind), renamed, JobFacts{});
+    const Estimate e = cost.evaluate(parse_plan("dp8 zero3 gbs8"));
+    return (e.step_time_high - e.step_time_low) / e.step_time;
+  };
+  CHECK(on_renamed(RecipeKind::fsdp1) > 1.2 * width(known, "dp8 zero3 gbs8"));
+  const Job own("llama3-8b", "h100-sxm", RecipeKind::qplan);
+  CHECK(on_renamed(RecipeKind::qplan) == doctest::Approx(width(own, "dp8 zero3 gbs8")));
 }
 
 TEST_CASE("the stated interval holds the estimate, and the price shares sum to one") {

@@ -53,6 +53,14 @@ TEST_CASE("what GPUs do not execute is said with what instead") {
   CHECK(said_of("gpt-oss-20b", "tp16 gbs8 seq2048") ==
         "the cuda backend does not execute learned sinks of heads that are no multiple of 8 a rank "
         "yet; use a smaller tp");
+  for (const auto& [model, what] :
+       {std::pair{"qwen3-next-80b-a3b", "Gated DeltaNet layers"},
+        std::pair{"nemotron-h-8b", "Mamba-2 layers"},
+        std::pair{"llama4-scout-17b-16e", "norms of queries and keys without weights"},
+        std::pair{"llama4-maverick-17b-128e", "rotary embedding of neighbouring numbers"}}) {
+    CHECK(said_of(model, "gbs8 seq2048") ==
+          "the cuda backend does not execute " + std::string(what) + " yet; use --backend cpu");
+  }
   CHECK(said_of("nemotron4-340b", "tp8 sp gbs8 seq2048") ==
         "the cuda backend does not execute hidden sizes above 16384 yet; use --backend cpu");
 }

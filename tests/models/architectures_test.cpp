@@ -275,7 +275,6 @@ TEST_CASE("our executor refuses what it has no kernels for, and says which part"
   CHECK(part("cohere2") != "");
   CHECK(part("cohere") == "an MLP beside attention");
   CHECK(part("olmo2") == "norms of queries and keys over all heads together");
-  CHECK(part("ernie4_5") == "rotary embedding of neighbouring numbers");
   CHECK(part("hunyuan_v1_dense") == "norms of queries and keys behind their rotation");
   CHECK(part("mimo", R"(, "num_key_value_heads": 2, "num_nextn_predict_layers": 1)") ==
         "MiMo's multi-token prediction");
@@ -283,9 +282,14 @@ TEST_CASE("our executor refuses what it has no kernels for, and says which part"
         "a rule of rotary scaling other than linear, llama3 and yarn");
   CHECK(rules::unexecuted_part(of_type("deepseek_v32", kIndexed)) ==
         "attention to keys that an indexer chooses");
+  CHECK(rules::unexecuted_part(load_model("nemotron-3-super-120b-a12b")) ==
+        "multi-token prediction beside Gated DeltaNet or Mamba-2");
+  for (const char* runs : {"llama4-scout-17b-16e", "qwen3-next-80b-a3b", "nemotron-h-8b"}) {
+    CHECK(rules::unexecuted_part(load_model(runs)).empty());
+  }
   CHECK(rules::unexecuted_part(load_model("qwen2.5-vl-7b")) ==
         "a vision tower of Qwen2.5-VL's kind");
-  for (const char* runs : {"phi3", "internlm3", "mimo"}) {
+  for (const char* runs : {"phi3", "internlm3", "mimo", "ernie4_5"}) {
     CHECK(part(runs, R"(, "num_key_value_heads": 2)") == "");
   }
 }

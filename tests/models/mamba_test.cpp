@@ -94,7 +94,8 @@ TEST_CASE("layers of one mixer are read from a pattern, or from either list of w
 TEST_CASE("Nemotron 3 is read as its class defines it") {
   const ModelSpec nano = load_model("nemotron-3-nano-30b-a3b");
   CHECK(nano.mamba.value() ==
-        MambaSpec{.num_heads = 64, .head_dim = 64, .num_groups = 8, .state_size = 128});
+        MambaSpec{
+            .num_heads = 64, .head_dim = 64, .num_groups = 8, .state_size = 128, .step_min = 1e-3});
   CHECK(nano.position == PositionEmbedding::none);
   CHECK(nano.mlp == MlpKind::relu2);
   CHECK(nano.moe->sigmoid_scores);

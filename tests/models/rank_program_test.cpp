@@ -71,7 +71,38 @@ TEST_CASE("what is sent is received: every boundary has one message each way") {
   CHECK(sent == received);
 }
 
-TEST_CASE("each link out of a rank has a buffer of its own, for the whole step") {
+TEST_CASE("a message travels beside the action before the one that takes it") {
+  for (const char* line : {"pp4 gbs8 seq64 1f1b", "pp2 gbs8 seq64 interleaved vpp2"}) {
+    CAPTURE(std::string(line));
+    const StepProgram program = program_of(line);
+    for (int rank = 0; rank < program.schedule.pp; ++rank) {
+      const RankProgram r = rank_program(program, rank);
+      std::map<std::pair<int, int>, std::set<std::string>> beside;
+      std::vector<std::pair<int, int>> under_way;
+      int posted = 0, taken = 0;
+      for (const Command& c : r.commands) {
+        const std::pair key{c.action.stage * 2 + int{c.action.kind != ActionKind::forward},
+                            c.action.microbatch};
+        if (c.kind == CommandKind::receive) {
+          ++posted;
+          under_way.push_back(key);
+        } else if (c.kind == CommandKind::take) {
+          ++taken;
+          REQUIRE(std::erase(under_way, key) == 1);
+        } else if (c.kind == CommandKind::op && c.action.stage >= 0) {
+          for (const auto& message : under_way) beside[message].insert(to_string(c.action));
+        }
+        CHECK(under_way.size() <= 1);
+      }
+      CHECK(posted == taken);
+      // Only the very first message of a rank has nothing to travel beside.
+      CHECK(std::ssize(beside) >= posted - 1);
+      for (const auto& [message, actions] : beside) CHECK(actions.size() == 1);
+    }
+  }
+}
+
+TEST_CASE("each link of a rank, out or in, has a buffer of its own, for the whole step") {
   for (const char* line : {"pp4 gbs8 seq64 1f1b", "pp2 gbs8 seq64 interleaved vpp2",
                            "pp2 gbs8 seq64 dualpipe", "pp2 gbs8 seq64 zbv vpp2"}) {
     CAPTURE(std::string(line));
@@ -85,10 +116,10 @@ TEST_CASE("each link out of a rank has a buffer of its own, for the whole step")
           for (const Operand& operand : *list) used.insert(operand.offset);
         }
         if (c.kind != CommandKind::op) used.insert(c.offset);
-        if (c.kind == CommandKind::send)
-          CHECK(buffers.emplace(c.lane, c.send_buffer).first->second == c.send_buffer);
+        if (c.kind == CommandKind::send || c.kind == CommandKind::receive)
+          CHECK(buffers.emplace(c.lane, c.buffer).first->second == c.buffer);
       }
-      CHECK(std::ssize(buffers) == outgoing_links(program.schedule, rank));
+      CHECK(std::ssize(buffers) == 2 * outgoing_links(program.schedule, rank));
       for (const auto& [lane, buffer] : buffers) CHECK_FALSE(used.contains(buffer));
     }
   }

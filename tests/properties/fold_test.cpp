@@ -64,7 +64,7 @@ TEST_CASE("a fold gives the replay's answer, in time to 1e-9 and in memory to th
                                            "llama4-scout-17b-16e",
                                            "llama4-maverick-17b-128e"};
   RandomPlans random(7);
-  const int rounds = test_rounds(200);
+  const int rounds = test_rounds(120);
   for (const std::string& name : models) {
     ModelSpec model = load_model(name);
     for (LayerKind& layer : model.layers) {
@@ -113,6 +113,25 @@ TEST_CASE("dualpipe folds as it replays, from its shortest step to long ones") {
       check_fold(model, recipe, hardware, plan);
       ++i;
     }
+  }
+}
+
+TEST_CASE("sequences in chunks that wait on the host fold as they replay") {
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const Recipe& recipe = recipe_of(RecipeKind::megatron_deepspeed);
+  const ModelSpec model = load_model("megatron-22b");
+  RandomPlans random(29);
+  for (int i = 0; i < test_rounds(40);) {
+    ParallelPlan plan = random.next(model, recipe);
+    plan.tp = plan.pp = 1;
+    plan.sequence_parallel = false;
+    plan.pipeline_layout.clear();
+    plan.cp = random.pick<int>({1, 2, 4});
+    plan.cp_comm = CpComm::a2a;
+    plan.fpdt_chunk = plan.seq_len / random.pick<std::int64_t>({1, 2, 4, 8});
+    if (!broken_rule(model, plan, recipe, {plan.world(), 90}).empty()) continue;
+    check_fold(model, recipe, hardware, plan);
+    ++i;
   }
 }
 

@@ -71,7 +71,12 @@ class Watch {
       for (const Operand& o : c.reads) touch(c, o.offset, length(o), false, number, wrong);
       for (const Operand& o : c.writes) touch(c, o.offset, length(o), true, number, wrong);
     } else {
-      touch(c, c.offset, c.bytes, c.kind == CommandKind::receive, number, wrong);
+      const bool arrives = c.kind == CommandKind::receive, taken = c.kind == CommandKind::take;
+      // Only recipes that run have buffers of links; others are priced as if messages were where
+      // they go.
+      touch(c, c.buffer, static_cast<std::int64_t>(program_.message_buffer.value()), !taken, number,
+            wrong);
+      if (!arrives) touch(c, c.offset, c.bytes, taken, number, wrong);
     }
     own[static_cast<std::size_t>(c.lane)] = number;
     return wrong;
@@ -127,6 +132,7 @@ class Watch {
   }
 
   [[nodiscard]] std::string name(const Command& c) const {
+    if (c.kind == CommandKind::take) return "a message's taker";
     if (c.kind != CommandKind::op) return c.kind == CommandKind::send ? "a send" : "a receive";
     const Block& block = program_.blocks[static_cast<std::size_t>(
         rank_.instances[static_cast<std::size_t>(c.instance)].block)];

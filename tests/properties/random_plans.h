@@ -116,7 +116,7 @@ class RandomPlans {
                      &P::document_len, &P::schedule, &P::vpp, &P::pipeline_layout, &P::recompute,
                      &P::offload, &P::sequence_parallel, &P::overlap, &P::lora_rank,
                      &P::lora_targets, &P::lora_dropout, &P::frozen_weights, &P::fp32_norms,
-                     &P::lora_a2a, &P::lora_dtype, &P::lora_embeddings, &P::dora);
+                     &P::lora_a2a, &P::lora_dtype, &P::lora_embeddings, &P::dora, &P::fpdt_chunk);
   }
 
   template <class T>
@@ -156,6 +156,7 @@ class RandomPlans {
     p.global_batch_size = p.micro_batch_size * p.dp * m;
     p.seq_len = pick<std::int64_t>({256, 512, 1024});
     if (coin(0.1)) p.document_len = pick<std::int64_t>({100, 256});
+    if (coin(0.1)) p.fpdt_chunk = p.seq_len / pick<std::int64_t>({1, 2, 4});
   }
 
   void draw_stages(const ModelSpec& model, ParallelPlan& p) {

@@ -60,7 +60,7 @@ def _run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 @functools.lru_cache(maxsize=None)
 def _table(*words: str) -> Mapping[str, Any]:
-    table: dict[str, Any] = json.loads(_run([*words, "--help-json"]).stdout)
+    table: dict[str, Any] = json.loads(_run([*words, "--help=json"]).stdout)
     return table
 
 

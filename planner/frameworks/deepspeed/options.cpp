@@ -263,6 +263,16 @@ constexpr auto kTrainerLimits = std::to_array<Limit>({
            "{}",
            to_string(s.plan.recompute));
      }},
+    {"kernels_of_modules",
+     [](const Subject& s) {
+       return s.plan.loss != LossKind::by_framework ||
+              s.plan.module_kernels != ModuleKernels::eager || s.plan.fp32_norms;
+     },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes Hugging Face's modules as they are, with their own loss; leave loss, "
+           "module_kernels and fp32_norms out");
+     }},
     {"activation_offload_of_modules",
      [](const Subject& s) { return s.plan.offload.activation_layers != 0; },
      [](const Subject&) {

@@ -35,6 +35,8 @@ TrainerJob job_of_trl(const Settings& arguments, const Place& place);  // `trl s
 std::span<const Limit> automodel_limits();
 std::span<const Limit> automodel_spread_limits();  // of plans with stages or spread experts
 std::span<const Limit> swift_limits();             // of `swift sft`
+std::span<const Limit> trl_limits();
+std::span<const Limit> ddp_limits();  // of a Trainer that nobody tells to shard
 
 // ---- values of a YAML, of which none is refused: what is none of these is no such value ----
 

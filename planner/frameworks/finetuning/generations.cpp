@@ -19,9 +19,9 @@ namespace {
 
 using enum Severity;
 
-constexpr std::string_view kTrl = "TRL f2cd5771, trl/trainer/grpo_config.py";
-constexpr std::string_view kSwift = "ms-swift 3602360a, swift/rlhf_trainers/args_mixin.py";
-constexpr std::string_view kSwiftMegatron =
+constexpr std::string_view kGrpoConfig = "TRL f2cd5771, trl/trainer/grpo_config.py";
+constexpr std::string_view kSwiftConfig = "ms-swift 3602360a, swift/rlhf_trainers/args_mixin.py";
+constexpr std::string_view kSwiftMegatronConfig =
     "ms-swift 3602360a, swift/megatron/arguments/megatron_args.py";
 
 class Generations {
@@ -98,9 +98,9 @@ class Generations {
                     found != nullptr ? found->place : part_.place,
                     std::move(message),
                     std::move(instead),
-                    std::string(megatron()                           ? kSwiftMegatron
-                                : part_.dialect == Dialect::ms_swift ? kSwift
-                                                                     : kTrl),
+                    std::string(megatron()                           ? kSwiftMegatronConfig
+                                : part_.dialect == Dialect::ms_swift ? kSwiftConfig
+                                                                     : kGrpoConfig),
                     {}});
   }
 
@@ -129,9 +129,9 @@ class Generations {
          much ? (trl ? "vllm_enable_sleep_mode true, or a smaller vllm_gpu_memory_utilization"
                      : "sleep_level 1, or a smaller vllm_gpu_memory_utilization")
               : "",
-         std::string(trl          ? kTrl
-                     : megatron() ? kSwiftMegatron
-                                  : kSwift),
+         std::string(trl          ? kGrpoConfig
+                     : megatron() ? kSwiftMegatronConfig
+                                  : kSwiftConfig),
          {}});
   }
 

@@ -20,6 +20,12 @@ constexpr auto kLimits = std::to_array<Limit>({
        return std::string(
            "qplan writes ms-swift's adapters in the format of its weights; leave lora_dtype out");
      }},
+    {"swift_frozen",
+     [](const Subject& s) { return s.plan.frozen_weights != FrozenFormat::computed; },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes no quantised weights for ms-swift; use trl, or frozen_weights computed");
+     }},
     {"swift_degrees", [](const Subject& s) { return s.plan.tp > 1 || s.plan.cp > 1; },
      [](const Subject& s) {
        return fmt::format(
@@ -59,19 +65,11 @@ void append_known(Written& to, const Written& more, std::string_view list) {
 
 Written adapters(const Subject& s) {
   if (s.plan.lora_rank == 0) return {{"--tuner_type", "full"}};
-  Json targets = "all-linear";
-  const LoraTargets chosen = s.plan.lora().targets;
-  if (!chosen.empty()) {
-    targets = Json::array();
-    for (const auto& [target, word] : Words<LoraTarget>::table) {
-      if (chosen.has(target)) targets.push_back(std::string(word));
-    }
-  }
   Written all{{"--tuner_type", "lora"},
               {"--lora_rank", s.plan.lora_rank},
               {"--lora_alpha", s.plan.lora_alpha},
               {"--lora_dropout", s.plan.lora_dropout},
-              {"--target_modules", std::move(targets)}};
+              {"--target_modules", lora_target_names(s)}};
   if (s.plan.dora) all.push_back({"--use_dora", "true"});
   if (s.plan.lora_embeddings) {
     all.push_back({"--modules_to_save", Json::array({"embed_tokens", "lm_head"})});

@@ -19,6 +19,13 @@ constexpr auto kAutoModelLimits = std::to_array<Limit>({
        return std::string(
            "NeMo AutoModel's adapters leave embedding and head frozen; leave lora_embeddings out");
      }},
+    {"automodel_frozen",
+     [](const Subject& s) { return s.plan.frozen_weights != FrozenFormat::computed; },
+     [](const Subject&) {
+       return std::string(
+           "qplan writes no quantised weights for NeMo AutoModel; use trl, or frozen_weights "
+           "computed");
+     }},
     {"automodel_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
      [](const Subject& s) {
        return fmt::format(

@@ -321,9 +321,9 @@ constexpr auto kTraps = std::to_array<Trap>({
        const Setting* const chunk = c.find("--ds-sequence-parallel-fpdt-chunk-size");
        const double size = chunk == nullptr ? 65536 : number_of(chunk->value);
        return c.has("--ds-sequence-parallel-fpdt") &&
-              static_cast<double>(c.plan().seq_len) <= size;
+              static_cast<double>(c.plan().seq_len) == size;
      },
-     "a sequence is no longer than one chunk, so that nothing is chunked",
+     "a sequence is one chunk, so that nothing is chunked",
      "lower --ds-sequence-parallel-fpdt-chunk-size", "Megatron-DeepSpeed 4efb479d, megatron/arguments.py:981"},
     {"old_flash_attention", note, "--use-flash-attn",
      [](const Case& c) {

@@ -13,6 +13,13 @@ using namespace megatron;
 using P = ParallelPlan;
 using enum Severity;
 
+// What its parser takes (arguments.py:981).
+constexpr std::int64_t kFpdtChunk = 65536;
+constexpr std::string_view kChunksStay =
+    "chunks of FPDT that wait on the host: without --ds-sequence-parallel-fpdt-offloading they "
+    "stay "
+    "on the GPU, which takes more";
+
 constexpr auto kDeepSpeedOptions = std::to_array<Option>({
     kTensorParallel,
     kSequenceParallel,
@@ -50,16 +57,26 @@ constexpr auto kDeepSpeedOptions = std::to_array<Option>({
                       std::string(to_word(s.plan.optimizer)));
      },
      [](Draft& d, const Json& v) { d.plan.optimizer = from_word<OptimizerKind>(text_of(v)); }},
-    // FPDT cuts a rank's sequence of attention and MLP into chunks, one after the other, and keeps
-    // those that wait on the host (arXiv 2408.16978).
-    {"--ds-sequence-parallel-fpdt", "", [](const Subject&) { return Json(nullptr); },
+    {"--ds-sequence-parallel-fpdt", "fpdt_chunk",
+     [](const Subject& s) { return if_true(s.plan.fpdt_chunk > 0); },
      [](Draft& d, const Json& v) {
        if (!truth_of(v)) return;
-       d.assumed.emplace_back(
-           "attention and MLP over a rank's whole sequence: FPDT (--ds-sequence-parallel-fpdt), "
-           "which goes through it in chunks and holds less, is not modelled");
-       d.takes_less = true;
+       d.plan.fpdt_chunk = kFpdtChunk;
+       d.assumed.emplace_back(kChunksStay);
      }},
+    {"--ds-sequence-parallel-fpdt-chunk-size", "fpdt_chunk",
+     [](const Subject& s) { return if_true(s.plan.fpdt_chunk > 0, s.plan.fpdt_chunk); },
+     [](Draft& d, const Json& v) {
+       if (d.plan.fpdt_chunk > 0) d.plan.fpdt_chunk = whole_of(v, 1, std::int64_t{1} << 30);
+     }},
+    {"--ds-sequence-parallel-fpdt-offloading", "",
+     [](const Subject& s) { return if_true(s.plan.fpdt_chunk > 0); },
+     [](Draft& d, const Json& v) {
+       if (truth_of(v)) std::erase(d.assumed, kChunksStay);
+     }},
+    // Whose kernels it calls, and whose layout of heads goes with them (transformer.py:957).
+    {"--use-flash-attn-v2", "", [](const Subject& s) { return if_true(s.plan.fpdt_chunk > 0); },
+     [](Draft&, const Json&) {}},
     // The parser stops at fp8 with the layers of its own that are the default (arguments.py:372).
     {"--transformer-impl", "precision",
      [](const Subject& s) {

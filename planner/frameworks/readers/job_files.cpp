@@ -549,6 +549,18 @@ class JobReader {
   }
 
   void add_deepspeed_of(const Settings& accelerate, Place place) {
+    if (const Setting* const named = accelerate.find("deepspeed_config.deepspeed_config_file")) {
+      const std::string file = base_name(text_of(named->value));
+      const bool given = std::any_of(job_.texts.begin(), job_.texts.end(), [&](const auto& text) {
+        return base_name(text.name) == file;
+      });
+      if (given) return;  // that says it all
+      note("config_missing", named->place,
+           fmt::format("{} is named here and is not among the files given: what it says is not "
+                       "judged",
+                       shown(file)),
+           fmt::format("give {} too", shown(file)));
+    }
     add(Dialect::ds_config, deepspeed_settings(accelerate), std::move(place));
     job_.parts.back().of_accelerate = true;
   }

@@ -354,14 +354,12 @@ class VerlCheck {
     if (!scene_.step) return;
     const RolloutLayout& layout = scene_.step->layout;
     const std::int64_t on = n_.rollout_gpus > 0 ? n_.rollout_gpus : n_.gpus;
-    const std::int64_t pp =
-        std::max<std::int64_t>(1, c_.whole(key(kRollout, "pipeline_model_parallel_size"), 1));
-    const std::int64_t each = layout.gpus() * pp;
+    const std::int64_t each = layout.gpus();
     const std::string tp = key(kRollout, "tensor_model_parallel_size");
     if (on % each != 0 && !is_open({tp, key(kRollout, "data_parallel_size")})) {
       find(error, "rollout_divisibility", place_of({tp}),
-           fmt::format("{} GPUs that make answers are no whole number of engines of {} ({}{})", on,
-                       each, to_string(layout), pp > 1 ? fmt::format(" pp{}", pp) : ""),
+           fmt::format("{} GPUs that make answers are no whole number of engines of {} ({})", on,
+                       each, to_string(layout)),
            "a rollout.tensor_model_parallel_size that divides them", kEngines);
     }
     if (layout.ep > 1 && layout.ep != layout.tp * layout.dp) {

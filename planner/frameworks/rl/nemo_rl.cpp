@@ -152,6 +152,7 @@ RolloutLayout layout_of(const OmegaConfig& c, const ParallelPlan& plan,
     return layout;
   }
   layout.tp = degree_said(c, under(kEngine, engine->tp));
+  layout.pp = degree_said(c, under(kEngine, engine->pp));
   layout.ep = degree_said(c, under(kEngine, engine->ep));
   // vLLM's experts lie over dp x tp ranks (nemo_rl/models/generation/vllm/vllm_generation.py:135).
   layout.dp = engine->dp.empty() ? std::max(1, layout.ep / layout.tp)
@@ -161,6 +162,30 @@ RolloutLayout layout_of(const OmegaConfig& c, const ParallelPlan& plan,
   layout.max_running = std::max<std::int64_t>(1, c.whole(under(kEngine, engine->running), 256));
   if (c.word(under(kEngine, "vllm_cfg.precision")) == "fp8") layout.precision = Precision::fp8;
   return layout;
+}
+
+// Micro-batches of log-probabilities, and what of their logits is there at once: 16 bits, a copy of
+// fp32 and its logarithms of the softmax (DistributedLogprob in nemo_rl/distributed/model_utils.py,
+// and dtensor_policy_worker.py, which chunks spare nothing where the vocabulary is whole: they are
+// put together again).
+void settle_passes(RlJob& job, const OmegaConfig& c, const ParallelPlan& plan,
+                   std::int64_t length) {
+  if (!job.old_logprobs && !job.reference) return;
+  constexpr double kNarrow = 2, kWhole = 2 + 4 + 4;
+  const bool in_chunks = c.whole("policy.logprob_chunk_size", 0) > 0;
+  job.logit_bytes = in_chunks && (by_megatron_cfg(c) || plan.tp > 1) ? kNarrow : kWhole;
+  const std::int64_t micro = std::max<std::int64_t>(1, c.whole("policy.train_micro_batch_size", 1));
+  const std::int64_t each =
+      std::max<std::int64_t>(1, c.whole("policy.logprob_batch_size", micro)) * length;
+  std::int64_t tokens = each;
+  for (const std::string_view way : {"policy.sequence_packing.", "policy.dynamic_batching."}) {
+    const std::string section(way);
+    if (!c.on(section + "enabled")) continue;
+    tokens = std::max(length, c.whole(section + "logprob_mb_tokens", each));
+    break;
+  }
+  const std::int64_t of_rank = (job.answers() + plan.dp - 1) / plan.dp * length;
+  job.pass_tokens = std::max<std::int64_t>(1, std::min(tokens, of_rank) / plan.cp);
 }
 
 RlStep step_of(const OmegaConfig& c, std::string_view method, const ParallelPlan& plan,
@@ -195,6 +220,7 @@ RlStep step_of(const OmegaConfig& c, std::string_view method, const ParallelPlan
   }
   job.packed = c.on("policy.sequence_packing.enabled") || c.on("policy.dynamic_batching.enabled");
   job.balanced = true;  // BatchedDataDict.shard_by_batch_size deals packed sequences by length
+  if (method != "distillation") settle_passes(job, c, plan, length);
   job.rollout_gpus = engines;
   const std::string async = fmt::format("{}async_{}.", section, method);
   if (engines > 0 && c.on(async + "enabled")) {
@@ -418,13 +444,12 @@ class NemoCheck {
     const EngineKeys* const engine = engine_of(c_);
     if (engine == nullptr) return;
     const RolloutLayout& layout = scene_.step->layout;
-    const int pp = degree_said(c_, under(kEngine, engine->pp));
-    const std::int64_t on = apart ? engines : gpus, each = std::int64_t{layout.gpus()} * pp;
+    const std::int64_t on = apart ? engines : gpus, each = layout.gpus();
     const std::string tp = under(kEngine, engine->tp);
     if (on % each != 0) {
       find(error, "rollout_divisibility", place_of({tp}),
-           fmt::format("{} GPUs that make answers are no whole number of engines of {} ({}{})", on,
-                       each, to_string(layout), pp > 1 ? fmt::format(" pp{}", pp) : ""),
+           fmt::format("{} GPUs that make answers are no whole number of engines of {} ({})", on,
+                       each, to_string(layout)),
            "degrees of the engine that divide them",
            "NeMo-RL 7ea279ab, nemo_rl/models/generation/vllm/vllm_generation.py:121");
     }

@@ -275,17 +275,14 @@ RlStep step_of(const OmegaConfig& c, const Numbers& n, bool megatron,
   job.balanced = c.on("trainer.balance_batch", true);
   job.rollout_gpus = n.rollout_gpus;
   job.staleness = n.rollout_gpus > 0 ? 1 : 0;
-  // Optimizer states are most of what a trainer holds.
   const std::string states = key(kActor, megatron ? "megatron." : "fsdp_config.");
   const bool weights = c.on(states + "param_offload"), moments = c.on(states + "optimizer_offload");
   const bool apart = n.rollout_gpus > 0;  // nobody has to make room
-  job.offload_trainer = apart || moments || c.on(key(kActor, "fsdp_config.offload_policy"));
+  job.offload_trainer =
+      apart || weights || moments || c.on(key(kActor, "fsdp_config.offload_policy"));
   if (weights != moments && !apart) {
-    assumed.push_back(moments
-                          ? "weights go to the host with the optimizer's states while answers are "
-                            "made: param_offload is off"
-                          : "weights stay on the device with the optimizer's states while answers "
-                            "are made: optimizer_offload is off");
+    job.weights_stay = moments;
+    job.moments_stay = weights;
   }
   job.sleep_level = apart || c.on(key(kRollout, "free_cache_engine"), true) ? 1 : 0;
   settle_passes(job, c, n, megatron);
@@ -295,6 +292,7 @@ RlStep step_of(const OmegaConfig& c, const Numbers& n, bool megatron,
     return static_cast<int>(std::clamp<std::int64_t>(c.whole(key(kRollout, name), 1), 1, 1 << 20));
   };
   layout.tp = degree("tensor_model_parallel_size");
+  layout.pp = degree("pipeline_model_parallel_size");
   layout.dp = degree("data_parallel_size");
   layout.ep = degree("expert_parallel_size");
   layout.memory_share =
@@ -442,7 +440,9 @@ RlReading settle_verl(Draft& draft, const Settings& settings, const ModelSpec& m
         1, c.whole(key(kActor, "ppo_micro_batch_size_per_gpu"), sft ? 4 : all / n.dp()));
   }
   if (sft) {
-    if (!megatron) {
+    if (!megatron && c.on(key(kModel, "use_fused_kernels"))) {
+      plan.loss = LossKind::liger;
+    } else if (!megatron) {
       reading.takes_less = true;
       reading.assumed.emplace_back(
           "torch's loss over fp32 logits; verl's takes less, as its logits have 16 bits");

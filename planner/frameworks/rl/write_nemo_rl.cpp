@@ -137,6 +137,7 @@ std::vector<WrittenOption> keys_of(const Subject& s, const WrittenStep& written)
               {{"policy.generation.backend", "vllm"},
                {"policy.generation.max_new_tokens", job.response.max},
                {"policy.generation.vllm_cfg.tensor_parallel_size", layout.tp},
+               {"policy.generation.vllm_cfg.pipeline_parallel_size", layout.pp},
                {"policy.generation.vllm_cfg.expert_parallel_size", layout.ep},
                {"policy.generation.vllm_cfg.gpu_memory_utilization", layout.memory_share},
                {"policy.generation.vllm_cfg.max_model_len", length},

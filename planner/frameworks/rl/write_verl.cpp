@@ -136,8 +136,8 @@ std::vector<WrittenOption> step_keys(const Subject& s, const WrittenStep& writte
       {key(kActor, "ppo_mini_batch_size"), job.batch() / job.samples},
       {key(kActor, "ppo_epochs"), job.epochs},
       {key(kActor, "use_kl_loss"), job.reference},
-      {states + "param_offload", moves},
-      {states + "optimizer_offload", moves},
+      {states + "param_offload", moves && !job.weights_stay},
+      {states + "optimizer_offload", moves && !job.moments_stay},
   };
   if (by_megatron(s)) keys.push_back({states + "grad_offload", moves});
   const auto add = [&](const std::string& section, std::string_view sequences,
@@ -168,6 +168,7 @@ std::vector<WrittenOption> step_keys(const Subject& s, const WrittenStep& writte
                {key(kRollout, "gpu_memory_utilization"), layout.memory_share},
                {key(kRollout, "max_num_seqs"), layout.max_running},
                {key(kRollout, "free_cache_engine"), job.colocated() && job.sleep_level > 0}});
+  if (layout.pp > 1) keys.push_back({key(kRollout, "pipeline_model_parallel_size"), layout.pp});
   if (layout.precision == Precision::fp8) keys.push_back({key(kRollout, "quantization"), "fp8"});
   const std::int64_t batched = std::max<std::int64_t>(8192, layout.max_running);
   keys.push_back({key(kRollout, "max_num_batched_tokens"), batched});

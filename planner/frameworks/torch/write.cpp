@@ -76,22 +76,34 @@ const WrittenOption* find(const std::vector<WrittenOption>& options, std::string
 
 }  // namespace
 
-std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::string>& remarks) {
-  const Nodes nodes = nodes_of(s);
-  std::vector<WrittenOption> options = written(accelerate_facts(), s);
-  const auto plan = written(accelerate_options(), s);
-  options.insert(options.end(), plan.begin(), plan.end());
-  const std::vector<WrittenOption> rest{{"num_machines", nodes.count},
-                                        {"num_processes", s.plan.world()},
-                                        {"machine_rank", 0},
-                                        {"rdzv_backend", "static"},
-                                        {"same_network", true},
-                                        {"main_training_function", "main"},
-                                        {"use_cpu", false},
-                                        {"fsdp_config.fsdp_state_dict_type", "SHARDED_STATE_DICT"},
-                                        {"fsdp_config.fsdp_cpu_ram_efficient_loading", true}};
-  options.insert(options.end(), rest.begin(), rest.end());
+std::string accelerate_text(const Subject& s, const std::vector<std::string>& remarks) {
+  std::vector<WrittenOption> options;
+  const auto add = [&](const std::vector<WrittenOption>& more) {
+    options.insert(options.end(), more.begin(), more.end());
+  };
+  if (s.recipe == RecipeKind::deepspeed) {
+    add({{"compute_environment", "LOCAL_MACHINE"},
+         {"distributed_type", "DEEPSPEED"},
+         {"deepspeed_config.deepspeed_config_file", "ds_config.json"},
+         {"deepspeed_config.deepspeed_multinode_launcher", "standard"},
+         {"deepspeed_config.zero3_init_flag", s.plan.zero == 3}});
+  } else {
+    add(written(accelerate_facts(), s));
+    add(written(accelerate_options(), s));
+    add({{"fsdp_config.fsdp_state_dict_type", "SHARDED_STATE_DICT"},
+         {"fsdp_config.fsdp_cpu_ram_efficient_loading", true}});
+  }
+  add({{"num_machines", nodes_of(s).count},
+       {"num_processes", s.plan.world()},
+       {"machine_rank", 0},
+       {"rdzv_backend", "static"},
+       {"same_network", true},
+       {"main_training_function", "main"},
+       {"use_cpu", false}});
+  return remark_lines(remarks) + yaml_text(options);
+}
 
+std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::string>& remarks) {
   const TrainerScript script = trainer_script(s);
   std::vector<WrittenOption> arguments = script.arguments;
   const auto trainer = written(trainer_options(), s);
@@ -116,7 +128,7 @@ std::vector<EmittedFile> write_fsdp2(const Subject& s, const std::vector<std::st
       "  \"${}/{}\" \\\n",
       script.path_name, script.script);
   text += continued(arguments);
-  return {{"accelerate.yaml", remark_lines(remarks) + yaml_text(options), false},
+  return {{"accelerate.yaml", accelerate_text(s, remarks), false},
           {"train.sh", text, true},
           slurm_script(s, remarks, "train.sh")};
 }

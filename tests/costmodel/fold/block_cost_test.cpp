@@ -188,6 +188,9 @@ TEST_CASE("a module's first kernel takes its launch, its further ones less") {
   CHECK(launch_time({.work = Muon{.rows = 8, .cols = 8, .matrices = 2}}, megatron) ==
         further * (2.0 * (15 + 7)));
   CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::zero_fill}}, megatron) == further);
+  // A hook of a parameter is no module, nor is a copy.
+  CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::copy}}, megatron) == further);
+  CHECK(launch_time({.work = Rowwise{.kind = RowwiseKind::accumulate}}, megatron) == further);
   // A recipe that launches kernel by kernel has one figure for all.
   const Recipe& eager = recipe_of(RecipeKind::fsdp2);
   CHECK(launch_time(product, eager) == eager.host.launch);
@@ -204,6 +207,33 @@ TEST_CASE("a slower host launches later") {
   p.context.hardware = &grace;
   CHECK(launch().value() == doctest::Approx(1.5 * xeon.value()));
   CHECK(machine("gb200").host.launch_factor > machine("b200").host.launch_factor);
+}
+
+TEST_CASE("Transformer Engine takes FlashAttention where cuDNN's attention cannot be had") {
+  const auto takes = [](const char* line, const char* gpu, RecipeKind kind) {
+    return engine_takes_flash(parse_plan(line), machine(gpu), recipe_of(kind));
+  };
+  CHECK(takes("tp1", "a100-80gb-sxm", RecipeKind::megatron));
+  CHECK_FALSE(takes("tp1 attention_backend=fused", "a100-80gb-sxm", RecipeKind::megatron));
+  CHECK_FALSE(takes("tp1", "a100-80gb-sxm", RecipeKind::fsdp2));
+  CHECK_FALSE(takes("tp1 deterministic dropout", "h100-sxm", RecipeKind::megatron));
+  CHECK(takes("tp1 deterministic dropout", "gb200", RecipeKind::megatron));
+  CHECK_FALSE(takes("tp1 deterministic", "gb200", RecipeKind::megatron));
+  CHECK_FALSE(takes("tp1 dropout", "gb200", RecipeKind::megatron));
+}
+
+TEST_CASE("what FlashAttention returns is turned and stays twice, of several sequences") {
+  const auto kept = [](const char* backend, const char* batch) {
+    const ModelSpec model = load_model("llama3-8b");
+    const Recipe& recipe = recipe_of(RecipeKind::megatron);
+    const CostModel cost(model, recipe, machine("a100-80gb-sxm"), JobFacts{});
+    const std::string line = std::string("dp8 zero1 gbs16 seq4096 ") + batch + backend;
+    return cost.memory(parse_plan(line)).stages.front().activations.value();
+  };
+  CHECK(kept("", "mbs1") == kept(" attention_backend=fused", "mbs1"));
+  // 32 layers, 2 sequences of 4096 tokens, 32 heads of 128 in 16 bits.
+  const double apart = kept("", "mbs2") - kept(" attention_backend=fused", "mbs2");
+  CHECK(apart == doctest::Approx(32. * 2 * 4096 * 4096 * 2).epsilon(0.03));
 }
 
 TEST_CASE("graphs of layers leave the routed experts' launches to the host") {

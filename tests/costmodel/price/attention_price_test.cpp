@@ -65,6 +65,20 @@ TEST_CASE("FlashAttention-2 on Hopper reaches half of what cuDNN does") {
   }
 }
 
+// Dao-AILab/flash-attention issue 1589 (heads of 64) and meta-pytorch/tritonbench pull request 171.
+TEST_CASE("FlashAttention-2 on Blackwell is no faster than on Hopper") {
+  const auto rate = [](std::int64_t batch, std::int64_t heads, std::int64_t dim, Pass pass) {
+    Attention a = causal(batch, heads, 8192, pass);
+    a.head_dim = dim;
+    a.causal = false;
+    a.kernel = AttentionKernel::flash2;
+    return teraflops(a, machine("b200"));
+  };
+  CHECK(error_of(rate(2, 32, 64, Pass::forward), 343) < 0.05);
+  CHECK(error_of(rate(2, 32, 64, Pass::backward), 329) < 0.05);
+  CHECK(error_of(rate(8, 16, 128, Pass::forward), 362) < 0.06);
+}
+
 // torch 2.11 on an H100, us: FlexAttention as torchtitan compiles it, 8192 tokens, 32 heads and 8
 // of keys, causal within documents.
 TEST_CASE("FlexAttention lies between FlashAttention-2 and cuDNN on Hopper") {

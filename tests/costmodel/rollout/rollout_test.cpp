@@ -51,6 +51,22 @@ double mean_of(const std::vector<std::int64_t>& lengths) {
 
 }  // namespace
 
+TEST_CASE("an engine's stages share its layers, and work on a batch each") {
+  const ModelSpec model = load_model("llama3-70b");
+  const auto engine = [&](const std::string& layout) {
+    return RolloutModel(model, machine("h100-sxm"), parse_rollout_layout(layout), {});
+  };
+  const RolloutModel whole = engine("tp4"), staged = engine("tp4 pp2");
+  CHECK(parse_rollout_layout("tp4 pp2").gpus() == 8);
+  CHECK(to_string(parse_rollout_layout("tp4 pp2")).starts_with("tp4 pp2 "));
+  CHECK(staged.weights().value() == doctest::Approx(whole.weights().value() / 2));
+  CHECK(staged.cache_bytes(4096).value() == doctest::Approx(whole.cache_bytes(4096).value() / 2));
+  // Each of two batches of 32 passes all layers in the time of one of 32; but for the host.
+  const double host = 32 * microseconds(10).value();
+  CHECK(staged.step(64, 2048).value() ==
+        doctest::Approx(whole.step(32, 2048).value() + host).epsilon(1e-9));
+}
+
 TEST_CASE("answers have the stated mean and none is longer than the longest") {
   for (const double mean : {50.0, 900.0, 3053.0, 3900.0}) {
     for (const std::int64_t n : {16, 128, 4096}) {
@@ -166,7 +182,7 @@ TEST_CASE("a rollout's layout is read as it is written, and what it cannot be is
                            "tp1 dp8 ep8 redundant16 fp8 share0.7 running64"}) {
     CHECK(to_string(parse_rollout_layout(text)) == text);
   }
-  CHECK(complaint_of([] { parse_rollout_layout("tp2 pp2"); }).find("'pp2'") != std::string::npos);
+  CHECK(complaint_of([] { parse_rollout_layout("tp2 cp2"); }).find("'cp2'") != std::string::npos);
   CHECK(complaint_of([] { parse_rollout_layout("share1.5"); }).find("1.5") != std::string::npos);
   CHECK(complaint_of([] { parse_rollout_layout("tp0"); }).find("tp") != std::string::npos);
   const ModelSpec dense = load_model("llama3-8b"), moe = load_model("qwen3-30b-a3b");

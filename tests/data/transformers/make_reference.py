@@ -2,6 +2,7 @@
 """Makes the reference runs beside it: tiny random models of Hugging Face transformers, trained for three steps.
 
     python3 make_reference.py            # torch 2.15.0 and transformers 5.23.0 made the kept files
+    python3 make_reference.py NAME ...   # these alone; the others stay as they are
 
 For every model: NAME/config.json, NAME/model.safetensors (weights, exact in bf16), NAME/gradients.safetensors (of the
 first step, before clipping, in the checkpoint's names), and in reference.json the loss and gradient norm of each step.
@@ -18,6 +19,7 @@ in fine-tuning (labels -100 where an image stands), nothing is to predict a visu
 import copy
 import json
 import os
+import sys
 import tempfile
 
 import numpy
@@ -69,6 +71,34 @@ MODELS = {
     "nemotron": dict(model_type="nemotron", hidden_act="relu2", norm_eps=1e-5, partial_rotary_factor=0.5,
                      **dict({k: v for k, v in SIZES.items() if k != "rms_norm_eps"}, num_hidden_layers=1,
                             rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
+    # Chunks that do not divide a sequence; layers that rotate and one that does not, whose queries grow every four
+    # tokens; a dense MLP and experts behind it.
+    "llama4": dict(model_type="llama4_text", head_dim=8, num_local_experts=4, num_experts_per_tok=1,
+                   router_aux_loss_coef=0.0, intermediate_size_mlp=40, moe_layers=[1, 2], no_rope_layers=[1, 0, 1],
+                   attention_chunk_size=6, floor_scale=4, attn_scale=0.1, attn_temperature_tuning=True,
+                   use_qk_norm=True, **dict(SIZES, num_hidden_layers=3, intermediate_size=16)),
+    "qwen3_next": dict(model_type="qwen3_next", head_dim=16, partial_rotary_factor=0.25, num_experts=4,
+                       shared_expert_intermediate_size=20, norm_topk_prob=True, router_aux_loss_coef=0.0,
+                       linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
+                       linear_value_head_dim=8, linear_conv_kernel_dim=4, mlp_only_layers=[2],
+                       layer_types=["linear_attention", "full_attention", "linear_attention"],
+                       **dict(SIZES, num_hidden_layers=3, rope_parameters=dict(
+                           rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.25)), **EXPERTS),
+    "qwen3_5": dict(model_type="qwen3_5_text", head_dim=16, linear_num_key_heads=2, linear_num_value_heads=2,
+                    linear_key_head_dim=6, linear_value_head_dim=8, linear_conv_kernel_dim=4,
+                    layer_types=["linear_attention", "full_attention"],
+                    **dict(SIZES, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                                                       partial_rotary_factor=0.25))),
+    # Without a padding token, whose embedding has no gradient.
+    "ernie4_5": dict(model_type="ernie4_5", head_dim=8, use_bias=False, pad_token_id=None,
+                     **dict(SIZES, num_hidden_layers=1)),
+    "nemotron_h": dict(model_type="nemotron_h", head_dim=8, mamba_num_heads=4, mamba_head_dim=6, n_groups=2,
+                       ssm_state_size=5, conv_kernel=4, chunk_size=8, use_conv_bias=True, mlp_hidden_act="relu2",
+                       layer_norm_epsilon=1e-5, hybrid_override_pattern="M-*ME",
+                       n_routed_experts=4, n_shared_experts=1, router_aux_loss_coef=0.0, norm_topk_prob=True, routed_scaling_factor=1.5,
+                       n_group=1, topk_group=1, moe_shared_expert_intermediate_size=20, moe_latent_size=12,
+                       **{k: v for k, v in dict(SIZES, num_hidden_layers=5, **EXPERTS).items()
+                          if k not in ("rms_norm_eps", "rope_parameters")}),
     "qwen3_vl_moe": dict(
         model_type="qwen3_vl_moe", image_token_id=VOCAB, tie_word_embeddings=False,
         text_config=dict(model_type="qwen3_vl_moe_text", num_experts=4, router_aux_loss_coef=0.0, mlp_only_layers=[1],
@@ -95,7 +125,9 @@ def build(config):
                 continue
             noise = torch.randn(tensor.shape, generator=generator)
             is_norm = tensor.dim() == 1 and "norm" in name or name.split(".")[-2].startswith("ln_")
-            centre = 1.0 if is_norm and name.endswith("weight") and config["model_type"] != "nemotron" else 0.0
+            around_zero = config["model_type"] == "nemotron" or (
+                config["model_type"] in ("qwen3_next", "qwen3_5_text") and not name.endswith("linear_attn.norm.weight"))
+            centre = 1.0 if is_norm and name.endswith("weight") and not around_zero else 0.0
             tensor.copy_((centre + 0.15 * noise).bfloat16().float())
     return model
 
@@ -256,10 +288,17 @@ def main():
     ids.astype("<i4").tofile(os.path.join(HERE, "tokens.bin"))
     batches = torch.from_numpy(ids).long()
     torch.set_num_threads(1)
-    results = {name: run(name, config, batches) for name, config in MODELS.items()}
+    path = os.path.join(HERE, "reference.json")
+    kept = {}
+    if sys.argv[1:]:
+        with open(path) as file:
+            kept = json.load(file)["models"]
+    chosen = sys.argv[1:] or list(MODELS)
+    made = {name: run(name, MODELS[name], batches) for name in chosen}
+    results = {name: made.get(name, kept.get(name)) for name in MODELS if name in made or name in kept}
     reference = dict(torch=torch.__version__, transformers=transformers.__version__, global_batch_size=BATCH,
                      seq_len=SEQ_LEN, adamw=ADAMW, clip_grad=CLIP, models=results)
-    with open(os.path.join(HERE, "reference.json"), "w") as file:
+    with open(path, "w") as file:
         json.dump(reference, file, indent=1)
         file.write("\n")
 

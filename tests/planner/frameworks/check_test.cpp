@@ -118,7 +118,8 @@ TEST_SUITE("configurations that articles show") {
     finds_exactly(ask({"megatron_deepspeed", "gpt-217b", 16, {"tips.sh", "hostfile"}}),
                   {{"tips.sh", 8, "learned_positions"},
                    {"tips.sh", 10, "unknown_option"},  // --fp8-format
-                   {"tips.sh", 11, "fpdt_chunks"},
+                   {"tips.sh", 11, "fpdt_whole_chunks"},
+                   {"tips.sh", 11, "fpdt_alone"},
                    {"tips.sh", 12, "unknown_option"},    // --offload_optimizer
                    {"tips.sh", 12, "unknown_option"},    // --offload_param
                    {"tips.sh", 13, "unknown_option"}});  // --nccl-timeout

@@ -68,6 +68,7 @@ TEST_CASE("what a framework's files say of optimizers is what the framework has"
   CHECK(said_by(Framework::fsdp2) == set_of(adam, adam8bit));
   CHECK(said_by(Framework::torchtitan) == set_of(adam));
   CHECK(said_by(Framework::automodel) == set_of(adam));
+  CHECK(said_by(Framework::trl) == set_of(adam, adam8bit));
   CHECK(said_by(Framework::ms_swift) == set_of(adam, sgd, muon));
 }
 
@@ -185,7 +186,7 @@ TEST_CASE("a program's optimizer is the plan's") {
   CHECK_FALSE(ask("o = torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9)").takes_less);
 }
 
-TEST_CASE("compressed gradients and FPDT are said to be left out") {
+TEST_CASE("compressed gradients are said to be left out") {
   const auto says = [](const Checked& checked, const std::string& what) {
     return std::any_of(
         checked.assumed.begin(), checked.assumed.end(),
@@ -208,19 +209,30 @@ TEST_CASE("compressed gradients and FPDT are said to be left out") {
     CHECK(found.assumed.find(type) != std::string::npos);
     CHECK_FALSE(found.takes_less);  // it keeps more
   }
-  const auto job = [](const std::string& more) {
-    return ask_text(
-        "train.sh",
-        "deepspeed --num_gpus 8 pretrain_gpt.py --deepspeed --no-pipeline-parallel "
-        "--zero-stage 1 --ds-sequence-parallel-size 8 --num-layers 32 --hidden-size 4096 "
-        "--num-attention-heads 32 --seq-length 131072 --micro-batch-size 1 "
-        "--global-batch-size 1 --bf16 " +
-            more + "\n",
-        "llama2-7b", 8);
+}
+
+TEST_CASE("FPDT is a word of the plan, of layers that it can run") {
+  const auto job = [](const std::string& more, const std::string& model = "gpt3-175b") {
+    return ask_text("train.sh",
+                    "deepspeed --num_gpus 8 pretrain_gpt.py --deepspeed --no-pipeline-parallel "
+                    "--zero-stage 1 --ds-sequence-parallel-size 8 --seq-length 2048 "
+                    "--micro-batch-size 1 --global-batch-size 1 --bf16 " +
+                        more + "\n",
+                    model, 8);
   };
-  CHECK(says(job("--ds-sequence-parallel-fpdt"), "FPDT"));
-  CHECK(job("--ds-sequence-parallel-fpdt").takes_less);
-  CHECK_FALSE(says(job(""), "FPDT"));
+  const std::string fpdt = "--ds-sequence-parallel-fpdt ";
+  CHECK(job("").plan.fpdt_chunk == 0);
+  CHECK(job(fpdt).plan.fpdt_chunk == 65536);  // of 2048 tokens: its data loader stops
+  CHECK(find(job(fpdt), "fpdt_whole_chunks")->severity == Severity::error);
+  const Checked fine = job(fpdt +
+                           "--ds-sequence-parallel-fpdt-chunk-size 1024 "
+                           "--ds-sequence-parallel-fpdt-offloading --use-flash-attn-v2");
+  CHECK(fine.plan.fpdt_chunk == 1024);
+  CHECK(find(fine, "fpdt_whole_chunks") == nullptr);
+  CHECK(fine.assumed.size() + 1 ==
+        job(fpdt + "--ds-sequence-parallel-fpdt-chunk-size 1024").assumed.size());
+  const Checked llama = job(fpdt + "--ds-sequence-parallel-fpdt-chunk-size 1024", "llama2-7b");
+  CHECK(find(llama, "fpdt_layers") != nullptr);
 }
 
 }  // namespace

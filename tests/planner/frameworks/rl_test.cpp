@@ -108,6 +108,15 @@ TEST_SUITE("verl") {
     CHECK(job.colocated());
     CHECK(checked.step->layout.tp == 2);
     CHECK(checked.step->layout.memory_share == 0.6);
+    CHECK_FALSE(job.weights_stay);
+    CHECK_FALSE(job.moments_stay);
+    // Each may make room by itself.
+    const Checked moments = ask_shards("param_offload=True", "param_offload=False");
+    CHECK(moments.step->job.weights_stay);
+    CHECK_FALSE(moments.step->job.moments_stay);
+    const Checked weights = ask_shards("optimizer_offload=True", "optimizer_offload=False");
+    CHECK(weights.step->job.offload_trainer);
+    CHECK(weights.step->job.moments_stay);
   }
 
   TEST_CASE("a script of Megatron has its degrees, defaults and words of its classes") {
@@ -278,6 +287,19 @@ TEST_SUITE("NeMo-RL") {
     CHECK(checked.plan.dp == 8);
     CHECK(checked.plan.recompute.kind == RecomputeKind::full);
     CHECK(checked.plan.seq_len == 8192);
+  }
+
+  TEST_CASE("engines have stages, and log-probabilities their logits") {
+    const Checked checked = ask_nemo("tensor_parallel_size: 2",
+                                     "tensor_parallel_size: 2\n      pipeline_parallel_size: 4");
+    REQUIRE(checked.step.has_value());
+    CHECK(checked.step->layout.pp == 4);
+    CHECK(checked.step->layout.gpus() == 4 * ask_nemo().step->layout.gpus());
+    CHECK(checked.step->job.logit_bytes == 10);
+    CHECK(checked.step->job.pass_tokens > 0);
+    const Checked chunked = ask_nemo("  train_global_batch_size: 1024",
+                                     "  logprob_chunk_size: 512\n  train_global_batch_size: 1024");
+    CHECK(chunked.step->job.logit_bytes == (chunked.recipe == RecipeKind::megatron ? 2 : 10));
   }
 
   TEST_CASE("what it asserts is found") {

@@ -42,8 +42,11 @@ class Expressible {
           swift && random_.coin(0.4)
               ? random_.pick<RecipeKind>({RecipeKind::deepspeed, RecipeKind::fsdp2})
           : framework_ == Framework::automodel && random_.coin(0.5) ? RecipeKind::fsdp2_compile
-          : random_.coin(0.2)                                       ? RecipeKind::megatron_fsdp
-                                                                    : RecipeKind::megatron;
+          : framework_ == Framework::trl
+              ? random_.pick<RecipeKind>(
+                    {RecipeKind::deepspeed, RecipeKind::fsdp2, RecipeKind::ddp})
+          : random_.coin(0.2) ? RecipeKind::megatron_fsdp
+                              : RecipeKind::megatron;
       const RecipeKind recipe = recipe_for(framework_, of_plan);
       if (hopeless(model, recipe)) continue;
       ParallelPlan plan = vary(random_any(model.spec));
@@ -102,11 +105,24 @@ class Expressible {
     if (random_.coin(0.3)) p.compile = true;
     if (random_.coin(0.2)) p.overlap = p.overlap.add(OverlapKind::grad).add(OverlapKind::param);
     if (random_.coin(0.1)) p.offload = {1.0, true, 0, false};
-    const bool adapts = framework_ == Framework::ms_swift || framework_ == Framework::automodel;
+    const bool adapts = framework_ == Framework::ms_swift || framework_ == Framework::automodel ||
+                        framework_ == Framework::trl;
     if (adapts && random_.coin(0.3)) {
       p.lora_rank = random_.pick<int>({8, 64});
       p.lora_alpha = 16;
       p.lora_dropout = 0.05;
+      if (framework_ == Framework::trl && random_.coin(0.5)) {
+        p.frozen_weights = random_.pick<FrozenFormat>(
+            {FrozenFormat::int8, FrozenFormat::nf4, FrozenFormat::nf4_double});
+      }
+    }
+    if (random_.coin(0.2)) {
+      p.tp = p.pp = p.vpp = 1;  // what FPDT's layers, and DDP, take
+      p.schedule = ScheduleKind::one_f_one_b;
+      p.sequence_parallel = false;
+      p.pipeline_layout.clear();
+      p.recompute = {random_.coin(0.5) ? RecomputeKind::full : RecomputeKind::none, {}, 0};
+      if (framework_ == Framework::megatron_deepspeed) p.fpdt_chunk = p.seq_len / 2;
     }
     return p;
   }
@@ -147,6 +163,7 @@ void round_trips(Framework framework, unsigned seed) {
                  (drops && f.rule == "capacity_drops_tokens") ||
                  (longer && f.rule == "long_sequences") ||
                  (norms && f.rule == "recompute_no_norm") ||
+                 (recipe == RecipeKind::ddp && f.rule == "replicated") ||
                  (core && f.rule == "recompute_fused_attention");
         });
     CHECK_MESSAGE(clean, findings_text(checked));
@@ -270,6 +287,9 @@ TEST_SUITE("what emit writes, check reads back as the same plan with no findings
   }
   TEST_CASE("ms-swift") {
     round_trips(Framework::ms_swift, 8);
+  }
+  TEST_CASE("TRL") {
+    round_trips(Framework::trl, 10);
   }
   TEST_CASE("slime") {
     round_trips(Framework::slime, 7);

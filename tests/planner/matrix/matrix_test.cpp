@@ -217,11 +217,6 @@ TEST_CASE("the best plan of every model on 64 GPUs is written and read back clea
   matrix(64);
 }
 
-TEST_CASE("the best plan of every model on 256 GPUs is written and read back clean" *
-          doctest::skip(is_cut())) {
-  matrix(256);
-}
-
 TEST_CASE("the best plan of every model on 1024 GPUs is written and read back clean" *
           doctest::skip(is_cut())) {
   matrix(1024);

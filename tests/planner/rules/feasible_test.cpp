@@ -125,6 +125,13 @@ ModelSpec gpt2() {
   m.max_position_embeddings = 1024;
   return m;
 }
+// With the layers that FPDT's code runs.
+ModelSpec biased_gpt() {
+  ModelSpec m = gpt2();
+  m.mlp = MlpKind::gelu;
+  m.qkv_bias = m.attention_output_bias = m.mlp_bias = true;
+  return m;
+}
 ModelSpec tied_model() {
   ModelSpec m = dense_model(24, 1024, 4096, 16, 16);
   m.tie_word_embeddings = true;
@@ -213,6 +220,10 @@ std::vector<Broken> broken_plans() {
       {"ulysses_only", deepspeed, llama3_70b(), "cp4 cp_comm=p2p"},
       {"ulysses_with_sequence_parallel", megatron_deepspeed, llama3_70b(),
        "tp2 sp cp2 cp_comm=a2a"},
+      {"fpdt_available", deepspeed, llama3_70b(), "zero1 fpdt_chunk=1024"},
+      {"fpdt_whole_chunks", megatron_deepspeed, biased_gpt(), "seq1024 fpdt_chunk=100"},
+      {"fpdt_layers", megatron_deepspeed, llama3_70b(), "dp8 gbs8 seq4096 fpdt_chunk=1024"},
+      {"fpdt_alone", megatron_deepspeed, biased_gpt(), "tp2 seq1024 fpdt_chunk=256"},
       {"ring_window", megatron, gpt_oss(), "cp2"},
       {"indexer_context", megatron, sparse(), "cp2"},
       {"every_key", fsdp2, sparse(), "zero3"},
@@ -294,9 +305,10 @@ std::vector<Broken> broken_plans() {
       {"precision_aware_optimizer", megatron, llama3_70b(), "moment_dtype=bf16 zero0"},
       {"executor_model", qplan_recipe, strange_rope(), "tp1"},
       {"executor_model", qplan_recipe, minimax(), "dp256 gbs256"},
-      {"executor_model", qplan_recipe, hybrid(), "zero1"},
-      {"executor_model", qplan_recipe, nemotron(), "zero1"},
-      {"executor_model", qplan_recipe, scout(), "zero1"},
+      {"delta_net_heads", qplan_recipe, hybrid(), "tp32"},
+      {"mamba_heads", qplan_recipe, nemotron(), "tp16 sp"},
+      {"executor_mamba_groups", qplan_recipe, nemotron(), "tp4 cp4 sp"},
+      {"executor_recurrence_fp8", qplan_recipe, hybrid(), "precision=fp8"},
       {"executor_documents", qplan_recipe, llama3_70b(), "doc256"},
       {"executor_deepstack", qplan_recipe, qwen3_vl(), "pp24 gbs24"},
       {"executor_vision_sp", qplan_recipe, qwen3_vl(), "tp2 sp seq4"},

@@ -140,6 +140,12 @@ TEST_CASE("ZeRO twins more than half as long again apart are both in doubt") {
   CHECK(in_doubt(all).empty());
 }
 
+TEST_CASE("a run whose own steps differ is in doubt") {
+  std::vector<Outcome> runs{timed("a", 1, 1), timed("a", 1, 1)};
+  runs[1].unsteady = true;
+  CHECK(in_doubt(pointers(runs)) == Outcomes{&runs[1]});
+}
+
 TEST_CASE(
     "a run over twice as slow as one with a smaller micro-batch is in doubt, but for bubbles") {
   std::vector<Outcome> runs{timed("a", 1, 1), timed("a", 2.2, 1), timed("a", 1.9, 1)};

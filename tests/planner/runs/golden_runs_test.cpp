@@ -28,6 +28,7 @@ TEST_CASE("golden values are a run of the arguments beside them") {
         "loss=unfused");
   // The last half of the steps, in the order of their numbers: 0.25, 0.25 and step 10's 0.5.
   CHECK(run.step_time->value() == 0.25);
+  CHECK(run.unsteady);
   CHECK(*run.memory == gib(3));
   CHECK(run.memory_of_last_stage);
   const ModelSpec& model = run.inputs->model;
@@ -110,6 +111,17 @@ TEST_CASE("golden runs of experts, latent attention and patterns are models of t
   CHECK(hybrid.inputs->model.layers[3].mixer == Mixer::attention);
 }
 
+TEST_CASE("experts one by one are launched one by one") {
+  const std::string experts =
+      kSizes + "  --vocab-size: 1000\n  --num-experts: 8\n  --moe-router-topk: 2\n";
+  const auto host = [](const MeasuredRun& run) {
+    return predict_runs({run}, 1).front().estimate->time.host.value();
+  };
+  const MeasuredRun grouped = run_with(experts + "  --moe-grouped-gemm: true\n", 8);
+  // 4 layers, 6 products of 8 experts: 150 us each for 20 us each and 150 once.
+  CHECK(host(run_with(experts, 8)) - host(grouped) > 0.8 * 4 * 6 * (8 * 130e-6 - 150e-6));
+}
+
 TEST_CASE("layers of torch alone keep their probabilities") {
   const std::string whole = kSizes + "  --vocab-size: 1000\n";
   const auto peak = [](const MeasuredRun& run) {
@@ -120,6 +132,16 @@ TEST_CASE("layers of torch alone keep their probabilities") {
   CHECK(local.inputs->torch_layers);
   // 4 layers of 8 x 1024 x 1024 scores, 5 bytes each.
   CHECK(peak(local) - peak(engine) > 100e6);
+}
+
+TEST_CASE("golden steps that hardly differ are steady") {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("golden_values_dev_dgx_h100.json");
+  std::ofstream(path) << R"({"lm loss": {"values": {}}, "iteration-time": {"values": {)"
+                      << R"("1": 9, "2": 1, "3": 1, "4": 1.02, "5": 1.05, "6": 1.02}}})";
+  const MeasuredRun run = read_golden_run(path);
+  CHECK(run.step_time->value() == 1.02);
+  CHECK_FALSE(run.unsteady);
 }
 
 TEST_CASE("a golden file without losses is not priced, and any other is no golden file") {

@@ -25,6 +25,25 @@ TEST_CASE("words without a rate say nothing") {
   }
 }
 
+TEST_CASE("a node with fewer NVLinks carries less inside, and tables of all links go") {
+  const HardwareProfile whole = load_hardware("a100-80gb-sxm");
+  HardwareProfile third = whole;
+  NodeNetwork network = *network_of_words("4x Omni-Path 100Gb per node", 8);
+  network.nvlinks = 4;
+  set_network(third, network);
+  CHECK(third.link.nvlink.value() == doctest::Approx(100e9));
+  CHECK(third.link.message.value() == doctest::Approx(whole.link.message.value() / 3));
+  CHECK(third.collective_tables.empty());
+  CHECK(third.collectives.front().bandwidth.value() ==
+        doctest::Approx(whole.collectives.front().bandwidth.value() / 3));
+  // As many as the GPU has, or more, change nothing.
+  HardwareProfile same = whole;
+  network.nvlinks = 12;
+  set_network(same, network);
+  CHECK(same.link.nvlink == whole.link.nvlink);
+  CHECK(same.collective_tables.size() == whole.collective_tables.size());
+}
+
 TEST_CASE("a run's network takes the place of the machine's") {
   HardwareProfile machine = load_hardware("a100-80gb-sxm");
   NodeNetwork network = *network_of_words("4x Omni-Path 100Gb per node", 8);

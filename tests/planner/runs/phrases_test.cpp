@@ -179,6 +179,8 @@ TEST_CASE("phrases of other_flags and of their own columns are read of a row") {
         Fabric::efa);
   CHECK(read({{"inter_node_link", "4x Omni-Path 100Gb per node"}}).inputs->network->fabric ==
         Fabric::omni_path);
+  CHECK(read({{"inter_node_link", "4x Omni-Path 100Gb per node"}}).inputs->network->nvlinks == 4);
+  CHECK(read({{"inter_node_link", "8x Omni-Path 100Gb per node"}}).inputs->network->nvlinks == 0);
   CHECK(read({{"inter_node_link", "400 Gb/s"}}).inputs->network->fabric == Fabric::infiniband);
   const auto recompute = [](const Cells& changes) {
     return to_string(read(changes).inputs->plan.recompute);

@@ -138,7 +138,7 @@ TEST_CASE("whatever the search would look at for our own recipe, runs, and compu
   std::vector<ModelSpec> models = tiny_models();
   models.push_back(smaller(odd_model()));
   RandomSpaces spaces(21);
-  const int rounds = test_rounds(500);
+  const int rounds = test_rounds(300);
   for (int i = 0; i < rounds; ++i) {
     const ModelSpec& model = models[static_cast<std::size_t>(i) % models.size()];
     std::optional<ParallelPlan> plan;
