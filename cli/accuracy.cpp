@@ -28,15 +28,16 @@ struct AccuracyWords : AccuracyQuestion {
 };
 
 SetOption set_by(std::vector<std::string>& by) {
-  return [&by](const std::string& option, const std::string& text) {
+  std::vector<std::string> known;
+  for (const GroupKey& key : group_keys()) known.emplace_back(key.name);
+  const auto set = [&by, known](const std::string& option, const std::string& text) {
     by = split_list(text);
     for (const std::string& word : by) {
-      std::vector<std::string> known;
-      for (const GroupKey& key : group_keys()) known.emplace_back(key.name);
       if (std::find(known.begin(), known.end(), word) != known.end()) continue;
       unknown_word(option + " word", word, known);
     }
   };
+  return {{.known = known}, set};
 }
 
 // Of a CSV file, of a file of golden values, or of those in a folder.

@@ -16,11 +16,13 @@
 #include "cli/print.h"
 #include "cli/step_samples.h"
 #include "cli/stopwatch.h"
+#include "costmodel/profiles/hardware.h"
 #include "executor/cuda/device_error.h"
 #include "executor/cuda/measure.h"
 #include "executor/cuda/run.h"
 #include "models/error.h"
 #include "models/json.h"
+#include "models/model_spec.h"
 
 namespace qplan {
 namespace {
@@ -108,11 +110,11 @@ Exit run_calibrate(const Args& args, const Console& console) {
   line.option({"-o,--output", "FILE", "where the profile goes", "calibrated.json"},
               set_text(output));
   line.option({"--hardware", "NAME", "profile whose other figures it takes", "by the GPU's name"},
-              set_text(base));
+              set_name(base, hardware_names()));
   line.option(
       {"--model", "NAMES", "whose steps it measures: zoo names or config.json files, with commas",
        "one of each kind of layer"},
-      set_text(models));
+      set_name(models, model_names()));
   line.option(
       {"--ranks", "COUNT", "GPUs that measure; collectives among 2, 4, ... and all of them", "all"},
       set_whole(ranks, 1, 1 << 16));

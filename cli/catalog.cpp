@@ -24,8 +24,10 @@ Exit run_catalog(const Catalog& catalog, const Args& args, const Console& consol
   }
   line.group("Output");
   line.flag("--json", "the list as JSON (show always prints JSON)", json);
-  line.positional("show", catalog.shows, action);
-  line.positional("NAME", catalog.names, name);
+  std::vector<std::string> words = catalog.built_in();
+  words.emplace_back("show");
+  line.positional("show", catalog.shows, set_name(action, words));
+  line.positional("NAME", catalog.names, set_name(name, catalog.built_in()));
   if (!line.parse(args, console.out)) return Exit::done;
 
   if (action.empty()) {

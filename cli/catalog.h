@@ -3,6 +3,7 @@
 // of them whole.
 
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 #include "models/json_fwd.h"
@@ -15,6 +16,7 @@ struct Catalog {
   std::string shows, names;            // what `show` prints; what NAME may be
   std::string (*list_text)();
   Json (*list_json)();
+  std::vector<std::string> (*built_in)();  // their names
   // Throws Error for a name it does not know. `as`: what --as says, where it is an option.
   Json (*one)(const std::string& name, const std::string& as);
   bool reads_as = false;

@@ -517,7 +517,7 @@ void add_job_options(CommandLine& line, CheckWords& question) {
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",
                "what the files describe or name"},
-              set_given(question.choices.model, set_text));
+              set_given(question.choices.model, set_name, model_names()));
   add_read_as_option(line, question.choices.read_as);
   line.option({"--seq-len", "TOKENS", "tokens of a sequence, where no file says", kDefaultLength},
               set_given(question.seq_len, set_whole, std::int64_t{1}, std::int64_t{1} << 30));

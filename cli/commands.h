@@ -57,6 +57,8 @@ Exit run_report(const Args& args, const Console& console);
 Exit run_models(const Args& args, const Console& console);
 Exit run_hardware(const Args& args, const Console& console);
 Exit run_mcp(const Args& args, const Console& console);
+Exit run_completions(const Args& args, const Console& console);
+Exit run_man(const Args& args, const Console& console);
 
 struct Verb {
   std::string_view name, summary;
@@ -66,5 +68,6 @@ struct Verb {
   bool is_tool = false;  // of `qplan mcp`: it only reads and computes, and needs no device
 };
 std::span<const Verb> verbs();
+std::string_view program_version();
 
 }  // namespace qplan

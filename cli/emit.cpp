@@ -172,16 +172,18 @@ Exit run_emit(const Args& args, const Console& console) {
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json",
                "the plan file's"},
-              set_given(question.choices.model, set_text));
+              set_given(question.choices.model, set_name, model_names()));
   add_read_as_option(line, question.choices.read_as);
   line.group("Output");
+  const std::vector<std::string_view> framework_files = files_words();
   line.option(
-      {"--framework", "NAME", fmt::format("whose files: {}", fmt::join(files_words(), ", ")),
+      {"--framework", "NAME", fmt::format("whose files: {}", fmt::join(framework_files, ", ")),
        "the plan's own, where it has files"},
-      [&question](const std::string&, const std::string& text) {
-        const auto named = files_named(lower_case(text));
-        question.framework = named ? *named : from_word<Framework>(text);
-      });
+      {{.known = {framework_files.begin(), framework_files.end()}},
+       [&question](const std::string&, const std::string& text) {
+         const auto named = files_named(lower_case(text));
+         question.framework = named ? *named : from_word<Framework>(text);
+       }});
   line.option({"--out", "DIR", "folder to write them to", ""}, set_text(question.folder));
   line.flag("--force", "overwrite files that are there", question.force);
   line.flag("--json", "the files as JSON; without --out they are written nowhere else",

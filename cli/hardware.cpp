@@ -79,6 +79,7 @@ Exit run_hardware(const Args& args, const Console& console) {
        .names = "built-in name, or path of a profile",
        .list_text = machines_text,
        .list_json = machines_json,
+       .built_in = hardware_names,
        .one = [](const std::string& name,
                  const std::string&) { return load_hardware(name).source; }},
       args, console);

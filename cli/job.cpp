@@ -125,7 +125,7 @@ SetOption set_framework(JobChoices& choices, std::vector<NamedFramework>* severa
 }
 
 SetOption set_hardware(JobChoices& choices, std::vector<std::string>* several) {
-  if (several == nullptr) return set_given(choices.hardware, set_text);
+  if (several == nullptr) return set_given(choices.hardware, set_name, hardware_names());
   return [&choices, several](const std::string& option, const std::string& text) {
     std::optional<std::string> name;
     for (const std::string& word : split_list(text)) {
@@ -165,7 +165,7 @@ void add_model_options(CommandLine& line, JobChoices& choices,
                        std::vector<NamedFramework>* several) {
   line.group("Model");
   line.option({"--model", "MODEL", "built-in name, or path of a Hugging Face config.json", ""},
-              set_given(choices.model, set_text));
+              set_given(choices.model, set_name, model_names()));
   add_read_as_option(line, choices.read_as);
   line.option({"--framework", several == nullptr ? "NAME" : "NAME,...",
                fmt::format("implementation to predict, or whose files are to be written: {}",

@@ -86,6 +86,7 @@ Exit run_models(const Args& args, const Console& console) {
                       .names = "built-in name, or path of a config.json",
                       .list_text = models_text,
                       .list_json = models_json,
+                      .built_in = model_names,
                       .one = model_json,
                       .reads_as = true},
                      args, console);

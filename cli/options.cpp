@@ -138,8 +138,12 @@ void CommandLine::flag(const std::string& name, const std::string& help, bool& v
 }
 
 void CommandLine::positional(const std::string& name, const std::string& help, std::string& value) {
+  positional(name, help, set_text(value));
+}
+
+void CommandLine::positional(const std::string& name, const std::string& help, SetOption set) {
   CLI::Option* const option = parser_->add(name, help);
-  parser_->entries.push_back({option, name, set_text(value), false, false, false, "", name, help});
+  parser_->entries.push_back({option, name, std::move(set), false, false, false, "", name, help});
 }
 
 void CommandLine::positionals(const std::string& name, const std::string& help,
@@ -186,6 +190,9 @@ Json CommandLine::Parser::table(const std::string& verb) const {
                     {"low", bounded ? Json(type.low) : Json()},
                     {"high", bounded ? Json(type.high) : Json()},
                     {"words", type.words},
+                    {"known", type.known},
+                    {"names", split_list(entry.option->get_name(entry.positional(), true))},
+                    {"value_optional", entry.value_optional && !is_flag},
                     {"list", entry.list},
                     {"repeatable", entry.repeatable && !is_flag}});
   }
@@ -209,7 +216,7 @@ bool CommandLine::parse(const std::vector<std::string>& args, std::ostream& out)
   }
   std::vector<std::string> reversed;  // CLI11 pops from the back
   for (const std::string& arg : args) reversed.insert(reversed.begin(), with_dashes(arg));
-  parser_->app.set_help_flag("-h,--help", "this text")->group("Output");
+  parser_->app.set_help_flag(std::string(kHelpNames), std::string(kHelpText))->group("Output");
   try {
     parser_->app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
@@ -273,6 +280,12 @@ SetOption set_text(std::string& value) {
     if (text.empty()) throw Error(option + " is empty; give it a value");
     value = text;
   };
+}
+
+SetOption set_name(std::string& value, std::vector<std::string> names) {
+  const SetOption text = set_text(value);
+  return {{.known = std::move(names)},
+          [text](const std::string& option, const std::string& word) { text(option, word); }};
 }
 
 SetOption set_whole(std::int64_t& value, std::int64_t low, std::int64_t high) {

@@ -36,6 +36,7 @@ struct ValueType {
   Holds holds = Holds::text;
   double low = 0, high = 0;          // of numbers; both 0: no bounds are known
   std::vector<std::string> words{};  // of text: all there are; empty: any
+  std::vector<std::string> known{};  // of text: some that there are, which shells complete
 };
 
 // Takes an option's text; throws Error that names the option.
@@ -52,6 +53,8 @@ class SetOption {
   ValueType type_;
   Set set_;
 };
+
+inline constexpr std::string_view kHelpNames = "-h,--help", kHelpText = "this text";
 
 struct OptionText {
   std::string name;        // "--gpus", "-o,--output"
@@ -73,6 +76,7 @@ class CommandLine {
   void flag(const std::string& name, const std::string& help, bool& value);
   // Words without an option, in order; the last complaint says how many there may be.
   void positional(const std::string& name, const std::string& help, std::string& value);
+  void positional(const std::string& name, const std::string& help, SetOption set);
 
   // Any number of them.
   void positionals(const std::string& name, const std::string& help,
@@ -91,6 +95,8 @@ class CommandLine {
 // ---- what options hold ----
 
 SetOption set_text(std::string& value);
+// The name of something built in, or the path of a file that is like it.
+SetOption set_name(std::string& value, std::vector<std::string> names);
 SetOption set_whole(std::int64_t& value, std::int64_t low, std::int64_t high);
 SetOption set_number(double& value, double low, double high);
 // "1T", "300B", "2e12".

@@ -9,6 +9,7 @@
 #include "cli/job.h"
 #include "models/ascii.h"
 #include "models/error.h"
+#include "models/plan/word_values.h"
 #include "models/plan/words.h"
 #include "models/program/loss.h"
 #include "models/text.h"
@@ -72,8 +73,10 @@ std::string value_name(const WordText& word) {
 }
 
 ValueType type_of(const WordText& word) {
-  if (word.is_truth) return {.holds = Holds::truth};
-  return {.holds = word.is_number && word.given != Given::layout ? Holds::whole : Holds::text};
+  std::vector<std::string> known = values_of_word(word.key);
+  if (word.is_truth) return {.holds = Holds::truth, .known = std::move(known)};
+  return {.holds = word.is_number && word.given != Given::layout ? Holds::whole : Holds::text,
+          .known = std::move(known)};
 }
 
 void add_single(CommandLine& line, const WordText& word, PlanWords& words,

@@ -93,11 +93,12 @@ void add_rl_options(CommandLine& line, RlQuestion& question) {
               noted(set_number(question.job.response.spread, 0, 5)));
   line.option({"--lengths", "FILE", "answers' lengths, one a line or a JSON array", ""},
               noted(set_text(question.lengths)));
-  line.option({"--rollout", "LAYOUT",
-               "an engine that makes answers: \"tp2 share0.8\"; words tp, pp, dp, ep, redundant, share "
-               "(of memory), running (at once), fp8",
-               "search: all"},
-              noted(set_text(question.rollout)));
+  line.option(
+      {"--rollout", "LAYOUT",
+       "an engine that makes answers: \"tp2 share0.8\"; words tp, pp, dp, ep, redundant, share "
+       "(of memory), running (at once), fp8",
+       "search: all"},
+      noted(set_text(question.rollout)));
   line.option({"--rollout-gpus", "COUNT",
                "GPUs that make answers while the others train; 0: the same ones do both in turn",
                "search: all ways"},

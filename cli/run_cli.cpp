@@ -8,11 +8,14 @@
 #include <new>
 #include <ostream>
 
+#include "cli/answer.h"
 #include "cli/commands.h"
+#include "cli/option_table.h"
 #include "cli/page.h"
 #include "cli/print.h"
 #include "executor/cuda/device_error.h"
 #include "models/error.h"
+#include "models/json.h"
 
 namespace qplan {
 namespace {
@@ -49,13 +52,15 @@ constexpr std::array kVerbs{
     Verb{"hardware", "the built-in machines; `hardware show NAME`", run_hardware,
          "hardware profile", true},
     Verb{"mcp", "a server of these verbs for agents (Model Context Protocol, over stdio)", run_mcp},
+    Verb{"completions", "what bash, zsh or fish completes", run_completions},
+    Verb{"man", "pages for man(1)", run_man},
 };
 
 void print_help(std::ostream& out) {
   print(out,
         "qplan: which parallel plan for training a large language model, at what cost.\n\n"
         "Usage: qplan VERB [options]\n\nVerbs:\n");
-  for (const Verb& verb : kVerbs) print(out, "  {:<10}{}\n", verb.name, verb.summary);
+  for (const Verb& verb : kVerbs) print(out, "  {:<13}{}\n", verb.name, verb.summary);
   print(out,
         "\n`qplan VERB --help` lists a verb's options; `qplan --version` prints {}.\n\n"
         "Example: qplan search --model qwen3-30b-a3b --gpus 256\n",
@@ -74,6 +79,10 @@ Exit dispatch(const Args& args, const Console& console) {
     return Exit::done;
   }
   if (word == "help") return dispatch({rest.front(), "--help"}, console);
+  if (word == "--help=json" && rest.empty()) {
+    console.out << answer_text("verbs", verbs_json());
+    return Exit::done;
+  }
   if (word == "--version") {
     print(console.out, "qplan {}\n", kVersion);
     return Exit::done;
@@ -93,6 +102,10 @@ Exit dispatch(const Args& args, const Console& console) {
 
 std::span<const Verb> verbs() {
   return kVerbs;
+}
+
+std::string_view program_version() {
+  return kVersion;
 }
 
 int run_cli(const std::vector<std::string>& args, std::ostream& out, std::ostream& err,

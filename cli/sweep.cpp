@@ -384,10 +384,11 @@ void add_options(CommandLine& line, SweepQuestion& question) {
   line.group("Cluster");
   line.option({"--gpus", "COUNT,...", "GPUs: 8..4096 (doubling), or 64,96,128", ""},
               set_axis(question.gpus, 1, kMostGpus));
-  line.option({"--hardware", "NAME,...", "built-in names or profiles", "h100-sxm"},
-              [&question](const std::string&, const std::string& text) {
-                question.hardware = split_list(text);
-              });
+  line.option(
+      {"--hardware", "NAME,...", "built-in names or profiles", "h100-sxm"},
+      {{.known = hardware_names()}, [&question](const std::string&, const std::string& text) {
+         question.hardware = split_list(text);
+       }});
   add_cluster_options(line, question.choices, {.with_gpus = false, .with_hardware = false});
   add_run_options(line, question);
   line.group("Search space (each takes one value, several, or a range: 4; 2,4,8; 1..3)");

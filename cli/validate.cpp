@@ -173,7 +173,8 @@ Exit run_validate(const Args& args, const Console& console) {
   if (!line.parse(args, console.out)) return Exit::done;
 
   const Execution execution = prepare(choices);
-  if (const auto exit = run_by_local_ranks(execution, choices, "validate", args, console)) return *exit;
+  if (const auto exit = run_by_local_ranks(execution, choices, "validate", args, console))
+    return *exit;
   RunOptions extra;
   extra.keep_trace = true;
   extra.progress = progress_line(console, choices);

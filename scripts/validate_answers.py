@@ -134,6 +134,7 @@ def questions(folder):
     yield "profile", "hardware show our.json", 0, None
     yield "profile", "hardware show slower.json", 0, None
     yield "profile", "hardware show no_nvlink.json", 0, None
+    yield "verbs", "--help=json", 0, None
 
 
 # ---- the schemas ----
@@ -333,6 +334,9 @@ def answers(run, folder):
         for one in json.loads(run(f"{verb} --json").stdout)[key]:
             line = f"{verb} show {one['name']}"
             yield schema, line, json.loads(run(line).stdout), None
+    for verb in json.loads(run("--help=json").stdout)["verbs"]:
+        line = f"{verb['name']} --help=json"
+        yield "options", line, json.loads(run(line).stdout), None
 
 
 def main():

@@ -12,6 +12,7 @@
 #include "models/error.h"
 #include "models/json.h"
 #include "models/plan/plan_text.h"
+#include "models/plan/word_values.h"
 #include "models/plan/words.h"
 #include "models/text.h"
 
@@ -360,28 +361,44 @@ ParallelPlan plan_from_json(const Json& object, std::string_view path) {
 
 namespace {
 
-// The values that help lists behind a word's noun phrase; empty: the phrase says them.
+template <class E>
+std::vector<std::string> words_of_table() {
+  std::vector<std::string> words;
+  for (const auto& [e, name] : Words<E>::table) words.emplace_back(name);
+  return words;
+}
+
+// The values of a word that can be listed.
 template <class T>
-std::string values_text(const PlanWord<T>& word) {
+std::vector<std::string> listed_values(const PlanWord<T>& word) {
   if constexpr (std::is_enum_v<T>) {
-    return fmt::format("{}", fmt::join(words_taken(word), ", "));
+    return words_taken(word);
+  } else if constexpr (std::is_same_v<T, bool>) {
+    return {"true", "false"};
   } else {
-    return "";
+    return {};
   }
 }
 
 template <class E>
-std::string values_text(const PlanWord<EnumSet<E>>&) {
-  std::vector<std::string_view> words;
-  for (const auto& [e, name] : Words<E>::table) words.push_back(name);
-  return fmt::format("{}", fmt::join(words, ", "));
+std::vector<std::string> listed_values(const PlanWord<EnumSet<E>>&) {
+  return words_of_table<E>();
+}
+
+std::vector<std::string> listed_values(const PlanWord<Recompute>&) {
+  return words_of_table<RecomputeKind>();
+}
+
+// The values that help lists behind a word's noun phrase; empty: the phrase says them.
+template <class T>
+std::string values_text(const PlanWord<T>& word) {
+  if (std::is_same_v<T, bool>) return "";
+  return fmt::format("{}", fmt::join(listed_values(word), ", "));
 }
 
 std::string values_text(const PlanWord<Recompute>&) {
-  std::vector<std::string_view> modules;
-  for (const auto& [e, name] : Words<RecomputeModule>::table) modules.push_back(name);
   return fmt::format("none, selective[:MODULE+...], full[:LAYERS]; a MODULE is {}",
-                     fmt::join(modules, ", "));
+                     fmt::join(words_of_table<RecomputeModule>(), ", "));
 }
 
 }  // namespace
@@ -401,6 +418,14 @@ std::vector<WordText> word_texts() {
                      .is_number = is_number<T>});
   });
   return texts;
+}
+
+std::vector<std::string> values_of_word(std::string_view key) {
+  std::vector<std::string> values;
+  for_each_word([&](const auto& word) {
+    if (word.key == key) values = listed_values(word);
+  });
+  return values;
 }
 
 std::string to_string(const Recompute& recompute) {

@@ -45,8 +45,8 @@ set(common_headers <fmt/format.h> <fmt/ranges.h>
   <optional> <set> <span> <string> <string_view> <utility> <variant> <vector>)
 # Apart, because a file that reads nlohmann/json compiles 0.4 s of it whether it uses any or not.
 set(json_headers ${common_headers} <nlohmann/json.hpp>)
-qplan_headers(qplan_headers HEADERS ${common_headers} LINK fmt::fmt)
-qplan_headers(qplan_json_headers HEADERS ${json_headers} LINK fmt::fmt nlohmann_json::nlohmann_json)
+qplan_headers(qplan_headers HEADERS ${common_headers} LINK ${fmt_library})
+qplan_headers(qplan_json_headers HEADERS ${json_headers} LINK ${fmt_library} nlohmann_json::nlohmann_json)
 
 # qplan_unity(target source...): with QPLAN_UNITY, files of one folder are compiled some at a time as one:
 # headers are read, and templates made, once for all of them. So no two files of a folder may give a name
