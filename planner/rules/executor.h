@@ -93,7 +93,9 @@ inline constexpr auto kExecutor = std::to_array<Rule>({
      "qplan: models/program/vision_blocks.cpp shares visual tokens over tp evenly"},
     {"executor_mamba_groups", set_of(RecipeKind::qplan),
      [](const Case& c) {
-       return c.m.mamba && !divides(std::int64_t{c.p.tp} * c.p.cp, c.m.mamba->num_groups);
+       // Where tp alone cannot share them, mamba_heads says so.
+       return c.m.mamba && divides(c.p.tp, c.m.mamba->num_groups) &&
+              !divides(std::int64_t{c.p.tp} * c.p.cp, c.m.mamba->num_groups);
      },
      [](const Case& c) {
        return fmt::format(
