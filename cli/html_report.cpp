@@ -219,16 +219,16 @@ Exit run_report(const Args& args, const Console& console) {
               set_text(question.scaling));
   Args own;
   question.rest = without_options(args, {"-o", "--output", "--scaling"}, {}, own);
-  const bool wants_help = !question.rest.empty() &&
-                          (question.rest.front() == "--help" || question.rest.front() == "-h");
-  if (wants_help) own = {"--help"};
+  const auto asks_for_help = [](const std::string& word) {
+    return word == "--help" || word == "-h" || word == "--help=json";
+  };
+  if (!question.rest.empty() && asks_for_help(question.rest.front())) own = {question.rest.front()};
   if (!line.parse(own, console.out)) return Exit::done;
   if (question.rest.empty()) {
     throw Error(fmt::format("report needs a plan, an answer in JSON, or a verb to ask ({})",
                             drawn_verbs()));
   }
-  const bool helps =
-      std::find(question.rest.begin(), question.rest.end(), "--help") != question.rest.end();
+  const bool helps = std::any_of(question.rest.begin(), question.rest.end(), asks_for_help);
   if (question.output.empty() && !helps)
     throw Error("report needs -o FILE, the HTML file to write");
 

@@ -9,7 +9,8 @@ template <class Counts>
 OpTotals totals_of(const Trace& trace, Counts counts) {
   OpTotals totals;
   for (const TraceEvent& event : trace.events) {
-    if (event.pipe || !counts(event.rank)) continue;
+    // Messages are no ops, nor what takes them from their buffers on the compute stream.
+    if (event.pipe || event.category == "send" || !counts(event.rank)) continue;
     KindTotals& kind = totals[event.name.substr(0, event.name.find(' '))];
     ++kind.ops;
     kind.time = kind.time + (event.end - event.begin);

@@ -86,7 +86,7 @@ TEST_CASE("what does not go together is said in one sentence") {
       {"--algorithm grpo --global-batch-size 8", "follows from --prompts"},
       {"--algorithm sft --samples 2", "--samples is for grpo and ppo"},
       {"--algorithm dpo --rollout tp1", "makes no answers"},
-      {"--algorithm grpo --rollout pp2", "'pp2'"},
+      {"--algorithm grpo --rollout cp2", "'cp2'"},
       {"--algorithm grpo --rollout tp16", "engines"},
       {"--algorithm grpo --train-batch 7", "optimizer steps"},
       {"--algorithm grpo --staleness 1", "--rollout-gpus"},

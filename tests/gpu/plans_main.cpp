@@ -57,7 +57,7 @@ RunResult run_one(const Json& job, const ProcessRank& process) {
 Json works_of(const Trace& trace) {
   std::map<std::string, std::pair<int, double>> found;
   for (const TraceEvent& event : trace.events) {
-    if (event.pipe) continue;
+    if (event.category == "send") continue;
     auto& [ops, seconds] = found[event.name];
     ++ops;
     seconds += (event.end - event.begin).value();
