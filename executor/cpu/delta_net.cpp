@@ -19,7 +19,7 @@ struct DeltaHeads {
   std::int64_t keys = 0, values = 0, key_dim = 0, value_dim = 0;
 };
 
-DeltaHeads heads_of(const CpuRank& rank, const Command& c) {
+DeltaHeads delta_heads(const CpuRank& rank, const Command& c) {
   const DeltaNetSpec& d = *rank.spec(c).delta_net;
   const std::int64_t ranks = std::int64_t{rank.job.plan.tp} * rank.job.plan.cp;
   return {d.num_key_heads / ranks, d.num_value_heads / ranks, d.key_head_dim, d.value_head_dim};
@@ -92,7 +92,7 @@ void HeadGradient::commit() {
 // query, its key, the values and the gates that it serves, and behind all that its strengths and
 // decays. Qwen3.5's projections make queries, keys, values, gates, strengths and decays.
 DeltaColumns delta_columns(const CpuRank& rank, const Command& c) {
-  const DeltaHeads h = heads_of(rank, c);
+  const DeltaHeads h = delta_heads(rank, c);
   const std::int64_t key = h.keys * h.key_dim, value = h.values * h.value_dim;
   if (!rank.spec(c).delta_net->packed_projections) {
     const std::int64_t gate = 2 * key + value;
@@ -159,7 +159,7 @@ void run_convolution(CpuRank& rank, const Command& c, bool backward) {
 
 // {q|k} -> {q, k, scales}; {dq, dk, q, k, scales} -> {dq|dk}.
 void run_delta_norm(CpuRank& rank, const Command& c, bool backward) {
-  const DeltaHeads h = heads_of(rank, c);
+  const DeltaHeads h = delta_heads(rank, c);
   const std::int64_t width = h.keys * h.key_dim;
   Values packed(rank.tensor(c, backward ? c.writes[0] : c.reads[0]), !backward);
   Values scales(rank.tensor(c, backward ? c.reads[4] : c.writes[2]), backward);
@@ -187,7 +187,7 @@ void run_delta_norm(CpuRank& rank, const Command& c, bool backward) {
 // {projected, weights} -> {decays, strengths}; {projected, d decays, d strengths, weights} ->
 // {d strengths | d decays' input, gradients}.
 void run_decay_gates(CpuRank& rank, const Command& c, bool backward) {
-  const std::int64_t heads = heads_of(rank, c).values;
+  const std::int64_t heads = delta_heads(rank, c).values;
   Values projected(rank.tensor(c, c.reads[0]));
   Scratch own = taken(delta_columns(rank, c).strengths, projected.matrix());
   const PackedParameter &of_bias = parameter_with(rank, c, ParameterRole::linear_dt_bias),
@@ -252,7 +252,7 @@ void run_delta_rule(CpuRank& rank, const Command& c, const GatedDeltaRule& work)
 // out, projected, weights} -> {d out, d gate, gradients}.
 void run_gated_norm(CpuRank& rank, const Command& c, bool backward) {
   const std::size_t first = backward ? 1 : 0;
-  const std::int64_t dim = heads_of(rank, c).value_dim;
+  const std::int64_t dim = delta_heads(rank, c).value_dim;
   const math::NormShape shape{.epsilon = rank.spec(c).norm_epsilon};
   Values out(rank.tensor(c, c.reads[first])), projected(rank.tensor(c, c.reads[first + 1]));
   const PackedParameter& p = parameter_with(rank, c, ParameterRole::linear_norm);
