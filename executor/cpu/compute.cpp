@@ -7,10 +7,10 @@
 #include "executor/cpu/ops.h"
 #include "executor/io/weights.h"
 #include "executor/math/activation.h"
-#include "executor/math/delta_rule.h"
 #include "executor/math/embedding.h"
 #include "executor/math/gemm.h"
 #include "executor/math/norm.h"
+#include "executor/math/sigmoid.h"
 #include "models/error.h"
 #include "models/overloaded.h"
 

@@ -8,6 +8,7 @@
 #include "executor/math/causal_conv.h"
 #include "executor/math/delta_rule.h"
 #include "executor/math/norm.h"
+#include "executor/math/sigmoid.h"
 #include "models/error.h"
 
 namespace qplan {

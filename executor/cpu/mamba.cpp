@@ -2,9 +2,9 @@
 // x, B, C and step sizes, side by side. A rank works on whole sequences of its heads.
 
 #include "executor/cpu/ops.h"
-#include "executor/math/delta_rule.h"
 #include "executor/math/norm.h"
 #include "executor/math/scan.h"
+#include "executor/math/sigmoid.h"
 #include "models/error.h"
 
 namespace qplan {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "executor/math/sigmoid.h"
+
 namespace qplan::math {
 namespace {
 
@@ -10,10 +12,6 @@ constexpr double kLimit = 7, kAlpha = 1.702;             // GptOssExperts
 constexpr double kSqrt2OverPi = 0.79788456080286536;     // sqrt(2/pi)
 constexpr double kInverseSqrt2Pi = 0.39894228040143268;  // 1/sqrt(2 pi)
 constexpr double kCubic = 0.044715;                      // of GELU's tanh form
-
-double sigmoid(double x) {
-  return 1 / (1 + std::exp(-x));
-}
 
 // f(gate, up) and its derivatives; plain activations take their input as `gate`.
 struct Value {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "executor/math/sigmoid.h"
+
 namespace qplan::math {
 namespace {
 
@@ -64,14 +66,6 @@ class HeadStates {
 };
 
 }  // namespace
-
-double softplus(double x) {
-  return x > 0 ? x + std::log1p(std::exp(-x)) : std::log1p(std::exp(x));
-}
-
-double sigmoid(double x) {
-  return 1 / (1 + std::exp(-x));
-}
 
 void delta_rule(const DeltaRuleInput& in, const DeltaRuleShape& s, Matrix out) {
   for (std::int64_t head = 0; head < s.value_heads; ++head) {

@@ -41,7 +41,4 @@ void decay_gates(const DecayInput& in, Matrix decay, Matrix strength);
 void decay_gates_backward(const DecayInput& in, ConstMatrix ddecay, ConstMatrix dstrength,
                           Matrix da, Matrix db, Floats d_dt_bias, Floats d_a_log);
 
-double softplus(double x);
-double sigmoid(double x);
-
 }  // namespace qplan::math

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "executor/math/delta_rule.h"
+#include "executor/math/sigmoid.h"
 
 namespace qplan::math {
 namespace {

@@ -5,6 +5,7 @@
 #include "executor/math/causal_conv.h"
 #include "executor/math/delta_rule.h"
 #include "executor/math/scan.h"
+#include "executor/math/sigmoid.h"
 #include "tests/executor/math/gradient.h"
 
 using namespace qplan::math;
