@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <initializer_list>
 #include <map>
 #include <numeric>
 #include <string>
@@ -135,6 +136,13 @@ constexpr double kLaunchError = 0.2;
 // none and half as much again (Megatron-Bridge's cards: 8,655 tokens/s for 13,011 by force).
 constexpr double kRoutingError = 0.1;
 
+// Errors that do not depend on each other, together. (std::hypot would ask for glibc 2.35.)
+double root_of_squares(std::initializer_list<double> errors) {
+  double sum = 0;
+  for (const double error : errors) sum += error * error;
+  return std::sqrt(sum);
+}
+
 // What one recipe on one GPU makes worse known than what `errors` of the recipe were read off. Our
 // own executor calibrates on the machine that it runs on.
 double unfamiliar(const CostModel& cost, const ParallelPlan& plan, const Estimate& e) {
@@ -143,8 +151,8 @@ double unfamiliar(const CostModel& cost, const ParallelPlan& plan, const Estimat
   const double launching = kLaunchError * (e.time.host / e.step_time);
   const bool routed = cost.model().moe && plan.routing == Routing::natural;
   const bool known = was_measured_on(recipe.kind, cost.hardware().gpu.name);
-  return std::hypot(launching, routed ? kRoutingError : 0,
-                    known ? 0 : cost.hardware().errors.assumed);
+  return root_of_squares(
+      {launching, routed ? kRoutingError : 0, known ? 0 : cost.hardware().errors.assumed});
 }
 
 void set_intervals(const CostModel& cost, const ParallelPlan& plan, const PricedWork& work,
@@ -154,8 +162,9 @@ void set_intervals(const CostModel& cost, const ParallelPlan& plan, const Priced
   const double experts = !cost.model().moe              ? 0
                          : plan.moe_capacity_factor > 0 ? recipe.errors.dropping
                                                         : recipe.errors.expert;
-  const double of_recipe = std::hypot(recipe.errors.model, experts);
-  const double relative = 1.28 * std::hypot(work.error(), of_recipe, unfamiliar(cost, plan, e));
+  const double of_recipe = root_of_squares({recipe.errors.model, experts});
+  const double relative =
+      1.28 * root_of_squares({work.error(), of_recipe, unfamiliar(cost, plan, e)});
   e.step_time_low = e.step_time * (1 - relative);
   e.step_time_high = e.step_time * (1 + relative);
   // docs/reference/physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half
