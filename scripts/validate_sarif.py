@@ -14,16 +14,7 @@ import subprocess
 import sys
 import urllib.request
 
-SKIPPED = 77  # as ctest's SKIP_RETURN_CODE
-SYSTEM_PYTHON = "/usr/bin/python3"  # whom the distribution's package serves, wherever the path leads
-
-try:
-    import jsonschema
-except ImportError:
-    if sys.executable != SYSTEM_PYTHON and os.path.exists(SYSTEM_PYTHON):
-        os.execv(SYSTEM_PYTHON, [SYSTEM_PYTHON, *sys.argv])
-    print("skipped: no jsonschema; apt-get install python3-jsonschema")
-    sys.exit(SKIPPED)
+from with_jsonschema import SKIPPED, jsonschema
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Enough kinds of findings, files and places that a shape which is wrong somewhere shows.
