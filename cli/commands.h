@@ -41,6 +41,7 @@ int run_cli(const std::vector<std::string>& args, const Console& console);
 Exit run_search(const Args& args, const Console& console);
 Exit run_predict(const Args& args, const Console& console);
 Exit run_sweep(const Args& args, const Console& console);
+Exit run_goodput(const Args& args, const Console& console);
 Exit run_trace(const Args& args, const Console& console);
 Exit run_emit(const Args& args, const Console& console);
 Exit run_check(const Args& args, const Console& console);

@@ -28,6 +28,8 @@ constexpr std::array kVerbs{
     Verb{"predict", "one plan's memory, step time and breakdown", run_predict, "predict", true},
     Verb{"sweep", "a search per world size, batch, sequence length or GPU: scaling, days, cost",
          run_sweep, "sweep", true},
+    Verb{"goodput", "what failures, checkpoints, spares, stragglers and thin links leave of a run",
+         run_goodput, "goodput", true},
     Verb{"trace", "a plan's step as a Perfetto trace, or drawn in the terminal", run_trace},
     Verb{"emit", "a plan as a framework's configuration and launch scripts", run_emit, "emit",
          true},

@@ -122,13 +122,16 @@ class CostModel {
   struct Memo;
   struct PlanView;
   struct MemoryView;
-  [[nodiscard]] MemoryView memory_view(const ParallelPlan& plan) const;
-  [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan, const MemoryView& view) const;
+  struct Seen;
+  struct SeenRuns;
+  [[nodiscard]] MemoryView memory_view(const ParallelPlan& plan, Seen& seen) const;
+  [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan, const MemoryView& view,
+                                      Seen& seen) const;
   [[nodiscard]] PlanView view(const ParallelPlan& plan) const;
-  [[nodiscard]] StepBound own_work_bound(const PlanView& view) const;
+  [[nodiscard]] StepBound own_work_bound(const PlanView& view, const SeenRuns* seen) const;
   [[nodiscard]] RankParameters parameters(const BlockShape& shape) const;
   [[nodiscard]] std::vector<StageBusy> busy(const PlanView& view) const;
-  [[nodiscard]] std::vector<StageBusy> least_busy(const PlanView& view) const;
+  [[nodiscard]] std::vector<StageBusy> least_busy(const PlanView& view, const SeenRuns* seen) const;
   [[nodiscard]] Seconds step_time(const PlanView& view, FreeWork free) const;
 
   const ModelSpec& model_;
@@ -140,7 +143,8 @@ class CostModel {
 };
 
 // What search asks of every plan, one thread's worth: plans that differ only in where their states
-// live share the fold of their activations and the bound of their own work with the plan before.
+// live share the fold of their activations and the bound of their own work with the plan before,
+// and plans that differ only in their schedule the blocks of all plans before.
 class PlanSifter {
  public:
   explicit PlanSifter(const CostModel& cost);
@@ -159,6 +163,7 @@ class PlanSifter {
   void look_at(const ParallelPlan& plan);
 
   const CostModel& cost_;
+  std::unique_ptr<CostModel::Seen> seen_;
   std::unique_ptr<CostModel::MemoryView> last_;
 };
 

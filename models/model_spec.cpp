@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "models/parameters.h"
 
@@ -100,15 +102,22 @@ double products_beside_attention(const ModelSpec& model, std::int64_t seq_len) {
                 : 2 * model.head_dim;
   const double tokens = static_cast<double>(seq_len);
   double products = 0, attention = 0;
+  std::vector<std::pair<const LayerKind*, std::int64_t>> active;  // parameters of each kind
+  const auto active_of = [&](const LayerKind& kind) {
+    for (const auto& [known, count] : active) {
+      if (*known == kind) return count;
+    }
+    const std::vector<Parameter> layer = parameters_of(model, ModelPart::decoder, kind);
+    active.emplace_back(&kind, elements(layer) - (kind.moe ? inactive(model, layer) : 0));
+    return active.back().second;
+  };
   for (std::size_t i = 0; i < model.layers.size();) {
     const LayerKind& kind = model.layers[i];
     std::size_t end = i + 1;  // layers of a kind that follow one another are counted at once
     while (end < model.layers.size() && model.layers[end] == kind) ++end;
     const auto alike = static_cast<double>(end - i);
     i = end;
-    const std::vector<Parameter> layer = parameters_of(model, ModelPart::decoder, kind);
-    const std::int64_t idle = kind.moe ? inactive(model, layer) : 0;
-    products += alike * 2 * static_cast<double>(elements(layer) - idle) * tokens;
+    products += alike * 2 * static_cast<double>(active_of(kind)) * tokens;
     if (kind.mixer != Mixer::attention) continue;
     attention += alike * 2 * static_cast<double>(dims) * heads * scored_pairs(model, kind, tokens);
   }

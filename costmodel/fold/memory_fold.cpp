@@ -59,7 +59,7 @@ struct DistinctStage {
   StageMoves moves;
   std::vector<const BlockMemory*> blocks;  // of its runs, in order
   std::vector<const Slot*> shared;
-  std::vector<int> holds;  // how often it holds each kind of states
+  std::vector<int> holds;  // how often it holds each of the view's kinds of states
   Bytes on_host;           // of one microbatch, from forward to backward
   Bytes passing_host;      // ... and of the one block that runs
 };
@@ -74,7 +74,7 @@ MemoryUse with_wires(MemoryUse use, Bytes wire, bool in, bool out) {
 // Buffers held once per distinct shape: a handful.
 void add_distinct(std::vector<const Slot*>& shared, const Slot& slot) {
   const bool known = std::any_of(shared.begin(), shared.end(), [&](const Slot* other) {
-    return other == &slot || (other->name == slot.name && other->shape == slot.shape);
+    return other == &slot || (other->shape == slot.shape && other->name == slot.name);
   });
   if (!known) shared.push_back(&slot);
 }
@@ -91,23 +91,24 @@ Bytes bytes_of(const std::vector<const Slot*>& slots) {
 struct CostModel::MemoryView {
   ParallelPlan key;
   PlanView view;  // of `key`
+  SeenRuns runs;  // of the view's stages
   // Of each rank, what its actions hold at its peak: gradients that they made, gathered parameters,
   // and all the rest.
   std::vector<MemoryParts> parts;
   std::vector<Bytes> activations;
-  std::vector<int> like;          // rank -> the first rank that holds the same stages
-  std::vector<Bytes> buffers;     // of each rank that is the first of its kind
-  std::vector<Bytes> sending;     // of each rank, for what it sends
-  Bytes activations_on_host;      // of the rank that has most there at once
-  std::vector<BlockShape> kinds;  // distinct holders of states
-  std::vector<int> counts;        // [rank][kind], of the first ranks
+  std::vector<int> like;       // rank -> the first rank that holds the same stages
+  std::vector<Bytes> buffers;  // of each rank that is the first of its kind
+  std::vector<Bytes> sending;  // of each rank, for what it sends
+  Bytes activations_on_host;   // of the rank that has most there at once
+  std::vector<int> kinds;      // distinct holders of states, by the numbers of what was seen
+  std::vector<int> counts;     // [rank][kind], of the first ranks
   std::optional<StepBound> bound;
   [[nodiscard]] int count(std::size_t rank, std::size_t kind) const {
     return counts[static_cast<std::size_t>(like[rank]) * kinds.size() + kind];
   }
 };
 
-CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
+CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan, Seen& seen) const {
   MemoryView result;
   result.key = buffer_key(plan, recipe_);
   result.view = view(result.key);
@@ -118,26 +119,45 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   };
   const auto ranks = static_cast<std::size_t>(plan.pp);
 
+  const RankGrid grid(*v.plan, facts_.nvlink_domain);
+  const DelayKey in_common{v.base, groups_of(kModelAxes, grid, recipe_), graphs_of(*v.plan),
+                           v.backward};
+  Seen::Blocks& blocks = seen.blocks[v.schedule.pairs ? 1 : 0][in_common];
+  result.runs.blocks = &blocks;
+  const auto place_of = [&](const BlockShape& shape) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      if (blocks[i].shape == shape) return i;
+    }
+    const DelayKey key{buffer_shape(shape), 0, std::nullopt, v.backward};
+    const BlockMemory& memory = memo_->memory.get(
+        key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
+    const int states = holds_states(shape.kind) ? seen.number_of(state_shape(shape)) : -1;
+    blocks.push_back({shape, &memory, states, std::nullopt});
+    return blocks.size() - 1;
+  };
+
   // Each distinct stage: its fold, its shared buffers, and how often it holds each kind of states.
   std::vector<DistinctStage> distinct(v.stages.distinct.size());
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     StageMoves& use = distinct[i].moves;
     Bytes staying;
     for (const Run& run : v.stages.distinct[i]) {
-      const DelayKey key{buffer_shape(run.shape), 0, std::nullopt, v.backward};
-      const BlockMemory& block = memo_->memory.get(
-          key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
+      const std::size_t place = place_of(run.shape);
+      result.runs.places.push_back(static_cast<int>(place));
+      const BlockMemory& block = *blocks[place].memory;
       distinct[i].blocks.push_back(&block);
       distinct[i].on_host += block.on_host * static_cast<double>(run.count);
       distinct[i].passing_host = std::max(distinct[i].passing_host, block.passing_host);
       staying += block.staying * static_cast<double>(run.count);
       use.forward = then(use.forward, power(block.forward, run.count));
       use.backward = then(power(block.backward, run.count), use.backward);
-      use.backward_input = then(power(block.backward_input, run.count), use.backward_input);
-      use.backward_weight = then(power(block.backward_weight, run.count), use.backward_weight);
+      if (v.backward != BackwardForm::whole) {
+        use.backward_input = then(power(block.backward_input, run.count), use.backward_input);
+        use.backward_weight = then(power(block.backward_weight, run.count), use.backward_weight);
+      }
       for (const Slot& slot : block.shared) add_distinct(distinct[i].shared, slot);
-      if (!holds_states(run.shape.kind)) continue;
-      const BlockShape states = state_shape(run.shape);
+      const int states = blocks[place].states;
+      if (states < 0) continue;
       const auto it = std::find(result.kinds.begin(), result.kinds.end(), states);
       const auto kind = static_cast<std::size_t>(it - result.kinds.begin());
       if (it == result.kinds.end()) result.kinds.push_back(states);
@@ -149,10 +169,11 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
   }
 
   const Bytes wire = boundary_bytes(model_, v.base);
-  for (int r = 0; r < plan.pp; ++r) {
+  result.sending.resize(ranks);
+  const Bytes message = message_buffer_bytes(model_, v.base, recipe_);
+  for (std::size_t r = 0; message > Bytes(0) && r < ranks; ++r) {
     // Of links out, and of as many in.
-    result.sending.push_back(message_buffer_bytes(model_, v.base, recipe_) *
-                             (2 * outgoing_links(v.schedule, r)));
+    result.sending[r] = message * (2 * outgoing_links(v.schedule, static_cast<int>(r)));
   }
   std::vector<StageMoves> uses(stage_count);
   std::vector<int> stages_of(stage_count);  // [rank][chunk] -> distinct stage
@@ -182,7 +203,10 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
     std::vector<const Slot*> shared;
     for (auto stage = own; stage != end; ++stage) {
       const DistinctStage& d = distinct[static_cast<std::size_t>(*stage)];
-      for (const Slot* slot : d.shared) add_distinct(shared, *slot);
+      const bool again = stage != own && *stage == *(stage - 1);
+      for (const Slot* slot : d.shared) {
+        if (!again) add_distinct(shared, *slot);
+      }
       for (std::size_t k = 0; k < d.holds.size(); ++k) {
         result.counts[r * result.kinds.size() + k] += d.holds[k];
       }
@@ -230,7 +254,11 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan) const {
     return with_wires(total, wire, sends(v.schedule, b), receives(v.schedule, b));
   };
   // What a stage's forward leaves on the host its backward takes back.
+  const bool any_on_host =
+      std::any_of(distinct.begin(), distinct.end(),
+                  [](const DistinctStage& stage) { return stage.on_host != Bytes(0); });
   const auto host_peak = [&](const std::vector<ActionRun>& runs) {
+    if (!any_on_host) return Bytes(0);
     const auto of = [&](int stage) {
       const auto d = static_cast<std::size_t>(v.stages.of_stage[static_cast<std::size_t>(stage)]);
       return distinct[d].on_host;
@@ -293,10 +321,11 @@ Bytes reserved_bytes(const StageMemory& memory, const Recipe& recipe, Bytes room
 }  // namespace
 
 MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
-  return memory(plan, memory_view(plan));
+  Seen seen;
+  return memory(plan, memory_view(plan, seen), seen);
 }
 
-MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) const {
+MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v, Seen& seen) const {
   const BlockShape base = base_shape(model_, plan_on(hardware_, plan, recipe_), recipe_,
                                      facts_.moe_imbalance, facts_.turns_fp8);
   Bytes reserves;
@@ -305,35 +334,54 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v) 
   const Bytes outside = outside_bytes(model_, plan, recipe_, hardware_);
 
   // Small and fixed: a model has a handful of kinds.
-  std::vector<PersistentBytes> persistent;
+  std::vector<const Seen::Held*> held;
+  const auto base_number = static_cast<std::uint64_t>(seen.number_of(state_shape(base)));
   double offloaded = 0;
   for (std::size_t k = 0; k < v.kinds.size(); ++k) {
-    const BlockShape shape = with_states_of(v.kinds[k], base);
-    persistent.push_back(memo_->states.get(
-        shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); }));
+    const auto kind = static_cast<std::uint64_t>(v.kinds[k]);
+    const auto [it, added] = seen.held.try_emplace((base_number << 32U) + kind);
+    if (added) {
+      const BlockShape shape = with_states_of(seen.shapes[kind], base);
+      it->second.bytes = memo_->states.get(
+          shape, [&] { return persistent_bytes(build_states(model_, recipe_, shape)); });
+      it->second.shared = shares_embedding(model_, shape);
+      it->second.parameters = parameters(shape);
+    }
+    held.push_back(&it->second);
     if (plan.offload.optimizer > 0 || plan.offload.params) {
-      if (shares_embedding(model_, shape)) continue;
-      const RankParameters own = parameters(shape);
+      if (held.back()->shared) continue;
+      const RankParameters& own = held.back()->parameters;
       for (std::size_t r = 0; r < v.like.size(); ++r) {
         offloaded += v.count(r, k) * (static_cast<double>(own.dense) / base.dense_shard +
                                       static_cast<double>(own.expert) / base.expert_shard);
       }
     }
   }
+  // What a rank holds for the whole step.
+  struct HeldByRank {
+    StageMemory memory;
+    Bytes fresh, lists, update_peak;
+  };
+  const auto held_by = [&](std::size_t r) {
+    HeldByRank sum;
+    for (std::size_t k = 0; k < held.size(); ++k) {
+      const PersistentBytes& bytes = held[k]->bytes;
+      const double n = v.count(r, k);
+      sum.fresh += bytes.fresh * n;
+      sum.lists += bytes.update * n;
+      if (n > 0) sum.update_peak = std::max(sum.update_peak, bytes.update_peak);
+      sum.memory.weights += bytes.weights * n;
+      sum.memory.gradients += bytes.gradients * n;
+      sum.memory.optimizer += bytes.optimizer * n;
+    }
+    return sum;
+  };
+  HeldByRank of_rank;
   MemoryEstimate estimate;
   estimate.stages.reserve(v.like.size());
   for (std::size_t r = 0; r < v.like.size(); ++r) {
-    StageMemory memory;
-    Bytes fresh, lists, update_peak;
-    for (std::size_t k = 0; k < persistent.size(); ++k) {
-      const double n = v.count(r, k);
-      fresh += persistent[k].fresh * n;
-      lists += persistent[k].update * n;
-      if (n > 0) update_peak = std::max(update_peak, persistent[k].update_peak);
-      memory.weights += persistent[k].weights * n;
-      memory.gradients += persistent[k].gradients * n;
-      memory.optimizer += persistent[k].optimizer * n;
-    }
+    if (static_cast<std::size_t>(v.like[r]) == r) of_rank = held_by(r);
+    auto [memory, fresh, lists, update_peak] = of_rank;
     // Blocks step one after the other; lists of all parameters stand for all of them.
     const Bytes update = std::max(lists, update_peak);
     const Bytes shared = v.buffers[static_cast<std::size_t>(v.like[r])] + v.sending[r] + reserves;
@@ -376,7 +424,9 @@ bool CostModel::fits(const MemoryEstimate& memory) const {
 }
 
 PlanSifter::PlanSifter(const CostModel& cost)
-    : cost_(cost), last_(std::make_unique<CostModel::MemoryView>()) {
+    : cost_(cost),
+      seen_(std::make_unique<CostModel::Seen>()),
+      last_(std::make_unique<CostModel::MemoryView>()) {
   last_->key.tp = 0;  // no plan's key
 }
 
@@ -384,19 +434,19 @@ PlanSifter::~PlanSifter() = default;
 
 void PlanSifter::look_at(const ParallelPlan& plan) {
   if (buffer_key(plan, cost_.recipe()) == last_->key) return;
-  *last_ = cost_.memory_view(plan);
+  *last_ = cost_.memory_view(plan, *seen_);
   last_->view.plan = &last_->key;
 }
 
 PlanSifter::Check PlanSifter::check(const ParallelPlan& plan) {
   look_at(plan);
-  const MemoryEstimate estimate = cost_.memory(plan, *last_);
+  const MemoryEstimate estimate = cost_.memory(plan, *last_, *seen_);
   return {estimate.worst_stage().device, cost_.fits(estimate)};
 }
 
 StepBound PlanSifter::own_work_bound(const ParallelPlan& plan) {
   look_at(plan);
-  if (!last_->bound) last_->bound = cost_.own_work_bound(last_->view);
+  if (!last_->bound) last_->bound = cost_.own_work_bound(last_->view, &last_->runs);
   return *last_->bound;
 }
 

@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -201,6 +202,42 @@ struct CostModel::PlanView {
   StageList stages;
   ScheduleShape schedule;
   BackwardForm backward = BackwardForm::whole;
+};
+
+// What one thread has seen, found again by less than a whole shape's hash: all that follows is
+// remembered by `Memo` as well, for other threads.
+struct CostModel::Seen {
+  struct Block {
+    BlockShape shape;
+    const BlockMemory* memory = nullptr;
+    int states = -1;                 // the number of what it holds for the whole step; -1: nothing
+    std::optional<BlockBusy> least;  // once somebody asked
+  };
+  // Of plans that have their base in common, and all else that a block's delays depend on: they
+  // differ in their schedule and in how many layers a stage has. A handful.
+  using Blocks = std::vector<Block>;
+  struct Held {
+    PersistentBytes bytes;
+    RankParameters parameters;
+    bool shared = false;  // the embedding's own
+  };
+
+  std::array<std::unordered_map<DelayKey, Blocks, DelayHash>, 2> blocks;  // without pairs, and with
+  std::unordered_map<BlockShape, int, ShapeHash> numbers;  // of state_shape()s, of blocks and bases
+  std::vector<BlockShape> shapes;                          // ... in the order of their numbers
+  std::unordered_map<std::uint64_t, Held> held;            // by the numbers of block and base
+
+  int number_of(const BlockShape& states) {
+    const auto [it, added] = numbers.try_emplace(states, static_cast<int>(shapes.size()));
+    if (added) shapes.push_back(states);
+    return it->second;
+  }
+};
+
+// The runs of a plan's distinct stages, one after the other, as places in what was seen.
+struct CostModel::SeenRuns {
+  Seen::Blocks* blocks = nullptr;
+  std::vector<int> places;
 };
 
 }  // namespace qplan

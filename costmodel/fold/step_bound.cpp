@@ -84,7 +84,7 @@ StepBound bound_of(const ParallelPlan& plan, const ScheduleShape& schedule, cons
 // Side by side, communication may vanish; the compute of both directions stays, and `forward` holds
 // it.
 std::vector<StageBusy> CostModel::busy(const PlanView& v) const {
-  if (v.schedule.pairs) return least_busy(v);
+  if (v.schedule.pairs) return least_busy(v, nullptr);
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid(plan, facts_.nvlink_domain);
   const StagePricer pricer(model_, recipe_, context_of(plan, hardware_, grid, recipe_, facts_));
@@ -99,16 +99,15 @@ std::vector<StageBusy> CostModel::busy(const PlanView& v) const {
   });
 }
 
-std::vector<StageBusy> CostModel::least_busy(const PlanView& v) const {
+std::vector<StageBusy> CostModel::least_busy(const PlanView& v, const SeenRuns* seen) const {
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid(plan, facts_.nvlink_domain);
   const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
-  const std::uint64_t groups = groups_of(kModelAxes, grid, recipe_);
   auto& memo = v.schedule.pairs ? memo_->alone : memo_->least;
   // Layers that differ in their neighbours alone follow each other.
-  DelayKey key{{}, groups, graphs_of(plan), v.backward};
+  DelayKey key{{}, groups_of(kModelAxes, grid, recipe_), graphs_of(plan), v.backward};
   const BlockBusy* same = nullptr;
-  return sum_over(v.stages, [&](const BlockShape& of_run) -> const BlockBusy& {
+  const auto least = [&](const BlockShape& of_run) -> const BlockBusy& {
     const BlockShape shape = own_work_shape(of_run);
     if (same != nullptr && key.shape == shape) return *same;
     key.shape = shape;
@@ -120,6 +119,13 @@ std::vector<StageBusy> CostModel::least_busy(const PlanView& v) const {
       });
     });
     return *same;
+  };
+  if (seen == nullptr) return sum_over(v.stages, least);
+  std::size_t run = 0;
+  return sum_over(v.stages, [&](const BlockShape& of_run) -> const BlockBusy& {
+    Seen::Block& block = (*seen->blocks)[static_cast<std::size_t>(seen->places[run++])];
+    if (!block.least) block.least = least(of_run);
+    return *block.least;
   });
 }
 
@@ -129,11 +135,11 @@ StepBound CostModel::lower_bound(const ParallelPlan& plan) const {
 }
 
 StepBound CostModel::own_work_bound(const ParallelPlan& plan) const {
-  return own_work_bound(view(plan));
+  return own_work_bound(view(plan), nullptr);
 }
 
-StepBound CostModel::own_work_bound(const PlanView& v) const {
-  return bound_of(*v.plan, v.schedule, v.stages, least_busy(v));
+StepBound CostModel::own_work_bound(const PlanView& v, const SeenRuns* seen) const {
+  return bound_of(*v.plan, v.schedule, v.stages, least_busy(v, seen));
 }
 
 EndWork CostModel::end_work(const ParallelPlan& plan) const {

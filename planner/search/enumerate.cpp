@@ -225,12 +225,14 @@ std::vector<int> shard_sets(const Recipe& recipe, const HardwareProfile& hardwar
 struct Word {
   std::size_t count = 0;
   std::function<void(ParallelPlan&, std::size_t)> set;
+  bool reads_others = false;  // what it sets depends on words before it
 };
 
 template <class T, class Set>
 Word word(std::vector<T> values, Set set) {
   const std::size_t count = values.size();
-  return {count, [values = std::move(values), set](ParallelPlan& plan, std::size_t i) {
+  return {.count = count,
+          .set = [values = std::move(values), set](ParallelPlan& plan, std::size_t i) {
             set(plan, values[i]);
           }};
 }
@@ -249,6 +251,22 @@ constexpr bool has_choices_of_its_own(T P::*member) {
                    &P::fsdp_shard, &P::micro_batch_size, &P::schedule, &P::vpp,
                    &P::sequence_parallel, &P::cp_comm, &P::recompute, &P::offload,
                    &P::moe_dispatcher, &P::overlap, &P::loss);
+}
+
+// Sets the words that take one value and leaves the others: most words of a plan, asked for once
+// instead of once a plan. A word that reads others (the loss) comes behind them, so that one behind
+// a word that turns stays.
+std::vector<Word> turning(const std::vector<Word>& words, ParallelPlan& plan) {
+  std::vector<Word> left;
+  for (const Word& w : words) {
+    const bool reads = w.reads_others && !left.empty();
+    if (w.count == 1 && !reads) {
+      w.set(plan, 0);
+    } else {
+      left.push_back(w);
+    }
+  }
+  return left;
 }
 
 // All combinations, the last word turning fastest.
@@ -364,6 +382,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
       word(or_default(space[&P::loss], {p.loss}), [&recipe](ParallelPlan& plan, LossKind v) {
         plan.loss = loss_word(v, plan.deterministic, recipe);
       }));
+  words.back().reads_others = true;
   const std::size_t sharding_place = words.size();
   words.emplace_back();  // sharding, which the schedule decides
   words.push_back(word(or_default(space[&P::fsdp_shard], shard_sets(recipe, hardware, k)),
@@ -385,7 +404,7 @@ void each_plan(const ModelSpec& model, const Recipe& recipe, const HardwareProfi
         word(or_default(space[&P::recompute], recompute_choices(model, recipe, per_chunk)),
              [](ParallelPlan& plan, const Recompute& v) { plan.recompute = v; });
     words[sharding_place] = sharding_word(sharding(recipe, space, p));
-    walk(words, 0, p, visit);
+    walk(turning(words, p), 0, p, visit);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <variant>
 
 #include "models/program/step_program.h"
@@ -20,7 +21,12 @@ Bytes saved(const Step& step) {
 
 }  // namespace
 
-Bytes checkpoint_bytes(const ModelSpec& model, const Recipe& recipe, const ParallelPlan& plan) {
+namespace {
+
+// Calls visit(update, times) for what the update writes: Update and Muon.
+template <class Visit>
+void each_update(const ModelSpec& model, const Recipe& recipe, const ParallelPlan& plan,
+                 Visit visit) {
   // On one rank nothing is shared out and nothing is on the host: what the update writes is all.
   ParallelPlan alone = plan;
   alone.tp = alone.pp = alone.vpp = alone.cp = alone.ep = alone.etp = alone.dp = 1;
@@ -32,15 +38,29 @@ Bytes checkpoint_bytes(const ModelSpec& model, const Recipe& recipe, const Paral
   alone.offload = {};
   alone.moe_dispatcher = MoeDispatcher::alltoall;
   const StepProgram program = build_step_program(model, alone, recipe, {});
-  Bytes sum;
   for (const Stage& stage : program.stages) {
     for (const Stage::Part& run : stage.runs) {
       for (const Op& op : program.blocks[static_cast<std::size_t>(run.block)].update) {
-        if (const auto* update = std::get_if<Update>(&op.work)) sum += saved(*update) * run.count;
-        if (const auto* muon = std::get_if<Muon>(&op.work)) sum += saved(*muon) * run.count;
+        if (const auto* update = std::get_if<Update>(&op.work)) visit(*update, run.count);
+        if (const auto* muon = std::get_if<Muon>(&op.work)) visit(*muon, run.count);
       }
     }
   }
+}
+
+}  // namespace
+
+Bytes checkpoint_bytes(const ModelSpec& model, const Recipe& recipe, const ParallelPlan& plan) {
+  Bytes sum;
+  each_update(model, recipe, plan,
+              [&](const auto& update, int times) { sum += saved(update) * times; });
+  return sum;
+}
+
+double updated_parameters(const ModelSpec& model, const Recipe& recipe, const ParallelPlan& plan) {
+  double sum = 0;
+  each_update(model, recipe, plan,
+              [&](const auto& update, int times) { sum += as_double(update.params) * times; });
   return sum;
 }
 
@@ -65,17 +85,24 @@ Goodput goodput(const Reliability& facts, Bytes checkpoint, std::int64_t nodes) 
   return result;
 }
 
-double straggler_slowdown(std::int64_t gpus) {
-  const double position = (std::log2(static_cast<double>(gpus)) - 6) / 6;  // 64 .. 4096
-  return 0.03 + 0.07 * std::clamp(position, 0.0, 1.0);
+double straggler_slowdown(std::int64_t nodes, double mean_delay) {
+  // Of n exponential delays the longest is H(n) means in the mean; by Euler and Maclaurin.
+  const auto n = static_cast<double>(std::max<std::int64_t>(nodes, 1));
+  double harmonic = std::log(n) + std::numbers::egamma + 1 / (2 * n) - 1 / (12 * n * n);
+  if (n < 10) {
+    harmonic = 0;
+    for (double i = 1; i <= n; ++i) harmonic += 1 / i;
+  }
+  return mean_delay * harmonic;
 }
 
 RunCost cost_of_run(const RunFacts& facts, Bytes checkpoint, const HardwareProfile& hardware,
                     std::int64_t gpus, double tokens_per_s) {
   const std::int64_t per_node = hardware.link.gpus_per_node;
   RunCost cost;
-  cost.goodput = goodput(facts.reliability, checkpoint, (gpus + per_node - 1) / per_node);
-  cost.slowdown = straggler_slowdown(gpus);
+  const std::int64_t nodes = (gpus + per_node - 1) / per_node;
+  cost.goodput = goodput(facts.reliability, checkpoint, nodes);
+  cost.slowdown = straggler_slowdown(nodes);
   cost.wall = Seconds(facts.tokens / tokens_per_s * (1 + cost.slowdown) / cost.goodput.share);
   cost.gpu_hours = cost.wall.value() / 3600 * static_cast<double>(gpus);
   cost.usd = cost.gpu_hours * facts.price_per_gpu_hour;

@@ -16,6 +16,8 @@ namespace qplan {
 // Adam's two moments, as the plan's update has them: 14 bytes a parameter of bf16 with the rest in
 // fp32.
 Bytes checkpoint_bytes(const ModelSpec& model, const Recipe& recipe, const ParallelPlan& plan);
+// Parameters that the plan's update moves: all, or adapters.
+double updated_parameters(const ModelSpec& model, const Recipe& recipe, const ParallelPlan& plan);
 
 // What fails how often, and what it costs each time.
 struct Reliability {
@@ -38,9 +40,12 @@ struct Goodput {
 Goodput goodput(const Reliability& facts, Bytes checkpoint, std::int64_t nodes);
 
 // How much longer a step takes in a long run than alone: uneven sequences, garbage collection, slow
-// hosts. 3% up to 64 GPUs, 10% from 4096, linear in the logarithm between. Assumed, from 42.5% of
-// jobs being at least 10% slower than ideal (arXiv 2505.05713).
-double straggler_slowdown(std::int64_t gpus);
+// hosts. Each node is late by a share of a step that is drawn anew each step (exponential), and all
+// wait for the last: the longest of n draws grows as the logarithm of n. The mean is the one that
+// costs 512 nodes 10%: assumed, from 42.5% of jobs being at least 10% slower than ideal (arXiv
+// 2505.05713).
+inline constexpr double kMeanDelay = 0.0147;
+double straggler_slowdown(std::int64_t nodes, double mean_delay = kMeanDelay);
 
 // A run of `tokens`.
 struct RunFacts {

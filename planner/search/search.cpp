@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
+#include <functional>
 #include <limits>
-#include <numeric>
 #include <queue>
 #include <utility>
 
@@ -29,9 +30,12 @@ struct Candidate {
   Seconds step_time = kNever;
 };
 
+// Hundreds of thousands, half a kilobyte each: they stay where they were found.
+using Candidates = std::vector<const Candidate*>;
+
 // What one skeleton's plans came to before any simulation.
 struct Found {
-  std::vector<Candidate> fitting;
+  std::deque<Candidate> fitting;
   std::map<std::string_view, std::int64_t> infeasible;
   std::int64_t considered = 0, out_of_memory = 0;
   std::optional<Candidate> smallest;
@@ -96,12 +100,11 @@ class BestTimes {
 // asked for when that of the candidate's own work no longer keeps it behind the others.
 class ByBound {
  public:
-  ByBound(const CostModel& cost, const std::vector<Candidate>& candidates, int threads)
-      : cost_(cost), candidates_(candidates), threads_(threads), waiting_(candidates.size()) {
-    std::iota(waiting_.begin(), waiting_.end(), std::size_t{0});
-    std::sort(waiting_.begin(), waiting_.end(), [&](std::size_t a, std::size_t b) {
-      return std::pair(own_work(a), a) < std::pair(own_work(b), b);
-    });
+  ByBound(const CostModel& cost, const Candidates& candidates, int threads)
+      : cost_(cost), candidates_(candidates), threads_(threads) {
+    std::vector<Bounded> all(candidates.size());
+    for (std::size_t i = 0; i < all.size(); ++i) all[i] = {candidates[i]->own_work.step, i};
+    waiting_ = std::priority_queue<Bounded>({}, std::move(all));
   }
 
   // The next candidate's index and bound; nothing when there are no more.
@@ -113,8 +116,8 @@ class ByBound {
     }
   };
   std::optional<Bounded> first() {
-    while (asked_ < waiting_.size() &&
-           (bounded_.empty() || own_work(waiting_[asked_]) <= bounded_.top().bound)) {
+    while (!waiting_.empty() &&
+           (bounded_.empty() || waiting_.top().bound <= bounded_.top().bound)) {
       ask();
     }
     if (bounded_.empty()) return std::nullopt;
@@ -123,28 +126,29 @@ class ByBound {
   void pop() { bounded_.pop(); }
 
  private:
-  [[nodiscard]] Seconds own_work(std::size_t i) const { return candidates_[i].own_work.step; }
   void ask() {
     constexpr std::size_t kBatch = 64;
-    std::vector<Seconds> bounds(std::min(kBatch, waiting_.size() - asked_));
-    parallel_for(bounds.size(), threads_, [&](std::size_t i) {
-      bounds[i] = cost_.lower_bound(candidates_[waiting_[asked_ + i]].plan).step;
+    std::vector<Bounded> batch;
+    for (; batch.size() < kBatch && !waiting_.empty(); waiting_.pop()) {
+      batch.push_back(waiting_.top());
+    }
+    parallel_for(batch.size(), threads_, [&](std::size_t i) {
+      batch[i].bound = cost_.lower_bound(candidates_[batch[i].index]->plan).step;
     });
-    for (const Seconds bound : bounds) bounded_.push({bound, waiting_[asked_++]});
+    for (const Bounded& asked : batch) bounded_.push(asked);
   }
 
   const CostModel& cost_;
-  const std::vector<Candidate>& candidates_;
+  const Candidates& candidates_;
   int threads_;
-  std::vector<std::size_t> waiting_;  // ascending in the bound of their own work
-  std::size_t asked_ = 0;
+  std::priority_queue<Bounded> waiting_;  // by the bound of their own work
   std::priority_queue<Bounded> bounded_;
 };
 
 // Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is
 // below the k-th best time. Returns the simulated ones.
 std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& options,
-                                const std::vector<Candidate>& candidates, BestTimes& best) {
+                                const Candidates& candidates, BestTimes& best) {
   const int threads = thread_count(options.threads);
   ByBound queue(cost, candidates, threads);
   constexpr std::size_t kBatch = 32;
@@ -153,7 +157,7 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
     if (options.prune && best.rules_out(next->bound)) break;
     const std::size_t done = simulated.size();
     for (auto first = next; first && simulated.size() < done + kBatch; first = queue.first()) {
-      simulated.push_back(candidates[first->index]);
+      simulated.push_back(*candidates[first->index]);
       queue.pop();
     }
     parallel_for(simulated.size() - done, threads, [&](std::size_t i) {
@@ -173,9 +177,9 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
 // chunk recomputes a number of its layers, other chunks recompute others, and no bound holds.
 bool worth_evening(const CostModel& cost, const Candidate& c, const BestTimes& best, bool prune) {
   constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
+  if (prune && best.rules_out(c.own_work.evened, kFewest)) return false;
   if (c.plan.pp == 1 || c.plan.schedule == ScheduleKind::dualpipe) return false;
   if (c.plan.recompute.layers != 0) return false;
-  if (prune && best.rules_out(c.own_work.evened, kFewest)) return false;
   const StepBound bound = cost.lower_bound(c.plan);
   return bound.imbalance >= kWorthwhile && !(prune && best.rules_out(bound.evened, kFewest));
 }
@@ -183,17 +187,17 @@ bool worth_evening(const CostModel& cost, const Candidate& c, const BestTimes& b
 // Plans that fit once more, with layers moved away from the busiest pipeline rank: the one with the
 // head, where a large vocabulary weighs as much as several layers.
 std::vector<Found> even_out(const CostModel& cost, const SearchSpace& space,
-                            const SearchOptions& options, const std::vector<Candidate>& candidates,
+                            const SearchOptions& options, const Candidates& candidates,
                             const BestTimes& best) {
   if (!space.job.pipeline_layout.empty() || !cost.recipe().can.takes_layout) return {};
   const int threads = thread_count(options.threads);
   std::vector<std::uint8_t> worth(candidates.size());
   parallel_for(candidates.size(), threads, [&](std::size_t i) {
-    worth[i] = worth_evening(cost, candidates[i], best, options.prune) ? 1 : 0;
+    worth[i] = worth_evening(cost, *candidates[i], best, options.prune) ? 1 : 0;
   });
   std::vector<const ParallelPlan*> plans;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (worth[i] != 0) plans.push_back(&candidates[i].plan);
+    if (worth[i] != 0) plans.push_back(&candidates[i]->plan);
   }
   constexpr std::size_t kBatch = 64;  // neighbours share what a sifter remembers
   std::vector<Found> found((plans.size() + kBatch - 1) / kBatch);
@@ -221,10 +225,10 @@ std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
   return front;
 }
 
-// What was found, counted in `result`; returns what fits.
-std::vector<Candidate> gather(std::vector<Found> found, SearchResult& result) {
-  std::vector<Candidate> candidates;
-  for (Found& f : found) {
+// What was found, counted in `result`; returns what fits, which `found` keeps.
+Candidates gather(const std::vector<Found>& found, SearchResult& result) {
+  Candidates candidates;
+  for (const Found& f : found) {
     for (const auto& [rule, count] : f.infeasible) result.infeasible[std::string(rule)] += count;
     result.considered += f.considered;
     result.out_of_memory += f.out_of_memory;
@@ -232,7 +236,7 @@ std::vector<Candidate> gather(std::vector<Found> found, SearchResult& result) {
     if (s && (!result.smallest || s->device_peak < result.smallest->device_peak)) {
       result.smallest = RankedPlan{s->plan, s->step_time, s->device_peak};
     }
-    std::move(f.fitting.begin(), f.fitting.end(), std::back_inserter(candidates));
+    for (const Candidate& c : f.fitting) candidates.push_back(&c);
   }
   return candidates;
 }
@@ -250,12 +254,12 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
 
   SearchResult result;
   BestTimes best(std::max(options.top, static_cast<int>(kFewest)));
-  std::vector<Candidate> candidates = gather(std::move(found), result);
+  const Candidates candidates = gather(found, result);
   std::vector<Candidate> simulated = simulate(cost, options, candidates, best);
-  std::int64_t fitting = std::ssize(candidates);
-  candidates = gather(even_out(cost, space, options, candidates, best), result);
-  fitting += std::ssize(candidates);
-  std::vector<Candidate> evened = simulate(cost, options, candidates, best);
+  const std::vector<Found> found_even = even_out(cost, space, options, candidates, best);
+  const Candidates even = gather(found_even, result);
+  const std::int64_t fitting = std::ssize(candidates) + std::ssize(even);
+  std::vector<Candidate> evened = simulate(cost, options, even, best);
   std::move(evened.begin(), evened.end(), std::back_inserter(simulated));
   result.simulated = std::ssize(simulated);
   result.bounded_out = fitting - result.simulated;

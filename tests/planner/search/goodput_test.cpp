@@ -44,11 +44,14 @@ TEST_CASE("a cluster that never fails loses nothing, and one that always fails e
   CHECK(at(10, 1000, 600).share == 0);
 }
 
-TEST_CASE("stragglers cost 3% on a few nodes and 10% on many") {
-  CHECK(straggler_slowdown(1) == doctest::Approx(0.03));
-  CHECK(straggler_slowdown(64) == doctest::Approx(0.03));
-  CHECK(straggler_slowdown(512) == doctest::Approx(0.065));
-  CHECK(straggler_slowdown(100000) == doctest::Approx(0.10));
+TEST_CASE("stragglers cost the longest of all nodes' delays: 10% on 512 nodes, 15% on 16 384") {
+  CHECK(straggler_slowdown(1, 0.02) == doctest::Approx(0.02));
+  CHECK(straggler_slowdown(2, 0.02) == doctest::Approx(0.03));  // 1 + 1/2
+  CHECK(
+      straggler_slowdown(10) / straggler_slowdown(9) ==
+      doctest::Approx((7381.0 / 2520) / (7129.0 / 2520)));  // H(10) by the formula, H(9) by the sum
+  CHECK(straggler_slowdown(512) == doctest::Approx(0.10).epsilon(0.01));
+  CHECK(straggler_slowdown(16384) == doctest::Approx(0.151).epsilon(0.01));
 }
 
 // 13 011 tokens/s a GPU on DGX H100 (10.2 kW / 8): 0.098 J a token, $0.053 a million tokens at
