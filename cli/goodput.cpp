@@ -70,8 +70,8 @@ struct Facts {
   PlayedRuns played;
 };
 
-// The plan that was asked for, or the best one.
-void set_plan(Facts& facts, const GoodputQuestion& question, const Console& console) {
+// The plan that was asked for, or the best one. Returns why there is none; empty: there is.
+std::string set_plan(Facts& facts, const GoodputQuestion& question, const Console& console) {
   const bool open = question.plan.empty();
   if (!open) {
     AskedPlan asked = asked_plan(question);
@@ -89,15 +89,16 @@ void set_plan(Facts& facts, const GoodputQuestion& question, const Console& cons
     options.progress = progress_of(console);
     const SearchResult result = search_offered(job, space, options);
     end_progress(console);
-    if (result.plans.empty()) return;
+    if (result.plans.empty()) return "no plan fits; `qplan search` says what would";
     facts.plan = result.plans.front().plan;
     facts.searched = true;
   }
   const Answer answer = ask(*facts.job, facts.plan);
   if (!answer.feasible()) {
-    throw Error(fmt::format("this plan cannot run: {}", answer.infeasible.front().message));
+    return fmt::format("this plan cannot run: {}", answer.infeasible.front().message);
   }
   facts.estimate = *answer.estimate;
+  return "";
 }
 
 void set_step(Facts& facts, const GoodputQuestion& question) {
@@ -119,6 +120,15 @@ void set_step(Facts& facts, const GoodputQuestion& question) {
   facts.steps = std::max(1.0, std::ceil(question.tokens / facts.tokens_of_step));
 }
 
+// Groups of ranks that hold all of the model and of its states, so that the others can go on
+// without one of them: sharing states out over all ranks leaves one.
+std::int64_t replicas_of(const Job& job, const ParallelPlan& plan) {
+  const std::int64_t group = std::int64_t{plan.dp} * plan.cp;
+  const std::int64_t dense = group / std::max(plan.shard_degree(), plan.cp);
+  if (!job.model.moe) return dense;
+  return std::min(dense, plan.zero == 0 ? plan.edp() : std::int64_t{1});
+}
+
 void set_run(Facts& facts, const GoodputQuestion& question) {
   const Job& job = *facts.job;
   const double nodes = as_double(facts.nodes), gpus = as_double(facts.plan.world());
@@ -126,8 +136,13 @@ void set_run(Facts& facts, const GoodputQuestion& question) {
   run.step = facts.step_in_run;
   run.work = facts.step_in_run * facts.steps;
   run.nodes = facts.nodes;
-  run.replicas = facts.plan.dp * question.sites.count;
+  run.replicas = replicas_of(job, facts.plan) * question.sites.count;
   run.recovery = question.recovery;
+  if (run.recovery == Recovery::replica && run.replicas == 1) {
+    throw Error(
+        "no replica has all of the states, so that none can go on without the others; with "
+        "--recovery replica use zero 0, or sharding in groups (fsdp_shard), or several --sites");
+  }
   const double rate = question.reliability.failures_per_1000_node_days / 1000 / 86400;
   if (rate > 0) {
     run.between_failures = Seconds(1 / rate);
@@ -246,11 +261,12 @@ std::string sites_text(const Facts& facts, const GoodputQuestion& question) {
   const double gpus = as_double(facts.plan.world());
   return wrapped(
       fmt::format("sites        {} of {} GPUs, {} Gbit/s each; {} sent by each every {} steps ({} "
-                  "bits a parameter), {}: {} a step in the mean, where exchanging gradients every "
-                  "step takes {}; {} a GPU for the outer optimizer, or on its host",
+                  "bits a parameter), {}, of which {} a step is waited for in the mean; exchanging "
+                  "gradients every step takes {}; {} a GPU for the outer optimizer, or on its host",
                   sites.count, grouped(facts.plan.world()), significant(sites.gbit_per_s),
                   human_bytes(outer.sent), sites.every, significant(sites.bits),
-                  human_seconds(outer.exchange), human_seconds(outer.exposed),
+                  human_seconds(outer.exchange),
+                  outer.exposed > Seconds(0) ? human_seconds(outer.exposed) : "nothing",
                   human_seconds(outer.every_step), human_bytes(outer.states / gpus)),
       page().text, 13);
 }
@@ -455,9 +471,8 @@ Exit run_goodput(const Args& args, const Console& console) {
   if (!line.parse(args, console.out)) return Exit::done;
 
   Facts facts;
-  set_plan(facts, question, console);
-  if (facts.plan.world() == 1 && facts.estimate.step_time.value() <= 0) {
-    print(console.err, "qplan: no plan fits; `qplan search` says what would\n");
+  if (const std::string why = set_plan(facts, question, console); !why.empty()) {
+    print(console.err, "qplan: {}\n", why);
     return Exit::nothing_fits;
   }
   set_step(facts, question);

@@ -121,6 +121,10 @@ def questions(folder):
     yield "fit", "fit --measured 2s --plan tp2 --model tiny --gpus 8 --json", 0, None
     yield "fit", f"fit --runs {DATA}/runs/published.csv --rows titan-llama3-8b-h100-96gb-hbm2e-64 --leave-one-out --json", 0, None
     yield "targets", "targets small.json --json", 0, None
+    yield "goodput", f"goodput tp2 {tiny} --tokens 1B --runs 5 --json", 0, None
+    yield "goodput", f"goodput {tiny} --failures 0 --step-time-s 2 --json", 0, None
+    yield "goodput", ("goodput 'tp8 pp4 zero1' --model llama3-70b --gpus 1024 --sites 2 --outer-bits 4 --asynchronous "
+                      "--recovery replica --runs 5 --json"), 0, None
     yield "hardware", "hardware --json", 0, None
     yield "profile", "hardware show our.json", 0, None
     yield "profile", "hardware show slower.json", 0, None

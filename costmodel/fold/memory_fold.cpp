@@ -2,6 +2,8 @@
 // live for the whole step.
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "costmodel/fold/plan_view.h"
 #include "models/plan/words.h"
@@ -33,37 +35,6 @@ ParallelPlan buffer_key(ParallelPlan plan, const Recipe& recipe) {
   return plan;
 }
 
-// A stage's pieces as the actions use them, the boundary's buffers included.
-struct StageMoves {
-  MemoryUse forward, backward, backward_input, backward_weight;
-  MemoryUse reduce;  // in place
-
-  [[nodiscard]] const MemoryUse& of(ActionKind kind) const {
-    switch (kind) {
-      case ActionKind::forward:
-        return forward;
-      case ActionKind::backward:
-        return backward;
-      case ActionKind::backward_input:
-        return backward_input;
-      case ActionKind::backward_weight:
-        return backward_weight;
-      case ActionKind::reduce:
-        return reduce;
-    }
-    return forward;
-  }
-};
-
-struct DistinctStage {
-  StageMoves moves;
-  std::vector<const BlockMemory*> blocks;  // of its runs, in order
-  std::vector<const Slot*> shared;
-  std::vector<int> holds;  // how often it holds each of the view's kinds of states
-  Bytes on_host;           // of one microbatch, from forward to backward
-  Bytes passing_host;      // ... and of the one block that runs
-};
-
 // Received before, sent (and freed) after.
 MemoryUse with_wires(MemoryUse use, Bytes wire, bool in, bool out) {
   if (in) use = then({wire, wire}, use);
@@ -87,29 +58,9 @@ Bytes bytes_of(const std::vector<const Slot*>& slots) {
 
 }  // namespace
 
-// What the compute words of a plan decide, per pipeline rank.
-struct CostModel::MemoryView {
-  ParallelPlan key;
-  PlanView view;  // of `key`
-  SeenRuns runs;  // of the view's stages
-  // Of each rank, what its actions hold at its peak: gradients that they made, gathered parameters,
-  // and all the rest.
-  std::vector<MemoryParts> parts;
-  std::vector<Bytes> activations;
-  std::vector<int> like;       // rank -> the first rank that holds the same stages
-  std::vector<Bytes> buffers;  // of each rank that is the first of its kind
-  std::vector<Bytes> sending;  // of each rank, for what it sends
-  Bytes activations_on_host;   // of the rank that has most there at once
-  std::vector<int> kinds;      // distinct holders of states, by the numbers of what was seen
-  std::vector<int> counts;     // [rank][kind], of the first ranks
-  std::optional<StepBound> bound;
-  [[nodiscard]] int count(std::size_t rank, std::size_t kind) const {
-    return counts[static_cast<std::size_t>(like[rank]) * kinds.size() + kind];
-  }
-};
-
 CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan, Seen& seen) const {
-  MemoryView result;
+  MemoryView result = std::move(seen.done_with);
+  result.clear();
   result.key = buffer_key(plan, recipe_);
   result.view = view(result.key);
   const PlanView& v = result.view;
@@ -137,8 +88,12 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan, Seen& see
   };
 
   // Each distinct stage: its fold, its shared buffers, and how often it holds each kind of states.
-  std::vector<DistinctStage> distinct(v.stages.distinct.size());
+  if (seen.distinct.size() < v.stages.distinct.size()) {
+    seen.distinct.resize(v.stages.distinct.size());
+  }
+  const std::span<DistinctStage> distinct(seen.distinct.data(), v.stages.distinct.size());
   for (std::size_t i = 0; i < distinct.size(); ++i) {
+    distinct[i].clear();
     StageMoves& use = distinct[i].moves;
     Bytes staying;
     for (const Run& run : v.stages.distinct[i]) {
@@ -175,8 +130,10 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan, Seen& see
     // Of links out, and of as many in.
     result.sending[r] = message * (2 * outgoing_links(v.schedule, static_cast<int>(r)));
   }
-  std::vector<StageMoves> uses(stage_count);
-  std::vector<int> stages_of(stage_count);  // [rank][chunk] -> distinct stage
+  std::vector<StageMoves>& uses = seen.uses;
+  uses.assign(stage_count, {});
+  std::vector<int>& stages_of = seen.stages_of;  // [rank][chunk] -> distinct stage
+  stages_of.assign(stage_count, 0);
   const std::size_t chunks = stage_count / ranks;
   std::vector<std::size_t> filled(ranks, 0);
   for (std::size_t i = 0; i < stage_count; ++i) {
@@ -200,7 +157,8 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan, Seen& see
       continue;
     }
     result.like.push_back(static_cast<int>(r));
-    std::vector<const Slot*> shared;
+    std::vector<const Slot*>& shared = seen.shared;
+    shared.clear();
     for (auto stage = own; stage != end; ++stage) {
       const DistinctStage& d = distinct[static_cast<std::size_t>(*stage)];
       const bool again = stage != own && *stage == *(stage - 1);
@@ -434,6 +392,7 @@ PlanSifter::~PlanSifter() = default;
 
 void PlanSifter::look_at(const ParallelPlan& plan) {
   if (buffer_key(plan, cost_.recipe()) == last_->key) return;
+  seen_->done_with = std::move(*last_);
   *last_ = cost_.memory_view(plan, *seen_);
   last_->view.plan = &last_->key;
 }

@@ -204,18 +204,97 @@ struct CostModel::PlanView {
   BackwardForm backward = BackwardForm::whole;
 };
 
-// What one thread has seen, found again by less than a whole shape's hash: all that follows is
-// remembered by `Memo` as well, for other threads.
+// A stage's pieces as the actions use them, the boundary's buffers included.
+struct StageMoves {
+  MemoryUse forward, backward, backward_input, backward_weight;
+  MemoryUse reduce;  // in place
+
+  [[nodiscard]] const MemoryUse& of(ActionKind kind) const {
+    switch (kind) {
+      case ActionKind::forward:
+        return forward;
+      case ActionKind::backward:
+        return backward;
+      case ActionKind::backward_input:
+        return backward_input;
+      case ActionKind::backward_weight:
+        return backward_weight;
+      case ActionKind::reduce:
+        return reduce;
+    }
+    return forward;
+  }
+};
+
+struct DistinctStage {
+  StageMoves moves;
+  std::vector<const BlockMemory*> blocks;  // of its runs, in order
+  std::vector<const Slot*> shared;
+  std::vector<int> holds;  // how often it holds each of the view's kinds of states
+  Bytes on_host;           // of one microbatch, from forward to backward
+  Bytes passing_host;      // ... and of the one block that runs
+
+  void clear() {  // its vectors keep their memory
+    moves = {};
+    blocks.clear();
+    shared.clear();
+    holds.clear();
+    on_host = passing_host = Bytes(0);
+  }
+};
+
+// A block that was seen: all of it is remembered by `Memo` as well, for other threads.
+struct SeenBlock {
+  BlockShape shape;
+  const BlockMemory* memory = nullptr;
+  int states = -1;                 // the number of what it holds for the whole step; -1: nothing
+  std::optional<BlockBusy> least;  // once somebody asked
+};
+
+// The runs of a plan's distinct stages, one after the other, as places in what was seen.
+struct CostModel::SeenRuns {
+  std::vector<SeenBlock>* blocks = nullptr;
+  std::vector<int> places;
+};
+
+// What the compute words of a plan decide, per pipeline rank.
+struct CostModel::MemoryView {
+  ParallelPlan key;
+  PlanView view;  // of `key`
+  SeenRuns runs;  // of the view's stages
+  // Of each rank, what its actions hold at its peak: gradients that they made, gathered parameters,
+  // and all the rest.
+  std::vector<MemoryParts> parts;
+  std::vector<Bytes> activations;
+  std::vector<int> like;       // rank -> the first rank that holds the same stages
+  std::vector<Bytes> buffers;  // of each rank that is the first of its kind
+  std::vector<Bytes> sending;  // of each rank, for what it sends
+  Bytes activations_on_host;   // of the rank that has most there at once
+  std::vector<int> kinds;      // distinct holders of states, by the numbers of what was seen
+  std::vector<int> counts;     // [rank][kind], of the first ranks
+  std::optional<StepBound> bound;
+  void clear() {  // its vectors keep their memory
+    runs.places.clear();
+    parts.clear();
+    activations.clear();
+    like.clear();
+    buffers.clear();
+    sending.clear();
+    activations_on_host = Bytes(0);
+    kinds.clear();
+    counts.clear();
+    bound.reset();
+  }
+  [[nodiscard]] int count(std::size_t rank, std::size_t kind) const {
+    return counts[static_cast<std::size_t>(like[rank]) * kinds.size() + kind];
+  }
+};
+
+// What one thread has seen, found again by less than a whole shape's hash.
 struct CostModel::Seen {
-  struct Block {
-    BlockShape shape;
-    const BlockMemory* memory = nullptr;
-    int states = -1;                 // the number of what it holds for the whole step; -1: nothing
-    std::optional<BlockBusy> least;  // once somebody asked
-  };
   // Of plans that have their base in common, and all else that a block's delays depend on: they
   // differ in their schedule and in how many layers a stage has. A handful.
-  using Blocks = std::vector<Block>;
+  using Blocks = std::vector<SeenBlock>;
   struct Held {
     PersistentBytes bytes;
     RankParameters parameters;
@@ -227,17 +306,18 @@ struct CostModel::Seen {
   std::vector<BlockShape> shapes;                          // ... in the order of their numbers
   std::unordered_map<std::uint64_t, Held> held;            // by the numbers of block and base
 
+  // Room for the view that is made, and the last one that nobody needs.
+  std::vector<DistinctStage> distinct;
+  std::vector<StageMoves> uses;
+  std::vector<int> stages_of;
+  std::vector<const Slot*> shared;
+  MemoryView done_with;
+
   int number_of(const BlockShape& states) {
     const auto [it, added] = numbers.try_emplace(states, static_cast<int>(shapes.size()));
     if (added) shapes.push_back(states);
     return it->second;
   }
-};
-
-// The runs of a plan's distinct stages, one after the other, as places in what was seen.
-struct CostModel::SeenRuns {
-  Seen::Blocks* blocks = nullptr;
-  std::vector<int> places;
 };
 
 }  // namespace qplan

@@ -123,7 +123,7 @@ std::vector<StageBusy> CostModel::least_busy(const PlanView& v, const SeenRuns* 
   if (seen == nullptr) return sum_over(v.stages, least);
   std::size_t run = 0;
   return sum_over(v.stages, [&](const BlockShape& of_run) -> const BlockBusy& {
-    Seen::Block& block = (*seen->blocks)[static_cast<std::size_t>(seen->places[run++])];
+    SeenBlock& block = (*seen->blocks)[static_cast<std::size_t>(seen->places[run++])];
     if (!block.least) block.least = least(of_run);
     return *block.least;
   });
