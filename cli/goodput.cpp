@@ -33,8 +33,7 @@ struct GoodputQuestion : PlanQuestion {
   // Together with communicators and loading about the 10 minutes of Reliability::restart, on 16 384
   // GPUs; assumed.
   double detection_s = 180, scheduling_s = 300;
-  // MegaScale brought more than 10,000 GPUs' communicators up in less than 30 s (arXiv 2402.15627,
-  // section 3.5).
+  // MegaScale brought more than 10,000 GPUs' communicators up in less than 30 s (arXiv 2402.15627).
   double start_ms_per_gpu = 3;
   std::optional<double> interval_s;
   double storage_gb_per_s = reliability.storage_per_node.value() / 1e9;
@@ -50,7 +49,7 @@ struct GoodputQuestion : PlanQuestion {
 };
 
 // What was asked, as seconds.
-struct Facts {
+struct RunOfPlan {
   std::shared_ptr<Job> job;
   ParallelPlan plan;
   Estimate estimate;
@@ -71,7 +70,7 @@ struct Facts {
 };
 
 // The plan that was asked for, or the best one. Returns why there is none; empty: there is.
-std::string set_plan(Facts& facts, const GoodputQuestion& question, const Console& console) {
+std::string set_plan(RunOfPlan& facts, const GoodputQuestion& question, const Console& console) {
   const bool open = question.plan.empty();
   if (!open) {
     AskedPlan asked = asked_plan(question);
@@ -101,7 +100,7 @@ std::string set_plan(Facts& facts, const GoodputQuestion& question, const Consol
   return "";
 }
 
-void set_step(Facts& facts, const GoodputQuestion& question) {
+void set_step(RunOfPlan& facts, const GoodputQuestion& question) {
   const Job& job = *facts.job;
   const std::int64_t per_node = job.hardware.link.gpus_per_node;
   const std::int64_t nodes = (facts.plan.world() + per_node - 1) / per_node;
@@ -129,7 +128,7 @@ std::int64_t replicas_of(const Job& job, const ParallelPlan& plan) {
   return std::min(dense, plan.zero == 0 ? plan.edp() : std::int64_t{1});
 }
 
-void set_run(Facts& facts, const GoodputQuestion& question) {
+void set_run(RunOfPlan& facts, const GoodputQuestion& question) {
   const Job& job = *facts.job;
   const double nodes = as_double(facts.nodes), gpus = as_double(facts.plan.world());
   LongRun& run = facts.run;
@@ -170,7 +169,7 @@ void set_run(Facts& facts, const GoodputQuestion& question) {
 }
 
 // Not one by one: spares hardly change which interval is best, and few runs tell enough.
-void play_through(Facts& facts, const GoodputQuestion& question) {
+void play_through(RunOfPlan& facts, const GoodputQuestion& question) {
   LongRun& run = facts.run;
   const int runs = static_cast<int>(question.runs), few = std::min(runs, 40);
   const bool job = run.recovery == Recovery::job;
@@ -192,12 +191,12 @@ void play_through(Facts& facts, const GoodputQuestion& question) {
 
 // ---- where the time goes ----
 
-struct Cause {
+struct TimeCause {
   const char *key, *text;
   Seconds time;
 };
 // Of the mean run: what the plan's own steps take, and what all else does.
-std::vector<Cause> causes_of(const Facts& facts) {
+std::vector<TimeCause> time_causes(const RunOfPlan& facts) {
   const TimeSpent& mean = facts.played.mean;
   // Of work, once and again, shares are late nodes' and the exchange's.
   const double own = facts.step / facts.step_in_run;
@@ -212,13 +211,13 @@ std::vector<Cause> causes_of(const Facts& facts) {
           {"degraded", "replicas away", mean.degraded}};
 }
 
-double tokens_per_s(const Facts& facts) {
+double tokens_per_s(const RunOfPlan& facts) {
   return facts.tokens_of_step * facts.steps / facts.played.mean.total().value();
 }
 
 // ---- text ----
 
-std::string failures_text(const Facts& facts, const GoodputQuestion& question) {
+std::string failures_text(const RunOfPlan& facts, const GoodputQuestion& question) {
   const LongRun& run = facts.run;
   if (!std::isfinite(facts.between_failures.value())) return "failures     none\n";
   return wrapped(
@@ -231,11 +230,11 @@ std::string failures_text(const Facts& facts, const GoodputQuestion& question) {
           human_seconds(run.restart),
           run.recovery == Recovery::job
               ? "everybody goes back to the last save"
-              : fmt::format("{} replicas go on without theirs", grouped(run.replicas - 1))),
+              : fmt::format("the others of {} replicas go on", grouped(run.replicas))),
       page().text, 13);
 }
 
-std::string checkpoint_text(const Facts& facts, const GoodputQuestion& question) {
+std::string saves_text(const RunOfPlan& facts, const GoodputQuestion& question) {
   const LongRun& run = facts.run;
   const auto shown_interval = [](Seconds time) {
     return std::isfinite(time.value()) ? human_seconds(time) : std::string("never");
@@ -254,7 +253,7 @@ std::string checkpoint_text(const Facts& facts, const GoodputQuestion& question)
   return wrapped(text + fmt::format(" ({})", others), page().text, 13);
 }
 
-std::string sites_text(const Facts& facts, const GoodputQuestion& question) {
+std::string sites_text(const RunOfPlan& facts, const GoodputQuestion& question) {
   const OuterStep& outer = facts.outer;
   const Sites& sites = question.sites;
   if (sites.count <= 1) return "";
@@ -271,7 +270,7 @@ std::string sites_text(const Facts& facts, const GoodputQuestion& question) {
       page().text, 13);
 }
 
-void print_text(const Facts& facts, const GoodputQuestion& question, std::ostream& out) {
+void print_text(const RunOfPlan& facts, const GoodputQuestion& question, std::ostream& out) {
   const PlayedRuns& played = facts.played;
   const auto range = [](const Spread& spread, double scale) {
     return fmt::format("{} .. {}", significant(spread.p10 * scale),
@@ -286,7 +285,7 @@ void print_text(const Facts& facts, const GoodputQuestion& question, std::ostrea
                              human_seconds(facts.step_in_run),
                              question.sites.count > 1 ? " and exchanges" : ""),
                  page().text, 13)
-      << failures_text(facts, question) << checkpoint_text(facts, question)
+      << failures_text(facts, question) << saves_text(facts, question)
       << fmt::format("spares       {}{}\n", grouped(facts.run.spares),
                      question.spares ? "" : " (with which all nodes together do most)")
       << sites_text(facts, question) << '\n';
@@ -298,7 +297,7 @@ void print_text(const Facts& facts, const GoodputQuestion& question, std::ostrea
         grouped(std::llround(facts.tokens_of_step / facts.step.value())));
   Table table({{"where the time goes", "", Align::left}, {"share", "%"}, {"days", ""}});
   const Seconds total = played.mean.total();
-  for (const Cause& cause : causes_of(facts)) {
+  for (const TimeCause& cause : time_causes(facts)) {
     if (cause.time <= Seconds(0)) continue;
     table.row({cause.text, percent(cause.time / total), significant(cause.time.value() / 86400)});
   }
@@ -322,11 +321,11 @@ Json spread_json(const Spread& spread) {
   return {{"mean", spread.mean}, {"p10", spread.p10}, {"p90", spread.p90}};
 }
 
-Json to_json(const Facts& facts, const GoodputQuestion& question) {
+Json to_json(const RunOfPlan& facts, const GoodputQuestion& question) {
   const LongRun& run = facts.run;
   const PlayedRuns& played = facts.played;
   Json causes = Json::object();
-  for (const Cause& cause : causes_of(facts)) {
+  for (const TimeCause& cause : time_causes(facts)) {
     causes[cause.key] = cause.time / played.mean.total();
   }
   const Sites& sites = question.sites;
@@ -470,7 +469,7 @@ Exit run_goodput(const Args& args, const Console& console) {
   line.flag("--json", "the same as JSON", question.json);
   if (!line.parse(args, console.out)) return Exit::done;
 
-  Facts facts;
+  RunOfPlan facts;
   if (const std::string why = set_plan(facts, question, console); !why.empty()) {
     print(console.err, "qplan: {}\n", why);
     return Exit::nothing_fits;

@@ -80,8 +80,8 @@ TEST_CASE("two sites train twice the tokens a step, and wait for their link") {
 
 TEST_CASE("replicas go on without one only where each has all of the states") {
   const std::string many = "--failures 500 --tokens 100B --spares 8 --detection-s 5";
-  const Json alone = ask("tp2 zero0", "--json --recovery replica " + many).json();
-  const Json job = ask("tp2 zero0", "--json " + many).json();
+  const Json alone = ask("tp4 zero0 overlap=grad", "--json --recovery replica " + many).json();
+  const Json job = ask("tp4 zero0 overlap=grad", "--json " + many).json();
   CHECK(alone["goodput"]["mean"].get<double>() > job["goodput"]["mean"].get<double>());
   CHECK(alone["shares"]["degraded"].get<double>() > 0);
   const Ran shared = ask("tp2 zero1", "--recovery replica");

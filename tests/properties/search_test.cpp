@@ -6,6 +6,8 @@
 #include <numeric>
 #include <set>
 
+#include "models/program/loss.h"
+#include "planner/rules/feasible.h"
 #include "planner/search/default_batch.h"
 #include "planner/search/enumerate.h"
 #include "tests/properties/random_plans.h"
@@ -180,6 +182,62 @@ TEST_CASE("a search gives the same answer on one, two and eight threads") {
       CHECK(r.out_of_memory == results[0].out_of_memory);
       CHECK(r.simulated == results[0].simulated);
     }
+  }
+}
+
+// A sifter remembers blocks from plan to plan; the cost model alone begins anew each time.
+TEST_CASE("whatever a sifter has seen, it says of a plan what the cost model says alone") {
+  RandomPlans random(29);
+  std::int64_t compared = 0;
+  for (int round = 0; round < test_rounds(40); ++round) {
+    Job job = random_job(random);
+    job.space[&P::offload] = {};
+    job.space[&P::schedule] = {ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
+                               ScheduleKind::zb_h1};
+    CAPTURE(round);
+    CAPTURE(job.name);
+    const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+    const ClusterLimits limits{job.space.gpus, job.hardware.gpu.compute_capability};
+    for (const Skeleton& skeleton : skeletons(job.model, *job.recipe, job.hardware, job.space)) {
+      PlanSifter sifter(cost);
+      std::int64_t plans = 0;
+      each_plan(job.model, *job.recipe, job.hardware, job.space, skeleton,
+                [&](const ParallelPlan& plan) {
+                  if (!broken_rule(job.model, plan, *job.recipe, limits).empty()) return;
+                  const PlanSifter::Check check = sifter.check(plan);
+                  const StepBound bound = sifter.own_work_bound(plan);
+                  if (plans++ % 5 != 0) return;  // all are sifted, a few asked again
+                  ++compared;
+                  CAPTURE(to_string(plan));
+                  const MemoryEstimate memory = cost.memory(plan);
+                  CHECK(check.device_peak == memory.worst_stage().device);
+                  CHECK(check.fits == cost.fits(memory));
+                  const StepBound alone = cost.own_work_bound(plan);
+                  CHECK(bound.step == alone.step);
+                  CHECK(bound.evened == alone.evened);
+                });
+    }
+  }
+  CHECK(compared > 10 * test_rounds(40));
+}
+
+TEST_CASE(
+    "a loss follows from whether the plan is deterministic, whichever words take several values") {
+  const ModelSpec model = load_model("tiny");
+  const HardwareProfile hardware = load_hardware("h100-sxm");
+  const Recipe& recipe = recipe_of(RecipeKind::megatron);
+  for (const std::vector<bool>& asked : {std::vector<bool>{true}, std::vector<bool>{false, true}}) {
+    SearchSpace space;
+    space.gpus = 2;
+    space.job.global_batch_size = 4;
+    space.job.seq_len = 512;
+    space[&P::deterministic] = asked;
+    std::set<bool> seen;
+    each_plan(model, recipe, hardware, space, {1, 1, 1, 2}, [&](const ParallelPlan& plan) {
+      seen.insert(plan.deterministic);
+      CHECK(plan.loss == loss_word(LossKind::by_framework, plan.deterministic, recipe));
+    });
+    CHECK(seen == std::set<bool>(asked.begin(), asked.end()));
   }
 }
 

@@ -193,7 +193,7 @@ TEST_CASE("Llama 3's effective training time lies above 90%") {
 }
 
 // Meta's research clusters: 6.50 failures per 1000 node-days are expected to stop jobs of 16,384
-// GPUs every 1.8 h and of 131,072 every 0.23 h (arXiv 2410.21680, section III).
+// GPUs every 1.8 h and of 131,072 every 0.23 h (arXiv 2410.21680).
 TEST_CASE("the job's failures are its nodes'") {
   for (const auto& [gpus, hours] : {std::pair{16384, 1.8}, std::pair{131072, 0.23}}) {
     LongRun run = some_run();
