@@ -31,7 +31,7 @@ struct Candidate {
 };
 
 // Hundreds of thousands, half a kilobyte each: they stay where they were found.
-using Candidates = std::vector<const Candidate*>;
+using Fitting = std::vector<const Candidate*>;
 
 // What one skeleton's plans came to before any simulation.
 struct Found {
@@ -96,11 +96,11 @@ class BestTimes {
   std::vector<Seconds> times_;
 };
 
-// Candidates in the order of their lower bounds, equal ones as they were enumerated. A bound is
+// Fitting in the order of their lower bounds, equal ones as they were enumerated. A bound is
 // asked for when that of the candidate's own work no longer keeps it behind the others.
 class ByBound {
  public:
-  ByBound(const CostModel& cost, const Candidates& candidates, int threads)
+  ByBound(const CostModel& cost, const Fitting& candidates, int threads)
       : cost_(cost), candidates_(candidates), threads_(threads) {
     std::vector<Bounded> all(candidates.size());
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = {candidates[i]->own_work.step, i};
@@ -139,7 +139,7 @@ class ByBound {
   }
 
   const CostModel& cost_;
-  const Candidates& candidates_;
+  const Fitting& candidates_;
   int threads_;
   std::priority_queue<Bounded> waiting_;  // by the bound of their own work
   std::priority_queue<Bounded> bounded_;
@@ -148,7 +148,7 @@ class ByBound {
 // Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is
 // below the k-th best time. Returns the simulated ones.
 std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& options,
-                                const Candidates& candidates, BestTimes& best) {
+                                const Fitting& candidates, BestTimes& best) {
   const int threads = thread_count(options.threads);
   ByBound queue(cost, candidates, threads);
   constexpr std::size_t kBatch = 32;
@@ -187,7 +187,7 @@ bool worth_evening(const CostModel& cost, const Candidate& c, const BestTimes& b
 // Plans that fit once more, with layers moved away from the busiest pipeline rank: the one with the
 // head, where a large vocabulary weighs as much as several layers.
 std::vector<Found> even_out(const CostModel& cost, const SearchSpace& space,
-                            const SearchOptions& options, const Candidates& candidates,
+                            const SearchOptions& options, const Fitting& candidates,
                             const BestTimes& best) {
   if (!space.job.pipeline_layout.empty() || !cost.recipe().can.takes_layout) return {};
   const int threads = thread_count(options.threads);
@@ -226,8 +226,8 @@ std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
 }
 
 // What was found, counted in `result`; returns what fits, which `found` keeps.
-Candidates gather(const std::vector<Found>& found, SearchResult& result) {
-  Candidates candidates;
+Fitting gather(const std::vector<Found>& found, SearchResult& result) {
+  Fitting candidates;
   for (const Found& f : found) {
     for (const auto& [rule, count] : f.infeasible) result.infeasible[std::string(rule)] += count;
     result.considered += f.considered;
@@ -254,10 +254,10 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
 
   SearchResult result;
   BestTimes best(std::max(options.top, static_cast<int>(kFewest)));
-  const Candidates candidates = gather(found, result);
+  const Fitting candidates = gather(found, result);
   std::vector<Candidate> simulated = simulate(cost, options, candidates, best);
   const std::vector<Found> found_even = even_out(cost, space, options, candidates, best);
-  const Candidates even = gather(found_even, result);
+  const Fitting even = gather(found_even, result);
   const std::int64_t fitting = std::ssize(candidates) + std::ssize(even);
   std::vector<Candidate> evened = simulate(cost, options, even, best);
   std::move(evened.begin(), evened.end(), std::back_inserter(simulated));
