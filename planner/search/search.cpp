@@ -96,7 +96,7 @@ class BestTimes {
   std::vector<Seconds> times_;
 };
 
-// Fitting in the order of their lower bounds, equal ones as they were enumerated. A bound is
+// Candidates in the order of their lower bounds, equal ones as they were enumerated. A bound is
 // asked for when that of the candidate's own work no longer keeps it behind the others.
 class ByBound {
  public:
