@@ -42,7 +42,8 @@ TEST_CASE("a run's days, cost and energy follow from its tokens") {
         doctest::Approx(2 * one["run"]["gpu_hours"].get<double>()));
   CHECK(one["run"]["goodput"] == 1);
   const double seconds = 1e9 / one["tokens_per_s"].get<double>();
-  CHECK(one["run"]["days"].get<double>() == doctest::Approx(1.03 * seconds / 86400));
+  // One node is late by the mean, 1.47% of a step.
+  CHECK(one["run"]["days"].get<double>() == doctest::Approx(1.0147 * seconds / 86400));
 }
 
 TEST_CASE("without a price a run has no cost") {
