@@ -369,10 +369,11 @@ SlotId AttentionPart::project_backward() {
                  {dqk});
       sum_qk_norm(dqk);
       const bool learned = c_.model.qk_norm;
-      Op& norm = c_.rowwise(qk_norm_kind(Pass::backward), c_.tokens * (heads.q + heads.kv), d,
-                            {dqk, q_raw_, k_raw_, dv_, dgate_,
-                             learned ? c_.weights_backward : kNoSlot, eager_qk_norm_},
-                            {dqkv, learned ? c_.gradients : kNoSlot});
+      Op& norm = c_.rowwise(
+          qk_norm_kind(Pass::backward), c_.tokens * (heads.q + heads.kv), d,
+          {dqk, c_.input_of_norm(q_raw_, eager_qk_norm_), c_.input_of_norm(k_raw_, eager_qk_norm_),
+           dv_, dgate_, learned ? c_.weights_backward : kNoSlot, eager_qk_norm_},
+          {dqkv, learned ? c_.gradients : kNoSlot});
       if (learned) norm.parameter = b.parameter(ParameterRole::q_norm);
     } else {
       c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,
