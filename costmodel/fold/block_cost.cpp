@@ -298,9 +298,9 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
 // FlashAttention-3 nor 4 has dropout.
 ParallelPlan plan_on(const HardwareProfile& hardware, const ParallelPlan& plan,
                      const Recipe& recipe) {
-  const bool engine = recipe.memory.product_workspaces && recipe.memory.engine_layers;
   ParallelPlan runs = plan;
-  if (!engine || plan.attention_backend != AttentionBackend::automatic) return runs;
+  if (!recipe.has_engine_layers() || plan.attention_backend != AttentionBackend::automatic)
+    return runs;
   const int generation = hardware.gpu.compute_capability;
   if (generation < 90 || (generation >= 100 && plan.deterministic && plan.dropout)) {
     runs.attention_backend = AttentionBackend::flash;

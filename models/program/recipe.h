@@ -336,6 +336,11 @@ struct Recipe {
   ModelErrors errors{};
   PlanDefaults defaults{};
   Capabilities can{};
+
+  // Layers are Transformer Engine's, which takes attention's kernel where nobody names one.
+  [[nodiscard]] constexpr bool has_engine_layers() const {
+    return memory.product_workspaces && memory.engine_layers;
+  }
 };
 
 const Recipe& recipe_of(RecipeKind kind);
