@@ -237,7 +237,7 @@ Seconds hook_time(const Op& op, const Recipe& recipe, int zero) {
   const bool norm_backward = r != nullptr && (r->kind == RowwiseKind::rms_norm_backward ||
                                               r->kind == RowwiseKind::layer_norm_backward);
   // A norm's backward gives its weight's gradient, too, where it has one.
-  const bool both = norm_backward && std::distance(op.writes.begin(), op.writes.end()) > 1;
+  const bool both = norm_backward && op.writes.count > 1;
   const bool gradient = op.role == Role::weight_gradient;
   Seconds hooks;
   if (gradient || both) hooks += recipe.host.gradient_hook;
