@@ -43,6 +43,8 @@ TARGETS = {
     "attention": ["q_proj", "k_proj", "v_proj", "o_proj"],
     "qv": ["q_proj", "v_proj"],
 }
+
+
 class Sequences(torch.utils.data.Dataset):
     """Random tokens of one length."""
 
@@ -248,7 +250,7 @@ class Ranks:
                 waiting.pop(stdout)
                 if "why" in answers[-1]:  # the other ranks wait for this one
                     return None, answers[-1]["why"]
-        for answer in answers:  # DeepSpeed's engines stay when their Trainer goes
+        for answer in answers:  # DeepSpeed's engines stay in memory when their Trainer goes
             answer["allocated"] -= answer["held"] / 2**30
         return {key: max(answer[key] for answer in answers) for key in answers[0]}, ""
 
@@ -332,6 +334,9 @@ def main():
         writer = csv.DictWriter(file, HEADER, restval="")
         writer.writeheader()
         for row in rows:
+            # Only what ran out of memory is a run that failed; the rest is none.
+            if not row["measured"] and "OutOfMemory" not in row["why"]:
+                continue
             writer.writerow(row_of(row["job"], args.gpus, row["measured"], row["why"]))
 
 
