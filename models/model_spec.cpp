@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "models/parameters.h"
+#include "models/portable_math.h"
 
 namespace qplan {
 namespace {
@@ -42,7 +43,7 @@ double scored_pairs(const ModelSpec& model, const LayerKind& kind, double tokens
 }  // namespace
 
 double yarn_magnitude(double factor, double mscale) {
-  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+  return factor <= 1 ? 1 : 0.1 * mscale * portable::log(factor) + 1;
 }
 
 double rope_magnitude(const std::optional<RopeScaling>& scaling) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <variant>
 
+#include "models/portable_math.h"
 #include "models/program/step_program.h"
 
 namespace qplan {
@@ -66,7 +67,7 @@ Goodput goodput(const Reliability& facts, Bytes checkpoint, std::int64_t nodes) 
 }
 
 double straggler_slowdown(std::int64_t gpus) {
-  const double position = (std::log2(static_cast<double>(gpus)) - 6) / 6;  // 64 .. 4096
+  const double position = (portable::log2(static_cast<double>(gpus)) - 6) / 6;  // 64 .. 4096
   return 0.03 + 0.07 * std::clamp(position, 0.0, 1.0);
 }
 
