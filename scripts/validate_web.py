@@ -262,7 +262,7 @@ def first_in_browser(browser, page, desktop, rounds=3):
             opened.page.select_option("#search-model-name", "qwen3-30b-a3b")
             opened.page.fill('[id="search--gpus"]', "256")
             opened.press("Search")
-            opened.page.wait_for_selector("iframe, .alert", timeout=120_000)
+            opened.page.wait_for_selector("#answer iframe, #answer .alert", timeout=120_000)
             opened.said("Answered")
             rows.append((time.monotonic() - opened.begin, processor_time() - opened.used, ready))
     middle = [sorted(column)[rounds // 2] for column in zip(*rows)]
@@ -276,7 +276,7 @@ def search_own_model(opened, qplan, config):
     page.fill("#search-config", config)
     page.fill('[id="search--gpus"]', "64")
     opened.press("Search")
-    page.wait_for_selector("iframe, .alert", timeout=120_000)
+    page.wait_for_selector("#answer iframe, #answer .alert", timeout=120_000)
     check(page.locator("iframe").count() == 1, f"{name}: no answer, but {page.locator('#answer').inner_text()}")
     if page.locator("iframe").count() != 1:
         return
@@ -326,7 +326,7 @@ def stop(opened):
     page.select_option('[id="search--framework"]', "")
     page.fill('[id="search--gpus"]', "8")
     opened.press("Search")
-    page.wait_for_selector("iframe, .alert", timeout=120_000)
+    page.wait_for_selector("#answer iframe, #answer .alert", timeout=120_000)
     check(page.locator("iframe").count() == 1 or page.locator(".alert").count() == 1, f"{opened.name}: no answer after a stop")
 
 

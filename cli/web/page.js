@@ -238,6 +238,17 @@ function reportFrame(html) {
     const fit = () => { frame.style.height = `${inner.documentElement.offsetHeight + 4}px`; };
     new ResizeObserver(fit).observe(inner.documentElement);
     fit();
+    // Its links to its own sections are relative to this page: followed, they would load it into the frame.
+    inner.addEventListener("click", (event) => {
+      const link = event.target.closest("a[href^='#']");
+      if (!link) return;
+      event.preventDefault();
+      const place = inner.getElementById(link.getAttribute("href").slice(1));
+      if (!place) return;
+      place.scrollIntoView();
+      place.setAttribute("tabindex", "-1");
+      place.focus({preventScroll: true});
+    });
   });
   return frame;
 }
