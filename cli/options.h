@@ -44,7 +44,8 @@ class SetOption {
  public:
   using Set = std::function<void(const std::string& option, const std::string& text)>;
   template <class F>
-  requires std::is_convertible_v<F, Set> SetOption(F set) : set_(std::move(set)) {}
+  requires(!std::is_same_v<F, SetOption>) && std::is_convertible_v<F, Set> SetOption(F set)
+      : set_(std::move(set)) {}
   SetOption(ValueType type, Set set) : type_(std::move(type)), set_(std::move(set)) {}
   void operator()(const std::string& option, const std::string& text) const { set_(option, text); }
   [[nodiscard]] const ValueType& type() const { return type_; }

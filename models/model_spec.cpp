@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/parameters.h"
+#include "models/portable_math.h"
 
 namespace qplan {
 namespace {
@@ -44,7 +45,7 @@ double scored_pairs(const ModelSpec& model, const LayerKind& kind, double tokens
 }  // namespace
 
 double yarn_magnitude(double factor, double mscale) {
-  return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
+  return factor <= 1 ? 1 : 0.1 * mscale * portable::log(factor) + 1;
 }
 
 double rope_magnitude(const std::optional<RopeScaling>& scaling) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "models/portable_math.h"
 #include "models/program/merge.h"
 
 namespace qplan {
@@ -317,8 +318,9 @@ double slowest_of(std::int64_t ranks, const SpeedSpread& spread) {
   // Of n normal draws the largest is expected here (Cramer, Mathematical Methods of Statistics,
   // 28.6); within 0.07 from 8 on.
   const auto expected = [](double n) {
-    const double root = std::sqrt(2 * std::log(n));
-    return root - (std::log(std::log(n)) + std::log(4 * std::numbers::pi)) / (2 * root) +
+    const double root = std::sqrt(2 * portable::log(n));
+    return root -
+           (portable::log(portable::log(n)) + portable::log(4 * std::numbers::pi)) / (2 * root) +
            std::numbers::egamma / root;
   };
   const auto n = static_cast<double>(ranks);

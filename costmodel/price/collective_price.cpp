@@ -5,6 +5,7 @@
 #include "costmodel/price/interpolate.h"
 #include "costmodel/price/price.h"
 #include "models/error.h"
+#include "models/portable_math.h"
 
 namespace qplan {
 namespace {
@@ -58,8 +59,8 @@ struct InNode {
 };
 
 double log_weight(int ranks, int below, int above) {
-  return std::log(static_cast<double>(ranks) / below) /
-         std::log(static_cast<double>(above) / below);
+  return portable::log(static_cast<double>(ranks) / below) /
+         portable::log(static_cast<double>(above) / below);
 }
 
 // Time per byte moved follows the logarithm of the rank count; beyond the last measured count it
@@ -199,7 +200,7 @@ Steps ring_steps(CollectiveKind kind, const GroupShape& group) {
 
 // Up the tree and down again: chains inside a node, a binary tree between nodes.
 Steps tree_steps(const GroupShape& group) {
-  return {2 * std::log2(static_cast<double>(group.nodes)), 2.0 * (group.ranks_per_node - 1)};
+  return {2 * portable::log2(static_cast<double>(group.nodes)), 2.0 * (group.ranks_per_node - 1)};
 }
 
 // `calls` of the same bytes in all: each begins anew.
@@ -239,16 +240,16 @@ double node_share_in_groups(const Collective& work, const GroupShape& group) {
   const auto all = as_double(work.groups), chosen = as_double(work.groups_of_token);
   const double wanted = work.rank_share * all / chosen;  // of a chosen group's ranks
   const double of_node = all * n / group.size;           // groups that a node holds
-  if (of_node <= 1) return chosen / all * (1 - std::pow(1 - wanted, n));
+  if (of_node <= 1) return chosen / all * (1 - portable::pow(1 - wanted, n));
   double share = 0;
   const auto choose = [](double from, double k) {
-    return std::lgamma(from + 1) - std::lgamma(k + 1) - std::lgamma(from - k + 1);
+    return portable::lgamma(from + 1) - portable::lgamma(k + 1) - portable::lgamma(from - k + 1);
   };
   for (double j = 1; j <= std::min(of_node, chosen); ++j) {
     if (chosen - j > all - of_node) continue;
     const double likely =
-        std::exp(choose(of_node, j) + choose(all - of_node, chosen - j) - choose(all, chosen));
-    share += likely * (1 - std::pow(1 - wanted, j * n / of_node));
+        portable::exp(choose(of_node, j) + choose(all - of_node, chosen - j) - choose(all, chosen));
+    share += likely * (1 - portable::pow(1 - wanted, j * n / of_node));
   }
   return share;
 }
@@ -262,7 +263,7 @@ double node_copies(const Collective& work, const GroupShape& group) {
   const double n = group.ranks_per_node;
   if (work.neighbours) return std::max(1 / n, 1 / (work.rank_share * group.size));
   if (work.groups > 1) return node_share_in_groups(work, group) / (n * work.rank_share);
-  return (1 - std::pow(1 - work.rank_share, n)) / (n * work.rank_share);
+  return (1 - portable::pow(1 - work.rank_share, n)) / (n * work.rank_share);
 }
 
 Seconds all_to_all_time(const Collective& work, const GroupShape& group,

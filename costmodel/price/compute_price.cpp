@@ -7,6 +7,7 @@
 #include "costmodel/price/step_ratio.h"
 #include "models/error.h"
 #include "models/overloaded.h"
+#include "models/portable_math.h"
 
 namespace qplan {
 namespace {
@@ -246,8 +247,9 @@ Price fused_attention_price(const Attention& a, const HardwareProfile& hardware)
   if (above == fits.end()) return at(fits.back());
   if (above == fits.begin() || as_double(above->head_dim) == head_dim) return at(*above);
   const auto below = above - 1;
-  const double low = std::log2(as_double(below->head_dim));
-  const double weight = (std::log2(head_dim) - low) / (std::log2(as_double(above->head_dim)) - low);
+  const double low = portable::log2(as_double(below->head_dim));
+  const double weight =
+      (portable::log2(head_dim) - low) / (portable::log2(as_double(above->head_dim)) - low);
   const Price a_price = at(*below);
   const Price b_price = at(*above);
   const bool nearer_above = weight > 0.5;

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include "models/portable_math.h"
+
 namespace qplan {
 namespace {
 
@@ -63,8 +65,8 @@ Seconds time_at(const CollectiveTable& table, Bytes bytes) {
   const auto high = static_cast<std::size_t>(above - table.bytes.begin());
   const std::size_t low = high - 1;
   const double weight =
-      std::log(bytes / table.bytes[low]) / std::log(table.bytes[high] / table.bytes[low]);
-  return table.times[low] * std::pow(table.times[high] / table.times[low], weight);
+      portable::log(bytes / table.bytes[low]) / portable::log(table.bytes[high] / table.bytes[low]);
+  return table.times[low] * portable::pow(table.times[high] / table.times[low], weight);
 }
 
 }  // namespace qplan

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <variant>
 
 #include "models/overloaded.h"
+#include "models/portable_math.h"
 #include "models/statistics.h"
 
 namespace qplan {
@@ -19,10 +19,10 @@ constexpr double kMedianWeight = 0.1;
 double nearness(const std::vector<double>& a, const std::vector<double>& b) {
   double square = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    const double octaves = std::log2(std::max(a[i], 1.0) / std::max(b[i], 1.0));
+    const double octaves = portable::log2(std::max(a[i], 1.0) / std::max(b[i], 1.0));
     square += octaves * octaves;
   }
-  return std::exp(-square / (2 * kOctave * kOctave));
+  return portable::exp(-square / (2 * kOctave * kOctave));
 }
 
 std::string_view sums_of(bool accumulate_fp32, bool adds) {
@@ -86,7 +86,7 @@ double step_ratio(const WorkPoint& point, const StepRatios& ratios) {
   double sum = 0, weights = 0;
   std::vector<double> logs;
   const auto add = [&](const StepRatio& measured, double weight) {
-    const double log = std::log(measured.ratio);
+    const double log = portable::log(measured.ratio);
     logs.push_back(log);
     sum += weight * log;
     weights += weight;
@@ -101,7 +101,7 @@ double step_ratio(const WorkPoint& point, const StepRatios& ratios) {
     }
   }
   if (logs.empty()) return 1;
-  return std::exp((sum + kMedianWeight * median_of(logs)) / (weights + kMedianWeight));
+  return portable::exp((sum + kMedianWeight * median_of(logs)) / (weights + kMedianWeight));
 }
 
 }  // namespace qplan

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/portable_math.h"
+
 namespace qplan {
 namespace {
 
@@ -45,7 +47,7 @@ std::vector<std::int64_t> ResponseLengths::quantiles(std::int64_t n) const {
   const auto mean_at = [&](double median) {
     double sum = 0;
     for (const double d : deviations) {
-      sum += std::min(median * std::exp(d), static_cast<double>(max));
+      sum += std::min(median * portable::exp(d), static_cast<double>(max));
     }
     return sum / static_cast<double>(n);
   };
@@ -55,7 +57,7 @@ std::vector<std::int64_t> ResponseLengths::quantiles(std::int64_t n) const {
     const double middle = (low + high) / 2;
     (mean_at(middle) < std::min(mean, static_cast<double>(max)) ? low : high) = middle;
   }
-  for (const double d : deviations) lengths.push_back(cut(high * std::exp(d), max));
+  for (const double d : deviations) lengths.push_back(cut(high * portable::exp(d), max));
   return lengths;
 }
 

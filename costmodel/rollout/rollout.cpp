@@ -11,6 +11,7 @@
 #include "models/error.h"
 #include "models/plan/plan_text.h"
 #include "models/plan/words.h"
+#include "models/portable_math.h"
 
 namespace qplan {
 namespace {
@@ -56,7 +57,7 @@ double reached_experts(const ModelSpec& model, double tokens) {
   if (!model.moe) return 1;
   const double chosen =
       static_cast<double>(model.moe->top_k) / static_cast<double>(model.moe->num_experts);
-  return 1 - std::pow(1 - chosen, std::max(1.0, tokens));
+  return 1 - portable::pow(1 - chosen, std::max(1.0, tokens));
 }
 
 // Steps of an engine by how many run and how long they are, from a few that are priced.

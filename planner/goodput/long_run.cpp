@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/error.h"
+#include "models/portable_math.h"
 #include "models/statistics.h"
 
 namespace qplan {
@@ -24,7 +25,7 @@ class Chance {
   // In [0, 1).
   double share() { return static_cast<double>(engine_() >> 11U) * 0x1p-53; }
   // Until something that happens every `mean` in the mean and remembers nothing.
-  double until(double mean) { return mean < kNever ? -mean * std::log1p(-share()) : kNever; }
+  double until(double mean) { return mean < kNever ? -mean * portable::log(1 - share()) : kNever; }
 
  private:
   std::mt19937_64 engine_;
@@ -220,8 +221,8 @@ Seconds daly_interval(Seconds save, Seconds mean) {
 
 Seconds expected_time(Seconds work, Seconds interval, Seconds save, Seconds restart, Seconds mean) {
   const double m = mean.value();
-  return Seconds(m * std::exp(restart.value() / m) * std::expm1((interval + save).value() / m) *
-                 (work / interval));
+  return Seconds(m * portable::exp(restart.value() / m) *
+                 (portable::exp((interval + save).value() / m) - 1) * (work / interval));
 }
 
 Seconds best_interval(LongRun run, int runs) {
@@ -233,7 +234,7 @@ Seconds best_interval(LongRun run, int runs) {
   Seconds best(middle);
   double most = 0;
   for (int quarter = -12; quarter <= 12; ++quarter) {
-    const double interval = middle * std::exp2(quarter / 4.0);
+    const double interval = middle * portable::pow(2, quarter / 4.0);
     if (interval < least) continue;
     run.interval = Seconds(interval);
     const double goodput = play_runs(run, runs).goodput.mean;

@@ -8,6 +8,7 @@
 
 #include "costmodel/price/price.h"
 #include "models/parameters.h"
+#include "models/portable_math.h"
 #include "models/rank_grid.h"
 #include "models/text.h"
 
@@ -91,7 +92,7 @@ double imbalance_of(const std::vector<std::int64_t>& lengths, std::int64_t hidde
   const auto count = static_cast<double>(lengths.size());
   const double mean = scores / count;
   const double deviation = std::sqrt(std::max(0.0, squares / count - mean * mean)) * count / work;
-  return 1 + deviation * std::sqrt(2 * std::log(static_cast<double>(ranks)) /
+  return 1 + deviation * std::sqrt(2 * portable::log(static_cast<double>(ranks)) /
                                    static_cast<double>(std::max<std::int64_t>(each, 1)));
 }
 

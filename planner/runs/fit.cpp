@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "models/error.h"
+#include "models/portable_math.h"
 
 namespace qplan {
 namespace {
@@ -29,7 +30,7 @@ constexpr double kSigmas = 1.28;
 
 FitFactors factors_of(const Logs& logs) {
   FitFactors factors;
-  for (std::size_t k = 0; k < kFactors; ++k) factors.*kList[k].value = std::exp(logs[k]);
+  for (std::size_t k = 0; k < kFactors; ++k) factors.*kList[k].value = portable::exp(logs[k]);
   return factors;
 }
 
@@ -147,8 +148,8 @@ std::pair<Logs, Logs> bounds_of(const HardwareProfile& base) {
   for (const auto& [format, fit] : base.gemm) sustain = std::max(sustain, fit.sustain);
   const double compute = sustain > 0 ? 1 / sustain : kMost;
   const double links = base.link.nic_efficiency > 0 ? 1 / base.link.nic_efficiency : kMost;
-  return {{std::log(1 / kMost), std::log(1 / kMost), std::log(1 / kMost)},
-          {std::log(compute), std::log(std::min(links, kMost)), std::log(kMost)}};
+  return {{portable::log(1 / kMost), portable::log(1 / kMost), portable::log(1 / kMost)},
+          {portable::log(compute), portable::log(std::min(links, kMost)), portable::log(kMost)}};
 }
 
 // Solves A x = b for a symmetric positive matrix, by elimination.
@@ -230,7 +231,7 @@ class Fitter {
       beside[k] += step;
       const std::vector<double> there = predicted(beside);
       for (std::size_t i = 0; i < runs_.size(); ++i) {
-        slopes_[i][k] = std::log(there[i] / times[i]) / step;
+        slopes_[i][k] = portable::log(there[i] / times[i]) / step;
       }
     }
   }
@@ -249,15 +250,16 @@ class Fitter {
   [[nodiscard]] double noise(std::size_t i) const { return sigmas_[i] * std::sqrt(1 - kShared); }
 
   [[nodiscard]] double residual(std::size_t i, const std::vector<double>& times) const {
-    return std::log(runs_[i]->measured.value() / times[i]);
+    return portable::log(runs_[i]->measured.value() / times[i]);
   }
 
   [[nodiscard]] double loss(const std::vector<double>& times, const Logs& at) const {
     double sum = 0;
     for (std::size_t i = 0; i < runs_.size(); ++i) {
-      sum += std::pow(residual(i, times) / noise(i), 2);
+      const double off = residual(i, times) / noise(i);
+      sum += off * off;
     }
-    for (const double log : at) sum += std::pow(log / prior_, 2);
+    for (const double log : at) sum += (log / prior_) * (log / prior_);
     return sum;
   }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/plan/parallel_plan.h"
+#include "models/portable_math.h"
 #include "planner/rules/feasible.h"
 #include "planner/search/enumerate.h"
 
@@ -79,7 +80,7 @@ std::int64_t best_within(double factor, double wanted, const std::vector<Wishes>
     range.fulfilled.assign(count, 0);
     range.add(wishes);
     for (std::size_t i = 0; i < count; ++i) {
-      value[i] += std::log(kNothing + range.fulfilled[i]) / static_cast<double>(worlds.size());
+      value[i] += portable::log(kNothing + range.fulfilled[i]) / static_cast<double>(worlds.size());
       if (range.fulfilled[i] > 0) serves[i] = true;
     }
   }
@@ -90,7 +91,8 @@ std::int64_t best_within(double factor, double wanted, const std::vector<Wishes>
     const std::int64_t batch = range.low + static_cast<std::int64_t>(i);
     // A batch that is a tenth off serves 5% more layouts, or it is not taken.
     constexpr double kDistance = 0.5;
-    const double v = value[i] - kDistance * std::abs(std::log(static_cast<double>(batch) / wanted));
+    const double v =
+        value[i] - kDistance * std::abs(portable::log(static_cast<double>(batch) / wanted));
     if (best == 0 || v > best_value) {
       best = batch;
       best_value = v;

@@ -5,6 +5,7 @@
 #include <numbers>
 #include <variant>
 
+#include "models/portable_math.h"
 #include "models/program/step_program.h"
 
 namespace qplan {
@@ -88,7 +89,7 @@ Goodput goodput(const Reliability& facts, Bytes checkpoint, std::int64_t nodes) 
 double straggler_slowdown(std::int64_t nodes, double mean_delay) {
   // Of n exponential delays the longest is H(n) means in the mean; by Euler and Maclaurin.
   const auto n = static_cast<double>(std::max<std::int64_t>(nodes, 1));
-  double harmonic = std::log(n) + std::numbers::egamma + 1 / (2 * n) - 1 / (12 * n * n);
+  double harmonic = portable::log(n) + std::numbers::egamma + 1 / (2 * n) - 1 / (12 * n * n);
   if (n < 10) {
     harmonic = 0;
     for (double i = 1; i <= n; ++i) harmonic += 1 / i;
