@@ -89,7 +89,7 @@ struct EndWork {
   double first = 0;  // what the first stage runs besides decoder layers: embedding, vision tower
   double last = 0;   // ... and the last: prediction layers, logits, loss
   // What a decoder layer takes on each pipeline rank, where the cluster's GPUs differ; empty: one.
-  std::vector<double> layer;
+  std::vector<double> layer{};
 };
 
 // The GPUs of one kind in a cluster of several. Pipeline stages are placed on the kinds in order,

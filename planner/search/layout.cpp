@@ -131,9 +131,10 @@ std::vector<int> balanced_layout(std::int64_t layers, const ParallelPlan& plan, 
   for (; layers > 0; --layers) {
     std::size_t best = 0;
     for (std::size_t i = 1; i < layout.size(); ++i) {
-      // What each would have to do with it; of one kind of GPU, what each has.
-      const auto work = [&](std::size_t s) {
-        return std::pair{rank[rank_of(s)] + layer_of(s), stage[s]};
+      // Where ranks differ, with one more layer: the faster takes it.
+      const auto work = [&](std::size_t to) {
+        const double more = ends.layer.empty() ? 0 : layer_of(to);
+        return std::pair{rank[rank_of(to)] + more, stage[to]};
       };
       if (work(i) <= work(best)) best = i;
     }

@@ -442,7 +442,8 @@ TEST_CASE("without NVLink a node's GPUs meet over PCIe") {
                             p);
   };
   const auto whole = [](CollectiveKind kind, int ranks, Bytes bytes) {
-    return bytes * bus_factor(kind, ranks) / gb_per_s(20);
+    // Rings of several GPUs reach 0.45 of what pinned copies do (profiles/generations/any.json).
+    return bytes * bus_factor(kind, ranks) / gb_per_s(20 * 0.45);
   };
   for (const CollectiveKind kind :
        {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
