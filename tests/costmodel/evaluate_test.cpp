@@ -639,7 +639,7 @@ TEST_CASE("stages on two kinds take what lies between, and the slower kind decid
     CHECK(bound.evened <= mixed.cost.step_time(uneven));
   }
   CHECK(mixed.cost.lower_bound(plan).imbalance > 1.3);
-  CHECK(mixed.cost.lower_bound(uneven).imbalance < 1.1);
+  CHECK(mixed.cost.lower_bound(uneven).imbalance < 1.25);
   const Estimate e = mixed.cost.evaluate(uneven);
   CHECK(e.time.total().value() == doctest::Approx(e.step_time.value()).epsilon(1e-9));
   CHECK(mixed.whole.gpu.matmul.at(Precision::bf16).value() ==
