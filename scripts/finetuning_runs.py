@@ -176,8 +176,11 @@ def fms(row, metrics, at):
 def qwen(row, metrics, at):
     kind = row["framework"].removeprefix("HF Trainer + PEFT ")
     out = blank(row, f"qwen-{row['model']}-{at}")
-    gpus, zero3 = int(row["gpus"]), "Zero3" in kind or row["zero"] == "3"
-    sharded = gpus > 1
+    # Its script trains whole models by DeepSpeed (finetune/finetune_ds.sh), on one GPU, too; Qwen-7B's 69.6 GB a GPU are
+    # ZeRO-3's on two: ZeRO-2's step takes 12 bytes a parameter there, 92 GB.
+    full = "LoRA" not in kind
+    gpus, zero3 = int(row["gpus"]), full or "Zero3" in kind or row["zero"] == "3"
+    sharded = gpus > 1 or full
     out.update(hardware="a100-80gb-sxm", recipe="deepspeed" if sharded else "ddp", recompute_words="full", seq_len=row["seq"],
                zero=3 if zero3 else 2 if sharded else 0, step_time_s=metrics.get("step_time_s", ""))
     if "emb" in kind:

@@ -151,11 +151,10 @@ RingDelay ring_delay(const Work& work, const CostContext& context) {
 // Of an op alone.
 Duration duration_of(const Op& op, const Price& price, const CostContext& context) {
   const RingDelay delay = ring_delay(op.work, context);
-  const Seconds launch =
-      captured(op, context.graphs, *context.recipe)
-          ? Seconds(0)
-          : launch_time(op, *context.recipe) * context.hardware->host.launch_factor + delay.launch;
-  return {price.time + delay.time, launch};
+  if (captured(op, context.graphs, *context.recipe)) return {price.time + delay.time, Seconds(0)};
+  const Seconds own =
+      launch_time(op, *context.recipe) + hook_time(op, *context.recipe, context.zero);
+  return {price.time + delay.time, own * context.hardware->host.launch_factor + delay.launch};
 }
 
 // A grouped product's rows lie with the experts that got any: others' weights are not read, and no
@@ -215,6 +214,8 @@ Seconds launch_time(const Op& op, const Recipe& recipe) {
     const auto experts = static_cast<double>(r->groups);
     if (r->kind == RowwiseKind::amax) return recipe.host.expert.scale * experts;
     if (r->kind == RowwiseKind::cast) return recipe.host.launch + recipe.host.expert.cast * experts;
+  } else if (r != nullptr && r->kind == RowwiseKind::dequantize && recipe.host.dequantize_launch) {
+    return *recipe.host.dequantize_launch;
   } else if (r != nullptr && recipe.host.cast_launch) {
     const bool part_of_cast = r->kind == RowwiseKind::cast || r->kind == RowwiseKind::amax;
     if (part_of_cast) return *recipe.host.cast_launch;
@@ -228,6 +229,20 @@ Seconds launch_time(const Op& op, const Recipe& recipe) {
   }
   const double kernels = kernels_of(op.work);
   return further ? recipe.host.launch + *further * (kernels - 1) : recipe.host.launch * kernels;
+}
+
+Seconds hook_time(const Op& op, const Recipe& recipe, int zero) {
+  if (op.parameter < 0 || zero == 0) return Seconds(0);
+  const auto* r = std::get_if<Rowwise>(&op.work);
+  const bool norm_backward = r != nullptr && (r->kind == RowwiseKind::rms_norm_backward ||
+                                              r->kind == RowwiseKind::layer_norm_backward);
+  // A norm's backward gives its weight's gradient, too, where it has one.
+  const bool both = norm_backward && op.writes.count > 1;
+  const bool gradient = op.role == Role::weight_gradient;
+  Seconds hooks;
+  if (gradient || both) hooks += recipe.host.gradient_hook;
+  if (zero == 3 && !gradient) hooks += recipe.host.module_hook;
+  return hooks;
 }
 
 void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,
@@ -283,9 +298,9 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
 // FlashAttention-3 nor 4 has dropout.
 ParallelPlan plan_on(const HardwareProfile& hardware, const ParallelPlan& plan,
                      const Recipe& recipe) {
-  const bool engine = recipe.memory.product_workspaces && recipe.memory.engine_layers;
   ParallelPlan runs = plan;
-  if (!engine || plan.attention_backend != AttentionBackend::automatic) return runs;
+  if (!recipe.has_engine_layers() || plan.attention_backend != AttentionBackend::automatic)
+    return runs;
   const int generation = hardware.gpu.compute_capability;
   if (generation < 90 || (generation >= 100 && plan.deterministic && plan.dropout)) {
     runs.attention_backend = AttentionBackend::flash;
@@ -295,7 +310,7 @@ ParallelPlan plan_on(const HardwareProfile& hardware, const ParallelPlan& plan,
 
 CostContext context_of(const ParallelPlan& plan, const HardwareProfile& hardware,
                        const RankGrid& grid, const Recipe& recipe, const JobFacts& facts) {
-  return {&hardware, &grid, &recipe, graphs_of(plan), routed_share(plan, facts)};
+  return {&hardware, &grid, &recipe, graphs_of(plan), routed_share(plan, facts), plan.zero};
 }
 
 double slowest_of(std::int64_t ranks, const SpeedSpread& spread) {
@@ -329,9 +344,15 @@ PricedPart price_ops(OpList ops, const CostContext& context) {
   result.ops = std::move(ops);
   result.durations.reserve(result.ops.size());
   result.prices.reserve(result.ops.size());
+  bool recomputes = false;
   for (const Op& op : result.ops) {
     result.prices.push_back(price_of(op, context));
     result.durations.push_back(duration_of(op, result.prices.back(), context));
+    if (op.recomputed && !recomputes) {
+      result.durations.back().launch +=
+          context.recipe->host.checkpoint * context.hardware->host.launch_factor;
+    }
+    recomputes = op.recomputed;
   }
   stretch(result.ops, result.durations, context.hardware->contention, *context.grid);
   return result;

@@ -47,6 +47,7 @@ struct CostContext {
   const Recipe* recipe = nullptr;
   std::optional<CudaGraphScope> graphs;  // launches inside them cost nothing
   double active_experts = 1;             // share of a grouped product's groups that have rows
+  int zero = 0;                          // stage: what hooks the launching thread runs
 };
 
 // The plan as a machine runs it: where it leaves attention's kernel to Transformer Engine, with the
@@ -114,5 +115,8 @@ std::optional<CudaGraphScope> graphs_of(const ParallelPlan& plan);
 // or of its module and less of its further kernels; of an expert's product and of its operand's
 // cast (Transformer Engine's GroupedLinear enqueues them one after the other).
 Seconds launch_time(const Op& op, const Recipe& recipe);
+
+// ... and what hooks of ZeRO's stage add to it.
+Seconds hook_time(const Op& op, const Recipe& recipe, int zero);
 
 }  // namespace qplan

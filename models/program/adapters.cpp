@@ -83,10 +83,17 @@ Op& LayerContext::in_format(RowwiseKind kind, DType dtype, std::int64_t rows, st
   return op;
 }
 
+// Beside bitsandbytes' layers PEFT leaves it to autocast what an adapter reads
+// (requires_conversion in peft/tuners/lora/bnb.py, PEFT 0.21): what has the format of products
+// already is read as it is, by every adapter of it.
+bool LayerContext::converts_adapter_input(SlotId x) const {
+  return wide_adapters() && (!by_bitsandbytes() || b.at(x).dtype == DType::fp32);
+}
+
 // What an adapter reads becomes what it lies in, is dropped so, and becomes the format of products
 // again (_cast_input_dtype in peft/tuners/tuners_utils.py, and torch's autocast).
 SlotId LayerContext::drop(SlotId x, SlotId& mask, std::int64_t rows, std::int64_t k) {
-  const bool wide = wide_adapters();
+  const bool wide = converts_adapter_input(x);
   const DType act = activation_dtype(), dtype = wide ? DType::fp32 : act;
   SlotId read = x;
   if (wide && b.at(x).dtype != dtype) {
@@ -127,6 +134,7 @@ void LayerContext::adapt(ParameterRole role, SlotId x, SlotId y, std::int64_t ro
     const std::int64_t each = std::max<std::int64_t>(experts.groups, 1);
     AdapterRun run;
     run.parts = parts;
+    run.converts = converts_adapter_input(x);
     run.read = drop(x, run.mask, rows, k);
     Merged merged;
     if (apart && shape.dora) {
@@ -197,8 +205,8 @@ void LayerContext::adapt_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::in
                 {run.d_base, weight}, {through});
       rowwise(RowwiseKind::add, rows, k, {into, through}, {into});
     }
-    const DType dtype = wide ? DType::fp32 : act;
-    if (wide) {
+    const DType dtype = run.converts ? DType::fp32 : act;
+    if (run.converts) {
       const SlotId widened = b.slot("dx of an adapter, widened", dtype, rows, k);
       in_format(RowwiseKind::cast, dtype, rows, k, {into}, {widened});
       into = widened;
@@ -206,7 +214,7 @@ void LayerContext::adapt_dgrad(ParameterRole role, SlotId dy, SlotId dx, std::in
     if (run.mask != kNoSlot) {
       in_format(RowwiseKind::dropout_add_backward, dtype, rows, k, {into, run.mask}, {into});
     }
-    if (wide && b.at(dx).dtype != dtype) {
+    if (run.converts && b.at(dx).dtype != dtype) {
       const SlotId narrow = b.slot("dx of an adapter, narrowed", act, rows, k);
       in_format(RowwiseKind::cast, dtype, rows, k, {into}, {narrow});
       into = narrow;
@@ -229,7 +237,7 @@ void LayerContext::adapt_wgrad(ParameterRole role, SlotId dy, SlotId x, std::int
       adapter_gradient(parts[i].b, rows, parts[i].width, rank, experts, d_outer, run.inner);
     }
     // `x` has come again where the sequence is split; what was dropped of it is kept.
-    const SlotId read = run.mask == kNoSlot && !wide_adapters() ? x : run.read;
+    const SlotId read = run.mask == kNoSlot && !run.converts ? x : run.read;
     adapter_gradient(parts.front().a, rows, rank * std::ssize(parts), k, experts, run.d_inner,
                      read);
   }

@@ -276,10 +276,8 @@ void AttentionPart::mla_project_forward(SlotId normed) {
 // turns what it returns into an array of its own, and both stay, this one for the projection's
 // backward (FlashAttention.forward in Transformer Engine d0067d0d, backends.py).
 SlotId AttentionPart::turned_out() {
-  const OtherMemory& memory = c_.recipe.memory;
-  const bool engine = memory.product_workspaces && memory.engine_layers;
   const bool flash = c_.attention_kernel() == AttentionKernel::flash2;
-  if (!engine || !flash || c_.shape.micro_batch_size == 1) return out_;
+  if (!c_.recipe.has_engine_layers() || !flash || c_.shape.micro_batch_size == 1) return out_;
   const Heads heads = heads_of(c_);
   const std::int64_t width = heads.q * heads.v_dim;
   const SlotId result =
@@ -369,10 +367,11 @@ SlotId AttentionPart::project_backward() {
                  {dqk});
       sum_qk_norm(dqk);
       const bool learned = c_.model.qk_norm;
-      Op& norm = c_.rowwise(qk_norm_kind(Pass::backward), c_.tokens * (heads.q + heads.kv), d,
-                            {dqk, q_raw_, k_raw_, dv_, dgate_,
-                             learned ? c_.weights_backward : kNoSlot, eager_qk_norm_},
-                            {dqkv, learned ? c_.gradients : kNoSlot});
+      Op& norm = c_.rowwise(
+          qk_norm_kind(Pass::backward), c_.tokens * (heads.q + heads.kv), d,
+          {dqk, c_.input_of_norm(q_raw_, eager_qk_norm_), c_.input_of_norm(k_raw_, eager_qk_norm_),
+           dv_, dgate_, learned ? c_.weights_backward : kNoSlot, eager_qk_norm_},
+          {dqkv, learned ? c_.gradients : kNoSlot});
       if (learned) norm.parameter = b.parameter(ParameterRole::q_norm);
     } else {
       c_.rowwise(RowwiseKind::rope_backward, c_.tokens, (heads.q + heads.kv) * d,

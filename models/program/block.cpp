@@ -22,13 +22,19 @@ namespace {
 
 // torch's AdamW walks lists of all parameters at once, and has the roots of all second moments in a
 // list of their own (_multi_tensor_adam in torch/optim/adam.py, exp_avg_sq_sqrt). A fused kernel
-// has none.
+// has none. What flattens gradients first has them three times while the last copy is made.
 Bytes update_bytes(const Block& block) {
   Bytes sum;
   for (const Op& op : block.update) {
     const auto* step = std::get_if<Update>(&op.work);
-    if (step == nullptr || step->fused || step->optimizer != OptimizerKind::adam) continue;
-    sum += rounded(Bytes(static_cast<double>(step->params) * size_of(step->moments)));
+    if (step == nullptr) continue;
+    const auto params = static_cast<double>(step->params);
+    if (step->flattens) {
+      sum += rounded(Bytes(params * size_of(step->grad)));
+      sum += rounded(Bytes(params * size_of(DType::fp32)));
+    }
+    if (step->fused || step->optimizer != OptimizerKind::adam) continue;
+    sum += rounded(Bytes(params * size_of(step->moments)));
   }
   return sum;
 }

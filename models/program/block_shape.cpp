@@ -36,8 +36,12 @@ int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
 
 bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe) {
   // Sharded ones are reduced and gone with each block; whole ones are torch's own (DDP).
+  // DeepSpeed's stages 1 and 2 let go of what they flatten; stage 3 has a buffer of its share for
+  // good (grad_partitions_flat_buffer in its zero/stage3.py).
   const bool made_anew =
-      sharding_in_blocks(plan, recipe) >= 2 || recipe.states.updates_working_weights;
+      recipe.states.flattens_gradients
+          ? plan.zero < 3
+          : sharding_in_blocks(plan, recipe) >= 2 || recipe.states.updates_working_weights;
   return recipe.states.drops_gradients && made_anew && plan.num_microbatches() == 1;
 }
 

@@ -97,13 +97,21 @@ void mlp_weight_gradients(LayerContext& c) {
   }
 }
 
-// DeepSpeed's communication buckets, held for the whole step (docs/reference/frameworks.md 3.1).
-void communication_buckets(LayerContext& c) {
-  if (c.recipe.states.held_bucket_elements == 0) return;
-  c.b.slot("reduce bucket", c.activation_dtype(), c.recipe.states.held_bucket_elements, 1,
-           Storage::shared);
-  c.b.slot("second bucket", c.activation_dtype(), c.recipe.states.held_bucket_elements, 2,
-           Storage::shared);
+// DeepSpeed's two buckets, from before a block's backward to behind it: they are there through all
+// of backward, and gone when the step begins.
+void hold_buckets(Block& block, const Recipe& recipe) {
+  const std::int64_t elements = recipe.states.bucket_elements;
+  if (elements == 0 || block.backward.empty()) return;
+  const auto buckets = static_cast<SlotId>(block.slots.size());
+  block.slots.push_back({.name = "reduction buckets",
+                         .storage = Storage::local,
+                         .dtype = DType::bf16,
+                         .shape = {2, elements, 1}});
+  Op first{.work = Join{}, .stream = Stream::compute}, last = first;
+  first.writes.add(buckets);
+  last.reads.add(buckets);
+  block.backward.insert(block.backward.begin(), first);
+  block.backward.push_back(last);
 }
 
 // Moves what backward needs to the host after forward, and back before backward. What is under way
@@ -220,7 +228,6 @@ Block build_decoder(const ModelSpec& m, const Recipe& r, const BlockShape& s, st
   state.declare();
   mixer_weight_gradients(c);
   mlp_weight_gradients(c);
-  communication_buckets(c);
   LayerParts parts(c);
   const bool feeds = in_tower && s.tap >= 0, adds = !in_tower && s.tap >= 0;
   ImagePart images(c);
@@ -369,6 +376,7 @@ Block build_kind(const ModelSpec& model, const Recipe& recipe, const BlockShape&
 Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape) {
   Block block = build_kind(model, recipe, shape);
   if (shape.deterministic && recipe.kernels.fills_new_arrays) fill_new_arrays(block);
+  if (shape.zero > 0) hold_buckets(block, recipe);
   return block;
 }
 

@@ -49,10 +49,7 @@ DType LayerContext::activation_dtype() const {
 }
 
 DType LayerContext::hidden_dtype() const {
-  const bool by_bitsandbytes = shape.frozen_weights == FrozenFormat::int8 ||
-                               shape.frozen_weights == FrozenFormat::nf4 ||
-                               shape.frozen_weights == FrozenFormat::nf4_double;
-  const bool wide = shape.fp32_norms && by_bitsandbytes && model.num_mtp_layers == 0;
+  const bool wide = shape.fp32_norms && by_bitsandbytes() && model.num_mtp_layers == 0;
   return wide ? DType::fp32 : activation_dtype();
 }
 
@@ -404,7 +401,9 @@ Op& LayerContext::rowwise(RowwiseKind kind, std::int64_t rows, std::int64_t cols
                           (swiglu && fuses_swiglu());
   const bool fused = (recipe.kernels.fused && !apart) || one_kernel;
   const bool on_hidden = norm || swiglu || kind == RowwiseKind::add;
-  const bool wide = on_hidden && reads.size() > 0 && b.at(*reads.begin()).dtype == hidden_dtype();
+  const auto first =
+      std::find_if(reads.begin(), reads.end(), [](SlotId s) { return s != kNoSlot; });
+  const bool wide = on_hidden && first != reads.end() && b.at(*first).dtype == hidden_dtype();
   return b.compute(Rowwise{.kind = kind,
                            .rows = rows,
                            .cols = cols,
@@ -426,9 +425,16 @@ SlotId LayerContext::eager_norm_copy() {
   if (hidden_dtype() == DType::fp32) return kNoSlot;  // the input is in fp32 itself
   // 1 + weight multiplies in fp32: what it multiplies is kept so, not in 16 bits (Gemma3RMSNorm,
   // which Qwen3-Next's is; NemotronHRMSNorm).
-  const bool wide = model.zero_centered_norms || model.wide_norms;
+  // (A frozen weight has no gradient to keep it for.)
+  const bool wide = (model.zero_centered_norms || model.wide_norms) && !shape.frozen;
   const std::int64_t wider = wide ? hidden / 2 : 0;
   return eager_copy("norm in fp32", DType::fp32, local_tokens, hidden + wider);
+}
+
+// An eager norm keeps two things: its input in fp32, for the input's gradient, and the normed rows,
+// as wide as the input itself, for the weight's. Without a gradient of the weight the first is all.
+SlotId LayerContext::input_of_norm(SlotId x, SlotId kept) const {
+  return shape.frozen && kept != kNoSlot ? kNoSlot : x;
 }
 
 void LayerContext::norm_forward(ParameterRole role, SlotId x, SlotId y, std::int64_t rows,
@@ -442,8 +448,9 @@ void LayerContext::norm_forward(ParameterRole role, SlotId x, SlotId y, std::int
 void LayerContext::norm_backward(ParameterRole role, SlotId x, SlotId dy, SlotId residual,
                                  SlotId dx, std::int64_t rows, std::int64_t cols, SlotId kept) {
   const bool rms = model.norm == Norm::rms_norm;
+  const SlotId input = input_of_norm(x, kept);
   Op& op = rowwise(rms ? RowwiseKind::rms_norm_backward : RowwiseKind::layer_norm_backward, rows,
-                   cols, {x, dy, weights_backward, residual, kept}, {dx, gradients});
+                   cols, {input, dy, weights_backward, residual, kept}, {dx, gradients});
   op.parameter = b.parameter(role);
 }
 

@@ -127,6 +127,12 @@ struct LayerContext {
     return shape.frozen && shape.lora_dtype == AdapterFormat::fp32 &&
            activation_dtype() != DType::fp32 && has_adapters(model_part(shape.kind));
   }
+  // Frozen weights lie as bitsandbytes packs them, in its layers.
+  [[nodiscard]] bool by_bitsandbytes() const {
+    return shape.frozen_weights == FrozenFormat::int8 ||
+           shape.frozen_weights == FrozenFormat::nf4 ||
+           shape.frozen_weights == FrozenFormat::nf4_double;
+  }
   // (FPDT's layers leave dropout out: Megatron-DeepSpeed 4efb479d, transformer.py:1356.)
   [[nodiscard]] bool drops() const {
     return (recipe.kernels.dropout || shape.dropout) && shape.fpdt_chunk == 0;
@@ -160,6 +166,8 @@ struct LayerContext {
                     SlotId kept = kNoSlot);
   void norm_backward(ParameterRole role, SlotId x, SlotId dy, SlotId residual, SlotId dx,
                      std::int64_t rows, std::int64_t cols, SlotId kept = kNoSlot);
+  // What backward of a norm reads of its input beside `kept`.
+  [[nodiscard]] SlotId input_of_norm(SlotId x, SlotId kept) const;
   // Whether Hugging Face's norms and rotary embeddings, its SwiGLU, are one kernel each.
   [[nodiscard]] bool fuses_norms() const {
     return recipe.kernels.fused_norms || shape.module_kernels != ModuleKernels::eager;
@@ -196,6 +204,7 @@ struct LayerContext {
   struct AdapterRun {
     std::vector<AdaptedPart> parts;
     SlotId read = kNoSlot, mask = kNoSlot;  // the layer's input; what of it is dropped
+    bool converts = false;                  // `read` is a copy in another format
     SlotId inner = kNoSlot, d_inner = kNoSlot;
     std::vector<SlotId> d_outer;      // of each part: the gradient of what its B makes
     SlotId a = kNoSlot, b = kNoSlot;  // of wide adapters: both matrices as products read them
@@ -218,6 +227,7 @@ struct LayerContext {
                             std::int64_t n, std::int64_t k);
   void adapt_parallel_wgrad(const AdaptedPart& part, std::int64_t rows, std::int64_t k,
                             bool of_experts);
+  [[nodiscard]] bool converts_adapter_input(SlotId x) const;
   SlotId drop(SlotId x, SlotId& mask, std::int64_t rows, std::int64_t k);
   Op& in_format(RowwiseKind kind, DType dtype, std::int64_t rows, std::int64_t cols,
                 BlockBuilder::Slots reads, BlockBuilder::Slots writes);

@@ -10,6 +10,13 @@ LossTraits traits_of(LossKind loss, const Recipe& recipe) {
     case LossKind::by_framework:
       return traits_of(recipe.kernels.loss, recipe);
     case LossKind::eager:
+      if (!recipe.keeps.keeps_fp32_logits) {
+        return {.fused = false,
+                .keeps_logits = false,
+                .kept_bytes = 4,
+                .gradient_bytes = 8,
+                .split_gradient_bytes = 2};
+      }
       return {.fused = false, .kept_bytes = 8, .gradient_bytes = 4, .split_gradient_bytes = 2};
     case LossKind::unfused:
       return {.fused = false, .keeps_logits = false, .kept_bytes = 4};

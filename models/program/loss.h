@@ -4,7 +4,8 @@
 //
 // Sources (Megatron-LM d98e8a64, Transformer Engine 2.18.0, torchtitan b5bcd76c):
 //   eager     torch's F.cross_entropy of logits.float(): fp32 logits and their log-softmax stay;
-//             the gradient comes in fp32 (torch's log_softmax and nll_loss).
+//             the gradient comes in fp32 (torch's log_softmax and nll_loss). transformers 5 lets
+//             the logits go: the log-softmax stays, and backward has two more fp32 arrays.
 //   unfused   core/tensor_parallel/cross_entropy.py: an fp32 copy becomes probabilities in place,
 //             then their gradient, which autograd casts; nobody holds the logits once forward is
 //             through.

@@ -400,8 +400,10 @@ bool fused_softmax(const Attention& a) {
 
 Bytes memory_traffic(const Update& w) {
   const double params = as_double(w.params);
+  // In and out of the flat array, into fp32, and read there.
+  const double flat = w.flattens ? 3 * size_of(w.grad) + 2 * size_of(DType::fp32) : 0;
   const Bytes once =
-      Bytes(params * (size_of(w.grad) + 2 * size_of(w.main_params) + size_of(w.working))) +
+      Bytes(params * (size_of(w.grad) + 2 * size_of(w.main_params) + size_of(w.working) + flat)) +
       2 * state_bytes(w);
   if (w.optimizer == OptimizerKind::adafactor) {
     // Passes of transformers' Adafactor (optimization.py) over fp32 numbers beside the gradient and

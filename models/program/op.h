@@ -219,6 +219,8 @@ struct Update {
   OptimizerKind optimizer = OptimizerKind::adam;
   std::int64_t factors = 0;  // Adafactor: numbers of the second moments, rows' and columns'
   std::int64_t tensors = 1;  // that kernels go through one after the other; 1: lists of them
+  // Gradients of all parameters become one flat array, and that one in fp32, before it begins.
+  bool flattens = false;
   bool operator==(const Update&) const = default;
 };
 

@@ -161,12 +161,15 @@ constexpr Recipe megatron_deepspeed() {
   return r;
 }
 
-// Of one expert in a loop over all of them: its rows are looked up and taken, go through a product
-// and what follows it, and are added back, a dozen kernels. Training of IBM's granite-3.0-3b-a800m
-// on an A100 (40 experts, 2232 tokens a microbatch, recomputation; fms-acceleration,
-// a100_80gb_moe.csv) takes 36 ms a layer, whose products are 12 grouped ones of ours: 75 us each on
-// a DGX A100, whose processors take 1.3 times an H100's.
+// Of one expert in transformers 4's loop over all of them: its rows are looked up and taken, go
+// through a product and what follows it, and are added back, a dozen kernels. Training of IBM's
+// granite-3.0-3b-a800m on an A100 (40 experts, 2232 tokens a microbatch, recomputation;
+// fms-acceleration, a100_80gb_moe.csv) takes 36 ms a layer, whose products are 12 grouped ones of
+// ours: 75 us each on a DGX A100, whose processors take 1.3 times an H100's.
 constexpr Seconds kModulesExpert = microseconds(58);
+
+// Checkpoints without reentrance pack and unpack every tensor that they save in Python.
+constexpr Seconds kModulesCheckpoint = microseconds(1400);
 
 constexpr Recipe kDeepSpeedModules{
     .kind = RecipeKind::deepspeed,
@@ -175,16 +178,20 @@ constexpr Recipe kDeepSpeedModules{
                 .fused_norms = false,
                 .loss = LossKind::eager,
                 .separate_projections = true,
-                .fused_scan_output = true,
-                .one_product_per_expert = true},
-    .keeps = {.eager_copies = true},
+                .fused_scan_output = true},
+    .keeps = {.eager_copies = true, .recomputes_dead_ops = false, .keeps_fp32_logits = false},
     .states = {.reduce_dtype = DType::bf16,
                .fp32_accumulation = false,
                .widens_gradients = true,
-               .held_bucket_elements = 500000000},
+               .drops_gradients = true,
+               .bucket_elements = 500000000,
+               .flattens_gradients = true},
     .host = {.launch = microseconds(15),
              .collective_launch = microseconds(50),
-             .expert = {.product = kModulesExpert},
+             .checkpoint = kModulesCheckpoint,
+             .gradient_hook = microseconds(130),
+             .module_hook = microseconds(250),
+             .dequantize_launch = microseconds(75),
              .step_overhead = Seconds(0.02)},
     .memory = {.context = gib(1.6),
                .communicator = mib(120),
@@ -210,17 +217,15 @@ constexpr Recipe ddp() {
   // source; sources differ by half as much again.
   r.errors.model = 0.1;
   r.description = "PyTorch DDP, or one GPU, on Hugging Face modules";
-  // torch's AdamW over lists of parameters: transformers 4's adamw_torch.
-  r.kernels.fused_adam = false;
   r.states.widens_gradients = false;
   r.states.updates_working_weights = true;
   r.states.drops_gradients = true;
-  r.states.held_bucket_elements = 0;
+  r.states.bucket_elements = 0;
+  r.states.flattens_gradients = false;
+  r.host.gradient_hook = r.host.module_hook = Seconds(0);
   // torch/nn/parallel/distributed.py: bucket_cap_mb 25, gradient_as_bucket_view off.
   r.states.buckets = ReductionBuckets{.size = mib(25)};
   r.host.step_overhead = Seconds(0.01);
-  // (Its checkpoints are reentrant: transformers 4's gradient_checkpointing_enable says so
-  // unasked.)
   r.defaults = {.overlap = overlaps(false, true, false), .grad_dtype = DType::bf16, .zero = 0};
   r.can.optimizers = kElementwise | set_of(OptimizerKind::adafactor, OptimizerKind::muon);
   r.can.zero = {0, 0};
@@ -239,14 +244,19 @@ constexpr Recipe kFsdp2{
                 .separate_projections = true,
                 .fused_scan_output = true,
                 .copies_sequence_parts = true},
-    .keeps = {.eager_copies = true, .recomputes_operators = true, .recomputes_dead_ops = false},
+    .keeps = {.eager_copies = true,
+              .recomputes_operators = true,
+              .recomputes_dead_ops = false,
+              .keeps_fp32_logits = false},
     .states = {.shard_style = ShardStyle::fully_sharded,
                .working_params = DType::fp32,
                .fp32_accumulation = false,
                .drops_gradients = true,
                .copies_gathered = true},
     .host = {.launch = microseconds(15),
-             .collective_launch = microseconds(50),
+             .collective_launch = microseconds(600),
+             .checkpoint = kModulesCheckpoint,
+             .dequantize_launch = microseconds(75),
              .step_overhead = Seconds(0.01)},
     .memory = {.context = gib(1.6),
                .communicator = mib(120),
@@ -272,12 +282,7 @@ constexpr Recipe fsdp1() {
   r.kernels.attention = AttentionKernel::flash2;
   r.kernels.separate_casts = false;
   r.kernels.copies_sequence_parts = false;
-  r.kernels.one_product_per_expert = true;
-  r.host.expert.product = kModulesExpert;
-  // torch's default (foreach); Composer's DecoupledAdamW is as many passes.
-  r.kernels.fused_adam = false;
   r.keeps.recomputes_operators = false;
-  r.keeps.frozen_inputs_stay = true;
   r.states.copies_gathered = false;
   r.states.flat_parameters = true;
   r.host.collective_launch = microseconds(60);
@@ -299,8 +304,12 @@ constexpr Recipe fsdp2_compile() {
   r.kernels.fused_qkv = true;
   r.kernels.fused_scan_output = false;
   r.keeps.eager_copies = false;
+  r.keeps.keeps_fp32_logits = true;
   r.states.gathers_once_in_pipeline = true;
   r.host.launch = microseconds(10);
+  r.host.collective_launch = microseconds(50);
+  r.host.checkpoint = Seconds(0);
+  r.host.dequantize_launch = std::nullopt;
   r.host.step_overhead = Seconds(0.005);
   // Eight runs of torchtitan's (benchmarks, 2024-12) reserved 1.07 to 1.37 times what is allocated
   // by ours, 1 GiB aside; 1.15 in the median.
@@ -446,6 +455,23 @@ static_assert(in_order());
 
 }  // namespace
 
+static bool runs_trainers_modules(RecipeKind kind) {
+  return kind == RecipeKind::ddp || kind == RecipeKind::deepspeed || kind == RecipeKind::fsdp1;
+}
+
+// What transformers 4 did unasked: a loop over experts, reentrant checkpoints and, where no engine
+// brings an optimizer of its own, torch's AdamW over lists of parameters (Composer's
+// DecoupledAdamW, in FSDP1's runs of 2023, is as many passes).
+static void before_transformers_5(Recipe& recipe) {
+  recipe.kernels.one_product_per_expert = true;
+  recipe.host.expert.product = kModulesExpert;
+  recipe.host.checkpoint = Seconds(0);
+  recipe.keeps.recomputes_dead_ops = true;
+  recipe.keeps.keeps_fp32_logits = true;
+  if (recipe.kind != RecipeKind::deepspeed) recipe.kernels.fused_adam = false;
+  recipe.keeps.frozen_inputs_stay = recipe.kind == RecipeKind::fsdp1;
+}
+
 const Recipe& recipe_of(RecipeKind kind) {
   return kRecipes[static_cast<std::size_t>(kind)];
 }
@@ -454,9 +480,11 @@ Recipe recipe_of_month(RecipeKind kind, int month) {
   // The first whole months with what they name.
   constexpr int kEarlyStop = 202310, kFlash2 = 202401, kCompiledLoss = 202504,
                 kChunkedLoss = 202605, kFlex = 202607;
+  constexpr int kTransformers5 = 202602;
   constexpr int kMegatronFusedLoss = 202407, kTeLossInFp32 = 202609, kCurrentScaling = 202509;
   Recipe recipe = recipe_of(kind);
   if (month == 0) return recipe;
+  if (runs_trainers_modules(kind) && month < kTransformers5) before_transformers_5(recipe);
   if (kind == RecipeKind::fsdp1) recipe.keeps.recomputes_dead_ops = month < kEarlyStop;
   if (kind == RecipeKind::fsdp1 && month < kFlash2) {
     recipe.kernels.attention = AttentionKernel::flash1;

@@ -126,6 +126,10 @@ struct KeptForBackward {
   // their gradients (register_multi_grad_hook in torch/autograd/graph.py), and that node holds
   // them: until backward has ended, every layer's input and its gradient stay.
   bool frozen_inputs_stay = false;
+  // The eager loss keeps logits in fp32 beside their log-softmax (torch's own modules; transformers
+  // 4 shifts them, which makes another array). transformers 5 shifts labels, and nobody holds the
+  // logits once the loss has their log-softmax (ForCausalLMLoss in loss/loss_utils.py).
+  bool keeps_fp32_logits = true;
 };
 
 // DistributedDataParallel's buckets (nanotron).
@@ -183,7 +187,14 @@ struct StateHandling {
   // Linear layers keep their weights in fp8 alone under fp8: Megatron's fp8_param_gather, which
   // Megatron-Bridge's fp8 presets turn on (training/mixed_precision.py, v0.2.0 and v0.4.1).
   bool fp8_parameters = false;
-  std::int64_t held_bucket_elements = 0;  // DeepSpeed holds buckets of so many for the whole step
+  // DeepSpeed's buckets of so many elements: two (overlap_comm) hold gradients on their way from
+  // before the loss's backward to the last layer's (setup_buckets, _release_ipg_buffers in its
+  // zero/stage_1_and_2.py, 0.19.8). Two H100, ZeRO-2 and 3, buckets of 5e8 and of 1e6:
+  // docs/evidence/lora.md.
+  std::int64_t bucket_elements = 0;
+  // Under ZeRO-1 and 2 the step makes its share of the gradients one array, and that fp32, while
+  // both the gradients and their copy are there (flat_grad_partition in the same file).
+  bool flattens_gradients = false;
   std::optional<ReductionBuckets> buckets{};
 };
 
@@ -232,6 +243,13 @@ struct HostWork {
   // finds it apart. Absent: `launch`.
   std::optional<Seconds> cast_launch{};
   ExpertLaunches expert{};
+  // Beside `launch`, what hooks in Python take: docs/evidence/lora.md tells how they were read off
+  // steps of 256 tokens.
+  Seconds checkpoint{};     // of each stretch that is recomputed
+  Seconds gradient_hook{};  // ZeRO: of each trained parameter's gradient
+  Seconds module_hook{};    // ZeRO-3: of each module with parameters, forward or backward
+  // Of a dequantisation (bitsandbytes' and GPTQ's modules). Absent: `launch`.
+  std::optional<Seconds> dequantize_launch{};
   Seconds step_overhead{};    // data loader, logging: once a step
   bool moe_sync = true;       // the host reads token counts in every MoE layer
   bool overlaps_p2p = false;  // plain 1F1B sends and receives beside compute
@@ -318,6 +336,11 @@ struct Recipe {
   ModelErrors errors{};
   PlanDefaults defaults{};
   Capabilities can{};
+
+  // Layers are Transformer Engine's, which takes attention's kernel where nobody names one.
+  [[nodiscard]] constexpr bool has_engine_layers() const {
+    return memory.product_workspaces && memory.engine_layers;
+  }
 };
 
 const Recipe& recipe_of(RecipeKind kind);
@@ -330,6 +353,10 @@ const Recipe& recipe_of(RecipeKind kind);
 // - megatron: its fused loss is of 2024-06-14 (7b4a6d76c9); Transformer Engine's gives its gradient
 //   in fp32 from release 2.18 on, which Megatron-Bridge took in August 2026. Its fp8 was by delayed
 //   scaling in NeMo, before Megatron-Bridge's first release in September 2025.
+// - ddp, deepspeed, fsdp1: transformers 5.0 of 2026-01-26 multiplies experts by one grouped product
+//   (get_correct_experts_implementation in its modeling_utils.py), checkpoints without reentrance
+//   (gradient_checkpointing_enable) and updates by torch's fused AdamW (TrainingArguments.optim,
+//   with torch 2.8 and later).
 // - fsdp1: what is recomputed runs whole before torch 2.1 of October 2023, which stops where
 //   backward has what it needs (set_checkpoint_early_stop). Published runs of 2022-23 are of models
 //   with attention kernels (MPT's Triton kernel is one) and losses of their own; later ones are

@@ -553,7 +553,8 @@ Update StateBuilder::elementwise_update() const {
               .moments = s.moment_dtype,
               .working = working_params(),
               .fused = c_.recipe.kernels.fused_adam,
-              .optimizer = s.optimizer};
+              .optimizer = s.optimizer,
+              .flattens = c_.recipe.states.flattens_gradients && (s.zero == 1 || s.zero == 2)};
   const auto trained =
       std::count_if(table.begin(), table.end(), [](const PackedParameter& p) { return !p.frozen; });
   switch (s.optimizer) {

