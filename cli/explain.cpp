@@ -47,6 +47,8 @@ void add_examples(const Job& job, const SearchSpace& space, std::vector<Refusal>
     each_plan(job.model, job.recipe(), job.hardware, space, skeleton, [&](const ParallelPlan& p) {
       if (missing == 0) return;
       std::string_view rule = broken_rule(job.model, p, job.recipe(), limits);
+      const std::string not_placed = rule.empty() ? job.cost->why_not_placed(p) : "";
+      if (!not_placed.empty()) rule = kWholeStages;
       const Subject subject{job.model, config, p, job.framework, job.hardware.link.gpus_per_node};
       const bool unwritten = rule.empty() && framework;
       if (unwritten) rule = broken_limit(*framework, subject);
@@ -54,6 +56,11 @@ void add_examples(const Job& job, const SearchSpace& space, std::vector<Refusal>
       const auto reason = std::find_if(reasons.begin(), reasons.end(),
                                        [&](const Refusal& r) { return r.rule == rule; });
       if (reason == reasons.end() || !reason->example.empty()) return;
+      if (!not_placed.empty()) {
+        reason->example = not_placed;
+        --missing;
+        return;
+      }
       const auto why = unwritten ? why_inexpressible(*framework, subject, limits)
                                  : why_infeasible(job.model, p, job.recipe(), limits);
       const auto said =
@@ -125,11 +132,11 @@ std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
   const Estimate &first = *best.estimate, &next = *second.estimate;
   const Seconds lost = next.step_time - first.step_time;
 
-  struct Difference {
+  struct PartOfLoss {
     std::string_view label;
     Seconds time;
   };
-  std::vector<Difference> differences;
+  std::vector<PartOfLoss> differences;
   for (const TimePart& part : time_parts()) {
     const Seconds time = next.time.*part.value - first.time.*part.value;
     // Below a thousandth of the step nothing is explained.
@@ -140,7 +147,7 @@ std::string runner_up_text(const Answer& best, const Answer& second, bool tie) {
     return std::abs(x.time.value()) > std::abs(y.time.value());
   });
   std::string parts;
-  for (const Difference& d : differences) {
+  for (const PartOfLoss& d : differences) {
     if (!parts.empty()) parts += ", ";
     parts += fmt::format("{} {}{}", d.label, d.time.value() > 0 ? "+" : "", human_seconds(d.time));
   }

@@ -3,10 +3,12 @@
 #include "costmodel/profiles/hardware.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/catalog.h"
 #include "cli/commands.h"
 #include "cli/page.h"
+#include "costmodel/profiles/other_names.h"
 #include "models/text.h"
 
 namespace qplan {
@@ -22,6 +24,28 @@ std::string_view basis(const HardwareProfile& profile) {
   if (!profile.gemm_tables.empty()) return "tables";
   const auto bf16 = profile.gemm.find(Precision::bf16);
   return bf16 != profile.gemm.end() && bf16->second.assumed ? "assumed" : "fitted";
+}
+
+// What else a machine is called, where that is no other machine's name.
+std::vector<std::string> also_called(const std::string& machine) {
+  std::vector<std::string> names;
+  for (const OtherName& other : other_names()) {
+    if (other.machines.size() == 1 && other.machines.front() == machine) {
+      names.push_back(other.name);
+    }
+  }
+  return names;
+}
+
+std::string other_names_text() {
+  std::string text;
+  for (const std::string& machine : hardware_names()) {
+    const std::vector<std::string> names = also_called(machine);
+    if (names.empty()) continue;
+    text +=
+        fmt::format("{}{} for {}", text.empty() ? "also: " : "; ", fmt::join(names, ", "), machine);
+  }
+  return wrapped(text, page().text, 6);
 }
 
 std::string machines_text() {
@@ -45,7 +69,7 @@ std::string machines_text() {
                fmt::format("{}", p.link.gpus_per_node), fmt::format("{}", p.link.nics_per_node),
                significant(p.link.nic.value() / 1e9), std::string(basis(p))});
   }
-  return table.text(page().table);
+  return table.text(page().table) + other_names_text();
 }
 
 Json machines_json() {
@@ -53,6 +77,7 @@ Json machines_json() {
   for (const std::string& name : hardware_names()) {
     const HardwareProfile p = load_hardware(name);
     list.push_back({{"name", name},
+                    {"other_names", also_called(name)},
                     {"description", p.description},
                     {"gpu", p.gpu.name},
                     {"matmul_bf16_tflops", peak_tflops(p, Precision::bf16)},

@@ -80,9 +80,49 @@ void read_model_of(Job& job) {
   if (!built_in) job.model_config = model_config(*choices.model);
 }
 
+// "h100-sxm:64+a100-80gb-sxm:64": the kinds of a cluster, in the pipeline's order.
+std::vector<GpuKind> kinds_named(const std::string& text) {
+  std::vector<GpuKind> kinds;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t plus = std::min(rest.find('+'), rest.size());
+    const std::string_view one = rest.substr(0, plus);
+    rest.remove_prefix(std::min(plus + 1, rest.size()));
+    const std::size_t colon = one.rfind(':');
+    if (colon == std::string_view::npos) {
+      throw Error(
+          fmt::format("--hardware {}: '{}' does not say how many GPUs there are of it; write "
+                      "NAME:COUNT+NAME:COUNT, as h100-sxm:64+a100-80gb-sxm:64",
+                      shown(text), shown(std::string(one))));
+    }
+    const std::int64_t gpus =
+        parse_count("--hardware", std::string(one.substr(colon + 1)), 1, kMostGpus);
+    kinds.push_back({load_hardware(std::string(one.substr(0, colon))), gpus});
+  }
+  return kinds;
+}
+
+void read_kinds_of(Job& job, const std::string& text) {
+  job.kinds = kinds_named(text);
+  std::int64_t gpus = 0;
+  for (GpuKind& kind : job.kinds) {
+    apply_overrides(kind.hardware, job.choices);
+    gpus += kind.gpus;
+  }
+  if (job.choices.gpus.value_or(gpus) != gpus) {
+    throw Error(fmt::format("--gpus {} is not the {} GPUs of --hardware {}; leave it out",
+                            *job.choices.gpus, gpus, shown(text)));
+  }
+  job.choices.gpus = gpus;
+  job.hardware = as_one_machine(job.kinds);
+}
+
 void read_hardware_of(Job& job) {
   const JobChoices& choices = job.choices;
   const std::string name = choices.hardware.value_or(std::string(kDefaultHardware));
+  if (choices.hardware_profile.is_null() && name.find('+') != std::string::npos) {
+    read_kinds_of(job, name);
+    return;
+  }
   if (!choices.hardware_profile.is_null()) {
     job.hardware = read_hardware(choices.hardware_profile, "the plan file's hardware_profile");
     job.hardware_profile = choices.hardware_profile;
@@ -195,7 +235,9 @@ void add_cluster_options(CommandLine& line, JobChoices& choices, ClusterOptions 
   if (which.with_hardware) {
     line.option(
         {"--hardware", which.several == nullptr ? "NAME" : "NAME,...",
-         "built-in name (`qplan hardware`), or path of a profile", std::string(kDefaultHardware)},
+         "built-in name (`qplan hardware`), or path of a profile; NAME:GPUS+NAME:GPUS for a "
+         "cluster of several kinds, pipeline stages in that order",
+         std::string(kDefaultHardware)},
         set_hardware(choices, which.several));
   }
   line.option({"--gpus-per-node", "COUNT", "GPUs of a node", "the hardware's, mostly 8"},
@@ -259,9 +301,9 @@ std::unique_ptr<Job> make_job(const JobChoices& choices, std::int64_t gpus) {
   job->choices = choices;
   read_model_of(*job);
   read_hardware_of(*job);
-  apply_overrides(job->hardware, choices);
+  if (job->kinds.empty()) apply_overrides(job->hardware, choices);
   job->framework = choices.framework.value_or(RecipeKind::megatron);
-  job->gpus = choices.gpus.value_or(gpus);
+  job->gpus = job->choices.gpus.value_or(gpus);
   job->price_per_gpu_hour = choices.price.value_or(job->hardware.price_per_gpu_hour);
   JobFacts facts;
   facts.moe_imbalance = choices.moe_imbalance.value_or(facts.moe_imbalance);
@@ -276,8 +318,12 @@ std::unique_ptr<Job> make_job(const JobChoices& choices, std::int64_t gpus) {
         tokens_a_side(*job->model.vision, *choices.image_pixels, *choices.image_pixels);
   }
   facts.active_experts = choices.moe_active.value_or(facts.active_experts);
-  job->cost = std::make_unique<CostModel>(job->model, job->recipe(), job->hardware, facts,
-                                          gib(choices.memory_cap_gib.value_or(0)));
+  const Bytes cap = gib(choices.memory_cap_gib.value_or(0));
+  job->cost =
+      job->kinds.empty()
+          ? std::make_unique<CostModel>(job->model, job->recipe(), job->hardware, facts, cap)
+          : std::make_unique<CostModel>(job->model, job->recipe(), job->hardware, job->kinds, facts,
+                                        cap);
   return job;
 }
 

@@ -66,6 +66,7 @@ void check_batch(std::int64_t global_batch_size);  // throws Error above kMostSe
 struct Job {
   ModelSpec model;
   HardwareProfile hardware;
+  std::vector<GpuKind> kinds;  // of a cluster of several; `hardware` is all of them as one machine
   RecipeKind framework = RecipeKind::megatron;
   std::int64_t gpus = 0;
   double price_per_gpu_hour = 0;  // USD; 0: unknown

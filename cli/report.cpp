@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "cli/page.h"
+#include "costmodel/measured.h"
 #include "costmodel/peak.h"
 #include "executor/gpu_limits.h"
 #include "planner/frameworks/emit.h"
@@ -171,6 +172,9 @@ Answer ask(const Job& job, const ParallelPlan& plan) {
   check_batch(plan.global_batch_size);
   check_images(job, plan.seq_len);
   Answer answer{plan, why_infeasible(job.model, plan, job.recipe(), job.limits()), {}};
+  if (std::string why = job.cost->why_not_placed(plan); !why.empty()) {
+    answer.infeasible.push_back({kWholeStages, std::move(why)});
+  }
   if (!answer.feasible()) return answer;
   answer.estimate = job.cost->evaluate(plan);
   const Estimate& e = *answer.estimate;
@@ -284,7 +288,18 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
                     "trust the interval",
                     fixed(100 * e.priced_from.assumed, 0)));
   }
-  if (e.capacity > job.hardware.gpu.usable_memory) {
+  const std::string& gpu = job.hardware.gpu.name;
+  if (!job.recipe().executable && !was_measured_on(job.framework, gpu)) {
+    list.push_back(
+        fmt::format("no run of {} on {} was held against predictions; the interval is wider for it",
+                    to_word(job.framework), gpu));
+  }
+  if (!job.kinds.empty()) {
+    list.push_back(
+        "stages lie on kinds of GPUs in the order named; all messages between stages are "
+        "taken to be as slow as those between kinds, MFU is of the mean peak");
+  }
+  if (job.kinds.empty() && e.capacity > job.hardware.gpu.usable_memory) {
     list.push_back(fmt::format("plans may fill {}, more than the {} that the device has",
                                human_bytes(e.capacity),
                                human_bytes(job.hardware.gpu.usable_memory)));

@@ -290,6 +290,9 @@ void print_text(const Job& job, const RlJob& rl_job, bool open, const RlSearchRe
 }
 
 Exit search_steps(Job& job, SearchQuestion& question, const RlJob& rl_job, const Console& console) {
+  if (!job.kinds.empty()) {
+    throw Error("reinforcement learning is planned on GPUs of one kind; name one with --hardware");
+  }
   refuse_batch(question.words.contains("global_batch_size"));
   question.words.try_emplace("seq_len", std::to_string(longest_of(rl_job)));
   set_job_words(question.space, question.words, job.model, job.gpus);

@@ -84,17 +84,18 @@ struct PricedWork {
   }
 };
 
-template <class View>
-PricedWork priced_work(const CostModel& cost, const View& v) {
+// Adds the stages of `v` that are of `cost`'s kind of GPU.
+template <class View, class IsOfKind>
+void add_priced_work(const CostModel& cost, const View& v, IsOfKind is_of_kind, PricedWork& work) {
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid(plan, cost.facts().nvlink_domain);
   const CostContext context = context_of(plan, cost.hardware(), grid, cost.recipe(), cost.facts());
   const auto microbatches = static_cast<double>(microbatches_of_stage(v.schedule));
-  PricedWork work;
   work.typical = &cost.hardware().errors;
   work.ranks.resize(static_cast<std::size_t>(plan.pp));
   for (std::size_t i = 0; i < v.stages.of_stage.size(); ++i) {
     const int rank = rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i));
+    if (!is_of_kind(rank)) continue;
     OwnWork& own = work.ranks[static_cast<std::size_t>(rank)];
     for (const Run& run : v.stages.runs(i)) {
       const Block block = build_block(cost.model(), cost.recipe(), run.shape);
@@ -110,7 +111,6 @@ PricedWork priced_work(const CostModel& cost, const View& v) {
       }
     }
   }
-  return work;
 }
 
 // Tokens and FLOPs a second, by the step time.
@@ -218,7 +218,7 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
   Estimate e;
   const PlanView v = view(plan);
   e.memory = memory(plan);
-  e.capacity = capacity_;
+  e.capacity = e.memory.capacity;
   e.fits = fits(e.memory);
   e.step_time = step_time(v, FreeWork{});
 
@@ -240,7 +240,15 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
   e.time.host = part(Cost::host);
   e.time.optimizer = part(Cost::optimizer);
   // What is left is compute, recomputation and the bubble; one stage has no bubble.
-  const PricedWork work = priced_work(*this, v);
+  PricedWork work;
+  if (kinds_.empty()) {
+    add_priced_work(
+        *this, v, [](int) { return true; }, work);
+  }
+  for (const CostModel* kind : kinds_of(plan)) {
+    add_priced_work(
+        *kind, kind->view(plan), [&](int rank) { return &of_rank(plan, rank) == kind; }, work);
+  }
   const OwnWork most = work.busiest();
   const Seconds busiest = plan.pp == 1 ? left : std::min(most.all, left);
   e.time.recompute = std::min(most.recomputed, busiest);

@@ -1,13 +1,24 @@
 #include "costmodel/evaluate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "costmodel/fold/plan_view.h"
 #include "models/kernel_scratch.h"
 #include "models/program/rank_program.h"
+#include "models/program/step_program.h"
 
 namespace qplan {
+
+// One kind of a cluster's GPUs, as if all stages ran on it.
+struct CostModel::Kind {
+  std::int64_t gpus = 0;
+  std::unique_ptr<CostModel> cost;
+};
+
 CostModel::CostModel(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
                      JobFacts facts, Bytes memory_cap)
     : model_(model),
@@ -21,7 +32,84 @@ CostModel::CostModel(const ModelSpec& model, const Recipe& recipe, const Hardwar
       memory_cap.value() > 0 ? memory_cap : hardware.gpu.usable_memory * memory_share(model);
 }
 
+CostModel::CostModel(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& whole,
+                     const std::vector<GpuKind>& kinds, JobFacts facts, Bytes memory_cap)
+    : CostModel(model, recipe, whole, facts, memory_cap) {
+  for (const GpuKind& kind : kinds) {
+    kinds_.push_back(
+        {kind.gpus, std::make_unique<CostModel>(model, recipe, kind.hardware, facts, memory_cap)});
+  }
+}
+
 CostModel::~CostModel() = default;
+
+HardwareProfile as_one_machine(const std::vector<GpuKind>& kinds) {
+  HardwareProfile whole = kinds.front().hardware;
+  double gpus = 0, price = 0;
+  bool priced = true;
+  std::map<Precision, double> peaks;
+  whole.name.clear();
+  whole.gpu.name.clear();
+  for (const GpuKind& kind : kinds) {
+    const HardwareProfile& own = kind.hardware;
+    const auto count = static_cast<double>(kind.gpus);
+    const std::string_view plus = gpus > 0 ? "+" : "";
+    whole.name += fmt::format("{}{}:{}", plus, own.name, kind.gpus);
+    whole.gpu.name += fmt::format("{}{}", plus, own.gpu.name);
+    gpus += count;
+    price += own.price_per_gpu_hour * count;
+    priced = priced && own.price_per_gpu_hour > 0;
+    for (const auto& [precision, peak] : own.gpu.matmul) peaks[precision] += peak.value() * count;
+    Gpu& gpu = whole.gpu;
+    gpu.memory = std::min(gpu.memory, own.gpu.memory);
+    gpu.usable_memory = std::min(gpu.usable_memory, own.gpu.usable_memory);
+    gpu.compute_capability = std::min(gpu.compute_capability, own.gpu.compute_capability);
+    whole.link.nvlink_domain = std::min(whole.link.nvlink_domain, own.link.nvlink_domain);
+    whole.link.gpus_per_node = std::min(whole.link.gpus_per_node, own.link.gpus_per_node);
+    // The sources of one profile say nothing of the others.
+  }
+  // A format that one kind lacks is none of the cluster's.
+  std::erase_if(whole.gpu.matmul, [&](const auto& peak) {
+    return std::any_of(kinds.begin(), kinds.end(), [&](const GpuKind& kind) {
+      return !kind.hardware.gpu.matmul.contains(peak.first);
+    });
+  });
+  for (auto& [precision, peak] : whole.gpu.matmul) peak = FlopsPerSecond(peaks[precision] / gpus);
+  whole.price_per_gpu_hour = priced ? price / gpus : 0;
+  return whole;
+}
+
+std::string CostModel::why_not_placed(const ParallelPlan& plan) const {
+  if (kinds_.empty()) return "";
+  if (schedule_shape(plan, recipe_).pairs) {
+    return "passes that run side by side are not priced on GPUs of several kinds; use no dualpipe, "
+           "nor overlap=ep";
+  }
+  const std::int64_t stage = plan.world() / plan.pp;
+  std::int64_t gpus = 0;
+  for (const Kind& kind : kinds_) {
+    gpus += kind.gpus;
+    if (kind.gpus % stage == 0) continue;
+    return fmt::format(
+        "a pipeline stage of {} GPUs does not divide the {} of {}; use pp so that "
+        "each kind of GPU has whole stages",
+        stage, kind.gpus, kind.cost->hardware().name);
+  }
+  if (gpus != plan.world()) {
+    return fmt::format("the plan is of {} GPUs, the cluster of {}", plan.world(), gpus);
+  }
+  return "";
+}
+
+const CostModel& CostModel::of_rank(const ParallelPlan& plan, int rank) const {
+  if (kinds_.empty()) return *this;
+  std::int64_t first = rank * (plan.world() / plan.pp);  // of its GPUs
+  for (const Kind& kind : kinds_) {
+    if (first < kind.gpus) return *kind.cost;
+    first -= kind.gpus;
+  }
+  return *kinds_.back().cost;
+}
 
 double memory_share(const ModelSpec& model) {
   return model.moe ? 0.92 : 0.95;
@@ -45,6 +133,17 @@ CostModel::PlanView CostModel::view(const ParallelPlan& plan) const {
   v.schedule = schedule_shape(plan, recipe_);
   v.backward = backward_form(plan.schedule);
   return v;
+}
+
+// The kinds that a plan's stages are on, each once; none, where the cluster has one.
+std::vector<const CostModel*> CostModel::kinds_of(const ParallelPlan& plan) const {
+  std::vector<const CostModel*> found;
+  if (kinds_.empty()) return found;
+  for (int rank = 0; rank < plan.pp; ++rank) {
+    const CostModel* kind = &of_rank(plan, rank);
+    if (found.empty() || found.back() != kind) found.push_back(kind);
+  }
+  return found;
 }
 
 MemoryEstimate with_arena(const CostModel& cost, const ParallelPlan& plan,

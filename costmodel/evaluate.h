@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "costmodel/profiles/hardware.h"
@@ -27,7 +28,8 @@ struct StageMemory {
 
 struct MemoryEstimate {
   std::vector<StageMemory> stages;  // one a pipeline rank
-  int worst = 0;                    // the stage with the highest device peak
+  int worst = 0;                    // the stage that fills most of what it may
+  Bytes capacity;                   // that stage's: usable memory times the stated share
   Bytes host_per_node;              // offloaded states and activations, pinned
   Bytes host_room;                  // a node's memory, or the share of a job below a node
   [[nodiscard]] const StageMemory& worst_stage() const {
@@ -86,16 +88,40 @@ struct StepBound {
 struct EndWork {
   double first = 0;  // what the first stage runs besides decoder layers: embedding, vision tower
   double last = 0;   // ... and the last: prediction layers, logits, loss
+  // What a decoder layer takes on each pipeline rank, where the cluster's GPUs differ; empty: one.
+  std::vector<double> layer{};
 };
+
+// The GPUs of one kind in a cluster of several. Pipeline stages are placed on the kinds in order,
+// so that data, tensor and expert parallelism stay within a kind and the pipeline alone crosses.
+struct GpuKind {
+  HardwareProfile hardware;
+  std::int64_t gpus = 0;
+};
+
+// The rule that a plan breaks whose stages do not fit the kinds.
+inline constexpr std::string_view kWholeStages = "whole_stages_of_a_kind";
+
+// A cluster of several kinds as one machine, for what is asked of it as a whole: peaks and prices
+// are means by GPUs, limits those of the least.
+HardwareProfile as_one_machine(const std::vector<GpuKind>& kinds);
 
 class CostModel {
  public:
   // The references must outlive the model. `memory_cap` zero: the GPU's usable memory.
   CostModel(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& hardware,
             JobFacts facts, Bytes memory_cap = Bytes(0));
+  // A cluster of several kinds; `whole` is as_one_machine() of them.
+  CostModel(const ModelSpec& model, const Recipe& recipe, const HardwareProfile& whole,
+            const std::vector<GpuKind>& kinds, JobFacts facts, Bytes memory_cap = Bytes(0));
   ~CostModel();
   CostModel(const CostModel&) = delete;
   CostModel& operator=(const CostModel&) = delete;
+
+  // Whether all GPUs of the cluster are alike, and why a plan cannot be placed on those that are
+  // not (rule kWholeStages); empty if it can.
+  [[nodiscard]] bool has_one_kind() const { return kinds_.empty(); }
+  [[nodiscard]] std::string why_not_placed(const ParallelPlan& plan) const;
 
   // All are safe to call from several threads and give the same answer in any order.
   [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan) const;
@@ -127,6 +153,17 @@ class CostModel {
   [[nodiscard]] MemoryView memory_view(const ParallelPlan& plan, Seen& seen) const;
   [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan, const MemoryView& view,
                                       Seen& seen) const;
+  struct StageTimes;
+  struct StagesOfKinds;
+  template <class BusyOf>
+  [[nodiscard]] StagesOfKinds stages_of_kinds(const PlanView& view, BusyOf busy_of_kind) const;
+  // The model of a pipeline rank's kind of GPU; this one, where the cluster has one kind.
+  [[nodiscard]] const CostModel& of_rank(const ParallelPlan& plan, int rank) const;
+  [[nodiscard]] std::vector<const CostModel*> kinds_of(const ParallelPlan& plan) const;
+  [[nodiscard]] StageTimes stage_times(const PlanView& view, FreeWork free) const;
+  [[nodiscard]] Seconds crossing(const ParallelPlan& plan) const;
+  [[nodiscard]] MemoryEstimate memory_of_kinds(const ParallelPlan& plan, const MemoryView& view,
+                                               Seen& seen) const;
   [[nodiscard]] PlanView view(const ParallelPlan& plan) const;
   [[nodiscard]] StepBound own_work_bound(const PlanView& view, const SeenRuns* seen) const;
   [[nodiscard]] RankParameters parameters(const BlockShape& shape) const;
@@ -140,6 +177,8 @@ class CostModel {
   JobFacts facts_;
   Bytes capacity_;
   std::unique_ptr<Memo> memo_;
+  struct Kind;
+  std::vector<Kind> kinds_;  // of a cluster of several
 };
 
 // What search asks of every plan, one thread's worth: plans that differ only in where their states

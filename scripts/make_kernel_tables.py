@@ -30,6 +30,11 @@ GPUS = {  # table: (hardware column, bytes/s, {dtype: peak FLOP/s})
     # Its bf16 rows scatter by 10% where Transformer Engine's products on a B200 do by 4 (NOTICE.md).
     "b200": ("b200", 7.7e12, {"fp8": 4500e12}),
     "gb200": ("gb200", 8.0e12, {"bf16": 2500e12, "fp8": 5000e12}),
+    # Products of these two are priced as their smaller siblings', whose steps were measured.
+    "b300": ("b300", 7.67e12, {}),
+    "gb300": ("gb300", 8.0e12, {}),
+    "l40s": ("l40s", 864e9, {"bf16": 362.05e12, "fp8": 733e12}),
+    "rtx-pro-6000": ("rtx-pro-6000", 1792e9, {"bf16": 467.8e12, "fp8": 935.6e12}),
 }
 SOURCE_DTYPE = {"bf16": "bfloat16", "fp8": "fp8"}
 ELEMENT = {"bf16": 2, "fp8": 1}

@@ -1,5 +1,6 @@
 // Time of a step of which nothing is trained: the forwards of the plan's schedule, in its order.
 
+#include <algorithm>
 #include <vector>
 
 #include "costmodel/fold/plan_view.h"
@@ -24,24 +25,35 @@ struct ForwardRunner {
 }  // namespace
 
 Seconds CostModel::forward_time(const ParallelPlan& plan) const {
-  const PlanView v = view(plan);
-  const RankGrid grid(plan, facts_.nvlink_domain);
-  const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
-  const StagePricer pricer(model_, recipe_, context);
-  const std::uint64_t groups = compute_groups(plan, grid, recipe_);
-  ForwardRunner runner;
-  for (std::size_t i = 0; i < v.stages.of_stage.size(); ++i) {
+  const auto stage_forward = [&plan](const CostModel& kind, const PlanView& own, std::size_t i) {
+    const RankGrid grid(plan, kind.facts_.nvlink_domain);
+    const CostContext context = context_of(plan, kind.hardware_, grid, kind.recipe_, kind.facts_);
+    const StagePricer pricer(kind.model_, kind.recipe_, context);
+    const std::uint64_t groups = compute_groups(plan, grid, kind.recipe_);
     StreamDelay total = no_delay();
-    for (const Run& run : v.stages.runs(i)) {
-      const DelayKey key{compute_shape(run.shape), groups, graphs_of(plan), v.backward};
-      const BlockDelays& delays = memo_->compute_delays.get(
-          key, [&] { return pricer.delays(key.shape, compute_parts(v.backward), FreeWork{}); });
+    for (const Run& run : own.stages.runs(i)) {
+      const DelayKey key{compute_shape(run.shape), groups, graphs_of(plan), own.backward};
+      const BlockDelays& delays = kind.memo_->compute_delays.get(
+          key, [&] { return pricer.delays(key.shape, compute_parts(own.backward), FreeWork{}); });
       total = then(total, power(delays.of(Part::forward), run.count));
     }
-    runner.stage.push_back(total);
+    return total;
+  };
+  const PlanView v = view(plan);
+  ForwardRunner runner;
+  for (std::size_t i = 0; i < v.stages.of_stage.size(); ++i) {
+    const CostModel& kind =
+        of_rank(plan, rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i)));
+    runner.stage.push_back(&kind == this ? stage_forward(*this, v, i)
+                                         : stage_forward(kind, kind.view(plan), i));
+  }
+  const RankGrid grid(plan, facts_.nvlink_domain);
+  PipelineLinks links = pipeline_links(*this, plan, grid);
+  for (const CostModel* kind : kinds_of(plan)) {
+    links.send = std::max(links.send, kind->crossing(plan));
   }
   PipelineState state(v.schedule, static_cast<int>(v.stages.of_stage.size()));
-  return state.step(runner, forward_schedule(v.schedule), pipeline_links(*this, plan, grid));
+  return state.step(runner, forward_schedule(v.schedule), links);
 }
 
 }  // namespace qplan

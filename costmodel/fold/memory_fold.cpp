@@ -2,6 +2,7 @@
 // live for the whole step.
 
 #include <algorithm>
+#include <map>
 #include <span>
 #include <utility>
 
@@ -283,7 +284,35 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
   return memory(plan, memory_view(plan, seen), seen);
 }
 
+// Each stage on its kind of GPU; of hosts the one that is filled most.
+MemoryEstimate CostModel::memory_of_kinds(const ParallelPlan& plan, const MemoryView& v,
+                                          Seen& seen) const {
+  std::map<const CostModel*, MemoryEstimate> by_kind;
+  MemoryEstimate whole;
+  double fullest = -1;
+  for (int r = 0; r < plan.pp; ++r) {
+    const CostModel& kind = of_rank(plan, r);
+    if (!by_kind.contains(&kind)) {
+      const MemoryEstimate own = kind.memory(plan, v, seen);
+      if (by_kind.empty() ||
+          own.host_per_node / own.host_room > whole.host_per_node / whole.host_room) {
+        whole.host_per_node = own.host_per_node;
+        whole.host_room = own.host_room;
+      }
+      by_kind.emplace(&kind, own);
+    }
+    whole.stages.push_back(by_kind.at(&kind).stages[static_cast<std::size_t>(r)]);
+    const double full = whole.stages.back().device / kind.capacity();
+    if (full <= fullest) continue;
+    fullest = full;
+    whole.worst = r;
+    whole.capacity = kind.capacity();
+  }
+  return whole;
+}
+
 MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v, Seen& seen) const {
+  if (!kinds_.empty()) return memory_of_kinds(plan, v, seen);
   const BlockShape base = base_shape(model_, plan_on(hardware_, plan, recipe_), recipe_,
                                      facts_.moe_imbalance, facts_.turns_fp8);
   Bytes reserves;
@@ -336,6 +365,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v, 
   };
   HeldByRank of_rank;
   MemoryEstimate estimate;
+  estimate.capacity = capacity_;
   estimate.stages.reserve(v.like.size());
   for (std::size_t r = 0; r < v.like.size(); ++r) {
     if (static_cast<std::size_t>(v.like[r]) == r) of_rank = held_by(r);
@@ -378,7 +408,7 @@ MemoryEstimate CostModel::memory(const ParallelPlan& plan, const MemoryView& v, 
 }
 
 bool CostModel::fits(const MemoryEstimate& memory) const {
-  return memory.worst_stage().device <= capacity_ && memory.host_per_node <= memory.host_room;
+  return memory.worst_stage().device <= memory.capacity && memory.host_per_node <= memory.host_room;
 }
 
 PlanSifter::PlanSifter(const CostModel& cost)

@@ -2,11 +2,20 @@
 // over stages and microbatches.
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 
 #include "costmodel/fold/plan_view.h"
 
 namespace qplan {
+
+// The stages of a plan, each on its kind of GPU.
+struct CostModel::StagesOfKinds {
+  std::vector<StageBusy> stages;
+  std::vector<double> layer;  // what a decoder layer takes on each pipeline rank
+  double evened = 0;          // what one rank takes if all take the same, by any layout
+};
+
 namespace {
 
 // Of each distinct stage, from what `work_of` says of a block.
@@ -55,13 +64,11 @@ double alone(const Block& block, const CostContext& context) {
 // T >= sum over earlier stages of f, + m (f + b + w) of a rank's stages, + sum of b on the way
 // back. Of paired passes a rank's own work is all that bounds the step; and a split backward lets a
 // rank end with weight gradients that nobody waits for.
-StepBound bound_of(const ParallelPlan& plan, const ScheduleShape& schedule, const StageList& stages,
-                   const std::vector<StageBusy>& distinct) {
-  const auto stage = [&](std::size_t i) -> const StageBusy& {
-    return distinct[static_cast<std::size_t>(stages.of_stage[i])];
-  };
+template <class Stages>
+StepBound bound_of(const ParallelPlan& plan, const ScheduleShape& schedule, const Stages& of) {
+  const auto stage = [&](std::size_t i) -> const StageBusy& { return of.stages[i]; };
   std::vector<double> rank(static_cast<std::size_t>(plan.pp), 0);
-  for (std::size_t i = 0; i < stages.of_stage.size(); ++i) {
+  for (std::size_t i = 0; i < of.stages.size(); ++i) {
     const int r = rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i));
     rank[static_cast<std::size_t>(r)] += stage(i).total();
   }
@@ -73,10 +80,9 @@ StepBound bound_of(const ParallelPlan& plan, const ScheduleShape& schedule, cons
     there += stage(r).forward;
     if (backward_form(plan.schedule) != BackwardForm::split) back += stage(r).backward;
   }
-  const double mean = std::accumulate(rank.begin(), rank.end(), 0.0) / plan.pp;
   return {.step = Seconds(longest),
-          .evened = Seconds(m * mean),
-          .imbalance = mean > 0 ? *std::max_element(rank.begin(), rank.end()) / mean : 1};
+          .evened = Seconds(m * of.evened),
+          .imbalance = of.evened > 0 ? *std::max_element(rank.begin(), rank.end()) / of.evened : 1};
 }
 
 }  // namespace
@@ -129,9 +135,49 @@ std::vector<StageBusy> CostModel::least_busy(const PlanView& v, const SeenRuns* 
   });
 }
 
+// A microbatch's work on all ranks of one kind would take the sum of `distinct` over stages; ranks
+// that all take t do t over that sum of it each.
+template <class BusyOf>
+CostModel::StagesOfKinds CostModel::stages_of_kinds(const PlanView& v, BusyOf busy_of_kind) const {
+  const ParallelPlan& plan = *v.plan;
+  struct OfKind {
+    std::vector<StageBusy> distinct;
+    double all = 0, layer = 0;
+  };
+  std::map<const CostModel*, OfKind> kinds;
+  StagesOfKinds result;
+  double together = 0;
+  for (int r = 0; r < plan.pp; ++r) {
+    const CostModel& kind = of_rank(plan, r);
+    OfKind& of = kinds[&kind];
+    if (of.distinct.empty()) {
+      of.distinct = &kind == this ? busy_of_kind(*this, v) : busy_of_kind(kind, kind.view(plan));
+      double decoder = 0;
+      for (const int i : v.stages.of_stage) {
+        of.all += of.distinct[static_cast<std::size_t>(i)].total();
+        decoder += of.distinct[static_cast<std::size_t>(i)].decoder;
+      }
+      of.layer = decoder / static_cast<double>(model_.num_layers);
+    }
+    result.layer.push_back(of.layer);
+    if (of.all > 0) together += 1 / of.all;
+  }
+  result.evened = together > 0 ? 1 / together : 0;
+  result.stages.reserve(v.stages.of_stage.size());
+  for (std::size_t i = 0; i < v.stages.of_stage.size(); ++i) {
+    const int r = rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i));
+    const OfKind& of = kinds.at(&of_rank(plan, r));
+    result.stages.push_back(of.distinct[static_cast<std::size_t>(v.stages.of_stage[i])]);
+  }
+  return result;
+}
+
 StepBound CostModel::lower_bound(const ParallelPlan& plan) const {
   const PlanView v = view(plan);
-  return bound_of(plan, v.schedule, v.stages, busy(v));
+  return bound_of(plan, v.schedule,
+                  stages_of_kinds(v, [](const CostModel& kind, const PlanView& own) {
+                    return kind.busy(own);
+                  }));
 }
 
 StepBound CostModel::own_work_bound(const ParallelPlan& plan) const {
@@ -139,20 +185,24 @@ StepBound CostModel::own_work_bound(const ParallelPlan& plan) const {
 }
 
 StepBound CostModel::own_work_bound(const PlanView& v, const SeenRuns* seen) const {
-  return bound_of(*v.plan, v.schedule, v.stages, least_busy(v, seen));
+  return bound_of(*v.plan, v.schedule,
+                  stages_of_kinds(v, [&](const CostModel& kind, const PlanView& own) {
+                    return kind.least_busy(own, &kind == this ? seen : nullptr);
+                  }));
 }
 
 EndWork CostModel::end_work(const ParallelPlan& plan) const {
   const PlanView v = view(plan);
-  const std::vector<StageBusy> distinct = busy(v);
-  double decoder = 0;
-  for (const int i : v.stages.of_stage) decoder += distinct[static_cast<std::size_t>(i)].decoder;
-  const double layer = decoder / static_cast<double>(model_.num_layers);
-  const auto besides = [&](int i) {
-    const StageBusy& stage = distinct[static_cast<std::size_t>(i)];
+  const StagesOfKinds of =
+      stages_of_kinds(v, [](const CostModel& kind, const PlanView& own) { return kind.busy(own); });
+  const double layer = of.layer.front();
+  const auto besides = [&](const StageBusy& stage) {
     return (stage.total() - stage.decoder) / layer;
   };
-  return {besides(v.stages.of_stage.front()), besides(v.stages.of_stage.back())};
+  EndWork work{besides(of.stages.front()), besides(of.stages.back()), {}};
+  if (kinds_.empty()) return work;
+  for (const double own : of.layer) work.layer.push_back(own / layer);
+  return work;
 }
 
 }  // namespace qplan

@@ -162,9 +162,9 @@ Seconds step_seconds(FoldRunner& runner, const ScheduleShape& shape, int stages,
 }  // namespace
 
 // How long a stage's output is under way to the next.
-Seconds hop_time(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid) {
+Seconds hop_time(const CostModel& cost, const ParallelPlan& plan, const RankGrid& grid,
+                 bool crosses) {
   const BlockShape base = base_shape(cost.model(), plan, cost.recipe(), cost.facts().moe_imbalance);
-  const bool crosses = grid.shape(Axis::pp).nodes > 1;
   const Bytes whole = boundary_bytes(cost.model(), base);
   if (!cost.recipe().host.scatters_boundary || base.sequence_parallel || base.tp == 1) {
     return send_recv_price(whole, crosses, cost.hardware()).time;
@@ -184,22 +184,28 @@ PipelineLinks pipeline_links(const CostModel& cost, const ParallelPlan& plan,
   const std::optional<RingDelays>& ring = cost.recipe().host.ring;
   const bool stalls =
       ring && host_waits && grid.shape(Axis::pp).nodes > 1 && grid.shape(Axis::tp).nodes > 2;
-  return {.send = hop_time(cost, plan, grid),
+  return {.send = hop_time(cost, plan, grid, grid.shape(Axis::pp).nodes > 1),
           .overlapped = overlapped,
           .host_waits = host_waits,
           .stall = stalls ? ring->stalled_message : Seconds(0),
           .step_overhead = cost.recipe().host.step_overhead};
 }
 
-Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
+// The stages of a plan on one kind of GPU, and the links between them.
+struct CostModel::StageTimes {
+  std::vector<PartDelays> distinct;  // of each distinct stage
+  StreamDelay edge_norm, edge_update;
+  PipelineLinks links;
+};
+
+CostModel::StageTimes CostModel::stage_times(const PlanView& v, FreeWork free) const {
   const ParallelPlan& plan = *v.plan;
   const RankGrid grid(plan, facts_.nvlink_domain);
   const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
   const StagePricer pricer(model_, recipe_, context);
-  const bool gather_overlapped = plan.overlap.has(OverlapKind::param);
   const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
-  const PartsInUse parts = parts_in_use(v.backward, gather_overlapped, reduce_overlapped,
-                                        recipe_.states.whole_reductions);
+  const PartsInUse parts = parts_in_use(v.backward, plan.overlap.has(OverlapKind::param),
+                                        reduce_overlapped, recipe_.states.whole_reductions);
   const std::uint64_t model_groups = compute_groups(plan, grid, recipe_);
   const std::uint64_t all_groups = groups_hash(grid, kAllAxes);
 
@@ -220,28 +226,60 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
                                  : state_delays(run.shape).of(part);
   };
 
-  FoldRunner runner(v.stages.of_stage.size(), static_cast<std::size_t>(plan.pp));
-  runner.gather_overlapped = gather_overlapped;
-  runner.reduce_overlapped = reduce_overlapped;
-  BlockShape edge_shape = state_shape(v.base);
-  edge_shape.kind = BlockKind::step_edge;
-  const BlockDelays& edge = state_delays(edge_shape);
-  std::vector<PartDelays> distinct(v.stages.distinct.size());
-  for (std::size_t i = 0; i < distinct.size(); ++i) {
+  StageTimes times;
+  times.distinct.resize(v.stages.distinct.size());
+  for (std::size_t i = 0; i < times.distinct.size(); ++i) {
     for (const auto* list : {&parts.compute, &parts.state}) {
       for (const Part part : *list) {
         if (!runs_part(v.schedule, reduce_overlapped, part)) continue;
-        distinct[i][at(part)] =
+        times.distinct[i][at(part)] =
             stage_delay(v.stages.distinct[i], part,
                         [&](const Run& run) -> StreamDelay { return delay(run, part); });
       }
     }
   }
+  BlockShape edge_shape = state_shape(v.base);
+  edge_shape.kind = BlockKind::step_edge;
+  const BlockDelays& edge = state_delays(edge_shape);
+  times.edge_norm = edge.of(Part::norm);
+  times.edge_update = edge.of(Part::update);
+  times.links = pipeline_links(*this, plan, grid);
+  return times;
+}
+
+Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
+  const ParallelPlan& plan = *v.plan;
+  const bool reduce_overlapped = plan.overlap.has(OverlapKind::grad);
+
+  // By the kind of GPU that a pipeline rank is on.
+  std::map<const CostModel*, StageTimes> times;
+  PipelineLinks links;
+  for (int rank = 0; rank < plan.pp; ++rank) {
+    const CostModel& kind = of_rank(plan, rank);
+    if (times.contains(&kind)) continue;
+    const StageTimes own =
+        &kind == this ? stage_times(v, free) : kind.stage_times(kind.view(plan), free);
+    if (times.empty()) links = own.links;
+    links.send = std::max(links.send, own.links.send);
+    links.step_overhead = std::max(links.step_overhead, own.links.step_overhead);
+    times.emplace(&kind, own);
+  }
+  // Between two kinds lies a network, whose slower cards all of its messages are taken to wait for.
+  if (times.size() > 1) {
+    for (const auto& [kind, own] : times) links.send = std::max(links.send, kind->crossing(plan));
+  }
+
+  FoldRunner runner(v.stages.of_stage.size(), static_cast<std::size_t>(plan.pp));
+  runner.gather_overlapped = plan.overlap.has(OverlapKind::param);
+  runner.reduce_overlapped = reduce_overlapped;
+  const auto times_of = [&](std::size_t rank) -> const StageTimes& {
+    return times.at(&of_rank(plan, static_cast<int>(rank)));
+  };
   for (std::size_t i = 0; i < runner.stage.size(); ++i) {
-    PartDelays& own = runner.stage[i];
-    own = distinct[static_cast<std::size_t>(v.stages.of_stage[i])];
     const auto rank =
         static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(i)));
+    PartDelays& own = runner.stage[i];
+    own = times_of(rank).distinct[static_cast<std::size_t>(v.stages.of_stage[i])];
     if (!reduce_overlapped) {
       runner.before[rank].first = then(runner.before[rank].first, own[at(Part::reduce)]);
     }
@@ -249,12 +287,27 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
     runner.before[rank].second = then(runner.before[rank].second, own[at(Part::norm)]);
     runner.after[rank] = then(runner.after[rank], own[at(Part::update)]);
   }
-  for (auto& [reduce, norm] : runner.before) norm = then(norm, edge.of(Part::norm));
-  for (auto& d : runner.after) d = then(d, edge.of(Part::update));
+  for (std::size_t rank = 0; rank < runner.after.size(); ++rank) {
+    auto& norm = runner.before[rank].second;
+    norm = then(norm, times_of(rank).edge_norm);
+    runner.after[rank] = then(runner.after[rank], times_of(rank).edge_update);
+  }
 
+  // Passes side by side, which clusters of several kinds have none of (why_not_placed()).
+  const RankGrid grid(plan, facts_.nvlink_domain);
+  const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
+  const std::uint64_t model_groups = compute_groups(plan, grid, recipe_);
   runner.distinct_of = v.stages.of_stage;
   SharedMemo<PairKey, StreamDelay, PairHash> own_pairs;
+  SharedMemo<DelayKey, BlockDelays, DelayHash> own_alone;
   auto& pair_memo = free.bits == 0 ? memo_->pair_delays : own_pairs;
+  auto& alone_memo = free.bits == 0 ? memo_->compute_delays : own_alone;
+  const StagePricer pricer(model_, recipe_, context);
+  const auto alone_delays = [&](const BlockShape& shape) -> const BlockDelays& {
+    const DelayKey key{compute_shape(shape), model_groups, graphs_of(plan), v.backward};
+    return alone_memo.get(
+        key, [&] { return pricer.delays(key.shape, compute_parts(v.backward), free); });
+  };
   runner.pair_delay = [&](int f, int b) {
     StreamDelay total = no_delay();
     for (const PairedRun& run : pair_stages(v.stages.distinct[static_cast<std::size_t>(f)],
@@ -262,7 +315,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
       if (run.forward == nullptr || run.backward == nullptr) {
         const Part part = run.forward != nullptr ? Part::forward : Part::backward;
         const BlockShape& shape = run.forward != nullptr ? *run.forward : *run.backward;
-        total = then(total, power(compute_delays(shape).of(part), run.count));
+        total = then(total, power(alone_delays(shape).of(part), run.count));
         continue;
       }
       const PairKey key{{compute_shape(*run.forward), model_groups, graphs_of(plan)},
@@ -277,10 +330,14 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
     }
     return total;
   };
-  PipelineLinks links = pipeline_links(*this, plan, grid);
   if (free.has(Cost::p2p)) links.send = Seconds(0);
   if (free.has(Cost::host)) links.step_overhead = Seconds(0);
   return step_seconds(runner, v.schedule, static_cast<int>(runner.stage.size()), links);
+}
+
+// How long a stage's output takes over the network, wherever the pipeline lies.
+Seconds CostModel::crossing(const ParallelPlan& plan) const {
+  return hop_time(*this, plan, RankGrid(plan, facts_.nvlink_domain), true);
 }
 
 Seconds CostModel::step_time(const ParallelPlan& plan) const {

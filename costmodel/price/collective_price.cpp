@@ -125,14 +125,17 @@ InNode in_node_as_measured(CollectiveKind kind, Bytes bytes, int ranks,
 }
 
 // A ring over PCIe, where a node has no NVLink and nothing was measured: each rank sends and
-// receives at once, at what PCIe carries while all GPUs use it, by the faster of NCCL's protocols.
+// receives at once, at what rings reach of PCIe while all GPUs use it, by the faster of NCCL's
+// protocols.
 // An all-to-all is one hop of messages.
 InNode over_pcie(CollectiveKind kind, Bytes bytes, int ranks, const HardwareProfile& hardware) {
   const double around = ranks - 1;
   const double hops = kind == CollectiveKind::all_to_all   ? 1
                       : kind == CollectiveKind::all_reduce ? 2 * around
                                                            : around;
-  const Seconds transfer = bytes * bus_factor(kind, ranks) / pcie_rate(hardware.link);
+  const Interconnect& link = hardware.link;
+  const Seconds transfer =
+      bytes * bus_factor(kind, ranks) / (pcie_rate(link) * link.ring_share_of_pcie);
   Seconds best(1e30);
   for (const NcclProtocol& p : hardware.nccl.ring) {
     if (!p.pcie_hop) continue;

@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "costmodel/profiles/layers.h"
+#include "costmodel/profiles/other_names.h"
 #include "costmodel/profiles/profile_parts.h"
 #include "models/error.h"
 #include "models/text.h"
@@ -108,6 +109,7 @@ HardwareProfile load_hardware(const std::string& name_or_path) {
     const Json own = read_json_file(name_or_path);
     return read_whole(layered_profile(own, {.where = where, .file = name_or_path}), where);
   }
+  if (const std::string meant = machine_meant(name); !meant.empty()) return load_hardware(meant);
   const auto known = hardware_names();
   throw Error(fmt::format("hardware '{}' is unknown; choose one of {}, or a profile's path{}",
                           shown(name_or_path), fmt::join(known, ", "), did_you_mean(name, known)));

@@ -193,8 +193,9 @@ struct Interconnect {
   bool nvls = false;      // the NVLink switch can add up (NVLS)
   // All-reduces among more ranks than this were measured adding up in the switch; 0: none were.
   int in_switch_above_ranks = 0;
-  Seconds message_start;   // a message to another GPU of the domain
-  BytesPerSecond message;  // ... and its rate
+  Seconds message_start;          // a message to another GPU of the domain
+  BytesPerSecond message;         // ... and its rate
+  double ring_share_of_pcie = 1;  // of pcie_rate(), that NCCL's rings reach among a node's GPUs
   int nics_per_node = 1;
   BytesPerSecond nic;                             // per NIC and direction, line rate
   double nic_efficiency = 0;                      // achieved share of line rate for large messages
@@ -304,7 +305,8 @@ struct HardwareProfile {
 // `path` prefixes messages. What the JSON leaves to the built-in profile that it `extends`, and to
 // its generation, is filled in (layers.h). Throws Error naming the key, or all keys that lack.
 HardwareProfile read_hardware(const Json& json, std::string_view path);
-// A built-in profile by name, or a file. Throws Error with the nearest name.
+// A built-in profile by name or by another (other_names.h), or a file. Throws Error with the
+// nearest name.
 HardwareProfile load_hardware(const std::string& name_or_path);
 std::vector<std::string> hardware_names();
 

@@ -106,6 +106,7 @@ Interconnect read_link(Section in) {
   } else {
     link.message = gb_per_s(link.nvlink.value() / 1e9 * nvlink_share);
   }
+  link.ring_share_of_pcie = share(in, "ring_share_of_pcie");
   link.nics_per_node = static_cast<int>(in.integer("nics_per_node", 1, 4096));
   link.nic = gb_per_s(positive(in, "nic_gb_per_s"));
   link.nic_efficiency = in.number("nic_efficiency", 0.01, 1);

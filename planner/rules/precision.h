@@ -35,6 +35,7 @@ inline std::int64_t odd_width(const Case& c) {
   return 0;
 }
 
+// AMD's GPUs report 94 (MI300) and 95 (MI350), numbers that NVIDIA has none between 90 and 100.
 constexpr int capability_for(Precision p) {
   switch (p) {
     case Precision::bf16:
@@ -44,22 +45,32 @@ constexpr int capability_for(Precision p) {
     case Precision::fp8:
       return 89;  // Ada and Hopper
     case Precision::mxfp8:
+      return 95;  // MI350 and Blackwell
     case Precision::nvfp4:
       return 100;  // Blackwell
   }
   return 0;
 }
 
+// Transformer Engine has no mxfp8 on Blackwell's cards for PCIe.
+constexpr int kNoMxfp8From = 120;
+constexpr bool multiplies(int capability, Precision p) {
+  if (p == Precision::mxfp8 && capability >= kNoMxfp8From) return false;
+  return capability >= capability_for(p);
+}
+
 inline constexpr auto kPrecision = std::to_array<Rule>({
     {"precision_gpu", kEvery,
      [](const Case& c) {
        return c.limits.compute_capability > 0 &&
-              c.limits.compute_capability < capability_for(c.p.precision);
+              !multiplies(c.limits.compute_capability, c.p.precision);
      },
      [](const Case& c) {
-       return fmt::format("precision {} needs compute capability {}, not {}; use bf16",
+       const bool too_new = c.limits.compute_capability >= capability_for(c.p.precision);
+       return fmt::format("precision {} needs compute capability {}{}, not {}; use {}",
                           to_word(c.p.precision), capability_for(c.p.precision),
-                          c.limits.compute_capability);
+                          too_new ? fmt::format(" to {}", kNoMxfp8From - 1) : "",
+                          c.limits.compute_capability, too_new ? "fp8" : "bf16");
      },
      "TransformerEngine d0067d0d, transformer_engine/pytorch/quantization.py:153"},
     {"precision_available", kEvery,

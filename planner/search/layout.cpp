@@ -117,22 +117,29 @@ std::vector<int> balanced_layout(std::int64_t layers, const ParallelPlan& plan, 
     stage[to] += work;
     rank[rank_of(to)] += work;
   };
+  const auto layer_of = [&](std::size_t to) {
+    return ends.layer.empty() ? 1 : ends.layer[rank_of(to)];
+  };
   give(0, ends.first);
   give(layout.size() - 1, ends.last);
   // Rule layout_empty_stage: only the ends may go without layers.
   for (std::size_t i = 1; i + 1 < layout.size(); ++i, --layers) {
     if (layers == 0) return {};
     ++layout[i];
-    give(i, 1);
+    give(i, layer_of(i));
   }
   for (; layers > 0; --layers) {
     std::size_t best = 0;
     for (std::size_t i = 1; i < layout.size(); ++i) {
-      const auto work = [&](std::size_t s) { return std::pair{rank[rank_of(s)], stage[s]}; };
+      // Where ranks differ, with one more layer: the faster takes it.
+      const auto work = [&](std::size_t to) {
+        const double more = ends.layer.empty() ? 0 : layer_of(to);
+        return std::pair{rank[rank_of(to)] + more, stage[to]};
+      };
       if (work(i) <= work(best)) best = i;
     }
     ++layout[best];
-    give(best, 1);
+    give(best, layer_of(best));
   }
   return layout;
 }

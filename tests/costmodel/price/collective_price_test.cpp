@@ -392,3 +392,56 @@ TEST_CASE("price() finds the group of a collective in the rank grid") {
   CHECK(price(SendRecv{.axis = Axis::pp, .bytes = mib(1)}, context).time ==
         send_recv_price(mib(1), true, p).time);
 }
+
+// rccl-tests on 8 MI300X (ROCm/rocm-blogs, mi300x-rccl-xgmi), microseconds out of place.
+TEST_CASE("an all-reduce of eight MI300X takes what rccl-tests found") {
+  for (const auto& [bytes, us] : {std::pair{131072.0, 14.14},
+                                  {4194304.0, 51.72},
+                                  {67108864.0, 429.1},
+                                  {1073741824.0, 5970.6}}) {
+    CAPTURE(bytes);
+    const Price price = collective_price(
+        {.kind = CollectiveKind::all_reduce, .bytes = Bytes(bytes)}, in_node(8), machine("mi300x"));
+    CHECK(price.time.value() * 1e6 == doctest::Approx(us).epsilon(0.15));
+  }
+}
+
+// Each pair of MI300X has one link of its own: of two ranks the other six are of no use.
+TEST_CASE("fewer MI300X have fewer links") {
+  const HardwareProfile& p = machine("mi300x");
+  const auto rate = [&](int ranks) {
+    return bus_gb_per_s(CollectiveKind::all_reduce, mib(1024), in_node(ranks), p);
+  };
+  CHECK(rate(2) == doctest::Approx(46).epsilon(0.05));
+  CHECK(rate(4) == doctest::Approx(3 * 46).epsilon(0.05));
+  CHECK(rate(8) == doctest::Approx(319).epsilon(0.05));
+  CHECK(send_recv_price(mib(1024), false, p).time.value() ==
+        doctest::Approx(1.073741824e9 / 46.5e9).epsilon(0.01));
+}
+
+// hisohara/ai-scripts, 01_rccl-smoketest: bus bandwidth of all-reduces of GiB size, GB/s.
+TEST_CASE("all-reduces between nodes of AMD's GPUs reach what was measured") {
+  for (const auto& [name, nodes, gb_per_s] : {std::tuple{"mi300x", 2, 357.0},
+                                              {"mi325x", 2, 350.0},
+                                              {"mi325x", 4, 350.6},
+                                              {"mi325x", 8, 350.8},
+                                              {"mi355x", 2, 369.0}}) {
+    CAPTURE(name);
+    CAPTURE(nodes);
+    CHECK(bus_gb_per_s(CollectiveKind::all_reduce, mib(8192), GroupShape{8 * nodes, 8, nodes, 1},
+                       machine(name)) == doctest::Approx(gb_per_s).epsilon(0.12));
+  }
+}
+
+// Nothing of it is in their profiles: 0.42 of PCIe 4 for A100 (SimuMax), about 11 of RTX PRO 6000's
+// 24.7 GB/s by the rates of PCIe; 28 on RTX 5090 is (NVIDIA/nccl#1639).
+TEST_CASE("rings of eight over PCIe") {
+  const auto rate = [&](const char* name) {
+    return bus_gb_per_s(CollectiveKind::all_reduce, mib(1024), in_node(8), machine(name));
+  };
+  CHECK(rate("a100-pcie") == doctest::Approx(0.42 * 25.5).epsilon(0.15));
+  CHECK(rate("rtx-pro-6000") == doctest::Approx(24.7).epsilon(0.05));
+  CHECK(rate("rtx-5090") == doctest::Approx(28).epsilon(0.1));
+  CHECK(rate("l40s") == doctest::Approx(24.7 * 25.5 / 55.1).epsilon(0.1));
+  CHECK(rate("l40s-no-p2p") < 2);
+}
