@@ -80,7 +80,7 @@ double least_possible(std::int64_t layers, std::size_t from, std::size_t ranks, 
 TEST_CASE("a balanced layout leaves the busiest rank as little to do as any layout") {
   for (int layers = 4; layers <= 13; ++layers) {
     for (int pp = 2; pp <= 4; ++pp) {
-      for (const EndWork ends : {EndWork{0, 0}, {0.1, 2.2}, {0.4, 0.7}, {1.5, 5.5}}) {
+      for (const EndWork& ends : {EndWork{0, 0}, {0.1, 2.2}, {0.4, 0.7}, {1.5, 5.5}}) {
         CAPTURE(layers);
         CAPTURE(pp);
         CAPTURE(ends.last);
