@@ -14,9 +14,21 @@ bool gathers_parameters(const Recipe& recipe, int zero) {
   return zero == 3 || (recipe.states.shard_style == ShardStyle::fully_sharded && zero == 2);
 }
 
+namespace {
+
+DType kept_gradients(const ParallelPlan& plan) {
+  return plan.precision == Precision::fp16 ? DType::fp16 : plan.grad_dtype;
+}
+
+bool widens(const Recipe& recipe, int zero, DType kept, Precision precision) {
+  return recipe.states.widens_gradients && zero < 2 && kept == DType::fp32 &&
+         precision != Precision::fp32;
+}
+
+}  // namespace
+
 bool widens_gradients(const Recipe& recipe, const BlockShape& shape) {
-  return recipe.states.widens_gradients && shape.zero < 2 && shape.grad_dtype == DType::fp32 &&
-         shape.precision != Precision::fp32;
+  return widens(recipe, shape.zero, shape.grad_dtype, shape.precision);
 }
 
 bool may_keep_fp8_parameters(const ParallelPlan& plan, const Recipe& recipe) {
@@ -35,14 +47,14 @@ int sharding_in_blocks(const ParallelPlan& plan, const Recipe& recipe) {
 }
 
 bool makes_fresh_gradients(const ParallelPlan& plan, const Recipe& recipe) {
+  if (!recipe.states.drops_gradients || plan.num_microbatches() > 1) return false;
+  // DeepSpeed's stages 1 and 2 let go of what they flatten, but for sums in fp32; stage 3 has a
+  // buffer of its share for good (grad_partitions_flat_buffer in its zero/stage3.py).
+  if (recipe.states.flattens_gradients) {
+    return plan.zero < 3 && !widens(recipe, plan.zero, kept_gradients(plan), plan.precision);
+  }
   // Sharded ones are reduced and gone with each block; whole ones are torch's own (DDP).
-  // DeepSpeed's stages 1 and 2 let go of what they flatten; stage 3 has a buffer of its share for
-  // good (grad_partitions_flat_buffer in its zero/stage3.py).
-  const bool made_anew =
-      recipe.states.flattens_gradients
-          ? plan.zero < 3
-          : sharding_in_blocks(plan, recipe) >= 2 || recipe.states.updates_working_weights;
-  return recipe.states.drops_gradients && made_anew && plan.num_microbatches() == 1;
+  return sharding_in_blocks(plan, recipe) >= 2 || recipe.states.updates_working_weights;
 }
 
 namespace {
@@ -98,7 +110,7 @@ BlockShape base_shape(const ModelSpec& model, const ParallelPlan& plan, const Re
   s.frozen = plan.lora_rank > 0;
   s.parallel_adapters = s.frozen && recipe.kernels.parallel_adapters;
   s.keeps_originals = s.frozen && s.lora_embeddings && kHuggingFace.has(recipe.kind);
-  s.grad_dtype = plan.precision == Precision::fp16 ? DType::fp16 : plan.grad_dtype;
+  s.grad_dtype = kept_gradients(plan);
   s.optimizer_offload = plan.offload.optimizer;
   s.params_offload = plan.offload.params;
   s.nvme = plan.offload.nvme;

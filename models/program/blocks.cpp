@@ -376,7 +376,7 @@ Block build_kind(const ModelSpec& model, const Recipe& recipe, const BlockShape&
 Block build_block(const ModelSpec& model, const Recipe& recipe, const BlockShape& shape) {
   Block block = build_kind(model, recipe, shape);
   if (shape.deterministic && recipe.kernels.fills_new_arrays) fill_new_arrays(block);
-  if (shape.zero > 0) hold_buckets(block, recipe);
+  hold_buckets(block, recipe);
   return block;
 }
 
