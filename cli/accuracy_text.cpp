@@ -257,6 +257,7 @@ std::string accuracy_text(const std::vector<JudgedRun>& runs, const Accuracy& ac
 }
 
 std::string accuracy_markdown(const Accuracy& accuracy, const AccuracyQuestion& question) {
+  constexpr std::size_t kColumns = 118;  // of a document's lines
   std::string text = heading(accuracy, question) + ".\n\n";
   text += "Step time, predicted/measured - 1, and how often the stated 80% interval holds:\n\n";
   text += sheet_of(question.by, lines_of(accuracy), time_fields()).markdown();
@@ -270,7 +271,7 @@ std::string accuracy_markdown(const Accuracy& accuracy, const AccuracyQuestion& 
   if (!accuracy.all.unpriced.empty()) text += '\n' + unpriced_sheet(accuracy).markdown();
   for (const std::string& sentence :
        {apart_sentence(accuracy), unknown_memory_sentence(accuracy), flags_sentence(accuracy)}) {
-    if (!sentence.empty()) text += '\n' + sentence;
+    if (!sentence.empty()) text += '\n' + wrapped(sentence, kColumns);
   }
   return text;
 }

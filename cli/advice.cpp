@@ -12,7 +12,8 @@ namespace qplan {
 namespace {
 
 std::optional<Advice> try_plan(const Job& job, std::string change, const ParallelPlan& plan) {
-  const ClusterLimits limits{.gpus = 0, .compute_capability = job.limits().compute_capability};
+  ClusterLimits limits = job.limits();
+  limits.gpus = 0;
   if (!broken_rule(job.model, plan, job.recipe(), limits).empty()) return std::nullopt;
   const MemoryEstimate memory = job.cost->memory(plan);
   if (!job.cost->fits(memory)) return std::nullopt;

@@ -39,7 +39,8 @@ std::string without(const std::vector<std::string>& a, const std::vector<std::st
 // One plan's sentence for each rule: walks the space again until every rule has been met.
 void add_examples(const Job& job, const SearchSpace& space, std::vector<Refusal>& reasons) {
   std::size_t missing = reasons.size();
-  const ClusterLimits limits{space.gpus, job.limits().compute_capability};
+  ClusterLimits limits = job.limits();
+  limits.gpus = space.gpus;
   const auto framework = files_of(job, space.job);
   const Json config = config_of(job);
   for (const Skeleton& skeleton : skeletons(job.model, job.recipe(), job.hardware, space)) {
@@ -47,8 +48,6 @@ void add_examples(const Job& job, const SearchSpace& space, std::vector<Refusal>
     each_plan(job.model, job.recipe(), job.hardware, space, skeleton, [&](const ParallelPlan& p) {
       if (missing == 0) return;
       std::string_view rule = broken_rule(job.model, p, job.recipe(), limits);
-      const std::string not_placed = rule.empty() ? job.cost->why_not_placed(p) : "";
-      if (!not_placed.empty()) rule = kWholeStages;
       const Subject subject{job.model, config, p, job.framework, job.hardware.link.gpus_per_node};
       const bool unwritten = rule.empty() && framework;
       if (unwritten) rule = broken_limit(*framework, subject);
@@ -56,11 +55,6 @@ void add_examples(const Job& job, const SearchSpace& space, std::vector<Refusal>
       const auto reason = std::find_if(reasons.begin(), reasons.end(),
                                        [&](const Refusal& r) { return r.rule == rule; });
       if (reason == reasons.end() || !reason->example.empty()) return;
-      if (!not_placed.empty()) {
-        reason->example = not_placed;
-        --missing;
-        return;
-      }
       const auto why = unwritten ? why_inexpressible(*framework, subject, limits)
                                  : why_infeasible(job.model, p, job.recipe(), limits);
       const auto said =

@@ -14,6 +14,7 @@
 #include "cli/page.h"
 #include "cli/print.h"
 #include "cli/progress.h"
+#include "cli/reliability_options.h"
 #include "cli/report.h"
 #include "models/error.h"
 #include "planner/goodput/long_run.h"
@@ -102,8 +103,7 @@ std::string set_plan(RunOfPlan& facts, const GoodputQuestion& question, const Co
 
 void set_step(RunOfPlan& facts, const GoodputQuestion& question) {
   const Job& job = *facts.job;
-  const std::int64_t per_node = job.hardware.link.gpus_per_node;
-  const std::int64_t nodes = (facts.plan.world() + per_node - 1) / per_node;
+  const std::int64_t nodes = nodes_for(job.hardware, facts.plan.world());
   facts.nodes = nodes * question.sites.count;
   facts.parameters = updated_parameters(job.model, job.recipe(), facts.plan);
   facts.step = question.step_time_s > 0 ? Seconds(question.step_time_s) : facts.estimate.step_time;
@@ -373,9 +373,7 @@ Json to_json(const RunOfPlan& facts, const GoodputQuestion& question) {
 void add_failure_options(CommandLine& line, GoodputQuestion& question) {
   Reliability& facts = question.reliability;
   line.group("Failures");
-  line.option({"--failures", "RATE", "unexpected failures per 1000 node-days",
-               significant(facts.failures_per_1000_node_days)},
-              set_number(facts.failures_per_1000_node_days, 0, 1e5));
+  add_failure_rate(line, facts);
   line.option({"--hardware-share", "SHARE", "of them that take a node away until it is repaired",
                significant(question.hardware_share)},
               set_number(question.hardware_share, 0, 1));
@@ -407,10 +405,7 @@ void add_checkpoint_options(CommandLine& line, GoodputQuestion& question) {
   line.option({"--checkpoint-interval-s", "SECONDS", "work between two checkpoints",
                "the best of those played"},
               set_given(question.interval_s, set_number, 1.0, 1e9));
-  line.option(
-      {"--storage-gb-per-s", "GB_PER_S", "rate at which one node writes a checkpoint (assumed)",
-       significant(question.storage_gb_per_s)},
-      set_number(question.storage_gb_per_s, 0.001, 1e5));
+  add_storage_rate(line, question.storage_gb_per_s);
   line.option({"--storage-total-gb-per-s", "GB_PER_S", "rate of the storage for all nodes together",
                significant(question.storage_total_gb_per_s, 4)},
               set_number(question.storage_total_gb_per_s, 0.001, 1e7));

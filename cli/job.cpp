@@ -83,10 +83,7 @@ void read_model_of(Job& job) {
 // "h100-sxm:64+a100-80gb-sxm:64": the kinds of a cluster, in the pipeline's order.
 std::vector<GpuKind> kinds_named(const std::string& text) {
   std::vector<GpuKind> kinds;
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::size_t plus = std::min(rest.find('+'), rest.size());
-    const std::string_view one = rest.substr(0, plus);
-    rest.remove_prefix(std::min(plus + 1, rest.size()));
+  for (const std::string_view one : split(text, '+')) {
     const std::size_t colon = one.rfind(':');
     if (colon == std::string_view::npos) {
       throw Error(

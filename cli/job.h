@@ -77,7 +77,9 @@ struct Job {
 
   [[nodiscard]] const Recipe& recipe() const { return recipe_of(framework); }
   [[nodiscard]] ClusterLimits limits() const {
-    return {.gpus = gpus, .compute_capability = hardware.gpu.compute_capability};
+    return {.gpus = gpus,
+            .compute_capability = hardware.gpu.compute_capability,
+            .kinds = cost->kinds()};
   }
 };
 

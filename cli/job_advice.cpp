@@ -108,7 +108,8 @@ Kind length_kind(const SearchSpace& space) {
 
 // Whether the framework and the machine have these words at all.
 bool has_words(const Job& job, const ParallelPlan& plan) {
-  const ClusterLimits limits{.gpus = 0, .compute_capability = job.limits().compute_capability};
+  ClusterLimits limits = job.limits();
+  limits.gpus = 0;
   const auto broken = why_infeasible(job.model, plan, job.recipe(), limits);
   return std::none_of(broken.begin(), broken.end(), [](const Infeasible& reason) {
     const std::string_view rule = reason.rule;

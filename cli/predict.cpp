@@ -146,8 +146,7 @@ struct CheckpointSize {
 CheckpointSize checkpoint_of(const Job& job, const ParallelPlan& plan, double storage_gb_per_s) {
   const Bytes bytes = checkpoint_bytes(job.model, job.recipe(), plan);
   const ParameterCount count = count_parameters(job.model);
-  const std::int64_t per_node = job.hardware.link.gpus_per_node;
-  const auto nodes = static_cast<double>((job.gpus + per_node - 1) / per_node);
+  const auto nodes = static_cast<double>(nodes_for(job.hardware, job.gpus));
   return {bytes, bytes.value() / static_cast<double>(count.total() + count.mtp),
           bytes / gb_per_s(storage_gb_per_s * nodes)};
 }

@@ -172,9 +172,6 @@ Answer ask(const Job& job, const ParallelPlan& plan) {
   check_batch(plan.global_batch_size);
   check_images(job, plan.seq_len);
   Answer answer{plan, why_infeasible(job.model, plan, job.recipe(), job.limits()), {}};
-  if (std::string why = job.cost->why_not_placed(plan); !why.empty()) {
-    answer.infeasible.push_back({kWholeStages, std::move(why)});
-  }
   if (!answer.feasible()) return answer;
   answer.estimate = job.cost->evaluate(plan);
   const Estimate& e = *answer.estimate;

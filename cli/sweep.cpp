@@ -15,6 +15,7 @@
 #include "cli/plan_words.h"
 #include "cli/print.h"
 #include "cli/progress.h"
+#include "cli/reliability_options.h"
 #include "cli/report.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
@@ -359,16 +360,11 @@ void add_run_options(CommandLine& line, SweepQuestion& question) {
   line.group("Run");
   line.option({"--tokens", "COUNT", "tokens of the training run", "1T"},
               set_count(question.run.tokens, 1, 1e18));
-  line.option({"--failures", "RATE", "unexpected failures per 1000 node-days",
-               significant(facts.failures_per_1000_node_days)},
-              set_number(facts.failures_per_1000_node_days, 0, 1e5));
+  add_failure_rate(line, facts);
   line.option({"--restart-min", "MINUTES", "time from a failure to the next step (assumed)",
                significant(question.restart_min)},
               set_number(question.restart_min, 0, 1e5));
-  line.option(
-      {"--storage-gb-per-s", "GB_PER_S", "rate at which one node writes a checkpoint (assumed)",
-       significant(question.storage_gb_per_s)},
-      set_number(question.storage_gb_per_s, 0.001, 1e5));
+  add_storage_rate(line, question.storage_gb_per_s);
   line.option({"--pue", "RATIO", "power of the building over power of the nodes", "1"},
               set_number(question.run.pue, 1, 10));
 }

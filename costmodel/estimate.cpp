@@ -241,13 +241,9 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
   e.time.optimizer = part(Cost::optimizer);
   // What is left is compute, recomputation and the bubble; one stage has no bubble.
   PricedWork work;
-  if (kinds_.empty()) {
-    add_priced_work(
-        *this, v, [](int) { return true; }, work);
-  }
   for (const CostModel* kind : kinds_of(plan)) {
-    add_priced_work(
-        *kind, kind->view(plan), [&](int rank) { return &of_rank(plan, rank) == kind; }, work);
+    const auto is_of_kind = [&](int rank) { return &of_rank(plan, rank) == kind; };
+    add_priced_work(*kind, kind == this ? v : kind->view(plan), is_of_kind, work);
   }
   const OwnWork most = work.busiest();
   const Seconds busiest = plan.pp == 1 ? left : std::min(most.all, left);

@@ -36,6 +36,7 @@ CostModel::CostModel(const ModelSpec& model, const Recipe& recipe, const Hardwar
                      const std::vector<GpuKind>& kinds, JobFacts facts, Bytes memory_cap)
     : CostModel(model, recipe, whole, facts, memory_cap) {
   for (const GpuKind& kind : kinds) {
+    gpus_of_kinds_.push_back({kind.hardware.name, kind.gpus});
     kinds_.push_back(
         {kind.gpus, std::make_unique<CostModel>(model, recipe, kind.hardware, facts, memory_cap)});
   }
@@ -79,28 +80,6 @@ HardwareProfile as_one_machine(const std::vector<GpuKind>& kinds) {
   return whole;
 }
 
-std::string CostModel::why_not_placed(const ParallelPlan& plan) const {
-  if (kinds_.empty()) return "";
-  if (schedule_shape(plan, recipe_).pairs) {
-    return "passes that run side by side are not priced on GPUs of several kinds; use no dualpipe, "
-           "nor overlap=ep";
-  }
-  const std::int64_t stage = plan.world() / plan.pp;
-  std::int64_t gpus = 0;
-  for (const Kind& kind : kinds_) {
-    gpus += kind.gpus;
-    if (kind.gpus % stage == 0) continue;
-    return fmt::format(
-        "a pipeline stage of {} GPUs does not divide the {} of {}; use pp so that "
-        "each kind of GPU has whole stages",
-        stage, kind.gpus, kind.cost->hardware().name);
-  }
-  if (gpus != plan.world()) {
-    return fmt::format("the plan is of {} GPUs, the cluster of {}", plan.world(), gpus);
-  }
-  return "";
-}
-
 const CostModel& CostModel::of_rank(const ParallelPlan& plan, int rank) const {
   if (kinds_.empty()) return *this;
   std::int64_t first = rank * (plan.world() / plan.pp);  // of its GPUs
@@ -135,10 +114,9 @@ CostModel::PlanView CostModel::view(const ParallelPlan& plan) const {
   return v;
 }
 
-// The kinds that a plan's stages are on, each once; none, where the cluster has one.
+// The models of the kinds that a plan's stages are on, each once; this one, where all are alike.
 std::vector<const CostModel*> CostModel::kinds_of(const ParallelPlan& plan) const {
   std::vector<const CostModel*> found;
-  if (kinds_.empty()) return found;
   for (int rank = 0; rank < plan.pp; ++rank) {
     const CostModel* kind = &of_rank(plan, rank);
     if (found.empty() || found.back() != kind) found.push_back(kind);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "costmodel/profiles/hardware.h"
+#include "models/gpus_of_kind.h"
 #include "models/model_spec.h"
 #include "models/program/step_program.h"
 
@@ -99,9 +100,6 @@ struct GpuKind {
   std::int64_t gpus = 0;
 };
 
-// The rule that a plan breaks whose stages do not fit the kinds.
-inline constexpr std::string_view kWholeStages = "whole_stages_of_a_kind";
-
 // A cluster of several kinds as one machine, for what is asked of it as a whole: peaks and prices
 // are means by GPUs, limits those of the least.
 HardwareProfile as_one_machine(const std::vector<GpuKind>& kinds);
@@ -118,10 +116,9 @@ class CostModel {
   CostModel(const CostModel&) = delete;
   CostModel& operator=(const CostModel&) = delete;
 
-  // Whether all GPUs of the cluster are alike, and why a plan cannot be placed on those that are
-  // not (rule kWholeStages); empty if it can.
-  [[nodiscard]] bool has_one_kind() const { return kinds_.empty(); }
-  [[nodiscard]] std::string why_not_placed(const ParallelPlan& plan) const;
+  // Of a cluster of several kinds; empty: all its GPUs are alike. Rules whole_stages_of_a_kind and
+  // kinds_side_by_side say which plans can be priced on it.
+  [[nodiscard]] const std::vector<GpusOfKind>& kinds() const { return gpus_of_kinds_; }
 
   // All are safe to call from several threads and give the same answer in any order.
   [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan) const;
@@ -178,7 +175,8 @@ class CostModel {
   Bytes capacity_;
   std::unique_ptr<Memo> memo_;
   struct Kind;
-  std::vector<Kind> kinds_;  // of a cluster of several
+  std::vector<Kind> kinds_;                // of a cluster of several
+  std::vector<GpusOfKind> gpus_of_kinds_;  // the same, for the rules
 };
 
 // What search asks of every plan, one thread's worth: plans that differ only in where their states

@@ -2,17 +2,6 @@
 
 const byId = (id) => document.getElementById(id);
 
-// Children are nodes or text, and text stays text.
-function el(tag, attributes, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value === true) node.setAttribute(name, "");
-    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
-  }
-  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
-  return node;
-}
 const say = (text) => { byId("status").textContent = text; };
 
 // ---- the planner: a worker that answers one question after the other ----

@@ -252,7 +252,7 @@ Replay replay(const CostModel& cost, const ParallelPlan& plan) {
 }
 
 Trace trace_step(const CostModel& cost, const ParallelPlan& plan, TraceGrain grain) {
-  if (!cost.has_one_kind()) throw Error("a step on GPUs of several kinds is priced, not drawn");
+  if (!cost.kinds().empty()) throw Error("a step on GPUs of several kinds is priced, not drawn");
   const Session session(cost, plan);
   PricedProgram priced(session.program, session.context);
   ReplayRunner runner(priced);

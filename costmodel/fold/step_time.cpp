@@ -254,15 +254,13 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
   // By the kind of GPU that a pipeline rank is on.
   std::map<const CostModel*, StageTimes> times;
   PipelineLinks links;
-  for (int rank = 0; rank < plan.pp; ++rank) {
-    const CostModel& kind = of_rank(plan, rank);
-    if (times.contains(&kind)) continue;
-    const StageTimes own =
-        &kind == this ? stage_times(v, free) : kind.stage_times(kind.view(plan), free);
+  for (const CostModel* kind : kinds_of(plan)) {
+    StageTimes own =
+        kind == this ? stage_times(v, free) : kind->stage_times(kind->view(plan), free);
     if (times.empty()) links = own.links;
     links.send = std::max(links.send, own.links.send);
     links.step_overhead = std::max(links.step_overhead, own.links.step_overhead);
-    times.emplace(&kind, own);
+    times.emplace(kind, std::move(own));
   }
   // Between two kinds lies a network, whose slower cards all of its messages are taken to wait for.
   if (times.size() > 1) {
@@ -293,7 +291,7 @@ Seconds CostModel::step_time(const PlanView& v, FreeWork free) const {
     runner.after[rank] = then(runner.after[rank], times_of(rank).edge_update);
   }
 
-  // Passes side by side, which clusters of several kinds have none of (why_not_placed()).
+  // Passes side by side, which clusters of several kinds have none of (rule kinds_side_by_side).
   const RankGrid grid(plan, facts_.nvlink_domain);
   const CostContext context = context_of(plan, hardware_, grid, recipe_, facts_);
   const std::uint64_t model_groups = compute_groups(plan, grid, recipe_);

@@ -310,6 +310,12 @@ HardwareProfile read_hardware(const Json& json, std::string_view path);
 HardwareProfile load_hardware(const std::string& name_or_path);
 std::vector<std::string> hardware_names();
 
+// Nodes that so many GPUs fill, the last one in part.
+inline std::int64_t nodes_for(const HardwareProfile& hardware, std::int64_t gpus) {
+  const std::int64_t per_node = hardware.link.gpus_per_node;
+  return (gpus + per_node - 1) / per_node;
+}
+
 // What goes over PCIe from GPU to GPU of a node without NVLink, all at once, each way.
 BytesPerSecond pcie_rate(const Interconnect& link);
 

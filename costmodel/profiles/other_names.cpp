@@ -8,6 +8,7 @@
 #include "models/csv.h"
 #include "models/embedded.h"
 #include "models/error.h"
+#include "models/plan/plan_text.h"
 #include "models/text.h"
 
 namespace qplan {
@@ -23,10 +24,10 @@ std::vector<OtherName> read_other_names() {
   std::vector<OtherName> names;
   for (const CsvTable::Row& row : parse_tsv(other_name_files[0].text(), "other_names.tsv").rows) {
     OtherName name{.name = row.cells[0], .machines = {}, .why = row.cells[2]};
-    for (std::string_view rest = row.cells[1]; !rest.empty();) {
-      const std::size_t comma = std::min(rest.find(','), rest.size());
-      name.machines.emplace_back(rest.substr(0, comma));
-      rest.remove_prefix(std::min(comma + 1, rest.size()));
+    if (!row.cells[1].empty()) {
+      for (const std::string_view machine : split(row.cells[1], ',')) {
+        name.machines.emplace_back(machine);
+      }
     }
     QPLAN_CHECK(name.machines.empty() != name.why.empty(), "a name has machines or a reason");
     names.push_back(std::move(name));

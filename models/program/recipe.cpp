@@ -453,16 +453,10 @@ constexpr bool in_order() {
 }
 static_assert(in_order());
 
-}  // namespace
-
-static bool runs_trainers_modules(RecipeKind kind) {
-  return kind == RecipeKind::ddp || kind == RecipeKind::deepspeed || kind == RecipeKind::fsdp1;
-}
-
 // What transformers 4 did unasked: a loop over experts, reentrant checkpoints and, where no engine
 // brings an optimizer of its own, torch's AdamW over lists of parameters (Composer's
 // DecoupledAdamW, in FSDP1's runs of 2023, is as many passes).
-static void before_transformers_5(Recipe& recipe) {
+void before_transformers_5(Recipe& recipe) {
   recipe.kernels.one_product_per_expert = true;
   recipe.host.expert.product = kModulesExpert;
   recipe.host.checkpoint = Seconds(0);
@@ -471,6 +465,8 @@ static void before_transformers_5(Recipe& recipe) {
   if (recipe.kind != RecipeKind::deepspeed) recipe.kernels.fused_adam = false;
   recipe.keeps.frozen_inputs_stay = recipe.kind == RecipeKind::fsdp1;
 }
+
+}  // namespace
 
 const Recipe& recipe_of(RecipeKind kind) {
   return kRecipes[static_cast<std::size_t>(kind)];
@@ -484,7 +480,7 @@ Recipe recipe_of_month(RecipeKind kind, int month) {
   constexpr int kMegatronFusedLoss = 202407, kTeLossInFp32 = 202609, kCurrentScaling = 202509;
   Recipe recipe = recipe_of(kind);
   if (month == 0) return recipe;
-  if (runs_trainers_modules(kind) && month < kTransformers5) before_transformers_5(recipe);
+  if (kHuggingFace.has(kind) && month < kTransformers5) before_transformers_5(recipe);
   if (kind == RecipeKind::fsdp1) recipe.keeps.recomputes_dead_ops = month < kEarlyStop;
   if (kind == RecipeKind::fsdp1 && month < kFlash2) {
     recipe.kernels.attention = AttentionKernel::flash1;

@@ -10,6 +10,15 @@ inline bool has_dense_layer(const ModelSpec& m) {
                      [](const LayerKind& kind) { return kind.dense_mlp(); });
 }
 
+// The kind of GPU that a pipeline stage would lie on with part of its ranks alone.
+inline const GpusOfKind* kind_of_part_stages(const Case& c) {
+  const std::int64_t stage = c.p.world() / c.p.pp;
+  for (const GpusOfKind& kind : c.limits.kinds) {
+    if (!divides(stage, kind.gpus)) return &kind;
+  }
+  return nullptr;
+}
+
 inline constexpr auto kDegrees = std::to_array<Rule>({
     {"positive_sizes", kEvery,
      [](const Case& c) {
@@ -34,6 +43,30 @@ inline constexpr auto kDegrees = std::to_array<Rule>({
            c.p.seq_len, c.p.document_len);
      },
      "arithmetic: documents are packed into sequences, and none is cut"},
+
+    {"whole_stages_of_a_kind", kEvery,
+     [](const Case& c) { return kind_of_part_stages(c) != nullptr; },
+     [](const Case& c) {
+       const GpusOfKind& kind = *kind_of_part_stages(c);
+       return fmt::format(
+           "a pipeline stage of {} GPUs does not divide the {} of {}; use pp so that each kind of "
+           "GPU has whole stages",
+           c.p.world() / c.p.pp, kind.gpus, kind.name);
+     },
+     "qplan: data, tensor and expert parallelism are priced within one kind of GPU"},
+
+    {"kinds_side_by_side", kEvery,
+     [](const Case& c) {
+       const bool pairs =
+           c.p.schedule == ScheduleKind::dualpipe || c.p.overlap.has(OverlapKind::ep);
+       return pairs && !c.limits.kinds.empty();
+     },
+     [](const Case&) {
+       return std::string(
+           "passes that run side by side are not priced on GPUs of several kinds; "
+           "use no dualpipe, nor overlap=ep");
+     },
+     "qplan: a forward beside a backward is priced on one kind of GPU"},
 
     // Group sizes and batch.
     {"world_size", kEvery,

@@ -3,10 +3,12 @@
 // people (all of them, in words). Memory is not asked here: that is the fold's answer.
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "models/gpus_of_kind.h"
 #include "models/model_spec.h"
 #include "models/plan/parallel_plan.h"
 #include "models/program/recipe.h"
@@ -18,6 +20,7 @@ namespace qplan {
 struct ClusterLimits {
   std::int64_t gpus = 0;       // the world asked for; 0: whatever the plan multiplies to
   int compute_capability = 0;  // 80, 89, 90, 100 ...; 0: unknown, rules about it are skipped
+  std::span<const GpusOfKind> kinds{};  // of a cluster of several, in the pipeline's order
 };
 
 // Sequences of a step that is simulated: a schedule lists every microbatch, and nobody trains with

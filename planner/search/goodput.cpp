@@ -7,6 +7,7 @@
 
 #include "models/portable_math.h"
 #include "models/program/step_program.h"
+#include "planner/goodput/long_run.h"
 
 namespace qplan {
 
@@ -19,10 +20,6 @@ Bytes saved(const Step& step) {
   const double master = step.working == DType::fp32 ? 0 : size_of(step.main_params);
   return Bytes((size_of(step.working) + master) * as_double(step.params)) + state_bytes(step);
 }
-
-}  // namespace
-
-namespace {
 
 // Calls visit(update, times) for what the update writes: Update and Muon.
 template <class Visit>
@@ -75,10 +72,9 @@ Goodput goodput(const Reliability& facts, Bytes checkpoint, std::int64_t nodes) 
     return result;
   }
   result.mean_time_between_failures = Seconds(86400 / failures_per_day);
+  result.save_interval = young_interval(result.save_time, result.mean_time_between_failures);
   const double mtbf = result.mean_time_between_failures.value();
-  const double save = result.save_time.value();
-  const double interval = std::sqrt(2 * save * mtbf);
-  result.save_interval = Seconds(interval);
+  const double save = result.save_time.value(), interval = result.save_interval.value();
   // Time spent saving, work lost since the last save (half an interval), and the way back.
   const double waste =
       (interval > 0 ? save / interval : 0) + interval / (2 * mtbf) + facts.restart.value() / mtbf;
@@ -99,9 +95,8 @@ double straggler_slowdown(std::int64_t nodes, double mean_delay) {
 
 RunCost cost_of_run(const RunFacts& facts, Bytes checkpoint, const HardwareProfile& hardware,
                     std::int64_t gpus, double tokens_per_s) {
-  const std::int64_t per_node = hardware.link.gpus_per_node;
   RunCost cost;
-  const std::int64_t nodes = (gpus + per_node - 1) / per_node;
+  const std::int64_t nodes = nodes_for(hardware, gpus);
   cost.goodput = goodput(facts.reliability, checkpoint, nodes);
   cost.slowdown = straggler_slowdown(nodes);
   cost.wall = Seconds(facts.tokens / tokens_per_s * (1 + cost.slowdown) / cost.goodput.share);

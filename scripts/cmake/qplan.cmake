@@ -4,7 +4,9 @@
 add_library(qplan_flags INTERFACE)
 target_compile_features(qplan_flags INTERFACE cxx_std_20)
 target_include_directories(qplan_flags INTERFACE ${CMAKE_SOURCE_DIR})
-target_compile_options(qplan_flags INTERFACE
+# Answers are the same bits on every machine, so a product and a sum stay two roundings where a
+# processor could fuse them (models/portable_math.h).
+target_compile_options(qplan_flags INTERFACE -ffp-contract=off
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast -Wcast-qual
   -Wformat=2 -Wnon-virtual-dtor -Woverloaded-virtual -Wswitch-enum
   $<$<CXX_COMPILER_ID:GNU>:-Wduplicated-cond -Wlogical-op>

@@ -654,16 +654,3 @@ TEST_CASE("each kind's stages are held to its own memory, in the order of the ki
   CHECK(b.worst == 0);
   CHECK(b.stages[0].device > a.stages[1].device);  // the first stage holds more microbatches
 }
-
-TEST_CASE("plans that cannot be placed on kinds say why") {
-  const HardwareProfile h100 = load_hardware("h100-sxm"), a100 = load_hardware("a100-80gb-sxm");
-  const Mixed mixed({{h100, 16}, {a100, 8}});
-  CHECK(mixed.cost.why_not_placed(parse_plan("tp8 pp3 gbs16 sp")).empty());
-  CHECK(mixed.cost.why_not_placed(parse_plan("tp2 pp6 dp2 gbs16 sp")).empty());
-  CHECK(mixed.cost.why_not_placed(parse_plan("tp4 pp2 dp3 gbs15 sp")) ==
-        "a pipeline stage of 12 GPUs does not divide the 16 of h100-sxm; use pp so that each kind "
-        "of GPU has whole stages");
-  CHECK(mixed.cost.why_not_placed(parse_plan("dp24 gbs24")).find("does not divide") !=
-        std::string::npos);
-  CHECK(Job("llama3-8b").cost.why_not_placed(parse_plan("dp24 gbs24")).empty());
-}

@@ -158,6 +158,11 @@ struct Broken {
   void (*twist)(ParallelPlan&) = nullptr;  // what no line can say
 };
 
+const std::vector<GpusOfKind>& two_kinds() {
+  static const std::vector<GpusOfKind> kinds = {{"h100-sxm", 16}, {"a100-80gb-sxm", 8}};
+  return kinds;
+}
+
 // One plan for each rule that breaks it.
 std::vector<Broken> broken_plans() {
   using enum RecipeKind;
@@ -166,6 +171,12 @@ std::vector<Broken> broken_plans() {
       {"positive_sizes", megatron, llama3_70b(), "tp1", {}, [](ParallelPlan& p) { p.tp = 0; }},
       {"document_length", megatron, llama3_70b(), "seq4096 doc4097"},
       {"world_size", megatron, llama3_70b(), "tp8 pp2 dp2 gbs2", {64, 90}},
+      {"whole_stages_of_a_kind", megatron, llama3_70b(), "tp4 pp2 dp3 gbs3", {24, 80, two_kinds()}},
+      {"kinds_side_by_side",
+       megatron,
+       qwen3_30b(),
+       "pp3 vpp2 interleaved dp8 ep8 gbs48 overlap=ep",
+       {24, 90, two_kinds()}},
       {"batch_divisibility", megatron, llama3_70b(), "dp3 mbs2 gbs16"},
       {"dense_experts", megatron, llama3_70b(), "dp8 ep8 gbs8"},
       {"expert_world", megatron, qwen3_30b(), "dp8 ep16 gbs8"},

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace qplan {
+
+// How many GPUs of one kind a cluster of several has.
+struct GpusOfKind {
+  std::string name;  // of the machine
+  std::int64_t gpus = 0;
+};
+
+}  // namespace qplan
