@@ -68,7 +68,11 @@ ErrorFigures figures_of_unknown_memory(const std::vector<JudgedRun>& runs) {
 double predicted_memory_gib(const Estimate& e, const MeasuredRun& run) {
   const bool allocated = !run.memory || run.memory_kind == MemoryKind::allocated;
   const auto value = allocated ? &StageMemory::peak : &StageMemory::reserved;
-  if (run.memory_of_last_stage) return in_gib(e.memory.stages.back().*value);
+  switch (run.inputs ? run.inputs->memory_of : MemoryOf::fullest_stage) {
+    case MemoryOf::first_stage: return in_gib(e.memory.stages.front().*value);
+    case MemoryOf::last_stage: return in_gib(e.memory.stages.back().*value);
+    case MemoryOf::fullest_stage: break;
+  }
   return in_gib(largest(e.memory, value));
 }
 

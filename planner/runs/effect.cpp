@@ -101,6 +101,12 @@ OfRun fill_from_front(std::string_view) {
   return [](RunInputs& in, const Found&) { in.fills_from_front = true; };
 }
 
+OfRun memory_of(std::string_view value) {
+  return [stage = from_word<MemoryOf>(value)](RunInputs& in, const Found&) {
+    in.memory_of = stage;
+  };
+}
+
 OfRun nothing(std::string_view) {
   return [](RunInputs&, const Found&) {};
 }
@@ -146,6 +152,7 @@ constexpr auto kOfRun = std::to_array<Named<OfRun>>({
     {"graphs", Value::none, graphs},
     {"megatron_layout", Value::none, megatron_layout},
     {"fill_from_front", Value::none, fill_from_front},
+    {"memory_of", Value::needed, memory_of},
     {"nothing", Value::none, nothing},
 });
 

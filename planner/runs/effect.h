@@ -24,6 +24,7 @@ namespace qplan {
 //   graphs                 CUDA graphs of the modules that the text names
 //   megatron_layout        the --pipeline-model-parallel-layout that follows
 //   fill_from_front        pipelines are filled from the front
+//   memory_of=first_stage  the run's memory is of a GPU of that stage, not of the fullest
 //   nothing                known, and nothing that is priced follows
 //   any other              a word of a plan's line
 class Effect {

@@ -226,13 +226,11 @@ MeasuredRun read_golden_run(const std::string& path, std::optional<std::int64_t>
     return run;
   }
   read_times(values_of(golden, "iteration-time"), run);
-  // Bytes that one rank had allocated at most: the last, which writes the logs
-  // (_set_tensorboard_writer in Megatron-LM d98e8a64, megatron/training/global_vars.py).
+  // Bytes that one rank had allocated at most.
   const std::vector<double> peaks = values_of(golden, "mem-max-allocated-bytes");
   if (!peaks.empty()) {
     run.memory = Bytes(*std::max_element(peaks.begin(), peaks.end()));
     run.memory_kind = MemoryKind::allocated;
-    run.memory_of_last_stage = true;
   }
   try {
     run.hardware = machine_of(setting);
@@ -249,6 +247,9 @@ MeasuredRun read_golden_run(const std::string& path, std::optional<std::int64_t>
     const fs::path config = file.parent_path() / "model_config.yaml";
     run.inputs = inputs_of({config.string(), read_text_file(config.string())}, run.hardware,
                            job ? job->gpus : *gpus);
+    // The last rank writes the logs (_set_tensorboard_writer in Megatron-LM d98e8a64,
+    // megatron/training/global_vars.py).
+    run.inputs->memory_of = MemoryOf::last_stage;
     run.recipe = to_word(run.inputs->recipe);
     std::replace(run.recipe.begin(), run.recipe.end(), '-', '_');  // as the files of runs have it
   } catch (const Error& error) {

@@ -41,7 +41,6 @@ struct MeasuredRun {
   bool unsteady = false;        // its own steps differ by more than kUnsteadySpread
   std::optional<Bytes> memory;  // of one GPU
   MemoryKind memory_kind = MemoryKind::unknown;
-  bool memory_of_last_stage = false;  // not of the GPU that has most
 
   std::optional<RunInputs> inputs;         // none: the run cannot be asked about
   std::string unpriced;                    // why, in one sentence

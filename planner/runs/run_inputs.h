@@ -2,9 +2,12 @@
 // What a prediction of a measured run needs: the row's columns and phrases as a plan, a model and a
 // machine.
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/model_spec.h"
@@ -23,6 +26,18 @@ struct MachineFacts {
   Bytes memory;  // of a GPU, usable
 };
 
+// The pipeline stage whose GPU a run's memory is of.
+enum class MemoryOf : std::uint8_t { fullest_stage, first_stage, last_stage };
+
+template <>
+struct Words<MemoryOf> {
+  static constexpr std::string_view what = "stage of a run's memory";
+  static constexpr auto table = std::to_array<std::pair<MemoryOf, std::string_view>>(
+      {{MemoryOf::fullest_stage, "fullest_stage"},
+       {MemoryOf::first_stage, "first_stage"},
+       {MemoryOf::last_stage, "last_stage"}});
+};
+
 struct RunInputs {
   ModelSpec model;
   RecipeKind recipe = RecipeKind::megatron;
@@ -38,6 +53,7 @@ struct RunInputs {
   // --moe-grouped-gemm.
   bool torch_layers = false, single_experts = false;
   bool fills_from_front = false;  // pipelines: see layout_of_run() in run_inputs.cpp
+  MemoryOf memory_of = MemoryOf::fullest_stage;
 };
 
 // Cells that say nothing take the framework's default. Adds to `unknown_flags` the words of

@@ -30,7 +30,7 @@ TEST_CASE("golden values are a run of the arguments beside them") {
   CHECK(run.step_time->value() == 0.25);
   CHECK(run.unsteady);
   CHECK(*run.memory == gib(3));
-  CHECK(run.memory_of_last_stage);
+  CHECK(run.inputs->memory_of == MemoryOf::last_stage);
   const ModelSpec& model = run.inputs->model;
   CHECK(model.vocab_size == 50432);  // 50257 in multiples of 2 x 128
   CHECK(model.mlp == MlpKind::gelu);

@@ -118,6 +118,7 @@ TEST_CASE("effects do what they say") {
   CHECK(applied("", "mtp_layers=2").model.num_mtp_layers == 2);
   CHECK(applied("", "every_2nd_layer").plan.recompute == parse_recompute("full:4"));
   CHECK(applied("", "fill_from_front").fills_from_front);
+  CHECK(applied("", "memory_of=first_stage").memory_of == MemoryOf::first_stage);
   CHECK_FALSE(applied("", "fabric=efa").network);
   const Cells linked{{"inter_node_link", "400 Gb/s"}};
   CHECK(applied("", "fabric=efa", linked).network->fabric == Fabric::efa);
