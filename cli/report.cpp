@@ -286,10 +286,11 @@ std::vector<std::string> notes_of(const Job& job, const Answer& answer) {
                     fixed(100 * e.priced_from.assumed, 0)));
   }
   const std::string& gpu = job.hardware.gpu.name;
-  if (!job.recipe().executable && !was_measured_on(job.framework, gpu)) {
-    list.push_back(
-        fmt::format("no run of {} on {} was held against predictions; the interval is wider for it",
-                    to_word(job.framework), gpu));
+  const bool adapters = plan.lora_rank > 0;
+  if (!job.recipe().executable && find_measured_on(job.framework, gpu, adapters) == nullptr) {
+    list.push_back(fmt::format(
+        "no run of {}{} on {} was held against predictions; the interval is wider for it",
+        to_word(job.framework), adapters ? " with adapters" : "", gpu));
   }
   if (!job.kinds.empty()) {
     list.push_back(

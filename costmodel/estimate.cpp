@@ -143,28 +143,31 @@ double root_of_squares(std::initializer_list<double> errors) {
   return std::sqrt(sum);
 }
 
-// What one recipe on one GPU makes worse known than what `errors` of the recipe were read off. Our
-// own executor calibrates on the machine that it runs on.
-double unfamiliar(const CostModel& cost, const ParallelPlan& plan, const Estimate& e) {
-  const Recipe& recipe = cost.recipe();
-  if (recipe.executable) return 0;
+// What makes a step worse known than what `errors` of the recipe were read off. Our own executor
+// calibrates on the machine that it runs on.
+double unfamiliar(const CostModel& cost, const ParallelPlan& plan, const Estimate& e,
+                  bool measured) {
+  if (cost.recipe().executable) return 0;
   const double launching = kLaunchError * (e.time.host / e.step_time);
   const bool routed = cost.model().moe && plan.routing == Routing::natural;
-  const bool known = was_measured_on(recipe.kind, cost.hardware().gpu.name);
   return root_of_squares(
-      {launching, routed ? kRoutingError : 0, known ? 0 : cost.hardware().errors.assumed});
+      {launching, routed ? kRoutingError : 0, measured ? 0 : cost.hardware().errors.assumed});
 }
 
 void set_intervals(const CostModel& cost, const ParallelPlan& plan, const PricedWork& work,
                    Estimate& e) {
-  // 80% of a normal distribution lies within 1.28 sigma; what the recipe leaves out comes on top.
+  // 80% of a normal distribution lies within 1.28 sigma; what the recipe leaves out comes on top,
+  // and what runs of it on this GPU told.
   const Recipe& recipe = cost.recipe();
   const double experts = !cost.model().moe              ? 0
                          : plan.moe_capacity_factor > 0 ? recipe.errors.dropping
                                                         : recipe.errors.expert;
   const double of_recipe = root_of_squares({recipe.errors.model, experts});
-  const double relative =
-      1.28 * root_of_squares({work.error(), of_recipe, unfamiliar(cost, plan, e)});
+  const MeasuredOn* measured =
+      find_measured_on(recipe.kind, cost.hardware().gpu.name, plan.lora_rank > 0);
+  const double sigma =
+      root_of_squares({work.error(), of_recipe, unfamiliar(cost, plan, e, measured != nullptr)});
+  const double relative = 1.28 * sigma * (measured == nullptr ? 1 : measured->widening());
   e.step_time_low = e.step_time * (1 - relative);
   e.step_time_high = e.step_time * (1 + relative);
   // docs/reference/physics.md 10.4: allocated memory to 3% (5% with experts), one sigma of half

@@ -1,10 +1,14 @@
 #include "costmodel/measured.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 
 #include "models/csv.h"
 #include "models/embedded.h"
 #include "models/error.h"
+#include "models/plan/plan_text.h"
+#include "models/portable_math.h"
 
 namespace qplan {
 
@@ -17,7 +21,17 @@ std::vector<MeasuredOn> read_measured() {
   QPLAN_CHECK(measured_files_count == 1, "one table says what was measured");
   std::vector<MeasuredOn> found;
   for (const CsvTable::Row& row : parse_tsv(measured_files[0].text(), "measured.tsv").rows) {
-    found.push_back({from_word<RecipeKind>(row.cells[0]), row.cells[1], row.cells[2]});
+    const auto& cells = row.cells;
+    MeasuredOn one{.recipe = from_word<RecipeKind>(cells[0]),
+                   .gpu = cells[1],
+                   .adapters = cells[2] == "adapters",
+                   .where = cells[5]};
+    if (!cells[3].empty()) {
+      constexpr std::int64_t kMost = 100'000;
+      one.runs = static_cast<int>(parse_count("runs", cells[3], 1, kMost));
+      one.reach = static_cast<double>(parse_count("reach_percent", cells[4], 1, kMost)) / 100;
+    }
+    found.push_back(std::move(one));
   }
   return found;
 }
@@ -29,10 +43,19 @@ const std::vector<MeasuredOn>& measured_on() {
   return all;
 }
 
-bool was_measured_on(RecipeKind recipe, const std::string& gpu) {
-  return std::any_of(measured_on().begin(), measured_on().end(), [&](const MeasuredOn& known) {
-    return known.recipe == recipe && known.gpu == gpu;
-  });
+const MeasuredOn* find_measured_on(RecipeKind recipe, const std::string& gpu, bool adapters) {
+  const auto it =
+      std::find_if(measured_on().begin(), measured_on().end(), [&](const MeasuredOn& known) {
+        return known.recipe == recipe && known.gpu == gpu && known.adapters == adapters;
+      });
+  return it == measured_on().end() ? nullptr : &*it;
+}
+
+double MeasuredOn::widening() const {
+  // As many runs as count half. With 20, what one source's runs say of another's is right for 82 in
+  // a hundred; 10 and 60 differ by a hundredth (docs/evidence/accuracy.md).
+  constexpr double kHalf = 20;
+  return portable::pow(reach, runs / (runs + kHalf));
 }
 
 }  // namespace qplan

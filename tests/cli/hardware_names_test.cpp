@@ -34,7 +34,8 @@ TEST_CASE("names that cannot be planned for are bad input, with a sentence") {
 }
 
 TEST_CASE("what was never held against a run says so, and is less sure") {
-  const std::string ask = "predict --model tiny --gpus 8 --framework megatron --json --hardware ";
+  const std::string ask =
+      "predict --model qwen3-8b --gpus 8 --tp 4 --zero 1 --framework megatron --json --hardware ";
   const Ran known = run(ask + "h100-sxm"), unknown = run(ask + "mi300x");
   REQUIRE(known.code == 0);
   REQUIRE(unknown.code == 0);
@@ -46,7 +47,7 @@ TEST_CASE("what was never held against a run says so, and is less sure") {
     return (interval[1].get<double>() - interval[0].get<double>()) /
            answer.at("step_time_s").get<double>();
   };
-  CHECK(width(unknown.json()) > width(known.json()) + 0.1);
+  CHECK(width(unknown.json()) > 1.4 * width(known.json()));
 }
 
 TEST_CASE("a cluster of two kinds is searched, written and predicted again") {

@@ -117,9 +117,10 @@ TEST_CASE("an estimate is less sure where launches, a free router or a new GPU h
   const Job experts("qwen3-30b-a3b");
   CHECK(width(experts, "dp8 ep8 zero1 gbs64 seq4096 cuda_graph routing=natural") >
         1.3 * width(experts, "dp8 ep8 zero1 gbs64 seq4096 cuda_graph"));
-  CHECK(was_measured_on(RecipeKind::megatron, machine("h800").gpu.name));
-  CHECK_FALSE(was_measured_on(RecipeKind::fsdp2_compile, machine("h800").gpu.name));
-  CHECK_FALSE(was_measured_on(RecipeKind::megatron, "a GPU"));
+  CHECK(find_measured_on(RecipeKind::megatron, machine("h800").gpu.name, false) != nullptr);
+  CHECK(find_measured_on(RecipeKind::fsdp2_compile, machine("h800").gpu.name, false) == nullptr);
+  CHECK(find_measured_on(RecipeKind::megatron, "a GPU", false) == nullptr);
+  CHECK(find_measured_on(RecipeKind::megatron, machine("h800").gpu.name, true) == nullptr);
   // Our own executor calibrates where it runs.
   Job known("llama3-8b", "h100-sxm", RecipeKind::fsdp1);
   HardwareProfile renamed = machine("h100-sxm");
