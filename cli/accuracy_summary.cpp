@@ -69,9 +69,12 @@ double predicted_memory_gib(const Estimate& e, const MeasuredRun& run) {
   const bool allocated = !run.memory || run.memory_kind == MemoryKind::allocated;
   const auto value = allocated ? &StageMemory::peak : &StageMemory::reserved;
   switch (run.inputs ? run.inputs->memory_of : MemoryOf::fullest_stage) {
-    case MemoryOf::first_stage: return in_gib(e.memory.stages.front().*value);
-    case MemoryOf::last_stage: return in_gib(e.memory.stages.back().*value);
-    case MemoryOf::fullest_stage: break;
+    case MemoryOf::first_stage:
+      return in_gib(e.memory.stages.front().*value);
+    case MemoryOf::last_stage:
+      return in_gib(e.memory.stages.back().*value);
+    case MemoryOf::fullest_stage:
+      break;
   }
   return in_gib(largest(e.memory, value));
 }

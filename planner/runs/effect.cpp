@@ -102,9 +102,8 @@ OfRun fill_from_front(std::string_view) {
 }
 
 OfRun memory_of(std::string_view value) {
-  return [stage = from_word<MemoryOf>(value)](RunInputs& in, const Found&) {
-    in.memory_of = stage;
-  };
+  return
+      [stage = from_word<MemoryOf>(value)](RunInputs& in, const Found&) { in.memory_of = stage; };
 }
 
 OfRun nothing(std::string_view) {
