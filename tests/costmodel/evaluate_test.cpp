@@ -7,32 +7,10 @@
 
 #include "costmodel/fold/replay.h"
 #include "costmodel/measured.h"
+#include "tests/costmodel/job.h"
 #include "tests/costmodel/machine.h"
 
 using namespace qplan;
-
-namespace {
-
-struct Job {
-  ModelSpec model;
-  HardwareProfile hardware;
-  CostModel cost;
-
-  explicit Job(const std::string& name, const std::string& machine = "h100-sxm",
-               RecipeKind recipe = RecipeKind::megatron)
-      : model(load_model(name)),
-        hardware(load_hardware(machine)),
-        cost(model, recipe_of(recipe), hardware, {}) {}
-
-  [[nodiscard]] double seconds(const std::string& line) const {
-    return cost.step_time(parse_plan(line)).value();
-  }
-  [[nodiscard]] const StageMemory worst(const std::string& line) const {
-    return cost.memory(parse_plan(line)).worst_stage();
-  }
-};
-
-}  // namespace
 
 TEST_CASE("the parts of the step time sum to it") {
   const Job job("llama3-8b");
@@ -423,86 +401,6 @@ TEST_CASE("a busier expert rank makes natural routing slower and larger than for
 }
 
 // One microbatch: every layer's activations go out before the first of them comes back.
-TEST_CASE("activations take their way to the host and back, and wait there") {
-  const Job job("llama3-8b");
-  for (const char* line : {"dp8 zero1 mbs1 gbs8", "tp4 dp2 sp zero1 mbs4 gbs8",
-                           "tp2 dp4 sp zero1 mbs2 gbs8 recompute=selective:mlp"}) {
-    CAPTURE(line);
-    const std::string plan = line, moved = plan + " offload=activations";
-    const MemoryEstimate memory = job.cost.memory(parse_plan(moved));
-    const Bytes of_rank = memory.host_per_node * (1.0 / 8);
-    CHECK(of_rank > gib(1));
-    // All that is on the host is not on the device, but for one layer's on its way.
-    const Bytes saved = job.worst(plan).peak - memory.worst_stage().peak;
-    CHECK(saved < of_rank);
-    const Bytes layers_less = of_rank * (1 - 3.0 / 32);
-    CHECK(saved > layers_less);
-    const Interconnect& link = job.hardware.link;
-    const double least = (of_rank / link.device_to_host + of_rank / link.host_to_device).value();
-    CHECK(job.seconds(moved) > least);
-    CHECK(job.seconds(moved) < job.seconds(plan) + least);
-  }
-}
-
-TEST_CASE("activations of the first layers only take less of the host, and less time") {
-  const Job job("llama3-8b");
-  const std::string plan = "tp4 dp2 sp zero1 mbs4 gbs8", all = plan + " offload=activations";
-  const std::string some = plan + " offload=activations:8";
-  const auto host = [&](const std::string& line) {
-    return job.cost.memory(parse_plan(line)).host_per_node;
-  };
-  CHECK(host(some) == host(all) * 0.25);
-  CHECK(job.seconds(plan) <= job.seconds(some));
-  CHECK(job.seconds(some) < job.seconds(all));
-}
-
-TEST_CASE("offloading the optimizer moves its bytes to the host and slows the step") {
-  const Job job("llama3-8b");
-  const std::string line = "dp8 zero1 gbs16";
-  const MemoryEstimate without = job.cost.memory(parse_plan(line));
-  const MemoryEstimate with = job.cost.memory(parse_plan(line + " offload=optimizer:1"));
-  CHECK(with.worst_stage().optimizer.value() == 0);
-  CHECK(without.host_per_node.value() == 0);
-  // 16 bytes a parameter of the whole node (8.03 billion, vocabulary already a multiple of 128).
-  CHECK(with.host_per_node.value() ==
-        doctest::Approx(16.0 * static_cast<double>(count_parameters(job.model).total()))
-            .epsilon(0.001));
-  CHECK(job.seconds(line + " offload=optimizer:1") > job.seconds(line));
-}
-
-TEST_CASE("a job that fills no node asks its host for the states of its own ranks alone") {
-  const Job job("llama3-8b");
-  const double whole = 16.0 * static_cast<double>(count_parameters(job.model).total());
-  for (const char* line : {"dp1 gbs16", "dp2 gbs16", "tp2 pp2 dp1 gbs16", "dp8 gbs16"}) {
-    CAPTURE(line);
-    const std::string plan = std::string(line) + " zero1 offload=optimizer:1";
-    CHECK(job.cost.memory(parse_plan(plan)).host_per_node.value() ==
-          doctest::Approx(whole).epsilon(0.001));
-  }
-}
-
-TEST_CASE("a job below a node has its GPUs' share of the host, in memory as in time") {
-  // 16 bytes x 8.03 billion are 120 GiB: an eighth of 800 GB is too little, a quarter is enough.
-  const ModelSpec model = load_model("llama3-8b");
-  HardwareProfile hardware = load_hardware("h100-sxm");
-  hardware.host.memory = Bytes(800e9);
-  const CostModel cost(model, recipe_of(RecipeKind::megatron), hardware, {});
-  const auto memory = [&](const char* line) {
-    return cost.memory(parse_plan(std::string(line) + " zero1 gbs16 offload=optimizer:1"));
-  };
-  CHECK(memory("dp1").host_room == Bytes(100e9));
-  CHECK(memory("dp2").host_room == Bytes(200e9));
-  CHECK(memory("dp16").host_room == Bytes(800e9));
-  CHECK_FALSE(cost.fits(memory("dp1 recompute=full")));
-  CHECK(cost.fits(memory("dp2 recompute=full")));
-  // Half as many ranks take twice the parameters each, on as much of the host each.
-  const auto host_time = [&](const char* line) {
-    const ParallelPlan plan = parse_plan(std::string(line) + " zero1 gbs16 offload=optimizer:1");
-    return cost.evaluate(plan).time.offload.value();
-  };
-  CHECK(host_time("dp2") == doctest::Approx(2 * host_time("dp4")).epsilon(0.02));
-}
-
 TEST_CASE("dropless experts leave more room than dense models") {
   CHECK(memory_share(load_model("llama3-8b")) == 0.95);
   CHECK(memory_share(load_model("qwen3-30b-a3b")) == 0.92);
@@ -570,88 +468,3 @@ TEST_CASE("communicators are counted for the groups that have members") {
 }
 
 // ---- clusters of several kinds of GPUs ----
-
-namespace {
-
-struct Mixed {
-  ModelSpec model = load_model("llama3-8b");
-  std::vector<GpuKind> kinds;
-  HardwareProfile whole;
-  CostModel cost;
-
-  explicit Mixed(std::vector<GpuKind> of)
-      : kinds(std::move(of)),
-        whole(as_one_machine(kinds)),
-        cost(model, recipe_of(RecipeKind::megatron), whole, kinds, {}) {}
-};
-
-constexpr const char* kHalves = "tp2 pp2 dp4 zero1 gbs32 sp";
-
-}  // namespace
-
-TEST_CASE("a cluster of two kinds that are one is that one") {
-  const HardwareProfile h100 = load_hardware("h100-sxm");
-  const Mixed mixed({{h100, 8}, {h100, 8}});
-  const Job one("llama3-8b");
-  for (const char* line : {kHalves, "pp2 vpp2 interleaved dp8 zero1 gbs32", "pp4 dp4 gbs32"}) {
-    CAPTURE(line);
-    const ParallelPlan plan = parse_plan(line);
-    const Estimate a = mixed.cost.evaluate(plan), b = one.cost.evaluate(plan);
-    // The hop between the kinds is over the network, wherever the pipeline lies.
-    CHECK(a.step_time >= b.step_time);
-    CHECK(a.step_time.value() == doctest::Approx(b.step_time.value()).epsilon(0.01));
-    CHECK(a.memory.worst_stage().device == b.memory.worst_stage().device);
-    CHECK(a.capacity == b.capacity);
-    CHECK(a.mfu == doctest::Approx(b.mfu).epsilon(0.01));
-    CHECK(mixed.cost.lower_bound(plan).step.value() ==
-          doctest::Approx(one.cost.lower_bound(plan).step.value()).epsilon(1e-9));
-    CHECK(mixed.cost.lower_bound(plan).evened.value() ==
-          doctest::Approx(one.cost.lower_bound(plan).evened.value()).epsilon(1e-9));
-  }
-}
-
-TEST_CASE("stages on two kinds take what lies between, and the slower kind decides") {
-  const HardwareProfile h100 = load_hardware("h100-sxm"), a100 = load_hardware("a100-80gb-sxm");
-  const Mixed mixed({{h100, 8}, {a100, 8}});
-  const Job fast("llama3-8b"), slow("llama3-8b", "a100-80gb-sxm");
-  const ParallelPlan plan = parse_plan(kHalves);
-  const Seconds time = mixed.cost.step_time(plan);
-  CHECK(time > fast.cost.step_time(plan) * 1.5);
-  CHECK(time < slow.cost.step_time(plan) * 1.01);
-  // With its layers where the time is, the same plan is faster: A100s have a third of the rate.
-  ParallelPlan uneven = plan;
-  uneven.pipeline_layout = {23, 9};
-  CHECK(mixed.cost.step_time(uneven) < time * 0.7);
-  CHECK(fast.cost.step_time(uneven) > fast.cost.step_time(plan));
-  const EndWork ends = mixed.cost.end_work(plan);
-  REQUIRE(ends.layer.size() == 2);
-  CHECK(ends.layer[0] == 1);
-  CHECK(ends.layer[1] > 2.2);
-  CHECK(ends.layer[1] < 3.2);
-  CHECK(fast.cost.end_work(plan).layer.empty());
-  // Its bounds hold, and evening out promises about what the better layout takes.
-  for (const ParallelPlan& p : {plan, uneven}) {
-    const StepBound bound = mixed.cost.lower_bound(p);
-    CHECK(bound.step <= mixed.cost.step_time(p));
-    CHECK(mixed.cost.own_work_bound(p).step <= bound.step);
-    CHECK(bound.evened <= mixed.cost.step_time(uneven));
-  }
-  CHECK(mixed.cost.lower_bound(plan).imbalance > 1.3);
-  CHECK(mixed.cost.lower_bound(uneven).imbalance < 1.25);
-  const Estimate e = mixed.cost.evaluate(uneven);
-  CHECK(e.time.total().value() == doctest::Approx(e.step_time.value()).epsilon(1e-9));
-  CHECK(mixed.whole.gpu.matmul.at(Precision::bf16).value() ==
-        doctest::Approx((989e12 + 312e12) / 2).epsilon(1e-9));
-  CHECK_FALSE(mixed.whole.gpu.matmul.contains(Precision::fp8));
-}
-
-TEST_CASE("each kind's stages are held to its own memory, in the order of the kinds") {
-  const HardwareProfile h200 = load_hardware("h200-sxm"), l40s = load_hardware("l40s");
-  const ParallelPlan plan = parse_plan("pp2 dp8 zero1 gbs64");
-  const Mixed large_first({{h200, 8}, {l40s, 8}}), small_first({{l40s, 8}, {h200, 8}});
-  const MemoryEstimate a = large_first.cost.memory(plan), b = small_first.cost.memory(plan);
-  CHECK(a.worst == 1);
-  CHECK(a.capacity == l40s.gpu.usable_memory * memory_share(large_first.model));
-  CHECK(b.worst == 0);
-  CHECK(b.stages[0].device > a.stages[1].device);  // the first stage holds more microbatches
-}
