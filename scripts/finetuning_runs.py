@@ -253,6 +253,11 @@ def mlperf(row, metrics, at):
                overlap="tp" if tp > 1 and re.search("TP_COMM_OVERLAP=(1|True)", notes) else "",
                step_time_s=metrics["step_time_s"])
     words = lora_words(16, ["q_proj", "k_proj", "v_proj", "o_proj"], 32) + ["lora_dropout=0.1"]
+    if re.search(r"FP8_DPA=(1|True)", notes):
+        words.append("fp8_dot_product_attention=true")
+    # CP_COMM_TYPE of their configuration from v5.0 on (conf/megatron_gpt_peft_tuning_config.yaml); before, NeMo's ring.
+    if cp > 1 and round_ >= "v5.0" and not row["gpu_type"].startswith("MI"):
+        words.append("cp_comm=a2a")
     if tp > 1 and "LORA_A2A=1" in notes:
         words.append("lora_a2a=true")
     # (FP8_PARAM_GATHER is of weights that are trained: frozen ones lie in fp8 alone, or 144 GiB would not leave

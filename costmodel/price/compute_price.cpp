@@ -162,6 +162,11 @@ double effective_length(const Attention& a) {
   return std::clamp(2 * score_pairs(a) / as_double(a.q_len), 1.0, longest);
 }
 
+// The vendor's own kernel, not one of FlashAttention's or torch's.
+bool of_vendor(AttentionKernel kernel) {
+  return kernel == AttentionKernel::fused || kernel == AttentionKernel::fused_fp8;
+}
+
 // How much longer backward takes when it adds up the queries' gradients in a fixed order. A kernel
 // may store the scores' gradients and multiply them on their own, by a share that does not depend
 // on the shape; or it splits the sum, a part for each share of the GPU that one head's blocks of
@@ -169,7 +174,7 @@ double effective_length(const Attention& a) {
 double fixed_order_share(const Attention& a, const HardwareProfile& hardware) {
   if (!a.deterministic) return 1;
   const AttentionOptions& options = hardware.attention_options;
-  const bool flash = a.kernel != AttentionKernel::fused;
+  const bool flash = !of_vendor(a.kernel);
   if (!flash && options.fixed_order_stored) return *options.fixed_order_stored;
   const double heads = as_double(a.batch) * as_double(a.heads);
   return 1 + options.fixed_order_each_part * std::ceil(hardware.gpu.multiprocessors / heads);
@@ -179,7 +184,7 @@ double fixed_order_share(const Attention& a, const HardwareProfile& hardware) {
 Seconds dropout_time(const Attention& a, const HardwareProfile& hardware) {
   if (!a.dropout) return {};
   const AttentionOptions& options = hardware.attention_options;
-  const bool fused = a.kernel == AttentionKernel::fused;
+  const bool fused = of_vendor(a.kernel);
   const bool forward = a.pass == Pass::forward;
   const Seconds each = fused ? (forward ? options.dropout_fused : options.dropout_fused_backward)
                        : forward ? options.dropout_flash
@@ -190,8 +195,7 @@ Seconds dropout_time(const Attention& a, const HardwareProfile& hardware) {
 
 // Attention with learned logits ("sinks"): their gradient is one more sum over each head's queries.
 Seconds sinks_time(const Attention& a, const HardwareProfile& hardware) {
-  const bool vendors = a.kernel == AttentionKernel::fused;
-  if (!a.sinks || !vendors || a.pass == Pass::forward) return {};
+  if (!a.sinks || !of_vendor(a.kernel) || a.pass == Pass::forward) return {};
   return hardware.attention_options.sinks_backward * as_double(a.batch) * as_double(a.heads) *
          as_double(a.q_len);
 }
@@ -229,7 +233,7 @@ Seconds fused_attention_time(const Attention& a, const AttentionFit& fit,
 
 Price fused_attention_price(const Attention& a, const HardwareProfile& hardware) {
   QPLAN_CHECK(!hardware.attention.empty(), "every profile has an attention fit");
-  const bool older = a.kernel != AttentionKernel::fused && !hardware.flash2_attention.empty();
+  const bool older = !of_vendor(a.kernel) && !hardware.flash2_attention.empty();
   const bool flex = a.kernel == AttentionKernel::flex && !hardware.flex_attention.empty();
   const double rate = a.kernel == AttentionKernel::flash1 ? hardware.flash1_rate : 1;
   const std::int64_t v_dim = a.v_head_dim > 0 ? a.v_head_dim : a.head_dim;
@@ -238,8 +242,10 @@ Price fused_attention_price(const Attention& a, const HardwareProfile& hardware)
     return marked({fused_attention_time(a, fit, hardware) / rate, PriceSource::formula, fit.error},
                   fit.assumed, fit.error);
   };
+  const bool fp8 = a.kernel == AttentionKernel::fused_fp8 && !hardware.fp8_attention.empty();
   const auto& fits = flex    ? hardware.flex_attention
                      : older ? hardware.flash2_attention
+                     : fp8   ? hardware.fp8_attention
                              : hardware.attention;
   const auto above = std::find_if(fits.begin(), fits.end(), [&](const AttentionFit& fit) {
     return as_double(fit.head_dim) >= head_dim;

@@ -287,6 +287,9 @@ struct HardwareProfile {
   std::vector<AttentionFit> flash2_attention;
   // torch's FlexAttention; empty: taken for FlashAttention-2's equal.
   std::vector<AttentionFit> flex_attention;
+  // Operands in fp8, shares of bf16's peak all the same; empty: taken to be as quick as
+  // `attention`.
+  std::vector<AttentionFit> fp8_attention;
   double flash1_rate = 0;  // rate of the first FlashAttention / of FlashAttention-2, both passes
   AttentionOptions attention_options;
   DeltaRuleFit delta_rule;

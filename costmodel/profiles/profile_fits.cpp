@@ -155,6 +155,7 @@ void read_attention(Section in, HardwareProfile& profile) {
   profile.attention = read_attention_fits(in, "fits", errors);
   if (in.has("flash2")) profile.flash2_attention = read_attention_fits(in, "flash2", errors);
   if (in.has("flex")) profile.flex_attention = read_attention_fits(in, "flex", errors);
+  if (in.has("fp8")) profile.fp8_attention = read_attention_fits(in, "fp8", errors);
   profile.flash1_rate = in.number("flash1_rate", 0.01, 1);
   read_attention_options(in, profile.attention_options);
   read_source(in);

@@ -136,6 +136,9 @@ struct ParallelPlan {
   bool sequence_parallel = false;
   CpComm cp_comm = CpComm::p2p;
   AttentionBackend attention_backend = AttentionBackend::automatic;
+  // Attention's own products take fp8 operands, too, in both passes (TransformerConfig's
+  // fp8_dot_product_attention in Megatron, fp8_dpa of Transformer Engine's recipes).
+  bool fp8_dot_product_attention = false;
   // Of attention's probabilities and of what attention and MLP add to the residual, a share is
   // dropped (Megatron's --attention-dropout and --hidden-dropout, 0.1 unless said).
   bool dropout = false;

@@ -254,6 +254,18 @@ inline constexpr std::tuple kPlanWords{
                          .instead = "leave attention_backend out",
                          .source = "Megatron-LM d98e8a64, --attention-backend; qplan: no other "
                                    "recipe has the choice"}},
+    PlanWord{.key = "fp8_dot_product_attention",
+             .member = &ParallelPlan::fp8_dot_product_attention,
+             .value = "BOOL",
+             .help = "attention's own products take fp8 operands, in both passes (Megatron's word)",
+             .given = Given::once,
+             .said_by = {.recipes = kMegatronCore,
+                         .rule = "fp8_attention_available",
+                         .lacks = "attention in fp8",
+                         .instead = "leave fp8_dot_product_attention out",
+                         .source = "Megatron-LM d98e8a64, "
+                                   "megatron/core/transformer/transformer_config.py:640; qplan: no "
+                                   "other recipe has the choice"}},
     PlanWord{.key = "dropout",
              .member = &ParallelPlan::dropout,
              .value = "BOOL",

@@ -126,10 +126,13 @@ void AttentionPart::by_heads(Pass pass, Attention work) {
   const auto share = [&](std::string_view name, std::int64_t width) {
     return b.slot(name, c_.activation_dtype(), rows, width / s.cp);
   };
+  const auto operand = [&](std::string_view name, std::int64_t width) {
+    return b.slot(name, operand_dtype(), rows, width / s.cp);
+  };
   if (pass == Pass::forward) {
-    q_by_heads_ = share("q by heads", q);
-    k_by_heads_ = share("k by heads", k);
-    v_by_heads_ = share("v by heads", v);
+    q_by_heads_ = operand("q by heads", q);
+    k_by_heads_ = operand("k by heads", k);
+    v_by_heads_ = operand("v by heads", v);
     out_by_heads_ = share("out by heads", out);
     exchange_heads(Role::dispatch, q + k + v, {q_, k_, v_},
                    {q_by_heads_, k_by_heads_, v_by_heads_});
@@ -140,7 +143,7 @@ void AttentionPart::by_heads(Pass pass, Attention work) {
     exchange_heads(Role::combine, out, {out_by_heads_}, {out_});
     return;
   }
-  const SlotId dout = share("dout by heads", out);
+  const SlotId dout = operand("dout by heads", out);
   const SlotId dq = share("dq by heads", q), dk = share("dk by heads", k);
   const SlotId dv = share("dv by heads", v);
   exchange_heads(Role::dispatch, out, {dout_}, {dout});
@@ -155,19 +158,21 @@ void AttentionPart::by_heads(Pass pass, Attention work) {
 
 // Heads for sequence (dispatch) or back (combine); `width`: columns of all operands together. Our
 // executor sends every rank its share in one message: a copy puts the shares side by side, and
-// another one what has come into the order of the sequence, or back among the other heads.
+// another one what has come into the order of the sequence, or back among the other heads. Results
+// travel in 16 bits, operands as attention reads them.
 void AttentionPart::exchange_heads(Role role, std::int64_t width, BlockBuilder::Slots reads,
                                    BlockBuilder::Slots writes) {
   auto& b = c_.b;
+  const bool to_heads = role == Role::dispatch;
   const DType act = c_.activation_dtype();
+  const DType sent = to_heads ? operand_dtype() : act;
   const Collective exchange{CollectiveKind::all_to_all, Axis::cp,
-                            Bytes(static_cast<double>(c_.tokens * width) * size_of(act))};
+                            Bytes(static_cast<double>(c_.tokens * width) * size_of(sent))};
   const auto send = [&](BlockBuilder::Slots from, BlockBuilder::Slots to) {
     b.aside(Stream::model_comm, exchange, from, to).role = role;
     b.wait_for(Stream::model_comm);
   };
   if (!c_.recipe.form.context_parts) return send(reads, writes);
-  const bool to_heads = role == Role::dispatch;
   const SlotId leaving = b.slot("shares that leave", act, c_.tokens, width);
   const SlotId arriving = b.slot("shares that arrive", act, c_.tokens, width);
   c_.rowwise(RowwiseKind::copy, c_.tokens, width, reads, {leaving}).role =
@@ -181,13 +186,14 @@ void AttentionPart::exchange_heads(Role role, std::int64_t width, BlockBuilder::
 // half early, half late: on the average they see half of the keys, those of a window all in it.
 void AttentionPart::gathered_at_once(Pass pass, const Attention& own) {
   auto& b = c_.b;
-  const DType act = c_.activation_dtype();
+  const DType act = c_.activation_dtype(), read = operand_dtype();
   const Heads heads = heads_of(c_);
   const int ranks = c_.shape.cp;
   const std::int64_t width = heads.kv * (heads.qk_dim + heads.v_dim);
-  const Bytes bytes(static_cast<double>(c_.tokens * width * ranks) * size_of(act));
-  const SlotId whole = b.slot("kv of all", act, c_.tokens * ranks, width);
-  b.exposed(Collective{CollectiveKind::all_gather, Axis::cp, bytes}, {k_, v_}, {whole});
+  const double elements = static_cast<double>(c_.tokens * width * ranks);
+  const SlotId whole = b.slot("kv of all", read, c_.tokens * ranks, width);
+  const Bytes operands(elements * size_of(read)), bytes(elements * size_of(act));
+  b.exposed(Collective{CollectiveKind::all_gather, Axis::cp, operands}, {k_, v_}, {whole});
   const std::int64_t document = c_.shape.seq_len / c_.shape.documents;
   Attention work = own;
   work.kv_len = document;
@@ -317,23 +323,25 @@ void AttentionPart::priced_ring(Pass pass, const Attention& whole) {
   const std::int64_t kv_width = heads.kv * (heads.qk_dim + heads.v_dim);
   const std::int64_t out_width = heads.q * heads.v_dim, q_width = heads.q * heads.qk_dim;
   const std::int64_t half = std::max<std::int64_t>(c_.tokens / 2, 1);
-  // Backward carries the gradients of the keys and values along: twice the bytes.
+  // Backward carries the gradients of the keys and values along, in 16 bits.
   const std::int64_t width = kv_width * (forward ? 1 : 2);
-  const Bytes bytes(static_cast<double>(c_.tokens * width) * size_of(act));
-  SlotId held = b.slot("ring buffer", act, c_.tokens, width);
+  const DType read = operand_dtype(), buffer = forward ? read : act;
+  const Bytes bytes(static_cast<double>(c_.tokens * kv_width) *
+                    (size_of(read) + (forward ? 0 : size_of(act))));
+  SlotId held = b.slot("ring buffer", buffer, c_.tokens, width);
   c_.rowwise(RowwiseKind::copy, c_.tokens, kv_width, {k_, v_}, {held});
   std::vector<SlotId> outs;
   for (int step = 0; step < s.cp; ++step) {
     SlotId arriving = kNoSlot;
     if (step + 1 < s.cp) {
-      arriving = b.slot("ring buffer", act, c_.tokens, width);
+      arriving = b.slot("ring buffer", buffer, c_.tokens, width);
       b.aside(Stream::model_comm, SendRecv{Axis::cp, bytes}, {held}, {arriving});
     }
     const bool own = step == 0;
     const Attention part = own ? whole : of_other_keys(whole);
     SlotId kv = held;
     if (!own) {
-      kv = b.slot("half of the keys and values", act, half, kv_width);
+      kv = b.slot("half of the keys and values", read, half, kv_width);
       c_.rowwise(RowwiseKind::copy, half, kv_width, {held}, {kv});
     }
     if (forward) {

@@ -76,9 +76,30 @@ void AttentionPart::attend(SlotId normed) {
     project_forward(normed);
   }
   b.begin_module(RecomputeModule::core_attn);
+  if (s.fp8_dot_product_attention) quantize_operands();
   core(Pass::forward);
   turned_ = turned_out();
   b.end_module(RecomputeModule::core_attn);
+}
+
+// Transformer Engine makes fp8 copies of queries, keys and values, which backward keeps in their
+// stead, and has the kernel write its output in 16 bits (FusedAttnFunc in its 2.7, backends.py,
+// with NVTE_DPA_FP8CS_O_in_F16, its default).
+void AttentionPart::quantize_operands() {
+  const Heads heads = heads_of(c_);
+  const auto quantized = [&](std::string_view name, std::int64_t width, SlotId& operand) {
+    const SlotId copy = c_.b.slot(name, DType::fp8, c_.tokens, width);
+    c_.rowwise(RowwiseKind::cast, c_.tokens, width, {operand}, {copy});
+    operand = copy;
+  };
+  quantized("q in fp8", heads.q * heads.qk_dim, q_);
+  quantized("k in fp8", heads.kv * heads.qk_dim, k_);
+  quantized("v in fp8", heads.kv * heads.v_dim, v_);
+}
+
+// What attention reads of queries, keys and values, and of its output's gradient.
+DType AttentionPart::operand_dtype() const {
+  return c_.shape.fp8_dot_product_attention ? DType::fp8 : c_.activation_dtype();
 }
 
 // Norms of queries and keys keep fp32 copies as others do. Eager rotation keeps nothing: cosines
@@ -336,6 +357,11 @@ SlotId AttentionPart::attend_backward() {
   auto& b = c_.b;
   const Heads heads = heads_of(c_);
   const DType act = c_.activation_dtype();
+  if (c_.shape.fp8_dot_product_attention) {
+    const SlotId copy = b.slot("dout in fp8", DType::fp8, c_.tokens, heads.q * heads.v_dim);
+    c_.rowwise(RowwiseKind::cast, c_.tokens, heads.q * heads.v_dim, {dout_}, {copy});
+    dout_ = copy;
+  }
   dq_ = b.slot("dq", act, c_.tokens, heads.q * heads.qk_dim);
   dk_ = b.slot("dk", act, c_.tokens, heads.kv * heads.qk_dim);
   dv_ = b.slot("dv", act, c_.tokens, heads.kv * heads.v_dim);

@@ -38,6 +38,8 @@ class AttentionPart {
   SlotId project_backward();
   SlotId mla_project_backward();
   void core(Pass pass);
+  void quantize_operands();
+  [[nodiscard]] DType operand_dtype() const;
   SlotId turned_out();
   SlotId eager_qk_norm_copy();
   void sum_qk_norm(SlotId of);

@@ -70,6 +70,7 @@ struct BlockShape {
   bool sequence_parallel = false;
   CpComm cp_comm = CpComm::p2p;
   AttentionBackend attention_backend = AttentionBackend::automatic;
+  bool fp8_dot_product_attention = false;
   bool dropout = false;  // whatever the recipe
   MoeDispatcher dispatcher = MoeDispatcher::alltoall;
   Precision precision = Precision::bf16;
@@ -168,6 +169,9 @@ inline constexpr std::tuple kShapeFields{
     ShapeField{.member = &BlockShape::attention_backend,
                .touches = kWork,
                .word = &ParallelPlan::attention_backend},
+    ShapeField{.member = &BlockShape::fp8_dot_product_attention,
+               .touches = kWork,
+               .word = &ParallelPlan::fp8_dot_product_attention},
     ShapeField{.member = &BlockShape::dropout, .touches = kWork, .word = &ParallelPlan::dropout},
     ShapeField{
         .member = &BlockShape::dispatcher, .touches = kWork, .word = &ParallelPlan::moe_dispatcher},

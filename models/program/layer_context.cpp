@@ -368,6 +368,7 @@ std::int64_t LayerContext::loss_chunks() const {
 }
 
 AttentionKernel LayerContext::attention_kernel() const {
+  if (shape.fp8_dot_product_attention) return AttentionKernel::fused_fp8;
   switch (shape.attention_backend) {
     case AttentionBackend::automatic:
       return recipe.kernels.attention;

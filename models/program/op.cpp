@@ -309,6 +309,7 @@ std::string attention_text(const Attention& a) {
   if (a.kernel == AttentionKernel::flash1) text += " flash1";
   if (a.kernel == AttentionKernel::unfused) text += " unfused";
   if (a.kernel == AttentionKernel::flex) text += " flex";
+  if (a.kernel == AttentionKernel::fused_fp8) text += " fp8";
   return text;
 }
 

@@ -49,8 +49,9 @@ enum class Pass : std::uint8_t { forward, backward };
 // Who computes attention. `fused`: the fastest library kernel of the machine (cuDNN, FlashAttention
 // 3 or 4); `flash2`: FlashAttention-2, which reaches half of that on Hopper; `flash1`: the first
 // FlashAttention, half of flash2; `unfused`: scores are written to memory (Megatron before flash
-// attention); `flex`: torch's FlexAttention, a Triton kernel.
-enum class AttentionKernel : std::uint8_t { fused, flash2, flash1, unfused, flex };
+// attention); `flex`: torch's FlexAttention, a Triton kernel; `fused_fp8`: as `fused`, with
+// operands in fp8.
+enum class AttentionKernel : std::uint8_t { fused, flash2, flash1, unfused, flex, fused_fp8 };
 
 // C[m,n] = A[m,k] B[k,n], `batch` of them. `accumulate_fp32`: C is read, added to and written in
 // fp32 (Megatron's main_grad). `adds`: the same in its own format (what an adapter adds to a

@@ -91,7 +91,8 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
 }
 
 // Bridge's recipes bring layers that qplan does not write as Megatron's flags, and its training
-// takes the loss that Megatron-LM's refuses. ms-swift reads the model's own configuration.
+// takes the loss that Megatron-LM's refuses, and settings that no flag has. ms-swift reads the
+// model's own configuration.
 bool holds_for(Framework framework, const Limit& limit) {
   if (framework == Framework::ms_swift) {
     return limit.rule != "whole_rotary_base" && limit.rule != "loss_of_te";
@@ -101,7 +102,7 @@ bool holds_for(Framework framework, const Limit& limit) {
   }
   return framework != Framework::megatron_bridge ||
          (limit.rule != "unwritten_attention" && limit.rule != "whole_rotary_base" &&
-          limit.rule != "loss_of_te");
+          limit.rule != "loss_of_te" && limit.rule != "flags_fp8_attention");
 }
 
 }  // namespace

@@ -219,6 +219,32 @@ inline constexpr auto kExecution = std::to_array<Rule>({
      },
      "DeepSpeed edaa7221, deepspeed/runtime/activation_checkpointing/checkpointing.py:1141"},
 
+    // Attention in fp8: of Transformer Engine's backends cuDNN's alone trains with it.
+    {"fp8_attention_without_fp8", kMegatronCore,
+     [](const Case& c) {
+       const Precision p = c.p.precision;
+       return c.p.fp8_dot_product_attention && p != Precision::fp8 && p != Precision::mxfp8 &&
+              p != Precision::nvfp4;
+     },
+     [](const Case& c) {
+       return fmt::format("{} has no products in fp8; leave fp8_dot_product_attention out",
+                          to_word(c.p.precision));
+     },
+     "TransformerEngine d0067d0d, "
+     "transformer_engine/pytorch/attention/dot_product_attention/backends.py:1443"},
+    {"fp8_attention_backend", kMegatronCore,
+     [](const Case& c) {
+       return c.p.fp8_dot_product_attention && (c.p.attention_backend == AttentionBackend::flash ||
+                                                c.p.attention_backend == AttentionBackend::unfused);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "attention_backend={} has no fp8; leave it or fp8_dot_product_attention out",
+           to_word(c.p.attention_backend));
+     },
+     "TransformerEngine d0067d0d, "
+     "transformer_engine/pytorch/attention/dot_product_attention/utils.py:647"},
+
     // Launching.
     {"fp8_parameters_without_fp8", set_of(RecipeKind::megatron),
      [](const Case& c) {

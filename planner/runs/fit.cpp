@@ -55,7 +55,7 @@ void scale_share(Json& object, const char* key, double factor, double fallback =
 
 Json attention_overlay(const Json& source, double compute, double narrowed) {
   Json overlay = Json::object();
-  for (const char* list : {"fits", "flash2", "flex"}) {
+  for (const char* list : {"fits", "flash2", "flex", "fp8"}) {
     if (!source.contains(list)) continue;
     Json fits = source[list];
     for (Json& fit : fits) {

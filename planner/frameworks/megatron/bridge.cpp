@@ -273,6 +273,7 @@ std::vector<BridgeAssignment> bridge_assignments(const Subject& subject) {
     if (name.kind == Kind::switched && !has_a_say(name, subject)) continue;
     if (!value.empty()) result.push_back({std::string(name.target), value});
   }
+  if (subject.plan.fp8_dot_product_attention) result.push_back({kFp8Attention, "True"});
   return result;
 }
 
@@ -305,6 +306,7 @@ Settings bridge_settings(const PythonText& text) {
       if (fp8 && name.find("subchannel") == std::string::npos) add("--fp8-param-gather", true);
       continue;
     }
+    if (target == kFp8Attention) add(target, value.value);
     for (const Name& name : kNames) {
       if (name.target != target) continue;
       Json flag = as_flag(name, value);

@@ -183,7 +183,7 @@ LoraTargets targets_named(const Module& module, const std::vector<std::string>& 
   return found;
 }
 
-constexpr auto kAdapterOptions = std::to_array<Option>({
+constexpr auto kFlaglessOptions = std::to_array<Option>({
     {"peft", "dora", [](const Subject&) { return Json(nullptr); },
      [](Draft& d, const Json& v) { d.plan.dora = text_of(v) == "DoRA"; }},
     {"peft.dim", "lora_rank",
@@ -202,6 +202,9 @@ constexpr auto kAdapterOptions = std::to_array<Option>({
      [](Draft& d, const Json& v) { d.plan.lora_a2a = truth_of(v); }},
     {"peft.target_modules", "lora_targets", target_modules,
      [](Draft& d, const Json& v) { d.adapted_modules = list_of(v); }},
+    {kFp8Attention, "fp8_dot_product_attention",
+     [](const Subject& s) { return if_true(s.plan.fp8_dot_product_attention, true); },
+     [](Draft& d, const Json& v) { d.plan.fp8_dot_product_attention = truth_of(v); }},
 });
 
 // ---- the values that a file's Python leaves out ----
@@ -350,7 +353,7 @@ std::span<const Option> bridge_options() {
   static const auto* const options = [] {
     auto* all = new std::vector<Option>;
     for (const Option& option : megatron_options()) all->push_back(option);
-    for (const Option& option : kAdapterOptions) all->push_back(option);
+    for (const Option& option : kFlaglessOptions) all->push_back(option);
     return all;
   }();
   return *options;

@@ -11,7 +11,10 @@
 
 namespace qplan {
 
-// Megatron's options, and those of cfg.peft behind them ("peft.dim").
+// A field that Megatron-LM makes no flag of.
+inline constexpr const char* kFp8Attention = "model.fp8_dot_product_attention";
+
+// Megatron's options, and behind them those that no flag of Megatron-LM's says ("peft.dim").
 std::span<const Option> bridge_options();
 
 // Whether one LoRA(...) says which layers have adapters: it has one adapter for q, k and v.

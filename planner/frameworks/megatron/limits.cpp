@@ -39,6 +39,12 @@ constexpr auto kLimits = std::to_array<Limit>({
            "Megatron-LM's training refuses Transformer Engine's loss since June 2026 (168cb15d70); "
            "leave loss out, which is native");
      }},
+    {"flags_fp8_attention", [](const Subject& s) { return s.plan.fp8_dot_product_attention; },
+     [](const Subject&) {
+       return std::string(
+           "Megatron's arguments have no attention in fp8 (megatron/training/arguments.py keeps "
+           "fp8_dot_product_attention out of them); leave it out, or use megatron-bridge");
+     }},
     {"written_dropout", [](const Subject& s) { return s.plan.dropout; },
      [](const Subject&) {
        return std::string("jobs are written without dropout; leave dropout out");

@@ -54,6 +54,45 @@ TEST_CASE("a plan's attention backend stands for the recipe's") {
   CHECK(kernel("attention_backend=unfused") == AttentionKernel::unfused);
 }
 
+// q, k and v of a layer, 4096 + 2 x 1024 columns; with heads exchanged over cp they travel so, too.
+TEST_CASE("attention in fp8 keeps its operands in one byte, and a ring sends them so") {
+  const ModelSpec model = load_model("llama3-8b");
+  const Recipe& recipe = recipe_of(RecipeKind::megatron);
+  const auto block = [&](const std::string& words) {
+    return build_block(model, recipe, layer_of(model, "gbs8 seq1024 precision=fp8 " + words));
+  };
+  const auto operands = [&](const std::string& words) {
+    double bytes = 0;
+    const Block b = block("dp8 " + words);
+    for (const Op& op : b.backward) {
+      const auto* a = std::get_if<Attention>(&op.work);
+      if (a == nullptr) continue;
+      CHECK((a->kernel == AttentionKernel::fused_fp8) == !words.empty());
+      for (const SlotId slot : op.reads) {
+        const Slot& read = b.slots[static_cast<std::size_t>(slot)];
+        if (read.name.starts_with("q") || read.name.starts_with("k") ||
+            read.name.starts_with("v")) {
+          bytes += read.bytes().value();
+        }
+      }
+    }
+    return bytes;
+  };
+  CHECK(operands("") == 1024.0 * (4096 + 2 * 1024) * 2);
+  CHECK(operands("fp8_dot_product_attention") == 1024.0 * (4096 + 2 * 1024));
+  const auto sent = [&](const std::string& words) {
+    double bytes = 0;
+    for (const Op& op : block("cp2 dp4 " + words).forward) {
+      if (const auto* c = std::get_if<SendRecv>(&op.work)) bytes += c->bytes.value();
+      if (const auto* c = std::get_if<Collective>(&op.work)) bytes += c->bytes.value();
+    }
+    return bytes;
+  };
+  CHECK(sent("fp8_dot_product_attention") == sent("") / 2);
+  CHECK(sent("cp_comm=all_gather fp8_dot_product_attention") == sent("cp_comm=all_gather") / 2);
+  CHECK(sent("cp_comm=a2a fp8_dot_product_attention") < sent("cp_comm=a2a"));
+}
+
 TEST_CASE("dropout keeps a byte of mask for each number added to the residual") {
   for (const char* name : {"llama3-8b", "qwen3-30b-a3b"}) {
     CAPTURE(name);

@@ -80,6 +80,19 @@ TEST_CASE("Megatron keeps fp8 weights alone where it can") {
   CHECK_FALSE(says_so("zero1 precision=fp8 fp8_param_gather=false"));
 }
 
+TEST_CASE("attention in fp8 is Megatron-Bridge's to say, and no flag of Megatron-LM's") {
+  const Job j =
+      job("qwen3-8b", "tp2 dp4 zero1 gbs8 seq4096 sp precision=fp8 fp8_dot_product_attention",
+          Framework::megatron_bridge);
+  const auto files = emit(Framework::megatron_bridge, j.subject(), {"r"});
+  CHECK(std::any_of(files.begin(), files.end(), [](const EmittedFile& f) {
+    return has_text(f.text, "cfg.model.fp8_dot_product_attention = True");
+  }));
+  CHECK(check(texts_of(files), question_of(j.model, j.config, 8)).plan.fp8_dot_product_attention);
+  CHECK(broken_limit(Framework::megatron_bridge, j.subject()).empty());
+  CHECK(broken_limit(Framework::megatron, j.subject()) == "flags_fp8_attention");
+}
+
 TEST_CASE("how fp8 keeps weights is written and read, and off in a script that does not say") {
   for (const Precision precision : {Precision::fp8, Precision::mxfp8}) {
     for (const bool kept : {true, false}) {

@@ -101,6 +101,22 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("MLPerf's Llama 3.1 8B takes attention in fp8 where a sequence is one GPU's") {
+  const auto fp8 = [](const char* framework, const char* cp, const char* precision) {
+    return read({{"framework", framework},
+                 {"recipe", "megatron"},
+                 {"tp", "1"},
+                 {"cp", cp},
+                 {"precision_words", precision}})
+        .inputs->plan.fp8_dot_product_attention;
+  };
+  CHECK(fp8("NeMo MLPerf v5.1", "1", "fp8"));
+  CHECK(fp8("NeMo MLPerf v5.1", "1", "nvfp4"));
+  CHECK_FALSE(fp8("NeMo MLPerf v5.1", "2", "fp8"));
+  CHECK_FALSE(fp8("NeMo MLPerf v5.1", "1", "bf16"));
+  CHECK_FALSE(fp8("NeMo MLPerf v5.0", "1", "fp8"));
+}
+
 TEST_CASE("Pai-Megatron-Patch sorts tokens by torch's kernels unless a row says otherwise") {
   const auto fuses = [](const char* framework, const char* flags) {
     return read({{"framework", framework}, {"recipe", "megatron"}, {"other_flags", flags}})
