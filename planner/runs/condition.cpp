@@ -101,6 +101,9 @@ Test word_test(const Term& term) {
   if (term.name == "mla") {
     return [](const RunRow&, const RunInputs& in) { return in.model.mla.has_value(); };
   }
+  if (term.name == "hybrid") {
+    return [](const RunRow&, const RunInputs& in) { return in.model.mamba.has_value(); };
+  }
   if (term.name.empty()) throw Error("a condition is empty");
   static_cast<void>(parse_plan(term.name));  // throws for what is no word of a plan
   return [word = std::string(term.name)](const RunRow&, const RunInputs& in) {

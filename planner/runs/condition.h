@@ -16,7 +16,7 @@ namespace qplan {
 //   recipe=WORD|WORD              the run is predicted as one of these
 //   release<25.11                 the month that the row names (releases.tsv); none named: false
 //   compute_capability>=100       ... also nvlink_domain and memory_gib, of the run's machine
-//   moe, mla                      the model has experts, latent attention
+//   moe, mla, hybrid              the model has experts, latent attention, layers of Mamba-2
 //   zero1                         any other word: one of a plan's line, which the plan has already
 // Numbers are compared by <, >= and =.
 class Condition {

@@ -11,8 +11,9 @@
 
 namespace qplan {
 
-// A field that Megatron-LM makes no flag of.
-inline constexpr const char* kFp8Attention = "model.fp8_dot_product_attention";
+// A field that Megatron-LM makes no flag of. The model has one of that name, too, which this one
+// overwrites (update_config_with_precision_overrides in its training/mixed_precision.py).
+inline constexpr const char* kFp8Attention = "mixed_precision.fp8_dot_product_attention";
 
 // Megatron's options, and behind them those that no flag of Megatron-LM's says ("peft.dim").
 std::span<const Option> bridge_options();

@@ -86,7 +86,7 @@ TEST_CASE("attention in fp8 is Megatron-Bridge's to say, and no flag of Megatron
           Framework::megatron_bridge);
   const auto files = emit(Framework::megatron_bridge, j.subject(), {"r"});
   CHECK(std::any_of(files.begin(), files.end(), [](const EmittedFile& f) {
-    return has_text(f.text, "cfg.model.fp8_dot_product_attention = True");
+    return has_text(f.text, "cfg.mixed_precision.fp8_dot_product_attention = True");
   }));
   CHECK(check(texts_of(files), question_of(j.model, j.config, 8)).plan.fp8_dot_product_attention);
   CHECK(broken_limit(Framework::megatron_bridge, j.subject()).empty());

@@ -117,6 +117,23 @@ TEST_CASE("MLPerf's Llama 3.1 8B takes attention in fp8 where a sequence is one 
   CHECK_FALSE(fp8("NeMo MLPerf v5.0", "1", "fp8"));
 }
 
+TEST_CASE("Megatron-Bridge's experts take attention in fp8 from release 26.06 on, on racks of 72") {
+  const auto fp8 = [](const char* framework, const char* hardware, const char* ffn) {
+    return read({{"framework", framework},
+                 {"recipe", "megatron"},
+                 {"hardware", hardware},
+                 {"precision_words", "mxfp8"},
+                 {"experts", ffn[0] == 0 ? "" : "8"},
+                 {"topk", ffn[0] == 0 ? "" : "2"},
+                 {"moe_ffn", ffn}})
+        .inputs->plan.fp8_dot_product_attention;
+  };
+  CHECK(fp8("Megatron-Bridge (NeMo 26.06)", "gb300", "512"));
+  CHECK_FALSE(fp8("Megatron-Bridge (NeMo 26.04)", "gb300", "512"));
+  CHECK_FALSE(fp8("Megatron-Bridge (NeMo 26.06)", "b200", "512"));
+  CHECK_FALSE(fp8("Megatron-Bridge (NeMo 26.06)", "gb300", ""));
+}
+
 TEST_CASE("Pai-Megatron-Patch sorts tokens by torch's kernels unless a row says otherwise") {
   const auto fuses = [](const char* framework, const char* flags) {
     return read({{"framework", framework}, {"recipe", "megatron"}, {"other_flags", flags}})

@@ -161,6 +161,7 @@ TEST_CASE("conditions hold of what they say") {
   CHECK(holds("notes=; !notes~packed"));
   CHECK(holds("notes~packed", {{"notes", "SFT, packed"}}));
   CHECK_FALSE(holds("moe"));
+  CHECK_FALSE(holds("hybrid"));
   CHECK(holds("moe; !mla", {{"experts", "8"}, {"topk", "2"}, {"moe_ffn", "512"}}));
   CHECK(holds("zero1; vpp1; !ep2"));
   CHECK_FALSE(holds("zero1; vpp2"));
