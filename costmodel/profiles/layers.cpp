@@ -199,7 +199,7 @@ void mark_assumed(Json& merged, const Json& base, const Json& own) {
   for (const char* section : {"grouped_gemm", "delta_rule", "scan"}) {
     take_over(merged, own, {section});
   }
-  for (const char* kernel : {"fits", "flash2", "flex", "fp8"}) {
+  for (const char* kernel : kAttentionKernels) {
     take_over_list(merged, own, "attention", kernel);
   }
 }

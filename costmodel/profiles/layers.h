@@ -6,12 +6,17 @@
 // below, and null takes it away. Measured tables of products, or of collectives, take the place of
 // those below, whether they are a file's own or built in by name.
 
+#include <array>
 #include <string>
 #include <vector>
 
 #include "models/json.h"
 
 namespace qplan {
+
+// What `attention` holds fits of, a list for each kind of kernel.
+inline constexpr auto kAttentionKernels =
+    std::to_array<const char*>({"fits", "flash2", "flex", "fp8"});
 
 // Where a profile comes from.
 struct ProfileOrigin {

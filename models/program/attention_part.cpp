@@ -83,7 +83,7 @@ void AttentionPart::attend(SlotId normed) {
 }
 
 // Transformer Engine makes fp8 copies of queries, keys and values, which backward keeps in their
-// stead, and has the kernel write its output in 16 bits (FusedAttnFunc in its d0067d0d,
+// stead, and has the kernel write its output in 16 bits (FusedAttnFunc in d0067d0d,
 // backends.py, with NVTE_DPA_FP8CS_O_in_F16, on unless said).
 void AttentionPart::quantize_operands() {
   const Heads heads = heads_of(c_);

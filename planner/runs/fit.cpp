@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "costmodel/profiles/layers.h"
 #include "models/error.h"
 #include "models/portable_math.h"
 
@@ -55,7 +56,7 @@ void scale_share(Json& object, const char* key, double factor, double fallback =
 
 Json attention_overlay(const Json& source, double compute, double narrowed) {
   Json overlay = Json::object();
-  for (const char* list : {"fits", "flash2", "flex", "fp8"}) {
+  for (const char* list : kAttentionKernels) {
     if (!source.contains(list)) continue;
     Json fits = source[list];
     for (Json& fit : fits) {

@@ -49,6 +49,7 @@ constexpr auto kNames = std::to_array<Name>({
     {"--moe-token-drop-policy", "model.moe_token_drop_policy", ""},
     {"--moe-permute-fusion", "model.moe_permute_fusion", "False", Kind::switched},
     {"--fp8-param-gather", "mixed_precision.fp8_param_gather", "False", Kind::switched},
+    {kFp8Attention, kFp8Attention, ""},
     {"--no-gradient-accumulation-fusion", "model.gradient_accumulation_fusion", "True",
      Kind::negated},
     {"--recompute-granularity", "model.recompute_granularity", "None"},
@@ -249,7 +250,7 @@ bool has_a_say(const Name& name, const Subject& subject) {
 }
 
 std::vector<BridgeAssignment> bridge_assignments(const Subject& subject) {
-  const auto flags = written(megatron_options(), subject);
+  const auto flags = written(bridge_options(), subject);
   std::vector<BridgeAssignment> result;
   for (const auto& [precision, name] : kMixed) {
     if (precision == subject.plan.precision) {
@@ -273,7 +274,6 @@ std::vector<BridgeAssignment> bridge_assignments(const Subject& subject) {
     if (name.kind == Kind::switched && !has_a_say(name, subject)) continue;
     if (!value.empty()) result.push_back({std::string(name.target), value});
   }
-  if (subject.plan.fp8_dot_product_attention) result.push_back({kFp8Attention, "True"});
   return result;
 }
 
@@ -306,7 +306,6 @@ Settings bridge_settings(const PythonText& text) {
       if (fp8 && name.find("subchannel") == std::string::npos) add("--fp8-param-gather", true);
       continue;
     }
-    if (target == kFp8Attention) add(target, value.value);
     for (const Name& name : kNames) {
       if (name.target != target) continue;
       Json flag = as_flag(name, value);
