@@ -30,7 +30,7 @@ struct EmitQuestion {
 };
 
 // The plan file that is named, or a line of words as one.
-PlanFile plan_file_of(const EmitQuestion& question) {
+PlanFile asked_plan_file(const EmitQuestion& question) {
   if (is_plan_file(question.plan)) {
     if (question.choices.gpus)
       throw Error("a plan file has its GPUs; --gpus is of a line of words");
@@ -197,7 +197,7 @@ Exit run_emit(const Args& args, const Console& console) {
     throw Error("emit needs --out DIR, the folder to write to");
   }
 
-  const PlanFile file = plan_file_of(question);
+  const PlanFile file = asked_plan_file(question);
   JobChoices choices = file.choices;
   const RecipeKind of_plan = choices.framework.value_or(RecipeKind::megatron);
   if (!question.framework) {

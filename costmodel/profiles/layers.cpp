@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 // Longer chains are a mistake: the built-in ones have three profiles.
 constexpr std::size_t kDeepest = 8;
 
-std::span<const EmbeddedFile> profiles() {
+std::span<const EmbeddedFile> embedded_profiles() {
   return {profile_files, profile_files_count};
 }
 std::span<const EmbeddedFile> generations() {
@@ -262,7 +262,7 @@ Json extended(const Json& own, const ProfileOrigin& origin, Chain chain);
 // The profile that `origin` extends by `name`, with all that it extends itself.
 Json base_of(const std::string& name, const ProfileOrigin& origin, const Chain& chain) {
   const auto known = built_in_profile_names();
-  if (const EmbeddedFile* file = find(profiles(), name)) {
+  if (const EmbeddedFile* file = find(embedded_profiles(), name)) {
     return extended(parsed(*file), {.where = name + ":", .file = "", .built_in = true}, chain);
   }
   const bool is_path = name.find('/') != std::string::npos || name.ends_with(".json");
@@ -346,7 +346,7 @@ const Json* built_in_profile(const std::string& name) {
   static std::map<std::string, Json> known;  // searches and tables of runs ask for the same again
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(name); found != known.end()) return &found->second;
-  const EmbeddedFile* file = find(profiles(), name);
+  const EmbeddedFile* file = find(embedded_profiles(), name);
   if (file == nullptr) return nullptr;
   Json whole = layered_profile(parsed(*file), {.where = name + ":", .file = "", .built_in = true});
   return &known.emplace(name, std::move(whole)).first->second;
@@ -354,7 +354,7 @@ const Json* built_in_profile(const std::string& name) {
 
 std::vector<std::string> built_in_profile_names() {
   std::vector<std::string> names;
-  for (const EmbeddedFile& file : profiles()) names.emplace_back(file.name);
+  for (const EmbeddedFile& file : embedded_profiles()) names.emplace_back(file.name);
   std::sort(names.begin(), names.end());
   return names;
 }

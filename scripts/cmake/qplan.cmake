@@ -16,12 +16,15 @@ target_compile_options(qplan_flags INTERFACE -ffp-contract=off
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-maybe-uninitialized>
   $<$<CXX_COMPILER_ID:GNU>:-Wno-stringop-overflow;-Wno-array-bounds>
   $<$<BOOL:${QPLAN_WERROR}>:-Werror>)
-# gcc tidies its memory whenever that has grown to 128 MB; a seventh of its time goes there. Later where
-# each of the compilers that ninja starts, cores and two, has 2 GiB: the largest then takes 1.2 GB, not 0.9.
+# Where each of the compilers that ninja starts, cores and two, has 2 GiB, gcc may take more of it: it tidies
+# its memory whenever that has grown to 128 MB, and a seventh of its time goes there; and groups of files
+# (qplan_unity) may be twice as large. The largest compiler then takes 1.4 GB.
 cmake_host_system_information(RESULT memory_mib QUERY TOTAL_PHYSICAL_MEMORY)
 cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
 math(EXPR mib_each "${memory_mib} / (${cores} + 2)")
+set(unity_bytes 60000)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND mib_each GREATER 2048)
+  set(unity_bytes 120000)
   target_compile_options(qplan_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=1000000>)
 endif()
 if(QPLAN_SANITIZE)
@@ -66,9 +69,7 @@ qplan_headers(qplan_evaluating_headers HEADERS ${evaluating_headers}
 # qplan_unity(target source...): with QPLAN_UNITY, files of one folder are compiled some at a time as one:
 # headers are read, and templates made, once for all of them. So no two files of a folder may give a name
 # two meanings, in their unnamed namespaces too. The groups of a folder are about equal, and have at most
-# so many bytes of text as compile in some ten seconds and half a gigabyte, which leaves work for all
-# cores to the end. Generated files, and those with options of their own, stay apart.
-set(unity_bytes 60000)
+# unity_bytes of text: some twenty seconds of compiling, so that all cores have work to the end. Generated files, and those with options of their own, stay apart.
 function(qplan_unity target)
   if(NOT QPLAN_UNITY)
     return()

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/execution.h"
+#include "cli/execution/execution.h"
 #include "cli/options.h"
 #include "models/program/op.h"
 #include "models/program/recipe.h"

@@ -13,7 +13,7 @@
 #include <map>
 #include <string>
 
-#include "cli/execution.h"
+#include "cli/execution/execution.h"
 #include "costmodel/fold/replay.h"
 #include "models/json.h"
 

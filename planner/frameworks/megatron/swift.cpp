@@ -251,7 +251,7 @@ std::string no_word(std::string_view what, std::string_view instead) {
   return fmt::format("ms-swift's Megatron form has no argument for {}; {}", what, instead);
 }
 
-constexpr auto kLimits = std::to_array<Limit>({
+constexpr auto kSwiftLimits = std::to_array<Limit>({
     {"swift_megatron_dora", [](const Subject& s) { return s.plan.dora; },
      [](const Subject&) {
        return std::string("`megatron sft` has no DoRA; leave dora out, or use megatron-bridge");
@@ -362,7 +362,7 @@ std::string swift_spelled(const std::string& sentence) {
 }
 
 std::span<const Limit> swift_megatron_limits() {
-  return kLimits;
+  return kSwiftLimits;
 }
 
 std::vector<WrittenOption> swift_megatron_arguments(const Subject& s) {

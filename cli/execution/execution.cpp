@@ -1,4 +1,4 @@
-#include "cli/execution.h"
+#include "cli/execution/execution.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

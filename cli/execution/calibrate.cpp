@@ -12,9 +12,9 @@
 
 #include "cli/answer.h"
 #include "cli/commands.h"
-#include "cli/execution.h"
+#include "cli/execution/execution.h"
+#include "cli/execution/step_samples.h"
 #include "cli/print.h"
-#include "cli/step_samples.h"
 #include "cli/stopwatch.h"
 #include "costmodel/profiles/hardware.h"
 #include "executor/cuda/device_error.h"

@@ -1,6 +1,6 @@
 // Whose steps calibration measures.
 
-#include "cli/step_samples.h"
+#include "cli/execution/step_samples.h"
 
 #include <doctest/doctest.h>
 

@@ -1,11 +1,11 @@
-#include "cli/step_samples.h"
+#include "cli/execution/step_samples.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 
-#include "cli/execution.h"
+#include "cli/execution/execution.h"
 #include "cli/print.h"
 #include "costmodel/evaluate.h"
 #include "executor/cuda/run.h"
