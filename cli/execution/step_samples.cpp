@@ -19,11 +19,13 @@
 namespace qplan {
 namespace {
 
-// Of one GPU: 4096 tokens a micro-batch and 8192, as steps of most plans have. The first that fits
-// of each line.
+// Of one GPU: 4096, 8192 and 32,768 tokens a micro-batch. The last, of longer sequences, draws most
+// power: Mixtral's steps of as many were 12% too fast by the first two (docs/evidence/executor.md).
+// The first that fits of each line.
 const std::vector<std::vector<std::string>> kPlans = {
     {"mbs1 gbs8 seq4096", "mbs1 gbs8 seq4096 recompute=full"},
-    {"mbs4 gbs16 seq2048", "mbs4 gbs16 seq2048 recompute=full"}};
+    {"mbs4 gbs16 seq2048", "mbs4 gbs16 seq2048 recompute=full"},
+    {"mbs4 gbs4 seq8192", "mbs4 gbs4 seq8192 recompute=full", "mbs2 gbs4 seq8192 recompute=full"}};
 // Of all GPUs together, whose collectives are kept: nothing runs beside them.
 std::vector<std::string> plans_of(std::int64_t ranks, bool moe) {
   if (moe)
