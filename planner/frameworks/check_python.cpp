@@ -242,7 +242,7 @@ void check_field_value(const KnownOption& known, const PythonArgument& value,
   if (wanted.empty()) return;
   const std::string meant = certain_choice(text_of(read), known.choices);
   out.push_back({error,
-                 "bad_value",
+                 "refused_value",
                  value.place,
                  fmt::format("{} must be {}, not {}", field, wanted, shown(value.text)),
                  meant.empty() ? "" : fmt::format("did you mean {}?", meant),

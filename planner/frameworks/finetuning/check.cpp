@@ -337,7 +337,7 @@ constexpr auto kTraps = std::to_array<Trap>({
      kValidation},
 
     // ---- swift sft ----
-    {kSwift, "bad_value", error, "--tuner_type",
+    {kSwift, "refused_value", error, "--tuner_type",
      [](const Case& c) { return !c.has("--external_plugins") && !is_tuner(c.word("--tuner_type")); },
      "ms-swift knows no such tuner_type, and stops", "--tuner_type lora, or full",
      "ms-swift 3602360a, swift/pipelines/train/tuner.py:348"},
@@ -419,7 +419,7 @@ constexpr auto kTraps = std::to_array<Trap>({
      [](const Case& c) { return c.is("--recompute_granularity", "selective", "selective"); },
      "recompute_method goes with recompute_granularity full alone; selective is the default",
      "--recompute_granularity full", kSwiftCore},
-    {kSwiftMegatron, "bad_value", error, "--attention_backend",
+    {kSwiftMegatron, "refused_value", error, "--attention_backend",
      [](const Case& c) {
        const std::string backend = c.word("--attention_backend", "flash");
        constexpr std::array<std::string_view, 8> kBackends{"flash",   "flash_2", "flash_3", "flash_4",

@@ -49,6 +49,27 @@ TEST_SUITE("traps") {
           "rule of megatron: " + source_of_rule("layers_per_stage", RecipeKind::megatron));
   }
 
+  TEST_CASE("arguments of pretrain_gpt.py and of slime's patch are known") {
+    const Checked checked = ask_text("train.sh", "torchrun pretrain_gpt.py " + kModel +
+                                                     "--export-te-mcore-model --export-kd-cfg k\n");
+    CHECK(find(checked, "unknown_option") == nullptr);
+    const Checked slime =
+        ask_text("train.sh", "python train.py " + kModel +
+                                 "--actor-num-nodes 1 --actor-num-gpus-per-node 8 "
+                                 "--post-self-attn-layernorm --post-mlp-layernorm\n");
+    CHECK(slime.framework == Framework::slime);
+    CHECK_MESSAGE(find(slime, "unknown_option") == nullptr, findings_text(slime));
+  }
+
+  TEST_CASE("another program's YAML is not Megatron's") {
+    const Checked checked =
+        ask_text("job.yaml",
+                 "general:\n  run: x\nmodel:\n  hidden_size: 2048\nparallelism:\n  tp: "
+                 "2\ntokens:\n  micro_batch_size: 2\n");
+    CHECK(findings_text(checked).find("nanotron") != std::string::npos);
+    CHECK(find(checked, "unknown_option") == nullptr);
+  }
+
   TEST_CASE("the whole list of arguments is clean") {
     const Checked checked = ask_text("args.txt", kModel);
     CHECK_MESSAGE(checked.findings.empty(), findings_text(checked));

@@ -494,6 +494,18 @@ TEST_SUITE("corrections with one answer") {
           "model = Qwen3ForCausalLM.from_pretrained(name)\nm = DDP(model)\n");
   }
 
+  TEST_CASE("another library's class is none of transformers'") {
+    for (const char* text :
+         {"from transformers import PretrainedConfig\nc = "
+          "PretrainedConfig.from_pretrained(name)\nm = DDP(model)\n",
+          "from diffusers import DiffusionPipeline\nc = DiffusionPipeline.from_pretrained(name)\nm "
+          "= DDP(model)\n",
+          "class Reward:\n  pass\nc = Reward.from_pretrained(name)\nm = DDP(model)\n"}) {
+      CAPTURE(text);
+      CHECK(find(mend({{"train.py", text}}, "qwen3-8b", 8).before, "model_class") == nullptr);
+    }
+  }
+
   TEST_CASE("formats by the names that an option has") {
     for (const auto& [written, meant] :
          {std::pair("float16", "fp16"), std::pair("bfloat16", "bf16"), std::pair("half", "fp16"),

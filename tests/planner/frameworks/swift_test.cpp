@@ -30,6 +30,20 @@ Checked ask_megatron(const std::string& more = "") {
 }
 
 TEST_SUITE("ms-swift's Megatron form") {
+  TEST_CASE("words that are none of its choices are told") {
+    const Checked tuner = ask_megatron("  --tuner_type fulll \\\n");
+    REQUIRE(find(tuner, "refused_value") != nullptr);
+    CHECK(find(tuner, "refused_value")->message.find("one of lora, full, lora_llm") !=
+          std::string::npos);
+    CHECK(find(ask_megatron("  --attention_backend flsh \\\n"), "refused_value") != nullptr);
+    CHECK(find(ask_megatron("  --attention_backend flash_3 \\\n"), "refused_value") == nullptr);
+    const std::string sft = "swift sft --model Qwen/Qwen3-8B --dataset d --tuner_type ";
+    CHECK(find(ask({{"t.sh", sft + "lorra\n"}}, "qwen3-8b"), "refused_value") != nullptr);
+    for (const char* known : {"lora", "full", "adalora"}) {
+      CHECK(find(ask({{"t.sh", sft + known + "\n"}}, "qwen3-8b"), "refused_value") == nullptr);
+    }
+  }
+
   TEST_CASE("is read as Megatron's flags, with what it takes unasked") {
     const Checked checked = ask_megatron();
     CHECK(checked.framework == Framework::ms_swift);
