@@ -590,6 +590,14 @@ Correction in_digits(const Scene& scene, const KnownOption& known, const Setting
   }
 }
 
+// Whether a value of true stands for a flag that nothing follows. In Python and in a YAML it is a
+// value like any other; but Megatron's YAML is handed on as a command.
+bool is_of_command(const ConfigPart& part, const Setting& setting) {
+  return setting.syntax == Syntax::words || part.dialect == Dialect::megatron ||
+         part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::slime ||
+         part.dialect == Dialect::megatron_deepspeed;
+}
+
 // Types, ranges and choices, of options whose list tells them.
 void check_value(const Scene& scene, const ConfigPart& part, const Setting& setting,
                  Findings& out) {
@@ -642,14 +650,10 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
                                                ? replaced(scene, setting, setting.key)
                                                : Correction{});
   }
-  if ((known->arity == "1" || known->arity == "+") && flag && argument) {
-    // A YAML's false is a value, which TRL's parser hands on as it is.
-    const bool of_yaml =
-        setting.place.file.ends_with(".yaml") || setting.place.file.ends_with(".yml");
-    if (of_yaml && known->type == "str" && part.dialect == Dialect::trl) return;
-    return refuse("followed by a value", {});
+  if (flag && argument && is_of_command(part, setting)) {
+    if (known->arity == "1" || known->arity == "+") refuse("followed by a value", {});
+    return;
   }
-  if (flag && argument) return;
   const bool several = setting.value.is_array() && known->type != "list";
   if (several && !argument && (known->type == "int" || known->type == "float")) {
     return refuse("a number", {});

@@ -84,6 +84,25 @@ TEST_SUITE("bad input") {
           std::string::npos);
   }
 
+  TEST_CASE("true is a value in Python and in a YAML, and a flag without one on a command line") {
+    const auto refused = [](const std::string& name, const std::string& text) {
+      const Checked checked = ask_text(name, text, "qwen3-8b", 8);
+      const Finding* const found = find(checked, "refused_value");
+      return found == nullptr ? std::string() : found->message;
+    };
+    const std::string call =
+        "args = TrainingArguments(per_device_train_batch_size=1, hub_private_repo=True, ";
+    CHECK(refused("train.py", call + "greater_is_better=True, report_to='none')\n").empty());
+    CHECK(refused("train.py", call + "eval_strategy=True)\n").find("one of no, ") !=
+          std::string::npos);
+    const std::string yaml = "model_name_or_path: m\ndataset_name: d\nmax_length: 4096\n";
+    CHECK(refused("sft.yaml", yaml + "greater_is_better: true\n").empty());
+    CHECK(refused("sft.yaml", yaml + "save_steps: true\n").find("whole number") !=
+          std::string::npos);
+    CHECK(refused("train.sh", "trl sft --model_name_or_path m --greater_is_better --bf16\n") ==
+          "--greater_is_better is true, and must be followed by a value");
+  }
+
   TEST_CASE("files of no known kind are findings") {
     CHECK(find(ask_text("x.json", "{\"a\": 1}"), "unknown_file") != nullptr);
     CHECK(find(ask_text("config.json", "{\"architectures\": [\"X\"], \"model_type\": \"qwen3\"}"),
