@@ -384,7 +384,7 @@ void check_torch(const Scene& scene, Findings& out) {
     if (part.dialect == Dialect::own_script) check_module(scene, part, out);
     // What NeMo AutoModel does of it is no file of accelerate's.
     const bool of_nemo = part.derived && scene.files.find(Dialect::automodel) != nullptr;
-    if (part.dialect != Dialect::accelerate || of_nemo) continue;
+    if (part.dialect != Dialect::accelerate || of_nemo || has_names_alone(part)) continue;
     try {
       check_accelerate(scene, part, out);
     } catch (const Error& problem) {
