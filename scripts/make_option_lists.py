@@ -406,7 +406,7 @@ def accelerate_rows():
             kind = "bool"
         return kind, "", choices
 
-    for key in ("deepspeed_config.*", "megatron_lm_config.*", "dynamo_config.*", "fp8_config.*",
+    for key in ("megatron_lm_config.*", "dynamo_config.*", "fp8_config.*",
                 "mpirun_config.*"):
         yield key, "1", "", "", ""
     import dataclasses
@@ -416,7 +416,11 @@ def accelerate_rows():
     for kind in (config_args.ClusterConfig,):
         for field in dataclasses.fields(kind):
             yield (field.name, "1", *typed(field.name))
-    for action in launch.launch_command_parser()._actions:
+    parser = launch.launch_command_parser()
+    groups = {group.title: group._group_actions for group in parser._action_groups}
+    for action in groups["DeepSpeed Arguments"]:
+        yield "deepspeed_config." + action.dest, "1", "", "", ""
+    for action in parser._actions:
         for word in action.option_strings:
             name = word.lstrip("-").replace("-", "_")
             if name.startswith("fsdp_"):

@@ -85,6 +85,7 @@ bool is_auto(const Setting& setting) {
 // What this part says, read on top of the draft; which words is added to `said`.
 void read_part(const ConfigPart& part, Draft& draft,
                std::map<std::string, Place, std::less<>>& said, Findings& out) {
+  if (has_names_alone(part)) return;
   for (const Option& option : options_of(part.dialect)) {
     const Setting* const setting = part.settings.find(option.key);
     if (setting == nullptr || is_auto(*setting)) continue;
@@ -175,19 +176,25 @@ Settings as_flags(const Settings& keys) {
 }
 
 // Of slime's batches of varying sequences: tokens a GPU may hold.
-void read_slime(const Settings& settings, Draft& draft) {
+void read_slime(const Settings& settings, Draft& draft, Findings& out) {
   const auto number = [&](std::string_view key, std::int64_t otherwise) {
     const Setting* const found = settings.find(key);
-    return found == nullptr || !found->resolved ? otherwise : whole_of(found->value, 1, 1 << 30);
+    if (found == nullptr || !found->resolved) return otherwise;
+    try {
+      return whole_of(found->value, 1, 1 << 30);
+    } catch (const Error& error) {
+      out.push_back(bad_value(*found, error.what()));
+      return otherwise;
+    }
   };
   if (draft.plan.global_batch_size == 0 && settings.has("--rollout-batch-size")) {
     draft.plan.global_batch_size = number("--rollout-batch-size", 1) *
                                    number("--n-samples-per-prompt", 1) /
                                    number("--num-steps-per-rollout", 1);
   }
-  const Setting* const most = settings.find("--max-tokens-per-gpu");
-  if (most == nullptr || !settings.has("--use-dynamic-batch-size")) return;
-  const std::int64_t tokens = whole_of(most->value, 1) * draft.plan.cp;
+  if (!settings.has("--use-dynamic-batch-size")) return;
+  const std::int64_t tokens = number("--max-tokens-per-gpu", 0) * draft.plan.cp;
+  if (tokens == 0) return;
   const Setting* const length = settings.find("--seq-length");
   if (length == nullptr) draft.plan.seq_len = std::min<std::int64_t>(tokens, 1 << 20);
   draft.plan.micro_batch_size = std::max<std::int64_t>(1, tokens / draft.plan.seq_len);
@@ -234,11 +241,7 @@ class Reading {
         }
       }
       if (part.dialect != Dialect::slime) continue;
-      try {
-        read_slime(part.settings, scene_.draft);
-      } catch (const Error& error) {
-        out.push_back({Severity::error, "bad_value", part.place, error.what(), "", ""});
-      }
+      read_slime(part.settings, scene_.draft, out);
     }
     if (is_rl(framework_)) {
       for (const ConfigPart& part : scene_.files.parts) {
@@ -395,8 +398,14 @@ class Reading {
       assumed.insert(assumed.end(), sentences.begin(), sentences.end());
       scene_.said.emplace("lora_rank", said->place);
     } catch (const Error& error) {
+      // What a fine-tuner's own arguments say is held against its own list of them.
+      const auto& parts = scene_.files.parts;
+      const bool own_call = std::any_of(parts.begin(), parts.end(), [](const ConfigPart& part) {
+        return part.dialect == Dialect::own_script && !part.derived;
+      });
+      if (!own_call) return;
       out.push_back({Severity::error, "bad_value", said->place,
-                     fmt::format("LoraConfig {}", error.what()), "", ""});
+                     fmt::format("LoraConfig's {}", error.what()), "", ""});
     }
   }
 

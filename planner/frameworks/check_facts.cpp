@@ -104,7 +104,7 @@ void check_facts(const Scene& scene, Findings& out) {
   const Subject subject{scene.question.model, scene.question.config, scene.draft.plan,
                         scene.draft.recipe, scene.question.gpus_per_node};
   for (const ConfigPart& part : scene.files.parts) {
-    if (part.derived) continue;
+    if (part.derived || has_names_alone(part)) continue;
     if (!describes_model(part) && part.dialect != Dialect::megatron_yaml) {
       const bool arguments = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
                              part.dialect == Dialect::megatron_deepspeed;

@@ -303,7 +303,9 @@ void check_named_files(const Scene& scene, Findings& out) {
         continue;
       }
       const std::string given = base_name(config->place.file);
-      const bool here = config->place.line > 0 || config->place.file == named->place.file;
+      // A block of the same file, or a configuration that a framework brings by a name of its own.
+      const bool here =
+          config->place.line > 0 || config->place.file == named->place.file || config->derived;
       if (base_name(text_of(named->value)) == given || here) continue;
       out.push_back({error, "other_file_name", named->place,
                      fmt::format("{} reads {}, and the file is called {}", key,

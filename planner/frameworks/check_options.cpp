@@ -248,7 +248,19 @@ bool is_known_to_trainer(const ConfigPart& part, const std::string& key) {
 constexpr std::array<std::string_view, 3> kGone{"--batch-size", "--model-parallel-size",
                                                 "--warmup"};
 
-const KnownOption* known_option(const ConfigPart& part, std::string_view key) {
+// axolotl's keys of FSDP, which older releases began with "fsdp_" (validation.py,
+// check_fsdp_config_kwargs_prefix): as the list has them.
+constexpr std::string_view kShards = "fsdp_config.", kOldPrefix = "fsdp_";
+
+std::string listed_key(const ConfigPart& part, const std::string& key) {
+  const bool old = part.dialect == Dialect::axolotl && key.starts_with(kShards) &&
+                   key.compare(kShards.size(), kOldPrefix.size(), kOldPrefix) == 0 &&
+                   key != "fsdp_config.fsdp_version";
+  return old ? std::string(kShards) + key.substr(kShards.size() + kOldPrefix.size()) : key;
+}
+
+const KnownOption* known_option(const ConfigPart& part, const std::string& written) {
+  const std::string key = listed_key(part, written);
   const KnownOption* known = known_options(option_list_of(part.dialect)).find(key);
   if (known == nullptr && part.dialect == Dialect::slime) {
     known = known_options("megatron").find(key);
@@ -264,6 +276,20 @@ const KnownOption* known_option(const ConfigPart& part, std::string_view key) {
     known = known_options("trainer").find(key);
   }
   return known;
+}
+
+// torch's FSDP1 had these, and nobody reads them any more: what is the default may be said.
+bool is_default_of_fsdp1(const ConfigPart& part, const std::string& key) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kDefaults{
+      {{"sharding_strategy", "FULL_SHARD"},
+       {"backward_prefetch", "BACKWARD_PRE"},
+       {"limit_all_gathers", "true"},
+       {"forward_prefetch", "false"}}};
+  const std::string name = listed_key(part, key).substr(kShards.size());
+  return std::any_of(kDefaults.begin(), kDefaults.end(), [&](const auto& known) {
+    return known.first == name &&
+           same_value(part.settings.find(key)->value, Json(std::string(known.second)));
+  });
 }
 
 bool is_known(const ConfigPart& part, const std::string& key) {
@@ -299,18 +325,13 @@ bool is_known(const ConfigPart& part, const std::string& key) {
     }
     case Dialect::llama_factory:
     case Dialect::axolotl: {
-      // Of a block only fsdp_config's keys are listed, which older releases began with "fsdp_".
+      // Of a block only fsdp_config's keys are listed.
       const std::size_t dot = key.find('.');
       if (dot == std::string::npos) return known_option(part, key) != nullptr;
-      constexpr std::string_view kShards = "fsdp_config.";
       if (part.dialect == Dialect::llama_factory || !key.starts_with(kShards)) {
         return is_known(part, key.substr(0, dot));
       }
-      // (What is the default may be said, though nobody reads it.)
-      const std::string name = key.substr(kShards.size());
-      return name.starts_with("fsdp_") ||
-             (name == "sharding_strategy" &&
-              same_value(part.settings.find(key)->value, Json("FULL_SHARD")));
+      return known_option(part, key) != nullptr || is_default_of_fsdp1(part, key);
     }
     case Dialect::automodel: {
       // Of these blocks the classes are known that their keys go to; of their own blocks the names.
@@ -440,6 +461,31 @@ std::vector<const OptionList*> lists_of(const ConfigPart& part) {
   return lists;
 }
 
+// A name of the lists as the file begins it.
+std::string prefixed(const ConfigPart& part, const std::string& written, std::string name) {
+  const bool old = !name.empty() && listed_key(part, written) != written;
+  return old ? name.insert(kShards.size(), kOldPrefix) : name;
+}
+
+// The name that is certainly meant; empty: none is.
+std::string certain_key(const ConfigPart& part, const std::string& written) {
+  const std::string key = listed_key(part, written);
+  auto lists = lists_of(part);
+  if (part.dialect != Dialect::llama_factory) {
+    return prefixed(part, written, certain_name(key, lists));
+  }
+  // A Trainer's arguments stand here without their dashes.
+  lists.push_back(&known_options("trainer"));
+  const std::string own = certain_name(key, lists), argument = certain_name("--" + key, lists);
+  if (own.empty() == argument.empty()) return "";  // none, or one of either
+  return own.empty() ? argument.substr(2) : own;
+}
+
+std::string nearest_key(const ConfigPart& part, const std::string& written) {
+  const std::string key = listed_key(part, written);
+  return prefixed(part, written, nearest_name(key, candidates(part, key)));
+}
+
 // The fork's fp8 is a switch for each format.
 std::string fp8_switch(const ConfigPart& part, const Setting& setting) {
   if (part.dialect != Dialect::megatron_deepspeed || setting.key != "--fp8-format") return "";
@@ -497,9 +543,8 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
     }
     return finding;
   }
-  const std::string certain = certain_name(setting.key, lists_of(part));
-  const std::string near =
-      certain.empty() ? nearest_name(setting.key, candidates(part, setting.key)) : certain;
+  const std::string certain = certain_key(part, setting.key);
+  const std::string near = certain.empty() ? nearest_key(part, setting.key) : certain;
   if (part.dialect == Dialect::megatron && !part.script.empty() && !is_of_megatron(part.script)) {
     finding.severity = Severity::note;
     finding.message =
@@ -511,6 +556,13 @@ Finding unknown_option(const Scene& scene, const ConfigPart& part, const Setting
   if (is_around_trl(part) && !near.empty() && is_slip(setting.key, near)) {
     finding.severity = Severity::error;
     finding.message = fmt::format("{}: {}", setting.key, fate(part, setting.key));
+  }
+  constexpr std::string_view kDeepspeed = "deepspeed_config.";
+  if (part.dialect == Dialect::accelerate && setting.key.starts_with(kDeepspeed) &&
+      known_options("deepspeed").find(setting.key.substr(kDeepspeed.size())) != nullptr) {
+    finding.severity = Severity::warning;
+    finding.instead = "write it in a ds_config.json, which deepspeed_config_file names";
+    return finding;
   }
   // What nobody reads is a slip, or another release's or a plugin's.
   if (part.dialect == Dialect::axolotl && (near.empty() || !is_slip(setting.key, near))) {
@@ -592,6 +644,27 @@ Correction in_digits(const Scene& scene, const KnownOption& known, const Setting
   }
 }
 
+// Whether a value of true stands for a flag that nothing follows. In Python and in a YAML it is a
+// value like any other; but Megatron's YAML is handed on as a command.
+bool is_of_command(const ConfigPart& part, const Setting& setting) {
+  return setting.syntax == Syntax::words || part.dialect == Dialect::megatron ||
+         part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::slime ||
+         part.dialect == Dialect::megatron_deepspeed;
+}
+
+// Whether a message begins with an option's name, however it is spelled there: what YAML keys and
+// ms-swift's arguments ask for is read as a Trainer's or Megatron's arguments.
+bool names_option(const std::string& message, const std::string& key) {
+  const auto bare = [](std::string_view name) {
+    std::string letters;
+    for (const char c : name.substr(name.starts_with("--") ? 2 : 0)) {
+      letters += c == '-' ? '_' : c;
+    }
+    return letters;
+  };
+  return bare(std::string_view(message).substr(0, message.find(' '))) == bare(key);
+}
+
 // Types, ranges and choices, of options whose list tells them.
 void check_value(const Scene& scene, const ConfigPart& part, const Setting& setting,
                  Findings& out) {
@@ -600,7 +673,7 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
   // What a plan's word refuses was said already.
   const auto said = std::find_if(out.begin(), out.end(), [&](const Finding& f) {
     return f.rule == "bad_value" && f.place.file == setting.place.file &&
-           f.place.line == setting.place.line && f.message.starts_with(setting.key + " ");
+           f.place.line == setting.place.line && names_option(f.message, setting.key);
   });
   // Filled in by Hugging Face's Trainer, or a trap of its own.
   const bool automatic = part.dialect == Dialect::ds_config && text_of(setting.value) == "auto";
@@ -644,14 +717,10 @@ void check_value(const Scene& scene, const ConfigPart& part, const Setting& sett
                                                ? replaced(scene, setting, setting.key)
                                                : Correction{});
   }
-  if ((known->arity == "1" || known->arity == "+") && flag && argument) {
-    // A YAML's false is a value, which TRL's parser hands on as it is.
-    const bool of_yaml =
-        setting.place.file.ends_with(".yaml") || setting.place.file.ends_with(".yml");
-    if (of_yaml && known->type == "str" && part.dialect == Dialect::trl) return;
-    return refuse("followed by a value", {});
+  if (flag && argument && is_of_command(part, setting)) {
+    if (known->arity == "1" || known->arity == "+") refuse("followed by a value", {});
+    return;
   }
-  if (flag && argument) return;
   const bool several = setting.value.is_array() && known->type != "list";
   if (several && !argument && (known->type == "int" || known->type == "float")) {
     return refuse("a number", {});

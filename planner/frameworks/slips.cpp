@@ -82,6 +82,28 @@ std::size_t most_slips(const Tokens& written) {
   return letters >= 10 ? 2 : letters >= 4 ? 1 : 0;
 }
 
+// '-' and '_' in their order, behind the dashes that a name begins with.
+std::string separators_of(std::string_view name) {
+  std::string separators;
+  for (const char c : name.substr(std::min(name.find_first_not_of('-'), name.size()))) {
+    if (c == '-' || c == '_') separators += c;
+  }
+  return separators;
+}
+
+// Of an option's spellings that are as near, the one with the separators that are written.
+std::string spelled_as(std::string_view written, const std::string& nearest,
+                       const KnownOption& option) {
+  const std::string separators = separators_of(written);
+  if (separators_of(nearest) == separators) return nearest;
+  const std::size_t distance = edit_distance(written, nearest);
+  for (const std::string& spelling : option.spellings) {
+    const bool alike = separators_of(spelling) == separators;
+    if (alike && edit_distance(written, spelling) == distance) return spelling;
+  }
+  return nearest;
+}
+
 }  // namespace
 
 std::string certain_name(std::string_view written, std::span<const OptionList* const> lists) {
@@ -111,7 +133,8 @@ std::string certain_name(std::string_view written, std::span<const OptionList* c
       of = option;
     }
   }
-  return !several && is_slip(tokens, tokens_of(nearest), lists) ? nearest : "";
+  if (several || !is_slip(tokens, tokens_of(nearest), lists)) return "";
+  return of == nullptr ? nearest : spelled_as(written, nearest, *of);
 }
 
 namespace {

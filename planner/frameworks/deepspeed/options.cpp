@@ -320,12 +320,20 @@ Settings deepspeed_settings(const Settings& accelerate) {
     setting.key = key;
     result.add(std::move(setting));
   }
+  // Of a stage that nobody says DeepSpeedPlugin takes the second (accelerate 1.15.0,
+  // utils/dataclasses.py).
+  const bool elsewhere = accelerate.has("deepspeed_config.deepspeed_config_file");
+  if (!elsewhere && !result.has("zero_optimization.stage")) {
+    const Setting* const type = accelerate.find("distributed_type");
+    result.add({"zero_optimization.stage", 2, type == nullptr ? Place{} : type->place});
+  }
   if (const Setting* const mixed = accelerate.find("mixed_precision")) {
     Setting setting = *mixed;
     setting.key = text_of(mixed->value) + ".enabled";
     setting.value = true;
     setting.whole = setting.text = setting.name = {};  // which the yaml spells otherwise
-    if (text_of(mixed->value) != "no") result.add(std::move(setting));
+    const bool format = text_of(mixed->value) == "bf16" || text_of(mixed->value) == "fp16";
+    if (format) result.add(std::move(setting));
   }
   return result;
 }

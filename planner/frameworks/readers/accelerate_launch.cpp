@@ -12,14 +12,12 @@ namespace {
 // The yaml's key of an argument's name; empty: the yaml has none.
 std::string key_of(const std::string& name) {
   const OptionList& known = known_options("accelerate");
-  for (const std::string_view section : {"", "fsdp_config.", "parallelism_config."}) {
+  for (const std::string_view section :
+       {"", "fsdp_config.", "parallelism_config.", "deepspeed_config."}) {
     const std::string key = std::string(section) + name;
     if (known.find(key) != nullptr) return key;
   }
-  // Its words for DeepSpeed, which the list has by their section alone.
-  const bool deepspeed =
-      name.starts_with("zero") || name.starts_with("offload_") || name.starts_with("gradient_");
-  return deepspeed ? "deepspeed_config." + name : std::string();
+  return "";
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 // Files of keys and values, as settings with their places.
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,15 +20,29 @@ constexpr int kDeepestValue = 64;
 constexpr std::size_t kMostValues = 100'000;
 constexpr std::string_view kTooManyValues = "it holds more values than any configuration";
 
+// What editors of Windows put before a text in UTF-8.
+constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+
+// How many bytes of it a text begins with.
+constexpr std::size_t byte_order_mark(std::string_view text) {
+  return text.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0;
+}
+
 // JSON, with remarks ('#', '//') and trailing commas tolerated and found. Throws Error for text
 // that is no JSON, cut off, or nested deeper than 64.
 FormatText read_json_settings(std::string_view text, const std::string& name, int first_line = 1);
+
+// Who reads a YAML. PyYAML takes "2e3" and "1e-5" for text, by YAML 1.1: a number with an exponent
+// has a point, and its exponent a sign. OmegaConf, and what turns texts into numbers of its own,
+// take any.
+enum class YamlLoader : std::uint8_t { pyyaml, omegaconf };
 
 // YAML 1.1, of one document or several: "section.key", aliases and "<<" followed. Of a list,
 // scalars are its value; mappings in it are sections, "list.0.key". A value that stands elsewhere
 // (an alias of a scalar) has no span. Throws Error naming the line for text that is no YAML, has a
 // list or a word in place of keys, or exceeds the limits above.
-FormatText read_yaml_settings(std::string_view text, const std::string& name);
+FormatText read_yaml_settings(std::string_view text, const std::string& name,
+                              YamlLoader loader = YamlLoader::pyyaml);
 
 // ---- Python ----
 

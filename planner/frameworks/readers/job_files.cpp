@@ -380,7 +380,8 @@ class JobReader {
       if (dashes) std::replace(key.begin(), key.end(), '-', '_');
       try {
         const std::string line = fmt::format("{}: {}", key, value);
-        for (const Setting& setting : read_yaml_settings(line, "").settings) {
+        for (const Setting& setting :
+             read_yaml_settings(line, "", YamlLoader::omegaconf).settings) {
           settings.add({setting.key, setting.value, words[i].place, {}, {}, words[i].resolved});
         }
       } catch (const Error&) {
@@ -504,6 +505,11 @@ class JobReader {
   void read_yaml(const ConfigText& file) {
     Settings settings = read_yaml_settings(file.text, file.name).settings;
     const Place whole{file.name, 0};
+    // LLaMA-Factory, verl and NeMo-RL load it by OmegaConf; NeMo AutoModel evaluates texts.
+    if (is_verl_yaml(settings) || is_nemo_rl_yaml(settings) || is_llama_factory(settings) ||
+        is_automodel(settings)) {
+      settings = read_yaml_settings(file.text, file.name, YamlLoader::omegaconf).settings;
+    }
     if (is_verl_yaml(settings)) return add(Dialect::verl, std::move(settings), whole);
     if (is_nemo_rl_yaml(settings)) return add(Dialect::nemo_rl, std::move(settings), whole);
     if (const std::string_view tool = other_tool_of(settings); !tool.empty()) {
@@ -524,7 +530,10 @@ class JobReader {
     }
     if (is_ms_swift(settings)) return add_swift_keys(settings, whole);
     if (is_accelerate_deepspeed(settings)) {
-      return add_deepspeed_of(settings, whole);
+      add_deepspeed_of(settings, whole);
+      add(Dialect::accelerate, std::move(settings), whole);
+      job_.parts.back().of_accelerate = true;
+      return;
     }
     if (is_accelerate(settings)) return add(Dialect::accelerate, std::move(settings), whole);
     Settings flags = flags_of(settings);
@@ -1042,9 +1051,14 @@ class JobReader {
 
 }  // namespace
 
+bool has_names_alone(const ConfigPart& part) {
+  return part.dialect == Dialect::accelerate && part.of_accelerate;
+}
+
 const ConfigPart* JobFiles::find(Dialect dialect) const {
-  const auto found = std::find_if(parts.begin(), parts.end(),
-                                  [&](const ConfigPart& part) { return part.dialect == dialect; });
+  const auto found = std::find_if(parts.begin(), parts.end(), [&](const ConfigPart& part) {
+    return part.dialect == dialect && !has_names_alone(part);
+  });
   return found == parts.end() ? nullptr : &*found;
 }
 

@@ -20,11 +20,15 @@ struct ConfigPart {
   Settings settings;
   Place place;
   std::string script;          // that takes the arguments; empty: not known, or no arguments
-  bool of_accelerate = false;  // what accelerate makes ds_config.json's keys of
+  bool of_accelerate = false;  // what accelerate makes ds_config.json's keys of, and those
   bool open = false;           // words that only a run can tell may be more arguments
   // Of another part, in the words of the framework that it hands them to: no names of its own.
   bool derived = false;
 };
+
+// accelerate's yaml that starts DeepSpeed: what it says is read as ds_config.json's keys, and its
+// own names are held against accelerate's.
+bool has_names_alone(const ConfigPart& part);
 
 struct JobFiles {
   std::vector<ConfigText> texts;

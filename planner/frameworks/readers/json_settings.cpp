@@ -18,13 +18,12 @@ class JsonTextReader {
       : text_(text), name_(name), line_(first_line) {}
 
   FormatText read() {
-    constexpr std::string_view kMark = "\xef\xbb\xbf";
-    if (text_.starts_with(kMark)) {
+    at_ = byte_order_mark(text_);
+    if (at_ > 0) {
       tolerate("json_byte_order_mark",
                "the file begins with a byte-order mark, which Hugging Face Trainer and accelerate "
                "refuse",
-               {0, kMark.size()});
-      at_ = kMark.size();
+               {0, at_});
     }
     skip();
     value("", 0);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "models/ascii.h"
+#include "planner/frameworks/readers/formats.h"
 
 namespace qplan {
 namespace {
@@ -380,7 +381,7 @@ std::vector<Statement> read_statements(std::string_view text) {
 }  // namespace
 
 std::optional<PythonSlip> python_slip(std::string_view text) {
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  text.remove_prefix(byte_order_mark(text));
   Scanner scanner(text);
   scanner.scan();
   const auto statements = statements_of(scanner.tokens);

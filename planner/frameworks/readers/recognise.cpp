@@ -6,6 +6,8 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "planner/frameworks/readers/formats.h"
+
 namespace qplan {
 namespace {
 
@@ -52,7 +54,7 @@ bool is_hostfile(const ConfigText& file) {
 
 FileKind file_kind_of(const ConfigText& file) {
   const std::string extension = std::filesystem::path(file.name).extension().string();
-  const std::size_t start = file.text.find_first_not_of(" \t\r\n");
+  const std::size_t start = file.text.find_first_not_of(" \t\r\n", byte_order_mark(file.text));
   if (start == std::string::npos) return FileKind::empty;
   if (extension == ".md") return FileKind::prose;
   if (extension == ".json" || file.text[start] == '{') return FileKind::json;

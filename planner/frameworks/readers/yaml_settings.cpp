@@ -33,8 +33,17 @@ struct DocumentDeleter {
 using OwnedParser = std::unique_ptr<yaml_parser_t, ParserDeleter>;
 using OwnedDocument = std::unique_ptr<yaml_document_t, DocumentDeleter>;
 
+// Whether YAML 1.1 takes a number with an exponent for one: "1.0e+5" is, "1e5" and "1.0e5" are not
+// (PyYAML, resolver.py).
+bool has_yaml_exponent(const std::string& text) {
+  const std::size_t e = text.find_first_of("eE");
+  if (e == std::string::npos) return true;
+  const bool point = text.find('.') < e;
+  return point && e + 1 < text.size() && (text[e + 1] == '+' || text[e + 1] == '-');
+}
+
 // What a plain word stands for in YAML 1.1, which accelerate's reader follows.
-Json plain_scalar(const std::string& text) {
+Json plain_scalar(const std::string& text, YamlLoader loader) {
   static constexpr std::array<std::string_view, 9> kTrue{"true", "True", "TRUE", "yes", "Yes",
                                                          "YES",  "on",   "On",   "ON"};
   static constexpr std::array<std::string_view, 9> kFalse{"false", "False", "FALSE", "no", "No",
@@ -51,7 +60,7 @@ Json plain_scalar(const std::string& text) {
       text.find_first_not_of("0123456789_") == std::string::npos) {
     std::string digits = text;
     std::erase(digits, '_');
-    return plain_scalar(digits);
+    return plain_scalar(digits, loader);
   }
   std::int64_t whole = 0;
   double number = 0;
@@ -60,8 +69,9 @@ Json plain_scalar(const std::string& text) {
       code == std::errc{} && stop == end) {
     return whole;
   }
+  const bool exponent = loader == YamlLoader::omegaconf || has_yaml_exponent(text);
   if (const auto [stop, code] = std::from_chars(text.data(), end, number);
-      code == std::errc{} && stop == end && std::isfinite(number)) {
+      exponent && code == std::errc{} && stop == end && std::isfinite(number)) {
     return number;
   }
   return text;
@@ -69,8 +79,9 @@ Json plain_scalar(const std::string& text) {
 
 class YamlReader {
  public:
-  YamlReader(std::string_view text, const std::string& name) : text_(text), name_(name) {
-    for (std::size_t at = 0; at < text.size(); ++at) {
+  YamlReader(std::string_view text, const std::string& name, YamlLoader loader)
+      : text_(text), name_(name), loader_(loader), mark_(byte_order_mark(text)) {
+    for (std::size_t at = mark_; at < text.size(); ++at) {
       const bool continues = (static_cast<unsigned char>(text[at]) & 0xC0) == 0x80;  // UTF-8
       if (!continues) bytes_.push_back(at);
     }
@@ -82,8 +93,9 @@ class YamlReader {
     if (yaml_parser_initialize(fresh.get()) == 0) throw std::bad_alloc();
     const OwnedParser parser(fresh.release());
     yaml_parser_set_encoding(parser.get(), YAML_UTF8_ENCODING);
-    yaml_parser_set_input_string(parser.get(), reinterpret_cast<const unsigned char*>(text_.data()),
-                                 text_.size());
+    const std::string_view input = text_.substr(mark_);
+    yaml_parser_set_input_string(parser.get(), reinterpret_cast<const unsigned char*>(input.data()),
+                                 input.size());
     while (document(*parser)) {
     }
     return std::move(result_);
@@ -118,8 +130,8 @@ class YamlReader {
   [[noreturn]] void refuse(const yaml_parser_t& parser) const {
     if (parser.error == YAML_MEMORY_ERROR) throw std::bad_alloc();
     // What is no UTF-8 has no mark yet.
-    const std::size_t at =
-        parser.error == YAML_READER_ERROR ? parser.problem_offset : offset(parser.problem_mark);
+    const std::size_t at = parser.error == YAML_READER_ERROR ? mark_ + parser.problem_offset
+                                                             : offset(parser.problem_mark);
     const bool tab = at < text_.size() && text_[at] == '\t';
     fail(line_of(text_, at), tab ? "YAML indents by spaces, not by tabs"
                                  : fmt::format("this is not YAML: {}", parser.problem));
@@ -236,9 +248,9 @@ class YamlReader {
     return scalar.data.scalar.style == YAML_PLAIN_SCALAR_STYLE;
   }
 
-  static Json scalar(const yaml_node_t& node) {
+  [[nodiscard]] Json scalar(const yaml_node_t& node) const {
     const std::string text = text_of_scalar(node);
-    return is_plain(node) ? plain_scalar(text) : Json(text);
+    return is_plain(node) ? plain_scalar(text, loader_) : Json(text);
   }
 
   // An alias stands elsewhere than its value, which others may share: no part of the file is it.
@@ -262,6 +274,8 @@ class YamlReader {
 
   std::string_view text_;
   const std::string& name_;
+  YamlLoader loader_;
+  std::size_t mark_;                // the bytes before the text
   std::vector<std::size_t> bytes_;  // where each character begins
   yaml_document_t* document_ = nullptr;
   std::size_t count_ = 0;
@@ -270,8 +284,8 @@ class YamlReader {
 
 }  // namespace
 
-FormatText read_yaml_settings(std::string_view text, const std::string& name) {
-  return YamlReader(text, name).read();
+FormatText read_yaml_settings(std::string_view text, const std::string& name, YamlLoader loader) {
+  return YamlReader(text, name, loader).read();
 }
 
 }  // namespace qplan

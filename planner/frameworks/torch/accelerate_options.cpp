@@ -17,7 +17,11 @@ using enum Severity;
 constexpr auto kAccelerate = std::to_array<Option>({
     {"fsdp_config.fsdp_reshard_after_forward", "zero",
      [](const Subject& s) { return Json(s.plan.zero == 3); },
-     [](Draft& d, const Json& v) { d.plan.zero = truth_of(v) ? 3 : 2; }},
+     [](Draft& d, const Json& v) {
+       // Another word is FSDP1's, which does not read it here, or refused (check_accelerate).
+       if (same_value(v, Json(true))) d.plan.zero = 3;
+       if (same_value(v, Json(false))) d.plan.zero = 2;
+     }},
     {"fsdp_config.fsdp_offload_params", "offload",
      [](const Subject& s) { return Json(offloads(s)); },
      [](Draft& d, const Json& v) {
@@ -54,6 +58,11 @@ constexpr auto kAccelerate = std::to_array<Option>({
      [](Draft& d, const Json& v) { d.plan.dp = degree_of(v); }},
 });
 
+// One process on one GPU. Without quotes YAML's NO is false, which is none of its types either.
+bool is_single(const Json& distributed_type) {
+  return same_value(distributed_type, Json("NO")) || same_value(distributed_type, Json(false));
+}
+
 constexpr auto kAccelerateFacts = std::to_array<Fact>({
     {.key = "compute_environment",
      .write = [](const Subject&) { return Json("LOCAL_MACHINE"); },
@@ -62,11 +71,11 @@ constexpr auto kAccelerateFacts = std::to_array<Fact>({
      .why = "the launcher starts elsewhere"},
     {.key = "distributed_type",
      .write = [](const Subject&) { return Json("FSDP"); },
-     .otherwise = "NO",
+     .otherwise = "",
      .why = "nothing is sharded",
      .same =
          [](const Json& given, const Json& wanted) {
-           return same_value(given, wanted) || text_of(given) == "MULTI_GPU";
+           return same_value(given, wanted) || text_of(given) == "MULTI_GPU" || is_single(given);
          }},
     {.key = "fsdp_config.fsdp_version",
      .write = [](const Subject&) { return Json(2); },
@@ -179,7 +188,33 @@ std::span<const Limit> accelerate_limits() {
 
 bool is_replicated(const Settings& accelerate) {
   const Setting* const type = accelerate.find("distributed_type");
-  return type != nullptr && text_of(type->value) == "MULTI_GPU";
+  return type != nullptr && (text_of(type->value) == "MULTI_GPU" || is_single(type->value));
+}
+
+bool is_of_one_process(const Settings& accelerate) {
+  const Setting* const type = accelerate.find("distributed_type");
+  return type != nullptr && is_single(type->value);
+}
+
+std::string fsdp1_strategy(const Settings& accelerate) {
+  constexpr std::array<std::string_view, 5> kNames{"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD",
+                                                   "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"};
+  const Setting* const said = accelerate.find("fsdp_config.fsdp_sharding_strategy");
+  if (said == nullptr || said->value.is_null()) return std::string(kNames.front());
+  // By name or by number (torch.distributed.fsdp.ShardingStrategy).
+  for (std::size_t i = 0; i < kNames.size(); ++i) {
+    const std::string number = fmt::format("{}", i + 1);
+    if (text_of(said->value) == number ||
+        same_value(said->value, Json(std::string(kNames.at(i))))) {
+      return std::string(kNames.at(i));
+    }
+  }
+  return text_of(said->value);
+}
+
+bool is_fsdp2(const Settings& accelerate) {
+  const Setting* const version = accelerate.find("fsdp_config.fsdp_version");
+  return version != nullptr && same_value(version->value, Json(2));
 }
 
 void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus,
@@ -192,21 +227,15 @@ void settle_accelerate(Draft& draft, const Settings& settings, std::int64_t gpus
     return;
   }
   set_shards(draft, gpus);
-  const Setting* const version = settings.find("fsdp_config.fsdp_version");
-  const Setting* const strategy = settings.find("fsdp_config.fsdp_sharding_strategy");
-  const bool second = (version != nullptr && same_value(version->value, Json(2))) ||
-                      settings.has_section("parallelism_config.");  // which FSDP1 has not
-  if (!second) {
-    draft.recipe = RecipeKind::fsdp1;
-    draft.plan.overlap = recipe_of(RecipeKind::fsdp1).defaults.overlap;
-    draft.plan.grad_dtype = recipe_of(RecipeKind::fsdp1).defaults.grad_dtype;
-  }
-  if (strategy == nullptr || second) return;
-  // By name or by number (torch.distributed.fsdp.ShardingStrategy).
-  const std::string name = text_of(strategy->value);
-  if (name == "SHARD_GRAD_OP" || name == "2") draft.plan.zero = 2;
-  if (name == "NO_SHARD" || name == "3") draft.plan.fsdp_shard = 1;
-  if (name == "HYBRID_SHARD" || name == "4") {
+  // FSDP1 has no parallelism_config.
+  if (is_fsdp2(settings) || settings.has_section("parallelism_config.")) return;
+  draft.recipe = RecipeKind::fsdp1;
+  draft.plan.overlap = recipe_of(RecipeKind::fsdp1).defaults.overlap;
+  draft.plan.grad_dtype = recipe_of(RecipeKind::fsdp1).defaults.grad_dtype;
+  const std::string strategy = fsdp1_strategy(settings);
+  draft.plan.zero = strategy == "SHARD_GRAD_OP" || strategy == "HYBRID_SHARD_ZERO2" ? 2 : 3;
+  if (strategy == "NO_SHARD") draft.plan.fsdp_shard = 1;
+  if (strategy.starts_with("HYBRID_SHARD")) {
     draft.plan.fsdp_shard = std::min(draft.plan.dp, gpus_per_node);
   }
 }

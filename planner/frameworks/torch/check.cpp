@@ -277,7 +277,7 @@ void check_keys_together(const Scene& scene, const ConfigPart& part, Findings& o
                                               return launch.options.has("--num_processes") ||
                                                      launch.options.has("--num-processes");
                                             });
-  if (launched && !counted) {
+  if (launched && !counted && !is_of_one_process(s)) {
     out.push_back({error,
                    "no_processes",
                    part.place,
@@ -289,25 +289,58 @@ void check_keys_together(const Scene& scene, const ConfigPart& part, Findings& o
   }
 }
 
+// FSDP2 reads fsdp_reshard_after_forward. FSDP1 does not: its plug-in asks for it only where no
+// strategy is set, and one always is.
+void check_resharding(const Scene& scene, const Settings& s, Findings& out) {
+  const Setting* const reshard = s.find("fsdp_config.fsdp_reshard_after_forward");
+  if (reshard == nullptr || is_replicated(s)) return;
+  const std::string written = text_of(reshard->value);
+  const bool on = same_value(reshard->value, Json(true));
+  const bool off = same_value(reshard->value, Json(false));
+  if (is_fsdp2(s)) {
+    if (on || off) return;
+    out.push_back({error, "reshard_is_boolean", reshard->place,
+                   fmt::format("FSDP2 takes true or false, not {}", shown(written)),
+                   "true (ZeRO-3) or false",
+                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:1869",
+                   with_value(scene, *reshard, "true")});
+    return;
+  }
+  const std::string strategy = fsdp1_strategy(s);
+  const bool keeps = strategy == "SHARD_GRAD_OP" || strategy == "HYBRID_SHARD_ZERO2";
+  if (same_value(reshard->value, Json(strategy)) || (on && !keeps) || (off && keeps)) return;
+  out.push_back(
+      {warning, "reshard_of_fsdp2", reshard->place,
+       fmt::format("FSDP1 does not read fsdp_reshard_after_forward ({} here): "
+                   "fsdp_sharding_strategy says how it shards, and is {}",
+                   shown(written),
+                   s.has("fsdp_config.fsdp_sharding_strategy") ? shown(strategy)
+                                                               : strategy + ", for nobody says it"),
+       "fsdp_sharding_strategy, or fsdp_version: 2",
+       "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py "
+       "(FullyShardedDataParallelPlugin)"});
+}
+
 void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out) {
   const Settings& s = part.settings;
   check_keys_together(scene, part, out);
-  if (is_replicated(s)) {
-    out.push_back({note, "replicated", s.find("distributed_type")->place,
+  const Setting* const type = s.find("distributed_type");
+  const bool alone = is_of_one_process(s);
+  if (is_replicated(s) && !alone) {
+    out.push_back({note, "replicated", type->place,
                    "MULTI_GPU is DDP: every GPU holds all weights, gradients and moments",
                    "distributed_type: FSDP with an fsdp_config shards them",
                    "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:610"});
   }
-  const Setting* const version = s.find("fsdp_config.fsdp_version");
-  const bool second = version != nullptr && same_value(version->value, Json(2));
-  const Setting* const reshard = s.find("fsdp_config.fsdp_reshard_after_forward");
-  if (reshard != nullptr && second && !reshard->value.is_boolean()) {
-    out.push_back({error, "reshard_is_boolean", reshard->place,
-                   fmt::format("FSDP2 takes true or false, not {}", shown(text_of(reshard->value))),
-                   "true (ZeRO-3) or false",
-                   "accelerate 16cb6eb8, src/accelerate/utils/dataclasses.py:1869",
-                   with_value(scene, *reshard, "true")});
+  if (alone && scene.question.limits.gpus > 1) {
+    out.push_back({error, "launched_world", type->place,
+                   fmt::format("distributed_type NO starts one process, not the job's {}",
+                               scene.question.limits.gpus),
+                   "distributed_type: FSDP with an fsdp_config, or MULTI_GPU",
+                   "accelerate 16cb6eb8, src/accelerate/commands/launch.py (simple_launcher)"});
   }
+  const bool second = is_fsdp2(s);
+  check_resharding(scene, s, out);
   const Setting* const forward = s.find("fsdp_config.fsdp_forward_prefetch");
   if (forward != nullptr && second) {
     out.push_back({note, "no_forward_prefetch", forward->place,
@@ -328,7 +361,7 @@ void check_accelerate(const Scene& scene, const ConfigPart& part, Findings& out)
                    "accelerate 16cb6eb8, src/accelerate/commands/launch.py:1206"});
   }
   const Setting* const processes = s.find("num_processes");
-  if (processes != nullptr && scene.question.limits.gpus > 0 &&
+  if (processes != nullptr && scene.question.limits.gpus > 0 && !alone &&
       !same_value(processes->value, Json(scene.question.limits.gpus))) {
     out.push_back({error, "launched_world", processes->place,
                    fmt::format("num_processes counts the GPUs of all nodes: {}, not the job's {}",
@@ -363,7 +396,7 @@ void check_torch(const Scene& scene, Findings& out) {
     if (part.dialect == Dialect::own_script) check_module(scene, part, out);
     // What NeMo AutoModel does of it is no file of accelerate's.
     const bool of_nemo = part.derived && scene.files.find(Dialect::automodel) != nullptr;
-    if (part.dialect != Dialect::accelerate || of_nemo) continue;
+    if (part.dialect != Dialect::accelerate || of_nemo || has_names_alone(part)) continue;
     try {
       check_accelerate(scene, part, out);
     } catch (const Error& problem) {

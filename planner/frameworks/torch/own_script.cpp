@@ -175,7 +175,13 @@ std::vector<std::string> read_lora(Draft& draft, const Settings& own_script) {
   // peft's own defaults (0.19, tuners/lora/config.py).
   const auto number = [&](const std::string& key, std::int64_t otherwise) {
     const Setting* const found = own_script.find("lora." + key);
-    if (found != nullptr && found->resolved) return whole_of(found->value, 1, 1 << 20);
+    if (found != nullptr && found->resolved) {
+      try {
+        return whole_of(found->value, 1, 1 << 20);
+      } catch (const Error& error) {
+        throw Error(fmt::format("{} {}", key, error.what()));
+      }
+    }
     assumed.push_back(fmt::format(
         "{} {} of LoraConfig: {}", key, otherwise,
         found == nullptr ? "the program does not say" : "only a run can tell what it says"));

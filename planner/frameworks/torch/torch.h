@@ -22,6 +22,11 @@ Settings accelerate_of_launch(const Settings& options);
 
 // accelerate's yaml asks for DDP: every GPU holds all states. No section of FSDP's is read then.
 bool is_replicated(const Settings& accelerate);
+// It starts one process on one GPU.
+bool is_of_one_process(const Settings& accelerate);
+bool is_fsdp2(const Settings& accelerate);
+// How FSDP1 shards: a name of torch's ShardingStrategy, or whatever stands in its place.
+std::string fsdp1_strategy(const Settings& accelerate);
 
 // What the programs of one's own say (readers/own_script.h) of a job that one of them wraps the
 // model of; `config` is the model's.

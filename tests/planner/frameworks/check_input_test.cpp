@@ -61,6 +61,20 @@ TEST_SUITE("bad input") {
     CHECK(complaint("ds.json", text + "\xef\xbb\xbf").find("follows the end") != std::string::npos);
   }
 
+  TEST_CASE("a number of PyYAML's has no bare exponent, of OmegaConf's it may") {
+    const std::string trl = "model_name_or_path: m\ndataset_name: d\nlearning_rate: 1e-5\n";
+    const Checked text = ask_text("sft.yaml", trl + "max_length: 2e3\n", "qwen3-8b", 8);
+    REQUIRE(find(text, "refused_value") != nullptr);
+    CHECK(find(text, "refused_value")->place.line == 4);
+    CHECK(text.count(Severity::error) == 1);
+    const std::string factory =
+        "model_name_or_path: m\nstage: sft\ndo_train: true\nfinetuning_type: lora\n"
+        "template: qwen3\ndataset: d\noutput_dir: o\nlearning_rate: 1e-5\n";
+    const Checked number = ask_text("lf.yaml", factory + "cutoff_len: 2e3\n", "qwen3-8b", 8);
+    CHECK_MESSAGE(find(number, "refused_value") == nullptr, findings_text(number));
+    CHECK(number.plan.seq_len == 2000);
+  }
+
   TEST_CASE("accelerate stops at a name that it does not know, and ignores one within a section") {
     const auto says = [](const std::string& lines) {
       const Checked checked = ask_text(
@@ -73,6 +87,54 @@ TEST_SUITE("bad input") {
     CHECK(says("fsdp_config:\n  other: 1\n").find("ignores it silently") != std::string::npos);
   }
 
+  TEST_CASE("accelerate's names are known where it starts DeepSpeed, too") {
+    const std::string head = "compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n";
+    const auto says = [&](const std::string& lines) {
+      const Checked checked = ask_text("ds.yaml", head + lines, "llama3-8b", 8);
+      const Finding* const found = find(checked, "unknown_option");
+      return found == nullptr ? std::string() : found->message + "; " + found->instead;
+    };
+    const std::string block = "deepspeed_config:\n";
+    CHECK(says("num_procesess: 8\n").find("stops; did you mean num_processes?") !=
+          std::string::npos);
+    CHECK(says("deepspede_config:\n  zero_stage: 3\n").find("stops") != std::string::npos);
+    CHECK(says(block + "  zero_stgae: 3\n").find("did you mean deepspeed_config.zero_stage?") !=
+          std::string::npos);
+    CHECK(says(block + "  offload_optimzer_device: cpu\n").find("ignores it silently") !=
+          std::string::npos);
+    CHECK(says("parallelism_config:\n  parallelism_config_sps_ize: 2\n")
+              .find("parallelism_config_sp_size") != std::string::npos);
+    const std::string right = block +
+                              "  zero_stage: 3\n  zero3_init_flag: true\n"
+                              "  deepspeed_multinode_launcher: standard\nmixed_precision: bf16\n";
+    CHECK(says(right).empty());
+    const Checked whole = ask_text("ds.yaml", head + right, "llama3-8b", 8);
+    CHECK_MESSAGE(whole.findings.empty(), findings_text(whole));
+    CHECK(whole.plan.zero == 3);
+    // A key of DeepSpeed's own is handed on by nobody.
+    const Checked own =
+        ask_text("ds.yaml", head + block + "  zero_stage: 3\n  communication_data_type: fp32\n",
+                 "llama3-8b", 8);
+    REQUIRE(find(own, "unknown_option") != nullptr);
+    CHECK(find(own, "unknown_option")->severity == Severity::warning);
+    // Its plug-in's own stage.
+    CHECK(ask_text("ds.yaml", head + "mixed_precision: bf16\n", "llama3-8b", 8).plan.zero == 2);
+    CHECK(says("mixed_precision: bf17\n").empty());  // a value, not a name
+  }
+
+  TEST_CASE("what slime cannot count is said with its name and where it stands") {
+    const Checked checked =
+        ask_text("train.sh",
+                 "python3 train.py --actor-num-nodes 1 --rollout-batch-size 32 \\\n"
+                 " --use-dynamic-batch-size \\\n --max-tokens-per-gpu abc\n",
+                 "qwen3-8b", 8);
+    const Finding* const found = find(checked, "bad_value");
+    REQUIRE(found != nullptr);
+    CHECK(found->message == "--max-tokens-per-gpu must be a whole number, not 'abc'");
+    CHECK(found->place.line == 3);
+    CHECK(find(checked, "refused_value") == nullptr);
+  }
+
   TEST_CASE("how accelerate is to run a model is not called the model's") {
     const std::string common = "compute_environment: LOCAL_MACHINE\ndistributed_type: ";
     const Checked other = ask_text("a.yaml", common + "FSDP2\n");
@@ -82,6 +144,25 @@ TEST_SUITE("bad input") {
     REQUIRE(find(missing, "missing_option") != nullptr);
     CHECK(find(missing, "missing_option")->message.find("is taken, not TRANSFORMER_BASED_WRAP") !=
           std::string::npos);
+  }
+
+  TEST_CASE("true is a value in Python and in a YAML, and a flag without one on a command line") {
+    const auto refused = [](const std::string& name, const std::string& text) {
+      const Checked checked = ask_text(name, text, "qwen3-8b", 8);
+      const Finding* const found = find(checked, "refused_value");
+      return found == nullptr ? std::string() : found->message;
+    };
+    const std::string call =
+        "args = TrainingArguments(per_device_train_batch_size=1, hub_private_repo=True, ";
+    CHECK(refused("train.py", call + "greater_is_better=True, report_to='none')\n").empty());
+    CHECK(refused("train.py", call + "eval_strategy=True)\n").find("one of no, ") !=
+          std::string::npos);
+    const std::string yaml = "model_name_or_path: m\ndataset_name: d\nmax_length: 4096\n";
+    CHECK(refused("sft.yaml", yaml + "greater_is_better: true\n").empty());
+    CHECK(refused("sft.yaml", yaml + "save_steps: true\n").find("whole number") !=
+          std::string::npos);
+    CHECK(refused("train.sh", "trl sft --model_name_or_path m --greater_is_better --bf16\n") ==
+          "--greater_is_better is true, and must be followed by a value");
   }
 
   TEST_CASE("files of no known kind are findings") {

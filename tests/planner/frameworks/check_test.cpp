@@ -262,6 +262,52 @@ num_processes: 64
     CHECK(plan_of("SHARD_GRAD_OP", "2").zero == 3);  // FSDP2 does not read it
   }
 
+  TEST_CASE("FSDP1 does not read how FSDP2 reshards") {
+    const auto ask = [](const std::string& lines) {
+      return ask_text("fsdp.yaml",
+                      "distributed_type: FSDP\nfsdp_config:\n"
+                      "  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n" +
+                          lines,
+                      "llama3-8b", 8);
+    };
+    const Checked whole = ask("  fsdp_version: 1\n  fsdp_reshard_after_forward: FULL_SHARD\n");
+    CHECK_MESSAGE(find(whole, "bad_value") == nullptr, findings_text(whole));
+    CHECK(find(whole, "reshard_of_fsdp2") == nullptr);
+    CHECK(whole.plan.zero == 3);
+    // A strategy, or false, that is not taken.
+    for (const std::string other : {"SHARD_GRAD_OP", "false"}) {
+      const Checked unread = ask("  fsdp_reshard_after_forward: " + other + "\n");
+      REQUIRE(find(unread, "reshard_of_fsdp2") != nullptr);
+      CHECK(find(unread, "reshard_of_fsdp2")->severity == Severity::warning);
+      CHECK(unread.plan.zero == 3);
+    }
+    const Checked agreed = ask(
+        "  fsdp_sharding_strategy: SHARD_GRAD_OP\n  fsdp_reshard_after_forward: SHARD_GRAD_OP\n");
+    CHECK(find(agreed, "reshard_of_fsdp2") == nullptr);
+    CHECK(agreed.plan.zero == 2);
+    const Checked second = ask("  fsdp_version: 2\n  fsdp_reshard_after_forward: FULL_SHARD\n");
+    CHECK(find(second, "reshard_is_boolean") != nullptr);
+    CHECK(second.count(Severity::error) == 1);  // said once
+  }
+
+  TEST_CASE("accelerate's NO is one process on one GPU") {
+    for (const std::string word : {"'NO'", "NO"}) {  // false to YAML
+      const std::string text =
+          "compute_environment: LOCAL_MACHINE\ndistributed_type: " + word + "\nnum_processes: 1\n";
+      const Checked alone = ask_text("one.yaml", text, "qwen3-8b", 1);
+      CHECK_MESSAGE(find(alone, "other_model") == nullptr, findings_text(alone));
+      CHECK(find(alone, "missing_option") == nullptr);
+      CHECK(find(alone, "replicated") == nullptr);
+      CHECK(alone.recipe == RecipeKind::ddp);
+      CHECK(alone.plan.zero == 0);
+      const Checked several = ask_text("one.yaml", text, "qwen3-8b", 8);
+      REQUIRE(find(several, "launched_world") != nullptr);
+      CHECK(find(several, "launched_world")->place.line == 2);
+    }
+    CHECK(find(ask_text("a.yaml", "compute_environment: LOCAL_MACHINE\n", "qwen3-8b", 1),
+               "missing_option") != nullptr);
+  }
+
   TEST_CASE("accelerate's arguments say what its yaml does") {
     const auto ask = [](const std::string& words) {
       return ask_text("train.sh",

@@ -147,6 +147,43 @@ TEST_SUITE("LLaMA-Factory's YAML") {
     CHECK(find(ask_factory("save_steps: 500\nresume_from_checkpoint: null\n"), "refused_value") ==
           nullptr);
     CHECK(find(ask_factory("preprocessing_num_workers: many\n"), "refused_value") != nullptr);
+    const Checked trainer =
+        ask_factory("gradient_acumulation_steps: 2\n", "gradient_accumulation_steps",
+                    "logging_first_step: true\n#");
+    REQUIRE(find(trainer, "unknown_option") != nullptr);
+    CHECK(find(trainer, "unknown_option")->instead == "did you mean gradient_accumulation_steps?");
+    REQUIRE(find(trainer, "unknown_option")->fix.size() == 1);
+    CHECK(find(trainer, "unknown_option")->fix[0].text == "gradient_accumulation_steps");
+  }
+
+  TEST_CASE("a value that nobody takes is said once") {
+    const auto errors = [](const Checked& checked) {
+      return std::count_if(checked.findings.begin(), checked.findings.end(), [](const Finding& f) {
+        return f.rule == "bad_value" || f.rule == "refused_value";
+      });
+    };
+    const std::string batch = "per_device_train_batch_size: ";
+    CHECK(errors(ask_factory("", batch + "2", batch + "1.5")) == 1);
+    const auto swift = [&](const std::string& command) {
+      return errors(ask({{"train.sh", "NPROC_PER_NODE=8 " + command + "\n"}}));
+    };
+    CHECK(swift("megatron sft --model m --tensor_model_parallel_size 2 --micro_batch_size 1 "
+                "--global_batch_size 16 --recompute_granularity ful") == 1);
+    const Checked rank = ask({{"train.sh",
+                               "NPROC_PER_NODE=8 swift sft --model m --tuner_type lora \\\n"
+                               " --per_device_train_batch_size 1 --lora_rank 8x\n"}});
+    CHECK(errors(rank) == 1);
+    REQUIRE(find(rank, "refused_value") != nullptr);
+    CHECK(find(rank, "refused_value")->message.find("--lora_rank is 8x") == 0);
+    CHECK(find(rank, "refused_value")->place.line == 2);
+  }
+
+  TEST_CASE("a correction keeps the separators that are written") {
+    const Checked slip = ask({{"train.sh",
+                               "torchrun --nproc_per_node 8 run_clm.py --model_name_or_path m "
+                               "--per_device_train_batch_size 1 --saev_steps 100\n"}});
+    REQUIRE(find(slip, "unknown_option") != nullptr);
+    CHECK(find(slip, "unknown_option")->instead == "did you mean --save_steps?");
   }
 
   TEST_CASE("a file that exports or chats trains nothing") {
@@ -233,6 +270,24 @@ TEST_SUITE("axolotl's YAML") {
     CHECK(find(other, "unknown_option")->severity == Severity::warning);
     CHECK(find(ask_axolotl("liger_rope: true\n"), "unknown_option") == nullptr);
     CHECK(find(ask_axolotl("micro_batchsize: 2\n"), "unknown_option") != nullptr);
+  }
+
+  TEST_CASE("FSDP's keys are known with their older beginning, and no others are") {
+    const auto said = [](const std::string& key, const std::string& value) {
+      const Checked checked =
+          ask_axolotl("", "fsdp_config:\n", "fsdp_config:\n  " + key + ": " + value + "\n");
+      const Finding* const found = find(checked, "unknown_option");
+      return found == nullptr ? std::string() : found->message + "; " + found->instead;
+    };
+    CHECK(said("fsdp_use_orig_params", "true").empty());
+    CHECK(said("fsdp_offload_prams", "true").find("did you mean fsdp_config.fsdp_offload_params") !=
+          std::string::npos);
+    CHECK(said("fsdp_reshard_after_fwd", "false").find("ignores it silently") != std::string::npos);
+    CHECK(said("fsdp_limit_all_gathers", "true").empty());  // FSDP1's default
+    CHECK(said("fsdp_limit_all_gathers", "false").find("ignores it silently") != std::string::npos);
+    const Checked value =
+        ask_axolotl("", "fsdp_config:\n", "fsdp_config:\n  fsdp_use_orig_params: mostly\n");
+    CHECK(find(value, "refused_value") != nullptr);
   }
 }
 

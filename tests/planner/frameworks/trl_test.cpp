@@ -70,6 +70,24 @@ TEST_SUITE("TRL's files") {
     CHECK_FALSE(lacking.says_plan);
   }
 
+  TEST_CASE("name a configuration that TRL brings itself") {
+    const std::string yaml =
+        "model_name_or_path: m\ndataset_name: d\noutput_dir: o\nmax_length: 4096\n"
+        "per_device_train_batch_size: 1\nuse_peft: true\n";
+    for (const std::string name : {"zero2", "zero3"}) {
+      const Checked checked =
+          ask({{"sft.yaml", yaml},
+               {"train.sh", "trl sft --config sft.yaml --accelerate_config " + name + "\n"}});
+      CHECK_MESSAGE(find(checked, "other_file_name") == nullptr, findings_text(checked));
+      CHECK(checked.plan.zero == name.back() - '0');
+    }
+    // A file of its own has a name.
+    const Checked other =
+        ask({{"sft.yaml", yaml + "deepspeed: zero.json\n"},
+             {"ds.json", "{\"train_batch_size\": 8, \"zero_optimization\": {\"stage\": 2}}"}});
+    CHECK(find(other, "other_file_name") != nullptr);
+  }
+
   TEST_CASE("of pairs train dpo, whose samples are two sequences") {
     const ParallelPlan plan = parse_plan("dp8 gbs64 mbs4 seq2048 zero3 overlap=grad+param");
     RlStep step;

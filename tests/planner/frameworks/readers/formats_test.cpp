@@ -96,6 +96,38 @@ TEST_SUITE("YAML") {
     CHECK(text.substr(span.begin, span.end - span.begin) == "--g: 4");
   }
 
+  TEST_CASE("a byte-order mark is no part of the text, and places count it") {
+    const std::string text =
+        "\xef\xbb\xbf"
+        "a: é\nb: 2\nc: 3\n";
+    const Settings s = read_yaml_settings(text, "a.yaml").settings;
+    CHECK(s.find("a")->value == "é");
+    CHECK(s.find("c")->place.line == 3);
+    const Span span = s.find("c")->whole;
+    CHECK(text.substr(span.begin, span.end - span.begin) == "c: 3");
+    CHECK(complaint_of([] {
+            read_yaml_settings(
+                "\xef\xbb\xbf"
+                "a: 1\nb: \xff\n",
+                "a.yaml");
+          }).find("a.yaml:2") != std::string::npos);
+  }
+
+  TEST_CASE("an exponent makes a number by its reader's rule") {
+    const std::string text = "a: 2e3\nb: 1e-5\nc: 1.0e5\nd: 5.0e-6\ne: 1.5E+2\nf: [1e3]\n";
+    const Settings py = read_yaml_settings(text, "a.yaml").settings;
+    CHECK(py.find("a")->value == "2e3");
+    CHECK(py.find("b")->value == "1e-5");
+    CHECK(py.find("c")->value == "1.0e5");
+    CHECK(py.find("d")->value == 5e-6);
+    CHECK(py.find("e")->value == 150);
+    CHECK(py.find("f")->value == Json::array({"1e3"}));
+    const Settings omega = read_yaml_settings(text, "a.yaml", YamlLoader::omegaconf).settings;
+    CHECK(omega.find("a")->value == 2000);
+    CHECK(omega.find("b")->value == 1e-5);
+    CHECK(omega.find("c")->value == 1e5);
+  }
+
   TEST_CASE("an alias has no place of its own to correct") {
     const Settings s = read_yaml_settings("a: &x 8\nb: *x\n", "a.yaml").settings;
     CHECK(s.find("b")->value == 8);
