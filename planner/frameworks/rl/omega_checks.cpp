@@ -13,7 +13,7 @@ namespace qplan {
 namespace {
 
 constexpr std::string_view kHydraFlags =
-    "hydra-core 1.3.2 (PyPI), hydra/_internal/utils.py (get_args_parser)";
+    "qplan: planner/frameworks/options/hydra.tsv, the flags of hydra-core 1.3.2's parser";
 
 // What another key says, or what has to be said yet.
 bool is_reference_to(const Json& value) {
@@ -57,14 +57,21 @@ void check_omega_values(const Scene& scene, const ConfigPart& part, const Option
 }
 
 void check_stray_words(const ConfigPart& part, std::string_view source, Findings& out) {
-  for (const Setting& setting : part.settings) {
-    if (setting.key != kStrayWord || !setting.resolved) continue;
+  const auto is_stray = [](const Setting& s) { return s.key == kStrayWord && s.resolved; };
+  auto at = part.settings.begin();
+  while ((at = std::find_if(at, part.settings.end(), is_stray)) != part.settings.end()) {
+    const Place place = at->place;
+    // "a.b = c": one mistake in three words.
+    std::string words;
+    for (; at != part.settings.end() && is_stray(*at); ++at) {
+      words += (words.empty() ? "" : " ") + text_of(at->value);
+    }
     out.push_back({Severity::error,
                    "stray_word",
-                   setting.place,
+                   place,
                    fmt::format("{} is no override, which has a = and no space around it: Hydra "
                                "stops",
-                               shown(text_of(setting.value))),
+                               shown(words)),
                    "key=value in one word",
                    std::string(source),
                    {}});

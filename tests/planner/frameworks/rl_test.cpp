@@ -219,8 +219,8 @@ TEST_SUITE("verl") {
   TEST_CASE("words and flags that Hydra refuses are found") {
     rule("stray_word", ask_shards("trainer.nnodes=2", "trainer.nnodes=2 trainer.total_epochs 15"),
          "trainer.total_epochs");
-    rule("stray_word",
-         ask_shards("trainer.nnodes=2", "trainer.nnodes=2 trainer.total_epochs = 15"));
+    rule("stray_word", ask_shards("trainer.nnodes=2", "trainer.nnodes=2 trainer.total_epochs = 15"),
+         "trainer.total_epochs = 15");
     for (const char* const flag : {"--cofnig-name=ppo_trainer.yaml", "--confign-ame ppo_trainer",
                                    "--cnofig-path=config", "-x"}) {
       CAPTURE(flag);
