@@ -29,7 +29,7 @@ bool written_step_fits(const CostModel& cost, Framework framework, const Json& c
   for (EmittedFile& file : emit(framework, subject, {})) {
     texts.push_back({std::move(file.name), std::move(file.text)});
   }
-  const ClusterLimits limits{plan.world(), hardware.gpu.compute_capability, cost.kinds()};
+  const ClusterLimits limits = limits_of(hardware, plan.world(), cost.kinds());
   const Checked read = check(
       texts, CheckQuestion{cost.model(), config, limits, hardware.link.gpus_per_node, {}, {}, {}});
   if (!read.step) return true;
