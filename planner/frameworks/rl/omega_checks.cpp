@@ -57,13 +57,13 @@ void check_omega_values(const Scene& scene, const ConfigPart& part, const Option
 }
 
 void check_stray_words(const ConfigPart& part, std::string_view source, Findings& out) {
-  const auto is_stray = [](const Setting& s) { return s.key == kStrayWord && s.resolved; };
+  const auto stands_alone = [](const Setting& s) { return s.key == kStrayWord && s.resolved; };
   auto at = part.settings.begin();
-  while ((at = std::find_if(at, part.settings.end(), is_stray)) != part.settings.end()) {
+  while ((at = std::find_if(at, part.settings.end(), stands_alone)) != part.settings.end()) {
     const Place place = at->place;
     // "a.b = c": one mistake in three words.
     std::string words;
-    for (; at != part.settings.end() && is_stray(*at); ++at) {
+    for (; at != part.settings.end() && stands_alone(*at); ++at) {
       words += (words.empty() ? "" : " ") + text_of(at->value);
     }
     out.push_back({Severity::error,
