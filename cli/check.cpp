@@ -108,6 +108,7 @@ void find_best(FoundInFiles& found, const JobChoices& choices) {
     const SearchSpace space = space_of_job(plan, job->gpus);
     SearchOptions options;
     options.top = 1;
+    options.alone = false;  // no step of it makes answers, or none is read
     // The job's own framework runs the plan that is recommended, or another is named.
     auto framework = files_of(*job, space.job);
     const auto& of_files = found.checked.framework;

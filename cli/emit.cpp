@@ -218,7 +218,8 @@ Exit run_emit(const Args& args, const Console& console) {
                         file.plan,
                         job->framework,
                         job->hardware.link.gpus_per_node,
-                        file.step ? &*file.step : nullptr};
+                        file.step ? &*file.step : nullptr,
+                        job->cost.get()};
   const auto reasons = why_inexpressible(framework, subject, job->limits());
   if (!reasons.empty()) refuse(*job, framework, subject, reasons);
 

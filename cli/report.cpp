@@ -409,6 +409,10 @@ std::string excess_text(const Job& job, const RankedPlan& smallest) {
                        human_bytes(device - room));
   }
   const MemoryEstimate memory = job.cost->memory(smallest.plan);
+  if (memory.host_per_node <= memory.host_room) {
+    return fmt::format("{} on the device, which leaves too little to the engine that makes answers",
+                       human_bytes(device));
+  }
   return fmt::format(
       "{} on the device, which would do, but {} in the memory of a node, {} too much",
       human_bytes(device), human_bytes(memory.host_per_node),

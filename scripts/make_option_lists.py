@@ -20,9 +20,13 @@ that it is never null. Sources, each named by an argument:
   --bridge-fields DIR DIR  checkouts of Megatron-Bridge and Megatron-LM: fields of its configuration
   --llama-factory DIR    a checkout of LLaMA-Factory: its src/llamafactory/hparams
   --axolotl DIR          a checkout of axolotl: its src/axolotl/utils/schemas and the arguments of its plugins
-  --verl DIR             verl's verl/trainer/config: the whole configurations that it generates there
-  --nemo-rl DIR          a checkout of NeMo-RL: the keys of the configurations that its examples start with
-  --automodel DIR        a checkout of NeMo AutoModel: the classes of distributed, peft and step_scheduler
+  --verl DIR             a checkout of verl: the whole configurations that it generates of its own, and the
+                         classes that their sections go to
+  --hydra                the installed hydra-core's own flags
+  --nemo-rl DIR          a checkout of NeMo-RL: the keys of the configurations that its examples start with,
+                         and the classes that they are held against
+  --automodel DIR        a checkout of NeMo AutoModel: the classes of distributed, peft and step_scheduler,
+                         and the names of blocks that its examples have
   --trl DIR              a checkout of TRL: the classes of arguments of its commands
   --ms-swift DIR         a checkout of ms-swift: the fields of its swift/arguments and swift/megatron/arguments
   --bridge-recipes DIR   Megatron-Bridge's src/megatron/bridge/recipes: names of functions
@@ -476,7 +480,7 @@ def annotated_type(annotation, enums):
         node = todo.pop()
         if isinstance(node, ast.BinOp):
             todo += [node.left, node.right]
-        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) in ("Optional", "Union", "Annotated"):
+        elif isinstance(node, ast.Subscript) and ast.unparse(node.value) in ("Optional", "Union", "Annotated", "NotRequired"):
             # Of Annotated the type comes first, and remarks behind it.
             several = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             todo += several[:1] if ast.unparse(node.value) == "Annotated" else several
@@ -494,9 +498,10 @@ def annotated_type(annotation, enums):
         return "", ",".join(choices + (["true", "false"] if "bool" in kinds else []))
     if choices:
         return "", ",".join(choices) if len(parts) == 1 else ""
-    named = {"PositiveInt": "int[1:]", "NonNegativeInt": "int[0:]"}
-    kind = named.get(kinds[0], kinds[0]) if len(kinds) == 1 else ""
-    return (kind if kind in ("int", "int[1:]", "int[0:]", "float", "bool", "str") else ""), ""
+    named = {"PositiveInt": "int[1:]", "NonNegativeInt": "int[0:]", "PositiveFloat": "float[0:]",
+             "NonNegativeFloat": "float[0:]"}
+    kind = named.get(kinds[0], kinds[0]) if len(kinds) == 1 else "float" if set(kinds) == {"int", "float"} else ""
+    return (kind if kind in ("int", "int[1:]", "int[0:]", "float", "float[0:]", "bool", "str") else ""), ""
 
 
 def classes_of(paths):
@@ -565,22 +570,127 @@ def axolotl_rows(folder):
             yield from field_rows(of_plugin, name, enums)
 
 
-def yaml_rows(path):
-    """Keys with the types and defaults that a whole configuration gives them; "{}" and "[]" are theirs."""
+def yaml_leaves(path):
+    """Keys and values of a whole configuration; "{}" and "[]" are values, too."""
     import yaml
 
     def walk(value, key):
         if isinstance(value, dict) and value:
             for name, inner in value.items():
                 yield from walk(inner, f"{key}.{name}" if key else str(name))
-            return
-        kind = {bool: "bool", int: "int", float: "float", str: "str"}.get(type(value), "")
+        else:
+            yield key, value
+
+    return list(walk(yaml.safe_load(pathlib.Path(path).read_text()), ""))
+
+
+def yaml_rows(path, types):
+    """Keys with the defaults that a whole configuration gives them, and the types and choices that
+    `types` has for them. Of others the default tells whether a number, a truth or a text is meant:
+    that it is whole tells nothing."""
+    for key, value in yaml_leaves(path):
+        kind = {bool: "bool", int: "float", float: "float", str: "str"}.get(type(value), "")
         if isinstance(value, str) and value.startswith("${"):
             kind = ""  # what another key says
         text = "" if value is None else json.dumps(value) if isinstance(value, (dict, list)) else str(value)
-        yield key, "1", kind, text, ""
+        kind, choices = types.get(key, (kind, ""))
+        yield key, "1", kind, text, choices
 
-    yield from walk(yaml.safe_load(pathlib.Path(path).read_text()), "")
+
+# What keys of verl are used as where no class says it: lengths of lists, of ranges and of batches
+# (trainer/main_ppo.py:init_resource_pool_mgr, trainer/ppo/ray_trainer.py, utils/dataset/rl_dataset.py).
+VERL_TYPES = """
+trainer.nnodes=int[1:] trainer.n_gpus_per_node=int[1:] trainer.total_epochs=int trainer.save_freq=int
+trainer.test_freq=int data.train_batch_size=int data.max_prompt_length=int[1:] data.max_response_length=int[1:]
+critic.rollout_n=int
+"""
+# Words that raise an error elsewhere than in a class: main_ppo.py (NotImplementedError), the registry of
+# workers/rollout/base.py, workers/config/actor.py (valid_loss_agg_modes).
+VERL_CHOICES = {
+    "actor_rollout_ref.actor.strategy": "fsdp,fsdp2,megatron",
+    "critic.strategy": "fsdp,fsdp2,megatron",
+    "reward_model.strategy": "fsdp,fsdp2,megatron",
+    "actor_rollout_ref.rollout.name": "vllm,sglang,trtllm",
+    "actor_rollout_ref.actor.loss_agg_mode": "token-mean,seq-mean-token-sum,seq-mean-token-mean,seq-mean-token-sum-norm",
+    "trainer.use_legacy_worker_impl": "auto,enable,disable",
+}
+# vLLM's gpu_memory_utilization lies there (vllm/config/cache.py); SGLang's share of memory, too.
+SHARES = ("gpu_memory_utilization", "mem_fraction_static")
+
+
+def with_range(key, kind, choices):
+    """Degrees of parallelism are 1 or more; shares of memory between 0 and 1."""
+    name = key.rsplit(".", 1)[-1]
+    if name in SHARES and kind == "float":
+        kind = "float[0:1]"
+    if kind == "int" and name.endswith("parallel_size"):
+        kind = "int[1:]"
+    return kind, choices
+
+
+def verl_types(folder, leaves):
+    """Of sections with a _target_: the types of the fields of its class."""
+    source = pathlib.Path(folder) / "verl"
+    classes, enums = classes_of([*(source / "workers" / "config").glob("*.py"),
+                                 *(source / "trainer" / "config").glob("*.py"),
+                                 *(source / "utils" / "profiler").glob("*.py"), source / "base_config.py"])
+    types = {}
+    for key, target in leaves:
+        if key.endswith("._target_"):
+            prefix = key.removesuffix("_target_")
+            for name, _, kind, _, choices in field_rows(classes, str(target).rsplit(".", 1)[-1], enums, prefix):
+                types[name] = with_range(name, kind, choices)
+    for words in VERL_TYPES.split():
+        key, kind = words.split("=")
+        types[key] = kind, ""
+    types.update((key, ("", choices)) for key, choices in VERL_CHOICES.items())
+    return types
+
+
+# Words that raise an error elsewhere than in a class: models/policy/workers/dtensor_policy_worker.py and
+# models/automodel/setup.py (Unknown precision).
+NEMO_RL_CHOICES = {"policy.precision": "float32,bfloat16,float16"}
+
+
+def nemo_rl_types(folder):
+    """What the class of a whole configuration, MasterConfig, and those that it is made of say of a key;
+    of several that speak of one key (a section that is on or off, several algorithms) what agrees."""
+    source = pathlib.Path(folder) / "nemo_rl"
+    classes, enums = classes_of(sorted(source.rglob("*.py")))
+    heirs = collections.defaultdict(list)
+    for name, node in classes.items():
+        for base in node.bases:
+            heirs[ast.unparse(base)].append(name)
+    found = collections.defaultdict(set)
+
+    def walk(node, prefix, above):
+        for base in node.bases:
+            if ast.unparse(base) in classes and ast.unparse(base) not in above:
+                walk(classes[ast.unparse(base)], prefix, above)
+        for item in node.body:
+            if not isinstance(item, ast.AnnAssign):
+                continue
+            key = prefix + item.target.id
+            named = [n.id for n in ast.walk(item.annotation) if isinstance(n, ast.Name) and n.id in classes]
+            inner = {heir for name in named for heir in (name, *heirs[name])} - above
+            for name in inner:
+                if name not in enums:
+                    walk(classes[name], key + ".", above | {name})
+            if not set(named) - set(enums):
+                kind, choices = annotated_type(item.annotation, enums)
+                if choices and set(choices.split(",")) <= {"True", "False"}:
+                    kind, choices = "bool", ""
+                found[key].add(with_range(key, kind, choices))
+
+    for path in sorted((source / "algorithms").rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name == "MasterConfig":
+                walk(node, "", frozenset())
+    types = {key: said.pop() if len(said) == 1 else ("", "") for key, said in found.items()}
+    types.update((key, ("", choices)) for key, choices in NEMO_RL_CHOICES.items())
+    return types
+
+
 def spelled_as_arguments(rows, annotations):
     """Fields as transformers' parser makes arguments of them."""
     for name, _, kind, default, choices in rows:
@@ -647,6 +757,12 @@ def automodel_rows(folder):
         yield key, "1", "", "", ""
     for key in ("step_scheduler.local_batch_size", "step_scheduler.dp_size"):
         yield key, "1", "int[1:]", "", ""
+    # Blocks of its recipes by name alone: what stands in them goes to classes of all kinds.
+    import yaml
+    for path in (pathlib.Path(folder) / "examples").rglob("*.yaml"):
+        for name in yaml.safe_load(path.read_text()) or ():
+            if not name.startswith("_"):
+                yield name, "1", "", "", ""
 
 
 def merged(rows):
@@ -677,6 +793,7 @@ def main():
     parser.add_argument("--llama-factory")
     parser.add_argument("--axolotl")
     parser.add_argument("--verl")
+    parser.add_argument("--hydra", action="store_true")
     parser.add_argument("--nemo-rl")
     parser.add_argument("--ms-swift")
     parser.add_argument("--automodel")
@@ -718,15 +835,19 @@ def main():
         write("llama_factory", merged(llama_factory_rows(args.llama_factory)))
     if args.axolotl:
         write("axolotl", merged(axolotl_rows(args.axolotl)))
+    if args.hydra:
+        from hydra._internal.utils import get_args_parser
+        write("hydra", set(launcher_rows(get_args_parser())))
     if args.verl:
-        folder = pathlib.Path(args.verl)
-        write("verl", set(yaml_rows(folder / "_generated_ppo_trainer.yaml")))
-        write("verl_megatron", set(yaml_rows(folder / "_generated_ppo_megatron_trainer.yaml")))
+        for name, file in (("verl", "ppo_trainer"), ("verl_megatron", "ppo_megatron_trainer")):
+            path = pathlib.Path(args.verl) / "verl" / "trainer" / "config" / f"_generated_{file}.yaml"
+            write(name, set(yaml_rows(path, verl_types(args.verl, yaml_leaves(path)))))
     if args.trl:
         write("trl", trl_rows(args.trl))
     if args.nemo_rl:
         files = sorted((pathlib.Path(args.nemo_rl) / "examples" / "configs").glob("*.yaml"))
-        write("nemo_rl", merged(row for file in files for row in yaml_rows(file)))
+        types = nemo_rl_types(args.nemo_rl)
+        write("nemo_rl", merged(row for file in files for row in yaml_rows(file, types)))
     if args.automodel:
         write("automodel", merged(automodel_rows(args.automodel)))
     if args.ms_swift:

@@ -17,6 +17,7 @@
 namespace qplan {
 
 struct RlStep;
+class CostModel;
 
 // What is written down.
 struct Subject {
@@ -27,6 +28,8 @@ struct Subject {
   int gpus_per_node = 8;
   // Of a plan that is one part of a step (planner/rl/rl_step.h): the rest; null: it is all.
   const RlStep* step = nullptr;
+  // Of the machine, which engines that make answers are sized for; null: they are a node's.
+  const CostModel* cost = nullptr;
 };
 
 // A plan while its words are still being read. What several settings say together waits here.
@@ -141,7 +144,7 @@ class OptionList {
 // "megatron", "megatron_deepspeed", "slime", "deepspeed", "accelerate", "torchtitan", "trainer",
 // "run_clm", "bridge_recipes", "bridge_fields", "torchtitan_names",
 // "accelerate_launch", "deepspeed_launch", "torchrun", "llama_factory", "axolotl",
-// "ms_swift", "ms_swift_megatron", "automodel", "trl".
+// "ms_swift", "ms_swift_megatron", "automodel", "trl", "verl", "verl_megatron", "nemo_rl", "hydra".
 const OptionList& known_options(std::string_view name);
 
 }  // namespace qplan

@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "models/edit_distance.h"
+#include "models/error.h"
 #include "models/text.h"
+#include "planner/frameworks/scene.h"
 
 namespace qplan {
 namespace {
@@ -169,6 +171,79 @@ std::string certain_choice(std::string_view written, const std::vector<std::stri
     nearest = choice;
   }
   return nearest;
+}
+
+namespace {
+
+// Whether the list has the key, or a section of that name.
+bool has_name(const OptionList& list, const std::string& name) {
+  if (list.find(name) != nullptr) return true;
+  const std::string section = name + ".";
+  const auto at = std::lower_bound(list.names().begin(), list.names().end(), section);
+  return at != list.names().end() && at->starts_with(section);
+}
+
+// What stands beside a name: names of the same section, of keys and of sections.
+std::vector<std::string> beside(const OptionList& list, std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  const std::string_view section = name.substr(0, dot == std::string_view::npos ? 0 : dot + 1);
+  std::vector<std::string> names;
+  for (const std::string& other : list.names()) {
+    if (!other.starts_with(section)) continue;
+    std::string cut = other.substr(0, other.find('.', section.size()));
+    if (names.empty() || names.back() != cut) names.push_back(std::move(cut));
+  }
+  return names;
+}
+
+// How many letters of two keys, up to the end of the first part that differs, stand in each.
+std::pair<std::size_t, std::size_t> first_difference(const std::string& a, const std::string& b) {
+  std::size_t from = 0;
+  for (;;) {
+    const std::size_t in_a = a.find('.', from), in_b = b.find('.', from);
+    if (in_a == std::string::npos || a.substr(0, in_a) != b.substr(0, in_b)) return {in_a, in_b};
+    from = in_a + 1;
+  }
+}
+
+}  // namespace
+
+std::string slip_of_key(const std::string& name, const OptionList& list) {
+  if (name.size() > kLongestWord * 4) return "";
+  for (std::size_t dot = name.find('.');; dot = name.find('.', dot + 1)) {
+    const std::string part = name.substr(0, dot);
+    if (!has_name(list, part)) {
+      // Put out of action by whoever wrote it: "_validation_dataset".
+      if (part[part.rfind('.') + 1] == '_') return "";
+      const std::string near = nearest_name(part, beside(list, part));
+      if (near.empty() || !is_slip(std::string_view(part), std::string_view(near))) return "";
+      return dot == std::string::npos ? near : near + name.substr(dot);
+    }
+    if (dot == std::string::npos) return "";
+  }
+}
+
+std::vector<SectionSlip> slipped_sections(const Settings& settings, const OptionList& list) {
+  std::vector<SectionSlip> slips;
+  for (const Setting& setting : settings) {
+    const std::string near = slip_of_key(setting.key, list);
+    if (near.empty()) continue;
+    const auto [end, real_end] = first_difference(setting.key, near);
+    const std::string written = setting.key.substr(0, end), real = near.substr(0, real_end);
+    const bool outermost = written.find('.') == std::string::npos;
+    if (end == std::string::npos && !outermost) continue;  // a key of a section that is known
+    const auto same = [&](const SectionSlip& other) { return other.written == written; };
+    const auto says_real = [&](const Setting& other) {
+      return other.place.file == setting.place.file &&
+             (other.key == real || other.key.starts_with(real + "."));
+    };
+    if (std::any_of(slips.begin(), slips.end(), same) ||
+        std::any_of(settings.begin(), settings.end(), says_real)) {
+      continue;
+    }
+    slips.push_back({&setting, written, real});
+  }
+  return slips;
 }
 
 }  // namespace qplan

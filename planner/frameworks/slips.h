@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/frameworks/option.h"
+#include "planner/frameworks/setting.h"
 
 namespace qplan {
 
@@ -18,5 +19,17 @@ std::string certain_name(std::string_view written, std::span<const OptionList* c
 // The same of an option's choices, or the one that is the same format by another name ("float16":
 // "fp16").
 std::string certain_choice(std::string_view written, const std::vector<std::string>& choices);
+
+// A key with dots, of which one part, a section's name or its own, is a slip of what the list has
+// there ("cluster.num_nodes" of "clusetr.num_nodes"). Empty: none is, or the list has it.
+std::string slip_of_key(const std::string& name, const OptionList& list);
+
+// A section, or an outermost key, that was misspelt: all that stands in it is read by nobody.
+struct SectionSlip {
+  const Setting* first;  // of those that stand in it
+  std::string written, real;
+};
+// Each once, unless the same file has the real one, too: it means both.
+std::vector<SectionSlip> slipped_sections(const Settings& settings, const OptionList& list);
 
 }  // namespace qplan

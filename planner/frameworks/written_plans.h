@@ -6,8 +6,10 @@
 
 namespace qplan {
 
-// Plans that break a limit of the framework's files count as refused, under the limit's name. No
-// framework: a search like any other.
+// Plans that break a limit of the framework's files count as refused, under the limit's name. Where
+// the files of a plan alone are of a step that makes its answers, that step must fit as check()
+// reads it: beside the engine that sleeps, on engines that hold the weights. No framework: a search
+// like any other.
 SearchResult search_written(const CostModel& cost, const SearchSpace& space, SearchOptions options,
                             std::optional<Framework> framework, const Json& config);
 

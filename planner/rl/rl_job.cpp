@@ -312,6 +312,12 @@ TrainerCost trainer_cost(const CostModel& cost, const RlJob& job, const Parallel
   return trainer;
 }
 
+Bytes engine_asleep(const RlJob& job, const RolloutLayout& layout,
+                    const HardwareProfile& hardware) {
+  if (!job.generates() || !job.colocated()) return Bytes(0);
+  return job.sleep_level > 0 ? kSleepingEngine : hardware.gpu.usable_memory * layout.memory_share;
+}
+
 RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPlan& plan,
                        const RolloutLayout& layout, std::int64_t gpus) {
   RolloutCost rollout;
@@ -348,9 +354,7 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   const Seconds per_pass = trained.forward * static_cast<double>(batches);
   const bool critic = job.algorithm == Algorithm::ppo;
   const bool reference = job.reference && job.algorithm != Algorithm::sft;
-  const Bytes asleep = job.generates() && job.colocated()
-                           ? (job.sleep_level > 0 ? kSleepingEngine : usable * layout.memory_share)
-                           : Bytes(0);
+  const Bytes asleep = engine_asleep(job, layout, hardware);
   const Bytes training = stage.device + asleep + (critic && !moves ? states : Bytes(0));
   const Bytes passing = stage.device - stage.activations + asleep;
   // Forwards keep neither gradients nor, where states come back one by one, the optimizer's.

@@ -91,6 +91,9 @@ Packing packing_of(const RlJob& job, const ModelSpec& model, const ParallelPlan&
 // The training plan with the batch that the job's answers make of it.
 ParallelPlan update_plan(const RlJob& job, const ModelSpec& model, const ParallelPlan& plan);
 
+// What an engine takes of a device while the trainer works there.
+Bytes engine_asleep(const RlJob& job, const RolloutLayout& layout, const HardwareProfile& hardware);
+
 struct RlPhase {
   std::string
       name;  // "rollout", "log-probabilities", "reference", "values", "update", "refit", ...

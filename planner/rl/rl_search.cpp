@@ -118,6 +118,7 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
     if (cost.model().moe) training.job.routing = Routing::natural;
     SearchOptions search_options = options.search;
     search_options.top = std::max(kPlansCombined, options.search.top);
+    search_options.alone = false;
     const SearchResult plans = options.find ? options.find(training, search_options)
                                             : search(cost, training, search_options);
     result.considered += plans.considered;

@@ -28,6 +28,7 @@ struct Candidate {
   Bytes device_peak;
   StepBound own_work;  // by CostModel::own_work_bound()
   Seconds step_time = kNever;
+  bool refused = false;  // by SearchOptions::accepts
 };
 
 // Hundreds of thousands, half a kilobyte each: they stay where they were found.
@@ -53,13 +54,13 @@ void judge(const CostModel& cost, const SearchSpace& space, const SearchOptions&
     return;
   }
   const PlanSifter::Check check = sifter.check(plan);
-  if (check.fits) {
-    found.fitting.push_back({plan, check.device_peak, sifter.own_work_bound(plan), kNever});
+  if (check.fits && check.device_peak + options.beside <= cost.capacity()) {
+    found.fitting.push_back({plan, check.device_peak, sifter.own_work_bound(plan), kNever, false});
     return;
   }
   ++found.out_of_memory;
   if (!found.smallest || check.device_peak < found.smallest->device_peak) {
-    found.smallest = Candidate{plan, check.device_peak, {}, {}};
+    found.smallest = Candidate{plan, check.device_peak, {}, {}, false};
   }
 }
 
@@ -164,7 +165,11 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
       Candidate& c = simulated[done + i];
       c.step_time = cost.step_time(c.plan);
     });
-    for (std::size_t i = done; i < simulated.size(); ++i) best.add(simulated[i].step_time);
+    for (std::size_t i = done; i < simulated.size(); ++i) {
+      Candidate& c = simulated[i];
+      c.refused = options.accepts && !best.rules_out(c.step_time) && !options.accepts(c.plan);
+      if (!c.refused) best.add(c.step_time);
+    }
     if (options.progress) {
       options.progress(0.5 + 0.5 * static_cast<double>(simulated.size()) /
                                  static_cast<double>(candidates.size()));
@@ -241,6 +246,16 @@ Fitting gather(const std::vector<Found>& found, SearchResult& result) {
   return candidates;
 }
 
+// They fit by themselves, and not in their job.
+void leave_out_refused(std::vector<Candidate>& simulated, SearchResult& result) {
+  for (const Candidate& c : simulated) {
+    if (!c.refused) continue;
+    ++result.out_of_memory;
+    if (!result.smallest) result.smallest = RankedPlan{c.plan, c.step_time, c.device_peak};
+  }
+  std::erase_if(simulated, [](const Candidate& c) { return c.refused; });
+}
+
 SearchResult search_world(const CostModel& cost, const SearchSpace& space,
                           const SearchOptions& options) {
   const std::vector<Skeleton> work = skeletons(cost.model(), cost.recipe(), cost.hardware(), space);
@@ -263,6 +278,7 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
   std::move(evened.begin(), evened.end(), std::back_inserter(simulated));
   result.simulated = std::ssize(simulated);
   result.bounded_out = fitting - result.simulated;
+  leave_out_refused(simulated, result);
   std::stable_sort(simulated.begin(), simulated.end(), better);
   for (const Candidate& c : simulated) {
     if (static_cast<int>(result.plans.size()) == options.top) break;

@@ -31,6 +31,13 @@ struct SearchOptions {
   Objective objective = Objective::tokens;
   // Further plans that are refused: the name of why, or nothing. Asked of what the rules allow.
   std::function<std::string_view(const ParallelPlan&)> refuses;
+  // Of the device, what is not the plan's: it stays free.
+  Bytes beside{};
+  // Whether a plan that fits by itself does in the job that it is a part of. Asked of those that
+  // would be reported, one at a time.
+  std::function<bool(const ParallelPlan&)> accepts;
+  // False: whoever asks prices the whole job that the plan is a part of.
+  bool alone = true;
   std::function<void(double done)> progress;  // called now and then from one thread, 0..1
 };
 

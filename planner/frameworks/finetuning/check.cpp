@@ -12,6 +12,7 @@
 #include "models/text.h"
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 namespace {
@@ -680,6 +681,25 @@ void check_reference(const Case& c, Findings& out) {
 
 }  // namespace
 
+namespace {
+
+// AutoModel's recipes ask for the blocks that they know, and look at no other.
+void check_blocks(const ConfigPart& part, Findings& out) {
+  for (const SectionSlip& slip :
+       slipped_sections(part.settings, known_options(option_list_of(part.dialect)))) {
+    // Of blocks whose keys are known the keys are held against their classes.
+    if (slip.written.find('.') != std::string::npos) continue;
+    out.push_back({Severity::error, "unknown_option", slip.first->place,
+                   fmt::format("{}: no recipe of NeMo AutoModel has a block of that name, and all "
+                               "that stands in it is ignored silently",
+                               slip.written),
+                   fmt::format("did you mean {}?", slip.real),
+                   "qplan: planner/frameworks/options/automodel.tsv, the blocks of its recipes"});
+  }
+}
+
+}  // namespace
+
 void check_finetuning(const Scene& scene, Findings& out) {
   for (const ConfigPart& part : scene.files.parts) {
     const bool swift = part.dialect == kSwift || part.dialect == kSwiftMegatron;
@@ -692,6 +712,7 @@ void check_finetuning(const Scene& scene, Findings& out) {
                      std::string(trap.message), std::string(trap.instead),
                      std::string(trap.source)});
     }
+    if (part.dialect == kNemo) check_blocks(part, out);
     if (nemo) continue;
     check_length(c,
                  part.dialect == kFactory ? "cutoff_len"

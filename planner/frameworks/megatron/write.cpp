@@ -6,6 +6,7 @@
 #include "planner/frameworks/megatron/bridge.h"
 #include "planner/frameworks/megatron/bridge_adapters.h"
 #include "planner/frameworks/megatron/megatron.h"
+#include "planner/frameworks/rl/written_step.h"
 #include "planner/frameworks/writers.h"
 
 namespace qplan {
@@ -285,6 +286,7 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
   // One update a rollout: prompts x samples are the global batch.
   const std::int64_t samples = s.plan.global_batch_size % 8 == 0 ? 8 : 1;
   const Nodes nodes = nodes_of(s);
+  constexpr double kShare = 0.7;  // of memory, for weights and cache of an engine
   std::string text = fmt::format(
       "#!/bin/bash\n{}# On the first node; others join by `ray start --address=<of the "
       "first>:6379`.\n"
@@ -320,8 +322,9 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
   text += '\n' + bash_array("GRPO_ARGS", {{"--advantage-estimator", "grpo"},
                                           {"--eps-clip", 0.2},
                                           {"--eps-clip-high", 0.28}});
-  text += '\n' + bash_array("SGLANG_ARGS", {{"--rollout-num-gpus-per-engine", nodes.gpus},
-                                            {"--sglang-mem-fraction-static", 0.7}});
+  text += '\n' + bash_array("SGLANG_ARGS",
+                            {{"--rollout-num-gpus-per-engine", written_engine(s, kShare).tp},
+                             {"--sglang-mem-fraction-static", kShare}});
   text += '\n' + bash_array("MISC_ARGS", {{"--seq-length", s.plan.seq_len},
                                           {"--attention-dropout", "0.0"},
                                           {"--hidden-dropout", "0.0"},

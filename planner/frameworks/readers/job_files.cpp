@@ -1004,7 +1004,7 @@ class JobReader {
     if (const std::string verb = verb_of_script(script); !verb.empty() && names_yaml(words)) {
       return add_trl(verb, words, place, base_name(script));
     }
-    if (!words.empty() &&
+    if (!words.empty() && !words.front().text.starts_with('-') &&
         (words.front().text.ends_with(".yaml") || words.front().text.ends_with(".yml"))) {
       overrides_.push_back(
           {words.front(), words_of_command({words.begin() + 1, words.end()}), script});

@@ -149,8 +149,12 @@ bool is_automodel(const Settings& yaml) {
   const Setting* const model = yaml.find("model._target_");
   const bool of_nemo =
       model != nullptr && text_of(model->value).find("NeMoAutoModel") != std::string::npos;
-  return yaml.has("step_scheduler.local_batch_size") && yaml.has_section("model.") &&
-         (of_nemo || has_any(yaml, {"recipe"}) || yaml.has_section("distributed.")) &&
+  const bool recipe = has_any(yaml, {"recipe"});
+  const bool schedule = yaml.has("step_scheduler.local_batch_size");
+  // A block may be misspelt: a model of its own and a recipe tell as much.
+  return yaml.has_section("model.") &&
+         ((of_nemo && recipe) ||
+          (schedule && (of_nemo || recipe || yaml.has_section("distributed.")))) &&
          !is_automodel_of_others(yaml);
 }
 

@@ -6,9 +6,11 @@
 
 #include "models/error.h"
 #include "models/text.h"
+#include "planner/frameworks/rl/omega_checks.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/rl/verl_keys.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 namespace {
@@ -38,6 +40,7 @@ class VerlCheck {
 
   void run() {
     check_keys();
+    check_values();
     check_world();
     if (is_sft(part_.settings)) return check_sft();
     check_modes();
@@ -97,8 +100,9 @@ class VerlCheck {
     if (!has_listed_keys(part_.settings)) return;
     const OptionList& list = *defaults_of(part_.settings);
     for (const Setting& setting : part_.settings) {
-      if (setting.syntax != Syntax::words || setting.key.starts_with("--") ||
-          setting.key == kProgram || setting.key.find_first_of("@/") != std::string::npos) {
+      if (setting.syntax != Syntax::words || setting.key.starts_with('-') ||
+          setting.key == kProgram || setting.key == kStrayWord ||
+          setting.key.find_first_of("@/") != std::string::npos) {
         continue;
       }
       check_key(setting, list);
@@ -149,6 +153,23 @@ class VerlCheck {
            fmt::format("{}{} adds a key that nobody reads", mark, name),
            fmt::format("did you mean {}?", near), kHydra);
     }
+  }
+
+  // ---- values and words ----
+
+  void check_values() {
+    if (is_verl_program(program_of(part_.settings))) {
+      check_hydra_flags(scene_, part_, out_);
+      check_stray_words(part_, kHydra, out_);
+    }
+    const OptionList* const list = defaults_of(part_.settings);
+    if (list == nullptr) return;
+    check_omega_values(
+        scene_, part_, *list, has_listed_keys(part_.settings),
+        fmt::format("qplan: planner/frameworks/options/{}.tsv, the types of verl b178a3cd's "
+                    "configurations",
+                    megatron_ ? "verl_megatron" : "verl"),
+        out_);
   }
 
   // ---- GPUs and batches ----

@@ -11,8 +11,10 @@
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/readers/recognise.h"
 #include "planner/frameworks/rl/megatron_words.h"
+#include "planner/frameworks/rl/omega_checks.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 namespace {
@@ -379,21 +381,39 @@ class NemoCheck {
 
   // Classes have more keys than the configurations that are listed: only a slip is told.
   void check_keys() {
+    constexpr std::string_view kKeys =
+        "qplan: keys of NeMo-RL's own configurations (planner/frameworks/options/nemo_rl.tsv)";
     const OptionList& list = known_options("nemo_rl");
+    for (const SectionSlip& slip : slipped_sections(part_.settings, list)) {
+      find(error, "unknown_option", slip.first->place,
+           fmt::format("{}: NeMo-RL 7ea279ab has no section of that name, and nobody reads what "
+                       "stands in it",
+                       slip.written),
+           fmt::format("did you mean {}?", slip.real), kKeys);
+    }
     for (const Setting& setting : part_.settings) {
-      if (list.find(setting.key) != nullptr) continue;
       const std::string near = slip_of_key(setting.key, list);
+      const std::size_t dot = setting.key.rfind('.');
+      if (near.empty() || dot == std::string::npos || near.rfind('.') != dot ||
+          near.substr(0, dot) != setting.key.substr(0, dot)) {
+        continue;
+      }
       // A file that says both means both; that a parent says the right one is no sign.
       const auto says_near = [&](const Setting& other) {
         return other.key == near && other.place.file == setting.place.file;
       };
-      if (near.empty() || std::any_of(part_.settings.begin(), part_.settings.end(), says_near)) {
-        continue;
-      }
+      if (std::any_of(part_.settings.begin(), part_.settings.end(), says_near)) continue;
       find(warning, "unknown_option", setting.place,
            fmt::format("{} is a key that no configuration of NeMo-RL 7ea279ab has", setting.key),
-           fmt::format("did you mean {}?", near),
-           "qplan: keys of NeMo-RL's own configurations (planner/frameworks/options/nemo_rl.tsv)");
+           fmt::format("did you mean {}?", near), kKeys);
+    }
+    check_omega_values(scene_, part_, list, true,
+                       "qplan: planner/frameworks/options/nemo_rl.tsv, the types of NeMo-RL "
+                       "7ea279ab's MasterConfig",
+                       out_);
+    if (is_nemo_rl(part_.script)) {
+      check_stray_words(part_, "NeMo-RL 7ea279ab, nemo_rl/utils/config.py (parse_hydra_overrides)",
+                        out_);
     }
   }
 

@@ -97,17 +97,6 @@ Json hydra_value(std::string_view given) {
   return std::string(text);
 }
 
-std::string slip_of_key(const std::string& name, const OptionList& list) {
-  const std::size_t dot = name.rfind('.');
-  const std::string section = dot == std::string::npos ? "" : name.substr(0, dot + 1);
-  std::vector<std::string> names = list.names();
-  std::erase_if(names, [&](const std::string& other) {
-    return !other.starts_with(section) || other.find('.', section.size()) != std::string::npos;
-  });
-  const std::string near = nearest_name(name, names);
-  return !near.empty() && is_slip(name, near) ? near : "";
-}
-
 Json OmegaConfig::value(std::string_view key) const {
   return value(key, 0);
 }

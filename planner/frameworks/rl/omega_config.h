@@ -15,9 +15,6 @@ namespace qplan {
 // "Key=value" of Hydra's command line: its value as YAML has it ("True", "null", "[a,b]", "'x'").
 Json hydra_value(std::string_view text);
 
-// The one key of the same section that the name is a slip away from; empty: there is none.
-std::string slip_of_key(const std::string& name, const OptionList& list);
-
 class OmegaConfig {
  public:
   // Both must outlive it; `defaults` null: none are known.

@@ -25,6 +25,8 @@ struct RlReading {
 
 // Whether a program, or what it is given, is verl's.
 bool is_verl(const std::vector<ShellWord>& words, const std::string& script);
+// One of verl's own, all of which read their words by Hydra.
+bool is_verl_program(std::string_view program);
 // Hydra's overrides ("a.b=c", "+a.b=c", "--config-name x") by their keys.
 Settings verl_settings(const std::vector<ShellWord>& words, const std::string& script);
 // YAML that overrides verl's own.

@@ -11,6 +11,7 @@
 #include "planner/frameworks/megatron/megatron.h"
 #include "planner/frameworks/readers/recognise.h"
 #include "planner/frameworks/rl/megatron_words.h"
+#include "planner/frameworks/rl/omega_checks.h"
 #include "planner/frameworks/rl/rl.h"
 #include "planner/frameworks/rl/verl_keys.h"
 
@@ -312,11 +313,8 @@ bool is_verl(const std::vector<ShellWord>& words, const std::string& script) {
     return text.starts_with("actor_rollout_ref.") || text.starts_with("algorithm.adv_estimator=");
   });
   if (named) return true;
-  const auto names = programs();
-  const bool by_program = std::any_of(names.begin(), names.end(), [&](std::string_view name) {
-    return script.find(name) != std::string::npos;
-  });
-  return by_program && std::any_of(words.begin(), words.end(), [](const ShellWord& word) {
+  return is_verl_program(script) &&
+         std::any_of(words.begin(), words.end(), [](const ShellWord& word) {
            return !word.text.starts_with('-') && word.text.find('=') != std::string::npos;
          });
 }
@@ -330,6 +328,43 @@ bool trains_by_verl(const std::string& script) {
          script.find("main_eval") == std::string::npos;
 }
 
+namespace {
+
+bool is_flag(std::string_view text) {
+  return text.size() > 1 && text.front() == '-' && !(text[1] >= '0' && text[1] <= '9');
+}
+
+// Neither "key=value" nor "~key", which takes a key out; what a shell puts in may be anything.
+bool is_stray(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  const bool override_of = equals != std::string_view::npos && equals > 0;
+  return !text.empty() && !override_of && text.front() != '~' &&
+         text.find('$') == std::string_view::npos;
+}
+
+// Whether the word behind it is its value. A flag that Hydra has not takes what is no override.
+bool add_flag(Settings& settings, const ShellWord& word, const ShellWord* next) {
+  const std::size_t equals = word.text.find('=');
+  const std::string name = word.text.substr(0, equals);
+  const KnownOption* const known = hydra_flag(name);
+  const bool alone = known != nullptr && known->arity == "0";
+  const bool to_come = next != nullptr && !is_flag(next->text) &&
+                       (known != nullptr || next->text.find('=') == std::string::npos);
+  const bool apart = equals == std::string::npos && !alone && to_come;
+  Setting flag;
+  flag.key = hydra_name(name);
+  flag.value = apart ? next->text : equals != std::string::npos ? word.text.substr(equals + 1) : "";
+  flag.place = word.place;
+  flag.resolved = word.resolved && (!apart || next->resolved);
+  if (word.span.end - word.span.begin == word.text.size()) {
+    flag.name = {word.span.begin, word.span.begin + name.size()};
+  }
+  settings.add(std::move(flag));
+  return apart;
+}
+
+}  // namespace
+
 Settings verl_settings(const std::vector<ShellWord>& words, const std::string& script) {
   Settings settings;
   const bool sft = is_sft_program(script);
@@ -340,15 +375,12 @@ Settings verl_settings(const std::vector<ShellWord>& words, const std::string& s
     const ShellWord& word = words[i];
     std::string text = word.text;
     const std::size_t equals = text.find('=');
-    if (text.starts_with("--")) {
-      const bool apart = equals == std::string::npos && i + 1 < words.size();
-      const std::string name = text.substr(0, equals);
-      const std::string value = apart                         ? words[i + 1].text
-                                : equals != std::string::npos ? text.substr(equals + 1)
-                                                              : "";
-      settings.add({name, value, word.place, {}, {}, word.resolved});
-      if (apart && !words[i + 1].text.starts_with("--")) ++i;
+    if (is_flag(text)) {
+      if (add_flag(settings, word, i + 1 < words.size() ? &words[i + 1] : nullptr)) ++i;
       continue;
+    }
+    if (is_stray(text)) {
+      settings.add({std::string(kStrayWord), text, word.place, {}, {}, word.resolved});
     }
     if (equals == std::string::npos) continue;
     const std::size_t begin = text.find_first_not_of("+~");
@@ -370,6 +402,13 @@ Settings verl_settings(const std::vector<ShellWord>& words, const std::string& s
     settings.add(std::move(setting));
   }
   return settings;
+}
+
+bool is_verl_program(std::string_view program) {
+  const auto names = programs();
+  return std::any_of(names.begin(), names.end(), [&](std::string_view name) {
+    return program.find(name) != std::string_view::npos;
+  });
 }
 
 RecipeKind recipe_of_verl(const Settings& settings) {

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "planner/frameworks/writers.h"
+#include "planner/rl/rl_search.h"
 
 namespace qplan {
 namespace {
@@ -57,6 +58,25 @@ constexpr auto kLimits = std::to_array<Limit>({
 
 }  // namespace
 
+RolloutLayout written_engine(const Subject& s, double memory_share) {
+  RolloutLayout layout;
+  layout.memory_share = memory_share;
+  layout.tp = static_cast<int>(nodes_of(s).gpus);
+  while (s.model.num_attention_heads % layout.tp != 0 || s.plan.world() % layout.tp != 0) {
+    --layout.tp;
+  }
+  const auto holds_weights = [&](const RolloutLayout& engine) {
+    const CostModel& cost = *s.cost;
+    return RolloutModel(s.model, cost.hardware(), engine, cost.facts()).cache_room().value() > 0;
+  };
+  if (s.cost == nullptr || holds_weights(layout)) return layout;
+  for (const RolloutLayout& larger : rollout_layouts(s.model, s.plan.world(), layout)) {
+    const bool split = larger.dp == 1 && larger.ep == 1 && larger.tp > layout.tp;
+    if (split && holds_weights(larger)) return larger;
+  }
+  return layout;
+}
+
 WrittenStep step_to_write(const Subject& s) {
   if (s.step != nullptr) return {*s.step, s.step->job.packed};
   WrittenStep written;
@@ -70,13 +90,7 @@ WrittenStep step_to_write(const Subject& s) {
   job.prompt_len = s.plan.seq_len / 4;
   job.response.max = s.plan.seq_len - job.prompt_len;
   job.response.mean = static_cast<double>(job.response.max) / 2;
-  // Engines of a node's GPUs, as many as heads and world divide by.
-  RolloutLayout& layout = written.step.layout;
-  layout.memory_share = 0.6;
-  layout.tp = static_cast<int>(nodes_of(s).gpus);
-  while (s.model.num_attention_heads % layout.tp != 0 || s.plan.world() % layout.tp != 0) {
-    --layout.tp;
-  }
+  written.step.layout = written_engine(s, 0.6);
   return written;
 }
 

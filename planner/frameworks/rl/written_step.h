@@ -24,6 +24,10 @@ struct WrittenStep {
   bool packs = true;  // micro-batches are made by tokens
 };
 
+// An engine for the answers of a plan by itself: of a node's GPUs, as many as heads and world
+// divide by; of more nodes where those do not hold the weights in their share of memory.
+RolloutLayout written_engine(const Subject& subject, double memory_share);
+
 // The subject's own; for a plan by itself one of GRPO whose optimizer steps are the plan's batch,
 // each answer a sequence of its length.
 WrittenStep step_to_write(const Subject& subject);

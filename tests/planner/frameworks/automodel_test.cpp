@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ Checked ask_nemo(const std::string& more = "", const std::string& from = "",
   return ask({{"job.yaml", text + more}}, model);
 }
 
+void rule_is_absent(const Checked& checked) {
+  CHECK_MESSAGE(find(checked, "unknown_option") == nullptr, findings_text(checked));
+}
+
 TEST_SUITE("NeMo AutoModel's YAML") {
   TEST_CASE("is FSDP2 of Hugging Face's modules") {
     const Checked checked = ask_nemo();
@@ -50,6 +55,24 @@ TEST_SUITE("NeMo AutoModel's YAML") {
     CHECK(plan.seq_len == 4096);
     CHECK(plan.recompute.kind == RecomputeKind::full);
     CHECK(plan.main_params_dtype == DType::fp32);
+  }
+
+  TEST_CASE("a block that was misspelt is an error, once") {
+    for (const auto& [from, to] : {std::pair{"distributed:", "distriubted:"},
+                                   {"packed_sequence:", "packed_seqeunce:"},
+                                   {"step_scheduler:", "step_schedulr:"},
+                                   {"dataset:", "datasset:"}}) {
+      CAPTURE(to);
+      const Checked checked = ask_nemo("", from, to);
+      const Finding* const found = find(checked, "unknown_option");
+      REQUIRE_MESSAGE(found != nullptr, findings_text(checked));
+      CHECK(found->severity == Severity::error);
+      CHECK(found->message.starts_with(std::string(to).substr(0, found->message.find(':'))));
+      CHECK(std::count_if(checked.findings.begin(), checked.findings.end(),
+                          [](const Finding& f) { return f.rule == "unknown_option"; }) == 1);
+    }
+    rule_is_absent(ask_nemo("optimizer:\n  lr: 1e-5\nmine:\n  a: 1\nmodels:\n  a: 1\n"));
+    rule_is_absent(ask_nemo("validation_dataset:\n  split: x\nclip_grad_norm: 1.0\n"));
   }
 
   TEST_CASE("states are as narrow as the weights") {

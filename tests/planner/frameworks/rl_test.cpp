@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -179,6 +180,78 @@ TEST_SUITE("verl") {
                "unknown_option") == nullptr);
   }
 
+  TEST_CASE("values are held against the types, ranges and words of its classes") {
+    const auto refused = [](const std::string& from, const std::string& to,
+                            const std::string& words) {
+      CAPTURE(to);
+      rule("refused_value", ask_shards(from, to), words);
+    };
+    refused("rollout.n=8", "rollout.n=abc", "a whole number");
+    refused("rollout.n=8", "rollout.n=2.5", "a whole number");
+    refused("strategy=fsdp2", "strategy=fsdp3", "fsdp, fsdp2, megatron");
+    refused("rollout.name=vllm", "rollout.name=vlm", "vllm, sglang, trtllm");
+    refused("fsdp_config.param_offload=True", "fsdp_config.param_offload=ture", "true or false");
+    refused("gpu_memory_utilization=0.6", "gpu_memory_utilization=1.7", "from 0 to 1");
+    refused("train_batch_size=256", "train_batch_size=many", "a whole number");
+    refused("trainer.nnodes=2", "trainer.nnodes=0", "at least 1");
+    refused("rollout.n=8", "rollout.n=8 trainer.critic_warmup=ten", "a number");
+    rule("refused_value",
+         ask_megatron("actor.megatron.tensor_model_parallel_size=$TP",
+                      "actor.megatron.tensor_model_parallel_size=abc"),
+         "tensor_model_parallel_size is abc");
+    // A number of another kind, a reference, what a run tells, and what counts for nothing.
+    for (const char* const fine :
+         {"rollout.n=8 actor_rollout_ref.actor.clip_ratio=1", "rollout.n=8.0",
+          "rollout.n=${oc.select:mine,8}", "rollout.n=$N",
+          "rollout.n=x actor_rollout_ref.rollout.n=8",
+          "rollout.n=8 actor_rollout_ref.rollout.val_kwargs.temperature=1e-1",
+          "rollout.n=8 actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=null"}) {
+      CAPTURE(fine);
+      CHECK(find(ask_shards("rollout.n=8", fine), "refused_value") == nullptr);
+    }
+    // Words of its own another program may have; a count is one all the same.
+    CHECK(find(ask_shards("verl.trainer.main_ppo \\\n",
+                          "recipe.dapo.main_dapo \\\n  "
+                          "actor_rollout_ref.actor.loss_agg_mode=mine \\\n"),
+               "refused_value") == nullptr);
+  }
+
+  TEST_CASE("words and flags that Hydra refuses are found") {
+    rule("stray_word", ask_shards("trainer.nnodes=2", "trainer.nnodes=2 trainer.total_epochs 15"),
+         "trainer.total_epochs");
+    rule("stray_word", ask_shards("trainer.nnodes=2", "trainer.nnodes=2 trainer.total_epochs = 15"),
+         "trainer.total_epochs = 15");
+    for (const char* const flag : {"--cofnig-name=ppo_trainer.yaml", "--confign-ame ppo_trainer",
+                                   "--cnofig-path=config", "-x"}) {
+      CAPTURE(flag);
+      rule("unknown_option", ask_shards("main_ppo \\\n", "main_ppo " + std::string(flag) + " \\\n"),
+           "Hydra has no such flag");
+    }
+    for (const char* const fine :
+         {"--config-name=ppo_trainer", "--config-name ppo_trainer", "-cn ppo_trainer",
+          "--config-n ppo_trainer", "--multirun", "~trainer.logger"}) {
+      CAPTURE(fine);
+      const Checked checked =
+          ask_shards("main_ppo \\\n", "main_ppo " + std::string(fine) + " \\\n");
+      CHECK_MESSAGE(!checked.has(Severity::error), findings_text(checked));
+      CHECK(checked.step->job.samples == 8);
+    }
+    // A flag that takes no value takes none of the overrides; a short name is the long one.
+    CHECK(ask_shards("main_ppo \\\n", "main_ppo -cn ppo_megatron_trainer \\\n").recipe ==
+          RecipeKind::fsdp2);  // which a strategy that is said goes before
+    CHECK(ask_megatron("--config-name='ppo_megatron_trainer.yaml'", "-cn ppo_megatron_trainer")
+              .recipe == RecipeKind::megatron);
+  }
+
+  TEST_CASE("a section that was misspelt is named") {
+    rule("unknown_option",
+         ask_shards("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rolout.n=8"), "rolout");
+    const Finding found =
+        *find(ask_shards("actor_rollout_ref.rollout.n=8", "actor_rollout_ref.rolout.n=8"),
+              "unknown_option");
+    CHECK(found.instead.find("actor_rollout_ref.rollout.n?") != std::string::npos);
+  }
+
   TEST_CASE("the arithmetic of batches is verl's") {
     rule("batch_arithmetic", ask_shards("train_batch_size=256", "train_batch_size=32"),
          "fewer than the 64");
@@ -318,9 +391,53 @@ TEST_SUITE("NeMo-RL") {
          "policy.train_global_batch_sizes");
     rule("two_batchings",
          ask_nemo("  dtensor_cfg:", "  dynamic_batching:\n    enabled: true\n  dtensor_cfg:"));
+    rule("unknown_option", ask_nemo("cluster:", "clusetr:"), "clusetr");
     const std::vector<ConfigText> alone{
         {"child.yaml", "defaults: ./parent.yaml\ngrpo:\n  seed: 1\n"}};
     rule("config_missing", ask(alone, "qwen3-8b", 8), "parent.yaml");
+  }
+}
+
+TEST_SUITE("NeMo-RL's names and values") {
+  Checked base(const std::string& from, const std::string& to) {
+    return ask({{"nemo_base.yaml", with_words(fixture("nemo_base.yaml"), from, to)}}, "qwen3-8b",
+               8);
+  }
+
+  TEST_CASE("a section that was misspelt is an error, once, whatever stands in it") {
+    for (const auto& [from, to] : {std::pair{"cluster:", "clusetr:"},
+                                   {"  generation:", "  gneeration:"},
+                                   {"  sequence_packing:", "  sequence_pakcing:"},
+                                   {"    vllm_cfg:", "    vlm_cfg:"}}) {
+      CAPTURE(to);
+      const Checked checked = base(from, to);
+      const auto errors =
+          std::count_if(checked.findings.begin(), checked.findings.end(), [](const Finding& f) {
+            return f.rule == "unknown_option" && f.severity == Severity::error;
+          });
+      CHECK_MESSAGE(errors == 1, findings_text(checked));
+    }
+    // A section that nobody has is one of the user's own; a child's may be its parent's again.
+    CHECK(find(base("cluster:", "mine:\n  a: 1\ncluster:"), "unknown_option") == nullptr);
+  }
+
+  TEST_CASE("values are of the types that it holds them against") {
+    const auto refused = [](const std::string& from, const std::string& to,
+                            const std::string& words) {
+      CAPTURE(to);
+      rule("refused_value", base(from, to), words);
+    };
+    refused("max_total_sequence_length: 4096", "max_total_sequence_length: abc", "a whole number");
+    refused("num_prompts_per_step: 32", "num_prompts_per_step: 32.5", "a whole number");
+    refused("train_micro_batch_size: 2", "train_micro_batch_size: abc", "a whole number");
+    refused("train_micro_batch_size: 2", "train_micro_batch_size: 2\n  precision: bf61",
+            "float32, bfloat16, float16");
+    refused("gpu_memory_utilization: 0.6", "gpu_memory_utilization: 60", "from 0 to 1");
+    refused("cpu_offload: false", "cpu_offload: flase", "true or false");
+    refused("gpus_per_node: 8", "gpus_per_node: eight", "a whole number");
+    CHECK(find(base("max_total_sequence_length: 4096",
+                    "max_total_sequence_length: ${grpo.num_prompts_per_step}"),
+               "refused_value") == nullptr);
   }
 }
 

@@ -1,0 +1,115 @@
+#include "planner/frameworks/rl/omega_checks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "models/error.h"
+#include "models/text.h"
+#include "planner/frameworks/option_value.h"
+#include "planner/frameworks/slips.h"
+
+namespace qplan {
+namespace {
+
+constexpr std::string_view kHydraFlags =
+    "qplan: planner/frameworks/options/hydra.tsv, the flags of hydra-core 1.3.2's parser";
+
+// What another key says, or what has to be said yet.
+bool is_reference_to(const Json& value) {
+  if (!value.is_string()) return false;
+  const auto& text = value.get_ref<const std::string&>();
+  return text.find("${") != std::string::npos || text == "???";
+}
+
+std::string wanted_of(const KnownOption& known, const Json& value) {
+  if (value.is_structured() || is_reference_to(value)) return "";
+  return wanted_instead(known, value, ValueReader::yaml);
+}
+
+}  // namespace
+
+void check_omega_values(const Scene& scene, const ConfigPart& part, const OptionList& list,
+                        bool choices, std::string_view source, Findings& out) {
+  for (const Setting& setting : part.settings) {
+    const KnownOption* const known = list.find(setting.key);
+    if (known == nullptr || !setting.resolved || part.settings.find(setting.key) != &setting) {
+      continue;
+    }
+    if (!choices && !known->choices.empty()) continue;
+    const std::string wanted = wanted_of(*known, setting.value);
+    if (wanted.empty()) continue;
+    const std::string text = text_of(setting.value);
+    // The plan's word that it stands for refuses it as well, by the name of Megatron's flag.
+    std::erase_if(out, [&](const Finding& finding) {
+      return finding.rule == "bad_value" && finding.place.file == setting.place.file &&
+             finding.place.line == setting.place.line &&
+             finding.message.find(shown(text)) != std::string::npos;
+    });
+    const std::vector<std::string> truths{"true", "false"};
+    const std::string meant =
+        certain_choice(lower_case(text), known->type == "bool" ? truths : known->choices);
+    out.push_back({Severity::error, "refused_value", setting.place,
+                   fmt::format("{} is {}, and must be {}", setting.key, shown(text), wanted), "",
+                   std::string(source),
+                   meant.empty() ? Correction{} : with_value(scene, setting, meant)});
+  }
+}
+
+void check_stray_words(const ConfigPart& part, std::string_view source, Findings& out) {
+  const auto stands_alone = [](const Setting& s) { return s.key == kStrayWord && s.resolved; };
+  auto at = part.settings.begin();
+  while ((at = std::find_if(at, part.settings.end(), stands_alone)) != part.settings.end()) {
+    const Place place = at->place;
+    // "a.b = c": one mistake in three words.
+    std::string words;
+    for (; at != part.settings.end() && stands_alone(*at); ++at) {
+      words += (words.empty() ? "" : " ") + text_of(at->value);
+    }
+    out.push_back({Severity::error,
+                   "stray_word",
+                   place,
+                   fmt::format("{} is no override, which has a = and no space around it: Hydra "
+                               "stops",
+                               shown(words)),
+                   "key=value in one word",
+                   std::string(source),
+                   {}});
+  }
+}
+
+const KnownOption* hydra_flag(std::string_view name) {
+  const OptionList& list = known_options("hydra");
+  if (const KnownOption* const found = list.find(name)) return found;
+  if (!name.starts_with("--")) return nullptr;
+  const KnownOption* only = nullptr;
+  for (const std::string& spelling : list.names()) {
+    if (!spelling.starts_with(name)) continue;
+    if (only != nullptr) return nullptr;
+    only = list.find(spelling);
+  }
+  return only;
+}
+
+std::string hydra_name(std::string_view name) {
+  const KnownOption* const known = hydra_flag(name);
+  return known == nullptr ? std::string(name) : known->spellings.front();
+}
+
+void check_hydra_flags(const Scene& scene, const ConfigPart& part, Findings& out) {
+  const OptionList& list = known_options("hydra");
+  for (const Setting& setting : part.settings) {
+    const bool flag = setting.syntax == Syntax::words && setting.key.starts_with('-');
+    if (!flag || hydra_flag(setting.key) != nullptr) continue;
+    if (setting.key.find('$') != std::string::npos) continue;
+    const std::string near = nearest_name(setting.key, list.names());
+    const bool slip = setting.key.starts_with("--") && !near.empty() && is_slip(setting.key, near);
+    out.push_back({Severity::error, "unknown_option", setting.place,
+                   fmt::format("{}: Hydra has no such flag, and stops", setting.key),
+                   slip ? fmt::format("did you mean {}?", near) : "leave it out",
+                   std::string(kHydraFlags),
+                   slip ? with_key(scene, part, setting, near) : Correction{}});
+  }
+}
+
+}  // namespace qplan

@@ -1,0 +1,31 @@
+#pragma once
+// What verl and NeMo-RL share of a check: values of a configuration by their types, and the words
+// of a command line that Hydra reads.
+
+#include <string_view>
+
+#include "planner/frameworks/scene.h"
+
+namespace qplan {
+
+// Values that are not of their key's type, range or choices, of those that count (the last of a
+// key). `choices` false: the program may have words of its own.
+void check_omega_values(const Scene& scene, const ConfigPart& part, const OptionList& list,
+                        bool choices, std::string_view source, Findings& out);
+
+// Words that are no override ("a.b = c" in three pieces).
+void check_stray_words(const ConfigPart& part, std::string_view source, Findings& out);
+
+// Flags that Hydra has not.
+void check_hydra_flags(const Scene& scene, const ConfigPart& part, Findings& out);
+
+// A word among the settings that is neither an override nor a flag; its value is the word.
+inline constexpr std::string_view kStrayWord = "(word)";
+
+// Hydra's flag of that spelling, or that the beginning of one is, as Python's argparse takes it;
+// null: it has none, or several begin so.
+const KnownOption* hydra_flag(std::string_view name);
+// How it is kept: by its long spelling.
+std::string hydra_name(std::string_view name);
+
+}  // namespace qplan
