@@ -462,9 +462,11 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   result.host_per_node = host;
   result.host_room = trained.memory.host_room;
   if (result.misfit.empty() && training > result.capacity) {
-    result.misfit = fmt::format("the update takes {}, {} more than the {} that may be filled ({})",
-                                human_bytes(training), human_bytes(training - result.capacity),
-                                human_bytes(result.capacity), parts_text(stage, asleep));
+    const std::string parts = parts_text(stage, asleep);
+    result.misfit =
+        fmt::format("the update takes {}, {} more than the {} that may be filled{}",
+                    human_bytes(training), human_bytes(training - result.capacity),
+                    human_bytes(result.capacity), parts.empty() ? "" : fmt::format(" ({})", parts));
   }
   if (result.misfit.empty() && counted && scoring > result.capacity) {
     result.misfit =
