@@ -25,7 +25,11 @@ void read_model_of_files(FilesQuestion& question, const std::vector<ConfigText>&
     return;
   }
   const auto model = model_of_files(job);
-  if (!model) return;  // which make_job says
+  if (!model) {
+    const std::string why = why_no_model(job);
+    if (why.empty()) return;  // which make_job says
+    throw Error(fmt::format("--model is missing, and the files do not say all of it: {}", why));
+  }
   read_model(model->config, "the model that the arguments describe");
   question.choices.model = "the-scripts-own";
   question.choices.model_config = model->config;

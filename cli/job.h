@@ -76,11 +76,7 @@ struct Job {
   std::unique_ptr<CostModel> cost;
 
   [[nodiscard]] const Recipe& recipe() const { return recipe_of(framework); }
-  [[nodiscard]] ClusterLimits limits() const {
-    return {.gpus = gpus,
-            .compute_capability = hardware.gpu.compute_capability,
-            .kinds = cost->kinds()};
-  }
+  [[nodiscard]] ClusterLimits limits() const { return limits_of(hardware, gpus, cost->kinds()); }
 };
 
 // Reads the model and the machine. `gpus` is what a verb that needs no --gpus falls back to.

@@ -99,8 +99,9 @@ constexpr std::int64_t kMostAsked = 16384;  // GPUs, where nobody says how many 
 SizeAnswer fewest_gpus(const SizeQuestion& question) {
   SizeAnswer answer;
   answer.how =
-      "doubled until something fits, then every whole number of nodes between, from below: more "
-      "GPUs need not fit where fewer do, for batch and layers must divide among them";
+      "doubled until something fits, then every number between of a node's GPUs, or of whole "
+      "nodes, from "
+      "below: more GPUs need not fit where fewer do, for batch and layers must divide among them";
   const std::int64_t node = node_of(question.choices);
   const auto fits = [&](std::int64_t gpus) {
     JobChoices choices = question.choices;
@@ -116,7 +117,8 @@ SizeAnswer fewest_gpus(const SizeQuestion& question) {
       below = gpus;
       continue;
     }
-    for (std::int64_t between = below / node * node + node; between < gpus; between += node) {
+    const std::int64_t step = gpus <= node ? 1 : node;
+    for (std::int64_t between = below / step * step + step; between < gpus; between += step) {
       if (fits(between)) break;
     }
     break;
@@ -124,8 +126,8 @@ SizeAnswer fewest_gpus(const SizeQuestion& question) {
   return answer;
 }
 
-// The largest value on a grid that fits: doubling from `first`, then bisection of the last
-// doubling in eighths, as far as whole numbers go.
+// The largest multiple of `first` that fits, which `most` is too: doubling, then bisection of the
+// last doubling.
 void bisect(SizeAnswer& answer, std::int64_t first, std::int64_t most, bool refine,
             const std::function<bool(std::int64_t)>& fits) {
   answer.bisected = true;
@@ -136,13 +138,12 @@ void bisect(SizeAnswer& answer, std::int64_t first, std::int64_t most, bool refi
     value *= 2;
   }
   if (largest == 0 || !refine) return;
-  const std::int64_t grain = std::max<std::int64_t>(1, largest / 8);
-  std::int64_t low = 0, high = (std::min(value, most) - largest) / grain;  // in grains above
-  while (high - low > 1) {
-    const std::int64_t middle = (low + high) / 2;
-    if (fits(largest + middle * grain)) {
+  std::int64_t high = std::min(value, most + first);  // the least that does not, or is not asked
+  while (high - largest > first) {
+    const std::int64_t middle = (largest + high) / 2 / first * first;
+    if (fits(middle)) {
       answer.chosen = answer.tried.size() - 1;
-      low = middle;
+      largest = middle;
     } else {
       high = middle;
     }
@@ -152,10 +153,10 @@ void bisect(SizeAnswer& answer, std::int64_t first, std::int64_t most, bool refi
 SizeAnswer longest_sequence(const SizeQuestion& question) {
   SizeAnswer answer;
   answer.how =
-      "doubled from 1024 tokens, then bisected to an eighth: the memory of every plan grows with "
+      "doubled from 1024 tokens, then bisected to 1024: the memory of every plan grows with "
       "the length, and lengths on this grid divide alike";
-  constexpr std::int64_t kMostTokens = std::int64_t{1} << 24;
-  bisect(answer, 1024, kMostTokens, true, [&](std::int64_t tokens) {
+  constexpr std::int64_t kMostTokens = std::int64_t{1} << 24, kGrid = 1024;
+  bisect(answer, kGrid, kMostTokens, true, [&](std::int64_t tokens) {
     PlanWords words = question.words;
     words["seq_len"] = fmt::format("{}", tokens);
     return keep(answer, look(question, question.choices, words));
@@ -167,7 +168,7 @@ SizeAnswer largest_micro_batch(const SizeQuestion& question) {
   SizeAnswer answer;
   const bool said = question.words.contains("global_batch_size");
   answer.how = said ? "doubled from 1 within the batch that was given: others need not divide it"
-                    : "doubled from 1, then bisected to an eighth: the memory of every plan grows "
+                    : "doubled from 1, then bisected: the memory of every plan grows "
                       "with the micro-batch; the batch is a multiple of it near 4 Mi tokens";
   constexpr std::int64_t kMostSequencesOfRank = 1 << 16;
   bisect(answer, 1, kMostSequencesOfRank, !said, [&](std::int64_t micro_batch) {

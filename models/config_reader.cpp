@@ -83,7 +83,7 @@ struct Unmodelled {
 constexpr std::array kUnmodelled{
     Unmodelled{"deepseek_v4", "attends to compressed keys and keeps several residual streams",
                "deepseek_v32"},
-    Unmodelled{"gemma2", "caps attention's scores and logits", "gemma3"},
+    Unmodelled{"gemma2", "caps attention's scores and logits", "gemma3_text"},
     Unmodelled{"glm_moe_dsa", "shares what an indexer chooses between layers", "deepseek_v32"},
     Unmodelled{"kimi_linear",
                "has Kimi Delta Attention in three layers of four, whose states forget each channel "
@@ -91,6 +91,8 @@ constexpr std::array kUnmodelled{
                "qwen3_next"},
     Unmodelled{"mimo_v2_flash", "has values narrower than keys", "mimo"},
     Unmodelled{"minimax", "mixes lightning attention layers with attention", "minimax_m2"},
+    Unmodelled{"minimax_m1", "mixes lightning attention layers with attention", "minimax_m2"},
+    Unmodelled{"minimax_text_01", "mixes lightning attention layers with attention", "minimax_m2"},
 };
 
 std::vector<std::string> known_architectures() {
@@ -114,8 +116,19 @@ const Architecture& architecture_of(JsonReader& in) {
   for (const Unmodelled& unmodelled : kUnmodelled) {
     if (type != unmodelled.model_type) continue;
     in.fail("model_type",
-            fmt::format("'{}' {}, which is not modelled; {} is its nearest kin that is", type,
+            fmt::format("'{}' {}, which is not modelled; its nearest kin that is has --as {}", type,
                         unmodelled.why, unmodelled.kin));
+  }
+  // A wrapper of a text model that is known: LLaVA's, Mistral 3's.
+  if (const auto inner = in.object().find("text_config"); inner != in.object().end()) {
+    const Json of_text = inner->is_object() ? inner->value("model_type", Json()) : Json();
+    if (of_text.is_string() && find_architecture(of_text.get<std::string>()) != nullptr) {
+      in.fail("model_type",
+              fmt::format(
+                  "'{}' is unknown, and its text_config is a {}; give that alone as a config.json, "
+                  "without the towers beside it",
+                  shown(type), of_text.get<std::string>()));
+    }
   }
   const std::vector<std::string> known = known_architectures();
   in.fail("model_type",

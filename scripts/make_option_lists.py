@@ -6,8 +6,8 @@ Columns: spellings (separated by spaces), values it takes (0, 1, 3, ?, + or *), 
 that it is never null. Sources, each named by an argument:
   --megatron DUMP        rows dumped from the live parser of Megatron-LM: spellings, destination,
                          action, type, number of values, default, choices as JSON
-  --argparse NAME=FILE   a Python file that calls add_argument(), or a patch (.patch) that adds such
-                         calls; may be repeated for one NAME
+  --argparse NAME=FILE   a Python file that calls add_argument(), or a patch (.patch) of Megatron that adds
+                         such calls, or switches to its configuration; may be repeated for one NAME
   --deepspeed            the installed deepspeed package's configuration classes
   --accelerate           the installed accelerate package's configuration classes
   --torchtitan FILE      torchtitan/config/configs.py
@@ -32,6 +32,7 @@ import ast
 import collections
 import json
 import pathlib
+import re
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "planner" / "frameworks" / "options"
 # Types that a framework's parser names itself.
@@ -65,6 +66,17 @@ def added_calls(patch):
     return "\n".join(calls)
 
 
+def added_switches(patch):
+    """The switches that a patch adds to TransformerConfig, of which Megatron's parser makes arguments."""
+    within = False
+    for line in patch.splitlines():
+        if line.startswith("@@"):
+            within = line.endswith("class TransformerConfig(ModelParallelConfig):")
+        field = re.fullmatch(r"\+    (\w+): bool = False", line)
+        if within and field:
+            yield "--" + field.group(1).replace("_", "-"), "0", "", "False", ""
+
+
 def megatron_has(word):
     rows = (FOLDER / "megatron.tsv").read_text().splitlines()
     return any(word in row.split("\t")[0].split() for row in rows)
@@ -72,7 +84,10 @@ def megatron_has(word):
 
 def argparse_rows(path):
     text = pathlib.Path(path).read_text()
-    for node in ast.walk(ast.parse(added_calls(text) if path.endswith(".patch") else text)):
+    if path.endswith(".patch"):
+        yield from added_switches(text)
+        text = added_calls(text)
+    for node in ast.walk(ast.parse(text)):
         if not isinstance(node, ast.Call):
             continue
         # slime's reset_arg() gives Megatron's options other defaults, and adds what Megatron has not.
@@ -300,8 +315,10 @@ def bridge_recipe_rows(folder):
 
 def bridge_field_rows(bridge, megatron):
     """"section.field" of a ConfigContainer: the fields of the section's class and of its bases; for
-    model and dataset of every class that may stand there."""
-    classes = collections.defaultdict(lambda: [set(), set()])  # name: fields, bases
+    model and dataset of every class that may stand there. A type or words where all have the same; of
+    mixed_precision the names that are registered."""
+    # Name: fields with their types, bases.
+    classes = collections.defaultdict(lambda: [collections.defaultdict(set), set()])
     files = [*(pathlib.Path(bridge) / "src").rglob("*.py"),
              *(pathlib.Path(megatron) / "megatron").rglob("*.py")]
     of_models, of_data = set(), set()
@@ -315,10 +332,11 @@ def bridge_field_rows(bridge, megatron):
             if not isinstance(node, ast.ClassDef):
                 continue
             fields, bases = classes[node.name]
-            fields.update(f.target.id for f in node.body
-                          if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name))
-            fields.update(f.name for f in node.body if isinstance(f, ast.FunctionDef)
-                          and any("property" in ast.unparse(d) for d in f.decorator_list))
+            for f in node.body:
+                if isinstance(f, ast.AnnAssign) and isinstance(f.target, ast.Name):
+                    fields[f.target.id].add(annotated_type(f.annotation, {}))
+                elif isinstance(f, ast.FunctionDef) and any("property" in ast.unparse(d) for d in f.decorator_list):
+                    fields[f.name].add(("", ""))
             bases.update(renamed.get(b, b) for b in (ast.unparse(b).split(".")[-1] for b in node.bases))
             if "models" in path.parts or "transformer" in path.parts or "config" in path.name:
                 of_models.add(node.name)
@@ -327,9 +345,20 @@ def bridge_field_rows(bridge, megatron):
 
     def fields_of(name, seen=frozenset()):
         if name in seen or name not in classes:
-            return set()
+            return {}
         fields, bases = classes[name]
-        return fields.union(*(fields_of(b, seen | {name}) for b in bases))
+        return all_of([fields, *(fields_of(b, seen | {name}) for b in bases)])
+
+    def all_of(several):
+        together = collections.defaultdict(set)
+        for fields in several:
+            for name, types in fields.items():
+                together[name] |= types
+        return together
+
+    presets = ast.parse((pathlib.Path(bridge) / "src/megatron/bridge/training/mixed_precision.py").read_text())
+    registered = [node.name for node in presets.body if isinstance(node, ast.FunctionDef)
+                  and any(ast.unparse(d) == "register" for d in node.decorator_list)]
 
     container = pathlib.Path(bridge) / "src/megatron/bridge/training/config.py"
     for node in ast.parse(container.read_text()).body:
@@ -339,12 +368,13 @@ def bridge_field_rows(bridge, megatron):
             if not isinstance(field, ast.AnnAssign):
                 continue
             section = field.target.id
-            yield section, "1", "", "", ""
+            yield section, "1", "", "", ",".join(registered) if section == "mixed_precision" else ""
             kinds = {n.id for n in ast.walk(field.annotation) if isinstance(n, ast.Name)}
             kinds |= {"model": of_models, "dataset": of_data}.get(section, set())
-            for name in set().union(*(fields_of(k) for k in kinds)):
+            for name, types in all_of(fields_of(k) for k in kinds).items():
+                kind, choices = types.pop() if len(types) == 1 else ("", "")
                 if not name.startswith("_"):
-                    yield f"{section}.{name}", "1", "", "", ""
+                    yield f"{section}.{name}", "1", kind if kind in ("int", "float", "bool") else "", "", choices
 
 
 # What accelerate/commands/launch.py and utils/dataclasses.py take of a key that they read.
@@ -453,7 +483,7 @@ def annotated_type(annotation, enums):
     for part, kind in zip(parts, kinds):
         if kind.startswith("Literal["):
             words += part.slice.elts if isinstance(part.slice, ast.Tuple) else [part.slice]
-    choices = [str(word.value) for word in words]
+    choices = [str(ast.literal_eval(word)) for word in words]
     if len(parts) == 1 and kinds[0] in enums:
         choices = enums[kinds[0]]
     if set(kinds) - {"bool"} and all(kind == "bool" or kind.startswith("Literal[") for kind in kinds) and choices:
@@ -478,7 +508,7 @@ def classes_of(paths):
 def field_rows(classes, name, enums, prefix=""):
     """The fields of a class and of those that it is made of; of fsdp_config, what stands in it."""
     node = classes.get(name)
-    for base in node.bases if node else []:
+    for base in reversed(node.bases) if node else []:
         yield from field_rows(classes, ast.unparse(base), enums, prefix)
     for item in node.body if node else []:
         if not isinstance(item, ast.AnnAssign) or item.target.id.startswith("_"):
@@ -569,7 +599,8 @@ def ms_swift_rows(folder, root):
         for item in node.body:
             if isinstance(item, ast.AnnAssign):
                 annotations[item.target.id].add(ast.unparse(item.annotation))
-    rows = list(merged(field_rows(classes, root, enums)))
+    # A class's own fields come last, and are what its parser has.
+    rows = list({row[0]: row for row in field_rows(classes, root, enums)}.values())
     if root == "RLHFArguments":
         rows += [(name, "1", kind, "", "") for name, kind in SEQ2SEQ]
     return spelled_as_arguments(rows, annotations)

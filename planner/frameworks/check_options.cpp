@@ -336,6 +336,8 @@ bool is_known(const ConfigPart& part, const std::string& key) {
              std::count_if(list.names().begin(), list.names().end(), begins) == 1;
     }
     case Dialect::megatron:
+      // Where NVIDIA's ModelOpt is installed.
+      return known_options("megatron_post_training").find(key) != nullptr;
     case Dialect::bridge:
     case Dialect::own_script:
     case Dialect::verl:

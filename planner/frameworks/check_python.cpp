@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 
 #include "models/error.h"
 #include "planner/frameworks/megatron/bridge.h"
+#include "planner/frameworks/option_value.h"
 #include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
 #include "planner/frameworks/torch/torch.h"
 
 namespace qplan {
@@ -213,31 +216,87 @@ void check_recipe(const Scene& scene, const PythonText& text, Findings& out) {
   }
 }
 
+constexpr std::string_view kFieldSource =
+    "qplan: planner/frameworks/options/bridge_fields.tsv, the fields of Megatron-Bridge 067f987d "
+    "and "
+    "Megatron-LM d98e8a64";
+
+// The nearest of these, where it is a slip away: what is no slip is a newer version's. Empty: none.
+std::string slip_of(const std::string& name, const std::vector<std::string>& names) {
+  const std::string near = nearest_name(name, names);
+  return !near.empty() && is_slip(name, near) ? near : "";
+}
+
+// cfg.train.global_batch_size = "256", cfg.mixed_precision = "bf16_mixd".
+void check_field_value(const KnownOption& known, const PythonArgument& value,
+                       const std::string& field, Findings& out) {
+  Json read = value.value;
+  if (!value.resolved || read.is_null() || read.is_array() || read.is_object()) return;
+  if (field == "mixed_precision" &&
+      read.is_string()) {  // "bf16-mixed", too (get_mixed_precision_config)
+    std::string name = read;
+    std::replace(name.begin(), name.end(), '-', '_');
+    read = std::move(name);
+  }
+  const std::string wanted = wanted_instead(known, read, ValueReader::python);
+  if (wanted.empty()) return;
+  const std::string meant = certain_choice(text_of(read), known.choices);
+  out.push_back({error,
+                 "bad_value",
+                 value.place,
+                 fmt::format("{} must be {}, not {}", field, wanted, shown(value.text)),
+                 meant.empty() ? "" : fmt::format("did you mean {}?", meant),
+                 std::string(kFieldSource),
+                 {}});
+}
+
 // cfg.model.tensor_model_paralel_size = 2: Python makes a field of that name, which nobody reads.
+// cfg.optimzer.lr = 1e-4: there is no such section to set it in.
 void check_fields(const PythonText& text, Findings& out) {
   const OptionList& fields = known_options("bridge_fields");
+  std::vector<std::string> sections;
+  for (const std::string& name : fields.names()) {
+    if (name.find('.') == std::string::npos) sections.push_back(name);
+  }
+  std::set<std::string> configurations;  // names of variables whose sections are known
   for (const PythonAssignment& assignment : text.assignments) {
     const std::size_t dot = assignment.target.find('.');
     if (dot == std::string::npos) continue;
     const std::string field = assignment.target.substr(dot + 1);
-    const std::size_t inner = field.find('.');
-    const std::string section = field.substr(0, inner);
-    if (fields.find(field) != nullptr || fields.find(section) == nullptr ||
-        inner == std::string::npos) {
+    if (field.find('.') != std::string::npos &&
+        fields.find(field.substr(0, field.find('.'))) != nullptr) {
+      configurations.insert(assignment.target.substr(0, dot));
+    }
+  }
+  for (const PythonAssignment& assignment : text.assignments) {
+    const std::size_t dot = assignment.target.find('.');
+    if (dot == std::string::npos) continue;
+    const std::string root = assignment.target.substr(0, dot);
+    const std::string field = assignment.target.substr(dot + 1);
+    if (const KnownOption* const known = fields.find(field); known != nullptr) {
+      if (configurations.contains(root)) check_field_value(*known, assignment.value, field, out);
       continue;
     }
-    const auto names = names_under("bridge_fields", section + ".");
-    const std::string name = field.substr(inner + 1), near = nearest_name(name, names);
-    if (near.empty() || !is_slip(name, near)) continue;  // a newer version's
-    out.push_back(
-        {error,
-         "unknown_option",
-         assignment.value.place,
-         fmt::format("{} has no field {}: it is set, and nobody reads it", section, shown(name)),
-         fmt::format("did you mean {}?", near),
-         "qplan: planner/frameworks/options/bridge_fields.tsv, the fields of "
-         "Megatron-Bridge 067f987d and Megatron-LM d98e8a64",
-         {}});
+    const std::size_t inner = field.find('.');
+    if (inner == std::string::npos) continue;
+    const std::string section = field.substr(0, inner), name = field.substr(inner + 1);
+    std::string message, near;
+    if (fields.find(section) != nullptr) {
+      near = slip_of(name, names_under("bridge_fields", section + "."));
+      message =
+          fmt::format("{} has no field {}: it is set, and nobody reads it", section, shown(name));
+    } else if (configurations.contains(root)) {
+      near = slip_of(section, sections);
+      message = fmt::format("{} has no section {}, and Python stops", root, shown(section));
+    }
+    if (near.empty()) continue;
+    out.push_back({error,
+                   "unknown_option",
+                   assignment.value.place,
+                   message,
+                   fmt::format("did you mean {}?", near),
+                   std::string(kFieldSource),
+                   {}});
   }
 }
 

@@ -519,8 +519,10 @@ Correction with_key(const Scene& scene, const ConfigPart& part, const Setting& s
   if (std::string why = why_not_accepted(part, key, setting); !why.empty()) {
     return refused(std::move(why));
   }
-  return Correction{{setting.place.file, setting.name.begin, setting.name.end,
-                     dotted ? "--" + key : spelled(key)}};
+  Correction correction{{setting.place.file, setting.name.begin, setting.name.end,
+                         dotted ? "--" + key : spelled(key)}};
+  correction.renames = true;
+  return correction;
 }
 
 Correction removed(const Scene& scene, const ConfigPart& part, const Setting& setting) {

@@ -41,7 +41,8 @@ struct Edit {
 struct Correction : std::vector<Edit> {
   using std::vector<Edit>::vector;
   Correction(std::vector<Edit> edits) : std::vector<Edit>(std::move(edits)) {}
-  std::string why_not;  // a sentence without its full stop; empty: there is nothing to tell
+  std::string why_not;   // a sentence without its full stop; empty: there is nothing to tell
+  bool renames = false;  // an option whose name was misspelt, and nothing else
 };
 
 struct Finding {

@@ -35,6 +35,25 @@ std::int64_t number_of_kind(const Kinds& kinds, const std::string& rule) {
   return found == kinds.end() ? 0 : found->second;
 }
 
+// Corrections in the order that they are made in. A name comes first: what is misspelt has no
+// meaning, and others are judged without it. An option that seems to be missing may be misspelt.
+enum class Turn : std::uint8_t { names, others, additions };
+
+bool is_unknown(const Finding& finding) {
+  return finding.rule == "unknown_option";
+}
+
+Turn turn_of(const Finding& finding) {
+  const bool adds = std::all_of(finding.fix.begin(), finding.fix.end(),
+                                [](const Edit& edit) { return edit.begin == edit.end; });
+  return adds ? Turn::additions : finding.fix.renames ? Turn::names : Turn::others;
+}
+
+bool takes_out(const Finding& finding) {
+  return std::all_of(finding.fix.begin(), finding.fix.end(),
+                     [](const Edit& edit) { return edit.text.empty(); });
+}
+
 // Whether two edits cannot both be made in one text: they overlap, or are one and the same.
 bool clash(const Edit& a, const Edit& b) {
   if (a.file != b.file) return false;
@@ -66,20 +85,19 @@ class Fixer {
   }
 
  private:
-  // Whether anything was corrected. Names and values come first: an option that seems to be missing
-  // may be misspelt.
+  // Whether anything was corrected.
   bool step() {
     refused_.clear();
-    return improve(false) || improve(true);
+    return improve(Turn::names) || improve(Turn::others) || improve(Turn::additions);
   }
 
   // All corrections at once, or those of them that hold.
-  bool improve(bool only_adds) {
-    const std::vector<const Finding*> all = fixable(only_adds);
+  bool improve(Turn turn) {
+    const std::vector<const Finding*> all = fixable(turn);
     if (all.size() > 1 && attempt(all)) return true;
     bool any = false;
     for (;;) {
-      const auto rest = fixable(only_adds);
+      const auto rest = fixable(turn);
       const auto next = std::find_if(rest.begin(), rest.end(), [this](const Finding* finding) {
         return refused_.count(key_of(*finding)) == 0;
       });
@@ -88,15 +106,22 @@ class Fixer {
     }
   }
 
-  // Findings with corrections: those that only put something in, or the others.
-  [[nodiscard]] std::vector<const Finding*> fixable(bool only_adds) const {
+  // Findings with corrections of this turn. Nothing is taken out beside a name that nobody knows:
+  // what it stands for may need the other.
+  [[nodiscard]] std::vector<const Finding*> fixable(Turn turn) const {
     std::vector<const Finding*> found;
     for (const Finding& finding : checked_.findings) {
-      const bool adds = std::all_of(finding.fix.begin(), finding.fix.end(),
-                                    [](const Edit& edit) { return edit.begin == edit.end; });
-      if (!finding.fix.empty() && adds == only_adds) found.push_back(&finding);
+      if (finding.fix.empty() || turn_of(finding) != turn || waits(finding)) continue;
+      found.push_back(&finding);
     }
     return found;
+  }
+
+  [[nodiscard]] bool waits(const Finding& finding) const {
+    return takes_out(finding) && !is_unknown(finding) &&
+           std::any_of(checked_.findings.begin(), checked_.findings.end(), [](const Finding& f) {
+             return is_unknown(f) && f.severity == Severity::error;
+           });
   }
 
   // What is wrong with making these corrections is kept if it is one.
@@ -168,8 +193,12 @@ class Fixer {
       return "the files would not say the same job any more";
     }
     const Kinds before = kinds_of(checked_), now = kinds_of(after);
+    // A name that is spelled right shows what was wrong beside it.
+    const bool renames = std::all_of(targets.begin(), targets.end(), [](const Finding* target) {
+      return turn_of(*target) == Turn::names;
+    });
     for (const Finding& finding : after.findings) {
-      if (number_of_kind(now, finding.rule) > number_of_kind(before, finding.rule)) {
+      if (!renames && number_of_kind(now, finding.rule) > number_of_kind(before, finding.rule)) {
         return fmt::format("with it there would be another finding: {} [{}]", finding.message,
                            finding.rule);
       }
@@ -184,13 +213,17 @@ class Fixer {
       return target->severity == Severity::error;
     });
     const std::int64_t errors = after.count(Severity::error) - checked_.count(Severity::error);
-    return errors > 0 || (of_error && errors == 0) ? "with it there would be no fewer errors" : "";
+    const bool worse = errors > 0 || (of_error && errors == 0 && !renames);
+    return worse ? "with it there would be no fewer errors" : "";
   }
 
   [[nodiscard]] std::string why_left(const Finding& finding) const {
     const auto refused = refused_.find(key_of(finding));
     if (refused != refused_.end()) return refused->second;
     if (!finding.fix.why_not.empty()) return finding.fix.why_not;
+    if (!finding.fix.empty() && waits(finding)) {
+      return "an option that nobody knows stands beside it, which may need it";
+    }
     return "what to write is for you to decide";
   }
 

@@ -1,6 +1,7 @@
 #include "planner/frameworks/model_of_files.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "models/ascii.h"
+#include "models/edit_distance.h"
 #include "models/error.h"
 #include "models/model_spec.h"
 #include "models/text.h"
@@ -342,6 +344,34 @@ std::optional<ModelOfFiles> model_of_files(const JobFiles& files) {
         kUnsaidVocabulary));
   }
   return found;
+}
+
+std::string why_no_model(const JobFiles& files) {
+  const Arguments a(files);
+  std::vector<std::string> missing;
+  constexpr std::array<std::string_view, 3> kShapes{"--hidden-size", "--num-layers",
+                                                    "--num-attention-heads"};
+  for (const std::string_view key : kShapes) {
+    if (!a.whole(key)) missing.emplace_back(key);
+  }
+  for (const ConfigPart& part : files.parts) {
+    if (!takes_megatrons(part)) continue;
+    for (const Setting& setting : part.settings) {
+      for (const std::string& key : missing) {
+        if (setting.key == key || edit_distance(setting.key, key) > 2) continue;
+        return fmt::format("{}: {} is no argument; did you mean {}?", to_string(setting.place),
+                           shown(setting.key), key);
+      }
+    }
+  }
+  if (missing.size() == kShapes.size()) return "";
+  if (!missing.empty()) return fmt::format("{} is not said", fmt::join(missing, " and "));
+  if (is_of_another_kind(a))
+    return "layers of their kind have shapes that arguments alone do not tell";
+  if (!a.has("--swiglu") && a.has("--num-experts"))
+    return "experts without --swiglu are none of a known model";
+  return a.has("--swiglu") ? "--swiglu is said without --position-embedding-type rope"
+                           : "--position-embedding-type rope is said without --swiglu";
 }
 
 }  // namespace qplan

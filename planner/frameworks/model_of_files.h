@@ -19,6 +19,10 @@ struct ModelOfFiles {
 // (latent attention, layers without attention).
 std::optional<ModelOfFiles> model_of_files(const JobFiles& files);
 
+// Why Megatron's arguments describe none, with what may be misspelt and where: the end of a
+// sentence. Empty: there are none that would.
+std::string why_no_model(const JobFiles& files);
+
 // The same as shapes, of more kinds than a config.json tells: rotation without a gate, biases in
 // experts, latent attention, patterns of Mamba-2 layers. The vocabulary is padded as Megatron pads
 // it. Throws Error saying what is not stated or not modelled (encoders).

@@ -126,8 +126,7 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
       plan.document_len = space.job.document_len;
       // Its own packing makes another batch than was searched with.
       const ParallelPlan update = update_plan(split, cost.model(), plan);
-      const ClusterLimits limits{.gpus = training.gpus,
-                                 .compute_capability = cost.hardware().gpu.compute_capability};
+      const ClusterLimits limits = limits_of(cost.hardware(), training.gpus);
       if (!broken_rule(cost.model(), update, cost.recipe(), limits).empty()) continue;
       const TrainerCost trainer = trainer_cost(cost, split, plan);
       for (const PricedLayout& priced : layouts) {

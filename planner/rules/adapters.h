@@ -2,6 +2,7 @@
 // Adapters beside frozen weights (LoRA).
 
 #include "models/parameters.h"
+#include "models/program/blocks.h"
 #include "planner/rules/rule.h"
 
 namespace qplan::rules {
@@ -68,6 +69,19 @@ inline constexpr auto kAdapters = std::to_array<Rule>({
                      "use frozen_weights computed");
      },
      "qplan: bitsandbytes' and GPTQ's layers are those of Hugging Face's models"},
+    {"frozen_fp32_gathered", kEvery,
+     [](const Case& c) {
+       return c.p.frozen_weights == FrozenFormat::fp32 &&
+              !gathers_parameters(recipe_of(c.recipe), c.p.zero);
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "frozen weights in fp32 are cast where they are gathered; {} with zero {} gathers none, "
+           "and casts "
+           "each at every use, which is not modelled; use frozen_weights computed, or zero 3",
+           recipe_name(c), c.p.zero);
+     },
+     "PyTorch 2.9, torch/amp/autocast_mode.py; qplan: not modelled"},
     {"quantized_tp", kEvery,
      [](const Case& c) { return is_quantized(c.p.frozen_weights) && c.p.tp > 1; },
      [](const Case& c) {

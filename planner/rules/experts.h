@@ -9,6 +9,11 @@ constexpr bool is_fused_dispatcher(MoeDispatcher d) {
   return d == MoeDispatcher::deepep || d == MoeDispatcher::hybridep;
 }
 
+// Whether the libraries that send experts' rows have kernels for these GPUs; 94 and 95 are AMD's.
+constexpr bool has_expert_library(int compute_capability) {
+  return compute_capability >= 90 && compute_capability != 94 && compute_capability != 95;
+}
+
 inline constexpr auto kExperts = std::to_array<Rule>({
     {"expert_parallel_available", set_of(megatron_legacy, megatron_deepspeed, ddp, fsdp1, fsdp2),
      [](const Case& c) { return c.p.ep > 1; },
@@ -85,14 +90,30 @@ inline constexpr auto kExperts = std::to_array<Rule>({
      "Megatron-LM d98e8a64, megatron/core/transformer/moe/token_dispatcher.py:1836"},
     {"dispatcher_gpu", kEvery,
      [](const Case& c) {
-       return is_fused_dispatcher(c.p.moe_dispatcher) && c.limits.compute_capability > 0 &&
-              c.limits.compute_capability < 90;
+       const int generation = c.limits.compute_capability;
+       return is_fused_dispatcher(c.p.moe_dispatcher) && generation > 0 &&
+              !has_expert_library(generation);
      },
      [](const Case& c) {
-       return fmt::format("dispatcher {} needs compute capability 90 (Hopper), not {}",
-                          to_word(c.p.moe_dispatcher), c.limits.compute_capability);
+       return fmt::format(
+           "dispatcher {} is for NVIDIA's Hopper and Blackwell of data centres (compute capability "
+           "90, 100, 103), not {}; use alltoall",
+           to_word(c.p.moe_dispatcher), c.limits.compute_capability);
      },
      "DeepEP dd758ca, README.md:65"},
+    {"dispatcher_links", kEvery,
+     [](const Case& c) {
+       return is_fused_dispatcher(c.p.moe_dispatcher) && c.limits.nvlinked > 0 &&
+              c.p.ep * c.p.etp > c.limits.nvlinked;
+     },
+     [](const Case& c) {
+       return fmt::format(
+           "dispatcher {} writes to every rank of a node over NVLink, which joins {} of its GPUs "
+           "here, "
+           "not the {} of ep x etp; use alltoall",
+           to_word(c.p.moe_dispatcher), c.limits.nvlinked, c.p.ep * c.p.etp);
+     },
+     "DeepEP dd758ca, README.md:71"},
     // Whose modules are transformers'.
     {"every_expert", set_of(deepspeed, fsdp1, fsdp2),
      [](const Case& c) { return c.m.moe && c.m.moe->scales_inputs; },

@@ -5,6 +5,7 @@
 #include <span>
 #include <utility>
 
+#include "costmodel/profiles/hardware.h"
 #include "planner/rules/adapters.h"
 #include "planner/rules/context.h"
 #include "planner/rules/data.h"
@@ -99,6 +100,16 @@ EnumSet<ScheduleKind> schedules_of(RecipeKind recipe) {
 
 EnumSet<Precision> precisions_of(RecipeKind recipe) {
   return recipe_of(recipe).can.precisions;
+}
+
+ClusterLimits limits_of(const HardwareProfile& hardware, std::int64_t gpus,
+                        std::span<const GpusOfKind> kinds) {
+  const Interconnect& link = hardware.link;
+  const int joined = link.nvlink.value() > 0 ? link.nvlink_domain : 1;
+  return {.gpus = gpus,
+          .compute_capability = hardware.gpu.compute_capability,
+          .kinds = kinds,
+          .nvlinked = joined < link.gpus_per_node ? joined : 0};
 }
 
 std::string_view broken_rule(const ModelSpec& model, const ParallelPlan& plan, const Recipe& recipe,

@@ -15,13 +15,20 @@
 
 namespace qplan {
 
+struct HardwareProfile;
+
 // What the rules need to know of the cluster. A tp wider than an NVLink domain is slow, not
-// forbidden, so the domain is not here.
+// forbidden; only some libraries of experts need the domain.
 struct ClusterLimits {
   std::int64_t gpus = 0;       // the world asked for; 0: whatever the plan multiplies to
   int compute_capability = 0;  // 80, 89, 90, 100 ...; 0: unknown, rules about it are skipped
   std::span<const GpusOfKind> kinds{};  // of a cluster of several, in the pipeline's order
+  int nvlinked = 0;  // GPUs that NVLink joins, all to all; 0: all of a node, or unknown
 };
+
+// A machine's. With NVLink from card to card in pairs, or none at all, a node has no one domain.
+ClusterLimits limits_of(const HardwareProfile& hardware, std::int64_t gpus,
+                        std::span<const GpusOfKind> kinds = {});
 
 // Sequences of a step that is simulated: a schedule lists every microbatch, and nobody trains with
 // more.

@@ -71,7 +71,7 @@ RunPrediction predict_run(const RunInputs& in, const Asked& asked) {
                                   to_word(in.plan.precision));
     return result;
   }
-  const ClusterLimits limits{in.gpus, asked.hardware.gpu.compute_capability};
+  const ClusterLimits limits = limits_of(asked.hardware, in.gpus);
   for (const Infeasible& reason : why_infeasible(in.model, in.plan, recipe_of(in.recipe), limits)) {
     result.broken.emplace_back(reason.rule);
     if (is_soft_rule(reason.rule, in.recipe) || !result.refused.empty()) continue;

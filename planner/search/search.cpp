@@ -45,7 +45,7 @@ struct Found {
 void judge(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
            const ParallelPlan& plan, PlanSifter& sifter, Found& found) {
   ++found.considered;
-  const ClusterLimits limits{space.gpus, cost.hardware().gpu.compute_capability, cost.kinds()};
+  const ClusterLimits limits = limits_of(cost.hardware(), space.gpus, cost.kinds());
   std::string_view rule = broken_rule(cost.model(), plan, cost.recipe(), limits);
   if (rule.empty() && options.refuses) rule = options.refuses(plan);
   if (!rule.empty()) {

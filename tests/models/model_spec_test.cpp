@@ -426,6 +426,18 @@ TEST_CASE("an unknown architecture is answered with the known ones") {
 TEST_CASE("architectures without a model here are refused by name") {
   CHECK(message_of("qwen3-30b-a3b", R"({"model_type": "kimi_linear"})") ==
         "config.json: model_type 'kimi_linear' has Kimi Delta Attention in three layers of four, "
-        "whose states forget each channel at a rate of its own, which is not modelled; qwen3_next "
-        "is its nearest kin that is");
+        "whose states forget each channel at a rate of its own, which is not modelled; its nearest "
+        "kin "
+        "that is has --as qwen3_next");
+  // The kin reads such a file: Gemma 2's has no text_config.
+  CHECK(message_of("qwen3-30b-a3b", R"({"model_type": "gemma2"})").find("--as gemma3_text") !=
+        std::string::npos);
+  CHECK(message_of("qwen3-30b-a3b", R"({"model_type": "minimax_text_01"})").find("lightning") !=
+        std::string::npos);
+}
+
+TEST_CASE("a wrapper of a text model that is known says which part to give") {
+  CHECK(message_of("qwen3-30b-a3b",
+                   R"({"model_type": "mistral3", "text_config": {"model_type": "mistral"}})")
+            .find("its text_config is a mistral; give that alone") != std::string::npos);
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <string>
 #include <string_view>
@@ -95,6 +96,15 @@ constexpr std::string_view kSwiftCore =
 bool is_megatron_fsdp(const Case& c) {
   return c.is("distributed.strategy", "megatron_fsdp") ||
          c.is("distributed.strategy", "megatron-fsdp") || c.is("distributed.strategy", "mfsdp");
+}
+
+// Of ms-swift, its own and those that it registers (get_supported_tuners in base_args.py,
+// tuner_plugin/mapping.py).
+bool is_tuner(std::string_view name) {
+  constexpr std::array<std::string_view, 14> kTuners{
+      "lora", "full",      "longlora", "adalora", "llamapro", "adapter",  "vera",
+      "boft", "fourierft", "reft",     "bone",    "ia3",      "lora_llm", "dummy"};
+  return std::find(kTuners.begin(), kTuners.end(), name) != kTuners.end();
 }
 
 bool is_flash(const Case& c) {
@@ -327,6 +337,10 @@ constexpr auto kTraps = std::to_array<Trap>({
      kValidation},
 
     // ---- swift sft ----
+    {kSwift, "bad_value", error, "--tuner_type",
+     [](const Case& c) { return !c.has("--external_plugins") && !is_tuner(c.word("--tuner_type")); },
+     "ms-swift knows no such tuner_type, and stops", "--tuner_type lora, or full",
+     "ms-swift 3602360a, swift/pipelines/train/tuner.py:348"},
     {kSwift, "packing_attention", error, "--packing",
      [](const Case& c) { return c.on("--packing") && !is_flash(c); },
      "packing needs FlashAttention, for samples of one sequence would attend to each other",
@@ -405,6 +419,15 @@ constexpr auto kTraps = std::to_array<Trap>({
      [](const Case& c) { return c.is("--recompute_granularity", "selective", "selective"); },
      "recompute_method goes with recompute_granularity full alone; selective is the default",
      "--recompute_granularity full", kSwiftCore},
+    {kSwiftMegatron, "bad_value", error, "--attention_backend",
+     [](const Case& c) {
+       const std::string backend = c.word("--attention_backend", "flash");
+       constexpr std::array<std::string_view, 8> kBackends{"flash",   "flash_2", "flash_3", "flash_4",
+                                                           "fused",   "unfused", "local",   "auto"};
+       return std::find(kBackends.begin(), kBackends.end(), backend) == kBackends.end();
+     },
+     "Megatron-Core has no such attention_backend", "--attention_backend flash, fused, unfused, local or auto",
+     kSwiftCore},
     {kSwiftMegatron, "options_exclude", error, "--group_by_length",
      [](const Case& c) { return c.on("--group_by_length") && !denies(c, "--padding_free"); },
      "group_by_length and padding_free, which is on unless said, exclude each other",

@@ -18,6 +18,7 @@
 #include "planner/frameworks/readers/arguments.h"
 #include "planner/frameworks/readers/hostfile.h"
 #include "planner/frameworks/readers/own_script.h"
+#include "planner/frameworks/readers/python_functions.h"
 #include "planner/frameworks/readers/python_settings.h"
 #include "planner/frameworks/readers/remarks.h"
 #include "planner/frameworks/rl/rl.h"
@@ -578,7 +579,9 @@ class JobReader {
     PythonText text = read_python(file.text, file.name);
     const Place whole{file.name, 0};
     if (file.text.find("megatron.bridge") != std::string::npos) {
-      add(Dialect::bridge, bridge_settings(text), whole);
+      PythonText one = text;
+      keep_one_configuration(file, one);
+      add(Dialect::bridge, bridge_settings(one), whole);
     } else if (Settings titan = torchtitan_settings(text);
                !titan.empty() && !is_of_accelerate(file.text)) {
       add(Dialect::torchtitan, std::move(titan), whole);
@@ -590,6 +593,19 @@ class JobReader {
       add(Dialect::trainer, std::move(trainer), whole);
     }
     job_.python.push_back(std::move(text));
+  }
+
+  // Of functions that say different things of one field, each makes a configuration of its own.
+  void keep_one_configuration(const ConfigText& file, PythonText& text) {
+    const std::string one = one_of_several(file.text, text);
+    if (one.empty()) return;
+    job_.findings.push_back(
+        {Severity::note,
+         "several_configurations",
+         {file.name, 0},
+         fmt::format("several functions make a configuration, and {}'s is judged", one),
+         "give the others in files of their own, to have them judged",
+         ""});
   }
 
   void read_hosts(const ConfigText& file) {

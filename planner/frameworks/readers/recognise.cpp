@@ -166,6 +166,10 @@ std::string_view other_tool_of(const Settings& yaml) {
     return "LLaMA-Factory's second version";
   }
   if (has_any(yaml, {"defaults"}) && yaml.has_section("trainer.")) return "NeMo or verl";
+  if (yaml.has_section("general.") && yaml.has_section("tokens.") &&
+      yaml.has_section("parallelism.")) {
+    return "nanotron";
+  }
   return "";
 }
 

@@ -7,6 +7,7 @@
 
 #include "models/ascii.h"
 #include "models/error.h"
+#include "planner/frameworks/readers/python_syntax.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/torch/check_script.h"
 #include "planner/frameworks/torch/python_names.h"
@@ -27,6 +28,16 @@ const std::string& text_of_file(const Scene& scene, const std::string& name) {
     if (file.name == name) return file.text;
   }
   return nothing;
+}
+
+// Whether a file has a name from elsewhere than transformers: another library's class, or its own.
+bool is_of_another(const std::string& text, const std::string& name) {
+  for (const PythonImport& import : python_imports(text)) {
+    const bool here =
+        std::find(import.names.begin(), import.names.end(), name) != import.names.end();
+    if (here && import.module.substr(0, import.module.find('.')) != "transformers") return true;
+  }
+  return contains(text, "class " + name);
 }
 
 // The strategy that a text names; empty: none of torch's.
@@ -191,9 +202,10 @@ void check_calls(const Scene& scene, const PythonText& text, Findings& out) {
       const std::string owner = call.callee.substr(0, dot);
       const bool plausible = owner.starts_with("Auto") || contains(owner, "For") ||
                              owner.ends_with("Model") || contains(owner, "Tokenizer") ||
-                             contains(owner, "Processor") || owner.empty() || owner[0] < 'A' ||
-                             owner[0] > 'Z';
-      if (!plausible) {
+                             contains(owner, "Processor") || owner.ends_with("Config") ||
+                             contains(owner, "FeatureExtractor") || owner.empty() ||
+                             owner[0] < 'A' || owner[0] > 'Z';
+      if (!plausible && !is_of_another(text_of_file(scene, call.place.file), owner)) {
         out.push_back({error, "model_class", call.place,
                        fmt::format("transformers has no class {}", shown(owner)),
                        fmt::format("{}", text_of(wanted->front())),

@@ -87,17 +87,21 @@ void holds(const std::vector<ConfigText>& files, const Judge& judge, const Fixed
   REQUIRE_NOTHROW(again = judge(fixed.files));
   CHECK(findings_text(again) == findings_text(fixed.checked));
   CHECK(again.framework == fixed.before.framework);
-  // Fewer findings, of no other kind.
+  // Fewer findings, of no other kind; what a misspelt name hid may come up once it is spelled
+  // right.
   const auto before = kinds_of(fixed.before), after = kinds_of(again);
+  const auto number_of = [](const auto& kinds, const std::string& rule) {
+    const auto found = kinds.find(rule);
+    return found == kinds.end() ? 0 : found->second;
+  };
+  const bool renamed = number_of(after, "unknown_option") < number_of(before, "unknown_option");
   for (const auto& [rule, times] : after) {
-    const auto old = before.find(rule);
-    const int was = old == before.end() ? 0 : old->second;
-    CHECK_MESSAGE(times <= was, rule);
+    if (!renamed) CHECK_MESSAGE(times <= number_of(before, rule), rule);
   }
   const bool changed = all_of(fixed.files) != all_of(files);
   CHECK(changed == !fixed.steps.empty());
   CHECK(errors_of(again) <= errors_of(fixed.before));
-  if (changed) CHECK(again.findings.size() < fixed.before.findings.size());
+  if (changed && !renamed) CHECK(again.findings.size() < fixed.before.findings.size());
   // Bytes outside the corrections are as they were.
   std::vector<ConfigText> replayed = files;
   for (const std::vector<Edit>& step : fixed.steps) {
@@ -379,6 +383,17 @@ TEST_SUITE("--fix corrects and breaks nothing") {
     // Digits and other words are meant.
     CHECK(fixed("--fp6-format hybrid") == "--fp6-format hybrid\n");
     CHECK(fixed("--ls 1") == "--ls 1\n");
+    // What stands beside a misspelt name is judged by what it stands for, even where that shows
+    // another fault.
+    const std::string job =
+        "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --micro-batch-size 1 ";
+    CHECK(fixed(job + "--tensor-model-paralel-size 4 --sequence-parallel")
+              .find("--tensor-model-parallel-size 4 --sequence-parallel") != std::string::npos);
+    CHECK(fixed(job + "--tensor-model-parallel-size 1 --sequence-parallel").find("--sequence") ==
+          std::string::npos);
+    // Nor is anything taken out beside a name that nobody knows.
+    CHECK(fixed(job + "--tp-degree 4 --sequence-parallel")
+              .find("--tp-degree 4 --sequence-parallel") != std::string::npos);
     // A switch for each format takes the place of a flag with its value.
     const std::string fork =
         "deepspeed pretrain_gpt.py --deepspeed --zero-stage 1 --micro-batch-size 1 ";
