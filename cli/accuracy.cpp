@@ -11,6 +11,7 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/report.h"
 #include "models/error.h"
 #include "planner/runs/golden_runs.h"
@@ -119,7 +120,7 @@ void answer(const std::string& text, const AccuracyWords& question, const Consol
   if (question.output.empty()) {
     console.out << text;
   } else {
-    write_file_atomically(question.output, text);
+    write_output(question.output, text, console);
   }
 }
 

@@ -2,16 +2,31 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <span>
 #include <system_error>
 
 #include "models/error.h"
+#include "planner/runs/run_log.h"
 #include "planner/search/layout.h"
 
 namespace qplan {
 namespace {
+
+// Whether every rule that `plan` breaks is one that `other` breaks, too.
+bool breaks_no_more(const Job& job, const ParallelPlan& plan, const ParallelPlan& other) {
+  const auto of = [&](const ParallelPlan& p) {
+    return why_infeasible(job.model, p, job.recipe(), job.limits());
+  };
+  const std::vector<Infeasible> there = of(other);
+  for (const Infeasible& here : of(plan)) {
+    const auto same = [&](const Infeasible& reason) { return reason.rule == here.rule; };
+    if (std::none_of(there.begin(), there.end(), same)) return false;
+  }
+  return true;
+}
 
 // A layout as the search finds it, where layers do not divide among the stages and nobody says: the
 // faster of the framework's own and the one that evens out the work. Returns what to say of it.
@@ -26,7 +41,11 @@ std::string place_layers(const Job& job, ParallelPlan& plan) {
   ParallelPlan own = plan;
   own.pipeline_layout = stage_layers(job.model, plan);
   const Seconds best = time_of(own);
-  if (std::isinf(best.value())) return "";  // what is wrong with the plan itself is said of it
+  if (std::isinf(best.value())) {
+    // What is wrong with the plan itself is said of it, and nothing of layers that a search places.
+    if (breaks_no_more(job, own, plan)) plan = own;
+    return "";
+  }
   ParallelPlan even = own;
   even.pipeline_layout = balanced_layout(job.model.num_layers, own, job.cost->end_work(own));
   if (!even.pipeline_layout.empty() && time_of(even) < best) own = even;
@@ -34,6 +53,11 @@ std::string place_layers(const Job& job, ParallelPlan& plan) {
   return fmt::format(
       "{} layers do not divide among {} stages; they are placed as a search places them",
       job.model.num_layers, stages);
+}
+
+// Without ZeRO no rank gathers parameters: an overlap that nobody wrote does not hide that.
+void hide_what_there_is(ParallelPlan& plan) {
+  if (plan.zero == 0) plan.overlap.remove(OverlapKind::param);
 }
 
 // What a line and options say, with `job`'s batch and length where they do not.
@@ -44,12 +68,13 @@ ParallelPlan plan_of(const Job& job, const std::string& line, const PlanWords& w
       default_plan(job.model, job.recipe(), job.gpus, batch.global_batch_size, batch.seq_len);
   plan.precision = said.precision;
   plan.grad_dtype = default_grad_dtype(job.recipe(), said.precision);
-  const bool says_dp = !line.empty() && line_says(line, &ParallelPlan::dp);
+  const bool says_dp = line_says(line, "dp");
   plan = with_words(line.empty() ? plan : parse_plan(line, plan), words, job.recipe(), job.gpus,
                     says_dp);
-  if (plan.cp > 1 && !is_said("cp_comm", &ParallelPlan::cp_comm, line, words)) {
+  if (plan.cp > 1 && !is_said("cp_comm", line, words)) {
     plan.cp_comm = default_cp_comm(job.model, plan, job.recipe());
   }
+  if (!is_said("overlap", line, words)) hide_what_there_is(plan);
   return plan;
 }
 
@@ -63,13 +88,11 @@ AskedPlan from_words(const PlanQuestion& question) {
   Job& job = *asked.job;
   if (job.gpus == 0 && !text.empty()) job.gpus = line.world();
   if (job.gpus == 0) throw Error("--gpus is missing; say how many GPUs the job has");
-  const auto says = [&](std::string_view key, auto ParallelPlan::*word) {
-    return is_said(key, word, text, question.words);
-  };
+  refuse_two_values(text, question.words);
   ParallelPlan said = with_words(line, question.words, job.recipe(), job.gpus, true);
   asked.defaults = set_defaults(said,
-                                {says("global_batch_size", &ParallelPlan::global_batch_size),
-                                 says("seq_len", &ParallelPlan::seq_len)},
+                                {is_said("global_batch_size", text, question.words),
+                                 is_said("seq_len", text, question.words)},
                                 job.model, std::span(&job.gpus, 1));
   asked.plan = plan_of(job, text, question.words, said);
   asked.placed = place_layers(job, asked.plan);
@@ -92,6 +115,8 @@ ParallelPlan plan_of(const Job& job, const ParallelPlan& file, const PlanWords& 
   if (file.cp == 1 && plan.cp > 1 && !words.contains("cp_comm")) {
     plan.cp_comm = default_cp_comm(job.model, plan, job.recipe());
   }
+  // A file says all words; those that hide what another word of it asks for go with that.
+  if (file.zero > 0 && !words.contains("overlap")) hide_what_there_is(plan);
   return plan;
 }
 
@@ -99,7 +124,7 @@ AskedPlan from_file(const PlanQuestion& question) {
   const PlanFile file = read_plan_file(question.plan);
   AskedPlan asked;
   asked.notation = Notation::file;
-  asked.job = make_job(merged(question.choices, file.choices));
+  asked.job = make_job(merged_with_file(question.choices, file, question.plan));
   Job& job = *asked.job;
   const bool other_gpus = question.choices.gpus.has_value();
   asked.plan = plan_of(job, file.plan, question.words, other_gpus);
@@ -125,6 +150,19 @@ void add_plan_question(CommandLine& line, PlanQuestion& question) {
                "the framework's defaults"},
               set_text(question.plan));
   add_plan_words(line, question.words);
+}
+
+bool is_said(std::string_view key, const std::string& line, const PlanWords& words) {
+  return words.contains(key) || line_says(line, key);
+}
+
+std::string no_step_text(const std::string& log) {
+  return fmt::format("{} says of no step how long it took; logs of {} are read", log,
+                     word_list<LogKind>());
+}
+
+std::string other_plan_text(const std::string& log, const std::string& other) {
+  return fmt::format("{} is of another plan: it says {}", log, other);
 }
 
 bool is_plan_file(const std::string& text) {

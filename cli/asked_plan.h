@@ -36,14 +36,15 @@ struct AskedPlan {
 // Throws Error for a plan that cannot be read, and where nobody says how many GPUs there are.
 AskedPlan asked_plan(const PlanQuestion& question);
 
+// What is wrong with a log of the plan: it says of no step how long it took, or its sizes are
+// another plan's (planner/runs/run_log.h, LoggedSizes).
+std::string no_step_text(const std::string& log);
+std::string other_plan_text(const std::string& log, const std::string& other);
+
 // A path, not a line of words.
 bool is_plan_file(const std::string& text);
 
 // Whether options or the line give a word themselves.
-template <class T>
-bool is_said(std::string_view key, T ParallelPlan::*word, const std::string& line,
-             const PlanWords& words) {
-  return words.contains(key) || (!line.empty() && line_says(line, word));
-}
+bool is_said(std::string_view key, const std::string& line, const PlanWords& words);
 
 }  // namespace qplan

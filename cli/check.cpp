@@ -21,6 +21,7 @@
 #include "cli/commands.h"
 #include "cli/files_plan.h"
 #include "cli/job_defaults.h"
+#include "cli/output.h"
 #include "cli/page.h"
 #include "cli/print.h"
 #include "cli/report.h"
@@ -713,6 +714,8 @@ Exit run_check(const Args& args, const Console& console) {
   line.flag("--json", "the same as --format json", json);
   line.option({"--sarif", "FILE", "file for SARIF besides", ""}, set_text(question.sarif));
   if (!line.parse(args, console.out)) return Exit::done;
+  refuse_standard_output("--fix", question.fix);
+  if (question.sarif == "-") throw Error("--format sarif writes SARIF to standard output");
   if (question.files.empty()) {
     throw Error("check needs files; for example `qplan check ds_config.json --model M --gpus N`");
   }

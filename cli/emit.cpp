@@ -13,6 +13,7 @@
 #include "cli/answer.h"
 #include "cli/asked_plan.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "models/error.h"
@@ -35,7 +36,7 @@ PlanFile asked_plan_file(const EmitQuestion& question) {
     if (question.choices.gpus)
       throw Error("a plan file has its GPUs; --gpus is of a line of words");
     PlanFile file = read_plan_file(question.plan);
-    file.choices = merged(question.choices, file.choices);
+    file.choices = merged_with_file(question.choices, file, question.plan);
     return file;
   }
   PlanQuestion asked;
@@ -190,6 +191,7 @@ Exit run_emit(const Args& args, const Console& console) {
             question.json);
   add_cluster_options(line, question.choices, {.with_gpus = true, .with_hardware = true});
   if (!line.parse(args, console.out)) return Exit::done;
+  refuse_standard_output("--out", question.folder);
   if (question.plan.empty()) {
     throw Error("emit needs a plan file; `qplan search ... -o plan.json` writes one");
   }

@@ -14,6 +14,7 @@
 #include "cli/asked_plan.h"
 #include "cli/commands.h"
 #include "cli/files_plan.h"
+#include "cli/output.h"
 #include "cli/page.h"
 #include "cli/print.h"
 #include "cli/report.h"
@@ -105,19 +106,28 @@ void add_rows(const FitQuestion& question, std::vector<FitRun>& runs, std::strin
   }
 }
 
+std::string signed_percent(double share) {
+  return fmt::format("{:+.1f}", 100 * share);
+}
+
 double seconds_of_log(const std::string& path, const AskedPlan& asked) {
   // A long run's log has hundreds of thousands of lines.
   constexpr std::size_t kMostBytes = std::size_t{256} << 20U;
   const std::string text = read_text_file(path, {.bytes = kMostBytes});
+  const std::int64_t batch = asked.plan.global_batch_size, length = asked.plan.seq_len;
   std::vector<double> seconds;
+  LoggedSizes sizes;
   for (const LogLine& line : read_log(text)) {
-    const auto step =
-        step_seconds(line, asked.plan.global_batch_size, asked.plan.seq_len, asked.job->gpus);
+    sizes.read(line);
+    // While a batch grows to what it is to be, steps are another plan's.
+    if (!sizes.other_than(batch, length).empty()) continue;
+    const auto step = step_seconds(line, batch, length, asked.job->gpus);
     if (step) seconds.push_back(*step);
   }
+  const std::string other = sizes.other_than(batch, length);
+  if (!other.empty()) throw Error(other_plan_text(path, other));
   if (const auto typical = typical_step_seconds(std::move(seconds))) return *typical;
-  throw Error(fmt::format("{} says of no step how long it took; logs of {} are read", path,
-                          word_list<LogKind>()));
+  throw Error(no_step_text(path));
 }
 
 std::vector<Reranked> ranked(const FitQuestion& question, const AskedPlan& asked,
@@ -173,6 +183,13 @@ FitAnswer fit(const FitQuestion& question) {
     answer.notes.push_back(
         fmt::format("{} of {} runs cannot be predicted and do not count", unpriced, runs.size()));
   }
+  for (const FittedRun& run : answer.fit.runs) {
+    if (!run.stays_outside()) continue;
+    answer.notes.push_back(
+        fmt::format("{} stays far outside the stated interval ({}% corrected): the interval is not "
+                    "narrowed; is it a run of this plan?",
+                    run.name, signed_percent(run.error_after())));
+  }
   if (question.leave_one_out) {
     for (std::size_t i = 0; i < runs.size() && runs.size() > 1; ++i) {
       std::vector<FitRun> others = runs;
@@ -213,10 +230,6 @@ double median_error(const std::vector<FittedRun>& runs, bool after) {
   std::sort(errors.begin(), errors.end());
   const std::size_t half = errors.size() / 2;
   return errors.size() % 2 == 1 ? errors[half] : (errors[half - 1] + errors[half]) / 2;
-}
-
-std::string signed_percent(double share) {
-  return fmt::format("{:+.1f}", 100 * share);
 }
 
 std::string runs_text(const std::vector<FittedRun>& runs) {
@@ -272,7 +285,7 @@ void print_text(const FitAnswer& answer, const FitQuestion& question, std::ostre
     }
   }
   if (!question.output.empty()) {
-    print(out, "\n{}: for --hardware; it extends {}\n", question.output, answer.base);
+    print(out, "\n{}: for --hardware; it extends {}\n", output_name(question.output), answer.base);
   }
 }
 
@@ -348,14 +361,15 @@ Exit run_fit(const Args& args, const Console& console) {
   line.option({"-o,--output", "FILE", "file for the corrected profile, for --hardware", ""},
               set_text(question.output));
   if (!line.parse(args, console.out)) return Exit::done;
+  refuse_one_stream(question.output, question.json);
   const FitAnswer answer = fit(question);
   if (!question.output.empty()) {
-    write_file_atomically(question.output, answer_text("profile", profile_of(answer)));
+    write_output(question.output, answer_text("profile", profile_of(answer)), console);
   }
   if (question.json) {
     console.out << answer_text("fit", to_json(answer));
   } else {
-    print_text(answer, question, console.out);
+    print_text(answer, question, beside_output(question.output, console).out);
   }
   return Exit::done;
 }

@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/html_page.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "cli/print.h"
 #include "models/error.h"
 
@@ -241,8 +242,9 @@ Exit run_report(const Args& args, const Console& console) {
   }
   if (answers.empty()) return exit;
   const std::string page = html_page(answers);
-  write_file_atomically(question.output, page);
-  print(console.err, "{}: {} kB{}; open it in a browser\n", question.output, page.size() / 1000,
+  write_output(question.output, page, console);
+  print(console.err, "{}: {} kB{}; open it in a browser\n", output_name(question.output),
+        page.size() / 1000,
         has_plots()
             ? ""
             : ", tables without plots: this qplan was built without Chart.js (libjs-chart.js "

@@ -45,6 +45,16 @@ void read_override(JsonReader& in, std::string_view key, std::optional<double>& 
   if (in.has(key)) value = in.number(key, low, high);
 }
 
+// What is wrong with a value of a file, with its place before it ("plan.json: hardware").
+template <class Read>
+auto in_file(const std::string& place, Read read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", place, error.what()));
+  }
+}
+
 // ---- the machine ----
 
 void apply_overrides(HardwareProfile& hardware, const JobChoices& choices) {
@@ -345,7 +355,9 @@ PlanFile plan_file_of(const Json& object, const std::string& where) {
   JobChoices& choices = file.choices;
   choices.model = in.string("model");
   choices.hardware = in.string("hardware");
-  choices.framework = from_word<RecipeKind>(in.string_or("framework", "megatron"));
+  choices.framework = in_file(in.path_of("framework"), [&in] {
+    return from_word<RecipeKind>(in.string_or("framework", "megatron"));
+  });
   choices.gpus = in.integer("gpus", 1, kMostGpus);
   if (in.has("model_config")) choices.model_config = in.value("model_config");
   if (in.has("read_as")) {
@@ -358,13 +370,34 @@ PlanFile plan_file_of(const Json& object, const std::string& where) {
     for_each_override([&](std::string_view key, auto member, double low, double high) {
       read_override(overrides, key, choices.*member, low, high);
     });
-    if (overrides.has("files")) choices.files = from_word<Framework>(overrides.string("files"));
+    if (overrides.has("files")) {
+      choices.files = in_file(overrides.path_of("files"), [&overrides] {
+        return from_word<Framework>(overrides.string("files"));
+      });
+    }
     overrides.finish();
   }
   file.plan = plan_from_json(in.value("plan"), in.path_of("plan"));
   if (in.has("step")) file.step = rl_step_from_json(in.value("step"), in.path_of("step"));
   file.fingerprint = in.string_or("fingerprint", "");
   return file;
+}
+
+JobChoices merged_with_file(const JobChoices& options, const PlanFile& file,
+                            const std::string& path) {
+  // Read for what is said of a name alone: the job reads it again.
+  const JobChoices& own = file.choices;
+  Job alone;
+  if (!options.model && own.model_config.is_null()) {
+    alone.choices.model = own.model;
+    alone.choices.read_as = options.read_as ? options.read_as : own.read_as;
+    in_file(path + ": model", [&alone] { read_model_of(alone); });
+  }
+  if (!options.hardware && own.hardware_profile.is_null()) {
+    alone.choices.hardware = own.hardware;
+    in_file(path + ": hardware", [&alone] { read_hardware_of(alone); });
+  }
+  return merged(options, own);
 }
 
 void embed_job(Json& report, const Job& job) {

@@ -112,6 +112,11 @@ PlanFile read_plan_file(const std::string& path);
 // The same of the object of docs/reference/contract.md 4 in any answer; `where` is said of it.
 PlanFile plan_file_of(const Json& object, const std::string& where);
 
+// `options` on top of the file at `path`. What is wrong with the file's own model or machine names
+// the file.
+JobChoices merged_with_file(const JobChoices& options, const PlanFile& file,
+                            const std::string& path);
+
 // What a plan file holds besides the report: everything needed to ask again on another machine.
 void embed_job(Json& report, const Job& job);
 

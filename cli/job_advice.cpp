@@ -127,8 +127,9 @@ Kind precision_kind(const SearchSpace& space) {
     });
   };
   const Precision present = space.job.precision;
-  if (present == Precision::fp32) add(Precision::bf16);
-  if (present == Precision::bf16 || present == Precision::fp16) add(Precision::fp8);
+  // fp32 takes more memory; narrower products than 16 bits are not every GPU's or framework's.
+  const bool is_16_bits = present == Precision::bf16 || present == Precision::fp16;
+  add(is_16_bits ? Precision::fp8 : Precision::bf16);
   return kind;
 }
 

@@ -9,6 +9,7 @@
 
 #include "cli/option_table.h"
 #include "cli/options.h"
+#include "cli/output.h"
 #include "models/error.h"
 #include "models/json.h"
 
@@ -163,6 +164,7 @@ Exit run_man(const Args& args, const Console& console) {
   line.group("Output");
   line.option({"--out", "DIR", "folder to write all pages to", ""}, set_text(folder));
   if (!line.parse(args, console.out)) return Exit::done;
+  refuse_standard_output("--out", folder);
   if (!folder.empty()) {
     if (!verb.empty()) throw Error("man --out writes all pages; leave the verb out");
     write_pages(folder);

@@ -32,14 +32,30 @@ void allow(SearchSpace& space, std::string_view key, const ParallelPlan& plan) {
   });
 }
 
+// "q_proj, v_proj" or "q_proj v_proj" as a line has it: "q_proj+v_proj". Nothing between two commas
+// stays nothing, for the plan's reader to refuse.
+std::string joined_list(const std::string& text) {
+  constexpr std::string_view kBlanks = " \t\r\n";
+  std::vector<std::string> words;
+  for (const std::string& part : split_list(text)) {
+    std::size_t from = part.find_first_not_of(kBlanks);
+    if (from == std::string::npos) words.emplace_back();
+    while (from != std::string::npos) {
+      const std::size_t to = part.find_first_of(kBlanks, from);
+      words.push_back(part.substr(from, to - from));
+      from = part.find_first_not_of(kBlanks, to);
+    }
+  }
+  return fmt::format("{}", fmt::join(words, "+"));
+}
+
 // The plan with this word set; the plan's own reader says what is wrong with a value.
 ParallelPlan with_word(const ParallelPlan& plan, std::string_view key, std::string value) {
+  if (is_joined_list(key)) value = joined_list(value);
   // A space would start another word of the line.
   if (value.empty() || value.find_first_of(" \t\r\n=") != std::string::npos) {
     throw Error(fmt::format("'{}' is no value of {}", shown(value), key));
   }
-  if (key == "overlap" || key == "pipeline_layout")
-    std::replace(value.begin(), value.end(), ',', '+');
   return parse_plan(fmt::format("{}={}", key, value), plan);
 }
 
@@ -52,15 +68,14 @@ auto naming(const std::string& option, Read read) {
   }
 }
 
-// Values of every number word lie far below this; parse_plan() knows the exact bounds.
-constexpr std::int64_t kMostNumber = 1 << 30;
-
 std::vector<std::string> alternatives(const WordText& word, const std::string& option,
                                       const std::string& text) {
   if (word.given != Given::listed) return {text};
-  if (!word.is_number) return split_list(text);
+  const auto bounds = bounds_of_word(word.key);
+  if (!bounds) return split_list(text);
   std::vector<std::string> values;
-  for (const std::int64_t n : read_numbers(option, text, 0, kMostNumber, RangeStep::one)) {
+  for (const std::int64_t n :
+       read_numbers(option, text, bounds->low, bounds->high, RangeStep::one)) {
     values.push_back(fmt::format("{}", n));
   }
   return values;
@@ -70,6 +85,12 @@ std::vector<std::string> alternatives(const WordText& word, const std::string& o
 std::string value_name(const WordText& word) {
   const bool bare = word.is_truth && word.given != Given::once;
   return bare ? fmt::format("[{}]", word.value) : std::string(word.value);
+}
+
+// Of a list whose values can be listed, how several are written, too.
+std::string help_of(const WordText& word) {
+  const bool list = is_joined_list(word.key) && !values_of_word(word.key).empty();
+  return word.help + (list ? "; several with commas between" : "");
 }
 
 ValueType type_of(const WordText& word) {
@@ -85,7 +106,7 @@ void add_single(CommandLine& line, const WordText& word, PlanWords& words,
     naming(option, [&] { return with_word({}, key, text); });
     words[std::string(key)] = text;
   };
-  line.option({option_name(word.key), value_name(word), word.help, fallback},
+  line.option({option_name(word.key), value_name(word), help_of(word), fallback},
               SetOption(type_of(word), set));
 }
 
@@ -109,8 +130,8 @@ void add_constraint(CommandLine& line, const WordText& word, SearchSpace& space)
     }
   };
   const bool list = word.given == Given::listed && !word.is_truth;
-  const OptionText option{option_name(word.key), value_name(word) + (list ? ",..." : ""), word.help,
-                          ""};
+  const OptionText option{option_name(word.key), value_name(word) + (list ? ",..." : ""),
+                          help_of(word), ""};
   // Where one value is a list already, only repetition can give several.
   if (word.given == Given::again) {
     line.repeatable(option, SetOption(type_of(word), set));
@@ -204,6 +225,22 @@ ParallelPlan with_words(ParallelPlan plan, const PlanWords& words, const Recipe&
   }
   plan.loss = loss_word(plan.loss, plan.deterministic, recipe);
   return plan;
+}
+
+bool line_says(const std::string& line, std::string_view key) {
+  const std::vector<SaidWord> said = words_said(line);
+  return std::any_of(said.begin(), said.end(),
+                     [&](const SaidWord& word) { return word.key == key; });
+}
+
+void refuse_two_values(const std::string& line, const PlanWords& words) {
+  const ParallelPlan plan = parse_plan(line);
+  for (const SaidWord& said : words_said(line)) {
+    const auto option = words.find(said.key);
+    if (option == words.end() || with_word(plan, option->first, option->second) == plan) continue;
+    throw Error(fmt::format("the plan says {} and {} says {}; give one of them", shown(said.text),
+                            option_name(said.key), shown(option->second)));
+  }
 }
 
 std::string in_notation(const std::string& sentence, Notation notation) {

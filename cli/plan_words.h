@@ -44,18 +44,12 @@ void add_constraints(CommandLine& line, SearchSpace& space);
 ParallelPlan with_words(ParallelPlan plan, const PlanWords& words, const Recipe& recipe,
                         std::int64_t gpus, bool dp_stands = false);
 
-// Whether a plan's line gives this word itself: it is the same on top of any default.
-template <class T>
-bool line_says(const std::string& line, T ParallelPlan::*word) {
-  ParallelPlan other;
-  if constexpr (std::is_enum_v<T>) {
-    const auto& table = Words<T>::table;
-    other.*word = table.front().first == other.*word ? table.back().first : table.front().first;
-  } else {
-    other.*word += 1;
-  }
-  return parse_plan(line).*word == parse_plan(line, other).*word;
-}
+// Whether a plan's line gives the word with this key itself.
+bool line_says(const std::string& line, std::string_view key);
+
+// Throws Error where an option gives a word of the line another value: nobody can tell which was
+// meant.
+void refuse_two_values(const std::string& line, const PlanWords& words);
 
 // "--micro-batch-size" of "micro_batch_size".
 std::string option_name(std::string_view key);

@@ -11,6 +11,7 @@
 #include "cli/answer.h"
 #include "cli/asked_plan.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/page.h"
 #include "cli/plan_words.h"
 #include "cli/print.h"
@@ -214,8 +215,7 @@ struct AskedRl {
 // The length of its sequences where nobody says it, and no batch: that follows.
 void set_rl_words(PredictQuestion& question, const RlJob& job) {
   const std::string& line = is_plan_file(question.plan) ? std::string() : question.plan;
-  refuse_batch(
-      is_said("global_batch_size", &ParallelPlan::global_batch_size, line, question.words));
+  refuse_batch(is_said("global_batch_size", line, question.words));
   // The plan is of the GPUs that train.
   if (question.choices.gpus && job.rollout_gpus > 0) {
     if (job.rollout_gpus >= *question.choices.gpus) {
@@ -225,7 +225,7 @@ void set_rl_words(PredictQuestion& question, const RlJob& job) {
     *question.choices.gpus -= job.rollout_gpus;
   }
   if (is_plan_file(question.plan)) return;
-  if (!is_said("seq_len", &ParallelPlan::seq_len, line, question.words)) {
+  if (!is_said("seq_len", line, question.words)) {
     question.words["seq_len"] = std::to_string(longest_of(job));
   }
 }
@@ -291,6 +291,7 @@ Exit run_predict(const Args& args, const Console& console) {
   line.flag("--timing", "also how long the answer took", question.timing);
   line.option({"-o,--output", "FILE", "plan file to write", ""}, set_text(question.output));
   if (!line.parse(args, console.out)) return Exit::done;
+  refuse_one_stream(question.output, question.json);
 
   if (!question.line.empty()) {
     if (!question.plan.empty()) {
@@ -314,21 +315,22 @@ Exit run_predict(const Args& args, const Console& console) {
     Json file = report(*asked.job, answer);
     add_step(file);
     embed_job(file, *asked.job);
-    write_file_atomically(question.output, answer_text("plan", file));
+    write_output(question.output, answer_text("plan", file), console);
   }
+  const Console beside = beside_output(question.output, console);
   if (question.json) {
     Json json = to_json(asked, answer, question);
     if (question.timing) json["elapsed_s"] = elapsed_s;
     add_step(json);
-    console.out << answer_text("predict", json);
+    beside.out << answer_text("predict", json);
   } else {
-    if (rl) console.out << rl_job_text(rl->job) << '\n';
+    if (rl) beside.out << rl_job_text(rl->job) << '\n';
     if (rl && rl->estimate) {
-      console.out << phases_text(*rl->estimate) << "\nOne optimizer step of the update:\n";
+      beside.out << phases_text(*rl->estimate) << "\nOne optimizer step of the update:\n";
     }
-    print_text(asked, answer, question, console.out);
+    print_text(asked, answer, question, beside.out);
     if (question.timing) {
-      print(console.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
+      print(beside.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
     }
   }
   const bool fits = !rl || (rl->estimate && rl->estimate->fits);

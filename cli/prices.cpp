@@ -35,6 +35,11 @@ std::vector<ListedPrice> read_prices(const std::string& path) {
       throw Error(fmt::format("{}:{}: the price of {} has no source; say where it is from", path,
                               row.line, price.hardware));
     }
+    const auto same = [&price](const ListedPrice& p) { return p.hardware == price.hardware; };
+    if (std::any_of(prices.begin(), prices.end(), same)) {
+      throw Error(fmt::format("{}:{}: {} has a price already; list each machine once", path,
+                              row.line, price.hardware));
+    }
     prices.push_back(std::move(price));
   }
   if (prices.empty()) throw Error(fmt::format("{} lists no price", path));

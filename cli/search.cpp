@@ -9,6 +9,7 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/explain.h"
+#include "cli/output.h"
 #include "cli/page.h"
 #include "cli/print.h"
 #include "cli/progress.h"
@@ -42,10 +43,11 @@ bool is_tie(const FoundPlans& found, std::size_t i) {
   return i > 0 && cannot_be_told(found.plans[0], found.plans[i]);
 }
 
-void write_plan(const Job& job, const Answer& answer, const std::string& path) {
+void write_plan(const Job& job, const Answer& answer, const std::string& path,
+                const Console& console) {
   Json file = report(job, answer);
   embed_job(file, job);
-  write_file_atomically(path, answer_text("plan", file));
+  write_output(path, answer_text("plan", file), console);
 }
 
 namespace {
@@ -235,11 +237,12 @@ RlStep step_of(const RlJob& job, const RlPlan& plan) {
 }
 
 // A plan file of the best update, with the step around it.
-void write_best(const Job& job, const RlJob& rl_job, const RlPlan& best, const std::string& path) {
+void write_best(const Job& job, const RlJob& rl_job, const RlPlan& best, const std::string& path,
+                const Console& console) {
   Json file = report(job, ask(job, best.plan));
   file["step"] = rl_json(step_of(rl_job, best), best.estimate);
   embed_job(file, job);
-  write_file_atomically(path, answer_text("plan", file));
+  write_output(path, answer_text("plan", file), console);
 }
 
 Json to_json(Job& job, const SearchQuestion& question, const RlJob& rl_job,
@@ -313,17 +316,18 @@ Exit search_steps(Job& job, SearchQuestion& question, const RlJob& rl_job, const
   if (!question.rl.rollout.empty()) options.layouts.push_back(said);
   const RlSearchResult result = search_rl(*job.cost, rl_job, question.space, options);
   const double elapsed_s = stopwatch.elapsed_s();
+  const Console beside = beside_output(question.output, console);
   if (!question.output.empty() && !result.plans.empty()) {
     job.gpus = result.plans.front().plan.world();
-    write_best(job, rl_job, result.plans.front(), question.output);
+    write_best(job, rl_job, result.plans.front(), question.output, console);
   }
   if (question.json) {
     Json object = to_json(job, question, rl_job, result);
     if (question.timing) object["elapsed_s"] = elapsed_s;
-    console.out << answer_text("search_steps", object);
+    beside.out << answer_text("search_steps", object);
   } else {
-    print_text(job, rl_job, options.split, result, console.out);
-    if (question.timing) print(console.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
+    print_text(job, rl_job, options.split, result, beside.out);
+    if (question.timing) print(beside.out, "elapsed {}\n", human_seconds(Seconds(elapsed_s)));
   }
   return result.plans.empty() ? Exit::nothing_fits : Exit::done;
 }
@@ -363,6 +367,7 @@ Exit run_search(const Args& args, const Console& console) {
       "--framework megatron,fsdp2");
   add_options(line, question);
   if (!line.parse(args, console.out)) return Exit::done;
+  refuse_one_stream(question.output, question.json);
 
   if (question.precisions.size() == 1) question.words["precision"] = question.precisions.front();
   if (question.has_lists()) {
@@ -380,13 +385,14 @@ Exit run_search(const Args& args, const Console& console) {
   if (question.rl.asked()) return search_steps(*job, question, rl_job, console);
   question.defaults = set_job_words(question.space, question.words, job->model, job->gpus);
   const FoundPlans found = find_plans(*job, question, console);
+  const Console beside = beside_output(question.output, console);
   if (!question.output.empty() && !found.plans.empty()) {
-    write_plan(*job, found.plans.front(), question.output);
+    write_plan(*job, found.plans.front(), question.output, console);
   }
   if (question.json) {
-    console.out << answer_text("search", search_json(*job, question, found));
+    beside.out << answer_text("search", search_json(*job, question, found));
   } else {
-    print_text(*job, question, found, console.out);
+    print_text(*job, question, found, beside.out);
   }
   return found.plans.empty() ? Exit::nothing_fits : Exit::done;
 }

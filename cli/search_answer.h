@@ -51,7 +51,8 @@ bool is_tie(const FoundPlans& found, std::size_t i);
 Json search_json(const Job& job, const SearchQuestion& question, const FoundPlans& found);
 
 // Writes a plan file.
-void write_plan(const Job& job, const Answer& answer, const std::string& path);
+void write_plan(const Job& job, const Answer& answer, const std::string& path,
+                const Console& console);
 
 // The same question of every machine, framework and precision that was listed, in one table.
 Exit search_lists(const SearchQuestion& question, const Console& console);

@@ -12,6 +12,7 @@
 
 #include "cli/answer.h"
 #include "cli/explain.h"
+#include "cli/output.h"
 #include "cli/page.h"
 #include "cli/prices.h"
 #include "cli/print.h"
@@ -313,14 +314,15 @@ Exit search_lists(const SearchQuestion& question, const Console& console) {
     throw Error("--pareto is of one search; --json has it of each of the list's");
   }
   const Lists lists = search_all(question, console);
+  const Console beside = beside_output(question.output, console);
   if (!question.output.empty() && !lists.ranking.empty()) {
     const Ranked& best = lists.ranking.front();
-    write_plan(*lists.of(best).job, lists.answer(best), question.output);
+    write_plan(*lists.of(best).job, lists.answer(best), question.output, console);
   }
   if (question.json) {
-    console.out << answer_text("search_lists", lists_json(lists, question));
+    beside.out << answer_text("search_lists", lists_json(lists, question));
   } else {
-    print_lists(lists, question, console.out);
+    print_lists(lists, question, beside.out);
   }
   return lists.ranking.empty() ? Exit::nothing_fits : Exit::done;
 }

@@ -11,6 +11,7 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/explain.h"
+#include "cli/output.h"
 #include "cli/page.h"
 #include "cli/plan_words.h"
 #include "cli/print.h"
@@ -427,7 +428,7 @@ Exit run_sweep(const Args& args, const Console& console) {
   if (question.output.empty()) {
     console.out << text.str();
   } else {
-    write_file_atomically(question.output, text.str());
+    write_output(question.output, text.str(), console);
   }
   const bool any = std::any_of(points.begin(), points.end(),
                                [](const Point& point) { return point.best.has_value(); });

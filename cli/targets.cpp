@@ -90,6 +90,20 @@ std::vector<Target> targets_of(const Job& job, const Estimate& e) {
 
 // ---- Prometheus ----
 
+// The names of Prometheus' data model (prometheus.io/docs/concepts/data_model).
+void refuse_no_metric(const std::string& option, const std::string& text) {
+  const auto is_part = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           c == ':';
+  };
+  const bool digit_first = !text.empty() && text.front() >= '0' && text.front() <= '9';
+  if (!text.empty() && !digit_first && std::all_of(text.begin(), text.end(), is_part)) return;
+  throw Error(
+      fmt::format("{} must be a name that metrics may begin with (letters, digits, _ and :, no "
+                  "digit first), not '{}'",
+                  option, shown(text)));
+}
+
 std::string metric_of(const Target& target, const std::string& prefix) {
   const bool has_unit = target.name.ends_with("per_gpu");
   return fmt::format("{}_{}{}{}{}", prefix, target.name, has_unit ? "" : "_",
@@ -207,7 +221,10 @@ Exit run_targets(const Args& args, const Console& console) {
               set_word(question.format));
   line.option(
       {"--metric-prefix", "NAME", "what your exporter's metrics begin with", question.prefix},
-      set_text(question.prefix));
+      [&question](const std::string& option, const std::string& text) {
+        refuse_no_metric(option, text);
+        question.prefix = text;
+      });
   line.option(
       {"--for-min", "MINUTES", "how long a figure is beyond its threshold before an alert", "10"},
       set_whole(question.minutes, 0, 100000));

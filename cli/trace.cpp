@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "cli/print.h"
 #include "cli/report.h"
 #include "costmodel/fold/replay.h"
@@ -81,8 +82,8 @@ void write_trace(const Job& job, const ParallelPlan& plan, const TraceQuestion& 
   }
   Trace trace = trace_step(*job.cost, plan, question.ops ? TraceGrain::op : TraceGrain::action);
   if (rank >= 0) std::erase_if(trace.events, [&](const TraceEvent& e) { return e.rank != rank; });
-  write_file_atomically(question.output, to_chrome_json(trace));
-  print(console.err, "{}: {} events; open it at ui.perfetto.dev\n", question.output,
+  write_output(question.output, to_chrome_json(trace), console);
+  print(console.err, "{}: {} events; open it at ui.perfetto.dev\n", output_name(question.output),
         trace.events.size());
 }
 
@@ -115,7 +116,7 @@ Exit run_trace(const Args& args, const Console& console) {
     throw Error("--ops and --rank choose what -o FILE gets; --text draws all pipeline ranks");
   }
   const PlanFile file = read_plan_file(question.plan);
-  const auto job = make_job(merged(question.choices, file.choices));
+  const auto job = make_job(merged_with_file(question.choices, file, question.plan));
   const auto broken = why_infeasible(job->model, file.plan, job->recipe(), job->limits());
   if (!broken.empty()) {
     print(console.err, "qplan: {}: the plan cannot run: {}\n", question.plan,
@@ -126,7 +127,8 @@ Exit run_trace(const Args& args, const Console& console) {
   if (question.text) {
     const int columns =
         question.columns > 0 ? static_cast<int>(question.columns) : console.terminal.columns;
-    draw(trace_step(*job->cost, file.plan, TraceGrain::action), columns, console);
+    draw(trace_step(*job->cost, file.plan, TraceGrain::action), columns,
+         beside_output(question.output, console));
   }
   return Exit::done;
 }

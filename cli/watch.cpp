@@ -10,6 +10,7 @@
 #include <memory>
 #include <ostream>
 #include <thread>
+#include <utility>
 
 #include "cli/answer.h"
 #include "cli/asked_plan.h"
@@ -38,15 +39,21 @@ class LogWatcher {
         watch_({estimate.step_time_low, estimate.step_time_high, estimate.peak_high}),
         out_(out) {}
 
-  void read(std::string_view text) {
+  // False: the log is another plan's, as other_plan() says.
+  bool read(std::string_view text) {
     const std::optional<LogLine> line = read_log_line(text);
-    if (!line) return;
+    if (!line || !other_.empty()) return other_.empty();
     const ParallelPlan& plan = asked_.plan;
+    sizes_.read(*line);
+    if (line->says_speed()) other_ = sizes_.other_than(plan.global_batch_size, plan.seq_len);
+    if (!other_.empty()) return false;
     const auto seconds =
         step_seconds(*line, plan.global_batch_size, plan.seq_len, asked_.job->gpus);
     if (seconds) step_ = line->step.value_or(step_ + 1);
+    saw_step_ = saw_step_ || seconds;
     if (seconds) say(watch_.add_step(step_, *seconds));
     if (line->allocated) say(watch_.add_memory(step_, *line->allocated));
+    return true;
   }
 
   // What was seen, in one line.
@@ -66,6 +73,8 @@ class LogWatcher {
   }
 
   [[nodiscard]] bool saw_alert() const { return alerts_ > 0; }
+  [[nodiscard]] bool saw_step() const { return saw_step_; }
+  [[nodiscard]] const std::string& other_plan() const { return other_; }
 
  private:
   void say(const std::vector<Alert>& alerts) {
@@ -83,9 +92,12 @@ class LogWatcher {
   const AskedPlan& asked_;
   const Estimate& estimate_;
   StepWatch watch_;
+  LoggedSizes sizes_;
+  std::string other_;  // sizes of steps that are not the plan's
   std::ostream& out_;
   std::int64_t step_ = 0;
   int alerts_ = 0;
+  bool saw_step_ = false;
 };
 
 void watch_file(const WatchQuestion& question, LogWatcher& watcher) {
@@ -93,7 +105,9 @@ void watch_file(const WatchQuestion& question, LogWatcher& watcher) {
   if (!file) throw Error(fmt::format("{} cannot be read", question.log));
   std::string line;
   for (;;) {
-    while (std::getline(file, line)) watcher.read(line);
+    while (std::getline(file, line)) {
+      if (!watcher.read(line)) return;
+    }
     if (!question.follow) return;
     file.clear();
     std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -106,13 +120,20 @@ std::string quoted(const std::string& word) {
   return text + "'";
 }
 
-// The command's exit code. What it prints goes to `err`, both streams, as it comes.
+// The command's exit code; it runs on where its log is another plan's. What it prints goes to
+// `err`, both streams, as it comes.
 int watch_command(const WatchQuestion& question, LogWatcher& watcher, std::ostream& err) {
   std::string line;
   for (const std::string& word : question.command) line += (line.empty() ? "" : " ") + quoted(word);
   line += " 2>&1";
   std::FILE* const pipe = popen(line.c_str(), "r");
   if (pipe == nullptr) throw Error(fmt::format("{} cannot be started", question.command.front()));
+  bool said = false;
+  const auto say_other = [&](bool same_plan) {
+    if (same_plan || std::exchange(said, true)) return;
+    print(err, "qplan: {}\n", other_plan_text(question.command.front(), watcher.other_plan()));
+    err.flush();
+  };
   std::string text;
   for (int c = std::fgetc(pipe); c != EOF; c = std::fgetc(pipe)) {
     if (c != '\n') {
@@ -121,12 +142,12 @@ int watch_command(const WatchQuestion& question, LogWatcher& watcher, std::ostre
     }
     err << text << '\n';
     err.flush();
-    watcher.read(text);
+    say_other(watcher.read(text));
     text.clear();
   }
   if (!text.empty()) {
     err << text << '\n';
-    watcher.read(text);
+    say_other(watcher.read(text));
   }
   const int status = pclose(pipe);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128;
@@ -162,11 +183,16 @@ Exit run_watch(const Args& args, const Console& console) {
   } else {
     code = watch_command(question, watcher, console.err);
   }
-  watcher.finish();
+  const std::string log = question.command.empty() ? question.log : question.command.front();
+  const bool same_plan = watcher.other_plan().empty();
+  const bool silent = !watcher.saw_step() && !watcher.saw_alert();
+  if (same_plan && (!silent || code != 0)) watcher.finish();
   if (code != 0) {
     print(console.err, "qplan: {} ended with exit code {}\n", question.command.front(), code);
     return Exit::device;
   }
+  if (!same_plan) throw Error(other_plan_text(log, watcher.other_plan()));
+  if (silent) throw Error(no_step_text(log));
   return watcher.saw_alert() ? Exit::nothing_fits : Exit::done;
 }
 

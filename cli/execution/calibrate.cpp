@@ -14,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/execution/execution.h"
 #include "cli/execution/step_samples.h"
+#include "cli/output.h"
 #include "cli/print.h"
 #include "cli/stopwatch.h"
 #include "costmodel/profiles/hardware.h"
@@ -137,10 +138,11 @@ Exit run_calibrate(const Args& args, const Console& console) {
   const HardwareProfile start = load_hardware(base.empty() ? base_for(calibration.gpu) : base);
   const Json profile = calibrated_profile(start.source, calibration);
   static_cast<void>(read_hardware(profile, output));  // what is written can be read
-  write_file_atomically(output, answer_text("profile", profile));
-  print(console.out, "{}: {} works and {} ops of steps on {} x {} in {:.0f} s, starting from {}\n",
-        output, calibration.samples.size(), calibration.steps.size(), calibration.ranks,
-        calibration.gpu, watch.elapsed_s(), start.name);
+  write_output(output, answer_text("profile", profile), console);
+  print(beside_output(output, console).out,
+        "{}: {} works and {} ops of steps on {} x {} in {:.0f} s, starting from {}\n",
+        output_name(output), calibration.samples.size(), calibration.steps.size(),
+        calibration.ranks, calibration.gpu, watch.elapsed_s(), start.name);
   return Exit::done;
 }
 

@@ -124,15 +124,16 @@ Execution prepare(const ExecutionChoices& choices) {
     const PlanFile file = read_plan_file(choices.plan);
     planned_for = file.choices.framework;
     fingerprint = file.fingerprint;
-    job = merged(choices.job, file.choices);
+    job = merged_with_file(choices.job, file, choices.plan);
     execution.plan = file.plan;
     says_batch = says_length = true;
     notation = Notation::file;
   } else {
     execution.plan = parse_plan(choices.plan);
-    says_dp = line_says(choices.plan, &ParallelPlan::dp);
-    says_batch = says_batch || line_says(choices.plan, &ParallelPlan::global_batch_size);
-    says_length = says_length || line_says(choices.plan, &ParallelPlan::seq_len);
+    refuse_two_values(choices.plan, choices.words);
+    says_dp = line_says(choices.plan, "dp");
+    says_batch = says_batch || line_says(choices.plan, "global_batch_size");
+    says_length = says_length || line_says(choices.plan, "seq_len");
   }
   job.framework = RecipeKind::qplan;
   // Another number of GPUs asks for another dp than a file's; without one, what the plan says is

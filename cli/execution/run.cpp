@@ -7,6 +7,7 @@
 #include "cli/answer.h"
 #include "cli/commands.h"
 #include "cli/execution/execution.h"
+#include "cli/output.h"
 #include "cli/page.h"
 #include "cli/print.h"
 
@@ -80,6 +81,7 @@ Exit run_run(const Args& args, const Console& console) {
        ""},
       set_text(trace));
   if (!line.parse(args, console.out)) return Exit::done;
+  refuse_standard_output("--trace", trace);
 
   const Execution execution = prepare(choices);
   if (const auto exit = run_by_local_ranks(execution, choices, "run", args, console)) return *exit;

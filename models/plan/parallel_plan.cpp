@@ -45,10 +45,18 @@ void add_once(EnumSet<E>& set, E e) {
   set.add(e);
 }
 
+// "a+b" or "a,b".
+std::string joined_by_plus(std::string_view text) {
+  std::string joined(text);
+  std::replace(joined.begin(), joined.end(), ',', '+');
+  return joined;
+}
+
 template <class E>
 EnumSet<E> split_words(std::string_view text) {
+  const std::string joined = joined_by_plus(text);
   EnumSet<E> set;
-  for (const auto part : split(text, '+')) add_once(set, from_word<E>(part));
+  for (const auto part : split(joined, '+')) add_once(set, from_word<E>(part));
   return set;
 }
 
@@ -136,12 +144,13 @@ void read_text(const PlanWord<EnumSet<E>>& word, std::string_view text, EnumSet<
     value = {};
     return;
   }
-  refuse_none_beside_others(word.key, text, split(text, '+'), Words<E>::empty);
+  const std::string joined = joined_by_plus(text);
+  refuse_none_beside_others(word.key, text, split(joined, '+'), Words<E>::empty);
   value = split_words<E>(text);
 }
 
 void read_text(const PlanWord<std::vector<int>>&, std::string_view text, std::vector<int>& value) {
-  value = text == "even" ? std::vector<int>{} : parse_layout(text);
+  value = text == "even" ? std::vector<int>{} : parse_layout(joined_by_plus(text));
 }
 
 // ---- one line ----
@@ -217,6 +226,31 @@ bool read_line_word(const PlanWord<T>& word, const LineWord& token, T& value) {
   for (const auto& [e, word] : Words<ScheduleKind>::table) known.emplace_back(word);
   throw Error(fmt::format("plan word '{}' is unknown{}; a plan reads like '{}'", token,
                           did_you_mean(name, known), to_string(ParallelPlan{})));
+}
+
+// Reads a line on top of `plan`; says which words it has.
+std::vector<SaidWord> read_line(std::string_view text, ParallelPlan& plan) {
+  const std::string line = lower_case(text);  // no word has capitals: "BF16" is one, too
+  constexpr std::string_view kSpace = " \t\r\n";
+  std::vector<SaidWord> seen;
+  for (std::size_t from = line.find_first_not_of(kSpace); from != std::string_view::npos;) {
+    const std::size_t to = line.find_first_of(kSpace, from);
+    const std::string_view token = std::string_view(line).substr(from, to - from);
+    from = line.find_first_not_of(kSpace, to);
+
+    const LineWord parts = take_apart(token);
+    std::string_view key;
+    for_each_word([&](const auto& word) {
+      if (read_line_word(word, parts, plan.*word.member)) key = word.key;
+    });
+    if (key.empty()) unknown_plan_word(token, parts.name);
+    for (const SaidWord& earlier : seen) {
+      if (earlier.key != key) continue;
+      throw Error(fmt::format("plan word '{}' sets {} a second time; give it once", token, key));
+    }
+    seen.push_back({key, std::string(token)});
+  }
+  return seen;
 }
 
 // ---- JSON ----
@@ -311,28 +345,14 @@ std::string to_string(const ParallelPlan& plan) {
 }
 
 ParallelPlan parse_plan(std::string_view text, const ParallelPlan& defaults) {
-  const std::string line = lower_case(text);  // no word has capitals: "BF16" is one, too
-  constexpr std::string_view kSpace = " \t\r\n";
   ParallelPlan plan = defaults;
-  std::vector<std::string_view> seen;  // keys
-  for (std::size_t from = line.find_first_not_of(kSpace); from != std::string_view::npos;) {
-    const std::size_t to = line.find_first_of(kSpace, from);
-    const std::string_view token = std::string_view(line).substr(from, to - from);
-    from = line.find_first_not_of(kSpace, to);
-
-    const LineWord parts = take_apart(token);
-    std::string_view key;
-    for_each_word([&](const auto& word) {
-      if (read_line_word(word, parts, plan.*word.member)) key = word.key;
-    });
-    if (key.empty()) unknown_plan_word(token, parts.name);
-    for (const auto& earlier : seen) {
-      if (earlier != key) continue;
-      throw Error(fmt::format("plan word '{}' sets {} a second time; give it once", token, key));
-    }
-    seen.push_back(key);
-  }
+  static_cast<void>(read_line(text, plan));
   return plan;
+}
+
+std::vector<SaidWord> words_said(std::string_view line) {
+  ParallelPlan plan;
+  return read_line(line, plan);
 }
 
 Json plan_to_json(const ParallelPlan& plan) {
@@ -378,6 +398,16 @@ std::vector<std::string> listed_values(const PlanWord<T>& word) {
   } else {
     return {};
   }
+}
+
+template <class T>
+bool is_joined(const PlanWord<T>&) {
+  return std::is_same_v<T, std::vector<int>>;
+}
+
+template <class E>
+bool is_joined(const PlanWord<EnumSet<E>>&) {
+  return true;
 }
 
 template <class E>
@@ -426,6 +456,24 @@ std::vector<std::string> values_of_word(std::string_view key) {
     if (word.key == key) values = listed_values(word);
   });
   return values;
+}
+
+std::optional<WordBounds> bounds_of_word(std::string_view key) {
+  std::optional<WordBounds> bounds;
+  for_each_word([&](const auto& word) {
+    if constexpr (is_number<typename std::decay_t<decltype(word)>::Value>) {
+      if (word.key == key) bounds = WordBounds{word.low, word.high};
+    }
+  });
+  return bounds;
+}
+
+bool is_joined_list(std::string_view key) {
+  bool joined = false;
+  for_each_word([&](const auto& word) {
+    if (word.key == key) joined = is_joined(word);
+  });
+  return joined;
 }
 
 std::string to_string(const Recompute& recompute) {

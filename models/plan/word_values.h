@@ -1,6 +1,8 @@
 #pragma once
-// Which values a plan's word may have, where they can be listed: for shells that complete them.
+// What may be asked of a plan's words one by one: which values one may have, and which a line says.
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,5 +12,22 @@ namespace qplan {
 // Of the word with this key, in their table's order; empty: a number, or words with numbers in
 // them.
 std::vector<std::string> values_of_word(std::string_view key);
+
+// The whole numbers that the word with this key takes; none: it takes others.
+struct WordBounds {
+  std::int64_t low = 0, high = 0;
+};
+std::optional<WordBounds> bounds_of_word(std::string_view key);
+
+// Whether its value is a list, with '+' or commas between.
+bool is_joined_list(std::string_view key);
+
+// A word that a plan's line says ("tp4" or "tp=4"), and its key ("tp").
+struct SaidWord {
+  std::string_view key;
+  std::string text;
+};
+// Those of a line, in its order. Throws Error where parse_plan() does.
+std::vector<SaidWord> words_said(std::string_view line);
 
 }  // namespace qplan

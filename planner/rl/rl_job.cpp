@@ -466,22 +466,28 @@ RlEstimate evaluate_rl(const CostModel& cost, const RlJob& job, const ParallelPl
   result.host_per_node = host;
   result.host_room = trained.memory.host_room;
   if (result.misfit.empty() && training > result.capacity) {
+    const std::string parts = parts_text(stage, asleep);
     result.misfit =
-        fmt::format("the update takes {} of the {} that may be filled ({})", human_bytes(training),
-                    human_bytes(result.capacity), parts_text(stage, asleep));
+        fmt::format("the update takes {}, {} more than the {} that may be filled{}",
+                    human_bytes(training), human_bytes(training - result.capacity),
+                    human_bytes(result.capacity), parts.empty() ? "" : fmt::format(" ({})", parts));
   }
   if (result.misfit.empty() && counted && scoring > result.capacity) {
-    result.misfit = fmt::format("log-probabilities take {} of the {} that may be filled: {}",
-                                human_bytes(scoring), human_bytes(result.capacity), logits.text());
+    result.misfit =
+        fmt::format("log-probabilities take {}, {} more than the {} that may be filled: {}",
+                    human_bytes(scoring), human_bytes(scoring - result.capacity),
+                    human_bytes(result.capacity), logits.text());
   }
   if (result.misfit.empty() && generating > usable) {
-    result.misfit =
-        fmt::format("the engine's share and what the trainer leaves are {}, the GPU has {}",
-                    human_bytes(generating), human_bytes(usable));
+    result.misfit = fmt::format(
+        "the engine's share and what the trainer leaves are {}, {} more than the {} "
+        "that the GPU has",
+        human_bytes(generating), human_bytes(generating - usable), human_bytes(usable));
   }
   if (result.misfit.empty() && host > result.host_room) {
-    result.misfit = fmt::format("what is offloaded between phases is {} a node, of {}",
-                                human_bytes(host), human_bytes(result.host_room));
+    result.misfit = fmt::format(
+        "what is offloaded between phases is {} a node, {} more than the {} that there are",
+        human_bytes(host), human_bytes(host - result.host_room), human_bytes(result.host_room));
   }
   result.fits = result.misfit.empty();
   return result;

@@ -8,6 +8,7 @@
 #include "costmodel/profiles/layers.h"
 #include "models/error.h"
 #include "models/portable_math.h"
+#include "models/text.h"
 
 namespace qplan {
 namespace {
@@ -169,6 +170,16 @@ Logs solved(Square a, Logs b) {
   return b;
 }
 
+// A step cannot do its model's operations faster than the GPUs can.
+void refuse_above_peak(const FitRun& run, const Estimate& estimate) {
+  const double share = estimate.mfu * (estimate.step_time / run.measured);
+  if (share <= 1) return;
+  throw Error(
+      fmt::format("{}: a step of {} is {:.0f}% of the GPUs' peak, which no run reaches; is it one "
+                  "optimizer step of this plan?",
+                  run.name, human_seconds(run.measured), 100 * share));
+}
+
 class Fitter {
  public:
   Fitter(const std::string& base, const std::vector<FitRun>& runs)
@@ -176,6 +187,7 @@ class Fitter {
     for (const FitRun& run : runs) {
       const auto estimate = run.predict(machine_);
       if (!estimate) continue;
+      refuse_above_peak(run, *estimate);
       runs_.push_back(&run);
       const double sigma =
           (estimate->step_time_high - estimate->step_time_low) / estimate->step_time / 2 / kSigmas;
@@ -324,6 +336,12 @@ class Fitter {
           {runs_[i]->name, runs_[i]->measured.value(), start_[i], times[i], sigmas_[i], left});
     }
     fit.narrowed = std::sqrt(after / before);
+    if (std::any_of(fit.runs.begin(), fit.runs.end(),
+                    [](const FittedRun& run) { return run.stays_outside(); })) {
+      fit.narrowed = 1;
+      fit.spread = fit.spread_before;
+      for (FittedRun& run : fit.runs) run.sigma_after = run.sigma_before;
+    }
     fit.overlay = overlay_of(machine_, fit.factors, fit.narrowed);
     return fit;
   }
@@ -339,6 +357,11 @@ class Fitter {
 };
 
 }  // namespace
+
+bool FittedRun::stays_outside() const {
+  constexpr double kFar = 2;  // times the interval's reach
+  return std::abs(portable::log(measured_s / after_s)) > kFar * kSigmas * sigma_before;
+}
 
 std::span<const FitFactor> fit_factors() {
   return kList;

@@ -42,20 +42,24 @@ struct FittedRun {
   double sigma_after = 0;            // ... with what these runs told
   [[nodiscard]] double error_before() const { return before_s / measured_s - 1; }
   [[nodiscard]] double error_after() const { return after_s / measured_s - 1; }
+  // Corrected as far as may be and still more than twice as far off as the stated interval reaches,
+  // as no more than 1% of a normal distribution are: nothing of such a run makes others surer.
+  [[nodiscard]] bool stays_outside() const;
 };
 
 struct ProfileFit {
   FitFactors factors;
   FitFactors spread;         // one sigma of each factor's logarithm, afterwards
   FitFactors spread_before;  // ... and before, by the interval
-  double narrowed = 1;       // sigma of a further run of this kind, after over before
+  double narrowed = 1;       // sigma of a further run of this kind, after over before; 1 where a
+                             // run stays outside
   std::vector<FittedRun> runs;
   Json overlay;  // what the corrected profile says, without `extends`
 };
 
 // Minimises sum (ln(measured / predicted) / noise)^2 + sum (ln factor / prior)^2, so that the first
 // sum is never larger than it was at factors of 1. `base`: a built-in machine or a profile's file.
-// Throws Error where no run can be predicted.
+// Throws Error where no run can be predicted, or one is faster than its GPUs' peak.
 ProfileFit fit_profile(const std::string& base, const std::vector<FitRun>& runs);
 
 // The machine with the factors on it; `base` as above.

@@ -1,5 +1,8 @@
 #include "planner/runs/run_log.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -56,16 +59,47 @@ std::optional<Bytes> bytes_after(std::string_view line, std::string_view mark, d
   return value ? std::optional(Bytes(*value * unit)) : std::nullopt;
 }
 
+std::optional<std::int64_t> size_after(std::string_view line, std::string_view mark) {
+  const auto value = whole_after(line, mark);
+  return value && *value > 0 ? value : std::nullopt;
+}
+
+// "  seq_length ....... 4096": a key of a list of settings, dots, its value. No other key that ends
+// so ("encoder_seq_length").
+std::optional<std::int64_t> setting(std::string_view line, std::string_view key) {
+  const std::size_t at = line.find(key);
+  if (at == std::string_view::npos || (at > 0 && line[at - 1] != ' ')) return std::nullopt;
+  std::string_view rest = line.substr(at + key.size());
+  const std::size_t dots = rest.find_first_not_of(' ');
+  if (dots == std::string_view::npos || rest[dots] != '.') return std::nullopt;
+  rest.remove_prefix(std::min(rest.find_first_not_of('.', dots), rest.size()));
+  return size_after(rest, "");
+}
+
+// A line that says sizes and no step.
+std::optional<LogLine> sizes(LogKind kind, std::optional<std::int64_t> batch,
+                             std::optional<std::int64_t> length) {
+  if (!batch && !length) return std::nullopt;
+  return LogLine{.kind = kind, .step = {}, .global_batch_size = batch, .seq_len = length};
+}
+
 constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
 
 // Megatron-LM d98e8a64, megatron/training/training.py (training_log) and utils.py (report_memory,
-// in MiB): "iteration 5/ 100 | ... | elapsed time per iteration (ms): 1234.5 | ...".
+// in MiB): "iteration 5/ 100 | ... | elapsed time per iteration (ms): 1234.5 | ... | global batch
+// size: 128 | ...". Its arguments stand before: "  seq_length ...... 4096" (arguments.py,
+// _print_args). Megatron-Bridge's lines are the same.
 std::optional<LogLine> read_megatron(std::string_view line) {
   LogLine said{.kind = LogKind::megatron};
   if (const auto ms = above_zero(number_after(line, "elapsed time per iteration (ms):"))) {
     said.step = whole_after(line, "iteration");
     said.step_s = *ms / 1000;
+    said.global_batch_size = size_after(line, "global batch size:");
     return said;
+  }
+  if (auto stated = sizes(LogKind::megatron, setting(line, "global_batch_size"),
+                          setting(line, "seq_length"))) {
+    return stated;
   }
   if (line.find("memory (MB)") == std::string_view::npos) return std::nullopt;
   said.allocated = bytes_after(line, "max allocated:", kMiB);
@@ -82,18 +116,27 @@ std::optional<LogLine> read_bridge(std::string_view line) {
   return LogLine{.kind = LogKind::megatron_bridge, .step = {}, .step_s = seconds};
 }
 
-// NeMo 2's progress printer: "... | global_step: 5 | ... | train_step_timing in s: 12.3 | ...".
+// NeMo 2's progress printer: "... | global_batch_size: 128 | global_step: 5 | ... |
+// train_step_timing in s: 12.3 | ...".
 std::optional<LogLine> read_nemo(std::string_view line) {
   const auto seconds = above_zero(number_after(line, "train_step_timing in s:"));
   if (!seconds) return std::nullopt;
-  return LogLine{
-      .kind = LogKind::nemo, .step = whole_after(line, "global_step:"), .step_s = seconds};
+  LogLine said{.kind = LogKind::nemo, .step = whole_after(line, "global_step:"), .step_s = seconds};
+  said.global_batch_size = size_after(line, "global_batch_size:");
+  return said;
 }
 
 // torchtitan b5bcd76c, torchtitan/components/metrics.py: "step: 10  loss: ...  memory:
 // 40.18GiB(42.29%)  tps: 7,123  tflops: ...  mfu: ..."; tokens a second of one GPU, reserved
-// memory.
+// memory. Before the first (torchtitan/trainer.py): "Trainer is initialized with local batch size
+// 1, global batch size 8, gradient accumulation steps 1, sequence length 8192, total steps 10".
 std::optional<LogLine> read_torchtitan(std::string_view line) {
+  constexpr std::string_view kSetUp = "Trainer is initialized with";
+  if (const std::size_t at = line.find(kSetUp); at != std::string_view::npos) {
+    const std::string_view said = line.substr(at);
+    return sizes(LogKind::torchtitan, size_after(said, "global batch size"),
+                 size_after(said, "sequence length"));
+  }
   const auto rate = above_zero(number_after(line, "tps:"));
   const auto step = whole_after(line, "step:");
   if (!rate || !step) return std::nullopt;
@@ -105,8 +148,12 @@ std::optional<LogLine> read_torchtitan(std::string_view line) {
 
 // DeepSpeed, deepspeed/utils/timer.py (ThroughputTimer.stop):
 // "epoch=0/micro_step=10/global_step=10, RunningAvgSamplesPerSec=..., CurrSamplesPerSec=...,
-// MemAllocated=..GB, MaxMemAllocated=..GB", where a GB is 2^30 bytes.
+// MemAllocated=..GB, MaxMemAllocated=..GB", where a GB is 2^30 bytes. Its settings stand before
+// (runtime/config.py): "  train_batch_size ............. 128", of all GPUs.
 std::optional<LogLine> read_deepspeed(std::string_view line) {
+  if (const auto batch = setting(line, "train_batch_size")) {
+    return sizes(LogKind::deepspeed, batch, {});
+  }
   const auto rate = above_zero(number_after(line, "CurrSamplesPerSec="));
   if (!rate) return std::nullopt;
   LogLine said{.kind = LogKind::deepspeed, .step = whole_after(line, "global_step=")};
@@ -116,8 +163,12 @@ std::optional<LogLine> read_deepspeed(std::string_view line) {
 }
 
 // transformers' Trainer, its last line or all_results.json: "train_steps_per_second": 0.5 (with
-// either kind of quotes).
+// either kind of quotes). Before the first step: "  Total train batch size (w. parallel,
+// distributed & accumulation) = 128".
 std::optional<LogLine> read_trainer(std::string_view line) {
+  if (line.find("Total train batch size") != std::string_view::npos) {
+    return sizes(LogKind::trainer, size_after(line, "accumulation) ="), {});
+  }
   for (const char* mark : {"\"train_steps_per_second\":", "'train_steps_per_second':"}) {
     const auto rate = above_zero(number_after(line, mark));
     if (!rate) continue;
@@ -127,19 +178,26 @@ std::optional<LogLine> read_trainer(std::string_view line) {
 }
 
 // MLPerf's ":::MLLOG {json}": `tracked_stats` with a `throughput` in samples a second, or
-// `train_step_time` in seconds.
+// `train_step_time` in seconds; `global_batch_size` and `max_sequence_length` before them.
 std::optional<LogLine> read_mllog(std::string_view line) {
   const std::size_t at = line.find(":::MLLOG");
   if (at == std::string_view::npos) return std::nullopt;
   try {
     const Json json = parse_json(trimmed(line.substr(at + 8)), "MLLOG");
-    if (!json.is_object() || json.value("key", "") != "tracked_stats") return std::nullopt;
-    if (!json.contains("value") || !json["value"].is_object()) return std::nullopt;
+    if (!json.is_object() || !json.contains("value")) return std::nullopt;
+    const std::string key =
+        json.contains("key") && json["key"].is_string() ? json["key"].get<std::string>() : "";
     const Json& value = json["value"];
+    if (value.is_number_integer() && value.get<std::int64_t>() > 0) {
+      const std::optional<std::int64_t> size = value.get<std::int64_t>(), none;
+      if (key == "global_batch_size") return sizes(LogKind::mllog, size, none);
+      if (key == "max_sequence_length") return sizes(LogKind::mllog, none, size);
+    }
+    if (key != "tracked_stats" || !value.is_object()) return std::nullopt;
     LogLine said{.kind = LogKind::mllog};
-    const auto number = [&value](const char* key) -> std::optional<double> {
-      if (!value.contains(key) || !value[key].is_number()) return std::nullopt;
-      return above_zero(value[key].get<double>());
+    const auto number = [&value](const char* stat) -> std::optional<double> {
+      if (!value.contains(stat) || !value[stat].is_number()) return std::nullopt;
+      return above_zero(value[stat].get<double>());
     };
     said.step_s = number("train_step_time");
     if (!said.step_s) said.samples_per_s = number("throughput");
@@ -182,6 +240,23 @@ std::optional<double> step_seconds(const LogLine& line, std::int64_t global_batc
   if (!line.tokens_per_s_per_gpu) return std::nullopt;
   return samples * static_cast<double>(seq_len) /
          (*line.tokens_per_s_per_gpu * static_cast<double>(gpus));
+}
+
+void LoggedSizes::read(const LogLine& line) {
+  if (line.global_batch_size) batch_ = line.global_batch_size;
+  if (line.seq_len) length_ = line.seq_len;
+}
+
+std::string LoggedSizes::other_than(std::int64_t global_batch_size, std::int64_t seq_len) const {
+  std::vector<std::string> other;
+  if (batch_ && *batch_ != global_batch_size) {
+    other.push_back(
+        fmt::format("a global batch of {}, and the plan has {}", *batch_, global_batch_size));
+  }
+  if (length_ && *length_ != seq_len) {
+    other.push_back(fmt::format("sequences of {} tokens, and the plan has {}", *length_, seq_len));
+  }
+  return fmt::format("{}", fmt::join(other, "; "));
 }
 
 std::optional<double> typical_step_seconds(std::vector<double> seconds) {

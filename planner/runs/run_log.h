@@ -44,10 +44,12 @@ struct LogLine {
   std::optional<double> samples_per_s{};  // of the whole job
   std::optional<double> tokens_per_s_per_gpu{};
   std::optional<Bytes> allocated{}, reserved{};  // peaks of the GPU that logs
+  // Of the run: beside a step, or once, before the first.
+  std::optional<std::int64_t> global_batch_size{}, seq_len{};
   [[nodiscard]] bool says_speed() const { return step_s || samples_per_s || tokens_per_s_per_gpu; }
 };
 
-// Nothing: the line speaks of no step. Colours are ignored.
+// Nothing: the line speaks of no step and of no run's sizes. Colours are ignored.
 std::optional<LogLine> read_log_line(std::string_view line);
 
 // A whole log, line by line; a JSON file of a Trainer (trainer_state.json, all_results.json) is
@@ -57,6 +59,17 @@ std::vector<LogLine> read_log(std::string_view text);
 // Seconds a step, where the line says how fast it is.
 std::optional<double> step_seconds(const LogLine& line, std::int64_t global_batch_size,
                                    std::int64_t seq_len, std::int64_t gpus);
+
+// The sizes of a run's steps, as the log has said them so far.
+class LoggedSizes {
+ public:
+  void read(const LogLine& line);
+  // What is another plan's: "a global batch of 128, and the plan has 64"; empty: nothing.
+  [[nodiscard]] std::string other_than(std::int64_t global_batch_size, std::int64_t seq_len) const;
+
+ private:
+  std::optional<std::int64_t> batch_{}, length_{};
+};
 
 // The median of those after warm-up, which is a tenth of the steps and two at least, where more
 // than four were logged; none: no line says how fast a step is.

@@ -104,3 +104,51 @@ TEST_CASE("fit needs a run") {
   CHECK(run("fit --model tiny --gpus 8").code == 2);
   CHECK(run("fit --model tiny --gpus 8 --measured fast").code == 2);
 }
+
+TEST_CASE("a log of another batch or length is no run of the plan, and a growing batch's last is") {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/train.log";
+  const double ms = 1100 * predicted_s({"--global-batch-size", "64"});
+  const auto steps = [&](int batch, double factor) {
+    std::string text;
+    for (int i = 1; i <= 8; ++i) {
+      text += " iteration " + std::to_string(i) +
+              "/ 20 | elapsed time per iteration (ms): " + std::to_string(factor * ms) +
+              " | global batch size:  " + std::to_string(batch) + " |\n";
+    }
+    return text;
+  };
+  const auto fitted = [&](const std::string& text) {
+    write_file_atomically(log, text);
+    return fit({log, "--global-batch-size", "64", "--top", "0"});
+  };
+  const Ran other = fitted(steps(128, 1));
+  CHECK(other.code == 2);
+  CHECK(other.says("128"));
+  CHECK(other.says("64"));
+  const Ran grown = fitted(steps(16, 0.3) + steps(64, 1));
+  CAPTURE(grown.err);
+  REQUIRE(grown.code == 0);
+  CHECK(grown.json()["runs"][0]["measured_s"].get<double>() ==
+        doctest::Approx(ms / 1000).epsilon(1e-5));
+  const Ran longer = fitted("  seq_length ............ 512\n" + steps(64, 1));
+  CHECK(longer.code == 2);
+  CHECK(longer.says("512"));
+}
+
+TEST_CASE("a step above the GPUs' peak is no run, and one that stays far off makes nothing surer") {
+  const double predicted = predicted_s();
+  const Ran fast = fit({"--measured", seconds_text(predicted / 100)});
+  CHECK(fast.code == 2);
+  CHECK(fast.says("of the GPUs' peak"));
+  CHECK(fast.out.empty());
+  const Ran slow = fit({"--measured", seconds_text(5 * predicted), "--top", "0"});
+  REQUIRE(slow.code == 0);
+  const Json found = slow.json();
+  CHECK(found["narrowed"] == 1);
+  CHECK(found["notes"].dump().find("is not narrowed") != std::string::npos);
+  for (const Json& factor : found["factors"]) CHECK(factor["sigma"] == factor["sigma_before"]);
+  const Json near = fit({"--measured", seconds_text(1.1 * predicted), "--top", "0"}).json();
+  CHECK(near["narrowed"].get<double>() < 1);
+  CHECK(near["notes"].empty());
+}

@@ -410,3 +410,96 @@ TEST_CASE("images of a sequence may be counted, and cost what they are") {
   CHECK(many.says("--seq-len 10240"));
   CHECK(run("predict --model llama3-8b --gpus 8 --images 2").says("no vision tower"));
 }
+
+TEST_CASE("without ZeRO no default hides a gather, and one that was asked for is refused") {
+  for (const char* framework : {"megatron", "slime"}) {
+    CAPTURE(framework);
+    const std::string job = std::string(" --model tiny --gpus 8 --json --framework ") + framework;
+    const Ran line = run({"predict", "dp8 zero0", "--model", "tiny", "--gpus", "8", "--json",
+                          "--framework", framework});
+    CHECK(line.code == 0);
+    CHECK(line.json()["plan"]["overlap"] == Json{"grad"});
+    CHECK(run("predict --zero 0" + job).out == line.out);
+  }
+  CHECK(run("predict --zero 0 --overlap grad,param --model tiny --gpus 8").says("overlap_param"));
+  const TemporaryFolder folder;
+  const std::string file = folder.file("plan.json");
+  REQUIRE(run("predict --zero 1 --model tiny --gpus 8 -o " + file).code == 0);
+  CHECK(run("predict --zero 0 --plan " + file).code == 0);
+}
+
+TEST_CASE("layers are placed where other rules are broken, too") {
+  const auto rules = [](const std::string& words) {
+    const Ran ran = run("predict --json " + words);
+    CHECK(ran.code == 1);
+    const Json json = ran.json();
+    std::vector<std::string> list;
+    for (const Json& reason : json["infeasible"]) list.push_back(reason["rule"]);
+    return list;
+  };
+  using Rules = std::vector<std::string>;
+  CHECK(rules("--model llama3-405b --gpus 32 --tp 8 --pp 4 --precision mxfp8") ==
+        Rules{"precision_gpu"});
+  CHECK(rules("--model llama3-405b --gpus 32 --tp 16 --pp 4 --dp 1") == Rules{"world_size"});
+  // Chunks of layers that no placement makes stay refused.
+  CHECK(rules("--model llama3-405b --gpus 512 --tp 1 --pp 256 --precision mxfp8").size() > 1);
+}
+
+TEST_CASE("an option that gives a word of the line another value is refused with both") {
+  const auto said = [](const std::string& line, std::vector<std::string> options) {
+    options.insert(options.begin(), {"predict", line, "--model", "tiny", "--gpus", "8"});
+    return run(options);
+  };
+  CHECK(said("dp8", {"--dp", "4"}).says("the plan says dp8 and --dp says 4"));
+  CHECK(said("dp8", {"--dp", "4"}).code == 2);
+  CHECK(
+      said("dp8 lora0", {"--lora-rank", "16"}).says("the plan says lora0 and --lora-rank says 16"));
+  CHECK(said("dp8 precision=fp8", {"--precision", "bf16"}).code == 2);
+  CHECK(said("dp8 gbs64", {"--global-batch-size", "32"}).code == 2);
+  CHECK(said("dp8 gbs64", {"--global-batch-size", "64", "--tp", "1"}).code == 0);
+  CHECK(run({"run", "dp2 gbs8 seq64", "--model", "tiny", "--dp", "4"}).says("give one of them"));
+  CHECK(run({"targets", "dp8", "--model", "tiny", "--gpus", "8", "--dp", "4"}).code == 2);
+}
+
+TEST_CASE("a list may be written with commas, + or, as an option, blanks") {
+  const auto with = [](const std::string& list) {
+    return run({"predict", "--model", "tiny", "--gpus", "8", "--lora-rank", "8", "--lora-targets",
+                list, "--json"});
+  };
+  const Ran joined = with("q_proj+v_proj");
+  REQUIRE(joined.json()["plan"]["lora_targets"].size() == 2);
+  for (const char* list : {"q_proj,v_proj", "q_proj, v_proj", "q_proj v_proj"}) {
+    CAPTURE(list);
+    CHECK(with(list).out == joined.out);
+  }
+  CHECK(with("q_proj,,v_proj").code == 2);
+  const Ran line = run({"predict", "dp8 lora8 lora_targets=q_proj,v_proj overlap=grad,param",
+                        "--model", "tiny", "--json"});
+  CHECK(line.json()["plan"]["lora_targets"] == joined.json()["plan"]["lora_targets"]);
+  CHECK(line.json()["plan"]["overlap"].size() == 2);
+}
+
+TEST_CASE("what is wrong with a value of a plan file names the file") {
+  const TemporaryFolder folder;
+  const std::string file = folder.file("plan.json");
+  for (const auto& [key, text] : std::vector<std::pair<std::string, std::string>>{
+           {"hardware", R"({"model": "tiny", "hardware": "nope", "gpus": 8, "plan": {}})"},
+           {"model", R"({"model": "nope", "hardware": "h100-sxm", "gpus": 8, "plan": {}})"},
+           {"framework",
+            R"({"model": "tiny", "hardware": "h100-sxm", "framework": "nope", "gpus": 8,
+                "plan": {}})"}}) {
+    CAPTURE(key);
+    write_file_atomically(file, text);
+    for (const std::string verb :
+         {"predict --plan ", "trace --text ", "run ", "emit --framework megatron --json "}) {
+      CAPTURE(verb);
+      const Ran ran = run(verb + file);
+      CHECK(ran.code == 2);
+      CHECK(ran.says(file + ": " + key + ": "));
+    }
+  }
+  // What an option says instead is no fault of the file's.
+  write_file_atomically(file,
+                        R"({"model": "tiny", "hardware": "nope", "gpus": 8, "plan": {"dp": 8}})");
+  CHECK(run("predict --json --hardware h100-sxm --plan " + file).json()["hardware"] == "h100-sxm");
+}

@@ -123,3 +123,18 @@ TEST_CASE("a plan file of a list's search is the best plan over all") {
     CHECK(plan[key] == lists["plans"][0][key]);
   }
 }
+
+TEST_CASE("a price list with two prices of one machine is refused with the second's line") {
+  const TemporaryFolder folder;
+  const std::string prices = folder.file("prices.csv");
+  write_file_atomically(prices,
+                        "hardware,usd_per_gpu_hour,source\nh100-sxm,2.5,a test\n"
+                        "h200-sxm,4,a test\nh100-sxm,3.5,a test\n");
+  for (const std::string& line : {kSmall + "--hardware h100-sxm,h200-sxm --prices " + prices,
+                                  "size --model tiny --gpus 8 --tokens 1B --prices " + prices}) {
+    CAPTURE(line);
+    const Ran ran = run(line);
+    CHECK(ran.code == 2);
+    CHECK(ran.says(prices + ":4: h100-sxm"));
+  }
+}

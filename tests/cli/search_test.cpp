@@ -422,3 +422,26 @@ TEST_CASE("a search for a framework's files offers what those files can say") {
   CHECK_MESSAGE(emitted.code == 0, emitted.err);
   CHECK(emitted.says("run.sh"));
 }
+
+TEST_CASE("bf16 is tried where narrower products were asked for") {
+  for (const std::string machine :
+       {"--hardware a100-80gb-sxm --precision fp8", "--hardware h100-sxm --precision mxfp8"}) {
+    CAPTURE(machine);
+    const Ran ran = run("search --model tiny --gpus 8 --json " + machine);
+    CHECK(ran.code == 1);
+    const Json list = ran.json()["would_fit"];
+    const bool found = std::any_of(list.begin(), list.end(), [](const Json& advice) {
+      return advice["change"] == "precision=bf16";
+    });
+    CHECK(found);
+  }
+}
+
+TEST_CASE("a list of a search's values is held to the word's own bounds") {
+  for (const char* list : {"1,,2", "0", "1..9000"}) {
+    CAPTURE(list);
+    const Ran ran = run(kSmall + "--tp " + list);
+    CHECK(ran.code == 2);
+    CHECK(ran.says("--tp must be a whole number from 1 to 8192, not '"));
+  }
+}

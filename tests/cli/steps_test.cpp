@@ -102,3 +102,16 @@ TEST_CASE("what does not go together is said in one sentence") {
   CHECK(run("predict --model tiny --gpus 8 --padded").says("--padded needs --algorithm"));
   CHECK(run("predict --model tiny --gpus 8 --algorithm sft --lengths /nowhere").says("/nowhere"));
 }
+
+TEST_CASE("what does not fit of a step says by how much") {
+  for (const std::string algorithm : {"sft", "grpo"}) {
+    CAPTURE(algorithm);
+    const Json json =
+        step("predict", "--json --memory-cap-gib 0.05 --algorithm " + algorithm).json();
+    const std::string misfit = json["step"]["misfit"];
+    CAPTURE(misfit);
+    CHECK(misfit.starts_with("the update takes "));
+    CHECK(misfit.find(" GiB more than the 51.2 MiB that may be filled") != std::string::npos);
+    CHECK(misfit.find("()") == std::string::npos);
+  }
+}

@@ -61,3 +61,15 @@ TEST_CASE("Prometheus rules name the metrics, the thresholds and how long") {
 TEST_CASE("a plan that does not fit has no targets") {
   CHECK(run("targets tp1 --model llama3-70b --gpus 8").code == 1);
 }
+
+TEST_CASE("a metric's name is one that Prometheus reads") {
+  for (const char* name : {"9bad", "bad-x", "bad x", "b{d}"}) {
+    CAPTURE(name);
+    const Ran ran = run({"targets", "tp2", "--model", "llama3-8b", "--gpus", "16", "--format",
+                         "prometheus", "--metric-prefix", name});
+    CHECK(ran.code == 2);
+    CHECK(ran.out.empty());
+  }
+  CHECK(run("targets tp2 --model llama3-8b --gpus 16 --format prometheus --metric-prefix _a:B9")
+            .says("expr: _a:B9_step_time_seconds"));
+}

@@ -72,3 +72,45 @@ TEST_CASE("watch needs a log or a command") {
   CHECK(run("watch" + kJob).code == 2);
   CHECK(run("watch /nowhere.log" + kJob).code == 2);
 }
+
+TEST_CASE("a log without a step is said to be none") {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/train.log";
+  for (const char* text :
+       {"", "loss: 3\n", " iteration 1/ 9 | elapsed time per iteration (ms): 0 |\n",
+        " iteration 1/ 9 | elapsed time per iteration (ms): -5 |\n",
+        " iteration 1/ 9 | elapsed time per iteration (ms): nan |\n"}) {
+    CAPTURE(text);
+    write_file_atomically(log, text);
+    const Ran ran = run("watch " + log + kJob);
+    CHECK(ran.code == 2);
+    CHECK(ran.out.empty());
+    CHECK(ran.says("of no step how long it took"));
+    CHECK(run("watch" + kJob + " -- cat " + log).code == 2);
+  }
+  // Two steps are warm-up, and steps.
+  write_file_atomically(log, log_of(2, [](int) { return 1.0; }));
+  const Ran two = run("watch " + log + kJob);
+  CHECK(two.code == 0);
+  CHECK(lines_of(two)[0]["inside"].is_null());
+}
+
+TEST_CASE("a log of another batch is refused, and a command that logs it runs on") {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/train.log";
+  std::string text;
+  for (int i = 1; i <= 9; ++i) {
+    text += " iteration " + std::to_string(i) +
+            "/ 9 | elapsed time per iteration (ms): 900 | global batch size: 96 |\n";
+  }
+  write_file_atomically(log, text);
+  const std::string batch = " --global-batch-size 48";
+  const Ran ran = run("watch " + log + kJob + batch);
+  CHECK(ran.code == 2);
+  CHECK(ran.out.empty());
+  CHECK(ran.says("a global batch of 96, and the plan has 48"));
+  const Ran command = run("watch" + kJob + batch + " -- cat " + log);
+  CHECK(command.code == 2);
+  CHECK(command.says("iteration 9/"));
+  CHECK(run("watch " + log + kJob + " --global-batch-size 96").code != 2);
+}

@@ -89,3 +89,58 @@ TEST_CASE("a typical step is the median after warm-up") {
       " elapsed time per iteration (ms): 2000 |");
   CHECK(lines.size() == 2);
 }
+
+TEST_CASE("a run's sizes are read where its log states them") {
+  struct Stated {
+    const char* line;
+    LogKind kind;
+    std::int64_t batch, length;  // 0: not stated
+  };
+  for (
+      const Stated& stated : std::initializer_list<Stated>{
+          {" iteration 7/ 100 | elapsed time per iteration (ms): 1520.4 | learning rate: 3e-4 | "
+           "global batch size:   128 | lm loss: 2.1 |",
+           LogKind::megatron, 128, 0},
+          {"  global_batch_size ............................... 128", LogKind::megatron, 128, 0},
+          {"  seq_length ...................................... 8192", LogKind::megatron, 0, 8192},
+          {"Training epoch 0, iteration 5/99 | lr: 1e-5 | global_batch_size: 64 | global_step: 5 | "
+           "train_step_timing in s: 12.5",
+           LogKind::nemo, 64, 0},
+          {"[titan] Trainer is initialized with local batch size 2, global batch size 48, gradient "
+           "accumulation steps 1, sequence length 2048, total steps 10 (warmup 2)",
+           LogKind::torchtitan, 48, 2048},
+          {"[INFO] [config.py:1003:print]   train_batch_size ............. 16", LogKind::deepspeed,
+           16, 0},
+          {"  Total train batch size (w. parallel, distributed & accumulation) = 1,024",
+           LogKind::trainer, 1024, 0},
+          {":::MLLOG {\"key\": \"global_batch_size\", \"value\": 32, \"metadata\": {}}",
+           LogKind::mllog, 32, 0},
+          {":::MLLOG {\"key\": \"max_sequence_length\", \"value\": 8192, \"metadata\": {}}",
+           LogKind::mllog, 0, 8192}}) {
+    CAPTURE(stated.line);
+    const LogLine line = line_of(stated.line);
+    CHECK(line.kind == stated.kind);
+    CHECK(line.global_batch_size.value_or(0) == stated.batch);
+    CHECK(line.seq_len.value_or(0) == stated.length);
+  }
+  for (const char* line :
+       {"  encoder_seq_length .............................. 4096", "  seq_length ........ None",
+        "  train_micro_batch_size_per_gpu  4", "  global_batch_size: 128"}) {
+    CAPTURE(line);
+    CHECK_FALSE(read_log_line(line).has_value());
+  }
+}
+
+TEST_CASE("what a log last said of its sizes is held against the plan's") {
+  LoggedSizes sizes;
+  CHECK(sizes.other_than(64, 4096).empty());
+  sizes.read({.step = 1, .global_batch_size = 128});
+  CHECK(sizes.other_than(128, 4096).empty());
+  CHECK(sizes.other_than(64, 4096) == "a global batch of 128, and the plan has 64");
+  sizes.read({.step = 2, .seq_len = 8192});
+  CHECK(sizes.other_than(64, 4096) ==
+        "a global batch of 128, and the plan has 64; sequences of 8192 tokens, and the plan has "
+        "4096");
+  sizes.read({.step = 3, .global_batch_size = 64});  // a batch that grew
+  CHECK(sizes.other_than(64, 8192).empty());
+}
