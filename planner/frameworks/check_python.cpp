@@ -218,22 +218,15 @@ void check_recipe(const Scene& scene, const PythonText& text, Findings& out) {
 
 constexpr std::string_view kFieldSource =
     "qplan: planner/frameworks/options/bridge_fields.tsv, the fields of Megatron-Bridge 067f987d "
-    "and "
-    "Megatron-LM d98e8a64";
-
-// The nearest of these, where it is a slip away: what is no slip is a newer version's. Empty: none.
-std::string slip_of(const std::string& name, const std::vector<std::string>& names) {
-  const std::string near = nearest_name(name, names);
-  return !near.empty() && is_slip(name, near) ? near : "";
-}
+    "and Megatron-LM d98e8a64";
 
 // cfg.train.global_batch_size = "256", cfg.mixed_precision = "bf16_mixd".
 void check_field_value(const KnownOption& known, const PythonArgument& value,
                        const std::string& field, Findings& out) {
   Json read = value.value;
   if (!value.resolved || read.is_null() || read.is_array() || read.is_object()) return;
-  if (field == "mixed_precision" &&
-      read.is_string()) {  // "bf16-mixed", too (get_mixed_precision_config)
+  // "bf16-mixed", too (get_mixed_precision_config).
+  if (field == "mixed_precision" && read.is_string()) {
     std::string name = read;
     std::replace(name.begin(), name.end(), '-', '_');
     read = std::move(name);
@@ -254,10 +247,6 @@ void check_field_value(const KnownOption& known, const PythonArgument& value,
 // cfg.optimzer.lr = 1e-4: there is no such section to set it in.
 void check_fields(const PythonText& text, Findings& out) {
   const OptionList& fields = known_options("bridge_fields");
-  std::vector<std::string> sections;
-  for (const std::string& name : fields.names()) {
-    if (name.find('.') == std::string::npos) sections.push_back(name);
-  }
   std::set<std::string> configurations;  // names of variables whose sections are known
   for (const PythonAssignment& assignment : text.assignments) {
     const std::size_t dot = assignment.target.find('.');
@@ -280,16 +269,18 @@ void check_fields(const PythonText& text, Findings& out) {
     const std::size_t inner = field.find('.');
     if (inner == std::string::npos) continue;
     const std::string section = field.substr(0, inner), name = field.substr(inner + 1);
-    std::string message, near;
+    std::string near = slip_of_key(field, fields);  // what is no slip is a newer version's
+    if (near.empty()) continue;
+    std::string message;
     if (fields.find(section) != nullptr) {
-      near = slip_of(name, names_under("bridge_fields", section + "."));
+      near.erase(0, inner + 1);
       message =
           fmt::format("{} has no field {}: it is set, and nobody reads it", section, shown(name));
     } else if (configurations.contains(root)) {
-      near = slip_of(section, sections);
       message = fmt::format("{} has no section {}, and Python stops", root, shown(section));
+    } else {
+      continue;
     }
-    if (near.empty()) continue;
     out.push_back({error,
                    "unknown_option",
                    assignment.value.place,

@@ -251,6 +251,7 @@ void leave_out_refused(std::vector<Candidate>& simulated, SearchResult& result) 
   for (const Candidate& c : simulated) {
     if (!c.refused) continue;
     ++result.out_of_memory;
+    --result.simulated;  // each is counted once
     if (!result.smallest) result.smallest = RankedPlan{c.plan, c.step_time, c.device_peak};
   }
   std::erase_if(simulated, [](const Candidate& c) { return c.refused; });

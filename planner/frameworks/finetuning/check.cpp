@@ -99,6 +99,15 @@ bool is_megatron_fsdp(const Case& c) {
          c.is("distributed.strategy", "megatron-fsdp") || c.is("distributed.strategy", "mfsdp");
 }
 
+// Megatron's, and FlashAttention of a version.
+bool is_attention_backend(const std::string& name) {
+  const KnownOption* const known = known_options("megatron").find("--attention-backend");
+  const std::string kind =
+      name == "flash_2" || name == "flash_3" || name == "flash_4" ? "flash" : name;
+  return known == nullptr ||
+         std::find(known->choices.begin(), known->choices.end(), kind) != known->choices.end();
+}
+
 // Of ms-swift, its own and those that it registers (get_supported_tuners in base_args.py,
 // tuner_plugin/mapping.py).
 bool is_tuner(std::string_view name) {
@@ -421,14 +430,9 @@ constexpr auto kTraps = std::to_array<Trap>({
      "recompute_method goes with recompute_granularity full alone; selective is the default",
      "--recompute_granularity full", kSwiftCore},
     {kSwiftMegatron, "refused_value", error, "--attention_backend",
-     [](const Case& c) {
-       const std::string backend = c.word("--attention_backend", "flash");
-       constexpr std::array<std::string_view, 8> kBackends{"flash",   "flash_2", "flash_3", "flash_4",
-                                                           "fused",   "unfused", "local",   "auto"};
-       return std::find(kBackends.begin(), kBackends.end(), backend) == kBackends.end();
-     },
-     "Megatron-Core has no such attention_backend", "--attention_backend flash, fused, unfused, local or auto",
-     kSwiftCore},
+     [](const Case& c) { return !is_attention_backend(c.word("--attention_backend", "flash")); },
+     "Megatron-Core has no such attention_backend",
+     "--attention_backend flash, fused, unfused, local or auto", kSwiftCore},
     {kSwiftMegatron, "options_exclude", error, "--group_by_length",
      [](const Case& c) { return c.on("--group_by_length") && !denies(c, "--padding_free"); },
      "group_by_length and padding_free, which is on unless said, exclude each other",

@@ -60,7 +60,8 @@ TEST_SUITE("Megatron-Bridge's configurations in Python") {
   }
 
   TEST_CASE("a section that is a slip away is told, and another object's is not") {
-    CHECK(says(ask_lines("cfg.optimzer.lr = 1e-4\n"), "unknown_option", "did you mean optimizer?"));
+    CHECK(says(ask_lines("cfg.optimzer.lr = 1e-4\n"), "unknown_option",
+               "did you mean optimizer.lr?"));
     CHECK(!says(ask_lines("other.optimzer.lr = 1e-4\n"), "unknown_option", "optimizer"));
   }
 
