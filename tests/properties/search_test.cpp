@@ -380,6 +380,35 @@ TEST_CASE("with the default batch the best plan is nearly as good as with any ba
   }
 }
 
+TEST_CASE(
+    "plans that their job refuses are not found, leave room for what is beside them, and are "
+    "counted once") {
+  RandomPlans random(29);
+  const int rounds = test_rounds(30);
+  for (int i = 0; i < rounds; ++i) {
+    const Job job = random_job(random);
+    CAPTURE(i);
+    CAPTURE(job.name);
+    const CostModel cost(job.model, *job.recipe, job.hardware, {}, job.cap);
+    SearchOptions options;
+    options.top = 3;
+    options.beside = gib(1);
+    options.accepts = [](const ParallelPlan& plan) { return plan.micro_batch_size != 1; };
+    const SearchResult pruned = search(cost, job.space, options);
+    options.prune = false;
+    const SearchResult whole = search(cost, job.space, options);
+    CHECK(times(pruned.plans) == times(whole.plans));
+    for (const SearchResult* r : {&pruned, &whole}) {
+      CHECK(r->considered ==
+            total(r->infeasible) + r->out_of_memory + r->bounded_out + r->simulated);
+      for (const RankedPlan& p : r->plans) {
+        CHECK(p.plan.micro_batch_size != 1);
+        CHECK(p.device_peak + options.beside <= cost.capacity());
+      }
+    }
+  }
+}
+
 TEST_CASE("how many plans are considered does not depend on how many are shown") {
   RandomPlans random(41);
   const int rounds = test_rounds(12);
