@@ -147,7 +147,9 @@ class CostModel {
   struct MemoryView;
   struct Seen;
   struct SeenRuns;
-  [[nodiscard]] MemoryView memory_view(const ParallelPlan& plan, Seen& seen) const;
+  // Of a view whose key is set: which blocks it runs, and then what they hold.
+  void look(MemoryView& view, Seen& seen) const;
+  void fold(MemoryView& view, Seen& seen) const;
   [[nodiscard]] MemoryEstimate memory(const ParallelPlan& plan, const MemoryView& view,
                                       Seen& seen) const;
   struct StageTimes;
@@ -193,12 +195,12 @@ class PlanSifter {
     Bytes device_peak;
     bool fits = false;
   };
+  // Whether the plan differs from the one before in more than where its states live.
+  bool look_at(const ParallelPlan& plan);
   Check check(const ParallelPlan& plan);
   StepBound own_work_bound(const ParallelPlan& plan);
 
  private:
-  void look_at(const ParallelPlan& plan);
-
   const CostModel& cost_;
   std::unique_ptr<CostModel::Seen> seen_;
   std::unique_ptr<CostModel::MemoryView> last_;

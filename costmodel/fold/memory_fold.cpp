@@ -59,33 +59,42 @@ Bytes bytes_of(const std::vector<const Slot*>& slots) {
 
 }  // namespace
 
-CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan, Seen& seen) const {
-  MemoryView result = std::move(seen.done_with);
-  result.clear();
-  result.key = buffer_key(plan, recipe_);
+void CostModel::look(MemoryView& result, Seen& seen) const {
   result.view = view(result.key);
+  const PlanView& v = result.view;
+  const RankGrid grid(*v.plan, facts_.nvlink_domain);
+  const DelayKey in_common{v.base, groups_of(kModelAxes, grid, recipe_), graphs_of(*v.plan),
+                           v.backward};
+  Seen::Blocks& blocks = seen.blocks[v.schedule.pairs ? 1 : 0][in_common];
+  result.runs.blocks = &blocks;
+  for (const StageRuns& stage : v.stages.distinct) {
+    for (const Run& run : stage) {
+      const auto it = std::find_if(blocks.begin(), blocks.end(), [&](const SeenBlock& block) {
+        return block.shape == run.shape;
+      });
+      result.runs.places.push_back(static_cast<int>(it - blocks.begin()));
+      if (it == blocks.end()) blocks.push_back({run.shape, nullptr, -1, std::nullopt});
+    }
+  }
+}
+
+void CostModel::fold(MemoryView& result, Seen& seen) const {
+  const ParallelPlan& plan = result.key;
   const PlanView& v = result.view;
   const std::size_t stage_count = v.stages.of_stage.size();
   const auto rank_of = [&](std::size_t stage) {
     return static_cast<std::size_t>(rank_of_stage(plan.schedule, plan.pp, static_cast<int>(stage)));
   };
   const auto ranks = static_cast<std::size_t>(plan.pp);
-
-  const RankGrid grid(*v.plan, facts_.nvlink_domain);
-  const DelayKey in_common{v.base, groups_of(kModelAxes, grid, recipe_), graphs_of(*v.plan),
-                           v.backward};
-  Seen::Blocks& blocks = seen.blocks[v.schedule.pairs ? 1 : 0][in_common];
-  result.runs.blocks = &blocks;
-  const auto place_of = [&](const BlockShape& shape) {
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      if (blocks[i].shape == shape) return i;
+  const auto block_at = [&](int place) -> const SeenBlock& {
+    SeenBlock& block = (*result.runs.blocks)[static_cast<std::size_t>(place)];
+    if (block.memory == nullptr) {
+      const DelayKey key{buffer_shape(block.shape), 0, std::nullopt, v.backward};
+      block.memory = &memo_->memory.get(
+          key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
+      if (holds_states(block.shape.kind)) block.states = seen.number_of(state_shape(block.shape));
     }
-    const DelayKey key{buffer_shape(shape), 0, std::nullopt, v.backward};
-    const BlockMemory& memory = memo_->memory.get(
-        key, [&] { return memory_of(build_block(model_, recipe_, key.shape), v.backward); });
-    const int states = holds_states(shape.kind) ? seen.number_of(state_shape(shape)) : -1;
-    blocks.push_back({shape, &memory, states, std::nullopt});
-    return blocks.size() - 1;
+    return block;
   };
 
   // Each distinct stage: its fold, its shared buffers, and how often it holds each kind of states.
@@ -93,14 +102,14 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan, Seen& see
     seen.distinct.resize(v.stages.distinct.size());
   }
   const std::span<DistinctStage> distinct(seen.distinct.data(), v.stages.distinct.size());
+  auto place = result.runs.places.begin();
   for (std::size_t i = 0; i < distinct.size(); ++i) {
     distinct[i].clear();
     StageMoves& use = distinct[i].moves;
     Bytes staying;
     for (const Run& run : v.stages.distinct[i]) {
-      const std::size_t place = place_of(run.shape);
-      result.runs.places.push_back(static_cast<int>(place));
-      const BlockMemory& block = *blocks[place].memory;
+      const SeenBlock& seen_block = block_at(*place++);
+      const BlockMemory& block = *seen_block.memory;
       distinct[i].blocks.push_back(&block);
       distinct[i].on_host += block.on_host * static_cast<double>(run.count);
       distinct[i].passing_host = std::max(distinct[i].passing_host, block.passing_host);
@@ -112,7 +121,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan, Seen& see
         use.backward_weight = then(power(block.backward_weight, run.count), use.backward_weight);
       }
       for (const Slot& slot : block.shared) add_distinct(distinct[i].shared, slot);
-      const int states = blocks[place].states;
+      const int states = seen_block.states;
       if (states < 0) continue;
       const auto it = std::find(result.kinds.begin(), result.kinds.end(), states);
       const auto kind = static_cast<std::size_t>(it - result.kinds.begin());
@@ -256,7 +265,7 @@ CostModel::MemoryView CostModel::memory_view(const ParallelPlan& plan, Seen& see
     result.parts.push_back(step.at_peak);
     result.activations.push_back(step.peak - step.at_peak.gradients - step.at_peak.gathered);
   }
-  return result;
+  result.folded = true;
 }
 
 namespace {
@@ -281,7 +290,11 @@ Bytes reserved_bytes(const StageMemory& memory, const Recipe& recipe, Bytes room
 
 MemoryEstimate CostModel::memory(const ParallelPlan& plan) const {
   Seen seen;
-  return memory(plan, memory_view(plan, seen), seen);
+  MemoryView view;
+  view.key = buffer_key(plan, recipe_);
+  look(view, seen);
+  fold(view, seen);
+  return memory(plan, view, seen);
 }
 
 // Each stage on its kind of GPU; of hosts the one that is filled most.
@@ -420,15 +433,18 @@ PlanSifter::PlanSifter(const CostModel& cost)
 
 PlanSifter::~PlanSifter() = default;
 
-void PlanSifter::look_at(const ParallelPlan& plan) {
-  if (buffer_key(plan, cost_.recipe()) == last_->key) return;
-  seen_->done_with = std::move(*last_);
-  *last_ = cost_.memory_view(plan, *seen_);
-  last_->view.plan = &last_->key;
+bool PlanSifter::look_at(const ParallelPlan& plan) {
+  ParallelPlan key = buffer_key(plan, cost_.recipe());
+  if (key == last_->key) return false;
+  last_->clear();
+  last_->key = std::move(key);
+  cost_.look(*last_, *seen_);
+  return true;
 }
 
 PlanSifter::Check PlanSifter::check(const ParallelPlan& plan) {
   look_at(plan);
+  if (!last_->folded) cost_.fold(*last_, *seen_);
   const MemoryEstimate estimate = cost_.memory(plan, *last_, *seen_);
   return {estimate.worst_stage().device, cost_.fits(estimate)};
 }

@@ -246,8 +246,8 @@ struct DistinctStage {
 // A block that was seen: all of it is remembered by `Memo` as well, for other threads.
 struct SeenBlock {
   BlockShape shape;
-  const BlockMemory* memory = nullptr;
-  int states = -1;                 // the number of what it holds for the whole step; -1: nothing
+  const BlockMemory* memory = nullptr;  // once somebody asked
+  int states = -1;  // ... and the number of what it holds for the whole step; -1: nothing
   std::optional<BlockBusy> least;  // once somebody asked
 };
 
@@ -260,8 +260,9 @@ struct CostModel::SeenRuns {
 // What the compute words of a plan decide, per pipeline rank.
 struct CostModel::MemoryView {
   ParallelPlan key;
-  PlanView view;  // of `key`
-  SeenRuns runs;  // of the view's stages
+  PlanView view;        // of `key`: it stays where it is
+  SeenRuns runs;        // of the view's stages
+  bool folded = false;  // the rest is there
   // Of each rank, what its actions hold at its peak: gradients that they made, gathered parameters,
   // and all the rest.
   std::vector<MemoryParts> parts;
@@ -273,8 +274,13 @@ struct CostModel::MemoryView {
   std::vector<int> kinds;      // distinct holders of states, by the numbers of what was seen
   std::vector<int> counts;     // [rank][kind], of the first ranks
   std::optional<StepBound> bound;
+
+  MemoryView() = default;
+  MemoryView(const MemoryView&) = delete;
+  MemoryView& operator=(const MemoryView&) = delete;
   void clear() {  // its vectors keep their memory
     runs.places.clear();
+    folded = false;
     parts.clear();
     activations.clear();
     like.clear();
@@ -306,12 +312,11 @@ struct CostModel::Seen {
   std::vector<BlockShape> shapes;                          // ... in the order of their numbers
   std::unordered_map<std::uint64_t, Held> held;            // by the numbers of block and base
 
-  // Room for the view that is made, and the last one that nobody needs.
+  // Room for the view that is folded.
   std::vector<DistinctStage> distinct;
   std::vector<StageMoves> uses;
   std::vector<int> stages_of;
   std::vector<const Slot*> shared;
-  MemoryView done_with;
 
   int number_of(const BlockShape& states) {
     const auto [it, added] = numbers.try_emplace(states, static_cast<int>(shapes.size()));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
 #include "models/hash.h"
 #include "models/image_layout.h"
@@ -233,7 +234,8 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
   StageList list;
   list.of_stage.reserve(layers.size());
   int first = 0;
-  std::vector<int> starts;  // of the distinct stages: their first layer
+  std::vector<int> starts;  // of the stages: their first layer
+  starts.reserve(layers.size());
   const bool sees = model.vision && recipe.form.vision;
   const BlockShape seeing = sees ? with_images(base, model, recipe, facts) : base;
   for (std::size_t i = 0; i < layers.size(); ++i, first += layers[i - 1]) {
@@ -253,6 +255,7 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
       continue;
     }
     StageRuns runs;
+    runs.reserve(4);  // as many as most stages have
     if (i == 0) {
       if (model.vision) append_vision(runs, model, recipe, with_images(base, model, recipe, facts));
       append(runs, with_kind(seeing, BlockKind::embedding), 1);
@@ -268,7 +271,8 @@ StageList stage_list(const ModelSpec& model, const ParallelPlan& plan, const Rec
       append(runs, with_kind(base, BlockKind::head), 1);
     }
     list.of_stage.push_back(static_cast<int>(list.distinct.size()));
-    list.distinct.push_back(chain && !runs.empty() ? chained(parameters_of, base, runs) : runs);
+    if (chain && !runs.empty()) runs = chained(parameters_of, base, runs);
+    list.distinct.push_back(std::move(runs));
   }
   const std::vector<int> once = list.of_stage;
   for (int copy = 1; copy < stage_copies(plan.schedule); ++copy) {

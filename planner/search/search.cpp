@@ -26,51 +26,105 @@ constexpr Seconds kNever(std::numeric_limits<double>::infinity());
 struct Candidate {
   ParallelPlan plan;
   Bytes device_peak;
-  StepBound own_work;  // by CostModel::own_work_bound()
   Seconds step_time = kNever;
   bool refused = false;  // by SearchOptions::accepts
 };
 
-// Hundreds of thousands, half a kilobyte each: they stay where they were found.
-using Fitting = std::vector<const Candidate*>;
+enum class Room : std::uint8_t { unknown, fits, too_small };
+
+// A plan that the rules allow.
+struct Allowed {
+  ParallelPlan plan;
+  Bytes device_peak{};
+  Room room = Room::unknown;
+};
+
+// Plans, one enumerated after the other, that differ only in where their states live.
+struct Siblings {
+  std::vector<Allowed*> plans;  // without those that are known not to fit
+  StepBound own_work;           // by CostModel::own_work_bound()
+};
 
 // What one skeleton's plans came to before any simulation.
 struct Found {
-  std::deque<Candidate> fitting;
+  std::deque<Allowed> allowed;  // hundreds of thousands, half a kilobyte each: they stay in place
+  std::vector<Siblings> siblings;
   std::map<std::string_view, std::int64_t> infeasible;
   std::int64_t considered = 0, out_of_memory = 0;
-  std::optional<Candidate> smallest;
+  std::optional<RankedPlan> smallest;  // of those that do not fit
+
+  void misfit(const Allowed& plan) {
+    ++out_of_memory;
+    if (smallest && smallest->device_peak <= plan.device_peak) return;
+    smallest = RankedPlan{plan.plan, Seconds(0), plan.device_peak};
+  }
 };
 
-// Asks rules and memory of one plan and notes the answer.
-void judge(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
-           const ParallelPlan& plan, PlanSifter& sifter, Found& found) {
-  ++found.considered;
-  const ClusterLimits limits = limits_of(cost.hardware(), space.gpus, cost.kinds());
-  std::string_view rule = broken_rule(cost.model(), plan, cost.recipe(), limits);
-  if (rule.empty() && options.refuses) rule = options.refuses(plan);
-  if (!rule.empty()) {
-    ++found.infeasible[rule];
-    return;
-  }
-  const PlanSifter::Check check = sifter.check(plan);
-  if (check.fits && check.device_peak + options.beside <= cost.capacity()) {
-    found.fitting.push_back({plan, check.device_peak, sifter.own_work_bound(plan), kNever, false});
-    return;
-  }
-  ++found.out_of_memory;
-  if (!found.smallest || check.device_peak < found.smallest->device_peak) {
-    found.smallest = Candidate{plan, check.device_peak, {}, {}, false};
-  }
+// Finds out whether the plan fits.
+void weigh(const CostModel& cost, const SearchOptions& options, PlanSifter& sifter,
+           Allowed& allowed) {
+  if (allowed.room != Room::unknown) return;
+  const PlanSifter::Check check = sifter.check(allowed.plan);
+  const bool fits = check.fits && check.device_peak + options.beside <= cost.capacity();
+  allowed.device_peak = check.device_peak;
+  allowed.room = fits ? Room::fits : Room::too_small;
 }
+
+// Asks the rules of each plan, and then its memory or the bound of its work, whichever is likelier
+// to spare the other: what cannot fit needs no bound, and of what cannot be fast nobody asks
+// whether it fits. Most plans of a skeleton fit, or few do: memory comes first as long as nothing
+// fits, and now and then.
+class Sieve {
+ public:
+  Sieve(const CostModel& cost, const SearchSpace& space, const SearchOptions& options)
+      : cost_(cost),
+        options_(options),
+        sifter_(cost),
+        limits_(limits_of(cost.hardware(), space.gpus, cost.kinds())) {}
+
+  void judge(const ParallelPlan& plan) {
+    ++found_.considered;
+    std::string_view rule = broken_rule(cost_.model(), plan, cost_.recipe(), limits_);
+    if (rule.empty() && options_.refuses) rule = options_.refuses(plan);
+    if (!rule.empty()) {
+      ++found_.infeasible[rule];
+      return;
+    }
+    if (sifter_.look_at(plan)) begin();
+    Allowed allowed{plan};
+    if (weighs_) weigh(cost_, options_, sifter_, allowed);
+    if (allowed.room == Room::too_small) return found_.misfit(allowed);
+    if (!fits_) found_.siblings.push_back({{}, sifter_.own_work_bound(plan)});
+    fits_ = true;
+    found_.siblings.back().plans.push_back(&found_.allowed.emplace_back(std::move(allowed)));
+  }
+  Found take() { return std::move(found_); }
+
+ private:
+  // The siblings before are all there.
+  void begin() {
+    constexpr int kNowAndThen = 16;
+    if (weighs_) unweighed_ = fits_ ? 0 : kNowAndThen;
+    weighs_ = ++unweighed_ > kNowAndThen;
+    fits_ = false;
+  }
+
+  const CostModel& cost_;
+  const SearchOptions& options_;
+  PlanSifter sifter_;
+  ClusterLimits limits_;
+  Found found_;
+  bool weighs_ = true;  // these siblings
+  bool fits_ = false;   // one of them may
+  int unweighed_ = 0;   // siblings since the last that were weighed
+};
 
 Found sift(const CostModel& cost, const SearchSpace& space, const SearchOptions& options,
            const Skeleton& skeleton) {
-  Found found;
-  PlanSifter sifter(cost);
+  Sieve sieve(cost, space, options);
   each_plan(cost.model(), cost.recipe(), cost.hardware(), space, skeleton,
-            [&](const ParallelPlan& plan) { judge(cost, space, options, plan, sifter, found); });
-  return found;
+            [&](const ParallelPlan& plan) { sieve.judge(plan); });
+  return sieve.take();
 }
 
 bool better(const Candidate& a, const Candidate& b) {
@@ -97,68 +151,109 @@ class BestTimes {
   std::vector<Seconds> times_;
 };
 
-// Candidates in the order of their lower bounds, equal ones as they were enumerated. A bound is
-// asked for when that of the candidate's own work no longer keeps it behind the others.
+// Plans that fit in the order of their lower bounds, equal ones as they were enumerated. Memory and
+// a bound are asked for when the bound of a plan's own work no longer keeps it behind the others.
 class ByBound {
  public:
-  ByBound(const CostModel& cost, const Fitting& candidates, int threads)
-      : cost_(cost), candidates_(candidates), threads_(threads) {
-    std::vector<Bounded> all(candidates.size());
-    for (std::size_t i = 0; i < all.size(); ++i) all[i] = {candidates[i]->own_work.step, i};
-    waiting_ = std::priority_queue<Bounded>({}, std::move(all));
+  ByBound(const CostModel& cost, const SearchOptions& options, const std::vector<Siblings>& all)
+      : cost_(cost), options_(options), all_(all), threads_(thread_count(options.threads)) {
+    std::vector<Bounded<std::size_t>> waiting;
+    waiting.reserve(all.size());
+    for (std::size_t i = 0; i < all.size(); ++i) waiting.push_back({all[i].own_work.step, i, i});
+    waiting_ = Heap<std::size_t>({}, std::move(waiting));
   }
 
-  // The next candidate's index and bound; nothing when there are no more.
+  template <class What>
   struct Bounded {
     Seconds bound;
-    std::size_t index;
+    std::size_t number;  // as enumerated
+    What what;
     bool operator<(const Bounded& other) const {  // the heap's top is the first
-      return bound == other.bound ? index > other.index : other.bound < bound;
+      return bound == other.bound ? number > other.number : other.bound < bound;
     }
   };
-  std::optional<Bounded> first() {
-    while (!waiting_.empty() &&
+  using BoundedPlan = Bounded<const Allowed*>;
+
+  // The next plan; nothing when there are no more, or none that `best` does not rule out.
+  std::optional<BoundedPlan> first(const BestTimes& best) {
+    while (!waiting_.empty() && !hopeless(waiting_.top().bound, best) &&
            (bounded_.empty() || waiting_.top().bound <= bounded_.top().bound)) {
       ask();
     }
-    if (bounded_.empty()) return std::nullopt;
+    if (bounded_.empty() || hopeless(bounded_.top().bound, best)) return std::nullopt;
     return bounded_.top();
   }
   void pop() { bounded_.pop(); }
 
- private:
-  void ask() {
-    constexpr std::size_t kBatch = 64;
-    std::vector<Bounded> batch;
-    for (; batch.size() < kBatch && !waiting_.empty(); waiting_.pop()) {
-      batch.push_back(waiting_.top());
-    }
-    parallel_for(batch.size(), threads_, [&](std::size_t i) {
-      batch[i].bound = cost_.lower_bound(candidates_[batch[i].index]->plan).step;
-    });
-    for (const Bounded& asked : batch) bounded_.push(asked);
+  // How much of what there is to ask was asked, 0..1.
+  [[nodiscard]] double progress() const {
+    return 1 - static_cast<double>(waiting_.size()) / static_cast<double>(all_.size());
   }
 
+ private:
+  template <class What>
+  using Heap = std::priority_queue<Bounded<What>>;
+
+  [[nodiscard]] bool hopeless(Seconds bound, const BestTimes& best) const {
+    return options_.prune && best.rules_out(bound);
+  }
+
+  // Of the next siblings, of more at once the less fits. Those that were enumerated near each other
+  // share what a sifter remembers.
+  void ask() {
+    constexpr std::size_t kParts = 8;
+    std::vector<std::size_t> batch;
+    for (; batch.size() < at_once_ && !waiting_.empty(); waiting_.pop()) {
+      batch.push_back(waiting_.top().what);
+    }
+    std::sort(batch.begin(), batch.end());
+    const std::size_t near = (batch.size() + kParts - 1) / kParts;
+    std::vector<std::vector<BoundedPlan>> asked((batch.size() + near - 1) / near);
+    parallel_for(asked.size(), threads_, [&](std::size_t part) {
+      PlanSifter sifter(cost_);
+      for (std::size_t i = part * near; i < std::min(batch.size(), (part + 1) * near); ++i) {
+        const Siblings& siblings = all_[batch[i]];
+        for (std::size_t k = 0; k < siblings.plans.size(); ++k) {
+          Allowed* const plan = siblings.plans[k];
+          weigh(cost_, options_, sifter, *plan);
+          if (plan->room != Room::fits) continue;
+          const Seconds bound = cost_.lower_bound(plan->plan).step;
+          asked[part].push_back({bound, batch[i] * kMostSiblings + k, plan});
+        }
+      }
+    });
+    bool any = false;
+    for (const auto& part : asked) {
+      for (const BoundedPlan& plan : part) bounded_.push(plan);
+      any |= !part.empty();
+    }
+    at_once_ = any ? kFewestAtOnce : std::min(2 * at_once_, kMostAtOnce);
+  }
+
+  static constexpr std::size_t kMostSiblings = 1 << 20;  // to number them
+  static constexpr std::size_t kFewestAtOnce = 64, kMostAtOnce = 8192;
+
   const CostModel& cost_;
-  const Fitting& candidates_;
+  const SearchOptions& options_;
+  const std::vector<Siblings>& all_;
   int threads_;
-  std::priority_queue<Bounded> waiting_;  // by the bound of their own work
-  std::priority_queue<Bounded> bounded_;
+  std::size_t at_once_ = kFewestAtOnce;
+  Heap<std::size_t> waiting_;  // by the bound of their own work
+  Heap<const Allowed*> bounded_;
 };
 
-// Simulates candidates in the order of their bounds, a fixed batch at a time, until no bound is
-// below the k-th best time. Returns the simulated ones.
+// Simulates plans in the order of their bounds, a fixed batch at a time, until no bound is below
+// the k-th best time. Returns the simulated ones.
 std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& options,
-                                const Fitting& candidates, BestTimes& best) {
+                                const std::vector<Siblings>& siblings, BestTimes& best) {
   const int threads = thread_count(options.threads);
-  ByBound queue(cost, candidates, threads);
+  ByBound queue(cost, options, siblings);
   constexpr std::size_t kBatch = 32;
   std::vector<Candidate> simulated;
-  while (const auto next = queue.first()) {
-    if (options.prune && best.rules_out(next->bound)) break;
+  while (auto next = queue.first(best)) {
     const std::size_t done = simulated.size();
-    for (auto first = next; first && simulated.size() < done + kBatch; first = queue.first()) {
-      simulated.push_back(*candidates[first->index]);
+    for (; next && simulated.size() < done + kBatch; next = queue.first(best)) {
+      simulated.push_back({next->what->plan, next->what->device_peak});
       queue.pop();
     }
     parallel_for(simulated.size() - done, threads, [&](std::size_t i) {
@@ -170,51 +265,53 @@ std::vector<Candidate> simulate(const CostModel& cost, const SearchOptions& opti
       c.refused = options.accepts && !best.rules_out(c.step_time) && !options.accepts(c.plan);
       if (!c.refused) best.add(c.step_time);
     }
-    if (options.progress) {
-      options.progress(0.5 + 0.5 * static_cast<double>(simulated.size()) /
-                                 static_cast<double>(candidates.size()));
-    }
+    if (options.progress) options.progress(0.5 + 0.5 * queue.progress());
   }
   return simulated;
 }
 
 // Whether moving layers between stages may make a plan one of the fastest so far. Where each
 // chunk recomputes a number of its layers, other chunks recompute others, and no bound holds.
-bool worth_evening(const CostModel& cost, const Candidate& c, const BestTimes& best, bool prune) {
+bool may_be_evened(const ParallelPlan& plan) {
+  return plan.pp > 1 && plan.schedule != ScheduleKind::dualpipe && plan.recompute.layers == 0;
+}
+bool worth_evening(const CostModel& cost, const ParallelPlan& plan, const BestTimes& best,
+                   bool prune) {
   constexpr double kWorthwhile = 1.01;  // less than that no prediction can tell
-  if (prune && best.rules_out(c.own_work.evened, kFewest)) return false;
-  if (c.plan.pp == 1 || c.plan.schedule == ScheduleKind::dualpipe) return false;
-  if (c.plan.recompute.layers != 0) return false;
-  const StepBound bound = cost.lower_bound(c.plan);
+  const StepBound bound = cost.lower_bound(plan);
   return bound.imbalance >= kWorthwhile && !(prune && best.rules_out(bound.evened, kFewest));
 }
 
 // Plans that fit once more, with layers moved away from the busiest pipeline rank: the one with the
 // head, where a large vocabulary weighs as much as several layers.
 std::vector<Found> even_out(const CostModel& cost, const SearchSpace& space,
-                            const SearchOptions& options, const Fitting& candidates,
+                            const SearchOptions& options, const std::vector<Siblings>& all,
                             const BestTimes& best) {
   if (!space.job.pipeline_layout.empty() || !cost.recipe().can.takes_layout) return {};
   const int threads = thread_count(options.threads);
-  std::vector<std::uint8_t> worth(candidates.size());
-  parallel_for(candidates.size(), threads, [&](std::size_t i) {
-    worth[i] = worth_evening(cost, *candidates[i], best, options.prune) ? 1 : 0;
-  });
-  std::vector<const ParallelPlan*> plans;
-  for (std::size_t i = 0; i < candidates.size(); ++i) {
-    if (worth[i] != 0) plans.push_back(&candidates[i]->plan);
+  std::vector<const Siblings*> hopeful;
+  for (const Siblings& siblings : all) {
+    const bool hopeless = options.prune && best.rules_out(siblings.own_work.evened, kFewest);
+    if (!hopeless && may_be_evened(siblings.plans.front()->plan)) hopeful.push_back(&siblings);
   }
-  constexpr std::size_t kBatch = 64;  // neighbours share what a sifter remembers
-  std::vector<Found> found((plans.size() + kBatch - 1) / kBatch);
+  constexpr std::size_t kBatch = 16;  // neighbours share what a sifter remembers
+  std::vector<Found> found((hopeful.size() + kBatch - 1) / kBatch);
   parallel_for(found.size(), threads, [&](std::size_t b) {
     PlanSifter sifter(cost);
-    for (std::size_t i = b * kBatch; i < std::min(plans.size(), (b + 1) * kBatch); ++i) {
-      ParallelPlan plan = *plans[i];
-      plan.pipeline_layout = balanced_layout(cost.model().num_layers, plan, cost.end_work(plan));
-      if (plan.pipeline_layout.empty()) continue;
-      if (plan.pipeline_layout == stage_layers(cost.model(), *plans[i])) continue;
-      judge(cost, space, options, plan, sifter, found[b]);
+    Sieve even(cost, space, options);
+    for (std::size_t i = b * kBatch; i < std::min(hopeful.size(), (b + 1) * kBatch); ++i) {
+      for (Allowed* const uneven : hopeful[i]->plans) {
+        weigh(cost, options, sifter, *uneven);
+        if (uneven->room != Room::fits) continue;
+        if (!worth_evening(cost, uneven->plan, best, options.prune)) continue;
+        ParallelPlan plan = uneven->plan;
+        plan.pipeline_layout = balanced_layout(cost.model().num_layers, plan, cost.end_work(plan));
+        if (plan.pipeline_layout.empty()) continue;
+        if (plan.pipeline_layout == stage_layers(cost.model(), uneven->plan)) continue;
+        even.judge(plan);
+      }
     }
+    found[b] = even.take();
   });
   return found;
 }
@@ -230,20 +327,29 @@ std::vector<RankedPlan> pareto_front(const std::vector<Candidate>& ranked) {
   return front;
 }
 
-// What was found, counted in `result`; returns what fits, which `found` keeps.
-Fitting gather(const std::vector<Found>& found, SearchResult& result) {
-  Fitting candidates;
-  for (const Found& f : found) {
+// What was found, counted in `result`.
+std::vector<Siblings> gather(std::vector<Found>& found, SearchResult& result) {
+  std::vector<Siblings> all;
+  for (Found& f : found) {
     for (const auto& [rule, count] : f.infeasible) result.infeasible[std::string(rule)] += count;
     result.considered += f.considered;
+    std::move(f.siblings.begin(), f.siblings.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
+// Counts what did not fit of the plans that were weighed, and keeps the smallest.
+void count_misfits(std::vector<Found>& found, SearchResult& result) {
+  for (Found& f : found) {
+    for (const Allowed& allowed : f.allowed) {
+      if (allowed.room == Room::too_small) f.misfit(allowed);
+    }
     result.out_of_memory += f.out_of_memory;
     const auto& s = f.smallest;
     if (s && (!result.smallest || s->device_peak < result.smallest->device_peak)) {
-      result.smallest = RankedPlan{s->plan, s->step_time, s->device_peak};
+      result.smallest = s;
     }
-    for (const Candidate& c : f.fitting) candidates.push_back(&c);
   }
-  return candidates;
 }
 
 // They fit by themselves, and not in their job.
@@ -270,15 +376,18 @@ SearchResult search_world(const CostModel& cost, const SearchSpace& space,
 
   SearchResult result;
   BestTimes best(std::max(options.top, static_cast<int>(kFewest)));
-  const Fitting candidates = gather(found, result);
-  std::vector<Candidate> simulated = simulate(cost, options, candidates, best);
-  const std::vector<Found> found_even = even_out(cost, space, options, candidates, best);
-  const Fitting even = gather(found_even, result);
-  const std::int64_t fitting = std::ssize(candidates) + std::ssize(even);
+  const std::vector<Siblings> siblings = gather(found, result);
+  std::vector<Candidate> simulated = simulate(cost, options, siblings, best);
+  std::vector<Found> found_even = even_out(cost, space, options, siblings, best);
+  const std::vector<Siblings> even = gather(found_even, result);
   std::vector<Candidate> evened = simulate(cost, options, even, best);
   std::move(evened.begin(), evened.end(), std::back_inserter(simulated));
+  count_misfits(found, result);
+  count_misfits(found_even, result);
+  std::int64_t refused = 0;
+  for (const auto& [rule, count] : result.infeasible) refused += count;
   result.simulated = std::ssize(simulated);
-  result.bounded_out = fitting - result.simulated;
+  result.bounded_out = result.considered - refused - result.out_of_memory - result.simulated;
   leave_out_refused(simulated, result);
   std::stable_sort(simulated.begin(), simulated.end(), better);
   for (const Candidate& c : simulated) {
