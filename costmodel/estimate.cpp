@@ -229,7 +229,8 @@ Estimate CostModel::evaluate(const ParallelPlan& plan) const {
   FreeWork free;
   Seconds left = e.step_time;
   const auto part = [&](Cost cost) {
-    const Seconds now = step_time(v, free.add(cost));
+    // Without more of the work no step takes longer, but for what rounding leaves.
+    const Seconds now = std::min(left, step_time(v, free.add(cost)));
     const Seconds share = left - now;
     left = now;
     return share;

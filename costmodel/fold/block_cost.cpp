@@ -65,15 +65,13 @@ std::optional<Axis> axis_of(const Work& work) {
   return std::nullopt;
 }
 
-// What a collective and the compute beside it do to each other.
-const Slowdown& slowdown_of(const Op& op, const Contention& contention, const RankGrid& grid) {
-  const auto* c = std::get_if<Collective>(&op.work);
-  if (c != nullptr && c->expert_parallel_library) {
-    return grid.shape(c->axis).nodes > 1 ? contention.expert_library_network
-                                         : contention.expert_library;
+std::vector<Slowdown> slowdowns_of(const PricedPart& priced, const CostContext& context) {
+  std::vector<Slowdown> slowdowns(priced.ops.size());
+  for (std::size_t i = 0; i < slowdowns.size(); ++i) {
+    if (!is_comm(priced.ops[i].stream)) continue;
+    slowdowns[i] = slowdown_of(priced.ops[i], priced.prices[i].time, context);
   }
-  const auto axis = axis_of(op.work);
-  return axis && grid.shape(*axis).nodes > 1 ? contention.network : contention.nvlink;
+  return slowdowns;
 }
 
 double kernels_of(const Work& work) {
@@ -171,18 +169,34 @@ Work with_active_experts(const Work& work, double share) {
 
 // Collectives that run beside work which the list does not show: they are slower, and that work,
 // for which the list's last op stands, loses what compute loses beside them.
-void beside_compute(PricedPart& priced, const Contention& contention, const RankGrid& grid) {
+void beside_compute(PricedPart& priced, const CostContext& context) {
+  const std::vector<Slowdown> slowdowns = slowdowns_of(priced, context);
   Seconds lost;
   for (std::size_t i = 0; i < priced.ops.size(); ++i) {
     if (!is_comm(priced.ops[i].stream)) continue;
-    const Slowdown& slowdown = slowdown_of(priced.ops[i], contention, grid);
-    lost += priced.durations[i].time * (slowdown.compute - 1);
-    priced.durations[i].time *= slowdown.comm;
+    lost += priced.durations[i].time * (slowdowns[i].compute - 1);
+    priced.durations[i].time *= slowdowns[i].comm;
   }
   if (!priced.durations.empty()) priced.durations.back().time += lost;
 }
 
 }  // namespace
+
+Slowdown slowdown_of(const Op& op, Seconds alone, const CostContext& context) {
+  const Contention& contention = context.hardware->contention;
+  const auto axis = axis_of(op.work);
+  const bool leaves_node = axis && context.grid->shape(*axis).nodes > 1;
+  const auto* c = std::get_if<Collective>(&op.work);
+  if (c != nullptr && c->expert_parallel_library) {
+    return leaves_node ? contention.expert_library_network : contention.expert_library;
+  }
+  if (!leaves_node) return contention.nvlink;
+  Slowdown slowdown = contention.network;
+  if (c == nullptr || alone <= Seconds(0)) return slowdown;
+  const Seconds inside = ring_in_nodes(*c, context.grid->shape(*axis), *context.hardware);
+  slowdown.comm = std::max(slowdown.comm, contention.nvlink.comm * (inside / alone));
+  return slowdown;
+}
 
 Cost cost_of(const Op& op, Part part) {
   if (const auto axis = axis_of(op.work)) return cost_of_axis(*axis);
@@ -246,8 +260,8 @@ Seconds hook_time(const Op& op, const Recipe& recipe, int zero) {
   return hooks;
 }
 
-void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,
-             const RankGrid& grid) {
+void stretch(const OpList& ops, std::vector<Duration>& durations,
+             const std::vector<Slowdown>& slowdowns) {
   const bool any =
       std::any_of(ops.begin(), ops.end(), [](const Op& op) { return is_comm(op.stream); });
   if (!any) return;
@@ -263,7 +277,7 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
       if (copy == 1) middle[i] = span;
       if (ops[i].stream == Stream::compute) compute.push_back(span);
       if (is_comm(ops[i].stream)) {
-        comm.push_back({span, slowdown_of(ops[i], contention, grid).compute});
+        comm.push_back({span, slowdowns[i].compute});
       }
     }
   }
@@ -280,8 +294,7 @@ void stretch(const OpList& ops, std::vector<Duration>& durations, const Contenti
       lost += shared * (sigma - 1);
     };
     if (is_comm(ops[i].stream)) {
-      const double sigma = slowdown_of(ops[i], contention, grid).comm;
-      for (const Span& other : compute) add(other, sigma);
+      for (const Span& other : compute) add(other, slowdowns[i].comm);
     } else {
       for (const Beside& other : comm) add(other.span, other.slowdown);
     }
@@ -356,14 +369,14 @@ PricedPart price_ops(OpList ops, const CostContext& context) {
     }
     recomputes = op.recomputed;
   }
-  stretch(result.ops, result.durations, context.hardware->contention, *context.grid);
+  stretch(result.ops, result.durations, slowdowns_of(result, context));
   return result;
 }
 
 PricedPart price_part(const Block& block, Part part, const CostContext& context) {
   PricedPart priced = price_ops(part_ops(block, part), context);
   if (part == Part::reduce_beside) {
-    beside_compute(priced, context.hardware->contention, *context.grid);
+    beside_compute(priced, context);
   }
   return priced;
 }

@@ -99,11 +99,15 @@ struct BlockMemory {
 };
 BlockMemory memory_of(const Block& block, BackwardForm form);
 
+// What a collective and the compute beside it do to each other; `alone` is its price. A ring around
+// several nodes passes NVLink on its way, and is no faster than what it gets there.
+Slowdown slowdown_of(const Op& op, Seconds alone, const CostContext& context);
+
 // Stretches ops that run beside work of another kind: compute beside collectives and the reverse,
-// by the profile's contention factors, on the part of each that overlaps in steady repetition.
-// `grid` says which collectives leave the node.
-void stretch(const OpList& ops, std::vector<Duration>& durations, const Contention& contention,
-             const RankGrid& grid);
+// by how much each op on a comm stream slows compute and is slowed itself, on the part of each that
+// overlaps in steady repetition.
+void stretch(const OpList& ops, std::vector<Duration>& durations,
+             const std::vector<Slowdown>& slowdowns);
 
 // Share of the experts that get tokens: of all, unless the router is free to leave some out.
 double routed_share(const ParallelPlan& plan, const JobFacts& facts);

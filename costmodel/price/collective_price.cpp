@@ -335,6 +335,15 @@ Price collective_price(const Collective& work, const GroupShape& group,
           to_all ? hardware.errors.network_all_to_all : hardware.errors.network};
 }
 
+Seconds ring_in_nodes(const Collective& work, const GroupShape& group,
+                      const HardwareProfile& hardware) {
+  const bool ring = work.kind != CollectiveKind::all_to_all && !work.expert_parallel_library;
+  if (!ring || group.nodes <= 1 || group.ranks_per_node <= 1) return {};
+  const InNode node = in_node(work.kind, work.bytes, group.ranks_per_node, hardware);
+  return (node.time - node.start) *
+         (bus_factor(work.kind, group.size) / bus_factor(work.kind, group.ranks_per_node));
+}
+
 Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& hardware) {
   if (bytes <= Bytes()) return {Seconds(), PriceSource::formula, 0};
   const Interconnect& link = hardware.link;

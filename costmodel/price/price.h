@@ -33,6 +33,11 @@ Price scan_price(const StateSpaceScan& work, const HardwareProfile& hardware);
 Price rowwise_price(const Rowwise& work, const HardwareProfile& hardware);
 Price collective_price(const Collective& work, const GroupShape& group,
                        const HardwareProfile& hardware);
+// What NVLink takes for its hops of a ring around several nodes, alone and without the ring's
+// start: every rank but a node's last hands on all but its own share. Nothing where a node has one
+// rank.
+Seconds ring_in_nodes(const Collective& work, const GroupShape& group,
+                      const HardwareProfile& hardware);
 // One message of `bytes`; `crosses_nodes` picks the NIC.
 Price send_recv_price(Bytes bytes, bool crosses_nodes, const HardwareProfile& hardware);
 

@@ -12,7 +12,7 @@ using namespace qplan;
 
 namespace {
 
-constexpr Contention kContention{.nvlink = {.compute = 1.2, .comm = 1.5}, .network = {1.1, 1.3}};
+constexpr Slowdown kBeside{.compute = 1.2, .comm = 1.5};
 
 Op compute_op(StreamSet after = {}) {
   return {.work = Gemm{.m = 64, .n = 64, .k = 64}, .stream = Stream::compute, .after = after};
@@ -27,7 +27,7 @@ Op comm_op(StreamSet after = only(Stream::compute)) {
 std::vector<Duration> stretched(const OpList& ops, std::vector<double> seconds) {
   std::vector<Duration> durations;
   for (const double s : seconds) durations.push_back({Seconds(s), Seconds(0)});
-  stretch(ops, durations, kContention, RankGrid{});
+  stretch(ops, durations, std::vector<Slowdown>(ops.size(), kBeside));
   return durations;
 }
 
@@ -298,13 +298,29 @@ TEST_CASE("graphs of layers leave the routed experts' launches to the host") {
   CHECK(launches(CudaGraphScope::full) == Times{none, none, none, none});
 }
 
-TEST_CASE("a collective that leaves the node slows compute as the network's contention says") {
-  // Both streams busy for 2 s side by side: tp 16 crosses nodes of 8.
-  std::vector<Duration> durations(2, {Seconds(2), Seconds(0)});
-  stretch({compute_op(), comm_op({})}, durations, kContention,
-          RankGrid(parse_plan("tp16 gbs16"), 8));
-  CHECK(durations[0].time.value() == doctest::Approx(2 * 1.1));
-  CHECK(durations[1].time.value() == doctest::Approx(2 * 1.3));
+TEST_CASE("beside compute a ring around several nodes is no faster than NVLink lets it be") {
+  Priced p;
+  const Contention& contention = p.hardware.contention;
+  const auto beside = [&](Bytes bytes, const char* layout) {
+    p.grid = RankGrid(parse_plan(layout), 8);
+    Op op = comm_op();
+    op.work = Collective{CollectiveKind::all_gather, Axis::dp_cp, bytes};
+    const Seconds alone = price_of(op, p.context).time;
+    const Slowdown slowdown = slowdown_of(op, alone, p.context);
+    CHECK(slowdown.compute == (p.grid.shape(Axis::dp_cp).nodes > 1 ? contention.network.compute
+                                                                   : contention.nvlink.compute));
+    return std::pair{alone * slowdown.comm, slowdown.comm};
+  };
+  const Bytes layer(1e9);
+  const auto inside = beside(layer, "tp1 dp8 gbs8");
+  CHECK(inside.second == contention.nvlink.comm);
+  for (const char* wide : {"tp1 dp16 gbs16", "tp1 dp64 gbs64"}) {
+    CHECK(beside(layer, wide).first > inside.first);
+  }
+  // One rank a node: the ring passes no NVLink. A short message: neither link's rate is what
+  // counts.
+  CHECK(beside(layer, "tp8 dp8 gbs8").second == contention.network.comm);
+  CHECK(beside(Bytes(1024), "tp1 dp16 gbs16").second == contention.network.comm);
 }
 
 TEST_CASE("a priced layer takes at least the sum of its compute, and free work shortens it") {
