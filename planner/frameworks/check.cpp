@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "models/error.h"
 #include "planner/frameworks/check_rules.h"
 #include "planner/frameworks/finetuning/finetuning.h"
 #include "planner/frameworks/job_framework.h"

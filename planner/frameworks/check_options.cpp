@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "models/edit_distance.h"
+#include "models/error.h"
 #include "planner/frameworks/aliases.h"
 #include "planner/frameworks/option_names.h"
 #include "planner/frameworks/refused_values.h"

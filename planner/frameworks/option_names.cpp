@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/text.h"
+#include "models/error.h"
 #include "planner/frameworks/scene.h"
 #include "planner/frameworks/slips.h"
 

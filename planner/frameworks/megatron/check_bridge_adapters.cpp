@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-#include "models/edit_distance.h"
+#include "models/error.h"
 #include "models/plan/words.h"
 #include "planner/frameworks/megatron/bridge_modules.h"
 #include "planner/frameworks/scene.h"

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/error.h"
 #include "planner/frameworks/finetuning/finetuners.h"
 #include "planner/frameworks/readers/alike_paths.h"
 

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "models/error.h"
+
 namespace qplan {
 namespace {
 
