@@ -1,0 +1,139 @@
+// What NeMo AutoModel refuses of its own YAML.
+
+#include <array>
+#include <cmath>
+
+#include "planner/frameworks/finetuning/trap.h"
+
+namespace qplan {
+namespace {
+
+using enum Severity;
+using Case = FineTuningCase;
+using Trap = FineTuningTrap;
+
+constexpr std::string_view kNemoDist =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/recipes/_dist_utils.py";
+constexpr std::string_view kNemoMesh =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/components/distributed/mesh_utils.py";
+constexpr std::string_view kNemoPeft =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/components/_peft/module_matcher.py";
+constexpr std::string_view kNemoPipe =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/components/distributed/pipelining/autopipeline.py";
+constexpr std::string_view kNemoTrain =
+    "NeMo-AutoModel 36044ad3, nemo_automodel/recipes/llm/train_ft.py";
+
+bool is_megatron_fsdp(const Case& c) {
+  return c.is("distributed.strategy", "megatron_fsdp") ||
+         c.is("distributed.strategy", "megatron-fsdp") || c.is("distributed.strategy", "mfsdp");
+}
+
+constexpr auto kTraps = std::to_array<Trap>({
+    {"option_needs", error, "distributed.pp_size",
+     [](const Case& c) {
+       return c.figure("distributed.pp_size", 1) > 1 && !c.has("distributed.pipeline") &&
+              !c.part.settings.has_section("distributed.pipeline.");
+     },
+     "pp_size above 1 needs a block distributed.pipeline, which says schedule and microbatch",
+     "pipeline: {pp_schedule: 1f1b, pp_microbatch_size: 1}", kNemoDist},
+    {"idle_option", note, "distributed.pipeline.pp_schedule",
+     [](const Case& c) { return c.figure("distributed.pp_size", 1) <= 1; },
+     "distributed.pipeline does nothing with one stage", "pp_size above 1", kNemoDist},
+    {"strategy_degrees", error, "distributed.pp_size",
+     [](const Case& c) {
+       return c.figure("distributed.pp_size", 1) > 1 &&
+              (is_megatron_fsdp(c) || c.is("distributed.strategy", "ddp"));
+     },
+     "Megatron-FSDP and DDP have no pipeline stages", "strategy: fsdp2", kNemoMesh},
+    {"strategy_degrees", error, "distributed.ep_size",
+     [](const Case& c) {
+       return c.figure("distributed.ep_size", 1) > 1 &&
+              (is_megatron_fsdp(c) || c.is("distributed.strategy", "ddp"));
+     },
+     "Megatron-FSDP and DDP have no expert parallelism", "strategy: fsdp2", kNemoMesh},
+    {"strategy_degrees", error, "distributed.dp_replicate_size",
+     [](const Case& c) {
+       return c.figure("distributed.dp_replicate_size", 1) > 1 &&
+              (is_megatron_fsdp(c) || c.is("distributed.strategy", "ddp"));
+     },
+     "dp_replicate_size goes with FSDP2 alone", "strategy: fsdp2", kNemoMesh},
+    {"strategy_degrees", error, "distributed.tp_size",
+     [](const Case& c) {
+       return c.figure("distributed.tp_size", 1) > 1 && c.is("distributed.strategy", "ddp");
+     },
+     "DDP has no tensor parallelism", "strategy: fsdp2", kNemoMesh},
+    {"strategy_degrees", error, "distributed.cp_size",
+     [](const Case& c) {
+       return c.figure("distributed.cp_size", 1) > 1 && c.is("distributed.strategy", "ddp");
+     },
+     "DDP has no context parallelism", "strategy: fsdp2", kNemoMesh},
+    {"option_needs", error, "distributed.activation_checkpointing",
+     [](const Case& c) {
+       return c.is("distributed.activation_checkpointing", "selective") && is_megatron_fsdp(c);
+     },
+     "selective checkpointing goes with FSDP2 and DDP alone", "activation_checkpointing: true",
+     kNemoDist},
+    {"replicas", error, "distributed.dp_replicate_size",
+     [](const Case& c) {
+       const double copies = c.figure("distributed.dp_replicate_size", 1);
+       const double all = c.figure("distributed.dp_size", 0);
+       return copies > 1 && all > 0 && (copies >= all || std::fmod(all, copies) != 0);
+     },
+     "dp_size is a multiple of dp_replicate_size, and larger: FSDP2 has no copies alone",
+     "dp_replicate_size: the copies, dp_size: all data-parallel ranks", kNemoMesh},
+    {"pipeline_batch", error, "distributed.pipeline.pp_microbatch_size",
+     [](const Case& c) {
+       const double micro = c.figure("distributed.pipeline.pp_microbatch_size", 1);
+       return c.figure("distributed.pp_size", 1) > 1 && micro > 0 &&
+              std::fmod(c.figure("step_scheduler.local_batch_size", 1), micro) != 0;
+     },
+     "local_batch_size is no whole number of pp_microbatch_size, and all of it passes through the "
+     "stages at once",
+     "local_batch_size: a multiple of pp_microbatch_size", kNemoPipe},
+    {"options_exclude", error, "peft.exclude_modules",
+     [](const Case& c) { return c.has("peft.target_modules"); },
+     "target_modules and exclude_modules exclude each other", "keep one of them", kNemoPeft},
+    {"options_exclude", error, "peft.match_all_linear",
+     [](const Case& c) {
+       return c.on("peft.match_all_linear") &&
+              (c.has("peft.target_modules") || c.has("peft.exclude_modules"));
+     },
+     "match_all_linear takes neither target_modules nor exclude_modules", "keep one of them",
+     kNemoPeft},
+    {"option_needs", error, "loss_fn._target_",
+     [](const Case& c) {
+       return c.word("loss_fn._target_").find("fusedlinearcrossentropy") != std::string::npos &&
+              !c.on("model.output_hidden_states") &&
+              !c.on("model.text_config.output_hidden_states") &&
+              // Its own models, which alone spread experts, hand them out; stages are asked to.
+              !c.part.settings.has_section("model.backend.") &&
+              c.figure("distributed.ep_size", 1) <= 1 && c.figure("distributed.pp_size", 1) <= 1 &&
+              c.word("recipe").find("vlm") == std::string::npos;
+     },
+     "FusedLinearCrossEntropy reads hidden states, which the model has to hand out",
+     "model.output_hidden_states: true", kNemoTrain},
+    {"options_exclude", error, "qat.enabled",
+     [](const Case& c) { return c.on("qat.enabled") && c.part.settings.has_section("peft."); },
+     "quantisation-aware training does not go with adapters", "keep one of them", kNemoTrain},
+    {"half_states", warning, "model.torch_dtype",
+     [](const Case& c) {
+       const std::string type = c.word("model.torch_dtype");
+       const bool narrow =
+           type.find("bf16") != std::string::npos || type.find("bfloat16") != std::string::npos;
+       return narrow && !c.part.settings.has_section("peft.") &&
+              c.word("optimizer._target_").starts_with("torch.optim.adam") &&
+              c.scene.files.find(Dialect::accelerate) != nullptr &&
+              c.word("recipe").find("benchmark") == std::string::npos;
+     },
+     "weights and Adam's moments stay in bf16, where small updates are rounded away",
+     "torch_dtype: float32, whose products run in bf16 all the same",
+     "NeMo-AutoModel 36044ad3, nemo_automodel/components/distributed/config.py"},
+});
+
+}  // namespace
+
+std::span<const Trap> automodel_traps() {
+  return kTraps;
+}
+
+}  // namespace qplan

@@ -1,0 +1,62 @@
+#pragma once
+// What a check of a fine-tuner's own keys looks at, and how one mistake is told. Private to
+// check().
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/scene.h"
+
+namespace qplan {
+
+// One file's keys, or one command's arguments.
+struct FineTuningCase {
+  const Scene& scene;
+  const ConfigPart& part;
+  [[nodiscard]] bool has(std::string_view key) const { return part.settings.has(key); }
+  [[nodiscard]] bool on(std::string_view key) const { return is_switched_on(part.settings, key); }
+  [[nodiscard]] std::string word(std::string_view key, std::string_view otherwise = "") const {
+    return word_of(part.settings, key, otherwise);
+  }
+  [[nodiscard]] double figure(std::string_view key, double otherwise) const {
+    return figure_of(part.settings, key, otherwise);
+  }
+  [[nodiscard]] bool is(std::string_view key, std::string_view value,
+                        std::string_view otherwise = "") const {
+    return word(key, otherwise) == value;
+  }
+  // ZeRO-3 of a ds_config.json, or FSDP.
+  [[nodiscard]] bool zero3() const {
+    return scene.files.find(Dialect::ds_config) != nullptr && scene.draft.plan.zero == 3;
+  }
+  [[nodiscard]] bool fsdp() const {
+    const ConfigPart* const yaml = scene.files.find(Dialect::accelerate);
+    const Setting* const type = yaml == nullptr ? nullptr : yaml->settings.find("distributed_type");
+    const bool by_yaml = type != nullptr && text_of(type->value) == "FSDP";
+    return by_yaml || (part.dialect == Dialect::llama_factory && on("fsdp"));
+  }
+  // Of several GPUs.
+  [[nodiscard]] bool distributed() const { return scene.question.limits.gpus > 1; }
+};
+
+// Whether LLaMA-Factory trains whole weights.
+bool is_full(const FineTuningCase& c);
+
+struct FineTuningTrap {
+  std::string_view rule;
+  Severity severity;
+  std::string_view at;  // the key whose line is shown; nothing springs where it is not said
+  bool (*springs)(const FineTuningCase&);
+  std::string_view message, instead, source;
+};
+
+std::span<const FineTuningTrap> llama_factory_traps();
+std::span<const FineTuningTrap> axolotl_traps();
+std::span<const FineTuningTrap> swift_traps();           // of `swift sft`
+std::span<const FineTuningTrap> swift_megatron_traps();  // of `megatron sft`
+std::span<const FineTuningTrap> trl_traps();
+std::span<const FineTuningTrap> automodel_traps();
+
+}  // namespace qplan

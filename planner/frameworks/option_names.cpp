@@ -1,0 +1,218 @@
+#include "planner/frameworks/option_names.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/error.h"
+#include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
+
+namespace qplan {
+namespace {
+
+// Flags that DeepSpeed's own parser adds, and that launchers pass on.
+constexpr std::array<std::string_view, 8> kDeepspeedFlags{
+    "--deepspeed",  "--deepspeed_config", "--deepspeed-config", "--deepscale",
+    "--local_rank", "--local-rank",       "--deepspeed_mpi",    "--ds_inference"};
+
+// transformers' run_clm.py has its arguments and the Trainer's. Another script may have any of its
+// own: there a slip of the Trainer's words is one where most of them are right.
+bool is_known_to_trainer(const ConfigPart& part, const std::string& key) {
+  const OptionList &trainer = known_options("trainer"), &script = known_options("run_clm");
+  if (script.find(key) != nullptr || !key.starts_with("--")) return true;
+  const auto begins = [&](const std::string& name) { return name.starts_with(key); };
+  const auto spelled_so = std::count_if(trainer.names().begin(), trainer.names().end(), begins);
+  if (base_name(part.script) == "run_clm.py") {
+    // Python's argparse takes a beginning that only one name has.
+    return spelled_so == 1 && std::none_of(script.names().begin(), script.names().end(), begins);
+  }
+  const auto right =
+      std::count_if(part.settings.begin(), part.settings.end(),
+                    [&](const Setting& s) { return trainer.find(s.key) != nullptr; });
+  const std::string near = nearest_name(key, trainer.names());
+  return right < 5 || spelled_so > 0 || near.empty() || !is_slip(key, near);
+}
+
+// Names that the parser has only to say that they are gone (arguments.py:589).
+constexpr std::array<std::string_view, 3> kGone{"--batch-size", "--model-parallel-size",
+                                                "--warmup"};
+
+// axolotl's keys of FSDP, which older releases began with "fsdp_" (validation.py,
+// check_fsdp_config_kwargs_prefix): as the list has them.
+constexpr std::string_view kShards = "fsdp_config.", kOldPrefix = "fsdp_";
+
+std::string listed_key(const ConfigPart& part, const std::string& key) {
+  const bool old = part.dialect == Dialect::axolotl && key.starts_with(kShards) &&
+                   key.compare(kShards.size(), kOldPrefix.size(), kOldPrefix) == 0 &&
+                   key != "fsdp_config.fsdp_version";
+  return old ? std::string(kShards) + key.substr(kShards.size() + kOldPrefix.size()) : key;
+}
+
+// torch's FSDP1 had these, and nobody reads them any more: what is the default may be said.
+bool is_default_of_fsdp1(const ConfigPart& part, const std::string& key) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kDefaults{
+      {{"sharding_strategy", "FULL_SHARD"},
+       {"backward_prefetch", "BACKWARD_PRE"},
+       {"limit_all_gathers", "true"},
+       {"forward_prefetch", "false"}}};
+  const std::string name = listed_key(part, key).substr(kShards.size());
+  return std::any_of(kDefaults.begin(), kDefaults.end(), [&](const auto& known) {
+    return known.first == name &&
+           same_value(part.settings.find(key)->value, Json(std::string(known.second)));
+  });
+}
+
+// Sections whose keys are not listed are whoever's they are.
+bool is_of_open_section(const OptionList& list, const std::string& key) {
+  for (std::size_t dot = key.find('.'); dot != std::string::npos; dot = key.find('.', dot + 1)) {
+    if (list.find(key.substr(0, dot) + ".*") != nullptr) return true;
+  }
+  return false;
+}
+
+// Of these blocks the classes are known that their keys go to; of their own blocks the names.
+bool is_known_to_automodel(const OptionList& list, const std::string& key) {
+  constexpr std::array<std::string_view, 3> kBlocks{"distributed.", "peft.", "step_scheduler."};
+  constexpr std::array<std::string_view, 2> kInner{"distributed.pipeline.", "distributed.moe."};
+  const auto begins = [&](std::string_view block) { return key.starts_with(block); };
+  if (std::none_of(kBlocks.begin(), kBlocks.end(), begins)) return true;
+  const bool inner = std::any_of(kInner.begin(), kInner.end(), begins);
+  std::size_t end = key.find('.', key.find('.') + 1);
+  if (inner && end != std::string::npos) end = key.find('.', end + 1);
+  const std::string name = key.substr(0, end);
+  return list.find(name) != nullptr || name.ends_with('_');  // "_target_"
+}
+
+// The lists whose names a part may use.
+std::vector<const OptionList*> lists_of(const ConfigPart& part) {
+  std::vector<const OptionList*> lists{&known_options(option_list_of(part.dialect))};
+  if (part.dialect == Dialect::slime) lists.push_back(&known_options("megatron"));
+  if (part.dialect == Dialect::trainer) lists.push_back(&known_options("run_clm"));
+  if (part.dialect == Dialect::ms_swift || part.dialect == Dialect::trl) {
+    lists.push_back(&known_options("trainer"));
+  }
+  return lists;
+}
+
+// What a slip may be of: names of the same block.
+std::vector<std::string> candidates(const ConfigPart& part, const std::string& key) {
+  std::vector<std::string> names;
+  for (const OptionList* const list : lists_of(part)) {
+    names.insert(names.end(), list->names().begin(), list->names().end());
+  }
+  if (part.dialect == Dialect::llama_factory) {
+    for (const std::string& name : known_options("trainer").names()) {
+      if (name.find('-', 2) == std::string::npos) names.push_back(name.substr(2));
+    }
+  }
+  const std::size_t dot = key.rfind('.');
+  if (dot != std::string::npos) {
+    const std::string block = key.substr(0, dot + 1);
+    std::erase_if(names, [&](const std::string& name) { return !name.starts_with(block); });
+  }
+  return names;
+}
+
+// A name of the lists as the file begins it.
+std::string prefixed(const ConfigPart& part, const std::string& written, std::string name) {
+  const bool old = !name.empty() && listed_key(part, written) != written;
+  return old ? name.insert(kShards.size(), kOldPrefix) : name;
+}
+
+}  // namespace
+
+const KnownOption* known_option(const ConfigPart& part, const std::string& written) {
+  const std::string key = listed_key(part, written);
+  for (const OptionList* const list : lists_of(part)) {
+    if (const KnownOption* const known = list->find(key)) return known;
+  }
+  // A Trainer's arguments are LLaMA-Factory's too.
+  const bool factory = part.dialect == Dialect::llama_factory;
+  return factory ? known_options("trainer").find(fmt::format("--{}", key)) : nullptr;
+}
+
+bool is_known(const ConfigPart& part, const std::string& key) {
+  const bool takes = part.dialect == Dialect::megatron || part.dialect == Dialect::slime ||
+                     part.dialect == Dialect::megatron_deepspeed;
+  if (takes && std::find(kGone.begin(), kGone.end(), key) != kGone.end()) return false;
+  const OptionList& list = known_options(option_list_of(part.dialect));
+  if (list.find(key) != nullptr) return true;
+  switch (part.dialect) {
+    case Dialect::slime:
+      // sglang's own arguments come with its version; the one that is gone is known below.
+      return known_options("megatron").find(key) != nullptr || key.starts_with("--router-") ||
+             (key.starts_with("--sglang-") && key != "--sglang-enable-ep-moe");
+    case Dialect::megatron_deepspeed:
+      return std::find(kDeepspeedFlags.begin(), kDeepspeedFlags.end(), key) !=
+             kDeepspeedFlags.end();
+    case Dialect::megatron_yaml:
+      return !key.starts_with("--");  // the same key stands once as a flag
+    case Dialect::trainer:
+      return is_known_to_trainer(part, key);
+    case Dialect::torchtitan:
+      return key == "activation_checkpoint" || key == "moe_comm_backend" || key == "loss";
+    case Dialect::ds_config:
+    case Dialect::accelerate: {
+      // A comment: DeepSpeed looks up the keys that it knows, and only sections refuse others.
+      if (part.dialect == Dialect::ds_config && key.starts_with("_")) return true;
+      return is_of_open_section(list, key);
+    }
+    case Dialect::llama_factory:
+    case Dialect::axolotl: {
+      // Of a block only fsdp_config's keys are listed.
+      const std::size_t dot = key.find('.');
+      if (dot == std::string::npos) return known_option(part, key) != nullptr;
+      if (part.dialect == Dialect::llama_factory || !key.starts_with(kShards)) {
+        return is_known(part, key.substr(0, dot));
+      }
+      return known_option(part, key) != nullptr || is_default_of_fsdp1(part, key);
+    }
+    case Dialect::automodel:
+      return is_known_to_automodel(list, key);
+    case Dialect::trl:
+    case Dialect::ms_swift:
+    case Dialect::ms_swift_megatron: {
+      if (part.dialect == Dialect::trl && known_options("accelerate_launch").find(key) != nullptr) {
+        return true;  // which it hands to the launcher
+      }
+      // Python's argparse takes a beginning that only one name has.
+      const auto begins = [&](const std::string& name) { return name.starts_with(key); };
+      return known_option(part, key) != nullptr || !key.starts_with("--") ||
+             std::count_if(list.names().begin(), list.names().end(), begins) == 1;
+    }
+    case Dialect::megatron:
+      // Where NVIDIA's ModelOpt is installed.
+      return known_options("megatron_post_training").find(key) != nullptr;
+    case Dialect::bridge:
+    case Dialect::own_script:
+    case Dialect::verl:
+    case Dialect::nemo_rl:
+      break;
+  }
+  return false;
+}
+
+std::string certain_key(const ConfigPart& part, const std::string& written) {
+  const std::string key = listed_key(part, written);
+  auto lists = lists_of(part);
+  if (part.dialect != Dialect::llama_factory) {
+    return prefixed(part, written, certain_name(key, lists));
+  }
+  // A Trainer's arguments stand here without their dashes.
+  lists.push_back(&known_options("trainer"));
+  const std::string own = certain_name(key, lists), argument = certain_name("--" + key, lists);
+  if (own.empty() == argument.empty()) return "";  // none, or one of either
+  return own.empty() ? argument.substr(2) : own;
+}
+
+std::string nearest_key(const ConfigPart& part, const std::string& written) {
+  const std::string key = listed_key(part, written);
+  return prefixed(part, written, nearest_name(key, candidates(part, key)));
+}
+
+}  // namespace qplan

@@ -1,0 +1,21 @@
+#pragma once
+// Names of options: whether a part of a job may use one, and which one is meant where it may not.
+// Private to check().
+
+#include <string>
+
+#include "planner/frameworks/option.h"
+#include "planner/frameworks/readers/job_files.h"
+
+namespace qplan {
+
+bool is_known(const ConfigPart& part, const std::string& key);
+
+// What the lists say of it; null: they say nothing, as of some names that are known.
+const KnownOption* known_option(const ConfigPart& part, const std::string& written);
+
+// The name that is certainly meant, and the one that is spelled most alike; empty: none is.
+std::string certain_key(const ConfigPart& part, const std::string& written);
+std::string nearest_key(const ConfigPart& part, const std::string& written);
+
+}  // namespace qplan

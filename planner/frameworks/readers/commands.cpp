@@ -1,0 +1,301 @@
+#include "planner/frameworks/readers/commands.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
+
+#include "models/error.h"
+#include "planner/frameworks/readers/key_files.h"
+#include "planner/frameworks/readers/program_arguments.h"
+#include "planner/frameworks/readers/stray_backslashes.h"
+#include "planner/frameworks/rl/rl.h"
+#include "planner/frameworks/torch/torch.h"
+
+namespace qplan {
+namespace {
+
+constexpr std::array<std::string_view, 6> kVerbsOfTrl{"sft", "dpo",    "grpo",
+                                                      "kto", "reward", "rloo"};
+constexpr std::array<std::string_view, 3> kVerbsOfSwift{"sft", "pt", "rlhf"};
+
+// A command from its program on, of one word at least.
+struct ProgramCommand {
+  const ShellCommand& whole;         // with its environment
+  std::span<const ShellWord> words;  // its name first
+  std::string program;               // its name, without folders
+};
+
+bool is_among(std::span<const std::string_view> list, std::string_view word) {
+  return std::find(list.begin(), list.end(), word) != list.end();
+}
+
+auto first_yaml(std::span<const ShellWord> words) {
+  return std::find_if(words.begin(), words.end(),
+                      [](const ShellWord& word) { return is_yaml_name(word.text); });
+}
+
+// What a script around TRL trains by, if its name says so: "scripts/run_dpo.py".
+std::string verb_of_script(const std::string& script) {
+  constexpr std::array<std::string_view, 2> kPairs{"orpo", "cpo"};
+  std::string word;
+  for (const char c : base_name(script)) {
+    if (c != '_' && c != '-' && c != '.') {
+      word += c;
+      continue;
+    }
+    if (is_among(kPairs, word) || is_among(kVerbsOfTrl, word)) return word;
+    word.clear();
+  }
+  return "";
+}
+
+// `trl VERB`, or a script around it: "trl" or the script's name.
+void add_trl(const std::string& verb, std::span<const ShellWord> words, const Place& place,
+             const std::string& script, GatheredJob& job) {
+  Settings settings = read_trl_arguments(words);
+  settings.add({"verb", verb, place});
+  if (const Setting* const config = settings.find("--config")) {
+    const ShellWord named{text_of(config->value), config->place};
+    return job.overrides.push_back({named, std::move(settings), script});
+  }
+  if (names_yaml(words)) return job.overrides.push_back({words[0], std::move(settings), script});
+  job.add(Dialect::trl, std::move(settings), place, script);
+  job.parts.back().open = has_open_words(words);
+}
+
+bool read_trl(const ProgramCommand& command, GatheredJob& job) {
+  Launch launch;
+  launch.program = command.program;
+  launch.place = command.words.front().place;
+  launch.environment = command.whole.environment;
+  job.launches.push_back(std::move(launch));
+  add_trl(command.words[1].text, command.words.subspan(2), command.words.front().place,
+          command.program, job);
+  return true;
+}
+
+std::optional<std::int64_t> counted(const ShellCommand& command, const char* variable) {
+  const auto said = command.environment.find(variable);
+  if (said == command.environment.end()) return std::nullopt;
+  try {
+    return whole_of(said->second, 1, 1 << 20);
+  } catch (const Error&) {
+    return std::nullopt;  // what only a run can tell
+  }
+}
+
+// A YAML among them, of the words or behind --config, holds the rest.
+void add_swift_arguments(std::span<const ShellWord> words, const Place& place, bool megatron,
+                         GatheredJob& job) {
+  Settings settings = read_swift_arguments(words, megatron);
+  const auto yaml = first_yaml(words);
+  const bool named =
+      yaml != words.end() && (yaml == words.begin() || std::prev(yaml)->text == "--config");
+  if (named) return job.overrides.push_back({*yaml, std::move(settings), ""});
+  job.add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift, std::move(settings), place);
+  job.parts.back().open = has_open_words(words);
+}
+
+// "NPROC_PER_NODE=8 megatron sft --model X": it starts torchrun by what its environment says.
+bool read_swift(const ProgramCommand& command, GatheredJob& job) {
+  Launch launch;
+  launch.program = command.program;
+  launch.place = command.whole.words.front().place;
+  launch.environment = command.whole.environment;
+  launch.gpus_per_node = counted(command.whole, "NPROC_PER_NODE");
+  launch.nodes = counted(command.whole, "NNODES");
+  if (launch.gpus_per_node && launch.environment.count("NNODES") == 0) launch.nodes = 1;
+  const bool megatron = command.program == "megatron";
+  // Set by it, where nobody else does (swift/megatron/arguments/megatron_args.py).
+  if (megatron) launch.environment.emplace("CUDA_DEVICE_MAX_CONNECTIONS", "1");
+  job.launches.push_back(std::move(launch));
+  add_swift_arguments(command.words.subspan(2), command.whole.words.front().place, megatron, job);
+  return true;
+}
+
+// "automodel x.yaml --nproc-per-node 8 --model.torch_dtype float32".
+bool read_automodel(const ProgramCommand& command, GatheredJob& job) {
+  const auto words = command.words.subspan(1);
+  const auto yaml = first_yaml(words);
+  if (yaml == words.end()) return true;
+  Launch launch;
+  launch.program = command.program;
+  launch.place = command.words.front().place;
+  Settings settings;
+  for (const Setting& setting : words_of_command({std::next(yaml), words.end()})) {
+    if (setting.key != "nproc_per_node") {
+      settings.add(setting);
+    } else if (setting.resolved && setting.value.is_number_integer()) {
+      launch.gpus_per_node = setting.value.get<std::int64_t>();
+      launch.nodes = 1;
+    }
+  }
+  job.launches.push_back(std::move(launch));
+  job.overrides.push_back({*yaml, std::move(settings), ""});
+  return true;
+}
+
+// "llamafactory-cli train x.yaml a=b", "axolotl train x.yaml --a b".
+bool read_finetuner(const ProgramCommand& command, GatheredJob& job) {
+  if (command.words[1].text != "train") return false;
+  add_arguments({command.words.begin() + 2, command.words.end()}, command.words.front().place,
+                command.program, job);
+  return true;
+}
+
+bool read_install(const ProgramCommand& command, GatheredJob& job) {
+  job.installs.insert(job.installs.end(), command.words.begin(), command.words.end());
+  return false;
+}
+
+// A program that is no launcher: what it is asked for, and what reads that.
+struct Program {
+  std::string_view name;
+  std::size_t words;                                  // of the command, at least
+  std::span<const std::string_view> verbs;            // behind its name; empty: any
+  bool (*read)(const ProgramCommand&, GatheredJob&);  // whether it starts a job
+};
+
+constexpr std::array<Program, 9> kPrograms{{
+    {"pip", 1, {}, read_install},
+    {"pip3", 1, {}, read_install},
+    {"llamafactory-cli", 3, {}, read_finetuner},
+    {"lmf", 3, {}, read_finetuner},
+    {"axolotl", 3, {}, read_finetuner},
+    {"automodel", 2, {}, read_automodel},
+    {"trl", 3, kVerbsOfTrl, read_trl},
+    {"megatron", 3, kVerbsOfSwift, read_swift},
+    {"swift", 3, kVerbsOfSwift, read_swift},
+}};
+
+// Null: it is another program, or asked for something else.
+const Program* program_of(const ProgramCommand& command) {
+  const auto found = std::find_if(kPrograms.begin(), kPrograms.end(), [&](const Program& row) {
+    return row.name == command.program && command.words.size() >= row.words &&
+           (row.verbs.empty() || is_among(row.verbs, command.words[1].text));
+  });
+  return found == kPrograms.end() ? nullptr : &*found;
+}
+
+// Its arguments come on top of a yaml, which says the most of what it is given with.
+void add_accelerate(const Launch& launch, GatheredJob& job) {
+  const Settings& options = launch.options;
+  if (options.has("--config_file") || options.has("--deepspeed_config_file")) return;
+  Settings settings = accelerate_of_launch(launch.options);
+  if (is_accelerate_deepspeed(settings)) {
+    add_deepspeed_of(settings, launch.place, job);
+  } else if (!settings.empty()) {
+    job.add(Dialect::accelerate, std::move(settings), launch.place);
+  }
+}
+
+// "nsys profile ... torchrun": where the launcher stands behind a profiler, or behind what only a
+// run can tell.
+std::size_t behind_wrappers(std::span<const ShellWord> words) {
+  static constexpr std::array<std::string_view, 7> kWrappers{
+      "nsys", "ncu", "numactl", "time", "timeout", "uv", ""};  // "": of an empty array
+  if (!is_among(kWrappers, base_name(words.front().text)) && words.front().resolved) return 0;
+  const auto launcher = std::find_if(words.begin(), words.end(),
+                                     [](const ShellWord& word) { return is_launcher(word.text); });
+  return launcher == words.end() ? 0 : static_cast<std::size_t>(launcher - words.begin());
+}
+
+// "exec torchrun", "env A=b python".
+std::span<const ShellWord> behind_prefixes(std::span<const ShellWord> words) {
+  static constexpr std::array<std::string_view, 4> kPrefixes{"exec", "nohup", "env", "sudo"};
+  const auto first = std::find_if(words.begin(), words.end(), [](const ShellWord& word) {
+    return !is_among(kPrefixes, word.text);
+  });
+  return {first, words.end()};
+}
+
+bool read_launcher(const ProgramCommand& command, const std::vector<ShellWord>& directives,
+                   GatheredJob& job) {
+  const std::size_t before = command.whole.words.size() - command.words.size();
+  const auto started =
+      read_launch(command.whole, before + behind_wrappers(command.words), directives);
+  if (!started) return false;
+  job.launches.push_back(started->launch);
+  if (started->launch.program == "accelerate") add_accelerate(started->launch, job);
+  add_arguments(started->arguments, started->launch.place, started->launch.script, job);
+  return true;
+}
+
+}  // namespace
+
+void add_arguments(const std::vector<ShellWord>& words, Place place, const std::string& script,
+                   GatheredJob& job) {
+  if (const std::string verb = verb_of_script(script); !verb.empty() && names_yaml(words)) {
+    return add_trl(verb, words, place, base_name(script), job);
+  }
+  if (!words.empty() && !words.front().text.starts_with('-') && is_yaml_name(words.front().text)) {
+    job.overrides.push_back(
+        {words.front(), words_of_command({words.begin() + 1, words.end()}), script});
+    return;
+  }
+  if (is_nemo_rl(script)) {
+    return job.add(Dialect::nemo_rl, verl_settings(words, script), std::move(place), script);
+  }
+  if (is_verl(words, script)) {
+    if (trains_by_verl(script)) {
+      return job.add(Dialect::verl, verl_settings(words, script), std::move(place), script);
+    }
+    return job.unknown(std::move(place), fmt::format("{} trains nothing", shown(script)),
+                       "give the script that trains");
+  }
+  Settings settings = read_flags(words, script);
+  if (settings.has("--finetuning_type")) {
+    return add_llama_factory(words_of_command(words), std::move(place), job);
+  }
+  Dialect dialect = dialect_of(settings, script);
+  if (dialect == Dialect::torchtitan) settings = torchtitan_keys(settings);
+  const bool by_trl = std::any_of(words.begin(), words.end(), [](const ShellWord& word) {
+    return word.text == "--use_peft" || word.text == "--use-peft";  // its own word for adapters
+  });
+  if (dialect == Dialect::trainer && by_trl) {
+    const std::string verb = verb_of_script(script);
+    return add_trl(verb.empty() ? "sft" : verb, words, place, base_name(script), job);
+  }
+  if (dialect == Dialect::trainer) settings = read_trainer_flags(words);
+  if (dialect == Dialect::megatron && is_own_script(settings, script)) {
+    dialect = Dialect::trainer;
+    settings = shared_with_trainers(settings);
+  }
+  if (settings.empty()) return;
+  job.add(dialect, std::move(settings), std::move(place), script);
+  job.parts.back().open = has_open_words(words);
+}
+
+bool read_command(const ShellCommand& written, const std::vector<ShellWord>& directives,
+                  GatheredJob& job) {
+  const bool starts = std::any_of(written.words.begin(), written.words.end(), [](const auto& w) {
+    return is_launcher(w.text) || w.text.starts_with("--");
+  });
+  const ShellCommand whole = starts ? without_strays(written, job.texts, job.findings) : written;
+  const auto words = behind_prefixes(whole.words);
+  if (words.empty()) return false;
+  const ProgramCommand command{whole, words, base_name(words.front().text)};
+  if (const Program* const program = program_of(command)) return program->read(command, job);
+  // A bare argument list is a command that begins with a flag.
+  if (words.front().text.starts_with("--")) {
+    add_arguments({words.begin(), words.end()}, words.front().place, "", job);
+    return true;
+  }
+  return read_launcher(command, directives, job);
+}
+
+const ShellWord* swift_command(const ShellScript& script) {
+  for (const ShellCommand& command : script.commands) {
+    const std::string program = base_name(command.words.front().text);
+    const bool has_verb = command.words.size() > 1 && !command.words[1].text.starts_with("-");
+    if ((program == "megatron" || program == "swift") && has_verb) return &command.words.front();
+  }
+  return nullptr;
+}
+
+}  // namespace qplan

@@ -1,0 +1,36 @@
+#pragma once
+// What the readers of a job's files have found so far, before what stands on top of what is put
+// together. Private to them.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "planner/frameworks/readers/job_files.h"
+
+namespace qplan {
+
+// What a command says on top of the YAML that it names.
+struct YamlOverride {
+  ShellWord file;
+  Settings settings;
+  std::string script;  // that reads both
+};
+
+struct GatheredJob : JobFiles {
+  std::vector<YamlOverride> overrides;
+
+  void add(Dialect dialect, Settings settings, Place place, std::string script = "") {
+    parts.push_back({dialect, std::move(settings), std::move(place), std::move(script)});
+  }
+  void note(std::string rule, Place place, std::string message, std::string instead) {
+    findings.push_back({Severity::note, std::move(rule), std::move(place), std::move(message),
+                        std::move(instead), ""});
+  }
+  void unknown(Place place, std::string message, std::string instead) {
+    findings.push_back({Severity::error, "unknown_file", std::move(place), std::move(message),
+                        std::move(instead), ""});
+  }
+};
+
+}  // namespace qplan

@@ -1,0 +1,173 @@
+#include "planner/frameworks/readers/key_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "models/error.h"
+#include "planner/frameworks/deepspeed/deepspeed.h"
+#include "planner/frameworks/finetuning/finetuning.h"
+#include "planner/frameworks/option.h"
+#include "planner/frameworks/readers/program_arguments.h"
+#include "planner/frameworks/rl/rl.h"
+
+namespace qplan {
+namespace {
+
+// Where a flag takes several values, "a b" and "[a b]" are two.
+Json several(const std::string& flag, const Json& value) {
+  const KnownOption* const known = known_options("megatron").find(flag);
+  if (known == nullptr || known->arity == "0" || known->arity == "1") return value;
+  // "[a b]" is a list of one word to YAML.
+  const bool one_word = value.is_array() && value.size() == 1 && value.front().is_string();
+  if (!value.is_string() && !one_word) return value;
+  std::string text = (one_word ? value.front() : value).get<std::string>();
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  Json list = Json::array();
+  std::istringstream words(text);
+  for (std::string word; words >> word;) list.push_back(word);
+  return list;
+}
+
+// The convention of Megatron's functional tests: MODEL_ARGS maps flags to values. Mappings beside
+// it (MODEL_ARGS_2, an anchor that several share) are other runs' or parts of it.
+Settings flags_of(const Settings& yaml) {
+  const bool first_run = yaml.has_section("MODEL_ARGS.--");
+  Settings flags;
+  for (const Setting& setting : yaml) {
+    const std::size_t dashes = setting.key.find("--");
+    if (dashes == std::string::npos) continue;
+    if (first_run && !setting.key.starts_with("MODEL_ARGS.--")) continue;
+    Setting flag = setting;
+    flag.key = setting.key.substr(dashes);
+    flag.value = several(flag.key, flag.value);
+    if (text_of(flag.value).find("${") != std::string::npos) flag.resolved = false;
+    // A switch that is off is not passed.
+    const bool off = flag.value.is_boolean() && !flag.value.get<bool>();
+    if (!off) flags.add(std::move(flag));
+  }
+  return flags;
+}
+
+void add_swift_keys(const Settings& keys, Place place, GatheredJob& job) {
+  const bool megatron = is_ms_swift_megatron(keys);
+  job.add(megatron ? Dialect::ms_swift_megatron : Dialect::ms_swift, swift_arguments(keys),
+          std::move(place));
+}
+
+// The Trainer's FSDP as accelerate's yaml has it.
+Settings fsdp_settings(const Settings& json) {
+  constexpr std::string_view kSection = "fsdp_config.", kPrefix = "fsdp_";
+  Settings yaml;
+  yaml.add({"distributed_type", "FSDP", json.begin()->place});
+  for (Setting setting : json) {
+    if (!setting.key.starts_with(kSection)) continue;
+    const bool named = setting.key.compare(kSection.size(), kPrefix.size(), kPrefix) == 0;
+    if (!named) setting.key.insert(kSection.size(), kPrefix);
+    yaml.add(std::move(setting));
+  }
+  return yaml;
+}
+
+}  // namespace
+
+void read_json(const std::string& text, const std::string& name, int first_line, GatheredJob& job) {
+  FormatText read = read_json_settings(text, name, first_line);
+  job.findings.insert(job.findings.end(), read.findings.begin(), read.findings.end());
+  if (is_ms_swift(read.settings)) return add_swift_keys(read.settings, {name, 0}, job);
+  switch (json_kind_of(read.settings)) {
+    case JsonKind::plan:
+      throw Error(
+          fmt::format("{} is a plan file of qplan's; `qplan predict --plan` reads it", name));
+    case JsonKind::model:
+      return job.note("model_config", {name, 0},
+                      "this is the model's config.json, which --model reads",
+                      fmt::format("--model {}", name));
+    case JsonKind::ds_config:
+      return job.add(Dialect::ds_config, std::move(read.settings), {name, 0});
+    case JsonKind::fsdp:
+      return job.add(Dialect::accelerate, fsdp_settings(read.settings), {name, 0});
+    case JsonKind::unknown:
+      return job.unknown({name, 0},
+                         "this JSON has none of ds_config.json's keys (train_batch_size, "
+                         "zero_optimization, ...)",
+                         "give a ds_config.json");
+  }
+}
+
+void read_yaml(const ConfigText& file, GatheredJob& job) {
+  Settings settings = read_yaml_settings(file.text, file.name).settings;
+  const Place whole{file.name, 0};
+  // LLaMA-Factory, verl and NeMo-RL load it by OmegaConf; NeMo AutoModel evaluates texts.
+  if (is_verl_yaml(settings) || is_nemo_rl_yaml(settings) || is_llama_factory(settings) ||
+      is_automodel(settings)) {
+    settings = read_yaml_settings(file.text, file.name, YamlLoader::omegaconf).settings;
+  }
+  if (is_verl_yaml(settings)) return job.add(Dialect::verl, std::move(settings), whole);
+  if (is_nemo_rl_yaml(settings)) return job.add(Dialect::nemo_rl, std::move(settings), whole);
+  if (const std::string_view tool = other_tool_of(settings); !tool.empty()) {
+    return job.unknown(
+        whole, fmt::format("this is a configuration of {}, which is not read here", tool),
+        "give the ds_config.json that it names, or ask `qplan predict` with the same "
+        "degrees");
+  }
+  if (is_llama_factory(settings)) return add_llama_factory(std::move(settings), whole, job);
+  if (is_axolotl(settings)) return job.add(Dialect::axolotl, std::move(settings), whole);
+  if (is_trl(settings)) return job.add(Dialect::trl, swift_arguments(settings), whole);
+  if (is_automodel(settings)) return job.add(Dialect::automodel, std::move(settings), whole);
+  if (is_automodel_of_others(settings)) {
+    return job.unknown(
+        whole,
+        "this recipe of NeMo AutoModel's trains no language model, or does more than "
+        "that, which is not read here",
+        "a recipe of next-token prediction");
+  }
+  if (is_ms_swift(settings)) return add_swift_keys(settings, whole, job);
+  if (is_accelerate_deepspeed(settings)) {
+    add_deepspeed_of(settings, whole, job);
+    job.add(Dialect::accelerate, std::move(settings), whole);
+    job.parts.back().of_accelerate = true;
+    return;
+  }
+  if (is_accelerate(settings)) return job.add(Dialect::accelerate, std::move(settings), whole);
+  Settings flags = flags_of(settings);
+  if (flags.empty() && is_megatron_yaml(settings)) {
+    return job.add(Dialect::megatron_yaml, std::move(settings), whole);
+  }
+  if (flags.empty()) {
+    return job.unknown(whole,
+                       "this YAML has neither accelerate's keys nor Megatron's degrees or layers",
+                       "give accelerate's yaml, Megatron's arguments or the launch script");
+  }
+  const Dialect dialect = dialect_of(flags, "");
+  job.add(dialect, std::move(flags), whole);
+}
+
+void add_llama_factory(Settings settings, Place place, GatheredJob& job) {
+  const bool trains = is_switched_on(settings, "do_train");
+  job.add(Dialect::llama_factory, std::move(settings), place);
+  if (trains) return;
+  job.unknown(std::move(place), "do_train is not true: LLaMA-Factory trains nothing by this file",
+              "do_train: true, or give a configuration that trains");
+}
+
+void add_deepspeed_of(const Settings& accelerate, Place place, GatheredJob& job) {
+  if (const Setting* const named = accelerate.find("deepspeed_config.deepspeed_config_file")) {
+    const std::string file = base_name(text_of(named->value));
+    const bool given = std::any_of(job.texts.begin(), job.texts.end(),
+                                   [&](const auto& text) { return base_name(text.name) == file; });
+    if (given) return;  // that says it all
+    job.note("config_missing", named->place,
+             fmt::format("{} is named here and is not among the files given: what it says is not "
+                         "judged",
+                         shown(file)),
+             fmt::format("give {} too", shown(file)));
+  }
+  job.add(Dialect::ds_config, deepspeed_settings(accelerate), std::move(place));
+  job.parts.back().of_accelerate = true;
+}
+
+}  // namespace qplan

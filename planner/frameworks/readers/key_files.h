@@ -1,0 +1,21 @@
+#pragma once
+// Files of keys: whose a JSON or a YAML is, and which part of the job it makes.
+
+#include <string>
+
+#include "planner/frameworks/readers/gathered_job.h"
+
+namespace qplan {
+
+// A file, or a here-document of a script, whose first line is that one's.
+void read_json(const std::string& text, const std::string& name, int first_line, GatheredJob& job);
+void read_yaml(const ConfigText& file, GatheredJob& job);
+
+// LLaMA-Factory's keys, from whatever names them. Its files for chatting, exporting and evaluating
+// have the same.
+void add_llama_factory(Settings settings, Place place, GatheredJob& job);
+
+// ds_config.json's keys of what starts DeepSpeed by accelerate's.
+void add_deepspeed_of(const Settings& accelerate, Place place, GatheredJob& job);
+
+}  // namespace qplan

@@ -1,0 +1,188 @@
+#include "planner/frameworks/readers/layers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/error.h"
+#include "planner/frameworks/finetuning/finetuners.h"
+#include "planner/frameworks/readers/alike_paths.h"
+
+namespace qplan {
+namespace {
+
+void hand_overrides(GatheredJob& job) {
+  for (const YamlOverride& override : job.overrides) {
+    ConfigPart* const named =
+        most_alike(std::span(job.parts), override.file.text, [](const ConfigPart& part) {
+          return finetuner_of(part.dialect) == nullptr ? std::string() : part.place.file;
+        });
+    if (named == nullptr) {
+      job.missing.push_back(override.file);
+    } else {
+      named->settings.append(override.settings);
+      named->script = override.script;
+    }
+  }
+}
+
+// Those among the files that "defaults" name; what is not there is added to `missing`.
+std::vector<const ConfigPart*> parents_of(const ConfigPart& file,
+                                          const std::vector<ConfigPart>& files,
+                                          std::vector<Setting>& missing) {
+  std::vector<const ConfigPart*> parents;
+  const Setting* const named = file.settings.find("defaults");
+  if (named == nullptr) return parents;
+  for (const std::string& name : list_of(named->value)) {
+    const ConfigPart* const parent =
+        most_alike(std::span(files), name, [&](const ConfigPart& other) {
+          return &other == &file ? std::string() : other.place.file;
+        });
+    if (parent != nullptr) {
+      parents.push_back(parent);
+    } else {
+      missing.push_back(*named);
+      missing.back().value = name;
+    }
+  }
+  return parents;
+}
+
+// Parents first, for what the file says itself counts. "_override_" drops a section of theirs.
+void inherit(const ConfigPart& file, const std::vector<ConfigPart>& files,
+             std::set<const ConfigPart*>& read, std::vector<Setting>& missing, Settings& whole) {
+  if (!read.insert(&file).second) return;
+  for (const ConfigPart* const parent : parents_of(file, files, missing)) {
+    inherit(*parent, files, read, missing, whole);
+  }
+  constexpr std::string_view kOverride = "_override_";
+  for (const Setting& setting : file.settings) {
+    if (!setting.key.ends_with(kOverride) || !same_value(setting.value, Json(true))) continue;
+    const std::string section = setting.key.substr(0, setting.key.size() - kOverride.size());
+    Settings kept;
+    for (const Setting& old : whole) {
+      if (!old.key.starts_with(section)) kept.add(old);
+    }
+    whole = std::move(kept);
+  }
+  whole.append(file.settings);
+}
+
+// Of several files that nobody names the first is the job; null: there is none.
+const ConfigPart* child_among(const std::vector<ConfigPart>& files) {
+  std::set<const ConfigPart*> parents;
+  std::vector<Setting> missing;
+  for (const ConfigPart& file : files) {
+    for (const ConfigPart* const parent : parents_of(file, files, missing)) {
+      parents.insert(parent);
+    }
+  }
+  const auto child = std::find_if(files.begin(), files.end(), [&](const ConfigPart& file) {
+    return parents.count(&file) == 0;
+  });
+  return child == files.end() ? nullptr : &*child;
+}
+
+// A file that says itself who trains says the most of what is judged.
+void note_missing_parents(const std::vector<Setting>& missing, const Settings& whole,
+                          GatheredJob& job) {
+  if (whole.has("policy.megatron_cfg.enabled") && whole.has("cluster.num_nodes")) return;
+  for (const Setting& named : missing) {
+    const std::string name = text_of(named.value);
+    job.note(
+        "config_missing", named.place,
+        fmt::format("defaults names {}, which is not among the files given: what it says is not "
+                    "judged",
+                    shown(name)),
+        fmt::format("give {} too", shown(base_name(name))));
+  }
+}
+
+// NeMo-RL's: a file on top of those that its "defaults" name, and the words of a command on top
+// of all.
+void merge_inherited(GatheredJob& job) {
+  std::vector<ConfigPart> others, files, commands;
+  for (ConfigPart& part : job.parts) {
+    auto& where = part.dialect != Dialect::nemo_rl ? others
+                  : part.place.line == 0           ? files
+                                                   : commands;
+    where.push_back(std::move(part));
+  }
+  if (const ConfigPart* const child = child_among(files)) {
+    ConfigPart whole = *child;
+    whole.settings = {};
+    std::set<const ConfigPart*> read;
+    std::vector<Setting> missing;
+    inherit(*child, files, read, missing, whole.settings);
+    note_missing_parents(missing, whole.settings, job);
+    for (const ConfigPart& command : commands) whole.settings.append(command.settings);
+    others.push_back(std::move(whole));
+  } else {
+    others.insert(others.end(), commands.begin(), commands.end());
+  }
+  job.parts = std::move(others);
+}
+
+// verl's: the words of a command on top of the YAML that it may name. Of several commands the
+// first trains; the others train something else, or the same by other engines.
+void merge_overridden(GatheredJob& job) {
+  std::vector<ConfigPart> others;
+  std::optional<ConfigPart> yaml, command;
+  for (ConfigPart& part : job.parts) {
+    if (part.dialect != Dialect::verl) {
+      others.push_back(std::move(part));
+    } else if (part.place.line == 0) {
+      if (!yaml) yaml = std::move(part);
+    } else if (!command) {
+      command = std::move(part);
+    }
+  }
+  if (yaml && command) {
+    yaml->settings.append(command->settings);
+    yaml->place = command->place;
+    command.reset();
+  }
+  if (yaml) others.push_back(std::move(*yaml));
+  if (command) others.push_back(std::move(*command));
+  job.parts = std::move(others);
+}
+
+// The job that a YAML of LLaMA-Factory's or axolotl's, or ms-swift's arguments, ask for.
+void derive(std::size_t at, GatheredJob& job) {
+  const FineTuner* const tuner = finetuner_of(job.parts[at].dialect);
+  if (tuner == nullptr) return;
+  const Place place = job.parts[at].place;
+  TrainerJob made = tuner->make(job.parts[at].settings, place);
+  const auto hand = [&](Dialect of, Settings settings) {
+    if (settings.empty()) return;
+    job.add(of, std::move(settings), place);
+    job.parts.back().derived = true;
+  };
+  hand(Dialect::trainer, std::move(made.trainer));
+  hand(Dialect::own_script, std::move(made.own_script));
+  hand(Dialect::ds_config, std::move(made.ds_config));
+  hand(Dialect::accelerate, std::move(made.accelerate));
+  hand(Dialect::megatron, std::move(made.megatron));
+  hand(Dialect::torchtitan, std::move(made.torchtitan));
+  job.assumed.insert(job.assumed.end(), made.assumed.begin(), made.assumed.end());
+  job.takes_less = job.takes_less || made.takes_less;
+  job.shorter = job.shorter || made.shorter;
+}
+
+}  // namespace
+
+void put_together(GatheredJob& job) {
+  hand_overrides(job);
+  merge_overridden(job);
+  merge_inherited(job);
+  for (std::size_t i = 0; i < job.parts.size(); ++i) derive(i, job);  // which adds parts
+}
+
+}  // namespace qplan

@@ -1,0 +1,187 @@
+#include "planner/frameworks/refused_values.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "models/error.h"
+#include "models/text.h"
+#include "planner/frameworks/option_names.h"
+#include "planner/frameworks/option_value.h"
+#include "planner/frameworks/slips.h"
+
+namespace qplan {
+namespace {
+
+ValueReader reader_of(const ConfigPart& part) {
+  switch (part.dialect) {
+    case Dialect::ds_config:
+      return ValueReader::json;
+    case Dialect::accelerate:
+      return ValueReader::yaml;
+    case Dialect::trainer:
+    case Dialect::trl:
+    case Dialect::ms_swift:
+    case Dialect::ms_swift_megatron:
+      return ValueReader::trainer;
+    case Dialect::llama_factory:
+      return ValueReader::yaml;
+    case Dialect::automodel:
+      return ValueReader::yaml;
+    case Dialect::axolotl:  // pydantic, which takes false for 0
+      return ValueReader::json;
+    case Dialect::torchtitan:
+      return part.script.empty() ? ValueReader::python : ValueReader::argparse;
+    case Dialect::megatron:
+    case Dialect::megatron_yaml:
+    case Dialect::slime:
+    case Dialect::megatron_deepspeed:
+    case Dialect::bridge:
+    case Dialect::own_script:
+    case Dialect::verl:
+    case Dialect::nemo_rl:
+      break;
+  }
+  return ValueReader::argparse;
+}
+
+// Whether the script has no arguments without a flag. slime ignores what it does not know.
+bool takes_no_others(const ConfigPart& part) {
+  switch (part.dialect) {
+    case Dialect::megatron:
+      return is_of_megatron(part.script);
+    case Dialect::megatron_deepspeed:
+      return true;
+    case Dialect::trainer:
+      return base_name(part.script) == "run_clm.py";
+    case Dialect::slime:
+    case Dialect::torchtitan:
+    case Dialect::megatron_yaml:
+    case Dialect::bridge:
+    case Dialect::ds_config:
+    case Dialect::accelerate:
+    case Dialect::own_script:
+    case Dialect::llama_factory:
+    case Dialect::axolotl:
+    case Dialect::verl:
+    case Dialect::nemo_rl:
+    case Dialect::ms_swift:
+    case Dialect::ms_swift_megatron:
+    case Dialect::automodel:
+    case Dialect::trl:
+      break;
+  }
+  return false;
+}
+
+// A number that argparse does not read and JSON would: 1e6.
+Correction in_digits(const Scene& scene, const KnownOption& known, const Setting& setting) {
+  if (known.type != "int" || !setting.key.starts_with("--") || setting.value.is_array()) return {};
+  try {
+    return with_value(scene, setting, fmt::format("{}", whole_of(setting.value)));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// Whether a value of true stands for a flag that nothing follows. In Python and in a YAML it is a
+// value like any other; but Megatron's YAML is handed on as a command.
+bool is_of_command(const ConfigPart& part, const Setting& setting) {
+  return setting.syntax == Syntax::words || part.dialect == Dialect::megatron ||
+         part.dialect == Dialect::megatron_yaml || part.dialect == Dialect::slime ||
+         part.dialect == Dialect::megatron_deepspeed;
+}
+
+// Whether a message begins with an option's name, however it is spelled there: what YAML keys and
+// ms-swift's arguments ask for is read as a Trainer's or Megatron's arguments.
+bool names_option(const std::string& message, const std::string& key) {
+  const auto bare = [](std::string_view name) {
+    std::string letters;
+    for (const char c : name.substr(name.starts_with("--") ? 2 : 0)) {
+      letters += c == '-' ? '_' : c;
+    }
+    return letters;
+  };
+  return bare(std::string_view(message).substr(0, message.find(' '))) == bare(key);
+}
+
+}  // namespace
+
+void check_value(const Scene& scene, const ConfigPart& part, const Setting& setting,
+                 Findings& out) {
+  const KnownOption* const known = known_option(part, setting.key);
+  if (known == nullptr || !setting.resolved) return;
+  // What a plan's word refuses was said already.
+  const auto said = std::find_if(out.begin(), out.end(), [&](const Finding& f) {
+    return f.rule == "bad_value" && f.place.file == setting.place.file &&
+           f.place.line == setting.place.line && names_option(f.message, setting.key);
+  });
+  // Filled in by Hugging Face's Trainer, or a trap of its own.
+  const bool automatic = part.dialect == Dialect::ds_config && text_of(setting.value) == "auto";
+  if (said != out.end()) {
+    const std::string meant = certain_choice(text_of(setting.value), known->choices);
+    if (said->fix.empty() && !meant.empty()) said->fix = with_value(scene, setting, meant);
+    return;
+  }
+  if (automatic) return;
+  const auto refuse = [&](std::string wanted, Correction fix) {
+    out.push_back({Severity::error, "refused_value", setting.place,
+                   fmt::format("{} is {}, and must be {}", setting.key,
+                               shown(text_of(setting.value)), wanted),
+                   "", source_of_options(part), std::move(fix)});
+  };
+  if (!setting.extra.empty() && takes_no_others(part)) {
+    out.push_back(
+        {Severity::error,
+         "stray_word",
+         setting.place,
+         fmt::format("{} takes {}, and {} behind it is an argument that nobody knows", setting.key,
+                     known->arity == "0" ? "no value" : "one value", shown(setting.extra)),
+         "leave it out",
+         "Python 3, Lib/argparse.py (unrecognized arguments)",
+         {}});
+  }
+  const bool flag = setting.value.is_boolean(), argument = setting.key.starts_with("--");
+  // What the Trainer's parser wants in words, a YAML may say as it is.
+  if (part.dialect == Dialect::automodel && lower_case(text_of(setting.value)) == "none") return;
+  if (part.dialect == Dialect::llama_factory || part.dialect == Dialect::axolotl ||
+      part.dialect == Dialect::automodel) {
+    const bool no =
+        setting.value.is_boolean() && !known->choices.empty() && known->choices.front() == "no";
+    if (setting.value.is_structured() || known->type == "dict" || known->type == "str" || no)
+      return;
+  } else if (known->arity == "0" && !flag) {
+    const std::string word = text_of(setting.value);
+    const bool off = same_value(word, "false");
+    return refuse("given without a value", off ? removed(scene, part, setting)
+                                           : same_value(word, "true")
+                                               ? replaced(scene, setting, setting.key)
+                                               : Correction{});
+  }
+  if (flag && argument && is_of_command(part, setting)) {
+    if (known->arity == "1" || known->arity == "+") refuse("followed by a value", {});
+    return;
+  }
+  const bool several = setting.value.is_array() && known->type != "list";
+  if (several && !argument && (known->type == "int" || known->type == "float")) {
+    return refuse("a number", {});
+  }
+  const auto values = several ? setting.value : Json::array({setting.value});
+  for (const Json& value : values) {
+    const std::string wanted = wanted_instead(*known, value, reader_of(part));
+    if (wanted.empty()) continue;
+    const std::string meant =
+        setting.value.is_array() ? "" : certain_choice(text_of(value), known->choices);
+    return refuse(wanted, meant.empty() ? in_digits(scene, *known, setting)
+                                        : with_value(scene, setting, meant));
+  }
+}
+
+std::string source_of_options(const ConfigPart& part) {
+  return fmt::format("qplan: planner/frameworks/options/{}.tsv, the options of its parser",
+                     option_list_of(part.dialect));
+}
+
+}  // namespace qplan
