@@ -129,12 +129,13 @@ std::string advice_text(const std::vector<Advice>& advice) {
   return text;
 }
 
-Json advice_json(const std::vector<Advice>& advice) {
+Json advice_json(const Job& job, const std::vector<Advice>& advice) {
   Json list = Json::array();
   for (const Advice& a : advice) {
+    const ParallelPlan usual = defaults_beside(a.plan, job.model, recipe_of(a.framework));
     list.push_back({{"change", a.change},
                     {"gpus", a.gpus},
-                    {"short", to_string(a.plan)},
+                    {"short", to_string(a.plan, usual)},
                     {"device_peak_gib", in_gib(a.device_peak)},
                     {"step_time_s", a.step_time.value()},
                     {"framework", to_word(a.framework)}});

@@ -41,6 +41,6 @@ std::string nothing_helps();
 
 // One line for each.
 std::string advice_text(const std::vector<Advice>& advice);
-Json advice_json(const std::vector<Advice>& advice);
+Json advice_json(const Job& job, const std::vector<Advice>& advice);
 
 }  // namespace qplan

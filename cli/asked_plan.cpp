@@ -63,18 +63,15 @@ void hide_what_there_is(ParallelPlan& plan) {
 // What a line and options say, with `job`'s batch and length where they do not.
 ParallelPlan plan_of(const Job& job, const std::string& line, const PlanWords& words,
                      const ParallelPlan& batch) {
-  const ParallelPlan said = with_words(parse_plan(line), words, job.recipe(), job.gpus, true);
   ParallelPlan plan =
       default_plan(job.model, job.recipe(), job.gpus, batch.global_batch_size, batch.seq_len);
-  plan.precision = said.precision;
-  plan.grad_dtype = default_grad_dtype(job.recipe(), said.precision);
   const bool says_dp = line_says(line, "dp");
   plan = with_words(line.empty() ? plan : parse_plan(line, plan), words, job.recipe(), job.gpus,
                     says_dp);
-  if (plan.cp > 1 && !is_said("cp_comm", line, words)) {
-    plan.cp_comm = default_cp_comm(job.model, plan, job.recipe());
-  }
-  if (!is_said("overlap", line, words)) hide_what_there_is(plan);
+  const ParallelPlan usual = defaults_beside(plan, job.model, job.recipe());
+  if (!is_said("grad_dtype", line, words)) plan.grad_dtype = usual.grad_dtype;
+  if (!is_said("cp_comm", line, words)) plan.cp_comm = usual.cp_comm;
+  if (!is_said("overlap", line, words)) plan.overlap = usual.overlap;
   return plan;
 }
 

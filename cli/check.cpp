@@ -12,6 +12,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "cli/answer.h"
 #include "cli/check_answer.h"
 #include "cli/check_best.h"
 #include "cli/check_files.h"

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "cli/advice.h"
-#include "cli/answer.h"
 #include "cli/check_formats.h"
 #include "cli/job.h"
+#include "cli/report.h"
 #include "cli/rl.h"
 #include "planner/frameworks/fix.h"
 

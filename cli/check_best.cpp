@@ -20,7 +20,7 @@ void say_nothing_fits(FoundInFiles& found, const Job& job, const SearchSpace& sp
        {"the job", 0},
        fmt::format("no plan trains {} on {} x {} by {}: the one that needs least has {} ({})",
                    job.model.name, job.gpus, job.hardware.name, to_word(job.framework),
-                   excess_text(job, smallest), to_string(smallest.plan)),
+                   excess_text(job, smallest), line_of(job, smallest.plan)),
        "more GPUs, or one of the changes below",
        "qplan search"});
   found.would_fit = what_makes_job_fit(job, space);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "cli/answer.h"
 #include "cli/report.h"
 
 namespace qplan {
@@ -30,7 +31,7 @@ Json check_json(const FoundInFiles& found) {
               {"fixed_files", found.written}};
   object["this_job"] = found.yours ? report(*found.job, *found.yours) : Json(nullptr);
   object["step"] = found.step ? rl_json(*checked.step, *found.step) : Json(nullptr);
-  object["would_fit"] = advice_json(found.would_fit);
+  object["would_fit"] = found.job ? advice_json(*found.job, found.would_fit) : Json::array();
   object["best"] = found.best ? report(*found.best_job, *found.best) : Json(nullptr);
   object["best_step"] =
       found.best_step ? rl_json(*found.best_step_asked, *found.best_step) : Json(nullptr);

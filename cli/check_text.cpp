@@ -58,7 +58,7 @@ void print_best_step(const FoundInFiles& found, std::ostream& out) {
     out << "best      the same: no step that was found is faster\n";
     return;
   }
-  out << wrapped(fmt::format("best      {} (by {})", to_string(found.best->plan),
+  out << wrapped(fmt::format("best      {} (by {})", line_of(*found.best_job, found.best->plan),
                              to_word(found.best_job->framework)),
                  page().text, 10);
   if (asked.job.generates()) {
@@ -82,7 +82,7 @@ void print_check_job(const FoundInFiles& found, std::ostream& out) {
   out << '\n' << model_line(*found.job);
   for (const std::string& sentence : checked.assumed)
     out << wrapped("assumed: " + sentence, page().text, 9);
-  out << wrapped("this job  " + to_string(checked.plan), page().text, 10)
+  out << wrapped("this job  " + line_of(*found.job, checked.plan), page().text, 10)
       << (found.step
               ? std::string()
               : wrapped("          " + speed_text(*found.job, *found.yours), page().text, 10));
@@ -99,7 +99,8 @@ void print_check_job(const FoundInFiles& found, std::ostream& out) {
     return;
   }
   const std::string_view recipe = to_word(found.best_job->framework);
-  out << wrapped(fmt::format("best      {} (by {})", to_string(found.best->plan), recipe),
+  out << wrapped(fmt::format("best      {} (by {})", line_of(*found.best_job, found.best->plan),
+                             recipe),
                  page().text, 10)
       << wrapped("          " + speed_text(*found.best_job, *found.best), page().text, 10);
   if (found.yours->feasible()) {

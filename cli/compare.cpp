@@ -164,7 +164,7 @@ std::string sides_text(const TwoPlans& found) {
   for (const auto& [letter, side] : {std::pair{'A', &found.a}, std::pair{'B', &found.b}}) {
     text += wrapped(fmt::format("{}  {}", letter, side->label), page().text, 3);
     text += "   " + model_line(*side->job);
-    text += wrapped("   " + to_string(side->plan), page().text, 3);
+    text += wrapped("   " + line_of(*side->job, side->plan), page().text, 3);
     for (const std::string& sentence : side->assumed) {
       text += wrapped("   assumed: " + sentence, page().text, 12);
     }

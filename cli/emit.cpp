@@ -58,7 +58,7 @@ std::vector<std::string> remarks_of(const Job& job, Framework framework, const A
   std::vector<std::string> remarks{
       fmt::format("{} on {} x {}, for {}; written by qplan emit", job.model.name, job.gpus,
                   job.hardware.name, to_word(framework)),
-      "plan: " + to_string(answer.plan)};
+      "plan: " + line_of(job, answer.plan)};
   const Estimate& e = *answer.estimate;
   remarks.push_back(
       fmt::format("predicted: {} on the worst GPU of {}, {} a step, {} tokens/s a GPU, {} tokens/s",
@@ -154,7 +154,7 @@ Json to_json(const Job& job, Framework framework, const Answer& answer,
           {"hardware", job.hardware.name},
           {"framework", to_word(job.framework)},
           {"gpus", job.gpus},
-          {"short", to_string(answer.plan)},
+          {"short", line_of(job, answer.plan)},
           {"feasible", answer.feasible()},
           {"written_for", to_word(framework)},
           {"files", std::move(list)}};

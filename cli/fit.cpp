@@ -140,7 +140,7 @@ std::vector<Reranked> ranked(const FitQuestion& question, const AskedPlan& asked
   std::vector<Reranked> plans;
   for (const RankedPlan& plan :
        search_offered(*job, space_of_job(asked.plan, job->gpus), options).plans) {
-    plans.push_back({to_string(plan.plan), plan.step_time.value()});
+    plans.push_back({line_of(*job, plan.plan), plan.step_time.value()});
   }
   return plans;
 }

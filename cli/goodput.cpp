@@ -277,8 +277,9 @@ void print_text(const RunOfPlan& facts, const GoodputQuestion& question, std::os
                        significant(spread.p90 * scale));
   };
   out << model_line(*facts.job)
-      << wrapped((facts.searched ? "best plan    " : "plan         ") + to_string(facts.plan),
-                 page().text, 13)
+      << wrapped(
+             (facts.searched ? "best plan    " : "plan         ") + line_of(*facts.job, facts.plan),
+             page().text, 13)
       << wrapped(fmt::format("step         {}{}, {} in a long run with late nodes{}",
                              human_seconds(facts.step),
                              question.step_time_s > 0 ? " (given)" : " (predicted)",

@@ -435,6 +435,10 @@ void check_images(const Job& job, std::int64_t seq_len) {
                   images.count, tokens, images.count * tokens, seq_len, images.count * tokens));
 }
 
+std::string line_of(const Job& job, const ParallelPlan& plan) {
+  return to_string(plan, defaults_beside(plan, job.model, job.recipe()));
+}
+
 SearchResult search_offered(const Job& job, const SearchSpace& space,
                             const SearchOptions& options) {
   check_images(job, space.job.seq_len);

@@ -93,6 +93,9 @@ std::optional<Framework> files_of(const Job& job, const ParallelPlan& plan);
 // Throws Error where the images that were asked for are more than a sequence has tokens.
 void check_images(const Job& job, std::int64_t seq_len);
 
+// The plan as one line that the verbs read back as the same, by the job's framework.
+std::string line_of(const Job& job, const ParallelPlan& plan);
+
 // A search for plans that those files can say; where none fits, for any.
 SearchResult search_offered(const Job& job, const SearchSpace& space, const SearchOptions& options);
 

@@ -179,7 +179,7 @@ void print_text(const AskedPlan& asked, const Answer& answer, const PredictQuest
   out << model_line(job)
       << batch_line(job, answer.plan.global_batch_size, answer.plan.seq_len, answer.plan.precision)
       << defaults_text(asked.defaults)
-      << wrapped("plan         " + to_string(answer.plan), page().text, 13);
+      << wrapped("plan         " + line_of(job, answer.plan), page().text, 13);
   const std::string notes = notes_text(all_notes(asked, answer));
   if (!answer.estimate) {
     out << notes << "\nThis plan cannot run:\n";
@@ -256,8 +256,8 @@ Json to_json(const AskedPlan& asked, const Answer& answer, const PredictQuestion
                             {"save_s", size.save.value()},
                             {"storage_gb_per_s_per_node", question.storage_gb_per_s}};
     if (!answer.feasible()) {
-      object["would_fit"] =
-          advice_json(what_makes_plan_fit(job, answer.plan, without_each_word(asked, question)));
+      object["would_fit"] = advice_json(
+          job, what_makes_plan_fit(job, answer.plan, without_each_word(asked, question)));
     }
   }
   return object;

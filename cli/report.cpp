@@ -349,7 +349,7 @@ Json nothing_report(const Job& job) {
 Json report(const Job& job, const Answer& answer) {
   Json object = job_json(job);
   object["plan"] = plan_to_json(answer.plan);
-  object["short"] = to_string(answer.plan);
+  object["short"] = line_of(job, answer.plan);
   // A plan that a rule forbids has no step program.
   object["fingerprint"] = answer.estimate ? Json(fingerprint_of(job, answer.plan)) : Json(nullptr);
   object["feasible"] = answer.feasible();

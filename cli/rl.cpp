@@ -276,7 +276,8 @@ void refuse_batch(bool said) {
       "leave it out");
 }
 
-std::string rl_ranking_text(const RlJob& job, const std::vector<RlPlan>& plans) {
+std::string rl_ranking_text(const Job& trainer, const RlJob& job,
+                            const std::vector<RlPlan>& plans) {
   Table table({{"#", ""},
                {"step", "s"},
                {"tok/s/GPU", ""},
@@ -294,7 +295,7 @@ std::string rl_ranking_text(const RlJob& job, const std::vector<RlPlan>& plans) 
                significant(e.tokens_per_s_per_gpu, 4), significant(update.value()),
                fixed(in_gib(e.device), 1), fixed(in_gib(e.host_per_node), 0),
                job.generates() ? significant(e.rollout.time().value()) : std::string()});
-    table.note("   train   " + to_string(plans[i].plan));
+    table.note("   train   " + line_of(trainer, plans[i].plan));
     if (!job.generates()) continue;
     table.note(fmt::format("   rollout {} on {}", to_string(plans[i].layout),
                            plans[i].rollout_gpus > 0

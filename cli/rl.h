@@ -43,6 +43,6 @@ std::string phases_text(const RlEstimate& estimate);
 Json rl_json(const RlStep& step, const RlEstimate& estimate);
 
 // A table of a search's combinations.
-std::string rl_ranking_text(const RlJob& job, const std::vector<RlPlan>& plans);
+std::string rl_ranking_text(const Job& trainer, const RlJob& job, const std::vector<RlPlan>& plans);
 
 }  // namespace qplan

@@ -107,11 +107,11 @@ std::string ranking_text(const Job& job, const FoundPlans& found) {
          wrapped("time:   " + time_legend(), page().text, 8);
 }
 
-std::string pareto_text(const SearchResult& result) {
+std::string pareto_text(const Job& job, const SearchResult& result) {
   Table table({{"memory", "GiB"}, {"step", "s"}, {"plan", "", Align::left}});
   for (const RankedPlan& plan : result.pareto) {
     table.row({fixed(in_gib(plan.device_peak), 1), significant(plan.step_time.value(), 4),
-               to_string(plan.plan)});
+               line_of(job, plan.plan)});
   }
   return "\nLess memory, more time (of the plans simulated):\n" + table.text(page().table);
 }
@@ -142,7 +142,7 @@ void print_nothing(const Job& job, const SearchQuestion& question, const FoundPl
   }
   if (result.smallest) {
     print(out, "\nThe plan that needs least has {}:\n", excess_text(job, *result.smallest));
-    out << wrapped("  " + to_string(result.smallest->plan), page().text, 2);
+    out << wrapped("  " + line_of(job, result.smallest->plan), page().text, 2);
   }
   const auto advice = what_makes_job_fit(job, question.space);
   out << (advice.empty() ? "\n" + wrapped(nothing_helps(), page().text)
@@ -160,14 +160,14 @@ void print_text(const Job& job, const SearchQuestion& question, const FoundPlans
     print_nothing(job, question, found, out);
   } else {
     out << ranking_text(job, found) << '\n'
-        << wrapped("best:   " + to_string(found.plans.front().plan), page().text, 8)
+        << wrapped("best:   " + line_of(job, found.plans.front().plan), page().text, 8)
         << notes_text(notes_of_plan(job, found.plans.front()))
         << limits_text(job, found.plans.front());
     if (found.plans.size() > 1) {
       out << runner_up_text(found.plans[0], found.plans[1], is_tie(found, 1));
     }
     out << '\n' << counts_text(job, question, found.result);
-    if (question.pareto) out << pareto_text(found.result);
+    if (question.pareto) out << pareto_text(job, found.result);
   }
   if (question.timing) print(out, "elapsed {}\n", human_seconds(Seconds(found.elapsed_s)));
 }
@@ -175,9 +175,9 @@ void print_text(const Job& job, const SearchQuestion& question, const FoundPlans
 // ---- JSON ----
 
 // A plan that does not fit is not timed.
-Json ranked_json(const RankedPlan& plan) {
+Json ranked_json(const Job& job, const RankedPlan& plan) {
   const double time = plan.step_time.value();
-  return {{"short", to_string(plan.plan)},
+  return {{"short", line_of(job, plan.plan)},
           {"step_time_s", time > 0 ? Json(time) : Json(nullptr)},
           {"device_peak_gib", in_gib(plan.device_peak)}};
 }
@@ -216,10 +216,10 @@ Json search_json(const Job& job, const SearchQuestion& question, const FoundPlan
     plans.push_back(std::move(plan));
   }
   Json& pareto = object["pareto"] = Json::array();
-  for (const RankedPlan& plan : result.pareto) pareto.push_back(ranked_json(plan));
+  for (const RankedPlan& plan : result.pareto) pareto.push_back(ranked_json(job, plan));
   if (found.plans.empty()) {
-    object["smallest"] = result.smallest ? ranked_json(*result.smallest) : Json(nullptr);
-    object["would_fit"] = advice_json(what_makes_job_fit(job, question.space));
+    object["smallest"] = result.smallest ? ranked_json(job, *result.smallest) : Json(nullptr);
+    object["would_fit"] = advice_json(job, what_makes_job_fit(job, question.space));
   }
   if (question.timing) object["elapsed_s"] = found.elapsed_s;
   return object;
@@ -264,7 +264,7 @@ Json to_json(Job& job, const SearchQuestion& question, const RlJob& rl_job,
     for (const RlPlan& plan : *list) {
       Json step = rl_json(step_of(rl_job, plan), plan.estimate);
       step["plan"] = plan_to_json(plan.plan);
-      step["short"] = to_string(plan.plan);
+      step["short"] = line_of(job, plan.plan);
       object[key].push_back(std::move(step));
     }
   }
@@ -279,11 +279,11 @@ void print_text(const Job& job, const RlJob& rl_job, bool open, const RlSearchRe
     if (!result.misfits.empty()) {
       const RlPlan& nearest = result.misfits.front();
       out << wrapped("The fastest that does not: " + nearest.estimate.misfit + ".", page().text)
-          << rl_ranking_text(rl_job, {nearest});
+          << rl_ranking_text(job, rl_job, {nearest});
     }
     return;
   }
-  out << rl_ranking_text(rl_job, result.plans) << "\nbest:\n"
+  out << rl_ranking_text(job, rl_job, result.plans) << "\nbest:\n"
       << phases_text(result.plans.front().estimate) << '\n'
       << wrapped(fmt::format("{} training plans and {} rollout layouts considered over {} way{} to "
                              "share the GPUs, {} combinations priced whole.",

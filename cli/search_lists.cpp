@@ -240,10 +240,10 @@ std::string others_text(const Lists& lists) {
       text += nothing_text(searched);
     } else if (!shown) {
       const Answer& best = searched.found.plans.front();
-      text += wrapped(
-          fmt::format("{}: at best {} tok/s/GPU, {}", combination_text(searched),
-                      significant(best.estimate->tokens_per_s_per_gpu, 4), to_string(best.plan)),
-          page().text, 4);
+      text += wrapped(fmt::format("{}: at best {} tok/s/GPU, {}", combination_text(searched),
+                                  significant(best.estimate->tokens_per_s_per_gpu, 4),
+                                  line_of(*searched.job, best.plan)),
+                      page().text, 4);
     }
   }
   return text;
@@ -268,7 +268,7 @@ void print_lists(const Lists& lists, const SearchQuestion& question, std::ostrea
     const Ranked& best = lists.ranking.front();
     out << ranking_text(lists, question) << '\n'
         << wrapped(fmt::format("best:   {}, {}", combination_text(lists.of(best)),
-                               to_string(lists.answer(best).plan)),
+                               line_of(*lists.of(best).job, lists.answer(best).plan)),
                    page().text, 8)
         << notes_text(notes_of(*lists.of(best).job, lists.answer(best)))
         << limits_text(*lists.of(best).job, lists.answer(best)) << '\n';

@@ -266,7 +266,8 @@ std::string cluster_text(const Sized& point) {
 
 std::string best_text(const Sized& point) {
   const Estimate& e = *point.best->estimate;
-  return fmt::format("{} ({} of {}, {} a step, {} tokens/s a GPU)", to_string(point.best->plan),
+  return fmt::format("{} ({} of {}, {} a step, {} tokens/s a GPU)",
+                     line_of(*point.job, point.best->plan),
                      human_bytes(e.memory.worst_stage().device), human_bytes(e.capacity),
                      human_seconds(e.step_time), significant(e.tokens_per_s_per_gpu, 4));
 }
@@ -383,7 +384,7 @@ Json to_json(const SizeQuestion& question, const SizeAnswer& answer) {
           fits ? Json(point.best->plan.micro_batch_size)
                : (point.micro_batch > 0 ? Json(point.micro_batch) : Json(nullptr))},
          {"feasible", fits},
-         {"short", fits ? Json(to_string(point.best->plan)) : Json(nullptr)},
+         {"short", fits ? Json(line_of(*point.job, point.best->plan)) : Json(nullptr)},
          {"step_time_s", fits ? Json(point.best->estimate->step_time.value()) : Json(nullptr)},
          {"cost_usd", point.cost ? Json(point.cost->usd) : Json(nullptr)},
          {"days", point.cost ? Json(point.cost->wall.value() / 86400) : Json(nullptr)}});

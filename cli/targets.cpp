@@ -150,7 +150,7 @@ std::string prometheus_text(const Job& job, const Answer& answer, const TargetsQ
       "# of the prediction, not of the run; `qplan fit` narrows it with your own steps.\n"
       "# Metrics are those of your exporter: {}_step_time_seconds and so on.\n"
       "groups:\n  - name: qplan\n    rules:\n",
-      job.model.name, job.gpus, job.hardware.name, to_string(answer.plan), question.prefix);
+      job.model.name, job.gpus, job.hardware.name, line_of(job, answer.plan), question.prefix);
   for (const Target& target : targets_of(job, *answer.estimate)) {
     add_rule(text, target, question, true);
     add_rule(text, target, question, false);
@@ -178,7 +178,7 @@ std::string targets_text(const Job& job, const Answer& answer) {
                shown_value(target.expected), shown_end(target.low), shown_end(target.high),
                bytes ? "GiB" : target.unit});
   }
-  return model_line(job) + wrapped("plan  " + to_string(answer.plan), page().text, 6) + '\n' +
+  return model_line(job) + wrapped("plan  " + line_of(job, answer.plan), page().text, 6) + '\n' +
          table.text(page().table) +
          wrapped(
              "low and high are the ends of the stated 80% interval; memory_used is what the "

@@ -129,7 +129,12 @@ Execution prepare(const ExecutionChoices& choices) {
     says_batch = says_length = true;
     notation = Notation::file;
   } else {
-    execution.plan = parse_plan(choices.plan);
+    ParallelPlan usual;  // what `predict --framework qplan` takes where the line says nothing
+    usual.overlap = recipe_of(RecipeKind::qplan).defaults.overlap;
+    execution.plan = parse_plan(choices.plan, usual);
+    if (execution.plan.zero == 0 && !line_says(choices.plan, "overlap")) {
+      execution.plan.overlap.remove(OverlapKind::param);
+    }
     refuse_two_values(choices.plan, choices.words);
     says_dp = line_says(choices.plan, "dp");
     says_batch = says_batch || line_says(choices.plan, "global_batch_size");

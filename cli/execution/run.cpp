@@ -46,7 +46,7 @@ void print_head(const Execution& execution, std::ostream& out) {
   const std::string threads =
       fmt::format("{} threads of this machine's processor", execution.plan.world());
   out << model_line(*execution.job, execution.process ? "" : threads)
-      << wrapped("plan         " + to_string(execution.plan), page().text, 13)
+      << wrapped("plan         " + line_of(*execution.job, execution.plan), page().text, 13)
       << notes_text(execution.notes) << '\n';
 }
 

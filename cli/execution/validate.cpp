@@ -101,7 +101,7 @@ std::string memory_text(const Comparison& c) {
 
 void print_text(const Execution& execution, const Comparison& c, std::ostream& out) {
   out << model_line(*execution.job)
-      << wrapped("plan         " + to_string(execution.plan), page().text, 13)
+      << wrapped("plan         " + line_of(*execution.job, execution.plan), page().text, 13)
       << notes_text(execution.notes)
       << (std::ssize(c.ops.pipeline_ranks) == execution.plan.pp
               ? "\nOne step of each pipeline rank's first rank:\n"

@@ -333,11 +333,13 @@ void read_json(JsonReader& reader, const PlanWord<T>& word, T& value) {
 
 }  // namespace
 
-std::string to_string(const ParallelPlan& plan) {
-  const ParallelPlan defaults;
+std::string to_string(const ParallelPlan& plan, const ParallelPlan& defaults) {
+  const ParallelPlan usual;
   std::string line;
   for_each_word([&](const auto& word) {
-    if (plan.*word.member == defaults.*word.member && !is_shown(plan, word.shown)) return;
+    const auto& value = plan.*word.member;
+    const bool by_default = value == usual.*word.member && value == defaults.*word.member;
+    if (by_default && !is_shown(plan, word.shown)) return;
     if (!line.empty()) line += ' ';
     line += line_word(word, plan.*word.member);
   });

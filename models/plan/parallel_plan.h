@@ -210,8 +210,9 @@ struct ParallelPlan {
 };
 
 // One line; words at their default are left out except tp pp dp zero mbs gbs seq and the schedule
-// (when pp > 1). `parse_plan(to_string(p)) == p` for every plan.
-std::string to_string(const ParallelPlan& plan);
+// (when pp > 1), and where `defaults` have another value: `parse_plan(to_string(p, d), d) == p` for
+// every plan.
+std::string to_string(const ParallelPlan& plan, const ParallelPlan& defaults = {});
 
 // Parses such a line on top of `defaults`. Throws Error naming the word that is wrong.
 ParallelPlan parse_plan(std::string_view line, const ParallelPlan& defaults = {});

@@ -107,7 +107,6 @@ constexpr Recipe megatron_fsdp() {
   r.defaults.zero = 3;
   r.can.optimizers = kAdamAndSgd;
   r.can.zero = {2, 3};
-  r.can.offload = StateOffload::none;
   return r;
 }
 

@@ -128,11 +128,12 @@ inline constexpr auto kExecution = std::to_array<Rule>({
                           c.p.offload.optimizer);
      },
      "arithmetic: a share of a whole"},
-    {"offload_optimizer_available", set_of(megatron_legacy, nanotron),
+    {"offload_optimizer_available", set_of(megatron_legacy, nanotron, ddp),
      [](const Case& c) { return c.p.offload.optimizer > 0; },
      [](const Case& c) { return not_in(c, "optimizer offload", "use offload none"); },
      "Megatron-LM d98e8a64, megatron/core/optimizer/optimizer_config.py:347 (since 2024); nanotron "
-     "2411b022, src/nanotron/optim/zero.py (no offload)"},
+     "2411b022, src/nanotron/optim/zero.py (no offload); PyTorch 2.9, "
+     "torch/nn/parallel/distributed.py (no offload)"},
     {"offload_optimizer_zero", kDeepSpeed | set_of(megatron),
      [](const Case& c) { return c.p.offload.optimizer > 0 && c.p.zero == 0; },
      [](const Case&) {

@@ -445,6 +445,17 @@ CpComm default_cp_comm(const ModelSpec& model, const ParallelPlan& plan, const R
   return best;
 }
 
+ParallelPlan defaults_beside(const ParallelPlan& said, const ModelSpec& model,
+                             const Recipe& recipe) {
+  ParallelPlan plan =
+      default_plan(model, recipe, said.world(), said.global_batch_size, said.seq_len);
+  plan.grad_dtype = default_grad_dtype(recipe, said.precision);
+  if (said.cp > 1) plan.cp_comm = default_cp_comm(model, said, recipe);
+  // Without ZeRO no rank gathers parameters: an overlap that nobody wrote does not hide that.
+  if (said.zero == 0) plan.overlap.remove(OverlapKind::param);
+  return plan;
+}
+
 SearchResult search(const CostModel& cost, const SearchSpace& space, const SearchOptions& options) {
   if (options.objective == Objective::tokens) return search_world(cost, space, options);
   // Fewer GPUs may be cheaper a token, or simply enough: every world that divides the one asked

@@ -2,6 +2,7 @@
 // written, and read back as the same plan without a complaint. What is refused stands with its
 // reason in docs/reference/emit.md, which these tests make:
 //   QPLAN_WRITE_TABLE=1 matrix_test
+// Without it each framework takes a third of the models on 1024 GPUs, every model four frameworks.
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -39,6 +40,10 @@ std::string listed(const Outcomes& outcomes) {
 
 // ---- the page: text between "<!-- NAME -->" and "<!-- end NAME -->" is made here ----
 
+bool writes_table() {
+  return std::getenv("QPLAN_WRITE_TABLE") != nullptr;
+}
+
 void holds_table(const std::string& name, const std::string& table) {
   const std::string begin = fmt::format("<!-- {} -->\n", name);
   const std::string end = fmt::format("<!-- end {} -->", name);
@@ -47,7 +52,7 @@ void holds_table(const std::string& name, const std::string& table) {
   REQUIRE(from != std::string::npos);
   REQUIRE(to != std::string::npos);
   const std::size_t start = from + begin.size();
-  if (std::getenv("QPLAN_WRITE_TABLE") != nullptr) {
+  if (writes_table()) {
     write_file_atomically(kPage, page.replace(start, to - start, table));
     return;
   }
@@ -173,14 +178,18 @@ Best known_or_best(const Known& known, Framework framework, const ModelSpec& mod
   return best_plan(framework, model, config, hardware, gpus);
 }
 
-void matrix(std::int64_t gpus) {
+// Each framework takes one of so many models.
+void matrix(std::int64_t gpus, std::size_t one_of) {
   const HardwareProfile hardware = load_hardware("h100-sxm");
+  const std::vector<std::string> names = model_names();
   Known known;
   std::string table = "| framework | written, read back clean | not written |\n|---|---|---|\n";
+  std::size_t turn = 0;
   for (const auto& [framework, word] : Words<Framework>::table) {
     int written = 0;
     Outcomes none;
-    for (const std::string& name : model_names()) {
+    for (std::size_t i = turn++ % one_of; i < names.size(); i += one_of) {
+      const std::string& name = names[i];
       const ModelSpec model = load_model(name);
       const Json config = model_config(name);
       if (why_no_files(framework, model, config)) continue;
@@ -200,7 +209,7 @@ void matrix(std::int64_t gpus) {
     }
     table += fmt::format("| {} | {} | {} |\n", word, written, listed(none));
   }
-  holds_table(fmt::format("{} GPUs", gpus), table);
+  if (one_of == 1) holds_table(fmt::format("{} GPUs", gpus), table);
 }
 
 // Where rounds are cut (sanitizers), the small cluster alone: a search of it takes a tenth.
@@ -209,17 +218,17 @@ bool is_cut() {
 }
 
 TEST_CASE("the best plan of every model on 16 GPUs is written and read back clean") {
-  matrix(16);
+  matrix(16, 1);
 }
 
 TEST_CASE("the best plan of every model on 64 GPUs is written and read back clean" *
           doctest::skip(is_cut())) {
-  matrix(64);
+  matrix(64, 1);
 }
 
 TEST_CASE("the best plan of every model on 1024 GPUs is written and read back clean" *
           doctest::skip(is_cut())) {
-  matrix(1024);
+  matrix(1024, writes_table() ? 1 : 3);
 }
 
 }  // namespace

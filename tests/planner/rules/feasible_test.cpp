@@ -363,6 +363,7 @@ std::vector<Broken> broken_plans() {
        {},
        [](ParallelPlan& p) { p.offload.optimizer = 1.5; }},
       {"offload_optimizer_available", nanotron, llama3_70b(), "zero1 offload=optimizer"},
+      {"offload_optimizer_available", ddp, llama3_70b(), "zero0 offload=optimizer"},
       {"offload_optimizer_zero", megatron, llama3_70b(), "zero0 offload=optimizer"},
       {"offload_fraction_zero", deepspeed, llama3_70b(), "zero2 offload=optimizer:0.5"},
       {"offload_whole", fsdp2, llama3_70b(), "zero3 offload=optimizer"},
