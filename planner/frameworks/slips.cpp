@@ -226,6 +226,15 @@ std::string slip_of_key(const std::string& name, const OptionList& list) {
   }
 }
 
+bool in_open_section(const OptionList& list, const std::string& name) {
+  for (std::size_t dot = name.rfind('.'); dot != std::string::npos && dot > 0;
+       dot = name.rfind('.', dot - 1)) {
+    const KnownOption* const section = list.find(name.substr(0, dot));
+    if (section != nullptr) return section->otherwise.starts_with('{');
+  }
+  return false;
+}
+
 std::string certain_key(const std::string& name, const OptionList& list) {
   const std::string near = slip_of_key(name, list);
   if (near.empty()) return "";
@@ -238,7 +247,8 @@ std::string certain_key(const std::string& name, const OptionList& list) {
   for (const std::string& other : beside(list, written)) {
     if (other != real && edit_distance(written, other) <= distance) return "";
   }
-  return has_name(list, near) ? near : certain_key(near, list);  // what stands in it was, too
+  if (has_name(list, near) || in_open_section(list, near)) return near;
+  return certain_key(near, list);  // what stands in it was misspelt, too
 }
 
 std::vector<SectionSlip> slipped_sections(const Settings& settings, const OptionList& list) {

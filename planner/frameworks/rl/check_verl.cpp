@@ -127,16 +127,6 @@ class VerlCheck {
          "", "qplan: planner/frameworks/options has no list of the recipe's keys");
   }
 
-  // Whether a section of which only some keys are listed, or none, holds the key.
-  static bool in_open_section(const std::string& name, const OptionList& list) {
-    for (std::size_t dot = name.rfind('.'); dot != std::string::npos && dot > 0;
-         dot = name.rfind('.', dot - 1)) {
-      const KnownOption* const section = list.find(name.substr(0, dot));
-      if (section != nullptr) return section->otherwise.starts_with('{');
-    }
-    return false;
-  }
-
   void check_key(const Setting& setting, const OptionList& list) {
     const std::string& name = setting.key;
     const KnownOption* const known = list.find(name);
@@ -165,7 +155,7 @@ class VerlCheck {
            fmt::format("{}: verl's configuration has no such key, and Hydra stops", name),
            fmt::format("did you mean {}?", near), kHydra, renamed);
     } else if (mark.empty()) {
-      find(in_open_section(name, list) ? error : warning, "unknown_option", setting.place,
+      find(in_open_section(list, name) ? error : warning, "unknown_option", setting.place,
            fmt::format("{}: the configuration of verl b178a3cd has no such key, and Hydra stops "
                        "where the one that runs has none either",
                        name),
@@ -173,7 +163,7 @@ class VerlCheck {
     } else if (!near.empty()) {
       find(warning, "unknown_option", setting.place,
            fmt::format("{}{} adds a key that nobody reads", mark, name),
-           fmt::format("did you mean {}?", near), kHydra);
+           fmt::format("did you mean {}?", near), kHydra, renamed);
     }
   }
 

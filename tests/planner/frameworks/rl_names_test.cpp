@@ -90,6 +90,14 @@ TEST_SUITE("names of verl and NeMo-RL") {
       CAPTURE(to);
       CHECK(fixed("run.sh", with_words(kVerl, from, to)) == kVerl);
     }
+    // Of keys that are added, the section's name; both names of one key.
+    const std::string added =
+        with_words(kVerl, "    trainer.nnodes",
+                   "    +actor_rollout_ref.model.override_config.attention_dropout=0 \\\n"
+                   "    trainer.nnodes");
+    CHECK(fixed("run.sh", with_words(added, "override_config", "overide_config")) == added);
+    CHECK(fixed("run.sh", with_words(with_words(kVerl, "rollout.n=", "rololut.n="),
+                                     "data.max_prompt_length", "dtaa.max_promt_length")) == kVerl);
     // Another word is none: nobody knows what was meant.
     const std::string other =
         with_words(kVerl, "rollout.tensor_model_parallel_size", "rollout.tensor_parallel_size");
