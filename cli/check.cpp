@@ -114,10 +114,16 @@ class UncountedJudge {
   explicit UncountedJudge(const CheckWords& question) : question_(question) {}
 
   Checked operator()(std::span<const ConfigText> files) {
-    if (const auto gpus = gpus_of_files({files.begin(), files.end()})) return judged(files, *gpus);
-    Checked checked = judged(files, 512);
+    if (const auto gpus = gpus_of_files({files.begin(), files.end()})) {
+      return (*world_of(*gpus).judge)(files);
+    }
+    const auto read = [&](std::int64_t gpus) {
+      const World& world = world_of(gpus);
+      return check_files(*world.question, *world.job, files);
+    };
+    Checked checked = read(512);
     for (const std::int64_t gpus : {8, 384}) {
-      const Checked other = judged(files, gpus);
+      const Checked other = read(gpus);
       std::erase_if(checked.findings, [&](const Finding& finding) {
         return std::none_of(other.findings.begin(), other.findings.end(), [&](const Finding& f) {
           return f.rule == finding.rule && f.message == finding.message &&
@@ -137,7 +143,7 @@ class UncountedJudge {
     std::unique_ptr<FileJudge> judge;
   };
 
-  Checked judged(std::span<const ConfigText> files, std::int64_t gpus) {
+  World& world_of(std::int64_t gpus) {
     World& world = worlds_[gpus];
     if (world.judge == nullptr) {
       world.question = std::make_unique<CheckWords>(question_);
@@ -145,7 +151,7 @@ class UncountedJudge {
       world.job = make_job(world.question->choices);
       world.judge = std::make_unique<FileJudge>(*world.question, *world.job);
     }
-    return (*world.judge)(files);
+    return world;
   }
 
   const CheckWords& question_;
