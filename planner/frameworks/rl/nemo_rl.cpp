@@ -465,7 +465,7 @@ class NemoCheck {
            "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:867");
       return;
     }
-    if (apart) check_shares();
+    if (apart && !check_shares()) return;
     const EngineKeys* const engine = engine_of(c_);
     if (engine == nullptr) return;
     const RolloutLayout& layout = scene_.step->layout;
@@ -497,17 +497,18 @@ class NemoCheck {
     }
   }
 
-  // Of a single node a part makes answers, of several whole ones.
-  void check_shares() {
+  // Of a single node a part makes answers, of several whole ones. False: none is left to train.
+  bool check_shares() {
     const std::string nodes = under(kEngine, "colocated.resources.num_nodes");
     const std::string gpus = under(kEngine, "colocated.resources.gpus_per_node");
     const std::int64_t all = c_.whole("cluster.num_nodes", 1), engines = c_.whole(nodes, 0);
     const std::int64_t each = c_.whole("cluster.gpus_per_node", 1), of_node = c_.whole(gpus, 0);
     if (c_.is_open(nodes) || c_.is_open(gpus) || c_.is_open("cluster.num_nodes") ||
         c_.is_open("cluster.gpus_per_node")) {
-      return;
+      return true;
     }
-    if (all == 1 ? of_node >= each : engines >= all) {
+    const bool none_left = all == 1 ? of_node >= each : engines >= all;
+    if (none_left) {
       find(error, "no_trainers", place_of({all == 1 ? gpus : nodes, "cluster.num_nodes"}),
            fmt::format("{} of {} {} make answers, and none is left to train: NeMo-RL asserts that "
                        "some are",
@@ -533,6 +534,7 @@ class NemoCheck {
                        each),
            fmt::format("{}: {}", gpus, each), "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:902");
     }
+    return !none_left;
   }
 
   void check_batches() {

@@ -379,17 +379,19 @@ class ScriptReader {
 
   [[nodiscard]] ShellWord source(const ShellText& word) const { return sources_.word(word); }
 
-  // A line that begins with an argument, directly below a command with arguments of its kind: the
-  // backslash between them was forgotten.
+  // A line that begins with an argument, directly below a command with arguments of its kind, or
+  // with a program that may take them: the backslash between them was forgotten.
   bool lost_continuation(const std::string& first, std::size_t begin) {
     const bool flag = first.starts_with("--");
     if ((!flag && !is_override(first)) || script_.commands.empty()) return false;
     if (!command_end_ || *command_end_ + 1 != begin) return false;
     const std::vector<ShellWord>& before = script_.commands.back().words;
-    const bool has_others = !before.front().text.starts_with("-") &&
-                            std::any_of(before.begin(), before.end(), [&](const ShellWord& word) {
-                              return flag ? word.text.starts_with("--") : is_override(word.text);
-                            });
+    const bool has_others =
+        !before.front().text.starts_with("-") &&
+        std::any_of(before.begin(), before.end(), [&](const ShellWord& word) {
+          if (flag) return word.text.starts_with("--");
+          return is_override(word.text) || word.text == "-m" || word.text.ends_with(".py");
+        });
     if (!has_others) return false;
     script_.findings.push_back(
         {Severity::error, "missing_continuation", sources_.place(in_.letter(*command_end_)),

@@ -129,6 +129,8 @@ TEST_SUITE("names of verl and NeMo-RL") {
     REQUIRE(find(checked, "missing_continuation") != nullptr);
     CHECK(checked.step->job.samples == 8);
     CHECK(fixed("run.sh", lost) == kVerl);
+    const std::string first = with_words(kVerl, "main_ppo \\\n", "main_ppo\n");
+    CHECK(fixed("run.sh", first) == kVerl);
     // A remark takes the backslash with it.
     const std::string remark = with_words(kVerl, "n=8 \\\n", "n=8 # answers \\\n");
     REQUIRE(find(ask("run.sh", remark), "missing_continuation") != nullptr);
