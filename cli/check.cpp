@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <ostream>
+#include <span>
 #include <sstream>
 #include <system_error>
 
@@ -107,6 +108,86 @@ void read_remark(CheckWords& question, const std::vector<ConfigText>& files) {
 
 // ---- judging ----
 
+// Of a job whose GPUs nobody counts: what is wrong whatever they are, as numbers of them that have
+// little in common show; once a correction lets them be counted, all of it.
+class UncountedJudge {
+ public:
+  explicit UncountedJudge(const CheckWords& question) : question_(question) {}
+
+  Checked operator()(std::span<const ConfigText> files) {
+    if (const auto gpus = gpus_of_files({files.begin(), files.end()})) {
+      return (*world_of(*gpus).judge)(files);
+    }
+    const auto read = [&](std::int64_t gpus) {
+      const World& world = world_of(gpus);
+      return check_files(*world.question, *world.job, files);
+    };
+    Checked checked = read(512);
+    for (const std::int64_t gpus : {8, 384}) {
+      const Checked other = read(gpus);
+      std::erase_if(checked.findings, [&](const Finding& finding) {
+        return std::none_of(other.findings.begin(), other.findings.end(), [&](const Finding& f) {
+          return f.rule == finding.rule && f.message == finding.message &&
+                 f.place.file == finding.place.file && f.place.line == finding.place.line;
+        });
+      });
+    }
+    checked.says_plan = false;
+    checked.step.reset();
+    return checked;
+  }
+
+ private:
+  struct World {
+    std::shared_ptr<Job> job;
+    std::unique_ptr<CheckWords> question;
+    std::unique_ptr<FileJudge> judge;
+  };
+
+  World& world_of(std::int64_t gpus) {
+    World& world = worlds_[gpus];
+    if (world.judge == nullptr) {
+      world.question = std::make_unique<CheckWords>(question_);
+      world.question->choices.gpus = gpus;
+      world.job = make_job(world.question->choices);
+      world.judge = std::make_unique<FileJudge>(*world.question, *world.job);
+    }
+    return world;
+  }
+
+  const CheckWords& question_;
+  std::map<std::int64_t, World> worlds_;
+};
+
+// Throws Error where nothing is wrong that does not ask for the number of GPUs.
+FoundInFiles judge_uncounted(CheckWords question, std::vector<ConfigText> files) {
+  constexpr std::string_view kMissing = "--gpus is missing; say how many GPUs the job has";
+  FoundInFiles found;
+  UncountedJudge judge(question);
+  found.fixed = fix(files, std::ref(judge));
+  found.checked = found.fixed.before;
+  if (!found.checked.has(Severity::error) && !found.checked.has(Severity::warning)) {
+    throw Error(std::string(kMissing));
+  }
+  found.files = std::move(files);
+  found.wants_fix = !question.fix.empty();
+  const Finding uncounted{Severity::error,
+                          "gpus_unsaid",
+                          {found.files.front().name, 0},
+                          "the files do not say how many GPUs the job has: what follows from their "
+                          "number is not judged",
+                          "--gpus COUNT",
+                          "qplan check",
+                          {}};
+  found.checked.findings.insert(found.checked.findings.begin(), uncounted);
+  found.fixed.before = found.checked;
+  if (!gpus_of_files(found.fixed.files)) {
+    found.fixed.left.push_back({uncounted, "no file can say it for every job"});
+  }
+  if (found.wants_fix) write_fixed(found, found.files, question.fix);
+  return found;
+}
+
 // One job's files. `question` is the job's own.
 FoundInFiles judge_job(CheckWords question, std::vector<ConfigText> files) {
   read_remark(question, files);
@@ -117,8 +198,8 @@ FoundInFiles judge_job(CheckWords question, std::vector<ConfigText> files) {
           fmt::format("{} GPUs, as the files start them", *question.choices.gpus));
     }
   }
-  if (!question.choices.gpus) throw Error("--gpus is missing; say how many GPUs the job has");
   if (!question.choices.model) read_model_of_files(question, files);
+  if (!question.choices.gpus) return judge_uncounted(std::move(question), std::move(files));
   FoundInFiles found;
   found.files = std::move(files);
   found.job = make_job(question.choices);

@@ -34,6 +34,7 @@ void find_best(FoundInFiles& found, const JobChoices& choices) {
   for (const RecipeKind recipe : {found.checked.recipe, RecipeKind::megatron}) {
     JobChoices same = choices;
     same.framework = recipe;
+    *same.gpus -= found.checked.engines;
     auto job = make_job(same);
     const SearchSpace space = space_of_job(plan, job->gpus);
     SearchOptions options;
@@ -69,15 +70,13 @@ void find_best_step(FoundInFiles& found, const JobChoices& choices) {
   RlSearchOptions options;
   options.search.top = 1;
   options.split = false;
-  options.find = [&](const SearchSpace& space, const SearchOptions& how) {
-    return search_written(*job->cost, space, how, checked.framework, config);
-  };
   const std::int64_t engines_on = own.job.colocated() ? job->gpus : own.job.rollout_gpus;
   if (own.job.generates()) {
     options.layouts = rollout_layouts(job->model, engines_on, own.layout);
   }
   const RlSearchResult result =
-      search_rl(*job->cost, own.job, space_of_job(checked.plan, job->gpus), options);
+      search_rl_written(*job->cost, own.job, space_of_job(checked.plan, job->gpus), options,
+                        checked.framework, config);
   if (result.plans.empty()) return;
   const RlPlan& best = result.plans.front();
   const bool slower =

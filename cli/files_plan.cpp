@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
-
 #include "models/error.h"
 #include "models/plan/words.h"
 #include "planner/frameworks/model_of_files.h"
@@ -36,21 +34,45 @@ void read_model_of_files(FilesQuestion& question, const std::vector<ConfigText>&
   question.assumed = model->assumed;
 }
 
+namespace {
+
+// Two keys that say nodes and the GPUs of each. Nothing: they are not said, or only a run can tell.
+std::optional<std::int64_t> product_of(const Settings& settings, std::string_view nodes,
+                                       std::string_view each, std::int64_t usual_nodes = 0) {
+  const Setting *const n = settings.find(nodes), *const g = settings.find(each);
+  if (g == nullptr || !g->resolved || (n != nullptr && !n->resolved)) return std::nullopt;
+  if (n == nullptr && usual_nodes == 0) return std::nullopt;
+  return (n == nullptr ? usual_nodes : std::int64_t{degree_of(n->value)}) * degree_of(g->value);
+}
+
+// Of those that train and, where they have GPUs of their own, those that make answers.
+std::optional<std::int64_t> gpus_of_step(const ConfigPart& part) {
+  const Settings& s = part.settings;
+  if (part.dialect == Dialect::slime) {
+    const auto actor = product_of(s, "--actor-num-nodes", "--actor-num-gpus-per-node");
+    const Setting* const engines = s.find("--rollout-num-gpus");
+    if (!actor || s.has("--colocate") || engines == nullptr) return actor;
+    if (!engines->resolved) return std::nullopt;
+    return *actor + degree_of(engines->value);
+  }
+  if (const auto all = product_of(s, "cluster.num_nodes", "cluster.gpus_per_node")) return all;
+  const auto trainer = product_of(s, "trainer.nnodes", "trainer.n_gpus_per_node");
+  if (!trainer || !s.has_section("rollout.")) return trainer;
+  const bool apart = s.has("rollout.nnodes") || s.has("rollout.n_gpus_per_node");
+  const auto engines = product_of(s, "rollout.nnodes", "rollout.n_gpus_per_node", 1);
+  if (!apart) return trainer;
+  return engines ? std::optional(*trainer + *engines) : std::nullopt;
+}
+
+}  // namespace
+
 std::optional<std::int64_t> gpus_of_files(const std::vector<ConfigText>& files) {
-  // The keys by which files say nodes and the GPUs of each.
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kKeys{
-      {{"trainer.nnodes", "trainer.n_gpus_per_node"},     // verl
-       {"cluster.num_nodes", "cluster.gpus_per_node"}}};  // NeMo-RL
   const JobFiles job = read_job_files(files);
   for (const Launch& launch : job.launches) {
     if (launch.nodes && launch.gpus_per_node) return *launch.nodes * *launch.gpus_per_node;
   }
   for (const ConfigPart& part : job.parts) {
-    for (const auto& [nodes, each] : kKeys) {
-      const Setting *const n = part.settings.find(nodes), *const g = part.settings.find(each);
-      if (n == nullptr || g == nullptr || !n->resolved || !g->resolved) continue;
-      return std::int64_t{degree_of(n->value)} * degree_of(g->value);
-    }
+    if (const auto gpus = gpus_of_step(part)) return gpus;
   }
   return job.host_slots;
 }
@@ -77,7 +99,7 @@ bool step_is_job(const Checked& checked) {
 std::unique_ptr<Job> job_of_files(const FilesQuestion& question, const Checked& checked) {
   JobChoices choices = question.choices;
   choices.framework = checked.recipe;
-  if (step_is_job(checked)) *choices.gpus -= checked.step->job.rollout_gpus;
+  *choices.gpus -= checked.engines;
   return make_job(choices);
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ostream>
+#include <utility>
 
 #include "cli/advice.h"
 #include "cli/answer.h"
@@ -16,6 +17,7 @@
 #include "cli/search_answer.h"
 #include "cli/stopwatch.h"
 #include "models/error.h"
+#include "planner/frameworks/written_plans.h"
 
 namespace qplan {
 
@@ -271,6 +273,24 @@ Json to_json(Job& job, const SearchQuestion& question, const RlJob& rl_job,
   return object;
 }
 
+// What keeps the best from being written by the framework that was asked for: nothing that can be
+// fits.
+std::string unwritten_text(const Job& job, const RlJob& rl_job, const RlPlan& best) {
+  const auto framework = files_of(job, best.plan);
+  if (!framework || framework != job.choices.files) return "";
+  const RlStep step = step_of(rl_job, best);
+  const Json config = config_of(job);
+  const Subject subject{
+      job.model, config,        best.plan, job.framework, job.hardware.link.gpus_per_node,
+      &step,     job.cost.get()};
+  const auto limits = limits_of(job.hardware, best.plan.world(), job.cost->kinds());
+  const auto reasons = why_inexpressible(*framework, subject, limits);
+  if (reasons.empty()) return "";
+  return wrapped(fmt::format("note: `qplan emit --framework {}` has no words for this step: {}",
+                             to_word(*framework), reasons.front().message),
+                 page().text, 6);
+}
+
 void print_text(const Job& job, const RlJob& rl_job, bool open, const RlSearchResult& result,
                 std::ostream& out) {
   out << model_line(job) << rl_job_text(rl_job, open) << '\n';
@@ -284,7 +304,8 @@ void print_text(const Job& job, const RlJob& rl_job, bool open, const RlSearchRe
     return;
   }
   out << rl_ranking_text(job, rl_job, result.plans) << "\nbest:\n"
-      << phases_text(result.plans.front().estimate) << '\n'
+      << phases_text(result.plans.front().estimate)
+      << unwritten_text(job, rl_job, result.plans.front()) << '\n'
       << wrapped(fmt::format("{} training plans and {} rollout layouts considered over {} way{} to "
                              "share the GPUs, {} combinations priced whole.",
                              grouped(result.considered), grouped(result.layouts), result.splits,
@@ -310,16 +331,17 @@ Exit search_steps(Job& job, SearchQuestion& question, const RlJob& rl_job, const
   options.search.top = static_cast<int>(question.top);
   options.search.threads = static_cast<int>(question.threads);
   options.split = !question.rl.rollout_gpus.has_value();
-  options.find = [&job](const SearchSpace& space, const SearchOptions& how) {
-    return search_offered(job, space, how);
-  };
   if (!question.rl.rollout.empty()) options.layouts.push_back(said);
-  const RlSearchResult result = search_rl(*job.cost, rl_job, question.space, options);
+  check_images(job, question.space.job.seq_len);
+  const RlSearchResult result =
+      search_rl_offered(*job.cost, rl_job, question.space, options,
+                        files_of(job, question.space.job), config_of(job));
   const double elapsed_s = stopwatch.elapsed_s();
   const Console beside = beside_output(question.output, console);
   if (!question.output.empty() && !result.plans.empty()) {
-    job.gpus = result.plans.front().plan.world();
+    const std::int64_t all = std::exchange(job.gpus, result.plans.front().plan.world());
     write_best(job, rl_job, result.plans.front(), question.output, console);
+    job.gpus = all;
   }
   if (question.json) {
     Json object = to_json(job, question, rl_job, result);

@@ -601,8 +601,8 @@ def yaml_rows(path, types):
 # (trainer/main_ppo.py:init_resource_pool_mgr, trainer/ppo/ray_trainer.py, utils/dataset/rl_dataset.py).
 VERL_TYPES = """
 trainer.nnodes=int[1:] trainer.n_gpus_per_node=int[1:] trainer.total_epochs=int trainer.save_freq=int
-trainer.test_freq=int data.train_batch_size=int data.max_prompt_length=int[1:] data.max_response_length=int[1:]
-critic.rollout_n=int
+trainer.test_freq=int data.train_batch_size=int[0:] data.max_prompt_length=int[1:] data.max_response_length=int[1:]
+critic.rollout_n=int[1:] actor_rollout_ref.rollout.n=int[1:]
 """
 # Words that raise an error elsewhere than in a class: main_ppo.py (NotImplementedError), the registry of
 # workers/rollout/base.py, workers/config/actor.py (valid_loss_agg_modes).
@@ -616,14 +616,24 @@ VERL_CHOICES = {
 }
 # vLLM's gpu_memory_utilization lies there (vllm/config/cache.py); SGLang's share of memory, too.
 SHARES = ("gpu_memory_utilization", "mem_fraction_static")
+# Counts and sizes that a batch is cut by, or made of (verl/workers/fsdp_workers.py, utils/seqlen_balancing.py;
+# NeMo-RL's distributed/batched_data_dict.py, distributed/virtual_cluster.py; vLLM's SchedulerConfig).
+COUNTS = set("""
+ppo_mini_batch_size ppo_micro_batch_size ppo_micro_batch_size_per_gpu forward_micro_batch_size
+forward_micro_batch_size_per_gpu log_prob_micro_batch_size log_prob_micro_batch_size_per_gpu
+ppo_max_token_len_per_gpu forward_max_token_len_per_gpu log_prob_max_token_len_per_gpu ppo_epochs max_num_seqs
+max_num_batched_tokens rollout_n num_prompts_per_step num_generations_per_prompt train_global_batch_size
+train_micro_batch_size logprob_batch_size max_total_sequence_length train_mb_tokens logprob_mb_tokens max_new_tokens
+cluster.num_nodes cluster.gpus_per_node
+""".split())
 
 
 def with_range(key, kind, choices):
-    """Degrees of parallelism are 1 or more; shares of memory between 0 and 1."""
+    """Degrees of parallelism and counts are 1 or more; shares of memory between 0 and 1."""
     name = key.rsplit(".", 1)[-1]
     if name in SHARES and kind == "float":
         kind = "float[0:1]"
-    if kind == "int" and name.endswith("parallel_size"):
+    if kind == "int" and (name.endswith("parallel_size") or name in COUNTS or key in COUNTS):
         kind = "int[1:]"
     return kind, choices
 

@@ -167,6 +167,7 @@ Checked check(std::span<const ConfigText> files, const CheckQuestion& question) 
   checked.takes_less = job.takes_less || reading.takes_less || scene.draft.takes_less;
   checked.shorter = job.shorter || reading.length_unsaid || pads_samples(job);
   checked.step = std::move(scene.step);
+  checked.engines = scene.engines;
   return checked;
 }
 

@@ -35,6 +35,7 @@ struct Checked {
   bool says_plan = false;            // some word of it was said, and it can be simulated
   std::vector<std::string> assumed;  // what the plan took from nowhere: sentences
   std::optional<RlStep> step;        // of a job that makes the answers it is trained on
+  std::int64_t engines = 0;          // of the job's GPUs, that make them alone
   bool takes_less = false;           // the job needs less memory than the plan, by what is assumed
   bool shorter = false;              // its sequences may be, than the plan's: activations are fewer
   [[nodiscard]] bool has(Severity severity) const { return count(severity) > 0; }

@@ -133,7 +133,7 @@ void check_flavor(const Scene& scene, const PythonText& text,
     const TorchtitanModel* const wanted = torchtitan_model(scene.question.model.name);
     const bool same =
         wanted == nullptr || (module.ends_with(wanted->module) && flavor == wanted->flavor);
-    if (same || scene.question.model_of_files) continue;
+    if (same || !call.judged || scene.question.model_of_files) continue;
     out.push_back(
         {error,
          "other_model",

@@ -27,8 +27,7 @@ void check_rules(const Scene& scene, Findings& out) {
   const RecipeKind recipe = scene.draft.recipe;
   // Those that make answers beside them train nothing.
   ClusterLimits limits = q.limits;
-  const bool beside = scene.files.find(Dialect::slime) != nullptr;  // the job's own GPUs
-  if (scene.step && limits.gpus > 0 && !beside) limits.gpus -= scene.step->job.rollout_gpus;
+  if (limits.gpus > 0) limits.gpus = scene.trainers();
   for (Infeasible& reason : why_infeasible(q.model, scene.draft.plan, recipe_of(recipe), limits)) {
     Place place;
     std::size_t first = std::string::npos;

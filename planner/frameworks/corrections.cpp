@@ -119,6 +119,15 @@ Correction added_yaml(const Scene& scene, const Setting& anchor,
   return Correction{{anchor.place.file, at, at, lines}};
 }
 
+// Whether the same job says the key besides. NeMo-RL's file stands on top of others, which say all
+// of them.
+bool is_given(const ConfigPart& part, const Setting& setting, const std::string& key) {
+  if (part.dialect != Dialect::nemo_rl) return part.settings.has(key);
+  return std::any_of(part.settings.begin(), part.settings.end(), [&](const Setting& other) {
+    return other.key == key && other.place.file == setting.place.file;
+  });
+}
+
 // Of an option's list; null: none has it.
 const KnownOption* known_option(const ConfigPart& part, const std::string& key) {
   if (option_list_of(part.dialect).empty()) return nullptr;
@@ -216,19 +225,22 @@ Correction with_key(const Scene& scene, const ConfigPart& part, const Setting& s
   };
   const std::string written = spelled(setting.key);
   const bool dotted = setting.syntax == Syntax::words && !setting.key.starts_with("--");
-  if (dotted ? raw != "--" + setting.key
+  // Hydra's override: the whole key, without dashes.
+  const bool hydra = dotted && (part.dialect == Dialect::verl || part.dialect == Dialect::nemo_rl);
+  const std::string dashes = hydra ? "" : "--";
+  if (dotted ? raw != dashes + setting.key
              : raw != written && as_yaml_key(std::string(raw)) != written) {
     return refused("its name is spelled otherwise in the file");
   }
-  if (section_of(key) != section_of(setting.key)) {
+  if (!hydra && section_of(key) != section_of(setting.key)) {
     return refused(fmt::format("{} stands in another section", key));
   }
-  if (part.settings.has(key)) return refused(fmt::format("{} is given too", key));
+  if (is_given(part, setting, key)) return refused(fmt::format("{} is given too", key));
   if (std::string why = why_not_accepted(part, key, setting); !why.empty()) {
     return refused(std::move(why));
   }
   Correction correction{{setting.place.file, setting.name.begin, setting.name.end,
-                         dotted ? "--" + key : spelled(key)}};
+                         dotted ? dashes + key : spelled(key)}};
   correction.renames = true;
   return correction;
 }

@@ -65,11 +65,11 @@ std::vector<std::span<const Limit>> limits_of(Framework framework, RecipeKind re
     case Framework::torchtitan:
       return {torchtitan_limits(), only(kTitanAdapters)};
     case Framework::slime:
-      return {megatron_limits(), slime_limits(), only(kFlagsAdapters)};
+      return {megatron_limits(), step_limits(), slime_limits(), only(kFlagsAdapters)};
     case Framework::verl:
-      return {rl_limits(), verl_limits()};
+      return {rl_limits(), step_limits(), verl_limits()};
     case Framework::nemo_rl:
-      return {rl_limits(), nemo_rl_limits()};
+      return {rl_limits(), step_limits(), nemo_rl_limits()};
     case Framework::automodel:
       if (recipe == RecipeKind::fsdp2_compile) {
         return {torchtitan_limits(), automodel_limits(), automodel_spread_limits()};

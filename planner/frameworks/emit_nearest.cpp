@@ -11,6 +11,7 @@
 
 #include "models/plan/words.h"
 #include "planner/frameworks/emit.h"
+#include "planner/rl/rl_step.h"
 #include "planner/search/enumerate.h"
 #include "planner/search/search.h"
 
@@ -70,6 +71,12 @@ void other_values(const Word& word, const P& plan, const P& defaults, Visit visi
   }
 }
 
+// What a step's answers make of a plan is its batch.
+void set_batch_of_step(const Subject& subject, P& plan) {
+  if (subject.step == nullptr || plan.dp <= 0 || plan.micro_batch_size <= 0) return;
+  plan.global_batch_size = packing_of(subject.step->job, subject.model, plan).sequences;
+}
+
 // A plan with one word changed. The later the word, the dearer: what the plan is about goes when
 // nothing else helps.
 struct Change {
@@ -88,6 +95,7 @@ std::vector<Change> changes_of(const Subject& subject, const P& plan, const P& d
     constexpr int kMostValues = 1 << 10;
     ++value;
     if (changed == plan) return;
+    set_batch_of_step(subject, changed);
     changes.push_back({word, (word + dearer) * kMostValues + value, std::move(changed)});
   };
   const auto edit = [&](auto&& change) {
@@ -220,6 +228,7 @@ class Way {
       if (plan.*row.member == subject_.plan.*row.member) return;
       P back = plan;
       back.*row.member = subject_.plan.*row.member;
+      set_batch_of_step(subject_, back);
       if (back.world() != plan.world() || !refusals_of(back).empty()) return;
       if (!fits || fits(back) || !fits(plan)) plan = std::move(back);
     });
@@ -227,8 +236,8 @@ class Way {
   }
 
   [[nodiscard]] std::vector<std::string_view> refusals_of(const P& plan) const {
-    const Subject changed{subject_.model, subject_.config, plan, subject_.recipe,
-                          subject_.gpus_per_node};
+    const Subject changed{subject_.model,  subject_.config,        plan,
+                          subject_.recipe, subject_.gpus_per_node, subject_.step};
     return refusals(framework_, changed, limits_);
   }
 

@@ -61,6 +61,7 @@ class Reading {
     settle();
     set_data_parallel();
     set_batch(out);
+    pack_answers();
     read_optimizer_of_program();
     settle_optimizer();
     for (std::string& sentence : scene_.draft.assumed) {
@@ -183,8 +184,10 @@ class Reading {
                             plan.deterministic, recipe_of(draft.recipe));
     } else {
       const ConfigPart* const part = scene_.files.find(Dialect::slime);
-      scene_.step = step_of_slime(settings_of(Dialect::slime), part == nullptr ? "" : part->script,
-                                  plan, reading_.assumed);
+      const Settings settings = settings_of(Dialect::slime);
+      scene_.step =
+          step_of_slime(settings, part == nullptr ? "" : part->script, plan, reading_.assumed);
+      scene_.engines = engines_of_slime(settings, scene_.question.limits.gpus);
     }
   }
 
@@ -217,6 +220,7 @@ class Reading {
             : settle_nemo_rl(draft, scene_.files.find(Dialect::nemo_rl)->settings, model, gpus);
     scene_.step = std::move(reading.step);
     scene_.rl_gpus = reading.gpus;
+    if (scene_.step) scene_.engines = scene_.step->job.rollout_gpus;
     reading_.takes_less = reading.takes_less;
     reading_.assumed.insert(reading_.assumed.end(), reading.assumed.begin(), reading.assumed.end());
   }
@@ -349,7 +353,7 @@ class Reading {
     const bool of_mesh = plan.dp > 0 && (framework_ == Framework::fsdp2 ||
                                          framework_ == Framework::torchtitan || is_rl(framework_));
     if (!of_mesh) {
-      const std::int64_t rest = scene_.question.limits.gpus / std::max<std::int64_t>(1, others);
+      const std::int64_t rest = scene_.trainers() / std::max<std::int64_t>(1, others);
       plan.dp = static_cast<int>(std::max<std::int64_t>(1, rest));
     }
     const bool megatron = scene_.draft.recipe == RecipeKind::megatron;
@@ -385,6 +389,16 @@ class Reading {
                      "data-parallel {} = {}",
                      plan.global_batch_size, plan.micro_batch_size, accumulation, plan.dp, product),
          accumulation_advice(plan), "DeepSpeed edaa7221, deepspeed/runtime/config.py:937"});
+  }
+
+  // slime packs the answers of an optimizer step, whose number its global batch is; where a script
+  // says how long sequences are, it is of so many of them.
+  void pack_answers() {
+    if (framework_ != Framework::slime || !scene_.step) return;
+    const Settings settings = settings_of(Dialect::slime);
+    if (!settings.has("--use-dynamic-batch-size") || settings.has("--seq-length")) return;
+    ParallelPlan& plan = scene_.draft.plan;
+    plan.global_batch_size = packing_of(scene_.step->job, scene_.question.model, plan).sequences;
   }
 
   void read_batch_of_program() {

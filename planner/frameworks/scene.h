@@ -19,10 +19,12 @@ struct Scene {
   Draft draft;
   // Where each word of the plan was said.
   std::map<std::string, Place, std::less<>> said{};
-  // Of a job that is fine-tuned on answers that it makes: the step, and the GPUs that the files say
-  // it has in all (0: they do not).
+  // Of a job that is fine-tuned on answers that it makes: the step, the GPUs that the files say it
+  // has in all (0: they do not), and those of the job that make answers alone.
   std::optional<RlStep> step{};
   std::int64_t rl_gpus = 0;
+  std::int64_t engines = 0;
+  [[nodiscard]] std::int64_t trainers() const { return question.limits.gpus - engines; }
 };
 
 using Findings = std::vector<Finding>;

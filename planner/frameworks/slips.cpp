@@ -163,6 +163,9 @@ std::string same_format(std::string_view written, const std::vector<std::string>
 
 std::string certain_choice(std::string_view written, const std::vector<std::string>& choices) {
   if (std::string same = same_format(written, choices); !same.empty()) return same;
+  for (const std::string& choice : choices) {
+    if (same_word(written, choice)) return choice;
+  }
   const std::size_t most = written.size() >= 4 ? 1 : 0;
   std::string nearest;
   for (const std::string& choice : choices) {
@@ -221,6 +224,31 @@ std::string slip_of_key(const std::string& name, const OptionList& list) {
     }
     if (dot == std::string::npos) return "";
   }
+}
+
+bool in_open_section(const OptionList& list, const std::string& name) {
+  for (std::size_t dot = name.rfind('.'); dot != std::string::npos && dot > 0;
+       dot = name.rfind('.', dot - 1)) {
+    const KnownOption* const section = list.find(name.substr(0, dot));
+    if (section != nullptr) return section->otherwise.starts_with('{');
+  }
+  return false;
+}
+
+std::string certain_key(const std::string& name, const OptionList& list) {
+  const std::string near = slip_of_key(name, list);
+  if (near.empty()) return "";
+  const auto [end, real_end] = first_difference(name, near);
+  const std::string written = name.substr(0, end), real = near.substr(0, real_end);
+  const Tokens tokens = tokens_of(written), meant = tokens_of(real);
+  const std::size_t distance = edit_distance(written, real);
+  const OptionList* const lists[] = {&list};
+  if (distance > most_slips(tokens) || !is_slip(tokens, meant, lists)) return "";
+  for (const std::string& other : beside(list, written)) {
+    if (other != real && edit_distance(written, other) <= distance) return "";
+  }
+  if (has_name(list, near) || in_open_section(list, near)) return near;
+  return certain_key(near, list);  // what stands in it was misspelt, too
 }
 
 std::vector<SectionSlip> slipped_sections(const Settings& settings, const OptionList& list) {

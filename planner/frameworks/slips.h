@@ -24,6 +24,13 @@ std::string certain_choice(std::string_view written, const std::vector<std::stri
 // there ("cluster.num_nodes" of "clusetr.num_nodes"). Empty: none is, or the list has it.
 std::string slip_of_key(const std::string& name, const OptionList& list);
 
+// Whether a section of which only some keys are listed, or none, holds the key.
+bool in_open_section(const OptionList& list, const std::string& name);
+
+// The same where nothing else can be meant: the part is a slip of one name alone, and the list has
+// the whole key then, or a section that may hold it.
+std::string certain_key(const std::string& name, const OptionList& list);
+
 // A section, or an outermost key, that was misspelt: all that stands in it is read by nobody.
 struct SectionSlip {
   const Setting* first;  // of those that stand in it

@@ -1,6 +1,7 @@
 #include "planner/frameworks/written_plans.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "planner/frameworks/check.h"
 #include "planner/rl/rl_job.h"
@@ -19,38 +20,130 @@ Bytes taken_beside(const CostModel& cost) {
   return engine_asleep(RlJob{}, RolloutLayout{}, cost.hardware());
 }
 
-// Whether the files of the plan are, read back, a step of which every phase fits.
-bool written_step_fits(const CostModel& cost, Framework framework, const Json& config,
-                       const ParallelPlan& plan) {
+// What check() makes of the files of a plan, or of the step that it is a part of.
+Checked read_back(const CostModel& cost, Framework framework, const Subject& subject,
+                  std::int64_t gpus) {
   const HardwareProfile& hardware = cost.hardware();
-  const Subject subject{cost.model(), config, plan, cost.recipe().kind, hardware.link.gpus_per_node,
-                        nullptr,      &cost};
   std::vector<ConfigText> texts;
   for (EmittedFile& file : emit(framework, subject, {})) {
     texts.push_back({std::move(file.name), std::move(file.text)});
   }
-  const ClusterLimits limits = limits_of(hardware, plan.world(), cost.kinds());
-  const Checked read = check(
-      texts, CheckQuestion{cost.model(), config, limits, hardware.link.gpus_per_node, {}, {}, {}});
-  if (!read.step) return true;
+  return check(texts, CheckQuestion{cost.model(),
+                                    subject.config,
+                                    limits_of(hardware, gpus, cost.kinds()),
+                                    hardware.link.gpus_per_node,
+                                    {},
+                                    {},
+                                    {}});
+}
+
+// Whether every phase of a step that was read fits.
+bool step_fits(const CostModel& cost, const Checked& read, std::int64_t gpus) {
   const auto& [job, layout] = *read.step;
   const ParallelPlan update = update_plan(job, cost.model(), read.plan);
-  return rl_faults(job, cost.model(), read.plan, layout, plan.world()).empty() &&
+  const ClusterLimits limits = limits_of(cost.hardware(), update.world(), cost.kinds());
+  return rl_faults(job, cost.model(), read.plan, layout, gpus).empty() &&
          broken_rule(cost.model(), update, cost.recipe(), limits).empty() &&
-         evaluate_rl(cost, job, read.plan, layout, plan.world()).fits;
+         evaluate_rl(cost, job, read.plan, layout, gpus).fits;
+}
+
+// Whether the files of the plan are, read back, a step of which every phase fits.
+bool written_step_fits(const CostModel& cost, Framework framework, const Json& config,
+                       const ParallelPlan& plan) {
+  const int gpus_per_node = cost.hardware().link.gpus_per_node;
+  const Subject subject{cost.model(),  config,  plan, cost.recipe().kind,
+                        gpus_per_node, nullptr, &cost};
+  const Checked read = read_back(cost, framework, subject, plan.world());
+  return !read.step || step_fits(cost, read, plan.world());
+}
+
+// Whether files that are read back as one plan say the other. What lengths answers have no file
+// says, so that those of other than the usual ones make another batch.
+bool says_plan(const ParallelPlan& read, ParallelPlan plan, const RlJob& job) {
+  plan.routing = read.routing;
+  plan.document_len = read.document_len;
+  const bool usual = job.response.stated.empty() &&
+                     job.response.mean * 2 == static_cast<double>(job.response.max) &&
+                     job.response.spread == ResponseLengths{}.spread;
+  if (!usual) plan.global_batch_size = read.global_batch_size;
+  return to_string(read) == to_string(plan);
+}
+
+// Whether the files of a step can be written, and are, read back, the same plan and engines, with
+// nothing to find.
+bool step_is_written(const CostModel& cost, Framework framework, const Json& config,
+                     const RlJob& job, const RlPlan& found) {
+  RlStep step{job, found.layout};
+  step.job.rollout_gpus = found.rollout_gpus;
+  const ParallelPlan& plan = found.plan;
+  const Subject subject{
+      cost.model(), config, plan, cost.recipe().kind, cost.hardware().link.gpus_per_node,
+      &step,        &cost};
+  const ClusterLimits limits = limits_of(cost.hardware(), plan.world(), cost.kinds());
+  if (!refusals(framework, subject, limits).empty()) return false;
+  const std::int64_t gpus = plan.world() + found.rollout_gpus;
+  const Checked read = read_back(cost, framework, subject, gpus);
+  return read.step && !read.has(Severity::error) && !read.has(Severity::warning) &&
+         says_plan(read.plan, plan, job) && read.step->layout == found.layout &&
+         read.step->job.rollout_gpus == found.rollout_gpus && step_fits(cost, read, gpus);
+}
+
+// Plans that break a limit of the files, of a part of `step` where one is given, are refused.
+void refuse_unsaid(SearchOptions& options, const CostModel& cost, Framework framework,
+                   const Json& config, const RlStep* step) {
+  const int gpus_per_node = cost.hardware().link.gpus_per_node;
+  options.refuses = [&cost, &config, gpus_per_node, framework, step](const ParallelPlan& plan) {
+    return broken_limit(framework,
+                        {cost.model(), config, plan, cost.recipe().kind, gpus_per_node, step});
+  };
+}
+
+// Limits are no rules of the implementation, which have sources.
+bool refused_by_limits(const SearchResult& result, const CostModel& cost) {
+  return std::any_of(result.infeasible.begin(), result.infeasible.end(), [&](const auto& count) {
+    return source_of_rule(count.first, cost.recipe().kind).empty();
+  });
+}
+
+// ... and whether limits, or what was read back, refused any.
+struct FoundSteps {
+  RlSearchResult result;
+  bool refused = false;
+};
+
+FoundSteps find_steps(const CostModel& cost, const RlJob& job, const SearchSpace& space,
+                      RlSearchOptions options, std::optional<Framework> framework,
+                      const Json& config) {
+  FoundSteps found;
+  if (!framework || !has_files_of(*framework, cost.model())) {
+    found.result = search_rl(cost, job, space, options);
+    return found;
+  }
+  const bool steps = writes_steps(*framework);
+  options.find = [&](const RlJob& split, const SearchSpace& training, const SearchOptions& how) {
+    const RlStep step{split, {}};
+    SearchOptions asked = how;
+    refuse_unsaid(asked, cost, *framework, config, steps ? &step : nullptr);
+    SearchResult plans = search(cost, training, asked);
+    found.refused = found.refused || refused_by_limits(plans, cost);
+    return plans;
+  };
+  if (steps) {
+    options.one_sequence = true;
+    options.accepts = [&](const RlJob& asked, const RlPlan& plan) {
+      return step_is_written(cost, *framework, config, asked, plan);
+    };
+  }
+  found.result = search_rl(cost, job, space, options);
+  found.refused = found.refused || found.result.refused > 0;
+  return found;
 }
 
 }  // namespace
 
 SearchResult search_written(const CostModel& cost, const SearchSpace& space, SearchOptions options,
                             std::optional<Framework> framework, const Json& config) {
-  if (framework) {
-    const int gpus_per_node = cost.hardware().link.gpus_per_node;
-    options.refuses = [&cost, &config, gpus_per_node, framework](const ParallelPlan& plan) {
-      return broken_limit(*framework,
-                          {cost.model(), config, plan, cost.recipe().kind, gpus_per_node});
-    };
-  }
+  if (framework) refuse_unsaid(options, cost, *framework, config, nullptr);
   const bool files = framework && has_files_of(*framework, cost.model());
   if (files && options.alone && writes_steps(*framework)) {
     options.beside = taken_beside(cost);
@@ -68,13 +161,25 @@ SearchResult search_offered(const CostModel& cost, const SearchSpace& space,
   SearchResult result = search_written(cost, space, options, framework, config);
   if (!result.plans.empty()) return result;
   // Where limits refused nothing, a search without them finds nothing more.
-  const bool refused = std::any_of(
-      result.infeasible.begin(), result.infeasible.end(),
-      [&](const auto& count) { return source_of_rule(count.first, cost.recipe().kind).empty(); });
-  if (!refused) return result;
+  if (!refused_by_limits(result, cost)) return result;
   SearchOptions free = options;
   if (options.alone && writes_steps(*framework)) free.beside = taken_beside(cost);
   return search(cost, space, free);
+}
+
+RlSearchResult search_rl_written(const CostModel& cost, const RlJob& job, const SearchSpace& space,
+                                 RlSearchOptions options, std::optional<Framework> framework,
+                                 const Json& config) {
+  return find_steps(cost, job, space, std::move(options), framework, config).result;
+}
+
+RlSearchResult search_rl_offered(const CostModel& cost, const RlJob& job, const SearchSpace& space,
+                                 const RlSearchOptions& options, std::optional<Framework> framework,
+                                 const Json& config) {
+  FoundSteps found = find_steps(cost, job, space, options, framework, config);
+  if (!found.result.plans.empty() || !found.refused) return std::move(found.result);
+  RlSearchResult any = search_rl(cost, job, space, options);
+  return any.plans.empty() && !found.result.misfits.empty() ? std::move(found.result) : any;
 }
 
 }  // namespace qplan

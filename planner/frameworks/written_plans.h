@@ -2,6 +2,7 @@
 // A search among the plans that a framework's files can say.
 
 #include "planner/frameworks/emit.h"
+#include "planner/rl/rl_search.h"
 #include "planner/search/search.h"
 
 namespace qplan {
@@ -18,5 +19,17 @@ SearchResult search_written(const CostModel& cost, const SearchSpace& space, Sea
 SearchResult search_offered(const CostModel& cost, const SearchSpace& space,
                             const SearchOptions& options, std::optional<Framework> framework,
                             const Json& config);
+
+// A step of answers, plan and engines, among those that the files of the framework can say and
+// check() reads back as they are. No framework, or one whose files say no step: of a training plan
+// that they can.
+RlSearchResult search_rl_written(const CostModel& cost, const RlJob& job, const SearchSpace& space,
+                                 RlSearchOptions options, std::optional<Framework> framework,
+                                 const Json& config);
+
+// The same; where no such step fits, what fits all the same.
+RlSearchResult search_rl_offered(const CostModel& cost, const RlJob& job, const SearchSpace& space,
+                                 const RlSearchOptions& options, std::optional<Framework> framework,
+                                 const Json& config);
 
 }  // namespace qplan

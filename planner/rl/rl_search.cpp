@@ -30,12 +30,30 @@ std::vector<std::int64_t> splits_of(const RlJob& job, std::int64_t gpus, std::in
   return splits;
 }
 
-// A batch near `sequences` that many data-parallel degrees divide: what a search is asked about
-// before each plan's own packing is known.
+// A batch near `sequences` that many data-parallel degrees divide, of 12 GPUs those of 3 too: what
+// a search is asked about before each plan's own packing is known.
 std::int64_t divisible_batch(std::int64_t sequences, std::int64_t gpus) {
   std::int64_t unit = 1;
-  while (unit < gpus && gpus % (2 * unit) == 0 && 8 * unit <= sequences) unit *= 2;
+  for (std::int64_t d = 2; d <= gpus && 4 * d <= sequences; ++d) {
+    if (gpus % d == 0) unit = d;
+  }
   return std::max<std::int64_t>(1, (sequences + unit - 1) / unit) * unit;
+}
+
+// The batches that a search is asked about. What a framework's files say may leave few degrees of
+// data parallelism, which one that all divide finds.
+std::vector<std::int64_t> batches_of(const Packing& packing, std::int64_t gpus, bool of_files) {
+  std::vector<std::int64_t> batches{divisible_batch(packing.sequences, gpus)};
+  const std::int64_t all = (packing.sequences + gpus - 1) / gpus * gpus;
+  if (of_files && all != batches.front()) batches.push_back(all);
+  return batches;
+}
+
+// Its micro-batch as one sequence.
+ParallelPlan in_one_sequence(ParallelPlan plan) {
+  plan.seq_len *= plan.micro_batch_size;
+  plan.micro_batch_size = 1;
+  return plan;
 }
 
 struct PricedLayout {
@@ -113,22 +131,29 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
     training.gpus = space.gpus - aside;
     ParallelPlan one = space.job;
     const Packing packing = packing_of(split, cost.model(), one);
-    training.job.global_batch_size = divisible_batch(packing.sequences, training.gpus);
     training.job.document_len = packing.document;
     if (cost.model().moe) training.job.routing = Routing::natural;
     SearchOptions search_options = options.search;
     search_options.top = std::max(kPlansCombined, options.search.top);
     search_options.alone = false;
-    const SearchResult plans = options.find ? options.find(training, search_options)
-                                            : search(cost, training, search_options);
-    result.considered += plans.considered;
-    for (const RankedPlan& ranked : plans.plans) {
-      ParallelPlan plan = ranked.plan;
+    std::vector<ParallelPlan> candidates;
+    for (const std::int64_t batch : batches_of(packing, training.gpus, options.one_sequence)) {
+      training.job.global_batch_size = batch;
+      const SearchResult plans = options.find ? options.find(split, training, search_options)
+                                              : search(cost, training, search_options);
+      result.considered += plans.considered;
+      for (const RankedPlan& ranked : plans.plans) candidates.push_back(ranked.plan);
+    }
+    std::vector<ParallelPlan> seen;
+    for (ParallelPlan& plan : candidates) {
       plan.document_len = space.job.document_len;
+      if (options.one_sequence && job.packed) plan = in_one_sequence(std::move(plan));
       // Its own packing makes another batch than was searched with.
       const ParallelPlan update = update_plan(split, cost.model(), plan);
       const ClusterLimits limits = limits_of(cost.hardware(), training.gpus);
       if (!broken_rule(cost.model(), update, cost.recipe(), limits).empty()) continue;
+      if (std::find(seen.begin(), seen.end(), update) != seen.end()) continue;
+      seen.push_back(update);
       const TrainerCost trainer = trainer_cost(cost, split, plan);
       for (const PricedLayout& priced : layouts) {
         ++result.combined;
@@ -146,7 +171,12 @@ RlSearchResult search_rl(const CostModel& cost, const RlJob& job, const SearchSp
   const auto top = static_cast<std::size_t>(options.search.top);
   for (RlPlan& plan : found) {
     std::vector<RlPlan>& to = plan.estimate.fits ? result.plans : result.misfits;
-    if (to.size() < top) to.push_back(std::move(plan));
+    if (to.size() >= top) continue;
+    if (plan.estimate.fits && options.accepts && !options.accepts(job, plan)) {
+      ++result.refused;
+      continue;
+    }
+    to.push_back(std::move(plan));
   }
   if (!result.plans.empty()) result.misfits.clear();
   return result;

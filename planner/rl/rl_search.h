@@ -21,8 +21,13 @@ struct RlSearchOptions {
   SearchOptions search;
   // Layouts of the rollout to look at; empty: all that the model divides by.
   std::vector<RolloutLayout> layouts;
-  // How training plans are looked for; empty: search().
-  std::function<SearchResult(const SearchSpace&, const SearchOptions&)> find;
+  // How training plans of a job are looked for; empty: search().
+  std::function<SearchResult(const RlJob&, const SearchSpace&, const SearchOptions&)> find;
+  // Whether a combination is one that may be reported. Asked of those that fit, best first, until
+  // there are enough.
+  std::function<bool(const RlJob&, const RlPlan&)> accepts;
+  // A packed micro-batch is one sequence of as many tokens, as verl, NeMo-RL and slime run it.
+  bool one_sequence = false;
   bool split = true;  // also ways to set GPUs aside for the rollout, where the job leaves it open
 };
 
@@ -30,6 +35,7 @@ struct RlSearchResult {
   std::vector<RlPlan> plans;                           // best first, at most `search.top`; all fit
   std::int64_t layouts = 0, splits = 0, combined = 0;  // looked at
   std::int64_t considered = 0;                         // training plans, of all splits
+  std::int64_t refused = 0;                            // by `accepts`
   std::vector<RlPlan> misfits;  // with nothing that fits: what came nearest, and why not
 };
 

@@ -235,6 +235,43 @@ TEST_CASE("what check cannot use it says in a sentence") {
   CHECK(ran.says("8 MiB"));
 }
 
+TEST_CASE("what is wrong is shown though nobody counts the GPUs, and counted once it is mended") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("x.yaml")) << "grpo:\n  num_prompts_per_steps: 64\n"
+                                          "  num_generations_per_prompt: 16\n"
+                                          "policy:\n  model_name: Qwen/Qwen3-8B\n"
+                                          "  train_global_batch_size: 512\n"
+                                          "  dtensor_cfg:\n    enabled: true\n"
+                                          "cluster:\n  gpus_per_node: 8\n  num_node: 2\n";
+  const std::string file = folder.file("x.yaml");
+  const Ran ran = run("check " + file + " --no-best --fix " + folder.file("fixed"));
+  CHECK(ran.code == 1);
+  CHECK(ran.says("[gpus_unsaid]"));
+  CHECK(ran.says("did you mean cluster.num_nodes?"));
+  CHECK(ran.says("did you mean grpo.num_prompts_per_step?"));
+  CHECK_FALSE(ran.says("data-parallel"));  // what follows from their number
+  const Ran again = run("check " + folder.file("fixed/x.yaml") + " --no-best");
+  CHECK_FALSE(again.says("[gpus_unsaid]"));
+  CHECK(again.says("16 GPUs, as the files start them"));
+  // Where nothing else is wrong the number is asked for.
+  std::ofstream(folder.file("y.json")) << "{\"train_micro_batch_size_per_gpu\": 1}\n";
+  const Ran asked = run("check " + folder.file("y.json") + " --model qwen3-8b");
+  CHECK(asked.code == 2);
+  CHECK(asked.says("--gpus is missing"));
+}
+
+TEST_CASE("GPUs that make answers are the job's, too") {
+  const TemporaryFolder folder;
+  std::ofstream(folder.file("run.sh"))
+      << "python3 -m verl.experimental.one_step_off_policy.main_ppo \\\n"
+         "  actor_rollout_ref.model.path=Qwen/Qwen3-0.6B algorithm.adv_estimator=grpo \\\n"
+         "  rollout.nnodes=1 rollout.n_gpus_per_node=2 \\\n"
+         "  trainer.nnodes=1 trainer.n_gpus_per_node=6\n";
+  const Ran ran = run("check " + folder.file("run.sh") + " --no-best");
+  CHECK(ran.says("8 GPUs, as the files start them"));
+  CHECK_FALSE(ran.says("[launched_world]"));
+}
+
 TEST_CASE("scripts that a script reads or starts are found beside it") {
   const std::string question = " --model qwen3-30b-a3b --gpus 8 --json";
   const Ran both = run("check " + example("run.sh") + " " + example("model.sh") + question);

@@ -57,6 +57,11 @@ std::string numbers_of_actor(const Case& c) {
                      c.scene.question.limits.gpus);
 }
 
+std::string numbers_of_both(const Case& c) {
+  return fmt::format("{} + {} = {}, of {} GPUs", actor_gpus(c), rollout_gpus(c),
+                     actor_gpus(c) + rollout_gpus(c), c.scene.question.limits.gpus);
+}
+
 std::string numbers_of_rollout(const Case& c) {
   return fmt::format("{} x {} = {} answers, of --global-batch-size {}",
                      whole(c, "--rollout-batch-size", 0), whole(c, "--n-samples-per-prompt", 1),
@@ -148,6 +153,20 @@ constexpr auto kTraps = std::to_array<Trap>({
      "ray waits for them",
      "fewer of either", "slime 624b824a, slime/ray/placement_group.py", "", false,
      numbers_of_actor},
+    {"actor_gpus", error, "--rollout-num-gpus",
+     [](const Case& c) {
+       const std::int64_t gpus = c.scene.question.limits.gpus;
+       if (!says_cluster(c) || gpus <= 0 || c.has("--colocate") || !c.has("--rollout-num-gpus")) {
+         return false;
+       }
+       // More than the job has is said above; the engines' may be counted beside the job's.
+       return actor_gpus(c) < gpus && actor_gpus(c) + rollout_gpus(c) != gpus;
+     },
+     "the actor's --actor-num-nodes x --actor-num-gpus-per-node GPUs and the engines' are not the "
+     "job's",
+     "numbers whose sum is the job's GPUs",
+     "slime 624b824a, slime/ray/placement_group.py (_get_placement_group_layout)", "", false,
+     numbers_of_both},
     {"engines_divide", error, "--rollout-num-gpus-per-engine",
      [](const Case& c) {
        if (!c.slime() || !c.has("--rollout-num-gpus-per-engine")) return false;

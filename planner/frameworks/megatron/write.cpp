@@ -104,6 +104,31 @@ bool slime_converts(const ModelSpec& model) {
   return std::find(kFamilies.begin(), kFamilies.end(), model.architecture) != kFamilies.end();
 }
 
+// Answers that do not make a micro-batch for each rank and group of them (slime 624b824a,
+// slime/utils/dp_schedule.py, build_dp_schedule).
+bool has_too_few_answers(const Subject& s) {
+  if (s.step == nullptr) return false;
+  const std::int64_t group = s.plan.vpp > 1 ? s.plan.pp : 1;
+  return s.step->job.batch() < s.plan.dp * group;
+}
+
+// What slime's arguments have not of a step.
+std::string_view other_step(const Subject& s) {
+  if (s.step == nullptr || !s.step->job.generates()) return {};
+  const auto& [job, layout] = *s.step;
+  if (!job.packed) return "its answers are never padded; leave padding out";
+  if (job.epochs > 1) return "it trains on its answers once; use 1 epoch";
+  if (job.staleness > 1) return "it trains on answers a step old at most; use staleness 0 or 1";
+  if (job.colocated() && !job.offload_trainer) {
+    return "with --colocate the trainer always makes room for the engines";
+  }
+  if (layout.pp > 1) return "qplan writes its engines without stages; use pp 1";
+  if (layout.precision != Precision::bf16) {
+    return "the format of its engines' weights is the checkpoint's; plan them in bf16";
+  }
+  return {};
+}
+
 constexpr auto kSlimeLimits = std::to_array<Limit>({
     {"slime_model",
      [](const Subject& s) {
@@ -155,7 +180,92 @@ constexpr auto kSlimeLimits = std::to_array<Limit>({
        return fmt::format("{} tokens a microbatch do not divide by cp {}",
                           s.plan.micro_batch_size * s.plan.seq_len, s.plan.cp);
      }},
+    {"slime_answers", has_too_few_answers,
+     [](const Subject& s) {
+       return fmt::format(
+           "{} answers of an optimizer step make no micro-batch for each of {} data-parallel "
+           "ranks{}",
+           s.step->job.batch(), s.plan.dp,
+           s.plan.vpp > 1 ? fmt::format(" and each of its groups of {}", s.plan.pp) : "");
+     }},
+    {"slime_step", [](const Subject& s) { return !other_step(s).empty(); },
+     [](const Subject& s) { return fmt::format("slime: {}", other_step(s)); }},
 });
+
+// ---- slime's step ----
+
+constexpr double kShare = 0.7;  // of memory, for weights and cache of an engine
+
+// One update a rollout: prompts x samples are the global batch.
+WrittenStep slime_step(const Subject& s) {
+  if (s.step != nullptr) return {*s.step, s.step->job.packed};
+  WrittenStep written;
+  RlJob& job = written.step.job;
+  job.samples = s.plan.global_batch_size % 8 == 0 ? 8 : 1;
+  job.prompts = s.plan.global_batch_size / job.samples;
+  job.train_batch = s.plan.global_batch_size;
+  job.response.max = s.plan.seq_len * 3 / 4;
+  job.reference = false;
+  written.step.layout = written_engine(s, kShare);
+  return written;
+}
+
+Written slime_answers(const Subject& s, const RlJob& job) {
+  Written rollout{{"--prompt-data", "${PROMPT_DATA}"},
+                  {"--input-key", "prompt"},
+                  {"--label-key", "label"},
+                  {"--apply-chat-template", true},
+                  {"--rollout-shuffle", true},
+                  {"--rm-type", "deepscaler"},
+                  {"--num-rollout", 3000},
+                  {"--rollout-batch-size", job.prompts},
+                  {"--n-samples-per-prompt", job.samples}};
+  if (s.step != nullptr) rollout.push_back({"--rollout-max-prompt-len", job.prompt_len});
+  append(rollout, {{"--rollout-max-response-len", job.response.max},
+                   {"--rollout-temperature", 1},
+                   {"--global-batch-size", job.batch()}});
+  if (job.balanced) rollout.push_back({"--balance-data", true});
+  return rollout;
+}
+
+Written slime_algorithm(const Subject& s, const RlJob& job) {
+  Written algorithm{{"--advantage-estimator", job.algorithm == Algorithm::ppo ? "ppo" : "grpo"}};
+  if (s.step != nullptr && job.reference) {
+    append(
+        algorithm,
+        {{"--use-kl-loss", true}, {"--kl-loss-coef", "0.001"}, {"--kl-loss-type", "low_var_kl"}});
+  }
+  if (!job.old_logprobs) algorithm.push_back({"--use-rollout-logprobs", true});
+  append(algorithm, {{"--eps-clip", 0.2}, {"--eps-clip-high", 0.28}});
+  return algorithm;
+}
+
+// Of those that train and those that make answers.
+Nodes nodes_of_all(const Subject& s, const RlJob& job) {
+  ParallelPlan all;
+  all.dp = static_cast<int>(s.plan.world() + job.rollout_gpus);
+  return nodes_of({s.model, s.config, all, s.recipe, s.gpus_per_node});
+}
+
+// Engines, and the GPUs of their own.
+Written slime_engines(const RlJob& job, const RolloutLayout& layout) {
+  Written engines{{"--rollout-num-gpus-per-engine", layout.tp * layout.dp},
+                  {"--sglang-mem-fraction-static", layout.memory_share}};
+  if (layout.dp > 1) {
+    append(engines, {{"--sglang-enable-dp-attention", true}, {"--sglang-dp-size", layout.dp}});
+  }
+  if (layout.ep > 1) engines.push_back({"--sglang-ep-size", layout.ep});
+  if (layout.redundant_experts > 0) {
+    engines.push_back({"--sglang-ep-num-redundant-experts", layout.redundant_experts});
+  }
+  if (!job.colocated()) engines.push_back({"--rollout-num-gpus", job.rollout_gpus});
+  return engines;
+}
+
+// Which it takes for 8 (slime 624b824a, slime/utils/arguments.py:60).
+std::string slime_node(const Nodes& nodes) {
+  return nodes.gpus == 8 ? "" : fmt::format("  --num-gpus-per-node {} \\\n", nodes.gpus);
+}
 
 }  // namespace
 
@@ -272,6 +382,8 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
     if (forced_by_slime(option.key)) continue;
     (of_optimizer(option.key) ? optimizer : perf).push_back(option);
   }
+  const WrittenStep step = slime_step(s);
+  const auto& [job, layout] = step.step;
   const std::int64_t tokens = s.plan.micro_batch_size * s.plan.seq_len / s.plan.cp;
   append(perf, {{"--use-dynamic-batch-size", true}, {"--max-tokens-per-gpu", tokens}});
   Written adam;
@@ -283,10 +395,7 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
                 {"--adam-beta2", 0.98}});
   append(adam, optimizer);
   if (s.plan.offload.optimizer > 0) adam.push_back({"--overlap-cpu-optimizer-d2h-h2d", true});
-  // One update a rollout: prompts x samples are the global batch.
-  const std::int64_t samples = s.plan.global_batch_size % 8 == 0 ? 8 : 1;
   const Nodes nodes = nodes_of(s);
-  constexpr double kShare = 0.7;  // of memory, for weights and cache of an engine
   std::string text = fmt::format(
       "#!/bin/bash\n{}# On the first node; others join by `ray start --address=<of the "
       "first>:6379`.\n"
@@ -303,32 +412,22 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
                                           {"--load", "${SAVE_PATH}"},
                                           {"--save", "${SAVE_PATH}"},
                                           {"--save-interval", 20}});
-  text += '\n' +
-          bash_array("ROLLOUT_ARGS", {{"--prompt-data", "${PROMPT_DATA}"},
-                                      {"--input-key", "prompt"},
-                                      {"--label-key", "label"},
-                                      {"--apply-chat-template", true},
-                                      {"--rollout-shuffle", true},
-                                      {"--rm-type", "deepscaler"},
-                                      {"--num-rollout", 3000},
-                                      {"--rollout-batch-size", s.plan.global_batch_size / samples},
-                                      {"--n-samples-per-prompt", samples},
-                                      {"--rollout-max-response-len", s.plan.seq_len * 3 / 4},
-                                      {"--rollout-temperature", 1},
-                                      {"--global-batch-size", s.plan.global_batch_size},
-                                      {"--balance-data", true}});
+  text += '\n' + bash_array("ROLLOUT_ARGS", slime_answers(s, job));
   text += '\n' + bash_array("PERF_ARGS", perf);
   text += '\n' + bash_array("OPTIMIZER_ARGS", adam);
-  text += '\n' + bash_array("GRPO_ARGS", {{"--advantage-estimator", "grpo"},
-                                          {"--eps-clip", 0.2},
-                                          {"--eps-clip-high", 0.28}});
-  text += '\n' + bash_array("SGLANG_ARGS",
-                            {{"--rollout-num-gpus-per-engine", written_engine(s, kShare).tp},
-                             {"--sglang-mem-fraction-static", kShare}});
-  text += '\n' + bash_array("MISC_ARGS", {{"--seq-length", s.plan.seq_len},
-                                          {"--attention-dropout", "0.0"},
-                                          {"--hidden-dropout", "0.0"},
-                                          {"--attention-softmax-in-fp32", true}});
+  text += '\n' + bash_array("GRPO_ARGS", slime_algorithm(s, job));
+  Written engines = slime_engines(job, layout);
+  if (s.step != nullptr) {
+    engines.push_back({"--sglang-max-running-requests", layout.max_running});
+  }
+  text += '\n' + bash_array("SGLANG_ARGS", engines);
+  // Of a step sequences are what is packed; a plan by itself has so many of this length.
+  Written misc;
+  if (s.step == nullptr) misc.push_back({"--seq-length", s.plan.seq_len});
+  append(misc, {{"--attention-dropout", "0.0"},
+                {"--hidden-dropout", "0.0"},
+                {"--attention-softmax-in-fp32", true}});
+  text += '\n' + bash_array("MISC_ARGS", misc);
   if (s.plan.grad_dtype == DType::fp32) {
     text += "MISC_ARGS+=(--accumulate-allreduce-grads-in-fp32)\n";
   }
@@ -343,12 +442,14 @@ std::vector<EmittedFile> write_slime(const Subject& s, const std::vector<std::st
       "ray job submit --address=http://127.0.0.1:8265 \\\n"
       "  --runtime-env-json=\"{{\\\"env_vars\\\": {{\\\"PYTHONPATH\\\": \\\"$MEGATRON_LM_DIR\\\", "
       "\\\"CUDA_DEVICE_MAX_CONNECTIONS\\\": \\\"1\\\"{2}}}}}\" \\\n"
-      "  -- python3 \"$SLIME_DIR/train.py\" \\\n"
-      "  --actor-num-nodes {1} \\\n  --actor-num-gpus-per-node {0} \\\n  --colocate \\\n"
+      "  -- python3 \"$SLIME_DIR/{3}\" \\\n"
+      "  --actor-num-nodes {1} \\\n  --actor-num-gpus-per-node {5} \\\n{4}{6}"
       "  \"${{MODEL_ARGS[@]}}\" \"${{CKPT_ARGS[@]}}\" \"${{ROLLOUT_ARGS[@]}}\" \\\n"
       "  \"${{OPTIMIZER_ARGS[@]}}\" \"${{GRPO_ARGS[@]}}\" \"${{PERF_ARGS[@]}}\" \\\n"
       "  \"${{SGLANG_ARGS[@]}}\" \"${{MISC_ARGS[@]}}\"\n",
-      nodes.gpus, nodes.count, variables);
+      nodes_of_all(s, job).gpus, nodes.count, variables,
+      job.staleness > 0 ? "train_async.py" : "train.py", job.colocated() ? "  --colocate \\\n" : "",
+      nodes.gpus, slime_node(nodes_of_all(s, job)));
   return {{"model.sh", remark_lines(remarks) + bash_array("MODEL_ARGS", model), false},
           {"run.sh", text, true}};
 }

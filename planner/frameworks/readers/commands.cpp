@@ -68,6 +68,24 @@ void add_trl(const std::string& verb, std::span<const ShellWord> words, const Pl
   job.parts.back().open = has_open_words(words);
 }
 
+// "run_grpo.py --config x.yaml a.b=c", whose name TRL's scripts may have too: by its words, or by
+// what the YAML that it names holds.
+bool is_nemo_rl_command(std::span<const ShellWord> words, const std::string& script,
+                        const GatheredJob& job) {
+  if (!is_nemo_rl(script)) return false;
+  return std::any_of(words.begin(), words.end(), [&](const ShellWord& word) {
+    const bool overrides =
+        !word.text.starts_with('-') &&
+        word.text.substr(0, word.text.find('=')).find('.') < word.text.find('=') &&
+        word.text.find('=') != std::string::npos;
+    if (overrides || !is_yaml_name(word.text)) return overrides;
+    const std::string name = base_name(word.text);
+    return std::any_of(job.texts.begin(), job.texts.end(), [&](const ConfigText& text) {
+      return base_name(text.name) == name && text.text.find("\npolicy:") != std::string::npos;
+    });
+  });
+}
+
 bool read_trl(const ProgramCommand& command, GatheredJob& job) {
   Launch launch;
   launch.program = command.program;
@@ -230,8 +248,9 @@ bool read_launcher(const ProgramCommand& command, const std::vector<ShellWord>& 
 
 void add_arguments(const std::vector<ShellWord>& words, Place place, const std::string& script,
                    GatheredJob& job) {
-  if (const std::string verb = verb_of_script(script); !verb.empty() && names_yaml(words)) {
-    return add_trl(verb, words, place, base_name(script), job);
+  const std::string verb_of_trl = verb_of_script(script);
+  if (!verb_of_trl.empty() && names_yaml(words) && !is_nemo_rl_command(words, script, job)) {
+    return add_trl(verb_of_trl, words, place, base_name(script), job);
   }
   if (!words.empty() && !words.front().text.starts_with('-') && is_yaml_name(words.front().text)) {
     job.overrides.push_back(
@@ -253,13 +272,18 @@ void add_arguments(const std::vector<ShellWord>& words, Place place, const std::
     return add_llama_factory(words_of_command(words), std::move(place), job);
   }
   Dialect dialect = dialect_of(settings, script);
-  if (dialect == Dialect::torchtitan) settings = torchtitan_keys(settings);
+  if (dialect == Dialect::torchtitan) {
+    const Setting* const function = settings.find("--config");
+    if (function != nullptr && function->resolved) {
+      job.functions.push_back({text_of(function->value), function->place});
+    }
+    settings = torchtitan_keys(settings);
+  }
   const bool by_trl = std::any_of(words.begin(), words.end(), [](const ShellWord& word) {
     return word.text == "--use_peft" || word.text == "--use-peft";  // its own word for adapters
   });
   if (dialect == Dialect::trainer && by_trl) {
-    const std::string verb = verb_of_script(script);
-    return add_trl(verb.empty() ? "sft" : verb, words, place, base_name(script), job);
+    return add_trl(verb_of_trl.empty() ? "sft" : verb_of_trl, words, place, base_name(script), job);
   }
   if (dialect == Dialect::trainer) settings = read_trainer_flags(words);
   if (dialect == Dialect::megatron && is_own_script(settings, script)) {

@@ -61,7 +61,8 @@ struct PythonCall {
   std::string callee;  // "a.b.C"
   std::vector<PythonArgument> arguments;
   Place place;
-  Span name_span{};  // of the callee
+  Span name_span{};    // of the callee
+  bool judged = true;  // false: it makes another configuration than the one that is judged
   [[nodiscard]] const PythonArgument* find(std::string_view name) const;
 };
 

@@ -50,6 +50,7 @@ class JobReader {
     for (const Arrays& arrays : arrays_) {
       if (sourced_.count(arrays.name) == 0) add_arguments(arrays.words, {arrays.name, 1}, "", job_);
     }
+    choose_functions();
     put_together(job_);
     return std::move(job_);
   }
@@ -131,6 +132,7 @@ class JobReader {
     } else if (Settings titan = torchtitan_settings(text);
                !titan.empty() && !is_of_accelerate(file.text)) {
       job_.add(Dialect::torchtitan, std::move(titan), whole);
+      titans_.push_back({job_.parts.size() - 1, job_.python.size(), &file});
     }
     if (Settings own = own_script_settings(text, file); !own.empty()) {
       job_.add(Dialect::own_script, std::move(own), whole);
@@ -141,13 +143,30 @@ class JobReader {
     job_.python.push_back(std::move(text));
   }
 
+  // Of a file of torchtitan's the function that a command names is the job.
+  void choose_functions() {
+    for (const TitanFile& titan : titans_) {
+      const PythonFunctions functions(titan.file->text);
+      const auto named =
+          std::find_if(job_.functions.begin(), job_.functions.end(),
+                       [&](const ShellWord& word) { return functions.named(word.text) != 0; });
+      const std::string name = named == job_.functions.end() ? "" : named->text;
+      TitanFunction one = torchtitan_function(titan.file->text, job_.python[titan.python], name);
+      if (one.several) note_several(*titan.file, one.name, "name one by --config, or give");
+      job_.parts[titan.part].settings = std::move(one.settings);
+    }
+  }
+
+  void note_several(const ConfigText& file, const std::string& judged, std::string_view instead) {
+    job_.note("several_configurations", {file.name, 0},
+              fmt::format("several functions make a configuration, and {}'s is judged", judged),
+              fmt::format("{} the others in files of their own, to have them judged", instead));
+  }
+
   // Of functions that say different things of one field, each makes a configuration of its own.
   void keep_one_configuration(const ConfigText& file, PythonText& text) {
     const std::string one = one_of_several(file.text, text);
-    if (one.empty()) return;
-    job_.note("several_configurations", {file.name, 0},
-              fmt::format("several functions make a configuration, and {}'s is judged", one),
-              "give the others in files of their own, to have them judged");
+    if (!one.empty()) note_several(file, one, "give");
   }
 
   void read_hosts(const ConfigText& file) {
@@ -232,7 +251,14 @@ class JobReader {
     }
   }
 
+  // A file of torchtitan's, by its part, and its text among the job's.
+  struct TitanFile {
+    std::size_t part, python;
+    const ConfigText* file;
+  };
+
   GatheredJob job_;
+  std::vector<TitanFile> titans_;
   std::vector<Arrays> arrays_;
   std::set<std::string> sourced_;
 };

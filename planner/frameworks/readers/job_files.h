@@ -35,8 +35,9 @@ struct JobFiles {
   std::vector<ConfigPart> parts;
   std::vector<Launch> launches;
   std::vector<PythonText> python;
-  std::vector<ShellWord> installs;  // "deepspeed==0.10.0" of pip install
-  std::vector<ShellWord> missing;   // scripts that are started and were not given
+  std::vector<ShellWord> installs;   // "deepspeed==0.10.0" of pip install
+  std::vector<ShellWord> functions;  // that make a configuration: torchtitan's --config
+  std::vector<ShellWord> missing;    // scripts that are started and were not given
   std::vector<Finding> findings;
   std::optional<std::int64_t> host_slots;  // GPUs that a hostfile lists
   // What derived parts are judged as where no plan says what theirs do, in sentences.

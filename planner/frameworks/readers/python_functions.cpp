@@ -10,66 +10,21 @@
 namespace qplan {
 namespace {
 
-struct Function {
-  std::string name;  // empty: what stands outside of all
-  std::string body;
-};
-
 std::string_view name_at(std::string_view line) {
   std::size_t end = 0;
   while (end < line.size() && is_shell_name(line[end])) ++end;
   return line.substr(0, end);
 }
 
-// The functions that begin in the first column; `of_line` says whose each line is, from 1.
-std::vector<Function> functions_of(std::string_view file, std::vector<std::size_t>& of_line) {
-  std::vector<Function> functions{{}};
-  std::size_t current = 0;
-  of_line.assign(1, 0);
-  while (!file.empty()) {
-    const std::size_t end = std::min(file.find('\n'), file.size() - 1) + 1;
-    const std::string_view line = file.substr(0, end);
-    const bool first_column = line.find_first_not_of(" \t\r\n") == 0;
-    const bool closes =
-        first_column && std::string_view("#)]}").find(line.front()) != std::string_view::npos;
-    if (first_column && !closes) current = 0;
-    if (line.starts_with("def ")) {
-      functions.push_back({std::string(name_at(line.substr(4))), ""});
-      current = functions.size() - 1;
-    } else {
-      functions[current].body += line;
-    }
-    of_line.push_back(current);
-    file.remove_prefix(end);
-  }
-  return functions;
-}
-
-bool calls(const Function& caller, const Function& called) {
-  const std::string& body = caller.body;
-  for (std::size_t at = body.find(called.name); at != std::string::npos;
-       at = body.find(called.name, at + 1)) {
+// Whether a function is called in a body, or handed on.
+bool is_used(const std::string& body, const std::string& name) {
+  for (std::size_t at = body.find(name); at != std::string::npos; at = body.find(name, at + 1)) {
     const bool begins = at == 0 || !is_shell_name(body[at - 1]);
-    const std::size_t end = at + called.name.size();
-    const bool used =
-        end < body.size() && std::string_view("(,)").find(body[end]) != std::string_view::npos;
-    if (begins && used) return true;  // called, or handed on
+    const std::size_t end = at + name.size();
+    if (begins && end < body.size() && std::string_view("(,)").find(body[end]) != std::string::npos)
+      return true;
   }
   return false;
-}
-
-// All that one calls, directly or not, and itself.
-std::set<std::size_t> reached(const std::vector<Function>& functions, std::size_t from) {
-  std::set<std::size_t> found{from};
-  std::vector<std::size_t> todo{from};
-  while (!todo.empty()) {
-    const Function& caller = functions[todo.back()];
-    todo.pop_back();
-    for (std::size_t i = 1; i < functions.size(); ++i) {
-      if (calls(caller, functions[i]) && found.insert(i).second) todo.push_back(i);
-    }
-  }
-  return found;
 }
 
 // "model.x" of "cfg.model.x", whatever the configuration is called.
@@ -80,12 +35,73 @@ std::string field_of(const std::string& target) {
 
 }  // namespace
 
+PythonFunctions::PythonFunctions(std::string_view file) {
+  std::size_t current = 0;
+  while (!file.empty()) {
+    const std::size_t end = std::min(file.find('\n'), file.size() - 1) + 1;
+    const std::string_view line = file.substr(0, end);
+    const bool first_column = line.find_first_not_of(" \t\r\n") == 0;
+    const bool closes =
+        first_column && std::string_view("#)]}").find(line.front()) != std::string_view::npos;
+    if (first_column && !closes) current = 0;
+    if (line.starts_with("def ")) {
+      functions_.push_back({std::string(name_at(line.substr(4))), "", {}});
+      current = functions_.size() - 1;
+    } else {
+      functions_[current].body += line;
+    }
+    of_line_.push_back(current);
+    file.remove_prefix(end);
+  }
+  for (Function& caller : functions_) {
+    for (std::size_t i = 1; i < functions_.size(); ++i) {
+      if (is_used(caller.body, functions_[i].name)) caller.calls.insert(i);
+    }
+  }
+  for (std::size_t from = 0; from < functions_.size(); ++from) {
+    const std::vector<std::size_t> all = in_order(from);
+    reached_.emplace_back(all.begin(), all.end());
+  }
+}
+
+std::size_t PythonFunctions::named(std::string_view name) const {
+  // Of two of one name the later one is it.
+  for (std::size_t i = functions_.size() - 1; i > 0; --i) {
+    if (functions_[i].name == name) return i;
+  }
+  return 0;
+}
+
+std::size_t PythonFunctions::of_line(int line) const {
+  const auto at = static_cast<std::size_t>(std::max(line, 0));
+  return at < of_line_.size() ? of_line_[at] : 0;
+}
+
+std::vector<std::size_t> PythonFunctions::in_order(std::size_t from) const {
+  std::vector<std::size_t> order;
+  // What calls itself, by others too, has a place already.
+  std::set<std::size_t> begun{from};
+  struct Open {
+    std::size_t function;
+    std::set<std::size_t>::const_iterator next;
+  };
+  std::vector<Open> open{{from, functions_[from].calls.begin()}};
+  while (!open.empty()) {
+    Open& top = open.back();
+    if (top.next == functions_[top.function].calls.end()) {
+      order.push_back(top.function);
+      open.pop_back();
+    } else if (const std::size_t called = *top.next++; begun.insert(called).second) {
+      open.push_back({called, functions_[called].calls.begin()});
+    }
+  }
+  return order;
+}
+
 std::string one_of_several(std::string_view file, PythonText& text) {
-  std::vector<std::size_t> of_line;
-  const std::vector<Function> functions = functions_of(file, of_line);
+  const PythonFunctions functions(file);
   const auto owner = [&](const PythonAssignment& assignment) {
-    const auto line = static_cast<std::size_t>(std::max(assignment.value.place.line, 0));
-    return line < of_line.size() ? of_line[line] : 0;
+    return functions.of_line(assignment.value.place.line);
   };
   std::map<std::string, std::map<std::size_t, std::string>> said;  // field, function: the value
   for (const PythonAssignment& assignment : text.assignments) {
@@ -98,26 +114,26 @@ std::string one_of_several(std::string_view file, PythonText& text) {
     for (const auto& [a, of_a] : by_function) {
       for (const auto& [b, of_b] : by_function) {
         if (a >= b || of_a == of_b) continue;
-        if (reached(functions, a).contains(b) || reached(functions, b).contains(a)) continue;
+        if (functions.reached(a).contains(b) || functions.reached(b).contains(a)) continue;
         makers.insert({a, b});
       }
     }
   }
   if (makers.empty()) return "";
-  const std::set<std::size_t> of_file = reached(functions, 0);
+  const std::set<std::size_t>& of_file = functions.reached(0);
   const auto called = std::find_if(makers.begin(), makers.end(),
                                    [&](std::size_t maker) { return of_file.contains(maker); });
   const std::size_t chosen = called == makers.end() ? *makers.begin() : *called;
-  std::set<std::size_t> kept = reached(functions, chosen);
+  std::set<std::size_t> kept = functions.reached(chosen);
   kept.insert(0);
   // Who calls it goes on with what it made.
-  for (std::size_t i = 1; i < functions.size(); ++i) {
-    if (!makers.contains(i) && reached(functions, i).contains(chosen)) kept.insert(i);
+  for (std::size_t i = 1; i < functions.count(); ++i) {
+    if (!makers.contains(i) && functions.reached(i).contains(chosen)) kept.insert(i);
   }
   std::erase_if(text.assignments, [&](const PythonAssignment& assignment) {
     return !kept.contains(owner(assignment));
   });
-  return functions[chosen].name;
+  return functions.name(chosen);
 }
 
 }  // namespace qplan

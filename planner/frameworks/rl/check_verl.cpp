@@ -97,7 +97,7 @@ class VerlCheck {
   // ---- keys ----
 
   void check_keys() {
-    if (!has_listed_keys(part_.settings)) return;
+    if (!has_listed_keys(part_.settings)) return note_recipe();
     const OptionList& list = *defaults_of(part_.settings);
     for (const Setting& setting : part_.settings) {
       if (setting.syntax != Syntax::words || setting.key.starts_with('-') ||
@@ -109,14 +109,22 @@ class VerlCheck {
     }
   }
 
-  // Whether a section of which only some keys are listed, or none, holds the key.
-  static bool in_open_section(const std::string& name, const OptionList& list) {
-    for (std::size_t dot = name.rfind('.'); dot != std::string::npos && dot > 0;
-         dot = name.rfind('.', dot - 1)) {
-      const KnownOption* const section = list.find(name.substr(0, dot));
-      if (section != nullptr) return section->otherwise.starts_with('{');
-    }
-    return false;
+  // A program beside verl's own, which may know words of its own.
+  [[nodiscard]] bool is_recipe() const {
+    const std::string program = program_of(part_.settings);
+    return program.find("recipe.") != std::string::npos ||
+           program.find("recipe/") != std::string::npos;
+  }
+
+  // Of a recipe that adds to verl's configuration what is not known here.
+  void note_recipe() {
+    if (!is_recipe()) return;
+    const std::string program = program_of(part_.settings);
+    find(note, "keys_unchecked", part_.place,
+         fmt::format("keys of {} are not held against a list: what the recipe adds to verl's "
+                     "configuration is not known here",
+                     shown(program)),
+         "", "qplan: planner/frameworks/options has no list of the recipe's keys");
   }
 
   void check_key(const Setting& setting, const OptionList& list) {
@@ -137,13 +145,17 @@ class VerlCheck {
       }
       return;
     }
+    if (is_added_key(part_.settings, name)) return;
     const std::string near = slip_of_key(name, list);
+    const std::string certain = certain_key(name, list);
+    const Correction renamed =
+        certain.empty() ? Correction{} : with_key(scene_, part_, setting, certain);
     if (mark.empty() && !near.empty()) {
       find(error, "unknown_option", setting.place,
            fmt::format("{}: verl's configuration has no such key, and Hydra stops", name),
-           fmt::format("did you mean {}?", near), kHydra, with_key(scene_, part_, setting, near));
+           fmt::format("did you mean {}?", near), kHydra, renamed);
     } else if (mark.empty()) {
-      find(in_open_section(name, list) ? error : warning, "unknown_option", setting.place,
+      find(in_open_section(list, name) ? error : warning, "unknown_option", setting.place,
            fmt::format("{}: the configuration of verl b178a3cd has no such key, and Hydra stops "
                        "where the one that runs has none either",
                        name),
@@ -151,7 +163,7 @@ class VerlCheck {
     } else if (!near.empty()) {
       find(warning, "unknown_option", setting.place,
            fmt::format("{}{} adds a key that nobody reads", mark, name),
-           fmt::format("did you mean {}?", near), kHydra);
+           fmt::format("did you mean {}?", near), kHydra, renamed);
     }
   }
 
@@ -165,7 +177,7 @@ class VerlCheck {
     const OptionList* const list = defaults_of(part_.settings);
     if (list == nullptr) return;
     check_omega_values(
-        scene_, part_, *list, has_listed_keys(part_.settings),
+        scene_, part_, *list, has_listed_keys(part_.settings) && !is_recipe(),
         fmt::format("qplan: planner/frameworks/options/{}.tsv, the types of verl b178a3cd's "
                     "configurations",
                     megatron_ ? "verl_megatron" : "verl"),
@@ -223,8 +235,12 @@ class VerlCheck {
     const std::string n_key = key(kRollout, "n");
     if (is_open({"data.train_batch_size", mini_key, n_key})) return;
     const bool dynamic = c_.on(key(kActor, "use_dynamic_bsz"));
-    // One that takes batches by sequences of its own has none here (fully asynchronous).
-    if (c_.whole("data.train_batch_size", 1024) < 1) return;
+    // One that takes batches by sequences of its own has none here (fully asynchronous); what is
+    // less than the code takes is said of its value.
+    if (c_.whole("data.train_batch_size", 1024) < 1 || c_.whole(mini_key, 256) < 1 ||
+        c_.whole(n_key, 1) < 1) {
+      return;
+    }
     const Place place = place_of({mini_key, "data.train_batch_size"});
     const std::int64_t answers = n_.prompts * n_.samples, dp = n_.dp();
     const std::int64_t mini = n_.mini * n_.samples;
@@ -374,7 +390,9 @@ class VerlCheck {
   void check_engines() {
     if (!scene_.step) return;
     const RolloutLayout& layout = scene_.step->layout;
-    const std::int64_t on = n_.rollout_gpus > 0 ? n_.rollout_gpus : n_.gpus;
+    // Of GPUs of their own as many as the files say: that they are not the job's is said above.
+    const std::int64_t own = c_.whole("rollout.nnodes", 1) * c_.whole("rollout.n_gpus_per_node", 8);
+    const std::int64_t on = n_.rollout_gpus > 0 ? own : n_.gpus;
     const std::int64_t each = layout.gpus();
     const std::string tp = key(kRollout, "tensor_model_parallel_size");
     if (on % each != 0 && !is_open({tp, key(kRollout, "data_parallel_size")})) {

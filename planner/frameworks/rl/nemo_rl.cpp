@@ -369,14 +369,17 @@ class NemoCheck {
   }
 
   void find(Severity severity, std::string_view rule, Place place, std::string message,
-            std::string instead, std::string_view source) {
-    out_.push_back({severity,
-                    std::string(rule),
-                    std::move(place),
-                    std::move(message),
-                    std::move(instead),
-                    std::string(source),
-                    {}});
+            std::string instead, std::string_view source, Correction fix = {}) {
+    out_.push_back({severity, std::string(rule), std::move(place), std::move(message),
+                    std::move(instead), std::string(source), std::move(fix)});
+  }
+
+  // An override names the whole key, a YAML the section alone.
+  [[nodiscard]] Correction fix_of_section(const SectionSlip& slip, const OptionList& list) const {
+    const std::string key = certain_key(slip.first->key, list);
+    if (!key.starts_with(slip.real)) return {};
+    return slip.first->syntax == Syntax::words ? with_key(scene_, part_, *slip.first, key)
+                                               : renamed_section(scene_, slip);
   }
 
   // Classes have more keys than the configurations that are listed: only a slip is told.
@@ -389,7 +392,7 @@ class NemoCheck {
            fmt::format("{}: NeMo-RL 7ea279ab has no section of that name, and nobody reads what "
                        "stands in it",
                        slip.written),
-           fmt::format("did you mean {}?", slip.real), kKeys);
+           fmt::format("did you mean {}?", slip.real), kKeys, fix_of_section(slip, list));
     }
     for (const Setting& setting : part_.settings) {
       const std::string near = slip_of_key(setting.key, list);
@@ -405,7 +408,9 @@ class NemoCheck {
       if (std::any_of(part_.settings.begin(), part_.settings.end(), says_near)) continue;
       find(warning, "unknown_option", setting.place,
            fmt::format("{} is a key that no configuration of NeMo-RL 7ea279ab has", setting.key),
-           fmt::format("did you mean {}?", near), kKeys);
+           fmt::format("did you mean {}?", near), kKeys,
+           certain_key(setting.key, list) == near ? with_key(scene_, part_, setting, near)
+                                                  : Correction{});
     }
     check_omega_values(scene_, part_, list, true,
                        "qplan: planner/frameworks/options/nemo_rl.tsv, the types of NeMo-RL "
@@ -450,7 +455,6 @@ class NemoCheck {
     if (!scene_.step) return;
     const Gpus said = gpus_of(c_);
     const std::int64_t gpus = scene_.question.limits.gpus;
-    const std::int64_t engines = engines_of(said, gpus);
     const bool apart = !c_.on(under(kEngine, "colocated.enabled"), true);
     if (apart && said.engines == 0) {
       find(error, "no_engines",
@@ -461,10 +465,12 @@ class NemoCheck {
            "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:867");
       return;
     }
+    if (apart && !check_shares()) return;
     const EngineKeys* const engine = engine_of(c_);
     if (engine == nullptr) return;
     const RolloutLayout& layout = scene_.step->layout;
-    const std::int64_t on = apart ? engines : gpus, each = layout.gpus();
+    // Of GPUs of their own as many as the files say: that they are not the job's is said above.
+    const std::int64_t on = apart ? said.engines : gpus, each = layout.gpus();
     const std::string tp = under(kEngine, engine->tp);
     if (on % each != 0) {
       find(error, "rollout_divisibility", place_of({tp}),
@@ -489,6 +495,46 @@ class NemoCheck {
            "generation.colocated.enabled: false",
            "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:4177");
     }
+  }
+
+  // Of a single node a part makes answers, of several whole ones. False: none is left to train.
+  bool check_shares() {
+    const std::string nodes = under(kEngine, "colocated.resources.num_nodes");
+    const std::string gpus = under(kEngine, "colocated.resources.gpus_per_node");
+    const std::int64_t all = c_.whole("cluster.num_nodes", 1), engines = c_.whole(nodes, 0);
+    const std::int64_t each = c_.whole("cluster.gpus_per_node", 1), of_node = c_.whole(gpus, 0);
+    if (c_.is_open(nodes) || c_.is_open(gpus) || c_.is_open("cluster.num_nodes") ||
+        c_.is_open("cluster.gpus_per_node")) {
+      return true;
+    }
+    const bool none_left = all == 1 ? of_node >= each : engines >= all;
+    if (none_left) {
+      find(error, "no_trainers", place_of({all == 1 ? gpus : nodes, "cluster.num_nodes"}),
+           fmt::format("{} of {} {} make answers, and none is left to train: NeMo-RL asserts that "
+                       "some are",
+                       all == 1 ? of_node : engines, all == 1 ? each : all,
+                       all == 1 ? "GPUs" : "nodes"),
+           "fewer of them under generation.colocated.resources",
+           all == 1 ? "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:886"
+                    : "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:912");
+    }
+    if (all == 1 && engines > 1) {
+      find(error, "engine_nodes", place_of({nodes}),
+           fmt::format("the only node makes answers and trains, and {} are said to make answers: "
+                       "NeMo-RL asserts that it is 1",
+                       engines),
+           fmt::format("{}: 1, or null", nodes),
+           "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:874");
+    }
+    if (all > 1 && of_node != each) {
+      find(error, "engine_nodes", place_of({gpus, nodes}),
+           fmt::format("{} is {}, and of several nodes whole ones make answers: NeMo-RL asserts "
+                       "that it is cluster.gpus_per_node, {}",
+                       gpus, c_.value(gpus).is_null() ? "not said" : fmt::format("{}", of_node),
+                       each),
+           fmt::format("{}: {}", gpus, each), "NeMo-RL 7ea279ab, nemo_rl/algorithms/grpo.py:902");
+    }
+    return !none_left;
   }
 
   void check_batches() {

@@ -22,8 +22,14 @@ bool is_reference_to(const Json& value) {
   return text.find("${") != std::string::npos || text == "???";
 }
 
+// How often something is done, which verl compares with 0: False is never (b178a3cd,
+// verl/trainer/ppo/ray_trainer.py:1624).
+bool is_never(const KnownOption& known, const Json& value) {
+  return value.is_boolean() && known.spellings.front().ends_with("_freq");
+}
+
 std::string wanted_of(const KnownOption& known, const Json& value) {
-  if (value.is_structured() || is_reference_to(value)) return "";
+  if (value.is_structured() || is_reference_to(value) || is_never(known, value)) return "";
   return wanted_instead(known, value, ValueReader::yaml);
 }
 
@@ -54,6 +60,38 @@ void check_omega_values(const Scene& scene, const ConfigPart& part, const Option
                    std::string(source),
                    meant.empty() ? Correction{} : with_value(scene, setting, meant)});
   }
+}
+
+Correction renamed_section(const Scene& scene, const SectionSlip& slip) {
+  Correction none;
+  none.why_not = "its name does not stand in the file in one piece";
+  const Setting& first = *slip.first;
+  const auto file =
+      std::find_if(scene.files.texts.begin(), scene.files.texts.end(),
+                   [&](const ConfigText& text) { return text.name == first.place.file; });
+  if (file == scene.files.texts.end() || first.syntax != Syntax::yaml) return none;
+  const std::string& text = file->text;
+  const std::string written = slip.written.substr(slip.written.rfind('.') + 1);
+  const std::string real = slip.real.substr(slip.real.rfind('.') + 1);
+  if (slip.written.substr(0, slip.written.size() - written.size()) !=
+      slip.real.substr(0, slip.real.size() - real.size())) {
+    return none;
+  }
+  // Upwards from what stands in it: the line that begins with its name, further left.
+  const auto indent_of = [&](std::size_t line) {
+    return text.find_first_not_of(" -", line) - line;
+  };
+  std::size_t line = text.rfind('\n', first.name.begin) + 1;  // npos + 1: the first
+  for (const std::size_t inner = indent_of(line); line > 0;) {
+    line = line < 2 ? 0 : text.rfind('\n', line - 2) + 1;
+    const std::size_t name = line + indent_of(line);
+    const bool named = text.compare(name, written.size() + 1, written + ":") == 0;
+    if (!named || indent_of(line) >= inner) continue;
+    Correction correction{{first.place.file, name, name + written.size(), real}};
+    correction.renames = true;
+    return correction;
+  }
+  return none;
 }
 
 void check_stray_words(const ConfigPart& part, std::string_view source, Findings& out) {

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "planner/frameworks/scene.h"
+#include "planner/frameworks/slips.h"
 
 namespace qplan {
 
@@ -12,6 +13,9 @@ namespace qplan {
 // key). `choices` false: the program may have words of its own.
 void check_omega_values(const Scene& scene, const ConfigPart& part, const OptionList& list,
                         bool choices, std::string_view source, Findings& out);
+
+// Of YAML: a section by its real name.
+Correction renamed_section(const Scene& scene, const SectionSlip& slip);
 
 // Words that are no override ("a.b = c" in three pieces).
 void check_stray_words(const ConfigPart& part, std::string_view source, Findings& out);

@@ -50,6 +50,10 @@ std::span<const Limit> verl_limits();
 std::optional<RlStep> step_of_slime(const Settings& settings, const std::string& script,
                                     const ParallelPlan& plan, std::vector<std::string>& assumed);
 
+// Of a job's GPUs those that make answers alone, where the actor's and they are the job's together;
+// else its GPUs are the actor's.
+std::int64_t engines_of_slime(const Settings& settings, std::int64_t gpus);
+
 // ---- NeMo-RL ----
 
 // Whether a program is one of its examples'; and whether YAML is its configuration.

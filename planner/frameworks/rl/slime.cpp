@@ -65,6 +65,20 @@ RolloutLayout layout_of(const SlimeArguments& a) {
 
 }  // namespace
 
+std::int64_t engines_of_slime(const Settings& settings, std::int64_t gpus) {
+  const SlimeArguments a(settings);
+  try {
+    const bool said = a.has("--actor-num-nodes") && a.has("--actor-num-gpus-per-node");
+    if (!said || a.has("--colocate") || a.has("--debug-train-only")) return 0;
+    const std::int64_t engines = a.whole("--rollout-num-gpus", 0);
+    const std::int64_t actor =
+        a.whole("--actor-num-nodes", 1) * a.whole("--actor-num-gpus-per-node", 8);
+    return actor + engines == gpus ? engines : 0;
+  } catch (const Error&) {
+    return 0;  // said where the values are checked
+  }
+}
+
 // Defaults: slime 624b824a, slime/utils/arguments.py.
 std::optional<RlStep> step_of_slime(const Settings& settings, const std::string& script,
                                     const ParallelPlan& plan, std::vector<std::string>& assumed) {
@@ -81,7 +95,8 @@ std::optional<RlStep> step_of_slime(const Settings& settings, const std::string&
     job.samples = a.whole("--n-samples-per-prompt", 1);
     job.response.max = a.whole("--rollout-max-response-len", 1);
     job.response.mean = std::max(1.0, static_cast<double>(job.response.max) / 2);
-    job.prompt_len = std::clamp<std::int64_t>(plan.seq_len - job.response.max, 1, 512);
+    job.prompt_len = a.whole("--rollout-max-prompt-len",
+                             std::clamp<std::int64_t>(plan.seq_len - job.response.max, 1, 512));
     const std::int64_t steps = a.whole("--num-steps-per-rollout", 1);
     const std::int64_t batch = a.whole("--global-batch-size", job.answers() / steps);
     if (batch < 1 || job.answers() % batch != 0) return std::nullopt;  // which checks say

@@ -30,9 +30,40 @@ bool is_sft_program(std::string_view program) {
   return program.find("sft_trainer") != std::string_view::npos;
 }
 
+// Programs whose whole configuration is known: ppo_trainer's, and what their own adds on top (of a
+// section all keys).
+struct Listed {
+  std::string_view program;  // its end
+  std::string_view config;   // begins their names beside ppo_trainer and ppo_megatron_trainer
+  std::array<std::string_view, 9> adds;
+};
+constexpr auto kListed = std::to_array<Listed>({
+    {"verl.trainer.main_ppo", "", {}},
+    // verl b178a3cd, verl/experimental/one_step_off_policy/config.
+    {"one_step_off_policy.main_ppo",
+     "one_step_off_ppo",
+     {"rollout.nnodes", "rollout.n_gpus_per_node"}},
+    // verl-recipe 48ea0a7, dapo/config/dapo_trainer.yaml; before verl's rewards had a section of
+    // their own (verl c936ec7d5, recipe/dapo/config/dapo_trainer.yaml) under reward_model.
+    {"recipe.dapo.main_dapo",
+     "dapo",
+     {"data.gen_batch_size", "algorithm.filter_groups.", "reward.reward_manager.name",
+      "reward.reward_kwargs.", "reward_model.reward_manager", "reward_model.overlong_buffer.",
+      "reward_model.reward_kwargs."}},
+});
+
+const Listed* listed_program(const std::string& program) {
+  const std::string name = base_name(program);
+  const auto* const found = std::find_if(kListed.begin(), kListed.end(), [&](const Listed& row) {
+    return row.program.starts_with("verl.") ? name == row.program : name.ends_with(row.program);
+  });
+  return found == kListed.end() ? nullptr : found;
+}
+
 // Its own configurations that begin with ppo_trainer's.
-bool begins_with_ppo(std::string_view name) {
-  return name.empty() || name == "ppo_trainer" || name == "ppo_megatron_trainer";
+bool begins_with(std::string_view name, const Listed& program) {
+  return name.empty() || name == "ppo_trainer" || name == "ppo_megatron_trainer" ||
+         (!program.config.empty() && name.starts_with(program.config));
 }
 
 std::string config_name(const Settings& settings) {
@@ -73,8 +104,16 @@ const OptionList* defaults_of(const Settings& settings) {
 }
 
 bool has_listed_keys(const Settings& settings) {
-  return base_name(program_of(settings)) == "verl.trainer.main_ppo" &&
-         begins_with_ppo(config_name(settings));
+  const Listed* const program = listed_program(program_of(settings));
+  return program != nullptr && begins_with(config_name(settings), *program);
+}
+
+bool is_added_key(const Settings& settings, std::string_view name) {
+  const Listed* const program = listed_program(program_of(settings));
+  if (program == nullptr) return false;
+  return std::any_of(program->adds.begin(), program->adds.end(), [&](std::string_view added) {
+    return added.ends_with('.') ? name.starts_with(added) : name == added;
+  });
 }
 
 Numbers::Numbers(const OmegaConfig& c, bool megatron, std::int64_t of_job) {

@@ -32,6 +32,8 @@ const OptionList* defaults_of(const Settings& settings);
 bool is_megatron(const Settings& settings);
 // One whose keys are all listed: a slip among them is one.
 bool has_listed_keys(const Settings& settings);
+// One that such a program's own configuration has besides verl's.
+bool is_added_key(const Settings& settings, std::string_view name);
 
 // Numbers that several checks ask for.
 struct Numbers {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "planner/frameworks/rl/megatron_words.h"
 #include "planner/frameworks/rl/rl.h"
@@ -11,6 +12,26 @@
 
 namespace qplan {
 namespace {
+
+// Answers that do not divide among ranks, or among their micro-batches: what it asserts of a batch
+// (7ea279ab, nemo_rl/distributed/batched_data_dict.py, shard_by_batch_size).
+bool splits_unevenly(const Subject& s) {
+  const WrittenStep written = job_to_write(s);
+  const RlJob& job = written.step.job;
+  if (s.plan.dp <= 0 || job.answers() % s.plan.dp != 0 || job.batch() % s.plan.dp != 0) return true;
+  return !written.packs && job.batch() / s.plan.dp % s.plan.micro_batch_size != 0;
+}
+
+// Nodes of which some train and the others make answers; of a few GPUs one for both.
+Nodes shared_nodes(const Subject& s, const RlJob& job) {
+  if (job.colocated()) return nodes_of(s);
+  const std::int64_t all = s.plan.world() + job.rollout_gpus;
+  if (all <= s.gpus_per_node) return {1, all};
+  const std::int64_t both = std::gcd(static_cast<std::int64_t>(s.plan.world()), job.rollout_gpus);
+  std::int64_t gpus = s.gpus_per_node;
+  while (both % gpus != 0) --gpus;
+  return {all / gpus, gpus};
+}
 
 constexpr auto kNemoLimits = std::to_array<Limit>({
     {"nemo_rl_word",
@@ -52,6 +73,23 @@ constexpr auto kNemoLimits = std::to_array<Limit>({
        return std::string(
            "NeMo-RL's FSDP2 shards weights, too, and rotates keys around a ring; use "
            "zero 3 and cp_comm p2p");
+     }},
+    {"nemo_rl_batch", splits_unevenly,
+     [](const Subject& s) {
+       const WrittenStep written = job_to_write(s);
+       const RlJob& job = written.step.job;
+       return fmt::format(
+           "NeMo-RL deals {} answers of a step and {} of an optimizer step to data-parallel ranks "
+           "and their micro-batches alike: use a dp that divides them, not {}",
+           job.answers(), job.batch(), s.plan.dp);
+     }},
+    {"nemo_rl_epochs",
+     [](const Subject& s) {
+       return s.step != nullptr && s.step->job.epochs > 1 &&
+              s.step->job.algorithm == Algorithm::grpo;
+     },
+     [](const Subject&) {
+       return std::string("NeMo-RL's GRPO trains on its answers once; use 1 epoch");
      }},
 });
 
@@ -147,12 +185,9 @@ std::vector<WrittenOption> keys_of(const Subject& s, const WrittenStep& written)
   if (layout.precision == Precision::fp8) {
     keys.push_back({"policy.generation.vllm_cfg.precision", "fp8"});
   }
-  Nodes nodes = nodes_of(s);
+  const Nodes nodes = shared_nodes(s, job);
   if (!job.colocated()) {
-    // Whole nodes of engines, or a part of the only one.
-    const bool one = p.world() + job.rollout_gpus <= s.gpus_per_node;
-    nodes = one ? Nodes{1, p.world() + job.rollout_gpus}
-                : Nodes{(p.world() + job.rollout_gpus) / s.gpus_per_node, s.gpus_per_node};
+    const bool one = nodes.count == 1;
     keys.push_back({"policy.generation.colocated.resources.num_nodes",
                     one ? Json(nullptr) : Json(job.rollout_gpus / nodes.gpus)});
     keys.push_back({"policy.generation.colocated.resources.gpus_per_node",

@@ -16,6 +16,35 @@ namespace {
 
 using namespace verl;
 
+// What validate_config and DataProto.chunk refuse of a step's batches (check_verl.cpp has where); a
+// warning is none.
+std::string why_no_batch(const Subject& s) {
+  const WrittenStep written = job_to_write(s);
+  const RlJob& job = written.step.job;
+  const std::int64_t dp = s.plan.dp, batch = job.batch(), answers = job.answers();
+  if (batch % job.samples != 0) {
+    return fmt::format("verl's optimizer steps are whole prompts of {} answers: {} are not",
+                       job.samples, batch);
+  }
+  if (answers % dp != 0 || batch % dp != 0) {
+    return fmt::format(
+        "{} answers of a step and {} of an optimizer step do not divide among {} "
+        "data-parallel ranks",
+        answers, batch, dp);
+  }
+  if (written.packs) return "";
+  const std::int64_t least = by_megatron(s) ? dp * s.plan.micro_batch_size : s.plan.world();
+  if (answers % least != 0) {
+    return fmt::format("{} answers of a step are no multiple of the {} that verl deals at once",
+                       answers, least);
+  }
+  if (batch / dp % s.plan.micro_batch_size != 0) {
+    return fmt::format("{} answers of an optimizer step on each rank are no multiple of mbs {}",
+                       batch / dp, s.plan.micro_batch_size);
+  }
+  return "";
+}
+
 constexpr auto kVerlLimits = std::to_array<Limit>({
     {"verl_word",
      [](const Subject& s) {
@@ -67,6 +96,17 @@ constexpr auto kVerlLimits = std::to_array<Limit>({
        return std::string(
            "verl's FSDP recomputes whole layers, all of them or none; use recompute "
            "full or none");
+     }},
+    {"verl_batch", [](const Subject& s) { return !why_no_batch(s).empty(); }, why_no_batch},
+    {"verl_apart",
+     [](const Subject& s) {
+       return s.step != nullptr && !s.step->job.colocated() && s.step->job.staleness != 1;
+     },
+     [](const Subject& s) {
+       return fmt::format(
+           "verl's trainer beside GPUs that make answers (one_step_off_policy) trains on those of "
+           "the step before: use staleness 1, not {}",
+           s.step->job.staleness);
      }},
 });
 

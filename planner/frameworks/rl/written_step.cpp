@@ -11,6 +11,28 @@
 namespace qplan {
 namespace {
 
+// An engine whose words no file has.
+bool has_other_engine(const RolloutLayout& layout) {
+  const bool spread = layout.ep == layout.tp * layout.dp;
+  return (layout.ep > 1 && !spread) || (layout.dp > 1 && !spread);
+}
+
+constexpr auto kStepLimits = std::to_array<Limit>({
+    {"rl_algorithm", [](const Subject& s) { return s.step != nullptr && !s.step->job.generates(); },
+     [](const Subject& s) {
+       return fmt::format(
+           "qplan writes steps of grpo and ppo for it, not of {}; use trl, or megatron-bridge",
+           to_word(s.step->job.algorithm));
+     }},
+    {"rl_engine",
+     [](const Subject& s) { return s.step != nullptr && has_other_engine(s.step->layout); },
+     [](const Subject& s) {
+       const RolloutLayout& layout = s.step->layout;
+       return fmt::format("experts of an engine are spread over its tp x dp = {} ranks, not {}",
+                          layout.tp * layout.dp, layout.ep);
+     }},
+});
+
 constexpr auto kLimits = std::to_array<Limit>({
     {"rl_precision", [](const Subject& s) { return s.plan.precision != Precision::bf16; },
      [](const Subject& s) {
@@ -58,6 +80,10 @@ constexpr auto kLimits = std::to_array<Limit>({
 
 }  // namespace
 
+std::span<const Limit> step_limits() {
+  return kStepLimits;
+}
+
 RolloutLayout written_engine(const Subject& s, double memory_share) {
   RolloutLayout layout;
   layout.memory_share = memory_share;
@@ -77,7 +103,7 @@ RolloutLayout written_engine(const Subject& s, double memory_share) {
   return layout;
 }
 
-WrittenStep step_to_write(const Subject& s) {
+WrittenStep job_to_write(const Subject& s) {
   if (s.step != nullptr) return {*s.step, s.step->job.packed};
   WrittenStep written;
   written.packs = false;
@@ -90,7 +116,12 @@ WrittenStep step_to_write(const Subject& s) {
   job.prompt_len = s.plan.seq_len / 4;
   job.response.max = s.plan.seq_len - job.prompt_len;
   job.response.mean = static_cast<double>(job.response.max) / 2;
-  written.step.layout = written_engine(s, 0.6);
+  return written;
+}
+
+WrittenStep step_to_write(const Subject& s) {
+  WrittenStep written = job_to_write(s);
+  if (s.step == nullptr) written.step.layout = written_engine(s, 0.6);
   return written;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// What the writers of verl and NeMo-RL share.
+// What the writers of verl and NeMo-RL share, and slime's of a step.
 
 #include <span>
 #include <string>
@@ -28,6 +28,9 @@ struct WrittenStep {
 // divide by; of more nodes where those do not hold the weights in their share of memory.
 RolloutLayout written_engine(const Subject& subject, double memory_share);
 
+// Its job alone, without who makes the answers.
+WrittenStep job_to_write(const Subject& subject);
+
 // The subject's own; for a plan by itself one of GRPO whose optimizer steps are the plan's batch,
 // each answer a sequence of its length.
 WrittenStep step_to_write(const Subject& subject);
@@ -37,7 +40,9 @@ std::string hydra_text(const Json& value);
 // In a shell.
 std::string quoted_override(const std::string& word);
 
-// What neither's files say.
+// Of a step alone: what none of slime, verl and NeMo-RL says.
+std::span<const Limit> step_limits();
+// What neither verl's nor NeMo-RL's files say.
 std::span<const Limit> rl_limits();
 // Formats of states that neither has words for.
 bool has_rl_states(const Subject& subject);

@@ -33,6 +33,17 @@ std::string base_of(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
+// "a.b.c=d", "+a.b=c", "~a.b": what Hydra takes, and no shell.
+bool is_override(std::string_view word) {
+  word.remove_prefix(std::min(word.find_first_not_of("+~"), word.size()));
+  const std::size_t end = std::min(word.find('='), word.size());
+  const std::string_view key = word.substr(0, end);
+  const std::size_t dot = key.find('.');
+  if (end == word.size() || dot == 0 || dot == std::string_view::npos) return false;
+  return std::all_of(key.begin(), key.end(),
+                     [](char c) { return is_shell_name(c) || c == '.' || c == '@'; });
+}
+
 struct HereDocument {
   std::string end;
   bool strips_tabs = false, expands = true;
@@ -90,6 +101,7 @@ class ScriptReader {
   void statement() {
     const std::size_t begin = in_.at;
     words_.begin_command();
+    remark_at_.reset();
     ShellCommand command;
     command.environment = exported_;
     handed_.clear();
@@ -165,6 +177,7 @@ class ScriptReader {
   void remark() {
     constexpr std::string_view kBatch = "#SBATCH";
     const std::size_t end = in_.line_end();
+    remark_at_ = in_.at;
     if (!in_.text.substr(in_.at).starts_with(kBatch)) {
       in_.at = end;
       return;
@@ -329,10 +342,12 @@ class ScriptReader {
     if (first == "eval") return read_again(joined(words.subspan(1)));
     const bool continues = lost_continuation(first, span.begin);
     command_end_ = span.end;
+    command_remark_ = remark_at_;
     if (continues) {
       for (const ShellText& word : words) script_.commands.back().words.push_back(source(word));
       return;
     }
+    command_begin_ = span.begin;
     if (first == "source" || first == ".") {
       if (words.size() > 1) include(words[1]);
       return;
@@ -364,25 +379,40 @@ class ScriptReader {
 
   [[nodiscard]] ShellWord source(const ShellText& word) const { return sources_.word(word); }
 
-  // A line that begins with an argument, directly below a command with arguments: the backslash
-  // between them was forgotten.
+  // A line that begins with an argument, directly below a command with arguments of its kind, or
+  // with a program that may take them: the backslash between them was forgotten.
   bool lost_continuation(const std::string& first, std::size_t begin) {
-    if (!first.starts_with("--") || script_.commands.empty()) return false;
+    const bool flag = first.starts_with("--");
+    if ((!flag && !is_override(first)) || script_.commands.empty()) return false;
     if (!command_end_ || *command_end_ + 1 != begin) return false;
     const std::vector<ShellWord>& before = script_.commands.back().words;
-    const bool has_flags = !before.front().text.starts_with("-") &&
-                           std::any_of(before.begin(), before.end(), [](const ShellWord& word) {
-                             return word.text.starts_with("--");
-                           });
-    if (!has_flags) return false;
+    const bool has_others =
+        !before.front().text.starts_with("-") &&
+        std::any_of(before.begin(), before.end(), [&](const ShellWord& word) {
+          if (flag) return word.text.starts_with("--");
+          return is_override(word.text) || word.text == "-m" || word.text.ends_with(".py");
+        });
+    if (!has_others) return false;
     script_.findings.push_back(
         {Severity::error, "missing_continuation", sources_.place(in_.letter(*command_end_)),
          fmt::format("no backslash ends the line, so the command ends here and the line below, "
                      "which begins with {}, is a command of its own",
                      shown(first)),
-         "end the line with a backslash", "bash(1), quoting",
-         edit_of(sources_, in_, *command_end_, *command_end_, " \\")});
+         "end the line with a backslash", "bash(1), quoting", continued_line()});
     return true;
+  }
+
+  // A backslash at the end of the command's last line, whose remark goes above the command.
+  std::vector<Edit> continued_line() {
+    const std::size_t end = *command_end_;
+    if (!command_remark_) return edit_of(sources_, in_, end, end, " \\");
+    std::size_t behind = *command_remark_;
+    while (behind > 0 && is_shell_blank(in_.text[behind - 1])) --behind;
+    auto fix = edit_of(sources_, in_, behind, end, " \\");
+    if (!fix.empty() && in_.letters == nullptr) {
+      fix.push_back(words_.remark_above(command_begin_, *command_remark_, end));
+    }
+    return fix;
   }
 
   // "bash other.sh a b", "srun bash -c '...'": read with its arguments, and with what is exported.
@@ -472,9 +502,11 @@ class ScriptReader {
   ShellBranches branches_;
   bool sets_next_ = false;  // behind "for"
   int open_brackets_ = 0;
-  std::optional<std::size_t> command_end_;    // of the one before, in the same text
-  std::set<std::string> handed_;              // variables set before this command
-  std::map<std::string, ShellText> written_;  // files that it has written so far
+  std::optional<std::size_t> remark_at_, command_remark_;  // of this statement, and that before
+  std::size_t command_begin_ = 0;                          // of one that lines are added to
+  std::optional<std::size_t> command_end_;                 // of the one before, in the same text
+  std::set<std::string> handed_;                           // variables set before this command
+  std::map<std::string, ShellText> written_;               // files that it has written so far
   int sourced_deep_ = 0;
   int reads_ = 0;
 };

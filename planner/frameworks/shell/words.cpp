@@ -62,7 +62,7 @@ bool ShellWordReader::broken_continuation() {
     const std::size_t last = in_.text[end - 1] == '\r' ? end - 1 : end;
     auto fix = edit_of(sources_, in_, in_.at + 1, last, "");
     if (!fix.empty() && in_.peek(ahead) == '#' && in_.letters == nullptr) {
-      fix.push_back(remark_above(in_.at + ahead, end));
+      fix.push_back(remark_above(command_, in_.at + ahead, end));
     }
     add_broken_continuation(findings_, sources_.place(in_.letter(in_.at)), fix);
   }
@@ -70,19 +70,22 @@ bool ShellWordReader::broken_continuation() {
   return true;
 }
 
-// The remark in [begin, end), above its command, behind the word that its line begins with.
-Edit ShellWordReader::remark_above(std::size_t begin, std::size_t end) const {
+Edit ShellWordReader::remark_above(std::size_t command, std::size_t begin, std::size_t end) const {
   const auto line_of = [this](std::size_t at) {
     return at == 0 ? 0 : in_.text.rfind('\n', at - 1) + 1;  // npos + 1: the first
   };
-  const std::size_t line = line_of(begin), above = line_of(std::min(command_, begin));
+  const std::size_t line = line_of(begin), above = line_of(std::min(command, begin));
   const auto indent_end = [this](std::size_t at) {
     return std::min(in_.text.find_first_not_of(" \t", at), in_.text.size());
   };
   const std::size_t word = indent_end(line);
   const std::size_t word_end = std::min(in_.text.find_first_of(" \t=\\", word), begin);
   std::string_view remark = in_.text.substr(begin, end - begin);
-  if (remark.ends_with('\r')) remark.remove_suffix(1);
+  // A backslash at its end continued nothing.
+  while (!remark.empty() &&
+         std::string_view("\\ \t\r").find(remark.back()) != std::string_view::npos) {
+    remark.remove_suffix(1);
+  }
   remark.remove_prefix(std::min(remark.find_first_not_of("# \t"), remark.size()));
   const std::string_view line_break = in_.text.substr(0, end).ends_with('\r') ? "\r\n" : "\n";
   return {sources_.name(in_.file), above, above,

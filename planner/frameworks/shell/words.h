@@ -38,6 +38,10 @@ class ShellWordReader {
   std::vector<ShellText> items();            // behind "NAME=(", and the ')'
   ShellText document_line(std::size_t end);  // of a here-document, up to an offset
 
+  // The remark in [begin, end), above the command that begins there, behind the word that its line
+  // begins with.
+  [[nodiscard]] Edit remark_above(std::size_t command, std::size_t begin, std::size_t end) const;
+
  private:
   // Where a piece of text stands: plain words fall apart at the blanks of a variable's value.
   enum class Mode : std::uint8_t { word, assignment, quoted };
@@ -47,7 +51,6 @@ class ShellWordReader {
   void piece(Words& words, Mode mode);
   void escape(ShellText& to, Mode mode);
   bool broken_continuation();
-  [[nodiscard]] Edit remark_above(std::size_t begin, std::size_t end) const;
 
   void expand(Words& words, Mode mode);
   void braces(Words& words, std::size_t from, Mode mode);

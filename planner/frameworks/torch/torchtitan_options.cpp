@@ -179,8 +179,14 @@ constexpr auto kTorchtitan = std::to_array<Option>({
      },
      [](Draft& d, const Json& v) {
        const std::string name = text_of(v);
-       d.plan.moe_dispatcher =
-           name == "standard" ? MoeDispatcher::alltoall : from_word<MoeDispatcher>(name);
+       // b5bcd76c, torchtitan/models/common/config_utils.py:410.
+       const bool copies = name == "minimal_async_ep";
+       if (copies) {
+         d.assumed.emplace_back(
+             "experts' exchanges as all-to-alls: minimal_async_ep's copies are not predicted");
+       }
+       const bool usual = copies || name == "standard";
+       d.plan.moe_dispatcher = usual ? MoeDispatcher::alltoall : from_word<MoeDispatcher>(name);
      }},
 });
 

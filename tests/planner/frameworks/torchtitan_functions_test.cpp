@@ -1,0 +1,126 @@
+// Functions of torchtitan's configurations: which of a file's is the job.
+
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/planner/frameworks/jobs.h"
+
+namespace qplan {
+namespace {
+
+constexpr std::string_view kTwo =
+    "from torchtitan.models.llama3.config_registry import llama3_8b\n\n\n"
+    "def small():\n"
+    "    config = llama3_8b()\n"
+    "    config.parallelism.tensor_parallel_degree = 2\n"
+    "    config.training.max_context_length = 4096\n"
+    "    return config\n\n\n"
+    "def large():\n"
+    "    config = llama3_8b()\n"
+    "    config.parallelism.tensor_parallel_degree = 8\n"
+    "    config.training.max_context_length = 8192\n"
+    "    return config\n";
+
+Checked ask(const std::vector<ConfigText>& texts, const std::string& model_name,
+            std::int64_t gpus) {
+  const ModelSpec model = load_model(model_name);
+  const Json config = model_config(model_name);
+  return check_cited(texts, question_of(model, config, gpus));
+}
+
+Checked started(const std::string& program, const std::string& function) {
+  const std::string script =
+      "torchrun --nproc_per_node=8 --nnodes 1 -m torchtitan.train --module two --config " +
+      function + "\n";
+  return ask({{"run.sh", script}, {"two.py", program}}, "llama3-8b", 8);
+}
+
+}  // namespace
+
+TEST_SUITE("torchtitan's functions") {
+  TEST_CASE("the one that --config names is the job") {
+    const Checked small = started(std::string(kTwo), "small");
+    CHECK(small.plan.tp == 2);
+    CHECK(small.plan.seq_len == 4096);
+    CHECK(find(small, "several_configurations") == nullptr);
+    const Checked large = started(std::string(kTwo), "large");
+    CHECK(large.plan.tp == 8);
+    CHECK(large.plan.seq_len == 8192);
+  }
+
+  TEST_CASE("where none is named the first is judged, and a note says so") {
+    const Checked first = ask({{"two.py", std::string(kTwo)}}, "llama3-8b", 8);
+    CHECK(first.plan.tp == 2);
+    const Finding* const note = find(first, "several_configurations");
+    REQUIRE(note != nullptr);
+    CHECK(note->message.find("small") != std::string::npos);
+  }
+
+  TEST_CASE("functions that it calls say first what it changes, wherever they stand") {
+    const std::string program =
+        "from torchtitan.config import ParallelismConfig, TrainingConfig\n"
+        "from torchtitan.models.llama3 import model_registry\n"
+        "from torchtitan.trainer import Trainer\n\n\n"
+        "def wide():\n"
+        "    config = base()\n"
+        "    config.parallelism.tensor_parallel_degree = 4\n"
+        "    config.model_spec = model_registry(\"8B\")\n"
+        "    return config\n\n\n"
+        "def narrow():\n"
+        "    return base()\n\n\n"
+        "def split(ways):\n"
+        "    return ParallelismConfig(tensor_parallel_degree=2, context_parallel_degree=2)\n\n\n"
+        "def base():\n"
+        "    return Trainer.Config(\n"
+        "        model_spec=model_registry(\"debugmodel\"),\n"
+        "        training=TrainingConfig(max_context_length=2048),\n"
+        "        parallelism=split(2),\n"
+        "    )\n";
+    const Checked wide = started(program, "wide");
+    CHECK(wide.plan.tp == 4);
+    CHECK(wide.plan.cp == 2);
+    CHECK(wide.plan.seq_len == 2048);
+    CHECK(find(wide, "other_model") == nullptr);  // it has a model of its own
+    const Checked narrow = started(program, "narrow");
+    CHECK(narrow.plan.tp == 2);
+    CHECK(narrow.plan.cp == 2);
+    CHECK(find(narrow, "other_model") != nullptr);
+  }
+
+  TEST_CASE("recomputation that is assigned counts") {
+    std::string program(kTwo);
+    program = with_words(program, "max_context_length = 4096\n",
+                         "max_context_length = 4096\n"
+                         "    config.activation_checkpoint = FullAC.Config()\n");
+    CHECK(started(program, "small").plan.recompute.kind == RecomputeKind::full);
+    CHECK(started(program, "large").plan.recompute.kind != RecomputeKind::full);
+  }
+
+  TEST_CASE("every backend of experts' exchanges is taken") {
+    const auto with = [](const std::string& backend) {
+      const std::string program =
+          "from torchtitan.config import ParallelismConfig, TrainingConfig\n"
+          "from torchtitan.models.qwen3 import model_registry\n"
+          "from torchtitan.trainer import Trainer\n\n\n"
+          "def config():\n"
+          "    return Trainer.Config(\n"
+          "        model_spec=model_registry(\"30B-A3B\", moe_comm_backend=\"" +
+          backend +
+          "\"),\n"
+          "        training=TrainingConfig(max_context_length=4096),\n"
+          "        parallelism=ParallelismConfig(expert_parallel_degree=8),\n"
+          "    )\n";
+      return ask({{"run.py", program}}, "qwen3-30b-a3b", 8);
+    };
+    for (const std::string backend : {"standard", "deepep", "hybridep", "minimal_async_ep"}) {
+      CAPTURE(backend);
+      CHECK(find(with(backend), "bad_value") == nullptr);
+    }
+    CHECK(find(with("minimal_async"), "bad_value") != nullptr);
+    CHECK(with("minimal_async_ep").plan.moe_dispatcher == MoeDispatcher::alltoall);
+  }
+}
+
+}  // namespace qplan
