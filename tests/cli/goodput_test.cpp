@@ -99,15 +99,11 @@ TEST_CASE("without a plan the best one is played; what cannot run is refused") {
 }
 
 TEST_CASE("a job that fails faster than it makes progress never ends, and that is one sentence") {
-  for (const char* rate : {"30000", "100000"}) {
-    for (const char* recovery : {"job", "replica"}) {
-      CAPTURE(rate);
-      CAPTURE(recovery);
-      const Ran ran = ask("tp2", std::string("--failures ") + rate +
-                                     " --scheduling-s 30000 --recovery " + recovery);
-      CHECK(ran.code == 1);
-      CHECK(ran.out.empty());
-      CHECK(ran.says("never ends"));
-    }
+  for (const std::string rate : {"30000", "100000"}) {
+    CAPTURE(rate);
+    const Ran ran = ask("tp2", "--scheduling-s 30000 --failures " + rate);
+    CHECK(ran.code == 1);
+    CHECK(ran.out.empty());
+    CHECK(ran.says("never ends"));
   }
 }

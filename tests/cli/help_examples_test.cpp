@@ -93,7 +93,8 @@ TEST_CASE("every example of --help runs, and ends with exit code 0") {
   write_files();
   int ran_here = 0;
   for (const Json& table : option_tables()) {
-    for (const std::string_view text : split(text_at(table, "example"), '\n')) {
+    const std::string examples = text_at(table, "example");
+    for (const std::string_view text : split(examples, '\n')) {
       // A range of 512 searches says no more than one of three.
       std::string line(trimmed(text));
       if (const auto at = line.find("8..4096"); at != std::string::npos)

@@ -209,7 +209,8 @@ TEST_CASE("tp and cp beside no data parallelism are searched unasked, where file
     std::set<std::string> found;
     const std::string job =
         " --model qwen3-1.7b --gpus 2 --seq-len 8192 --global-batch-size 8 --top 100 --json";
-    for (const Json& plan : run("search --framework " + framework + job).json()["plans"]) {
+    const Json answer = run("search --framework " + framework + job).json();
+    for (const Json& plan : answer["plans"]) {
       const Json& p = plan["plan"];
       found.insert("tp" + p["tp"].dump() + " cp" + p["cp"].dump() + " dp" + p["dp"].dump());
     }
